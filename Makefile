@@ -10,7 +10,7 @@ unexport CARGO_TARGET_DIR
 endif
 BUILT := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo test sim chaos lint lint-packaging bench fuzz escape clean prepare prepare-demo
+.PHONY: help demo test chaos lint lint-packaging bench fuzz escape clean prepare prepare-demo
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,13 +39,6 @@ test: prepare ## Run every test
 	else \
 		set -x; cargo test --workspace --all-targets --locked; \
 	fi
-
-# A seed and what is left out of its game name one game; without a seed, games are played for a while. WITHOUT=n
-# switches a guard of the scripts off, to see what it is for.
-GAME := $(if $(KEEP)$(TURNS)$(WITHOUT),replay,run --games 1)
-sim: ## Play games of the simulator for a minute; SECONDS=…, COVERAGE=1, or SEED=… for one game (KEEP=, TURNS=, WITHOUT= as it says)
-	cargo build --workspace --bin tickfleet-sim --locked
-	"$(BUILT)/debug/tickfleet-sim" $(if $(SEED),$(GAME) --seed $(SEED) $(if $(KEEP),--keep $(KEEP)) $(if $(TURNS),--turns $(TURNS)) $(if $(WITHOUT),--without $(WITHOUT)),run --seconds $(or $(SECONDS),60) --seed $$RANDOM $(if $(COVERAGE),--coverage) $(if $(WITHOUT),--without $(WITHOUT)))
 
 # `make test` plays the first of them for less than a minute. `kills` takes no time but a number: KILLS primaries of a cluster
 # are lost, one after the other. BINARY is another build of the processes than the tests' own: target/release/tickfleet. FAULTS names

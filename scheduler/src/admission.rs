@@ -1,27 +1,35 @@
-//! From a parsed turn to what the admit script wants, or to the refusal that its producer gets.
+//! From a parsed turn to its admission, or to the refusal that its producer gets.
 
-use serde::Serialize;
+use bytes::Bytes;
 use serde_json::value::RawValue;
-use tickfleet_model::limit::counters::Maker;
+use tickfleet_core::EntryId;
+use tickfleet_core::bounds::Bounds;
+use tickfleet_core::call::facts::{Expect, ExpectedCall, SessionName};
+use tickfleet_core::keys::TurnName;
+use tickfleet_core::turn::Head;
+use tickfleet_core::turn::reject::{Reject, RejectedTenant};
+use tickfleet_core::turn::submit::Inbound;
+use tickfleet_engine::limit_rows::known_zone;
+use tickfleet_model::day::day_bounds;
 use tickfleet_model::policy::{TenantPolicy, Unknown};
-use tickfleet_model::{AgentPolicy, Call, Policy, Redactor, RejectionCode, Turn, TurnId, content_digest, limits};
+use tickfleet_model::{
+    AgentPolicy, DayCapAction, InboxName, Policy, Redactor, RejectionCode, TaskGrant, TenantId, Turn, TurnId,
+    content_digest, limits,
+};
 use tickfleet_ops::traces;
 use tickfleet_protocol::{RejectedCall, RejectedId, RejectedMessage, RejectionStatus, rejection_reply};
-use tickfleet_store::{Admission, Ending, Expected, ExpectedCall, Inbound, PolicyRow, Rejection, SliceMeta, TurnName};
 use tracing::Span;
 
-use crate::policy::{Reckoning, Rows, stagger_ms};
-
-/// Bytes of a refused message that the dead stream keeps.
+/// Bytes of a refused message that the dead letters keep.
 const RAW_BYTES_MAX: usize = 4_096;
 
-/// An inbound entry on its way.
+/// An inbound entry.
 pub(crate) struct Arrival {
     /// The entry.
-    pub(crate) entry: String,
-    /// The entry that a minted id derives from: the first one, if reap has written it anew.
-    pub(crate) origin: String,
-    /// The number of times that a scheduler has died with it.
+    pub(crate) entry: EntryId,
+    /// The first entry of the message. Minted IDs derive from it.
+    pub(crate) origin: EntryId,
+    /// The number of schedulers that died with it.
     pub(crate) crashes: u32,
     /// The message.
     pub(crate) raw: Vec<u8>,
@@ -30,7 +38,7 @@ pub(crate) struct Arrival {
 /// A turn that may be admitted, with what its refusal would need.
 pub(crate) struct Candidate {
     pub(crate) turn: Turn,
-    pub(crate) id: TurnId,
+    pub(crate) name: TurnName,
     pub(crate) arrival: Arrival,
     /// From reading it to the decision.
     pub(crate) span: Span,
@@ -44,7 +52,8 @@ impl Candidate {
             calls = turn.calls.len(), decision = tracing::field::Empty,
         );
         traces::follow(&span, turn.context.traceparent.as_deref(), turn.context.tracestate.as_deref());
-        Self { turn, id, arrival, span }
+        let name = TurnName { tenant: turn.tenant.clone(), turn: id };
+        Self { turn, name, arrival, span }
     }
 }
 
@@ -66,78 +75,114 @@ pub(crate) fn refuse(code: RejectionCode, message: String, turn: &Turn) -> Box<R
     })
 }
 
-/// The rejection of an inbound entry, with its reply if tenant and inbox can be read.
-pub(crate) fn rejection(
-    from: Inbound,
-    arrival: &Arrival,
-    refusal: &RejectedMessage,
-    status: RejectionStatus,
-    redactor: &Redactor,
-) -> Rejection {
-    let id = minted(from, &arrival.origin, refusal.turn_id.clone());
-    let answered = match (from, &refusal.task_id) {
-        (Inbound::Turns, _) => RejectedId::Turn(&id),
-        (Inbound::Tasks, Some(task)) => RejectedId::Task(task.as_str()),
-        (Inbound::Tasks, None) => RejectedId::Task(id.as_str()),
-    };
-    let reply = rejection_reply(refusal, status, answered);
-    Rejection {
-        entry: arrival.entry.clone(),
-        reason: refusal.code.to_string(),
-        // It stays for days, and anybody may have written it.
-        raw: redactor.head(&arrival.raw, RAW_BYTES_MAX).into_bytes(),
-        reply_to: refusal.tenant.clone().zip(refusal.reply_to.clone()),
-        absent: None,
-        reply,
-        given: given(refusal),
+/// A rejection to be written.
+pub(crate) struct Rejection {
+    pub(crate) entry: EntryId,
+    pub(crate) reason: RejectionCode,
+    raw: Bytes,
+    tenant: Option<TenantId>,
+    reply: Option<(InboxName, Bytes)>,
+    given: Option<(TurnName, String)>,
+    turn: Option<(TurnName, String)>,
+}
+
+impl Rejection {
+    /// The rejection of an inbound entry, with its reply if tenant and inbox can be read.
+    pub(crate) fn of(
+        from: Inbound,
+        arrival: &Arrival,
+        refusal: &RejectedMessage,
+        status: RejectionStatus,
+        redactor: &Redactor,
+    ) -> Self {
+        let id = minted(from, &arrival.origin, refusal.turn_id.clone());
+        let answered = match (from, &refusal.task_id) {
+            (Inbound::Turns, _) => RejectedId::Turn(&id),
+            (Inbound::Tasks, Some(task)) => RejectedId::Task(task.as_str()),
+            (Inbound::Tasks, None) => RejectedId::Task(id.as_str()),
+        };
+        let reply = Bytes::from(rejection_reply(refusal, status, answered));
+        Self {
+            entry: arrival.entry.clone(),
+            reason: refusal.code,
+            // It is kept for days, and anyone may have written it.
+            raw: redactor.head(&arrival.raw, RAW_BYTES_MAX).into(),
+            tenant: refusal.tenant.clone(),
+            reply: refusal.reply_to.clone().map(|inbox| (inbox, reply)),
+            given: given(refusal),
+            turn: None,
+        }
+    }
+
+    /// Bytes that its transaction writes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.raw.len() + self.reply.as_ref().map_or(0, |(_, reply)| reply.len())
+    }
+
+    /// The rejection of a readable turn: its calls may have begun before a restart of the store.
+    pub(crate) fn of_turn(self, candidate: &Candidate) -> Self {
+        Self { turn: Some((candidate.name.clone(), content_digest(&candidate.turn))), ..self }
+    }
+
+    /// The decision that writes it. A tenant that is not configured has no inbox.
+    pub(crate) fn decision<'a>(&self, from: Inbound, policy: &Policy, bounds: &'a Bounds) -> Reject<'a> {
+        let is_known = |tenant: &TenantId| policy.tenants.contains_key(tenant) || policy.withheld.contains(tenant);
+        let tenant = self.tenant.clone().map(|tenant| match is_known(&tenant) {
+            true => RejectedTenant::Known { tenant, reply: self.reply.clone() },
+            false => RejectedTenant::Absent(tenant),
+        });
+        let (entry, reason, raw) = (self.entry.clone(), self.reason, self.raw.clone());
+        Reject { from, entry, reason, raw, tenant, given: self.given.clone(), turn: self.turn.clone(), bounds }
     }
 }
 
-/// The name and digest by which `submit` may have remembered the turn.
+/// The name and digest by which `submit` may have recorded the turn or task.
 fn given(refusal: &RejectedMessage) -> Option<(TurnName, String)> {
-    let (tenant, turn) = (refusal.tenant.clone()?, refusal.turn_id.clone()?);
+    let turn = refusal.turn_id.clone().or_else(|| refusal.task_id.clone().map(Into::into))?;
+    let tenant = refusal.tenant.clone()?;
     Some((TurnName { tenant, turn }, refusal.digest.clone()?))
 }
 
-/// The id of a turn or task: the producer's, or one minted from the inbound entry.
-pub(crate) fn minted(from: Inbound, origin: &str, given: Option<TurnId>) -> TurnId {
+/// The ID of a turn or task: the producer's, or one minted from the inbound entry.
+pub(crate) fn minted(from: Inbound, origin: &EntryId, given: Option<TurnId>) -> TurnId {
     given.unwrap_or_else(|| {
-        let prefix = if from == Inbound::Turns { 't' } else { 'k' };
-        // An entry id is digits and a hyphen; the fallback only spares a panic if Redis says something else.
+        let prefix = if matches!(from, Inbound::Turns) { 't' } else { 'k' };
+        // An entry ID has digits and a hyphen; the fallback only avoids a panic if the store returns something else.
         TurnId::new(format!("{prefix}{origin}")).or_else(|_| TurnId::new("odd-entry")).unwrap_or_else(|_| odd())
     })
 }
 
-#[allow(clippy::expect_used, reason = "a constant that is a well-formed id")]
+#[allow(clippy::expect_used, reason = "a constant that is a well-formed ID")]
 fn odd() -> TurnId {
-    TurnId::new("odd").expect("a well-formed id")
+    TurnId::new("odd").expect("a well-formed ID")
 }
 
-/// Checks what only the policy knows, and builds what the script wants. `grant` is what the turn's task grants, and when that
-/// expires, ms.
+/// The immutable part of a turn's record. `grant` is the grant of its task with the task's deadline, ms.
 ///
 /// # Errors
 /// The refusal: unknown or unreadable tenant, unknown agent, a deadline too far away.
-pub(crate) fn admission(
+pub(crate) fn head(
     candidate: &Candidate,
-    by: &Reckoning<'_>,
-    rows: &mut Rows,
-    grant: Option<(tickfleet_model::TaskGrant, i64)>,
-) -> Result<Admission, Box<RejectedMessage>> {
-    let (turn, now_ms) = (&candidate.turn, by.now_ms);
-    let (owner, policy) = look_up(by.policy, turn)?;
-    let row = by.clock.row_of(by.policy, (&turn.tenant, owner), (&turn.agent, policy), now_ms);
-    let deadline_ms = deadline(turn, row, now_ms)?;
-    // What runs under a task ends with it at the latest.
+    policy: &Policy,
+    grant: Option<(TaskGrant, i64)>,
+    now_ms: i64,
+) -> Result<Head, Box<RejectedMessage>> {
+    let turn = &candidate.turn;
+    let (owner, agent) = look_up(policy, turn)?;
+    let deadline_ms = turn.deadline_ms.unwrap_or_else(|| default_deadline(policy, owner, agent, now_ms));
+    if deadline_ms > now_ms + limits::DEADLINE_MS_MAX {
+        let message = format!("the deadline is more than {} days away", limits::DEADLINE_MS_MAX / 86_400_000);
+        return Err(refuse(RejectionCode::InvalidField, message, turn));
+    }
+    // A turn under a task ends with it at the latest.
     let deadline_ms = grant.as_ref().map_or(deadline_ms, |(_, ends_ms)| deadline_ms.min(*ends_ms));
-    let digest = content_digest(turn);
-    let meta = SliceMeta {
+    Ok(Head {
         agent: turn.agent.clone(),
         dialect: turn.dialect,
         reply_to: turn.reply_to.clone(),
         deadline_ms,
-        submitted_ms: tickfleet_store::entry_ms(&candidate.arrival.origin).unwrap_or(0),
-        digest: digest.clone(),
+        submitted_ms: tickfleet_store::entry_ms(candidate.arrival.origin.as_str()).unwrap_or(0),
+        digest: content_digest(turn),
         calls: turn.calls.len(),
         want_audits: turn.want_audits,
         strict: turn.strict,
@@ -146,59 +191,9 @@ pub(crate) fn admission(
         pending_approval: turn.pending_approval,
         context: turn.context.clone(),
         task: turn.task.clone().map(|task| (task, grant.map(|(grant, _)| grant).unwrap_or_default())),
-        is_task: false,
-        by: None,
+        delegated_by: None,
         span: traces::traceparent(&candidate.span),
-    };
-    // A plain answer that calls nothing ends at once, like a turn whose deadline has passed: nothing is debited, and
-    // its reply has no results.
-    let (deadline_ms, calls) = if turn.calls.is_empty() {
-        (0, vec![Ending::NO_CALL.to_owned()])
-    } else {
-        (deadline_ms, turn.calls.iter().map(json).collect())
-    };
-    let maker = maker(turn, owner, policy);
-    by.takes();
-    Ok(Admission {
-        entry: candidate.arrival.entry.clone(),
-        tenant: turn.tenant.clone(),
-        agent: turn.agent.clone(),
-        turn: candidate.id.clone(),
-        given: turn.id.is_some(),
-        digest,
-        counters: by.counters(&maker, &turn.calls, rows),
-        policy: rows.number(row),
-        priority: turn.priority,
-        deadline_ms,
-        stagger_ms: stagger_ms(&turn.tenant, &turn.agent, by.policy.defaults.tick_ms),
-        reply_to: turn.reply_to.clone(),
-        task: turn.task.clone(),
-        meta: json(&meta),
-        calls,
     })
-}
-
-/// When a turn expires, ms of shard time.
-fn deadline(turn: &Turn, row: PolicyRow, now_ms: i64) -> Result<i64, Box<RejectedMessage>> {
-    let deadline_ms = turn.deadline_ms.unwrap_or_else(|| default_deadline(row, now_ms));
-    if deadline_ms > now_ms + limits::DEADLINE_MS_MAX {
-        let message = format!("the deadline is more than {} days away", limits::DEADLINE_MS_MAX / 86_400_000);
-        return Err(refuse(RejectionCode::InvalidField, message, turn));
-    }
-    Ok(deadline_ms)
-}
-
-/// Who makes a turn's calls.
-fn maker<'a>(turn: &'a Turn, owner: &'a TenantPolicy, policy: &'a AgentPolicy) -> Maker<'a> {
-    Maker {
-        tenant: &turn.tenant,
-        owner,
-        agent: &turn.agent,
-        policy,
-        context: &turn.context,
-        task: turn.task.as_ref(),
-        parallel_reads: turn.parallel_reads,
-    }
 }
 
 /// The turn's tenant and agent, if both are configured.
@@ -217,39 +212,37 @@ fn look_up<'a>(policy: &'a Policy, turn: &Turn) -> Result<(&'a TenantPolicy, &'a
     })
 }
 
-/// Rule 15: 24 h, and if calls wait for the next day, until a day after that has begun.
-fn default_deadline(row: PolicyRow, now_ms: i64) -> i64 {
-    match row.caps.on_day_cap {
-        tickfleet_model::DayCapAction::Reject => now_ms + limits::DEADLINE_DEFAULT_MS,
-        tickfleet_model::DayCapAction::Defer => row.day_end_ms + limits::DEADLINE_DEFAULT_MS,
-    }
+/// 24 h. If calls wait for the next day, until a day after that day has begun (invariant 15).
+fn default_deadline(policy: &Policy, owner: &TenantPolicy, agent: &AgentPolicy, now_ms: i64) -> i64 {
+    let base_ms = match policy.caps(owner, agent).on_day_cap {
+        DayCapAction::Reject => now_ms,
+        DayCapAction::Defer => day_bounds(now_ms, known_zone(policy.time_zone(owner))).1,
+    };
+    base_ms + limits::DEADLINE_DEFAULT_MS
 }
 
-/// Our own types always serialise; should one not, an empty object is refused downstream rather than lost.
-pub(crate) fn json(value: &impl Serialize) -> String {
-    serde_json::to_string(value).unwrap_or_else(|_| "{}".into())
-}
-
-/// What has to be said of turns before they are admitted: which of their calls may set facts that others may need. None in
-/// a fleet without facts.
-pub(crate) fn expected(policy: &Policy, batch: &[(&Candidate, &Admission)]) -> Vec<Expected> {
+/// The calls of these turns that may set facts which other calls need, by session. Empty in a fleet without facts.
+pub(crate) fn expected(policy: &Policy, batch: &[(&Candidate, &Head)]) -> Vec<Expect> {
     let matrix = &policy.permissions.matrix;
     if matrix.values().all(|row| row.facts.sets.is_empty()) {
         return Vec::new();
     }
-    let of_turn = |(candidate, admission): &(&Candidate, &Admission)| {
+    let mut expected: Vec<Expect> = Vec::new();
+    for (candidate, head) in batch {
         let turn = &candidate.turn;
-        let of_call = |(position, call): (usize, &Call)| {
-            let row = &matrix.get(policy.known_tools.meant(&call.tool)).filter(|row| !row.facts.sets.is_empty())?.facts;
-            // What cannot be read does not run.
-            let arguments = RawValue::from_string(call.arguments.clone()).ok()?;
-            let sets = row.sets.iter().map(|set| (set.fact.key(&arguments), set.kept_ms)).collect();
-            let session = row.session(&turn.agent, turn.task.as_ref(), &turn.context);
-            Some(ExpectedCall { position, session, sets })
-        };
-        let calls: Vec<ExpectedCall> = turn.calls.iter().enumerate().filter_map(of_call).collect();
-        let name = TurnName { tenant: turn.tenant.clone(), turn: candidate.id.clone() };
-        (!calls.is_empty()).then_some(Expected { name, deadline_ms: admission.deadline_ms, calls })
-    };
-    batch.iter().filter_map(of_turn).collect()
+        for (position, call) in turn.calls.iter().enumerate() {
+            let row = matrix.get(policy.known_tools.meant(&call.tool)).filter(|row| !row.facts.sets.is_empty());
+            // A call with unreadable arguments does not run.
+            let Some((row, arguments)) = row.zip(RawValue::from_string(call.arguments.clone()).ok()) else { continue };
+            let sets = row.facts.sets.iter().map(|set| set.fact.key(&arguments)).collect();
+            let session = row.facts.session(&turn.agent, turn.task.as_ref(), &turn.context);
+            let session = SessionName::new(&turn.tenant, &session);
+            let one = ExpectedCall { turn: candidate.name.turn.clone(), position, deadline_ms: head.deadline_ms, sets };
+            match expected.iter_mut().find(|expect| expect.session == session) {
+                Some(expect) => expect.calls.push(one),
+                None => expected.push(Expect { session, calls: vec![one] }),
+            }
+        }
+    }
+    expected
 }

@@ -1,81 +1,87 @@
-//! START HERE: the life of an inbound turn. A batch is read ([`crate::intake`]); here it is parsed and admitted in one
-//! script, what ends at once is ended, and what cannot be admitted is rejected.
+//! START HERE: the life of an inbound turn. [`crate::intake`] takes a batch; here it is parsed and admitted in one commit, and
+//! what cannot be admitted is rejected.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
+use futures::future::try_join_all;
+use tickfleet_core::Receipt;
+use tickfleet_core::bounds::Bounds;
+use tickfleet_core::turn::admit::{Admit, Admitted};
+use tickfleet_core::turn::advance::Advanced;
+use tickfleet_core::turn::submit::Inbound;
+use tickfleet_core::turn::{Head, Turn};
+use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_engine::retry_until::{Attempt, retry_until};
 use tickfleet_model::{ConsumerId, RejectionCode, TaskGrant, limits};
 use tickfleet_ops::metrics::{Decision, LimitAction, Metrics};
-use tickfleet_protocol::{RejectedMessage, RejectionStatus, parse_turn};
-use tickfleet_store::{
-    Admission, AdmitReply, Admitted, Ending, Inbound, Rejection, ShardClock, Store, StoreError, TurnName,
-};
+use tickfleet_protocol::{RejectionStatus, parse_turn};
+use tickfleet_store::seam::RunError;
+use tickfleet_store::{Store, StoreError, TurnName};
 use tokio_util::sync::CancellationToken;
 
 use crate::Common;
-use crate::admission::{Arrival, Candidate, admission, expected, refuse};
+use crate::admission::{Arrival, Candidate, Rejection, expected, head, refuse};
 use crate::decider::Decider;
-use crate::endings::Endings;
+use crate::ended::{NotingRenderer, turn_ended};
+use crate::house::trim_inbox;
 use crate::intake::{Intake, Taker, WRONG_SHARD, rejections_length};
-use crate::policy::{Deciding, Reckoning, Rows};
+use crate::policy::Deciding;
 use crate::reading::Reading;
+use crate::recovery::slices;
 
-/// While memory is short and nothing more may come, how often it is looked whether that has changed.
+/// While memory is short and no turn may be admitted, the time between two checks.
 const ROOM_EVERY: Duration = Duration::from_millis(50);
-/// While memory is short, bytes of turns that come at a time.
-const BITE_BYTES_MAX: usize = 512 * 1024;
+/// While memory is short: slices on queues up to which turns are admitted, so that workers have work that frees memory.
+const TIGHT_SLICES: u64 = 256;
+/// The same, while the store uses all memory that it may.
+const FULL_SLICES: u64 = 16;
+/// While memory is short: turns admitted at once.
+const TIGHT_TURNS: usize = 16;
+/// While memory is short: bytes of turns admitted at once.
+const TIGHT_BYTES: usize = 512 * 1024;
 
 /// Admits turns.
 pub(crate) struct Admitter {
     store: Store,
     active: Arc<PolicyHandle>,
-    clock: Arc<ShardClock>,
     decider: Arc<Decider>,
     intake: Arc<Intake>,
-    endings: Arc<Endings>,
     metrics: Arc<Metrics>,
 }
 
 impl Taker for Admitter {
+    /// Admits a batch. Entries of a scheduler that died are admitted one by one, after a mark that names each.
     async fn take(&self, reading: &Reading, arrivals: Vec<Arrival>) {
-        self.admit_all(reading, arrivals).await;
-    }
-}
-
-impl Admitter {
-    /// Admits what `intake` reads.
-    pub(crate) fn new(common: &Common, intake: &Arc<Intake>, endings: &Arc<Endings>) -> Self {
-        Self {
-            store: common.store.clone(),
-            active: common.active.clone(),
-            clock: common.clock.clone(),
-            decider: common.decider.clone(),
-            intake: intake.clone(),
-            endings: endings.clone(),
-            metrics: common.metrics.clone(),
-        }
-    }
-
-    /// Reads and admits turns until `stop`.
-    pub(crate) async fn run(self: Arc<Self>, consumer: ConsumerId, stop: CancellationToken) {
-        self.intake.read(Inbound::Turns, consumer, stop, &*self).await;
-    }
-
-    /// Admits a batch. What was there when a scheduler died is read alone, after a mark that names it.
-    async fn admit_all(&self, reading: &Reading, arrivals: Vec<Arrival>) {
-        let (suspects, clean): (Vec<_>, Vec<_>) = arrivals.into_iter().partition(|a| a.crashes > 0);
+        let (suspects, clean): (Vec<_>, Vec<_>) = arrivals.into_iter().partition(|arrival| arrival.crashes > 0);
         self.admit_batch(reading, clean).await;
         for suspect in suspects {
-            // What is left stays ours until we leave, and is returned then.
+            // The rest stays with this consumer, which returns it when it stops.
             if self.decider.is_over() || !reading.look_into(&suspect.entry).await {
                 return;
             }
             self.admit_batch(reading, vec![suspect]).await;
             reading.look_away().await;
         }
+    }
+}
+
+impl Admitter {
+    /// Admits what `intake` takes.
+    pub(crate) fn new(common: &Common, intake: &Arc<Intake>) -> Self {
+        Self {
+            store: common.store.clone(),
+            active: common.active.clone(),
+            decider: common.decider.clone(),
+            intake: intake.clone(),
+            metrics: common.metrics.clone(),
+        }
+    }
+
+    /// Takes and admits turns until `stop`.
+    pub(crate) async fn run(self: Arc<Self>, consumer: ConsumerId, stop: CancellationToken) {
+        self.intake.read(Inbound::Turns, consumer, stop, &*self).await;
     }
 
     async fn admit_batch(&self, reading: &Reading, arrivals: Vec<Arrival>) {
@@ -84,367 +90,341 @@ impl Admitter {
         for arrival in arrivals {
             match parse_turn(&arrival.raw) {
                 Ok(turn) => candidates.push(Candidate::new(turn, arrival)),
-                Err(refusal) => rejections.push(self.rejected(&arrival, &refusal)),
+                Err(refusal) => {
+                    self.metrics.admitted(Decision::Rejected, 1);
+                    tracing::debug!(entry = %arrival.entry, code = refusal.code.as_str(), reason = refusal.message, "turn rejected");
+                    rejections.push(self.intake.rejection(
+                        Inbound::Turns,
+                        &arrival,
+                        &refusal,
+                        RejectionStatus::Rejected,
+                    ));
+                }
             }
             // A batch of refused turns may ask for many times its own bytes.
             if rejections_length(&rejections) < rejections.len() {
                 self.intake.reject_all(reading, Inbound::Turns, std::mem::take(&mut rejections)).await;
             }
         }
-        let (mut rest, mut bounds) = (candidates.as_slice(), BatchBounds::default());
+        let mut rest = candidates.as_slice();
         while !rest.is_empty() && !self.decider.is_over() {
-            let (batch, later) = rest.split_at(bounds.length(rest, self.decider.cost_of_call()));
-            match self.admit_some(reading, batch).await {
-                Ok(rejected) => {
-                    rejections.extend(rejected);
-                    rest = later;
-                    bounds.widen();
-                }
-                // Nothing was written: the same again, less of it at a time.
-                Err(SmallerBites { turns_max }) => bounds = BatchBounds::tight(turns_max),
-            }
+            let Some(count) = self.room(reading, rest).await else { break };
+            let (batch, later) = rest.split_at(count);
+            rejections.extend(self.admit_some(reading, batch).await);
+            rest = later;
         }
         self.intake.reject_all(reading, Inbound::Turns, rejections).await;
     }
 
-    fn rejected(&self, arrival: &Arrival, refusal: &RejectedMessage) -> Rejection {
-        self.metrics.admitted(Decision::Rejected, 1);
-        tracing::debug!(entry = arrival.entry, code = refusal.code.as_str(), reason = refusal.message, "turn rejected");
-        self.intake.rejection(Inbound::Turns, arrival, refusal, RejectionStatus::Rejected)
-    }
-
-    /// Admits turns that fit one script, trying until Redis has decided. Answers what is to be rejected; or, where
-    /// memory is short, how many may come.
-    async fn admit_some(&self, reading: &Reading, candidates: &[Candidate]) -> Result<Vec<Rejection>, SmallerBites> {
-        match retry_until(reading, || async { self.try_to_admit(candidates).await }).await {
-            Some(Tried::Decided(rejections)) => Ok(rejections),
-            Some(Tried::TooMany(smaller)) => Err(smaller),
-            Some(Tried::AtFault(mut rejections, error)) => {
-                rejections.extend(self.find_culprit(reading, candidates, &error).await);
-                Ok(rejections)
+    /// The number of candidates to admit at once, when there is room for some.
+    async fn room(&self, reading: &Reading, candidates: &[Candidate]) -> Option<usize> {
+        let room = retry_until(reading, || async {
+            if !self.store.state().pressure {
+                let cost = self.decider.cost_of_call();
+                return Attempt::Done(length(candidates, usize::MAX, limits::BATCH_BYTES_MAX, cost));
             }
-            // Our name is given up: the batch is written anew for others.
-            None => Ok(Vec::new()),
-        }
-    }
-
-    /// One attempt to have turns decided.
-    async fn try_to_admit(&self, candidates: &[Candidate]) -> Attempt<Tried> {
-        let (deciding, grants) = match self.premises(candidates).await {
-            Ok(Some(premises)) => premises,
-            // Our policy is not the one in force, so we are over.
-            Ok(None) => return Attempt::Done(Tried::Decided(Vec::new())),
-            Err(NotRead) => return Attempt::Failed,
-        };
-        let (rows, batch, mut rejections) = self.batch(&deciding.active, candidates, &grants);
-        if batch.is_empty() {
-            return Attempt::Done(Tried::Decided(rejections));
-        }
-        let turns: Vec<Admission> = batch.iter().map(|(_, a)| a.clone()).collect();
-        self.expect(&deciding.active, candidates, &batch).await;
-        match self.store.admit(deciding.generations, &rows.rows, &rows.limits, &turns).await {
-            Ok(AdmitReply::Decided { now_ms, turns, waits, shades }) => {
-                self.clock.set(now_ms);
-                self.metrics.limits_reached(&waits, LimitAction::Wait);
-                self.metrics.limits_reached(&shades, LimitAction::Shadow);
-                rejections.extend(self.decided(candidates, &batch, turns).await);
-                Attempt::Done(Tried::Decided(rejections))
-            }
-            Ok(AdmitReply::PolicyStale) => {
-                self.decider.policy_stale();
-                Attempt::AtOnce
-            }
-            Ok(AdmitReply::TenantsStale) => match self.decider.tenants_stale().await {
-                Ok(()) => Attempt::AtOnce,
+            match self.has_few_slices_out().await {
+                Ok(true) => Attempt::Done(length(candidates, TIGHT_TURNS, TIGHT_BYTES, 1)),
+                Ok(false) => Attempt::Later(ROOM_EVERY),
                 Err(error) => {
-                    tracing::warn!(%error, "failed to read run-time settings; retrying");
+                    tracing::warn!(%error, "failed to count the slices on queues; retrying");
                     Attempt::Failed
                 }
-            },
-            Ok(AdmitReply::DayStale { now_ms }) => {
-                self.clock.set(now_ms);
-                Attempt::AtOnce
             }
-            Ok(AdmitReply::Pressure { turns_max: 0 }) => Attempt::Later(ROOM_EVERY),
-            Ok(AdmitReply::Pressure { turns_max }) => Attempt::Done(Tried::TooMany(SmallerBites { turns_max })),
-            Err(error) if error.is_script_error() => Attempt::Done(Tried::AtFault(rejections, error)),
-            Err(StoreError::StateLost(what)) => {
-                self.decider.state_lost(&what).await;
-                Attempt::AtOnce
-            }
-            Err(error) => {
-                tracing::warn!(%error, "admission got no response; retrying");
-                Attempt::Failed
-            }
-        }
+        });
+        room.await
     }
 
-    /// Says which calls may set facts: who needs one of them waits for it. Where Redis does not answer, nobody waits.
-    async fn expect(&self, active: &ActivePolicy, candidates: &[Candidate], batch: &[(usize, Admission)]) {
-        let batch: Vec<_> = batch.iter().map(|(at, admission)| (&candidates[*at], admission)).collect();
-        let expected = expected(&active.policy, &batch);
-        if !expected.is_empty()
-            && let Err(error) = self.store.expect(&expected).await
-        {
-            tracing::debug!(%error, "failed to announce calls that may set facts");
-        }
+    /// While memory is short: true if few slices are on queues and with workers. It also reads whether memory is still short.
+    async fn has_few_slices_out(&self) -> Result<bool, StoreError> {
+        self.store.refresh_state().await?;
+        let (used, max) = self.store.seam().sample_memory().await?;
+        let queues = slices();
+        let backlogs = try_join_all(queues.iter().map(|queue| self.store.seam().backlog(queue))).await?;
+        let out: u64 = backlogs.iter().map(|backlog| backlog.waiting + backlog.held).sum();
+        Ok(out < if used >= max { FULL_SLICES } else { TIGHT_SLICES })
     }
 
-    /// All that a decision about these turns rests on: the policy, and what their tasks grant. None if this scheduler
-    /// may decide nothing any more.
-    async fn premises(&self, candidates: &[Candidate]) -> Result<Option<(Deciding, Grants)>, NotRead> {
-        if let Err(error) = self.hear_of_new_tenants(candidates).await {
-            tracing::warn!(%error, "failed to read run-time settings; retrying");
-            return Err(NotRead);
+    /// Admits turns that fit one commit, until all are decided. Returns the ones to reject.
+    async fn admit_some(&self, reading: &Reading, candidates: &[Candidate]) -> Vec<Rejection> {
+        let mut left: Vec<&Candidate> = candidates.iter().collect();
+        let mut rejections = Vec::new();
+        while !left.is_empty() {
+            let attempt = retry_until(reading, || async {
+                match self.try_to_admit(&left).await {
+                    Ok(tried) => Attempt::Done(tried),
+                    Err(StoreError::StateLost(what)) => {
+                        self.decider.state_lost(&what).await;
+                        Attempt::AtOnce
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "admission got no response; retrying");
+                        Attempt::Failed
+                    }
+                }
+            });
+            // Without an answer this name is given up, and others take the entries over.
+            let Some(Tried { again, rejections: more }) = attempt.await else { break };
+            rejections.extend(more);
+            left = again.into_iter().filter_map(|at| left.get(at).copied()).collect();
         }
-        let grants = match self.grants(candidates).await {
-            Ok(grants) => grants,
-            Err(error) => {
-                // That Redis is away says nothing about the tasks.
-                tracing::warn!(%error, "failed to read the tasks of turns; retrying");
-                return Err(NotRead);
-            }
-        };
-        match self.decider.deciding().await {
-            Ok(deciding) => Ok(deciding.map(|deciding| (deciding, grants))),
-            Err(error) => {
-                tracing::warn!(%error, "failed to announce the policy; retrying");
-                Err(NotRead)
-            }
-        }
+        rejections
     }
 
-    /// Before a turn is refused because nobody knows its tenant or agent: it may have been set a moment ago.
-    async fn hear_of_new_tenants(&self, candidates: &[Candidate]) -> Result<(), StoreError> {
+    async fn try_to_admit(&self, candidates: &[&Candidate]) -> Result<Tried, StoreError> {
+        self.refresh_for_unknown(candidates).await?;
+        let grants = self.grants(candidates).await?;
+        // Otherwise a newer policy is in force, and this incarnation is over.
+        let Some(deciding) = self.decider.deciding().await? else { return Ok(Tried::default()) };
+        let now_ms = self.store.state().now_ms;
+        let (mut heads, mut tried) = (Vec::with_capacity(candidates.len()), Tried::default());
+        for (at, candidate) in candidates.iter().enumerate() {
+            match self.head(candidate, &deciding, grants.get(&at).cloned(), now_ms) {
+                Ok(head) => heads.push((at, head)),
+                Err(rejection) => tried.rejections.push(*rejection),
+            }
+        }
+        self.expect(&deciding, candidates, &heads).await;
+        let (rules, render, bounds) = (deciding.rules(), NotingRenderer::new(deciding.renderer()), self.store.bounds());
+        let (mut positions, mut admits) = (Vec::with_capacity(heads.len()), Vec::with_capacity(heads.len()));
+        for (at, head) in heads {
+            let Some(candidate) = candidates.get(at) else { continue };
+            deciding.slots.takes();
+            positions.push(at);
+            admits.push(admit(candidate, head, &rules, &render, &bounds));
+        }
+        if admits.is_empty() {
+            return Ok(tried);
+        }
+        let decided = self.store.decide_all(&admits).await?;
+        let mut counts: HashMap<Decision, u64> = HashMap::new();
+        let mut is_stale = false;
+        for ((at, admit), decided) in positions.into_iter().zip(&admits).zip(decided) {
+            let Some(candidate) = candidates.get(at) else { continue };
+            let decision = match decided {
+                Ok(Receipt { result: Admitted::PolicyStale, .. }) => {
+                    (is_stale, _) = (true, tried.again.push(at));
+                    continue;
+                }
+                Ok(Receipt { result: Admitted::Refused(RejectionCode::InboxFull), .. })
+                    if self.has_trimmed(candidate).await? =>
+                {
+                    tried.again.push(at);
+                    continue;
+                }
+                Ok(receipt) => match self.decided(candidate, admit, &render, &receipt) {
+                    Ok(decision) => decision,
+                    Err(rejection) => {
+                        let is_conflict = rejection.reason == RejectionCode::Conflict;
+                        tried.rejections.push(*rejection);
+                        if is_conflict { Decision::Conflict } else { Decision::Rejected }
+                    }
+                },
+                Err(RunError::Contended(_)) => {
+                    tried.again.push(at);
+                    continue;
+                }
+                Err(error) => {
+                    tried.rejections.push(self.at_fault(candidate, &error));
+                    Decision::Rejected
+                }
+            };
+            candidate.span.record("decision", decision.as_str());
+            *counts.entry(decision).or_default() += 1;
+        }
+        for (decision, turns) in counts {
+            self.metrics.admitted(decision, turns);
+        }
+        if is_stale {
+            self.decider.stale().await?;
+        }
+        Ok(tried)
+    }
+
+    /// Before a turn is refused because its inbox is full: its readers may have confirmed replies a moment ago.
+    async fn has_trimmed(&self, candidate: &Candidate) -> Result<bool, StoreError> {
+        let Some(inbox) = &candidate.turn.reply_to else { return Ok(false) };
+        let age_ms = self.store.options().reply_retain_ms;
+        Ok(trim_inbox(&self.store, &candidate.turn.tenant, inbox.as_str(), age_ms).await? > 0)
+    }
+
+    /// Before a turn is refused because its tenant or agent is unknown: it may have been declared a moment ago.
+    async fn refresh_for_unknown(&self, candidates: &[&Candidate]) -> Result<(), StoreError> {
         let active = self.active.load();
-        let unknown = |c: &Candidate| active.policy.look_up(&c.turn.tenant, &c.turn.agent).is_err();
-        if candidates.iter().any(unknown) {
+        if candidates.iter().any(|one| active.policy.look_up(&one.turn.tenant, &one.turn.agent).is_err()) {
             self.active.refresh_where_news(&self.store).await?;
         }
         Ok(())
     }
 
-    /// Rule 11: a script error is the fault of one turn; that one is rejected, the others are admitted.
-    async fn find_culprit(&self, reading: &Reading, candidates: &[Candidate], error: &StoreError) -> Vec<Rejection> {
-        if let [candidate] = candidates {
-            let refusal = refuse(
-                RejectionCode::Internal,
-                "The turn could not be admitted. The error has been logged.".into(),
-                &candidate.turn,
-            );
-            tracing::error!(%error, entry = candidate.arrival.entry, "turn cannot be admitted");
-            return vec![self.rejected(&candidate.arrival, &refusal)];
-        }
-        tracing::warn!(%error, turns = candidates.len(), "batch admission failed; admitting turn by turn");
-        let mut rejections = Vec::new();
-        for candidate in candidates {
-            // A single turn is never too many if any may come.
-            let admitted = Box::pin(self.admit_some(reading, std::slice::from_ref(candidate))).await;
-            rejections.extend(admitted.unwrap_or_default());
-        }
-        rejections
-    }
-
-    fn batch(
-        &self,
-        active: &ActivePolicy,
-        candidates: &[Candidate],
-        grants: &Grants,
-    ) -> (Rows, Vec<(usize, Admission)>, Vec<Rejection>) {
-        let (mut rows, mut batch, mut rejections) = (Rows::default(), Vec::with_capacity(candidates.len()), Vec::new());
-        let by = Reckoning::new(&active.policy, self.decider.policy(), &self.store, self.clock.now_ms());
-        for (index, candidate) in candidates.iter().enumerate() {
-            if !self.store.is_home_of(&candidate.turn.tenant) {
-                let refusal = refuse(RejectionCode::WrongShard, WRONG_SHARD.into(), &candidate.turn);
-                rejections.push(self.rejected(&candidate.arrival, &refusal));
-                continue;
-            }
-            let grant = grants.get(&index).cloned();
-            if candidate.turn.task.is_some() && grant.is_none() {
-                let refusal = refuse(
-                    RejectionCode::UnknownTask,
-                    "the task is unknown, has ended, or belongs to another agent".into(),
-                    &candidate.turn,
-                );
-                rejections.push(self.rejected(&candidate.arrival, &refusal));
-                continue;
-            }
-            match admission(candidate, &by, &mut rows, grant) {
-                Ok(admission) => batch.push((index, admission)),
-                Err(refusal) => rejections.push(self.rejected(&candidate.arrival, &refusal)),
-            }
-        }
-        (rows, batch, rejections)
-    }
-
-    /// The grants of the tasks that turns run under. A turn under a task of another agent gets nothing.
-    async fn grants(&self, candidates: &[Candidate]) -> Result<Grants, StoreError> {
-        let mut grants = Grants::new();
-        for (index, candidate) in candidates.iter().enumerate() {
+    /// The grants of the tasks that turns run under, with their deadlines, by candidate. [`Admit`] refuses a turn whose task
+    /// is unknown or belongs to another agent.
+    async fn grants(&self, candidates: &[&Candidate]) -> Result<HashMap<usize, (TaskGrant, i64)>, StoreError> {
+        let mut grants = HashMap::new();
+        for (at, candidate) in candidates.iter().enumerate() {
             let Some(task) = &candidate.turn.task else { continue };
-            let found = match self.store.task_grant(&TurnName::task(&candidate.turn.tenant, task)).await {
-                // What is there under the task's name cannot be read: no other turn may suffer for it.
+            let record = TurnName::task(&candidate.turn.tenant, task).record();
+            let head = match self.store.record_of::<Turn>(&record).await {
+                // An unreadable record must not affect other turns.
                 Err(error) if error.is_script_error() => None,
-                found => found?,
+                found => found?.map(|stored| stored.value.head),
             };
-            let found = found.filter(|(agent, ..)| *agent == candidate.turn.agent);
-            grants.extend(found.map(|(_, grant, deadline_ms)| (index, (grant, deadline_ms))));
+            let grant = head.and_then(|head| Some((head.task?.1, head.deadline_ms)));
+            grants.extend(grant.map(|grant| (at, grant)));
         }
         Ok(grants)
     }
 
-    /// Acts on a decision: counts it, settles what ends, answers what is to be rejected.
-    async fn decided(
+    fn head(
         &self,
-        candidates: &[Candidate],
-        batch: &[(usize, Admission)],
-        decisions: Vec<Admitted>,
-    ) -> Vec<Rejection> {
-        let mut endings: Vec<Ending> = Vec::new();
-        let (mut rejections, mut dispatched) = (Vec::new(), Vec::new());
-        let mut counts: HashMap<Decision, u64> = HashMap::new();
-        for ((index, _), decision) in batch.iter().zip(decisions) {
-            let candidate = &candidates[*index];
-            let counted = match decision {
-                Admitted::Dispatched => {
-                    let name = TurnName { tenant: candidate.turn.tenant.clone(), turn: candidate.id.clone() };
-                    dispatched.push((name, candidate.turn.calls.len()));
-                    Decision::Dispatched
-                }
-                Admitted::Laned => Decision::Laned,
-                Admitted::Duplicate => Decision::Duplicate,
-                Admitted::Ending(ending) => {
-                    // A turn without calls is done, not capped.
-                    let decision = if ending.is_of_no_calls() { Decision::Dispatched } else { Decision::Capped };
-                    endings.push(*ending);
-                    decision
-                }
-                Admitted::Later => Decision::Capped,
-                Admitted::Conflict => {
-                    let message = "this turn_id was accepted before with other content".to_owned();
-                    let refusal = refuse(RejectionCode::Conflict, message, &candidate.turn);
-                    rejections.push(self.intake.rejection(
-                        Inbound::Turns,
-                        &candidate.arrival,
-                        &refusal,
-                        RejectionStatus::Conflict,
-                    ));
-                    Decision::Conflict
-                }
-                Admitted::Refused(code) => {
-                    let refusal = refuse(refusal_code(&code), refusal_message(&code), &candidate.turn);
-                    rejections.push(self.intake.rejection(
-                        Inbound::Turns,
-                        &candidate.arrival,
-                        &refusal,
-                        RejectionStatus::Rejected,
-                    ));
-                    Decision::Rejected
-                }
-            };
-            candidate.span.record("decision", counted.as_str());
-            *counts.entry(counted).or_default() += 1;
+        candidate: &Candidate,
+        deciding: &Deciding,
+        grant: Option<(TaskGrant, i64)>,
+        now_ms: i64,
+    ) -> Result<Head, Box<Rejection>> {
+        if !self.store.is_home_of(&candidate.turn.tenant) {
+            let refusal = refuse(RejectionCode::WrongShard, WRONG_SHARD.into(), &candidate.turn);
+            return Err(Box::new(self.rejected(candidate, &refusal)));
         }
-        for (decision, turns) in counts {
-            self.metrics.admitted(decision, turns);
-        }
-        self.count_calls(dispatched);
-        self.endings.settle(endings).await;
-        rejections
+        head(candidate, &deciding.active.policy, grant, now_ms)
+            .map_err(|refusal| Box::new(self.rejected(candidate, &refusal)))
     }
 
-    /// Counts the calls that were let through at once. Of a turn with several calls only its record knows how many; it
-    /// is asked beside the way, for nothing waits for a count.
-    fn count_calls(&self, dispatched: Vec<(TurnName, usize)>) {
-        let (single, several): (Vec<_>, Vec<_>) = dispatched.into_iter().partition(|(_, calls)| *calls == 1);
-        self.metrics.calls_admitted(single.len() as u64);
-        if several.is_empty() {
+    /// A refusal before the decision.
+    fn rejected(&self, candidate: &Candidate, refusal: &tickfleet_protocol::RejectedMessage) -> Rejection {
+        self.metrics.admitted(Decision::Rejected, 1);
+        let (entry, code, reason) = (&candidate.arrival.entry, refusal.code.as_str(), &refusal.message);
+        tracing::debug!(%entry, code, reason, "turn rejected");
+        let rejection = self.intake.rejection(Inbound::Turns, &candidate.arrival, refusal, RejectionStatus::Rejected);
+        rejection.of_turn(candidate)
+    }
+
+    /// Records calls that may set facts: calls that need one of these facts wait for it. No guarantee depends on it.
+    async fn expect(&self, deciding: &Deciding, candidates: &[&Candidate], heads: &[(usize, Head)]) {
+        let batch: Vec<_> =
+            heads.iter().filter_map(|(at, head)| candidates.get(*at).map(|candidate| (*candidate, head))).collect();
+        let expected = expected(&deciding.active.policy, &batch);
+        if expected.is_empty() {
             return;
         }
-        let (store, metrics) = (self.store.clone(), Arc::clone(&self.metrics));
-        tokio::spawn(async move {
-            let names: Vec<TurnName> = several.into_iter().map(|(name, _)| name).collect();
-            match store.admitted_first(&names).await {
-                Ok(calls) => metrics.calls_admitted(calls),
-                Err(error) => tracing::debug!(%error, "admitted calls are missing from their counter"),
+        if let Err(error) = self.store.decide_all(&expected).await {
+            tracing::debug!(%error, "failed to announce calls that may set facts");
+        }
+    }
+
+    /// Counts a decision. Errors with the rejection of a turn that is refused.
+    fn decided(
+        &self,
+        candidate: &Candidate,
+        admit: &Admit<'_>,
+        render: &NotingRenderer<'_>,
+        receipt: &Receipt<Admitted>,
+    ) -> Result<Decision, Box<Rejection>> {
+        let now_ms = receipt.committed.as_ref().map_or_else(|| self.store.state().now_ms, |it| it.now_ms);
+        let shadowed: Vec<String> =
+            receipt.committed.iter().flat_map(|it| &it.shadowed).map(|counter| counter.limit.to_string()).collect();
+        self.metrics.limits_reached(&shadowed, LimitAction::Shadow);
+        let decision = match &receipt.result {
+            Admitted::Advanced(advanced) => {
+                let is_over = matches!(advanced, Advanced::Ended { .. });
+                render.count(&candidate.name, is_over, now_ms, &self.metrics);
+                match advanced {
+                    Advanced::Dispatched { calls, .. } => {
+                        self.metrics.calls_admitted(*calls as u64);
+                        Decision::Dispatched
+                    }
+                    Advanced::Throttled { counter, .. } => {
+                        waits(&self.metrics, &counter.limit);
+                        Decision::Laned
+                    }
+                    // A turn without calls is done, not capped.
+                    Advanced::Ended { reason: None } => {
+                        turn_ended(admit.head.submitted_ms, now_ms, &self.metrics);
+                        Decision::Dispatched
+                    }
+                    _ => Decision::Capped,
+                }
             }
-        });
-    }
-}
-
-/// Redis' memory is short: fewer turns may come at a time.
-struct SmallerBites {
-    turns_max: usize,
-}
-
-/// The end of the attempts to have turns decided.
-enum Tried {
-    /// These are to be rejected; all others are decided.
-    Decided(Vec<Rejection>),
-    TooMany(SmallerBites),
-    /// One of those that are not to be rejected makes the script fail.
-    AtFault(Vec<Rejection>, StoreError),
-}
-
-/// Something that a decision rests on could not be read; it is logged.
-struct NotRead;
-
-/// By a candidate's number, what the task grants that its turn runs under, and when that expires, ms.
-type Grants = HashMap<usize, (TaskGrant, i64)>;
-
-/// The bounds of one script.
-struct BatchBounds {
-    turns_max: usize,
-    bytes_max: usize,
-}
-
-impl Default for BatchBounds {
-    fn default() -> Self {
-        Self { turns_max: usize::MAX, bytes_max: limits::BATCH_BYTES_MAX }
-    }
-}
-
-impl BatchBounds {
-    /// While memory is short.
-    const fn tight(turns_max: usize) -> Self {
-        Self { turns_max, bytes_max: BITE_BYTES_MAX }
-    }
-
-    /// More room may have come.
-    const fn widen(&mut self) {
-        self.turns_max = self.turns_max.saturating_mul(2);
-    }
-
-    /// Counts the candidates that fit, by number, calls and bytes; at least one. A call costs what `cost` calls do that meet
-    /// no limit.
-    fn length(&self, candidates: &[Candidate], cost: usize) -> usize {
-        let (mut calls, mut bytes) = (0, 0);
-        let fits = |candidate: &&Candidate| {
-            calls += candidate.turn.calls.len() * cost;
-            bytes += candidate.arrival.raw.len();
-            calls <= limits::BATCH_CALLS_MAX && bytes <= self.bytes_max
+            Admitted::Duplicate | Admitted::NotHeld | Admitted::PolicyStale => Decision::Duplicate,
+            Admitted::Refused(code) => {
+                let status = match code {
+                    RejectionCode::Conflict => RejectionStatus::Conflict,
+                    _ => RejectionStatus::Rejected,
+                };
+                let refusal = refuse(*code, refusal_message(*code), &candidate.turn);
+                let rejection = self.intake.rejection(Inbound::Turns, &candidate.arrival, &refusal, status);
+                return Err(Box::new(rejection.of_turn(candidate)));
+            }
         };
-        candidates.iter().take(self.turns_max).take_while(fits).count().max(1)
+        Ok(decision)
+    }
+
+    /// The rejection of a turn that cannot be decided. All others of its batch are.
+    fn at_fault(&self, candidate: &Candidate, error: &RunError) -> Rejection {
+        tracing::error!(%error, entry = %candidate.arrival.entry, "turn cannot be admitted");
+        let message = "The turn could not be admitted. The error has been logged.".to_owned();
+        let refusal = refuse(RejectionCode::Internal, message, &candidate.turn);
+        self.intake.rejection(Inbound::Turns, &candidate.arrival, &refusal, RejectionStatus::Rejected)
     }
 }
 
-/// The codes that the script may answer with; a newer build's script may know others.
-fn refusal_code(code: &str) -> RejectionCode {
-    match code {
-        "tenant_queue_full" => RejectionCode::TenantQueueFull,
-        "inbox_full" => RejectionCode::InboxFull,
-        "too_many_inboxes" => RejectionCode::TooManyInboxes,
-        "unknown_task" => RejectionCode::UnknownTask,
-        _ => RejectionCode::Refused,
+/// Counts a turn that waits for a configured limit.
+pub(crate) fn waits(metrics: &Metrics, limit: &str) {
+    if !limit.starts_with('_') {
+        metrics.limits_reached(&[limit.to_owned()], LimitAction::Wait);
     }
 }
 
-fn refusal_message(code: &str) -> String {
+fn admit<'a>(
+    candidate: &'a Candidate,
+    head: Head,
+    rules: &'a tickfleet_engine::rules::ActiveRules<'a>,
+    render: &'a NotingRenderer<'a>,
+    bounds: &'a Bounds,
+) -> Admit<'a> {
+    Admit {
+        entry: candidate.arrival.entry.clone(),
+        origin: candidate.arrival.origin.clone(),
+        name: candidate.name.clone(),
+        given: candidate.turn.id.is_some(),
+        head,
+        priority: candidate.turn.priority,
+        calls: &candidate.turn.calls,
+        policy: rules,
+        render,
+        bounds,
+    }
+}
+
+/// The result of one attempt.
+#[derive(Default)]
+struct Tried {
+    /// Indexes of turns to be decided again.
+    again: Vec<usize>,
+    rejections: Vec<Rejection>,
+}
+
+/// The number of candidates that fit one commit, by number, calls and bytes; at least one. A call costs as much as `cost` calls
+/// without limits.
+fn length(candidates: &[Candidate], turns_max: usize, bytes_max: usize, cost: usize) -> usize {
+    let (mut calls, mut bytes) = (0, 0);
+    let fits = |candidate: &&Candidate| {
+        calls += candidate.turn.calls.len() * cost;
+        bytes += candidate.arrival.raw.len();
+        calls <= limits::BATCH_CALLS_MAX && bytes <= bytes_max
+    };
+    candidates.iter().take(turns_max).take_while(fits).count().max(1)
+}
+
+fn refusal_message(code: RejectionCode) -> String {
     match code {
-        "tenant_queue_full" => "the tenant has too many unfinished turns, or they have too many bytes; retry later",
-        "inbox_full" => "the inbox has too many unread replies; read and trim them first",
-        "too_many_inboxes" => "the tenant has too many inboxes; use fewer reply_to names",
-        "unknown_task" => "the task is unknown or has ended",
+        RejectionCode::Conflict => "this turn_id was accepted before with other content",
+        RejectionCode::TenantQueueFull => {
+            "the tenant has too many unfinished turns, or they have too many bytes; retry later"
+        }
+        RejectionCode::InboxFull => "the inbox has too many unread replies; read and trim them first",
+        RejectionCode::TooManyInboxes => "the tenant has too many inboxes; use fewer reply_to names",
+        RejectionCode::UnknownTask => "the task is unknown, has ended, or belongs to another agent",
         _ => "the turn was rejected",
     }
     .to_owned()

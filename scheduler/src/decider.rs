@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use tickfleet_core::turn::limit::Generations;
 use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_engine::report::ReportOptions;
 use tickfleet_model::ConsumerId;
 use tickfleet_ops::metrics::Metrics;
-use tickfleet_store::{Announced, Beat, Generations, Store, StoreError};
+use tickfleet_store::{Announced, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
-use crate::policy::{Deciding, PolicyClock};
+use crate::policy::{Deciding, PolicyClock, ShardSlots};
 
 /// The state that tells whether a scheduler may decide, and by what.
 pub(crate) struct Decider {
@@ -74,19 +75,32 @@ impl Decider {
         }
     }
 
-    /// Reports what a heartbeat tells of Redis: steps of its clock, a restart. `ahead_ms` is how far shard time is ahead of
-    /// what passed on this process' own clock since the heartbeat before.
-    pub(crate) fn heard(&self, beat: &Beat, ahead_ms: i64) {
-        self.policy.saw_jump(ahead_ms, &self.metrics);
-        self.policy.saw_steps(beat.clock_steps, &self.metrics);
-        self.policy.saw_epoch(beat.epoch_ms, &self.metrics);
-    }
-
-    /// Ends the incarnation if a newer policy is in force than the one that we announced.
-    pub(crate) fn compare(&self, beat: &Beat) {
-        if beat.policy_generation > self.policy.generation() && self.policy.generation() > 0 {
+    /// Reports what the last commits say about the store: a restart, a jump of its clock. Ends the incarnation if a newer
+    /// policy is in force, and reads changed run-time settings.
+    pub(crate) async fn heard(&self) {
+        let state = self.store.state();
+        self.policy.saw_jump(self.store.take_jump_ms(), &self.metrics);
+        self.policy.saw_epoch(state.epoch_began_ms, &self.metrics);
+        if state.policy > self.policy.generation() && self.policy.generation() > 0 {
             self.policy_stale();
         }
+        // A decision that relies on older settings is refused, so a failure here is repeated there.
+        if let Err(error) = self.active.refresh(&self.store).await {
+            tracing::warn!(%error, "failed to read run-time settings; the last ones read stay in force");
+        }
+    }
+
+    /// A decision relied on a policy or on settings that are not in force any more. Ends the incarnation, or reads the settings.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub(crate) async fn stale(&self) -> Result<(), StoreError> {
+        if self.store.refresh_state().await?.policy > self.policy.generation() {
+            self.policy_stale();
+            return Ok(());
+        }
+        tracing::debug!("run-time settings changed; reading them");
+        self.active.refresh(&self.store).await
     }
 
     /// Says by which policy we decide: at the start, after a reload, and when Redis has lost it.
@@ -123,14 +137,15 @@ impl Decider {
 
     /// A policy with what was set at run time, and the generations that this shard knows them under.
     fn by(&self, active: Arc<ActivePolicy>, policy: u64) -> Deciding {
-        let generations = Generations { policy, tenants: active.tenants_generation(self.store.shard()) };
-        Deciding { active, generations }
-    }
-
-    /// The shard has tenants that we do not know yet: they are read before anything else is decided.
-    pub(crate) async fn tenants_stale(&self) -> Result<(), StoreError> {
-        tracing::debug!("run-time tenants changed; reading them");
-        self.active.refresh(&self.store).await
+        let generations = Generations { policy, settings: active.tenants_generation(self.store.shard()) };
+        let (shard, shards) = (self.store.shard(), self.store.options().shards);
+        let slots = ShardSlots {
+            active: Arc::clone(&active),
+            slots: Arc::clone(self.policy.slots()),
+            shards,
+            now_ms: self.store.state().now_ms,
+        };
+        Deciding { active, generations, shard: (shard, shards), slots, report: self.report() }
     }
 
     /// As the one that begins is about to hear again, for as long as it stands by.
@@ -147,10 +162,7 @@ impl Decider {
     /// Streams or groups are gone: somebody has flushed Redis. They are made anew, with a signal that people see.
     pub(crate) async fn state_lost(&self, what: &str) {
         self.metrics.state_lost();
-        tracing::error!(
-            what,
-            "streams or groups of the shard are missing; recreating them and their slices from turn records"
-        );
+        tracing::error!(what, "streams or groups of the shard are missing; recreating them");
         if let Err(error) = self.store.ensure_groups().await {
             tracing::warn!(%error, "failed to recreate streams and groups");
         }

@@ -1,36 +1,58 @@
-//! Keeping house: slow bounds, and what is done while Redis' memory is short.
+//! Upkeep: bounds that are kept once in a while, and what is done while memory is short.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tickfleet_config::TaskHandlerDef;
+use tickfleet_core::counters::{DeleteCounters, PruneCounter, expiring};
+use tickfleet_core::dead::ForgetHandled;
+use tickfleet_core::task::external::Retire;
+use tickfleet_core::task::lists::ExpireList;
+use tickfleet_core::{CounterKey, Query, RecordKey, SetKey, StreamKey, Transaction, Value, Write, audit, call, keys};
 use tickfleet_engine::active_policy::PolicyHandle;
-use tickfleet_model::{AgentId, TenantId};
-use tickfleet_ops::metrics::Metrics;
+use tickfleet_model::{AgentId, TenantId, limits};
 use tickfleet_ops::progress::Progress;
-use tickfleet_store::{Memory, PruneAt, Store, StoreError};
+use tickfleet_store::seam::Keep;
+use tickfleet_store::{Store, StoreError, entry_ms};
 use tokio_util::sync::CancellationToken;
 
 use crate::decider::Decider;
 use crate::policy::goes_by_slots;
-use crate::sweep::Sweep;
 use crate::{Common, Options};
 
-/// The time between two looks at memory: a fast producer fills some percent of it in that time.
-const WEIGH_EVERY: Duration = Duration::from_secs(1);
+/// The time between two samples of memory: a fast producer fills some percent of it in that time.
+const SAMPLE_EVERY: Duration = Duration::from_secs(1);
+/// The audit log may use one part in so many of the memory, however much is allowed.
+const AUDIT_SHARE: u64 = 4;
+/// The same for the dead letters.
+const DEAD_SHARE: u64 = 16;
+/// Items handled in one step.
+const STEP_MAX: usize = 256;
+/// Time for which events of approvals are kept, ms.
+const EVENTS_MS: i64 = 7 * 24 * 3_600_000;
 
-/// Keeps bounds, and sweeps.
+/// Bytes of memory in use, and the bound; 0 for none.
+type Memory = (u64, u64);
+
+/// The part of `bytes_max` that a log may use.
+fn share(memory: Memory, bytes_max: u64, part: u64) -> u64 {
+    match memory.1 {
+        0 => bytes_max,
+        max => bytes_max.min(max / part),
+    }
+}
+
+/// Keeps bounds.
 pub(crate) struct House {
     store: Store,
     active: Arc<PolicyHandle>,
     decider: Arc<Decider>,
-    metrics: Arc<Metrics>,
     progress: Progress,
-    /// The period at which bounds are kept, and at which the sweep takes a step.
+    /// The period at which bounds are kept.
     every: Duration,
-    /// Bytes of audit entries kept.
+    /// Bytes of audit entries to keep.
     audit_bytes_max: u64,
-    /// The time for which dead entries are kept, ms.
+    /// The time for which dead letters are kept, ms.
     dead_retain_ms: i64,
 }
 
@@ -41,7 +63,6 @@ impl House {
             store: common.store.clone(),
             active: common.active.clone(),
             decider: common.decider.clone(),
-            metrics: common.metrics.clone(),
             progress: common.progress.clone(),
             every: options.collect_every,
             audit_bytes_max: options.audit_bytes_max,
@@ -49,30 +70,21 @@ impl House {
         }
     }
 
-    /// Keeps house and sweeps until `stop`.
+    /// Keeps bounds until `stop`.
     pub(crate) async fn collect(self: Arc<Self>, stop: CancellationToken) {
         let handle = self.progress.register("collect", self.every * 10 + Duration::from_secs(30));
-        let (mut pruned, mut streams) = (PruneAt::default(), 0);
-        let mut sweep = Sweep::default();
+        let mut cursors = Cursors::default();
         loop {
-            // A server that has restarted has forgotten them.
-            if let Err(error) = self.store.load_lent_scripts().await {
-                tracing::debug!(%error, "failed to load the scripts of producers and exporters");
-            }
-            match self.store.prune(&pruned).await {
-                Ok(next) => pruned = next,
-                Err(error) => tracing::debug!(%error, "failed to prune budgets"),
-            }
-            match self.retire(streams).await {
-                Ok(next) => streams = next,
-                Err(error) => tracing::debug!(%error, "failed to maintain the streams of external runtimes"),
-            }
-            let kept = async { self.keep_house(self.store.weigh().await?).await };
-            if let Err(error) = kept.await {
+            let steps = async {
+                let memory = self.store.seam().sample_memory().await?;
+                self.trim_logs(memory).await?;
+                self.trim_inboxes().await?;
+                self.expire().await?;
+                self.prune(&mut cursors).await?;
+                self.retire().await
+            };
+            if let Err(error) = steps.await {
                 tracing::warn!(%error, "failed to trim to configured bounds");
-            }
-            if let Err(error) = sweep.steps(&self.store, &self.metrics).await {
-                tracing::debug!(%error, "failed to read turns in progress");
             }
             handle.advanced();
             tokio::select! {
@@ -83,27 +95,23 @@ impl House {
         handle.finished();
     }
 
-    /// Looks at Redis' memory until `stop`. Where it is short, bounds are kept at every look.
-    pub(crate) async fn weigh(self: Arc<Self>, stop: CancellationToken) {
+    /// Samples memory until `stop`. While it is short, logs are trimmed with each sample.
+    pub(crate) async fn sample(self: Arc<Self>, stop: CancellationToken) {
         let handle = self.progress.register("weigh", Duration::from_secs(60));
-        let mut tight = false;
+        let mut was_short = false;
         loop {
-            match self.store.weigh().await {
-                Ok(memory) => {
-                    let (used, max) = (memory.used, memory.max);
-                    if memory.is_tight() {
-                        tracing::error!(
-                            used,
-                            max,
-                            "Redis memory nearly full; rejecting new work, finishing accepted work"
-                        );
-                        if let Err(error) = self.keep_house(memory).await {
-                            tracing::warn!(%error, "failed to trim to configured bounds");
-                        }
-                    } else if tight {
+            match self.sample_once().await {
+                Ok(((used, max), true)) => {
+                    tracing::error!(used, max, "Redis memory nearly full; rejecting new work, finishing accepted work");
+                    if let Err(error) = self.trim_logs((used, max)).await {
+                        tracing::warn!(%error, "failed to trim to configured bounds");
+                    }
+                    was_short = true;
+                }
+                Ok(((used, max), false)) => {
+                    if std::mem::take(&mut was_short) {
                         tracing::info!(used, max, "Redis memory below the limit; accepting new work");
                     }
-                    tight = memory.is_tight();
                 }
                 Err(error) => tracing::warn!(%error, "failed to sample Redis memory"),
             }
@@ -113,23 +121,19 @@ impl House {
             handle.advanced();
             tokio::select! {
                 () = stop.cancelled() => break,
-                () = tokio::time::sleep(WEIGH_EVERY) => {}
+                () = tokio::time::sleep(SAMPLE_EVERY) => {}
             }
         }
         handle.finished();
     }
 
-    /// Streams of agents that no runtime outside works for any more go when they are empty.
-    async fn retire(&self, cursor: u64) -> Result<u64, StoreError> {
-        let active = self.active.load();
-        let is_configured = |tenant: &TenantId, agent: &AgentId| {
-            active.policy.look_up(tenant, agent).is_ok()
-                && matches!(active.task_handlers.get(agent), Some(TaskHandlerDef::External { .. }))
-        };
-        self.store.retire(cursor, is_configured).await
+    /// The memory in use, and whether it is short.
+    async fn sample_once(&self) -> Result<(Memory, bool), StoreError> {
+        let memory = self.store.seam().sample_memory().await?;
+        Ok((memory, self.store.refresh_state().await?.pressure))
     }
 
-    /// Counts the workers' slots where limits go by them.
+    /// Counts the workers' slots, if limits depend on them.
     async fn count_slots(&self) -> Result<(), StoreError> {
         if goes_by_slots(&self.active.load().policy) {
             self.decider.policy().slots().counted(&self.store.fleet_load().await?);
@@ -137,7 +141,163 @@ impl House {
         Ok(())
     }
 
-    async fn keep_house(&self, memory: Memory) -> Result<(), StoreError> {
-        self.store.housekeep(memory, self.audit_bytes_max, self.dead_retain_ms).await
+    /// Bounds the audit log, seals and dead letters by bytes and age. A settle bounds the log by entries.
+    async fn trim_logs(&self, memory: Memory) -> Result<(), StoreError> {
+        let audit_bytes = share(memory, self.audit_bytes_max, AUDIT_SHARE);
+        self.trim(&keys::audit(), audit_bytes, self.store.options().audit_retain_ms).await?;
+        self.trim(&keys::dead(), share(memory, limits::DEAD_BYTES_MAX, DEAD_SHARE), self.dead_retain_ms).await?;
+        // A seal is kept as long as the entries that it covers: its ID is not below theirs.
+        let oldest = self.store.query(Query::Entries { stream: keys::audit(), after: None, count: 1 }).await?;
+        if let Value::Entries(entries) = oldest
+            && let Some(first_ms) = entries.first().and_then(|(entry, _)| entry_ms(entry.as_str()))
+        {
+            let age_ms = (self.store.state().now_ms - first_ms).max(1);
+            self.store.seam().trim(&audit::seal::seals(), Keep { age_ms, ..Keep::default() }).await?;
+        }
+        Ok(())
     }
+
+    async fn trim(&self, log: &StreamKey, bytes_max: u64, age_ms: i64) -> Result<(), StoreError> {
+        let bytes = self.store.seam().stream_bytes(log).await?;
+        let mut keep = Keep { age_ms, ..Keep::default() };
+        if bytes > bytes_max {
+            let entries = u128::from(self.store.seam().backlog(log).await?.waiting);
+            let kept = entries * u128::from(bytes_max) / u128::from(bytes.max(1));
+            keep.entries = u64::try_from(kept).unwrap_or(u64::MAX).max(1);
+        }
+        self.store.seam().trim(log, keep).await.map(drop)
+    }
+
+    /// Trims inboxes by age, and by what readers have confirmed. Forgets inboxes that have not been used for as long.
+    async fn trim_inboxes(&self) -> Result<(), StoreError> {
+        let active = self.active.load();
+        for tenant in active.policy.tenants.keys().filter(|tenant| self.store.is_home_of(tenant)) {
+            skip_damaged(self.trim_inboxes_of(tenant).await, tenant.as_str())?;
+        }
+        Ok(())
+    }
+
+    async fn trim_inboxes_of(&self, tenant: &TenantId) -> Result<(), StoreError> {
+        let retain_ms = self.store.options().reply_retain_ms;
+        let now_ms = self.store.state().now_ms;
+        let set = SetKey::new(format!("inboxes:{tenant}"));
+        let first = Query::First { set: set.clone(), upto: None, count: STEP_MAX * 4 };
+        let Value::Members(inboxes) = self.store.query(first).await? else { return Ok(()) };
+        for (inbox, used_ms) in inboxes {
+            skip_damaged(trim_inbox(&self.store, tenant, &inbox, retain_ms).await.map(drop), &inbox)?;
+            if i64::try_from(used_ms).unwrap_or(i64::MAX) + retain_ms < now_ms {
+                let mut transaction = Transaction::new(self.store.versions().draw());
+                transaction.write(Write::Leave { set: set.clone(), member: inbox, queue_of: None });
+                self.store.seam().commit(&[transaction]).await?;
+            }
+        }
+        let events = call::approval::events(tenant);
+        self.store.seam().trim(&events, Keep { age_ms: EVENTS_MS, ..Keep::default() }).await.map(drop)
+    }
+
+    /// Removes listings and notes that have expired.
+    async fn expire(&self) -> Result<(), StoreError> {
+        for _ in 0..STEP_MAX {
+            if !self.store.decide(ExpireList).await?.result {
+                break;
+            }
+        }
+        let Value::Entries(first) =
+            self.store.query(Query::Entries { stream: keys::audit(), after: None, count: 1 }).await?
+        else {
+            return Ok(());
+        };
+        let first_ms = first.first().and_then(|(entry, _)| entry_ms(entry.as_str()));
+        let Some(log_begins_ms) = first_ms.and_then(|first_ms| u64::try_from(first_ms).ok()) else { return Ok(()) };
+        self.store.decide(ForgetHandled { log_begins_ms }).await?;
+        Ok(())
+    }
+
+    /// Deletes counters that are not needed any more, some in each step.
+    async fn prune(&self, cursors: &mut Cursors) -> Result<(), StoreError> {
+        let now_ms = self.store.state().now_ms.max(0).unsigned_abs();
+        let due = Query::First { set: expiring(), upto: Some(now_ms), count: 1 };
+        if let Value::Members(limits) = self.store.query(due).await?
+            && let Some((limit, _)) = limits.into_iter().next()
+        {
+            let (counters, next) = self.store.seam().scan_counters(&limit, 0, STEP_MAX).await?;
+            let counters = counters.into_iter().map(|(name, _)| name).collect();
+            self.store.decide(DeleteCounters { limit, counters, last: next == 0 }).await?;
+        }
+        let active = self.active.load();
+        let names: Vec<String> = keys::limits::WINDOWED
+            .iter()
+            .map(|name| (*name).to_owned())
+            .chain(active.policy.limits.iter().map(|limit| limit.name.clone()))
+            .collect();
+        let Some(limit) = names.get(cursors.limit % names.len().max(1)) else { return Ok(()) };
+        let (counters, next) = self.store.seam().scan_counters(limit, cursors.counter, STEP_MAX).await?;
+        let prunes: Vec<PruneCounter> = counters
+            .into_iter()
+            .filter(|(_, state)| PruneCounter::is_idle(state, self.store.state().now_ms))
+            .map(|(counter, _)| PruneCounter { counter: CounterKey::new(limit, counter) })
+            .collect();
+        self.store.decide_all(&prunes).await?;
+        cursors.counter = next;
+        if next == 0 {
+            cursors.limit = cursors.limit.wrapping_add(1);
+        }
+        Ok(())
+    }
+
+    /// Removes empty queues of agents that no external runtime serves any more.
+    async fn retire(&self) -> Result<(), StoreError> {
+        let query = Query::First { set: keys::externals(), upto: None, count: STEP_MAX };
+        let Value::Members(queues) = self.store.query(query).await? else { return Ok(()) };
+        let active = self.active.load();
+        let is_configured = |queue: &str| {
+            let rest = queue.strip_prefix("external:").and_then(|rest| rest.split_once(':'));
+            let names = rest.and_then(|(tenant, agent)| Some((TenantId::new(tenant).ok()?, AgentId::new(agent).ok()?)));
+            names.is_some_and(|(tenant, agent)| {
+                active.policy.look_up(&tenant, &agent).is_ok()
+                    && matches!(active.task_handlers.get(&agent), Some(TaskHandlerDef::External { .. }))
+            })
+        };
+        for (queue, _) in queues.iter().filter(|(queue, _)| !is_configured(queue)) {
+            self.store.decide(Retire { queue: StreamKey::new(queue) }).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Where the deletion of counters continues.
+#[derive(Debug, Default)]
+struct Cursors {
+    limit: usize,
+    counter: u64,
+}
+
+/// Logs that data of a tenant or inbox is damaged. It must not keep the janitor from the others.
+fn skip_damaged(result: Result<(), StoreError>, name: &str) -> Result<(), StoreError> {
+    match result {
+        Err(error) if error.is_script_error() => {
+            tracing::warn!(name, %error, "failed to trim damaged inbox");
+            Ok(())
+        }
+        result => result,
+    }
+}
+
+/// Removes replies by age, and those that the readers have confirmed: by their position, or through consumer groups. Returns
+/// their number.
+pub(crate) async fn trim_inbox(store: &Store, tenant: &TenantId, inbox: &str, age_ms: i64) -> Result<u64, StoreError> {
+    let read = RecordKey::new(format!("read:{tenant}:{inbox}"));
+    let read_upto = match store.query(Query::Record(read)).await? {
+        Value::Record(Some(text)) => read_position(&text),
+        _ => None,
+    };
+    let log = StreamKey::new(format!("replies:{tenant}:{inbox}"));
+    let read_upto = read_upto.max(store.seam().acknowledged(&log).await?);
+    store.seam().trim(&log, Keep { age_ms, read_upto, ..Keep::default() }).await
+}
+
+/// The last entry that readers have confirmed, in the form of [`Keep::read_upto`].
+fn read_position(text: &[u8]) -> Option<u128> {
+    let (ms, sequence) = std::str::from_utf8(text).ok()?.split_once('-')?;
+    Some(u128::from(ms.parse::<u64>().ok()?) << 64 | u128::from(sequence.parse::<u64>().ok()?))
 }

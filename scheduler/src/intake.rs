@@ -1,25 +1,31 @@
-//! The intake: inbound streams are read in batches, and entries that cannot be taken in are rejected with a reply.
+//! The intake: inbound streams are taken in batches, and entries that cannot be taken in are rejected with a reply.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use tickfleet_core::recovery::inbound::{crashes, origin};
+use tickfleet_core::recovery::reap::HeldEntry;
+use tickfleet_core::turn::reject::{Reject, Rejected};
+use tickfleet_core::turn::submit::Inbound;
 use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_engine::one_suspect::OneSuspect;
 use tickfleet_engine::retry_until::{Attempt, Waiting, retry_until};
-use tickfleet_model::{ConsumerId, Redactor, TenantId, limits};
+use tickfleet_model::{ConsumerId, Redactor, limits};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
 use tickfleet_protocol::{RejectedMessage, RejectionStatus};
-use tickfleet_store::{Backoff, Entry, Inbound, Reader, Rejection, Store, StoreError};
+use tickfleet_store::seam::Take;
+use tickfleet_store::{Backoff, Store, StoreError};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::Common;
-use crate::admission::{Arrival, rejection};
+use crate::admission::{Arrival, Rejection};
 use crate::decider::Decider;
+use crate::held::held;
 use crate::reading::Reading;
 
-/// Rule 10: a tenant's budgets are kept in one shard, so its turns count in no other.
+/// All records of a tenant are in one shard, so its turns count in no other (invariant 10).
 pub(crate) const WRONG_SHARD: &str = "the tenant lives in another shard: CRC32(tenant) mod the number of shards";
 
 /// Reads inbound streams, and rejects what cannot be taken in.
@@ -29,9 +35,9 @@ pub(crate) struct Intake {
     decider: Arc<Decider>,
     metrics: Arc<Metrics>,
     progress: Progress,
-    /// Entries read at once.
+    /// Entries taken at once.
     batch: usize,
-    /// Takes secrets out of what the dead stream keeps.
+    /// Removes secrets from what the dead letters keep.
     redactor: Arc<Redactor>,
     /// One at a time in the whole process.
     suspects: OneSuspect,
@@ -39,12 +45,12 @@ pub(crate) struct Intake {
 
 /// A part that acts on the entries of an inbound stream.
 pub(crate) trait Taker {
-    /// Takes a batch in, and comes back when all is written.
+    /// Takes a batch in, and returns when all is written.
     fn take(&self, reading: &Reading, arrivals: Vec<Arrival>) -> impl Future<Output = ()> + Send;
 }
 
 impl Intake {
-    /// Reads `batch` entries at once; `redactor` takes secrets out of what the dead stream keeps.
+    /// Takes `batch` entries at once; `redactor` removes secrets from what the dead letters keep.
     pub(crate) fn new(common: &Common, batch: usize, redactor: Arc<Redactor>) -> Self {
         Self {
             store: common.store.clone(),
@@ -58,35 +64,41 @@ impl Intake {
         }
     }
 
-    /// Reads one inbound stream until `stop` and hands each batch to `taker`.
+    /// Reads one inbound stream until `stop`, and gives each batch to `taker`.
     pub(crate) async fn read(&self, from: Inbound, consumer: ConsumerId, stop: CancellationToken, taker: &impl Taker) {
-        let block = Duration::from_millis(self.store.options().lease_ms.unsigned_abs() / limits::BLOCK_FRACTION);
-        let handle = self.progress.register(from.stream(), block * 4 + Duration::from_secs(30));
-        let reading = Reading::new(&self.store, &self.suspects, from, consumer, handle, stop.clone());
-        let streams = [from.stream().to_owned()];
         let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
-        let mut reader = self.store.reader(&reading.consumer, block);
+        let block = lease / u32::try_from(limits::BLOCK_FRACTION).unwrap_or(4);
+        let name = stream_name(from);
+        let handle = self.progress.register(name, block * 4 + Duration::from_secs(30));
+        let reading = Reading::new(&self.store, &self.suspects, from, consumer, handle, stop.clone());
+        let take = Take {
+            consumer: reading.consumer.as_str().into(),
+            queues: vec![from.stream()],
+            count: self.batch,
+            wait_ms: u64::try_from(block.as_millis()).unwrap_or(u64::MAX),
+        };
         let mut backoff = Backoff::default();
-        let mut compared = Instant::now();
+        // Nothing is in hand between two batches: entries that this consumer holds then were delivered to an abandoned take,
+        // or wait to be decided again.
+        let mut compared: Option<Instant> = None;
         while !stop.is_cancelled() {
-            // Rule 12: here nothing is in hand. Whatever is pending was delivered to a connection that broke, some of
-            // it after the new one was made; nobody takes it from a consumer that lives.
-            let compare = reader.is_fresh() || compared.elapsed() >= lease;
-            if compare {
-                compared = Instant::now();
-            }
-            match self.next(&mut reader, &streams, &stop, compare).await {
+            let compares = compared.is_none_or(|at| at.elapsed() >= lease);
+            match self.next(&take, &stop, compares).await {
                 Ok(entries) => {
+                    if compares {
+                        compared = Some(Instant::now());
+                    }
                     backoff.reset();
                     if !entries.is_empty() {
-                        self.metrics.inbound(from.stream(), entries.len() as u64);
-                        let arrivals = entries.into_iter().map(|e| arrival(from, e)).collect();
+                        self.metrics.inbound(name, entries.len() as u64);
+                        let arrivals = entries.into_iter().map(|entry| arrival(from, entry)).collect();
                         taker.take(&reading, arrivals).await;
                     }
                 }
                 Err(StoreError::StateLost(what)) => self.decider.state_lost(&what).await,
                 Err(error) => {
-                    tracing::warn!(%error, stream = from.stream(), "failed to read inbound entries; retrying");
+                    tracing::warn!(%error, stream = name, "failed to read inbound entries; retrying");
+                    compared = None;
                     reading.pause(backoff.pause()).await;
                 }
             }
@@ -95,29 +107,29 @@ impl Intake {
         reading.finished();
     }
 
-    /// The next batch. What was delivered and never arrived is read again first, if `compare` says so.
-    async fn next(
-        &self,
-        reader: &mut Reader,
-        streams: &[String],
-        stop: &CancellationToken,
-        compare: bool,
-    ) -> Result<Vec<Entry>, StoreError> {
-        if compare {
-            let mine = reader.mine(&streams[0], self.batch).await?;
+    /// The next batch: entries that are held already, if `compares`, else new ones.
+    async fn next(&self, take: &Take, stop: &CancellationToken, compares: bool) -> Result<Vec<HeldEntry>, StoreError> {
+        if compares {
+            let mine = held(&self.store, &take.queues, &take.consumer, self.batch).await?;
             if !mine.is_empty() {
                 return Ok(mine);
             }
         }
         tokio::select! {
-            // The reader is dropped with its connection when this loop ends, so nothing is delivered to nobody.
+            // A take that is dropped leaves what was delivered with this consumer, which returns it when it stops.
             () = stop.cancelled() => Ok(Vec::new()),
-            read = reader.wait(streams, self.batch) => Ok(read?.into_iter().map(|(_, entry)| entry).collect()),
+            taken = self.store.seam().take(take) => {
+                let held = |one: tickfleet_store::seam::Taken| HeldEntry {
+                    queue: one.queue,
+                    entry: one.entry,
+                    fields: one.fields,
+                };
+                Ok(taken?.into_iter().map(held).collect())
+            }
         }
     }
 
-    /// The rejection of an inbound entry, without the secrets that it may hold. A tenant that nobody knows has no
-    /// inbox: whoever writes such messages could make any number of them. The dead stream tells, and `absent` its producer.
+    /// The rejection of an inbound entry, without the secrets that it may hold.
     pub(crate) fn rejection(
         &self,
         from: Inbound,
@@ -125,64 +137,69 @@ impl Intake {
         refusal: &RejectedMessage,
         status: RejectionStatus,
     ) -> Rejection {
-        let rejection = rejection(from, arrival, refusal, status, &self.redactor);
-        let active = self.active.load();
-        let policy = &active.policy;
-        // One whose declaration cannot be read is known all the same.
-        let known = |tenant: &TenantId| policy.tenants.contains_key(tenant) || policy.withheld.contains(tenant);
-        Rejection {
-            reply_to: rejection.reply_to.filter(|(tenant, _)| known(tenant)),
-            absent: refusal.tenant.clone().filter(|tenant| !known(tenant)),
-            ..rejection
-        }
+        Rejection::of(from, arrival, refusal, status, &self.redactor)
     }
 
-    /// Rejects until Redis has written it.
+    /// Rejects until the store has written it.
     pub(crate) async fn reject_all(&self, reading: &Reading, from: Inbound, mut rejections: Vec<Rejection>) {
         while !rejections.is_empty() {
             let rest = rejections.split_off(rejections_length(&rejections));
+            let (active, bounds) = (self.active.load(), self.store.bounds());
+            let rejects: Vec<Reject<'_>> =
+                rejections.iter().map(|rejection| rejection.decision(from, &active.policy, &bounds)).collect();
             let written = retry_until(reading, || async {
-                match self.store.reject(from, &rejections).await {
-                    Ok(ours) => Attempt::Done(ours),
+                match self.store.decide_all(&rejects).await {
+                    Ok(written) => Attempt::Done(written),
                     Err(error) => {
                         tracing::warn!(%error, "failed to reject an inbound entry; retrying");
                         Attempt::Failed
                     }
                 }
             });
-            let Some(ours) = written.await else { return };
-            self.count_rejected(from, &rejections, &ours);
+            let Some(written) = written.await else { return };
+            for (rejection, written) in rejections.iter().zip(written) {
+                match written.map(|receipt| receipt.result) {
+                    Ok(Rejected::Done { .. }) => self.count_rejected(from, rejection),
+                    Ok(Rejected::NotHeld | Rejected::Later(_)) => {}
+                    Err(error) => tracing::error!(%error, entry = %rejection.entry, "cannot reject an inbound entry"),
+                }
+            }
             rejections = rest;
         }
     }
 
-    /// Counts what this scheduler has rejected; another may have been first.
-    fn count_rejected(&self, from: Inbound, rejections: &[Rejection], ours: &[bool]) {
-        for (rejection, _) in rejections.iter().zip(ours).filter(|(_, ours)| **ours) {
-            self.metrics.dead(&rejection.reason);
-            if from == Inbound::Turns {
-                self.metrics.refused(&rejection.reason);
-            }
+    fn count_rejected(&self, from: Inbound, rejection: &Rejection) {
+        self.metrics.dead(rejection.reason.as_str());
+        if matches!(from, Inbound::Turns) {
+            self.metrics.refused(rejection.reason.as_str());
         }
     }
 }
 
-/// Counts the rejections that fit one script, by number and by bytes; at least one.
+/// The name of an inbound stream in metrics and logs.
+pub(crate) const fn stream_name(from: Inbound) -> &'static str {
+    match from {
+        Inbound::Turns => "turns",
+        Inbound::Tasks => "tasks",
+    }
+}
+
+/// The number of rejections that fit one commit, by number and by bytes; at least one.
 pub(crate) fn rejections_length(rejections: &[Rejection]) -> usize {
     let mut bytes = 0;
     let fits = |rejection: &&Rejection| {
-        bytes += rejection.raw.len() + rejection.reply.len();
+        bytes += rejection.bytes();
         bytes <= limits::BATCH_BYTES_MAX
     };
     rejections.iter().take(64).take_while(fits).count().max(1)
 }
 
-fn arrival(from: Inbound, entry: Entry) -> Arrival {
-    let text = |name: &str| entry.field(name).map(|v| String::from_utf8_lossy(v).into_owned());
+fn arrival(from: Inbound, entry: HeldEntry) -> Arrival {
+    let raw = entry.fields.iter().find(|(name, _)| &**name == from.field()).map(|(_, raw)| raw.to_vec());
     Arrival {
-        origin: text("o").unwrap_or_else(|| entry.id.clone()),
-        crashes: text("x").and_then(|x| x.parse().ok()).unwrap_or(0),
-        raw: entry.field(from.field()).map(<[u8]>::to_vec).unwrap_or_default(),
-        entry: entry.id,
+        origin: origin(&entry),
+        crashes: crashes(&entry.fields),
+        raw: raw.unwrap_or_default(),
+        entry: entry.entry,
     }
 }

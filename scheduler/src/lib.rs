@@ -1,13 +1,14 @@
 //! The scheduler: admits turns under caps, releases lanes, promotes retries, reaps the dead.
 //!
-//! Any number of schedulers run side by side: every decision is one script, and each loop may be run by all of
+//! Any number of schedulers run side by side: every decision is one transaction, and each loop may be run by all of
 //! them at once. START HERE: [`admitter`] is the life of an inbound turn; [`timers`] is what time does, and
 //! `recovery` takes back what the dead held.
 
 pub mod admission;
 pub mod admitter;
 mod decider;
-pub mod endings;
+mod ended;
+mod held;
 mod house;
 pub mod intake;
 mod lease;
@@ -16,7 +17,6 @@ mod reading;
 mod recovery;
 pub mod scrape;
 mod sealing;
-mod sweep;
 pub mod tasks;
 pub mod timers;
 
@@ -31,12 +31,11 @@ use tickfleet_engine::retry_until::{Attempt, retry_until};
 use tickfleet_model::ConsumerId;
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
-use tickfleet_store::{ShardClock, Store, StoreError};
+use tickfleet_store::{Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use admitter::Admitter;
 use decider::Decider;
-use endings::Endings;
 use house::House;
 use intake::Intake;
 use lease::Lease;
@@ -126,7 +125,6 @@ pub(crate) struct Common {
     pub(crate) active: Arc<PolicyHandle>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) progress: Progress,
-    pub(crate) clock: Arc<ShardClock>,
     pub(crate) decider: Arc<Decider>,
 }
 
@@ -149,18 +147,16 @@ impl Scheduler {
         let lease = Duration::from_millis(store.options().lease_ms.unsigned_abs());
         let redactor = report.redactor.clone();
         let decider = Arc::new(Decider::new(store.clone(), active.clone(), metrics.clone(), report));
-        let clock = Arc::default();
-        let common = Common { store, active, metrics, progress, suspects, clock, decider };
-        let endings = Arc::new(Endings::new(&common));
+        let common = Common { store, active, metrics, progress, suspects, decider };
         let intake = Arc::new(Intake::new(&common, options.batch, redactor));
         Self {
             metrics: common.metrics.clone(),
             decider: common.decider.clone(),
             lease: Lease::new(&common, name.to_owned()),
-            admitter: Arc::new(Admitter::new(&common, &intake, &endings)),
-            tasks: Arc::new(TaskQueues::new(&common, &intake, &endings)),
-            timers: Arc::new(Timers::new(&common, &endings, options.tick_poll)),
-            recovery: Arc::new(Recovery::new(&common, &endings, options.reap_period(lease))),
+            admitter: Arc::new(Admitter::new(&common, &intake)),
+            tasks: Arc::new(TaskQueues::new(&common, &intake)),
+            timers: Arc::new(Timers::new(&common, options.tick_poll)),
+            recovery: Arc::new(Recovery::new(&common, options.reap_period(lease))),
             house: Arc::new(House::new(&common, options)),
             sealing: options.seal.clone().map(|seal| Arc::new(Sealing::new(&common, seal))),
         }
@@ -204,7 +200,7 @@ impl Scheduler {
         loops.spawn(self.timers.clone().run(stop.clone()));
         loops.spawn(self.recovery.clone().run(stop.clone()));
         loops.spawn(self.house.clone().collect(stop.clone()));
-        loops.spawn(self.house.clone().weigh(stop.clone()));
+        loops.spawn(self.house.clone().sample(stop.clone()));
         if let Some(sealing) = &self.sealing {
             loops.spawn(sealing.clone().run(consumer.clone(), stop.clone()));
         }

@@ -3,11 +3,14 @@
 
 use std::time::Duration;
 
+use tickfleet_core::EntryId;
+use tickfleet_core::recovery::inbound::NameSuspect;
+use tickfleet_core::turn::submit::Inbound;
 use tickfleet_engine::one_suspect::{Look, OneSuspect};
 use tickfleet_engine::retry_until::Waiting;
 use tickfleet_model::ConsumerId;
 use tickfleet_ops::progress::LoopHandle;
-use tickfleet_store::{Inbound, Store};
+use tickfleet_store::{Store, StoreError};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
@@ -45,7 +48,7 @@ impl Reading {
 
     /// Marks the entry that is looked into: a crash from here on counts against it. Waits while any loop of this
     /// process looks into another. False if the loop must stop before.
-    pub(crate) async fn look_into(&self, suspect: &str) -> bool {
+    pub(crate) async fn look_into(&self, suspect: &EntryId) -> bool {
         let mut turn = std::pin::pin!(self.suspects.look());
         let look = loop {
             tokio::select! {
@@ -54,7 +57,7 @@ impl Reading {
                 () = tokio::time::sleep(SIGN_OF_LIFE) => self.handle.advanced(),
             }
         };
-        if let Err(error) = self.store.suspect(self.from, &self.consumer, Some(suspect)).await {
+        if let Err(error) = self.name(Some(suspect.clone())).await {
             tracing::warn!(%error, "failed to mark a suspect entry; reading it anyway");
         }
         *self.look.lock().await = Some(look);
@@ -67,10 +70,17 @@ impl Reading {
         if look.is_none() {
             return;
         }
-        if let Err(error) = self.store.suspect(self.from, &self.consumer, None).await {
+        if let Err(error) = self.name(None).await {
             tracing::debug!(%error, "failed to clear the mark of a suspect entry; the next entry replaces it");
         }
         *look = None;
+    }
+
+    async fn name(&self, entry: Option<EntryId>) -> Result<(), StoreError> {
+        let (stream, consumer) = (self.from.stream(), self.consumer.as_str().into());
+        let keep_ms = 2 * self.store.options().lease_ms;
+        self.store.decide(NameSuspect { stream, consumer, entry, keep_ms }).await?;
+        Ok(())
     }
 
     /// The loop has come round once.

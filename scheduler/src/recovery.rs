@@ -1,39 +1,58 @@
-//! Taking back what dead processes held.
+//! Redelivers what dead processes held.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use tickfleet_core::recovery::inbound::ReapInbound;
+use tickfleet_core::recovery::lease::Lease;
+use tickfleet_core::recovery::reap::{Reap, Reaped};
+use tickfleet_core::workers::{self, Burial, Bury, ListHolder, Liveness, MayReap, ReapPermit};
+use tickfleet_core::{StreamKey, Value, keys};
+use tickfleet_model::{ConsumerId, Priority, TenantId};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
-use tickfleet_store::{Reaped, Store, StoreError};
+use tickfleet_store::{Store, StoreError};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::Common;
 use crate::PATIENCE;
 use crate::decider::Decider;
-use crate::endings::Endings;
+use crate::held::held;
 
-/// Entries that one reap takes back.
-const REAP_MAX: usize = 256;
+/// Dead consumers handled in one round.
+const DEAD_MAX: usize = 16;
+/// Entries of a queue read at once.
+const HELD_MAX: usize = 256;
+/// The consumer of entries whose consumer was deleted with them. It never has a lease, so it is reaped at once.
+const LOST: &str = "lost";
+/// Steps for one consumer in one round. The next round continues.
+const STEPS_MAX: usize = 256;
+
+/// What was redelivered, for metrics and logs.
+#[derive(Debug, Default)]
+struct Recovered {
+    redelivered: u64,
+    dead: u64,
+    quarantined: u64,
+}
 
 /// Reaps the dead.
 pub(crate) struct Recovery {
     store: Store,
     decider: Arc<Decider>,
-    endings: Arc<Endings>,
     metrics: Arc<Metrics>,
     progress: Progress,
-    /// The period at which dead workers are looked for.
+    /// The period at which dead consumers are looked for.
     every: Duration,
 }
 
 impl Recovery {
-    /// Looks for dead workers every `every`.
-    pub(crate) fn new(common: &Common, endings: &Arc<Endings>, every: Duration) -> Self {
+    /// Looks for dead consumers every `every`.
+    pub(crate) fn new(common: &Common, every: Duration) -> Self {
         Self {
             store: common.store.clone(),
             decider: common.decider.clone(),
-            endings: endings.clone(),
             metrics: common.metrics.clone(),
             progress: common.progress.clone(),
             every,
@@ -42,54 +61,161 @@ impl Recovery {
 
     /// Reaps until `stop`.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
-        let every = self.every;
-        let handle = self.progress.register("reap", every * 2 + PATIENCE * 2);
-        let mut more = false;
-        loop {
-            // One scheduler's look is enough for all. With it, two of them are never further apart than two periods.
-            let recent = if more { Duration::ZERO } else { every * 3 / 4 };
-            more = false;
-            match self.store.reap_unless_within(recent, REAP_MAX).await {
-                Ok(None) => {}
-                Ok(Some(reaped)) => {
-                    more = reaped.more;
-                    self.took_back(reaped).await;
-                }
+        let handle = self.progress.register("reap", self.every * 2 + PATIENCE * 2);
+        let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
+        let mut listed: Option<Instant> = None;
+        while !stop.is_cancelled() {
+            let lists = listed.is_none_or(|listed| listed.elapsed() >= lease);
+            match self.round(lists).await {
+                Ok(()) if lists => listed = Some(Instant::now()),
+                Ok(()) => {}
                 Err(StoreError::StateLost(what)) => self.decider.state_lost(&what).await,
-                Err(error) => {
-                    tracing::warn!(%error, "failed to look for dead consumers");
-                }
+                Err(error) => tracing::warn!(%error, "failed to look for dead consumers"),
             }
             handle.advanced();
-            // A script moves a bounded number of bytes; others are answered between two.
-            let pause = if more { Duration::from_millis(5) } else { every };
             tokio::select! {
                 () = stop.cancelled() => break,
-                () = tokio::time::sleep(pause) => {}
+                () = tokio::time::sleep(self.every) => {}
             }
         }
         handle.finished();
     }
 
-    /// Tells what was taken back, and settles what ends with it.
-    async fn took_back(&self, reaped: Reaped) {
-        for (what, why) in &reaped.aside {
-            tracing::error!(what, why, "cannot recover an entry of a dead consumer; see the dead letters");
+    /// One check of one scheduler is enough for all. With three quarters of the period, two checks are never further apart than
+    /// two periods.
+    async fn round(&self, lists: bool) -> Result<(), StoreError> {
+        let every_ms = i64::try_from(self.every.as_millis()).unwrap_or(i64::MAX);
+        if !self.may_reap(every_ms / 4 * 3).await? {
+            return Ok(());
         }
-        if reaped.requeued + reaped.dead + reaped.endings.len() as u64 > 0 {
-            tracing::warn!(
-                requeued = reaped.requeued,
-                dead = reaped.dead,
-                quarantined = reaped.endings.len(),
-                "recovered work of dead consumers"
-            );
+        if lists {
+            self.list_holders().await?;
         }
-        self.metrics.reaped(reaped.requeued);
-        let unreadable = reaped.aside.len() as u64;
-        for _ in 0..reaped.dead.saturating_sub(unreadable) {
-            self.metrics.dead("poison");
+        let now_ms = self.store.state().now_ms;
+        let Value::Members(dead) = self.store.query(workers::dead(now_ms, DEAD_MAX)).await? else { return Ok(()) };
+        for (consumer, _) in dead {
+            let Ok(consumer) = ConsumerId::new(&*consumer) else { continue };
+            let mut recovered = Recovered::default();
+            let reaped = self.reap(&consumer, &mut recovered).await;
+            self.report(&consumer, &recovered);
+            reaped?;
+            // A long round must not look like an outage of the store.
+            if !self.may_reap(0).await? {
+                break;
+            }
         }
-        (0..unreadable).for_each(|_| self.metrics.dead("unreadable"));
-        self.endings.settle(reaped.endings).await;
+        Ok(())
     }
+
+    async fn may_reap(&self, every_ms: i64) -> Result<bool, StoreError> {
+        let may = MayReap { lease_ms: self.store.options().lease_ms, every_ms };
+        Ok(self.store.decide(may).await?.result == ReapPermit::Granted)
+    }
+
+    /// Lists consumers that hold entries and are not listed, see [`ListHolder`].
+    async fn list_holders(&self) -> Result<(), StoreError> {
+        for queue in inbound().into_iter().chain(slices()) {
+            // The reaping of others does not wait for it: an older Redis user may lack the right to it.
+            match self.store.seam().adopt_lost(&queue, LOST, HELD_MAX).await {
+                Ok(0) => {}
+                Ok(lost) => {
+                    tracing::error!(%queue, entries = lost, "delivered entries lost their consumer; redelivering them");
+                }
+                Err(error) => tracing::warn!(%queue, %error, "failed to redeliver entries without a consumer"),
+            }
+            for holder in self.store.seam().consumers(&queue).await?.into_iter().filter(|one| one.held > 0) {
+                let Ok(consumer) = ConsumerId::new(&*holder.name) else { continue };
+                self.store.decide(ListHolder { consumer }).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn reap(&self, consumer: &ConsumerId, recovered: &mut Recovered) -> Result<(), StoreError> {
+        let liveness = |view: &_, context: &tickfleet_core::Context| Liveness::of(consumer, view, context.now_ms);
+        let liveness = self.store.evaluate(&mut tickfleet_core::View::default(), liveness).await?;
+        let Some(lease) = Lease::ended(consumer, &liveness) else { return Ok(()) };
+        self.reap_inbound(consumer, &lease, recovered).await?;
+        let bounds = self.store.bounds();
+        for _ in 0..STEPS_MAX {
+            let held = held(&self.store, &slices(), consumer.as_str(), HELD_MAX).await?;
+            if held.is_empty() {
+                return self.bury(consumer).await;
+            }
+            let reap = Reap { consumer: consumer.as_str().into(), lease: lease.clone(), held, bounds: &bounds };
+            match self.store.decide(reap).await?.result {
+                Reaped::Redelivered(turns) => recovered.redelivered += turns.len() as u64,
+                // The end of its turn is counted and logged.
+                Reaped::Quarantined(_) => recovered.quarantined += 1,
+                Reaped::Removed { dead } => recovered.dead += dead as u64,
+                Reaped::Nothing => return self.bury(consumer).await,
+                // It lives, the store has restarted, or another scheduler was faster.
+                _ => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    async fn reap_inbound(
+        &self,
+        consumer: &ConsumerId,
+        lease: &Lease,
+        recovered: &mut Recovered,
+    ) -> Result<(), StoreError> {
+        let (bounds, active) = (self.store.bounds(), self.decider.active());
+        let is_tenant = |tenant: &TenantId| active.policy.tenants.contains_key(tenant);
+        let entries = held(&self.store, &inbound(), consumer.as_str(), HELD_MAX).await?;
+        let reaps: Vec<ReapInbound<'_>> = entries
+            .into_iter()
+            .map(|entry| ReapInbound {
+                consumer: consumer.as_str().into(),
+                lease: lease.clone(),
+                entry,
+                bounds: &bounds,
+                is_tenant: &is_tenant,
+            })
+            .collect();
+        for reaped in self.store.decide_all(&reaps).await? {
+            match reaped?.result {
+                Reaped::Redelivered(_) => recovered.redelivered += 1,
+                Reaped::Removed { dead } => recovered.dead += dead as u64,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn bury(&self, consumer: &ConsumerId) -> Result<(), StoreError> {
+        while self.store.decide(Bury { consumer: consumer.clone() }).await?.result == Burial::Partly {}
+        for queue in inbound().into_iter().chain(slices()) {
+            self.store.seam().remove_consumer(&queue, consumer.as_str()).await?;
+        }
+        Ok(())
+    }
+
+    fn report(&self, consumer: &ConsumerId, recovered: &Recovered) {
+        let Recovered { redelivered, dead, quarantined } = *recovered;
+        if redelivered + dead + quarantined == 0 {
+            return;
+        }
+        tracing::warn!(
+            consumer = consumer.as_str(),
+            requeued = redelivered,
+            dead,
+            quarantined,
+            "recovered work of dead consumers"
+        );
+        self.metrics.reaped(redelivered);
+        (0..dead).for_each(|_| self.metrics.dead("poison"));
+    }
+}
+
+/// The inbound streams.
+pub(crate) fn inbound() -> Vec<StreamKey> {
+    vec![keys::turns(), keys::tasks()]
+}
+
+/// The queues of slices.
+pub(crate) fn slices() -> Vec<StreamKey> {
+    Priority::ALL.into_iter().flat_map(|priority| [keys::ready(priority), keys::suspect(priority)]).collect()
 }

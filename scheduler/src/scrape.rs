@@ -43,14 +43,14 @@ impl Scrape {
             let is_share = |limit: &&Limit| matches!(limit.bound, LimitBound::Share(_));
             let shares: Vec<&str> = active.policy.limits.iter().filter(is_share).map(|l| l.name.as_str()).collect();
             let unsealed_ms = if self.sealed { store.unsealed_ms().await? } else { 0 };
-            store.backlog(&tenants, &shares).await.map(|seen| (store.shard(), seen, unsealed_ms))
+            store.backlog(&tenants, &shares).await.map(|seen| (seen, unsealed_ms))
         });
         match try_join_all(asked).await {
             Ok(shards) => {
-                let unsealed_ms = shards.iter().map(|(_, _, unsealed_ms)| *unsealed_ms).max().unwrap_or(0);
-                let shards: Vec<_> = shards.into_iter().map(|(shard, seen, _)| (shard, seen)).collect();
+                let unsealed_ms = shards.iter().map(|(_, unsealed_ms)| *unsealed_ms).max().unwrap_or(0);
+                let shards: Vec<_> = shards.into_iter().map(|(seen, _)| seen).collect();
                 let unsealed = self.sealed.then(|| Duration::from_millis(unsealed_ms.max(0).unsigned_abs()));
-                Some(Scraped { unsealed, ..self.merged(&shards) })
+                Some(Scraped { unsealed, ..merged(&shards) })
             }
             Err(error) => {
                 tracing::debug!(%error, "backlog missing from this scrape");
@@ -63,35 +63,32 @@ impl Scrape {
     fn tenants_of(&self, store: &Store) -> Vec<TenantId> {
         self.active.load().policy.tenants.keys().filter(|tenant| store.is_home_of(tenant)).cloned().collect()
     }
+}
 
-    /// Counts are added; of ages and of memory, which shards may share, the largest is shown.
-    fn merged(&self, shards: &[(u32, ShardBacklog)]) -> Scraped {
-        let place = |place: Place, count: fn(&ShardBacklog) -> u64, oldest_ms: &dyn Fn(u32, &ShardBacklog) -> i64| {
-            let count = shards.iter().map(|(_, seen)| count(seen)).sum();
-            let oldest_ms = shards.iter().map(|(shard, seen)| oldest_ms(*shard, seen)).max().unwrap_or(0);
-            let oldest = (count > 0).then(|| Duration::from_millis(oldest_ms.max(0).unsigned_abs()));
-            (place, Backlog { count, oldest })
-        };
-        let parked_ms = |shard: u32, seen: &ShardBacklog| {
-            self.metrics.oldest_parked_ms(shard).map_or(0, |since_ms| seen.now_ms - since_ms)
-        };
-        Scraped {
-            backlog: vec![
-                place(Place::Inbound, |seen| seen.inbound + seen.tasks, &|_, seen| seen.oldest_inbound_ms),
-                place(Place::Ready, |seen| seen.ready, &|_, seen| seen.oldest_ready_ms),
-                place(Place::Suspect, |seen| seen.suspect, &|_, seen| seen.oldest_suspect_ms),
-                place(Place::ParkedCapped, |seen| seen.parked, &parked_ms),
-                place(Place::Delayed, |seen| seen.delayed, &|_, seen| seen.oldest_delayed_ms),
-                place(Place::Approval, |seen| seen.approval, &|_, seen| seen.oldest_approval_ms),
-                place(Place::Running, |seen| seen.running, &|_, seen| seen.oldest_pending_ms),
-                place(Place::Dead, |seen| seen.dead, &|_, seen| seen.oldest_dead_ms),
-            ],
-            memory_used: shards.iter().map(|(_, seen)| seen.memory.used).max().unwrap_or(0),
-            memory_max: shards.iter().map(|(_, seen)| seen.memory.max).max().unwrap_or(0),
-            // Not the flag alone: it is what scripts go by, and may be a second behind.
-            pressure: shards.iter().any(|(_, seen)| seen.pressure || seen.memory.is_tight()),
-            unsealed: None,
-            shard_times_ms: shards.iter().map(|(_, seen)| seen.now_ms).collect(),
-        }
+/// Counts are added; of ages and of memory, which shards may share, the largest is shown.
+fn merged(shards: &[ShardBacklog]) -> Scraped {
+    let place = |place: Place, count: fn(&ShardBacklog) -> u64, oldest_ms: fn(&ShardBacklog) -> i64| {
+        let count = shards.iter().map(count).sum();
+        let oldest_ms = shards.iter().map(oldest_ms).max().unwrap_or(0);
+        let oldest = (count > 0).then(|| Duration::from_millis(oldest_ms.max(0).unsigned_abs()));
+        (place, Backlog { count, oldest })
+    };
+    Scraped {
+        backlog: vec![
+            place(Place::Inbound, |seen| seen.inbound + seen.tasks, |seen| seen.oldest_inbound_ms),
+            place(Place::Ready, |seen| seen.ready, |seen| seen.oldest_ready_ms),
+            place(Place::Suspect, |seen| seen.suspect, |seen| seen.oldest_suspect_ms),
+            place(Place::ParkedCapped, |seen| seen.parked, |seen| seen.oldest_parked_ms),
+            place(Place::Delayed, |seen| seen.delayed, |seen| seen.oldest_delayed_ms),
+            place(Place::Approval, |seen| seen.approval, |seen| seen.oldest_approval_ms),
+            place(Place::Running, |seen| seen.running, |seen| seen.oldest_pending_ms),
+            place(Place::Dead, |seen| seen.dead, |seen| seen.oldest_dead_ms),
+        ],
+        memory_used: shards.iter().map(|seen| seen.memory.used).max().unwrap_or(0),
+        memory_max: shards.iter().map(|seen| seen.memory.max).max().unwrap_or(0),
+        // Not the flag alone: decisions go by it, and it may be a second behind.
+        pressure: shards.iter().any(|seen| seen.pressure || seen.memory.is_tight()),
+        unsealed: None,
+        shard_times_ms: shards.iter().map(|seen| seen.now_ms).collect(),
     }
 }

@@ -1,41 +1,48 @@
-//! The inbound `tasks` stream: new tasks are validated before an agent sees them; what external runtimes say of
-//! theirs is acted on.
+//! The inbound `tasks` stream: new tasks are validated before an agent sees them, and reports of external runtimes are
+//! applied to their tasks.
 
 use std::sync::Arc;
 
+use tickfleet_core::EntryId;
+use tickfleet_core::recovery::inbound::AcknowledgeInbound;
+use tickfleet_core::task::delegate::{Delegated, Source};
+use tickfleet_core::task::external::{ReadHeld, Touch, Touched};
+use tickfleet_core::turn::submit::Inbound;
+use tickfleet_core::turn::{Park, ParkReason, Parked, Settle, Settled, Slice, Turn};
 use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_engine::delegation;
 use tickfleet_engine::report::{self, Reported};
 use tickfleet_engine::retry_until::{Attempt, retry_until};
 use tickfleet_model::retry::{Ladder, Verdict};
-use tickfleet_model::{Call, CallError, CallId, CallResult, ConsumerId, Outcome, RejectionCode, Task, TaskId, limits};
+use tickfleet_model::{
+    AgentId, CallError, CallId, CallResult, ConsumerId, Outcome, RejectionCode, Task, TaskGrant, TaskId, limits,
+    task_digest,
+};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::traces;
 use tickfleet_protocol::{
     CancelTarget, Leased, RejectedMessage, RejectionStatus, TaskMessage, bounded_output, parse_task_message,
 };
-use tickfleet_store::{
-    Cancelled, Delegated, Inbound, Parked, Queue, Retry, Settled, Settlement, ShardClock, SliceMeta, Store, StoreError,
-    Touched, TurnName, TurnView,
-};
+use tickfleet_store::{Cancelled, Store, StoreError, TurnName};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use crate::Common;
 use crate::admission::{Arrival, minted};
 use crate::decider::Decider;
-use crate::endings::Endings;
+use crate::ended::turn_ended;
 use crate::intake::{Intake, Taker, WRONG_SHARD};
 use crate::reading::Reading;
 
-/// Takes in tasks, and what external runtimes say of theirs.
+/// Attempts to settle or park a task that heartbeats of its runtime change meanwhile.
+const ATTEMPTS_MAX: usize = 4;
+
+/// Takes in tasks, and the reports of external runtimes.
 pub(crate) struct TaskQueues {
     store: Store,
     active: Arc<PolicyHandle>,
-    clock: Arc<ShardClock>,
     decider: Arc<Decider>,
     intake: Arc<Intake>,
-    endings: Arc<Endings>,
     metrics: Arc<Metrics>,
 }
 
@@ -56,15 +63,13 @@ impl Taker for TaskQueues {
 }
 
 impl TaskQueues {
-    /// Takes in what `intake` reads.
-    pub(crate) fn new(common: &Common, intake: &Arc<Intake>, endings: &Arc<Endings>) -> Self {
+    /// Takes in the messages that `intake` reads.
+    pub(crate) fn new(common: &Common, intake: &Arc<Intake>) -> Self {
         Self {
             store: common.store.clone(),
             active: common.active.clone(),
-            clock: common.clock.clone(),
             decider: common.decider.clone(),
             intake: intake.clone(),
-            endings: endings.clone(),
             metrics: common.metrics.clone(),
         }
     }
@@ -95,7 +100,7 @@ impl TaskQueues {
 
     async fn refuse_task(&self, reading: &Reading, arrival: &Arrival, refusal: &RejectedMessage) {
         tracing::debug!(
-            entry = arrival.entry,
+            entry = %arrival.entry,
             code = refusal.code.as_str(),
             reason = refusal.message,
             "task message rejected"
@@ -105,8 +110,9 @@ impl TaskQueues {
     }
 
     async fn acknowledge(&self, arrival: &Arrival) {
-        if let Err(error) = self.store.acknowledge(Inbound::Tasks, &arrival.entry).await {
-            // Repeating a message about a lease is harmless: its fence has moved on.
+        let (stream, entry) = (Inbound::Tasks.stream(), arrival.entry.clone());
+        if let Err(error) = self.store.decide(AcknowledgeInbound { stream, entry }).await {
+            // A repeated report about a lease is harmless: the lease has ended.
             tracing::warn!(%error, "task message handled but not acknowledged");
         }
     }
@@ -128,7 +134,9 @@ impl TaskQueues {
                 }
             }
         });
-        let Some(refusal) = decided.await.flatten() else { return };
+        let Some(mut refusal) = decided.await.flatten() else { return };
+        // As its producer queued it: the rejection frees its ID.
+        refusal.digest = Some(task_digest(&task));
         if refusal.code == RejectionCode::Conflict {
             let rejected = self.intake.rejection(Inbound::Tasks, arrival, &refusal, RejectionStatus::Conflict);
             return self.intake.reject_all(reading, Inbound::Tasks, vec![rejected]).await;
@@ -147,38 +155,44 @@ impl TaskQueues {
         }
         let active = self.active.load();
         if let Some(parent) = task.parent.clone().filter(|_| active.policy.tenants.contains_key(&task.tenant)) {
-            let Some((agent, grant, deadline_ms)) =
-                self.store.task_grant(&TurnName::task(&task.tenant, &parent)).await?
-            else {
+            let Some((agent, grant, deadline_ms)) = self.grant_of(&TurnName::task(&task.tenant, &parent)).await? else {
                 let (code, message) = delegation::refused("unknown_parent");
                 return Ok(Tried::Refused(refuse(&task, code, message.into())));
             };
             if let Err((code, message)) = delegation::under_parent(&mut task, &agent, &grant) {
                 return Ok(Tried::Refused(refuse(&task, code, message)));
             }
-            delegation::end_with(&mut task, deadline_ms, self.clock.now_ms());
+            delegation::end_with(&mut task, deadline_ms, self.store.state().now_ms);
         }
-        let planned = match delegation::plan(&active, &task, self.clock.now_ms()) {
+        let planned = match delegation::plan(&active, &task, self.store.state().now_ms) {
             Ok(planned) => planned,
             Err((code, message)) => return Ok(Tried::Refused(refuse(&task, code, message))),
         };
         let Ok(id) = TaskId::new(id.as_str()) else {
             return Ok(Tried::Refused(refuse(&task, RejectionCode::Internal, "the task has no valid id".into())));
         };
-        let written = planned.delegation(Some(arrival.entry.clone()), id, task.id.is_some());
-        Ok(match self.store.delegate(&[written]).await?.pop() {
-            Some(Delegated::Ok | Delegated::Duplicate) | None => Tried::Written,
-            Some(Delegated::Pressure) => Tried::Later,
-            Some(Delegated::Conflict) => Tried::Refused(refuse(
+        let bounds = self.store.bounds();
+        let delegate = planned.decision(Source::Inbound(arrival.entry.clone()), id, task.id.is_some(), &bounds);
+        Ok(match self.store.decide(delegate).await?.result {
+            Delegated::Offered | Delegated::Ends | Delegated::Duplicate => Tried::Written,
+            Delegated::Pressure => Tried::Later,
+            Delegated::Conflict => Tried::Refused(refuse(
                 &task,
                 RejectionCode::Conflict,
                 "this task_id was accepted before with other content".into(),
             )),
-            Some(Delegated::Refused(code)) => {
-                let (code, message) = delegation::refused(&code);
+            Delegated::Refused(refusal) => {
+                let (code, message) = delegation::refused(refusal.code());
                 Tried::Refused(refuse(&task, code, message.into()))
             }
         })
+    }
+
+    /// The agent of an unfinished task, its grant, and its deadline, ms.
+    async fn grant_of(&self, name: &TurnName) -> Result<Option<(AgentId, TaskGrant, i64)>, StoreError> {
+        let stored = self.store.record_of::<Turn>(&name.record()).await?;
+        let head = stored.filter(|stored| stored.value.is_task()).map(|stored| stored.value.head);
+        Ok(head.and_then(|head| Some((head.agent, head.task?.1, head.deadline_ms))))
     }
 
     async fn unanswered(&self, verb: &'static str, error: &StoreError) {
@@ -260,102 +274,109 @@ impl TaskQueues {
     }
 
     async fn touched(&self, leased: &Leased) -> Result<(), StoreError> {
-        if self.store.touch(&TurnName::task(&leased.tenant, &leased.task), &leased.lease).await? == Touched::Stale {
+        let touch = Touch { name: leased_name(leased), entry: EntryId::new(&leased.lease) };
+        if self.store.decide(touch).await?.result == Touched::Stale {
             self.metrics.fenced("touch");
         }
         Ok(())
     }
 
-    /// The task as its record has it, if the lease is still the one in force.
-    async fn leased(&self, leased: &Leased) -> Result<Option<Held>, StoreError> {
-        let name = TurnName::task(&leased.tenant, &leased.task);
-        let TurnView::Live(live) = self.store.look(&name).await? else { return Ok(None) };
-        let record = live.record;
-        let queue = record.queue.as_deref().and_then(Queue::parse).filter(|q| matches!(q, Queue::External(..)));
-        let holds = record.fence.as_ref() == Some(&leased.lease);
-        let (Some(queue), Some(meta)) = (queue.filter(|_| holds), record.slice_meta()) else {
-            self.metrics.fenced("finish");
-            return Ok(None);
-        };
-        let call = report::call_of(&meta, Some(&record.first_call.clone().unwrap_or_default()));
-        Ok(Some(Held { name, queue, meta, call, attempt: record.attempts, offered_ms: record.admitted_ms }))
+    /// The task as its runtime holds it, if the lease is still the one in force.
+    async fn held(&self, leased: &Leased) -> Result<Option<Box<Slice>>, StoreError> {
+        let read = ReadHeld { name: leased_name(leased), entry: EntryId::new(&leased.lease) };
+        Ok(self.store.decide(read).await?.result)
     }
 
     /// Ends the task with one record and one reply.
-    async fn finish(&self, leased: &Leased, result: impl FnOnce(CallResult) -> CallResult) -> Result<(), StoreError> {
-        let Some(held) = self.leased(leased).await? else { return Ok(()) };
-        let call = CallId { turn: held.name.turn.clone(), position: 0 };
-        let blank = CallError { code: String::new(), message: String::new(), details: None };
-        let blank = CallResult::refused(&call, None, &held.call.tool, Outcome::Ok, blank);
-        // Redis does not note when the runtime took it: since the offer, its stream and its lease are the runtime's.
-        let took_ms = held.offered_ms.map_or(0, |offered_ms| (self.clock.now_ms() - offered_ms).max(0).unsigned_abs());
-        let result = result(CallResult { attempts: held.attempt + 1, duration_ms: took_ms, ..blank });
-        let reported = Reported {
-            tenant: &held.name.tenant,
-            agent: &held.meta.agent,
-            delegated: report::delegated(&held.meta),
-            turn: held.name.turn.as_str(),
-            dialect: held.meta.dialect,
-            tool_name: None,
-            tool_id: None,
-            arguments: &held.call.arguments,
-            result: &result,
-            ran: result.ran(),
-            shadow: &[],
-            meta: &held.meta,
-            effect: None,
-            now_ms: self.clock.now_ms(),
-        };
-        let settlement = Settlement {
-            fence: leased.lease.clone(),
-            queue: Some(held.queue.clone()),
-            first: 0,
-            reply_to: held.meta.reply_to.clone(),
-            frame: report::frame(&held.name, &held.meta),
-            calls: vec![report::settled_call(&self.decider.report(), &reported)],
-            name: held.name,
-        };
-        match self.store.settle(&[settlement]).await?.first() {
-            Some(Settled::Done) => {
-                self.endings.turn_ended(held.meta.submitted());
-                // No tool of ours did it.
+    async fn finish(&self, leased: &Leased, result: impl Fn(CallResult) -> CallResult) -> Result<(), StoreError> {
+        for _ in 0..ATTEMPTS_MAX {
+            let Some(slice) = self.held(leased).await? else { break };
+            let (name, head) = (&slice.name, &slice.turn.head);
+            let call = slice.calls.first();
+            let blank = CallError { code: String::new(), message: String::new(), details: None };
+            let (id, tool) = (CallId { turn: name.turn.clone(), position: 0 }, delegation::TASK_TOOL);
+            let blank = CallResult::refused(&id, None, tool, Outcome::Ok, blank);
+            let now_ms = self.store.state().now_ms;
+            // The time of the take is unknown: the task counts as the runtime's since its offer.
+            let took_ms = (now_ms - slice.turn.admitted_ms).max(0).unsigned_abs();
+            let result = result(CallResult { attempts: slice.turn.attempts + 1, duration_ms: took_ms, ..blank });
+            let reported = Reported {
+                name,
+                head,
+                tool_name: None,
+                tool_id: None,
+                arguments: call.map_or("", |call| call.arguments.as_str()),
+                result: &result,
+                ran: result.ran(),
+                shadow: &[],
+                effect: None,
+                now_ms,
+            };
+            let rendered = [report::rendered_call(&self.decider.report(), &reported)];
+            let (frame, bounds) = (report::frame(name, head), self.store.bounds());
+            let settle = Settle {
+                slice: &slice,
+                results: &rendered,
+                frame: &frame,
+                sections: &[],
+                reason: None,
+                canceled: None,
+                bounds: &bounds,
+            };
+            if self.store.decide(settle).await?.result == Settled::Ended {
+                turn_ended(head.submitted_ms, self.store.state().now_ms, &self.metrics);
+                // No tool of the fleet carried it out.
                 self.metrics.call_not_run(None, result.outcome);
+                return Ok(());
             }
-            Some(Settled::Stale | Settled::Gap) => self.metrics.fenced("finish"),
-            Some(Settled::Laned | Settled::Continue | Settled::Cancelled | Settled::Already) | None => {}
         }
+        self.metrics.fenced("finish");
         Ok(())
     }
 
-    /// The runtime says that another try makes sense: 1, 3, 9 s, then the failure is final.
+    /// The runtime reports that another attempt makes sense: after 1, 3, 9 s, then the failure is final.
     async fn fail_for_now(&self, leased: &Leased, error: CallError) -> Result<(), StoreError> {
-        let Some(held) = self.leased(leased).await? else { return Ok(()) };
-        let left = self.clock.until(held.meta.deadline_ms);
-        let Verdict::RetryAfter(wait) = Ladder::default().verdict(held.attempt + 1, None, left) else {
-            return self.finish(leased, |call| failed(call, Outcome::Transient, error)).await;
-        };
-        self.metrics.retried("task");
-        let (name, report) = (held.name.clone(), self.decider.report());
-        let retry = Retry {
-            name: held.name,
-            fence: leased.lease.clone(),
-            queue: held.queue,
-            position: 0,
-            delay_ms: i64::try_from(wait.as_millis()).unwrap_or(limits::RETRY_AFTER_MS_MAX as i64),
-            attempt: held.attempt + 1,
-            begun: false,
-            beside: false,
-            cause: self.decider.report().redactor.text(&format!("{}: {}", error.code, error.message)).into_owned(),
-        };
-        if self.store.retry(&[retry]).await?.first() == Some(&Parked::Cancelled) {
-            let why = self.store.cancelled_because(&name).await?;
-            let because = report::because(why.as_deref().map(|why| report.redactor.text(why)).as_deref());
-            let message = format!("The task was cancelled{because} after a try had failed: {}", error.message);
-            let error = CallError { message, ..error };
-            return self.finish(leased, |call| failed(call, Outcome::Cancelled, error)).await;
+        for _ in 0..ATTEMPTS_MAX {
+            let Some(slice) = self.held(leased).await? else { break };
+            let attempts = slice.turn.attempts + 1;
+            let left = self.store.clock().until(slice.turn.head.deadline_ms);
+            let Verdict::RetryAfter(wait) = Ladder::default().verdict(attempts, None, left) else {
+                return self.finish(leased, |call| failed(call, Outcome::Transient, error.clone())).await;
+            };
+            let cause = format!("{}: {}", error.code, error.message);
+            let reason = ParkReason::Retry {
+                attempts,
+                delay_ms: i64::try_from(wait.as_millis()).unwrap_or(i64::MAX),
+                cause: self.decider.report().redactor.text(&cause).into_owned(),
+                keeps_begun: false,
+            };
+            let park = Park { slice: &slice, reason: &reason, beside: false, waits_while: &[], sections: &[] };
+            match self.store.decide(park).await?.result {
+                Parked::Until(_) => {
+                    self.metrics.retried("task");
+                    return Ok(());
+                }
+                Parked::Canceled => return self.end_canceled(leased, &slice.name, error).await,
+                // A heartbeat of the runtime came in between, or another runtime has the task.
+                Parked::Stale => {}
+            }
         }
+        self.metrics.fenced("finish");
         Ok(())
     }
+
+    /// Ends a task that was canceled after an attempt had failed.
+    async fn end_canceled(&self, leased: &Leased, name: &TurnName, error: CallError) -> Result<(), StoreError> {
+        let (why, report) = (self.store.cancelled_because(name).await?, self.decider.report());
+        let because = report::because(why.as_deref().map(|why| report.redactor.text(why)).as_deref());
+        let message = format!("The task was cancelled{because} after a try had failed: {}", error.message);
+        let error = CallError { message, ..error };
+        self.finish(leased, |call| failed(call, Outcome::Cancelled, error.clone())).await
+    }
+}
+
+fn leased_name(leased: &Leased) -> TurnName {
+    TurnName::task(&leased.tenant, &leased.task)
 }
 
 fn refuse(task: &Task, code: RejectionCode, message: String) -> Box<RejectedMessage> {
@@ -374,19 +395,8 @@ fn refuse(task: &Task, code: RejectionCode, message: String) -> Box<RejectedMess
 enum Tried {
     Written,
     Refused(Box<RejectedMessage>),
-    /// Redis' memory is short.
+    /// The store is short of memory.
     Later,
-}
-
-/// A task that an external runtime holds.
-struct Held {
-    name: TurnName,
-    queue: Queue,
-    meta: SliceMeta,
-    call: Call,
-    attempt: u32,
-    /// When the task was offered, ms of shard time.
-    offered_ms: Option<i64>,
 }
 
 fn finished(blank: CallResult, output: Box<serde_json::value::RawValue>) -> CallResult {

@@ -1,85 +1,97 @@
-//! What time does: lanes are released, retries promoted, what has expired is ended.
+//! Fires timers: throttle queues are released, retries and waits resume, and turns expire.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+use tickfleet_core::call::EndUnreported;
+use tickfleet_core::task::cancel::{Cancel, Canceled};
+use tickfleet_core::task::cascade::{Cascade, CascadeStep};
+use tickfleet_core::task::external::{Lapse, Lapsed};
+use tickfleet_core::turn::advance::Advanced;
+use tickfleet_core::turn::dead_letter::DeadLetter;
+use tickfleet_core::turn::release::{Discard, HEADS_MAX, QueueHead, Rearm, Release, Released};
+use tickfleet_core::turn::{Due, Fired};
+use tickfleet_core::{Conflict, CounterKey, Guard, Query, TimerRule, Transaction, Value, Write, keys};
 use tickfleet_model::RejectionCode;
 use tickfleet_ops::metrics::{LimitAction, Metrics};
 use tickfleet_ops::progress::Progress;
-use tickfleet_store::{
-    Lane, LaneRelease, LaneTurns, Promoted, ReleaseReply, Released, ShardClock, Store, StoreError, TurnName,
-};
+use tickfleet_store::seam::RunError;
+use tickfleet_store::{Store, StoreError, TurnName};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::Common;
 use crate::PATIENCE;
+use crate::admitter::waits;
 use crate::decider::Decider;
-use crate::endings::Endings;
-use crate::policy::{Reckoning, Rows};
+use crate::ended::NotingRenderer;
 
-/// Timers looked at in one round.
+/// Timers fired in one round.
 const DUE_MAX: usize = 256;
-/// Turns released per lane and script, so that one long lane does not stall Redis.
-const TURNS_PER_LANE_MAX: usize = 16;
-/// Lanes of one script: with their turns about 1 ms.
-const LANES_MAX: usize = 16;
-/// The period at which due timers are looked for while places of limits come and go: whoever waits for one waits so long
-/// for nothing.
+/// Throttle queues, or turns, in one commit: about 2 ms.
+const CHUNK_MAX: usize = 16;
+/// The period while permits come and go: a turn that waits for one waits this long for nothing.
 const BUSY_POLL: Duration = Duration::from_millis(5);
-/// How long after one was given to somebody who waited that goes on.
+/// How long that period applies after a turn got a permit.
 const BUSY_FOR: Duration = Duration::from_secs(1);
-/// Counters that the turns of one script debit: about 2 ms.
-const COUNTERS_MAX: usize = 1_000;
-/// Turns and tasks that end with what began them, in one script: about 2 ms.
-const CASCADE_MAX: usize = 64;
-/// Bytes of turns that are read from lanes at once, to see what limits them: about 2 ms.
-const HEADS_BYTES_MAX: usize = 1024 * 1024;
 
-/// The result of one round.
-#[derive(Default)]
-struct Fired {
-    /// True if more may be due.
-    full: bool,
-    /// True if a limit's counter had room for whoever waited for it: it may soon have more.
-    busy: bool,
-    /// The time by which the lane was late that had been due the longest.
-    late: Duration,
+/// A due timer.
+enum Timer {
+    /// Of a turn.
+    Turn(TurnName),
+    /// Of the throttle queue of a counter.
+    Throttle(CounterKey),
+    /// Of work below a turn or task that ended.
+    Cascade(TurnName),
 }
 
-impl Fired {
-    /// What lanes came to that were looked at in one script.
-    fn add(&mut self, lane: &Lane, released: &Released) {
-        self.late = self.late.max(Duration::from_millis(released.late_ms.max(0).unsigned_abs()));
-        // Whoever comes next on it need not wait for the next round.
-        self.full |= released.turns >= TURNS_PER_LANE_MAX as u64;
-        self.busy |= released.turns > 0 && matches!(lane, Lane::Counter { .. });
+impl Timer {
+    fn parse(name: &str) -> Option<Self> {
+        let (kind, rest) = name.split_once(':')?;
+        match kind {
+            "turn" => TurnName::parse(rest).map(Self::Turn),
+            "throttle" => rest.split_once('@').map(|(limit, counter)| Self::Throttle(CounterKey::new(limit, counter))),
+            "cascade" => TurnName::parse(rest).map(Self::Cascade),
+            _ => None,
+        }
     }
 }
 
-/// Fires what is due.
+/// The result of one round.
+#[derive(Default)]
+struct Round {
+    /// True if more may be due.
+    full: bool,
+    /// True if a turn left the queue of a configured limit: the limit may soon have more room.
+    busy: bool,
+    /// The delay of the most overdue timer.
+    late: Duration,
+}
+
+/// Fires due timers.
 pub(crate) struct Timers {
     store: Store,
-    clock: Arc<ShardClock>,
     decider: Arc<Decider>,
-    endings: Arc<Endings>,
     metrics: Arc<Metrics>,
     progress: Progress,
     /// The period at which due timers are looked for.
     poll: Duration,
+    /// Throttle queues with more turns that may be released at once.
+    unfinished: Mutex<VecDeque<CounterKey>>,
 }
 
 impl Timers {
     /// Looks for due timers every `poll`.
-    pub(crate) fn new(common: &Common, endings: &Arc<Endings>, poll: Duration) -> Self {
+    pub(crate) fn new(common: &Common, poll: Duration) -> Self {
         Self {
             store: common.store.clone(),
-            clock: common.clock.clone(),
             decider: common.decider.clone(),
-            endings: endings.clone(),
             metrics: common.metrics.clone(),
             progress: common.progress.clone(),
             poll,
+            unfinished: Mutex::default(),
         }
     }
 
@@ -89,21 +101,21 @@ impl Timers {
         let mut busy_until = Instant::now();
         while !stop.is_cancelled() {
             let began = Instant::now();
-            let fired = match self.fire().await {
-                Ok(fired) => {
-                    self.metrics.ticked(self.store.shard(), began.elapsed(), fired.late);
-                    fired
+            let round = match self.fire().await {
+                Ok(round) => {
+                    self.metrics.ticked(self.store.shard(), began.elapsed(), round.late);
+                    round
                 }
                 Err(error) => {
                     tracing::warn!(%error, "failed to fire timers");
-                    Fired::default()
+                    Round::default()
                 }
             };
             handle.advanced();
-            if fired.full {
+            if round.full {
                 continue;
             }
-            if fired.busy {
+            if round.busy {
                 busy_until = Instant::now() + BUSY_FOR;
             }
             let rest = if Instant::now() < busy_until { self.poll.min(BUSY_POLL) } else { self.poll };
@@ -115,153 +127,228 @@ impl Timers {
         handle.finished();
     }
 
-    /// Fires what is due.
-    async fn fire(&self) -> Result<Fired, StoreError> {
+    async fn fire(&self) -> Result<Round, StoreError> {
         // A new policy is announced here even if nothing is due.
         if self.decider.deciding().await?.is_none() {
-            return Ok(Fired::default());
+            return Ok(Round::default());
         }
-        let due = self.store.due(self.clock.now_ms(), DUE_MAX).await?;
-        let full = due.len() >= DUE_MAX;
-        // Rule 18: what fails of one chunk keeps no other from being fired.
-        let (mut fired, mut failed) = (Fired { full, ..Fired::default() }, None);
-        for chunk in due.lanes.chunks(LANES_MAX) {
-            failed = self.release(chunk, &mut fired).await.err().or(failed);
-        }
-        // Before the turns: what ends with another is ended in the same round.
-        for name in &due.cascades {
-            failed = self.cascade(name, &mut fired).await.err().or(failed);
-        }
-        for chunk in due.turns.chunks(LANES_MAX) {
-            failed = self.promote(chunk, &mut fired).await.err().or(failed);
-        }
-        failed.map_or(Ok(fired), Err)
-    }
-
-    /// Releases lanes, and adds what came of it.
-    async fn release(&self, lanes: &[Lane], fired: &mut Fired) -> Result<(), StoreError> {
-        let mut now_ms = self.clock.now_ms();
-        // More rounds only if a day has ended between our reckoning and Redis', or tenants were set meanwhile.
-        'rounds: for _ in 0..3 {
-            let Some(deciding) = self.decider.deciding().await? else { break };
-            let by = Reckoning::new(&deciding.active.policy, self.decider.policy(), &self.store, now_ms);
-            let mut rows = Rows::default();
-            let batch = self.lane_batch(&by, lanes, &mut rows).await?;
-            let mut rest = batch.as_slice();
-            while !rest.is_empty() {
-                let (part, later) = rest.split_at(length(rest));
-                rest = later;
-                let released =
-                    self.store.release(deciding.generations, TURNS_PER_LANE_MAX, &rows.rows, &rows.limits, part);
-                match released.await? {
-                    ReleaseReply::Released(released) => {
-                        for (of, lane) in part.iter().zip(released) {
-                            fired.add(&of.lane, &lane);
-                            self.metrics.released(lane.turns, lane.calls);
-                            lane.aside.iter().for_each(|why| self.put_aside("a lane", why));
-                            self.metrics.limits_reached(&lane.waits, LimitAction::Wait);
-                            self.metrics.limits_reached(&lane.shades, LimitAction::Shadow);
-                            self.endings.settle(lane.endings).await;
-                        }
-                    }
-                    ReleaseReply::PolicyStale => {
-                        self.decider.policy_stale();
-                        return Ok(());
-                    }
-                    ReleaseReply::TenantsStale => {
-                        self.decider.tenants_stale().await?;
-                        continue 'rounds;
-                    }
-                    ReleaseReply::DayStale { now_ms: now } => {
-                        self.clock.set(now);
-                        now_ms = now;
-                        continue 'rounds;
+        let now_ms = self.store.state().now_ms;
+        let first = Query::First { set: keys::timers(), upto: Some(now_ms.max(0).unsigned_abs()), count: DUE_MAX };
+        let Value::Members(due) = self.store.query(first).await? else { return Ok(Round::default()) };
+        let mut round = Round { full: due.len() >= DUE_MAX, ..Round::default() };
+        let (mut turns, mut queues, mut cascades) = (Vec::new(), Vec::new(), Vec::new());
+        queues.extend(self.unfinished.lock().drain(..));
+        for (name, due_ms) in due {
+            match Timer::parse(&name) {
+                Some(Timer::Turn(name)) => turns.push(name),
+                Some(Timer::Throttle(counter)) => {
+                    let late_ms = now_ms.max(0).unsigned_abs().saturating_sub(due_ms);
+                    round.late = round.late.max(Duration::from_millis(late_ms));
+                    if !queues.contains(&counter) {
+                        queues.push(counter);
                     }
                 }
+                Some(Timer::Cascade(name)) => cascades.push(name),
+                None => self.discard_timer(&name).await?,
             }
-            return Ok(());
         }
-        Ok(())
+        // A failure of one chunk must not keep the others from being fired (invariant 17).
+        let mut failed = None;
+        for chunk in queues.chunks(CHUNK_MAX) {
+            failed = self.release(chunk, &mut round).await.err().or(failed);
+        }
+        // Before the turns: what ends with a parent ends in the same round.
+        for name in &cascades {
+            failed = self.cascade(name, &mut round).await.err().or(failed);
+        }
+        for chunk in turns.chunks(CHUNK_MAX) {
+            failed = self.fire_turns(chunk, &mut round).await.err().or(failed);
+        }
+        failed.map_or(Ok(round), Err)
     }
 
-    /// What is to be looked at of lanes. Where limits count, or a lane is one's, its first turns are read: what their
-    /// calls debit follows from the policy, which Redis does not know.
-    async fn lane_batch(
-        &self,
-        by: &Reckoning<'_>,
-        lanes: &[Lane],
-        rows: &mut Rows,
-    ) -> Result<Vec<LaneRelease>, StoreError> {
-        // Asked once: it may be another a moment later.
-        let counts_nothing = by.counts_nothing();
-        let is_any = |lane: &Lane| counts_nothing && matches!(lane, Lane::Agent(..));
-        let read: Vec<Lane> = lanes.iter().filter(|lane| !is_any(lane)).cloned().collect();
-        let mut heads = if read.is_empty() {
-            Vec::new()
-        } else {
-            self.store.heads(&read, TURNS_PER_LANE_MAX, HEADS_BYTES_MAX).await?
+    /// Removes a timer that nothing of this build has set.
+    async fn discard_timer(&self, name: &str) -> Result<(), StoreError> {
+        tracing::error!(timer = name, "cannot read the name of a timer; removing it");
+        let mut transaction = Transaction::new(self.store.versions().draw());
+        transaction.write(Write::ClearTimer(name.into()));
+        self.store.seam().commit(&[transaction]).await.map(drop)
+    }
+
+    /// Releases turns from throttle queues, in order of admission.
+    async fn release(&self, counters: &[CounterKey], round: &mut Round) -> Result<(), StoreError> {
+        let Some(deciding) = self.decider.deciding().await? else { return Ok(()) };
+        let rearms: Vec<Rearm> = counters.iter().map(|counter| Rearm { counter: counter.clone() }).collect();
+        let heads = self.store.decide_all(&rearms).await?;
+        let (rules, render, bounds) = (deciding.rules(), NotingRenderer::new(deciding.renderer()), self.store.bounds());
+        let mut releases = Vec::new();
+        for (counter, head) in counters.iter().zip(heads) {
+            let Ok(QueueHead::Turns(turns)) = head.map(|receipt| receipt.result) else { continue };
+            for name in turns {
+                deciding.slots.saw_waiting(counter, &name);
+                releases.push(Release {
+                    counter: counter.clone(),
+                    name,
+                    policy: &rules,
+                    render: &render,
+                    sections: &[&EndUnreported],
+                    bounds: &bounds,
+                });
+            }
         }
-        .into_iter();
-        let batch = lanes.iter().map(|lane| {
-            let turns = match lane {
-                Lane::Agent(tenant, agent) if is_any(lane) => LaneTurns::Any(by.judge(tenant, agent, rows)),
-                _ => {
-                    let heads = heads.next().unwrap_or_default();
-                    by.saw_waiting(lane, &heads);
-                    LaneTurns::These(by.waiting(heads, rows))
+        let released = self.store.decide_all(&releases).await?;
+        let mut is_stale = false;
+        let mut left: Vec<(CounterKey, usize)> = Vec::new();
+        for (release, released) in releases.iter().zip(released) {
+            let (name, counter) = (&release.name, &release.counter);
+            let receipt = match released {
+                Ok(receipt) => receipt,
+                Err(error) => {
+                    match self.damage(name, &error).await? {
+                        Some(why) => self.put_aside(counter, name, &why).await?,
+                        None => tracing::warn!(%error, turn = %name, "failed to release a turn; retrying"),
+                    }
+                    continue;
                 }
             };
-            LaneRelease { lane: lane.clone(), turns }
-        });
-        Ok(batch.collect())
+            is_stale |= receipt.result == Released::PolicyStale;
+            let committed = receipt.committed.iter();
+            let shadowed: Vec<String> =
+                committed.flat_map(|it| &it.shadowed).map(|counter| counter.limit.to_string()).collect();
+            self.metrics.limits_reached(&shadowed, LimitAction::Shadow);
+            if receipt.result.has_left() {
+                round.busy |= !counter.limit.starts_with('_');
+                match left.last_mut() {
+                    Some((of, count)) if of == counter => *count += 1,
+                    _ => left.push((counter.clone(), 1)),
+                }
+            }
+            self.count_released(name, &receipt.result, &render);
+        }
+        // The whole head has left, so the turns behind it need not wait for the timer.
+        let more: Vec<CounterKey> =
+            left.into_iter().filter(|(_, count)| *count >= HEADS_MAX).map(|(counter, _)| counter).collect();
+        round.full |= !more.is_empty();
+        self.unfinished.lock().extend(more);
+        if is_stale {
+            self.decider.stale().await?;
+            round.full = true;
+        }
+        Ok(())
     }
 
-    /// Acts on turns whose own timer is due, and adds what came of it.
-    async fn promote(&self, turns: &[TurnName], fired: &mut Fired) -> Result<(), StoreError> {
-        let promoted = self.store.promote(turns).await?;
-        let mut endings = Vec::new();
-        for (turn, promoted) in turns.iter().zip(promoted) {
-            match promoted {
-                Promoted::Ending(ending) => endings.push(*ending),
-                Promoted::Promoted => self.metrics.promoted(1),
-                // Its lane is due: it need not wait for the next round.
-                Promoted::Queues => fired.full = true,
-                Promoted::Lapsed => self.metrics.lease_lost("external"),
-                Promoted::Restored => {
-                    self.metrics.reaped(1);
-                    tracing::warn!(%turn, "slice or timer of a turn was missing; recreated from its record");
+    fn count_released(&self, name: &TurnName, released: &Released, render: &NotingRenderer<'_>) {
+        let Released::Advanced(advanced) = released else { return };
+        let is_over = matches!(advanced, Advanced::Ended { .. });
+        render.count(name, is_over, self.store.state().now_ms, &self.metrics);
+        match advanced {
+            Advanced::Dispatched { calls, resumed } => {
+                self.metrics.released(1, if *resumed { 0 } else { *calls as u64 });
+            }
+            Advanced::Throttled { counter, .. } => waits(&self.metrics, &counter.limit),
+            _ => {}
+        }
+    }
+
+    /// Removes an unreadable turn from a throttle queue, so that it does not block the queue.
+    async fn put_aside(&self, counter: &CounterKey, name: &TurnName, why: &str) -> Result<(), StoreError> {
+        let bounds = self.store.bounds();
+        let discard = Discard { counter: counter.clone(), name: name.clone(), why: why.to_owned(), bounds: &bounds };
+        self.store.decide(discard).await?;
+        self.unreadable(name, why);
+        Ok(())
+    }
+
+    fn unreadable(&self, name: &TurnName, why: &str) {
+        self.metrics.dead(RejectionCode::Unreadable.as_str());
+        tracing::error!(turn = %name, why, "unreadable record; see the dead letters");
+    }
+
+    /// Handles due timers of turns.
+    async fn fire_turns(&self, turns: &[TurnName], round: &mut Round) -> Result<(), StoreError> {
+        let Some(deciding) = self.decider.deciding().await? else { return Ok(()) };
+        let (render, bounds) = (NotingRenderer::new(deciding.renderer()), self.store.bounds());
+        let due: Vec<Due<'_>> = turns
+            .iter()
+            .map(|name| Due { name, render: &render, sections: &[&EndUnreported], bounds: &bounds })
+            .collect();
+        let fired = self.store.decide_all(&due).await?;
+        for (name, fired) in turns.iter().zip(fired) {
+            match fired.map(|receipt| receipt.result) {
+                Ok(Fired::Ended) => render.count(name, true, self.store.state().now_ms, &self.metrics),
+                Ok(Fired::Dispatched) => self.metrics.promoted(1),
+                // The turn's queue is due: it need not wait for the next round.
+                Ok(Fired::Throttled) => round.full = true,
+                Ok(Fired::External) => self.lapse(name).await?,
+                Ok(Fired::Gone | Fired::Later(_) | Fired::Noticed(_) | Fired::Ending(_)) => {}
+                Err(error) => {
+                    let mut transaction = Transaction::new(self.store.versions().draw());
+                    if let Some(why) = self.damage(name, &error).await? {
+                        let (from, entry) = ("record", name.to_string());
+                        let (reason, raw) = (RejectionCode::Unreadable, why.clone().into());
+                        let letter = DeadLetter { from, entry: &entry, reason, raw, tenant: Some(&name.tenant) };
+                        letter.add_to(&mut transaction, &bounds);
+                        transaction.write(Write::ClearTimer(name.timer().into()));
+                        self.unreadable(name, &why);
+                    } else {
+                        tracing::warn!(%error, turn = %name, "failed to handle a timer; retrying");
+                        // Another key that the turn needs may be damaged: the others' timers do not wait for it.
+                        let again_ms = self.store.state().now_ms + bounds.lease_ms;
+                        transaction.guard(Guard::Present(name.record()));
+                        transaction.timer(name.timer(), again_ms, TimerRule::Set);
+                    }
+                    self.store.seam().commit(&[transaction]).await?;
                 }
-                Promoted::Aside(why) => self.put_aside(&turn.to_string(), &why),
-                Promoted::Later | Promoted::Gone => {}
             }
         }
-        self.endings.settle(endings).await;
         Ok(())
     }
 
-    /// Ends some of what a turn or task has begun that was cancelled or has failed. What these have begun is due at once.
-    async fn cascade(&self, name: &TurnName, fired: &mut Fired) -> Result<(), StoreError> {
-        let cascaded = self.store.cascade(name, CASCADE_MAX).await?;
-        fired.full |= cascaded.ended > 0;
-        cascaded.aside.iter().for_each(|why| self.put_aside(&format!("what {name} has begun"), why));
-        Ok(())
-    }
-
-    /// One item of a batch failed, and no other: people must look at it.
-    fn put_aside(&self, what: &str, why: &str) {
-        self.metrics.dead(RejectionCode::Unreadable.as_str());
-        tracing::error!(what, why, "unreadable record; see the dead letters");
-    }
-}
-
-/// Counts the lanes that one script looks at, by the counters that their turns debit; at least one.
-fn length(lanes: &[LaneRelease]) -> usize {
-    let mut counters = 0;
-    let fits = |lane: &&LaneRelease| {
-        if let LaneTurns::These(turns) = &lane.turns {
-            counters += turns.iter().map(|turn| turn.counters.len()).sum::<usize>();
+    /// Why the record of a turn cannot be read, if a decision failed because of it.
+    async fn damage(&self, name: &TurnName, error: &RunError) -> Result<Option<String>, StoreError> {
+        match error {
+            RunError::Unreadable { why, .. } => Ok(Some(why.to_string())),
+            // A record of another type counts as absent, until a guard compares it.
+            RunError::Failed(why) => {
+                let mut transaction = Transaction::new(self.store.versions().draw());
+                transaction.guard(Guard::Absent(name.record()));
+                let compared = self.store.seam().commit(&[transaction]).await?.results.pop();
+                Ok(matches!(compared, Some(Err(Conflict::Failed { .. }))).then(|| why.clone()))
+            }
+            RunError::Store(_) | RunError::Contended(_) => Ok(None),
         }
-        counters <= COUNTERS_MAX
-    };
-    lanes.iter().take_while(fits).count().max(1)
+    }
+
+    /// Handles the timer of a task that an external runtime may have.
+    async fn lapse(&self, name: &TurnName) -> Result<(), StoreError> {
+        let bounds = self.store.bounds();
+        if self.store.decide(Lapse { name: name.clone(), bounds: &bounds }).await?.result == Lapsed::Offered {
+            self.metrics.lease_lost("external");
+        }
+        Ok(())
+    }
+
+    /// Ends some of the work below a turn or task that was canceled or has failed.
+    async fn cascade(&self, name: &TurnName, round: &mut Round) -> Result<(), StoreError> {
+        let bounds = self.store.bounds();
+        let step = CascadeStep { name: name.clone(), bounds: &bounds };
+        let Cascade::End { members, reason } = self.store.decide(step).await?.result else { return Ok(()) };
+        round.full = true;
+        let cancels: Vec<Cancel<'_>> = members
+            .into_iter()
+            .map(|member| Cancel { name: member, reason: reason.clone(), above: Some(name.clone()), bounds: &bounds })
+            .collect();
+        for (cancel, canceled) in cancels.iter().zip(self.store.decide_all(&cancels).await?) {
+            match canceled {
+                Ok(receipt) if receipt.result == Canceled::Unreadable => {
+                    self.unreadable(&cancel.name, "its parent has ended");
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!(%error, turn = %cancel.name, "failed to cancel a turn with its parent; retrying")
+                }
+            }
+        }
+        Ok(())
+    }
 }

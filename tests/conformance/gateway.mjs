@@ -198,8 +198,8 @@ async function eventsAreThoseOfRedisAndGoOnWhereTheWireWasCut() {
     { k: "plan", model: "m", text: "Let me see.", calls: [{ tool: "echo", arguments: "{}" }] },
     { k: "result", tool: "echo", ok: true, content: "hi" },
     { k: "note", text: "Two calls are left." },
-  ].map((step) => JSON.stringify(step));
-  execFileSync("redis-cli", ["-u", redis, "RPUSH", `{tickfleet:0}:steps:${tenant}:steps`, ...steps]);
+  ].flatMap((step, n) => [`s${String(n).padStart(6, "0")}`, JSON.stringify(step)]);
+  execFileSync("redis-cli", ["-u", redis, "HSET", `{tickfleet:0}:parts:steps:${tenant}:steps`, ...steps]);
   wire.seen = [];
   wire.fates = ["half"];
   const told = [];

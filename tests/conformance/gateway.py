@@ -223,15 +223,15 @@ async def whatever_is_open_when_a_client_is_closed_is_told(wire: Wire) -> None:
 async def events_are_those_of_redis_and_go_on_where_the_wire_was_cut(wire: Wire) -> None:
     async with wire.fleet() as fleet:
         task = await fleet.delegate("absent", "Wait.", task_id="steps")
-        key = f"{{tickfleet:0}}:steps:{TENANT}:steps"
+        key = f"{{tickfleet:0}}:parts:steps:{TENANT}:steps"
         steps = [
             {"k": "plan", "model": "m", "text": "Let me see.", "calls": [{"tool": "echo", "arguments": "{}"}]},
             {"k": "result", "tool": "echo", "ok": True, "content": "hi"},
             {"k": "note", "text": "Two calls are left."},
         ]
-        texts = [json.dumps(step) for step in steps]
+        parts = [part for n, step in enumerate(steps) for part in (f"s{n:06}", json.dumps(step))]
         redis = ["redis-cli", "-u", os.environ["REDIS_URL"]]
-        subprocess.run([*redis, "RPUSH", key, *texts], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([*redis, "HSET", key, *parts], check=True, stdout=subprocess.DEVNULL)
         wire.seen, wire.fates = [], ["half"]
         events, told = task.events(), []
         while len(told) < 3:

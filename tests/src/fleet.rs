@@ -18,7 +18,7 @@ use tickfleet_model::{AgentId, AgentPolicy, Durability, Policy, Priorities, Tena
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
 use tickfleet_ops::shutdown::Shutdown;
-use tickfleet_store::{Scripts, Store, StoreOptions};
+use tickfleet_store::{Store, StoreOptions};
 use tickfleet_testkit::RedisServer;
 use tickfleet_tools::{Environment, NoShell, RegisteredTool, Registry, ToolKinds, TypedTool};
 use tickfleet_tools_http::HttpKind;
@@ -87,8 +87,6 @@ pub struct Plan {
     pub policy: fn(&mut Policy),
     /// The policy, task handlers and digest of a whole configuration, instead of all the above.
     pub active: Option<ActivePolicy>,
-    /// Other scripts than the embedded ones, where a test switches something off.
-    pub scripts: Option<Scripts>,
     /// Whether schedulers and workers are users of Redis with the rights of their roles alone.
     pub users: bool,
     /// The right of all parts to look into a suspect, as if they were one process. None: each is a process of its own.
@@ -122,7 +120,6 @@ impl Default for Plan {
             drain: Duration::from_secs(5),
             policy: |_| {},
             active: None,
-            scripts: None,
             users: users::are_wanted(),
             suspects: None,
         }
@@ -166,11 +163,7 @@ impl Plan {
 
     /// The shard at `url`, on a connection of its own.
     pub fn store(&self, url: &str) -> Store {
-        let store = Store::open(url, 0, Arc::new(self.store.clone())).unwrap();
-        match &self.scripts {
-            Some(scripts) => store.with_scripts(scripts.clone()),
-            None => store,
-        }
+        Store::open(url, 0, Arc::new(self.store.clone())).unwrap()
     }
 
     /// A scheduler on `store`, not yet running.
@@ -475,6 +468,13 @@ impl Fleet {
 
     /// Drains everything, and checks that no keys are leaked.
     pub async fn stop(mut self) {
+        if !self.schedulers.is_empty() {
+            self.until("cascades of ended turns have run", async |fleet| {
+                let timers: Vec<String> = fleet.ask("ZRANGE", "timers", &["0", "-1"]).await;
+                !timers.iter().any(|timer| timer.starts_with("cascade:"))
+            })
+            .await;
+        }
         let parts: Vec<Part> = self.workers.drain(..).chain(self.schedulers.drain(..)).collect();
         for part in &parts {
             part.shutdown.drain();
@@ -482,7 +482,7 @@ impl Fleet {
         for part in parts {
             part.running.await.unwrap();
         }
-        self.forget_timers_of_empty_lanes().await;
+        self.forget_timers_of_empty_queues().await;
         let mut connection = self.server.connection().await;
         tickfleet_testkit::assert_no_leaked_keys(&mut connection, LASTING).await;
         if self.plan.users {
@@ -492,11 +492,11 @@ impl Fleet {
 }
 
 impl Fleet {
-    /// The timer of a lane whose last turn was cancelled or has expired goes when it is due: at the next tick or day.
-    async fn forget_timers_of_empty_lanes(&self) {
+    /// The timer of a queue whose last turn was canceled or has expired goes when it is due: at the next tick or day.
+    async fn forget_timers_of_empty_queues(&self) {
         let timers: Vec<String> = self.ask("ZRANGE", "timers", &["0", "-1"]).await;
-        for timer in timers.iter().filter(|timer| timer.starts_with("l:")) {
-            if self.ask::<u64>("EXISTS", &timer.replacen("l:", "lane:", 1), &[]).await == 0 {
+        for timer in timers.iter().filter(|timer| timer.starts_with("throttle:")) {
+            if self.ask::<u64>("EXISTS", timer, &[]).await == 0 {
                 let _: u64 = self.ask("ZREM", "timers", &[timer]).await;
             }
         }

@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use redis::FromRedisValue;
 use serde_json::{Value, json};
-use tickfleet_store::AgentBudget;
+use tickfleet_core::keys::limits;
+use tickfleet_core::turn::Turn;
+use tickfleet_core::{CounterKey, Query};
+use tickfleet_store::TurnName;
 use tokio::time::Instant;
 
 use crate::fleet::{Fleet, PATIENCE};
@@ -29,8 +32,23 @@ impl Fleet {
 
     /// Calls that this agent has used today, as its own budget counts them.
     pub async fn debited(&self, agent: &str) -> u64 {
-        let packed: Option<Vec<u8>> = self.ask("HGET", "budgets", &[&format!("acme:{agent}")]).await;
-        packed.map_or(0, |packed| AgentBudget::unpack(&packed).day_used.unsigned_abs())
+        let counter = CounterKey::new(limits::DAY, format!("acme:{agent}"));
+        match self.store.query(Query::Counter(counter)).await.unwrap() {
+            tickfleet_core::Value::Counter(Some(state)) => state.used,
+            _ => 0,
+        }
+    }
+
+    /// The record of an unfinished turn or task of `acme`.
+    pub async fn unfinished(&self, turn: &str) -> Option<Turn> {
+        let name = TurnName::parse(&format!("acme:{turn}")).unwrap();
+        self.store.record_of(&name.record()).await.unwrap().map(|stored| stored.value)
+    }
+
+    /// Waits until a call of this turn that must not run twice has begun.
+    pub async fn until_begun(&self, turn: &str) {
+        let has_begun = async |fleet: &Self| fleet.unfinished(turn).await.is_some_and(|turn| turn.begun.is_some());
+        self.until("the call has begun", has_begun).await;
     }
 
     /// The dead letters, oldest first; what is not UTF-8 in them is shown as text all the same.

@@ -14,5 +14,4 @@ pub mod ledger;
 pub mod llm;
 pub mod mcp;
 pub mod plain_node;
-pub mod referee;
 pub mod runtime;

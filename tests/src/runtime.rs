@@ -38,11 +38,10 @@ impl Fleet {
     /// Leases the next task of `agent` as the runtime `name`, waiting up to 15 s.
     pub async fn lease_task(&self, agent: &str, name: &str) -> Leased {
         let stream = self.store.keys().key(format!("external:acme:{agent}"));
-        self.until("the agent's stream", async |fleet| {
-            fleet.ask::<u64>("EXISTS", &format!("external:acme:{agent}"), &[]).await == 1
-        })
-        .await;
         let mut connection = self.server.connection().await;
+        // As the protocol wants it from a runtime; an error means that the group exists.
+        let create = ["CREATE", &stream, "workers", "0", "MKSTREAM"];
+        let _ = redis::cmd("XGROUP").arg(&create).query_async::<()>(&mut connection).await;
         let mut command = redis::cmd("XREADGROUP");
         command
             .arg("GROUP")

@@ -5,8 +5,6 @@ mod business;
 mod calls;
 mod faults;
 mod fleet;
-mod interleavings;
-mod life_of_a_turn;
 mod observed;
 mod suites;
 mod tidy;

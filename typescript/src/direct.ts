@@ -152,8 +152,8 @@ export class Direct implements Transport {
   async tools(given: string | undefined, agent: string, dialect: string): Promise<unknown> {
     const tenant = this.whose(given);
     const prefix = `${this.#prefix(tenant)}tools:`;
-    const digest = await this.#redis.get(`${prefix}${tenant}:${agent}`);
-    const text = digest === null ? null : await this.#redis.get(`${prefix}=:${digest}`);
+    const found = await this.#redis.content(`${prefix}${tenant}:${agent}`);
+    const text = found === null ? null : await this.#redis.content(`${prefix}=:${JSON.parse(found).d}`);
     const definitions = text === null ? undefined : defined(dialect, JSON.parse(text));
     if (definitions !== undefined) return definitions;
     throw new NoDefinitions(

@@ -56,7 +56,7 @@ export async function* follow(redis: Redis, prefix: string, place: string, posit
   for (;;) {
     // First: what it has written before its record goes must not be missed.
     const record = await redis.get(`${prefix}done:${place}`);
-    const steps = await redis.history(`${prefix}steps:${place}`, position);
+    const steps = await redis.history(`${prefix}parts:steps:${place}`, position);
     for (const entry of steps) yield stepOf(entry, ++position);
     if (steps.length > 0) continue;
     if (record !== null) {

@@ -21,13 +21,10 @@ const ENQUEUE = `#!lua
 -- KEYS  1 stream · 2 meta
 -- ARGV  1 field · 2 message · 3 most entries · 4 most bytes, 0 for any
 -- reply the entry, or QUEUE_FULL, PRESSURE
-local about = redis.call('HMGET', KEYS[2], 'pressure', 'memory_max')
-if about[1] == '1' then return 'PRESSURE' end
-local length = redis.call('XLEN', KEYS[1])
+if redis.call('HGET', KEYS[2], 'pressure') == '1' then return 'PRESSURE' end
+local length, bytes_max = redis.call('XLEN', KEYS[1]), tonumber(ARGV[4])
 if length >= tonumber(ARGV[3]) then return 'QUEUE_FULL' end
-local bytes_max, memory_max = tonumber(ARGV[4]), tonumber(about[2] or 0)
-if memory_max and memory_max > 0 then bytes_max = math.min(bytes_max, memory_max / 2) end
-if ARGV[4] ~= '0' and length >= 64 and redis.call('MEMORY', 'USAGE', KEYS[1], 'SAMPLES', 5) >= bytes_max then
+if bytes_max > 0 and length >= 64 and redis.call('MEMORY', 'USAGE', KEYS[1], 'SAMPLES', 5) >= bytes_max then
   return 'QUEUE_FULL'
 end
 return redis.call('XADD', KEYS[1], '*', ARGV[1], ARGV[2])
@@ -315,11 +312,11 @@ export class Redis {
 
   /** Removes an inbox with all that is in it, for one that was made for this process. */
   async forget(tenant: string, inbox: string, prefix: string): Promise<void> {
-    const place = `${tenant}:${inbox}`;
-    for (const kind of ["replies", "seq", "read"]) {
-      const key = `${prefix}${kind}:${place}`;
+    for (const kind of ["replies", "read"]) {
+      const key = `${prefix}${kind}:${tenant}:${inbox}`;
       await this.#ask(key, "DEL", key);
     }
+    await this.#ask(`${prefix}seqs:${tenant}`, "HDEL", `${prefix}seqs:${tenant}`, inbox);
     await this.#ask(`${prefix}inboxes:${tenant}`, "ZREM", `${prefix}inboxes:${tenant}`, inbox);
   }
 
@@ -346,9 +343,9 @@ export class Redis {
    */
   async isAbsent(prefix: string, place: string): Promise<boolean> {
     if (!this.#mayLookForTenants) return false;
-    const key = `${prefix}absent`;
+    const key = `${prefix}absent:${place.slice(0, place.indexOf(":"))}`;
     try {
-      if ((await this.#ask(key, "ZSCORE", key, place.slice(0, place.indexOf(":")))) === null) return false;
+      if (Number(await this.#ask(key, "EXISTS", key)) === 0) return false;
       // A tenant may have been configured since: what was taken in has a record, in this order.
       for (const record of [`${prefix}turn:${place}`, `${prefix}done:${place}`]) {
         if (Number(await this.#ask(record, "EXISTS", record)) > 0) return false;
@@ -361,10 +358,17 @@ export class Redis {
     }
   }
 
-  /** A list from one entry on. */
-  history(key: string, start: number): Promise<string[]> {
-    const args = [String(start), String(start + 31)];
-    return this.#patiently(() => this.#ask(key, "LRANGE", key, ...args) as Promise<string[]>);
+  /** The JSON of a record: what follows its version, entry, counters and schema number. */
+  async content(key: string): Promise<string | null> {
+    const record = await this.get(key);
+    return record === null ? null : record.replace(/^\S+ \S+ \S+ \d+/, "");
+  }
+
+  /** The steps of a task from one on. Each is a part of its history. */
+  async history(key: string, start: number): Promise<string[]> {
+    const names = Array.from({ length: 32 }, (_, at) => `s${String(start + at).padStart(6, "0")}`);
+    const found = await this.#patiently(() => this.#ask(key, "HMGET", key, ...names) as Promise<(string | null)[]>);
+    return found.filter((step) => step !== null);
   }
 
   /** Whether an entry is still on its stream: what was decided about is taken from it. */

@@ -1,233 +1,380 @@
-//! Batching without lingering: whatever gathered during the last round trip goes into the next (rule 16).
+//! Batches of decisions, without lingering: all items that arrived during the last round trip go into the next one.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tickfleet_core::call::CallName;
+use tickfleet_core::call::approval::{AskApproval, RequestApproval};
+use tickfleet_core::call::begin::{Begin, BeginResult, ConsentCheck, StreakCheck};
+use tickfleet_core::call::cache::CacheName;
+use tickfleet_core::call::claim::{ClaimEffect, WaitForClaim};
+use tickfleet_core::call::facts::{CheckFacts, WaitForFacts};
+use tickfleet_core::task::spend::BudgetWait;
+use tickfleet_core::turn::end::{RenderedCall, ReplyFrame};
+use tickfleet_core::turn::state::EndReason;
+use tickfleet_core::turn::{HandBack, HandBackReason, HandedBack, Park, ParkReason, Parked, Settle, Settled, Slice};
+use tickfleet_core::{Decision as _, Guard, Query, Receipt, RecordKey, Section, View};
 use tickfleet_engine::retry_until::{Attempt, Endless, retry_until};
 use tickfleet_model::{Durability, limits};
-use tickfleet_store::{
-    Answer, AskApproval, Asked, Begin, Begun, Claimed, Concluded, Conclusion, Confirmed, Consent, EffectClaim,
-    EffectEnd, EnteredAt, FactsEntry, HandBack, KeptAnswer, Parked, ReadName, Repeat, Repeated, Rest, Rested, Retry,
-    RowCall, Settled, Settlement, Store, StoreError, UseApproval, Wait,
-};
+use tickfleet_store::seam::RunError;
+use tickfleet_store::{Confirmed, Store, StoreError};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Told of every failed attempt.
-pub(crate) type OnError = Arc<dyn Fn(&'static str, &StoreError) + Send + Sync>;
+use crate::calls::ends::Sections;
+
+/// Receives every failed attempt.
+pub(crate) type OnError = Arc<dyn Fn(&'static str, &(dyn std::error::Error + 'static)) + Send + Sync>;
 
 /// Items of one batch.
 const ITEMS_MAX: usize = limits::SCRIPT_TURNS_USUAL;
-/// Bytes of an item that carries ids only.
+/// Bytes of an item that carries only IDs.
 const IDS_BYTES: usize = 128;
-/// The time between two tries of an item that Redis refuses alone, and that must not be dropped.
+/// Time between two attempts of an item that the store rejects, and that must not be dropped.
 const OWED_EVERY: Duration = Duration::from_secs(2);
-/// The time between two reports of trouble with Redis, per verb: it lasts, and every batch meets it.
+/// Batches in which an item may conflict with other commits before it counts as rejected.
+const CONTENDED_MAX: usize = 20;
+/// Time between two log messages about failures of one kind of item.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 
-/// A verb of the store that is asked for item by item and called in batches.
-pub(crate) trait Verb: Sized + Send + Sync + 'static {
-    /// The verb's name.
+/// The results of a batch of items, in order.
+type Results<R> = Result<Vec<Result<R, RunError>>, StoreError>;
+
+/// One kind of decision, which is asked for item by item and made in batches.
+pub(crate) trait Item: Sized + Send + Sync + 'static {
+    /// The name for logs.
     const NAME: &'static str;
-    /// The answer to one item.
+    /// The result of one item.
     type Reply: Send + 'static;
-    /// True if an item is never given up while the process lives: what it says happened, and nobody else knows.
+    /// True if an item is never dropped while the process lives, because it reports what has happened.
     const OWED: bool = false;
-    /// Calls it for a batch.
-    fn call(store: &Store, batch: &[Self]) -> impl Future<Output = Result<Vec<Self::Reply>, StoreError>> + Send;
     /// Bytes of one batch.
     const BYTES_MAX: usize = limits::BATCH_BYTES_MAX;
-    /// About how many bytes the script handles for the item.
+    /// Makes the decisions of a batch.
+    fn decide(store: &Store, batch: &[Self]) -> impl Future<Output = Results<Self::Reply>> + Send;
+    /// The approximate size of the item's transaction, bytes.
     fn bytes(&self) -> usize {
         IDS_BYTES
     }
-    /// Returns the number of calls that the item is about.
+    /// Number of calls in the item.
     fn calls(&self) -> usize {
         1
     }
+    /// Records that the item changes besides its turn. Two items with a common record would conflict, so they are never in
+    /// one batch.
+    fn shared(&self) -> Vec<RecordKey> {
+        Vec::new()
+    }
 }
 
-impl Verb for Settlement {
+/// Reads what the view lacks, in one round trip.
+async fn fill(store: &Store, view: &mut View, queries: impl Iterator<Item = Query> + Send) -> Result<(), StoreError> {
+    let missing: HashSet<Query> = queries.filter(|query| view.get(query).is_err()).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let missing: Vec<Query> = missing.into_iter().collect();
+    let values = store.seam().read(&missing).await?;
+    for (query, value) in missing.into_iter().zip(values) {
+        view.insert(query, value);
+    }
+    Ok(())
+}
+
+/// One view with the values of all items.
+fn union<'v>(views: impl Iterator<Item = &'v View>) -> View {
+    let mut all = View::default();
+    views.for_each(|view| all.extend(view.clone()));
+    all
+}
+
+fn result_of<T>(receipt: Result<Receipt<T>, RunError>) -> Result<T, RunError> {
+    receipt.map(|receipt| receipt.result)
+}
+
+/// Results to settle.
+pub(crate) struct SettleResults {
+    pub(crate) slice: Arc<Slice>,
+    /// Results of the calls from the slice's position on.
+    pub(crate) results: Vec<RenderedCall>,
+    pub(crate) frame: ReplyFrame,
+    pub(crate) sections: Sections,
+    /// Why calls were not run, if the turn ends because of it.
+    pub(crate) reason: Option<EndReason>,
+    /// Why the turn was canceled, if the worker received a notice.
+    pub(crate) canceled: Option<String>,
+    /// Records that the worker has read or written before.
+    pub(crate) view: View,
+}
+
+impl Item for SettleResults {
     const NAME: &'static str = "settle";
     const OWED: bool = true;
-    type Reply = Settled;
-    async fn call(store: &Store, batch: &[Self]) -> Result<Vec<Settled>, StoreError> {
-        store.settle(batch).await
-    }
     const BYTES_MAX: usize = limits::SETTLE_BYTES_MAX;
-    /// The results of the turn's earlier slices are read again when it ends: about as much a call as these.
+    type Reply = Settled;
+    async fn decide(store: &Store, batch: &[Self]) -> Results<Settled> {
+        let mut view = union(batch.iter().map(|item| &item.view));
+        fill(store, &mut view, batch.iter().flat_map(|item| item.sections.queries())).await?;
+        let (bounds, sections): (_, Vec<Vec<&dyn Section>>) =
+            (store.bounds(), batch.iter().map(|item| item.sections.all()).collect());
+        let settles: Vec<Settle<'_>> = batch
+            .iter()
+            .zip(&sections)
+            .map(|(item, sections)| Settle {
+                slice: &item.slice,
+                results: &item.results,
+                frame: &item.frame,
+                sections,
+                reason: item.reason.as_ref(),
+                canceled: item.canceled.as_deref(),
+                bounds: &bounds,
+            })
+            .collect();
+        Ok(store.decide_with(&mut view, &settles).await?.into_iter().map(result_of).collect())
+    }
+    /// The results of the turn's earlier slices are read again when it ends: per call, about as much as these.
     fn bytes(&self) -> usize {
-        let sent = self.calls.iter().map(|c| c.result.len() + c.message.len() + c.audit.len()).sum::<usize>();
-        IDS_BYTES + sent + sent / self.calls.len().max(1) * self.first
+        let sent = self.results.iter().map(|c| c.result.len() + c.message.len() + c.audit.len()).sum::<usize>();
+        IDS_BYTES + sent + sent / self.results.len().max(1) * self.slice.turn.position
     }
     fn calls(&self) -> usize {
-        self.calls.len() + self.first
+        self.results.len() + self.slice.turn.position
+    }
+    fn shared(&self) -> Vec<RecordKey> {
+        self.sections.records()
     }
 }
 
-impl Verb for Begin {
+/// A call to begin.
+pub(crate) struct BeginCall {
+    pub(crate) slice: Arc<Slice>,
+    pub(crate) position: usize,
+    /// The ID of the attempt.
+    pub(crate) by: String,
+    pub(crate) once: bool,
+    /// The restart epoch to which the journal was reported.
+    pub(crate) epoch: u64,
+    pub(crate) streak: Option<StreakCheck>,
+    pub(crate) facts: Option<CheckFacts>,
+    pub(crate) consent: Option<ConsentCheck>,
+    pub(crate) claim: Option<ClaimEffect>,
+    pub(crate) cache: Option<CacheName>,
+    /// Records that the worker has read before.
+    pub(crate) view: View,
+}
+
+impl BeginCall {
+    /// The decision.
+    pub(crate) fn begin(&self, lease_ms: i64) -> Begin<'_> {
+        Begin {
+            slice: &self.slice,
+            position: self.position,
+            by: &self.by,
+            once: self.once,
+            epoch: self.epoch,
+            lease_ms,
+            streak: self.streak.clone(),
+            facts: self.facts.clone(),
+            consent: self.consent.clone(),
+            claim: self.claim.clone(),
+            cache: self.cache.clone(),
+        }
+    }
+
+    fn shared(&self) -> Vec<RecordKey> {
+        let facts = self.facts.iter().map(|facts| facts.session.key());
+        facts.chain(self.claim.iter().map(|claim| claim.effect.key())).collect()
+    }
+}
+
+/// The result of a begin, with the records that it has read and written.
+pub(crate) type Begun = (BeginResult, View);
+
+/// The decisions of a batch, and a view with everything that they read at once.
+async fn begins<'b>(
+    store: &Store,
+    batch: impl Iterator<Item = &'b BeginCall> + Clone + Send,
+) -> Result<(View, Vec<Begin<'b>>), StoreError> {
+    let mut view = union(batch.clone().map(|item| &item.view));
+    let begins: Vec<Begin<'b>> = batch.map(|item| item.begin(store.options().lease_ms)).collect();
+    fill(store, &mut view, begins.iter().flat_map(|begin| begin.reads())).await?;
+    Ok((view, begins))
+}
+
+fn begun(view: &View, begin: &Begin<'_>, result: Result<Receipt<BeginResult>, RunError>) -> Result<Begun, RunError> {
+    let reads = begin.reads();
+    result_of(result).map(|result| (result, view.pick(&reads)))
+}
+
+impl Item for BeginCall {
     const NAME: &'static str = "begin";
     type Reply = Begun;
-    async fn call(store: &Store, batch: &[Self]) -> Result<Vec<Begun>, StoreError> {
-        store.begin(batch).await
+    async fn decide(store: &Store, batch: &[Self]) -> Results<Begun> {
+        let (mut view, begins) = begins(store, batch.iter()).await?;
+        let results = store.decide_with(&mut view, &begins).await?;
+        Ok(begins.iter().zip(results).map(|(begin, result)| begun(&view, begin, result)).collect())
+    }
+    fn shared(&self) -> Vec<RecordKey> {
+        Self::shared(self)
     }
 }
 
-/// A begin that has to be durable before its call runs. A batch has those of one durability.
+/// A begin that has to be durable before its call runs. All begins of a batch have the same durability.
 pub(crate) struct DurableBegin {
-    pub(crate) begin: Begin,
+    pub(crate) begin: BeginCall,
     pub(crate) durability: Durability,
     /// The longest wait.
     pub(crate) at_most: Duration,
 }
 
-impl Verb for DurableBegin {
+impl Item for DurableBegin {
     const NAME: &'static str = "begin";
     type Reply = (Begun, Confirmed);
-    /// One wait confirms the whole batch: what gathers meanwhile goes with the next.
-    async fn call(store: &Store, batch: &[Self]) -> Result<Vec<Self::Reply>, StoreError> {
+    /// One wait confirms the whole batch.
+    async fn decide(store: &Store, batch: &[Self]) -> Results<Self::Reply> {
         let Some(first) = batch.first() else { return Ok(Vec::new()) };
-        let calls: Vec<Begin> = batch.iter().map(|item| item.begin.clone()).collect();
-        let (begun, confirmed) = store.begin_durably(&calls, first.durability, first.at_most).await?;
-        Ok(begun.into_iter().map(|begun| (begun, confirmed.clone())).collect())
+        let (mut view, begins) = begins(store, batch.iter().map(|item| &item.begin)).await?;
+        let (results, confirmed) = store.decide_durably(&mut view, &begins, first.durability, first.at_most).await?;
+        let all = begins
+            .iter()
+            .zip(results)
+            .map(|(begin, result)| begun(&view, begin, result).map(|begun| (begun, confirmed.clone())));
+        Ok(all.collect())
+    }
+    fn shared(&self) -> Vec<RecordKey> {
+        self.begin.shared()
     }
 }
 
-impl Verb for FactsEntry {
-    const NAME: &'static str = "enter";
-    type Reply = EnteredAt;
-    async fn call(store: &Store, batch: &[Self]) -> Result<Vec<EnteredAt>, StoreError> {
-        store.enter(batch).await
-    }
-    fn bytes(&self) -> usize {
-        IDS_BYTES * (1 + self.conditions.len() + self.changes.len())
-    }
+/// The event that a parked call waits for, with what its park writes.
+pub(crate) enum WaitFor {
+    /// Its timer, or an event that wakes it without being told.
+    Timer,
+    /// Other calls of its session.
+    Facts(CheckFacts, CallName),
+    /// An equal call.
+    Claim(ClaimEffect),
+    /// People, who are asked now.
+    Approval(Box<AskApproval>),
+    /// Room in a budget.
+    Budget(BudgetWait),
 }
 
-impl Verb for EffectClaim {
-    const NAME: &'static str = "claim";
-    type Reply = Claimed;
-    async fn call(store: &Store, batch: &[Self]) -> Result<Vec<Claimed>, StoreError> {
-        store.claim(batch).await
-    }
+/// A slice to park.
+pub(crate) struct ParkSlice {
+    pub(crate) slice: Arc<Slice>,
+    pub(crate) reason: ParkReason,
+    /// True if calls behind it ran beside it, and their results were dropped.
+    pub(crate) beside: bool,
+    pub(crate) waits_while: Vec<Guard>,
+    pub(crate) wait: WaitFor,
+    /// Records that the worker has read before.
+    pub(crate) view: View,
 }
 
-impl Verb for Conclusion {
-    const NAME: &'static str = "conclude";
-    type Reply = Concluded;
-    async fn call(store: &Store, batch: &[Self]) -> Result<Vec<Concluded>, StoreError> {
-        store.conclude(batch).await
-    }
-    fn bytes(&self) -> usize {
-        match &self.end {
-            EffectEnd::Ended(result) | EffectEnd::Unknown(result) => IDS_BYTES + result.len(),
-            EffectEnd::Undone | EffectEnd::Open => IDS_BYTES,
+/// The section of one park, if it has one.
+enum ParkSection<'a> {
+    Facts(WaitForFacts<'a>),
+    Claim(WaitForClaim<'a>),
+    Approval(RequestApproval<'a>),
+    Budget(&'a BudgetWait),
+}
+
+impl ParkSection<'_> {
+    fn section(&self) -> &dyn Section {
+        match self {
+            Self::Facts(section) => section,
+            Self::Claim(section) => section,
+            Self::Approval(section) => section,
+            Self::Budget(section) => *section,
         }
     }
 }
 
-impl Verb for AskApproval {
-    const NAME: &'static str = "ask_approval";
-    type Reply = Asked;
-    async fn call(store: &Store, batch: &[Self]) -> Result<Vec<Asked>, StoreError> {
-        store.ask_approval(batch).await
-    }
-    fn bytes(&self) -> usize {
-        let early = self.early.as_ref().map_or(0, |(_, reply)| reply.len());
-        2 * IDS_BYTES + 2 * (self.arguments.len() + self.why.len()) + early
-    }
-}
-
-impl Verb for UseApproval {
-    const NAME: &'static str = "use_approval";
-    type Reply = Consent;
-    async fn call(store: &Store, batch: &[Self]) -> Result<Vec<Consent>, StoreError> {
-        store.use_approval(batch).await
+impl ParkSlice {
+    fn section(&self) -> Option<ParkSection<'_>> {
+        let own = &self.slice.turn;
+        Some(match &self.wait {
+            WaitFor::Timer => return None,
+            WaitFor::Facts(asks, call) => ParkSection::Facts(WaitForFacts { asks, call, own }),
+            WaitFor::Claim(claim) => ParkSection::Claim(WaitForClaim(claim)),
+            WaitFor::Approval(ask) => {
+                ParkSection::Approval(RequestApproval { ask, tenant: &self.slice.name.tenant, turn: own })
+            }
+            WaitFor::Budget(wait) => ParkSection::Budget(wait),
+        })
     }
 }
 
-impl Verb for ReadName {
-    const NAME: &'static str = "lookup";
-    type Reply = Option<KeptAnswer>;
-    async fn call(store: &Store, batch: &[Self]) -> Result<Vec<Self::Reply>, StoreError> {
-        store.lookup(batch).await
-    }
-    /// The answer, which Redis writes out.
-    fn bytes(&self) -> usize {
-        limits::CACHED_OUTPUT_BYTES_MAX
-    }
-}
-
-impl Verb for Answer {
-    const NAME: &'static str = "fill";
-    type Reply = bool;
-    async fn call(store: &Store, batch: &[Self]) -> Result<Vec<bool>, StoreError> {
-        store.fill(batch).await
-    }
-    fn bytes(&self) -> usize {
-        IDS_BYTES + self.output.len()
-    }
-}
-
-impl Verb for RowCall {
-    const NAME: &'static str = "brake";
-    type Reply = Option<i64>;
-    async fn call(store: &Store, batch: &[Self]) -> Result<Vec<Option<i64>>, StoreError> {
-        store.brake(batch).await
-    }
-}
-
-impl Verb for Repeat {
-    const NAME: &'static str = "count_repeat";
-    type Reply = Repeated;
-    async fn call(store: &Store, batch: &[Self]) -> Result<Vec<Repeated>, StoreError> {
-        store.count_repeat(batch).await
-    }
-}
-
-impl Verb for Retry {
-    const NAME: &'static str = "retry";
+impl Item for ParkSlice {
+    const NAME: &'static str = "park";
     type Reply = Parked;
-    async fn call(store: &Store, batch: &[Self]) -> Result<Vec<Parked>, StoreError> {
-        store.retry(batch).await
+    async fn decide(store: &Store, batch: &[Self]) -> Results<Parked> {
+        let mut view = union(batch.iter().map(|item| &item.view));
+        let sections: Vec<Option<ParkSection<'_>>> = batch.iter().map(Self::section).collect();
+        let sections: Vec<Vec<&dyn Section>> =
+            sections.iter().map(|section| section.iter().map(ParkSection::section).collect()).collect();
+        let parks: Vec<Park<'_>> = batch
+            .iter()
+            .zip(&sections)
+            .map(|(item, sections)| Park {
+                slice: &item.slice,
+                reason: &item.reason,
+                beside: item.beside,
+                waits_while: &item.waits_while,
+                sections,
+            })
+            .collect();
+        Ok(store.decide_with(&mut view, &parks).await?.into_iter().map(result_of).collect())
+    }
+    fn bytes(&self) -> usize {
+        let asked = match &self.wait {
+            WaitFor::Approval(ask) => 2 * (ask.shown.arguments.len() + ask.shown.why.len()) + ask.exact.len(),
+            _ => 0,
+        };
+        let calls = self.slice.calls.iter().map(|call| call.arguments.len()).sum::<usize>();
+        2 * IDS_BYTES + asked + calls
+    }
+    fn shared(&self) -> Vec<RecordKey> {
+        match &self.wait {
+            WaitFor::Facts(asks, _) => vec![asks.session.key()],
+            WaitFor::Claim(claim) => vec![claim.effect.key()],
+            WaitFor::Timer | WaitFor::Approval(_) | WaitFor::Budget(_) => Vec::new(),
+        }
     }
 }
 
-impl Verb for Rest {
-    const NAME: &'static str = "rest";
-    type Reply = Rested;
-    async fn call(store: &Store, batch: &[Self]) -> Result<Vec<Rested>, StoreError> {
-        store.rest(batch).await
-    }
+/// A slice to return.
+pub(crate) struct ReturnSlice {
+    pub(crate) slice: Arc<Slice>,
+    pub(crate) why: HandBackReason,
 }
 
-impl Verb for Wait {
-    const NAME: &'static str = "wait";
-    type Reply = Parked;
-    async fn call(store: &Store, batch: &[Self]) -> Result<Vec<Parked>, StoreError> {
-        store.wait(batch).await
-    }
-}
-
-impl Verb for HandBack {
+impl Item for ReturnSlice {
     const NAME: &'static str = "hand_back";
-    type Reply = ();
-    async fn call(store: &Store, batch: &[Self]) -> Result<Vec<()>, StoreError> {
-        store.hand_back(batch).await.map(|_| vec![(); batch.len()])
+    type Reply = HandedBack;
+    async fn decide(store: &Store, batch: &[Self]) -> Results<HandedBack> {
+        let returns: Vec<HandBack<'_>> =
+            batch.iter().map(|item| HandBack { slice: &item.slice, reason: &item.why }).collect();
+        Ok(store.decide_all(&returns).await?.into_iter().map(result_of).collect())
+    }
+    fn bytes(&self) -> usize {
+        IDS_BYTES + self.slice.calls.iter().map(|call| call.arguments.len()).sum::<usize>()
     }
 }
 
-/// Asks for one verb. An item is repeated until Redis has answered: a result is never dropped because Redis was away.
-pub(crate) struct Batcher<V: Verb> {
-    sender: mpsc::Sender<(V, oneshot::Sender<V::Reply>)>,
+/// Makes one kind of decision. An item is repeated until the store has answered: results are never dropped because the store
+/// was away.
+pub(crate) struct Batcher<I: Item> {
+    sender: mpsc::Sender<(I, oneshot::Sender<I::Reply>)>,
 }
 
-impl<V: Verb> Batcher<V> {
-    /// Starts the verb's batcher. It ends when it is dropped and all that was asked is answered, or when `give_up`
-    /// is cancelled and Redis does not answer.
+impl<I: Item> Batcher<I> {
+    /// Starts the batcher. It ends when it is dropped and all items are answered, or when `give_up` is canceled and the
+    /// store does not answer.
     pub(crate) fn new(store: &Store, capacity: usize, give_up: &CancellationToken, on_error: OnError) -> Self {
         let (sender, receiver) = mpsc::channel(capacity);
         let work = Work { store: store.clone(), give_up: give_up.clone(), on_error };
@@ -235,48 +382,41 @@ impl<V: Verb> Batcher<V> {
         Self { sender }
     }
 
-    /// Asks for one item and waits for its answer; none if Redis refuses the item itself, or if the worker
-    /// had to stop before Redis answered.
-    pub(crate) async fn ask(&self, item: V) -> Option<V::Reply> {
+    /// Waits for the result of one item; `None` if the store rejects the item, or if the worker had to stop before the store
+    /// answered.
+    pub(crate) async fn ask(&self, item: I) -> Option<I::Reply> {
         let (answer, answered) = oneshot::channel();
         self.sender.send((item, answer)).await.ok()?;
         answered.await.ok()
     }
-
-    /// Asks for one item that nobody waits for. Where no more can wait, it is left out.
-    pub(crate) fn tell(&self, item: V) {
-        if self.sender.try_send((item, oneshot::channel().0)).is_err() {
-            tracing::debug!(verb = V::NAME, "write queue to Redis is full; dropping one item");
-        }
-    }
 }
 
-/// Says how often it was called since it spoke last; nothing while that is not long ago.
+/// Counts the log messages that it holds back.
 #[derive(Debug, Default)]
 struct Seldom {
-    said: Option<Instant>,
-    silent: u64,
+    logged: Option<Instant>,
+    held_back: u64,
 }
 
 impl Seldom {
-    /// Returns how many times nothing was said, if it is time to speak again.
-    fn speaks(&mut self) -> Option<u64> {
-        if self.said.is_some_and(|said| said.elapsed() < SAY_EVERY) {
-            self.silent += 1;
+    /// The number of messages held back, if it is time to log again.
+    fn logs(&mut self) -> Option<u64> {
+        if self.logged.is_some_and(|logged| logged.elapsed() < SAY_EVERY) {
+            self.held_back += 1;
             return None;
         }
-        self.said = Some(Instant::now());
-        Some(std::mem::take(&mut self.silent))
+        self.logged = Some(Instant::now());
+        Some(std::mem::take(&mut self.held_back))
     }
 }
 
-/// A hook that logs what goes wrong with a verb, now and then.
-pub(crate) fn tell_seldom() -> OnError {
-    let spoken: Mutex<HashMap<&'static str, Seldom>> = Mutex::default();
-    Arc::new(move |verb, error| {
-        let mut spoken = spoken.lock();
-        if let Some(silent) = spoken.entry(verb).or_default().speaks() {
-            tracing::warn!(verb, %error, silent, "Redis write failed; retrying");
+/// A hook that logs failures, at a bounded rate.
+pub(crate) fn log_seldom() -> OnError {
+    let logged: Mutex<HashMap<&'static str, Seldom>> = Mutex::default();
+    Arc::new(move |decision, error| {
+        let mut logged = logged.lock();
+        if let Some(silent) = logged.entry(decision).or_default().logs() {
+            tracing::warn!(decision, error, silent, "store write failed; retrying");
         }
     })
 }
@@ -288,48 +428,70 @@ struct Work {
     on_error: OnError,
 }
 
+/// An item with the channel for its result.
+type Asked<I> = (I, oneshot::Sender<<I as Item>::Reply>);
+
 impl Work {
-    async fn run<V: Verb>(self, mut receiver: mpsc::Receiver<(V, oneshot::Sender<V::Reply>)>) {
+    async fn run<I: Item>(self, mut receiver: mpsc::Receiver<Asked<I>>) {
         let mut gathered = Vec::with_capacity(ITEMS_MAX);
         while receiver.recv_many(&mut gathered, ITEMS_MAX).await > 0 {
             while !gathered.is_empty() {
-                let rest = gathered.split_off(length(&gathered));
-                let (items, answers): (Vec<V>, Vec<_>) = gathered.drain(..).unzip();
-                self.send(items, answers).await;
-                gathered = rest;
+                let batch = take_batch(&mut gathered);
+                self.send(batch).await;
             }
         }
     }
 
-    async fn send<V: Verb>(&self, items: Vec<V>, answers: Vec<oneshot::Sender<V::Reply>>) {
-        match self.persist(&items).await {
-            Ok(replies) => answer(answers, replies),
-            // Rule 11: one of them is at fault; the others must not suffer for it.
-            Err(()) if items.len() > 1 => {
-                for (item, to) in items.into_iter().zip(answers) {
-                    match self.persist(std::slice::from_ref(&item)).await {
-                        Ok(replies) => answer(vec![to], replies),
-                        Err(()) => self.refused(item, to),
+    /// Makes the decisions of a batch. Items that conflicted with other commits are repeated.
+    async fn send<I: Item>(&self, mut batch: Vec<Asked<I>>) {
+        for _ in 0..CONTENDED_MAX {
+            let (items, answers): (Vec<I>, Vec<_>) = batch.into_iter().unzip();
+            let results = match self.persist(&items).await {
+                Ok(results) => results,
+                // One item is at fault, and the others must not suffer from it.
+                Err(()) if items.len() > 1 => {
+                    for (item, to) in items.into_iter().zip(answers) {
+                        Box::pin(self.send(vec![(item, to)])).await;
+                    }
+                    return;
+                }
+                Err(()) => {
+                    items.into_iter().zip(answers).for_each(|(item, to)| self.reject(item, to));
+                    return;
+                }
+            };
+            batch = Vec::new();
+            for ((item, to), result) in items.into_iter().zip(answers).zip(results) {
+                match result {
+                    Ok(reply) => {
+                        // The item shares its slice with the receiver.
+                        drop(item);
+                        drop(to.send(reply));
+                    }
+                    Err(RunError::Contended(_)) => batch.push((item, to)),
+                    Err(error) => {
+                        (self.on_error)(I::NAME, &error);
+                        self.reject(item, to);
                     }
                 }
             }
-            Err(()) => {
-                for (item, to) in items.into_iter().zip(answers) {
-                    self.refused(item, to);
-                }
+            if batch.is_empty() {
+                return;
             }
         }
+        batch.into_iter().for_each(|(item, to)| self.reject(item, to));
     }
 
-    /// Calls until Redis has answered. An error means that the batch itself is at fault, or that we must stop.
-    async fn persist<V: Verb>(&self, items: &[V]) -> Result<Vec<V::Reply>, ()> {
-        // Each batch has its own say: what is owed goes on, and the rest has one attempt at least while we stop.
+    /// Repeats a batch until the store has answered. An error means that the batch itself is at fault, or that the worker
+    /// must stop.
+    async fn persist<I: Item>(&self, items: &[I]) -> Result<Vec<Result<I::Reply, RunError>>, ()> {
+        // Owed items go on when the worker stops; others have at least one attempt.
         let answered = retry_until(&Endless, || async {
-            match V::call(&self.store, items).await {
-                Ok(replies) => Attempt::Done(Ok(replies)),
+            match I::decide(&self.store, items).await {
+                Ok(results) => Attempt::Done(Ok(results)),
                 Err(error) => {
-                    (self.on_error)(V::NAME, &error);
-                    if error.is_script_error() || (self.give_up.is_cancelled() && !V::OWED) {
+                    (self.on_error)(I::NAME, &error);
+                    if error.is_script_error() || (self.give_up.is_cancelled() && !I::OWED) {
                         return Attempt::Done(Err(()));
                     }
                     Attempt::Failed
@@ -339,74 +501,107 @@ impl Work {
         answered.await.unwrap_or(Err(()))
     }
 
-    /// Redis refuses this very item. What is owed is tried again beside everything else for as long as the process
-    /// lives: whatever stands in its way may be mended, and until then nobody else holds what it says.
-    fn refused<V: Verb>(&self, item: V, to: oneshot::Sender<V::Reply>) {
-        if !V::OWED {
-            tracing::error!(verb = V::NAME, "Redis rejected an item; its turn's timer retries");
+    /// The store rejects this item. An owed item is repeated beside everything else while the process lives: an operator may
+    /// remove the cause, and until then no other process has the results.
+    fn reject<I: Item>(&self, item: I, to: oneshot::Sender<I::Reply>) {
+        if !I::OWED {
+            tracing::error!(decision = I::NAME, "store rejected an item; its turn's timer retries");
             return;
         }
-        tracing::error!(verb = V::NAME, "Redis rejected an item; retrying");
+        tracing::error!(decision = I::NAME, "store rejected an item; retrying");
         let this = self.clone();
         tokio::spawn(async move {
             while !to.is_closed() {
                 tokio::time::sleep(OWED_EVERY).await;
-                match V::call(&this.store, std::slice::from_ref(&item)).await {
-                    Ok(replies) => return answer(vec![to], replies),
-                    Err(error) => (this.on_error)(V::NAME, &error),
+                match I::decide(&this.store, std::slice::from_ref(&item)).await.map(|mut results| results.pop()) {
+                    Ok(Some(Ok(reply))) => {
+                        drop(item);
+                        drop(to.send(reply));
+                        return;
+                    }
+                    Ok(Some(Err(error))) => (this.on_error)(I::NAME, &error),
+                    Ok(None) => return,
+                    Err(error) => (this.on_error)(I::NAME, &error),
                 }
             }
         });
     }
 }
 
-/// Counts the items that fit one batch by bytes and calls; at least one.
-fn length<V: Verb, A>(gathered: &[(V, A)]) -> usize {
-    let (mut bytes, mut calls) = (0, 0);
-    let fits = |item: &&(V, A)| {
-        bytes += item.0.bytes();
-        calls += item.0.calls();
-        bytes <= V::BYTES_MAX && calls <= limits::BATCH_CALLS_MAX
+/// Takes the items of the next batch, at least one. They fit one batch by bytes and calls, and no two of them change the same
+/// record. The others stay, in order.
+fn take_batch<I: Item, A>(gathered: &mut Vec<(I, A)>) -> Vec<(I, A)> {
+    let (mut bytes, mut calls, mut records) = (0, 0, HashSet::new());
+    let mut is_full = false;
+    let mut fits = |item: &I| {
+        let shared = item.shared();
+        if is_full || shared.iter().any(|record| records.contains(record)) {
+            // Later items with one of these records come after it.
+            records.extend(shared);
+            return false;
+        }
+        bytes += item.bytes();
+        calls += item.calls();
+        is_full = calls > item.calls() && (bytes > I::BYTES_MAX || calls > limits::BATCH_CALLS_MAX);
+        records.extend(shared);
+        !is_full
     };
-    gathered.iter().take_while(fits).count().max(1)
-}
-
-/// Whoever asked may be gone: then nobody needs the answer.
-fn answer<R>(to: Vec<oneshot::Sender<R>>, replies: Vec<R>) {
-    for (to, reply) in to.into_iter().zip(replies) {
-        drop(to.send(reply));
-    }
+    let (batch, rest): (Vec<_>, Vec<_>) =
+        gathered.drain(..).map(|one| (fits(&one.0), one)).partition(|(fits, _)| *fits);
+    gathered.extend(rest.into_iter().map(|(_, one)| one));
+    batch.into_iter().map(|(_, one)| one).collect()
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use tickfleet_store::{ReplyFrame, SettledCall, TurnName};
-
     use super::*;
 
-    fn settlement(first: usize, calls: usize, bytes: usize) -> (Settlement, ()) {
-        let call = SettledCall { result: "x".repeat(bytes), ..SettledCall::default() };
-        let settlement = Settlement {
-            name: TurnName::parse("acme:t").unwrap(),
-            fence: "1-0".into(),
-            queue: None,
-            first,
-            reply_to: None,
-            frame: ReplyFrame::default(),
-            calls: vec![call; calls],
-        };
-        (settlement, ())
+    struct Weight {
+        bytes: usize,
+        calls: usize,
+        record: Option<&'static str>,
+    }
+
+    impl Item for Weight {
+        const NAME: &'static str = "sized";
+        type Reply = ();
+        async fn decide(_: &Store, batch: &[Self]) -> Results<()> {
+            Ok(batch.iter().map(|_| Ok(())).collect())
+        }
+        fn bytes(&self) -> usize {
+            self.bytes
+        }
+        fn calls(&self) -> usize {
+            self.calls
+        }
+        fn shared(&self) -> Vec<RecordKey> {
+            self.record.map(RecordKey::new).into_iter().collect()
+        }
     }
 
     #[test]
-    fn a_batch_of_results_is_bounded_by_what_its_script_handles() {
-        let all = |one: (usize, usize, usize)| length(&vec![settlement(one.0, one.1, one.2); 256]);
-        assert_eq!(all((0, 1, 300)), 256, "what is usual comes together");
-        assert_eq!(all((0, 8, 64 * 1024)), 1, "one turn as long as any may be");
-        assert_eq!(all((0, 1, 64 * 1024)), 7);
-        assert_eq!(all((0, 10, 100)), limits::BATCH_CALLS_MAX / 10);
-        assert_eq!(all((120, 8, 4_000)), 1, "its last slice reads what the others have written");
+    fn a_batch_is_bounded_in_bytes_and_calls() {
+        let first = |bytes, calls| {
+            let mut all: Vec<_> = (0..256).map(|_| (Weight { bytes, calls, record: None }, ())).collect();
+            let batch = take_batch(&mut all);
+            assert_eq!(batch.len() + all.len(), 256);
+            batch.len()
+        };
+        assert_eq!(first(300, 1), 256);
+        assert_eq!(first(limits::BATCH_BYTES_MAX, 8), 1);
+        assert_eq!(first(limits::BATCH_BYTES_MAX / 7, 1), 7);
+        assert_eq!(first(100, 10), limits::BATCH_CALLS_MAX / 10);
+        assert_eq!(first(2 * limits::BATCH_BYTES_MAX, 1), 1, "an item that is too large goes alone");
+    }
+
+    #[test]
+    fn items_with_a_common_record_keep_their_order_in_different_batches() {
+        let item = |(number, record)| (Weight { bytes: 1, calls: 1, record }, number);
+        let mut all: Vec<_> =
+            [(0, Some("a")), (1, None), (2, Some("a")), (3, Some("b")), (4, Some("a"))].map(item).into();
+        let mut next = || take_batch(&mut all).iter().map(|(_, number)| *number).collect::<Vec<i32>>();
+        assert_eq!((next(), next(), next(), next()), (vec![0, 1, 3], vec![2], vec![4], vec![]));
     }
 }

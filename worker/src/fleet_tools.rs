@@ -8,9 +8,12 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tickfleet_client::Reply;
 use tickfleet_client::tasks::{Step, step_of};
+use tickfleet_core::turn::Turn;
+use tickfleet_core::turn::state::Finished;
+use tickfleet_core::{Query, Stored, Value as Found, keys::TurnName};
 use tickfleet_model::{AgentId, Dialect, Effect, TaskId, TurnId};
 use tickfleet_protocol::define;
-use tickfleet_store::{FinishedTurn, LiveTurn, SliceMeta, Store, TurnName, TurnView};
+use tickfleet_store::{Store, StoreError};
 
 use crate::tools::{CallContext, ToolError, TypedTool, wording};
 
@@ -117,16 +120,16 @@ fn check_task(store: Store) -> TypedTool {
             async move {
                 let task = TaskId::new(&args.task_id).map_err(|_| not_yours("task", &args.task_id))?;
                 let name = TurnName::task(&context.tenant, &task);
-                match look(&store, &name).await? {
-                    TurnView::Live(live) => {
-                        let status = live_task(&live, &context.agent, &args.task_id)?;
+                match look_up(&store, &name).await? {
+                    KnownTurn::Live(live) => {
+                        let status = live_task(&store, &name, &live, &context.agent).await?;
                         let steps = store.steps(&name, 0).await.map_err(|e| ToolError::Transient(e.to_string()))?;
                         let steps: Vec<Step> = steps.iter().map(|entry| Step::read(entry)).collect();
                         let (step, iterations) = step_of(&steps).unzip();
                         Ok(TaskStatus { step, iterations, ..status })
                     }
-                    TurnView::Finished(finished) => ended_task(&finished, &context.agent, &args.task_id),
-                    TurnView::Unknown => Err(not_yours("task", &args.task_id)),
+                    KnownTurn::Finished(finished) => ended_task(&finished, &context.agent, &args.task_id),
+                    KnownTurn::Unknown => Err(not_yours("task", &args.task_id)),
                 }
             }
         },
@@ -135,32 +138,44 @@ fn check_task(store: Store) -> TypedTool {
     .answers_by_agent()
 }
 
-fn live_task(live: &LiveTurn, asker: &AgentId, task_id: &str) -> Result<TaskStatus, ToolError> {
-    let meta = live.record.slice_meta().filter(|meta| meta.is_task && delegator(meta) == Some(asker));
-    let meta = meta.ok_or_else(|| not_yours("task", task_id))?;
+async fn live_task(
+    store: &Store,
+    name: &TurnName,
+    live: &Stored<Turn>,
+    asker: &AgentId,
+) -> Result<TaskStatus, ToolError> {
+    let task_id = name.turn.as_str();
+    if !is_delegator(&live.value, asker) {
+        return Err(not_yours("task", task_id));
+    }
     Ok(TaskStatus {
         task_id: task_id.to_owned(),
-        status: if live.holder.is_some() { "running" } else { "waiting" },
-        agent: meta.agent.to_string(),
+        status: if is_held(store, name, live).await? { "running" } else { "waiting" },
+        agent: live.value.head.agent.to_string(),
         step: None,
         iterations: None,
-        deadline: Some(tickfleet_engine::time::rfc3339(meta.deadline_ms)),
+        deadline: Some(tickfleet_engine::time::rfc3339(live.value.head.deadline_ms)),
         outcome: None,
         error: None,
     })
 }
 
-/// Whether a task that is under way was asked for by this agent.
-pub(crate) fn is_delegator(live: &LiveTurn, asker: &AgentId) -> bool {
-    live.record.slice_meta().is_some_and(|meta| meta.is_task && delegator(&meta) == Some(asker))
+/// True if somebody carries the turn out.
+async fn is_held(store: &Store, name: &TurnName, live: &Stored<Turn>) -> Result<bool, ToolError> {
+    let Some(entry) = live.out_entry() else { return Ok(false) };
+    let holder = Query::Holder(live.value.queue(&name.tenant), entry.clone());
+    let holder = store.query(holder).await.map_err(away)?;
+    Ok(matches!(holder, Found::Holder(Some(_))))
 }
 
-/// Returns who asked for the task: the last of the agents above it.
-fn delegator(meta: &SliceMeta) -> Option<&AgentId> {
-    meta.task.as_ref().and_then(|(_, grant)| grant.chain.last())
+/// True if this agent delegated the task.
+pub(crate) fn is_delegator(turn: &Turn, asker: &AgentId) -> bool {
+    // The last one of the agents above the task delegated it.
+    let delegator = turn.head.task.as_ref().and_then(|(_, grant)| grant.chain.last());
+    turn.is_task() && delegator == Some(asker)
 }
 
-fn ended_task(finished: &FinishedTurn, asker: &AgentId, task_id: &str) -> Result<TaskStatus, ToolError> {
+fn ended_task(finished: &Finished, asker: &AgentId, task_id: &str) -> Result<TaskStatus, ToolError> {
     let reply = reply(finished)?;
     if reply.delegator.as_deref() != Some(asker.as_str()) {
         return Err(not_yours("task", task_id));
@@ -216,12 +231,12 @@ fn fetch_result(store: Store) -> TypedTool {
             async move {
                 let turn = TurnId::new(&args.id).map_err(|_| not_yours("turn or task", &args.id))?;
                 let name = TurnName { tenant: context.tenant.clone(), turn };
-                let finished = match look(&store, &name).await? {
-                    TurnView::Finished(finished) => finished,
-                    TurnView::Live(live) if live.record.agent.as_deref() == Some(context.agent.as_str()) => {
+                let finished = match look_up(&store, &name).await? {
+                    KnownTurn::Finished(finished) => finished,
+                    KnownTurn::Live(live) if live.value.head.agent == context.agent => {
                         return Err(ToolError::Permanent(format!("{:?} has not ended yet. Ask again later.", args.id)));
                     }
-                    TurnView::Live(_) | TurnView::Unknown => return Err(not_yours("turn or task", &args.id)),
+                    KnownTurn::Live(_) | KnownTurn::Unknown => return Err(not_yours("turn or task", &args.id)),
                 };
                 fetched(&finished, &context.agent, &args)
             }
@@ -231,7 +246,7 @@ fn fetch_result(store: Store) -> TypedTool {
     .answers_by_agent()
 }
 
-fn fetched(finished: &FinishedTurn, asker: &AgentId, args: &FetchResult) -> Result<Fetched, ToolError> {
+fn fetched(finished: &Finished, asker: &AgentId, args: &FetchResult) -> Result<Fetched, ToolError> {
     let mut reply = reply(finished)?;
     if reply.agent != asker.as_str() && reply.delegator.as_deref() != Some(asker.as_str()) {
         return Err(not_yours("turn or task", &args.id));
@@ -250,11 +265,36 @@ fn fetched(finished: &FinishedTurn, asker: &AgentId, args: &FetchResult) -> Resu
     })
 }
 
-async fn look(store: &Store, name: &TurnName) -> Result<TurnView, ToolError> {
-    store.look(name).await.map_err(|error| ToolError::Transient(error.to_string()))
+/// The records of a turn or task.
+pub(crate) enum KnownTurn {
+    /// It has not ended.
+    Live(Box<Stored<Turn>>),
+    /// It has ended.
+    Finished(Box<Finished>),
+    /// It was never admitted, or ended longer ago than records are kept.
+    Unknown,
 }
 
-fn reply(finished: &FinishedTurn) -> Result<Reply, ToolError> {
+/// Reads the records of a turn or task, in the order in which it goes: one that ends in between is found as ended.
+pub(crate) async fn look_up(store: &Store, name: &TurnName) -> Result<KnownTurn, ToolError> {
+    let queries = [name.record(), name.finished()].map(Query::Record);
+    let mut values = store.seam().read(&queries).await.map_err(away)?.into_iter();
+    let unreadable = |why| ToolError::internal(format!("record of {name}: {why}"));
+    if let Some(Found::Record(Some(live))) = values.next() {
+        return Ok(KnownTurn::Live(Box::new(Stored::read(&live).map_err(unreadable)?)));
+    }
+    if let Some(Found::Record(Some(finished))) = values.next() {
+        return Ok(KnownTurn::Finished(Box::new(Stored::read(&finished).map_err(unreadable)?.value)));
+    }
+    Ok(KnownTurn::Unknown)
+}
+
+fn away(error: StoreError) -> ToolError {
+    ToolError::Transient(error.to_string())
+}
+
+/// The reply of an ended turn or task.
+pub(crate) fn reply(finished: &Finished) -> Result<Reply, ToolError> {
     if finished.reply.is_empty() {
         let message = "Its results are no longer kept: memory was short when it ended, and its reply had them.";
         return Err(ToolError::Permanent(message.into()));

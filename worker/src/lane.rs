@@ -1,4 +1,4 @@
-//! The lanes that slices run in: slots, and a bound on what is held.
+//! Slot pools: the slots that slices run in, and a bound on the slices that are held.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,38 +6,45 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tickfleet_engine::one_suspect::Look;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Room for one slice: its slot, and its share of what may be held unsettled.
+/// Room for one slice: its slot, and its share of the slices that may be held.
 pub(crate) type Room = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
-/// Slots, and what may be held in them.
+/// A pool of slots, and a bound on the slices that are held in it.
 pub(crate) struct Lane {
     /// Slices whose calls run.
     slots: Arc<Semaphore>,
-    /// The number of them that carry out a slice. The free permits do not tell: while a lease is waited for, the
-    /// leasing loop holds them.
+    /// Slots that carry out a slice.
     busy: Arc<AtomicUsize>,
-    /// Slices that are held: leased and not yet settled. Bounds what Redis' absence can pile up (rule 6).
+    /// Slices that are taken and not yet settled. Bounds the results that wait while the store is unreachable (rule 6).
     held: Arc<Semaphore>,
 }
 
 impl Lane {
-    /// A lane of `slots` slots, in which `held` slices may be held.
+    /// A pool of `slots` slots, in which `held` slices may be held.
     pub(crate) fn new(slots: usize, held: usize) -> Self {
         Self { slots: Arc::new(Semaphore::new(slots)), busy: Arc::default(), held: Arc::new(Semaphore::new(held)) }
     }
 
-    /// Waits for a free slot and takes all that are free. Dropped before it answers, it has taken none.
-    pub(crate) async fn room(&self) -> Vec<Room> {
-        let mut room = Vec::new();
-        room.extend(self.room_for_one().await);
-        while let Ok(slot) = self.slots.clone().try_acquire_owned() {
-            let Ok(held) = self.held.clone().try_acquire_owned() else { break };
-            room.push((slot, held));
-        }
-        room
+    /// Waits until there is room, and returns for how many slices. Reserves nothing: meanwhile, suspects may take the slots.
+    pub(crate) async fn wait_for_room(&self) -> usize {
+        let Some(room) = self.room_for_one().await else { return 0 };
+        let free = self.free() + 1;
+        drop(room);
+        free
     }
 
-    /// Waits for room for one slice; none if the lane is closed.
+    /// The number of slices that there is room for.
+    pub(crate) fn free(&self) -> usize {
+        self.slots.available_permits().min(self.held.available_permits())
+    }
+
+    /// Room for one slice, if there is any.
+    pub(crate) fn try_room(&self) -> Option<Room> {
+        let slot = self.slots.clone().try_acquire_owned().ok()?;
+        Some((slot, self.held.clone().try_acquire_owned().ok()?))
+    }
+
+    /// Waits for room for one slice. `None` if the pool is closed.
     pub(crate) async fn room_for_one(&self) -> Option<Room> {
         let permits = (self.slots.clone().acquire_owned().await, self.held.clone().acquire_owned().await);
         match permits {
@@ -51,26 +58,43 @@ impl Lane {
         self.busy.load(Ordering::Relaxed)
     }
 
-    /// A slot of this lane that begins to carry out a slice.
-    pub(crate) fn take(&self, permit: OwnedSemaphorePermit) -> Slot {
+    /// A slot of this pool begins to carry out a slice.
+    pub(crate) fn begin(&self, permit: OwnedSemaphorePermit) -> Slot {
         self.busy.fetch_add(1, Ordering::Relaxed);
-        Slot { _permit: permit, look: None, busy: Arc::clone(&self.busy) }
+        Slot { _permit: Some(permit), _group: None, busy: Arc::clone(&self.busy) }
+    }
+
+    /// The slot of the first slice of a group of suspects: the group has the permit.
+    pub(crate) fn begin_first(&self, group: &Arc<SuspectGroup>) -> Slot {
+        self.busy.fetch_add(1, Ordering::Relaxed);
+        Slot { _permit: None, _group: Some(Arc::clone(group)), busy: Arc::clone(&self.busy) }
+    }
+}
+
+/// The right to run a group of suspects. The next group waits until all slots of this group are free.
+pub(crate) struct SuspectGroup {
+    _slot: OwnedSemaphorePermit,
+    _look: Look,
+}
+
+impl SuspectGroup {
+    /// A group with the worker's slot for suspects, and the process' right to run suspects.
+    pub(crate) const fn new(slot: OwnedSemaphorePermit, look: Look) -> Self {
+        Self { _slot: slot, _look: look }
     }
 }
 
 /// A slot that carries out a slice, from its lease until its last call has run.
 pub(crate) struct Slot {
-    _permit: OwnedSemaphorePermit,
-    /// The right to carry out a suspect.
-    #[allow(dead_code, reason = "it is held")]
-    look: Option<Look>,
+    _permit: Option<OwnedSemaphorePermit>,
+    _group: Option<Arc<SuspectGroup>>,
     busy: Arc<AtomicUsize>,
 }
 
 impl Slot {
-    /// The slot gives the right back when it is free.
-    pub(crate) fn with(mut self, look: Look) -> Self {
-        self.look = Some(look);
+    /// The slot of a suspect. Its group ends when the slots of all its slices are free.
+    pub(crate) fn of_group(mut self, group: &Arc<SuspectGroup>) -> Self {
+        self._group = Some(Arc::clone(group));
         self
     }
 }
@@ -78,5 +102,39 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         self.busy.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use tickfleet_engine::one_suspect::OneSuspect;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_group_of_suspects_lasts_until_its_last_slice_has_run() {
+        let (suspects, others, right) = (Lane::new(1, 1), Lane::new(2, 2), OneSuspect::default());
+        let (slot, _held) = suspects.try_room().unwrap();
+        let group = Arc::new(SuspectGroup::new(slot, right.look().await));
+        let first = suspects.begin_first(&group);
+        let second = others.begin(others.try_room().unwrap().0).of_group(&group);
+        drop(group);
+        assert_eq!((suspects.busy(), others.busy(), others.free()), (1, 1, 1));
+        drop(first);
+        assert_eq!(suspects.busy(), 0);
+        assert!(suspects.slots.clone().try_acquire_owned().is_err(), "its second slice still runs");
+        drop(second);
+        assert!(suspects.slots.clone().try_acquire_owned().is_ok());
+    }
+
+    #[tokio::test]
+    async fn waiting_for_room_reserves_none() {
+        let lane = Lane::new(3, 2);
+        assert_eq!(lane.wait_for_room().await, 2);
+        assert_eq!((lane.free(), lane.busy()), (2, 0));
+        let room = lane.try_room();
+        assert!(room.is_some() && lane.wait_for_room().await == 1);
     }
 }

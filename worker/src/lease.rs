@@ -1,78 +1,78 @@
-//! A worker's lease: its name, its heartbeats, and what it does when one does not come through.
+//! A worker's lease: its name and its heartbeats.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tickfleet_core::settings::drain::{ChangeDrain, DrainChange, DrainResult};
+use tickfleet_core::workers::{Beat, LeaseBefore, Leave, Role, Slots};
+use tickfleet_core::{StreamKey, keys};
 use tickfleet_model::policy::Pause;
-use tickfleet_model::{ConsumerId, limits};
+use tickfleet_model::{ConsumerId, Priority, limits};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
-use tickfleet_store::{Beat, Restored, Returned, ShardClock, Slots, Store, StoreError, worker_of};
+use tickfleet_store::{Store, StoreError, worker_of};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::Common;
-use crate::claims::Claims;
 use crate::config::WorkerConfigs;
 use crate::held::HeldSlices;
+use crate::journal::Journal;
 use crate::lease_clock::LeaseClock;
-use crate::outbox::Outbox;
+use crate::strays::{Strays, Which};
 
-/// Own pending entries looked at after trouble with the connection: more than a worker can hold.
-pub(crate) const LOST_MAX: usize = 10_000;
+/// One run of the store: its restart epoch, and how often its records were found lost.
+type StoreRun = (u64, u64);
 
-/// The worker's part on one shard, drained or not.
+/// Whether the worker is drained on one shard.
 #[derive(Debug, Default)]
 pub(crate) struct Quiet {
-    heard: Mutex<Heard>,
+    reported: Mutex<Reported>,
 }
 
-/// What the last heartbeats have brought.
+/// The report of the last heartbeats.
 #[derive(Debug, Default)]
-struct Heard {
+struct Reported {
     drained: Option<Pause>,
-    /// The Redis that has said so.
-    run_id: String,
+    /// The run of the store that reported it.
+    run: StoreRun,
 }
 
 impl Quiet {
-    /// A heartbeat has brought this. Answers what has to be put back: a drain of which another Redis process knows nothing
-    /// has not been lifted, but lost with what was written last. It holds on meanwhile.
-    pub(crate) fn hear(&self, drained: &Option<Pause>, run_id: &str) -> Option<Pause> {
-        let mut heard = self.heard.lock();
-        match (&heard.drained, drained) {
+    /// Takes over the report of a heartbeat. Returns the flag to restore: if another run of the store has no flag, it was
+    /// lost with the store's last writes. It stays in force meanwhile.
+    pub(crate) fn report(&self, drained: Option<&Pause>, run: StoreRun) -> Option<Pause> {
+        let mut reported = self.reported.lock();
+        match (&reported.drained, drained) {
             (None, Some(Pause { by, reason, .. })) => {
                 tracing::warn!(by, reason, "drained by an operator; finishing current work, taking no new work");
             }
-            (Some(lost), None) if heard.run_id != run_id => return Some(lost.clone()),
+            (Some(lost), None) if reported.run != run => return Some(lost.clone()),
             (Some(_), None) => tracing::info!("resumed by an operator; taking new work"),
             _ => {}
         }
-        heard.drained.clone_from(drained);
-        run_id.clone_into(&mut heard.run_id);
+        *reported = Reported { drained: drained.cloned(), run };
         None
     }
 
-    /// What was lost stands in this Redis again.
-    pub(crate) fn put_back(&self, run_id: &str) {
-        run_id.clone_into(&mut self.heard.lock().run_id);
+    /// The lost flag is restored in this run of the store.
+    pub(crate) fn restored(&self, run: StoreRun) {
+        self.reported.lock().run = run;
     }
 
-    /// Somebody has resumed the worker, and another Redis process knows it.
-    pub(crate) fn lift(&self, run_id: &str) {
+    /// An operator has resumed the worker, and another run of the store reports it.
+    pub(crate) fn lift(&self, run: StoreRun) {
         tracing::info!("resumed by an operator; taking new work");
-        let mut heard = self.heard.lock();
-        heard.drained = None;
-        run_id.clone_into(&mut heard.run_id);
+        *self.reported.lock() = Reported { drained: None, run };
     }
 
-    /// Returns true while no new work is to be taken.
+    /// True while the worker takes no new work.
     pub(crate) fn is_drained(&self) -> bool {
-        self.heard.lock().drained.is_some()
+        self.reported.lock().drained.is_some()
     }
 
-    /// The slots that others may count on: of a worker that takes nothing new, those that are busy still.
+    /// The slots to report: a drained worker has only its busy slots.
     pub(crate) fn slots(&self, busy: usize, all: usize) -> Slots {
         Slots { busy, all: if self.is_drained() { busy } else { all } }
     }
@@ -81,48 +81,49 @@ impl Quiet {
 /// The lease of one worker, renewed by heartbeats.
 pub(crate) struct Lease {
     store: Store,
-    /// The beginning of the incarnations' names.
+    /// Prefix of the incarnations' names.
     name: String,
     /// Slices whose calls may run at the same time.
     slots: usize,
-    clock: Arc<ShardClock>,
     lease_clock: Arc<LeaseClock>,
     configs: Arc<WorkerConfigs>,
-    claims: Arc<Claims>,
+    journal: Arc<Journal>,
     slices: Arc<HeldSlices>,
     quiet: Arc<Quiet>,
-    outbox: Arc<Outbox>,
+    strays: Arc<Strays>,
     metrics: Arc<Metrics>,
     progress: Progress,
+    /// How often the store had lost the worker's last heartbeat.
+    losses: Mutex<u64>,
 }
 
 impl Lease {
-    /// A lease under names that begin with `name`, for a worker of so many `slots`.
+    /// A lease under names that begin with `name`, for a worker of `slots` slots.
     pub(crate) fn new(
         common: &Common,
         name: String,
         slots: usize,
-        claims: &Arc<Claims>,
+        journal: &Arc<Journal>,
         slices: &Arc<HeldSlices>,
-        outbox: &Arc<Outbox>,
+        strays: &Arc<Strays>,
     ) -> Self {
         Self {
             store: common.store.clone(),
             name,
             slots,
-            clock: common.clock.clone(),
             lease_clock: common.lease_clock.clone(),
             configs: common.configs.clone(),
-            claims: claims.clone(),
+            journal: journal.clone(),
             slices: slices.clone(),
             quiet: common.quiet.clone(),
-            outbox: outbox.clone(),
+            strays: strays.clone(),
             metrics: common.metrics.clone(),
             progress: common.progress.clone(),
+            losses: Mutex::default(),
         }
     }
 
-    /// Groups, first heartbeat, and what was set at run time, before anything is read (rules 12 and 17).
+    /// Queues, first heartbeat, and run-time settings, before anything is taken (rules 12 and 17).
     pub(crate) async fn prepare(&self) -> Result<ConsumerId, StoreError> {
         self.store.ensure_groups().await?;
         let consumer = tickfleet_store::incarnation("w", &self.name);
@@ -131,18 +132,33 @@ impl Lease {
         Ok(consumer)
     }
 
-    /// One heartbeat, with what it brings: time, tenants, turns that were cancelled.
+    /// One heartbeat, and what follows from it: journal, tenants, canceled turns, drain flag.
     async fn beat(&self, consumer: &ConsumerId) -> Result<(), StoreError> {
         let sent = self.lease_clock.sending();
-        let slots = self.quiet.slots(self.slices.busy(), self.slots);
-        let beat = self.store.beat_with(consumer, slots, self.configs.load().active.short_digest()).await?;
-        self.clock.set(beat.now_ms);
-        // Redis tells of a cancel once: it is acted on before anything else can fail.
-        self.slices.cancel(&beat.cancelled);
-        self.hear_drained(consumer, &beat).await;
-        self.claims.expect_marks_until(beat.marks_ms);
-        self.claims.assert_after(&beat).await?;
-        // Whoever was paused hears what has changed before anything else: a tool may have been switched off meanwhile.
+        let is_first = self.lease_clock.is_new();
+        let beat = Beat {
+            consumer: consumer.clone(),
+            role: self.role(consumer),
+            lease_ms: self.store.options().lease_ms,
+            policy: self.configs.load().active.short_digest().to_owned(),
+        };
+        let mut is_lost = false;
+        let drained = loop {
+            let report = self.store.decide(beat.clone()).await?.result;
+            // A notice is delivered once, so it takes effect before anything else can fail.
+            self.slices.cancel(&report.canceled);
+            is_lost |= report.before == LeaseBefore::None && !is_first;
+            if !report.more {
+                break report.drained;
+            }
+        };
+        if is_lost {
+            self.state_lost();
+        }
+        let run = (self.store.state().epoch, *self.losses.lock());
+        self.follow_drain(consumer, drained.as_ref(), run).await;
+        self.journal.report().await?;
+        // A worker that was suspended reads the settings before anything else: a tool may have been disabled meanwhile.
         if self.lease_clock.is_fresh() {
             self.lease_clock.confirm(sent);
         }
@@ -154,25 +170,40 @@ impl Lease {
         Ok(())
     }
 
-    /// Goes by what a heartbeat says of a drain, and puts back one that Redis has lost; what fails is tried with the next.
-    async fn hear_drained(&self, consumer: &ConsumerId, beat: &Beat) {
-        let Some(lost) = self.quiet.hear(&beat.drained, &beat.run_id) else { return };
+    fn role(&self, consumer: &ConsumerId) -> Role {
+        let worker = worker_of(consumer.as_str()).unwrap_or(consumer.as_str()).to_owned();
+        let Slots { busy, all } = self.quiet.slots(self.slices.busy(), self.slots);
+        Role::Worker { worker, slots: Slots { busy, all } }
+    }
+
+    /// The store had no record of the last heartbeat, so it may have lost anything, even without a restart.
+    fn state_lost(&self) {
+        *self.losses.lock() += 1;
+        self.metrics.state_lost();
+        self.journal.doubt();
+        tracing::error!("the store has lost the worker's heartbeat; reporting begun calls again");
+    }
+
+    /// Follows the drain flag that a heartbeat reported, and restores a flag that the store has lost. A failure is repeated
+    /// with the next heartbeat.
+    async fn follow_drain(&self, consumer: &ConsumerId, drained: Option<&Pause>, run: StoreRun) {
+        let Some(lost) = self.quiet.report(drained, run) else { return };
         let Some(worker) = worker_of(consumer.as_str()) else { return };
-        let restored = self.store.restore_drain(worker, &lost).await;
+        let restore = ChangeDrain { worker: worker.to_owned(), change: DrainChange::Restore { note: lost } };
+        let restored = self.store.decide(restore).await.map(|receipt| receipt.result);
         match restored {
-            Ok(Restored::Lifted) => self.quiet.lift(&beat.run_id),
-            Ok(Restored::Ok) => {
+            Ok(DrainResult::Lifted) => self.quiet.lift(run),
+            Ok(DrainResult::Done | DrainResult::Unchanged) => {
                 tracing::error!("drain flag was missing from Redis; restored");
-                self.quiet.put_back(&beat.run_id);
+                self.quiet.restored(run);
             }
-            // It is as lost as before, and nobody has resumed this worker.
-            Ok(Restored::Full) | Err(_) => {
+            Ok(DrainResult::Full) | Err(_) => {
                 tracing::error!(?restored, "drain flag is missing from Redis; failed to restore it yet");
             }
         }
     }
 
-    /// Beats until the lease is lost, or until draining is done: running calls need their lease while they end.
+    /// Sends heartbeats until the lease is lost, or until draining is done: running calls need their lease until they end.
     pub(crate) async fn beats(&self, consumer: &ConsumerId, stop: &CancellationToken, tracker: &TaskTracker) {
         let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
         let every = lease / u32::try_from(limits::BEATS_PER_LEASE).unwrap_or(4);
@@ -188,8 +219,10 @@ impl Lease {
                 tracing::warn!(%error, "heartbeat failed");
             }
             rounds += 1;
-            if u64::is_multiple_of(rounds, limits::BEATS_PER_LEASE) {
-                self.return_strays(consumer, lease).await;
+            if u64::is_multiple_of(rounds, limits::BEATS_PER_LEASE)
+                && let Err(error) = self.strays.give_back(consumer, &queues(), Which::SeenBefore).await
+            {
+                tracing::debug!(%error, "failed to compare leased slices");
             }
             handle.advanced();
             if self.lease_clock.is_lost() {
@@ -202,41 +235,25 @@ impl Lease {
         }
     }
 
-    /// Rule 12: hands back what Redis says that we hold and memory does not know: nobody would take it from a
-    /// consumer that lives.
-    async fn return_strays(&self, consumer: &ConsumerId, lease: Duration) {
-        match self.store.held_since(consumer, lease, LOST_MAX).await {
-            Ok(held) => {
-                for slice in held.iter().filter(|slice| !self.slices.holds(slice)) {
-                    tracing::warn!(turn = %slice.name, "leased slice is not being executed; returning it");
-                    self.outbox.hand_back(slice, Returned::Stray).await;
-                }
-            }
-            Err(error) => tracing::debug!(%error, "failed to compare leased slices"),
+    /// Returns entries that were delivered to an abandoned take. Otherwise the worker would count as crashed with them.
+    pub(crate) async fn return_undelivered(&self, consumer: &ConsumerId) {
+        if let Err(error) = self.strays.give_back(consumer, &queues(), Which::All).await {
+            tracing::warn!(%error, "failed to return the last delivery; other workers take it over");
         }
     }
 
-    /// Hands back what was delivered to a read that was given up while it was answered: whoever leaves with it is taken for
-    /// dead, and the slice for one that may have run.
-    pub(crate) async fn return_unheard(&self, consumer: &ConsumerId) {
-        match self.store.held_since(consumer, Duration::ZERO, LOST_MAX).await {
-            Ok(held) => {
-                for slice in held.iter().filter(|slice| !self.slices.holds(slice)) {
-                    self.outbox.hand_back(slice, Returned::Stray).await;
-                }
-            }
-            Err(error) => {
-                tracing::warn!(%error, "failed to return the last delivery; other workers take it over")
-            }
-        }
-    }
-
-    /// Gives the name up, so that nobody waits for its lease to end.
+    /// Ends the lease, so that nobody waits for its end.
     pub(crate) async fn leave(&self, consumer: &ConsumerId) {
-        if let Err(error) = self.store.leave(consumer).await {
+        let leave = Leave { consumer: consumer.clone(), role: self.role(consumer) };
+        if let Err(error) = self.store.decide(leave).await {
             tracing::debug!(%error, "failed to release the lease; it expires by itself");
         }
     }
+}
+
+/// All queues that workers take from.
+fn queues() -> Vec<StreamKey> {
+    Priority::ALL.into_iter().flat_map(|priority| [keys::ready(priority), keys::suspect(priority)]).collect()
 }
 
 #[cfg(test)]
@@ -246,22 +263,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_drain_that_another_redis_does_not_know_is_put_back_and_one_that_was_lifted_is_not() {
+    fn a_drain_flag_that_another_run_of_the_store_lacks_is_restored_unless_it_was_lifted() {
         let (quiet, note) = (Quiet::default(), Pause { by: "anna".into(), reason: "a kernel".into(), since_ms: 7 });
-        assert!(quiet.hear(&Some(note.clone()), "one").is_none() && quiet.is_drained());
-        // As long as it is not put back, it is said again, and holds.
+        assert!(quiet.report(Some(&note), (1, 0)).is_none() && quiet.is_drained());
+        // Until it is restored, each heartbeat reports it, and it stays in force.
         for _ in 0..2 {
-            assert_eq!(quiet.hear(&None, "two").as_ref(), Some(&note));
+            assert_eq!(quiet.report(None, (2, 0)).as_ref(), Some(&note));
             assert!(quiet.is_drained());
         }
-        quiet.put_back("two");
-        assert!(quiet.hear(&Some(note), "two").is_none() && quiet.is_drained());
-        assert!(quiet.hear(&None, "two").is_none() && !quiet.is_drained(), "somebody has lifted it");
-        assert!(quiet.hear(&None, "three").is_none() && !quiet.is_drained());
-        // Lifted in the seconds in which Redis was another one.
+        quiet.restored((2, 0));
+        assert!(quiet.report(Some(&note), (2, 0)).is_none() && quiet.is_drained());
+        assert!(quiet.report(None, (2, 0)).is_none() && !quiet.is_drained(), "an operator has lifted it");
+        assert!(quiet.report(None, (3, 0)).is_none() && !quiet.is_drained());
+        // Lifted just before the store restarted.
         let again = Pause { by: "anna".into(), reason: "a disk".into(), since_ms: 9 };
-        assert!(quiet.hear(&Some(again), "three").is_none() && quiet.hear(&None, "four").is_some());
-        quiet.lift("four");
-        assert!(!quiet.is_drained() && quiet.hear(&None, "four").is_none());
+        assert!(quiet.report(Some(&again), (3, 0)).is_none() && quiet.report(None, (3, 1)).is_some());
+        quiet.lift((3, 1));
+        assert!(!quiet.is_drained() && quiet.report(None, (3, 1)).is_none());
     }
 }

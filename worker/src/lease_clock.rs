@@ -44,6 +44,11 @@ impl LeaseClock {
         self.term.load(Ordering::Relaxed)
     }
 
+    /// True before the first heartbeat of this incarnation has arrived.
+    pub(crate) fn is_new(&self) -> bool {
+        self.age().is_none()
+    }
+
     /// Waits until something leased in `term` may be sent to the outside; false if its lease is over. A lease that
     /// is only old is renewed any moment: giving the slice up then would leave it with a consumer that lives.
     pub(crate) async fn is_sure(&self, term: u64) -> bool {

@@ -1,75 +1,97 @@
-//! The leasing of slices by a worker: it leases as many as it has room for, and starts them.
+//! Takes slices from the queues, as many as there is room for, and starts them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
+use tickfleet_core::recovery::reap::HeldEntry;
+use tickfleet_core::recovery::regroup::{SuspectRoom, TakenSuspect, choose};
+use tickfleet_core::turn::{HandBackReason, Slice};
+use tickfleet_core::{StreamKey, keys};
+use tickfleet_engine::one_suspect::OneSuspect;
 use tickfleet_engine::retry_until::Waiting;
 use tickfleet_model::{ConsumerId, Priorities, Priority, limits};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
-use tickfleet_store::{Backoff, Entry, Queue, Reader, Returned, SliceEntry, Store, StoreError, TurnName};
+use tickfleet_store::seam::{Take, Taken};
+use tickfleet_store::{Backoff, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::Common;
 use crate::calls::turn::Pipeline;
-use crate::claims::Claims;
 use crate::held::{HeldSlices, Hold};
-use crate::lane::{Lane, Room};
-use crate::lease::{LOST_MAX, Quiet};
+use crate::journal::Journal;
+use crate::lane::{Room, SuspectGroup};
+use crate::lease::Quiet;
 use crate::lease_clock::{LeaseClock, STEP};
 use crate::outbox::Outbox;
+use crate::strays::{Strays, Which};
 
-/// One lease in so many begins with the least urgent work, so that it never starves.
+/// One take in so many begins with the least urgent queue, so that it never starves.
 const STARVATION_GUARD: u64 = 16;
 
-/// How often a drained worker looks whether it was resumed: memory alone is asked.
+/// How often a drained worker checks whether it was resumed. Reads memory only.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Leases slices and gives them to the pipeline.
+/// Takes slices and gives them to the pipeline.
 pub(crate) struct Leasing {
     store: Store,
-    /// The `ready` streams that it leases from.
+    /// The priorities that it takes from.
     priorities: Priorities,
     /// The time for which a drain waits for running calls.
     drain: Duration,
     lease_clock: Arc<LeaseClock>,
-    claims: Arc<Claims>,
+    journal: Arc<Journal>,
     slices: Arc<HeldSlices>,
     quiet: Arc<Quiet>,
+    strays: Arc<Strays>,
     outbox: Arc<Outbox>,
     pipeline: Arc<Pipeline>,
+    suspects: OneSuspect,
     metrics: Arc<Metrics>,
     progress: Progress,
+    /// Canceled when running calls must stop at once.
+    now: CancellationToken,
+}
+
+/// The parts that take slices and return them.
+pub(crate) struct LeasingParts {
+    /// The journal, which has the epoch that the worker has reported to.
+    pub(crate) journal: Arc<Journal>,
+    /// Held slices.
+    pub(crate) slices: Arc<HeldSlices>,
+    /// Returns strays.
+    pub(crate) strays: Arc<Strays>,
+    /// Returns slices.
+    pub(crate) outbox: Arc<Outbox>,
+    /// Carries slices out.
+    pub(crate) pipeline: Arc<Pipeline>,
 }
 
 impl Leasing {
-    /// Leases from the streams of `priorities`, for `pipeline`.
-    pub(crate) fn new(
-        common: &Common,
-        priorities: Priorities,
-        drain: Duration,
-        claims: &Arc<Claims>,
-        slices: &Arc<HeldSlices>,
-        outbox: &Arc<Outbox>,
-        pipeline: &Arc<Pipeline>,
-    ) -> Self {
+    /// Takes from the queues of `priorities`, for the pipeline.
+    pub(crate) fn new(common: &Common, priorities: Priorities, drain: Duration, parts: LeasingParts) -> Self {
+        let LeasingParts { journal, slices, strays, outbox, pipeline } = parts;
         Self {
             store: common.store.clone(),
             priorities,
             drain,
             lease_clock: common.lease_clock.clone(),
-            claims: claims.clone(),
-            slices: slices.clone(),
+            journal,
+            slices,
             quiet: common.quiet.clone(),
-            outbox: outbox.clone(),
-            pipeline: pipeline.clone(),
+            strays,
+            outbox,
+            pipeline,
+            suspects: common.suspects.clone(),
             metrics: common.metrics.clone(),
             progress: common.progress.clone(),
+            now: common.now.clone(),
         }
     }
 
-    /// Leases slices until `stop`: suspects into their own lane, all others into theirs.
+    /// Takes slices until `stop`: either suspects, or all other slices.
     pub(crate) async fn leases(
         self: &Arc<Self>,
         consumer: &ConsumerId,
@@ -77,52 +99,60 @@ impl Leasing {
         tracker: &TaskTracker,
         suspects: bool,
     ) {
-        let block = Duration::from_millis(self.store.options().lease_ms.unsigned_abs() / limits::BLOCK_FRACTION);
+        let block_ms = self.store.options().lease_ms.unsigned_abs() / limits::BLOCK_FRACTION;
+        let block = Duration::from_millis(block_ms);
         let (name, lane) = (if suspects { "lease_suspects" } else { "lease" }, self.slices.lane(suspects));
         let handle = self.progress.register(name, block * 4 + self.drain + Duration::from_secs(60));
-        let of: fn(Priority) -> Queue = if suspects { Queue::Suspect } else { Queue::Ready };
-        let mut leasing = LaneReader {
-            reader: self.store.reader(consumer, block),
+        let of: fn(Priority) -> StreamKey = if suspects { keys::suspect } else { keys::ready };
+        let mut reader = QueueReader {
+            consumer: consumer.clone(),
             queues: self.priorities.as_slice().iter().copied().map(of).collect(),
+            wait_ms: block_ms,
             round: 0,
-            backlog: true,
+            failed: false,
         };
         let mut backoff = Backoff::default();
         while !stop.is_cancelled() {
-            let room = tokio::select! {
+            let free = tokio::select! {
                 () = stop.cancelled() => break,
-                room = lane.room() => room,
-                // All slots are busy for long: that is no standstill of this loop.
+                free = lane.wait_for_room() => free,
+                // All slots are busy for long. The loop itself is not stuck.
                 () = tokio::time::sleep(block) => {
                     handle.advanced();
                     continue;
                 }
             };
-            // Rule 12: what is read without a lease could only be handed back, again and again.
+            // Rule 12: slices that are taken without a lease could only be handed back, again and again.
             if self.lease_clock.is_lost() {
                 handle.advanced();
                 stop.pause(STEP).await;
                 continue;
             }
-            // What it has asked for already, it takes; then nothing until it is resumed.
+            // A take in progress completes; then it takes nothing until an operator resumes the worker.
             if self.quiet.is_drained() {
                 handle.advanced();
                 let _ = stop.run_until_cancelled(tokio::time::sleep(LOOK_AGAIN)).await;
                 continue;
             }
-            let leased = tokio::select! {
-                // The reader's connection is dropped with its future. What Redis has delivered to it by then, the drain hands
-                // back.
+            // Read before the take: if the store restarts in between, it may have lost that the slices were taken.
+            let epoch = self.journal.epoch();
+            let count = if suspects { 1 } else { free };
+            let taken = tokio::select! {
+                // Entries that the store has delivered to the dropped take are handed back by the drain.
                 () = stop.cancelled() => break,
-                leased = self.lease(&mut leasing, room.len()) => leased,
+                taken = self.take(&mut reader, count) => taken,
             };
-            match leased {
-                Ok(entries) => {
+            match taken {
+                Ok(taken) => {
                     backoff.reset();
-                    self.start(lane, entries, room, tracker);
+                    if suspects {
+                        self.start_group(consumer, taken, epoch, tracker);
+                    } else {
+                        self.start(taken, epoch, tracker);
+                    }
                 }
                 Err(error) => {
-                    self.not_leased(&error).await;
+                    self.not_taken(&error).await;
                     stop.pause(backoff.pause()).await;
                 }
             }
@@ -131,142 +161,237 @@ impl Leasing {
         handle.finished();
     }
 
-    /// Nothing could be leased: if the streams are gone, they are made anew.
-    async fn not_leased(&self, error: &StoreError) {
+    /// Nothing could be taken. If the queues are gone, they are created again.
+    async fn not_taken(&self, error: &StoreError) {
         let StoreError::StateLost(what) = error else {
             tracing::warn!(%error, "failed to lease work; retrying");
             return;
         };
         self.metrics.state_lost();
-        self.claims.doubt();
+        self.journal.doubt();
         tracing::error!(what, "streams of the shard are missing; recreating them and their slices from turn records");
         if let Err(error) = self.store.ensure_groups().await {
             tracing::warn!(%error, "failed to recreate the streams of the shard");
         }
     }
 
-    /// Leases up to about `free` slices. After trouble with the connection, what was delivered and never arrived is
-    /// handed back first.
-    async fn lease(&self, leasing: &mut LaneReader, free: usize) -> Result<Vec<(Queue, Entry)>, StoreError> {
-        if leasing.reader.is_fresh() {
-            for queue in leasing.queues.clone() {
-                for entry in leasing.reader.mine(&queue.to_string(), LOST_MAX).await? {
-                    match SliceEntry::parse(queue.clone(), &entry) {
-                        Ok(slice) if !self.slices.holds(&slice) => self.outbox.hand_back(&slice, Returned::Stray).await,
-                        Ok(_) => {}
-                        Err(problem) => self.put_aside(&queue, &entry, &problem).await,
-                    }
-                }
-            }
+    /// Takes about `count` entries. After a failed take, entries that were delivered and have not arrived are handed back
+    /// first.
+    async fn take(&self, reader: &mut QueueReader, count: usize) -> Result<Vec<Taken>, StoreError> {
+        if reader.failed {
+            self.strays.give_back(&reader.consumer, &reader.queues, Which::All).await?;
+            reader.failed = false;
         }
-        leasing.next(free).await
+        let taken = self.store.seam().take(&reader.next(count)).await;
+        reader.failed = taken.is_err();
+        taken
     }
 
-    /// Starts what was leased. Permits that are left over are given back.
-    fn start(self: &Arc<Self>, lane: &Lane, entries: Vec<(Queue, Entry)>, mut room: Vec<Room>, tracker: &TaskTracker) {
-        for (queue, entry) in entries {
-            let suspect = matches!(queue, Queue::Suspect(_));
-            match SliceEntry::parse(queue.clone(), &entry) {
-                // A group that was made anew may give out once more what is held.
-                Ok(slice) if self.slices.holds(&slice) => {}
-                // A reap of an older build has put it here; handing it back puts it where it belongs.
-                Ok(slice) if slice.crashes > 0 && !suspect => self.return_at_once(slice, tracker),
-                Ok(slice) => match room.pop() {
-                    Some((slot, held)) => {
-                        let hold = self.hold(&slice);
-                        drop(tracker.spawn(Arc::clone(&self.pipeline).slice(slice, hold, lane.take(slot), held)));
-                    }
-                    // Others may have a free lane for it.
-                    None if suspect => self.return_at_once(slice, tracker),
-                    None => {
-                        let hold = self.hold(&slice);
-                        drop(tracker.spawn(self.clone().wait_for_slot(slice, hold)));
-                    }
-                },
-                Err(problem) => {
-                    let this = self.clone();
-                    drop(tracker.spawn(async move { this.put_aside(&queue, &entry, &problem).await }));
-                }
-            }
-        }
-    }
-
-    /// An entry that this build cannot read: a later build's, which a worker of that build reads when it is offered
-    /// again, or a foreign writer's, which goes to the dead letters.
-    async fn put_aside(&self, queue: &Queue, entry: &Entry, problem: &str) {
-        tracing::error!(entry = entry.id, problem, "cannot read an entry of a ready stream");
-        let named = entry.field("t").and_then(|name| std::str::from_utf8(name).ok()).and_then(TurnName::parse);
-        match named {
-            Some(name) => self.outbox.return_slice(name, queue, &entry.id, Returned::Unread).await,
-            None => {
-                if let Err(error) = self.store.put_aside(queue, &entry.id, problem).await {
-                    tracing::warn!(%error, "entry stays with this worker until its lease ends");
-                }
-            }
-        }
-    }
-
-    /// More came than was asked for (each stream may give a few): it waits like any other.
-    async fn wait_for_slot(self: Arc<Self>, slice: SliceEntry, hold: Hold) {
+    /// Starts regular slices.
+    fn start(self: &Arc<Self>, taken: Vec<Taken>, epoch: u64, tracker: &TaskTracker) {
         let lane = self.slices.lane(false);
-        if let Some((slot, held)) = lane.room_for_one().await {
-            Arc::clone(&self.pipeline).slice(slice, hold, lane.take(slot), held).await;
+        for entry in taken {
+            let Some(slice) = self.slice_of(entry, tracker) else { continue };
+            let hold = self.hold(&slice, epoch);
+            match lane.try_room() {
+                Some((slot, held)) => {
+                    drop(tracker.spawn(Arc::clone(&self.pipeline).slice(slice, hold, lane.begin(slot), held)));
+                }
+                None => drop(tracker.spawn(Arc::clone(self).wait_for_slot(slice, hold))),
+            }
         }
     }
 
-    fn hold(&self, slice: &SliceEntry) -> Hold {
-        self.slices.hold(slice, self.lease_clock.term())
+    /// Reads an entry. `None` if the worker holds its slice, or cannot read it.
+    fn slice_of(self: &Arc<Self>, taken: Taken, tracker: &TaskTracker) -> Option<Slice> {
+        match Slice::read(taken.queue.clone(), taken.entry.clone(), &taken.fields) {
+            // A restart of the store may have lost that it was taken.
+            Ok(slice) if self.slices.holds(&slice.name, &slice.entry) => None,
+            Ok(slice) => Some(slice),
+            Err(problem) => {
+                let (this, problem) = (Arc::clone(self), problem.to_string());
+                let entry = HeldEntry { queue: taken.queue, entry: taken.entry, fields: taken.fields };
+                drop(tracker.spawn(async move { this.strays.put_aside(&entry, &problem).await }));
+                None
+            }
+        }
     }
 
-    fn return_at_once(self: &Arc<Self>, slice: SliceEntry, tracker: &TaskTracker) {
-        let this = Arc::clone(self);
-        drop(tracker.spawn(async move { this.outbox.hand_back(&slice, Returned::Unsent).await }));
+    /// A store may deliver more than it was asked for, and suspects may have taken slots: the slice waits for a slot.
+    async fn wait_for_slot(self: Arc<Self>, slice: Slice, hold: Hold) {
+        let lane = self.slices.lane(false);
+        let room = tokio::select! {
+            room = lane.room_for_one() => room,
+            () = self.now.cancelled() => None,
+        };
+        match room {
+            Some((slot, held)) => Arc::clone(&self.pipeline).slice(slice, hold, lane.begin(slot), held).await,
+            None => self.release(slice).await,
+        }
+    }
+
+    fn hold(&self, slice: &Slice, epoch: u64) -> Hold {
+        self.slices.hold(slice, self.lease_clock.term(), epoch)
+    }
+
+    /// Hands back a slice that has not run.
+    async fn release(&self, slice: Slice) {
+        let (name, entry) = (slice.name.clone(), slice.entry.clone());
+        self.outbox.hand_back(slice, HandBackReason::Unsent { nonce: None }).await;
+        self.slices.let_go(&name, &entry);
     }
 }
 
-/// Reads one lane's streams, one priority at a time while there is a backlog.
-struct LaneReader {
-    reader: Reader,
-    /// The queues that the lane serves, most urgent first; never empty.
-    queues: Vec<Queue>,
+/// Suspects: slices that were redelivered after a crash. One group of them runs at a time, see [`tickfleet_core::recovery`].
+impl Leasing {
+    fn start_group(self: &Arc<Self>, consumer: &ConsumerId, taken: Vec<Taken>, epoch: u64, tracker: &TaskTracker) {
+        let mut slices = taken.into_iter().filter_map(|entry| self.slice_of(entry, tracker));
+        let Some(first) = slices.next() else { return };
+        let others: Vec<Slice> = slices.collect();
+        let hold = self.hold(&first, epoch);
+        // The slot for suspects is free: only this loop takes it.
+        let room = self.slices.lane(true).try_room();
+        let (this, consumer, inner) = (Arc::clone(self), consumer.clone(), tracker.clone());
+        drop(tracker.spawn(async move {
+            for other in others {
+                this.release(other).await;
+            }
+            match room {
+                Some(room) => this.run_group(&consumer, (first, hold), room, epoch, &inner).await,
+                None => this.release(first).await,
+            }
+        }));
+    }
+
+    /// Takes the rest of a group of suspects and runs it, as soon as the process runs no other group.
+    async fn run_group(
+        self: &Arc<Self>,
+        consumer: &ConsumerId,
+        first: (Slice, Hold),
+        (slot, held): Room,
+        epoch: u64,
+        tracker: &TaskTracker,
+    ) {
+        let group = self.take_group(consumer, first, epoch, tracker).await;
+        let look = tokio::select! {
+            look = self.suspects.look() => look,
+            // Others may carry them out at once.
+            () = self.now.cancelled() => {
+                join_all(group.into_iter().map(|(slice, _)| self.release(slice))).await;
+                return;
+            }
+        };
+        let (suspects, lane) = (self.slices.lane(true), self.slices.lane(false));
+        let right = Arc::new(SuspectGroup::new(slot, look));
+        let mut first_held = Some(held);
+        let mut runs = Vec::new();
+        for (slice, hold) in group {
+            let room = match first_held.take() {
+                Some(held) => Some((suspects.begin_first(&right), held)),
+                None => lane.try_room().map(|(slot, held)| (lane.begin(slot).of_group(&right), held)),
+            };
+            match room {
+                Some((slot, held)) => runs.push((slice, hold, slot, held)),
+                // Regular slices have taken the slot meanwhile.
+                None => self.release(slice).await,
+            }
+        }
+        drop(right);
+        // Each slice is marked as running before any call runs: the next crash counts for exactly these.
+        let marked = runs.into_iter().map(|(slice, hold, slot, held)| async move {
+            let (name, entry) = (slice.name.clone(), slice.entry.clone());
+            let started = self.pipeline.start(slice).await;
+            if started.is_none() {
+                self.slices.let_go(&name, &entry);
+            }
+            started.map(|slice| (slice, hold, slot, held))
+        });
+        for (slice, hold, slot, held) in join_all(marked).await.into_iter().flatten() {
+            drop(tracker.spawn(Arc::clone(&self.pipeline).slice(slice, hold, slot, held)));
+        }
+    }
+
+    /// The slices of a group that run together. Releases the others.
+    async fn take_group(
+        self: &Arc<Self>,
+        consumer: &ConsumerId,
+        first: (Slice, Hold),
+        epoch: u64,
+        tracker: &TaskTracker,
+    ) -> Vec<(Slice, Hold)> {
+        let more = group_max(&first.0).saturating_sub(1);
+        let mut group = vec![first];
+        if more > 0 {
+            let queues = group.iter().map(|(slice, _)| slice.queue.clone()).collect();
+            let take = Take { consumer: consumer.as_str().into(), queues, count: more, wait_ms: 0 };
+            match self.store.seam().take(&take).await {
+                Ok(taken) => {
+                    let slices = taken.into_iter().filter_map(|entry| self.slice_of(entry, tracker));
+                    group.extend(slices.map(|slice| (slice.clone(), self.hold(&slice, epoch))));
+                }
+                Err(error) => tracing::warn!(%error, "failed to take the rest of a group of suspects"),
+            }
+        }
+        let taken: Vec<TakenSuspect<'_>> = group
+            .iter()
+            .map(|(slice, _)| TakenSuspect {
+                tenant: &slice.name.tenant,
+                group_max: u32::try_from(group_max(slice)).unwrap_or(u32::MAX),
+            })
+            .collect();
+        let room = SuspectRoom { slots: 1 + self.slices.lane(false).free(), tenant_slots: usize::MAX };
+        let chosen = choose(&taken, room);
+        let (mut runs, mut released) = (Vec::new(), Vec::new());
+        for (at, one) in group.into_iter().enumerate() {
+            if chosen.contains(&at) { runs.push(one) } else { released.push(self.release(one.0)) }
+        }
+        join_all(released).await;
+        runs
+    }
+}
+
+/// The maximum number of suspects that run together with this one, including it.
+fn group_max(slice: &Slice) -> usize {
+    slice.turn.suspect.map_or(1, |suspect| usize::try_from(suspect.group_max).unwrap_or(1))
+}
+
+/// Takes from queues by priority.
+struct QueueReader {
+    consumer: ConsumerId,
+    /// The queues, most urgent first; never empty.
+    queues: Vec<StreamKey>,
+    /// Maximum wait of a take, ms.
+    wait_ms: u64,
     round: u64,
-    /// True if the last read took all that it asked for: then priorities matter.
-    backlog: bool,
+    /// True if the last take failed: the store may have delivered entries that have not arrived.
+    failed: bool,
 }
 
-impl LaneReader {
-    async fn next(&mut self, free: usize) -> Result<Vec<(Queue, Entry)>, StoreError> {
-        if self.backlog {
-            let found = self.sweep(free).await?;
-            self.backlog = found.len() >= free;
-            if !found.is_empty() {
-                return Ok(found);
-            }
-        }
-        // Nothing waits: block on all of them. COUNT is per stream, so each may give its share only.
-        let streams: Vec<String> = self.queues.iter().map(Queue::to_string).collect();
-        let share = (free / streams.len().max(1)).max(1);
-        let found = self.reader.wait(&streams, share).await?;
-        self.backlog = found.len() >= share;
-        Ok(found.into_iter().filter_map(|(index, entry)| Some((self.queues.get(index)?.clone(), entry))).collect())
-    }
-
-    /// Takes from the most urgent stream first, and now and then from the least urgent.
-    async fn sweep(&mut self, free: usize) -> Result<Vec<(Queue, Entry)>, StoreError> {
+impl QueueReader {
+    /// The next take: the most urgent queue first, and now and then the least urgent one.
+    fn next(&mut self, count: usize) -> Take {
         self.round += 1;
-        let mut order = self.queues.clone();
+        let mut queues = self.queues.clone();
         if self.round.is_multiple_of(STARVATION_GUARD) {
-            order.reverse();
+            queues.reverse();
         }
-        let mut found = Vec::new();
-        for queue in order {
-            let left = free - found.len();
-            if left == 0 {
-                break;
-            }
-            let entries = self.reader.take(&queue.to_string(), left).await?;
-            found.extend(entries.into_iter().map(|entry| (queue.clone(), entry)));
-        }
-        Ok(found)
+        Take { consumer: self.consumer.as_str().into(), queues, count, wait_ms: self.wait_ms }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn the_least_urgent_queue_comes_first_now_and_then() {
+        let queues = vec![keys::ready(Priority::Urgent), keys::ready(Priority::Low)];
+        let consumer = ConsumerId::new("w-1").unwrap();
+        let mut reader = QueueReader { consumer, queues: queues.clone(), wait_ms: 5, round: 0, failed: false };
+        let firsts: Vec<StreamKey> = (0..32).map(|_| reader.next(3).queues[0].clone()).collect();
+        assert_eq!(firsts.iter().filter(|first| **first == queues[1]).count(), 2);
+        assert_eq!(firsts[0], queues[0]);
     }
 }

@@ -5,11 +5,10 @@
 pub mod agents;
 mod batch;
 pub mod calls;
-mod claimed;
-mod claims;
 mod config;
 mod fleet_tools;
 mod held;
+mod journal;
 mod lane;
 mod lease;
 mod lease_clock;
@@ -17,7 +16,7 @@ mod leasing;
 mod lists;
 mod outbox;
 pub mod run;
-mod said_facts;
+mod strays;
 
 pub use calls::waiting::breakers::Breakers;
 /// The tools that a worker carries calls out with.
@@ -26,6 +25,7 @@ pub use tickfleet_tools as tools;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tickfleet_core::workers::Slots;
 use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_engine::one_suspect::OneSuspect;
 use tickfleet_engine::report::ReportOptions;
@@ -33,21 +33,23 @@ use tickfleet_model::retry::Ladder;
 use tickfleet_model::{Durability, Priorities};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
-use tickfleet_store::{ShardClock, Slots, Store};
+use tickfleet_store::Store;
 use tokio_util::sync::CancellationToken;
 
 use agents::TaskHandlers;
-use calls::call::Calls;
 pub use calls::governed::loops::LoopOptions;
+use calls::state::Calls;
 use calls::turn::Pipeline;
-use claims::Claims;
 use config::WorkerConfigs;
 use held::{HeldSlices, held_max};
+use journal::Journal;
 use lease::{Lease, Quiet};
 use lease_clock::LeaseClock;
-use leasing::Leasing;
+use leasing::{Leasing, LeasingParts};
 use lists::ListWriter;
 use outbox::Outbox;
+use strays::Strays;
+pub use tickfleet_core::call::streak::StreakBounds;
 use tools::Registry;
 
 /// The options of a worker.
@@ -106,7 +108,6 @@ pub struct Worker {
 /// The state that the parts of a worker share.
 pub(crate) struct Common {
     pub(crate) store: Store,
-    pub(crate) clock: Arc<ShardClock>,
     pub(crate) lease_clock: Arc<LeaseClock>,
     pub(crate) configs: Arc<WorkerConfigs>,
     pub(crate) metrics: Arc<Metrics>,
@@ -114,7 +115,7 @@ pub(crate) struct Common {
     pub(crate) suspects: OneSuspect,
     pub(crate) breakers: Breakers,
     pub(crate) quiet: Arc<Quiet>,
-    /// Cancelled when running calls must stop at once.
+    /// Canceled when running calls must stop at once.
     pub(crate) now: CancellationToken,
 }
 
@@ -127,21 +128,22 @@ impl Worker {
         let store = store.observed_by(metrics.clone());
         metrics.tools_known(registry.iter().map(|tool| tool.spec.name.as_str()));
         let configs = Arc::new(WorkerConfigs::new(active, registry, task_handlers));
-        let (clock, lease_clock) = (Arc::default(), Arc::new(LeaseClock::new(lease)));
+        let lease_clock = Arc::new(LeaseClock::new(lease));
         let quiet = Arc::<Quiet>::default();
-        let common = Common { store, clock, lease_clock, configs, metrics, progress, suspects, breakers, quiet, now };
+        let common = Common { store, lease_clock, configs, metrics, progress, suspects, breakers, quiet, now };
         let slices = Arc::new(HeldSlices::new(options.slots));
         watch_slots(&common, &slices, options.slots);
+        let journal = Arc::new(Journal::new(&common));
         let outbox = Arc::new(Outbox::new(&common.store, held_max(options.slots), &common.now));
-        let claims = Arc::new(Claims::new(&common));
+        let strays = Arc::new(Strays::new(&common, &slices, &outbox));
         let durable = (options.durable, options.durable_wait);
         let (ladder, redactor) = (options.ladder, options.report.redactor.clone());
-        let calls = Calls::new(&common, &claims, &outbox, ladder, redactor, durable, options.loops);
-        let pipeline = Arc::new(Pipeline::new(&common, &claims, &slices, &outbox, calls, options.report));
-        let (priorities, drain) = (options.priorities, options.drain);
-        let leasing = Leasing::new(&common, priorities, drain, &claims, &slices, &outbox, &pipeline);
-        let lease = Lease::new(&common, options.name, options.slots, &claims, &slices, &outbox);
-        Arc::new(Self { drain, lease: Arc::new(lease), leasing: Arc::new(leasing), common })
+        let calls = Calls::new(&common, &journal, &outbox, ladder, redactor, durable, options.loops);
+        let pipeline = Arc::new(Pipeline::new(&common, &journal, &slices, &outbox, calls, options.report));
+        let lease = Lease::new(&common, options.name, options.slots, &journal, &slices, &strays);
+        let parts = LeasingParts { journal, slices, strays, outbox, pipeline };
+        let leasing = Leasing::new(&common, options.priorities, options.drain, parts);
+        Arc::new(Self { drain: options.drain, lease: Arc::new(lease), leasing: Arc::new(leasing), common })
     }
 
     /// The writer of the lists of tools.

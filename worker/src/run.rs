@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 use crate::Worker;
 
 impl Worker {
-    /// Runs until `shutdown` drains; while Redis is away it waits and comes back by itself. Returns when the last
+    /// Runs until `shutdown` drains. While the store is unreachable, it waits and continues by itself. Returns when the last
     /// slice is settled or handed back, or when the drain time is over.
     ///
     /// # Errors
@@ -34,7 +34,7 @@ impl Worker {
                 }
             });
             let Some(consumer) = prepared.await.transpose()? else { break };
-            // They are made of what was set at run time, too.
+            // The lists depend on run-time settings, too.
             let write = || tokio::spawn(self.list_writer().keep(shutdown.draining.clone()));
             lists.get_or_insert_with(write);
             self.incarnation(&consumer, &shutdown.draining, &tracker).await;
@@ -67,7 +67,7 @@ impl Worker {
     async fn drain(&self, shutdown: &Shutdown, tracker: &TaskTracker, consumer: Option<&ConsumerId>) {
         tracker.close();
         if let Some(consumer) = consumer {
-            self.lease.return_unheard(consumer).await;
+            self.lease.return_undelivered(consumer).await;
         }
         if !tracker.is_empty() {
             tracing::info!(slices = tracker.len(), "draining");
@@ -78,7 +78,7 @@ impl Worker {
             () = tokio::time::sleep(self.drain) => tracing::warn!(slices = tracker.len(), "drain time exceeded"),
         }
         self.common.now.cancel();
-        // What must stop still hands back and settles; Redis' answer is awaited for a moment.
+        // Stopping slices still hand back and settle: wait a moment for the store.
         if tokio::time::timeout(Duration::from_secs(3), tracker.wait()).await.is_err() {
             tracing::error!(
                 slices = tracker.len(),
@@ -87,8 +87,8 @@ impl Worker {
             return;
         }
         if let Some(consumer) = consumer {
-            // Once more: at the first look, Redis may not have heard that nobody listens any more.
-            self.lease.return_unheard(consumer).await;
+            // Once more: at the first comparison, the store may still have delivered entries to a dropped take.
+            self.lease.return_undelivered(consumer).await;
             self.lease.leave(consumer).await;
         }
     }

@@ -210,14 +210,17 @@ impl KeysFile {
         Ok(Self { path: path.to_owned(), keys: Arc::new(ArcSwap::from_pointee(keys)) })
     }
 
-    /// One key that stands in no file.
+    /// Keys without a file.
     ///
     /// # Errors
-    /// [`KeyError::Invalid`]: its row says what makes no sense.
-    pub fn only(row: KeyRow) -> Result<Self, KeyError> {
-        check(&row).map_err(|problem| KeyError::Invalid { path: row.id.clone(), problem })?;
-        let by_hash = [(row.sha256.to_ascii_lowercase(), Arc::new(row.grant()))].into();
-        let keys = ApiKeys { by_hash, ids: [row.id].into() };
+    /// [`KeyError::Invalid`]: a row is invalid.
+    pub fn of(rows: impl IntoIterator<Item = KeyRow>) -> Result<Self, KeyError> {
+        let mut keys = ApiKeys::default();
+        for row in rows {
+            check(&row).map_err(|problem| KeyError::Invalid { path: row.id.clone(), problem })?;
+            keys.by_hash.insert(row.sha256.to_ascii_lowercase(), Arc::new(row.grant()));
+            keys.ids.insert(row.id);
+        }
         Ok(Self { path: PathBuf::new(), keys: Arc::new(ArcSwap::from_pointee(keys)) })
     }
 

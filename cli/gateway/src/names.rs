@@ -44,9 +44,9 @@ pub(crate) fn no_inbox(inbox: Option<&InboxName>) -> Result<(), Problem> {
 /// 403; Redis does not answer.
 pub(crate) async fn session(shared: &Shared, caller: &Caller, context: &Context) -> Result<(), Problem> {
     let Some(id) = &context.session_id else { return Ok(()) };
-    let held = shared.client.store(caller.tenant()).session(caller.tenant(), id.as_str()).await?;
+    let held = shared.client.store(caller.tenant()).session(caller.tenant(), id).await?;
     match held.agent {
-        Some(agent) if !caller.sees(Some(&agent)) => Err(Problem::forbidden(format!(
+        Some(agent) if !caller.sees(Some(agent.as_str())) => Err(Problem::forbidden(format!(
             "session_id: {:?} belongs to an agent that the key does not cover; choose another session",
             id.as_str()
         ))),

@@ -17,7 +17,7 @@ pub(crate) fn agent_of(view: &TurnView) -> Option<String> {
         agent: String,
     }
     match view {
-        TurnView::Live(live) => live.record.agent.clone(),
+        TurnView::Live(live) => Some(live.turn.head.agent.to_string()),
         TurnView::Finished(finished) => serde_json::from_str::<Owner>(&finished.reply).ok().map(|owner| owner.agent),
         TurnView::Unknown => None,
     }

@@ -363,7 +363,7 @@ async fn a_name_that_the_key_does_not_cover_is_refused_wherever_it_stands() {
 
     let frans = TurnName::parse("acme:frans-task").unwrap();
     fleet.until("her task is under way", async |fleet| fleet.store.task_grant(&frans).await.unwrap().is_some()).await;
-    let record = async || fleet.ask::<Vec<String>>("HGETALL", "turn:acme:frans-task", &[]).await;
+    let record = async || fleet.ask::<String>("GET", "turn:acme:frans-task", &[]).await;
     let before = record().await;
     let mut wrong = Vec::new();
     for probe in probes(letter.as_str().unwrap()) {

@@ -97,7 +97,7 @@ pub(crate) async fn run(setup: &Setup, args: &Delegate, output: &Output) -> Resu
         grant: TaskGrant { budget: args.budget, ..TaskGrant::default() },
         context: Context::default(),
     };
-    let told = Told::before(setup, &client, &args.tenant, args.task_id.as_ref().map(TaskId::as_str)).await?;
+    let told = Told::before(&client, &args.tenant, args.task_id.as_ref().map(TaskId::as_str)).await?;
     let task_id = client.delegate(task).await?;
     if let Some(hint) = setup.unserved(&client, &args.tenant).await? {
         output.note(&hint);

@@ -54,8 +54,6 @@ struct Told {
     rules: Vec<RuleRow>,
     /// Calls of these days that were counted.
     calls: u64,
-    /// Those of them that a build has counted which does not look at rules.
-    not_looked_at: u64,
     /// Up to when the log of every shard is counted, ms.
     counted_upto_ms: i64,
     /// True if entries may have left the log before they were counted.
@@ -72,20 +70,12 @@ pub(crate) async fn run(setup: &Setup, args: &Rules, output: &Output) -> Result<
     let today = counted.now_ms.div_euclid(DAY_MS);
     let here = rules_of(&setup.configuration.policy);
     let span = (today - i64::from(args.days.get()) + 1, today);
-    let RuleCounts { mut rules, calls, not_looked_at } =
-        rule_rows(client.stores(), here, args.tenant.as_ref(), span).await?;
+    let RuleCounts { mut rules, calls } = rule_rows(client.stores(), here, args.tenant.as_ref(), span).await?;
     rules.retain(|row| args.mode.as_deref().is_none_or(|mode| row.here.mode == Some(mode)));
     if counted.gap {
         output.note("entries may have been trimmed before they were counted: some calls may be missing");
     }
-    if not_looked_at > 0 {
-        let told = format!(
-            "{not_looked_at} of {calls} calls of these days were counted by a version that does not count rules; \
-             their denials are missing here"
-        );
-        output.note(&told);
-    }
-    let told = Told { rules, calls, not_looked_at, counted_upto_ms: counted.upto_ms, gap: counted.gap };
+    let told = Told { rules, calls, counted_upto_ms: counted.upto_ms, gap: counted.gap };
     output.show(&told, |told| in_words(&told.rules, output))
 }
 

@@ -99,7 +99,7 @@ pub(crate) async fn run(setup: &Setup, args: &Submit, output: &Output) -> Result
     }
     let (tenant, inbox) = (turn.tenant.clone(), turn.reply_to.clone());
     let given = turn.id.clone();
-    let told = Told::before(setup, &client, &tenant, given.as_ref().map(TurnId::as_str)).await?;
+    let told = Told::before(&client, &tenant, given.as_ref().map(TurnId::as_str)).await?;
     let submitted = client.submit(turn).await?;
     if let Some(hint) = setup.unserved(&client, &tenant).await? {
         output.note(&hint);

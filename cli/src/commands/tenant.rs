@@ -164,12 +164,8 @@ pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result
 
 /// Tenants that were set, and that nothing is decided about, with the reason.
 pub(crate) fn unreadable(set: &AtRunTime) -> Vec<(TenantId, String)> {
-    let unreadable = set
-        .unreadable
-        .iter()
-        .map(|(tenant, problem)| (tenant.clone(), format!("unreadable run-time settings ({problem})")));
-    let missing = |tenant: &TenantId| (tenant.clone(), "run-time settings missing from Redis".to_owned());
-    unreadable.chain(set.missing.iter().map(missing)).collect()
+    let words = |problem: &String| format!("unreadable run-time settings ({problem})");
+    set.unreadable.iter().map(|(tenant, problem)| (tenant.clone(), words(problem))).collect()
 }
 
 const fn row<'a>(tenant: &'a TenantId, policy: &'a TenantPolicy, at_run_time: bool) -> Row<'a> {

@@ -22,7 +22,7 @@ use tickfleet_ops::health::{Health, HealthError};
 use tickfleet_ops::metrics::{Metrics, Part};
 use tickfleet_ops::progress::Progress;
 use tickfleet_ops::shutdown::Shutdown;
-use tickfleet_store::{Pool, RowBounds, Store, StoreError};
+use tickfleet_store::{Pool, Store, StoreError};
 use tickfleet_tools::{start_all, stop_all};
 use tokio::signal::unix::Signal;
 use tokio::task::JoinSet;
@@ -240,7 +240,7 @@ pub(crate) async fn serve_probes(
 fn tell_of_durability(setup: &Setup, until: &CancellationToken) {
     let wanted = durable::wanted(setup);
     let Ok(pool) = setup.pool() else { return };
-    if wanted.is_empty() {
+    if wanted.is_empty() || setup.is_in_memory() {
         return;
     }
     let asking = async move {
@@ -331,8 +331,12 @@ fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown
 
 /// When an agent goes in circles, if that is looked for.
 fn loops(settings: &LoopSettings) -> Option<worker::LoopOptions> {
-    let refused_after = settings.tell_after.saturating_add(settings.refuse_after);
-    let bounds = RowBounds { refused_after, refused_for: settings.refuse_for, forgotten_after: settings.forget_after };
+    let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+    let bounds = worker::StreakBounds {
+        refuse_after: u64::from(settings.tell_after.saturating_add(settings.refuse_after)),
+        refuse_ms: millis(settings.refuse_for),
+        keep_ms: millis(settings.forget_after),
+    };
     let except = Arc::new(settings.except.clone());
     (settings.tell_after > 0).then_some(worker::LoopOptions { tell_after: settings.tell_after, bounds, except })
 }

@@ -1,6 +1,6 @@
 //! Dead letters: the refusals of turns and tasks in the dead stream.
 
-use tickfleet_store::{DeadLetter, Inbound, Keys, Pool, StoreError, TurnName};
+use tickfleet_store::{DeadLetter, Inbound, Store, StoreError, TurnName};
 
 /// Dead letters that are searched for one.
 const SEARCHED: usize = 500;
@@ -9,7 +9,7 @@ const SEARCHED: usize = 500;
 ///
 /// # Errors
 /// [`StoreError`].
-pub(crate) async fn about(pool: &Pool, keys: &Keys, name: &TurnName) -> Result<Option<DeadLetter>, StoreError> {
+pub(crate) async fn about(store: &Store, name: &TurnName) -> Result<Option<DeadLetter>, StoreError> {
     let (tenant, minted) = (name.tenant.as_str(), minted(name));
     let is_it = |letter: &DeadLetter| {
         let by_id = ["turn_id", "task_id"].iter().any(|field| says(&letter.raw, field, name.turn.as_str()));
@@ -17,7 +17,7 @@ pub(crate) async fn about(pool: &Pool, keys: &Keys, name: &TurnName) -> Result<O
         let of_tenant = letter.tenant == tenant || letter.tenant.is_empty() && says(&letter.raw, "tenant", tenant);
         of_tenant && (by_id || minted.is_some_and(|(_, entry)| letter.entry == entry))
     };
-    Ok(pool.dead_letters(keys, SEARCHED).await?.into_iter().find(is_it))
+    Ok(store.dead_letters(SEARCHED).await?.into_iter().find(is_it))
 }
 
 /// The inbound entry that an id was made from; none where a producer gave it.

@@ -7,12 +7,11 @@ use serde_json::json;
 use tickfleet_client::{Client, Recorded, Replies, Reply, ReplyStatus};
 use tickfleet_config::units::parse_duration;
 use tickfleet_model::{CallResult, InboxName, Outcome, TenantId, TurnId};
-use tickfleet_store::{DeadLetter, Pool, StoreError, TurnName};
+use tickfleet_store::{DeadLetter, StoreError, TurnName};
 
 use crate::failure::Failure;
 use crate::output::letters;
 use crate::output::{Mood, Output, lines, short, table};
-use crate::setup::Setup;
 
 /// Characters of an output or error that a table shows.
 const OUTPUT_CHARS: usize = 200;
@@ -43,7 +42,6 @@ pub(crate) struct Awaited<'a> {
 /// The dead letters of a turn or task from before it was sent: its id may have been refused before. Where no reply may
 /// be written (a tenant that is not known has no inbox), it alone tells of a refusal.
 pub(crate) struct Told {
-    pool: Pool,
     before: Option<DeadLetter>,
 }
 
@@ -52,25 +50,20 @@ impl Told {
     ///
     /// # Errors
     /// Redis cannot be reached.
-    pub(crate) async fn before(
-        setup: &Setup,
-        client: &Client,
-        tenant: &TenantId,
-        given: Option<&str>,
-    ) -> Result<Self, Failure> {
-        let (pool, name) = (setup.pool()?, given.and_then(|id| TurnId::new(id).ok()));
+    pub(crate) async fn before(client: &Client, tenant: &TenantId, given: Option<&str>) -> Result<Self, Failure> {
+        let name = given.and_then(|id| TurnId::new(id).ok());
         let before = match name.map(|turn| TurnName { tenant: tenant.clone(), turn }) {
             // Who may not read it hears less, and sends all the same.
-            Some(name) => letters::about(&pool, client.store(tenant).keys(), &name).await.unwrap_or_default(),
+            Some(name) => letters::about(client.store(tenant), &name).await.unwrap_or_default(),
             None => None,
         };
-        Ok(Self { pool, before })
+        Ok(Self { before })
     }
 
     /// The refusal, where there is one now.
     async fn refusal(&self, client: &Client, awaited: &Awaited<'_>) -> Option<Reply> {
         let name = TurnName { tenant: awaited.tenant.clone(), turn: awaited.id.clone() };
-        let letter = letters::about(&self.pool, client.store(awaited.tenant).keys(), &name).await.ok()??;
+        let letter = letters::about(client.store(awaited.tenant), &name).await.ok()??;
         // Another message under this id may have been refused because ours was taken in.
         if !matches!(client.reply(&name).await.ok()?, Recorded::Unknown) {
             return None;

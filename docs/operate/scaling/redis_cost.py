@@ -85,7 +85,7 @@ def main():
             command = [binary, role, "--config", str(folder), "--redis-url", f"redis://127.0.0.1:{port}"]
             processes.append(subprocess.Popen(command, **quiet))
         redis = Redis(port)
-        while int(redis.ask("HLEN", "{tickfleet:0}:beats")) < SCHEDULERS + WORKERS:
+        while int(redis.ask("ZCARD", "{tickfleet:0}:consumers")) < SCHEDULERS + WORKERS:
             time.sleep(0.5)
         time.sleep(10)
         total = 0

@@ -109,11 +109,6 @@ impl Slots {
         waits || (known.load.slots > 0 && known.out(now_ms) > known.depth())
     }
 
-    /// The slots of the workers, as far as they are known.
-    pub(crate) fn count(&self) -> u64 {
-        self.known.lock().slots()
-    }
-
     /// A tenant has turns that wait for a place of a limit.
     pub(crate) fn waits(&self, limit: &str, tenant: &TenantId, weight: u64, now_ms: i64) {
         let mut known = self.known.lock();

@@ -1,20 +1,27 @@
-//! Anchors: the heads of chains, kept where whoever can write to Redis cannot.
+//! Anchors: the heads of chains, kept where nobody who can write to the store can change them.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
+use tickfleet_core::audit::seal::{self, SealResult};
+use tickfleet_core::leases::Candidate;
 use tickfleet_proof::anchor::Anchor;
 use tickfleet_proof::seal::{SealBody, head_of, is_signed};
 use tickfleet_store::{Pool, Store};
 
 /// Seals that are read at once.
 const PAGE: usize = 500;
+/// Heads that one transaction writes.
+const HEADS_AT_ONCE: usize = 250;
+/// Maximum number of heads in the shard's stream.
+const ANCHORS_MAX: u64 = 100_000;
 
-/// Where heads are kept.
+/// The place of kept heads.
 #[derive(Debug, Clone)]
 pub enum Place {
-    /// In a stream of the shard's own Redis.
+    /// In a stream of the shard.
     Stream,
     /// In this stream of another Redis.
     OtherStream(Pool, String),
@@ -24,81 +31,112 @@ pub enum Place {
     File(PathBuf),
 }
 
-/// How far heads are kept outside.
+/// The last seal whose heads are kept outside.
 #[derive(Default)]
 pub(super) struct Anchors {
     at: Option<String>,
 }
 
 impl Anchors {
-    /// Keeps the heads of all chains that have grown since the last time: the last one of each that each key has signed. A
-    /// head may be kept twice, where a scheduler died in between.
+    /// Keeps the heads of all chains that have grown since the last time: for each chain, the last one that each key has
+    /// signed. If a scheduler died in between, a head may be kept twice. `key` is the public half of the sealer's key, and
+    /// its ID.
     ///
     /// # Errors
-    /// Why it could not be done, in words.
+    /// The problem, in words.
     pub(super) async fn follow(
         &mut self,
         store: &Store,
         place: &Place,
-        public_key: &str,
-        key_id: &str,
+        (public_key, key_id): (&str, &str),
+        candidate: Candidate,
     ) -> Result<(), String> {
         let at = match &self.at {
             Some(at) => at.clone(),
-            None => store.anchored().await.map_err(|e| e.to_string())?.unwrap_or_else(|| "0-0".into()),
+            None => store.anchored().await.map_err(|e| e.to_string())?.unwrap_or_default(),
         };
         let (mut last, mut heads) = (at.clone(), BTreeMap::new());
-        // Seals of an older key are known by its public half: a tenant that is quiet since has no later ones.
+        // The public halves of older keys: a tenant without newer entries has no later seals.
         let mut older: Option<BTreeMap<String, String>> = None;
         loop {
-            let page = store.seals(&last, PAGE).await.map_err(|e| e.to_string())?;
+            let after = if last.is_empty() { "0-0" } else { last.as_str() };
+            let page = store.seals(after, PAGE).await.map_err(|e| e.to_string())?;
             for seal in &page {
                 last.clone_from(&seal.id);
-                let Ok(said) = serde_json::from_str::<SealBody>(&seal.body) else { continue };
-                if said.key_id != key_id && older.is_none() {
+                let Ok(body) = serde_json::from_str::<SealBody>(&seal.body) else { continue };
+                if body.key_id != key_id && older.is_none() {
                     older = Some(store.seal_keys().await.map_err(|e| e.to_string())?);
                 }
-                let signed_by = match said.key_id == key_id {
+                let signed_by = match body.key_id == key_id {
                     true => Some(public_key),
-                    false => older.as_ref().and_then(|keys| keys.get(&said.key_id)).map(String::as_str),
+                    false => older.as_ref().and_then(|keys| keys.get(&body.key_id)).map(String::as_str),
                 };
-                // What somebody has put among the seals displaces no head: neither under this key's name, nor by one of his own.
+                // A forged seal displaces no head: neither under this key's ID, nor under another one.
                 let signed_by = signed_by.filter(|key| is_signed(key, &head_of(&seal.body), &seal.signature));
                 let anchor = signed_by.and_then(|key| Anchor::of(&seal.body, &seal.signature, key));
-                heads.extend(anchor.map(|anchor| ((said.tenant, said.key_id), anchor)));
+                heads.extend(anchor.map(|anchor| ((body.tenant, body.key_id), anchor)));
             }
             if page.len() < PAGE {
                 break;
             }
         }
+        if last == at {
+            self.at = Some(at);
+            return Ok(());
+        }
         let lines: Vec<String> = heads.values().filter_map(|anchor| serde_json::to_string(anchor).ok()).collect();
-        if !lines.is_empty() {
-            keep(store, place, lines).await?;
-        }
-        if last != at {
-            store.note_anchored(&last).await.map_err(|e| e.to_string())?;
-        }
-        self.at = Some(last);
+        let own = keep(place, lines).await?;
+        self.at = note(store, candidate, at, last, own).await?;
         Ok(())
     }
 }
 
-async fn keep(store: &Store, place: &Place, lines: Vec<String>) -> Result<(), String> {
+/// Records that heads up to `upto` are kept, and writes `own` into the shard's stream. Returns the last recorded seal, or
+/// `None` while another process has the lease.
+async fn note(
+    store: &Store,
+    candidate: Candidate,
+    before: String,
+    upto: String,
+    own: Vec<String>,
+) -> Result<Option<String>, String> {
+    let own: Vec<Bytes> = own.into_iter().map(Bytes::from).collect();
+    let mut chunks = own.chunks(HEADS_AT_ONCE).peekable();
+    loop {
+        let anchors = chunks.next().unwrap_or_default().to_vec();
+        let is_last = chunks.peek().is_none();
+        let anchor = seal::Anchor {
+            candidate: candidate.clone(),
+            before: before.clone(),
+            upto: if is_last { upto.clone() } else { before.clone() },
+            anchors,
+            anchors_max: ANCHORS_MAX,
+        };
+        match store.decide(anchor).await.map_err(|e| e.to_string())?.result {
+            SealResult::Done if is_last => return Ok(Some(upto)),
+            SealResult::Done => {}
+            SealResult::Stale { state } => return Ok(Some(state)),
+            SealResult::Held | SealResult::OtherKey => return Ok(None),
+        }
+    }
+}
+
+/// Keeps heads outside the shard. Returns the lines for the shard's own stream.
+async fn keep(place: &Place, lines: Vec<String>) -> Result<Vec<String>, String> {
     match place {
-        Place::Stream => store.keep_anchors(&lines).await.map_err(|e| e.to_string()),
+        _ if lines.is_empty() => {}
+        Place::Stream => return Ok(lines),
         Place::OtherStream(pool, stream) => {
-            pool.keep_anchors(stream, &lines).await.map_err(|e| format!("seal.anchor: stream {stream}: {e}"))
+            pool.keep_anchors(stream, &lines).await.map_err(|e| format!("seal.anchor: stream {stream}: {e}"))?;
         }
-        Place::Log => {
-            lines.iter().for_each(|anchor| tracing::info!(anchor = %anchor, "audit log sealed"));
-            Ok(())
-        }
+        Place::Log => lines.iter().for_each(|anchor| tracing::info!(anchor = %anchor, "audit log sealed")),
         Place::File(path) => {
             let path = path.clone();
             let written = tokio::task::spawn_blocking(move || append(&path, &lines));
-            written.await.map_err(|e| e.to_string())?.map_err(|e| format!("seal.anchor: {e}"))
+            written.await.map_err(|e| e.to_string())?.map_err(|e| format!("seal.anchor: {e}"))?;
         }
     }
+    Ok(Vec::new())
 }
 
 /// Appends lines, and waits until the disk has them.

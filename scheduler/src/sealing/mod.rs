@@ -1,9 +1,9 @@
 //! Sealing: one scheduler at a time reads the audit log of its shard in order and lengthens each tenant's chain of seals
 //! (see `tickfleet_proof::seal`). Nothing of it is on the way of a call.
 //!
-//! What is sealed up to where is one text in Redis, the [`Position`]. Whoever writes seals names the position that it went
-//! by, and where that is another by now, nothing is written: two sealers, one of which stood still, never seal an entry
-//! twice. Entries that were trimmed before they were sealed are found by the log's own count of what was ever added.
+//! The progress is one text in the store, the [`Position`]. A sealer that started from another position writes nothing, so
+//! two sealers, one of which was suspended, never seal an entry twice. The log's own count of added entries shows entries
+//! that were trimmed before they were sealed.
 
 mod anchors;
 mod page;
@@ -13,11 +13,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tickfleet_core::audit::seal::{ExtendSeals, Seal, SealKey, SealResult};
+use tickfleet_core::leases::Candidate;
 use tickfleet_model::ConsumerId;
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
 use tickfleet_proof::seal::{Head, Signer};
-use tickfleet_store::{SealReply, Sealer, Store, StoreError};
+use tickfleet_store::{Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::Common;
@@ -29,7 +31,7 @@ use position::Position;
 /// Entries that one step seals at most.
 const PAGE: usize = 500;
 /// A sealer that shows no sign of life for this long is followed by another, ms.
-const LEASE_MS_MIN: u64 = 10_000;
+const LEASE_MS_MIN: i64 = 10_000;
 /// Steps after which others may have the lease between two waits.
 const STEPS_MAX: usize = 200;
 
@@ -52,7 +54,7 @@ pub(crate) struct Sealing {
     options: SealOptions,
     public_key: String,
     /// How long nobody else seals after this one has done so last, ms.
-    lease_ms: u64,
+    lease_ms: i64,
 }
 
 /// What is known between two steps.
@@ -80,7 +82,7 @@ impl Sealing {
     pub(crate) fn new(common: &Common, options: SealOptions) -> Self {
         let public_key = options.signer.public_key();
         let (store, metrics, progress) = (common.store.clone(), common.metrics.clone(), common.progress.clone());
-        let every_ms = u64::try_from(options.every.as_millis()).unwrap_or(LEASE_MS_MIN);
+        let every_ms = i64::try_from(options.every.as_millis()).unwrap_or(LEASE_MS_MIN);
         Self { store, metrics, progress, options, public_key, lease_ms: (every_ms * 3).max(LEASE_MS_MIN) }
     }
 
@@ -117,38 +119,59 @@ impl Sealing {
         Ok(())
     }
 
-    fn sealer<'a>(&'a self, name: &'a ConsumerId) -> Sealer<'a> {
-        Sealer { name, lease_ms: self.lease_ms, key_id: self.options.signer.key_id(), public_key: &self.public_key }
+    fn candidate(&self, consumer: &ConsumerId) -> Candidate {
+        Candidate { process: consumer.clone(), lease_ms: self.lease_ms }
     }
 
-    /// Takes the lease, reads what comes next, seals it.
+    /// Writes seals, if the shard is sealed up to `before`. Without a change it only takes the lease.
+    async fn extend(
+        &self,
+        consumer: &ConsumerId,
+        before: &str,
+        after: &str,
+        seals: Vec<Seal>,
+    ) -> Result<SealResult, StoreError> {
+        let key = SealKey { id: self.options.signer.key_id().to_owned(), public: self.public_key.clone() };
+        let extend = ExtendSeals {
+            candidate: self.candidate(consumer),
+            key,
+            before: before.to_owned(),
+            after: after.to_owned(),
+            seals,
+            // A seal has one entry at least.
+            seals_max: self.store.options().audit_entries_max,
+        };
+        Ok(self.store.decide(extend).await?.result)
+    }
+
+    /// Takes the lease, reads the next entries, and seals them.
     async fn step(&self, consumer: &ConsumerId, known: &mut Known) -> Result<Went, StoreError> {
-        let sealer = self.sealer(consumer);
         let state = known.position.to_string();
-        let now_ms = match self.store.seal(sealer, &state, &state, &[]).await? {
-            SealReply::Done { now_ms, .. } => now_ms,
-            SealReply::Stale { state, .. } => {
+        match self.extend(consumer, &state, &state, Vec::new()).await? {
+            SealResult::Done => {}
+            SealResult::Stale { state } => {
                 known.position = Position::read(&state);
                 known.heads.clear();
                 return Ok(Went::On);
             }
-            SealReply::Held => return Ok(Went::Rest),
-            SealReply::OtherKey => {
+            SealResult::Held => return Ok(Went::Rest),
+            SealResult::OtherKey => {
                 self.tell_other_key(known);
                 return Ok(Went::Rest);
             }
-        };
+        }
+        let now_ms = self.store.state().now_ms;
         let page = self.store.log_page(known.position.after(), PAGE).await?;
         let full = page.entries.len() == PAGE;
         let Some(Step { position, chains, losses, gone }) = step(&known.position, &page, PAGE) else {
-            self.anchor(known).await;
+            self.anchor(consumer, known).await;
             return Ok(Went::Rest);
         };
         self.learn_heads(known, chains.keys()).await?;
         let (fleet, shard) = (&self.store.options().namespace, self.store.shard());
         let (rows, heads) = page::seals(fleet, shard, &chains, &known.heads, &losses, now_ms, &self.options.signer);
-        match self.store.seal(sealer, &state, &position.to_string(), &rows).await? {
-            SealReply::Done { .. } => {
+        match self.extend(consumer, &state, &position.to_string(), rows).await? {
+            SealResult::Done => {
                 self.metrics.sealed(page.entries.len() as u64);
                 if gone > 0 || position.breaks != known.position.breaks {
                     self.metrics.gone_unsealed(gone);
@@ -157,16 +180,16 @@ impl Sealing {
                 known.position = position;
                 known.heads.extend(heads);
             }
-            SealReply::Stale { state, .. } => {
+            SealResult::Stale { state } => {
                 known.position = Position::read(&state);
                 known.heads.clear();
             }
-            SealReply::Held | SealReply::OtherKey => return Ok(Went::Rest),
+            SealResult::Held | SealResult::OtherKey => return Ok(Went::Rest),
         }
         if full {
             return Ok(Went::On);
         }
-        self.anchor(known).await;
+        self.anchor(consumer, known).await;
         Ok(Went::Rest)
     }
 
@@ -190,12 +213,11 @@ impl Sealing {
         Ok(())
     }
 
-    /// Keeps heads outside; what fails is tried again at the next round.
-    async fn anchor(&self, known: &mut Known) {
+    /// Keeps heads outside. A failure is repeated with the next round.
+    async fn anchor(&self, consumer: &ConsumerId, known: &mut Known) {
         let Some(place) = &self.options.anchor else { return };
-        if let Err(problem) =
-            known.anchors.follow(&self.store, place, &self.public_key, self.options.signer.key_id()).await
-        {
+        let key = (self.public_key.as_str(), self.options.signer.key_id());
+        if let Err(problem) = known.anchors.follow(&self.store, place, key, self.candidate(consumer)).await {
             self.metrics.anchor_failed();
             tracing::warn!(problem, "failed to write external anchors of the audit log; retrying");
         }

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use tickfleet_core::audit::seal::Seal;
 use tickfleet_proof::seal::{ChainName, EntryId, Gap, Head, Leaf, Losses, Signer, encode, seal};
-use tickfleet_store::{LogPage, SealRow};
+use tickfleet_store::LogPage;
 
 use super::position::Position;
 
@@ -94,13 +95,13 @@ pub(super) fn seals(
     losses: &Losses,
     now_ms: i64,
     signer: &Signer,
-) -> (Vec<SealRow>, Vec<(String, Head)>) {
+) -> (Vec<Seal>, Vec<(String, Head)>) {
     let none = Head::default();
     let made = chains.iter().map(|(tenant, leaves)| {
         let chain = ChainName { fleet: fleet.to_owned(), shard, tenant: tenant.clone() };
         let sealed = seal(&chain, heads.get(tenant).unwrap_or(&none), leaves, losses, now_ms, signer);
         let (head, body, signature) = (sealed.head.to_string(), sealed.body, sealed.signature);
-        (SealRow { tenant: tenant.clone(), head, body, signature }, (tenant.clone(), sealed.head))
+        (Seal { tenant: tenant.clone(), head, body, signature }, (tenant.clone(), sealed.head))
     });
     made.unzip()
 }

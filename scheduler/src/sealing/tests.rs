@@ -2,27 +2,29 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
+use tickfleet_core::audit::seal::{Seal, SealResult, Sealing as Record, anchors, key, seals};
+use tickfleet_core::audit::{AuditEntry, Report};
+use tickfleet_core::{Context, Decision, Query, Step as Decided, Transaction, Value, View, Write, keys};
 use tickfleet_proof::anchor::Anchor;
 use tickfleet_proof::lines;
 use tickfleet_proof::seal::{Leaf, Losses, SealBody, seal};
 use tickfleet_proof::verify::{Verdict, Verifier};
-use tickfleet_store::{Memory, Pool, StoreOptions};
+use tickfleet_store::seam::Keep;
+use tickfleet_store::seam::memory::MemoryStore;
+use tickfleet_store::{Pool, StoreOptions};
 use tickfleet_testkit::RedisServer;
 
 use super::*;
 
-/// A shard of its own, and who fills its log.
+/// A shard in memory.
 struct Shard {
-    redis: RedisServer,
-    /// Put together once: its scripts are many.
     store: Store,
 }
 
 impl Shard {
-    async fn start() -> Self {
-        let redis = RedisServer::start().await;
-        let store = Store::open(&redis.url(), 0, Arc::new(StoreOptions::default())).unwrap();
-        Self { redis, store }
+    fn start() -> Self {
+        Self { store: Store::in_memory(MemoryStore::default(), 0, Arc::new(StoreOptions::default())) }
     }
 
     fn store(&self) -> Store {
@@ -46,19 +48,21 @@ impl Shard {
         })
     }
 
-    async fn command<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
-        let mut command = redis::cmd(words[0]);
-        command.arg(&words[1..]);
-        command.query_async(&mut self.redis.connection().await).await.unwrap()
+    async fn write(&self, entries: std::ops::Range<usize>) {
+        for number in entries {
+            self.write_of(number % 3, number).await;
+        }
     }
 
-    async fn write(&self, entries: std::ops::Range<usize>) {
-        let mut pipe = redis::pipe();
-        for n in entries {
-            let text = format!(r#"{{"action":"TOOL_CALL","tenant":"t{}","meta":{{"call":"x{n}/0"}}}}"#, n % 3);
-            pipe.cmd("XADD").arg(self.store().keys().key("audit")).arg("*").arg("audit").arg(text).ignore();
-        }
-        pipe.query_async::<()>(&mut self.redis.connection().await).await.unwrap();
+    /// Writes an entry of a tenant.
+    async fn write_of(&self, tenant: usize, number: usize) {
+        let text = format!(r#"{{"action":"TOOL_CALL","tenant":"t{tenant}","meta":{{"call":"x{number}/0"}}}}"#);
+        self.store.decide(Report(AuditEntry { text: text.into(), entries_max: 1_000_000 })).await.unwrap();
+    }
+
+    /// The number of seals.
+    async fn seals(&self) -> usize {
+        self.store.seals("0-0", 100_000).await.unwrap().len()
     }
 
     /// Seals all that is there.
@@ -85,7 +89,7 @@ fn consumer(name: &str) -> ConsumerId {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sealers_that_take_over_from_each_other_and_die_seal_each_entry_once() {
-    let shard = Shard::start().await;
+    let shard = Shard::start();
     let stop = CancellationToken::new();
     for round in 0..3_usize {
         let both: Vec<_> = ["one", "two"]
@@ -111,51 +115,34 @@ async fn sealers_that_take_over_from_each_other_and_die_seal_each_entry_once() {
 
 #[tokio::test]
 async fn one_that_stood_still_while_another_sealed_writes_nothing() {
-    let shard = Shard::start().await;
+    let shard = Shard::start();
     shard.write(0..10).await;
     let (slow, name) = (shard.sealing(None), consumer("slow"));
     let mut known = Known::default();
     slow.step(&name, &mut known).await.unwrap();
-    let sealed: u64 = shard.command(&["XLEN", &shard.store().keys().key("seals")]).await;
-    // What it knows is what was so a step ago.
+    let sealed = shard.seals().await;
+    // Its position is that of a step ago.
     shard.write(10..20).await;
     shard.seal_all().await;
-    let between: u64 = shard.command(&["XLEN", &shard.store().keys().key("seals")]).await;
+    let between = shard.seals().await;
     assert_eq!((sealed, between), (3, 6));
     tokio::time::sleep(Duration::from_millis(5)).await; // the lease of the other ends, which nothing signals
-    let row =
-        tickfleet_store::SealRow { tenant: "t0".into(), head: "x".into(), body: "x".into(), signature: "x".into() };
+    let row = Seal { tenant: "t0".into(), head: "x".into(), body: "x".into(), signature: "x".into() };
     let state = known.position.to_string();
-    let answer = slow.store.seal(slow.sealer(&name), &state, "another", &[row]).await.unwrap();
-    assert!(matches!(answer, SealReply::Stale { .. }), "{answer:?}");
+    let result = slow.extend(&name, &state, "another", vec![row]).await.unwrap();
+    assert!(matches!(result, SealResult::Stale { .. }), "{result:?}");
     slow.round(&name, &mut known, &CancellationToken::new()).await.unwrap();
-    let after: u64 = shard.command(&["XLEN", &shard.store().keys().key("seals")]).await;
-    assert_eq!(after, between);
+    assert_eq!(shard.seals().await, between);
     assert!(shard.verify(&[]).await.intact);
 }
 
 #[tokio::test]
-async fn the_lease_of_one_that_is_gone_ends_by_shard_time_however_long_redis_keeps_it() {
-    let shard = Shard::start().await;
-    shard.write(0..3).await;
-    let lease = shard.store().keys().key("sealer");
-    let sealed = async || shard.verify(&[]).await.sealed;
-    // What stands there for long yet: the clock has stepped back. The build before this one wrote no time.
-    for (holder, expected) in [("gone 9999999999999", 0), ("gone", 0), ("gone 1", 3)] {
-        let _: String = shard.command(&["SET", &lease, holder, "PX", "600000"]).await;
-        shard.seal_all().await;
-        assert_eq!(sealed().await, expected, "{holder}");
-    }
-}
-
-#[tokio::test]
 async fn entries_that_were_trimmed_unsealed_are_told_by_number() {
-    let shard = Shard::start().await;
-    let stream = shard.store().keys().key("audit");
+    let shard = Shard::start();
     shard.write(0..50).await;
     shard.seal_all().await;
     shard.write(50..100).await;
-    let _: u64 = shard.command(&["XTRIM", &stream, "MAXLEN", "30"]).await;
+    shard.store.seam().trim(&keys::audit(), Keep { entries: 30, ..Keep::default() }).await.unwrap();
     shard.seal_all().await;
     let verdict = shard.verify(&[]).await;
     assert!(verdict.chains.iter().all(|chain| chain.lost == 20), "{:?}", verdict.chains);
@@ -163,7 +150,7 @@ async fn entries_that_were_trimmed_unsealed_are_told_by_number() {
     // Nothing but what was trimmed sealed is missing.
     assert!(verdict.findings.iter().all(|finding| finding.kind.as_str() == "missing"), "{:?}", verdict.findings);
     // A log that is gone altogether is a loss that nobody can count.
-    let _: u64 = shard.command(&["DEL", &stream]).await;
+    shard.store.seam().drop_stream(&keys::audit()).await.unwrap();
     shard.write(100..103).await;
     shard.seal_all().await;
     let verdict = shard.verify(&[]).await;
@@ -171,34 +158,8 @@ async fn entries_that_were_trimmed_unsealed_are_told_by_number() {
 }
 
 #[tokio::test]
-async fn seals_stay_as_long_as_their_entries_though_redis_numbered_these_while_its_clock_was_days_ahead() {
-    let shard = Shard::start().await;
-    // Whole nodes are trimmed.
-    let _: String = shard.command(&["CONFIG", "SET", "stream-node-max-entries", "1"]).await;
-    let (stream, meta) = (shard.store().keys().key("audit"), shard.store().keys().key("meta"));
-    let time: Vec<i64> = shard.command(&["TIME"]).await;
-    let ahead_ms = (time[0] + 2 * 86_400) * 1_000;
-    // So it is when the clock has stepped back: the log goes on behind its last entry, and so does shard time.
-    let _: String = shard.command(&["XADD", &stream, &format!("{ahead_ms}-0"), "audit", r#"{"tenant":"t0"}"#]).await;
-    let _: u64 = shard.command(&["HSET", &meta, "last_ms", &ahead_ms.to_string()]).await;
-    shard.write(0..5).await;
-    shard.seal_all().await;
-    shard.store().housekeep(Memory { used: 0, max: 0 }, u64::MAX, 1_000).await.unwrap();
-    let verdict = shard.verify(&[]).await;
-    assert!(verdict.intact, "{:?}", verdict.findings);
-    assert_eq!((verdict.sealed, verdict.unsealed), (6, 0));
-    // Where a hand has taken shard time away, seals go behind the last one.
-    let _: u64 = shard.command(&["DEL", &meta]).await;
-    shard.write(5..9).await;
-    shard.seal_all().await;
-    let verdict = shard.verify(&[]).await;
-    assert!(verdict.intact, "{:?}", verdict.findings);
-    assert_eq!((verdict.sealed, verdict.unsealed), (10, 0));
-}
-
-#[tokio::test]
 async fn heads_are_kept_in_a_file_and_what_is_cut_off_afterwards_is_found() {
-    let shard = Shard::start().await;
+    let shard = Shard::start();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("anchors.jsonl");
     shard.write(0..9).await;
@@ -211,7 +172,7 @@ async fn heads_are_kept_in_a_file_and_what_is_cut_off_afterwards_is_found() {
     let anchors: Vec<Anchor> = text.lines().filter_map(Anchor::read).collect();
     assert_eq!(anchors.len(), 3, "{text}");
     assert!(shard.verify(&anchors).await.intact);
-    let _: u64 = shard.command(&["DEL", &shard.store().keys().key("seals")]).await;
+    shard.store.seam().drop_stream(&seals()).await.unwrap();
     let verdict = shard.verify(&anchors).await;
     assert!(verdict.findings.iter().filter(|finding| finding.kind.as_str() == "truncated").count() == 3);
     // A place that cannot be written is told, and keeps nothing from being sealed.
@@ -225,46 +186,40 @@ async fn heads_are_kept_in_a_file_and_what_is_cut_off_afterwards_is_found() {
 }
 
 #[tokio::test]
-async fn heads_in_a_stream_of_this_or_another_redis_find_what_is_cut_off() {
-    let (shard, other) = (Shard::start().await, RedisServer::start().await);
-    let pool = Pool::open(&other.url(), 1).unwrap();
-    let own = Pool::open(&shard.redis.url(), 1).unwrap();
-    let own_stream = shard.store().keys().key("anchors");
-    for (place, kept, stream) in
-        [(Place::Stream, own, own_stream.as_str()), (Place::OtherStream(pool.clone(), "heads".into()), pool, "heads")]
-    {
+async fn heads_in_a_stream_of_this_store_or_of_a_redis_find_what_is_cut_off() {
+    let redis = RedisServer::start().await;
+    let pool = Pool::open(&redis.url(), 1).unwrap();
+    for place in [Place::Stream, Place::OtherStream(pool.clone(), "heads".into())] {
+        let shard = Shard::start();
         shard.write(0..9).await;
-        let _: u64 = shard.command(&["HDEL", &shard.store().keys().key("sealing"), "anchored"]).await;
-        tokio::time::sleep(Duration::from_millis(5)).await; // the lease of the other ends, which nothing signals
-        let (sealing, mut known) = (shard.sealing(Some(place)), Known::default());
+        let (sealing, mut known) = (shard.sealing(Some(place.clone())), Known::default());
         for _ in 0..2 {
             sealing.round(&consumer("a"), &mut known, &CancellationToken::new()).await.unwrap();
         }
-        let anchors: Vec<Anchor> = kept.anchors(stream).await.unwrap().iter().filter_map(|l| Anchor::read(l)).collect();
+        let kept = match &place {
+            Place::OtherStream(pool, stream) => pool.anchors(stream).await.unwrap(),
+            _ => own_anchors(&shard.store).await,
+        };
+        let anchors: Vec<Anchor> = kept.iter().filter_map(|line| Anchor::read(line)).collect();
         assert_eq!(anchors.len(), 3, "{anchors:?}");
         assert!(shard.verify(&anchors).await.intact);
-        let newest: Vec<String> =
-            shard.store().newest_seals(1).await.unwrap().into_iter().map(|seal| seal.id).collect();
-        let _: u64 = shard.command(&["XDEL", &shard.store().keys().key("seals"), &newest[0]]).await;
+        shard.store.seam().drop_stream(&seals()).await.unwrap();
         let verdict = shard.verify(&anchors).await;
         assert!(verdict.findings.iter().any(|finding| finding.kind.as_str() == "truncated"), "{:?}", verdict.findings);
-        let _: u64 = shard
-            .command(&[
-                "DEL",
-                &shard.store().keys().key("seals"),
-                &shard.store().keys().key("sealing"),
-                &shard.store().keys().key("seal_heads"),
-                &shard.store().keys().key("audit"),
-            ])
-            .await;
     }
-    // One that is away is told, and keeps nothing from being sealed.
-    drop(other);
+}
+
+/// The heads in the shard's own stream.
+async fn own_anchors(store: &Store) -> Vec<String> {
+    let entries = Query::Entries { stream: anchors(), after: None, count: 100 };
+    let Value::Entries(entries) = store.query(entries).await.unwrap() else { panic!("no entries") };
+    let line = |fields: Vec<(Arc<str>, Bytes)>| String::from_utf8(fields[0].1.to_vec()).unwrap();
+    entries.into_iter().map(|(_, fields)| line(fields)).collect()
 }
 
 #[tokio::test]
 async fn another_key_under_a_known_name_seals_nothing_and_under_a_new_one_goes_on() {
-    let shard = Shard::start().await;
+    let shard = Shard::start();
     shard.write(0..3).await;
     shard.seal_all().await;
     shard.write(3..6).await;
@@ -282,14 +237,13 @@ async fn another_key_under_a_known_name_seals_nothing_and_under_a_new_one_goes_o
 
 #[tokio::test]
 async fn the_last_heads_of_quiet_tenants_are_kept_outside_by_whoever_seals_with_the_next_key() {
-    let (shard, folder) = (Shard::start().await, tempfile::tempdir().unwrap());
+    let (shard, folder) = (Shard::start(), tempfile::tempdir().unwrap());
     let file = folder.path().join("anchors.jsonl");
     shard.write(0..9).await;
     // The place is away, or the scheduler dies between sealing and keeping.
     shard.seal_all().await;
     // Then there is another key, and one tenant alone writes more.
-    let text = r#"{"action":"TOOL_CALL","tenant":"t1","meta":{"call":"y/0"}}"#;
-    let _: String = shard.command(&["XADD", &shard.store().keys().key("audit"), "*", "audit", text]).await;
+    shard.write_of(1, 9).await;
     tokio::time::sleep(Duration::from_millis(5)).await; // the lease of the other ends, which nothing signals
     let next = shard.sealing_as("k2", "08", Some(Place::File(file.clone())));
     next.round(&consumer("next"), &mut Known::default(), &CancellationToken::new()).await.unwrap();
@@ -305,26 +259,24 @@ async fn the_last_heads_of_quiet_tenants_are_kept_outside_by_whoever_seals_with_
 
 #[tokio::test]
 async fn what_somebody_puts_among_the_seals_displaces_no_head() {
-    let (shard, folder) = (Shard::start().await, tempfile::tempdir().unwrap());
+    let (shard, folder) = (Shard::start(), tempfile::tempdir().unwrap());
     let file = folder.path().join("anchors.jsonl");
     shard.write(0..3).await;
     shard.seal_all().await;
-    let (seals, keys) = (shard.store().keys().key("seals"), shard.store().keys().key("seal_keys"));
     let forger = Signer::new("x", &"09".repeat(32)).unwrap();
-    let _: u64 = shard.command(&["HSET", &keys, "x", &forger.public_key()]).await;
-    // As if by the same key, and by one that is said to be an older one.
-    let last = shard.store().newest_seals(1).await.unwrap().remove(0);
+    // As if by the same key, and by one that is listed as an older one.
+    let last = shard.store().seals("0-0", 100).await.unwrap().pop().unwrap();
     let newer = last.body.replacen("\"number\":1", "\"number\":9", 1);
     let chain = serde_json::from_str::<SealBody>(&last.body).unwrap().chain();
     let leaf = Leaf::of("1-0".parse().unwrap(), "", "x");
     let other = seal(&chain, &Head::default(), &[leaf], &Losses::default(), 1, &forger);
-    for (body, signature) in [(&newer, &last.signature), (&other.body, &other.signature)] {
-        let _: String = shard.command(&["XADD", &seals, "*", "body", body, "signature", signature]).await;
-    }
+    let forged = [(newer.clone(), last.signature.clone()), (other.body, other.signature)];
+    shard.store.decide(Forge { key: forger.public_key(), seals: forged.to_vec() }).await.unwrap();
     assert_ne!(newer, last.body);
     let mut anchors = Anchors::default();
     let public_key = Signer::new("k1", &"07".repeat(32)).unwrap().public_key();
-    anchors.follow(&shard.store(), &Place::File(file.clone()), &public_key, "k1").await.unwrap();
+    let candidate = shard.sealing(None).candidate(&consumer("a"));
+    anchors.follow(&shard.store(), &Place::File(file.clone()), (&public_key, "k1"), candidate).await.unwrap();
     let kept = std::fs::read_to_string(&file).unwrap();
     let own: Vec<u64> = kept
         .lines()
@@ -333,4 +285,28 @@ async fn what_somebody_puts_among_the_seals_displaces_no_head() {
         .map(|anchor| anchor.number)
         .collect();
     assert_eq!(own, [1, 1, 1], "{kept}");
+}
+
+/// Writes among the seals, and lists a key for them.
+struct Forge {
+    key: String,
+    /// Bodies with their signatures.
+    seals: Vec<(String, String)>,
+}
+
+impl Decision for Forge {
+    type Output = ();
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Decided<()>, tickfleet_core::view::Undecided> {
+        let mut record = view.record::<Record>(&key())?.unwrap().value;
+        record.keys.insert("x".into(), self.key.clone());
+        let mut transaction = Transaction::new(context.version.clone());
+        transaction.put(&key(), &record);
+        for (body, signature) in &self.seals {
+            let text = |text: &String| Bytes::from(text.clone());
+            let fields = vec![("body".into(), text(body)), ("signature".into(), text(signature))];
+            transaction.write(Write::Append { log: seals(), fields, max_entries: 1_000 });
+        }
+        Ok(Decided::Commit(transaction, ()))
+    }
 }

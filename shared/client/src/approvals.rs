@@ -9,10 +9,11 @@ use std::time::Duration;
 use futures::future::try_join_all;
 use serde::Serialize;
 use serde_json::value::RawValue;
+use tickfleet_core::call::approval::{self as core, ApprovalState, DecideApproval, DecideResult};
 use tickfleet_model::approval::{Narrowed, NotNarrowed, narrow};
 use tickfleet_model::{AgentId, Redactor, TenantId, limits};
 use tickfleet_protocol::{ApprovalSaid, approval_entry};
-use tickfleet_store::{ApprovalFacts, Decided, Decision, Store, StoreError, TurnName};
+use tickfleet_store::{ApprovalView, Store, StoreError, TurnName};
 
 use crate::Client;
 
@@ -268,10 +269,10 @@ async fn of_tenant(
     };
     let (from_ms, mut skip, mut found) = (from.map_or(0, |from| from.until_ms), 0, Vec::new());
     loop {
-        let (looked_at, facts) = store.approvals_from(tenant, from_ms, (skip, APPROVALS_LISTED_MAX)).await?;
+        let (looked_at, found_now) = store.approvals_from(tenant, from_ms, (skip, APPROVALS_LISTED_MAX)).await?;
         skip += APPROVALS_LISTED_MAX;
         let mut end = None;
-        for approval in facts.into_iter().map(|facts| Approval::of(tenant, facts)) {
+        for approval in found_now.into_iter().map(|view| Approval::of(tenant, view)) {
             let at = ApprovalsAt::of(&approval);
             if from.is_none_or(|from| at > *from) && takes(&approval) {
                 found.push(approval);
@@ -290,15 +291,15 @@ async fn of_tenant(
 
 pub(crate) async fn list(store: &Store, tenant: &TenantId, count: usize) -> Result<Vec<Approval>, StoreError> {
     let found = store.approvals(tenant, count.min(APPROVALS_LISTED_MAX)).await?;
-    Ok(found.into_iter().map(|facts| Approval::of(tenant, facts)).collect())
+    Ok(found.into_iter().map(|view| Approval::of(tenant, view)).collect())
 }
 
 pub(crate) async fn find(store: &Store, tenant: &TenantId, id: &str) -> Result<Option<Approval>, StoreError> {
-    Ok(store.approval(tenant, id).await?.map(|facts| Approval::of(tenant, facts)))
+    Ok(store.approval(tenant, id).await?.map(|view| Approval::of(tenant, view)))
 }
 
 pub(crate) async fn find_any(store: &Store, tenants: &[&TenantId], id: &str) -> Result<Option<Approval>, StoreError> {
-    Ok(store.approval_of_any(tenants, id).await?.map(|(tenant, facts)| Approval::of(tenant, facts)))
+    Ok(store.approval_of_any(tenants, id).await?.map(|(tenant, view)| Approval::of(tenant, view)))
 }
 
 pub(crate) async fn decide(
@@ -307,8 +308,8 @@ pub(crate) async fn decide(
     id: &str,
     verdict: &Verdict<'_>,
 ) -> Result<Counted, ApprovalError> {
-    let facts = store.approval(tenant, id).await?.ok_or(ApprovalError::Unknown)?;
-    let narrowed = narrowed(&facts, verdict)?;
+    let view = store.approval(tenant, id).await?.ok_or(ApprovalError::Unknown)?;
+    let narrowed = narrowed(&view, verdict)?;
     let reason = verdict.redactor.text(verdict.reason);
     let shown = verdict.redactor.json(&narrowed);
     let entry = approval_entry(&ApprovalSaid {
@@ -318,48 +319,51 @@ pub(crate) async fn decide(
         agrees: verdict.agrees,
         reason: &reason,
         approval: id,
-        call: &facts.call,
-        agent: &facts.agent,
-        tool: &facts.tool,
+        call: &view.record.call.to_string(),
+        agent: view.record.agent.as_str(),
+        tool: &view.record.shown.tool,
         narrowed: &narrowed,
         redactor: verdict.redactor,
     });
-    let decision = Decision {
+    let core_verdict = if verdict.agrees {
+        let (seen, narrowed) = (verdict.seen.map(RawValue::get), Some(&*narrowed).filter(|text| !text.is_empty()));
+        core::Verdict::Approve { seen, narrowed, shown: &shown }
+    } else {
+        core::Verdict::Deny
+    };
+    let decision = DecideApproval {
         tenant,
         id,
         by: verdict.by,
         roles: verdict.roles,
-        agrees: verdict.agrees,
         reason: &reason,
-        narrowed: &narrowed,
-        seen: verdict.seen.map_or("", RawValue::get),
-        shown: &shown,
-        entry: &entry,
+        verdict: core_verdict,
+        audit: &serde_json::from_str(&entry).unwrap_or_default(),
+        bounds: &store.bounds(),
     };
-    Ok(match store.decide_approval(&decision).await? {
-        Decided::Counts { state, missing } => Counted { state, missing },
-        Decided::Unknown => return Err(ApprovalError::Unknown),
-        Decided::Own => return Err(ApprovalError::Own),
-        Decided::Role => return Err(ApprovalError::Role(verdict.by.to_owned())),
-        Decided::Ended(state) => return Err(ApprovalError::Ended(state)),
-        Decided::Gone => return Err(ApprovalError::Gone),
-        Decided::Changed => return Err(ApprovalError::Changed),
-        Decided::Again => return Err(ApprovalError::Again(verdict.by.to_owned())),
+    Ok(match store.decide(decision).await.map_err(StoreError::from)?.result {
+        DecideResult::Counts { state, missing } => Counted { state: state.to_owned(), missing },
+        DecideResult::Unknown => return Err(ApprovalError::Unknown),
+        DecideResult::Own => return Err(ApprovalError::Own),
+        DecideResult::Role => return Err(ApprovalError::Role(verdict.by.to_owned())),
+        DecideResult::Ended(state) => return Err(ApprovalError::Ended(state.to_owned())),
+        DecideResult::Gone => return Err(ApprovalError::Gone),
+        DecideResult::Changed => return Err(ApprovalError::Changed),
+        DecideResult::Again => return Err(ApprovalError::Again(verdict.by.to_owned())),
     })
 }
 
 /// What is changed of the arguments with this verdict, as records have it; empty where nothing is.
-fn narrowed(facts: &ApprovalFacts, verdict: &Verdict<'_>) -> Result<String, ApprovalError> {
+fn narrowed(view: &ApprovalView, verdict: &Verdict<'_>) -> Result<String, ApprovalError> {
     if verdict.narrow.is_empty() {
         return Ok(String::new());
     }
     let seen = verdict.seen.map_or("", RawValue::get);
     let mut values: Narrowed = serde_json::from_str(seen).unwrap_or_default();
     values.extend(verdict.narrow.iter().map(|(pointer, value)| (pointer.clone(), value.clone())));
-    let may: BTreeSet<String> = serde_json::from_str(&facts.may_narrow).unwrap_or_default();
     // One that has ended has no arguments any more, and is refused where it is decided.
-    if let Some(arguments) = &facts.exact {
-        narrow(arguments, &may, &values)?;
+    if let Some(arguments) = &view.exact {
+        narrow(arguments, &view.record.shown.may_narrow, &values)?;
     }
     // Values are JSON already.
     let text = serde_json::to_string(&values).unwrap_or_default();
@@ -370,38 +374,53 @@ fn narrowed(facts: &ApprovalFacts, verdict: &Verdict<'_>) -> Result<String, Appr
 }
 
 impl Approval {
-    fn of(tenant: &TenantId, facts: ApprovalFacts) -> Self {
+    fn of(tenant: &TenantId, view: ApprovalView) -> Self {
+        let ApprovalView { id, record, exact } = view;
+        let core::Shown { tool, version, arguments, abridged, bytes, why, may_narrow } = record.shown;
         let raw = |text: String| RawValue::from_string(text).ok();
-        let needed = |(approvers, roles)| Needed { approvers, roles };
-        let said =
-            |vote: tickfleet_store::ApprovalVote| Said { by: vote.by, reason: vote.reason, at_ms: Some(vote.at_ms) };
         let value = |text: String| raw(text).unwrap_or_else(|| RawValue::NULL.to_owned());
-        let (arguments_exact, short) = (facts.exact.is_some(), value(facts.short));
-        let (arguments, short) = match facts.exact {
-            Some(exact) if facts.is_abridged => (value(exact), Some(short)),
+        let (arguments_exact, short) = (exact.is_some(), value(arguments));
+        let (arguments, short) = match exact {
+            Some(exact) if abridged => (value(exact), Some(short)),
             _ => (short, None),
         };
+        let needed =
+            |demand: core::Demand| Needed { approvers: demand.quorum, roles: demand.roles.into_iter().collect() };
+        let until_ms = record.state.until_ms();
+        let (ended_ms, denied) = match &record.state {
+            ApprovalState::Waiting { .. } | ApprovalState::Approved { .. } => (None, None),
+            ApprovalState::Used { at_ms }
+            | ApprovalState::Void { at_ms }
+            | ApprovalState::Expired { since_ms: at_ms } => (Some(*at_ms), None),
+            ApprovalState::Denied { at_ms, by, reason } => {
+                let said = Said { by: by.clone(), reason: reason.clone(), at_ms: Some(*at_ms) };
+                (Some(*at_ms), Some(said))
+            }
+        };
+        let said = |(by, vote): (String, core::Vote)| Said { by, reason: vote.reason, at_ms: Some(vote.at_ms) };
+        let mut agreed: Vec<Said> = record.votes.into_iter().map(said).collect();
+        agreed.sort_by_key(|said| said.at_ms);
         Self {
             tenant: tenant.clone(),
+            id,
+            state: record.state.word().to_owned(),
+            call: record.call.to_string(),
+            agent: record.agent.to_string(),
+            tool,
+            version,
             arguments,
             arguments_exact,
-            arguments_bytes: facts.bytes,
+            arguments_bytes: bytes as u64,
             short,
-            asked_by: serde_json::from_str(&facts.why).unwrap_or_default(),
-            needs: facts.demands.into_iter().map(needed).collect(),
-            may_narrow: serde_json::from_str(&facts.may_narrow).unwrap_or_default(),
-            narrowed: raw(facts.narrowed),
-            denied: facts.denied.map(|(by, reason)| Said { by, reason, at_ms: facts.ended_ms }),
-            agreed: facts.votes.into_iter().map(said).collect(),
-            id: facts.id,
-            state: facts.state,
-            call: facts.call,
-            agent: facts.agent,
-            tool: facts.tool,
-            version: facts.version,
-            asked_ms: facts.asked_ms,
-            until_ms: facts.until_ms,
-            ended_ms: facts.ended_ms,
+            asked_by: serde_json::from_str(&why).unwrap_or_default(),
+            needs: record.demands.into_iter().map(needed).collect(),
+            may_narrow: may_narrow.into_iter().collect(),
+            narrowed: record.narrowed.and_then(raw),
+            asked_ms: record.asked_ms,
+            until_ms: until_ms.or(ended_ms).unwrap_or_default(),
+            ended_ms,
+            agreed,
+            denied,
         }
     }
 

@@ -91,16 +91,16 @@ fn seen(made_by: usize, name: &TurnName, agent: &str, view: TurnView) -> Option<
     let under_way = |live: &LiveTurn| InnerCall {
         made_by,
         id: name.turn.clone(),
-        tool: live.record.tools_left.first().cloned(),
+        tool: live.tools_left().pop_first(),
         outcome: None,
-        attempts: live.record.attempts + u32::from(live.holder.is_some()),
+        attempts: live.turn.attempts + u32::from(live.holder.is_some()),
         duration_ms: None,
         error: None,
         inner: Vec::new(),
     };
     match view {
         TurnView::Live(live) => {
-            let is_its = live.record.agent.as_deref() == Some(agent);
+            let is_its = live.turn.head.agent.as_str() == agent;
             is_its.then(|| under_way(&live))
         }
         TurnView::Finished(finished) => {

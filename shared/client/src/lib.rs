@@ -61,7 +61,7 @@ pub use undecided::Undecided;
 use tickfleet_model::ids::shard_of;
 use tickfleet_model::{InboxName, Task, TaskId, TenantId, Turn, TurnId, content_digest, limits, task_digest};
 use tickfleet_protocol::{about, write_task, write_turn};
-use tickfleet_store::{Cancelled, Enqueued, Observer, Pool, Store, Submission, Submitted as Word, TurnName};
+use tickfleet_store::{Cancelled, Observer, Store, Submission, Submitted as Word, TurnName};
 
 /// A turn that was taken in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,7 +122,7 @@ impl Client {
     /// shards, for then turns would be put where nobody looks for them.
     pub async fn connect(url: &str, options: StoreOptions) -> Result<Self, StoreError> {
         let client = Self::open(url, options)?;
-        client.check(url).await?;
+        client.check().await?;
         Ok(client)
     }
 
@@ -135,17 +135,15 @@ impl Client {
         Ok(Self { shards: Store::open_all(url, &Arc::new(options))?.into() })
     }
 
-    /// Checks that the fleet at `url` has as many shards as this client.
+    /// Checks that the fleet has as many shards as this client.
     ///
     /// # Errors
     /// [`StoreError::Connect`]; [`StoreError::Shards`].
-    pub async fn check(&self, url: &str) -> Result<(), StoreError> {
+    pub async fn check(&self) -> Result<(), StoreError> {
         let ours = u32::try_from(self.shards.len()).unwrap_or(u32::MAX);
-        let checks = Pool::open(url, 1)?;
         for store in self.shards.iter() {
-            let found = checks.shard_count(store.keys()).await?;
-            if let Some(stored) = found.filter(|stored| *stored != ours.to_string()) {
-                return Err(StoreError::Shards { ours, stored });
+            if let Some(stored) = store.shard_count().await?.filter(|stored| *stored != ours) {
+                return Err(StoreError::Shards { ours, stored: stored.to_string() });
             }
         }
         Ok(())
@@ -219,14 +217,21 @@ impl Client {
             let (found, max) = (message.len(), limits::TURN_BYTES_MAX);
             return Err(SubmitError::Invalid(format!("the task has {found} bytes; at most {max} are allowed")));
         }
-        let given = task.id.as_ref().map(|id| TurnName::task(&task.tenant, id));
-        let reply_to = task.reply_to.as_ref().map(|inbox| (&task.tenant, inbox));
-        let entry = match self.store(&task.tenant).enqueue_task(&message, given.as_ref(), reply_to).await? {
-            Enqueued::Accepted { entry } => entry,
-            Enqueued::QueueFull => return Err(SubmitError::QueueFull),
-            Enqueued::InboxFull => return Err(SubmitError::InboxFull),
-            Enqueued::TooManyInboxes => return Err(SubmitError::TooManyInboxes),
-            Enqueued::Pressure => return Err(SubmitError::Pressure),
+        let submission = Submission {
+            tenant: task.tenant.clone(),
+            turn: task.id.clone().filter(|_| has_own_content(&task)).map(TurnId::from),
+            digest: task_digest(&task),
+            reply_to: task.reply_to.clone(),
+            payload: message.into(),
+        };
+        let entry = match self.store(&task.tenant).enqueue_task(&submission).await? {
+            Word::Accepted { entry } => entry,
+            // An ID of another task has its reply from the scheduler.
+            Word::Duplicate | Word::Conflict => String::new(),
+            Word::QueueFull => return Err(SubmitError::QueueFull),
+            Word::InboxFull => return Err(SubmitError::InboxFull),
+            Word::TooManyInboxes => return Err(SubmitError::TooManyInboxes),
+            Word::Pressure => return Err(SubmitError::Pressure),
         };
         match task.id {
             Some(id) => Ok(id),
@@ -241,8 +246,7 @@ impl Client {
     /// [`StoreError`].
     pub async fn is_taken(&self, task: &Task) -> Result<bool, StoreError> {
         let Some(id) = &task.id else { return Ok(false) };
-        // Where it says a parent alone, the parent's agent delegates it, which only the decision tells.
-        if task.parent.is_some() && task.delegator.is_none() {
+        if !has_own_content(task) {
             return Ok(false);
         }
         let found = self.store(&task.tenant).content_of(&TurnName::task(&task.tenant, id)).await?;
@@ -367,6 +371,12 @@ impl Client {
     }
 }
 
+/// Returns true if the digest of the task is known before its decision. Without a delegator, the agent of its parent
+/// delegates it.
+const fn has_own_content(task: &Task) -> bool {
+    task.parent.is_none() || task.delegator.is_some()
+}
+
 /// A name for an inbox that nobody else uses: `<purpose>-…`. Give it up with [`Replies::forget`].
 #[must_use]
 pub fn private_inbox(purpose: &str) -> InboxName {
@@ -394,7 +404,7 @@ fn submission(turn: &Turn) -> Result<Submission, SubmitError> {
         turn: turn.id.clone(),
         digest: content_digest(turn),
         reply_to: turn.reply_to.clone(),
-        payload,
+        payload: payload.into(),
     })
 }
 
@@ -407,7 +417,7 @@ async fn submit_to(store: &Store, turns: Vec<(usize, Submission)>) -> Vec<(usize
         let (batch, later) = rest.split_at(batch_length(rest));
         rest = later;
         match store.submit(batch).await {
-            Ok(words) => answers.extend(batch.iter().zip(words).map(|(turn, word)| answer(turn, word))),
+            Ok(words) => answers.extend(batch.iter().zip(words).map(|(turn, word)| answer(turn, word?))),
             Err(error) => {
                 let error = SubmitError::from(error);
                 answers.extend(batch.iter().map(|_| Err(error.clone())));
@@ -457,7 +467,7 @@ mod tests {
             turn: None,
             digest: String::new(),
             reply_to: None,
-            payload: "x".repeat(bytes),
+            payload: "x".repeat(bytes).into(),
         }
     }
 

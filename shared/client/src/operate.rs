@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use serde::Serialize;
+use tickfleet_core::turn::State;
 use tickfleet_model::policy::{Pause, Paused, PausedTool, TenantPolicy};
 use tickfleet_model::{AgentId, Redactor, TenantId, TurnId, limits};
 use tickfleet_protocol::{OperatorAct, act_entry};
@@ -149,7 +150,7 @@ async fn found(
         for (name, look) in some.iter().zip(looks) {
             let TurnView::Live(live) = look? else { continue };
             let is_known = into.iter().any(|known| known.id == name.turn && known.tenant == name.tenant);
-            if !live.record.is_task && !is_known && passes(filter, &live, now_ms) {
+            if !live.turn.is_task() && !is_known && passes(filter, &live, now_ms) {
                 into.push(summary(name, &live));
             }
         }
@@ -158,10 +159,9 @@ async fn found(
 }
 
 fn passes(filter: &TurnFilter, live: &LiveTurn, now_ms: i64) -> bool {
-    let record = &live.record;
-    let age_ms = record.admitted_ms.map_or(0, |at| now_ms - at);
-    filter.agent.as_ref().is_none_or(|agent| record.agent.as_deref() == Some(agent.as_str()))
-        && filter.tool.as_ref().is_none_or(|tool| record.tools_left.contains(tool))
+    let age_ms = now_ms - live.turn.admitted_ms;
+    filter.agent.as_ref().is_none_or(|agent| live.turn.head.agent == *agent)
+        && filter.tool.as_ref().is_none_or(|tool| live.tools_left().contains(tool))
         && filter.state.is_none_or(|state| state == turn_state(live))
         && filter
             .older_than
@@ -169,32 +169,30 @@ fn passes(filter: &TurnFilter, live: &LiveTurn, now_ms: i64) -> bool {
 }
 
 fn summary(name: &TurnName, live: &LiveTurn) -> TurnSummary {
-    let record = &live.record;
+    let turn = &live.turn;
     TurnSummary {
         tenant: name.tenant.clone(),
         id: name.turn.clone(),
         state: turn_state(live),
-        agent: record.agent.clone(),
-        tools: record.tools_left.iter().cloned().collect(),
-        calls: record.calls,
-        done: record.done,
-        accepted_ms: record.admitted_ms,
-        deadline_ms: record.deadline_ms,
+        agent: Some(turn.head.agent.to_string()),
+        tools: live.tools_left().into_iter().collect(),
+        calls: turn.head.calls,
+        done: turn.position,
+        accepted_ms: Some(turn.admitted_ms),
+        deadline_ms: Some(turn.head.deadline_ms),
         holder: live.holder.clone(),
     }
 }
 
-/// Where a turn stands that has not ended: the fence tells whether a slice is out, the counts whether calls that are not
-/// out were admitted.
+/// The state of an unfinished turn, as it is shown to people.
 #[must_use]
-pub fn turn_state(live: &LiveTurn) -> TurnState {
-    let record = &live.record;
-    match record.fence {
-        None if record.is_parked() => TurnState::Parked,
-        None => TurnState::Lane,
-        Some(_) if record.is_ending() => TurnState::Ending,
-        Some(_) if live.holder.is_some() => TurnState::Running,
-        Some(_) => TurnState::Ready,
+pub const fn turn_state(live: &LiveTurn) -> TurnState {
+    match live.turn.state {
+        State::Throttled { .. } => TurnState::Lane,
+        State::Ready { .. } | State::Running { .. } if live.holder.is_some() => TurnState::Running,
+        State::Ready { .. } | State::Running { .. } => TurnState::Ready,
+        State::Retrying { .. } | State::Waiting { .. } => TurnState::Parked,
+        State::Ending { .. } => TurnState::Ending,
     }
 }
 

@@ -12,8 +12,6 @@ use tickfleet_store::{Store, StoreError};
 
 /// What is between the parts of a field: nothing that a tenant's name may have.
 const BETWEEN: char = '|';
-/// What a field begins with that counts calls of which was looked at what rules did.
-const LOOKED_AT: &str = "looked";
 
 /// What a rule did with a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,16 +35,6 @@ impl Did {
 pub(crate) fn field(did: Did, tenant: &str, rule: &str) -> String {
     // With three colons it would be a count of calls.
     format!("{}{BETWEEN}{tenant}{BETWEEN}{}", did.word(), rule.replace(':', "/"))
-}
-
-/// The field that counts the calls of a tenant of which was looked at what rules did: builds before this one do not.
-pub(crate) fn looked_at(tenant: &str) -> String {
-    format!("{LOOKED_AT}{BETWEEN}{tenant}{BETWEEN}")
-}
-
-/// The tenant whose calls a field counts that were looked at.
-fn looked_at_of(field: &str) -> Option<&str> {
-    field.strip_prefix(LOOKED_AT)?.strip_prefix(BETWEEN)?.strip_suffix(BETWEEN)
 }
 
 /// The tenant whose calls a field counts, by how they ended; none of any other count.
@@ -100,8 +88,6 @@ pub struct RuleCounts {
     pub rules: Vec<RuleRow>,
     /// Calls that were counted.
     pub calls: u64,
-    /// Those of them that a build has counted which does not look at rules: what rules did with these is not known.
-    pub not_looked_at: u64,
 }
 
 const fn mode(mode: RuleMode) -> &'static str {
@@ -165,15 +151,13 @@ pub async fn rule_rows(
     (from_day, until_day): (i64, i64),
 ) -> Result<RuleCounts, StoreError> {
     let mut counts: BTreeMap<String, (u64, u64, i64)> = BTreeMap::new();
-    let (mut calls, mut looked_at) = (0_u64, 0_u64);
+    let mut calls = 0_u64;
     let is_wanted = |of: &str| tenant.is_none_or(|tenant| tenant.as_str() == of);
     for store in shards.iter().filter(|store| tenant.is_none_or(|tenant| store.is_home_of(tenant))) {
         for day in from_day..=until_day {
             for (text, amount) in store.day_counts(day).await? {
                 if call_of(&text).is_some_and(is_wanted) {
                     calls += amount;
-                } else if looked_at_of(&text).is_some_and(is_wanted) {
-                    looked_at += amount;
                 }
                 let Some((did, _, rule)) = read(&text).filter(|(_, of, _)| is_wanted(of)) else { continue };
                 let (shadow, denied, last) = counts.entry(rule.to_owned()).or_default();
@@ -182,8 +166,7 @@ pub async fn rule_rows(
             }
         }
     }
-    let not_looked_at = calls.saturating_sub(looked_at);
-    Ok(RuleCounts { rules: joined(here, counts), calls, not_looked_at })
+    Ok(RuleCounts { rules: joined(here, counts), calls })
 }
 
 fn joined(here: Vec<RuleHere>, mut counts: BTreeMap<String, (u64, u64, i64)>) -> Vec<RuleRow> {
@@ -226,8 +209,6 @@ mod tests {
             assert!(!text.contains(':'), "{text} would be a count of calls");
             assert_eq!(read(&text), Some((Did::Shadow, "demo", counted_as(rule).as_str())));
         }
-        assert_eq!(looked_at_of(&looked_at("demo")), Some("demo"));
-        assert!(read(&looked_at("demo")).is_none() && looked_at_of(&field(Did::Deny, "demo", "x")).is_none());
         assert!(read("demo:kelly:x:ok").is_none() && read("since").is_none() && read("nod|demo|x").is_none());
     }
 

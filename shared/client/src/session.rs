@@ -24,8 +24,8 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use tickfleet_model::{AgentId, Context, Priority, Task, TaskGrant, TaskId, TenantId, limits};
-use tickfleet_store::{Said, SessionRecord, Side, Store, StoreError, TurnName};
+use tickfleet_model::{AgentId, Context, Priority, SessionName, Task, TaskGrant, TaskId, TenantId, limits};
+use tickfleet_store::{MessageResult, SessionRecord, Side, Store, StoreError, TurnName};
 
 use crate::tasks::{CancelledTask, Progress, TaskEvent, Watch, cancel_task};
 use crate::{Client, SubmitError};
@@ -40,7 +40,7 @@ const PLACES_TRIED: usize = 8;
 /// The name of a session within its tenant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
-pub struct SessionId(String);
+pub struct SessionId(SessionName);
 
 /// A text that names no session.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -56,13 +56,14 @@ impl SessionId {
         let id = id.into();
         let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
         let is_one = !id.is_empty() && id.len() <= ID_BYTES_MAX && id.bytes().all(plain);
-        if is_one { Ok(Self(id)) } else { Err(InvalidSession(id.chars().take(80).collect())) }
+        let invalid = || InvalidSession(id.chars().take(80).collect());
+        if is_one { SessionName::new(&*id).map(Self).map_err(|_| invalid()) } else { Err(invalid()) }
     }
 
     /// The name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        self.0.as_str()
     }
 }
 
@@ -76,7 +77,7 @@ impl std::str::FromStr for SessionId {
 
 impl fmt::Display for SessionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.as_str())
     }
 }
 
@@ -200,21 +201,21 @@ impl Session {
             let place = Place { session: self.id.clone(), number: self.record().await?.last + 1 };
             let kept = Kept { task: place.task(), text: text.to_owned() };
             let kept = serde_json::to_string(&kept).map_err(|error| SubmitError::Invalid(error.to_string()))?;
-            let session = (&self.tenant, self.id.as_str());
+            let session = (&self.tenant, &self.id.0);
             match self.store().say(session, &self.agent, place.number, Side::User, &kept).await? {
-                Said::Ok => return Ok(place),
-                Said::Others => return Err(SessionError::Others(self.id.clone())),
-                // The same words of somebody else: theirs is another exchange.
-                Said::Already | Said::Conflict | Said::Gap => {}
+                MessageResult::Done => return Ok(place),
+                MessageResult::OtherAgent => return Err(SessionError::Others(self.id.clone())),
+                // The same message of another sender belongs to another exchange.
+                MessageResult::Already | MessageResult::Conflict | MessageResult::Gap => {}
             }
         }
         Err(SessionError::Busy)
     }
 
     async fn record(&self) -> Result<SessionRecord, SessionError> {
-        let record = self.store().session(&self.tenant, self.id.as_str()).await?;
+        let record = self.store().session(&self.tenant, &self.id.0).await?;
         match &record.agent {
-            Some(agent) if agent != self.agent.as_str() => Err(SessionError::Others(self.id.clone())),
+            Some(agent) if *agent != self.agent => Err(SessionError::Others(self.id.clone())),
             _ => Ok(record),
         }
     }
@@ -299,11 +300,11 @@ pub async fn said_before(
     task: &str,
 ) -> Result<Option<(Place, Vec<Spoken>)>, StoreError> {
     let Some(place) = Place::of_task(task) else { return Ok(None) };
-    let record = store.session(tenant, place.session.as_str()).await?;
+    let record = store.session(tenant, &place.session.0).await?;
     let is_ours = record.exchanges.iter().any(|(number, user, _)| {
         *number == place.number && serde_json::from_str::<Kept>(user).is_ok_and(|kept| kept.task == task)
     });
-    if !is_ours || record.agent.as_deref() != Some(agent.as_str()) {
+    if !is_ours || record.agent.as_ref() != Some(agent) {
         return Ok(None);
     }
     let before = record.exchanges.into_iter().filter(|(number, ..)| *number < place.number);
@@ -323,7 +324,7 @@ pub async fn answered(
     answer: &str,
 ) -> Result<(), StoreError> {
     let answer = beginning(answer, limits::SESSION_ANSWER_BYTES_MAX);
-    store.say((tenant, place.session.as_str()), agent, place.number, Side::Agent, answer).await.map(|_| ())
+    store.say((tenant, &place.session.0), agent, place.number, Side::Agent, answer).await.map(|_| ())
 }
 
 fn spoken(number: u64, user: &str, agent: Option<String>) -> Option<Spoken> {

@@ -3,8 +3,11 @@
 
 use futures::future::join_all;
 use serde::Serialize;
+use tickfleet_core::CounterKey;
+use tickfleet_core::keys::limits;
+use tickfleet_core::turn::{State, WaitReason};
 use tickfleet_model::{CallResult, Outcome, TaskId};
-use tickfleet_store::{Lane, Stand, Store, StoreError, TurnName};
+use tickfleet_store::{Stand, Store, StoreError, TurnName};
 
 /// What is known of a turn under way.
 #[derive(Debug, Clone)]
@@ -134,49 +137,54 @@ pub async fn stands(
 }
 
 async fn stood(store: &Store, name: &TurnName, stand: Stand) -> Result<Stood, StoreError> {
-    let record = &stand.record;
-    let standing = match record.fence {
-        None if record.is_parked() => Standing::Waiting(parked(store, name, &stand).await?),
-        None => Standing::Waiting(capped(&stand)),
-        Some(_) if record.is_ending() => Standing::Ending,
-        Some(_) if stand.is_held => Standing::Running { call: format!("{}/{}", name.turn, record.done) },
-        Some(_) => Standing::Dispatched,
+    let turn = &stand.turn;
+    let standing = match &turn.state {
+        State::Throttled { counter, .. } => Standing::Waiting(throttled(counter, &stand)),
+        State::Retrying { .. } | State::Waiting { .. } => Standing::Waiting(parked(store, name, &stand).await?),
+        State::Ready { .. } | State::Running { .. } if stand.is_held => {
+            Standing::Running { call: format!("{}/{}", name.turn, turn.position) }
+        }
+        State::Ready { .. } | State::Running { .. } => Standing::Dispatched,
+        State::Ending { .. } => Standing::Ending,
     };
-    // One that cannot be read ends the list: whoever counts would take those behind it for others.
+    // An unreadable result ends the list: otherwise the caller would count later results as earlier ones.
     let results = stand.results.iter().map_while(|result| serde_json::from_str::<CallResult>(result).ok());
     let results = results.map(|result| CallEnded::from(&result)).collect();
-    Ok(Stood { agent: record.agent.clone().unwrap_or_default(), standing, results })
+    Ok(Stood { agent: turn.head.agent.to_string(), standing, results })
 }
 
-/// What a call waits for that was admitted, and is not out.
+/// The wait of a call that was dispatched before.
 async fn parked(store: &Store, name: &TurnName, stand: &Stand) -> Result<Wait, StoreError> {
-    let record = &stand.record;
-    if let Some(id) = &record.approval
-        && let Some(asked) = crate::approvals::find(store, &name.tenant, id).await?
+    let state = &stand.turn.state;
+    if let State::Waiting { reason: WaitReason::Approval { approval }, .. } = state
+        && let Some(asked) = crate::approvals::find(store, &name.tenant, approval).await?
         && asked.state == "waiting"
     {
         let (needs, until_ms) = (asked.needed(), Some(asked.until_ms));
         let reason = WaitFor::Approval { approval: asked.id, call: asked.call, tool: asked.tool, needs };
         return Ok(Wait { reason, until_ms });
     }
-    let reason = match record.awaits.as_deref().filter(|awaits| !awaits.is_empty()) {
-        Some(awaits) if TaskId::new(awaits).is_ok() => WaitFor::Task { task: awaits.to_owned() },
-        Some(awaits) => WaitFor::Turn { turn: awaits.to_owned() },
+    let reason = match state.awaits() {
+        Some(awaits) if TaskId::new(awaits.as_str()).is_ok() => WaitFor::Task { task: awaits.to_string() },
+        Some(awaits) => WaitFor::Turn { turn: awaits.to_string() },
         None => WaitFor::NextTry,
     };
-    let until_ms = stand.timer_ms;
-    Ok(Wait { reason, until_ms })
+    Ok(Wait { reason, until_ms: stand.timer_ms })
 }
 
-/// What a call waits for that was not admitted.
-fn capped(stand: &Stand) -> Wait {
+/// The wait of a call in a throttle queue.
+fn throttled(counter: &CounterKey, stand: &Stand) -> Wait {
     if let Some(pause) = &stand.pause {
         return Wait { reason: WaitFor::Pause { reason: pause.reason.clone() }, until_ms: None };
     }
-    let limit = match &stand.record.lane {
-        Some(Lane::Counter { limit, .. }) => limit.clone(),
-        Some(Lane::Agent(..)) | None if stand.due_ms == Some(stand.budget.day_ends_ms) => "actions per day".into(),
-        Some(Lane::Agent(..)) | None => "calls per tick".into(),
-    };
-    Wait { reason: WaitFor::Limit { limit }, until_ms: stand.due_ms }
+    Wait { reason: WaitFor::Limit { limit: limit_of(counter) }, until_ms: stand.due_ms }
+}
+
+/// The limit of a counter, in words if every fleet has it.
+pub(crate) fn limit_of(counter: &CounterKey) -> String {
+    match &*counter.limit {
+        limits::TICK => "calls per tick".into(),
+        limits::DAY | limits::TENANT_DAY => "actions per day".into(),
+        limit => limit.to_owned(),
+    }
 }

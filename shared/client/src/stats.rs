@@ -12,7 +12,7 @@ use tickfleet_model::{Outcome, TenantId};
 use tickfleet_store::{Addition, LogEntry, Store, StoreError};
 
 use crate::model_use::ModelUse;
-use crate::rules::{Did, field, looked_at};
+use crate::rules::{Did, field};
 
 /// Entries that are counted in one step: what a script then adds stays far below 10 ms.
 const STEP: usize = 1_000;
@@ -180,7 +180,7 @@ impl LoggedMeta {
 
 /// The counts of some entries, added up.
 fn additions(entries: &[LogEntry]) -> Vec<Addition> {
-    let mut sums: HashMap<(i64, String, String), u64> = HashMap::new();
+    let mut sums: HashMap<(i64, String, String, String), u64> = HashMap::new();
     for entry in entries {
         if !entry.text.contains(r#""action":"TOOL_CALL""#) {
             continue;
@@ -188,9 +188,9 @@ fn additions(entries: &[LogEntry]) -> Vec<Addition> {
         let Ok(logged) = serde_json::from_str::<Logged>(&entry.text) else { continue };
         let Some(tenant) = logged.tenant.filter(|_| logged.action == "TOOL_CALL") else { continue };
         let day = ms_of(&entry.id).div_euclid(DAY_MS);
-        *sums.entry((day, looked_at(&tenant), looked_at(&tenant))).or_default() += 1;
         for (did, rule) in logged.meta.rules() {
-            *sums.entry((day, field(did, &tenant, rule), field(did, &tenant, OTHERS))).or_default() += 1;
+            *sums.entry((day, tenant.clone(), field(did, &tenant, rule), field(did, &tenant, OTHERS))).or_default() +=
+                1;
         }
         let agent = logged.meta.agent.unwrap_or(logged.actor_id);
         // A model may name any tool that does not exist.
@@ -205,10 +205,11 @@ fn additions(entries: &[LogEntry]) -> Vec<Addition> {
         ];
         for (what, amount) in counts.into_iter().filter(|(_, amount)| *amount > 0) {
             let overflow = format!("{tenant}:{OTHERS}:{OTHERS}:{what}");
-            *sums.entry((day, format!("{tenant}:{agent}:{tool}:{what}"), overflow)).or_default() += amount;
+            let count = format!("{tenant}:{agent}:{tool}:{what}");
+            *sums.entry((day, tenant.clone(), count, overflow)).or_default() += amount;
         }
     }
-    let addition = |((day, field, overflow), amount)| Addition { day, field, overflow, amount };
+    let addition = |((day, tenant, count, overflow), amount)| Addition { day, tenant, count, overflow, amount };
     sums.into_iter().map(addition).collect()
 }
 
@@ -351,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn each_call_is_counted_once_as_one_whose_rules_were_looked_at() {
+    fn each_call_is_counted_once() {
         let entry = |outcome: &str| LogEntry {
             id: "1764130000000-0".into(),
             text: format!(
@@ -361,10 +362,9 @@ mod tests {
         };
         let counts = additions(&[entry("ok"), entry("ok"), entry("denied")]);
         let sum = |is_so: &dyn Fn(&str) -> bool| -> u64 {
-            counts.iter().filter(|one| is_so(&one.field)).map(|one| one.amount).sum()
+            counts.iter().filter(|one| is_so(&one.count)).map(|one| one.amount).sum()
         };
         assert_eq!(sum(&|field| call_of(field) == Some("demo")), 3);
-        assert_eq!(sum(&|field| field == looked_at("demo")), 3);
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub(super) async fn undecided(store: &Store, name: &TurnName) -> Result<Option<U
     if let Some(waits) = store.undecided(name).await? {
         return Ok(agent(&waits, name).map(|agent| Undecided { agent: Some(agent) }));
     }
-    // Of one that a build before this one has taken in, the entry is not known.
+    // Its entry is moved just now.
     Ok(store.waits_for_admission(name).await?.then_some(Undecided { agent: None }))
 }
 

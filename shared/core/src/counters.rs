@@ -82,7 +82,9 @@ pub struct PruneCounter {
 }
 
 impl PruneCounter {
-    fn is_idle(state: &CounterState, now_ms: i64) -> bool {
+    /// True for a counter that is not needed any more.
+    #[must_use]
+    pub fn is_idle(state: &CounterState, now_ms: i64) -> bool {
         state.ends_ms > 0 && state.ends_ms + IDLE_MS <= now_ms && !state.queued
     }
 }

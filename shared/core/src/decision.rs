@@ -15,6 +15,8 @@ pub struct Context {
     pub epoch: u64,
     /// Start of that epoch, ms; 0 for the first one.
     pub epoch_began_ms: i64,
+    /// True if the store's memory was short at its last sample. Only what may be omitted depends on it.
+    pub pressure: bool,
     /// The version of the transaction that is decided. Slices carry it.
     pub version: Version,
     /// Conflicts of earlier attempts of this decision, oldest first. The view has the values of records and counters; other

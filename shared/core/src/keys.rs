@@ -1,6 +1,6 @@
 //! Names of records, counters, sets and streams. The store puts the shard's prefix before each.
 
-use tickfleet_model::{AgentId, InboxName, Priority, TenantId, TurnId};
+use tickfleet_model::{AgentId, InboxName, Priority, TaskId, TenantId, TurnId};
 
 use crate::transaction::{CounterKey, InboxKey, RecordKey, SetKey, StreamKey};
 
@@ -25,6 +25,12 @@ impl TurnName {
     pub fn parse(text: &str) -> Option<Self> {
         let (tenant, turn) = text.split_once(':')?;
         Some(Self { tenant: TenantId::new(tenant).ok()?, turn: TurnId::new(turn).ok()? })
+    }
+
+    /// The name of a task.
+    #[must_use]
+    pub fn task(tenant: &TenantId, task: &TaskId) -> Self {
+        Self { tenant: tenant.clone(), turn: TurnId::from(task.clone()) }
     }
 
     /// The record of the unfinished turn.
@@ -107,6 +113,13 @@ pub fn marks(turn: &TurnName) -> RecordKey {
     RecordKey::new(format!("ran:{turn}"))
 }
 
+/// Turns and tasks whose next call is retried or waits for something other than people, for metrics. A place is the time
+/// since when, ms.
+#[must_use]
+pub fn parked() -> SetKey {
+    SetKey::new("parked")
+}
+
 /// All timers of a shard. A place is the due time, ms.
 #[must_use]
 pub fn timers() -> SetKey {
@@ -182,6 +195,15 @@ pub fn throttle_timer(counter: &CounterKey) -> String {
 
 /// Names of the built-in limits of every fleet. They start with `_`; configured limits do not.
 pub mod limits {
+    /// True for a limit of every fleet. Names of other limits may begin with `_` too, and have a `:`.
+    #[must_use]
+    pub fn is_built_in(limit: &str) -> bool {
+        limit.starts_with('_') && !limit.contains(':')
+    }
+
+    /// The built-in limits with windows: their idle counters are deleted.
+    pub const WINDOWED: [&str; 3] = [TICK, DAY, TENANT_DAY];
+
     /// Calls of an agent in a tick; the counter is `<tenant>:<agent>`.
     pub const TICK: &str = "_tick";
     /// Calls of an agent in a day; the counter is `<tenant>:<agent>`.

@@ -51,6 +51,7 @@ pub mod conversation;
 pub mod counters;
 pub mod dead;
 pub mod decision;
+pub mod grants;
 pub mod keys;
 pub mod knowledge;
 pub mod leases;
@@ -62,6 +63,7 @@ pub mod recovery;
 pub mod section;
 pub mod settings;
 pub mod task;
+pub mod tools;
 pub mod transaction;
 #[cfg(test)]
 mod trial;

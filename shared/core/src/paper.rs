@@ -61,7 +61,14 @@ impl Paper {
     pub fn context(&mut self) -> Context {
         self.versions += 1;
         let version = Version::new(format!("v{}", self.versions));
-        Context { now_ms: self.now_ms, epoch: 1, epoch_began_ms: 0, version, conflicts: Vec::new() }
+        Context {
+            now_ms: self.now_ms,
+            epoch: 1,
+            epoch_began_ms: 0,
+            pressure: self.pressure,
+            version,
+            conflicts: Vec::new(),
+        }
     }
 
     /// Decides from the present contents.
@@ -223,6 +230,7 @@ impl Paper {
             Write::Remove(stream, entry) => {
                 self.logs.entry(stream).or_default().retain(|(id, _)| *id != entry);
             }
+            Write::DropQueue(queue) => drop(self.logs.remove(&queue)),
             Write::Timer { name, due_ms, rule } => {
                 let (known, earlier) = (self.timers.get(&name), self.timers.get(&name).is_none_or(|due| due_ms < *due));
                 if rule == TimerRule::Set || earlier && (rule == TimerRule::Earlier || known.is_some()) {
@@ -246,6 +254,13 @@ impl Paper {
                     && ends_ms.is_none_or(|ends_ms| state.ends_ms == ends_ms)
                 {
                     state.used = state.used.saturating_add_signed(amount);
+                }
+            }
+            Write::Restart { counter, amount, ends_ms } => {
+                let found = self.counters.get_mut(&counter).filter(|state| state.ends_ms == ends_ms);
+                if let Some(state) = found {
+                    state.used = state.used.saturating_sub(amount);
+                    state.began_ms = self.now_ms;
                 }
             }
             Write::DeleteCounter(counter) => drop(self.counters.remove(&counter)),
@@ -281,6 +296,15 @@ impl Paper {
             Query::Entry(stream, entry) => {
                 Value::Entry(self.log(stream).iter().find(|(id, _)| id == entry).map(|(_, fields)| fields.clone()))
             }
+            Query::Entries { stream, after, count } => {
+                let entries = self.log(stream).iter();
+                let skip = after.as_ref().map_or(0, |after| {
+                    self.log(stream).iter().position(|(entry, _)| entry == after).map_or(0, |at| at + 1)
+                });
+                Value::Entries(entries.skip(skip).take(*count).cloned().collect())
+            }
+            // Nobody takes entries on paper.
+            Query::Holder(..) => Value::Holder(None),
             other => panic!("not on paper: {other:?}"),
         }
     }

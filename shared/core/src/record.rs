@@ -1,7 +1,7 @@
 //! The stored form of a record: `<version> <entry> <rooms> <content>`.
 //!
 //! The entry is that of the slice that the writing transaction enqueued, or `-`. The rooms are the counters that a stamped
-//! transaction debited, in the order of its [`crate::Room`] guards: `<used>:<end of the window, ms>`, separated by commas,
+//! transaction debited, in the order of its [`crate::Room`] guards: `<used>:<end of the window, ms>`, for a configured limit also its begin, separated by commas,
 //! or `-`. The content is a schema number and JSON, `1{"…"}`. Large immutable parts (calls, results) are stored beside the
 //! record, each under a name.
 
@@ -19,12 +19,7 @@ pub trait Record: Serialize + DeserializeOwned {
     /// The content of the record.
     #[must_use]
     fn encode(&self) -> Bytes {
-        let mut text = Self::SCHEMA.to_string().into_bytes();
-        // Records are plain data: serialization fails only for maps with non-text keys, and no record has such a map.
-        if serde_json::to_writer(&mut text, self).is_err() {
-            text.truncate(0);
-        }
-        text.into()
+        json_of(self).into()
     }
 
     /// Parses a content.
@@ -32,14 +27,32 @@ pub trait Record: Serialize + DeserializeOwned {
     /// # Errors
     /// [`Unreadable`], if the schema number or the JSON is not of this type.
     fn decode(content: &[u8]) -> Result<Self, Unreadable> {
-        let digits = content.iter().take_while(|byte| byte.is_ascii_digit()).count();
-        let (schema, json) = content.split_at(digits);
-        let schema = std::str::from_utf8(schema).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
-        if schema != Self::SCHEMA {
-            return Err(Unreadable::Schema { expected: Self::SCHEMA, found: schema });
-        }
-        serde_json::from_slice(json).map_err(|error| Unreadable::Json(error.to_string()))
+        from_json(content)
     }
+}
+
+/// Schema number and JSON of a record.
+pub(crate) fn json_of<T: Record>(record: &T) -> Vec<u8> {
+    let mut text = T::SCHEMA.to_string().into_bytes();
+    // Records are plain data: serialization fails only for maps with non-text keys, and no record has such a map.
+    if serde_json::to_writer(&mut text, record).is_err() {
+        text.truncate(0);
+    }
+    text
+}
+
+/// Parses the text that [`json_of`] writes.
+///
+/// # Errors
+/// As [`Record::decode`].
+pub(crate) fn from_json<T: Record>(content: &[u8]) -> Result<T, Unreadable> {
+    let digits = content.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let (schema, json) = content.split_at(digits);
+    let schema = std::str::from_utf8(schema).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    if schema != T::SCHEMA {
+        return Err(Unreadable::Schema { expected: T::SCHEMA, found: schema });
+    }
+    serde_json::from_slice(json).map_err(|error| Unreadable::Json(error.to_string()))
 }
 
 /// The reason that a record is unreadable.
@@ -63,11 +76,26 @@ pub enum Unreadable {
 
 /// A counter after a debit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[serde(from = "(u64, i64, i64)", into = "(u64, i64, i64)")]
 pub struct Debited {
     /// The amount used, including this debit.
     pub used: u64,
     /// The end of the window, ms; 0 without a window.
     pub ends_ms: i64,
+    /// The begin of the window, ms; 0 without a window.
+    pub began_ms: i64,
+}
+
+impl From<(u64, i64, i64)> for Debited {
+    fn from((used, ends_ms, began_ms): (u64, i64, i64)) -> Self {
+        Self { used, ends_ms, began_ms }
+    }
+}
+
+impl From<Debited> for (u64, i64, i64) {
+    fn from(Debited { used, ends_ms, began_ms }: Debited) -> Self {
+        (used, ends_ms, began_ms)
+    }
 }
 
 impl Debited {
@@ -75,8 +103,9 @@ impl Debited {
     #[must_use]
     pub fn parse_all(rooms: &str) -> Vec<Self> {
         let parse = |one: &str| {
-            let (used, ends) = one.split_once(':')?;
-            Some(Self { used: used.parse().ok()?, ends_ms: ends.parse().ok()? })
+            let (used, times) = one.split_once(':')?;
+            let (ends, began) = times.split_once(':')?;
+            Some(Self { used: used.parse().ok()?, ends_ms: ends.parse().ok()?, began_ms: began.parse().ok()? })
         };
         rooms.split(',').filter_map(parse).collect()
     }
@@ -87,7 +116,8 @@ impl Debited {
         if debited.is_empty() {
             return "-".to_owned();
         }
-        debited.iter().map(|one| format!("{}:{}", one.used, one.ends_ms)).collect::<Vec<_>>().join(",")
+        let render = |one: &Self| format!("{}:{}:{}", one.used, one.ends_ms, one.began_ms);
+        debited.iter().map(render).collect::<Vec<_>>().join(",")
     }
 }
 
@@ -196,16 +226,20 @@ mod tests {
     #[test]
     fn a_stored_record_reads_back() {
         let (version, entry) = (Version::new("a-1"), EntryId::new("5-0"));
-        let stored =
-            RecordText::render(&version, Some(&entry), &[Debited { used: 3, ends_ms: 9 }], &Sample { n: 7 }.encode());
-        assert_eq!(&stored[..], b"a-1 5-0 3:9 12{\"n\":7}");
+        let stored = RecordText::render(
+            &version,
+            Some(&entry),
+            &[Debited { used: 3, ends_ms: 9, began_ms: 0 }],
+            &Sample { n: 7 }.encode(),
+        );
+        assert_eq!(&stored[..], b"a-1 5-0 3:9:0 12{\"n\":7}");
         let read = Stored::<Sample>::read(&stored).unwrap();
         assert_eq!(
             read,
             Stored {
                 version,
                 entry: Some(entry),
-                rooms: vec![Debited { used: 3, ends_ms: 9 }],
+                rooms: vec![Debited { used: 3, ends_ms: 9, began_ms: 0 }],
                 value: Sample { n: 7 }
             }
         );

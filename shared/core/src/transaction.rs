@@ -71,11 +71,24 @@ text_key!(
 
 /// One counter of a limit: agent `kelly` under the limit `tick`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(from = "(Arc<str>, Arc<str>)", into = "(Arc<str>, Arc<str>)")]
 pub struct CounterKey {
     /// The limit's name. All its counters are stored together.
     pub limit: Arc<str>,
     /// The counter within the limit.
     pub counter: Arc<str>,
+}
+
+impl From<(Arc<str>, Arc<str>)> for CounterKey {
+    fn from((limit, counter): (Arc<str>, Arc<str>)) -> Self {
+        Self { limit, counter }
+    }
+}
+
+impl From<CounterKey> for (Arc<str>, Arc<str>) {
+    fn from(CounterKey { limit, counter }: CounterKey) -> Self {
+        (limit, counter)
+    }
 }
 
 impl CounterKey {
@@ -109,6 +122,44 @@ pub struct CounterState {
     pub queued: bool,
 }
 
+impl Window {
+    /// The window at `now_ms`, if this one has ended by then.
+    #[must_use]
+    pub const fn running_at(self, now_ms: i64) -> Self {
+        match self {
+            Self::Fixed { end_ms, length_ms, .. } if now_ms >= end_ms && length_ms > 0 => {
+                let start_ms = end_ms + (now_ms - end_ms) / length_ms * length_ms;
+                Self::Fixed { start_ms, end_ms: start_ms + length_ms, length_ms }
+            }
+            _ => self,
+        }
+    }
+}
+
+impl CounterState {
+    /// The counter with the window that runs at `now_ms`. A [`Window::Rolling`] has no window to open.
+    #[must_use]
+    pub const fn opened(self, window: &Window, now_ms: i64) -> Self {
+        let (ended, last_ms) = (now_ms >= self.ends_ms, self.ends_ms);
+        match *window {
+            Window::Fixed { .. } | Window::Day { .. } if !ended => self,
+            Window::Fixed { start_ms, end_ms, length_ms } if start_ms < last_ms && last_ms < end_ms => {
+                self.begun(end_ms.saturating_add(length_ms), now_ms)
+            }
+            Window::Day { start_ms, end_ms } if start_ms < last_ms && last_ms < end_ms => {
+                Self { ends_ms: end_ms, ..self }
+            }
+            Window::Fixed { start_ms, end_ms, .. } | Window::Day { start_ms, end_ms } => self.begun(end_ms, start_ms),
+            Window::Held | Window::Total if last_ms != 0 => self.begun(0, 0),
+            Window::Held | Window::Total | Window::Rolling { .. } => self,
+        }
+    }
+
+    const fn begun(self, ends_ms: i64, began_ms: i64) -> Self {
+        Self { used: 0, ends_ms, began_ms, queued: self.queued }
+    }
+}
+
 /// How a counter gets room again. If the kind of a counter's limit has changed, the counter starts again at 0: it had a
 /// window and has none, or it was rolling and is not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -116,8 +167,9 @@ pub struct CounterState {
 pub enum Window {
     /// Windows of `length_ms`; the current one is `[start_ms, end_ms)`. If the counter's last window ended within the
     /// current one, the length has changed: the next window ends one length later, so that the counter never opens twice
-    /// within one length. If shard time is not within the current window, the guard fails with [`Conflict::Time`]. After a
-    /// restart of the store, a window of at most 60 s that began before has no room, because its last debits may be lost.
+    /// within one length. If the current window has ended by the commit, the store debits the one that runs then. If it has
+    /// not begun, the guard fails with [`Conflict::Time`]. After a restart of the store, a window of at most 60 s that began
+    /// before has no room, because its last debits may be lost.
     Fixed {
         /// Start of the current window, ms.
         start_ms: i64,
@@ -170,6 +222,12 @@ pub struct Room {
 }
 
 impl Room {
+    /// True if the guard only compares: it changes no counter, and creates none.
+    #[must_use]
+    pub fn only_checks(&self) -> bool {
+        self.amount == 0 && self.window == Window::Total
+    }
+
     /// The counter that all counters beyond `counters_max` share.
     pub const OTHERS: &'static str = "~";
 }
@@ -270,6 +328,8 @@ pub enum Write {
     Enqueue(StreamKey, Vec<(Arc<str>, Bytes)>),
     /// Removes an entry from a queue, even if a consumer holds it.
     Remove(StreamKey, EntryId),
+    /// Removes a queue with its entries and its group.
+    DropQueue(StreamKey),
     /// Arms a timer.
     Timer {
         /// Its name.
@@ -310,6 +370,16 @@ pub enum Write {
         amount: i64,
         /// End of the window that the amount was debited in, ms.
         ends_ms: Option<i64>,
+    },
+    /// Takes an amount from a counter without buckets, if its window still ends at `ends_ms`, and begins the window now: an
+    /// operator has reset it.
+    Restart {
+        /// The counter.
+        counter: CounterKey,
+        /// The amount.
+        amount: u64,
+        /// End of the window, ms; 0 without one.
+        ends_ms: i64,
     },
     /// Removes a counter.
     DeleteCounter(CounterKey),

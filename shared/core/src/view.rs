@@ -127,6 +127,18 @@ impl View {
         self.values.insert(query, value);
     }
 
+    /// Stores all results of another view.
+    pub fn extend(&mut self, other: Self) {
+        self.values.extend(other.values);
+    }
+
+    /// The results of these queries, as far as the view has them.
+    #[must_use]
+    pub fn pick<'q>(&self, queries: impl IntoIterator<Item = &'q Query>) -> Self {
+        let picked = queries.into_iter().filter_map(|query| Some((query.clone(), self.values.get(query)?.clone())));
+        Self { values: picked.collect() }
+    }
+
     /// Drops a result.
     pub fn remove(&mut self, query: &Query) {
         self.values.remove(query);

@@ -8,6 +8,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
 use tickfleet_config::TaskHandlerDef;
+use tickfleet_core::settings::{ChangeSetting, Origin};
 use tickfleet_model::policy::{Pause, Paused, PausedTool, TenantPolicy};
 use tickfleet_model::{AgentId, Policy, TenantId};
 use tickfleet_rules::Rulebook;
@@ -76,7 +77,7 @@ struct Shard {
     look: u64,
     generation: u64,
     tenants: BTreeMap<TenantId, TenantPolicy>,
-    /// Tenants whose declaration cannot be read, or is lost, and was never read before.
+    /// Tenants whose declaration cannot be read, and was never read before.
     withheld: BTreeSet<TenantId>,
     tools_off: BTreeSet<String>,
     pauses: BTreeMap<Paused, Pause>,
@@ -93,15 +94,15 @@ struct Lost {
 }
 
 impl Shard {
-    /// Takes over what was read. What cannot be read, or was lost, stays as it was read last; if it never was, the
-    /// tenant is withheld: its declaration in the configuration may be laxer. Answers what was lost and is known here.
+    /// Takes over what was read. A declaration that cannot be read, or was lost, stays as it was read last. If it never was,
+    /// the tenant is withheld: its declaration in the configuration may be laxer. Returns what the store has lost.
     fn take_over(&mut self, look: u64, read: AtRunTime) -> Lost {
         let known = std::mem::take(&mut self.tenants);
-        let (mut lost, mut tools_off, mut lost_tools) = (read.missing, read.tools_off, BTreeSet::new());
+        let (mut lost, mut tools_off, mut lost_tools) = (BTreeSet::new(), read.tools_off, BTreeSet::new());
         let (mut pauses, mut lost_pauses) = (read.pauses, BTreeMap::new());
         let (mut tool_pauses, mut lost_tool_pauses) = (read.tool_pauses, BTreeMap::new());
         if read.generation < self.generation {
-            // Redis has forgotten more than the declarations: that they were set at all.
+            // The store has lost its last changes.
             lost_tools = self.tools_off.difference(&tools_off).cloned().collect();
             tools_off.extend(lost_tools.iter().cloned());
             lost_pauses = keep_known(&self.pauses, &mut pauses);
@@ -121,7 +122,7 @@ impl Shard {
             }
         }
         for tenant in withheld.difference(&self.withheld) {
-            let problem = read.unreadable.get(tenant).map_or("it is gone from Redis", String::as_str);
+            let problem = read.unreadable.get(tenant).map_or("", String::as_str);
             tracing::error!(%tenant, problem, "unreadable declaration of a run-time tenant; admission for it stops");
         }
         *self = Self { look, generation: read.generation, tenants, withheld, tools_off, pauses, tool_pauses };
@@ -185,19 +186,23 @@ impl PolicyHandle {
         let read = store.at_run_time().await?;
         let lost = self.take_over(store.shard(), look, read);
         for (tenant, policy) in &lost.tenants {
-            let restored = store.restore_tenant(tenant, policy).await;
+            let change = ChangeSetting::set_tenant(tenant.clone(), policy, Origin::Restored);
+            let restored = store.decide(change).await.map(|receipt| receipt.result);
             tracing::error!(%tenant, ?restored, "run-time tenant was missing from Redis; restoring");
         }
         for tool in &lost.tools_off {
-            let restored = store.switch_tool(tool, false, "").await;
+            let change = ChangeSetting::switch_off(tool.clone(), Origin::Restored);
+            let restored = store.decide(change).await.map(|receipt| receipt.result);
             tracing::error!(tool, ?restored, "disabled tool was missing from Redis; disabling it again");
         }
         for (who, pause) in &lost.pauses {
-            let restored = store.restore_pause(who, pause).await;
+            let change = ChangeSetting::pause(who.clone(), pause, Origin::Restored);
+            let restored = store.decide(change).await.map(|receipt| receipt.result);
             tracing::error!(?who, ?restored, "pause was missing from Redis; restoring");
         }
         for (tool, pause) in &lost.tool_pauses {
-            let restored = store.restore_tool_pause(tool, pause).await;
+            let change = ChangeSetting::pause_tool(tool.clone(), pause, Origin::Restored);
+            let restored = store.decide(change).await.map(|receipt| receipt.result);
             tracing::error!(?tool, ?restored, "pause of a tool was missing from Redis; restoring");
         }
         Ok(())
@@ -336,9 +341,10 @@ mod tests {
     fn what_redis_has_lost_is_known_and_put_back() {
         let in_force = PolicyHandle::new(active("one", &["acme"]));
         in_force.take_over(0, 1, read(5, &[("acme", 3), ("bolt", 4)]));
-        let gone = AtRunTime { missing: [TenantId::new("bolt").unwrap()].into(), ..read(5, &[("acme", 3)]) };
-        assert_eq!(in_force.take_over(0, 2, gone).tenants, [capped("bolt", Some(4))].into());
-        // After a flush not even the names are there.
+        let lost = in_force.take_over(0, 2, read(4, &[("acme", 3)]));
+        assert_eq!(lost.tenants, [capped("bolt", Some(4))].into());
+        // After a flush there is nothing.
+        let _ = in_force.take_over(0, 2, read(5, &[("acme", 3), ("bolt", 4)]));
         let lost = in_force.take_over(0, 3, read(0, &[]));
         assert_eq!(lost.tenants.len(), 2, "{lost:?}");
         assert_eq!(seen(&in_force).0, tenants(&[("acme", Some(3)), ("bolt", Some(4))]));

@@ -68,7 +68,7 @@ pub async fn begin_turn(
     let is_ours = match (&view, same) {
         (TurnView::Unknown, _) => true,
         (_, Same::Calls) => store.content_of(&name).await?.is_none_or(|found| found == content_digest(turn)),
-        (TurnView::Live(live), Same::Agent) => is_agent(turn, live.record.agent.as_deref()),
+        (TurnView::Live(live), Same::Agent) => is_agent(turn, Some(live.turn.head.agent.as_str())),
         (TurnView::Finished(finished), Same::Agent) => is_agent(turn, agent_of(&finished.reply).as_deref()),
     };
     if !is_ours {
@@ -98,9 +98,9 @@ async fn submit(store: &Store, turn: &Turn, name: TurnName) -> Result<BegunTurn,
         turn: Some(name.turn.clone()),
         digest: content_digest(turn),
         reply_to: None,
-        payload,
+        payload: payload.into(),
     };
-    Ok(match store.submit(&[submission]).await?.pop() {
+    Ok(match store.submit(&[submission]).await?.pop().transpose()? {
         Some(Submitted::Accepted { .. }) => BegunTurn::Out(name.turn),
         Some(Submitted::Duplicate) => submitted_before(store, &name).await?,
         Some(Submitted::Conflict) => BegunTurn::Refused(ID_IS_TAKEN.to_owned()),

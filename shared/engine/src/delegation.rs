@@ -4,13 +4,17 @@ use std::collections::BTreeSet;
 
 use crate::active_policy::ActivePolicy;
 use tickfleet_config::TaskHandlerDef;
+use tickfleet_core::bounds::Bounds;
+use tickfleet_core::keys::TurnName;
+use tickfleet_core::task::delegate::{Delegate, Source};
+use tickfleet_core::turn::{Destination, Head};
 use tickfleet_model::policy::Caller;
 use tickfleet_model::{
     AgentId, Call, CallId, Context, Dialect, InboxName, RejectionCode, Task, TaskGrant, TaskId, TenantId, limits,
     task_digest,
 };
 use tickfleet_protocol::write_task;
-use tickfleet_store::{Delegation, Queue, SliceMeta, entry_ms};
+use tickfleet_store::{Queue, entry_ms};
 
 /// The tool that a task's one result names.
 pub const TASK_TOOL: &str = "delegate_task";
@@ -252,16 +256,20 @@ impl Planned {
         self
     }
 
-    /// Returns the delegation to write, once the id is known. `given` says that the producer gave it.
+    /// The decision that writes the task, once its ID is known. `given` is true if the producer chose the ID.
     #[must_use]
-    pub fn delegation(self, entry: Option<String>, task: TaskId, given: bool) -> Delegation {
-        let meta = SliceMeta {
-            agent: self.agent.clone(),
+    pub fn decision(self, source: Source, task: TaskId, given: bool, bounds: &Bounds) -> Delegate<'_> {
+        let inbound_ms = match &source {
+            Source::Inbound(entry) => entry_ms(entry.as_str()),
+            Source::Call => None,
+        };
+        let head = Head {
+            agent: self.agent,
             dialect: Dialect::Raw,
-            reply_to: self.reply_to.clone(),
+            reply_to: self.reply_to,
             deadline_ms: self.deadline_ms,
-            submitted_ms: entry.as_deref().and_then(entry_ms).unwrap_or(self.planned_ms),
-            digest: self.digest.clone(),
+            submitted_ms: inbound_ms.unwrap_or(self.planned_ms),
+            digest: self.digest,
             calls: 1,
             want_audits: false,
             strict: false,
@@ -270,34 +278,29 @@ impl Planned {
             pending_approval: false,
             context: self.context,
             task: Some((task.clone(), self.grant.clone())),
-            is_task: true,
-            by: self.by.as_ref().map(ToString::to_string),
+            delegated_by: self.by.as_ref().map(ToString::to_string),
             span: tickfleet_ops::traces::traceparent(&tracing::Span::current()),
         };
-        let call = if self.external_lease_ms > 0 {
-            // An external runtime reads the message itself, with its id.
-            write_task(&Task { id: Some(task.clone()), deadline_ms: Some(self.deadline_ms), ..self.wire })
+        let (arguments, destination) = if self.external_lease_ms > 0 {
+            // An external runtime reads the message itself, with its ID.
+            let wire = Task { id: Some(task.clone()), deadline_ms: Some(self.deadline_ms), ..self.wire };
+            (write_task(&wire), Destination::External { lease_ms: self.external_lease_ms })
         } else {
-            let arguments = with_id(&self.arguments, &task);
-            serde_json::to_string(&Call { provider_id: None, tool: TASK_TOOL.into(), arguments }).unwrap_or_default()
+            (with_id(&self.arguments, &task), Destination::Workers(self.queue.priority()))
         };
-        Delegation {
-            entry,
-            reply_to: self.reply_to,
-            tenant: self.tenant,
+        let call = Call { provider_id: None, tool: TASK_TOOL.into(), arguments };
+        let call = serde_json::to_vec(&call).unwrap_or_default().into();
+        Delegate {
+            name: TurnName::task(&self.tenant, &task),
             given,
-            digest: self.digest,
-            queue: self.queue,
-            agent: self.agent,
-            deadline_ms: self.deadline_ms,
-            budget: self.grant.budget,
-            parent: self.parent,
-            by: self.by.map(|call| call.turn),
-            awaited: self.awaited,
-            meta: serde_json::to_string(&meta).unwrap_or_default(),
+            source,
+            head,
             call,
-            external_lease_ms: self.external_lease_ms,
-            task,
+            destination,
+            budget: u64::from(self.grant.budget),
+            parent: self.parent,
+            awaited: self.awaited,
+            bounds,
         }
     }
 }

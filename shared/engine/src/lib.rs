@@ -6,7 +6,9 @@
 pub mod active_policy;
 pub mod begun;
 pub mod delegation;
+pub mod limit_rows;
 pub mod one_suspect;
 pub mod report;
 pub mod retry_until;
+pub mod rules;
 pub mod time;

@@ -1,4 +1,4 @@
-//! From results to what is settled: the dialect's messages, the audit entry, the frame of the reply.
+//! Renders results for producers and auditors: the result, the dialect's message, the audit entry, the frame of the reply.
 
 use std::sync::Arc;
 
@@ -6,19 +6,16 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::time::rfc3339;
+use tickfleet_core::keys::TurnName;
+use tickfleet_core::turn::Head;
+use tickfleet_core::turn::end::{EndedCall, Fate, Render, RenderedCall, ReplyFrame};
+use tickfleet_core::turn::state::EndReason;
 use tickfleet_model::approval::{Narrowed, narrow};
 use tickfleet_model::outcome::{Approved, Premises};
 use tickfleet_model::policy::{Policy, ShadowDenial, session_note};
 use tickfleet_model::redaction::Redactor;
-use tickfleet_model::turn::inner::outer_turn;
-use tickfleet_model::{
-    AgentId, Call, CallError, CallId, CallResult, Dialect, EffectNote, Outcome, TenantId, TurnId, limits,
-};
+use tickfleet_model::{AgentId, Call, CallError, CallId, CallResult, EffectNote, Outcome, TenantId, limits};
 use tickfleet_protocol::{audit, result};
-use tickfleet_store::{
-    BegunBy, BegunCall, EndReason, Ending, MetLimit, ReplyFrame, SettledCall, Settlement, SliceMeta, TurnName,
-    UsedConsent,
-};
 
 /// The way in which results are reported.
 #[derive(Debug, Clone)]
@@ -52,7 +49,7 @@ impl Default for ReportOptions {
 
 /// The head of a reply: everything but its results.
 #[derive(Serialize)]
-struct Head<'a> {
+struct ReplyHead<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     turn_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -73,7 +70,7 @@ struct Head<'a> {
     traceparent: Option<&'a str>,
 }
 
-impl Head<'_> {
+impl ReplyHead<'_> {
     /// The JSON up to and with `"results":[`.
     fn open(&self) -> String {
         let mut text = serde_json::to_string(self).unwrap_or_else(|_| "{}".into());
@@ -83,43 +80,41 @@ impl Head<'_> {
     }
 }
 
+/// True for a task: its ID is that of the task that it runs under.
+#[must_use]
+pub fn is_task(name: &TurnName, head: &Head) -> bool {
+    head.task.as_ref().is_some_and(|(task, _)| task.as_str() == name.turn.as_str())
+}
+
 /// The frame of a turn's or task's reply.
 #[must_use]
-pub fn frame(name: &TurnName, meta: &SliceMeta) -> ReplyFrame {
-    // Providers refuse a message that says nothing.
-    let messages = result::messages_frame(meta.dialect).filter(|_| meta.calls > 0);
-    ReplyFrame {
-        head: head(name, meta).open(),
-        messages,
-        audits: meta.want_audits,
-        calls: Some(meta.calls),
-        wakes: wakes(name, meta),
-    }
+pub fn frame(name: &TurnName, head: &Head) -> ReplyFrame {
+    // Providers refuse a message without content.
+    let messages = result::messages_frame(head.dialect).filter(|_| head.calls > 0);
+    ReplyFrame { head: reply_head(name, head).open(), messages, audits: head.want_audits }
 }
 
 /// The head of the reply to a turn or task that has ended.
-fn head<'a>(name: &'a TurnName, meta: &'a SliceMeta) -> Head<'a> {
-    let id = Some(name.turn.as_str());
-    let delegator = meta.task.as_ref().and_then(|(_, grant)| grant.chain.last());
-    Head {
-        turn_id: id.filter(|_| !meta.is_task),
-        task_id: id.filter(|_| meta.is_task),
+fn reply_head<'a>(name: &'a TurnName, head: &'a Head) -> ReplyHead<'a> {
+    let (id, is_task) = (Some(name.turn.as_str()), is_task(name, head));
+    ReplyHead {
+        turn_id: id.filter(|_| !is_task),
+        task_id: id.filter(|_| is_task),
         tenant: name.tenant.as_str(),
-        agent: meta.agent.as_str(),
-        delegator: delegator.filter(|_| meta.is_task).map(AgentId::as_str),
-        delegated_by: meta.by.as_deref(),
+        agent: head.agent.as_str(),
+        delegator: delegated(name, head).flatten().map(AgentId::as_str),
+        delegated_by: head.delegated_by.as_deref(),
         status: "done",
-        dialect: meta.dialect.as_str(),
-        correlation_id: meta.context.correlation_id.as_deref(),
-        traceparent: meta.context.traceparent.as_deref(),
+        dialect: head.dialect.as_str(),
+        correlation_id: head.context.correlation_id.as_deref(),
+        traceparent: head.context.traceparent.as_deref(),
     }
 }
 
-/// The reply that says that a call of a turn waits for people, as JSON: the times of the approval are known where it is
-/// asked for, which puts them in the place of `{asked_ms}` and `{until_ms}`.
+/// The message that a call waits for approval, JSON. The decision that asks replaces `{asked_ms}` and `{until_ms}`.
 #[must_use]
-pub fn pending_approval(name: &TurnName, meta: &SliceMeta, (approval, call, tool): (&str, &CallId, &str)) -> String {
-    let mut head = head(name, meta);
+pub fn pending_approval(name: &TurnName, head: &Head, (approval, call, tool): (&str, &CallId, &str)) -> String {
+    let mut head = reply_head(name, head);
     head.status = "pending_approval";
     let open = head.open();
     let about = serde_json::json!({ "id": approval, "call": call.to_string(), "tool": tool }).to_string();
@@ -127,88 +122,68 @@ pub fn pending_approval(name: &TurnName, meta: &SliceMeta, (approval, call, tool
     format!(r#"{open}],"approval":{about},"asked_ms":{{asked_ms}},"until_ms":{{until_ms}}}}}}"#)
 }
 
-/// Who may wait for the end of a turn or task: of an inner call's turn, the turn whose call made it; of any other turn, the
-/// task that it runs under; of a task, the turn whose call delegated it.
-fn wakes(name: &TurnName, meta: &SliceMeta) -> Option<TurnId> {
-    if meta.is_task {
-        let turn = meta.by.as_deref()?.rsplit_once('/')?.0;
-        return TurnId::new(turn).ok();
-    }
-    let task = || meta.task.as_ref().and_then(|(task, _)| TurnId::new(task.as_str()).ok());
-    outer_turn(&name.turn).or_else(task)
-}
-
-/// The facts about one call for result, message and audit entry.
+/// A result with everything that its message and audit entry report.
 pub struct Reported<'a> {
-    /// The tenant.
-    pub tenant: &'a TenantId,
-    /// The agent that made the call; of a task, the one that carried it out.
-    pub agent: &'a AgentId,
-    /// The agent that delegated it, see [`delegated`].
-    pub delegated: Option<Option<&'a AgentId>>,
-    /// The turn, for the audit log.
-    pub turn: &'a str,
-    /// The dialect of the message.
-    pub dialect: Dialect,
-    /// The stable id of the tool, where it is known.
+    /// The turn or task.
+    pub name: &'a TurnName,
+    /// The immutable part of its record.
+    pub head: &'a Head,
+    /// The name of the tool, if it is known.
     pub tool_name: Option<&'a str>,
-    /// And its id.
+    /// The ID of the tool, if it is known.
     pub tool_id: Option<&'a str>,
     /// The arguments as text.
     pub arguments: &'a str,
     /// The result.
     pub result: &'a CallResult,
-    /// Whether it is known to have run, or was told what another one did, see [`CallResult::ran`]: one that may have run is told
-    /// as tried, and nobody knows how far it had come.
+    /// True if the call certainly ran, or got the result of another call, see [`CallResult::ran`].
     pub ran: bool,
-    /// The rules in shadow that would have stopped the call.
+    /// The rules and limits in shadow mode that would have stopped the call.
     pub shadow: &'a [ShadowDenial],
-    /// What its turn says beside its calls.
-    pub meta: &'a SliceMeta,
-    /// The effect that it had claimed, where it has an effect key and may have taken effect.
+    /// The effect that the call claimed, if it may have taken effect.
     pub effect: Option<&'a EffectNote>,
     /// Shard time, ms.
     pub now_ms: i64,
 }
 
-/// Of a task, the agent that delegated it, or none if somebody else did; none of a turn.
+/// For a task, the agent that delegated it, if an agent did. `None` for a turn.
 #[must_use]
-pub fn delegated(meta: &SliceMeta) -> Option<Option<&AgentId>> {
-    meta.is_task.then(|| meta.task.as_ref().and_then(|(_, grant)| grant.chain.last()))
+pub fn delegated<'a>(name: &TurnName, head: &'a Head) -> Option<Option<&'a AgentId>> {
+    is_task(name, head).then(|| head.task.as_ref().and_then(|(_, grant)| grant.chain.last()))
 }
 
-/// What a call was decided by beside what its audit entry says anyhow, without secrets.
+/// The inputs of the decision about a call that its audit entry does not have anyway, without secrets.
 fn premises(r: &Reported<'_>, redactor: &Redactor) -> String {
-    let meta = r.meta;
+    let head = r.head;
     let clean = |raw: &Option<Box<RawValue>>| raw.as_ref().map(|raw| redactor.json(raw.get()).into_owned());
     let raw = |text: Option<String>| text.and_then(|text| RawValue::from_string(text).ok());
-    let said = Premises {
-        calls: meta.calls,
-        strict: meta.strict,
-        parallel_reads: meta.parallel_reads,
-        allowed_tools: meta.allowed_tools.clone(),
-        task: meta.task.as_ref().map(|(task, _)| task.to_string()),
-        task_tools: meta.task.as_ref().and_then(|(_, grant)| grant.tools.clone()),
-        capabilities: meta.task.as_ref().and_then(|(_, grant)| grant.capabilities.clone()),
-        user_context: raw(clean(&meta.context.user_context)),
-        session_data: raw(clean(&meta.context.session_data)),
-        session: Some(session_note(r.tenant, meta.task.as_ref().map(|(task, _)| task), &meta.context)),
+    let premises = Premises {
+        calls: head.calls,
+        strict: head.strict,
+        parallel_reads: head.parallel_reads,
+        allowed_tools: head.allowed_tools.clone(),
+        task: head.task.as_ref().map(|(task, _)| task.to_string()),
+        task_tools: head.task.as_ref().and_then(|(_, grant)| grant.tools.clone()),
+        capabilities: head.task.as_ref().and_then(|(_, grant)| grant.capabilities.clone()),
+        user_context: raw(clean(&head.context.user_context)),
+        session_data: raw(clean(&head.context.session_data)),
+        session: Some(session_note(&r.name.tenant, head.task.as_ref().map(|(task, _)| task), &head.context)),
         ran: r.ran,
         entered_ms: r.result.entered_ms,
     };
-    serde_json::to_string(&said).unwrap_or_default()
+    serde_json::to_string(&premises).unwrap_or_default()
 }
 
 /// Renders one result.
 #[must_use]
-pub fn settled_call(options: &ReportOptions, r: &Reported<'_>) -> SettledCall {
+pub fn rendered_call(options: &ReportOptions, r: &Reported<'_>) -> RenderedCall {
     let audit = if options.log_tool_calls {
         audit::audit_entry(&audit::AuditInput {
             timestamp_ms: r.now_ms,
-            tenant: r.tenant,
-            agent: r.agent,
-            delegated: r.delegated,
-            turn: r.turn,
+            tenant: &r.name.tenant,
+            agent: &r.head.agent,
+            delegated: delegated(r.name, r.head),
+            turn: r.name.turn.as_str(),
             tool_name: r.tool_name,
             tool_id: r.tool_id,
             arguments: r.arguments,
@@ -224,32 +199,31 @@ pub fn settled_call(options: &ReportOptions, r: &Reported<'_>) -> SettledCall {
     } else {
         String::new()
     };
-    SettledCall {
-        result: result::result_json(r.result),
-        message: result::tool_message(r.dialect, r.result).unwrap_or_default(),
-        audit,
-        facts: None,
+    RenderedCall {
+        result: result::result_json(r.result).into(),
+        message: result::tool_message(r.head.dialect, r.result).unwrap_or_default().into(),
+        audit: audit.into(),
         failed: !matches!(r.result.outcome, Outcome::Ok | Outcome::Expired),
     }
 }
 
-/// The history of a call that ends without a result of its own.
+/// The history of a call that ends without its own result.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Past<'a> {
-    /// The limit that the call met.
-    pub limit: Option<&'a MetLimit>,
-    /// Tries that it has behind it.
+    /// The configured bounds of the limit that the call reached, see [`limit_words`].
+    pub limit: Option<&'a str>,
+    /// Failed attempts.
     pub tries: u32,
-    /// True if the call got lost while somebody held it, or may have held it.
+    /// True if a worker that died held the call, or may have held it.
     pub lost: bool,
-    /// True if it had begun work that went on elsewhere.
+    /// True if the call began work elsewhere.
     pub waited: bool,
-    /// Why somebody cancelled it, without secrets.
+    /// Why the turn was canceled, without secrets.
     pub why: Option<&'a str>,
 }
 
 impl Past<'_> {
-    /// The end of the sentence that says why a call ended, in a way that never denies what began (rule 25).
+    /// The end of the sentence that reports why a call ended. It never denies that a call began (invariant 21).
     fn told(&self) -> String {
         match (self.tries, self.lost) {
             _ if self.waited => {
@@ -269,30 +243,30 @@ impl Past<'_> {
     }
 }
 
-/// Returns what the agent is told of calls that end without a result of their own.
+/// The outcome and error of calls that end without their own results. `deadline_ms` is that of the turn.
 #[must_use]
-pub fn ended(reason: EndReason, info: i64, past: &Past<'_>) -> (Outcome, CallError) {
+pub fn ended(reason: &EndReason, deadline_ms: i64, past: &Past<'_>) -> (Outcome, CallError) {
     let (outcome, code, message, details) = match reason {
         EndReason::Expired => (
             Outcome::Expired,
             "expired",
-            format!("The deadline {} came{}", rfc3339(info), past.told()),
-            Some(serde_json::json!({ "deadline": rfc3339(info) })),
+            format!("The deadline {} came{}", rfc3339(deadline_ms), past.told()),
+            Some(serde_json::json!({ "deadline": rfc3339(deadline_ms) })),
         ),
-        EndReason::Cancelled => (
+        EndReason::Canceled => (
             Outcome::Cancelled,
             "cancelled",
             format!("The turn was cancelled{}{}", because(past.why), past.told()),
             past.why.map(|why| serde_json::json!({ "reason": why })),
         ),
-        EndReason::DailyCapReached => (
+        EndReason::DailyCapReached { resets_ms } => (
             Outcome::DailyCapReached,
             "daily_cap_reached",
             format!(
                 "The daily limit of actions is used up. It resets at {}. This call was not executed.",
-                rfc3339(info)
+                rfc3339(*resets_ms)
             ),
-            Some(serde_json::json!({ "resets_at": rfc3339(info) })),
+            Some(serde_json::json!({ "resets_at": rfc3339(*resets_ms) })),
         ),
         EndReason::TaskBudgetReached => (
             Outcome::Rejected,
@@ -300,22 +274,39 @@ pub fn ended(reason: EndReason, info: i64, past: &Past<'_>) -> (Outcome, CallErr
             "The task's own budget of actions is used up. This call was not executed.".into(),
             None,
         ),
-        EndReason::LimitReached | EndReason::OverLimit | EndReason::NoAmount => {
-            let (message, details) = limit_met(reason, info, past);
-            // The limit cannot be counted because of the call's own arguments: these are to be corrected.
-            let outcome = match reason {
-                EndReason::NoAmount => (Outcome::InvalidArguments, "invalid_arguments"),
-                _ => (Outcome::Rejected, "limit_reached"),
-            };
-            (outcome.0, outcome.1, message, Some(details))
+        EndReason::OverLimit { limit } => {
+            let named = named(limit, past);
+            let message = format!("This call asks for more than the limit {named} ever allows. It was not executed.");
+            (Outcome::Rejected, "limit_reached", message, Some(serde_json::json!({ "limit": limit })))
         }
-        EndReason::Internal => (
+        // The limit cannot be counted because of the call's own arguments: these are to be corrected.
+        EndReason::NoAmount { limit } => {
+            let (named, what) =
+                (named(limit, past), "counts an argument that is missing from this call, or is not a plain number");
+            let message = format!("The limit {named} {what}. Give it as a number; the call was not executed.");
+            (Outcome::InvalidArguments, "invalid_arguments", message, Some(serde_json::json!({ "limit": limit })))
+        }
+        // Permits: nobody knows when a call that holds one ends.
+        EndReason::LimitReached { limit, resets_ms: 0 } => {
+            let (named, what) = (named(limit, past), "Every place of the limit");
+            let message = format!("{what} {named} is taken. This call was not executed; it may be repeated later.");
+            (Outcome::Rejected, "limit_reached", message, Some(serde_json::json!({ "limit": limit })))
+        }
+        EndReason::LimitReached { limit, resets_ms } => {
+            let (named, resets_at) = (named(limit, past), rfc3339(*resets_ms));
+            let message = format!(
+                "The limit {named} is used up. There is room again at {resets_at}. This call was not executed."
+            );
+            let details = serde_json::json!({ "limit": limit, "resets_at": resets_at });
+            (Outcome::Rejected, "limit_reached", message, Some(details))
+        }
+        EndReason::Quarantined { .. } => (
             Outcome::Internal,
             "internal",
             "Tool execution failed. The error has been logged for investigation.".into(),
             None,
         ),
-        EndReason::Rejected => (
+        EndReason::AgentRemoved => (
             Outcome::Rejected,
             "agent_removed",
             "The agent is no longer configured. This call was not executed.".into(),
@@ -325,36 +316,16 @@ pub fn ended(reason: EndReason, info: i64, past: &Past<'_>) -> (Outcome, CallErr
     (outcome, CallError { code: code.into(), message, details })
 }
 
-/// What is told of a call that a limit refused, and for programs.
-fn limit_met(reason: EndReason, info: i64, past: &Past<'_>) -> (String, serde_json::Value) {
-    let (limit, name) = (limit(past), past.limit.map(|limit| &limit.name));
-    let details = serde_json::json!({ "limit": name });
-    match reason {
-        EndReason::OverLimit => {
-            (format!("This call asks for more than the limit {limit} ever allows. It was not executed."), details)
-        }
-        EndReason::NoAmount => {
-            let what = "counts an argument that is missing from this call, or is not a plain number";
-            (format!("The limit {limit} {what}. Give it as a number; the call was not executed."), details)
-        }
-        // Places of calls that are out: when one of them ends nobody knows.
-        _ if info == 0 => {
-            let what = "Every place of the limit";
-            (format!("{what} {limit} is taken. This call was not executed; it may be repeated later."), details)
-        }
-        _ => (
-            format!(
-                "The limit {limit} is used up. There is room again at {}. This call was not executed.",
-                rfc3339(info)
-            ),
-            serde_json::json!({ "limit": name, "resets_at": rfc3339(info) }),
-        ),
-    }
+/// A limit within a sentence: `mails_per_user (5 calls per user in 1h)`.
+fn named(limit: &str, past: &Past<'_>) -> String {
+    past.limit.map_or_else(|| limit.to_owned(), |words| format!("{limit} ({words})"))
 }
 
-/// A limit within a sentence: `mails_per_user (5 calls per user in 1h)`.
-fn limit(past: &Past<'_>) -> String {
-    past.limit.map_or_else(String::new, |limit| format!("{} ({})", limit.name, limit.words))
+/// The bounds of a configured limit in words, as they are for this tenant: `5 calls per user in 1h`.
+#[must_use]
+pub fn limit_words(policy: &Policy, tenant: &TenantId, name: &str) -> Option<String> {
+    let limit = policy.limits.iter().find(|limit| limit.name == name)?;
+    Some(policy.tenants.get(tenant).map_or_else(|| limit.to_string(), |owner| owner.limit(limit).to_string()))
 }
 
 /// A cancel's reason within a sentence.
@@ -363,50 +334,8 @@ pub fn because(why: Option<&str>) -> String {
     why.map(|why| format!(" (reason: {why})")).unwrap_or_default()
 }
 
-/// Returns what the agent is told of one call of an ending.
-#[must_use]
-pub fn ended_call(ending: &Ending, position: usize, tool: &str, redactor: &Redactor) -> (Outcome, CallError) {
-    let why = ending.why.as_deref().map(|why| redactor.text(why));
-    let why = why.as_deref();
-    match ending.begun.filter(|begun| begun.position == position) {
-        Some(BegunCall { by: BegunBy::Runtime, .. }) => taken_and_not_ended(ending, why),
-        Some(BegunCall { by: BegunBy::Worker, .. }) => begun_and_lost(tool),
-        Some(BegunCall { by: BegunBy::Waiter, .. }) => {
-            ended(ending.reason, ending.info, &Past { waited: true, why, ..Past::default() })
-        }
-        None if ending.marked.contains(&position) => begun_and_lost(tool),
-        None => {
-            let tries = if position == ending.first { ending.tries } else { 0 };
-            ended(
-                ending.reason,
-                ending.info,
-                &Past {
-                    tries,
-                    lost: ending.crashes > 0 && position < ending.admitted,
-                    why,
-                    limit: ending.limit.as_ref(),
-                    waited: false,
-                },
-            )
-        }
-    }
-}
-
-/// Returns true if a call of an ending may have run at a try of which no result was recorded.
-fn may_have_run(ending: &Ending, position: usize) -> bool {
-    match ending.begun.filter(|begun| begun.position == position) {
-        Some(begun) => matches!(begun.by, BegunBy::Worker | BegunBy::Runtime),
-        None if ending.marked.contains(&position) => true,
-        None => {
-            let is_open = matches!(ending.reason, EndReason::Expired | EndReason::Cancelled | EndReason::Internal);
-            let tries = if position == ending.first { ending.tries } else { 0 };
-            is_open && tries == 0 && ending.crashes > 0 && position < ending.admitted
-        }
-    }
-}
-
-/// Returns what the agent is told of a call that was begun and left without a result: whatever ends the turn, the call
-/// must not be reported as not executed.
+/// The outcome and error of a call that was begun and has no result. Whatever ends the turn, the call must not be reported as
+/// not executed.
 #[must_use]
 pub fn begun_and_lost(tool: &str) -> (Outcome, CallError) {
     unknown(format!(
@@ -415,18 +344,12 @@ pub fn begun_and_lost(tool: &str) -> (Outcome, CallError) {
     ))
 }
 
-/// Returns what a delegator is told of a task that an external runtime had taken and did not end.
-fn taken_and_not_ended(ending: &Ending, why: Option<&str>) -> (Outcome, CallError) {
-    let what = match ending.reason {
-        EndReason::Expired => format!("The deadline {} came", rfc3339(ending.info)),
-        EndReason::Cancelled => format!("The task was cancelled{}", because(why)),
-        EndReason::DailyCapReached
-        | EndReason::TaskBudgetReached
-        | EndReason::LimitReached
-        | EndReason::OverLimit
-        | EndReason::NoAmount
-        | EndReason::Internal
-        | EndReason::Rejected => "The task was given up".into(),
+/// The outcome and error of a task that an external runtime took and did not end.
+fn taken_and_not_ended(reason: &EndReason, deadline_ms: i64, why: Option<&str>) -> (Outcome, CallError) {
+    let what = match reason {
+        EndReason::Expired => format!("The deadline {} came", rfc3339(deadline_ms)),
+        EndReason::Canceled => format!("The task was cancelled{}", because(why)),
+        _ => "The task was given up".into(),
     };
     unknown(format!(
         "{what} after a runtime had taken the task, which did not say how it ended. It may have done some of it, all or \
@@ -438,208 +361,176 @@ fn unknown(message: String) -> (Outcome, CallError) {
     (Outcome::OutcomeUnknown, CallError { code: Outcome::OutcomeUnknown.as_str().into(), message, details: None })
 }
 
-/// The consent to a call with these arguments, as its result names it.
+/// The approval of a call with these arguments, as its result names it. `narrowed` has the changes of approvers, JSON: pointer
+/// to value.
 #[must_use]
-pub fn approved(consent: &UsedConsent, arguments: &str) -> Approved {
-    let values: Narrowed = serde_json::from_str(&consent.narrowed).unwrap_or_default();
+pub fn approved(id: &str, by: &[String], narrowed: Option<&str>, arguments: &str) -> Approved {
+    let values: Narrowed = narrowed.and_then(|narrowed| serde_json::from_str(narrowed).ok()).unwrap_or_default();
     let may = values.keys().cloned().collect();
     let changed = (!values.is_empty()).then(|| narrow(arguments, &may, &values).ok()).flatten();
     let arguments = changed.and_then(|changed| RawValue::from_string(changed).ok());
-    Approved { id: consent.id.clone(), by: consent.by.clone(), arguments }
+    Approved { id: id.to_owned(), by: by.to_vec(), arguments }
 }
 
-/// A call from its blob; an external task's blob is the task's own message.
-#[must_use]
-pub fn call_of(meta: &SliceMeta, blob: Option<&String>) -> Call {
-    let text = blob.cloned().unwrap_or_default();
-    serde_json::from_str(&text).unwrap_or_else(|_| {
-        let tool = if meta.is_task { crate::delegation::TASK_TOOL } else { "" };
-        Call { provider_id: None, tool: tool.into(), arguments: text }
-    })
+/// Renders calls that end without running, for schedulers.
+#[derive(Debug, Clone)]
+pub struct Renderer<'a> {
+    /// How results are reported.
+    pub options: &'a ReportOptions,
+    /// The audit log has the names of tools in this policy.
+    pub policy: &'a Policy,
 }
 
-/// The meta of an ending's turn. Of one that cannot be read (a later build's, or changed by a hand) whatever can be:
-/// its calls are answered all the same.
-fn meta_of(ending: &Ending) -> Result<SliceMeta, String> {
-    let read = serde_json::from_str::<SliceMeta>(&ending.meta);
-    let Err(problem) = read else { return read.map_err(|e| e.to_string()) };
-    let parts: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&ending.meta).unwrap_or_default();
-    let mut plain = serde_json::json!({"ag": "unknown", "dl": 0, "dg": "", "n": ending.upto});
-    for (name, value) in parts {
-        let mut more = plain.clone();
-        more[&name] = value;
-        if serde_json::from_value::<SliceMeta>(more.clone()).is_ok() {
-            plain = more;
-        }
+impl Renderer<'_> {
+    /// The outcome of a call, its error, and its attempts beyond those that failed.
+    #[must_use]
+    pub fn outcome(&self, ended_call: &EndedCall<'_>, tool: &str) -> (Outcome, CallError, u32) {
+        let EndedCall { name, turn, reason, fate, .. } = ended_call;
+        let deadline_ms = turn.head.deadline_ms;
+        let why = turn.canceled.as_deref().map(|why| self.options.redactor.text(why));
+        let limit = match reason {
+            EndReason::LimitReached { limit, .. } | EndReason::OverLimit { limit } | EndReason::NoAmount { limit } => {
+                limit_words(self.policy, &name.tenant, limit)
+            }
+            _ => None,
+        };
+        let past = Past { why: why.as_deref(), limit: limit.as_deref(), ..Past::default() };
+        let ((outcome, error), more) = match fate {
+            Fate::NotRun => (ended(reason, deadline_ms, &past), 0),
+            Fate::Tried(tries) => (ended(reason, deadline_ms, &Past { tries: *tries, ..past }), 0),
+            Fate::Begun => (begun_and_lost(tool), 1),
+            Fate::TakenByRuntime => (taken_and_not_ended(reason, deadline_ms, past.why), 1),
+            Fate::MayHaveRun => {
+                let is_open =
+                    matches!(reason, EndReason::Expired | EndReason::Canceled | EndReason::Quarantined { .. });
+                (ended(reason, deadline_ms, &Past { lost: true, ..past }), u32::from(is_open))
+            }
+            Fate::WorkedElsewhere => (ended(reason, deadline_ms, &Past { waited: true, ..past }), 0),
+        };
+        (outcome, error, more)
     }
-    serde_json::from_value(plain).map_err(|_| format!("meta: {problem}"))
 }
 
-/// The settlement of calls that nobody runs. The audit log names their tools as `policy` knows them. `consent` is the one that
-/// a call of the turn has taken, where one may have begun: its result names it.
-///
-/// # Errors
-/// The problem of the ending's data, for the log: only a foreign writer leaves such.
-pub fn ending(
-    options: &ReportOptions,
-    policy: &Policy,
-    ending: &Ending,
-    consent: Option<&UsedConsent>,
-    now_ms: i64,
-) -> Result<Settlement, String> {
-    let meta = meta_of(ending)?;
-    let calls = (ending.first..ending.upto).zip(ending.calls.iter().map(Some).chain(std::iter::repeat(None)));
-    let settle = |(position, blob): (usize, Option<&String>)| {
-        if meta.calls == 0 {
-            return SettledCall::default();
+impl Render for Renderer<'_> {
+    fn ended(&self, ended_call: &EndedCall<'_>) -> RenderedCall {
+        let EndedCall { name, turn, position, call, now_ms, .. } = ended_call;
+        let head = &turn.head;
+        if head.calls == 0 {
+            return RenderedCall::default();
         }
-        let call = call_of(&meta, blob);
-        let id = CallId { turn: ending.name.turn.clone(), position };
-        let (outcome, error) = ended_call(ending, position, &call.tool, &options.redactor);
-        let mut result = CallResult::refused(&id, call.provider_id, &call.tool, outcome, error);
-        if position == ending.first {
-            result.attempts = ending.tries;
-        }
+        let unreadable = || Call {
+            provider_id: None,
+            tool: if is_task(name, head) { crate::delegation::TASK_TOOL.into() } else { String::new() },
+            arguments: String::new(),
+        };
+        let unreadable = call.is_none().then(unreadable);
+        let Some(call) = call.or(unreadable.as_ref()) else { return RenderedCall::default() };
+        let (outcome, error, more) = self.outcome(ended_call, &call.tool);
+        let id = CallId { turn: name.turn.clone(), position: *position };
+        let mut result = CallResult::refused(&id, call.provider_id.clone(), &call.tool, outcome, error);
         let ran = result.ran();
-        // A call that may have run was tried.
-        if may_have_run(ending, position) {
-            result.attempts += 1;
-            let consent = consent.filter(|consent| consent.position == position);
-            result.approval = consent.map(|consent| approved(consent, &call.arguments));
+        result.attempts = more + if *position == turn.position { turn.attempts } else { 0 };
+        if let Some(begun) = turn.begun.as_ref().filter(|begun| begun.position == *position)
+            && let Some(consent) = begun.consent.as_ref().filter(|_| more > 0)
+        {
+            result.approval =
+                Some(approved(&consent.approval, &consent.by, consent.narrowed.as_deref(), &call.arguments));
         }
         let reported = Reported {
-            tenant: &ending.name.tenant,
-            agent: &meta.agent,
-            delegated: delegated(&meta),
-            turn: ending.name.turn.as_str(),
-            dialect: meta.dialect,
-            tool_name: policy.tool_name(&call.tool),
+            name,
+            head,
+            tool_name: self.policy.tool_name(&call.tool),
             tool_id: None,
             arguments: &call.arguments,
             result: &result,
             ran,
             shadow: &[],
-            meta: &meta,
             effect: None,
-            now_ms,
+            now_ms: *now_ms,
         };
-        settled_call(options, &reported)
-    };
-    Ok(Settlement {
-        name: ending.name.clone(),
-        fence: ending.fence.clone(),
-        queue: None,
-        first: ending.first,
-        reply_to: meta.reply_to.clone(),
-        frame: frame(&ending.name, &meta),
-        calls: calls.map(settle).collect(),
-    })
+        rendered_call(self.options, &reported)
+    }
+
+    fn frame(&self, name: &TurnName, head: &Head) -> ReplyFrame {
+        frame(name, head)
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
-    use tickfleet_model::tool::{KnownTools, ToolTraits};
+    use serde_json::Value;
+    use tickfleet_core::turn::state::UsedConsent;
+    use tickfleet_core::turn::{Begun, Turn};
 
     use super::*;
 
-    #[test]
-    fn an_end_wakes_whoever_waits_for_it() {
-        let wakes = |turn: &str, meta: &str| {
-            let meta: SliceMeta = serde_json::from_str(meta).unwrap();
-            frame(&TurnName::parse(&format!("acme:{turn}")).unwrap(), &meta).wakes.map(|turn| turn.to_string())
+    fn turn(calls: usize) -> Turn {
+        serde_json::from_value(serde_json::json!({
+            "h": {"ag": "kelly", "dl": 0, "dg": "d", "n": calls},
+            "q": {"r": "normal"},
+            "pl": 1,
+            "t": 1,
+            "b": 10,
+            "s": {"s": "ready", "upto": calls},
+        }))
+        .unwrap()
+    }
+
+    /// The results of all calls of a turn that ends for `reason`, each with its audit entry.
+    fn render(turn: &Turn, reason: &EndReason, options: &ReportOptions) -> Vec<(Value, Value)> {
+        let (name, policy) = (TurnName::parse("acme:t1").unwrap(), Policy::default());
+        let renderer = Renderer { options, policy: &policy };
+        let call = Call {
+            provider_id: None,
+            tool: "send_invoice".into(),
+            arguments: r#"{"amount": 700, "to": "kim"}"#.into(),
         };
-        let free = r#"{"ag":"kelly","dl":0,"dg":"d","n":1}"#;
-        assert_eq!(wakes("t1", free), None);
-        // An inner call's turn, the turn whose call made it; also within a step of a task.
-        assert_eq!(wakes("t1.0.call-2", free).as_deref(), Some("t1"));
-        assert_eq!(wakes("job.step-1.3.call-1", free).as_deref(), Some("job.step-1"));
+        let one = |position| {
+            let (fate, call) = (turn.fate(position), Some(&call));
+            let rendered = renderer.ended(&EndedCall { name: &name, turn, position, call, reason, fate, now_ms: 0 });
+            let read = |text: &[u8]| serde_json::from_slice(text).unwrap();
+            (read(&rendered.result), read(&rendered.audit))
+        };
+        (turn.position..turn.head.calls).map(one).collect()
+    }
+
+    fn outcomes(results: &[(Value, Value)]) -> Vec<(&str, u64)> {
+        let all = results.iter().map(|(result, _)| result);
+        all.map(|result| (result["outcome"].as_str().unwrap(), result["attempts"].as_u64().unwrap())).collect()
     }
 
     #[test]
     fn an_ending_does_not_deny_a_call_that_was_begun() {
-        let ending_of = Ending {
-            name: TurnName::parse("acme:t1").unwrap(),
-            fence: "s:1".into(),
-            reason: EndReason::Expired,
-            first: 1,
-            upto: 4,
-            info: 0,
-            limit: None,
-            begun: Some(BegunCall { position: 1, by: BegunBy::Worker }),
-            marked: vec![2],
-            tries: 0,
-            crashes: 0,
-            admitted: 4,
-            why: None,
-            meta: r#"{"ag":"kelly","dl":0,"dg":"d","n":4}"#.into(),
-            calls: vec![r#"{"t":"send_invoice","a":"{\"amount\": 700, \"to\": \"kim\"}"}"#.into(); 3],
-        };
-        let consent = UsedConsent {
-            position: 1,
-            id: "apr-1".into(),
-            by: vec!["ann".into()],
-            narrowed: r#"{"/amount":400}"#.into(),
-        };
-        let settlement = ending(&ReportOptions::default(), &Policy::default(), &ending_of, Some(&consent), 0).unwrap();
-        let named = |at: usize| {
-            serde_json::from_str::<serde_json::Value>(&settlement.calls[at].result).unwrap()["approval"].clone()
-        };
-        let expected = serde_json::json!({"id": "apr-1", "by": ["ann"], "arguments": {"amount": 400, "to": "kim"}});
-        assert_eq!((named(0), named(1).is_null()), (expected, true), "the call that may have run names its consent");
-        assert!(settlement.calls[0].audit.contains(r#""approval":{"id":"apr-1""#), "{}", settlement.calls[0].audit);
-        let told = |settlement: &Settlement| -> Vec<(String, u64)> {
-            let told = settlement.calls.iter().map(|call| {
-                let result: serde_json::Value = serde_json::from_str(&call.result).unwrap();
-                (result["outcome"].as_str().unwrap().to_owned(), result["attempts"].as_u64().unwrap())
-            });
-            told.collect()
-        };
-        let pairs = |all: &[(&str, u64)]| {
-            all.iter().map(|(outcome, tries)| ((*outcome).to_owned(), *tries)).collect::<Vec<_>>()
-        };
-        let unknown = "outcome_unknown";
-        assert_eq!(told(&settlement), pairs(&[(unknown, 1), (unknown, 1), ("expired", 0)]));
-
-        // The one that was begun had failed before, and the holder of the others was lost.
-        let lost = Ending { tries: 2, crashes: 1, marked: Vec::new(), admitted: 3, ..ending_of };
-        let settlement = ending(&ReportOptions::default(), &Policy::default(), &lost, None, 0).unwrap();
-        assert_eq!(told(&settlement), pairs(&[(unknown, 3), ("expired", 1), ("expired", 0)]));
-
-        // Auditors are told that it ran only of one whose tries ended: what decides the log anew goes by it.
         let options = ReportOptions { premises: true, ..ReportOptions::default() };
-        let ran = |ending_of: Ending| -> Vec<bool> {
-            let settlement = ending(&options, &Policy::default(), &ending_of, None, 0).unwrap();
-            let ran = settlement.calls.iter().map(|call| {
-                let entry: serde_json::Value = serde_json::from_str(&call.audit).unwrap();
-                entry["meta"]["premises"]["ran"] == true
-            });
-            ran.collect()
+        let consent = UsedConsent {
+            approval: "apr-1".into(),
+            by: vec!["ann".into()],
+            narrowed: Some(r#"{"/amount":400}"#.into()),
         };
-        assert_eq!(ran(Ending { tries: 0, begun: None, reason: EndReason::Internal, ..lost.clone() }), [false; 3]);
-        assert_eq!(ran(lost.clone()), [true, false, false]);
+        let begun = Begun { consent: Some(consent), ..Begun::new(1, "n1") };
+        let mut lost = Turn { position: 1, debited: 4, begun: Some(begun), ..turn(4) };
+        let results = render(&lost, &EndReason::Expired, &options);
+        assert_eq!(outcomes(&results), [("outcome_unknown", 1), ("expired", 0), ("expired", 0)]);
+        let expected = serde_json::json!({"id": "apr-1", "by": ["ann"], "arguments": {"amount": 400, "to": "kim"}});
+        assert_eq!((&results[0].0["approval"], results[1].0["approval"].is_null()), (&expected, true));
+        assert_eq!(results[0].1["meta"]["approval"]["id"], "apr-1");
 
-        // A dialect shows `crm.find` as `crm_x2E_find`: whoever ends the call, the log has one name for the tool.
-        let call = Call { provider_id: None, tool: "crm_x2E_find".into(), arguments: "{}".into() };
-        let spelled = vec![serde_json::to_string(&call).unwrap(); 3];
-        let spelling = ("crm_x2E_find".to_owned(), "crm.find".to_owned());
-        let known_tools = KnownTools::new([("crm.find".to_owned(), ToolTraits::default())].into(), [spelling].into());
-        let policy = Policy { known_tools: Arc::new(known_tools), ..Policy::default() };
-        let settlement = ending(&options, &policy, &Ending { calls: spelled, ..lost }, None, 0).unwrap();
-        for call in &settlement.calls {
-            let entry: serde_json::Value = serde_json::from_str(&call.audit).unwrap();
-            assert_eq!(entry["entity_id"], "crm.find");
-        }
+        // The begun call had failed before, and the worker that held the others died.
+        (lost.attempts, lost.crashes, lost.debited) = (2, 1, 3);
+        let results = render(&lost, &EndReason::Expired, &options);
+        assert_eq!(outcomes(&results), [("outcome_unknown", 3), ("expired", 1), ("expired", 0)]);
+        let ran = results.iter().map(|(_, audit)| audit["meta"]["premises"]["ran"] == true);
+        assert!(ran.eq([false; 3]), "auditors read `ran` only about calls whose attempts ended");
     }
 
     #[test]
     fn an_argument_that_a_limit_needs_is_the_calls_own_fault() {
-        let limit = MetLimit { name: "spent".into(), words: "500 of /amount per agent in a day".into() };
-        let past = Past { limit: Some(&limit), ..Past::default() };
-        let (outcome, error) = ended(EndReason::NoAmount, 0, &past);
+        let past = Past { limit: Some("500 of /amount per agent in a day"), ..Past::default() };
+        let (outcome, error) = ended(&EndReason::NoAmount { limit: "spent".into() }, 0, &past);
         assert_eq!((outcome, error.code.as_str()), (Outcome::InvalidArguments, "invalid_arguments"));
         assert!(error.message.contains("spent (500 of /amount"), "{}", error.message);
-        assert_eq!(ended(EndReason::OverLimit, 0, &past).0, Outcome::Rejected);
+        assert_eq!(ended(&EndReason::OverLimit { limit: "spent".into() }, 0, &past).0, Outcome::Rejected);
     }
 }

@@ -1,5 +1,5 @@
-//! What the log of a turn says of one admission: when, how many calls, and the counters that decided. A script writes it
-//! (`admission_note` in budget.lua).
+//! What an audit entry reports about an admission: when, how many calls, and the counters that decided. The core's
+//! `audit::admitted` writes it.
 
 /// One admission: how many calls, and the counters after it.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -31,19 +31,19 @@ impl AdmissionNote {
     /// Reads one note.
     #[must_use]
     pub fn read(entry: &str) -> Option<Self> {
-        // Lua writes large numbers as floats.
         // In an audit entry the waits before it stand behind it.
         let entry = entry.split(';').next()?;
-        let numbers: Vec<f64> = entry.strip_prefix('A')?.split(',').map(|n| n.parse().ok()).collect::<Option<_>>()?;
-        let [now, calls, tick_used, tick_cap, tick_ends, day_used, day_cap] = numbers[..] else { return None };
+        let numbers: Vec<i64> = entry.strip_prefix('A')?.split(',').map(|n| n.parse().ok()).collect::<Option<_>>()?;
+        let [at_ms, calls, tick_used, tick_cap, tick_ends_ms, day_used, day_cap] = numbers[..] else { return None };
+        let count = |number: i64| u32::try_from(number.max(0)).unwrap_or(u32::MAX);
         Some(Self {
-            at_ms: now as i64,
-            calls: calls as u32,
-            tick_used: tick_used as u32,
-            tick_cap: tick_cap as u32,
-            tick_ends_ms: tick_ends as i64,
-            day_used: day_used as u32,
-            day_cap: day_cap as u32,
+            at_ms,
+            calls: count(calls),
+            tick_used: count(tick_used),
+            tick_cap: count(tick_cap),
+            tick_ends_ms,
+            day_used: count(day_used),
+            day_cap: count(day_cap),
         })
     }
 }
@@ -88,7 +88,7 @@ impl WaitNote {
         let kind = entry.chars().next()?;
         let mut parts = entry.get(1..)?.split(',');
         let mut part = || parts.next();
-        let number = |text: &str| text.parse::<f64>().ok().map(|number| number as i64);
+        let number = |text: &str| text.parse::<i64>().ok();
         let (at_ms, cause, until_ms) = (number(part()?)?, part()?, number(part()?)?);
         let cause = match (kind, cause) {
             ('L', limit) => WaitCause::Limit(limit.to_owned()),
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn the_log_of_admissions_is_read_and_odd_entries_are_left_out() {
-        let read = AdmissionNote::read_all("A1000,10,10,10,5000,10,100;A5000.0,2,2,10,10000,12,100;what;A1,2");
+        let read = AdmissionNote::read_all("A1000,10,10,10,5000,10,100;A5000,2,2,10,10000,12,100;what;A1,2");
         assert_eq!(read.len(), 2);
         let second = &read[1];
         assert_eq!((second.at_ms, second.calls, second.tick_ends_ms, second.day_used), (5_000, 2, 10_000, 12));

@@ -3,7 +3,6 @@
 pub mod admission;
 pub mod approval;
 pub mod day;
-pub mod decision;
 pub mod digest;
 pub mod hidden;
 pub mod ids;

@@ -153,8 +153,8 @@ pub const ERROR_BYTES_MAX: usize = 1_000;
 pub const HANDLED_CALLS_MAX: usize = 100_000;
 /// Time that daily call counts are kept.
 pub const STATS_KEPT_MS: i64 = 400 * 24 * 3_600_000;
-/// Counts of one day in one shard. Further ones are summed per tenant.
-pub const STATS_FIELDS_MAX: usize = 20_000;
+/// Counts of a tenant on one day. Further ones are summed.
+pub const STATS_FIELDS_MAX: u64 = 20_000;
 /// Days that model usage is kept.
 pub const USAGE_DAYS_MAX: i64 = 40;
 /// Agents of a tenant whose usage is counted separately per day.

@@ -35,10 +35,10 @@ use self::catalogue as c;
 pub use self::gateway::GatewayMetrics;
 use self::governance::GovernanceMetrics;
 pub use self::labels::{
-    ApprovalEvent, BreakerEvent, CachedRead, Decision, Invariant, LimitAction, LoopAction, Place, RuleAction, Told,
+    ApprovalEvent, BreakerEvent, CachedRead, Decision, LimitAction, LoopAction, Place, RuleAction, Told,
 };
 pub use self::live::McpServer;
-use self::live::{McpServers, Parked, Slots, Worst};
+use self::live::{McpServers, Slots, Worst};
 use self::make::Maker;
 pub use self::make::Part;
 use self::models::ModelMetrics;
@@ -96,7 +96,6 @@ pub struct Metrics {
     promoted: IntCounter,
     tick_lag: Gauge,
     tick_lags: Worst,
-    parked: Parked,
     tick_seconds: Histogram,
     backlog: GaugeVec,
     oldest_age: GaugeVec,
@@ -124,12 +123,10 @@ pub struct Metrics {
     reach: ReachMetrics,
     server: ServerMetrics,
     policy_stale: IntCounter,
-    clock_steps: IntCounter,
     clock_jumps: IntCounter,
     epoch_changes: IntCounter,
     state_lost: IntCounter,
     loop_progress: GaugeVec,
-    violations: IntCounterVec,
     config_info: GaugeVec,
     config_generation: IntGauge,
     /// The digest that the generation belongs to.
@@ -172,7 +169,6 @@ impl Metrics {
             promoted: make.counter(&c::PROMOTED)?,
             tick_lag: make.float(&c::TICK_LAG)?,
             tick_lags: Worst::default(),
-            parked: Parked::default(),
             tick_seconds: make.histogram(&c::TICK_DURATION)?,
             backlog: make.gauges(&c::BACKLOG)?,
             oldest_age: make.gauges(&c::OLDEST_AGE)?,
@@ -200,12 +196,10 @@ impl Metrics {
             reach: ReachMetrics::made(&make)?,
             server: ServerMetrics::made(&make)?,
             policy_stale: make.counter(&c::POLICY_STALE)?,
-            clock_steps: make.counter(&c::CLOCK_STEPS)?,
             clock_jumps: make.counter(&c::CLOCK_JUMPS)?,
             epoch_changes: make.counter(&c::EPOCH_CHANGES)?,
             state_lost: make.counter(&c::STATE_LOST)?,
             loop_progress: make.gauges(&c::LOOP_PROGRESS)?,
-            violations: make.counters(&c::INVARIANT_VIOLATIONS)?,
             config_info: make.gauges(&c::CONFIG_INFO)?,
             config_generation: make.gauge(&c::CONFIG_GENERATION)?,
             config_digest: Mutex::default(),
@@ -280,23 +274,6 @@ impl Metrics {
     /// A lease ended against the will of its holder (`scheduler`, `worker`, `external`).
     pub fn lease_lost(&self, holder: &'static str) {
         self.leases_lost.with_label_values(&[labels::known(&labels::HOLDERS, holder)]).inc();
-    }
-
-    /// The sweep of a shard has seen all turns under way; the oldest that waits on a lane was admitted at `since_ms`,
-    /// ms of shard time. None waits there where that is none.
-    pub fn parked_since(&self, shard: u32, since_ms: Option<i64>) {
-        self.parked.set(shard, since_ms);
-    }
-
-    /// Returns what [`Self::parked_since`] was told last of a shard.
-    #[must_use]
-    pub fn oldest_parked_ms(&self, shard: u32) -> Option<i64> {
-        self.parked.get(shard)
-    }
-
-    /// The sweep found what should be impossible.
-    pub fn violated(&self, invariant: Invariant) {
-        self.violations.with_label_values(&[invariant.as_str()]).inc();
     }
 }
 
@@ -400,11 +377,6 @@ impl Metrics {
     /// A script answered that this process' policy is outdated.
     pub fn policy_stale(&self) {
         self.policy_stale.inc();
-    }
-
-    /// The clock of Redis stepped back.
-    pub fn clock_stepped(&self) {
-        self.clock_steps.inc();
     }
 
     /// The clock of Redis jumped ahead.

@@ -51,15 +51,22 @@ impl Object {
 
     /// A list of names, or nothing.
     pub(super) fn names(&mut self, name: &'static str, names: Option<&BTreeSet<String>>) {
-        let Some(names) = names else { return };
-        self.key(name);
-        let mut before = '[';
-        for name in names {
-            self.text.push(before);
-            push_quoted(&mut self.text, name);
-            before = ',';
+        if let Some(names) = names {
+            self.texts(name, names.iter().map(String::as_str));
         }
-        self.text.push_str(if names.is_empty() { "[]" } else { "]" });
+    }
+
+    /// A list of texts.
+    pub(super) fn texts<'t>(&mut self, name: &'static str, texts: impl Iterator<Item = &'t str>) {
+        self.key(name);
+        self.text.push('[');
+        for (at, text) in texts.enumerate() {
+            if at > 0 {
+                self.text.push(',');
+            }
+            push_quoted(&mut self.text, text);
+        }
+        self.text.push(']');
     }
 
     /// The context fields that are there.
@@ -79,11 +86,6 @@ impl Object {
     /// The whole object.
     pub(super) fn end(mut self) -> String {
         self.text.push('}');
-        self.text
-    }
-
-    /// What there is of it: somebody else writes more members, and its end.
-    pub(super) fn open(self) -> String {
         self.text
     }
 }

@@ -1,5 +1,5 @@
-//! CPU time of Redis for a turn with one call: commits of the store, compared with the same commands without a script, with
-//! the writes among them alone, and with the scripts that stand beside the store until it replaces them.
+//! CPU time of Redis for a turn with one call: commits of the store, compared with the same commands without a script
+//! and with the writes among them alone.
 //!
 //! ```text
 //! cargo run --example commit_cost -p tickfleet-store [redis-server]
@@ -24,7 +24,6 @@
 )]
 
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -33,21 +32,14 @@ use redis::{AsyncConnectionConfig, Pipeline, cmd, pipe};
 use tickfleet_core::{
     CounterKey, EntryId, Guard, InboxKey, RecordKey, Room, StreamKey, TimerRule, Transaction, Version, Window, Write,
 };
-use tickfleet_model::{AgentId, Caps, ConsumerId, DayCapAction, InboxName, Priority, TenantId, TurnId};
 use tickfleet_store::seam::redis::RedisStore;
 use tickfleet_store::seam::{Store as _, Take};
-use tickfleet_store::{
-    Admission, AdmitReply, Admitted, Entry, Generations, PolicyRow, Queue, ReplyFrame, Settled, SettledCall,
-    Settlement, StoreOptions, TurnName,
-};
 
 const REPETITIONS: usize = 5;
 const INSTRUCTIONS: &str = "instructions";
 /// Agents that turns are of, one after the other.
 const AGENTS: usize = 30_000;
-const WAYS: [Way; 4] = [Way::Store, Way::Same, Way::Writes, Way::Scripts];
-const DAY_MS: i64 = 86_400_000;
-const DIGEST: &str = "0123456789abcdef0123456789abcdef";
+const WAYS: [Way; 3] = [Way::Store, Way::Same, Way::Writes];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
@@ -57,8 +49,6 @@ enum Way {
     Same,
     /// Of these, what writes.
     Writes,
-    /// The scripts that decide in Redis.
-    Scripts,
 }
 
 /// The texts of a turn, as large as those of a call with 150 bytes of arguments and as much of a result.
@@ -67,7 +57,6 @@ struct Texts {
     record: String,
     call: String,
     result: String,
-    call_result: String,
     audit: String,
 }
 
@@ -91,7 +80,6 @@ impl Texts {
             turn: format!(
                 r#"{{"tenant":"t","agent":"a{n}","reply_to":"svc","calls":[{{"id":"c1","name":"echo","arguments":{{"text":"{text}"}}}}]}}"#
             ),
-            call_result: result.clone(),
             result: format!(
                 r#"{{"turn_id":"t{n}-0","status":"done","results":[{result}],"messages":[{{"role":"tool","tool_call_id":"c1","content":"{text}"}}]}}"#
             ),
@@ -101,7 +89,6 @@ impl Texts {
 
 struct Bench {
     store: RedisStore,
-    scripts: tickfleet_store::Store,
     raw: MultiplexedConnection,
     prefix: String,
     /// The server's process, if its instructions are counted.
@@ -173,29 +160,19 @@ impl Bench {
         let patient = AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(60)));
         let client = redis::Client::open(url).unwrap();
         let raw = client.get_multiplexed_async_connection_with_config(&patient).await.unwrap();
-        let options = StoreOptions {
-            tenant_ready_max: 1_000_000,
-            tenant_turns_max: 1_000_000,
-            inbox_unread_max: 1_000_000,
-            ..StoreOptions::default()
-        };
-        let scripts = tickfleet_store::Store::open(url, 0, Arc::new(options)).unwrap();
-        Self { prefix: store.prefix().to_owned(), scripts, store, raw, counted, next: 0 }
+        Self { prefix: store.prefix().to_owned(), store, raw, counted, next: 0 }
     }
 
     /// Microseconds a turn.
     async fn measure(&mut self, way: Way, batch: usize, rounds: usize) -> f64 {
         let _: () = cmd("FLUSHALL").query_async(&mut self.raw).await.unwrap();
         self.store.ensure_queues(&[StreamKey::new("turns"), StreamKey::new("ready:normal")]).await.unwrap();
-        self.scripts.ensure_groups().await.unwrap();
         // More counters and timers than Redis keeps in one piece of memory: it looks them up otherwise.
-        for timers in [self.key("timers"), self.scripts.keys().key("timers")] {
-            let mut set = cmd("ZADD").arg(timers).to_owned();
-            for n in 0..200 {
-                set.arg(1_995_306_210_410_i64).arg(format!("turn:t:other{n}"));
-            }
-            let _: () = set.query_async(&mut self.raw).await.unwrap();
+        let mut set = cmd("ZADD").arg(self.key("timers")).to_owned();
+        for n in 0..200 {
+            set.arg(1_995_306_210_410_i64).arg(format!("turn:t:other{n}"));
         }
+        let _: () = set.query_async(&mut self.raw).await.unwrap();
         for _ in 0..6 {
             self.turns(way, 100).await;
         }
@@ -222,43 +199,16 @@ impl Bench {
     async fn turns(&mut self, way: Way, batch: usize) {
         let first = self.next;
         self.next += batch;
-        let turns = if way == Way::Scripts { self.scripts.keys().key("turns") } else { self.key("turns") };
+        let turns = self.key("turns");
         let mut feed = pipe();
         for n in first..first + batch {
             feed.cmd("XADD").arg(&turns).arg("*").arg("turn").arg(Texts::new(n).turn).ignore();
         }
         let _: () = feed.query_async(&mut self.raw).await.unwrap();
-        if way == Way::Scripts {
-            return self.scripted(first, batch).await;
-        }
         let inbound = self.take("turns", batch).await;
         self.admit(way, first, &inbound).await;
         let slices = self.take("ready:normal", batch).await;
         self.settle(way, first, &slices).await;
-    }
-
-    /// The same by the scripts.
-    async fn scripted(&mut self, first: usize, batch: usize) {
-        let reader = |name: &str| self.scripts.reader(&ConsumerId::new(name).unwrap(), Duration::from_millis(100));
-        let inbound = reader("s1").take("turns", batch).await.unwrap();
-        let now_ms = self.scripts.now_ms().await.unwrap();
-        let caps = Caps {
-            tick_ms: 5_000,
-            calls_per_tick: 1_000_000,
-            calls_per_day: 1_000_000,
-            tenant_calls_per_day: None,
-            on_day_cap: DayCapAction::Reject,
-        };
-        let day_start_ms = now_ms - now_ms.rem_euclid(DAY_MS);
-        let row = PolicyRow { caps, day_start_ms, day_end_ms: day_start_ms + DAY_MS };
-        let turns: Vec<_> =
-            inbound.iter().zip(first..).map(|(entry, n)| scripted_admission(entry, n, now_ms)).collect();
-        let reply = self.scripts.admit(Generations { policy: 0, tenants: 0 }, &[row], &[], &turns).await.unwrap();
-        let AdmitReply::Decided { turns, .. } = reply else { panic!("{reply:?}") };
-        assert!(turns.iter().all(|turn| matches!(turn, Admitted::Dispatched)), "{turns:?}");
-        let slices = reader("w1").take("ready:normal", batch).await.unwrap();
-        let settled: Vec<_> = slices.iter().zip(first..).map(|(entry, n)| scripted_settlement(entry, n)).collect();
-        assert_eq!(self.scripts.settle(&settled).await.unwrap(), vec![Settled::Done; batch]);
     }
 
     async fn take(&self, queue: &str, count: usize) -> Vec<EntryId> {
@@ -430,47 +380,5 @@ impl Bench {
         }
         plain.cmd("TIME").ignore();
         plain.cmd("HSET").arg(self.key("meta")).arg("last_ms").arg(1_795_306_210_410_i64).ignore();
-    }
-}
-
-fn scripted_admission(entry: &Entry, n: usize, now_ms: i64) -> Admission {
-    let (agent, deadline_ms) = (AgentId::new(format!("a{}", n % AGENTS)).unwrap(), now_ms + DAY_MS);
-    let meta = format!(
-        r#"{{"ag":"{agent}","rt":"svc","fm":"openai","dl":{deadline_ms},"ts":{deadline_ms},"dg":"{DIGEST}","n":1,"cx":{{"corr":"c-{n}"}}}}"#
-    );
-    Admission {
-        entry: entry.id.clone(),
-        tenant: TenantId::new("t").unwrap(),
-        counters: Vec::new(),
-        agent,
-        turn: TurnId::new(format!("t{}", entry.id)).unwrap(),
-        given: false,
-        digest: DIGEST.into(),
-        policy: 0,
-        priority: Priority::Normal,
-        deadline_ms,
-        stagger_ms: 100,
-        reply_to: Some(InboxName::new("svc").unwrap()),
-        task: None,
-        meta,
-        calls: vec![Texts::new(n).call],
-    }
-}
-
-fn scripted_settlement(entry: &Entry, n: usize) -> Settlement {
-    let (name, texts) =
-        (TurnName::parse(std::str::from_utf8(entry.field("t").unwrap()).unwrap()).unwrap(), Texts::new(n));
-    let turn = &name.turn;
-    let head =
-        format!(r#"{{"turn_id":"{turn}","tenant":"t","agent":"a{n}","status":"done","dialect":"openai","results":["#);
-    let call = SettledCall { result: texts.call_result, audit: texts.audit, ..SettledCall::default() };
-    Settlement {
-        fence: entry.id.clone(),
-        queue: Some(Queue::Ready(Priority::Normal)),
-        first: 0,
-        reply_to: Some(InboxName::new("svc").unwrap()),
-        frame: ReplyFrame { head, calls: Some(1), ..ReplyFrame::default() },
-        calls: vec![call],
-        name,
     }
 }

@@ -3,8 +3,7 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::connection::question::Question;
-use crate::{Store, StoreError, TimeSource};
+use crate::{Store, StoreError};
 
 /// Estimates shard time from the last answer of Redis and the process' own monotonic clock. Scripts never rely on
 /// it: they look at the shard's clock themselves.
@@ -53,17 +52,11 @@ impl ShardClock {
 }
 
 impl Store {
-    /// Shard time, ms, without side effect: Redis `TIME` plus the shard's offset.
+    /// Shard time, ms.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn now_ms(&self) -> Result<i64, StoreError> {
-        if let TimeSource::Injected(ms) = &self.time {
-            return Ok(ms.load(Ordering::SeqCst));
-        }
-        let mut pipe = redis::pipe();
-        pipe.cmd("TIME").cmd("HGET").arg(self.keys.key("meta")).arg("offset_ms");
-        let ((s, us), offset): ((i64, i64), Option<i64>) = self.connection.pipeline(Question::Now, &pipe).await?;
-        Ok(s * 1_000 + us / 1_000 + offset.unwrap_or(0))
+        Ok(self.seam().vitals().await?.shard.now_ms)
     }
 }

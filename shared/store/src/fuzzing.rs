@@ -1,40 +1,28 @@
-//! Doors for the fuzz targets: records as they stand in Redis, where somebody's hand may have changed them.
+//! Entry points of the fuzz targets: stored records, which may have been changed by hand.
 
-use std::collections::HashMap;
-
+use tickfleet_core::Record;
+use tickfleet_core::settings::read_tenant;
+use tickfleet_core::turn::Turn;
+use tickfleet_core::turn::state::Finished;
 use tickfleet_model::policy::TenantPolicy;
 
-use crate::records::node::NodeSays;
-use crate::records::notes::noted;
-use crate::records::shard::ShardMeta;
-use crate::verbs::run_time::read_tenant;
-use crate::{FinishedTurn, TurnRecord};
+use crate::{AdmissionNote, FailedTry};
 
-/// The record of a turn under way, of its fields.
+/// The record of an unfinished turn, with the notes that people see.
 #[must_use]
-pub fn turn_record(fields: HashMap<String, String>) -> TurnRecord {
-    TurnRecord::read(fields)
+pub fn turn(content: &[u8]) -> Option<(Turn, Vec<AdmissionNote>, Vec<FailedTry>)> {
+    let turn = Turn::decode(content).ok()?;
+    let (admissions, tries) = (crate::admissions(&turn.notes), crate::failed_tries(&turn.notes));
+    Some((turn, admissions, tries))
 }
 
-/// The record of a turn that has ended.
+/// The record of a finished turn.
 #[must_use]
-pub fn finished(text: &str) -> FinishedTurn {
-    FinishedTurn::read(text)
+pub fn finished(content: &[u8]) -> Option<Finished> {
+    Finished::decode(content).ok()
 }
 
-/// A cause as a log holds it.
-#[must_use]
-pub fn cause(cause: &str) -> String {
-    noted(cause)
-}
-
-/// What a consumer and a shard say of themselves, in words.
-#[must_use]
-pub fn accounts(node: &str, shard: &HashMap<String, String>) -> String {
-    format!("{:?} {:?}", NodeSays::read(node), ShardMeta::read(|field| shard.get(field).cloned()))
-}
-
-/// A tenant that was set at run time.
+/// A tenant that was declared at run time.
 ///
 /// # Errors
 /// The problem with its declaration.

@@ -2,10 +2,7 @@
 
 use std::fmt;
 
-use tickfleet_model::{AgentId, InboxName, Priority, TaskId, TenantId, TurnId};
-
-/// The consumer group on every stream of a shard.
-pub(crate) const GROUP: &str = "workers";
+use tickfleet_model::{AgentId, InboxName, Priority, TenantId};
 
 /// The keys of one shard.
 #[derive(Debug, Clone)]
@@ -75,85 +72,7 @@ impl Keys {
     }
 }
 
-/// A turn's (or task's) name within a shard, `<tenant>:<turn>`.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TurnName {
-    /// Whose turn.
-    pub tenant: TenantId,
-    /// Its id within the tenant.
-    pub turn: TurnId,
-}
-
-impl TurnName {
-    /// Reads `<tenant>:<turn>`; none where it is not one.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        let (tenant, turn) = text.split_once(':')?;
-        Some(Self { tenant: TenantId::new(tenant).ok()?, turn: TurnId::new(turn).ok()? })
-    }
-
-    /// The name of a task's record.
-    #[must_use]
-    pub fn task(tenant: &TenantId, task: &TaskId) -> Self {
-        Self { tenant: tenant.clone(), turn: TurnId::from(task.clone()) }
-    }
-}
-
-impl fmt::Display for TurnName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.tenant, self.turn)
-    }
-}
-
-impl fmt::Debug for TurnName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TurnName({self})")
-    }
-}
-
-/// What turns wait on for calls to be admitted, in admission order.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Lane {
-    /// For an agent's own budgets: `<tenant>:<agent>`.
-    Agent(TenantId, AgentId),
-    /// For a counter of a limit: `<limit>@<counter>`.
-    Counter {
-        /// The limit's name.
-        limit: String,
-        /// The counter among those of the limit.
-        counter: String,
-    },
-}
-
-impl Lane {
-    /// Reads a lane's name; none where it is not one.
-    #[must_use]
-    pub fn parse(name: &str) -> Option<Self> {
-        if let Some((limit, counter)) = name.split_once('@') {
-            return Some(Self::Counter { limit: limit.to_owned(), counter: counter.to_owned() });
-        }
-        let (tenant, agent) = name.split_once(':')?;
-        Some(Self::Agent(TenantId::new(tenant).ok()?, AgentId::new(agent).ok()?))
-    }
-
-    /// What stands for a turn on it.
-    #[must_use]
-    pub fn member(&self, turn: &TurnName) -> String {
-        match self {
-            Self::Agent(..) => turn.turn.to_string(),
-            Self::Counter { .. } => turn.to_string(),
-        }
-    }
-}
-
-impl fmt::Display for Lane {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Agent(tenant, agent) => write!(f, "{tenant}:{agent}"),
-            Self::Counter { limit, counter } => write!(f, "{limit}@{counter}"),
-        }
-    }
-}
+pub use tickfleet_core::keys::TurnName;
 
 /// The name of a counter: its limit, and which of that limit's counters it is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -219,9 +138,4 @@ impl fmt::Display for Queue {
             Self::External(tenant, agent) => write!(f, "external:{tenant}:{agent}"),
         }
     }
-}
-
-/// The streams of every shard: what producers write, then what workers read.
-pub(crate) fn streams() -> impl Iterator<Item = String> {
-    ["turns".to_owned(), "tasks".to_owned()].into_iter().chain(Queue::of_workers().map(|queue| queue.to_string()))
 }

@@ -1,17 +1,17 @@
-//! The only place that speaks Redis. One verb a script, one method a verb, replies as words.
+//! The store: the [`seam`] with its two implementations, and the only crate that speaks Redis.
 //!
-//! [`Store`] is one shard. Losing a race is a reply ([`Settled::Stale`]), not an error; a [`StoreError`] means
-//! that Redis did not do what it was asked, and that the same verb may be repeated: repeating one's own verb
-//! answers `ALREADY`, `DUPLICATE` or `OK` again.
+//! [`Store`] is one shard. [`Store::decide`] runs a decision of [`tickfleet_core`] and commits its transaction. A decision
+//! that lost a race returns this as its output, not as an error. A [`StoreError`] means that the store may not have
+//! committed. The same decision can be repeated: the store recognizes a transaction that it has committed.
 
 mod clock;
 mod connection;
+mod decide;
 #[doc(hidden)]
 pub mod fuzzing;
 mod incarnation;
 mod keys;
 mod reads;
-mod records;
 mod roles;
 mod script;
 pub mod seam;
@@ -22,71 +22,54 @@ pub use connection::cluster::{ClusterView, HolderView, NodeSays};
 pub use connection::confirm::Confirmed;
 pub use connection::dial::{Dial, SentinelSays};
 pub use connection::error::StoreError;
-pub use connection::inbox::{InboxEntry, InboxReader};
 pub use connection::pool::Pool;
 pub use connection::question::Question;
-pub use connection::reader::{Entry, Reader};
 pub use connection::refusal::{Refusal, refusal_in};
 pub use connection::tls_fault::TlsFault;
 pub use connection::{Backoff, Connection, Observer};
 pub use incarnation::{incarnation, worker_of};
-pub use keys::{CounterName, Keys, Lane, Queue, TurnName};
+pub use keys::{CounterName, Keys, Queue, TurnName};
 pub use reads::audit::seals::{LogEntry, LogPage, LogSeal};
 pub use reads::audit::{AuditFound, AuditSearch};
 pub use reads::backlog::Backlog;
-pub use reads::diagnosis::{BudgetFacts, ConsumerFacts, CounterFacts, DeadLetter, Remembered, ShardFacts};
+pub use reads::budgets::{AgentBudget, BudgetFacts, CounterFacts};
+pub use reads::diagnosis::{ConsumerFacts, DeadLetter, Remembered, ShardFacts};
+pub use reads::entry_ms;
+pub use reads::inbox::{InboxEntry, InboxReader};
 pub use reads::knowledge::{AuditEntry, KnowledgeState};
 pub use reads::limits::{SeenCounters, TaskBudget};
 pub use reads::load::{FleetLoad, ShardWorkers};
 pub use reads::look::{LiveTurn, TurnView};
 pub use reads::memory::Memory;
+pub use reads::nodes::{NodeView, Slots};
+pub use reads::notes::{AdmissionNote, FailedTry, RestNote, admissions, failed_tries, present_rest, rests};
 pub use reads::preflight::{DefaultUser, ServerFacts};
 pub use reads::standing::Standing;
-pub use reads::sweep::{SweepAt, Swept};
 pub use reads::tasks::{LaneWait, Pulse};
 pub use reads::usage::{DayUsage, Used};
-pub use reads::watch::{EndedCall, LaneView, NodeView, ServerLoad, ShardView, Stand, StreamView, Watch};
-pub use records::budgets::AgentBudget;
-pub use records::finished::FinishedTurn;
-pub use records::node::Slots;
-pub use records::notes::{AdmissionNote, FailedTry, RestNote};
-pub use records::schema as fields;
-pub use records::slice::{Shade, SliceEntry, SliceMeta, entry_ms};
-pub use records::turn::TurnRecord;
+pub use reads::watch::{EndedCall, LaneView, ServerLoad, ShardView, Stand, StreamView, Watch};
 pub use roles::{DEFAULT_USER, Role};
-pub use script::ScriptLine;
-pub use verbs::Scripts;
 pub use verbs::approvals::*;
 pub use verbs::audit::*;
-pub use verbs::cache::*;
 pub use verbs::dead::*;
-pub use verbs::effects::*;
-pub use verbs::ending::{BegunBy, BegunCall, EndReason, Ending, MetLimit};
-pub use verbs::facts::*;
 pub use verbs::knowledge::*;
-pub use verbs::loops::*;
-pub use verbs::parked::*;
-pub use verbs::recovery::*;
 pub use verbs::run_time::*;
-pub use verbs::slices::*;
 pub use verbs::talks::*;
 pub use verbs::tasks::*;
-pub use verbs::timers::*;
 pub use verbs::turns::*;
 pub use verbs::upkeep::*;
 
 use std::sync::Arc;
 
-use connection::confirm::Confirming;
+use connection::no_redis::NoRedis;
 use connection::url::{Target, target_of};
-use script::args::Args;
-use script::reply::Reply;
-use verbs::Verb;
+use decide::{Backend, Known};
+use seam::redis::RedisStore;
 
-/// The words of all that Redis may be asked, verbs and other questions, each once: as [`Observer`] hears them.
+/// The words of all that Redis may be asked, each once: as [`Observer`] hears them.
 #[must_use]
 pub fn asked() -> Vec<&'static str> {
-    let mut words = [Verb::WORDS, Question::WORDS].concat();
+    let mut words = [Question::WORDS, &[seam::redis::COMMIT]].concat();
     words.sort_unstable();
     words.dedup();
     words
@@ -106,15 +89,6 @@ pub enum TimeSource {
     Redis,
     /// Milliseconds that a test sets.
     Injected(Arc<std::sync::atomic::AtomicI64>),
-}
-
-impl TimeSource {
-    fn argument(&self) -> String {
-        match self {
-            Self::Redis => String::new(),
-            Self::Injected(ms) => ms.load(std::sync::atomic::Ordering::SeqCst).to_string(),
-        }
-    }
 }
 
 /// The bounds and times that scripts are called with. Units last.
@@ -191,13 +165,12 @@ impl Default for StoreOptions {
 #[derive(Debug, Clone)]
 pub struct Store {
     connection: Connection,
-    scripts: Arc<Scripts>,
     keys: Keys,
     shard: u32,
     options: Arc<StoreOptions>,
     time: TimeSource,
-    /// Connections for what has to be durable before the next step: one for each kind of durability, since each waits.
-    confirming: Arc<[Confirming; 2]>,
+    backend: Backend,
+    known: Arc<Known>,
 }
 
 impl Store {
@@ -232,15 +205,25 @@ impl Store {
     }
 
     fn on(connection: Connection, shard: u32, options: Arc<StoreOptions>) -> Self {
+        let keys = Keys::new(&options.namespace, shard);
+        let redis = RedisStore::on(connection.clone(), keys.prefix(), options.lease_ms);
         Self {
             connection,
-            scripts: Scripts::shared(),
-            keys: Keys::new(&options.namespace, shard),
+            keys,
             shard,
             options,
             time: TimeSource::Redis,
-            confirming: Arc::default(),
+            backend: Backend::Redis(Arc::new(redis)),
+            known: Arc::default(),
         }
+    }
+
+    /// Shard `shard` in the memory of this process: a [`seam::memory::MemoryStore`], or a
+    /// [`seam::memory::faults::FaultyStore`] in simulations.
+    #[must_use]
+    pub fn in_memory(memory: impl seam::Store + 'static, shard: u32, options: Arc<StoreOptions>) -> Self {
+        let none = Connection::over(Arc::new(NoRedis));
+        Self { backend: Backend::Memory(Arc::new(memory)), ..Self::on(none, shard, options) }
     }
 
     /// The same shard with another source of time. For tests.
@@ -254,13 +237,10 @@ impl Store {
     #[must_use]
     pub fn observed_by(mut self, observer: Arc<dyn Observer>) -> Self {
         self.connection = self.connection.observed_by(observer);
-        self
-    }
-
-    /// The same shard with other scripts. For tests that switch a rule off.
-    #[must_use]
-    pub fn with_scripts(mut self, scripts: Scripts) -> Self {
-        self.scripts = Arc::new(scripts);
+        if let Backend::Redis(_) = self.backend {
+            let redis = RedisStore::on(self.connection.clone(), self.keys.prefix(), self.options.lease_ms);
+            self.backend = Backend::Redis(Arc::new(redis));
+        }
         self
     }
 
@@ -292,26 +272,5 @@ impl Store {
     #[must_use]
     pub const fn connection(&self) -> &Connection {
         &self.connection
-    }
-
-    fn args(&self) -> Args {
-        Args::new(self.time.argument())
-    }
-
-    /// Carries out a verb; one that drains in its second form, where memory is full.
-    async fn run(&self, verb: Verb, args: Args) -> Result<redis::Value, StoreError> {
-        let forms = self.scripts.of(verb);
-        self.connection.run(&forms.usual, forms.at_brim.as_ref(), self.keys.prefix(), &args).await
-    }
-
-    /// As [`Self::run`], of a verb whose reply is a list.
-    async fn ask(&self, verb: Verb, args: Args) -> Result<Reply, StoreError> {
-        Reply::new(verb.as_str(), self.run(verb, args).await?)
-    }
-
-    /// As [`Self::ask`], only while there is memory, also of a verb that drains.
-    async fn ask_while_there_is_memory(&self, verb: Verb, args: Args) -> Result<Reply, StoreError> {
-        let script = &self.scripts.of(verb).usual;
-        Reply::new(verb.as_str(), self.connection.run(script, None, self.keys.prefix(), &args).await?)
     }
 }

@@ -25,8 +25,9 @@ use std::time::Duration;
 
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
 
-use tickfleet_core::{Committed, StreamKey, Transaction, Version, Write};
+use tickfleet_core::{Committed, InboxKey, StreamKey, Transaction, Version, Write};
 use tickfleet_store::seam::Take;
+use tickfleet_store::seam::look::Follow;
 use tokio::sync::Mutex;
 
 use conformance::dice::Games;
@@ -78,6 +79,7 @@ const EXPECTED: &[&str] = &[
     "wrote Join",
     "wrote Leave",
     "wrote Add",
+    "wrote Restart",
     "wrote DeleteCounter",
     "wrote Append",
     "wrote Reply",
@@ -192,6 +194,44 @@ async fn waits(subject: &impl Subject) {
         [Ok(Committed { now_ms: BEGIN_MS, already: false, entries: vec![taken.entry.clone()], shadowed: Vec::new() })]
     );
     assert_eq!(taken.queue, StreamKey::new("other"));
+}
+
+#[tokio::test]
+async fn a_reader_that_follows_an_inbox_gets_what_comes_until_it_is_removed() {
+    let mut server = Server::start(BEGIN_MS).await;
+    follows(&InMemory::new(BEGIN_MS)).await;
+    follows(&OnRedis::new(&mut server, BEGIN_MS).await).await;
+}
+
+async fn follows(subject: &impl Subject) {
+    let (store, inbox) = (subject.store(), InboxKey { tenant: "acme".into(), inbox: "box".into() });
+    let log = StreamKey::new("replies:acme:box");
+    let reply = |version: &str| {
+        let mut transaction = Transaction::new(Version::new(version));
+        transaction.write(Write::Reply(inbox.clone(), "{}".into()));
+        transaction
+    };
+    let follow = Follow { log: log.clone(), after: None, count: 3, wait_ms: 60_000 };
+    let send = async {
+        // Lets the reader wait before a reply arrives.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        store.commit(&[reply("v1")]).await.unwrap()
+    };
+    let both = async { tokio::join!(store.follow(&follow), send) };
+    let (found, _) = tokio::time::timeout(Duration::from_secs(30), both).await.expect("the reader is woken");
+    let [(entry, fields)] = found.unwrap().try_into().expect("one reply");
+    let number = |fields: &[(std::sync::Arc<str>, bytes::Bytes)]| {
+        fields.iter().find(|(name, _)| &**name == "seq").map(|(_, number)| number.clone())
+    };
+    assert_eq!(number(&fields), Some("1".into()));
+    // The server's clock stands still, so it would wait forever.
+    let nothing = Follow { after: Some(entry), wait_ms: 0, ..follow.clone() };
+    assert!(store.follow(&nothing).await.unwrap().is_empty());
+    store.drop_stream(&log).await.unwrap();
+    assert!(store.follow(&Follow { wait_ms: 0, ..follow.clone() }).await.unwrap().is_empty());
+    store.commit(&[reply("v2")]).await.unwrap();
+    let found = store.follow(&follow).await.unwrap();
+    assert_eq!(number(&found[0].1), Some("1".into()), "the removed inbox begins again");
 }
 
 fn runtime() -> tokio::runtime::Runtime {

@@ -6,7 +6,6 @@
 mod clock;
 mod clocks;
 mod cluster;
-pub mod guards;
 mod leaks;
 mod network;
 mod redis;

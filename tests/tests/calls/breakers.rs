@@ -14,9 +14,7 @@ use tickfleet_model::EffectKey;
 use tickfleet_model::policy::DefaultCaps;
 use tickfleet_model::retry::breaker::Endurance;
 use tickfleet_model::tool::{CachePer, ReadCache};
-use tickfleet_store::fields::turn;
-use tickfleet_store::{Begin, Begun, Parked, Queue, Rest, RestNote, Rested, Store, StoreOptions, TurnName};
-use tickfleet_testkit::RedisServer;
+use tickfleet_store::{TurnName, TurnView, failed_tries, rests};
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tokio::net::TcpListener;
 
@@ -172,9 +170,10 @@ async fn calls_that_must_not_run_twice_wait_unsent_and_run_once_when_the_tool_is
     assert_eq!((events(&fleet, "tried"), events(&fleet, "closed"), events(&fleet, "gave_up")), (1, 1, 0));
     assert!(service.asked().values().all(|times| *times == 1), "{:?}", service.asked());
     let ended = fleet.store.look(&TurnName::parse(&format!("acme:{waiting}")).unwrap()).await.unwrap();
-    let tickfleet_store::TurnView::Finished(ended) = ended else { panic!("{ended:?}") };
-    assert_eq!((ended.retries, ended.tries.len(), ended.rests.len()), (0, 0, 1), "{ended:?}");
-    assert_eq!(ended.rests[0].why, "post failed 2 times in a row");
+    let TurnView::Finished(ended) = ended else { panic!("{ended:?}") };
+    let rests = rests(&ended.notes);
+    assert_eq!((ended.retries, failed_tries(&ended.notes).len(), rests.len()), (0, 0, 1), "{ended:?}");
+    assert_eq!(rests[0].why, "post failed 2 times in a row");
     let text = fleet.metrics.render();
     assert!(text.contains("tickfleet_tools_resting 0"), "{text}");
     fleet.stop().await;
@@ -221,75 +220,4 @@ async fn what_is_known_without_a_tool_is_answered_while_it_rests() {
         assert_eq!((events(&fleet, "waited"), service.asked()["known"]), (0, 1));
         fleet.stop().await;
     }
-}
-
-/// A slice that is out, as a record has it.
-async fn slice_out(server: &RedisServer, store: &Store, name: &TurnName) {
-    let in_a_day = store.now_ms().await.unwrap() + 86_400_000;
-    let record = [
-        (turn::FENCE, "1-1".to_owned()),
-        (turn::DEADLINE_MS, in_a_day.to_string()),
-        (turn::META, "{}".to_owned()),
-        (turn::ATTEMPTS, "2".to_owned()),
-        (turn::ATTEMPTS_AT, "0".to_owned()),
-        (turn::CRASHES, "1".to_owned()),
-    ];
-    let command = redis::cmd("HSET").arg(store.keys().turn(name)).arg(&record).to_owned();
-    let () = command.query_async(&mut server.connection().await).await.unwrap();
-}
-
-/// Puts the fence back, as a worker that leases the slice again would find it.
-async fn leased_again(server: &RedisServer, store: &Store, name: &TurnName, fence: &str) {
-    let command = redis::cmd("HSET").arg(store.keys().turn(name)).arg(turn::FENCE).arg(fence).to_owned();
-    let () = command.query_async(&mut server.connection().await).await.unwrap();
-}
-
-#[tokio::test]
-async fn a_rest_forgets_nothing_of_the_call_and_ends_when_its_time_is_over() {
-    let server = RedisServer::start().await;
-    let store = Store::open(&server.url(), 0, Arc::new(StoreOptions::default())).unwrap();
-    let name = TurnName::parse("acme:t").unwrap();
-    slice_out(&server, &store, &name).await;
-    let begin = Begin {
-        name: name.clone(),
-        fence: "1-1".into(),
-        position: 0,
-        nonce: Some("1-1.1".into()),
-        digest: String::new(),
-        knows: None,
-    };
-    assert_eq!(store.begin(std::slice::from_ref(&begin)).await.unwrap(), [Begun::Ok]);
-    let rest = |fence: &str, at_most: Duration| Rest {
-        name: name.clone(),
-        fence: fence.into(),
-        queue: Queue::parse("ready:normal").unwrap(),
-        position: 0,
-        delay: Duration::from_secs(3_600),
-        at_most: Some(at_most),
-        beside: false,
-        why: "post failed 5 times in a row".into(),
-    };
-    let ok = [Rested::Parked(Parked::Ok)];
-    // It rests once, however little time it has.
-    assert_eq!(store.rest(&[rest("1-1", Duration::ZERO)]).await.unwrap(), ok);
-    assert_eq!(store.rest(&[rest("1-1", Duration::ZERO)]).await.unwrap(), [Rested::Parked(Parked::Already)]);
-    leased_again(&server, &store, &name, "2-1").await;
-    let hour = Duration::from_secs(3_600);
-    assert_eq!(store.rest(&[rest("2-1", hour)]).await.unwrap(), ok);
-    leased_again(&server, &store, &name, "3-1").await;
-    assert_eq!(store.rest(&[rest("3-1", Duration::ZERO)]).await.unwrap(), [Rested::Over], "nothing is written");
-    assert_eq!(store.rest(&[rest("2-1", hour)]).await.unwrap(), [Rested::Parked(Parked::Already)]);
-    // What an operator holds up has no end but its deadline.
-    let held = Rest { at_most: None, ..rest("3-1", hour) };
-    assert_eq!(store.rest(&[held]).await.unwrap(), ok);
-    leased_again(&server, &store, &name, "4-1").await;
-    let record = store.look(&name).await.unwrap();
-    let tickfleet_store::TurnView::Live(live) = record else { panic!("{record:?}") };
-    let record = live.record;
-    assert_eq!((record.attempts, record.crashes, record.retries), (2, Some(1), 0));
-    let noted: Vec<&RestNote> = record.rests.iter().collect();
-    assert_eq!((noted.len(), noted[0].times, noted[0].position), (1, 3, 0), "one note of a row: {noted:?}");
-    // What a holder that is gone has begun stays begun: whoever comes next is told so.
-    let other = Begin { fence: "4-1".into(), nonce: Some("4-1.1".into()), ..begin };
-    assert_eq!(store.begin(&[other]).await.unwrap(), [Begun::Unknown]);
 }

@@ -273,7 +273,7 @@ async fn inner_calls_are_as_urgent_as_the_call_that_makes_them() {
     while submitted < 2 {
         let command = tokio::time::timeout(PATIENCE, commands.next()).await.unwrap().unwrap();
         // What is submitted, as the message that schedulers read.
-        if command.contains("EVALSHA") && command.contains(".0.call-") && command.contains("calls") {
+        if command.contains("FCALL") && command.contains(".0.call-") && command.contains(r#"calls\":["#) {
             assert!(command.contains(r#"priority\":\"low"#), "{command}");
             submitted += 1;
         }

@@ -1,5 +1,6 @@
 //! Tools with an effect key: of equal calls one is carried out, and its outcome is that of the others.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -7,6 +8,9 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tickfleet_core::call::claim::{Claim, ClaimState};
+use tickfleet_core::record::RecordText;
+use tickfleet_core::{Record, Stored};
 use tickfleet_model::{Effect, TenantId, TurnId};
 use tickfleet_proof::lines;
 use tickfleet_proof::prove::{Proof, Prover};
@@ -99,7 +103,7 @@ async fn waits(fleet: &Fleet, turn: &str) -> String {
     let name = TurnName { tenant: TenantId::new("acme").unwrap(), turn: TurnId::new(turn).unwrap() };
     loop {
         if let TurnView::Live(live) = fleet.store.look(&name).await.unwrap()
-            && let Some(awaits) = live.record.awaits
+            && let Some(awaits) = live.turn.state.awaits()
         {
             return awaits.to_string();
         }
@@ -250,7 +254,11 @@ async fn forget_the_end(fleet: &Fleet) {
     let keys = keys_like(fleet, "effect:*").await;
     let mut redis = fleet.server.connection().await;
     for key in keys {
-        let () = redis::cmd("HDEL").arg(key).arg("r").query_async(&mut redis).await.unwrap();
+        let text: Vec<u8> = redis::cmd("GET").arg(&key).query_async(&mut redis).await.unwrap();
+        let Stored { version, value, .. } = Stored::<Claim>::read(&text.into()).unwrap();
+        let open = Claim { state: ClaimState::Open { waiters: BTreeSet::new() }, ..value };
+        let text = RecordText::render(&version, None, &[], &open.encode());
+        let () = redis::cmd("SET").arg(key).arg(&text[..]).arg("KEEPTTL").query_async(&mut redis).await.unwrap();
     }
 }
 

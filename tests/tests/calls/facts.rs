@@ -135,7 +135,7 @@ pub(crate) async fn waits(fleet: &Fleet, turn: &str) -> String {
     let name = TurnName { tenant: TenantId::new("acme").unwrap(), turn: TurnId::new(turn).unwrap() };
     loop {
         if let TurnView::Live(live) = fleet.store.look(&name).await.unwrap()
-            && let Some(awaits) = live.record.awaits
+            && let Some(awaits) = live.turn.state.awaits()
         {
             return awaits.to_string();
         }

@@ -5,13 +5,18 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tickfleet_core::CounterKey;
+use tickfleet_core::keys::limits;
+use tickfleet_core::turn::State;
 use tickfleet_model::policy::DefaultCaps;
 use tickfleet_model::{DayCapAction, Effect};
-use tickfleet_store::fields::turn;
+use tickfleet_store::{TurnName, TurnView};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
 use tickfleet_tools::{ToolError, TypedTool};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const DAY_MS: i64 = 86_400_000;
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -270,9 +275,7 @@ async fn a_call_that_waits_for_its_retry_expires_at_the_deadline() {
     let turn = fleet.submit_turn(json!({"turn_id": "t", "deadline": deadline, "calls": calls})).await;
     // It is parked: take the workers away, so that its retry finds nobody.
     fleet
-        .until("it is parked", async |fleet| {
-            fleet.ask::<Option<u64>>("HGET", "turn:acme:t", &[turn::RETRIES]).await == Some(1)
-        })
+        .until("it is parked", async |fleet| fleet.unfinished("t").await.is_some_and(|turn| turn.state.is_parked()))
         .await;
     fleet.drain_worker().await;
     let reply = fleet.reply().await;
@@ -293,7 +296,7 @@ async fn a_cancelled_turn_ends_wherever_it_is() {
     fleet.until("it runs", async |fleet| fleet.held().await == 1).await;
     // On the lane altogether.
     fleet.submit_turn(json!({"turn_id": "queued", "calls": [call("echo", json!({}))]})).await;
-    fleet.until("it is queued", async |fleet| fleet.ask::<u64>("EXISTS", "turn:acme:queued", &[]).await == 1).await;
+    fleet.until("it is queued", async |fleet| fleet.unfinished("queued").await.is_some()).await;
     fleet.cancel_turn("queued").await;
     let reply = fleet.reply().await;
     assert_eq!(reply["turn_id"], "queued");
@@ -306,11 +309,7 @@ async fn a_cancelled_turn_ends_wherever_it_is() {
     let once = json!({"outcomes": ["hang"]});
     let calls = json!([call("fail_once", once), call("echo", json!({}))]);
     fleet.submit_turn(json!({"turn_id": "once", "agent": "fran", "calls": calls})).await;
-    fleet
-        .until("it runs", async |fleet| {
-            fleet.ask::<Option<String>>("HGET", "turn:acme:once", &[turn::BEGUN]).await.is_some()
-        })
-        .await;
+    fleet.until_begun("once").await;
     fleet.cancel_turn("once").await;
     let reply = fleet.reply().await;
     agree_for(&reply, &["outcome_unknown", "cancelled"]);
@@ -357,8 +356,16 @@ async fn deferred_calls_wait_for_the_next_day_and_can_be_cancelled_or_expire_mea
     fleet.submit_turn(json!({"turn_id": "short", "deadline": deadline, "calls": echo})).await;
     let reply = fleet.reply().await;
     assert_eq!((&reply["turn_id"], outcomes(&reply)), (&json!("short"), vec!["expired"]));
-    let due: i64 = fleet.ask::<f64>("ZSCORE", "timers", &["l:acme:kelly"]).await as i64;
-    assert_eq!(due % 86_400_000, 0, "the lane is looked at when the day begins");
+    let now_ms = fleet.store.now_ms().await.unwrap();
+    let waits_for_tomorrow = async |fleet: &Fleet| {
+        let found = fleet.store.look(&TurnName::parse("acme:parked").unwrap()).await.unwrap();
+        let TurnView::Live(live) = found else { panic!("{found:?}") };
+        let counter = CounterKey::new(limits::DAY, "acme:kelly");
+        assert!(matches!(&live.turn.state, State::Throttled { counter: of, .. } if *of == counter), "{live:?}");
+        // What left the lane has it looked at once more.
+        live.lane_due_ms.is_some_and(|due_ms| due_ms > now_ms && due_ms <= (now_ms / DAY_MS + 1) * DAY_MS)
+    };
+    fleet.until("the lane is looked at again, at the latest when the day begins", waits_for_tomorrow).await;
     fleet.cancel_turn("parked").await;
     let reply = fleet.reply().await;
     assert_eq!((&reply["turn_id"], outcomes(&reply)), (&json!("parked"), vec!["cancelled"]));

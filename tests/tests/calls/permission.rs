@@ -254,10 +254,15 @@ async fn any_language_reads_the_list_that_an_agents_key_names() {
     })
     .await;
     fleet.until("the lists", async |fleet| fleet.ask::<u64>("EXISTS", "tools", &[]).await == 1).await;
+    // Three words, and then the number of a schema and JSON.
+    let record = async |key: &str| -> Value {
+        let text: String = fleet.ask("GET", key, &[]).await;
+        let content = text.splitn(4, ' ').nth(3).unwrap();
+        serde_json::from_str(content.strip_prefix('1').unwrap()).unwrap()
+    };
     let names = async |agent: &str| -> Vec<String> {
-        let digest: String = fleet.ask("GET", &format!("tools:acme:{agent}"), &[]).await;
-        let list: String = fleet.ask("GET", &format!("tools:=:{digest}"), &[]).await;
-        let list: Value = serde_json::from_str(&list).unwrap();
+        let digest = record(&format!("tools:acme:{agent}")).await["d"].as_str().unwrap().to_owned();
+        let list = record(&format!("tools:=:{digest}")).await;
         assert!(list["text"].as_str().is_some_and(|text| text.contains("list_tools")), "{list}");
         list["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
     };

@@ -6,6 +6,9 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tickfleet_core::keys;
+use tickfleet_core::recovery::epoch::{Mark, Marks};
+use tickfleet_core::turn::Turn;
 use tickfleet_engine::one_suspect::OneSuspect;
 use tickfleet_model::policy::DefaultCaps;
 use tickfleet_model::{Effect, TenantId, TurnId};
@@ -141,9 +144,9 @@ async fn what_a_worker_has_told_a_redis_that_forgot_it_is_told_to_the_next_one_t
     assert_eq!(running.recv().await, Some(7));
     fleet.server.kill9();
     fleet.server.restart().await;
-    until_there(&fleet, "ran:acme:paid", "b0").await;
+    until_marked(&fleet, |_| true).await;
     may_end.notify_one();
-    until_there(&fleet, "ran:acme:paid", "r0").await;
+    until_marked(&fleet, |mark| mark.result.is_some()).await;
     fleet.server.kill9();
     fleet.server.restart().await;
     fleet.submit_turn(turn).await;
@@ -153,12 +156,16 @@ async fn what_a_worker_has_told_a_redis_that_forgot_it_is_told_to_the_next_one_t
     fleet.stop().await;
 }
 
-/// Waits until a hash has a field.
-async fn until_there(fleet: &Fleet, key: &str, field: &str) {
-    while fleet.ask::<u64>("HEXISTS", key, &[field]).await == 0 {
-        // Redis tells nobody when a field is written.
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+/// Waits until a worker has reported such a first call of the turn `paid`.
+async fn until_marked(fleet: &Fleet, is_it: fn(&Mark) -> bool) {
+    let key = keys::marks(&TurnName::parse("acme:paid").unwrap());
+    fleet
+        .until("the call is reported", async |fleet| {
+            // Redis has just been started again.
+            let marks = fleet.store.record_of::<Marks>(&key).await.ok().flatten();
+            marks.is_some_and(|marks| marks.value.calls.get(&0).is_some_and(is_it))
+        })
+        .await;
 }
 
 /// Waits until somebody holds an entry of a stream.
@@ -205,11 +212,12 @@ async fn a_process_looks_into_one_suspect_at_a_time_and_marks_no_other() {
     let _: String = add.query_async(&mut fleet.server.connection().await).await.unwrap();
     until_held(&fleet, "turns").await;
     assert!(fleet.try_reply(Duration::from_millis(300)).await.is_none());
-    let marks: u64 = fleet.ask("HLEN", "suspects", &[]).await;
-    // The fence, and the one under which it was started: that was the dead worker's.
-    let fences: Vec<Option<String>> = fleet.ask("HMGET", &format!("turn:acme:{slice}"), &["f", "st"]).await;
-    assert_eq!(marks, 0, "a turn that is not looked into is marked");
-    assert!(fences[0].is_some() && fences[0] != fences[1], "a slice that does not run is marked: {fences:?}");
+    let marks: Vec<String> = fleet.ask("KEYS", "suspect:turns:*", &[]).await;
+    assert!(marks.is_empty(), "a turn that is not looked into is marked: {marks:?}");
+    let name = TurnName::parse(&format!("acme:{slice}")).unwrap();
+    let turn = fleet.store.record_of::<Turn>(&name.record()).await.unwrap().unwrap().value;
+    assert!(turn.suspect.is_some(), "{turn:?}");
+    assert_eq!(turn.state.word(), "ready", "a slice that does not run is marked: {turn:?}");
 
     drop(look);
     let mut replies = [fleet.reply().await, fleet.reply().await];

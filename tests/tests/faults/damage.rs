@@ -7,15 +7,38 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tickfleet_config::TaskHandlerDef;
+use tickfleet_core::call::streak::StreakBounds;
 use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
 use tickfleet_model::policy::{Fact, FactChange, FactCondition, FactRow, FactScope, RuleMode, TenantPolicy, ToolGrant};
 use tickfleet_model::tool::CachePer;
 use tickfleet_model::{AgentId, ApprovalDemand, Effect, Limit, Outcome, Policy, TenantId};
-use tickfleet_store::{RowBounds, Scripts, TurnName, TurnView};
+use tickfleet_store::{TurnName, TurnView};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 use tokio::time::Instant;
+
+/// What no process writes.
+const ODD: &str = "\u{fffd} odd {";
+/// Records that the fleet does not have yet.
+const RECORDS: [&str; 16] = [
+    "consumer:",
+    "crash:",
+    "suspect:",
+    "drain:",
+    "done:",
+    "id:",
+    "cancel:",
+    "ran:",
+    "steps:",
+    "streak:",
+    "session:",
+    "mailbox:",
+    "tools:",
+    "read:",
+    "documents:",
+    "passages:",
+];
 
 /// The longest wait for a turn of somebody else; a healthy fleet takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -31,16 +54,14 @@ enum Hurts {
 
 use Hurts::{Agent, Tenant};
 
-/// A kind of key as docs/contribute/store-layout.md names it, and what is damaged.
+/// A kind of key as docs/contribute/store-layout.md names it, and what is damaged. `*` stands for the rest of a key.
 enum Row {
-    /// The key gets a value of another type: a string, where it is none, else a list. Then whoever looks is told the key.
+    /// A record: it gets another type, then another text, and each member of its content is changed and removed.
+    Record(&'static str, Hurts, &'static [&'static str]),
+    /// A set, stream or hash gets another type.
     Type(&'static str, Hurts, &'static [&'static str]),
-    /// Fields of a hash that belong to one agent or tenant get what no process writes there: key and field.
+    /// Fields of a hash that belong to one agent or tenant are changed and removed: key and field.
     Field(&'static str, Hurts, &'static [(&'static str, &'static str)]),
-    /// A string gets another text.
-    Text(&'static str, &'static [&'static str]),
-    /// Fields of a hash are missing: key and field.
-    Missing(&'static str, &'static [(&'static str, &'static str)]),
     /// Odd members of a set that belongs to all.
     Member(&'static str, &'static [&'static str]),
     /// It belongs to the whole shard as one thing, or to people who look on: nobody's work alone depends on it. Why.
@@ -50,171 +71,106 @@ enum Row {
 /// A row for each kind of key.
 const ROWS: &[Row] = &[
     Row::Shared("meta", "the shard itself"),
-    Row::Shared("policies", "whose policy decides is asked of the shard as a whole"),
+    Row::Shared("policy", "whose policy decides is asked of the shard as a whole"),
+    Row::Member(
+        "timers",
+        &["odd", "turn:bolt:none", "turn:", "throttle:_tick@bolt:none", "throttle:a@b@c", "cascade:bolt:none"],
+    ),
+    Row::Record("consumer:<consumer>", Agent, &["consumer:w9"]),
+    Row::Member("consumers", &["odd one", "w9"]),
+    Row::Member("silent", &["odd one", "w9"]),
+    Row::Shared("canceled:<consumer>", "of one worker"),
+    Row::Shared("reaping", "the check of all consumers"),
+    Row::Record("crash:<consumer>", Agent, &["crash:w9"]),
+    Row::Record("suspect:<stream>:<consumer>", Agent, &["suspect:turns:w9"]),
+    Row::Member("redelivered", &["odd"]),
+    Row::Record("drain:<worker>", Agent, &["drain:w9"]),
+    Row::Member("drains", &["odd one", "w9"]),
     Row::Shared("turns", "the inbound stream of all"),
     Row::Shared("tasks", "the inbound stream of all"),
-    Row::Shared("ready:urgent", "a queue of all tenants"),
-    Row::Shared("ready:low", "a queue of all tenants"),
-    Row::Shared("ready:suspect:urgent", "a queue of all tenants"),
-    Row::Shared("ready:suspect:low", "a queue of all tenants"),
+    Row::Shared("ready:<priority>", "a queue of all tenants"),
+    Row::Shared("ready:suspect:<priority>", "a queue of all tenants"),
     Row::Type("external:<tenant>:<agent>", Agent, &["external:bolt:far"]),
-    Row::Shared("grouped", "names of the streams of all"),
     Row::Member("externals", &["odd", "external:bolt:none"]),
-    Row::Type("turn:<tenant>:<id>", Agent, &["turn:bolt:waits", "turn:bolt:held"]),
-    Row::Type("done:<tenant>:<id>", Agent, &["done:bolt:next"]),
-    Row::Field("queued", Agent, &[("queued", "bolt:next"), ("queued", "odd")]),
-    Row::Type("id:<tenant>:<id>", Agent, &["id:bolt:next"]),
-    Row::Type("lane:<tenant>:<agent>", Agent, &["lane:bolt:vic"]),
-    Row::Type("lane:<limit>@<counter>", Agent, &["lane:slow@bolt:vic"]),
-    Row::Type("held:<limit>@<counter>", Agent, &["held:slots@bolt:vic"]),
+    Row::Record("turn:<tenant>:<id>", Agent, &["turn:bolt:waits", "turn:bolt:asks", "turn:bolt:held", "turn:bolt:job"]),
+    Row::Field("turn:<tenant>:<id>", Agent, &[("parts:turn:bolt:waits", "c0"), ("parts:turn:bolt:asks", "c0")]),
+    Row::Record("done:<tenant>:<id>", Agent, &["done:bolt:next", "done:bolt:first-vic"]),
+    Row::Record("id:<tenant>:<id>", Agent, &["id:bolt:next", "id:bolt:waits"]),
+    Row::Record("cancel:<tenant>:<id>", Agent, &["cancel:bolt:next", "cancel:bolt:waits"]),
+    Row::Type("early:<tenant>", Tenant, &["early:bolt"]),
+    Row::Shared("absent:<tenant>", "of tenants that there are not"),
+    Row::Type("throttle:<limit>@<counter>", Agent, &["throttle:_tick@bolt:vic", "throttle:slow@bolt:vic"]),
+    Row::Type("short:<limit>@<counter>", Agent, &["short:slow@bolt:vic"]),
+    Row::Member("parked", &["odd", "bolt:none"]),
+    Row::Type("under:<tenant>:<id>", Agent, &["under:bolt:job"]),
+    Row::Record("ran:<tenant>:<id>", Agent, &["ran:bolt:next", "ran:bolt:waits"]),
+    Row::Record("steps:<tenant>:<task>", Agent, &["steps:bolt:waits"]),
+    Row::Type("tasks:<tenant>", Tenant, &["tasks:bolt"]),
+    Row::Type("children:<tenant>:<task>", Agent, &["children:bolt:job"]),
+    Row::Member("lists", &["odd", "tasks:none"]),
+    Row::Shared("dead", "the dead letters of all"),
+    Row::Shared("handled", "of operators"),
+    Row::Shared("handled:<entry>", "of operators"),
+    Row::Shared("handled:call:<entry>", "of operators"),
+    Row::Field("_tick", Agent, &[("counters:_", "_tick:bolt:vic")]),
+    Row::Field("_day", Agent, &[("counters:_", "_day:bolt:vic")]),
+    Row::Field("_tenant_day", Tenant, &[("counters:_", "_tenant_day:bolt")]),
+    Row::Field("_task", Agent, &[("counters:_", "_task:bolt:job")]),
+    Row::Field("_unfinished", Tenant, &[("counters:_", "_unfinished:bolt")]),
+    Row::Field("_bytes", Tenant, &[("counters:_", "_bytes:bolt")]),
+    Row::Field("_out", Tenant, &[("counters:_", "_out:bolt")]),
     Row::Field(
-        "counters:<limit>",
+        "<limit>",
         Agent,
         &[("counters:slow", "bolt:vic"), ("counters:notes", "bolt:vic"), ("counters:slots", "bolt:vic")],
     ),
-    Row::Member("limits", &["odd", ""]),
-    Row::Type("short:<limit>@<counter>", Agent, &["short:slow@bolt:vic"]),
-    Row::Type("usage:<tenant>:<start of the day>", Tenant, &["usage:bolt:0"]),
-    Row::Member("timers", &["odd", "t:bolt:none", "l:bolt:none", "l:slow@bolt:none", "c:bolt:none", "t:", "l:a@b@c"]),
-    Row::Member("delayed", &["odd", "bolt:none"]),
-    Row::Field("budgets", Agent, &[("budgets", "bolt:vic")]),
-    Row::Type("tenant:<tenant>", Tenant, &["tenant:bolt"]),
-    Row::Shared("tools", "for whom lists are written is noted for all"),
-    Row::Type("tools:<tenant>:<agent>", Agent, &["tools:bolt:vic"]),
-    Row::Type("tools:=:<digest>", Agent, &["tools:=:00"]),
-    Row::Shared("tools:names", "the names of all tools are noted for the whole shard"),
-    Row::Field("pauses", Agent, &[("pauses", "bolt:vic")]),
-    Row::Field("drains", Agent, &[("drains", "w9")]),
-    Row::Type("lifted:<worker>", Agent, &["lifted:w9"]),
-    Row::Type("steps:<tenant>:<task>", Agent, &["steps:bolt:waits"]),
-    Row::Type("tasks:<tenant>", Tenant, &["tasks:bolt"]),
-    Row::Type("children:<tenant>:<task>", Agent, &["children:bolt:job"]),
-    Row::Type("under:<tenant>:<id>", Agent, &["under:bolt:job"]),
-    Row::Field("cascades", Agent, &[("cascades", "bolt:job"), ("cascades", "odd")]),
-    Row::Type("session:<tenant>:<session>", Agent, &["session:bolt:s"]),
-    Row::Type("messages:<tenant>:<agent>", Agent, &["messages:bolt:vic"]),
-    Row::Type("heard:<tenant>:<agent>:<call>", Agent, &["heard:bolt:vic:c"]),
+    Row::Shared("_requests:<tenant>:<day>", "what models have used, for people"),
+    Row::Shared("_tokens_in:…", "what models have used, for people"),
+    Row::Shared("_tokens_out:…", "what models have used, for people"),
+    Row::Shared("_cost:…", "what models have used, for people"),
+    Row::Shared("_calls:<day>", "of operators"),
+    Row::Record("effect:<tenant>:<tool>:<hash>", Agent, &["effect:bolt:*"]),
+    Row::Record("approval:<tenant>:<id>", Agent, &["approval:bolt:*"]),
+    Row::Member("asked", &["odd", "bolt:none"]),
+    Row::Type("asked:<tenant>", Tenant, &["asked:bolt"]),
+    Row::Type("asked:<tenant>:<agent>", Agent, &["asked:bolt:vic"]),
+    Row::Type("approvals:<tenant>", Tenant, &["approvals:bolt"]),
+    Row::Shared("notified:<name>:<tenant>", "of notifiers"),
+    Row::Record("facts:<tenant>:<session>", Agent, &["facts:bolt:agent:vic"]),
+    Row::Record("cache:<tenant>:<bucket>", Tenant, &["cache:bolt:*"]),
+    Row::Record("streak:<tenant>:<agent>", Agent, &["streak:bolt:vic"]),
+    Row::Record("streak:<tenant>:<agent>:<task>", Agent, &["streak:bolt:vic:job"]),
+    Row::Record("session:<tenant>:<session>", Agent, &["session:bolt:s"]),
+    Row::Record("mailbox:<tenant>:<agent>", Agent, &["mailbox:bolt:vic"]),
+    Row::Record("documents:<tenant>", Tenant, &["documents:bolt"]),
+    Row::Record("passages:<tenant>", Tenant, &["passages:bolt"]),
+    Row::Record("memories:<tenant>:<agent>", Agent, &["memories:bolt:vic"]),
+    Row::Shared("tools", "of which policy lists were made, for all"),
+    Row::Record("tools:<tenant>:<agent>", Agent, &["tools:bolt:vic"]),
+    Row::Record("tools:=:<digest>", Agent, &["tools:=:00"]),
+    Row::Shared("tools:names", "the names of all tools"),
+    Row::Shared("grant:<id>", "of one tool's token service"),
+    Row::Shared("grant:<id>:renewal", "of one tool's token service"),
     Row::Type("replies:<tenant>:<inbox>", Agent, &["replies:bolt:vic"]),
-    Row::Type("read:<tenant>:<inbox>", Agent, &["read:bolt:vic"]),
-    Row::Type("seq:<tenant>:<inbox>", Agent, &["seq:bolt:vic"]),
+    Row::Record("read:<tenant>:<inbox>", Agent, &["read:bolt:vic"]),
+    Row::Type("seqs:<tenant>", Tenant, &["seqs:bolt"]),
+    Row::Field("seqs:<tenant>", Agent, &[("seqs:bolt", "vic")]),
     Row::Type("inboxes:<tenant>", Tenant, &["inboxes:bolt"]),
     Row::Shared("audit", "the log of all"),
     Row::Shared("seals", "the log of all"),
-    Row::Shared("seal_heads", "the log of all"),
-    Row::Shared("seal_keys", "the log of all"),
-    Row::Shared("sealing", "the log of all"),
     Row::Shared("anchors", "the log of all"),
-    Row::Shared("followed", "of exporters"),
-    Row::Shared("follower:<name>", "of exporters"),
-    Row::Shared("sealer", "the log of all"),
-    Row::Shared("handled", "of operators"),
-    Row::Shared("rolled", "of operators"),
-    Row::Shared("stats:<day>", "of operators"),
-    Row::Shared("dead", "the dead letters of all"),
-    Row::Field("beats", Agent, &[("beats", "w9")]),
-    Row::Field("nodes", Agent, &[("nodes", "w9")]),
-    Row::Field("suspects", Agent, &[("suspects", "turns w9"), ("suspects", "odd")]),
-    Row::Shared("absent", "of tenants that there are not"),
-    Row::Type("early:<tenant>", Tenant, &["early:bolt"]),
-    Row::Type("early:<tenant>:<id>", Agent, &["early:bolt:next"]),
-    Row::Type("ran:<tenant>:<turn>", Agent, &["ran:bolt:next", "ran:bolt:waits"]),
-    Row::Type("effect:<tenant>:<tool>:<hash>", Agent, &["effect:bolt:*"]),
-    Row::Type("approval:<tenant>:<approval>", Agent, &["approval:bolt:*"]),
-    Row::Type("asked:<tenant>", Tenant, &["asked:bolt"]),
-    Row::Member("asked", &["odd", "bolt:none"]),
-    Row::Type("approvals:<tenant>", Tenant, &["approvals:bolt"]),
-    Row::Type("cached:<tenant>", Tenant, &["cached:bolt"]),
-    Row::Type("cached_order:<tenant>", Tenant, &["cached_order:bolt"]),
-    Row::Type("row:<tenant>:<agent>", Agent, &["row:bolt:vic"]),
-    Row::Type("row:<tenant>:<agent>:<task>", Agent, &["row:bolt:vic:job"]),
-    Row::Type("facts:<tenant>:<session>", Agent, &["facts:bolt:agent:vic"]),
-    Row::Type("entered:<tenant>:<session>", Agent, &["entered:bolt:agent:vic"]),
-    Row::Shared("grant:<id>", "of one tool's token service"),
-    Row::Shared("grant:<id>:renewal", "of one tool's token service"),
-    Row::Type("kb:<tenant>", Tenant, &["kb:bolt"]),
-    Row::Type("kbd:<tenant>", Tenant, &["kbd:bolt"]),
-    Row::Type("kbs:<tenant>", Tenant, &["kbs:bolt"]),
-    Row::Type("memories:<tenant>:<agent>", Agent, &["memories:bolt:vic"]),
-    Row::Type("remembered:<tenant>:<agent>", Agent, &["remembered:bolt:vic"]),
-    Row::Shared("cancel:<consumer>", "of one worker"),
-    Row::Field("turn:<tenant>:<id>", Agent, LIVE),
-    Row::Field(
-        "tenant:<tenant>",
-        Tenant,
-        &[("tenant:bolt", "q"), ("tenant:bolt", "out"), ("tenant:bolt", "du"), ("tenant:bolt", "de")],
-    ),
-    Row::Field(
-        "effect:<tenant>:<tool>:<hash>",
-        Agent,
-        &[("effect:bolt:*", "b"), ("effect:bolt:*", "r"), ("effect:bolt:*", "e")],
-    ),
-    Row::Field("approval:<tenant>:<approval>", Agent, &[("approval:bolt:*", "s"), ("approval:bolt:*", "e")]),
-    Row::Field("facts:<tenant>:<session>", Agent, &[("facts:bolt:agent:vic", "noted")]),
-    Row::Field(
-        "entered:<tenant>:<session>",
-        Agent,
-        &[("entered:bolt:agent:vic", "odd"), ("entered:bolt:agent:vic", "first-vic/0")],
-    ),
-    Row::Text("done:<tenant>:<id>", &["done:bolt:next", "done:bolt:first-vic"]),
-    Row::Text("id:<tenant>:<id>", &["id:bolt:next", "id:bolt:waits"]),
-    Row::Text("read:<tenant>:<inbox>", &["read:bolt:vic"]),
-    Row::Text("seq:<tenant>:<inbox>", &["seq:bolt:vic"]),
-    Row::Text("early:<tenant>:<id>", &["early:bolt:next"]),
-    Row::Text("tools:<tenant>:<agent>", &["tools:bolt:vic"]),
-    Row::Missing("turn:<tenant>:<id>", MISSING),
-    Row::Missing(
-        "effect:<tenant>:<tool>:<hash>",
-        &[("effect:bolt:*", "b"), ("effect:bolt:*", "r"), ("effect:bolt:*", "e")],
-    ),
-    Row::Missing("approval:<tenant>:<approval>", &[("approval:bolt:*", "s"), ("approval:bolt:*", "e")]),
+    Row::Shared("sealing", "the log of all"),
+    Row::Shared("follow:<name>", "of exporters"),
+    Row::Shared("statistics", "of operators"),
     // At last: the tenant stays unreadable until it is set again.
-    Row::Field("tenants", Tenant, &[("tenants", "bolt")]),
-];
-
-/// Fields of records under way: one that waits on a lane, one that people are asked about, a task that a runtime holds.
-const LIVE: &[(&str, &str)] = &[
-    ("turn:bolt:waits", "n"),
-    ("turn:bolt:waits", "ad"),
-    ("turn:bolt:waits", "dl"),
-    ("turn:bolt:waits", "q"),
-    ("turn:bolt:waits", "ag"),
-    ("turn:bolt:waits", "m"),
-    ("turn:bolt:waits", "c0"),
-    ("turn:bolt:waits", "ho"),
-    ("turn:bolt:waits", "pd"),
-    ("turn:bolt:waits", "ln"),
-    ("turn:bolt:waits", "sq"),
-    ("turn:bolt:waits", "lg"),
-    ("turn:bolt:asks", "dn"),
-    ("turn:bolt:asks", "av"),
-    ("turn:bolt:asks", "at"),
-    ("turn:bolt:asks", "dl"),
-    ("turn:bolt:held", "f"),
-    ("turn:bolt:job", "el"),
-    ("turn:bolt:job", "bm"),
-    ("turn:bolt:job", "bu"),
-    ("turn:bolt:job", "hb"),
-];
-
-/// Fields that such a record cannot do without.
-const MISSING: &[(&str, &str)] = &[
-    ("turn:bolt:waits", "n"),
-    ("turn:bolt:waits", "ad"),
-    ("turn:bolt:waits", "dl"),
-    ("turn:bolt:waits", "q"),
-    ("turn:bolt:waits", "ag"),
-    ("turn:bolt:waits", "m"),
-    ("turn:bolt:waits", "c0"),
-    ("turn:bolt:held", "f"),
-    ("turn:bolt:job", "bm"),
-    ("turn:bolt:job", "m"),
+    Row::Field("settings", Tenant, &[("parts:settings", "tenant:bolt")]),
 ];
 
 impl Row {
     const fn kind(&self) -> &'static str {
         match self {
-            Self::Type(kind, ..) | Self::Field(kind, ..) => kind,
-            Self::Text(kind, _) | Self::Missing(kind, _) | Self::Member(kind, _) | Self::Shared(kind, _) => kind,
+            Self::Record(kind, ..) | Self::Type(kind, ..) | Self::Field(kind, ..) => kind,
+            Self::Member(kind, _) | Self::Shared(kind, _) => kind,
         }
     }
 }
@@ -223,8 +179,7 @@ impl Row {
 fn each_kind_of_key_has_a_row() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/contribute/store-layout.md");
     let page = std::fs::read_to_string(page).unwrap();
-    let (_, keys) = page.split_once("\n## Keys\n").unwrap();
-    let keys = keys.split("\n### Fields of").next().unwrap();
+    let (_, keys) = page.split_once("\n## The shard\n").unwrap();
     let cells = keys.lines().filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
     let kinds = cells.flat_map(|cell| cell.split('`').step_by(2)).map(str::trim).filter(|kind| !kind.is_empty());
     let documented: BTreeSet<&str> = kinds.collect();
@@ -250,7 +205,7 @@ fn limit(name: &str, tool: &str, most: u64, every: Every) -> Limit {
 
 fn policy(policy: &mut Policy) {
     policy.tenants.insert(TenantId::new("bolt").unwrap(), TenantPolicy::default());
-    // Turns of everybody wait on their agents' lanes, too: less goes out in a tick than they have calls.
+    // Turns of everybody wait for their agents' ticks, too: less goes out in a tick than they have calls.
     (policy.defaults.tick_ms, policy.defaults.calls_per_tick, policy.defaults.max_actions_per_day) =
         (100, 5, 1_000_000);
     policy.permissions.approvers = [("eve".to_owned(), ["finance".to_owned()].into())].into();
@@ -288,8 +243,7 @@ fn flaky() -> TypedTool {
 }
 
 fn plan() -> Plan {
-    let minute = Duration::from_secs(60);
-    let bounds = RowBounds { refused_after: 100_000, refused_for: minute, forgotten_after: minute };
+    let bounds = StreakBounds { refuse_after: 100_000, refuse_ms: 60_000, keep_ms: 60_000 };
     let demand = ApprovalDemand { quorum: 1, by: ["finance".to_owned()].into(), ..ApprovalDemand::default() };
     Plan {
         schedulers: 2,
@@ -345,8 +299,8 @@ async fn ended(fleet: &Fleet, tenant: &str, id: &str) -> Result<Vec<String>, Str
 
 /// A fleet in which `vic` of bolt has one of everything: a turn that waits for a limit, one that people are asked about, one that is
 /// parked for another try, one that a worker holds, a task that a runtime holds, and what calls leave behind.
-async fn busy(scripts: Option<Scripts>) -> Fleet {
-    let fleet = Fleet::start(Plan { scripts, ..plan() }).await;
+async fn busy() -> Fleet {
+    let fleet = Fleet::start(plan()).await;
     fleet.say(json!({"tenant": "bolt", "target_agent": "far", "task_id": "job", "task_description": "It waits.", "budget": 50})).await;
     fleet.until("the task is there", async |fleet| fleet.ask::<u64>("EXISTS", "turn:bolt:job", &[]).await == 1).await;
     for (tenant, agent) in [("bolt", "vic"), ("bolt", "ann"), ("acme", "kelly")] {
@@ -361,7 +315,7 @@ async fn busy(scripts: Option<Scripts>) -> Fleet {
     }
     ended(&fleet, "bolt", "takes").await.unwrap();
     submit(&fleet, "bolt", "vic", "waits", json!([{"id": "c", "name": "slow", "arguments": {}}])).await;
-    fleet.until("it waits", async |fleet| fleet.ask::<u64>("EXISTS", "lane:slow@bolt:vic", &[]).await == 1).await;
+    fleet.until("it waits", async |fleet| fleet.ask::<u64>("EXISTS", "throttle:slow@bolt:vic", &[]).await == 1).await;
     fleet.until("people are asked", async |fleet| fleet.ask::<u64>("EXISTS", "asked:bolt", &[]).await == 1).await;
     for id in ["first-vic", "first-ann"] {
         assert_eq!(ended(&fleet, "bolt", id).await.unwrap(), ["ok"; 6], "{id}");
@@ -380,78 +334,114 @@ async fn keys(fleet: &Fleet, pattern: &str) -> Vec<String> {
 }
 
 /// One thing that is damaged.
-struct Damage {
-    about: String,
-    hurts: Hurts,
-    /// The key that whoever looks is to be told.
-    named: Option<String>,
-    undo: Undo,
-}
-
-/// What was there.
-enum Undo {
-    Key(String, Option<Vec<u8>>),
-    Text(String, Option<Vec<u8>>),
-    Field(String, String, Option<Vec<u8>>),
-    Missing(String, String, Option<Vec<u8>>),
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Damage {
+    /// A key has another type: a string where it is none, else a list.
+    Type(String),
+    /// A record has another text.
+    Text(String),
+    /// A member of a record's content has another type, or is missing.
+    Content { key: String, member: String, is_missing: bool },
+    /// A field of a hash has another text, or is missing.
+    Field { key: String, field: &'static str, is_missing: bool },
+    /// A set has odd members.
     Members(&'static str, &'static [&'static str]),
 }
 
+/// What was there.
+enum Before {
+    /// A key, as Redis dumps it.
+    Key(String, Option<Vec<u8>>),
+    Field(String, &'static str, Option<Vec<u8>>),
+    /// It stays, because nobody's work depends on it.
+    Stays,
+}
+
+/// The content of a record: what precedes it, and its members.
+async fn content(fleet: &Fleet, key: &str) -> Option<(String, serde_json::Map<String, Value>)> {
+    let text: Option<String> = fleet.ask("GET", key, &[]).await;
+    let text = text?;
+    let (header, json) = text.split_at(text.find('{')?);
+    Some((header.to_owned(), serde_json::from_str(json).ok()?))
+}
+
 impl Damage {
-    async fn of(fleet: &Fleet, key: &str, hurts: Hurts) -> Self {
-        let dump: Option<Vec<u8>> = fleet.ask("DUMP", key, &[]).await;
-        let undo = Undo::Key(key.to_owned(), dump);
-        Self { about: key.to_owned(), hurts, named: Some(key.to_owned()), undo }
+    /// Damages it.
+    async fn happen(&self, fleet: &Fleet) -> Before {
+        match self {
+            Self::Type(key) | Self::Text(key) | Self::Content { key, .. } => {
+                let dump: Option<Vec<u8>> = fleet.ask("DUMP", key, &[]).await;
+                self.change(fleet, key).await;
+                Before::Key(key.clone(), dump)
+            }
+            Self::Field { key, field, is_missing } => {
+                let before: Option<Vec<u8>> = fleet.ask("HGET", key, &[field]).await;
+                let _: u64 = if *is_missing {
+                    fleet.ask("HDEL", key, &[field]).await
+                } else {
+                    fleet.ask("HSET", key, &[field, ODD]).await
+                };
+                Before::Field(key.clone(), field, before)
+            }
+            Self::Members(key, members) => {
+                for member in *members {
+                    let _: u64 = fleet.ask("ZADD", key, &["1", member]).await;
+                }
+                Before::Stays
+            }
+        }
     }
 
-    /// Damages it.
-    async fn happen(&self, fleet: &Fleet) {
-        match &self.undo {
-            Undo::Key(key, _) => {
+    async fn change(&self, fleet: &Fleet, key: &str) {
+        match self {
+            Self::Type(_) => {
                 let kind: String = fleet.ask("TYPE", key, &[]).await;
-                let texts = ["done:", "id:", "read:", "seq:", "lifted:", "early:bolt:", "tools:bolt", "tools:=:"];
-                let is_text = kind == "string" || texts.iter().any(|of| key.starts_with(of));
                 let _: u64 = fleet.ask("DEL", key, &[]).await;
-                if is_text {
+                let is_record = RECORDS.iter().any(|record| key.starts_with(record));
+                if kind == "string" || kind == "none" && is_record {
                     let _: u64 = fleet.ask("RPUSH", key, &["odd"]).await;
                 } else {
                     let () = fleet.ask("SET", key, &["odd"]).await;
                 }
             }
-            Undo::Text(key, _) => fleet.ask("SET", key, &["\u{fffd} odd {"]).await,
-            Undo::Missing(key, field, _) => {
-                let _: u64 = fleet.ask("HDEL", key, &[field]).await;
-            }
-            Undo::Field(key, field, _) => {
-                let _: u64 = fleet.ask("HSET", key, &[field, "\u{fffd} odd {"]).await;
-            }
-            Undo::Members(key, members) => {
-                let is_set = ["externals", "limits"].contains(key);
-                for member in *members {
-                    let args: &[&str] = if is_set { &[member] } else { &["1", member] };
-                    let _: u64 = fleet.ask(if is_set { "SADD" } else { "ZADD" }, key, args).await;
+            Self::Content { member, is_missing, .. } => {
+                // It may have ended meanwhile.
+                let Some((header, mut content)) = content(fleet, key).await else { return };
+                if *is_missing {
+                    content.remove(member);
+                } else {
+                    content.insert(member.clone(), json!([ODD]));
                 }
+                let () = fleet.ask("SET", key, &[&(header + &Value::Object(content).to_string())]).await;
             }
+            _ => fleet.ask("SET", key, &[ODD]).await,
         }
     }
 
+    /// The record that whoever looks is to be told of.
+    fn named(&self) -> Option<&str> {
+        match self {
+            Self::Text(key) if key.starts_with("turn:") => Some(key),
+            _ => None,
+        }
+    }
+}
+
+impl Before {
     /// Puts back what was there, as a hand would that mends it.
-    async fn undo(&self, fleet: &Fleet) {
+    async fn restore(self, fleet: &Fleet) {
         let mut redis = fleet.server.connection().await;
         let full = |key: &str| fleet.store.keys().key(key);
-        let command = match &self.undo {
-            Undo::Key(key, Some(dump)) | Undo::Text(key, Some(dump)) => {
-                redis::cmd("RESTORE").arg(full(key)).arg(0).arg(dump).arg("REPLACE").to_owned()
+        let command = match self {
+            Self::Key(key, Some(dump)) => {
+                redis::cmd("RESTORE").arg(full(&key)).arg(0).arg(dump).arg("REPLACE").to_owned()
             }
-            Undo::Key(key, None) | Undo::Text(key, None) => redis::cmd("DEL").arg(full(key)).to_owned(),
-            Undo::Field(key, field, Some(before)) | Undo::Missing(key, field, Some(before)) => {
-                redis::cmd("HSET").arg(full(key)).arg(field).arg(before).to_owned()
+            Self::Key(key, None) => redis::cmd("DEL").arg(full(&key)).to_owned(),
+            Self::Field(key, field, Some(before)) => {
+                redis::cmd("HSET").arg(full(&key)).arg(field).arg(before).to_owned()
             }
-            Undo::Field(key, field, None) | Undo::Missing(key, field, None) => {
-                redis::cmd("HDEL").arg(full(key)).arg(field).to_owned()
-            }
-            // They stay, for nobody's work depends on them.
-            Undo::Members(..) => return,
+            Self::Field(key, field, None) => redis::cmd("HDEL").arg(full(&key)).arg(field).to_owned(),
+            Self::Stays => return,
         };
         // The record may be of another type by now, or have ended.
         drop(command.query_async::<redis::Value>(&mut redis).await);
@@ -459,17 +449,17 @@ impl Damage {
 }
 
 /// What goes wrong for others while something is damaged, and what whoever looks is not told.
-async fn wrong(fleet: &Fleet, damage: &Damage, number: usize) -> Vec<String> {
+async fn wrong(fleet: &Fleet, damage: &Damage, hurts: Hurts, number: usize) -> Vec<String> {
     let mut wrong = Vec::new();
     // The damaged one is used: a turn of its agent that touches most of what there is, and one under its task.
     submit(fleet, "bolt", "vic", &format!("vic-{number}"), calls("vic")).await;
     submit(fleet, "bolt", "vic", "next", calls("next")).await;
     let under = json!({"turn_id": format!("far-{number}"), "tenant": "bolt", "agent": "far", "task_id": "job", "reply_to": "far", "calls": [{"id": "c", "name": "echo", "arguments": {"text": "hi"}}]});
     fleet.submit_turn(under).await;
-    for timer in ["t:bolt:waits", "t:bolt:asks", "l:slow@bolt:vic", "l:bolt:vic"] {
+    for timer in ["turn:bolt:waits", "turn:bolt:asks", "throttle:slow@bolt:vic", "throttle:_tick@bolt:vic"] {
         let _: u64 = fleet.ask("ZADD", "timers", &["1", timer]).await;
     }
-    let others: &[_] = match damage.hurts {
+    let others: &[_] = match hurts {
         Hurts::Agent => &[("bolt", "ann"), ("acme", "kelly")],
         Hurts::Tenant => &[("acme", "kelly")],
     };
@@ -480,36 +470,38 @@ async fn wrong(fleet: &Fleet, damage: &Damage, number: usize) -> Vec<String> {
     for (tenant, agent) in others {
         match ended(fleet, tenant, &format!("{agent}-{number}")).await {
             Ok(outcomes) if outcomes == ["ok"; 6] => {}
-            Ok(outcomes) => wrong.push(format!("{}: {tenant}:{agent} got {outcomes:?}", damage.about)),
+            Ok(outcomes) => wrong.push(format!("{damage:?}: {tenant}:{agent} got {outcomes:?}")),
             Err(error) => {
-                wrong.push(format!("{}: {error}", damage.about));
+                wrong.push(format!("{damage:?}: {error}"));
                 return wrong;
             }
         }
     }
-    match fleet.store.faults(None).await {
-        Err(error) => wrong.push(format!("{}: whoever looks is told {error}", damage.about)),
-        Ok(found) => {
-            let items: Vec<&str> = found.found.iter().map(|fault| fault.item.as_str()).collect();
-            let is_named = |key: &String| items.iter().any(|item| item.starts_with(key.as_str()));
-            if damage.named.as_ref().is_some_and(|key| !is_named(key)) {
-                wrong.push(format!("{}: whoever looks is told of {items:?}", damage.about));
+    match fleet.store.check(false).await {
+        Err(error) => wrong.push(format!("{damage:?}: whoever looks is told {error}")),
+        Ok(report) => {
+            if damage.named().is_some_and(|key| report.faults.iter().all(|fault| fault.subject != key)) {
+                wrong.push(format!("{damage:?}: whoever looks is told of {:?}", report.faults));
             }
         }
     }
     wrong
 }
 
-/// Damages what these rows name, one thing after the other. Answers how many, and what went wrong.
-async fn damaged(scripts: Option<Scripts>, rows: Vec<&Row>) -> (usize, Vec<String>) {
-    let fleet = busy(scripts).await;
+/// Damages what these rows name, one thing after the other. Returns how many, and what went wrong.
+async fn damaged(rows: Vec<&Row>) -> (usize, Vec<String>) {
+    let fleet = busy().await;
     let (mut found, mut number) = (Vec::new(), 0);
     for row in rows {
+        let hurts = match row {
+            Row::Record(_, hurts, _) | Row::Type(_, hurts, _) | Row::Field(_, hurts, _) => *hurts,
+            Row::Member(..) | Row::Shared(..) => Agent,
+        };
         for damage in damages(&fleet, row).await {
             number += 1;
-            damage.happen(&fleet).await;
-            found.extend(wrong(&fleet, &damage, number).await);
-            damage.undo(&fleet).await;
+            let before = damage.happen(&fleet).await;
+            found.extend(wrong(&fleet, &damage, hurts, number).await);
+            before.restore(&fleet).await;
         }
     }
     if !fleet.is_whole() {
@@ -521,40 +513,30 @@ async fn damaged(scripts: Option<Scripts>, rows: Vec<&Row>) -> (usize, Vec<Strin
 /// What a row damages, as it is now.
 async fn damages(fleet: &Fleet, row: &Row) -> Vec<Damage> {
     let mut all = Vec::new();
-    let hurts = match row {
-        Row::Type(_, hurts, _) | Row::Field(_, hurts, _) => *hurts,
-        _ => Hurts::Agent,
-    };
     match row {
-        Row::Type(_, _, patterns) | Row::Text(_, patterns) => {
+        Row::Record(_, _, patterns) => {
             for pattern in *patterns {
                 for key in keys(fleet, pattern).await.into_iter().take(1) {
-                    let mut damage = Damage::of(fleet, &key, hurts).await;
-                    if let (Row::Text(..), Undo::Key(key, dump)) = (row, &damage.undo) {
-                        let undo = Undo::Text(key.clone(), dump.clone());
-                        damage = Damage { about: format!("{key} as text"), named: None, undo, ..damage };
+                    all.extend([Damage::Type(key.clone()), Damage::Text(key.clone())]);
+                    let members = content(fleet, &key).await.map(|(_, content)| content).unwrap_or_default();
+                    for (member, _) in members {
+                        let damage = |is_missing| {
+                            let (key, member) = (key.clone(), member.clone());
+                            Damage::Content { key, member, is_missing }
+                        };
+                        all.extend([damage(false), damage(true)]);
                     }
-                    all.push(damage);
                 }
             }
         }
-        Row::Field(_, _, fields) | Row::Missing(_, fields) => {
-            for (pattern, field) in *fields {
-                for key in keys(fleet, pattern).await.into_iter().take(1) {
-                    let before: Option<Vec<u8>> = fleet.ask("HGET", &key, &[field]).await;
-                    let (about, field) = (format!("{key} {field}"), (*field).to_owned());
-                    let undo = match row {
-                        Row::Missing(..) => Undo::Missing(key, field, before),
-                        _ => Undo::Field(key, field, before),
-                    };
-                    all.push(Damage { about, hurts, named: None, undo });
-                }
+        Row::Type(_, _, names) => all.extend(names.iter().map(|name| Damage::Type((*name).to_owned()))),
+        Row::Field(_, _, fields) => {
+            for (key, field) in *fields {
+                let damage = |is_missing| Damage::Field { key: (*key).to_owned(), field, is_missing };
+                all.extend([damage(false), damage(true)]);
             }
         }
-        Row::Member(key, members) => {
-            let undo = Undo::Members(key, members);
-            all.push(Damage { about: (*key).to_owned(), hurts, named: None, undo });
-        }
+        Row::Member(key, members) => all.push(Damage::Members(key, members)),
         Row::Shared(..) => {}
     }
     all
@@ -563,19 +545,9 @@ async fn damages(fleet: &Fleet, row: &Row) -> Vec<Damage> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_damaged_costs_itself_alone() {
     // Three fleets share the rows: what takes time are windows that have to end.
-    let part =
-        |part| damaged(None, ROWS.iter().enumerate().filter(|(at, _)| at % 3 == part).map(|(_, row)| row).collect());
+    let part = |part| damaged(ROWS.iter().enumerate().filter(|(at, _)| at % 3 == part).map(|(_, row)| row).collect());
     let parts: [(usize, Vec<String>); 3] = tokio::join!(part(0), part(1), part(2)).into();
     let number: usize = parts.iter().map(|(number, _)| number).sum();
     let found: Vec<String> = parts.into_iter().flat_map(|(_, found)| found).collect();
     assert!(number > 110 && found.is_empty(), "of {number}:\n{}", found.join("\n"));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn damage_that_is_not_kept_apart_is_noticed() {
-    let apart = "local found = bytes > 0 and redis.pcall('ZRANGE', P .. 'lane:' .. name, 0, bound - 1) or {}";
-    let sabotage = Scripts::embedded().sabotage(apart, &apart.replace("redis.pcall", "call")).unwrap();
-    let rows = ROWS.iter().filter(|row| row.kind() == "lane:<tenant>:<agent>").collect();
-    let (_, found) = damaged(Some(sabotage), rows).await;
-    assert!(found.iter().any(|wrong| wrong.contains("has no reply")), "{found:?}");
 }

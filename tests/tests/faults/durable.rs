@@ -4,12 +4,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tickfleet_core::call::begin::{Begin, BeginResult};
+use tickfleet_core::turn::Turn;
+use tickfleet_core::turn::slice::{self, Slice};
+use tickfleet_core::{Transaction, View};
 use tickfleet_model::retry::Ladder;
 use tickfleet_model::{Durability, Effect};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::shutdown::Shutdown;
-use tickfleet_store::fields::turn;
-use tickfleet_store::{Begin, Begun, Confirmed, Store, StoreOptions, TurnName};
+use tickfleet_store::seam::Take;
+use tickfleet_store::{Confirmed, Store, StoreOptions, TurnName};
 use tickfleet_testkit::{RedisOptions, RedisServer, Trio};
 use tickfleet_tests::doomed::Doomed;
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
@@ -319,21 +323,52 @@ async fn what_a_killed_redis_has_lost_is_what_the_page_says_of_its_settings() {
 async fn a_begin_that_is_repeated_is_confirmed_anew() {
     let (primary, mut replica) = pair().await;
     let store = Store::open(&primary.url(), 0, Arc::new(StoreOptions::default())).unwrap();
-    let name = TurnName::parse("acme:t").unwrap();
-    let in_a_day = store.now_ms().await.unwrap() + 86_400_000;
-    let record = [(turn::FENCE, "1-1".to_owned()), (turn::DEADLINE_MS, in_a_day.to_string())];
-    let command = redis::cmd("HSET").arg(store.keys().turn(&name)).arg(&record).to_owned();
-    let () = command.query_async(&mut primary.connection().await).await.unwrap();
-    let begin =
-        Begin { name, fence: "1-1".into(), position: 0, nonce: Some("n".into()), digest: String::new(), knows: None };
-    assert_eq!(store.begin(std::slice::from_ref(&begin)).await.unwrap(), [Begun::Ok]);
+    let slice = held_slice(&store).await;
+    let begin = Begin {
+        slice: &slice,
+        position: 0,
+        by: "n",
+        once: true,
+        epoch: store.refresh_state().await.unwrap().epoch,
+        lease_ms: 1_000,
+        streak: None,
+        facts: None,
+        consent: None,
+        claim: None,
+        cache: None,
+    };
+    let is_begun = |result: &BeginResult| matches!(result, BeginResult::Started(_));
+    assert!(is_begun(&store.decide(begin.clone()).await.unwrap().result));
     until_confirmed(&primary).await;
     replica.pause();
-    let wait = Duration::from_millis(200);
-    let told = store.begin_durably(std::slice::from_ref(&begin), Durability::Replica, wait).await.unwrap();
-    assert_eq!(told, (vec![Begun::Ok], Confirmed::NotInTime));
+    let again = async |wait| {
+        let (mut view, begins) = (View::default(), std::slice::from_ref(&begin));
+        let (mut results, confirmed) =
+            store.decide_durably(&mut view, begins, Durability::Replica, wait).await.unwrap();
+        assert!(is_begun(&results.remove(0).unwrap().result));
+        confirmed
+    };
+    assert_eq!(again(Duration::from_millis(200)).await, Confirmed::NotInTime);
     replica.resume();
     until_confirmed(&primary).await;
-    let told = store.begin_durably(&[begin], Durability::Replica, PATIENCE).await.unwrap();
-    assert_eq!(told, (vec![Begun::Ok], Confirmed::Yes));
+    assert_eq!(again(PATIENCE).await, Confirmed::Yes);
+}
+
+/// A slice of one call, as a worker holds it.
+async fn held_slice(store: &Store) -> Slice {
+    store.ensure_groups().await.unwrap();
+    let name = TurnName::parse("acme:t").unwrap();
+    let now_ms = store.now_ms().await.unwrap();
+    let mut turn: Turn = serde_json::from_value(json!({
+        "h": {"ag": "kelly", "dl": now_ms + 86_400_000, "dg": "d", "n": 1},
+        "q": {"r": "normal"}, "pl": 1, "t": now_ms, "b": 10, "s": {"s": "ready", "upto": 1},
+    }))
+    .unwrap();
+    let call = json!({"t": "pay", "a": "{}"});
+    let mut transaction = Transaction::new(store.versions().draw());
+    slice::dispatch(&mut transaction, &name, &mut turn, &[call.to_string().into()]);
+    store.seam().commit(&[transaction]).await.unwrap().results.remove(0).unwrap();
+    let take = Take { consumer: "w".into(), queues: vec![turn.queue(&name.tenant)], count: 1, wait_ms: 0 };
+    let taken = store.seam().take(&take).await.unwrap().remove(0);
+    Slice::read(taken.queue, taken.entry, &taken.fields).unwrap()
 }

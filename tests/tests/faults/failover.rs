@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use tickfleet_model::ConsumerId;
+use tickfleet_core::keys;
+use tickfleet_model::Priority;
+use tickfleet_store::seam::Take;
 use tickfleet_store::{Pool, Question, Store, StoreOptions};
 use tickfleet_testkit::RedisServer;
 use tickfleet_tests::fleet::PATIENCE;
@@ -32,8 +34,10 @@ async fn a_reader_that_waits_tells_all_others_that_its_server_was_demoted() {
     let before = id().await;
     assert_eq!(id().await, before, "a connection that works is kept");
 
-    let mut reader = store.reader(&ConsumerId::new("w").unwrap(), PATIENCE);
-    let waiting = tokio::spawn(async move { reader.wait(&["ready:normal".into()], 1).await });
+    let wait_ms = u64::try_from(PATIENCE.as_millis()).unwrap();
+    let take = Take { consumer: "w".into(), queues: vec![keys::ready(Priority::Normal)], count: 1, wait_ms };
+    let reader = store.clone();
+    let waiting = tokio::spawn(async move { reader.seam().take(&take).await });
     let mut redis = server.connection().await;
     while !told::<String>(&mut redis, &["INFO", "clients"]).await.contains("blocked_clients:1") {
         // Redis tells nobody that a reader waits; the test's own timeout bounds this.

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tickfleet_core::check::Fault;
 use tickfleet_model::{TenantId, TurnId};
-use tickfleet_store::fields::turn;
-use tickfleet_store::{Submission, Submitted};
+use tickfleet_store::{FaultKind, Submission, Submitted};
 use tickfleet_tests::bfcl_node::{Node, Role};
 use tickfleet_tests::fleet::Fleet;
 use tickfleet_tests::inspect::outcomes;
@@ -46,7 +46,7 @@ async fn reasons(fleet: &Fleet) -> Vec<String> {
     fleet.dead().await.into_iter().map(|letter| letter["reason"].clone()).collect()
 }
 
-/// More fields than Lua's stack holds.
+/// More fields than any message has.
 fn wide() -> Vec<(String, String)> {
     (0..4_500).map(|i| (format!("more{i}"), String::new())).collect()
 }
@@ -55,9 +55,9 @@ fn wide() -> Vec<(String, String)> {
 async fn what_a_killed_scheduler_and_a_killed_worker_held_comes_back_whatever_malformed_entries_lie_between() {
     let mut fleet = Fleet::start(plan()).await;
     let dying = (node(&fleet, Role::Scheduler, 0), node(&fleet, Role::Worker, 0));
-    let (scheduler, worker) = (fleet.reader_of("turns").await, fleet.reader_of("ready:normal").await);
     submit(&fleet, "first", 1).await;
     answered(&mut fleet, 1).await;
+    let (scheduler, worker) = (fleet.reader_of("turns").await, fleet.reader_of("ready:normal").await);
     dying.1.pause();
     submit(&fleet, "slice", 3).await;
     fleet.until("slices wait", async |fleet| fleet.ask::<u64>("XLEN", "ready:normal", &[]).await >= 3).await;
@@ -82,23 +82,23 @@ async fn what_a_killed_scheduler_and_a_killed_worker_held_comes_back_whatever_ma
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn turns_behind_a_timer_of_something_else_are_promoted_and_their_lanes_released() {
+async fn turns_behind_a_timer_of_something_else_are_resumed_and_their_throttle_queues_released() {
     let mut fleet = Fleet::start(plan()).await;
-    // A record that is none, one with words for numbers, a name that nobody can read, and a lane of such a record.
+    // A record that is none, one of another type, names that nobody can read, and a throttle queue of such records.
     let () = fleet.ask("SET", "turn:acme:odd", &["foreign"]).await;
-    let _: u64 = fleet
-        .ask("HSET", "turn:acme:odder", &[turn::CALLS, "x", turn::ADMITTED, "y", turn::QUEUE, "ready:normal"])
-        .await;
-    let odd =
-        ["0", "t:acme:odd", "0", "t:acme:odder", "0", "t:no name", "0", "z:of a later build", "0", "l:acme:kelly"];
-    let _: u64 = fleet.ask("ZADD", "timers", &odd).await;
-    let _: u64 = fleet.ask("ZADD", "lane:acme:kelly", &["0", "odd", "0", "odder"]).await;
-    let _: u64 = fleet.ask("HSET", "budgets", &["acme:archy", "foreign"]).await;
+    let _: u64 = fleet.ask("RPUSH", "turn:acme:odder", &["foreign"]).await;
+    for timer in ["turn:acme:odd", "turn:acme:odder", "turn:no name", "z:of a later build", "throttle:_tick@acme:kelly"]
+    {
+        let _: u64 = fleet.ask("ZADD", "timers", &["0", timer]).await;
+    }
+    let _: u64 =
+        fleet.ask("ZADD", "throttle:_tick@acme:kelly", &["0", "odd", "0", "acme:odd", "0", "acme:odder"]).await;
+    let _: u64 = fleet.ask("HSET", "counters:_", &["_day:acme:archy", "foreign"]).await;
     let _nodes = (node(&fleet, Role::Scheduler, 0), node(&fleet, Role::Worker, 0));
     fleet.submit_turn(json!({"turn_id": "t", "calls": [flaky()]})).await;
     let reply = fleet.reply().await;
     assert_eq!(outcomes(&reply), ["ok"], "{reply}");
-    // Budgets that cannot be read are none that are free.
+    // A counter that cannot be read has no room until its window ends.
     fleet.submit_turn(json!({"turn_id": "u", "agent": "archy", "calls": [echo()]})).await;
     let reply = fleet.reply().await;
     assert_eq!(outcomes(&reply), ["daily_cap_reached"], "{reply}");
@@ -106,41 +106,64 @@ async fn turns_behind_a_timer_of_something_else_are_promoted_and_their_lanes_rel
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_deleted_external_stream_stops_no_promotion_and_its_task_is_offered_anew() {
+async fn a_deleted_external_stream_stops_no_retry_and_a_repair_ends_its_task() {
     let mut fleet = Fleet::start(plan()).await;
     let _scheduler = node(&fleet, Role::Scheduler, 0);
-    let task = format!("k{}", fleet.delegate("archy", json!({"task_description": "far", "reply_to": "box"})).await);
-    let leased = fleet.lease_task("archy", "outside").await;
-    assert_eq!(leased.id(), task);
+    let lost = format!("k{}", fleet.delegate("archy", json!({"task_description": "far", "reply_to": "box"})).await);
+    assert_eq!(fleet.lease_task("archy", "outside").await.id(), lost);
     let _: u64 = fleet.ask("DEL", "external:acme:archy", &[]).await;
     let _worker = node(&fleet, Role::Worker, 0);
-    // Its retry is promoted, although the task's timer comes first from now on.
+    // The task's timer comes first from now on.
     fleet
         .until("the task's timer is due", async |fleet| {
-            let due: Option<f64> = fleet.ask("ZSCORE", "timers", &[&format!("t:acme:{task}")]).await;
+            let due: Option<f64> = fleet.ask("ZSCORE", "timers", &[&format!("turn:acme:{lost}")]).await;
             let now_ms = fleet.store.now_ms().await.unwrap();
-            due.is_some_and(|due| due as i64 <= now_ms)
-                || fleet.ask::<u64>("EXISTS", "external:acme:archy", &[]).await == 1
+            due.is_some_and(|due| due as i64 <= now_ms + 2_000)
         })
         .await;
     fleet.submit_turn(json!({"turn_id": "t", "calls": [flaky()]})).await;
     assert_eq!(outcomes(&fleet.reply().await), ["ok"]);
-    let again = fleet.lease_task("archy", "outside").await;
-    assert_eq!(again.id(), task, "it is offered anew");
-    fleet.say(again.message("finish", json!({"output": "done"}))).await;
-    assert_eq!(fleet.reply().await["task_id"], task.as_str());
+    // Its message is lost with the stream.
+    assert_eq!(fleet.store.check(true).await.unwrap().faults.len(), 1);
+    let reply = fleet.reply().await;
+    assert_eq!((reply["task_id"].as_str(), outcomes(&reply)), (Some(&*lost), vec!["internal"]), "{reply}");
+    // The runtime makes its group again.
+    let next = format!("k{}", fleet.delegate("archy", json!({"task_description": "far", "reply_to": "box"})).await);
+    let leased = fleet.lease_task("archy", "outside").await;
+    assert_eq!(leased.id(), next);
+    fleet.say(leased.message("finish", json!({"output": "done"}))).await;
+    assert_eq!(fleet.reply().await["task_id"], next.as_str());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slices_of_a_deleted_queue_and_of_a_deleted_worker_are_dispatched_anew() {
+async fn a_deleted_queue_costs_its_slices_and_a_repair_ends_their_turns() {
     let mut fleet = Fleet::start(plan()).await;
     let _scheduler = node(&fleet, Role::Scheduler, 0);
     submit(&fleet, "queued", 20).await;
     fleet.until("slices wait", async |fleet| fleet.ask::<u64>("XLEN", "ready:normal", &[]).await == 20).await;
     let _: u64 = fleet.ask("DEL", "ready:normal", &[]).await;
-    let worker = node(&fleet, Role::Worker, 0);
-    answered(&mut fleet, 20).await;
+    let _worker = node(&fleet, Role::Worker, 0);
+    submit(&fleet, "after", 1).await;
+    answered(&mut fleet, 1).await;
+    let report = fleet.store.check(true).await.unwrap();
+    assert_eq!(report.faults.len(), 20, "{report:?}");
+    for fault in &report.faults {
+        assert!(matches!(fault.kind, FaultKind::Found(Fault::SliceLost)) && fault.repaired, "{fault:?}");
+    }
+    for (turn, reply) in fleet.replies(20).await {
+        // Its calls are lost with the slice, so that nobody knows what they were.
+        assert_eq!(outcomes(&reply), ["internal"], "{turn}: {reply}");
+    }
+    assert_eq!(fleet.store.check(false).await.unwrap().faults, []);
+}
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slices_of_a_deleted_worker_are_dispatched_again() {
+    let mut fleet = Fleet::start(plan()).await;
+    let _scheduler = node(&fleet, Role::Scheduler, 0);
+    let worker = node(&fleet, Role::Worker, 0);
+    submit(&fleet, "first", 1).await;
+    answered(&mut fleet, 1).await;
     let name = fleet.reader_of("ready:normal").await;
     worker.pause();
     submit(&fleet, "held", 5).await;
@@ -157,6 +180,8 @@ async fn turns_that_a_scheduler_was_given_and_never_got_are_admitted_once() {
     let mut fleet = Fleet::start(plan()).await;
     let living = node(&fleet, Role::Scheduler, 0);
     let _worker = node(&fleet, Role::Worker, 0);
+    submit(&fleet, "first", 1).await;
+    answered(&mut fleet, 1).await;
     let name = fleet.reader_of("turns").await;
     // Bytes that come late on a connection that was given up: the scheduler lives, and knows nothing of them.
     living.pause();
@@ -164,7 +189,16 @@ async fn turns_that_a_scheduler_was_given_and_never_got_are_admitted_once() {
     fleet.read_as("turns", &name).await;
     living.resume();
     answered(&mut fleet, 30).await;
+}
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn turns_of_a_deleted_scheduler_are_admitted_once() {
+    let mut fleet = Fleet::start(plan()).await;
+    let living = node(&fleet, Role::Scheduler, 0);
+    let _worker = node(&fleet, Role::Worker, 0);
+    submit(&fleet, "first", 1).await;
+    answered(&mut fleet, 1).await;
+    let name = fleet.reader_of("turns").await;
     // Its consumer is deleted with all that it holds, while it stands still; others go on.
     living.pause();
     submit(&fleet, "orphan", 30).await;
@@ -190,9 +224,12 @@ async fn a_turn_of_a_deleted_stream_may_be_submitted_again_under_its_id() {
             .map(|turn| tickfleet_model::content_digest(&turn))
             .unwrap_or_else(|refusal| panic!("{}", refusal.message)),
         reply_to: None,
-        payload: payload.to_string(),
+        payload: payload.to_string().into(),
     };
-    let ask = async |fleet: &Fleet| fleet.store.submit(std::slice::from_ref(&submission)).await.unwrap().remove(0);
+    let ask = async |fleet: &Fleet| {
+        let mut results = fleet.store.submit(std::slice::from_ref(&submission)).await.unwrap();
+        results.remove(0).unwrap()
+    };
     assert!(matches!(ask(&fleet).await, Submitted::Accepted { .. }));
     assert_eq!(ask(&fleet).await, Submitted::Duplicate);
     let _: u64 = fleet.ask("DEL", "turns", &[]).await;

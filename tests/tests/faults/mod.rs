@@ -9,6 +9,7 @@ mod durable;
 mod dying;
 mod fact_turns;
 mod failover;
+mod games;
 mod gone;
 mod phantoms;
 mod reconcile;

@@ -1,11 +1,12 @@
 //! Redis 7.0 reports a lag of a group after a restart that nobody has to read: nothing goes by it.
 
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use serde_json::json;
-use tickfleet_store::{Keys, Store, Watch};
+use tickfleet_store::{Keys, Store, TurnName, Watch};
 use tickfleet_testkit::{RedisOptions, RedisServer};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
@@ -79,19 +80,16 @@ async fn a_lag_that_redis_made_up_is_no_backlog_for_anybody_and_holds_nothing_up
     let backlog = store.backlog(&[], &[]).await.unwrap();
     assert_eq!((backlog.inbound, backlog.ready, backlog.running), (0, 0, 0), "{backlog:?}");
     assert_eq!(store.fleet_load().await.unwrap().out, 0);
-    let seen = Watch::new(store.connection().clone(), keys.clone()).look().await.unwrap();
+    let seen = Watch::new(store.clone()).look().await.unwrap();
     let waiting: u64 = seen.streams.iter().map(|stream| stream.waiting).sum();
     assert_eq!(waiting, 0, "{:?}", seen.streams);
 
     // More calls than a tick lets out, and memory that is short once they are in: the rest goes out all the same.
     let mut fleet = Fleet::start_on(server, plan).await;
-    fleet.submit(&vec![("echo", json!({"text": "x"})); 12]).await;
+    let turn = fleet.submit(&vec![("echo", json!({"text": "x"})); 12]).await;
+    let name = TurnName::parse(&format!("acme:{turn}")).unwrap();
+    fleet.until("it is admitted", async |fleet| fleet.store.are_under_way(from_ref(&name)).await.unwrap()[0]).await;
     let mut connection = fleet.server.connection().await;
-    let tenant = keys.key("tenant:acme");
-    while redis::cmd("EXISTS").arg(&tenant).query_async::<u64>(&mut connection).await.unwrap() == 0 {
-        // Redis reports no admission; the test's own timeout bounds this.
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
     let info: String = redis::cmd("INFO").arg("memory").query_async(&mut connection).await.unwrap();
     let used = info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap().trim().parse::<u64>().unwrap();
     let bound = (used * 10 / 9).to_string();

@@ -11,11 +11,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tickfleet_client::{Client, SubmitError};
+use tickfleet_core::keys;
 use tickfleet_model::policy::DefaultCaps;
-use tickfleet_model::{ConsumerId, Durability, Effect};
+use tickfleet_model::{Durability, Effect, Priority};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_protocol::parse_turn;
+use tickfleet_store::seam::Take;
 use tickfleet_store::{Pool, Store, StoreError, StoreOptions};
 use tickfleet_testkit::{RedisServer, Trio};
 use tickfleet_tests::fleet::{PATIENCE, Plan};
@@ -26,6 +28,8 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
+
+use super::cluster::run_and_epoch;
 
 /// Turns of each kind.
 const TURNS: usize = 12;
@@ -158,8 +162,9 @@ impl Fleet {
 
     /// What the shard calls its Redis, and how often that has changed.
     async fn epoch(&self, server: usize) -> (String, u64) {
-        let command = redis::cmd("HMGET").arg(self.store.keys().key("meta")).arg(&["run_id", "epoch"]).to_owned();
-        command.query_async(&mut self.redis(server).await).await.unwrap()
+        let command = redis::cmd("HGET").arg(self.store.keys().key("meta")).arg("state").to_owned();
+        let state: String = command.query_async(&mut self.redis(server).await).await.unwrap();
+        run_and_epoch(&state)
     }
 
     /// Has this server promoted, and waits until the producer's own connection leads to it. Answers how often it had to be
@@ -346,22 +351,19 @@ async fn a_primary_that_was_replaced_and_does_not_know_it_is_left_within_seconds
     let pool = Pool::open(&url, 1).unwrap();
     store.ensure_groups().await.unwrap();
     assert_eq!(pool.server().await.unwrap().role, "master");
-    let mut reader = store.reader(&ConsumerId::new("w").unwrap(), Duration::from_millis(50));
-    let ready = ["ready:normal".to_owned()];
-    assert!(reader.wait(&ready, 1).await.unwrap().is_empty());
-    assert!(!reader.is_fresh());
+    let take = Take { consumer: "w".into(), queues: vec![keys::ready(Priority::Normal)], count: 1, wait_ms: 50 };
+    assert!(store.seam().take(&take).await.unwrap().is_empty());
 
     names.send_replace(port_of(&new));
     let deadline = Instant::now() + RECOVERS_WITHIN;
-    let keys = redis::cmd("DBSIZE");
-    while !reader.is_fresh() {
+    // Only the reader asks meanwhile, and the old one answers it. It makes its queue where it reads.
+    while redis::cmd("DBSIZE").query_async::<usize>(&mut new.connection().await).await.unwrap() == 0 {
         assert!(Instant::now() < deadline, "the old primary is still read");
-        // Nobody asks anything meanwhile, and the old one would answer; bounded by the deadline.
-        sleep(Duration::from_millis(20)).await;
+        assert!(store.seam().take(&take).await.unwrap().is_empty());
     }
     store.ensure_groups().await.unwrap();
-    assert!(keys.query_async::<usize>(&mut new.connection().await).await.unwrap() > 0);
-    assert!(reader.wait(&ready, 1).await.unwrap().is_empty(), "the group is where the reader reads");
+    let found = store.connection().primary().unwrap().unwrap();
+    assert_eq!(found, format!("127.0.0.1:{}", port_of(&new)));
     let connected: String = redis::cmd("CLIENT").arg("LIST").query_async(&mut new.connection().await).await.unwrap();
     let before = connected.lines().count();
     pool.server().await.unwrap();

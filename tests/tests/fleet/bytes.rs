@@ -5,10 +5,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tickfleet_client::{Client, SubmitError, parse_turn};
 use tickfleet_config::TaskHandlerDef;
+use tickfleet_core::keys::limits::{BYTES, UNFINISHED};
+use tickfleet_core::{CounterKey, Query, Value as Answer};
 use tickfleet_model::policy::{DefaultCaps, TenantPolicy};
 use tickfleet_model::{AgentId, TenantId};
 use tickfleet_protocol::{TaskMessage, parse_task_message};
-use tickfleet_store::fields::{tenant, turn};
 use tickfleet_store::{StoreOptions, TurnName};
 use tickfleet_tests::fleet::{Fleet, Plan};
 
@@ -24,8 +25,12 @@ async fn submit(client: &Client, turn: &Value) -> Result<(), SubmitError> {
     client.submit(parse_turn(turn.to_string().as_bytes()).unwrap()).await.map(drop)
 }
 
-async fn count(fleet: &Fleet, of: &str, field: &str) -> i64 {
-    fleet.ask::<Option<i64>>("HGET", &format!("tenant:{of}"), &[field]).await.unwrap_or(0)
+/// What the tenant has used of a limit.
+async fn count(fleet: &Fleet, of: &str, limit: &str) -> u64 {
+    match fleet.store.query(Query::Counter(CounterKey::new(limit, of))).await.unwrap() {
+        Answer::Counter(Some(state)) => state.used,
+        _ => 0,
+    }
 }
 
 #[tokio::test]
@@ -39,8 +44,8 @@ async fn one_tenant_fills_its_bound_and_another_still_submits() {
     for n in 0..3 {
         submit(&client, &large("acme", &format!("t{n}"), 1_000_000)).await.unwrap();
     }
-    fleet.until("all are admitted", async |fleet| count(fleet, "acme", tenant::UNFINISHED).await == 3).await;
-    let bytes = count(&fleet, "acme", tenant::BYTES).await;
+    fleet.until("all are admitted", async |fleet| count(fleet, "acme", UNFINISHED).await == 3).await;
+    let bytes = count(&fleet, "acme", BYTES).await;
     assert!((3_000_000..3_010_000).contains(&bytes), "{bytes}");
 
     // Clients are refused at once, whatever they send; what comes by an XADD is refused when it is to be admitted.
@@ -53,12 +58,12 @@ async fn one_tenant_fills_its_bound_and_another_still_submits() {
     fleet.submit_turn(one_more.clone()).await;
     let reply = fleet.reply().await;
     assert_eq!((&reply["turn_id"], &reply["error"]["code"]), (&json!("one-more"), &json!("tenant_queue_full")));
-    assert_eq!(count(&fleet, "acme", tenant::BYTES).await, bytes, "what is refused counts for nothing");
+    assert_eq!(count(&fleet, "acme", BYTES).await, bytes, "what is refused counts for nothing");
     // A small one still fits.
     submit(&client, &large("acme", "small", 10)).await.unwrap();
 
     submit(&client, &large("bolt", "hers", 1_000_000)).await.unwrap();
-    fleet.until("hers is admitted", async |fleet| count(fleet, "bolt", tenant::UNFINISHED).await == 1).await;
+    fleet.until("hers is admitted", async |fleet| count(fleet, "bolt", UNFINISHED).await == 1).await;
 
     fleet.add_worker();
     for _ in 0..4 {
@@ -67,8 +72,8 @@ async fn one_tenant_fills_its_bound_and_another_still_submits() {
     submit(&client, &one_more).await.unwrap();
     assert_eq!(fleet.reply().await["status"], "done");
     for of in ["acme", "bolt"] {
-        fleet.until("all have ended", async |fleet| count(fleet, of, tenant::UNFINISHED).await == 0).await;
-        assert_eq!(count(&fleet, of, tenant::BYTES).await, 0, "{of}");
+        fleet.until("all have ended", async |fleet| count(fleet, of, UNFINISHED).await == 0).await;
+        assert_eq!(count(&fleet, of, BYTES).await, 0, "{of}");
     }
     fleet.stop().await;
 }
@@ -122,9 +127,8 @@ async fn mixed_traffic_leaves_no_byte_counted() {
     fleet.xadd("tasks", "task", task.to_string().as_bytes()).await;
     fleet
         .until("some have a part of their results", async |fleet| {
-            let done: Option<i64> = fleet.ask("HGET", "turn:acme:long", &[turn::DONE]).await;
-            let counted = count(fleet, "acme", tenant::BYTES).await;
-            done.is_some_and(|done| done > 0) && counted > 2_000
+            let has_some = fleet.unfinished("long").await.is_some_and(|turn| turn.position > 0);
+            has_some && count(fleet, "acme", BYTES).await > 2_000
         })
         .await;
     for id in ["cancelled", "outside"] {
@@ -133,7 +137,7 @@ async fn mixed_traffic_leaves_no_byte_counted() {
     for _ in 0..expected {
         fleet.reply().await;
     }
-    fleet.until("all have ended", async |fleet| count(fleet, "acme", tenant::UNFINISHED).await == 0).await;
-    assert_eq!(count(&fleet, "acme", tenant::BYTES).await, 0);
+    fleet.until("all have ended", async |fleet| count(fleet, "acme", UNFINISHED).await == 0).await;
+    assert_eq!(count(&fleet, "acme", BYTES).await, 0);
     fleet.stop().await;
 }

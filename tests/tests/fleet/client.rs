@@ -1,4 +1,4 @@
-//! The producer's client, against a real Redis. Replies are written by hand here, as the scripts write them.
+//! The producer's client, against a real Redis. Replies are written by hand here, as commits write them.
 
 use std::time::Duration;
 
@@ -6,10 +6,12 @@ use redis::AsyncCommands;
 use redis::aio::MultiplexedConnection;
 use tickfleet_client::operate::{self, Operator, ToolPaused};
 use tickfleet_client::{Client, Reply, SubmitError, private_inbox};
-use tickfleet_model::policy::PausedTool;
-use tickfleet_model::{InboxName, Redactor, TenantId, Turn, TurnId, limits};
+use tickfleet_core::Transaction;
+use tickfleet_core::turn::state::Finished;
+use tickfleet_model::policy::{Pause, Paused, PausedTool};
+use tickfleet_model::{AgentId, InboxName, Redactor, TenantId, Turn, TurnId, limits};
 use tickfleet_protocol::parse_turn;
-use tickfleet_store::{Anew, Aside, Handled, PauseSet, StoreError, StoreOptions, TurnName};
+use tickfleet_store::{Aside, Handled, Inbound, PauseSet, StoreError, StoreOptions, Submission, TurnName};
 use tickfleet_testkit::RedisServer;
 
 const SOON: Duration = Duration::from_secs(60);
@@ -162,9 +164,22 @@ async fn what_comes_before_an_awaited_reply_is_kept_here_and_in_the_inbox() {
 
 #[tokio::test]
 async fn a_reply_that_is_not_in_the_inbox_is_read_from_the_turns_record() {
-    let mut world = World::new(StoreOptions::default()).await;
-    let done = world.client.store(&world.tenant).keys().key("done:acme:mine");
-    let () = world.redis.set(done, format!("f=1-0 ts=1 end=2\n{}", json("mine"))).await.unwrap();
+    let world = World::new(StoreOptions::default()).await;
+    let (store, name) = (world.client.store(&world.tenant), TurnName::parse("acme:mine").unwrap());
+    let finished = Finished {
+        admitted_ms: 1,
+        ended_ms: 2,
+        digest: "d".into(),
+        crashes: 0,
+        retries: 0,
+        reason: None,
+        canceled: None,
+        notes: Vec::new(),
+        reply: json("mine"),
+    };
+    let mut transaction = Transaction::new(store.versions().draw());
+    transaction.put(&name.finished(), &finished);
+    store.seam().commit(&[transaction]).await.unwrap().results.remove(0).unwrap();
     let mut replies = world.client.replies(&world.tenant, &world.inbox);
     let wanted = TurnId::new("mine").unwrap();
     let reply = replies.await_reply(&wanted, SOON).await.unwrap().unwrap();
@@ -243,10 +258,13 @@ async fn a_client_that_counts_other_shards_is_refused() {
 
 #[tokio::test]
 async fn a_tool_is_paused_in_the_shards_where_it_can_be_and_the_others_are_told() {
-    let mut world = World::new(StoreOptions { shards: 2, ..StoreOptions::default() }).await;
+    let world = World::new(StoreOptions { shards: 2, ..StoreOptions::default() }).await;
     let shards = world.client.stores().to_vec();
-    let many: Vec<(String, String)> = (0..limits::PAUSES_MAX).map(|n| (format!("acme:a{n}"), "{}".into())).collect();
-    let () = world.redis.hset_multiple(shards[0].keys().key("pauses"), &many).await.unwrap();
+    let pause = Pause { by: "anna".into(), reason: "many".into(), since_ms: 1 };
+    for n in 0..limits::PAUSES_MAX {
+        let who = Paused { tenant: world.tenant.clone(), agent: Some(AgentId::new(format!("a{n}")).unwrap()) };
+        assert_eq!(shards[0].pause(&who, &pause, "").await.unwrap(), PauseSet::Ok);
+    }
     let tool = PausedTool { tenant: None, tool: "post".into() };
     let redactor = Redactor::default();
     let operator = Operator { by: "anna", reason: "it moves", redactor: &redactor };
@@ -268,13 +286,18 @@ async fn what_was_put_aside_is_not_replayed_for_an_inbox_that_nobody_reads() {
     let store = world.client.store(&world.tenant).clone();
     let letter: String = world.redis.xadd(store.keys().key("dead"), "*", &[("any", "letter")]).await.unwrap();
     world.reply("t1", 1).await;
-    let name = TurnName { tenant: world.tenant.clone(), turn: TurnId::new("again").unwrap() };
-    let anew = Anew::Turn { name: &name, digest: "d", message: "{}", reply_to: Some(&world.inbox) };
-    assert_eq!(store.replay(Aside::Letter(&letter), anew, "{}").await.unwrap(), Handled::InboxFull);
+    let new = Submission {
+        tenant: world.tenant.clone(),
+        turn: Some(TurnId::new("again").unwrap()),
+        digest: "d".into(),
+        reply_to: Some(world.inbox.clone()),
+        payload: "{}".into(),
+    };
+    let replay = async || store.replay(Aside::Letter(&letter), Inbound::Turns, &new, "{}").await.unwrap();
+    assert_eq!(replay().await, Handled::InboxFull);
     assert_eq!(world.redis.xlen::<_, usize>(store.keys().key("turns")).await.unwrap(), 0);
     let mut replies = world.client.replies(&world.tenant, &world.inbox);
     while replies.next(NOT_LONG).await.unwrap().is_some() {}
-    let anew = Anew::Turn { name: &name, digest: "d", message: "{}", reply_to: Some(&world.inbox) };
-    assert_eq!(store.replay(Aside::Letter(&letter), anew, "{}").await.unwrap(), Handled::Ok);
-    assert_eq!(store.replay(Aside::Letter(&letter), anew, "{}").await.unwrap(), Handled::Gone);
+    assert_eq!(replay().await, Handled::Ok);
+    assert_eq!(replay().await, Handled::Again);
 }

@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 use tickfleet_config::{HttpTaskDef, TaskHandlerDef};
 use tickfleet_model::retry::Ladder;
 use tickfleet_model::{AgentId, Effect, Policy, limits};
-use tickfleet_store::fields::turn;
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tickfleet_tests::inspect::outcomes;
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
@@ -263,7 +262,7 @@ async fn a_task_that_is_cancelled_between_two_tries_is_not_told_as_not_run() {
     fleet.delegate("emma", json!({"task_id": "tried", "task_description": "ok 3"})).await;
     fleet
         .until("its first try failed", async |fleet| {
-            fleet.ask::<Option<u64>>("HGET", "turn:acme:tried", &[turn::ATTEMPTS]).await == Some(1)
+            fleet.unfinished("tried").await.is_some_and(|turn| turn.attempts == 1)
         })
         .await;
     fleet.say(json!({"op": "cancel", "task_id": "tried", "reason": "enough"})).await;

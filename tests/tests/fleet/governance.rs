@@ -9,9 +9,13 @@ use chrono::Timelike;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tickfleet_core::keys;
+use tickfleet_core::turn::Slice;
+use tickfleet_engine::rules::stagger_ms;
 use tickfleet_model::policy::DefaultCaps;
 use tickfleet_model::{AgentId, Effect, Priority, TenantId};
-use tickfleet_store::{Entry, Queue, Scripts, SliceEntry, StoreOptions};
+use tickfleet_store::StoreOptions;
+use tickfleet_store::seam::look::Range;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inbox::submit_all;
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
@@ -61,21 +65,36 @@ fn wave(wave: usize) -> Vec<Value> {
     turns.map(message).collect()
 }
 
-/// Scripts whose ready streams bear witness to every admission. Nothing is trimmed, and an entry's id is the shard's
-/// time at which the script decided: by itself Redis stamps an entry when it is written, which on a busy machine is
-/// hundreds of milliseconds later, perhaps in the next window.
-pub(super) fn witnessing() -> Scripts {
-    let untrimmed =
-        Scripts::embedded().sabotage("local function trim(stream, acked)", "local function trim() do return end");
-    // An entry is written at two places: at first, and once more where its id was taken.
-    let stamped = |stream: &str| {
-        let by_redis = format!("call('XADD', {stream}, '*', unpack(entry, 1, n))");
-        (by_redis, format!("call('XADD', {stream}, call('HGET', META, 'last_ms') .. '-*', unpack(entry, 1, n))"))
-    };
-    ["last_stream", "P .. queue"].into_iter().fold(untrimmed.unwrap(), |scripts, stream| {
-        let (by_redis, by_the_shard) = stamped(stream);
-        scripts.sabotage(&by_redis, &by_the_shard).unwrap()
-    })
+/// Starts a fleet whose ready streams bear witness to every admission. Nothing is removed from them, and an entry's ID is
+/// the shard's time at which the commit debited: Redis itself numbers an entry by a clock of its own.
+pub(super) async fn start_witnessed(plan: Plan) -> Fleet {
+    let (schedulers, workers) = (plan.schedulers, plan.workers);
+    let mut fleet = Fleet::start(Plan { schedulers: 0, workers: 0, ..plan }).await;
+    // A commit without transactions: the library is loaded from now on.
+    fleet.store.refresh_state().await.unwrap();
+    let mut connection = fleet.server.connection().await;
+    let list = redis::cmd("FUNCTION").arg("LIST").arg("WITHCODE").to_owned();
+    let libraries: Vec<BTreeMap<String, redis::Value>> = list.query_async(&mut connection).await.unwrap();
+    let [library] = libraries.as_slice() else { panic!("one library: {libraries:?}") };
+    let mut code: String = redis::from_redis_value(library["library_code"].clone()).unwrap();
+    let removes = "local function delete_acknowledged(stream)\n";
+    let keeps = format!("{removes}  if string.find(stream, ':ready:', 1, true) then return end\n");
+    let calls = "  call(unpack(ARGV, i + 1, last)) return last + 1\n";
+    let is_kept = "ARGV[i + 1] == 'XDEL' and string.find(ARGV[i + 2], ':ready:', 1, true)";
+    let keeps_called = format!("  if {is_kept} then return last + 1 end\n{calls}");
+    for (text, witnessing, times) in [
+        (removes, keeps.as_str(), 1),
+        (calls, keeps_called.as_str(), 1),
+        ("entry = call('XADD', ARGV[i], '*', ", "entry = call('XADD', ARGV[i], now_text .. '-*', ", 1),
+    ] {
+        assert_eq!(code.matches(text).count(), times, "{text}");
+        code = code.replace(text, witnessing);
+    }
+    let load = redis::cmd("FUNCTION").arg("LOAD").arg("REPLACE").arg(code).to_owned();
+    let _: String = load.query_async(&mut connection).await.unwrap();
+    (0..schedulers).for_each(|_| fleet.add_scheduler());
+    (0..workers).for_each(|_| fleet.add_worker());
+    fleet
 }
 
 #[allow(clippy::disallowed_methods, reason = "only to stay away from midnight; the shard's clock decides")]
@@ -102,14 +121,13 @@ fn plan() -> Plan {
             inbox_unread_max: 100_000,
             ..StoreOptions::default()
         },
-        scripts: Some(witnessing()),
         ..Plan::default()
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_window_and_no_day_of_any_agent_admits_more_than_its_cap() {
-    let fleet = Fleet::start(plan()).await;
+    let fleet = start_witnessed(plan()).await;
     let started = Instant::now();
     let mut inbox = fleet.inbox("box").await;
     let (mut replies, mut sent) = (HashMap::new(), 0);
@@ -170,29 +188,20 @@ fn results_are_one_each_and_in_order(replies: &HashMap<String, Value>) {
 async fn admissions(fleet: &Fleet) -> BTreeMap<AgentId, Vec<i64>> {
     let (mut seen, mut admitted) = (HashSet::new(), BTreeMap::<AgentId, Vec<i64>>::new());
     for priority in Priority::ALL {
-        let queue = Queue::Ready(priority);
-        for entry in entries(fleet, &queue).await {
-            let slice = SliceEntry::parse(queue.clone(), &entry).unwrap();
-            let ms: i64 = entry.id.split('-').next().unwrap().parse().unwrap();
-            for n in slice.first..slice.first + slice.calls.len() {
+        let queue = keys::ready(priority);
+        for (entry, fields) in fleet.store.seam().entries(&queue, &Range::oldest(1_000_000)).await.unwrap() {
+            let ms: i64 = entry.as_str().split('-').next().unwrap().parse().unwrap();
+            let slice = Slice::read(queue.clone(), entry, &fields).unwrap();
+            let first = slice.turn.position;
+            for n in first..first + slice.calls.len() {
                 // A slice that was taken back from a worker is there again; its calls were admitted once.
                 if seen.insert((slice.name.clone(), n)) {
-                    admitted.entry(slice.meta.agent.clone()).or_default().push(ms);
+                    admitted.entry(slice.turn.head.agent.clone()).or_default().push(ms);
                 }
             }
         }
     }
     admitted
-}
-
-/// All that ever was on a queue, in order.
-async fn entries(fleet: &Fleet, queue: &Queue) -> Vec<Entry> {
-    let mut connection = fleet.server.connection().await;
-    type Fields = Vec<Vec<u8>>;
-    let command = redis::cmd("XRANGE").arg(fleet.store.keys().key(queue)).arg("-").arg("+").to_owned();
-    let found: Vec<(String, Fields)> = command.query_async(&mut connection).await.unwrap();
-    let pairs = |fields: Fields| fields.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
-    found.into_iter().map(|(id, fields)| Entry { id, fields: pairs(fields) }).collect()
 }
 
 /// No window of any agent has more admissions than its cap, no day either; and the caps were really reached.
@@ -202,7 +211,7 @@ fn witness(admitted: &BTreeMap<AgentId, Vec<i64>>) {
     let (mut windows, mut full) = (0, 0);
     for (agent, times) in admitted {
         assert_eq!(times.len(), CALLS_PER_DAY as usize, "{agent} on one day");
-        let stagger = scheduler::policy::stagger_ms(&tenant, agent, TICK_MS);
+        let stagger = stagger_ms(&tenant, agent, TICK_MS);
         let mut counts = BTreeMap::<i64, u32>::new();
         for ms in times {
             *counts.entry((ms - stagger).div_euclid(TICK_MS)).or_default() += 1;

@@ -93,6 +93,23 @@ async fn a_reader_that_says_how_far_it_has_read_is_never_stopped_and_one_that_do
     fleet.stop().await;
 }
 
+/// The janitor skips a damaged inbox, and trims the others.
+#[tokio::test]
+async fn a_damaged_inbox_does_not_keep_others_from_being_trimmed() {
+    let fleet = Fleet::start(plan()).await;
+    let mut inbox = fleet.inbox("box").await;
+    let (entry, _) = turn(&fleet, &mut inbox, "t").await;
+    // The janitor takes the inbox that was used least recently first.
+    let _: String = fleet.ask("SET", "replies:acme:bad", &["odd"]).await;
+    let _: u64 = fleet.ask("ZADD", "inboxes:acme", &["1", "bad"]).await;
+    let _: String = fleet.ask("SET", "read:acme:box", &[&entry, "EX", "600"]).await;
+    fleet.until("it is trimmed", async |fleet| fleet.ask::<u64>("XLEN", "replies:acme:box", &[]).await == 0).await;
+    for key in ["replies:acme:bad", "read:acme:box"] {
+        let _: u64 = fleet.ask("DEL", key, &[]).await;
+    }
+    fleet.stop().await;
+}
+
 #[tokio::test]
 async fn a_reader_through_a_group_is_never_stopped_while_it_acknowledges() {
     let fleet = Fleet::start(plan()).await;

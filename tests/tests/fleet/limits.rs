@@ -6,13 +6,15 @@ use std::sync::{Arc, Mutex};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tickfleet_core::turn::{Slice, State};
+use tickfleet_core::{CounterKey, keys};
 use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
-use tickfleet_model::{Effect, Limit, Policy};
-use tickfleet_store::{Entry, Queue, SliceEntry};
+use tickfleet_model::{Effect, Limit, Policy, Priority};
+use tickfleet_store::seam::look::Range;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
-use super::governance::witnessing;
+use super::governance::start_witnessed;
 
 const PERIOD_MS: i64 = 1_500;
 
@@ -76,17 +78,12 @@ fn outcomes(reply: &Value) -> Vec<String> {
 
 /// When each call of `tool` was dispatched, by the user of its turn.
 async fn dispatched(fleet: &Fleet, tool: &str) -> BTreeMap<String, Vec<i64>> {
-    let mut connection = fleet.server.connection().await;
-    let queue = Queue::Ready(tickfleet_model::Priority::Normal);
-    let mut command = redis::cmd("XRANGE");
-    command.arg(fleet.store.keys().key(&queue)).arg("-").arg("+");
-    type Found = Vec<(String, Vec<(Vec<u8>, Vec<u8>)>)>;
-    let found: Found = command.query_async(&mut connection).await.unwrap();
+    let queue = keys::ready(Priority::Normal);
     let mut times: BTreeMap<String, Vec<i64>> = BTreeMap::new();
-    for (id, fields) in found {
-        let at_ms: i64 = id.split('-').next().unwrap().parse().unwrap();
-        let slice = SliceEntry::parse(queue.clone(), &Entry { id, fields }).unwrap();
-        let user = slice.meta.context.user_context.as_ref().map_or("-", |user| user.get()).to_owned();
+    for (entry, fields) in fleet.store.seam().entries(&queue, &Range::oldest(1_000)).await.unwrap() {
+        let at_ms: i64 = entry.as_str().split('-').next().unwrap().parse().unwrap();
+        let slice = Slice::read(queue.clone(), entry, &fields).unwrap();
+        let user = slice.turn.head.context.user_context.as_ref().map_or("-", |user| user.get()).to_owned();
         let calls = slice.calls.iter().filter(|call| call.tool == tool).count();
         times.entry(user).or_default().extend(std::iter::repeat_n(at_ms, calls));
     }
@@ -96,12 +93,11 @@ async fn dispatched(fleet: &Fleet, tool: &str) -> BTreeMap<String, Vec<i64>> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_user_has_a_window_of_its_own_and_none_admits_more_than_it_allows() {
     let ledger = Ledger::default();
-    let mut fleet = Fleet::start(Plan {
+    let mut fleet = start_witnessed(Plan {
         schedulers: 3,
         workers: 2,
         tools: vec![note("send", &ledger)],
         policy: |policy| with(policy, vec![limit("sends", &["send"], &[LimitKey::User], LimitBound::Calls(3))]),
-        scripts: Some(witnessing()),
         ..Plan::default()
     })
     .await;
@@ -150,11 +146,14 @@ async fn a_turn_that_waits_for_a_tool_holds_up_no_other_turn_of_its_agent() {
     // A turn goes as far as it can, and then waits too.
     let half = fleet.submit(&[("echo", json!({"text": "a"})), ("send", json!({"text": "third"}))]).await;
     fleet
-        .until("both wait for the tool", async |fleet| fleet.ask::<u64>("ZCARD", "lane:sends@send", &[]).await == 2)
+        .until("both wait for the tool", async |fleet| fleet.ask::<u64>("ZCARD", "throttle:sends@send", &[]).await == 2)
         .await;
-    let view: BTreeMap<String, String> = fleet.ask("HGETALL", &format!("turn:acme:{waiting}"), &[]).await;
-    assert_eq!(view["ln"], "sends@send");
-    let lane: Vec<String> = fleet.ask("ZRANGE", "lane:sends@send", &["0", "-1"]).await;
+    let state = fleet.unfinished(&waiting).await.unwrap().state;
+    assert!(
+        matches!(&state, State::Throttled { counter, .. } if *counter == CounterKey::new("sends", "send")),
+        "{state:?}"
+    );
+    let lane: Vec<String> = fleet.ask("ZRANGE", "throttle:sends@send", &["0", "-1"]).await;
     assert_eq!(lane, [format!("acme:{waiting}"), format!("acme:{half}")], "in the order of their admission");
     // What waits is told when it is cancelled, and nothing of it is left.
     for turn in [&waiting, &half] {
@@ -164,7 +163,7 @@ async fn a_turn_that_waits_for_a_tool_holds_up_no_other_turn_of_its_agent() {
     let mut told: Vec<Vec<String>> = vec![outcomes(&fleet.reply().await), outcomes(&fleet.reply().await)];
     told.sort();
     assert_eq!(told, [vec!["cancelled"], vec!["ok", "cancelled"]]);
-    assert_eq!(fleet.ask::<u64>("EXISTS", "lane:sends@send", &[]).await, 0);
+    assert_eq!(fleet.ask::<u64>("EXISTS", "throttle:sends@send", &[]).await, 0);
     fleet.stop().await;
 }
 

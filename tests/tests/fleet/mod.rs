@@ -13,5 +13,4 @@ mod pools;
 mod settings;
 mod shares;
 mod social;
-mod store;
 mod tasks;

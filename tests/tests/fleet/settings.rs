@@ -1,23 +1,28 @@
-//! Whatever settings the loader takes, work of a worker that was killed comes back. Time is injected, the loader, the
-//! reapers' pace and Redis are real.
+//! Whatever settings the loader takes, work of a worker that was killed comes back. Time is set, the loader and the
+//! reapers' pace are real.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use scheduler::Options;
+use serde_json::json;
 use tickfleet_config::{Settings, Sources};
-use tickfleet_model::{AgentId, Caps, ConsumerId, DayCapAction, Priority, TenantId, TurnId};
-use tickfleet_store::{
-    Admission, AdmitReply, Generations, PolicyRow, Question, Queue, SliceEntry, Store, StoreOptions, TimeSource,
-};
-use tickfleet_testkit::RedisServer;
+use tickfleet_core::keys::{self, TurnName};
+use tickfleet_core::recovery::Lease;
+use tickfleet_core::recovery::reap::{HeldEntry, Reap, Reaped};
+use tickfleet_core::turn::Turn;
+use tickfleet_core::turn::slice::dispatch;
+use tickfleet_core::workers::{Beat, Liveness, MayReap, ReapPermit, Role, Slots};
+use tickfleet_core::{Context, Transaction, View};
+use tickfleet_model::{Call, ConsumerId, Priority};
+use tickfleet_store::seam::Take;
+use tickfleet_store::seam::memory::{ManualClock, MemoryOptions, MemoryStore};
+use tickfleet_store::{Store, StoreOptions};
 
 const DRAWS: u64 = 40;
 const START_MS: i64 = 1_767_571_200_000;
-const DAY_MS: i64 = 86_400_000;
 
 fn any_of<T: Copy>(rng: &mut StdRng, values: &[T]) -> T {
     values[rng.random_range(0..values.len())]
@@ -59,75 +64,75 @@ fn loaded(text: &str) -> Option<Settings> {
     tickfleet_config::load(&sources).ok().map(|configuration| configuration.settings)
 }
 
+/// A shard with one worker.
 struct Shard {
     store: Store,
-    now_ms: Arc<AtomicI64>,
+    clock: Arc<ManualClock>,
+    worker: ConsumerId,
+}
+
+fn ms(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap()
 }
 
 impl Shard {
-    async fn new(server: &RedisServer, settings: &Settings) -> Self {
-        let now_ms = Arc::new(AtomicI64::new(START_MS));
-        let lease_ms = i64::try_from(settings.worker.lease.as_millis()).unwrap();
-        let options = StoreOptions { lease_ms, ending_lease_ms: lease_ms, ..StoreOptions::default() };
-        let store = Store::open(&server.url(), 0, Arc::new(options)).unwrap();
-        let store = store.with_time(TimeSource::Injected(Arc::clone(&now_ms)));
-        let _: String = store.connection().query(Question::Look, &redis::cmd("FLUSHALL")).await.unwrap();
+    async fn new(settings: &Settings) -> Self {
+        let (clock, lease_ms) = (Arc::new(ManualClock::new(START_MS)), ms(settings.worker.lease));
+        let memory = MemoryOptions { clock: clock.clone(), lease_ms, ..MemoryOptions::default() };
+        let options = StoreOptions { lease_ms, ..StoreOptions::default() };
+        let store = Store::in_memory(MemoryStore::new(memory), 0, Arc::new(options));
         store.ensure_groups().await.unwrap();
-        Self { store, now_ms }
+        Self { store, clock, worker: ConsumerId::new("w").unwrap() }
     }
 
-    fn advance(&self, by: Duration) {
-        self.now_ms.fetch_add(i64::try_from(by.as_millis()).unwrap(), Ordering::SeqCst);
+    async fn advance(&self, by: Duration) {
+        self.clock.step(ms(by));
+        self.store.refresh_state().await.unwrap();
     }
 
-    /// Admits a turn, which the worker leases.
-    async fn lease(&self, worker: &ConsumerId) {
-        let scheduler = ConsumerId::new("s").unwrap();
-        let mut add = redis::cmd("XADD");
-        add.arg(self.store.keys().key("turns")).arg("*").arg("turn").arg("{}");
-        let entry: String = self.store.connection().query(Question::Look, &add).await.unwrap();
-        let block = Duration::from_millis(10);
-        assert_eq!(self.store.reader(&scheduler, block).take("turns", 1).await.unwrap().len(), 1);
-        let caps = Caps {
-            tick_ms: 5_000,
-            calls_per_tick: 10,
-            calls_per_day: 10,
-            tenant_calls_per_day: None,
-            on_day_cap: DayCapAction::Reject,
-        };
-        let row = PolicyRow { caps, day_start_ms: START_MS, day_end_ms: START_MS + DAY_MS };
-        let by = Generations { policy: 1, tenants: 0 };
-        let decided = self.store.admit(by, &[row], &[], &[admission(entry)]).await.unwrap();
-        assert!(matches!(decided, AdmitReply::Decided { .. }), "{decided:?}");
-        self.store.beat(worker).await.unwrap();
-        let found = self.store.reader(worker, block).take("ready:normal", 1).await.unwrap();
-        SliceEntry::parse(Queue::Ready(Priority::Normal), &found[0]).unwrap();
+    async fn beat(&self) {
+        let role = Role::Worker { worker: "w".into(), slots: Slots::default() };
+        let lease_ms = self.store.options().lease_ms;
+        self.store.decide(Beat { consumer: self.worker.clone(), role, lease_ms, policy: String::new() }).await.unwrap();
     }
-}
 
-fn admission(entry: String) -> Admission {
-    Admission {
-        entry,
-        tenant: TenantId::new("acme").unwrap(),
-        agent: AgentId::new("kelly").unwrap(),
-        turn: TurnId::new("t1").unwrap(),
-        given: true,
-        digest: "d".into(),
-        policy: 0,
-        priority: Priority::Normal,
-        deadline_ms: START_MS + DAY_MS,
-        stagger_ms: 0,
-        reply_to: None,
-        task: None,
-        meta: format!(r#"{{"ag":"kelly","dl":{},"dg":"d","n":1}}"#, START_MS + DAY_MS),
-        calls: vec![r#"{"i":"c0","t":"echo","a":"{}"}"#.into()],
-        counters: Vec::new(),
+    /// Dispatches a turn, which the worker leases.
+    async fn lease(&self) -> HeldEntry {
+        let name = TurnName::parse("acme:t1").unwrap();
+        let mut turn: Turn = serde_json::from_value(json!({
+            "h": {"ag": "kelly", "dl": i64::MAX, "dg": "d", "n": 1},
+            "q": {"r": "normal"}, "pl": 1, "t": START_MS, "b": 10, "s": {"s": "ready", "upto": 1},
+        }))
+        .unwrap();
+        let mut transaction = Transaction::new(self.store.versions().draw());
+        let call = Call { provider_id: None, tool: "echo".into(), arguments: "{}".into() };
+        dispatch(&mut transaction, &name, &mut turn, &[serde_json::to_vec(&call).unwrap().into()]);
+        self.store.seam().commit(&[transaction]).await.unwrap().results.remove(0).unwrap();
+        self.beat().await;
+        let queues = vec![keys::ready(Priority::Normal)];
+        let take = Take { consumer: self.worker.as_str().into(), queues, count: 1, wait_ms: 0 };
+        let taken = self.store.seam().take(&take).await.unwrap().remove(0);
+        HeldEntry { queue: taken.queue, entry: taken.entry, fields: taken.fields }
+    }
+
+    /// One round of a scheduler that looks for dead workers in this period. True if it has redelivered what the worker
+    /// held.
+    async fn reap(&self, period: Duration, held: Option<&HeldEntry>) -> bool {
+        let may = MayReap { lease_ms: self.store.options().lease_ms, every_ms: ms(period) / 4 * 3 };
+        if self.store.decide(may).await.unwrap().result != ReapPermit::Granted {
+            return false;
+        }
+        let liveness = |view: &View, context: &Context| Liveness::of(&self.worker, view, context.now_ms);
+        let liveness = self.store.evaluate(&mut View::default(), liveness).await.unwrap();
+        let (Some(lease), Some(held)) = (Lease::ended(&self.worker, &liveness), held) else { return false };
+        let (consumer, bounds) = (self.worker.as_str().into(), self.store.bounds());
+        let reap = Reap { consumer, lease, held: vec![held.clone()], bounds: &bounds };
+        matches!(self.store.decide(reap).await.unwrap().result, Reaped::Redelivered(_))
     }
 }
 
 #[tokio::test]
 async fn a_killed_workers_work_comes_back_under_whatever_settings_the_loader_takes() {
-    let server = RedisServer::start().await;
     let (mut taken, mut slow) = (0, 0);
     for seed in 0..DRAWS {
         let mut rng = StdRng::seed_from_u64(seed);
@@ -135,31 +140,28 @@ async fn a_killed_workers_work_comes_back_under_whatever_settings_the_loader_tak
         let Some(settings) = loaded(&text) else { continue };
         let (lease, options) = (settings.worker.lease, Options::of(&settings));
         (taken, slow) = (taken + 1, slow + u32::from(settings.scheduler.reap_every > lease / 2));
-        let (shard, worker) = (Shard::new(&server, &settings).await, ConsumerId::new("w").unwrap());
+        let shard = Shard::new(&settings).await;
         // The reapers are at it while the worker lives, each time late by up to a half: the machine is busy.
         let mut since = Duration::ZERO;
         let mut killed = None;
-        let requeued = loop {
+        let is_back = loop {
             // Looks that follow each other closely are left out.
-            let late = options.reap_period(lease).max(lease / 40).mul_f64(rng.random_range(1.0..1.5));
-            shard.advance(late);
+            let period = options.reap_period(lease);
+            let late = period.max(lease / 40).mul_f64(rng.random_range(1.0..1.5));
+            shard.advance(late).await;
             since += late;
-            match killed {
-                None if since > lease * 3 => {
-                    shard.lease(&worker).await;
-                    killed = Some(since);
-                }
-                None => drop(shard.store.beat(&worker).await.unwrap()),
-                Some(at) if since - at > lease * 3 => break 0,
+            match &killed {
+                None if since > lease * 3 => killed = Some((since, shard.lease().await)),
+                None => shard.beat().await,
+                Some((at, _)) if since - *at > lease * 3 => break false,
                 Some(_) => {}
             }
-            let reaped = shard.store.reap(10).await.unwrap();
-            assert!(reaped.requeued == 0 || killed.is_some_and(|at| since - at >= lease), "only the dead are reaped");
-            if reaped.requeued > 0 {
-                break reaped.requeued;
+            if shard.reap(period, killed.as_ref().map(|(_, held)| held)).await {
+                assert!(killed.as_ref().is_some_and(|(at, _)| since - *at >= lease), "only the dead are reaped");
+                break true;
             }
         };
-        assert_eq!(requeued, 1, "nothing came back within three leases under seed {seed}:\n{text}");
+        assert!(is_back, "nothing came back within three leases under seed {seed}:\n{text}");
     }
     assert!(taken > 30 && slow > 2, "of {DRAWS} draws {taken} were taken, {slow} of them with slow reaping");
 }

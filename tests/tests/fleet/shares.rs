@@ -102,18 +102,11 @@ async fn until_slots_are_counted(fleet: &Fleet) {
     if fleet.active.load().policy.limits.is_empty() {
         return;
     }
-    while fleet.ask::<u64>("EXISTS", "nodes", &[]).await == 0 {
-        // There is nothing to wait for but the worker's first sign of life.
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    // They count once a second. A first count may have begun before.
-    let asked = || {
-        let text = fleet.metrics.render();
-        let line = "tickfleet_redis_commands_total{verb=\"fleet_load\"} ";
-        text.lines().find_map(|found| found.strip_prefix(line)).map_or(0, |count| count.parse::<usize>().unwrap())
-    };
-    let enough = asked() + 2 * fleet.plan().schedulers;
-    fleet.until("slots are counted", async |_| asked() >= enough).await;
+    fleet
+        .until("the worker is counted", async |fleet| fleet.store.fleet_load().await.unwrap().slots == SLOTS as u64)
+        .await;
+    // Schedulers count once a second, and a first count may have begun before.
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
 }
 
 /// So many turns of one call each.
@@ -208,7 +201,7 @@ async fn what_waits_for_a_share_of_the_slots_asks_for_workers() {
         // There is nothing to wait for but what Redis has.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert_ne!(fleet.ask::<u64>("ZCARD", "lane:fair_share@acme", &[]).await, 0, "most wait on the lane");
+    assert_ne!(fleet.ask::<u64>("ZCARD", "throttle:fair_share@acme", &[]).await, 0, "most wait on the lane");
     let seen = backlog().await;
     assert_eq!((seen.ready + seen.running, seen.parked), (10 * SLOTS as u64, 0));
     gate.add_permits(10 * SLOTS);

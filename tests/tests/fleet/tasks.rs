@@ -9,7 +9,7 @@ use tickfleet_client::{Client, Session, SessionError, SessionId, TaskEvent};
 use tickfleet_config::{LlmDef, TaskHandlerDef};
 use tickfleet_model::policy::{TEAM_TOOLS, ToolGrant};
 use tickfleet_model::{AgentId, Context, TenantId};
-use tickfleet_store::TurnName;
+use tickfleet_store::{SendResult, TurnName};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::llm::{Asked, Said, ScriptedModel};
 
@@ -382,22 +382,22 @@ async fn a_message_is_told_once_and_heard_once_whatever_is_repeated_and_a_full_b
     let fleet = Fleet::start(Plan { schedulers: 0, workers: 0, ..Plan::default() }).await;
     let (tenant, kelly) = (TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap());
     let store = &fleet.store;
-    let told = async |text: &str| store.tell(&tenant, &kelly, text).await.unwrap();
+    let told = async |text: &str| store.tell(&tenant, &kelly, text, text).await.unwrap();
     let heard = async |by: &str, count| {
         let heard = store.hear(&tenant, &kelly, by, count).await.unwrap();
-        heard.into_iter().map(|heard| heard.message).collect::<Vec<_>>()
+        heard.into_iter().map(|heard| heard.text).collect::<Vec<_>>()
     };
-    use tickfleet_store::Told;
-    assert_eq!((told("one").await, told("one").await, told("two").await), (Told::Ok, Told::Already, Told::Ok));
+    let sent = (told("one").await, told("one").await, told("two").await);
+    assert_eq!(sent, (SendResult::Done, SendResult::Already, SendResult::Done));
     assert_eq!(heard("a", 1).await, ["one"]);
     assert_eq!(heard("a", 1).await, ["one"], "the answer may have been lost");
     assert_eq!(heard("b", 9).await, ["two"]);
-    assert_eq!(told("one").await, Told::Already, "its call was repeated after it was read");
+    assert_eq!(told("one").await, SendResult::Already, "its call was repeated after it was read");
     assert!(heard("c", 9).await.is_empty());
     for n in 0..tickfleet_model::limits::MESSAGES_UNREAD_MAX {
-        assert_eq!(told(&format!("m{n}")).await, Told::Ok);
+        assert_eq!(told(&format!("m{n}")).await, SendResult::Done);
     }
-    assert_eq!(told("one more").await, Told::Full);
+    assert_eq!(told("one more").await, SendResult::Full);
     fleet.stop().await;
 }
 

@@ -7,18 +7,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use tickfleet_model::Context;
-use tickfleet_model::limit::counters::Debits;
+use serde_json::json;
+use tickfleet_config::{McpFile, ToolsFile, known_tools};
+use tickfleet_core::audit::seal::{ExtendSeals, Seal, SealKey, SealResult};
+use tickfleet_core::call::CallName;
+use tickfleet_core::call::begin::{Begin, BeginResult};
+use tickfleet_core::call::facts::{Changed, CheckFacts, Condition, EndCalls, EndedCall, MayChange, SessionName};
+use tickfleet_core::leases::Candidate;
+use tickfleet_core::turn::admit::{Admit, Admitted};
+use tickfleet_core::turn::advance::Advanced;
+use tickfleet_core::turn::end::{RenderedCall, ReplyFrame};
+use tickfleet_core::turn::limit::Generations;
+use tickfleet_core::turn::{Settle, Settled, Slice};
+use tickfleet_core::{Section, StreamKey, View, keys};
+use tickfleet_engine::active_policy::ActivePolicy;
+use tickfleet_engine::report::{Renderer, ReportOptions, frame};
+use tickfleet_engine::rules::{ActiveRules, Slots};
 use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
-use tickfleet_model::policy::{Becomes, FactRow};
-use tickfleet_model::{AgentId, Caps, ConsumerId, DayCapAction, InboxName, Limit, Priority, TenantId, TurnId};
+use tickfleet_model::policy::{Becomes, DefaultCaps, FactRow, Permissions, TenantPolicy, ToolGrant};
+use tickfleet_model::{AgentId, AgentPolicy, ConsumerId, Limit, Policy, Priority, TenantId, TurnId};
 use tickfleet_ops::redis_server::{PrivateRedis, ServerOptions};
 use tickfleet_proof::seal::{ChainName, Head, Leaf, Losses, Signer, seal};
-use tickfleet_store::{
-    Admission, AdmitReply, Admitted, AskedFact, ChangedFact, CounterDebits, Entered, Entry, FactsEnd, FactsEntry,
-    Generations, LimitRow, MayChange, PolicyRow, Queue, Reader, ReplyFrame, SealReply, SealRow, Sealer, Settled,
-    SettledCall, Settlement, SliceMeta, Store, StoreOptions, TurnName,
-};
+use tickfleet_protocol::parse_turn;
+use tickfleet_store::seam::{Take, Taken};
+use tickfleet_store::{Store, StoreOptions, TurnName};
 use tickfleet_testkit::connect;
 
 const DAY_MS: i64 = 86_400_000;
@@ -36,15 +48,47 @@ struct Measured {
     server: PrivateRedis,
     dir: PathBuf,
     store: Store,
-    turns: Reader,
-    ready: Reader,
     connection: MultiplexedConnection,
     number: usize,
     dumps: usize,
-    /// Limits of the slots that count every call.
-    limits: Vec<Limit>,
+    /// The policy, with the limits that count every call.
+    active: Arc<ActivePolicy>,
     /// Whether each call goes by a fact of its session and sets another.
     has_facts: bool,
+}
+
+/// Slots that are never all taken.
+struct Enough;
+
+impl Slots for Enough {
+    fn counts(&self, _limit: &Limit) -> bool {
+        true
+    }
+
+    fn max_of(&self, limit: &Limit, _tenant: &TenantId) -> Option<u64> {
+        limit.bound.is_of_slots().then_some(PLACES)
+    }
+}
+
+/// A policy with these limits, and with caps that no agent comes to.
+fn policy(limits: Vec<Limit>) -> Arc<ActivePolicy> {
+    let every = ToolGrant { everyone: true, ..ToolGrant::default() };
+    let agents = (0..AGENTS).map(|number| (AgentId::new(format!("a{number}")).unwrap(), AgentPolicy::default()));
+    let mut policy = Policy {
+        agents: Arc::new(agents.collect()),
+        tenants: [(tenant(), TenantPolicy::default())].into(),
+        permissions: Permissions { matrix: [("echo".to_owned(), every)].into(), ..Permissions::default() },
+        defaults: DefaultCaps {
+            tick_ms: 5_000,
+            calls_per_tick: 10,
+            max_actions_per_day: 1_000_000,
+            ..DefaultCaps::default()
+        },
+        limits: Arc::new(limits),
+        ..Policy::default()
+    };
+    policy.known_tools = Arc::new(known_tools(&ToolsFile::default(), &McpFile::default(), &policy.permissions));
+    Arc::new(ActivePolicy { policy, ..ActivePolicy::default() })
 }
 
 /// A sealer of the audit log, as a scheduler has one.
@@ -64,29 +108,38 @@ impl Sealing {
     /// Seals what there is, in as many steps as a scheduler does; answers how many entries that were.
     async fn seal_all(&mut self, store: &Store) -> usize {
         let mut count = 0;
-        let (name, public_key) = (ConsumerId::new("s1").unwrap(), self.signer.public_key());
-        let sealer = Sealer { name: &name, lease_ms: 10_000, key_id: "seal-1", public_key: &public_key };
         let chain = ChainName { fleet: "bench".into(), shard: 0, tenant: "bench".into() };
         loop {
-            let taken = store.seal(sealer, &self.after, &self.after, &[]).await.unwrap();
-            let SealReply::Done { now_ms, .. } = taken else { panic!("{taken:?}") };
+            self.extend(store, &self.after, Vec::new()).await;
             let after = if self.after.is_empty() { "0-0" } else { &self.after };
             let page = store.log_page(after, SEALED_AT_ONCE).await.unwrap();
             let leaf =
                 |entry: &tickfleet_store::LogEntry| Leaf::of(entry.id.parse().unwrap(), &entry.admitted, &entry.text);
             let leaves: Vec<Leaf> = page.entries.iter().map(leaf).collect();
             let Some(last) = page.entries.last() else { return count };
+            let now_ms = store.state().now_ms;
             let sealed = seal(&chain, &self.head, &leaves, &Losses::default(), now_ms, &self.signer);
             let (head, body, signature) = (sealed.head.to_string(), sealed.body, sealed.signature);
-            let row = SealRow { tenant: "bench".into(), head, body, signature };
-            let done = store.seal(sealer, &self.after, &last.id, &[row]).await.unwrap();
-            assert!(matches!(done, SealReply::Done { .. }), "{done:?}");
+            self.extend(store, &last.id, vec![Seal { tenant: "bench".into(), head, body, signature }]).await;
             (self.head, self.after) = (sealed.head, last.id.clone());
             count += leaves.len();
             if leaves.len() < SEALED_AT_ONCE {
                 return count;
             }
         }
+    }
+
+    /// Writes these seals of the entries up to `upto`; without any, it takes the lease.
+    async fn extend(&self, store: &Store, upto: &str, seals: Vec<Seal>) {
+        let extend = ExtendSeals {
+            candidate: Candidate { process: ConsumerId::new("s1").unwrap(), lease_ms: 10_000 },
+            key: SealKey { id: "seal-1".into(), public: self.signer.public_key() },
+            before: self.after.clone(),
+            after: upto.to_owned(),
+            seals,
+            seals_max: store.options().audit_entries_max,
+        };
+        assert_eq!(store.decide(extend).await.unwrap().result, SealResult::Done);
     }
 }
 
@@ -150,7 +203,7 @@ fn under_callgrind(dir: &Path) -> PathBuf {
 }
 
 impl Measured {
-    async fn start(dir: &Path) -> Self {
+    async fn start(dir: &Path, limits: Vec<Limit>, has_facts: bool) -> Self {
         let options = ServerOptions {
             binary: Some(under_callgrind(dir)),
             extra_args: ["--hz", "1"].map(String::from).into(),
@@ -166,21 +219,10 @@ impl Measured {
         };
         let store = Store::open(&server.url(), 0, Arc::new(options)).unwrap();
         store.ensure_groups().await.unwrap();
-        let reader = |name: &str| store.reader(&ConsumerId::new(name).unwrap(), Duration::from_millis(100));
-        let (turns, ready) = (reader("s1"), reader("w1"));
+        store.refresh_state().await.unwrap();
         let connection = connect(&server.url()).await.unwrap();
-        Self {
-            server,
-            dir: dir.to_owned(),
-            store,
-            turns,
-            ready,
-            connection,
-            number: 0,
-            dumps: 0,
-            limits: Vec::new(),
-            has_facts: false,
-        }
+        let active = policy(limits);
+        Self { server, dir: dir.to_owned(), store, connection, number: 0, dumps: 0, active, has_facts }
     }
 
     /// Turns of one call, from the submit to the reply, in batches.
@@ -191,74 +233,85 @@ impl Measured {
                 submit.cmd("XADD").arg(self.store.keys().key("turns")).arg("*").arg("turn").arg(MESSAGE).ignore();
             }
             submit.query_async::<()>(&mut self.connection).await.unwrap();
-            let entries = read(&mut self.turns, "turns", batch).await;
-            self.admit(&entries).await;
-            let slices = read(&mut self.ready, "ready:normal", batch).await;
-            if self.has_facts {
-                let entered = self.store.enter(&slices.iter().map(fact_entry).collect::<Vec<_>>()).await.unwrap();
-                let entered: Vec<Entered> = entered.into_iter().map(|it| it.entered).collect();
-                assert_eq!(entered, vec![Entered::Ok(Vec::new()); batch]);
+            let entries = self.take("s1", keys::turns(), batch).await;
+            self.admit(entries).await;
+            let taken = self.take("w1", keys::ready(Priority::Normal), batch).await;
+            let slice = |taken: Taken| Slice::read(taken.queue, taken.entry, &taken.fields).unwrap();
+            self.carry_out(taken.into_iter().map(slice).collect()).await;
+        }
+    }
+
+    async fn take(&self, consumer: &str, queue: StreamKey, count: usize) -> Vec<Taken> {
+        let mut taken = Vec::new();
+        while taken.len() < count {
+            let take = Take { consumer: consumer.into(), queues: vec![queue.clone()], count: 256, wait_ms: 100 };
+            taken.extend(self.store.seam().take(&take).await.unwrap());
+        }
+        taken
+    }
+
+    async fn admit(&mut self, entries: Vec<Taken>) {
+        let deadline_ms = self.store.state().now_ms + DAY_MS;
+        let (options, bounds) = (ReportOptions::default(), self.store.bounds());
+        let render = Renderer { options: &options, policy: &self.active.policy };
+        let active = Arc::clone(&self.active);
+        let rules = ActiveRules { active, generations: Generations::default(), shard: (0, 1), slots: &Enough };
+        let calls = parse_turn(MESSAGE.as_bytes()).unwrap().calls;
+        let first = self.number;
+        self.number += entries.len();
+        let admit = |(number, taken): (usize, Taken)| {
+            let agent = format!("a{}", number % AGENTS);
+            let head = json!({"ag": agent, "rt": "bench", "dl": deadline_ms, "ts": deadline_ms, "dg": DIGEST, "n": 1});
+            Admit {
+                name: TurnName { tenant: tenant(), turn: TurnId::new(format!("t{}", taken.entry)).unwrap() },
+                origin: taken.entry.clone(),
+                entry: taken.entry,
+                given: false,
+                head: serde_json::from_value(head).unwrap(),
+                priority: Priority::Normal,
+                calls: &calls,
+                policy: &rules,
+                render: &render,
+                bounds: &bounds,
             }
-            let settlements: Vec<_> = slices.iter().map(|slice| settlement(slice, self.has_facts)).collect();
-            assert_eq!(self.store.settle(&settlements).await.unwrap(), vec![Settled::Done; batch]);
+        };
+        let turns: Vec<Admit<'_>> = (first..).zip(entries).map(admit).collect();
+        for admitted in self.store.decide_all(&turns).await.unwrap() {
+            let admitted = admitted.unwrap().result;
+            assert!(matches!(admitted, Admitted::Advanced(Advanced::Dispatched { .. })), "{admitted:?}");
         }
     }
 
-    async fn admit(&mut self, entries: &[Entry]) {
-        let now_ms = self.store.now_ms().await.unwrap();
-        let caps = Caps {
-            tick_ms: 5_000,
-            calls_per_tick: 10,
-            calls_per_day: 1_000_000,
-            tenant_calls_per_day: None,
-            on_day_cap: DayCapAction::Reject,
-        };
-        let day_start_ms = now_ms - now_ms.rem_euclid(DAY_MS);
-        let row = PolicyRow { caps, day_start_ms, day_end_ms: day_start_ms + DAY_MS };
-        let turns: Vec<Admission> = entries.iter().map(|entry| self.admission(entry, now_ms + DAY_MS)).collect();
-        let row_of = |limit| LimitRow::new(limit, (0, 1), 5_000, (row.day_start_ms, row.day_end_ms)).with_max(PLACES);
-        let rows: Vec<LimitRow> = self.limits.iter().map(row_of).collect();
-        let reply = self.store.admit(Generations { policy: 0, tenants: 0 }, &[row], &rows, &turns).await.unwrap();
-        let AdmitReply::Decided { turns, .. } = reply else { panic!("{reply:?}") };
-        assert!(turns.iter().all(|turn| matches!(turn, Admitted::Dispatched)), "{turns:?}");
-    }
-
-    fn admission(&mut self, entry: &Entry, deadline_ms: i64) -> Admission {
-        self.number += 1;
-        let agent = AgentId::new(format!("a{}", self.number % AGENTS)).unwrap();
-        let meta =
-            format!(r#"{{"ag":"{agent}","rt":"bench","dl":{deadline_ms},"ts":{deadline_ms},"dg":"{DIGEST}","n":1}}"#);
-        assert!(serde_json::from_str::<SliceMeta>(&meta).is_ok());
-        Admission {
-            entry: entry.id.clone(),
-            tenant: TenantId::new("bench").unwrap(),
-            counters: self.counters(&agent),
-            agent,
-            turn: TurnId::new(format!("t{}", entry.id)).unwrap(),
-            given: false,
-            digest: DIGEST.into(),
-            policy: 0,
-            priority: Priority::Normal,
-            deadline_ms,
-            stagger_ms: 100,
-            reply_to: Some(inbox()),
-            task: None,
-            meta,
-            calls: vec![CALL.into()],
+    /// Begins the calls if they go by facts, and settles them, as a worker does.
+    async fn carry_out(&self, mut slices: Vec<Slice>) {
+        let (mut view, bounds) = (View::default(), self.store.bounds());
+        let ends: Vec<EndCalls> = if self.has_facts { slices.iter().map(end_of_facts).collect() } else { Vec::new() };
+        if self.has_facts {
+            let epoch = self.store.state().epoch;
+            let begins: Vec<Begin<'_>> = slices.iter().map(|slice| begin(slice, epoch, bounds.lease_ms)).collect();
+            let begun = self.store.decide_with(&mut view, &begins).await.unwrap();
+            for (slice, begun) in slices.iter_mut().zip(begun) {
+                let BeginResult::Started(started) = begun.unwrap().result else { panic!("it did not begin") };
+                slice.advance(started.version, started.turn);
+            }
         }
-    }
-
-    /// What one call debits of each limit.
-    fn counters(&self, agent: &AgentId) -> Vec<CounterDebits> {
-        let of = |(row, limit): (usize, &Limit)| {
-            let key = match limit.per.first() {
-                Some(LimitKey::Agent) => format!("bench:{agent}"),
-                Some(LimitKey::Tool) => "echo".to_owned(),
-                _ => "bench".to_owned(),
-            };
-            CounterDebits { row, stagger_ms: 0, debits: Debits { limit: row, key, amounts: vec![Some(1)] } }
+        let results: Vec<[RenderedCall; 1]> = slices.iter().map(|slice| [result(slice)]).collect();
+        let frames: Vec<ReplyFrame> = slices.iter().map(|slice| frame(&slice.name, &slice.turn.head)).collect();
+        let sections: Vec<Vec<&dyn Section>> =
+            (0..slices.len()).map(|at| ends.get(at).map(|end| end as &dyn Section).into_iter().collect()).collect();
+        let settle = |(at, slice): (usize, _)| Settle {
+            slice,
+            results: &results[at],
+            frame: &frames[at],
+            sections: &sections[at],
+            reason: None,
+            canceled: None,
+            bounds: &bounds,
         };
-        self.limits.iter().enumerate().map(of).collect()
+        let settles: Vec<Settle<'_>> = slices.iter().enumerate().map(settle).collect();
+        for settled in self.store.decide_with(&mut view, &settles).await.unwrap() {
+            assert_eq!(settled.unwrap().result, Settled::Ended);
+        }
     }
 
     /// Instructions of Redis for one of these turns.
@@ -300,75 +353,51 @@ const DIGEST: &str = "0123456789abcdef0123456789abcdef";
 const CALL: &str = r#"{"id":"call_0","name":"echo","arguments":{"text":"It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness, it was the epoch"}}"#;
 const MESSAGE: &str = r#"{"tenant":"bench","agent":"a1","reply_to":"bench","calls":[{"id":"call_0","name":"echo","arguments":{"text":"It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness, it was the epoch"}}]}"#;
 
-fn inbox() -> InboxName {
-    InboxName::new("bench").unwrap()
+fn tenant() -> TenantId {
+    TenantId::new("bench").unwrap()
 }
 
-async fn read(reader: &mut Reader, stream: &str, count: usize) -> Vec<Entry> {
-    let mut entries = Vec::new();
-    while entries.len() < count {
-        entries.extend(reader.take(stream, 256).await.unwrap());
-    }
-    entries
+/// The session of a slice's agent.
+fn session(slice: &Slice) -> SessionName {
+    let head = &slice.turn.head;
+    SessionName::new(&slice.name.tenant, &FactRow::default().session(&head.agent, None, &head.context))
 }
 
-fn name_of(entry: &Entry) -> TurnName {
-    TurnName::parse(std::str::from_utf8(entry.field("t").unwrap()).unwrap()).unwrap()
-}
-
-/// The agent of a slice, as its meta says.
-fn agent_of(entry: &Entry) -> AgentId {
-    let meta: SliceMeta = serde_json::from_slice(entry.field("m").unwrap()).unwrap();
-    meta.agent
-}
-
-/// A call that enters its agent's session: one fact may not be set there, and its end sets another.
-fn fact_entry(entry: &Entry) -> FactsEntry {
-    FactsEntry {
-        name: name_of(entry),
-        fence: entry.id.clone(),
+/// The begin of a call that enters its agent's session: one fact may not be set there, and its end sets another.
+fn begin(slice: &Slice, epoch: u64, lease_ms: i64) -> Begin<'_> {
+    let condition = Condition { fact: "read_untrusted".into(), required: false, shadow: false };
+    let change = MayChange { fact: "has_asked".into(), sets: true, kept_ms: FACT_KEPT_MS };
+    Begin {
+        slice,
         position: 0,
-        digest: DIGEST.into(),
-        session: FactRow::default().session(&agent_of(entry), None, &Context::default()),
-        conditions: vec![AskedFact { fact: "read_untrusted".into(), required: false, shadow: false }],
-        changes: vec![MayChange { fact: "has_asked".into(), sets: true, kept_ms: FACT_KEPT_MS }],
-        knows: None,
-        submitted_ms: 0,
-        looks: false,
+        by: "w1",
+        once: false,
+        epoch,
+        lease_ms,
+        streak: None,
+        facts: Some(CheckFacts { session: session(slice), conditions: vec![condition], changes: vec![change] }),
+        consent: None,
+        claim: None,
+        cache: None,
     }
 }
 
 /// What the end of such a call does.
-fn facts_end(entry: &Entry) -> FactsEnd {
-    let changed = ChangedFact { fact: "has_asked".into(), becomes: Becomes::Set, kept_ms: FACT_KEPT_MS };
-    FactsEnd { session: fact_entry(entry).session, changes: vec![changed] }
+fn end_of_facts(slice: &Slice) -> EndCalls {
+    let changed = Changed { fact: "has_asked".into(), becomes: Becomes::Set, kept_ms: FACT_KEPT_MS };
+    let call = CallName::new(slice.name.turn.clone(), 0);
+    EndCalls { session: session(slice), calls: vec![EndedCall { call, changes: Some(vec![changed]) }] }
 }
 
-/// The settlement of a slice as its worker makes it.
-fn settlement(entry: &Entry, has_facts: bool) -> Settlement {
-    let name = name_of(entry);
-    let turn = &name.turn;
-    let head =
-        format!(r#"{{"turn_id":"{turn}","tenant":"bench","agent":"a1","status":"done","dialect":"raw","results":["#);
+/// The result of a slice's call as its worker makes it.
+fn result(slice: &Slice) -> RenderedCall {
+    let turn = &slice.name.turn;
     let result = format!(
         r#"{{"tool_call_id":"call_0","tool":"echo","success":true,"outcome":"ok","output":{CALL},"duration_ms":0,"attempts":1}}"#
     );
     let audit =
         format!(r#"{{"agent":"a1","tool_name":"echo","turn_id":"{turn}","outcome":"ok","action_args":{CALL}}}"#);
-    Settlement {
-        fence: entry.id.clone(),
-        queue: Some(Queue::Ready(Priority::Normal)),
-        first: 0,
-        reply_to: Some(inbox()),
-        frame: ReplyFrame { head, calls: Some(1), ..ReplyFrame::default() },
-        calls: vec![SettledCall {
-            result,
-            audit,
-            facts: has_facts.then(|| facts_end(entry)),
-            ..SettledCall::default()
-        }],
-        name,
-    }
+    RenderedCall { result: result.into(), audit: audit.into(), ..RenderedCall::default() }
 }
 
 #[tokio::test]
@@ -388,7 +417,7 @@ async fn instructions_of_a_turn() {
         // Each begins with an empty Redis: what is in it has its cost, too.
         let dir = dir.path().join(number.to_string());
         std::fs::create_dir(&dir).unwrap();
-        let mut measured = Measured { limits, has_facts: what == FACTS, ..Measured::start(&dir).await };
+        let mut measured = Measured::start(&dir, limits, what == FACTS).await;
         measured.play(1, 10).await;
         for (batch, rounds) in [(1, 300), (10, 60), (100, 20)] {
             let cost = measured.cost(batch, rounds).await;

@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 use tickfleet_model::Effect;
 use tickfleet_model::policy::DefaultCaps;
 use tickfleet_model::retry::Ladder;
-use tickfleet_store::fields::turn;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
 use tickfleet_tests::mcp::{Reference, http, imported, pinned, reply_of};
@@ -194,13 +193,6 @@ async fn what_is_refused_is_final(fleet: &mut Fleet) {
     assert_eq!(outcomes(&reply), ["permanent", "invalid_arguments", "invalid_arguments"], "{reply:#}");
 }
 
-/// Waits until a call of the turn that must not run twice has begun.
-async fn until_begun(fleet: &Fleet, turn: &str) {
-    let record = format!("turn:acme:{turn}");
-    let has_begun = async |fleet: &Fleet| fleet.ask::<Option<String>>("HGET", &record, &[turn::BEGUN]).await.is_some();
-    fleet.until("it has begun", has_begun).await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reference_server_that_is_killed_in_the_middle_of_calls_leaves_one_honest_result_each() {
     let Some(reference) = Reference::unless_skipped().unwrap() else { return };
@@ -226,7 +218,7 @@ async fn a_reference_server_that_is_killed_in_the_middle_of_calls_leaves_one_hon
     }
     fleet.until("all turns run", async |fleet| fleet.held().await == 10).await;
     for number in 0..5 {
-        until_begun(&fleet, &format!("sending-{number}")).await;
+        fleet.until_begun(&format!("sending-{number}")).await;
     }
     // The requests leave within milliseconds of that, and no one outside can see them go; they last 8 s.
     tokio::time::sleep(Duration::from_millis(2_500)).await;

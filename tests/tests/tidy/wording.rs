@@ -65,10 +65,6 @@ pub fn unreasoned_exceptions(source: &Source) -> Vec<String> {
 
 /// Sleeps in tests. A test waits for signals; where it must sleep, a comment on the line or just above says why.
 pub fn unreasoned_sleeps(source: &Source) -> Vec<String> {
-    // The simulator sleeps in simulated time, which nobody waits for.
-    if source.path.starts_with("tests/sim/src/") {
-        return Vec::new();
-    }
     let texts: Vec<&str> = source.text.lines().collect();
     let production: Vec<&str> = source.production.lines().collect();
     let mut complaints = Vec::new();

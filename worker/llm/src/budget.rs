@@ -5,19 +5,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
+use tickfleet_core::task::spend::{BudgetDebit, Reach, Reserve, Reserved, Shortage, Spent, Unreserve};
+use tickfleet_core::turn::limit::LimitRow;
+use tickfleet_core::turn::limit::evaluate::WINDOW_LOOK_MS;
+use tickfleet_core::turn::state::BudgetUnit;
+use tickfleet_core::usage::{Day, ModelUse};
+use tickfleet_core::{EntryId, Query, Value, keys};
 use tickfleet_engine::active_policy::ActivePolicy;
+use tickfleet_engine::limit_rows::{counter_of, known_zone};
 use tickfleet_engine::time::rfc3339;
-use tickfleet_model::day::{day_bounds, zone};
+use tickfleet_model::day::day_bounds;
 use tickfleet_model::limit::counters::{Debits, Maker, Spend, model_counters};
-use tickfleet_model::limit::{LimitBound, amount};
-use tickfleet_model::limits;
+use tickfleet_model::limit::{LimitBound, OnReach, amount};
 use tickfleet_model::policy::TenantPolicy;
+use tickfleet_model::{Limit, limits};
 use tickfleet_models::{Answer, Message, Request, Usage};
 use tickfleet_ops::metrics::LimitAction;
-use tickfleet_store::{
-    BudgetDebit, CounterDebits, LimitRow, Reservation, Reserved, ShortBudget, ShortReach, Spent, TurnName,
-};
-use tickfleet_tools::{CallContext, ToolFailure};
+use tickfleet_store::TurnName;
+use tickfleet_tools::{Awaited, CallContext, ToolFailure};
 
 use crate::LlmAgent;
 use crate::failure::{away, stale, transient};
@@ -27,7 +32,7 @@ const BYTES_PER_TOKEN: usize = 3;
 /// Tokens that providers add to a message or a tool for its form.
 const TOKENS_PER_PART: u64 = 16;
 
-/// What decides about the budgets of a task, as it was when its step began.
+/// The budgets of a task, as they were when its step began.
 pub(crate) struct Budgets<'a> {
     agent: &'a LlmAgent,
     context: &'a CallContext,
@@ -66,122 +71,153 @@ pub(crate) fn used(request: &Request, answer: &Answer) -> Usage {
 }
 
 impl<'a> Budgets<'a> {
-    /// Reads the clock of the shard once.
+    /// Reads the shard's time once.
     pub(crate) async fn now(
         agent: &'a LlmAgent,
         context: &'a CallContext,
         name: &'a TurnName,
     ) -> Result<Self, ToolFailure> {
-        let now_ms = agent.store.now_ms().await.map_err(away)?;
+        let now_ms = agent.store.refresh_state().await.map_err(away)?.now_ms;
         Ok(Self { agent, context, name, active: agent.active.load(), now_ms })
     }
 
-    /// Debits what a request to `model` may use at most. Nothing is asked of Redis where no limit counts it.
+    /// Debits the most that a request to `model` may use. Asks the store for nothing if no limit counts it.
     ///
     /// # Errors
-    /// [`ToolFailure::Waits`] until there may be room; or why the task ends.
+    /// [`ToolFailure::Waits`] until there may be room; otherwise the reason that the task ends.
     pub(crate) async fn reserve(&mut self, number: &str, model: &str, request: &Request) -> Result<bool, ToolFailure> {
         let (input, output) = tokens_at_most(request);
         let at_most = Spend { tokens: input + output, money: self.agent.set.cost(model, input, output) };
-        // Once would do: the second time, the bounds are those of the shard's own time.
+        // A second attempt computes the windows from the shard's present time.
         for _ in 0..3 {
-            let (rows, debits) = self.debits(at_most)?;
+            let debits = self.debits(at_most)?;
             if debits.is_empty() {
                 return Ok(false);
             }
-            let of = self.reservation(number);
-            match self.agent.store.reserve(of, &rows, &debits).await.map_err(away)? {
-                Reserved::Ok(shadows) => {
-                    self.agent.metrics.limits_reached(&shadows, LimitAction::Shadow);
+            let (name, request) = (self.name.clone(), number.to_owned());
+            let reserve = Reserve { name, entry: self.entry(), request, debits };
+            let receipt = self.agent.store.decide(reserve).await.map_err(|error| away(error.into()))?;
+            match receipt.result {
+                Reserved::Ok(_) => {
+                    let shadowed = receipt.committed.map(|committed| committed.shadowed).unwrap_or_default();
+                    let shadowed: Vec<String> = shadowed.iter().map(|counter| counter.limit.to_string()).collect();
+                    self.agent.metrics.limits_reached(&shadowed, LimitAction::Shadow);
                     return Ok(true);
                 }
-                Reserved::Short(short) => return Err(self.short(&short)),
+                Reserved::Already(_) => return Ok(true),
+                Reserved::Short(shortage) => return Err(self.short(&shortage).await?),
                 Reserved::Stale => return Err(stale()),
-                // The clock of the shard is past the day by which its bounds were reckoned.
-                Reserved::DayStale(now_ms) => self.now_ms = now_ms,
+                Reserved::WindowOver => self.now_ms = self.agent.store.refresh_state().await.map_err(away)?.now_ms,
             }
         }
         Err(transient("The day that budgets are counted in has just ended.".to_owned(), None))
     }
 
-    /// Gives back what a request has debited: it was certainly not carried out.
+    /// Returns the debits of a request that was certainly not carried out.
     pub(crate) async fn give_back(&self, number: &str) -> Result<(), ToolFailure> {
-        self.agent.store.give_back(self.reservation(number)).await.map_err(away)
+        let unreserve = Unreserve { name: self.name.clone(), entry: self.entry(), request: number.to_owned() };
+        self.agent.store.decide(unreserve).await.map_err(|error| away(error.into()))?;
+        Ok(())
     }
 
-    fn reservation<'n>(&'n self, number: &'n str) -> Reservation<'n> {
-        Reservation { task: self.name, fence: &self.context.fence, number }
+    fn entry(&self) -> EntryId {
+        EntryId::new(&self.context.fence)
     }
 
-    /// What an answer has used, to be counted with its step.
+    /// The usage of a response, to be counted with its step.
     pub(crate) fn spent(&self, number: &str, input: u64, output: u64, cost: u64) -> Spent {
         let policy = &self.active.policy;
         let of_tenant = policy.tenants.get(&self.context.tenant).map(|owner| policy.time_zone(owner));
-        let day_ms = self.day(of_tenant.unwrap_or(&policy.defaults.time_zone));
-        Spent { number: number.to_owned(), agent: self.context.agent.clone(), input, output, cost, day_ms }
+        let (start_ms, end_ms) = day_bounds(self.now_ms, known_zone(of_tenant.unwrap_or(&policy.defaults.time_zone)));
+        let used = ModelUse {
+            request: number.to_owned(),
+            tokens_in: input.min(limits::ANSWER_TOKENS_MAX),
+            tokens_out: output.min(limits::ANSWER_TOKENS_MAX),
+            cost: cost.min(limits::ANSWER_COST_MAX),
+        };
+        Spent { used, day: Day { start_ms, end_ms } }
     }
 
-    fn day(&self, name: &str) -> (i64, i64) {
-        // Configuration has checked the zone.
-        day_bounds(self.now_ms, zone(name).unwrap_or(chrono_tz::UTC))
-    }
-
-    fn debits(&self, at_most: Spend) -> Result<(Vec<LimitRow>, Vec<BudgetDebit>), ToolFailure> {
+    fn debits(&self, at_most: Spend) -> Result<Vec<BudgetDebit>, ToolFailure> {
         let policy = &self.active.policy;
         let (tenant, agent) = (&self.context.tenant, &self.context.agent);
         if !policy.limits.iter().any(|limit| limit.bound.is_of_models()) {
-            return Ok((Vec::new(), Vec::new()));
+            return Ok(Vec::new());
         }
-        // Who is not known has no budget.
+        // An unknown agent has no budget.
         let unknown = |_| transient(format!("Tenant {tenant} and its agent {agent} are not known here."), None);
         let (owner, of_agent) = policy.look_up(tenant, agent).map_err(unknown)?;
         let task = self.context.task.as_ref().map(|(task, _)| task);
         let context = &*self.context.context;
         let maker = Maker { tenant, owner, agent, policy: of_agent, context, task, parallel_reads: false };
         let found = model_counters(&policy.limits, &maker, at_most);
-        Ok(found.into_iter().enumerate().map(|(row, debits)| self.debit(owner, row, debits)).unzip())
+        Ok(found.iter().map(|debits| self.debit(owner, debits)).collect())
     }
 
-    fn debit(&self, owner: &TenantPolicy, row: usize, debits: Debits) -> (LimitRow, BudgetDebit) {
-        let policy = &self.active.policy;
-        let limit = owner.limit(&policy.limits[debits.limit]);
-        let of_tenant = if limit.is_of_tenants() { policy.time_zone(owner) } else { &policy.defaults.time_zone };
-        let shard = (self.agent.store.shard(), self.agent.store.options().shards);
-        let tick_ms = policy.defaults.tick_ms;
-        let period_ms = limit.period_ms(tick_ms).unwrap_or(1);
-        let stagger_ms = tickfleet_engine::time::counter_stagger_ms(&limit.name, &debits.key, period_ms);
-        let counter = CounterDebits { row, stagger_ms, debits };
-        (LimitRow::new(&limit, shard, tick_ms, self.day(of_tenant)), BudgetDebit::new(counter, &limit.bound))
+    fn debit(&self, owner: &TenantPolicy, debits: &Debits) -> BudgetDebit {
+        let (policy, store) = (&self.active.policy, &self.agent.store);
+        let limit = &policy.limits[debits.limit];
+        let row = LimitRow::configured(policy, owner, limit, (store.shard(), store.options().shards));
+        let (counter, stagger_ms) = counter_of(&row, &debits.key);
+        BudgetDebit {
+            counter,
+            unit: if matches!(limit.bound, LimitBound::Tokens(_)) { BudgetUnit::Tokens } else { BudgetUnit::Money },
+            amount: debits.amounts.first().copied().flatten().unwrap_or(0),
+            max: row.max,
+            window: row.window.at(self.now_ms, stagger_ms),
+            shadow: row.is_shadow(),
+            counters_max: row.counters_max,
+            waits: row.on_reach == OnReach::Wait,
+        }
     }
 
-    fn short(&self, short: &ShortBudget) -> ToolFailure {
-        let action = if short.reach == ShortReach::Wait { LimitAction::Wait } else { LimitAction::Reject };
-        if short.is_news || short.reach != ShortReach::Wait {
-            self.agent.metrics.limit_reached(&short.limit, action, 1);
+    /// The consequence of a budget without room.
+    ///
+    /// # Errors
+    /// The store is unreachable.
+    async fn short(&self, shortage: &Shortage) -> Result<ToolFailure, ToolFailure> {
+        let Shortage { counter, used, amount, ends_ms, reach } = shortage;
+        let name = &*counter.limit;
+        if *reach == Reach::Wait {
+            let (set, member) = (keys::budget_queue(counter), self.name.to_string().into());
+            let place = self.agent.store.query(Query::Place(set, member)).await.map_err(away)?;
+            if place == Value::Place(None) {
+                self.agent.metrics.limit_reached(name, LimitAction::Wait, 1);
+            }
+            // An operator may raise the limit before its window ends.
+            let look_ms = if *ends_ms > 0 { *ends_ms - self.now_ms } else { WINDOW_LOOK_MS };
+            let at_most = Duration::from_millis(look_ms.clamp(1, WINDOW_LOOK_MS).unsigned_abs());
+            let awaits = Awaited::Budget { limit: name.to_owned(), counter: counter.counter.to_string() };
+            return Ok(ToolFailure::Waits { awaits, at_most });
         }
-        if short.reach == ShortReach::Wait {
-            let at_most = Duration::from_millis((short.look_ms - self.now_ms).max(1).unsigned_abs());
-            return ToolFailure::Waits { awaits: None, at_most };
-        }
-        let bound = self.active.policy.limits.iter().find(|limit| limit.name == short.limit).map(|limit| &limit.bound);
-        let show = |number: u64| match bound {
+        self.agent.metrics.limit_reached(name, LimitAction::Reject, 1);
+        let limit = self.limit_of(name);
+        let show = |number: u64| match limit.as_ref().map(|limit| &limit.bound) {
             Some(LimitBound::Money(_)) => amount::show(number),
             _ => format!("{number} tokens"),
         };
-        let (used, needed, resets_at) = (show(short.used), show(short.amount), rfc3339(short.ends_ms));
-        let ShortBudget { limit, allows, .. } = short;
-        let message = if short.reach == ShortReach::Never {
+        let (used, needed, resets_at) = (show(*used), show(*amount), rfc3339(*ends_ms));
+        let allows = limit.as_ref().map_or_else(String::new, Limit::to_string);
+        let message = if *reach == Reach::Never {
             format!(
-                "The limit {limit:?} allows {allows}, and the next request to a model alone may use {needed}: the task \
+                "The limit {name:?} allows {allows}, and the next request to a model alone may use {needed}: the task \
                  cannot go on. A smaller task may."
             )
         } else {
             format!(
-                "The limit {limit:?} is reached: it allows {allows}, {used} are used, and the next request to a model may use \
+                "The limit {name:?} is reached: it allows {allows}, {used} are used, and the next request to a model may use \
                  {needed}. It resets at {resets_at}."
             )
         };
-        let details = json!({"limit": limit, "used": used, "needed": needed, "resets_at": resets_at});
-        ToolFailure::Permanent { message, details: Some(details) }
+        let details = json!({"limit": name, "used": used, "needed": needed, "resets_at": resets_at});
+        Ok(ToolFailure::Permanent { message, details: Some(details) })
+    }
+
+    /// The limit with this name, as it applies to the task's tenant.
+    fn limit_of(&self, name: &str) -> Option<Limit> {
+        let policy = &self.active.policy;
+        let limit = policy.limits.iter().find(|limit| limit.name == name)?;
+        let owner = policy.tenants.get(&self.context.tenant);
+        Some(owner.map_or_else(|| limit.clone(), |owner| owner.limit(limit).into_owned()))
     }
 }

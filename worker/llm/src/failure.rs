@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tickfleet_models::{Class, Unanswered};
 use tickfleet_store::StoreError;
-use tickfleet_tools::ToolFailure;
+use tickfleet_tools::{Awaited, ToolFailure};
 
 pub(crate) fn transient(message: String, retry_after: Option<Duration>) -> ToolFailure {
     ToolFailure::Transient { message, retry_after, not_executed: false }
@@ -30,7 +30,7 @@ pub(crate) fn stale() -> ToolFailure {
 /// Where every model that may answer later rests, none was asked: that is no try of the task, which waits without a slot.
 pub(crate) fn unanswered(error: &Unanswered) -> ToolFailure {
     if let Some(at_most) = error.rests_for() {
-        return ToolFailure::Waits { awaits: None, at_most };
+        return ToolFailure::Waits { awaits: Awaited::Time, at_most };
     }
     match error.class() {
         Class::Transient => transient(error.to_string(), error.retry_after()),

@@ -1,12 +1,16 @@
 //! START HERE: one task, from wherever it stands to its next wait or its end.
 
+use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
+use tickfleet_core::EntryId;
+use tickfleet_core::task::spend::Spent;
+use tickfleet_core::task::step::{AddSteps, Stepped};
 use tickfleet_model::loops::IN_CIRCLES;
 use tickfleet_models::{Answer, ModelError, Models, Request, Stop, Unanswered};
 use tickfleet_ops::{gen_ai, traces};
-use tickfleet_store::{Spent, Stepped, TurnName};
-use tickfleet_tools::{CallContext, ToolFailure, ToolOutput};
+use tickfleet_store::TurnName;
+use tickfleet_tools::{Awaited, CallContext, ToolFailure, ToolOutput};
 use tracing::{Instrument as _, Span};
 
 use crate::budget::{self, Budgets};
@@ -122,7 +126,7 @@ impl Running<'_> {
             self.append(Vec::new(), Some(&spent)).await?;
             return Err(transient("The model gave an empty answer.".to_owned(), None));
         }
-        self.append(vec![Entry::Plan(Plan::of(&model, answer, last, spent.cost, at_ms))], Some(&spent)).await?;
+        self.append(vec![Entry::Plan(Plan::of(&model, answer, last, spent.used.cost, at_ms))], Some(&spent)).await?;
         self.agent.metrics.task_step("plan");
         Ok(())
     }
@@ -151,7 +155,7 @@ impl Running<'_> {
             return self.append(Vec::new(), Some(&spent)).await;
         }
         let text = turns::cut(answer.text, agent.def.result_bytes_max);
-        let (input, output, cost) = (spent.input, spent.output, spent.cost);
+        let (input, output, cost) = (spent.used.tokens_in, spent.used.tokens_out, spent.used.cost);
         let summary = Summary { upto, text, model, input, output, cost };
         self.append(vec![Entry::Summary(summary)], Some(&spent)).await?;
         agent.metrics.task_step("compact");
@@ -212,7 +216,7 @@ impl Running<'_> {
         match turns::carry_out(&self.agent.store, self.context, plan, (number, since), priority, bytes_max).await? {
             Results::Out(turn) => {
                 self.agent.metrics.task_step("execute");
-                Err(ToolFailure::Waits { awaits: Some(turn), at_most: LOOK_AGAIN })
+                Err(ToolFailure::Waits { awaits: Awaited::Turn(turn), at_most: LOOK_AGAIN })
             }
             // In one piece: a history with some of them does not exist.
             Results::In(results) => {
@@ -258,21 +262,29 @@ impl Running<'_> {
         Ok(Some(ToolOutput { json: to_raw_value(&done).map_err(internal)?, content_type: "application/json" }))
     }
 
-    /// Adds to the history, here and in Redis, and counts what the model's answer has used.
+    /// Adds to the history, here and in the store, and counts the usage of the model's response.
     async fn append(&mut self, entries: Vec<Entry>, spent: Option<&Spent>) -> Result<(), ToolFailure> {
         if entries.is_empty() && spent.is_none() {
             return Ok(());
         }
-        let texts: Vec<String> =
-            entries.iter().map(serde_json::to_string).collect::<Result<_, _>>().map_err(internal)?;
-        let known = self.history.entries.len();
-        match self.agent.store.step(&self.name, &self.context.fence, known, &texts, spent).await.map_err(away)? {
-            Stepped::Ok | Stepped::Already => {
+        let texts = entries.iter().map(|entry| serde_json::to_vec(entry).map(Bytes::from));
+        let store = &self.agent.store;
+        let bounds = store.bounds();
+        let step = AddSteps {
+            name: self.name.clone(),
+            entry: EntryId::new(&self.context.fence),
+            known: self.history.entries.len() as u64,
+            entries: texts.collect::<Result<_, _>>().map_err(internal)?,
+            spent: spent.cloned(),
+            bounds: &bounds,
+        };
+        match store.decide(step).await.map_err(|error| away(error.into()))?.result {
+            Stepped::Ok(_) | Stepped::Already(_) => {
                 self.history.entries.extend(entries);
                 Ok(())
             }
             Stepped::Stale => Err(stale()),
-            Stepped::Full => Err(refused(
+            Stepped::Full(_) => Err(refused(
                 "The task has read and written more than one task may; give it out in smaller ones.".to_owned(),
             )),
         }

@@ -4,9 +4,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tickfleet_client::tasks::{CancelledTask, Word, cancel_task as cancel};
 use tickfleet_model::{Effect, TaskId};
-use tickfleet_store::{Store, TurnName, TurnView};
+use tickfleet_store::{Store, TurnName};
 
-use crate::fleet_tools::{is_delegator, not_yours};
+use crate::fleet_tools::{KnownTurn, is_delegator, look_up, not_yours, reply};
 use crate::tools::{CallContext, ToolError, TypedTool};
 
 #[derive(Deserialize, JsonSchema)]
@@ -50,17 +50,15 @@ async fn end(store: &Store, context: &CallContext, args: &CancelTask) -> Result<
     let task = TaskId::new(&args.task_id).map_err(|_| not_yours("task", &args.task_id))?;
     let name = TurnName::task(&context.tenant, &task);
     let away = |error: tickfleet_store::StoreError| ToolError::Transient(error.to_string());
-    let is_live = match store.look(&name).await.map_err(away)? {
-        TurnView::Live(live) if is_delegator(&live, &context.agent) => true,
-        TurnView::Finished(finished) => {
-            let reply =
-                serde_json::from_str::<tickfleet_client::Reply>(&finished.reply).map_err(ToolError::internal)?;
-            if reply.delegator.as_deref() != Some(context.agent.as_str()) {
+    let is_live = match look_up(store, &name).await? {
+        KnownTurn::Live(live) if is_delegator(&live.value, &context.agent) => true,
+        KnownTurn::Finished(finished) => {
+            if reply(&finished)?.delegator.as_deref() != Some(context.agent.as_str()) {
                 return Err(not_yours("task", &args.task_id));
             }
             false
         }
-        TurnView::Live(_) | TurnView::Unknown => return Err(not_yours("task", &args.task_id)),
+        KnownTurn::Live(_) | KnownTurn::Unknown => return Err(not_yours("task", &args.task_id)),
     };
     let ended = || Ending {
         task_id: args.task_id.clone(),

@@ -7,12 +7,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
-use tickfleet_client::Reply;
+use tickfleet_core::task::delegate::{Delegated, Source};
+use tickfleet_core::turn::Turn;
 use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_engine::delegation;
 use tickfleet_model::{AgentId, Effect, Priority, Task, TaskGrant, TaskId, limits};
-use tickfleet_store::{Delegated, Store, TurnName, TurnView};
+use tickfleet_store::{Store, TurnName};
 
+use crate::fleet_tools::{KnownTurn, look_up, reply};
 use crate::tools::{CallContext, ToolError, TypedTool};
 
 #[derive(Deserialize, JsonSchema)]
@@ -98,7 +100,7 @@ async fn delegate(
     let id = id.map_err(ToolError::internal)?;
     let wait = args.wait;
     let mut task = task(&context, args).map_err(refused)?;
-    // Given out by an earlier try: its id may be forgotten by now, and would make another task.
+    // An earlier attempt delegated it. Its ID may be forgotten by now, and would make another task.
     let is_given = wait && context.waited;
     if context.may_be_forgotten && !is_given {
         let message = "Whether the task was given out is not known: an earlier try may have done it, and is no longer \
@@ -110,13 +112,15 @@ async fn delegate(
     }
     let planned = delegation::plan(&active.load(), &task, now_ms).map_err(|(_, message)| refused(message))?;
     let deadline = tickfleet_engine::time::rfc3339(planned.deadline_ms());
-    let delegation = planned.by_call(&context.call, wait).delegation(None, id.clone(), true);
-    let written = match is_given {
-        true => Some(Delegated::Duplicate),
-        false => store.delegate(&[delegation]).await.map_err(|e| ToolError::Transient(e.to_string()))?.pop(),
+    let written = if is_given {
+        Delegated::Duplicate
+    } else {
+        let bounds = store.bounds();
+        let delegate = planned.by_call(&context.call, wait).decision(Source::Call, id.clone(), true, &bounds);
+        store.decide(delegate).await.map_err(|error| ToolError::Transient(error.to_string()))?.result
     };
     match written {
-        Some(Delegated::Ok | Delegated::Duplicate) => {
+        Delegated::Offered | Delegated::Ends | Delegated::Duplicate => {
             let given = Confirmation {
                 message: format!(
                     "The task was given to {}. Its answer will arrive as a message of its own.",
@@ -132,9 +136,9 @@ async fn delegate(
             };
             if wait { ended(store, &context, &id, given).await } else { Ok(given) }
         }
-        Some(Delegated::Pressure) => Err(ToolError::Transient("Redis is nearly full and takes no new task.".into())),
-        Some(Delegated::Refused(code)) => Err(refused(delegation::refused(&code).1.into())),
-        Some(Delegated::Conflict) | None => Err(ToolError::internal("a derived task id belongs to another task")),
+        Delegated::Pressure => Err(ToolError::Transient("Redis is nearly full and takes no new task.".into())),
+        Delegated::Refused(refusal) => Err(refused(delegation::refused(refusal.code()).1.into())),
+        Delegated::Conflict => Err(ToolError::internal("a derived task id belongs to another task")),
     }
 }
 
@@ -144,10 +148,10 @@ async fn ends_ms(store: &Store, context: &CallContext, task: &Task, wait: bool) 
         return Ok(Some(context.deadline_ms));
     }
     let Some(parent) = &task.parent else { return Ok(None) };
-    let found = store.task_grant(&TurnName::task(&context.tenant, parent)).await;
+    let found = store.record_of::<Turn>(&TurnName::task(&context.tenant, parent).record()).await;
     let found = found.map_err(|error| ToolError::Transient(error.to_string()))?;
-    // Where the parent is gone, the script refuses the task.
-    Ok(found.map(|(.., deadline_ms)| deadline_ms))
+    // If the parent has ended, the task is refused.
+    Ok(found.map(|parent| parent.value.head.deadline_ms))
 }
 
 /// What the task came to. The call is made again when it has ended: until then it holds no slot.
@@ -158,18 +162,17 @@ async fn ended(
     given: Confirmation,
 ) -> Result<Confirmation, ToolError> {
     let name = TurnName::task(&context.tenant, id);
-    match store.look(&name).await.map_err(|e| ToolError::Transient(e.to_string()))? {
-        TurnView::Live(_) => Err(ToolError::Waits { awaits: Some(id.clone().into()), at_most: LOOK_AGAIN }),
-        TurnView::Unknown => Ok(Confirmation {
+    match look_up(store, &name).await? {
+        KnownTurn::Live(_) => Err(ToolError::Waits { awaits: Some(id.clone().into()), at_most: LOOK_AGAIN }),
+        KnownTurn::Unknown => Ok(Confirmation {
             message: format!(
                 "The task was given to {}. It has ended, and its answer is no longer kept.",
                 given.target_agent
             ),
             ..given
         }),
-        TurnView::Finished(finished) => {
-            let reply: Reply = serde_json::from_str(&finished.reply).map_err(ToolError::internal)?;
-            let result = reply.results.into_iter().next();
+        KnownTurn::Finished(finished) => {
+            let result = reply(&finished)?.results.into_iter().next();
             let result = result.ok_or_else(|| ToolError::internal("a task without a result"))?;
             Ok(Confirmation {
                 message: format!("{} has ended the task: {}.", given.target_agent, result.outcome.as_str()),

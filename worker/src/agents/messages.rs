@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_model::{AgentId, Effect, limits, suggest};
-use tickfleet_store::{Store, StoreError, Told};
+use tickfleet_store::{SendResult, Store, StoreError};
 
 use crate::tools::{CallContext, ToolError, TypedTool};
 
@@ -84,13 +84,13 @@ async fn send(
     let id = format!("m-{}", &context.idempotency_key[..32.min(context.idempotency_key.len())]);
     let message = Message { id, from: context.agent.to_string(), text: args.message_body };
     let json = serde_json::to_string(&message).map_err(ToolError::internal)?;
-    match store.tell(&context.tenant, &to, &json).await.map_err(away)? {
-        Told::Ok | Told::Already => Ok(Sent {
+    match store.tell(&context.tenant, &to, &message.id, &json).await.map_err(away)? {
+        SendResult::Done | SendResult::Already => Ok(Sent {
             message_id: message.id,
             recipient_agent: to.to_string(),
             message: "The message is delivered. It is read with the agent's next step or task.",
         }),
-        Told::Full => refused(format!("{to} has too many unread messages. Try again when it has read some.")),
+        SendResult::Full => refused(format!("{to} has too many unread messages. Try again when it has read some.")),
     }
 }
 
@@ -128,7 +128,7 @@ pub fn read_messages(store: Store) -> TypedTool {
                 let name = &context.idempotency_key;
                 let heard = store.hear(&context.tenant, &context.agent, name, READ_MAX).await.map_err(away)?;
                 let read = heard.into_iter().filter_map(|heard| {
-                    let message: Message = serde_json::from_str(&heard.message).ok()?;
+                    let message: Message = serde_json::from_slice(&heard.text).ok()?;
                     let at = tickfleet_engine::time::rfc3339(heard.at_ms);
                     Some(OneMessage { from: message.from, at, text: message.text })
                 });

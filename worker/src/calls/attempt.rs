@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use serde_json::value::{RawValue, to_raw_value};
-use tickfleet_model::{CallError, CallId, CallResult, Effect, Outcome, TurnId, limits};
+use tickfleet_model::{CallError, CallId, CallResult, Effect, Outcome, limits};
 use tickfleet_protocol::bounded_output;
 use tickfleet_protocol::json::repaired;
 
 use crate::calls::messages::{self, CallEnding};
-use crate::tools::{CallContext, RegisteredTool, ToolFailure, ToolOutput, wording};
+use crate::tools::{Awaited, CallContext, RegisteredTool, ToolFailure, ToolOutput, wording};
 
 /// The way in which a handler came to its end.
 pub(crate) enum Ran {
@@ -44,7 +44,7 @@ pub(crate) enum Judged {
     /// It has begun work that goes on elsewhere, and is called again when that has ended.
     Waits {
         /// What it waits for.
-        awaits: Option<TurnId>,
+        awaits: Awaited,
         /// The time after which it is called again in any case.
         at_most: Duration,
     },

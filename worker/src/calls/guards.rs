@@ -6,16 +6,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
+use tickfleet_core::call::cache::CachedResult;
 use tickfleet_model::outcome::Approved;
 use tickfleet_model::policy::ShadowDenial;
 use tickfleet_model::{AgentId, AskedBy, CallError, CallResult, Context, Outcome, TaskGrant, TaskId, TenantId, limits};
 use tickfleet_protocol::without_nulls;
 use tickfleet_rules::Ruling;
-use tickfleet_store::UseApproval;
 
 use crate::agents::TaskHandlers;
+use crate::calls::governed::cache::Question;
 use crate::calls::messages::{self, CallEnding};
-use crate::calls::trying::Disposition;
+use crate::calls::trying::{Disposition, Trying};
 use crate::tools::{RegisteredTool, Ruled, RuledCall, Toolbox, Unusable};
 
 /// One guard.
@@ -90,15 +91,17 @@ pub(crate) struct Passed {
     pub(crate) asked: Vec<AskedBy>,
 }
 
-/// A call that has passed every guard, and that facts and people let begin.
+/// A call that has passed every guard, and has begun.
 pub(crate) struct Admitted {
     pub(crate) passed: Passed,
     /// People's consent to it.
     pub(crate) approved: Option<Approved>,
     /// When facts let it begin, as [`tickfleet_model::CallResult::entered_ms`].
     pub(crate) entered_ms: Option<i64>,
-    /// How their consent is taken, where that is still to be done.
-    pub(crate) consent: Option<UseApproval>,
+    /// Its question, if its result may be cached.
+    pub(super) question: Option<Question>,
+    /// The cached result.
+    pub(super) cached: Option<CachedResult>,
 }
 
 impl Admitted {
@@ -275,6 +278,23 @@ fn validated(tool: &RegisteredTool, arguments: &RawValue) -> Result<(), Box<Call
             Err(Box::new(CallEnding { outcome: Outcome::Internal, error: messages::internal() }))
         }
     }
+}
+
+/// The tool and its arguments, if the call passes every guard with these. A task's work is its agent's handler.
+pub(super) async fn passed_with(
+    trying: &Trying<'_>,
+    tools: &Toolbox,
+    arguments: &str,
+) -> Result<Passed, Box<CallEnding>> {
+    let head = trying.head();
+    let asked = if trying.is_task() {
+        Asked::Task { handlers: &trying.config.task_handlers, agent: &head.agent }
+    } else {
+        let (tenant, name) = (&trying.slice.name.tenant, trying.call.tool.as_str());
+        let (strict, context, task) = (head.strict, &*trying.context, head.task.as_ref());
+        Asked::Tool { tools, tenant, agent: &head.agent, name, strict, context, task }
+    };
+    pass(&asked, arguments, |_, _| {}).await
 }
 
 #[cfg(test)]

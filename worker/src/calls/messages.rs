@@ -46,6 +46,15 @@ pub(crate) fn no_effect_key(tool: &str, pointer: &str) -> CallError {
     invalid_arguments(tool, &problem)
 }
 
+/// A call whose equal call waits for it.
+pub(crate) fn equal_above(tool: &str, call: &str) -> CallError {
+    let details = Some(serde_json::json!({ "reason": "equal_call", "call": call }));
+    let message = format!(
+        "You may not call {tool:?} with these arguments: the same call {call} is under way, and waits for you."
+    );
+    CallError { details, ..error(Outcome::Denied, message) }
+}
+
 /// A person has to approve the call, and sees all of its arguments: these are too long for that.
 pub(crate) fn too_long_for_people(tool: &str, bytes: usize) -> CallError {
     let bytes_max = limits::APPROVAL_ARGUMENTS_BYTES_MAX;

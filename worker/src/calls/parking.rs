@@ -3,15 +3,48 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tickfleet_core::task::spend::BudgetWait;
+use tickfleet_core::turn::state::EndReason;
+use tickfleet_core::turn::{HandBackReason, ParkReason, Parked, WaitReason};
+use tickfleet_core::{CounterKey, View};
 use tickfleet_model::turn::inner::outer_turn;
-use tickfleet_model::{CallId, TurnId};
+use tickfleet_model::{CallResult, TurnId};
 use tickfleet_ops::metrics::{ApprovalEvent, BreakerEvent};
-use tickfleet_store::{AskApproval, Asked, EndReason, Parked, Rest, Rested, Retry, Returned, SettledCall, Wait};
 
-use crate::calls::trying::{Disposition, RestingCall, Trying};
+use crate::batch::{ParkSlice, WaitFor};
+use crate::calls::ends::Ends;
+use crate::calls::trying::{Disposition, RestingCall, Waiting};
 use crate::calls::turn::{Commit, Holding, Pipeline};
 use crate::config::WorkerConfig;
-use crate::held::Hold;
+use crate::tools::Awaited;
+
+/// The cause of a wait for a time alone, as the turn's history has it.
+const ASKED_FOR_TIME: &str = "its handler asked for time";
+
+/// What a park wants.
+struct Wish {
+    reason: ParkReason,
+    /// True if calls behind the next one ran beside it.
+    beside: bool,
+    wait: WaitFor,
+    waits_while: Vec<tickfleet_core::Guard>,
+}
+
+impl Wish {
+    /// A park that no other record matters to.
+    const fn of(reason: ParkReason, beside: bool) -> Self {
+        Self { reason, beside, wait: WaitFor::Timer, waits_while: Vec::new() }
+    }
+}
+
+/// A wait that uses up no try.
+fn wait(reason: WaitReason, at_most: Duration, has_begun: bool, cause: &str) -> ParkReason {
+    ParkReason::Wait { reason, most_ms: millis(at_most), has_begun, cause: cause.to_owned() }
+}
+
+fn millis(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX / 4)
+}
 
 impl Pipeline {
     /// Ends this holder's part in a slice, as the disposition of its next call wants it: `tried` says which try that was,
@@ -26,99 +59,86 @@ impl Pipeline {
         match disposition {
             // These are results, or may come to one: they are seen to before.
             Disposition::Ended(..) | Disposition::Kept(_) | Disposition::Rests(_) => {}
-            Disposition::Again(wait, cause) => {
-                self.claims.take_back(&holding.slice.name, holding.slice.first + holding.results.len()).await;
-                let delay_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
-                self.park(holding, delay_ms, attempt, beside, cause).await;
+            Disposition::Again(delay, cause) => {
+                self.take_back(&holding).await;
+                let delay_ms = millis(delay);
+                let reason = ParkReason::Retry { attempts: attempt, delay_ms, cause, keeps_begun: false };
+                self.park(holding, "retry", Wish::of(reason, beside), (attempt, false)).await;
             }
-            Disposition::Reconciles(wait, cause, attempt, unknown) => {
-                let unknown = self.render(config, &holding.slice, holding.results.len(), (&unknown, &[]));
-                self.reconcile_later(holding, wait, attempt, cause, unknown).await;
+            Disposition::Reconciles(delay, cause, attempt, unknown) => {
+                let delay_ms = millis(delay);
+                let reason = ParkReason::Retry { attempts: attempt, delay_ms, cause, keeps_begun: true };
+                self.reconcile_later(holding, Wish::of(reason, beside), config, *unknown).await;
             }
             Disposition::Waits(awaits, at_most) => {
-                self.claims.take_back(&holding.slice.name, holding.slice.first + holding.results.len()).await;
-                self.wait(holding, (attempt, beside), awaits, at_most, true).await;
+                self.take_back(&holding).await;
+                self.wait_for_work(holding, (attempt, beside), awaits, at_most).await;
             }
-            Disposition::WaitsForEqual(turn, at_most) => {
-                self.wait(holding, (attempt, beside), Some(turn), at_most, false).await;
+            Disposition::WaitsFor(waiting) => self.wait_for(holding, (attempt, beside), *waiting).await,
+            Disposition::HandBack(why) => {
+                self.take_back(&holding).await;
+                self.give_back(holding, if beside { HandBackReason::Beside } else { why }).await;
             }
-            Disposition::Asks(ask) => self.ask_people(holding, attempt, AskApproval { beside, ..*ask }).await,
-            Disposition::HandBack(tried) => {
-                self.claims.take_back(&holding.slice.name, holding.slice.first + holding.results.len()).await;
-                let why = match (beside, tried) {
-                    (true, _) => Returned::Beside,
-                    (false, true) => Returned::Tried,
-                    (false, false) => Returned::Unsent,
-                };
-                self.give_back(holding, why).await;
-            }
-            Disposition::Lost => {}
+            Disposition::Lost => self.journal.let_go(&holding.slice.name),
         }
     }
 
-    /// Parks the slice until its call may be tried again. What is in memory is committed first.
-    async fn park(&self, mut holding: Holding, delay_ms: i64, attempt: u32, beside: bool, cause: String) {
-        if holding.committed < holding.results.len() && matches!(self.commit(&mut holding).await, Commit::Lost) {
-            return;
-        }
-        let retry = Retry {
-            name: holding.slice.name.clone(),
-            fence: holding.slice.fence.clone(),
-            queue: holding.slice.queue.clone(),
-            position: holding.slice.first + holding.results.len(),
-            delay_ms,
-            attempt,
-            beside,
-            begun: false,
-            cause,
-        };
-        holding.slice.lost |= beside;
-        match self.outbox.retry(retry).await {
-            Some(Parked::Ok | Parked::Already) | None => {}
-            Some(Parked::Cancelled) => self.end_rest(holding, attempt, false).await,
-            Some(Parked::Stale | Parked::Gap) => self.metrics.fenced("retry"),
-        }
+    /// The next call did nothing, or nothing that must not happen twice.
+    async fn take_back(&self, holding: &Holding) {
+        self.journal.undo(&holding.slice.name, holding.position()).await;
     }
 
-    /// Parks the slice until it is asked (again) whether its call took effect. The call stays begun; where nobody can wait
-    /// any more, `unknown` is its end.
-    async fn reconcile_later(
-        &self,
-        mut holding: Holding,
-        wait: Duration,
-        attempt: u32,
-        cause: String,
-        unknown: SettledCall,
-    ) {
-        if holding.committed < holding.results.len() && matches!(self.commit(&mut holding).await, Commit::Lost) {
-            return;
+    /// Parks the slice at its next call. What is in memory is committed first. If the turn is canceled, ends the calls that are
+    /// left: `tried` says how many tries of the call are over, and whether it has begun work elsewhere.
+    async fn park(&self, holding: Holding, word: &'static str, wish: Wish, tried: (u32, bool)) -> Option<Parked> {
+        let (parked, holding) = self.try_to_park(holding, wish).await?;
+        match parked {
+            Parked::Canceled => self.end_rest(holding, tried).await,
+            Parked::Stale => self.metrics.fenced(word),
+            Parked::Until(_) => {}
         }
-        let position = holding.slice.first + holding.results.len();
-        // Should Redis lose that it was begun, this worker still says so for a while.
-        self.claims.left_begun(&holding.slice.name, position);
-        let retry = Retry {
-            name: holding.slice.name.clone(),
-            fence: holding.slice.fence.clone(),
-            queue: holding.slice.queue.clone(),
-            position,
-            delay_ms: i64::try_from(wait.as_millis()).unwrap_or(i64::MAX),
-            attempt,
-            beside: false,
-            begun: true,
-            cause,
-        };
-        match self.outbox.retry(retry).await {
-            Some(Parked::Ok | Parked::Already) | None => {}
-            Some(Parked::Cancelled) => {
-                holding.results.push(unknown);
-                self.end_rest(holding, 0, false).await;
+        Some(parked)
+    }
+
+    /// As [`Self::park`]; the caller ends the calls of a canceled turn.
+    async fn try_to_park(&self, mut holding: Holding, wish: Wish) -> Option<(Parked, Holding)> {
+        match self.commit(&mut holding).await {
+            Commit::Ok => {}
+            Commit::Over => return None,
+            Commit::Again => {
+                let nonce = holding.begun_by.take();
+                Box::pin(self.give_back(holding, HandBackReason::Unsent { nonce })).await;
+                return None;
             }
-            Some(Parked::Stale | Parked::Gap) => self.metrics.fenced("retry"),
+        }
+        // Whoever has the slice next may begin its calls before this worker sees the answer.
+        self.journal.let_go(&holding.slice.name);
+        let Wish { reason, beside, wait, waits_while } = wish;
+        let beside = beside || self.journal.epoch() != holding.hold.epoch;
+        let (slice, view) = (Arc::clone(&holding.slice), std::mem::take(&mut holding.view));
+        let parked = self.outbox.park(ParkSlice { slice, reason, beside, waits_while, wait, view }).await?;
+        if beside {
+            Arc::make_mut(&mut holding.slice).turn.may_have_run = true;
+        }
+        Some((parked, holding))
+    }
+
+    /// Parks the slice until it is asked (again) whether its call took effect. The call stays begun; if the turn is canceled,
+    /// `unknown` is its end.
+    async fn reconcile_later(&self, holding: Holding, wish: Wish, config: &WorkerConfig, unknown: CallResult) {
+        let Some((parked, mut holding)) = self.try_to_park(holding, wish).await else { return };
+        match parked {
+            Parked::Canceled => {
+                self.end_call(&mut holding, config, unknown, &[], Ends::default());
+                self.end_rest(holding, (0, false)).await;
+            }
+            Parked::Stale => self.metrics.fenced("retry"),
+            Parked::Until(_) => {}
         }
     }
 
-    /// Parks the slice while the tool of its next call rests. What is in memory is committed first. Where the call has rested for
-    /// as long as it may, it has its result, and the slice goes on.
+    /// Parks the slice while the tool of its next call rests. If the call has rested for as long as it may, it has its result,
+    /// and the slice goes on.
     pub(super) async fn rest(
         &self,
         mut holding: Holding,
@@ -127,126 +147,117 @@ impl Pipeline {
         resting: RestingCall,
         beside: bool,
     ) -> Option<Holding> {
-        if holding.committed < holding.results.len() && matches!(self.commit(&mut holding).await, Commit::Lost) {
-            return None;
+        let RestingCall { delay, at_most, why, over } = resting;
+        let tool = config.registry.resolve(&over.tool).map_or(over.tool.as_str(), |tool| &tool.spec.name).to_owned();
+        let now_ms = self.store.state().now_ms;
+        let is_next = holding.results.is_empty();
+        let since_ms = holding.slice.turn.rests_since(&why).filter(|_| is_next);
+        if let (Some(since_ms), Some(at_most)) = (since_ms, at_most)
+            && now_ms >= since_ms.saturating_add(millis(at_most))
+        {
+            self.calls.gave_up_resting(&tool, &over);
+            self.end_call(&mut holding, config, *over, &[], Ends::default());
+            return Some(holding);
         }
-        let rest = Rest {
-            name: holding.slice.name.clone(),
-            fence: holding.slice.fence.clone(),
-            queue: holding.slice.queue.clone(),
-            position: holding.slice.first + holding.results.len(),
-            delay: resting.delay,
-            at_most: resting.at_most,
-            beside,
-            why: resting.why,
-        };
-        let tool = config.registry.resolve(&resting.over.tool).map_or(&resting.over.tool, |tool| &tool.spec.name);
-        match self.outbox.rest(rest).await {
-            Some(Rested::Over) => {
-                self.calls.gave_up_resting(tool, &resting.over);
-                let rendered = self.render(config, &holding.slice, holding.results.len(), (&resting.over, &[]));
-                holding.results.push(rendered);
-                return Some(holding);
-            }
-            Some(Rested::Parked(Parked::Cancelled)) => {
-                holding.slice.lost |= beside;
-                self.end_rest(holding, attempt.saturating_sub(1), false).await;
-            }
-            Some(Rested::Parked(Parked::Stale | Parked::Gap)) => self.metrics.fenced("rest"),
-            Some(Rested::Parked(Parked::Ok | Parked::Already)) => {
-                self.metrics.breaker(tool, BreakerEvent::Waited);
-            }
-            None => {}
+        self.take_back(&holding).await;
+        let reason = WaitReason::Breaker { since_ms: since_ms.unwrap_or(now_ms) };
+        let wish = Wish::of(wait(reason, delay, false, &why), beside);
+        if let Some(Parked::Until(_)) = self.park(holding, "rest", wish, (attempt.saturating_sub(1), false)).await {
+            self.metrics.breaker(&tool, BreakerEvent::Waited);
         }
         None
     }
 
-    /// Parks the slice until what its call has begun elsewhere, or an equal call of somebody else, has ended. What is in memory is committed first.
-    async fn wait(
+    /// Parks the slice until what its call has begun elsewhere has ended.
+    async fn wait_for_work(
         &self,
-        mut holding: Holding,
+        holding: Holding,
         (attempt, beside): (u32, bool),
-        awaits: Option<TurnId>,
+        awaits: Awaited,
         at_most: Duration,
-        has_begun: bool,
     ) {
-        if holding.committed < holding.results.len() && matches!(self.commit(&mut holding).await, Commit::Lost) {
-            return;
-        }
-        let wait = Wait {
-            name: holding.slice.name.clone(),
-            fence: holding.slice.fence.clone(),
-            queue: holding.slice.queue.clone(),
-            position: holding.slice.first + holding.results.len(),
-            awaits: awaits.clone(),
-            at_most,
-            has_begun,
-            beside,
+        let (name, place) = (holding.slice.name.clone(), holding.slice.turn.place);
+        let (reason, wait_for, cause) = match &awaits {
+            Awaited::Turn(turn) => (WaitReason::Child { turn: turn.clone() }, WaitFor::Timer, ""),
+            Awaited::Budget { limit, counter } => {
+                let counter = CounterKey::new(limit, counter);
+                let budget = BudgetWait { name: name.clone(), counter: counter.clone(), place };
+                (WaitReason::Budget { counter }, WaitFor::Budget(budget), "")
+            }
+            Awaited::Time => {
+                let since_ms = self.store.state().now_ms;
+                (WaitReason::Breaker { since_ms }, WaitFor::Timer, ASKED_FOR_TIME)
+            }
         };
-        holding.slice.lost |= beside;
-        match self.outbox.wait(wait).await {
-            Some(Parked::Ok | Parked::Already) | None => {}
-            Some(Parked::Cancelled) => {
+        let wish = Wish { wait: wait_for, ..Wish::of(wait(reason, at_most, true, cause), beside) };
+        let Some((parked, holding)) = self.try_to_park(holding, wish).await else { return };
+        match parked {
+            Parked::Canceled => {
                 // Whoever cancelled it could not see yet what it was about to wait for.
-                let is_ours = |turn: &TurnId| has_begun && outer_turn(turn).as_ref() == Some(&holding.slice.name.turn);
-                if let Some(inner) = awaits.filter(is_ours) {
-                    self.calls.cancel_inner(&holding.slice.name, &inner, None).await;
+                let is_ours = |turn: &TurnId| outer_turn(turn).as_ref() == Some(&name.turn);
+                if let Some(inner) = awaits.turn().filter(is_ours) {
+                    self.calls.cancel_inner(&name, &inner, None).await;
                 }
-                self.end_rest(holding, attempt.saturating_sub(1), has_begun).await;
+                self.end_rest(holding, (attempt.saturating_sub(1), true)).await;
             }
-            Some(Parked::Stale | Parked::Gap) => self.metrics.fenced("wait"),
+            Parked::Stale => self.metrics.fenced("wait"),
+            Parked::Until(_) => {}
         }
     }
 
-    /// Asks people about the next call, and parks the slice until they have decided. What is in memory is committed first.
-    async fn ask_people(&self, mut holding: Holding, attempt: u32, ask: AskApproval) {
-        if holding.committed < holding.results.len() && matches!(self.commit(&mut holding).await, Commit::Lost) {
-            return;
-        }
-        let why = if ask.beside { Returned::Beside } else { Returned::Unsent };
-        holding.slice.lost |= ask.beside;
-        match self.outbox.ask_approval(ask).await {
-            Some(Asked::Parked(Parked::Ok)) => self.metrics.approval(ApprovalEvent::Asked),
-            Some(Asked::Parked(Parked::Already)) | None => {}
-            Some(Asked::Parked(Parked::Cancelled)) => self.end_rest(holding, attempt.saturating_sub(1), false).await,
-            Some(Asked::Parked(Parked::Stale | Parked::Gap)) => self.metrics.fenced("ask_approval"),
-            // What was said meanwhile is looked at by whoever leases it next.
-            Some(Asked::Decided | Asked::Full) => self.give_back(holding, why).await,
+    /// Parks the slice until its next call may begin: facts, an equal call or people decide that.
+    async fn wait_for(&self, holding: Holding, (attempt, beside): (u32, bool), waiting: Waiting) {
+        let Waiting { reason, at_most, wait: wait_for, waits_while } = waiting;
+        let asks = matches!(wait_for, WaitFor::Approval(_));
+        let word = if asks { "ask_approval" } else { "wait" };
+        let wish = Wish { reason: wait(reason, at_most, false, ""), beside, wait: wait_for, waits_while };
+        let parked = self.park(holding, word, wish, (attempt.saturating_sub(1), false)).await;
+        if asks && matches!(parked, Some(Parked::Until(_))) {
+            self.metrics.approval(ApprovalEvent::Asked);
         }
     }
 
-    /// The turn was cancelled while its call failed at this try, or was about to wait for work that it has begun: the calls
-    /// that are left end as cancelled.
-    async fn end_rest(&self, mut holding: Holding, failed: u32, waited: bool) {
-        let never = Hold::new(0);
+    /// The turn was cancelled while its call failed at this try, or was about to wait: the calls that are left end as
+    /// cancelled.
+    async fn end_rest(&self, mut holding: Holding, (failed, waited): (u32, bool)) {
         let config = self.configs.load();
-        let first = holding.results.len();
+        holding.hold.cancel.cancel();
+        let (first, context) = (holding.results.len(), Arc::default());
         for index in first..holding.slice.calls.len() {
-            let trying = Trying {
-                slice: &holding.slice,
-                call: &holding.slice.calls[index],
-                id: CallId { turn: holding.slice.name.turn.clone(), position: holding.slice.first + index },
-                attempt: if index == first { failed + 1 } else { 1 },
-                waited: index == first && waited,
-                context: Arc::default(),
-                hold: &never,
-                config: &config,
+            let (ended, ends) = {
+                let mut trying = holding.trying(index, &context, &config);
+                trying.attempt = if index == first { failed + 1 } else { 1 };
+                trying.waited = index == first && waited;
+                let ended = self.calls.ended_before_this_try(&trying, &EndReason::Canceled).await;
+                (ended, trying.progress.into_inner().ends)
             };
-            let ended = self.calls.ended_before_this_try(&trying, EndReason::Cancelled).await;
-            if let Disposition::Ended(result, shadow) = ended {
-                let rendered = self.render(&config, &holding.slice, index, (&result, &shadow));
-                holding.results.push(rendered);
+            match ended {
+                Disposition::Ended(result, shadow) => self.end_call(&mut holding, &config, *result, &shadow, ends),
+                Disposition::Kept(rendered) => self.keep(&mut holding, &config, *rendered),
+                // The worker must stop: another one ends them.
+                _ => return Box::pin(self.give_back(holding, HandBackReason::Unsent { nonce: None })).await,
             }
         }
-        self.commit(&mut holding).await;
+        if self.commit(&mut holding).await == Commit::Again {
+            // Another worker asks again what has run.
+            Box::pin(self.give_back(holding, HandBackReason::Unsent { nonce: None })).await;
+        }
     }
 
-    /// Returns the slice with its progress: another worker leases it at once.
-    async fn give_back(&self, mut holding: Holding, why: Returned) {
-        if holding.committed < holding.results.len() && matches!(self.commit(&mut holding).await, Commit::Lost) {
-            return;
+    /// Returns the slice with its progress: another worker takes it at once.
+    pub(super) async fn give_back(&self, mut holding: Holding, why: HandBackReason) {
+        while holding.has_results() {
+            if self.commit(&mut holding).await == Commit::Over {
+                return;
+            }
         }
+        if self.journal.epoch() != holding.hold.epoch {
+            // Another worker may have had the slice, too.
+            Arc::make_mut(&mut holding.slice).turn.may_have_run = true;
+        }
+        self.journal.let_go(&holding.slice.name);
+        holding.view = View::default();
         // Of a call that must not run twice nothing was sent, or it would have ended as unknown.
-        self.outbox.hand_back(&holding.slice, why).await;
+        self.outbox.hand_back(holding.slice, why).await;
     }
 }

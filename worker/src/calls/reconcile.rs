@@ -11,9 +11,9 @@ use tickfleet_model::{CallError, CallResult, Effect, Outcome, idempotency_key, l
 use tickfleet_protocol::bounded_output;
 
 use crate::calls::attempt::{self, Judged};
-use crate::calls::call::Calls;
 use crate::calls::messages;
 use crate::calls::questions::Questions;
+use crate::calls::state::Calls;
 use crate::calls::trying::{Disposition, Trying};
 use crate::tools::inner::Inner;
 use crate::tools::{RegisteredTool, Toolbox};
@@ -79,7 +79,7 @@ impl Calls {
     }
 
     fn has_time_for(&self, trying: &Trying<'_>, wait: Duration) -> bool {
-        self.clock.until(trying.slice.meta.deadline_ms) > wait
+        self.store.clock().until(trying.head().deadline_ms) > wait
     }
 
     /// Asks the other tool once. It only looks: whatever goes wrong is no answer.
@@ -99,8 +99,8 @@ impl Calls {
             );
             return ReconcileVerdict::Unknown;
         };
-        let (name, meta) = (&trying.slice.name, &trying.slice.meta);
-        let key = idempotency_key(&name.tenant, &trying.id.turn, &meta.digest, trying.id.position);
+        let (name, head) = (&trying.slice.name, trying.head());
+        let key = idempotency_key(&name.tenant, &trying.id.turn, &head.digest, trying.id.position);
         let asked = by.asked(arguments, &key, &trying.id.to_string());
         let asked = match other.arguments.check_in_time(&asked).await {
             Ok(asked) => asked,
@@ -116,7 +116,7 @@ impl Calls {
             }
         };
         let context = self.context(trying, tools, Inner::default());
-        let limit = other.spec.timeout.min(self.clock.until(meta.deadline_ms));
+        let limit = other.spec.timeout.min(self.store.clock().until(head.deadline_ms));
         let (cancelled, must_stop) = (trying.hold.cancel.cancelled(), self.now.cancelled());
         let ran = attempt::run(other, &context, &asked, limit, cancelled, must_stop).await;
         match attempt::judge(ran, other, &trying.id, &by.tool, limit) {
@@ -139,7 +139,7 @@ fn happened(trying: &Trying<'_>, unknown: CallResult, output: Box<RawValue>) -> 
     CallResult {
         success: true,
         outcome: Outcome::Ok,
-        output: Some(bounded_output(output, limits::output_bytes_max(trying.slice.meta.calls))),
+        output: Some(bounded_output(output, limits::output_bytes_max(trying.head().calls))),
         error: None,
         attempts: unknown.attempts.max(1),
         reconciled: true,

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use tickfleet_ops::gen_ai;
 use tracing::Span;
 
-use crate::calls::call::Calls;
+use crate::calls::state::Calls;
 use crate::calls::trying::{Disposition, Trying};
 use crate::tools::{RegisteredTool, wording};
 
@@ -18,7 +18,7 @@ impl Calls {
     pub(super) fn tool_span(&self, trying: &Trying<'_>, tool: &RegisteredTool, arguments: &RawValue) -> Span {
         let own = trying.id.to_string();
         let id = trying.call.provider_id.as_deref().unwrap_or(&own);
-        let span = gen_ai::tool_span(&tool.spec.name, id, trying.slice.meta.agent.as_str());
+        let span = gen_ai::tool_span(&tool.spec.name, id, trying.head().agent.as_str());
         if gen_ai::records_content() {
             span.record("gen_ai.tool.call.arguments", self.content(arguments));
         }

@@ -5,27 +5,35 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use tickfleet_engine::one_suspect::OneSuspect;
-use tickfleet_engine::report::{self, ReportOptions, Reported};
+use parking_lot::Mutex;
+use tickfleet_core::call::facts::Restatement;
+use tickfleet_core::call::streak::{CountCalls, Repeat, StreakBounds, StreakName};
+use tickfleet_core::record::Debited;
+use tickfleet_core::turn::end::RenderedCall;
+use tickfleet_core::turn::state::EndReason;
+use tickfleet_core::turn::{HandBackReason, Note, Settled, Slice};
+use tickfleet_core::{CounterKey, EntryId, View};
+use tickfleet_engine::report::{self, ReportOptions, Reported, limit_words};
 use tickfleet_model::policy::{FactRow, ShadowDenial};
-use tickfleet_model::{Call, CallId, CallResult, Context, Effect, Outcome};
+use tickfleet_model::{Call, CallId, CallResult, Context, Durability, Effect, Outcome};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::traces;
-use tickfleet_store::{
-    Begin, Begun, Returned, Settled, SettledCall, Settlement, Shade, ShardClock, SliceEntry, Store, entry_ms,
-};
+use tickfleet_store::Store;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
 
 use crate::Common;
-use crate::calls::call::Calls;
+use crate::batch::{BeginCall, SettleResults};
+use crate::calls::begin::HOLD;
 use crate::calls::effects;
+use crate::calls::ends::{Ends, Sections};
 use crate::calls::governed::facts;
-use crate::calls::trying::{Disposition, Trying};
-use crate::claims::Claims;
+use crate::calls::state::Calls;
+use crate::calls::trying::{Disposition, Progress, Trying};
 use crate::config::{WorkerConfig, WorkerConfigs};
 use crate::held::{HeldSlices, Hold};
+use crate::journal::Journal;
 use crate::lane::Slot;
 use crate::outbox::Outbox;
 
@@ -36,38 +44,63 @@ const COMMIT_ALONE_MS: u64 = 100;
 /// Reads of one slice that run at the same time at most; they share the slice's slot.
 const READS_AT_ONCE_MAX: usize = 8;
 
-/// A slice that is held, with the results that it has so far. It is spent when it is settled, parked or handed back.
+/// A slice that is held, with the results since its last commit. It is spent when it is settled, parked or handed back.
 pub(super) struct Holding {
-    pub(super) slice: SliceEntry,
-    /// Rendered results from the slice's first call on, kept until the slice ends: should Redis lose a commit,
-    /// they are written again (rule 8).
-    pub(super) results: Vec<SettledCall>,
-    /// The number of them that Redis has.
-    pub(super) committed: usize,
+    pub(super) slice: Arc<Slice>,
+    pub(super) hold: Hold,
+    /// Results of the calls from the slice's position on.
+    pub(super) results: Vec<Carried>,
+    /// Records that its calls have read and written.
+    pub(super) view: View,
+    /// Their calls that count for a streak.
+    pub(super) repeats: Vec<(StreakName, StreakBounds, Repeat)>,
+    /// Why the turn was canceled, if that is known.
+    pub(super) canceled: Option<String>,
+    /// The attempt that has begun the next call, or the last one with a result.
+    pub(super) begun_by: Option<String>,
+}
+
+/// The result of one call, to be committed.
+#[derive(Clone)]
+pub(super) struct Carried {
+    rendered: RenderedCall,
+    ends: Ends,
+    /// Why the call was not run, if its turn ends because of it.
+    reason: Option<EndReason>,
+}
+
+/// One try of a call that is over.
+struct Tried {
+    /// Its number.
+    attempt: u32,
+    progress: Progress,
+    disposition: Disposition,
 }
 
 /// The outcome of a commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Commit {
+    /// The slice goes on.
     Ok,
-    Cancelled,
-    Lost,
+    /// Calls that were to end without running may have run: only the results before them are kept, and they are carried out
+    /// again.
+    Again,
+    /// The slice is over, or another worker has it.
+    Over,
 }
 
 /// Carries out slices, end to end.
 pub(crate) struct Pipeline {
-    store: Store,
-    clock: Arc<ShardClock>,
+    pub(super) store: Store,
     pub(super) configs: Arc<WorkerConfigs>,
-    pub(super) claims: Arc<Claims>,
+    pub(super) journal: Arc<Journal>,
     slices: Arc<HeldSlices>,
     pub(super) outbox: Arc<Outbox>,
     pub(super) calls: Calls,
     pub(super) metrics: Arc<Metrics>,
     /// The way in which results are reported.
     report: ReportOptions,
-    /// One at a time in the whole process.
-    suspects: OneSuspect,
-    /// Cancelled when running calls must stop at once.
+    /// Canceled when running calls must stop at once.
     now: CancellationToken,
 }
 
@@ -75,7 +108,7 @@ impl Pipeline {
     /// Carries calls out by `calls`, and reports them by `report`.
     pub(crate) fn new(
         common: &Common,
-        claims: &Arc<Claims>,
+        journal: &Arc<Journal>,
         slices: &Arc<HeldSlices>,
         outbox: &Arc<Outbox>,
         calls: Calls,
@@ -83,85 +116,100 @@ impl Pipeline {
     ) -> Self {
         Self {
             store: common.store.clone(),
-            clock: common.clock.clone(),
             configs: common.configs.clone(),
-            claims: claims.clone(),
+            journal: journal.clone(),
             slices: slices.clone(),
             outbox: outbox.clone(),
             calls,
             metrics: common.metrics.clone(),
             report,
-            suspects: common.suspects.clone(),
             now: common.now.clone(),
         }
     }
 
     /// Carries out a slice. `slot` is given back when its last call has run; the results may still be on their way.
-    pub(crate) async fn slice(self: Arc<Self>, slice: SliceEntry, hold: Hold, slot: Slot, held: OwnedSemaphorePermit) {
-        let (name, fence) = (slice.name.clone(), slice.fence.clone());
-        let positions = slice.first..slice.first + slice.calls.len();
-        let span = span_of(&slice);
+    pub(crate) fn slice(
+        self: Arc<Self>,
+        slice: Slice,
+        hold: Hold,
+        slot: Slot,
+        held: OwnedSemaphorePermit,
+    ) -> impl Future<Output = ()> + Send {
         // A task is copied several times on its way to where it runs: what is large of it is in a box.
-        if slice.crashes == 0 {
-            Box::pin(self.run_slice(slice, &hold, slot)).instrument(span).await;
-        } else {
-            Box::pin(self.suspect(slice, &hold, slot)).instrument(span).await;
-        }
-        self.claims.let_go(&name, positions);
-        self.slices.let_go(&name, &fence);
-        drop(held);
-    }
-
-    /// Carries out a slice that a worker has died with, when this process carries out no other such slice: it waits
-    /// unmarked, for until then no crash counts against it.
-    async fn suspect(&self, slice: SliceEntry, hold: &Hold, slot: Slot) {
-        let look = tokio::select! {
-            look = self.suspects.look() => look,
-            // Others may carry it out at once.
-            () = self.now.cancelled() => return self.outbox.hand_back(&slice, Returned::Unsent).await,
-        };
-        if self.started(&slice).await {
-            self.run_slice(slice, hold, slot.with(look)).await;
+        let slice = Arc::new(slice);
+        async move {
+            let (name, entry) = (slice.name.clone(), slice.entry.clone());
+            let span = span_of(&slice);
+            Box::pin(self.run_slice(slice, hold, slot)).instrument(span).await;
+            self.slices.let_go(&name, &entry);
+            drop(held);
         }
     }
 
-    /// Marks that a suspect slice is really started now: only then does another crash count against it.
-    async fn started(&self, slice: &SliceEntry) -> bool {
-        let mark = Begin {
-            name: slice.name.clone(),
-            fence: slice.fence.clone(),
-            position: slice.first,
-            nonce: None,
-            digest: slice.meta.digest.clone(),
-            knows: None,
-        };
-        // A cancelled or expired turn goes on, to be ended call by call.
-        !matches!(self.outbox.begin(mark).await, None | Some(Begun::Stale | Begun::Done))
+    /// Marks a slice that a worker has died with as started: only then does another crash count against it. `None` if
+    /// another worker has it, or if this worker must stop.
+    pub(crate) async fn start(&self, slice: Slice) -> Option<Slice> {
+        use tickfleet_core::call::begin::BeginResult;
+        let mut slice = Arc::new(slice);
+        loop {
+            let begin = BeginCall {
+                slice: Arc::clone(&slice),
+                position: slice.turn.position,
+                by: self.store.versions().draw().to_string(),
+                once: false,
+                epoch: self.journal.epoch(),
+                streak: None,
+                facts: None,
+                consent: None,
+                claim: None,
+                cache: None,
+                view: View::default(),
+            };
+            let ((begun, _), _) = self.outbox.begin(begin, Durability::None, Duration::ZERO).await?;
+            match begun {
+                BeginResult::Started(started) => {
+                    Arc::make_mut(&mut slice).advance(started.version, started.turn);
+                    break;
+                }
+                BeginResult::Stale => return None,
+                BeginResult::Hold => tokio::select! {
+                    () = self.now.cancelled() => break,
+                    () = tokio::time::sleep(HOLD) => {}
+                },
+                // Its calls end one by one.
+                _ => break,
+            }
+        }
+        Some(Arc::unwrap_or_clone(slice))
     }
 
-    async fn run_slice(&self, slice: SliceEntry, hold: &Hold, slot: Slot) {
-        // By one clock: the id of the slice's entry is the time of its dispatch.
-        let dispatched_ms = entry_ms(&slice.fence).unwrap_or_else(|| self.clock.now_ms());
+    async fn run_slice(&self, slice: Arc<Slice>, hold: Hold, slot: Slot) {
+        // By one clock: the ID of the slice's entry is the time of its dispatch.
+        let dispatched_ms = entry_ms(&slice.entry).unwrap_or_else(|| self.store.state().now_ms);
         self.metrics.started(self.since(dispatched_ms));
-        let context = Arc::new(slice.meta.context.clone());
-        let mut holding = Holding { results: Vec::with_capacity(slice.calls.len()), committed: 0, slice };
-        while holding.results.len() < holding.slice.calls.len() {
+        let context = Arc::new(slice.turn.head.context.clone());
+        let mut holding = Holding::new(slice, hold);
+        while !holding.is_done() {
+            if self.journal.epoch() != holding.hold.epoch {
+                // The store may have lost that this worker took the slice, so that another worker has it, too.
+                return self.give_back(holding, HandBackReason::Beside).await;
+            }
             let (config, mut alone) = (self.config_for(&holding.slice).await, false);
-            let mut carried = self.carry_out_next(&holding, hold, &context, &config).await.into_iter();
-            while let Some((attempt, disposition)) = carried.next() {
+            let mut carried = self.carry_out_next(&holding, &context, &config).await.into_iter();
+            while let Some(Tried { attempt, progress, disposition }) = carried.next() {
                 // What ran beside it and came later in the turn is dropped, and read again.
                 let beside = carried.len() > 0;
+                let ends = holding.adopt(progress);
                 match disposition {
                     Disposition::Ended(result, shadow) => {
                         let at = holding.results.len();
                         alone |= commits_alone(&config, &holding.slice, at, &result);
-                        let rendered = self.render(&config, &holding.slice, holding.results.len(), (&result, &shadow));
-                        holding.results.push(rendered);
+                        self.end_call(&mut holding, &config, *result, &shadow, ends);
                     }
-                    // Redis lost it, and somebody knew: it is a result like any other.
+                    // The store lost it, and its worker has reported it: it is a result like any other.
                     Disposition::Kept(rendered) => {
                         alone = true;
-                        holding.results.push(*rendered);
+                        self.keep(&mut holding, &config, *rendered);
                     }
                     Disposition::Rests(resting) => {
                         match Box::pin(self.rest(holding, &config, attempt, *resting, beside)).await {
@@ -172,24 +220,25 @@ impl Pipeline {
                     other => return Box::pin(self.leave(holding, other, (attempt, beside), &config)).await,
                 }
             }
-            // The result of a `once` call is committed before the next call begins (rule 6).
-            if alone && holding.results.len() < holding.slice.calls.len() {
-                match self.commit(&mut holding).await {
-                    Commit::Ok => {}
-                    Commit::Cancelled => hold.cancel.cancel(),
-                    Commit::Lost => return,
-                }
+            // The result of a `once` call is committed before the next call begins (rule 6). The slot is free before the last
+            // commit, unless calls may have to be carried out again.
+            let is_last = holding.is_done();
+            if is_last && holding.is_sure() {
+                drop(slot);
+                self.commit(&mut holding).await;
+                return;
+            }
+            if (alone || is_last) && self.commit(&mut holding).await == Commit::Over {
+                return;
             }
         }
-        drop(slot);
-        self.commit(&mut holding).await;
     }
 
     /// The configuration that the slice is judged by. Its tenant may have been set after our last heartbeat, and the
     /// scheduler knew it.
-    async fn config_for(&self, slice: &SliceEntry) -> Arc<WorkerConfig> {
+    async fn config_for(&self, slice: &Slice) -> Arc<WorkerConfig> {
         let config = self.configs.load();
-        if config.active.policy.look_up(&slice.name.tenant, &slice.meta.agent).is_ok() {
+        if config.active.policy.look_up(&slice.name.tenant, &slice.turn.head.agent).is_ok() {
             return config;
         }
         if let Err(error) = self.configs.hear_of_new_tenants(&self.store).await {
@@ -198,31 +247,15 @@ impl Pipeline {
         self.configs.load()
     }
 
-    /// One try of the next call, or of the next calls if they may run at the same time: which try it was and what
-    /// became of it, in call order.
-    async fn carry_out_next(
-        &self,
-        holding: &Holding,
-        hold: &Hold,
-        context: &Arc<Context>,
-        config: &WorkerConfig,
-    ) -> Vec<(u32, Disposition)> {
+    /// One try of the next call, or of the next calls if they may run at the same time: what became of each, in call order.
+    async fn carry_out_next(&self, holding: &Holding, context: &Arc<Context>, config: &WorkerConfig) -> Vec<Tried> {
         let (slice, first) = (&holding.slice, holding.results.len());
         let one = |index: usize| async move {
-            let trying = Trying {
-                slice,
-                call: &slice.calls[index],
-                id: CallId { turn: slice.name.turn.clone(), position: slice.first + index },
-                attempt: if index == 0 { slice.attempt + 1 } else { 1 },
-                waited: index == 0 && slice.waited,
-                context: Arc::clone(context),
-                hold,
-                config,
-            };
+            let trying = holding.trying(index, context, config);
             let span = trying.span();
-            let carried = self.calls.carry_out(&trying).instrument(span.clone()).await;
-            span.record("outcome", carried.word());
-            (trying.attempt, carried)
+            let disposition = self.calls.carry_out(&trying).instrument(span.clone()).await;
+            span.record("outcome", disposition.word());
+            Tried { attempt: trying.attempt, progress: trying.progress.into_inner(), disposition }
         };
         match at_once(config, slice, first) {
             1 => vec![one(first).await],
@@ -232,18 +265,66 @@ impl Pipeline {
 
     /// Time since `at_ms` of shard time.
     fn since(&self, at_ms: i64) -> Duration {
-        Duration::from_millis((self.clock.now_ms() - at_ms).max(0).unsigned_abs())
+        Duration::from_millis((self.store.state().now_ms - at_ms).max(0).unsigned_abs())
+    }
+
+    /// Adds the result of the next call.
+    pub(super) fn end_call(
+        &self,
+        holding: &mut Holding,
+        config: &WorkerConfig,
+        mut result: CallResult,
+        shadow: &[ShadowDenial],
+        mut ends: Ends,
+    ) {
+        if let Some(repeat) = ends.repeat.clone() {
+            holding.repeats.push(repeat);
+            let count = holding.count(self.store.state().now_ms);
+            result.note = count.and_then(|count| self.calls.loops.note(count));
+        }
+        let (index, slice) = (holding.results.len(), &holding.slice);
+        let reason = match result.outcome {
+            Outcome::Cancelled => Some(EndReason::Canceled),
+            Outcome::Expired => Some(EndReason::Expired),
+            _ => None,
+        };
+        let rendered = self.render(config, slice, index, (&result, shadow));
+        let call = &slice.calls[index];
+        ends.facts = facts::end_of(config, slice, index, &result);
+        ends.claim = effects::end_of(config, slice, index, &result).or(ends.claim);
+        ends.unused = unused_approval(slice, index, &result);
+        let once = config.registry.effect(&call.tool).is_none_or(|effect| effect == Effect::Once);
+        if once && result.attempts > 0 {
+            // Before the commit: should the store restart, this is what it is told.
+            self.journal.end(&slice.name, slice.turn.position + index, &rendered);
+        }
+        if let Some(claim) = &ends.claim {
+            self.journal.claimed(claim.clone(), slice.turn.head.deadline_ms);
+        }
+        holding.results.push(Carried { rendered, ends, reason });
+    }
+
+    /// Adds the result of the next call that another attempt has reported.
+    pub(super) fn keep(&self, holding: &mut Holding, config: &WorkerConfig, rendered: RenderedCall) {
+        let (index, slice) = (holding.results.len(), &holding.slice);
+        let ends = serde_json::from_slice::<CallResult>(&rendered.result).map(|result| Ends {
+            facts: facts::end_of(config, slice, index, &result),
+            claim: effects::end_of(config, slice, index, &result),
+            unused: unused_approval(slice, index, &result),
+            ..Ends::default()
+        });
+        holding.results.push(Carried { rendered, ends: ends.unwrap_or_default(), reason: None });
     }
 
     pub(super) fn render(
         &self,
         config: &WorkerConfig,
-        slice: &SliceEntry,
+        slice: &Slice,
         index: usize,
         (result, shadow): (&CallResult, &[ShadowDenial]),
-    ) -> SettledCall {
-        let call = &slice.calls[index];
-        let selectors = config.active.policy.agents.get(&slice.meta.agent).map(|agent| &agent.tool_versions);
+    ) -> RenderedCall {
+        let (call, head) = (&slice.calls[index], &slice.turn.head);
+        let selectors = config.active.policy.agents.get(&head.agent).map(|agent| &agent.tool_versions);
         let named = config.registry.resolve(&call.tool);
         let tool = named.and_then(|tool| {
             config.registry.select(tool, selectors.and_then(|all| all.get(&tool.spec.name)).map(String::as_str))
@@ -257,103 +338,211 @@ impl Pipeline {
         let tried = result.attempts == 0 && result.outcome == Outcome::OutcomeUnknown && result.repeats.is_none();
         let tried = tried.then(|| CallResult { attempts: 1, ..result.clone() });
         let result = tried.as_ref().unwrap_or(result);
-        let mut all = Vec::new();
-        let shadow = if slice.shades.is_empty() {
-            shadow
-        } else {
-            all.extend_from_slice(shadow);
-            all.extend(shades(config, slice, slice.first + index));
-            &all
-        };
+        let mut all = shadow.to_vec();
+        all.extend(shades(config, slice, index));
         let effect = tool.and_then(|tool| effects::note_of(tool, slice, call, result));
         let reported = Reported {
-            tenant: &slice.name.tenant,
-            agent: &slice.meta.agent,
-            delegated: report::delegated(&slice.meta),
-            turn: slice.name.turn.as_str(),
-            dialect: slice.meta.dialect,
+            name: &slice.name,
+            head,
             tool_name: named.map(|tool| tool.spec.name.as_str()),
             tool_id: tool.map(|tool| tool.spec.id.as_str()),
             arguments: &call.arguments,
             result,
             ran,
-            shadow,
-            meta: &slice.meta,
+            shadow: &all,
             effect: effect.as_ref(),
-            now_ms: self.clock.now_ms(),
+            now_ms: self.store.state().now_ms,
         };
-        let facts = facts::end_of(config, slice, index, result);
-        SettledCall { facts, ..report::settled_call(&config.report(&self.report), &reported) }
+        report::rendered_call(&config.report(&self.report), &reported)
     }
 
-    /// Settles the results that Redis does not have yet.
+    /// Settles the results since the last commit.
     pub(super) async fn commit(&self, holding: &mut Holding) -> Commit {
-        loop {
-            let settlement = Settlement {
-                name: holding.slice.name.clone(),
-                fence: holding.slice.fence.clone(),
-                queue: Some(holding.slice.queue.clone()),
-                first: holding.slice.first + holding.committed,
-                reply_to: holding.slice.meta.reply_to.clone(),
-                frame: report::frame(&holding.slice.name, &holding.slice.meta),
-                calls: holding.results[holding.committed..].to_vec(),
-            };
-            let settled = self.outbox.settle(settlement).await;
-            if let (Some(Settled::Done), Some(submitted_ms)) = (&settled, holding.slice.meta.submitted()) {
-                self.metrics.turn_ended(self.since(submitted_ms));
+        if holding.results.is_empty() {
+            return Commit::Ok;
+        }
+        let slice = &holding.slice;
+        let (name, first) = (slice.name.clone(), slice.turn.position);
+        let results = std::mem::take(&mut holding.results);
+        let upto = first + results.len();
+        holding.repeats.clear();
+        let unsure = results.iter().position(|carried| carried.ends.unrun.is_some());
+        let kept = unsure.map_or_else(Vec::new, |first| results[..first].to_vec());
+        let facts = results.iter().filter_map(|carried| carried.ends.facts.clone()).collect::<Vec<_>>();
+        let reason = results.iter().find_map(|carried| carried.reason.clone());
+        let canceled = match (&holding.canceled, holding.hold.cancel.is_cancelled()) {
+            (Some(why), _) => Some(why.clone()),
+            (None, true) => self.calls.canceled_because(slice).await.or_else(|| Some(String::new())),
+            (None, false) => None,
+        };
+        let (rendered, ends): (Vec<_>, Vec<_>) =
+            results.into_iter().map(|carried| (carried.rendered, carried.ends)).unzip();
+        let settled = self
+            .outbox
+            .settle(SettleResults {
+                slice: Arc::clone(slice),
+                results: rendered,
+                frame: report::frame(&name, &slice.turn.head),
+                sections: Sections::of(ends),
+                reason,
+                canceled,
+                view: std::mem::take(&mut holding.view),
+            })
+            .await;
+        match settled {
+            Some(Settled::Unsure) => {
+                holding.results = kept;
+                return Commit::Again;
             }
-            match settled {
-                Some(Settled::Done | Settled::Laned | Settled::Continue | Settled::Already) => {
-                    self.confirmed(holding);
-                    return Commit::Ok;
-                }
-                Some(Settled::Cancelled) => {
-                    self.confirmed(holding);
-                    return Commit::Cancelled;
-                }
-                // Redis lost an earlier commit: all results of the slice once more.
-                Some(Settled::Gap) if holding.committed > 0 => holding.committed = 0,
-                Some(Settled::Gap | Settled::Stale) => {
-                    self.metrics.fenced("settle");
-                    tracing::warn!(turn = %holding.slice.name, "results discarded; another worker holds the turn");
-                    self.claims.leave_for_others(&holding.slice.name, holding.slice.first, &holding.results).await;
-                    return Commit::Lost;
-                }
-                None => return Commit::Lost,
+            Some(Settled::Stale) => {
+                self.metrics.fenced("settle");
+                tracing::warn!(turn = %name, "results discarded; another worker holds the turn");
+                self.journal.leave_results(&name, first..upto).await;
+                self.journal.let_go(&name);
+                return Commit::Over;
+            }
+            None => {
+                self.journal.let_go(&name);
+                return Commit::Over;
+            }
+            Some(_) => {}
+        }
+        self.journal.confirm(&name, upto);
+        let ended_ms = self.store.state().now_ms;
+        for (session, ended) in facts {
+            if let Some(changes) = ended.changes.filter(|changes| !changes.is_empty()) {
+                self.journal.facts_changed(&session, Restatement { call: ended.call, changes, ended_ms });
             }
         }
-    }
-
-    /// Redis has all results so far.
-    fn confirmed(&self, holding: &mut Holding) {
-        self.claims.settled(
-            &holding.slice.name,
-            holding.slice.first + holding.committed,
-            &holding.results[holding.committed..],
-        );
-        holding.committed = holding.results.len();
+        match settled {
+            Some(Settled::Continues { version, turn }) => {
+                Arc::make_mut(&mut holding.slice).advance(version, *turn);
+                Commit::Ok
+            }
+            Some(Settled::Ended) => {
+                let submitted_ms = holding.slice.turn.head.submitted_ms;
+                if submitted_ms > 0 {
+                    self.metrics.turn_ended(self.since(submitted_ms));
+                }
+                Commit::Over
+            }
+            _ => Commit::Over,
+        }
     }
 }
 
-/// The limits in shadow that would have held up the call at this position.
-fn shades(config: &WorkerConfig, slice: &SliceEntry, position: usize) -> impl Iterator<Item = ShadowDenial> {
-    let of_call = slice.shades.iter().filter(move |shade| shade.calls.contains(&position));
-    of_call.map(|Shade { limit: name, .. }| {
-        let limit = config.active.policy.limits.iter().find(|limit| limit.name == *name);
-        let words = limit.map_or_else(String::new, |limit| format!(" ({limit})"));
+impl Holding {
+    fn new(slice: Arc<Slice>, hold: Hold) -> Self {
+        let results = Vec::with_capacity(slice.calls.len());
+        let (view, repeats) = (View::default(), Vec::new());
+        Self { slice, hold, results, view, repeats, canceled: None, begun_by: None }
+    }
+
+    /// True if all calls of the slice have results.
+    fn is_done(&self) -> bool {
+        self.results.len() >= self.slice.calls.len()
+    }
+
+    /// True if results are to be committed.
+    pub(super) fn has_results(&self) -> bool {
+        !self.results.is_empty()
+    }
+
+    /// True if none of its calls ends without running: whether it has run is not asked again.
+    fn is_sure(&self) -> bool {
+        self.results.iter().all(|carried| carried.ends.unrun.is_none())
+    }
+
+    /// The position of the next call.
+    pub(super) fn position(&self) -> usize {
+        self.slice.turn.position + self.results.len()
+    }
+
+    /// A try of the call at `index` of the slice.
+    pub(super) fn trying<'a>(&'a self, index: usize, context: &Arc<Context>, config: &'a WorkerConfig) -> Trying<'a> {
+        let slice = &self.slice;
+        Trying {
+            slice,
+            call: &slice.calls[index],
+            id: CallId { turn: slice.name.turn.clone(), position: slice.turn.position + index },
+            attempt: if index == 0 { slice.turn.attempts + 1 } else { 1 },
+            waited: index == 0 && slice.turn.worked_elsewhere,
+            context: Arc::clone(context),
+            hold: &self.hold,
+            config,
+            canceled: self.canceled.as_deref(),
+            unsettled: &self.repeats,
+            view: &self.view,
+            progress: Mutex::default(),
+        }
+    }
+
+    /// Takes over what a try has written and learned. Returns the effects of its end.
+    fn adopt(&mut self, progress: Progress) -> Ends {
+        let Progress { written, begun_by, view, ends, canceled } = progress;
+        self.begun_by = begun_by;
+        if let Some(written) = written {
+            let (version, turn) = *written;
+            Arc::make_mut(&mut self.slice).advance(version, turn);
+        }
+        self.view.extend(view);
+        if self.canceled.is_none() {
+            self.canceled = canceled;
+        }
+        ends
+    }
+
+    /// The count of the last call in its streak.
+    fn count(&self, now_ms: i64) -> Option<tickfleet_core::call::streak::StreakCount> {
+        let (name, bounds, _) = self.repeats.last()?;
+        let of_streak = self.repeats.iter().filter(|(of, _, _)| of == name);
+        let calls = of_streak.map(|(_, _, repeat)| repeat.clone()).collect();
+        let counts = CountCalls { name: name.clone(), bounds: *bounds, calls }.preview(&self.view, now_ms).ok()?;
+        counts.last().copied()
+    }
+}
+
+/// The approval that a call leaves unused when it ends.
+fn unused_approval(slice: &Slice, index: usize, result: &CallResult) -> Option<(tickfleet_model::TenantId, String)> {
+    let asked = slice.turn.approval.clone().filter(|_| index == 0)?;
+    let is_used = result.approval.as_ref().is_some_and(|approval| approval.id == asked);
+    (!is_used).then(|| (slice.name.tenant.clone(), asked))
+}
+
+/// When an entry was written, ms by the store's clock.
+fn entry_ms(entry: &EntryId) -> Option<i64> {
+    entry.as_str().split_once('-')?.0.parse().ok()
+}
+
+/// The limits in shadow mode that would have held up the call at `index` of the slice. The last calls of an admission were
+/// beyond the limit's maximum.
+fn shades(config: &WorkerConfig, slice: &Slice, index: usize) -> Vec<ShadowDenial> {
+    let admitted = slice.turn.notes.iter().rev().find_map(|note| match note {
+        Note::Admitted { limits, debited, .. } => Some(limits.iter().zip(debited)),
+        _ => None,
+    });
+    let of_call = |((counter, max), debited): (&(CounterKey, u64), &Debited)| {
+        let beyond = usize::try_from(debited.used.saturating_sub(*max)).unwrap_or(usize::MAX);
+        (beyond > 0 && beyond >= slice.calls.len() - index).then(|| counter.limit.clone())
+    };
+    let over = admitted.into_iter().flatten().filter_map(of_call);
+    over.map(|name| {
+        let words = limit_words(&config.active.policy, &slice.name.tenant, &name);
+        let words = words.map_or_else(String::new, |words| format!(" ({words})"));
         ShadowDenial {
             rule: format!("limits.{name}"),
             reason: "limit_reached",
             message: format!("the limit {name}{words} had no room for it"),
         }
     })
+    .collect()
 }
 
 /// Returns how many calls run at the same time, from the one at `first` on: one, but for consecutive reads of a turn
 /// that asks for it. A call of any other effect is a barrier: it begins when everything before it has ended, and
 /// nothing after it begins before it has. A slice whose holder has died is carried out one by one.
-fn at_once(config: &WorkerConfig, slice: &SliceEntry, first: usize) -> usize {
-    if !slice.meta.parallel_reads || slice.meta.is_task || slice.crashes > 0 {
+fn at_once(config: &WorkerConfig, slice: &Slice, first: usize) -> usize {
+    if !slice.turn.head.parallel_reads || slice.turn.is_task() || slice.turn.crashes > 0 {
         return 1;
     }
     // Calls that go by facts come one after the other: their order counts.
@@ -364,8 +553,8 @@ fn at_once(config: &WorkerConfig, slice: &SliceEntry, first: usize) -> usize {
 }
 
 /// Returns true if a result should not wait for the slice's other results. What a lost worker began has to be committed
-/// too: the next begin replaces the mark that says so, and a third worker would begin it again.
-fn commits_alone(config: &WorkerConfig, slice: &SliceEntry, index: usize, result: &CallResult) -> bool {
+/// too: the next begin replaces the intent record, and a third worker would begin the call again.
+fn commits_alone(config: &WorkerConfig, slice: &Slice, index: usize, result: &CallResult) -> bool {
     if result.outcome == Outcome::OutcomeUnknown {
         return true;
     }
@@ -378,13 +567,17 @@ fn commits_alone(config: &WorkerConfig, slice: &SliceEntry, index: usize, result
 }
 
 /// A slice's span: a child of the one that admitted its turn, else of the producer's.
-fn span_of(slice: &SliceEntry) -> Span {
-    let (meta, context) = (&slice.meta, &slice.meta.context);
+fn span_of(slice: &Slice) -> Span {
+    let (turn, head) = (&slice.turn, &slice.turn.head);
     let span = tracing::debug_span!(
-        target: traces::TARGET, "slice", turn = %slice.name, agent = %meta.agent, first = slice.first,
-        calls = slice.calls.len(), crashes = slice.crashes,
+        target: traces::TARGET, "slice", turn = %slice.name, agent = %head.agent, first = turn.position,
+        calls = slice.calls.len(), crashes = turn.crashes,
     );
-    traces::follow(&span, meta.span.as_deref().or(context.traceparent.as_deref()), context.tracestate.as_deref());
+    traces::follow(
+        &span,
+        head.span.as_deref().or(head.context.traceparent.as_deref()),
+        head.context.tracestate.as_deref(),
+    );
     span
 }
 

@@ -15,7 +15,7 @@ use crate::serving::public::PublicUrl;
 impl McpServer {
     /// What people are asked about the next call of a turn; none where nobody is, or that cannot be read.
     pub(super) async fn asked(&self, name: &TurnName, live: &LiveTurn) -> Option<Approval> {
-        let id = live.record.approval.as_deref().filter(|_| turn_state(live) == TurnState::Parked)?;
+        let id = live.turn.approval.as_deref().filter(|_| turn_state(live) == TurnState::Parked)?;
         match self.client.approval(&name.tenant, id).await {
             Ok(found) => found.filter(|asked| asked.state == "waiting"),
             Err(error) => {

@@ -6,8 +6,9 @@ use rmcp::model::{DetailedTask, JsonObject, Task, TaskPayload, TaskStatus};
 use rmcp::service::{RequestContext, RoleServer};
 use tickfleet_client::Reply;
 use tickfleet_client::operate::turn_state;
+use tickfleet_core::turn::state::Finished;
 use tickfleet_model::Outcome;
-use tickfleet_store::{FinishedTurn, LiveTurn, TurnName, TurnView};
+use tickfleet_store::{LiveTurn, TurnName, TurnView};
 
 use super::asked::question;
 use super::call::{complete, state_words};
@@ -39,7 +40,7 @@ impl McpServer {
             view = store.look(&name).await.map_err(failed)?;
         }
         match view {
-            TurnView::Live(live) if live.record.agent.as_deref() == Some(who.agent.as_str()) => {
+            TurnView::Live(live) if live.turn.head.agent == who.agent => {
                 let mut told = working(&name, &live, retain_ms);
                 if let Some(asked) = self.asked(&name, &live).await {
                     let words = self.asked_in_words(&asked);
@@ -71,19 +72,17 @@ impl McpServer {
 }
 
 fn working(name: &TurnName, live: &LiveTurn, retain_ms: i64) -> DetailedTask {
-    let record = &live.record;
-    let created_ms = record.admitted_ms.unwrap_or_default();
+    let created_ms = live.turn.admitted_ms;
     let mut task = Task::new(name.turn.as_str(), TaskStatus::Working, instant(created_ms), instant(created_ms))
         .with_status_message(state_words(turn_state(live)))
         .with_poll_interval_ms(POLL_MS);
     // It ends by its deadline, and is kept for a while after that.
-    task.ttl_ms = record.deadline_ms.and_then(|deadline| u64::try_from(deadline - created_ms + retain_ms).ok());
+    task.ttl_ms = u64::try_from(live.turn.head.deadline_ms - created_ms + retain_ms).ok();
     DetailedTask::new(task, TaskPayload::Working)
 }
 
-fn ended(name: &TurnName, who: &Principal, finished: &FinishedTurn, retain_ms: i64) -> Result<DetailedTask, ErrorData> {
-    let created_ms = finished.admitted_ms.or(finished.ended_ms).unwrap_or_default();
-    let ended_ms = finished.ended_ms.unwrap_or(created_ms);
+fn ended(name: &TurnName, who: &Principal, finished: &Finished, retain_ms: i64) -> Result<DetailedTask, ErrorData> {
+    let (created_ms, ended_ms) = (finished.admitted_ms, finished.ended_ms);
     let mut task = Task::new(name.turn.as_str(), TaskStatus::Completed, instant(created_ms), instant(ended_ms));
     task.ttl_ms = u64::try_from(ended_ms - created_ms + retain_ms).ok();
     if finished.reply.is_empty() {

@@ -37,8 +37,6 @@ pub(crate) struct Told {
     rules: Vec<RuleRow>,
     /// Calls of these days that were counted.
     calls: u64,
-    /// Those of them that a build has counted which does not look at rules: what rules did with these is not known.
-    not_looked_at: u64,
     /// Up to when the log of every shard is counted, ms.
     counted_upto_ms: i64,
     /// True if the log has more that is not counted yet: ask again.
@@ -54,7 +52,7 @@ pub(crate) struct Told {
 ///
 /// Other causes of denials follow. The request counts new audit entries first, as `stats` does.
 #[utoipa::path(get, path = "/v1/operate/rules", tag = "operators", params(Wanted),
-    responses((status = 200, description = "`rules` with `mode`, `shadow` and `denied`; counted `calls`, those `not_looked_at`; the counted time, `more` and `gap`", body = Object),
+    responses((status = 200, description = "`rules` with `mode`, `shadow` and `denied`; counted `calls`; the counted time, `more` and `gap`", body = Object),
         (status = 400, description = "Invalid query parameter", body = ProblemBody),
         (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
         (status = 403, description = "The key lacks the permission", body = ProblemBody),
@@ -74,6 +72,6 @@ pub(crate) async fn show(
     let here = shared.desk.rules().await?;
     let found = rule_rows(shared.client.stores(), here, tenant.as_ref(), (today - days + 1, today)).await?;
     let (counted_upto_ms, more, gap) = (counted.upto_ms, counted.more, counted.gap);
-    let RuleCounts { rules, calls, not_looked_at } = found;
-    Ok(Json(Told { rules, calls, not_looked_at, counted_upto_ms, more, gap, now_ms: counted.now_ms }))
+    let RuleCounts { rules, calls } = found;
+    Ok(Json(Told { rules, calls, counted_upto_ms, more, gap, now_ms: counted.now_ms }))
 }

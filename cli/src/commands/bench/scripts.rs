@@ -1,15 +1,15 @@
-//! What Redis says of its scripts: how long one takes, and what was slow.
+//! What Redis reports about commits and slow commands: a commit is a call of a function, or of a script without functions.
 
-use std::collections::HashMap;
 use std::ops::Sub;
 
 use anyhow::Result;
 use redis::Value;
 use serde::Serialize;
-use tickfleet_store::Scripts as Texts;
 
 use super::server::Server;
 
+/// The commands that commit.
+const COMMITS: [&str; 3] = ["fcall", "evalsha", "eval"];
 /// Slow commands are noted from here on, µs.
 const NOTED_US: u64 = 1_000;
 /// Slow commands that are kept: more than a phase of a minute has.
@@ -20,7 +20,7 @@ const LONG_US: u64 = 5_000;
 /// A command of which Redis noted some as slow.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Slow {
-    /// The verb of a script; else Redis' word.
+    /// `commit`, or Redis' word.
     pub(crate) command: String,
     /// What the slowest took, ms.
     pub(crate) ms: f64,
@@ -58,7 +58,7 @@ impl Scripts {
         let mut all = Self::default();
         for line in info.lines() {
             let Some((name, figures)) = line.split_once(':') else { continue };
-            if !["cmdstat_evalsha", "cmdstat_eval"].contains(&name) {
+            if !name.strip_prefix("cmdstat_").is_some_and(|command| COMMITS.contains(&command)) {
                 continue;
             }
             let figure = |name: &str| {
@@ -103,12 +103,9 @@ impl Server {
 
 /// What stands in a slow log, a line for each command.
 fn slow(noted: &[Vec<Value>]) -> Vec<Slow> {
-    let texts = Texts::embedded();
-    let verbs: HashMap<String, &str> =
-        texts.iter().map(|(verb, text)| (redis::Script::new(text).get_hash().to_owned(), verb)).collect();
     let mut found: Vec<Slow> = Vec::new();
     for entry in noted {
-        let Some((us, command)) = slow_one(entry, &verbs) else { continue };
+        let Some((us, command)) = slow_one(entry) else { continue };
         let at = found.iter().position(|slow| slow.command == command).unwrap_or_else(|| {
             found.push(Slow { command, ms: 0.0, long: 0 });
             found.len() - 1
@@ -122,15 +119,11 @@ fn slow(noted: &[Vec<Value>]) -> Vec<Slow> {
 }
 
 /// What one entry took, µs, and which command it was.
-fn slow_one(entry: &[Value], verbs: &HashMap<String, &str>) -> Option<(u64, String)> {
+fn slow_one(entry: &[Value]) -> Option<(u64, String)> {
     let [_, _, Value::Int(us), Value::Array(arguments), ..] = entry else { return None };
-    let mut words = arguments.iter().map(|argument| match argument {
-        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).to_lowercase(),
-        _ => String::new(),
-    });
-    let word = words.next()?;
-    let verb = (word == "evalsha").then(|| words.next()).flatten().and_then(|digest| verbs.get(&digest).copied());
-    Some((us.unsigned_abs(), verb.map_or(word, str::to_owned)))
+    let Value::BulkString(word) = arguments.first()? else { return None };
+    let word = String::from_utf8_lossy(word).to_lowercase();
+    Some((us.unsigned_abs(), if COMMITS.contains(&&*word) { "commit".to_owned() } else { word }))
 }
 
 #[cfg(test)]
@@ -138,30 +131,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scripts_are_those_by_text_and_by_digest() {
-        let info = "# Commandstats\r\ncmdstat_evalsha:calls=10,usec=25000,usec_per_call=2500.00\r\n\
-                    cmdstat_eval:calls=2,usec=5000,usec_per_call=2500.00\r\ncmdstat_xadd:calls=7,usec=70\r\n";
+    fn commits_are_calls_of_functions_and_scripts() {
+        let info = "# Commandstats\r\ncmdstat_fcall:calls=10,usec=25000,usec_per_call=2500.00\r\n\
+                    cmdstat_evalsha:calls=2,usec=5000,usec_per_call=2500.00\r\ncmdstat_xadd:calls=7,usec=70\r\n";
         let since = Scripts::of(info) - Scripts { calls: 2.0, us: 10_000.0 };
         assert_eq!((since.calls, since.us, since.mean_ms()), (10.0, 20_000.0, 2.0));
         assert_eq!(Scripts::of("").mean_ms(), 0.0);
     }
 
     #[test]
-    fn a_slow_script_is_called_by_its_verb() {
-        let texts = Texts::embedded();
-        let (verb, text) = texts.iter().next().unwrap();
-        let digest = redis::Script::new(text).get_hash().to_owned();
+    fn a_slow_commit_is_named() {
         let entry = |us: i64, words: &[&str]| {
             let words = words.iter().map(|word| Value::BulkString(word.as_bytes().to_vec()));
             vec![Value::Int(1), Value::Int(2), Value::Int(us), Value::Array(words.collect())]
         };
         let noted = [
             entry(1_500, &["XREAD", "COUNT"]),
-            entry(2_000, &["EVALSHA", &digest, "1"]),
-            entry(7_000, &["EVALSHA", &digest, "1"]),
+            entry(2_000, &["EVALSHA", "0a", "1"]),
+            entry(7_000, &["FCALL", "commit_0a", "1"]),
         ];
         let expected =
-            [Slow { command: verb.into(), ms: 7.0, long: 1 }, Slow { command: "xread".into(), ms: 1.5, long: 0 }];
+            [Slow { command: "commit".into(), ms: 7.0, long: 1 }, Slow { command: "xread".into(), ms: 1.5, long: 0 }];
         assert_eq!(slow(&noted), expected);
         assert!(slow(&[]).is_empty());
     }

@@ -30,7 +30,7 @@ use anyhow::Context;
 use clap::Args;
 use tickfleet_config::Environment;
 use tickfleet_model::AgentId;
-use tickfleet_ops::redis_server::{PrivateRedis, ServerOptions};
+use tickfleet_ops::redis_server::{NoServerFound, PrivateRedis, ServerError, ServerOptions};
 use tickfleet_ops::shutdown::Shutdown;
 
 use crate::commands::mcp;
@@ -79,8 +79,9 @@ const BY_MODEL: &str = "task_handler: {llm: {prompt: archy}}";
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Example: tickfleet demo
-The demo starts a private Redis, a scheduler, a worker, and fakes of Telegram, X and an MCP server,
-and prints a link to the console. With --stay, the console stays open at the end.
+The demo starts a scheduler, a worker, and fakes of Telegram, X and an MCP server, and prints a link to
+the console. With --stay, the console stays open at the end. The first act needs no Redis. The other acts
+have several processes: they start a private Redis, and are left out if there is no redis-server.
 All traffic stays on this machine, and all data is removed. The demo ignores --config, REDIS_URL and the
 environment. Exit code 0 only if every call got exactly one result, no cap was exceeded, and no message,
 post or booking was repeated.")]
@@ -102,9 +103,17 @@ pub(crate) async fn run(args: &Demo, output: &Output) -> Result<(), Failure> {
     let probed = Probed::on_this_machine(dir.with_extension("workspaces"), &args.interpreter).await;
     let day = probed.playable(day::plan()?);
     let (stand_in, model) = (StandIn::start(&day).await?, Model::start().await?);
-    let mut redis = PrivateRedis::start(ServerOptions::new(&dir)).await.map_err(Failure::failed)?;
-    let outcome = all_acts(&redis.url(), &dir, (&day, &probed), (&stand_in, &model), args.stay, output).await;
-    let stopped = redis.stop().await;
+    let mut redis = match PrivateRedis::start(ServerOptions::new(&dir)).await {
+        Ok(redis) => Some(redis),
+        Err(ServerError::NoBinary(NoServerFound::InPath)) => None,
+        Err(error) => return Err(Failure::failed(error)),
+    };
+    let url = redis.as_ref().map(PrivateRedis::url);
+    let outcome = all_acts(url.as_deref(), &dir, (&day, &probed), (&stand_in, &model), args.stay, output).await;
+    let stopped = match &mut redis {
+        Some(redis) => redis.stop().await,
+        None => Ok(()),
+    };
     // What cannot be tidied up is in the system's folder for temporary files.
     drop(std::fs::remove_dir_all(&dir));
     drop(std::fs::remove_dir_all(probed.workspaces()));
@@ -115,7 +124,7 @@ pub(crate) async fn run(args: &Demo, output: &Output) -> Result<(), Failure> {
 
 /// Plays the day, tells what came of it, and plays the other acts.
 async fn all_acts(
-    url: &str,
+    url: Option<&str>,
     dir: &Path,
     (day, probed): (&[Planned], &Probed),
     (stand_in, model): (&StandIn, &Model),
@@ -123,9 +132,10 @@ async fn all_acts(
     output: &Output,
 ) -> Result<Report, Failure> {
     let conf = dir.join("conf");
-    let mut setup = configured(url, &conf, probed, (stand_in, model)).await?;
-    let mut watched = Watched::open(&setup, output).await;
-    let played = first_act(&setup, (day, &probed.left_out()), (stand_in, &watched), output).await;
+    let mut setup = configured(url.unwrap_or_default(), &conf, probed, (stand_in, model)).await?;
+    let in_memory = setup.in_memory(None)?;
+    let mut watched = Watched::open(&in_memory, output).await;
+    let played = first_act(&in_memory, (day, &probed.left_out()), (stand_in, &watched), output).await;
     // Also where the fleet did not come up. The workers of the second act are processes with interpreters of their own.
     setup.stop_python().await;
     setup.python = None;
@@ -134,27 +144,45 @@ async fn all_acts(
     if !output.json {
         output.print(&show::account(&report, output))?;
     }
-    let agents = agents::play(&setup, &conf, (stand_in, model), output).await?;
-    let broken = agents.broken();
-    if !output.json {
-        output.print(&show::verdict_on(&broken, show::SECOND_KEPT, output))?;
+    match url {
+        Some(url) => other_acts(&setup, (url, dir), (stand_in, model), (&mut watched, &mut report), output).await?,
+        None => output.note("The other acts need redis-server, and are left out."),
     }
-    report.broken.extend(broken);
-    report.second_act = Some(agents);
-    let desk = desk::play(url, &dir.join("desk"), &mut watched, output).await?;
-    let broken = desk.broken();
     if !output.json {
-        output.print(&show::verdict_on(&broken, show::THIRD_KEPT, output))?;
         output.print(&show::next())?;
     }
-    report.broken.extend(broken);
-    report.third_act = Some(desk);
     report.ok = report.broken.is_empty();
     if output.json {
         output.data(&report)?;
     }
     watched.close(stay, output).await?;
     Ok(report)
+}
+
+/// Plays the acts with several processes.
+async fn other_acts(
+    setup: &Setup,
+    (url, dir): (&str, &Path),
+    (stand_in, model): (&StandIn, &Model),
+    (watched, report): (&mut Watched, &mut Report),
+    output: &Output,
+) -> Result<(), Failure> {
+    watched.go_on(setup, output).await;
+    let agents = agents::play(setup, &dir.join("conf"), (stand_in, model), output).await?;
+    let broken = agents.broken();
+    if !output.json {
+        output.print(&show::verdict_on(&broken, show::SECOND_KEPT, output))?;
+    }
+    report.broken.extend(broken);
+    report.second_act = Some(agents);
+    let desk = desk::play(url, &dir.join("desk"), watched, output).await?;
+    let broken = desk.broken();
+    if !output.json {
+        output.print(&show::verdict_on(&broken, show::THIRD_KEPT, output))?;
+    }
+    report.broken.extend(broken);
+    report.third_act = Some(desk);
+    Ok(())
 }
 
 /// Plays the day on a fleet of its own.
@@ -224,7 +252,8 @@ async fn configured(
     let capped = Arc::make_mut(&mut policy.agents).get_mut(&AgentId::new(CAPPED.0)?);
     capped.context("the agent with the day cap is not configured")?.max_actions_per_day = Some(CAPPED.1);
     // A day that began in the middle of the demo would refill the day cap: its midnight is kept far away.
-    let now_ms = setup.pool()?.time_ms().await?;
+    let shards = setup.in_memory(None)?.stores()?;
+    let now_ms = shards.first().context("the demo has no shard")?.now_ms().await?;
     let hour = now_ms / 3_600_000 % 24;
     let tenant = setup.configuration.policy.tenants.get_mut(&day::tenant()?);
     let zone = if (6..18).contains(&hour) { "UTC" } else { "Etc/GMT-12" };

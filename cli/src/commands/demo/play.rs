@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::anyhow;
 use tickfleet_client::{Client, Replies, Reply, private_inbox};
 use tickfleet_model::{InboxName, Outcome};
-use tickfleet_store::{AdmissionNote, TurnName, TurnView};
+use tickfleet_store::{AdmissionNote, TurnName, TurnView, admissions};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::day::{Planned, tenant};
@@ -136,11 +136,11 @@ async fn trace(client: &Client, planned: &Planned) -> Result<(Vec<AdmissionNote>
         // A rejected turn was never admitted, and has no record.
         TurnView::Unknown => return Ok((Vec::new(), 0)),
     };
-    let slices = turn.admissions;
+    let slices = admissions(&turn.notes);
     let admitted: u32 = slices.iter().map(|slice| slice.calls).sum();
     let whole = usize::try_from(admitted).is_ok_and(|admitted| admitted >= planned.turn.calls.len());
-    let until = if whole { slices.last().map(|slice| slice.at_ms) } else { turn.ended_ms };
-    let waited_ms = until.zip(turn.admitted_ms).map_or(0, |(until, since)| (until - since).max(0));
+    let until_ms = slices.last().filter(|_| whole).map_or(turn.ended_ms, |slice| slice.at_ms);
+    let waited_ms = (until_ms - turn.admitted_ms).max(0);
     Ok((slices, waited_ms))
 }
 

@@ -8,13 +8,11 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use tickfleet_model::policy::Policy;
-use tickfleet_model::{AgentId, TenantId};
 use tickfleet_ops::redis_server::{Listen, PrivateRedis, ServerOptions};
 use tickfleet_ops::shutdown::Shutdown;
 
 use self::socket::DIR;
-use crate::commands::gateway::console::Console;
+use crate::commands::gateway::console::{Console, PORT};
 use crate::failure::Failure;
 use crate::fleet::python;
 use crate::fleet::{self, Answer, Fleet, Roles};
@@ -23,17 +21,21 @@ use crate::output::Output;
 use crate::output::invoked::{program, quoted};
 use crate::setup::{self, Setup};
 
-/// A private Redis (or the one that REDIS_URL names), a scheduler and a worker.
+/// A private Redis (or the one that REDIS_URL names, or none), a scheduler and a worker.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   tickfleet dev
   tickfleet dev --port            for clients that need host and port instead of a socket
   tickfleet dev --console         with the console, and a link to it with a key
+  tickfleet dev --memory          without Redis, for clients of the HTTP API
+  tickfleet dev --data state      the same, with all data kept in a folder
 
 The output shows how to submit a first turn from another terminal. Ctrl-C drains and stops the fleet.
 The private Redis keeps its data in --dir, so unfinished work continues at the next start.
-If --redis-url or the variable REDIS_URL is set, the fleet uses that Redis instead of a private one.")]
+If --redis-url or the variable REDIS_URL is set, the fleet uses that Redis instead of a private one.
+With --memory or --data there is no Redis: only this process is the fleet, and clients use its HTTP API. Other commands of
+tickfleet, and a fleet of several processes, need a Redis.")]
 pub(crate) struct Dev {
     /// Folder of the private Redis: socket, append-only file, log.
     #[arg(long, value_name = "DIR", default_value = DIR)]
@@ -42,6 +44,13 @@ pub(crate) struct Dev {
     /// this machine can reach the port.
     #[arg(long, num_args = 0..=1, default_missing_value = "6379", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
+    /// Keep the fleet's data in the memory of this process, without Redis. It ends with the process. The console and the
+    /// HTTP API are served, too.
+    #[arg(long, conflicts_with = "port")]
+    memory: bool,
+    /// As --memory, and keep the data in this folder: the next start continues with it.
+    #[arg(long, value_name = "DIR", conflicts_with = "port")]
+    data: Option<PathBuf>,
     /// Serve the console and the HTTP API on this port of 127.0.0.1, 8080 if none is given. 0 picks a free port.
     #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "8080")]
     console: Option<u16>,
@@ -83,6 +92,11 @@ pub(crate) async fn run(setup: &Setup, args: &Dev, output: &Output) -> Result<()
 /// Runs on the Redis that was chosen, or on a private one.
 async fn run_on(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failure> {
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
+    if args.memory || args.data.is_some() {
+        let setup = setup.in_memory(args.data.as_deref())?;
+        let console = Some(args.console.unwrap_or(PORT));
+        return serve(&setup, None, console, shutdown, output).await;
+    }
     if setup.url_chosen && args.port.is_some() {
         return Err(Failure::usage(
             "--port applies to a private Redis, but REDIS_URL (or --redis-url) names another: use one of them",
@@ -90,13 +104,13 @@ async fn run_on(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failur
     }
     if setup.url_chosen {
         setup.pool()?.time_ms().await.map_err(|error| chosen_is_away(error.into()))?;
-        return serve(setup, None, args, shutdown, output).await;
+        return serve(setup, None, args.console, shutdown, output).await;
     }
     keep_out_of_git(&args.dir);
     let listen = args.port.map_or(Listen::Socket, Listen::Loopback);
     let options = ServerOptions { listen, appendonly: true, ..ServerOptions::new(&args.dir) };
     let mut redis = PrivateRedis::start(options).await.map_err(Failure::failed)?;
-    let outcome = serve(&setup.at(redis.url()), Some(&redis), args, shutdown, output).await;
+    let outcome = serve(&setup.at(redis.url()), Some(&redis), args.console, shutdown, output).await;
     // However it went, Redis saves before it ends. Where we do not come here at all, its watchdog ends it.
     redis.stop().await.map_err(Failure::failed)?;
     outcome
@@ -123,7 +137,7 @@ fn keep_out_of_git(dir: &Path) {
 async fn serve(
     setup: &Setup,
     redis: Option<&PrivateRedis>,
-    args: &Dev,
+    console: Option<u16>,
     shutdown: Shutdown,
     output: &Output,
 ) -> Result<(), Failure> {
@@ -134,7 +148,7 @@ async fn serve(
     }
     let draining = shutdown.draining.clone();
     let fleet = fleet::start(setup, Roles::BOTH, Answer::OnOrFree(address), shutdown).await?;
-    let console = match args.console {
+    let console = match console {
         Some(port) => Some(Console::start(setup, port, &draining).await?),
         None => None,
     };
@@ -156,6 +170,9 @@ fn welcome(setup: &Setup, redis: Option<&PrivateRedis>, fleet: &Fleet, console: 
         None => format!("Redis at {}", setup.shown_url()),
     };
     let slots = setup.settings().worker.slots;
+    if let Some(console) = console.filter(|_| setup.is_in_memory()) {
+        return welcome_in_memory(setup, slots, fleet, console);
+    }
     let url = redis.map(|redis| format!("  export REDIS_URL='{}'\n", redis.url())).unwrap_or_default();
     // What is asked there is asked of the same policy.
     let trial = if has_trial_tools(setup) { format!("  export {TRIAL_TOOLS}=true\n") } else { String::new() };
@@ -172,6 +189,31 @@ fn welcome(setup: &Setup, redis: Option<&PrivateRedis>, fleet: &Fleet, console: 
     )
 }
 
+/// Returns the welcome of a fleet without Redis, which other processes reach over HTTP alone.
+fn welcome_in_memory(setup: &Setup, slots: usize, fleet: &Fleet, console: &Console) -> String {
+    let (address, key) = console.for_services();
+    let call = if has_trial_tools(setup) {
+        r#"{"name": "echo", "arguments": {"text": "hi"}}"#
+    } else {
+        r#"{"name": "list_tools", "arguments": {}}"#
+    };
+    let turn = setup.somebody().map(|(_, agent)| {
+        format!(
+            "  curl -s -H \"Authorization: Bearer $FLEET_KEY\" \"$FLEET_URL/v1/turns?wait=30\" \\\n    \
+             -d '{{\"agent\": \"{agent}\", \"calls\": [{call}]}}'\n"
+        )
+    });
+    format!(
+        "Tickfleet runs: without Redis, one scheduler, one worker with {slots} slots.\n\
+         Health and metrics: http://{}/metrics\nConsole: {}\n\n\
+         In another terminal:\n  export FLEET_URL=http://{address}\n  export FLEET_KEY={key}\n{}\n\
+         Ctrl-C drains and stops.\n",
+        fleet.health,
+        console.link(),
+        turn.unwrap_or_default()
+    )
+}
+
 /// Returns how redis-cli reaches the private Redis: client libraries take the URL of a socket, and it does not.
 fn redis_cli(redis: &PrivateRedis) -> Option<String> {
     Some(format!("  redis-cli -s {}\n", quoted(&redis.socket()?.display().to_string())))
@@ -184,19 +226,8 @@ fn next_steps(setup: &Setup) -> String {
     let config = dir.map(|dir| format!(" --config {}", quoted(&dir.display().to_string()))).unwrap_or_default();
     // Every agent may call `list_tools`.
     let call = if has_trial_tools(setup) { "'echo {\"text\":\"hi\"}'" } else { "list_tools" };
-    let who =
-        somebody(&setup.configuration.policy).map(|(tenant, agent)| format!(" --tenant {tenant} --agent {agent}"));
+    let who = setup.somebody().map(|(tenant, agent)| format!(" --tenant {tenant} --agent {agent}"));
     let turn = who.as_ref().map(|who| format!("  {program} submit{who} --call {call} --wait{config}\n"));
     let who = who.unwrap_or_default();
     format!("{}  {program} tools{who}{config}\n  {program} doctor{config}\n", turn.unwrap_or_default())
-}
-
-/// A tenant with an agent of it: those of the documentation, where the configuration has them.
-fn somebody(policy: &Policy) -> Option<(&TenantId, &AgentId)> {
-    let tenants = policy.tenants.keys().filter(|t| t.as_str() == "demo").chain(policy.tenants.keys());
-    let pairs = tenants.flat_map(|tenant| {
-        let agents = policy.agents.keys().filter(|a| a.as_str() == "kelly").chain(policy.agents.keys());
-        agents.map(move |agent| (tenant, agent))
-    });
-    pairs.into_iter().find(|(tenant, agent)| policy.look_up(tenant, agent).is_ok())
 }

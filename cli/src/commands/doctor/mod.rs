@@ -125,16 +125,8 @@ async fn redis_findings(
         if away.has(shard) {
             continue;
         }
-        let found = shard_findings(setup, pool, (store, shard), by).await;
+        let found = shard_findings(setup, (store, shard), by).await;
         findings.extend(if is_cluster { away.or_told(&[number], found)? } else { found? });
-    }
-    if away.first.is_none() {
-        let redis = &setup.settings().redis;
-        let strays = pool.strays(&redis.namespace, redis.shards.max(1)).await;
-        findings.extend(or_refused(
-            "strays",
-            strays.map(|found| queues::strays(&found, redis.shards).into_iter().collect()),
-        )?);
     }
     Ok((findings, away.first))
 }
@@ -172,10 +164,10 @@ async fn server_findings(
     findings.extend(server::sentinels(&pool.sentinels().await));
     let (before, theirs, after) = (local_ms(), pool.time_ms().await, local_ms());
     findings.extend(or_refused("clock", theirs.map(|theirs| vec![server::clock(theirs, before, after)]))?);
-    let scripts = pool.load_scripts().await;
+    let loaded = pool.load_function().await;
     findings.extend(or_refused(
-        "scripts",
-        scripts.map(|count| vec![Finding::ok("scripts", format!("all {count} scripts load"))]),
+        "function",
+        loaded.map(|()| vec![Finding::ok("function", "the function that commits loads".to_owned())]),
     )?);
     Ok(findings)
 }
@@ -285,11 +277,10 @@ fn in_one_line(message: &str) -> String {
 
 async fn shard_findings(
     setup: &Setup,
-    pool: &Pool,
     (store, shard): (&Store, usize),
     by: Option<&str>,
 ) -> Result<Vec<Finding>, Failure> {
-    let mut facts = match pool.shard(store.keys()).await {
+    let mut facts = match store.facts().await {
         Ok(facts) => facts,
         Err(error) => return or_refused("shard", Err(error)),
     };
@@ -298,7 +289,7 @@ async fn shard_findings(
         agrees = or_refused("repair", repair::shard(setup, store, by).await)?;
     }
     if by.is_some() {
-        facts = pool.shard(store.keys()).await?;
+        facts = store.facts().await?;
     }
     let shards = setup.settings().redis.shards;
     // With a broken configuration there is none to compare with the one in force.
@@ -310,8 +301,8 @@ async fn shard_findings(
     findings.extend(or_refused("tenants", tenants(store).await)?);
     findings.extend(or_refused("tool lists", tool_lists(store).await)?);
     findings.extend(or_refused("seals", seals::shard(setup, store).await)?);
-    if facts.groups_missing.is_empty() {
-        findings.extend(or_refused("backlog", waiting(setup, pool, store, &facts).await)?);
+    if !facts.is_new() {
+        findings.extend(or_refused("backlog", waiting(setup, store, &facts).await)?);
     }
     Ok(findings)
 }
@@ -325,11 +316,11 @@ async fn tool_lists(store: &Store) -> Result<Vec<Finding>, StoreError> {
 }
 
 /// What waits, who works on it, and what was refused.
-async fn waiting(setup: &Setup, pool: &Pool, store: &Store, facts: &ShardFacts) -> Result<Vec<Finding>, StoreError> {
+async fn waiting(setup: &Setup, store: &Store, facts: &ShardFacts) -> Result<Vec<Finding>, StoreError> {
     let backlog = store.backlog(&[], &[]).await?;
     let mut findings = queues::backlog(&backlog, setup.settings());
     findings.extend(queues::consumers(facts));
-    let dead = pool.dead_letters(store.keys(), DEAD_SHOWN).await?;
+    let dead = store.dead_letters(DEAD_SHOWN).await?;
     findings.push(queues::dead(backlog.dead, &dead, facts.now_ms, &setup.report().redactor));
     Ok(findings)
 }

@@ -20,13 +20,13 @@ const LATE_MS_MAX: i64 = 2_000;
 /// Consumers that are named.
 const NAMED_MAX: usize = 5;
 
-/// Streams, shards, policy, clock.
+/// Shards, policy, clock.
 pub(super) fn shard(number: usize, facts: &ShardFacts, shards: u32, digest: &str) -> Vec<Finding> {
-    if !facts.used && facts.beats.is_empty() {
+    if facts.is_new() {
         let advice = "start a scheduler and a worker: tickfleet dev, or tickfleet scheduler and tickfleet worker";
         return vec![Finding::warn("shard", format!("shard {number} has never been used"), advice)];
     }
-    let mut findings = vec![streams(number, facts)];
+    let mut findings = Vec::new();
     findings.push(match facts.shards {
         Some(stored) if stored != shards => Finding::fail(
             "shards",
@@ -53,15 +53,6 @@ pub(super) fn shard(number: usize, facts: &ShardFacts, shards: u32, digest: &str
         ),
     });
     findings
-}
-
-fn streams(number: usize, facts: &ShardFacts) -> Finding {
-    if facts.groups_missing.is_empty() {
-        return Finding::ok("streams", format!("shard {number} has all its streams and groups"));
-    }
-    let missing = facts.groups_missing.join(", ");
-    let advice = "schedulers and workers create them when they start; if they are missing later, they were deleted with all entries";
-    Finding::fail("streams", format!("shard {number} lacks {missing}"), advice)
 }
 
 fn policy(facts: &ShardFacts, digest: &str) -> Finding {
@@ -214,14 +205,6 @@ pub(super) fn consumers(facts: &ShardFacts) -> Vec<Finding> {
     findings
 }
 
-/// Inbound streams of shards that do not exist.
-pub(super) fn strays(streams: &[String], shards: u32) -> Option<Finding> {
-    let last = shards.saturating_sub(1);
-    let says = format!("no process reads {}: the shards are 0 to {last}", streams.join(", "));
-    let advice = "producers use another number of shards than redis.shards: with one shard, N is always 0; resend their messages, then delete these streams";
-    (!streams.is_empty()).then(|| Finding::warn("strays", says, advice))
-}
-
 /// The dead stream, and its last entries: never their text, which may hold anything.
 pub(super) fn dead(count: u64, last: &[DeadLetter], now_ms: i64, redactor: &Redactor) -> Finding {
     if count == 0 {
@@ -311,16 +294,6 @@ mod tests {
         assert!(lost.says.ends_with(": w-b"), "{}", lost.says);
         let said = &findings.last().unwrap().says;
         assert!(said.contains("w-b (2 on ready:normal") && !said.contains("w-a"), "{said}");
-    }
-
-    #[test]
-    fn streams_of_shards_that_do_not_exist_are_named() {
-        assert_eq!(strays(&[], 1), None);
-        let said = strays(&["{tickfleet:2}:turns".to_owned()], 2).unwrap();
-        assert_eq!(
-            (said.level, said.says.as_str()),
-            (Level::Warn, "no process reads {tickfleet:2}:turns: the shards are 0 to 1")
-        );
     }
 
     #[test]

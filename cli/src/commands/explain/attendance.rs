@@ -2,7 +2,7 @@
 //! scheduler.
 
 use serde::Serialize;
-use tickfleet_store::{Keys, NodeView, Pool};
+use tickfleet_store::{NodeView, Store};
 
 use crate::failure::Failure;
 use crate::output::time_format::span;
@@ -50,13 +50,13 @@ pub(super) enum Attendance {
 
 impl Attendance {
     /// Finds out who reads `queue`.
-    pub(super) async fn of_queue(pool: &Pool, keys: &Keys, queue: &str, now_ms: i64) -> Result<Self, Failure> {
+    pub(super) async fn of_queue(store: &Store, queue: &str, now_ms: i64) -> Result<Self, Failure> {
         if queue.starts_with("external:") {
-            let runtimes = pool.runtimes(keys, queue).await?;
+            let runtimes = store.runtimes(queue).await?;
             let asked_ms = runtimes.iter().map(|runtime| runtime.idle_ms).min();
-            return Ok(Self::Runtimes { stream: keys.key(queue), known: runtimes.len(), asked_ms });
+            return Ok(Self::Runtimes { stream: store.keys().key(queue), known: runtimes.len(), asked_ms });
         }
-        let nodes = pool.nodes(keys, now_ms).await?;
+        let nodes = store.nodes(now_ms).await?;
         let (alive, gone): (Vec<_>, Vec<_>) = of_kind(&nodes, "w-").partition(|node| node.lease_left_ms > 0);
         let sum =
             |of: fn(&tickfleet_store::Slots) -> usize| alive.iter().filter_map(|n| n.slots.as_ref()).map(of).sum();
@@ -70,10 +70,10 @@ impl Attendance {
     }
 
     /// Finds out who reads the inbound streams.
-    pub(super) async fn of_inbound(pool: &Pool, keys: &Keys, now_ms: i64) -> Result<Self, Failure> {
-        let nodes = pool.nodes(keys, now_ms).await?;
+    pub(super) async fn of_inbound(store: &Store, now_ms: i64) -> Result<Self, Failure> {
+        let nodes = store.nodes(now_ms).await?;
         let alive = of_kind(&nodes, "s-").filter(|node| node.lease_left_ms > 0).count();
-        Ok(Self::Schedulers { alive, pressure: pool.pressure(keys).await? })
+        Ok(Self::Schedulers { alive, pressure: store.pressure().await? })
     }
 
     /// In words, with what to do.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use serde_json::value::RawValue;
-use tickfleet_store::{AuditFound, AuditSearch, Keys, Pool, TurnName, entry_ms};
+use tickfleet_store::{AuditFound, AuditSearch, Store, TurnName, entry_ms};
 
 use super::{Explain, State, Story};
 use crate::failure::Failure;
@@ -37,19 +37,13 @@ impl Audit {
 }
 
 /// The entries of a turn with a record, or of its one call.
-pub(super) async fn of_story(
-    pool: &Pool,
-    keys: &Keys,
-    name: &TurnName,
-    story: &Story,
-    args: &Explain,
-) -> Result<Audit, Failure> {
+pub(super) async fn of_story(store: &Store, name: &TurnName, story: &Story, args: &Explain) -> Result<Audit, Failure> {
     if matches!(story.state, State::Inbound | State::Rejected) {
         return Ok(Audit { complete: true, ..Audit::default() });
     }
-    let Some(accepted) = story.accepted_ms else { return unrecorded(pool, keys, name, story.now_ms, args).await };
+    let Some(accepted) = story.accepted_ms else { return unrecorded(store, name, story.now_ms, args).await };
     // The shard's clock may be ahead of the one that numbers the log.
-    let ahead = pool.clock_offset_ms(keys).await?;
+    let ahead = store.clock_offset_ms().await?;
     let from_ms = args.since.map_or(accepted - ahead - SLACK_MS, |since| since.at(story.now_ms));
     let until_ms = args.until.map_or(story.ended_ms.unwrap_or(story.now_ms) + SLACK_MS, |until| until.at(story.now_ms));
     let tries = story.tries.iter().map(|failed| failed.at_ms);
@@ -68,18 +62,12 @@ pub(super) async fn of_story(
         expected: Some(expected),
         read_max: read_max(args),
     };
-    Ok(Audit::of(pool.audit_of(keys, name, &search).await?))
+    Ok(Audit::of(store.audit_of(name, &search).await?))
 }
 
 /// The entries of a turn of which no record is left: an id that was made for it tells its time, for one that was given
 /// somebody has to.
-pub(super) async fn unrecorded(
-    pool: &Pool,
-    keys: &Keys,
-    name: &TurnName,
-    now_ms: i64,
-    args: &Explain,
-) -> Result<Audit, Failure> {
+pub(super) async fn unrecorded(store: &Store, name: &TurnName, now_ms: i64, args: &Explain) -> Result<Audit, Failure> {
     let minted = minted_ms(name.turn.as_str());
     let Some(from_ms) = args.since.map(|since| since.at(now_ms)).or(minted) else { return Ok(Audit::default()) };
     let search = AuditSearch {
@@ -91,7 +79,7 @@ pub(super) async fn unrecorded(
         expected: None,
         read_max: read_max(args),
     };
-    Ok(Audit::of(pool.audit_of(keys, name, &search).await?))
+    Ok(Audit::of(store.audit_of(name, &search).await?))
 }
 
 const fn read_max(args: &Explain) -> usize {

@@ -13,9 +13,10 @@ use serde_json::value::{RawValue, to_raw_value};
 use tickfleet_client::Client;
 use tickfleet_client::inner::{InnerCall, inner_calls};
 use tickfleet_client::tasks::TaskStory;
+use tickfleet_core::turn::state::EndReason;
 use tickfleet_engine::active_policy::short_digest;
 use tickfleet_model::{CallResult, TenantId, TurnId};
-use tickfleet_store::{AdmissionNote, FailedTry, Keys, Pool, Remembered, RestNote, Store, TurnName, TurnView};
+use tickfleet_store::{AdmissionNote, FailedTry, Remembered, RestNote, Store, TurnName, TurnView};
 
 use self::attendance::Attendance;
 use self::audit::Audit;
@@ -129,8 +130,8 @@ struct Story {
     retries: u64,
     crashes: u64,
     /// Why the rest was ended without having run.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ended_because: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "story::as_word")]
+    ended_because: Option<EndReason>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cancel_asked: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -171,7 +172,7 @@ struct Asked {
 pub(crate) async fn run(setup: &Setup, args: &Explain, output: &Output) -> Result<(), Failure> {
     // What is asked wrongly is told without Redis.
     let asked = asked(args)?;
-    let story = gather(setup, (&setup.client().await?, &setup.pool()?), &asked, args).await?;
+    let story = gather(setup, &setup.client().await?, &asked, args).await?;
     output.show(&story, |story| story::tell(story, output))
 }
 
@@ -188,35 +189,30 @@ pub(crate) struct ToldStory {
 /// Nothing of that name is known.
 pub(crate) async fn told(
     setup: &Setup,
-    redis: (&Client, &Pool),
+    client: &Client,
     tenant: Option<&TenantId>,
     id: &str,
 ) -> Result<ToldStory, Failure> {
     // Whose it is stands before the first colon: were it left out, one within `id` would name somebody else's.
     let id = tenant.map_or_else(|| id.to_owned(), |tenant| format!("{tenant}:{id}"));
     let args = Explain { id, tenant: None, since: None, until: None };
-    let story = gather(setup, redis, &asked(&args)?, &args).await?;
+    let story = gather(setup, client, &asked(&args)?, &args).await?;
     let lines = story::told(&story);
     Ok(ToldStory { story: to_raw_value(&story).map_err(Failure::failed)?, lines })
 }
 
 /// Everything known of what is asked about.
-async fn gather(
-    setup: &Setup,
-    (client, pool): (&Client, &Pool),
-    asked: &Asked,
-    args: &Explain,
-) -> Result<Story, Failure> {
+async fn gather(setup: &Setup, client: &Client, asked: &Asked, args: &Explain) -> Result<Story, Failure> {
     let mut found = None;
     for tenant in tenants(asked, setup, client).await? {
         let name = TurnName { tenant, turn: asked.turn.clone() };
-        if let Some(story) = story(setup, client, pool, &name).await? {
+        if let Some(story) = story(setup, client, &name).await? {
             found = Some((name, story));
             break;
         }
     }
     if found.is_none() {
-        found = remembered_by_audit(client, pool, asked, args).await?;
+        found = remembered_by_audit(client, asked, args).await?;
     }
     let Some((name, mut story)) = found else { return Err(unknown(asked, args)) };
     story.position = asked.position;
@@ -228,7 +224,7 @@ async fn gather(
     }
     story.policy = policy_in_force(client.store(&name.tenant)).await?;
     if story.audit.read == 0 {
-        story.audit = audit::of_story(pool, client.store(&name.tenant).keys(), &name, &story, args).await?;
+        story.audit = audit::of_story(client.store(&name.tenant), &name, &story, args).await?;
     }
     record::describe_by_audit(&mut story);
     if let Some(agent) = &story.agent {
@@ -274,24 +270,27 @@ async fn tenants(asked: &Asked, setup: &Setup, client: &Client) -> Result<BTreeS
 }
 
 /// Returns what is known under this name; none if nothing is.
-async fn story(setup: &Setup, client: &Client, pool: &Pool, name: &TurnName) -> Result<Option<Story>, Failure> {
+async fn story(setup: &Setup, client: &Client, name: &TurnName) -> Result<Option<Story>, Failure> {
     let store = client.store(&name.tenant);
     let now_ms = store.now_ms().await?;
     match store.look(name).await? {
         TurnView::Live(live) => {
-            let agent = live.record.agent.clone().unwrap_or_default();
-            let budget = pool.budget(store.keys(), &agent, name, live.record.lane.as_ref()).await?;
+            let agent = live.turn.head.agent.to_string();
+            let counter = record::counter(&live);
+            let budget = store.budget(&agent, name, counter).await?;
             let active = setup.active();
             active.refresh(store).await?;
             let active = active.load();
             let caps = record::caps(&active.policy, &name.tenant, &agent);
             let mut story = record::live(name, &live, budget, caps, now_ms);
-            if let (Some(wait), Some(lane)) = (&mut story.waits, &live.record.lane) {
-                wait.limit = record::limit(&active.policy, &name.tenant, lane, &budget, now_ms);
-                // Its lane's timer says when it is looked at, which may be before there is room.
+            if let (Some(wait), Some(counter)) =
+                (&mut story.waits, counter.filter(|counter| record::is_configured(counter)))
+            {
+                wait.limit = record::limit(&active.policy, &name.tenant, counter, &budget, now_ms);
+                // The timer of its throttle queue may be due before there is room.
                 wait.until_ms = budget.counter.map(|counter| counter.ends_ms).filter(|ends_ms| *ends_ms > now_ms);
             }
-            if let (State::Retry, Some(id)) = (story.state, &live.record.approval) {
+            if let (State::Retry, Some(id)) = (story.state, &live.turn.approval) {
                 let asked = client.approval(&name.tenant, id).await?;
                 let open = asked.filter(|asked| asked.state == "waiting" || asked.state == "approved");
                 // A gateway shows it to keys that only look.
@@ -303,12 +302,12 @@ async fn story(setup: &Setup, client: &Client, pool: &Pool, name: &TurnName) -> 
             }
             story.running = record::running(&live, |tool| timeout_ms(setup, tool));
             if let (State::Ready, Some(queue)) = (story.state, &story.queue) {
-                story.attendance = Some(Attendance::of_queue(pool, store.keys(), queue, now_ms).await?);
+                story.attendance = Some(Attendance::of_queue(store, queue, now_ms).await?);
             }
             Ok(Some(story))
         }
-        TurnView::Finished(finished) => Ok(Some(record::finished(name, finished, now_ms))),
-        TurnView::Unknown => not_admitted(client, pool, name, now_ms).await,
+        TurnView::Finished(finished) => Ok(Some(record::finished(name, *finished, now_ms))),
+        TurnView::Unknown => not_admitted(client.store(&name.tenant), name, now_ms).await,
     }
 }
 
@@ -321,18 +320,17 @@ fn timeout_ms(setup: &Setup, tool: &str) -> u64 {
 
 /// A turn without a record: it waits for a scheduler, was refused, or has ended too long ago. An id that was minted
 /// tells its entry, one that was given is remembered.
-async fn not_admitted(client: &Client, pool: &Pool, name: &TurnName, now_ms: i64) -> Result<Option<Story>, Failure> {
-    let keys = client.store(&name.tenant).keys();
+async fn not_admitted(store: &Store, name: &TurnName, now_ms: i64) -> Result<Option<Story>, Failure> {
     if let Some((from, entry)) = letters::minted(name)
-        && pool.is_inbound(keys, from, entry).await?
+        && store.is_inbound(from, entry).await?
     {
-        return inbound(pool, keys, name, now_ms).await.map(Some);
+        return inbound(store, name, now_ms).await.map(Some);
     }
-    let remembered = pool.remembered(keys, name).await?;
+    let remembered = store.remembered(name).await?;
     if remembered == Some(Remembered::Queued) {
-        return inbound(pool, keys, name, now_ms).await.map(Some);
+        return inbound(store, name, now_ms).await.map(Some);
     }
-    if let Some(letter) = letters::about(pool, keys, name).await? {
+    if let Some(letter) = letters::about(store, name).await? {
         let story = record::unadmitted(name, State::Rejected, Some(letter.reason), now_ms);
         return Ok(Some(Story { ended_ms: Some(letter.at_ms), ..story }));
     }
@@ -340,8 +338,8 @@ async fn not_admitted(client: &Client, pool: &Pool, name: &TurnName, now_ms: i64
 }
 
 /// A message that no scheduler has decided about, and who could.
-async fn inbound(pool: &Pool, keys: &Keys, name: &TurnName, now_ms: i64) -> Result<Story, Failure> {
-    let attendance = Some(Attendance::of_inbound(pool, keys, now_ms).await?);
+async fn inbound(store: &Store, name: &TurnName, now_ms: i64) -> Result<Story, Failure> {
+    let attendance = Some(Attendance::of_inbound(store, now_ms).await?);
     Ok(Story { attendance, ..record::unadmitted(name, State::Inbound, None, now_ms) })
 }
 
@@ -349,7 +347,6 @@ async fn inbound(pool: &Pool, keys: &Keys, name: &TurnName, now_ms: i64) -> Resu
 /// logs to look into.
 async fn remembered_by_audit(
     client: &Client,
-    pool: &Pool,
     asked: &Asked,
     args: &Explain,
 ) -> Result<Option<(TurnName, Story)>, Failure> {
@@ -357,7 +354,7 @@ async fn remembered_by_audit(
     let name = TurnName { tenant, turn: asked.turn.clone() };
     let store = client.store(&name.tenant);
     let now_ms = store.now_ms().await?;
-    let audit = audit::unrecorded(pool, store.keys(), &name, now_ms, args).await?;
+    let audit = audit::unrecorded(store, &name, now_ms, args).await?;
     let story = Story { audit, ..record::unadmitted(&name, State::Forgotten, None, now_ms) };
     Ok((!story.audit.entries.is_empty()).then_some((name, story)))
 }

@@ -5,11 +5,15 @@ use std::borrow::Cow;
 use serde::Serialize;
 use serde_json::Value;
 use tickfleet_client::{Approval, Reply, ReplyStatus};
+use tickfleet_core::CounterKey;
+use tickfleet_core::keys::limits;
+use tickfleet_core::turn::state::Finished;
+use tickfleet_core::turn::{State as TurnState, WaitReason};
 use tickfleet_model::limit::amount;
 use tickfleet_model::policy::Pause;
 use tickfleet_model::{AgentId, Call, CallResult, Caps, Policy, TenantId};
 use tickfleet_protocol::json::with_numbers_as_text;
-use tickfleet_store::{BudgetFacts, FinishedTurn, Lane, LiveTurn, TurnName};
+use tickfleet_store::{BudgetFacts, LiveTurn, TurnName, admissions, failed_tries, present_rest, rests};
 
 use super::audit::Audit;
 use super::{State, Story};
@@ -106,9 +110,9 @@ pub(super) struct Running {
 /// The call that is carried out, where one is. `timeout_ms` says how long a try of a tool may take.
 pub(super) fn running(live: &LiveTurn, timeout_ms: impl FnOnce(&str) -> u64) -> Option<Running> {
     live.holder.as_ref()?;
-    let call: Call = serde_json::from_str(live.record.next_call.as_deref()?).ok()?;
+    let call: Call = serde_json::from_str(live.next_call()?).ok()?;
     let timeout_ms = timeout_ms(&call.tool);
-    Some(Running { position: live.record.done, tool: call.tool, held_ms: live.held_ms, timeout_ms })
+    Some(Running { position: live.turn.position, tool: call.tool, held_ms: live.held_ms, timeout_ms })
 }
 
 /// What else is to be said of a wait: whom it is for, and that an operator has paused the agent.
@@ -137,16 +141,15 @@ pub(super) struct LimitWait {
     pub(super) is_held: bool,
 }
 
-/// The limit whose lane it is, with what its counter has used.
+/// The limit of a counter, with the used amount.
 pub(super) fn limit(
     policy: &Policy,
     tenant: &TenantId,
-    lane: &Lane,
+    counter: &CounterKey,
     budget: &BudgetFacts,
     now_ms: i64,
 ) -> Option<LimitWait> {
-    let Lane::Counter { limit: name, counter } = lane else { return None };
-    let known = policy.limits.iter().find(|limit| limit.name == *name);
+    let known = policy.limits.iter().find(|limit| *limit.name == *counter.limit);
     let known = known.map(|limit| policy.tenants.get(tenant).map_or(Cow::Borrowed(limit), |owner| owner.limit(limit)));
     let known = known.as_deref();
     // A counter means nothing once its end has passed.
@@ -159,7 +162,7 @@ pub(super) fn limit(
         _ => used.to_string(),
     };
     let allows = known.map(ToString::to_string);
-    Some(LimitWait { name: name.clone(), counter: counter.clone(), allows, used, is_held })
+    Some(LimitWait { name: counter.limit.to_string(), counter: counter.counter.to_string(), allows, used, is_held })
 }
 
 /// The caps of an agent in this configuration; none where it does not know the agent.
@@ -213,92 +216,111 @@ pub(super) fn unadmitted(name: &TurnName, state: State, refusal: Option<String>,
     Story { is_task, refusal, ..blank(name, state, now_ms) }
 }
 
+/// The counter that a turn waits for, if any.
+pub(super) const fn counter(live: &LiveTurn) -> Option<&CounterKey> {
+    match &live.turn.state {
+        TurnState::Throttled { counter, .. } | TurnState::Waiting { reason: WaitReason::Budget { counter }, .. } => {
+            Some(counter)
+        }
+        _ => None,
+    }
+}
+
+/// True for a counter of a configured limit. Names of the limits of every fleet begin with `_`.
+pub(super) fn is_configured(counter: &CounterKey) -> bool {
+    !counter.limit.starts_with('_')
+}
+
 /// A turn that has not ended.
 pub(super) fn live(name: &TurnName, live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, now_ms: i64) -> Story {
-    let (record, state) = (&live.record, state(live));
-    let results = record.results.iter().filter_map(|result| serde_json::from_str::<CallResult>(result).ok());
-    let task = record.first_call.as_deref().filter(|_| record.is_task);
+    let (turn, state) = (&live.turn, state(live));
+    let results = live.results.iter().filter_map(|result| serde_json::from_str::<CallResult>(result).ok());
+    let task = live.first_call().filter(|_| turn.is_task());
     let (delegator, description) = task.map(said_of_task).unwrap_or_default();
+    let ending = if let TurnState::Ending { reason, .. } = &turn.state { Some(reason.clone()) } else { None };
     Story {
-        is_task: record.is_task,
+        is_task: turn.is_task(),
         delegator,
         description,
-        tries: record.tries.clone(),
-        rests: record.rests.clone(),
-        agent: record.agent.clone(),
-        queue: record.queue.clone(),
-        accepted_ms: record.admitted_ms,
-        deadline_ms: record.deadline_ms,
-        calls: record.calls,
-        calls_admitted: record.admitted,
-        calls_done: record.done,
-        admissions: record.admissions.clone(),
-        // One that waits for turns that came before it names itself.
-        waits: wait(state, live, budget, caps, now_ms)
-            .map(|wait| Wait { awaits: wait.awaits.filter(|turn| *turn != name.turn.as_str()), ..wait }),
+        tries: failed_tries(&turn.notes),
+        rests: rests(&turn.notes),
+        agent: Some(turn.head.agent.to_string()),
+        queue: Some(live.queue(&name.tenant)),
+        accepted_ms: Some(turn.admitted_ms),
+        deadline_ms: Some(turn.head.deadline_ms),
+        calls: turn.head.calls,
+        calls_admitted: turn.debited,
+        calls_done: turn.position,
+        admissions: admissions(&turn.notes),
+        waits: wait(live, budget, caps, now_ms),
         holder: live.holder.clone(),
-        retries: record.retries,
-        crashes: record.crashes.unwrap_or(0),
-        ended_because: record.end_reason.clone(),
-        cancel_asked: record.cancelled.clone(),
+        retries: u64::from(turn.retries),
+        crashes: u64::from(turn.crashes),
+        ended_because: ending,
+        cancel_asked: live.canceled.clone(),
         results: results.collect(),
         ..blank(name, state, now_ms)
     }
 }
 
-/// Returns where it is: the fence tells whether a slice is out, the counts whether calls that are not out were
-/// admitted.
-fn state(live: &LiveTurn) -> State {
-    let record = &live.record;
-    match record.fence {
-        None if record.is_parked() => State::Retry,
-        None => State::Lane,
-        Some(_) if record.is_ending() => State::Ending,
-        Some(_) if live.holder.is_some() => State::Running,
-        Some(_) => State::Ready,
+/// The stage of a turn that has not ended.
+const fn state(live: &LiveTurn) -> State {
+    match &live.turn.state {
+        TurnState::Throttled { .. } => State::Lane,
+        TurnState::Ready { .. } | TurnState::Running { .. } if live.holder.is_some() => State::Running,
+        TurnState::Ready { .. } | TurnState::Running { .. } => State::Ready,
+        TurnState::Retrying { .. } | TurnState::Waiting { .. } => State::Retry,
+        TurnState::Ending { .. } => State::Ending,
     }
 }
 
-fn wait(state: State, live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, now_ms: i64) -> Option<Wait> {
+fn wait(live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, now_ms: i64) -> Option<Wait> {
     // A counter means nothing once its end has passed.
     let tick_used = if budget.tick_ends_ms > now_ms { budget.tick_used } else { 0 };
     let day_used = if budget.day_ends_ms > now_ms { budget.day_used } else { 0 };
     let tenant_used = if budget.tenant_day_ends_ms > now_ms { budget.tenant_day_used } else { 0 };
-    let tenant_cap = caps.and_then(|c| c.tenant_calls_per_day);
-    let reached = |used: i64, cap: Option<u32>| cap.is_some_and(|cap| used >= i64::from(cap));
     let (tick_cap, day_cap) = (caps.map(|c| c.calls_per_tick), caps.map(|c| c.calls_per_day));
-    let resting = live.record.resting.as_ref().filter(|rest| rest.position == live.record.done);
-    let rule = match state {
-        State::Retry if live.record.awaits.is_some() => Rule::Other,
-        State::Retry if resting.is_some() => Rule::ToolRests,
-        State::Retry => Rule::Backoff,
-        State::Lane if live.record.lane.is_some() => Rule::Limit,
-        State::Lane if reached(day_used, day_cap) => Rule::DayCap,
-        State::Lane if reached(tenant_used, tenant_cap) => Rule::TenantDayCap,
-        State::Lane if reached(tick_used, tick_cap) => Rule::TickCap,
-        State::Lane if budget.tick_is_closed && budget.tick_ends_ms > now_ms => Rule::TickClosed,
-        State::Lane if budget.ahead_on_lane.is_some_and(|ahead| ahead > 0) => Rule::BehindOthers,
-        State::Lane => Rule::NextLook,
-        _ => return None,
+    let is_tick_used_up = tick_cap.is_some_and(|cap| tick_used >= i64::from(cap));
+    let turn = &live.turn;
+    let rule = match &turn.state {
+        TurnState::Throttled { counter, .. } => match &*counter.limit {
+            limits::DAY => Rule::DayCap,
+            limits::TENANT_DAY => Rule::TenantDayCap,
+            limits::TICK if is_tick_used_up => Rule::TickCap,
+            limits::TICK if budget.tick_is_closed && budget.tick_ends_ms > now_ms => Rule::TickClosed,
+            limits::TICK if budget.ahead_on_lane.is_some_and(|ahead| ahead > 0) => Rule::BehindOthers,
+            limits::TICK => Rule::NextLook,
+            _ => Rule::Limit,
+        },
+        TurnState::Retrying { .. } => Rule::Backoff,
+        TurnState::Waiting { reason, .. } => match reason {
+            WaitReason::Child { .. } | WaitReason::Fact { .. } | WaitReason::EqualCall { .. } => Rule::Other,
+            WaitReason::Breaker { .. } => Rule::ToolRests,
+            WaitReason::Budget { .. } => Rule::Limit,
+            WaitReason::Approval { .. } | WaitReason::Reader { .. } => Rule::Backoff,
+        },
+        TurnState::Ready { .. } | TurnState::Running { .. } | TurnState::Ending { .. } => return None,
     };
+    let began_work = matches!(turn.state, TurnState::Waiting { reason: WaitReason::Child { .. }, .. });
+    let resting = present_rest(&turn.notes).filter(|rest| rule == Rule::ToolRests && rest.position == turn.position);
     Some(Wait {
         rule,
-        until_ms: if state == State::Retry { live.timer_ms } else { live.lane_due_ms },
+        until_ms: if turn.state.is_parked() { live.timer_ms } else { live.lane_due_ms },
         turns_ahead: budget.ahead_on_lane,
         tick_used,
         day_used,
         tick_cap,
         day_cap,
         tenant_day_used: tenant_used,
-        tenant_day_cap: tenant_cap,
-        awaits: live.record.awaits.clone().filter(|turn| !turn.is_empty()),
-        awaits_equal: rule == Rule::Other && !live.record.has_begun,
+        tenant_day_cap: caps.and_then(|c| c.tenant_calls_per_day),
+        awaits: turn.state.awaits().map(ToString::to_string),
+        awaits_equal: rule == Rule::Other && !began_work,
         pause: None,
-        next_try: (rule == Rule::Backoff).then(|| u64::from(live.record.attempts) + 1),
+        next_try: (rule == Rule::Backoff).then(|| u64::from(turn.attempts) + 1),
         limit: None,
-        gave_places: rule == Rule::Limit && live.record.gave_places,
+        gave_places: rule == Rule::Limit && turn.debited > turn.position,
         approval: None,
-        rests: resting.filter(|_| rule == Rule::ToolRests).map(|rest| rest.why.clone()),
+        rests: resting.map(|rest| rest.why),
     })
 }
 
@@ -319,44 +341,42 @@ impl Wait {
 }
 
 /// A turn that has ended.
-pub(super) fn finished(name: &TurnName, turn: FinishedTurn, now_ms: i64) -> Story {
+pub(super) fn finished(name: &TurnName, turn: Finished, now_ms: i64) -> Story {
     let reply: Option<Reply> = serde_json::from_str(&turn.reply).ok();
     let results = reply.as_ref().map(|reply| reply.results.clone()).unwrap_or_default();
     let is_task = reply.as_ref().is_some_and(|reply| reply.task_id.is_some());
     let refused = reply.as_ref().filter(|reply| reply.status != ReplyStatus::Done);
     let no_calls = reply.as_ref().is_some_and(|reply| reply.results.is_empty());
-    let calls_admitted = turn.admissions.iter().map(|a| a.calls as usize).sum();
+    let admissions = admissions(&turn.notes);
+    let calls_admitted = admissions.iter().map(|a| a.calls as usize).sum();
     Story {
         is_task,
         agent: reply.as_ref().map(|reply| reply.agent.clone()),
-        accepted_ms: turn.admitted_ms,
-        ended_ms: turn.ended_ms,
+        accepted_ms: Some(turn.admitted_ms),
+        ended_ms: Some(turn.ended_ms),
         calls: results.len(),
         // A task is one piece of work, which no cap of its agent counts.
         calls_admitted: if is_task { results.len() } else { calls_admitted },
         calls_done: results.len(),
-        admissions: turn.admissions,
-        tries: turn.tries,
-        rests: turn.rests,
+        admissions,
+        tries: failed_tries(&turn.notes),
+        rests: rests(&turn.notes),
         delegator: reply.as_ref().and_then(|reply| reply.delegator.clone()),
-        cancel_asked: turn.cancelled,
-        retries: turn.retries,
-        crashes: turn.crashes,
+        cancel_asked: turn.canceled,
+        retries: u64::from(turn.retries),
+        crashes: u64::from(turn.crashes),
         // An answer without calls ends in the way of an ending, and nothing was the matter with it.
-        ended_because: turn.end_reason.filter(|_| !no_calls),
+        ended_because: turn.reason.filter(|_| !no_calls),
         refusal: refused.and_then(|reply| reply.error.as_ref()).map(|error| error.message.clone()),
         results,
         ..blank(name, State::Done, now_ms)
     }
 }
 
-/// Returns who gave a task, and what is to be done: from its call, whose arguments are a text, or from what an outside
-/// runtime reads.
+/// Returns the delegator of a task and its description, from the arguments of its call.
 fn said_of_task(call: &str) -> (Option<String>, Option<String>) {
-    let read = |text: &str| serde_json::from_str::<Value>(&with_numbers_as_text(text)).ok();
-    let call = read(call).unwrap_or_default();
-    let inner = call.get("arguments").and_then(Value::as_str).and_then(read);
-    let said: Value = inner.unwrap_or(call);
+    let arguments = serde_json::from_str::<Call>(call).map(|call| call.arguments).unwrap_or_default();
+    let said: Value = serde_json::from_str(&with_numbers_as_text(&arguments)).unwrap_or_default();
     let text = |name: &str| said.get(name).and_then(Value::as_str).map(str::to_owned);
     (text("delegator"), text("description").or_else(|| text("task_description")))
 }
@@ -381,17 +401,35 @@ pub(super) fn describe_by_audit(story: &mut Story) {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+    use serde_json::json;
     use tickfleet_store::CounterFacts;
 
     use super::*;
-    use tickfleet_store::TurnRecord;
 
-    fn turn(record: TurnRecord) -> LiveTurn {
-        LiveTurn { record, lane_due_ms: Some(2_000), timer_ms: Some(3_000), ..LiveTurn::default() }
+    fn turn(position: usize, state: &Value) -> LiveTurn {
+        let turn = json!({
+            "h": {"ag": "kelly", "dl": 9_000, "dg": "d", "n": 12},
+            "q": {"r": "normal"}, "pl": 1, "t": 500, "b": 10, "p": position, "d": 10, "s": state,
+        });
+        LiveTurn {
+            turn: serde_json::from_value(turn).unwrap(),
+            canceled: None,
+            entry: None,
+            calls: Vec::new(),
+            results: Vec::new(),
+            timer_ms: Some(3_000),
+            lane_due_ms: Some(2_000),
+            holder: None,
+            held_ms: None,
+        }
+    }
+
+    fn throttled(limit: &str, counter: &str) -> LiveTurn {
+        turn(10, &json!({"s": "throttled", "counter": [limit, counter], "since_ms": 500}))
     }
 
     fn laned() -> LiveTurn {
-        turn(TurnRecord { calls: 12, admitted: 10, done: 10, agent: Some("kelly".into()), ..TurnRecord::default() })
+        throttled(limits::TICK, "demo:kelly")
     }
 
     fn name() -> TurnName {
@@ -424,11 +462,10 @@ mod tests {
 
     #[test]
     fn a_turn_on_the_lane_of_a_limit_waits_for_that() {
-        let mut waiting = laned();
-        waiting.record.lane = Lane::parse("mails@demo:u1");
+        let waiting = throttled("mails", "demo:u1");
         let story = live(&name(), &waiting, budget(10), caps(), 1_000);
         assert_eq!(story.waits.unwrap().rule, Rule::Limit);
-        let lane = waiting.record.lane.unwrap();
+        let lane = counter(&waiting).unwrap().clone();
         let counted = |counter| BudgetFacts { counter, ..budget(10) };
         let counter = Some(CounterFacts { used: 5, ends_ms: 2_000, held: 0 });
         let said = limit(&Policy::default(), &name().tenant, &lane, &counted(counter), 1_000).unwrap();
@@ -461,19 +498,19 @@ mod tests {
     #[test]
     fn the_tenants_day_is_named_where_it_is_what_is_used_up() {
         let caps = caps().map(|caps| Caps { tenant_calls_per_day: Some(30), ..caps });
-        let wait = live(&name(), &laned(), budget(10), caps, 1_000).waits.unwrap();
+        let wait = live(&name(), &throttled(limits::TENANT_DAY, "demo"), budget(10), caps, 1_000).waits.unwrap();
         assert_eq!((wait.rule, wait.tenant_day_used), (Rule::TenantDayCap, 30));
     }
 
     #[test]
-    fn fence_and_counts_tell_where_a_turn_is() {
-        let at = |admitted, done, fence: Option<&str>| {
-            turn(TurnRecord { calls: 2, admitted, done, fence: fence.map(str::to_owned), ..TurnRecord::default() })
-        };
-        let out = at(2, 0, Some("17-0"));
+    fn the_state_of_the_record_is_the_stage_of_the_turn() {
+        let out = turn(0, &json!({"s": "ready", "upto": 2}));
         assert_eq!(state(&out), State::Ready);
         assert_eq!(state(&LiveTurn { holder: Some("w".into()), ..out }), State::Running);
-        assert_eq!(state(&at(2, 1, None)), State::Retry);
-        assert_eq!(state(&at(0, 0, Some("s:3"))), State::Ending);
+        assert_eq!(state(&turn(1, &json!({"s": "retrying", "upto": 2, "due_ms": 3_000}))), State::Retry);
+        assert_eq!(
+            state(&turn(0, &json!({"s": "ending", "reason": {"w": "expired"}, "due_ms": 3_000}))),
+            State::Ending
+        );
     }
 }

@@ -2,11 +2,13 @@
 
 use std::fmt::Write as _;
 
+use serde::{Serialize as _, Serializer};
 use serde_json::Value;
 use tickfleet_client::inner::InnerCall;
 use tickfleet_client::tasks::{TaskWait, WaitReason};
+use tickfleet_core::turn::state::EndReason;
 use tickfleet_model::CallResult;
-use tickfleet_store::{AdmissionNote, EndReason, FailedTry, RestNote};
+use tickfleet_store::{AdmissionNote, FailedTry, RestNote};
 
 use super::attendance::Attendance;
 use super::record::{LimitWait, Rule, Wait};
@@ -443,20 +445,25 @@ fn used_up(limit: &LimitWait) -> String {
     format!("the limit {name} is used up ({allows}{used} used{by})")
 }
 
-/// The reason that scripts give for an ending, in words; one that this build does not know as it is.
-fn because(reason: &str) -> &str {
-    let Some(known) = EndReason::ALL.into_iter().find(|known| known.as_str() == reason) else { return reason };
-    match known {
+/// The reason of an ending, in words.
+const fn because(reason: &EndReason) -> &'static str {
+    match reason {
         EndReason::Expired => "the deadline came first",
-        EndReason::Cancelled => "it was cancelled, or its task has ended",
-        EndReason::DailyCapReached => "the day's calls are used up (on_day_cap: reject)",
+        EndReason::Canceled => "it was cancelled, or its task has ended",
+        EndReason::DailyCapReached { .. } => "the day's calls are used up (on_day_cap: reject)",
         EndReason::TaskBudgetReached => "the budget of its task is used up",
-        EndReason::LimitReached => "a limit was reached (on_reach: reject)",
-        EndReason::OverLimit => "it asked for more than a limit allows in total",
-        EndReason::NoAmount => "a limit counts an amount that the call does not have",
-        EndReason::Internal => "the slice crashed too many workers and was quarantined",
-        EndReason::Rejected => "the agent is no longer configured",
+        EndReason::LimitReached { .. } => "a limit was reached (on_reach: reject)",
+        EndReason::OverLimit { .. } => "it asked for more than a limit allows in total",
+        EndReason::NoAmount { .. } => "a limit counts an amount that the call does not have",
+        EndReason::Quarantined { .. } => "the slice crashed too many workers and was quarantined",
+        EndReason::AgentRemoved => "the agent is no longer configured",
     }
+}
+
+/// Writes the reason of an ending as its stable word.
+#[allow(clippy::ref_option, reason = "serde gives a reference")]
+pub(super) fn as_word<S: Serializer>(reason: &Option<EndReason>, serializer: S) -> Result<S::Ok, S::Error> {
+    reason.as_ref().map(EndReason::word).serialize(serializer)
 }
 
 /// `timestamp  level  message`.

@@ -1,10 +1,11 @@
-//! The console of `tickfleet dev` and `tickfleet demo`: a gateway in the same process, with one key that is made for it.
+//! The console of `tickfleet dev` and `tickfleet demo`: a gateway in the same process, with keys that are made for it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tickfleet_gateway::{KeyRow, KeysFile, NewKey, Verb, Whose};
+use tickfleet_model::TenantId;
 use tickfleet_ops::metrics::{Metrics, Part};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -17,12 +18,19 @@ pub(crate) const PORT: u16 = 8080;
 /// The time that requests have which are under way when it ends.
 const LAST_ANSWERS: Duration = Duration::from_secs(3);
 
-/// The console that runs, and the key for it.
+/// The console that runs, and its keys.
 pub(crate) struct Console {
     address: SocketAddr,
-    key: NewKey,
+    keys: Keys,
     serving: JoinHandle<()>,
     ending: CancellationToken,
+}
+
+/// Keys that end with the process.
+struct Keys {
+    console: NewKey,
+    /// Submits turns of all agents of a tenant.
+    service: NewKey,
 }
 
 impl Console {
@@ -31,11 +39,12 @@ impl Console {
     /// # Errors
     /// The port is taken; Redis is away.
     pub(crate) async fn start(setup: &Setup, port: u16, draining: &CancellationToken) -> Result<Self, Failure> {
-        let key = NewKey::random().map_err(Failure::failed)?;
+        let key = || NewKey::random().map_err(Failure::failed);
+        let keys = Keys { console: key()?, service: key()? };
         let ending = draining.child_token();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let (address, serving) = serve(setup, &key, address, &ending).await?;
-        Ok(Self { address, key, serving, ending })
+        let (address, serving) = serve(setup, &keys, address, &ending).await?;
+        Ok(Self { address, keys, serving, ending })
     }
 
     /// The same place and key, and another configuration: who watches goes on watching.
@@ -43,16 +52,21 @@ impl Console {
     /// # Errors
     /// The port was taken meanwhile; Redis is away.
     pub(crate) async fn with(self, setup: &Setup, draining: &CancellationToken) -> Result<Self, Failure> {
-        let Self { address, key, serving, ending } = self;
+        let Self { address, keys, serving, ending } = self;
         end(serving, &ending).await;
         let ending = draining.child_token();
-        let (address, serving) = serve(setup, &key, address, &ending).await?;
-        Ok(Self { address, key, serving, ending })
+        let (address, serving) = serve(setup, &keys, address, &ending).await?;
+        Ok(Self { address, keys, serving, ending })
     }
 
     /// Where it is. The key stands behind the `#`, which browsers send to nobody; the page takes it out of the address.
     pub(crate) fn link(&self) -> String {
-        format!("http://{}/console/#key={}", self.address, self.key.secret)
+        format!("http://{}/console/#key={}", self.address, self.keys.console.secret)
+    }
+
+    /// The address of the HTTP API, and the key of services for the tenant of [`Setup::somebody`].
+    pub(crate) fn for_services(&self) -> (SocketAddr, &str) {
+        (self.address, &self.keys.service.secret)
     }
 
     /// Ends it, when what was asked last is answered.
@@ -63,11 +77,13 @@ impl Console {
 
 async fn serve(
     setup: &Setup,
-    key: &NewKey,
+    keys: &Keys,
     address: SocketAddr,
     ending: &CancellationToken,
 ) -> Result<(SocketAddr, JoinHandle<()>), Failure> {
-    let keys = KeysFile::only(row(setup, key)).map_err(Failure::failed)?;
+    let service = setup.somebody().map(|(tenant, _)| service_row(tenant, &keys.service));
+    let rows = std::iter::once(row(setup, &keys.console)).chain(service);
+    let keys = KeysFile::of(rows).map_err(Failure::failed)?;
     // What is asked of it is nobody's to watch: the fleet's own metrics have the rest.
     let metrics = Arc::new(Metrics::of(Part::Gateway).map_err(Failure::failed)?);
     let client = setup.client().await?.observed_by(metrics.clone());
@@ -93,6 +109,20 @@ fn row(setup: &Setup, key: &NewKey) -> KeyRow {
         agents: vec!["*".into()],
         verbs: [Verb::View, Verb::Operate].into_iter().chain(decides).collect(),
         approver,
+        rate: None,
+        expires: None,
+    }
+}
+
+/// A service may submit turns of all agents of its tenant.
+fn service_row(tenant: &TenantId, key: &NewKey) -> KeyRow {
+    KeyRow {
+        id: "dev-service".into(),
+        sha256: key.sha256.clone(),
+        tenant: Whose::One(tenant.clone()),
+        agents: vec!["*".into()],
+        verbs: Verb::OF_SERVICES.into(),
+        approver: None,
         rate: None,
         expires: None,
     }

@@ -14,7 +14,7 @@ use tickfleet_gateway::{Desk, DeskError, LimitsAsked, Named, Told};
 use tickfleet_model::day::Tz;
 use tickfleet_model::policy::Policy;
 use tickfleet_model::{Redactor, TenantId};
-use tickfleet_store::{Pool, StoreError};
+use tickfleet_store::StoreError;
 use tokio::sync::Mutex;
 
 use super::shown;
@@ -33,7 +33,6 @@ const FRAME_STALE: Duration = Duration::from_secs(15);
 /// The desk of this process.
 pub(super) struct HereDesk {
     client: Client,
-    pool: Pool,
     /// By the configuration as its folder had it when somebody last asked.
     setup: ArcSwap<Setup>,
     /// One for all: each look costs Redis some round trips, whoever watches.
@@ -72,7 +71,6 @@ impl HereDesk {
     pub(super) fn new(setup: &Setup, client: &Client) -> Result<Self, Failure> {
         Ok(Self {
             client: client.clone(),
-            pool: setup.pool()?,
             setup: ArcSwap::from_pointee(setup.clone()),
             pictures: Mutex::new(Pictures { poller: Poller::new(setup)?, last: None }),
             shown: Mutex::new(None),
@@ -91,7 +89,7 @@ impl HereDesk {
                 return Ok(known);
             }
             let read = Setup::of(sources, &known.extensions, None)?;
-            Ok(Arc::new(read.at(known.url.clone()).sharing(&known.mcp, &known.knowledge)))
+            Ok(Arc::new(read.on_store_of(&known).sharing(&known.mcp, &known.knowledge)))
         });
         let read = read.await.unwrap_or_else(|error| Err(Failure::failed(error)));
         let setup = read.map_err(|failure| DeskError::Unavailable(failure.message().unwrap_or_default()))?;
@@ -150,7 +148,7 @@ impl Desk for HereDesk {
     fn explain<'a>(&'a self, tenant: Option<&'a TenantId>, id: &'a str) -> Told<'a, Box<RawValue>> {
         async move {
             let setup = self.known().await;
-            let told = explain::told(&setup, (&self.client, &self.pool), tenant, id).await.map_err(refused)?;
+            let told = explain::told(&setup, &self.client, tenant, id).await.map_err(refused)?;
             to_raw_value(&told).map_err(|error| DeskError::Unavailable(error.to_string()))
         }
         .boxed()
@@ -159,7 +157,7 @@ impl Desk for HereDesk {
     fn limits<'a>(&'a self, asked: &'a LimitsAsked) -> Told<'a> {
         async move {
             let setup = self.known().await;
-            limits::told(&setup, (&self.client, &self.pool), asked).await.map_err(refused)
+            limits::told(&setup, &self.client, asked).await.map_err(refused)
         }
         .boxed()
     }

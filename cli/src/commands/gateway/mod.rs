@@ -225,7 +225,7 @@ pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure
     let gateway =
         of(setup, client.clone(), credentials.clone(), Arc::clone(&metrics), shutdown.draining.clone(), public)?;
     let gate = gateway.gate();
-    let is_away = !known_fleet(setup, &client).await?;
+    let is_away = !known_fleet(&client).await?;
     if is_away {
         gate.close();
     }
@@ -249,7 +249,7 @@ pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure
         tokio::spawn(tokens.follow(shutdown.draining.clone()));
     }
     let opening = async {
-        while !known_fleet(setup, &client).await? {
+        while !known_fleet(&client).await? {
             tokio::time::sleep(ASK_AGAIN).await;
         }
         gate.open();
@@ -274,8 +274,8 @@ pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure
 ///
 /// # Errors
 /// It is another fleet: one with another number of shards.
-async fn known_fleet(setup: &Setup, client: &Client) -> Result<bool, Failure> {
-    match client.check(&setup.url).await {
+async fn known_fleet(client: &Client) -> Result<bool, Failure> {
+    match client.check().await {
         Ok(()) => Ok(true),
         Err(error @ StoreError::Shards { .. }) => Err(error.into()),
         Err(error) => {

@@ -4,7 +4,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use tickfleet_model::TenantId;
-use tickfleet_store::{Kept, Store};
+use tickfleet_store::{KeepResult, Store};
 use tickfleet_tools_knowledge::documents::{self, Problem};
 use tickfleet_tools_knowledge::import::{Import as Importer, Imported};
 
@@ -146,8 +146,8 @@ async fn one_file(
             }
             Imported::Refused(kept) => {
                 report.stopped = Some(match kept {
-                    Kept::Pressure => "Redis memory is nearly full (80 % of maxmemory used)",
-                    Kept::TooManyDocuments => "the knowledge base has reached its maximum number of documents",
+                    KeepResult::Pressure => "Redis memory is nearly full (80 % of maxmemory used)",
+                    KeepResult::TooManyDocuments => "the knowledge base has reached its maximum number of documents",
                     _ => "the knowledge base has reached its maximum size",
                 });
                 return Ok(());

@@ -3,7 +3,7 @@
 use tickfleet_model::limit::{LimitMode, OnReach};
 use tickfleet_model::policy::{AgentPolicy, TenantPolicy};
 use tickfleet_model::{AgentId, DayCapAction, Policy, TenantId, limits};
-use tickfleet_store::{AgentBudget, Pool, TaskBudget};
+use tickfleet_store::{AgentBudget, TaskBudget};
 
 use super::seen::{SEEN_MAX, Shard};
 use super::views::{CounterView, LimitView};
@@ -21,7 +21,6 @@ const TASKS_MIN: usize = 10;
 
 /// The caps of agents in a tick and a day, of tenants in a day, and of tasks, each with `top` counters.
 pub(super) async fn of(
-    pool: &Pool,
     shards: &[Shard<'_>],
     policy: &Policy,
     whose: Whose<'_>,
@@ -41,16 +40,16 @@ pub(super) async fn of(
     let of_tasks = format!("calls per task; {} unless the delegation sets a budget", limits::TASK_BUDGET_DEFAULT);
     let mut tasks = Found::new("budget of the task", of_tasks, OnReach::Reject);
     for shard in shards {
-        add_tasks(pool, shard, policy, whose, &mut tasks).await?;
-        add_agents(pool, shard, policy, whose, (&mut ticks, &mut days)).await?;
-        add_tenants(pool, shard, policy, whose, &mut tenants).await?;
+        add_tasks(shard, policy, whose, &mut tasks).await?;
+        add_agents(shard, policy, whose, (&mut ticks, &mut days)).await?;
+        add_tenants(shard, policy, whose, &mut tenants).await?;
     }
     for found in [&mut ticks, &mut days] {
         found.keep_fullest(top);
         for counter in &mut found.view.counters {
             let mut waiting = 0;
             for shard in shards {
-                waiting += pool.waiting_on(shard.store.keys(), &counter.counter).await?;
+                waiting += shard.store.waiting_on(&counter.counter).await?;
             }
             counter.waiting = Some(waiting);
         }
@@ -62,20 +61,18 @@ pub(super) async fn of(
 
 /// The budgets of agents in a shard: of those that are asked for, or of as many as a bounded look finds.
 async fn add_agents(
-    pool: &Pool,
     shard: &Shard<'_>,
     policy: &Policy,
     whose: Whose<'_>,
     (ticks, days): (&mut Found, &mut Found),
 ) -> Result<(), Failure> {
-    let keys = shard.store.keys();
     let named: Option<Vec<String>> = whose.tenant.map(|tenant| {
         let all = policy.agents.keys().filter(|agent| whose.agent.is_none_or(|wanted| wanted == *agent));
         all.map(|agent| format!("{tenant}:{agent}")).take(SEEN_MAX).collect()
     });
     let (budgets, complete) = match named {
-        Some(names) => (pool.budgets_of(keys, &names).await?, names.len() < SEEN_MAX),
-        None => pool.budgets(keys, SEEN_MAX).await?,
+        Some(names) => (shard.store.budgets_of(&names).await?, names.len() < SEEN_MAX),
+        None => shard.store.budgets(SEEN_MAX).await?,
     };
     for found in [&mut *ticks, &mut *days] {
         found.view.complete &= complete;
@@ -83,23 +80,16 @@ async fn add_agents(
     }
     for (name, budget) in budgets {
         let caps = agent_of(policy, &name).map(|(owner, agent)| policy.caps(owner, agent));
-        let AgentBudget { tick_used, tick_ends_ms, day_used, day_ends_ms, .. } = budget.unwrap_or_default();
-        let unreadable = budget.is_none();
+        let AgentBudget { tick_used, tick_ends_ms, day_used, day_ends_ms, .. } = budget;
         let (tick_cap, day_cap) = (caps.map(|caps| caps.calls_per_tick), caps.map(|caps| caps.calls_per_day));
-        ticks.add(&name, (tick_used, tick_ends_ms), tick_cap, unreadable, shard.now_ms);
-        days.add(&name, (day_used, day_ends_ms), day_cap, unreadable, shard.now_ms);
+        ticks.add(&name, (tick_used, tick_ends_ms), tick_cap, shard.now_ms);
+        days.add(&name, (day_used, day_ends_ms), day_cap, shard.now_ms);
     }
     Ok(())
 }
 
 /// The days of the tenants that have a cap of their own, and of the one that is asked for.
-async fn add_tenants(
-    pool: &Pool,
-    shard: &Shard<'_>,
-    policy: &Policy,
-    whose: Whose<'_>,
-    found: &mut Found,
-) -> Result<(), Failure> {
+async fn add_tenants(shard: &Shard<'_>, policy: &Policy, whose: Whose<'_>, found: &mut Found) -> Result<(), Failure> {
     let wanted = |tenant: &TenantId, owner: &TenantPolicy| match whose.tenant {
         Some(wanted) => wanted == tenant,
         None => owner.max_actions_per_day.is_some(),
@@ -107,33 +97,27 @@ async fn add_tenants(
     let here = policy.tenants.iter().filter(|(tenant, owner)| wanted(tenant, owner) && shard.store.is_home_of(tenant));
     let here: Vec<(&TenantId, &TenantPolicy)> = here.take(SEEN_MAX).collect();
     let names: Vec<TenantId> = here.iter().map(|(tenant, _)| (*tenant).clone()).collect();
-    let days = pool.tenant_days(shard.store.keys(), &names).await?;
+    let days = shard.store.tenant_days(&names).await?;
     found.view.looked_at += days.len() as u64;
     found.view.complete &= here.len() < SEEN_MAX;
     for ((tenant, owner), day) in here.into_iter().zip(days) {
-        found.add(tenant.as_str(), day, owner.max_actions_per_day, false, shard.now_ms);
+        found.add(tenant.as_str(), day, owner.max_actions_per_day, shard.now_ms);
     }
     Ok(())
 }
 
 /// The budgets of the tasks that are under way, among the newest of each tenant. No turn waits for one: calls beyond end.
-async fn add_tasks(
-    pool: &Pool,
-    shard: &Shard<'_>,
-    policy: &Policy,
-    whose: Whose<'_>,
-    found: &mut Found,
-) -> Result<(), Failure> {
+async fn add_tasks(shard: &Shard<'_>, policy: &Policy, whose: Whose<'_>, found: &mut Found) -> Result<(), Failure> {
     let wanted = |tenant: &&TenantId| whose.tenant.is_none_or(|wanted| wanted == *tenant);
     let here = policy.tenants.keys().filter(wanted).filter(|tenant| shard.store.is_home_of(tenant));
     let names: Vec<TenantId> = here.take(SEEN_MAX).cloned().collect();
     let of_tenant = (SEEN_MAX / names.len().max(1)).max(TASKS_MIN);
-    let (budgets, looked_at, complete) = pool.task_budgets(shard.store.keys(), &names, of_tenant).await?;
+    let (budgets, looked_at, complete) = shard.store.task_budgets(&names, of_tenant).await?;
     found.view.looked_at += looked_at;
     found.view.complete &= complete && names.len() < SEEN_MAX;
     for TaskBudget { task, agent, used, allowed, deadline_ms } in budgets {
         if whose.agent.is_none_or(|wanted| wanted.as_str() == agent) {
-            found.add(&task, (used, deadline_ms), u32::try_from(allowed).ok(), false, shard.now_ms);
+            found.add(&task, (used, deadline_ms), u32::try_from(allowed).ok(), shard.now_ms);
         }
     }
     for counter in &mut found.view.counters {
@@ -170,8 +154,8 @@ impl Found {
     }
 
     /// Adds a counter whose window runs. One that cannot be read counts as used up.
-    fn add(&mut self, name: &str, (used, ends_ms): (i64, i64), cap: Option<u32>, unreadable: bool, now_ms: i64) {
-        if ends_ms <= now_ms && !unreadable {
+    fn add(&mut self, name: &str, (used, ends_ms): (i64, i64), cap: Option<u32>, now_ms: i64) {
+        if ends_ms <= now_ms {
             return;
         }
         self.view.total += 1;
@@ -181,11 +165,10 @@ impl Found {
             shard: None,
             used: used.into(),
             allowed: allowed.map(Into::into),
-            window_ends_ms: Some(ends_ms).filter(|_| !unreadable),
+            window_ends_ms: Some(ends_ms),
             waiting: None,
-            full_in: u32::from(unreadable || allowed.is_some_and(|allowed| used >= allowed)),
+            full_in: u32::from(allowed.is_some_and(|allowed| used >= allowed)),
             shares: 1,
-            unreadable,
         });
     }
 
@@ -194,7 +177,7 @@ impl Found {
             let used = counter.used.as_u64().unwrap_or(0);
             let allowed = counter.allowed.as_ref().and_then(serde_json::Number::as_u64);
             let part = allowed.map_or(0, |allowed| used.saturating_mul(1_000_000) / allowed.max(1));
-            std::cmp::Reverse((counter.unreadable, part, used))
+            std::cmp::Reverse((part, used))
         };
         self.view.counters.sort_by_key(fullness);
         self.view.counters.truncate(top);

@@ -9,7 +9,6 @@ use tickfleet_model::limit::{Every, amount};
 use tickfleet_model::policy::{AgentPolicy, Policy, TenantPolicy};
 use tickfleet_model::suggest::{closest, list};
 use tickfleet_model::{AgentId, Limit, TenantId};
-use tickfleet_store::Pool;
 
 use super::Which;
 use super::caps::{self, Whose};
@@ -110,7 +109,7 @@ fn no_tenant(tenant: &TenantId, policy: &Policy) -> Failure {
 ///
 /// # Errors
 /// A limit, tenant or agent that is not there; Redis.
-pub(super) async fn of(setup: &Setup, (client, pool): (&Client, &Pool), which: &Which) -> Result<Listing, Failure> {
+pub(super) async fn of(setup: &Setup, client: &Client, which: &Which) -> Result<Listing, Failure> {
     let active = setup.active();
     with_run_time(&active, client.stores()).await;
     if let Some(tenant) = &which.tenant {
@@ -119,9 +118,9 @@ pub(super) async fn of(setup: &Setup, (client, pool): (&Client, &Pool), which: &
     let policy = &active.load().policy;
     let caller = Caller::of(which, policy)?;
     let shards = seen::shards(client).await?;
-    let mut names = seen::names(pool, &shards, &policy.limits).await?;
+    let mut names = seen::names(&policy.limits);
     let whose = Whose { tenant: which.tenant.as_ref(), agent: which.agent.as_ref() };
-    let mut caps = caps::of(pool, &shards, policy, whose, usize::from(which.top)).await?;
+    let mut caps = caps::of(&shards, policy, whose, usize::from(which.top)).await?;
     if let Some(wanted) = &which.limit {
         caps.retain(|cap| cap.name == *wanted);
         if !names.contains(wanted) && caps.is_empty() {
@@ -134,8 +133,8 @@ pub(super) async fn of(setup: &Setup, (client, pool): (&Client, &Pool), which: &
         let limit = known(&policy.limits, &name);
         let met = caller.as_ref().zip(limit).is_none_or(|(caller, limit)| caller.meets(limit));
         if met {
-            let seen = Seen::of(pool, &shards, (&name, limit), policy).await?;
-            limits.push(view(pool, &shards, (name, limit, seen), caller.as_ref(), usize::from(which.top)).await?);
+            let seen = Seen::of(&shards, (&name, limit), policy).await?;
+            limits.push(view(&shards, (name, limit, seen), caller.as_ref(), usize::from(which.top)).await?);
         }
     }
     let now_ms = shards.iter().map(|shard| shard.now_ms).max().unwrap_or(0);
@@ -154,7 +153,6 @@ pub(super) fn no_limit<'a>(wanted: &str, names: impl Iterator<Item = &'a str> + 
 }
 
 async fn view(
-    pool: &Pool,
     shards: &[Shard<'_>],
     (name, limit, seen): (String, Option<&Limit>, Seen),
     caller: Option<&Caller<'_>>,
@@ -165,7 +163,7 @@ async fn view(
     let mut fullest: Vec<(Key, Tally)> = seen.counters.into_iter().filter(|(key, _)| wanted(key)).collect();
     fullest.sort_by_key(|(_, tally)| fullness(tally));
     fullest.truncate(ASKED_MAX.max(top));
-    let waiting = seen::waiting(pool, shards, &name, &fullest).await?;
+    let waiting = seen::waiting(shards, &name, &fullest).await?;
     let mut fullest: Vec<_> = fullest.into_iter().zip(waiting).collect();
     // Of many that are full, those that somebody waits for.
     fullest.sort_by_key(|((_, tally), waiting)| (fullness(tally), std::cmp::Reverse(waiting.unwrap_or(0))));
@@ -185,9 +183,9 @@ async fn view(
 }
 
 /// Sorts the fullest first: in parts of a million, for tenants may have numbers of their own.
-fn fullness(tally: &Tally) -> std::cmp::Reverse<(bool, u64, u64)> {
+fn fullness(tally: &Tally) -> std::cmp::Reverse<(u64, u64)> {
     let part = tally.allowed.map_or(0, |allowed| tally.used.saturating_mul(1_000_000) / allowed.max(1));
-    std::cmp::Reverse((tally.unreadable_in > 0, part, tally.used))
+    std::cmp::Reverse((part, tally.used))
 }
 
 fn counter_view(
@@ -207,7 +205,6 @@ fn counter_view(
         waiting,
         full_in: tally.full_in,
         shares: if is_divided { u32::try_from(shards.len()).unwrap_or(u32::MAX) } else { 1 },
-        unreadable: tally.unreadable_in > 0,
     }
 }
 

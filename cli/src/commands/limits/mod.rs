@@ -18,7 +18,6 @@ use serde_json::Value;
 use tickfleet_client::Client;
 use tickfleet_gateway::LimitsAsked;
 use tickfleet_model::{AgentId, TenantId};
-use tickfleet_store::Pool;
 
 use crate::failure::Failure;
 use crate::output::Output;
@@ -77,7 +76,7 @@ pub(crate) async fn run(setup: &Setup, args: &Limits, output: &Output) -> Result
     if let Some(What::Reset(reset)) = &args.what {
         return reset::run(setup, reset, output).await;
     }
-    let listing = listing::of(setup, (&setup.client().await?, &setup.pool()?), &args.which).await?;
+    let listing = listing::of(setup, &setup.client().await?, &args.which).await?;
     if let Some(hint) = setup.built_in_hint().filter(|_| !output.json) {
         output.note(hint);
     }
@@ -89,8 +88,8 @@ pub(crate) async fn run(setup: &Setup, args: &Limits, output: &Output) -> Result
 ///
 /// # Errors
 /// A limit, tenant or agent that is not there; Redis.
-pub(crate) async fn told(setup: &Setup, redis: (&Client, &Pool), asked: &LimitsAsked) -> Result<Value, Failure> {
+pub(crate) async fn told(setup: &Setup, client: &Client, asked: &LimitsAsked) -> Result<Value, Failure> {
     let LimitsAsked { limit, tenant, agent, top } = asked.clone();
-    let listing = listing::of(setup, redis, &Which { limit, tenant, agent, top }).await?;
+    let listing = listing::of(setup, client, &Which { limit, tenant, agent, top }).await?;
     serde_json::to_value(listing).map_err(Failure::failed)
 }

@@ -9,7 +9,7 @@ use tickfleet_model::limit::{Every, LimitBound};
 use tickfleet_model::suggest::closest;
 use tickfleet_model::{Limit, limits};
 use tickfleet_protocol::{LimitReset, limit_reset_entry};
-use tickfleet_store::{CounterName, Pool, Store, WasReset};
+use tickfleet_store::{CounterName, ResetCounter, Store};
 
 use super::listing::{known, no_limit, number};
 use super::seen::{self, Seen};
@@ -65,9 +65,9 @@ pub(crate) fn who(text: &str) -> Result<String, String> {
 struct Done<'a> {
     limit: &'a str,
     counter: &'a str,
-    /// What was used, of all shards; none where a shard's could not be read.
-    used_before: Option<Number>,
-    /// When the window ends, ms of shard time.
+    /// The amount used, of all shards.
+    used_before: Number,
+    /// The end of the window, ms of shard time.
     window_ends_ms: Option<i64>,
     /// Turns that waited for it, and are looked at now.
     waiting: u64,
@@ -89,8 +89,8 @@ pub(super) async fn run(setup: &Setup, args: &Reset, output: &Output) -> Result<
             name.limit
         )));
     }
-    let (client, pool) = (setup.client().await?, setup.pool()?);
-    let mut done: Vec<(u32, WasReset)> = Vec::new();
+    let client = setup.client().await?;
+    let mut done: Vec<(u32, ResetCounter)> = Vec::new();
     let mut now_ms = 0;
     // A counter of the fleet has a share in every shard; that of a tenant is in one of them.
     for store in client.stores() {
@@ -99,21 +99,22 @@ pub(super) async fn run(setup: &Setup, args: &Reset, output: &Output) -> Result<
         done.extend(reset_in(store, &name, &entry).await?);
     }
     if done.is_empty() {
-        return Err(no_counter(&client, &pool, setup, &name).await?);
+        return Err(no_counter(&client, setup, &name).await?);
     }
-    let used = done.iter().map(|(_, was)| was.used).sum::<Option<u64>>();
+    let used: u64 = done.iter().map(|(_, was)| was.used).sum();
     let told = Done {
         limit: &name.limit,
         counter: &name.counter,
-        used_before: used.map(|used| number(used, limit)),
-        window_ends_ms: done.iter().filter_map(|(_, was)| was.ends_ms).max(),
+        used_before: number(used, limit),
+        window_ends_ms: done.iter().map(|(_, was)| was.ends_ms).filter(|ends_ms| *ends_ms > 0).max(),
         waiting: done.iter().map(|(_, was)| was.waiting).sum(),
         shards: done.iter().map(|(shard, _)| *shard).collect(),
     };
     output.show(&told, |told| in_words(told, &name, limit, now_ms))
 }
 
-async fn reset_in(store: &Store, name: &CounterName, entry: &str) -> Result<Option<(u32, WasReset)>, Failure> {
+async fn reset_in(store: &Store, name: &CounterName, entry: &str) -> Result<Option<(u32, ResetCounter)>, Failure> {
+    let entry = serde_json::from_str(entry).map_err(Failure::failed)?;
     Ok(store.reset_limit(name, entry).await?.map(|was| (store.shard(), was)))
 }
 
@@ -155,10 +156,7 @@ fn in_words(done: &Done<'_>, name: &CounterName, limit: Option<&Limit>, now_ms: 
         if name.counter.is_empty() { name.limit.clone() } else { format!("{} of {}", name.limit, name.counter) };
     let max = limit.and_then(|known| known.bound.fixed_max());
     let allowed = max.map(|max| format!(" of {}", number(max, limit))).unwrap_or_default();
-    let before = match &done.used_before {
-        Some(used) => format!("{used}{allowed} used before, 0 now"),
-        None => "it was unreadable and counted as used up; it was deleted".into(),
-    };
+    let before = format!("{}{allowed} used before, 0 now", done.used_before);
     let window = match done.window_ends_ms {
         Some(ends) if ends > now_ms => format!(". Its window ends {}", from_now(ends, now_ms)),
         _ => String::new(),
@@ -175,14 +173,14 @@ fn in_words(done: &Done<'_>, name: &CounterName, limit: Option<&Limit>, now_ms: 
 }
 
 /// The failure that says that there is no such counter, and which may have been meant.
-async fn no_counter(client: &Client, pool: &Pool, setup: &Setup, name: &CounterName) -> Result<Failure, Failure> {
+async fn no_counter(client: &Client, setup: &Setup, name: &CounterName) -> Result<Failure, Failure> {
     let shards = seen::shards(client).await?;
-    let names = seen::names(pool, &shards, &setup.configuration.policy.limits).await?;
+    let names = seen::names(&setup.configuration.policy.limits);
     if !names.contains(&name.limit) {
         return Ok(no_limit(&name.limit, names.iter().map(String::as_str)));
     }
     let limit = known(&setup.configuration.policy.limits, &name.limit);
-    let seen = Seen::of(pool, &shards, (&name.limit, limit), &setup.configuration.policy).await?;
+    let seen = Seen::of(&shards, (&name.limit, limit), &setup.configuration.policy).await?;
     let meant = closest(&name.counter, seen.counters.keys().map(|key| key.counter.as_str()));
     let meant = meant.filter(|meant| !meant.is_empty()).map(|meant| format!(" Did you mean {meant:?}?"));
     let which = if name.counter.is_empty() {

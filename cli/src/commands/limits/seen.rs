@@ -8,7 +8,7 @@ use tickfleet_client::Client;
 use tickfleet_model::limit::Every;
 use tickfleet_model::limit::counters::{OTHERS, tenant_of};
 use tickfleet_model::{Limit, Policy};
-use tickfleet_store::{CounterFacts, CounterName, Pool, SeenCounters};
+use tickfleet_store::{CounterFacts, CounterName, SeenCounters};
 
 use crate::failure::Failure;
 
@@ -30,13 +30,9 @@ pub(super) async fn shards(client: &Client) -> Result<Vec<Shard<'_>>, Failure> {
     Ok(shards)
 }
 
-/// The limits that there are: of the configuration, and those that have counters.
-pub(super) async fn names(pool: &Pool, shards: &[Shard<'_>], known: &[Limit]) -> Result<BTreeSet<String>, Failure> {
-    let mut names: BTreeSet<String> = known.iter().map(|limit| limit.name.clone()).collect();
-    for shard in shards {
-        names.extend(pool.limits(shard.store.keys()).await?);
-    }
-    Ok(names)
+/// The limits of the configuration.
+pub(super) fn names(known: &[Limit]) -> BTreeSet<String> {
+    known.iter().map(|limit| limit.name.clone()).collect()
 }
 
 /// Names a counter in all shards. The one that others share is another in each shard, unless it is a share of one.
@@ -59,8 +55,6 @@ pub(super) struct Tally {
     pub(super) allowed: Option<u64>,
     /// Shards in which it has used all of its share.
     pub(super) full_in: u32,
-    /// Shards in which it cannot be read, and counts as used up.
-    pub(super) unreadable_in: u32,
 }
 
 /// The counters of one limit.
@@ -84,7 +78,6 @@ fn own<'l>(limit: &'l Limit, counter: &str, policy: &Policy) -> Cow<'l, Limit> {
 impl Seen {
     /// Looks at the counters of the limit `name`; `limit` is what is known of it, `policy` what tenants have.
     pub(super) async fn of(
-        pool: &Pool,
         shards: &[Shard<'_>],
         (name, limit): (&str, Option<&Limit>),
         policy: &Policy,
@@ -92,7 +85,7 @@ impl Seen {
         let mut seen = Self { complete: true, ..Self::default() };
         for shard in shards {
             let is_held = limit.is_some_and(|limit| limit.every == Every::Held);
-            let found = pool.counters(shard.store.keys(), name, is_held, SEEN_MAX).await?;
+            let found = shard.store.counters(name, is_held, SEEN_MAX).await?;
             let place = (shard.store.shard(), shard.store.options().shards);
             seen.add(found, limit, (place, shard.now_ms), policy);
         }
@@ -107,7 +100,7 @@ impl Seen {
         ((shard, shards), now_ms): ((u32, u32), i64),
         policy: &Policy,
     ) {
-        self.total += found.total;
+        self.total += found.counters.len() as u64;
         self.looked_at += found.counters.len() as u64;
         self.complete &= found.complete;
         let is_shared = limit.is_some_and(|limit| !limit.is_of_tenants());
@@ -119,10 +112,6 @@ impl Seen {
             let tally = self.counters.entry(Key { counter, shard: of_shard }).or_default();
             tally.shards.insert(shard);
             tally.allowed = fixed.map(|limit| limit.bound.max());
-            let Some(facts) = facts else {
-                tally.unreadable_in += 1;
-                continue;
-            };
             let CounterFacts { used, ends_ms, held } = facts;
             // A counter means nothing once its end has passed.
             if ends_ms > now_ms {
@@ -138,7 +127,6 @@ impl Seen {
 
 /// The turns on the lanes of these counters, in their order; none for what others share, who wait on lanes of their own.
 pub(super) async fn waiting(
-    pool: &Pool,
     shards: &[Shard<'_>],
     limit: &str,
     counters: &[(Key, Tally)],
@@ -151,7 +139,7 @@ pub(super) async fn waiting(
             .collect();
         let name = |at: &usize| CounterName { limit: limit.to_owned(), counter: counters[*at].0.counter.clone() };
         let names: Vec<CounterName> = here.iter().map(name).collect();
-        let found = pool.waiting_for(shard.store.keys(), &names).await?;
+        let found = shard.store.waiting_for(&names).await?;
         for (at, turns) in here.into_iter().zip(found) {
             waiting[at] = waiting[at].map(|known| known + turns);
         }
@@ -181,9 +169,9 @@ mod tests {
     }
 
     fn found(counters: &[(&str, u64, i64)]) -> SeenCounters {
-        let facts = |used, ends_ms| Some(CounterFacts { used, ends_ms, held: 0 });
+        let facts = |used, ends_ms| CounterFacts { used, ends_ms, held: 0 };
         let counters = counters.iter().map(|(name, used, ends_ms)| ((*name).to_owned(), facts(*used, *ends_ms)));
-        SeenCounters { total: 3, counters: counters.collect(), complete: true }
+        SeenCounters { counters: counters.collect(), complete: true }
     }
 
     fn tally(seen: &Seen, counter: &str, shard: Option<u32>) -> Tally {
@@ -205,7 +193,7 @@ mod tests {
         assert_eq!(send.shards, [0, 1].into());
         assert_eq!(tally(&seen, "old", None), Tally { shards: [1].into(), allowed: Some(10), ..Tally::default() });
         assert_eq!(tally(&seen, "~", None).used, 3);
-        assert_eq!((seen.total, seen.looked_at, seen.complete), (6, 5, true));
+        assert_eq!((seen.total, seen.looked_at, seen.complete), (5, 5, true));
     }
 
     #[test]
@@ -215,13 +203,5 @@ mod tests {
             seen.add(found(&[("~", 7, 2_000)]), Some(&limit), ((shard, 2), 1_000), &Policy::default());
             assert_eq!(tally(&seen, "~", Some(shard)).used, 7);
         }
-    }
-
-    #[test]
-    fn what_cannot_be_read_is_told_apart_from_what_is_unused() {
-        let mut seen = Seen::default();
-        let broken = SeenCounters { counters: [("a".to_owned(), None)].into(), ..SeenCounters::default() };
-        seen.add(broken, None, ((0, 1), 1_000), &Policy::default());
-        assert_eq!((tally(&seen, "a", None).unreadable_in, seen.complete), (1, false));
     }
 }

@@ -22,7 +22,7 @@ fn one(limit: &LimitView, now_ms: i64, output: &Output) -> String {
     if !limit.counters.is_empty() {
         let mut table = table(&["COUNTER", "USED", "WINDOW ENDS", "WAITING"]);
         for counter in &limit.counters {
-            let is_full = counter.unreadable || counter.full_in > 0;
+            let is_full = counter.full_in > 0;
             let used = used(counter);
             table.add_row([
                 name(counter).into(),
@@ -64,9 +64,6 @@ fn name(counter: &CounterView) -> String {
 }
 
 fn used(counter: &CounterView) -> String {
-    if counter.unreadable {
-        return "cannot be read: counts as used up".into();
-    }
     let of = counter.allowed.as_ref().map(|allowed| format!(" of {allowed}")).unwrap_or_default();
     let in_part = counter.full_in > 0 && counter.full_in < counter.shares;
     let part =
@@ -77,7 +74,6 @@ fn used(counter: &CounterView) -> String {
 fn ends(counter: &CounterView, now_ms: i64) -> String {
     match counter.window_ends_ms {
         Some(ends) => format!("{} ({})", clock(ends), from_now(ends, now_ms)),
-        None if counter.unreadable => String::new(),
         None => "has ended".into(),
     }
 }
@@ -90,9 +86,7 @@ fn waiting(counter: &CounterView) -> String {
 fn remark(limit: &LimitView) -> Option<String> {
     let shown = limit.counters.len() as u64;
     match (limit.complete, limit.total) {
-        (false, total) => {
-            Some(format!("Only {} of {total} counters were read; others may be fuller.", limit.looked_at))
-        }
+        (false, _) => Some(format!("Only {} counters were read; others may be fuller.", limit.looked_at)),
         (true, 0) if limit.is_held => Some("No slots in use.".into()),
         (true, 0) => Some("No calls counted recently.".into()),
         (true, total) if shown < total => Some(format!("{shown} of {total} counters.")),

@@ -43,6 +43,4 @@ pub(super) struct CounterView {
     pub(super) full_in: u32,
     /// Shards that it is divided among; 1 where it is not.
     pub(super) shares: u32,
-    /// True if a shard has something there that is no counter: there it counts as used up.
-    pub(super) unreadable: bool,
 }

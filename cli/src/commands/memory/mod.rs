@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
 use tickfleet_model::knowledge::{Memory as Note, digest};
 use tickfleet_model::{AgentId, TenantId, limits};
-use tickfleet_store::{MemoryKept, Store};
+use tickfleet_store::{RememberResult, Store};
 use tickfleet_tools_knowledge::tools::sound;
 
 use crate::caller::{nobody, with_tenant};
@@ -172,9 +172,11 @@ async fn add(store: &Store, owner: &Owner, notes: Vec<(String, Vec<String>)>) ->
         let id = format!("p-{}", digest(&[&text]));
         let note = Note { id, text, tags, at_ms };
         match store.remember(&owner.tenant, &owner.agent, &note).await? {
-            MemoryKept::Ok { forgotten } => (done.added, done.forgotten) = (done.added + 1, done.forgotten + forgotten),
-            MemoryKept::Known => done.known += 1,
-            MemoryKept::Pressure => {
+            RememberResult::Done { forgotten } => {
+                (done.added, done.forgotten) = (done.added + 1, done.forgotten + forgotten as u64);
+            }
+            RememberResult::Known => done.known += 1,
+            RememberResult::Pressure => {
                 let why = "Redis memory is nearly full (80 % of maxmemory used); no more memories were added";
                 return Err(Failure::failed(anyhow::anyhow!("{why}. {} were added before that", done.added)));
             }

@@ -439,6 +439,7 @@ const fn in_word(answer: Answer, done: &'static str) -> &'static str {
         Answer::Duplicate => "not sent: a turn with the same id and content was submitted before",
         Answer::Conflict => "not sent: another turn has this id",
         Answer::InboxFull => "not sent: the inbox for its reply is full (inbox_full)",
+        Answer::TooManyInboxes => "not sent: the tenant has too many inboxes (too_many_inboxes)",
         Answer::QueueFull => "not sent: the queue is full (queue_full); retry later",
         Answer::Pressure => "not sent: Redis memory is nearly full (pressure); retry later",
         Answer::Full => "too many failed calls in the audit log are already handled",

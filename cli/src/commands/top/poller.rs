@@ -27,9 +27,8 @@ impl Poller {
     pub(crate) fn new(setup: &Setup) -> Result<Self, Failure> {
         let stores = setup.stores()?;
         // In a cluster each shard has a primary of its own.
-        let watch = |store: &tickfleet_store::Store| Watch::new(store.connection().clone(), store.keys().clone());
         Ok(Self {
-            watches: stores.iter().map(watch).collect(),
+            watches: stores.into_iter().map(Watch::new).collect(),
             window: Window::default(),
             last: None,
             redis: setup.shown_url(),

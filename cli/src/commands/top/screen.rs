@@ -10,7 +10,6 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use tickfleet_client::Client;
 use tickfleet_config::units::format_duration;
 use tickfleet_ops::shutdown::Shutdown;
-use tickfleet_store::Pool;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
@@ -107,7 +106,7 @@ pub(super) async fn run(
     every: Duration,
     style: Style,
 ) -> Result<(), Failure> {
-    let asker = Asker { setup: Arc::new(setup.clone()), client: setup.client().await?, pool: setup.pool()? };
+    let asker = Asker { setup: Arc::new(setup.clone()), client: setup.client().await? };
     let (tell, mut told) = mpsc::channel(1);
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     // A terminal that is closed (a lost connection) ends the view too.
@@ -152,7 +151,6 @@ pub(super) async fn run(
 struct Asker {
     setup: Arc<Setup>,
     client: Client,
-    pool: Pool,
 }
 
 impl Asker {
@@ -162,10 +160,10 @@ impl Asker {
         let Some(turn) = frame.agents.get(row).map(|agent| agent.first.clone()) else { return };
         live.chosen = Some(row);
         live.story = Some(Story { title: turn.clone(), lines: vec!["Looking …".to_owned()], at: 0 });
-        let (setup, client, pool) = (Arc::clone(&self.setup), self.client.clone(), self.pool.clone());
+        let (setup, client) = (Arc::clone(&self.setup), self.client.clone());
         let tell = tell.clone();
         tokio::spawn(async move {
-            let found = explain::told(&setup, (&client, &pool), None, &turn).await;
+            let found = explain::told(&setup, &client, None, &turn).await;
             let lines = found.map_or_else(|failure| vec![failure.message().unwrap_or_default()], |told| told.lines);
             // Nobody may wait for it any more.
             drop(tell.send(Story { title: turn, lines, at: 0 }).await);

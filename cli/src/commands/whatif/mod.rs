@@ -12,9 +12,9 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Args;
-use scheduler::policy::stagger_ms;
 use serde::Serialize;
 use tickfleet_client::audit::{Export, ExportError, ExportRange, Resume};
+use tickfleet_engine::rules::stagger_ms;
 use tickfleet_engine::time::counter_stagger_ms;
 use tickfleet_model::TenantId;
 use tickfleet_proof::lines::{FORMAT, Header, Line};

@@ -49,6 +49,36 @@ async fn dev_prints_a_socket_that_every_client_takes_and_a_port_where_one_is_ask
     assert_eq!((fleet.stop(), by_port.stop()), (Some(0), Some(0)));
 }
 
+#[test]
+fn dev_runs_without_redis_and_continues_with_its_data() {
+    let folder = folder();
+    // Nothing is on the PATH.
+    let variables = [("PATH", folder.path().to_str().unwrap())];
+    let data = folder.path().join("state");
+    let args = ["--data", data.to_str().unwrap(), "--console", "0"];
+    let curl = |fleet: &DevFleet, line: &str| Said::of(&mut fleet.shell(line), "").exits(0);
+    let asks = |path: &str, body: &str| {
+        format!("curl -s -H \"Authorization: Bearer $FLEET_KEY\" \"$FLEET_URL/v1/turns{path}\" {body}")
+    };
+    let turn = r#"-d '{"turn_id": "one", "agent": "kelly", "calls": [{"name": "echo", "arguments": {}}]}'"#;
+
+    let fleet = DevFleet::start_with(&args, &variables);
+    let printed: Vec<&str> =
+        fleet.welcome.iter().map(String::as_str).skip_while(|line| !line.contains("curl")).collect();
+    curl(&fleet, &printed[..2].join("\n")).says(r#""outcome":"ok","output":{"text":"hi"}"#);
+    curl(&fleet, &asks("?wait=30", turn)).says(r#""turn_id":"one""#);
+    DevFleet::refused(&args).exits(1).complains("is in use by another process");
+    assert_eq!(fleet.stop(), Some(0));
+
+    let fleet = DevFleet::start_with(&args, &variables);
+    curl(&fleet, &asks("/one", "")).says(r#""turn_id":"one""#).says(r#""outcome":"ok""#);
+    assert_eq!(fleet.stop(), Some(0));
+
+    let fleet = DevFleet::start_with(&["--memory", "--console", "0"], &variables);
+    curl(&fleet, &asks("/one", "")).says("not_found");
+    assert_eq!(fleet.stop(), Some(0));
+}
+
 #[tokio::test]
 async fn submit_takes_what_the_providers_apis_return() {
     let redis = RedisServer::start().await;

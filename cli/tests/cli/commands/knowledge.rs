@@ -160,7 +160,7 @@ async fn endpoint(answers: usize) -> (String, Arc<Notify>) {
 /// Documents by source, with the versions that their passages are of.
 async fn versions(redis: &RedisServer) -> HashMap<String, Vec<String>> {
     let mut connection = redis.connection().await;
-    let command = redis::cmd("HGETALL").arg("{tickfleet:0}:kb:demo").to_owned();
+    let command = redis::cmd("HGETALL").arg("{tickfleet:0}:parts:passages:demo").to_owned();
     let documents: HashMap<String, Vec<u8>> = command.query_async(&mut connection).await.unwrap();
     let passages = |bytes: Vec<u8>| -> Vec<String> {
         let line = bytes.split(|byte| *byte == b'\n').next().unwrap();

@@ -1,4 +1,4 @@
-//! `doctor --repair`: each fault is made by hand in Redis, found, and mended; a fleet that works has none.
+//! `doctor --repair`: each fault is made by hand in Redis, found, and repaired; a working fleet has none.
 
 mod busy;
 
@@ -22,8 +22,6 @@ const FAR: &str = "9999999999999";
 /// How long it is looked at a busy fleet at least; and at most, while calls have not ended in all ways.
 const BUSY: Duration = Duration::from_secs(12);
 const BUSY_MAX: Duration = Duration::from_secs(90);
-/// An audit entry as whoever has a shard mended writes it: two objects are open.
-const ENTRY: &str = r#"{"action":"REPAIR","actor_id":"anna","meta":{"shard":0"#;
 /// Some of the ends that calls of that fleet must have had.
 const ENDS: [&str; 9] = [
     "sleep ok",
@@ -36,35 +34,19 @@ const ENDS: [&str; 9] = [
     "fail_once cancelled",
     "delegate_task ok",
 ];
-/// Faults that are mended, each with the command that makes it. `demo:kept` is a turn under way.
-const MENDED: [(&str, &str); 18] = [
-    ("timer_without_turn", "ZADD timers 9999999999999 t:demo:ghost"),
-    ("lane_without_timer", "ZADD lane:demo:ghost 1 ghost"),
-    ("parked_not", "ZADD delayed 1 demo:ghost"),
-    ("runtime_unlisted", "XGROUP CREATE external:demo:ghost workers 0 MKSTREAM"),
-    ("entry_stranded", "XADD external:demo:ghost 1-1 t demo:ghost m {} d {}"),
-    ("lease_endless", "HSET beats w-ghost 9999999999999"),
-    ("node_without_lease", "HSET nodes w-gone nothing"),
-    ("place_leaked", "ZADD held:ghosts@demo 1 demo:ghost/1"),
-    ("place_not_counted", "HSET turn:demo:kept ho ghosts@demo 1"),
-    ("limit_unlisted", "HSET counters:ghosts demo 123456789012345678901234"),
-    ("tenant_miscounted", "HINCRBY tenant:demo q 3"),
-    ("id_without_entry", "HSET queued demo:ghost 1-1"),
-    ("turn_lost", "SET id:demo:lost a0"),
-    ("id_endless", "SET id:demo:ended e0"),
-    ("claim_endless", "HSET effect:demo:pay:ab b ghost/0/ab r {} e 9999999999999"),
-    ("approval_unlisted", "HSET approval:demo:apr-1 s waiting ts 1 e 9999999999999"),
-    ("turn_without_timer", "ZREM timers t:demo:kept"),
-    ("stream_without_group", "XGROUP DESTROY ready:low workers"),
+/// Faults that are repaired, each with the commands that make it. `demo:kept` is a turn under way.
+const REPAIRED: [(&str, &[&str]); 5] = [
+    ("timer_without_turn", &["ZADD timers 9999999999999 turn:demo:ghost"]),
+    (
+        "member_not_throttled",
+        &["ZADD throttle:ghosts@demo 1 demo:ghost", "ZADD timers 9999999999999 throttle:ghosts@demo"],
+    ),
+    ("worker_not_drained", &["ZADD drains 1 w-ghost"]),
+    ("turn_without_timer", &["ZREM timers turn:demo:kept"]),
+    ("tenant_miscounted", &["HDEL counters:_ _unfinished:demo"]),
 ];
-/// Faults that are only told.
-const TOLD: [(&str, &str); 5] = [
-    ("runtime_without_group", "XGROUP CREATE external:demo:old others 0 MKSTREAM"),
-    ("claim_without_turn", "HSET effect:demo:pay:cd b ghost/0/cd e 9999999999999"),
-    ("turn_unreadable", "HSET turn:demo:odd n many"),
-    ("foreign", "SET turn:demo:none text"),
-    ("foreign", "ZADD timers 9999999999999 t:demo:none"),
-];
+/// A fault that is only reported.
+const REPORTED: (&str, &str) = ("unreadable", "SET turn:acme:odd text");
 
 /// A Redis and a folder of a configuration.
 struct Place {
@@ -94,22 +76,21 @@ impl Place {
         tickfleet(&[args, &["--config", dir, "--redis-url", &url]].concat())
     }
 
-    /// A command whose second or third word is the key without the shard's prefix.
+    /// A command whose second word is the key without the shard's prefix.
     async fn redis(&self, text: &str) -> redis::Value {
-        let words: Vec<&str> = text.split(' ').collect();
-        let at = if words[0] == "XGROUP" { 2 } else { 1 };
-        let mut command = redis::cmd(words[0]);
-        for (number, word) in words.iter().enumerate().skip(1) {
-            // The places of a limit have a blank within.
-            let rest = words[number..].join(" ");
-            match number {
-                _ if number == at => command.arg(format!("{{tickfleet:0}}:{word}")),
-                3 if words[2] == "ho" => command.arg(rest),
-                4 if words[2] == "ho" => &mut command,
-                _ => command.arg(word),
-            };
-        }
+        let mut words = text.split(' ');
+        let mut command = redis::cmd(words.next().unwrap());
+        command.arg(format!("{{tickfleet:0}}:{}", words.next().unwrap()));
+        words.for_each(|word| {
+            command.arg(word);
+        });
         command.query_async(&mut self.redis.connection().await).await.unwrap()
+    }
+
+    async fn breaks(&self, commands: &[&str]) {
+        for command in commands {
+            self.redis(command).await;
+        }
     }
 
     /// What `doctor` finds that does not agree, or has mended, as `<what> <fault>`.
@@ -165,89 +146,64 @@ async fn one_turn(place: &Place) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_fault_is_found_and_mended_alone_while_nothing_runs() {
+async fn each_fault_is_found_and_repaired_alone_while_nothing_runs() {
     let place = Place::new().await;
     one_turn(&place).await;
     let store = place.store();
-    let looks = async |entry: Option<&str>| -> Vec<(&'static str, bool)> {
-        let found = store.faults(entry).await.unwrap().found;
-        found.iter().map(|found| (found.fault.as_str(), found.mended)).collect()
+    let looks = async |repair: bool| -> Vec<(&'static str, bool)> {
+        let found = store.check(repair).await.unwrap().faults;
+        found.iter().map(|found| (found.kind.word(), found.repaired)).collect()
     };
-    assert_eq!(looks(None).await, [], "before anything is broken");
-    for (fault, breaks) in MENDED {
-        place.redis(breaks).await;
-        let found = looks(None).await;
-        assert!(found.contains(&(fault, false)), "{fault} is not found: {found:?}");
-        let mended = looks(Some(ENTRY)).await;
-        assert!(mended.contains(&(fault, true)), "{fault} is not mended: {mended:?}");
-        assert_eq!(looks(None).await, [], "after {fault}");
-        if fault == "place_not_counted" {
-            assert_ne!(place.redis("ZSCORE held:ghosts@demo demo:kept/1").await, redis::Value::Nil);
-            place.redis("DEL held:ghosts@demo").await;
-            place.redis("HDEL turn:demo:kept ho").await;
-        }
+    assert_eq!(looks(false).await, [], "before anything is broken");
+    for (fault, commands) in REPAIRED {
+        place.breaks(commands).await;
+        assert_eq!(looks(false).await, [(fault, false)]);
+        assert_eq!(looks(true).await, [(fault, true)]);
+        assert_eq!(looks(false).await, [], "after {fault}");
     }
-    assert!(place.acts().await.len() >= MENDED.len(), "who mends says so each time");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_faults_are_told_and_mended_together_and_what_is_only_told_changes_nothing() {
+async fn all_faults_are_repaired_together_and_what_is_only_reported_changes_nothing() {
     let place = Place::new().await;
     one_turn(&place).await;
     assert_eq!(place.doctor(&[]), Vec::<String>::new(), "before anything is broken");
-    for (_, breaks) in MENDED {
-        place.redis(breaks).await;
+    for (_, commands) in REPAIRED {
+        place.breaks(commands).await;
     }
-    // A missing group is told among the streams, and by its timer a turn is counted.
-    let elsewhere = ["stream_without_group", "tenant_miscounted"];
-    let all = |what: &str, but: &[&str]| -> BTreeSet<String> {
-        let faults = MENDED.iter().filter(|(fault, _)| !but.contains(fault));
-        faults.map(|(fault, _)| format!("{what} {fault}")).collect()
-    };
-    assert_eq!(BTreeSet::from_iter(place.doctor(&[])), all("repair", &elsewhere));
-    assert_eq!(BTreeSet::from_iter(place.doctor(&["--repair", "--by", "anna"])), all("repaired", &[]));
+    let all =
+        |what: &str| -> BTreeSet<String> { REPAIRED.iter().map(|(fault, _)| format!("{what} {fault}")).collect() };
+    assert_eq!(BTreeSet::from_iter(place.doctor(&[])), all("repair"));
+    assert_eq!(BTreeSet::from_iter(place.doctor(&["--repair", "--by", "anna"])), all("repaired"));
     assert_eq!(place.doctor(&[]), Vec::<String>::new());
     let acts = place.acts().await;
     assert!(acts.iter().all(|act| act["actor_id"] == "anna" && act["meta"]["shard"] == 0), "{acts:#?}");
     let named: Vec<&Value> = acts.iter().flat_map(|act| act["meta"]["named"].as_array().unwrap()).collect();
-    assert!(named.len() >= MENDED.len() && named.contains(&&json!("turn_lost demo:lost")), "{named:?}");
+    assert!(named.len() == REPAIRED.len() && named.contains(&&json!("timer_without_turn demo:ghost")), "{named:?}");
 
-    for (_, breaks) in TOLD {
-        place.redis(breaks).await;
-    }
-    // The claim has an end.
-    place.redis("PEXPIRE effect:demo:pay:cd 600000").await;
-    let kept = place.doctor(&["--repair", "--by", "anna"]);
-    let told: BTreeSet<String> = TOLD.iter().map(|(fault, _)| format!("repair {fault}")).collect();
-    assert_eq!(BTreeSet::from_iter(kept), told);
-    assert_eq!(place.acts().await.len(), acts.len(), "what is only told changes nothing");
-    // What was kept is carried out as if nothing had been.
+    let (fault, command) = REPORTED;
+    place.redis(command).await;
+    assert_eq!(place.doctor(&["--repair", "--by", "anna"]), [format!("repair {fault}")]);
+    assert_eq!(place.acts().await.len(), acts.len(), "what is only reported changes nothing");
+    // The turn runs as if nothing had been.
     let _fleet = (place.start("scheduler"), place.start("worker"));
     while place.run(&["explain", "demo:kept", "--json"]).json()["state"] != "done" {
         pause();
     }
 }
 
-/// A slice that has ended lies on its queue for as long as an older one is held. It is no fault; that nobody who lives holds
-/// the older one is.
+/// A queue lost its slices, and with them their calls: the repair ends the turn, which cannot run any more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_acknowledged_and_is_not_trimmed_yet_is_no_fault() {
+async fn a_turn_whose_slice_is_lost_ends_after_a_repair() {
     let place = Place::new().await;
     one_turn(&place).await;
-    for turn in ["held", "ended"] {
-        place.redis(&format!("XADD ready:low * t demo:{turn} m {{}} c {{}}")).await;
+    place.redis("XTRIM ready:normal MAXLEN 0").await;
+    assert_eq!(place.doctor(&[]), ["repair slice_lost"]);
+    assert_eq!(place.doctor(&["--repair", "--by", "anna"]), ["repaired slice_lost"]);
+    let _scheduler = place.start("scheduler");
+    while place.run(&["explain", "demo:kept", "--json"]).json()["state"] != "done" {
+        pause();
     }
-    let mut read = redis::cmd("XREADGROUP");
-    read.arg(&["GROUP", "workers", "w-gone", "STREAMS", "{tickfleet:0}:ready:low", ">"]);
-    let read: redis::streams::StreamReadReply = read.query_async(&mut place.redis.connection().await).await.unwrap();
-    let ids: Vec<&str> = read.keys[0].ids.iter().map(|entry| entry.id.as_str()).collect();
-    assert_eq!(ids.len(), 2);
-    place.redis(&format!("XACK ready:low workers {}", ids[1])).await;
-    assert_eq!(place.doctor(&[]), ["repair entry_stranded"], "of two entries one is nobody's");
-    assert_eq!(place.doctor(&["--repair", "--by", "anna"]), ["repaired entry_stranded"]);
-    let acts = place.acts().await;
-    assert_eq!(acts[0]["meta"]["named"], json!([format!("entry_stranded ready:low {}", ids[0])]), "{acts:#?}");
-    assert_eq!(place.doctor(&[]), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -258,7 +214,7 @@ async fn a_busy_fleet_has_no_faults_and_those_of_a_hand_are_mended_beside_it() {
     let (store, busy) = (place.store(), Busy::start(&place.redis.url()).await);
     let (began, mut looks) = (Instant::now(), 0);
     while began.elapsed() < BUSY || began.elapsed() < BUSY_MAX && !place.missing_ends().await.is_empty() {
-        let found = store.faults(Some(ENTRY)).await.unwrap().found;
+        let found = store.check(true).await.unwrap().faults;
         assert_eq!(found, [], "look {looks} beside the work");
         looks += 1;
     }
@@ -267,19 +223,17 @@ async fn a_busy_fleet_has_no_faults_and_those_of_a_hand_are_mended_beside_it() {
     assert!(looks > 20 && done.iter().all(|done| *done > 5), "{looks} looks; somebody had nothing to do: {done:?}");
     let missing = place.missing_ends().await;
     assert!(missing.is_empty(), "no call ended so: {missing:?} of {:?}", place.ended().await);
-    // What schedulers and workers mend by themselves within a moment is left out.
-    let theirs = ["turn_without_timer", "stream_without_group", "place_not_counted"];
-    let by_hand: Vec<_> = MENDED.iter().filter(|(fault, _)| !theirs.contains(fault)).collect();
-    for (_, breaks) in &by_hand {
-        place.redis(breaks).await;
+    // The others need the turn `kept`.
+    let by_hand: Vec<_> = REPAIRED.iter().take(3).collect();
+    for (_, commands) in &by_hand {
+        place.breaks(commands).await;
     }
-    let mended = place.doctor(&["--repair", "--by", "anna"]);
+    let repaired = place.doctor(&["--repair", "--by", "anna"]);
     for (fault, _) in by_hand {
-        // The lane's timer is looked at by a scheduler as soon as it is there.
-        assert!(mended.contains(&format!("repaired {fault}")), "{fault} is not mended: {mended:?}");
+        assert!(repaired.contains(&format!("repaired {fault}")), "{fault} is not repaired: {repaired:?}");
     }
     assert_eq!(place.doctor(&[]), Vec::<String>::new());
     let call = "sleep {\"ms\":5}";
     place.run(&["submit", "--tenant", "demo", "--agent", "kelly", "--call", call, "--wait"]).exits(0);
-    assert_ne!(place.redis("ZSCORE timers t:demo:ghost").await, redis::Value::BulkString(FAR.into()));
+    assert_ne!(place.redis("ZSCORE timers turn:demo:ghost").await, redis::Value::BulkString(FAR.into()));
 }

@@ -109,7 +109,7 @@ async fn each_event_of_an_approval_is_told_signed_and_again_under_its_id_and_one
     teller.signal(Signal::SIGKILL);
     drop(teller);
     let mut connection = redis.connection().await;
-    let _: u64 = redis::cmd("DEL").arg("{tickfleet:0}:follower:webhook").query_async(&mut connection).await.unwrap();
+    let _: u64 = redis::cmd("DEL").arg("{tickfleet:0}:follow:webhook").query_async(&mut connection).await.unwrap();
     let teller = Process::start_command(&with, folder.path(), &url, None);
     tell(&redis, "last/0", "denied").await;
     let times = |call: &str| receiver.calls().iter().filter(|told| *told == call).count();
@@ -140,13 +140,22 @@ async fn each_event_of_an_approval_is_told_signed_and_again_under_its_id_and_one
     assert_eq!(pending(&redis).await, 1);
 }
 
-/// How much is not noted as told.
-async fn pending(redis: &RedisServer) -> u64 {
-    let mut command = redis::cmd("XPENDING");
-    command.arg("{tickfleet:0}:approvals:demo").arg("told:webhook");
-    let pending: (u64, redis::Value, redis::Value, redis::Value) =
-        command.query_async(&mut redis.connection().await).await.unwrap();
-    pending.0
+/// The number of events that are not recorded as delivered.
+async fn pending(redis: &RedisServer) -> usize {
+    let mut connection = redis.connection().await;
+    let record: String =
+        redis::cmd("GET").arg("{tickfleet:0}:notified:webhook:demo").query_async(&mut connection).await.unwrap();
+    let delivered: Value = serde_json::from_str(&record[record.find('{').unwrap()..]).unwrap();
+    let read = |id: &str| {
+        let (ms, seq) = id.split_once('-').unwrap();
+        (ms.parse::<u64>().unwrap(), seq.parse::<u64>().unwrap())
+    };
+    let upto = delivered["to"].as_str().map_or((0, 0), read);
+    let later: Vec<_> = delivered["l"].as_array().into_iter().flatten().map(|id| read(id.as_str().unwrap())).collect();
+    let mut range = redis::cmd("XRANGE");
+    range.arg("{tickfleet:0}:approvals:demo").arg("-").arg("+");
+    let events: Vec<(String, redis::Value)> = range.query_async(&mut connection).await.unwrap();
+    events.iter().map(|(id, _)| read(id)).filter(|id| *id > upto && !later.contains(id)).count()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -264,10 +264,13 @@ async fn parts_of_the_slots_places_and_budgets_of_tasks_are_decided_as_they_were
     let export = export(&fleet, &config, &folder.path().join("day.jsonl"), 7);
     assert_eq!(fleet.stop(), Some(0));
 
+    let whatif = |policy: &str, export: &str| {
+        tickfleet(&["whatif", "--policy", policy, "--audit", export, "--slots", "8", "--json"])
+    };
     let same = whatif(&config, &export);
     let log = || std::fs::read_to_string(&export).unwrap();
     assert_eq!((same.code, &same.json()["summary"]["not_decidable"]), (0, &json!({})), "{}\n{}", same.stdout, log());
-    assert!(log().contains(";P8") && log().contains(";T2,2"), "{}", log());
+    assert!(log().contains(";T2,2"), "{}", log());
     let other = |name: &str, from: &str, to: &str| {
         assert!(PLACES.contains(from));
         let said = whatif(&configure_places(folder.path(), name, &PLACES.replace(from, to)), &export);
@@ -277,7 +280,7 @@ async fn parts_of_the_slots_places_and_budgets_of_tasks_are_decided_as_they_were
     // does, and a limit beside that is not decided again.
     let (found, said) = other("more", "25%", "100%");
     let undecided = said.json()["summary"]["not_decidable"].to_string();
-    assert!(found.is_empty() && undecided.contains("a limit and a cap both delayed"), "{}", said.stdout);
+    assert!(found.is_empty() && undecided.contains("a limit and a cap both delayed"), "{}{}", said.stdout, log());
     // What a limit refuses leaves its place in the budget of the task to the next call.
     let (found, said) = other("never", "max: 9", "max: 0");
     let of_task = [("under/1", "capped", "limits.never"), ("under/2", "let_go", "task_budget")];

@@ -106,7 +106,11 @@ async fn a_fleet_and_its_operator_work_under_the_users_of_the_guide() {
     let redis = Guarded::start().await;
     // Nobody without a password.
     tickfleet(&["doctor", "--redis-url", &redis.redis.url()]).exits(1).complains("Authentication required");
-    let fleet = DevFleet::start(&["--redis-url", &redis.url("tickfleet")]);
+    let folder = tempfile::tempdir().unwrap();
+    let limits = "limits: {mails: {match: {tools: [echo]}, per: [agent], max: 100, every: 1h}}\n";
+    fs::write(folder.path().join("limits.yaml"), limits).unwrap();
+    let config = ["--config", folder.path().to_str().unwrap()];
+    let fleet = DevFleet::start(&[&["--redis-url", &redis.url("tickfleet")][..], &config].concat());
     let calls =
         ["--call", "echo {\"text\":\"hi\"}", "--call", "fail {\"outcomes\":[\"transient\",\"ok\"]}", "--call", "nope"];
     let turn = ["submit", "--tenant", "demo", "--agent", "kelly", "--turn-id", "guarded", "--wait", "--json"];
@@ -127,11 +131,9 @@ async fn a_fleet_and_its_operator_work_under_the_users_of_the_guide() {
 
     let seen = tickfleet(&["top", "--once", "--every", "100ms", "--redis-url", &redis.url("onlooker")]);
     seen.exits(0).says("1 scheduler, 1 worker alive").says("echo");
-    let mut by_hand = redis.as_user("tickfleet").await;
-    ask(&mut by_hand, "HSET {tickfleet:0}:counters:mails demo:kelly x").await.unwrap();
-    ask(&mut by_hand, "SADD {tickfleet:0}:limits mails").await.unwrap();
-    tickfleet(&["limits", "--redis-url", &redis.url("onlooker")]).exits(0).says("mails").says("demo:kelly");
-    let reset = ["limits", "reset", "mails", "demo:kelly", "--reason", "why", "--by", "anna"];
+    let onlooker = redis.url("onlooker");
+    tickfleet(&["limits", "--redis-url", &onlooker, config[0], config[1]]).exits(0).says("mails").says("demo:kelly");
+    let reset = ["limits", "reset", "mails", "demo:kelly", "--reason", "why", "--by", "anna", config[0], config[1]];
     let by_onlooker = tickfleet(&[&reset[..], &["--redis-url", &redis.url("onlooker")]].concat());
     by_onlooker.exits(1).complains("no permissions");
     fleet.run(&reset).exits(0);

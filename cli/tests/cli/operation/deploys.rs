@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use serde_json::Value;
 use tickfleet_client::{Client, Replies, Reply, ReplyStatus, SubmitError};
 use tickfleet_model::{InboxName, TenantId, Turn};
 use tickfleet_protocol::parse_turn;
@@ -165,12 +166,16 @@ async fn untroubled(redis: &RedisServer) {
     for chunk in keys.chunks(500) {
         let records: Vec<String> = redis::cmd("MGET").arg(chunk).query_async(&mut connection).await.unwrap();
         for record in records {
-            let line = record.lines().next().unwrap_or_default();
-            let trouble = line.split(' ').filter_map(|field| field.split_once('='));
-            let trouble = trouble.filter(|(name, value)| ["cr", "rt"].contains(name) && !["", "0"].contains(value));
-            assert_eq!(trouble.count(), 0, "{line}");
+            let turn = finished(&record);
+            assert!(turn["c"].is_null() && turn["r"].is_null(), "workers died or calls were retried: {turn}");
         }
     }
+}
+
+/// The stored record of a turn that has ended: a line of JSON behind the frame of all records. The reply follows it.
+fn finished(record: &str) -> Value {
+    let line = record.lines().next().unwrap();
+    serde_json::from_str(&line[line.find('{').unwrap()..]).unwrap()
 }
 
 /// When each turn was answered, s, and how long that took by Redis' clock, ms.
@@ -180,9 +185,8 @@ async fn latencies(redis: &RedisServer, answered: &Answered) -> Vec<(f64, f64)> 
     for (id, (_, at)) in answered {
         let key = format!("{{tickfleet:0}}:done:demo:{id}");
         let record: String = redis::cmd("GET").arg(key).query_async(&mut connection).await.unwrap();
-        let end = record.split([' ', '\n']).find_map(|field| field.strip_prefix("end=")).unwrap();
-        let submitted = entry_ms(id.trim_start_matches('t')).unwrap();
-        times.push((*at, end.parse::<f64>().unwrap() - submitted as f64));
+        let ended_ms = finished(&record)["e"].as_i64().unwrap();
+        times.push((*at, (ended_ms - entry_ms(id.trim_start_matches('t')).unwrap()) as f64));
     }
     times
 }

@@ -85,9 +85,10 @@ async fn permissions_and_tools_change_without_a_restart_and_a_broken_file_change
     };
     assert_eq!(story["results"][0]["outcome"], "ok", "{story}");
     let digest = now["policy"].as_str().unwrap();
-    assert_eq!((story["policy"]["digest"].as_str(), story["policy"]["generation"].as_u64()), (Some(digest), Some(3)));
+    assert_eq!(story["policy"]["digest"].as_str(), Some(digest));
     let judged = &story["audit"]["entries"][0]["meta"];
-    assert_eq!((judged["policy_version"].as_u64(), judged["policy_digest"] != *digest), (Some(1), true), "{judged}");
+    let versions = [&judged["policy_version"], &story["policy"]["generation"]].map(|version| version.as_u64().unwrap());
+    assert!(versions[0] < versions[1] && judged["policy_digest"] != *digest, "{judged}");
     for process in &fleet {
         let metrics = process.metrics();
         assert!(metrics.contains(&format!("tickfleet_config_info{{digest=\"{digest}\"}} 1")), "{metrics}");
@@ -137,9 +138,11 @@ async fn an_older_configuration_comes_back_only_when_the_newer_one_has_gone() {
     });
     let stands_by = "other schedulers use a newer policy; on standby until this one has it or they stop";
     let first = Process::start("scheduler", old.path(), &url);
-    first.says("policy in force");
+    let generation = |process: &Process| process.says("policy in force")["generation"].as_u64().unwrap();
+    let older = generation(&first);
     let second = Process::start("scheduler", new.path(), &url);
-    assert_eq!(second.says("policy in force")["generation"], 2);
+    let newer = generation(&second);
+    assert!(newer > older);
     first.says(stands_by);
     // A restart with the old configuration is no news.
     assert_eq!(first.stop(), Some(0));
@@ -149,12 +152,14 @@ async fn an_older_configuration_comes_back_only_when_the_newer_one_has_gone() {
 
     // A rollback: the last replica with the newer one goes.
     assert_eq!(second.stop(), Some(0));
-    assert_eq!(first.says("policy in force")["generation"], 3);
+    let mut last = generation(&first);
+    assert!(last > newer);
     // And one that goes back by itself, while it runs.
-    write(old.path(), "tickfleet.yaml", "caps: {max_actions_per_day: 30}");
-    first.until("policy in force", |line| line["generation"] == 4);
-    write(old.path(), "tickfleet.yaml", "caps: {max_actions_per_day: 10}");
-    first.until("policy in force", |line| line["generation"] == 5);
+    for cap in ["30", "10"] {
+        write(old.path(), "tickfleet.yaml", &format!("caps: {{max_actions_per_day: {cap}}}"));
+        let line = first.until("policy in force", |line| line["generation"].as_u64().unwrap() > last);
+        last = line["generation"].as_u64().unwrap();
+    }
     assert_eq!(first.stop(), Some(0));
 }
 

@@ -127,8 +127,8 @@ class Direct:
     async def tools(self, tenant: str | None, agent: str, dialect: str) -> Any:
         tenant = self.whose(tenant)
         prefix = f"{self._prefix(tenant)}tools:"
-        digest = await self._redis.get(f"{prefix}{tenant}:{agent}")
-        text = None if digest is None else await self._redis.get(f"{prefix}=:{digest}")
+        found = await self._redis.content(f"{prefix}{tenant}:{agent}")
+        text = None if found is None else await self._redis.content(f"{prefix}=:{json.loads(found)['d']}")
         if text is None or dialect not in DIALECTS:
             raise NoDefinitions(
                 f"no tool list for agent {agent} of tenant {tenant} in {dialect}: check the names of "

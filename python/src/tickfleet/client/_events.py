@@ -79,7 +79,7 @@ async def follow(redis: Redis, prefix: str, tenant: str, task_id: str, position:
         # First: what it has written before its record goes must not be missed.
         record = await redis.get(f"{prefix}done:{place}")
         began = time.monotonic()
-        steps = await redis.history(f"{prefix}steps:{place}", position)
+        steps = await redis.history(f"{prefix}parts:steps:{place}", position)
         for entry in steps:
             position += 1
             yield step(entry, position)

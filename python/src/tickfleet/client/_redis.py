@@ -44,13 +44,10 @@ ENQUEUE = """#!lua
 -- KEYS  1 stream · 2 meta
 -- ARGV  1 field · 2 message · 3 most entries · 4 most bytes, 0 for any
 -- reply the entry, or QUEUE_FULL, PRESSURE
-local about = redis.call('HMGET', KEYS[2], 'pressure', 'memory_max')
-if about[1] == '1' then return 'PRESSURE' end
-local length = redis.call('XLEN', KEYS[1])
+if redis.call('HGET', KEYS[2], 'pressure') == '1' then return 'PRESSURE' end
+local length, bytes_max = redis.call('XLEN', KEYS[1]), tonumber(ARGV[4])
 if length >= tonumber(ARGV[3]) then return 'QUEUE_FULL' end
-local bytes_max, memory_max = tonumber(ARGV[4]), tonumber(about[2] or 0)
-if memory_max and memory_max > 0 then bytes_max = math.min(bytes_max, memory_max / 2) end
-if ARGV[4] ~= '0' and length >= 64 and redis.call('MEMORY', 'USAGE', KEYS[1], 'SAMPLES', 5) >= bytes_max then
+if bytes_max > 0 and length >= 64 and redis.call('MEMORY', 'USAGE', KEYS[1], 'SAMPLES', 5) >= bytes_max then
   return 'QUEUE_FULL'
 end
 return redis.call('XADD', KEYS[1], '*', ARGV[1], ARGV[2])
@@ -235,8 +232,8 @@ class Redis:
     async def forget(self, tenant: str, inbox: str, prefix: str) -> None:
         """Removes an inbox with all that is in it, for one that was made for this process."""
         place = f"{tenant}:{inbox}"
-        await self._client.delete(f"{prefix}replies:{place}", f"{prefix}seq:{place}")
-        await self._client.delete(f"{prefix}read:{place}")
+        await self._client.delete(f"{prefix}replies:{place}", f"{prefix}read:{place}")
+        await self._client.hdel(f"{prefix}seqs:{tenant}", inbox)
         await self._client.zrem(f"{prefix}inboxes:{tenant}", inbox)
 
     async def get(self, key: str) -> str | None:
@@ -265,7 +262,7 @@ class Redis:
         if not self._may_look_for_tenants:
             return False
         try:
-            if await self._client.zscore(f"{prefix}absent", place.partition(":")[0]) is None:
+            if not await self._client.exists(f"{prefix}absent:{place.partition(':')[0]}"):
                 return False
             # A tenant may have been configured since: what was taken in has a record, in this order.
             return not any([await self._client.exists(f"{prefix}{kind}:{place}") for kind in ("turn", "done")])
@@ -273,10 +270,16 @@ class Redis:
             self._may_look_for_tenants = False
             return False
 
+    async def content(self, key: str) -> str | None:
+        """The JSON of a record: what follows its version, entry, counters and schema number."""
+        record = await self.get(key)
+        return None if record is None else record.split(" ", 3)[-1].lstrip("0123456789")
+
     async def history(self, key: str, start: int) -> list[str]:
-        """A list from one entry on."""
-        steps: list[str] = await self._try(lambda: self._client.lrange(key, start, start + 31))
-        return steps
+        """The steps of a task from one on. Each is a part of its history."""
+        names = [f"s{number:06}" for number in range(start, start + 32)]
+        found: list[str | None] = await self._try(lambda: self._client.hmget(key, names))
+        return [step for step in found if step is not None]
 
     async def exists(self, key: str) -> bool:
         """Whether there is such a key."""

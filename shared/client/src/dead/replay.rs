@@ -1,14 +1,15 @@
 //! Replaying what was put aside, and dropping it.
 
 use serde::Serialize;
-use tickfleet_model::{InboxName, Task, TenantId, Turn, content_digest};
+use tickfleet_model::{Task, TenantId, Turn, TurnId, content_digest, task_digest};
 use tickfleet_protocol::{
     OperatorAct, RejectedMessage, TaskMessage, act_entry, parse_task_message, parse_turn, write_task, write_turn,
 };
-use tickfleet_store::{Anew, Handled, Store, StoreError, TurnName};
+use tickfleet_store::{Handled, Inbound, Store, StoreError, Submission, TurnName};
 
 use super::list::{find, task_id, turn_id};
 use super::{DeadId, DeadWhole, Kind};
+use crate::has_own_content;
 use crate::operate::Operator;
 
 /// How something is replayed.
@@ -51,6 +52,8 @@ pub enum Answer {
     QueueFull,
     /// The inbox of its reply has too many unread ones; they have to be read first.
     InboxFull,
+    /// The tenant has as many inboxes as it may have.
+    TooManyInboxes,
     /// Redis is nearly full; try again later.
     Pressure,
     /// Too many calls are kept as done with.
@@ -73,6 +76,7 @@ impl From<Handled> for Answer {
             Handled::Conflict => Self::Conflict,
             Handled::QueueFull => Self::QueueFull,
             Handled::InboxFull => Self::InboxFull,
+            Handled::TooManyInboxes => Self::TooManyInboxes,
             Handled::Pressure => Self::Pressure,
             Handled::Full => Self::Full,
         }
@@ -101,26 +105,10 @@ impl Replayed {
 }
 
 /// What is sent.
-enum Sent {
-    Turn { name: TurnName, digest: String, message: String, reply_to: Option<InboxName> },
-    Task { name: TurnName, message: String },
-}
-
-impl Sent {
-    const fn name(&self) -> &TurnName {
-        match self {
-            Self::Turn { name, .. } | Self::Task { name, .. } => name,
-        }
-    }
-
-    fn anew(&self) -> Anew<'_> {
-        match self {
-            Self::Turn { name, digest, message, reply_to } => {
-                Anew::Turn { name, digest, message, reply_to: reply_to.as_ref() }
-            }
-            Self::Task { message, .. } => Anew::Task(message),
-        }
-    }
+struct Sent {
+    to: Inbound,
+    name: TurnName,
+    message: Submission,
 }
 
 /// Replays one. It is sent and done with in one step: whatever happens to whoever asks, nothing is sent twice.
@@ -141,14 +129,14 @@ pub async fn replay(shards: &[Store], id: &DeadId, wish: &Replay<'_>) -> Result<
         Ok(sent) => sent,
         Err(why) => return Ok(Replayed::not(id, Answer::Invalid, Some(why))),
     };
-    let becomes = sent.name().to_string();
+    let becomes = sent.name.to_string();
     let mut details = about(&whole);
     details.push(("replayed_as", becomes.clone()));
     if wish.message.is_some() {
         details.push(("edited", "yes".to_owned()));
     }
     let entry = entry(store, &whole, ("REPLAY", "replayed"), &details, wish.operator).await?;
-    let answer: Answer = store.replay(id.aside(), sent.anew(), &entry).await?.into();
+    let answer: Answer = store.replay(id.aside(), sent.to, &sent.message, &entry).await?.into();
     let becomes = matches!(answer, Answer::Ok | Answer::Duplicate | Answer::Conflict).then_some(becomes);
     Ok(Replayed { id: id.clone(), answer, becomes, why: None })
 }
@@ -190,16 +178,24 @@ fn sent(store: &Store, whole: &DeadWhole, wish: &Replay<'_>) -> Result<Sent, Str
         };
         at_home(store, &task.tenant, whole, wish)?;
         let id = task.id.clone().or_else(|| task_id(becomes)).ok_or("expected a task_id")?;
-        let name = TurnName::task(&task.tenant, &id);
-        return Ok(Sent::Task { name, message: write_task(&Task { id: Some(id), ..*task }) });
+        let task = Task { id: Some(id.clone()), ..*task };
+        let message = Submission {
+            tenant: task.tenant.clone(),
+            turn: has_own_content(&task).then(|| TurnId::from(id.clone())),
+            digest: task_digest(&task),
+            reply_to: task.reply_to.clone(),
+            payload: write_task(&task).into(),
+        };
+        return Ok(Sent { to: Inbound::Tasks, name: TurnName::task(&task.tenant, &id), message });
     }
     let turn = parse_turn(bytes).map_err(refusal)?;
     at_home(store, &turn.tenant, whole, wish)?;
     let id = turn.id.clone().or_else(|| turn_id(becomes)).ok_or("expected a turn_id")?;
     let name = TurnName { tenant: turn.tenant.clone(), turn: id.clone() };
-    let turn = Turn { id: Some(id), ..turn };
-    let (digest, message) = (content_digest(&turn), write_turn(&turn));
-    Ok(Sent::Turn { name, digest, message, reply_to: turn.reply_to })
+    let turn = Turn { id: Some(id.clone()), ..turn };
+    let (digest, payload) = (content_digest(&turn), write_turn(&turn).into());
+    let message = Submission { tenant: turn.tenant, turn: Some(id), digest, reply_to: turn.reply_to, payload };
+    Ok(Sent { to: Inbound::Turns, name, message })
 }
 
 /// Nobody's message becomes another tenant's.

@@ -8,9 +8,10 @@ use std::time::Duration;
 use futures::future::join_all;
 use serde::Serialize;
 use serde_json::Value;
+use tickfleet_core::turn::state::Finished;
 use tickfleet_model::{AgentId, Call, TaskId, TenantId};
 use tickfleet_protocol::json::with_numbers_as_text;
-use tickfleet_store::{FinishedTurn, LiveTurn, Store, StoreError, TurnName, TurnView};
+use tickfleet_store::{LiveTurn, Store, StoreError, TurnName, TurnView};
 
 use crate::Client;
 use crate::replies::Reply;
@@ -297,23 +298,21 @@ pub(super) fn summary(tenant: &TenantId, id: TaskId, view: &TurnView) -> TaskSum
 }
 
 fn of_live(blank: TaskSummary, live: &LiveTurn) -> TaskSummary {
-    let record = &live.record;
-    let meta = record.slice_meta();
-    let delegator = meta.as_ref().and_then(|meta| meta.task.as_ref()?.1.chain.last().map(ToString::to_string));
-    let awaits = record.awaits.clone().filter(|awaits| !awaits.is_empty() && record.fence.is_none());
+    let turn = &live.turn;
+    let grant = turn.head.task.as_ref().map(|(_, grant)| grant);
     TaskSummary {
         state: if live.holder.is_some() { TaskState::Running } else { TaskState::Waiting },
-        agent: record.agent.clone(),
-        delegator,
-        description: record.first_call.as_deref().and_then(description),
-        accepted_ms: record.admitted_ms,
-        deadline_ms: record.deadline_ms,
-        waits_for: awaits,
+        agent: Some(turn.head.agent.to_string()),
+        delegator: grant.and_then(|grant| grant.chain.last().map(ToString::to_string)),
+        description: live.first_call().and_then(description),
+        accepted_ms: Some(turn.admitted_ms),
+        deadline_ms: Some(turn.head.deadline_ms),
+        waits_for: turn.state.awaits().map(ToString::to_string),
         ..blank
     }
 }
 
-fn of_finished(blank: TaskSummary, finished: &FinishedTurn) -> TaskSummary {
+fn of_finished(blank: TaskSummary, finished: &Finished) -> TaskSummary {
     let reply = serde_json::from_str::<Reply>(&finished.reply).ok();
     let outcome =
         reply.as_ref().and_then(|reply| reply.results.first()).map(|result| result.outcome.as_str().to_owned());
@@ -321,8 +320,8 @@ fn of_finished(blank: TaskSummary, finished: &FinishedTurn) -> TaskSummary {
         state: TaskState::Ended,
         agent: reply.as_ref().map(|reply| reply.agent.clone()),
         delegator: reply.and_then(|reply| reply.delegator),
-        accepted_ms: finished.admitted_ms,
-        ended_ms: finished.ended_ms,
+        accepted_ms: Some(finished.admitted_ms),
+        ended_ms: Some(finished.ended_ms),
         outcome,
         ..blank
     }

@@ -2,13 +2,15 @@
 
 use serde::Serialize;
 use serde_json::value::RawValue;
-use tickfleet_model::{TaskId, TurnId};
-use tickfleet_store::{Lane, LaneWait, Store, StoreError, TurnName, TurnRecord, TurnView};
+use tickfleet_core::turn::{State, Turn, WaitReason as Waits};
+use tickfleet_model::TaskId;
+use tickfleet_store::{LaneWait, Store, StoreError, TurnName, TurnView};
 
 use super::history::Step;
 use super::list::{TaskState, TaskSummary, summary};
 use super::{task_id, turn_of};
 use crate::replies::Reply;
+use crate::stands::limit_of;
 
 /// Tasks of a tree that are told.
 const TREE_MAX: usize = 200;
@@ -171,8 +173,8 @@ async fn one(store: &Store, name: &TurnName, left: &mut usize) -> Result<TaskSto
     };
     match view {
         TurnView::Live(live) => {
-            story.waits = wait_of(store, name, &live.record, live.timer_ms).await?;
-            story.cancelled = live.record.cancelled;
+            story.waits = wait_of(store, name, &live.turn, live.timer_ms).await?;
+            story.cancelled = live.canceled;
         }
         TurnView::Finished(finished) => {
             let reply = serde_json::from_str::<Reply>(&finished.reply).ok();
@@ -180,7 +182,7 @@ async fn one(store: &Store, name: &TurnName, left: &mut usize) -> Result<TaskSto
                 story.error = result.error.map(|error| error.message);
                 story.output = result.output;
             }
-            story.cancelled = finished.cancelled;
+            story.cancelled = finished.canceled;
         }
         TurnView::Unknown => {}
     }
@@ -245,9 +247,9 @@ async fn times(store: &Store, name: &TurnName, rounds: &mut [Round]) -> Result<(
     for round in rounds.iter_mut().filter(|round| !round.calls.is_empty()) {
         let Some(turn) = turn_of(name, round.number) else { continue };
         match store.look(&turn).await? {
-            TurnView::Live(live) => round.executed_ms = live.record.admitted_ms,
+            TurnView::Live(live) => round.executed_ms = Some(live.turn.admitted_ms),
             TurnView::Finished(finished) => {
-                (round.executed_ms, round.validated_ms) = (finished.admitted_ms, finished.ended_ms);
+                (round.executed_ms, round.validated_ms) = (Some(finished.admitted_ms), Some(finished.ended_ms));
             }
             TurnView::Unknown => {}
         }
@@ -256,21 +258,18 @@ async fn times(store: &Store, name: &TurnName, rounds: &mut [Round]) -> Result<(
     Ok(())
 }
 
-/// What a task waits for, by its record.
+/// The wait of a task.
 pub(super) async fn wait_of(
     store: &Store,
     name: &TurnName,
-    record: &TurnRecord,
+    task: &Turn,
     timer_ms: Option<i64>,
 ) -> Result<Option<TaskWait>, StoreError> {
-    if record.fence.is_some() {
-        return Ok(None);
-    }
-    let Some(awaits) = record.awaits.as_deref().and_then(|turn| TurnId::new(turn).ok()) else {
+    let Some(awaits) = task.state.awaits() else {
         let retry = TaskWait { reason: WaitReason::Retry, until_ms: timer_ms };
-        return Ok((record.attempts > 0).then_some(retry));
+        return Ok(matches!(task.state, State::Retrying { .. }).then_some(retry));
     };
-    let turn = TurnName { tenant: name.tenant.clone(), turn: awaits };
+    let turn = TurnName { tenant: name.tenant.clone(), turn: awaits.clone() };
     let Some(wait) = store.lane_wait(&turn).await? else {
         return Ok(Some(TaskWait { reason: WaitReason::Turn { turn: turn.turn.to_string() }, until_ms: None }));
     };
@@ -280,37 +279,27 @@ pub(super) async fn wait_of(
     Ok(Some(of_turn(turn.turn.to_string(), &wait)))
 }
 
-/// The wait for people's consent to a call of a turn; none where nobody is asked now.
-async fn asked(store: &Store, turn: &TurnName, wait: &LaneWait) -> Result<Option<TaskWait>, StoreError> {
-    let record = &wait.record;
-    let is_parked = record.is_parked();
-    let Some(id) = record.approval.as_deref().filter(|_| is_parked) else { return Ok(None) };
-    let asked = crate::approvals::find(store, &turn.tenant, id).await?.filter(|asked| asked.state == "waiting");
+/// The wait for people's consent to a call of a turn; `None` if nobody is asked now.
+async fn asked(store: &Store, name: &TurnName, wait: &LaneWait) -> Result<Option<TaskWait>, StoreError> {
+    let State::Waiting { reason: Waits::Approval { approval }, .. } = &wait.turn.state else { return Ok(None) };
+    let asked = crate::approvals::find(store, &name.tenant, approval).await?.filter(|asked| asked.state == "waiting");
     Ok(asked.map(|asked| {
-        let reason = WaitReason::Approval { turn: turn.turn.to_string(), approval: asked.id, tool: asked.tool };
+        let reason = WaitReason::Approval { turn: name.turn.to_string(), approval: asked.id, tool: asked.tool };
         TaskWait { reason, until_ms: Some(asked.until_ms) }
     }))
 }
 
-/// What the turn of a task's calls waits for.
+/// The wait of the turn of a task's calls.
 fn of_turn(turn: String, wait: &LaneWait) -> TaskWait {
-    let record = &wait.record;
-    let on_its_way = TaskWait { reason: WaitReason::Turn { turn: turn.clone() }, until_ms: None };
-    if record.fence.is_some() {
-        return on_its_way;
+    let state = &wait.turn.state;
+    if let Some(task) = state.awaits().filter(|awaits| TaskId::new(awaits.as_str()).is_ok()) {
+        let until_ms = Some(wait.turn.head.deadline_ms);
+        return TaskWait { reason: WaitReason::Child { turn, task: task.to_string() }, until_ms };
     }
-    let child = record.awaits.as_deref().filter(|awaits| TaskId::new(*awaits).is_ok());
-    if let Some(task) = child {
-        return TaskWait { reason: WaitReason::Child { turn, task: task.to_owned() }, until_ms: record.deadline_ms };
+    match state {
+        State::Throttled { counter, .. } => {
+            TaskWait { reason: WaitReason::Capped { turn, limit: limit_of(counter) }, until_ms: wait.due_ms }
+        }
+        _ => TaskWait { reason: WaitReason::Turn { turn }, until_ms: None },
     }
-    // A call of it waits for its next try.
-    if record.attempts > 0 {
-        return on_its_way;
-    }
-    let limit = match &record.lane {
-        Some(Lane::Counter { limit, .. }) => limit.clone(),
-        Some(Lane::Agent(..)) | None if wait.due_ms == Some(wait.budget.day_ends_ms) => "actions per day".into(),
-        Some(Lane::Agent(..)) | None => "calls per tick".into(),
-    };
-    TaskWait { reason: WaitReason::Capped { turn, limit }, until_ms: wait.due_ms }
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use futures::Stream;
 use serde::Serialize;
 use serde_json::value::RawValue;
-use tickfleet_store::{DeadLetter, Pulse, Store, StoreError, TurnName, TurnRecord, TurnView};
+use tickfleet_core::turn::Turn;
+use tickfleet_store::{DeadLetter, Pulse, Store, StoreError, TurnName, TurnView};
 use tokio::time::Instant;
 
 use super::history::{PlannedCall, Step};
@@ -228,7 +229,7 @@ impl Watch {
             return Ok(());
         }
         match &pulse.live {
-            Some(record) => self.wait(record, &pulse).await,
+            Some(turn) => self.wait(turn, &pulse).await,
             None if pulse.ended => self.end().await,
             None => self.unknown().await,
         }
@@ -266,13 +267,13 @@ impl Watch {
         self.ready.push_back(Progress { position: self.position, event });
     }
 
-    async fn accept(&mut self, live: Option<&TurnRecord>) -> Result<(), StoreError> {
+    async fn accept(&mut self, live: Option<&Turn>) -> Result<(), StoreError> {
         let (agent, at_ms) = match live {
-            Some(record) => (record.agent.clone(), record.admitted_ms),
+            Some(turn) => (Some(turn.head.agent.to_string()), Some(turn.admitted_ms)),
             None => match self.store.look(&self.name).await? {
                 TurnView::Finished(finished) => {
                     let agent = serde_json::from_str::<Reply>(&finished.reply).ok().map(|reply| reply.agent);
-                    (agent, finished.admitted_ms)
+                    (agent, Some(finished.admitted_ms))
                 }
                 TurnView::Live(_) | TurnView::Unknown => (None, None),
             },
@@ -283,9 +284,8 @@ impl Watch {
     }
 
     /// Tells what it waits for, once for each wait.
-    async fn wait(&mut self, record: &TurnRecord, pulse: &Pulse) -> Result<(), StoreError> {
-        let Some(TaskWait { reason, until_ms }) = wait_of(&self.store, &self.name, record, pulse.timer_ms).await?
-        else {
+    async fn wait(&mut self, turn: &Turn, pulse: &Pulse) -> Result<(), StoreError> {
+        let Some(TaskWait { reason, until_ms }) = wait_of(&self.store, &self.name, turn, pulse.timer_ms).await? else {
             return Ok(());
         };
         if self.told.as_ref() == Some(&reason) {

@@ -9,6 +9,7 @@
 //! | record `statistics` | the last counted entry of the log, see [`statistics`] |
 //! | counters of the limit `_calls:<day>` | the counts of a day |
 
+pub mod admitted;
 pub mod follow;
 pub mod seal;
 pub mod statistics;
@@ -23,7 +24,7 @@ use crate::view::{Undecided, View};
 /// A rendered entry for the audit log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditEntry {
-    /// The entry, JSON.
+    /// The entry, JSON. Empty for no entry: an action on several shards is logged in one of them.
     pub text: Bytes,
     /// Maximum number of entries in the log.
     pub entries_max: u64,
@@ -32,6 +33,9 @@ pub struct AuditEntry {
 impl AuditEntry {
     /// Appends the entry in the same transaction as the change, so that no change is missing in the log.
     pub fn append_to(&self, transaction: &mut Transaction) {
+        if self.text.is_empty() {
+            return;
+        }
         let fields = vec![("audit".into(), self.text.clone())];
         transaction.write(Write::Append { log: keys::audit(), fields, max_entries: self.entries_max });
     }

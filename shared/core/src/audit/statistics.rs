@@ -1,7 +1,7 @@
 //! Counts of each day's calls, computed from the audit log on demand by any process.
 //!
 //! The record holds the last counted entry, and each count starts there: each entry counts once, regardless of the process.
-//! The record also holds the number of counts of each day; only a process that continues the count adds some.
+//! Only a process that continues the count adds to the number of a tenant's counts of each day.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,9 +23,6 @@ pub struct Statistics {
     /// The last counted entry. Absent at the start.
     #[serde(rename = "to", default, skip_serializing_if = "Option::is_none")]
     pub upto: Option<EntryId>,
-    /// The number of counts of each kept day (days since 1970).
-    #[serde(rename = "d", default)]
-    pub counts: BTreeMap<i64, usize>,
 }
 
 impl Record for Statistics {
@@ -44,14 +41,21 @@ pub fn day_counts(day: i64) -> Arc<str> {
     format!("_calls:{day}").into()
 }
 
+/// The limit that has the number of each tenant's counts of a day. A tenant cannot use up the counts of another.
+fn numbers_of_counts(day: i64) -> Arc<str> {
+    format!("_counts:{day}").into()
+}
+
 /// An amount to add to one count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Addition {
     /// The day, days since 1970.
     pub day: i64,
+    /// The tenant whose calls are counted.
+    pub tenant: String,
     /// The count.
     pub count: String,
-    /// The count that receives the amount if the day has too many counts.
+    /// The count that receives the amount if the tenant has too many counts on this day.
     pub overflow: String,
     /// The amount.
     pub amount: u64,
@@ -84,14 +88,19 @@ impl Addition {
     fn counter(&self) -> CounterKey {
         CounterKey::new(day_counts(self.day), &self.count)
     }
+
+    /// The number of the tenant's counts of the day.
+    fn number(&self) -> CounterKey {
+        CounterKey::new(numbers_of_counts(self.day), &self.tenant)
+    }
 }
 
 impl Decision for CountCalls {
     type Output = CountResult;
 
     fn reads(&self) -> Vec<Query> {
-        let counters = self.additions.iter().map(|addition| Query::Counter(addition.counter()));
-        counters.chain([Query::Record(key())]).collect()
+        let of_one = |addition: &Addition| [addition.counter(), addition.number()].map(Query::Counter);
+        self.additions.iter().flat_map(of_one).chain([Query::Record(key())]).collect()
     }
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<CountResult>, Undecided> {
@@ -102,23 +111,35 @@ impl Decision for CountCalls {
         if statistics.upto != self.before {
             return Ok(Step::Return(CountResult::Stale { upto: statistics.upto }));
         }
+        let mut numbers = BTreeMap::<CounterKey, u64>::new();
         for addition in &self.additions {
             let mut counter = addition.counter();
             let is_new = matches!(view.get(&Query::Counter(counter.clone()))?, Value::Counter(None));
-            let counts = statistics.counts.entry(addition.day).or_default();
-            if is_new && *counts >= limits::STATS_FIELDS_MAX {
-                counter = CounterKey::new(&counter.limit, &addition.overflow);
-            } else if is_new {
-                *counts += 1;
+            if is_new {
+                let number = addition.number();
+                let before = match view.get(&Query::Counter(number.clone()))? {
+                    Value::Counter(Some(state)) => state.used,
+                    _ => 0,
+                };
+                let added = numbers.entry(number).or_default();
+                if before + *added >= limits::STATS_FIELDS_MAX {
+                    counter = CounterKey::new(&counter.limit, &addition.overflow);
+                } else {
+                    *added += 1;
+                }
             }
             let amount = i64::try_from(addition.amount).unwrap_or(i64::MAX);
             transaction.write(Write::Add { counter, amount, ends_ms: None });
         }
-        for day in self.additions.iter().map(|addition| addition.day) {
-            expire_counters(&day_counts(day), day * DAY_MS + limits::STATS_KEPT_MS, &mut transaction);
+        for (counter, added) in numbers {
+            let amount = i64::try_from(added).unwrap_or(i64::MAX);
+            transaction.write(Write::Add { counter, amount, ends_ms: None });
         }
-        let kept = context.now_ms.saturating_sub(limits::STATS_KEPT_MS) / DAY_MS;
-        statistics.counts.retain(|day, _| *day >= kept);
+        for day in self.additions.iter().map(|addition| addition.day) {
+            for limit in [day_counts(day), numbers_of_counts(day)] {
+                expire_counters(&limit, day * DAY_MS + limits::STATS_KEPT_MS, &mut transaction);
+            }
+        }
         statistics.upto = Some(self.upto.clone());
         transaction.put(&key(), &statistics);
         transaction.proof = Some(key());
@@ -135,8 +156,13 @@ mod tests {
 
     fn count(before: Option<u64>, upto: u64, counts: &[&str]) -> CountCalls {
         let entry = |number: u64| EntryId::new(format!("{number}-0"));
-        let addition =
-            |count: &&str| Addition { day: 20_000, count: (*count).into(), overflow: "t:~:~:ok".into(), amount: 1 };
+        let addition = |count: &&str| Addition {
+            day: 20_000,
+            tenant: count.split(':').next().unwrap().into(),
+            count: (*count).into(),
+            overflow: "t:~:~:ok".into(),
+            amount: 1,
+        };
         CountCalls { before: before.map(entry), upto: entry(upto), additions: counts.iter().map(addition).collect() }
     }
 
@@ -158,11 +184,12 @@ mod tests {
     fn a_day_with_too_many_counts_adds_to_those_of_the_tenant() {
         let mut shard = Paper::at(20_000 * DAY_MS);
         shard.run(&count(None, 1, &["t:a:x:ok"]));
-        let mut statistics: Statistics = shard.record(&key()).unwrap();
-        statistics.counts.insert(20_000, limits::STATS_FIELDS_MAX);
+        let amount = i64::try_from(limits::STATS_FIELDS_MAX).unwrap();
+        let counter = CounterKey::new(numbers_of_counts(20_000), "t");
         let mut transaction = Transaction::new(shard.context().version);
-        shard.commit(transaction.put(&key(), &statistics)).unwrap();
-        shard.run(&count(Some(1), 2, &["t:a:x:ok", "t:a:new:ok"]));
+        shard.commit(transaction.write(Write::Add { counter, amount, ends_ms: None })).unwrap();
+        shard.run(&count(Some(1), 2, &["t:a:x:ok", "t:a:new:ok", "u:a:new:ok"]));
+        assert_eq!(used(&shard, "u:a:new:ok"), 1, "another tenant has room");
         assert_eq!((used(&shard, "t:a:x:ok"), used(&shard, "t:a:new:ok"), used(&shard, "t:~:~:ok")), (2, 0, 1));
     }
 

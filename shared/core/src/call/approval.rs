@@ -5,14 +5,17 @@
 //!              │                      │
 //!              ├── decide ──► Denied ◄┤
 //!              ├── time ────► Expired ◄┤
-//!              └── end of the call, another call ──► Void ◄┘
+//!              └── end of the turn, another call ──► Void ◄┘
 //! ```
+//!
+//! A call that ends without its approval leaves an `Approved` one as it is, and makes a `Waiting` one void.
 //!
 //! An approval is bound to its call by a digest of the complete call. A consent to a different call is therefore not found.
 //! The call uses its consent once, in the transaction that begins it.
 
 mod ask;
 mod decide;
+pub mod notify;
 mod write;
 
 #[cfg(test)]
@@ -20,7 +23,7 @@ mod tests;
 
 pub use ask::{AskApproval, AskResult, RequestApproval};
 pub use decide::{DecideApproval, DecideResult, Verdict};
-pub use write::{UseConsent, VoidApproval};
+pub use write::{LeaveApproval, UseConsent, VoidApproval};
 
 use std::collections::{BTreeMap, BTreeSet};
 

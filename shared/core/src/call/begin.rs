@@ -24,10 +24,12 @@ use crate::mutant;
 use crate::recovery::epoch::{KnownMarks, marks};
 use crate::transaction::{Conflict, Guard, RecordKey, Transaction, Version};
 use crate::turn::slice::Slice;
+use crate::turn::state::UsedConsent;
 use crate::turn::{Begun, Cancellation, State, Turn, WaitReason};
 use crate::view::{Query, Undecided, View};
 
 use super::CallName;
+use super::above;
 use super::approval::{self, Approval, Consent, UseConsent};
 use super::cache::CacheName;
 use super::claim::{ClaimEffect, ClaimResult};
@@ -151,7 +153,7 @@ impl Decision for Begin<'_> {
             return Ok(Step::Return(BeginResult::Started(Box::new(started))));
         }
         if self.changes_turn(&started.turn) {
-            self.write(&mut transaction, &mut started.turn);
+            self.write(&mut transaction, &mut started.turn, &started.agreed);
             started.version = transaction.version.clone();
         }
         Ok(Step::Commit(transaction, BeginResult::Started(Box::new(started))))
@@ -189,10 +191,10 @@ impl Begin<'_> {
     /// True if a begin of this attempt wrote this record, and the response was lost. Without an intent record, the content
     /// proves it: any other holder has the slice in another entry.
     fn has_written(&self, stored: &Turn) -> bool {
-        let ours = Begun { position: self.position, by: self.by.to_owned() };
+        let is_ours = |begun: &Begun| begun.position == self.position && begun.by == self.by;
         let mut written = self.slice.turn.clone();
-        self.change_turn(&mut written);
-        stored.begun.as_ref() == Some(&ours) || !self.once && *stored == written
+        self.change_turn(&mut written, &[]);
+        stored.begun.as_ref().is_some_and(is_ours) || !self.once && *stored == written
     }
 
     /// Evaluates the conditions that precede every subject: an attempt that began the call, a restart of the store, the
@@ -206,7 +208,7 @@ impl Begin<'_> {
         if let Some(result) = mark.and_then(|mark| mark.result.as_ref()) {
             return Passage::returns(BeginResult::Reported { call: result.into() });
         }
-        let is_begun = is_begun || mark.is_some();
+        let is_begun = is_begun || mark.is_some_and(|mark| mark.once || self.once);
         if (self.commits(turn) || is_begun) && self.holds(context) {
             return Passage::returns(BeginResult::Hold);
         }
@@ -350,25 +352,38 @@ impl Begin<'_> {
         Ok(match claim.add_to(transaction, view, context, turn.head.deadline_ms)? {
             ClaimResult::Ours => Passage::Passes(()),
             ClaimResult::Ended { by, result } => Passage::returns(BeginResult::AnsweredBy { by, result }),
-            ClaimResult::Waits { turn } => Passage::returns(BeginResult::Waits(WaitReason::EqualCall { turn })),
+            ClaimResult::Waits { by }
+                if !mutant!("claim_knows_who_waits_for_it")
+                    && above::waits_for(view, &by.call, &self.slice.name, turn)? =>
+            {
+                Passage::returns(BeginResult::Refused(Refusal::EqualAbove { by: by.call }))
+            }
+            ClaimResult::Waits { by } => {
+                Passage::returns(BeginResult::Waits(WaitReason::EqualCall { turn: by.call.turn }))
+            }
             ClaimResult::Abandoned { by, result } => Passage::returns(BeginResult::Abandoned { by, result }),
         })
     }
 
     /// Writes the turn's record, with the intent record of a `once` call.
-    fn write(&self, transaction: &mut Transaction, turn: &mut Turn) {
-        self.change_turn(turn);
+    fn write(&self, transaction: &mut Transaction, turn: &mut Turn, agreed: &[String]) {
+        self.change_turn(turn, agreed);
         transaction.put(&self.slice.name.record(), turn);
         transaction.proof = Some(self.slice.name.record());
     }
 
-    fn change_turn(&self, turn: &mut Turn) {
+    fn change_turn(&self, turn: &mut Turn, agreed: &[String]) {
         let upto = turn.state.out().unwrap_or(turn.position);
         if self.once || turn.suspect.is_some() {
             turn.state = State::Running { upto };
         }
         if self.once && !mutant!("begin_writes_the_intent_record") {
-            turn.begun = Some(Begun { position: self.position, by: self.by.to_owned() });
+            let consent = self.consent.as_ref().map(|check| UsedConsent {
+                approval: check.uses.id.clone(),
+                by: agreed.to_vec(),
+                narrowed: check.narrowed.clone(),
+            });
+            turn.begun = Some(Begun { position: self.position, by: self.by.to_owned(), consent });
         }
         if let Some(facts) = self.facts.as_ref().filter(|facts| !facts.changes.is_empty()) {
             turn.session = Some(facts.session.session.clone());

@@ -18,11 +18,14 @@ use crate::keys::TurnName;
 use crate::mutant;
 use crate::record::{Record, Stored};
 use crate::section::Section;
-use crate::transaction::{RecordKey, Transaction, Write};
+use crate::transaction::{Conflict, Guard, RecordKey, Transaction, Write};
 use crate::turn::Turn;
 use crate::turn::end::parts;
 use crate::turn::state::Finished;
 use crate::view::{Undecided, View};
+
+/// Size up to which a result is kept while memory is short, bytes.
+const SMALL_RESULT_BYTES: usize = 1_000;
 
 /// Maximum number of turns that an ended claim wakes. Further turns check again when their own timers fire.
 const WAITERS_MAX: usize = 64;
@@ -93,7 +96,7 @@ pub enum ClaimState {
     },
     /// The call has ended.
     Ended {
-        /// Its result, JSON.
+        /// Its result, JSON; empty if memory was short. Equal calls then do not run, and end with an unknown outcome.
         #[serde(rename = "r")]
         result: String,
     },
@@ -117,8 +120,8 @@ pub enum ClaimResult {
     },
     /// An equal call is under way.
     Waits {
-        /// Its turn.
-        turn: TurnId,
+        /// The call.
+        by: Claimant,
     },
     /// The equal call is over, but did not end its claim. If the result shows that it certainly had no effect, the caller
     /// claims again with [`ClaimEffect::nothing`]. Otherwise, the caller runs [`EndClaim`].
@@ -239,7 +242,7 @@ fn find(view: &View, tenant: &TenantId, claim: &Claim) -> Result<ClaimResult, Un
     }
     let (stored, is_live) = live_turn(view, tenant, &by)?;
     if is_live {
-        return Ok(ClaimResult::Waits { turn: by.call.turn });
+        return Ok(ClaimResult::Waits { by });
     }
     let result = match stored {
         Some(_) => result_part(view, tenant, &by)?,
@@ -343,7 +346,9 @@ impl EndClaim {
             return Ok(EndClaimResult::Known);
         }
         let state = match &self.end {
-            EffectEnd::Ended(result) | EffectEnd::Unknown(result) => ClaimState::Ended { result: result.clone() },
+            EffectEnd::Ended(result) | EffectEnd::Unknown(result) => {
+                ClaimState::Ended { result: kept(result, transaction, context) }
+            }
             EffectEnd::Open if claim.is_some() => return Ok(EndClaimResult::Known),
             EffectEnd::Open => ClaimState::Open { waiters: BTreeSet::new() },
             EffectEnd::Undone => {
@@ -365,6 +370,18 @@ impl EndClaim {
             waiters.iter().for_each(|waiter| wake(transaction, &self.effect.tenant, waiter, now_ms));
         }
     }
+}
+
+/// The result as the claim keeps it.
+fn kept(result: &str, transaction: &mut Transaction, context: &Context) -> String {
+    if result.len() <= SMALL_RESULT_BYTES {
+        return result.to_owned();
+    }
+    if context.failed(|conflict| *conflict == Conflict::Pressure) {
+        return String::new();
+    }
+    transaction.guard(Guard::Calm);
+    result.to_owned()
 }
 
 impl Section for EndClaim {

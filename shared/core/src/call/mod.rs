@@ -3,6 +3,7 @@
 //! Each subject has a record, pure functions over it, and sections. A section adds its guards and writes to the transaction
 //! of another decision, so that a governed call needs one read, one [`begin`] and one settle. Read [`begin`] first.
 
+pub mod above;
 pub mod approval;
 pub mod begin;
 pub mod cache;
@@ -13,7 +14,7 @@ pub mod streak;
 #[cfg(test)]
 mod life;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 use std::fmt;
 

@@ -78,6 +78,7 @@ impl MiniStore {
             now_ms: self.now_ms,
             epoch: self.epoch,
             epoch_began_ms: self.epoch_began_ms,
+            pressure: false,
             version: Version::new(format!("v{}", self.versions)),
             conflicts: Vec::new(),
         }

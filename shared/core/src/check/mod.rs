@@ -4,11 +4,11 @@
 //! decides again, or removes a member without a subject. A guard on the record that the decision used protects the repair.
 //! Reads are not isolated: without a repair, a fault counts only if it is found twice.
 //!
-//! [`TenantCounts`] compares the numbers of a tenant. They are not repaired, because turns continue during the count.
+//! [`TenantCounts`] compares the numbers of a tenant, and [`Recount`] corrects them.
 
 mod tenant;
 
-pub use tenant::TenantCounts;
+pub use tenant::{Recount, TenantCounts};
 
 use std::sync::Arc;
 
@@ -17,8 +17,10 @@ use tickfleet_model::{ConsumerId, limits};
 use crate::decision::{Context, Decision, Step};
 use crate::keys::{self, TurnName};
 use crate::record::Stored;
+use crate::recovery::reap::end_soon;
 use crate::settings::drain::{self, DrainFlag};
 use crate::transaction::{CounterKey, Guard, SetKey, TimerRule, Transaction, Write};
+use crate::turn::state::EndReason;
 use crate::turn::{State, Turn};
 use crate::view::{Query, Undecided, Value, View};
 use crate::workers::{self, Consumer};
@@ -136,10 +138,11 @@ fn check_turn(name: &TurnName, view: &View, now_ms: i64, findings: &mut Findings
     if !has_timer {
         findings.report(Fault::TurnWithoutTimer).timer(name.timer(), now_ms, TimerRule::Earlier);
     }
-    if let (Some(_), Some(entry)) = (stored.value.state.out(), stored.out_entry())
-        && view.entry(&stored.value.queue(&name.tenant), entry)?.is_none()
-    {
-        findings.report(Fault::SliceLost).timer(name.timer(), now_ms, TimerRule::Earlier);
+    if is_slice_lost(name, &stored, view)? {
+        // The slice's calls are lost with it.
+        let reason = EndReason::Quarantined { crashes: stored.value.crashes };
+        let turn = Turn { may_have_run: true, ..stored.value.clone() };
+        end_soon(findings.report(Fault::SliceLost), name, turn, &[], reason, now_ms);
     }
     if let State::Throttled { counter, .. } = &stored.value.state {
         let (set, member) = (keys::throttle_queue(counter), name.to_string());
@@ -150,6 +153,13 @@ fn check_turn(name: &TurnName, view: &View, now_ms: i64, findings: &mut Findings
         }
     }
     Ok(())
+}
+
+/// True if the entry of the turn's slice is gone from its queue, and nobody holds it: a holder ends the slice itself.
+fn is_slice_lost(name: &TurnName, stored: &Stored<Turn>, view: &View) -> Result<bool, Undecided> {
+    let Some(entry) = stored.out_entry() else { return Ok(false) };
+    let queue = stored.value.queue(&name.tenant);
+    Ok(view.entry(&queue, entry)?.is_none() && view.holder(&queue, entry)?.is_none())
 }
 
 fn check_timer(name: &TurnName, view: &View, findings: &mut Findings) -> Result<(), Undecided> {
@@ -270,7 +280,7 @@ mod tests {
         CounterKey::new("spend", "acme")
     }
 
-    pub(super) const THROTTLED: &str = r#"{"s":"throttled","counter":{"limit":"spend","counter":"acme"},"since_ms":1}"#;
+    pub(super) const THROTTLED: &str = r#"{"s":"throttled","counter":["spend","acme"],"since_ms":1}"#;
     pub(super) const READY: &str = r#"{"s":"ready","upto":1}"#;
 
     #[test]
@@ -299,13 +309,18 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_slice_wakes_its_turn() {
+    fn a_lost_slice_ends_its_turn() {
         let mut shard = Paper::at(1_000);
         shard.timers.insert(name().timer().into(), 9_000);
         put(&mut shard, &turn(READY), Some("5-0"));
         let check = Check { subject: Subject::Turn(name()), mend: true };
+        let held = Check { mend: false, ..check.clone() };
+        assert_eq!(shard.result(&held), [Fault::SliceLost]);
         assert_eq!(shard.result(&check), [Fault::SliceLost]);
+        let ending: Turn = shard.record(&name().record()).unwrap();
+        assert!(ending.may_have_run && matches!(ending.state, State::Ending { due_ms: 1_000, .. }));
         assert_eq!(shard.timers[&*name().timer()], 1_000);
+        put(&mut shard, &turn(READY), Some("5-0"));
         let queue = turn(READY).queue(&name().tenant);
         shard.logs.insert(queue, vec![(EntryId::new("5-0"), vec![])]);
         assert_eq!(shard.result(&check), []);

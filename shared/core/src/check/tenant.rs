@@ -2,8 +2,9 @@
 
 use tickfleet_model::TenantId;
 
+use crate::decision::{Context, Decision, Step};
 use crate::keys;
-use crate::transaction::CounterKey;
+use crate::transaction::{CounterKey, Guard, Room, Transaction, Window, Write};
 use crate::turn::Turn;
 use crate::view::{Query, Undecided, Value, View};
 
@@ -14,7 +15,7 @@ pub struct TenantCounts {
     pub unfinished: u64,
     /// Size of the unfinished turns and tasks, bytes.
     pub bytes: u64,
-    /// Number of slices that are on queues or with workers.
+    /// Number of slices that are on queues or with workers; tasks of external runtimes do not count.
     pub out: u64,
 }
 
@@ -23,7 +24,7 @@ impl TenantCounts {
     pub fn add(&mut self, turn: &Turn) {
         self.unfinished += 1;
         self.bytes += turn.bytes;
-        self.out += u64::from(turn.state.out().is_some());
+        self.out += u64::from(turn.counts_as_out());
     }
 
     /// The numbers in the tenant's counters.
@@ -42,6 +43,56 @@ impl TenantCounts {
             bytes: used(keys::limits::BYTES)?,
             out: used(keys::limits::OUT)?,
         })
+    }
+}
+
+/// Corrects a tenant's counters by the difference to the sums over its records. Transitions change both by the same amounts,
+/// so the difference stays the same while turns continue. The caller has measured it while the tenant's records stood still.
+#[derive(Debug, Clone)]
+pub struct Recount {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// The sums over its records.
+    pub counted: TenantCounts,
+    /// Its counters at the same time.
+    pub stored: TenantCounts,
+}
+
+impl Decision for Recount {
+    /// False if the counters have changed since: the difference has to be measured again.
+    type Output = bool;
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<bool>, Undecided> {
+        if TenantCounts::stored(&self.tenant, view)? != self.stored {
+            return Ok(Step::Return(false));
+        }
+        let mut transaction = Transaction::new(context.version.clone());
+        let numbers = |counts: &TenantCounts| {
+            [
+                (keys::limits::UNFINISHED, counts.unfinished),
+                (keys::limits::BYTES, counts.bytes),
+                (keys::limits::OUT, counts.out),
+            ]
+        };
+        for ((limit, counted), (_, stored)) in numbers(&self.counted).into_iter().zip(numbers(&self.stored)) {
+            let counter = CounterKey::new(limit, self.tenant.as_str());
+            // Nobody else has corrected it upwards meanwhile.
+            transaction.guard(Guard::Room(Room {
+                counter: counter.clone(),
+                amount: 0,
+                max: stored,
+                window: Window::Total,
+                behind_queue: false,
+                shadow: false,
+                counters_max: u64::MAX,
+            }));
+            let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+            let amount = signed(counted) - signed(stored);
+            if amount != 0 {
+                transaction.write(Write::Add { counter, amount, ends_ms: None });
+            }
+        }
+        Ok(Step::Commit(transaction, true))
     }
 }
 
@@ -65,10 +116,19 @@ mod tests {
             transaction.write(Write::Add { counter, amount, ends_ms: None });
         }
         shard.commit(&transaction).unwrap();
+        assert_eq!(stored(&shard, &tenant), counts);
+        let counted = TenantCounts { unfinished: 3, bytes: 5, out: 1 };
+        let recount = Recount { tenant: tenant.clone(), counted, stored: counts };
+        assert!(shard.result(&recount));
+        assert_eq!(stored(&shard, &tenant), counted);
+        assert!(!shard.result(&recount), "somebody has corrected them");
+    }
+
+    fn stored(shard: &Paper, tenant: &TenantId) -> TenantCounts {
         let mut view = View::default();
-        let stored = loop {
-            match TenantCounts::stored(&tenant, &view) {
-                Ok(stored) => break stored,
+        loop {
+            match TenantCounts::stored(tenant, &view) {
+                Ok(stored) => return stored,
                 Err(Undecided::Missing(query)) => {
                     let Query::Counter(counter) = &query else { panic!("{query:?}") };
                     let state = shard.counters.get(counter).copied();
@@ -76,7 +136,6 @@ mod tests {
                 }
                 Err(other) => panic!("{other:?}"),
             }
-        };
-        assert_eq!(stored, counts);
+        }
     }
 }

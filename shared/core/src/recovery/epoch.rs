@@ -17,6 +17,7 @@ use crate::decision::{Context, Decision, Step};
 use crate::keys::{self, TurnName};
 use crate::mutant;
 use crate::record::{Record, Stored};
+use crate::section::Section;
 use crate::transaction::{Guard, Transaction};
 use crate::turn::Turn;
 use crate::turn::end::RenderedCall;
@@ -52,6 +53,9 @@ pub struct Mark {
     /// The attempt that began it.
     #[serde(rename = "by")]
     pub by: String,
+    /// True if the attempt must not run twice. Otherwise the call may begin again, but is never reported as not run.
+    #[serde(rename = "o", default, skip_serializing_if = "std::ops::Not::not")]
+    pub once: bool,
     /// Its result, if it is known.
     #[serde(rename = "r", default, skip_serializing_if = "Option::is_none")]
     pub result: Option<MarkedResult>,
@@ -132,13 +136,74 @@ pub fn marks(
     Ok(KnownMarks { calls, guard: Some(Guard::Version(key, stored.version)) })
 }
 
+/// Asks which calls of a slice other attempts began, before their holder reports them as not run. For one lease after a
+/// restart of the store the answer is not known: a worker may report calls whose begin was lost.
+#[derive(Debug, Clone, Copy)]
+pub struct AskUnrun<'a> {
+    /// The turn.
+    pub name: &'a TurnName,
+    /// Digest of its content.
+    pub digest: &'a str,
+    /// Positions of the calls that end without running.
+    pub from: usize,
+    /// Position after the last of them.
+    pub upto: usize,
+    /// The length of a lease, ms.
+    pub lease_ms: i64,
+}
+
+/// The result of [`AskUnrun`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unrun {
+    /// Ask again at this time, ms.
+    Hold(i64),
+    /// The calls that other attempts began, by position. The others have not run.
+    Known(KnownUnrun),
+}
+
+/// The calls of a slice that other attempts began. A [`Section`] of the transaction that reports the others as not run: it
+/// guards that the answer is still right.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownUnrun {
+    /// The calls that began. A result is what their worker reported; without one they may have run.
+    pub began: BTreeMap<usize, Mark>,
+    guards: Vec<Guard>,
+}
+
+impl Decision for AskUnrun<'_> {
+    type Output = Unrun;
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<Unrun>, Undecided> {
+        let known_ms = context.epoch_began_ms.saturating_add(self.lease_ms);
+        if context.epoch_began_ms > 0 && context.now_ms < known_ms {
+            return Ok(Step::Return(Unrun::Hold(known_ms)));
+        }
+        let marks = marks(view, context, self.name, self.digest, self.from..self.upto)?;
+        let mut guards = Vec::new();
+        if !mutant!("unrun_guards_the_marks") {
+            guards.extend(marks.guard);
+        }
+        if !mutant!("unrun_guards_the_epoch") {
+            guards.push(settled(context, self.lease_ms));
+        }
+        Ok(Step::Return(Unrun::Known(KnownUnrun { began: marks.calls, guards })))
+    }
+}
+
+impl Section for KnownUnrun {
+    fn add_to(&self, transaction: &mut Transaction, _: &View, _: &Context) -> Result<(), Undecided> {
+        transaction.guards.extend(self.guards.iter().cloned());
+        Ok(())
+    }
+}
+
 /// The state of a call that a worker began.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// It may still run.
     Begun,
     /// It has ended.
-    Ended(RenderedCall),
+    Ended(Box<RenderedCall>),
     /// It did nothing, for certain.
     Undone,
 }
@@ -154,6 +219,8 @@ pub struct Assert {
     pub position: usize,
     /// The attempt that began it.
     pub by: String,
+    /// True if the attempt must not run twice.
+    pub once: bool,
     /// Its state in the journal.
     pub outcome: Outcome,
     /// Retention of a mark, ms: until the turn can no longer be redelivered.
@@ -197,12 +264,16 @@ impl Decision for Assert {
         let ours = known.map(|known| known.value).filter(|known| known.digest == self.digest);
         let mut marks =
             ours.unwrap_or_else(|| Marks { digest: self.digest.clone(), until_ms: 0, calls: BTreeMap::new() });
-        let mark = marks.calls.entry(self.position).or_insert_with(|| Mark { by: self.by.clone(), result: None });
+        let mark = marks.calls.entry(self.position).or_insert_with(|| Mark {
+            by: self.by.clone(),
+            once: self.once,
+            result: None,
+        });
         if mark.by != self.by {
             return Ok(Step::Return(Asserted::Late));
         }
         if let Outcome::Ended(call) = &self.outcome {
-            mark.result = Some(call.into());
+            mark.result = Some(call.as_ref().into());
         }
         marks.until_ms = marks.until_ms.max(context.now_ms + self.keep_ms);
         let ttl_ms = marks.until_ms - context.now_ms;

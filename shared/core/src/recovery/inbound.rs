@@ -16,7 +16,7 @@ use crate::bounds::Bounds;
 use crate::decision::{Context, Decision, Step};
 use crate::keys::{self, TurnName};
 use crate::mutant;
-use crate::record::Record;
+use crate::record::{Record, Stored};
 use crate::transaction::{Conflict, EntryId, Guard, RecordKey, SetKey, StreamKey, Transaction, Write};
 use crate::turn::end::{GivenId, GivenState};
 use crate::view::{Fields, Undecided, View};
@@ -113,6 +113,93 @@ impl Decision for NameSuspect {
     }
 }
 
+/// Takes an inbound entry off its stream that needs no decision of its own: what it asks for is done.
+#[derive(Debug, Clone)]
+pub struct AcknowledgeInbound {
+    /// The stream.
+    pub stream: StreamKey,
+    /// The entry.
+    pub entry: EntryId,
+}
+
+impl Decision for AcknowledgeInbound {
+    /// False if another scheduler has taken it over.
+    type Output = bool;
+
+    fn decide(&self, _: &View, context: &Context) -> Result<Step<bool>, Undecided> {
+        if context.failed(|conflict| *conflict == Conflict::NotHeld) {
+            return Ok(Step::Return(false));
+        }
+        let mut transaction = Transaction::new(context.version.clone());
+        transaction.guard(Guard::Held(self.stream.clone(), self.entry.clone()));
+        Ok(Step::Commit(transaction, true))
+    }
+}
+
+/// Returns an inbound entry that a scheduler took and has not decided, because the scheduler stops. No crash counts.
+#[derive(Debug)]
+pub struct ReturnInbound {
+    /// The entry.
+    pub entry: HeldEntry,
+}
+
+impl Decision for ReturnInbound {
+    /// False if another scheduler has taken it over.
+    type Output = bool;
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<bool>, Undecided> {
+        if context.failed(|conflict| *conflict == Conflict::NotHeld) {
+            return Ok(Step::Return(false));
+        }
+        let mut transaction = Transaction::new(context.version.clone());
+        if !self.entry.fields.is_empty() {
+            enqueue_again(&self.entry, crashes(&self.entry.fields), &mut transaction, view, context.now_ms)?;
+        }
+        transaction.guard(Guard::Held(self.entry.queue.clone(), self.entry.entry.clone()));
+        Ok(Step::Commit(transaction, true))
+    }
+}
+
+/// Enqueues an inbound message again. Its producer's ID, and the ID that its first entry gave it, stay.
+fn enqueue_again(
+    entry: &HeldEntry,
+    crashes: u32,
+    transaction: &mut Transaction,
+    view: &View,
+    now_ms: i64,
+) -> Result<(), Undecided> {
+    let given = given(entry, view)?;
+    let is_ours = |name: &str| name == fields::CRASHES || name == fields::ORIGIN;
+    let kept = entry.fields.iter().filter(|(name, _)| !is_ours(name)).take(FIELDS_MAX).cloned();
+    let ours = [
+        (fields::CRASHES.into(), Bytes::from(crashes.to_string())),
+        (fields::ORIGIN.into(), Bytes::from(origin(entry).as_str().to_owned())),
+    ];
+    transaction.write(Write::Enqueue(entry.queue.clone(), kept.chain(ours).collect()));
+    // The record of an ID has the entry of its message.
+    if let Some((name, known)) = given
+        && known.entry.as_ref() == Some(&entry.entry)
+    {
+        transaction.guard(Guard::Version(name.given(), known.version));
+        transaction.put(&name.given(), &known.value);
+    }
+    let (set, member) = (redelivered(), entry.queue.as_str().into());
+    let upto_ms = now_ms + REDELIVERED_WITHIN_MS;
+    transaction.write(Write::Join { set, member, place: upto_ms.max(0).unsigned_abs(), queue_of: None });
+    Ok(())
+}
+
+/// The ID from the producer, if its message waits for a decision.
+fn given(entry: &HeldEntry, view: &View) -> Result<Option<(TurnName, Stored<GivenId>)>, Undecided> {
+    let Some(name) = entry.text(fields::GIVEN).and_then(TurnName::parse) else { return Ok(None) };
+    let known = match view.record::<GivenId>(&name.given()) {
+        // It must not hold up the message.
+        Err(Undecided::Unreadable { .. }) => None,
+        known => known?,
+    };
+    Ok(known.filter(|known| known.value.state == GivenState::Queued).map(|known| (name, known)))
+}
+
 /// Redelivers one inbound entry of a scheduler whose lease has ended.
 pub struct ReapInbound<'a> {
     /// The scheduler's consumer.
@@ -146,10 +233,7 @@ impl Decision for ReapInbound<'_> {
             self.quarantine(&mut transaction, view, context)?;
             Reaped::Removed { dead: 1 }
         } else {
-            let upto_ms = context.now_ms + REDELIVERED_WITHIN_MS;
-            transaction.write(Write::Enqueue(self.entry.queue.clone(), self.redelivered(crashes)));
-            let (set, member) = (redelivered(), self.entry.queue.as_str().into());
-            transaction.write(Write::Join { set, member, place: upto_ms.max(0).unsigned_abs(), queue_of: None });
+            enqueue_again(&self.entry, crashes, &mut transaction, view, context.now_ms)?;
             Reaped::Redelivered(Vec::new())
         };
         if !mutant!("reap_acknowledges_the_old_message") {
@@ -160,26 +244,12 @@ impl Decision for ReapInbound<'_> {
 }
 
 impl ReapInbound<'_> {
-    fn redelivered(&self, crashes: u32) -> Fields {
-        let is_ours = |name: &str| name == fields::CRASHES || name == fields::ORIGIN;
-        let kept = self.entry.fields.iter().filter(|(name, _)| !is_ours(name)).take(FIELDS_MAX).cloned();
-        let ours = [
-            (fields::CRASHES.into(), Bytes::from(crashes.to_string())),
-            (fields::ORIGIN.into(), Bytes::from(origin(&self.entry).as_str().to_owned())),
-        ];
-        kept.chain(ours).collect()
-    }
-
     /// Moves the message to the dead letters, with a reply if the message plainly names its inbox.
     fn quarantine(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<(), Undecided> {
         let message = Message::of(&self.entry);
         let first = HeldEntry { entry: origin(&self.entry), ..self.entry.clone() };
         dead_letter(transaction, &first, "poison", &message.unread(), self.bounds);
-        let given = self.entry.text(fields::GIVEN).and_then(TurnName::parse);
-        if let Some(name) = &given
-            && let Some(known) = view.record::<GivenId>(&name.given())?
-            && known.value.state == GivenState::Queued
-        {
+        if let Some((name, known)) = given(&self.entry, view)? {
             let ended = GivenId { digest: known.value.digest, state: GivenState::Ended };
             transaction.guard(Guard::Version(name.given(), known.version));
             transaction.put_for(&name.given(), &ended, self.bounds.dedupe_ms);

@@ -1,15 +1,19 @@
 //! The journal of a worker: the events that it reports again if the store lost its last writes.
 //!
-//! It holds `once` calls, and the changes of facts and claims at their ends, in the order of the events. An entry stays
-//! until the store can no longer lose its commit. The journal is bounded in bytes: it drops the oldest results first, and
-//! then reports their calls as begun. The producer of such a call receives an unknown result, and the call is never
-//! repeated.
+//! It holds begun calls, and the changes of facts and claims at their ends, in the order of the events. An entry stays until
+//! the store can no longer lose its commit. The journal is bounded: it drops the oldest results first, and then reports
+//! their calls as begun. The producer of such a call receives an unknown result, and the call is never repeated.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use super::epoch::{Assert, Outcome};
 use crate::keys::TurnName;
 use crate::turn::end::RenderedCall;
+
+/// Maximum number of confirmed entries. The oldest ones are dropped first.
+const CONFIRMED_MAX: usize = 100_000;
+/// Maximum number of confirmed calls that may run again.
+const REPEATABLE_MAX: usize = 5_000;
 
 /// A reported entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +35,8 @@ pub struct JournalCall {
     pub position: usize,
     /// The attempt.
     pub by: String,
+    /// True if the call must not run twice.
+    pub once: bool,
     /// When the turn can no longer be redelivered, ms.
     pub until_ms: i64,
 }
@@ -44,14 +50,27 @@ enum Content<E> {
 #[derive(Debug)]
 struct Entry<E> {
     content: Content<E>,
+    bytes: usize,
     /// When the store confirmed it, ms. `None` while it is in flight.
     confirmed_ms: Option<i64>,
+    /// True if it was reported.
+    reported: bool,
 }
 
 /// The journal.
 #[derive(Debug)]
 pub struct Journal<E> {
-    entries: VecDeque<Entry<E>>,
+    /// By number, in the order of the events.
+    entries: BTreeMap<u64, Entry<E>>,
+    next: u64,
+    /// Calls in flight.
+    open: HashMap<TurnName, Vec<u64>>,
+    /// Confirmed entries, in the order of their confirmations.
+    confirmed: VecDeque<u64>,
+    /// Confirmed calls that may run again, in the same order.
+    repeatable: VecDeque<u64>,
+    /// Entries with results, oldest first.
+    large: VecDeque<u64>,
     kept_ms: i64,
     bytes: usize,
     bytes_max: usize,
@@ -60,85 +79,224 @@ pub struct Journal<E> {
 impl<E: Clone> Journal<E> {
     /// An empty journal. The store may lose commits that are younger than `kept_ms`. Results take up to `bytes_max`.
     #[must_use]
-    pub const fn new(kept_ms: i64, bytes_max: usize) -> Self {
-        Self { entries: VecDeque::new(), kept_ms, bytes: 0, bytes_max }
+    pub fn new(kept_ms: i64, bytes_max: usize) -> Self {
+        Self {
+            entries: BTreeMap::new(),
+            next: 0,
+            open: HashMap::new(),
+            confirmed: VecDeque::new(),
+            repeatable: VecDeque::new(),
+            large: VecDeque::new(),
+            kept_ms,
+            bytes: 0,
+            bytes_max,
+        }
     }
 
-    /// Records that a call begins. Must precede the commit of the begin.
+    /// Records that a call begins to run.
     pub fn begin(&mut self, call: JournalCall) {
-        self.entries.push_back(Entry { content: Content::Call(call, Outcome::Begun), confirmed_ms: None });
+        let name = call.name.clone();
+        let number = self.add(Entry {
+            content: Content::Call(call, Outcome::Begun),
+            bytes: 0,
+            confirmed_ms: None,
+            reported: false,
+        });
+        self.open.entry(name).or_default().push(number);
     }
 
     /// Records that a call has ended. Must precede the commit of the result.
     pub fn end(&mut self, name: &TurnName, position: usize, result: RenderedCall) {
-        self.bytes += size(&result);
-        self.set(name, position, Outcome::Ended(result));
-        let over = |entry: &&mut Entry<E>| matches!(entry.content, Content::Call(_, Outcome::Ended(_)));
-        while self.bytes > self.bytes_max {
-            let Some(entry) = self.entries.iter_mut().find(over) else { return };
-            if let Content::Call(_, outcome) = &mut entry.content
-                && let Outcome::Ended(result) = std::mem::replace(outcome, Outcome::Begun)
-            {
-                self.bytes -= size(&result);
-            }
+        let bytes = size(&result);
+        if let Some(number) = self.set(name, position, Outcome::Ended(Box::new(result)), bytes) {
+            self.large.push_back(number);
+            self.drop_results();
         }
     }
 
-    /// Records that a begun call certainly did nothing.
-    pub fn undo(&mut self, name: &TurnName, position: usize) {
-        self.set(name, position, Outcome::Undone);
+    /// Records that a begun call certainly did nothing. If the call was reported as begun, returns the report that takes
+    /// this back.
+    pub fn undo(&mut self, name: &TurnName, position: usize) -> Option<Assert> {
+        let number = self.set(name, position, Outcome::Undone, 0)?;
+        let entry = self.entries.get(&number).filter(|entry| entry.reported)?;
+        match &entry.content {
+            Content::Call(call, outcome) => Some(self.report(call, outcome.clone(), call.until_ms)),
+            Content::Change(_) => None,
+        }
     }
 
-    /// Records the change of a fact or claim at the end of a call.
-    pub fn change(&mut self, change: E, now_ms: i64) {
-        self.entries.push_back(Entry { content: Content::Change(change), confirmed_ms: Some(now_ms) });
+    /// Records the change of a fact or claim, which takes `bytes`.
+    pub fn change(&mut self, change: E, bytes: usize, now_ms: i64) {
+        let content = Content::Change(change);
+        let number = self.add(Entry { content, bytes, confirmed_ms: Some(now_ms), reported: false });
+        self.bytes += bytes;
+        self.confirmed.push_back(number);
+        if bytes > 0 {
+            self.large.push_back(number);
+            self.drop_results();
+        }
+        self.drop_oldest();
     }
 
     /// Records that the store confirmed a turn's results before `upto`, or that the worker lost the turn (`usize::MAX`).
     pub fn confirm(&mut self, name: &TurnName, upto: usize, now_ms: i64) {
-        for entry in &mut self.entries {
-            let is_confirmed =
-                matches!(&entry.content, Content::Call(call, _) if call.name == *name && call.position < upto);
-            if is_confirmed && entry.confirmed_ms.is_none() {
-                entry.confirmed_ms = Some(now_ms);
+        let Self { entries, open, confirmed, repeatable, .. } = self;
+        let Some(calls) = open.get_mut(name) else { return };
+        calls.retain(|number| {
+            let Some(entry) = entries.get_mut(number) else { return false };
+            let Content::Call(call, _) = &entry.content else { return false };
+            if call.position >= upto {
+                return true;
             }
+            entry.confirmed_ms = Some(now_ms);
+            if call.once {
+                confirmed.push_back(*number)
+            } else {
+                repeatable.push_back(*number)
+            }
+            false
+        });
+        if calls.is_empty() {
+            open.remove(name);
         }
+        self.drop_oldest();
     }
 
     /// Drops entries that the store can no longer lose.
     pub fn forget(&mut self, now_ms: i64) {
         let before_ms = now_ms - self.kept_ms;
-        self.entries.retain(|entry| entry.confirmed_ms.is_none_or(|confirmed_ms| confirmed_ms >= before_ms));
-        let results = self.entries.iter().filter_map(|entry| match &entry.content {
-            Content::Call(_, Outcome::Ended(result)) => Some(size(result)),
-            _ => None,
-        });
-        self.bytes = results.sum();
+        let is_old = |entries: &BTreeMap<u64, Entry<E>>, number: &u64| {
+            entries
+                .get(number)
+                .is_none_or(|entry| entry.confirmed_ms.is_some_and(|confirmed_ms| confirmed_ms < before_ms))
+        };
+        while let Some(number) = pop_front_if(&mut self.confirmed, |number| is_old(&self.entries, number)) {
+            self.remove(number);
+        }
+        while let Some(number) = pop_front_if(&mut self.repeatable, |number| is_old(&self.entries, number)) {
+            self.remove(number);
+        }
+        while pop_front_if(&mut self.large, |number| !self.entries.contains_key(number)).is_some() {}
+    }
+
+    /// Number of entries.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// True without entries.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
     }
 
     /// The reports after a restart of the store, in order.
-    pub fn reports(&self, now_ms: i64) -> impl Iterator<Item = Report<E>> + '_ {
-        self.entries.iter().map(move |entry| match &entry.content {
+    pub fn reports(&mut self, now_ms: i64) -> impl Iterator<Item = Report<E>> + '_ {
+        self.entries.values_mut().for_each(|entry| entry.reported = true);
+        let journal = &*self;
+        journal.entries.values().map(move |entry| match &entry.content {
             Content::Change(change) => Report::Change(change.clone()),
-            Content::Call(call, outcome) => Report::Call(Assert {
-                name: call.name.clone(),
-                digest: call.digest.clone(),
-                position: call.position,
-                by: call.by.clone(),
-                outcome: outcome.clone(),
-                keep_ms: (call.until_ms - now_ms).max(self.kept_ms),
-            }),
+            Content::Call(call, outcome) => Report::Call(journal.report(call, outcome.clone(), now_ms)),
         })
     }
 
-    fn set(&mut self, name: &TurnName, position: usize, outcome: Outcome) {
-        let is_it = |entry: &&mut Entry<E>| matches!(&entry.content, Content::Call(call, _) if call.name == *name && call.position == position);
-        if let Some(Entry { content: Content::Call(_, known), .. }) = self.entries.iter_mut().rev().find(is_it) {
+    /// True if a `once` call has begun since [`Self::reports`].
+    #[must_use]
+    pub fn has_unreported_effects(&self) -> bool {
+        let is_effect = |entry: &Entry<E>| matches!(&entry.content, Content::Call(call, _) if call.once);
+        self.entries.values().any(|entry| !entry.reported && is_effect(entry))
+    }
+
+    /// The report of one call in flight, with its outcome in the journal.
+    #[must_use]
+    pub fn report_of(&self, name: &TurnName, position: usize, now_ms: i64) -> Option<Assert> {
+        let number = self.find(name, position)?;
+        match &self.entries.get(&number)?.content {
+            Content::Call(call, outcome) => Some(self.report(call, outcome.clone(), now_ms)),
+            Content::Change(_) => None,
+        }
+    }
+
+    fn report(&self, call: &JournalCall, outcome: Outcome, now_ms: i64) -> Assert {
+        Assert {
+            name: call.name.clone(),
+            digest: call.digest.clone(),
+            position: call.position,
+            by: call.by.clone(),
+            once: call.once,
+            outcome,
+            keep_ms: (call.until_ms - now_ms).max(self.kept_ms),
+        }
+    }
+
+    fn add(&mut self, entry: Entry<E>) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.entries.insert(number, entry);
+        number
+    }
+
+    fn remove(&mut self, number: u64) {
+        if let Some(entry) = self.entries.remove(&number) {
+            self.bytes -= entry.bytes;
+        }
+    }
+
+    /// The last attempt of a call in flight.
+    fn find(&self, name: &TurnName, position: usize) -> Option<u64> {
+        let is_it = |number: &&u64| {
+            let content = self.entries.get(number).map(|entry| &entry.content);
+            matches!(content, Some(Content::Call(call, _)) if call.position == position)
+        };
+        self.open.get(name)?.iter().rev().find(is_it).copied()
+    }
+
+    fn set(&mut self, name: &TurnName, position: usize, outcome: Outcome, bytes: usize) -> Option<u64> {
+        let number = self.find(name, position)?;
+        let entry = self.entries.get_mut(&number)?;
+        if let Content::Call(_, known) = &mut entry.content {
             *known = outcome;
+        }
+        self.bytes = self.bytes - entry.bytes + bytes;
+        entry.bytes = bytes;
+        Some(number)
+    }
+
+    /// Drops the oldest results beyond the bound on bytes. Their calls are still reported as begun.
+    fn drop_results(&mut self) {
+        while self.bytes > self.bytes_max {
+            let Some(number) = self.large.pop_front() else { return };
+            let Some(entry) = self.entries.get_mut(&number) else { continue };
+            match &mut entry.content {
+                Content::Call(_, outcome @ Outcome::Ended(_)) => {
+                    *outcome = Outcome::Begun;
+                    self.bytes -= std::mem::take(&mut entry.bytes);
+                }
+                Content::Call(..) => {}
+                Content::Change(_) => self.remove(number),
+            }
+        }
+    }
+
+    /// Drops the oldest confirmed entries beyond the bounds on their number.
+    fn drop_oldest(&mut self) {
+        while self.confirmed.len() > CONFIRMED_MAX {
+            let Some(number) = self.confirmed.pop_front() else { return };
+            self.remove(number);
+        }
+        while self.repeatable.len() > REPEATABLE_MAX {
+            let Some(number) = self.repeatable.pop_front() else { return };
+            self.remove(number);
         }
     }
 }
 
 const fn size(result: &RenderedCall) -> usize {
     result.result.len() + result.message.len() + result.audit.len()
+}
+
+/// Removes and returns the first number, if the condition holds for it.
+fn pop_front_if(numbers: &mut VecDeque<u64>, condition: impl FnOnce(&u64) -> bool) -> Option<u64> {
+    if numbers.front().is_some_and(condition) { numbers.pop_front() } else { None }
 }

@@ -324,7 +324,7 @@ pub fn end_soon(
     for (call, position) in calls.iter().zip(turn.position..) {
         transaction.write(Write::PutPart(name.record(), parts::call(position), call.clone()));
     }
-    if turn.state.out().is_some() {
+    if turn.counts_as_out() {
         let counter = CounterKey::new(limits::OUT, name.tenant.as_str());
         transaction.write(Write::Add { counter, amount: -1, ends_ms: None });
     }
@@ -356,13 +356,15 @@ impl Turn {
     /// Stores the counters after the last admission if the slice has them and the record does not.
     pub fn note_debited(&mut self, debited: Option<&str>) {
         let admission = self.notes.iter_mut().rev().find_map(|note| match note {
-            Note::Admitted { debited, .. } => Some(debited),
+            Note::Admitted { limits, debited, .. } => Some((limits.len(), debited)),
             _ => None,
         });
-        if let (Some(known), Some(debited)) = (admission, debited)
+        if let (Some((limits, known)), Some(debited)) = (admission, debited)
             && known.is_empty()
         {
             *known = Debited::parse_all(debited);
+            // Behind the limits are bounds, such as unfinished turns.
+            known.truncate(limits);
         }
     }
 }

@@ -15,7 +15,7 @@ mod read;
 pub mod reset;
 mod run_time;
 
-pub use read::{ReadSettings, RunTimeSettings};
+pub use read::{ReadSettings, RunTimeSettings, read_tenant};
 pub use run_time::{ChangeSetting, Origin, Setting, SettingResult, Settings, key};
 
 use crate::decision::Context;

@@ -46,7 +46,10 @@ impl RunTimeSettings {
 }
 
 /// Reads a declaration. An unknown time zone makes it unreadable, because its days would be counted in another zone.
-fn read_tenant(declaration: &[u8]) -> Result<TenantPolicy, String> {
+///
+/// # Errors
+/// The reason, in words.
+pub fn read_tenant(declaration: &[u8]) -> Result<TenantPolicy, String> {
     let policy: TenantPolicy = serde_json::from_slice(declaration).map_err(|error| error.to_string())?;
     if let Some(zone) = &policy.time_zone {
         day::zone(zone).map_err(|error| error.to_string())?;

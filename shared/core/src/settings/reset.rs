@@ -77,11 +77,8 @@ impl Decision for ResetLimit {
             self.start_again(&mut transaction);
         } else {
             // Debits since the read stay, including those of a window that has opened since.
-            transaction.write(Write::Add {
-                counter: self.counter.clone(),
-                amount: i64::try_from(used).map_or(i64::MIN, |used| -used),
-                ends_ms: Some(state.ends_ms),
-            });
+            let (amount, ends_ms) = (used, state.ends_ms);
+            transaction.write(Write::Restart { counter: self.counter.clone(), amount, ends_ms });
         }
         transaction.timer(throttle_timer(&self.counter), context.now_ms, TimerRule::Wake);
         self.entry(&counter).append_to(&mut transaction);
@@ -112,7 +109,7 @@ mod tests {
         shard.timers.insert(throttle_timer(&counter).into(), 5_000);
         shard.sets.entry(throttle_queue(&counter)).or_default().insert("acme:t".into(), 1);
         assert_eq!(shard.result(&reset()), Some(ResetCounter { used: 7, ends_ms: 5_000, waiting: 1 }));
-        assert_eq!(shard.counters[&counter], CounterState { used: 0, ends_ms: 5_000, began_ms: 1, queued: true });
+        assert_eq!(shard.counters[&counter], CounterState { used: 0, ends_ms: 5_000, began_ms: 1_000, queued: true });
         assert_eq!(shard.timers[&*throttle_timer(&counter)], 1_000);
         let text = &shard.log(&keys::audit())[0].1[0].1;
         let entry: Json = serde_json::from_slice(text).unwrap();

@@ -101,10 +101,11 @@ impl CascadeStep<'_> {
         if let Some(cancellation) = readable::<Cancellation>(view, &self.name.cancellation())? {
             return Ok(canceled(&cancellation.reason));
         }
-        let finished = readable::<Finished>(view, &self.name.finished())?;
-        Ok(match finished.and_then(|finished| finished.canceled) {
-            Some(reason) => canceled(&reason),
-            None => "the turn or task that began it has ended".to_owned(),
+        Ok(match readable::<Finished>(view, &self.name.finished())? {
+            Some(Finished { canceled: Some(reason), .. }) => canceled(&reason),
+            // What did not end early has descendants that end only if it is a task that failed.
+            Some(Finished { reason: None, .. }) => "the task that began it has failed".to_owned(),
+            _ => "the turn or task that began it has ended".to_owned(),
         })
     }
 }

@@ -359,8 +359,10 @@ impl Delegate<'_> {
         };
         dispatch(transaction, &self.name, &mut turn, std::slice::from_ref(&self.call));
         transaction.timer(self.name.timer(), due_ms, TimerRule::Earlier);
-        let out = CounterKey::new(limits::OUT, self.name.tenant.as_str());
-        transaction.write(Write::Add { counter: out, amount: 1, ends_ms: None });
+        if turn.counts_as_out() {
+            let out = CounterKey::new(limits::OUT, self.name.tenant.as_str());
+            transaction.write(Write::Add { counter: out, amount: 1, ends_ms: None });
+        }
     }
 }
 

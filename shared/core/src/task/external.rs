@@ -14,7 +14,7 @@ use crate::recovery::reap::end_soon;
 use crate::task::cancel::{KnownCancel, cancel_of};
 use crate::transaction::{Conflict, EntryId, Guard, StreamKey, TimerRule, Transaction, Write};
 use crate::turn::end::RUNTIME;
-use crate::turn::slice::{dispatch, fields};
+use crate::turn::slice::{Slice, dispatch, fields};
 use crate::turn::state::EndReason;
 use crate::turn::{Begun, Cancellation, Destination, Suspect, Turn};
 use crate::view::{Fields, Query, Undecided, View};
@@ -72,6 +72,38 @@ fn renew(transaction: &mut Transaction, name: &TurnName, stored: &Stored<Turn>, 
         task.renewed_ms = now_ms;
     }
     transaction.put(&name.record(), &turn);
+}
+
+/// Reads a task as the slice that its external runtime holds, so that the runtime's report settles or parks it.
+#[derive(Debug, Clone)]
+pub struct ReadHeld {
+    /// The task.
+    pub name: TurnName,
+    /// The entry that the runtime took.
+    pub entry: EntryId,
+}
+
+impl Decision for ReadHeld {
+    /// `None` if the runtime has lost the task.
+    type Output = Option<Box<Slice>>;
+
+    fn reads(&self) -> Vec<Query> {
+        vec![Query::Record(self.name.record())]
+    }
+
+    fn decide(&self, view: &View, _: &Context) -> Result<Step<Self::Output>, Undecided> {
+        let Some(stored) = view.record::<Turn>(&self.name.record())? else { return Ok(Step::Return(None)) };
+        let is_external = matches!(stored.value.destination, Destination::External { .. });
+        if !is_external || stored.out_entry() != Some(&self.entry) {
+            return Ok(Step::Return(None));
+        }
+        let queue = stored.value.queue(&self.name.tenant);
+        let calls = calls(view.entry(&queue, &self.entry)?);
+        let calls = calls.iter().filter_map(|call| serde_json::from_slice(call).ok()).collect();
+        let (name, entry, debited) = (self.name.clone(), self.entry.clone(), Vec::new());
+        let slice = Slice { queue, entry, name, version: stored.version, turn: stored.value, debited, calls };
+        Ok(Step::Return(Some(Box::new(slice))))
+    }
 }
 
 /// Handles the due timer of a task on an external runtime's queue.
@@ -198,7 +230,7 @@ impl Case<'_> {
         let (now_ms, name) = (self.context.now_ms, &self.lapse.name);
         let mut turn = self.stored.value.clone();
         if !mutant!("a_lapsed_task_has_begun") {
-            turn.begun = Some(Begun { position: turn.position, by: RUNTIME.to_owned() });
+            turn.begun = Some(Begun::new(turn.position, RUNTIME));
         }
         if let Some(task) = &mut turn.task {
             task.renewed_ms = 0;
@@ -260,7 +292,7 @@ impl Decision for Retire {
             return Ok(Step::Return(false));
         }
         let mut transaction = Transaction::new(context.version.clone());
-        transaction.guard(Guard::Within(self.queue.clone(), 1));
+        transaction.guard(Guard::Within(self.queue.clone(), 1)).write(Write::DropQueue(self.queue.clone()));
         let member = self.queue.as_str().into();
         transaction.write(Write::Leave { set: keys::externals(), member, queue_of: None });
         Ok(Step::Commit(transaction, true))

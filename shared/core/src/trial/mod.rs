@@ -124,7 +124,7 @@ impl Trial {
     pub fn context(&mut self) -> Context {
         let version = self.draw();
         let (epoch, epoch_began_ms) = (self.epoch, self.epoch_began_ms);
-        Context { now_ms: self.now_ms, epoch, epoch_began_ms, version, conflicts: Vec::new() }
+        Context { now_ms: self.now_ms, epoch, epoch_began_ms, pressure: self.pressure, version, conflicts: Vec::new() }
     }
 
     pub fn run<D: Decision>(&mut self, decision: &D) -> D::Output {
@@ -186,7 +186,7 @@ impl Trial {
             .filter_map(|guard| match guard {
                 Guard::Room(room) if transaction.stamped => {
                     let state = self.counters.get(&room.counter)?;
-                    Some(Debited { used: state.used, ends_ms: state.ends_ms })
+                    Some(Debited { used: state.used, ends_ms: state.ends_ms, began_ms: state.began_ms })
                 }
                 _ => None,
             })
@@ -283,6 +283,7 @@ impl Trial {
                 self.enqueue(&log, fields);
             }
             Write::Remove(stream, entry) => self.drop_entry(&stream, &entry),
+            Write::DropQueue(queue) => drop(self.queues.remove(&queue)),
             Write::Timer { name, due_ms, rule } => {
                 let known = self.timers.get(&name).copied();
                 let sets = match rule {
@@ -310,6 +311,13 @@ impl Trial {
                     && ends_ms.is_none_or(|ends_ms| state.ends_ms == ends_ms)
                 {
                     state.used = state.used.saturating_add_signed(amount);
+                }
+            }
+            Write::Restart { counter, amount, ends_ms } => {
+                let found = self.counters.get_mut(&counter).filter(|state| state.ends_ms == ends_ms);
+                if let Some(state) = found {
+                    state.used = state.used.saturating_sub(amount);
+                    state.began_ms = self.now_ms;
                 }
             }
             Write::DeleteCounter(counter) => drop(self.counters.remove(&counter)),

@@ -14,8 +14,9 @@ use crate::decision::{Context, Decision, Step};
 use crate::keys::{self, TurnName, limits};
 use crate::mutant;
 use crate::record::Record;
-use crate::task::cancel::take_early;
-use crate::transaction::{Conflict, CounterKey, EntryId, Guard, RecordKey, Room, Transaction, Window, Write};
+use crate::recovery::epoch::marks;
+use crate::task::cancel::{KnownCancel, cancel_of, take_early};
+use crate::transaction::{Conflict, CounterKey, EntryId, Guard, Room, Transaction, Window, Write};
 use crate::view::{Query, Undecided, View};
 
 /// An inbound turn to be admitted.
@@ -82,7 +83,7 @@ impl Decision for Admit<'_> {
     type Output = Admitted;
 
     fn reads(&self) -> Vec<Query> {
-        let task = self.task_record();
+        let task = self.task().map(|task| task.record());
         self.given.then(|| self.name.given()).into_iter().chain(task).map(Query::Record).collect()
     }
 
@@ -105,19 +106,38 @@ impl Decision for Admit<'_> {
             }
             Known::New => {}
         }
-        if let Some(code) = refusal(context) {
+        let refused = refusal(context);
+        if let Some(code) = refused
+            && !self.has_begun(view, context)?
+        {
             return Ok(Step::Return(Admitted::Refused(code)));
         }
         if context.failed(|conflict| matches!(conflict, Conflict::Generation { .. })) {
             return Ok(Step::Return(Admitted::PolicyStale));
         }
-        let budget = match self.budget(view)? {
-            Budget::Granted(budget) => Some(budget),
-            Budget::Unlimited => None,
+        let (mut budget, mut ends) = (None, None);
+        match self.budget(&mut transaction, view)? {
+            Budget::Granted(granted) => budget = Some(granted),
+            Budget::Unlimited => {}
+            Budget::Unknown if self.has_begun(view, context)? => ends = Some(Ends::canceled(TASK_HAS_ENDED.to_owned())),
             Budget::Unknown => return Ok(Step::Return(Admitted::Refused(RejectionCode::UnknownTask))),
-        };
-        self.admit(budget, transaction, view, context)
+        }
+        let plan = Plan { budget, ends, is_bounded: refused.is_none() };
+        self.admit(plan, transaction, view, context)
     }
+}
+
+/// Why a turn whose task has ended is canceled.
+const TASK_HAS_ENDED: &str = "the task that it ran under has ended";
+
+/// How to admit a turn.
+struct Plan {
+    /// The call budget of its task.
+    budget: Option<u64>,
+    /// Why it ends at once, if its task has ended.
+    ends: Option<Ends>,
+    /// False for a turn that has begun: it had room in the tenant's bounds before a restart.
+    is_bounded: bool,
 }
 
 /// The call budget of the turn's task.
@@ -133,16 +153,16 @@ enum Budget {
 impl Admit<'_> {
     fn admit(
         &self,
-        budget: Option<u64>,
+        plan: Plan,
         mut transaction: Transaction,
         view: &View,
         context: &Context,
     ) -> Result<Step<Admitted>, Undecided> {
         transaction.proof = Some(self.name.record());
         transaction.guard(Guard::Absent(self.name.record()));
-        transaction.guards.extend(self.task_record().map(Guard::Present));
-        let ends = self.ends(&mut transaction, view, context)?;
-        if let Some(inbox) = &self.head.reply_to {
+        let Plan { budget, ends, is_bounded } = plan;
+        let ends = ends.or(self.ends(&mut transaction, view, context)?);
+        if let Some(inbox) = self.head.reply_to.as_ref().filter(|_| is_bounded) {
             let (unread_max, inboxes_max) = (self.bounds.inbox_unread_max, self.bounds.inboxes_max);
             let inbox = keys::inbox(&self.name.tenant, inbox);
             transaction.guard(Guard::Inbox { inbox, unread_max, inboxes_max });
@@ -153,7 +173,7 @@ impl Admit<'_> {
             let given = GivenId { digest: self.head.digest.clone(), state: GivenState::Admitted };
             transaction.put(&self.name.given(), &given);
         }
-        let advanced = match ends {
+        let mut advanced = match ends {
             _ if self.calls.is_empty() => candidate.finish(Vec::new(), None, &mut transaction, view, context)?,
             Some(reason) => {
                 candidate.turn.canceled = reason.canceled;
@@ -161,13 +181,18 @@ impl Admit<'_> {
             }
             None => candidate.advance(&mut transaction, view, context)?,
         };
+        if advanced == Advanced::AgentRemoved && self.has_begun(view, context)? {
+            let candidate = self.candidate(budget, context);
+            candidate.guard_policy(&mut transaction);
+            advanced = candidate.end(EndReason::AgentRemoved, &mut transaction, view, context)?;
+        }
         match &advanced {
             Advanced::AgentRemoved => return Ok(Step::Return(Admitted::Refused(RejectionCode::UnknownAgent))),
             Advanced::Withheld => return Ok(Step::Return(Admitted::Refused(RejectionCode::UnreadableTenant))),
             Advanced::Dispatched { .. } | Advanced::Throttled { .. } => self.join_above(&mut transaction),
             Advanced::Ended { .. } | Advanced::Stays { .. } => {}
         }
-        self.guard_bounds(bytes, &mut transaction);
+        self.count(bytes, is_bounded, &mut transaction);
         if !mutant!("admit_holds_the_entry") {
             transaction.guard(Guard::Held(keys::turns(), self.entry.clone()));
         }
@@ -193,19 +218,29 @@ impl Admit<'_> {
         })
     }
 
-    /// The record of the turn's task.
-    fn task_record(&self) -> Option<RecordKey> {
+    /// The task that the turn runs under.
+    fn task(&self) -> Option<TurnName> {
         let (task, _) = self.head.task.as_ref()?;
-        Some(RecordKey::new(format!("turn:{}:{task}", self.name.tenant)))
+        Some(TurnName::task(&self.name.tenant, task))
     }
 
-    /// The budget of the turn's task.
-    fn budget(&self, view: &View) -> Result<Budget, Undecided> {
-        let Some(record) = self.task_record() else { return Ok(Budget::Unlimited) };
-        let task = view.record::<Turn>(&record)?.map(|task| task.value);
-        let task =
-            task.filter(|task| task.head.agent == self.head.agent && !matches!(task.state, State::Ending { .. }));
-        Ok(task.and_then(|task| task.task).map_or(Budget::Unknown, |task| Budget::Granted(task.budget)))
+    /// The budget of the turn's task. Adds guards that the task goes on: an external runtime may hold a canceled task for a
+    /// lease, and begins nothing under it any more.
+    fn budget(&self, transaction: &mut Transaction, view: &View) -> Result<Budget, Undecided> {
+        let Some(name) = self.task() else { return Ok(Budget::Unlimited) };
+        let task = view.record::<Turn>(&name.record())?.map(|task| task.value);
+        let goes_on = |task: &Turn| task.head.agent == self.head.agent && !matches!(task.state, State::Ending { .. });
+        let Some(task) = task.filter(goes_on) else { return Ok(Budget::Unknown) };
+        let Some(part) = &task.task else { return Ok(Budget::Unknown) };
+        match cancel_of(view, &name, task.admitted_ms)? {
+            KnownCancel::None(guard) => {
+                transaction.guard(guard);
+            }
+            _ if mutant!("admit_knows_the_cancel_of_the_task") => {}
+            _ => return Ok(Budget::Unknown),
+        }
+        transaction.guard(Guard::Present(name.record()));
+        Ok(Budget::Granted(part.budget))
     }
 
     /// Why the turn ends before any call runs; `None` if it does not. Adds guards for the answer.
@@ -289,13 +324,28 @@ impl Admit<'_> {
         }
     }
 
-    /// Guards the bounds on a tenant's unfinished turns.
-    fn guard_bounds(&self, bytes: u64, transaction: &mut Transaction) {
+    /// True if workers have reported calls of the turn: the store lost its admission in a restart. Such a turn is never
+    /// refused, because that would say that nothing has run.
+    fn has_begun(&self, view: &View, context: &Context) -> Result<bool, Undecided> {
+        if mutant!("refusals_look_at_marks") {
+            return Ok(false);
+        }
+        Ok(!marks(view, context, &self.name, &self.head.digest, 0..self.calls.len())?.calls.is_empty())
+    }
+
+    /// Counts the turn toward the tenant's unfinished turns, and guards their bounds.
+    fn count(&self, bytes: u64, is_bounded: bool, transaction: &mut Transaction) {
         let bounds = [
             (limits::UNFINISHED, 1, self.bounds.tenant_turns_max),
             (limits::BYTES, bytes, self.bounds.tenant_bytes_max),
         ];
         for (limit, amount, max) in bounds {
+            if !is_bounded {
+                let counter = CounterKey::new(limit, self.name.tenant.as_str());
+                let amount = i64::try_from(amount).unwrap_or(i64::MAX);
+                transaction.write(Write::Add { counter, amount, ends_ms: None });
+                continue;
+            }
             if !mutant!("admit_bounds_the_tenant") {
                 transaction.guard(tenant_room(limit, self.name.tenant.as_str(), amount, max));
             }

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use tickfleet_model::Call;
 
 use super::due::EndSection;
-use super::end::{EndedCall, Ending, Fate, Render, RenderedCall, append_audit, parts};
+use super::end::{EndedCall, Ending, Fate, Render, RenderedCall, append_call_audits, parts};
 use super::expire::begin_ending;
 use super::holder::keep_calls;
 use super::limit::{Evaluator, Generations, Plan, Planned, Policy, Refusal, Rules, Wait, out_debit, task_debit};
@@ -116,7 +116,7 @@ impl Candidate<'_> {
             Planned::Dispatch { calls, rooms } => {
                 let resumed = self.resumes();
                 self.dispatch(calls, rooms, transaction, context.now_ms);
-                self.put_results(&refused, transaction);
+                self.put_results(&refused, transaction, context.now_ms);
                 Ok(Advanced::Dispatched { calls, resumed })
             }
             Planned::Wait(wait) => Ok(self.wait(wait, &refused, transaction, context.now_ms)),
@@ -137,7 +137,7 @@ impl Candidate<'_> {
         self.leave_queue(transaction, Some(&counter));
         throttle(transaction, self.name, &mut self.turn, counter.clone(), due_ms, now_ms);
         self.put_calls(0, transaction);
-        self.put_results(refused, transaction);
+        self.put_results(refused, transaction, now_ms);
         Advanced::Throttled { counter, due_ms }
     }
 
@@ -192,7 +192,18 @@ impl Candidate<'_> {
         let new_from = all.len();
         all.extend(results);
         let (turn, bounds, results) = (&self.turn, self.bounds, all.as_slice());
-        let ending = Ending { name, turn, results, new_from, reason: reason.clone(), frame: &frame, bounds, now_ms };
+        let ending = Ending {
+            name,
+            turn,
+            results,
+            new_from,
+            reason: reason.clone(),
+            debited: &[],
+            frame: &frame,
+            bounds,
+            now_ms,
+            pressure: context.pressure,
+        };
         ending.add_to(transaction, view)?;
         Ok(Advanced::Ended { reason })
     }
@@ -212,6 +223,7 @@ impl Candidate<'_> {
             view,
             context,
             waits: counter.map(|counter| (counter, place)),
+            is_exact: false,
             permits_only: self.resumes(),
             lease_ends_ms: lease_ends_ms(context, self.bounds),
         };
@@ -231,7 +243,8 @@ impl Candidate<'_> {
         Rules::Debits(task.into_iter().chain(debits).chain([out]).collect())
     }
 
-    fn guard_policy(&self, transaction: &mut Transaction) {
+    /// Guards that the policy is in force.
+    pub(super) fn guard_policy(&self, transaction: &mut Transaction) {
         let Generations { policy, settings } = self.policy.generations();
         if !mutant!("limits_guard_the_generation") {
             transaction.guard(Guard::Generation { policy, settings });
@@ -294,11 +307,12 @@ impl Candidate<'_> {
     }
 
     /// Writes the results of ended calls while the turn continues.
-    fn put_results(&self, results: &[RenderedCall], transaction: &mut Transaction) {
+    fn put_results(&self, results: &[RenderedCall], transaction: &mut Transaction, now_ms: i64) {
         let record = self.name.record();
         let first = self.turn.position - results.len();
+        let entries = results.iter().map(|result| &result.audit);
+        append_call_audits(transaction, entries, (&self.turn, first), &[], self.bounds, now_ms);
         for (position, result) in (first..).zip(results) {
-            append_audit(transaction, &result.audit, self.bounds);
             transaction.write(Write::PutPart(record.clone(), parts::result(position), result.result.clone()));
             if !result.message.is_empty() {
                 transaction.write(Write::PutPart(record.clone(), parts::message(position), result.message.clone()));
@@ -327,7 +341,7 @@ impl Candidate<'_> {
             if let Some(reported) = mark.and_then(|mark| mark.result.as_ref()) {
                 return reported.into();
             }
-            let fate = if mark.is_some() { Fate::MayHaveRun } else { self.turn.fate(position) };
+            let fate = if mark.is_some() { Fate::Begun } else { self.turn.fate(position) };
             self.render.ended(&EndedCall { name: self.name, turn: &self.turn, position, call, reason, fate, now_ms })
         };
         (from..upto).map(render).collect()
@@ -346,7 +360,12 @@ impl Candidate<'_> {
             self.turn.note(Note::Permits { at_ms: now_ms, calls, taken: true });
         } else {
             let limits = rooms.iter().map(|room| (room.counter.clone(), room.max)).collect();
-            self.turn.note(Note::Admitted { at_ms: now_ms, calls, limits, debited: Vec::new() });
+            let amounts = match self.bounds.audit_admissions {
+                // A limit in shadow mode allows any amount, so its debits prove nothing.
+                true => rooms.iter().map(|room| if room.shadow { 0 } else { room.amount }).collect(),
+                false => Vec::new(),
+            };
+            self.turn.note(Note::Admitted { at_ms: now_ms, calls, limits, amounts, debited: Vec::new() });
             self.turn.debited = self.turn.position + calls;
         }
         if !mutant!("limits_guard_the_room") {

@@ -7,10 +7,12 @@ use serde::{Deserialize, Serialize};
 use tickfleet_model::turn::inner::outer_turn;
 use tickfleet_model::{Call, TurnId};
 
+use super::parked::leave_parked;
 use super::state::{EndReason, Finished, Head, State, Turn, WaitReason};
+use crate::audit::admitted;
 use crate::bounds::Bounds;
 use crate::keys::{self, TurnName, limits};
-use crate::record::Record;
+use crate::record::{Debited, Record};
 use crate::transaction::{CounterKey, Guard, Room, TimerRule, Transaction, Window, Write};
 use crate::view::{Query, Undecided, Value, View};
 
@@ -45,7 +47,9 @@ pub enum Fate {
     NotRun,
     /// The call failed this many times and waited for its next attempt.
     Tried(u32),
-    /// A worker began the call, or may have: it may have taken effect.
+    /// A worker began the call: it may have taken effect.
+    Begun,
+    /// A worker that died had the call, and may have run it.
     MayHaveRun,
     /// An external runtime took the task and did not report its end.
     TakenByRuntime,
@@ -73,7 +77,7 @@ pub struct EndedCall<'a> {
 }
 
 /// Renders the text for producers and auditors. Pure: equal input gives equal text.
-pub trait Render {
+pub trait Render: Sync {
     /// The result of a call that ends without running.
     fn ended(&self, call: &EndedCall<'_>) -> RenderedCall;
 
@@ -86,7 +90,7 @@ impl Turn {
     #[must_use]
     pub fn fate(&self, position: usize) -> Fate {
         if let Some(begun) = self.begun.as_ref().filter(|begun| begun.position == position) {
-            return if begun.by == RUNTIME { Fate::TakenByRuntime } else { Fate::MayHaveRun };
+            return if begun.by == RUNTIME { Fate::TakenByRuntime } else { Fate::Begun };
         }
         let is_next = position == self.position;
         if is_next && self.worked_elsewhere {
@@ -173,12 +177,16 @@ pub struct Ending<'a> {
     pub new_from: usize,
     /// Why the turn ends early; `None` if its calls have run.
     pub reason: Option<EndReason>,
+    /// The counters of the last admission, if the record does not have them yet.
+    pub debited: &'a [Debited],
     /// The frame of the reply.
     pub frame: &'a ReplyFrame,
     /// Bounds.
     pub bounds: &'a Bounds,
     /// Shard time, ms.
     pub now_ms: i64,
+    /// True if memory is short: the record does not repeat a reply that an inbox has.
+    pub pressure: bool,
 }
 
 impl Ending<'_> {
@@ -191,12 +199,13 @@ impl Ending<'_> {
         if turn.is_task() {
             self.return_budget(transaction, view)?;
         }
-        for result in self.results.iter().skip(self.new_from) {
-            append_audit(transaction, &result.audit, bounds);
-        }
-        let reply = self.reply();
+        let entries = self.results.iter().skip(self.new_from).map(|result| &result.audit);
+        append_call_audits(transaction, entries, (turn, self.new_from), self.debited, bounds, now_ms);
+        let mut reply = self.reply();
         if let Some(inbox) = &turn.head.reply_to {
-            transaction.write(Write::Reply(keys::inbox(&name.tenant, inbox), reply.clone().into()));
+            let kept = if self.pressure { String::new() } else { reply.clone() };
+            let reply = std::mem::replace(&mut reply, kept);
+            transaction.write(Write::Reply(keys::inbox(&name.tenant, inbox), reply.into()));
         }
         let finished = Finished {
             admitted_ms: turn.admitted_ms,
@@ -320,13 +329,35 @@ pub fn waiter(name: &TurnName, head: &Head, is_task: bool) -> Option<TurnId> {
 
 /// Appends an audit entry, unless it is empty.
 pub fn append_audit(transaction: &mut Transaction, entry: &Bytes, bounds: &Bounds) {
-    if !entry.is_empty() {
-        transaction.write(Write::Append {
-            log: keys::audit(),
-            fields: vec![("audit".into(), entry.clone())],
-            max_entries: bounds.audit_entries_max,
-        });
+    append(transaction, entry.clone(), None, bounds);
+}
+
+/// Appends the audit entries of calls of a turn from `position` on. With `audit.admissions`, they report how the calls were
+/// admitted, and when they ended. `debited` has the counters of the last admission, if the record does not have them yet.
+pub fn append_call_audits<'a>(
+    transaction: &mut Transaction,
+    entries: impl Iterator<Item = &'a Bytes>,
+    (turn, position): (&Turn, usize),
+    debited: &[Debited],
+    bounds: &Bounds,
+    now_ms: i64,
+) {
+    let admission = bounds.audit_admissions.then(|| admitted::admitted(turn, debited)).flatten();
+    for (at, entry) in (position..).zip(entries) {
+        // A call that was never admitted reports no admission.
+        let admission = admission.as_ref().filter(|_| at < turn.debited);
+        let entry = if bounds.audit_admissions { admitted::with_end(entry, turn, now_ms) } else { entry.clone() };
+        append(transaction, entry, admission, bounds);
     }
+}
+
+fn append(transaction: &mut Transaction, entry: Bytes, admission: Option<&String>, bounds: &Bounds) {
+    if entry.is_empty() {
+        return;
+    }
+    let mut fields = vec![("audit".into(), entry)];
+    fields.extend(admission.map(|admission| ("admitted".into(), admission.clone().into())));
+    transaction.write(Write::Append { log: keys::audit(), fields, max_entries: bounds.audit_entries_max });
 }
 
 /// Subtracts a turn from the tenant's counters.
@@ -338,13 +369,14 @@ fn count_out(transaction: &mut Transaction, name: &TurnName, turn: &Turn) {
     };
     add(limits::UNFINISHED, 1);
     add(limits::BYTES, turn.bytes);
-    if turn.state.out().is_some() {
+    if turn.counts_as_out() {
         add(limits::OUT, 1);
     }
 }
 
 /// Leaves the throttle or budget queue, returns the permits, and wakes their waiters.
 pub fn leave_waits(transaction: &mut Transaction, name: &TurnName, turn: &Turn, now_ms: i64) {
+    leave_parked(transaction, name, turn);
     if let State::Waiting { reason: WaitReason::Budget { counter }, .. } = &turn.state {
         let (set, member) = (keys::budget_queue(counter), name.to_string().into());
         transaction.write(Write::Leave { set, member, queue_of: None });

@@ -121,9 +121,11 @@ impl Case<'_> {
             results: &results,
             new_from: turn.position,
             reason: Some(reason.clone()),
+            debited: &[],
             frame: &frame,
             bounds: due.bounds,
             now_ms,
+            pressure: self.context.pressure,
         };
         ending.add_to(&mut self.transaction, self.view)
     }
@@ -137,7 +139,7 @@ impl Case<'_> {
         is_marked: bool,
     ) -> RenderedCall {
         let call: Option<Call> = call.and_then(|text| serde_json::from_slice(text).ok());
-        let fate = if is_marked { Fate::MayHaveRun } else { turn.fate(position) };
+        let fate = if is_marked { Fate::Begun } else { turn.fate(position) };
         let (name, now_ms) = (self.due.name, self.context.now_ms);
         self.due.render.ended(&EndedCall { name, turn, position, call: call.as_ref(), reason, fate, now_ms })
     }
@@ -175,7 +177,7 @@ pub(super) fn begin_ending(
 ) {
     leave_waits(transaction, name, &turn, now_ms);
     turn.permits.clear();
-    if turn.state.out().is_some() {
+    if turn.counts_as_out() {
         holder::count_out(transaction, name, -1);
     }
     turn.entry = None;

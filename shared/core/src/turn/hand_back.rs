@@ -4,11 +4,13 @@ use bytes::Bytes;
 
 use super::expire::begin_ending;
 use super::holder;
+use super::parked::join_parked;
 use super::slice::{Slice, dispatch, fields};
 use super::state::{EndReason, State, Turn, WaitReason};
 use crate::bounds::Bounds;
 use crate::decision::{Context, Decision, Step};
 use crate::keys::TurnName;
+use crate::mutant;
 use crate::record::Stored;
 use crate::recovery::reap::{HeldEntry, dead_letter};
 use crate::transaction::{Conflict, EntryId, Guard, TimerRule, Transaction};
@@ -61,6 +63,9 @@ impl Decision for HandBack<'_> {
         let mut transaction = Transaction::new(context.version.clone());
         if !holder::is_stale(slice, context) {
             holder::guard_version(&mut transaction, slice);
+            if *self.reason == HandBackReason::Unknown {
+                guard_restart(&mut transaction, context);
+            }
             self.redeliver(&mut transaction, slice.turn.clone(), context);
             return Ok(Step::Commit(transaction, HandedBack::Redelivered));
         }
@@ -89,6 +94,13 @@ impl HandBack<'_> {
         dispatch(transaction, &slice.name, &mut turn, &calls);
         transaction.proof = Some(slice.name.record());
         holder::acknowledge(transaction, slice, context);
+    }
+}
+
+/// Guards that the store has not restarted again: calls of the slice may have run if it was admitted before a restart.
+fn guard_restart(transaction: &mut Transaction, context: &Context) {
+    if !mutant!("hand_back_guards_the_epoch") {
+        transaction.guard(Guard::Epoch { number: context.epoch, lease_ms: 0 });
     }
 }
 
@@ -145,6 +157,7 @@ impl Decision for HandBackUnreadable<'_> {
         let handed_back = match slice_of_entry(view, self.name, &self.entry.entry)? {
             Some(stored) => {
                 transaction.guard(Guard::Version(self.name.record(), stored.version.clone()));
+                guard_restart(&mut transaction, context);
                 self.park(&mut transaction, stored, context)
             }
             None => HandedBack::Stale,
@@ -176,6 +189,7 @@ impl HandBackUnreadable<'_> {
         turn.state = State::Waiting { upto, reason: WaitReason::Reader { attempts }, due_ms };
         transaction.put(&name.record(), &turn);
         transaction.timer(name.timer(), due_ms, TimerRule::Earlier);
+        join_parked(transaction, name, &turn, now_ms);
         holder::count_out(transaction, name, -1);
         HandedBack::Waits(due_ms)
     }

@@ -38,6 +38,7 @@ pub mod hand_back;
 mod holder;
 pub mod limit;
 pub mod park;
+mod parked;
 pub mod reject;
 pub mod release;
 mod resume;

@@ -3,6 +3,7 @@
 use super::Cancellation;
 use super::end::return_permits;
 use super::holder;
+use super::parked::join_parked;
 use super::slice::Slice;
 use super::state::{Note, State, Turn, WaitReason};
 use crate::decision::{Context, Decision, Step};
@@ -143,7 +144,10 @@ impl Park<'_> {
         holder::keep_calls(transaction, name, turn.position, &holder::texts(&slice.calls));
         transaction.put(&name.record(), &turn);
         transaction.timer(name.timer(), due_ms, TimerRule::Earlier);
-        holder::count_out(transaction, name, -1);
+        join_parked(transaction, name, &turn, now_ms);
+        if slice.turn.counts_as_out() {
+            holder::count_out(transaction, name, -1);
+        }
         transaction.proof = Some(name.record());
         due_ms
     }
@@ -182,25 +186,28 @@ impl Turn {
         }
     }
 
-    /// Notes that the next call waits for a circuit breaker or a paused tool. Consecutive waits share one note.
+    /// Notes that the next call waits for a circuit breaker or a paused tool. Consecutive waits with one cause share one
+    /// note.
     fn note_rest(&mut self, since_ms: i64, until: i64, why: &str) {
         let next = self.position;
         if let Some(Note::Rested { position, times, until_ms, cause, .. }) = self.notes.last_mut()
             && *position == next
+            && cause == why
         {
             *times += 1;
             *until_ms = until;
-            why.clone_into(cause);
             return;
         }
         self.note(Note::Rested { at_ms: since_ms, position: next, times: 1, until_ms: until, cause: why.to_owned() });
     }
 
-    /// Since when the next call has waited for a circuit breaker or a paused tool, ms, if it does.
+    /// Since when the next call has waited for a circuit breaker or a paused tool because of `why`, ms, if it does.
     #[must_use]
-    pub fn rests_since(&self) -> Option<i64> {
+    pub fn rests_since(&self, why: &str) -> Option<i64> {
         match self.notes.last() {
-            Some(Note::Rested { at_ms, position, .. }) if *position == self.position => Some(*at_ms),
+            Some(Note::Rested { at_ms, position, cause, .. }) if *position == self.position && cause == why => {
+                Some(*at_ms)
+            }
             _ => None,
         }
     }

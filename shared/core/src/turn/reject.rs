@@ -4,18 +4,30 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tickfleet_model::{InboxName, RejectionCode, TenantId};
 
+use super::advance::lease_ends_ms;
 use super::dead_letter::DeadLetter;
 use super::end::{GivenId, GivenState};
 use super::submit::Inbound;
 use crate::bounds::Bounds;
 use crate::decision::{Context, Decision, Step};
 use crate::keys::{self, TurnName};
+use crate::mutant;
 use crate::record::Record;
+use crate::recovery::epoch::{marks, settled};
 use crate::transaction::{Conflict, EntryId, Guard, RecordKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
 /// How long producers can see that a tenant is not configured, ms.
 const ABSENT_MS: i64 = 60_000;
+
+/// Delay before a message whose calls have begun is admitted again, ms.
+const BEGUN_LOOK_MS: i64 = 1_000;
+
+/// True for the reasons that may not have held when the message was admitted for the first time.
+const fn depends_on_state(reason: RejectionCode) -> bool {
+    use RejectionCode::{InboxFull, TenantQueueFull, TooManyInboxes, UnknownAgent, UnknownTask, UnreadableTenant};
+    matches!(reason, InboxFull | TenantQueueFull | TooManyInboxes | UnknownAgent | UnknownTask | UnreadableTenant)
+}
 
 /// A message to be rejected.
 pub struct Reject<'a> {
@@ -31,6 +43,9 @@ pub struct Reject<'a> {
     pub tenant: Option<RejectedTenant>,
     /// The ID that the producer gave, and the digest of the content.
     pub given: Option<(TurnName, String)>,
+    /// For a message with a readable turn: the name that it would get, and the digest of its content. After a restart, the
+    /// store may have lost that this turn was admitted and began.
+    pub turn: Option<(TurnName, String)>,
     /// Bounds.
     pub bounds: &'a Bounds,
 }
@@ -58,6 +73,9 @@ pub enum Rejected {
     },
     /// Another scheduler has taken the entry over; nothing was written.
     NotHeld,
+    /// Calls of the turn may have begun before a restart of the store. Nothing was written: admit the message again at this
+    /// time, ms.
+    Later(i64),
 }
 
 /// A note that a message named a tenant that is not configured. It expires.
@@ -90,6 +108,9 @@ impl Decision for Reject<'_> {
             return Ok(Step::Return(Rejected::NotHeld));
         }
         let mut transaction = Transaction::new(context.version.clone());
+        if let Some(later_ms) = self.may_have_begun(&mut transaction, view, context)? {
+            return Ok(Step::Return(Rejected::Later(later_ms)));
+        }
         self.free_id(&mut transaction, view)?;
         let tenant = match &self.tenant {
             Some(RejectedTenant::Known { tenant, .. }) => Some(tenant),
@@ -111,6 +132,32 @@ impl Decision for Reject<'_> {
 }
 
 impl Reject<'_> {
+    /// When to admit the message again, if calls of it may have begun: within one lease after a restart of the store, in
+    /// which workers report them, and once one has reported them. Only the state of the fleet can refuse such a message, not
+    /// its content.
+    fn may_have_begun(
+        &self,
+        transaction: &mut Transaction,
+        view: &View,
+        context: &Context,
+    ) -> Result<Option<i64>, Undecided> {
+        let Some((name, digest)) = self.turn.as_ref().filter(|_| depends_on_state(self.reason)) else {
+            return Ok(None);
+        };
+        if let Some(ends_ms) = lease_ends_ms(context, self.bounds) {
+            return Ok(Some(ends_ms));
+        }
+        let marks = marks(view, context, name, digest, 0..usize::MAX)?;
+        if !marks.calls.is_empty() {
+            return Ok(Some(context.now_ms + BEGUN_LOOK_MS));
+        }
+        transaction.guards.extend(marks.guard);
+        if !mutant!("reject_guards_the_epoch") {
+            transaction.guard(settled(context, self.bounds.lease_ms));
+        }
+        Ok(None)
+    }
+
     /// Frees the ID, so that the rejected message can be sent again under it. Keeps an ID that has other content or an
     /// admitted turn, because it belongs to another message.
     fn free_id(&self, transaction: &mut Transaction, view: &View) -> Result<(), Undecided> {
@@ -123,7 +170,7 @@ impl Reject<'_> {
         };
         if let Some(given) = given
             && given.value.state == GivenState::Queued
-            && given.value.digest == *digest
+            && (given.value.digest == *digest || mutant!("reject_keeps_the_id_of_another"))
         {
             transaction.guard(Guard::Version(key.clone(), given.version)).write(Write::Delete(key));
         }

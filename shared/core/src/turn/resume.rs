@@ -4,8 +4,9 @@ use bytes::Bytes;
 
 use super::due::{Case, Fired};
 use super::end::parts;
+use super::parked::leave_parked;
 use super::slice::dispatch;
-use super::state::{EndReason, Turn};
+use super::state::{Destination, EndReason, Turn};
 use super::throttle::{throttle, undecided_queue};
 use crate::keys::limits;
 use crate::transaction::{Conflict, CounterKey, Guard, Room, TimerRule, Window};
@@ -22,6 +23,7 @@ impl Case<'_> {
         let mut turn = self.stored.value.clone();
         let deadline_ms = turn.head.deadline_ms;
         if upto == turn.position {
+            leave_parked(&mut self.transaction, name, &turn);
             let counter = undecided_queue(name, &turn);
             throttle(&mut self.transaction, name, &mut turn, counter, now_ms, now_ms);
             self.transaction.timer(name.timer(), deadline_ms, TimerRule::Set);
@@ -35,17 +37,20 @@ impl Case<'_> {
             // Without all its calls the turn cannot run.
             return self.expire(EndReason::Quarantined { crashes: turn.crashes });
         };
-        self.transaction.guard(Guard::Room(Room {
-            counter: out,
-            amount: 1,
-            max: self.due.bounds.tenant_out_max,
-            window: Window::Total,
-            behind_queue: false,
-            shadow: false,
-            counters_max: u64::MAX,
-        }));
+        let (max, counters_max) = (self.due.bounds.tenant_out_max, u64::MAX);
+        let (window, behind_queue, shadow) = (Window::Total, false, false);
+        if turn.is_for_workers() {
+            let room = Room { counter: out, amount: 1, max, window, behind_queue, shadow, counters_max };
+            self.transaction.guard(Guard::Room(room));
+        }
+        leave_parked(&mut self.transaction, name, &turn);
         dispatch(&mut self.transaction, name, &mut turn, &calls);
-        self.transaction.timer(name.timer(), deadline_ms, TimerRule::Set);
+        // An external runtime that stays silent loses the task.
+        let due_ms = match turn.destination {
+            Destination::Workers(_) => deadline_ms,
+            Destination::External { lease_ms } => deadline_ms.min(now_ms + lease_ms),
+        };
+        self.transaction.timer(name.timer(), due_ms, TimerRule::Set);
         self.transaction.proof = Some(name.record());
         Ok(Fired::Dispatched)
     }

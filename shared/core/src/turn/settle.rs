@@ -2,17 +2,17 @@
 
 use std::borrow::Cow;
 
-use super::end::{Ending, RenderedCall, ReplyFrame, append_audit, parts, return_permits};
+use super::end::{Ending, RenderedCall, ReplyFrame, append_call_audits, parts, return_permits};
 use super::holder;
 use super::slice::Slice;
 use super::state::{EndReason, State, Turn};
 use super::throttle::{throttle, undecided_queue};
 use crate::bounds::Bounds;
 use crate::decision::{Context, Decision, Step};
-use crate::keys::{TurnName, limits};
+use crate::keys::{self, TurnName, limits};
 use crate::record::Stored;
 use crate::section::{self, Section};
-use crate::transaction::{CounterKey, Transaction, Version, Write};
+use crate::transaction::{Conflict, CounterKey, Transaction, Version, Write};
 use crate::view::{Undecided, View};
 
 /// Results of a slice's next calls. The slice carries the record and its version, so a turn of one slice is settled without
@@ -53,6 +53,9 @@ pub enum Settled {
     Throttled,
     /// The caller no longer holds the slice. Nothing was written.
     Stale,
+    /// Since the caller asked which calls have not run, the store restarted or a worker reported a call, see
+    /// [`crate::recovery::epoch::KnownUnrun`]. Nothing was written: ask again.
+    Unsure,
 }
 
 impl Decision for Settle<'_> {
@@ -63,18 +66,21 @@ impl Decision for Settle<'_> {
         if holder::is_stale(slice, context) {
             return Ok(Step::Return(self.committed_before(view)?));
         }
+        if self.has_unsure_calls(context) {
+            return Ok(Step::Return(Settled::Unsure));
+        }
         let mut transaction = Transaction::new(context.version.clone());
         holder::guard_version(&mut transaction, slice);
         section::add_readable(self.sections, &mut transaction, view, context, self.bounds)?;
         let done = turn.position + self.results.len();
         if done < turn.head.calls && turn.state.out().is_some_and(|upto| done < upto) {
-            return Ok(self.go_on(transaction));
+            return Ok(self.go_on(transaction, context.now_ms));
         }
         let settled = if done < turn.head.calls {
             self.leave_rest(&mut transaction, context.now_ms);
             Settled::Throttled
         } else {
-            self.end(&mut transaction, view, context.now_ms)?;
+            self.end(&mut transaction, view, context)?;
             Settled::Ended
         };
         holder::acknowledge(&mut transaction, slice, context);
@@ -98,8 +104,18 @@ impl Settle<'_> {
         }))
     }
 
+    /// True if an earlier attempt found that its answer about calls that have not run is no longer right.
+    fn has_unsure_calls(&self, context: &Context) -> bool {
+        let marks = keys::marks(&self.slice.name);
+        context.failed(|conflict| match conflict {
+            Conflict::Epoch { .. } => true,
+            Conflict::Record { key, .. } => *key == marks,
+            _ => false,
+        })
+    }
+
     /// Ends the turn: all calls have results.
-    fn end(&self, transaction: &mut Transaction, view: &View, now_ms: i64) -> Result<(), Undecided> {
+    fn end(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<(), Undecided> {
         let name = &self.slice.name;
         let mut turn = Cow::Borrowed(&self.slice.turn);
         if let Some(why) = self.canceled {
@@ -120,17 +136,19 @@ impl Settle<'_> {
             results: &results,
             new_from: turn.position,
             reason: self.reason.cloned(),
+            debited: &self.slice.debited,
             frame: self.frame,
             bounds: self.bounds,
-            now_ms,
+            now_ms: context.now_ms,
+            pressure: context.pressure,
         };
         ending.add_to(transaction, view)
     }
 
     /// The holder keeps the slice and begins the next call after this commit.
-    fn go_on(&self, mut transaction: Transaction) -> Step<Settled> {
+    fn go_on(&self, mut transaction: Transaction, now_ms: i64) -> Step<Settled> {
         let slice = self.slice;
-        let mut turn = self.keep_results(&mut transaction);
+        let mut turn = self.keep_results(&mut transaction, now_ms);
         if let Some(upto) = turn.state.out() {
             turn.state = State::Ready { upto };
         }
@@ -144,9 +162,11 @@ impl Settle<'_> {
     /// Ends the slice: the turn waits until its next calls are dispatched.
     fn leave_rest(&self, transaction: &mut Transaction, now_ms: i64) {
         let name = &self.slice.name;
-        let mut turn = self.keep_results(transaction);
+        let mut turn = self.keep_results(transaction, now_ms);
         return_permits(transaction, &turn, now_ms);
-        holder::count_out(transaction, name, -1);
+        if turn.counts_as_out() {
+            holder::count_out(transaction, name, -1);
+        }
         turn.leave_slice();
         let counter = undecided_queue(name, &turn);
         throttle(transaction, name, &mut turn, counter, self.next_due(now_ms), now_ms);
@@ -168,11 +188,13 @@ impl Settle<'_> {
     }
 
     /// Stores the results until the turn ends. Returns the updated record.
-    fn keep_results(&self, transaction: &mut Transaction) -> Turn {
+    fn keep_results(&self, transaction: &mut Transaction, now_ms: i64) -> Turn {
         let (name, mut turn) = (&self.slice.name, self.slice.turn.clone());
         let mut bytes = 0;
+        let entries = self.results.iter().map(|one| &one.audit);
+        let (of, debited) = ((&self.slice.turn, turn.position), self.slice.debited.as_slice());
+        append_call_audits(transaction, entries, of, debited, self.bounds, now_ms);
         for (position, one) in (turn.position..).zip(self.results) {
-            append_audit(transaction, &one.audit, self.bounds);
             let mut put = |part, text: &bytes::Bytes| {
                 bytes += text.len() as u64;
                 transaction.write(Write::PutPart(name.record(), part, text.clone()));

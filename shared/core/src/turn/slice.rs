@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tickfleet_model::Call;
 
-use super::state::{State, Turn};
+use super::state::{Destination, State, Turn};
 use crate::keys::TurnName;
 use crate::record::{Debited, Record, Unreadable};
 use crate::transaction::{EntryId, StreamKey, Transaction, Version, Write};
@@ -21,6 +21,8 @@ pub mod fields {
     pub const RECORD: &str = "r";
     /// One call, JSON; repeated for each call, in order.
     pub const CALL: &str = "c";
+    /// The message of a task, JSON, which external runtimes read: the arguments of its call.
+    pub const TASK: &str = "task";
     /// The counters that the admission debited, written by the store.
     pub const DEBITED: &str = "d";
 }
@@ -94,6 +96,12 @@ impl Slice {
     }
 }
 
+/// The message for an external runtime.
+fn message(calls: &[Bytes]) -> Bytes {
+    let call = calls.first().and_then(|text| serde_json::from_slice::<Call>(text).ok());
+    call.map(|call| call.arguments.into()).unwrap_or_default()
+}
+
 /// Dispatches `calls` of `turn` from its position on: writes the slice and the record, which is then [`State::Ready`].
 /// `calls` are JSON texts of [`Call`].
 pub fn dispatch(transaction: &mut Transaction, name: &TurnName, turn: &mut Turn, calls: &[Bytes]) {
@@ -103,8 +111,12 @@ pub fn dispatch(transaction: &mut Transaction, name: &TurnName, turn: &mut Turn,
     let mut fields = vec![
         field(fields::NAME, name.to_string().into()),
         field(fields::VERSION, transaction.version.as_str().to_owned().into()),
-        field(fields::RECORD, turn.encode()),
     ];
+    fields.push(match turn.destination {
+        Destination::Workers(_) => field(fields::RECORD, turn.encode()),
+        // The record is not for programs outside the fleet.
+        Destination::External { .. } => field(fields::TASK, message(calls)),
+    });
     fields.extend(calls.iter().map(|call| field(fields::CALL, call.clone())));
     let queue = turn.queue(&name.tenant);
     transaction.write(Write::Enqueue(queue, fields)).put(&name.record(), turn);

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tickfleet_model::{AgentId, Context, Dialect, InboxName, Priority, TaskGrant, TaskId, TenantId, TurnId};
 
 use crate::keys;
-use crate::record::{Debited, Record, Stored};
+use crate::record::{Debited, Record, Stored, Unreadable, from_json, json_of};
 use crate::transaction::{CounterKey, EntryId, StreamKey};
 
 /// The immutable part of a turn, without its calls.
@@ -157,6 +158,24 @@ impl State {
         }
     }
 
+    /// The turn or task that the next call waits for, if any.
+    #[must_use]
+    pub const fn awaits(&self) -> Option<&TurnId> {
+        match self {
+            Self::Waiting {
+                reason: WaitReason::Child { turn } | WaitReason::Fact { turn } | WaitReason::EqualCall { turn },
+                ..
+            } => Some(turn),
+            _ => None,
+        }
+    }
+
+    /// True if the next call was dispatched before, and is retried or waits.
+    #[must_use]
+    pub const fn is_parked(&self) -> bool {
+        matches!(self, Self::Retrying { .. } | Self::Waiting { .. })
+    }
+
     /// Position after the last call of the slice, while the slice is on a queue or with a worker.
     #[must_use]
     pub const fn out(&self) -> Option<usize> {
@@ -206,6 +225,24 @@ pub enum EndReason {
     },
     /// The agent is no longer configured.
     AgentRemoved,
+}
+
+impl EndReason {
+    /// The stable word in `explain` and `whatif`.
+    #[must_use]
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Expired => "expired",
+            Self::Canceled => "cancelled",
+            Self::DailyCapReached { .. } => "daily_cap_reached",
+            Self::TaskBudgetReached => "task_budget_reached",
+            Self::LimitReached { .. } => "limit_reached",
+            Self::OverLimit { .. } => "over_limit",
+            Self::NoAmount { .. } => "no_amount",
+            Self::Quarantined { .. } => "internal",
+            Self::AgentRemoved => "rejected",
+        }
+    }
 }
 
 /// The event that a call waits for. The slot is free meanwhile.
@@ -258,6 +295,31 @@ pub struct Begun {
     /// The attempt that began the call: a worker's nonce, or `runtime` for an external runtime.
     #[serde(rename = "by")]
     pub by: String,
+    /// The consent that the call used, if it needed one. Its result reports it, even if the worker dies.
+    #[serde(rename = "co", default, skip_serializing_if = "is_default")]
+    pub consent: Option<UsedConsent>,
+}
+
+impl Begun {
+    /// The intent record of a call without consent.
+    #[must_use]
+    pub fn new(position: usize, by: impl Into<String>) -> Self {
+        Self { position, by: by.into(), consent: None }
+    }
+}
+
+/// A consent that a call used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsedConsent {
+    /// The approval.
+    #[serde(rename = "ap")]
+    pub approval: String,
+    /// The people who agreed.
+    #[serde(rename = "by")]
+    pub by: Vec<String>,
+    /// Changes of the arguments by approvers, JSON: pointer to value.
+    #[serde(rename = "na", default, skip_serializing_if = "is_default")]
+    pub narrowed: Option<String>,
 }
 
 /// A slice that was redelivered after a crash, see [`crate::recovery`].
@@ -334,18 +396,25 @@ pub enum Note {
     /// Calls were debited and dispatched.
     Admitted {
         /// When, ms.
+        #[serde(rename = "t")]
         at_ms: i64,
         /// Number of calls.
+        #[serde(rename = "c")]
         calls: usize,
         /// The counters, in the order of [`Debited`]: limit and maximum.
+        #[serde(rename = "l")]
         limits: Vec<(CounterKey, u64)>,
+        /// The amounts, in the same order; only with `audit.admissions`.
+        #[serde(rename = "am", default, skip_serializing_if = "Vec::is_empty")]
+        amounts: Vec<u64>,
         /// The counters' states, known once the slice is taken.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        #[serde(rename = "d", default, skip_serializing_if = "Vec::is_empty")]
         debited: Vec<Debited>,
     },
     /// The turn joined a throttle queue.
     Throttled {
         /// When, ms.
+        #[serde(rename = "t")]
         at_ms: i64,
         /// The counter.
         counter: CounterKey,
@@ -355,6 +424,7 @@ pub enum Note {
     /// An attempt failed.
     Failed {
         /// When, ms.
+        #[serde(rename = "t")]
         at_ms: i64,
         /// The call's position.
         position: usize,
@@ -368,6 +438,7 @@ pub enum Note {
     /// A call waited for a circuit breaker or a paused tool.
     Rested {
         /// Since when, ms.
+        #[serde(rename = "t")]
         at_ms: i64,
         /// The call's position.
         position: usize,
@@ -381,8 +452,10 @@ pub enum Note {
     /// Calls returned their permits or took them again. With `calls` 0, no further detail is noted.
     Permits {
         /// When, ms.
+        #[serde(rename = "t")]
         at_ms: i64,
         /// Number of calls.
+        #[serde(rename = "c")]
         calls: usize,
         /// True if the calls took them again.
         taken: bool,
@@ -484,6 +557,19 @@ impl Turn {
         }
     }
 
+    /// True if its slice counts toward the tenant's slices out. A task on the queue of an external runtime does not: it may
+    /// stay there for days, and would stop the tenant's turns.
+    #[must_use]
+    pub const fn counts_as_out(&self) -> bool {
+        self.state.out().is_some() && self.is_for_workers()
+    }
+
+    /// True if workers run its slices.
+    #[must_use]
+    pub const fn is_for_workers(&self) -> bool {
+        matches!(self.destination, Destination::Workers(_))
+    }
+
     /// Adds a note, unless the maximum is reached.
     pub fn note(&mut self, note: Note) {
         if self.notes.len() < Self::NOTES_MAX {
@@ -541,10 +627,53 @@ pub struct Finished {
     #[serde(rename = "lg", default, skip_serializing_if = "is_default")]
     pub notes: Vec<Note>,
     /// The reply, JSON; empty if memory was short and an inbox has the reply.
-    #[serde(rename = "re", default, skip_serializing_if = "is_default")]
+    #[serde(skip)]
     pub reply: String,
 }
 
+/// The reply follows the JSON after a line break: as a text within the JSON it would be longer, and clients would have to
+/// parse it twice.
 impl Record for Finished {
     const SCHEMA: u32 = 1;
+
+    fn encode(&self) -> Bytes {
+        let mut text = json_of(self);
+        text.push(b'\n');
+        text.extend_from_slice(self.reply.as_bytes());
+        text.into()
+    }
+
+    fn decode(content: &[u8]) -> Result<Self, Unreadable> {
+        let end = content.iter().position(|byte| *byte == b'\n').unwrap_or(content.len());
+        let (json, reply) = content.split_at(end);
+        let finished: Self = from_json(json)?;
+        let reply = std::str::from_utf8(reply.get(1..).unwrap_or_default());
+        let reply = reply.map_err(|error| Unreadable::Json(error.to_string()))?.to_owned();
+        Ok(Self { reply, ..finished })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finished_record_has_its_reply_behind_a_line_break() {
+        let reply = r#"{"turn_id":"t","results":["a\nb"]}"#.to_owned();
+        let finished = Finished {
+            admitted_ms: 1,
+            ended_ms: 2,
+            digest: "d".into(),
+            crashes: 0,
+            retries: 0,
+            reason: None,
+            canceled: None,
+            notes: Vec::new(),
+            reply: reply.clone(),
+        };
+        let text = finished.encode();
+        assert_eq!(text, format!("1{{\"t\":1,\"e\":2,\"dg\":\"d\"}}\n{reply}"));
+        assert_eq!(Finished::decode(&text), Ok(finished));
+        assert!(Finished::decode(b"1{}\n").is_err());
+    }
 }

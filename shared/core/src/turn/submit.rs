@@ -11,6 +11,7 @@ use crate::bounds::Bounds;
 use crate::decision::{Context, Decision, Step};
 use crate::keys::{self, TurnName, limits};
 use crate::mutant;
+use crate::record::Stored;
 use crate::recovery::inbound::fields;
 use crate::transaction::{Conflict, Guard, StreamKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
@@ -105,6 +106,13 @@ impl Submit<'_> {
         }
     }
 
+    /// True if the stream has lost the message of an ID that waits on it. Whatever takes the message off the stream changes the
+    /// ID's record, which the caller guards.
+    fn is_lost(&self, given: &Stored<GivenId>, view: &View) -> Result<bool, Undecided> {
+        let (GivenState::Queued, Some(entry)) = (&given.value.state, &given.entry) else { return Ok(false) };
+        Ok(view.entry(&self.to.stream(), entry)?.is_none())
+    }
+
     fn entry(&self) -> Vec<(Arc<str>, Bytes)> {
         let mut entry = vec![(self.to.field().into(), self.payload.clone())];
         if let Some((name, digest)) = self.name() {
@@ -127,10 +135,16 @@ impl Decision for Submit<'_> {
             // Most IDs are new, so the record is not read up front: the guard detects a known ID.
             let is_known = view.get(&Query::Record(name.given())).is_ok();
             if is_known && let Some(given) = view.record::<GivenId>(&name.given())? {
-                let same = given.value.digest == digest;
-                return Ok(Step::Return(if same { Submitted::Duplicate } else { Submitted::Conflict }));
+                if given.value.digest != digest {
+                    return Ok(Step::Return(Submitted::Conflict));
+                }
+                if !self.is_lost(&given, view)? {
+                    return Ok(Step::Return(Submitted::Duplicate));
+                }
+                transaction.guard(Guard::Version(name.given(), given.version));
+            } else {
+                transaction.guard(Guard::Absent(name.given()));
             }
-            transaction.guard(Guard::Absent(name.given()));
         }
         if let Some(refused) = context.conflicts.iter().find_map(refusal) {
             return Ok(Step::Return(refused));

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use tickfleet_model::ConsumerId;
 use tickfleet_model::policy::Pause;
 
-use super::{Consumer, NOTICES_MAX, SILENT_MS, cancels, consumers, key};
+use super::{Consumer, NOTICES_MAX, SILENT_MS, cancels, consumers, key, leave_silent};
 use crate::decision::{Context, Decision, Step};
 use crate::keys::TurnName;
 use crate::record::Stored;
@@ -138,6 +138,9 @@ impl Decision for Beat {
             place,
             queue_of: None,
         });
+        if stored.as_ref().is_none_or(|stored| stored.value.lease_ends_ms <= now_ms) {
+            leave_silent(name, &mut transaction);
+        }
         for (member, _) in notices {
             transaction.write(Write::Leave { set: cancels(name), member: member.clone(), queue_of: None });
         }
@@ -182,6 +185,7 @@ impl Decision for Leave {
                 drain::forget(worker, &mut transaction);
             }
         }
+        leave_silent(name, &mut transaction);
         // The consumer stays in the set until it is buried.
         let place = context.now_ms.max(0).unsigned_abs();
         transaction.write(Write::Delete(key(name))).write(Write::Join {

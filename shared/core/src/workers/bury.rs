@@ -2,10 +2,13 @@
 
 use tickfleet_model::ConsumerId;
 
-use super::{Liveness, NOTICES_MAX, cancels, consumers};
+use super::{Liveness, NOTICES_MAX, SILENT_MS, cancels, consumers, leave_silent, silent};
 use crate::decision::{Context, Decision, Step};
 use crate::transaction::{Transaction, Write};
 use crate::view::{Undecided, View};
+
+/// Maximum number of consumers that were silent for too long and are dropped with one burial.
+const SILENT_DROPPED_MAX: usize = 8;
 
 /// Removes a dead consumer that holds nothing any more, and its undelivered notices. Its record stays until it expires,
 /// because a silent consumer may return.
@@ -48,6 +51,14 @@ impl Decision for Bury {
             return Ok(Step::Commit(transaction, Burial::Partly));
         }
         transaction.write(Write::Leave { set: consumers(), member: name.into(), queue_of: None });
+        if let Liveness::Silent { lease_ends_ms, .. } = liveness {
+            let old = u64::try_from(context.now_ms - SILENT_MS).unwrap_or(0);
+            for (member, _) in view.first(&silent(), Some(old), SILENT_DROPPED_MAX)? {
+                leave_silent(member, &mut transaction);
+            }
+            let place = lease_ends_ms.max(0).unsigned_abs();
+            transaction.write(Write::Join { set: silent(), member: name.into(), place, queue_of: None });
+        }
         Ok(Step::Commit(transaction, Burial::Done))
     }
 }
@@ -73,6 +84,30 @@ mod tests {
 
     fn is_listed(shard: &Paper) -> bool {
         !shard.set(&consumers()).is_empty()
+    }
+
+    #[test]
+    fn a_silent_consumer_is_listed_until_it_returns_or_leaves_or_for_a_day() {
+        let mut shard = Paper::at(1_000);
+        let bury_silent = |shard: &mut Paper| {
+            shard.run(&beat());
+            shard.pass(2_000);
+            assert_eq!(shard.result(&bury()), Burial::Done);
+            assert_eq!(shard.set(&silent()), ["s-1-a-0"]);
+        };
+        bury_silent(&mut shard);
+        shard.run(&beat());
+        assert!(shard.set(&silent()).is_empty());
+        bury_silent(&mut shard);
+        shard.run(&Leave { consumer: consumer(), role: Role::Scheduler });
+        assert!(shard.set(&silent()).is_empty());
+        bury_silent(&mut shard);
+        let other = ConsumerId::new("s-2-b-0").unwrap();
+        shard.pass(SILENT_MS);
+        shard.run(&Beat { consumer: other.clone(), ..beat() });
+        shard.pass(2_000);
+        shard.run(&Bury { consumer: other });
+        assert_eq!(shard.set(&silent()), ["s-2-b-0"]);
     }
 
     #[test]

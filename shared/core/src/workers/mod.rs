@@ -4,6 +4,7 @@
 //! |---|---|
 //! | record `consumer:<consumer>` | lease, slots, policy, see [`Consumer`]; for a day after the lease |
 //! | set `consumers` | consumers that may hold something; a place is the end of the lease, ms |
+//! | set `silent` | consumers that fell silent and hold nothing; a place is the end of the lease, ms; for a day |
 //! | set `canceled:<consumer>` | canceled turns that the consumer holds; a place is when they were canceled, ms |
 //! | record `reaping` | time of the last check for dead consumers, see [`Reaping`] |
 //!
@@ -71,6 +72,17 @@ pub fn key(consumer: &str) -> RecordKey {
 #[must_use]
 pub fn consumers() -> SetKey {
     SetKey::new("consumers")
+}
+
+/// Consumers that fell silent and were buried, for people; a place is the end of the lease, ms.
+#[must_use]
+pub fn silent() -> SetKey {
+    SetKey::new("silent")
+}
+
+/// Removes a consumer from [`silent`].
+fn leave_silent(consumer: &str, transaction: &mut Transaction) {
+    transaction.write(Write::Leave { set: silent(), member: consumer.into(), queue_of: None });
 }
 
 /// The query for consumers whose lease has ended.

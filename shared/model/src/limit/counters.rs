@@ -181,7 +181,7 @@ fn key(limit: &Limit, maker: &Maker<'_>, (called, category): (&str, &str), argum
     of_tenant.into_iter().chain(parts).collect::<Vec<_>>().join(":")
 }
 
-/// The counter that all share who come when a limit has as many as it may; `limits.lua` knows it by the same name.
+/// The counter that all share who come when a limit has as many as it may.
 pub const OTHERS: &str = "~";
 
 /// The tenant whose calls debit a counter, by the counter's name; none where every tenant's do.

@@ -156,8 +156,8 @@ catalogue! {
     TURN_DURATION = "turn_duration_seconds", Histogram(&TURN_SECONDS), Everyone, [],
         "Time from the submit of a turn or task to its end, including waits and retries.";
     CALLS = "calls_total", Counter, Everyone, ["tool": TOOLS, "outcome": Words(labels::outcomes)],
-        "Ended calls by tool and outcome. Calls that schedulers end (capped, expired, tasks of external runtimes) \
-         have the tool other.";
+        "Ended calls by tool and outcome, also those that no worker ran (capped, expired). A task is a call of \
+         delegate_task.";
     CALL_DURATION = "call_duration_seconds", Histogram(&CALL_SECONDS), Workers, ["tool": TOOLS],
         "Duration of the last attempt of a call. Calls that did not run are excluded.";
     RETRIES = "retries_total", Counter, Everyone, ["reason": Words(|| labels::RETRIES.to_vec())],
@@ -264,8 +264,6 @@ catalogue! {
         "1 while new work is rejected because Redis is nearly full, otherwise 0. Absent while Redis does not answer.";
     POLICY_STALE = "policy_stale_total", Counter, Schedulers, [],
         "Checks that found this process' policy outdated. Grows while the process is on standby.";
-    CLOCK_STEPS = "clock_steps_total", Counter, Schedulers, [],
-        "Large backward steps of Redis' clock that this process detected.";
     CLOCK_JUMPS = "clock_jumps_total", Counter, Schedulers, [],
         "Heartbeats after which shard time had advanced a minute or more beyond this process' clock: Redis' clock \
          jumped ahead, or the process stood still.";
@@ -280,9 +278,6 @@ catalogue! {
         ["loop": Bounded("`turns`, `tasks`, `tick`, `reap`, `collect`, `weigh`, `seal`, `lease`, `lease_suspects`, `beat`, `export`, `notify`")],
         "Time at which a loop last advanced, seconds since the epoch. Absent while the loop does not run. Of several \
          loops with one name (one per shard), the furthest behind.";
-    INVARIANT_VIOLATIONS = "invariant_violations_total", Counter, Schedulers,
-        ["invariant": Words(labels::invariants)],
-        "Turns in a state that should be impossible, each seen twice by the janitor before it counts.";
     BUILD_INFO = "build_info", Gauge, Everyone, ["version": Bounded("the version")],
         "Always 1. The label is the version of the program.";
     CONFIG_INFO = "config_info", Gauge, Everyone,

@@ -290,26 +290,6 @@ impl Place {
     }
 }
 
-/// An invariant that schedulers sweep for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Invariant {
-    /// A turn has calls left, no slice of it is out, and nothing will look at it again.
-    WaitingWithoutTimer,
-}
-
-impl Invariant {
-    /// All invariants.
-    pub const ALL: [Self; 1] = [Self::WaitingWithoutTimer];
-
-    /// The label.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::WaitingWithoutTimer => "waiting_without_timer",
-        }
-    }
-}
-
 /// The value that stands for every other value.
 pub(crate) const OTHER: &str = "other";
 
@@ -434,10 +414,6 @@ pub(super) fn outcomes() -> Vec<&'static str> {
 
 pub(super) fn breaker_events() -> Vec<&'static str> {
     BreakerEvent::ALL.map(BreakerEvent::as_str).to_vec()
-}
-
-pub(super) fn invariants() -> Vec<&'static str> {
-    Invariant::ALL.map(Invariant::as_str).to_vec()
 }
 
 #[cfg(test)]

@@ -107,26 +107,6 @@ impl Worst {
     }
 }
 
-/// Since when the oldest turn waits on a lane, as the sweeps of the shards last saw it, ms of shard time.
-#[derive(Debug, Default)]
-pub(super) struct Parked {
-    by_shard: Mutex<BTreeMap<u32, i64>>,
-}
-
-impl Parked {
-    pub(super) fn set(&self, shard: u32, since_ms: Option<i64>) {
-        let mut by_shard = self.by_shard.lock();
-        match since_ms {
-            Some(since_ms) => by_shard.insert(shard, since_ms),
-            None => by_shard.remove(&shard),
-        };
-    }
-
-    pub(super) fn get(&self, shard: u32) -> Option<i64> {
-        self.by_shard.lock().get(&shard).copied()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

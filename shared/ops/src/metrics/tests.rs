@@ -119,10 +119,9 @@ fn counters_begin_at_zero_with_every_value_that_is_known() {
     for line in [
         "tickfleet_state_lost_total 0",
         "tickfleet_turns_refused_total{reason=\"tenant_queue_full\"} 0",
-        "tickfleet_redis_errors_total{verb=\"settle\"} 0",
+        "tickfleet_redis_errors_total{verb=\"commit\"} 0",
         "tickfleet_calls_total{outcome=\"outcome_unknown\",tool=\"other\"} 0",
         "tickfleet_calls_total{outcome=\"outcome_unknown\",tool=\"search\"} 0",
-        "tickfleet_invariant_violations_total{invariant=\"waiting_without_timer\"} 0",
         "tickfleet_config_reloads_total{result=\"rejected\"} 0",
     ] {
         has(&text, line);

@@ -1,16 +1,19 @@
 //! The counters as they would be under the policy, and what a turn's next calls debit of them.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use tickfleet_model::day::{Tz, day_bounds, zone};
-use tickfleet_model::decision::budget::{AgentBudgets, Budget};
-use tickfleet_model::decision::limits::{Counter, Debit, Reach, Window};
+use tickfleet_core::keys::limits;
+use tickfleet_core::turn::limit::{CapRows, Debit, LimitRow, WindowKind, task_debit};
+use tickfleet_core::{CounterKey, CounterState, Window};
+use tickfleet_model::day::{Tz, zone};
 use tickfleet_model::limit::counters::{Debits, Maker, counters};
-use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMode, OnReach};
+use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMode};
 use tickfleet_model::policy::TenantPolicy;
-use tickfleet_model::{AgentId, AgentPolicy, Call, Context, Limit, Policy, TaskId, TenantId};
+use tickfleet_model::{AgentId, AgentPolicy, Call, Caps, Context, Limit, Policy, TaskId, TenantId};
 
 use super::turns::{Turn, TurnContext};
+use super::{DAY, TASK, TICK};
 
 /// Counters that are kept before those go whose windows are over.
 const KEPT_MIN: usize = 100_000;
@@ -43,9 +46,8 @@ pub(super) struct Whose<'a> {
 /// What is counted.
 #[derive(Default)]
 pub(super) struct Books {
-    pub(super) agents: HashMap<String, AgentBudgets>,
-    pub(super) tenant_days: HashMap<String, Budget>,
-    pub(super) counters: HashMap<String, Counter>,
+    /// Counters with windows: `<shard> <limit>@<counter>`.
+    pub(super) counters: HashMap<String, CounterState>,
     /// Places that are taken, those among them that were given back in this very millisecond.
     held: HashMap<String, u64>,
     /// Places that were given back in this millisecond, which that is, ms. Whether what was decided within it was decided
@@ -54,7 +56,6 @@ pub(super) struct Books {
     given_back_ms: i64,
     /// The slots that the workers had when the log said it last.
     pub(super) slots: Option<u64>,
-    days: HashMap<String, (i64, i64)>,
     crowds: HashMap<String, Crowd>,
     kept: usize,
 }
@@ -94,12 +95,23 @@ impl Crowd {
 #[derive(Clone)]
 pub(super) struct Side {
     /// The counter among all.
-    pub(super) name: String,
+    pub(super) counter: String,
+    /// The lane on which turns wait for it: of caps, that of the agent.
+    pub(super) lane: String,
     /// Its limit, as differences name it.
     pub(super) by: String,
     pub(super) debit: Debit,
+    /// What the counter has used in the window that runs.
+    pub(super) state: CounterState,
     /// Places among those that are taken that were given back in this millisecond.
     pub(super) given_back: u64,
+}
+
+impl Side {
+    /// True for a counter of a configured limit, which has a lane of its own.
+    pub(super) fn is_limit(&self) -> bool {
+        self.lane == self.counter
+    }
 }
 
 /// A limit of which it is not known what calls debit.
@@ -142,16 +154,6 @@ pub const SHARE: &str =
 pub const OF_MODELS: &str = "counts model requests, which are not in the log: tasks that it counts";
 
 impl Books {
-    /// The day of a zone that holds `now_ms`.
-    pub(super) fn day(&mut self, name: &str, now_ms: i64) -> (i64, i64) {
-        if let Some(known) = self.days.get(name).filter(|(start, end)| (*start..*end).contains(&now_ms)) {
-            return *known;
-        }
-        let bounds = day_bounds(now_ms, zone(name).unwrap_or(Tz::UTC));
-        self.days.insert(name.to_owned(), bounds);
-        bounds
-    }
-
     /// Places are given back now.
     pub(super) fn give_back(&mut self, counter: &str, places: u64, now_ms: i64) {
         self.is(now_ms);
@@ -182,17 +184,62 @@ impl Books {
 
     /// What is over is counted anew anyhow.
     pub(super) fn forget(&mut self, now_ms: i64) {
-        if self.counters.len() + self.agents.len() < self.kept.max(KEPT_MIN) {
+        if self.counters.len() < self.kept.max(KEPT_MIN) {
             return;
         }
-        self.counters.retain(|_, counter| counter.end_ms > now_ms);
-        self.agents.retain(|_, budgets| budgets.day.end_ms > now_ms);
-        self.tenant_days.retain(|_, day| day.end_ms > now_ms);
+        self.counters.retain(|_, counter| counter.ends_ms > now_ms);
         self.held.retain(|_, places| *places > 0);
-        self.kept = 2 * (self.counters.len() + self.agents.len());
+        self.kept = 2 * self.counters.len();
     }
 
-    /// What `calls` of a turn debit, and why some of it is not known.
+    /// What a turn's next `calls` debit of the caps of their agent, tenant and task. `task`: the task's budget, and its use.
+    pub(super) fn caps(
+        &self,
+        fleet: &Fleet<'_>,
+        whose: &Whose<'_>,
+        (turn, calls): (&Turn, usize),
+        (caps, task): (&Caps, Option<(u64, u64)>),
+        now_ms: i64,
+    ) -> Vec<Side> {
+        let lane = format!("{}:{}", turn.tenant, turn.agent);
+        let zone = zone(fleet.policy.time_zone(whose.owner)).unwrap_or(Tz::UTC);
+        let stagger_ms = (fleet.agent_stagger)(&whose.tenant, &whose.agent, caps.tick_ms);
+        let budget = task.and_then(|(max, used)| {
+            let task = TaskId::new(turn.context.as_ref()?.task.as_deref()?).ok()?;
+            Some((task_debit(&whose.tenant, &task, max, calls), CounterState { used, ..CounterState::default() }))
+        });
+        let budget = budget.map(|(debit, state)| Side {
+            counter: String::new(),
+            lane: lane.clone(),
+            by: TASK.to_owned(),
+            debit,
+            state,
+            given_back: 0,
+        });
+        let side = |debit: Debit| {
+            let by = if &*debit.row.name == limits::TICK { TICK } else { DAY };
+            let (counter, state) = self.state(turn.shard, &debit, now_ms);
+            Side { counter, lane: lane.clone(), by: by.to_owned(), debit, state, given_back: 0 }
+        };
+        let rows = CapRows::new(caps, zone).debits(&whose.tenant, &whose.agent, stagger_ms, calls);
+        budget.into_iter().chain(rows.into_iter().map(side)).collect()
+    }
+
+    /// The name of a debit's counter among all, and the counter with the window that runs.
+    fn state(&self, shard: u32, debit: &Debit, now_ms: i64) -> (String, CounterState) {
+        let name = format!("{shard} {}@{}", debit.row.name, debit.counter.counter);
+        let window = debit.row.window.at(now_ms, debit.stagger_ms);
+        let state = self.counters.get(&name).copied().unwrap_or_default().opened(&window, now_ms);
+        match window {
+            Window::Held => {
+                let used = self.held.get(&name).copied().unwrap_or(0);
+                (name, CounterState { used, ..CounterState::default() })
+            }
+            _ => (name, state),
+        }
+    }
+
+    /// What the calls of a turn from `from` on debit of limits, and why some of it is not known.
     pub(super) fn sides(
         &mut self,
         fleet: &Fleet<'_>,
@@ -239,7 +286,7 @@ impl Books {
             let key = debits.key.clone();
             let side = self.side(fleet, whose, &limit, (debits, max), (turn.shard, now_ms));
             let crowd = self.crowds.entry(format!("{} {}", turn.shard, limit.name)).or_default();
-            if limit.every != Every::Held && crowd.shares(&key, side.debit.counter.end_ms, limit.keys_max, now_ms) {
+            if limit.every != Every::Held && crowd.shares(&key, side.state.ends_ms, limit.keys_max, now_ms) {
                 unknown.extend(crowded);
                 continue;
             }
@@ -262,51 +309,48 @@ impl Books {
     }
 
     fn side(
-        &mut self,
+        &self,
         fleet: &Fleet<'_>,
         whose: &Whose<'_>,
         limit: &Limit,
         (debits, max): (Debits, u64),
         (shard, now_ms): (u32, i64),
     ) -> Side {
-        let name = format!("{shard} {}@{}", limit.name, debits.key);
-        let policy = fleet.policy;
-        let window = match limit.period_ms(policy.defaults.tick_ms) {
-            Some(ms) => Window::Period(ms, (fleet.counter_stagger)(&limit.name, &debits.key, ms)),
-            None if limit.every == Every::Held => Window::Held,
-            None => {
-                let zone =
-                    if limit.is_of_tenants() { policy.time_zone(whose.owner) } else { &policy.defaults.time_zone };
-                let (start, end) = self.day(zone, now_ms);
-                Window::Day(start, end)
-            }
+        let mut row = LimitRow::configured(fleet.policy, whose.owner, limit, (shard, fleet.shards));
+        row.max = max;
+        let stagger_ms = match row.window {
+            WindowKind::Fixed { length_ms } => (fleet.counter_stagger)(&limit.name, &debits.key, length_ms),
+            _ => 0,
         };
-        let mut counter = self.counters.get(&name).copied().unwrap_or_default().at(now_ms, window);
-        if window == Window::Held {
-            counter.used = self.held.get(&name).copied().unwrap_or(0);
-        }
-        let reach = match (limit.mode, limit.on_reach) {
-            (LimitMode::Shadow, _) => Reach::Shadow,
-            (LimitMode::Enforce, OnReach::Wait) => Reach::Wait,
-            (LimitMode::Enforce, OnReach::Reject) => Reach::Reject,
-        };
-        let debit = Debit { counter, window, max, reach, amounts: debits.amounts, others_wait: false };
-        let given_back = self.given_back.get(&name).copied().unwrap_or(0);
-        Side { name, by: super::limit(&limit.name), debit, given_back }
+        let counter = CounterKey::new(&*row.name, &*debits.key);
+        let debit = Debit { row: Arc::new(row), counter, stagger_ms, amounts: debits.amounts };
+        let (counter, state) = self.state(shard, &debit, now_ms);
+        let given_back = self.given_back.get(&counter).copied().unwrap_or(0);
+        Side { lane: counter.clone(), counter, by: super::limit(&limit.name), debit, state, given_back }
     }
 
-    /// Writes back what an admission of `calls` has debited; answers the places that these hold now.
+    /// Keeps counters as they are.
+    pub(super) fn keep(&mut self, sides: &[Side]) {
+        for side in sides.iter().filter(|side| side.debit.row.window != WindowKind::Total) {
+            self.counters.insert(side.counter.clone(), side.state);
+        }
+    }
+
+    /// Debits `calls` that go out; answers the places that they hold now.
     pub(super) fn debit(&mut self, sides: Vec<Side>, calls: usize) -> Vec<(String, u64)> {
         let mut places = Vec::new();
-        for Side { name, debit, .. } in sides {
-            if debit.window == Window::Held {
-                let taken: u64 = debit.amounts.iter().take(calls).flatten().sum();
-                if taken > 0 {
-                    *self.held.entry(name.clone()).or_default() += taken;
-                    places.push((name, taken));
+        for Side { counter, debit, state, .. } in sides {
+            let amount = debit.sum(calls);
+            match debit.row.window {
+                WindowKind::Held if amount > 0 => {
+                    *self.held.entry(counter.clone()).or_default() += amount;
+                    places.push((counter, amount));
                 }
-            } else {
-                self.counters.insert(name, debit.counter);
+                WindowKind::Held | WindowKind::Total => {}
+                WindowKind::Fixed { .. } | WindowKind::Day { .. } | WindowKind::Rolling { .. } => {
+                    let used = state.used.saturating_add(amount);
+                    self.counters.insert(counter, CounterState { used, queued: false, ..state });
+                }
             }
         }
         places

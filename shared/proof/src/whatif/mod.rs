@@ -7,7 +7,7 @@
 //! - [`recorded`]: what an entry says of how its call was decided;
 //! - [`turns`]: the calls of one turn, and what was decided about them, in its order;
 //! - [`facts`]: conditions on facts of sessions, by when calls began and ended;
-//! - [`replay`]: caps and limits, decided by [`tickfleet_model::decision`], as they are held against the scripts in tests.
+//! - [`replay`]: caps and limits, evaluated by [`tickfleet_core::turn::limit`], as schedulers evaluate them.
 //!
 //! Permission, arguments, rules and consent are decided by whoever has the tools (the command).
 

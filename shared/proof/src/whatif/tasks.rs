@@ -2,8 +2,6 @@
 
 use std::collections::HashMap;
 
-use tickfleet_model::decision::budget::TaskBudget;
-
 use super::TASK;
 use super::turns::{Decision, Turn, What};
 
@@ -75,11 +73,11 @@ impl Tasks {
         }
     }
 
-    /// The budget of a turn's task as it is here; none where it has none, or nothing is known of it.
-    pub(super) fn of(&self, turn: &Turn) -> Option<TaskBudget> {
+    /// The call budget of a turn's task, and its use as it is here; none where it has none, or nothing is known of it.
+    pub(super) fn of(&self, turn: &Turn) -> Option<(u64, u64)> {
         let known = self.known.get(&name_of(turn)?)?;
-        let used = u32::try_from((i64::from(known.used) + known.more).max(0)).unwrap_or(u32::MAX);
-        Some(TaskBudget { max: known.max, used })
+        let used = (i64::from(known.used) + known.more).max(0).unsigned_abs();
+        Some((known.max.into(), used))
     }
 
     fn forget(&mut self, now_ms: i64) {

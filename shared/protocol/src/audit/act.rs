@@ -25,8 +25,7 @@ pub struct LimitReset<'a> {
     pub redactor: &'a Redactor,
 }
 
-/// The entry of a reset as JSON, open: what the counter had used is known in the step that resets it, which writes
-/// `used_before` and `window_ends_ms` behind the last member of `meta`, and closes both objects.
+/// The audit entry of a reset, JSON. The commit of the reset adds `used_before` and `window_ends_ms` to `meta`.
 #[must_use]
 pub fn limit_reset_entry(reset: &LimitReset<'_>) -> String {
     let LimitReset { limit, counter, redactor, .. } = *reset;
@@ -50,8 +49,8 @@ pub fn limit_reset_entry(reset: &LimitReset<'_>) -> String {
     }
     let which = if counter.is_empty() { String::new() } else { format!("@{counter}") };
     entry.text("message", &format!("{by} reset {limit}{which}"));
-    entry.raw("meta", &meta.open());
-    entry.open()
+    entry.raw("meta", &meta.end());
+    entry.end()
 }
 
 /// Something that an operator did to a tenant, an agent, or turns.
@@ -105,7 +104,7 @@ pub fn act_entry(act: &OperatorAct<'_>) -> String {
     entry.end()
 }
 
-/// A repair of a shard that somebody asked for.
+/// Repairs of a shard that an operator requested.
 #[derive(Debug, Clone, Copy)]
 pub struct ShardRepair<'a> {
     /// When, ms since the epoch of the shard's clock.
@@ -114,18 +113,24 @@ pub struct ShardRepair<'a> {
     pub by: &'a str,
     /// The shard's number.
     pub shard: u32,
+    /// Number of repaired faults.
+    pub mended: usize,
+    /// Some of them, each with its subject.
+    pub named: &'a [String],
     /// Takes out secrets.
     pub redactor: &'a Redactor,
 }
 
-/// The entry of a repair as JSON, open: each step that mends something writes `mended`, how much, and `named`, what,
-/// behind the last member of `meta`, and closes both objects.
+/// The audit entry of repairs as JSON.
 #[must_use]
 pub fn repair_entry(repair: &ShardRepair<'_>) -> String {
     let by = repair.redactor.text(repair.by);
     let shard = repair.shard.to_string();
     let mut meta = Object::new(256);
     meta.raw("shard", &shard);
+    meta.raw("mended", &repair.mended.to_string());
+    let named: Vec<_> = repair.named.iter().map(|name| repair.redactor.text(name)).collect();
+    meta.texts("named", named.iter().map(AsRef::as_ref));
     let mut entry = Object::new(768);
     entry.text("timestamp", &time(repair.timestamp_ms));
     entry.text("level", "info");
@@ -136,8 +141,8 @@ pub fn repair_entry(repair: &ShardRepair<'_>) -> String {
     entry.text("actor_id", &by);
     entry.raw("tenant", "null");
     entry.text("message", &format!("{by} repaired shard {shard}"));
-    entry.raw("meta", &meta.open());
-    entry.open()
+    entry.raw("meta", &meta.end());
+    entry.end()
 }
 
 /// What a person said about a call that needs people's consent.
@@ -167,8 +172,8 @@ pub struct ApprovalSaid<'a> {
     pub redactor: &'a Redactor,
 }
 
-/// The entry of a person's word as JSON, open: the step in which it counts writes `state`, what the approval has come to,
-/// and `missing`, how many more have to agree, behind the last member of `meta`, and closes both objects.
+/// The audit entry of a person's decision, JSON. Its commit adds to `meta` the `state` of the approval, and `missing`, the
+/// number of people who still have to agree.
 #[must_use]
 pub fn approval_entry(said: &ApprovalSaid<'_>) -> String {
     let by = said.redactor.text(said.by);
@@ -193,8 +198,8 @@ pub fn approval_entry(said: &ApprovalSaid<'_>) -> String {
     entry.text("tenant", said.tenant.as_str());
     let did = if said.agrees { "approved" } else { "denied" };
     entry.text("message", &format!("{by} {did} {} of {}", said.tool, said.agent));
-    entry.raw("meta", &meta.open());
-    entry.open()
+    entry.raw("meta", &meta.end());
+    entry.end()
 }
 
 #[cfg(test)]
@@ -208,11 +213,12 @@ mod tests {
     #[test]
     fn a_repair_says_who_asked_for_it_and_what_it_mended() {
         let redactor = Redactor::default();
-        let open = repair_entry(&ShardRepair { timestamp_ms: 0, by: "anna", shard: 3, redactor: &redactor });
-        let said: Value =
-            serde_json::from_str(&format!(r#"{open},"mended":1,"named":["turn_lost acme:t"]}}}}"#)).unwrap();
+        let named = ["turn_without_timer acme:t".to_owned()];
+        let repair =
+            ShardRepair { timestamp_ms: 0, by: "anna", shard: 3, mended: 1, named: &named, redactor: &redactor };
+        let said: Value = serde_json::from_str(&repair_entry(&repair)).unwrap();
         assert_eq!((&said["action"], &said["message"]), (&json!("REPAIR"), &json!("anna repaired shard 3")));
-        assert_eq!(said["meta"], json!({"shard": 3, "mended": 1, "named": ["turn_lost acme:t"]}));
+        assert_eq!(said["meta"], json!({"shard": 3, "mended": 1, "named": ["turn_without_timer acme:t"]}));
     }
 
     #[test]
@@ -228,20 +234,17 @@ mod tests {
             unit: "calls",
             redactor: &Redactor::default(),
         };
-        let closed = |open: String| -> Value {
-            serde_json::from_str(&format!(r#"{open},"used_before":5,"window_ends_ms":7}}}}"#)).unwrap()
-        };
+        let read = |entry: String| -> Value { serde_json::from_str(&entry).unwrap() };
         let expected = json!({
             "timestamp": "2026-01-01T00:00:00.123Z", "level": "info", "action": "LIMIT_RESET", "entity_type": "limit",
             "entity_id": "mails@acme:kelly", "actor_type": "operator", "actor_id": "anna", "tenant": "acme",
             "message": "anna reset mails@acme:kelly",
             "meta": {
                 "limit": "mails", "counter": "acme:kelly", "reason": "\"quoted\", token=[REDACTED]", "unit": "calls",
-                "used_before": 5, "window_ends_ms": 7,
             },
         });
-        assert_eq!(closed(limit_reset_entry(&reset)), expected);
-        let of_all = closed(limit_reset_entry(&LimitReset { tenant: None, counter: "", ..reset }));
+        assert_eq!(read(limit_reset_entry(&reset)), expected);
+        let of_all = read(limit_reset_entry(&LimitReset { tenant: None, counter: "", ..reset }));
         assert_eq!((&of_all["tenant"], &of_all["message"]), (&Value::Null, &json!("anna reset mails")));
     }
 }

@@ -13,8 +13,7 @@ use tokio::sync::Mutex;
 use super::question::Question;
 use super::{Connection, Live, is_of_this_connection};
 use crate::StoreError;
-use crate::script::Script;
-use crate::script::args::Args;
+use crate::script::Function;
 
 /// Whether what was written would survive.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,18 +40,18 @@ impl std::fmt::Debug for Live {
 }
 
 impl Connection {
-    /// Runs a script on the connection of `confirming`, and waits `at_most` until what it wrote would survive; only where
-    /// its answer `asks` for that.
+    /// Runs a function on the connection of `confirming`, and waits `at_most` until what it wrote would survive. `read` reads
+    /// its reply, and says whether it wrote anything.
     ///
     /// # Errors
-    /// As those of a script. What it wrote may be there, and is not confirmed: it may be repeated.
-    pub(crate) async fn run_confirmed(
+    /// As those of a function. What it wrote may be there, and is not confirmed: it may be repeated.
+    pub(crate) async fn run_function_confirmed<T>(
         &self,
         confirming: &Confirming,
-        (script, prefix, args): (&Script, &str, &Args),
+        (function, arguments): (&Function, impl Fn(&mut redis::Cmd, &str)),
         (durability, at_most): (Durability, Duration),
-        asks: impl Fn(&Value) -> bool,
-    ) -> Result<(Value, Confirmed), StoreError> {
+        read: impl FnOnce(Value) -> Result<(T, bool), StoreError>,
+    ) -> Result<(T, Confirmed), StoreError> {
         let mut kept = confirming.kept.lock().await;
         // While an answer is awaited the connection belongs to the future: one that was given up is not used again.
         let live = match kept.take().filter(|(_, moves)| *moves == self.moves()) {
@@ -62,14 +61,16 @@ impl Connection {
                 (Live::new(connection), moves)
             }
         };
-        let run = self.run_on(&live.0, script, prefix, args);
-        let answer = self.observe(script.verb, true, run).await?;
-        let confirmed = match asks(&answer) {
+        // A user of Redis who may not ask carries on without.
+        let run_id = live.0.run_id().await.unwrap_or_default().to_owned();
+        let run = self.call(&live.0, function, |command| arguments(command, &run_id));
+        let (reply, has_written) = read(self.observe(function.script.verb, true, run).await?)?;
+        let confirmed = match has_written {
             true => self.confirm(&live.0, durability, at_most).await?,
             false => Confirmed::Yes,
         };
         *kept = Some(live);
-        Ok((answer, confirmed))
+        Ok((reply, confirmed))
     }
 
     async fn confirm(&self, live: &Live, durability: Durability, at_most: Duration) -> Result<Confirmed, StoreError> {

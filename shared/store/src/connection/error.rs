@@ -67,6 +67,12 @@ pub enum StoreError {
     /// A store that tests let fail: the call may have been applied.
     #[error("the store did not answer: {0}")]
     Unanswered(&'static str),
+    /// A decision has no result: a record cannot be read, or others changed it again and again. Nothing was written.
+    #[error("{0}")]
+    Undecided(String),
+    /// This fleet keeps its state in memory, and the question is about Redis.
+    #[error("this fleet has no Redis: its state is in the memory of one process")]
+    NoRedis,
 }
 
 impl StoreError {
@@ -78,7 +84,7 @@ impl StoreError {
     pub fn is_script_error(&self) -> bool {
         match self {
             Self::Verb { source, .. } => blame(source) == Blame::Data,
-            Self::Reply { .. } => true,
+            Self::Reply { .. } | Self::Undecided(_) => true,
             _ => false,
         }
     }
@@ -174,13 +180,6 @@ pub(super) fn all_served(mut answers: super::Answers) -> redis::RedisResult<supe
     match answers.iter().position(sent_away) {
         Some(at) => Err(answers.swap_remove(at).err().unwrap_or_else(|| (redis::ErrorKind::Client, "no error").into())),
         None => Ok(answers),
-    }
-}
-
-impl StoreError {
-    /// Whether the server does not know the script, and the user may not load it.
-    pub(crate) fn is_unknown_script(&self) -> bool {
-        matches!(self, Self::Verb { source, .. } if source.code() == Some("NOSCRIPT"))
     }
 }
 

@@ -6,10 +6,9 @@ pub(crate) mod cluster;
 pub(crate) mod confirm;
 pub(crate) mod dial;
 pub(crate) mod error;
-pub(crate) mod inbox;
+pub(crate) mod no_redis;
 pub(crate) mod pool;
 pub(crate) mod question;
-pub(crate) mod reader;
 pub(crate) mod refusal;
 mod role;
 mod sentinel;
@@ -31,8 +30,6 @@ use crate::script::{Function, Script};
 use dial::Dial;
 use error::{StoreError, answer_of, is_of_this_connection, is_unknown_command, was_not_run};
 use question::Question;
-
-use crate::script::args::Args;
 
 /// Longest wait for the answer to one script, ms: far above the 2 ms that a batch takes, far below a lease.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(4);
@@ -271,43 +268,6 @@ impl Connection {
         self.dial.is_on_its_way(connection).await
     }
 
-    /// Runs a script by digest, loading it where Redis does not know it. `at_brim` is run in its place where Redis
-    /// refuses it because its memory is full.
-    pub(crate) async fn run(
-        &self,
-        script: &Script,
-        at_brim: Option<&Script>,
-        prefix: &str,
-        args: &Args,
-    ) -> Result<Value, StoreError> {
-        let run = async {
-            match (self.run_patiently(script, prefix, args).await, at_brim) {
-                (Err(error), Some(second)) if error.is_out_of_memory() => {
-                    self.run_patiently(second, prefix, args).await
-                }
-                (answer, _) => answer,
-            }
-        };
-        self.observe(script.verb, true, run).await
-    }
-
-    /// Runs a script, once more if a server only said who runs it, or that nobody does for the moment. `ASK` is not
-    /// followed (rule 24): it is waited for what comes after it.
-    async fn run_patiently(&self, script: &Script, prefix: &str, args: &Args) -> Result<Value, StoreError> {
-        let (asked, mut backoff) = (Instant::now(), Backoff::default());
-        loop {
-            let answer = self.run_unobserved(script, prefix, args).await;
-            let pause = match &answer {
-                Err(StoreError::Verb { source, .. }) if was_not_run(source) => backoff.pause(),
-                _ => return answer,
-            };
-            if asked.elapsed() + pause > TURNED_AWAY_MAX {
-                return answer;
-            }
-            tokio::time::sleep(pause).await;
-        }
-    }
-
     /// Runs a function; once more if a server only said who runs it, or that nobody does for the moment. `arguments` adds those
     /// of the call to a command, given what the server calls itself.
     pub(crate) async fn run_function(
@@ -342,14 +302,14 @@ impl Connection {
     }
 
     /// Calls a function, loading it where Redis does not know it; where it may not be loaded, or called, its text is run as a
-    /// script.
+    /// script. Whoever may not load either calls the function again as soon as another process has loaded it.
     async fn call(
         &self,
         live: &Live,
         function: &Function,
         arguments: impl Fn(&mut redis::Cmd),
     ) -> Result<Value, StoreError> {
-        let mut connection = live.connection.clone();
+        let (mut connection, mut may_load) = (live.connection.clone(), true);
         if !live.refuses_functions() {
             let mut command = redis::cmd("FCALL");
             arguments(command.arg(&function.name));
@@ -358,40 +318,26 @@ impl Connection {
                 let load = redis::cmd("FUNCTION").arg("LOAD").arg("REPLACE").arg(&function.source).to_owned();
                 answer = match load.query_async::<()>(&mut connection).await {
                     Ok(()) => command.query_async::<Value>(&mut connection).await,
-                    Err(error) => Err(error),
+                    Err(error) => {
+                        may_load = error.code() != Some("NOPERM");
+                        Err(error)
+                    }
                 };
             }
             match answer {
-                // Memory may be there again for the next call.
-                Err(error) if error.code() == Some("OOM") => {}
+                // Memory, or the function, may be there for the next call.
+                Err(error) if error.code() == Some("OOM") || !may_load => {}
                 Err(error) if error.code() == Some("NOPERM") || is_unknown_command(&error) => live.refuse_functions(),
                 answer => return self.judge(function.script.verb, live, answer).await,
             }
         }
         let mut command = redis::cmd("EVALSHA");
         arguments(command.arg(&function.script.digest));
-        self.evaluate(live, &function.script, &command).await
-    }
-
-    async fn run_unobserved(&self, script: &Script, prefix: &str, args: &Args) -> Result<Value, StoreError> {
-        let live = self.live().await?;
-        self.run_on(&live, script, prefix, args).await
-    }
-
-    async fn run_on(&self, live: &Live, script: &Script, prefix: &str, args: &Args) -> Result<Value, StoreError> {
-        let mut command = redis::cmd("EVALSHA");
-        command.arg(&script.digest).arg(1).arg(prefix);
-        for value in &args.values {
-            command.arg(value.as_slice());
+        let answer = self.evaluate(live, &function.script, &command).await;
+        if !may_load && answer.is_ok() {
+            live.refuse_functions();
         }
-        if args.run_id {
-            match live.run_id().await {
-                Err(error) if is_of_this_connection(&error) => return self.judge(script.verb, live, Err(error)).await,
-                // A user of Redis who may not ask carries on without.
-                known => command.arg(known.unwrap_or_default()),
-            };
-        }
-        self.evaluate(live, script, &command).await
+        answer
     }
 
     /// Runs a script by the command that names its digest, loading it where Redis does not know it.

@@ -27,58 +27,28 @@ macro_rules! questions {
 questions! {
     /// A consumer reads from its streams.
     Read: "read",
-    /// The timers that are due.
-    Due: "due",
     /// The facts that are known of turns.
     Look: "look",
     /// Whether the server runs scripts and takes writes.
     Probe: "probe",
-    /// Scripts are loaded for those who may not load them.
-    LendScripts: "lend_scripts",
-    /// A message is put on an inbound stream without a script.
-    Append: "append",
     /// The time in the shard.
     Now: "now",
-    /// What people are asked about calls.
-    Approvals: "approvals",
     /// The amounts that wait, by place.
     Backlog: "backlog",
-    /// What models have used.
-    Usage: "usage",
-    /// The workers, and those of them that operators have drained.
-    Workers: "workers",
-    /// The slots of the workers, and how many calls have ended.
-    FleetLoad: "fleet_load",
     /// The check that turns under way will be looked at again.
     Sweep: "sweep",
     /// Audit log and dead stream are kept within their bounds.
     Housekeep: "housekeep",
-    /// The check for tenants that were set at run time.
-    Tenants: "tenants",
-    /// The policy that is in force, or was.
-    Policy: "policy",
     /// The entries that a consumer holds.
     Held: "held",
     /// One entry of a queue.
     Entry: "entry",
     /// The wait until what was written would survive.
     Confirm: "confirm",
-    /// An inbound entry needed no decision.
-    Acknowledge: "acknowledge",
-    /// Lists of tools are written.
-    ToolLists: "tool_lists",
-    /// A grant of a token service is looked for, kept or renewed.
-    Grants: "grants",
     /// A shard is watched.
     Watch: "watch",
-    /// Streams of runtimes outside are looked for.
-    Externals: "retire",
-    /// What agents may look up is read.
-    Knowledge: "knowledge",
     /// The newest entries of the audit log.
     AuditLog: "audit_log",
     /// An inbox is removed.
     ForgetInbox: "forget_inbox",
-    /// An inbox is trimmed.
-    TrimInbox: "trim_inbox",
 }

@@ -70,7 +70,7 @@ impl Refusal {
             Self::Login => "put the user and the password into the URL: redis://USER:PASSWORD@HOST:PORT",
             Self::Memory => "raise maxmemory, read the inboxes, or shorten retention.*",
             Self::Loading => "wait until the server has read its files",
-            Self::Busy => "wait, or end the script that blocks the server with SCRIPT KILL",
+            Self::Busy => "wait, or end what blocks the server with FUNCTION KILL (or SCRIPT KILL)",
             Self::Cluster => {
                 "name nodes of the cluster with redis+cluster://HOST:PORT; if it is named so, look at CLUSTER INFO"
             }

@@ -1,31 +1,31 @@
-//! Looking for the audit entries of one turn. The log has no index by turn, for that would cost every call a write; its
-//! entries are numbered by the time at which they were written, so a bounded search around the right times finds them.
+//! Searches the audit log for the entries of one turn. The log has no index by turn, because that would cost every call a
+//! write. Its entries are numbered by the time of their writing, so a bounded search around the right times finds them.
 
 mod aside;
 pub(crate) mod seals;
-mod stats;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
+use std::ops::Bound;
 
-use redis::Value;
+use tickfleet_core::{EntryId, keys};
 
-use crate::connection::pool::Pool;
-use crate::script::reply::into_text;
-use crate::{Keys, StoreError, TurnName};
+use super::field;
+use crate::seam::look::Range;
+use crate::{Store, StoreError, TurnName};
 
-/// Entries that one command reads.
+/// Entries that one round trip reads.
 const PAGE: usize = 1_000;
 
-/// The place to look, and what to look for.
+/// Where to search, and for what.
 #[derive(Debug, Clone)]
 pub struct AuditSearch {
-    /// From this time on, ms by Redis' clock.
+    /// From this time on, ms by the store's clock.
     pub from_ms: i64,
-    /// Up to this time, ms by Redis' clock.
+    /// Up to this time, ms by the store's clock.
     pub until_ms: i64,
     /// Times after which entries are likely: the search goes on from each of them.
     pub likely_ms: Vec<i64>,
-    /// True if the end of the time is likely too: the last entry of a turn is written in the script that ends it.
+    /// True if the end of the time is likely too: the last entry of a turn is committed with its end.
     pub from_the_end: bool,
     /// The one call, where only its entry is wanted.
     pub position: Option<usize>,
@@ -46,62 +46,60 @@ pub struct AuditFound {
     pub read: usize,
 }
 
-/// A search under way.
+/// A search in progress.
 struct Search<'a> {
-    pool: &'a Pool,
-    stream: String,
+    store: &'a Store,
     needles: Vec<String>,
     expected: usize,
     found: BTreeMap<(u64, u64), String>,
     read: usize,
 }
 
-/// The end that one direction of a search came to.
+/// The end of one direction of a search.
 #[derive(PartialEq, Eq)]
 enum Went {
-    /// All that was to be found is found, or nothing is left to be read there.
+    /// Everything is found, or nothing is left to read.
     Through,
-    /// It has read what it might.
+    /// The share of entries is read.
     Spent,
 }
 
-impl Pool {
+impl Store {
     /// The audit entries of a turn, as far as a bounded search finds them.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn audit_of(&self, keys: &Keys, name: &TurnName, wanted: &AuditSearch) -> Result<AuditFound, StoreError> {
-        // Texts are compared, not parsed: ids need no escaping, and the writer puts no blanks between members.
+    pub async fn audit_of(&self, name: &TurnName, wanted: &AuditSearch) -> Result<AuditFound, StoreError> {
+        // Texts are compared, not parsed: IDs need no escaping, and the writer puts no blanks between members.
         let mut needles = vec![format!("\"tenant\":\"{}\"", name.tenant)];
         needles.push(match wanted.position {
             Some(position) => format!("\"call\":\"{}/{position}\"", name.turn),
             None => format!("\"turn\":\"{}\"", name.turn),
         });
         let expected = wanted.expected.unwrap_or(usize::MAX);
-        let stream = keys.key("audit");
-        let pool = self.at(keys)?;
-        let mut search = Search { pool: &pool, stream, needles, expected, found: BTreeMap::new(), read: 0 };
+        let mut search = Search { store: self, needles, expected, found: BTreeMap::new(), read: 0 };
         let complete = search.run(wanted).await?;
         Ok(AuditFound { complete, read: search.read, entries: search.found.into_values().collect() })
     }
 }
 
 impl Search<'_> {
-    /// Answers whether all was found.
+    /// Returns true if everything was found.
     async fn run(&mut self, wanted: &AuditSearch) -> Result<bool, StoreError> {
-        let (from, until) = (wanted.from_ms.max(0).to_string(), wanted.until_ms.max(0).to_string());
+        let (begin, end) = (from_ms(wanted.from_ms), upto_ms(wanted.until_ms));
         let likely: Vec<i64> = wanted.likely_ms.iter().map(|at| *at.max(&wanted.from_ms)).collect();
         let ways = likely.len() + usize::from(wanted.from_the_end);
         let share = (wanted.read_max / ways.max(1)).max(PAGE);
-        if wanted.from_the_end && self.backwards(&from, until.clone(), share).await? == Went::Through {
+        if wanted.from_the_end && self.backwards(&begin, end.clone(), share).await? == Went::Through {
             return Ok(true);
         }
-        // Read from its beginning without a gap, the whole time was searched.
+        // If the first range begins at the start and has no gap, the whole time was searched.
         let mut whole = likely.first().is_some_and(|first| *first <= wanted.from_ms.max(0));
         for (at, start) in likely.iter().enumerate() {
-            // What lies behind the next likely time is read from there.
-            let next = likely.get(at + 1).filter(|next| *next > start).map(ToString::to_string);
-            whole &= self.forwards(start.to_string(), next.as_deref().unwrap_or(&until), share).await? == Went::Through;
+            // The entries after the next likely time are read from there.
+            let next = likely.get(at + 1).filter(|next| *next > start).map(|next| upto_ms(*next));
+            let next = next.as_ref().unwrap_or(&end);
+            whole &= self.forwards(from_ms(*start), next, share).await? == Went::Through;
             if self.is_done() {
                 return Ok(true);
             }
@@ -113,48 +111,80 @@ impl Search<'_> {
         self.found.len() >= self.expected
     }
 
-    async fn backwards(&mut self, from: &str, mut until: String, share: usize) -> Result<Went, StoreError> {
+    async fn backwards(
+        &mut self,
+        from: &Bound<EntryId>,
+        mut upto: Bound<EntryId>,
+        share: usize,
+    ) -> Result<Went, StoreError> {
         let end = self.read + share;
         while self.read < end {
-            let mut command = redis::cmd("XREVRANGE");
-            command.arg(&self.stream).arg(&until).arg(from).arg("COUNT").arg(PAGE);
-            match self.page(&command).await? {
-                Some(last) if !self.is_done() => until = format!("({last}"),
+            match self.page(Range { from: from.clone(), upto, ..Range::newest(PAGE) }).await? {
+                Some(last) if !self.is_done() => upto = Bound::Excluded(last),
                 _ => return Ok(Went::Through),
             }
         }
         Ok(Went::Spent)
     }
 
-    async fn forwards(&mut self, mut from: String, until: &str, share: usize) -> Result<Went, StoreError> {
+    async fn forwards(
+        &mut self,
+        mut from: Bound<EntryId>,
+        upto: &Bound<EntryId>,
+        share: usize,
+    ) -> Result<Went, StoreError> {
         let end = self.read + share;
         while self.read < end {
-            let mut command = redis::cmd("XRANGE");
-            command.arg(&self.stream).arg(&from).arg(until).arg("COUNT").arg(PAGE);
-            match self.page(&command).await? {
-                Some(last) if !self.is_done() => from = format!("({last}"),
+            match self.page(Range { from, upto: upto.clone(), ..Range::oldest(PAGE) }).await? {
+                Some(last) if !self.is_done() => from = Bound::Excluded(last),
                 _ => return Ok(Went::Through),
             }
         }
         Ok(Went::Spent)
     }
 
-    /// Reads one page; answers its last entry's id where more may follow.
-    async fn page(&mut self, command: &redis::Cmd) -> Result<Option<String>, StoreError> {
-        let page: Vec<(String, HashMap<String, Value>)> = self.pool.query("audit", command).await?;
-        let (count, last) = (page.len(), page.last().map(|(id, _)| id.clone()));
-        self.read += count;
-        for (id, mut fields) in page {
-            let Some(text) = fields.remove("audit").and_then(into_text) else { continue };
+    /// Reads a page. Returns its last entry if more may follow.
+    async fn page(&mut self, range: Range) -> Result<Option<EntryId>, StoreError> {
+        let page = self.store.seam().entries(&keys::audit(), &range).await?;
+        self.read += page.len();
+        let last = page.last().map(|(id, _)| id.clone()).filter(|_| page.len() == PAGE);
+        for (id, fields) in page {
+            let text = field(&fields, "audit");
             if self.needles.iter().all(|needle| text.contains(needle.as_str())) {
-                self.found.insert(number(&id), text);
+                self.found.insert(number(id.as_str()), text);
             }
         }
-        Ok(last.filter(|_| count == PAGE))
+        Ok(last)
     }
 }
 
-/// An entry's id as what it is: the time, and a number within it.
+/// The first entry at a time.
+fn from_ms(at_ms: i64) -> Bound<EntryId> {
+    Bound::Included(EntryId::new(format!("{}-0", at_ms.max(0))))
+}
+
+/// The last entry at a time.
+fn upto_ms(at_ms: i64) -> Bound<EntryId> {
+    Bound::Included(EntryId::new(format!("{}-{}", at_ms.max(0), u64::MAX)))
+}
+
+/// The range of two texts, each an ID, a time in ms, `-` or `+`; `(` before an ID excludes it.
+fn range_of(from: &str, until: &str, count: usize) -> Range {
+    let bound = |text: &str, sequence: u64| {
+        let id =
+            |text: &str| EntryId::new(if text.contains('-') { text.to_owned() } else { format!("{text}-{sequence}") });
+        match text {
+            "-" | "+" => Bound::Unbounded,
+            text => match text.strip_prefix('(') {
+                Some(text) => Bound::Excluded(id(text)),
+                None => Bound::Included(id(text)),
+            },
+        }
+    };
+    Range { from: bound(from, 0), upto: bound(until, u64::MAX), ..Range::oldest(count) }
+}
+
+/// An ID as numbers: the time, and the sequence within it.
 fn number(id: &str) -> (u64, u64) {
     let (ms, seq) = id.split_once('-').unwrap_or((id, "0"));
     (ms.parse().unwrap_or_default(), seq.parse().unwrap_or_default())

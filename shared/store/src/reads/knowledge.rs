@@ -1,23 +1,20 @@
-//! What agents may look up, read in bounded steps: documents, passages, memories, and the newest of the audit log.
+//! Documents, passages and memories that agents may look up, and the newest entries of the audit log.
 
-use std::collections::HashMap;
+use std::ops::Bound;
 
-use redis::Value;
+use tickfleet_core::knowledge::{DocumentHeader, Documents, Memories, documents_key, memories_key, passages_key};
+use tickfleet_core::{EntryId, Query, Stored, Value, keys};
 use tickfleet_model::knowledge::{Document, Memory, Passages};
-use tickfleet_model::{AgentId, TenantId, limits};
+use tickfleet_model::{AgentId, TenantId};
 
-use crate::connection::question::Question;
-use crate::records::passages;
-use crate::script::reply::{into_text, number_of};
+use super::{field, passages};
+use crate::seam::look::Range;
 use crate::{Store, StoreError, TurnName};
 
-/// Fields that one step of a walk over documents looks at.
-const WALK_COUNT: usize = 1_000;
-
-/// What tells whether something has changed, and how much there is.
+/// Generations and sizes. If a generation is unchanged, so are the contents.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KnowledgeState {
-    /// The generation of the tenant's documents; 0 where there never were any.
+    /// The generation of the tenant's documents; 0 if there never were any.
     pub documents: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -30,14 +27,14 @@ pub struct KnowledgeState {
 /// An entry of the audit log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditEntry {
-    /// Its place in the log.
+    /// Its ID in the log.
     pub id: String,
     /// JSON.
     pub json: String,
 }
 
 impl Store {
-    /// Looks whether a tenant's documents, or an agent's memories, have changed.
+    /// The generations of a tenant's documents and an agent's memories.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -46,54 +43,51 @@ impl Store {
         tenant: &TenantId,
         agent: Option<&AgentId>,
     ) -> Result<KnowledgeState, StoreError> {
-        let mut command = redis::cmd("HMGET");
-        command.arg(self.keys.key(format_args!("kbs:{tenant}"))).arg("gen").arg("bytes");
-        let agent = agent.map_or("", AgentId::as_str);
-        command.arg(format!("gen:{agent}")).arg(format!("bytes:{agent}"));
-        let found: Vec<Value> = self.connection.query(Question::Knowledge, &command).await?;
-        let number = |at: usize| found.get(at).and_then(number_of).unwrap_or(0).unsigned_abs();
-        Ok(KnowledgeState { documents: number(0), bytes: number(1), memories: number(2), memory_bytes: number(3) })
+        let documents_key = documents_key(tenant);
+        let memories_key = agent.map(|agent| memories_key(tenant, agent));
+        let queries: Vec<Query> =
+            [&documents_key].into_iter().chain(&memories_key).map(|key| Query::Record(key.clone())).collect();
+        let mut found = self.values(&queries).await?;
+        let documents: Option<Stored<Documents>> = super::stored(&documents_key, found.next())?;
+        let memories: Option<Stored<Memories>> = match &memories_key {
+            Some(key) => super::stored(key, found.next())?,
+            None => None,
+        };
+        let memory_bytes = |one: &Stored<Memories>| one.value.order.iter().map(|memory| memory.bytes as u64).sum();
+        Ok(KnowledgeState {
+            documents: documents.as_ref().map_or(0, |one| one.value.generation),
+            bytes: documents.as_ref().map_or(0, |one| one.value.bytes),
+            memories: memories.as_ref().map_or(0, |one| one.value.generation),
+            memory_bytes: memories.as_ref().map_or(0, memory_bytes),
+        })
     }
 
-    /// All documents of a tenant, without their texts. What changes meanwhile may be missed: the generation tells.
+    /// All documents of a tenant, without their texts. An unreadable one is omitted.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn documents(&self, tenant: &TenantId) -> Result<Vec<Document>, StoreError> {
-        let key = self.keys.key(format_args!("kbd:{tenant}"));
-        let (mut cursor, mut found) = (0_u64, HashMap::new());
-        loop {
-            let mut command = redis::cmd("HSCAN");
-            command.arg(&key).arg(cursor).arg("COUNT").arg(WALK_COUNT);
-            let (next, fields): (u64, Vec<(String, Vec<u8>)>) =
-                self.connection.query(Question::Knowledge, &command).await?;
-            // A field that no build can read is no document; a walk may show one twice.
-            let read = |(id, json): (String, Vec<u8>)| {
-                let document: Document = serde_json::from_slice(&json).ok()?;
-                Some((id.clone(), Document { id, ..document }))
-            };
-            found.extend(fields.into_iter().filter_map(read));
-            cursor = next;
-            // More than fit were written by another hand.
-            if cursor == 0 || found.len() > 2 * limits::DOCUMENTS_MAX {
-                return Ok(found.into_values().collect());
-            }
-        }
+        let Value::AllParts(parts) = self.query(Query::AllParts(documents_key(tenant))).await? else {
+            return Ok(Vec::new());
+        };
+        let read = |(id, part): (std::sync::Arc<str>, bytes::Bytes)| {
+            let header = DocumentHeader::read(&part)?;
+            Some(Document { id: id.to_string(), ..header.document })
+        };
+        Ok(parts.into_iter().filter_map(read).collect())
     }
 
-    /// The passages of these documents, in their order; none for one that is gone. Ask for few at a time: each may have
-    /// some megabytes.
+    /// The passages of these documents, in their order; `None` for a removed one. Ask for few at a time: each may have some
+    /// megabytes.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn passages(&self, tenant: &TenantId, ids: &[&str]) -> Result<Vec<Option<Passages>>, StoreError> {
-        if ids.is_empty() {
-            return Ok(Vec::new());
+        let names = ids.iter().map(|id| (*id).into()).collect();
+        match self.query(Query::Parts(passages_key(tenant), names)).await? {
+            Value::Parts(parts) => Ok(parts.into_iter().map(|part| passages::read(&part?)).collect()),
+            _ => Ok(Vec::new()),
         }
-        let mut command = redis::cmd("HMGET");
-        command.arg(self.keys.key(format_args!("kb:{tenant}"))).arg(ids);
-        let found: Vec<Option<Vec<u8>>> = self.connection.query(Question::Knowledge, &command).await?;
-        Ok(found.into_iter().map(|bytes| passages::read(&bytes?)).collect())
     }
 
     /// The memories of an agent, the newest first.
@@ -101,20 +95,19 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn memories(&self, tenant: &TenantId, agent: &AgentId) -> Result<Vec<Memory>, StoreError> {
-        let mut command = redis::cmd("HGETALL");
-        command.arg(self.keys.key(format_args!("memories:{tenant}:{agent}")));
-        let found: HashMap<String, Vec<u8>> = self.connection.query(Question::Knowledge, &command).await?;
-        let read = |(id, json): (String, Vec<u8>)| {
-            let memory: Memory = serde_json::from_slice(&json).ok()?;
-            Some(Memory { id, ..memory })
+        let Value::AllParts(parts) = self.query(Query::AllParts(memories_key(tenant, agent))).await? else {
+            return Ok(Vec::new());
         };
-        let mut memories: Vec<Memory> = found.into_iter().filter_map(read).collect();
+        let read = |(id, json): (std::sync::Arc<str>, bytes::Bytes)| {
+            let memory: Memory = serde_json::from_slice(&json).ok()?;
+            Some(Memory { id: id.to_string(), ..memory })
+        };
+        let mut memories: Vec<Memory> = parts.into_iter().filter_map(read).collect();
         memories.sort_by(|a, b| (b.at_ms, &b.id).cmp(&(a.at_ms, &a.id)));
         Ok(memories)
     }
 
-    /// A page of the audit log, the newest first: of what is older than the entry `before`, and newer than the entry
-    /// `after`, where they are given.
+    /// Entries of the audit log, the newest first: older than the entry `before`, and newer than the entry `after`, if given.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -124,30 +117,22 @@ impl Store {
         after: Option<&str>,
         count: usize,
     ) -> Result<Vec<AuditEntry>, StoreError> {
-        let bound = |id: Option<&str>, open: &str| id.map_or_else(|| open.to_owned(), |id| format!("({id}"));
-        let mut command = redis::cmd("XREVRANGE");
-        command.arg(self.keys.key("audit")).arg(bound(before, "+")).arg(bound(after, "-")).arg("COUNT").arg(count);
-        let page: Vec<(String, HashMap<String, Value>)> = self.connection.query(Question::AuditLog, &command).await?;
-        // An entry without text counts for its place: whoever reads on goes by it.
-        let entry = |(id, mut fields): (String, HashMap<String, Value>)| AuditEntry {
-            id,
-            json: fields.remove("audit").and_then(into_text).unwrap_or_default(),
-        };
-        Ok(page.into_iter().map(entry).collect())
+        let bound = |id: Option<&str>| id.map_or(Bound::Unbounded, |id| Bound::Excluded(EntryId::new(id)));
+        let range = Range { from: bound(after), upto: bound(before), ..Range::newest(count) };
+        let page = self.seam().entries(&keys::audit(), &range).await?;
+        // An entry without text counts for its place, because callers continue from it.
+        Ok(page
+            .into_iter()
+            .map(|(id, fields)| AuditEntry { id: id.to_string(), json: field(&fields, "audit") })
+            .collect())
     }
 
-    /// Which of these turns and tasks have not ended.
+    /// Returns for each of these turns and tasks whether it has not ended.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn are_under_way(&self, names: &[TurnName]) -> Result<Vec<bool>, StoreError> {
-        if names.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut pipe = redis::pipe();
-        for name in names {
-            pipe.cmd("EXISTS").arg(self.keys.turn(name));
-        }
-        self.connection.pipeline(Question::Look, &pipe).await
+        let queries: Vec<Query> = names.iter().map(|name| Query::Record(name.record())).collect();
+        Ok(self.values(&queries).await?.map(|value| matches!(value, Value::Record(Some(_)))).collect())
     }
 }

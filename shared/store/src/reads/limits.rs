@@ -1,257 +1,181 @@
-//! The counters of limits, seen from outside, however many there are. Reads only; for `tickfleet limits`.
+//! The counters of limits, for `tickfleet limits`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use crate::connection::pool::Pool;
-use crate::keys::CounterName;
-use crate::reads::diagnosis::CounterFacts;
-use crate::records::budgets::AgentBudget;
-use crate::records::schema::{tenant as fields_of, turn};
-use crate::{Keys, StoreError, TurnName};
+use tickfleet_core::keys::{self, limits};
+use tickfleet_core::turn::Turn;
+use tickfleet_core::{CounterKey, CounterState, Query, Stored};
 use tickfleet_model::TenantId;
 
-/// Counters that one command looks at: Redis answers others in between.
-const PAGE: usize = 500;
-/// Bytes of a counter as scripts pack it. One of another length was changed by a hand, and counts as used up.
-const PACKED_BYTES: usize = 24;
+use super::budgets::{AgentBudget, CounterFacts, amount, of_agent};
+use super::{counter, size};
+use crate::keys::CounterName;
+use crate::{Store, StoreError, TurnName};
 
-/// The counters of one limit in one shard, as far as they were looked at.
+/// Counters that one round trip reads, about.
+const PAGE: usize = 500;
+
+/// The counters of a limit in a shard, as far as they were read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SeenCounters {
-    /// By name; none where what is there cannot be read, which counts as used up.
-    pub counters: BTreeMap<String, Option<CounterFacts>>,
-    /// Counters that there are.
-    pub total: u64,
+    /// By name.
+    pub counters: BTreeMap<String, CounterFacts>,
     /// True if these are all.
     pub complete: bool,
 }
 
-/// What the turns under a task that is under way may do.
+/// The call budget of an unfinished task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskBudget {
     /// The task, `<tenant>:<task>`.
     pub task: String,
-    /// The agent that carries it out.
+    /// The agent that runs it.
     pub agent: String,
-    /// Calls that were used, or given to tasks that were delegated from it.
+    /// Calls used, or given to tasks that were delegated from it.
     pub used: i64,
-    /// Calls that it was given.
+    /// Calls given to it.
     pub allowed: i64,
-    /// When it ends at the latest, ms of shard time.
+    /// Its deadline, ms of shard time.
     pub deadline_ms: i64,
 }
 
-/// Bytes of an agent's budgets, likewise.
-const BUDGET_BYTES: usize = 40;
-
-/// An agent's budgets; none where a hand has changed them.
-fn budget(packed: &[u8]) -> Option<AgentBudget> {
-    (packed.len() == BUDGET_BYTES).then(|| AgentBudget::unpack(packed))
-}
-
-impl Pool {
-    /// The names of the limits that have counters in a shard.
+impl Store {
+    /// Reads the counters of a limit, a page at a time, until it has all of them or `seen_max`; a page may have some more.
+    /// For a limit of permits (`is_held`), only counters with permits out.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn limits(&self, keys: &Keys) -> Result<BTreeSet<String>, StoreError> {
-        self.at(keys)?.query("limits", redis::cmd("SMEMBERS").arg(keys.key("limits"))).await
+    pub async fn counters(&self, limit: &str, is_held: bool, seen_max: usize) -> Result<SeenCounters, StoreError> {
+        let (states, complete) = self.states_of(limit, seen_max).await?;
+        let counters = states.into_iter().map(|(name, state)| (name, CounterFacts::from(state)));
+        Ok(SeenCounters { counters: counters.filter(|(_, facts)| !is_held || facts.held > 0).collect(), complete })
     }
 
-    /// Looks at the counters of a limit, a page at a time, until it has seen all of them or `seen_max`; a page may be some
-    /// more. Of a limit of calls that are out at the same time (`is_held`), those that have places taken.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn counters(
+    async fn states_of(
         &self,
-        keys: &Keys,
         limit: &str,
-        is_held: bool,
         seen_max: usize,
-    ) -> Result<SeenCounters, StoreError> {
-        let key = keys.key(format_args!("counters:{limit}"));
-        let total = self.at(keys)?.query("counters", redis::cmd("HLEN").arg(&key)).await?;
-        let mut seen = SeenCounters { total, ..SeenCounters::default() };
-        let mut cursor = 0_u64;
-        while seen.counters.len() < seen_max {
-            let command = redis::cmd("HSCAN").arg(&key).arg(cursor).arg("COUNT").arg(PAGE).to_owned();
-            type Page = (u64, Vec<(Vec<u8>, Vec<u8>)>);
-            let (next, page): Page = self.at(keys)?.query("counters", &command).await?;
-            // A scan may show one twice.
-            seen.counters.extend(page.into_iter().map(|(name, packed)| {
-                let facts = (packed.len() == PACKED_BYTES).then(|| CounterFacts::unpack(&packed, 0));
-                (String::from_utf8_lossy(&name).into_owned(), facts)
-            }));
-            cursor = next;
-            if cursor == 0 {
-                break;
-            }
-        }
-        seen.complete = cursor == 0;
-        if is_held {
-            self.count_places(keys, limit, &mut seen).await?;
-        }
-        Ok(seen)
-    }
-
-    /// The places that are held of these counters; those of which none is are left out.
-    async fn count_places(&self, keys: &Keys, limit: &str, seen: &mut SeenCounters) -> Result<(), StoreError> {
-        let names: Vec<String> = seen.counters.keys().cloned().collect();
-        let before = names.len() as u64;
-        for page in names.chunks(PAGE) {
-            let mut pipe = redis::pipe();
-            for name in page {
-                pipe.cmd("ZCARD").arg(keys.key(format_args!("held:{limit}@{name}")));
-            }
-            let held: Vec<u64> = self.at(keys)?.pipeline("places", &pipe).await?;
-            for (name, held) in page.iter().zip(held) {
-                if held == 0 {
-                    seen.counters.remove(name);
-                } else {
-                    seen.counters.insert(name.clone(), Some(CounterFacts { held, ..CounterFacts::default() }));
-                }
-            }
-        }
-        seen.total -= before.min(seen.total) - seen.counters.len() as u64;
-        Ok(())
-    }
-
-    /// The budgets of agents by name (`tenant:agent`), none where what is there cannot be read; and whether these are all.
-    /// A page may be some more than `seen_max`.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn budgets(
-        &self,
-        keys: &Keys,
-        seen_max: usize,
-    ) -> Result<(BTreeMap<String, Option<AgentBudget>>, bool), StoreError> {
-        let (key, mut cursor, mut seen) = (keys.key("budgets"), 0_u64, BTreeMap::new());
+    ) -> Result<(BTreeMap<String, CounterState>, bool), StoreError> {
+        let (mut seen, mut cursor) = (BTreeMap::new(), 0);
         while seen.len() < seen_max {
-            let command = redis::cmd("HSCAN").arg(&key).arg(cursor).arg("COUNT").arg(PAGE).to_owned();
-            type Page = (u64, Vec<(Vec<u8>, Vec<u8>)>);
-            let (next, page): Page = self.at(keys)?.query("budgets", &command).await?;
-            let named =
-                |(name, packed): (Vec<u8>, Vec<u8>)| (String::from_utf8_lossy(&name).into_owned(), budget(&packed));
-            seen.extend(page.into_iter().map(named));
+            let (page, next) = self.seam().scan_counters(limit, cursor, PAGE).await?;
+            // A scan may return a counter twice.
+            seen.extend(page.into_iter().map(|(name, state)| (name.to_string(), state)));
             cursor = next;
             if cursor == 0 {
-                break;
+                return Ok((seen, true));
             }
         }
-        Ok((seen, cursor == 0))
+        Ok((seen, false))
     }
 
-    /// The budgets of these agents, of those that have one.
+    /// The usage of agents by name (`tenant:agent`), and true if these are all. A page may have some more than `seen_max`.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn budgets_of(
-        &self,
-        keys: &Keys,
-        names: &[String],
-    ) -> Result<BTreeMap<String, Option<AgentBudget>>, StoreError> {
+    pub async fn budgets(&self, seen_max: usize) -> Result<(BTreeMap<String, AgentBudget>, bool), StoreError> {
+        let (ticks, all_ticks) = self.states_of(limits::TICK, seen_max).await?;
+        let (days, all_days) = self.states_of(limits::DAY, seen_max).await?;
+        let budget = |name: &String| {
+            let state = |states: &BTreeMap<String, CounterState>| states.get(name).copied().unwrap_or_default();
+            (name.clone(), AgentBudget::of(state(&ticks), state(&days)))
+        };
+        Ok((ticks.keys().chain(days.keys()).map(budget).collect(), all_ticks && all_days))
+    }
+
+    /// The usage of these agents. An agent that never called anything is omitted.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn budgets_of(&self, names: &[String]) -> Result<BTreeMap<String, AgentBudget>, StoreError> {
         let mut seen = BTreeMap::new();
         for page in names.chunks(PAGE) {
-            // One by one, for onlookers may do no more.
-            let mut pipe = redis::pipe();
+            let queries: Vec<Query> = page.iter().flat_map(|name| of_agent(name)).collect();
+            let mut found = self.values(&queries).await?;
             for name in page {
-                pipe.cmd("HGET").arg(keys.key("budgets")).arg(name);
+                let budget = AgentBudget::of(counter(found.next()), counter(found.next()));
+                if budget != AgentBudget::default() {
+                    seen.insert(name.clone(), budget);
+                }
             }
-            let found: Vec<Option<Vec<u8>>> = self.at(keys)?.pipeline("budgets", &pipe).await?;
-            let there = page.iter().zip(found).filter_map(|(name, packed)| Some((name.clone(), budget(&packed?))));
-            seen.extend(there);
         }
         Ok(seen)
     }
 
-    /// How many calls of each of these tenants' days are used, and when these end, ms of shard time.
+    /// The calls of each of these tenants' days, and when the days end, ms of shard time.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn tenant_days(&self, keys: &Keys, tenants: &[TenantId]) -> Result<Vec<(i64, i64)>, StoreError> {
+    pub async fn tenant_days(&self, tenants: &[TenantId]) -> Result<Vec<(i64, i64)>, StoreError> {
         let mut days = Vec::with_capacity(tenants.len());
         for page in tenants.chunks(PAGE) {
-            let mut pipe = redis::pipe();
-            for tenant in page {
-                for field in [fields_of::DAY_USED, fields_of::DAY_END] {
-                    pipe.cmd("HGET").arg(keys.key(format_args!("tenant:{tenant}"))).arg(field);
-                }
-            }
-            let found: Vec<Option<f64>> = self.at(keys)?.pipeline("tenant_days", &pipe).await?;
-            // Lua may write a large number as a float.
-            let whole = |number: Option<f64>| number.unwrap_or(0.0) as i64;
-            days.extend(found.chunks_exact(2).map(|day| (whole(day[0]), whole(day[1]))));
+            let query = |tenant: &TenantId| Query::Counter(CounterKey::new(limits::TENANT_DAY, tenant.as_str()));
+            let found = self.values(&page.iter().map(query).collect::<Vec<_>>()).await?;
+            days.extend(found.map(|value| counter(Some(value))).map(|day| (amount(day.used), day.ends_ms)));
         }
         Ok(days)
     }
 
-    /// The budgets of those tasks of these tenants that are under way, among the newest `of_tenant` of each; how many tasks
-    /// were looked at; and whether these are all.
+    /// The budgets of unfinished tasks among the newest `of_tenant` of each of these tenants; the number of tasks that were
+    /// looked at; and true if these are all.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn task_budgets(
         &self,
-        keys: &Keys,
         tenants: &[TenantId],
         of_tenant: usize,
     ) -> Result<(Vec<TaskBudget>, u64, bool), StoreError> {
-        const FIELDS: [&str; 4] = [turn::AGENT, turn::BUDGET, turn::BUDGET_USED, turn::DEADLINE_MS];
         let (mut names, mut complete) = (Vec::new(), true);
-        for page in tenants.chunks(PAGE) {
-            let mut pipe = redis::pipe();
-            for tenant in page {
-                pipe.cmd("ZREVRANGE").arg(keys.tasks(tenant)).arg(0).arg(of_tenant.saturating_sub(1));
-            }
-            let found: Vec<Vec<String>> = self.at(keys)?.pipeline("tasks", &pipe).await?;
-            complete &= found.iter().all(|tasks| tasks.len() < of_tenant);
-            let tasks = page.iter().zip(found);
-            names.extend(tasks.flat_map(|(tenant, ids)| {
-                ids.into_iter().filter_map(move |id| TurnName::parse(&format!("{tenant}:{id}")))
-            }));
+        for tenant in tenants {
+            let tasks = self.seam().last(&keys::tasks_of(tenant), 0, of_tenant).await?;
+            complete &= tasks.len() < of_tenant;
+            names.extend(tasks.iter().filter_map(|(id, _)| TurnName::parse(&format!("{tenant}:{id}"))));
         }
         let mut budgets = Vec::new();
         for page in names.chunks(PAGE) {
-            let mut pipe = redis::pipe();
+            let queries = page.iter().flat_map(|task| {
+                let used = Query::Counter(CounterKey::new(limits::TASK, task.to_string()));
+                [Query::Record(task.record()), used]
+            });
+            let mut found = self.values(&queries.collect::<Vec<_>>()).await?;
             for task in page {
-                pipe.cmd("HMGET").arg(keys.turn(task)).arg(&FIELDS);
+                let (record, used) = (found.next(), counter(found.next()).used);
+                // A task that has ended has no such record. An unreadable one is omitted.
+                let Ok(Some(Stored::<Turn> { value: turn, .. })) = super::stored(&task.record(), record) else {
+                    continue;
+                };
+                if let Some(part) = &turn.task {
+                    budgets.push(TaskBudget {
+                        task: task.to_string(),
+                        agent: turn.head.agent.to_string(),
+                        used: amount(used),
+                        allowed: amount(part.budget),
+                        deadline_ms: turn.head.deadline_ms,
+                    });
+                }
             }
-            let found: Vec<Vec<Option<String>>> = self.at(keys)?.pipeline("tasks", &pipe).await?;
-            // What has ended has no such record any more.
-            let budget = |(task, record): (&TurnName, Vec<Option<String>>)| {
-                let number = |at: usize| record.get(at)?.as_ref()?.parse::<i64>().ok();
-                let agent = record.first()?.clone()?;
-                let (allowed, deadline_ms) = (number(1)?, number(3)?);
-                Some(TaskBudget { task: task.to_string(), agent, used: number(2).unwrap_or(0), allowed, deadline_ms })
-            };
-            budgets.extend(page.iter().zip(found).filter_map(budget));
         }
         Ok((budgets, names.len() as u64, complete))
     }
 
-    /// The number of turns on an agent's lane (`tenant:agent`).
+    /// The number of turns in the throttle queues of an agent (`tenant:agent`).
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn waiting_on(&self, keys: &Keys, agent: &str) -> Result<u64, StoreError> {
-        let lane = keys.key(format_args!("lane:{agent}"));
-        self.at(keys)?.query("lanes", redis::cmd("ZCARD").arg(lane)).await
+    pub async fn waiting_on(&self, agent: &str) -> Result<u64, StoreError> {
+        let queue = |limit: &str| Query::Size(keys::throttle_queue(&CounterKey::new(limit, agent)));
+        Ok(self.values(&[limits::TICK, limits::DAY].map(queue)).await?.map(|value| size(Some(value))).sum())
     }
 
-    /// The number of turns on the lane of each of these counters, in their order.
+    /// The number of turns in the throttle queue of each of these counters, in their order.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn waiting_for(&self, keys: &Keys, counters: &[CounterName]) -> Result<Vec<u64>, StoreError> {
-        if counters.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut pipe = redis::pipe();
-        for counter in counters {
-            pipe.cmd("ZCARD").arg(keys.key(format_args!("lane:{counter}")));
-        }
-        self.at(keys)?.pipeline("lanes", &pipe).await
+    pub async fn waiting_for(&self, counters: &[CounterName]) -> Result<Vec<u64>, StoreError> {
+        let queue =
+            |name: &CounterName| Query::Size(keys::throttle_queue(&CounterKey::new(&name.limit, &name.counter)));
+        let found = self.values(&counters.iter().map(queue).collect::<Vec<_>>()).await?;
+        Ok(found.map(|value| size(Some(value))).collect())
     }
 }

@@ -1,50 +1,91 @@
-//! Looking without touching: the records of turns, for `explain`.
+//! The records of turns and tasks.
 
-use std::collections::HashMap;
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use crate::connection::question::Question;
-use crate::keys::{GROUP, Queue, TurnName};
-use crate::records::finished::FinishedTurn;
-use crate::records::notes::AdmissionNote;
-use crate::records::schema::turn;
-use crate::records::turn::TurnRecord;
-use crate::{SliceMeta, Store, StoreError};
-use tickfleet_model::{AgentId, TaskGrant, TenantId};
+use bytes::Bytes;
+use tickfleet_core::turn::end::parts;
+use tickfleet_core::turn::reject::{AbsentTenant, absent_tenant};
+use tickfleet_core::turn::slice::fields;
+use tickfleet_core::turn::state::Finished;
+use tickfleet_core::turn::{Cancellation, State, Turn};
+use tickfleet_core::{EntryId, Query, RecordKey, Stored, Value, keys};
+use tickfleet_model::{AgentId, Call, TaskGrant, TenantId};
 
-/// Bytes of a finished record that hold the beginning of its log.
-const TRACE_BYTES_MAX: usize = 255;
+use super::{place, text};
+use crate::{Store, StoreError, TurnName};
 
-/// Keys that one step of a search for turns looks at, about: most of a busy shard's keys are records of turns that have ended.
+/// Keys that one step of a scan looks at, about.
 const KEYS_PER_STEP: usize = 128;
 
-/// A turn that has not ended.
-#[derive(Debug, Clone, Default)]
+/// An unfinished turn or task.
+#[derive(Debug, Clone)]
 pub struct LiveTurn {
-    /// The content of its record.
-    pub record: TurnRecord,
-    /// When its own timer fires, ms.
+    /// Its record.
+    pub turn: Turn,
+    /// The reason of its cancellation, if one was requested.
+    pub canceled: Option<String>,
+    /// The entry of its slice, while that is on a queue or with a holder.
+    pub entry: Option<EntryId>,
+    /// The calls that are known, JSON, by position.
+    pub calls: Vec<Option<String>>,
+    /// The results so far, JSON, in the order of the calls.
+    pub results: Vec<String>,
+    /// When its timer is due, ms of shard time.
     pub timer_ms: Option<i64>,
-    /// When its agent's lane is looked at next, ms, while it waits there.
+    /// When its throttle queue is evaluated next, ms of shard time.
     pub lane_due_ms: Option<i64>,
-    /// The holder of its slice.
+    /// The consumer that holds its slice.
     pub holder: Option<String>,
-    /// For how long it has held it, ms.
+    /// For how long the consumer has held it, ms.
     pub held_ms: Option<i64>,
 }
 
-/// The facts that are known of a turn or task.
+impl LiveTurn {
+    /// Its next call without a result, JSON.
+    #[must_use]
+    pub fn next_call(&self) -> Option<&str> {
+        self.calls.get(self.turn.position)?.as_deref()
+    }
+
+    /// Its first call, JSON: the work of a task.
+    #[must_use]
+    pub fn first_call(&self) -> Option<&str> {
+        self.calls.first()?.as_deref()
+    }
+
+    /// The tools of its calls without a result. An unreadable call is omitted.
+    #[must_use]
+    pub fn tools_left(&self) -> BTreeSet<String> {
+        let calls = self.calls.iter().skip(self.turn.position).flatten();
+        calls.filter_map(|call| serde_json::from_str::<Call>(call).ok()).map(|call| call.tool).collect()
+    }
+
+    /// The queue of its slices without regard to crashes, as shown to people.
+    #[must_use]
+    pub fn queue(&self, tenant: &TenantId) -> String {
+        match self.turn.destination {
+            tickfleet_core::turn::Destination::Workers(priority) => keys::ready(priority).to_string(),
+            tickfleet_core::turn::Destination::External { .. } => {
+                keys::external(tenant, &self.turn.head.agent).to_string()
+            }
+        }
+    }
+}
+
+/// What is known of a turn or task.
 #[derive(Debug, Clone)]
 pub enum TurnView {
     /// It has not ended.
     Live(Box<LiveTurn>),
-    /// It has ended, and its record is still kept.
-    Finished(FinishedTurn),
-    /// Nothing: never admitted, or ended longer ago than records are kept.
+    /// It has ended, and its record is kept.
+    Finished(Box<Finished>),
+    /// Nothing: it was never admitted, or ended longer ago than records are kept.
     Unknown,
 }
 
 impl Store {
-    /// Everything known of a turn or task.
+    /// Everything that is known of a turn or task.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -56,141 +97,146 @@ impl Store {
         Ok(view)
     }
 
-    /// The record of a turn or task, in one round trip: as [`Self::look`], without its holder and its lane.
+    /// The record of a turn or task, in one round trip: as [`Self::look`], but without its holder, its throttle queue, and the
+    /// calls of the slice that is out.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn record(&self, name: &TurnName) -> Result<TurnView, StoreError> {
-        let mut pipe = redis::pipe();
-        // In the order in which a turn goes: one that ends between two of these is found where it has gone.
-        pipe.cmd("HGETALL").arg(self.keys.turn(name));
-        pipe.cmd("ZSCORE").arg(self.keys.key("timers")).arg(format!("t:{name}"));
-        pipe.cmd("GET").arg(self.keys.done(name));
-        let (fields, timer, done): (HashMap<String, String>, Option<f64>, Option<String>) =
-            self.connection.pipeline(Question::Look, &pipe).await?;
-        if let Some(done) = done {
-            return Ok(TurnView::Finished(FinishedTurn::read(&done)));
+        let (record, finished) = (name.record(), name.finished());
+        // In this order: a turn that ends between two of the reads is found as finished.
+        let queries = [
+            Query::Record(record.clone()),
+            Query::AllParts(record.clone()),
+            Query::Place(keys::timers(), name.timer().into()),
+            Query::Record(name.cancellation()),
+            Query::Record(finished.clone()),
+        ];
+        let mut found = self.values(&queries).await?;
+        let (live, parts, timer) = (found.next(), found.next(), found.next());
+        let (cancellation, done) = (found.next(), found.next());
+        if let Some(done) = super::stored::<Finished>(&finished, done)? {
+            return Ok(TurnView::Finished(Box::new(done.value)));
         }
-        if fields.is_empty() {
-            return Ok(TurnView::Unknown);
-        }
-        let record = TurnRecord::read(fields);
-        let live = LiveTurn { record, timer_ms: timer.map(|t| t as i64), ..LiveTurn::default() };
-        Ok(TurnView::Live(Box::new(live)))
-    }
-
-    /// Reads who works on a task, what it grants, and when it expires, ms of shard time; none if no such task is under way.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn task_grant(&self, task: &TurnName) -> Result<Option<(AgentId, TaskGrant, i64)>, StoreError> {
-        let command = redis::cmd("HGET").arg(self.keys.turn(task)).arg(turn::META).to_owned();
-        let meta: Option<String> = self.connection.query(Question::Look, &command).await?;
-        let meta = meta.and_then(|meta| serde_json::from_str::<SliceMeta>(&meta).ok()).filter(|meta| meta.is_task);
-        Ok(meta.and_then(|meta| Some((meta.agent, meta.task?.1, meta.deadline_ms))))
-    }
-
-    /// Returns true if a turn or task whose producer gave the id was taken in, and nobody has decided about it so far.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn waits_for_admission(&self, name: &TurnName) -> Result<bool, StoreError> {
-        let command = redis::cmd("GETRANGE").arg(self.keys.key(format_args!("id:{name}"))).arg(0).arg(0).to_owned();
-        let state: String = self.connection.query(Question::Look, &command).await?;
-        Ok(state == "q")
-    }
-
-    /// The digest of the turn or task whose producer gave it this id, taken in or decided about, for as long as the id is
-    /// remembered; none where it is not.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn content_of(&self, name: &TurnName) -> Result<Option<String>, StoreError> {
-        let command = redis::cmd("GETRANGE").arg(self.keys.key(format_args!("id:{name}"))).arg(1).arg(-1).to_owned();
-        let digest: String = self.connection.query(Question::Look, &command).await?;
-        Ok(Some(digest).filter(|digest| !digest.is_empty()))
-    }
-
-    /// Why a turn or task that is under way was cancelled; none where it was not.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn cancelled_because(&self, name: &TurnName) -> Result<Option<String>, StoreError> {
-        self.connection.query(Question::Look, redis::cmd("HGET").arg(self.keys.turn(name)).arg(turn::CANCELLED)).await
-    }
-
-    /// Counts the calls of these turns that were let through at their first admission, in all.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn admitted_first(&self, names: &[TurnName]) -> Result<u64, StoreError> {
-        let mut pipe = redis::pipe();
-        for name in names {
-            pipe.cmd("HGET").arg(self.keys.turn(name)).arg(turn::LOG);
-            // Of a turn that has ended meanwhile: the log stands in the first line.
-            pipe.cmd("GETRANGE").arg(self.keys.done(name)).arg(0).arg(TRACE_BYTES_MAX);
-        }
-        // Bytes: a range may end within a character of the reply that follows the log.
-        let found: Vec<Option<Vec<u8>>> = self.connection.pipeline(Question::Look, &pipe).await?;
-        let text = |bytes: Option<&Vec<u8>>| bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned());
-        let first = |log: Vec<AdmissionNote>| log.first().map(|admission| u64::from(admission.calls));
-        let of_one = |found: &[Option<Vec<u8>>]| {
-            let [live, ended] = found else { return 0 };
-            let ended = || FinishedTurn::read(&text(ended.as_ref()).unwrap_or_default()).admissions;
-            first(text(live.as_ref()).as_deref().map_or_else(ended, AdmissionNote::read_all)).unwrap_or(0)
+        let Some(stored) = read_turn(&record, live)? else { return Ok(TurnView::Unknown) };
+        let cancellation: Option<Stored<Cancellation>> = super::stored(&name.cancellation(), cancellation)?;
+        let asked = cancellation.filter(|one| one.value.is_of(&stored.value)).map(|one| one.value.reason);
+        let parts = if let Some(Value::AllParts(parts)) = parts { parts } else { Vec::new() };
+        let part = |name: &str| {
+            let at = parts.binary_search_by(|(known, _)| (**known).cmp(name)).ok()?;
+            parts.get(at).map(|(_, part)| text(part))
         };
-        Ok(found.chunks(2).map(of_one).sum())
+        let calls = (0..stored.value.head.calls).map(|position| part(&parts::call(position))).collect();
+        let results = (0..stored.value.position).map_while(|position| part(&parts::result(position))).collect();
+        Ok(TurnView::Live(Box::new(LiveTurn {
+            canceled: stored.value.canceled.clone().or(asked),
+            entry: stored.out_entry().cloned(),
+            turn: stored.value,
+            calls,
+            results,
+            timer_ms: place(timer),
+            lane_due_ms: None,
+            holder: None,
+            held_ms: None,
+        })))
     }
 
-    /// Finds out where a live turn waits: on its lane, or with a holder.
+    /// Reads where an unfinished turn waits: in its throttle queue, or with a holder.
     async fn look_closer(&self, name: &TurnName, live: &mut LiveTurn) -> Result<(), StoreError> {
-        let record = &live.record;
-        let agent = record.agent.as_deref().unwrap_or_default();
-        let fence = record.fence.as_deref().unwrap_or_default();
-        if fence.is_empty() {
-            let lane = match &record.lane {
-                Some(lane) => format!("l:{lane}"),
-                None => format!("l:{}:{agent}", name.tenant),
-            };
-            let command = redis::cmd("ZSCORE").arg(self.keys.key("timers")).arg(lane).to_owned();
-            let due: Option<f64> = self.connection.query(Question::Look, &command).await?;
-            live.lane_due_ms = due.map(|d| d as i64);
-        } else if !record.is_ending() {
-            let queue = Queue::parse(record.queue.as_deref().unwrap_or_default());
-            // A slice whose holder has died is on the queue of suspects.
-            let suspect = match &queue {
-                Some(Queue::Ready(priority)) if record.crashes.is_some() => Some(Queue::Suspect(*priority)),
-                _ => None,
-            };
-            for queue in queue.into_iter().chain(suspect) {
-                let mut command = redis::cmd("XPENDING");
-                command.arg(self.keys.key(queue)).arg(GROUP).arg(fence).arg(fence).arg(1);
-                let found: Vec<(String, String, i64, i64)> = self.connection.query(Question::Look, &command).await?;
-                if let Some((_, consumer, held_ms, _)) = found.into_iter().next().filter(|_| live.holder.is_none()) {
-                    (live.holder, live.held_ms) = (Some(consumer), Some(held_ms));
+        if let State::Throttled { counter, .. } = &live.turn.state {
+            let timer = Query::Place(keys::timers(), keys::throttle_timer(counter).into());
+            live.lane_due_ms = place(Some(self.query(timer).await?));
+        }
+        let (Some(entry), Some(upto)) = (live.entry.clone(), live.turn.state.out()) else { return Ok(()) };
+        let queue = live.turn.queue(&name.tenant);
+        if let Some((consumer, held_ms)) = self.seam().holder(&queue, &entry).await? {
+            (live.holder, live.held_ms) = (Some(consumer.to_string()), Some(held_ms));
+        }
+        if let Value::Entry(Some(fields)) = self.query(Query::Entry(queue, entry)).await? {
+            // The last call of the entry is that before `upto`: the holder has settled earlier ones.
+            let in_slice: Vec<&Bytes> = calls_of(&fields).collect();
+            for (back, call) in in_slice.into_iter().rev().enumerate() {
+                let slot = upto.checked_sub(back + 1).and_then(|at| live.calls.get_mut(at));
+                if let Some(slot) = slot {
+                    *slot = Some(text(call));
                 }
             }
         }
         Ok(())
     }
-}
 
-impl Store {
-    /// One step of a search for the records of turns and tasks under way: where it goes on (0: at its end), and those that
-    /// were found. Ids have no characters that mean something in a pattern.
+    /// The agent of an unfinished task, its grant, and its deadline, ms of shard time.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn task_grant(&self, task: &TurnName) -> Result<Option<(AgentId, TaskGrant, i64)>, StoreError> {
+        let Some(stored) = self.record_of::<Turn>(&task.record()).await? else { return Ok(None) };
+        let Turn { head, task, .. } = stored.value;
+        Ok(task.and_then(|_| Some((head.agent, head.task?.1, head.deadline_ms))))
+    }
+
+    /// Why an unfinished turn or task was canceled. `None` if it was not.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn cancelled_because(&self, name: &TurnName) -> Result<Option<String>, StoreError> {
+        let Some(stored) = self.record_of::<Turn>(&name.record()).await? else { return Ok(None) };
+        let cancellation = self.record_of::<Cancellation>(&name.cancellation()).await?;
+        let asked = cancellation.filter(|one| one.value.is_of(&stored.value)).map(|one| one.value.reason);
+        Ok(stored.value.canceled.or(asked))
+    }
+
+    /// True if a message has named this tenant within the last minute, and the tenant is not configured. Such a tenant has no
+    /// inbox for the rejection.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn is_absent(&self, tenant: &TenantId) -> Result<bool, StoreError> {
+        Ok(self.record_of::<AbsentTenant>(&absent_tenant(tenant)).await?.is_some())
+    }
+
+    /// Counts the calls of these turns that their first admissions dispatched.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn admitted_first(&self, names: &[TurnName]) -> Result<u64, StoreError> {
+        let queries = names.iter().flat_map(|name| [Query::Record(name.record()), Query::Record(name.finished())]);
+        let mut found = self.values(&queries.collect::<Vec<_>>()).await?;
+        let mut calls = 0;
+        for name in names {
+            let (live, done) = (found.next(), found.next());
+            let live: Option<Stored<Turn>> = super::stored(&name.record(), live)?;
+            let done: Option<Stored<Finished>> = super::stored(&name.finished(), done)?;
+            let notes = live.map(|one| one.value.notes).or(done.map(|one| one.value.notes)).unwrap_or_default();
+            calls += super::notes::admissions(&notes).first().map_or(0, |first| u64::from(first.calls));
+        }
+        Ok(calls)
+    }
+
+    /// One step of a scan for unfinished turns and tasks: the cursor of the next step (0 at the end), and the names.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn scan_turns(&self, tenant: Option<&TenantId>, cursor: u64) -> Result<(u64, Vec<TurnName>), StoreError> {
-        let records = self.keys.key("turn:");
-        let pattern = match tenant {
-            Some(tenant) => format!("{records}{tenant}:*"),
-            None => format!("{records}*"),
-        };
-        let mut command = redis::cmd("SCAN");
-        command.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(KEYS_PER_STEP);
-        let (next, keys): (u64, Vec<String>) = self.connection.query(Question::Look, &command).await?;
-        let named = |key: &String| TurnName::parse(key.strip_prefix(&*records)?);
-        Ok((next, keys.iter().filter_map(named).collect()))
+        let prefix = tenant.map_or_else(|| "turn:".to_owned(), |tenant| format!("turn:{tenant}:"));
+        let (records, next) = self.seam().scan(&prefix, cursor, KEYS_PER_STEP).await?;
+        let named = |record: &RecordKey| TurnName::parse(record.as_str().strip_prefix("turn:")?);
+        Ok((next, records.iter().filter_map(named).collect()))
     }
+}
+
+/// The record of a turn. An admission whose counters only the store knows is completed with them.
+pub(super) fn read_turn(key: &RecordKey, value: Option<Value>) -> Result<Option<Stored<Turn>>, StoreError> {
+    let mut stored: Option<Stored<Turn>> = super::stored(key, value)?;
+    if let Some(stored) = &mut stored
+        && !stored.rooms.is_empty()
+    {
+        let rooms = tickfleet_core::record::Debited::render_all(&stored.rooms);
+        stored.value.note_debited(Some(&rooms));
+    }
+    Ok(stored)
+}
+
+fn calls_of(fields: &[(Arc<str>, Bytes)]) -> impl Iterator<Item = &Bytes> {
+    fields.iter().filter(|(name, _)| &**name == fields::CALL).map(|(_, call)| call)
 }

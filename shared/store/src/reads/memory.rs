@@ -15,11 +15,6 @@ impl Memory {
     pub const fn is_tight(self) -> bool {
         self.max > 0 && self.used / 4 >= self.max / 5
     }
-
-    /// `bytes`, but one part in `of` of all memory at most.
-    pub(crate) const fn share(self, bytes: u64, of: u64) -> u64 {
-        if self.max > 0 && self.max / of < bytes { self.max / of } else { bytes }
-    }
 }
 
 /// Reads what `INFO memory` says.

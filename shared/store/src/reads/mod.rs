@@ -1,17 +1,102 @@
-//! Looking without touching: for those who watch, explain and look after a shard.
+//! Reads for people, exporters and metrics. They change nothing, and need no right to commit.
 
 pub(crate) mod audit;
 pub(crate) mod backlog;
+pub(crate) mod budgets;
 pub(crate) mod diagnosis;
-mod held;
+pub(crate) mod inbox;
 pub(crate) mod knowledge;
 pub(crate) mod limits;
 pub(crate) mod load;
 pub(crate) mod look;
 pub(crate) mod memory;
+pub(crate) mod nodes;
+pub(crate) mod notes;
+pub(crate) mod passages;
 pub(crate) mod preflight;
 pub(crate) mod standing;
-pub(crate) mod sweep;
 pub(crate) mod tasks;
 pub(crate) mod usage;
 pub(crate) mod watch;
+
+use tickfleet_core::{EntryId, Query, Record, RecordKey, Stored, StreamKey, Value, keys};
+use tickfleet_model::Priority;
+
+use crate::{Store, StoreError};
+
+/// The queues of workers, the most urgent first, suspects last.
+pub(crate) fn worker_queues() -> impl Iterator<Item = StreamKey> {
+    let suspects = Priority::ALL.into_iter().map(keys::suspect);
+    Priority::ALL.into_iter().map(keys::ready).chain(suspects)
+}
+
+/// All queues of a shard: the inbound streams, and those of workers.
+pub(crate) fn queues() -> Vec<StreamKey> {
+    [keys::turns(), keys::tasks()].into_iter().chain(worker_queues()).collect()
+}
+
+/// Time of an entry, ms by the store's clock, which numbers entries. `None` if the text is no ID of an entry.
+#[must_use]
+pub fn entry_ms(id: &str) -> Option<i64> {
+    id.split_once('-')?.0.parse().ok()
+}
+
+/// Age of an entry, ms; 0 without an entry.
+pub(crate) fn age(entry: Option<&EntryId>, clock_ms: i64) -> i64 {
+    entry.and_then(|entry| entry_ms(entry.as_str())).map_or(0, |at| (clock_ms - at).max(0))
+}
+
+/// Shard time of a place, ms.
+pub(crate) fn place_ms(place: u64) -> i64 {
+    i64::try_from(place).unwrap_or(i64::MAX)
+}
+
+impl Store {
+    /// Answers queries in one round trip.
+    pub(crate) async fn values(&self, queries: &[Query]) -> Result<std::vec::IntoIter<Value>, StoreError> {
+        Ok(self.seam().read(queries).await?.into_iter())
+    }
+}
+
+/// Reads a record from a value.
+///
+/// # Errors
+/// [`StoreError::Undecided`] if the record cannot be read.
+pub(crate) fn stored<T: Record>(key: &RecordKey, value: Option<Value>) -> Result<Option<Stored<T>>, StoreError> {
+    match value {
+        Some(Value::Record(Some(stored))) => Stored::read(&stored)
+            .map(Some)
+            .map_err(|why| StoreError::Undecided(format!("record {key} cannot be read: {why}"))),
+        _ => Ok(None),
+    }
+}
+
+/// A number of members.
+pub(crate) fn size(value: Option<Value>) -> u64 {
+    if let Some(Value::Size(size)) = value { size } else { 0 }
+}
+
+/// Shard time of a member's place, ms.
+pub(crate) fn place(value: Option<Value>) -> Option<i64> {
+    if let Some(Value::Place(place)) = value { place.map(place_ms) } else { None }
+}
+
+/// Members with their places.
+pub(crate) fn members(value: Option<Value>) -> Vec<(std::sync::Arc<str>, u64)> {
+    if let Some(Value::Members(members)) = value { members } else { Vec::new() }
+}
+
+/// A counter; all zero if it does not exist.
+pub(crate) fn counter(value: Option<Value>) -> tickfleet_core::CounterState {
+    if let Some(Value::Counter(Some(state))) = value { state } else { tickfleet_core::CounterState::default() }
+}
+
+/// Text of bytes. Invalid characters are replaced.
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A field of an entry; empty if it is missing.
+pub(crate) fn field(fields: &tickfleet_core::view::Fields, name: &str) -> String {
+    fields.iter().find(|(field, _)| &**field == name).map(|(_, value)| text(value)).unwrap_or_default()
+}

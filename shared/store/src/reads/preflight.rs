@@ -5,8 +5,7 @@ use std::collections::HashMap;
 use crate::connection::pool::Pool;
 use crate::connection::question::Question;
 use crate::connection::refusal::Refusal;
-use crate::roles::LENT;
-use crate::{Scripts, Store, StoreError};
+use crate::{Store, StoreError};
 
 /// Products that speak Redis' protocol, and the field that tells them.
 const STAND_INS: [(&str, &str); 3] =
@@ -139,43 +138,32 @@ impl Pool {
         Ok(seconds * 1_000 + micros / 1_000)
     }
 
-    /// Loads every script; answers how many there are, or which one the server refuses, and why.
+    /// Loads the function that commits; if the server has no functions, or refuses that, its text as a script.
     ///
     /// # Errors
-    /// [`StoreError::Verb`] with the verb whose script does not compile there.
-    pub async fn load_scripts(&self) -> Result<usize, StoreError> {
-        let scripts = Scripts::embedded();
-        let mut loaded = 0;
-        for (verb, source) in scripts.iter() {
-            self.query::<String>(verb, redis::cmd("SCRIPT").arg("LOAD").arg(source)).await?;
-            loaded += 1;
+    /// [`StoreError::Verb`] if the server compiles neither.
+    pub async fn load_function(&self) -> Result<(), StoreError> {
+        let (function, word) = (crate::seam::redis::function(), "commit");
+        let load = redis::cmd("FUNCTION").arg("LOAD").arg("REPLACE").arg(&function.source).to_owned();
+        if self.query::<String>(word, &load).await.is_ok() {
+            return Ok(());
         }
-        Ok(loaded)
+        self.query::<String>(word, redis::cmd("SCRIPT").arg("LOAD").arg(&function.script.source)).await.map(drop)
     }
 }
 
 impl Store {
-    /// Loads the scripts of users who may run scripts and load none: producers and exporters. A server that has restarted has
-    /// forgotten them.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn load_lent_scripts(&self) -> Result<(), StoreError> {
-        let scripts = Scripts::embedded();
-        let mut pipe = redis::pipe();
-        for script in LENT.into_iter().flat_map(|verb| scripts.of(verb).each()) {
-            pipe.cmd("SCRIPT").arg("LOAD").arg(&script.source).ignore();
-        }
-        self.connection.pipeline(Question::LendScripts, &pipe).await
-    }
-
-    /// Makes sure that the primary of the shard runs scripts and takes writes. Nothing is written: the key is the bare prefix
-    /// of the shard, which never exists. Full memory is no failure, because what was accepted is still carried out.
+    /// Makes sure that the primary of the shard answers and takes writes and commits. Only the shard's time is written: the key
+    /// of the other write is the bare prefix of the shard, which never exists. Full memory is no failure, because what was
+    /// accepted is still carried out.
     ///
     /// # Errors
     /// [`StoreError`]; [`StoreError::refusal`] says why it refuses.
     pub async fn probe(&self) -> Result<(), StoreError> {
         self.at_run_time().await?;
+        if self.is_in_memory() {
+            return Ok(());
+        }
         let command = redis::cmd("SET").arg(self.keys.prefix()).arg("").arg("XX").to_owned();
         match self.connection.query::<Option<String>>(Question::Probe, &command).await {
             Err(error) if error.refusal() != Some(Refusal::Memory) => Err(error),

@@ -1,14 +1,16 @@
-//! What models have used: counted by `step`, a hash for each day of a tenant.
+//! Model usage of a tenant's days, see [`tickfleet_core::usage`].
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
+use tickfleet_core::usage::UsageUnit;
 use tickfleet_model::TenantId;
 
-use crate::connection::question::Question;
-use crate::records::schema::usage;
 use crate::{Store, StoreError};
 
-/// What was used.
+/// Counters that one step of a scan reads, about.
+const STEP: usize = 1_000;
+
+/// Usage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Used {
     /// Requests that models have answered.
@@ -17,69 +19,65 @@ pub struct Used {
     pub input_tokens: u64,
     /// Tokens of answers.
     pub output_tokens: u64,
-    /// What they cost, in millionths of the currency.
+    /// Cost, in millionths of the currency.
     pub cost: u64,
 }
 
-/// What a tenant has used in one of its days.
+/// The usage of a tenant in one of its days.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DayUsage {
     /// The start of the day, ms of shard time.
     pub day_ms: i64,
-    /// All of it.
+    /// The sum.
     pub total: Used,
-    /// By agent; those beyond the number that a day tells apart are one, `~`.
+    /// By agent. Agents beyond the number that a day distinguishes are one, `~`.
     pub agents: BTreeMap<String, Used>,
 }
 
 impl Used {
-    fn field(&mut self, name: &str) -> Option<&mut u64> {
-        match name {
-            usage::REQUESTS => Some(&mut self.requests),
-            usage::INPUT => Some(&mut self.input_tokens),
-            usage::OUTPUT => Some(&mut self.output_tokens),
-            usage::COST => Some(&mut self.cost),
-            _ => None,
-        }
-    }
-
-    fn add(&mut self, name: &str, value: u64) {
-        if let Some(field) = self.field(name) {
-            *field = field.saturating_add(value);
-        }
-    }
-}
-
-impl DayUsage {
-    /// Reads the fields of a day; what a hand has put there is left out.
-    fn read(day_ms: i64, fields: HashMap<String, String>) -> Self {
-        let mut day = Self { day_ms, ..Self::default() };
-        for (field, value) in fields {
-            let Ok(value) = value.parse() else { continue };
-            match field.split_once(':') {
-                None => day.total.add(&field, value),
-                Some((agent, name)) => day.agents.entry(agent.to_owned()).or_default().add(name, value),
-            }
-        }
-        day
+    fn add(&mut self, unit: UsageUnit, amount: u64) {
+        let counted = match unit {
+            UsageUnit::Requests => &mut self.requests,
+            UsageUnit::TokensIn => &mut self.input_tokens,
+            UsageUnit::TokensOut => &mut self.output_tokens,
+            UsageUnit::Cost => &mut self.cost,
+        };
+        *counted = counted.saturating_add(amount);
     }
 }
 
 impl Store {
-    /// What a tenant's models have used in these days, each by its start, ms of shard time
-    /// ([`day_bounds`](tickfleet_model::day::day_bounds) of the tenant's time zone says it). A day without any is zeros.
+    /// The model usage of a tenant in these days, each by its start, ms of shard time
+    /// ([`day_bounds`](tickfleet_model::day::day_bounds) of the tenant's time zone). A day without any is all zero.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn usage(&self, tenant: &TenantId, days_ms: &[i64]) -> Result<Vec<DayUsage>, StoreError> {
         let mut found = Vec::with_capacity(days_ms.len());
-        // A day may have thousands of fields: one a command, so that no answer of Redis is large.
         for day_ms in days_ms {
-            let mut command = redis::cmd("HGETALL");
-            command.arg(self.keys.key(format_args!("usage:{tenant}:{day_ms}")));
-            let fields = self.connection.query(Question::Usage, &command).await?;
-            found.push(DayUsage::read(*day_ms, fields));
+            let mut day = DayUsage { day_ms: *day_ms, ..DayUsage::default() };
+            for unit in UsageUnit::ALL {
+                for (agent, used) in self.amounts_of(&unit.limit(tenant, *day_ms)).await? {
+                    day.total.add(unit, used);
+                    day.agents.entry(agent).or_default().add(unit, used);
+                }
+            }
+            found.push(day);
         }
         Ok(found)
+    }
+
+    /// The amounts of all counters of a limit.
+    async fn amounts_of(&self, limit: &str) -> Result<BTreeMap<String, u64>, StoreError> {
+        let (mut amounts, mut cursor) = (BTreeMap::new(), 0);
+        loop {
+            let (page, next) = self.seam().scan_counters(limit, cursor, STEP).await?;
+            // A scan may return a counter twice.
+            amounts.extend(page.into_iter().map(|(counter, state)| (counter.to_string(), state.used)));
+            cursor = next;
+            if cursor == 0 {
+                return Ok(amounts);
+            }
+        }
     }
 }

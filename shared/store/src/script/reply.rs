@@ -4,44 +4,6 @@ use redis::Value;
 
 use crate::StoreError;
 
-/// The reply of one script, read front to back.
-pub(crate) struct Reply {
-    verb: &'static str,
-    values: std::vec::IntoIter<Value>,
-}
-
-impl Reply {
-    pub(crate) fn new(verb: &'static str, value: Value) -> Result<Self, StoreError> {
-        match value {
-            Value::Array(values) => Ok(Self { verb, values: values.into_iter() }),
-            other => Err(unexpected(verb, &other)),
-        }
-    }
-
-    pub(crate) fn next_value(&mut self) -> Option<Value> {
-        self.values.next()
-    }
-
-    pub(crate) fn text(&mut self) -> Result<String, StoreError> {
-        let value = self.values.next().unwrap_or(Value::Nil);
-        text_of(&value).ok_or_else(|| unexpected(self.verb, &value))
-    }
-
-    pub(crate) fn number(&mut self) -> Result<i64, StoreError> {
-        let value = self.values.next().unwrap_or(Value::Nil);
-        number_of(&value).ok_or_else(|| unexpected(self.verb, &value))
-    }
-
-    pub(crate) fn rest(&mut self) -> Vec<Value> {
-        self.values.by_ref().collect()
-    }
-
-    pub(crate) fn list(&mut self) -> Result<Self, StoreError> {
-        let value = self.values.next().unwrap_or(Value::Nil);
-        Self::new(self.verb, value)
-    }
-}
-
 /// A text, whichever way Redis gave it.
 pub(crate) fn text_of(value: &Value) -> Option<String> {
     match value {

@@ -5,21 +5,26 @@
 //!
 //! [`run`] is the loop of every decision: read, decide, commit, and decide again after a conflict.
 
+pub mod look;
 pub mod memory;
 pub mod redis;
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tickfleet_core::view::{Fields, Undecided};
 use tickfleet_core::{
-    Committed, Conflict, Context, Decision, EntryId, Query, Receipt, RecordKey, Step, StreamKey, Transaction, Value,
-    Version, View,
+    Committed, Conflict, Context, Decision, EntryId, Query, Receipt, RecordKey, SetKey, Step, StreamKey, Transaction,
+    Value, Version, View,
 };
+use tickfleet_model::Durability;
 
+use crate::Confirmed;
 use crate::StoreError;
+use look::{Entry, Follow, QueueState, Range, StreamState, Vitals};
 
 /// The consumer group of every queue.
 pub const GROUP: &str = "workers";
@@ -39,6 +44,21 @@ pub struct ShardState {
     pub settings: u64,
     /// True if memory is short, by the last sample.
     pub pressure: bool,
+}
+
+impl ShardState {
+    /// The input of a decision in this state of the shard.
+    #[must_use]
+    pub const fn context(&self, version: Version) -> Context {
+        Context {
+            now_ms: self.now_ms,
+            epoch: self.epoch,
+            epoch_began_ms: self.epoch_began_ms,
+            pressure: self.pressure,
+            version,
+            conflicts: Vec::new(),
+        }
+    }
 }
 
 /// The result of a batch of transactions.
@@ -90,6 +110,8 @@ pub struct Consumer {
     pub name: Arc<str>,
     /// Entries that it holds.
     pub held: u64,
+    /// Time since its last take, ms. A store in memory counts from its start at the earliest.
+    pub idle_ms: i64,
 }
 
 /// The bounds of a log or inbox.
@@ -119,6 +141,15 @@ pub trait Store: Send + Sync {
     /// reported as [`Committed::already`].
     async fn commit(&self, batch: &[Transaction]) -> Result<Batch, StoreError>;
 
+    /// As [`Self::commit`], and waits up to `at_most` until the batch would survive a loss of what `durability` does not name:
+    /// together with everything that was committed before.
+    async fn commit_durably(
+        &self,
+        batch: &[Transaction],
+        durability: Durability,
+        at_most: Duration,
+    ) -> Result<(Batch, Confirmed), StoreError>;
+
     /// Takes entries of queues. They stay with the consumer until a transaction acknowledges them.
     async fn take(&self, take: &Take) -> Result<Vec<Taken>, StoreError>;
 
@@ -142,9 +173,24 @@ pub trait Store: Send + Sync {
     /// Trims a log or an inbox. Returns the number of removed entries.
     async fn trim(&self, log: &StreamKey, keep: Keep) -> Result<u64, StoreError>;
 
+    /// Gives `consumer` entries of a queue that were delivered and that nobody holds: their consumer was deleted with them. At
+    /// most `count`, and only among the oldest entries. Returns their number. A store in memory never has such entries.
+    async fn adopt_lost(&self, _queue: &StreamKey, _consumer: &str, _count: usize) -> Result<usize, StoreError> {
+        Ok(0)
+    }
+
+    /// The last entry of an inbox up to which all consumer groups of its readers have acknowledged all entries, in the form of
+    /// [`Keep::read_upto`]. `None` without such groups, which a store in memory never has.
+    async fn acknowledged(&self, _log: &StreamKey) -> Result<Option<u128>, StoreError> {
+        Ok(None)
+    }
+
     /// Samples the memory, and sets the flag that [`tickfleet_core::Guard::Calm`] checks. Returns bytes in use and the bound
     /// (0 for none).
     async fn sample_memory(&self) -> Result<(u64, u64), StoreError>;
+
+    /// About how many bytes a stream takes.
+    async fn stream_bytes(&self, stream: &StreamKey) -> Result<u64, StoreError>;
 
     /// Records whose keys begin with `prefix`, about `count` at a time, with the cursor of the next page. Cursor 0 begins
     /// and ends a scan.
@@ -157,6 +203,42 @@ pub trait Store: Send + Sync {
         cursor: u64,
         count: usize,
     ) -> Result<(Vec<(Arc<str>, tickfleet_core::CounterState)>, u64), StoreError>;
+
+    /// Members of a set whose names begin with `prefix`, about `count` at a time, as [`Self::scan`].
+    async fn scan_members(
+        &self,
+        set: &SetKey,
+        prefix: &str,
+        cursor: u64,
+        count: usize,
+    ) -> Result<(Vec<(Arc<str>, u64)>, u64), StoreError>;
+
+    /// The last members of a set, the last one first: `count` of them, after the first `skip`.
+    async fn last(&self, set: &SetKey, skip: usize, count: usize) -> Result<Vec<(Arc<str>, u64)>, StoreError>;
+
+    /// The number of members before this one. `None` if the set does not have it.
+    async fn rank(&self, set: &SetKey, member: &str) -> Result<Option<u64>, StoreError>;
+
+    /// Entries of a stream.
+    async fn entries(&self, stream: &StreamKey, range: &Range) -> Result<Vec<Entry>, StoreError>;
+
+    /// Entries of a stream, and its counts at the same moment.
+    async fn page(&self, stream: &StreamKey, range: &Range) -> Result<(Vec<Entry>, StreamState), StoreError>;
+
+    /// Waits for entries of a log or inbox. The entries stay.
+    async fn follow(&self, follow: &Follow) -> Result<Vec<Entry>, StoreError>;
+
+    /// The counts of queues, in their order.
+    async fn queue_states(&self, queues: &[StreamKey]) -> Result<Vec<QueueState>, StoreError>;
+
+    /// The consumer that holds an entry, and for how long, ms. A store in memory counts from its start at the earliest.
+    async fn holder(&self, queue: &StreamKey, entry: &EntryId) -> Result<Option<(Arc<str>, i64)>, StoreError>;
+
+    /// The vital signs of the store.
+    async fn vitals(&self) -> Result<Vitals, StoreError>;
+
+    /// Removes a stream with its entries and its group, and an inbox with the number of its last reply.
+    async fn drop_stream(&self, stream: &StreamKey) -> Result<(), StoreError>;
 }
 
 /// Draws versions. They are globally unique, because each process draws a random prefix.
@@ -201,8 +283,11 @@ pub enum RunError {
     Contended(usize),
 }
 
-/// Conflicts after which a decision fails.
+/// Conflicts after which a decision fails, apart from those with a record.
 const CONFLICTS_MAX: usize = 16;
+/// Conflicts with records after which a decision fails. Each one means that another decision was committed, so the number of
+/// processes that write one record bounds them.
+const RECORD_CONFLICTS_MAX: usize = 1_024;
 /// Reads after which a decision fails. No decision follows this many references.
 const READS_MAX: usize = 32;
 
@@ -214,6 +299,8 @@ struct Pending<'a, D: Decision> {
     decision: &'a D,
     context: Context,
     conflicts: usize,
+    /// Those of `conflicts` with a record that had changed.
+    overtaken: usize,
     rereads: usize,
     outcome: Option<Result<Receipt<D::Output>, RunError>>,
 }
@@ -242,22 +329,64 @@ pub async fn run<D: Decision>(
 pub async fn run_with<D: Decision>(
     store: &dyn Store,
     versions: &Versions,
+    shard: ShardState,
+    view: &mut View,
+    decisions: &[D],
+) -> Result<(ShardState, Vec<Result<Receipt<D::Output>, RunError>>), StoreError> {
+    let mut committer = Committer { store, durably: None, confirmed: Confirmed::Yes };
+    run_by(&mut committer, versions, shard, view, decisions).await
+}
+
+/// As [`run_with`], with durable commits: see [`Store::commit_durably`].
+///
+/// # Errors
+/// As [`run`].
+pub async fn run_durably<D: Decision>(
+    store: &dyn Store,
+    versions: &Versions,
+    shard: ShardState,
+    (view, decisions): (&mut View, &[D]),
+    (durability, at_most): (Durability, Duration),
+) -> Result<(ShardState, Vec<Result<Receipt<D::Output>, RunError>>, Confirmed), StoreError> {
+    let mut committer = Committer { store, durably: Some((durability, at_most)), confirmed: Confirmed::Yes };
+    let (shard, results) = run_by(&mut committer, versions, shard, view, decisions).await?;
+    Ok((shard, results, committer.confirmed))
+}
+
+/// Commits the batches of a run.
+struct Committer<'a> {
+    store: &'a dyn Store,
+    durably: Option<(Durability, Duration)>,
+    /// Whether the last batch with a commit would survive, and all before it.
+    confirmed: Confirmed,
+}
+
+impl Committer<'_> {
+    async fn commit(&mut self, batch: &[Transaction]) -> Result<Batch, StoreError> {
+        let Some((durability, at_most)) = self.durably else { return self.store.commit(batch).await };
+        let (batch, confirmed) = self.store.commit_durably(batch, durability, at_most).await?;
+        if batch.results.iter().any(Result::is_ok) {
+            self.confirmed = confirmed;
+        }
+        Ok(batch)
+    }
+}
+
+async fn run_by<D: Decision>(
+    committer: &mut Committer<'_>,
+    versions: &Versions,
     mut shard: ShardState,
     view: &mut View,
     decisions: &[D],
 ) -> Result<(ShardState, Vec<Result<Receipt<D::Output>, RunError>>), StoreError> {
+    let store = committer.store;
     let mut pending: Vec<Pending<'_, D>> = decisions
         .iter()
         .map(|decision| Pending {
             decision,
-            context: Context {
-                now_ms: shard.now_ms,
-                epoch: shard.epoch,
-                epoch_began_ms: shard.epoch_began_ms,
-                version: versions.draw(),
-                conflicts: Vec::new(),
-            },
+            context: shard.context(versions.draw()),
             conflicts: 0,
+            overtaken: 0,
             rereads: 0,
             outcome: None,
         })
@@ -269,7 +398,7 @@ pub async fn run_with<D: Decision>(
         }
         let (indexes, steps): (Vec<usize>, Vec<(Transaction, D::Output)>) = decided.into_iter().unzip();
         let (transactions, outputs): (Vec<Transaction>, Vec<D::Output>) = steps.into_iter().unzip();
-        let batch = store.commit(&transactions).await?;
+        let batch = committer.commit(&transactions).await?;
         shard = batch.shard;
         let committed = indexes.into_iter().zip(&transactions).zip(outputs);
         for (((index, transaction), output), result) in committed.zip(batch.results) {
@@ -282,11 +411,16 @@ pub async fn run_with<D: Decision>(
                 Err(conflict) => {
                     view.learn(&conflict);
                     item.conflicts += 1;
+                    item.overtaken += usize::from(matches!(conflict, Conflict::Record { .. }));
+                    let is_contended =
+                        item.conflicts - item.overtaken >= CONFLICTS_MAX || item.overtaken >= RECORD_CONFLICTS_MAX;
                     if let Conflict::Failed { message } = conflict {
                         item.outcome = Some(Err(RunError::Failed(message)));
-                    } else if item.conflicts >= CONFLICTS_MAX {
+                    } else if is_contended {
                         item.outcome = Some(Err(RunError::Contended(item.conflicts)));
                     } else {
+                        // Of a record, only its last state counts.
+                        item.context.conflicts.retain(|earlier| !is_of_same_record(earlier, &conflict));
                         item.context.conflicts.push(conflict);
                     }
                 }
@@ -302,6 +436,14 @@ pub async fn run_with<D: Decision>(
     }
     let results = pending.into_iter().filter_map(|item| item.outcome).collect();
     Ok((shard, results))
+}
+
+/// True if both are conflicts with the same record.
+fn is_of_same_record(one: &Conflict, other: &Conflict) -> bool {
+    match (one, other) {
+        (Conflict::Record { key: one, .. }, Conflict::Record { key: other, .. }) => one == other,
+        _ => false,
+    }
 }
 
 /// Decides all items without a result, and reads missing values. Returns the transactions to commit, by index.

@@ -172,6 +172,7 @@ pub enum WriteDraft {
     Delete(usize),
     Enqueue(usize, usize),
     Remove(usize, Pick),
+    DropQueue(usize),
     /// Due relative to shard time.
     Timer {
         timer: usize,
@@ -193,6 +194,12 @@ pub enum WriteDraft {
         limit: usize,
         counter: usize,
         amount: i64,
+        window: usize,
+    },
+    Restart {
+        limit: usize,
+        counter: usize,
+        amount: u64,
         window: usize,
     },
     DeleteCounter {
@@ -377,7 +384,7 @@ fn room(dice: &mut Dice<'_>) -> RoomDraft {
 }
 
 fn write(dice: &mut Dice<'_>) -> WriteDraft {
-    match dice.weighted(&[8, 3, 1, 2, 6, 1, 3, 1, 4, 2, 3, 1, 2, 2, 1, 1]) {
+    match dice.weighted(&[8, 3, 1, 2, 6, 1, 3, 1, 4, 2, 3, 1, 2, 2, 1, 1, 1, 1]) {
         0 => WriteDraft::Put {
             record: dice.below(RECORDS.len()),
             content: dice.below(CONTENTS),
@@ -415,7 +422,14 @@ fn write(dice: &mut Dice<'_>) -> WriteDraft {
             WriteDraft::Append { log: dice.below(LOGS.len()), fields: dice.below(3), max_entries: dice.below(6) as u64 }
         }
         13 => WriteDraft::Reply { inbox: dice.below(INBOXES.len()), content: dice.below(CONTENTS) },
-        14 => WriteDraft::PolicyGeneration(dice.within(-1, 3)),
+        14 => WriteDraft::Restart {
+            limit: dice.below(LIMITS.len()),
+            counter: dice.below(COUNTERS.len()),
+            amount: dice.below(5) as u64,
+            window: dice.below(2),
+        },
+        15 => WriteDraft::DropQueue(dice.below(QUEUES.len())),
+        16 => WriteDraft::PolicyGeneration(dice.within(-1, 3)),
         _ => WriteDraft::SettingsGeneration(dice.within(-1, 3)),
     }
 }

@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Debug;
+use std::ops::Bound;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use tickfleet_core::keys::timers;
 use tickfleet_core::{Committed, Conflict, Guard, Query, RecordKey, Transaction, Version, Write};
 use tickfleet_store::StoreError;
-use tickfleet_store::seam::{Batch, Consumer, Keep, Store, Take};
+use tickfleet_store::seam::look::{Follow, Range};
+use tickfleet_store::seam::{Batch, Consumer, Keep, ShardState, Store, Take};
 
 use super::plan::{Age, Memory, Pick, ReadUpto, Step};
 use super::resolve::{Known, number};
@@ -38,6 +40,8 @@ pub struct Table<'a, A, B> {
     pub second: &'a mut B,
     clock_ms: i64,
     known: Known,
+    /// The epoch of the second store. The stores number their epochs differently, so only the counts are compared.
+    second_epoch: u64,
     /// Committed batches, for repetition.
     batches: Vec<Vec<Transaction>>,
     /// The events so far.
@@ -91,7 +95,7 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
     /// Two empty stores whose clocks are at `clock_ms`.
     pub fn new(first: &'a mut A, second: &'a mut B, clock_ms: i64) -> Self {
         let (known, batches) = (Known::default(), Vec::new());
-        Self { first, second, clock_ms, known, batches, seen: Seen::default() }
+        Self { first, second, clock_ms, known, second_epoch: 0, batches, seen: Seen::default() }
     }
 
     /// Plays a game to its end.
@@ -195,12 +199,13 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
 
     async fn commit(&mut self, batch: Vec<Transaction>) -> Result<(), Differs> {
         let first = self.first.store().commit(&batch).await;
-        let second = self.second.store().commit(&batch).await;
+        let second = self.second.store().commit(&with_epoch(&batch, self.second_epoch)).await;
         let answer = match (&first, &second) {
             (Ok(first), Ok(second)) if comparable(first) == comparable(second) => first,
             _ => return Err(format!("commit {batch:#?}\n   first: {first:?}\n  second: {second:?}")),
         };
         self.known.shard = answer.shard;
+        self.second_epoch = second.map_or(0, |second| second.shard.epoch);
         for (transaction, result) in batch.iter().zip(&answer.results) {
             self.learn(transaction, result);
         }
@@ -296,8 +301,16 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
         for queue in (0..QUEUES.len()).map(queue) {
             both!(self, format!("backlog of {queue}"), store => store.backlog(&queue));
             both!(self, format!("consumers of {queue}"), store => async {
-                // Stores may list a consumer without entries or omit it.
-                Ok::<_, StoreError>(store.consumers(&queue).await?.into_iter().filter(|one| one.held > 0).collect::<Vec<Consumer>>())
+                // Stores may list a consumer without entries or omit it. Redis counts a read that returns nothing as idle time.
+                let held = store.consumers(&queue).await?.into_iter().filter(|one| one.held > 0);
+                Ok::<_, StoreError>(held.map(|one| Consumer { idle_ms: 0, ..one }).collect::<Vec<Consumer>>())
+            });
+            both!(self, format!("state of {queue}"), store => store.queue_states(std::slice::from_ref(&queue)));
+            both!(self, format!("holder in {queue}"), store => async {
+                let Some(held) = store.queue_states(std::slice::from_ref(&queue)).await?.remove(0).oldest_held else {
+                    return Ok(None);
+                };
+                Ok::<_, StoreError>(store.holder(&queue, &held).await?.map(|(consumer, _)| consumer))
             });
         }
         Ok(())
@@ -333,16 +346,93 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
         for limit in LIMITS {
             self.scan_counters(limit, 100).await?;
         }
+        self.compare_sets().await?;
+        self.compare_streams().await?;
+        both!(self, "vital signs".to_owned(), store => async {
+            let vitals = store.vitals().await?;
+            Ok::<_, StoreError>((comparable_shard(vitals.shard), vitals.clock_ms, vitals.offset_ms))
+        });
         self.scan("", 3).await
+    }
+
+    async fn compare_sets(&mut self) -> Result<(), Differs> {
+        for set in (0..SETS).map(|index| set(index).0).chain([timers()]) {
+            both!(self, format!("last of {set}"), store => store.last(&set, 1, 3));
+            both!(self, format!("ranks in {set}"), store => async {
+                let mut ranks = Vec::new();
+                for (member, _) in store.last(&set, 0, 100).await? {
+                    ranks.push(store.rank(&set, &member).await?);
+                }
+                ranks.push(store.rank(&set, "no member").await?);
+                Ok::<_, StoreError>(ranks)
+            });
+            both!(self, format!("scan of {set}"), store => async {
+                let (mut found, mut cursor) = (Vec::new(), 0);
+                loop {
+                    let (page, next) = store.scan_members(&set, "", cursor, 2).await?;
+                    found.extend(page);
+                    cursor = next;
+                    if cursor == 0 { break; }
+                }
+                found.sort();
+                found.dedup();
+                Ok::<_, StoreError>(found)
+            });
+        }
+        Ok(())
+    }
+
+    async fn compare_streams(&mut self) -> Result<(), Differs> {
+        for stream in (0..STREAMS).map(stream) {
+            let (_, state) = both!(self, format!("page of {stream}"), store => store.page(&stream, &Range::newest(2)));
+            let mut ranges = vec![Range::oldest(2), Range::newest(100)];
+            for entry in state.first.into_iter().chain(state.last) {
+                ranges.push(Range { from: Bound::Included(entry.clone()), ..Range::newest(2) });
+                ranges.push(Range { upto: Bound::Excluded(entry.clone()), ..Range::newest(2) });
+                let log = stream.clone();
+                let follow = Follow { log, after: Some(entry.clone()), count: 2, wait_ms: 0 };
+                both!(self, format!("{follow:?}"), store => store.follow(&follow));
+                ranges.push(Range::after(entry, 2));
+            }
+            for range in ranges {
+                both!(self, format!("{stream} {range:?}"), store => store.entries(&stream, &range));
+            }
+        }
+        Ok(())
     }
 }
 
-/// A batch without store-specific texts.
+/// A batch without store-specific texts and numbers.
 fn comparable(batch: &Batch) -> Batch {
     let mut batch = batch.clone();
+    batch.shard = comparable_shard(batch.shard);
     for result in &mut batch.results {
-        if let Err(Conflict::Failed { message }) = result {
-            message.clear();
+        match result {
+            Err(Conflict::Failed { message }) => message.clear(),
+            Err(Conflict::Epoch { number, .. }) => *number = count_of(*number),
+            _ => {}
+        }
+    }
+    batch
+}
+
+fn comparable_shard(shard: ShardState) -> ShardState {
+    ShardState { epoch: count_of(shard.epoch), ..shard }
+}
+
+/// The count in the number of an epoch. Redis has a time below the count.
+fn count_of(epoch: u64) -> u64 {
+    if epoch >> 32 == 0 { epoch } else { epoch >> 32 }
+}
+
+/// A batch whose guards name a store's own number of the present epoch.
+fn with_epoch(batch: &[Transaction], epoch: u64) -> Vec<Transaction> {
+    let mut batch = batch.to_vec();
+    for guard in batch.iter_mut().flat_map(|transaction| &mut transaction.guards) {
+        if let Guard::Epoch { number, .. } = guard
+            && *number == count_of(epoch)
+        {
+            *number = epoch;
         }
     }
     batch

@@ -201,6 +201,7 @@ impl Known {
             WriteDraft::Delete(index) => Write::Delete(record(*index)),
             WriteDraft::Enqueue(index, of) => Write::Enqueue(queue(*index), fields(*of)),
             WriteDraft::Remove(index, entry) => Write::Remove(queue(*index), self.entry(&queue(*index), *entry)),
+            WriteDraft::DropQueue(index) => Write::DropQueue(queue(*index)),
             WriteDraft::Timer { timer, due, rule } => Write::Timer {
                 name: TIMERS[*timer].into(),
                 due_ms: self.shard.now_ms + due,
@@ -220,6 +221,11 @@ impl Known {
                 let ends_ms = self.ends_ms(&counter);
                 let ends_ms = [None, Some(ends_ms), Some(ends_ms + 20)][*window];
                 Write::Add { counter, amount: *amount, ends_ms }
+            }
+            WriteDraft::Restart { limit, counter: index, amount, window } => {
+                let counter = counter(*limit, *index);
+                let ends_ms = self.ends_ms(&counter) + [0, 20][*window];
+                Write::Restart { counter, amount: *amount, ends_ms }
             }
             WriteDraft::DeleteCounter { limit, counter: index } => Write::DeleteCounter(counter(*limit, *index)),
             WriteDraft::Append { log, fields: of, max_entries } => {

@@ -1,11 +1,14 @@
 //! A store that yields to other actors at every await, and passes each committed transaction to the oracle.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
-use tickfleet_core::{CounterState, Query, RecordKey, StreamKey, Transaction, Value};
-use tickfleet_store::StoreError;
+use tickfleet_core::{CounterState, EntryId, Query, RecordKey, SetKey, StreamKey, Transaction, Value};
+use tickfleet_model::Durability;
+use tickfleet_store::seam::look::{Entry, Follow, QueueState, Range, StreamState, Vitals};
 use tickfleet_store::seam::{Backlog, Batch, Consumer, Keep, Store, Take, Taken};
+use tickfleet_store::{Confirmed, StoreError};
 
 use crate::executor::yield_now;
 use crate::oracle::Oracle;
@@ -45,6 +48,15 @@ impl<S: Store> Store for Watched<S> {
         answer
     }
 
+    async fn commit_durably(
+        &self,
+        batch: &[Transaction],
+        _: Durability,
+        _: Duration,
+    ) -> Result<(Batch, Confirmed), StoreError> {
+        Ok((self.commit(batch).await?, Confirmed::Yes))
+    }
+
     async fn take(&self, take: &Take) -> Result<Vec<Taken>, StoreError> {
         yield_now().await;
         let taken = self.inner.take(&Take { wait_ms: 0, ..take.clone() }).await;
@@ -78,6 +90,10 @@ impl<S: Store> Store for Watched<S> {
         self.inner.sample_memory().await
     }
 
+    async fn stream_bytes(&self, stream: &StreamKey) -> Result<u64, StoreError> {
+        self.inner.stream_bytes(stream).await
+    }
+
     async fn scan(&self, prefix: &str, cursor: u64, count: usize) -> Result<(Vec<RecordKey>, u64), StoreError> {
         self.inner.scan(prefix, cursor, count).await
     }
@@ -89,5 +105,51 @@ impl<S: Store> Store for Watched<S> {
         count: usize,
     ) -> Result<(Vec<(Arc<str>, CounterState)>, u64), StoreError> {
         self.inner.scan_counters(limit, cursor, count).await
+    }
+
+    async fn scan_members(
+        &self,
+        set: &SetKey,
+        prefix: &str,
+        cursor: u64,
+        count: usize,
+    ) -> Result<(Vec<(Arc<str>, u64)>, u64), StoreError> {
+        self.inner.scan_members(set, prefix, cursor, count).await
+    }
+
+    async fn last(&self, set: &SetKey, skip: usize, count: usize) -> Result<Vec<(Arc<str>, u64)>, StoreError> {
+        self.inner.last(set, skip, count).await
+    }
+
+    async fn rank(&self, set: &SetKey, member: &str) -> Result<Option<u64>, StoreError> {
+        self.inner.rank(set, member).await
+    }
+
+    async fn entries(&self, stream: &StreamKey, range: &Range) -> Result<Vec<Entry>, StoreError> {
+        self.inner.entries(stream, range).await
+    }
+
+    async fn page(&self, stream: &StreamKey, range: &Range) -> Result<(Vec<Entry>, StreamState), StoreError> {
+        self.inner.page(stream, range).await
+    }
+
+    async fn follow(&self, follow: &Follow) -> Result<Vec<Entry>, StoreError> {
+        self.inner.follow(follow).await
+    }
+
+    async fn queue_states(&self, queues: &[StreamKey]) -> Result<Vec<QueueState>, StoreError> {
+        self.inner.queue_states(queues).await
+    }
+
+    async fn holder(&self, queue: &StreamKey, entry: &EntryId) -> Result<Option<(Arc<str>, i64)>, StoreError> {
+        self.inner.holder(queue, entry).await
+    }
+
+    async fn vitals(&self) -> Result<Vitals, StoreError> {
+        self.inner.vitals().await
+    }
+
+    async fn drop_stream(&self, stream: &StreamKey) -> Result<(), StoreError> {
+        self.inner.drop_stream(stream).await
     }
 }

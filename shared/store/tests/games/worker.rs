@@ -8,8 +8,9 @@ use tickfleet_core::Section;
 use tickfleet_core::call::begin::{Begin, BeginResult};
 use tickfleet_core::call::claim::{Claimant, EffectEnd, EndClaim};
 use tickfleet_core::keys;
+use tickfleet_core::recovery::epoch::{AskUnrun, KnownUnrun, Unrun};
 use tickfleet_core::recovery::journal::{JournalCall, Report};
-use tickfleet_core::turn::end::{EndedCall, Render, RenderedCall};
+use tickfleet_core::turn::end::{EndedCall, Fate, Render, RenderedCall};
 use tickfleet_core::turn::state::EndReason;
 use tickfleet_core::turn::{HandBack, HandBackReason, Park, ParkReason, Parked, Settle, Settled, Slice, WaitReason};
 use tickfleet_model::{Call, Priority};
@@ -52,12 +53,25 @@ impl Process {
             return Err(Over);
         }
         self.journal.forget(self.shard.now_ms);
+        if self.rng.random_range(0..16) == 0 {
+            self.give_back_strays().await?;
+        }
         let queues = vec![keys::suspect(Priority::Normal), keys::ready(Priority::Normal)];
         let count = self.rng.random_range(1..=2);
         let take = Take { consumer: self.consumer.as_str().into(), queues, count, wait_ms: 0 };
         for taken in self.shared.store.take(&take).await? {
             let slice = Slice::read(taken.queue, taken.entry, &taken.fields).unwrap();
             self.run_slice(slice).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns the slices that the store lists for this worker, which holds none now: the store has lost that they ended.
+    async fn give_back_strays(&mut self) -> Result<(), Over> {
+        let queues = [keys::suspect(Priority::Normal), keys::ready(Priority::Normal)];
+        for entry in self.held(&queues, &self.consumer).await?.into_iter().filter(|one| !one.fields.is_empty()) {
+            let slice = Slice::read(entry.queue, entry.entry, &entry.fields).unwrap();
+            self.decide(HandBack { slice: &slice, reason: &HandBackReason::Unknown }).await?;
         }
         Ok(())
     }
@@ -185,7 +199,7 @@ impl Process {
         let by = self.versions.draw().to_string();
         let (name, digest) = (slice.name.clone(), slice.turn.head.digest.clone());
         let until_ms = slice.turn.head.deadline_ms + 2 * DEADLINE_MS;
-        self.journal.begin(JournalCall { name, digest, position, by: by.clone(), until_ms });
+        self.journal.begin(JournalCall { name, digest, position, by: by.clone(), once, until_ms });
         let begin = Begin {
             slice,
             position,
@@ -292,25 +306,41 @@ impl Process {
         Ok(None)
     }
 
-    /// Settles the calls that ran, and ends the others.
+    /// Settles the calls that ran, and ends the others. Asks first whether another worker began one of them.
     async fn end(&mut self, slice: Slice, mut results: Vec<RenderedCall>, why: EndReason) -> Result<(), Over> {
-        let calls = slice.turn.head.calls;
-        while slice.turn.position + results.len() < calls {
-            let position = slice.turn.position + results.len();
-            let ended = EndedCall {
-                name: &slice.name,
-                turn: &slice.turn,
-                position,
-                call: None,
-                reason: &why,
-                fate: slice.turn.fate(position),
-                now_ms: self.shard.now_ms,
+        let ran = results.len();
+        loop {
+            results.truncate(ran);
+            let (from, upto) = (slice.turn.position + ran, slice.turn.head.calls);
+            let (name, digest) = (&slice.name, slice.turn.head.digest.as_str());
+            self.shard = self.shared.store.shard().await?;
+            let unrun = self.decide(AskUnrun { name, digest, from, upto, lease_ms: LEASE_MS }).await?.ok_or(Over)?;
+            let Unrun::Known(known) = unrun else {
+                self.beat(true).await?;
+                self.report().await?;
+                if !self.is_leased() {
+                    return Err(Over);
+                }
+                continue;
             };
-            results.push(Words.ended(&ended));
+            results.extend((from..upto).map(|position| self.ended(&slice, position, &why, &known)));
+            let mut sections = unreported(&slice);
+            sections.push(Box::new(known));
+            if self.settled(&slice, &results, Some(&why), &sections).await? != Settled::Unsure {
+                return Ok(());
+            }
         }
-        let ends = unreported(&slice);
-        self.settle_with(&slice, &results, Some(&why), &ends).await?;
-        Ok(())
+    }
+
+    /// The result of a call that this worker does not run.
+    fn ended(&self, slice: &Slice, position: usize, why: &EndReason, known: &KnownUnrun) -> RenderedCall {
+        let mark = known.began.get(&position);
+        if let Some(reported) = mark.and_then(|mark| mark.result.as_ref()) {
+            return reported.into();
+        }
+        let fate = if mark.is_some() { Fate::MayHaveRun } else { slice.turn.fate(position) };
+        let (name, turn, now_ms) = (&slice.name, &slice.turn, self.shard.now_ms);
+        Words.ended(&EndedCall { name, turn, position, call: None, reason: why, fate, now_ms })
     }
 
     async fn settle(
@@ -322,7 +352,7 @@ impl Process {
         self.settle_with(slice, results, reason, &[]).await
     }
 
-    /// Settles results until the store reports their outcome. Returns the remaining slice.
+    /// As [`Self::settled`]. Returns the remaining slice.
     async fn settle_with(
         &mut self,
         slice: &Slice,
@@ -330,6 +360,22 @@ impl Process {
         reason: Option<&EndReason>,
         ends: &[Box<dyn Section>],
     ) -> Result<Option<Slice>, Over> {
+        let Settled::Continues { version, turn } = self.settled(slice, results, reason, ends).await? else {
+            return Ok(None);
+        };
+        let mut next = slice.clone();
+        next.advance(version, *turn);
+        Ok(Some(next))
+    }
+
+    /// Settles results until the store reports their outcome.
+    async fn settled(
+        &mut self,
+        slice: &Slice,
+        results: &[RenderedCall],
+        reason: Option<&EndReason>,
+        ends: &[Box<dyn Section>],
+    ) -> Result<Settled, Over> {
         let shared = Arc::clone(&self.shared);
         let frame = Words.frame(&slice.name, &slice.turn.head);
         let canceled = reason.filter(|why| **why == EndReason::Canceled).map(|_| "enough");
@@ -339,19 +385,13 @@ impl Process {
             let settle =
                 Settle { slice, results, frame: &frame, sections: &sections, reason, canceled, bounds: &shared.bounds };
             match self.decide(settle).await {
-                Ok(Some(Settled::Continues { version, turn })) => {
-                    self.journal.confirm(&slice.name, upto, self.shard.now_ms);
-                    let mut next = slice.clone();
-                    next.advance(version, *turn);
-                    return Ok(Some(next));
-                }
-                Ok(Some(Settled::Ended | Settled::Throttled)) => {
-                    self.journal.confirm(&slice.name, upto, self.shard.now_ms);
-                    return Ok(None);
-                }
-                Ok(Some(Settled::Stale)) => {
-                    self.journal.confirm(&slice.name, usize::MAX, self.shard.now_ms);
-                    return Ok(None);
+                Ok(Some(settled)) => {
+                    match settled {
+                        Settled::Unsure => {}
+                        Settled::Stale => self.journal.confirm(&slice.name, usize::MAX, self.shard.now_ms),
+                        _ => self.journal.confirm(&slice.name, upto, self.shard.now_ms),
+                    }
+                    return Ok(settled);
                 }
                 Ok(None) => return Err(Over),
                 Err(Over) => {

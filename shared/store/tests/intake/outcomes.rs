@@ -6,9 +6,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tickfleet_core::keys::{self, limits};
 use tickfleet_core::mutants;
+use tickfleet_core::recovery::epoch::{Assert, Outcome};
 use tickfleet_core::turn::admit::Admitted;
 use tickfleet_core::turn::advance::Advanced;
-use tickfleet_core::turn::end::return_permits;
+use tickfleet_core::turn::end::{RenderedCall, return_permits};
 use tickfleet_core::turn::limit::{Generations, Rules, WindowKind};
 use tickfleet_core::turn::reject::{Reject, Rejected, RejectedTenant};
 use tickfleet_core::turn::release::{Discard, QueueHead, Rearm, Release, Released};
@@ -528,6 +529,26 @@ fn a_turn_under_a_task_debits_its_budget_and_ends_with_it() {
     });
 }
 
+/// A runtime may hold a canceled task for a lease.
+#[test]
+fn no_turn_begins_under_a_canceled_task() {
+    block_on(async {
+        let mut fleet = Fleet::new(Table::new(10, 100)).await;
+        put_task(&fleet, 9, "kelly").await;
+        let cancel = |admitted_ms| Write::Put {
+            key: turn_name("job").cancellation(),
+            content: Cancellation { reason: "no".into(), admitted_ms: Some(admitted_ms) }.encode(),
+            ttl_ms: None,
+        };
+        fleet.write(vec![cancel(1)]).await;
+        let (_, admitted) = arrive(&mut fleet, under_task(), others(1)).await;
+        assert_eq!(admitted, dispatched(1), "an earlier task of this ID was canceled");
+        fleet.write(vec![cancel(0)]).await;
+        let (_, admitted) = arrive(&mut fleet, under_task(), others(1)).await;
+        assert_eq!(admitted, Admitted::Refused(RejectionCode::UnknownTask));
+    });
+}
+
 #[test]
 fn an_inner_call_whose_turn_is_over_does_not_run() {
     block_on(async {
@@ -696,7 +717,7 @@ fn a_queue_that_was_joined_meanwhile_is_looked_at_at_once() {
 }
 
 #[test]
-fn a_rejected_message_is_a_dead_letter_with_a_reply_and_frees_its_id() {
+fn a_rejected_message_is_a_dead_letter_with_a_reply_and_frees_its_own_id() {
     block_on(async {
         let mut fleet = Fleet::new(Table::new(10, 100)).await;
         fleet.submit(Some(("a", "d")), "{}").await;
@@ -712,6 +733,7 @@ fn a_rejected_message_is_a_dead_letter_with_a_reply_and_frees_its_id() {
                 raw: Bytes::from_static(b"raw"),
                 tenant: Some(RejectedTenant::Known { tenant, reply }),
                 given: Some((turn_name("a"), "d".to_owned())),
+                turn: None,
                 bounds: &bounds,
             }
         };
@@ -720,31 +742,104 @@ fn a_rejected_message_is_a_dead_letter_with_a_reply_and_frees_its_id() {
         assert_eq!(fleet.entries(keys::dead()).await, 1);
         assert_eq!(fleet.entries(StreamKey::new("replies:acme:box")).await, 1);
         assert_eq!(fleet.submit(Some(("a", "other")), "{}").await, Submitted::Accepted, "the ID is free again");
-        let entry = fleet.take(0, 1).await.remove(0);
-        let absent = TenantId::new("nobody").unwrap();
-        let reject = Reject { entry, tenant: Some(RejectedTenant::Absent(absent)), ..reject() };
-        assert_eq!(fleet.run(None, &[reject]).await[0].0, Rejected::Done { replied: false });
+        fleet.submit(None, "{}").await;
+        let [own, foreign] = fleet.take(0, 2).await.try_into().unwrap();
+        let absent = || Some(RejectedTenant::Absent(TenantId::new("nobody").unwrap()));
+        let other = Reject { entry: foreign, tenant: absent(), ..reject() };
+        assert_eq!(fleet.run(None, &[other]).await[0].0, Rejected::Done { replied: false });
         assert_eq!(
             fleet.submit(Some(("a", "other")), "{}").await,
             Submitted::Duplicate,
             "the ID of other content stays"
         );
+        let given = Some((turn_name("a"), "other".to_owned()));
+        let reject = Reject { entry: own, tenant: absent(), given, ..reject() };
+        assert_eq!(fleet.run(None, &[reject]).await[0].0, Rejected::Done { replied: false });
+        assert_eq!(fleet.submit(Some(("a", "new")), "{}").await, Submitted::Accepted, "the ID is free again");
         let note = fleet.query(Query::Record(RecordKey::new("absent:nobody"))).await;
         assert!(matches!(note, tickfleet_core::Value::Record(Some(_))));
     });
 }
 
+/// A restart loses the admission of a turn whose calls ran. Then limits of the fleet would refuse it.
+fn what_has_begun_is_never_refused() {
+    block_on(async {
+        for reason in ["bounds", "agent", "task"] {
+            let mut table = Table::new(10, 100);
+            let mut under = kelly();
+            match reason {
+                "agent" => table.fixed = Some(Rules::AgentRemoved),
+                "task" => under = under_task(),
+                _ => {}
+            }
+            let mut fleet = Fleet::new(table).await;
+            fleet.bounds.tenant_turns_max = u64::from(reason != "bounds");
+            fleet.submit(Some(("a", "d")), "{}").await;
+            let entry = fleet.take(0, 1).await.remove(0);
+            // The scheduler has not heard of the restart yet.
+            fleet.store.restart().await.unwrap();
+            let message = (entry.clone(), under, others(1));
+            let refused = fleet.admit_as(0, std::slice::from_ref(&message), Some("a")).await.remove(0);
+            let Admitted::Refused(code) = refused else { panic!("{reason}: {refused:?}") };
+            let bounds = fleet.bounds.clone();
+            let reject = Reject {
+                from: Inbound::Turns,
+                entry,
+                reason: code,
+                raw: Bytes::from_static(b"raw"),
+                tenant: None,
+                given: Some((turn_name("a"), "d".to_owned())),
+                turn: Some((turn_name("a"), "d".to_owned())),
+                bounds: &bounds,
+            };
+            let Rejected::Later(at_ms) = fleet.run(None, &[reject]).await[0].0 else { panic!("{reason}: rejected") };
+            let mark = Assert {
+                name: turn_name("a"),
+                digest: "d".to_owned(),
+                position: 0,
+                by: "w1.1".to_owned(),
+                once: true,
+                outcome: Outcome::Ended(Box::new(RenderedCall {
+                    result: "\"paid\"".into(),
+                    ..RenderedCall::default()
+                })),
+                keep_ms: 100_000,
+            };
+            fleet.run(None, &[mark]).await;
+            fleet.clock.step(at_ms - fleet.shard.now_ms);
+            fleet.shard = fleet.store.shard().await.unwrap();
+            let admitted = fleet.admit_as(0, &[message], Some("a")).await.remove(0);
+            match reason {
+                "bounds" => assert_eq!(admitted, dispatched(1)),
+                _ => {
+                    assert!(matches!(admitted, Admitted::Advanced(Advanced::Ended { .. })), "{reason}: {admitted:?}");
+                    assert!(reply(&fleet, &turn_name("a")).await.contains("[\"paid\"]"), "{reason}");
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_turn_whose_calls_ran_before_a_restart_is_not_refused() {
+    what_has_begun_is_never_refused();
+}
+
 #[test]
 fn outcomes_detect_missing_guards() {
-    let guards: [(&str, fn()); 10] = [
+    let guards: [(&str, fn()); 14] = [
+        ("refusals_look_at_marks", what_has_begun_is_never_refused),
+        ("reject_guards_the_epoch", what_has_begun_is_never_refused),
         ("refuse_waits_for_the_lease", no_call_is_refused_within_the_lease_after_a_restart),
         ("admit_bounds_the_tenant", a_tenant_has_bounds),
         ("admit_holds_the_entry", an_entry_is_admitted_once),
         ("admit_knows_the_cancel", a_cancel_may_come_first),
+        ("admit_knows_the_cancel_of_the_task", no_turn_begins_under_a_canceled_task),
         ("dispatch_before_the_deadline", what_has_expired_does_not_go_out),
         ("end_waits_for_the_lease", nothing_ends_within_the_lease_after_a_restart),
         ("limits_guard_the_generation", a_stale_policy_decides_nothing),
         ("rearm_guards_the_first", who_joins_before_the_first_is_not_put_off),
+        ("reject_keeps_the_id_of_another", a_rejected_message_is_a_dead_letter_with_a_reply_and_frees_its_own_id),
         ("release_guards_the_version", a_stale_release_does_not_repeat_calls),
         ("submit_knows_the_id", accepted_ids_are_known),
     ];

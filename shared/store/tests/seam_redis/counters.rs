@@ -57,8 +57,9 @@ async fn windows_open_and_end() {
         assert_eq!(b.commit(guarded(running)).await, full);
         // With another length, the running window stays.
         assert_eq!(b.commit(guarded(fixed(now - 10, now + 50_000))).await, full);
-        let elsewhere = b.commit(guarded(fixed(now - 100, now - 50))).await;
-        assert!(matches!(elsewhere, Err(Conflict::Time { .. })), "{elsewhere:?}");
+        assert_eq!(b.commit(guarded(fixed(now - 100, now - 50))).await, full, "as of the window that runs");
+        let early = b.commit(guarded(fixed(now + 90_000, now + 95_000))).await;
+        assert!(matches!(early, Err(Conflict::Time { .. })), "{early:?}");
         // The last window ended within the current one.
         store_counter(&b, "g", 9.0, now - 50, now - 500).await;
         let length = Room { counter: counter("g"), ..fixed(now - 100, now + 99_900) };
@@ -201,11 +202,46 @@ async fn a_stamped_transaction_says_what_it_debited() {
         let entry = b.commit(stamped).await.unwrap().entries.pop().unwrap();
         let Value::Record(Some(stored)) = b.read(Query::Record(key("r"))).await else { panic!() };
         let text = RecordText::parse(&stored).unwrap();
-        let rooms = vec![Debited { used: 2, ends_ms: 0 }, Debited { used: 1, ends_ms: now + 90_000 }];
+        let debited = |used, began_ms, ends_ms| Debited { used, ends_ms, began_ms };
+        let rooms = vec![debited(2, 0, 0), debited(1, now - 9, now + 90_000)];
         assert_eq!((text.entry.as_ref(), &text.rooms), (Some(&entry), &rooms));
         let Value::Entry(Some(fields)) = b.read(Query::Entry(queue("q"), entry)).await else { panic!() };
         let d = Bytes::from(Debited::render_all(&rooms));
         assert_eq!(fields, vec![(arc("d"), d), (arc("f"), Bytes::from_static(b"x"))]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_counter_that_cannot_be_read_is_used_up_until_its_window_ends_and_costs_no_other() {
+    on_each(false, async |b| {
+        let now = b.store.shard().await.unwrap().now_ms;
+        let fixed = |name, start_ms, end_ms| {
+            let window = Window::Fixed { start_ms, end_ms, length_ms: end_ms - start_ms };
+            guarded(Room { window, ..room(name, 1, 5) })
+        };
+        for (name, text) in [("short", "foreign".to_owned()), ("long", "x".repeat(33))] {
+            let _: u64 = b.command(&["HSET", &b.full("counters:tick"), name, &text]).await;
+            let (ends_ms, began_ms) = (now + 1_000, now - 1_000);
+            let full = CounterState { used: 1 << 53, ends_ms, began_ms, queued: false };
+            let other = fixed("other", began_ms, ends_ms);
+            let results = b.commit_all(&[fixed(name, began_ms, ends_ms), other]).await;
+            assert_eq!(results[0], Err(Conflict::Room { counter: counter(name), state: full }));
+            assert!(results[1].is_ok(), "{results:?}");
+            assert!(b.commit(fixed(name, began_ms, ends_ms)).await.is_err(), "it is used up for the whole window");
+        }
+        while b.store.shard().await.unwrap().now_ms < now + 1_000 {
+            // The window ends with time alone.
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        for name in ["short", "long"] {
+            assert!(b.commit(fixed(name, now + 1_000, now + 100_000)).await.is_ok());
+            assert_eq!(b.used(name).await, Some(1));
+        }
+        // Without a window, nothing is used, and the next change makes it readable.
+        let _: u64 = b.command(&["HSET", &b.full("counters:tick"), "total", "foreign"]).await;
+        assert!(b.commit(guarded(room("total", 2, 5))).await.is_ok());
+        assert_eq!(b.used("total").await, Some(2));
     })
     .await;
 }

@@ -44,10 +44,11 @@ async fn time_generation_and_epoch_are_compared() {
         assert_eq!([&results[2], &results[3]], [&older, &older]);
         assert!(results[1].is_ok() && results[4].is_ok());
         let shard = b.store.shard().await.unwrap();
-        assert_eq!((shard.policy, shard.settings, shard.epoch, shard.epoch_began_ms), (4, 2, 1, 0));
-        assert!(b.commit(with(vec![Guard::Epoch { number: 1, lease_ms: 60_000 }], vec![])).await.is_ok());
-        let other = b.commit(with(vec![Guard::Epoch { number: 2, lease_ms: 0 }], vec![])).await;
-        assert_eq!(other, Err(Conflict::Epoch { number: 1, began_ms: 0 }));
+        assert_eq!((shard.policy, shard.settings, shard.epoch_began_ms), (4, 2, 0));
+        let number = shard.epoch;
+        assert!(b.commit(with(vec![Guard::Epoch { number, lease_ms: 60_000 }], vec![])).await.is_ok());
+        let other = b.commit(with(vec![Guard::Epoch { number: number + 1, lease_ms: 0 }], vec![])).await;
+        assert_eq!(other, Err(Conflict::Epoch { number, began_ms: 0 }));
     })
     .await;
 }

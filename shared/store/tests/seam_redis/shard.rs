@@ -92,7 +92,7 @@ async fn without_functions_the_text_runs_as_a_script() {
 async fn after_a_restart_counters_wait_for_what_may_be_lost() {
     on_each(true, async |mut b| {
         let before = b.store.shard().await.unwrap();
-        assert_eq!((before.epoch, before.epoch_began_ms), (1, 0));
+        assert_eq!(before.epoch_began_ms, 0);
         let fixed = |name: &str, length_ms| {
             let start_ms = before.now_ms - 1;
             let window = Window::Fixed { start_ms, end_ms: start_ms + length_ms, length_ms };
@@ -109,7 +109,7 @@ async fn after_a_restart_counters_wait_for_what_may_be_lost() {
             after = b.store.shard().await;
         }
         let after = after.unwrap();
-        assert_eq!(after.epoch, 2);
+        assert_eq!((before.epoch >> 32, after.epoch >> 32), (1, 2));
         assert!(after.epoch_began_ms > before.now_ms);
         let refused = |used, ends_ms, began_ms| CounterState { used, ends_ms, began_ms, queued: false };
         let start = before.now_ms - 1;
@@ -122,13 +122,38 @@ async fn after_a_restart_counters_wait_for_what_may_be_lost() {
             b.commit(permit()).await,
             Err(Conflict::Room { counter: counter("h"), state: refused(9, after.epoch_began_ms + 10_000, 0) })
         );
-        let lasted = |lease_ms| with(vec![Guard::Epoch { number: 2, lease_ms }], vec![]);
+        let (number, began_ms) = (after.epoch, after.epoch_began_ms);
+        let lasted = |lease_ms| with(vec![Guard::Epoch { number, lease_ms }], vec![]);
         assert!(b.commit(lasted(0)).await.is_ok());
-        assert_eq!(b.commit(lasted(60_000)).await, Err(Conflict::Epoch { number: 2, began_ms: after.epoch_began_ms }));
+        assert_eq!(b.commit(lasted(60_000)).await, Err(Conflict::Epoch { number, began_ms }));
         // The lease has ended.
         let began = (after.epoch_began_ms - 10_000).to_string();
         change_state(&b, 3, &began).await;
         assert!(b.commit(permit()).await.is_ok());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_that_lost_all_begins_another_epoch() {
+    on_each(false, async |mut b| {
+        let before = b.store.shard().await.unwrap();
+        b.server.restart().await;
+        b.raw = b.server.connection().await;
+        let mut after = b.store.shard().await;
+        while after.is_err() {
+            after = b.store.shard().await;
+        }
+        let after = after.unwrap();
+        assert_ne!(after.epoch, before.epoch);
+        assert_eq!(after.epoch_began_ms, after.now_ms, "a client that knows another epoch shows that data was lost");
+        assert_eq!(b.store.shard().await.unwrap().epoch, after.epoch);
+        // A backup is restored: its next epoch is new, too. The server's clock has to advance.
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        change_state(&b, 1, "").await;
+        change_state(&b, 2, "0").await;
+        let restored = b.store.shard().await.unwrap();
+        assert!(restored.epoch != after.epoch && restored.epoch_began_ms > after.epoch_began_ms, "{restored:?}");
     })
     .await;
 }
@@ -159,6 +184,29 @@ async fn shard_time_never_steps_back() {
         };
         assert_eq!(steps.0, "1");
         assert!(steps.1.parse::<i64>().unwrap() > 3_590_000);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn shard_time_that_no_clock_leaves_is_not_believed() {
+    on_each(false, async |b| {
+        let first = b.store.shard().await.unwrap().now_ms;
+        let in_centuries = (first + 110_000 * 86_400_000).to_string();
+        for last_ms in [in_centuries.as_str(), "inf", "nan", "x"] {
+            let _: i64 = b.command(&["HSET", &b.full("meta"), "last_ms", last_ms]).await;
+            assert!((first..first + 60_000).contains(&b.store.vitals().await.unwrap().shard.now_ms), "{last_ms}");
+            assert!((first..first + 60_000).contains(&b.store.shard().await.unwrap().now_ms), "{last_ms}");
+        }
+        change_state(&b, 0, "9504000000000").await;
+        assert!((first..first + 60_000).contains(&b.store.vitals().await.unwrap().shard.now_ms));
+        assert!((first..first + 60_000).contains(&b.store.shard().await.unwrap().now_ms));
+        let last_ms: i64 = b.command::<String>(&["HGET", &b.full("meta"), "last_ms"]).await.parse().unwrap();
+        assert!(last_ms < first + 60_000, "the record stays");
+        // A clock that was wrong by less is made up for.
+        let in_days = first + 10 * 86_400_000;
+        let _: i64 = b.command(&["HSET", &b.full("meta"), "last_ms", &in_days.to_string()]).await;
+        assert!(b.store.shard().await.unwrap().now_ms >= in_days);
     })
     .await;
 }

@@ -215,3 +215,92 @@ async fn records_and_counters_are_listed() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn replies_that_all_groups_have_acknowledged_are_read() {
+    on_each(false, async |b| {
+        let log = queue("replies:acme:box");
+        assert_eq!(b.store.acknowledged(&log).await.unwrap(), None);
+        let reply = || Write::Reply(inbox("box"), Bytes::from_static(b"r"));
+        b.commit(with(vec![], vec![reply(), reply(), reply()])).await.unwrap();
+        assert_eq!(b.store.acknowledged(&log).await.unwrap(), None);
+        let full = b.full("replies:acme:box");
+        let mut ids = Vec::new();
+        for group in ["one", "two"] {
+            let _: String = b.command(&["XGROUP", "CREATE", &full, group, "0"]).await;
+            assert_eq!(b.store.acknowledged(&log).await.unwrap(), Some(0));
+            let read = ["XREADGROUP", "GROUP", group, "r", "COUNT", "2", "STREAMS", &full, ">"];
+            let _: redis::Value = b.command(&read).await;
+            let pending: Vec<(String, String, u64, u64)> = b.command(&["XPENDING", &full, group, "-", "+", "9"]).await;
+            ids = pending.into_iter().map(|(id, ..)| id).collect();
+            let acknowledged = b.store.acknowledged(&log).await.unwrap();
+            assert!(acknowledged < number(&ids[0]), "{acknowledged:?}");
+            let _: u64 = b.command(&["XACK", &full, group, &ids[1]]).await;
+            assert!(b.store.acknowledged(&log).await.unwrap() < number(&ids[0]));
+            let _: u64 = b.command(&["XACK", &full, group, &ids[0]]).await;
+            assert_eq!(b.store.acknowledged(&log).await.unwrap(), number(&ids[1]));
+        }
+        let keep = Keep { read_upto: number(&ids[1]), ..Keep::default() };
+        assert_eq!(b.store.trim(&log, keep).await.unwrap(), 2);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn entries_whose_consumer_was_deleted_are_adopted_and_no_others() {
+    on_each(false, async |b| {
+        b.store.ensure_queues(&[queue("q")]).await.unwrap();
+        let adopt = async || b.store.adopt_lost(&queue("q"), "lost", 3).await.unwrap();
+        b.commit(with(vec![], (0..5).map(|_| enqueue("q", "v")).collect())).await.unwrap();
+        assert_eq!(adopt().await, 0, "nothing was delivered");
+        let held = b.take("q", 1).await;
+        let other = Take { consumer: "gone".into(), queues: vec![queue("q")], count: 3, wait_ms: 0 };
+        assert_eq!(b.store.take(&other).await.unwrap().len(), 3);
+        assert_eq!(adopt().await, 0, "all that was delivered is held");
+        let deleted: u64 = b.command(&["XGROUP", "DELCONSUMER", &b.full("q"), "workers", "gone"]).await;
+        assert_eq!(deleted, 3);
+        assert_eq!(adopt().await, 2, "of the oldest three entries");
+        assert_eq!(adopt().await, 0);
+        let held = Guard::Held(queue("q"), held[0].clone());
+        b.commit(with(vec![held], vec![])).await.unwrap();
+        assert_eq!(adopt().await, 1);
+        let consumers = b.store.consumers(&queue("q")).await.unwrap();
+        assert_eq!(consumers.iter().map(|one| (&*one.name, one.held)).collect::<Vec<_>>(), [("c", 0), ("lost", 3)]);
+    })
+    .await;
+}
+
+/// Many acknowledged entries are deleted by a trim, but never beyond an entry that was lost with a deleted consumer.
+#[tokio::test]
+async fn a_trim_of_acknowledged_entries_takes_no_lost_ones() {
+    on_each(false, async |b| {
+        b.store.ensure_queues(&[queue("q")]).await.unwrap();
+        let trims = async || -> u64 {
+            let stats: String = b.command(&["INFO", "commandstats"]).await;
+            let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_xtrim:calls=")?.split(',').next());
+            calls.map_or(0, |calls| calls.parse().unwrap())
+        };
+        let settle = async |count: usize| {
+            let held = b.take("q", count).await.into_iter();
+            let settles: Vec<_> = held.map(|entry| with(vec![Guard::Held(queue("q"), entry)], vec![])).collect();
+            assert!(b.commit_all(&settles).await.iter().all(Result::is_ok));
+        };
+        b.commit(with(vec![], (0..35).map(|_| enqueue("q", "v")).collect())).await.unwrap();
+        let before = trims().await;
+        settle(10).await;
+        assert_eq!(trims().await, before + 1);
+        let other = Take { consumer: "gone".into(), queues: vec![queue("q")], count: 3, wait_ms: 0 };
+        assert_eq!(b.store.take(&other).await.unwrap().len(), 3);
+        let _: u64 = b.command(&["XGROUP", "DELCONSUMER", &b.full("q"), "workers", "gone"]).await;
+        settle(20).await;
+        assert_eq!(trims().await, before + 1);
+        assert_eq!(b.store.adopt_lost(&queue("q"), "lost", 100).await.unwrap(), 3);
+    })
+    .await;
+}
+
+/// The form of [`Keep::read_upto`].
+fn number(id: &str) -> Option<u128> {
+    let (ms, sequence) = id.split_once('-')?;
+    Some(u128::from(ms.parse::<u64>().ok()?) << 64 | u128::from(sequence.parse::<u64>().ok()?))
+}

@@ -344,14 +344,7 @@ fn a_repeated_settle_is_recognized() {
             canceled: None,
             bounds: &bounds(),
         };
-        let shard = game.shard();
-        let context = Context {
-            now_ms: shard.now_ms,
-            epoch: shard.epoch,
-            epoch_began_ms: shard.epoch_began_ms,
-            version: game.versions.draw(),
-            conflicts: Vec::new(),
-        };
+        let context = game.shard().context(game.versions.draw());
         let Ok(Step::Commit(transaction, _)) = settle.decide(&View::default(), &context) else { panic!("it reads") };
         let commit =
             || block_on(game.store.commit(std::slice::from_ref(&transaction))).unwrap().results.remove(0).unwrap();

@@ -59,8 +59,16 @@ impl Game {
         self.store.lose(lost_ms);
         for (turn, position, by) in &self.journal {
             let (name, digest) = (name(*turn), "d".to_owned());
-            let outcome = Outcome::Ended(result(*position));
-            self.decide(&Assert { name, digest, position: *position, by: by.clone(), outcome, keep_ms: 100_000 });
+            let outcome = Outcome::Ended(Box::new(result(*position)));
+            self.decide(&Assert {
+                name,
+                digest,
+                position: *position,
+                by: by.clone(),
+                once: true,
+                outcome,
+                keep_ms: 100_000,
+            });
         }
         let is_known =
             |turn: &usize| !matches!(self.read(&Query::Record(name(*turn).cancellation())), Value::Record(None));

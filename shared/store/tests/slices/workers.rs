@@ -58,7 +58,7 @@ impl Game {
             return self.note_run(worker, held, position);
         }
         turn.state = State::Running { upto };
-        turn.begun = once.then(|| Begun { position, by: one.nonce.clone() });
+        turn.begun = once.then(|| Begun::new(position, one.nonce.clone()));
         turn.entry = Some(slice.entry.clone());
         let mut transaction = Transaction::new(self.versions.draw());
         let version = transaction.version.clone();
@@ -134,7 +134,7 @@ impl Game {
                 one.begun = None;
                 one.slice.advance(version, *turn);
             }
-            Settled::Ended | Settled::Throttled | Settled::Stale => self.drop_held(worker, held),
+            Settled::Ended | Settled::Throttled | Settled::Stale | Settled::Unsure => self.drop_held(worker, held),
         }
     }
 

@@ -1,73 +1,46 @@
-//! What is read back from Redis, where somebody's hand may have changed it; and the small words of the whole system.
-
-use std::collections::HashMap;
+//! Records and entries that may have been changed by hand; and the small words of the whole system.
 
 use tickfleet_config::{RedisUrl, units};
+use tickfleet_core::turn::Slice;
+use tickfleet_core::{EntryId, Record, keys};
 use tickfleet_model::policy::TenantPolicy;
 use tickfleet_model::version::{self, Selector};
 use tickfleet_model::{AgentId, ConsumerId, InboxName, Priority, TaskId, TenantId, TurnId, day, limits};
 use tickfleet_outbound::Guard;
-use tickfleet_store::fields::slice;
-use tickfleet_store::{
-    AdmissionNote, AgentBudget, Entry, FailedTry, Queue, SliceEntry, SliceMeta, TurnName, entry_ms, fuzzing,
-};
+use tickfleet_store::{AdmissionNote, Queue, TurnName, entry_ms, fuzzing};
 
 use crate::bounds::text;
 
-/// A record: lines of `<field> <value>`, as hashes and entries of streams have them.
+/// A record, and lines of `<field> <value>` as an entry of a queue.
 pub(super) fn records(bytes: &[u8]) {
-    let lines: Vec<(&[u8], &[u8])> = bytes.split(|byte| *byte == b'\n').map(field).collect();
-    let fields: HashMap<String, String> = lines.iter().map(|(name, value)| (text(name), text(value))).collect();
-    let given = fields.len();
-    let record = fuzzing::turn_record(fields.clone());
-    assert!(record.results.len() <= given.min(record.done), "no more results than there are fields");
-    let _ = (record.slice_meta(), record.is_ending(), fuzzing::accounts(&text(bytes), &fields));
-    entry(&lines);
-    let finished = fuzzing::finished(&text(bytes));
-    assert!(finished.reply.len() <= text(bytes).len());
-    let _ = serde_json::from_str::<tickfleet_client::Reply>(&finished.reply);
-    let _ = AgentBudget::unpack(bytes);
+    if let Some((turn, admissions, tries)) = fuzzing::turn(bytes) {
+        assert!(admissions.len() + tries.len() <= turn.notes.len());
+        let (back, ..) = fuzzing::turn(&turn.encode()).expect("a record reads back");
+        assert_eq!(back, turn);
+    }
+    if let Some(finished) = fuzzing::finished(bytes) {
+        assert!(finished.reply.len() <= bytes.len());
+        let _ = serde_json::from_str::<tickfleet_client::Reply>(&finished.reply);
+    }
+    let fields = bytes.split(|byte| *byte == b'\n').map(field).collect();
+    if let Ok(slice) = Slice::read(keys::ready(Priority::Normal), EntryId::new("1700000000000-0"), &fields) {
+        assert_eq!(slice.turn.state.out(), Some(slice.turn.position + slice.calls.len()));
+    }
     if let Ok(policy) = fuzzing::tenant(bytes) {
         let back: TenantPolicy = serde_json::from_value(serde_json::to_value(&policy).unwrap()).unwrap();
         assert_eq!(back, policy);
         assert!(policy.time_zone.as_deref().is_none_or(|zone| day::zone(zone).is_ok()));
     }
-    log(&text(bytes));
+    let given = text(bytes);
+    assert!(AdmissionNote::read_all(&given).len() <= given.split(';').count());
 }
 
-fn field(line: &[u8]) -> (&[u8], &[u8]) {
-    match line.iter().position(|byte| *byte == b' ') {
+fn field(line: &[u8]) -> (std::sync::Arc<str>, bytes::Bytes) {
+    let (name, value) = match line.iter().position(|byte| *byte == b' ') {
         Some(at) => (&line[..at], &line[at + 1..]),
-        None => (line, &[]),
-    }
-}
-
-/// The same lines as the entry of a slice.
-fn entry(lines: &[(&[u8], &[u8])]) {
-    let fields = lines.iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
-    let entry = Entry { id: "1700000000000-0".into(), fields };
-    assert!(entry.field(slice::NAME).is_none_or(|name| name.len() <= entry.bytes()));
-    match SliceEntry::parse(Queue::Ready(Priority::Normal), &entry) {
-        Ok(slice) => {
-            assert!(slice.calls.len() <= lines.len());
-            let meta = serde_json::to_string(&slice.meta).expect("a meta is JSON");
-            let back: SliceMeta = serde_json::from_str(&meta).expect("a meta reads back");
-            assert_eq!(format!("{back:?}"), format!("{:?}", slice.meta), "{meta}");
-            assert_eq!(SliceMeta::submitted_of(&meta), slice.meta.submitted());
-        }
-        Err(problem) => assert!(!problem.is_empty()),
-    }
-}
-
-fn log(given: &str) {
-    let notes = given.split(';').count();
-    assert!(AdmissionNote::read_all(given).len() + FailedTry::read_all(given).len() <= notes);
-    let cause = fuzzing::cause(given);
-    assert!(cause.len() <= limits::LOG_BYTES_MAX && !cause.contains([' ', ',', ';', '\n']), "{cause}");
-    let written = format!("R1,2,3,4,{cause}");
-    let back = FailedTry::read_all(&written);
-    assert_eq!(back.len(), 1, "{written}");
-    assert!(given.starts_with(&back[0].cause), "{given:?} came back as {:?}", back[0].cause);
+        None => (line, &[][..]),
+    };
+    (text(name).into(), value.to_vec().into())
 }
 
 /// A word: whatever reads it and writes it again makes the same of it.

@@ -4,12 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use tickfleet_client::{Approval, ApprovalError};
-use tickfleet_model::{AgentId, ConsumerId, Policy};
-use tickfleet_store::{Begin, Begun, Consent, Scripts, UseApproval};
+use tickfleet_client::Approval;
+use tickfleet_core::call::approval;
+use tickfleet_core::call::begin::{Begin, BeginResult, ConsentCheck};
+use tickfleet_core::keys;
+use tickfleet_core::turn::Slice;
+use tickfleet_core::workers::{Beat, Role, Slots};
+use tickfleet_model::{ConsumerId, Policy, Priority};
+use tickfleet_store::seam::Take;
 use tickfleet_testkit::{RedisOptions, RedisServer};
 use tickfleet_tests::doomed::Doomed;
-use tickfleet_tests::fleet::{Fleet, Plan};
+use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tickfleet_tests::inspect::outcomes;
 
 use super::{Bank, Word, approve, asked, asked_but, large_payments_ask, pay, state};
@@ -60,78 +65,67 @@ async fn approved_without_worker(fleet: &mut Fleet) -> (String, Approval) {
     (turn, asked)
 }
 
-/// Streams by name, each with its entries: id and fields.
-type Entries = Vec<(String, Vec<(String, Vec<String>)>)>;
-
-/// Takes the one slice in the name of a worker that says nothing more. Answers its fence.
-async fn leased_by_a_ghost(fleet: &Fleet) -> String {
-    let ghost = ConsumerId::new("ghost").unwrap();
-    loop {
-        fleet.store.beat(&ghost).await.unwrap();
-        let ready = fleet.store.keys().key("ready:normal");
-        let mut read = redis::cmd("XREADGROUP");
-        read.arg("GROUP").arg("workers").arg("ghost").arg("COUNT").arg(1).arg("STREAMS").arg(ready).arg(">");
-        let found: Option<Entries> = read.query_async(&mut fleet.server.connection().await).await.unwrap();
-        if let Some(found) = found {
-            return found[0].1[0].0.clone();
-        }
-        // A scheduler promotes it; the test ends by itself after a minute.
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+/// Takes the one slice in the name of a worker that says nothing more.
+async fn leased_by_a_ghost(fleet: &Fleet) -> Slice {
+    let role = Role::Worker { worker: "ghost".into(), slots: Slots { busy: 0, all: 1 } };
+    let lease_ms = fleet.plan().store.lease_ms;
+    let beat = Beat { consumer: ConsumerId::new("ghost").unwrap(), role, lease_ms, policy: String::new() };
+    fleet.store.decide(beat).await.unwrap();
+    let queue = keys::ready(Priority::Normal);
+    // A scheduler dispatches it.
+    let take = Take {
+        consumer: "ghost".into(),
+        queues: vec![queue.clone()],
+        count: 1,
+        wait_ms: PATIENCE.as_millis().try_into().unwrap(),
+    };
+    let taken = fleet.store.seam().take(&take).await.unwrap().remove(0);
+    Slice::read(queue, taken.entry, &taken.fields).unwrap()
 }
 
-async fn binding(fleet: &Fleet, id: &str) -> String {
-    fleet.ask("HGET", &format!("approval:acme:{id}"), &["b"]).await
+/// Begins the first call of a slice with this consent, as the worker does that dies after it.
+async fn begins(fleet: &Fleet, slice: &Slice, id: &str) {
+    let key = approval::key(&slice.name.tenant, id);
+    let asked = fleet.store.record_of::<approval::Approval>(&key).await.unwrap().unwrap().value;
+    let uses = approval::UseConsent { id: id.to_owned(), binding: asked.binding };
+    let begin = Begin {
+        slice,
+        position: 0,
+        by: "ghost",
+        once: true,
+        epoch: fleet.store.state().epoch,
+        lease_ms: fleet.plan().store.lease_ms,
+        streak: None,
+        facts: None,
+        consent: Some(ConsentCheck { uses, narrowed: asked.narrowed }),
+        claim: None,
+        cache: None,
+    };
+    let begun = fleet.store.decide(begin).await.unwrap().result;
+    let BeginResult::Started(started) = begun else { panic!("{begun:?}") };
+    assert_eq!(started.agreed, ["ann"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crash_between_consent_and_begin_neither_loses_the_consent_nor_uses_it_twice() {
-    for begins in [false, true] {
+async fn a_crash_before_or_after_the_begin_neither_loses_the_consent_nor_uses_it_twice() {
+    for has_begun in [false, true] {
         let bank = Bank::default();
         let mut plan = Plan { workers: 0, ..bank.ruled() };
         plan.store.lease_ms = 2_000;
         let mut fleet = Fleet::start(plan).await;
         let (turn, asked) = approved_without_worker(&mut fleet).await;
         approve(&fleet, "ann", &asked.id).await;
-        let fence = leased_by_a_ghost(&fleet).await;
-        let (name, binding) = (asked.turn().unwrap(), binding(&fleet, &asked.id).await);
-        let question = UseApproval {
-            name: name.clone(),
-            fence: fence.clone(),
-            position: 0,
-            id: asked.id.clone(),
-            binding,
-            takes: true,
-            agent: AgentId::new("kelly").unwrap(),
-        };
-        let given = Consent::Given { narrowed: None, by: vec!["ann".into()] };
-        assert_eq!(
-            fleet.store.use_approval(std::slice::from_ref(&question)).await.unwrap(),
-            std::slice::from_ref(&given)
-        );
-        assert_eq!(
-            fleet.store.use_approval(std::slice::from_ref(&question)).await.unwrap(),
-            [given],
-            "it may ask again"
-        );
-        // Nobody else may: neither another call, nor whoever does not hold this one, nor for something else.
-        let others = [
-            (UseApproval { position: 1, ..question.clone() }, Consent::Others),
-            (UseApproval { fence: "1-1".into(), ..question.clone() }, Consent::Stale),
-            (UseApproval { binding: "0".repeat(64), ..question }, Consent::Others),
-        ];
-        for (question, said) in others {
-            assert_eq!(fleet.store.use_approval(&[question]).await.unwrap(), [said]);
-        }
-        if begins {
-            let (nonce, digest) = (Some("ghost".to_owned()), String::new());
-            let begin = Begin { name: name.clone(), fence, position: 0, nonce, digest, knows: None };
-            assert_eq!(fleet.store.begin(&[begin]).await.unwrap(), [Begun::Ok]);
+        let slice = leased_by_a_ghost(&fleet).await;
+        assert_eq!(state(&fleet, &asked.id).await, "approved");
+        if has_begun {
+            begins(&fleet, &slice, &asked.id).await;
+            assert_eq!(state(&fleet, &asked.id).await, "used");
         }
         fleet.add_worker();
         let reply = fleet.reply().await;
-        let expected = if begins { ("outcome_unknown", 0) } else { ("ok", 1) };
+        let expected = if has_begun { ("outcome_unknown", 0) } else { ("ok", 1) };
         assert_eq!((outcomes(&reply), bank.paid()), (vec![expected.0], expected.1), "{turn}: {reply}");
+        assert_eq!(state(&fleet, &asked.id).await, "used");
         fleet.stop().await;
     }
 }
@@ -145,16 +139,9 @@ async fn a_call_that_was_begun_and_lost_names_its_consent_whoever_ends_it() {
         let mut fleet = Fleet::start(plan).await;
         let (turn, asked) = approved_without_worker(&mut fleet).await;
         Word { set: &[("/amount", "400")], ..Word::yes("ann") }.about(&fleet, &asked.id).await.unwrap();
-        let fence = leased_by_a_ghost(&fleet).await;
-        let (name, binding) = (asked.turn().unwrap(), binding(&fleet, &asked.id).await);
-        let (id, agent) = (asked.id.clone(), AgentId::new("kelly").unwrap());
-        let (of, held) = (name.clone(), fence.clone());
-        let question = UseApproval { name: of, fence: held, position: 0, id, binding, takes: true, agent };
-        assert!(matches!(fleet.store.use_approval(&[question]).await.unwrap()[..], [Consent::Given { .. }]));
-        let (nonce, digest) = (Some("ghost".to_owned()), String::new());
-        let begin = Begin { name, fence, position: 0, nonce, digest, knows: None };
-        assert_eq!(fleet.store.begin(&[begin]).await.unwrap(), [Begun::Ok]);
-        // With a worker, the slice comes back; without one, the turn is cancelled, and a scheduler ends it.
+        let slice = leased_by_a_ghost(&fleet).await;
+        begins(&fleet, &slice, &asked.id).await;
+        // With a worker, the slice comes back; without one, the turn is canceled, and a scheduler ends it.
         if has_worker {
             let stricter: fn(&mut Policy) = |policy| policy.permissions.matrix.clear();
             let other = another_worker(&fleet, Plan { policy: stricter, ..bank.ruled() }, "other");
@@ -178,50 +165,6 @@ async fn check(fleet: &mut Fleet, asked: &Approval, turn: &str) {
     let audits = fleet.audits().await;
     let audited = audits.iter().find(|entry| entry["meta"]["call"] == format!("{turn}/0")).unwrap();
     assert_eq!(audited["meta"]["approval"]["id"], json!(asked.id), "{audited}");
-}
-
-/// Asks as somebody does to whom the consent was not given.
-type AskOtherwise = fn(&mut UseApproval);
-
-/// With one of these lines taken out, a consent would be given to whoever asks in this way.
-const GUARDS: [(&str, AskOtherwise); 3] = [
-    ("if bound ~= binding or about ~= turn .. '/' .. position then return 'OTHERS' end", |asks| {
-        asks.binding = "0".repeat(64)
-    }),
-    ("if bound ~= binding or about ~= turn .. '/' .. position then return 'OTHERS' end", |asks| asks.position = 1),
-    ("if in_force ~= fence or num(position) < num(done or 0) then return 'STALE' end", |asks| {
-        asks.fence = "1-1".into()
-    }),
-];
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_guard_is_what_keeps_a_consent_with_its_call() {
-    let bank = Bank::default();
-    let mut plan = Plan { workers: 0, ..bank.ruled() };
-    // Nobody takes the slice from the ghost meanwhile.
-    plan.store.lease_ms = 60_000;
-    let mut fleet = Fleet::start(plan).await;
-    let (_, asked) = approved_without_worker(&mut fleet).await;
-    approve(&fleet, "ann", &asked.id).await;
-    let fence = leased_by_a_ghost(&fleet).await;
-    let (name, binding) = (asked.turn().unwrap(), binding(&fleet, &asked.id).await);
-    let (id, agent) = (asked.id.clone(), AgentId::new("kelly").unwrap());
-    let question = UseApproval { name, fence, position: 0, id, binding, takes: true, agent };
-    for (guard, others) in GUARDS {
-        let mut asks = question.clone();
-        others(&mut asks);
-        let asks = [asks];
-        let given = |said: &[Consent]| matches!(said, [Consent::Given { .. }]);
-        assert!(!given(&fleet.store.use_approval(&asks).await.unwrap()), "{guard}");
-        let without = fleet.store.clone().with_scripts(Scripts::embedded().sabotage(guard, "").unwrap());
-        assert!(given(&without.use_approval(&asks).await.unwrap()), "{guard}: nothing notices that it is gone");
-    }
-    // Taken by its call, it cannot be denied any more; but for this line.
-    let used = "if state ~= 'waiting' and state ~= 'approved' then return { 'ENDED', state } end";
-    let no = Word { agrees: false, ..Word::yes("bob") };
-    assert!(matches!(no.about(&fleet, &asked.id).await, Err(ApprovalError::Ended(state)) if state == "used"));
-    fleet.store = fleet.store.clone().with_scripts(Scripts::embedded().sabotage(used, "").unwrap());
-    assert_eq!(no.about(&fleet, &asked.id).await.unwrap().state, "denied");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -371,15 +371,12 @@ async fn a_turn_that_asks_for_it_is_told_that_it_waits_and_its_reply_comes_once(
 /// As many approvals of calls of this agent wait.
 async fn many_wait(fleet: &Fleet, agent: &str, count: u64) {
     let far = (fleet.store.now_ms().await.unwrap() + 3_600_000).to_string();
-    let mut pipe = redis::pipe();
-    let keys = fleet.store.keys();
-    for number in 0..count {
-        let id = format!("apr-{agent}-{number}");
-        pipe.cmd("ZADD").arg(keys.key("asked:acme")).arg(&far).arg(&id).ignore();
-        let record = keys.key(format_args!("approval:acme:{id}"));
-        pipe.cmd("HSET").arg(record).arg(&["s", "waiting", "ag", agent]).ignore();
+    let ids = (0..count).map(|number| format!("apr-{agent}-{number}"));
+    let members: Vec<String> = ids.flat_map(|id| [far.clone(), id]).collect();
+    let members: Vec<&str> = members.iter().map(String::as_str).collect();
+    for set in ["asked:acme".to_owned(), format!("asked:acme:{agent}")] {
+        let _: u64 = fleet.ask("ZADD", &set, &members).await;
     }
-    let () = pipe.query_async(&mut fleet.server.connection().await).await.unwrap();
 }
 
 #[tokio::test]
@@ -398,7 +395,8 @@ async fn approvals_that_wait_are_bounded_for_each_tenant_and_each_agent() {
         let error = &reply["results"][0]["error"];
         assert_eq!(error["details"], json!({"reason": "too_many_waiting", "bound": bound}), "{reply}");
         assert!(error["message"].as_str().unwrap().contains(said), "{reply}");
-        let _: u32 = fleet.ask("DEL", "asked:acme", &[]).await;
+        let of_agent = fleet.store.keys().key(format_args!("asked:acme:{agent}"));
+        let _: u32 = fleet.ask("DEL", "asked:acme", &[&of_agent]).await;
     }
     // What another agent has takes none of this one's, and nor does what ended without a word.
     many_wait(&fleet, "fran", of_agent).await;

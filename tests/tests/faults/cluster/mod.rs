@@ -172,8 +172,9 @@ impl Fleet {
     /// What a shard calls its Redis, and how often that has changed.
     async fn epoch(&self, tenant: &TenantId) -> (String, u64) {
         let store = self.client.store(tenant);
-        let command = redis::cmd("HMGET").arg(store.keys().key("meta")).arg(&["run_id", "epoch"]).to_owned();
-        command.query_async(&mut store.connection().get().await.unwrap()).await.unwrap()
+        let command = redis::cmd("HGET").arg(store.keys().key("meta")).arg("state").to_owned();
+        let state: String = command.query_async(&mut store.connection().get().await.unwrap()).await.unwrap();
+        run_and_epoch(&state)
     }
 
     async fn slot(&self, tenant: &TenantId) -> u16 {
@@ -199,6 +200,14 @@ impl Fleet {
             running.await.unwrap();
         }
     }
+}
+
+/// What a shard calls its Redis, and how many restart epochs it has had, from the field `state` of `meta`.
+pub(super) fn run_and_epoch(state: &str) -> (String, u64) {
+    let mut words = state.split(' ').skip(1);
+    let (run, epoch) = (words.next().unwrap().to_owned(), words.next().unwrap().parse::<u64>().unwrap());
+    // Below the count is a time.
+    (run, epoch >> 32)
 }
 
 /// Submits a turn of one call until it is taken in: one of the same id is taken in once.

@@ -30,7 +30,11 @@ async fn a_primary_that_clients_alone_reach_gives_way_and_what_must_be_durable_r
     let said = fleet.until_ended(tenant, 8).await;
     let ok = said.iter().filter(|outcome| *outcome == "ok").count();
     // Until the old primary follows the new one, nobody confirms: some have used up their tries without having run.
-    assert!(said.iter().all(|outcome| ["ok", "transient"].contains(&outcome.as_str())), "{said:?}");
+    assert!(
+        said.iter().all(|outcome| ["ok", "transient"].contains(&outcome.as_str())),
+        "{:#?}",
+        fleet.replies(tenant).await
+    );
     fleet.each_ran_once(ok);
     fleet.stop().await;
 }

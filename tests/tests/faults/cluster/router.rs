@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tickfleet_model::ConsumerId;
+use tickfleet_core::keys;
+use tickfleet_model::Priority;
+use tickfleet_store::seam::Take;
 use tickfleet_store::{Keys, Pool, Store};
 use tickfleet_testkit::Cluster;
 use tokio::time::{Instant, sleep};
@@ -21,12 +23,12 @@ async fn a_waiting_reader_hears_that_its_slot_has_moved() {
     let first = store.connection().primary().unwrap().unwrap();
     assert_eq!(first, cluster.address(from));
 
-    let mut reader = store.reader(&ConsumerId::new("w").unwrap(), Duration::from_secs(20));
-    let ready = ["ready:normal".to_owned()];
-    let reads = ready.clone();
+    let ready = vec![keys::ready(Priority::Normal)];
+    let take = Take { consumer: "w".into(), queues: ready, count: 1, wait_ms: 20_000 };
+    let (reader, waits) = (store.clone(), take.clone());
     let waiting = tokio::spawn(async move {
-        let (asked, answer) = (Instant::now(), reader.wait(&reads, 1).await);
-        (reader, answer.map(|entries| entries.len()).map_err(|error| error.to_string()), asked.elapsed())
+        let (asked, answer) = (Instant::now(), reader.seam().take(&waits).await);
+        (answer.map(|entries| entries.len()).map_err(|error| error.to_string()), asked.elapsed())
     });
     // The reader shall wait before its streams move.
     sleep(Duration::from_millis(300)).await;
@@ -34,13 +36,13 @@ async fn a_waiting_reader_hears_that_its_slot_has_moved() {
     let keys = cluster.keys_in(slot, from).await;
     cluster.move_keys(&keys, from, to).await;
     cluster.end_move(slot, from, to).await;
-    let (mut reader, answer, waited) = waiting.await.unwrap();
+    let (answer, waited) = waiting.await.unwrap();
     assert!(answer.is_err() && waited < Duration::from_secs(15), "{answer:?} after {waited:?}");
     assert!(!answer.unwrap_err().contains("gone"), "what moves is not lost");
-    assert!(reader.is_fresh(), "it would wait where nothing comes any more");
 
+    // It does not wait where nothing comes any more.
     let deadline = Instant::now() + RECOVERS_WITHIN;
-    while reader.take(&ready[0], 1).await.is_err() {
+    while store.seam().take(&Take { wait_ms: 50, ..take.clone() }).await.is_err() {
         assert!(Instant::now() < deadline, "the reader does not find the next holder");
         // While views differ; bounded by the deadline.
         sleep(Duration::from_millis(50)).await;

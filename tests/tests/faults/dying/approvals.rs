@@ -14,14 +14,11 @@ use tickfleet_tools::{ToolError, TypedTool};
 
 use super::{lease_ms, places, steps};
 
-/// The verbs that bring the turn on.
-const VERBS: [&str; 6] = ["admit", "ask_approval", "decide_approval", "use_approval", "begin", "settle"];
-
 /// What a run came to.
 #[derive(Debug)]
 struct Played {
-    /// Scripts that brought the turn on.
-    scripts: usize,
+    /// Commits that brought the turn on.
+    commits: usize,
     result: Value,
     paid: usize,
     /// Approvals that were given.
@@ -55,7 +52,7 @@ async fn agrees(store: Store, given: Arc<AtomicUsize>) {
     }
 }
 
-/// Plays the turn; after so many scripts everything but Ann dies, and starts anew.
+/// Plays the turn; after so many commits everything but Ann dies, and starts again.
 async fn play(kill_after: usize) -> Played {
     let (paid, given) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let plan = Plan {
@@ -69,17 +66,17 @@ async fn play(kill_after: usize) -> Played {
     let mut fleet = Fleet::start(plan).await;
     let ann = tokio::spawn(agrees(fleet.store.clone(), given.clone()));
     let submit = async |fleet: &Fleet| drop(fleet.submit(&[("pay", json!({}))]).await);
-    let super::Played { scripts, mut replies, killed } = super::play(&mut fleet, &VERBS, 1, kill_after, submit).await;
+    let super::Played { commits, mut replies, killed } = super::play(&mut fleet, 1, kill_after, submit).await;
     ann.abort();
     let (paid, given) = (paid.load(Ordering::SeqCst), given.load(Ordering::SeqCst));
-    Played { scripts, result: replies.remove(0)["results"][0].take(), paid, given, killed }
+    Played { commits, result: replies.remove(0)["results"][0].take(), paid, given, killed }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_payment_that_ann_agrees_to_once_is_made_once_at_most_wherever_everything_dies() {
     let whole = play(usize::MAX).await;
     assert_eq!((whole.paid, whole.given, whole.killed), (1, 1, false), "{whole:?}");
-    for kill_after in places(whole.scripts, steps(4)) {
+    for kill_after in places(whole.commits, steps(4)) {
         let played = play(kill_after).await;
         let outcome = played.result["outcome"].as_str().unwrap_or_default();
         assert!(played.paid <= 1, "killed after {kill_after}: paid twice: {played:?}");

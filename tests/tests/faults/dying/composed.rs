@@ -13,9 +13,6 @@ use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
 use super::{lease_ms, places, steps};
 
-/// The verbs that bring a turn on.
-const VERBS: [&str; 6] = ["submit", "admit", "begin", "settle", "retry", "wait"];
-
 /// Must not run twice; its ledger is beside the fleet.
 fn post(count: &Arc<AtomicUsize>) -> TypedTool {
     let count = Arc::clone(count);
@@ -45,8 +42,8 @@ fn greet() -> TypedTool {
 /// What a run came to.
 #[derive(Debug)]
 struct Played {
-    /// Scripts that brought the turn on.
-    scripts: usize,
+    /// Commits that brought the turn on.
+    commits: usize,
     reply: Value,
     posts: usize,
     /// Turns with an audit entry, and the entries of each.
@@ -54,7 +51,7 @@ struct Played {
     killed: bool,
 }
 
-/// Plays the turn; after so many scripts everything dies, and starts anew.
+/// Plays the turn; after so many commits everything dies, and starts again.
 async fn play(kill_after: usize) -> Played {
     let posts = Arc::new(AtomicUsize::new(0));
     let plan = Plan {
@@ -70,12 +67,12 @@ async fn play(kill_after: usize) -> Played {
         let turn = json!({"turn_id": "t1", "tenant": "acme", "agent": "kelly", "reply_to": "box", "calls": [call]});
         fleet.submit_turn(turn).await;
     };
-    let super::Played { scripts, mut replies, killed } = super::play(&mut fleet, &VERBS, 1, kill_after, submit).await;
+    let super::Played { commits, mut replies, killed } = super::play(&mut fleet, 1, kill_after, submit).await;
     let mut audits = BTreeMap::new();
     for audit in fleet.audits().await {
         *audits.entry(audit["meta"]["turn"].as_str().unwrap().to_owned()).or_default() += 1;
     }
-    Played { scripts, reply: replies.remove(0), posts: posts.load(Ordering::SeqCst), audits, killed }
+    Played { commits, reply: replies.remove(0), posts: posts.load(Ordering::SeqCst), audits, killed }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -84,7 +81,7 @@ async fn a_call_that_calls_others_comes_to_the_same_end_wherever_everything_dies
     assert_eq!((whole.posts, whole.audits.len(), whole.killed), (2, 5, false), "{whole:?}");
     let steps = steps(10);
     let mut unknown = 0;
-    for kill_after in places(whole.scripts, steps) {
+    for kill_after in places(whole.commits, steps) {
         let played = play(kill_after).await;
         let result = &played.reply["results"][0];
         assert_eq!(result["outcome"], "ok", "killed after {kill_after}: {played:?}");

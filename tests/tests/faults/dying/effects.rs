@@ -12,9 +12,6 @@ use tickfleet_tools::{ToolError, TypedTool};
 
 use super::{lease_ms, places, steps};
 
-/// The verbs that bring the turns on.
-const VERBS: [&str; 6] = ["admit", "claim", "begin", "conclude", "settle", "wait"];
-
 fn pay(paid: &Arc<AtomicUsize>) -> TypedTool {
     let paid = Arc::clone(paid);
     let pay = TypedTool::new("pay", "Pays.", Effect::Once, move |_, _: Value| {
@@ -31,14 +28,14 @@ fn pay(paid: &Arc<AtomicUsize>) -> TypedTool {
 /// What a run came to.
 #[derive(Debug)]
 struct Played {
-    /// Scripts that brought the turns on.
-    scripts: usize,
+    /// Commits that brought the turns on.
+    commits: usize,
     results: Vec<Value>,
     paid: usize,
     killed: bool,
 }
 
-/// Plays both turns; after so many scripts everything dies, and starts anew.
+/// Plays both turns; after so many commits everything dies, and starts again.
 async fn play(kill_after: usize) -> Played {
     let paid = Arc::new(AtomicUsize::new(0));
     let plan = Plan {
@@ -57,16 +54,16 @@ async fn play(kill_after: usize) -> Played {
             fleet.submit_turn(turn).await;
         }
     };
-    let super::Played { scripts, replies, killed } = super::play(&mut fleet, &VERBS, 2, kill_after, submit).await;
+    let super::Played { commits, replies, killed } = super::play(&mut fleet, 2, kill_after, submit).await;
     let results = replies.into_iter().map(|mut reply| reply["results"][0].take()).collect();
-    Played { scripts, results, paid: paid.load(Ordering::SeqCst), killed }
+    Played { commits, results, paid: paid.load(Ordering::SeqCst), killed }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_turns_make_the_same_payment_once_at_most_wherever_everything_dies() {
     let whole = play(usize::MAX).await;
     assert_eq!((whole.paid, whole.killed), (1, false), "{whole:?}");
-    for kill_after in places(whole.scripts, steps(10)) {
+    for kill_after in places(whole.commits, steps(10)) {
         let played = play(kill_after).await;
         let outcomes: Vec<&str> = played.results.iter().filter_map(|result| result["outcome"].as_str()).collect();
         assert!(played.paid <= 1, "killed after {kill_after}: paid twice: {played:?}");

@@ -1,4 +1,4 @@
-//! Everything dies after so many of the scripts that bring a turn or task on, and starts anew. START HERE: [`play`].
+//! Everything dies after so many of the commits that bring a turn or task on, and starts again. START HERE: [`play`].
 
 mod approvals;
 mod composed;
@@ -7,55 +7,49 @@ mod tasks;
 
 use std::time::Duration;
 
-use futures::StreamExt;
+use futures::{StreamExt, future};
 use serde_json::Value;
-use tickfleet_store::Scripts;
 use tickfleet_tests::doomed::Doomed;
 use tickfleet_tests::fleet::Fleet;
 
 /// What a run came to.
 #[derive(Debug)]
 struct Played {
-    /// Scripts that brought it on.
-    scripts: usize,
+    /// Commits that brought it on.
+    commits: usize,
     replies: Vec<Value>,
     killed: bool,
 }
 
+/// True if a line of MONITOR is a commit about turns and tasks of the tenant, as a process sends it. Heartbeats, which come at
+/// any time, do not count.
+fn is_commit(line: &str) -> bool {
+    ["] \"FCALL\" ", "] \"EVALSHA\" "].iter().any(|command| line.contains(command)) && line.contains(":acme:")
+}
+
 /// Plays what `submit` submits to a fleet that has no scheduler and no worker of its own, until so many replies are there.
-/// After `kill_after` scripts of these verbs everything dies, and starts anew; other verbs (beats, looks at timers) come at
-/// any time.
-async fn play(
-    fleet: &mut Fleet,
-    verbs: &[&str],
-    replies: usize,
-    kill_after: usize,
-    submit: impl AsyncFnOnce(&Fleet),
-) -> Played {
-    let scripts = Scripts::embedded();
-    let of_verbs = scripts.iter().filter(|(verb, _)| verbs.contains(verb));
-    let digests: Vec<String> = of_verbs.map(|(_, text)| redis::Script::new(text).get_hash().to_owned()).collect();
+/// After `kill_after` commits everything dies, and starts again.
+async fn play(fleet: &mut Fleet, replies: usize, kill_after: usize, submit: impl AsyncFnOnce(&Fleet)) -> Played {
     let monitor = redis::Client::open(fleet.server.url()).unwrap().get_async_monitor().await.unwrap();
-    let mut commands = monitor.into_on_message::<String>();
+    let mut commits_made = monitor.into_on_message::<String>().filter(|line| future::ready(is_commit(line)));
     let mut first = Some(Doomed::both(fleet, "a"));
     submit(fleet).await;
-    let (mut scripts, mut second, mut told) = (0, None, Vec::new());
-    while told.len() < replies {
+    let (mut commits, mut second, mut received) = (0, None, Vec::new());
+    while received.len() < replies {
         tokio::select! {
-            command = commands.next() => {
-                let command = command.unwrap();
-                let is_ours = command.contains("\"EVALSHA\"") && digests.iter().any(|digest| command.contains(digest));
-                scripts += usize::from(is_ours);
-                if is_ours && scripts == kill_after {
+            commit = commits_made.next() => {
+                assert!(commit.is_some(), "Redis reports its commands no longer");
+                commits += 1;
+                if commits == kill_after {
                     first.take().unwrap().kill();
                     second = Some(Doomed::both(fleet, "b"));
                 }
             }
-            reply = fleet.try_reply(Duration::from_secs(60)) => told.push(reply.expect("a reply within a minute")),
+            reply = fleet.try_reply(Duration::from_secs(60)) => received.push(reply.expect("a reply within a minute")),
         }
     }
     assert!(fleet.try_reply(Duration::from_millis(50)).await.is_none(), "a reply too many, killed after {kill_after}");
-    Played { scripts, replies: told, killed: second.is_some() }
+    Played { commits, replies: received, killed: second.is_some() }
 }
 
 /// For how long a worker may be silent: where everything dies, somebody waits for it.
@@ -69,7 +63,7 @@ fn steps(usual: usize) -> usize {
     std::env::var("TICKFLEET_STEPS").ok().and_then(|steps| steps.parse().ok()).unwrap_or(usual)
 }
 
-/// These places: every so many scripts, from the first to the last.
-fn places(scripts: usize, steps: usize) -> impl Iterator<Item = usize> {
-    (1..=scripts).step_by((scripts / steps).max(1))
+/// These places: every so many commits, from the first to the last.
+fn places(commits: usize, steps: usize) -> impl Iterator<Item = usize> {
+    (1..=commits).step_by((commits / steps).max(1))
 }

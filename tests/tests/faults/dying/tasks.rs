@@ -13,7 +13,7 @@ use tickfleet_config::{LlmDef, TaskHandlerDef};
 use tickfleet_model::day::{day_bounds, zone};
 use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
 use tickfleet_model::policy::ToolGrant;
-use tickfleet_model::{AgentId, Effect, Limit, Policy, TenantId};
+use tickfleet_model::{AgentId, Effect, Limit, Policy, SessionName, TenantId};
 use tickfleet_store::{Side, StoreOptions};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::llm::{Asked, Said, ScriptedModel};
@@ -21,13 +21,9 @@ use tickfleet_tools::{ToolError, TypedTool};
 
 use super::{lease_ms, places, steps};
 
-/// The verbs that bring a task on.
-const VERBS: [&str; 12] =
-    ["submit", "delegate", "admit", "begin", "settle", "retry", "wait", "step", "say", "tell", "hear", "reserve"];
 /// The requests to the model when nobody dies: two of each agent.
 const ASKED: usize = 4;
-const SESSION: &str = "news";
-/// The first exchange of the session.
+/// The first exchange of session `news`.
 const TASK: &str = "ses-news-1";
 const ANSWER: &str = "Kelly has seen to it.";
 const MESSAGE: &str = "Be kind to our readers.";
@@ -124,8 +120,8 @@ fn plan(model: &ScriptedModel, posts: &Arc<AtomicUsize>, lease_ms: i64) -> Plan 
 /// What a run came to.
 #[derive(Debug)]
 struct Played {
-    /// Scripts that brought the task on.
-    scripts: usize,
+    /// Commits that brought the task on.
+    commits: usize,
     reply: Value,
     posts: usize,
     asked: usize,
@@ -138,27 +134,28 @@ struct Played {
     killed: bool,
 }
 
-/// Plays the task; after so many scripts everything dies, and starts anew.
+/// Plays the task; after so many commits everything dies, and starts again.
 async fn play(kill_after: usize) -> Played {
     let (posts, confused) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let model = model(&confused).await;
     let mut fleet = Fleet::start(plan(&model, &posts, lease_ms(kill_after))).await;
     let (tenant, atlas) = (TenantId::new("acme").unwrap(), AgentId::new("atlas").unwrap());
+    let session = SessionName::new("news").unwrap();
     let kept = json!({"task": TASK, "text": "Have the news posted."}).to_string();
-    fleet.store.say((&tenant, SESSION), &atlas, 1, Side::User, &kept).await.unwrap();
+    fleet.store.say((&tenant, &session), &atlas, 1, Side::User, &kept).await.unwrap();
     let submit = async |fleet: &Fleet| {
         let task = json!({"task_id": TASK, "tenant": "acme", "target_agent": "atlas",
             "task_description": "Have the news posted.", "reply_to": "box"});
         fleet.xadd("tasks", "task", task.to_string().as_bytes()).await;
     };
-    let super::Played { scripts, mut replies, killed } = super::play(&mut fleet, &VERBS, 1, kill_after, submit).await;
+    let super::Played { commits, mut replies, killed } = super::play(&mut fleet, 1, kill_after, submit).await;
     let (asked, posts) = (model.asked(), posts.load(Ordering::SeqCst));
-    let session = fleet.store.session(&tenant, SESSION).await.unwrap();
+    let session = fleet.store.session(&tenant, &session).await.unwrap();
     let said = session.exchanges.into_iter().next().and_then(|(_, _, agent)| agent);
     let (today_ms, _) = day_bounds(fleet.store.now_ms().await.unwrap(), zone("UTC").unwrap());
     let counted = fleet.store.usage(&tenant, &[today_ms]).await.unwrap()[0].total.requests;
     let confused = confused.load(Ordering::SeqCst);
-    Played { scripts, reply: replies.remove(0), posts, asked, confused, counted, said, killed }
+    Played { commits, reply: replies.remove(0), posts, asked, confused, counted, said, killed }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -166,7 +163,7 @@ async fn a_task_of_two_agents_comes_to_the_same_end_wherever_everything_dies() {
     let whole = play(usize::MAX).await;
     assert_eq!((whole.posts, whole.asked, whole.killed), (1, ASKED, false), "{whole:?}");
     let mut unknown = BTreeMap::new();
-    for kill_after in places(whole.scripts, steps(10)) {
+    for kill_after in places(whole.commits, steps(10)) {
         let played = play(kill_after).await;
         let [result] = played.reply["results"].as_array().unwrap().as_slice() else { panic!("{played:?}") };
         assert_eq!(result["outcome"], "ok", "killed after {kill_after}: {played:?}");

@@ -119,7 +119,7 @@ async fn a_task_that_a_call_waits_for_ends_with_the_calls_turn() {
     fleet.submit_turn(json!({"turn_id": "asks", "calls": [waits]})).await;
     let asks = TurnName::parse("acme:asks").unwrap();
     let awaits = async |fleet: &Fleet| match fleet.store.look(&asks).await {
-        Ok(TurnView::Live(live)) => live.record.awaits.filter(|_| live.record.fence.is_none()),
+        Ok(TurnView::Live(live)) => live.turn.state.awaits().map(ToString::to_string),
         Ok(TurnView::Finished(_) | TurnView::Unknown) | Err(_) => None,
     };
     fleet.until("it waits", async |fleet| awaits(fleet).await.is_some()).await;

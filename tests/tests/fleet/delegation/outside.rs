@@ -3,6 +3,18 @@
 use super::*;
 
 #[tokio::test]
+async fn the_fleet_creates_the_group_of_a_runtime_outside_with_the_first_task() {
+    let fleet = Fleet::start(plan(60_000)).await;
+    fleet.delegate("archy", json!({"task_id": "job"})).await;
+    let has_stream = async |fleet: &Fleet| fleet.ask::<u64>("EXISTS", "external:acme:archy", &[]).await == 1;
+    fleet.until("its stream is there", has_stream).await;
+    // Without the group, Redis answers with an error.
+    let pending: (u64, redis::Value, redis::Value, redis::Value) =
+        fleet.ask("XPENDING", "external:acme:archy", &["workers"]).await;
+    assert_eq!(pending.0, 0);
+}
+
+#[tokio::test]
 async fn what_a_runtime_outside_answers_is_cut_like_any_other_output() {
     let mut fleet = Fleet::start(plan(60_000)).await;
     fleet.delegate("archy", json!({"task_id": "job"})).await;
@@ -40,9 +52,8 @@ async fn the_stream_of_a_runtime_outside_keeps_nothing_and_goes_with_its_agent()
     fleet.reply().await;
     fleet
         .until("the stream has gone", async |fleet| {
-            fleet.ask::<u64>("EXISTS", "external:acme:archy", &[]).await
-                + fleet.ask::<u64>("SISMEMBER", "externals", &["external:acme:archy"]).await
-                == 0
+            fleet.ask::<u64>("EXISTS", "external:acme:archy", &[]).await == 0
+                && fleet.ask::<Option<u64>>("ZSCORE", "externals", &["external:acme:archy"]).await.is_none()
         })
         .await;
     fleet.stop().await;
@@ -166,7 +177,7 @@ async fn a_leased_task_ends_when_it_is_cancelled_or_expires_whatever_its_runtime
     assert!(told(&reply).contains("came after a runtime had taken the task"), "{reply}");
     assert!(!fleet.audits().await.iter().any(|entry| entry.to_string().contains("not executed")));
     let metrics = fleet.metrics.render();
-    assert!(metrics.contains(r#"calls_total{outcome="outcome_unknown",tool="other"} 2"#), "{metrics}");
+    assert!(metrics.contains(r#"calls_total{outcome="outcome_unknown",tool="delegate_task"} 2"#), "{metrics}");
     // Never leased at all.
     fleet.delegate("archy", json!({"task_id": "unread"})).await;
     fleet.until("it waits", async |fleet| fleet.ask::<u64>("EXISTS", "turn:acme:unread", &[]).await == 1).await;

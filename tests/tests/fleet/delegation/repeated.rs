@@ -36,7 +36,10 @@ async fn another_service_delegates_with_one_xadd_and_a_repeat_is_a_duplicate_or_
 
 #[tokio::test]
 async fn a_task_that_a_lost_try_may_have_given_out_and_forgotten_is_not_given_out_again() {
-    let fleet = Fleet::start(plan(1_000)).await;
+    let mut fleet = Fleet::start(plan(1_000)).await;
+    // A task begins under a turn that is unfinished.
+    fleet.submit_turn(json!({"turn_id": "t1", "calls": [{"name": "sleep", "arguments": {"ms": 20_000}}]})).await;
+    fleet.until("its turn runs", async |fleet| fleet.held().await == 1).await;
     let tools = worker::standard_tools(&fleet.plan().store(&fleet.server.url()), &fleet.active);
     let tool = tools.into_iter().find(|tool| tool.spec().name == "delegate_task").unwrap();
     let handler = tool.into_parts(PATIENCE, &Environment::of([])).1;
@@ -52,6 +55,8 @@ async fn a_task_that_a_lost_try_may_have_given_out_and_forgotten_is_not_given_ou
     // Nothing was written: the same call, of which nothing can be forgotten, gives it out.
     let given = handler.call(&context(false), &arguments).await.unwrap();
     assert!(given.json.get().contains("queued"), "{}", given.json.get());
+    fleet.cancel_turn("t1").await;
+    assert_eq!(fleet.reply().await["turn_id"], "t1");
     fleet.until("the task has ended", async |fleet| fleet.ask::<u64>("EXISTS", "timers", &[]).await == 0).await;
     fleet.stop().await;
 }

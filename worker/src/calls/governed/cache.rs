@@ -1,56 +1,55 @@
-//! Kept answers: a read that asks what was asked a while ago gets the answer of then, where its tool says so.
+//! Cached results: a read that asks what was asked a while ago gets the result of then, if its tool says so.
 //!
-//! Permission, arguments and rules are decided before, limits at admission: a kept answer spares the tool, nothing else.
+//! Permission, arguments and rules are decided before, limits at admission: a cached result spares the tool, nothing else.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::value::RawValue;
-use tickfleet_model::tool::Question;
+use tickfleet_core::View;
+use tickfleet_core::call::cache::{CacheName, CachedResult, Fill};
+use tickfleet_model::tool::Question as ToolQuestion;
 use tickfleet_model::{Cached, CallError, CallResult, Effect, Outcome, limits};
 use tickfleet_ops::metrics::{CachedRead, Metrics};
 use tickfleet_protocol::bounded_output;
-use tickfleet_store::{Answer, KeptAnswer, ReadName, ShardClock};
+use tickfleet_store::Store;
 
 use crate::Common;
 use crate::calls::trying::{Disposition, Trying};
-use crate::outbox::Outbox;
 use crate::tools::RegisteredTool;
 
-/// What a call asks whose answer may be kept.
-pub(in crate::calls) struct Asked {
-    read: ReadName,
-    ttl: Duration,
-    /// An answer is as old as its question, ms of shard time.
+/// The question of a call whose result may be cached.
+pub(in crate::calls) struct Question {
+    pub(in crate::calls) name: CacheName,
+    ttl_ms: i64,
+    /// A result is as old as its question, ms of shard time.
     asked_ms: i64,
 }
 
-/// Looks for kept answers, and keeps new ones.
+/// Finds cached results, and makes new ones.
 pub(in crate::calls) struct Cache {
-    outbox: Arc<Outbox>,
-    clock: Arc<ShardClock>,
+    store: Store,
     metrics: Arc<Metrics>,
 }
 
 impl Cache {
     /// The cache of the worker's shard.
-    pub(in crate::calls) fn new(outbox: &Arc<Outbox>, common: &Common) -> Self {
-        Self { outbox: Arc::clone(outbox), clock: common.clock.clone(), metrics: common.metrics.clone() }
+    pub(in crate::calls) fn new(common: &Common) -> Self {
+        Self { store: common.store.clone(), metrics: common.metrics.clone() }
     }
 
-    /// What the call asks, if its tool's answers are kept.
+    /// The question of the call, if its tool's results are cached.
     pub(in crate::calls) fn asked(
         &self,
         trying: &Trying<'_>,
         tool: &RegisteredTool,
         arguments: &RawValue,
-    ) -> Option<Asked> {
-        let cache = tool.spec.cache.filter(|_| tool.spec.effect == Effect::Read && !trying.slice.meta.is_task)?;
-        let tenant = &trying.slice.name.tenant;
-        let task = trying.slice.meta.task.as_ref().filter(|_| tool.answers_by_agent);
-        let hash = cache.hash(&Question {
+    ) -> Option<Question> {
+        let cache = tool.spec.cache.filter(|_| tool.spec.effect == Effect::Read && !trying.is_task())?;
+        let (tenant, head) = (&trying.slice.name.tenant, trying.head());
+        let task = head.task.as_ref().filter(|_| tool.answers_by_agent);
+        let hash = cache.hash(&ToolQuestion {
             tenant,
-            agent: &trying.slice.meta.agent,
+            agent: &head.agent,
             tool: &tool.spec.name,
             version: &tool.spec.version,
             configuration: &trying.config.active.digest,
@@ -58,49 +57,58 @@ impl Cache {
             task: task.map(|(task, _)| task.as_str()),
             context: &trying.context,
         })?;
-        let ttl = Duration::from_millis(cache.ttl_ms.unsigned_abs());
-        Some(Asked { read: ReadName { tenant: tenant.clone(), hash }, ttl, asked_ms: self.clock.now_ms() })
+        let name = CacheName { tenant: tenant.clone(), hash };
+        Some(Question { name, ttl_ms: cache.ttl_ms, asked_ms: self.store.state().now_ms })
     }
 
-    /// The end of a call whose answer is kept. One that has begun work elsewhere goes on with that.
-    pub(in crate::calls) async fn answer(&self, asked: &Asked, trying: &Trying<'_>) -> Option<Disposition> {
+    /// The end of a call whose result is cached. A call that has begun work elsewhere goes on with that.
+    pub(in crate::calls) fn answer(&self, trying: &Trying<'_>, cached: Option<CachedResult>) -> Option<Disposition> {
         if trying.waited {
             return None;
         }
-        let found = self.outbox.lookup(asked.read.clone()).await.flatten();
-        let output = found.as_ref().and_then(|kept| RawValue::from_string(kept.output.clone()).ok());
-        let kept = found.zip(output);
-        self.metrics.read_cached(if kept.is_some() { CachedRead::Hit } else { CachedRead::Miss });
-        let (kept, output) = kept?;
-        Some(Disposition::Ended(Box::new(told(trying, kept, output)), Vec::new()))
+        self.metrics.read_cached(if cached.is_some() { CachedRead::Hit } else { CachedRead::Miss });
+        let result = told(trying, cached?, self.store.state().now_ms);
+        Some(Disposition::Ended(Box::new(result), Vec::new()))
     }
 
-    /// Whether an answer is kept.
-    pub(in crate::calls) async fn has(&self, asked: &Asked) -> bool {
-        self.outbox.lookup(asked.read.clone()).await.flatten().is_some()
+    /// Whether a result is cached.
+    pub(in crate::calls) async fn has(&self, question: &Question) -> bool {
+        let mut view = View::default();
+        let found =
+            self.store.evaluate(&mut view, |view, context| Ok(question.name.look_up(view, context.now_ms)?.is_some()));
+        found.await.unwrap_or_else(|error| {
+            tracing::debug!(%error, "failed to look for a cached result");
+            false
+        })
     }
 
-    /// Keeps what a call was answered. Nobody waits for that.
-    pub(in crate::calls) fn keep(&self, asked: Asked, carried: &Disposition) {
-        let Disposition::Ended(result, _) = carried else { return };
-        let output = result.output.as_deref().map(RawValue::get).filter(|_| result.outcome == Outcome::Ok);
-        let Some(output) = output.filter(|output| output.len() <= limits::CACHED_OUTPUT_BYTES_MAX) else { return };
-        let content_type = result.content_type.split_whitespace().collect();
-        let Asked { read, ttl, asked_ms } = asked;
-        let (call, output) = (result.call.clone(), output.to_owned());
-        self.outbox.fill(Answer { read, ttl, asked_ms, call, content_type, output });
+    /// The result of a call, to be cached with its settle.
+    pub(in crate::calls) fn fill(
+        &self,
+        trying: &Trying<'_>,
+        question: Question,
+        carried: &Disposition,
+    ) -> Option<Fill> {
+        let Disposition::Ended(result, _) = carried else { return None };
+        let output = result.output.as_deref().filter(|_| result.outcome == Outcome::Ok)?;
+        if output.get().len() > limits::CACHED_OUTPUT_BYTES_MAX {
+            return None;
+        }
+        let Question { name, ttl_ms, asked_ms } = question;
+        let media = result.content_type.split_whitespace().collect();
+        Some(Fill { name, ttl_ms, asked_ms, by: trying.name(), media, output: output.to_owned() })
     }
 }
 
-fn told(trying: &Trying<'_>, kept: KeptAnswer, output: Box<RawValue>) -> CallResult {
+fn told(trying: &Trying<'_>, cached: CachedResult, now_ms: i64) -> CallResult {
     let none = CallError { code: String::new(), message: String::new(), details: None };
-    let age_ms = u64::try_from(kept.age.as_millis()).unwrap_or(u64::MAX);
+    let age_ms = cached.age_ms(now_ms).unsigned_abs();
     CallResult {
         success: true,
-        output: Some(bounded_output(output, limits::output_bytes_max(trying.slice.meta.calls))),
+        output: Some(bounded_output(cached.output, limits::output_bytes_max(trying.head().calls))),
         error: None,
-        content_type: kept.content_type,
-        cached: Some(Cached { age_ms, call: kept.call }),
+        content_type: cached.media,
+        cached: Some(Cached { age_ms, call: cached.by.to_string() }),
         ..trying.result(Outcome::Ok, none)
     }
 }

@@ -2,178 +2,97 @@
 //! lets run.
 //!
 //! A consent is bound to all that the call is (see `tickfleet_model::approval`): the worker reckons anew what that is each
-//! time, and one that was given to anything else is not found. It is taken before the call begins, under the call's fence,
-//! so that a crash in between neither loses it nor lets another have it; and where facts or an equal call may still stop the
-//! call, after these.
+//! time, and one that was given to anything else is not found. The begin of the call uses it, so that a crash in between
+//! neither loses it nor lets another have it; and where facts or an equal call stop the call, it stays.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use tickfleet_core::call::approval::{self, Approval, AskApproval, Consent, Demand, Shown, UseConsent, consent};
+use tickfleet_core::call::begin::ConsentCheck;
+use tickfleet_core::turn::WaitReason;
+use tickfleet_core::{Guard, InboxKey, View, keys};
 use tickfleet_engine::report;
 use tickfleet_engine::time::rfc3339;
-use tickfleet_model::approval::{Narrowed, demands_text, expires_ms, may_narrow, narrow};
-use tickfleet_model::outcome::Approved;
-use tickfleet_model::{ApprovalBinding, AskedBy, CallError, InboxName, Outcome, limits};
+use tickfleet_model::approval::{Narrowed, expires_ms, may_narrow, narrow};
+use tickfleet_model::{ApprovalBinding, AskedBy, CallError, Outcome, limits};
 use tickfleet_ops::metrics::ApprovalEvent;
 use tickfleet_protocol::bounded_output;
-use tickfleet_store::{ApprovalsFull, AskApproval, Consent, UseApproval};
 
-use crate::calls::call::{Calls, passed_with};
-use crate::calls::governed::facts::{self, LetIn};
-use crate::calls::guards::{Admitted, Passed};
+use crate::batch::WaitFor;
+use crate::calls::guards::{Passed, passed_with};
 use crate::calls::messages;
-use crate::calls::trying::{Disposition, Stopped, Trying};
+use crate::calls::state::Calls;
+use crate::calls::trying::{Disposition, Instead, Trying, Waiting};
 use crate::tools::Toolbox;
 
+/// A wait for a point in time is longer by this.
+const CLOCK_ERROR: Duration = Duration::from_millis(20);
 /// Bytes of the reasons for which a call asks, as people see them.
 const WHY_BYTES_MAX: usize = 2 * 1024;
 
+/// The consent that a call needs.
+pub(in crate::calls) fn uses(trying: &Trying<'_>, passed: &Passed) -> UseConsent {
+    let binding = binding(trying, passed);
+    UseConsent { id: ApprovalBinding::id(&binding), binding }
+}
+
 impl Calls {
-    /// A call that passed every guard, and that facts and people let begin. Facts are asked before people are, and before what
-    /// they have said is used up; and once more where it begins, which may be days later.
+    /// Looks whether people have agreed to a call that has passed all other guards, and have changed its arguments. The view
+    /// has the approval. Returns the call as it then runs, if it is another.
     ///
     /// # Errors
-    /// What becomes of the call instead: it waits, or ends.
-    pub(in crate::calls) async fn let_in(
+    /// What becomes of a call that cannot run with the changed arguments.
+    pub(in crate::calls) async fn consented(
         &self,
         trying: &Trying<'_>,
         tools: &Toolbox,
-        passed: Passed,
-    ) -> Result<Admitted, Disposition> {
-        let (mut passed, approved, taken_later) = if passed.asked.is_empty() {
-            (passed, None, None)
-        } else {
-            Box::pin(self.facts_allow(trying, &passed, tools)).await?;
-            Box::pin(self.consented(trying, tools, passed)).await?
+        passed: &Passed,
+        uses: &UseConsent,
+        view: &View,
+    ) -> Result<(ConsentCheck, Option<Passed>), Instead> {
+        let (tenant, now_ms) = (&trying.slice.name.tenant, self.store.state().now_ms);
+        let given = consent(view, tenant, uses, &trying.name(), now_ms).ok();
+        let narrowed = match given {
+            Some(Consent::Given { narrowed, .. }) => narrowed,
+            // The begin decides what becomes of the call.
+            _ => None,
         };
-        let changed = approved.as_ref().and_then(|approved| approved.arguments.as_deref());
-        let entered_ms = match self.enter(trying, &passed.tool, changed, tools).await {
-            Ok(LetIn { shadow, entered_ms }) => {
-                passed.shadow.extend(shadow);
-                entered_ms
-            }
-            Err(instead) => return Err(*instead),
-        };
-        let consent = match taken_later {
-            // It may have to wait for an equal call yet.
-            Some(question) if passed.tool.spec.effect_key.is_some() => Some(question),
-            Some(question) => {
-                self.take(trying, question).await?;
-                self.count_agreed(trying);
-                None
-            }
+        let again = match &narrowed {
+            Some(values) => Some(self.narrowed(trying, tools, passed, values).await?),
             None => None,
         };
-        Ok(Admitted { passed, approved, entered_ms, consent })
+        Ok((ConsentCheck { uses: uses.clone(), narrowed }, again))
     }
 
-    /// Looks whether people have agreed to a call that has passed all other guards. Answers the call as it may run: with
-    /// other arguments, if they have changed some; and, where facts or an equal call may still stop it, how their consent is
-    /// taken after that.
-    ///
-    /// # Errors
-    /// What becomes of the call instead: it asks and waits, or ends.
-    async fn consented(
-        &self,
-        trying: &Trying<'_>,
-        tools: &Toolbox,
-        passed: Passed,
-    ) -> Result<(Passed, Option<Approved>, Option<UseApproval>), Disposition> {
-        let binding = binding(trying, &passed);
-        let id = ApprovalBinding::id(&binding);
-        let question = UseApproval {
-            name: trying.slice.name.clone(),
-            fence: trying.slice.fence.clone(),
-            position: trying.id.position,
-            id: id.clone(),
-            binding: binding.clone(),
-            // A call that facts deny leaves its consent as it was, and so does one that waits for an equal call.
-            takes: facts::row_of(trying.config, trying.slice, &trying.call.tool).is_none()
-                && passed.tool.spec.effect_key.is_none(),
-            agent: trying.slice.meta.agent.clone(),
-        };
-        match self.outbox.use_approval(question.clone()).await {
-            Some(Consent::Given { narrowed, by }) => {
-                if question.takes {
-                    self.count_agreed(trying);
-                }
-                let approved = Approved { id, by, arguments: None };
-                let taken_later = (!question.takes).then_some(UseApproval { takes: true, ..question });
-                let (passed, approved) = match narrowed {
-                    None => (passed, approved),
-                    Some(values) => self.narrowed(trying, tools, passed, (approved, &values)).await?,
-                };
-                Ok((passed, Some(approved), taken_later))
-            }
-            Some(Consent::Waits) => Err(self.asks(trying, &passed, (id, binding), None).await),
-            Some(Consent::None(before)) => Err(self.asks(trying, &passed, (id, binding), before).await),
-            Some(Consent::Denied { by, why }) => Err(self.denied_by(trying, &id, &by, &why).await),
-            Some(Consent::Expired(since_ms)) => {
-                Err(self.refused(trying, expired(since_ms, &id), ApprovalEvent::Expired).await)
-            }
-            Some(Consent::Full(bound)) => Err(self.refused(trying, too_many(bound), ApprovalEvent::NotAsked).await),
-            Some(Consent::Others) => {
-                tracing::error!(call = %trying.id, approval = id, "approval id belongs to another call; ending the call");
-                Err(self.refused(trying, cannot_be_asked(), ApprovalEvent::NotAsked).await)
-            }
-            Some(Consent::Stale) | None => {
-                self.metrics.fenced("use_approval");
-                Err(Disposition::Lost)
-            }
-        }
-    }
-
-    /// Takes the consent to a call that nothing else stops any more.
-    ///
-    /// # Errors
-    /// What becomes of the call instead: the consent was withdrawn, or its time has come.
-    async fn take(&self, trying: &Trying<'_>, question: UseApproval) -> Result<(), Disposition> {
-        let id = question.id.clone();
-        Err(match self.outbox.use_approval(question).await {
-            Some(Consent::Given { .. }) => return Ok(()),
-            Some(Consent::Denied { by, why }) => self.denied_by(trying, &id, &by, &why).await,
-            Some(Consent::Expired(since_ms)) => {
-                self.refused(trying, expired(since_ms, &id), ApprovalEvent::Expired).await
-            }
-            // Redis has lost it meanwhile: whoever leases the call next asks anew.
-            Some(Consent::Waits | Consent::None(_) | Consent::Full(_) | Consent::Others) => {
-                Disposition::HandBack(false)
-            }
-            Some(Consent::Stale) | None => {
-                self.metrics.fenced("use_approval");
-                Disposition::Lost
-            }
-        })
-    }
-
-    /// Begins a call that must not run twice, and that nothing but people stops any more: their consent is taken before, where
-    /// that is still to be done.
-    ///
-    /// # Errors
-    /// What becomes of the call instead, or that it is to be asked again.
-    pub(in crate::calls) async fn begin_agreed(&self, trying: &Trying<'_>, admitted: &Admitted) -> Result<(), Stopped> {
-        if let Some(question) = &admitted.consent {
-            self.take(trying, question.clone()).await.map_err(Stopped::Ends)?;
-        }
-        let durability = admitted.passed.tool.spec.durable.unwrap_or(self.durable.0);
-        self.begin(trying, Some(durability)).await?;
-        if admitted.consent.is_some() {
-            self.count_agreed(trying);
-        }
-        Ok(())
-    }
-
-    /// People have agreed to a call, and it goes on. Each try takes their consent anew; the call is counted once.
-    fn count_agreed(&self, trying: &Trying<'_>) {
-        if trying.attempt == 1 && !trying.waited {
+    /// People have agreed to a call, and it goes on. Each try looks anew; the call is counted once.
+    pub(in crate::calls) fn count_agreed(&self, trying: &Trying<'_>) {
+        if trying.is_first() {
             self.metrics.approval(ApprovalEvent::Approved);
         }
     }
 
-    async fn denied_by(&self, trying: &Trying<'_>, id: &str, by: &str, why: &str) -> Disposition {
+    /// The end of a call that somebody denied.
+    pub(in crate::calls) fn denied_by(&self, trying: &Trying<'_>, id: &str, by: &str, why: &str) -> Disposition {
         let error = denied(&self.redactor.text(by), &self.redactor.text(why), id);
-        self.refused(trying, error, ApprovalEvent::Denied).await
+        self.not_agreed(trying, error, ApprovalEvent::Denied)
+    }
+
+    /// The end of a call that people did not agree to in time.
+    pub(in crate::calls) fn consent_expired(&self, trying: &Trying<'_>, since_ms: i64, id: &str) -> Disposition {
+        self.not_agreed(trying, expired(since_ms, id), ApprovalEvent::Expired)
+    }
+
+    /// The end of a call that nobody can be asked about.
+    pub(in crate::calls) fn cannot_be_asked(&self, trying: &Trying<'_>) -> Disposition {
+        self.not_agreed(trying, cannot_be_asked(), ApprovalEvent::NotAsked)
+    }
+
+    fn not_agreed(&self, trying: &Trying<'_>, error: CallError, event: ApprovalEvent) -> Disposition {
+        self.metrics.approval(event);
+        trying.refused(Outcome::ApprovalRefused, error)
     }
 
     /// The call with the arguments that people have given it: they pass every guard again, and whatever asks about these
@@ -182,77 +101,99 @@ impl Calls {
         &self,
         trying: &Trying<'_>,
         tools: &Toolbox,
-        passed: Passed,
-        (approved, values): (Approved, &str),
-    ) -> Result<(Passed, Approved), Disposition> {
+        passed: &Passed,
+        values: &str,
+    ) -> Result<Passed, Instead> {
+        let instead = |disposition| Instead { disposition, counts: false };
+        let refused = |problem: &str| instead(self.not_agreed(trying, not_narrowed(problem), ApprovalEvent::Narrowed));
+        let begun = self.begun_by_another(trying).await;
         let values: Narrowed = serde_json::from_str(values).unwrap_or_default();
         let given = match narrow(passed.arguments.get(), &may_narrow(&passed.asked), &values) {
             Ok(given) => given,
-            Err(problem) => {
-                return Err(self.refused(trying, not_narrowed(&problem.to_string()), ApprovalEvent::Narrowed).await);
-            }
+            Err(problem) => return Err(begun.map_or_else(|| refused(&problem.to_string()), instead)),
         };
         let again = match passed_with(trying, tools, &given).await {
             Ok(again) => again,
             Err(ending) => {
-                if let Some(begun) = self.begun_by_another(trying).await {
-                    return Err(begun);
+                if let Some(begun) = begun {
+                    return Err(instead(begun));
                 }
                 messages::count_rule(&ending.error, &self.metrics);
                 let message = format!("A person approved this call with other arguments. {}", ending.error.message);
-                return Err(trying.refused(ending.outcome, CallError { message, ..ending.error }));
+                return Err(instead(trying.refused(ending.outcome, CallError { message, ..ending.error })));
             }
         };
         let places: BTreeSet<&str> = passed.asked.iter().map(|asked| asked.place.as_str()).collect();
         if let Some(more) = again.asked.iter().find(|asked| !places.contains(asked.place.as_str())) {
             let problem = format!("{} needs an approval of the new ones, and none was requested", more.place);
-            return Err(self.refused(trying, not_narrowed(&problem), ApprovalEvent::Narrowed).await);
+            return Err(begun.map_or_else(|| refused(&problem), instead));
         }
-        let approved = Approved { arguments: Some(again.arguments.clone()), ..approved };
-        Ok((again, approved))
+        Ok(again)
     }
 
-    /// The end of a call that people did not agree to; unless somebody who is gone has begun it when they did.
-    async fn refused(&self, trying: &Trying<'_>, error: CallError, event: ApprovalEvent) -> Disposition {
-        if let Some(begun) = self.begun_by_another(trying).await {
-            return begun;
-        }
-        self.metrics.approval(event);
-        trying.refused(Outcome::ApprovalRefused, error)
-    }
-
-    /// People are asked, and the call waits.
-    async fn asks(
+    /// A call that asks people, and waits for them; or its end, if too many calls wait for them already. `before` is the
+    /// approval that was asked for an earlier form of the call, with its state.
+    pub(in crate::calls) async fn asks(
         &self,
         trying: &Trying<'_>,
         passed: &Passed,
-        (id, binding): (String, String),
-        before: Option<(String, String)>,
+        uses: &UseConsent,
+        before: Option<(String, &'static str)>,
     ) -> Disposition {
-        // What somebody who is gone has begun may have happened: nobody needs to agree to it any more.
-        if let Some(begun) = self.begun_by_another(trying).await {
-            return begun;
-        }
-        let (meta, spec) = (&trying.slice.meta, &passed.tool.spec);
+        let (spec, head) = (&passed.tool.spec, trying.head());
+        let (arguments, short) = (passed.arguments.get(), self.short(&passed.arguments));
         let ask = AskApproval {
-            name: trying.slice.name.clone(),
-            fence: trying.slice.fence.clone(),
-            queue: trying.slice.queue.clone(),
-            position: trying.id.position,
+            id: uses.id.clone(),
+            call: trying.name(),
+            binding: uses.binding.clone(),
+            shown: Shown {
+                tool: spec.name.clone(),
+                version: spec.version.clone(),
+                abridged: short.is_some(),
+                arguments: short.unwrap_or_else(|| arguments.to_owned()),
+                bytes: arguments.len(),
+                why: self.why_asked(&passed.asked, before),
+                may_narrow: may_narrow(&passed.asked),
+            },
+            exact: arguments.to_owned().into(),
+            demands: demands(&passed.asked),
             expires_ms: expires_ms(&passed.asked),
-            agent: meta.agent.clone(),
-            tool: (spec.name.clone(), spec.version.clone()),
-            arguments: passed.arguments.get().to_owned(),
-            short: self.short(&passed.arguments),
-            why: self.why_asked(&passed.asked, before),
-            demands: demands_text(&passed.asked),
-            may_narrow: json!(may_narrow(&passed.asked)).to_string(),
-            early: early(trying, &id, &spec.name),
-            beside: false,
-            id,
-            binding,
+            early: early(trying, &uses.id, &spec.name),
+            tenant_max: limits::APPROVALS_WAITING_MAX,
+            agent_max: limits::APPROVALS_WAITING_OF_AGENT_MAX,
         };
-        Disposition::Asks(Box::new(ask))
+        let tenant = &trying.slice.name.tenant;
+        let mut view = View::default();
+        let full = self.store.evaluate(&mut view, |view, context| ask.full(view, context, tenant, &head.agent));
+        match full.await {
+            Ok(Some(of_agent)) => return self.not_agreed(trying, too_many(of_agent), ApprovalEvent::NotAsked),
+            Ok(None) => {}
+            // The park decides: if it finds no room, the call is looked at again.
+            Err(error) => tracing::debug!(%error, call = %trying.id, "failed to count waiting approvals"),
+        }
+        let at_most = ask.expires_ms.map_or_else(
+            || self.store.clock().until(head.deadline_ms),
+            |expires_ms| Duration::from_millis(expires_ms.unsigned_abs()),
+        );
+        let reason = WaitReason::Approval { approval: ask.id.clone() };
+        let (wait, waits_while) = (WaitFor::Approval(Box::new(ask)), Vec::new());
+        Disposition::WaitsFor(Box::new(Waiting { reason, at_most, wait, waits_while }))
+    }
+
+    /// How long a call waits for people who were asked before, and the condition of the wait: nobody has decided since.
+    pub(in crate::calls) fn waits_for_people(
+        &self,
+        trying: &Trying<'_>,
+        id: &str,
+        view: &View,
+    ) -> (Duration, Option<Guard>) {
+        let key = approval::key(&trying.slice.name.tenant, id);
+        let stored = view.record::<Approval>(&key).ok().flatten();
+        let until_ms = stored.as_ref().and_then(|stored| stored.value.state.until_ms());
+        let until_ms = until_ms.unwrap_or(trying.head().deadline_ms);
+        // The estimated clock may be ahead, and the call would find people deciding still.
+        let at_most = self.store.clock().until(until_ms) + CLOCK_ERROR;
+        (at_most, stored.map(|stored| Guard::Version(key, stored.version)))
     }
 
     /// The arguments for lists, notices and whoever may not decide, without secrets and within a bound; none if these are
@@ -267,8 +208,8 @@ impl Calls {
     }
 
     /// What asks, as JSON, within a bound.
-    fn why_asked(&self, asked: &[AskedBy], before: Option<(String, String)>) -> String {
-        let again = before.filter(|(_, state)| state == "waiting" || state == "approved").map(|(before, _)| {
+    fn why_asked(&self, asked: &[AskedBy], before: Option<(String, &'static str)>) -> String {
+        let again = before.filter(|(_, state)| matches!(*state, "waiting" | "approved")).map(|(before, _)| {
             let why = format!("{before} was asked for before; the call, its tool or what asks has changed since then");
             json!({"place": "asked anew", "why": why})
         });
@@ -286,22 +227,30 @@ impl Calls {
 }
 
 /// What the turn's inbox is told at once, where the turn asks for that.
-fn early(trying: &Trying<'_>, id: &str, tool: &str) -> Option<(InboxName, String)> {
-    let (name, meta) = (&trying.slice.name, &trying.slice.meta);
-    let inbox = meta.reply_to.clone().filter(|_| meta.pending_approval)?;
-    Some((inbox, report::pending_approval(name, meta, (id, &trying.id, tool))))
+fn early(trying: &Trying<'_>, id: &str, tool: &str) -> Option<(InboxKey, String)> {
+    let (name, head) = (&trying.slice.name, trying.head());
+    let inbox = head.reply_to.as_ref().filter(|_| head.pending_approval)?;
+    let message = report::pending_approval(name, head, (id, &trying.id, tool));
+    Some((keys::inbox(&name.tenant, inbox), message))
+}
+
+/// The demands of everything that asks, each once.
+fn demands(asked: &[AskedBy]) -> Vec<Demand> {
+    let demand =
+        |asked: &AskedBy| Demand { quorum: asked.demand.quorum, roles: asked.demand.by.iter().cloned().collect() };
+    asked.iter().map(demand).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// The hash of all that a consent to this call is about.
 fn binding(trying: &Trying<'_>, passed: &Passed) -> String {
-    let meta = &trying.slice.meta;
+    let head = trying.head();
     ApprovalBinding {
         tenant: &trying.slice.name.tenant,
-        agent: &meta.agent,
+        agent: &head.agent,
         turn: &trying.id.turn,
         position: trying.id.position,
-        digest: &meta.digest,
-        times_ms: (meta.submitted_ms, meta.deadline_ms),
+        digest: &head.digest,
+        times_ms: (head.submitted_ms, head.deadline_ms),
         tool: &passed.tool.spec,
         runs: &passed.tool.runs,
         arguments: &passed.arguments,
@@ -334,14 +283,11 @@ fn expired(since_ms: i64, id: &str) -> CallError {
     CallError { code: "approval_expired".into(), ..error }
 }
 
-fn too_many(bound: ApprovalsFull) -> CallError {
-    let (of, what) = match bound {
-        ApprovalsFull::Tenant => {
-            ("tenant", format!("{} approvals of this tenant wait already", limits::APPROVALS_WAITING_MAX))
-        }
-        ApprovalsFull::Agent => {
-            ("agent", format!("{} approvals of this agent wait already", limits::APPROVALS_WAITING_OF_AGENT_MAX))
-        }
+fn too_many(of_agent: bool) -> CallError {
+    let (of, what) = if of_agent {
+        ("agent", format!("{} approvals of this agent wait already", limits::APPROVALS_WAITING_OF_AGENT_MAX))
+    } else {
+        ("tenant", format!("{} approvals of this tenant wait already", limits::APPROVALS_WAITING_MAX))
     };
     let message = format!(
         "A person has to approve this call, and {what}. It was not executed; try again later or use another approach."

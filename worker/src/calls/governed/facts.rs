@@ -1,35 +1,34 @@
-//! Facts of sessions: a call of a tool whose row names facts enters its session before it begins, and its end changes them.
+//! Facts of sessions: a call of a tool whose row names facts enters its session where it begins, and its end changes them.
 //!
-//! What it requires or forbids is decided where it begins, in Redis. A call that is under way and may still change that is
-//! waited for, without a slot. Its end is written with its result, in one script.
+//! The begin decides about what the call requires or forbids. A call that is under way and may still change that is
+//! waited for, without a slot. Its end is written with its result, in one transaction.
 
 use std::time::Duration;
 
 use serde_json::json;
 use serde_json::value::RawValue;
+use tickfleet_core::call::CallName;
+use tickfleet_core::call::facts::{
+    Changed, CheckFacts, Condition, EndedCall, FactState, KnownFact, MayChange, SessionName,
+};
+use tickfleet_core::turn::Slice;
 use tickfleet_engine::time::rfc3339;
 use tickfleet_model::policy::{FactCondition, FactRow, Permissions, ShadowDenial};
 use tickfleet_model::{CallError, CallResult, Effect, Outcome, limits};
 use tickfleet_ops::metrics::RuleAction;
-use tickfleet_store::{
-    AskedFact, ChangedFact, Entered, EnteredAt, FactState, FactsEnd, FactsEntry, KnownFact, MayChange, SliceEntry,
-};
 
-use crate::calls::call::Calls;
-use crate::calls::guards::Passed;
 use crate::calls::messages;
-use crate::calls::trying::{Disposition, Trying};
+use crate::calls::state::Calls;
+use crate::calls::trying::{Disposition, Trying, may_have_been_held};
 use crate::config::WorkerConfig;
 use crate::tools::{RegisteredTool, Toolbox};
 
-/// The end of a call wakes those that wait for it. Should that get lost, they look by themselves after this time.
-const LOOK_AGAIN: Duration = Duration::from_secs(2);
-/// The time between two entries into a Redis that has just restarted.
-const HOLD: Duration = Duration::from_millis(500);
+/// The end of a call wakes those that wait for it. If that is lost, they look again after this time.
+pub(in crate::calls) const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// What the permission matrix says of facts for calls of a tool; none where it says nothing.
-pub(crate) fn row_of<'c>(config: &'c WorkerConfig, slice: &SliceEntry, name: &str) -> Option<&'c FactRow> {
-    if slice.meta.is_task {
+pub(crate) fn row_of<'c>(config: &'c WorkerConfig, slice: &Slice, name: &str) -> Option<&'c FactRow> {
+    if slice.turn.is_task() {
         return None;
     }
     let tool = config.registry.resolve(name)?;
@@ -37,27 +36,37 @@ pub(crate) fn row_of<'c>(config: &'c WorkerConfig, slice: &SliceEntry, name: &st
     Some(&row.facts).filter(|facts| !facts.is_empty())
 }
 
-/// What the end of a call does to facts; none where its tool has nothing to do with them, or where it is not known whether
-/// the call has entered its session.
-pub(crate) fn end_of(config: &WorkerConfig, slice: &SliceEntry, index: usize, result: &CallResult) -> Option<FactsEnd> {
+/// The session whose facts a call goes by.
+pub(in crate::calls) fn session_of(slice: &Slice, row: &FactRow) -> SessionName {
+    let head = &slice.turn.head;
+    let session = row.session(&head.agent, head.task.as_ref().map(|(task, _)| task), &head.context);
+    SessionName::new(&slice.name.tenant, &session)
+}
+
+/// What the end of a call does to facts; none where its tool changes none. Where it is not known whether the call had
+/// begun, it may have made all of its changes.
+pub(in crate::calls) fn end_of(
+    config: &WorkerConfig,
+    slice: &Slice,
+    index: usize,
+    result: &CallResult,
+) -> Option<(SessionName, EndedCall)> {
     let call = &slice.calls[index];
     let row = row_of(config, slice, &call.tool).filter(|row| row.changes())?;
     let effect = config.registry.effect(&call.tool).unwrap_or(Effect::Once);
     let changed = row.after(result, effect);
-    if changed.is_empty() && result.attempts == 0 && slice.may_have_been_held() {
-        return None;
-    }
+    let is_known = !changed.is_empty() || result.attempts > 0 || !may_have_been_held(slice);
     // Those that it ran with, where a person has changed some.
     let changed_by_people = result.approval.as_ref().and_then(|approval| approval.arguments.clone());
     let arguments = changed_by_people.unwrap_or_else(|| arguments_of(&call.arguments));
-    let meta = &slice.meta;
-    let changes = changed.into_iter().map(|(change, becomes)| ChangedFact {
+    let changes = changed.into_iter().map(|(change, becomes)| Changed {
         fact: change.fact.key(&arguments),
         becomes,
         kept_ms: change.kept_ms,
     });
-    let session = row.session(&meta.agent, meta.task.as_ref().map(|(task, _)| task), &meta.context);
-    Some(FactsEnd { session, changes: changes.collect() })
+    let call = CallName::new(slice.name.turn.clone(), slice.turn.position + index);
+    let changes = is_known.then(|| changes.collect());
+    Some((session_of(slice, row), EndedCall { call, changes }))
 }
 
 /// Arguments that cannot be read say nothing: such a call does not run.
@@ -65,148 +74,72 @@ fn arguments_of(text: &str) -> Box<RawValue> {
     RawValue::from_string(text.to_owned()).unwrap_or_default()
 }
 
-/// A call that facts let begin.
-#[derive(Default)]
-pub(in crate::calls) struct LetIn {
-    /// The conditions in shadow that would have stopped it.
-    pub(in crate::calls) shadow: Vec<ShadowDenial>,
-    /// When they were asked, as [`CallResult::entered_ms`]; none where it does not go by facts.
-    pub(in crate::calls) entered_ms: Option<i64>,
+/// The check of a call against the facts of its session.
+pub(in crate::calls) struct FactsCheck<'a> {
+    pub(in crate::calls) check: CheckFacts,
+    /// Its conditions, each with whether it is required.
+    conditions: Vec<(&'a FactCondition, bool)>,
 }
 
-impl Calls {
-    /// A call that is about to begin enters its session; with other arguments than its own, where people have changed some.
-    /// Answers the conditions in shadow that would have stopped it, and when they were asked.
-    ///
-    /// # Errors
-    /// What becomes of the call instead: it is denied, or waits.
-    pub(in crate::calls) async fn enter(
-        &self,
-        trying: &Trying<'_>,
-        tool: &RegisteredTool,
-        changed: Option<&RawValue>,
-        tools: &Toolbox,
-    ) -> Result<LetIn, Box<Disposition>> {
-        let Some(row) = row_of(trying.config, trying.slice, &trying.call.tool) else { return Ok(LetIn::default()) };
-        Box::pin(self.ask_session(trying, row, (tool, changed), tools, false)).await
-    }
-
-    /// Whether facts would let a call begin just now. It does not begin: people are to be asked first.
-    ///
-    /// # Errors
-    /// What becomes of the call instead: it is denied, or waits.
-    pub(in crate::calls) async fn facts_allow(
-        &self,
-        trying: &Trying<'_>,
-        passed: &Passed,
-        tools: &Toolbox,
-    ) -> Result<(), Disposition> {
-        let Some(row) = row_of(trying.config, trying.slice, &trying.call.tool) else { return Ok(()) };
-        let looked = self.ask_session(trying, row, (&passed.tool, None), tools, true).await;
-        looked.map(drop).map_err(|instead| *instead)
-    }
-
-    async fn ask_session(
-        &self,
-        trying: &Trying<'_>,
-        row: &FactRow,
-        (tool, changed): (&RegisteredTool, Option<&RawValue>),
-        tools: &Toolbox,
-        looks: bool,
-    ) -> Result<LetIn, Box<Disposition>> {
-        let conditions = row.require.iter().map(|it| (it, true)).chain(row.forbid.iter().map(|it| (it, false)));
-        // A call is decided about where it begins: another try of it is never told as not run.
-        let conditions: Vec<(&FactCondition, bool)> = conditions.filter(|_| trying.attempt == 1).collect();
-        let asked = FactsEntry { looks, ..entry_of(trying, row, changed, &conditions) };
-        loop {
-            let entry = FactsEntry { knows: self.claims.told_to(), ..asked.clone() };
-            let told = |at: usize, known: Option<KnownFact>| {
-                conditions.get(at).map(|(condition, required)| Told {
-                    trying,
-                    tool,
-                    tools,
-                    condition,
-                    required: *required,
-                    known,
-                })
-            };
-            let (answer, at_ms) = match self.outbox.enter(entry).await {
-                Some(EnteredAt { entered, at_ms }) => (Some(entered), at_ms),
-                None => (None, None),
-            };
-            // Of another try, nothing was asked.
-            let entered_ms = Some(at_ms.filter(|_| trying.attempt == 1).unwrap_or(0));
-            return Err(Box::new(match answer {
-                Some(Entered::Ok(shadow)) => {
-                    let shadow = shadow.into_iter().filter_map(|at| Some(told(at, None)?.in_shadow())).collect();
-                    return Ok(LetIn { shadow, entered_ms });
-                }
-                // What was done of it is told by its begin.
-                Some(Entered::Begun) => return Ok(LetIn { shadow: Vec::new(), entered_ms: Some(0) }),
-                Some(Entered::Waits(turn)) => {
-                    self.metrics.waited_for_facts();
-                    Disposition::WaitsForEqual(turn, LOOK_AGAIN)
-                }
-                Some(Entered::Unmet(at, known)) => {
-                    let Some(told) = told(at, Some(known)) else { return Err(Box::new(Disposition::Lost)) };
-                    self.metrics.rule_unmet(&told.rule(), RuleAction::Deny);
-                    self.denied(trying, told.error(), entered_ms).await
-                }
-                Some(Entered::Full) => self.denied(trying, full(&tool.spec.name), None).await,
-                Some(Entered::Hold) => {
-                    tokio::select! {
-                        () = self.now.cancelled() => return Err(Box::new(Disposition::HandBack(false))),
-                        () = tokio::time::sleep(HOLD) => continue,
-                    }
-                }
-                Some(Entered::Stale) | None => {
-                    self.metrics.fenced("enter");
-                    Disposition::Lost
-                }
-            }));
-        }
-    }
-
-    /// The end of a call that may not begin. Should somebody who is gone have begun it, that is told instead.
-    async fn denied(&self, trying: &Trying<'_>, error: CallError, entered_ms: Option<i64>) -> Disposition {
-        match self.begun_by_another(trying).await {
-            Some(begun) => begun,
-            None => {
-                let denied = CallResult { entered_ms, ..trying.result(Outcome::Denied, error) };
-                Disposition::Ended(Box::new(denied), Vec::new())
-            }
-        }
-    }
-}
-
-fn entry_of(
+/// The check of a call; with other arguments than its own, where people have changed some.
+pub(in crate::calls) fn check_of<'a>(
     trying: &Trying<'_>,
-    row: &FactRow,
+    row: &'a FactRow,
     changed: Option<&RawValue>,
-    conditions: &[(&FactCondition, bool)],
-) -> FactsEntry {
-    let meta = &trying.slice.meta;
+) -> FactsCheck<'a> {
     let own = arguments_of(&trying.call.arguments);
     let arguments = changed.unwrap_or(&own);
-    let asked = |(condition, required): &(&FactCondition, bool)| AskedFact {
+    let conditions = row.require.iter().map(|it| (it, true)).chain(row.forbid.iter().map(|it| (it, false)));
+    // A call is decided about where it begins: another try of it is never told as not run.
+    let conditions: Vec<(&FactCondition, bool)> = conditions.filter(|_| trying.attempt == 1).collect();
+    let condition = |(condition, required): &(&FactCondition, bool)| Condition {
         fact: condition.fact.key(arguments),
         required: *required,
         shadow: !condition.mode.is_enforced(),
     };
     let changes = row.clears.iter().map(|it| (it, false)).chain(row.sets.iter().map(|it| (it, true)));
-    FactsEntry {
-        name: trying.slice.name.clone(),
-        fence: trying.slice.fence.clone(),
-        position: trying.id.position,
-        digest: meta.digest.clone(),
-        session: row.session(&meta.agent, meta.task.as_ref().map(|(task, _)| task), &meta.context),
-        conditions: conditions.iter().map(asked).collect(),
-        changes: changes
-            .map(|(it, sets)| MayChange { fact: it.fact.key(arguments), sets, kept_ms: it.kept_ms })
-            .collect(),
-        knows: None,
-        submitted_ms: meta.submitted_ms,
-        looks: false,
+    let changes = changes.map(|(it, sets)| MayChange { fact: it.fact.key(arguments), sets, kept_ms: it.kept_ms });
+    let check = CheckFacts {
+        session: session_of(trying.slice, row),
+        conditions: conditions.iter().map(condition).collect(),
+        changes: changes.collect(),
+    };
+    FactsCheck { check, conditions }
+}
+
+impl FactsCheck<'_> {
+    /// The conditions in shadow mode that would have stopped the call.
+    pub(in crate::calls) fn in_shadow(
+        &self,
+        trying: &Trying<'_>,
+        tool: &RegisteredTool,
+        tools: &Toolbox,
+        unmet: &[usize],
+    ) -> Vec<ShadowDenial> {
+        let told = unmet.iter().filter_map(|at| {
+            let (condition, required) = *self.conditions.get(*at)?;
+            Some(Told { trying, tool, tools, condition, required, known: None }.in_shadow())
+        });
+        told.collect()
+    }
+}
+
+impl Calls {
+    /// The end of a call whose session does not meet a condition.
+    pub(in crate::calls) fn denied_by_fact(
+        &self,
+        trying: &Trying<'_>,
+        (tool, tools): (&RegisteredTool, &Toolbox),
+        facts: &FactsCheck<'_>,
+        condition: usize,
+        known: KnownFact,
+    ) -> Disposition {
+        let Some((condition, required)) = facts.conditions.get(condition).copied() else { return Disposition::Lost };
+        let told = Told { trying, tool, tools, condition, required, known: Some(known) };
+        self.metrics.rule_unmet(&told.rule(), RuleAction::Deny);
+        let entered_ms = Some(if trying.attempt == 1 { self.store.state().now_ms } else { 0 });
+        let denied = CallResult { entered_ms, ..trying.result(Outcome::Denied, told.error()) };
+        Disposition::Ended(Box::new(denied), Vec::new())
     }
 }
 
@@ -256,7 +189,7 @@ impl Told<'_> {
         let mut details = json!({ "reason": self.reason(), "rule": self.rule(), "fact": fact.to_string() });
         if let (Some(known), Some(details)) = (&self.known, details.as_object_mut()) {
             let time = |ms: i64| json!(rfc3339(ms));
-            details.extend(known.by.as_ref().map(|by| ("by".to_owned(), json!(by))));
+            details.extend(known.by.as_ref().map(|by| ("by".to_owned(), json!(by.to_string()))));
             details.extend(known.since_ms.map(|ms| ("at".to_owned(), time(ms))));
             details.extend(known.until_ms.map(|ms| ("until".to_owned(), time(ms))));
         }
@@ -265,7 +198,7 @@ impl Told<'_> {
 
     /// What a model can do: of the tools that it may call, those that make it so.
     fn advice(&self) -> String {
-        let (tenant, agent) = (&self.trying.slice.name.tenant, &self.trying.slice.meta.agent);
+        let (tenant, agent) = (&self.trying.slice.name.tenant, &self.trying.head().agent);
         let permissions: &Permissions = &self.trying.config.active.policy.permissions;
         let changes = |name: &str| {
             let row = permissions.matrix.get(name).map(|row| &row.facts);
@@ -283,7 +216,7 @@ impl Told<'_> {
 }
 
 fn why(known: &KnownFact, required: bool) -> String {
-    let by = known.by.as_deref().unwrap_or("a call");
+    let by = known.by.as_ref().map_or_else(|| "a call".to_owned(), ToString::to_string);
     let at = known.since_ms.map(|ms| format!(" at {}", rfc3339(ms))).unwrap_or_default();
     match known.state {
         FactState::Never => "which nothing in this session has set".to_owned(),
@@ -299,8 +232,10 @@ fn why(known: &KnownFact, required: bool) -> String {
     }
 }
 
-fn full(name: &str) -> CallError {
+/// The end of a call whose session has no room for the facts that it would set.
+pub(in crate::calls) fn full(trying: &Trying<'_>, name: &str) -> Disposition {
     let max = limits::FACTS_PER_SESSION_MAX;
     let message = format!("You may not call {name:?} now: its session already has the maximum of {max} facts.");
-    CallError { details: Some(json!({ "reason": "facts_full" })), ..messages::error(Outcome::Denied, message) }
+    let details = Some(json!({ "reason": "facts_full" }));
+    trying.refused(Outcome::Denied, CallError { details, ..messages::error(Outcome::Denied, message) })
 }

@@ -2,6 +2,6 @@
 //! has happened in its session (`facts`), agents that go in circles (`loops`), kept answers of reads (`cache`).
 
 pub(super) mod cache;
-mod consent;
+pub(in crate::calls) mod consent;
 pub(super) mod facts;
 pub(crate) mod loops;

@@ -7,8 +7,8 @@ use tickfleet_model::policy::Pause;
 use tickfleet_model::{CallResult, Effect, Outcome};
 use tickfleet_ops::metrics::BreakerEvent;
 
-use crate::calls::call::Calls;
 use crate::calls::messages;
+use crate::calls::state::Calls;
 use crate::calls::trying::{Disposition, RestingCall, Trying};
 use crate::calls::waiting::breakers::Leave;
 use crate::calls::waiting::permit::Permit;
@@ -29,7 +29,7 @@ impl Calls {
         arguments: &RawValue,
     ) -> Result<Permit<'a>, Disposition> {
         let (name, tenant) = (tool.spec.name.as_str(), &trying.slice.name.tenant);
-        if trying.slice.meta.is_task || trying.waited {
+        if trying.is_task() || trying.waited {
             return Ok(Permit::Call(Leave::always(&self.breakers, name, tenant)));
         }
         if let Some(pause) = trying.config.active.policy.tool_pause(tenant, &tool.spec) {
@@ -67,7 +67,7 @@ impl Calls {
         if self.begun_by_another(trying).await.is_some() {
             return Ok(Permit::Call(Leave::always(&self.breakers, name, tenant)));
         }
-        let held_ms = u64::try_from(self.clock.now_ms() - pause.since_ms).unwrap_or(0);
+        let held_ms = u64::try_from(self.store.state().now_ms - pause.since_ms).unwrap_or(0);
         let look = (Duration::from_millis(held_ms) / 4).clamp(PAUSED_LOOK.0, PAUSED_LOOK.1);
         let error = messages::rested(&trying.call.tool, 0, trying.tries());
         let rests = Box::new(RestingCall {
@@ -98,7 +98,7 @@ impl Calls {
             return self.ledger.knows_end(trying, tool, arguments).await;
         }
         match self.cache.asked(trying, tool, arguments) {
-            Some(asked) => self.cache.has(&asked).await,
+            Some(question) => self.cache.has(&question).await,
             None => false,
         }
     }

@@ -141,6 +141,39 @@ pub struct ToolOutput {
     pub content_type: &'static str,
 }
 
+/// The event that a call waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Awaited {
+    /// The end of a turn or task of the same tenant.
+    Turn(TurnId),
+    /// Room in a budget of tokens or money.
+    Budget {
+        /// The limit.
+        limit: String,
+        /// The counter within the limit.
+        counter: String,
+    },
+    /// Only the time that the call gives.
+    Time,
+}
+
+impl Awaited {
+    /// The turn or task, if the call waits for one.
+    #[must_use]
+    pub fn turn(self) -> Option<TurnId> {
+        match self {
+            Self::Turn(turn) => Some(turn),
+            Self::Budget { .. } | Self::Time => None,
+        }
+    }
+}
+
+impl From<Option<TurnId>> for Awaited {
+    fn from(turn: Option<TurnId>) -> Self {
+        turn.map_or(Self::Time, Self::Turn)
+    }
+}
+
 /// The failure of a handler. A failure is data: the pipeline turns it into an outcome by the tool's effect.
 #[derive(Debug, Clone)]
 pub enum ToolFailure {
@@ -169,7 +202,7 @@ pub enum ToolFailure {
     /// holds no slot until then. For a tool whose effect is `read` or `idempotent`.
     Waits {
         /// What it waits for; none to be called again after a time.
-        awaits: Option<TurnId>,
+        awaits: Awaited,
         /// The time after which it is called again in any case.
         at_most: Duration,
     },

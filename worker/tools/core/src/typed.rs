@@ -89,7 +89,7 @@ impl From<ToolError> for ToolFailure {
             ToolError::NotExecuted { message, retry_after } => {
                 Self::Transient { message, retry_after, not_executed: true }
             }
-            ToolError::Waits { awaits, at_most } => Self::Waits { awaits, at_most },
+            ToolError::Waits { awaits, at_most } => Self::Waits { awaits: awaits.into(), at_most },
             ToolError::Internal(message) => Self::Internal { message },
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tickfleet_model::TenantId;
 use tickfleet_model::knowledge::{Document, Passages};
-use tickfleet_store::{Kept, Store, StoreError};
+use tickfleet_store::{KeepResult, Store, StoreError};
 
 use crate::documents::Draft;
 use crate::embeddings::{Embedder, TEXTS_MAX, clean};
@@ -27,7 +27,7 @@ pub enum Imported {
     /// Its source and title are those of a document that came before it in this import; it is not kept.
     Twice,
     /// The base is full, or memory is short; what was there before is there still.
-    Refused(Kept),
+    Refused(KeepResult),
 }
 
 /// An import into the knowledge base of one tenant.
@@ -91,8 +91,8 @@ impl<'a> Import<'a> {
         let document = Document { model, at_ms: self.at_ms, ..draft.document };
         let passages = Passages { passages: draft.passages, vectors };
         Ok(match self.store.keep_document(self.tenant, &document, &passages).await? {
-            Kept::Ok if is_new => Imported::New,
-            Kept::Ok => Imported::Replaced,
+            KeepResult::Done { .. } if is_new => Imported::New,
+            KeepResult::Done { .. } => Imported::Replaced,
             refused => Imported::Refused(refused),
         })
     }

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tickfleet_model::knowledge::Memory;
 use tickfleet_model::{Effect, limits};
-use tickfleet_store::{MemoryKept, Store, StoreError};
+use tickfleet_store::{RememberResult, Store, StoreError};
 use tickfleet_tools::{CallContext, ToolError, TypedTool, wording};
 
 use crate::recall::{Recollection, Source};
@@ -127,7 +127,7 @@ struct Noted {
     /// The memory's id.
     memory_id: String,
     /// How many older memories had to go to make room.
-    forgotten: u64,
+    forgotten: usize,
 }
 
 fn remember(store: Store) -> TypedTool {
@@ -152,9 +152,9 @@ async fn note(store: &Store, context: &CallContext, args: Remember) -> Result<No
     let id = format!("m-{}", context.idempotency_key.chars().take(32).collect::<String>());
     let memory = Memory { id: id.clone(), text, tags, at_ms };
     match store.remember(&context.tenant, &context.agent, &memory).await.map_err(passing)? {
-        MemoryKept::Ok { forgotten } => Ok(Noted { memory_id: id, forgotten }),
-        MemoryKept::Known => Ok(Noted { memory_id: id, forgotten: 0 }),
-        MemoryKept::Pressure => Err(ToolError::NotExecuted {
+        RememberResult::Done { forgotten } => Ok(Noted { memory_id: id, forgotten }),
+        RememberResult::Known => Ok(Noted { memory_id: id, forgotten: 0 }),
+        RememberResult::Pressure => Err(ToolError::NotExecuted {
             message: "Memory is short, and nothing new is noted down until there is room.".into(),
             retry_after: None,
         }),

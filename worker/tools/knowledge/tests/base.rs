@@ -1,4 +1,4 @@
-//! Knowledge bases and memories over a real Redis: who sees what, what an import costs, and what happens where something
+//! Knowledge bases and memories over a shard in memory: who sees what, what an import costs, and what happens where something
 //! is away, full or hostile.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -9,10 +9,13 @@ use axum::Json;
 use axum::http::StatusCode;
 use axum::routing::post;
 use serde_json::{Value, json};
+use tickfleet_core::knowledge::{documents_key, memories_key, passages_key};
+use tickfleet_core::view::Undecided;
+use tickfleet_core::{Context, Decision, RecordKey, Step, Transaction, View, Write};
 use tickfleet_model::knowledge::{Document, Memory, Passage, Passages};
 use tickfleet_model::{AgentId, TenantId, limits};
-use tickfleet_store::{Kept, MemoryKept, Store, StoreOptions};
-use tickfleet_testkit::{RedisOptions, RedisServer};
+use tickfleet_store::seam::memory::{MemoryOptions, MemoryStore};
+use tickfleet_store::{KeepResult, RememberResult, Store, StoreOptions};
 use tickfleet_tools::Environment;
 use tickfleet_tools_knowledge::Knowledge;
 use tickfleet_tools_knowledge::documents::{Form, read};
@@ -28,8 +31,21 @@ fn agent(name: &str) -> AgentId {
     AgentId::new(name).unwrap()
 }
 
-fn store(server: &RedisServer) -> Store {
-    Store::open(&server.url(), 0, Arc::new(StoreOptions::default())).unwrap()
+fn store() -> Store {
+    Store::in_memory(MemoryStore::default(), 0, Arc::new(StoreOptions::default()))
+}
+
+/// Bytes that another program writes into a part of a record.
+struct Foreign(RecordKey, String, &'static [u8]);
+
+impl Decision for Foreign {
+    type Output = ();
+
+    fn decide(&self, _: &View, context: &Context) -> Result<Step<()>, Undecided> {
+        let mut transaction = Transaction::new(context.version.clone());
+        transaction.write(Write::PutPart(self.0.clone(), self.1.as_str().into(), self.2.into()));
+        Ok(Step::Commit(transaction, ()))
+    }
 }
 
 fn wordy() -> Knowledge {
@@ -55,8 +71,7 @@ fn memory(id: &str, text: &str, at_ms: i64) -> Memory {
 
 #[tokio::test]
 async fn nobody_sees_the_documents_of_another_tenant_or_the_memories_of_another_agent() {
-    let server = RedisServer::start().await;
-    let (store, knowledge) = (store(&server), wordy());
+    let (store, knowledge) = (store(), wordy());
     import(&store, "acme", &knowledge, "a.md", "The secret recipe has saffron.", "").await;
     import(&store, "acme2", &knowledge, "a.md", "Nothing of it.", "").await;
     assert_eq!(found(&knowledge, &store, "acme", "saffron recipe").await.len(), 1);
@@ -83,8 +98,7 @@ async fn nobody_sees_the_documents_of_another_tenant_or_the_memories_of_another_
 
 #[tokio::test]
 async fn another_import_costs_nothing_where_nothing_has_changed_and_every_worker_sees_a_change_at_once() {
-    let server = RedisServer::start().await;
-    let store = store(&server);
+    let store = store();
     let (one, other) = (wordy(), wordy());
     assert_eq!(import(&store, "acme", &one, "a.md", "# A\n\nBlue whales.", "sea").await, Imported::New);
     assert_eq!(found(&other, &store, "acme", "whales").await, ["Blue whales."]);
@@ -154,8 +168,8 @@ impl Endpoint {
 
 #[tokio::test]
 async fn what_is_meant_is_found_in_other_words_and_words_are_left_where_the_endpoint_is_down() {
-    let (server, endpoint) = (RedisServer::start().await, Endpoint::start().await);
-    let (store, knowledge) = (store(&server), endpoint.knowledge());
+    let endpoint = Endpoint::start().await;
+    let (store, knowledge) = (store(), endpoint.knowledge());
     // A base that was imported by words is embedded by the next import, unchanged as its texts are.
     assert_eq!(import(&store, "acme", &wordy(), "w.md", "The whale is a mammal.", "").await, Imported::New);
     assert_eq!(import(&store, "acme", &knowledge, "w.md", "The whale is a mammal.", "").await, Imported::Replaced);
@@ -184,8 +198,7 @@ async fn what_is_meant_is_found_in_other_words_and_words_are_left_where_the_endp
 
 #[tokio::test]
 async fn hostile_questions_find_nothing_and_break_nothing() {
-    let server = RedisServer::start().await;
-    let (store, knowledge) = (store(&server), wordy());
+    let (store, knowledge) = (store(), wordy());
     import(&store, "acme", &knowledge, "a.md", "Whales.", "").await;
     let huge = "whales ä".repeat(500_000);
     for (query, hits) in
@@ -199,18 +212,19 @@ async fn hostile_questions_find_nothing_and_break_nothing() {
 
 #[tokio::test]
 async fn foreign_bytes_in_redis_cost_their_own_document_alone() {
-    let server = RedisServer::start().await;
-    let (store, knowledge) = (store(&server), wordy());
+    let (store, knowledge) = (store(), wordy());
     import(&store, "acme", &knowledge, "a.md", "Whales.", "").await;
     import(&store, "acme", &knowledge, "b.md", "Whales too.", "").await;
     let id = store.documents(&tenant("acme")).await.unwrap()[0].id.clone();
-    let mut redis = server.connection().await;
-    let set = async |redis: &mut _, key: &str, field: &str, value: &[u8]| {
-        redis::cmd("HSET").arg(store.keys().key(key)).arg(field).arg(value).query_async::<()>(redis).await.unwrap();
-    };
-    set(&mut redis, "kb:acme", &id, b"\xff\xfe").await;
-    set(&mut redis, "kbd:acme", "odd", b"no json").await;
-    set(&mut redis, "memories:acme:kelly", "odd", b"\0").await;
+    let (acme, kelly) = (tenant("acme"), agent("kelly"));
+    store.remember(&acme, &kelly, &memory("m", "Bread.", 1)).await.unwrap();
+    for foreign in [
+        Foreign(passages_key(&acme), id, b"\xff\xfe"),
+        Foreign(documents_key(&acme), "odd".to_owned(), b"no json"),
+        Foreign(memories_key(&acme, &kelly), "odd".to_owned(), b"\0"),
+    ] {
+        store.decide(foreign).await.unwrap();
+    }
     assert_eq!(found(&knowledge, &store, "acme", "whales").await.len(), 1);
     let recalled = knowledge.recall(&store, (&tenant("acme"), &agent("kelly")), "whales", &[], 5).await;
     assert_eq!((recalled.results.len(), recalled.incomplete.len()), (1, 0));
@@ -218,16 +232,15 @@ async fn foreign_bytes_in_redis_cost_their_own_document_alone() {
 
 #[tokio::test]
 async fn the_oldest_memories_go_beyond_the_bounds_and_one_is_there_once() {
-    let server = RedisServer::start().await;
-    let store = store(&server);
+    let store = store();
     let (acme, kelly) = (tenant("acme"), agent("kelly"));
     let remember = async |memory: &Memory| store.remember(&acme, &kelly, memory).await.unwrap();
     for number in 0..limits::MEMORIES_MAX {
         let note = memory(&format!("m{number:05}"), "note", i64::try_from(number).unwrap());
-        assert_eq!(remember(&note).await, MemoryKept::Ok { forgotten: 0 });
+        assert_eq!(remember(&note).await, RememberResult::Done { forgotten: 0 });
     }
-    assert_eq!(remember(&memory("m00007", "other", 1)).await, MemoryKept::Known);
-    assert_eq!(remember(&memory("new", "note", 1_000_000)).await, MemoryKept::Ok { forgotten: 1 });
+    assert_eq!(remember(&memory("m00007", "other", 1)).await, RememberResult::Known);
+    assert_eq!(remember(&memory("new", "note", 1_000_000)).await, RememberResult::Done { forgotten: 1 });
     let ids: Vec<String> = store.memories(&acme, &kelly).await.unwrap().into_iter().map(|memory| memory.id).collect();
     assert_eq!(ids.len(), limits::MEMORIES_MAX);
     assert!(ids[0] == "new" && ids.contains(&"m00001".to_owned()) && !ids.contains(&"m00000".to_owned()));
@@ -242,9 +255,9 @@ async fn the_oldest_memories_go_beyond_the_bounds_and_one_is_there_once() {
 
 #[tokio::test]
 async fn short_memory_refuses_what_is_new_and_never_what_makes_room() {
-    let options = RedisOptions { maxmemory: Some(8 << 20), ..RedisOptions::default() };
-    let server = RedisServer::start_with(options).await;
-    let store = store(&server);
+    let memory_store = MemoryStore::new(MemoryOptions { bytes_max: 8 << 20, ..MemoryOptions::default() });
+    let store = Store::in_memory(memory_store.clone(), 0, Arc::new(StoreOptions::default()));
+    let sample = async || store.seam().sample_memory().await.unwrap();
     let (acme, kelly) = (tenant("acme"), agent("kelly"));
     let document = |number: usize| Document {
         id: format!("d{number}"),
@@ -261,22 +274,20 @@ async fn short_memory_refuses_what_is_new_and_never_what_makes_room() {
         Passages { passages: vec![Passage { headings: Vec::new(), text: "x".repeat(256 << 10) }], vectors: Vec::new() };
     store.remember(&acme, &kelly, &memory("m", "note", 1)).await.unwrap();
     let mut kept = 0;
-    while store.keep_document(&acme, &document(kept), &passages).await.unwrap() == Kept::Ok {
+    let keep = async |number| {
+        sample().await;
+        store.keep_document(&acme, &document(number), &passages).await.unwrap()
+    };
+    while matches!(keep(kept).await, KeepResult::Done { .. }) {
         kept += 1;
         assert!(kept < 40, "nothing is refused");
     }
-    assert_eq!(store.keep_document(&acme, &document(kept), &passages).await.unwrap(), Kept::Pressure);
-    assert_eq!(store.documents(&acme).await.unwrap().len(), kept, "what is refused leaves nothing behind");
-    // A note is short: nine tenths of the memory, and it is refused too.
-    let mut redis = server.connection().await;
-    let info: String = redis::cmd("INFO").arg("memory").query_async(&mut redis).await.unwrap();
-    let used = info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap().trim().parse::<u64>().unwrap();
-    let set = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(used * 10 / 9).to_owned();
-    set.query_async::<()>(&mut redis).await.unwrap();
-    assert_eq!(store.remember(&acme, &kelly, &memory("n", "note", 2)).await.unwrap(), MemoryKept::Pressure);
-    // However full it is, what makes room passes.
-    redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg("1mb").query_async::<()>(&mut redis).await.unwrap();
-    assert_eq!(store.keep_document(&acme, &document(kept), &passages).await.unwrap(), Kept::Pressure);
+    assert_eq!(keep(kept).await, KeepResult::Pressure);
+    assert_eq!(store.documents(&acme).await.unwrap().len(), kept, "a refused document leaves nothing behind");
+    assert_eq!(store.remember(&acme, &kelly, &memory("n", "note", 2)).await.unwrap(), RememberResult::Pressure);
+    // However full the store is, it accepts writes that free memory.
+    memory_store.set_bytes_max(1 << 20);
+    assert_eq!(keep(kept).await, KeepResult::Pressure);
     assert_eq!(store.forget(&acme, &kelly, &["m".into()]).await.unwrap(), 1);
     let ids: Vec<String> = (0..kept).map(|number| format!("d{number}")).collect();
     assert_eq!(store.drop_documents(&acme, &ids).await.unwrap() as usize, kept);

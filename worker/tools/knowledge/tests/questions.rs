@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tickfleet_model::TenantId;
+use tickfleet_store::seam::memory::MemoryStore;
 use tickfleet_store::{Store, StoreOptions};
-use tickfleet_testkit::RedisServer;
 use tickfleet_tools::Environment;
 use tickfleet_tools_knowledge::Knowledge;
 use tickfleet_tools_knowledge::documents::{Form, read};
@@ -35,7 +35,7 @@ const QUESTIONS: [(&str, &[&str]); 20] = [
     ("What do others call a visibility timeout?", &["visibility timeout"]),
     ("How do I make it safe to send the same turn again after an error?", &["idempotent", "turn ID", "turn_id"]),
     ("Where does Prometheus read the numbers, and is a password needed?", &["/metrics", "no authentication"]),
-    ("How do I play a failing game of the simulator again?", &["make sim SEED"]),
+    ("How do I repeat a run of chaos that failed?", &["make chaos SEED", "TICKFLEET_CHAOS_SEED"]),
     ("What happens after somebody flushed Redis?", &["flush", "FLUSH"]),
     ("In which providers' formats can tools be shown to a model?", &["--format", "eight dialects", "Chat Completions"]),
     ("Where do I put the password that a tool needs?", &["${SECRET}", "secrets:", "Secrets of tools", "secret"]),
@@ -70,8 +70,7 @@ fn pages(folder: &Path) -> Vec<String> {
 /// Imports the pages and asks; answers how many questions were answered by the first five passages, and by the first.
 async fn asked(environment: Environment) -> (usize, usize, Ranking) {
     tickfleet_outbound::install_crypto_provider();
-    let server = RedisServer::start().await;
-    let store = Store::open(&server.url(), 0, Arc::new(StoreOptions::default())).unwrap();
+    let store = Store::in_memory(MemoryStore::default(), 0, Arc::new(StoreOptions::default()));
     let knowledge = Knowledge::new(&environment);
     let tenant = TenantId::new("docs").unwrap();
     let mut import = Import::begin(&store, &tenant, knowledge.embedder().unwrap()).await.unwrap();

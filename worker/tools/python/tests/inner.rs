@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tickfleet_model::TurnId;
 use tickfleet_tools::inner::{Inner, InnerCalls, InnerResult};
-use tickfleet_tools::{CallContext, ToolError, ToolFailure};
+use tickfleet_tools::{Awaited, CallContext, ToolError, ToolFailure};
 use tokio::time::timeout;
 
 use support::{Tools, def};
@@ -66,7 +66,7 @@ async fn an_inner_call_that_has_ended_gives_its_result_and_one_under_way_ends_th
     for ended in 0..2 {
         let calls = Ended::calls(ended);
         let waits = call(&tools, &calls, "relay", "echo").await;
-        assert!(matches!(waits, Err(ToolFailure::Waits { awaits: Some(_), .. })), "{waits:?}");
+        assert!(matches!(waits, Err(ToolFailure::Waits { awaits: Awaited::Turn(_), .. })), "{waits:?}");
         assert_eq!(calls.asked.lock().len(), ended + 1);
     }
     let calls = Ended::calls(2);

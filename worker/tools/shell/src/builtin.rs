@@ -335,7 +335,7 @@ fn told(failure: ToolFailure) -> ToolError {
             ToolError::NotExecuted { message, retry_after }
         }
         ToolFailure::Transient { message, .. } => ToolError::Transient(message),
-        ToolFailure::Waits { awaits, at_most } => ToolError::Waits { awaits, at_most },
+        ToolFailure::Waits { awaits, at_most } => ToolError::Waits { awaits: awaits.turn(), at_most },
         ToolFailure::Internal { message } => ToolError::Internal(message),
     }
 }

@@ -30,7 +30,7 @@ function draw(found, mode, refresh) {
   ];
   return [
     rules.length ? table(`${rules.length} rules and limits, days in UTC`, columns, rules) : h("p", {}, "No rules or limits match."),
-    h("p", { class: "soft" }, `The audit log is counted up to ${clock(found.counted_upto_ms) || "nowhere yet"}.${found.gap ? " Entries may have been trimmed before they were counted." : ""} ${found.not_looked_at ? ` ${found.not_looked_at} of ${found.calls} calls of these days were counted by a version that does not count rules.` : ""} Calls delayed by limits wait and are not denials.`),
+    h("p", { class: "soft" }, `The audit log is counted up to ${clock(found.counted_upto_ms) || "nowhere yet"}.${found.gap ? " Entries may have been trimmed before they were counted." : ""} Calls delayed by limits wait and are not denials.`),
     found.more ? h("button", { id: "count-rules", click: refresh }, "Count further") : null,
   ];
 }

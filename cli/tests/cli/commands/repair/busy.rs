@@ -14,7 +14,7 @@ use tickfleet_client::model::approval::Narrowed;
 use tickfleet_client::model::{Redactor, TenantId};
 use tickfleet_client::{ApprovalError, Client, StoreOptions, SubmitError, Verdict, parse_turn};
 use tickfleet_protocol::{TaskMessage, parse_task_message};
-use tickfleet_store::TurnName;
+use tickfleet_store::{Submission, TurnName};
 use tokio::task::JoinHandle;
 
 const AGENTS: &str = "agents:
@@ -262,7 +262,14 @@ async fn runtime(hand: Hand, url: String) -> usize {
                 2 => says("heartbeat", json!({})),
                 _ => continue,
             };
-            hand.client.store(&hand.tenant).enqueue_task(&message, None, None).await.unwrap();
+            let message = Submission {
+                tenant: hand.tenant.clone(),
+                turn: None,
+                digest: String::new(),
+                reply_to: None,
+                payload: message.into(),
+            };
+            hand.client.store(&hand.tenant).enqueue_task(&message).await.unwrap();
         }
     }
     taken

@@ -102,11 +102,19 @@ fn every_call_ran(made: &[Made], replies: &BTreeMap<String, Value>) {
     assert_eq!((agents.len(), LIMITS.len()), (AGENTS, 20));
 }
 
-/// Every place was given back, and nobody waits.
+/// Every permit was returned, and no turn waits.
 async fn nothing_is_held(server: &RedisServer) {
     let mut connection = server.connection().await;
-    for pattern in ["{tickfleet:0}:held:*", "{tickfleet:0}:lane:*", "{tickfleet:0}:turn:*"] {
+    for pattern in ["{tickfleet:0}:throttle:*", "{tickfleet:0}:turn:*"] {
         let left: Vec<String> = redis::cmd("KEYS").arg(pattern).query_async(&mut connection).await.unwrap();
         assert_eq!(left, Vec::<String>::new());
+    }
+    for limit in LIMITS.iter().filter(|limit| limit.window_ms.is_none()) {
+        let mut read = redis::cmd("HGETALL");
+        read.arg(format!("{{tickfleet:0}}:counters:{}", limit.name));
+        let counters: BTreeMap<String, Vec<u8>> = read.query_async(&mut connection).await.unwrap();
+        // The amount is the first of a counter's doubles.
+        let held = |counter: &Vec<u8>| f64::from_le_bytes(counter[..8].try_into().unwrap());
+        assert!(counters.values().all(|counter| held(counter) == 0.0), "{}: {counters:?}", limit.name);
     }
 }

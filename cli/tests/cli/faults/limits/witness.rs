@@ -181,7 +181,11 @@ impl Slice {
         }
         let words = words(fields);
         let value = |name: &str| words.chunks(2).find(|pair| pair[0] == name).map(|pair| pair[1]);
-        let first: usize = value("p").map_or(0, |first| first.parse().unwrap());
+        // Redis escapes quotes and backslashes as JSON does.
+        let record: String = serde_json::from_str(&format!("\"{}\"", value("r")?)).unwrap();
+        // The schema number comes first.
+        let record: Value = serde_json::from_str(record.trim_start_matches(|c: char| c.is_ascii_digit())).unwrap();
+        let first = record["p"].as_u64().map_or(0, |first| usize::try_from(first).unwrap());
         let calls = words.chunks(2).filter(|pair| pair[0] == "c").count();
         let turn = value("t")?.strip_prefix("demo:")?.to_owned();
         Some(Self { at_ms, turn, calls: first..first + calls })

@@ -49,11 +49,14 @@ async fn a_gateway_counts_what_it_is_asked_and_says_that_redis_is_away() {
         "tickfleet_gateway_request_duration_seconds_count{request=\"submit\"} 1",
         "tickfleet_gateway_refused_total{reason=\"key\"} 1",
         "tickfleet_gateway_refused_total{reason=\"forbidden\"} 1",
-        "tickfleet_redis_commands_total{verb=\"submit\"} 1",
         "tickfleet_redis_up 1",
     ] {
         until(&process, line);
     }
+    let metrics = process.metrics();
+    let commits =
+        metrics.lines().find_map(|line| line.strip_prefix("tickfleet_redis_commands_total{verb=\"commit\"} "));
+    assert!(commits.is_some_and(|commits| commits != "0"), "{metrics}");
     redis.kill9();
     let failed = gateway.ask(&key, "POST", "/v1/turns", &echo("lost"));
     assert_eq!((failed.status, failed.code().as_str()), (503, "unavailable"));

@@ -416,3 +416,24 @@ proptest! {
         }
     }
 }
+
+/// Facts refuse a call that people have agreed to.
+#[test]
+fn a_call_that_ends_without_its_consent_leaves_the_approval_approved() {
+    let leave = |store: &mut MiniStore| {
+        let tenant = tenant();
+        let leaves = LeaveApproval { tenant: &tenant, id: ID };
+        store.section(|transaction, view, context| leaves.add_to(transaction, view, context)).unwrap();
+    };
+    let mut store = asked(vec![demand(1, &[])]);
+    assert_eq!(agree(&mut store, "kim", &[]), counts("approved", 0));
+    let before = events_of(&store);
+    leave(&mut store);
+    let (key, approved) = (key(&tenant(), ID), ApprovalState::Approved { until_ms: 1_100 });
+    assert_eq!(store.record::<Approval>(&key).unwrap().state, approved);
+    assert_eq!((waits_in(&store), events_of(&store)), (0, before));
+    let mut store = asked(vec![demand(1, &[])]);
+    leave(&mut store);
+    assert_eq!(store.record::<Approval>(&key).unwrap().state.word(), "void", "nobody can decide about it any more");
+    assert_eq!(waits_in(&store), 0);
+}

@@ -72,6 +72,15 @@ impl Writing<'_> {
         transaction.write(Write::Append { log: events(self.tenant), fields, max_entries: EVENTS_MAX });
     }
 
+    /// The approval, if it waits or counts. Guards that it is unchanged.
+    fn open(&self, transaction: &mut Transaction, view: &View) -> Result<Option<Approval>, Undecided> {
+        let stored = view.record::<Approval>(&self.key())?;
+        if !mutant!("void_guards_the_approval") {
+            guard_unchanged(transaction, &self.key(), stored.as_ref());
+        }
+        Ok(stored.map(|stored| stored.value).filter(|approval| approval.state.until_ms().is_some()))
+    }
+
     /// Ends an approval that waits or counts.
     pub(super) fn end(
         &self,
@@ -87,8 +96,8 @@ impl Writing<'_> {
     }
 }
 
-/// Section of a settle or end: makes an approval void, because its call needs no decision any more. Without effect if the
-/// approval has ended.
+/// Section of an end: makes an approval void, because its call needs no decision any more. Without effect if the approval has
+/// ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VoidApproval<'a> {
     /// The tenant.
@@ -100,12 +109,32 @@ pub struct VoidApproval<'a> {
 impl Section for VoidApproval<'_> {
     fn add_to(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<(), Undecided> {
         let writing = Writing { tenant: self.tenant, id: self.id, now_ms: context.now_ms };
-        let stored = view.record::<Approval>(&writing.key())?;
-        if !mutant!("void_guards_the_approval") {
-            guard_unchanged(transaction, &writing.key(), stored.as_ref());
+        if let Some(approval) = writing.open(transaction, view)? {
+            writing.end(transaction, &approval, ApprovalState::Void { at_ms: context.now_ms }, context.now_ms);
         }
-        let open = stored.map(|stored| stored.value).filter(|approval| approval.state.until_ms().is_some());
-        if let Some(approval) = open {
+        Ok(())
+    }
+}
+
+/// Section of a settle: the call has ended without its approval. If people have agreed, the approval shows that, because the
+/// call was refused for another reason. If people may still decide, it becomes void.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaveApproval<'a> {
+    /// The tenant.
+    pub tenant: &'a TenantId,
+    /// The approval.
+    pub id: &'a str,
+}
+
+impl Section for LeaveApproval<'_> {
+    fn add_to(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<(), Undecided> {
+        let writing = Writing { tenant: self.tenant, id: self.id, now_ms: context.now_ms };
+        let Some(approval) = writing.open(transaction, view)? else { return Ok(()) };
+        if matches!(approval.state, ApprovalState::Approved { .. }) {
+            // Nothing ends it any more, so it expires.
+            transaction.put_for(&writing.key(), &approval, KEPT_MS);
+            transaction.write(Write::DeleteParts(writing.key(), vec![EXACT.into()]));
+        } else {
             writing.end(transaction, &approval, ApprovalState::Void { at_ms: context.now_ms }, context.now_ms);
         }
         Ok(())

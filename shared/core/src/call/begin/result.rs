@@ -1,5 +1,6 @@
 //! The results of a begin.
 
+use super::super::CallName;
 use super::super::cache::CachedResult;
 use super::super::claim::Claimant;
 use super::super::facts::KnownFact;
@@ -129,4 +130,9 @@ pub enum Refusal {
     },
     /// The approval with this ID belongs to another call.
     NotAsked,
+    /// An equal call is under way, and waits for the end of this turn.
+    EqualAbove {
+        /// The equal call.
+        by: CallName,
+    },
 }

@@ -13,6 +13,7 @@ use crate::section::{self, Section};
 use crate::turn::Suspect;
 use crate::turn::end::RenderedCall;
 use tickfleet_model::policy::Becomes;
+use tickfleet_model::{TaskGrant, TaskId};
 
 const LEASE_MS: i64 = 10_000;
 
@@ -112,7 +113,8 @@ fn a_governed_call_takes_one_read_one_begin_and_one_settle() {
     assert_eq!(started.version, store.version(&slice.name.record()));
     let stored: Turn = store.record(&slice.name.record()).unwrap();
     assert_eq!(stored, started.turn);
-    assert_eq!(stored.begun, Some(Begun { position: 0, by: "n1".into() }));
+    let consent = UsedConsent { approval: "apr-1".into(), by: vec!["kim".into()], narrowed: None };
+    assert_eq!(stored.begun, Some(Begun { consent: Some(consent), ..Begun::new(0, "n1") }));
     assert_eq!((stored.state.word(), stored.session.as_deref()), ("running", Some("session:s")));
     assert_eq!(stored.entry, Some(slice.entry.clone()));
     let used: Approval = store.record(&approval_key()).unwrap();
@@ -176,7 +178,7 @@ fn a_redelivered_slice_is_marked_as_started() {
 #[test]
 fn what_another_attempt_began_is_unknown_whatever_else_holds() {
     let mut store = MiniStore { now_ms: 2_000_000, ..MiniStore::default() };
-    let begun = |position| Some(Begun { position, by: "other".into() });
+    let begun = |position| Some(Begun::new(position, "other"));
     let canceled = Some("why".to_owned());
     let slice = store.slice("t", &Turn { begun: begun(0), canceled: canceled.clone(), ..turn() });
     assert_eq!(store.run(&governed(&slice, "n1")).word(), "unknown");
@@ -373,7 +375,7 @@ fn a_begin_that_the_store_lost_is_detected_by_its_mark() {
     let restarted = || MiniStore { now_ms: 100 + LEASE_MS, epoch: 4, epoch_began_ms: 100, ..MiniStore::default() };
     let report = |store: &mut MiniStore, outcome| {
         let (digest, by) = ("d0".to_owned(), "lost".to_owned());
-        store.run(&Assert { name: name("t"), digest, position: 0, by, outcome, keep_ms: 1_000 })
+        store.run(&Assert { name: name("t"), digest, position: 0, by, once: true, outcome, keep_ms: 1_000 })
     };
     detects("begin_guards_the_marks", || {
         let mut store = restarted();
@@ -386,10 +388,21 @@ fn a_begin_that_the_store_lost_is_detected_by_its_mark() {
     let mut store = restarted();
     let slice = store.slice("t", &turn());
     let call = RenderedCall { result: "7".into(), ..RenderedCall::default() };
-    report(&mut store, Outcome::Ended(call.clone()));
+    report(&mut store, Outcome::Ended(Box::new(call.clone())));
     let result = store.run(&Begin { epoch: 4, ..once(&slice, "n1") });
     assert!(matches!(result, BeginResult::Reported { call: found } if found == call));
     assert_eq!(store.run(&Begin { epoch: 4, ..once(&slice, "lost") }).word(), "started", "it is its own");
+}
+
+/// The call that the store lost may run again, so its mark only tells that it is not reported as not run.
+#[test]
+fn a_lost_begin_of_a_call_that_may_run_again_does_not_stop_it() {
+    let mut store = MiniStore { now_ms: 100 + LEASE_MS, epoch: 4, epoch_began_ms: 100, ..MiniStore::default() };
+    let slice = store.slice("t", &turn());
+    let (digest, by, outcome) = ("d0".to_owned(), "lost".to_owned(), crate::recovery::epoch::Outcome::Begun);
+    store.run(&Assert { name: name("t"), digest, position: 0, by, once: false, outcome, keep_ms: 1_000 });
+    assert_eq!(store.run(&Begin { epoch: 4, ..plain(&slice, "n1") }).word(), "started");
+    assert_eq!(store.run(&Begin { epoch: 4, ..once(&slice, "n1") }).word(), "unknown", "its tool is another now");
 }
 
 #[test]
@@ -468,4 +481,27 @@ fn a_mark_of_a_suspect_whose_answer_was_lost_is_repeated() {
     let again = started(store.run(&plain(&slice, "n1")));
     assert_eq!(again.version, first.version);
     assert_eq!(store.run(&once(&slice, "n2")).word(), "stale");
+}
+
+/// A call delegates a task, and a turn of the task makes the same call again. If it waited, both would wait for each other.
+#[test]
+fn a_call_does_not_wait_for_an_equal_call_that_waits_for_it() {
+    let result_below = |delegated_by: &str| {
+        let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
+        let first = store.slice("a", &turn());
+        started(store.run(&Begin { claim: Some(claim("a")), ..once(&first, "n1") }));
+        let mut delegated = turn();
+        delegated.head.delegated_by = Some(delegated_by.into());
+        delegated.task = Some(serde_json::from_str("{\"bu\":9}").unwrap());
+        store.slice("k", &delegated);
+        let mut below = turn();
+        below.head.task = Some((TaskId::new("k").unwrap(), TaskGrant::default()));
+        let below = store.slice("b", &below);
+        store.run(&Begin { claim: Some(claim("b")), ..once(&below, "n2") })
+    };
+    detects(
+        "claim_knows_who_waits_for_it",
+        || matches!(result_below("a/0"), BeginResult::Refused(Refusal::EqualAbove { by }) if by == call("a", 0)),
+    );
+    assert_eq!(result_below("a/1").word(), "waits");
 }

@@ -38,7 +38,7 @@ fn the_first_of_equal_calls_answers_the_others() {
     store.put(&name("a").record(), &turn());
     assert_eq!(claim(&mut store, &claim_of("a")), ClaimResult::Ours);
     assert_eq!(claim(&mut store, &claim_of("a")), ClaimResult::Ours, "the claim is repeated after a crash");
-    assert_eq!(claim(&mut store, &claim_of("b")), ClaimResult::Waits { turn: call("a", 0).turn });
+    assert_eq!(claim(&mut store, &claim_of("b")), ClaimResult::Waits { by: claimant("a") });
     wait(&mut store, "b");
     assert!(store.due.is_empty());
     assert_eq!(end(&mut store, "a", EffectEnd::Ended("1".into())), EndClaimResult::Done);
@@ -113,7 +113,7 @@ fn the_result_of_a_claim_that_was_not_ended_is_looked_up() {
         &Claim { by: claimant("a"), until_ms: 9_000, state: ClaimState::Open { waiters: BTreeSet::new() } },
     );
     store.put(&name("a").record(), &turn());
-    assert_eq!(claim(&mut store, &again), ClaimResult::Waits { turn: call("a", 0).turn }, "it came again");
+    assert_eq!(claim(&mut store, &again), ClaimResult::Waits { by: claimant("a") }, "it came again");
 }
 
 #[test]
@@ -196,5 +196,19 @@ proptest! {
             }
             prop_assert!(running.len() + effects <= 1);
         }
+    }
+}
+
+/// The claim of a call that ended stays, so that no equal call runs.
+#[test]
+fn while_memory_is_short_only_small_results_are_kept() {
+    for (bytes, pressure, kept) in [(2_000, false, 2_002), (2_000, true, 0), (10, true, 12)] {
+        let mut store = MiniStore { pressure, ..MiniStore::default() };
+        store.put(&name("a").record(), &turn());
+        claim(&mut store, &claim_of("a"));
+        let result = format!("\"{}\"", "x".repeat(bytes));
+        assert_eq!(end(&mut store, "a", EffectEnd::Ended(result)), EndClaimResult::Done);
+        let ClaimResult::Ended { result, .. } = claim(&mut store, &claim_of("b")) else { panic!("it has ended") };
+        assert_eq!(result.len(), kept);
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 fn assertion(position: usize, by: &str, outcome: Outcome) -> Assert {
-    Assert { name: named("t"), digest: "d".into(), position, by: by.into(), outcome, keep_ms: 1_000 }
+    Assert { name: named("t"), digest: "d".into(), position, by: by.into(), once: true, outcome, keep_ms: 1_000 }
 }
 
 fn known(trial: &mut Trial, digest: &str) -> KnownMarks {
@@ -15,7 +15,7 @@ fn known(trial: &mut Trial, digest: &str) -> KnownMarks {
 }
 
 fn ended(text: &str) -> Outcome {
-    Outcome::Ended(RenderedCall { result: text.to_owned().into(), ..RenderedCall::default() })
+    Outcome::Ended(Box::new(RenderedCall { result: text.to_owned().into(), ..RenderedCall::default() }))
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn what_the_record_says_needs_no_mark() {
     let mut trial = Trial::at(100);
     let (name, mut turn) = (named("t"), admitted(3));
     turn.position = 1;
-    turn.begun = Some(Begun { position: 1, by: "n1".into() });
+    turn.begun = Some(Begun::new(1, "n1"));
     trial.dispatch(&name, turn);
     assert_eq!(trial.run(&assertion(0, "n0", ended("1"))), Asserted::Known);
     assert_eq!(trial.run(&assertion(1, "n2", Outcome::Begun)), Asserted::Late);
@@ -69,10 +69,55 @@ fn a_mark_is_made_for_the_record_that_was_read() {
         let query = Query::Record(name.record());
         view.insert(query.clone(), trial.answer(&query));
         let mut turn = trial.turn(&name).unwrap().value;
-        turn.begun = Some(Begun { position: 0, by: "n2".into() });
+        turn.begun = Some(Begun::new(0, "n2"));
         trial.put(&name.record(), &turn);
         trial.run_with(&assertion(0, "n1", Outcome::Begun), &mut view)
     };
     assert_eq!(marked_late(), Asserted::Late);
     assert_eq!(mutants::with("assert_guards_the_turn", marked_late), Asserted::Marked);
+}
+
+/// A canceled turn ends with its holder, while another worker reports a call that it began before the restart.
+#[test]
+fn a_call_that_another_worker_began_is_never_settled_as_not_run() {
+    let settled = |epoch: u64| {
+        let mut trial = Trial::at(LEASE);
+        trial.dispatch(&named("t"), admitted(1));
+        let slice = trial.slices(&keys::ready(Priority::Normal), "w1", 1).remove(0);
+        (trial.epoch, trial.epoch_began_ms) = (2, LEASE - 10);
+        let digest = slice.turn.head.digest.clone();
+        let ask = AskUnrun { name: &slice.name, digest: &digest, from: 0, upto: 1, lease_ms: LEASE };
+        assert_eq!(trial.run(&ask), Unrun::Hold(2 * LEASE - 10));
+        trial.now_ms = 2 * LEASE;
+        let Unrun::Known(known) = trial.run(&ask) else { panic!("the lease is over") };
+        assert!(known.began.is_empty());
+        if epoch == 2 {
+            assert_eq!(
+                trial.run(&Assert { digest: digest.clone(), ..assertion(0, "w2.1", Outcome::Begun) }),
+                Asserted::Marked
+            );
+        }
+        trial.epoch = epoch;
+        let bounds = Bounds::default();
+        let frame = ReplyFrame { head: "{\"results\":[".to_owned(), messages: None, audits: false };
+        let results = [RenderedCall { failed: true, ..RenderedCall::default() }];
+        let settle = Settle {
+            slice: &slice,
+            results: &results,
+            frame: &frame,
+            sections: &[&known],
+            reason: Some(&EndReason::Canceled),
+            canceled: Some("enough"),
+            bounds: &bounds,
+        };
+        let settled = trial.run(&settle);
+        if epoch == 2 && settled == Settled::Unsure {
+            let Unrun::Known(again) = trial.run(&ask) else { panic!("the lease is over") };
+            assert_eq!(again.began.keys().collect::<Vec<_>>(), [&0]);
+        }
+        settled
+    };
+    assert_eq!((settled(2), settled(3)), (Settled::Unsure, Settled::Unsure));
+    assert_eq!(mutants::with("unrun_guards_the_marks", || settled(2)), Settled::Ended);
+    assert_eq!(mutants::with("unrun_guards_the_epoch", || settled(3)), Settled::Ended);
 }

@@ -1,6 +1,11 @@
 //! Messages of crashed schedulers.
 
+use tickfleet_model::TurnId;
+
+use crate::turn::submit::{Inbound, Submit, Submitted};
+
 use super::*;
+use crate::recovery::inbound::ReturnInbound;
 
 fn inbound_trial(messages: &[&str]) -> Trial {
     let mut trial = Trial::at(LEASE);
@@ -100,4 +105,54 @@ fn a_message_is_redelivered_once() {
     };
     assert_eq!(reap_twice(), 1);
     assert_eq!(mutants::with("reap_acknowledges_the_old_message", reap_twice), 2);
+}
+
+#[test]
+fn the_record_of_an_id_has_the_entry_of_its_redelivered_message() {
+    let mut trial = Trial::at(LEASE);
+    let (bounds, tenant) = (Bounds::default(), TenantId::new("acme").unwrap());
+    let given = Some((TurnId::new("t1").unwrap(), "d".to_owned()));
+    let (to, payload) = (Inbound::Turns, "{}".into());
+    trial.run(&Submit { to, tenant, given, reply_to: None, payload, bounds: &bounds });
+    let entry_of_id = |trial: &Trial| trial.stored::<GivenId>(&named("t1").given()).unwrap().entry;
+    for round in 1..3 {
+        let scheduler = format!("s{round}");
+        let taken = trial.take(&keys::turns(), &scheduler, 9);
+        assert_eq!(entry_of_id(&trial), Some(taken[0].0.clone()), "round {round}");
+        reap_inbound(&mut trial, &scheduler);
+    }
+}
+
+#[test]
+fn an_id_whose_message_the_store_has_lost_is_accepted_again() {
+    let mut trial = Trial::at(LEASE);
+    let bounds = Bounds::default();
+    let submit = |trial: &mut Trial, digest: &str| {
+        let given = Some((TurnId::new("t1").unwrap(), digest.to_owned()));
+        let (to, tenant, payload) = (Inbound::Turns, TenantId::new("acme").unwrap(), "{}".into());
+        trial.run(&Submit { to, tenant, given, reply_to: None, payload, bounds: &bounds })
+    };
+    assert_eq!(submit(&mut trial, "d"), Submitted::Accepted);
+    assert_eq!(submit(&mut trial, "d"), Submitted::Duplicate);
+    trial.queues.remove(&keys::turns());
+    assert_eq!(submit(&mut trial, "other"), Submitted::Conflict);
+    assert_eq!(submit(&mut trial, "d"), Submitted::Accepted);
+    assert_eq!(submit(&mut trial, "d"), Submitted::Duplicate);
+    assert_eq!(trial.take(&keys::turns(), "s1", 9).len(), 1);
+    assert_eq!(submit(&mut trial, "d"), Submitted::Duplicate, "a scheduler has it");
+}
+
+#[test]
+fn a_stopping_scheduler_returns_messages_without_a_crash() {
+    let mut trial = inbound_trial(&["{}"]);
+    let entry = trial.holds(&keys::turns(), "s1").remove(0);
+    let fields = trial.fields(&keys::turns(), &entry).unwrap();
+    let returned = ReturnInbound { entry: HeldEntry { queue: keys::turns(), entry: entry.clone(), fields } };
+    assert!(trial.run(&returned));
+    assert!(!trial.run(&returned), "another scheduler may have it");
+    trial.take(&keys::turns(), "s2", 9);
+    let again = trial.holds(&keys::turns(), "s2").remove(0);
+    let fields = trial.fields(&keys::turns(), &again).unwrap();
+    assert_eq!(messages::crashes(&fields), 0);
+    assert_eq!(messages::origin(&HeldEntry { queue: keys::turns(), entry: again, fields }), entry);
 }

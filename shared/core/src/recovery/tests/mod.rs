@@ -14,7 +14,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tickfleet_model::{ConsumerId, Priority, TenantId};
 
-use super::epoch::{Assert, Asserted, KnownMarks, Outcome, marks};
+use super::epoch::{AskUnrun, Assert, Asserted, KnownMarks, Outcome, Unrun, marks};
 use super::inbound::{self as messages, NameSuspect, ReapInbound};
 use super::lease::Lease;
 use super::reap::{Crash, HeldEntry, Reap, Reaped, crash};
@@ -23,10 +23,10 @@ use crate::keys::{self, TurnName};
 use crate::mutants;
 use crate::transaction::{CounterKey, RecordKey, StreamKey, Version};
 use crate::trial::{Trial, admitted, named};
-use crate::turn::end::{GivenId, GivenState, RenderedCall, parts};
+use crate::turn::end::{GivenId, GivenState, RenderedCall, ReplyFrame, parts};
 use crate::turn::slice::fields as slice_fields;
 use crate::turn::state::EndReason;
-use crate::turn::{Begun, Destination, Slice, State, Suspect};
+use crate::turn::{Begun, Destination, Settle, Settled, Slice, State, Suspect};
 use crate::view::{Query, View};
 use crate::workers::{self, Liveness};
 

@@ -264,7 +264,7 @@ fn what_began_after_a_look_stays_begun() {
         let (lease, held) = (lease(&trial, "w1", trial.now_ms), held(&trial, "w1"));
         let (query, mut view) = (Query::Record(name.record()), View::default());
         view.insert(query.clone(), trial.answer(&query));
-        slice.turn.begun = Some(Begun { position: 0, by: "n1".into() });
+        slice.turn.begun = Some(Begun::new(0, "n1"));
         trial.begin(&slice).unwrap();
         trial.run_with(&Reap { consumer: "w1".into(), lease, held, bounds: &bounds }, &mut view);
         let turn = trial.turn(&name).unwrap().value;

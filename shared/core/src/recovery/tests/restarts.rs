@@ -92,7 +92,7 @@ impl Play {
             return;
         }
         let mut turn = slice.turn.clone();
-        turn.begun = Some(Begun { position: 0, by: by.clone() });
+        turn.begun = Some(Begun::new(0, by.clone()));
         turn.entry = Some(slice.entry.clone());
         turn.state = State::Running { upto: 1 };
         let mut transaction = Transaction::new(context.version.clone());
@@ -103,7 +103,7 @@ impl Play {
         if self.trial.commit(&transaction).is_ok() {
             *self.effects.entry(name.clone()).or_default() += 1;
             let (digest, until_ms) = ("d".to_owned(), 1_000_000);
-            worker.journal.begin(JournalCall { name, digest, position: 0, by: by.clone(), until_ms });
+            worker.journal.begin(JournalCall { name, digest, position: 0, by: by.clone(), once: true, until_ms });
             worker.by = Some(by);
         }
     }
@@ -221,6 +221,7 @@ fn a_journal_is_bounded_and_forgets_what_cannot_be_lost() {
         digest: "d".into(),
         position: 0,
         by: "n".into(),
+        once: turn != "d",
         until_ms: 1_000,
     };
     let result = |text: &str| RenderedCall { result: text.to_owned().into(), ..RenderedCall::default() };
@@ -228,10 +229,10 @@ fn a_journal_is_bounded_and_forgets_what_cannot_be_lost() {
         journal.begin(call(turn));
     }
     journal.end(&named("a"), 0, result("1234567"));
-    journal.change("fact", 10);
+    journal.change("fact", 0, 10);
     journal.end(&named("b"), 0, result("1234567"));
     journal.undo(&named("c"), 0);
-    let outcomes = |journal: &Journal<&str>| -> Vec<String> {
+    let outcomes = |journal: &mut Journal<&str>| -> Vec<String> {
         let word = |report: Report<&str>| match report {
             Report::Call(Assert { name, outcome: Outcome::Begun, .. }) => format!("{} begun", name.turn),
             Report::Call(Assert { name, outcome: Outcome::Ended(_), .. }) => format!("{} ended", name.turn),
@@ -240,12 +241,31 @@ fn a_journal_is_bounded_and_forgets_what_cannot_be_lost() {
         };
         journal.reports(500).map(word).collect()
     };
-    assert_eq!(outcomes(&journal), ["a begun", "b ended", "c undone", "fact"]);
+    assert_eq!(outcomes(&mut journal), ["a begun", "b ended", "c undone", "fact"]);
     journal.confirm(&named("a"), usize::MAX, 20);
     journal.forget(110);
-    assert_eq!(outcomes(&journal), ["a begun", "b ended", "c undone", "fact"]);
+    assert_eq!(outcomes(&mut journal), ["a begun", "b ended", "c undone", "fact"]);
     journal.forget(121);
-    assert_eq!(outcomes(&journal), ["b ended", "c undone"]);
+    assert_eq!(outcomes(&mut journal), ["b ended", "c undone"]);
     let Some(Report::Call(assert)) = journal.reports(500).next() else { panic!("no report") };
     assert_eq!(assert.keep_ms, 500);
+    let undone = journal.undo(&named("c"), 0).unwrap();
+    assert_eq!((undone.outcome, undone.name), (Outcome::Undone, named("c")), "it was reported as begun");
+}
+
+#[test]
+fn an_effect_that_begins_during_a_report_is_reported_before_the_epoch_counts_as_known() {
+    let mut journal: Journal<()> = Journal::new(1_000, 1_000);
+    let call = |turn: &str, once| {
+        let (digest, by) = ("d".to_owned(), "n1".to_owned());
+        JournalCall { name: named(turn), digest, position: 0, by, once, until_ms: 9 }
+    };
+    journal.begin(call("a", true));
+    assert!(journal.has_unreported_effects());
+    assert_eq!(journal.reports(1).count(), 1);
+    assert!(!journal.has_unreported_effects());
+    journal.begin(call("b", false));
+    assert!(!journal.has_unreported_effects(), "it may run again");
+    journal.begin(call("c", true));
+    assert!(journal.has_unreported_effects());
 }

@@ -88,3 +88,64 @@ fn a_queue_is_forgotten_when_it_is_empty() {
     assert!(trial.run(&Retire { queue }));
     assert!(trial.members(&keys::externals()).is_empty());
 }
+
+#[test]
+fn a_report_of_the_runtime_that_holds_a_task_parks_or_settles_it() {
+    let (mut trial, bounds) = (Trial::at(5), bounds());
+    trial.run(&external("k1", &bounds));
+    let entry = take_external(&mut trial, "k1");
+    let read = |entry: &str| ReadHeld { name: named("k1"), entry: EntryId::new(entry) };
+    assert!(trial.run(&read("0-9")).is_none(), "another lease");
+    trial.run(&Touch { name: named("k1"), entry: entry.clone() });
+    let slice = trial.run(&read(entry.as_str())).unwrap();
+    assert_eq!(slice.calls.len(), 1);
+    let reason = ParkReason::Retry { attempts: 1, delay_ms: 10, cause: "busy".into(), keeps_begun: false };
+    let park = Park { slice: &slice, reason: &reason, beside: false, waits_while: &[], sections: &[] };
+    assert_eq!(trial.run(&park), Parked::Until(15));
+    assert!(trial.run(&read(entry.as_str())).is_none(), "it has given the task back");
+    let kept = Query::Parts(named("k1").record(), vec![parts::call(0)]);
+    assert_eq!(trial.answer(&kept), Value::Parts(vec![Some(call(0))]), "it is offered again with its call");
+
+    trial.run(&external("k2", &bounds));
+    let entry = take_external(&mut trial, "k2");
+    let slice = trial.run(&ReadHeld { name: named("k2"), entry }).unwrap();
+    let (results, frame) = ([RenderedCall { result: "1".into(), ..RenderedCall::default() }], ReplyFrame::default());
+    let settle = Settle {
+        slice: &slice,
+        results: &results,
+        frame: &frame,
+        sections: &[],
+        reason: None,
+        canceled: None,
+        bounds: &bounds,
+    };
+    assert_eq!(trial.run(&settle), Settled::Ended);
+    assert!(trial.turn(&named("k2")).is_none());
+    assert!(trial.holds(&slice.queue, "runtime").is_empty());
+}
+
+#[test]
+fn a_runtime_reads_the_message_of_its_task() {
+    let (mut trial, bounds) = (Trial::at(5), bounds());
+    let call = tickfleet_model::Call { provider_id: None, tool: "delegate_task".into(), arguments: "{\"a\":1}".into() };
+    let call = serde_json::to_vec(&call).unwrap().into();
+    trial.run(&Delegate { call, ..external("k1", &bounds) });
+    let queue = keys::external(&named("k1").tenant, &head(1).agent);
+    let (_, fields) = trial.take(&queue, "runtime", 1).remove(0);
+    let field = |name: &str| fields.iter().find(|(field, _)| &**field == name).map(|(_, value)| value.clone());
+    assert_eq!(field("task"), Some(Bytes::from_static(b"{\"a\":1}")));
+    assert_eq!(field("r"), None, "the record is not for programs outside");
+}
+
+/// A task may stay with its runtime for days.
+#[test]
+fn a_task_of_a_runtime_is_no_slice_out() {
+    let (mut trial, bounds) = (Trial::at(5), bounds());
+    trial.run(&external("k1", &bounds));
+    assert_eq!((trial.used(&counter("_out")), trial.used(&counter("_unfinished"))), (0, 1));
+    take_external(&mut trial, "k1");
+    lapse(&mut trial, "k1", &bounds);
+    trial.now_ms += 1_000;
+    assert_eq!(lapse(&mut trial, "k1", &bounds), Lapsed::Offered);
+    assert_eq!(trial.used(&counter("_out")), 0);
+}

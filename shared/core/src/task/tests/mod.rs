@@ -16,7 +16,7 @@ use tickfleet_model::{Priority, TaskId};
 use super::cancel::{Cancel, Canceled};
 use super::cascade::{Cascade, CascadeStep};
 use super::delegate::{Delegate, Delegated, Refusal, Source};
-use super::external::{Lapse, Lapsed, Retire, Touch, Touched};
+use super::external::{Lapse, Lapsed, ReadHeld, Retire, Touch, Touched};
 use super::spend::{BudgetDebit, BudgetWait, Fenced, Reach, Reserve, Reserved, Spent, Unreserve};
 use super::step::{AddSteps, Stepped, part};
 use crate::bounds::Bounds;
@@ -26,11 +26,11 @@ use crate::mutants;
 use crate::section::Section;
 use crate::transaction::{CounterKey, EntryId, Guard, Transaction, Window};
 use crate::trial::{Trial, admitted, call, head, named};
-use crate::turn::end::{Ending, Fate, GivenId, GivenState, ReplyFrame, cascade_timer, parts};
+use crate::turn::end::{Ending, Fate, GivenId, GivenState, RenderedCall, ReplyFrame, cascade_timer, parts};
 use crate::turn::state::{BudgetUnit, EndReason};
-use crate::turn::{Cancellation, Destination, State, Turn};
+use crate::turn::{Cancellation, Destination, Park, ParkReason, Parked, Settle, Settled, State, Turn};
 use crate::usage::{Day, ModelUse, UsageUnit};
-use crate::view::{Query, View};
+use crate::view::{Query, Value, View};
 
 fn bounds() -> Bounds {
     Bounds::default()
@@ -95,9 +95,11 @@ impl Decision for End {
             results: &[],
             new_from: 0,
             reason: self.failed.then_some(EndReason::Canceled),
+            debited: &[],
             frame: &frame,
             bounds: &bounds,
             now_ms: context.now_ms,
+            pressure: context.pressure,
         };
         ending.add_to(&mut transaction, view)?;
         Ok(crate::Step::Commit(transaction, true))

@@ -33,6 +33,9 @@ pub struct Evaluator<'a> {
     pub context: &'a Context,
     /// For a waiting turn, its counter and its place there. `None` for a new turn, which comes after all waiters.
     pub waits: Option<(&'a CounterKey, u64)>,
+    /// True if nothing has changed the counters of the view since. Otherwise only a conflict says how many permits are taken,
+    /// and whether turns wait.
+    pub is_exact: bool,
     /// True if the calls were debited before and only take their permits again.
     pub permits_only: bool,
     /// When the lease after a restart of the store ends, ms. No call ends earlier, because a worker may still report that it
@@ -142,7 +145,10 @@ impl Evaluator<'_> {
     }
 
     /// How many of the first `calls` fit all counters, and the debit that stops the next one.
-    fn fit(&self, debits: &[Debit], calls: usize) -> Result<Fit, Undecided> {
+    ///
+    /// # Errors
+    /// As [`Self::plan`].
+    pub fn fit(&self, debits: &[Debit], calls: usize) -> Result<Fit, Undecided> {
         let mut fit = Fit { calls, stop: None };
         for (at, debit) in debits.iter().enumerate().filter(|(_, debit)| !debit.row.is_shadow()) {
             let mut left = self.left(debit)?;
@@ -193,7 +199,7 @@ impl Evaluator<'_> {
     /// emptied meanwhile, so for those only a conflict of this decision counts.
     fn known(&self, debit: &Debit) -> Option<CounterState> {
         let mut state = self.view.counter(&debit.counter)?;
-        if self.conflicts(debit) == 0 {
+        if !self.is_exact && self.conflicts(debit) == 0 {
             if matches!(debit.row.window, WindowKind::Held | WindowKind::Total) {
                 return None;
             }
@@ -322,11 +328,11 @@ mod tests {
 
     fn context() -> Context {
         let conflicts = Vec::new();
-        Context { now_ms: 1_050, epoch: 1, epoch_began_ms: 0, version: Version::new("v"), conflicts }
+        Context { now_ms: 1_050, epoch: 1, epoch_began_ms: 0, pressure: false, version: Version::new("v"), conflicts }
     }
 
     fn plan(view: &View, context: &Context, waits: Option<(&CounterKey, u64)>, debits: &[Debit]) -> Planned {
-        let evaluator = Evaluator { view, context, waits, permits_only: false, lease_ends_ms: None };
+        let evaluator = Evaluator { view, context, waits, is_exact: false, permits_only: false, lease_ends_ms: None };
         let from = |from: usize| {
             let rest = |debit: &Debit| Debit { amounts: debit.amounts[from..].to_vec(), ..debit.clone() };
             Rules::Debits(debits.iter().map(rest).collect())

@@ -8,9 +8,10 @@ pub mod evaluate;
 
 use std::sync::Arc;
 
-use tickfleet_model::day::{Tz, day_bounds};
-use tickfleet_model::limit::{LimitMode, OnReach};
-use tickfleet_model::{AgentId, Call, Caps, DayCapAction, TaskId, TenantId};
+use tickfleet_model::day::{Tz, day_bounds, zone};
+use tickfleet_model::limit::{Every, LimitMode, OnReach};
+use tickfleet_model::policy::{Policy as Declared, TenantPolicy};
+use tickfleet_model::{AgentId, Call, Caps, DayCapAction, Limit, TaskId, TenantId};
 
 use super::state::{EndReason, Head};
 use crate::keys::{TurnName, limits};
@@ -82,6 +83,27 @@ pub struct LimitRow {
 }
 
 impl LimitRow {
+    /// The row of a limit of `policy` in shard `shard` of `shards`, for counters of the tenant that `owner` declares.
+    #[must_use]
+    pub fn configured(policy: &Declared, owner: &TenantPolicy, limit: &Limit, (shard, shards): (u32, u32)) -> Self {
+        let limit = owner.limit(limit);
+        let time_zone = if limit.is_of_tenants() { policy.time_zone(owner) } else { &policy.defaults.time_zone };
+        let window = match (limit.every, limit.period_ms(policy.defaults.tick_ms)) {
+            (Every::Held, _) => WindowKind::Held,
+            (_, Some(length_ms)) => WindowKind::Fixed { length_ms },
+            // The configuration has checked the zone.
+            (_, None) => WindowKind::Day { zone: zone(time_zone).unwrap_or(Tz::UTC) },
+        };
+        Self {
+            name: limit.name.as_str().into(),
+            max: limit.share(shard, shards),
+            window,
+            on_reach: limit.on_reach,
+            mode: limit.mode,
+            counters_max: limit.keys_max,
+        }
+    }
+
     /// A row of a limit built into each fleet.
     fn built_in(name: &str, max: u64, window: WindowKind, on_reach: OnReach) -> Self {
         Self { name: name.into(), max, window, on_reach, mode: LimitMode::Enforce, counters_max: u64::MAX }
@@ -153,7 +175,8 @@ impl Debit {
     }
 
     /// Index of the first call with a debit.
-    fn first(&self) -> usize {
+    #[must_use]
+    pub fn first(&self) -> usize {
         self.amounts.iter().position(|amount| *amount != Some(0)).unwrap_or(usize::MAX)
     }
 
@@ -228,7 +251,7 @@ pub enum Rules {
 }
 
 /// The limits of the policy in force.
-pub trait Policy {
+pub trait Policy: Sync {
     /// The rules for `calls`, the next calls of a turn.
     fn rules(&self, name: &TurnName, head: &Head, calls: &[Call]) -> Rules;
 

@@ -44,8 +44,8 @@ fn after_a_restart_a_turn_ends_when_workers_have_reported() {
     assert_eq!(fire(&mut trial), Fired::Ending(1_009_000));
     assert_eq!((trial.used(&permit()), trial.used(&counter(limits::OUT))), (0, 0));
     assert!(trial.queues[&keys::ready(Priority::Normal)].entries.is_empty(), "nobody begins it any more");
-    let reported = Mark { by: "n1".to_owned(), result: Some((&result("ran")).into()) };
-    let begun = Mark { by: "n1".to_owned(), result: None };
+    let reported = Mark { by: "n1".to_owned(), once: true, result: Some((&result("ran")).into()) };
+    let begun = Mark { by: "n1".to_owned(), once: true, result: None };
     let calls = [(0, reported), (1, begun)].into_iter().collect();
     trial.put(&keys::marks(&named("t1")), &Marks { digest: "d".to_owned(), until_ms: 2_000_000, calls });
     assert_eq!(fire(&mut trial), Fired::Later(1_009_000));
@@ -211,8 +211,8 @@ fn what_was_reported_after_a_restart_is_not_told_as_not_run() {
     throttle::throttle(&mut transaction, &name, &mut turn, tick.clone(), NOW, NOW);
     trial.commit(&transaction).unwrap();
     (trial.now_ms, trial.epoch, trial.epoch_began_ms) = (1_000_000, 2, 5_000);
-    let reported = Mark { by: "n1".to_owned(), result: Some((&result("ran")).into()) };
-    let begun = Mark { by: "n1".to_owned(), result: None };
+    let reported = Mark { by: "n1".to_owned(), once: true, result: Some((&result("ran")).into()) };
+    let begun = Mark { by: "n1".to_owned(), once: true, result: None };
     let calls = [(0, reported), (1, begun)].into_iter().collect();
     trial.put(&keys::marks(&name), &Marks { digest: "d".to_owned(), until_ms: 2_000_000, calls });
     let release =

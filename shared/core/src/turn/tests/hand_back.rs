@@ -4,11 +4,11 @@ use super::*;
 
 #[test]
 fn what_a_worker_returns_is_redelivered() {
-    let begun = |by: &str| Some(Begun { position: 0, by: by.to_owned() });
+    let begun = |by: &str| Some(Begun::new(0, by));
     let unsent = || HandBackReason::Unsent { nonce: Some("mine".to_owned()) };
     for (reason, before, fates) in [
         (unsent(), begun("mine"), [Fate::NotRun, Fate::NotRun]),
-        (unsent(), begun("another"), [Fate::MayHaveRun, Fate::NotRun]),
+        (unsent(), begun("another"), [Fate::Begun, Fate::NotRun]),
         (HandBackReason::Tried, None, [Fate::Tried(1), Fate::NotRun]),
         (HandBackReason::Beside, None, [Fate::MayHaveRun, Fate::MayHaveRun]),
         (HandBackReason::Unknown, None, [Fate::NotRun, Fate::NotRun]),
@@ -31,6 +31,25 @@ fn a_slice_that_its_holder_does_not_know_may_have_run_before_a_restart() {
     (trial.epoch, trial.epoch_began_ms) = (2, NOW);
     trial.run(&HandBack { slice: &slice, reason: &HandBackReason::Unknown });
     assert_eq!(record(&trial).fate(0), Fate::MayHaveRun);
+}
+
+/// The holder has not heard of a restart yet.
+#[test]
+fn a_restart_during_the_return_of_an_unknown_slice_is_noticed() {
+    let returned = || {
+        let (mut trial, slice) = held(admitted(1));
+        let hand_back = HandBack { slice: &slice, reason: &HandBackReason::Unknown };
+        let context = trial.context();
+        let decided = trial.decide(&hand_back, &mut View::default(), &context);
+        (trial.epoch, trial.epoch_began_ms) = (2, NOW);
+        let Step::Commit(transaction, _) = decided else { panic!("it does not commit") };
+        if trial.commit(&transaction).is_err() {
+            trial.run(&hand_back);
+        }
+        record(&trial).fate(0)
+    };
+    assert_eq!(returned(), Fate::MayHaveRun);
+    assert_eq!(mutants::with("hand_back_guards_the_epoch", returned), Fate::NotRun);
 }
 
 #[test]
@@ -78,13 +97,14 @@ fn an_entry_that_is_no_slice_goes_to_the_dead_letters() {
 fn what_was_debited_stays_known() {
     let mut trial = Trial::at(NOW);
     let tick = CounterKey::new(limits::TICK, "acme:kelly");
-    let note = Note::Admitted { at_ms: NOW, calls: 1, limits: vec![(tick, 10)], debited: Vec::new() };
+    let note =
+        Note::Admitted { at_ms: NOW, calls: 1, limits: vec![(tick, 10)], amounts: Vec::new(), debited: Vec::new() };
     trial.dispatch(&named("t1"), Turn { notes: vec![note], ..admitted(1) });
     let queue = keys::ready(Priority::Normal);
     let (entry, mut fields) = trial.take(&queue, "w1", 1).remove(0);
-    fields.insert(0, ("d".into(), "3:1100".into()));
+    fields.insert(0, ("d".into(), "3:1100:0".into()));
     let slice = Slice::read(queue, entry, &fields).unwrap();
     trial.run(&HandBack { slice: &slice, reason: &HandBackReason::Unsent { nonce: None } });
-    let debited = crate::record::Debited { used: 3, ends_ms: 1_100 };
+    let debited = crate::record::Debited { used: 3, ends_ms: 1_100, began_ms: 0 };
     assert!(matches!(&record(&trial).notes[..], [Note::Admitted { debited: known, .. }] if *known == [debited]));
 }

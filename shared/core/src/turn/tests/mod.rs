@@ -8,7 +8,7 @@ mod park;
 mod settle;
 
 use bytes::Bytes;
-use tickfleet_model::{Priority, TurnId};
+use tickfleet_model::{InboxName, Priority, TurnId};
 
 use super::end::{EndedCall, Fate, Render, RenderedCall, ReplyFrame, parts};
 use super::state::{EndReason, Finished};
@@ -33,7 +33,7 @@ impl Render for Texts {
         let fate = match call.fate {
             Fate::NotRun => "not_run",
             Fate::Tried(_) => "tried",
-            Fate::MayHaveRun => "may_have_run",
+            Fate::Begun | Fate::MayHaveRun => "may_have_run",
             Fate::TakenByRuntime => "taken",
             Fate::WorkedElsewhere => "elsewhere",
         };

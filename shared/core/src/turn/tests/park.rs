@@ -11,8 +11,10 @@ fn a_call_that_failed_is_dispatched_again_when_due() {
     assert_eq!((turn.state, turn.attempts, turn.retries), (State::Retrying { upto: 2, due_ms: NOW + 500 }, 1, 1));
     assert_eq!((trial.used(&permit()), trial.used(&counter(limits::OUT))), (2, 0), "a retry keeps its permits");
     assert_eq!(fire(&mut trial), Fired::Later(NOW + 500));
+    assert_eq!(trial.members(&keys::parked()).len(), 1);
     trial.now_ms += 500;
     assert_eq!(fire(&mut trial), Fired::Dispatched);
+    assert!(trial.members(&keys::parked()).is_empty());
     let again = trial.slices(&keys::ready(Priority::Normal), "w1", 9).remove(0);
     assert_eq!((again.calls.len(), again.turn.attempts), (2, 1));
     assert_eq!((trial.used(&counter(limits::OUT)), timer(&trial)), (1, Some(1_000_000)));
@@ -27,6 +29,7 @@ fn a_call_that_waits_for_others_returns_its_permits_and_takes_them_again() {
     assert_eq!((trial.used(&permit()), turn.permits.len(), turn.debited), (0, 0, 2));
     assert_eq!(trial.timers[&*keys::throttle_timer(&permit())], NOW, "who waits for a permit is woken");
     assert_eq!(turn.approval.as_deref(), Some("a1"));
+    assert!(trial.members(&keys::parked()).is_empty(), "who waits for people is listed elsewhere");
     assert_eq!(fire(&mut trial), Fired::Throttled);
     assert_eq!((record(&trial).state.word(), timer(&trial)), ("throttled", Some(1_000_000)));
 }
@@ -74,7 +77,7 @@ fn rests_in_a_row_are_one_note() {
     let (mut trial, slice) = held(admitted(1));
     let mut slice = slice;
     for times in 1..=3 {
-        let since_ms = slice.turn.rests_since().unwrap_or(trial.now_ms);
+        let since_ms = slice.turn.rests_since("open").unwrap_or(trial.now_ms);
         assert_eq!(since_ms, NOW);
         let reason = ParkReason::Wait {
             reason: WaitReason::Breaker { since_ms },
@@ -90,4 +93,17 @@ fn rests_in_a_row_are_one_note() {
         assert_eq!(fire(&mut trial), Fired::Dispatched);
         slice = trial.slices(&keys::ready(Priority::Normal), "w1", 9).remove(0);
     }
+    assert_eq!(slice.turn.rests_since("paused"), None, "another cause is another wait");
+}
+
+#[test]
+fn a_rest_forgets_nothing_of_its_call() {
+    let begun = Some(Begun::new(0, "another"));
+    let (mut trial, slice) = held(Turn { attempts: 2, crashes: 1, begun: begun.clone(), ..admitted(1) });
+    let reason = wait(WaitReason::Breaker { since_ms: NOW }, false);
+    park(&mut trial, &slice, &reason, false);
+    trial.now_ms += 60_000;
+    assert_eq!(fire(&mut trial), Fired::Dispatched);
+    let turn = record(&trial);
+    assert_eq!((turn.attempts, turn.crashes, turn.retries, turn.begun), (2, 1, 0, begun));
 }

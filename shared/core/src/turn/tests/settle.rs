@@ -20,6 +20,20 @@ fn a_turn_of_one_slice_is_settled_without_a_read() {
 }
 
 #[test]
+fn while_memory_is_short_only_the_inbox_has_the_reply() {
+    for (has_inbox, kept) in [(true, ""), (false, "{\"results\":[\"ok\"]}")] {
+        let mut turn = admitted(1);
+        turn.head.reply_to = has_inbox.then(|| InboxName::new("box").unwrap());
+        let (mut trial, slice) = held(turn);
+        trial.pressure = true;
+        let (results, frame, bounds) = ([result("ok")], frame(), Bounds::default());
+        assert_eq!(trial.run(&settle(&slice, &results, &frame, &bounds)), Settled::Ended);
+        assert_eq!(reply(&trial), kept);
+        assert_eq!(trial.inboxes.values().map(Vec::len).sum::<usize>(), usize::from(has_inbox));
+    }
+}
+
+#[test]
 fn a_part_of_a_slice_is_committed_before_the_next_call_begins() {
     let (mut trial, mut slice) = held(admitted(3));
     let (results, frame, bounds) = ([result("a"), result("b")], frame(), Bounds::default());
@@ -143,7 +157,7 @@ fn a_holder_whose_answer_was_lost_goes_on_with_its_slice() {
 /// begun.
 #[test]
 fn a_later_call_that_was_begun_stays_begun() {
-    let begun = || Some(Begun { position: 2, by: "n1".to_owned() });
+    let begun = || Some(Begun::new(2, "n1"));
     let crashed = || Turn { begun: begun(), crashes: 1, ..with_permits(3) };
     for reason in [retry(1), wait(child(), true), wait(approval(), false)] {
         let (mut trial, slice) = held(crashed());
@@ -155,7 +169,7 @@ fn a_later_call_that_was_begun_stays_begun() {
     slice.calls.truncate(2);
     let (results, frame, bounds) = ([result("a"), result("b")], frame(), Bounds::default());
     assert_eq!(trial.run(&settle(&slice, &results, &frame, &bounds)), Settled::Throttled);
-    assert_eq!((record(&trial).begun, record(&trial).fate(2)), (begun(), Fate::MayHaveRun));
+    assert_eq!((record(&trial).begun, record(&trial).fate(2)), (begun(), Fate::Begun));
 }
 
 struct Torn;

@@ -1,15 +1,30 @@
 //! What the policy says of a turn's next calls, with the counters as they would be.
 
-use tickfleet_model::Caps;
-use tickfleet_model::decision::Reason;
-use tickfleet_model::decision::admission::{Chain, Rules, Verdict, decide};
-use tickfleet_model::decision::budget::{AgentBudgets, Budget, TaskBudget};
-use tickfleet_model::decision::limits::Debit;
+use tickfleet_core::keys::limits;
+use tickfleet_core::turn::limit::{Debit, Evaluator, Planned, Refusal, Rules, WindowKind};
+use tickfleet_core::turn::state::EndReason;
+use tickfleet_core::{Context, Query, Value, Version, View};
 
 use super::{Live, Replay, WAIT_MS_MAX, agent_of};
+use crate::whatif::TICK;
 use crate::whatif::counters::{NotKnown, Side, Whose};
 use crate::whatif::turns::{Decision, Turn, What};
-use crate::whatif::{DAY, TASK, TICK};
+
+/// Who waits for a place looks again after this long, ms.
+const LOOK_MS: i64 = 5_000;
+
+/// What is decided about the calls of a turn that were not admitted yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// So many of them go out as a slice.
+    Dispatch(usize),
+    /// They wait. `behind`: others wait for the same limit, and come first.
+    Wait { behind: bool },
+    /// So many of them end for this reason.
+    Refuse(EndReason, usize),
+    /// All end for this reason: a cap is used up.
+    End(EndReason),
+}
 
 /// What the policy says of a turn's next calls.
 pub(super) struct Said {
@@ -19,6 +34,7 @@ pub(super) struct Said {
     /// On which lane they wait then, and until when at least, ms.
     pub(super) lane: String,
     pub(super) until_ms: i64,
+    /// What the calls debit, once they go.
     pub(super) sides: Vec<Side>,
     /// Limits that could not be asked.
     pub(super) unknown: Vec<NotKnown>,
@@ -26,8 +42,6 @@ pub(super) struct Said {
     pub(super) known_ms: (i64, i64),
     /// Whether it is known how much of the budget of the turn's task was used.
     pub(super) knows_task: bool,
-    /// The agent's budgets and the tenant's day, once what may go has gone.
-    pub(super) debited: (AgentBudgets, Budget),
 }
 
 impl Said {
@@ -37,80 +51,92 @@ impl Said {
     }
 }
 
-/// The counters of a turn's chain, but those of limits.
-#[derive(Clone, Copy)]
-struct Counters {
-    agent: AgentBudgets,
-    tenant_day: Budget,
-    task: Option<TaskBudget>,
-}
-
-impl Counters {
-    /// What the policy says, and which limit stops the calls, or cuts them short. What is admitted is debited.
-    fn decide(&mut self, wanted: usize, rules: Rules, sides: &mut [Side]) -> (Verdict, Option<usize>) {
-        let mut debits: Vec<Debit> = sides.iter().map(|side| side.debit.clone()).collect();
-        let Self { agent, tenant_day, task } = self;
-        let mut chain = Chain { agent, tenant_day, task: task.as_mut(), limits: &mut debits, cut: None };
-        let verdict = decide(wanted, rules, &mut chain);
-        let stop = match verdict {
-            Verdict::WaitFor(at, _) => Some(at),
-            Verdict::Wait(_) | Verdict::End(..) => None,
-            Verdict::Refuse(..) | Verdict::Dispatch(_) => chain.cut,
-        };
-        for (side, debit) in sides.iter_mut().zip(debits) {
-            side.debit = debit;
-        }
-        (verdict, stop)
+/// What the core says of the next `wanted` calls, and which of the sides stops them, or cuts them short.
+fn decide(wanted: usize, sides: &[Side], now_ms: i64) -> (Verdict, Option<usize>) {
+    let mut view = View::default();
+    for side in sides {
+        view.insert(Query::Counter(side.debit.counter.clone()), Value::Counter(Some(side.state)));
     }
+    let context = Context {
+        now_ms,
+        epoch: 1,
+        epoch_began_ms: 0,
+        pressure: false,
+        version: Version::new("-"),
+        conflicts: Vec::new(),
+    };
+    let evaluator = Evaluator {
+        view: &view,
+        context: &context,
+        waits: None,
+        is_exact: true,
+        permits_only: false,
+        lease_ends_ms: None,
+    };
+    let debits: Vec<Debit> = sides.iter().map(|side| side.debit.clone()).collect();
+    let stop = evaluator.fit(&debits, wanted).ok().and_then(|fit| fit.stop);
+    // What is left of refused calls is looked at by itself.
+    let rules = |from| if from == 0 { Rules::Debits(debits.clone()) } else { Rules::Withheld };
+    let Ok(plan) = evaluator.plan(wanted, rules) else { return (Verdict::Wait { behind: true }, stop) };
+    let verdict = match (plan.refused.into_iter().next(), plan.next) {
+        (
+            Some(Refusal {
+                reason: reason @ (EndReason::DailyCapReached { .. } | EndReason::TaskBudgetReached), ..
+            }),
+            _,
+        ) => Verdict::End(reason),
+        (Some(Refusal { reason, calls, .. }), _) => Verdict::Refuse(reason, calls),
+        (None, Planned::Dispatch { calls, .. }) => Verdict::Dispatch(calls),
+        (None, _) => {
+            let behind = stop.and_then(|at| sides.get(at)).is_some_and(|side| side.is_limit() && side.state.queued);
+            Verdict::Wait { behind }
+        }
+    };
+    (verdict, stop)
 }
 
 /// Whether the policy says what was decided, or cannot say otherwise.
-fn agrees(live: &Live, on: &Decision, verdict: Verdict, unknown: &[NotKnown]) -> bool {
+fn agrees(live: &Live, on: &Decision, verdict: &Verdict, unknown: &[NotKnown]) -> bool {
     let is_unknown = |by: &str| unknown.iter().any(|unknown| unknown.by == by);
     match (&on.what, verdict) {
         (What::Wait(by, _), Verdict::Dispatch(_)) => is_unknown(by),
-        (What::Refuse(_, Some(by)), Verdict::Dispatch(_) | Verdict::Wait(_) | Verdict::WaitFor(..)) => is_unknown(by),
-        (What::Wait(..), Verdict::Wait(_) | Verdict::WaitFor(..)) => true,
-        (What::Refuse(..), Verdict::Refuse(..) | Verdict::End(..)) => true,
+        (What::Refuse(_, Some(by)), Verdict::Dispatch(_) | Verdict::Wait { .. }) => is_unknown(by),
+        (What::Wait(..), Verdict::Wait { .. }) => true,
+        (What::Refuse(..), Verdict::Refuse(..) | Verdict::End(_)) => true,
         (What::Go(calls, _), Verdict::Dispatch(fits)) => {
             let went = calls - (live.next - on.first).min(*calls);
-            fits == went || fits > went && (!live.turn.is_whole || !unknown.is_empty())
+            *fits == went || *fits > went && (!live.turn.is_whole || !unknown.is_empty())
         }
         _ => false,
     }
 }
 
 impl Replay<'_> {
-    /// The counters of an agent and the day of its tenant as they are now; and since when tick and day are known.
-    pub(super) fn budgets(
-        &mut self,
-        whose: &Whose<'_>,
-        turn: &Turn,
-        caps: Caps,
-        on: Option<&Decision>,
-        now_ms: i64,
-    ) -> (AgentBudgets, Budget, (i64, i64)) {
+    /// Sets the counters of an agent to what the log says of an admission. Answers since when its tick and its day are known.
+    fn anchor(&mut self, turn: &Turn, sides: &mut [Side], on: Option<&Decision>) -> (i64, i64) {
         let name = agent_of(turn);
-        let (day_ms, day_end_ms) = self.books.day(self.fleet.policy.time_zone(whose.owner), now_ms);
-        let mut agent = self.books.agents.get(&name).copied().unwrap_or_default();
-        let stagger_ms = (self.fleet.agent_stagger)(&whose.tenant, &whose.agent, caps.tick_ms);
-        agent.roll(now_ms, stagger_ms, caps.tick_ms, (day_ms, day_end_ms));
-        let mut tenant_day = self.books.tenant_days.get(&turn.tenant).copied().unwrap_or_default();
-        tenant_day.roll_day(now_ms, (day_ms, day_end_ms));
         if let Some(What::Go(_, note)) = on.map(|on| &on.what)
             && !self.apart.contains(&name)
         {
             // What the shard wrote holds, as long as everything was decided as it decided.
-            if agent.tick.end_ms == note.tick.2 {
-                agent.tick.used = agent.tick.used.max(note.tick.0.saturating_sub(note.calls));
+            let before = |used: u32| u64::from(used.saturating_sub(note.calls));
+            for side in sides.iter_mut() {
+                match &*side.debit.row.name {
+                    limits::TICK if side.state.ends_ms == note.tick.2 => {
+                        side.state.used = side.state.used.max(before(note.tick.0));
+                    }
+                    limits::DAY => side.state.used = side.state.used.max(before(note.day.0)),
+                    _ => {}
+                }
             }
-            agent.day.used = agent.day.used.max(note.day.0.saturating_sub(note.calls));
             self.anchored.insert(name.clone());
         }
         let is_known = self.anchored.contains(&name);
-        let known_day_ms = if is_known && caps.tenant_calls_per_day.is_none() { i64::MAX } else { day_ms };
-        let known_tick_ms = if is_known { i64::MAX } else { agent.tick_began_ms };
-        (agent, tenant_day, (known_tick_ms, known_day_ms))
+        let began_ms = |limit| of_cap(sides, limit).map_or(i64::MAX, |side| side.state.began_ms);
+        let has_tenant_cap = of_cap(sides, limits::TENANT_DAY).is_some();
+        let known_tick_ms = if is_known { i64::MAX } else { began_ms(limits::TICK) };
+        let known_day_ms = if is_known && !has_tenant_cap { i64::MAX } else { began_ms(limits::DAY) };
+        (known_tick_ms, known_day_ms)
     }
 
     /// What the policy says of the next `wanted` calls. `on`: what the fleet decided now; `lane`: that on which the turn is the
@@ -124,52 +150,71 @@ impl Replay<'_> {
         now_ms: i64,
     ) -> Said {
         let turn = &live.turn;
-        let (mut caps, name) = (self.fleet.policy.caps(whose.owner, whose.policy), agent_of(turn));
+        let mut caps = self.fleet.policy.caps(whose.owner, whose.policy);
         let paused_ms = self.pauses.until(turn, on, now_ms);
         if paused_ms.is_some() {
             // As schedulers have it.
             caps.calls_per_tick = 0;
         }
-        let (mut agent, mut tenant_day, known_ms) = self.budgets(whose, turn, caps, on, now_ms);
-        let fleet = self.fleet;
-        let (mut sides, unknown) = self.books.sides(&fleet, whose, turn, live.next, now_ms);
-        for side in &mut sides {
-            side.debit.others_wait = lane != Some(side.name.as_str()) && self.lanes.contains_key(&side.name);
-        }
-        let is_behind = lane != Some(name.as_str()) && self.lanes.contains_key(&name);
-        let rules = Rules { caps, epoch_ms: 0, room: !is_behind };
-        let mut counters = Counters { agent, tenant_day, task: self.tasks.of(turn) };
-        let knows_task = counters.task.is_some();
-        let (rolled, before) = (counters, sides.clone());
-        let (mut verdict, mut stop) = counters.decide(wanted, rules, &mut sides);
-        if sides.iter().any(|side| side.given_back > 0) && !on.is_some_and(|on| agrees(live, on, verdict, &unknown)) {
-            (counters, sides) = (rolled, before);
-            for side in sides.iter_mut().filter(|side| side.given_back > 0) {
-                side.debit.counter.used = side.debit.counter.used.saturating_sub(side.given_back);
-                self.books.free(&side.name);
-            }
-            (verdict, stop) = counters.decide(wanted, rules, &mut sides);
-        }
-        (agent, tenant_day) = (counters.agent, counters.tenant_day);
-        let day_is_full =
-            agent.day.used >= caps.calls_per_day || caps.tenant_calls_per_day.is_some_and(|cap| tenant_day.used >= cap);
-        let is_task = matches!(verdict, Verdict::End(Reason::TaskBudgetReached, _));
-        let (by, lane, until_ms) = match (stop.and_then(|at| sides.get(at)), day_is_full) {
-            (Some(side), _) => (side.by.clone(), side.name.clone(), side.debit.counter.end_ms),
-            _ if is_task => (TASK.to_owned(), name.clone(), now_ms),
-            (None, true) => (DAY.to_owned(), name.clone(), agent.day.end_ms),
-            (None, false) if paused_ms.is_some() => {
-                let tick_ms = agent.tick.end_ms;
-                (TICK.to_owned(), name.clone(), paused_ms.map_or(tick_ms, |until_ms| tick_ms.max(until_ms)))
-            }
-            // In no tick is there any room: it would wait until it expires.
-            (None, false) if caps.calls_per_tick == 0 => (TICK.to_owned(), name.clone(), now_ms + WAIT_MS_MAX + 1),
-            (None, false) => (TICK.to_owned(), name.clone(), agent.tick.end_ms),
-        };
+        let (fleet, task) = (self.fleet, self.tasks.of(turn));
+        let mut sides = self.books.caps(&fleet, whose, (turn, wanted), (&caps, task), now_ms);
+        let known_ms = self.anchor(turn, &mut sides, on);
         // Nothing has gone yet: a wait may stand although there would be room.
-        self.books.agents.insert(name, rolled.agent);
-        self.books.tenant_days.insert(turn.tenant.clone(), rolled.tenant_day);
-        let debited = (agent, tenant_day);
-        Said { verdict, by, lane, until_ms, sides, unknown, known_ms, knows_task, debited }
+        self.books.keep(&sides);
+        let (of_limits, unknown) = self.books.sides(&fleet, whose, turn, live.next, now_ms);
+        sides.extend(of_limits);
+        for side in &mut sides {
+            side.debit.amounts.truncate(wanted);
+            // Whoever waits for a cap waits for the agent's tick.
+            let is_lane = side.is_limit() || &*side.debit.row.name == limits::TICK;
+            side.state.queued = is_lane && lane != Some(side.lane.as_str()) && self.lanes.contains_key(&side.lane);
+        }
+        // As the core sorts them.
+        sides.sort_by_key(|side| side.debit.first());
+        let (mut verdict, mut stop) = decide(wanted, &sides, now_ms);
+        let gave_back = sides.iter().any(|side| side.given_back > 0);
+        if gave_back && !on.is_some_and(|on| agrees(live, on, &verdict, &unknown)) {
+            for side in sides.iter_mut().filter(|side| side.given_back > 0) {
+                side.state.used = side.state.used.saturating_sub(side.given_back);
+                self.books.free(&side.counter);
+            }
+            (verdict, stop) = decide(wanted, &sides, now_ms);
+        }
+        let fits = if let Verdict::Dispatch(calls) = verdict { calls } else { 0 };
+        let (by, lane, until_ms) = match stop.and_then(|at| sides.get(at)).or_else(|| next_cap(&sides, fits)) {
+            Some(side) => {
+                (side.by.clone(), side.lane.clone(), until_ms(side, (caps.calls_per_tick, paused_ms), now_ms))
+            }
+            None => (TICK.to_owned(), agent_of(turn), now_ms),
+        };
+        Said { verdict, by, lane, until_ms, sides, unknown, known_ms, knows_task: task.is_some() }
+    }
+}
+
+/// The side of this cap.
+fn of_cap<'a>(sides: &'a [Side], limit: &str) -> Option<&'a Side> {
+    sides.iter().find(|side| &*side.debit.row.name == limit)
+}
+
+/// The cap that stops whoever comes after so many calls: the day, if it is used up by them, or else the tick.
+fn next_cap(sides: &[Side], calls: usize) -> Option<&Side> {
+    let is_full = |side: &&Side| side.state.used.saturating_add(side.debit.sum(calls)) >= side.debit.row.max;
+    let days = [limits::DAY, limits::TENANT_DAY];
+    let full = days.into_iter().filter_map(|day| of_cap(sides, day)).find(is_full);
+    full.or_else(|| of_cap(sides, limits::TICK))
+}
+
+/// Until when at least calls wait for a counter, ms.
+fn until_ms(side: &Side, (calls_per_tick, paused_ms): (u32, Option<i64>), now_ms: i64) -> i64 {
+    match (&*side.debit.row.name, side.debit.row.window) {
+        (limits::TASK, _) => now_ms,
+        (limits::TICK, _) => match paused_ms {
+            Some(until_ms) => side.state.ends_ms.max(until_ms),
+            // In no tick is there any room: it would wait until it expires.
+            None if calls_per_tick == 0 => now_ms + WAIT_MS_MAX + 1,
+            None => side.state.ends_ms,
+        },
+        (_, WindowKind::Held) => now_ms + LOOK_MS,
+        _ => side.state.ends_ms,
     }
 }

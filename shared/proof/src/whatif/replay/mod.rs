@@ -15,12 +15,11 @@ mod waiting;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 
-use tickfleet_model::decision::admission::Verdict;
 use tickfleet_model::limit::LimitBound;
 use tickfleet_model::policy::Unknown;
 use tickfleet_model::{AgentId, Limit, TenantId, limits};
 
-use self::ask::Said;
+use self::ask::{Said, Verdict};
 use self::held_up::HeldUp;
 use self::pauses::Pauses;
 use self::unknown::{cut_by_others, waits_for_unknown};
@@ -271,16 +270,17 @@ impl<'a> Replay<'a> {
         if let Some(went) = cut {
             said = self.ask(&whose, live, (Some(decision), went), None, now_ms);
         }
-        match (&decision.what, said.verdict) {
+        let verdict = said.verdict.clone();
+        match (&decision.what, verdict) {
             (What::Wait(by, until_ms), _)
                 if waits_for_unknown(live, decision, &said) || self.stands(live, by, *until_ms, &said) =>
             {
                 self.park(live, Self::lane_of(live, by, &said));
             }
-            (What::Refuse(calls, by), verdict) if self.is_refused(live.turn.shard, by.as_deref(), &said, verdict) => {
+            (What::Refuse(calls, by), verdict) if self.is_refused(live.turn.shard, by.as_deref(), &said) => {
                 let end = decision.first + calls;
                 live.next = match verdict {
-                    Verdict::Refuse(_, _, ends) => (live.next + ends).min(end),
+                    Verdict::Refuse(_, ends) => (live.next + ends).min(end),
                     _ => end,
                 };
                 // The rest of what was refused together is looked at by itself.
@@ -296,19 +296,19 @@ impl<'a> Replay<'a> {
                 let recorded = self.recorded(live, decision, &said, cut);
                 self.go_as_fits(number, live, (fits, recorded), said, now_ms);
             }
-            (_, Verdict::Refuse(reason, _, calls)) => {
+            (_, Verdict::Refuse(reason, calls)) => {
                 let upto = live.next + calls;
-                self.end(live, upto, &said.by, reason.as_str());
+                self.end(live, upto, &said.by, reason.word());
                 if live.next < live.turn.calls.len() {
                     let (by, lane) = (said.by, said.lane);
                     self.wait(number, live, Apart { by, lane, since_ms: now_ms }, now_ms + 1);
                 }
             }
-            (_, Verdict::End(reason, _)) => {
+            (_, Verdict::End(reason)) => {
                 let all = live.turn.calls.len();
-                self.end(live, all, &said.by, reason.as_str());
+                self.end(live, all, &said.by, reason.word());
             }
-            (_, Verdict::Wait(_) | Verdict::WaitFor(..)) => {
+            (_, Verdict::Wait { .. }) => {
                 let apart = Apart { by: said.by, lane: said.lane, since_ms: now_ms };
                 self.wait(number, live, apart, said.until_ms);
             }
@@ -352,15 +352,16 @@ impl<'a> Replay<'a> {
         }
         match said.verdict {
             // Whatever else there is, these do not go.
-            Verdict::Refuse(..) | Verdict::End(..) => false,
+            Verdict::Refuse(..) | Verdict::End(_) => false,
             _ if said.is_unknown(by) => true,
-            Verdict::WaitFor(_, None) => true,
-            Verdict::Wait(_) | Verdict::WaitFor(_, Some(_)) => {
+            Verdict::Wait { behind: true } => true,
+            Verdict::Wait { behind: false } => {
                 until_ms == 0 || said.until_ms >= until_ms || said.by != by && self.apart.is_empty()
             }
             // Whoever comes while others wait for the same goes behind them, even where there is room by now.
             Verdict::Dispatch(_) => {
-                let is_waited_for = |side: &Side| side.by == by && self.parked.contains_key(&side.name);
+                let is_waited_for =
+                    |side: &Side| side.by == by && side.is_limit() && self.parked.contains_key(&side.lane);
                 said.sides.iter().any(is_waited_for) || self.was_open(live.turn.shard, by, said)
             }
         }
@@ -375,7 +376,7 @@ impl<'a> Replay<'a> {
     /// The lane on which a turn waits that waits for this.
     fn lane_of(live: &Live, by: &str, said: &Said) -> String {
         let side = said.sides.iter().find(|side| side.by == by);
-        side.map_or_else(|| agent_of(&live.turn), |side| side.name.clone())
+        side.map_or_else(|| agent_of(&live.turn), |side| side.lane.clone())
     }
 
     /// Keeps in mind on which lane a turn waits as it did in the fleet: others come behind it.
@@ -403,17 +404,17 @@ impl<'a> Replay<'a> {
     }
 
     /// Whether a refusal stands.
-    fn is_refused(&mut self, shard: u32, by: Option<&str>, said: &Said, verdict: Verdict) -> bool {
+    fn is_refused(&mut self, shard: u32, by: Option<&str>, said: &Said) -> bool {
         let Some(by) = by else { return true };
         if by == TASK && !said.knows_task {
             self.summary.cannot_say(NO_TASK, 1);
             return true;
         }
-        match verdict {
-            Verdict::Refuse(..) | Verdict::End(..) => said.by == by,
+        match said.verdict {
+            Verdict::Refuse(..) | Verdict::End(_) => said.by == by,
             _ if said.is_unknown(by) => true,
             Verdict::Dispatch(_) => self.was_open(shard, by, said),
-            Verdict::Wait(_) | Verdict::WaitFor(..) => false,
+            Verdict::Wait { .. } => false,
         }
     }
 
@@ -423,7 +424,7 @@ impl<'a> Replay<'a> {
         let open = match by {
             DAY => said.known_ms.1 < began_ms,
             TICK => said.known_ms.0 < began_ms,
-            _ => said.sides.iter().any(|side| side.by == by && side.debit.counter.began_ms < began_ms),
+            _ => said.sides.iter().any(|side| side.by == by && side.is_limit() && side.state.began_ms < began_ms),
         };
         if open {
             self.summary.cannot_say(OPEN_BEFORE, 1);

@@ -1,6 +1,6 @@
 //! Places that calls gave back while one of them waited for a turn or for people, and took again: as the log has it.
 
-use tickfleet_model::decision::limits::Window;
+use tickfleet_core::turn::limit::WindowKind;
 
 use super::{GAVE_BACK, Next, Replay, whose};
 use crate::whatif::turns::{Decision, Turn, What};
@@ -107,11 +107,8 @@ impl Replay<'_> {
         let fleet = self.fleet;
         let Ok(whose) = whose(&fleet, turn) else { return Vec::new() };
         let (sides, _) = self.books.sides(&fleet, &whose, turn, from, now_ms);
-        let held = sides.into_iter().filter(|side| side.debit.window == Window::Held);
-        let counted = held.map(|side| {
-            let amounts = side.debit.amounts.iter().take(upto - from);
-            (side.name, amounts.flatten().sum())
-        });
+        let held = sides.into_iter().filter(|side| side.debit.row.window == WindowKind::Held);
+        let counted = held.map(|side| (side.counter, side.debit.sum(upto - from)));
         counted.filter(|(_, places)| *places > 0).collect()
     }
 }

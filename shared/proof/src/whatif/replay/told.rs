@@ -9,8 +9,6 @@ impl Replay<'_> {
     /// The next calls go out.
     pub(super) fn go(&mut self, live: &mut Live, calls: usize, said: Said, now_ms: i64) {
         let upto = live.next + calls;
-        self.books.agents.insert(agent_of(&live.turn), said.debited.0);
-        self.books.tenant_days.insert(live.turn.tenant.clone(), said.debited.1);
         let places = self.books.debit(said.sides, calls);
         self.tasks.go(&live.turn, calls);
         // Where the log has the shard's own word of when a slice was over, that counts.

@@ -1,9 +1,7 @@
 //! Where a limit that cannot be asked may have stopped calls: what was decided stays as it was.
 
-use tickfleet_model::decision::admission::Verdict;
-
 use super::Live;
-use super::ask::Said;
+use super::ask::{Said, Verdict};
 use crate::whatif::turns::{Decision, What};
 
 /// How many calls went out together, where the policy lets more of them go, and it may have been others that cut them short or

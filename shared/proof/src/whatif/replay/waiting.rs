@@ -1,9 +1,7 @@
 //! Turns that wait only here, or for longer or shorter than they did: they go when there is room, in the order in which they
 //! came.
 
-use tickfleet_model::decision::admission::Verdict;
-
-use super::ask::Said;
+use super::ask::{Said, Verdict};
 use super::told::fate_of;
 use super::{Apart, Live, Next, Replay, TOO_MANY, WAIT_MS_MAX, WAITING_MAX, whose};
 
@@ -95,20 +93,20 @@ impl Replay<'_> {
         now_ms: i64,
     ) -> Option<i64> {
         match said.verdict {
-            Verdict::Wait(_) | Verdict::WaitFor(..) if said.lane == lane => return Some(said.until_ms),
-            Verdict::Wait(_) | Verdict::WaitFor(..) => {
+            Verdict::Wait { .. } if said.lane == lane => return Some(said.until_ms),
+            Verdict::Wait { .. } => {
                 self.leave(lane, number);
                 let apart = Apart { by: said.by, lane: said.lane, since_ms };
                 self.wait(number, live, apart, said.until_ms.max(now_ms + 1));
                 return None;
             }
-            Verdict::Refuse(reason, _, calls) => {
+            Verdict::Refuse(ref reason, calls) => {
                 let upto = live.next + calls;
-                self.end(live, upto, &said.by, reason.as_str());
+                self.end(live, upto, &said.by, reason.word());
             }
-            Verdict::End(reason, _) => {
+            Verdict::End(ref reason) => {
                 let all = live.turn.calls.len();
-                self.end(live, all, &said.by, reason.as_str());
+                self.end(live, all, &said.by, reason.word());
             }
             Verdict::Dispatch(calls) => {
                 let (by, lane_of_rest) =

@@ -1,15 +1,15 @@
-//! What was put aside: dead letters by their ids, and which failed calls of the audit log somebody is done with.
+//! Dead letters, and failed calls that operators have handled.
 
-use redis::Value;
+use tickfleet_core::dead::handled_calls;
+use tickfleet_core::{Query, Value, keys};
 
-use crate::connection::question::Question;
-use crate::connection::reader::entry;
+use super::range_of;
 use crate::reads::diagnosis::{DeadLetter, dead_letter};
+use crate::seam::look::Range;
 use crate::{Store, StoreError};
 
 impl Store {
-    /// Reads up to `count` dead letters from `until` back to `from`, both ids of entries as `XREVRANGE` takes them, the
-    /// newest first.
+    /// Dead letters from `until` back to `from`, the newest first. Both are IDs, `-` or `+`; `(` before an ID excludes it.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -19,26 +19,25 @@ impl Store {
         from: &str,
         count: usize,
     ) -> Result<Vec<DeadLetter>, StoreError> {
-        let mut command = redis::cmd("XREVRANGE");
-        command.arg(self.keys.key("dead")).arg(until).arg(from).arg("COUNT").arg(count);
-        let found: Vec<Value> = self.connection.query(Question::Look, &command).await?;
-        Ok(found.into_iter().filter_map(entry).map(|e| dead_letter(&e)).collect())
+        let range = Range { newest_first: true, ..range_of(from, until, count) };
+        Ok(self.seam().entries(&keys::dead(), &range).await?.iter().map(dead_letter).collect())
     }
 
-    /// Tells of each of these entries of the audit log whether somebody is done with it.
+    /// The newest dead letters, the newest first.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn dead_letters(&self, count: usize) -> Result<Vec<DeadLetter>, StoreError> {
+        self.dead_letters_back("+", "-", count).await
+    }
+
+    /// Returns for each of these entries of the audit log whether an operator has replayed or dropped its call.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn are_handled(&self, entries: &[&str]) -> Result<Vec<bool>, StoreError> {
-        if entries.is_empty() {
-            return Ok(Vec::new());
-        }
-        let key = self.keys.key("handled");
-        let mut pipe = redis::pipe();
-        for entry in entries {
-            pipe.cmd("ZSCORE").arg(&key).arg(entry);
-        }
-        let found: Vec<Option<f64>> = self.connection.pipeline(Question::Look, &pipe).await?;
-        Ok(found.iter().map(Option::is_some).collect())
+        let queries: Vec<Query> = entries.iter().map(|entry| Query::Place(handled_calls(), (*entry).into())).collect();
+        let found = self.seam().read(&queries).await?;
+        Ok(found.iter().map(|place| matches!(place, Value::Place(Some(_)))).collect())
     }
 }

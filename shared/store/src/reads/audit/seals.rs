@@ -1,222 +1,177 @@
-//! The audit log and its seals, read in order: by who seals, exports and anchors them.
+//! The audit log and its seals, in order: for exporters, sealers and anchors.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
-use redis::Value;
+use redis::Value as Reply;
+use tickfleet_core::audit::seal::{self, Sealing};
+use tickfleet_core::{EntryId, Query, Value, keys};
 
+use super::range_of;
 use crate::connection::pool::Pool;
-use crate::connection::question::Question;
-use crate::script::reply::{into_text, number_of, text_of};
+use crate::reads::{age, field, text};
+use crate::script::reply::{into_text, text_of};
+use crate::seam::look::{Entry, Range};
 use crate::{Store, StoreError};
 
-/// Heads that a stream of them keeps, about: each is borne out by those behind it.
+/// Maximum number of heads in a stream, approximate.
 const ANCHORS_MAX: usize = 100_000;
-/// Heads that are read at once.
+/// Heads that one command reads.
 const ANCHORS_PAGE: usize = 1_000;
 
-/// An entry of the audit log as it lies in Redis.
+/// An entry of the audit log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogEntry {
-    /// Its id.
+    /// Its ID.
     pub id: String,
-    /// Its text; empty where it has none.
+    /// Its text; empty if it has none.
     pub text: String,
-    /// What the shard wrote of its admission; empty where it wrote nothing.
+    /// The admission of its call; empty if the entry does not describe it.
     pub admitted: String,
 }
 
-/// A seal as it lies in Redis.
+/// A seal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogSeal {
-    /// The id of its entry.
+    /// The ID of its entry.
     pub id: String,
-    /// What it says, JSON.
+    /// The body, JSON.
     pub body: String,
     /// The signature.
     pub signature: String,
 }
 
-/// Some entries of the audit log, and what the log says of itself at the same moment.
+/// Entries of the audit log, and the log's counts at the same moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogPage {
     /// The entries, in order.
     pub entries: Vec<LogEntry>,
-    /// Entries that were ever added.
+    /// Number of entries that were ever added.
     pub added: u64,
-    /// Entries that are there.
+    /// Number of entries.
     pub length: u64,
-    /// The first one that is there.
+    /// The first entry.
     pub first: Option<String>,
 }
 
 impl Store {
-    /// Reads up to `count` entries of the audit log behind `after`.
+    /// The first `count` entries of the audit log after `after`.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn log_page(&self, after: &str, count: usize) -> Result<LogPage, StoreError> {
-        let stream = self.keys().key("audit");
-        let is_there: bool = self.connection().query(Question::AuditLog, redis::cmd("EXISTS").arg(&stream)).await?;
-        if !is_there {
-            return Ok(LogPage::default());
-        }
-        let mut pipe = redis::pipe();
-        // Together: what was added and what is there are held against what was read.
-        pipe.atomic();
-        pipe.cmd("XRANGE").arg(&stream).arg(format!("({after}")).arg("+").arg("COUNT").arg(count);
-        pipe.cmd("XINFO").arg("STREAM").arg(&stream);
-        let (entries, facts): (Value, Value) = self.connection().pipeline(Question::AuditLog, &pipe).await?;
-        let Value::Array(facts) = facts else { return Ok(LogPage::default()) };
-        let facts: HashMap<String, &Value> =
-            facts.chunks(2).filter_map(|pair| Some((text_of(pair.first()?)?, pair.get(1)?))).collect();
-        let number = |name: &str| facts.get(name).and_then(|value| number_of(value)).unwrap_or(0).unsigned_abs();
-        let first = facts.get("first-entry").and_then(|entry| match entry {
-            Value::Array(parts) => text_of(parts.first()?),
-            _ => None,
-        });
-        Ok(LogPage { entries: log_entries(entries), added: number("entries-added"), length: number("length"), first })
+        let range = Range::after(EntryId::new(after), count);
+        let (entries, state) = self.seam().page(&keys::audit(), &range).await?;
+        Ok(LogPage {
+            entries: log_entries(entries),
+            added: state.added,
+            length: state.length,
+            first: state.first.map(|first| first.to_string()),
+        })
     }
 
-    /// Reads up to `count` entries of the audit log from `from` to `until`, without asking what the log says of itself. `from`
-    /// and `until` are ids, times in ms, `-` or `+`; `(` before an id leaves it out.
+    /// Entries of the audit log from `from` to `until`. Both are IDs, times in ms, `-` or `+`; `(` before an ID excludes it.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn log_entries(&self, from: &str, until: &str, count: usize) -> Result<Vec<LogEntry>, StoreError> {
-        let mut command = redis::cmd("XRANGE");
-        command.arg(self.keys().key("audit")).arg(from).arg(until).arg("COUNT").arg(count);
-        Ok(log_entries(self.connection().query(Question::AuditLog, &command).await?))
+        Ok(log_entries(self.seam().entries(&keys::audit(), &range_of(from, until, count)).await?))
     }
 
-    /// As [`Self::log_entries`], from the newest on.
+    /// As [`Self::log_entries`], the newest first.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn log_entries_back(&self, until: &str, from: &str, count: usize) -> Result<Vec<LogEntry>, StoreError> {
-        let mut command = redis::cmd("XREVRANGE");
-        command.arg(self.keys().key("audit")).arg(until).arg(from).arg("COUNT").arg(count);
-        Ok(log_entries(self.connection().query(Question::AuditLog, &command).await?))
+        let range = Range { newest_first: true, ..range_of(from, until, count) };
+        Ok(log_entries(self.seam().entries(&keys::audit(), &range).await?))
     }
 
-    /// Reads up to `count` seals behind `after`.
+    /// The first `count` seals after `after`.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn seals(&self, after: &str, count: usize) -> Result<Vec<LogSeal>, StoreError> {
-        let mut command = redis::cmd("XRANGE");
-        command.arg(self.keys().key("seals")).arg(format!("({after}")).arg("+").arg("COUNT").arg(count);
-        Ok(log_seals(self.connection().query(Question::AuditLog, &command).await?))
+        let range = range_of(&format!("({after}"), "+", count);
+        Ok(self.seam().entries(&seal::seals(), &range).await?.into_iter().map(log_seal).collect())
     }
 
-    /// The heads of the chains of these tenants, as text; none where there is no chain yet.
+    /// The newest `count` seals, the newest first.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn newest_seals(&self, count: usize) -> Result<Vec<LogSeal>, StoreError> {
+        let range = Range { newest_first: true, ..range_of("-", "+", count) };
+        Ok(self.seam().entries(&seal::seals(), &range).await?.into_iter().map(log_seal).collect())
+    }
+
+    /// The heads of the chains of these tenants; `None` without a chain.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn seal_heads(&self, tenants: &[String]) -> Result<Vec<Option<String>>, StoreError> {
-        if tenants.is_empty() {
-            return Ok(Vec::new());
+        let heads = tenants.iter().map(|tenant| seal::head(tenant)).collect();
+        match self.query(Query::Parts(seal::key(), heads)).await? {
+            Value::Parts(parts) => Ok(parts.into_iter().map(|head| head.map(|head| text(&head))).collect()),
+            _ => Ok(Vec::new()),
         }
-        let mut command = redis::cmd("HMGET");
-        command.arg(self.keys().key("seal_heads")).arg(tenants);
-        self.connection().query(Question::AuditLog, &command).await
     }
 
-    /// The public keys that have signed seals, by their ids.
+    /// The public keys that have signed seals, by their IDs.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn seal_keys(&self) -> Result<BTreeMap<String, String>, StoreError> {
-        let mut command = redis::cmd("HGETALL");
-        command.arg(self.keys().key("seal_keys"));
-        self.connection().query(Question::AuditLog, &command).await
+        Ok(self.sealing().await?.map(|sealing| sealing.keys).unwrap_or_default())
     }
 
-    /// The seal up to which heads were anchored; none where none was.
+    /// The last seal whose heads are kept outside; `None` without a copy.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn anchored(&self) -> Result<Option<String>, StoreError> {
-        let mut command = redis::cmd("HGET");
-        command.arg(self.keys().key("sealing")).arg("anchored");
-        self.connection().query(Question::AuditLog, &command).await
+        Ok(self.sealing().await?.map(|sealing| sealing.anchored).filter(|anchored| !anchored.is_empty()))
     }
 
-    /// Notes that heads were anchored up to this seal.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn note_anchored(&self, seal: &str) -> Result<(), StoreError> {
-        let mut command = redis::cmd("HSET");
-        command.arg(self.keys().key("sealing")).arg("anchored").arg(seal);
-        self.connection().query::<i64>(Question::AuditLog, &command).await.map(drop)
-    }
-
-    /// How old the oldest entry of the audit log is that is not sealed, ms; 0 where all are.
+    /// Age of the oldest entry of the audit log that is not sealed, ms; 0 if all are.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn unsealed_ms(&self) -> Result<i64, StoreError> {
         let state = self.sealed_state().await?.unwrap_or_default();
-        // The position begins with the last entry that is sealed (`sealing/position.rs` of the scheduler).
+        // The position begins with the last sealed entry (`sealing/position.rs` of the scheduler).
         let last = state.split(' ').next().filter(|last| !last.is_empty()).unwrap_or("0-0");
-        let oldest = self.log_entries(&format!("({last}"), "+", 1).await?;
-        let id_ms = |entry: &LogEntry| entry.id.split('-').next()?.parse::<i64>().ok();
-        match oldest.first().and_then(id_ms) {
-            // Entries have the time of Redis, not that of the shard.
-            Some(written_ms) => {
-                let time: (i64, i64) = self.connection().query(Question::Now, &redis::cmd("TIME")).await?;
-                Ok((time.0 * 1_000 + time.1 / 1_000 - written_ms).max(0))
-            }
+        let oldest = self.seam().entries(&keys::audit(), &Range::after(EntryId::new(last), 1)).await?;
+        match oldest.first() {
+            // Entries have the time of the store's clock, not that of the shard.
+            Some((id, _)) => Ok(age(Some(id), self.seam().vitals().await?.clock_ms)),
             None => Ok(0),
         }
     }
 
-    /// The newest seals, the newest first.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn newest_seals(&self, count: usize) -> Result<Vec<LogSeal>, StoreError> {
-        let mut command = redis::cmd("XREVRANGE");
-        command.arg(self.keys().key("seals")).arg("+").arg("-").arg("COUNT").arg(count);
-        Ok(log_seals(self.connection().query(Question::AuditLog, &command).await?))
-    }
-
-    /// Keeps heads of chains in the shard's own stream of them.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn keep_anchors(&self, anchors: &[String]) -> Result<(), StoreError> {
-        let pipe = anchors_pipe(&self.keys().key("anchors"), anchors);
-        self.connection().pipeline::<Value>(Question::AuditLog, &pipe).await.map(drop)
-    }
-
-    /// How far the shard is sealed; none where it never was.
+    /// The position of the seals; `None` if the shard was never sealed.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn sealed_state(&self) -> Result<Option<String>, StoreError> {
-        let mut command = redis::cmd("HGET");
-        command.arg(self.keys().key("sealing")).arg("state");
-        self.connection().query(Question::AuditLog, &command).await
+        Ok(self.sealing().await?.map(|sealing| sealing.state).filter(|state| !state.is_empty()))
+    }
+
+    async fn sealing(&self) -> Result<Option<Sealing>, StoreError> {
+        Ok(self.record_of(&seal::key()).await?.map(|stored| stored.value))
     }
 }
 
-fn log_entries(found: Value) -> Vec<LogEntry> {
-    let entry = |(id, mut fields): (String, HashMap<String, String>)| LogEntry {
-        id,
-        text: fields.remove("audit").unwrap_or_default(),
-        admitted: fields.remove("admitted").unwrap_or_default(),
-    };
-    entries_of(found).into_iter().map(entry).collect()
+fn log_seal((id, fields): Entry) -> LogSeal {
+    LogSeal { id: id.to_string(), body: field(&fields, "body"), signature: field(&fields, "signature") }
 }
 
-fn log_seals(found: Value) -> Vec<LogSeal> {
-    let seal = |(id, mut fields): (String, HashMap<String, String>)| LogSeal {
-        id,
-        body: fields.remove("body").unwrap_or_default(),
-        signature: fields.remove("signature").unwrap_or_default(),
+fn log_entries(entries: Vec<Entry>) -> Vec<LogEntry> {
+    let entry = |(id, fields): Entry| LogEntry {
+        id: id.to_string(),
+        text: field(&fields, "audit"),
+        admitted: field(&fields, "admitted"),
     };
-    entries_of(found).into_iter().map(seal).collect()
+    entries.into_iter().map(entry).collect()
 }
 
 /// Heads of chains in a stream of any Redis.
@@ -226,10 +181,15 @@ impl Pool {
     /// # Errors
     /// [`StoreError`].
     pub async fn keep_anchors(&self, stream: &str, anchors: &[String]) -> Result<(), StoreError> {
-        self.pipeline::<Value>("anchors", &anchors_pipe(stream, anchors)).await.map(drop)
+        let mut pipe = redis::pipe();
+        for anchor in anchors {
+            let command = pipe.cmd("XADD").arg(stream).arg("MAXLEN").arg("~").arg(ANCHORS_MAX);
+            command.arg("*").arg("anchor").arg(anchor).ignore();
+        }
+        self.pipeline::<Reply>("anchors", &pipe).await.map(drop)
     }
 
-    /// The heads that a stream keeps, the oldest first.
+    /// The heads of a stream, the oldest first.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -238,37 +198,30 @@ impl Pool {
         loop {
             let mut command = redis::cmd("XRANGE");
             command.arg(stream).arg(&after).arg("+").arg("COUNT").arg(ANCHORS_PAGE);
-            let page = entries_of(self.query("anchors", &command).await?);
+            let page = anchors_of(self.query("anchors", &command).await?);
             let Some((last, _)) = page.last() else { return Ok(found) };
             after = format!("({last}");
-            found.extend(page.into_iter().filter_map(|(_, mut fields)| fields.remove("anchor")));
+            found.extend(page.into_iter().filter_map(|(_, anchor)| anchor));
         }
     }
 }
 
-fn anchors_pipe(stream: &str, anchors: &[String]) -> redis::Pipeline {
-    let mut pipe = redis::pipe();
-    for anchor in anchors {
-        let command = pipe.cmd("XADD").arg(stream).arg("MAXLEN").arg("~").arg(ANCHORS_MAX);
-        command.arg("*").arg("anchor").arg(anchor).ignore();
-    }
-    pipe
-}
-
-/// Entries of a stream. What somebody else has put there is text like any other.
-fn entries_of(found: Value) -> Vec<(String, HashMap<String, String>)> {
-    let Value::Array(entries) = found else { return Vec::new() };
-    let read = |entry: Value| {
-        let Value::Array(parts) = entry else { return None };
+/// The entries of a stream, each with its head.
+fn anchors_of(found: Reply) -> Vec<(String, Option<String>)> {
+    let Reply::Array(entries) = found else { return Vec::new() };
+    let read = |entry: Reply| {
+        let Reply::Array(parts) = entry else { return None };
         let mut parts = parts.into_iter();
         let id = text_of(&parts.next()?)?;
-        let Value::Array(fields) = parts.next()? else { return Some((id, HashMap::new())) };
+        let Reply::Array(fields) = parts.next()? else { return Some((id, None)) };
         let mut values = fields.into_iter();
-        let mut named = HashMap::new();
+        let mut anchor = None;
         while let (Some(name), Some(value)) = (values.next(), values.next()) {
-            named.insert(into_text(name).unwrap_or_default(), into_text(value).unwrap_or_default());
+            if text_of(&name).as_deref() == Some("anchor") {
+                anchor = into_text(value);
+            }
         }
-        Some((id, named))
+        Some((id, anchor))
     };
     entries.into_iter().filter_map(read).collect()
 }

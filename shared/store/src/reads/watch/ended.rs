@@ -1,4 +1,4 @@
-//! Calls that ended, as the audit log tells of them.
+//! Calls that ended, as the audit log reports them.
 
 use serde::Deserialize;
 

@@ -1,169 +1,111 @@
-//! Where many turns stand, for those who follow them: two round trips for all of a look.
+//! The states of many turns, for callers that follow them: a few round trips for all of them.
 
-use redis::{RedisResult, Value};
+use tickfleet_core::settings::{self, Setting};
+use tickfleet_core::turn::end::parts;
+use tickfleet_core::turn::{State, Turn};
+use tickfleet_core::{Query, Stored, Value, keys};
+use tickfleet_model::policy::{Pause, Paused};
 
-use crate::connection::question::Question;
-use crate::keys::{GROUP, Queue, TurnName};
-use crate::reads::tasks::{STANDS, record};
-use crate::records::budgets::AgentBudget;
-use crate::records::schema::turn;
-use crate::records::turn::TurnRecord;
-use crate::{Store, StoreError};
-use tickfleet_model::policy::Pause;
+use crate::reads::look::read_turn;
+use crate::reads::{place, text};
+use crate::{Store, StoreError, TurnName};
 
 /// Results of one turn that one look reads.
 const RESULTS_READ: usize = 16;
 
-/// Where a turn stands that has not ended.
-#[derive(Debug, Clone, Default)]
+/// The state of an unfinished turn.
+#[derive(Debug, Clone)]
 pub struct Stand {
-    /// Its record without content and results.
-    pub record: TurnRecord,
-    /// Its results from the one on that was asked for, 16 at most, JSON each.
+    /// Its record.
+    pub turn: Turn,
+    /// Its results from the requested one on, 16 at most, JSON.
     pub results: Vec<String>,
-    /// When its own timer fires, ms of shard time.
+    /// When its timer is due, ms of shard time.
     pub timer_ms: Option<i64>,
-    /// When its lane is looked at next, ms of shard time, where it waits on one.
+    /// When its throttle queue is evaluated next, ms of shard time.
     pub due_ms: Option<i64>,
-    /// The counters of its agent, where it waits on a lane.
-    pub budget: AgentBudget,
-    /// Why its agent or its tenant is paused, where it waits on a lane. A note that cannot be read is none: the pause holds
-    /// all the same.
+    /// The pause of its agent or tenant, if it is throttled. An unreadable note is empty; the pause still holds.
     pub pause: Option<Pause>,
-    /// True if somebody holds its slice.
+    /// True if a consumer holds its slice.
     pub is_held: bool,
 }
 
-/// What one look found of a turn: none where it has ended, or nothing is known of it; an error where what is kept of it
-/// cannot be read, which costs that turn alone (rule 18).
+/// The result of a look at a turn: `None` if it has ended or is unknown, and an error if its record cannot be read, which
+/// affects this turn alone (rule 18).
 type Found = Result<Option<Stand>, StoreError>;
 
 impl Store {
-    /// Where these turns stand, each with its results from that one on. A few hundred at once, for Redis answers nobody else
-    /// meanwhile.
+    /// The states of these turns, each with its results from that one on. A few hundred at once.
     ///
     /// # Errors
-    /// [`StoreError`]; of one turn, where what is kept of it cannot be read.
+    /// [`StoreError`]; for one turn, if its record cannot be read.
     pub async fn stands(&self, turns: &[(TurnName, usize)]) -> Result<Vec<Found>, StoreError> {
-        let mut pipe = redis::pipe();
+        let mut queries = Vec::with_capacity(3 * turns.len());
         for (name, from) in turns {
-            let results = (*from..from.saturating_add(RESULTS_READ)).map(|at| format!("{}{at}", turn::RESULT));
-            pipe.cmd("HMGET").arg(self.keys.turn(name)).arg(&STANDS).arg(results.collect::<Vec<_>>());
-            pipe.cmd("ZSCORE").arg(self.keys.key("timers")).arg(format!("t:{name}"));
+            let results = (*from..from.saturating_add(RESULTS_READ)).map(parts::result).collect();
+            queries.push(Query::Record(name.record()));
+            queries.push(Query::Parts(name.record(), results));
+            queries.push(Query::Place(keys::timers(), name.timer().into()));
         }
-        let mut found = self.connection.answers(Question::Look, &pipe).await?.into_iter();
-        let mut stands: Vec<Found> = Vec::with_capacity(turns.len());
-        for (_, from) in turns {
-            let (fields, timer) = (found.next(), found.next());
-            stands.push(fields.map_or(Ok(None), |fields| stand(fields, timer, *from)));
+        let mut found = self.values(&queries).await?;
+        let (mut stands, mut further, mut asked): (Vec<Found>, _, _) = (Vec::new(), Vec::new(), Vec::new());
+        for (at, (name, from)) in turns.iter().enumerate() {
+            let (record, results, timer) = (found.next(), found.next(), found.next());
+            let stand = match read_turn(&name.record(), record) {
+                Ok(None) => Ok(None),
+                Err(error) => Err(error),
+                Ok(Some(stored)) => {
+                    let questions = questions(name, &stored);
+                    if !questions.is_empty() {
+                        asked.push((at, questions.len()));
+                        further.extend(questions);
+                    }
+                    Ok(Some(stand(stored.value, results, place(timer), *from)))
+                }
+            };
+            stands.push(stand);
         }
-        self.look_further(turns, &mut stands).await?;
+        let mut answers = self.values(&further).await?;
+        for (at, count) in asked {
+            let answers: Vec<Value> = answers.by_ref().take(count).collect();
+            if let Some(Ok(Some(stand))) = stands.get_mut(at) {
+                complete(stand, answers);
+            }
+        }
         Ok(stands)
     }
+}
 
-    /// Finds out who is on a lane until when, and whose slice somebody holds.
-    async fn look_further(&self, turns: &[(TurnName, usize)], stands: &mut [Found]) -> Result<(), StoreError> {
-        let mut pipe = redis::pipe();
-        let mut asked = Vec::new();
-        for ((name, _), found) in turns.iter().zip(stands) {
-            let Some(stand) = found.as_mut().ok().and_then(Option::as_mut).filter(|stand| !stand.record.is_ending())
-            else {
-                continue;
-            };
-            if self.ask_further(&mut pipe, name, &stand.record) {
-                asked.push(found);
+/// The queries about a turn that depend on its state: its holder, or its throttle queue and pauses.
+fn questions(name: &TurnName, stored: &Stored<Turn>) -> Vec<Query> {
+    let turn = &stored.value;
+    if let Some(entry) = stored.out_entry() {
+        return vec![Query::Holder(turn.queue(&name.tenant), entry.clone())];
+    }
+    let State::Throttled { counter, .. } = &turn.state else { return Vec::new() };
+    let agent = Paused { tenant: name.tenant.clone(), agent: Some(turn.head.agent.clone()) };
+    let tenant = Paused { tenant: name.tenant.clone(), agent: None };
+    let pauses = [agent, tenant].map(|paused| Setting::Pause(paused).part()).to_vec();
+    let timer = Query::Place(keys::timers(), keys::throttle_timer(counter).into());
+    vec![timer, Query::Parts(settings::key(), pauses)]
+}
+
+fn stand(turn: Turn, results: Option<Value>, timer_ms: Option<i64>, from: usize) -> Stand {
+    let results = if let Some(Value::Parts(results)) = results { results } else { Vec::new() };
+    let known = turn.position.saturating_sub(from);
+    let results = results.into_iter().take(known).map_while(|result| result.map(|result| text(&result))).collect();
+    Stand { turn, results, timer_ms, due_ms: None, pause: None, is_held: false }
+}
+
+fn complete(stand: &mut Stand, answers: Vec<Value>) {
+    for answer in answers {
+        match answer {
+            Value::Holder(holder) => stand.is_held = holder.is_some(),
+            Value::Parts(notes) => {
+                let note = notes.into_iter().flatten().next();
+                stand.pause = note.map(|note| serde_json::from_slice(&note).unwrap_or_default());
             }
+            due => stand.due_ms = place(Some(due)),
         }
-        if asked.is_empty() {
-            return Ok(());
-        }
-        let mut answers = self.connection.answers(Question::Look, &pipe).await?.into_iter();
-        for found in asked {
-            let [one, two, three] = [(); 3].map(|()| answers.next().unwrap_or(Ok(Value::Nil)));
-            let Ok(Some(stand)) = found else { continue };
-            let looked = if stand.record.fence.is_some() {
-                held(one).and_then(|is_held| Ok(is_held | held(two)?)).map(|is_held| stand.is_held = is_held)
-            } else {
-                waits(stand, one, two, three)
-            };
-            if let Err(error) = looked {
-                *found = Err(of_one(error));
-            }
-        }
-        Ok(())
     }
-
-    /// Asks three questions about a turn; false where there is nothing to ask.
-    fn ask_further(&self, pipe: &mut redis::Pipeline, name: &TurnName, record: &TurnRecord) -> bool {
-        if let Some(fence) = &record.fence {
-            let Some(queue) = record.queue.as_deref().and_then(Queue::parse) else { return false };
-            // A slice whose holder has died is on the queue of suspects.
-            let suspect = match &queue {
-                Queue::Ready(priority) => Queue::Suspect(*priority),
-                other => other.clone(),
-            };
-            for queue in [queue, suspect] {
-                pipe.cmd("XPENDING").arg(self.keys.key(queue)).arg(GROUP).arg(fence).arg(fence).arg(1);
-            }
-            // As many as the other kind has.
-            pipe.cmd("EXISTS").arg(self.keys.turn(name));
-            return true;
-        }
-        let agent = format!("{}:{}", name.tenant, record.agent.as_deref().unwrap_or_default());
-        let lane = record.lane.as_ref().map_or_else(|| agent.clone(), ToString::to_string);
-        pipe.cmd("ZSCORE").arg(self.keys.key("timers")).arg(format!("l:{lane}"));
-        pipe.cmd("HGET").arg(self.keys.key("budgets")).arg(&agent);
-        pipe.cmd("HMGET").arg(self.keys.key("pauses")).arg(&agent).arg(format!("{}:", name.tenant));
-        true
-    }
-}
-
-/// A turn by its fields and its timer.
-fn stand(fields: RedisResult<Value>, timer: Option<RedisResult<Value>>, from: usize) -> Found {
-    let fields = fields.map_err(of_one)?;
-    let unread = |error| StoreError::Reply { verb: Question::Look.as_str(), found: format!("{error}") };
-    let mut fields: Vec<Option<String>> = redis::from_redis_value(fields).map_err(unread)?;
-    let results = fields.split_off(STANDS.len().min(fields.len()));
-    let Some(record) = record(fields) else { return Ok(None) };
-    let results = results.into_iter().take(record.done.saturating_sub(from)).map_while(|result| result).collect();
-    let timer_ms = timer.and_then(Result::ok).and_then(score);
-    Ok(Some(Stand { record, results, timer_ms, ..Stand::default() }))
-}
-
-/// Why one turn could not be looked at by a server that answers for others: for what is kept of it.
-fn of_one(error: redis::RedisError) -> StoreError {
-    match error.code() {
-        Some("ERR" | "WRONGTYPE") => StoreError::Reply { verb: Question::Look.as_str(), found: error.to_string() },
-        _ => StoreError::verb(Question::Look.as_str(), error),
-    }
-}
-
-/// Whether somebody holds the entry that was asked about. On a queue that nobody reads, nobody does.
-fn held(pending: RedisResult<Value>) -> RedisResult<bool> {
-    match pending {
-        Ok(pending) => Ok(matches!(pending, Value::Array(held) if !held.is_empty())),
-        Err(error) if error.code() == Some("NOGROUP") => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
-/// What a turn on a lane waits for.
-fn waits(
-    stand: &mut Stand,
-    due: RedisResult<Value>,
-    budget: RedisResult<Value>,
-    pauses: RedisResult<Value>,
-) -> RedisResult<()> {
-    stand.due_ms = score(due?);
-    let budget: Option<Vec<u8>> = redis::from_redis_value(budget?).unwrap_or_default();
-    stand.budget = AgentBudget::unpack(&budget.unwrap_or_default());
-    let pauses: Vec<Option<String>> = redis::from_redis_value(pauses?).unwrap_or_default();
-    let pause = pauses.into_iter().flatten().next();
-    stand.pause = pause.map(|note| serde_json::from_str(&note).unwrap_or_default());
-    Ok(())
-}
-
-fn score(value: Value) -> Option<i64> {
-    let score: Option<f64> = redis::from_redis_value(value).ok()?;
-    score.map(|ms| ms as i64)
 }

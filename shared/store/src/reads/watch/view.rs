@@ -1,7 +1,7 @@
 //! The view that one look at a shard gives.
 
 use super::ended::EndedCall;
-use crate::records::node::Slots;
+use crate::reads::nodes::NodeView;
 
 /// The entries that wait on a stream, and who holds what.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -16,23 +16,8 @@ pub struct StreamView {
     pub oldest_waiting_ms: i64,
     /// Age of the oldest that is held, ms.
     pub oldest_held_ms: i64,
-    /// Entries ever written; none where Redis cannot tell.
+    /// Number of entries that were ever written.
     pub added: Option<u64>,
-}
-
-/// A scheduler or worker of the shard.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeView {
-    /// Its name: `s-…` a scheduler, `w-…` a worker.
-    pub name: String,
-    /// Time since its last heartbeat, ms; none where it does not say.
-    pub beat_age_ms: Option<i64>,
-    /// The time that is left of its lease, ms; negative once it is over.
-    pub lease_left_ms: i64,
-    /// Its slots; none where it does not say.
-    pub slots: Option<Slots>,
-    /// True if it knows that an operator has it take no new work.
-    pub drained: bool,
 }
 
 /// An agent, or a counter of a limit, with turns that wait for it.

@@ -8,9 +8,10 @@ use rustc_hash::FxHasher;
 use tickfleet_core::view::Fields;
 use tickfleet_core::{CounterState, EntryId, Query, RecordKey, SetKey, StreamKey, Value};
 
-use super::shard::Contents;
+use super::shard::{Contents, Shard};
 use super::streams::Id;
-use crate::seam::{Backlog, Consumer};
+use crate::seam::look::{Entry, QueueState, Range, StreamState, Vitals};
+use crate::seam::{Backlog, Consumer, ShardState};
 
 /// Members of a page and the cursor of the next page, as in [`crate::seam::Store::scan`].
 pub type Page<T> = (Vec<T>, u64);
@@ -62,7 +63,8 @@ impl Contents {
         held.into_iter().flatten().take(count).map(|id| id.entry()).collect()
     }
 
-    fn entries_after(&self, stream: &StreamKey, after: Option<&EntryId>, count: usize) -> Vec<(EntryId, Fields)> {
+    /// Entries of a stream after an entry.
+    pub fn entries_after(&self, stream: &StreamKey, after: Option<&EntryId>, count: usize) -> Vec<(EntryId, Fields)> {
         let begin = match after {
             Some(after) => Id::parse(after).map_or(Bound::Unbounded, Bound::Excluded),
             None => Bound::Unbounded,
@@ -80,11 +82,80 @@ impl Contents {
         Backlog { waiting: (stream.entries.len() as u64).saturating_sub(held), held }
     }
 
-    /// The consumers of a queue, by name.
-    pub fn consumers(&self, queue: &StreamKey) -> Vec<Consumer> {
-        let group = self.streams.get(queue).and_then(|stream| stream.group.as_ref());
-        let consumers = group.into_iter().flat_map(|group| &group.consumers);
-        consumers.map(|(name, held)| Consumer { name: Arc::clone(name), held: held.len() as u64 }).collect()
+    /// About how many bytes a stream takes.
+    pub fn stream_bytes(&self, stream: &StreamKey) -> u64 {
+        let entries = self.streams.get(stream).into_iter().flat_map(|stream| stream.entries.values());
+        entries.flat_map(|fields| fields.iter()).map(|(name, value)| (name.len() + value.len()) as u64).sum()
+    }
+
+    /// A range of a stream's entries.
+    pub fn range(&self, stream: &StreamKey, range: &Range) -> Vec<Entry> {
+        // An ID that cannot be read is on no side of any entry.
+        let bound = |bound: &Bound<EntryId>| match bound {
+            Bound::Included(entry) => Id::parse(entry).map(Bound::Included),
+            Bound::Excluded(entry) => Id::parse(entry).map(Bound::Excluded),
+            Bound::Unbounded => Some(Bound::Unbounded),
+        };
+        let (Some(stream), Some(from), Some(upto)) = (self.streams.get(stream), bound(&range.from), bound(&range.upto))
+        else {
+            return Vec::new();
+        };
+        if is_empty(from, upto) {
+            return Vec::new();
+        }
+        let entries = stream.entries.range((from, upto));
+        let render = |(id, fields): (&Id, &Arc<Fields>)| (id.entry(), (**fields).clone());
+        if range.newest_first {
+            entries.rev().take(range.count).map(render).collect()
+        } else {
+            entries.take(range.count).map(render).collect()
+        }
+    }
+
+    /// The counts of a stream.
+    pub fn stream_state(&self, stream: &StreamKey) -> StreamState {
+        let Some(stream) = self.streams.get(stream) else { return StreamState::default() };
+        StreamState {
+            added: stream.added,
+            length: stream.entries.len() as u64,
+            first: stream.entries.keys().next().map(|id| id.entry()),
+            last: (stream.last != Id::default()).then(|| stream.last.entry()),
+        }
+    }
+
+    /// The counts of a queue.
+    pub fn queue_state(&self, queue: &StreamKey) -> QueueState {
+        let Backlog { waiting, held } = self.backlog(queue);
+        let Some(stream) = self.streams.get(queue) else { return QueueState::default() };
+        QueueState {
+            waiting,
+            held,
+            oldest_waiting: stream.unread().next().map(|(id, _)| id.entry()),
+            oldest_held: stream.group.iter().flat_map(|group| group.holders.keys()).next().map(|id| id.entry()),
+            added: stream.added,
+        }
+    }
+
+    /// The last members of a set.
+    pub fn last(&self, set: &SetKey, skip: usize, count: usize) -> Vec<(Arc<str>, u64)> {
+        let members = self.sets.get(set).into_iter().flat_map(|members| members.order.iter().rev());
+        members.skip(skip).take(count).map(|(place, member)| (Arc::clone(member), *place)).collect()
+    }
+
+    /// The number of members before this one.
+    pub fn rank(&self, set: &SetKey, member: &str) -> Option<u64> {
+        let members = self.sets.get(set)?;
+        let place = *members.places.get(member)?;
+        Some(members.order.range(..(place, Arc::from(member))).count() as u64)
+    }
+
+    /// A page of a set's members.
+    pub fn scan_members(&self, set: &SetKey, prefix: &str, cursor: u64, count: usize) -> Page<(Arc<str>, u64)> {
+        let members = self.sets.get(set).into_iter().flat_map(|members| &members.places);
+        let members = members.filter(|(member, _)| member.starts_with(prefix));
+        page(members.map(|(member, place)| (&**member, (member, *place))), cursor, count, |(_, (member, place))| {
+            (Arc::clone(member), place)
+        })
     }
 
     /// A page of records.
@@ -99,6 +170,50 @@ impl Contents {
         page(counters.map(|(name, counter)| (&**name, (name, counter))), cursor, count, |(_, (name, counter))| {
             (Arc::clone(name), counter.state)
         })
+    }
+}
+
+impl Shard {
+    /// The consumers of a queue, by name.
+    pub fn consumers(&self, raw_ms: i64, queue: &StreamKey) -> Vec<Consumer> {
+        let group = self.contents.streams.get(queue).and_then(|stream| stream.group.as_ref());
+        let consumers = group.into_iter().flat_map(|group| &group.consumers);
+        let idle_ms = |name: &Arc<str>| {
+            let last = self.seen.takes.get(&(queue.clone(), Arc::clone(name))).copied();
+            (raw_ms - last.unwrap_or(self.seen.started_ms)).max(0)
+        };
+        let consumer = |name: &Arc<str>, held: u64| Consumer { name: Arc::clone(name), held, idle_ms: idle_ms(name) };
+        consumers.map(|(name, held)| consumer(name, held.len() as u64)).collect()
+    }
+
+    /// The consumer that holds an entry, and for how long, ms.
+    pub fn holder(&self, raw_ms: i64, queue: &StreamKey, entry: &EntryId) -> Option<(Arc<str>, i64)> {
+        let holder = self.contents.holder(queue, entry)?;
+        let taken = Id::parse(entry).and_then(|id| self.seen.taken.get(&(queue.clone(), id)).copied());
+        Some((holder, (raw_ms - taken.unwrap_or(self.seen.started_ms)).max(0)))
+    }
+
+    /// The vital signs of the store.
+    pub fn vitals(&self, raw_ms: i64, memory_max: u64) -> Vitals {
+        let (state, clock) = (self.state(), self.contents.clock);
+        Vitals {
+            shard: ShardState { now_ms: (raw_ms + clock.offset_ms).max(clock.last_ms), ..state },
+            clock_ms: raw_ms,
+            offset_ms: clock.offset_ms,
+            steps: self.seen.steps,
+            step_ms: self.seen.step_ms,
+            memory_bytes: self.contents.bytes,
+            memory_max,
+        }
+    }
+}
+
+/// True if no ID is within these bounds. A map does not accept them.
+fn is_empty(from: Bound<Id>, upto: Bound<Id>) -> bool {
+    match (from, upto) {
+        (Bound::Included(from), Bound::Included(upto)) => from > upto,
+        (Bound::Included(from) | Bound::Excluded(from), Bound::Included(upto) | Bound::Excluded(upto)) => from >= upto,
+        _ => false,
     }
 }
 

@@ -46,7 +46,9 @@ impl Counter {
         let mut counter = self.opened(&room.window, moment.now_ms);
         let refused = counter.refusal(room, moment);
         let leaves_ms = counter.add_debit(room, moment.now_ms);
-        Debit { debited: Debited { used: counter.state.used, ends_ms: leaves_ms }, counter, refused }
+        let CounterState { used, began_ms, .. } = counter.state;
+        let debited = Debited { used, ends_ms: leaves_ms, began_ms };
+        Debit { debited, counter, refused }
     }
 
     /// The state to report if the debit has no room.
@@ -77,24 +79,12 @@ impl Counter {
     fn opened(&self, window: &Window, now_ms: i64) -> Self {
         let rolling = matches!(window, Window::Rolling { .. });
         // The limit has changed its kind, so its counters start again.
-        let state = if rolling == self.buckets.is_some() { self.state } else { CounterState::default() };
-        let (ended, last_ms) = (now_ms >= state.ends_ms, state.ends_ms);
-        let opened = |used, ends_ms, began_ms| CounterState { used, ends_ms, began_ms, queued: self.state.queued };
-        let still = opened(state.used, state.ends_ms, state.began_ms);
-        let state = match *window {
-            Window::Rolling { .. } => return self.without_left(now_ms),
-            Window::Fixed { .. } | Window::Day { .. } if !ended => still,
-            Window::Fixed { start_ms, end_ms, length_ms } if start_ms < last_ms && last_ms < end_ms => {
-                opened(0, end_ms.saturating_add(length_ms), now_ms)
-            }
-            Window::Day { start_ms, end_ms } if start_ms < last_ms && last_ms < end_ms => {
-                opened(state.used, end_ms, state.began_ms)
-            }
-            Window::Fixed { start_ms, end_ms, .. } | Window::Day { start_ms, end_ms } => opened(0, end_ms, start_ms),
-            Window::Held | Window::Total if last_ms == 0 => still,
-            Window::Held | Window::Total => opened(0, 0, 0),
-        };
-        Self { state, buckets: None }
+        let again = CounterState { queued: self.state.queued, ..CounterState::default() };
+        let state = if rolling == self.buckets.is_some() { self.state } else { again };
+        match window {
+            Window::Rolling { .. } => self.without_left(now_ms),
+            _ => Self { state: state.opened(window, now_ms), buckets: None },
+        }
     }
 
     /// The rolling counter without expired buckets.
@@ -142,6 +132,16 @@ impl Counter {
         } else if ends_ms.is_none_or(|ends_ms| ends_ms == self.state.ends_ms) {
             self.state.used = added(self.state.used);
         }
+    }
+
+    /// Takes an amount and begins the window that ends at `ends_ms`. False if the counter has another window, or buckets.
+    pub fn restart(&mut self, amount: u64, ends_ms: i64, now_ms: i64) -> bool {
+        if self.buckets.is_some() || self.state.ends_ms != ends_ms {
+            return false;
+        }
+        self.state.used = self.state.used.saturating_sub(amount);
+        self.state.began_ms = now_ms;
+        true
     }
 
     /// Sets the state of a rolling counter from its buckets.

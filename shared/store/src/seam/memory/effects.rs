@@ -192,6 +192,18 @@ effects! {
         /// True if memory is short.
         short: bool,
     }
+    /// The number of entries that a stream ever had.
+    21 Added {
+        /// The stream.
+        stream: StreamKey,
+        /// The number.
+        added: u64,
+    }
+    /// A stream was removed, with its group, and the number of the last reply.
+    22 DropStream {
+        /// The stream.
+        stream: StreamKey,
+    }
 }
 
 impl Effect {

@@ -5,13 +5,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tickfleet_core::{CounterState, Query, RecordKey, StreamKey, Transaction, Value};
+use tickfleet_core::{CounterState, EntryId, Query, RecordKey, SetKey, StreamKey, Transaction, Value};
+use tickfleet_model::Durability;
+use tokio::sync::watch;
 
 use super::history::History;
 use super::shard::Shard;
 use super::{MemoryOptions, MemoryStore};
-use crate::StoreError;
+use crate::seam::look::{Entry, Follow, QueueState, Range, StreamState, Vitals};
 use crate::seam::{Backlog, Batch, Consumer, Keep, Store, Take, Taken};
+use crate::{Confirmed, StoreError};
 
 /// The faults of a call. None by default.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,10 +41,12 @@ struct Fate {
     unanswered: bool,
 }
 
-/// A shard in memory that fails. Cheap to clone; all clones are the same shard.
+/// A shard in memory that fails. Cheap to clone; all clones are the same shard, and share a connection.
 #[derive(Debug, Clone)]
 pub struct FaultyStore {
     store: MemoryStore,
+    /// True if the connection is severed.
+    severed: watch::Sender<bool>,
     lease_ms: i64,
     history_ms: i64,
     state: Arc<Mutex<State>>,
@@ -80,7 +85,19 @@ impl FaultyStore {
             kept.history = Some(History::new(kept.shard.contents.clone(), history_ms));
         }
         let state = State { faults: Faults::default(), chance: Chance(seed) };
-        Self { store, lease_ms, history_ms, state: Arc::new(Mutex::new(state)) }
+        Self { store, severed: watch::Sender::new(false), lease_ms, history_ms, state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Another connection to the shard.
+    #[must_use]
+    pub fn connect(&self) -> Self {
+        Self { severed: watch::Sender::new(false), ..self.clone() }
+    }
+
+    /// Severs this connection: no call is answered from now on, and calls in progress may have been applied. The process
+    /// behind it is dead, or cut off.
+    pub fn sever(&self) {
+        self.severed.send_replace(true);
     }
 
     /// The same shard, without faults.
@@ -132,6 +149,18 @@ impl FaultyStore {
     }
 
     async fn call<T: Send>(&self, call: impl Future<Output = Result<T, StoreError>> + Send) -> Result<T, StoreError> {
+        let mut severed = self.severed.subscribe();
+        tokio::select! {
+            biased;
+            () = async { drop(severed.wait_for(|severed| *severed).await) } => std::future::pending().await,
+            answer = self.connected(call) => answer,
+        }
+    }
+
+    async fn connected<T: Send>(
+        &self,
+        call: impl Future<Output = Result<T, StoreError>> + Send,
+    ) -> Result<T, StoreError> {
         let fate = self.fate();
         pause(fate.before_ms).await;
         if fate.refused {
@@ -157,6 +186,15 @@ impl Store for FaultyStore {
 
     async fn commit(&self, batch: &[Transaction]) -> Result<Batch, StoreError> {
         self.call(self.store.commit(batch)).await
+    }
+
+    async fn commit_durably(
+        &self,
+        batch: &[Transaction],
+        durability: Durability,
+        at_most: Duration,
+    ) -> Result<(Batch, Confirmed), StoreError> {
+        self.call(self.store.commit_durably(batch, durability, at_most)).await
     }
 
     async fn take(&self, take: &Take) -> Result<Vec<Taken>, StoreError> {
@@ -187,6 +225,10 @@ impl Store for FaultyStore {
         self.call(self.store.sample_memory()).await
     }
 
+    async fn stream_bytes(&self, stream: &StreamKey) -> Result<u64, StoreError> {
+        self.call(self.store.stream_bytes(stream)).await
+    }
+
     async fn scan(&self, prefix: &str, cursor: u64, count: usize) -> Result<(Vec<RecordKey>, u64), StoreError> {
         self.call(self.store.scan(prefix, cursor, count)).await
     }
@@ -198,5 +240,51 @@ impl Store for FaultyStore {
         count: usize,
     ) -> Result<(Vec<(Arc<str>, CounterState)>, u64), StoreError> {
         self.call(self.store.scan_counters(limit, cursor, count)).await
+    }
+
+    async fn scan_members(
+        &self,
+        set: &SetKey,
+        prefix: &str,
+        cursor: u64,
+        count: usize,
+    ) -> Result<(Vec<(Arc<str>, u64)>, u64), StoreError> {
+        self.call(self.store.scan_members(set, prefix, cursor, count)).await
+    }
+
+    async fn last(&self, set: &SetKey, skip: usize, count: usize) -> Result<Vec<(Arc<str>, u64)>, StoreError> {
+        self.call(self.store.last(set, skip, count)).await
+    }
+
+    async fn rank(&self, set: &SetKey, member: &str) -> Result<Option<u64>, StoreError> {
+        self.call(self.store.rank(set, member)).await
+    }
+
+    async fn entries(&self, stream: &StreamKey, range: &Range) -> Result<Vec<Entry>, StoreError> {
+        self.call(self.store.entries(stream, range)).await
+    }
+
+    async fn page(&self, stream: &StreamKey, range: &Range) -> Result<(Vec<Entry>, StreamState), StoreError> {
+        self.call(self.store.page(stream, range)).await
+    }
+
+    async fn follow(&self, follow: &Follow) -> Result<Vec<Entry>, StoreError> {
+        self.call(self.store.follow(follow)).await
+    }
+
+    async fn queue_states(&self, queues: &[StreamKey]) -> Result<Vec<QueueState>, StoreError> {
+        self.call(self.store.queue_states(queues)).await
+    }
+
+    async fn holder(&self, queue: &StreamKey, entry: &EntryId) -> Result<Option<(Arc<str>, i64)>, StoreError> {
+        self.call(self.store.holder(queue, entry)).await
+    }
+
+    async fn vitals(&self) -> Result<Vitals, StoreError> {
+        self.call(self.store.vitals()).await
+    }
+
+    async fn drop_stream(&self, stream: &StreamKey) -> Result<(), StoreError> {
+        self.call(self.store.drop_stream(stream)).await
     }
 }

@@ -108,6 +108,7 @@ impl Shard {
 
     fn check_room(&self, room: &Room, passed: &mut Passed) -> Result<(), Conflict> {
         let moment = self.moment();
+        let room = &Room { window: room.window.running_at(moment.now_ms), ..room.clone() };
         if let Window::Fixed { start_ms, end_ms, .. } | Window::Day { start_ms, end_ms } = room.window
             && !(start_ms..end_ms).contains(&moment.now_ms)
         {
@@ -130,6 +131,9 @@ impl Shard {
             passed.shadowed.push(room.counter.clone());
         }
         passed.debited.push(debit.debited);
+        if room.only_checks() {
+            return Ok(());
+        }
         match debited.and_then(|at| passed.counters.get_mut(at)) {
             Some((_, counter)) => *counter = debit.counter,
             None => passed.counters.push((key, debit.counter)),

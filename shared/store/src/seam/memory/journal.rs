@@ -232,8 +232,12 @@ impl Journal {
             self.failed = appended.is_err();
             appended?;
         }
-        let upto = self.log.written.load(Ordering::SeqCst);
-        Ok((self.policy == FsyncPolicy::Always).then(|| Position { log: Arc::clone(&self.log), upto }))
+        Ok((self.policy == FsyncPolicy::Always).then(|| self.position()))
+    }
+
+    /// The present end of the log.
+    pub fn position(&self) -> Position {
+        Position { log: Arc::clone(&self.log), upto: self.log.written.load(Ordering::SeqCst) }
     }
 
     fn write(&mut self, effects: &[Effect]) -> Result<(), StoreError> {

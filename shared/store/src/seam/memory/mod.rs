@@ -23,7 +23,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tickfleet_core::{CounterState, Query, RecordKey, StreamKey, Transaction, Value};
+use tickfleet_core::{CounterState, EntryId, Query, RecordKey, SetKey, StreamKey, Transaction, Value, Write};
+use tickfleet_model::Durability;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -33,8 +34,9 @@ pub use journal::FsyncPolicy;
 use self::history::History;
 use self::journal::{Journal, Opened, Position};
 use self::shard::{Contents, Shard};
+use super::look::{Entry, Follow, QueueState, Range, StreamState, Vitals};
 use super::{Backlog, Batch, Consumer, Keep, Store, Take, Taken};
-use crate::StoreError;
+use crate::{Confirmed, StoreError};
 
 /// Options of a memory store.
 #[derive(Debug, Clone)]
@@ -67,6 +69,10 @@ struct Shared {
     bytes_max: AtomicU64,
     /// Wakes waiting takes when an entry is enqueued.
     enqueued: Notify,
+    /// Wakes readers that follow a log or inbox when an entry is appended.
+    appended: Notify,
+    reads: AtomicU64,
+    commits: AtomicU64,
 }
 
 /// A shard, with the journal and history of its effects.
@@ -135,9 +141,22 @@ impl MemoryStore {
 
     fn of(locked: Locked, options: MemoryOptions) -> Self {
         let MemoryOptions { clock, bytes_max, .. } = options;
-        let shared =
-            Shared { locked: Mutex::new(locked), clock, bytes_max: AtomicU64::new(bytes_max), enqueued: Notify::new() };
+        let shared = Shared {
+            locked: Mutex::new(locked),
+            clock,
+            bytes_max: AtomicU64::new(bytes_max),
+            enqueued: Notify::new(),
+            appended: Notify::new(),
+            reads: AtomicU64::new(0),
+            commits: AtomicU64::new(0),
+        };
         Self { shared: Arc::new(shared) }
+    }
+
+    /// Number of reads and of commits so far: on Redis, each would be a round trip.
+    #[must_use]
+    pub fn round_trips(&self) -> (u64, u64) {
+        (self.shared.reads.load(Ordering::Relaxed), self.shared.commits.load(Ordering::Relaxed))
     }
 
     /// Sets the bound on the memory in use, bytes; 0 for none. It applies from the next sample.
@@ -165,10 +184,16 @@ impl MemoryStore {
 
     /// Reads the shard.
     fn look<T>(&self, look: impl FnOnce(&Contents) -> T) -> Result<T, StoreError> {
+        self.look_at(|shard, _| look(&shard.contents))
+    }
+
+    /// Reads the shard, with the store's clock.
+    fn look_at<T>(&self, look: impl FnOnce(&Shard, i64) -> T) -> Result<T, StoreError> {
         let mut locked = self.lock();
         locked.check()?;
-        locked.shard.expire(self.raw_ms());
-        Ok(look(&locked.shard.contents))
+        let raw_ms = self.raw_ms();
+        locked.shard.expire(raw_ms);
+        Ok(look(&locked.shard, raw_ms))
     }
 
     /// Changes the shard, and writes the effects before the reply.
@@ -189,15 +214,42 @@ impl MemoryStore {
 #[async_trait]
 impl Store for MemoryStore {
     async fn read(&self, queries: &[Query]) -> Result<Vec<Value>, StoreError> {
+        self.shared.reads.fetch_add(1, Ordering::Relaxed);
         self.look(|contents| queries.iter().map(|query| contents.answer(query)).collect())
     }
 
     async fn commit(&self, batch: &[Transaction]) -> Result<Batch, StoreError> {
+        self.shared.commits.fetch_add(1, Ordering::Relaxed);
         let committed = self.change(|shard, raw_ms| shard.commit(raw_ms, batch)).await?;
         if committed.results.iter().flatten().any(|one| !one.entries.is_empty()) {
             self.shared.enqueued.notify_waiters();
         }
+        let appends = |write: &Write| matches!(write, Write::Append { .. } | Write::Reply(..));
+        if batch.iter().flat_map(|transaction| &transaction.writes).any(appends) {
+            self.shared.appended.notify_waiters();
+        }
         Ok(committed)
+    }
+
+    async fn commit_durably(
+        &self,
+        batch: &[Transaction],
+        durability: Durability,
+        at_most: Duration,
+    ) -> Result<(Batch, Confirmed), StoreError> {
+        let committed = self.commit(batch).await?;
+        let position = self.lock().journal.as_ref().map(Journal::position);
+        // Without a directory, everything that could repeat the batch is lost with it.
+        let (Some(position), false) = (position, durability == Durability::None) else {
+            return Ok((committed, Confirmed::Yes));
+        };
+        Ok(match tokio::time::timeout(at_most, position.synced()).await {
+            Ok(synced) => {
+                synced?;
+                (committed, Confirmed::Yes)
+            }
+            Err(_) => (committed, Confirmed::NotInTime),
+        })
     }
 
     async fn take(&self, take: &Take) -> Result<Vec<Taken>, StoreError> {
@@ -207,7 +259,7 @@ impl Store for MemoryStore {
             tokio::pin!(enqueued);
             // From here on every enqueue wakes this take.
             enqueued.as_mut().enable();
-            let taken = self.change(|shard, _| shard.take(take)).await?;
+            let taken = self.change(|shard, raw_ms| shard.take(raw_ms, take)).await?;
             if !taken.is_empty() || take.wait_ms == 0 {
                 return Ok(taken);
             }
@@ -226,7 +278,7 @@ impl Store for MemoryStore {
     }
 
     async fn consumers(&self, queue: &StreamKey) -> Result<Vec<Consumer>, StoreError> {
-        self.look(|contents| contents.consumers(queue))
+        self.look_at(|shard, raw_ms| shard.consumers(raw_ms, queue))
     }
 
     async fn remove_consumer(&self, queue: &StreamKey, consumer: &str) -> Result<bool, StoreError> {
@@ -247,6 +299,10 @@ impl Store for MemoryStore {
         self.change(sample).await
     }
 
+    async fn stream_bytes(&self, stream: &StreamKey) -> Result<u64, StoreError> {
+        self.look(|contents| contents.stream_bytes(stream))
+    }
+
     async fn scan(&self, prefix: &str, cursor: u64, count: usize) -> Result<(Vec<RecordKey>, u64), StoreError> {
         self.look(|contents| contents.scan(prefix, cursor, count))
     }
@@ -258,6 +314,67 @@ impl Store for MemoryStore {
         count: usize,
     ) -> Result<(Vec<(Arc<str>, CounterState)>, u64), StoreError> {
         self.look(|contents| contents.scan_counters(limit, cursor, count))
+    }
+
+    async fn scan_members(
+        &self,
+        set: &SetKey,
+        prefix: &str,
+        cursor: u64,
+        count: usize,
+    ) -> Result<(Vec<(Arc<str>, u64)>, u64), StoreError> {
+        self.look(|contents| contents.scan_members(set, prefix, cursor, count))
+    }
+
+    async fn last(&self, set: &SetKey, skip: usize, count: usize) -> Result<Vec<(Arc<str>, u64)>, StoreError> {
+        self.look(|contents| contents.last(set, skip, count))
+    }
+
+    async fn rank(&self, set: &SetKey, member: &str) -> Result<Option<u64>, StoreError> {
+        self.look(|contents| contents.rank(set, member))
+    }
+
+    async fn entries(&self, stream: &StreamKey, range: &Range) -> Result<Vec<Entry>, StoreError> {
+        self.look(|contents| contents.range(stream, range))
+    }
+
+    async fn page(&self, stream: &StreamKey, range: &Range) -> Result<(Vec<Entry>, StreamState), StoreError> {
+        self.look(|contents| (contents.range(stream, range), contents.stream_state(stream)))
+    }
+
+    async fn follow(&self, follow: &Follow) -> Result<Vec<Entry>, StoreError> {
+        let deadline = Instant::now() + Duration::from_millis(follow.wait_ms);
+        loop {
+            let appended = self.shared.appended.notified();
+            tokio::pin!(appended);
+            // From here on every append wakes this reader.
+            appended.as_mut().enable();
+            let found =
+                self.look(|contents| contents.entries_after(&follow.log, follow.after.as_ref(), follow.count))?;
+            if !found.is_empty() || follow.wait_ms == 0 {
+                return Ok(found);
+            }
+            if tokio::time::timeout_at(deadline, appended).await.is_err() {
+                return Ok(Vec::new());
+            }
+        }
+    }
+
+    async fn queue_states(&self, queues: &[StreamKey]) -> Result<Vec<QueueState>, StoreError> {
+        self.look(|contents| queues.iter().map(|queue| contents.queue_state(queue)).collect())
+    }
+
+    async fn holder(&self, queue: &StreamKey, entry: &EntryId) -> Result<Option<(Arc<str>, i64)>, StoreError> {
+        self.look_at(|shard, raw_ms| shard.holder(raw_ms, queue, entry))
+    }
+
+    async fn vitals(&self) -> Result<Vitals, StoreError> {
+        let memory_max = self.shared.bytes_max.load(Ordering::SeqCst);
+        self.look_at(|shard, raw_ms| shard.vitals(raw_ms, memory_max))
+    }
+
+    async fn drop_stream(&self, stream: &StreamKey) -> Result<(), StoreError> {
+        self.change(|shard, _| shard.drop_stream(stream)).await
     }
 }
 

@@ -9,7 +9,7 @@ use tickfleet_core::{CounterKey, RecordKey, SetKey, StreamKey};
 
 use super::counters::{Counter, Moment};
 use super::effects::Effect;
-use super::streams::Stream;
+use super::streams::{Id, Stream};
 use crate::seam::ShardState;
 
 /// A record with its parts.
@@ -83,6 +83,23 @@ pub struct Shard {
     tape: Option<Vec<Effect>>,
     /// The last written clock.
     taped_clock: ShardClock,
+    /// Observations that are not persisted.
+    pub seen: Seen,
+}
+
+/// What a shard observes since its start, and does not persist.
+#[derive(Debug, Clone, Default)]
+pub struct Seen {
+    /// The start, by the store's clock, ms.
+    pub started_ms: i64,
+    /// Number of times that the store's clock has stepped back.
+    pub steps: u64,
+    /// Size of the last step, ms.
+    pub step_ms: i64,
+    /// The last take of a consumer, by the store's clock, ms.
+    pub takes: FxHashMap<(StreamKey, Arc<str>), i64>,
+    /// When entries were taken, by the store's clock, ms.
+    pub taken: FxHashMap<(StreamKey, Id), i64>,
 }
 
 /// Shard time that may pass without being written, ms.
@@ -97,7 +114,7 @@ impl Shard {
     /// A shard with these contents.
     pub fn with(contents: Contents, lease_ms: i64) -> Self {
         let taped_clock = contents.clock;
-        Self { contents, lease_ms, tape: None, taped_clock }
+        Self { contents, lease_ms, tape: None, taped_clock, seen: Seen::default() }
     }
 
     /// Collects effects from now on.
@@ -122,6 +139,11 @@ impl Shard {
         if let Some(tape) = &mut self.tape {
             tape.push(effect.clone());
         }
+        if let Effect::DropEntry { stream, id } = &effect
+            && !self.seen.taken.is_empty()
+        {
+            self.seen.taken.remove(&(stream.clone(), *id));
+        }
         self.contents.apply(effect);
     }
 
@@ -131,6 +153,7 @@ impl Shard {
         let advanced_ms = raw_ms.saturating_add(clock.offset_ms);
         if advanced_ms < clock.last_ms {
             clock.offset_ms += clock.last_ms - advanced_ms;
+            (self.seen.steps, self.seen.step_ms) = (self.seen.steps + 1, clock.last_ms - advanced_ms);
         } else {
             clock.last_ms = advanced_ms;
         }
@@ -149,6 +172,7 @@ impl Shard {
 
     /// Begins a restart epoch.
     pub fn restart(&mut self, raw_ms: i64) {
+        self.seen.started_ms = raw_ms;
         let began_ms = self.tick(raw_ms);
         let number = self.contents.epoch + 1;
         self.change(Effect::Epoch { number, began_ms });
@@ -227,6 +251,8 @@ impl Contents {
             | Effect::Queue { .. }
             | Effect::Consumer { .. }
             | Effect::DropConsumer { .. }
+            | Effect::Added { .. }
+            | Effect::DropStream { .. }
             | Effect::Reached { .. } => self.apply_to_stream(effect),
         }
     }
@@ -332,6 +358,7 @@ impl Contents {
                 self.bytes += entry_weight(&fields);
                 let stream = self.streams.entry(stream).or_default();
                 stream.last = stream.last.max(id);
+                stream.added += 1;
                 stream.entries.insert(id, fields);
             }
             Effect::DropEntry { stream, id } => {
@@ -353,6 +380,13 @@ impl Contents {
                 if let Some(group) = self.streams.get_mut(&stream).and_then(|stream| stream.group.as_mut()) {
                     group.consumers.remove(&consumer);
                 }
+            }
+            Effect::Added { stream, added } => self.streams.entry(stream).or_default().added = added,
+            Effect::DropStream { stream } => {
+                self.numbers.remove(&stream);
+                let entries = self.streams.remove(&stream).map(|stream| stream.entries).unwrap_or_default();
+                let weight: u64 = entries.values().map(|fields| entry_weight(fields)).sum();
+                self.bytes = self.bytes.saturating_sub(weight);
             }
             Effect::Reached { stream, last, delivered } => {
                 let stream = self.streams.entry(stream).or_default();

@@ -58,6 +58,7 @@ fn write_stream<E>(key: &StreamKey, stream: &Stream, write: &mut impl FnMut(Effe
             write(Effect::Taken { stream: key.clone(), id: *id, consumer: Arc::clone(consumer) })?;
         }
     }
+    write(Effect::Added { stream: key.clone(), added: stream.added })?;
     let delivered = stream.group.as_ref().map(|group| group.delivered).unwrap_or_default();
     write(Effect::Reached { stream: key.clone(), last: stream.last, delivered })
 }

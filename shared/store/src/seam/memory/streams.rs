@@ -8,7 +8,7 @@ use tickfleet_core::EntryId;
 use tickfleet_core::view::Fields;
 
 /// The ID of an entry, as numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Id {
     /// The store's clock when the entry was appended, ms.
     pub ms: u64,
@@ -58,6 +58,8 @@ pub struct Stream {
     pub entries: BTreeMap<Id, Arc<Fields>>,
     /// The newest ID so far.
     pub last: Id,
+    /// Number of entries that were ever appended.
+    pub added: u64,
     /// Its consumer group. `None` for logs and inboxes.
     pub group: Option<Group>,
 }

@@ -80,6 +80,7 @@ impl Shard {
                     self.change(Effect::DropEntry { stream: queue.clone(), id });
                 }
             }
+            Write::DropQueue(queue) => self.drop_stream(queue),
             Write::Timer { name, due_ms, rule } => self.arm(name, *due_ms, *rule),
             Write::ClearTimer(name) => {
                 self.change(Effect::DropMember { set: keys::timers(), member: Arc::clone(name) });
@@ -93,6 +94,7 @@ impl Shard {
                 self.mark_queue(set, queue_of.as_ref());
             }
             Write::Add { counter, amount, ends_ms } => self.add(counter, *amount, *ends_ms),
+            Write::Restart { counter, amount, ends_ms } => self.restart_window(counter, *amount, *ends_ms),
             Write::DeleteCounter(key) => self.change(Effect::DropCounter { key: key.clone() }),
             Write::Append { log, fields, max_entries } => {
                 self.append(log, Arc::new(fields.clone()), applying.raw_ms);
@@ -184,6 +186,14 @@ impl Shard {
         }
     }
 
+    fn restart_window(&mut self, key: &CounterKey, amount: u64, ends_ms: i64) {
+        let (key, now_ms) = (self.standing_for(key), self.contents.clock.last_ms);
+        let Some(mut counter) = self.contents.counter(&key).cloned() else { return };
+        if counter.restart(amount, ends_ms, now_ms) {
+            self.change(Effect::Counter { key, counter });
+        }
+    }
+
     fn use_inbox(&mut self, inbox: &InboxKey) {
         let place = u64::try_from(self.contents.clock.last_ms).unwrap_or(0);
         self.change(Effect::Member { set: inboxes(&inbox.tenant), member: Arc::clone(&inbox.inbox), place });
@@ -225,14 +235,16 @@ impl Shard {
     }
 
     /// Takes entries of queues, the preferred one first.
-    pub fn take(&mut self, take: &Take) -> Vec<Taken> {
+    pub fn take(&mut self, raw_ms: i64, take: &Take) -> Vec<Taken> {
         let mut taken = Vec::new();
         for queue in &take.queues {
             self.ensure_queue(queue);
+            self.seen.takes.insert((queue.clone(), Arc::clone(&take.consumer)), raw_ms);
             let Some(stream) = self.contents.streams.get(queue) else { continue };
             let unread = stream.unread().take(take.count - taken.len());
             let entries: Vec<(Id, Arc<Fields>)> = unread.map(|(id, fields)| (*id, Arc::clone(fields))).collect();
             for (id, fields) in entries {
+                self.seen.taken.insert((queue.clone(), id), raw_ms);
                 self.change(Effect::Taken { stream: queue.clone(), id, consumer: Arc::clone(&take.consumer) });
                 taken.push(Taken { queue: queue.clone(), entry: id.entry(), fields: (*fields).clone() });
             }
@@ -245,6 +257,7 @@ impl Shard {
 
     /// Removes a consumer that holds nothing. Returns false if it holds something.
     pub fn remove_consumer(&mut self, queue: &StreamKey, consumer: &str) -> bool {
+        self.seen.takes.remove(&(queue.clone(), Arc::from(consumer)));
         let group = self.contents.streams.get(queue).and_then(|stream| stream.group.as_ref());
         let Some((name, held)) = group.and_then(|group| group.consumers.get_key_value(consumer)) else { return true };
         if !held.is_empty() {
@@ -253,6 +266,18 @@ impl Shard {
         let consumer = Arc::clone(name);
         self.change(Effect::DropConsumer { stream: queue.clone(), consumer });
         true
+    }
+
+    /// Removes a stream.
+    pub fn drop_stream(&mut self, stream: &StreamKey) {
+        if self.contents.streams.contains_key(stream) || self.contents.numbers.contains_key(stream) {
+            let Self { contents, seen, .. } = self;
+            for id in contents.streams.get(stream).into_iter().flat_map(|stream| stream.entries.keys()) {
+                seen.taken.remove(&(stream.clone(), *id));
+            }
+            seen.takes.retain(|(of, _), _| of != stream);
+            self.change(Effect::DropStream { stream: stream.clone() });
+        }
     }
 
     /// Samples the memory against its bound; 0 for none.

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
 -- Commits a batch of transactions, each as a whole or not at all.
 -- core/src/transaction.rs defines guards and writes. encode.rs writes the arguments, reply.rs reads the reply.
--- Redis loads the text once, as a library with one function, or runs it as a script.
 --
 -- KEYS   1 the shard's prefix; all keys in the arguments are complete
 -- ARGV   1 run_id of the server that the caller's connection was made to, or '' · 2 lease, ms
---        3 number of counter groups, then for each: key of the limit's counters · number of names · names
+--        3 the last epoch that the caller knows, or 0
+--        4 number of counter groups, then for each: key of the limit's counters · number of names · names
 --        then number of tenants with inboxes, then for each: tenant · number of inboxes · inboxes
 --        then the transactions, each: number of words that follow · version and a blank · proof's key or '' · '1' if stamped,
 --        or '' · words of guards and writes, each followed by its own arguments
@@ -14,20 +14,29 @@
 --        transaction: 1 (committed) · 2 (already) · an entry (committed, enqueued this one) · {'committed', entries,
 --        shadowed counters} · a conflict: {word, …}
 
+-- Guards and writes, by word. Each takes the index of its first argument. It returns the next word's, and a conflict or nil.
+local words = {}
 -- A library runs many batches, and sees only `redis` while it is loaded: each batch sets these variables.
-local call, try, pack, unpack_struct, format, unpack, max_of, min_of, floor
+local call, try, acl_check, pack, unpack_struct, format, unpack, max_of, min_of, floor
 local ARGV, P, META, TIMERS, BUILT_IN, lease
-local GROUP = 'workers'
+local GROUP, TIME, NOT_HELD = 'workers', { 'time' }, { 'not_held' }
 -- Lua passes a limited number of arguments to one command.
 local MANY = 1000
 local function in_parts(command, key, list, from, last)
   for k = from, last, MANY do try(command, key, unpack(list, k, min_of(k + MANY - 1, last))) end
 end
 
----- The shard. Its clock never steps back; its epoch is one run of the server.
+---- The shard. Its clock never steps back; its epoch is one run of the server. Users of weak roles may not write them.
 local now, now_text, offset, run_id, epoch, restarted, policy, settings, pressure
+-- A refused command would be in the server's log of refusals with every batch.
+local function may_set_meta() return not acl_check or acl_check('HSET', META, 'state', '') end
+local function set_meta(field, value) return may_set_meta() and try('HSET', META, field, value) end
 -- `state` is the text of all these but the clock. It seldom changes: a batch parses it only if it differs from the last one's.
 local STATE, NEW_STATE, state = '^(%d+) (%x*) (%d+) (%d+) (%d+) (%d+) (%d)$', '0  0 0 0 0 0'
+-- The number of an epoch is a count and, below it, a time: a server that has lost data would use a count again.
+local EPOCH = 2 ^ 32
+-- 200 years, ms. Shard time that is further ahead of the server's clock is damaged.
+local AHEAD_MAX = 6311520000000
 local function read_state(text)
   if text == state then return end
   state, offset, run_id, epoch, restarted, policy, settings, pressure = text, string.match(text, STATE)
@@ -35,29 +44,41 @@ local function read_state(text)
 end
 local function write_state()
   state = format('%d %s %d %d %d %d %d', offset, run_id, epoch, restarted, policy, settings, pressure)
-  call('HSET', META, 'state', state)
+  set_meta('state', state)
+end
+local function begin_epoch(restarted_ms)
+  epoch, restarted = (floor(epoch / EPOCH) + 1) * EPOCH + now % EPOCH, restarted_ms
+  write_state()
 end
 local function read_shard()
   local time, meta = call('TIME'), call('HMGET', META, 'last_ms', 'state')
   read_state(meta[2] or NEW_STATE)
-  local last_ms, advanced = (meta[1] or 0) + 0, time[1] * 1000 + floor(time[2] / 1000) + offset
+  local last_ms, clock = tonumber(meta[1] or 0) or 0, time[1] * 1000 + floor(time[2] / 1000)
+  -- The comparison with NaN is false.
+  if not (last_ms - clock <= AHEAD_MAX and offset <= AHEAD_MAX) then
+    offset, last_ms = 0, 0
+    write_state()
+  end
+  local advanced = clock + offset
   now = max_of(advanced, last_ms)
   now_text = format('%d', now)
   if advanced < last_ms then
     offset = offset + last_ms - advanced
     write_state()
-    call('HSET', META, 'step_ms', format('%d', last_ms - advanced))
-    call('HINCRBY', META, 'steps', '1')
+    set_meta('step_ms', format('%d', last_ms - advanced))
+    try('HINCRBY', META, 'steps', '1')
   elseif now > last_ms then
-    call('HSET', META, 'last_ms', now_text)
+    set_meta('last_ms', now_text)
   end
-  if run_id == ARGV[1] and run_id ~= '' then return end
-  -- The caller may be wrong, so the server itself is asked.
-  local id = string.match(call('INFO', 'server'), 'run_id:(%x+)')
-  if run_id ~= id then
-    epoch, restarted, run_id = epoch + 1, run_id == '' and 0 or now, id
-    write_state()
+  if run_id ~= ARGV[1] or run_id == '' then
+    -- The caller may be wrong, so the server itself is asked.
+    local id, last = string.match(call('INFO', 'server'), 'run_id:(%x+)'), run_id
+    run_id = id
+    if last ~= id then begin_epoch(last == '' and 0 or now) end
   end
+  -- A server that has lost all data looks new. A caller that knows another epoch shows that it is not.
+  local known = ARGV[3] + 0
+  if restarted == 0 and known ~= 0 and known ~= epoch and may_set_meta() then begin_epoch(now) end
 end
 
 ---- Counters. Redis stores four doubles each: used, end, begin, flags (1: turns wait in its queue, 2: it is rolling). A rolling
@@ -71,7 +92,7 @@ local HELD, ROLLING, FIXED, DAY = 1, 2, 3, 4
 local ADD, ADD_SIZE = '<I4dd', 20
 local NO_BOUND = 2 ^ 53
 -- The batch's counters by number. `touch` is the number of the last transaction that changed the counter.
-local counters, counted, present
+local counters, present
 -- By the key of a limit's counters: the counter `~` for those beyond its bound, and how many others there are.
 local shared, sizes
 -- Seven values of each counter that the present transaction has changed, from before. Later batches use the list again.
@@ -79,21 +100,20 @@ local before, noted = {}, 0
 local function load_counter(key, name, text)
   -- Eight fields: a ninth would make Lua double the table, so only a rolling counter has `buckets`.
   local c = { key = key, name = name, exists = text and true, used = 0, ends = 0, began = 0, queued = false, touch = false }
-  counted = counted + 1
-  counters[counted] = c
+  counters[#counters + 1] = c
   if name == '~' then shared[key] = c end
   if not text then return c end
+  if #text < 32 or #text % 16 ~= 0 then c.is_lost = true return c end
   local flags
   c.used, c.ends, c.began, flags = unpack_struct('<dddd', text)
   c.queued = flags % 2 == 1
   if flags >= 2 then c.buckets = {} end
-  for at = 33, #text, 8 do c.buckets[#c.buckets + 1] = unpack_struct('<d', text, at) end
+  for at = 33, c.buckets and #text or 0, 8 do c.buckets[#c.buckets + 1] = unpack_struct('<d', text, at) end
   return c
 end
 local function shared_counter(key) return shared[key] or load_counter(key, '~', call('HGET', key, '~')) end
 local function size_of(key)
-  if not sizes[key] then sizes[key] = call('HLEN', key) - call('HEXISTS', key, '~') end
-  return sizes[key]
+  sizes[key] = sizes[key] or call('HLEN', key) - call('HEXISTS', key, '~') return sizes[key]
 end
 local function set_exists(c, exists)
   if c.name ~= '~' and c.key ~= BUILT_IN then sizes[c.key] = size_of(c.key) + (exists and 1 or -1) end
@@ -143,6 +163,12 @@ local function debit_rolling(c, amount, length)
   sum_buckets(c)
   return leaves
 end
+-- A counter that cannot be read has no room until its window ends. The transaction may be refused, so this is not its change.
+local function use_up(c, window, from, upto, length)
+  c.is_lost, c.touch = nil, 0
+  if window == ROLLING then c.buckets = { now + length, NO_BOUND } return end
+  if window > ROLLING then c.used, c.ends, c.began = NO_BOUND, upto, from end
+end
 -- Opens the window that runs now, if the counter's last one has ended.
 local function open_window(c, window, from, upto, length)
   if window == ROLLING then
@@ -159,17 +185,31 @@ local function open_window(c, window, from, upto, length)
   -- The length has changed: the counter opens once, also for the time up to the next boundary.
   else c.used, c.ends, c.began = 0, upto + length, now end
 end
--- Debits the counters of a list of rooms. Returns a conflict or nil, the stamp with the counters' new amounts, and the counters
--- in shadow mode that had no room.
-local function debit(rooms, stamped, stamp, shadowed)
+-- The present transaction: its version and a blank, the last entry and all entries that it has enqueued, whether records and
+-- entries have its stamp, the counters' new amounts, and the counters in shadow mode that had no room.
+local version, proof, entry, entries, stamped, stamp, shadowed
+-- Debits the counters of a list of rooms.
+function words.room(i)
+  local rooms = ARGV[i]
   for at = 1, #rooms, ROOM_SIZE do
     local number, window, behind, shadow, amount, max, from, upto, length, most = unpack_struct(ROOM, rooms, at)
-    if window > ROLLING and (now < from or now >= upto) then return { 'time' } end
+    -- The window that runs now, if that of the decision has ended.
+    if window == FIXED and now >= upto then
+      upto = upto + (floor((now - upto) / length) + 1) * length
+      from = upto - length
+    end
+    if window > ROLLING and (now < from or now >= upto) then return i + 1, TIME end
     local c = counters[number]
     if not c.exists and most < NO_BOUND and c.key ~= BUILT_IN and size_of(c.key) >= most then c = shared_counter(c.key) end
-    change(c)
-    open_window(c, window, from, upto, length)
-    local used, ends = c.used, c.ends
+    -- Only a comparison: it changes nothing, and so needs no right to change it.
+    local checks = amount == 0 and window == 0
+    if not checks then
+      if c.is_lost then use_up(c, window, from, upto, length) end
+      change(c)
+      open_window(c, window, from, upto, length)
+    end
+    local used, ends, began = c.used, c.ends, c.began
+    if checks and (c.buckets or ends ~= 0) then used, ends, began = 0, 0, 0 end
     -- The restart may have lost debits, and holders have not reported themselves yet.
     if window == FIXED and c.began < restarted and length <= LOST_WINDOW_MAX then
       used = max_of(used, max)
@@ -177,18 +217,22 @@ local function debit(rooms, stamped, stamp, shadowed)
       used, ends = max_of(used, max), restarted + lease
     end
     if amount > max - used or behind == 1 and c.queued then
-      if shadow == 0 then return { 'room', number, pack('<dddd', used, ends, c.began, c.queued and 1 or 0) } end
+      if shadow == 0 then
+        return i + 1, { 'room', number, pack('<dddd', used, ends, began, c.queued and 1 or 0) }
+      end
       shadowed = shadowed or {}
       shadowed[#shadowed + 1] = number
     end
     local leaves = c.ends
     if window == ROLLING then leaves = debit_rolling(c, amount, length) else c.used = c.used + amount end
-    if stamped then stamp = (stamp == '-' and '' or stamp .. ',') .. format('%.0f:%.0f', c.used, leaves) end
+    if checks then leaves = ends else used, began = c.used, c.began end
+    if stamped then stamp = (stamp == '-' and '' or stamp .. ',') .. format('%d:%d:%d', used, leaves, began) end
   end
-  return nil, stamp, shadowed
+  return i + 1
 end
 -- Adds amounts to counters. A rolling counter takes the amount from the bucket that ends then, or from its last.
-local function add(amounts)
+function words.add(i)
+  local amounts = ARGV[i]
   for at = 1, #amounts, ADD_SIZE do
     local number, amount, ends_ms = unpack_struct(ADD, amounts, at)
     local c = written(number)
@@ -203,17 +247,19 @@ local function add(amounts)
       c.used = max_of(c.used + amount, 0)
     end
   end
+  return i + 1
 end
 
 ---- Queues. Entries that the batch has acknowledged, by stream, are deleted together.
 local acknowledged
 -- Above this number, one trim is faster than deletes by name: Redis finds an entry by a walk over its neighbors.
 local FEW = 8
-local function acknowledge(stream, entry)
-  if call('XACK', stream, GROUP, entry) == 0 then return false end
+function words.held(i)
+  local stream, id = ARGV[i], ARGV[i + 1]
+  if call('XACK', stream, GROUP, id) == 0 then return i + 2, NOT_HELD end
   local list = acknowledged[stream]
-  if list then list[#list + 1] = entry else acknowledged[stream] = { entry } end
-  return true
+  if list then list[#list + 1] = id else acknowledged[stream] = { id } end
+  return i + 2
 end
 -- The first held entry in a range, of all consumers or of one; nil if there is none.
 local function first_held(stream, from, upto, ...)
@@ -223,7 +269,9 @@ end
 local function delete_acknowledged(stream)
   local list, from = acknowledged[stream] or {}, 1
   acknowledged[stream] = nil
-  if #list > FEW then
+  local group = #list > FEW and try('XINFO', 'GROUPS', stream)[1] or {}
+  -- A sum that is too small shows entries that were lost with a deleted consumer. A trim would delete them.
+  if group[2] == GROUP and group[12] and group[6] + group[12] + #list == call('XLEN', stream) then
     -- All entries before the first held one are acknowledged; if none is held, all up to the last of the list.
     local held = first_held(stream, '-', '+')
     local trimmed = try('XTRIM', stream, 'MINID', held and held[1] or list[#list])
@@ -232,11 +280,11 @@ local function delete_acknowledged(stream)
   in_parts('XDEL', stream, list, from, #list)
 end
 
----- Timers that the batch has set, and cleared. They are written together.
-local due, dues, cleared, clears = {}, 0, {}, 0
+---- Timers that the batch has set by one rule, and cleared. They are written together.
+local due, dues, rule, cleared, clears = {}, 0, nil, {}, 0
 local function write_timers()
-  in_parts('ZADD', TIMERS, due, 1, dues)
-  in_parts('ZREM', TIMERS, cleared, 1, clears)
+  for k = 1, dues, MANY do try('ZADD', TIMERS, rule, unpack(due, k, min_of(k + MANY - 1, dues))) end
+  if clears > 0 then in_parts('ZREM', TIMERS, cleared, 1, clears) end
   dues, clears = 0, 0
 end
 
@@ -248,183 +296,140 @@ local function load_inbox(tenant, name, seq)
 end
 -- Adds an inbox to its tenant's. At once, because later transactions of the batch count it.
 local function use_inbox(box)
-  if box.used then return end
-  call('ZADD', box.known, now_text, box.name)
+  if not box.used then call('ZADD', box.known, now_text, box.name) end
   box.used = true
 end
 
----- Rare guards and writes, by word. Each takes the index of its first argument, and returns the number of its arguments; a guard
--- also returns a conflict or nil.
-local guards, writes = {}, {}
-function guards.present(i) return 1, call('EXISTS', ARGV[i]) == 0 and { 'record', ARGV[i], false } or nil end
-function guards.before(i) return 1, now >= ARGV[i] + 0 and { 'time' } or nil end
-function guards.since(i) return 1, now < ARGV[i] + 0 and { 'time' } or nil end
-function guards.calm() return 0, pressure == 1 and { 'pressure' } or nil end
-function guards.member(i) return 2, not call('ZSCORE', ARGV[i], ARGV[i + 1]) and { 'no_member' } or nil end
-function guards.first(i) return 2, call('ZRANGE', ARGV[i], '0', '0')[1] ~= ARGV[i + 1] and { 'no_member' } or nil end
-function guards.generation(i)
-  return 2, (policy > ARGV[i] + 0 or settings > ARGV[i + 1] + 0) and { 'generation', policy, settings } or nil
+---- Other guards and writes.
+-- Compares the version of a record, and reads no more of it.
+local function has_version(key, text) return call('GETRANGE', key, '0', format('%d', #text - 1)) == text end
+local function record(key) return { 'record', key, call('GET', key) } end
+function words.proof(i) return i, has_version(proof, version) and NOT_HELD or nil end
+function words.version(i) return i + 2, not has_version(ARGV[i], ARGV[i + 1]) and record(ARGV[i]) or nil end
+-- Most often, none of the keys exists: one command for all.
+function words.absent(i)
+  local last = i + ARGV[i]
+  if call('EXISTS', unpack(ARGV, i + 1, last)) == 0 then return last + 1 end
+  for k = i + 1, last do if call('EXISTS', ARGV[k]) == 1 then return last + 1, record(ARGV[k]) end end
 end
-function guards.epoch(i)
+function words.present(i) return i + 1, call('EXISTS', ARGV[i]) == 0 and { 'record', ARGV[i], false } or nil end
+function words.before(i) return i + 1, now >= ARGV[i] + 0 and TIME or nil end
+function words.since(i) return i + 1, now < ARGV[i] + 0 and TIME or nil end
+function words.calm(i) return i, pressure == 1 and { 'pressure' } or nil end
+function words.member(i) return i + 2, not call('ZSCORE', ARGV[i], ARGV[i + 1]) and { 'no_member' } or nil end
+function words.first(i) return i + 2, call('ZRANGE', ARGV[i], '0', '0')[1] ~= ARGV[i + 1] and { 'no_member' } or nil end
+function words.generation(i)
+  return i + 2, (policy > ARGV[i] + 0 or settings > ARGV[i + 1] + 0) and { 'generation', policy, settings } or nil
+end
+function words.epoch(i)
   local lasts = restarted == 0 or ARGV[i + 1] == '0' or now >= restarted + ARGV[i + 1]
-  return 2, (epoch ~= ARGV[i] + 0 or not lasts) and { 'epoch' } or nil
+  return i + 2, (epoch ~= ARGV[i] + 0 or not lasts) and { 'epoch' } or nil
 end
-function guards.within(i)
-  delete_acknowledged(ARGV[i])
-  return 2, call('XLEN', ARGV[i]) >= ARGV[i + 1] + 0 and { 'full' } or nil
-end
-function guards.fits(i)
+function words.within(i) return i + 2, call('XLEN', ARGV[i]) >= ARGV[i + 1] + 0 and { 'full' } or nil end
+function words.fits(i)
   local full = call('ZCARD', ARGV[i]) >= ARGV[i + 2] + 0 and not call('ZSCORE', ARGV[i], ARGV[i + 1])
-  return 3, full and { 'full' } or nil
+  return i + 3, full and { 'full' } or nil
 end
-function guards.inbox(i)
+function words.inbox(i)
   local box = boxes[ARGV[i] + 0]
-  if call('XLEN', box.key) >= ARGV[i + 1] + 0 then return 3, { 'inbox_full' } end
+  if call('XLEN', box.key) >= ARGV[i + 1] + 0 then return i + 3, { 'inbox_full' } end
   local fits = box.used or call('ZSCORE', box.known, box.name) or call('ZCARD', box.known) < ARGV[i + 2] + 0
-  return 3, not fits and { 'inboxes' } or nil
+  return i + 3, not fits and { 'inboxes' } or nil
 end
-function guards.unread(i)
-  delete_acknowledged(ARGV[i])
+function words.unread(i)
   local exists = call('XRANGE', ARGV[i], ARGV[i + 1], ARGV[i + 1])[1]
-  return 2, (not exists or first_held(ARGV[i], ARGV[i + 1], ARGV[i + 1])) and { 'read' } or nil
+  return i + 2, (not exists or first_held(ARGV[i], ARGV[i + 1], ARGV[i + 1])) and { 'read' } or nil
 end
+-- Comes before guards of a queue's length and entries.
+function words.delete_acknowledged(i) delete_acknowledged(ARGV[i]) return i + 1 end
 -- If several entries must be held, all but the last are pending: none is acknowledged if one is not held.
-function guards.pending(i) return 2, not first_held(ARGV[i], ARGV[i + 1], ARGV[i + 1]) and { 'not_held' } or nil end
+function words.pending(i) return i + 2, not first_held(ARGV[i], ARGV[i + 1], ARGV[i + 1]) and NOT_HELD or nil end
 -- Upkeep removes a consumer that holds nothing.
-function guards.idle(i)
-  if first_held(ARGV[i], '-', '+', ARGV[i + 1]) then return 2, { 'not_held' } end
-  try('XGROUP', 'DELCONSUMER', ARGV[i], GROUP, ARGV[i + 1])
-  return 2
+function words.idle(i)
+  if first_held(ARGV[i], '-', '+', ARGV[i + 1]) then return i + 2, NOT_HELD end
+  try('XGROUP', 'DELCONSUMER', ARGV[i], GROUP, ARGV[i + 1]) return i + 2
 end
-function writes.use_inbox(i) use_inbox(boxes[ARGV[i] + 0]) return 1 end
-function writes.earlier(i) call('ZADD', TIMERS, 'LT', ARGV[i + 1], ARGV[i]) return 2 end
-function writes.wake(i) call('ZADD', TIMERS, 'XX', 'LT', ARGV[i + 1], ARGV[i]) return 2 end
-function writes.expire(i) call('PEXPIRE', ARGV[i], ARGV[i + 1]) return 2 end
--- A record without a lifetime ends that of its parts.
-function writes.keep(i) call('PERSIST', ARGV[i]) return 1 end
+function words.use_inbox(i) use_inbox(boxes[ARGV[i] + 0]) return i + 1 end
+function words.put(i) call('SET', ARGV[i], version .. (entry or '-') .. ' ' .. stamp .. ' ' .. ARGV[i + 1]) return i + 2 end
+-- Any other command whose answer nobody needs.
+function words.call(i)
+  local last = i + max_of(ARGV[i], 0)
+  call(unpack(ARGV, i + 1, last)) return last + 1
+end
 -- A part has the lifetime of its record.
-function writes.part(i)
+function words.part(i)
   call('HSET', ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
   local ends_ms = call('PEXPIRETIME', ARGV[i])
   if ends_ms > 0 then call('PEXPIREAT', ARGV[i + 1], format('%d', ends_ms)) end
-  return 4
+  return i + 4
 end
-function writes.delete_part(i) call('HDEL', ARGV[i], ARGV[i + 1]) return 2 end
-function writes.remove(i)
-  try('XACK', ARGV[i], GROUP, ARGV[i + 1])
-  call('XDEL', ARGV[i], ARGV[i + 1])
-  return 2
+function words.group(i) try('XGROUP', 'CREATE', ARGV[i], GROUP, '0', 'MKSTREAM') return i + 1 end
+function words.enqueue(i)
+  local last = i + 1 + max_of(ARGV[i + 1], 0)
+  if entry then entries = entries or { entry } end
+  -- The first field of a stamped entry is the stamp.
+  if stamped then ARGV[i + 3] = stamp end
+  entry = call('XADD', ARGV[i], '*', unpack(ARGV, i + 2, last))
+  if entries then entries[#entries + 1] = entry end
+  return last + 1
 end
-function writes.join(i) call('ZADD', ARGV[i], ARGV[i + 2], ARGV[i + 1]) return 3 end
-function writes.leave(i) call('ZREM', ARGV[i], ARGV[i + 1]) return 2 end
+function words.reply(i)
+  local box = boxes[ARGV[i] + 0]
+  local number = format('%d', box.seq + 1)
+  -- An inbox of another type costs the reply alone, and not the end of the turn.
+  if not try('XADD', box.key, '*', 'reply', ARGV[i + 1], 'seq', number).err then
+    box.seq = number
+    use_inbox(box)
+  end
+  return i + 2
+end
+-- A timer that was cleared before is not cleared afterwards.
+function words.timer(i)
+  if clears > 0 or rule ~= ARGV[i] then write_timers() end
+  due[dues + 1], due[dues + 2], dues, rule = ARGV[i + 2], ARGV[i + 1], dues + 2, ARGV[i]
+  return i + 3
+end
+function words.clear(i) cleared[clears + 1], clears = ARGV[i], clears + 1 return i + 1 end
+-- Comes before other commands for sets: timers are a set, too.
+function words.write_timers(i) write_timers() return i end
 -- Notes in a counter whether turns wait in its queue.
-function writes.queue(i)
+function words.queue(i)
   local waits, c = call('ZCARD', ARGV[i]) > 0, written(ARGV[i + 1])
-  if not (c.exists or waits) then return 2 end
-  change(c)
-  c.queued = waits
-  return 2
+  if c.exists or waits then change(c) c.queued = waits end
+  return i + 2
 end
-function writes.delete_counter(i)
+function words.restart(i)
+  local c = written(ARGV[i])
+  if c.exists and not c.buckets and c.ends == ARGV[i + 2] + 0 then
+    change(c) c.used, c.began = max_of(c.used - ARGV[i + 1], 0), now
+  end
+  return i + 3
+end
+function words.delete_counter(i)
   local c = counters[ARGV[i] + 0]
-  change(c)
-  set_exists(c, false)
+  change(c) set_exists(c, false)
   c.used, c.ends, c.began, c.queued, c.buckets = 0, 0, 0, false, false
-  return 1
+  return i + 1
 end
--- Sets a generation, or the flag of a memory sample.
-function writes.note(i)
+-- Sets a generation, or the flag of a memory sample, which producers in other languages read from its own field.
+function words.note(i)
   local name, value = ARGV[i], ARGV[i + 1] + 0
   if name == 'policy' then policy = value elseif name == 'settings' then settings = value else pressure = value end
   write_state()
-  return 2
+  if name == 'pressure' then set_meta('pressure', ARGV[i + 1]) end
+  return i + 2
 end
-
----- Transactions.
--- Compares the version of a record, and reads no more of it.
-local last_index = {}
-local function has_version(key, version)
-  local n = #version
-  last_index[n] = last_index[n] or format('%d', n - 1)
-  return call('GETRANGE', key, '0', last_index[n]) == version
-end
-local function refuse(conflict, proof, version)
-  undo_changes()
-  return proof ~= '' and has_version(proof, version) and 2 or conflict
-end
--- Carries out the transaction of ARGV[i] to ARGV[stop]. Returns its part of the reply. Frequent words come first.
+-- Carries out the transaction of ARGV[i] to ARGV[stop]. Returns its part of the reply.
 local function commit(i, stop)
-  local version, proof, stamped = ARGV[i], ARGV[i + 1], ARGV[i + 2] == '1'
-  local entry, entries, shadowed
-  local stamp = '-'
+  local conflict
+  version, proof, stamped = ARGV[i], ARGV[i + 1], ARGV[i + 2] == '1'
+  entry, entries, shadowed, stamp = nil, nil, nil, '-'
   i = i + 3
   while i <= stop do
-    local word, a = ARGV[i], ARGV[i + 1]
-    if word == 'held' then
-      if not acknowledge(a, ARGV[i + 2]) then return refuse({ 'not_held' }, proof, version) end
-      i = i + 3
-    elseif word == 'put' then
-      call('SET', a, version .. (entry or '-') .. ' ' .. stamp .. ' ' .. ARGV[i + 2])
-      i = i + 3
-    elseif word == 'room' then
-      local conflict
-      conflict, stamp, shadowed = debit(a, stamped, stamp, shadowed)
-      if conflict then return refuse(conflict, proof, version) end
-      i = i + 2
-    elseif word == 'version' then
-      if not has_version(a, ARGV[i + 2]) then return refuse({ 'record', a, call('GET', a) }, proof, version) end
-      i = i + 3
-    elseif word == 'absent' then
-      if call('EXISTS', a) == 1 then return refuse({ 'record', a, call('GET', a) }, proof, version) end
-      i = i + 2
-    elseif word == 'add' then
-      add(a)
-      i = i + 2
-    elseif word == 'enqueue' then
-      local last = i + 2 + ARGV[i + 2]
-      if entry then entries = entries or { entry } end
-      if stamped then entry = call('XADD', a, '*', 'd', stamp, unpack(ARGV, i + 3, last))
-      else entry = call('XADD', a, '*', unpack(ARGV, i + 3, last)) end
-      if entries then entries[#entries + 1] = entry end
-      i = last + 1
-    elseif word == 'timer' then
-      -- A timer that was cleared before is not cleared afterwards.
-      if clears > 0 then write_timers() end
-      due[dues + 1], due[dues + 2], dues = ARGV[i + 2], a, dues + 2
-      i = i + 3
-    elseif word == 'clear' then
-      cleared[clears + 1], clears = a, clears + 1
-      i = i + 2
-    elseif word == 'set_for' then
-      -- The text has the version already: the transaction has enqueued and stamped nothing before.
-      call('SET', a, ARGV[i + 4], 'PX', ARGV[i + 3])
-      call('PEXPIRE', ARGV[i + 2], ARGV[i + 3])
-      i = i + 5
-    elseif word == 'delete' then
-      call('DEL', a, ARGV[i + 2])
-      i = i + 3
-    elseif word == 'reply' then
-      local box = boxes[a + 0]
-      local number = format('%d', box.seq + 1)
-      call('XADD', box.key, '*', 'reply', ARGV[i + 2], 'seq', number)
-      box.seq = number
-      use_inbox(box)
-      i = i + 3
-    elseif word == 'append' then
-      local last = i + 3 + ARGV[i + 3]
-      call('XADD', a, 'MAXLEN', '~', ARGV[i + 2], '*', unpack(ARGV, i + 4, last))
-      i = last + 1
-    elseif word == 'proof' then
-      if has_version(proof, version) then return 2 end
-      i = i + 1
-    elseif writes[word] then
-      write_timers()
-      i = i + 1 + writes[word](i + 1)
-    else
-      write_timers()
-      local n, conflict = guards[word](i + 1)
-      if conflict then return refuse(conflict, proof, version) end
-      i = i + 1 + n
+    i, conflict = words[ARGV[i]](i + 1)
+    if conflict then
+      undo_changes()
+      return proof ~= '' and has_version(proof, version) and 2 or conflict
     end
   end
   if entries or shadowed then return { 'committed', entries or { entry }, shadowed or {} } end
@@ -432,67 +437,62 @@ local function commit(i, stop)
 end
 
 ---- The batch. A key of another type fails only the transactions that need it.
+-- No length in the arguments is negative: whoever may call the function could otherwise make it run forever.
 -- Reads groups of names, each from one hash. Returns the index behind them.
 local function load_groups(i, prefix, load)
-  local groups = ARGV[i] + 0
-  i = i + 1
-  for _ = 1, groups do
-    local group, n = ARGV[i], ARGV[i + 1] + 0
-    local found = try('HMGET', prefix .. group, unpack(ARGV, i + 2, i + 1 + n))
-    for k = 1, n do load(group, ARGV[i + 1 + k], not found.err and found[k]) end
+  for _ = 1, ARGV[i] do
+    local group, n = ARGV[i + 1], max_of(ARGV[i + 2], 0)
+    local found = try('HMGET', prefix .. group, unpack(ARGV, i + 3, i + 2 + n))
+    for k = 1, n do load(group, ARGV[i + 2 + k], not found.err and found[k]) end
     i = i + 2 + n
   end
-  return i
+  return i + 1
 end
--- Names and values that follow each other in one hash go to Redis together.
-local list, size = {}, 0
-local function save(key, name, value, next_key)
-  if value then list[size + 1], list[size + 2], size = name, value, size + 2 end
-  if next_key == key then return end
-  in_parts('HSET', key, list, 1, size)
-  size = 0
-end
-local function save_named()
-  for k = 1, counted do
-    local c, following, text = counters[k], counters[k + 1], nil
+local function save()
+  -- Names and values by hash.
+  local hashes = {}
+  local function set(key, name, value)
+    local list = hashes[key] or {}
+    local n = #list
+    hashes[key], list[n + 1], list[n + 2] = list, name, value
+  end
+  for _, c in ipairs(counters) do
     if c.touch and c.exists then
-      text = pack('<dddd', c.used, c.ends, c.began, (c.queued and 1 or 0) + (c.buckets and 2 or 0))
+      local text = pack('<dddd', c.used, c.ends, c.began, (c.queued and 1 or 0) + (c.buckets and 2 or 0))
       for b = 1, c.buckets and #c.buckets or 0 do text = text .. pack('<d', c.buckets[b]) end
+      set(c.key, c.name, text)
     elseif c.touch then
       try('HDEL', c.key, c.name)
     end
-    save(c.key, c.name, text, following and following.key)
   end
-  for k = 1, #boxes do
-    local box, following = boxes[k], boxes[k + 1]
-    save(box.seqs, box.name, box.used and box.seq ~= 0 and box.seq, following and following.seqs)
-  end
+  for _, box in ipairs(boxes) do if box.used and box.seq ~= 0 then set(box.seqs, box.name, box.seq) end end
+  for key, list in pairs(hashes) do in_parts('HSET', key, list, 1, #list) end
 end
 local function run(keys, args)
-  call, try, pack, unpack_struct, format = redis.call, redis.pcall, struct.pack, struct.unpack, string.format
+  call, try, acl_check = redis.call, redis.pcall, redis.acl_check_cmd
+  pack, unpack_struct, format = struct.pack, struct.unpack, string.format
   unpack, max_of, min_of, floor = _G.unpack, math.max, math.min, math.floor
   ARGV, P = args, keys[1]
   META, TIMERS, BUILT_IN, lease = P .. 'meta', P .. 'timers', P .. 'counters:_', ARGV[2] + 0
-  counters, counted, present, shared, sizes, noted = {}, 0, 0, {}, {}, 0
-  acknowledged, boxes, dues, clears, size = {}, {}, 0, 0, 0
+  counters, present, shared, sizes, noted = {}, 0, {}, {}, 0
+  acknowledged, boxes, dues, clears = {}, {}, 0, 0
   read_shard()
-  local i, last = load_groups(load_groups(3, '', load_counter), P .. 'seqs:', load_inbox), #ARGV
-  local results, n = { now, epoch, restarted, policy, settings, pressure }, 6
+  local i, last = load_groups(load_groups(4, '', load_counter), P .. 'seqs:', load_inbox), #ARGV
+  local results = { now, epoch, restarted, policy, settings, pressure }
   while i <= last do
-    local stop = i + ARGV[i]
+    local stop = i + max_of(ARGV[i], 0)
     present, noted = present + 1, 0
     local done, result = pcall(commit, i + 1, stop)
     if not done then
       undo_changes()
       result = { 'failed', type(result) == 'table' and result.err or tostring(result) }
     end
-    n = n + 1
-    results[n], i = result, stop + 1
+    results[#results + 1], i = result, stop + 1
   end
   results[4], results[5], results[6] = policy, settings, pressure
   for stream in pairs(acknowledged) do delete_acknowledged(stream) end
   write_timers()
-  save_named()
+  save()
   return results
 end
 

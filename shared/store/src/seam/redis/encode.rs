@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tickfleet_core::record::RecordText;
 use tickfleet_core::view::Fields;
 use tickfleet_core::{
-    CounterKey, Guard, InboxKey, RecordKey, Room, SetKey, StreamKey, TimerRule, Transaction, Window, Write,
+    CounterKey, EntryId, Guard, InboxKey, RecordKey, Room, SetKey, StreamKey, TimerRule, Transaction, Window, Write,
 };
 
 /// A list of byte strings in one buffer.
@@ -57,12 +57,12 @@ impl Arguments {
     }
 }
 
-/// The hash of the counters of all built-in limits. Its size is not bounded.
+/// The hash of the counters of the limits that every fleet has. Its size is not bounded.
 const BUILT_IN: &str = "_";
 
 /// The hash of a limit's counters. Built-in limits share one.
 pub(super) fn hash_of(limit: &str) -> &str {
-    if limit.starts_with(BUILT_IN) { BUILT_IN } else { limit }
+    if tickfleet_core::keys::limits::is_built_in(limit) { BUILT_IN } else { limit }
 }
 
 /// The field of a counter in its hash.
@@ -72,7 +72,7 @@ pub(super) fn field_of(counter: &CounterKey) -> String {
 
 /// The prefix of the counter's name in the field.
 pub(super) fn field_before(limit: &str) -> [&str; 2] {
-    if limit.starts_with(BUILT_IN) { [limit, ":"] } else { ["", ""] }
+    if tickfleet_core::keys::limits::is_built_in(limit) { [limit, ":"] } else { ["", ""] }
 }
 
 /// Names in groups: counters by hash, inboxes by tenant. They are numbered from 1, in the order of the groups.
@@ -130,9 +130,13 @@ impl<'a> Numbered<'a> {
     }
 }
 
+/// The commands that the words of a batch name. Whoever commits needs the right to each.
+pub(crate) const CALLED: &[&str] =
+    &["DEL", "HDEL", "PERSIST", "PEXPIRE", "SET", "XACK", "XADD", "XDEL", "ZADD", "ZREM"];
+
 /// A batch as the arguments of `commit.lua`.
 pub(super) struct Encoded {
-    /// The arguments after run ID and lease.
+    /// The arguments after run ID, lease and epoch.
     pub(super) arguments: Arguments,
     /// The counters, by their number less 1.
     pub(super) counters: Vec<CounterKey>,
@@ -167,6 +171,16 @@ pub(super) fn encode_pressure(short: bool) -> Encoded {
     encode_word("note", "pressure", if short { "1" } else { "0" })
 }
 
+/// The arguments that create queues, also while memory is full: Redis refuses the plain command then.
+pub(super) fn encode_queues(prefix: &str, queues: &[StreamKey]) -> Encoded {
+    let mut arguments = Arguments::default();
+    arguments.push("0").push("0").show(3 + 2 * queues.len()).push("- ").push("").push("");
+    for queue in queues {
+        arguments.push("group").push(format!("{prefix}{queue}"));
+    }
+    Encoded { arguments, counters: Vec::new() }
+}
+
 /// A transaction with one command that [`Transaction`] does not have.
 fn encode_word(word: &str, first: impl AsRef<[u8]>, second: &str) -> Encoded {
     let mut arguments = Arguments::default();
@@ -182,7 +196,7 @@ fn counters_of(transaction: &Transaction) -> impl Iterator<Item = (&str, &str)> 
         _ => None,
     });
     let writes = transaction.writes.iter().filter_map(|write| match write {
-        Write::Add { counter, .. } | Write::DeleteCounter(counter) => Some(counter),
+        Write::Add { counter, .. } | Write::Restart { counter, .. } | Write::DeleteCounter(counter) => Some(counter),
         Write::Join { queue_of, .. } | Write::Leave { queue_of, .. } => queue_of.as_ref(),
         _ => None,
     });
@@ -246,16 +260,39 @@ impl Encoder<'_> {
         self.words.join(&[self.prefix.as_bytes(), b"parts:", key.as_str().as_bytes()])
     }
 
+    /// A command with so many words, one of [`CALLED`].
+    fn call(&mut self, words: usize, command: &str) -> &mut Self {
+        debug_assert!(CALLED.contains(&command), "{command}: no role has the right");
+        self.words.push("call").show(words).push(command);
+        self
+    }
+
+    fn remove(&mut self, stream: &StreamKey, entry: &EntryId) {
+        self.call(4, "XACK").key(stream.as_str()).push("workers").push(entry.as_str());
+        self.call(3, "XDEL").key(stream.as_str()).push(entry.as_str());
+    }
+
     fn guards(&mut self, transaction: &Transaction) {
         let mut guards = transaction.guards.iter().filter(|guard| !matches!(guard, Guard::Held(..))).peekable();
+        let mut absent = Vec::new();
         while let Some(guard) = guards.next() {
-            if let Guard::Room(room) = guard {
-                self.pack_room(room);
-                if !matches!(guards.peek(), Some(Guard::Room(_))) {
-                    self.packed_word("room");
+            match guard {
+                Guard::Room(room) => {
+                    self.pack_room(room);
+                    if !matches!(guards.peek(), Some(Guard::Room(_))) {
+                        self.packed_word("room");
+                    }
                 }
-            } else {
-                self.guard(guard);
+                Guard::Absent(key) => {
+                    absent.push(key.as_str());
+                    if absent.len() == GROUP_MAX || !matches!(guards.peek(), Some(Guard::Absent(_))) {
+                        self.words.push("absent").show(absent.len());
+                        absent.drain(..).for_each(|key| {
+                            self.key(key);
+                        });
+                    }
+                }
+                _ => self.guard(guard),
             }
         }
         let held: Vec<_> = transaction.guards.iter().filter_map(held).collect();
@@ -267,8 +304,7 @@ impl Encoder<'_> {
         self.words.push("held");
         self.key(stream.as_str()).push(entry.as_str());
         for (stream, entry) in others {
-            self.words.push("remove");
-            self.key(stream.as_str()).push(entry.as_str());
+            self.remove(stream, entry);
         }
     }
 
@@ -277,10 +313,6 @@ impl Encoder<'_> {
             Guard::Version(key, version) => {
                 self.words.push("version");
                 self.key(key.as_str()).join(&[version.as_str().as_bytes(), b" "])
-            }
-            Guard::Absent(key) => {
-                self.words.push("absent");
-                self.key(key.as_str())
             }
             Guard::Present(key) => {
                 self.words.push("present");
@@ -291,19 +323,20 @@ impl Encoder<'_> {
             Guard::Generation { policy, settings } => self.words.push("generation").show(policy).show(settings),
             Guard::Epoch { number, lease_ms } => self.words.push("epoch").show(number).show(lease_ms),
             Guard::Within(stream, max) => {
-                self.words.push("within");
+                self.words.push("delete_acknowledged");
+                self.key(stream.as_str()).push("within");
                 self.key(stream.as_str()).show(max)
             }
             Guard::Fits { set, member, max } => {
-                self.words.push("fits");
+                self.words.push("write_timers").push("fits");
                 self.key(set.as_str()).push(member.as_bytes()).show(max)
             }
             Guard::Member(set, member) => {
-                self.words.push("member");
+                self.words.push("write_timers").push("member");
                 self.key(set.as_str()).push(member.as_bytes())
             }
             Guard::First(set, member) => {
-                self.words.push("first");
+                self.words.push("write_timers").push("first");
                 self.key(set.as_str()).push(member.as_bytes())
             }
             Guard::Calm => self.words.push("calm"),
@@ -312,10 +345,11 @@ impl Encoder<'_> {
                 self.words.push("inbox").show(number).show(unread_max).show(inboxes_max)
             }
             Guard::Unread(stream, entry) => {
-                self.words.push("unread");
+                self.words.push("delete_acknowledged");
+                self.key(stream.as_str()).push("unread");
                 self.key(stream.as_str()).push(entry.as_str())
             }
-            Guard::Room(_) | Guard::Held(..) => &mut self.words,
+            Guard::Room(_) | Guard::Absent(_) | Guard::Held(..) => &mut self.words,
         };
     }
 
@@ -339,7 +373,7 @@ impl Encoder<'_> {
                     let before = transaction.writes.get(..at).unwrap_or_default();
                     self.put(transaction, before, key, content, *ttl_ms);
                 }
-                _ => self.write(write),
+                _ => self.write(transaction, write),
             }
         }
     }
@@ -358,26 +392,23 @@ impl Encoder<'_> {
         let framed = transaction.stamped || before.iter().any(|write| matches!(write, Write::Enqueue(..)));
         let ttl_ms = ttl_ms.map(|ttl_ms| ttl_ms.max(1));
         if let (Some(ttl_ms), false) = (ttl_ms, framed) {
-            self.words.push("set_for");
-            self.key(key.as_str());
             let text = RecordText::render(&transaction.version, None, &[], content);
-            self.parts_key(key).show(ttl_ms).push(text);
+            self.call(5, "SET").key(key.as_str()).push(text).push("PX").show(ttl_ms);
+            self.call(3, "PEXPIRE").parts_key(key).show(ttl_ms);
             return;
         }
         self.words.push("put");
         self.key(key.as_str()).push(content);
         if let Some(ttl_ms) = ttl_ms {
-            self.words.push("expire");
-            self.key(key.as_str()).show(ttl_ms);
-            self.words.push("expire");
-            self.parts_key(key).show(ttl_ms);
+            self.call(3, "PEXPIRE").key(key.as_str()).show(ttl_ms);
+            self.call(3, "PEXPIRE").parts_key(key).show(ttl_ms);
         } else if !fresh {
-            self.words.push("keep");
-            self.parts_key(key);
+            // A record without a lifetime ends that of its parts.
+            self.call(2, "PERSIST").parts_key(key);
         }
     }
 
-    fn write(&mut self, write: &Write) {
+    fn write(&mut self, transaction: &Transaction, write: &Write) {
         match write {
             Write::PutPart(key, name, value) => {
                 self.words.push("part");
@@ -385,37 +416,53 @@ impl Encoder<'_> {
                 self.parts_key(key).push(name.as_bytes()).push(value);
             }
             Write::DeleteParts(key, names) => names.iter().for_each(|name| {
-                self.words.push("delete_part");
-                self.parts_key(key).push(name.as_bytes());
+                self.call(3, "HDEL").parts_key(key).push(name.as_bytes());
             }),
             Write::Delete(key) => {
-                self.words.push("delete");
-                self.key(key.as_str());
+                self.call(3, "DEL").key(key.as_str());
                 self.parts_key(key);
             }
             Write::Enqueue(stream, fields) => {
+                // Runtimes read by the group, and create none.
+                if stream.as_str().starts_with("external:") {
+                    self.words.push("group");
+                    self.key(stream.as_str());
+                }
                 self.words.push("enqueue");
-                self.key(stream.as_str());
+                let stamp = usize::from(transaction.stamped);
+                self.key(stream.as_str()).show((fields.len() + stamp) * 2);
+                if transaction.stamped {
+                    // The script fills in the stamp.
+                    self.words.push("d").push("");
+                }
                 self.fields(fields);
             }
-            Write::Remove(stream, entry) => {
-                self.words.push("remove");
-                self.key(stream.as_str()).push(entry.as_str());
+            Write::Remove(stream, entry) => self.remove(stream, entry),
+            Write::DropQueue(queue) => {
+                // Later entries of the batch may get the IDs of acknowledged ones again.
+                self.words.push("delete_acknowledged");
+                self.key(queue.as_str());
+                self.call(2, "DEL").key(queue.as_str());
             }
             Write::Append { log, fields, max_entries } => {
                 // 0 is no bound: no stream has as many entries.
                 let max_entries = i64::try_from(*max_entries).ok().filter(|max| *max > 0).unwrap_or(i64::MAX);
-                self.words.push("append");
-                self.key(log.as_str()).show(max_entries);
+                let command = self.call(6 + fields.len() * 2, "XADD").key(log.as_str());
+                command.push("MAXLEN").push("~").show(max_entries).push("*");
                 self.fields(fields);
             }
             Write::Timer { name, due_ms, rule } => {
-                let word = match rule {
-                    TimerRule::Set => "timer",
-                    TimerRule::Earlier => "earlier",
-                    TimerRule::Wake => "wake",
+                let due_ms = due_ms.max(&0);
+                match rule {
+                    // CH only changes the answer, which nobody reads.
+                    TimerRule::Set => self.words.push("timer").push("CH").push(name.as_bytes()).show(due_ms),
+                    TimerRule::Earlier => self.words.push("timer").push("LT").push(name.as_bytes()).show(due_ms),
+                    TimerRule::Wake => {
+                        self.words.push("write_timers");
+                        let command = self.call(6, "ZADD").key("timers").push("XX").push("LT");
+                        command.show(due_ms).push(name.as_bytes())
+                    }
                 };
-                self.words.push(word).push(name.as_bytes()).show(due_ms.max(&0));
             }
             Write::ClearTimer(name) => {
                 self.words.push("clear").push(name.as_bytes());
@@ -425,14 +472,18 @@ impl Encoder<'_> {
                 self.words.push("reply").show(number).push(message);
             }
             Write::Join { set, member, place, queue_of } => {
-                self.words.push("join");
-                self.key(set.as_str()).push(member.as_bytes()).show(place);
+                self.words.push("write_timers");
+                self.call(4, "ZADD").key(set.as_str()).show(place).push(member.as_bytes());
                 self.queue_of(set, queue_of.as_ref());
             }
             Write::Leave { set, member, queue_of } => {
-                self.words.push("leave");
-                self.key(set.as_str()).push(member.as_bytes());
+                self.words.push("write_timers");
+                self.call(3, "ZREM").key(set.as_str()).push(member.as_bytes());
                 self.queue_of(set, queue_of.as_ref());
+            }
+            Write::Restart { counter, amount, ends_ms } => {
+                let number = self.counter(counter);
+                self.words.push("restart").show(number).show(amount).show(ends_ms);
             }
             Write::DeleteCounter(counter) => {
                 let number = self.counter(counter);
@@ -449,7 +500,6 @@ impl Encoder<'_> {
     }
 
     fn fields(&mut self, fields: &Fields) {
-        self.words.show(fields.len() * 2);
         for (name, value) in fields {
             self.words.push(name.as_bytes()).push(value);
         }
@@ -505,16 +555,18 @@ impl Encoder<'_> {
     }
 }
 
-fn held(guard: &Guard) -> Option<(&StreamKey, &tickfleet_core::EntryId)> {
+fn held(guard: &Guard) -> Option<(&StreamKey, &EntryId)> {
     match guard {
         Guard::Held(stream, entry) => Some((stream, entry)),
         _ => None,
     }
 }
 
-/// True if a guard fails when the transaction is repeated. Then the proof is only read after this failure.
+/// True if a guard fails when the transaction is repeated. Then the proof is only read after this failure. An entry that was
+/// acknowledged is never held again.
 fn tells_a_repetition(transaction: &Transaction, proof: &RecordKey) -> bool {
     transaction.guards.iter().any(|guard| match guard {
+        Guard::Held(..) => true,
         Guard::Absent(key) => key == proof,
         Guard::Version(key, version) => key == proof && *version != transaction.version,
         _ => false,

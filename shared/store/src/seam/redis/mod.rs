@@ -8,7 +8,7 @@
 //! | `<record>` | string: `<version> <entry> <rooms> <content>` |
 //! | `parts:<record>` | hash: parts of the record by name |
 //! | `counters:<limit>` | hash: counters by name, four doubles each, and pairs of doubles if it is rolling |
-//! | `counters:_` | the same for all built-in limits, whose names begin with `_`: counters by `<limit>:<counter>` |
+//! | `counters:_` | the same for the limits of every fleet, such as `_tick`: counters by `<limit>:<counter>` |
 //! | `<set>`, `timers`, `inboxes:<tenant>` | sorted set: members by place |
 //! | `<stream>` | stream; a queue has the consumer group `workers` |
 //! | `replies:<tenant>:<inbox>` | stream: fields `reply` and `seq` |
@@ -26,34 +26,53 @@
 //! memory to load the library, the same text runs as a script. This needs `+evalsha` and `+script|load`.
 
 mod encode;
+mod look;
 mod read;
 mod reply;
 mod take;
 mod upkeep;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use async_trait::async_trait;
-use tickfleet_core::{CounterState, Query, RecordKey, StreamKey, Transaction, Value};
+use tickfleet_core::{CounterState, EntryId, Query, RecordKey, SetKey, StreamKey, Transaction, Value};
+use tickfleet_model::Durability;
 
+use super::look::{Entry, Follow, QueueState, Range, StreamState, Vitals};
 use super::{Backlog, Batch, Consumer, Keep, Store, Take, Taken};
 use crate::connection::Connection;
+use crate::connection::confirm::{Confirmed, Confirming};
 use crate::connection::dial::Dial;
 use crate::connection::question::Question;
 use crate::connection::url::target_of;
 use crate::script::Function;
 use crate::{Keys, Observer, StoreError};
+pub(crate) use encode::CALLED;
 use encode::{Encoded, encode};
-use reply::COMMIT;
+pub(crate) use reply::COMMIT;
 
-static FUNCTION: LazyLock<Function> = LazyLock::new(|| Function::new(COMMIT, include_str!("commit.lua")));
+/// The text of the function.
+pub(crate) const COMMIT_SOURCE: &str = include_str!("commit.lua");
+
+static FUNCTION: LazyLock<Function> = LazyLock::new(|| Function::new(COMMIT, COMMIT_SOURCE));
+
+/// The function that commits.
+pub(crate) fn function() -> &'static Function {
+    &FUNCTION
+}
 
 /// A shard on Redis. Connects on first use.
 pub struct RedisStore {
     connection: Connection,
     prefix: Arc<str>,
     lease_ms: i64,
+    /// The epoch of the last commit, 0 before the first. It shows an emptied server that it is not new.
+    epoch: AtomicU64,
     idle: take::Idle,
+    /// Connections for durable commits: one for each kind of durability, since each waits.
+    confirming: [Confirming; 2],
 }
 
 impl std::fmt::Debug for RedisStore {
@@ -76,8 +95,19 @@ impl RedisStore {
     /// Shard `shard` of the Redis that `dial` connects to. For simulations.
     #[must_use]
     pub fn over(dial: Arc<dyn Dial>, shard: u32, namespace: &str, lease_ms: i64) -> Self {
-        let prefix = Keys::new(namespace, shard).prefix().into();
-        Self { connection: Connection::over(dial), prefix, lease_ms, idle: take::Idle::default() }
+        Self::on(Connection::over(dial), Keys::new(namespace, shard).prefix(), lease_ms)
+    }
+
+    /// The shard with this prefix, on a connection that others use too.
+    pub(crate) fn on(connection: Connection, prefix: &str, lease_ms: i64) -> Self {
+        Self {
+            connection,
+            prefix: prefix.into(),
+            lease_ms,
+            epoch: AtomicU64::new(0),
+            idle: take::Idle::default(),
+            confirming: Default::default(),
+        }
     }
 
     /// The same shard, with an observer of all commands.
@@ -98,14 +128,25 @@ impl RedisStore {
     }
 
     async fn commit_encoded(&self, encoded: &Encoded) -> Result<Batch, StoreError> {
-        let arguments = |command: &mut redis::Cmd, run_id: &str| {
+        let reply = self.connection.run_function(&FUNCTION, self.arguments(encoded)).await?;
+        self.read_reply(encoded, reply)
+    }
+
+    fn read_reply(&self, encoded: &Encoded, reply: redis::Value) -> Result<Batch, StoreError> {
+        let batch = reply::read(&self.prefix, encoded, reply)?;
+        self.epoch.store(batch.shard.epoch, Ordering::Release);
+        Ok(batch)
+    }
+
+    /// Adds the arguments of a commit to a command.
+    fn arguments<'a>(&'a self, encoded: &'a Encoded) -> impl Fn(&mut redis::Cmd, &str) + 'a {
+        |command, run_id| {
             command.arg(1).arg(&*self.prefix).arg(run_id).arg(self.lease_ms);
+            command.arg(self.epoch.load(Ordering::Acquire));
             for argument in encoded.arguments.iter() {
                 command.arg(argument);
             }
-        };
-        let reply = self.connection.run_function(&FUNCTION, arguments).await?;
-        reply::read(&self.prefix, encoded, reply)
+        }
     }
 }
 
@@ -125,6 +166,27 @@ impl Store for RedisStore {
 
     async fn commit(&self, batch: &[Transaction]) -> Result<Batch, StoreError> {
         self.commit_encoded(&encode(&self.prefix, batch)).await
+    }
+
+    async fn commit_durably(
+        &self,
+        batch: &[Transaction],
+        durability: Durability,
+        at_most: Duration,
+    ) -> Result<(Batch, Confirmed), StoreError> {
+        let confirming = match durability {
+            Durability::None => return Ok((self.commit(batch).await?, Confirmed::Yes)),
+            Durability::Disk => &self.confirming[0],
+            Durability::Replica => &self.confirming[1],
+        };
+        let encoded = encode(&self.prefix, batch);
+        let function = (&*FUNCTION, self.arguments(&encoded));
+        let read = |reply| {
+            let batch = self.read_reply(&encoded, reply)?;
+            let has_written = batch.results.iter().any(Result::is_ok);
+            Ok((batch, has_written))
+        };
+        self.connection.run_function_confirmed(confirming, function, (durability, at_most), read).await
     }
 
     async fn take(&self, take: &Take) -> Result<Vec<Taken>, StoreError> {
@@ -147,12 +209,24 @@ impl Store for RedisStore {
         self.remove_idle(queue, consumer).await
     }
 
+    async fn adopt_lost(&self, queue: &StreamKey, consumer: &str, count: usize) -> Result<usize, StoreError> {
+        self.adopt_lost_entries(queue, consumer, count).await
+    }
+
+    async fn acknowledged(&self, log: &StreamKey) -> Result<Option<u128>, StoreError> {
+        self.acknowledged_by_groups(log).await
+    }
+
     async fn trim(&self, log: &StreamKey, keep: Keep) -> Result<u64, StoreError> {
         self.trim_log(log, keep).await
     }
 
     async fn sample_memory(&self) -> Result<(u64, u64), StoreError> {
         self.sample().await
+    }
+
+    async fn stream_bytes(&self, stream: &StreamKey) -> Result<u64, StoreError> {
+        self.bytes_of(stream).await
     }
 
     async fn scan(&self, prefix: &str, cursor: u64, count: usize) -> Result<(Vec<RecordKey>, u64), StoreError> {
@@ -166,5 +240,51 @@ impl Store for RedisStore {
         count: usize,
     ) -> Result<(Vec<(Arc<str>, CounterState)>, u64), StoreError> {
         self.scan_limit(limit, cursor, count).await
+    }
+
+    async fn scan_members(
+        &self,
+        set: &SetKey,
+        prefix: &str,
+        cursor: u64,
+        count: usize,
+    ) -> Result<(Vec<(Arc<str>, u64)>, u64), StoreError> {
+        self.scan_set(set, prefix, cursor, count).await
+    }
+
+    async fn last(&self, set: &SetKey, skip: usize, count: usize) -> Result<Vec<(Arc<str>, u64)>, StoreError> {
+        self.last_of(set, skip, count).await
+    }
+
+    async fn rank(&self, set: &SetKey, member: &str) -> Result<Option<u64>, StoreError> {
+        self.rank_of(set, member).await
+    }
+
+    async fn entries(&self, stream: &StreamKey, range: &Range) -> Result<Vec<Entry>, StoreError> {
+        self.range_of(stream, range).await
+    }
+
+    async fn page(&self, stream: &StreamKey, range: &Range) -> Result<(Vec<Entry>, StreamState), StoreError> {
+        self.page_of(stream, range).await
+    }
+
+    async fn follow(&self, follow: &Follow) -> Result<Vec<Entry>, StoreError> {
+        self.follow_log(follow).await
+    }
+
+    async fn queue_states(&self, queues: &[StreamKey]) -> Result<Vec<QueueState>, StoreError> {
+        self.states_of(queues).await
+    }
+
+    async fn holder(&self, queue: &StreamKey, entry: &EntryId) -> Result<Option<(Arc<str>, i64)>, StoreError> {
+        self.holder_of(queue, entry).await
+    }
+
+    async fn vitals(&self) -> Result<Vitals, StoreError> {
+        self.vital_signs().await
+    }
+
+    async fn drop_stream(&self, stream: &StreamKey) -> Result<(), StoreError> {
+        self.remove_stream(stream).await
     }
 }

@@ -8,7 +8,6 @@ use tickfleet_core::{EntryId, Query, StreamKey, Value};
 
 use super::encode::{field_of, hash_of, name_of};
 use super::reply::{bytes, counter_state};
-use crate::connection::reader::entry;
 use crate::script::reply::{into_text, number_of};
 use crate::seam::GROUP;
 
@@ -104,7 +103,7 @@ fn all_parts(reply: Reply) -> Vec<(Arc<str>, bytes::Bytes)> {
 }
 
 /// Members with their places: pairs in RESP3, a flat list in RESP2.
-fn members(reply: Reply) -> Vec<(Arc<str>, u64)> {
+pub(super) fn members(reply: Reply) -> Vec<(Arc<str>, u64)> {
     let flat = list(reply).into_iter().flat_map(|value| match value {
         Reply::Array(pair) => pair,
         other => vec![other],
@@ -126,14 +125,21 @@ fn place(reply: &Reply) -> Option<u64> {
     }
 }
 
-fn entries(reply: Reply) -> Vec<(EntryId, Fields)> {
-    list(reply).into_iter().filter_map(entry).map(taken).collect()
+pub(super) fn entries(reply: Reply) -> Vec<(EntryId, Fields)> {
+    list(reply).into_iter().filter_map(entry).collect()
 }
 
-/// Converts a stream entry to the seam's types.
-pub(super) fn taken(entry: crate::Entry) -> (EntryId, Fields) {
-    let fields = entry.fields.into_iter().map(|(name, value)| (name_of(&name), value.into())).collect();
-    (EntryId::new(entry.id), fields)
+/// An entry: its ID and its fields; no fields if it was removed.
+fn entry(reply: Reply) -> Option<(EntryId, Fields)> {
+    let Reply::Array(parts) = reply else { return None };
+    let mut parts = parts.into_iter();
+    let id = into_text(parts.next()?)?;
+    let mut words = list(parts.next()?).into_iter();
+    let mut fields = Fields::new();
+    while let (Some(name), Some(value)) = (words.next().and_then(bytes), words.next().and_then(bytes)) {
+        fields.push((name_of(&name), value));
+    }
+    Some((EntryId::new(id), fields))
 }
 
 /// The entries of a reply to XREADGROUP, by queue.

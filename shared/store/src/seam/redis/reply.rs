@@ -7,10 +7,11 @@ use tickfleet_core::{Committed, Conflict, CounterKey, CounterState, EntryId, Rec
 use super::encode::Encoded;
 use crate::StoreError;
 use crate::script::reply::{into_text, number_of, unexpected};
+use crate::seam::look::Vitals;
 use crate::seam::{Batch, ShardState};
 
 /// The operation's name in errors and metrics.
-pub(super) const COMMIT: &str = "commit";
+pub(crate) const COMMIT: &str = "commit";
 
 /// Reads the reply to a batch.
 pub(super) fn read(prefix: &str, encoded: &Encoded, reply: Value) -> Result<Batch, StoreError> {
@@ -128,5 +129,37 @@ pub(super) fn bytes(value: Value) -> Option<Bytes> {
         Value::Nil => None,
         Value::BulkString(bytes) => Some(bytes.into()),
         other => into_text(other).map(|text| text.into_bytes().into()),
+    }
+}
+
+/// Shard time that is further ahead of the server's clock is damaged, ms: 200 years, as in `commit.lua`.
+const AHEAD_MAX_MS: i64 = 6_311_520_000_000;
+
+/// The state of the shard from the fields `last_ms`, `state`, `steps` and `step_ms` of `meta`, which `commit.lua` writes.
+pub(super) fn vitals(clock_ms: i64, meta: &[Option<String>]) -> Vitals {
+    let text = |at: usize| meta.get(at).and_then(Option::as_deref).unwrap_or_default();
+    let mut state = text(1).split(' ');
+    let mut number = || state.next().and_then(|number| number.parse::<i64>().ok()).unwrap_or(0);
+    let mut offset_ms = number();
+    // The run ID of the server is between the two.
+    let [_, epoch, epoch_began_ms, policy, settings, pressure] = [(); 6].map(|()| number());
+    let mut last_ms = text(0).parse().unwrap_or(0);
+    if offset_ms > AHEAD_MAX_MS || last_ms - clock_ms > AHEAD_MAX_MS {
+        (offset_ms, last_ms) = (0, 0);
+    }
+    Vitals {
+        shard: ShardState {
+            now_ms: (clock_ms + offset_ms).max(last_ms),
+            epoch: unsigned(epoch),
+            epoch_began_ms,
+            policy: unsigned(policy),
+            settings: unsigned(settings),
+            pressure: pressure == 1,
+        },
+        clock_ms,
+        offset_ms,
+        steps: text(2).parse().unwrap_or(0),
+        step_ms: text(3).parse().unwrap_or(0),
+        ..Vitals::default()
     }
 }

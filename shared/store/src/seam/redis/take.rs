@@ -114,7 +114,7 @@ impl RedisStore {
 
     /// Runs a command on its own connection. If the caller is dropped, so is the connection: otherwise Redis would deliver
     /// entries to a caller that is gone.
-    async fn block(&self, command: &Cmd, wait: Duration) -> Result<Value, StoreError> {
+    pub(super) async fn block(&self, command: &Cmd, wait: Duration) -> Result<Value, StoreError> {
         let mut blocking = match self.idle(wait) {
             Some(blocking) => blocking,
             None => dial(&self.connection, wait).await?,

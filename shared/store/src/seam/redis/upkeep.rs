@@ -6,7 +6,7 @@ use redis::{Cmd, Value, cmd, pipe};
 use tickfleet_core::{CounterState, RecordKey, StreamKey};
 
 use super::RedisStore;
-use super::encode::{encode_idle, encode_pressure, field_before, hash_of};
+use super::encode::{encode_idle, encode_pressure, encode_queues, field_before, hash_of};
 use super::read::list;
 use super::reply::{bytes, counter_state};
 use super::take::{field, held_by_group};
@@ -21,18 +21,7 @@ impl RedisStore {
         if queues.is_empty() {
             return Ok(());
         }
-        let mut make = pipe();
-        for queue in queues {
-            make.cmd("XGROUP").arg("CREATE").arg(self.key(queue)).arg(GROUP).arg("0").arg("MKSTREAM");
-        }
-        for answer in self.connection.answers(Question::Housekeep, &make).await? {
-            match answer {
-                Err(error) if error.code() != Some("BUSYGROUP") => {
-                    return Err(StoreError::verb("ensure_queues", error));
-                }
-                _ => {}
-            }
-        }
+        self.commit_encoded(&encode_queues(&self.prefix, queues)).await?;
         Ok(())
     }
 
@@ -61,7 +50,8 @@ impl RedisStore {
         let consumer = |about: Vec<Value>| {
             let held = field(&about, "pending").as_ref().and_then(number_of)?;
             let name = field(&about, "name").and_then(into_text)?;
-            Some(Consumer { name: name.into(), held: u64::try_from(held).ok()? })
+            let idle_ms = field(&about, "idle").as_ref().and_then(number_of).unwrap_or(0);
+            Some(Consumer { name: name.into(), held: u64::try_from(held).ok()?, idle_ms })
         };
         let mut consumers: Vec<Consumer> =
             list(reply.unwrap_or(Value::Nil)).into_iter().map(list).filter_map(consumer).collect();
@@ -106,11 +96,68 @@ impl RedisStore {
         ask.cmd("XINFO").arg("STREAM").arg(key);
         let reply = self.connection.answers(Question::Housekeep, &ask).await?.pop().and_then(Result::ok);
         let newest = field(&list(reply.unwrap_or(Value::Nil)), "last-generated-id").and_then(into_text);
-        let number = |id: String| {
-            let (ms, seq) = id.split_once('-')?;
-            Some(u128::from(ms.parse::<u64>().ok()?) << 64 | u128::from(seq.parse::<u64>().ok()?))
-        };
-        Ok(newest.and_then(number).unwrap_or_default())
+        Ok(newest.as_deref().and_then(entry_number).unwrap_or_default())
+    }
+
+    /// The groups first: an entry that a group reads afterwards follows what it had read before.
+    pub(super) async fn acknowledged_by_groups(&self, log: &StreamKey) -> Result<Option<u128>, StoreError> {
+        let key = self.key(log);
+        let mut ask = pipe();
+        ask.cmd("XINFO").arg("GROUPS").arg(&key);
+        // An inbox without replies does not exist.
+        let reply = self.connection.answers(Question::Housekeep, &ask).await?.pop().and_then(Result::ok);
+        let groups: Vec<Vec<Value>> = list(reply.unwrap_or(Value::Nil)).into_iter().map(list).collect();
+        if groups.is_empty() {
+            return Ok(None);
+        }
+        let mut ask = pipe();
+        for group in &groups {
+            ask.cmd("XPENDING").arg(&key).arg(field(group, "name").and_then(into_text)).arg("-").arg("+").arg(1);
+        }
+        let pending = self.connection.answers(Question::Housekeep, &ask).await?;
+        let upto = groups.iter().zip(pending).map(|(group, pending)| {
+            let read = field(group, "last-delivered-id").and_then(into_text);
+            let held = list(list(pending.ok()?).into_iter().next().unwrap_or(Value::Nil)).into_iter().next();
+            match held.and_then(into_text) {
+                Some(first) => Some(entry_number(&first)?.saturating_sub(1)),
+                None => entry_number(&read?),
+            }
+        });
+        Ok(Some(upto.map(Option::unwrap_or_default).min().unwrap_or_default()))
+    }
+
+    /// Entries are acknowledged and deleted in one step, so an entry that was delivered, exists and is not pending is lost.
+    /// XCLAIM takes no entry that a consumer got meanwhile, because that one is not idle, and none that was deleted.
+    pub(super) async fn adopt_lost_entries(
+        &self,
+        queue: &StreamKey,
+        consumer: &str,
+        count: usize,
+    ) -> Result<usize, StoreError> {
+        let key = self.key(queue);
+        let mut ask = pipe();
+        ask.cmd("XINFO").arg("GROUPS").arg(&key);
+        ask.cmd("XRANGE").arg(&key).arg("-").arg("+").arg("COUNT").arg(count);
+        ask.cmd("XPENDING").arg(&key).arg(GROUP).arg("-").arg("+").arg(count);
+        let mut answers = self.connection.answers(Question::Held, &ask).await?.into_iter();
+        let mut next = || list(answers.next().and_then(Result::ok).unwrap_or(Value::Nil));
+        let groups: Vec<Vec<Value>> = next().into_iter().map(list).collect();
+        let is_ours = |group: &&Vec<Value>| field(group, "name").and_then(into_text).as_deref() == Some(GROUP);
+        let delivered = groups.iter().find(is_ours).and_then(|group| field(group, "last-delivered-id"));
+        let delivered = delivered.and_then(into_text).as_deref().and_then(entry_number).unwrap_or_default();
+        let mut ids = || next().into_iter().filter_map(|entry| list(entry).into_iter().next().and_then(into_text));
+        let (entries, pending): (Vec<String>, Vec<String>) = (ids().collect(), ids().collect());
+        // Entries behind the last pending one of a full answer may be pending, too.
+        let last = if pending.len() < count { None } else { pending.last().and_then(|id| entry_number(id)) };
+        let upto = last.map_or(delivered, |last| last.min(delivered));
+        let is_lost = |id: &&String| entry_number(id).is_some_and(|entry| entry <= upto) && !pending.contains(id);
+        let lost: Vec<&String> = entries.iter().filter(is_lost).collect();
+        if lost.is_empty() {
+            return Ok(0);
+        }
+        let mut claim = cmd("XCLAIM");
+        claim.arg(&key).arg(GROUP).arg(consumer).arg(u32::MAX).arg(&lost).arg("FORCE").arg("JUSTID");
+        Ok(list(self.connection.query(Question::Held, &claim).await?).len())
     }
 
     pub(super) async fn sample(&self) -> Result<(u64, u64), StoreError> {
@@ -118,6 +165,14 @@ impl RedisStore {
         let memory = memory_of(&info);
         self.commit_encoded(&encode_pressure(memory.is_tight())).await?;
         Ok((memory.used, memory.max))
+    }
+
+    /// Redis estimates the size from a few of the stream's nodes.
+    pub(super) async fn bytes_of(&self, stream: &StreamKey) -> Result<u64, StoreError> {
+        let mut usage = cmd("MEMORY");
+        usage.arg("USAGE").arg(self.key(stream)).arg("SAMPLES").arg(5);
+        let bytes: Option<u64> = self.connection.query(Question::Probe, &usage).await?;
+        Ok(bytes.unwrap_or_default())
     }
 
     pub(super) async fn scan_records(
@@ -157,7 +212,7 @@ impl RedisStore {
 }
 
 /// Escapes a text as a pattern that matches only this text.
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len());
     for character in text.chars() {
         if matches!(character, '*' | '?' | '[' | ']' | '\\') {
@@ -166,4 +221,10 @@ fn escaped(text: &str) -> String {
         pattern.push(character);
     }
     pattern
+}
+
+/// The number of an entry's ID, in the form of [`Keep::read_upto`].
+fn entry_number(id: &str) -> Option<u128> {
+    let (ms, sequence) = id.split_once('-')?;
+    Some(u128::from(ms.parse::<u64>().ok()?) << 64 | u128::from(sequence.parse::<u64>().ok()?))
 }

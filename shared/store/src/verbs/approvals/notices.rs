@@ -1,82 +1,83 @@
-//! What has happened to approvals, for whoever tells others.
+//! Events of approvals, for notifiers.
 
 use std::collections::BTreeMap;
 
-use redis::Value;
+use tickfleet_core::call::approval::notify::{Notified, Notify, key};
+use tickfleet_core::leases::Candidate;
+use tickfleet_core::{EntryId, Query, Stored, Value};
 use tickfleet_model::TenantId;
 
-use crate::script::reply::{Reply, into_text};
-use crate::verbs::Verb;
 use crate::verbs::audit::Follower;
 use crate::{Store, StoreError};
 
-/// Something that happened to an approval.
+/// An event of an approval.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Notice {
-    /// The id of its entry, which stays.
+    /// Its entry.
     pub id: String,
-    /// What it says, by name; nothing where the entry is gone.
+    /// Its fields by name.
     pub fields: BTreeMap<String, String>,
 }
 
-/// The answer to whoever tells others.
+/// The result of [`Store::notices`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notices {
-    /// What is to be told of each tenant.
+    /// The events that were not delivered.
     Found {
         /// Shard time, ms.
         now_ms: i64,
         /// In the order of the tenants; of each the oldest first.
         of: Vec<Vec<Notice>>,
     },
-    /// Another tells.
+    /// Another process delivers.
     Held,
 }
 
 impl Store {
-    /// Notes what was told of these tenants, by the ids of entries, and reads up to `most` entries of each that were not.
+    /// Records the delivered events of these tenants by their entries, and reads up to `most` events of each that were not
+    /// delivered.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn notices(
         &self,
-        teller: Follower<'_>,
+        notifier: Follower<'_>,
         most: usize,
-        told: &[(TenantId, Vec<String>)],
+        delivered: &[(TenantId, Vec<String>)],
     ) -> Result<Notices, StoreError> {
-        let mut args = self.args();
-        args.text(teller.name).text(teller.process.as_str()).show(teller.lease_ms).show(most).show(told.len());
-        for (tenant, ids) in told {
-            args.text(tenant.as_str()).show(ids.len());
-            for id in ids {
-                args.text(id.as_str());
-            }
+        let entries =
+            |(tenant, ids): &(TenantId, Vec<String>)| (tenant.clone(), ids.iter().map(EntryId::new).collect());
+        let candidate = Candidate { process: notifier.process.clone(), lease_ms: notifier.lease_ms() };
+        let delivered_entries = delivered.iter().map(entries).collect();
+        if !self.decide(Notify { name: notifier.name.into(), candidate, delivered: delivered_entries }).await?.result {
+            return Ok(Notices::Held);
         }
-        let mut reply = self.ask(Verb::Notices, args).await?;
-        let word = reply.text()?;
-        match word.as_str() {
-            "HELD" => Ok(Notices::Held),
-            "OK" => {
-                let now_ms = reply.number()?;
-                let of = reply.list()?.rest().into_iter().map(notices).collect::<Result<_, _>>()?;
-                Ok(Notices::Found { now_ms, of })
-            }
-            _ => Err(StoreError::Reply { verb: Verb::Notices.as_str(), found: word }),
-        }
+        let keys = delivered.iter().map(|(tenant, _)| key(notifier.name, tenant));
+        let records = self.seam().read(&keys.map(Query::Record).collect::<Vec<_>>()).await?;
+        let progress: Vec<Notified> = records.iter().map(notified).collect();
+        let queries: Vec<Query> =
+            delivered.iter().zip(&progress).map(|((tenant, _), notified)| notified.query(tenant, most)).collect();
+        let found = self.seam().read(&queries).await?;
+        let of = found.into_iter().zip(&progress).map(|(found, notified)| notices(found, notified, most)).collect();
+        Ok(Notices::Found { now_ms: self.state().now_ms, of })
     }
 }
 
-fn notices(entries: Value) -> Result<Vec<Notice>, StoreError> {
-    let notice = |entry: Value| {
-        let mut entry = Reply::new(Verb::Notices.as_str(), entry)?;
-        let id = entry.text()?;
-        let Some(Value::Array(fields)) = entry.next_value() else { return Ok(Notice { id, ..Notice::default() }) };
-        let mut values = fields.into_iter().map(|value| into_text(value).unwrap_or_default());
-        let mut fields = BTreeMap::new();
-        while let (Some(name), Some(value)) = (values.next(), values.next()) {
-            fields.insert(name, value);
-        }
-        Ok(Notice { id, fields })
-    };
-    Reply::new(Verb::Notices.as_str(), entries)?.rest().into_iter().map(notice).collect()
+/// The progress in a record. An unreadable one delivers all events again.
+fn notified(value: &Value) -> Notified {
+    match value {
+        Value::Record(Some(stored)) => Stored::read(stored).map(|stored| stored.value).unwrap_or_default(),
+        _ => Notified::default(),
+    }
+}
+
+fn notices(found: Value, notified: &Notified, most: usize) -> Vec<Notice> {
+    let Value::Entries(entries) = found else { return Vec::new() };
+    let new = entries.into_iter().filter(|(entry, _)| !notified.later.contains(entry)).take(most);
+    let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
+    new.map(|(entry, fields)| Notice {
+        id: entry.as_str().to_owned(),
+        fields: fields.iter().map(|(name, value)| (name.to_string(), text(value))).collect(),
+    })
+    .collect()
 }

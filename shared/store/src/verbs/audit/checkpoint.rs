@@ -1,42 +1,50 @@
-//! Whoever follows a stream for others keeps how far it has come.
+//! Positions of processes that follow a log.
 
-use crate::verbs::Verb;
-use crate::{Store, StoreError};
+use tickfleet_core::audit::follow::{Follow, FollowResult};
+use tickfleet_core::leases::Candidate;
 use tickfleet_model::ConsumerId;
 
-/// Who follows.
+use crate::{Store, StoreError};
+
+/// A process that follows a log.
 #[derive(Debug, Clone, Copy)]
 pub struct Follower<'a> {
-    /// What its position is kept under: one of a name at a time goes on.
+    /// The name that its position is stored under. One process of a name follows.
     pub name: &'a str,
     /// The process.
     pub process: &'a ConsumerId,
-    /// How long nobody else goes on after it has said so last, ms.
+    /// Time for which no other process follows after its last checkpoint, ms.
     pub lease_ms: u64,
 }
 
-/// The answer to a follower.
+impl Follower<'_> {
+    pub(crate) fn lease_ms(&self) -> i64 {
+        i64::try_from(self.lease_ms).unwrap_or(i64::MAX)
+    }
+}
+
+/// The result of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Checkpoint {
-    /// It is kept, or the lease is taken.
+    /// The position is stored, and the lease is taken.
     Done {
         /// Shard time, ms.
         now_ms: i64,
     },
-    /// The position is another one: nothing was written.
+    /// The stored position differs. Nothing was written.
     Stale {
         /// Shard time, ms.
         now_ms: i64,
-        /// The position; empty where there was none yet.
+        /// The stored position; empty at the start.
         position: String,
     },
-    /// Another has the lease.
+    /// Another process has the lease.
     Held,
 }
 
 impl Store {
-    /// Keeps `after` as the follower's position, if it stands at `before` and nobody else has the lease. With `before` as
-    /// `after` it only takes the lease.
+    /// Moves a follower from `before` to `after`, unless another process has the lease. If both are equal, it only takes the
+    /// lease.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -46,15 +54,14 @@ impl Store {
         before: &str,
         after: &str,
     ) -> Result<Checkpoint, StoreError> {
-        let mut args = self.args();
-        args.text(follower.name).text(follower.process.as_str()).show(follower.lease_ms).text(before).text(after);
-        let mut reply = self.ask(Verb::Checkpoint, args).await?;
-        let word = reply.text()?;
-        match word.as_str() {
-            "HELD" => Ok(Checkpoint::Held),
-            "STALE" => Ok(Checkpoint::Stale { now_ms: reply.number()?, position: reply.text()? }),
-            "OK" => Ok(Checkpoint::Done { now_ms: reply.number()? }),
-            _ => Err(StoreError::Reply { verb: Verb::Checkpoint.as_str(), found: word }),
-        }
+        let candidate = Candidate { process: follower.process.clone(), lease_ms: follower.lease_ms() };
+        let (name, before, after) = (follower.name.to_owned(), before.to_owned(), after.to_owned());
+        let result = self.decide(Follow { name, candidate, before, after }).await?.result;
+        let now_ms = self.state().now_ms;
+        Ok(match result {
+            FollowResult::Done => Checkpoint::Done { now_ms },
+            FollowResult::Stale { position } => Checkpoint::Stale { now_ms, position },
+            FollowResult::Held => Checkpoint::Held,
+        })
     }
 }

@@ -1,37 +1,52 @@
-//! Counts of the calls of each day, made from the audit log by whoever asks for them.
+//! Counts of each day's calls.
 
-use crate::script::reply::text_of;
-use crate::verbs::Verb;
+use tickfleet_core::EntryId;
+pub use tickfleet_core::audit::statistics::Addition;
+use tickfleet_core::audit::statistics::{CountCalls, CountResult, Statistics, day_counts, key};
+
 use crate::{Store, StoreError};
-use tickfleet_model::limits;
 
-/// What is added to one count.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Addition {
-    /// The day, days since the epoch.
-    pub day: i64,
-    /// Which count.
-    pub field: String,
-    /// The count that takes it where the day has as many as it may.
-    pub overflow: String,
-    /// How much.
-    pub amount: u64,
-}
+/// Counts that one read takes.
+const READ_MAX: usize = 1_000;
 
 impl Store {
-    /// Adds counts of entries behind `before`, up to `upto`. False where somebody else has counted on meanwhile: nothing was
-    /// added.
+    /// Adds counts of the audit entries after `before` (empty at the start), up to `upto`. False if another process has
+    /// counted meanwhile: nothing was added.
     ///
     /// # Errors
-    /// [`StoreError`]; the same may be asked again, and counts once.
+    /// [`StoreError`]; a repetition counts once.
     pub async fn roll_up(&self, before: &str, upto: &str, additions: &[Addition]) -> Result<bool, StoreError> {
-        let mut args = self.args();
-        args.text(before).text(upto).show(limits::STATS_KEPT_MS).show(limits::STATS_FIELDS_MAX).show(additions.len());
-        for addition in additions {
-            args.show(addition.day).text(addition.field.as_str()).text(addition.overflow.as_str());
-            args.show(addition.amount);
+        let before = (!before.is_empty()).then(|| EntryId::new(before));
+        let count = CountCalls { before, upto: EntryId::new(upto), additions: additions.to_vec() };
+        Ok(self.decide(count).await?.result == CountResult::Done)
+    }
+
+    /// The last counted entry of the audit log. `None` at the start.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn rolled_upto(&self) -> Result<Option<String>, StoreError> {
+        let statistics = self.record_of::<Statistics>(&key()).await?;
+        Ok(statistics.and_then(|statistics| statistics.value.upto).map(|entry| entry.as_str().to_owned()))
+    }
+
+    /// The counts of a day (days since 1970), by name.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn day_counts(&self, day: i64) -> Result<Vec<(String, u64)>, StoreError> {
+        let (limit, mut counts, mut cursor) = (day_counts(day), Vec::new(), 0);
+        loop {
+            let (found, next) = self.seam().scan_counters(&limit, cursor, READ_MAX).await?;
+            counts.extend(found.into_iter().map(|(count, state)| (count.to_string(), state.used)));
+            if next == 0 {
+                break;
+            }
+            cursor = next;
         }
-        let answer = self.run(Verb::RollUp, args).await?;
-        Ok(text_of(&answer).as_deref() == Some("OK"))
+        // A scan may return a counter twice.
+        counts.sort();
+        counts.dedup_by(|one, other| one.0 == other.0);
+        Ok(counts)
     }
 }

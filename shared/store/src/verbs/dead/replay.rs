@@ -1,109 +1,115 @@
-//! What was put aside is done anew.
+//! Dead letters and failed calls that an operator replays or drops.
 
-use crate::keys::TurnName;
-use crate::script::reply::{text_of, unexpected};
-use crate::verbs::Verb;
-use crate::{Store, StoreError};
-use tickfleet_model::{InboxName, limits};
+use tickfleet_core::EntryId;
+use tickfleet_core::dead::{DeadItem, DropDead, NotHandled, Replay, ReplayResult};
+use tickfleet_core::turn::submit::{Inbound, Submit, Submitted};
 
-/// Something that was put aside.
+use crate::{Store, StoreError, Submission};
+
+/// A dead letter or failed call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Aside<'a> {
-    /// A dead letter, by its entry in the dead stream.
+    /// A dead letter, by its entry in the dead log.
     Letter(&'a str),
-    /// A call that failed for good, by its entry in the audit log.
+    /// A call that failed permanently, by its entry in the audit log.
     Call(&'a str),
 }
 
 impl Aside<'_> {
-    /// The word of its kind, and its entry.
-    pub(crate) const fn parts(&self) -> (&'static str, &str) {
+    fn item(&self) -> DeadItem {
         match self {
-            Self::Letter(entry) => ("letter", entry),
-            Self::Call(entry) => ("call", entry),
+            Self::Letter(entry) => DeadItem::Letter(EntryId::new(entry)),
+            Self::Call(entry) => DeadItem::Call(EntryId::new(entry)),
         }
     }
 }
 
-/// What is sent in its place.
-#[derive(Debug, Clone, Copy)]
-pub enum Anew<'a> {
-    /// A turn.
-    Turn {
-        /// Its id.
-        name: &'a TurnName,
-        /// The digest of its content.
-        digest: &'a str,
-        /// The message.
-        message: &'a str,
-        /// The inbox that the reply goes to, to refuse early if nobody reads.
-        reply_to: Option<&'a InboxName>,
-    },
-    /// A task's message, which names its id.
-    Task(&'a str),
-}
-
-/// What came of a replay, or of a drop.
+/// The result of a replay or drop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Handled {
     /// It was done.
     Ok,
-    /// It is not there any more.
+    /// The item is not in the log, or no longer.
     Gone,
-    /// Somebody has replayed or dropped it before.
+    /// An operator has replayed or dropped it before.
     Again,
-    /// A turn of this id and content was submitted: nothing is sent twice.
+    /// A turn of this ID and content was submitted: nothing is submitted twice.
     Duplicate,
-    /// Another turn has this id.
+    /// Another turn has this ID.
     Conflict,
     /// The inbound stream is full.
     QueueFull,
-    /// The inbox of its reply has too many unread ones.
+    /// The inbox of the reply has too many unread replies.
     InboxFull,
-    /// Redis' memory is nearly full.
+    /// The tenant has too many inboxes.
+    TooManyInboxes,
+    /// The store is short of memory.
     Pressure,
-    /// Too many calls are kept as done with.
+    /// Too many handled calls are recorded.
     Full,
 }
 
-impl Handled {
-    pub(crate) fn read(verb: Verb, value: &redis::Value) -> Result<Self, StoreError> {
-        let word = text_of(value).unwrap_or_default();
-        Ok(match word.split(' ').next().unwrap_or_default() {
-            "OK" => Self::Ok,
-            "GONE" => Self::Gone,
-            "AGAIN" => Self::Again,
-            "DUPLICATE" => Self::Duplicate,
-            "CONFLICT" => Self::Conflict,
-            "QUEUE_FULL" => Self::QueueFull,
-            "INBOX_FULL" => Self::InboxFull,
-            "PRESSURE" => Self::Pressure,
-            "FULL" => Self::Full,
-            _ => return Err(unexpected(verb.as_str(), value)),
-        })
+impl From<NotHandled> for Handled {
+    fn from(why: NotHandled) -> Self {
+        match why {
+            NotHandled::Gone => Self::Gone,
+            NotHandled::Again(_) => Self::Again,
+            NotHandled::Full => Self::Full,
+        }
+    }
+}
+
+impl From<Submitted> for Handled {
+    fn from(submitted: Submitted) -> Self {
+        match submitted {
+            Submitted::Accepted => Self::Ok,
+            Submitted::Duplicate => Self::Duplicate,
+            Submitted::Conflict => Self::Conflict,
+            Submitted::QueueFull => Self::QueueFull,
+            Submitted::InboxFull => Self::InboxFull,
+            Submitted::TooManyInboxes => Self::TooManyInboxes,
+            Submitted::Pressure => Self::Pressure,
+        }
     }
 }
 
 impl Store {
-    /// Sends `anew` in the place of what was put aside, which is done with then; `entry` goes into the audit log.
+    /// Submits `new` in place of an item, which is handled then; `entry` goes into the audit log.
     ///
     /// # Errors
-    /// [`StoreError`]; the same may be asked again, and is done once.
-    pub async fn replay(&self, aside: Aside<'_>, anew: Anew<'_>, entry: &str) -> Result<Handled, StoreError> {
-        let (kind, from) = aside.parts();
-        let mut args = self.args();
-        args.text(kind).text(from).text(if matches!(anew, Anew::Turn { .. }) { "turns" } else { "tasks" });
-        args.show(self.options.turns_max).show(self.options.turns_bytes_max);
-        match anew {
-            Anew::Turn { name, digest, message, .. } => args.text(message).show(name).text(digest),
-            Anew::Task(message) => args.text(message).text("").text(""),
+    /// [`StoreError`]; it may be repeated, and submits once.
+    pub async fn replay(
+        &self,
+        aside: Aside<'_>,
+        to: Inbound,
+        new: &Submission,
+        entry: &str,
+    ) -> Result<Handled, StoreError> {
+        let bounds = self.inbound_bounds(to).await?;
+        let submission = Submit {
+            to,
+            tenant: new.tenant.clone(),
+            given: new.turn.clone().map(|id| (id, new.digest.clone())),
+            reply_to: new.reply_to.clone(),
+            payload: new.payload.clone(),
+            bounds: &bounds,
         };
-        args.show(limits::HANDLED_CALLS_MAX).text(entry);
-        match anew {
-            Anew::Turn { name, reply_to: Some(inbox), .. } => args.show(format_args!("{}:{inbox}", name.tenant)),
-            _ => args.text(""),
-        };
-        args.show(self.options.inbox_unread_max);
-        Handled::read(Verb::Replay, &self.run(Verb::Replay, args).await?)
+        let replay = Replay { item: aside.item(), submission, entry: self.audit_entry(entry) };
+        Ok(match self.decide(replay).await?.result {
+            ReplayResult::Submitted(result) | ReplayResult::Refused(result) => result.into(),
+            ReplayResult::NotHandled(why) => why.into(),
+        })
+    }
+
+    /// Drops an item without a replay; `entry` goes into the audit log.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn drop_dead(&self, aside: Aside<'_>, entry: &str) -> Result<Handled, StoreError> {
+        let drop = DropDead { item: aside.item(), entry: self.audit_entry(entry) };
+        Ok(match self.decide(drop).await?.result {
+            Ok(()) => Handled::Ok,
+            Err(why) => why.into(),
+        })
     }
 }

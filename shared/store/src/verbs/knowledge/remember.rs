@@ -1,50 +1,33 @@
-//! An agent's memories grow.
+//! Memories of an agent.
 
+pub use tickfleet_core::knowledge::RememberResult;
+use tickfleet_core::knowledge::{Forget, Remember};
 use tickfleet_model::knowledge::Memory;
-use tickfleet_model::{AgentId, TenantId, limits};
+use tickfleet_model::{AgentId, TenantId};
 
-use crate::script::reply::unexpected;
-use crate::verbs::Verb;
 use crate::{Store, StoreError};
 
-/// What became of a memory that was to be kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MemoryKept {
-    /// It is there.
-    Ok {
-        /// How many older ones had to go.
-        forgotten: u64,
-    },
-    /// It was there already.
-    Known,
-    /// Redis' memory is short.
-    Pressure,
-}
-
 impl Store {
-    /// Adds a memory to those of an agent; one of the same id is there once.
+    /// Adds a memory, once for each ID.
     ///
     /// # Errors
-    /// [`StoreError`]; whether it is there is unknown then, and it may be added again.
+    /// [`StoreError`]; the memory may be added, and may be added again.
     pub async fn remember(
         &self,
         tenant: &TenantId,
         agent: &AgentId,
         memory: &Memory,
-    ) -> Result<MemoryKept, StoreError> {
-        let mut args = self.args();
-        args.text(tenant.as_str()).text(agent.as_str()).text(memory.id.as_str());
-        args.text(serde_json::to_vec(memory).unwrap_or_default());
-        args.show(limits::MEMORIES_MAX).show(limits::MEMORIES_BYTES_MAX);
-        match self.ask(Verb::Remember, args).await {
-            Ok(mut reply) => match reply.text()?.as_str() {
-                "OK" => Ok(MemoryKept::Ok { forgotten: reply.number()?.unsigned_abs() }),
-                "KNOWN" => Ok(MemoryKept::Known),
-                "PRESSURE" => Ok(MemoryKept::Pressure),
-                other => Err(unexpected("remember", &redis::Value::SimpleString(other.to_owned()))),
-            },
-            Err(error) if error.is_out_of_memory() => Ok(MemoryKept::Pressure),
-            Err(error) => Err(error),
-        }
+    ) -> Result<RememberResult, StoreError> {
+        let (tenant, agent, memory) = (tenant.clone(), agent.clone(), memory.clone());
+        Ok(self.decide(Remember { tenant, agent, memory }).await?.result)
+    }
+
+    /// Removes memories. Returns the number of removed memories.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn forget(&self, tenant: &TenantId, agent: &AgentId, ids: &[String]) -> Result<u64, StoreError> {
+        let forget = Forget { tenant: tenant.clone(), agent: agent.clone(), ids: ids.to_vec() };
+        Ok(self.decide(forget).await?.result as u64)
     }
 }

@@ -1,26 +1,24 @@
-//! Workers that an operator has take no new work.
+//! Workers that an operator has drained: they take no new work, see [`tickfleet_core::settings::drain`].
 
-use tickfleet_model::limits;
+use tickfleet_core::settings::drain::{ChangeDrain, DrainChange, DrainResult};
 use tickfleet_model::policy::Pause;
 
-use crate::verbs::Verb;
 use crate::verbs::run_time::PauseSet;
 use crate::{Store, StoreError};
 
-/// What came of a drain that a worker puts back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Restored {
-    /// It stands in Redis.
-    Ok,
-    /// Somebody has resumed the worker since.
-    Lifted,
-    /// Too many are drained: it is as lost as before.
-    Full,
+impl From<DrainResult> for PauseSet {
+    fn from(result: DrainResult) -> Self {
+        match result {
+            DrainResult::Done => Self::Ok,
+            DrainResult::Unchanged | DrainResult::Lifted => Self::None,
+            DrainResult::Full => Self::Full,
+        }
+    }
 }
 
 impl Store {
-    /// Has `worker` take no new work of this shard; `entry` goes into the audit log. `gone` are drained workers of whom
-    /// nothing is left: they are forgotten.
+    /// Drains `worker` in this shard. `entry` goes into the audit log, unless it is empty. The flags of `gone`, drained
+    /// workers that have left for good, are removed.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -31,47 +29,19 @@ impl Store {
         entry: &str,
         gone: &[String],
     ) -> Result<PauseSet, StoreError> {
-        self.change_drain("drain", worker, Some(note), entry, gone).await.map(|word| PauseSet::of(&word))
+        let entry = self.audit_entry(entry);
+        self.change_drain(worker, DrainChange::Drain { note: note.clone(), gone: gone.to_vec(), entry }).await
     }
 
-    /// Puts back that `worker` takes no new work, where Redis has lost it: the audit log has had it.
-    ///
-    /// # Errors
-    /// [`StoreError`]; the same may be asked again.
-    pub async fn restore_drain(&self, worker: &str, note: &Pause) -> Result<Restored, StoreError> {
-        let since = note.since_ms.to_string();
-        let word = self.change_drain("restore", worker, Some(note), &since, &[]).await?;
-        Ok(match word.as_str() {
-            "LIFTED" => Restored::Lifted,
-            "FULL" => Restored::Full,
-            _ => Restored::Ok,
-        })
-    }
-
-    /// Lets `worker` take new work again; `entry` goes into the audit log.
+    /// Resumes `worker`. `entry` goes into the audit log, unless it is empty.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn resume_worker(&self, worker: &str, entry: &str) -> Result<PauseSet, StoreError> {
-        self.change_drain("resume", worker, None, entry, &[]).await.map(|word| PauseSet::of(&word))
+        self.change_drain(worker, DrainChange::Resume { entry: self.audit_entry(entry) }).await
     }
 
-    /// Asks for a change, and answers by which word it was done or refused.
-    async fn change_drain(
-        &self,
-        what: &str,
-        worker: &str,
-        note: Option<&Pause>,
-        entry: &str,
-        gone: &[String],
-    ) -> Result<String, StoreError> {
-        let note = note.map(|note| serde_json::to_string(note).unwrap_or_default()).unwrap_or_default();
-        let mut args = self.args();
-        args.text(what).text(worker).text(note).show(limits::DRAINS_MAX).text(entry);
-        for name in gone.iter().take(limits::DRAINS_FORGOTTEN_MAX) {
-            args.text(name.as_str());
-        }
-        let mut reply = self.ask(Verb::Drain, args).await?;
-        reply.text()
+    async fn change_drain(&self, worker: &str, change: DrainChange) -> Result<PauseSet, StoreError> {
+        Ok(self.decide(ChangeDrain { worker: worker.to_owned(), change }).await?.result.into())
     }
 }

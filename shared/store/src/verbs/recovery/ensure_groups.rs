@@ -1,24 +1,28 @@
-//! The streams and groups of a shard are made where they are missing.
+//! Creates the missing queues of a shard.
 
-use crate::keys;
-use crate::script::reply::{number_of, unexpected};
-use crate::verbs::Verb;
+use tickfleet_core::settings::policy::{self, Policies};
+use tickfleet_core::{StreamKey, keys};
+use tickfleet_model::Priority;
+
 use crate::{Store, StoreError};
 
 impl Store {
-    /// Makes the streams and groups of the shard where they are missing. Answers how many were made: more than
-    /// none, on a shard that was in use, means that its state was lost.
+    /// Creates the inbound streams and the queues of workers, if they are missing.
     ///
     /// # Errors
-    /// [`StoreError`].
-    pub async fn ensure_groups(&self) -> Result<usize, StoreError> {
-        let mut args = self.args();
-        for stream in keys::streams() {
-            args.text(stream.as_str());
+    /// [`StoreError::Shards`] if the data was written with another number of shards.
+    pub async fn ensure_groups(&self) -> Result<(), StoreError> {
+        let stored = self.record_of::<Policies>(&policy::key()).await?.map_or(0, |stored| stored.value.shards);
+        let ours = self.options().shards;
+        if stored != 0 && stored != ours {
+            return Err(StoreError::Shards { ours, stored: stored.to_string() });
         }
-        let made = self.run(Verb::EnsureGroups, args).await?;
-        number_of(&made)
-            .and_then(|made| usize::try_from(made).ok())
-            .ok_or_else(|| unexpected(Verb::EnsureGroups.as_str(), &made))
+        self.seam().ensure_queues(&queues()).await
     }
+}
+
+/// The inbound streams, and the queues of workers.
+fn queues() -> Vec<StreamKey> {
+    let of_workers = Priority::ALL.into_iter().flat_map(|priority| [keys::ready(priority), keys::suspect(priority)]);
+    [keys::turns(), keys::tasks()].into_iter().chain(of_workers).collect()
 }

@@ -1,14 +1,14 @@
-//! The policy in force: which it is, and who says so.
+//! The policy in force, and its announcement, see [`tickfleet_core::settings::policy`].
 
-use crate::connection::question::Question;
-use crate::verbs::Verb;
-use crate::{Store, StoreError};
+use tickfleet_core::settings::policy::{self, Announce, Announcement, Policies};
 use tickfleet_model::ConsumerId;
 
-/// The outcome of announcing a policy.
+use crate::{Store, StoreError};
+
+/// The result of the announcement of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Announced {
-    /// It is the one in force.
+    /// It is in force.
     InForce {
         /// Its generation.
         generation: u64,
@@ -17,54 +17,53 @@ pub enum Announced {
     Older {
         /// The generation in force.
         generation: u64,
-        /// True where the schedulers with the one in force have only fallen silent: they did not leave.
+        /// True if the schedulers with the policy in force have only fallen silent.
         silent: bool,
     },
 }
 
 impl Store {
-    /// Digest of the policy in force; none before one was announced.
+    /// Digest of the policy in force. `None` before an announcement.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn policy_in_force(&self) -> Result<Option<String>, StoreError> {
-        let command = redis::cmd("HGET").arg(self.keys.key("meta")).arg("policy").to_owned();
-        self.connection.query(Question::Policy, &command).await
+        let policies = self.policies().await?;
+        Ok(policies.map(|policies| policies.in_force).filter(|digest| !digest.is_empty()))
     }
 
-    /// The generation that a policy has, or had when it was in force last; none where it never was.
+    /// The generation of a policy, or its last one if it is not in force any more. `None` if it never was.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn generation_of(&self, digest: &str) -> Result<Option<u64>, StoreError> {
-        let command = redis::cmd("HGET").arg(self.keys.key("policies")).arg(format!("g:{digest}")).to_owned();
-        self.connection.query(Question::Policy, &command).await
+        Ok(self.policies().await?.and_then(|policies| policies.known.get(digest).copied()))
     }
 
-    /// Says that `scheduler` decides by the policy with this digest. A new one becomes the one in force, an older one
-    /// only where no scheduler decides by the one in force any more. `take` says that those which fell silent need not
-    /// be waited for. Without a scheduler's name nobody is noted as deciding by it.
+    async fn policies(&self) -> Result<Option<Policies>, StoreError> {
+        Ok(self.record_of::<Policies>(&policy::key()).await?.map(|stored| stored.value))
+    }
+
+    /// Announces that `scheduler` decides by the policy with this digest. A new policy takes effect at once; an older one
+    /// only if no scheduler decides by the policy in force. `take` ignores schedulers that have only fallen silent. Without a
+    /// scheduler, nobody is recorded as deciding by the policy.
     ///
     /// # Errors
-    /// [`StoreError::Shards`] where the data was written with another number of shards.
+    /// [`StoreError::Shards`] if the data was written with another number of shards.
     pub async fn announce(
         &self,
         digest: &str,
         scheduler: Option<&ConsumerId>,
         take: bool,
     ) -> Result<Announced, StoreError> {
-        let mut args = self.args();
-        args.text(digest).show(self.options.shards).text(scheduler.map_or("", |s| s.as_str()));
-        args.text(if take { "1" } else { "" });
-        let mut reply = self.ask(Verb::Announce, args).await?;
-        let word = reply.text()?;
-        if word == "SHARDS" {
-            return Err(StoreError::Shards { ours: self.options.shards, stored: reply.text()? });
+        let shards = self.options().shards;
+        let (digest, scheduler) = (digest.to_owned(), scheduler.cloned());
+        match self.decide(Announce { digest, shards, scheduler, ignore_silent: take }).await?.result {
+            Announcement::InForce { generation } => Ok(Announced::InForce { generation }),
+            Announcement::Older { generation, silent } => Ok(Announced::Older { generation, silent }),
+            Announcement::OtherShards { stored } => {
+                Err(StoreError::Shards { ours: shards, stored: stored.to_string() })
+            }
         }
-        let generation = reply.number()?.unsigned_abs();
-        Ok(match word.as_str() {
-            "OLDER" => Announced::Older { generation, silent: reply.text()? == "silent" },
-            _ => Announced::InForce { generation },
-        })
     }
 }

@@ -1,6 +1,7 @@
-//! What operators do by many verbs, in one entry of the audit log.
+//! Actions of operators that take several decisions, as one entry of the audit log.
 
-use crate::verbs::Verb;
+use tickfleet_core::audit::Report;
+
 use crate::{Store, StoreError};
 
 impl Store {
@@ -9,8 +10,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn note_act(&self, entry: &str) -> Result<(), StoreError> {
-        let mut args = self.args();
-        args.text(entry);
-        self.run(Verb::NoteAct, args).await.map(drop)
+        self.decide(Report(self.audit_entry(entry))).await?;
+        Ok(())
     }
 }

@@ -1,18 +1,26 @@
-//! Tools that are switched off for everybody.
+//! Tools that are switched off for all agents.
 
-use crate::verbs::Verb;
+use tickfleet_core::settings::{ChangeSetting, Origin, Setting, SettingResult};
+
 use crate::{Store, StoreError};
 
 impl Store {
-    /// Takes a tool away from everybody, by name or id, or gives it back where it was switched off at run time; `entry` goes
-    /// into the audit log, where it is not empty. False where it was so already.
+    /// Switches a tool, by name or ID, off or on again for all agents. `entry` goes into the audit log, unless it is empty.
+    /// Returns false if it already had the wanted state.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn switch_tool(&self, tool: &str, on: bool, entry: &str) -> Result<bool, StoreError> {
-        let mut args = self.args();
-        args.text(if on { "on" } else { "off" }).text(tool).text(entry);
-        let mut reply = self.ask(Verb::SwitchTool, args).await?;
-        Ok(reply.text()? == "OK")
+        let entry = self.audit_entry(entry);
+        let change = if on {
+            ChangeSetting::remove(Setting::ToolOff(tool.to_owned()), entry)
+        } else {
+            ChangeSetting::switch_off(tool.to_owned(), Origin::Operator(entry))
+        };
+        match self.decide(change).await?.result {
+            SettingResult::Done { .. } => Ok(true),
+            SettingResult::Unchanged { .. } => Ok(false),
+            SettingResult::Full => Err(StoreError::Undecided("too many tools are switched off at run time".to_owned())),
+        }
     }
 }

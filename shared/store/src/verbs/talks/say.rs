@@ -1,95 +1,62 @@
-//! Sessions: what a user and an agent have said to each other, an exchange at a time.
+//! Sessions: the messages of a user and an agent, in exchanges.
 
-use std::collections::HashMap;
+use tickfleet_core::conversation::{AddMessage, Session, message_part, session_key};
+pub use tickfleet_core::conversation::{MessageResult, Side};
+use tickfleet_core::{Query, Stored, Value};
+use tickfleet_model::{AgentId, SessionName, TenantId};
 
-use crate::connection::question::Question;
-use crate::script::reply::{text_of, unexpected};
-use crate::verbs::Verb;
 use crate::{Store, StoreError};
-use tickfleet_model::{AgentId, TenantId, limits};
 
-/// Who says something in a session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
-    /// Its user.
-    User,
-    /// Its agent.
-    Agent,
-}
-
-/// The outcome of saying something.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Said {
-    /// It is written down.
-    Ok,
-    /// It was said before.
-    Already,
-    /// Something else was said there.
-    Conflict,
-    /// It is not the next exchange, or one that is no longer kept.
-    Gap,
-    /// The session is another agent's.
-    Others,
-}
-
-/// What was said in a session, as far as it is kept.
+/// The kept messages of a session.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SessionRecord {
-    /// The agent that it is held with; none where nothing was said so far.
-    pub agent: Option<String>,
-    /// The number of the last exchange, from 1; 0 where there is none.
+    /// Its agent. `None` without messages.
+    pub agent: Option<AgentId>,
+    /// The number of the last exchange, from 1; 0 without messages.
     pub last: u64,
-    /// The exchanges that are kept, the oldest first: number, what the user said, what the agent answered.
+    /// The exchanges, oldest first: number, the user's message, the agent's answer.
     pub exchanges: Vec<(u64, String, Option<String>)>,
 }
 
 impl Store {
-    /// Writes down what is said in a session.
+    /// Adds a message to a session.
     ///
     /// # Errors
-    /// [`StoreError`]; the same may be said again.
+    /// [`StoreError`]; the same message may be added again.
     pub async fn say(
         &self,
-        (tenant, session): (&TenantId, &str),
+        (tenant, session): (&TenantId, &SessionName),
         agent: &AgentId,
         number: u64,
         side: Side,
         text: &str,
-    ) -> Result<Said, StoreError> {
-        let side = match side {
-            Side::User => "user",
-            Side::Agent => "agent",
-        };
-        let mut args = self.args();
-        args.show(format_args!("{tenant}:{session}")).show(agent).show(number).text(side).text(text);
-        args.show(limits::SESSION_EXCHANGES_MAX).show(limits::SESSION_BYTES_MAX).show(limits::SESSION_KEPT_MS);
-        let value = self.run(Verb::Say, args).await?;
-        Ok(match text_of(&value).as_deref() {
-            Some("OK") => Said::Ok,
-            Some("ALREADY") => Said::Already,
-            Some("CONFLICT") => Said::Conflict,
-            Some("GAP") => Said::Gap,
-            Some("OTHERS") => Said::Others,
-            _ => return Err(unexpected(Verb::Say.as_str(), &value)),
-        })
+    ) -> Result<MessageResult, StoreError> {
+        let (tenant, session, agent) = (tenant.clone(), session.clone(), agent.clone());
+        let text = text.to_owned().into();
+        Ok(self.decide(AddMessage { tenant, session, agent, number, side, text }).await?.result)
     }
 
-    /// What was said in a session so far.
+    /// The messages of a session.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn session(&self, tenant: &TenantId, session: &str) -> Result<SessionRecord, StoreError> {
-        let command = redis::cmd("HGETALL").arg(self.keys.session(tenant, session)).to_owned();
-        let mut fields: HashMap<String, String> = self.connection.query(Question::Look, &command).await?;
-        let number = |fields: &HashMap<String, String>, name: &str| fields.get(name).and_then(|n| n.parse().ok());
-        let (first, last): (u64, u64) = (number(&fields, "first").unwrap_or(1), number(&fields, "last").unwrap_or(0));
-        // A hand may have written any number there.
-        let first = first.max(last.saturating_sub(limits::SESSION_EXCHANGES_MAX));
-        let kept = (first..=last).filter_map(|n| {
-            let user = fields.remove(&format!("user:{n}"))?;
-            Some((n, user, fields.remove(&format!("agent:{n}"))))
-        });
-        let exchanges = kept.collect();
-        Ok(SessionRecord { exchanges, last, agent: fields.remove("agent") })
+    pub async fn session(&self, tenant: &TenantId, session: &SessionName) -> Result<SessionRecord, StoreError> {
+        let key = session_key(tenant, session);
+        let found = self.seam().read(&[Query::Record(key.clone()), Query::AllParts(key.clone())]).await?;
+        let [Value::Record(Some(stored)), Value::AllParts(parts)] = found.as_slice() else {
+            return Ok(SessionRecord::default());
+        };
+        let stored: Stored<Session> =
+            Stored::read(stored).map_err(|why| StoreError::Undecided(format!("record {key} cannot be read: {why}")))?;
+        let text = |side, number| {
+            let name = message_part(side, number);
+            let (_, text) = parts.iter().find(|(part, _)| *part == name)?;
+            Some(String::from_utf8_lossy(text).into_owned())
+        };
+        let session = stored.value;
+        let kept = session.first..session.next();
+        let exchanges =
+            kept.filter_map(|number| Some((number, text(Side::User, number)?, text(Side::Agent, number)))).collect();
+        Ok(SessionRecord { last: session.next() - 1, agent: Some(session.agent), exchanges })
     }
 }

@@ -1,37 +1,40 @@
-//! Messages between agents: one tells, and it is there for the other to hear.
+//! Messages between agents.
 
-use crate::script::reply::{text_of, unexpected};
-use crate::verbs::Verb;
+use tickfleet_core::conversation::{ReceiveMessages, SendMessage};
+pub use tickfleet_core::conversation::{ReceivedMessage, SendResult};
+use tickfleet_model::{AgentId, TenantId};
+
 use crate::{Store, StoreError};
-use tickfleet_model::{AgentId, TenantId, limits};
-
-/// The outcome of telling something.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Told {
-    /// It is there.
-    Ok,
-    /// It was told before.
-    Already,
-    /// Too many messages of that agent are unread.
-    Full,
-}
 
 impl Store {
-    /// Puts a message where agent `to` finds it. The same message is told once, however often this is repeated: it holds
-    /// an id of its own.
+    /// Sends a message to agent `to`, once for each ID.
     ///
     /// # Errors
-    /// [`StoreError`]; the same may be told again.
-    pub async fn tell(&self, tenant: &TenantId, to: &AgentId, message: &str) -> Result<Told, StoreError> {
-        let mut args = self.args();
-        args.show(format_args!("{tenant}:{to}")).text(message);
-        args.show(limits::MESSAGES_UNREAD_MAX).show(limits::MESSAGES_READ_MAX).show(limits::MESSAGES_KEPT_MS);
-        let value = self.run(Verb::Tell, args).await?;
-        Ok(match text_of(&value).as_deref() {
-            Some("OK") => Told::Ok,
-            Some("ALREADY") => Told::Already,
-            Some("FULL") => Told::Full,
-            _ => return Err(unexpected(Verb::Tell.as_str(), &value)),
-        })
+    /// [`StoreError`]; the same message may be sent again.
+    pub async fn tell(
+        &self,
+        tenant: &TenantId,
+        to: &AgentId,
+        id: &str,
+        message: &str,
+    ) -> Result<SendResult, StoreError> {
+        let (tenant, to, text) = (tenant.clone(), to.clone(), message.to_owned().into());
+        Ok(self.decide(SendMessage { tenant, to, id: id.into(), text }).await?.result)
+    }
+
+    /// The unread messages of an agent, oldest first, at most `count`. They count as read from now on. A repetition under
+    /// the same name returns the same messages.
+    ///
+    /// # Errors
+    /// [`StoreError`]; repeat it under the same name.
+    pub async fn hear(
+        &self,
+        tenant: &TenantId,
+        agent: &AgentId,
+        name: &str,
+        count: usize,
+    ) -> Result<Vec<ReceivedMessage>, StoreError> {
+        let (tenant, agent, name) = (tenant.clone(), agent.clone(), name.to_owned());
+        Ok(self.decide(ReceiveMessages { tenant, agent, name, count }).await?.result)
     }
 }

@@ -1,42 +1,38 @@
-//! Streams of runtimes outside are looked after.
+//! Queues of external runtimes.
 
-use crate::connection::question::Question;
-use crate::keys::Queue;
-use crate::verbs::Verb;
-use crate::{Store, StoreError};
+use tickfleet_core::task::external::Retire;
+use tickfleet_core::{Query, StreamKey, Value, keys};
 use tickfleet_model::{AgentId, TenantId};
 
+use crate::{Store, StoreError};
+
+/// Queues that are read at once.
+const READ_MAX: usize = 100_000;
+
 impl Store {
-    /// Looks after some of the streams that runtimes outside read: trims them, and removes those that are empty and whose
-    /// agent `is_configured` no longer. Answers where to go on; 0 where the round is complete.
+    /// Removes the queues of external runtimes that are empty and whose agent is not configured. Returns their number.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn retire(
         &self,
-        cursor: u64,
-        is_configured: impl Fn(&TenantId, &AgentId) -> bool,
-    ) -> Result<u64, StoreError> {
-        let scan = redis::cmd("SSCAN").arg(self.keys.key("externals")).arg(cursor).arg("COUNT").arg(100).to_owned();
-        let (next, queues): (u64, Vec<String>) = self.connection.query(Question::Externals, &scan).await?;
-        let streams: Vec<(Queue, bool)> = queues
+        is_configured: impl Fn(&TenantId, &AgentId) -> bool + Send,
+    ) -> Result<usize, StoreError> {
+        let queues = self.query(Query::First { set: keys::externals(), upto: None, count: READ_MAX }).await?;
+        let Value::Members(queues) = queues else { return Ok(0) };
+        let is_orphan = |queue: &str| owner(queue).is_some_and(|(tenant, agent)| !is_configured(&tenant, &agent));
+        let orphans: Vec<Retire> = queues
             .iter()
-            .filter_map(|queue| match Queue::parse(queue)? {
-                Queue::External(tenant, agent) => {
-                    let orphan = !is_configured(&tenant, &agent);
-                    Some((Queue::External(tenant, agent), orphan))
-                }
-                Queue::Ready(_) | Queue::Suspect(_) => None,
-            })
+            .filter(|(queue, _)| is_orphan(queue))
+            .map(|(queue, _)| Retire { queue: StreamKey::new(queue) })
             .collect();
-        if !streams.is_empty() {
-            let mut args = self.args();
-            args.show(streams.len());
-            for (queue, orphan) in &streams {
-                args.show(queue).flag(*orphan);
-            }
-            self.run(Verb::Retire, args).await?;
-        }
-        Ok(next)
+        let results = self.decide_all(&orphans).await?;
+        Ok(results.into_iter().filter(|result| result.as_ref().is_ok_and(|receipt| receipt.result)).count())
     }
+}
+
+/// Tenant and agent of a queue.
+fn owner(queue: &str) -> Option<(TenantId, AgentId)> {
+    let (tenant, agent) = queue.strip_prefix("external:")?.split_once(':')?;
+    Some((TenantId::new(tenant).ok()?, AgentId::new(agent).ok()?))
 }

@@ -1,54 +1,56 @@
-//! A turn or task is asked to end.
+//! Cancellation of turns and tasks.
 
-use crate::keys::TurnName;
-use crate::script::reply::{text_of, unexpected};
-use crate::verbs::Verb;
-use crate::{Store, StoreError};
-use tickfleet_model::limits;
+use tickfleet_core::task::cancel::{Cancel, Canceled};
+use tickfleet_core::turn::Turn;
+use tickfleet_core::{Query, Value, View};
 
-/// The outcome of a cancel.
+use crate::{Store, StoreError, TurnName};
+
+/// The result of a cancel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cancelled {
-    /// It ends as soon as a scheduler looks.
+    /// It ends at once.
     Ok,
-    /// Its running calls end first.
+    /// A worker or runtime holds it: its running call ends first.
     Flagged,
     /// It had ended.
     Ended,
-    /// Nothing of that name has come yet. Should it come within [`limits::EARLY_CANCEL_MS`], it ends without running.
+    /// Nothing of that name has come yet. If it comes within [`tickfleet_model::limits::EARLY_CANCEL_MS`], it ends without
+    /// running.
     Waiting,
-    /// Nothing of that name has come yet, and too many cancels of the tenant wait already: this one is not kept.
+    /// Nothing of that name has come yet, and the tenant has too many waiting cancels: this one is not stored.
     Full,
     /// It was admitted once, and its record is lost.
     Unknown,
 }
 
 impl Store {
-    /// Asks for the end of a turn or task, and of everything that it has begun: the turns under a task, the tasks that were delegated
-    /// from it, the work that its calls wait for, and what those have begun. Schedulers end these step by step (see
-    /// [`Self::cascade`]); nothing begins under it any more.
+    /// Cancels a turn or task and everything that it began: the turns under a task, its delegated tasks, and what they
+    /// began. A scheduler ends these in steps.
     ///
     /// # Errors
-    /// [`StoreError`]; it may have been asked for all the same.
+    /// [`StoreError`]; the cancel may have been stored.
     pub async fn cancel(&self, name: &TurnName, reason: &str) -> Result<Cancelled, StoreError> {
-        let mut args = self.args();
-        args.show(name).text(cut(reason, limits::CANCEL_REASON_BYTES_MAX)).show(self.options.lease_ms);
-        args.show(limits::EARLY_CANCEL_MS).show(limits::EARLY_CANCELS_MAX);
-        let value = self.run(Verb::Cancel, args).await?;
-        match text_of(&value).as_deref() {
-            Some("OK") => Ok(Cancelled::Ok),
-            Some("FLAGGED") => Ok(Cancelled::Flagged),
-            Some("ENDED") => Ok(Cancelled::Ended),
-            Some("WAITING") => Ok(Cancelled::Waiting),
-            Some("FULL") => Ok(Cancelled::Full),
-            Some("UNKNOWN") => Ok(Cancelled::Unknown),
-            _ => Err(unexpected(Verb::Cancel.as_str(), &value)),
-        }
+        let bounds = self.bounds();
+        let cancel = Cancel { name: name.clone(), reason: reason.to_owned(), above: None, bounds: &bounds };
+        let mut view = View::default();
+        let mut results = self.decide_with(&mut view, std::slice::from_ref(&cancel)).await?;
+        let Some(result) = results.pop() else { return Ok(Cancelled::Unknown) };
+        Ok(match result?.result {
+            Canceled::Ending if self.is_held(name, &view).await? => Cancelled::Flagged,
+            Canceled::Ending => Cancelled::Ok,
+            Canceled::Ended => Cancelled::Ended,
+            Canceled::Waiting => Cancelled::Waiting,
+            Canceled::Full => Cancelled::Full,
+            Canceled::Unknown | Canceled::Unreadable => Cancelled::Unknown,
+        })
     }
-}
 
-/// The beginning of a text, `bytes_max` long at most, that ends between characters.
-fn cut(text: &str, bytes_max: usize) -> &str {
-    let end = (0..=bytes_max.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-    &text[..end]
+    /// Returns true if a consumer holds the slice of the turn in `view`.
+    async fn is_held(&self, name: &TurnName, view: &View) -> Result<bool, StoreError> {
+        let Ok(Some(turn)) = view.record::<Turn>(&name.record()) else { return Ok(false) };
+        let Some(entry) = turn.out_entry() else { return Ok(false) };
+        let holder = Query::Holder(turn.value.queue(&name.tenant), entry.clone());
+        Ok(matches!(self.query(holder).await?, Value::Holder(Some(_))))
+    }
 }

@@ -1,115 +1,124 @@
-//! The inbound streams: which there are, what waits in them, and what is taken from them without a decision.
+//! The inbound streams: messages that no scheduler has decided.
 
-use redis::Value;
+use tickfleet_core::decision::{Context, Decision, Step};
+use tickfleet_core::recovery::inbound::fields;
+use tickfleet_core::turn::end::{GivenId, GivenState};
+use tickfleet_core::turn::submit::Inbound;
+use tickfleet_core::view::{Fields, Undecided};
+use tickfleet_core::{EntryId, Guard, Query, Stored, StreamKey, Transaction, Value, View};
 
-use crate::connection::question::Question;
-use crate::connection::reader::{Entry, entry};
-use crate::keys::{GROUP, TurnName};
-use crate::{Store, StoreError};
+use crate::{Store, StoreError, TurnName};
 
-/// An inbound stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Inbound {
-    /// Turns.
-    Turns,
-    /// Tasks, and what external runtimes say about theirs.
-    Tasks,
-}
-
-impl Inbound {
-    /// The stream's suffix, which is also its entries' field with an `s` less.
-    #[must_use]
-    pub const fn stream(self) -> &'static str {
-        match self {
-            Self::Turns => "turns",
-            Self::Tasks => "tasks",
-        }
-    }
-
-    /// The field that holds the message.
-    #[must_use]
-    pub const fn field(self) -> &'static str {
-        match self {
-            Self::Turns => "turn",
-            Self::Tasks => "task",
-        }
-    }
-}
-
-/// How often is looked again after an entry that has another name by then: that happens when a scheduler ends, or is gone.
-const LOOKS: usize = 4;
+/// Lookups of a message whose entry moves meanwhile, because its scheduler crashes.
+const LOOKUPS_MAX: usize = 4;
 
 /// A message that waits for its decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waits {
-    /// The stream that it is on.
+    /// Its stream.
     pub from: Inbound,
     /// The message, JSON.
     pub message: String,
-    /// True if it was found by its entry, after which it is named where nobody gave it an id.
+    /// True if the name is derived from the entry.
     pub is_minted: bool,
 }
 
-/// Streams of a shard that are inbound.
-pub(crate) const INBOUND: [Inbound; 2] = [Inbound::Turns, Inbound::Tasks];
+/// Acknowledges an entry without another change.
+struct Acknowledge(StreamKey, EntryId);
+
+impl Decision for Acknowledge {
+    type Output = ();
+
+    fn decide(&self, _: &View, context: &Context) -> Result<Step<()>, Undecided> {
+        // Another scheduler has decided it.
+        if !context.conflicts.is_empty() {
+            return Ok(Step::Return(()));
+        }
+        let mut transaction = Transaction::new(context.version.clone());
+        transaction.guard(Guard::Held(self.0.clone(), self.1.clone()));
+        Ok(Step::Commit(transaction, ()))
+    }
+}
 
 impl Store {
-    /// Acknowledges an inbound entry that needed no decision.
+    /// Acknowledges an inbound entry that needs no decision.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn acknowledge(&self, from: Inbound, entry: &str) -> Result<(), StoreError> {
-        let key = self.keys.key(from.stream());
-        let mut pipe = redis::pipe();
-        pipe.cmd("XACK").arg(&key).arg(GROUP).arg(entry).cmd("XDEL").arg(&key).arg(entry);
-        self.connection.pipeline::<(i64, i64)>(Question::Acknowledge, &pipe).await.map(drop)
+        self.decide(Acknowledge(from.stream(), EntryId::new(entry))).await?;
+        Ok(())
     }
 
-    /// The message of a turn or task that nobody has decided about so far: one whose producer gave the id, and one that is
-    /// named after its entry (for as long as it is in that one: where its scheduler is gone, it comes anew in another).
-    /// Whoever decides removes the entry in the step that writes the record: what this does not find had one by then, and
-    /// whoever looks for the record now does not miss it. A task that was put on the stream without [`Self::enqueue_task`] is
-    /// not found by an id that its producer gave.
+    /// The message of a turn or task that no scheduler has decided. The decision removes the entry and writes the record at
+    /// once: a caller that finds nothing here, and then reads the record, misses nothing.
+    ///
+    /// A message whose ID is derived from its entry is not found after its scheduler has crashed. A task that was added to
+    /// the stream without [`Self::enqueue_task`] is not found by the ID of its producer.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn undecided(&self, name: &TurnName) -> Result<Option<Waits>, StoreError> {
         if let Some((from, minted)) = minted(name)
-            && let Some(message) = self.inbound_message(from, minted).await?
+            && let Some(fields) = self.inbound_entry(from, minted).await?
+            && let Some(message) = text(&fields, from.field())
         {
             return Ok(Some(Waits { from, message, is_minted: true }));
         }
-        let mut known: [Option<String>; 2] = [None, None];
-        for _ in 0..LOOKS {
-            let mut command = redis::cmd("HMGET");
-            command.arg(self.keys.key("queued")).arg(name.to_string()).arg(format!("k:{name}"));
-            let found: [Option<String>; 2] = self.connection.query(Question::Look, &command).await?;
-            // Nothing has it, or what has had it is gone: somebody has decided. Else it has moved since.
-            if found == known {
-                break;
-            }
-            for (from, entry) in [Inbound::Turns, Inbound::Tasks].into_iter().zip(&found) {
-                let Some(entry) = entry else { continue };
-                if let Some(message) = self.inbound_message(from, entry).await? {
+        let mut known: Option<EntryId> = None;
+        for _ in 0..LOOKUPS_MAX {
+            let found = self.queued(name).await?.and_then(|given| given.entry);
+            let Some(entry) = found.filter(|entry| known.as_ref() != Some(entry)) else { break };
+            for from in [Inbound::Turns, Inbound::Tasks] {
+                let Some(fields) = self.inbound_entry(from, entry.clone()).await? else { continue };
+                // The other stream may have an entry with the same ID.
+                if text(&fields, fields::GIVEN).as_deref() == Some(name.to_string().as_str())
+                    && let Some(message) = text(&fields, from.field())
+                {
                     return Ok(Some(Waits { from, message, is_minted: false }));
                 }
             }
-            known = found;
+            known = Some(entry);
         }
         Ok(None)
     }
 
-    /// The message of an inbound entry that is there.
-    async fn inbound_message(&self, from: Inbound, id: &str) -> Result<Option<String>, StoreError> {
-        let command = redis::cmd("XRANGE").arg(self.keys.key(from.stream())).arg(id).arg(id).to_owned();
-        let found: Vec<Value> = self.connection.query(Question::Look, &command).await?;
-        let message = |entry: Entry| entry.field(from.field()).map(|raw| String::from_utf8_lossy(raw).into_owned());
-        Ok(found.into_iter().next().and_then(entry).and_then(message))
+    /// Returns true if a turn or task whose producer gave the ID was accepted, and no scheduler has decided it.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn waits_for_admission(&self, name: &TurnName) -> Result<bool, StoreError> {
+        Ok(self.queued(name).await?.is_some())
+    }
+
+    /// The digest of the turn or task whose producer gave it this ID, as long as the ID is kept.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn content_of(&self, name: &TurnName) -> Result<Option<String>, StoreError> {
+        Ok(self.record_of::<GivenId>(&name.given()).await?.map(|given| given.value.digest))
+    }
+
+    async fn queued(&self, name: &TurnName) -> Result<Option<Stored<GivenId>>, StoreError> {
+        let given = self.record_of::<GivenId>(&name.given()).await?;
+        Ok(given.filter(|given| given.value.state == GivenState::Queued))
+    }
+
+    async fn inbound_entry(&self, from: Inbound, entry: EntryId) -> Result<Option<Fields>, StoreError> {
+        match self.query(Query::Entry(from.stream(), entry)).await? {
+            Value::Entry(fields) => Ok(fields),
+            _ => Ok(None),
+        }
     }
 }
 
-/// The stream and the entry that a name was minted from, if it looks like one that was.
-fn minted(name: &TurnName) -> Option<(Inbound, &str)> {
+fn text(fields: &Fields, name: &str) -> Option<String> {
+    let (_, value) = fields.iter().find(|(field, _)| &**field == name)?;
+    Some(String::from_utf8_lossy(value).into_owned())
+}
+
+/// The stream and the entry that a name is derived from.
+fn minted(name: &TurnName) -> Option<(Inbound, EntryId)> {
     let id = name.turn.as_str();
     let (from, entry) = match id.split_at_checked(1)? {
         ("t", entry) => (Inbound::Turns, entry),
@@ -117,7 +126,50 @@ fn minted(name: &TurnName) -> Option<(Inbound, &str)> {
         _ => return None,
     };
     let (ms, seq) = entry.split_once('-')?;
-    // Redis refuses longer numbers than it has.
     let is_number = |half: &str| half.parse::<u64>().is_ok() && half.bytes().all(|byte| byte.is_ascii_digit());
-    (is_number(ms) && is_number(seq)).then_some((from, entry))
+    (is_number(ms) && is_number(seq)).then(|| (from, EntryId::new(entry)))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::sync::Arc;
+
+    use tickfleet_model::{TenantId, TurnId};
+
+    use super::*;
+    use crate::seam::memory::MemoryStore;
+    use crate::{StoreOptions, Submission, Submitted};
+
+    #[tokio::test]
+    async fn a_message_is_found_by_its_id_until_it_is_decided() {
+        let store = Store::in_memory(MemoryStore::default(), 0, Arc::new(StoreOptions::default()));
+        let tenant = TenantId::new("acme").unwrap();
+        let submission = |turn: Option<&str>, payload: &'static str| Submission {
+            tenant: tenant.clone(),
+            turn: turn.map(|turn| TurnId::new(turn).unwrap()),
+            digest: "d".into(),
+            reply_to: None,
+            payload: payload.into(),
+        };
+        let name = |turn: &str| TurnName { tenant: tenant.clone(), turn: TurnId::new(turn).unwrap() };
+        let all = store.submit(&[submission(Some("mine"), "{}"), submission(None, "[]")]).await.unwrap();
+        let Ok(Submitted::Accepted { entry }) = &all[1] else { unreachable!() };
+        let waits = |message: &str, is_minted| Waits { from: Inbound::Turns, message: message.into(), is_minted };
+        assert_eq!(store.undecided(&name("mine")).await.unwrap(), Some(waits("{}", false)));
+        assert_eq!(store.undecided(&name(&format!("t{entry}"))).await.unwrap(), Some(waits("[]", true)));
+        assert_eq!(store.undecided(&name("other")).await.unwrap(), None);
+        let task = store.enqueue_task(&submission(Some("job"), "1")).await.unwrap();
+        assert!(matches!(task, Submitted::Accepted { .. }));
+        let found = store.undecided(&name("job")).await.unwrap().unwrap();
+        assert_eq!((found.from, found.message.as_str()), (Inbound::Tasks, "1"));
+        assert_eq!(store.content_of(&name("job")).await.unwrap().as_deref(), Some("d"));
+        assert!(store.waits_for_admission(&name("job")).await.unwrap());
+        assert_eq!(store.enqueue_task(&submission(Some("job"), "1")).await.unwrap(), Submitted::Duplicate);
+        let other = Submission { digest: "e".into(), ..submission(Some("job"), "2") };
+        let sent = store.enqueue_task(&other).await.unwrap();
+        assert!(matches!(sent, Submitted::Accepted { .. }), "the scheduler replies that there is a conflict");
+        assert_eq!(store.content_of(&name("job")).await.unwrap().as_deref(), Some("d"));
+    }
 }

@@ -1,115 +1,107 @@
-//! The producer's verb.
+//! Submission of turns and tasks.
 
-use crate::connection::question::Question;
-use crate::records::schema::inbound;
-use crate::script::reply::{text_of, unexpected};
-use crate::verbs::Verb;
-use crate::{Store, StoreError};
+use bytes::Bytes;
+use tickfleet_core::Receipt;
+use tickfleet_core::turn::submit::{Inbound, Submit, Submitted as Decided};
 use tickfleet_model::{InboxName, TenantId, TurnId};
 
-/// One turn to be submitted.
+use crate::seam::RunError;
+use crate::{Store, StoreError};
+
+/// A turn or task to be submitted.
 #[derive(Debug, Clone)]
 pub struct Submission {
     /// The tenant.
     pub tenant: TenantId,
-    /// The producer's id, which makes the submit idempotent.
+    /// The producer's ID, which makes the submission idempotent.
     pub turn: Option<TurnId>,
     /// Digest of the content.
     pub digest: String,
-    /// The inbox that the reply goes to, to refuse early if nobody reads.
+    /// The inbox of the reply. A submission is refused if nobody reads it.
     pub reply_to: Option<InboxName>,
     /// The message, JSON.
-    pub payload: String,
+    pub payload: Bytes,
 }
 
-/// The outcome of a submission.
+/// The result of a submission.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Submitted {
-    /// It is on the inbound stream as this entry; a minted turn id derives from it.
+    /// The message is on the inbound stream.
     Accepted {
-        /// The entry.
+        /// Its entry. The ID of a turn without one is derived from it.
         entry: String,
     },
-    /// This id with this content was accepted before.
+    /// This ID was accepted before with the same content.
     Duplicate,
-    /// This id was accepted before with other content.
+    /// This ID was accepted before with other content.
     Conflict,
-    /// The inbound stream is full; try again later.
+    /// The inbound stream is full, or the tenant has too much unfinished work; retry later.
     QueueFull,
     /// The inbox has too many unread replies; read them first.
     InboxFull,
-    /// The tenant has as many inboxes as it may have; use one that it has.
+    /// The tenant has too many inboxes; use one that it has.
     TooManyInboxes,
-    /// Redis' memory is nearly full; try again later.
+    /// The store is short of memory; retry later.
     Pressure,
 }
 
 impl Store {
-    /// Submits a batch of turns.
+    /// Submits a batch of turns. One result for each, in order.
     ///
     /// # Errors
-    /// [`StoreError`]; with ids, the same batch may be submitted again.
-    pub async fn submit(&self, turns: &[Submission]) -> Result<Vec<Submitted>, StoreError> {
-        let mut args = self.args();
-        args.show(self.options.turns_max).show(self.options.inbox_unread_max).show(self.options.turns_bytes_max);
-        args.show(self.options.inboxes_max).show(self.options.reply_retain_ms);
-        args.show(self.options.tenant_bytes_max).show(turns.len());
-        for t in turns {
-            args.show(&t.tenant).maybe(t.turn.as_ref()).text(t.digest.as_str()).maybe(t.reply_to.as_ref());
-            args.text(t.payload.as_str());
-        }
-        match self.ask(Verb::Submit, args).await {
-            Ok(mut reply) => reply.rest().iter().map(submitted).collect(),
-            Err(error) if error.is_unknown_script() => self.append_turns(turns).await,
-            Err(error) => Err(error),
-        }
+    /// [`StoreError`]. The same batch may be submitted again if its turns have IDs.
+    pub async fn submit(&self, turns: &[Submission]) -> Result<Vec<Result<Submitted, StoreError>>, StoreError> {
+        let bounds = self.inbound_bounds(Inbound::Turns).await?;
+        let submits: Vec<Submit<'_>> = turns
+            .iter()
+            .map(|turn| Submit {
+                to: Inbound::Turns,
+                tenant: turn.tenant.clone(),
+                given: turn.turn.clone().map(|id| (id, turn.digest.clone())),
+                reply_to: turn.reply_to.clone(),
+                payload: turn.payload.clone(),
+                bounds: &bounds,
+            })
+            .collect();
+        Ok(self.decide_all(&submits).await?.into_iter().map(submitted).collect())
     }
 
-    /// Submits without the script, for a user who may load none and whose build no scheduler has: as clients in other languages
-    /// do. Bounds are looked at just before, and ids are told apart when the turns are admitted.
-    async fn append_turns(&self, turns: &[Submission]) -> Result<Vec<Submitted>, StoreError> {
-        let (mut length, pressure) = self.inbound_state("turns").await?;
-        let mut submitted = Vec::with_capacity(turns.len());
-        for turn in turns {
-            submitted.push(if pressure {
-                Submitted::Pressure
-            } else if length >= self.options.turns_max {
-                Submitted::QueueFull
-            } else {
-                length += 1;
-                Submitted::Accepted { entry: self.append("turns", inbound::TURN, &turn.payload).await? }
-            });
+    /// Submits a message for the `tasks` stream. A scheduler validates it before an agent receives it. If the ID belongs to
+    /// other content, the scheduler replies so.
+    ///
+    /// # Errors
+    /// [`StoreError`]. The same task may be submitted again if it has an ID.
+    pub async fn enqueue_task(&self, task: &Submission) -> Result<Submitted, StoreError> {
+        let bounds = self.inbound_bounds(Inbound::Tasks).await?;
+        let submit = |given| Submit {
+            to: Inbound::Tasks,
+            tenant: task.tenant.clone(),
+            given,
+            reply_to: task.reply_to.clone(),
+            payload: task.payload.clone(),
+            bounds: &bounds,
+        };
+        let given = task.turn.clone().map(|id| (id, task.digest.clone()));
+        match submitted(self.decide(submit(given)).await)? {
+            Submitted::Conflict => submitted(self.decide(submit(None)).await),
+            other => Ok(other),
         }
-        Ok(submitted)
-    }
-
-    /// How many messages wait on an inbound stream, and whether memory is short.
-    pub(crate) async fn inbound_state(&self, stream: &str) -> Result<(u64, bool), StoreError> {
-        let mut pipe = redis::pipe();
-        pipe.cmd("XLEN").arg(self.keys.key(stream)).cmd("HGET").arg(self.keys.key("meta")).arg("pressure");
-        let (length, pressure): (u64, Option<String>) = self.connection.pipeline(Question::Append, &pipe).await?;
-        Ok((length, pressure.as_deref() == Some("1")))
-    }
-
-    /// Puts a message on an inbound stream; answers its entry.
-    pub(crate) async fn append(&self, stream: &str, field: &str, message: &str) -> Result<String, StoreError> {
-        let command = redis::cmd("XADD").arg(self.keys.key(stream)).arg("*").arg(field).arg(message).to_owned();
-        self.connection.query(Question::Append, &command).await
     }
 }
 
-fn submitted(value: &redis::Value) -> Result<Submitted, StoreError> {
-    let word = text_of(value).unwrap_or_default();
-    Ok(match word.as_str() {
-        "DUPLICATE" => Submitted::Duplicate,
-        "CONFLICT" => Submitted::Conflict,
-        "QUEUE_FULL" => Submitted::QueueFull,
-        "INBOX_FULL" => Submitted::InboxFull,
-        "TOO_MANY_INBOXES" => Submitted::TooManyInboxes,
-        "PRESSURE" => Submitted::Pressure,
-        other => match other.strip_prefix("OK ") {
-            Some(entry) => Submitted::Accepted { entry: entry.to_owned() },
-            None => return Err(unexpected(Verb::Submit.as_str(), value)),
-        },
+fn submitted(result: Result<Receipt<Decided>, RunError>) -> Result<Submitted, StoreError> {
+    let Receipt { result, committed } = result?;
+    Ok(match result {
+        Decided::Accepted => {
+            // Without an entry, an earlier attempt of the same commit was applied: then the message has an ID.
+            let entry = committed.and_then(|committed| committed.entries.into_iter().next());
+            Submitted::Accepted { entry: entry.map(|entry| entry.as_str().to_owned()).unwrap_or_default() }
+        }
+        Decided::Duplicate => Submitted::Duplicate,
+        Decided::Conflict => Submitted::Conflict,
+        Decided::QueueFull => Submitted::QueueFull,
+        Decided::InboxFull => Submitted::InboxFull,
+        Decided::TooManyInboxes => Submitted::TooManyInboxes,
+        Decided::Pressure => Submitted::Pressure,
     })
 }

@@ -1,37 +1,37 @@
-//! Grants of token services whose refresh token is good for one use: the next one has to be known to every worker, and
-//! to those that come after a restart. What is kept is sealed by whoever keeps it; Redis cannot read it.
+//! Grants of token services whose refresh token is good for one use, see [`tickfleet_core::grants`].
 
-use crate::connection::question::Question;
+use tickfleet_core::grants::{GRANT_PART, KeepGrant, RenewGrant, key};
+use tickfleet_core::{Query, Value};
+
 use crate::{Store, StoreError};
 
 impl Store {
-    /// Reads the grant that is kept under `id`, as it was sealed.
+    /// Reads the encrypted grant that is stored under `id`.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn kept_grant(&self, id: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        let key = self.keys.key(format_args!("grant:{id}"));
-        self.connection.query(Question::Grants, redis::cmd("GET").arg(key)).await
+        match self.query(Query::Parts(key(id), vec![GRANT_PART.into()])).await? {
+            Value::Parts(parts) => Ok(parts.into_iter().flatten().next().map(Vec::from)),
+            _ => Ok(None),
+        }
     }
 
-    /// Keeps a sealed grant for `ttl_ms`.
+    /// Stores an encrypted grant for `ttl_ms`.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn keep_grant(&self, id: &str, sealed: &[u8], ttl_ms: u64) -> Result<(), StoreError> {
-        let key = self.keys.key(format_args!("grant:{id}"));
-        self.connection.query(Question::Grants, redis::cmd("SET").arg(key).arg(sealed).arg("PX").arg(ttl_ms)).await
+        let sealed = sealed.to_vec().into();
+        self.decide(KeepGrant { id, sealed, ttl_ms: ttl_ms.cast_signed() }).await?;
+        Ok(())
     }
 
-    /// Answers whether the caller may ask for the next grant: nobody else may for the next `lease_ms`. The right is not
-    /// given back, so that a service that refuses everything is not asked more often than that.
+    /// Requests the right to renew a grant. Returns false if another worker has it, for at most `lease_ms`.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn may_renew_grant(&self, id: &str, lease_ms: u64) -> Result<bool, StoreError> {
-        let key = self.keys.key(format_args!("grant:{id}:renewal"));
-        let command = redis::cmd("SET").arg(key).arg(1).arg("NX").arg("PX").arg(lease_ms).to_owned();
-        let set: Option<String> = self.connection.query(Question::Grants, &command).await?;
-        Ok(set.is_some())
+        Ok(self.decide(RenewGrant { id, lease_ms: lease_ms.cast_signed() }).await?.result)
     }
 }

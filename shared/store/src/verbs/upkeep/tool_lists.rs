@@ -1,19 +1,21 @@
-//! Lists of tools for readers in any language. Agents that may call the same tools share one list: each agent has a key
-//! that names its list, and each list a key with its tools, in one form for all dialects. All of them expire by
-//! themselves.
+//! Lists of tools for readers, see [`tickfleet_core::tools`]. Agents that may call the same tools share one list. A list has
+//! one form for all dialects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::connection::question::Question;
-use crate::{Store, StoreError};
+use serde_json::value::RawValue;
+use tickfleet_core::tools::{
+    AgentList, ListsMark, Publication, Publish, ToolListText, agent_key, list_key, mark_key, names_key,
+};
+use tickfleet_core::{Query, Value};
 use tickfleet_model::{AgentId, TenantId};
 
-/// Lists written with one round trip: their texts are large.
-const LISTS_PER_ROUND: usize = 4;
-/// Agents written with one round trip.
-const AGENTS_PER_ROUND: usize = 250;
-/// Between two rounds, so that a fleet of thousands of agents does not hold Redis up.
+use crate::{Store, StoreError};
+
+/// Agents, or names of tools, that one transaction publishes.
+const PER_TRANSACTION: usize = 250;
+/// Pause between two transactions, so that a fleet of thousands of agents does not block the store.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(2);
 
 /// The definitions of a set of tools.
@@ -38,7 +40,7 @@ pub struct ToolLists {
     pub names: BTreeMap<String, String>,
 }
 
-/// What the lists in Redis were made of.
+/// The sources of the published lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolListsMark {
     /// The policy and tools that they were made of.
@@ -48,42 +50,41 @@ pub struct ToolListsMark {
 }
 
 impl Store {
-    /// Reads what the lists that are there were made of; none if they are due to be written again.
+    /// Reads the sources of the published lists. `None` if the lists have to be written again.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn tool_lists_mark(&self) -> Result<Option<ToolListsMark>, StoreError> {
-        let mark: Option<String> =
-            self.connection.query(Question::ToolLists, redis::cmd("GET").arg(self.keys.key("tools"))).await?;
-        Ok(mark.map(|mark| {
-            let (fingerprint, left_out) = mark.split_once(' ').unwrap_or((&mark, ""));
-            ToolListsMark { fingerprint: fingerprint.to_owned(), left_out: left_out.parse().unwrap_or(0) }
-        }))
+        let mark = self.record_of::<ListsMark>(&mark_key()).await?.map(|stored| stored.value);
+        Ok(mark.map(|ListsMark { fingerprint, left_out }| ToolListsMark { fingerprint, left_out }))
     }
 
-    /// Reads the list of one agent in the shared form; none where no worker has written one, or it has expired.
+    /// Reads the list of one agent in the shared form. `None` if no worker has written one, or if it has expired.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn tool_list(&self, tenant: &TenantId, agent: &AgentId) -> Result<Option<String>, StoreError> {
-        let mut named = redis::cmd("GET");
-        named.arg(self.agent_key(tenant, agent));
-        let Some(digest) = self.connection.query::<Option<String>>(Question::ToolLists, &named).await? else {
-            return Ok(None);
-        };
-        self.connection.query(Question::ToolLists, redis::cmd("GET").arg(self.list_key(&digest))).await
+        let Some(stored) = self.record_of::<AgentList>(&agent_key(tenant, agent)).await? else { return Ok(None) };
+        let list = self.record_of::<ToolListText>(&list_key(&stored.value.digest)).await?;
+        Ok(list.map(|list| String::from(Box::<str>::from(list.value.0))))
     }
 
-    /// Reads the names of tools by their ids, as workers have published them; empty if none has in the last half hour.
+    /// Reads the names of tools by their IDs. Empty if no worker has published names in the last half hour.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn tool_names(&self) -> Result<BTreeMap<String, String>, StoreError> {
-        self.connection.query(Question::ToolLists, redis::cmd("HGETALL").arg(self.names_key())).await
+        match self.query(Query::AllParts(names_key())).await? {
+            Value::AllParts(parts) => {
+                let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+                Ok(parts.into_iter().map(|(id, name)| (id.to_string(), text(&name))).collect())
+            }
+            _ => Ok(BTreeMap::new()),
+        }
     }
 
-    /// Writes `lists`, which expire after `ttl_ms`, and that they were made of `fingerprint`, which expires after
-    /// `fresh_ms`: then some worker writes them again.
+    /// Writes `lists`, which expire after `ttl_ms`, and their source `fingerprint`, which expires after `fresh_ms`. Then a
+    /// worker writes them again.
     ///
     /// # Errors
     /// [`StoreError`]; some lists may be written.
@@ -94,45 +95,66 @@ impl Store {
         ttl_ms: u64,
         fresh_ms: u64,
     ) -> Result<(), StoreError> {
-        // A list is there before an agent's key names it.
-        for some in lists.lists.chunks(LISTS_PER_ROUND) {
-            let mut pipe = redis::pipe();
-            for list in some {
-                pipe.cmd("SET").arg(self.list_key(&list.digest)).arg(&*list.json).arg("PX").arg(ttl_ms).ignore();
-            }
-            self.connection.pipeline::<()>(Question::ToolLists, &pipe).await?;
-            tokio::time::sleep(PAUSE).await;
+        let ttl_ms = ttl_ms.cast_signed();
+        // A list is written before an agent refers to it.
+        for list in &lists.lists {
+            let text = RawValue::from_string(list.json.to_string()).map(ToolListText);
+            let text = text.map_err(|why| StoreError::Undecided(format!("tool list {}: {why}", list.digest)))?;
+            self.publish(Publication::List { digest: &list.digest, text: &text }, ttl_ms).await?;
         }
-        for some in lists.agents.chunks(AGENTS_PER_ROUND) {
-            let mut pipe = redis::pipe();
-            for (tenant, agent, digest) in some {
-                pipe.cmd("SET").arg(self.agent_key(tenant, agent)).arg(digest).arg("PX").arg(ttl_ms).ignore();
-            }
-            self.connection.pipeline::<()>(Question::ToolLists, &pipe).await?;
-            tokio::time::sleep(PAUSE).await;
+        for agents in lists.agents.chunks(PER_TRANSACTION) {
+            self.publish(Publication::Agents(agents), ttl_ms).await?;
         }
-        if !lists.names.is_empty() {
-            let mut pipe = redis::pipe();
-            // Workers with other tools may publish theirs, too: nothing is removed before it expires.
-            pipe.cmd("HSET").arg(self.names_key()).arg(&lists.names).ignore();
-            pipe.cmd("PEXPIRE").arg(self.names_key()).arg(ttl_ms).ignore();
-            self.connection.pipeline::<()>(Question::ToolLists, &pipe).await?;
+        let names: Vec<(&String, &String)> = lists.names.iter().collect();
+        for names in names.chunks(PER_TRANSACTION) {
+            let names = names.iter().map(|(id, name)| ((*id).clone(), (*name).clone())).collect();
+            self.publish(Publication::Names(&names), ttl_ms).await?;
         }
-        let mut mark = redis::cmd("SET");
-        mark.arg(self.keys.key("tools")).arg(format!("{fingerprint} {}", lists.left_out)).arg("PX").arg(fresh_ms);
-        self.connection.query::<()>(Question::ToolLists, &mark).await
+        let mark = ListsMark { fingerprint: fingerprint.to_owned(), left_out: lists.left_out };
+        self.publish(Publication::Mark(&mark), fresh_ms.cast_signed()).await
     }
 
-    fn agent_key(&self, tenant: &TenantId, agent: &AgentId) -> String {
-        self.keys.key(format_args!("tools:{tenant}:{agent}"))
+    async fn publish(&self, content: Publication<'_>, ttl_ms: i64) -> Result<(), StoreError> {
+        self.decide(Publish { content, ttl_ms }).await?;
+        tokio::time::sleep(PAUSE).await;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::StoreOptions;
+    use crate::seam::memory::MemoryStore;
+
+    #[tokio::test]
+    async fn published_lists_and_names_are_read_until_they_expire() {
+        let store = Store::in_memory(MemoryStore::default(), 0, Arc::new(StoreOptions::default()));
+        let (tenant, agent) = (TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap());
+        assert_eq!(store.tool_list(&tenant, &agent).await.unwrap(), None);
+        let json = r#"{"tools":[{"name":"look"}],"text":"look"}"#;
+        let lists = ToolLists {
+            lists: vec![ToolList { digest: "0a".into(), json: json.into() }],
+            agents: vec![(tenant.clone(), agent.clone(), "0a".into())],
+            left_out: 2,
+            names: (0..600).map(|number| (format!("tool-{number}"), format!("name-{number}"))).collect(),
+        };
+        store.write_tool_lists("f", &lists, 60_000, 30_000).await.unwrap();
+        assert_eq!(store.tool_list(&tenant, &agent).await.unwrap().as_deref(), Some(json));
+        assert_eq!(store.tool_names().await.unwrap(), lists.names);
+        let mark = ToolListsMark { fingerprint: "f".into(), left_out: 2 };
+        assert_eq!(store.tool_lists_mark().await.unwrap(), Some(mark));
     }
 
-    fn names_key(&self) -> String {
-        self.keys.key("tools:names")
-    }
-
-    /// No tenant has this name: `=` is no character of ids.
-    fn list_key(&self, digest: &str) -> String {
-        self.keys.key(format_args!("tools:=:{digest}"))
+    #[tokio::test]
+    async fn a_grant_is_kept_and_renewed_by_one_worker() {
+        let store = Store::in_memory(MemoryStore::default(), 0, Arc::new(StoreOptions::default()));
+        assert_eq!(store.kept_grant("x").await.unwrap(), None);
+        store.keep_grant("x", b"\x00sealed\xff", 60_000).await.unwrap();
+        assert_eq!(store.kept_grant("x").await.unwrap().as_deref(), Some(&b"\x00sealed\xff"[..]));
+        assert!(store.may_renew_grant("x", 60_000).await.unwrap());
+        assert!(!store.may_renew_grant("x", 60_000).await.unwrap());
     }
 }

@@ -224,7 +224,7 @@ fn refused(failure: ToolFailure) -> ToolError {
         ToolFailure::Permanent { message, .. }
         | ToolFailure::InvalidArguments { message }
         | ToolFailure::NotConfigured { message } => ToolError::Permanent(message),
-        ToolFailure::Waits { awaits, at_most } => ToolError::Waits { awaits, at_most },
+        ToolFailure::Waits { awaits, at_most } => ToolError::Waits { awaits: awaits.turn(), at_most },
         ToolFailure::Internal { message } => ToolError::Internal(message),
     }
 }

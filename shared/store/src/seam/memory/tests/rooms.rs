@@ -16,11 +16,11 @@ async fn a_stamped_transaction_notes_its_debits() {
         .write(Write::Enqueue(StreamKey::new("q1"), fields("x")))
         .write(put("after", "1{}", None));
     bench.commit(&transaction).await.unwrap();
-    let end = START + 10;
-    assert_eq!(bench.text("before").await.unwrap(), format!("v1 - 2:{end},0:0,3:{end} 1{{}}"));
-    assert_eq!(bench.text("after").await.unwrap(), format!("v1 {START}-0 2:{end},0:0,3:{end} 1{{}}"));
+    let debited = format!("2:{end}:{START},0:0:0,3:{end}:{START}", end = START + 10);
+    assert_eq!(bench.text("before").await.unwrap(), format!("v1 - {debited} 1{{}}"));
+    assert_eq!(bench.text("after").await.unwrap(), format!("v1 {START}-0 {debited} 1{{}}"));
     let taken = bench.store.take(&take(1, 0)).await.unwrap();
-    assert_eq!(taken[0].fields[0], ("d".into(), Bytes::from(format!("2:{end},0:0,3:{end}"))));
+    assert_eq!(taken[0].fields[0], ("d".into(), Bytes::from(debited)));
 }
 
 #[tokio::test]
@@ -70,16 +70,21 @@ async fn new_turns_wait_behind_the_throttle_queue() {
 }
 
 #[tokio::test]
-async fn a_window_that_does_not_hold_now_is_a_conflict_of_time() {
+async fn the_window_that_runs_at_the_commit_is_debited() {
     let mut bench = Bench::new();
     let fixed = |start_ms, end_ms| Window::Fixed { start_ms, end_ms, length_ms: 10 };
     let conflict = Err(Conflict::Time { now_ms: START });
-    for window in [fixed(START - 10, START), fixed(START + 1, START + 11), Window::Day { start_ms: 0, end_ms: START }] {
+    for window in [fixed(START + 1, START + 11), Window::Day { start_ms: 0, end_ms: START }] {
         assert_eq!(bench.guard(vec![Guard::Room(room("a", 1, 5, window))]).await, conflict, "{window:?}");
     }
-    bench.guard(vec![Guard::Room(room("a", 1, 5, fixed(START, START + 10)))]).await.unwrap();
-    // Also while the counter's own window still runs.
-    bench.clock.step(5);
-    let refused = bench.guard(vec![Guard::Room(room("a", 1, 5, fixed(START - 5, START + 5)))]).await;
-    assert_eq!(refused, Err(Conflict::Time { now_ms: START + 5 }));
+    for (window, ends_ms) in [
+        (fixed(START - 10, START), START + 10),
+        (fixed(START - 9, START + 1), START + 1),
+        (fixed(START - 38, START - 28), START + 2),
+    ] {
+        let mut bench = Bench::new();
+        bench.guard(vec![Guard::Room(room("a", 1, 5, window))]).await.unwrap();
+        let used = CounterState { used: 1, ends_ms, began_ms: ends_ms - 10, queued: false };
+        assert_eq!(bench.counter(&CounterKey::new("limit", "a")).await, Some(used));
+    }
 }

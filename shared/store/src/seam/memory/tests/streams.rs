@@ -63,7 +63,7 @@ async fn entries_are_taken_held_and_acknowledged() {
     assert_eq!(bench.read(Query::Holder(one.clone(), entry.clone())).await, Value::Holder(Some("c".into())));
     let holds = Query::Holds { stream: one.clone(), consumer: "c".into(), count: 9 };
     assert_eq!(bench.read(holds.clone()).await, Value::Holds(vec![entry.clone()]));
-    assert_eq!(bench.store.consumers(&one).await.unwrap(), [Consumer { name: "c".into(), held: 1 }]);
+    assert_eq!(bench.store.consumers(&one).await.unwrap(), [Consumer { name: "c".into(), held: 1, idle_ms: 0 }]);
     assert_eq!(bench.store.backlog(&one).await.unwrap(), Backlog { waiting: 0, held: 1 });
     assert!(!bench.store.remove_consumer(&one, "c").await.unwrap());
     bench.guard(vec![Guard::Held(one.clone(), entry.clone())]).await.unwrap();

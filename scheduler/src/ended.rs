@@ -1,0 +1,86 @@
+//! Counts calls that end without running. Decisions render their results, and may do so again after a conflict: only a
+//! committed decision counts.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tickfleet_core::keys::TurnName;
+use tickfleet_core::turn::Head;
+use tickfleet_core::turn::end::{EndedCall, Render, RenderedCall, ReplyFrame};
+use tickfleet_core::turn::state::EndReason;
+use tickfleet_engine::report::Renderer;
+use tickfleet_model::Outcome;
+use tickfleet_ops::metrics::{LimitAction, Metrics};
+
+/// Renders results, and notes what it rendered.
+pub(crate) struct NotingRenderer<'a> {
+    renderer: Renderer<'a>,
+    noted: Mutex<HashMap<TurnName, Noted>>,
+}
+
+/// The rendered calls of a turn.
+struct Noted {
+    submitted_ms: i64,
+    reason: EndReason,
+    /// The tool and outcome of each call, by position.
+    calls: BTreeMap<usize, (Option<String>, Outcome)>,
+}
+
+impl<'a> NotingRenderer<'a> {
+    pub(crate) fn new(renderer: Renderer<'a>) -> Self {
+        Self { renderer, noted: Mutex::default() }
+    }
+
+    /// Counts the calls of a turn that a committed decision has ended. `is_over` is true if the turn has ended with them.
+    pub(crate) fn count(&self, name: &TurnName, is_over: bool, now_ms: i64, metrics: &Metrics) {
+        let Some(noted) = self.noted.lock().remove(name) else { return };
+        let calls = noted.calls.len() as u64;
+        for (tool, outcome) in noted.calls.into_values() {
+            metrics.call_not_run(tool.as_deref(), outcome);
+        }
+        match &noted.reason {
+            EndReason::LimitReached { limit, .. } | EndReason::OverLimit { limit } | EndReason::NoAmount { limit } => {
+                metrics.limit_reached(limit, LimitAction::Reject, calls);
+            }
+            EndReason::Quarantined { crashes } => {
+                metrics.quarantined(1);
+                tracing::error!(turn = %name, crashes, "a slice killed its workers and was quarantined");
+            }
+            _ => {}
+        }
+        if is_over {
+            turn_ended(noted.submitted_ms, now_ms, metrics);
+        }
+    }
+}
+
+/// Counts the time from the submit of a turn to its end, if it is known.
+pub(crate) fn turn_ended(submitted_ms: i64, now_ms: i64, metrics: &Metrics) {
+    if submitted_ms > 0 {
+        metrics.turn_ended(Duration::from_millis((now_ms - submitted_ms).max(0).unsigned_abs()));
+    }
+}
+
+impl Render for NotingRenderer<'_> {
+    fn ended(&self, call: &EndedCall<'_>) -> RenderedCall {
+        let spelled = call.call.map_or("", |call| call.tool.as_str());
+        let tool = self.renderer.policy.tool_name(spelled).map(str::to_owned);
+        let (outcome, ..) = self.renderer.outcome(call, spelled);
+        let mut noted = self.noted.lock();
+        let is_first = call.position == call.turn.position;
+        let new =
+            || Noted { submitted_ms: call.turn.head.submitted_ms, reason: call.reason.clone(), calls: BTreeMap::new() };
+        let of_turn = noted.entry(call.name.clone()).or_insert_with(new);
+        if is_first {
+            *of_turn = new();
+        }
+        of_turn.calls.insert(call.position, (tool, outcome));
+        drop(noted);
+        self.renderer.ended(call)
+    }
+
+    fn frame(&self, name: &TurnName, head: &Head) -> ReplyFrame {
+        self.renderer.frame(name, head)
+    }
+}

@@ -1,0 +1,34 @@
+//! The entries that a consumer holds, with their fields.
+
+use tickfleet_core::recovery::reap::HeldEntry;
+use tickfleet_core::{Query, StreamKey, Value};
+use tickfleet_store::{Store, StoreError};
+
+/// Entries of queues that a consumer holds, at most `count` of each.
+///
+/// # Errors
+/// [`StoreError`].
+pub(crate) async fn held(
+    store: &Store,
+    queues: &[StreamKey],
+    consumer: &str,
+    count: usize,
+) -> Result<Vec<HeldEntry>, StoreError> {
+    let holds = |stream: &StreamKey| Query::Holds { stream: stream.clone(), consumer: consumer.into(), count };
+    let answers = store.seam().read(&queues.iter().map(holds).collect::<Vec<_>>()).await?;
+    let mut found = Vec::new();
+    for (queue, answer) in queues.iter().zip(answers) {
+        let Value::Holds(entries) = answer else { continue };
+        found.extend(entries.into_iter().map(|entry| (queue.clone(), entry)));
+    }
+    if found.is_empty() {
+        return Ok(Vec::new());
+    }
+    let queries: Vec<Query> = found.iter().map(|(queue, entry)| Query::Entry(queue.clone(), entry.clone())).collect();
+    let fields = store.seam().read(&queries).await?;
+    let entries = found.into_iter().zip(fields).map(|((queue, entry), answer)| {
+        let fields = if let Value::Entry(Some(fields)) = answer { fields } else { Vec::new() };
+        HeldEntry { queue, entry, fields }
+    });
+    Ok(entries.collect())
+}

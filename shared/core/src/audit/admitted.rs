@@ -1,0 +1,149 @@
+//! What audit entries report about the admission of their calls, with `audit.admissions`.
+//!
+//! The field `admitted` of an entry has notes, separated by `;`. `tickfleet_model::admission` reads them.
+//!
+//! | Note | Holds |
+//! |---|---|
+//! | `A` | time, calls, calls in the tick, maximum, end of the tick, calls of the day, maximum |
+//! | `T` | calls of the task, maximum |
+//! | `D` | counter of a configured limit, amount, used amount, maximum, end and begin of the window; `D0`: none, `D`: cut |
+//! | `L`, `W` | an earlier wait: time, limit or kind, when there may be room |
+
+use bytes::Bytes;
+
+use crate::keys::limits;
+use crate::record::Debited;
+use crate::transaction::CounterKey;
+use crate::turn::{Note, Turn};
+
+/// Bytes of the notes about configured limits. Each call of a slice has them.
+const DEBITS_BYTES_MAX: usize = 1_000;
+/// Earlier waits in one entry.
+const WAITS_MAX: usize = 4;
+
+/// The notes about the last admission of a turn. `debited` has its counters, if the record does not have them yet. `None` if
+/// the notes are full, or the turn was never admitted.
+#[must_use]
+pub fn admitted(turn: &Turn, debited: &[Debited]) -> Option<String> {
+    let at = turn.notes.iter().rposition(|note| matches!(note, Note::Admitted { .. }))?;
+    let Some(Note::Admitted { at_ms, calls, limits, amounts, debited: known }) = turn.notes.get(at) else {
+        return None;
+    };
+    let debited = if known.is_empty() { debited } else { known };
+    let of = |name: &str| limits.iter().zip(debited).find(|((counter, _), _)| &*counter.limit == name);
+    let ((_, tick_max), tick) = of(limits::TICK)?;
+    let ((_, day_max), day) = of(limits::DAY)?;
+    // The windows ran at the commit, which may be later than the decision.
+    let at_ms = debited.iter().map(|one| one.began_ms).fold(*at_ms, i64::max);
+    let mut text = format!("A{at_ms},{calls},{},{tick_max},{},{},{day_max}", tick.used, tick.ends_ms, day.used);
+    if let Some(((_, max), task)) = of(limits::TASK) {
+        text.push_str(&format!(";T{},{max}", task.used));
+    }
+    text.push_str(&debits(limits, amounts, debited));
+    let before = turn.notes.get(..at).unwrap_or_default();
+    let since = before.iter().rposition(|note| matches!(note, Note::Admitted { .. })).map_or(0, |at| at + 1);
+    let waits = before.get(since..).unwrap_or_default().iter().filter_map(wait);
+    waits.take(WAITS_MAX).for_each(|wait| text.push_str(&wait));
+    Some(text)
+}
+
+/// The notes about configured limits with windows.
+fn debits(limits: &[(CounterKey, u64)], amounts: &[u64], debited: &[Debited]) -> String {
+    let mut text = String::new();
+    for (((counter, max), amount), debited) in limits.iter().zip(amounts).zip(debited) {
+        if crate::keys::limits::is_built_in(&counter.limit) || debited.ends_ms == 0 || *amount == 0 {
+            continue;
+        }
+        let Debited { used, ends_ms, began_ms } = *debited;
+        let one = format!(";D{}@{},{amount},{used},{max},{ends_ms},{began_ms}", counter.limit, counter.counter);
+        if text.len() + one.len() > DEBITS_BYTES_MAX {
+            text.push_str(";D");
+            return text;
+        }
+        text.push_str(&one);
+    }
+    if text.is_empty() { ";D0".to_owned() } else { text }
+}
+
+/// The note about a wait in a throttle queue. A turn whose slice has ended is only checked again, see
+/// [`crate::turn::throttle::undecided_queue`]: that is no wait.
+fn wait(note: &Note) -> Option<String> {
+    let Note::Throttled { at_ms, counter, until_ms } = note else { return None };
+    let is_known = until_ms > at_ms;
+    if &*counter.limit == limits::TICK && !is_known {
+        return None;
+    }
+    // Turns ahead, or calls that hold permits, end at any time.
+    let until_ms = if is_known { *until_ms } else { 0 };
+    Some(match &*counter.limit {
+        limits::TICK => format!(";W{at_ms},t,{until_ms}"),
+        limits::DAY | limits::TENANT_DAY => format!(";W{at_ms},d,{until_ms}"),
+        limits::OUT => format!(";W{at_ms},r,{until_ms}"),
+        limit => format!(";L{at_ms},{limit},{until_ms}"),
+    })
+}
+
+/// Adds the end of a call to its audit entry, and the permits that the slice returned and took again since its admission.
+/// `meta` is the last member of an entry.
+#[must_use]
+pub fn with_end(entry: &Bytes, turn: &Turn, ended_ms: i64) -> Bytes {
+    let Some(head) = entry.strip_suffix(b"}}") else { return entry.clone() };
+    let admitted = turn.notes.iter().rposition(|note| matches!(note, Note::Admitted { .. })).unwrap_or(0);
+    let permit = |note: &Note| match note {
+        Note::Permits { at_ms, calls, taken } => Some(format!("{}{at_ms},{calls}", if *taken { 'H' } else { 'G' })),
+        _ => None,
+    };
+    let permits: Vec<String> = turn.notes.iter().skip(admitted).filter_map(permit).collect();
+    let mut text = head.to_vec();
+    text.extend_from_slice(format!(",\"ended_ms\":{ended_ms}").as_bytes());
+    if !permits.is_empty() {
+        text.extend_from_slice(format!(",\"places\":\"{}\"", permits.join(";")).as_bytes());
+    }
+    text.extend_from_slice(b"}}");
+    text.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tickfleet_model::{AdmissionMore, AdmissionNote, DebitNotes, PlacesNote, WaitNote};
+
+    use crate::call::testing::turn;
+
+    #[test]
+    fn an_entry_reports_the_last_admission_and_the_waits_before_it() {
+        let limits = [
+            (limits::TASK, "acme:job", 50),
+            (limits::DAY, "acme:kelly", 100),
+            (limits::TICK, "acme:kelly", 10),
+            ("mails", "acme", 5),
+        ];
+        let limits: Vec<_> =
+            limits.iter().map(|(limit, counter, max)| (CounterKey::new(limit, counter), *max)).collect();
+        let tick = CounterKey::new(limits::TICK, "acme:kelly");
+        let notes = vec![
+            Note::Admitted { at_ms: 500, calls: 1, limits: limits.clone(), amounts: Vec::new(), debited: Vec::new() },
+            Note::Throttled { at_ms: 600, counter: tick.clone(), until_ms: 600 },
+            Note::Throttled { at_ms: 700, counter: CounterKey::new("mails", "acme"), until_ms: 9_000 },
+            Note::Throttled { at_ms: 900, counter: tick, until_ms: 1_000 },
+            Note::Throttled { at_ms: 950, counter: CounterKey::new("at_once", "~"), until_ms: 950 },
+            Note::Admitted { at_ms: 1_000, calls: 2, limits, amounts: vec![2, 2, 2, 2], debited: Vec::new() },
+            Note::Permits { at_ms: 1_100, calls: 1, taken: false },
+        ];
+        let turn = Turn { notes, ..turn() };
+        let debited = |used, ends_ms, began_ms| Debited { used, ends_ms, began_ms };
+        let debited = [debited(7, 0, 0), debited(12, 86_400_000, 0), debited(2, 5_000, 0), debited(4, 9_000, 3)];
+        let text = admitted(&turn, &debited).unwrap();
+        assert_eq!(
+            text,
+            "A1000,2,2,10,5000,12,100;T7,50;Dmails@acme,2,4,5,9000,3;L700,mails,9000;W900,t,1000;L950,at_once,0"
+        );
+        assert_eq!(AdmissionNote::read(&text).unwrap().tick_used, 2);
+        assert_eq!(AdmissionMore::read(&text).task, Some((7, 50)));
+        assert_eq!(DebitNotes::read(&text).debits.len(), 1);
+        assert_eq!(WaitNote::read_all(&text).len(), 3);
+        let entry = with_end(&Bytes::from(r#"{"meta":{"outcome":"ok"}}"#), &turn, 2_000);
+        assert_eq!(entry, r#"{"meta":{"outcome":"ok","ended_ms":2000,"places":"G1100,1"}}"#);
+        assert_eq!(PlacesNote::read_all("G1100,1").len(), 1);
+    }
+}

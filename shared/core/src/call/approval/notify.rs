@@ -1,0 +1,162 @@
+//! Notifiers: processes that deliver the events of approvals, each event at least once.
+//!
+//! | Key | Holds |
+//! |---|---|
+//! | record `follow:<name>` | the lease of the notifier, see [`crate::audit::follow`] |
+//! | record `notified:<name>:<tenant>` | the delivered events of a tenant |
+//!
+//! An event that a receiver refuses does not hold up later ones: these are delivered, and recorded one by one.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tickfleet_model::TenantId;
+
+use super::events;
+use crate::audit::follow::{self, Followed};
+use crate::decision::{Context, Decision, Step};
+use crate::leases::Candidate;
+use crate::record::{Record, Stored};
+use crate::transaction::{EntryId, RecordKey, Transaction};
+use crate::view::{Fields, Query, Undecided, Value, View};
+
+/// The events of a tenant that were delivered.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notified {
+    /// All events up to this one. Absent at the start.
+    #[serde(rename = "to", default, skip_serializing_if = "Option::is_none")]
+    pub upto: Option<EntryId>,
+    /// Later events.
+    #[serde(rename = "l", default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub later: BTreeSet<EntryId>,
+}
+
+impl Record for Notified {
+    const SCHEMA: u32 = 1;
+}
+
+/// The record of a notifier's progress in a tenant's events.
+#[must_use]
+pub fn key(name: &str, tenant: &TenantId) -> RecordKey {
+    RecordKey::new(format!("notified:{name}:{tenant}"))
+}
+
+impl Notified {
+    /// The query for the next events: enough for `count` that were not delivered.
+    #[must_use]
+    pub fn query(&self, tenant: &TenantId, count: usize) -> Query {
+        Query::Entries { stream: events(tenant), after: self.upto.clone(), count: self.later.len() + count }
+    }
+
+    /// Adds delivered events. `log` has the events after [`Self::upto`], as [`Self::query`] reads them.
+    fn add(&mut self, delivered: &[EntryId], log: &[(EntryId, Fields)]) {
+        self.later.extend(delivered.iter().cloned());
+        for (entry, _) in log {
+            if !self.later.remove(entry) {
+                break;
+            }
+            self.upto = Some(entry.clone());
+        }
+        // The log has dropped the rest.
+        if !log.is_empty() {
+            self.later.retain(|entry| log.iter().any(|(present, _)| present == entry));
+        }
+    }
+}
+
+/// Records delivered events, and takes or renews the notifier's lease.
+#[derive(Debug, Clone)]
+pub struct Notify {
+    /// The name that the progress is stored under.
+    pub name: Arc<str>,
+    /// The process that delivers.
+    pub candidate: Candidate,
+    /// The delivered events by tenant.
+    pub delivered: Vec<(TenantId, Vec<EntryId>)>,
+}
+
+impl Decision for Notify {
+    /// False if another process has the lease. Nothing was written then.
+    type Output = bool;
+
+    fn reads(&self) -> Vec<Query> {
+        let tenants = self.delivered.iter().filter(|(_, events)| !events.is_empty());
+        let progress = tenants.map(|(tenant, _)| Query::Record(key(&self.name, tenant)));
+        std::iter::once(Query::Record(follow::key(&self.name))).chain(progress).collect()
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<bool>, Undecided> {
+        let lease_key = follow::key(&self.name);
+        let stored: Option<Stored<Followed>> = view.record(&lease_key)?;
+        let mut transaction = Transaction::new(context.version.clone());
+        transaction.guard_read(&lease_key, stored.as_ref());
+        let present = stored.as_ref().map(|stored| &stored.value.lease);
+        let Some(lease) = self.candidate.take(present, context.now_ms, &mut transaction) else {
+            return Ok(Step::Return(false));
+        };
+        for (tenant, delivered) in self.delivered.iter().filter(|(_, events)| !events.is_empty()) {
+            let key = key(&self.name, tenant);
+            let stored: Option<Stored<Notified>> = view.record(&key)?;
+            transaction.guard_read(&key, stored.as_ref());
+            let mut notified = stored.map(|stored| stored.value).unwrap_or_default();
+            if let Value::Entries(log) = view.get(&notified.query(tenant, delivered.len() + 1))? {
+                notified.add(delivered, log);
+            }
+            transaction.put(&key, &notified);
+        }
+        transaction.put(&lease_key, &Followed { lease, position: String::new() });
+        transaction.proof = Some(lease_key);
+        Ok(Step::Commit(transaction, true))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use tickfleet_model::ConsumerId;
+
+    use super::*;
+    use crate::paper::Paper;
+    use crate::transaction::Write;
+
+    fn acme() -> TenantId {
+        TenantId::new("acme").unwrap()
+    }
+
+    fn event(shard: &mut Paper, text: &str) -> EntryId {
+        let mut transaction = Transaction::new(shard.context().version);
+        let fields = vec![("event".into(), Bytes::from(text.to_owned()))];
+        shard.commit(transaction.write(Write::Append { log: events(&acme()), fields, max_entries: 10 })).unwrap();
+        shard.log(&events(&acme())).last().unwrap().0.clone()
+    }
+
+    fn notify(process: &str, delivered: &[&EntryId]) -> Notify {
+        let candidate = Candidate { process: ConsumerId::new(process).unwrap(), lease_ms: 100 };
+        let delivered = delivered.iter().map(|&entry| entry.clone()).collect();
+        Notify { name: "webhook".into(), candidate, delivered: vec![(acme(), delivered)] }
+    }
+
+    #[test]
+    fn an_event_that_is_not_delivered_does_not_hold_up_later_ones() {
+        let mut shard = Paper::at(1_000);
+        let [a, b, c] = ["a", "b", "c"].map(|text| event(&mut shard, text));
+        assert!(shard.result(&notify("p", &[])));
+        assert!(shard.result(&notify("p", &[&b, &c])));
+        let notified = |shard: &Paper| shard.record::<Notified>(&key("webhook", &acme())).unwrap();
+        assert_eq!(notified(&shard), Notified { upto: None, later: [b, c.clone()].into() });
+        assert!(shard.result(&notify("p", &[&a])));
+        assert_eq!(notified(&shard), Notified { upto: Some(c), later: BTreeSet::new() });
+    }
+
+    #[test]
+    fn one_process_of_a_name_delivers() {
+        let mut shard = Paper::at(1_000);
+        let a = event(&mut shard, "a");
+        assert!(shard.result(&notify("p", &[])));
+        assert!(!shard.result(&notify("q", &[&a])));
+        assert_eq!(shard.record::<Notified>(&key("webhook", &acme())), None);
+        shard.pass(100);
+        assert!(shard.result(&notify("q", &[&a])));
+    }
+}

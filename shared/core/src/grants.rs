@@ -1,0 +1,98 @@
+//! Grants of token services whose refresh token is good for one use. All workers need the next token, also after a restart.
+//! A grant is encrypted by the tool that keeps it; the store cannot read it.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::decision::{Context, Decision, Step};
+use crate::record::Record;
+use crate::transaction::{Conflict, Guard, RecordKey, Transaction, Write};
+use crate::view::{Undecided, View};
+
+/// The part that has the encrypted grant.
+pub const GRANT_PART: &str = "grant";
+
+/// A record that only reports that it exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Present {}
+
+impl Record for Present {
+    const SCHEMA: u32 = 1;
+}
+
+/// The record of a grant.
+#[must_use]
+pub fn key(id: &str) -> RecordKey {
+    RecordKey::new(format!("grant:{id}"))
+}
+
+/// The record that exists while one worker renews a grant.
+#[must_use]
+pub fn renewal_key(id: &str) -> RecordKey {
+    RecordKey::new(format!("grant:{id}:renewal"))
+}
+
+/// Stores an encrypted grant.
+#[derive(Debug, Clone)]
+pub struct KeepGrant<'a> {
+    /// ID of the grant.
+    pub id: &'a str,
+    /// The encrypted grant.
+    pub sealed: Bytes,
+    /// Lifetime, ms.
+    pub ttl_ms: i64,
+}
+
+impl Decision for KeepGrant<'_> {
+    type Output = ();
+
+    fn decide(&self, _: &View, context: &Context) -> Result<Step<()>, Undecided> {
+        let (key, mut transaction) = (key(self.id), Transaction::new(context.version.clone()));
+        transaction.write(Write::PutPart(key.clone(), GRANT_PART.into(), self.sealed.clone()));
+        transaction.put_for(&key, &Present {}, self.ttl_ms);
+        Ok(Step::Commit(transaction, ()))
+    }
+}
+
+/// Requests the right to renew a grant. The right is not returned, so a token service that refuses every request is asked at
+/// most once per `lease_ms`.
+#[derive(Debug, Clone, Copy)]
+pub struct RenewGrant<'a> {
+    /// ID of the grant.
+    pub id: &'a str,
+    /// Time for which no other worker renews the grant, ms.
+    pub lease_ms: i64,
+}
+
+impl Decision for RenewGrant<'_> {
+    /// True if the caller renews the grant.
+    type Output = bool;
+
+    fn decide(&self, _: &View, context: &Context) -> Result<Step<bool>, Undecided> {
+        let key = renewal_key(self.id);
+        if context.failed(|conflict| matches!(conflict, Conflict::Record { .. })) {
+            return Ok(Step::Return(false));
+        }
+        let mut transaction = Transaction::new(context.version.clone());
+        transaction.guard(Guard::Absent(key.clone()));
+        transaction.proof = Some(key.clone());
+        transaction.put_for(&key, &Present {}, self.lease_ms);
+        Ok(Step::Commit(transaction, true))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::paper::Paper;
+
+    #[test]
+    fn one_worker_at_a_time_renews_a_grant() {
+        let mut shard = Paper::at(1_000);
+        let renew = RenewGrant { id: "x", lease_ms: 500 };
+        assert!(shard.result(&renew));
+        assert!(!shard.result(&renew));
+        shard.run(&KeepGrant { id: "x", sealed: Bytes::from_static(b"sealed"), ttl_ms: 9_000 });
+        assert_eq!(shard.record(&key("x")), Some(Present {}));
+    }
+}

@@ -1,0 +1,171 @@
+//! Lists of the tools that each agent may call, published by workers. Lists only inform: the permission check of each call
+//! decides.
+//!
+//! | Record | Holds |
+//! |---|---|
+//! | `tools` | the policy and tools that the lists were made of, see [`ListsMark`] |
+//! | `tools:<tenant>:<agent>` | the digest of the agent's list, see [`AgentList`] |
+//! | `tools:=:<digest>` | a list, see [`ToolListText`]; shared by agents with equal permissions |
+//! | `tools:names` | the names of tools, as parts by tool ID |
+//!
+//! All of them expire by themselves.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use tickfleet_model::{AgentId, TenantId};
+
+use crate::decision::{Context, Decision, Step};
+use crate::record::Record;
+use crate::transaction::{RecordKey, Transaction, Write};
+use crate::view::{Undecided, View};
+
+/// The policy and tools that the lists of a shard were made of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListsMark {
+    /// Fingerprint of policy and tools.
+    #[serde(rename = "f")]
+    pub fingerprint: String,
+    /// Agents whose list exceeds the bound.
+    #[serde(rename = "l")]
+    pub left_out: usize,
+}
+
+/// The list of an agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentList {
+    /// Digest of the list.
+    #[serde(rename = "d")]
+    pub digest: String,
+}
+
+/// The definitions of a list, JSON. The record's content is this JSON, so that clients in any language read it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ToolListText(pub Box<RawValue>);
+
+/// A record that only has parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Published {}
+
+impl Record for ListsMark {
+    const SCHEMA: u32 = 1;
+}
+
+impl Record for AgentList {
+    const SCHEMA: u32 = 1;
+}
+
+impl Record for ToolListText {
+    const SCHEMA: u32 = 1;
+}
+
+impl Record for Published {
+    const SCHEMA: u32 = 1;
+}
+
+/// The record of [`ListsMark`].
+#[must_use]
+pub fn mark_key() -> RecordKey {
+    RecordKey::new("tools")
+}
+
+/// The record of an agent's [`AgentList`].
+#[must_use]
+pub fn agent_key(tenant: &TenantId, agent: &AgentId) -> RecordKey {
+    RecordKey::new(format!("tools:{tenant}:{agent}"))
+}
+
+/// The record of a list. No tenant has this name: `=` is no character of IDs.
+#[must_use]
+pub fn list_key(digest: &str) -> RecordKey {
+    RecordKey::new(format!("tools:=:{digest}"))
+}
+
+/// The record of the tools' names.
+#[must_use]
+pub fn names_key() -> RecordKey {
+    RecordKey::new("tools:names")
+}
+
+/// Publishes something about tools. The caller bounds the number of agents and names.
+#[derive(Debug, Clone)]
+pub struct Publish<'a> {
+    /// The publication.
+    pub content: Publication<'a>,
+    /// Lifetime, ms.
+    pub ttl_ms: i64,
+}
+
+/// A publication about tools.
+#[derive(Debug, Clone)]
+pub enum Publication<'a> {
+    /// A list.
+    List {
+        /// Its digest.
+        digest: &'a str,
+        /// The definitions.
+        text: &'a ToolListText,
+    },
+    /// The lists of these agents: tenant, agent, digest.
+    Agents(&'a [(TenantId, AgentId, String)]),
+    /// The names of tools, by tool ID. Other workers may publish names of other tools: no name is removed.
+    Names(&'a BTreeMap<String, String>),
+    /// The sources of all lists. Published last.
+    Mark(&'a ListsMark),
+}
+
+impl Decision for Publish<'_> {
+    type Output = ();
+
+    fn decide(&self, _: &View, context: &Context) -> Result<Step<()>, Undecided> {
+        let mut transaction = Transaction::new(context.version.clone());
+        match &self.content {
+            Publication::List { digest, text } => {
+                transaction.put_for(&list_key(digest), *text, self.ttl_ms);
+            }
+            Publication::Agents(agents) => {
+                for (tenant, agent, digest) in *agents {
+                    transaction.put_for(&agent_key(tenant, agent), &AgentList { digest: digest.clone() }, self.ttl_ms);
+                }
+            }
+            Publication::Names(names) => {
+                for (id, name) in *names {
+                    let (id, name): (Arc<str>, Bytes) = (id.as_str().into(), name.clone().into());
+                    transaction.write(Write::PutPart(names_key(), id, name));
+                }
+                transaction.put_for(&names_key(), &Published {}, self.ttl_ms);
+            }
+            Publication::Mark(mark) => {
+                transaction.put_for(&mark_key(), *mark, self.ttl_ms);
+            }
+        }
+        Ok(Step::Commit(transaction, ()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::paper::Paper;
+
+    #[test]
+    fn lists_are_published_with_their_agents() {
+        let mut shard = Paper::at(1_000);
+        let (tenant, agent) = (TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap());
+        let agents = [(tenant.clone(), agent.clone(), "0a".to_owned())];
+        let mark = ListsMark { fingerprint: "f".into(), left_out: 2 };
+        let text = ToolListText(RawValue::from_string(r#"{"tools":[]}"#.to_owned()).unwrap());
+        let list = Publication::List { digest: "0a", text: &text };
+        for content in [list, Publication::Agents(&agents), Publication::Mark(&mark)] {
+            shard.run(&Publish { content, ttl_ms: 9_000 });
+        }
+        assert_eq!(shard.record(&agent_key(&tenant, &agent)), Some(AgentList { digest: "0a".into() }));
+        let stored: ToolListText = shard.record(&list_key("0a")).unwrap();
+        assert_eq!((stored.0.get(), &stored.encode()[..]), (text.0.get(), &b"1{\"tools\":[]}"[..]));
+        assert_eq!(shard.record(&mark_key()), Some(mark));
+    }
+}

@@ -1,0 +1,29 @@
+//! The list of parked turns, for metrics.
+
+use super::state::{State, Turn, WaitReason};
+use crate::keys::{self, TurnName};
+use crate::transaction::{Transaction, Write};
+
+/// True if a parked turn is in the set of [`keys::parked`].
+const fn is_listed(state: &State) -> bool {
+    match state {
+        State::Retrying { .. } => true,
+        State::Waiting { reason, .. } => !matches!(reason, WaitReason::Approval { .. }),
+        _ => false,
+    }
+}
+
+/// Lists a turn that was parked.
+pub(super) fn join_parked(transaction: &mut Transaction, name: &TurnName, turn: &Turn, now_ms: i64) {
+    if is_listed(&turn.state) {
+        let (member, place) = (name.to_string().into(), now_ms.max(0).unsigned_abs());
+        transaction.write(Write::Join { set: keys::parked(), member, place, queue_of: None });
+    }
+}
+
+/// Removes a turn that was parked from the list.
+pub(super) fn leave_parked(transaction: &mut Transaction, name: &TurnName, turn: &Turn) {
+    if is_listed(&turn.state) {
+        transaction.write(Write::Leave { set: keys::parked(), member: name.to_string().into(), queue_of: None });
+    }
+}

@@ -1,0 +1,23 @@
+//! Counters of configured limits.
+
+use tickfleet_core::CounterKey;
+use tickfleet_core::turn::limit::{LimitRow, WindowKind};
+use tickfleet_model::day::{Tz, zone};
+
+use crate::time::counter_stagger_ms;
+
+/// A counter of a limit, and the offset of its windows within their length, ms.
+#[must_use]
+pub fn counter_of(row: &LimitRow, key: &str) -> (CounterKey, i64) {
+    let stagger_ms = match row.window {
+        WindowKind::Fixed { length_ms } => counter_stagger_ms(&row.name, key, length_ms),
+        WindowKind::Day { .. } | WindowKind::Rolling { .. } | WindowKind::Held | WindowKind::Total => 0,
+    };
+    (CounterKey::new(&*row.name, key), stagger_ms)
+}
+
+/// The zone with this name. The configuration has checked it.
+#[must_use]
+pub fn known_zone(name: &str) -> Tz {
+    zone(name).unwrap_or(Tz::UTC)
+}

@@ -1,0 +1,181 @@
+//! The limits of the active policy, as decisions of the core apply them in one shard.
+
+use std::sync::Arc;
+
+use tickfleet_core::keys::TurnName;
+use tickfleet_core::turn::Head;
+use tickfleet_core::turn::limit::{CapRows, Debit, Generations, LimitRow, Rules};
+use tickfleet_model::limit::counters::{Debits, Maker, counters};
+use tickfleet_model::policy::{AgentPolicy, TenantPolicy, Unknown};
+use tickfleet_model::{AgentId, Call, Limit, Policy, TenantId};
+
+use crate::active_policy::ActivePolicy;
+use crate::limit_rows::{counter_of, known_zone};
+
+/// The workers' slots, as far as a process knows them. Limits on shares and parts of the slots depend on them.
+pub trait Slots: Sync {
+    /// False if a limit is a share of the slots and there are enough for everyone: then it is not counted.
+    fn counts(&self, limit: &Limit) -> bool;
+
+    /// The maximum of a limit on slots for a tenant. `None` for any other limit.
+    fn max_of(&self, limit: &Limit, tenant: &TenantId) -> Option<u64>;
+}
+
+/// A process that knows no slots: limits on shares of slots are not counted.
+#[derive(Debug, Clone, Copy)]
+pub struct NoSlots;
+
+impl Slots for NoSlots {
+    fn counts(&self, limit: &Limit) -> bool {
+        !limit.bound.is_of_slots()
+    }
+
+    fn max_of(&self, _limit: &Limit, _tenant: &TenantId) -> Option<u64> {
+        None
+    }
+}
+
+/// The rules of a policy in one shard.
+#[derive(Clone)]
+pub struct ActiveRules<'a> {
+    /// The policy with its run-time settings.
+    pub active: Arc<ActivePolicy>,
+    /// The generations under which the shard knows them.
+    pub generations: Generations,
+    /// The shard, and the number of shards.
+    pub shard: (u32, u32),
+    /// The workers' slots.
+    pub slots: &'a dyn Slots,
+}
+
+impl std::fmt::Debug for ActiveRules<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ActiveRules({:?}, shard {:?})", self.generations, self.shard)
+    }
+}
+
+impl tickfleet_core::turn::limit::Policy for ActiveRules<'_> {
+    fn rules(&self, name: &TurnName, head: &Head, calls: &[Call]) -> Rules {
+        let policy = &self.active.policy;
+        match policy.look_up(&name.tenant, &head.agent) {
+            Ok((owner, agent)) => Rules::Debits(self.debits(name, head, calls, (owner, agent))),
+            Err(Unknown::Tenant | Unknown::Agent) => Rules::AgentRemoved,
+            Err(Unknown::Withheld) => Rules::Withheld,
+        }
+    }
+
+    fn generations(&self) -> Generations {
+        self.generations
+    }
+}
+
+impl ActiveRules<'_> {
+    /// The debits of caps first, then of configured limits.
+    fn debits(
+        &self,
+        name: &TurnName,
+        head: &Head,
+        calls: &[Call],
+        (owner, agent): (&TenantPolicy, &AgentPolicy),
+    ) -> Vec<Debit> {
+        let (policy, tenant) = (&self.active.policy, &name.tenant);
+        let mut caps = policy.caps(owner, agent);
+        // Turns of a paused agent wait for its tick, until their deadlines.
+        if policy.pause(tenant, &head.agent).is_some() {
+            caps.calls_per_tick = 0;
+        }
+        let rows = CapRows::new(&caps, known_zone(policy.time_zone(owner)));
+        let stagger_ms = stagger_ms(tenant, &head.agent, caps.tick_ms);
+        let mut debits = rows.debits(tenant, &head.agent, stagger_ms, calls.len());
+        debits.extend(self.limit_debits(tenant, head, calls, (owner, agent)));
+        debits
+    }
+
+    fn limit_debits(
+        &self,
+        tenant: &TenantId,
+        head: &Head,
+        calls: &[Call],
+        (owner, agent): (&TenantPolicy, &AgentPolicy),
+    ) -> Vec<Debit> {
+        let policy = &self.active.policy;
+        if !policy.limits.iter().any(|limit| self.slots.counts(limit)) {
+            return Vec::new();
+        }
+        let maker = Maker {
+            tenant,
+            owner,
+            agent: &head.agent,
+            policy: agent,
+            context: &head.context,
+            task: head.task.as_ref().map(|(task, _)| task),
+            parallel_reads: head.parallel_reads,
+        };
+        let found = counters(&policy.limits, &policy.known_tools, &maker, calls);
+        found.into_iter().filter_map(|debits| self.limit_debit(policy, owner, tenant, debits)).collect()
+    }
+
+    fn limit_debit(
+        &self,
+        policy: &Policy,
+        owner: &TenantPolicy,
+        tenant: &TenantId,
+        Debits { limit, key, amounts }: Debits,
+    ) -> Option<Debit> {
+        let limit = policy.limits.get(limit).filter(|limit| self.slots.counts(limit))?;
+        let mut row = LimitRow::configured(policy, owner, limit, self.shard);
+        if let Some(max) = self.slots.max_of(&owner.limit(limit), tenant) {
+            row.max = max;
+        }
+        let (counter, stagger_ms) = counter_of(&row, &key);
+        Some(Debit { row: Arc::new(row), counter, stagger_ms, amounts })
+    }
+}
+
+/// The offset of an agent's ticks within their length, ms. A stable hash, so that a million agents do not wake in one
+/// instant.
+#[must_use]
+pub fn stagger_ms(tenant: &TenantId, agent: &AgentId, tick_ms: i64) -> i64 {
+    let mut hash = crc32fast::Hasher::new();
+    hash.update(tenant.as_str().as_bytes());
+    hash.update(b":");
+    hash.update(agent.as_str().as_bytes());
+    i64::from(hash.finalize()) % tick_ms.max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
+
+    use tickfleet_core::turn::limit::Policy as _;
+    use tickfleet_model::policy::{Pause, Paused};
+
+    use super::*;
+
+    fn rules(active: ActivePolicy) -> ActiveRules<'static> {
+        ActiveRules { active: Arc::new(active), generations: Generations::default(), shard: (0, 1), slots: &NoSlots }
+    }
+
+    #[test]
+    fn a_paused_agent_waits_for_its_tick() {
+        let (tenant, agent) = (TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap());
+        let name = TurnName::parse("acme:t1").unwrap();
+        let head: Head = serde_json::from_str(r#"{"ag": "kelly", "dl": 0, "dg": "d", "n": 1}"#).unwrap();
+        let calls = [Call { provider_id: None, tool: "echo".into(), arguments: "{}".into() }];
+        let mut active = ActivePolicy::default();
+        assert!(matches!(rules(active.clone()).rules(&name, &head, &calls), Rules::AgentRemoved));
+        active.policy.tenants.insert(tenant.clone(), TenantPolicy::default());
+        active.policy.agents = Arc::new([(agent, AgentPolicy::default())].into());
+        let tick = |active: &ActivePolicy| {
+            let Rules::Debits(debits) = rules(active.clone()).rules(&name, &head, &calls) else { panic!("no debits") };
+            let tick = debits.iter().find(|debit| &*debit.row.name == "_tick").unwrap();
+            (tick.row.max, tick.amounts.clone())
+        };
+        assert_eq!(tick(&active), (10, vec![Some(1)]));
+        active
+            .policy
+            .paused
+            .insert(Paused { tenant, agent: None }, Pause { by: "ann".into(), reason: String::new(), since_ms: 0 });
+        assert_eq!(tick(&active).0, 0);
+    }
+}

@@ -1,0 +1,341 @@
+//! Decisions of `core` on this shard: [`Store::decide`] reads, decides and commits.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tickfleet_core::audit::AuditEntry;
+use tickfleet_core::bounds::Bounds;
+use tickfleet_core::turn::submit::Inbound;
+use tickfleet_core::view::Undecided;
+use tickfleet_core::{Context, Decision, Query, Receipt, Record, RecordKey, Stored, Value, Version, View};
+use tickfleet_model::Durability;
+
+use crate::seam::redis::RedisStore;
+use crate::seam::{self, RunError, ShardState, Versions};
+use crate::{Confirmed, ShardClock, Store, StoreError};
+
+/// Reads after which an evaluation fails.
+const READS_MAX: usize = 32;
+
+/// The store behind a shard.
+#[derive(Clone)]
+pub(crate) enum Backend {
+    /// Redis.
+    Redis(Arc<RedisStore>),
+    /// Memory of this process, perhaps with faults.
+    Memory(Arc<dyn seam::Store>),
+}
+
+impl std::fmt::Debug for Backend {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Redis(_) => "Redis",
+            Self::Memory(_) => "Memory",
+        })
+    }
+}
+
+/// What a process knows of a shard. All clones of a [`Store`] share it.
+#[derive(Debug)]
+pub(crate) struct Known {
+    versions: Versions,
+    state: Mutex<ShardState>,
+    clock: ShardClock,
+    inbound: [Mutex<Look>; 2],
+    /// The largest jump of shard time ahead of this process' clock since it was asked for, ms.
+    ahead_ms: AtomicI64,
+}
+
+/// The last look at the bytes of an inbound stream.
+#[derive(Debug, Clone, Copy, Default)]
+struct Look {
+    looked_ms: i64,
+    is_full: bool,
+}
+
+/// Time between two looks at the bytes of an inbound stream, ms.
+const INBOUND_LOOK_MS: i64 = 100;
+
+impl Default for Known {
+    fn default() -> Self {
+        let prefix = format!("{:x}.", rand_prefix());
+        Self {
+            versions: Versions::new(prefix),
+            state: Mutex::default(),
+            clock: ShardClock::default(),
+            inbound: <[Mutex<Look>; 2]>::default(),
+            ahead_ms: AtomicI64::new(0),
+        }
+    }
+}
+
+/// 64 random bits, from the process' hasher keys.
+fn rand_prefix() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}
+
+impl Store {
+    /// The store behind this shard.
+    #[must_use]
+    pub fn seam(&self) -> &dyn seam::Store {
+        match &self.backend {
+            Backend::Redis(redis) => &**redis,
+            Backend::Memory(memory) => &**memory,
+        }
+    }
+
+    /// True if this shard is in the memory of this process.
+    #[must_use]
+    pub const fn is_in_memory(&self) -> bool {
+        matches!(self.backend, Backend::Memory(_))
+    }
+
+    /// The bounds of decisions.
+    #[must_use]
+    pub fn bounds(&self) -> Bounds {
+        let options = self.options();
+        Bounds {
+            lease_ms: options.lease_ms,
+            retain_ms: options.retain_ms,
+            dedupe_ms: options.dedupe_ms,
+            audit_entries_max: options.audit_entries_max,
+            audit_admissions: options.audit_admissions,
+            dead_entries_max: options.dead_entries_max,
+            turns_max: options.turns_max,
+            tenant_turns_max: options.tenant_turns_max,
+            tenant_bytes_max: options.tenant_bytes_max,
+            tenant_out_max: options.tenant_ready_max,
+            inbox_unread_max: options.inbox_unread_max,
+            inboxes_max: options.inboxes_max,
+            crashes_max: options.crashes_max,
+        }
+    }
+
+    /// The bounds for new messages of an inbound stream. While the stream has too many bytes, it has room for none: an ID
+    /// that was accepted before is still recognized.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn inbound_bounds(&self, to: Inbound) -> Result<Bounds, StoreError> {
+        let now_ms = self.state_or_read().await?.now_ms;
+        let [turns, tasks] = &self.known.inbound;
+        let look = match to {
+            Inbound::Turns => turns,
+            Inbound::Tasks => tasks,
+        };
+        let lock = || look.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inbound = *lock();
+        if (now_ms - inbound.looked_ms).abs() >= INBOUND_LOOK_MS {
+            let bytes = self.seam().stream_bytes(&to.stream()).await?;
+            inbound = Look { looked_ms: now_ms, is_full: bytes >= self.options().turns_bytes_max };
+            *lock() = inbound;
+        }
+        let bounds = self.bounds();
+        Ok(if inbound.is_full { Bounds { turns_max: 0, ..bounds } } else { bounds })
+    }
+
+    /// An operator's entry for the audit log; none if `text` is empty.
+    #[must_use]
+    pub fn audit_entry(&self, text: &str) -> AuditEntry {
+        AuditEntry { text: Bytes::copy_from_slice(text.as_bytes()), entries_max: self.options().audit_entries_max }
+    }
+
+    /// Draws the versions of this process' transactions.
+    #[must_use]
+    pub fn versions(&self) -> &Versions {
+        &self.known.versions
+    }
+
+    /// The shard's state as the last commit returned it, with an estimate of the shard's time.
+    #[must_use]
+    pub fn state(&self) -> ShardState {
+        let state = *self.known.state.lock().unwrap_or_else(PoisonError::into_inner);
+        ShardState { now_ms: self.known.clock.now_ms().max(state.now_ms), ..state }
+    }
+
+    /// Estimates the shard's time between commits.
+    #[must_use]
+    pub fn clock(&self) -> &ShardClock {
+        &self.known.clock
+    }
+
+    /// Reads the shard's state from the store.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn refresh_state(&self) -> Result<ShardState, StoreError> {
+        let state = self.seam().shard().await?;
+        self.learn(state);
+        Ok(self.state())
+    }
+
+    /// The largest jump of shard time ahead of this process' clock since the last call, ms.
+    #[must_use]
+    pub fn take_jump_ms(&self) -> i64 {
+        self.known.ahead_ms.swap(0, Ordering::Relaxed)
+    }
+
+    /// Takes over the state that a commit has returned.
+    pub(crate) fn learn(&self, state: ShardState) {
+        let mut known = self.known.state.lock().unwrap_or_else(PoisonError::into_inner);
+        // Answers may overtake each other.
+        if state.now_ms >= known.now_ms {
+            if known.now_ms > 0 {
+                self.known.ahead_ms.fetch_max(state.now_ms - self.known.clock.now_ms(), Ordering::Relaxed);
+            }
+            *known = state;
+            self.known.clock.set(state.now_ms);
+        }
+    }
+
+    /// Makes one decision: reads what it needs, decides, and commits, again after a conflict.
+    ///
+    /// # Errors
+    /// [`RunError`].
+    pub async fn decide<D: Decision>(&self, decision: D) -> Result<Receipt<D::Output>, RunError> {
+        let mut results = self.decide_all(std::slice::from_ref(&decision)).await?;
+        results.pop().unwrap_or_else(|| Err(RunError::Contended(0)))
+    }
+
+    /// Makes a batch of decisions: one round trip for all reads, and one for all commits.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the store failed. Then the outcome of the last commit is unknown, and the same decisions may run
+    /// again.
+    pub async fn decide_all<D: Decision>(
+        &self,
+        decisions: &[D],
+    ) -> Result<Vec<Result<Receipt<D::Output>, RunError>>, StoreError> {
+        let state = self.state_or_read().await?;
+        let (state, results) = seam::run(self.seam(), self.versions(), state, decisions).await?;
+        self.learn(state);
+        Ok(results)
+    }
+
+    /// As [`Self::decide_all`], with a view that the caller has filled.
+    ///
+    /// # Errors
+    /// As [`Self::decide_all`].
+    pub async fn decide_with<D: Decision>(
+        &self,
+        view: &mut View,
+        decisions: &[D],
+    ) -> Result<Vec<Result<Receipt<D::Output>, RunError>>, StoreError> {
+        let state = self.state_or_read().await?;
+        let (state, results) = seam::run_with(self.seam(), self.versions(), state, view, decisions).await?;
+        self.learn(state);
+        Ok(results)
+    }
+
+    /// As [`Self::decide_with`], and waits up to `at_most` until the commits have this durability.
+    ///
+    /// # Errors
+    /// As [`Self::decide_all`].
+    pub async fn decide_durably<D: Decision>(
+        &self,
+        view: &mut View,
+        decisions: &[D],
+        durability: Durability,
+        at_most: Duration,
+    ) -> Result<(Vec<Result<Receipt<D::Output>, RunError>>, Confirmed), StoreError> {
+        let state = self.state_or_read().await?;
+        let (items, how) = ((view, decisions), (durability, at_most));
+        let (state, results, confirmed) = seam::run_durably(self.seam(), self.versions(), state, items, how).await?;
+        self.learn(state);
+        Ok((results, confirmed))
+    }
+
+    /// Evaluates a pure function over a view: reads what it lacks, without a commit. The context has no version.
+    ///
+    /// # Errors
+    /// [`RunError`].
+    pub async fn evaluate<T>(
+        &self,
+        view: &mut View,
+        evaluate: impl Fn(&View, &Context) -> Result<T, Undecided> + Send,
+    ) -> Result<T, RunError> {
+        for _ in 0..READS_MAX {
+            let context = self.state_or_read().await?.context(Version::new("-"));
+            match evaluate(view, &context) {
+                Ok(value) => return Ok(value),
+                Err(Undecided::Unreadable { key, why }) => return Err(RunError::Unreadable { key, why }),
+                Err(Undecided::Missing(query)) => {
+                    let value = self.query(query.clone()).await?;
+                    view.insert(query, value);
+                }
+            }
+        }
+        Err(RunError::Contended(READS_MAX))
+    }
+
+    async fn state_or_read(&self) -> Result<ShardState, StoreError> {
+        let state = self.state();
+        if state.epoch == 0 { self.refresh_state().await } else { Ok(state) }
+    }
+
+    /// Answers one query.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn query(&self, query: Query) -> Result<Value, StoreError> {
+        let mut values = self.seam().read(std::slice::from_ref(&query)).await?;
+        values.pop().ok_or_else(|| StoreError::Undecided(format!("no answer to {query:?}")))
+    }
+
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// [`StoreError::Undecided`] if the record cannot be read.
+    pub async fn record_of<T: Record>(&self, key: &RecordKey) -> Result<Option<Stored<T>>, StoreError> {
+        match self.query(Query::Record(key.clone())).await? {
+            Value::Record(Some(stored)) => Stored::read(&stored)
+                .map(Some)
+                .map_err(|why| StoreError::Undecided(format!("record {key} cannot be read: {why}"))),
+            _ => Ok(None),
+        }
+    }
+}
+
+impl From<RunError> for StoreError {
+    fn from(error: RunError) -> Self {
+        match error {
+            RunError::Store(error) => error,
+            other => Self::Undecided(other.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use bytes::Bytes;
+    use tickfleet_core::turn::submit::{Submit, Submitted};
+    use tickfleet_model::{TenantId, TurnId};
+
+    use super::*;
+    use crate::StoreOptions;
+    use crate::seam::memory::MemoryStore;
+
+    #[tokio::test]
+    async fn a_stream_with_too_many_bytes_takes_no_new_turn_and_knows_accepted_ids() {
+        let options = StoreOptions { turns_bytes_max: 1_000, ..StoreOptions::default() };
+        let store = Store::in_memory(MemoryStore::default(), 0, Arc::new(options));
+        let submit = async |id: &str| {
+            let bounds = store.inbound_bounds(Inbound::Turns).await.unwrap();
+            let payload = Bytes::from("x".repeat(1_000));
+            let given = Some((TurnId::new(id).unwrap(), "d".to_owned()));
+            let tenant = TenantId::new("acme").unwrap();
+            let submit = Submit { to: Inbound::Turns, tenant, given, reply_to: None, payload, bounds: &bounds };
+            let submitted = store.decide(submit).await.unwrap().result;
+            *store.known.inbound[0].lock().unwrap() = Look::default();
+            submitted
+        };
+        assert_eq!(submit("a").await, Submitted::Accepted);
+        assert_eq!(submit("b").await, Submitted::QueueFull);
+        assert_eq!(submit("a").await, Submitted::Duplicate);
+    }
+}

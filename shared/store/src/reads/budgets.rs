@@ -1,0 +1,124 @@
+//! The usage of agents, tenants and throttled turns.
+
+use tickfleet_core::keys::{self, TurnName, limits};
+use tickfleet_core::{CounterKey, CounterState, Query};
+
+use super::counter;
+use crate::{Store, StoreError};
+
+/// The usage of an agent. A counter means nothing once its window has ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AgentBudget {
+    /// Calls of the tick.
+    pub tick_used: i64,
+    /// When the tick ends, ms of shard time.
+    pub tick_ends_ms: i64,
+    /// Calls of the day.
+    pub day_used: i64,
+    /// When the day ends, ms of shard time.
+    pub day_ends_ms: i64,
+    /// When the tick began, ms of shard time.
+    pub tick_began_ms: i64,
+}
+
+impl AgentBudget {
+    /// The usage from the counters of tick and day.
+    pub(crate) fn of(tick: CounterState, day: CounterState) -> Self {
+        Self {
+            tick_used: amount(tick.used),
+            tick_ends_ms: tick.ends_ms,
+            day_used: amount(day.used),
+            day_ends_ms: day.ends_ms,
+            tick_began_ms: tick.began_ms,
+        }
+    }
+}
+
+/// The queries for [`AgentBudget::of`]; `agent` is `<tenant>:<agent>`.
+pub(crate) fn of_agent(agent: &str) -> [Query; 2] {
+    [limits::TICK, limits::DAY].map(|limit| Query::Counter(CounterKey::new(limit, agent)))
+}
+
+/// An amount as a signed number.
+pub(crate) fn amount(used: u64) -> i64 {
+    i64::try_from(used).unwrap_or(i64::MAX)
+}
+
+/// The usage of an agent and its tenant, and the throttle queue of a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BudgetFacts {
+    /// Calls of the tick.
+    pub tick_used: i64,
+    /// When the tick ends, ms of shard time.
+    pub tick_ends_ms: i64,
+    /// True if the store has restarted since the tick began: no more calls are admitted in it.
+    pub tick_is_closed: bool,
+    /// Calls of the day.
+    pub day_used: i64,
+    /// When the day ends, ms of shard time.
+    pub day_ends_ms: i64,
+    /// Calls of all agents of the tenant in its day.
+    pub tenant_day_used: i64,
+    /// When the tenant's day ends, ms of shard time.
+    pub tenant_day_ends_ms: i64,
+    /// Turns before this one in its throttle queue. `None` if the turn is in none.
+    pub ahead_on_lane: Option<u64>,
+    /// The counter of its throttle queue.
+    pub counter: Option<CounterFacts>,
+}
+
+/// The state of a counter.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CounterFacts {
+    /// The amount used in the window: calls, or millionths.
+    pub used: u64,
+    /// When the window ends, ms of shard time.
+    pub ends_ms: i64,
+    /// Permits that calls hold, if the counter has no window.
+    pub held: u64,
+}
+
+impl From<CounterState> for CounterFacts {
+    fn from(state: CounterState) -> Self {
+        if state.ends_ms == 0 {
+            Self { held: state.used, ..Self::default() }
+        } else {
+            Self { used: state.used, ends_ms: state.ends_ms, held: 0 }
+        }
+    }
+}
+
+impl Store {
+    /// The usage of an agent and its tenant, and the place of the agent's turn in the throttle queue of `waits`.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn budget(
+        &self,
+        agent: &str,
+        name: &TurnName,
+        waits: Option<&CounterKey>,
+    ) -> Result<BudgetFacts, StoreError> {
+        let mut queries = of_agent(&format!("{}:{agent}", name.tenant)).to_vec();
+        queries.push(Query::Counter(CounterKey::new(limits::TENANT_DAY, name.tenant.as_str())));
+        queries.extend(waits.map(|counter| Query::Counter(counter.clone())));
+        let mut found = self.values(&queries).await?;
+        let (tick, day, tenant) = (counter(found.next()), counter(found.next()), counter(found.next()));
+        let epoch_began_ms = self.seam().vitals().await?.shard.epoch_began_ms;
+        let ahead_on_lane = match waits {
+            Some(waits) => self.seam().rank(&keys::throttle_queue(waits), &name.to_string()).await?,
+            None => None,
+        };
+        Ok(BudgetFacts {
+            tick_used: amount(tick.used),
+            tick_ends_ms: tick.ends_ms,
+            tick_is_closed: tick.began_ms < epoch_began_ms,
+            day_used: amount(day.used),
+            day_ends_ms: day.ends_ms,
+            tenant_day_used: amount(tenant.used),
+            tenant_day_ends_ms: tenant.ends_ms,
+            ahead_on_lane,
+            counter: waits.map(|_| counter(found.next()).into()),
+        })
+    }
+}

@@ -1,0 +1,182 @@
+//! A producer's side of its replies: reads an inbox, and removes the replies that were read.
+//!
+//! An inbox is a log with one reader, which knows its position. That position can be wrong: a store that has lost its last
+//! writes, and whose clock is behind that of before, numbers its next entries below those that were read. So a reader reads
+//! again from the start if it receives nothing or if replies are missing, and removes replies by their entries.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tickfleet_core::{EntryId, SetKey, StreamKey, Transaction, Write, keys};
+use tickfleet_model::{InboxName, TenantId};
+
+use super::field;
+use crate::seam::look::{Entry, Follow, Range};
+use crate::{Store, StoreError};
+
+/// Entries of one read.
+const COUNT: usize = 128;
+/// Maximum duration of one blocking read.
+const BLOCK_MAX: Duration = Duration::from_secs(5);
+/// Entries that one transaction removes.
+const REMOVED_MAX: usize = 256;
+
+/// A reply in an inbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InboxEntry {
+    /// Its entry.
+    pub id: String,
+    /// Its number within the inbox, from 1 without gaps; 0 if it has none.
+    pub seq: u64,
+    /// The reply, JSON.
+    pub reply: String,
+}
+
+/// Reads an inbox from its start.
+#[derive(Debug)]
+pub struct InboxReader {
+    store: Store,
+    inbox: StreamKey,
+    /// The last entry that was read. `None` before the first one.
+    last: Option<EntryId>,
+    /// Its number.
+    seq: u64,
+    /// Entries that were read and are not removed, each with its number.
+    kept: BTreeSet<(String, u64)>,
+    /// True while the inbox is read again from its start.
+    looks_back: bool,
+}
+
+impl Store {
+    /// A reader of an inbox, from the oldest reply on.
+    #[must_use]
+    pub fn inbox(&self, tenant: &TenantId, inbox: &InboxName) -> InboxReader {
+        let (store, inbox) = (self.clone(), stream_of(tenant, inbox));
+        InboxReader { store, inbox, last: None, seq: 0, kept: BTreeSet::new(), looks_back: false }
+    }
+
+    /// Removes an inbox with its replies: for an inbox that was made for one question. A later reply creates it again, until
+    /// it expires.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn forget_inbox(&self, tenant: &TenantId, inbox: &InboxName) -> Result<(), StoreError> {
+        self.seam().drop_stream(&stream_of(tenant, inbox)).await?;
+        let mut transaction = Transaction::new(self.versions().draw());
+        let (set, member) = (SetKey::new(format!("inboxes:{tenant}")), inbox.as_str().into());
+        transaction.write(Write::Leave { set, member, queue_of: None });
+        self.seam().commit(&[transaction]).await.map(drop)
+    }
+}
+
+/// The log of an inbox.
+fn stream_of(tenant: &TenantId, inbox: &InboxName) -> StreamKey {
+    let keys = keys::inbox(tenant, inbox);
+    StreamKey::new(format!("replies:{}:{}", keys.tenant, keys.inbox))
+}
+
+impl InboxReader {
+    /// Waits for new replies, at most for `block`, and at most five seconds. Returns an empty list if there is none, possibly
+    /// before the time is over.
+    ///
+    /// # Errors
+    /// [`StoreError`]; the next read continues, and misses nothing.
+    pub async fn wait(&mut self, block: Duration) -> Result<Vec<InboxEntry>, StoreError> {
+        let wait_ms = u64::try_from(block.min(BLOCK_MAX).as_millis()).unwrap_or(u64::MAX).max(1);
+        let follow = Follow { log: self.inbox.clone(), after: self.last.clone(), count: COUNT, wait_ms };
+        let found: Vec<InboxEntry> = self.store.seam().follow(&follow).await?.into_iter().map(reply).collect();
+        if found.is_empty() && self.is_behind().await? {
+            (self.last, self.looks_back) = (None, true);
+        }
+        Ok(self.unread(found))
+    }
+
+    /// True if the newest entry was not read, although there is none after the last one that was read.
+    async fn is_behind(&self) -> Result<bool, StoreError> {
+        let newest = self.store.seam().entries(&self.inbox, &Range::newest(1)).await?;
+        Ok(newest.iter().any(|(id, _)| !self.kept.iter().any(|(kept, _)| kept == id.as_str())))
+    }
+
+    /// The entries that were not read yet. From now on they are.
+    fn unread(&mut self, found: Vec<InboxEntry>) -> Vec<InboxEntry> {
+        let Some(newest) = found.last() else { return found };
+        self.last = Some(EntryId::new(&newest.id));
+        let is_end = found.len() < COUNT;
+        let fresh: Vec<_> = found.into_iter().filter(|e| self.kept.insert((e.id.clone(), e.seq))).collect();
+        let mut before = self.seq;
+        let follows = fresh.iter().all(|entry| {
+            let number = std::mem::replace(&mut before, entry.seq);
+            number == 0 || number.checked_add(1) == Some(entry.seq)
+        });
+        if self.looks_back {
+            self.looks_back = !is_end;
+        } else if !follows {
+            // The missing replies may be before the entries that were read.
+            (self.last, self.looks_back) = (None, true);
+        }
+        self.seq = fresh.last().map_or(self.seq, |entry| entry.seq);
+        fresh
+    }
+
+    /// Removes replies from the inbox. Unread replies count toward a bound, above which new turns for the inbox are refused.
+    ///
+    /// # Errors
+    /// [`StoreError`]; replies that were not removed expire.
+    pub async fn remove(&mut self, ids: &[String]) -> Result<(), StoreError> {
+        for ids in ids.chunks(REMOVED_MAX) {
+            let mut transaction = Transaction::new(self.store.versions().draw());
+            for id in ids {
+                transaction.write(Write::Remove(self.inbox.clone(), EntryId::new(id)));
+            }
+            self.store.seam().commit(&[transaction]).await?;
+            self.kept.retain(|(kept, _)| !ids.contains(kept));
+        }
+        Ok(())
+    }
+}
+
+fn reply((id, fields): Entry) -> InboxEntry {
+    let seq = field(&fields, "seq").parse().unwrap_or(0);
+    InboxEntry { id: id.to_string(), seq, reply: field(&fields, "reply") }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::sync::Arc;
+
+    use tickfleet_core::InboxKey;
+
+    use super::*;
+    use crate::StoreOptions;
+    use crate::seam::memory::MemoryStore;
+
+    async fn send(store: &Store, text: &str) {
+        let mut transaction = Transaction::new(store.versions().draw());
+        let inbox = InboxKey { tenant: "acme".into(), inbox: "box".into() };
+        transaction.write(Write::Reply(inbox, bytes::Bytes::from(text.to_owned())));
+        store.seam().commit(&[transaction]).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn replies_are_read_once_and_removed() {
+        let store = Store::in_memory(MemoryStore::default(), 0, Arc::new(StoreOptions::default()));
+        let (tenant, inbox) = (TenantId::new("acme").unwrap(), InboxName::new("box").unwrap());
+        let mut reader = store.inbox(&tenant, &inbox);
+        assert!(reader.wait(Duration::from_millis(1)).await.unwrap().is_empty());
+        send(&store, "1").await;
+        send(&store, "2").await;
+        let found = reader.wait(Duration::from_secs(1)).await.unwrap();
+        let read = |found: &[InboxEntry]| found.iter().map(|one| (one.seq, one.reply.clone())).collect::<Vec<_>>();
+        assert_eq!(read(&found), [(1, "1".to_owned()), (2, "2".to_owned())]);
+        assert!(reader.wait(Duration::from_millis(1)).await.unwrap().is_empty());
+        reader.remove(&[found[0].id.clone()]).await.unwrap();
+        let again = store.inbox(&tenant, &inbox).wait(Duration::from_secs(1)).await.unwrap();
+        assert_eq!(read(&again), [(2, "2".to_owned())]);
+        store.forget_inbox(&tenant, &inbox).await.unwrap();
+        send(&store, "3").await;
+        let anew = reader.wait(Duration::from_secs(1)).await.unwrap();
+        assert_eq!(read(&anew), [(1, "3".to_owned())]);
+    }
+}

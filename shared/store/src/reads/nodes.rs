@@ -1,0 +1,79 @@
+//! Schedulers and workers, as their heartbeats describe them.
+
+use tickfleet_core::workers::{self, Consumer, Role};
+use tickfleet_core::{Query, Stored};
+
+use super::members;
+use crate::{Store, StoreError};
+
+pub use tickfleet_core::workers::Slots;
+
+/// Maximum number of consumers that one look reads.
+const CONSUMERS_MAX: usize = 10_000;
+/// Consumers whose lease ended longer ago are omitted, ms.
+const GONE_MS_MAX: i64 = 300_000;
+
+/// A scheduler or worker of the shard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeView {
+    /// Its name: `s-…` for a scheduler, `w-…` for a worker.
+    pub name: String,
+    /// Time since its last heartbeat, ms.
+    pub beat_age_ms: Option<i64>,
+    /// The rest of its lease, ms; negative after its end.
+    pub lease_left_ms: i64,
+    /// Its slots; `None` for a scheduler.
+    pub slots: Option<Slots>,
+    /// True if it takes no new work.
+    pub drained: bool,
+}
+
+impl NodeView {
+    fn of(name: &str, consumer: &Consumer, now_ms: i64) -> Self {
+        let slots = match consumer.role {
+            Role::Scheduler => None,
+            Role::Worker { slots, .. } => Some(slots).filter(|slots| slots.all > 0),
+        };
+        Self {
+            name: name.to_owned(),
+            beat_age_ms: Some((now_ms - consumer.beaten_ms).max(0)),
+            lease_left_ms: consumer.lease_ends_ms - now_ms,
+            slots,
+            drained: consumer.drained,
+        }
+    }
+}
+
+impl Store {
+    /// The consumers that have sent a heartbeat and have not left, by name. An unreadable record is omitted.
+    pub(crate) async fn consumer_records(&self) -> Result<Vec<(String, Consumer)>, StoreError> {
+        let sets = [workers::consumers(), workers::silent()];
+        let queries = sets.map(|set| Query::First { set, upto: None, count: CONSUMERS_MAX });
+        let found = self.values(&queries).await?;
+        let mut names: Vec<String> =
+            found.flat_map(|value| members(Some(value))).map(|(name, _)| name.to_string()).collect();
+        names.sort_unstable();
+        names.dedup();
+        let queries: Vec<Query> = names.iter().map(|name| Query::Record(workers::key(name))).collect();
+        let found = self.values(&queries).await?;
+        let read = |(name, value): (String, _)| {
+            let stored: Option<Stored<Consumer>> = super::stored(&workers::key(&name), Some(value)).ok()?;
+            Some((name, stored?.value))
+        };
+        Ok(names.into_iter().zip(found).filter_map(read).collect())
+    }
+
+    /// The schedulers and workers of the shard, by name. Those that fell silent minutes ago are omitted.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn nodes(&self, now_ms: i64) -> Result<Vec<NodeView>, StoreError> {
+        Ok(nodes(&self.consumer_records().await?, now_ms))
+    }
+}
+
+/// The nodes of these consumers.
+pub(crate) fn nodes(consumers: &[(String, Consumer)], now_ms: i64) -> Vec<NodeView> {
+    let nodes = consumers.iter().map(|(name, consumer)| NodeView::of(name, consumer, now_ms));
+    nodes.filter(|node| node.lease_left_ms > -GONE_MS_MAX).collect()
+}

@@ -1,0 +1,118 @@
+//! A turn's history, as `explain` shows it.
+
+pub use tickfleet_model::AdmissionNote;
+
+use tickfleet_core::keys::limits;
+use tickfleet_core::turn::Note;
+
+/// A failed attempt.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct FailedTry {
+    /// When it failed, ms of shard time.
+    pub at_ms: i64,
+    /// The call's position.
+    pub position: usize,
+    /// The attempt, from 1; 0 for an outcome query about a call that stays begun.
+    pub attempt: u32,
+    /// The delay before the next attempt, ms.
+    pub delay_ms: i64,
+    /// The cause.
+    pub cause: String,
+}
+
+/// Consecutive waits of a call for a circuit breaker or a paused tool.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct RestNote {
+    /// Since when, ms of shard time.
+    pub at_ms: i64,
+    /// The call's position.
+    pub position: usize,
+    /// Number of consecutive waits.
+    pub times: u32,
+    /// Until when, ms of shard time.
+    pub until_ms: i64,
+    /// The cause.
+    pub why: String,
+}
+
+/// The admissions of a turn, with the caps of its agent. A cap that did not apply is 0.
+#[must_use]
+pub fn admissions(notes: &[Note]) -> Vec<AdmissionNote> {
+    notes.iter().filter_map(admission).collect()
+}
+
+fn admission(note: &Note) -> Option<AdmissionNote> {
+    let Note::Admitted { at_ms, calls, limits: applied, debited, .. } = note else { return None };
+    let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    let of = |limit: &str| {
+        let at = applied.iter().position(|(counter, _)| *counter.limit == *limit);
+        let cap = at.and_then(|at| applied.get(at)).map_or(0, |(_, max)| number(*max));
+        let debited = at.and_then(|at| debited.get(at));
+        (cap, debited.map_or(0, |debited| number(debited.used)), debited.map_or(0, |debited| debited.ends_ms))
+    };
+    let ((tick_cap, tick_used, tick_ends_ms), (day_cap, day_used, _)) = (of(limits::TICK), of(limits::DAY));
+    let calls = number(*calls as u64);
+    Some(AdmissionNote { at_ms: *at_ms, calls, tick_used, tick_cap, tick_ends_ms, day_used, day_cap })
+}
+
+/// The failed attempts of a turn.
+#[must_use]
+pub fn failed_tries(notes: &[Note]) -> Vec<FailedTry> {
+    let failed = |note: &Note| match note {
+        Note::Failed { at_ms, position, attempt, delay_ms, cause } => Some(FailedTry {
+            at_ms: *at_ms,
+            position: *position,
+            attempt: *attempt,
+            delay_ms: *delay_ms,
+            cause: cause.clone(),
+        }),
+        _ => None,
+    };
+    notes.iter().filter_map(failed).collect()
+}
+
+/// The waits of a turn for circuit breakers and paused tools.
+#[must_use]
+pub fn rests(notes: &[Note]) -> Vec<RestNote> {
+    notes.iter().filter_map(rest).collect()
+}
+
+/// The wait that is the last event of a turn, if any.
+#[must_use]
+pub fn present_rest(notes: &[Note]) -> Option<RestNote> {
+    notes.last().and_then(rest)
+}
+
+fn rest(note: &Note) -> Option<RestNote> {
+    let Note::Rested { at_ms, position, times, until_ms, cause } = note else { return None };
+    Some(RestNote { at_ms: *at_ms, position: *position, times: *times, until_ms: *until_ms, why: cause.clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use tickfleet_core::CounterKey;
+    use tickfleet_core::record::Debited;
+
+    use super::*;
+
+    #[test]
+    fn an_admission_shows_the_caps_of_the_agent_among_all_limits() {
+        let key = |limit: &str| CounterKey::new(limit, "acme:kelly");
+        let limits = vec![(key(limits::TASK), 9), (key(limits::TICK), 10), (key("mails"), 3), (key(limits::DAY), 100)];
+        let debited = |used, ends_ms| Debited { used, ends_ms, began_ms: 0 };
+        let debited = vec![debited(1, 0), debited(4, 5_000), debited(1, 1), debited(40, 90_000)];
+        let note = Note::Admitted { at_ms: 1_000, calls: 2, limits, amounts: Vec::new(), debited };
+        let expected = AdmissionNote {
+            at_ms: 1_000,
+            calls: 2,
+            tick_used: 4,
+            tick_cap: 10,
+            tick_ends_ms: 5_000,
+            day_used: 40,
+            day_cap: 100,
+        };
+        let rest = Note::Rested { at_ms: 1, position: 0, times: 2, until_ms: 9, cause: "open".into() };
+        assert_eq!(admissions(&[rest.clone(), note.clone()]), [expected]);
+        assert_eq!((present_rest(&[rest.clone(), note.clone()]), rests(&[rest, note]).len()), (None, 1));
+    }
+}

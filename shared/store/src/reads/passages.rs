@@ -1,0 +1,50 @@
+//! The stored form of a document's passages: a line of JSON, then the vectors, one after the other, one byte per number.
+
+use tickfleet_model::knowledge::{Passage, Passages};
+use tickfleet_model::limits;
+
+/// The stored form.
+pub(crate) fn write(passages: &Passages) -> Vec<u8> {
+    let mut bytes = serde_json::to_vec(&passages.passages).unwrap_or_default();
+    // JSON has no line break outside its texts, and in them it is escaped.
+    bytes.push(b'\n');
+    let numbers = passages.vectors.iter().flatten();
+    bytes.extend(numbers.map(|number| number.cast_unsigned()));
+    bytes
+}
+
+/// Reads what [`write`] wrote; none where it is something else. Vectors that do not fit are left out: words are found
+/// without them.
+pub(crate) fn read(bytes: &[u8]) -> Option<Passages> {
+    let end = bytes.iter().position(|byte| *byte == b'\n')?;
+    let passages: Vec<Passage> = serde_json::from_slice(&bytes[..end]).ok()?;
+    let numbers = &bytes[end + 1..];
+    let each = numbers.len() / passages.len().max(1);
+    let fits = each > 0 && each <= limits::EMBEDDING_NUMBERS_MAX && each * passages.len() == numbers.len();
+    let vector = |bytes: &[u8]| bytes.iter().map(|byte| byte.cast_signed()).collect();
+    let vectors = if fits { numbers.chunks(each).map(vector).collect() } else { Vec::new() };
+    Some(Passages { passages, vectors })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn passages_are_read_as_they_were_written_and_foreign_bytes_as_none() {
+        let passage = |text: &str| Passage { headings: vec!["A\nB".into()], text: text.into() };
+        let whole =
+            Passages { passages: vec![passage("ä\n"), passage("")], vectors: vec![vec![-128, 10], vec![0, 127]] };
+        assert_eq!(read(&write(&whole)).unwrap(), whole);
+        let wordy = Passages { vectors: Vec::new(), ..whole.clone() };
+        assert_eq!(read(&write(&wordy)).unwrap(), wordy);
+        let mut odd = write(&whole);
+        odd.pop();
+        assert_eq!(read(&odd).unwrap(), wordy, "vectors that do not fit are left out");
+        for foreign in [&b""[..], b"\n", b"[]", b"{}\nx", b"\xff\n\n", b"[{\"text\":1}]\n"] {
+            assert!(read(foreign).is_none(), "{foreign:?}");
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Reads for people and exporters: pages of streams, the counts of queues, and the vital signs of a store.
+
+use std::ops::Bound;
+
+use tickfleet_core::EntryId;
+use tickfleet_core::view::Fields;
+
+use super::ShardState;
+
+/// An entry of a stream, with its ID.
+pub type Entry = (EntryId, Fields);
+
+/// A range of a stream's entries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Range {
+    /// The oldest entry.
+    pub from: Bound<EntryId>,
+    /// The newest entry.
+    pub upto: Bound<EntryId>,
+    /// Maximum number of entries.
+    pub count: usize,
+    /// True to begin with the newest entry.
+    pub newest_first: bool,
+}
+
+impl Range {
+    /// The oldest `count` entries.
+    #[must_use]
+    pub const fn oldest(count: usize) -> Self {
+        Self { from: Bound::Unbounded, upto: Bound::Unbounded, count, newest_first: false }
+    }
+
+    /// The newest `count` entries, newest first.
+    #[must_use]
+    pub const fn newest(count: usize) -> Self {
+        Self { from: Bound::Unbounded, upto: Bound::Unbounded, count, newest_first: true }
+    }
+
+    /// The first `count` entries after `after`.
+    #[must_use]
+    pub const fn after(after: EntryId, count: usize) -> Self {
+        Self { from: Bound::Excluded(after), upto: Bound::Unbounded, count, newest_first: false }
+    }
+}
+
+/// The counts of a stream.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StreamState {
+    /// Number of entries that were ever appended.
+    pub added: u64,
+    /// Number of entries.
+    pub length: u64,
+    /// The oldest entry.
+    pub first: Option<EntryId>,
+    /// The newest ID so far, even if that entry was removed.
+    pub last: Option<EntryId>,
+}
+
+/// The counts of a queue, and its oldest entries.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct QueueState {
+    /// Entries that no consumer has taken.
+    pub waiting: u64,
+    /// Entries that consumers hold.
+    pub held: u64,
+    /// The oldest entry that no consumer has taken.
+    pub oldest_waiting: Option<EntryId>,
+    /// The oldest entry that a consumer holds.
+    pub oldest_held: Option<EntryId>,
+    /// Number of entries that were ever appended.
+    pub added: u64,
+}
+
+/// A blocking read of a log or inbox.
+#[derive(Debug, Clone)]
+pub struct Follow {
+    /// The log or inbox.
+    pub log: tickfleet_core::StreamKey,
+    /// The last known entry. `None` reads from the start.
+    pub after: Option<EntryId>,
+    /// Maximum number of entries.
+    pub count: usize,
+    /// Maximum wait for the first entry, ms; 0 does not wait.
+    pub wait_ms: u64,
+}
+
+/// The vital signs of a store. Reading them changes nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Vitals {
+    /// The shard's state.
+    pub shard: ShardState,
+    /// The store's own clock, which numbers the entries, ms.
+    pub clock_ms: i64,
+    /// Shard time less the store's clock, ms.
+    pub offset_ms: i64,
+    /// Number of times that the store's clock has stepped back.
+    pub steps: u64,
+    /// Size of the last step, ms.
+    pub step_ms: i64,
+    /// Memory in use, bytes.
+    pub memory_bytes: u64,
+    /// Bound on the memory, bytes; 0 for none.
+    pub memory_max: u64,
+}

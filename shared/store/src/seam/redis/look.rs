@@ -1,0 +1,219 @@
+//! Pages of streams, counts of queues, and the server's vital signs, as plain commands.
+
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{Cmd, RedisResult, Value, cmd, pipe};
+use tickfleet_core::{EntryId, SetKey, StreamKey};
+
+use super::RedisStore;
+use super::read::{entries, list, members};
+use super::reply::vitals;
+use super::take::{field, held_by_group};
+use super::upkeep::escaped;
+use crate::StoreError;
+use crate::connection::question::Question;
+use crate::reads::memory::memory_of;
+use crate::script::reply::{into_text, number_of};
+use crate::seam::GROUP;
+use crate::seam::look::{Entry, Follow, QueueState, Range, StreamState, Vitals};
+
+/// A server runs pipelined commands at once, and seldom another's between them.
+const PAGE_READS_MAX: usize = 16;
+
+impl RedisStore {
+    pub(super) async fn scan_set(
+        &self,
+        set: &SetKey,
+        prefix: &str,
+        cursor: u64,
+        count: usize,
+    ) -> Result<(Vec<(Arc<str>, u64)>, u64), StoreError> {
+        let mut scan = cmd("ZSCAN");
+        scan.arg(format!("{}{set}", self.prefix)).arg(cursor);
+        scan.arg("MATCH").arg(escaped(prefix) + "*").arg("COUNT").arg(count.max(1));
+        let (next, found): (u64, Value) = self.connection.query(Question::Look, &scan).await?;
+        Ok((members(found), next))
+    }
+
+    pub(super) async fn last_of(
+        &self,
+        set: &SetKey,
+        skip: usize,
+        count: usize,
+    ) -> Result<Vec<(Arc<str>, u64)>, StoreError> {
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        let mut range = cmd("ZRANGE");
+        range.arg(format!("{}{set}", self.prefix)).arg(skip).arg(skip.saturating_add(count - 1));
+        range.arg("REV").arg("WITHSCORES");
+        Ok(members(self.connection.query(Question::Look, &range).await?))
+    }
+
+    pub(super) async fn rank_of(&self, set: &SetKey, member: &str) -> Result<Option<u64>, StoreError> {
+        let mut rank = cmd("ZRANK");
+        rank.arg(format!("{}{set}", self.prefix)).arg(member);
+        self.connection.query(Question::Look, &rank).await
+    }
+
+    fn range(&self, stream: &StreamKey, range: &Range) -> Cmd {
+        let bound = |bound: &Bound<EntryId>, open: &str| match bound {
+            Bound::Included(entry) => entry.to_string(),
+            Bound::Excluded(entry) => format!("({entry}"),
+            Bound::Unbounded => open.to_owned(),
+        };
+        let (from, upto) = (bound(&range.from, "-"), bound(&range.upto, "+"));
+        let mut command = cmd(if range.newest_first { "XREVRANGE" } else { "XRANGE" });
+        command.arg(self.key(stream));
+        let (first, second) = if range.newest_first { (upto, from) } else { (from, upto) };
+        command.arg(first).arg(second).arg("COUNT").arg(range.count).to_owned()
+    }
+
+    pub(super) async fn range_of(&self, stream: &StreamKey, range: &Range) -> Result<Vec<Entry>, StoreError> {
+        if range.count == 0 {
+            return Ok(Vec::new());
+        }
+        Ok(entries(self.connection.query(Question::AuditLog, &self.range(stream, range)).await?))
+    }
+
+    /// Callers compare the counts with the entries, so the stream must not change between the two reads. MULTI would prevent
+    /// that, but Redis refuses it when memory is full.
+    pub(super) async fn page_of(
+        &self,
+        stream: &StreamKey,
+        range: &Range,
+    ) -> Result<(Vec<Entry>, StreamState), StoreError> {
+        let mut ask = pipe();
+        ask.cmd("XINFO").arg("STREAM").arg(self.key(stream));
+        ask.add_command(self.range(stream, range));
+        ask.cmd("XINFO").arg("STREAM").arg(self.key(stream));
+        for _ in 0..PAGE_READS_MAX {
+            let mut answers = self.connection.answers(Question::AuditLog, &ask).await?.into_iter();
+            let mut next = || answers.next().unwrap_or(Ok(Value::Nil));
+            // A stream that does not exist has no state.
+            let (before, found, after) = (next(), next(), next());
+            let found = found.map_err(|source| StoreError::verb(Question::AuditLog.as_str(), source))?;
+            let (before, after) = (before.map(stream_state), after.map(stream_state));
+            if before.as_ref().ok() == after.as_ref().ok() {
+                return Ok((entries(found), after.unwrap_or_default()));
+            }
+        }
+        let found = format!("{stream} changed during each of {PAGE_READS_MAX} reads");
+        Err(StoreError::Reply { verb: Question::AuditLog.as_str(), found })
+    }
+
+    pub(super) async fn follow_log(&self, follow: &Follow) -> Result<Vec<Entry>, StoreError> {
+        if follow.count == 0 {
+            return Ok(Vec::new());
+        }
+        let after = follow.after.as_ref().map_or("0-0", EntryId::as_str);
+        let mut command = cmd("XREAD");
+        command.arg("COUNT").arg(follow.count);
+        if follow.wait_ms > 0 {
+            command.arg("BLOCK").arg(follow.wait_ms);
+        }
+        command.arg("STREAMS").arg(self.key(&follow.log)).arg(after);
+        let reply = if follow.wait_ms > 0 {
+            let wait = Duration::from_millis(follow.wait_ms);
+            self.connection.observe("replies", false, self.block(&command, wait)).await?
+        } else {
+            self.connection.query::<Value>(Question::Read, &command).await?
+        };
+        let by_stream = super::read::taken_entries(&self.prefix, reply);
+        Ok(by_stream.into_iter().flat_map(|(_, entries)| entries).collect())
+    }
+
+    pub(super) async fn states_of(&self, queues: &[StreamKey]) -> Result<Vec<QueueState>, StoreError> {
+        let mut ask = pipe();
+        for queue in queues {
+            let key = self.key(queue);
+            ask.cmd("XINFO").arg("STREAM").arg(&key).cmd("XINFO").arg("GROUPS").arg(&key);
+            ask.cmd("XPENDING").arg(&key).arg(GROUP);
+        }
+        let mut answers = self.connection.answers(Question::Backlog, &ask).await?.into_iter();
+        let mut next = || answers.next().and_then(Result::ok).unwrap_or(Value::Nil);
+        let (mut states, mut oldest) = (Vec::with_capacity(queues.len()), pipe());
+        for queue in queues {
+            let (about, groups, pending) = (list(next()), next(), list(next()));
+            let number = |name: &str| field(&about, name).as_ref().and_then(number_of).map_or(0, i64::unsigned_abs);
+            let delivered = delivered_by_group(&groups).unwrap_or_else(|| "0-0".to_owned());
+            let held = held_by_group(groups);
+            oldest.cmd("XRANGE").arg(self.key(queue)).arg(format!("({delivered}")).arg("+").arg("COUNT").arg(1);
+            states.push(QueueState {
+                waiting: number("length").saturating_sub(held),
+                held,
+                oldest_waiting: None,
+                oldest_held: pending.into_iter().nth(1).and_then(into_text).map(EntryId::new),
+                added: number("entries-added"),
+            });
+        }
+        if queues.is_empty() {
+            return Ok(states);
+        }
+        let found: Vec<RedisResult<Value>> = self.connection.answers(Question::Backlog, &oldest).await?;
+        for (state, found) in states.iter_mut().zip(found) {
+            state.oldest_waiting = entries(found.unwrap_or(Value::Nil)).into_iter().next().map(|(entry, _)| entry);
+        }
+        Ok(states)
+    }
+
+    pub(super) async fn holder_of(
+        &self,
+        queue: &StreamKey,
+        entry: &EntryId,
+    ) -> Result<Option<(Arc<str>, i64)>, StoreError> {
+        let mut ask = pipe();
+        ask.cmd("XPENDING").arg(self.key(queue)).arg(GROUP).arg(entry.as_str()).arg(entry.as_str()).arg(1);
+        // Without a stream or group nobody holds it.
+        let reply = self.connection.answers(Question::Look, &ask).await?.pop().and_then(Result::ok);
+        let held = list(reply.unwrap_or(Value::Nil)).into_iter().next().map(list).unwrap_or_default();
+        let mut held = held.into_iter().skip(1);
+        let (consumer, for_ms) = (held.next().and_then(into_text), held.next().as_ref().and_then(number_of));
+        Ok(consumer.map(|consumer| (consumer.into(), for_ms.unwrap_or(0))))
+    }
+
+    pub(super) async fn vital_signs(&self) -> Result<Vitals, StoreError> {
+        let mut ask = pipe();
+        ask.cmd("TIME");
+        ask.cmd("HMGET").arg(format!("{}meta", self.prefix)).arg(&["last_ms", "state", "steps", "step_ms"]);
+        ask.cmd("INFO").arg("memory");
+        let ((seconds, micros), meta, info): ((i64, i64), Vec<Option<String>>, String) =
+            self.connection.pipeline(Question::Backlog, &ask).await?;
+        let memory = memory_of(&info);
+        let found = vitals(seconds * 1_000 + micros / 1_000, &meta);
+        Ok(Vitals { memory_bytes: memory.used, memory_max: memory.max, ..found })
+    }
+
+    pub(super) async fn remove_stream(&self, stream: &StreamKey) -> Result<(), StoreError> {
+        let mut remove = pipe();
+        remove.cmd("DEL").arg(self.key(stream));
+        if let Some((tenant, inbox)) = stream.as_str().strip_prefix("replies:").and_then(|name| name.split_once(':')) {
+            remove.cmd("HDEL").arg(format!("{}seqs:{tenant}", self.prefix)).arg(inbox);
+        }
+        self.connection.pipeline::<Vec<i64>>(Question::ForgetInbox, &remove).await.map(drop)
+    }
+}
+
+/// The counts of a stream, from XINFO STREAM.
+fn stream_state(about: Value) -> StreamState {
+    let about = list(about);
+    let number = |name: &str| field(&about, name).as_ref().and_then(number_of).map_or(0, i64::unsigned_abs);
+    let first = field(&about, "first-entry").map(list).and_then(|entry| entry.into_iter().next());
+    let last = field(&about, "last-generated-id").and_then(into_text).filter(|last| last != "0-0");
+    StreamState {
+        added: number("entries-added"),
+        length: number("length"),
+        first: first.and_then(into_text).map(EntryId::new),
+        last: last.map(EntryId::new),
+    }
+}
+
+/// The newest entry that our group has delivered, from XINFO GROUPS.
+fn delivered_by_group(groups: &Value) -> Option<String> {
+    let groups = list(groups.clone()).into_iter().map(list);
+    let ours =
+        |group: &Vec<Value>| matches!(field(group, "name"), Some(Value::BulkString(name)) if name == GROUP.as_bytes());
+    groups.into_iter().find(ours).and_then(|group| field(&group, "last-delivered-id")).and_then(into_text)
+}

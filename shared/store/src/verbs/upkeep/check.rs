@@ -1,0 +1,437 @@
+//! Check of a whole shard: [`Store::check`] finds the records, timers and queues, and the core checks each of them.
+
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::hash::{Hash as _, Hasher as _};
+use std::sync::Arc;
+
+use tickfleet_core::check::{Check, Fault, Recount, Subject, TenantCounts};
+use tickfleet_core::settings::drain;
+use tickfleet_core::turn::{State, Turn};
+use tickfleet_core::{CounterKey, Query, SetKey, Stored, View, keys, workers};
+use tickfleet_model::{ConsumerId, TenantId};
+
+use crate::seam::RunError;
+use crate::{Store, StoreError, TurnName};
+
+/// Records or members that one step reads, about.
+const PAGE: usize = 128;
+/// Consecutive checks that have to find a fault. Reads are not isolated, so one check may see two states of a turn.
+const LOOKS: usize = 3;
+/// Faults in a report.
+const FAULTS_MAX: usize = 1_000;
+/// Unfinished turns up to which the numbers of tenants are compared.
+const COUNTED_MAX: usize = 200_000;
+
+/// The kind of a fault.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FaultKind {
+    /// A fault that the core found.
+    Found(Fault),
+    /// The numbers of a tenant differ from the sums over its records.
+    TenantMiscounted {
+        /// The sums over the records.
+        counted: TenantCounts,
+        /// The tenant's counters.
+        stored: TenantCounts,
+    },
+    /// A record cannot be read.
+    Unreadable {
+        /// Why.
+        why: String,
+    },
+}
+
+impl FaultKind {
+    /// The word for people and the audit log.
+    #[must_use]
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Found(fault) => fault.word(),
+            Self::TenantMiscounted { .. } => "tenant_miscounted",
+            Self::Unreadable { .. } => "unreadable",
+        }
+    }
+}
+
+/// A fault and its subject.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FaultFound {
+    /// The fault.
+    pub kind: FaultKind,
+    /// The turn, counter, consumer, worker, tenant or record.
+    pub subject: String,
+    /// True if it was repaired.
+    pub repaired: bool,
+}
+
+/// The report of a check.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShardCheck {
+    /// The faults; of very many the first.
+    pub faults: Vec<FaultFound>,
+    /// Number of faults beyond these.
+    pub more: usize,
+    /// Number of subjects that were checked.
+    pub checked: usize,
+    /// True if the numbers of all tenants were compared. False if there were too many unfinished turns, or if turns of a
+    /// tenant came or went meanwhile.
+    pub compared: bool,
+}
+
+/// The faults of a subject, or the report that its record cannot be read.
+type Found = Result<Vec<Fault>, FaultFound>;
+
+fn is_faulty((_, found): &(Subject, Found)) -> bool {
+    found.as_ref().map_or(true, |faults| !faults.is_empty())
+}
+
+/// The unfinished turns of a tenant.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Sums {
+    counts: TenantCounts,
+    /// Of the names and versions of the records, in any order.
+    fingerprint: u64,
+}
+
+impl Sums {
+    fn add(&mut self, name: &TurnName, stored: &Stored<Turn>) {
+        self.counts.add(&stored.value);
+        let mut hash = DefaultHasher::new();
+        (name.turn.as_str(), stored.version.as_str()).hash(&mut hash);
+        self.fingerprint = self.fingerprint.wrapping_add(hash.finish());
+    }
+}
+
+/// A check under way.
+struct Checker<'a> {
+    store: &'a Store,
+    repair: bool,
+    report: ShardCheck,
+    /// Turns that were counted. A scan may return one twice.
+    seen: HashSet<TurnName>,
+    sums: BTreeMap<TenantId, Sums>,
+    /// Tenants with an unreadable turn: their numbers cannot be compared.
+    uncounted: BTreeSet<TenantId>,
+    queues: BTreeSet<CounterKey>,
+}
+
+impl Store {
+    /// Checks all turns, timers, throttle queues, consumers and drained workers of the shard, and compares the numbers of its
+    /// tenants. With `repair`, repairs the faults that a transition can repair, while the fleet works.
+    ///
+    /// # Errors
+    /// [`StoreError`]. Faults that were repaired until then stay repaired.
+    pub async fn check(&self, repair: bool) -> Result<ShardCheck, StoreError> {
+        let report = ShardCheck { faults: Vec::new(), more: 0, checked: 0, compared: true };
+        let mut checker = Checker {
+            store: self,
+            repair,
+            report,
+            seen: HashSet::new(),
+            sums: BTreeMap::new(),
+            uncounted: BTreeSet::new(),
+            queues: BTreeSet::new(),
+        };
+        checker.turns().await?;
+        checker.timers().await?;
+        let queues = std::mem::take(&mut checker.queues).into_iter().map(Subject::ThrottleQueue);
+        checker.check_all(queues.collect()).await?;
+        checker.consumers().await?;
+        checker.drained().await?;
+        checker.tenants().await?;
+        Ok(checker.report)
+    }
+
+    /// The unfinished turns of these names. `None` for an unreadable record.
+    async fn turns_of(&self, names: &[TurnName]) -> Result<Vec<(TurnName, Option<Stored<Turn>>)>, StoreError> {
+        let queries: Vec<Query> = names.iter().map(|name| Query::Record(name.record())).collect();
+        let found = self.values(&queries).await?;
+        let mut turns = Vec::with_capacity(names.len());
+        for (name, value) in names.iter().zip(found) {
+            match crate::reads::stored::<Turn>(&name.record(), Some(value)) {
+                Ok(None) => {}
+                Ok(Some(turn)) => turns.push((name.clone(), Some(turn))),
+                Err(_) => turns.push((name.clone(), None)),
+            }
+        }
+        Ok(turns)
+    }
+
+    /// The numbers in a tenant's counters.
+    async fn tenant_counts(&self, tenant: &TenantId) -> Result<TenantCounts, StoreError> {
+        Ok(self.evaluate(&mut View::default(), |view, _| TenantCounts::stored(tenant, view)).await?)
+    }
+
+    /// The sums over the unfinished turns of a tenant. `None` if one cannot be read.
+    async fn sums_of(&self, tenant: &TenantId) -> Result<Option<Sums>, StoreError> {
+        let (mut sums, mut seen, mut cursor) = (Sums::default(), HashSet::new(), 0);
+        loop {
+            let (next, names) = self.scan_turns(Some(tenant), cursor).await?;
+            let new: Vec<TurnName> = names.into_iter().filter(|name| seen.insert(name.clone())).collect();
+            for (name, turn) in self.turns_of(&new).await? {
+                let Some(turn) = turn else { return Ok(None) };
+                sums.add(&name, &turn);
+            }
+            cursor = next;
+            if cursor == 0 {
+                return Ok(Some(sums));
+            }
+        }
+    }
+}
+
+impl Checker<'_> {
+    async fn turns(&mut self) -> Result<(), StoreError> {
+        let mut cursor = 0;
+        loop {
+            let (next, names) = self.store.scan_turns(None, cursor).await?;
+            let new: Vec<TurnName> = names.into_iter().filter(|name| !self.seen.contains(name)).collect();
+            for (name, turn) in self.store.turns_of(&new).await? {
+                self.count(&name, turn.as_ref());
+            }
+            self.check_all(new.into_iter().map(Subject::Turn).collect()).await?;
+            cursor = next;
+            if cursor == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    fn count(&mut self, name: &TurnName, turn: Option<&Stored<Turn>>) {
+        if self.seen.len() < COUNTED_MAX {
+            self.seen.insert(name.clone());
+        } else {
+            self.report.compared = false;
+        }
+        let Some(turn) = turn else {
+            self.uncounted.insert(name.tenant.clone());
+            return;
+        };
+        self.sums.entry(name.tenant.clone()).or_default().add(name, turn);
+        if let State::Throttled { counter, .. } = &turn.value.state {
+            self.queues.insert(counter.clone());
+        }
+    }
+
+    async fn timers(&mut self) -> Result<(), StoreError> {
+        let mut cursor = 0;
+        loop {
+            let (page, next) = self.store.seam().scan_members(&keys::timers(), "", cursor, PAGE).await?;
+            let mut subjects = Vec::new();
+            for (timer, _) in page {
+                if let Some(name) = timer.strip_prefix("turn:").and_then(TurnName::parse) {
+                    subjects.push(Subject::TurnTimer(name));
+                } else if let Some((limit, counter)) = timer.strip_prefix("throttle:").and_then(|q| q.split_once('@')) {
+                    self.queues.insert(CounterKey::new(limit, counter));
+                }
+            }
+            self.check_all(subjects).await?;
+            cursor = next;
+            if cursor == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn consumers(&mut self) -> Result<(), StoreError> {
+        let prefix = workers::key("");
+        let (mut cursor, prefix) = (0, prefix.as_str());
+        loop {
+            let (page, next) = self.store.seam().scan(prefix, cursor, PAGE).await?;
+            let names = page.iter().filter_map(|key| key.as_str().strip_prefix(prefix));
+            let known = names.filter_map(|name| ConsumerId::new(name).ok()).map(Subject::Consumer);
+            self.check_all(known.collect()).await?;
+            cursor = next;
+            if cursor == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn drained(&mut self) -> Result<(), StoreError> {
+        let workers = self.members(&drain::drained()).await?;
+        self.check_all(workers.iter().map(|worker| Subject::DrainedWorker(worker.to_string())).collect()).await
+    }
+
+    async fn members(&self, set: &SetKey) -> Result<Vec<Arc<str>>, StoreError> {
+        let (mut members, mut cursor) = (Vec::new(), 0);
+        loop {
+            let (page, next) = self.store.seam().scan_members(set, "", cursor, PAGE).await?;
+            members.extend(page.into_iter().map(|(member, _)| member));
+            cursor = next;
+            if cursor == 0 {
+                return Ok(members);
+            }
+        }
+    }
+
+    /// Compares the numbers of tenants whose turns stand still.
+    async fn tenants(&mut self) -> Result<(), StoreError> {
+        if !self.report.compared {
+            return Ok(());
+        }
+        for tenant in std::mem::take(&mut self.uncounted) {
+            self.sums.remove(&tenant);
+            self.report.compared = false;
+        }
+        for (tenant, first) in std::mem::take(&mut self.sums) {
+            let before = self.store.tenant_counts(&tenant).await?;
+            if before == first.counts {
+                continue;
+            }
+            let Some(sums) = self.store.sums_of(&tenant).await? else { continue };
+            let after = self.store.tenant_counts(&tenant).await?;
+            if after == sums.counts {
+                continue;
+            }
+            if before != after || sums != first {
+                self.report.compared = false;
+                continue;
+            }
+            let recount = Recount { tenant: tenant.clone(), counted: sums.counts, stored: after };
+            let repaired = self.repair && self.store.decide(recount).await?.result;
+            let kind = FaultKind::TenantMiscounted { counted: sums.counts, stored: after };
+            self.report(FaultFound { kind, subject: tenant.to_string(), repaired });
+        }
+        Ok(())
+    }
+
+    async fn check_all(&mut self, subjects: Vec<Subject>) -> Result<(), StoreError> {
+        self.report.checked += subjects.len();
+        for page in subjects.chunks(PAGE) {
+            self.check_page(page).await?;
+        }
+        Ok(())
+    }
+
+    /// Looks several times, and reports the faults that each look found. With `repair`, repairs them.
+    async fn check_page(&mut self, subjects: &[Subject]) -> Result<(), StoreError> {
+        let found = self.look(subjects, false).await?;
+        let mut faulty: Vec<(Subject, Found)> = subjects.iter().cloned().zip(found).filter(is_faulty).collect();
+        for _ in 1..LOOKS {
+            if faulty.is_empty() {
+                return Ok(());
+            }
+            let subjects: Vec<Subject> = faulty.iter().map(|(subject, _)| subject.clone()).collect();
+            let again = self.look(&subjects, false).await?;
+            let both = faulty.into_iter().zip(again).map(|((subject, before), now)| match (before, now) {
+                (Ok(before), Ok(now)) => {
+                    (subject, Ok(now.into_iter().filter(|fault| before.contains(fault)).collect()))
+                }
+                (_, now) => (subject, now),
+            });
+            faulty = both.filter(is_faulty).collect();
+        }
+        if self.repair {
+            let subjects: Vec<Subject> = faulty.into_iter().map(|(subject, _)| subject).collect();
+            let repaired = self.look(&subjects, true).await?;
+            faulty = subjects.into_iter().zip(repaired).collect();
+        }
+        for (subject, found) in faulty {
+            self.report_all(&subject, found);
+        }
+        Ok(())
+    }
+
+    /// The faults of each subject, or why its record cannot be read.
+    async fn look(&self, subjects: &[Subject], mend: bool) -> Result<Vec<Found>, StoreError> {
+        let checks: Vec<Check> = subjects.iter().map(|subject| Check { subject: subject.clone(), mend }).collect();
+        let mut found = Vec::with_capacity(checks.len());
+        for result in self.store.decide_all(&checks).await? {
+            found.push(match result {
+                Ok(receipt) => Ok(receipt.result),
+                Err(RunError::Unreadable { key, why }) => {
+                    let kind = FaultKind::Unreadable { why: why.to_string() };
+                    Err(FaultFound { kind, subject: key.to_string(), repaired: false })
+                }
+                // It changes all the time, so it is in use.
+                Err(RunError::Contended(_)) => Ok(Vec::new()),
+                Err(error) => return Err(error.into()),
+            });
+        }
+        Ok(found)
+    }
+
+    fn report_all(&mut self, subject: &Subject, found: Found) {
+        match found {
+            Ok(faults) => {
+                for fault in faults {
+                    let (kind, subject) = (FaultKind::Found(fault), name_of(subject));
+                    self.report(FaultFound { kind, subject, repaired: self.repair });
+                }
+            }
+            Err(unreadable) => self.report(unreadable),
+        }
+    }
+
+    fn report(&mut self, found: FaultFound) {
+        if self.report.faults.contains(&found) {
+            return;
+        }
+        if self.report.faults.len() < FAULTS_MAX {
+            self.report.faults.push(found);
+        } else {
+            self.report.more += 1;
+        }
+    }
+}
+
+fn name_of(subject: &Subject) -> String {
+    match subject {
+        Subject::Turn(name) | Subject::TurnTimer(name) => name.to_string(),
+        Subject::ThrottleQueue(counter) => format!("{}@{}", counter.limit, counter.counter),
+        Subject::Consumer(consumer) => consumer.to_string(),
+        Subject::DrainedWorker(worker) => worker.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use tickfleet_core::transaction::TimerRule;
+    use tickfleet_core::{Record as _, Transaction};
+
+    use super::*;
+    use crate::StoreOptions;
+    use crate::seam::memory::MemoryStore;
+
+    const READY: &str = r#"1{"h":{"ag":"kelly","dl":9000,"dg":"d","n":1},"q":{"r":"normal"},"pl":7,"t":1,"b":10,"s":{"s":"ready","upto":1}}"#;
+
+    fn name() -> TurnName {
+        TurnName::parse("acme:t1").unwrap()
+    }
+
+    async fn commit(store: &Store, write: impl FnOnce(&mut Transaction)) {
+        let mut transaction = Transaction::new(store.versions().draw());
+        write(&mut transaction);
+        store.seam().commit(&[transaction]).await.unwrap();
+    }
+
+    fn words(check: &ShardCheck) -> Vec<(&'static str, &str, bool)> {
+        check.faults.iter().map(|found| (found.kind.word(), found.subject.as_str(), found.repaired)).collect()
+    }
+
+    #[tokio::test]
+    async fn faults_are_found_and_repaired() {
+        let store = Store::in_memory(MemoryStore::default(), 0, Arc::new(StoreOptions::default()));
+        assert_eq!(
+            (store.check(false).await.unwrap().faults, store.check(true).await.unwrap().compared),
+            (vec![], true)
+        );
+        let turn = Turn::decode(READY.as_bytes()).unwrap();
+        let ghost = TurnName::parse("acme:ghost").unwrap();
+        commit(&store, |transaction| {
+            transaction.put(&name().record(), &turn).timer(ghost.timer(), 1 << 50, TimerRule::Earlier);
+        })
+        .await;
+        let found =
+            [("turn_without_timer", "acme:t1"), ("timer_without_turn", "acme:ghost"), ("tenant_miscounted", "acme")];
+        let all = |repaired| -> Vec<_> { found.iter().map(|(word, subject)| (*word, *subject, repaired)).collect() };
+        assert_eq!(words(&store.check(false).await.unwrap()), all(false));
+        assert_eq!(words(&store.check(true).await.unwrap()), all(true));
+        let left = store.check(false).await.unwrap();
+        assert_eq!((left.faults, left.compared), (vec![], true));
+    }
+}

@@ -1,0 +1,110 @@
+//! The effects of calls' ends on other records: facts, idempotency claims, streaks, cached results and approvals. They are
+//! committed together with the results.
+
+use tickfleet_core::call::approval::{self, LeaveApproval};
+use tickfleet_core::call::cache::{Fill, FillCache};
+use tickfleet_core::call::claim::EndClaim;
+use tickfleet_core::call::facts::{EndCalls, EndedCall, SessionName};
+use tickfleet_core::call::streak::{CountCalls, Repeat, StreakBounds, StreakName};
+use tickfleet_core::recovery::epoch::KnownUnrun;
+use tickfleet_core::view::Undecided;
+use tickfleet_core::{Context, Query, RecordKey, Section, Transaction, View};
+use tickfleet_model::TenantId;
+
+/// The effects of one call's end.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Ends {
+    /// The facts that it changes.
+    pub(crate) facts: Option<(SessionName, EndedCall)>,
+    /// The claim that it ends.
+    pub(crate) claim: Option<EndClaim>,
+    /// The streak that it counts for.
+    pub(crate) repeat: Option<(StreakName, StreakBounds, Repeat)>,
+    /// The result to cache.
+    pub(crate) fill: Option<Fill>,
+    /// The approval that it leaves unused.
+    pub(crate) unused: Option<(TenantId, String)>,
+    /// For a call that ends without running: that no other attempt has begun it.
+    pub(crate) unrun: Option<KnownUnrun>,
+}
+
+/// An unused approval.
+#[derive(Debug)]
+struct Unused {
+    tenant: TenantId,
+    id: String,
+}
+
+impl Section for Unused {
+    fn add_to(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<(), Undecided> {
+        LeaveApproval { tenant: &self.tenant, id: &self.id }.add_to(transaction, view, context)
+    }
+}
+
+/// The sections of a settle.
+#[derive(Debug, Default)]
+pub(crate) struct Sections {
+    facts: Vec<EndCalls>,
+    claims: Vec<EndClaim>,
+    counts: Vec<CountCalls>,
+    cache: FillCache,
+    unused: Vec<Unused>,
+    unrun: Vec<KnownUnrun>,
+}
+
+impl Sections {
+    /// The sections for the ends of calls, in order. Calls of one session share a section, and so do calls of one streak.
+    pub(crate) fn of(ends: impl IntoIterator<Item = Ends>) -> Self {
+        let mut all = Self::default();
+        for Ends { facts, claim, repeat, fill, unused, unrun } in ends {
+            if let Some((session, ended)) = facts {
+                match all.facts.iter_mut().find(|one| one.session == session) {
+                    Some(one) => one.calls.push(ended),
+                    None => all.facts.push(EndCalls { session, calls: vec![ended] }),
+                }
+            }
+            if let Some((name, bounds, repeat)) = repeat {
+                match all.counts.iter_mut().find(|one| one.name == name) {
+                    Some(one) => one.calls.push(repeat),
+                    None => all.counts.push(CountCalls { name, bounds, calls: vec![repeat] }),
+                }
+            }
+            all.claims.extend(claim);
+            all.cache.results.extend(fill);
+            if let Some(unrun) = unrun.filter(|unrun| !all.unrun.contains(unrun)) {
+                all.unrun.push(unrun);
+            }
+            all.unused.extend(unused.map(|(tenant, id)| Unused { tenant, id }));
+        }
+        all
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> Vec<&dyn Section> {
+        let mut all: Vec<&dyn Section> = Vec::new();
+        all.extend(self.facts.iter().map(|section| section as &dyn Section));
+        all.extend(self.claims.iter().map(|section| section as &dyn Section));
+        all.extend(self.counts.iter().map(|section| section as &dyn Section));
+        all.extend(self.unused.iter().map(|section| section as &dyn Section));
+        all.extend(self.unrun.iter().map(|section| section as &dyn Section));
+        if !self.cache.results.is_empty() {
+            all.push(&self.cache);
+        }
+        all
+    }
+
+    /// The records that they change.
+    pub(crate) fn records(&self) -> Vec<RecordKey> {
+        let facts = self.facts.iter().map(|one| one.session.key());
+        let claims = self.claims.iter().map(|one| one.effect.key());
+        let counts = self.counts.iter().map(|one| one.name.key());
+        let buckets = self.cache.results.iter().map(|fill| fill.name.key());
+        facts.chain(claims).chain(counts).chain(buckets).collect()
+    }
+
+    /// The records that they read.
+    pub(crate) fn queries(&self) -> Vec<Query> {
+        let approvals = self.unused.iter().map(|unused| approval::key(&unused.tenant, &unused.id));
+        self.records().into_iter().chain(approvals).map(Query::Record).collect()
+    }
+}

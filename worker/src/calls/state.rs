@@ -1,0 +1,72 @@
+//! What every call needs: the store, the journal and the parts that govern calls.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tickfleet_model::Durability;
+use tickfleet_model::redaction::Redactor;
+use tickfleet_model::retry::Ladder;
+use tickfleet_ops::metrics::Metrics;
+use tickfleet_store::Store;
+use tokio_util::sync::CancellationToken;
+
+use crate::Common;
+use crate::calls::effects::Ledger;
+use crate::calls::governed::cache::Cache;
+use crate::calls::governed::loops::{LoopOptions, Loops};
+use crate::calls::waiting::breakers::Breakers;
+use crate::journal::Journal;
+use crate::lease_clock::LeaseClock;
+use crate::outbox::Outbox;
+
+/// Carries out calls, one try at a time.
+pub(crate) struct Calls {
+    pub(super) store: Store,
+    pub(super) lease_clock: Arc<LeaseClock>,
+    pub(super) journal: Arc<Journal>,
+    pub(super) outbox: Arc<Outbox>,
+    pub(super) ledger: Ledger,
+    pub(super) cache: Cache,
+    pub(super) loops: Loops,
+    pub(super) breakers: Breakers,
+    pub(super) metrics: Arc<Metrics>,
+    /// The waits between tries.
+    pub(super) ladder: Ladder,
+    /// What has to know that a call has begun before it runs, where its tool does not say; and the longest wait for that.
+    pub(in crate::calls) durable: (Durability, Duration),
+    /// Takes secrets out of messages.
+    pub(super) redactor: Arc<Redactor>,
+    /// Cancelled when running calls must stop at once.
+    pub(super) now: CancellationToken,
+}
+
+impl Calls {
+    /// Tries calls again by `ladder`; `redactor` takes secrets out of what is told of them; `durable` is what has to know
+    /// that a call has begun, and for how long that is waited for; `loops` says when an agent goes in circles, if that is
+    /// looked for.
+    pub(crate) fn new(
+        common: &Common,
+        journal: &Arc<Journal>,
+        outbox: &Arc<Outbox>,
+        ladder: Ladder,
+        redactor: Arc<Redactor>,
+        durable: (Durability, Duration),
+        loops: Option<LoopOptions>,
+    ) -> Self {
+        Self {
+            store: common.store.clone(),
+            lease_clock: common.lease_clock.clone(),
+            journal: journal.clone(),
+            outbox: outbox.clone(),
+            ledger: Ledger::new(common),
+            cache: Cache::new(common),
+            loops: Loops::new(loops, &common.metrics),
+            breakers: common.breakers.clone(),
+            metrics: common.metrics.clone(),
+            ladder,
+            durable,
+            redactor,
+            now: common.now.clone(),
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! The worker's journal: the calls that it has begun, and the changes of facts and claims at their ends. If the store lost
+//! its last writes in a restart, the worker reports them again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use tickfleet_core::call::claim::{EffectEnd, EndClaim, EndClaimResult};
+use tickfleet_core::call::facts::{Restate, Restatement, SessionName};
+use tickfleet_core::recovery::epoch::{Assert, Asserted, Outcome};
+use tickfleet_core::recovery::journal::{Journal as Entries, JournalCall, Report};
+use tickfleet_core::turn::Slice;
+use tickfleet_core::turn::end::RenderedCall;
+use tickfleet_core::{Decision, Receipt};
+use tickfleet_engine::retry_until::{Attempt, retry_until};
+use tickfleet_model::limits;
+use tickfleet_ops::metrics::Metrics;
+use tickfleet_store::seam::RunError;
+use tickfleet_store::{Store, StoreError, TurnName};
+use tokio_util::sync::CancellationToken;
+
+use crate::Common;
+
+/// Time for which a confirmed entry is kept, ms: longer than an append-only file can lose. At least a lease.
+const KEPT_MS: i64 = 60_000;
+/// Bytes of results; the oldest results are dropped first.
+const RESULT_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Time for which a mark outlives its turn's deadline, ms. A turn that the store lost and that is submitted again may get a
+/// later deadline, and may wait for the next day, which has at most 25 hours.
+const KEPT_AFTER_DEADLINE_MS: i64 = 2 * 86_400_000;
+
+/// A change at the end of a call.
+#[derive(Debug, Clone)]
+enum Change {
+    /// Facts of a session.
+    Facts(SessionName, Restatement),
+    /// An idempotency claim, with the time of the report and the deadline of the call's turn, ms.
+    Claim(EndClaim, i64, i64),
+}
+
+/// The journal of a worker.
+pub(crate) struct Journal {
+    store: Store,
+    metrics: Arc<Metrics>,
+    /// Canceled when the worker must stop.
+    now: CancellationToken,
+    entries: Mutex<Entries<Change>>,
+    /// The last restart epoch to which everything was reported.
+    reported: AtomicU64,
+}
+
+impl Journal {
+    /// An empty journal for the worker's shard.
+    pub(crate) fn new(common: &Common) -> Self {
+        let store = common.store.clone();
+        let entries = Entries::new(KEPT_MS.max(store.options().lease_ms), RESULT_BYTES_MAX);
+        Self {
+            store,
+            metrics: common.metrics.clone(),
+            now: common.now.clone(),
+            entries: Mutex::new(entries),
+            reported: AtomicU64::new(0),
+        }
+    }
+
+    /// The last restart epoch to which everything was reported; 0 before the first report.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.reported.load(Ordering::Acquire)
+    }
+
+    /// Reports everything again with the next heartbeat, because the store has lost something.
+    pub(crate) fn doubt(&self) {
+        self.reported.store(0, Ordering::Release);
+    }
+
+    /// Records that a call is about to run. Must follow the commit of the begin: a call that has not run must not be reported,
+    /// because its report would hide that of another worker, which has run it. Returns false if the store has restarted since
+    /// `epoch` and may have lost the begin: then the call must not run.
+    pub(crate) fn begin(&self, slice: &Slice, position: usize, by: &str, once: bool, epoch: u64) -> bool {
+        let head = &slice.turn.head;
+        let mut entries = self.entries.lock();
+        if self.epoch() != epoch {
+            return false;
+        }
+        entries.begin(JournalCall {
+            name: slice.name.clone(),
+            digest: head.digest.clone(),
+            position,
+            by: by.to_owned(),
+            once,
+            until_ms: head.deadline_ms.saturating_add(KEPT_AFTER_DEADLINE_MS),
+        });
+        true
+    }
+
+    /// Records the result of a call that ran. Must precede the commit of the result.
+    pub(crate) fn end(&self, name: &TurnName, position: usize, result: &RenderedCall) {
+        self.entries.lock().end(name, position, result.clone());
+    }
+
+    /// Records that a begun call did nothing, and tells the store if it was reported as begun.
+    pub(crate) async fn undo(&self, name: &TurnName, position: usize) {
+        let undone = self.entries.lock().undo(name, position);
+        self.report_until_answered(undone.as_slice()).await;
+    }
+
+    /// Records that the store confirmed a turn's results before `upto`.
+    pub(crate) fn confirm(&self, name: &TurnName, upto: usize) {
+        self.entries.lock().confirm(name, upto, self.now_ms());
+    }
+
+    /// Records that the worker no longer holds a turn's slice.
+    pub(crate) fn let_go(&self, name: &TurnName) {
+        self.confirm(name, usize::MAX);
+    }
+
+    /// Records changes of facts that the store confirmed.
+    pub(crate) fn facts_changed(&self, session: &SessionName, end: Restatement) {
+        let now_ms = end.ended_ms;
+        self.entries.lock().change(Change::Facts(session.clone(), end), 0, now_ms);
+    }
+
+    /// Records a claim that the store confirmed, or its end. `deadline_ms` is the deadline of the call's turn.
+    pub(crate) fn claimed(&self, claim: EndClaim, deadline_ms: i64) {
+        let (now_ms, bytes) = (self.now_ms(), bytes_of(&claim.end));
+        self.entries.lock().change(Change::Claim(claim, now_ms, deadline_ms), bytes, now_ms);
+    }
+
+    /// Leaves the results of `once` calls for the new holder of a slice that this worker has lost. Without a restart of the
+    /// store, the new holder finds the intent records.
+    pub(crate) async fn leave_results(&self, name: &TurnName, positions: std::ops::Range<usize>) {
+        let state = self.store.state();
+        if state.epoch_began_ms == 0 {
+            return;
+        }
+        let left: Vec<Assert> = {
+            let entries = self.entries.lock();
+            let reports = positions.filter_map(|position| entries.report_of(name, position, state.now_ms));
+            reports.filter(|report| report.once && matches!(report.outcome, Outcome::Ended(_))).collect()
+        };
+        self.report_until_answered(&left).await;
+    }
+
+    /// If the store has restarted, reports everything. Call with each heartbeat, and begin nothing before it succeeds: for
+    /// one lease after a restart no `once` call begins, so that the reports of all living workers come first.
+    ///
+    /// # Errors
+    /// [`StoreError`]; the report may be repeated.
+    pub(crate) async fn report(&self) -> Result<(), StoreError> {
+        self.entries.lock().forget(self.now_ms());
+        loop {
+            let state = self.store.state();
+            if state.epoch == self.epoch() {
+                return Ok(());
+            }
+            let reports: Vec<Report<Change>> = self.entries.lock().reports(state.now_ms).collect();
+            self.report_all(reports, state.now_ms).await?;
+            let entries = self.entries.lock();
+            if !entries.has_unreported_effects() {
+                self.reported.store(state.epoch, Ordering::Release);
+            }
+        }
+    }
+
+    async fn report_all(&self, reports: Vec<Report<Change>>, now_ms: i64) -> Result<(), StoreError> {
+        let reported = reports.len();
+        let (mut calls, mut facts, mut claims) = (Vec::new(), BTreeMap::<_, Vec<_>>::new(), BTreeMap::new());
+        for report in reports {
+            match report {
+                Report::Call(call) => calls.push(call),
+                Report::Change(Change::Facts(session, end)) => facts.entry(session).or_default().push(end),
+                // The last report of an effect counts.
+                Report::Change(Change::Claim(claim, at_ms, deadline_ms)) => {
+                    claims.insert(claim.effect.key(), (claim, at_ms, deadline_ms));
+                }
+            }
+        }
+        let (lost, late) = self.report_calls(&calls).await?;
+        let late = late + self.report_claims(claims.into_values(), now_ms).await?;
+        let facts: Vec<Restate> = facts.into_iter().map(|(session, ends)| restate(session, ends, now_ms)).collect();
+        let mut lost_facts = 0;
+        for batch in facts.chunks(limits::BATCH_ENTRIES_MAX) {
+            let restored = self.decide(batch, |one| one.session.session.clone()).await?;
+            lost_facts += restored.into_iter().flatten().filter(|receipt| receipt.result).count();
+        }
+        if reported > 0 || late > 0 {
+            tracing::warn!(
+                reported,
+                lost,
+                late,
+                sessions = lost_facts,
+                "store restarted or failed over; reported this worker's journal"
+            );
+        }
+        Ok(())
+    }
+
+    /// Reports calls. Returns how many the store had lost, and how many another attempt has begun since.
+    async fn report_calls(&self, calls: &[Assert]) -> Result<(usize, usize), StoreError> {
+        let (mut lost, mut late) = (0, 0);
+        for batch in batches(calls, |call| match &call.outcome {
+            Outcome::Ended(result) => result.result.len() + result.message.len() + result.audit.len(),
+            Outcome::Begun | Outcome::Undone => 0,
+        }) {
+            let asserted = self.decide(batch, |call| format!("{}/{}", call.name, call.position)).await?;
+            for (call, receipt) in batch.iter().zip(asserted) {
+                match receipt.map(|receipt| receipt.result) {
+                    Some(Asserted::Marked) => lost += 1,
+                    Some(Asserted::Late) if call.once => {
+                        late += 1;
+                        self.metrics.fenced("assert");
+                        tracing::error!(turn = %call.name, position = call.position, "store lost a begin record, and the call began again before this worker could restore it");
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok((lost, late))
+    }
+
+    /// Reports claims. Returns how many of their effects another call has claimed since.
+    async fn report_claims(
+        &self,
+        claims: impl Iterator<Item = (EndClaim, i64, i64)>,
+        now_ms: i64,
+    ) -> Result<usize, StoreError> {
+        let claims: Vec<EndClaim> =
+            claims.filter_map(|(claim, at_ms, deadline_ms)| remaining(claim, at_ms, deadline_ms, now_ms)).collect();
+        let mut late = 0;
+        for batch in batches(&claims, |claim| bytes_of(&claim.end)) {
+            let ended = self.decide(batch, |claim| claim.by.call.to_string()).await?;
+            for (claim, receipt) in batch.iter().zip(ended) {
+                let is_others = receipt.is_some_and(|receipt| receipt.result == EndClaimResult::Others);
+                if is_others && claim.end != EffectEnd::Undone {
+                    late += 1;
+                    self.metrics.fenced("assert");
+                    tracing::error!(call = %claim.by.call, effect = claim.effect.hash, "store lost an effect claim, and an equal call claimed it before this worker could restore it");
+                }
+            }
+        }
+        Ok(late)
+    }
+
+    /// Makes a batch of decisions. A refused one costs itself alone: the heartbeat does not wait for it.
+    async fn decide<D: Decision + Sync>(
+        &self,
+        batch: &[D],
+        name: impl Fn(&D) -> String + Send,
+    ) -> Result<Vec<Option<Receipt<D::Output>>>, StoreError>
+    where
+        D::Output: Send,
+    {
+        let results = self.store.decide_all(batch).await?;
+        let receipt = |(one, result): (&D, Result<Receipt<D::Output>, RunError>)| {
+            result
+                .inspect_err(
+                    |error| tracing::error!(%error, call = name(one), "store rejected an entry of the journal"),
+                )
+                .ok()
+        };
+        Ok(batch.iter().zip(results).map(receipt).collect())
+    }
+
+    async fn report_until_answered(&self, calls: &[Assert]) {
+        if calls.is_empty() || self.now.is_cancelled() {
+            return;
+        }
+        let reported = retry_until(&self.now, || async {
+            match self.store.decide_all(calls).await {
+                Ok(_) => Attempt::Done(()),
+                Err(error) => {
+                    tracing::debug!(%error, "failed to report begun calls; retrying");
+                    Attempt::Failed
+                }
+            }
+        });
+        reported.await;
+    }
+
+    fn now_ms(&self) -> i64 {
+        self.store.state().now_ms
+    }
+}
+
+fn bytes_of(end: &EffectEnd) -> usize {
+    match end {
+        EffectEnd::Ended(result) | EffectEnd::Unknown(result) => result.len(),
+        EffectEnd::Undone | EffectEnd::Open => 0,
+    }
+}
+
+/// The changes of a session, each with its remaining lifetime.
+fn restate(session: SessionName, mut ends: Vec<Restatement>, now_ms: i64) -> Restate {
+    for end in &mut ends {
+        let age_ms = now_ms - end.ended_ms;
+        end.changes.retain_mut(|change| {
+            change.kept_ms -= age_ms;
+            change.kept_ms > 0
+        });
+    }
+    Restate { session, ends }
+}
+
+/// The claim with its remaining window; `None` if it is over. An open claim lasts while its turn may be unfinished, plus the
+/// window.
+fn remaining(claim: EndClaim, at_ms: i64, deadline_ms: i64, now_ms: i64) -> Option<EndClaim> {
+    let window_ms = match claim.end {
+        EffectEnd::Open => (deadline_ms - now_ms).max(0).saturating_add(claim.window_ms),
+        _ => claim.window_ms - (now_ms - at_ms),
+    };
+    (window_ms > 0).then_some(EndClaim { window_ms, ..claim })
+}
+
+/// Batches that are bounded in number and bytes.
+fn batches<T>(all: &[T], bytes_of: impl Fn(&T) -> usize) -> impl Iterator<Item = &[T]> {
+    let (mut bytes, mut number) = (0, 0);
+    all.chunk_by(move |item, _| {
+        bytes += bytes_of(item);
+        number += 1;
+        let continues = number < limits::BATCH_ENTRIES_MAX && bytes < limits::TURN_BYTES_MAX;
+        if !continues {
+            (bytes, number) = (0, 0);
+        }
+        continues
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use tickfleet_core::call::CallName;
+    use tickfleet_core::call::claim::{Claimant, EffectName};
+    use tickfleet_model::{TenantId, TurnId};
+
+    use super::*;
+
+    #[test]
+    fn a_claim_is_reported_with_its_remaining_window() {
+        let by = CallName::new(TurnId::new("t1").unwrap(), 0);
+        let effect = EffectName { tenant: TenantId::new("acme").unwrap(), tool: "pay".into(), hash: "0a".into() };
+        let by = Claimant { call: by, digest: "d".into(), admitted_ms: 1 };
+        let claim = |end| EndClaim { effect: effect.clone(), by: by.clone(), end, window_ms: 1_000 };
+        let window_ms = |end, now_ms| remaining(claim(end), 100, 500, now_ms).map(|claim| claim.window_ms);
+        assert_eq!(window_ms(EffectEnd::Open, 200), Some(1_300));
+        assert_eq!(window_ms(EffectEnd::Open, 600), Some(1_000), "its turn may still be in its last slice");
+        assert_eq!(window_ms(EffectEnd::Undone, 600), Some(500));
+        assert_eq!(window_ms(EffectEnd::Ended("1".into()), 1_100), None);
+    }
+}

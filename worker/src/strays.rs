@@ -1,0 +1,126 @@
+//! Entries that the worker holds and does not run: it returns them, because nobody takes entries from a worker that lives.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tickfleet_core::keys::TurnName;
+use tickfleet_core::recovery::reap::HeldEntry;
+use tickfleet_core::turn::slice::fields;
+use tickfleet_core::turn::{HandBackReason, HandBackUnreadable, PutAside, Slice};
+use tickfleet_core::{EntryId, Query, StreamKey, Value};
+use tickfleet_model::{ConsumerId, limits};
+use tickfleet_store::{Store, StoreError};
+
+use crate::Common;
+use crate::held::HeldSlices;
+use crate::outbox::Outbox;
+
+/// Maximum number of entries of a queue that are compared: more than a worker can hold.
+const COMPARED_MAX: usize = 10_000;
+/// Entries that are read at once.
+const READ_AT_ONCE: usize = 32;
+
+/// Finds and returns entries that the worker holds and does not run.
+pub(crate) struct Strays {
+    store: Store,
+    slices: Arc<HeldSlices>,
+    outbox: Arc<Outbox>,
+    /// The strays of the last comparison. One of them may have been taken just before its slice started.
+    seen: Mutex<HashSet<(StreamKey, EntryId)>>,
+}
+
+/// The strays to return.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// All. For queues that nobody of this worker takes from meanwhile.
+    All,
+    /// Those that the last comparison found too.
+    SeenBefore,
+}
+
+impl Strays {
+    /// Compares the store with `slices`, and returns strays by `outbox`.
+    pub(crate) fn new(common: &Common, slices: &Arc<HeldSlices>, outbox: &Arc<Outbox>) -> Self {
+        Self {
+            store: common.store.clone(),
+            slices: Arc::clone(slices),
+            outbox: Arc::clone(outbox),
+            seen: Mutex::default(),
+        }
+    }
+
+    /// Returns the strays of `queues`: a response with them was lost, or the store has lost that they ended.
+    ///
+    /// # Errors
+    /// [`StoreError`]; the next comparison finds them again.
+    pub(crate) async fn give_back(
+        &self,
+        consumer: &ConsumerId,
+        queues: &[StreamKey],
+        which: Which,
+    ) -> Result<(), StoreError> {
+        let mut found = HashSet::new();
+        for queue in queues {
+            let (stream, consumer) = (queue.clone(), consumer.as_str().into());
+            let held = self.store.query(Query::Holds { stream, consumer, count: COMPARED_MAX }).await?;
+            let Value::Holds(held) = held else { continue };
+            for entries in held.chunks(READ_AT_ONCE) {
+                self.compare(queue, entries, which, &mut found).await?;
+            }
+        }
+        if which == Which::SeenBefore {
+            *self.seen.lock() = found;
+        }
+        Ok(())
+    }
+
+    async fn compare(
+        &self,
+        queue: &StreamKey,
+        entries: &[EntryId],
+        which: Which,
+        found: &mut HashSet<(StreamKey, EntryId)>,
+    ) -> Result<(), StoreError> {
+        let queries: Vec<Query> = entries.iter().map(|entry| Query::Entry(queue.clone(), entry.clone())).collect();
+        for (entry, value) in entries.iter().zip(self.store.seam().read(&queries).await?) {
+            // An entry that is gone from its queue has no slice.
+            let Value::Entry(Some(fields)) = value else { continue };
+            let key = (queue.clone(), entry.clone());
+            let is_returned = which == Which::All || self.seen.lock().contains(&key);
+            match Slice::read(queue.clone(), entry.clone(), &fields) {
+                Ok(slice) if self.slices.holds(&slice.name, &slice.entry) => continue,
+                Ok(slice) if is_returned => {
+                    tracing::warn!(turn = %slice.name, "leased slice is not being executed; returning it");
+                    self.outbox.hand_back(slice, HandBackReason::Unknown).await;
+                }
+                Err(problem) if is_returned => {
+                    let entry = HeldEntry { queue: queue.clone(), entry: entry.clone(), fields };
+                    self.put_aside(&entry, &problem.to_string()).await;
+                }
+                Ok(_) | Err(_) => {}
+            }
+            found.insert(key);
+        }
+        Ok(())
+    }
+
+    /// Returns an entry that this build cannot read. It belongs to a newer build, whose workers read it later, or was
+    /// written by another program, and goes to the dead letters.
+    pub(crate) async fn put_aside(&self, entry: &HeldEntry, problem: &str) {
+        tracing::error!(entry = %entry.entry, problem, "cannot read an entry of a ready stream");
+        let returned = match entry.text(fields::NAME).and_then(TurnName::parse) {
+            Some(name) => {
+                let unread = HandBackUnreadable { entry, name: &name, attempts_max: limits::UNREAD_OFFERS_MAX };
+                self.store.decide(unread).await.map(drop)
+            }
+            None => {
+                let bounds = self.store.bounds();
+                self.store.decide(PutAside { entry, why: problem, bounds: &bounds }).await.map(drop)
+            }
+        };
+        if let Err(error) = returned {
+            tracing::warn!(%error, "entry stays with this worker until its lease ends");
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! Governed calls: facts, people, equal calls, loops and cached results.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tickfleet_core::call::approval::{self, Approval, DecideApproval, DecideResult, Verdict};
+use tickfleet_core::call::claim::{Claim, ClaimState};
+use tickfleet_core::{Query, RecordKey, Value};
+use tickfleet_engine::active_policy::ActivePolicy;
+use tickfleet_model::policy::{Fact, FactChange, FactCondition, FactRow, RuleMode, ToolGrant};
+use tickfleet_model::tool::CachePer;
+use tickfleet_model::{Effect, Outcome, TenantId};
+use tickfleet_tools::{CallContext, ToolError, TypedTool};
+use worker::{LoopOptions, StreakBounds};
+
+use crate::shard::{Setup, Shard, everyone, name};
+
+#[derive(Deserialize, Serialize, JsonSchema)]
+struct Payment {
+    amount: u32,
+}
+
+/// A tool that counts its runs, and fails as often as `failures` says, without effect.
+fn counted(tool: &str, effect: Effect, runs: &Arc<AtomicU32>, failures: u32) -> TypedTool {
+    let runs = Arc::clone(runs);
+    TypedTool::new(tool, "Pays.", effect, move |_: CallContext, args: Payment| {
+        let runs = Arc::clone(&runs);
+        async move {
+            let run = runs.fetch_add(1, Ordering::SeqCst);
+            if run < failures {
+                let message = "busy".to_owned();
+                return Err(ToolError::NotExecuted { message, retry_after: None });
+            }
+            Ok(json!({ "paid": args.amount, "run": run }))
+        }
+    })
+}
+
+fn tenant() -> TenantId {
+    TenantId::new("acme").unwrap()
+}
+
+fn permit(active: &mut ActivePolicy, tool: &str, facts: FactRow) {
+    active.policy.permissions.matrix.insert(tool.into(), ToolGrant { facts, ..everyone() });
+}
+
+/// The one member of a kind of record, once it is there.
+async fn waiting_approval(shard: &Shard) -> String {
+    shard
+        .until(|| async {
+            shard.fire_timers().await;
+            let first = Query::First { set: approval::waiting_of(&tenant()), upto: None, count: 1 };
+            match shard.store.query(first).await.unwrap() {
+                Value::Members(members) => members.first().map(|(id, _)| id.to_string()),
+                _ => None,
+            }
+        })
+        .await
+}
+
+async fn decide(shard: &Shard, id: &str, verdict: Verdict<'_>) -> DecideResult {
+    let (tenant, roles, audit, bounds) = (tenant(), BTreeSet::new(), json!({}), shard.store.bounds());
+    let decision = DecideApproval {
+        tenant: &tenant,
+        id,
+        by: "kim",
+        roles: &roles,
+        reason: "as discussed",
+        verdict,
+        audit: &audit,
+        bounds: &bounds,
+    };
+    shard.store.decide(decision).await.unwrap().result
+}
+
+const YES: Verdict<'static> = Verdict::Approve { seen: None, narrowed: None, shown: "" };
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_equal_calls_one_runs_and_the_others_have_its_result() {
+    let runs = Arc::new(AtomicU32::new(0));
+    let shard = Shard::start_with(|active, setup: &mut Setup| {
+        permit(active, "pay", FactRow::default());
+        let pay = counted("pay", Effect::Once, &runs, 1).effect_key(&["/amount"], Duration::from_secs(60));
+        setup.tools.push(pay);
+    })
+    .await;
+    for id in ["t1", "t2", "t3"] {
+        shard.dispatch(id, &[("pay", r#"{"amount":7}"#)]).await;
+    }
+    let mut repeats = 0;
+    for id in ["t1", "t2", "t3"] {
+        let result = shard.result(id, 0).await;
+        assert_eq!((&result["outcome"], &result["output"]["paid"]), (&json!("ok"), &json!(7)), "{result}");
+        repeats += u32::from(result["repeats"].is_string());
+    }
+    assert_eq!((runs.load(Ordering::SeqCst), repeats), (2, 2), "one failed try, and one payment");
+    let (keys, _) = shard.store.seam().scan("effect:", 0, 100).await.unwrap();
+    let [key]: [RecordKey; 1] = keys.try_into().unwrap();
+    let claim = shard.store.record_of::<Claim>(&key).await.unwrap().unwrap().value;
+    assert!(matches!(claim.state, ClaimState::Ended { .. }), "{claim:?}");
+    shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_runs_when_people_agree_with_the_arguments_that_they_gave_it() {
+    let runs = Arc::new(AtomicU32::new(0));
+    let shard = Shard::start_with(|active, setup| {
+        permit(active, "pay", FactRow::default());
+        active.policy.permissions.approvers.insert("kim".into(), BTreeSet::new());
+        let demand = tickfleet_model::approval::ApprovalDemand {
+            narrow: ["/amount".to_owned()].into(),
+            ..tickfleet_model::approval::ApprovalDemand::default()
+        };
+        setup.tools.push(counted("pay", Effect::Once, &runs, 1).approval(demand));
+    })
+    .await;
+    shard.dispatch("t1", &[("echo", "{}"), ("pay", r#"{"amount":7}"#)]).await;
+    let id = waiting_approval(&shard).await;
+    assert_eq!(runs.load(Ordering::SeqCst), 0);
+    let narrowed = Verdict::Approve { seen: None, narrowed: Some(r#"{"/amount":5}"#), shown: "" };
+    let decided = decide(&shard, &id, narrowed).await;
+    assert!(matches!(decided, DecideResult::Counts { state: "approved", .. }), "{decided:?}");
+    let result = shard.result("t1", 1).await;
+    assert_eq!((&result["outcome"], &result["output"]["paid"]), (&json!("ok"), &json!(5)), "{result}");
+    assert_eq!((&result["approval"]["by"], &result["attempts"]), (&json!(["kim"]), &json!(2)), "{result}");
+    let used = shard.store.record_of::<Approval>(&approval::key(&tenant(), &id)).await.unwrap().unwrap().value;
+    assert_eq!(used.state.word(), "used");
+
+    shard.dispatch("t2", &[("pay", r#"{"amount":8}"#)]).await;
+    let id = waiting_approval(&shard).await;
+    decide(&shard, &id, Verdict::Deny).await;
+    let result = shard.result("t2", 0).await;
+    assert_eq!((&result["outcome"], &result["error"]["details"]["by"]), (&json!("approval_refused"), &json!("kim")));
+    shard.stop().await;
+}
+
+/// A call with a streak, facts, consent and an idempotency claim: one read, one begin and one settle.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fully_governed_call_takes_three_round_trips() {
+    let runs = Arc::new(AtomicU32::new(0));
+    let paid = || Fact::parse("paid").unwrap();
+    // No heartbeat comes while it is counted.
+    let shard = Shard::start_for(60_000, |active, setup| {
+        let forbid = vec![FactCondition { fact: paid(), mode: RuleMode::Enforce, message: None }];
+        let sets = vec![FactChange { fact: paid(), on: [Outcome::Ok].into(), kept_ms: 60_000 }];
+        permit(active, "pay", FactRow { forbid, sets, ..FactRow::default() });
+        active.policy.permissions.approvers.insert("kim".into(), BTreeSet::new());
+        let bounds = StreakBounds { refuse_after: 3, refuse_ms: 60_000, keep_ms: 60_000 };
+        setup.loops = Some(LoopOptions { tell_after: 2, bounds, except: Arc::default() });
+        let pay = counted("pay", Effect::Once, &runs, 0).effect_key(&["/amount"], Duration::from_secs(60));
+        setup.tools.push(pay.requires_approval());
+    })
+    .await;
+    shard.dispatch("t1", &[("pay", r#"{"amount":7}"#)]).await;
+    let id = waiting_approval(&shard).await;
+    decide(&shard, &id, YES).await;
+    shard.parked("t1").await;
+    shard.tool_lists_written().await;
+    let before = shard.memory.round_trips();
+    shard.fire("t1").await;
+    // The test's own reads would count, too.
+    shard.until(|| async { (runs.load(Ordering::SeqCst) == 1).then_some(()) }).await;
+    shard.settled(before.1 + 3).await;
+    let (reads, commits) = shard.memory.round_trips();
+    // The timer reads the turn and its calls.
+    let (fire_reads, fire_commits) = (2, 1);
+    assert_eq!((reads - before.0 - fire_reads, commits - before.1 - fire_commits), (1, 2));
+    let result = shard.result("t1", 0).await;
+    assert_eq!((&result["outcome"], &result["approval"]["by"]), (&json!("ok"), &json!(["kim"])), "{result}");
+    shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_approval_that_its_call_needs_no_more_becomes_void() {
+    let runs = Arc::new(AtomicU32::new(0));
+    let shard = Shard::start_with(|active, setup| {
+        permit(active, "pay", FactRow::default());
+        active.policy.permissions.approvers.insert("kim".into(), BTreeSet::new());
+        setup.tools.push(counted("pay", Effect::Once, &runs, 0).requires_approval());
+    })
+    .await;
+    shard.dispatch("t1", &[("pay", r#"{"amount":7}"#)]).await;
+    let id = waiting_approval(&shard).await;
+    let bounds = shard.store.bounds();
+    let reason = "enough";
+    let cancel =
+        tickfleet_core::task::cancel::Cancel { name: name("t1"), reason: reason.into(), above: None, bounds: &bounds };
+    shard.store.decide(cancel).await.unwrap();
+    let result = shard.result("t1", 0).await;
+    assert_eq!(result["outcome"], "cancelled", "{result}");
+    let void = shard.store.record_of::<Approval>(&approval::key(&tenant(), &id)).await.unwrap().unwrap().value;
+    assert_eq!((void.state.word(), runs.load(Ordering::SeqCst)), ("void", 0));
+    assert_eq!(decide(&shard, &id, YES).await, DecideResult::Ended("void"));
+    shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_begins_by_the_facts_that_others_have_set() {
+    let runs = Arc::new(AtomicU32::new(0));
+    let quoted = || Fact::parse("quoted").unwrap();
+    let shard = Shard::start_with(|active, setup| {
+        let sets = vec![FactChange { fact: quoted(), on: [Outcome::Ok].into(), kept_ms: 60_000 }];
+        permit(active, "quote", FactRow { sets, ..FactRow::default() });
+        let require = vec![FactCondition { fact: quoted(), mode: RuleMode::Enforce, message: None }];
+        let clears = vec![FactChange { fact: quoted(), on: [Outcome::Ok].into(), kept_ms: 60_000 }];
+        permit(active, "buy", FactRow { require, clears, ..FactRow::default() });
+        setup.tools.push(counted("quote", Effect::Read, &Arc::default(), 0));
+        setup.tools.push(counted("buy", Effect::Once, &runs, 1));
+    })
+    .await;
+    let calls = [
+        ("buy", r#"{"amount":1}"#),
+        ("quote", r#"{"amount":1}"#),
+        ("buy", r#"{"amount":1}"#),
+        ("buy", r#"{"amount":1}"#),
+    ];
+    shard.dispatch("t1", &calls).await;
+    let mut outcomes = Vec::new();
+    for position in 0..4 {
+        let result = shard.result("t1", position).await;
+        let reason = result["error"]["details"]["reason"].as_str().unwrap_or_default().to_owned();
+        outcomes.push((result["outcome"].as_str().unwrap().to_owned(), reason));
+    }
+    let outcome = |outcome: &str, reason: &str| (outcome.to_owned(), reason.to_owned());
+    let missing = outcome("denied", "fact_missing");
+    assert_eq!(outcomes, [missing.clone(), outcome("ok", ""), outcome("ok", ""), missing]);
+    assert_eq!(runs.load(Ordering::SeqCst), 2);
+    shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_repeats_a_call_is_told_so_and_refused() {
+    let shard = Shard::start_with(|_, setup| {
+        let bounds = StreakBounds { refuse_after: 3, refuse_ms: 60_000, keep_ms: 60_000 };
+        setup.loops = Some(LoopOptions { tell_after: 2, bounds, except: Arc::default() });
+    })
+    .await;
+    let same = ("echo", r#"{"text":"hi"}"#);
+    shard.dispatch("t1", &[same, same, same, same, ("echo", r#"{"text":"ho"}"#)]).await;
+    let mut seen = Vec::new();
+    for position in 0..5 {
+        let result = shard.result("t1", position).await;
+        seen.push((result["outcome"].as_str().unwrap().to_owned(), result["note"].is_string()));
+    }
+    let one = |outcome: &str, note| (outcome.to_owned(), note);
+    assert_eq!(seen, [one("ok", false), one("ok", true), one("ok", true), one("denied", false), one("ok", false)]);
+    shard.dispatch("t2", &[same]).await;
+    assert_eq!(shard.result("t2", 0).await["error"]["details"]["reason"], "loop");
+    shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_that_was_asked_before_has_the_cached_result() {
+    let runs = Arc::new(AtomicU32::new(0));
+    let shard = Shard::start_with(|active, setup| {
+        permit(active, "price", FactRow::default());
+        setup.tools.push(counted("price", Effect::Read, &runs, 0).cache(Duration::from_secs(60), CachePer::Tenant));
+    })
+    .await;
+    for id in ["t1", "t2"] {
+        shard.dispatch(id, &[("price", r#"{"amount":1}"#)]).await;
+        let result = shard.result(id, 0).await;
+        assert_eq!((&result["output"]["run"], result["cached"].is_object()), (&json!(0), id == "t2"), "{result}");
+    }
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    shard.stop().await;
+}
