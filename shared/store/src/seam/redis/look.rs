@@ -92,12 +92,12 @@ impl RedisStore {
         for _ in 0..PAGE_READS_MAX {
             let mut answers = self.connection.answers(Question::AuditLog, &ask).await?.into_iter();
             let mut next = || answers.next().unwrap_or(Ok(Value::Nil));
-            // A stream that does not exist has no state.
             let (before, found, after) = (next(), next(), next());
-            let found = found.map_err(|source| StoreError::verb(Question::AuditLog.as_str(), source))?;
-            let (before, after) = (before.map(stream_state), after.map(stream_state));
-            if before.as_ref().ok() == after.as_ref().ok() {
-                return Ok((entries(found), after.unwrap_or_default()));
+            let error = |source| StoreError::verb(Question::AuditLog.as_str(), source);
+            let found = found.map_err(error)?;
+            let (before, after) = (state_or_none(before).map_err(error)?, state_or_none(after).map_err(error)?);
+            if before == after {
+                return Ok((entries(found), after));
             }
         }
         let found = format!("{stream} changed during each of {PAGE_READS_MAX} reads");
@@ -193,6 +193,14 @@ impl RedisStore {
             remove.cmd("HDEL").arg(format!("{}seqs:{tenant}", self.prefix)).arg(inbox);
         }
         self.connection.pipeline::<Vec<i64>>(Question::ForgetInbox, &remove).await.map(drop)
+    }
+}
+
+/// The counts of a stream, from the answer to XINFO STREAM; 0 for a stream that does not exist.
+fn state_or_none(answer: RedisResult<Value>) -> RedisResult<StreamState> {
+    match answer {
+        Err(error) if error.detail() == Some("no such key") => Ok(StreamState::default()),
+        answer => answer.map(stream_state),
     }
 }
 
