@@ -18,7 +18,10 @@ pub(crate) fn agent_of(view: &TurnView) -> Option<String> {
     }
     match view {
         TurnView::Live(live) => Some(live.turn.head.agent.to_string()),
-        TurnView::Finished(finished) => serde_json::from_str::<Owner>(&finished.reply).ok().map(|owner| owner.agent),
+        TurnView::Finished(finished) => match &finished.agent {
+            Some(agent) => Some(agent.to_string()),
+            None => serde_json::from_str::<Owner>(&finished.reply).ok().map(|owner| owner.agent),
+        },
         TurnView::Unknown => None,
     }
 }

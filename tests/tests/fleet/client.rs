@@ -174,6 +174,7 @@ async fn a_reply_that_is_not_in_the_inbox_is_read_from_the_turns_record() {
         retries: 0,
         reason: None,
         canceled: None,
+        agent: None,
         notes: Vec::new(),
         reply: json("mine"),
     };

@@ -216,6 +216,7 @@ impl Ending<'_> {
             reason: self.reason.clone(),
             canceled: turn.canceled.clone(),
             notes: turn.notes.clone(),
+            agent: reply.is_empty().then(|| turn.head.agent.clone()),
             reply,
         };
         transaction.proof = Some(name.finished());

@@ -626,6 +626,9 @@ pub struct Finished {
     /// The turn's history.
     #[serde(rename = "lg", default, skip_serializing_if = "is_default")]
     pub notes: Vec<Note>,
+    /// The turn's agent, if the reply is empty and does not name it.
+    #[serde(rename = "ag", default, skip_serializing_if = "is_default")]
+    pub agent: Option<AgentId>,
     /// The reply, JSON; empty if memory was short and an inbox has the reply.
     #[serde(skip)]
     pub reply: String,
@@ -668,6 +671,7 @@ mod tests {
             retries: 0,
             reason: None,
             canceled: None,
+            agent: None,
             notes: Vec::new(),
             reply: reply.clone(),
         };

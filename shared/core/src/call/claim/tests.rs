@@ -99,6 +99,7 @@ fn the_result_of_a_claim_that_was_not_ended_is_looked_up() {
         retries: 0,
         reason: None,
         canceled: None,
+        agent: None,
         notes: Vec::new(),
         reply,
     };

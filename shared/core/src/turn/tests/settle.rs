@@ -29,6 +29,8 @@ fn while_memory_is_short_only_the_inbox_has_the_reply() {
         let (results, frame, bounds) = ([result("ok")], frame(), Bounds::default());
         assert_eq!(trial.run(&settle(&slice, &results, &frame, &bounds)), Settled::Ended);
         assert_eq!(reply(&trial), kept);
+        let finished = trial.stored::<Finished>(&named("t1").finished()).unwrap().value;
+        assert_eq!(finished.agent.is_some(), has_inbox, "gateways ask whose turn it was");
         assert_eq!(trial.inboxes.values().map(Vec::len).sum::<usize>(), usize::from(has_inbox));
     }
 }
