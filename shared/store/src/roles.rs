@@ -72,7 +72,7 @@ const READS: &[&str] = &[
 const OPERATING: &[&str] = &["acl|dryrun", "config|get"];
 /// What takes entries of queues, and makes queues that are missing.
 const TAKING: &[&str] = &["xgroup|create", "xreadgroup"];
-/// What gives a consumer entries that nobody holds.
+/// Gives a consumer the entries that have lost theirs.
 const ADOPTING: &[&str] = &["xclaim"];
 /// What trims logs and inboxes without the function.
 const TRIMMING: &[&str] = &["xtrim", "del", "hdel"];

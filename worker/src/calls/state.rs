@@ -32,7 +32,7 @@ pub(crate) struct Calls {
     pub(super) metrics: Arc<Metrics>,
     /// The waits between tries.
     pub(super) ladder: Ladder,
-    /// What has to know that a call has begun before it runs, where its tool does not say; and the longest wait for that.
+    /// The durability of begins of tools that set none, and the longest wait for its confirmation.
     pub(in crate::calls) durable: (Durability, Duration),
     /// Takes secrets out of messages.
     pub(super) redactor: Arc<Redactor>,

@@ -173,8 +173,8 @@ pub trait Store: Send + Sync {
     /// Trims a log or an inbox. Returns the number of removed entries.
     async fn trim(&self, log: &StreamKey, keep: Keep) -> Result<u64, StoreError>;
 
-    /// Gives `consumer` entries of a queue that were delivered and that nobody holds: their consumer was deleted with them. At
-    /// most `count`, and only among the oldest entries. Returns their number. A store in memory never has such entries.
+    /// Gives `consumer` delivered entries of a queue that have lost their consumer, because it was deleted. At most `count`, and
+    /// only among the oldest entries. Returns their number. A store in memory never has such entries.
     async fn adopt_lost(&self, _queue: &StreamKey, _consumer: &str, _count: usize) -> Result<usize, StoreError> {
         Ok(0)
     }

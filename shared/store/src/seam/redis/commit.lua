@@ -351,7 +351,7 @@ function words.idle(i)
 end
 function words.use_inbox(i) use_inbox(boxes[ARGV[i] + 0]) return i + 1 end
 function words.put(i) call('SET', ARGV[i], version .. (entry or '-') .. ' ' .. stamp .. ' ' .. ARGV[i + 1]) return i + 2 end
--- Any other command whose answer nobody needs.
+-- Any other command. Its answer is not needed.
 function words.call(i)
   local last = i + max_of(ARGV[i], 0)
   call(unpack(ARGV, i + 1, last)) return last + 1

@@ -130,7 +130,7 @@ impl<'a> Numbered<'a> {
     }
 }
 
-/// The commands that the words of a batch name. Whoever commits needs the right to each.
+/// The commands that the words of a batch name. A user that commits needs the right to each.
 pub(crate) const CALLED: &[&str] =
     &["DEL", "HDEL", "PERSIST", "PEXPIRE", "SET", "XACK", "XADD", "XDEL", "ZADD", "ZREM"];
 
@@ -454,7 +454,7 @@ impl Encoder<'_> {
             Write::Timer { name, due_ms, rule } => {
                 let due_ms = due_ms.max(&0);
                 match rule {
-                    // CH only changes the answer, which nobody reads.
+                    // CH only changes the answer, which is not read.
                     TimerRule::Set => self.words.push("timer").push("CH").push(name.as_bytes()).show(due_ms),
                     TimerRule::Earlier => self.words.push("timer").push("LT").push(name.as_bytes()).show(due_ms),
                     TimerRule::Wake => {
