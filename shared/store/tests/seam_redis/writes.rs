@@ -89,6 +89,30 @@ async fn a_record_names_the_slice_that_was_enqueued_last() {
 }
 
 #[tokio::test]
+async fn a_take_of_empty_queues_does_not_look_at_each_first_until_one_gives_its_full_share() {
+    on_each(false, async |b| {
+        b.store.ensure_queues(&[queue("high"), queue("low")]).await.unwrap();
+        let looks = async || -> usize {
+            let stats: String = b.command(&["INFO", "commandstats"]).await;
+            let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_xinfo|groups:calls="));
+            line.and_then(|line| line.split(',').next()).map_or(0, |calls| calls.parse().unwrap())
+        };
+        let take = |wait_ms| Take { consumer: "w".into(), queues: vec![queue("high"), queue("low")], count: 4, wait_ms };
+        assert_eq!(b.store.take(&take(20)).await.unwrap(), vec![]);
+        let before = looks().await;
+        assert_eq!(b.store.take(&take(20)).await.unwrap(), vec![]);
+        assert_eq!(looks().await, before);
+        let batch = (1..=6).map(|_| enqueue("low", "1")).collect();
+        b.commit(with(vec![], batch)).await.unwrap();
+        assert_eq!(b.store.take(&take(20)).await.unwrap().len(), 2);
+        b.commit(with(vec![], (1..=4).map(|_| enqueue("high", "2")).collect())).await.unwrap();
+        let taken = b.store.take(&take(20)).await.unwrap();
+        assert_eq!(taken.iter().filter(|entry| entry.queue == queue("high")).count(), 4);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn queues_are_taken_in_order_of_preference() {
     on_each(false, async |b| {
         let batch = vec![enqueue("low", "1"), enqueue("low", "2"), enqueue("high", "3"), enqueue("high", "4")];

@@ -32,7 +32,7 @@ mod reply;
 mod take;
 mod upkeep;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -71,6 +71,8 @@ pub struct RedisStore {
     /// The epoch of the last commit, 0 before the first. It shows an emptied server that it is not new.
     epoch: AtomicU64,
     idle: take::Idle,
+    /// True if the last take of several queues left entries waiting, as far as it saw.
+    has_backlog: AtomicBool,
     /// Connections for durable commits: one for each kind of durability, since each waits.
     confirming: [Confirming; 2],
 }
@@ -106,6 +108,7 @@ impl RedisStore {
             lease_ms,
             epoch: AtomicU64::new(0),
             idle: take::Idle::default(),
+            has_backlog: AtomicBool::new(true),
             confirming: Default::default(),
         }
     }

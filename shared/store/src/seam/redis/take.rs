@@ -1,5 +1,6 @@
 //! Takes entries of queues. A take that waits has its own connection.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -34,19 +35,26 @@ impl RedisStore {
         if let [_] = take.queues.as_slice() {
             return self.read_made(take, &take.queues, take.count, wait).await;
         }
+        // Share the count between the queues, because entries may arrive in several at once.
+        let each = (take.count / take.queues.len()).max(1);
         let mut taken = Vec::new();
-        for (queue, count) in self.waiting(take).await? {
-            match self.read_made(take, &[queue], count, None).await {
-                Ok(more) => taken.extend(more),
-                // The consumer already holds earlier entries, so they must be returned.
-                Err(error) if taken.is_empty() => return Err(error),
-                Err(_) => return Ok(taken),
+        if wait.is_none() || self.has_backlog.load(Ordering::Relaxed) || take.count < take.queues.len() {
+            let waiting = self.waiting(take).await?;
+            self.has_backlog.store(!waiting.is_empty(), Ordering::Relaxed);
+            for (queue, count) in waiting {
+                match self.read_made(take, &[queue], count, None).await {
+                    Ok(more) => taken.extend(more),
+                    // The consumer already holds earlier entries, so they must be returned.
+                    Err(error) if taken.is_empty() => return Err(error),
+                    Err(_) => return Ok(taken),
+                }
             }
         }
         if taken.is_empty() && wait.is_some() {
-            // Share the count between the queues, because entries may arrive in several at once.
-            let each = (take.count / take.queues.len()).max(1);
             taken = self.read_made(take, &take.queues, each, wait).await?;
+            // A full share suggests more: the next take looks at all queues first, and so prefers the first of them.
+            let is_full = |queue: &StreamKey| taken.iter().filter(|entry| entry.queue == *queue).count() >= each;
+            self.has_backlog.store(take.queues.iter().any(is_full), Ordering::Relaxed);
         }
         Ok(taken)
     }
