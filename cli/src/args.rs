@@ -67,7 +67,7 @@ pub(crate) enum Command {
     Worker,
     /// Serve the HTTP API until SIGTERM, or create an API key.
     Gateway(Box<gateway::GatewayArgs>),
-    /// Run a whole fleet in one process: a private Redis, a scheduler and a worker.
+    /// Run a whole fleet in one process, without Redis.
     Dev(dev::Dev),
     /// Play a scripted day of the sample agents on a private fleet and print the results.
     Demo(demo::Demo),

@@ -62,7 +62,7 @@ impl Failure {
 /// Returns true if Redis is away, rather than unwilling.
 pub(crate) fn is_away(error: &StoreError) -> bool {
     match error {
-        StoreError::Connect { .. } => true,
+        StoreError::Connect { .. } | StoreError::Lender { .. } => true,
         StoreError::Verb { source, .. } => source.is_io_error() || source.is_timeout(),
         _ => false,
     }

@@ -22,6 +22,7 @@ use tickfleet_ops::traces::{TraceOptions, Traces};
 use tickfleet_proof::seal::Signer;
 use tickfleet_sandbox::{Launcher, Level};
 use tickfleet_store::seam::memory::{FsyncPolicy, MemoryOptions, MemoryStore};
+use tickfleet_store::seam::socket;
 use tickfleet_store::{Pool, Store, StoreError, StoreOptions};
 use tickfleet_tools::{Registry, ToolKinds, TypedTool};
 use tickfleet_tools_http::HttpKind;
@@ -31,7 +32,7 @@ use tickfleet_tools_python::Pools;
 use tickfleet_tools_shell::{Shell, ShellKind, builtin};
 use worker::agents::TaskHandlers;
 
-use crate::commands::dev::socket::socket_of_dev_here;
+use crate::commands::dev::socket::url_of_dev_here;
 use crate::failure::Failure;
 use crate::fleet::extensions::Extensions;
 use crate::fleet::python::{fingerprint, python, python_failed, with_python};
@@ -293,7 +294,7 @@ impl Setup {
 
     /// Redis' URL with its password masked.
     pub(crate) fn shown_url(&self) -> String {
-        if self.is_in_memory() {
+        if self.memory.is_some() {
             return "none, in memory".into();
         }
         RedisUrl::new(&self.url).map_or_else(|| "an unreadable URL".into(), |url| url.to_string())
@@ -324,9 +325,14 @@ impl Setup {
         Ok(Self { memory: Some(stores?.into()), ..self.clone() })
     }
 
-    /// True if the fleet's shards are in the memory of this process.
-    pub(crate) const fn is_in_memory(&self) -> bool {
-        self.memory.is_some()
+    /// True if the fleet's shards are in the memory of this process, or of another.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        self.memory.is_some() || self.is_lent()
+    }
+
+    /// True if the fleet's shards are in the memory of a `tickfleet dev`.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.url.starts_with(socket::SCHEME)
     }
 
     /// A producer's end of the fleet.
@@ -345,9 +351,7 @@ impl Setup {
 
     /// Returns the advice for when nobody said which Redis, and the configured one is not it.
     fn which_redis(&self) -> String {
-        let here = socket_of_dev_here().map(|socket| {
-            format!("A running tickfleet dev has its Redis here:\n  export REDIS_URL='unix://{}'", socket.display())
-        });
+        let here = url_of_dev_here().map(|url| format!("A tickfleet dev runs here:\n  export REDIS_URL='{url}'"));
         let else_ = || "tickfleet dev starts one, and prints what to set; or set it to your fleet's Redis.".to_owned();
         format!("REDIS_URL is not set, so this is the address of the configuration. {}", here.unwrap_or_else(else_))
     }
@@ -496,7 +500,7 @@ impl Setup {
         // Grants are the fleet's, not a tenant's: one shard keeps them for all.
         let home = match store.shard() {
             0 => store.clone(),
-            _ => Store::open(&self.url, 0, Arc::new(self.store_options()))?,
+            _ => self.stores()?.swap_remove(0),
         };
         let mut tools = tickfleet_tools_atlas::all(store, &home, active, &self.tool_environment())
             .map_err(|why| Failure::failed(anyhow::anyhow!("the tools cannot be used:\n  {why}")))?;

@@ -394,6 +394,7 @@ FILES = {
                             "Window: `tick`, `day`, `task`, or a duration from 1s to 31d. Required, except with `concurrent`.",
                             {"type": "string", "pattern": "^(tick|day|task|[0-9]+ *(ms|s|m|h|d))$"},
                         ),
+                        window=described("Where windows begin: `fixed`, at a time of each counter, or `rolling`, at any time. Only `max` and `sum` with a duration can be rolling.", word("fixed", "rolling"), default="fixed"),
                         on_reach=described("Action at the limit: wait for the next window or free slot, or reject with `limit_reached`.", word("wait", "reject"), default="wait"),
                         mode=described("`shadow` only counts the calls that the limit would stop.", word("enforce", "shadow"), default="enforce"),
                         keys_max=described("Counters in one shard, at most 1,000,000. Further keys share one counter.", number(1), default=100_000),

@@ -94,7 +94,7 @@ fn limit(name: &str, cursor: &Cursor<'_>, known: &Known) -> Option<Limit> {
     let is_held = s.optional("concurrent").is_some();
     // Places have no windows, and as many counters as there are calls that hold one.
     let every = if is_held {
-        for word in ["every", "keys_max"] {
+        for word in ["every", "keys_max", "window"] {
             if let Some(c) = s.optional(word) {
                 c.refuse("nothing: a limit of `concurrent` calls has no windows; it counts running calls");
             }
@@ -103,6 +103,7 @@ fn limit(name: &str, cursor: &Cursor<'_>, known: &Known) -> Option<Limit> {
     } else {
         s.required("every").and_then(|c| every(&c))
     };
+    let every = every.map(|every| windows(&mut s, every, bound.as_ref()));
     let on_reach_place = s.optional("on_reach");
     let on_reach =
         on_reach_place.as_ref().and_then(|c| c.choice(&[("wait", OnReach::Wait), ("reject", OnReach::Reject)]));
@@ -125,6 +126,21 @@ fn limit(name: &str, cursor: &Cursor<'_>, known: &Known) -> Option<Limit> {
         per.insert(LimitKey::Task);
     }
     Some(Limit { name, matches, per, bound, every, on_reach, mode, keys_max: keys_max.unwrap_or(KEYS_MAX_DEFAULT) })
+}
+
+/// `window: rolling` or `fixed`.
+fn windows(s: &mut Section<'_>, every: Every, bound: Option<&LimitBound>) -> Every {
+    let Some(place) = s.optional("window") else { return every };
+    match (place.choice(&[("fixed", false), ("rolling", true)]), every, bound) {
+        (Some(true), Every::Period(ms), Some(LimitBound::Calls(_) | LimitBound::Sum { .. }) | None) => {
+            Every::Rolling(ms)
+        }
+        (Some(true), _, _) => {
+            place.refuse("fixed: only `max` and `sum` with a length of time, such as `every: 1h`, can be rolling");
+            every
+        }
+        _ => every,
+    }
 }
 
 /// `max`, `concurrent`, `sum`, `tokens` or `money`: one of them.

@@ -101,7 +101,7 @@ impl CounterKey {
 
 /// An inbox of a tenant: the stream `replies:<tenant>:<inbox>`. The set `inboxes:<tenant>` has the tenant's inboxes, each at
 /// the shard time of its last use.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct InboxKey {
     /// The tenant.
     pub tenant: Arc<str>,
@@ -202,7 +202,7 @@ pub enum Window {
 }
 
 /// A debit that succeeds if the counter has room.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Room {
     /// The counter.
     pub counter: CounterKey,
@@ -233,7 +233,7 @@ impl Room {
 }
 
 /// A condition of a transaction.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Guard {
     /// The record has this version.
     Version(RecordKey, Version),
@@ -295,7 +295,7 @@ pub enum Guard {
 }
 
 /// The rule for an existing timer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TimerRule {
     /// Always sets the timer.
     Set,
@@ -306,7 +306,7 @@ pub enum TimerRule {
 }
 
 /// One change of a transaction.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Write {
     /// Writes a record under the transaction's version, with the entry of the last [`Write::Enqueue`] of this transaction.
     /// With a lifetime, record and parts expire.
@@ -402,7 +402,7 @@ pub enum Write {
 }
 
 /// Guards and writes that a store commits together or not at all.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transaction {
     /// Identifies the transaction. If the store finds this version on `proof`, it has already committed the transaction, and
     /// reports that again.
@@ -444,7 +444,7 @@ impl Transaction {
 }
 
 /// A committed transaction.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Committed {
     /// Shard time, ms.
     pub now_ms: i64,
@@ -457,7 +457,7 @@ pub struct Committed {
 }
 
 /// The guard that failed, with the current value. Nothing was written.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Conflict {
     /// The record has another version, or is absent.
     Record {

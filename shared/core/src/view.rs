@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use crate::record::{Record, RecordText, Stored, Unreadable};
 use crate::transaction::{
@@ -14,7 +15,7 @@ use crate::transaction::{
 };
 
 /// A read of the store.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Query {
     /// A record's stored text.
     Record(RecordKey),
@@ -65,7 +66,7 @@ pub enum Query {
 pub type Fields = Vec<(Arc<str>, Bytes)>;
 
 /// The result of a query.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Value {
     /// Result of [`Query::Record`].
     Record(Option<Bytes>),

@@ -59,12 +59,14 @@ pub use verbs::tasks::*;
 pub use verbs::turns::*;
 pub use verbs::upkeep::*;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use connection::no_redis::NoRedis;
 use connection::url::{Target, target_of};
 use decide::{Backend, Known};
 use seam::redis::RedisStore;
+use seam::socket::{self, SocketStore};
 
 /// The words of all that Redis may be asked, each once: as [`Observer`] hears them.
 #[must_use]
@@ -175,13 +177,16 @@ pub struct Store {
 
 impl Store {
     /// Opens shard `shard` of the Redis at `url` (`redis://`, `rediss://`, `unix://`), of the primary that sentinels name
-    /// (`redis+sentinel://`, `rediss+sentinel://`), or of a cluster (`redis+cluster://`, `rediss+cluster://`). Connects
-    /// lazily.
+    /// (`redis+sentinel://`, `rediss+sentinel://`), or of a cluster (`redis+cluster://`, `rediss+cluster://`). Or of the
+    /// process that serves its own at a socket (`tickfleet+unix://`). Connects lazily.
     ///
     /// # Errors
     /// [`StoreError::Url`] where the URL cannot be read.
     pub fn open(url: &str, shard: u32, options: Arc<StoreOptions>) -> Result<Self, StoreError> {
-        Ok(Self::at(&target_of(url)?, shard, options))
+        match url.strip_prefix(socket::SCHEME) {
+            Some(path) => Ok(Self::in_memory(SocketStore::new(Path::new(path), shard), shard, options)),
+            None => Ok(Self::at(&target_of(url)?, shard, options)),
+        }
     }
 
     /// Opens all shards, in order. On a cluster they look together where their slots are.
@@ -189,8 +194,12 @@ impl Store {
     /// # Errors
     /// As [`Self::open`].
     pub fn open_all(url: &str, options: &Arc<StoreOptions>) -> Result<Vec<Self>, StoreError> {
+        let shards = 0..options.shards.max(1);
+        if url.starts_with(socket::SCHEME) {
+            return shards.map(|shard| Self::open(url, shard, Arc::clone(options))).collect();
+        }
         let target = target_of(url)?;
-        Ok((0..options.shards.max(1)).map(|shard| Self::at(&target, shard, Arc::clone(options))).collect())
+        Ok(shards.map(|shard| Self::at(&target, shard, Arc::clone(options))).collect())
     }
 
     fn at(target: &Target, shard: u32, options: Arc<StoreOptions>) -> Self {
@@ -218,7 +227,7 @@ impl Store {
         }
     }
 
-    /// Shard `shard` in the memory of this process: a [`seam::memory::MemoryStore`], or a
+    /// Shard `shard` without Redis: a [`seam::memory::MemoryStore`], the [`SocketStore`] of another process, or a
     /// [`seam::memory::faults::FaultyStore`] in simulations.
     #[must_use]
     pub fn in_memory(memory: impl seam::Store + 'static, shard: u32, options: Arc<StoreOptions>) -> Self {

@@ -34,7 +34,7 @@ use conformance::dice::Games;
 use conformance::plan::Step;
 use conformance::play::{Differs, Seen, Subject, Table};
 use conformance::server::Server;
-use conformance::subjects::{InMemory, OnRedis};
+use conformance::subjects::{InMemory, OnRedis, OverSocket};
 
 /// Games of a run in CI: about 20 s on two processors.
 const GAMES: u32 = 400;
@@ -156,6 +156,16 @@ fn stores_on_disk_and_in_memory_agree() {
 }
 
 #[test]
+fn stores_over_a_socket_and_in_memory_agree() {
+    let runtime = runtime();
+    play_games(GAMES, |steps| {
+        runtime.block_on(async {
+            play(steps, &mut OverSocket::new(BEGIN_MS), &mut InMemory::new(BEGIN_MS)).await
+        })
+    });
+}
+
+#[test]
 fn stores_on_redis_and_in_memory_agree() {
     let runtime = runtime();
     let server = Mutex::new(runtime.block_on(Server::start(BEGIN_MS)));
@@ -172,6 +182,7 @@ fn stores_on_redis_and_in_memory_agree() {
 async fn a_take_that_waits_gets_what_comes_on_any_queue() {
     let mut server = Server::start(BEGIN_MS).await;
     waits(&InMemory::new(BEGIN_MS)).await;
+    waits(&OverSocket::new(BEGIN_MS)).await;
     waits(&OnRedis::new(&mut server, BEGIN_MS).await).await;
 }
 
@@ -200,6 +211,7 @@ async fn waits(subject: &impl Subject) {
 async fn a_reader_that_follows_an_inbox_gets_what_comes_until_it_is_removed() {
     let mut server = Server::start(BEGIN_MS).await;
     follows(&InMemory::new(BEGIN_MS)).await;
+    follows(&OverSocket::new(BEGIN_MS)).await;
     follows(&OnRedis::new(&mut server, BEGIN_MS).await).await;
 }
 

@@ -130,6 +130,37 @@ async fn each_user_has_a_window_of_its_own_and_none_admits_more_than_it_allows()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rolling_limit_admits_no_more_than_it_allows_in_any_period() {
+    let ledger = Ledger::default();
+    let mut fleet = start_witnessed(Plan {
+        schedulers: 3,
+        workers: 2,
+        tools: vec![note("send", &ledger)],
+        policy: |policy| {
+            let sends = limit("sends", &["send"], &[LimitKey::User], LimitBound::Calls(3));
+            with(policy, vec![Limit { every: Every::Rolling(PERIOD_MS), ..sends }]);
+        },
+        ..Plan::default()
+    })
+    .await;
+    for _ in 0..4 {
+        let mut turn = turn(&[("send", json!({})), ("send", json!({}))]);
+        turn["user_context"] = json!({"user_id": "ann"});
+        fleet.submit_turn(turn).await;
+    }
+    for _ in 0..4 {
+        let reply = fleet.reply().await;
+        assert_eq!(outcomes(&reply), ["ok", "ok"], "{reply}");
+    }
+    let mut times: Vec<i64> = dispatched(&fleet, "send").await.into_values().flatten().collect();
+    times.sort_unstable();
+    assert_eq!(times.len(), 8);
+    // A fixed window of the same length may admit six calls at once, around a boundary.
+    assert!(times.windows(4).all(|four| four[3] - four[0] >= PERIOD_MS), "{times:?}");
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_turn_that_waits_for_a_tool_holds_up_no_other_turn_of_its_agent() {
     let ledger = Ledger::default();
     let mut fleet = start("send", &ledger, |policy| {

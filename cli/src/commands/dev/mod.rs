@@ -21,37 +21,34 @@ use crate::output::Output;
 use crate::output::invoked::{program, quoted};
 use crate::setup::{self, Setup};
 
-/// A private Redis (or the one that REDIS_URL names, or none), a scheduler and a worker.
+/// A whole fleet in one process: a scheduler, a worker, the HTTP API and the console, without Redis.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   tickfleet dev
-  tickfleet dev --port            for clients that need host and port instead of a socket
-  tickfleet dev --console         with the console, and a link to it with a key
-  tickfleet dev --memory          without Redis, for clients of the HTTP API
-  tickfleet dev --data state      the same, with all data kept in a folder
+  tickfleet dev --data state      keep the data in a folder: the next start continues with it
+  tickfleet dev --redis           on a private Redis, for clients that speak Redis
+  tickfleet dev --port            the same on port 6379, for clients that need host and port instead of a socket
 
 The output shows how to submit a first turn from another terminal. Ctrl-C drains and stops the fleet.
-The private Redis keeps its data in --dir, so unfinished work continues at the next start.
-If --redis-url or the variable REDIS_URL is set, the fleet uses that Redis instead of a private one.
-With --memory or --data there is no Redis: only this process is the fleet, and clients use its HTTP API. Other commands of
-tickfleet, and a fleet of several processes, need a Redis.")]
+Without --data, --redis or --port, the data ends with the process.
+If --redis-url or the variable REDIS_URL is set, the fleet uses that Redis. A fleet of several machines needs Redis.")]
 pub(crate) struct Dev {
-    /// Folder of the private Redis: socket, append-only file, log.
+    /// Folder of the socket for other commands, and of the private Redis: append-only file, log.
     #[arg(long, value_name = "DIR", default_value = DIR)]
     dir: PathBuf,
-    /// Let the private Redis listen on this port of 127.0.0.1, 6379 if none is given, instead of on a socket. Every user of
-    /// this machine can reach the port.
+    /// Keep the data in this folder.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["redis", "port"])]
+    data: Option<PathBuf>,
+    /// Run on a private Redis, which keeps its data in --dir.
+    #[arg(long)]
+    redis: bool,
+    /// As --redis, and listen on this port of 127.0.0.1, 6379 if none is given, instead of on a socket. Every user of this
+    /// machine can reach the port.
     #[arg(long, num_args = 0..=1, default_missing_value = "6379", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
-    /// Keep the fleet's data in the memory of this process, without Redis. It ends with the process. The console and the
-    /// HTTP API are served, too.
-    #[arg(long, conflicts_with = "port")]
-    memory: bool,
-    /// As --memory, and keep the data in this folder: the next start continues with it.
-    #[arg(long, value_name = "DIR", conflicts_with = "port")]
-    data: Option<PathBuf>,
-    /// Serve the console and the HTTP API on this port of 127.0.0.1, 8080 if none is given. 0 picks a free port.
+    /// Serve the console and the HTTP API on this port of 127.0.0.1, 8080 if none is given. 0 picks a free port. Without
+    /// Redis, this is the default, on 8080 or a free port.
     #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "8080")]
     console: Option<u16>,
 }
@@ -89,31 +86,64 @@ pub(crate) async fn run(setup: &Setup, args: &Dev, output: &Output) -> Result<()
     outcome
 }
 
-/// Runs on the Redis that was chosen, or on a private one.
+/// Runs on the Redis that was chosen, on a private one, or in memory.
 async fn run_on(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failure> {
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
-    if args.memory || args.data.is_some() {
-        let setup = setup.in_memory(args.data.as_deref())?;
-        let console = Some(args.console.unwrap_or(PORT));
-        return serve(&setup, None, console, shutdown, output).await;
-    }
-    if setup.url_chosen && args.port.is_some() {
-        return Err(Failure::usage(
-            "--port applies to a private Redis, but REDIS_URL (or --redis-url) names another: use one of them",
-        ));
-    }
     if setup.url_chosen {
+        if args.redis || args.port.is_some() || args.data.is_some() {
+            return Err(Failure::usage(
+                "--redis, --port and --data choose a store, but REDIS_URL (or --redis-url) names one: use one of them",
+            ));
+        }
+        if setup.is_lent() {
+            return Err(Failure::usage("REDIS_URL (or --redis-url) names another tickfleet dev: unset it"));
+        }
         setup.pool()?.time_ms().await.map_err(|error| chosen_is_away(error.into()))?;
-        return serve(setup, None, args.console, shutdown, output).await;
+        let place = format!("Redis at {}", setup.shown_url());
+        return serve(setup, &Place { place, ..Place::default() }, console_on(args.console), shutdown, output).await;
     }
-    keep_out_of_git(&args.dir);
+    make_private(&args.dir);
+    if !args.redis && args.port.is_none() {
+        let setup = setup.in_memory(args.data.as_deref())?;
+        let (lender, url) = socket::lend_in(&args.dir)?;
+        let lending = tokio::spawn(lender.serve(setup.stores()?));
+        let kept = args.data.as_ref().map(|data| format!("data in {}", data.display()));
+        let place = Place { place: kept.unwrap_or_else(|| "in memory".into()), url: Some(url), redis_cli: None };
+        let console = console_on(args.console).or(Some((PORT, true)));
+        let outcome = serve(&setup, &place, console, shutdown, output).await;
+        lending.abort();
+        // The task drops the socket.
+        let _ = lending.await;
+        return outcome;
+    }
     let listen = args.port.map_or(Listen::Socket, Listen::Loopback);
     let options = ServerOptions { listen, appendonly: true, ..ServerOptions::new(&args.dir) };
     let mut redis = PrivateRedis::start(options).await.map_err(Failure::failed)?;
-    let outcome = serve(&setup.at(redis.url()), Some(&redis), args.console, shutdown, output).await;
+    let place = Place {
+        place: format!("a private Redis in {}", redis.dir().display()),
+        url: Some(redis.url()),
+        redis_cli: redis_cli(&redis),
+    };
+    let outcome = serve(&setup.at(redis.url()), &place, console_on(args.console), shutdown, output).await;
     // However it went, Redis saves before it ends. Where we do not come here at all, its watchdog ends it.
     redis.stop().await.map_err(Failure::failed)?;
     outcome
+}
+
+/// The port that was asked for. It must be free.
+fn console_on(port: Option<u16>) -> Option<(u16, bool)> {
+    port.map(|port| (port, false))
+}
+
+/// Where the fleet has its data.
+#[derive(Default)]
+struct Place {
+    /// In words.
+    place: String,
+    /// The URL for other commands, unless they have it already.
+    url: Option<String>,
+    /// How redis-cli reaches it.
+    redis_cli: Option<String>,
 }
 
 /// A Redis that was chosen in another terminal, and long ago, is easily forgotten.
@@ -126,18 +156,19 @@ fn chosen_is_away(failure: Failure) -> Failure {
     }
 }
 
-/// Keeps the private Redis' files out of git. A folder that is there already is left as it is: it may hold other
-/// things. Without the file, everything works as well.
-fn keep_out_of_git(dir: &Path) {
+/// Makes the folder for this user alone, and keeps it out of git. An existing folder may hold other things, so it is left as
+/// it is. Without the file, everything works as well.
+fn make_private(dir: &Path) {
     if !dir.exists() && DirBuilder::new().recursive(true).mode(0o700).create(dir).is_ok() {
         let _ = std::fs::write(dir.join(".gitignore"), "*\n");
     }
 }
 
+/// Runs the fleet, with a console on a port; if true stands beside it, another port will do.
 async fn serve(
     setup: &Setup,
-    redis: Option<&PrivateRedis>,
-    console: Option<u16>,
+    place: &Place,
+    console: Option<(u16, bool)>,
     shutdown: Shutdown,
     output: &Output,
 ) -> Result<(), Failure> {
@@ -149,12 +180,15 @@ async fn serve(
     let draining = shutdown.draining.clone();
     let fleet = fleet::start(setup, Roles::BOTH, Answer::OnOrFree(address), shutdown).await?;
     let console = match console {
-        Some(port) => Some(Console::start(setup, port, &draining).await?),
+        Some((port, any)) => Some(match Console::start(setup, port, &draining).await {
+            Err(_) if any => Console::start(setup, 0, &draining).await?,
+            started => started?,
+        }),
         None => None,
     };
     // SIGHUP still ends it: it is what a terminal says that is being closed.
     fleet.follow_configuration(setup, None);
-    output.print(&welcome(setup, redis, &fleet, console.as_ref()))?;
+    output.print(&welcome(setup, place, &fleet, console.as_ref()))?;
     // The log has told why it failed.
     fleet.wait().await.map_err(|_| Failure::Told)?;
     if let Some(console) = console {
@@ -164,33 +198,27 @@ async fn serve(
 }
 
 /// Returns the welcome: what runs, and what to do next.
-fn welcome(setup: &Setup, redis: Option<&PrivateRedis>, fleet: &Fleet, console: Option<&Console>) -> String {
-    let place = match redis {
-        Some(redis) => format!("a private Redis in {}", redis.dir().display()),
-        None => format!("Redis at {}", setup.shown_url()),
-    };
+fn welcome(setup: &Setup, place: &Place, fleet: &Fleet, console: Option<&Console>) -> String {
     let slots = setup.settings().worker.slots;
-    if let Some(console) = console.filter(|_| setup.is_in_memory()) {
-        return welcome_in_memory(setup, slots, fleet, console);
-    }
-    let url = redis.map(|redis| format!("  export REDIS_URL='{}'\n", redis.url())).unwrap_or_default();
+    let url = place.url.as_ref().map(|url| format!("  export REDIS_URL={}\n", format_args!("'{url}'"))).unwrap_or_default();
     // What is asked there is asked of the same policy.
     let trial = if has_trial_tools(setup) { format!("  export {TRIAL_TOOLS}=true\n") } else { String::new() };
-    let export = format!("{url}{trial}");
-    let by_hand = redis.and_then(redis_cli).unwrap_or_default();
-    let console = console.map(|console| format!("Console: {}\n", console.link())).unwrap_or_default();
+    let by_hand = place.redis_cli.clone().unwrap_or_default();
+    let link = console.map(|console| format!("Console: {}\n", console.link())).unwrap_or_default();
+    let over_http = console.map(|console| over_http(setup, console)).unwrap_or_default();
     format!(
-        "Tickfleet runs: {place}, one scheduler, one worker with {slots} slots.\n\
-         Health and metrics: http://{}/metrics\n{console}\n\
-         In another terminal:\n{export}{}{by_hand}\n\
-         Ctrl-C drains and stops.\n",
+        "Tickfleet runs: {}, one scheduler, one worker with {slots} slots.\n\
+         Health and metrics: http://{}/metrics\n{link}\n\
+         In another terminal:\n{url}{trial}{}{by_hand}\n\
+         {over_http}Ctrl-C drains and stops.\n",
+        place.place,
         fleet.health,
         next_steps(setup)
     )
 }
 
-/// Returns the welcome of a fleet without Redis, which other processes reach over HTTP alone.
-fn welcome_in_memory(setup: &Setup, slots: usize, fleet: &Fleet, console: &Console) -> String {
+/// Returns how a service submits a turn.
+fn over_http(setup: &Setup, console: &Console) -> String {
     let (address, key) = console.for_services();
     let call = if has_trial_tools(setup) {
         r#"{"name": "echo", "arguments": {"text": "hi"}}"#
@@ -204,12 +232,7 @@ fn welcome_in_memory(setup: &Setup, slots: usize, fleet: &Fleet, console: &Conso
         )
     });
     format!(
-        "Tickfleet runs: without Redis, one scheduler, one worker with {slots} slots.\n\
-         Health and metrics: http://{}/metrics\nConsole: {}\n\n\
-         In another terminal:\n  export FLEET_URL=http://{address}\n  export FLEET_KEY={key}\n{}\n\
-         Ctrl-C drains and stops.\n",
-        fleet.health,
-        console.link(),
+        "Over HTTP:\n  export FLEET_URL=http://{address}\n  export FLEET_KEY={key}\n{}\n",
         turn.unwrap_or_default()
     )
 }

@@ -1,13 +1,44 @@
-//! The place where `tickfleet dev` keeps its private Redis.
+//! The sockets of `tickfleet dev`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// The folder where `dev` keeps its data unless it is told otherwise.
+use tickfleet_store::seam::socket::{Lender, SCHEME};
+
+use crate::failure::Failure;
+
+/// The folder of the sockets, by default.
 pub(crate) const DIR: &str = ".tickfleet";
 
-/// The socket of a `dev` that was started in this folder; none where there is none.
-pub(crate) fn socket_of_dev_here() -> Option<PathBuf> {
-    let socket = Path::new(DIR).canonicalize().ok()?.join("redis.sock");
-    // One that nobody listens on was left behind.
-    std::os::unix::net::UnixStream::connect(&socket).ok().map(|_| socket)
+/// Serves a fleet in memory to other commands.
+///
+/// # Errors
+/// The socket cannot be made.
+pub(crate) fn lend_in(dir: &Path) -> Result<(Lender, String), Failure> {
+    let dir = dir.canonicalize().map_err(|error| cannot(dir, &error))?;
+    let path = dir.join("dev.sock");
+    let lender = Lender::bind(&path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => Failure::failed(anyhow::anyhow!(
+            "another tickfleet dev runs in {}: stop it, or name another folder with --dir",
+            dir.display()
+        )),
+        _ => cannot(&path, &error),
+    })?;
+    Ok((lender, url_of(SCHEME, &path)))
+}
+
+fn cannot(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::failed(anyhow::anyhow!("cannot use {} ({error}): name another folder with --dir", path.display()))
+}
+
+fn url_of(scheme: &str, path: &Path) -> String {
+    format!("{scheme}{}", path.display())
+}
+
+/// The URL of a `dev` that runs in this folder.
+pub(crate) fn url_of_dev_here() -> Option<String> {
+    let dir = Path::new(DIR).canonicalize().ok()?;
+    let sockets = [(SCHEME, dir.join("dev.sock")), ("unix://", dir.join("redis.sock"))];
+    // A socket without a listener was left behind.
+    let is_live = |path: &Path| std::os::unix::net::UnixStream::connect(path).is_ok();
+    sockets.iter().find(|(_, path)| is_live(path)).map(|(scheme, path)| url_of(scheme, path))
 }

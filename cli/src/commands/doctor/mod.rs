@@ -96,9 +96,8 @@ pub(crate) async fn run(setup: &Setup, args: &Doctor, output: &Output) -> Result
         (true, Some(by)) => Some(by.clone()),
         (true, None) => Some(crate::commands::limits::by_environment()?),
     };
-    let pool = setup.pool()?;
     let stores = setup.stores()?;
-    let (mut findings, away) = redis_findings(setup, &pool, &stores, by.as_deref()).await?;
+    let (mut findings, away) = store_findings(setup, &stores, by.as_deref()).await?;
     findings.extend(mcp_findings(setup).await);
     findings.extend(sandbox_finding(setup));
     findings.extend(policy_findings(setup, &stores).await);
@@ -113,13 +112,15 @@ pub(crate) async fn run(setup: &Setup, args: &Doctor, output: &Output) -> Result
 }
 
 /// What there is to say of Redis and of every shard; and why a primary of a cluster could not be asked.
-async fn redis_findings(
+async fn store_findings(
     setup: &Setup,
-    pool: &Pool,
     stores: &[Store],
     by: Option<&str>,
 ) -> Result<(Vec<Finding>, Option<Failure>), Failure> {
-    let (mut findings, mut away, is_cluster) = servers_findings(setup, pool, stores).await?;
+    let (mut findings, mut away, is_cluster) = match setup.is_in_memory() {
+        true => (vec![in_memory()], Away::default(), false),
+        false => servers_findings(setup, &setup.pool()?, stores).await?,
+    };
     for (number, store) in (0_u32..).zip(stores) {
         let shard = number as usize;
         if away.has(shard) {
@@ -129,6 +130,10 @@ async fn redis_findings(
         findings.extend(if is_cluster { away.or_told(&[number], found)? } else { found? });
     }
     Ok((findings, away.first))
+}
+
+fn in_memory() -> Finding {
+    Finding::ok("store", "in the memory of one process; a fleet of several machines needs Redis")
 }
 
 /// The server, or each primary of a cluster that has a shard, by the first of its shards; and whether it is a cluster.
@@ -297,7 +302,7 @@ async fn shard_findings(
     let mut findings = queues::shard(shard, &facts, shards, digest);
     findings.extend(agrees);
     findings
-        .extend(or_refused("writes", store.probe().await.map(|()| vec![Finding::ok("writes", "Redis takes them")]))?);
+        .extend(or_refused("writes", store.probe().await.map(|()| vec![Finding::ok("writes", "the store takes them")]))?);
     findings.extend(or_refused("tenants", tenants(store).await)?);
     findings.extend(or_refused("tool lists", tool_lists(store).await)?);
     findings.extend(or_refused("seals", seals::shard(setup, store).await)?);
@@ -360,7 +365,7 @@ fn local_ms() -> i64 {
 }
 
 fn text(report: &Report, output: &Output) -> String {
-    let mut text = format!("Redis at {}\n", report.redis);
+    let mut text = format!("Store at {}\n", report.redis);
     for finding in &report.findings {
         let (mood, word) = match finding.level {
             Level::Ok => (Mood::Good, "OK  "),

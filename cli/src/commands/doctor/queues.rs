@@ -42,11 +42,11 @@ pub(super) fn shard(number: usize, facts: &ShardFacts, shards: u32, digest: &str
         findings.push(Finding::warn("tools", says, "tickfleet tools enable <tool> enables one again"));
     }
     findings.push(match facts.steps {
-        (0, _) => Finding::ok("shard time", "Redis' clock has never stepped back"),
+        (0, _) => Finding::ok("shard time", "the store's clock has never stepped back"),
         (count, step) => Finding::warn(
             "shard time",
             format!(
-                "Redis' clock stepped back {count} times, last by {step} ms; shard time is {} ms ahead of it",
+                "the store's clock stepped back {count} times, last by {step} ms; shard time is {} ms ahead of it",
                 facts.offset_ms
             ),
             "windows were not affected; let NTP slew the server's clock instead of stepping it",

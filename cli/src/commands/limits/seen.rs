@@ -113,13 +113,15 @@ impl Seen {
             tally.shards.insert(shard);
             tally.allowed = fixed.map(|limit| limit.bound.max());
             let CounterFacts { used, ends_ms, held } = facts;
-            // A counter means nothing once its end has passed.
-            if ends_ms > now_ms {
+            // A fixed window is over after its end. A rolling counter may have further amounts, so its use is an upper bound.
+            let is_rolling = limit.is_some_and(|limit| matches!(limit.every, Every::Rolling(_)));
+            let counts = ends_ms > now_ms || is_rolling;
+            if counts {
                 tally.used = tally.used.saturating_add(used);
-                tally.ends_ms = tally.ends_ms.max(Some(ends_ms));
+                tally.ends_ms = tally.ends_ms.max((!is_rolling).then_some(ends_ms));
             }
             tally.used = tally.used.saturating_add(held);
-            let used = held + if ends_ms > now_ms { used } else { 0 };
+            let used = held + if counts { used } else { 0 };
             tally.full_in += u32::from(share.is_some_and(|share| used > 0 && used >= share));
         }
     }

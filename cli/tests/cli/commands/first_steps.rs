@@ -24,7 +24,7 @@ fn folder() -> tempfile::TempDir {
 #[tokio::test]
 async fn dev_prints_a_socket_that_every_client_takes_and_a_port_where_one_is_asked_for() {
     let folder = folder();
-    let fleet = DevFleet::start_in(folder.path(), &[], &[]);
+    let fleet = DevFleet::start_in(folder.path(), &["--redis"], &[]);
     let (_, url) = fleet.welcome.iter().find_map(|line| line.split_once("export REDIS_URL=")).unwrap();
     let url = url.trim_matches('\'').to_owned();
     let path = url.strip_prefix("unix://").unwrap_or_else(|| panic!("{url}"));
@@ -40,7 +40,7 @@ async fn dev_prints_a_socket_that_every_client_takes_and_a_port_where_one_is_ask
     let other = folder.path().join("other");
     let dir = other.to_str().unwrap();
     DevFleet::refused(&["--port", &asked, "--dir", dir]).exits(1).complains(&format!("the port {port} of 127.0.0.1"));
-    DevFleet::refused(&["--port", &asked, "--redis-url", &url]).exits(2).complains("--port applies to a private Redis");
+    DevFleet::refused(&["--port", &asked, "--redis-url", &url]).exits(2).complains("--port and --data choose a store");
     drop(taken);
     let by_port = DevFleet::start(&["--port", &asked, "--dir", dir]);
     let shown = format!("export REDIS_URL='redis://127.0.0.1:{port}/'");
@@ -62,7 +62,7 @@ fn dev_runs_without_redis_and_continues_with_its_data() {
     };
     let turn = r#"-d '{"turn_id": "one", "agent": "kelly", "calls": [{"name": "echo", "arguments": {}}]}'"#;
 
-    let fleet = DevFleet::start_with(&args, &variables);
+    let fleet = DevFleet::start_in(folder.path(), &args, &variables);
     let printed: Vec<&str> =
         fleet.welcome.iter().map(String::as_str).skip_while(|line| !line.contains("curl")).collect();
     curl(&fleet, &printed[..2].join("\n")).says(r#""outcome":"ok","output":{"text":"hi"}"#);
@@ -70,13 +70,44 @@ fn dev_runs_without_redis_and_continues_with_its_data() {
     DevFleet::refused(&args).exits(1).complains("is in use by another process");
     assert_eq!(fleet.stop(), Some(0));
 
-    let fleet = DevFleet::start_with(&args, &variables);
+    let fleet = DevFleet::start_in(folder.path(), &args, &variables);
     curl(&fleet, &asks("/one", "")).says(r#""turn_id":"one""#).says(r#""outcome":"ok""#);
     assert_eq!(fleet.stop(), Some(0));
 
-    let fleet = DevFleet::start_with(&["--memory", "--console", "0"], &variables);
+    let fleet = DevFleet::start_in(folder.path(), &["--console", "0"], &variables);
     curl(&fleet, &asks("/one", "")).says("not_found");
     assert_eq!(fleet.stop(), Some(0));
+}
+
+#[test]
+fn other_commands_reach_a_fleet_in_memory_over_its_socket_and_say_when_it_has_gone() {
+    let folder = folder();
+    let fleet = DevFleet::start_in(folder.path(), &[], &[]);
+    let socket = folder.path().canonicalize().unwrap().join(".tickfleet/dev.sock");
+    let shown = format!("export REDIS_URL='tickfleet+unix://{}'", socket.display());
+    assert!(fleet.welcome.iter().any(|line| line.trim() == shown), "{:?}", fleet.welcome);
+    assert_eq!(std::os::unix::fs::PermissionsExt::mode(&socket.metadata().unwrap().permissions()) & 0o777, 0o600);
+    let mut other = command(&["dev"]);
+    Said::of(other.current_dir(folder.path()), "").exits(1).complains("another tickfleet dev runs in");
+    fleet.run(&["dev"]).exits(2).complains("names another tickfleet dev: unset it");
+
+    let submit = |more: &[&str]| fleet.run(&kellys(&[&["--wait", "--json"], more].concat()));
+    let replied = submit(&["--turn-id", "one", "--call", "echo {\"text\":\"hi\"}"]).exits(0).json();
+    assert_eq!(replied["results"][0]["output"]["text"], "hi", "{replied}");
+    assert_eq!(fleet.run(&["reply", "demo:one", "--json"]).exits(0).json(), replied);
+    fleet.run(&["doctor"]).exits(0).says("in the memory of one process").says("schedulers   1 alive");
+    fleet.run(&["explain", "demo:one"]).exits(0).says("echo");
+    fleet.run(&["audit", "search", "--tenant", "demo"]).exits(0).says("kelly called echo: ok");
+    fleet.run(&["workers", "list"]).exits(0).says("works");
+    fleet.run(&["pause", "demo", "kelly", "--by", "anna", "--reason", "a look"]).exits(0);
+    fleet.run(&kellys(&["--turn-id", "two", "--call", "echo"])).exits(0);
+    fleet.run(&["explain", "demo:two"]).exits(0).says("paused");
+    fleet.run(&["cancel", "demo:two"]).exits(0);
+
+    let mut late = fleet.command(&["workers", "list"]);
+    assert_eq!(fleet.stop(), Some(0));
+    assert!(!socket.exists());
+    Said::of(&mut late, "").exits(3).complains("does not answer").complains("Is it running?");
 }
 
 #[tokio::test]
@@ -141,9 +172,10 @@ async fn what_was_forgotten_or_misspelt_is_told_with_what_to_do() {
     let away = here(&kellys(&["--call", "echo"])).exits(3);
     away.complains("REDIS_URL is not set").complains("tickfleet dev starts one");
     let fleet = DevFleet::start_in(folder.path(), &[], &[]);
-    let socket = folder.path().canonicalize().unwrap().join(".tickfleet/redis.sock");
+    let socket = folder.path().canonicalize().unwrap().join(".tickfleet/dev.sock");
     let away = here(&kellys(&["--call", "echo"])).exits(3);
-    away.complains("has its Redis here").complains(&format!("export REDIS_URL='unix://{}'", socket.display()));
+    away.complains("A tickfleet dev runs here:");
+    away.complains(&format!("export REDIS_URL='tickfleet+unix://{}'", socket.display()));
 
     let empty = RedisServer::start().await;
     let unserved = tickfleet(&[&kellys(&["--call", "echo"])[..], &["--redis-url", &empty.url()]].concat()).exits(0);

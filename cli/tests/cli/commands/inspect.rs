@@ -61,7 +61,7 @@ async fn explain_finds_turns_that_no_scheduler_has_admitted() {
 async fn a_tenant_that_is_set_is_known_to_the_running_fleet_and_kept_over_a_restart() {
     // A socket's path is short; that of the system's folder for temporary files may not be.
     let folder = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
-    let dir = ["--dir", folder.path().to_str().unwrap()];
+    let dir = ["--redis", "--dir", folder.path().to_str().unwrap()];
     let fleet = DevFleet::start(&dir);
     let set = ["tenant", "set", "acme", "--plan", "gold", "--max-actions-per-day", "7", "--json"];
     assert_eq!(fleet.run(&set).exits(0).json()["max_actions_per_day"], 7);

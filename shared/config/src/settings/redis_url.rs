@@ -4,8 +4,17 @@ use std::fmt;
 
 use secrecy::{ExposeSecret, SecretString};
 
-const SCHEMES: [&str; 7] =
-    ["redis://", "rediss://", "valkey://", "valkeys://", "unix://", "redis+unix://", "valkey+unix://"];
+const SCHEMES: [&str; 8] = [
+    "redis://",
+    "rediss://",
+    "valkey://",
+    "valkeys://",
+    "unix://",
+    "redis+unix://",
+    "valkey+unix://",
+    // A `tickfleet dev` without Redis.
+    "tickfleet+unix://",
+];
 /// Those of URLs that name sentinels, and behind a slash what they call the primary.
 const SENTINEL_SCHEMES: [&str; 2] = ["redis+sentinel://", "rediss+sentinel://"];
 

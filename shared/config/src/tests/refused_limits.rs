@@ -24,6 +24,14 @@ fn a_limit_says_what_it_counts_and_what_becomes_of_the_rest() {
     let limit = limits("    max: 3\n    every: task\n").load().unwrap().policy.limits[0].clone();
     assert_eq!((limit.bound, limit.every), (LimitBound::Calls(3), Every::Task));
     assert!(limit.per.contains(&LimitKey::Task), "a task's limit has a counter for each task");
+    let rolling = limits("    max: 3\n    every: 1h\n    window: rolling\n").load().unwrap().policy.limits[0].clone();
+    assert_eq!((rolling.every, rolling.to_string().as_str()), (Every::Rolling(3_600_000), "3 calls in any 1h"));
+    let fixed = limits("    max: 3\n    every: 1h\n    window: fixed\n").load().unwrap().policy.limits[0].clone();
+    assert_eq!(fixed.every, Every::Period(3_600_000));
+    for text in ["max: 3\n    every: day", "tokens: 3\n    every: 1h", "max: 3\n    every: tick"] {
+        let refused = limits(&format!("    {text}\n    window: rolling\n")).load().unwrap_err().to_string();
+        assert!(refused.contains("can be rolling"), "{text}: {refused}");
+    }
     let limit = limits("    concurrent: 3\n").load().unwrap().policy.limits[0].clone();
     assert_eq!((limit.bound, limit.every), (LimitBound::Concurrent(3), Every::Held));
     let limit =

@@ -215,6 +215,8 @@ pub enum Every {
     Tick,
     /// A length of time, ms. Windows of different counters begin at different moments, so that not all wake at once.
     Period(i64),
+    /// Any period of this length, ms: an amount counts for that long, and for up to an eighth of it longer.
+    Rolling(i64),
     /// A calendar day of the tenant's time zone; of the fleet's, where counters belong to no tenant.
     Day,
     /// The life of a task.
@@ -273,7 +275,7 @@ impl Limit {
     pub const fn period_ms(&self, tick_ms: i64) -> Option<i64> {
         match self.every {
             Every::Tick => Some(tick_ms),
-            Every::Period(ms) => Some(ms),
+            Every::Period(ms) | Every::Rolling(ms) => Some(ms),
             Every::Task => Some(2 * limits::DEADLINE_MS_MAX),
             Every::Day | Every::Held => None,
         }
@@ -304,6 +306,7 @@ impl fmt::Display for Limit {
         match self.every {
             Every::Tick => f.write_str(" in a tick"),
             Every::Period(ms) => write!(f, " in {}", period(ms)),
+            Every::Rolling(ms) => write!(f, " in any {}", period(ms)),
             Every::Day => f.write_str(" in a day"),
             Every::Task => f.write_str(" in a task"),
             Every::Held => Ok(()),
@@ -384,6 +387,8 @@ mod tests {
             keys_max: 9,
         };
         assert_eq!(limit.to_string(), "5 calls per user and tool in 1h");
+        let limit = Limit { every: Every::Rolling(3_600_000), ..limit };
+        assert_eq!(limit.to_string(), "5 calls per user and tool in any 1h");
         let sum = LimitBound::Sum { argument: "/amount".into(), max: 500_500_000 };
         let limit = Limit { bound: sum, per: BTreeSet::from([LimitKey::Task]), every: Every::Task, ..limit };
         assert_eq!(limit.to_string(), "500.5 of /amount in a task");

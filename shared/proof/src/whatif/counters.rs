@@ -146,6 +146,7 @@ const CROWDED: &str = "had more counters at once than keys_max: calls shared one
 const NO_ARGUMENTS: &str = "counts by arguments that are incomplete in the log";
 const NO_CONTEXT: &str = "counts by user, session or task, which the entries lack (audit.premises)";
 const ONE_TENANT: &str = "counts calls of several tenants, but only one tenant's calls are read";
+const ROLLING: &str = "is rolling: when its amounts stop counting is not in the log";
 const NO_SLOTS: &str = "is a percentage of the workers' slots, whose number is not in the log (pass --slots)";
 /// Why a share of the slots is not decided anew.
 pub const SHARE: &str =
@@ -367,6 +368,9 @@ fn of_tasks(limits: &[Limit]) -> impl Iterator<Item = NotKnown> {
 
 /// Why it is not known what calls debit of a limit's counter.
 fn why_not(limit: &Limit, debits: &Debits, turn: &Turn, from: usize) -> Option<&'static str> {
+    if matches!(limit.every, Every::Rolling(_)) {
+        return Some(ROLLING);
+    }
     let counted = |(at, amount): (usize, &Option<u64>)| (*amount != Some(0)).then(|| &turn.calls[from + at]);
     let mut calls = debits.amounts.iter().enumerate().filter_map(counted);
     let by_arguments = matches!(limit.bound, LimitBound::Sum { .. })

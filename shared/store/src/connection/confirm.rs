@@ -16,7 +16,7 @@ use crate::StoreError;
 use crate::script::Function;
 
 /// Whether what was written would survive.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Confirmed {
     /// It would.
     Yes,

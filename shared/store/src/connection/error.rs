@@ -70,6 +70,17 @@ pub enum StoreError {
     /// A decision has no result: a record cannot be read, or others changed it again and again. Nothing was written.
     #[error("{0}")]
     Undecided(String),
+    /// The process that has the store does not answer. The call may have been applied.
+    #[error("the fleet at {} does not answer: {source}", path.display())]
+    Lender {
+        /// Its socket.
+        path: std::path::PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The error of the process that has the store.
+    #[error("{0}")]
+    Lent(String),
     /// This fleet keeps its state in memory, and the question is about Redis.
     #[error("this fleet has no Redis: its state is in the memory of one process")]
     NoRedis,

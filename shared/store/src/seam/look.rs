@@ -2,6 +2,7 @@
 
 use std::ops::Bound;
 
+use serde::{Deserialize, Serialize};
 use tickfleet_core::EntryId;
 use tickfleet_core::view::Fields;
 
@@ -11,7 +12,7 @@ use super::ShardState;
 pub type Entry = (EntryId, Fields);
 
 /// A range of a stream's entries.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Range {
     /// The oldest entry.
     pub from: Bound<EntryId>,
@@ -44,7 +45,7 @@ impl Range {
 }
 
 /// The counts of a stream.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct StreamState {
     /// Number of entries that were ever appended.
     pub added: u64,
@@ -57,7 +58,7 @@ pub struct StreamState {
 }
 
 /// The counts of a queue, and its oldest entries.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct QueueState {
     /// Entries that no consumer has taken.
     pub waiting: u64,
@@ -72,7 +73,7 @@ pub struct QueueState {
 }
 
 /// A blocking read of a log or inbox.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Follow {
     /// The log or inbox.
     pub log: tickfleet_core::StreamKey,
@@ -85,7 +86,7 @@ pub struct Follow {
 }
 
 /// The vital signs of a store. Reading them changes nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Vitals {
     /// The shard's state.
     pub shard: ShardState,

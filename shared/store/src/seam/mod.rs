@@ -1,6 +1,6 @@
 //! The seam between decisions and a store: `read`, `commit`, `take`, and the upkeep that streams need.
 //!
-//! Two stores implement it: [`memory`] and [`redis`]. Code above the seam does not depend on the choice. A conformance suite
+//! Two stores implement it: [`memory`] and [`redis`]; [`socket`] lends either to another process. Code above the seam does not depend on the choice. A conformance suite
 //! (`tests/conformance.rs`) plays random transactions on both and compares answers and contents.
 //!
 //! [`run`] is the loop of every decision: read, decide, commit, and decide again after a conflict.
@@ -8,6 +8,7 @@
 pub mod look;
 pub mod memory;
 pub mod redis;
+pub mod socket;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
 use tickfleet_core::view::{Fields, Undecided};
 use tickfleet_core::{
     Committed, Conflict, Context, Decision, EntryId, Query, Receipt, RecordKey, SetKey, Step, StreamKey, Transaction,
@@ -30,7 +32,7 @@ use look::{Entry, Follow, QueueState, Range, StreamState, Vitals};
 pub const GROUP: &str = "workers";
 
 /// The state of a shard, as every commit returns it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ShardState {
     /// Shard time, ms.
     pub now_ms: i64,
@@ -62,7 +64,7 @@ impl ShardState {
 }
 
 /// The result of a batch of transactions.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Batch {
     /// The shard's state after the batch.
     pub shard: ShardState,
@@ -71,7 +73,7 @@ pub struct Batch {
 }
 
 /// A blocking read of queues.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Take {
     /// The consumer. It holds the entries until a transaction acknowledges them.
     pub consumer: Arc<str>,
@@ -84,7 +86,7 @@ pub struct Take {
 }
 
 /// An entry that was taken.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taken {
     /// The queue.
     pub queue: StreamKey,
@@ -95,7 +97,7 @@ pub struct Taken {
 }
 
 /// The number of entries of a queue.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Backlog {
     /// Entries that no consumer has taken.
     pub waiting: u64,
@@ -104,7 +106,7 @@ pub struct Backlog {
 }
 
 /// A consumer of a queue.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Consumer {
     /// Its name.
     pub name: Arc<str>,
@@ -115,7 +117,7 @@ pub struct Consumer {
 }
 
 /// The bounds of a log or inbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Keep {
     /// Maximum age of entries, ms, by the clock that numbered them; 0 for no bound.
     pub age_ms: i64,

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use redis::aio::MultiplexedConnection;
 use tempfile::TempDir;
-use tickfleet_store::StoreError;
+use tickfleet_store::{StoreError, StoreOptions};
 use tickfleet_store::seam::Store;
 use tickfleet_store::seam::memory::{FsyncPolicy, ManualClock, MemoryOptions, MemoryStore};
 use tickfleet_store::seam::redis::RedisStore;
+use tickfleet_store::seam::socket::{Lender, SocketStore};
 
 use super::plan::Memory;
 use super::play::Subject;
@@ -82,6 +83,51 @@ impl Subject for InMemory {
         let sampled = self.store.sample_memory().await;
         self.store.set_bytes_max(0);
         sampled.map(|_| ())
+    }
+}
+
+/// A store in memory that is reached over a socket, as from another process.
+pub struct OverSocket {
+    memory: InMemory,
+    store: SocketStore,
+    serving: tokio::task::JoinHandle<()>,
+    _dir: TempDir,
+}
+
+impl OverSocket {
+    /// An empty store.
+    pub fn new(now_ms: i64) -> Self {
+        let memory = InMemory::new(now_ms);
+        let dir = tempfile::Builder::new().prefix("tickfleet-").tempdir().expect("a temporary folder");
+        let path = dir.path().join("dev.sock");
+        let shard = tickfleet_store::Store::in_memory(memory.store.clone(), 0, Arc::new(StoreOptions::default()));
+        let serving = tokio::spawn(Lender::bind(&path).unwrap().serve(vec![shard]));
+        Self { memory, store: SocketStore::new(&path, 0), serving, _dir: dir }
+    }
+}
+
+impl Drop for OverSocket {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+#[async_trait(?Send)]
+impl Subject for OverSocket {
+    fn store(&self) -> &dyn Store {
+        &self.store
+    }
+
+    async fn set_clock(&mut self, now_ms: i64) {
+        self.memory.set_clock(now_ms).await;
+    }
+
+    async fn restart(&mut self) {
+        self.memory.restart().await;
+    }
+
+    async fn sample_memory(&mut self, memory: Memory) -> Result<(), StoreError> {
+        self.memory.sample_memory(memory).await
     }
 }
 

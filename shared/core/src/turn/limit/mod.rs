@@ -90,6 +90,7 @@ impl LimitRow {
         let time_zone = if limit.is_of_tenants() { policy.time_zone(owner) } else { &policy.defaults.time_zone };
         let window = match (limit.every, limit.period_ms(policy.defaults.tick_ms)) {
             (Every::Held, _) => WindowKind::Held,
+            (Every::Rolling(length_ms), _) => WindowKind::Rolling { length_ms },
             (_, Some(length_ms)) => WindowKind::Fixed { length_ms },
             // The configuration has checked the zone.
             (_, None) => WindowKind::Day { zone: zone(time_zone).unwrap_or(Tz::UTC) },
