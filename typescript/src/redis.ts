@@ -157,6 +157,11 @@ function targetOf(url: string): Target {
   if (/^rediss?\+sentinel:/.test(url)) return sentinels(url);
   if (/^rediss?\+cluster:/.test(url)) return cluster(url);
   if (/^(rediss?|(redis\+)?unix):/.test(url)) return single(url);
+  if (/^tickfleet\+unix:/.test(url)) {
+    throw new TypeError(
+      "the URL leads to a tickfleet dev without Redis: pass the FLEET_URL and FLEET_KEY that it prints, or start it with --redis",
+    );
+  }
   throw new TypeError(
     `the URL begins with ${JSON.stringify(url.split(":", 1)[0])}; expected redis, rediss, unix, redis+sentinel or redis+cluster`,
   );

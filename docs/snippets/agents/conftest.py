@@ -13,7 +13,7 @@ from tickfleet import Fleet
 def fleet(tmp_path_factory):
     """A client of a new fleet with the configuration in shop, and a Redis of its own."""
     variables = {name: value for name, value in os.environ.items() if name != "REDIS_URL"}
-    command = ["tickfleet", "dev", "--config", os.path.abspath("shop")]
+    command = ["tickfleet", "dev", "--redis", "--config", os.path.abspath("shop")]
     folder = tmp_path_factory.mktemp("fleet")
     with subprocess.Popen(command, cwd=folder, env=variables, stdout=subprocess.PIPE, text=True) as dev:
         for line in dev.stdout:

@@ -108,6 +108,11 @@ def connect(url: str) -> Any:
     if parts.scheme in ("redis+cluster", "rediss+cluster"):
         nodes = [ClusterNode(host, port) for host, port in _hosts(parts, 6379)]
         return aio.RedisCluster(startup_nodes=nodes, **_options(parts), **common)
+    if parts.scheme == "tickfleet+unix":
+        raise ValueError(
+            "the URL leads to a tickfleet dev without Redis: pass the FLEET_URL and FLEET_KEY that it prints, or start it "
+            "with --redis"
+        )
     raise ValueError(
         f"the URL begins with {parts.scheme!r}; expected redis, rediss, unix, redis+sentinel or redis+cluster"
     )
