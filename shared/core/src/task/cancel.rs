@@ -115,6 +115,10 @@ impl Cancel<'_> {
         view: &View,
         context: &Context,
     ) -> Result<Step<Canceled>, Undecided> {
+        // The turn may have been admitted between the reads of its record and of its ID.
+        if !mutant!("early_cancel_guards_the_absence") {
+            transaction.guard(Guard::Absent(self.name.record()));
+        }
         let given = view.record::<GivenId>(&self.name.given())?.map(|given| given.value.state);
         let has_ended = given == Some(GivenState::Ended) || self.is_finished(view)?;
         if has_ended || self.above.is_some() && given != Some(GivenState::Queued) {
@@ -123,7 +127,7 @@ impl Cancel<'_> {
             return Ok(Step::Commit(transaction, Canceled::Ended));
         }
         if given == Some(GivenState::Admitted) {
-            return Ok(Step::Return(Canceled::Unknown));
+            return Ok(Step::Commit(transaction, Canceled::Unknown));
         }
         if context.failed(|conflict| *conflict == Conflict::Full) {
             // A cascade must skip it; otherwise it would not finish.
@@ -146,7 +150,7 @@ impl Cancel<'_> {
             return Ok(Step::Return(Canceled::Waiting));
         }
         if !mutant!("early_cancel_guards_the_absence") {
-            transaction.guard(Guard::Absent(self.name.record())).guard(Guard::Absent(self.name.finished()));
+            transaction.guard(Guard::Absent(self.name.finished()));
         }
         transaction.guard(match known {
             Some(known) => Guard::Version(key.clone(), known.version),

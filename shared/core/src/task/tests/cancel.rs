@@ -37,6 +37,25 @@ fn a_cancel_that_comes_first_is_bounded() {
 }
 
 #[test]
+fn a_cancel_meets_a_task_that_is_admitted_between_its_reads() {
+    let race = |above: Option<TurnName>| {
+        let (mut trial, bounds) = (Trial::at(5), bounds());
+        let decision = Cancel { name: named("k1"), reason: "no".into(), above, bounds: &bounds };
+        let mut view = View::default();
+        for query in decision.reads() {
+            view.insert(query.clone(), trial.answer(&query));
+        }
+        trial.run(&task("k1", &bounds));
+        trial.put(&named("k1").given(), &GivenId { digest: "d".into(), state: GivenState::Admitted });
+        (trial.run_with(&decision, &mut view), is_over(&trial, "k1"))
+    };
+    for above in [None, Some(named("k0"))] {
+        assert_eq!(race(above.clone()), (Canceled::Ending, true));
+        assert!(!mutants::with("early_cancel_guards_the_absence", || race(above.clone())).1);
+    }
+}
+
+#[test]
 fn an_early_cancel_meets_its_task_whichever_comes_first() {
     let race = || {
         let (mut trial, bounds) = (Trial::at(5), bounds());
