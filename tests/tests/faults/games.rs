@@ -1,25 +1,28 @@
-//! Games: schedulers and workers as they are, on a store in memory that fails like a real one. Time is virtual, and a seed
-//! decides what happens.
+//! Games: schedulers, workers and a runtime outside as they are, on stores in memory that fail like real ones: two shards,
+//! turns and tasks, cancels, settings at run time and reloads. Time is virtual, and a seed decides what happens.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tickfleet_client::operate::{Operator, set_tenant, switch_tool};
 use tickfleet_client::{Client, SubmitError};
-use tickfleet_core::StreamKey;
+use tickfleet_config::TaskHandlerDef;
+use tickfleet_core::view::Fields;
+use tickfleet_core::{EntryId, StreamKey, Transaction, Version, Write};
 use tickfleet_engine::active_policy::PolicyHandle;
-use tickfleet_model::policy::DefaultCaps;
-use tickfleet_model::{Effect, Turn};
+use tickfleet_model::policy::{DefaultCaps, TenantPolicy};
+use tickfleet_model::{AgentId, Effect, Redactor, Task, TenantId, Turn, TurnId};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::shutdown::Shutdown;
-use tickfleet_protocol::parse_turn;
-use tickfleet_store::seam::Store as _;
+use tickfleet_protocol::{TaskMessage, parse_task_message, parse_turn};
+use tickfleet_store::seam::{Store as _, Take};
 use tickfleet_store::seam::look::Range;
 use tickfleet_store::seam::memory::Clock;
 use tickfleet_store::seam::memory::MemoryOptions;
 use tickfleet_store::seam::memory::faults::{Faults, FaultyStore};
-use tickfleet_store::{Store, StoreOptions};
+use tickfleet_store::{Store, StoreOptions, TurnName};
 use tickfleet_tests::fleet::Plan;
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 use tokio::task::JoinHandle;
@@ -28,7 +31,12 @@ use tokio::time::{Instant, sleep};
 const LEASE_MS: i64 = 2_000;
 /// The longest that a store remembers for [`FaultyStore::lose`], ms.
 const HISTORY_MS: i64 = 2_000;
+/// Agents that make turns; agents that take tasks, `sam` by a handler and `ext` by a runtime outside.
 const AGENTS: [&str; 3] = ["kelly", "fran", "ben"];
+const TAKERS: [&str; 2] = ["sam", "ext"];
+/// Tenants in two shards, and one that is set at run time.
+const TENANTS: [&str; 3] = ["acme", "blue", "late"];
+const SHARDS: u32 = 2;
 
 /// The runtime's clock, which tests pause.
 #[derive(Debug)]
@@ -72,24 +80,67 @@ fn tool(name: &'static str, effect: Effect, runs: &Runs) -> TypedTool {
     })
 }
 
-/// A scheduler or a worker with a connection of its own.
+/// A handler of tasks that fails at its first attempt.
+fn handler() -> TypedTool {
+    TypedTool::new("sam_works", "Works.", Effect::Idempotent, |context: CallContext, _: Value| async move {
+        if context.attempt == 1 {
+            return Err(ToolError::Transient("not yet".into()));
+        }
+        Ok(json!({"attempt": context.attempt}))
+    })
+}
+
+/// A runtime outside: takes tasks of `ext`, and finishes most of them.
+async fn outside(connection: FaultyStore, tenant: &'static str, mut dice: Dice) {
+    let queue = StreamKey::new(format!("external:{tenant}:ext"));
+    let take = Take { consumer: "runtime".into(), queues: vec![queue], count: 4, wait_ms: 500 };
+    loop {
+        let Ok(taken) = connection.take(&take).await else {
+            // The store refused: a pause as a client makes it.
+            sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        for entry in taken {
+            // One of four is never heard of again.
+            if dice.below(4) > 0 {
+                // The work, which is virtual.
+                sleep(Duration::from_millis(dice.below(400))).await;
+                finish(&connection, &entry.fields, &entry.entry, &mut dice).await;
+            }
+        }
+    }
+}
+
+async fn finish(connection: &FaultyStore, fields: &Fields, lease: &EntryId, dice: &mut Dice) {
+    let task: Value = serde_json::from_slice(&fields.iter().find(|(name, _)| &**name == "task").unwrap().1).unwrap();
+    let (tenant, id) = (&task["tenant"], &task["task_id"]);
+    let said = json!({"op": "finish", "tenant": tenant, "task_id": id, "lease": lease.as_str(), "output": "done"});
+    let mut transaction = Transaction::new(Version::new(format!("r{:x}", dice.below(u64::MAX))));
+    transaction.write(Write::Enqueue(StreamKey::new("tasks"), vec![("task".into(), said.to_string().into())]));
+    // A message that is lost costs the task its lease.
+    drop(connection.commit(&[transaction]).await);
+}
+
+/// A scheduler or a worker with connections of its own.
 struct Process {
-    connection: FaultyStore,
+    connections: Vec<FaultyStore>,
     shutdown: Shutdown,
-    running: JoinHandle<()>,
+    running: Vec<JoinHandle<()>>,
+    workers: Vec<Arc<worker::Worker>>,
 }
 
 impl Process {
     /// Ends at once. Tasks that it has started may still run, as on a machine that is cut off.
     fn kill(self) {
-        self.connection.sever();
-        self.running.abort();
+        self.connections.iter().for_each(FaultyStore::sever);
+        self.running.iter().for_each(JoinHandle::abort);
     }
 }
 
 struct Game {
     plan: Plan,
-    faulty: FaultyStore,
+    /// One for each shard.
+    faulty: Vec<FaultyStore>,
     active: Arc<PolicyHandle>,
     metrics: Arc<Metrics>,
     client: Client,
@@ -99,6 +150,14 @@ struct Game {
     processes: Vec<Process>,
     started: usize,
     turns: Vec<Turn>,
+    tasks: Vec<Task>,
+    /// Turns that were canceled at some time.
+    canceled: BTreeSet<usize>,
+    /// True once a tool was switched off.
+    is_switched: bool,
+    /// True once the tenant `late` was set.
+    has_late: bool,
+    runtimes: Vec<JoinHandle<()>>,
 }
 
 const SCHEDULERS: usize = 2;
@@ -110,7 +169,16 @@ impl Game {
         let tools = [("pay", Effect::Once), ("look", Effect::Read), ("write", Effect::Idempotent)];
         let plan = Plan {
             slots: 4,
-            agents: AGENTS.map(String::from).into(),
+            agents: AGENTS.into_iter().chain(TAKERS).map(String::from).collect(),
+            handlers: [
+                (AgentId::new("sam").unwrap(), TaskHandlerDef::Typed("sam_works".into())),
+                (AgentId::new("ext").unwrap(), TaskHandlerDef::External { lease: Duration::from_secs(1) }),
+            ]
+            .into(),
+            task_tools: vec![handler()],
+            policy: |policy| {
+                policy.tenants.insert(TenantId::new("blue").unwrap(), TenantPolicy::default());
+            },
             caps: DefaultCaps {
                 tick_ms: 500,
                 calls_per_tick: 8,
@@ -118,18 +186,36 @@ impl Game {
                 ..DefaultCaps::default()
             },
             tools: tools.map(|(name, effect)| tool(name, effect, &runs)).into(),
-            store: StoreOptions { lease_ms: LEASE_MS, ending_lease_ms: LEASE_MS, ..StoreOptions::default() },
+            store: StoreOptions {
+                shards: SHARDS,
+                lease_ms: LEASE_MS,
+                ending_lease_ms: LEASE_MS,
+                ..StoreOptions::default()
+            },
             ..Plan::default()
         };
         let clock = Arc::new(VirtualClock(Instant::now()));
         let options = MemoryOptions { clock, lease_ms: LEASE_MS, bytes_max: 0 };
-        let faulty = FaultyStore::new(options, seed, HISTORY_MS);
-        let store = Store::in_memory(faulty.inner().clone(), 0, Arc::new(plan.store.clone()));
-        store.ensure_groups().await.unwrap();
+        let faulty: Vec<FaultyStore> =
+            (0..SHARDS).map(|shard| FaultyStore::new(options.clone(), seed ^ u64::from(shard) << 32, HISTORY_MS)).collect();
+        let shard = |number: u32| {
+            let memory = faulty[number as usize].inner().clone();
+            Store::in_memory(memory, number, Arc::new(plan.store.clone()))
+        };
+        let stores: Vec<Store> = (0..SHARDS).map(shard).collect();
+        for store in &stores {
+            store.ensure_groups().await.unwrap();
+        }
+        let runtime = |(at, tenant): (usize, &'static str)| {
+            let client = Client::over(stores.clone());
+            let home = client.store(&TenantId::new(tenant).unwrap()).shard();
+            tokio::spawn(outside(faulty[home as usize].connect(), tenant, Dice(seed ^ 77 ^ at as u64)))
+        };
+        let runtimes = TENANTS.into_iter().enumerate().map(runtime).collect();
         let mut game = Self {
             active: plan.active(),
             metrics: Arc::new(Metrics::new().unwrap()),
-            client: Client::over(vec![store]),
+            client: Client::over(stores),
             plan,
             faulty,
             dice: Dice(seed),
@@ -137,6 +223,11 @@ impl Game {
             processes: Vec::new(),
             started: 0,
             turns: Vec::new(),
+            tasks: Vec::new(),
+            canceled: BTreeSet::new(),
+            is_switched: false,
+            has_late: false,
+            runtimes,
         };
         for at in 0..SCHEDULERS + WORKERS {
             let process = game.process(at);
@@ -148,20 +239,89 @@ impl Game {
     /// A new scheduler or worker for this place.
     fn process(&mut self, at: usize) -> Process {
         self.started += 1;
-        let connection = self.faulty.connect();
-        let store = Store::in_memory(connection.clone(), 0, Arc::new(self.plan.store.clone()));
-        let (active, metrics, shutdown) = (self.active.clone(), self.metrics.clone(), Shutdown::default());
+        let connections: Vec<FaultyStore> = self.faulty.iter().map(FaultyStore::connect).collect();
+        let shutdown = Shutdown::default();
         let name = format!("p{}", self.started);
-        let running = if at < SCHEDULERS {
-            let scheduler = self.plan.scheduler(store, active, metrics, &name);
-            let stop = shutdown.draining.clone();
-            tokio::spawn(async move { scheduler.run(stop).await.unwrap() })
-        } else {
-            let worker = self.plan.worker(store, active, metrics, &name, shutdown.now.child_token());
-            let until = shutdown.clone();
-            tokio::spawn(async move { worker.run(until).await.unwrap() })
+        let mut workers = Vec::new();
+        let mut run = |(number, connection): (u32, &FaultyStore)| {
+            let store = Store::in_memory(connection.clone(), number, Arc::new(self.plan.store.clone()));
+            let (active, metrics) = (self.active.clone(), self.metrics.clone());
+            if at < SCHEDULERS {
+                let scheduler = self.plan.scheduler(store, active, metrics, &name);
+                let stop = shutdown.draining.clone();
+                tokio::spawn(async move { scheduler.run(stop).await.unwrap() })
+            } else {
+                let worker = self.plan.worker(store, active, metrics, &name, shutdown.now.child_token());
+                let until = shutdown.clone();
+                workers.push(Arc::clone(&worker));
+                tokio::spawn(async move { worker.run(until).await.unwrap() })
+            }
         };
-        Process { connection, shutdown, running }
+        let running = (0..).zip(&connections).map(&mut run).collect();
+        Process { connections, shutdown, running, workers }
+    }
+
+    /// The tenant of the turn or task with this number.
+    fn tenant(&self, number: usize) -> &'static str {
+        TENANTS[number % if self.has_late { 3 } else { 2 }]
+    }
+
+    /// Cancels one of the last turns.
+    async fn cancel(&mut self) {
+        let recent = self.turns.len().min(8);
+        if recent > 0 {
+            let number = self.turns.len() - 1 - self.dice.below(recent as u64) as usize;
+            let turn = TurnId::new(format!("t{number}")).unwrap();
+            let name = TurnName { tenant: self.turns[number].tenant.clone(), turn };
+            self.client.cancel(&name, "no").await.unwrap();
+            self.canceled.insert(number);
+        }
+    }
+
+    /// Delegates a task, or submits one again.
+    async fn delegate(&mut self, number: usize) {
+        if number == self.tasks.len() {
+            let (tenant, target) = (self.tenant(number), TAKERS[number % TAKERS.len()]);
+            let task = json!({"task_id": format!("k{number}"), "tenant": tenant, "target_agent": target, "reply_to": "box",
+                "task_description": "work"});
+            let Ok(TaskMessage::Delegate(task)) = parse_task_message(task.to_string().as_bytes()) else { panic!("a task") };
+            self.tasks.push(*task);
+        }
+        match self.client.delegate(self.tasks[number].clone()).await {
+            Ok(_) => {}
+            Err(SubmitError::Pressure) if number + 1 == self.tasks.len() => drop(self.tasks.pop()),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Changes a setting at run time, or the configuration.
+    async fn change_settings(&mut self, loses: bool) {
+        let redactor = Redactor::default();
+        let operator = Operator { by: "anna", reason: "a game", redactor: &redactor };
+        match self.dice.below(3) {
+            0 => {
+                let on = self.dice.below(2) == 0;
+                switch_tool(self.client.stores(), "write", on, operator).await.unwrap();
+                self.is_switched = true;
+            }
+            // A loss may take the tenant, and its turns would be rejected.
+            1 if !loses => {
+                let late = TenantId::new("late").unwrap();
+                set_tenant(self.client.store(&late), &late, &TenantPolicy::default(), operator).await.unwrap();
+                // Schedulers learn of a new tenant with a heartbeat.
+                sleep(Duration::from_millis(LEASE_MS.unsigned_abs())).await;
+                self.has_late = true;
+            }
+            _ => {
+                let mut active = (*self.active.load()).clone();
+                active.policy.defaults.calls_per_tick = 4 + u32::try_from(self.dice.below(8)).unwrap();
+                active.digest = format!("test-{}", active.policy.defaults.calls_per_tick);
+                let active = self.active.replace(active);
+                for worker in self.processes.iter().flat_map(|process| &process.workers) {
+                    worker.configure_tools(Arc::clone(&active), worker.tools());
+                }
+            }
+        }
     }
 
     async fn submit(&mut self, count: u64) {
@@ -169,7 +329,8 @@ impl Game {
             let calls: Vec<Value> = (0..=self.dice.below(3)).map(|_| self.call()).collect();
             let number = self.turns.len();
             let agent = AGENTS[number % AGENTS.len()];
-            let turn = json!({"turn_id": format!("t{number}"), "tenant": "acme", "agent": agent, "reply_to": "box", "calls": calls});
+            let tenant = self.tenant(number);
+            let turn = json!({"turn_id": format!("t{number}"), "tenant": tenant, "agent": agent, "reply_to": "box", "calls": calls});
             self.turns.push(parse_turn(turn.to_string().as_bytes()).unwrap());
             if !self.resubmit(number).await {
                 self.turns.pop();
@@ -200,7 +361,7 @@ impl Game {
         let old = std::mem::replace(&mut self.processes[at], process);
         if self.dice.below(4) == 0 {
             old.shutdown.drain();
-            drop(tokio::time::timeout(Duration::from_secs(30), old.running).await);
+            drop(tokio::time::timeout(Duration::from_secs(30), futures::future::join_all(old.running)).await);
         } else {
             old.kill();
         }
@@ -212,26 +373,33 @@ impl Game {
             1 => Faults { latency_ms: 0..=40, ..Faults::default() },
             _ => Faults { latency_ms: 0..=10, refused_per_mille: 20, unanswered_per_mille: 20 },
         };
-        self.faulty.set_faults(faults);
+        self.set_faults(&faults);
     }
 
-    /// The replies of each turn.
+    fn set_faults(&self, faults: &Faults) {
+        self.faulty.iter().for_each(|faulty| faulty.set_faults(faults.clone()));
+    }
+
+    /// The replies of each turn and task.
     async fn replies(&self) -> BTreeMap<String, Vec<Value>> {
-        let inbox = StreamKey::new("replies:acme:box");
-        let entries = self.faulty.inner().entries(&inbox, &Range::oldest(100_000)).await.unwrap();
         let mut replies: BTreeMap<String, Vec<Value>> = BTreeMap::new();
-        for (_, fields) in entries {
-            let (_, reply) = fields.iter().find(|(name, _)| &**name == "reply").unwrap();
-            let reply: Value = serde_json::from_slice(reply).unwrap();
-            replies.entry(reply["turn_id"].as_str().unwrap().to_owned()).or_default().push(reply);
+        for tenant in TENANTS {
+            let inbox = StreamKey::new(format!("replies:{tenant}:box"));
+            let store = self.client.store(&TenantId::new(tenant).unwrap());
+            for (_, fields) in store.seam().entries(&inbox, &Range::oldest(100_000)).await.unwrap() {
+                let (_, reply) = fields.iter().find(|(name, _)| &**name == "reply").unwrap();
+                let reply: Value = serde_json::from_slice(reply).unwrap();
+                let id = reply["task_id"].as_str().or_else(|| reply["turn_id"].as_str()).unwrap();
+                replies.entry(id.to_owned()).or_default().push(reply);
+            }
         }
         replies
     }
 
     /// Without faults, every turn is answered. Submits turns again that a loss may have taken.
     async fn finish(&mut self, resubmits: bool) -> BTreeMap<String, Vec<Value>> {
-        self.faulty.set_faults(Faults::default());
-        self.faulty.set_memory_short(false);
+        self.set_faults(&Faults::default());
+        self.faulty.iter().for_each(|faulty| faulty.set_memory_short(false));
         let deadline = Instant::now() + Duration::from_secs(1_200);
         loop {
             // Virtual time: the runtime advances it when nothing else runs.
@@ -239,17 +407,24 @@ impl Game {
             let replies = self.replies().await;
             let open: Vec<usize> =
                 (0..self.turns.len()).filter(|number| !replies.contains_key(&format!("t{number}"))).collect();
-            if open.is_empty() {
+            let tasks: Vec<usize> =
+                (0..self.tasks.len()).filter(|number| !replies.contains_key(&format!("k{number}"))).collect();
+            if open.is_empty() && tasks.is_empty() {
+                self.runtimes.iter().for_each(JoinHandle::abort);
                 return replies;
             }
-            assert!(Instant::now() < deadline, "not answered: {open:?}");
+            assert!(Instant::now() < deadline, "not answered: {open:?} {tasks:?}");
+            for number in tasks.into_iter().filter(|_| resubmits) {
+                self.delegate(number).await;
+            }
             for number in open.into_iter().filter(|_| resubmits) {
                 self.resubmit(number).await;
             }
         }
     }
 
-    fn check(&self, replies: &BTreeMap<String, Vec<Value>>) {
+    /// Checks the promises, and counts what happened.
+    fn check(&self, replies: &BTreeMap<String, Vec<Value>>, seen: &mut BTreeMap<String, usize>) {
         let runs = self.runs.lock().unwrap();
         let count = |call: &str| runs.get(call).copied().unwrap_or_default();
         for (number, turn) in self.turns.iter().enumerate() {
@@ -261,28 +436,52 @@ impl Game {
                 let (call, outcome) = (result["call"].as_str().unwrap(), result["outcome"].as_str().unwrap());
                 let once = result["tool"] == "pay";
                 assert!(!once || count(call) <= 1, "{call} ran {} times: {result}", count(call));
+                *seen.entry(outcome.to_owned()).or_default() += 1;
                 match outcome {
                     "ok" => assert!(count(call) >= 1, "{call} never ran: {result}"),
-                    "outcome_unknown" => assert!(once, "only an effect is uncertain: {result}"),
+                    "outcome_unknown" => {
+                        let ends = self.canceled.contains(&number);
+                        assert!(once || ends, "only an effect or the end of a turn is uncertain: {result}");
+                    }
+                    "cancelled" => assert!(self.canceled.contains(&number), "{result}"),
+                    "denied" => assert!(self.is_switched && result["tool"] == "write", "{result}"),
                     other => panic!("{call} ended as {other}: {result}"),
                 }
             }
+        }
+        for turn in &self.turns {
+            *seen.entry(format!("turn of {}", turn.tenant)).or_default() += 1;
+        }
+        for number in 0..self.tasks.len() {
+            let of_task = &replies[&format!("k{number}")];
+            assert_eq!(of_task.len(), 1, "{of_task:#?}");
+            assert_eq!(of_task[0]["results"][0]["outcome"], "ok", "{}", of_task[0]);
+            *seen.entry(format!("task of {}", TAKERS[number % TAKERS.len()])).or_default() += 1;
         }
     }
 }
 
 /// Plays one game. Processes are killed, or the store loses its last writes: never both, because what only a lost store and a
 /// lost process knew is lost.
-async fn play(seed: u64, loses: bool) {
+async fn play(seed: u64, loses: bool, seen: &mut BTreeMap<String, usize>) {
     let mut game = Game::start(seed).await;
     for _ in 0..120 {
         // The time between two events of the game, which is virtual.
         sleep(Duration::from_millis(50 + game.dice.below(400))).await;
-        match game.dice.below(8) {
+        match game.dice.below(12) {
             0 if !loses => game.replace().await,
-            0 => game.faulty.lose(i64::try_from(game.dice.below(1_000)).unwrap()),
+            0 => {
+                let shard = game.dice.below(u64::from(SHARDS)) as usize;
+                game.faulty[shard].lose(i64::try_from(game.dice.below(1_000)).unwrap());
+            }
             1 => game.change_faults(),
-            2 => game.faulty.set_memory_short(game.dice.below(2) == 0),
+            2 => {
+                let (shard, short) = (game.dice.below(u64::from(SHARDS)) as usize, game.dice.below(2) == 0);
+                game.faulty[shard].set_memory_short(short);
+            }
+            3 => game.cancel().await,
+            4 | 5 => game.delegate(game.tasks.len()).await,
+            6 => game.change_settings(loses).await,
             _ => {
                 let count = 1 + game.dice.below(6);
                 game.submit(count).await;
@@ -290,14 +489,21 @@ async fn play(seed: u64, loses: bool) {
         }
     }
     let replies = game.finish(loses).await;
-    game.check(&replies);
+    game.check(&replies, seen);
 }
 
 #[allow(clippy::print_stdout, reason = "the number of a failed game is its seed")]
 async fn play_many(loses: bool) {
+    let mut seen = BTreeMap::new();
     for seed in 1..=games() {
         println!("game {seed}");
-        play(seed, loses).await;
+        play(seed, loses, &mut seen).await;
+    }
+    println!("{seen:?}");
+    let late = if loses { [].as_slice() } else { &["turn of late"] };
+    let expected = ["ok", "cancelled", "denied", "task of sam", "task of ext", "turn of acme", "turn of blue"];
+    for what in expected.iter().chain(late) {
+        assert!(seen.contains_key(*what), "{what} never happened, so the games do not check it: {seen:?}");
     }
 }
 

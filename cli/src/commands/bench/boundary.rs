@@ -95,16 +95,17 @@ pub(super) async fn run(
 async fn use_up(server: &Server, agents: usize, wait: Duration) -> Result<u64> {
     let now_ms = server.clock_ms().await?;
     let until_ms = now_ms + u64::try_from(wait.as_millis())?;
-    let packed: Vec<u8> = [10, until_ms, 10, now_ms + DAY_MS, now_ms]
-        .into_iter()
-        .flat_map(|number| (number as f64).to_le_bytes())
-        .collect();
+    // Used, end, begin and flags of a counter.
+    let counter = |ends_ms: u64| -> Vec<u8> {
+        [10, ends_ms, now_ms, 0].into_iter().flat_map(|number| (number as f64).to_le_bytes()).collect()
+    };
+    let (tick, day) = (counter(until_ms), counter(now_ms + DAY_MS));
     let mut connection = server.connection().await?;
     for from in (0..agents).step_by(500) {
         let mut set = redis::cmd("HSET");
-        set.arg(format!("{PREFIX}budgets"));
+        set.arg(format!("{PREFIX}counters:_"));
         for agent in from..agents.min(from + 500) {
-            set.arg(format!("bench:a{agent}")).arg(&packed);
+            set.arg(format!("_tick:bench:a{agent}")).arg(&tick).arg(format!("_day:bench:a{agent}")).arg(&day);
         }
         set.query_async::<()>(&mut connection).await?;
     }

@@ -99,7 +99,8 @@ impl Fleet {
     async fn ready(&mut self, server: &Server, processes: usize) -> Result<()> {
         let mut connection = server.connection().await?;
         for _ in 0..600 {
-            let beats: usize = redis::cmd("HLEN").arg(format!("{PREFIX}beats")).query_async(&mut connection).await?;
+            let beats: usize =
+                redis::cmd("ZCARD").arg(format!("{PREFIX}consumers")).query_async(&mut connection).await?;
             if beats >= processes {
                 return Ok(());
             }
