@@ -164,10 +164,19 @@ async fn parked(store: &Store, name: &TurnName, stand: &Stand) -> Result<Wait, S
         let reason = WaitFor::Approval { approval: asked.id, call: asked.call, tool: asked.tool, needs };
         return Ok(Wait { reason, until_ms });
     }
-    let reason = match state.awaits() {
-        Some(awaits) if TaskId::new(awaits.as_str()).is_ok() => WaitFor::Task { task: awaits.to_string() },
-        Some(awaits) => WaitFor::Turn { turn: awaits.to_string() },
-        None => WaitFor::NextTry,
+    let reason = match state {
+        State::Waiting { reason: WaitReason::Child { turn: awaits }, .. } if TaskId::new(awaits.as_str()).is_ok() => {
+            WaitFor::Task { task: awaits.to_string() }
+        }
+        State::Waiting { reason, .. } => match reason {
+            WaitReason::Child { turn } | WaitReason::Fact { turn } | WaitReason::EqualCall { turn } => {
+                WaitFor::Turn { turn: turn.to_string() }
+            }
+            WaitReason::Budget { counter } => WaitFor::Limit { limit: limit_of(counter) },
+            // A decided approval is called again, like a rest that is over.
+            WaitReason::Approval { .. } | WaitReason::Breaker { .. } | WaitReason::Reader { .. } => WaitFor::NextTry,
+        },
+        _ => WaitFor::NextTry,
     };
     Ok(Wait { reason, until_ms: stand.timer_ms })
 }

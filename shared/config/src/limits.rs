@@ -162,8 +162,7 @@ fn bound(s: &mut Section<'_>, cursor: &Cursor<'_>) -> Option<LimitBound> {
 
 /// A request to a model is no call: it has no tool and no arguments, and its budget is no matter of a tick.
 fn of_models(s: &mut Section<'_>, per: &BTreeSet<LimitKey>) {
-    let of_calls = |key: &&LimitKey| matches!(key, LimitKey::Tool | LimitKey::Category | LimitKey::Argument(_));
-    if let (Some(place), Some(key)) = (s.optional("per"), per.iter().find(of_calls)) {
+    if let (Some(place), Some(key)) = (s.optional("per"), per.iter().find(|key| key.is_of_calls())) {
         place.refuse(format!("no {key}: a limit of tokens or money counts requests to models, not calls"));
     }
     let Some(place) = s.optional("match") else { return };

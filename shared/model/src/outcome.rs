@@ -66,6 +66,41 @@ impl Outcome {
     pub const fn is_success(self) -> bool {
         matches!(self, Self::Ok)
     }
+
+    /// Returns true if a rule may name it as the end of a call that ran, after which facts change. After `outcome_unknown`,
+    /// they may change in any case.
+    #[must_use]
+    pub const fn changes_facts(self) -> bool {
+        match self {
+            Self::Ok | Self::Permanent | Self::Transient | Self::Internal => true,
+            Self::UnknownTool
+            | Self::Denied
+            | Self::InvalidArguments
+            | Self::OutcomeUnknown
+            | Self::Expired
+            | Self::Cancelled
+            | Self::DailyCapReached
+            | Self::Rejected
+            | Self::ApprovalRefused => false,
+        }
+    }
+
+    /// Returns true if the call failed although it was let run. A call that was refused before would be refused again.
+    #[must_use]
+    pub const fn has_failed_running(self) -> bool {
+        match self {
+            Self::Permanent | Self::Transient | Self::OutcomeUnknown | Self::Internal => true,
+            Self::Ok
+            | Self::UnknownTool
+            | Self::Denied
+            | Self::InvalidArguments
+            | Self::Expired
+            | Self::Cancelled
+            | Self::DailyCapReached
+            | Self::Rejected
+            | Self::ApprovalRefused => false,
+        }
+    }
 }
 
 /// The error that the agent gets when a call did not succeed.

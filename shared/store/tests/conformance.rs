@@ -159,9 +159,7 @@ fn stores_on_disk_and_in_memory_agree() {
 fn stores_over_a_socket_and_in_memory_agree() {
     let runtime = runtime();
     play_games(GAMES, |steps| {
-        runtime.block_on(async {
-            play(steps, &mut OverSocket::new(BEGIN_MS), &mut InMemory::new(BEGIN_MS)).await
-        })
+        runtime.block_on(async { play(steps, &mut OverSocket::new(BEGIN_MS), &mut InMemory::new(BEGIN_MS)).await })
     });
 }
 

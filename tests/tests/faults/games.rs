@@ -17,11 +17,11 @@ use tickfleet_model::{AgentId, Effect, Redactor, Task, TenantId, Turn, TurnId};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_protocol::{TaskMessage, parse_task_message, parse_turn};
-use tickfleet_store::seam::{Store as _, Take};
 use tickfleet_store::seam::look::Range;
 use tickfleet_store::seam::memory::Clock;
 use tickfleet_store::seam::memory::MemoryOptions;
 use tickfleet_store::seam::memory::faults::{Faults, FaultyStore};
+use tickfleet_store::seam::{Store as _, Take};
 use tickfleet_store::{Store, StoreOptions, TurnName};
 use tickfleet_tests::fleet::Plan;
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
@@ -196,8 +196,9 @@ impl Game {
         };
         let clock = Arc::new(VirtualClock(Instant::now()));
         let options = MemoryOptions { clock, lease_ms: LEASE_MS, bytes_max: 0 };
-        let faulty: Vec<FaultyStore> =
-            (0..SHARDS).map(|shard| FaultyStore::new(options.clone(), seed ^ u64::from(shard) << 32, HISTORY_MS)).collect();
+        let faulty: Vec<FaultyStore> = (0..SHARDS)
+            .map(|shard| FaultyStore::new(options.clone(), seed ^ u64::from(shard) << 32, HISTORY_MS))
+            .collect();
         let shard = |number: u32| {
             let memory = faulty[number as usize].inner().clone();
             Store::in_memory(memory, number, Arc::new(plan.store.clone()))
@@ -284,7 +285,9 @@ impl Game {
             let (tenant, target) = (self.tenant(number), TAKERS[number % TAKERS.len()]);
             let task = json!({"task_id": format!("k{number}"), "tenant": tenant, "target_agent": target, "reply_to": "box",
                 "task_description": "work"});
-            let Ok(TaskMessage::Delegate(task)) = parse_task_message(task.to_string().as_bytes()) else { panic!("a task") };
+            let Ok(TaskMessage::Delegate(task)) = parse_task_message(task.to_string().as_bytes()) else {
+                panic!("a task")
+            };
             self.tasks.push(*task);
         }
         match self.client.delegate(self.tasks[number].clone()).await {

@@ -200,7 +200,8 @@ async fn serve(
 /// Returns the welcome: what runs, and what to do next.
 fn welcome(setup: &Setup, place: &Place, fleet: &Fleet, console: Option<&Console>) -> String {
     let slots = setup.settings().worker.slots;
-    let url = place.url.as_ref().map(|url| format!("  export REDIS_URL={}\n", format_args!("'{url}'"))).unwrap_or_default();
+    let url =
+        place.url.as_ref().map(|url| format!("  export REDIS_URL={}\n", format_args!("'{url}'"))).unwrap_or_default();
     // What is asked there is asked of the same policy.
     let trial = if has_trial_tools(setup) { format!("  export {TRIAL_TOOLS}=true\n") } else { String::new() };
     let by_hand = place.redis_cli.clone().unwrap_or_default();
@@ -231,10 +232,7 @@ fn over_http(setup: &Setup, console: &Console) -> String {
              -d '{{\"agent\": \"{agent}\", \"calls\": [{call}]}}'\n"
         )
     });
-    format!(
-        "Over HTTP:\n  export FLEET_URL=http://{address}\n  export FLEET_KEY={key}\n{}\n",
-        turn.unwrap_or_default()
-    )
+    format!("Over HTTP:\n  export FLEET_URL=http://{address}\n  export FLEET_KEY={key}\n{}\n", turn.unwrap_or_default())
 }
 
 /// Returns how redis-cli reaches the private Redis: client libraries take the URL of a socket, and it does not.

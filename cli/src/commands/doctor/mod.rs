@@ -301,8 +301,10 @@ async fn shard_findings(
     let digest = if setup.knows_policy() { &setup.configuration.digest } else { &facts.policy_digest };
     let mut findings = queues::shard(shard, &facts, shards, digest);
     findings.extend(agrees);
-    findings
-        .extend(or_refused("writes", store.probe().await.map(|()| vec![Finding::ok("writes", "the store takes them")]))?);
+    findings.extend(or_refused(
+        "writes",
+        store.probe().await.map(|()| vec![Finding::ok("writes", "the store takes them")]),
+    )?);
     findings.extend(or_refused("tenants", tenants(store).await)?);
     findings.extend(or_refused("tool lists", tool_lists(store).await)?);
     findings.extend(or_refused("seals", seals::shard(setup, store).await)?);

@@ -1,6 +1,7 @@
 //! Commands, each against a Redis of its own.
 
 mod audit;
+mod bench;
 pub(crate) mod chat;
 mod config;
 mod demo;

@@ -15,9 +15,6 @@ use super::{Dead, DeadAt, DeadFilter, DeadId, DeadPage, DeadWhole, Kind};
 const PAGE: usize = 500;
 /// Entries that one page of the list reads at most.
 const READ_MAX: usize = 20_000;
-/// The outcomes of calls that failed although they were let run: what refuses a call before it runs says so to its agent,
-/// and would refuse it again.
-const FAILED: [Outcome; 4] = [Outcome::Transient, Outcome::OutcomeUnknown, Outcome::Internal, Outcome::Permanent];
 
 /// The id that a replay gives where the message has none of its own: the old one's name with this behind it.
 fn again(old: &str, suffix: &str, id: &DeadId) -> String {
@@ -236,7 +233,7 @@ fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<DeadWhole> 
     }
     let logged: Logged<'_> = serde_json::from_str(&entry.text).ok()?;
     let outcome = Outcome::ALL.into_iter().find(|known| known.as_str() == logged.meta.outcome)?;
-    if !(FAILED.contains(&outcome) || asked == Some(outcome.as_str())) || outcome.is_success() {
+    if !(outcome.has_failed_running() || asked == Some(outcome.as_str())) || outcome.is_success() {
         return None;
     }
     if let Some(target) = &logged.meta.agent {

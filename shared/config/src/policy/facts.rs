@@ -14,10 +14,6 @@ use crate::document::tree::Node;
 
 const SCOPES: [(&str, FactScope); 3] =
     [("session", FactScope::Session), ("task", FactScope::Task), ("agent", FactScope::Agent)];
-/// The outcomes of calls that ran, after which facts can be set. What nobody knows is `outcome_unknown`, after which they
-/// may be set in any case.
-const OUTCOMES: [Outcome; 4] = [Outcome::Ok, Outcome::Permanent, Outcome::Transient, Outcome::Internal];
-
 /// Reads the section of one row.
 pub(super) fn row(cursor: &Cursor<'_>) -> FactRow {
     let mut s = cursor.section();
@@ -69,7 +65,8 @@ fn change(cursor: &Cursor<'_>) -> Option<FactChange> {
 }
 
 fn outcomes(cursor: &Cursor<'_>) -> BTreeSet<Outcome> {
-    let words = OUTCOMES.map(|outcome| (outcome.as_str(), outcome));
+    let words = Outcome::ALL.into_iter().filter(|outcome| outcome.changes_facts());
+    let words: Vec<_> = words.map(|outcome| (outcome.as_str(), outcome)).collect();
     let items = cursor.items();
     if items.is_empty() {
         cursor.refuse("at least one outcome");

@@ -128,10 +128,10 @@ impl Park<'_> {
             }
             ParkReason::Wait { reason, has_begun, cause, .. } => {
                 turn.wait(reason, *has_begun);
-                if let WaitReason::Breaker { since_ms } = reason {
-                    turn.note_rest(*since_ms, due_ms, cause);
+                if let Some(since_ms) = reason.rests_since_ms() {
+                    turn.note_rest(since_ms, due_ms, cause);
                 }
-                let is_idle = !has_begun && !has_ended && waits_for_others(reason);
+                let is_idle = !has_begun && !has_ended && reason.is_for_others();
                 if is_idle && !turn.permits.is_empty() {
                     return_permits(transaction, &turn, now_ms);
                     turn.permits.clear();
@@ -177,7 +177,7 @@ impl Turn {
             self.forget_begun();
             self.attempts = 0;
             self.worked_elsewhere = true;
-        } else if waits_for_others(reason) {
+        } else if reason.is_for_others() {
             // The call is expected in its session again, and is evaluated again when it continues.
             self.session = None;
         }
@@ -213,20 +213,9 @@ impl Turn {
     }
 }
 
-/// True if another actor decides how long the wait lasts. The slice then returns its permits, because that actor might need
-/// one of them.
-const fn waits_for_others(reason: &WaitReason) -> bool {
-    !matches!(reason, WaitReason::Breaker { .. } | WaitReason::Reader { .. })
-}
-
 /// The turn or task that a call waits for, if any.
 fn awaited(name: &TurnName, reason: &WaitReason) -> Option<TurnName> {
-    match reason {
-        WaitReason::Child { turn } | WaitReason::Fact { turn } | WaitReason::EqualCall { turn } => {
-            Some(TurnName { tenant: name.tenant.clone(), turn: turn.clone() })
-        }
-        _ => None,
-    }
+    reason.awaits().map(|turn| TurnName { tenant: name.tenant.clone(), turn: turn.clone() })
 }
 
 /// The record that a guard checks.

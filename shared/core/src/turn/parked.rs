@@ -1,6 +1,6 @@
 //! The list of parked turns, for metrics.
 
-use super::state::{State, Turn, WaitReason};
+use super::state::{State, Turn};
 use crate::keys::{self, TurnName};
 use crate::transaction::{Transaction, Write};
 
@@ -8,7 +8,7 @@ use crate::transaction::{Transaction, Write};
 const fn is_listed(state: &State) -> bool {
     match state {
         State::Retrying { .. } => true,
-        State::Waiting { reason, .. } => !matches!(reason, WaitReason::Approval { .. }),
+        State::Waiting { reason, .. } => !reason.is_for_people(),
         _ => false,
     }
 }

@@ -162,10 +162,7 @@ impl State {
     #[must_use]
     pub const fn awaits(&self) -> Option<&TurnId> {
         match self {
-            Self::Waiting {
-                reason: WaitReason::Child { turn } | WaitReason::Fact { turn } | WaitReason::EqualCall { turn },
-                ..
-            } => Some(turn),
+            Self::Waiting { reason, .. } => reason.awaits(),
             _ => None,
         }
     }
@@ -284,6 +281,74 @@ pub enum WaitReason {
         /// Attempts so far.
         attempts: u32,
     },
+}
+
+/// Each question has a match without a wildcard: the compiler asks it of a new reason.
+impl WaitReason {
+    /// The turn or task that the call waits for, if any.
+    #[must_use]
+    pub const fn awaits(&self) -> Option<&TurnId> {
+        match self {
+            Self::Child { turn } | Self::Fact { turn } | Self::EqualCall { turn } => Some(turn),
+            Self::Approval { .. } | Self::Breaker { .. } | Self::Budget { .. } | Self::Reader { .. } => None,
+        }
+    }
+
+    /// True if another actor decides how long the wait lasts. The slice then returns its permits, because that actor might
+    /// need one of them.
+    #[must_use]
+    pub const fn is_for_others(&self) -> bool {
+        match self {
+            Self::Approval { .. }
+            | Self::Child { .. }
+            | Self::Fact { .. }
+            | Self::EqualCall { .. }
+            | Self::Budget { .. } => true,
+            Self::Breaker { .. } | Self::Reader { .. } => false,
+        }
+    }
+
+    /// Since when the tool takes no calls, ms, if that is the reason. The turn notes it with its cause.
+    #[must_use]
+    pub const fn rests_since_ms(&self) -> Option<i64> {
+        match self {
+            Self::Breaker { since_ms } => Some(*since_ms),
+            Self::Approval { .. }
+            | Self::Child { .. }
+            | Self::Fact { .. }
+            | Self::EqualCall { .. }
+            | Self::Budget { .. }
+            | Self::Reader { .. } => None,
+        }
+    }
+
+    /// True if an earlier timer ends the wait. Otherwise only its time does.
+    #[must_use]
+    pub const fn can_be_woken(&self) -> bool {
+        match self {
+            Self::Approval { .. }
+            | Self::Child { .. }
+            | Self::Fact { .. }
+            | Self::EqualCall { .. }
+            | Self::Breaker { .. }
+            | Self::Budget { .. }
+            | Self::Reader { .. } => true,
+        }
+    }
+
+    /// True if people decide. Other waits are counted as delayed.
+    #[must_use]
+    pub const fn is_for_people(&self) -> bool {
+        match self {
+            Self::Approval { .. } => true,
+            Self::Child { .. }
+            | Self::Fact { .. }
+            | Self::EqualCall { .. }
+            | Self::Breaker { .. }
+            | Self::Budget { .. }
+            | Self::Reader { .. } => false,
+        }
+    }
 }
 
 /// The intent record of a call. From here on, the call may have taken effect.

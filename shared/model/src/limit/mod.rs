@@ -78,7 +78,19 @@ impl LimitKey {
     /// Returns true if counters of different tenants are different ones.
     #[must_use]
     pub const fn is_of_tenant(&self) -> bool {
-        !matches!(self, Self::Tool | Self::Category)
+        match self {
+            Self::Tenant | Self::Agent | Self::User | Self::Session | Self::Task | Self::Argument(_) => true,
+            Self::Tool | Self::Category => false,
+        }
+    }
+
+    /// Returns true if only calls have it, and requests to models do not.
+    #[must_use]
+    pub const fn is_of_calls(&self) -> bool {
+        match self {
+            Self::Tool | Self::Category | Self::Argument(_) => true,
+            Self::Tenant | Self::Agent | Self::User | Self::Session | Self::Task => false,
+        }
     }
 }
 

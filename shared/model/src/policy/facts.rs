@@ -204,7 +204,15 @@ impl FactRow {
                 && match outcome {
                     Outcome::Internal => effect != Effect::Read,
                     Outcome::Transient | Outcome::Cancelled | Outcome::Expired => effect == Effect::Idempotent,
-                    _ => false,
+                    Outcome::Ok
+                    | Outcome::Permanent
+                    | Outcome::OutcomeUnknown
+                    | Outcome::UnknownTool
+                    | Outcome::Denied
+                    | Outcome::InvalidArguments
+                    | Outcome::DailyCapReached
+                    | Outcome::Rejected
+                    | Outcome::ApprovalRefused => false,
                 };
         let of = |changes: &'_ [FactChange], surely: Becomes, maybe: Becomes| -> Vec<(usize, Becomes)> {
             let one = |(at, change): (usize, &FactChange)| {

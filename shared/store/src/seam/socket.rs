@@ -165,9 +165,7 @@ async fn answer(store: &dyn Store, ask: Ask) -> postcard::Result<Vec<u8>> {
         Ask::StreamBytes(stream) => encoded(store.stream_bytes(&stream).await),
         Ask::Scan(prefix, cursor, count) => encoded(store.scan(&prefix, cursor, count).await),
         Ask::ScanCounters(limit, cursor, count) => encoded(store.scan_counters(&limit, cursor, count).await),
-        Ask::ScanMembers(set, prefix, cursor, count) => {
-            encoded(store.scan_members(&set, &prefix, cursor, count).await)
-        }
+        Ask::ScanMembers(set, prefix, cursor, count) => encoded(store.scan_members(&set, &prefix, cursor, count).await),
         Ask::Last(set, skip, count) => encoded(store.last(&set, skip, count).await),
         Ask::Rank(set, member) => encoded(store.rank(&set, &member).await),
         Ask::Entries(stream, range) => encoded(store.entries(&stream, &range).await),
@@ -219,10 +217,8 @@ impl SocketStore {
     }
 
     async fn ask<T: DeserializeOwned>(&self, ask: Ask) -> Result<T, StoreError> {
-        let answer: Result<T, String> = self.exchange(&ask).await.map_err(|source| StoreError::Lender {
-            path: self.path.clone(),
-            source,
-        })?;
+        let answer: Result<T, String> =
+            self.exchange(&ask).await.map_err(|source| StoreError::Lender { path: self.path.clone(), source })?;
         answer.map_err(StoreError::Lent)
     }
 

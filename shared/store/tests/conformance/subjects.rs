@@ -5,11 +5,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use redis::aio::MultiplexedConnection;
 use tempfile::TempDir;
-use tickfleet_store::{StoreError, StoreOptions};
 use tickfleet_store::seam::Store;
 use tickfleet_store::seam::memory::{FsyncPolicy, ManualClock, MemoryOptions, MemoryStore};
 use tickfleet_store::seam::redis::RedisStore;
 use tickfleet_store::seam::socket::{Lender, SocketStore};
+use tickfleet_store::{StoreError, StoreOptions};
 
 use super::plan::Memory;
 use super::play::Subject;

@@ -97,7 +97,8 @@ async fn a_take_of_empty_queues_does_not_look_at_each_first_until_one_gives_its_
             let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_xinfo|groups:calls="));
             line.and_then(|line| line.split(',').next()).map_or(0, |calls| calls.parse().unwrap())
         };
-        let take = |wait_ms| Take { consumer: "w".into(), queues: vec![queue("high"), queue("low")], count: 4, wait_ms };
+        let take =
+            |wait_ms| Take { consumer: "w".into(), queues: vec![queue("high"), queue("low")], count: 4, wait_ms };
         assert_eq!(b.store.take(&take(20)).await.unwrap(), vec![]);
         let before = looks().await;
         assert_eq!(b.store.take(&take(20)).await.unwrap(), vec![]);

@@ -236,13 +236,19 @@ pub(crate) fn heard(ran: &Ran, was_cut_short: bool) -> Heard {
     match ran {
         Ran::TimedOut if was_cut_short => Heard::Nothing,
         Ran::TimedOut => Heard::Failed,
-        Ran::Returned(Ok(Err(ToolFailure::Transient { retry_after: None, .. }))) => Heard::Failed,
-        Ran::Returned(Ok(Ok(_) | Err(ToolFailure::Permanent { .. } | ToolFailure::Waits { .. }))) | Ran::Unfit(_) => {
-            Heard::Answered
-        }
-        Ran::Returned(Ok(Err(ToolFailure::Transient { .. }))) => Heard::Answered,
-        // A bug, or what no service was asked for.
-        Ran::Returned(_) | Ran::Cancelled | Ran::MustStop => Heard::Nothing,
+        Ran::Unfit(_) | Ran::Returned(Ok(Ok(_))) => Heard::Answered,
+        Ran::Returned(Ok(Err(failure))) => match failure {
+            ToolFailure::Transient { retry_after: None, .. } => Heard::Failed,
+            ToolFailure::Transient { .. } | ToolFailure::Permanent { .. } | ToolFailure::Waits { .. } => {
+                Heard::Answered
+            }
+            // A bug, or no service was asked.
+            ToolFailure::InvalidArguments { .. } | ToolFailure::Internal { .. } | ToolFailure::NotConfigured { .. } => {
+                Heard::Nothing
+            }
+        },
+        // A panic.
+        Ran::Returned(Err(_)) | Ran::Cancelled | Ran::MustStop => Heard::Nothing,
     }
 }
 
