@@ -3,7 +3,7 @@
 //! `tickfleet dev` keeps its fleet in memory and serves it here, so that commands in other terminals work on it as they do on
 //! Redis. Both processes must be of one version: they share the types of the messages.
 //!
-//! After a greeting, a connection carries one request at a time: a frame with the shard's number and an [`Ask`], then a frame
+//! After a greeting, a connection carries one request at a time: a frame with the shard's number and an `Ask`, then a frame
 //! with the answer. A frame is its length (4 bytes, little endian) and a postcard message.
 
 use std::fs::Permissions;
