@@ -126,7 +126,8 @@ async fn a_talk_shows_steps_goes_on_later_and_ends_a_task_by_ctrl_c() {
 
 #[tokio::test]
 async fn what_cannot_be_said_fails_and_says_why() {
-    let fleet = DevFleet::start(&[]);
+    let folder = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
+    let fleet = DevFleet::start_in(folder.path(), &[], &[]);
     // The built-in petra takes no tasks.
     let refused = fleet.run(&["chat", "--agent", "petra", "--once", "hello"]).exits(1);
     refused.says("no_task_handler");
