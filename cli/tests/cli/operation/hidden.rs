@@ -49,7 +49,8 @@ fn no_process_of_a_fleet_shows_its_environment_or_memory_to_others_of_its_user()
     let pids = "pgrep -f \"$1\" | while read -r pid; do head -c 1 /proc/$pid/mem 2>&1 | grep -c denied; \
                 cat /proc/$pid/maps 2>&1 | grep -c denied; done";
     let binary = env!("CARGO_BIN_EXE_tickfleet");
-    let looked = Command::new(&shell).args(["-c", pids, "look", &format!("^{binary} dev --dir {dir}")]).output().unwrap();
+    let looked =
+        Command::new(&shell).args(["-c", pids, "look", &format!("^{binary} dev --dir {dir}")]).output().unwrap();
     let denied = String::from_utf8(looked.stdout).unwrap();
     assert!(denied.lines().count() >= 2 && denied.lines().all(|line| line == "1"), "{denied}");
 }
