@@ -164,7 +164,7 @@ fn make_private(dir: &Path) {
     }
 }
 
-/// Runs the fleet, with a console on a port; if true stands beside it, another port will do.
+/// Runs the fleet, with a console on this port if there is one. If `true`, another port will do.
 async fn serve(
     setup: &Setup,
     place: &Place,

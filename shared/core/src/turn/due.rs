@@ -154,13 +154,7 @@ impl Case<'_> {
                 }
             }
             // A timer due before its time was woken: the wait is over.
-            State::Waiting { upto, due_ms, reason } => {
-                if reason.can_be_woken() || self.is_past(*due_ms) {
-                    self.resume(*upto)
-                } else {
-                    Ok(self.later(*due_ms))
-                }
-            }
+            State::Waiting { upto, .. } => self.resume(*upto),
             State::Throttled { .. } | State::Ready { .. } | State::Running { .. } | State::Ending { .. } => {
                 Ok(self.later(deadline_ms))
             }

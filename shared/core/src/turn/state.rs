@@ -322,20 +322,6 @@ impl WaitReason {
         }
     }
 
-    /// True if an earlier timer ends the wait. Otherwise only its time does.
-    #[must_use]
-    pub const fn can_be_woken(&self) -> bool {
-        match self {
-            Self::Approval { .. }
-            | Self::Child { .. }
-            | Self::Fact { .. }
-            | Self::EqualCall { .. }
-            | Self::Breaker { .. }
-            | Self::Budget { .. }
-            | Self::Reader { .. } => true,
-        }
-    }
-
     /// True if people decide. Other waits are counted as delayed.
     #[must_use]
     pub const fn is_for_people(&self) -> bool {

@@ -119,7 +119,7 @@ impl Lender {
 
 impl Drop for Lender {
     fn drop(&mut self) {
-        // What is left behind is replaced at the next start.
+        // A socket that stays is replaced at the next start.
         let _ = std::fs::remove_file(&self.path);
     }
 }
