@@ -11,7 +11,7 @@ use crate::transaction::{
     Committed, Conflict, CounterKey, CounterState, EntryId, Guard, RecordKey, Room, SetKey, StreamKey, TimerRule,
     Transaction, Version, Write,
 };
-use crate::view::{Fields, Query, Undecided, Value, View};
+use crate::view::{Fields, Query, READS_MAX, Undecided, Value, View};
 
 /// A shard.
 #[derive(Debug, Clone, Default)]
@@ -82,16 +82,19 @@ impl Paper {
             let value = self.answer(&query);
             view.insert(query, value);
         }
-        loop {
+        for _ in 0..=READS_MAX {
             match decision.decide(view, context) {
                 Ok(step) => return step,
-                Err(Undecided::Missing(query)) => {
-                    let value = self.answer(&query);
-                    view.insert(query, value);
+                Err(Undecided::Missing(queries)) => {
+                    for query in queries {
+                        let value = self.answer(&query);
+                        view.insert(query, value);
+                    }
                 }
                 Err(Undecided::Unreadable { key, why }) => panic!("{key} is not readable: {why}"),
             }
         }
+        panic!("the decision reads more than {READS_MAX} times")
     }
 
     /// Decides and commits.

@@ -1,7 +1,7 @@
 //! The data that a decision has read so far.
 //!
 //! A decision queries its view. If the view does not have the value, it returns the query as [`Missing`]; the caller reads
-//! the value and decides again. A value may be stale: the guards of the transaction detect that.
+//! the value and decides again. Queries that do not depend on each other are read together: see [`View::need`]. A value may be stale: the guards of the transaction detect that.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,6 +13,10 @@ use crate::record::{Record, RecordText, Stored, Unreadable};
 use crate::transaction::{
     Conflict, CounterKey, CounterState, EntryId, RecordKey, SetKey, StreamKey, Transaction, Write,
 };
+
+/// Maximum number of rounds in which a decision reads, one after another. It bounds chains of references. A list is read in
+/// one round: see [`View::need`].
+pub const READS_MAX: usize = 32;
 
 /// A read of the store.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -92,15 +96,15 @@ pub enum Value {
     Entries(Vec<(EntryId, Fields)>),
 }
 
-/// The view does not have the result of this query yet.
+/// The view does not have the results of these queries yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Missing(pub Query);
+pub struct Missing(pub Vec<Query>);
 
 /// The reason that a decision cannot be made from this view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Undecided {
-    /// This query has to be read first.
-    Missing(Query),
+    /// These queries have to be read first.
+    Missing(Vec<Query>),
     /// A record is unreadable. This affects only this decision.
     Unreadable {
         /// The record.
@@ -196,7 +200,17 @@ impl View {
     /// # Errors
     /// [`Missing`].
     pub fn get(&self, query: &Query) -> Result<&Value, Missing> {
-        self.values.get(query).ok_or_else(|| Missing(query.clone()))
+        self.values.get(query).ok_or_else(|| Missing(vec![query.clone()]))
+    }
+
+    /// Checks that the view has the results of all queries, so that a decision reads a list in one round. Reading one member
+    /// after another is slow, and fails for a list of more than [`READS_MAX`].
+    ///
+    /// # Errors
+    /// [`Missing`] with all queries that have no result.
+    pub fn need(&self, queries: impl IntoIterator<Item = Query>) -> Result<(), Missing> {
+        let missing: Vec<Query> = queries.into_iter().filter(|query| !self.values.contains_key(query)).collect();
+        if missing.is_empty() { Ok(()) } else { Err(Missing(missing)) }
     }
 
     /// A record.

@@ -8,16 +8,13 @@ use bytes::Bytes;
 use tickfleet_core::audit::AuditEntry;
 use tickfleet_core::bounds::Bounds;
 use tickfleet_core::turn::submit::Inbound;
-use tickfleet_core::view::Undecided;
+use tickfleet_core::view::{READS_MAX, Undecided};
 use tickfleet_core::{Context, Decision, Query, Receipt, Record, RecordKey, Stored, Value, Version, View};
 use tickfleet_model::Durability;
 
 use crate::seam::redis::RedisStore;
 use crate::seam::{self, RunError, ShardState, Versions};
 use crate::{Confirmed, ShardClock, Store, StoreError};
-
-/// Reads after which an evaluation fails.
-const READS_MAX: usize = 32;
 
 /// The store behind a shard.
 #[derive(Clone)]
@@ -262,9 +259,11 @@ impl Store {
             match evaluate(view, &context) {
                 Ok(value) => return Ok(value),
                 Err(Undecided::Unreadable { key, why }) => return Err(RunError::Unreadable { key, why }),
-                Err(Undecided::Missing(query)) => {
-                    let value = self.query(query.clone()).await?;
-                    view.insert(query, value);
+                Err(Undecided::Missing(queries)) => {
+                    let values = self.seam().read(&queries).await?;
+                    for (query, value) in queries.into_iter().zip(values) {
+                        view.insert(query, value);
+                    }
                 }
             }
         }

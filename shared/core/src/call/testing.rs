@@ -220,10 +220,12 @@ impl MiniStore {
     }
 
     fn answer(&mut self, view: &mut View, undecided: Undecided) {
-        let Undecided::Missing(query) = undecided else { panic!("{undecided:?}") };
+        let Undecided::Missing(queries) = undecided else { panic!("{undecided:?}") };
         self.reads += 1;
-        let value = self.read(&query);
-        view.insert(query, value);
+        for query in queries {
+            let value = self.read(&query);
+            view.insert(query, value);
+        }
     }
 
     /// Runs the decision loop.

@@ -129,10 +129,12 @@ mod tests {
         loop {
             match TenantCounts::stored(tenant, &view) {
                 Ok(stored) => return stored,
-                Err(Undecided::Missing(query)) => {
-                    let Query::Counter(counter) = &query else { panic!("{query:?}") };
-                    let state = shard.counters.get(counter).copied();
-                    view.insert(query, Value::Counter(state));
+                Err(Undecided::Missing(queries)) => {
+                    for query in queries {
+                        let Query::Counter(counter) = &query else { panic!("{query:?}") };
+                        let state = shard.counters.get(counter).copied();
+                        view.insert(query, Value::Counter(state));
+                    }
                 }
                 Err(other) => panic!("{other:?}"),
             }

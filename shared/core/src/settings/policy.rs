@@ -4,7 +4,7 @@
 //! living scheduler still decides by the policy in force. A scheduler decides by a policy from its announcement until it
 //! announces another policy, it leaves, or its lease ends.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use tickfleet_model::ConsumerId;
@@ -14,7 +14,7 @@ use crate::decision::{Context, Decision, Step};
 use crate::record::{Record, Stored};
 use crate::transaction::{RecordKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
-use crate::workers::Liveness;
+use crate::workers::{self, Liveness};
 
 /// Maximum number of policies in the record. Beyond it, the policy that was in force longest ago counts as new again.
 const KNOWN_MAX: usize = 64;
@@ -34,9 +34,9 @@ pub struct Policies {
     /// Policies that were in force, each with its last generation.
     #[serde(rename = "k")]
     pub known: BTreeMap<String, u64>,
-    /// Schedulers, each with the digest of its policy.
+    /// Schedulers that decide by the policy in force. Some may have died since the last one began.
     #[serde(rename = "by")]
-    pub schedulers: BTreeMap<ConsumerId, String>,
+    pub schedulers: BTreeSet<ConsumerId>,
 }
 
 impl Record for Policies {
@@ -93,8 +93,8 @@ enum Others {
 }
 
 impl Announce {
-    /// Removes schedulers that have left, and searches for others with the policy in force. Guards that dead schedulers stay
-    /// dead.
+    /// Searches for other schedulers with the policy in force, and removes those that have left. Guards that dead schedulers
+    /// stay dead.
     fn look_for_others(
         &self,
         policies: &mut Policies,
@@ -103,26 +103,32 @@ impl Announce {
         transaction: &mut Transaction,
     ) -> Result<Others, Undecided> {
         let mut found = Others::None;
-        let mut gone = Vec::new();
-        for (scheduler, digest) in policies.schedulers.iter().filter(|(name, _)| Some(*name) != self.scheduler.as_ref())
-        {
-            let liveness = Liveness::of(scheduler, view, now_ms)?;
-            if liveness == Liveness::Gone {
-                gone.push(scheduler.clone());
+        for (scheduler, liveness) in self.others(policies, view, now_ms)? {
+            found = found.max(match liveness {
+                Liveness::Alive { .. } => Others::Alive,
+                Liveness::Silent { .. } => Others::Silent,
+                Liveness::Gone => Others::None,
+            });
+            if !liveness.is_alive() {
+                liveness.guard_dead(&scheduler, transaction);
             }
-            if *digest == policies.in_force {
-                found = found.max(match liveness {
-                    Liveness::Alive { .. } => Others::Alive,
-                    Liveness::Silent { .. } => Others::Silent,
-                    Liveness::Gone => Others::None,
-                });
-                if !liveness.is_alive() {
-                    liveness.guard_dead(scheduler, transaction);
-                }
+            if liveness == Liveness::Gone {
+                policies.schedulers.remove(&scheduler);
             }
         }
-        policies.schedulers.retain(|scheduler, _| !gone.contains(scheduler));
         Ok(found)
+    }
+
+    /// Other schedulers with the policy in force.
+    fn others(
+        &self,
+        policies: &Policies,
+        view: &View,
+        now_ms: i64,
+    ) -> Result<Vec<(ConsumerId, Liveness)>, Undecided> {
+        let others = || policies.schedulers.iter().filter(|name| Some(*name) != self.scheduler.as_ref());
+        view.need(others().map(|name| Query::Record(workers::key(name.as_str()))))?;
+        others().map(|name| Ok((name.clone(), Liveness::of(name, view, now_ms)?))).collect()
     }
 
     /// Puts the policy in force.
@@ -137,12 +143,19 @@ impl Announce {
         policies.generation = next_generation(policies.generation, context);
         policies.known.insert(self.digest.clone(), policies.generation);
         transaction.write(Write::PolicyGeneration(policies.generation));
+        policies.schedulers = self.scheduler.iter().cloned().collect();
     }
 
-    fn decide_by_it(&self, policies: &mut Policies) {
-        if let Some(scheduler) = &self.scheduler {
-            policies.schedulers.insert(scheduler.clone(), self.digest.clone());
+    /// Adds a scheduler that decides by the policy in force, and removes those that died. If one comes back, the generation
+    /// shows whether its policy is still in force.
+    fn decide_by_it(&self, policies: &mut Policies, view: &View, now_ms: i64) -> Result<(), Undecided> {
+        let Some(scheduler) = &self.scheduler else { return Ok(()) };
+        if !policies.schedulers.contains(scheduler) {
+            let others = self.others(policies, view, now_ms)?;
+            policies.schedulers = others.into_iter().filter(|(_, it)| it.is_alive()).map(|(name, _)| name).collect();
+            policies.schedulers.insert(scheduler.clone());
         }
+        Ok(())
     }
 }
 
@@ -164,14 +177,14 @@ impl Decision for Announce {
             in_force: String::new(),
             generation: 0,
             known: BTreeMap::new(),
-            schedulers: BTreeMap::new(),
+            schedulers: BTreeSet::new(),
         });
         if policies.shards != self.shards {
             return Ok(Step::Return(Announcement::OtherShards { stored: policies.shards }));
         }
         let mut announcement = Announcement::InForce { generation: policies.generation };
         if policies.in_force == self.digest {
-            self.decide_by_it(&mut policies);
+            self.decide_by_it(&mut policies, view, context.now_ms)?;
         } else {
             let others = self.look_for_others(&mut policies, view, context.now_ms, &mut transaction)?;
             let must_wait = others == Others::Alive || others == Others::Silent && !self.ignore_silent;
@@ -183,7 +196,6 @@ impl Decision for Announce {
                     Announcement::Older { generation: policies.generation, silent: others == Others::Silent };
             } else {
                 self.put_in_force(&mut policies, context, &mut transaction);
-                self.decide_by_it(&mut policies);
                 announcement = Announcement::InForce { generation: policies.generation };
             }
         }
@@ -201,6 +213,7 @@ mod tests {
 
     use super::*;
     use crate::paper::Paper;
+    use crate::view::READS_MAX;
     use crate::workers::{Beat, Bury, Leave, Role};
 
     fn id(scheduler: &str) -> ConsumerId {
@@ -296,6 +309,23 @@ mod tests {
         assert!(matches!(start(&mut shard, "b", "p0"), Announcement::InForce { .. }), "it counts as new");
     }
 
+    /// Schedulers with the policy in force have died without a shutdown, more of them than a decision reads in turn.
+    #[test]
+    fn any_number_of_schedulers_may_have_died() {
+        let mut shard = Paper::at(1_000);
+        start(&mut shard, "a", "p1");
+        for number in 0..3 * READS_MAX {
+            start(&mut shard, &format!("b{number}"), "p2");
+        }
+        let named = |shard: &Paper| shard.record::<Policies>(&key()).unwrap().schedulers.len();
+        assert_eq!(named(&shard), 3 * READS_MAX);
+        shard.pass(2_000);
+        assert_eq!(start(&mut shard, "a", "p1"), older(1_001, true));
+        start(&mut shard, "c", "p2");
+        assert_eq!(named(&shard), 1, "the living one");
+        assert_eq!(start(&mut shard, "a", "p1"), older(1_001, false));
+    }
+
     proptest! {
         /// For any actions of schedulers: a living scheduler with the policy in force keeps it in force against older
         /// policies, and each generation belongs to one policy.
@@ -324,9 +354,9 @@ mod tests {
                             stored.is_some_and(|one| one.lease_ends_ms > now_ms)
                         };
                         let is_kept = before.as_ref().is_some_and(|before| {
-                            let others = before.schedulers.iter().filter(|(name, _)| Some(*name) != step.scheduler.as_ref());
+                            let others = before.schedulers.iter().filter(|name| Some(*name) != step.scheduler.as_ref());
                             let is_older = before.known.contains_key(&step.digest) && before.in_force != step.digest;
-                            is_older && others.into_iter().any(|(name, by)| *by == before.in_force && alive(name))
+                            is_older && others.into_iter().any(alive)
                         });
                         let receipt = shard.finish(&step, old);
                         if let Announcement::InForce { generation } = receipt.result {

@@ -75,7 +75,7 @@ impl Decision for CascadeStep<'_> {
 /// Reads a record. `None` if it is unreadable, because the record only adds a reason.
 fn readable<T: Record>(view: &View, key: &RecordKey) -> Result<Option<T>, Undecided> {
     match view.record::<T>(key) {
-        Err(Undecided::Missing(query)) => Err(Undecided::Missing(query)),
+        Err(Undecided::Missing(queries)) => Err(Undecided::Missing(queries)),
         found => Ok(found.ok().flatten().map(|stored| stored.value)),
     }
 }

@@ -17,7 +17,7 @@ use crate::transaction::{
     Version, Write,
 };
 use crate::turn::{Slice, Turn};
-use crate::view::{Fields, Query, Undecided, Value, View};
+use crate::view::{Fields, Query, READS_MAX, Undecided, Value, View};
 
 pub use turns::{admitted, call, head, named};
 
@@ -157,13 +157,18 @@ impl Trial {
     }
 
     pub fn decide<D: Decision>(&self, decision: &D, view: &mut View, context: &Context) -> Step<D::Output> {
-        loop {
+        for _ in 0..=READS_MAX {
             match decision.decide(view, context) {
                 Ok(step) => return step,
-                Err(Undecided::Missing(query)) => view.insert(query.clone(), self.answer(&query)),
+                Err(Undecided::Missing(queries)) => {
+                    for query in queries {
+                        view.insert(query.clone(), self.answer(&query));
+                    }
+                }
                 Err(Undecided::Unreadable { key, why }) => panic!("{key}: {why}"),
             }
         }
+        panic!("the decision reads more than {READS_MAX} times")
     }
 
     pub fn commit(&mut self, transaction: &Transaction) -> Result<(), Conflict> {

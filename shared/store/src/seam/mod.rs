@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
-use tickfleet_core::view::{Fields, Undecided};
+use tickfleet_core::view::{Fields, READS_MAX, Undecided};
 use tickfleet_core::{
     Committed, Conflict, Context, Decision, EntryId, Query, Receipt, RecordKey, SetKey, Step, StreamKey, Transaction,
     Value, Version, View,
@@ -280,8 +280,8 @@ pub enum RunError {
     /// The store could not apply the transaction.
     #[error("the store refused the transaction: {0}")]
     Failed(String),
-    /// Each attempt conflicted with other commits.
-    #[error("the decision conflicted {0} times")]
+    /// Each attempt conflicted with other commits, or needed one more read.
+    #[error("no result after {0} conflicts or reads")]
     Contended(usize),
 }
 
@@ -290,9 +290,6 @@ const CONFLICTS_MAX: usize = 16;
 /// Conflicts with records after which a decision fails. Each one means that another decision was committed, so the number of
 /// processes that write one record bounds them.
 const RECORD_CONFLICTS_MAX: usize = 1_024;
-/// Reads after which a decision fails. No decision follows this many references.
-const READS_MAX: usize = 32;
-
 /// Reads of an unreadable record before the decision fails.
 const REREADS_MAX: usize = 3;
 
@@ -464,9 +461,7 @@ async fn decide_all<D: Decision>(
                 Err(Undecided::Missing(_)) if reads == READS_MAX => {
                     item.outcome = Some(Err(RunError::Contended(READS_MAX)));
                 }
-                Err(Undecided::Missing(query)) => {
-                    missing.insert(query);
-                }
+                Err(Undecided::Missing(queries)) => missing.extend(queries),
                 Err(Undecided::Unreadable { key, why }) if item.rereads >= REREADS_MAX || reads == READS_MAX => {
                     item.outcome = Some(Err(RunError::Unreadable { key, why }));
                 }

@@ -95,11 +95,15 @@ impl Decision for Notify {
         let Some(lease) = self.candidate.take(present, context.now_ms, &mut transaction) else {
             return Ok(Step::Return(false));
         };
+        let mut progress = Vec::new();
         for (tenant, delivered) in self.delivered.iter().filter(|(_, events)| !events.is_empty()) {
             let key = key(&self.name, tenant);
             let stored: Option<Stored<Notified>> = view.record(&key)?;
             transaction.guard_read(&key, stored.as_ref());
-            let mut notified = stored.map(|stored| stored.value).unwrap_or_default();
+            progress.push((key, tenant, delivered, stored.map(|stored| stored.value).unwrap_or_default()));
+        }
+        view.need(progress.iter().map(|(_, tenant, delivered, it)| it.query(tenant, delivered.len() + 1)))?;
+        for (key, tenant, delivered, mut notified) in progress {
             if let Value::Entries(log) = view.get(&notified.query(tenant, delivered.len() + 1))? {
                 notified.add(delivered, log);
             }
@@ -147,6 +151,16 @@ mod tests {
         assert_eq!(notified(&shard), Notified { upto: None, later: [b, c.clone()].into() });
         assert!(shard.result(&notify("p", &[&a])));
         assert_eq!(notified(&shard), Notified { upto: Some(c), later: BTreeSet::new() });
+    }
+
+    #[test]
+    fn events_of_any_number_of_tenants_are_recorded_together() {
+        let mut shard = Paper::at(1_000);
+        let a = event(&mut shard, "a");
+        let tenants = (0..100).map(|number| TenantId::new(format!("t{number}")).unwrap());
+        let delivered = tenants.chain([acme()]).map(|tenant| (tenant, vec![a.clone()])).collect();
+        assert!(shard.result(&Notify { delivered, ..notify("p", &[]) }));
+        assert_eq!(shard.record::<Notified>(&key("webhook", &acme())).unwrap().upto, Some(a));
     }
 
     #[test]

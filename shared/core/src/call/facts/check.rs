@@ -19,7 +19,7 @@ use crate::turn::Turn;
 use crate::view::{Query, Undecided, Value, View};
 
 /// Maximum number of calls under way in a session. A further call waits.
-const UNDER_WAY_MAX: usize = 256;
+pub(super) const UNDER_WAY_MAX: usize = 256;
 /// Time within which the turn of an expected call is admitted, ms.
 const ADMITTED_WITHIN_MS: i64 = 10_000;
 
@@ -208,6 +208,7 @@ impl Check<'_, '_> {
         });
         let all = under_way.chain(expected.map(|(call, _)| (call, true)));
         let all: BTreeMap<CallName, bool> = all.map(|(call, expected)| (call.clone(), expected)).collect();
+        self.turns.need(all.keys().map(|call| &call.turn))?;
         let mut circle = None;
         for (call, expected) in all.into_iter().filter(|(call, _)| call.turn != self.call.turn) {
             if !self.is_live(&call)? {
@@ -263,6 +264,7 @@ impl Check<'_, '_> {
     /// True if one more call may be under way. Calls that are gone make room.
     fn has_place(&mut self) -> Result<bool, Undecided> {
         if self.session.under_way.len() >= UNDER_WAY_MAX {
+            self.turns.need(self.session.under_way.keys().map(|call| &call.turn))?;
             for call in self.session.under_way.keys().cloned().collect::<Vec<_>>() {
                 if !self.is_live(&call)? {
                     self.drop_gone(&call);

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use tickfleet_model::policy::Becomes;
 
 use super::super::testing::{MiniStore, call, detects, name, tenant, turn, turn_id};
+use super::check::UNDER_WAY_MAX;
 use super::*;
 use crate::transaction::CounterKey;
 use crate::turn::{State, WaitReason};
@@ -225,6 +226,24 @@ fn calls_under_way_do_not_fill_a_session_beyond_its_bound() {
     assert_eq!(enter(&mut store, "a", &half("a")), met());
     assert_eq!(enter(&mut store, "b", &half("b")), Precondition::Full);
     assert_eq!(enter(&mut store, "b", &half("a")), met(), "they set the same facts");
+}
+
+/// All turns of a full session are read in one round.
+#[test]
+fn a_session_has_room_for_one_more_call_when_others_are_gone() {
+    let mut store = MiniStore::default();
+    for number in 0..UNDER_WAY_MAX {
+        assert_eq!(enter(&mut store, &format!("a{number}"), &asks(vec![], vec![may("f", true)])), met());
+    }
+    let one_more = asks(vec![], vec![may("f", true)]);
+    assert_eq!(enter(&mut store, "b", &one_more), waits("b"));
+    let reads = store.reads;
+    assert_eq!(enter(&mut store, "c", &asks(vec![condition("g", false)], vec![may("f", true)])), waits("c"));
+    assert!(store.reads - reads <= 4, "{} reads", store.reads - reads);
+    for number in 0..UNDER_WAY_MAX {
+        store.put(&name(&format!("a{number}")).record(), &Turn { position: 9, ..turn() });
+    }
+    assert_eq!(enter(&mut store, "b", &one_more), met());
 }
 
 #[test]

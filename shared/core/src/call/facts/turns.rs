@@ -15,7 +15,7 @@ use crate::keys::TurnName;
 use crate::record::Stored;
 use crate::transaction::{CounterKey, Transaction};
 use crate::turn::{State, Turn, WaitReason};
-use crate::view::{Undecided, View};
+use crate::view::{Query, Undecided, View};
 
 /// Maximum number of turns in a chain of waits that a check follows.
 const CHAIN_MAX: usize = 64;
@@ -50,6 +50,13 @@ impl<'a> Turns<'a> {
 
     pub(super) const fn view(&self) -> &View {
         self.view
+    }
+
+    /// Checks that these turns have been read.
+    pub(super) fn need<'t>(&self, turns: impl IntoIterator<Item = &'t TurnId>) -> Result<(), Undecided> {
+        let others = turns.into_iter().filter(|turn| *turn != self.own_id);
+        let name = |turn: &TurnId| TurnName { tenant: self.tenant.clone(), turn: turn.clone() };
+        Ok(self.view.need(others.map(|turn| Query::Record(name(turn).record())))?)
     }
 
     /// A turn's record, or `None` if it is absent. An unreadable record affects only its own turn: it counts as gone.
