@@ -17,9 +17,18 @@ use crate::fleet::{Fleet, PATIENCE};
 /// An entry of a stream: its id and its fields.
 pub type StreamEntry = (String, BTreeMap<String, String>);
 
+/// Whether the page of the layout lists a key by the part before its first colon.
+fn is_in_layout(key: &str) -> bool {
+    const LAYOUT: &str = include_str!("../../docs/contribute/store-layout.md");
+    let name = key.split(':').next().unwrap_or_default();
+    [format!("`{name}`"), format!("`{name}:")].iter().any(|known| LAYOUT.contains(known))
+}
+
 impl Fleet {
-    /// Runs any command on a key of the shard: the verb, the key's suffix, the other arguments.
+    /// Runs any command on a key of the shard: the verb, the key's suffix, the other arguments. A key that the layout does not
+    /// have would be absent in every test.
     pub async fn ask<T: FromRedisValue>(&self, verb: &str, suffix: &str, args: &[&str]) -> T {
+        assert!(is_in_layout(suffix), "docs/contribute/store-layout.md has no key {suffix}");
         let command = redis::cmd(verb).arg(self.store.keys().key(suffix)).arg(args).to_owned();
         // A connection of its own each time: the test may have killed Redis since the last one.
         command.query_async(&mut self.server.connection().await).await.unwrap()
@@ -32,10 +41,15 @@ impl Fleet {
 
     /// Calls that this agent has used today, as its own budget counts them.
     pub async fn debited(&self, agent: &str) -> u64 {
-        let counter = CounterKey::new(limits::DAY, format!("acme:{agent}"));
+        self.used(limits::DAY, &format!("acme:{agent}")).await.unwrap_or(0)
+    }
+
+    /// The used amount of a counter, if there is one.
+    pub async fn used(&self, limit: &str, counter: &str) -> Option<u64> {
+        let counter = CounterKey::new(limit, counter);
         match self.store.query(Query::Counter(counter)).await.unwrap() {
-            tickfleet_core::Value::Counter(Some(state)) => state.used,
-            _ => 0,
+            tickfleet_core::Value::Counter(state) => state.map(|state| state.used),
+            other => panic!("{other:?}"),
         }
     }
 

@@ -6,6 +6,7 @@ use comfy_table::Cell;
 use serde_json::json;
 use tickfleet_client::{Client, Recorded, Replies, Reply, ReplyStatus};
 use tickfleet_config::units::parse_duration;
+use tickfleet_model::outcome::Tone;
 use tickfleet_model::{CallResult, InboxName, Outcome, TenantId, TurnId};
 use tickfleet_store::{DeadLetter, StoreError, TurnName};
 
@@ -193,18 +194,11 @@ fn said(result: &CallResult) -> String {
     short(text, OUTPUT_CHARS)
 }
 
-/// Returns what an outcome means to the reader.
+/// Returns the color of an outcome.
 pub(crate) const fn mood(outcome: Outcome) -> Mood {
-    match outcome {
-        Outcome::Ok => Mood::Good,
-        Outcome::OutcomeUnknown | Outcome::DailyCapReached | Outcome::Expired | Outcome::Cancelled => Mood::Doubtful,
-        Outcome::UnknownTool
-        | Outcome::Denied
-        | Outcome::InvalidArguments
-        | Outcome::Permanent
-        | Outcome::Transient
-        | Outcome::Internal
-        | Outcome::Rejected
-        | Outcome::ApprovalRefused => Mood::Bad,
+    match outcome.tone() {
+        Tone::Good => Mood::Good,
+        Tone::Doubtful => Mood::Doubtful,
+        Tone::Bad => Mood::Bad,
     }
 }

@@ -237,22 +237,13 @@ fn effects(cursor: &Cursor<'_>) -> Vec<Effect> {
 }
 
 fn per(cursor: &Cursor<'_>) -> BTreeSet<LimitKey> {
-    const KEYS: [(&str, LimitKey); 7] = [
-        ("tenant", LimitKey::Tenant),
-        ("agent", LimitKey::Agent),
-        ("user", LimitKey::User),
-        ("session", LimitKey::Session),
-        ("task", LimitKey::Task),
-        ("tool", LimitKey::Tool),
-        ("category", LimitKey::Category),
-    ];
     let mut read = BTreeSet::new();
     for item in cursor.items() {
         let Some(text) = item.some_text() else { continue };
         let argument = text.strip_prefix("argument:").filter(|pointer| pointer.starts_with('/'));
-        let named = KEYS.iter().find(|(word, _)| *word == text).map(|(_, key)| key.clone());
+        let named = LimitKey::NAMED.iter().find(|(word, _)| *word == text).map(|(_, key)| key.clone());
         let Some(key) = argument.map(|pointer| LimitKey::Argument(pointer.to_owned())).or(named) else {
-            let words = || KEYS.iter().map(|(word, _)| *word);
+            let words = || LimitKey::NAMED.iter().map(|(word, _)| *word);
             let expected = format!("one of {}, or an argument such as argument:/customer/id", suggest::list(words()));
             item.refuse_with(expected, suggest::closest(&text, words()));
             continue;

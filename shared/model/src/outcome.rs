@@ -60,46 +60,112 @@ outcomes! {
     ApprovalRefused = "approval_refused",
 }
 
+/// What an outcome says about a call. Every place that treats outcomes differently asks here.
+#[derive(Debug, Clone, Copy)]
+struct Meaning {
+    happened: Happened,
+    tone: Tone,
+    /// See [`Outcome::proves_tool`].
+    proves_tool: bool,
+    /// See [`Outcome::changes_facts`].
+    changes_facts: bool,
+    /// See [`Outcome::has_failed_running`].
+    has_failed_running: bool,
+}
+
+/// Whether the effect of a call happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Happened {
+    /// It happened.
+    Yes,
+    /// It may have happened.
+    Perhaps,
+    /// It happened if the call ran.
+    IfRun,
+    /// It did not happen.
+    No,
+}
+
+/// How an outcome is displayed to people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tone {
+    /// Success.
+    Good,
+    /// Not a failure of the call.
+    Doubtful,
+    /// A failure.
+    Bad,
+}
+
+/// The meaning of most outcomes: the call was refused before it ran.
+const REFUSED: Meaning = Meaning {
+    happened: Happened::No,
+    tone: Tone::Bad,
+    proves_tool: false,
+    changes_facts: false,
+    has_failed_running: false,
+};
+
 impl Outcome {
+    const fn meaning(self) -> Meaning {
+        use Happened::{IfRun, Perhaps, Yes};
+        use Tone::{Doubtful, Good};
+        let (proves_tool, changes_facts, has_failed_running) = (true, true, true);
+        match self {
+            Self::Ok => Meaning { happened: Yes, tone: Good, proves_tool, changes_facts, ..REFUSED },
+            Self::Permanent | Self::Transient => Meaning { proves_tool, changes_facts, has_failed_running, ..REFUSED },
+            // It ran and its output was withheld, or it came to no tool.
+            Self::Internal => Meaning { happened: IfRun, changes_facts, has_failed_running, ..REFUSED },
+            Self::OutcomeUnknown => {
+                Meaning { happened: Perhaps, tone: Doubtful, proves_tool, has_failed_running, ..REFUSED }
+            }
+            Self::Denied | Self::InvalidArguments | Self::ApprovalRefused => Meaning { proves_tool, ..REFUSED },
+            Self::Expired | Self::Cancelled | Self::DailyCapReached => Meaning { tone: Doubtful, ..REFUSED },
+            Self::UnknownTool | Self::Rejected => REFUSED,
+        }
+    }
+
     /// Returns true if the call succeeded.
     #[must_use]
     pub const fn is_success(self) -> bool {
         matches!(self, Self::Ok)
     }
 
+    /// Whether the effect of the call happened.
+    #[must_use]
+    pub const fn happened(self) -> Happened {
+        self.meaning().happened
+    }
+
+    /// Returns true if the call may have run, and its result does not show it.
+    #[must_use]
+    pub const fn may_have_run(self) -> bool {
+        matches!(self.meaning().happened, Happened::Perhaps | Happened::IfRun)
+    }
+
+    /// How the outcome is displayed.
+    #[must_use]
+    pub const fn tone(self) -> Tone {
+        self.meaning().tone
+    }
+
+    /// Returns true if a call can only end like this after its tool was found.
+    #[must_use]
+    pub const fn proves_tool(self) -> bool {
+        self.meaning().proves_tool
+    }
+
     /// Returns true if a rule may name it as the end of a call that ran, after which facts change. After `outcome_unknown`,
     /// they may change in any case.
     #[must_use]
     pub const fn changes_facts(self) -> bool {
-        match self {
-            Self::Ok | Self::Permanent | Self::Transient | Self::Internal => true,
-            Self::UnknownTool
-            | Self::Denied
-            | Self::InvalidArguments
-            | Self::OutcomeUnknown
-            | Self::Expired
-            | Self::Cancelled
-            | Self::DailyCapReached
-            | Self::Rejected
-            | Self::ApprovalRefused => false,
-        }
+        self.meaning().changes_facts
     }
 
     /// Returns true if the call failed although it was let run. A call that was refused before would be refused again.
     #[must_use]
     pub const fn has_failed_running(self) -> bool {
-        match self {
-            Self::Permanent | Self::Transient | Self::OutcomeUnknown | Self::Internal => true,
-            Self::Ok
-            | Self::UnknownTool
-            | Self::Denied
-            | Self::InvalidArguments
-            | Self::Expired
-            | Self::Cancelled
-            | Self::DailyCapReached
-            | Self::Rejected
-            | Self::ApprovalRefused => false,
-        }
+        self.meaning().has_failed_running
     }
 }
 

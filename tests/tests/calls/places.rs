@@ -120,7 +120,7 @@ async fn no_more_go_on_at_once_than_there_are_places_when_many_have_waited() {
     open.add_permits(1);
     all_ok(&mut fleet, 7).await;
     assert_eq!(most.load(Ordering::SeqCst), 2, "never more, and not fewer for no reason");
-    assert_eq!(fleet.ask::<u64>("EXISTS", "held:all@acme", &[]).await, 0, "every place was given back");
-    assert_eq!(fleet.ask::<u64>("EXISTS", "lane:all@acme", &[]).await, 0);
+    assert_eq!(fleet.used("all", "acme").await, Some(0), "every place was given back");
+    assert_eq!(fleet.ask::<u64>("EXISTS", "throttle:all@acme", &[]).await, 0);
     fleet.stop().await;
 }

@@ -89,8 +89,8 @@ async fn no_more_calls_run_at_once_than_there_are_places() {
         assert!(reply["results"].as_array().unwrap().iter().all(|result| result["success"] == true), "{reply}");
     }
     assert_eq!(witness.most.load(Ordering::SeqCst), 2, "never more, and not fewer for no reason");
-    assert_eq!(fleet.ask::<u64>("EXISTS", "held:changes@change", &[]).await, 0, "every place was given back");
-    assert_eq!(fleet.ask::<u64>("EXISTS", "lane:changes@change", &[]).await, 0);
+    assert_eq!(fleet.used("changes", "change").await, Some(0), "every place was given back");
+    assert_eq!(fleet.ask::<u64>("EXISTS", "throttle:changes@change", &[]).await, 0);
     fleet.stop().await;
 }
 

@@ -124,27 +124,6 @@ pub fn unlisted(contents: &str, path: &str) -> Option<String> {
     (is_a_page(path) && !contents.contains(&link)).then(|| format!("docs/site/SUMMARY.md does not have {path}"))
 }
 
-/// The page that lists all scripts of the store, and all keys.
-pub const STORE_LAYOUT: &str = "docs/contribute/store-layout.md";
-
-/// Scripts that [`STORE_LAYOUT`] does not name, and keys of theirs.
-pub fn unexplained(layout: &str, script: &str, text: &str) -> Vec<String> {
-    let verb = Path::new(script).file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-    let mut complaints = Vec::new();
-    let names_verb = [format!("`{verb}`"), format!("{verb}.lua")].iter().any(|name| layout.contains(name));
-    if !script.contains("/fragments/") && !names_verb {
-        complaints.push(format!("{STORE_LAYOUT} does not name the script {verb}"));
-    }
-    // Every key is built from the shard's prefix.
-    for part in text.split("P .. '").skip(1) {
-        let key = part.split('\'').next().unwrap_or_default();
-        if !key.is_empty() && !layout.contains(&format!("`{key}")) {
-            complaints.push(format!("{STORE_LAYOUT} does not list the key {key} of {script}"));
-        }
-    }
-    complaints
-}
-
 #[test]
 fn links_are_found_outside_code_and_anchors_follow_headings() {
     let text = "# A b: `c`!\n[x](y.md) `[no](z.md)` [`q`](r.md#s) [w](https://example.org)\n```\n[no](z.md)\n```\n[d]: e.md\n# A b: `c`!";
@@ -177,13 +156,6 @@ fn a_pointer_to_a_page_or_heading_that_is_not_there_is_found() {
         found("a.yaml", "runbook_url: docs/operate/runbooks.md#tickfleetnosuchalert\nmore: docs/operate/runbooks.md"),
         1
     );
-}
-
-#[test]
-fn an_unexplained_script_and_an_unexplained_key_are_found() {
-    let layout = "`settle` writes `done:<id>`";
-    assert!(unexplained(layout, "verbs/settle.lua", "P .. 'done:' .. id").is_empty());
-    assert_eq!(unexplained(layout, "verbs/begin.lua", "call('GET', P .. 'meta')").len(), 2);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use tickfleet_core::View;
 use tickfleet_core::call::CallName;
 use tickfleet_core::call::claim::{Claim, ClaimEffect, ClaimState, Claimant, EffectEnd, EffectName, EndClaim};
 use tickfleet_core::turn::Slice;
+use tickfleet_model::outcome::Happened;
 use tickfleet_model::{Call, CallResult, Effect, EffectKey, EffectNote, Outcome, limits};
 use tickfleet_protocol::{bounded_output, result_json, without_nulls};
 use tickfleet_store::Store;
@@ -229,24 +230,12 @@ fn read(result: &str) -> Option<CallResult> {
 /// What a result says of the effect. It is let go only where it is certain that nothing took effect: a `once` tool whose
 /// call may have is never told as anything but done or unknown (rules 7 and 25).
 fn end_by(result: &CallResult) -> EffectEnd {
-    match result.outcome {
-        Outcome::Ok => EffectEnd::Ended(kept(result)),
-        Outcome::OutcomeUnknown => EffectEnd::Unknown(kept(result)),
-        // It ran, and what it returned was withheld.
-        Outcome::Internal if result.attempts > 0 => EffectEnd::Ended(kept(result)),
-        Outcome::Internal
-        | Outcome::UnknownTool
-        | Outcome::Denied
-        | Outcome::InvalidArguments
-        | Outcome::ApprovalRefused
-        // The tool itself says that it refused. A payment without cover may be made again when there is some.
-        | Outcome::Permanent
-        // Of a `once` tool: its last try certainly did nothing, as all before it.
-        | Outcome::Transient
-        | Outcome::Expired
-        | Outcome::Cancelled
-        | Outcome::DailyCapReached
-        | Outcome::Rejected => EffectEnd::Undone,
+    match result.outcome.happened() {
+        Happened::Yes => EffectEnd::Ended(kept(result)),
+        Happened::Perhaps => EffectEnd::Unknown(kept(result)),
+        Happened::IfRun if result.attempts > 0 => EffectEnd::Ended(kept(result)),
+        // A payment without cover may be made again later.
+        Happened::IfRun | Happened::No => EffectEnd::Undone,
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tickfleet_client::Reply;
+use tickfleet_model::outcome::Happened;
 use tickfleet_model::{CallResult, Outcome};
 
 use super::agents::Agents;
@@ -213,20 +214,11 @@ fn effects_agree(planned: &Planned, turn: &PlayedTurn, ledger: &Ledger) -> Vec<S
     let asked = planned.asks.iter().zip(results).filter(|(_, result)| is_once(&result.tool));
     let disagrees = |(ask, result): (&Option<String>, &CallResult)| {
         let times = ledger.times(ask.as_deref()?);
-        let agrees = match result.outcome {
-            Outcome::Ok => times == 1,
-            Outcome::OutcomeUnknown => times <= 1,
-            Outcome::UnknownTool
-            | Outcome::Denied
-            | Outcome::InvalidArguments
-            | Outcome::Permanent
-            | Outcome::Transient
-            | Outcome::Internal
-            | Outcome::Rejected
-            | Outcome::ApprovalRefused
-            | Outcome::Expired
-            | Outcome::Cancelled
-            | Outcome::DailyCapReached => times == 0,
+        let agrees = match result.outcome.happened() {
+            Happened::Yes => times == 1,
+            Happened::Perhaps => times <= 1,
+            Happened::IfRun => times == usize::from(result.attempts > 0),
+            Happened::No => times == 0,
         };
         (!agrees).then(|| format!("{} ended as {}, and happened {times} times", result.call, result.outcome.as_str()))
     };

@@ -119,10 +119,10 @@ struct When {
 /// What the files have: when each call was admitted, and when it went out.
 #[derive(Default)]
 struct Seen {
-    /// By scripts that write budgets, whatever they write there: those that admit. A call is admitted again where what was
-    /// written of the first time is lost.
+    /// By entries whose stamp has a window: those that debit a cap. A call is admitted again where what was written of the first
+    /// time is lost.
     admitted: BTreeSet<(Call, When)>,
-    /// For the first time, by whatever script.
+    /// For the first time, by whatever entry.
     first: BTreeMap<Call, When>,
     /// The earliest look that found it in a file, for a replica's comes later; and under which primary.
     looks: BTreeMap<(Call, When), (Interval, Led)>,
@@ -142,30 +142,29 @@ impl Seen {
     /// Reads the commands of a file, each with the look that found it there.
     fn read(&mut self, commands: impl IntoIterator<Item = (Words, Interval)>) {
         // A script that writes more than once stands between MULTI and EXEC.
-        let (mut sent, mut admits) = (Vec::new(), false);
+        let mut sent = Vec::new();
         let mut shards: BTreeMap<Vec<u8>, Shard> = BTreeMap::new();
         for (words, look) in commands {
             match words[0].as_slice() {
-                b"MULTI" => (sent, admits) = (Vec::new(), false),
-                b"HSET" if words.get(1).is_some_and(|key| key.ends_with(b":budgets")) => admits = true,
+                b"MULTI" => sent = Vec::new(),
                 b"HSET" if words.get(1).is_some_and(|key| key.ends_with(b":meta")) => {
                     shards.entry(shard_of(&words[1]).to_owned()).or_default().hear(&words[2..]);
                 }
                 b"XADD" => {
                     let shard = shards.get(shard_of(&words[1])).cloned().unwrap_or_default();
-                    sent.extend(slice(&words).into_iter().map(|(call, at_ms)| {
+                    sent.extend(slice(&words).into_iter().map(|Sent { call, at_ms, admits }| {
                         let when = When { shard_ms: shard.now_ms.unwrap_or(at_ms), at_ms };
-                        (call, when, shard.led.clone())
+                        (call, when, shard.led.clone(), admits)
                     }));
                 }
-                b"EXEC" => self.note(std::mem::take(&mut sent), admits, look),
+                b"EXEC" => self.note(std::mem::take(&mut sent), look),
                 _ => {}
             }
         }
     }
 
-    fn note(&mut self, sent: Vec<(Call, When, Led)>, admits: bool, look: Interval) {
-        for (call, when, led) in sent {
+    fn note(&mut self, sent: Vec<(Call, When, Led, bool)>, look: Interval) {
+        for (call, when, led, admits) in sent {
             let first = self.first.entry(call.clone()).or_insert(when);
             *first = when.min(*first);
             if admits {
@@ -196,31 +195,49 @@ fn shard_of(key: &[u8]) -> &[u8] {
 }
 
 impl Shard {
-    /// A script says first what its shard's time is, unless that is as it was; and once, under another primary, which.
+    /// The script writes its shard's time first, unless that is as it was; and the state when it changes, which names the
+    /// primary second.
     fn hear(&mut self, fields: &[Vec<u8>]) {
         for pair in fields.chunks_exact(2) {
             match pair[0].as_slice() {
                 b"last_ms" => self.now_ms = std::str::from_utf8(&pair[1]).ok().and_then(|ms| ms.parse().ok()),
-                b"run_id" => self.led = Some(pair[1].clone()),
+                b"state" => self.led = pair[1].split(|byte| *byte == b' ').nth(1).map(<[u8]>::to_vec),
                 _ => {}
             }
         }
     }
 }
 
-/// The calls of a slice that this command appends, and when; none of any other command.
-fn slice(words: &[Vec<u8>]) -> Vec<(Call, u64)> {
+/// A call of a slice that a command appends.
+struct Sent {
+    call: Call,
+    at_ms: u64,
+    /// Whether the entry debits a window of a cap.
+    admits: bool,
+}
+
+/// The calls of a slice that this command appends; none of any other command.
+fn slice(words: &[Vec<u8>]) -> Vec<Sent> {
     let text = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
     let is_slice = words.len() > 4 && words[1].windows(7).any(|part| part == b":ready:");
     let Some(id) = words.iter().position(|word| is_entry_id(word)).filter(|_| is_slice) else { return Vec::new() };
     let at_ms = text(words[id].split(|b| *b == b'-').next().unwrap()).parse().unwrap();
-    let (mut calls, mut turn, mut position) = (Vec::new(), String::new(), 0);
+    let (mut calls, mut turn, mut position, mut admits) = (Vec::new(), String::new(), 0, false);
     for pair in words[id + 1..].chunks_exact(2) {
         match pair[0].as_slice() {
             b"t" => turn = text(&pair[1]),
-            b"p" => position = text(&pair[1]).parse().unwrap(),
+            // The stamp: used, end and begin of each counter; what is held has no end.
+            b"d" => {
+                admits =
+                    text(&pair[1]).split(',').any(|counter| counter.split(':').nth(1).is_some_and(|end| end != "0"))
+            }
+            // The record: a schema number and JSON.
+            b"r" => {
+                let record: serde_json::Value = serde_json::from_slice(&pair[1][1..]).unwrap();
+                position = record["p"].as_u64().unwrap_or(0);
+            }
             b"c" => {
-                calls.push(((turn.clone(), position), at_ms));
+                calls.push(Sent { call: (turn.clone(), position), at_ms, admits });
                 position += 1;
             }
             _ => {}
@@ -274,9 +291,11 @@ fn what_one_server_alone_had_counts_and_what_two_have_counts_once() {
     let words = |text: &str| text.split(' ').map(|word| word.as_bytes().to_vec()).collect::<Words>();
     let script = |at: u64, admits: bool| {
         let time = words(&format!("HSET {{tickfleet:0}}:meta last_ms {}", at - 50));
-        let slice = words(&format!("XADD {{tickfleet:0}}:ready:normal {at}-0 t demo:a1-7 p 0 c x c y"));
-        let write = words(if admits { "HSET {tickfleet:0}:budgets demo:a1 z" } else { "HSET {tickfleet:0}:meta a z" });
-        [words("MULTI"), time, slice, write, words("EXEC")]
+        let stamp = if admits { "1:1700000009000:1700000008000,1:0:0" } else { "1:0:0" };
+        let slice = words(&format!("XADD {{tickfleet:0}}:ready:normal {at}-0 d {stamp} t demo:a1-7 r 1{{}} c x c y"));
+        let mut led = words("HSET {tickfleet:0}:meta state");
+        led.push(b"0 primary-1 5 0 7 0 0".to_vec());
+        [words("MULTI"), time, led, slice, words("EXEC")]
     };
     let look = |ms: u64| (Duration::from_millis(ms), Duration::from_millis(ms + 20));
     let mut seen = Seen::default();
@@ -286,7 +305,9 @@ fn what_one_server_alone_had_counts_and_what_two_have_counts_once() {
         seen.read(script(1_700_000_005_000, true).map(|words| (words, look(ms))));
         seen.read(script(1_700_000_006_000, false).map(|words| (words, look(ms))));
     }
-    let found: Vec<_> = seen.admitted().into_iter().map(|call| (call.at_ms, call.shard_ms, call.seen)).collect();
+    let admitted = seen.admitted();
+    assert!(admitted.iter().all(|call| call.led.as_deref() == Some(b"primary-1")));
+    let found: Vec<_> = admitted.into_iter().map(|call| (call.at_ms, call.shard_ms, call.seen)).collect();
     let (first, again) =
         ((1_700_000_000_000, 1_699_999_999_950, look(100)), (1_700_000_005_000, 1_700_000_004_950, look(8_000)));
     assert_eq!(found, [first, again, first, again]);

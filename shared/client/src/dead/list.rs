@@ -265,7 +265,7 @@ fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<DeadWhole> 
         from: None,
         cause: logged.meta.outcome.clone(),
         error: told(&logged),
-        may_have_run: matches!(outcome, Outcome::OutcomeUnknown | Outcome::Internal),
+        may_have_run: outcome.may_have_run(),
         needs_message,
     };
     Some(DeadWhole { dead, message: Some(message), becomes: Some(becomes) })

@@ -274,6 +274,16 @@ pub enum AnswerMeaning {
     NotExecuted,
 }
 
+impl AnswerMeaning {
+    /// Each meaning with its word.
+    pub(crate) const NAMED: [(&'static str, Self); 4] = [
+        ("ok", Self::Ok),
+        ("permanent", Self::Permanent),
+        ("transient", Self::Transient),
+        ("not_executed", Self::NotExecuted),
+    ];
+}
+
 /// OAuth 2 (RFC 6749). `client_id`, `client_secret`, `refresh_token`, `scope` and `params` are templates over secrets.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -120,12 +120,7 @@ impl Announce {
     }
 
     /// Other schedulers with the policy in force.
-    fn others(
-        &self,
-        policies: &Policies,
-        view: &View,
-        now_ms: i64,
-    ) -> Result<Vec<(ConsumerId, Liveness)>, Undecided> {
+    fn others(&self, policies: &Policies, view: &View, now_ms: i64) -> Result<Vec<(ConsumerId, Liveness)>, Undecided> {
         let others = || policies.schedulers.iter().filter(|name| Some(*name) != self.scheduler.as_ref());
         view.need(others().map(|name| Query::Record(workers::key(name.as_str()))))?;
         others().map(|name| Ok((name.clone(), Liveness::of(name, view, now_ms)?))).collect()

@@ -75,6 +75,17 @@ pub enum LimitKey {
 }
 
 impl LimitKey {
+    /// The keys that are a word in the configuration. An argument is `argument:<JSON pointer>`.
+    pub const NAMED: [(&'static str, Self); 7] = [
+        ("tenant", Self::Tenant),
+        ("agent", Self::Agent),
+        ("user", Self::User),
+        ("session", Self::Session),
+        ("task", Self::Task),
+        ("tool", Self::Tool),
+        ("category", Self::Category),
+    ];
+
     /// Returns true if counters of different tenants are different ones.
     #[must_use]
     pub const fn is_of_tenant(&self) -> bool {

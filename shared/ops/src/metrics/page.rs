@@ -23,7 +23,7 @@ Tickfleet processes serve these metrics on `/metrics`, in the text format of Pro
   not answer, they are absent and `tickfleet_redis_up` is 0.
 - Counters start at zero for every known label value, so that `increase` detects the first event.
 - No label names a tenant, agent, turn, task, call or pod. `tickfleet explain`, logs and the audit log do.
-- A process has fewer than 20,000 series with 500 tools and any number of agents. With
+- A process has fewer than 40 series for each of at most 500 tools, and 2,500 others, with any number of agents. With
   [`tracing.gen_ai`](settings.md#tracing), workers also export the histogram
   `gen_ai_execute_tool_duration_seconds`, with 17 series for each tool and outcome.
 - A value outside the lists below is `other`. Versions can add values.

@@ -59,31 +59,12 @@ impl ToolLabels {
     /// A new name is taken only with an outcome that proves that such a tool exists. Else an agent that makes up
     /// names would use up the bound, and real tools would hide under `other`.
     pub(super) fn label(&self, tool: &str, outcome: Outcome) -> Arc<str> {
-        if proves_the_tool(outcome) { self.0.take(tool) } else { self.0.get(tool).unwrap_or_else(|| OTHER.into()) }
+        if outcome.proves_tool() { self.0.take(tool) } else { self.0.get(tool).unwrap_or_else(|| OTHER.into()) }
     }
 
     /// The label for a tool that the configuration knows; `other` for none.
     pub(super) fn known_label(&self, tool: Option<&str>) -> Arc<str> {
         tool.map_or_else(|| OTHER.into(), |tool| self.0.take(tool))
-    }
-}
-
-/// Returns true if a call can only end like this after its tool was found. The others come before the look-up, or may.
-const fn proves_the_tool(outcome: Outcome) -> bool {
-    match outcome {
-        Outcome::Ok
-        | Outcome::Denied
-        | Outcome::InvalidArguments
-        | Outcome::Permanent
-        | Outcome::Transient
-        | Outcome::OutcomeUnknown
-        | Outcome::ApprovalRefused => true,
-        Outcome::UnknownTool
-        | Outcome::Internal
-        | Outcome::Expired
-        | Outcome::Cancelled
-        | Outcome::DailyCapReached
-        | Outcome::Rejected => false,
     }
 }
 

@@ -4,13 +4,6 @@ use crate::document::reader::Cursor;
 use crate::tools::http::values::pointer;
 use crate::tools::{AnswerMeaning, OutcomeRule};
 
-const MEANINGS: [(&str, AnswerMeaning); 4] = [
-    ("ok", AnswerMeaning::Ok),
-    ("permanent", AnswerMeaning::Permanent),
-    ("transient", AnswerMeaning::Transient),
-    ("not_executed", AnswerMeaning::NotExecuted),
-];
-
 /// Reads the rules, in their order.
 pub(crate) fn read(cursor: &Cursor<'_>) -> Vec<OutcomeRule> {
     cursor.items().iter().filter_map(rule).collect()
@@ -40,7 +33,10 @@ fn rule(cursor: &Cursor<'_>) -> Option<OutcomeRule> {
         at: at.and_then(|c| pointer(&c)),
         equals: equals.map(|c| c.node.to_json()),
         present: present.and_then(|c| c.boolean()),
-        outcome: s.required("outcome").and_then(|c| c.choice(&MEANINGS)).unwrap_or(AnswerMeaning::Permanent),
+        outcome: s
+            .required("outcome")
+            .and_then(|c| c.choice(&AnswerMeaning::NAMED))
+            .unwrap_or(AnswerMeaning::Permanent),
         message: s.optional("message").and_then(|c| pointer(&c)),
         retry_after: s.optional("retry_after").and_then(|c| pointer(&c)),
     };
