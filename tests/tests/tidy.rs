@@ -83,14 +83,6 @@ fn every_page_that_the_program_or_the_chart_names_exists() {
 }
 
 #[test]
-fn the_store_layout_names_every_script_and_every_key() {
-    let tree = Tree::load();
-    let layout = std::fs::read_to_string(tree.root.join(docs::STORE_LAYOUT)).unwrap_or_default();
-    let scripts = tree.with_extension("lua");
-    assert_tidy(scripts.flat_map(|(path, text)| docs::unexplained(&layout, path, text)).collect());
-}
-
-#[test]
 fn every_decision_is_in_the_index() {
     let tree = Tree::load();
     let index = std::fs::read_to_string(tree.root.join("docs/adr/README.md")).unwrap_or_default();
