@@ -464,7 +464,7 @@ impl Game {
         for number in 0..self.tasks.len() {
             let of_task = &replies[&format!("k{number}")];
             assert_eq!(of_task.len(), 1, "{of_task:#?}");
-            let taken = self.runs.lock().unwrap().get(&format!("k{number}")).copied().unwrap_or(0);
+            let taken = count(&format!("k{number}"));
             match of_task[0]["results"][0]["outcome"].as_str().unwrap() {
                 "ok" => {}
                 // Each runtime that took it has lost its lease.

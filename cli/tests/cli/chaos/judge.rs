@@ -122,7 +122,8 @@ impl Evidence {
         let counts = std::iter::successors(Some(2 * TICK_CALLS + 1), |count| Some(count * 2 - 1));
         counts.take_while(|count| *count <= seen.len()).all(|count| {
             seen.windows(count).all(|stretch| {
-                let (from, until) = (stretch[0].0, stretch[count - 1].1);
+                let from = stretch[0].0;
+                let until = stretch.iter().map(|seen| seen.1).max().unwrap();
                 let jumps = self.jumps.iter().filter(|jump| (from..=until).contains(jump)).count();
                 let windows = (until - from).as_millis() / u128::from(TICK_MS) + 2;
                 count <= TICK_CALLS * (usize::try_from(windows).unwrap_or(usize::MAX / TICK_CALLS) + jumps)

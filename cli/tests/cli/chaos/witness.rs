@@ -74,13 +74,19 @@ impl Witness {
     }
 }
 
-/// Notes which of the files have grown since the last look, at the first of these moments; this one is the second.
+/// Notes which of the files have grown since the last look, at the first of these moments; this one is the second. What a file
+/// grew by was carried out after it had grown before, and maybe long ago: a server that is stopped writes it when it goes on.
 fn measure(kept: &Path, growth: &mut BTreeMap<PathBuf, Vec<(u64, Interval)>>, between: Interval) {
     for file in fs::read_dir(kept).into_iter().flatten().flatten() {
         let Ok(length) = file.metadata().map(|found| found.len()) else { continue };
         let lengths = growth.entry(file.path()).or_default();
-        if lengths.last().is_none_or(|(last, _)| *last < length) {
-            lengths.push((length, between));
+        match lengths.last() {
+            None => lengths.push((length, between)),
+            Some((last, before)) if *last < length => {
+                let since = before.0;
+                lengths.push((length, (since, between.1)));
+            }
+            Some(_) => {}
         }
     }
 }

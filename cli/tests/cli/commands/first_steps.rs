@@ -50,6 +50,22 @@ async fn dev_prints_a_socket_that_every_client_takes_and_a_port_where_one_is_ask
 }
 
 #[test]
+fn dev_replaces_the_socket_of_one_that_was_killed_and_not_of_one_that_runs() {
+    let folder = folder();
+    let start = || DevFleet::start_in(folder.path(), &["--console", "0"], &[]);
+    // A drop kills it.
+    drop(start());
+    assert!(folder.path().join(".tickfleet/dev.sock").exists());
+    let fleet = start();
+    let dir = folder.path().join(".tickfleet");
+    DevFleet::refused(&["--dir", dir.to_str().unwrap(), "--console", "0"])
+        .exits(1)
+        .complains("another tickfleet dev runs");
+    fleet.run(&kellys(&["--call", "echo", "--wait"])).exits(0);
+    assert_eq!(fleet.stop(), Some(0));
+}
+
+#[test]
 fn dev_runs_without_redis_and_continues_with_its_data() {
     let folder = folder();
     // Nothing is on the PATH.
