@@ -24,7 +24,7 @@ async fn a_name_that_the_fleet_does_not_have_is_refused_by_every_verb_and_change
             .query_async(&mut fleet.server.connection().await)
             .await
             .unwrap();
-        found.extend(fleet.ask::<Vec<String>>("HKEYS", "pauses", &[]).await);
+        found.extend(fleet.ask::<Vec<String>>("HKEYS", "parts:settings", &[]).await);
         found
     };
     for (verb, body) in [

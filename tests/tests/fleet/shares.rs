@@ -125,8 +125,8 @@ async fn until_begun(begun: &Begun, count: usize) {
 /// Waits until all these calls have begun and ended.
 async fn until_over(fleet: &Fleet, begun: &Begun, calls: usize) {
     until_begun(begun, calls).await;
-    for held in ["slots@acme", "slots@globex", "fair_share@acme", "fair_share@globex"] {
-        while fleet.ask::<u64>("EXISTS", &format!("held:{held}"), &[]).await > 0 {
+    for (limit, tenant) in ["slots", "fair_share"].into_iter().flat_map(|limit| [(limit, "acme"), (limit, "globex")]) {
+        while fleet.used(limit, tenant).await.unwrap_or(0) > 0 {
             // There is nothing to wait for but the last places, which are given back with the last results.
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -284,8 +284,8 @@ async fn until_none_hangs(fleet: &Fleet, hanging: &AtomicUsize, calls: usize) {
         // There is nothing to wait for but the last calls and their places.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    for held in ["held:tool_slots@hangs", "held:fair_share@acme"] {
-        while fleet.ask::<u64>("EXISTS", held, &[]).await > 0 {
+    for (limit, counter) in [("tool_slots", "hangs"), ("fair_share", "acme")] {
+        while fleet.used(limit, counter).await.unwrap_or(0) > 0 {
             // Likewise.
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
