@@ -11,7 +11,7 @@ use crate::transaction::{CounterKey, CounterState, Guard, Room, SetKey, Transact
 use crate::view::{Query, Undecided, Value, View};
 
 /// Time for which a counter is kept after its window has ended, ms.
-const IDLE_MS: i64 = 24 * 3_600_000;
+pub const IDLE_MS: i64 = 24 * 3_600_000;
 /// Time before and after now within which [`PruneCounter`] may be committed, ms.
 const PRUNED_WITHIN_MS: i64 = 60_000;
 

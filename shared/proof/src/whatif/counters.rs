@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use tickfleet_core::counters::IDLE_MS;
 use tickfleet_core::keys::limits;
 use tickfleet_core::turn::limit::{CapRows, Debit, LimitRow, WindowKind, task_debit};
 use tickfleet_core::{CounterKey, CounterState, Window};
@@ -139,8 +140,8 @@ impl NotKnown {
     }
 }
 
-/// Counters whose windows are over go when a scheduler keeps house; surely after so long.
-const PRUNED_MS: i64 = 3_600_000;
+/// Time after the end of its window by which the janitor has deleted a counter, with an hour for its scan, ms.
+const PRUNED_MS: i64 = IDLE_MS + 3_600_000;
 
 const CROWDED: &str = "had more counters at once than keys_max: calls shared one, and the log does not show which";
 const NO_ARGUMENTS: &str = "counts by arguments that are incomplete in the log";
