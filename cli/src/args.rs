@@ -1,4 +1,4 @@
-//! The command line. Each command's own arguments stand beside what carries it out.
+//! The command line. The arguments of each command are in the file that implements it.
 
 use clap::{Parser, Subcommand};
 

@@ -1,4 +1,4 @@
-//! Whose tools are asked for: tenants and agents of the configuration and those that were set at run time.
+//! The tenant and agent whose tools are shown or called, from the configuration or set at run time.
 
 use std::time::Duration;
 
@@ -11,19 +11,18 @@ use tickfleet_store::Store;
 use crate::failure::Failure;
 use crate::setup::Setup;
 
-/// The time for which Redis is waited for to say what was set at run time. Tools are described without it, too.
+/// How long to wait for Redis to return the run-time settings. Without them, tools are described all the same.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Takes over what was set at run time, where Redis is there to say so: a tool that was switched off is shown as that,
-/// and not tried.
+/// Loads the run-time settings if Redis is reachable, so that a disabled tool is shown as disabled and not tried.
 pub(crate) async fn with_run_time(active: &PolicyHandle, stores: &[Store]) {
     let looks = stores.iter().map(|store| active.refresh(store));
-    // Without Redis, tools are as the configuration has them.
+    // Without Redis, tools are shown as configured.
     drop(tokio::time::timeout(LOOK_TIMEOUT, futures::future::join_all(looks)).await);
 }
 
-/// Takes over what was set at run time where `tenant` is at home. Where Redis is away, a tenant of the configuration is
-/// shown as configured.
+/// Loads the run-time settings from the tenant's shard if the configuration does not have the tenant. A configured
+/// tenant needs no Redis and is shown as configured.
 pub(crate) async fn with_tenant(setup: &Setup, active: &PolicyHandle, tenant: &TenantId) -> Result<(), Failure> {
     if !active.load().policy.tenants.contains_key(tenant) {
         let read = match setup.client().await {
@@ -35,7 +34,8 @@ pub(crate) async fn with_tenant(setup: &Setup, active: &PolicyHandle, tenant: &T
     Ok(())
 }
 
-/// Adds to a failure that the tenant is not configured: if Redis is away, a misspelt tenant is the likelier mistake.
+/// Adds to a failure that the tenant is not configured: if Redis is unreachable, a misspelled tenant is the likelier
+/// mistake.
 fn not_configured(tenant: &TenantId, failure: Failure) -> Failure {
     match failure {
         Failure::Redis(message) => Failure::Redis(format!(
@@ -47,7 +47,7 @@ fn not_configured(tenant: &TenantId, failure: Failure) -> Failure {
     }
 }
 
-/// Returns the failure that says that who was named does not exist.
+/// Returns the failure for an unknown tenant or agent.
 pub(crate) fn nobody(unknown: Unknown, policy: &Policy, tenant: &TenantId, agent: &AgentId) -> Failure {
     Failure::failed(match unknown {
         Unknown::Tenant => anyhow::anyhow!("unknown tenant {:?}; see tickfleet tenant list", tenant.as_str()),

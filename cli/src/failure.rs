@@ -1,27 +1,27 @@
-//! The failure of a command: what is told, and the exit code.
+//! The failure of a command: its message and its exit code.
 
 use tickfleet_client::SubmitError;
 use tickfleet_store::{Refusal, StoreError, refusal_in};
 
 /// The command failed.
 pub(crate) const FAILED: u8 = 1;
-/// The command line is wrong; the code that clap uses too.
+/// The command line is invalid. clap uses this code too.
 pub(crate) const USAGE: u8 = 2;
 /// Redis cannot be reached.
 pub(crate) const REDIS: u8 = 3;
 
-/// Why a command did not do what it was asked.
+/// Why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// It failed, for this reason.
+    /// The command failed with this reason.
     Failed(anyhow::Error),
-    /// It failed, and its output has said how.
+    /// The command failed, and its output already shows how.
     Told,
-    /// Its arguments make no sense.
+    /// Its arguments are invalid.
     Usage(String),
     /// Redis cannot be reached.
     Redis(String),
-    /// Redis cannot be reached, and the message says what to do.
+    /// Redis cannot be reached, and the message already says what to do.
     RedisTold(String),
 }
 
@@ -42,7 +42,7 @@ impl Failure {
         }
     }
 
-    /// Returns the message; none if the output has told it.
+    /// Returns the message, or `None` if the output already contains it.
     pub(crate) fn message(&self) -> Option<String> {
         match self {
             Self::Failed(reason) => {
@@ -59,7 +59,7 @@ impl Failure {
     }
 }
 
-/// Returns true if Redis is away, rather than unwilling.
+/// Returns true if Redis is unreachable, as opposed to rejecting the command.
 pub(crate) fn is_away(error: &StoreError) -> bool {
     match error {
         StoreError::Connect { .. } | StoreError::Lender { .. } => true,
@@ -68,7 +68,7 @@ pub(crate) fn is_away(error: &StoreError) -> bool {
     }
 }
 
-/// The failure of a Redis that is away, with the remedy if it answered why.
+/// The failure for an unreachable Redis, with a remedy if the error points to one.
 fn away(error: &StoreError) -> Option<Failure> {
     is_away(error).then(|| match error.remedy() {
         Some(remedy) => Failure::RedisTold(format!("{error}\n{remedy}")),

@@ -1,4 +1,4 @@
-//! A door for the fuzz targets: the import of a document that somebody else wrote, without a file and a terminal.
+//! Entry point of the fuzz targets: imports an untrusted document without a file or a terminal.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,10 +16,10 @@ impl Default for Importer {
 }
 
 impl Importer {
-    /// The tools that `tickfleet tools import` makes of a document, and the section of `tools.yaml`.
+    /// Returns the tools that `tickfleet tools import` makes from a document, and the section of `tools.yaml`.
     ///
     /// # Errors
-    /// Why it is no document that can be imported.
+    /// Why the document cannot be imported.
     pub fn import(&self, document: &str) -> Result<(BTreeMap<String, Value>, String), String> {
         let report = imported(parse(document)?.into(), &Import::default(), &BTreeSet::new(), &self.0);
         let report = report.map_err(|failure| failure.message().unwrap_or_default())?;

@@ -1,4 +1,4 @@
-//! The options that every command takes, and the environment that it runs in.
+//! The options of every command, and the environment of the process.
 
 use std::path::PathBuf;
 
@@ -22,12 +22,12 @@ pub(crate) struct Global {
     /// Print JSON.
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// What the program brings along. No option sets it.
+    /// Tools and task handlers that the program adds. Not an option.
     #[arg(skip)]
     pub(crate) extensions: Extensions,
 }
 
-/// The process' environment variables that are text. Those that are not can be no setting of ours.
+/// The environment variables of the process that are valid UTF-8. Others cannot be settings.
 #[allow(clippy::disallowed_methods, reason = "the edge: what the environment says goes from here into configuration")]
 pub(crate) fn environment() -> Environment {
     std::env::vars_os()
@@ -35,7 +35,7 @@ pub(crate) fn environment() -> Environment {
         .collect()
 }
 
-/// The part of the process' environment that tools read.
+/// The part of the environment that tools read.
 pub(crate) fn tool_environment(environment: &Environment) -> tickfleet_tools::Environment {
     let variables = environment.clone();
     tickfleet_tools::Environment::new(move |name| variables.get(name).cloned())

@@ -1,8 +1,8 @@
-//! The program `tickfleet` as a library: it runs a fleet, submits to it, and tells what happens in it. A program of your
-//! own that calls [`Program`] has tools written in Rust beside all of that.
+//! The program `tickfleet` as a library: it runs a fleet, submits work to it and shows its state. A program of your own
+//! can call [`Program`] to add tools written in Rust.
 //!
-//! START HERE: [`Program`] is what a binary calls; `run` maps commands to the files that carry them out; `fleet` is the
-//! boot of a scheduler and a worker; `dev` is a whole fleet in one process.
+//! START HERE: [`Program`] is what a binary calls; `run` maps commands to the files that implement them; `fleet` starts
+//! a scheduler and a worker; `dev` runs a whole fleet in one process.
 
 mod args;
 mod caller;
@@ -38,15 +38,16 @@ use global::Global;
 use output::Output;
 use setup::Setup;
 
-/// Carries one command out.
+/// Runs one command.
 async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
     let command = match run_alone(cli.command, &cli.global, output).await {
         Ok(command) => command,
         Err(ended) => return ended,
     };
-    // Who runs a fleet holds every name against what there is: half of a change must not be taken for a whole one.
+    // The processes of a fleet check every name in the configuration against the existing tools, so that a half-applied
+    // change is not taken for a whole one. Commands that show tools do the same.
     let knows_tools = match &command {
-        // An emergency waits for no mistake elsewhere to be mended.
+        // Disabling a tool in an emergency must work even if the configuration has errors elsewhere.
         Command::Tools(tools::Tools { what: Some(tools::What::Disable(_) | tools::What::Enable(_)), .. }) => false,
         Command::Tools(_) => true,
         _ => false,
@@ -60,7 +61,7 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
     run_with(command, &setup, output).await
 }
 
-/// Whether an operator needs the command most when something is broken, perhaps the configuration itself.
+/// Whether operators need the command most when something is broken, possibly the configuration itself.
 const fn operates(command: &Command) -> bool {
     matches!(
         command,
@@ -85,8 +86,8 @@ const fn operates(command: &Command) -> bool {
     )
 }
 
-/// Carries a command out that needs no configuration, or loads its own, so that it works with a broken one too; gives any
-/// other back.
+/// Runs a command that needs no configuration, or that loads its own so that it works with a broken one. Returns any
+/// other command.
 async fn run_alone(command: Command, global: &Global, output: &Output) -> Result<Command, Result<(), Failure>> {
     Err(match command {
         Command::Completions { shell } => output.completions(shell, &mut Cli::command()),
@@ -110,7 +111,7 @@ async fn run_alone(command: Command, global: &Global, output: &Output) -> Result
     })
 }
 
-/// Carries a command out under a configuration.
+/// Runs a command under a configuration.
 async fn run_with(command: Command, setup: &Setup, output: &Output) -> Result<(), Failure> {
     match command {
         Command::Dev(args) => dev::run(setup, &args, output).await,

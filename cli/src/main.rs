@@ -1,8 +1,8 @@
-//! The binary: the program as it is, without tools of anybody's own.
+//! The binary: the standard program, without custom tools.
 
 use std::process::ExitCode;
 
-/// In a static binary, in place of musl's, which has one lock for all threads.
+/// Replaces musl's allocator in static binaries, which has one lock for all threads.
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -1,4 +1,4 @@
-//! The whole program as a value: what is on the command line, and tools of one's own.
+//! The whole program as a value: the commands, and custom tools.
 
 use std::future::Future;
 use std::process::ExitCode;
@@ -15,10 +15,10 @@ use crate::fleet::registrar::Registrar;
 use crate::output::Output;
 use crate::output::early::logs_json;
 
-/// The time for which blocking work that is left over at the end is waited for.
+/// How long to wait at the end for blocking work that is still running.
 const LEFT_OVERS: Duration = Duration::from_secs(1);
 
-/// The program `tickfleet`, with tools of your own: every command knows them.
+/// The program `tickfleet` with custom tools, which all commands can use.
 ///
 /// ```no_run
 /// use schemars::JsonSchema;
@@ -52,25 +52,25 @@ pub struct Program {
 }
 
 impl Program {
-    /// The program as it is.
+    /// The program without custom tools.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a tool. A section of `tools.yaml` with its name may describe it in other words and make it stricter.
+    /// Adds a tool. A section of the same name in `tools.yaml` can replace its description and make it stricter.
     pub fn tool(mut self, tool: TypedTool) -> Self {
         self.extensions.tools.push(tool);
         self
     }
 
-    /// Adds a task handler: `agents.yaml` binds agents to it by its name. Its arguments are those of a task.
+    /// Adds a task handler, to which `agents.yaml` binds agents by its name. Its arguments are those of a task.
     pub fn task_handler(mut self, handler: TypedTool) -> Self {
         self.extensions.task_handlers.push(handler);
         self
     }
 
-    /// Runs beside every worker of the program until it drains, and may register tools meanwhile, where
-    /// `worker.allow_dynamic_registration` is true: those of a plug-in, or of a service that is discovered.
+    /// Runs `beside` in every worker process until the worker drains. If `worker.allow_dynamic_registration` is true,
+    /// it can register tools while it runs: for example those of a plug-in or of a discovered service.
     pub fn beside_worker<Beside, Running>(mut self, beside: Beside) -> Self
     where
         Beside: Fn(Registrar) -> Running + Send + Sync + 'static,
@@ -80,14 +80,14 @@ impl Program {
         self
     }
 
-    /// Reads the command line, carries the command out and answers the exit code: call it from `main`, outside any
-    /// runtime. The first SIGTERM or SIGINT drains, a second one stops at once.
+    /// Reads the command line, runs the command and returns the exit code. Call it from `main`, outside any async
+    /// runtime. The first SIGTERM or SIGINT drains the process, a second one stops it at once.
     pub fn main(self) -> ExitCode {
-        // Before any thread is started: a worker executes this very program to confine a command.
+        // Before any thread starts: a worker executes this same program to confine a command.
         if std::env::args_os().nth(1).is_some_and(|argument| argument == tickfleet_sandbox::sandbox::LAUNCH) {
             return tickfleet_sandbox::launcher::main();
         }
-        // Before anything is read: tools that are child processes run as this user, and must not find its secrets.
+        // Before any file is read: tools run as child processes of the same user and must not find its secrets.
         let hidden = tickfleet_sandbox::hide_this_process();
         let args: Vec<String> = std::env::args_os().skip(1).filter_map(|arg| arg.into_string().ok()).collect();
         let json_log = logs_json(&args, &crate::global::environment());
@@ -96,7 +96,7 @@ impl Program {
             Err(error) => return not_parsed(&error, json_log),
         };
         cli.global.extensions = self.extensions;
-        // TLS, for HTTP tools and `rediss://`. It fails only where one is installed already.
+        // TLS for HTTP tools and `rediss://`. This fails only if a provider is already installed.
         tickfleet_outbound::install_crypto_provider();
         let output = Output::new(cli.global.json).with_json_log(json_log);
         if let Err(error) = hidden {
@@ -112,7 +112,7 @@ impl Program {
             }
         };
         let outcome = runtime.block_on(crate::run(cli, &output));
-        // What a tool still does on a thread of its own is not waited for any longer.
+        // Do not wait longer for tools that still run on threads of their own.
         runtime.shutdown_timeout(LEFT_OVERS);
         match outcome {
             Ok(()) => ExitCode::SUCCESS,
@@ -121,11 +121,11 @@ impl Program {
     }
 }
 
-/// Help and version are answers; anything else is a mistake in the command line.
+/// Help and version are successful output. Anything else is an invalid command line.
 fn not_parsed(error: &clap::Error, json_log: bool) -> ExitCode {
     match json_log && error.use_stderr() {
         true => Output::new(false).with_json_log(true).error("", &error.to_string()),
-        // Nothing is left to tell where even this cannot be written.
+        // If even this write fails, the error cannot be reported.
         false => drop(error.print()),
     }
     if error.use_stderr() { ExitCode::from(crate::failure::USAGE) } else { ExitCode::SUCCESS }

@@ -1,4 +1,4 @@
-//! The names in rules of `permissions.yaml`, held against the tools that a process makes.
+//! Checks the names in the rules of `permissions.yaml` against the tools of a process.
 
 use std::sync::Arc;
 
@@ -11,33 +11,33 @@ use crate::failure::Failure;
 use crate::setup::{Runs, Setup};
 
 impl Setup {
-    /// All tools of a worker on this shard.
+    /// Builds all tools of a worker on this shard.
     ///
     /// # Errors
-    /// Every tool that cannot be used; every rule on one that names what none of its calls can have.
+    /// Every tool that cannot be used, and every rule with a name that no call of its tool can have.
     pub(crate) fn registry(&self, store: &Store, active: &Arc<PolicyHandle>, runs: Runs) -> Result<Registry, Failure> {
         let registry = self.tools(store, active, runs)?;
         self.rule_names(&registry).map_err(Failure::failed)?;
         Ok(registry)
     }
 
-    /// Holds the names in rules against these tools. Answers those that may be misspelt.
+    /// Checks the names in rules against these tools. Returns warnings about names that may be misspelled.
     ///
     /// # Errors
-    /// Those that no call can have.
+    /// Names that no call can have.
     pub(crate) fn rule_names(&self, registry: &Registry) -> Result<Vec<ConfigWarning>, ConfigErrors> {
         self.configuration.check_rule_names(|tool| registry.input_schemas(tool))
     }
 
-    /// Tells a worker's log the names in rules that may be misspelt.
+    /// Logs the names in rules that may be misspelled.
     pub(crate) fn tell_of_rules(&self, registry: &Registry) {
         for warning in self.rule_names(registry).unwrap_or_default() {
             tracing::warn!(%warning, "rule names an argument that its tool does not declare");
         }
     }
 
-    /// Holds the names in rules against the tools that can be made here. Answers those that may be misspelt, or what is
-    /// wrong.
+    /// Checks the names in rules against the tools that this process can build. Returns warnings about names that may
+    /// be misspelled, or the errors in rules.
     ///
     /// # Errors
     /// Every tool that cannot be used.

@@ -1,4 +1,4 @@
-//! The setup that every command starts from: the configuration, and what follows from it.
+//! The setup that every command starts from: the configuration, and what is derived from it.
 
 mod sandbox;
 
@@ -44,54 +44,54 @@ use crate::output::time_format::millis;
 #[derive(Clone)]
 pub(crate) struct Setup {
     pub(crate) configuration: Configuration,
-    /// Redis.
+    /// The URL of Redis.
     pub(crate) url: String,
-    /// True if somebody chose that Redis, by option or variable.
+    /// True if an option or a variable set that URL.
     pub(crate) url_chosen: bool,
-    /// The shards in the memory of this process, if it has no Redis.
+    /// The shards in this process' memory, if it uses no Redis.
     memory: Option<Arc<[Store]>>,
     sources: Sources,
-    /// What is wrong with the configuration, where an operator's command goes without it.
+    /// Errors in the configuration, if an operator's command continues despite them.
     trouble: Option<String>,
-    /// State of the folder that the configuration was read from.
+    /// Fingerprint of the folder from which the configuration was read.
     pub(crate) fingerprint: String,
-    /// The MCP servers of the process: its registries share their connections.
+    /// The MCP servers of the process, whose connections its registries share.
     pub(crate) mcp: Arc<Servers>,
-    /// The models that agents are run on: all workers of the process share their circuit breakers.
+    /// The models for agents. All workers of the process share their circuit breakers.
     models: Arc<ModelSet>,
-    /// What the tools of the process hold in memory to look things up.
+    /// Documents, notes and logs that the process' tools keep in memory for searches.
     pub(crate) knowledge: Arc<Knowledge>,
-    /// The interpreters that run tools in Python; none in a process that carries out no calls, and need not have Python.
+    /// The interpreters for Python tools. `None` in a process that runs no calls, which need not have Python.
     pub(crate) python: Option<Arc<Pools>>,
-    /// The sandbox and the workspaces of the process.
+    /// The sandbox and workspaces of the process.
     pub(crate) shell: Arc<Shell>,
     /// The program's own tools.
     pub(crate) extensions: Extensions,
 }
 
-/// Where the tools of a registry are run.
+/// Where the tools of a registry run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Runs {
-    /// In this process: what its machine cannot hold is refused.
+    /// In this process: tools whose sandbox this machine cannot provide are rejected.
     Here,
-    /// In none or another: what workers can hold is theirs to say.
+    /// In no process, or in another one: its workers check what their machines can provide.
     Elsewhere,
 }
 
-/// Collects the sources of a configuration: the folder, below the environment, below the command line.
+/// Collects the sources of a configuration: the folder, overridden by the environment, overridden by the command line.
 ///
 /// # Errors
-/// [`Failure::Usage`] if the URL of the command line is none.
+/// [`Failure::Usage`] if `--redis-url` is invalid, or `REDIS_URL_FILE` cannot be used.
 pub(crate) fn sources(global: &Global) -> Result<Sources, Failure> {
     sources_in(environment(), global)
 }
 
-/// As [`sources`], in an environment that the caller makes.
+/// As [`sources`], with the given environment.
 ///
 /// # Errors
-/// [`Failure::Usage`] if the URL of the command line is none.
+/// [`Failure::Usage`] if `--redis-url` is invalid, or `REDIS_URL_FILE` cannot be used.
 pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Result<Sources, Failure> {
-    // Read by the command line, not by the configuration.
+    // The command line reads this variable, not the configuration.
     environment.remove("TICKFLEET_CONFIG");
     read_url_file(&mut environment, global.redis_url.is_some())?;
     if let Some(url) = &global.redis_url {
@@ -124,10 +124,10 @@ pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Resul
     })
 }
 
-/// The variable that names a file with the URL of Redis, so that its password need not be in the environment.
+/// The variable that names a file with the URL of Redis, so that the password need not be in the environment.
 const URL_FILE: &str = "REDIS_URL_FILE";
 
-/// Puts the URL that the file holds in the place of `REDIS_URL`. An option on the command line comes first.
+/// Sets `REDIS_URL` to the URL in the file, unless an option on the command line overrides it.
 fn read_url_file(environment: &mut Environment, is_overridden: bool) -> Result<(), Failure> {
     let Some(path) = environment.remove(URL_FILE).filter(|path| !path.trim().is_empty()) else { return Ok(()) };
     if is_overridden {
@@ -150,50 +150,50 @@ impl Setup {
     /// Loads the configuration, and asks the Python modules that it names for their tools.
     ///
     /// # Errors
-    /// Everything that is wrong with it; modules that cannot be imported.
+    /// Every error in it; modules that cannot be imported.
     pub(crate) fn load(global: &Global) -> Result<Self, Failure> {
         let sources = sources(global)?;
         let python = python(&sources);
         Self::of(&sources, &global.extensions, Some(&python))
     }
 
-    /// Loads the configuration for a process that carries out no calls: it need not have Python.
+    /// Loads the configuration for a process that runs no calls, which need not have Python.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// Every error in it.
     pub(crate) fn load_without_python(global: &Global) -> Result<Self, Failure> {
         Self::of(&sources(global)?, &global.extensions, None)
     }
 
-    /// Loads the configuration for a command beside a fleet: it need not know the tools and task handlers of the program
-    /// that the fleet runs.
+    /// Loads the configuration for a command outside the fleet, which need not know the tools and task handlers of the
+    /// fleet's program.
     ///
     /// # Errors
-    /// Everything else that is wrong with it.
+    /// Every other error in it.
     pub(crate) fn load_beside(global: &Global) -> Result<Self, Failure> {
         Self::beside(global, Part::Whole)
     }
 
     fn beside(global: &Global, part: Part) -> Result<Self, Failure> {
-        // Nor need it carry anything out: a schema that cannot be used is for the fleet to refuse.
+        // It runs no calls either: the fleet rejects schemas that cannot be used.
         let schema_check = SchemaCheck::default();
         let sources = Sources { others_carry_out: true, schema_check, part, ..sources(global)? };
         Self::of(&sources, &global.extensions, None)
     }
 
-    /// Loads the settings alone, for what comes before the rest: the log.
+    /// Loads only the settings, for use before the rest is loaded: by the log.
     ///
     /// # Errors
-    /// Everything that is wrong with them.
+    /// Every error in them.
     pub(crate) fn load_settings(global: &Global) -> Result<Self, Failure> {
         Self::beside(global, Part::Settings)
     }
 
-    /// Loads the configuration for an operator's command, which must work while the configuration is broken: then it goes
-    /// by the settings alone, or by their section `redis`, and a note on standard error says so.
+    /// Loads the configuration for an operator's command, which must work even if the configuration is broken. In that
+    /// case it uses only the settings, or only their section `redis`, and prints a note to stderr.
     ///
     /// # Errors
-    /// The configuration is broken, and so is what it says of Redis.
+    /// The configuration is broken, including its section `redis`.
     pub(crate) fn load_for_operator(global: &Global, output: &Output) -> Result<Self, Failure> {
         let broken = match Self::load_beside(global) {
             Ok(setup) => return Ok(setup),
@@ -210,12 +210,12 @@ impl Setup {
         Ok(Self { trouble: Some(trouble), ..setup })
     }
 
-    /// Whether the configured agents, tenants, tools and permissions are known; not where the configuration is broken.
+    /// Whether the configured agents, tenants, tools and permissions are known. False if the configuration is broken.
     pub(crate) fn knows_policy(&self) -> bool {
         self.sources.part == Part::Whole
     }
 
-    /// What is wrong with the configuration, where an operator's command goes without it.
+    /// Errors in the configuration, if an operator's command continues despite them.
     pub(crate) fn trouble(&self) -> Option<&str> {
         self.trouble.as_deref()
     }
@@ -225,17 +225,17 @@ impl Setup {
         self.sources.dir.as_deref()
     }
 
-    /// Warns if the configuration admits nobody. Tenants may be set at run time all the same.
+    /// Logs a warning if the configuration rejects every turn. Tenants can still be set at run time.
     pub(crate) fn warn_of_nobody(&self) {
         if let Some(why) = self.configuration.policy.admits_nobody() {
             tracing::warn!("{why}");
         }
     }
 
-    /// Loads the configuration that these sources make. The Python modules that it names are asked by `python`.
+    /// Loads the configuration from these sources. `python` asks the Python modules that it names for their tools.
     ///
     /// # Errors
-    /// Everything that is wrong with it; modules that cannot be imported.
+    /// Every error in it; modules that cannot be imported.
     pub(crate) fn of(sources: &Sources, extensions: &Extensions, python: Option<&Arc<Pools>>) -> Result<Self, Failure> {
         let setup = Self::with_text(sources, extensions, python)?;
         Ok(Self { configuration: setup.configuration.without_text(), ..setup })
@@ -244,7 +244,7 @@ impl Setup {
     /// As [`Self::of`], for a command that shows the configuration as it was read.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// Every error in it.
     pub(crate) fn with_text(
         sources: &Sources,
         extensions: &Extensions,
@@ -271,14 +271,14 @@ impl Setup {
         })
     }
 
-    /// The same configuration over these MCP servers, and what tools have read already: connections are kept where nothing
-    /// has changed.
+    /// The same configuration with these MCP servers and search data, so that connections are kept where nothing has
+    /// changed.
     pub(crate) fn sharing(mut self, mcp: &Arc<Servers>, knowledge: &Arc<Knowledge>) -> Self {
         (self.mcp, self.knowledge) = (Arc::clone(mcp), Arc::clone(knowledge));
         self
     }
 
-    /// The same configuration on the store of an earlier one.
+    /// The same configuration with the store of `known`.
     pub(crate) fn on_store_of(self, known: &Self) -> Self {
         Self { url: known.url.clone(), memory: known.memory.clone(), ..self }
     }
@@ -292,7 +292,7 @@ impl Setup {
         &self.configuration.settings
     }
 
-    /// Redis' URL with its password masked.
+    /// Redis' URL with the password masked.
     pub(crate) fn shown_url(&self) -> String {
         if self.memory.is_some() {
             return "none, in memory".into();
@@ -305,7 +305,7 @@ impl Setup {
         Self { url, ..self.clone() }
     }
 
-    /// The same configuration with shards in the memory of this process, which `dir` persists.
+    /// The same configuration with shards in this process' memory, saved in `dir` if given.
     ///
     /// # Errors
     /// The directory cannot be used.
@@ -325,17 +325,17 @@ impl Setup {
         Ok(Self { memory: Some(stores?.into()), ..self.clone() })
     }
 
-    /// True if the fleet's shards are in the memory of this process, or of another.
+    /// True if the fleet's shards are in the memory of this process or of a `tickfleet dev`.
     pub(crate) fn is_in_memory(&self) -> bool {
         self.memory.is_some() || self.is_lent()
     }
 
-    /// True if the fleet's shards are in the memory of a `tickfleet dev`.
+    /// True if the fleet's shards are in the memory of a `tickfleet dev` that this process connects to.
     pub(crate) fn is_lent(&self) -> bool {
         self.url.starts_with(socket::SCHEME)
     }
 
-    /// A producer's end of the fleet.
+    /// A client that submits work to the fleet.
     pub(crate) async fn client(&self) -> Result<Client, Failure> {
         if let Some(stores) = &self.memory {
             return Ok(Client::over(stores.to_vec()));
@@ -349,17 +349,17 @@ impl Setup {
         })
     }
 
-    /// Returns the advice for when nobody said which Redis, and the configured one is not it.
+    /// Returns advice on which Redis to use, for when neither an option nor a variable chose one.
     fn which_redis(&self) -> String {
         let here = url_of_dev_here().map(|url| format!("A tickfleet dev runs here:\n  export REDIS_URL='{url}'"));
         let else_ = || "tickfleet dev starts one, and prints what to set; or set it to your fleet's Redis.".to_owned();
         format!("REDIS_URL is not set, so this is the address of the configuration. {}", here.unwrap_or_else(else_))
     }
 
-    /// Returns the advice for a Redis on which no scheduler has ever run: what is submitted there waits.
+    /// Returns advice if no scheduler has ever run on this Redis: work submitted there waits.
     ///
     /// # Errors
-    /// Redis does not answer.
+    /// Redis does not respond.
     pub(crate) async fn unserved(&self, client: &Client, tenant: &TenantId) -> Result<Option<String>, Failure> {
         if client.store(tenant).policy_in_force().await?.is_some() {
             return Ok(None);
@@ -371,7 +371,7 @@ impl Setup {
         )))
     }
 
-    /// A tenant with an agent of it: those of the documentation, where the configuration has them.
+    /// A tenant and one of its agents, for examples: preferably `demo` and `kelly`, as in the documentation.
     pub(crate) fn somebody(&self) -> Option<(&TenantId, &AgentId)> {
         let policy = &self.configuration.policy;
         let tenants = policy.tenants.keys().filter(|t| t.as_str() == "demo").chain(policy.tenants.keys());
@@ -382,7 +382,7 @@ impl Setup {
         pairs.into_iter().find(|(tenant, agent)| policy.look_up(tenant, agent).is_ok())
     }
 
-    /// Returns which configuration was read, if it is not one of the user's own.
+    /// Names the configuration that was read, if it is the built-in one.
     pub(crate) const fn built_in_hint(&self) -> Option<&'static str> {
         match self.sources.dir {
             Some(_) => None,
@@ -392,7 +392,7 @@ impl Setup {
         }
     }
 
-    /// Connections for occasional looks.
+    /// Connections for occasional queries.
     pub(crate) fn pool(&self) -> Result<Pool, Failure> {
         Ok(Pool::open(&self.url, self.settings().redis.pool_size)?)
     }
@@ -405,10 +405,10 @@ impl Setup {
         Ok(Store::open_all(&self.url, &Arc::new(self.store_options()))?)
     }
 
-    /// The bounds and times of the configuration as the store wants them.
+    /// The bounds and times of the configuration, as options of the store.
     pub(crate) fn store_options(&self) -> StoreOptions {
         let s = self.settings();
-        // Every field is named: one that is forgotten does not compile.
+        // Name every field, so that a new one does not compile until it is set here.
         let fixed = StoreOptions::default();
         StoreOptions {
             namespace: s.redis.namespace.clone(),
@@ -448,13 +448,13 @@ impl Setup {
         }
     }
 
-    /// All tools of a worker on this shard, whatever rules on them say.
+    /// All tools of a worker on this shard, without checking the rules on them.
     ///
     /// # Errors
     /// Every tool that cannot be used.
     pub(crate) fn tools(&self, store: &Store, active: &Arc<PolicyHandle>, runs: Runs) -> Result<Registry, Failure> {
         let mut typed = worker::standard_tools(store, active);
-        // Trial tools are there for whom a row names, or for a tool that reconciles by them, and for nobody else.
+        // Include a trial tool only if a permission row or the `reconcile` of another tool names it.
         typed.retain(|tool| !TRIAL_TOOLS.contains(&tool.spec().name.as_str()) || self.is_named(&tool.spec().name));
         typed.extend(self.atlas_tools(store, active)?);
         typed.extend(self.workspace_tools(runs)?);
@@ -476,28 +476,28 @@ impl Setup {
         })
     }
 
-    /// Ends all interpreters, and waits until they have ended.
+    /// Stops all interpreters, and waits until they have ended.
     pub(crate) async fn stop_python(&self) {
         if let Some(python) = &self.python {
             python.stop().await;
         }
     }
 
-    /// The tools in Python, where this process has any.
+    /// The Python tools, if this process has any.
     fn python_tools(&self) -> Result<Vec<TypedTool>, Failure> {
         let timeout = self.settings().worker.tool_timeout;
         let tools = self.python.as_ref().map(|python| python.tools(&self.configuration.tools.python, timeout));
         tools.unwrap_or_else(|| Ok(Vec::new())).map_err(|errors| python_failed(&errors))
     }
 
-    /// The tools of the Atlas business: those that a row names, but where an http tool of the configuration, or a tool of
-    /// the program, has taken the name.
+    /// The tools of the Atlas sample business that a permission row or a `reconcile` names, unless a configured tool or
+    /// one of the program has the same name.
     fn atlas_tools(&self, store: &Store, active: &Arc<PolicyHandle>) -> Result<Vec<TypedTool>, Failure> {
         let is_wanted = |name: &str| self.is_wanted(name);
         if !tickfleet_tools_atlas::NAMES.into_iter().any(is_wanted) {
             return Ok(Vec::new());
         }
-        // Grants are the fleet's, not a tenant's: one shard keeps them for all.
+        // Atlas grants belong to the fleet, not to a tenant: shard 0 keeps them for all.
         let home = match store.shard() {
             0 => store.clone(),
             _ => self.stores()?.swap_remove(0),
@@ -508,8 +508,8 @@ impl Setup {
         Ok(tools)
     }
 
-    /// The tools for files and commands of a workspace that a row names; those that run something, at the strictest level
-    /// that this machine can hold.
+    /// The named tools for files and commands of a workspace. Those that run something use the strictest sandbox level
+    /// that this machine can provide.
     fn workspace_tools(&self, runs: Runs) -> Result<Vec<TypedTool>, Failure> {
         let mut tools = builtin::files(&self.shell);
         if builtin::RUNNING.into_iter().any(|name| self.is_wanted(name)) {
@@ -530,8 +530,8 @@ impl Setup {
         Ok(tools)
     }
 
-    /// Whether a row names a tool, or another tool reconciles by it: that is a question of the fleet's own, which needs no
-    /// permission.
+    /// Whether a permission row names a tool, or another tool reconciles with it: the fleet makes that call itself and
+    /// needs no permission.
     fn is_named(&self, name: &str) -> bool {
         let asks = |by: &Option<Reconcile>| by.as_ref().is_some_and(|by| by.tool == name);
         self.configuration.policy.permissions.matrix.contains_key(name)
@@ -539,7 +539,7 @@ impl Setup {
             || self.extensions.tools_now().iter().any(|tool| asks(&tool.spec().reconcile))
     }
 
-    /// Whether a row or a `reconcile` names a tool that comes with the program, and nothing else has taken its name.
+    /// Whether a row or a `reconcile` names a built-in tool, and no other tool has its name.
     fn is_wanted(&self, name: &str) -> bool {
         self.is_named(name)
             && self.configuration.tools.tools.get(name).is_none_or(|def| !def.has_kind())
@@ -547,21 +547,21 @@ impl Setup {
             && !self.python.as_ref().is_some_and(|python| python.offers(name))
     }
 
-    /// Holds the configuration against everything that the loader cannot see: schemas that do not compile, addresses
-    /// that are refused, names that are taken twice. Every role asks this before it goes by a configuration, at its start
-    /// and at a reload, so that none takes what another one refuses.
+    /// Checks what the configuration loader cannot see: schemas that do not compile, forbidden addresses, names that
+    /// are used twice. Every role checks this before it applies a configuration, at its start and at a reload, so that
+    /// no role accepts what another one rejects.
     ///
     /// # Errors
     /// Every tool and handler that cannot be used.
     pub(crate) fn check_tools(&self) -> Result<(), Failure> {
-        // Nothing connects: tools are only made here.
+        // Nothing connects: the tools are only built.
         let store = Store::open(&self.url, 0, Arc::new(self.store_options()))?;
         let active = self.active();
         self.task_handlers(&store, &active, &Arc::new(Metrics::new().map_err(Failure::failed)?))?;
         self.registry(&store, &active, Runs::Elsewhere).map(drop)
     }
 
-    /// Builds the handlers of tasks of this shard.
+    /// Builds the task handlers of this shard.
     ///
     /// # Errors
     /// Every handler that cannot be used.
@@ -593,10 +593,10 @@ impl Setup {
         }
     }
 
-    /// Who signs seals of the audit log; none where no key is named.
+    /// The signer of audit log seals, or `None` if no key is configured.
     ///
     /// # Errors
-    /// The key cannot be had, or is none.
+    /// The key cannot be read, or is invalid.
     pub(crate) fn signer(&self) -> Result<Option<Signer>, Failure> {
         let seal = &self.settings().seal;
         let Some(key) = &seal.key else { return Ok(None) };
@@ -605,10 +605,10 @@ impl Setup {
         Signer::new(&seal.key_id, &secret).map(Some).map_err(failed)
     }
 
-    /// The secret that the setting `what` says where to find.
+    /// Reads the secret from the place that the setting `what` names.
     ///
     /// # Errors
-    /// It is not there.
+    /// The secret is not there.
     pub(crate) fn secret(&self, what: &str, place: &SealKey) -> Result<String, Failure> {
         let failed = |why: String| Failure::failed(anyhow::anyhow!("{what}: {why}"));
         match place {
@@ -622,7 +622,7 @@ impl Setup {
         }
     }
 
-    /// Begins the names of this process' incarnations: the pod's name, where there is one.
+    /// Prefix of the names of this process' incarnations: the pod's name, if there is one.
     pub(crate) fn name(&self) -> String {
         self.sources
             .environment
@@ -632,11 +632,11 @@ impl Setup {
             .unwrap_or_else(|| "local".into())
     }
 
-    /// Starts the process' log as configured, and the export of spans where an endpoint is set. What it answers is
-    /// flushed at the end.
+    /// Starts the log of the process as configured, and the export of spans if an endpoint is set. Flush the returned
+    /// exporter at the end.
     ///
     /// # Errors
-    /// The configured level is none, or spans cannot be exported.
+    /// The configured level is invalid, or spans cannot be exported.
     pub(crate) fn start_log(&self) -> Result<Option<Traces>, Failure> {
         let Settings { log, tracing, .. } = self.settings();
         let format = match log.format {
@@ -655,7 +655,7 @@ impl Setup {
         Ok(traces)
     }
 
-    /// The kinds of declared tools, with clients and access tokens of their own.
+    /// The kinds of declared tools, each with its own clients and access tokens.
     fn kinds(&self, runs: Runs) -> ToolKinds {
         let shell = Arc::clone(&self.shell);
         ToolKinds {
@@ -674,7 +674,7 @@ impl Setup {
     }
 }
 
-/// What shell and file tools share. It is looked at when the first of them is made.
+/// State shared by shell and file tools. The machine's abilities are examined when the first such tool is built.
 fn shell_of(settings: &Settings) -> Arc<Shell> {
     let root = match settings.worker.workspaces.as_str() {
         "" => std::env::temp_dir().join("tickfleet-workspaces"),
@@ -683,7 +683,7 @@ fn shell_of(settings: &Settings) -> Arc<Shell> {
     Shell::new(Launcher::this_program(), root, settings.worker.workspace_ttl)
 }
 
-/// This machine's time, ms since the epoch, for what no shard takes part in.
+/// This machine's time, ms since the epoch, for uses in which no shard takes part.
 #[allow(clippy::disallowed_methods, reason = "the edge: no shard takes part, so none has a clock to ask")]
 pub(crate) fn now_ms() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

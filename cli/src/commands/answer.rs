@@ -1,4 +1,4 @@
-//! Model providers' responses, as they are: whole responses and assistant messages, beside the fleet's own turns.
+//! Parses unmodified responses of model providers: whole responses and assistant messages.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use tickfleet_protocol::TURN_FIELDS;
 
-/// The members of a JSON object in their order. A name that comes twice is refused, as the fleet refuses it.
+/// The members of a JSON object, in order. Duplicate names are rejected, as by the fleet.
 struct Members(Vec<(String, Box<RawValue>)>);
 
 impl<'de> Deserialize<'de> for Members {
@@ -41,7 +41,7 @@ impl Members {
         serde_json::from_str(json).ok()
     }
 
-    /// A member that is there and not null.
+    /// A member that exists and is not null.
     fn get(&self, name: &str) -> Option<&str> {
         let found = self.0.iter().find(|(other, _)| other == name)?;
         Some(found.1.get()).filter(|value| *value != "null")
@@ -57,24 +57,25 @@ impl Members {
     }
 }
 
-/// The error that nothing is called.
+/// The error for a response without tool calls.
 const NO_CALL: &str = "is a message without tool calls; if its text contains calls, submit the text with --format text";
 
-/// The turn that is in what a provider returned, without its owner where that does not say it; none where `json` is not
-/// a provider's, but a turn of the fleet's own.
+/// Converts a provider's response to a turn, without a tenant and agent unless the text has them. Returns `None` if
+/// `json` is not a provider's response but a turn in the fleet's own format.
 ///
-/// Taken are OpenAI's Chat Completions (the response with one choice, or its message), OpenAI's Responses (the response),
-/// Anthropic's Messages (the message) and Gemini's (the response with one candidate, or its content), as their APIs
-/// return them: what no turn has (`id`, `type`, `usage`, …) is left out. Fields of a turn that stand beside it stay.
+/// Supported are OpenAI's Chat Completions (the response with one choice, or its message), OpenAI's Responses (the
+/// response), Anthropic's Messages (the message) and Gemini's API (the response with one candidate, or its content),
+/// exactly as the APIs return them. Members that a turn does not have (`id`, `type`, `usage`, …) are ignored.
+/// Additional members that are fields of a turn are kept.
 ///
 /// # Errors
-/// It is a provider's, and holds no calls or leaves open which are meant.
+/// It is a provider's response, but has no calls, or it is ambiguous which calls are meant.
 pub(crate) fn turn_of(json: &str) -> Option<Result<String, String>> {
     let members = Members::of(json)?;
     let calls = calls(&members)?;
     Some(calls.map(|(field, calls)| {
         let stop_reason = stop_reason(&members).map(|why| format!("\"stop_reason\":{why},")).unwrap_or_default();
-        // The calls of a message stand in the fields of the same name in a turn.
+        // These fields of a turn are filled from the message.
         let taken = ["calls", "tool_calls", "content", "answer", "format", "stop_reason"];
         let kept = members
             .0
@@ -85,7 +86,7 @@ pub(crate) fn turn_of(json: &str) -> Option<Result<String, String>> {
     }))
 }
 
-/// Why a response ended, in its provider's word, as JSON: the last call of one that was cut off is not carried out.
+/// Why a response ended, in the provider's word, as JSON. The last call of a truncated response is not run.
 fn stop_reason(response: &Members) -> Option<String> {
     let of = |members: &Members, name: &str| members.get(name).filter(|why| why.starts_with('"')).map(str::to_owned);
     let only = |list: &str, name: &str| of(&only(response, list, "").ok()?, name);
@@ -99,7 +100,7 @@ fn stop_reason(response: &Members) -> Option<String> {
         .or_else(|| of(response, "finish_reason"))
 }
 
-/// The field that the calls belong into, and the calls.
+/// The field of the turn for the calls, and the calls.
 fn calls(members: &Members) -> Option<Result<(&'static str, String), String>> {
     if members.get("choices").is_some() {
         return Some(choice(members));
@@ -111,12 +112,12 @@ fn calls(members: &Members) -> Option<Result<(&'static str, String), String>> {
     if members.get("candidates").is_some() {
         return Some(candidate(members));
     }
-    // A turn has no role; a message has one.
+    // A turn has no role, but a message has one.
     members.get("role")?;
     Some(message(members))
 }
 
-/// The members of the only element of the list `name`; `part` is what counts in each.
+/// The members of the only element of the list `name`. For the error, `part` names the relevant part of an element.
 fn only(response: &Members, name: &str, part: &str) -> Result<Members, String> {
     let list = response.list(name).and_then(|list| serde_json::from_str::<Vec<Box<RawValue>>>(list).ok());
     let list = list.ok_or_else(|| format!("has {name} that is not a list"))?;
@@ -250,7 +251,7 @@ mod tests {
         assert!(refused(r#"{"candidates":[{"content":{"role":"model"}}]}"#).contains("without tool calls"));
         assert!(refused(r#"{"role":"user","content":"hi"}"#).contains("\"user\""));
         assert!(refused(r#"{"role":"assistant","content":"hi"}"#).contains("--format text"));
-        // Twice the same key could mean either.
+        // A duplicate key is ambiguous.
         assert!(turn_of(r#"{"role":"assistant","tool_calls":[],"tool_calls":[]}"#).is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! `tickfleet cancel`, and how commands name a turn or task.
+//! `tickfleet cancel`: cancels a turn or task.
 
 use clap::Args;
 use serde::Serialize;
@@ -48,14 +48,14 @@ struct Answer<'a> {
     answer: &'static str,
 }
 
-/// Asks for the end.
+/// Cancels a turn or task.
 ///
 /// # Errors
-/// The cancel was not kept.
+/// The turn or task is unknown, or the cancellation could not be stored.
 pub(crate) async fn run(setup: &Setup, args: &Cancel, output: &Output) -> Result<(), Failure> {
     let name = named(&args.tenant, args.id.as_ref())?;
     let (client, report) = (setup.client().await?, setup.report());
-    // An emergency is not kept from its end by a variable that is not set.
+    // A cancellation in an emergency must not fail because a variable is not set.
     let by = args.by.clone().map_or_else(by_environment, Ok).unwrap_or_else(|_| "somebody".into());
     let operator = Operator { by: &by, reason: &args.reason, redactor: &report.redactor };
     known::check(setup, &client, Named::Tenant(&name.tenant), output).await?;

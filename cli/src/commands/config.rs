@@ -1,4 +1,4 @@
-//! `tickfleet config`: checks the configuration, prints the one in force.
+//! `tickfleet config`: checks the configuration, or prints the settings in force.
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -42,7 +42,7 @@ struct Report<'a> {
     warnings: Vec<Warning>,
 }
 
-/// A warning: what works, and should be looked at.
+/// A warning: valid, but should be checked.
 #[derive(Serialize)]
 struct Warning {
     place: String,
@@ -60,10 +60,10 @@ struct Wrong {
     suggestion: Option<String>,
 }
 
-/// Checks or prints.
+/// Checks or prints the configuration.
 ///
 /// # Errors
-/// The configuration is not valid.
+/// The configuration is invalid.
 pub(crate) fn run(args: &Config, global: &Global, output: &Output) -> Result<(), Failure> {
     match args.what {
         What::Check => check(global, output),
@@ -83,7 +83,7 @@ fn check(global: &Global, output: &Output) -> Result<(), Failure> {
     if let Err(errors) = configuration::load(&python::with_python(&sources, Some(&python))?) {
         return refused(&errors, output);
     }
-    // What only the tools themselves know: schemas that compile, templates that fit, the arguments that rules may name.
+    // Checks that need the tools themselves: schemas that compile, templates that fit, arguments that rules may name.
     let setup = Setup::of(&sources, &global.extensions, Some(&python))?;
     let of_rules = match setup.check_rules()? {
         Ok(warnings) => warnings,
@@ -125,7 +125,7 @@ fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Returns the configuration's warnings, those about its rules, and those about the program's own tools.
+/// Returns the warnings about the configuration, about its rules, and about the program's own tools.
 fn warnings(setup: &Setup, of_rules: &[ConfigWarning]) -> Vec<Warning> {
     let written = setup.configuration.warnings.iter().chain(of_rules).map(|warning| Warning {
         place: warning.place.to_string(),

@@ -1,5 +1,5 @@
-//! What `config check` warns of beside the configuration's own warnings: secrets that are not set where it runs, and
-//! arguments that are a number or a text where they are compared or summed up.
+//! Further warnings of `config check`: missing secrets on this machine, and arguments that may be a number or a text
+//! although they are compared or summed.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +9,10 @@ use tickfleet_config::tools::{SecretRef, TENANT, ToolDef};
 use tickfleet_model::limit::{LimitBound, fits};
 use tickfleet_tools::Environment;
 
-/// A place of the configuration's files, a field, and what to look at.
+/// A file of the configuration, a field, and the warning.
 pub(super) type Found = (&'static str, String, String);
 
-/// Secrets of tools, MCP servers and models whose variable is not set, or whose file is not there.
+/// Secrets of tools and MCP servers whose variable is not set or whose file does not exist.
 pub(super) fn missing_secrets(configuration: &Configuration, environment: &Environment) -> Vec<Found> {
     let mut found = Vec::new();
     let mut look = |file: &'static str, field: String, secret: &SecretRef| {
@@ -27,7 +27,7 @@ pub(super) fn missing_secrets(configuration: &Configuration, environment: &Envir
         };
         found.push((file, field, format!("{what}: if a worker lacks the secret too, calls end as not_configured")));
     };
-    // Nobody has to set the secrets of the sample business.
+    // The secrets of the sample business are optional.
     let own_tools =
         if configuration.samples().contains(&"tools.yaml") { None } else { Some(&configuration.tools.tools) };
     for (tool, def) in own_tools.into_iter().flatten() {
@@ -43,8 +43,8 @@ pub(super) fn missing_secrets(configuration: &Configuration, environment: &Envir
     found
 }
 
-/// Arguments that may be a number and may be a text under effect keys, sums and rules. `5` and `"5"` are two effects there,
-/// a text has no sum, and a comparison with one cannot be decided.
+/// Arguments of effect keys, sums and rules that may be a number or a text. `5` and `"5"` are two different effects, a
+/// text has no sum, and a comparison with a text cannot be evaluated.
 pub(super) fn arguments_of_two_types(configuration: &Configuration) -> Vec<Found> {
     let mut found = Vec::new();
     let policy = &configuration.policy;

@@ -1,4 +1,4 @@
-//! `tickfleet delegate`: gives an agent a task, as another service would.
+//! `tickfleet delegate`: delegates a task to an agent, as a service would.
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ pub(crate) struct Delegate {
     wait: Option<Duration>,
 }
 
-/// The output for a task that nobody waits for.
+/// The output for a task without `--wait`.
 #[derive(Serialize)]
 struct Enqueued<'a> {
     task_id: &'a TaskId,
@@ -68,10 +68,10 @@ fn parse_json(text: &str) -> Result<Box<RawValue>, String> {
     RawValue::from_string(text.to_owned()).map_err(|error| format!("not JSON: {error}"))
 }
 
-/// Enqueues the task, and waits for its answer where that was asked for.
+/// Submits the task, and waits for its reply if requested.
 ///
 /// # Errors
-/// A task that is refused; with `--wait`, one that did not succeed.
+/// The task is rejected; with `--wait`, it did not succeed.
 pub(crate) async fn run(setup: &Setup, args: &Delegate, output: &Output) -> Result<(), Failure> {
     if args.description.trim().is_empty() {
         return Err(Failure::usage("the description is empty: describe the task"));

@@ -8,27 +8,28 @@ use crate::fleet::{self, Answer, Roles};
 use crate::global::Global;
 use crate::setup::Setup;
 
-/// Log, signals, start, wait for the drain.
+/// Starts the log, the signal handlers and the process, and waits for the drain.
 ///
 /// # Errors
-/// The failure that keeps the process from starting or ended it; a drain that was asked for is none.
+/// The failure that prevented the start or ended the process. A requested drain is not a failure.
 pub(crate) async fn run(global: &Global, roles: Roles) -> Result<(), Failure> {
-    // Who carries calls out must know every tool; a scheduler need not have Python.
+    // A worker must know every tool; a scheduler need not have Python.
     let load = || if roles.worker { Setup::load(global) } else { Setup::load_without_python(global) };
-    // The log begins before the rest is loaded, which may wait for a tool host.
+    // Start the log before loading the rest, which may wait for a tool host.
     let settings = match Setup::load_settings(global) {
         Ok(settings) => settings,
         Err(failure) => return Err(load().err().unwrap_or(failure)),
     };
     let traces = settings.start_log()?;
     let setup = &load()?;
-    // Before anything starts: as PID 1, a process without handlers ignores the signals that should end it.
+    // Install the handlers before anything starts: as PID 1, a process without handlers ignores the signals that should
+    // end it.
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     let hangups = signal(SignalKind::hangup()).map_err(Failure::failed)?;
     let address = setup.settings().http.address;
     let fleet = fleet::start(setup, roles, Answer::On(address), shutdown).await?;
     fleet.follow_configuration(setup, Some(hangups));
-    // The log has told why it failed.
+    // The failure is already in the log.
     let outcome = fleet.wait().await.map_err(|_| Failure::Told);
     if let Some(traces) = traces {
         traces.flush().await;

@@ -1,4 +1,4 @@
-//! `tickfleet prove`: what exports of the audit log prove, without Redis.
+//! `tickfleet prove`: proofs from exports of the audit log, without Redis.
 
 use std::path::PathBuf;
 
@@ -46,10 +46,10 @@ struct Proved<'a> {
     verdict: &'a Verdict,
 }
 
-/// Proves.
+/// Runs the proof.
 ///
 /// # Errors
-/// Something does not hold; a file cannot be read or written.
+/// A guarantee does not hold, or the export was changed; a file cannot be read or written.
 pub(crate) async fn run(args: &Prove, output: &Output) -> Result<(), Failure> {
     let mut prover = Prover::new(at(args.from, "--from")?, at(args.to, "--to")?);
     let anchors = args.against.anchors().await?;

@@ -1,4 +1,4 @@
-//! `tickfleet reply`: the reply to a turn or task once more, from its record.
+//! `tickfleet reply`: prints the reply to a turn or task from its record.
 
 use clap::Args;
 use tickfleet_client::Recorded;
@@ -29,10 +29,10 @@ pub(crate) struct ReplyArgs {
     id: Option<TurnId>,
 }
 
-/// Looks, and prints.
+/// Reads and prints the reply.
 ///
 /// # Errors
-/// It has not ended, or nothing of that name is known; [`Failure::Told`] where a call did not succeed.
+/// The turn or task has not ended, or is unknown; [`Failure::Told`] if a call did not succeed.
 pub(crate) async fn run(setup: &Setup, args: &ReplyArgs, output: &Output) -> Result<(), Failure> {
     let name = named(&args.tenant, args.id.as_ref())?;
     match setup.client().await?.reply(&name).await? {

@@ -1,4 +1,5 @@
-//! `tickfleet rules`: rules, conditions of facts and limits with their modes, and how often each has denied, or would have.
+//! `tickfleet rules`: shows rules, fact conditions and limits with their modes, and how often each denied a call or
+//! would have.
 
 use std::num::NonZeroU16;
 
@@ -13,9 +14,9 @@ use crate::failure::Failure;
 use crate::output::{Mood, Output, lines, short, table};
 use crate::setup::Setup;
 
-/// Days with today that are counted where nobody says how many.
+/// Days that are counted by default, including today.
 const DAYS: &str = "7";
-/// Characters of what a rule says.
+/// Characters shown of a rule.
 const SAYS_CHARS: usize = 70;
 
 /// Show rules, fact conditions and limits with their modes and the calls that each denied, or would deny in shadow
@@ -52,15 +53,15 @@ fn days(text: &str) -> Result<NonZeroU16, String> {
 #[derive(Serialize)]
 struct Told {
     rules: Vec<RuleRow>,
-    /// Calls of these days that were counted.
+    /// Number of calls counted in these days.
     calls: u64,
-    /// Up to when the log of every shard is counted, ms.
+    /// The logs of all shards are counted up to this time, ms.
     counted_upto_ms: i64,
     /// True if entries may have left the log before they were counted.
     gap: bool,
 }
 
-/// Counts on, and shows.
+/// Counts new entries and shows the rules.
 ///
 /// # Errors
 /// Redis.

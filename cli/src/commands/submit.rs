@@ -1,4 +1,4 @@
-//! `tickfleet submit`: a turn from a file, from stdin or from arguments.
+//! `tickfleet submit`: submits a turn from a file, from stdin or from arguments.
 
 use std::io::Read;
 use std::time::Duration;
@@ -62,12 +62,13 @@ pub(crate) struct Submit {
     /// Inbox for the reply.
     #[arg(long, value_name = "INBOX")]
     reply_to: Option<InboxName>,
-    /// Wait for the results, up to 60 seconds if no duration is given, and print them. Without an inbox, uses a private one.
+    /// Wait for the results, up to 60 seconds if no duration is given, and print them. Without an inbox, uses a private
+    /// one.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "60", value_parser = results::parse_wait)]
     wait: Option<Duration>,
 }
 
-/// The output for a turn that nobody waits for.
+/// The output for a turn without `--wait`.
 #[derive(Serialize)]
 struct Accepted<'a> {
     turn_id: &'a TurnId,
@@ -75,15 +76,15 @@ struct Accepted<'a> {
     duplicate: bool,
 }
 
-/// Reads `low`, `normal`, `high` or `urgent`.
+/// Parses `low`, `normal`, `high` or `urgent`.
 pub(crate) fn parse_priority(text: &str) -> Result<Priority, String> {
     Priority::parse(text).ok_or_else(|| "expected low, normal, high or urgent".into())
 }
 
-/// Submits the turn, and waits for its results where that was asked for.
+/// Submits the turn, and waits for its results if requested.
 ///
 /// # Errors
-/// A turn that cannot be read or is refused; with `--wait`, calls that did not succeed.
+/// The turn cannot be read or is rejected; with `--wait`, a call did not succeed.
 pub(crate) async fn run(setup: &Setup, args: &Submit, output: &Output) -> Result<(), Failure> {
     let mut turn = turn(args)?;
     let client = setup.client().await?;
@@ -118,7 +119,7 @@ fn said(accepted: &Accepted<'_>) -> String {
     format!("{tenant}:{turn}{again}\nFollow it: tickfleet explain {tenant}:{turn}")
 }
 
-/// The turn as file or arguments say it.
+/// The turn from the file or the arguments.
 fn turn(args: &Submit) -> Result<Turn, Failure> {
     let Some(file) = &args.file else {
         if args.call.is_empty() {
@@ -144,7 +145,7 @@ fn turn(args: &Submit) -> Result<Turn, Failure> {
     Ok(turn)
 }
 
-/// The turn, without its owner, around calls as their dialect has them.
+/// Wraps calls in the given dialect in a turn without tenant and agent.
 fn around_calls(format: Format, calls: &[u8]) -> Result<Vec<u8>, String> {
     let text = std::str::from_utf8(calls).map_err(|_| "is not UTF-8")?;
     let word = format.0.as_str();
@@ -163,7 +164,7 @@ fn around_calls(format: Format, calls: &[u8]) -> Result<Vec<u8>, String> {
 }
 
 fn read(file: &str) -> Result<Vec<u8>, Failure> {
-    // A little more than the bound, so that what is too large is refused as that.
+    // Read a little more than the bound, so that a turn that is too large is rejected with that reason.
     let bound = limits::TURN_BYTES_MAX as u64 + 1_024;
     let mut bytes = Vec::new();
     let read = match file {
@@ -195,7 +196,7 @@ fn from_arguments(args: &Submit) -> Result<Turn, Failure> {
     })
 }
 
-/// `echo {"text":"hi"}`: the tool's name, and the arguments after the first blank.
+/// Parses `echo {"text":"hi"}`: the tool's name, and its arguments after the first space.
 fn call(text: &str) -> Result<Call, Failure> {
     let (tool, arguments) = text.trim().split_once(char::is_whitespace).unwrap_or((text.trim(), "{}"));
     let arguments = arguments.trim();

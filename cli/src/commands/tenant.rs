@@ -1,4 +1,4 @@
-//! `tickfleet tenant`: shows tenants, sets one while the fleet runs, and takes that back.
+//! `tickfleet tenant`: shows tenants, and sets or resets one at run time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -80,7 +80,7 @@ struct Set {
     said: Said,
 }
 
-/// A cap of a day; none lifts it.
+/// A day cap; `None` removes it.
 #[derive(Debug, Clone, Copy)]
 struct DayCap(Option<u32>);
 
@@ -105,10 +105,10 @@ struct Row<'a> {
     policy: &'a TenantPolicy,
 }
 
-/// Shows or sets.
+/// Shows, sets or resets tenants.
 ///
 /// # Errors
-/// An unknown tenant, agent or zone.
+/// An unknown tenant, agent or time zone.
 pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     let configured = &setup.configuration.policy.tenants;
@@ -162,7 +162,7 @@ pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result
     }
 }
 
-/// Tenants that were set, and that nothing is decided about, with the reason.
+/// Tenants with unreadable run-time settings, whose turns are rejected, with the reason.
 pub(crate) fn unreadable(set: &AtRunTime) -> Vec<(TenantId, String)> {
     let words = |problem: &String| format!("unreadable run-time settings ({problem})");
     set.unreadable.iter().map(|(tenant, problem)| (tenant.clone(), words(problem))).collect()
@@ -172,7 +172,7 @@ const fn row<'a>(tenant: &'a TenantId, policy: &'a TenantPolicy, at_run_time: bo
     Row { tenant, source: if at_run_time { "run time" } else { "configuration" }, policy }
 }
 
-/// The policy with what the command names put in its place.
+/// The policy with the changes that the command requests.
 fn changed(before: TenantPolicy, change: &Set, setup: &Setup) -> Result<TenantPolicy, Failure> {
     let known = &setup.configuration.policy.agents;
     if let Some(agent) = change.agent.iter().find(|agent| !known.contains_key(*agent)) {
@@ -197,7 +197,7 @@ fn changed(before: TenantPolicy, change: &Set, setup: &Setup) -> Result<TenantPo
     })
 }
 
-/// What limits allow it, with what the command names put in its place.
+/// The tenant's own bounds for limits, with the changes that the command requests.
 fn own_limits(
     mut own: BTreeMap<String, String>,
     given: &[(String, String)],
@@ -206,7 +206,7 @@ fn own_limits(
     for (name, text) in given {
         let found = limits.iter().find(|limit| limit.name == *name && limit.is_of_tenants());
         if text == "default" {
-            // One that is no longer configured can be taken back all the same.
+            // A limit that is no longer configured can still be reset.
             own.remove(name);
             continue;
         }
@@ -223,7 +223,7 @@ fn own_limits(
     Ok(own)
 }
 
-/// The people with these names, each as it was known.
+/// The users with these names. Known users keep their details.
 fn users(before: BTreeSet<TenantUser>, given: &[String]) -> BTreeSet<TenantUser> {
     if given.is_empty() {
         return before;

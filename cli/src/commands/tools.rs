@@ -1,4 +1,4 @@
-//! `tickfleet tools`: which tools there are, who may call them, and their definitions for a model.
+//! `tickfleet tools`: shows tools, their permissions, and their definitions for a model.
 
 use std::sync::Arc;
 
@@ -82,10 +82,10 @@ fn parse_tool(text: &str) -> Result<String, String> {
     if operate::may_be_switched(text) { Ok(text.to_owned()) } else { Err("expected the name or id of a tool".into()) }
 }
 
-/// Switches a tool in every shard.
+/// Enables or disables a tool in every shard.
 ///
 /// # Errors
-/// Redis; a tool to be given back that was not taken away.
+/// Redis; a tool to enable that was not disabled at run time.
 async fn switch(setup: &Setup, args: &Switch, on: bool, output: &Output) -> Result<(), Failure> {
     let (client, report) = (setup.client().await?, setup.report());
     let by = args.said.by();
@@ -96,7 +96,7 @@ async fn switch(setup: &Setup, args: &Switch, on: bool, output: &Output) -> Resu
     }
     let name = known::tool_switched(setup, &client, tool).await?;
     let mut changed = operate::switch_tool(client.stores(), &name, on, operator).await?;
-    // It may have been taken away while nobody knew what its id stands for.
+    // It may have been disabled by its ID while the ID was unknown.
     if on && !changed && name != *tool {
         changed = operate::switch_tool(client.stores(), tool, on, operator).await?;
     }
@@ -135,7 +135,7 @@ struct Decision<'a> {
     description: &'a str,
 }
 
-/// Lists or defines.
+/// Lists tools or prints definitions.
 ///
 /// # Errors
 /// An unknown tenant or agent; tools that cannot be used.
@@ -190,13 +190,13 @@ fn emit(format: Format, strict: bool, tools: &[&ToolSpec], prompts: &Prompts, ou
     output.data(&definitions.tools)
 }
 
-/// The formats that have a strict mode.
+/// The formats with a strict mode.
 fn strict_formats() -> String {
     let strict = Dialect::ALL.into_iter().map(about).filter(|about| about.has_strict);
     strict.map(|about| about.option).collect::<Vec<_>>().join(" and ")
 }
 
-/// Every tool, and why the agent may not call it where it may not.
+/// All tools, with the reason if the agent may not call one.
 fn decide<'a>(
     registry: &'a Registry,
     policy: &Policy,
@@ -244,7 +244,7 @@ fn row<'a>(spec: &'a ToolSpec, policy: &Policy) -> Row<'a> {
     }
 }
 
-/// Returns who may call a tool, as its row says it.
+/// Returns who may call a tool, according to its row.
 fn who(spec: &ToolSpec, policy: &Policy) -> String {
     let permissions = &policy.permissions;
     if permissions.is_disabled(spec) {

@@ -1,4 +1,4 @@
-//! `tickfleet tools try`: one call through every guard, shown step by step.
+//! `tickfleet tools try`: runs one call through every guard and shows each step.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ pub(crate) struct Try {
     yes: bool,
 }
 
-/// The output of a try.
+/// The output of a trial.
 #[derive(Serialize)]
 struct Shown<'a> {
     tenant: &'a TenantId,
@@ -57,10 +57,10 @@ struct Shown<'a> {
     tried: Tried,
 }
 
-/// Tries one call.
+/// Runs one trial.
 ///
 /// # Errors
-/// An unknown tenant or agent; tools that cannot be used or started; [`Failure::Told`] where the call did not succeed.
+/// An unknown tenant or agent; tools that cannot be used or started; [`Failure::Told`] if the call did not succeed.
 pub(crate) async fn run(setup: &Setup, args: &Try, output: &Output) -> Result<(), Failure> {
     let trial = trial(setup, args).await?;
     if trial.effect() == Some(Effect::Once) && !args.yes && !args.dry_run {
@@ -70,7 +70,7 @@ pub(crate) async fn run(setup: &Setup, args: &Try, output: &Output) -> Result<()
         )));
     }
     let traces = setup.start_log()?;
-    // An id of its own: a service that knows idempotency keys must not take two trials for one.
+    // A new ID for each trial: a service with idempotency keys must not take two trials for one.
     let now_ms = setup::now_ms();
     let id = TurnId::new(format!("try{now_ms}"))?;
     let dry = Trial { dry: true, ..trial.clone() }.run(id.clone(), now_ms).await;
@@ -94,7 +94,7 @@ pub(crate) async fn run(setup: &Setup, args: &Try, output: &Output) -> Result<()
     if good { Ok(()) } else { Err(Failure::Told) }
 }
 
-/// The call, with the tools as a worker would have them.
+/// The call, with the tools that a worker would have.
 async fn trial(setup: &Setup, args: &Try) -> Result<Trial, Failure> {
     let parsed = args.user_context.clone().map(RawValue::from_string).transpose();
     let user_context = parsed.map_err(|error| Failure::usage(format!("--user-context: {error}")))?;
@@ -122,7 +122,7 @@ async fn trial(setup: &Setup, args: &Try) -> Result<Trial, Failure> {
         .policy
         .look_up(&tenant, &args.agent)
         .map_err(|unknown| nobody(unknown, &in_force.policy, &tenant, &args.agent))?;
-    // Only tools about the fleet itself ask it.
+    // Only tools about the fleet itself query the store.
     let home = stores.iter().find(|store| store.is_home_of(&tenant));
     let store = home.ok_or_else(|| Failure::failed(anyhow::anyhow!("no shard is configured")))?;
     let registry = Arc::new(setup.registry(store, &active, crate::setup::Runs::Here)?);
@@ -138,7 +138,7 @@ async fn trial(setup: &Setup, args: &Try) -> Result<Trial, Failure> {
     })
 }
 
-/// The trial for people.
+/// The text for people.
 fn told(shown: &Shown<'_>, args: &Try, output: &Output) -> String {
     let Tried { steps, result, next } = &shown.tried;
     let mut text = format!("{} of {} calls {}\n\n", shown.agent, shown.tenant, args.tool);
@@ -155,7 +155,7 @@ fn told(shown: &Shown<'_>, args: &Try, output: &Output) -> String {
         (None, None) => "\n\nThe tool was not run.".to_owned(),
     });
     if let Some(result) = result {
-        // A result is made of text, numbers and JSON: it can be written.
+        // A result consists of text, numbers and JSON, so it can be serialized.
         let json = serde_json::to_string_pretty(result).unwrap_or_default();
         text.push_str(&format!("\n{json}"));
     }

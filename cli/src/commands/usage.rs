@@ -1,4 +1,4 @@
-//! `tickfleet usage`: what models have used of a tenant, by day and agent.
+//! `tickfleet usage`: shows the model usage of a tenant, by day and agent.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ pub(crate) struct Usage {
 struct Row {
     /// The date in the tenant's time zone.
     day: String,
-    /// The agent; none for the tenant's total.
+    /// The agent; `None` for the tenant's total.
     agent: Option<String>,
     requests: u64,
     input_tokens: u64,
@@ -48,7 +48,7 @@ struct Row {
     cost: Number,
 }
 
-/// Shows.
+/// Shows the usage.
 ///
 /// # Errors
 /// An unknown tenant; Redis.
@@ -79,10 +79,10 @@ pub(crate) async fn run(setup: &Setup, args: &Usage, output: &Output) -> Result<
     output.show(&rows, |rows| shown(rows))
 }
 
-/// All tenants that the configuration knows, or that were set at run time, each with the time zone of its days.
+/// All tenants, configured or set at run time, with the time zones of their days.
 ///
 /// # Errors
-/// A time zone that is none; Redis.
+/// An invalid time zone; Redis.
 pub(crate) async fn zones(setup: &Setup, client: &Client) -> Result<BTreeMap<TenantId, Tz>, Failure> {
     let policy = &setup.configuration.policy;
     let mut tenants = policy.tenants.clone();
@@ -101,7 +101,7 @@ fn rows(date: &str, day: &DayUsage) -> Vec<Row> {
         requests: used.requests,
         input_tokens: used.input_tokens,
         output_tokens: used.output_tokens,
-        // An amount as it is written is a number.
+        // The text of an amount is a valid number.
         cost: amount::show(used.cost).parse().unwrap_or_else(|_| used.cost.into()),
     };
     let agents = day.agents.iter().map(|(agent, used)| row(Some(agent), used));

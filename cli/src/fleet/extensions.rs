@@ -1,4 +1,4 @@
-//! A program's own tools and task handlers, beside Tickfleet's.
+//! The program's own tools and task handlers, in addition to Tickfleet's.
 
 use std::fmt;
 use std::future::Future;
@@ -12,16 +12,16 @@ use crate::fleet::registrar::Registrar;
 
 type Beside = dyn Fn(Registrar) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
 
-/// A program's own tools and task handlers. Clones share what is registered while the program runs.
+/// The program's own tools and task handlers. Clones share the tools registered at run time.
 #[derive(Clone, Default)]
 pub(crate) struct Extensions {
     pub(crate) tools: Vec<TypedTool>,
     pub(crate) task_handlers: Vec<TypedTool>,
-    /// Tools that were registered at run time.
+    /// Tools registered at run time.
     registered: Arc<Mutex<Vec<TypedTool>>>,
-    /// Tools that were taken away again, until their last call has ended and they have been stopped.
+    /// Tools that were unregistered, until their last call has ended and they have been stopped.
     retiring: Arc<Mutex<Vec<TypedTool>>>,
-    /// Runs beside a worker, and may register tools.
+    /// Runs next to a worker, and can register tools.
     pub(crate) beside: Option<Arc<Beside>>,
 }
 
@@ -32,17 +32,17 @@ impl fmt::Debug for Extensions {
 }
 
 impl Extensions {
-    /// The tools that there are now.
+    /// The tools that can be called now.
     pub(crate) fn tools_now(&self) -> Vec<TypedTool> {
         self.tools.iter().chain(self.registered.lock().iter()).cloned().collect()
     }
 
-    /// Everything that is started before the first call.
+    /// Tools and handlers that are started before the first call.
     pub(crate) fn fixed(&self) -> Vec<TypedTool> {
         self.tools.iter().chain(&self.task_handlers).cloned().collect()
     }
 
-    /// Everything that is stopped after the last call, as far as it runs.
+    /// Tools and handlers to stop after the last call, as far as they are running.
     pub(crate) fn all(&self) -> Vec<TypedTool> {
         let retiring = self.retiring.lock().clone();
         self.fixed().into_iter().chain(self.registered.lock().iter().cloned()).chain(retiring).collect()
@@ -52,7 +52,7 @@ impl Extensions {
         self.registered.lock().push(tool);
     }
 
-    /// Takes away what was registered at run time under this name; it retires.
+    /// Unregisters the run-time tool with this name, and keeps it until it has stopped.
     pub(crate) fn retire(&self, name: &str) -> Option<TypedTool> {
         let mut registered = self.registered.lock();
         let at = registered.iter().position(|tool| tool.spec().name == name)?;
@@ -61,7 +61,7 @@ impl Extensions {
         Some(tool)
     }
 
-    /// Forgets what has been stopped.
+    /// Removes a tool that has been stopped.
     pub(crate) fn forget(&self, name: &str) {
         self.retiring.lock().retain(|tool| tool.spec().name != name || tool.is_held());
     }

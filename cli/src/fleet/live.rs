@@ -17,11 +17,11 @@ pub(crate) struct Live {
     pub(crate) active: Arc<PolicyHandle>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) workers: Vec<Arc<Worker>>,
-    /// The MCP servers: a reload keeps the connections that stay as they are.
+    /// The MCP servers: a reload keeps the connections whose settings did not change.
     pub(crate) mcp: Arc<Servers>,
-    /// What tools have read to look things up: a reload must not read it again.
+    /// Data that tools have read for searches: a reload must not read it again.
     pub(crate) knowledge: Arc<Knowledge>,
-    /// The interpreters that run tools in Python: a reload keeps those whose code and settings stay as they are.
+    /// The interpreters for Python tools: a reload keeps those whose code and settings did not change.
     pub(crate) python: Option<Arc<Pools>>,
     /// The program's own tools: they live as long as the process.
     pub(crate) extensions: Extensions,

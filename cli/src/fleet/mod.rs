@@ -1,4 +1,4 @@
-//! The boot of a scheduler and a worker: what both need, one of each per shard, and the wait for their end.
+//! Starts schedulers and workers: what both need, one of each per shard, and the wait for their end.
 
 pub(crate) mod extensions;
 pub(crate) mod live;
@@ -36,7 +36,7 @@ use crate::fleet::registrar::Registrar;
 use crate::fleet::reload::Reload;
 use crate::setup::Setup;
 
-/// The time between two questions to a Redis that is away.
+/// Time between two attempts to reach Redis.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 
 /// The roles of a process.
@@ -51,7 +51,7 @@ impl Roles {
     pub(crate) const WORKER: Self = Self { scheduler: false, worker: true };
     pub(crate) const BOTH: Self = Self { scheduler: true, worker: true };
 
-    /// Returns the part whose metrics such a process exports.
+    /// Returns the part of the metrics that such a process exports.
     const fn part(self) -> Part {
         match (self.scheduler, self.worker) {
             (true, false) => Part::Scheduler,
@@ -61,18 +61,18 @@ impl Roles {
     }
 }
 
-/// The address to answer probes on.
+/// The address for probes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Answer {
-    /// On this one, or not at all.
+    /// This one, or the start fails.
     On(SocketAddr),
-    /// On this one, or on any free port of its host.
+    /// This one, or any free port of its host.
     OnOrFree(SocketAddr),
 }
 
-/// A process of a fleet that runs.
+/// A running process of a fleet.
 pub(crate) struct Fleet {
-    /// The address at which probes are answered.
+    /// The address for probes.
     pub(crate) health: SocketAddr,
     running: JoinSet<Result<(), StoreError>>,
     shutdown: Shutdown,
@@ -80,25 +80,26 @@ pub(crate) struct Fleet {
     live: Live,
 }
 
-/// The parts that the schedulers and workers of one process share.
+/// State shared by the schedulers and workers of one process.
 struct Shared {
     active: Arc<PolicyHandle>,
     metrics: Arc<Metrics>,
     progress: Progress,
 }
 
-/// Builds everything, listens for probes, and starts one scheduler, one worker or both per shard.
+/// Builds everything, listens for probes, and starts one scheduler, one worker or both per shard. If Redis is
+/// unreachable, the fleet waits for it.
 ///
 /// # Errors
-/// Tools or handlers that cannot be used; an address that cannot be had. Redis may be away: it is waited for.
+/// Tools or handlers that cannot be used; an address that cannot be bound.
 pub(crate) async fn start(setup: &Setup, roles: Roles, answer: Answer, shutdown: Shutdown) -> Result<Fleet, Failure> {
     if !roles.worker {
-        // A worker makes them all.
+        // A worker builds all tools anyway.
         setup.check_tools()?;
     }
     let metrics = Arc::new(Metrics::of(roles.part()).map_err(Failure::failed)?);
     let shared = Shared { active: setup.active(), metrics, progress: Progress::default() };
-    // Its generation is known when a scheduler has announced it.
+    // The generation is known once a scheduler has announced the policy.
     shared.metrics.config_in_force(shared.active.load().short_digest(), 0);
     setup.warn_of_nobody();
     let stores = setup.stores()?;
@@ -109,7 +110,7 @@ pub(crate) async fn start(setup: &Setup, roles: Roles, answer: Answer, shutdown:
         listen(&shared, &stores, roles, answer, setup.settings().seal.key.is_some(), &drained).await?;
 
     if roles.worker {
-        // A drain that comes meanwhile goes on below: workers that drain take nothing.
+        // If a drain begins meanwhile, the start continues: draining workers take no work.
         let started = shutdown.draining.run_until_cancelled(start_tools(setup)).await;
         if let Some(Err(failure)) = started {
             drained.cancel();
@@ -154,8 +155,8 @@ pub(crate) async fn start(setup: &Setup, roles: Roles, answer: Answer, shutdown:
 }
 
 impl Fleet {
-    /// Takes over changes of the configuration while it runs: when its folder has changed, and on each of `hangups`
-    /// where there are such. Runs what the program wants beside its workers.
+    /// Applies configuration changes at run time: when the folder changes, and on each signal of `hangups`, if given.
+    /// Runs the program's own task next to its workers.
     pub(crate) fn follow_configuration(&self, setup: &Setup, hangups: Option<Signal>) {
         let reload = Reload::new(setup, self.live.clone(), self.shutdown.draining.clone());
         let (registrar, requests) = Registrar::new(setup.tool_environment());
@@ -172,7 +173,8 @@ impl Fleet {
         }
     }
 
-    /// Waits until everything has drained. One that ends by itself ends them all: half a process helps nobody.
+    /// Waits until everything has drained. If one part ends by itself, the others drain too: half a process is of no
+    /// use.
     ///
     /// # Errors
     /// The first failure.
@@ -209,11 +211,11 @@ impl Fleet {
     }
 }
 
-/// Answers probes and scrapes for a process that is neither scheduler nor worker, until `until`: on the configured address,
-/// or on a free port of its host where another process of the fleet has that.
+/// Serves probes and scrapes for a process that is neither scheduler nor worker, until `until`. It listens on the
+/// configured address, or on a free port of its host if another process of the fleet uses that.
 ///
 /// # Errors
-/// No address can be had.
+/// No address can be bound.
 pub(crate) async fn serve_probes(
     setup: &Setup,
     metrics: &Arc<Metrics>,
@@ -236,7 +238,7 @@ pub(crate) async fn serve_probes(
     served.map_err(Failure::failed)
 }
 
-/// Tells the log what Redis cannot confirm of what is to be durable, as soon as it answers: such calls will not run.
+/// Logs, once Redis responds, which durability requirements it cannot confirm: calls that need them will not run.
 fn tell_of_durability(setup: &Setup, until: &CancellationToken) {
     let wanted = durable::wanted(setup);
     let Ok(pool) = setup.pool() else { return };
@@ -278,7 +280,7 @@ fn schedulers(setup: &Setup, shared: &Shared, stores: &[Store]) -> Result<Vec<Sc
     Ok(stores.iter().map(make).collect())
 }
 
-/// How the audit log is sealed, where a key is named.
+/// How the audit log is sealed, if a key is configured.
 fn seal_options(setup: &Setup) -> Result<Option<SealOptions>, Failure> {
     let settings = &setup.settings().seal;
     let Some(signer) = setup.signer()? else { return Ok(None) };
@@ -298,7 +300,7 @@ fn seal_options(setup: &Setup) -> Result<Option<SealOptions>, Failure> {
 
 fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown) -> Result<Vec<Arc<Worker>>, Failure> {
     let options = worker::Options {
-        // The setting bounds the process, which has a worker for each shard.
+        // The setting is for the whole process, which has one worker per shard.
         slots: (setup.settings().worker.slots / stores.len().max(1)).max(1),
         priorities: setup.settings().worker.priorities.clone(),
         drain: setup.settings().worker.drain,
@@ -329,7 +331,7 @@ fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown
     stores.iter().map(make).collect()
 }
 
-/// When an agent goes in circles, if that is looked for.
+/// When an agent counts as looping; `None` if loops are not detected.
 fn loops(settings: &LoopSettings) -> Option<worker::LoopOptions> {
     let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
     let bounds = worker::StreakBounds {
@@ -341,8 +343,8 @@ fn loops(settings: &LoopSettings) -> Option<worker::LoopOptions> {
     (settings.tell_after > 0).then_some(worker::LoopOptions { tell_after: settings.tell_after, bounds, except })
 }
 
-/// Answers probes and scrapes until `drained`: they are asked during a drain too. Gives what they answer from,
-/// and the address.
+/// Serves probes and scrapes until `drained`, because they are also needed during a drain. Returns the health state
+/// that they report, and the address.
 async fn listen(
     shared: &Shared,
     stores: &[Store],

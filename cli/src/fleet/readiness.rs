@@ -1,4 +1,4 @@
-//! Whether a process can do its work now: for `/readyz`.
+//! Whether a process can work now, for `/readyz`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,13 +8,14 @@ use tickfleet_ops::health::NotReady;
 use tickfleet_store::{Store, StoreError, TlsFault};
 use tokio::time::timeout;
 
-/// Longest wait for one shard: less than a probe waits, so that the reason is told and not the waiting.
+/// Longest wait for one shard. It is shorter than a probe's timeout, so that the probe gets the reason.
 const ASK_TIMEOUT: Duration = Duration::from_millis(700);
 
-/// Asks every shard whether it takes writes. Returns where the primaries are, if sentinels or nodes of a cluster name them.
+/// Checks that every shard accepts writes. Returns the primaries, if Sentinels or cluster nodes name them.
 ///
 /// # Errors
-/// The first shard that does not answer or refuses; and why there is no primary, if somebody is asked for it.
+/// The first shard that does not respond or rejects writes; and, if Sentinels or cluster nodes are configured, why
+/// there is no primary.
 pub(crate) async fn ready(stores: &[Store]) -> Result<String, NotReady> {
     let mut primaries = BTreeSet::new();
     for store in stores {
@@ -32,7 +33,8 @@ pub(crate) async fn ready(stores: &[Store]) -> Result<String, NotReady> {
     Ok(primaries.iter().map(|primary| format!("primary {primary}\n")).collect())
 }
 
-/// The line about a policy that admits nobody; empty otherwise. The process is ready all the same: it refuses turns.
+/// A warning line if the policy rejects every turn, and empty otherwise. The process is ready all the same: it rejects
+/// turns.
 pub(crate) fn warning(policy: &Policy) -> String {
     policy.admits_nobody().map(|why| format!("warning: {why}\n")).unwrap_or_default()
 }

@@ -1,12 +1,12 @@
-//! Tools that come and go while a worker runs.
+//! Registers and unregisters tools while a worker runs.
 
 use tickfleet_tools::{Environment, TypedTool, start_all, stop_all};
 use tokio::sync::{mpsc, oneshot};
 
-/// Requests that wait.
+/// Maximum number of waiting requests.
 const WAITING_MAX: usize = 16;
 
-/// Registers tools at the workers of this process. Clones are the same registrar.
+/// Registers tools with the workers of this process. Clones share one registrar.
 #[derive(Debug, Clone)]
 pub struct Registrar {
     requests: mpsc::Sender<Request>,
@@ -16,16 +16,16 @@ pub struct Registrar {
 /// Why a tool is not registered.
 #[derive(Debug, thiserror::Error)]
 pub enum RegisterError {
-    /// The operator does not want it.
+    /// The operator has not allowed it.
     #[error("worker.allow_dynamic_registration is false")]
     NotAllowed,
-    /// The tool cannot be used: its name is taken, its schema is refused, its start hook failed.
+    /// The tool cannot be used: its name is taken, its schema is rejected, or its start hook failed.
     #[error("{0}")]
     Refused(String),
     /// No tool that was registered at run time has this name.
     #[error("no tool was registered as {0:?}")]
     Unknown(String),
-    /// The workers are about to end.
+    /// The workers are stopping.
     #[error("the worker stops")]
     Stopped,
 }
@@ -33,29 +33,29 @@ pub enum RegisterError {
 /// A request of a registrar.
 #[derive(Debug)]
 pub(crate) enum Request {
-    /// The question whether a tool of this name may be registered.
+    /// Asks whether a tool with this name may be registered.
     May(String, oneshot::Sender<Result<(), RegisterError>>),
     Register(Box<TypedTool>, oneshot::Sender<Result<(), RegisterError>>),
     Unregister(String, oneshot::Sender<Result<(), RegisterError>>),
 }
 
 impl Registrar {
-    /// A registrar, and where its requests arrive.
+    /// Returns a registrar and the receiver of its requests.
     pub(crate) fn new(environment: Environment) -> (Self, mpsc::Receiver<Request>) {
         let (requests, receiver) = mpsc::channel(WAITING_MAX);
         (Self { requests, environment }, receiver)
     }
 
-    /// Runs the tool's start hook, then makes the tool callable; calls that run are not disturbed. Who may call it is
-    /// for `permissions.yaml` to say, by its name, as for any tool: nobody, where no row does. The registration lasts
-    /// until the process ends. Every worker of a fleet should register the same tools: a call goes to any of them.
+    /// Runs the tool's start hook, then makes the tool callable. Running calls are not affected. As for any tool, rows
+    /// of `permissions.yaml` grant it by its name, and without a row no agent may call it. The registration lasts until
+    /// the process ends. Register the same tools with every worker of a fleet, because a call can go to any of them.
     ///
     /// # Errors
-    /// [`RegisterError`]; the tools are as before.
+    /// [`RegisterError`]; the tools are unchanged.
     pub async fn register(&self, tool: TypedTool) -> Result<(), RegisterError> {
         let name = tool.spec().name.clone();
         self.ask(|answer| Request::May(name, answer)).await?;
-        // Here, and not where requests are answered: nothing else waits for it.
+        // Run the hook here, not where requests are served, so that it delays no other request.
         let one = [tool.clone()];
         start_all(&one, &self.environment).await.map_err(|errors| {
             let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
@@ -68,11 +68,10 @@ impl Registrar {
         registered
     }
 
-    /// Takes a tool away that was registered at run time. Calls of it that run come to their end; then its stop hook
-    /// runs.
+    /// Removes a tool that was registered at run time. Its running calls finish, then its stop hook runs.
     ///
     /// # Errors
-    /// [`RegisterError`]; the tools are as before.
+    /// [`RegisterError`]; the tools are unchanged.
     pub async fn unregister(&self, name: &str) -> Result<(), RegisterError> {
         self.ask(|answer| Request::Unregister(name.to_owned(), answer)).await
     }
@@ -110,7 +109,7 @@ mod tests {
     use crate::global::Global;
     use crate::setup::{self, Setup};
 
-    /// A minute on a machine that stands still now and then; mostly it takes milliseconds.
+    /// Usually takes milliseconds; a minute allows for a machine that stalls.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     #[derive(Deserialize, JsonSchema)]
@@ -121,7 +120,7 @@ mod tests {
 
     type Log = Arc<Mutex<Vec<String>>>;
 
-    /// A tool that notes what happens to it under `label`, and waits in each call until it is told to go on.
+    /// A tool that logs its events under `label`, and whose calls wait until `go` is notified.
     fn tool(label: &'static str, log: &Log, go: &Arc<Notify>) -> TypedTool {
         let note = |what: &'static str| {
             let log = Arc::clone(log);
@@ -146,7 +145,7 @@ mod tests {
         })
     }
 
-    /// Waits until the log says this.
+    /// Waits until the log has these entries.
     async fn until(log: &Log, wanted: &[&str]) {
         let began = tokio::time::Instant::now();
         while *log.lock() != wanted {
@@ -184,7 +183,7 @@ mod tests {
         assert!(matches!(registrar.unregister("earlier").await, Err(RegisterError::Unknown(_))));
         until(&log, &["first starts"]).await;
 
-        // A call of the first one runs while it is taken away and the second one comes in its place.
+        // A call of the first tool runs while that tool is removed and the second one replaces it.
         let client = setup.client().await.unwrap();
         let turn = br#"{"tenant": "demo", "agent": "kelly", "calls": [{"name": "later"}]}"#;
         client.submit(parse_turn(turn).unwrap()).await.unwrap();

@@ -1,5 +1,5 @@
-//! Live configuration: a change of the folder, or SIGHUP, replaces policy and tools as a whole, or nothing at all. Tools
-//! that a program registers while it runs come the same way.
+//! Live configuration: when the folder changes, or on SIGHUP, policy and tools are replaced completely or not at all.
+//! Tools that a program registers at run time are applied in the same way.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,36 +21,36 @@ use crate::fleet::python::fingerprint;
 use crate::fleet::registrar::{RegisterError, Request};
 use crate::setup::Setup;
 
-/// The time between two looks at the folder. A change is taken over when two looks in a row have seen the same, so that
-/// several files that are written one after the other come together.
+/// Time between two checks of the folder. A change is applied once two checks in a row find the same state, so that
+/// files written one after the other are applied together.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Problems named in one log line.
+/// Maximum number of problems in one log line.
 const PROBLEMS_MAX: usize = 20;
 
 /// The Python modules that a configuration names.
 type Modules = BTreeMap<String, PythonDef>;
 
-/// Takes over changes of the configuration.
+/// Applies changes of the configuration.
 pub(crate) struct Reload {
     sources: Arc<Sources>,
-    /// The configuration that the process was started with: the settings that only a restart changes.
+    /// The configuration at the start of the process: its settings that need a restart are still in force.
     started: Configuration,
-    /// The setup in force: registered tools come to it.
+    /// The setup in force, to which registered tools are added.
     current: Setup,
     live: Live,
-    /// Cancelled when nothing is registered any more.
+    /// Canceled when tools can no longer be registered.
     draining: CancellationToken,
-    /// The Python modules whose code is looked at, too.
+    /// Python modules whose code is also checked for changes.
     modules: Arc<Modules>,
-    /// State of the folder and the code that was tried last, and the one that was seen last.
+    /// Fingerprints of folder and code: the last one that was tried, and the last one that was seen.
     tried: String,
     seen: String,
 }
 
-/// The parts that a reload builds before anything is replaced.
+/// Everything that a reload builds before it replaces anything.
 struct Made {
     setup: Setup,
-    /// One per worker, in their order.
+    /// One per worker, in the order of the workers.
     registries: Vec<Arc<Registry>>,
     task_handlers: Vec<Arc<TaskHandlers>>,
 }
@@ -69,7 +69,7 @@ impl Reload {
         }
     }
 
-    /// Looks, reloads and registers for ever.
+    /// Watches for changes, reloads and registers tools, forever.
     pub(crate) async fn run(mut self, mut hangups: Option<Signal>, mut requests: mpsc::Receiver<Request>) {
         let mut looks = tokio::time::interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -88,9 +88,9 @@ impl Reload {
         }
     }
 
-    /// Carries out what a registrar asks for.
+    /// Serves a registrar's request.
     fn answer(&self, request: Request) {
-        // Who has stopped waiting needs no answer.
+        // The sender may have stopped waiting, so a failed response is ignored.
         match request {
             Request::May(name, answer) => drop(answer.send(self.may_register(&name))),
             Request::Register(tool, answer) => drop(answer.send(self.register(*tool))),
@@ -109,7 +109,7 @@ impl Reload {
         if taken { Err(RegisterError::Refused(format!("there is a tool {name:?} already"))) } else { Ok(()) }
     }
 
-    /// The tool has been started.
+    /// Registers a tool that has been started.
     fn register(&self, tool: TypedTool) -> Result<(), RegisterError> {
         let name = tool.spec().name.clone();
         self.may_register(&name)?;
@@ -127,7 +127,7 @@ impl Reload {
         let tool = self.live.extensions.retire(name).ok_or_else(|| RegisterError::Unknown(name.to_owned()))?;
         self.configure(self.live.workers.iter().map(|worker| worker.tools().without(name)).collect());
         tracing::info!(tool = name, "tool removed");
-        // Calls that run have it still.
+        // Running calls still use the tool, so it is stopped later.
         let extensions = self.live.extensions.clone();
         tokio::spawn(async move {
             while tool.is_held() {
@@ -139,7 +139,7 @@ impl Reload {
         Ok(())
     }
 
-    /// Gives the workers these tools, in their order, under the policy in force.
+    /// Gives these tools to the workers, in their order, under the policy in force.
     fn configure(&self, registries: Vec<Registry>) {
         let active = self.live.active.load();
         for (worker, registry) in self.live.workers.iter().zip(registries) {
@@ -147,7 +147,8 @@ impl Reload {
         }
     }
 
-    /// Returns true if the folder, or the code, is in another state than the one that was tried last, and rests in it.
+    /// Returns true if the folder or the code has changed since the last attempt and has since been stable for one
+    /// check.
     async fn has_changed(&mut self) -> bool {
         if self.sources.dir.is_none() {
             return false;
@@ -184,7 +185,7 @@ impl Reload {
         }
     }
 
-    /// Nothing here can fail, so all of it happens.
+    /// Nothing here can fail, so the replacement is never partial.
     fn take_over(&self, made: &Made) {
         let configuration = &made.setup.configuration;
         let before = self.live.active.load().digest.clone();
@@ -203,7 +204,7 @@ impl Reload {
             made.setup.tell_of_rules(registry);
         }
         if !self.live.workers.is_empty() && active.digest != before {
-            // Its generation comes with a heartbeat.
+            // The generation arrives with a heartbeat.
             self.live.metrics.config_in_force(active.short_digest(), 0);
         }
         tracing::info!(
@@ -219,21 +220,21 @@ impl Reload {
     }
 }
 
-/// Reads, checks and builds everything. Answers the state of the folder, too.
+/// Reads, checks and builds everything. Also returns the fingerprint of the folder.
 fn make(sources: &Sources, modules: &Modules, live: &Live) -> (String, Result<Made, Failure>) {
-    // From before: what changes while it is read is seen at the next look.
+    // Taken before reading, so that the next check detects a change during the read.
     let before = fingerprint(sources, modules);
     let setup = match Setup::of(sources, &live.extensions, live.python.as_ref()) {
         Ok(setup) => setup.sharing(&live.mcp, &live.knowledge),
         Err(failure) => return (before, Err(failure)),
     };
-    // What no worker of this process makes is made all the same: every role refuses what one of them would.
+    // A process without workers also builds all tools, so that every role rejects what a worker would reject.
     let sound = if live.workers.is_empty() { setup.check_tools() } else { Ok(()) };
     let built = sound.and_then(|()| Ok((registries(&setup, live)?, task_handlers(&setup, live)?)));
     (before, built.map(|(registries, task_handlers)| Made { setup, registries, task_handlers }))
 }
 
-/// The tools of each worker, in their order.
+/// The tools of each worker, in the order of the workers.
 fn registries(setup: &Setup, live: &Live) -> Result<Vec<Arc<Registry>>, Failure> {
     live.workers
         .iter()
@@ -241,7 +242,7 @@ fn registries(setup: &Setup, live: &Live) -> Result<Vec<Arc<Registry>>, Failure>
         .collect()
 }
 
-/// The handlers of each worker's tasks, likewise.
+/// The task handlers of each worker, in the same order.
 fn task_handlers(setup: &Setup, live: &Live) -> Result<Vec<Arc<TaskHandlers>>, Failure> {
     live.workers
         .iter()
@@ -249,7 +250,7 @@ fn task_handlers(setup: &Setup, live: &Live) -> Result<Vec<Arc<TaskHandlers>>, F
         .collect()
 }
 
-/// The next hangup; never where there are none.
+/// Waits for the next SIGHUP; forever without a signal stream.
 async fn hangup(hangups: &mut Option<Signal>) {
     let heard = match hangups {
         Some(signal) => signal.recv().await,
@@ -261,13 +262,14 @@ async fn hangup(hangups: &mut Option<Signal>) {
     }
 }
 
-/// Files and schemas may take long: the runtime's threads are for calls. None where the work ended by a bug.
+/// Runs slow work on files and schemas outside the runtime's threads, which are for calls. Returns `None` if the work
+/// panicked.
 async fn off_the_runtime<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let done = tokio::task::spawn_blocking(work).await;
     done.inspect_err(|error| tracing::error!(%error, "configuration reload panicked")).ok()
 }
 
-/// A message of several lines as one line of a log: a line a problem.
+/// Joins the lines of a message, one per problem, into one log line.
 fn in_one_line(message: &str) -> String {
     let lines: Vec<&str> = message.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let mut text = lines.iter().take(PROBLEMS_MAX + 1).copied().collect::<Vec<_>>().join(" | ");

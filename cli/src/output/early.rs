@@ -1,5 +1,5 @@
-//! Whether the problems of a process are lines of a JSON log, also those before its log has started: a wrong variable, a
-//! wrong option, a broken configuration, a port that is taken.
+//! Decides whether a process reports its problems as JSON log lines even before its log starts: an invalid variable, an
+//! invalid option, a broken configuration, a port in use.
 
 use std::path::PathBuf;
 
@@ -8,12 +8,12 @@ use tickfleet_config::Environment;
 /// Options of every command that take a value.
 const WITH_VALUE: [&str; 2] = ["--config", "--redis-url"];
 
-/// Returns true if these arguments start a process that logs, and its log is to be JSON. The arguments may be wrong.
+/// Returns true if these arguments start a process with a JSON log. The arguments may be invalid.
 pub(crate) fn logs_json(args: &[String], environment: &Environment) -> bool {
     starts_a_process(args) && tickfleet_config::wants_json_log(folder(args, environment).as_deref(), environment)
 }
 
-/// Returns true if the command runs until it is stopped, and logs meanwhile.
+/// Returns true if the command runs until it is stopped, and logs while it runs.
 fn starts_a_process(args: &[String]) -> bool {
     let has = |word: &str| args.iter().any(|arg| arg == word);
     let mut values = 0;
@@ -31,7 +31,7 @@ fn starts_a_process(args: &[String]) -> bool {
     }
 }
 
-/// The configuration's folder, by the option or the variable.
+/// The configuration folder, from the option or the variable.
 fn folder(args: &[String], environment: &Environment) -> Option<PathBuf> {
     let joined = args.iter().find_map(|arg| arg.strip_prefix("--config="));
     let option = joined.or_else(|| args.iter().skip_while(|arg| *arg != "--config").nth(1).map(String::as_str));

@@ -1,4 +1,4 @@
-//! The dialects, as options of the command line name them.
+//! Dialect names in command line options.
 
 use std::sync::LazyLock;
 
@@ -7,7 +7,7 @@ use clap::builder::PossibleValue;
 use tickfleet_model::Dialect;
 use tickfleet_protocol::about;
 
-/// A dialect, as options name it.
+/// A dialect as the value of an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Format(pub(crate) Dialect);
 
@@ -17,7 +17,7 @@ impl ValueEnum for Format {
         &ALL
     }
 
-    /// The word of options; that of messages is taken too.
+    /// Accepts the name for options and, as an alias, the name used in messages.
     fn to_possible_value(&self) -> Option<PossibleValue> {
         let about = about(self.0);
         let value = PossibleValue::new(about.option).help(about.summary).aliases(about.aliases);

@@ -1,15 +1,15 @@
-//! The way in which this program was started: what is printed to be typed next must work as it is typed.
+//! How this program was started, so that printed commands work when they are typed.
 
 use std::path::{Path, PathBuf};
 
-/// The program by the name under which it was started.
+/// The name under which the program was started.
 pub(crate) fn program() -> String {
     let path = std::env::args_os().next().map(PathBuf::from);
     let name = path.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
     name.filter(|name| !name.is_empty()).unwrap_or_else(|| "tickfleet".into())
 }
 
-/// The command that puts the program into PATH, where it was started by a path instead.
+/// The command that adds the program's folder to PATH, if it was started by its path.
 pub(crate) fn into_path() -> Option<String> {
     let path = std::env::args_os().next().map(PathBuf::from)?;
     folder_in_path(&path, &std::env::current_dir().ok()?)
@@ -23,12 +23,12 @@ fn folder_in_path(program: &Path, here: &Path) -> Option<String> {
         Some(below) => format!("$PWD/{}", below.display()),
         None => folder.display().to_string(),
     };
-    // Between double quotes these four would mean something else.
+    // These four characters have a special meaning between double quotes.
     let plain = !folder.trim_start_matches("$PWD").contains(['"', '$', '`', '\\']);
     plain.then(|| format!("export PATH=\"{folder}:$PATH\""))
 }
 
-/// A word as a shell takes it.
+/// Quotes a word for a shell.
 pub(crate) fn quoted(word: &str) -> String {
     if !word.is_empty() && word.chars().all(|c| c.is_alphanumeric() || "/._-+".contains(c)) {
         word.to_owned()

@@ -1,11 +1,11 @@
-//! Dead letters: the refusals of turns and tasks in the dead stream.
+//! Dead letters: rejected turns and tasks in the dead stream.
 
 use tickfleet_store::{DeadLetter, Inbound, Store, StoreError, TurnName};
 
-/// Dead letters that are searched for one.
+/// Number of dead letters that a search reads.
 const SEARCHED: usize = 500;
 
-/// The newest letter about this turn or task, among the last few hundred.
+/// Returns the newest dead letter about this turn or task, among the last few hundred.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -13,20 +13,20 @@ pub(crate) async fn about(store: &Store, name: &TurnName) -> Result<Option<DeadL
     let (tenant, minted) = (name.tenant.as_str(), minted(name));
     let is_it = |letter: &DeadLetter| {
         let by_id = ["turn_id", "task_id"].iter().any(|field| says(&letter.raw, field, name.turn.as_str()));
-        // A message that asked for no reply, or may have none, was buried without its tenant.
+        // The dead letter has no tenant if the message asked for no reply or could not get one.
         let of_tenant = letter.tenant == tenant || letter.tenant.is_empty() && says(&letter.raw, "tenant", tenant);
         of_tenant && (by_id || minted.is_some_and(|(_, entry)| letter.entry == entry))
     };
     Ok(store.dead_letters(SEARCHED).await?.into_iter().find(is_it))
 }
 
-/// The inbound entry that an id was made from; none where a producer gave it.
+/// The inbound entry from which an ID was made, or `None` if the producer chose the ID.
 pub(crate) fn minted(name: &TurnName) -> Option<(Inbound, &str)> {
     let kinds = [(Inbound::Turns, 't'), (Inbound::Tasks, 'k')];
     kinds.into_iter().find_map(|(from, prefix)| Some((from, name.turn.as_str().strip_prefix(prefix)?)))
 }
 
-/// Returns true if a message, of which only the beginning may be left, has a member with this id. Ids need no escaping.
+/// Returns true if a message, which may be truncated, has a member with this ID. IDs need no escaping.
 fn says(raw: &str, member: &str, id: &str) -> bool {
     ["", " "].iter().any(|blank| raw.contains(&format!("\"{member}\":{blank}\"{id}\"")))
 }

@@ -20,17 +20,17 @@ use tickfleet_ops::telemetry::emit_json;
 
 use crate::failure::Failure;
 
-/// The way in which a command prints.
+/// How a command prints.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Output {
-    /// For programs rather than people.
+    /// Prints JSON for programs instead of text for people.
     pub(crate) json: bool,
     colour: bool,
-    /// Whether what goes to stderr are lines of a JSON log.
+    /// Writes to stderr as JSON log lines.
     json_log: bool,
 }
 
-/// The meaning of a word to the reader, as a colour.
+/// The meaning of a word to the reader, shown as a color.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mood {
     Good,
@@ -45,27 +45,27 @@ impl Output {
         self.json
     }
 
-    /// Colours only on a terminal, and not where NO_COLOR says no (<https://no-color.org>).
+    /// Uses colors only on a terminal, and not if `NO_COLOR` is set (<https://no-color.org>).
     pub(crate) fn new(json: bool) -> Self {
         let wanted = crate::global::environment().get("NO_COLOR").is_none_or(String::is_empty);
         Self { json, colour: !json && wanted && std::io::stdout().is_terminal(), json_log: false }
     }
 
-    /// Writes failures and notes as lines of a JSON log.
+    /// Writes failures and notes as JSON log lines.
     pub(crate) const fn with_json_log(self, json_log: bool) -> Self {
         Self { json_log, ..self }
     }
 
-    /// Returns true if colours are wanted.
+    /// Returns true if colors are used.
     pub(crate) const fn colours(&self) -> bool {
         self.colour
     }
 
-    /// Prints text, with a line break after it. Characters that nobody sees, or that reorder others, are escaped: what a
-    /// terminal shows is what is there. JSON means the same with them escaped.
+    /// Prints text with a line break after it. Invisible characters, and those that reorder others, are escaped, so
+    /// that the terminal shows what is there. JSON keeps its meaning if they are escaped.
     ///
     /// # Errors
-    /// Stdout cannot be written. A reader that has seen enough (`| head`) is no error.
+    /// Stdout cannot be written. A reader that closes the pipe early (`| head`) is not an error.
     pub(crate) fn print(&self, text: &str) -> Result<(), Failure> {
         let mut stdout = std::io::stdout().lock();
         let end = if text.ends_with('\n') { "" } else { "\n" };
@@ -81,12 +81,12 @@ impl Output {
         self.print(&serde_json::to_string_pretty(data).map_err(Failure::failed)?)
     }
 
-    /// Prints data as JSON where that was asked for, else as `text` makes of it.
+    /// Prints data as JSON if requested, and otherwise as the text that `text` returns.
     pub(crate) fn show<T: Serialize>(&self, data: &T, text: impl FnOnce(&T) -> String) -> Result<(), Failure> {
         if self.json { self.data(data) } else { self.print(&text(data)) }
     }
 
-    /// A word in the colour of its meaning, where colours are wanted.
+    /// A word in the color of its meaning, if colors are used.
     pub(crate) fn paint(&self, mood: Mood, word: &str) -> String {
         let code = match mood {
             Mood::Good => 32,
@@ -97,7 +97,7 @@ impl Output {
         if self.colour { format!("\u{1b}[{code}m{word}\u{1b}[0m") } else { word.to_owned() }
     }
 
-    /// A table's cell in the colour of its meaning, where colours are wanted.
+    /// A table cell in the color of its meaning, if colors are used.
     pub(crate) fn cell(&self, mood: Mood, word: &str) -> Cell {
         let colour = match mood {
             Mood::Good => Color::Green,
@@ -108,7 +108,7 @@ impl Output {
         if self.colour { Cell::new(word).fg(colour) } else { Cell::new(word) }
     }
 
-    /// Tells why a command failed; answers its exit code.
+    /// Reports why a command failed and returns its exit code.
     pub(crate) fn fail(&self, failure: &Failure) -> ExitCode {
         if let Some(message) = failure.message() {
             self.error("tickfleet: ", &message);
@@ -116,26 +116,26 @@ impl Output {
         ExitCode::from(failure.code())
     }
 
-    /// Writes an error to stderr: after this prefix, or as a line of a JSON log.
+    /// Writes an error to stderr: after this prefix, or as a JSON log line.
     pub(crate) fn error(&self, prefix: &str, message: &str) {
         let message = visible(message);
         if self.json_log {
             return emit_json(|| tracing::error!(error = %message.trim(), "the process cannot run"));
         }
-        // Nothing is left to tell where even this cannot be written.
+        // If even this write fails, the error cannot be reported.
         let _ = writeln!(std::io::stderr(), "{prefix}{message}");
     }
 
-    /// Says something to people beside the result.
+    /// Prints a message for people to stderr, separate from the result.
     pub(crate) fn note(&self, text: &str) {
         if self.json_log {
             return emit_json(|| tracing::warn!("{}", visible(text)));
         }
-        // A note that cannot be written changes no result.
+        // A note that cannot be written does not change the result.
         let _ = writeln!(std::io::stderr(), "{}", visible(text));
     }
 
-    /// A sign of life on stderr while something takes its time; invisible where stderr is no terminal.
+    /// A spinner on stderr for a slow operation; invisible if stderr is not a terminal.
     pub(crate) fn spinner(&self, what: String) -> ProgressBar {
         let spinner = ProgressBar::new_spinner().with_message(what);
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
@@ -160,7 +160,7 @@ pub(crate) fn table(head: &[&str]) -> Table {
     table
 }
 
-/// A table as text, its columns two blanks apart.
+/// A table as text, with two spaces between columns.
 pub(crate) fn lines(mut table: Table) -> String {
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
@@ -168,7 +168,7 @@ pub(crate) fn lines(mut table: Table) -> String {
     table.trim_fmt()
 }
 
-/// As [`visible`], but that the colours of [`Output::paint`] and of tables stay.
+/// As [`visible`], but keeps the colors of [`Output::paint`] and of tables.
 fn visible_in_colours(text: &str) -> String {
     const COLOURS: [&str; 12] =
         ["0", "1", "22", "31", "32", "33", "39", "38;5;9", "38;5;10", "38;5;11", "38;5;15", "49"];
@@ -183,7 +183,7 @@ fn visible_in_colours(text: &str) -> String {
     shown
 }
 
-/// Text of at most `chars_max` characters on one line. A number is never cut: it is shown whole or left out.
+/// Text on one line, cut to about `chars_max` characters. A number is never cut: it is shown whole or left out.
 pub(crate) fn short(text: &str, chars_max: usize) -> String {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     match line.char_indices().nth(chars_max) {
@@ -192,7 +192,7 @@ pub(crate) fn short(text: &str, chars_max: usize) -> String {
     }
 }
 
-/// Where a text is cut that would be cut at `end`: before the number that lies there, or behind it if nothing is before.
+/// Where to cut a text instead of at `end`: before a number that spans `end`, or after it if the text begins with it.
 fn beside_number(text: &str, end: usize) -> usize {
     match number_across(text, end) {
         Some((0, behind)) => behind,
@@ -201,12 +201,13 @@ fn beside_number(text: &str, end: usize) -> usize {
     }
 }
 
-/// Characters of a text within JSON that a summary keeps.
+/// Length in characters to which long texts inside JSON are cut in a summary.
 const SUMMARY_TEXT_CHARS: usize = 16;
-/// Times of `chars_max` that a summary may have so that its numbers are whole.
+/// A summary may be this many times longer than `chars_max`, to keep its numbers whole.
 const SUMMARY_TIMES: usize = 16;
 
-/// JSON on one line, in about `chars_max` characters: long texts in it are cut, and say by how much, numbers never are.
+/// JSON on one line, in about `chars_max` characters. Long texts in it are cut, with a note of how much is missing;
+/// numbers are never cut.
 pub(crate) fn summary(json: &str, chars_max: usize) -> String {
     if json.chars().count() <= chars_max {
         return short(json, chars_max);
@@ -241,17 +242,17 @@ pub(crate) fn summary(json: &str, chars_max: usize) -> String {
     }
 }
 
-/// Characters of JSON that is written on one line.
+/// Maximum length in characters of JSON on one line.
 const LINE_CHARS: usize = 80;
 
-/// JSON as people read it whole: every value, each number with its digits, and no letter of a text written as an escape. What
-/// does not fit on one line has a line for each value, behind `margin`.
+/// JSON for people, uncut: every value, all digits of numbers, and no needless escapes in texts. JSON that does not fit
+/// on one line gets a line for each value, indented by `margin`.
 pub(crate) fn whole(json: &str, margin: &str) -> String {
     let line = written(json, None);
     if line.chars().count() <= LINE_CHARS { line } else { format!("\n{margin}{}", written(json, Some(margin))) }
 }
 
-/// JSON without needless escapes, on one line or on many.
+/// JSON without needless escapes, on one line or on several.
 fn written(json: &str, margin: Option<&str>) -> String {
     let (mut shown, mut depth, mut rest) = (String::with_capacity(json.len()), 0_usize, json.trim_start());
     while let Some(character) = rest.chars().next() {
@@ -289,7 +290,7 @@ fn written(json: &str, margin: Option<&str>) -> String {
     shown
 }
 
-/// Where the string ends that a text begins with.
+/// Where the string ends with which a text begins.
 fn string_end(text: &str) -> usize {
     let mut is_escaped = false;
     let end = text[1..].find(|character| {

@@ -1,4 +1,4 @@
-//! Waiting for a reply, and showing it.
+//! Waits for a reply and shows it.
 
 use std::time::Duration;
 
@@ -16,56 +16,56 @@ use crate::output::{Mood, Output, lines, short, table};
 
 /// Characters of an output or error that a table shows.
 const OUTPUT_CHARS: usize = 200;
-/// The time between two looks at the dead stream while a reply is waited for.
+/// How often the dead stream is read while waiting for a reply.
 const DEAD_EVERY: Duration = Duration::from_secs(1);
 
-/// Reads how long to wait: `30` are seconds, `2m` is two minutes.
+/// Parses how long to wait: `30` is 30 seconds, `2m` is two minutes.
 ///
 /// # Errors
-/// The text that says what was expected, for the command line.
+/// A text that names the expected format.
 pub(crate) fn parse_wait(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<u64>().ok().map(Duration::from_secs);
     seconds.or_else(|| parse_duration(text)).ok_or_else(|| "expected seconds (30) or a duration (2m)".into())
 }
 
-/// The reply that is waited for.
+/// The reply that a command waits for.
 pub(crate) struct Awaited<'a> {
     pub(crate) tenant: &'a TenantId,
     pub(crate) id: &'a TurnId,
     pub(crate) inbox: &'a InboxName,
-    /// True if the inbox was made for this question alone, and goes with it.
+    /// True if the inbox was created for this reply only, and is deleted after it.
     pub(crate) private: bool,
     pub(crate) timeout: Duration,
-    /// The dead letters from before the submit.
+    /// The dead letter of this ID from before the submit.
     pub(crate) told: Told,
 }
 
-/// The dead letters of a turn or task from before it was sent: its id may have been refused before. Where no reply may
-/// be written (a tenant that is not known has no inbox), it alone tells of a refusal.
+/// The dead letter of a turn or task from before it was sent, since its ID may have been rejected earlier. A tenant
+/// that is not configured has no inbox for a reply, so the dead stream is the only place that reports a rejection.
 pub(crate) struct Told {
     before: Option<DeadLetter>,
 }
 
 impl Told {
-    /// Looks, where a producer gave the id; one that is made is new.
+    /// Reads the dead stream if the producer chose the ID. A generated ID is new.
     ///
     /// # Errors
     /// Redis cannot be reached.
     pub(crate) async fn before(client: &Client, tenant: &TenantId, given: Option<&str>) -> Result<Self, Failure> {
         let name = given.and_then(|id| TurnId::new(id).ok());
         let before = match name.map(|turn| TurnName { tenant: tenant.clone(), turn }) {
-            // Who may not read it hears less, and sends all the same.
+            // A Redis user that may not read the dead stream can still submit, but does not see rejections there.
             Some(name) => letters::about(client.store(tenant), &name).await.unwrap_or_default(),
             None => None,
         };
         Ok(Self { before })
     }
 
-    /// The refusal, where there is one now.
+    /// The rejection, if there is one now.
     async fn refusal(&self, client: &Client, awaited: &Awaited<'_>) -> Option<Reply> {
         let name = TurnName { tenant: awaited.tenant.clone(), turn: awaited.id.clone() };
         let letter = letters::about(client.store(awaited.tenant), &name).await.ok()??;
-        // Another message under this id may have been refused because ours was taken in.
+        // If the ID is known, ours was accepted, and the letter is about another message with the same ID.
         if !matches!(client.reply(&name).await.ok()?, Recorded::Unknown) {
             return None;
         }
@@ -87,7 +87,7 @@ impl Told {
 /// Waits for the reply and prints it.
 ///
 /// # Errors
-/// [`Failure::Told`] where a call did not succeed; a failure that names the way on where no reply came in time.
+/// [`Failure::Told`] if a call did not succeed; if no reply came in time, a failure that names the next command.
 pub(crate) async fn wait(client: &Client, awaited: &Awaited<'_>, output: &Output) -> Result<(), Failure> {
     let spinner = output.spinner(format!("waiting for {}", awaited.id));
     let mut replies = client.replies(awaited.tenant, awaited.inbox);
@@ -101,7 +101,7 @@ pub(crate) async fn wait(client: &Client, awaited: &Awaited<'_>, output: &Output
             awaited.id
         )));
     };
-    // The reply is here: an inbox that cannot be tidied ages away.
+    // The reply has arrived: an inbox that cannot be cleaned up expires by itself.
     let tidied = if awaited.private { replies.forget().await } else { replies.finish().await };
     if let Err(error) = tidied {
         output.note(&format!("the inbox could not be tidied: {error}"));
@@ -109,7 +109,7 @@ pub(crate) async fn wait(client: &Client, awaited: &Awaited<'_>, output: &Output
     print(&reply, output)
 }
 
-/// The reply; or, where none can be written, what the dead stream says.
+/// Returns the reply or, if none can be written, the rejection in the dead stream.
 async fn await_reply(
     client: &Client,
     awaited: &Awaited<'_>,
@@ -122,7 +122,7 @@ async fn await_reply(
             return Ok(Some(reply));
         }
         if let Some(refusal) = awaited.told.refusal(client, awaited).await {
-            // Both are written at once, and the reply says more.
+            // Both are written at once, and the reply has more details.
             let reply = replies.await_reply(awaited.id, Duration::from_millis(1)).await?;
             return Ok(Some(reply.unwrap_or(refusal)));
         }
@@ -136,7 +136,7 @@ async fn await_reply(
 /// Prints a reply.
 ///
 /// # Errors
-/// [`Failure::Told`] where a call did not succeed.
+/// [`Failure::Told`] if a call did not succeed.
 pub(crate) fn print(reply: &Reply, output: &Output) -> Result<(), Failure> {
     output.show(reply, |reply| text(reply, output))?;
     if reply.is_success() { Ok(()) } else { Err(Failure::Told) }
@@ -158,7 +158,7 @@ fn text(reply: &Reply, output: &Output) -> String {
     text
 }
 
-/// Returns what the submitter can do about a refusal whose cause is not in the message.
+/// Returns what the submitter can do about a rejection if the message does not say so.
 fn to_do(code: &str) -> Option<&'static str> {
     match code {
         "unknown_agent" => Some(

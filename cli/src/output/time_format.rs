@@ -1,4 +1,4 @@
-//! Points in time as people write and read them.
+//! Points in time, as people write and read them.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(crate) fn millis(duration: Duration) -> i64 {
 pub(crate) enum Deadline {
     /// At this time, ms since the epoch.
     At(i64),
-    /// So long from now, ms.
+    /// This long from now, ms.
     In(i64),
 }
 
@@ -23,7 +23,7 @@ impl Deadline {
     /// Reads `2026-03-01T12:00:00Z` or `90s`.
     ///
     /// # Errors
-    /// The text that says what was expected, for the command line.
+    /// A text that names the expected format.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if let Some(duration) = parse_duration(text) {
             return Ok(Self::In(millis(duration)));
@@ -33,7 +33,7 @@ impl Deadline {
             .map_err(|_| "expected a duration (90s, 2h) or a time (2026-03-01T12:00:00Z)".into())
     }
 
-    /// The deadline, ms since the epoch of the shard's clock, where it is `now_ms` there.
+    /// The deadline, ms since the epoch on the shard's clock, if that clock shows `now_ms`.
     pub(crate) const fn at(self, now_ms: i64) -> i64 {
         match self {
             Self::At(ms) => ms,
@@ -42,12 +42,12 @@ impl Deadline {
     }
 }
 
-/// When something was.
+/// When something happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Past {
     /// At this time, ms since the epoch.
     At(i64),
-    /// So long ago, ms.
+    /// This long ago, ms.
     Ago(i64),
 }
 
@@ -55,7 +55,7 @@ impl Past {
     /// Reads `2026-03-01T12:00:00Z`, or `2h` for two hours ago.
     ///
     /// # Errors
-    /// The text that says what was expected, for the command line.
+    /// A text that names the expected format.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         match Deadline::parse(text) {
             Ok(Deadline::At(ms)) => Ok(Self::At(ms)),
@@ -64,7 +64,7 @@ impl Past {
         }
     }
 
-    /// The time, ms since the epoch, where it is `now_ms`.
+    /// The time, ms since the epoch, if it is now `now_ms`.
     pub(crate) const fn at(self, now_ms: i64) -> i64 {
         match self {
             Self::At(ms) => ms,
@@ -73,7 +73,7 @@ impl Past {
     }
 }
 
-/// A time of day for a story: `2026-03-01 12:00:00.123 UTC`.
+/// A precise time: `2026-03-01 12:00:00.123 UTC`.
 pub(crate) fn clock(ms: i64) -> String {
     DateTime::from_timestamp_millis(ms).unwrap_or_default().format("%Y-%m-%d %H:%M:%S%.3f UTC").to_string()
 }
@@ -83,7 +83,7 @@ pub(crate) fn stamp(ms: i64) -> String {
     DateTime::from_timestamp_millis(ms).map_or_else(|| "-".into(), |time| time.format("%Y-%m-%d %H:%M").to_string())
 }
 
-/// Writes how long something takes or took, to two figures that matter: `850 ms`, `4.2 s`, `3 min`, `5 h`, `2 days`.
+/// A duration in its largest units: `850 ms`, `4.2 s`, `3 min 20 s`, `5 h 10 min`, `2 days`.
 pub(crate) fn span(ms: i64) -> String {
     let ms = ms.max(0);
     match ms {
@@ -95,7 +95,7 @@ pub(crate) fn span(ms: i64) -> String {
     }
 }
 
-/// Writes where a time lies from now: `in 4.2 s`, `4.2 s ago`.
+/// A time relative to now: `in 4.2 s`, `4.2 s ago`.
 pub(crate) fn from_now(at_ms: i64, now_ms: i64) -> String {
     if at_ms >= now_ms { format!("in {}", span(at_ms - now_ms)) } else { format!("{} ago", span(now_ms - at_ms)) }
 }

@@ -1,4 +1,4 @@
-//! `docs/reference/cli.md`: every command with its options, from the command line's own definition.
+//! `docs/reference/cli.md`: every command with its options, from the definition of the command line.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -44,7 +44,7 @@ fn page(program: &Command) -> String {
     page
 }
 
-/// Options that can be set by a variable of the environment.
+/// Options that an environment variable can set.
 fn variables(program: &Command) -> String {
     let mut found: BTreeMap<String, String> = BTreeMap::new();
     let mut waiting: Vec<&Command> = vec![program];
@@ -132,7 +132,7 @@ fn default(arg: &Arg) -> String {
     if taken { format!("`{}`", values.join(",")) } else { String::new() }
 }
 
-/// The text behind the options: examples as code, everything else as prose.
+/// The text after the options: examples as code, everything else as prose.
 fn notes(text: &str) -> String {
     let mut page = String::new();
     let mut code: Vec<&str> = Vec::new();

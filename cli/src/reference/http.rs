@@ -161,7 +161,7 @@ fn permissions() -> BTreeMap<String, String> {
                 let rest = &source[at + start.len()..];
                 let method = rest.split(',').next().unwrap().to_uppercase();
                 let path = rest.split('"').nth(1).unwrap();
-                // A helper behind several handlers checks for all of them.
+                // A helper shared by several handlers checks the permission for all of them.
                 let checked = rest.split(".may(Verb::").nth(1).and_then(|verb| verb.split(')').next());
                 found.insert(format!("{method} {path}"), checked.unwrap_or_default().to_lowercase());
             }

@@ -56,7 +56,7 @@ fn section(word: &str, role: Role) -> String {
     page
 }
 
-/// A row for a selector: the only commands that may use its keys beyond the other rules.
+/// A row for a selector: these commands alone may use its keys beyond the other rules.
 fn row(selector: &str) -> String {
     let words = || selector.trim_matches(['(', ')']).split(' ');
     let patterns: Vec<(&str, &str)> = words().filter(|word| word.contains('~')).map(access).collect();
@@ -68,7 +68,7 @@ fn row(selector: &str) -> String {
     format!("| {} | {first} | `{}` |\n", patterns.join(", "), commands.join(" ").replace('|', "\\|"))
 }
 
-/// What a key rule allows, and its pattern.
+/// The access that a key rule grants, and its pattern.
 fn access(rule: &str) -> (&'static str, &str) {
     let (mode, pattern) = rule.split_once('~').unwrap();
     let access = match mode {

@@ -1,4 +1,4 @@
-//! What this machine holds of the sandboxes that the tools of a configuration want.
+//! Which sandboxes of the configured tools this machine can provide.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use tickfleet_tools_shell::{ShellKind, builtin};
 use crate::setup::Setup;
 
 impl Setup {
-    /// The tools that want a sandbox which this machine cannot hold, each with the reason; none where no tool wants one.
+    /// The tools whose sandbox this machine cannot provide, each with the reason; `None` if no tool needs a sandbox.
     pub(crate) fn sandboxed(&self) -> Option<Vec<String>> {
         let declared =
             self.configuration.tools.tools.iter().filter_map(|(name, def)| Some((name, def.shell.as_ref()?)));
@@ -32,12 +32,12 @@ impl Setup {
         Some(unheld)
     }
 
-    /// Whether a worker starts although its machine cannot hold what a tool wants.
+    /// Whether a worker starts although its machine cannot provide the sandbox of a tool.
     pub(crate) fn starts_without_sandbox(&self) -> bool {
         self.settings().worker.without_sandbox == WithoutSandbox::RefuseCalls
     }
 
-    /// Tells a worker's log and metrics what its machine holds of the sandboxes that tools want.
+    /// Logs the tools whose sandbox this machine cannot provide, and sets the metrics.
     pub(crate) fn tell_of_sandbox(&self, metrics: &Metrics) {
         let Some(unheld) = self.sandboxed() else {
             metrics.sandbox_found([], 0);

@@ -1,4 +1,4 @@
-//! `tickfleet approvals`: what waits for people's consent, and what they say. [`tell`] says it in words.
+//! `tickfleet approvals`: lists the calls that wait for approval, and decides them. [`tell`] formats them.
 
 mod notify;
 pub(crate) mod tell;
@@ -23,7 +23,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
 
-/// Approvals that are listed where nobody says how many.
+/// Approvals that are listed by default.
 const LISTED: usize = 50;
 
 /// List calls that wait for approval; show, approve or deny one.
@@ -131,7 +131,7 @@ fn reason(text: &str) -> Result<String, String> {
     if bytes > max { Err(format!("it has {bytes} bytes; at most {max} are allowed")) } else { Ok(text.to_owned()) }
 }
 
-/// `/amount=400`; what is no JSON is taken as text.
+/// Parses `/amount=400`. A value that is not JSON is taken as text.
 fn setting(text: &str) -> Result<(String, Box<RawValue>), String> {
     let (pointer, value) = text
         .split_once('=')
@@ -141,12 +141,12 @@ fn setting(text: &str) -> Result<(String, Box<RawValue>), String> {
     Ok((pointer.to_owned(), value.map_err(|error| error.to_string())?))
 }
 
-/// Lists, shows or decides.
+/// Lists, shows or decides approvals.
 ///
 /// # Errors
-/// Nothing of that name is known; whoever decides may not; it does not count any more.
+/// The approval is unknown; the approver may not decide it; it is no longer valid.
 pub(crate) async fn run(setup: &Setup, args: &Approvals, output: &Output) -> Result<(), Failure> {
-    // It waits for a Redis that is away.
+    // This command waits for an unreachable Redis.
     if let What::Notify(args) = &args.what {
         return notify::run(setup, args).await;
     }
@@ -209,14 +209,14 @@ async fn list(setup: &Setup, client: &Client, args: &List, output: &Output) -> R
     Ok(())
 }
 
-/// What somebody says, and who.
+/// A decision and its approver.
 struct Said<'a> {
     by: Option<String>,
     agrees: bool,
     reason: &'a str,
 }
 
-/// What was done.
+/// The result of a decision.
 #[derive(Serialize)]
 struct Done<'a> {
     tenant: &'a TenantId,
@@ -224,7 +224,7 @@ struct Done<'a> {
     call: &'a str,
     by: &'a str,
     state: &'a str,
-    /// So many more have to agree.
+    /// Number of approvers who still have to agree.
     missing: u32,
 }
 

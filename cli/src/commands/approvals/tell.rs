@@ -1,4 +1,4 @@
-//! Approvals in words.
+//! Formats approvals as text.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ use crate::output::{Mood, Output, lines, short, summary, table, whole};
 /// Characters of arguments in a list.
 const ARGUMENTS_CHARS: usize = 48;
 
-/// What waits, a row each.
+/// Waiting approvals, one per row.
 pub(super) fn listed(found: &[Approval], now_ms: i64) -> String {
     if found.is_empty() {
         return "No approvals waiting.".into();
@@ -40,20 +40,20 @@ pub(super) fn listed(found: &[Approval], now_ms: i64) -> String {
     text
 }
 
-/// Who has to agree.
+/// The approvers who have to agree.
 fn needs(approval: &Approval) -> String {
     let all: Vec<String> = approval.needs.iter().map(Needed::in_words).collect();
     all.join(" and ")
 }
 
-/// What asks.
+/// The rules that require the approval.
 fn why(approval: &Approval) -> String {
     let each = approval.asked_by.iter().map(|asked| format!("{} ({})", asked.place, short(&asked.why, usize::MAX)));
     let all: Vec<String> = each.collect();
     all.join("; ")
 }
 
-/// What a turn waits for, within a sentence.
+/// A phrase about the approval that a turn waits for.
 pub(crate) fn waits(approval: &Approval, now_ms: i64) -> String {
     let Approval { id, tenant, asked_ms, until_ms, .. } = approval;
     if approval.state == "approved" {
@@ -73,7 +73,7 @@ pub(crate) fn waits(approval: &Approval, now_ms: i64) -> String {
     )
 }
 
-/// Everything about one.
+/// All details of an approval.
 pub(super) fn story(approval: &Approval, now_ms: i64, output: &Output) -> String {
     let mut text = String::new();
     let (mood, word) = match approval.state.as_str() {
@@ -86,7 +86,7 @@ pub(super) fn story(approval: &Approval, now_ms: i64, output: &Output) -> String
         other => (Mood::Doubtful, other),
     };
     let id = output.paint(Mood::Strong, &format!("{}:{}", approval.tenant, approval.id));
-    // Writing to a String cannot fail.
+    // Writing to a `String` cannot fail.
     let _ = writeln!(text, "Approval {id} {}", output.paint(mood, word));
     let call = (&approval.agent, &approval.tool, &approval.version);
     let _ = writeln!(text, "  {} calls {} {} (call {}:{})", call.0, call.1, call.2, approval.tenant, approval.call);
@@ -123,7 +123,7 @@ pub(super) fn story(approval: &Approval, now_ms: i64, output: &Output) -> String
     text
 }
 
-/// What a decision came to.
+/// The result of a decision.
 pub(super) fn decided(tenant: &str, (id, call): (&str, &str), state: &str, missing: u32) -> String {
     match (state, missing) {
         ("approved", _) => format!("{tenant}:{id} approved: {call} continues"),

@@ -1,4 +1,4 @@
-//! Exporting the audit log with its seals.
+//! Exports the audit log with its seals.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, BufWriter, Write};
@@ -35,7 +35,7 @@ pub(crate) struct ExportArgs {
     follow: Follow,
 }
 
-/// Exports.
+/// Runs the export.
 ///
 /// # Errors
 /// Redis; the file cannot be written.
@@ -97,7 +97,7 @@ pub(super) async fn run(setup: &Setup, args: &ExportArgs, output: &Output) -> Re
     Ok(())
 }
 
-/// The days of tenants, for whoever proves that none overran.
+/// Time zones and daily caps of tenants, with which `prove` checks that no cap was exceeded.
 fn tenants(setup: &Setup, only: Option<&TenantId>) -> BTreeMap<String, TenantFacts> {
     let active = setup.active().load();
     let policy = &active.policy;
@@ -109,13 +109,13 @@ fn tenants(setup: &Setup, only: Option<&TenantId>) -> BTreeMap<String, TenantFac
     facts.collect()
 }
 
-/// The beginning of every export.
+/// The start of every export.
 const BEGINS: &str = "{\"export\":";
 
-/// The file, what is in it, and the bytes of its lines that are whole.
+/// Opens an export to continue it. Returns its state, the length of its complete lines in bytes, and the file.
 ///
 /// # Errors
-/// It cannot be read; it is no export, or has something that an export has not. It stays as it is.
+/// It cannot be read; it is not an export, or has lines that an export does not have. The file is unchanged then.
 fn opened(path: &PathBuf) -> std::io::Result<(Resume, u64, std::fs::File)> {
     let other = |why: String| std::io::Error::other(format!("nothing was exported: {why}; write to another file"));
     let file = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
@@ -129,7 +129,7 @@ fn opened(path: &PathBuf) -> std::io::Result<(Resume, u64, std::fs::File)> {
             return Err(other("it is not an export".to_owned()));
         }
         if !is_taken {
-            // The last line may have been cut off, and an export that ended goes on.
+            // The last line may be incomplete, and a finished export can be continued.
             if is_whole && !(is_end(&line) && reader.fill_buf()?.is_empty()) {
                 return Err(other(format!("line {number} is not from an export that can continue")));
             }
@@ -145,7 +145,7 @@ fn is_end(line: &str) -> bool {
     matches!(Line::read(line.trim_end()), Some(Line::End(_)))
 }
 
-/// The file, cut behind its last line that is whole.
+/// The file, truncated after its last complete line.
 fn cut(mut file: std::fs::File, kept: u64) -> std::io::Result<std::fs::File> {
     use std::io::Seek as _;
     file.set_len(kept)?;
@@ -193,7 +193,7 @@ mod tests {
             assert!(error.contains(why), "{error}");
             assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
         }
-        // What is ours goes on where it was cut off.
+        // A file of this fleet is continued after its last complete line.
         for (text, kept) in [
             (String::new(), 0),
             ("{\"exp".to_owned(), 0),

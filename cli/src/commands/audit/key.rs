@@ -21,7 +21,7 @@ pub(crate) struct Key {
     pub(crate) new: Option<PathBuf>,
 }
 
-/// Shows the public half of the configured key.
+/// Prints the public part of the configured key.
 ///
 /// # Errors
 /// No key is configured, or it cannot be read.
@@ -31,10 +31,10 @@ pub(crate) fn show(setup: &Setup, output: &Output) -> Result<(), Failure> {
     told(signer.key_id(), &signer, output)
 }
 
-/// Makes a secret key.
+/// Creates a secret key.
 ///
 /// # Errors
-/// The file is there, or cannot be written; the machine has no chance to give.
+/// The file exists or cannot be written; the machine has no randomness.
 pub(crate) fn make(path: &Path, output: &Output) -> Result<(), Failure> {
     let mut chance = [0; 32];
     let given = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut chance));

@@ -1,4 +1,4 @@
-//! `tickfleet audit`: searches the audit log, exports it with its seals, verifies an export.
+//! `tickfleet audit`: searches the audit log, exports it with its seals, and verifies an export.
 
 mod export;
 pub(crate) mod follow;
@@ -43,10 +43,10 @@ pub(crate) enum What {
     Key(key::Key),
 }
 
-/// Carries it out.
+/// Runs the command.
 ///
 /// # Errors
-/// Those of what was asked for.
+/// As the subcommand.
 pub(crate) async fn run(setup: &Setup, args: &Audit, output: &Output) -> Result<(), Failure> {
     match &args.what {
         What::Search(args) => search::run(setup, args, output).await,

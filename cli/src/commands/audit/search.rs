@@ -1,4 +1,4 @@
-//! Searching the audit log.
+//! Searches the audit log.
 
 use clap::Args;
 use serde::Serialize;
@@ -51,11 +51,11 @@ pub(crate) struct Search {
 struct Searched {
     entries: Vec<Found>,
     read: usize,
-    /// Where to go on, by shard; empty where all of the time was searched.
+    /// Where to continue, by shard; empty if the whole time range was searched.
     cursors: Vec<String>,
 }
 
-/// Searches.
+/// Runs the search.
 ///
 /// # Errors
 /// Redis.

@@ -1,4 +1,4 @@
-//! Verifying an export, without Redis.
+//! Verifies an export, without Redis.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -57,10 +57,10 @@ pub(crate) struct Verify {
     against: Against,
 }
 
-/// Verifies.
+/// Runs the verification.
 ///
 /// # Errors
-/// Something is not as it was written; a file cannot be read.
+/// The export was changed; a file cannot be read.
 pub(crate) async fn run(args: &Verify, output: &Output) -> Result<(), Failure> {
     let anchors = args.against.anchors().await?;
     let mut nothing = |_: &str| {};
@@ -70,10 +70,10 @@ pub(crate) async fn run(args: &Verify, output: &Output) -> Result<(), Failure> {
 }
 
 impl Against {
-    /// The heads that were kept elsewhere.
+    /// The heads that were stored elsewhere.
     ///
     /// # Errors
-    /// They cannot be read, or there are none where there should be.
+    /// They cannot be read, or the given place contains none.
     pub(crate) async fn anchors(&self) -> Result<Vec<Anchor>, Failure> {
         let Some(place) = &self.anchors else { return Ok(Vec::new()) };
         let mut anchors = Vec::new();
@@ -93,10 +93,10 @@ impl Against {
     }
 }
 
-/// Verifies exports against these heads; each line goes to `also`, too.
+/// Verifies exports against these heads, and passes each line to `also`.
 ///
 /// # Errors
-/// A file cannot be read; a key or a time is none.
+/// A file cannot be read; a key or a time is invalid.
 pub(crate) fn verified(
     exports: &[PathBuf],
     against: &Against,
@@ -128,7 +128,7 @@ pub(crate) fn verified(
 /// A point in time.
 ///
 /// # Errors
-/// It is a duration.
+/// The value is a duration.
 pub(crate) fn at(time: Option<Deadline>, option: &str) -> Result<Option<i64>, Failure> {
     match time {
         None => Ok(None),
@@ -137,7 +137,7 @@ pub(crate) fn at(time: Option<Deadline>, option: &str) -> Result<Option<i64>, Fa
     }
 }
 
-/// Gives each line of a file to `take`. What is no text is replaced, and no longer what was sealed.
+/// Passes each line of a file to `take`. Invalid UTF-8 is replaced, and then no longer matches its seal.
 fn each_line(path: &Path, take: &mut dyn FnMut(&str)) -> Result<(), Failure> {
     let read = || -> std::io::Result<()> {
         let (mut reader, mut line) = (BufReader::with_capacity(1 << 20, File::open(path)?), Vec::new());
@@ -151,7 +151,7 @@ fn each_line(path: &Path, take: &mut dyn FnMut(&str)) -> Result<(), Failure> {
     read().with_context(|| path.display().to_string()).map_err(Failure::failed)
 }
 
-/// Findings that are shown; the JSON has all.
+/// Maximum number of findings in the text; the JSON has all.
 const SHOWN_MAX: usize = 100;
 
 pub(crate) fn shown(verdict: &Verdict) -> String {

@@ -1,5 +1,5 @@
-//! The storage-only baseline of a turn: the commands that store what a turn leaves in Redis, pipelined in batches, with
-//! no script around them and nothing decided. What a turn costs beyond this is the price of governing it.
+//! The storage-only baseline of a turn: the commands that store a turn's data in Redis, pipelined in batches, without
+//! scripts and decisions. The cost of a turn beyond this baseline is the cost of governing it.
 
 use anyhow::{Context, Result};
 use redis::Pipeline;
@@ -8,24 +8,23 @@ use redis::aio::MultiplexedConnection;
 use super::load::words;
 use super::server::{PREFIX, Server};
 
-/// Turns of one batch: what the fleet batches at saturation.
+/// Turns per batch, as in the fleet at saturation.
 const BATCH: u64 = 100;
 /// Batches that are measured, after some that warm up.
 const BATCHES: u64 = 400;
 const WARM_UP: u64 = 20;
-/// Agents that the turns of a batch are spread over.
+/// Number of agents over which the turns of a batch are spread.
 const AGENTS: u64 = 100;
-/// Bytes of a counter. An agent has two, for its tick and its day.
+/// Bytes per counter. An agent has two, one for its tick and one for its day.
 const COUNTER_BYTES: usize = 32;
-/// Bytes of a turn's record beside the payload, about.
+/// Approximate bytes of a turn's record in addition to the payload.
 const RECORD_BYTES: usize = 300;
-/// The time for which finished records are kept, ms: longer than this takes, and gone soon afterwards from a Redis of
-/// somebody's.
+/// Lifetime of finished records, ms: longer than the measurement, but soon gone from a Redis given with `--on`.
 const RETAIN_MS: u64 = 60_000;
 
 type Read = Option<Vec<(String, Vec<(String, Vec<String>)>)>>;
 
-/// Bytes of what a turn leaves behind, as the fleet has just left it.
+/// Sizes of the data of a turn in bytes, from the latest turn of the fleet.
 struct Sizes {
     turn: usize,
     audit: usize,
@@ -33,7 +32,7 @@ struct Sizes {
     record: usize,
 }
 
-/// CPU time of Redis for one turn of one call, µs.
+/// CPU time of Redis per turn of one call, µs.
 pub(super) async fn measure(server: &Server, payload_bytes: usize) -> Result<f64> {
     let mut connection = server.connection().await?;
     let sizes = Sizes::of_the_last_turn(&mut connection, payload_bytes).await.context("the sizes of a turn")?;
@@ -52,7 +51,7 @@ impl Sizes {
         let inbox = inboxes.first().context("the fleet has not answered")?;
         let tenant = of_tenant.strip_prefix(&format!("{PREFIX}inboxes:")).unwrap_or_default();
         let reply = newest(connection, &format!("{PREFIX}replies:{tenant}:{inbox}")).await?;
-        // The record of a finished turn is its trace and its reply; the trace has about so many bytes.
+        // The record of a finished turn consists of its trace, of about this size, and its reply.
         Ok(Self { turn: payload_bytes, audit, reply, record: reply + 120 })
     }
 }
@@ -95,7 +94,7 @@ impl Baseline {
         Ok(spent.seconds * 1e6 / (BATCHES * BATCH) as f64)
     }
 
-    /// One batch of turns, from its producer to its reader.
+    /// One batch of turns, from the producer to the reader of replies.
     async fn batch(&mut self, first: u64) -> Result<()> {
         let turns = first..first + BATCH;
         let mut submit = redis::pipe();
@@ -138,7 +137,7 @@ impl Baseline {
         Ok(())
     }
 
-    /// The live record, and the slice on its queue.
+    /// The live record, and the slice in its ready stream.
     fn admit(&self, pipe: &mut Pipeline, turn: u64) {
         let record = words(turn, self.sizes.turn + RECORD_BYTES);
         pipe.cmd("SET").arg(key(&format!("turn:{turn}"))).arg(record).ignore();
@@ -148,7 +147,7 @@ impl Baseline {
 
     /// The audit entry, the reply, and the finished record.
     fn settle(&self, pipe: &mut Pipeline, turn: u64) {
-        // The version of the record is compared.
+        // Reads the record's version, as settling does to compare it.
         pipe.cmd("GETRANGE").arg(key(&format!("turn:{turn}"))).arg(0).arg(20).ignore();
         pipe.cmd("XADD").arg(key("audit")).arg("*").arg("audit").arg(words(turn, self.sizes.audit)).ignore();
         let reply = words(turn, self.sizes.reply);
@@ -157,7 +156,7 @@ impl Baseline {
         pipe.cmd("SET").arg(key(&format!("done:{turn}"))).arg(record).arg("PX").arg(RETAIN_MS).ignore();
     }
 
-    /// A batch of a stream, as its group reads it.
+    /// Reads a batch of a stream with its consumer group.
     async fn read(&mut self, stream: &str) -> Result<Vec<String>> {
         let mut read = redis::cmd("XREADGROUP");
         read.arg("GROUP").arg("g").arg("c").arg("COUNT").arg(BATCH).arg("STREAMS").arg(key(stream)).arg(">");
@@ -167,7 +166,7 @@ impl Baseline {
     }
 }
 
-/// Takes a batch off its stream.
+/// Acknowledges a batch and removes it from its stream.
 fn acknowledge(pipe: &mut Pipeline, stream: &str, entries: &[String]) {
     pipe.cmd("XACK").arg(key(stream)).arg("g").arg(entries).ignore();
     pipe.cmd("XTRIM").arg(key(stream)).arg("MINID").arg(entries.last()).ignore();

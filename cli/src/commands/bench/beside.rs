@@ -1,5 +1,5 @@
-//! What something costs that a fleet is configured with: the same load on a fleet that has it and on one that has not, in
-//! turn, by the CPU time of all its processes. On a busy machine, that says more than turns a second.
+//! The cost of an optional feature: the same load alternately on a fleet with the feature and on one without it,
+//! measured by the CPU time of all processes. On a busy machine, that is more reliable than turns per second.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::load::{Load, percentile};
 use super::nodes::{Fleet, Shape};
 use super::server::Server;
 
-/// CPU time of a phase for one turn, µs.
+/// CPU time per turn in one phase, µs.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 struct Cost {
     redis_us: f64,
@@ -22,7 +22,7 @@ struct Cost {
     not_ok: u64,
 }
 
-/// One of its figures.
+/// Selects one of its figures.
 type Figure = fn(&Cost) -> f64;
 
 impl Cost {
@@ -31,19 +31,20 @@ impl Cost {
     }
 }
 
-/// What it costs.
+/// The cost of a feature.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Beside {
     what: &'static str,
-    /// Of each pair of runs, without and with it.
+    /// The measurements without and with the feature, by pair of runs.
     pairs: Vec<(Cost, Cost)>,
-    /// CPU time with it over that without, of all processes; of the pairs, the median, the least and the most.
+    /// Ratio of the CPU time of all processes with the feature to that without it: median, minimum and maximum of the
+    /// pairs.
     together: [f64; 3],
-    /// Turns a second with it over those without: the median of the pairs.
+    /// Ratio of turns per second with the feature to those without it: median of the pairs.
     turns: f64,
 }
 
-/// Runs it: pairs of runs, of which now the one comes first and now the other.
+/// Runs pairs of measurements, alternating which one comes first.
 pub(super) async fn run(args: &BenchArgs, extra: Extra, mut say: impl FnMut(&str)) -> Result<Beside> {
     let mut pairs = Vec::with_capacity(args.runs.max(1));
     for pair in 0..args.runs.max(1) {
@@ -80,7 +81,7 @@ async fn measure(args: &BenchArgs, extra: Option<Extra>) -> Result<Cost> {
 }
 
 impl Beside {
-    /// For people.
+    /// The text for people.
     pub(crate) fn text(&self) -> String {
         let of = |figure: Figure| {
             let (mut without, mut with): (Vec<f64>, Vec<f64>) =

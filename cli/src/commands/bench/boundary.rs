@@ -1,5 +1,5 @@
-//! Many agents whose budgets are used up and whose windows all end at one instant: what Redis' slowest command takes when
-//! that comes, and how fast the lanes drain.
+//! Many agents with exhausted budgets whose windows all end at the same instant: measures Redis' slowest commands at
+//! that instant, and how fast the throttle queues drain.
 
 use std::time::Duration;
 
@@ -13,24 +13,24 @@ use super::pin::Cores;
 use super::scripts::Slow;
 use super::server::{PREFIX, Server};
 
-/// Turns that come in meanwhile, a second: few enough for any machine.
+/// Minimum rate of intake, turns per second, which any machine reaches.
 const SLOWEST_INTAKE: u64 = 2_000;
 const BATCH: usize = 100;
-/// Until then an agent's day lasts, ms from now.
+/// Remaining time of an agent's day, ms from now.
 const DAY_MS: u64 = 3_600_000;
 
-/// What came of it.
+/// The results.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Boundary {
-    /// Agents with one turn each.
+    /// Number of agents, with one turn each.
     agents: usize,
-    /// From the boundary until the last of them was answered.
+    /// Time from the boundary to the last reply.
     drained_seconds: f64,
-    /// Turns a second meanwhile.
+    /// Turns per second during that time.
     turns_per_s: f64,
-    /// Commands of Redis that took a millisecond or more meanwhile, the slowest first.
+    /// Redis commands that took 1 ms or more during that time, the slowest first.
     slow: Vec<Slow>,
-    /// What a script took on average, ms.
+    /// Mean duration of a script, ms.
     script_mean_ms: f64,
 }
 
@@ -54,7 +54,7 @@ impl Boundary {
     }
 }
 
-/// Runs it with `agents`.
+/// Runs the measurement with this many agents.
 pub(super) async fn run(
     args: &BenchArgs,
     agents: usize,
@@ -91,11 +91,11 @@ pub(super) async fn run(
     Ok(Boundary { agents, drained_seconds, turns_per_s: agents as f64 / drained_seconds, slow, script_mean_ms })
 }
 
-/// Writes budgets that are used up until an instant, which it answers, as a scheduler leaves them behind.
+/// Writes exhausted budgets as a scheduler would, and returns the instant at which their windows end.
 async fn use_up(server: &Server, agents: usize, wait: Duration) -> Result<u64> {
     let now_ms = server.clock_ms().await?;
     let until_ms = now_ms + u64::try_from(wait.as_millis())?;
-    // Used, end, begin and flags of a counter.
+    // Used amount, end, start and flags of a counter.
     let counter = |ends_ms: u64| -> Vec<u8> {
         [10, ends_ms, now_ms, 0].into_iter().flat_map(|number| (number as f64).to_le_bytes()).collect()
     };
@@ -112,7 +112,7 @@ async fn use_up(server: &Server, agents: usize, wait: Duration) -> Result<u64> {
     Ok(until_ms)
 }
 
-/// Lanes and turns that have a timer: two for each turn that waits.
+/// Number of waiting turns: each has two timers, one of its throttle queue and one of its own.
 async fn lanes_wait(server: &Server) -> Result<usize> {
     let timers: usize =
         redis::cmd("ZCARD").arg(format!("{PREFIX}timers")).query_async(&mut server.connection().await?).await?;

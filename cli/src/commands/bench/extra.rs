@@ -1,4 +1,4 @@
-//! What a fleet of the bench may be configured with beside the usual.
+//! Optional features of a fleet whose cost the benchmark measures.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ pub(crate) enum Extra {
 }
 
 impl Extra {
-    /// In words.
+    /// A description.
     pub(super) const fn word(self) -> &'static str {
         match self {
             Self::Seal => "a sealed audit log",
@@ -28,19 +28,19 @@ impl Extra {
         }
     }
 
-    /// Whether this is among it.
+    /// Whether this includes the feature `what`.
     pub(super) fn has(self, what: Self) -> bool {
         self == what || self == Self::All
     }
 
-    /// Adds it to the configuration in `dir`, in which everybody may call `tool`.
+    /// Adds the feature to the configuration in `dir`, in which all agents may call `tool`.
     ///
     /// # Errors
     /// A file cannot be read or written.
     pub(super) fn write(self, dir: &Path, tool: &str) -> std::io::Result<()> {
         if self.has(Self::Seal) {
             let (key, settings) = (dir.join("seal.key"), dir.join("tickfleet.yaml"));
-            // It keeps no secret: what it signs is gone with the bench.
+            // The key need not be secret: everything that it signs is deleted after the benchmark.
             std::fs::write(&key, secret_text(&[7; 32]))?;
             let before = std::fs::read_to_string(&settings)?;
             std::fs::write(settings, format!("{before}seal: {{key: 'file:{}'}}\n", key.display()))?;

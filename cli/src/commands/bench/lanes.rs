@@ -1,4 +1,4 @@
-//! What schedulers say of lanes: how many turns had to wait, and how late they were released.
+//! The schedulers' metrics of throttle queues: how many turns had to wait, and how late they were released.
 
 use std::net::SocketAddr;
 
@@ -9,28 +9,28 @@ use tokio::net::TcpStream;
 
 use super::nodes::Fleet;
 
-/// What schedulers have counted.
+/// Counters of the schedulers.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Counted {
-    /// Turns that were dispatched at once, or had to wait.
+    /// Turns that were admitted, at once or after a wait.
     turns: f64,
-    /// Turns that had to wait on a lane.
+    /// Turns that had to wait in a throttle queue.
     laned: f64,
-    /// How late a lane was released, s: the worst case of the last half minute.
+    /// Worst delay of a release in the last half minute, s.
     lag_s: f64,
 }
 
-/// The figures of lanes.
+/// The figures of throttle queues.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Lanes {
     /// The share of turns that had to wait.
     pub(crate) waited_share: f64,
-    /// How late a lane was released at worst, ms after its window began.
+    /// Worst delay of a release, ms after the start of its window.
     pub(crate) worst_late_ms: f64,
 }
 
 impl Counted {
-    /// From one scheduler's metrics.
+    /// Parses the metrics of one scheduler.
     fn of(page: &str) -> Self {
         let value = |series: &str| {
             let line = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
@@ -45,7 +45,7 @@ impl Counted {
         Self { turns: self.turns + other.turns, laned: self.laned + other.laned, lag_s: self.lag_s.max(other.lag_s) }
     }
 
-    /// What has happened since `before`.
+    /// The figures since `before`.
     pub(super) fn since(self, before: Self) -> Lanes {
         let waited_share = (self.laned - before.laned) / (self.turns - before.turns).max(1.0);
         Lanes { waited_share, worst_late_ms: self.lag_s * 1_000.0 }
@@ -53,7 +53,7 @@ impl Counted {
 }
 
 impl Fleet {
-    /// What its schedulers have counted so far.
+    /// The present counters of its schedulers.
     pub(super) async fn counted(&self) -> Result<Counted> {
         let mut all = Counted::default();
         for address in self.schedulers_at() {

@@ -1,4 +1,4 @@
-//! Producer and reply reader.
+//! The producer and the reader of replies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use super::BenchArgs;
 use super::server::{PREFIX, Server};
 
 const BATCH: usize = 100;
-/// Replies that do not come for so long will not come.
+/// If no reply arrives for this long, the measurement fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[allow(clippy::disallowed_methods, reason = "the edge: a bench reads the clock")]
@@ -28,11 +28,11 @@ pub(super) struct Steady {
     pub(super) turns: usize,
 }
 
-/// The saturation phase.
+/// The results of the saturation phase.
 pub(super) struct Saturation {
     pub(super) turns: u64,
     pub(super) seconds: f64,
-    /// All turns of the phase, those at its edges too: Redis' CPU time is divided by these.
+    /// All turns of the phase, including those at its edges, over which Redis' CPU time is divided.
     pub(super) all_turns: u64,
     pub(super) p50_ms: f64,
     pub(super) p99_ms: f64,
@@ -53,19 +53,19 @@ pub(super) struct Load {
     calls: usize,
     /// The tool that is called.
     tool: &'static str,
-    /// Bytes of each call's text.
+    /// Bytes of the text in each call.
     padding: usize,
     next: AtomicU64,
 }
 
-/// The reply inbox.
+/// The inbox of replies.
 struct Replies {
     connection: MultiplexedConnection,
     trimmer: MultiplexedConnection,
     last: String,
 }
 
-/// One reply: when its turn was submitted, µs, and whether every call of it succeeded.
+/// One reply: when its turn was submitted, µs, and whether all its calls succeeded.
 struct Reply {
     sent_us: u64,
     ok: bool,
@@ -92,7 +92,7 @@ impl Load {
         u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Submits `count` turns in one pipeline; agents take turns.
+    /// Submits `count` turns in one pipeline, by rotating agents.
     pub(super) async fn submit(&self, count: usize) -> Result<()> {
         let mut pipe = redis::pipe();
         let stream = format!("{PREFIX}turns");
@@ -112,7 +112,7 @@ impl Load {
         self.read_all(1_000).await
     }
 
-    /// So many replies.
+    /// Reads this many replies.
     pub(super) async fn read_all(&self, count: usize) -> Result<()> {
         let mut reader = self.reader.lock().await;
         let mut got = 0;
@@ -122,7 +122,7 @@ impl Load {
         Ok(())
     }
 
-    /// Latencies of one turn at a time at a steady rate, whether replies come or not.
+    /// Latencies at a steady rate, with one turn per submit. The rate does not depend on replies.
     pub(super) async fn steady(&self, rate: u64, duration: Duration) -> Result<Steady> {
         let mut latencies = self.latencies(rate, duration).await?;
         Ok(Steady {
@@ -133,7 +133,7 @@ impl Load {
         })
     }
 
-    /// The same, each, ms.
+    /// Each of these latencies, ms.
     pub(super) async fn latencies(&self, rate: u64, duration: Duration) -> Result<Vec<f64>> {
         let total = usize::try_from(rate * duration.as_secs()).unwrap_or(usize::MAX);
         let produce = async {
@@ -159,12 +159,12 @@ impl Load {
         Ok(latencies)
     }
 
-    /// As many turns as go through, with at most `window` on their way.
+    /// Submits as many turns as the fleet handles, with at most `window` in flight.
     pub(super) async fn saturate(&self, duration: Duration, window: u64) -> Result<Saturation> {
         let (sent, got) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let finished = std::sync::atomic::AtomicBool::new(false);
         let started = now();
-        // The first second fills the pipes and does not count.
+        // The first second fills the pipelines and does not count.
         let (from, upto) = (Duration::from_secs(1), Duration::from_secs(1) + duration);
         let produce = async {
             while started.elapsed() < upto {
@@ -193,8 +193,8 @@ impl Load {
         Ok(seen.saturation(duration.as_secs_f64()))
     }
 
-    /// Bursts of twice what one window allows each agent, the next when all of the last is answered: half of a burst
-    /// waits for its agents' next windows, but for agents whose window ended while it came in.
+    /// Submits bursts of twice what one window allows each agent, each after the previous one was answered. Half of a
+    /// burst waits for the next windows of its agents, unless an agent's window ended while the burst arrived.
     pub(super) async fn capped(&self, duration: Duration) -> Result<Saturation> {
         let burst = (self.agents * 20).div_ceil(self.calls.max(1)).div_ceil(BATCH);
         let started = now();
@@ -247,7 +247,7 @@ impl Seen {
 type Read = Option<Vec<(String, Vec<(String, Vec<String>)>)>>;
 
 impl Replies {
-    /// The next replies; those that were read are trimmed, as a reader should.
+    /// Reads the next replies and trims them, as a reader should.
     async fn read(&mut self) -> Result<Vec<Reply>> {
         let inbox = format!("{PREFIX}replies:bench:bench");
         let mut command = redis::cmd("XREAD");
@@ -272,13 +272,13 @@ fn reply(fields: &[String]) -> Reply {
     Reply { sent_us: sent.and_then(|us| us.parse().ok()).unwrap_or(0), ok: ok_of(fields) }
 }
 
-/// Whether every call of a reply succeeded.
+/// Whether all calls of a reply succeeded.
 pub(super) fn ok_of(fields: &[String]) -> bool {
     let text = fields.get(1).map_or("", String::as_str);
     text.contains("\"success\":true") && !text.contains("\"success\":false")
 }
 
-/// Text of this many bytes that differs from turn to turn, as arguments do.
+/// A text of this many bytes that differs between turns, like real arguments.
 pub(super) fn words(turn: u64, bytes: usize) -> String {
     let mut state = turn.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut letter = || {
@@ -299,7 +299,7 @@ pub(super) fn message(tenant: &str, agent: &str, at_us: u64, (tool, calls): (&st
     )
 }
 
-/// The value that this share of the sorted values does not exceed.
+/// The value that this share of the values does not exceed. Sorts the values.
 pub(super) fn percentile(values: &mut [f64], share: f64) -> f64 {
     if values.is_empty() {
         return f64::NAN;

@@ -1,5 +1,5 @@
-//! `tickfleet bench`: producer, schedulers, workers and a reply reader as they really run, beside the raw stream
-//! cycle on the same payloads in the same run, so that every figure is also a ratio.
+//! `tickfleet bench`: measures producer, schedulers, workers and a reader of replies as real processes. The same run
+//! also measures the raw stream cycle with the same payloads, so that every figure is also a ratio.
 
 mod baseline;
 mod beside;
@@ -144,8 +144,8 @@ impl Aof {
 }
 
 impl BenchArgs {
-    /// Enough agents that caps stay on and do not bite: 10 calls per 5 s each, at up to 60,000 calls a second. Where
-    /// they shall bite, so few that a burst is admitted in much less than a window.
+    /// Enough agents that the caps of 10 calls per 5 s each are never reached, at up to 60,000 calls per second. If the
+    /// caps should be reached, so few agents that a burst is admitted in much less than a window.
     fn agents(&self) -> usize {
         self.agents.unwrap_or(if self.capped { 300 } else { 30_000 })
     }
@@ -169,7 +169,7 @@ Examples:
 
 Every result is also a ratio to the raw stream cycle of the same run. Use a machine without other load.";
 
-/// `tickfleet bench`.
+/// Runs `tickfleet bench`.
 ///
 /// # Errors
 /// As [`run`].
@@ -201,10 +201,10 @@ pub(crate) async fn command(args: &BenchArgs, output: &Output) -> Result<(), Fai
     output.show(&report.map_err(Failure::failed)?, Report::text)
 }
 
-/// Runs the bench and answers the medians of its runs. `say` is told what goes on.
+/// Runs the benchmark and returns the medians of its runs. `say` receives progress messages.
 ///
 /// # Errors
-/// Redis or a process of the fleet cannot be started, or stops answering.
+/// Redis or a process of the fleet cannot be started, or stops responding.
 async fn run(args: &BenchArgs, cores: Option<&Cores>, mut say: impl FnMut(&str)) -> Result<Report> {
     let mut reports = Vec::with_capacity(args.runs);
     for run in 1..=args.runs.max(1) {
@@ -215,7 +215,8 @@ async fn run(args: &BenchArgs, cores: Option<&Cores>, mut say: impl FnMut(&str))
 }
 
 async fn one_run(args: &BenchArgs, cores: Option<&Cores>, say: &mut impl FnMut(&str)) -> Result<Report> {
-    // What limits cost is told by one run with and without them: each has a Redis of its own, as full as the other's.
+    // The cost of limits is the difference to a run without them. Each run has its own Redis, with the same amount of
+    // data.
     let without_limits = if args.limits > 0 { Some(without_limits(args, cores, say).await?) } else { None };
     let server = Server::start(args.on.as_deref(), args.aof, cores).await?;
     say("measuring the raw stream cycle");
@@ -255,12 +256,12 @@ async fn without_limits(args: &BenchArgs, cores: Option<&Cores>, say: &mut impl 
     Ok(WithoutLimits { turns_per_s: phase.saturation.turns_per_s(), redis_us_per_turn: phase.redis_us_per_turn() })
 }
 
-/// The saturation phase, and what Redis says of it.
+/// The saturation phase, and the statistics of Redis about it.
 struct Phase {
     saturation: Saturation,
     cpu: Cpu,
     scripts: Scripts,
-    /// None on somebody's server.
+    /// `None` on a server that is not private.
     slow: Option<Vec<Slow>>,
     lanes: Lanes,
 }

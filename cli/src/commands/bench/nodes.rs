@@ -1,4 +1,4 @@
-//! The fleet that is measured: the very processes of `tickfleet scheduler` and `tickfleet worker`.
+//! The fleet that is measured: processes of `tickfleet scheduler` and `tickfleet worker`.
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
@@ -14,11 +14,11 @@ use super::extra::Extra;
 use super::server::{NAMESPACE, PREFIX, Server};
 use super::tool_kind::{Services, ToolKind, workspaces};
 
-/// Whichever port is free.
+/// Any free port.
 const ANY_PORT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0));
 
 pub(super) struct Shape {
-    /// Distinguishes it from another fleet of the same bench.
+    /// Distinguishes it from another fleet of the same benchmark.
     pub(super) name: &'static str,
     pub(super) schedulers: usize,
     pub(super) workers: usize,
@@ -29,12 +29,12 @@ pub(super) struct Shape {
     pub(super) interpreter: String,
     pub(super) shards: u32,
     pub(super) tenants: Vec<String>,
-    /// What the fleet has more.
+    /// An optional feature of the fleet.
     pub(super) extra: Option<Extra>,
 }
 
 impl Shape {
-    /// What was asked for, with so many agents, on one shard.
+    /// The fleet of the command line, with this many agents, on one shard.
     pub(super) fn of(args: &BenchArgs, agents: usize) -> Self {
         Self {
             name: "config",
@@ -62,19 +62,19 @@ pub(crate) struct Rss {
 /// Memory of a process, MB.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Memory {
-    /// All that is resident.
+    /// All resident memory.
     pub(crate) resident: f64,
-    /// Of that, what is its own: without pages of the program, which its copies share and the kernel may drop.
+    /// The private part of it: without pages of the program, which processes share and the kernel may drop.
     pub(crate) own: f64,
 }
 
 pub(super) struct Fleet {
     schedulers: Vec<Child>,
-    /// Where they answer scrapes.
+    /// The addresses of their metrics.
     schedulers_at: Vec<SocketAddr>,
     workers: Vec<Child>,
     dir: PathBuf,
-    /// What the tool calls.
+    /// The services that the tool calls.
     _services: Option<Services>,
 }
 
@@ -95,7 +95,7 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// Waits until every process has beaten.
+    /// Waits until every process has sent a heartbeat.
     async fn ready(&mut self, server: &Server, processes: usize) -> Result<()> {
         let mut connection = server.connection().await?;
         for _ in 0..600 {
@@ -114,7 +114,7 @@ impl Fleet {
         bail!("the fleet did not start within 30 s")
     }
 
-    /// Where its schedulers answer scrapes.
+    /// The addresses of its schedulers' metrics.
     pub(super) fn schedulers_at(&self) -> &[SocketAddr] {
         &self.schedulers_at
     }
@@ -124,7 +124,7 @@ impl Fleet {
         &self.dir
     }
 
-    /// The largest process of each kind.
+    /// The memory of the largest process of each kind.
     pub(super) fn rss_mb(&self) -> Rss {
         let larger = |a: Memory, b: Memory| if b.resident > a.resident { b } else { a };
         let largest =
@@ -140,7 +140,7 @@ impl Fleet {
 
     pub(super) async fn stop(mut self) {
         for child in self.schedulers.iter_mut().chain(&mut self.workers) {
-            // A process that is gone already is stopped.
+            // The process may have ended already.
             drop(child.kill().await);
         }
         drop(std::fs::remove_dir_all(&self.dir));
@@ -148,7 +148,7 @@ impl Fleet {
     }
 }
 
-/// Addresses that nobody listened on just now: somebody may be quicker than we are, and then the process says so.
+/// Addresses that were free just now. Another process may take one first; then our process reports it.
 pub(super) fn free_addresses(count: usize) -> std::io::Result<Vec<SocketAddr>> {
     let listeners = (0..count).map(|_| TcpListener::bind(ANY_PORT)).collect::<std::io::Result<Vec<_>>>()?;
     listeners.iter().map(TcpListener::local_addr).collect()
@@ -158,7 +158,7 @@ fn process(role: &str, address: SocketAddr, dir: &Path, server: &Server) -> Resu
     process_with(role, &[], address, dir, server)
 }
 
-/// A process with more on its command line.
+/// Starts a process with additional arguments.
 pub(super) fn process_with(
     role: &str,
     more: &[String],
@@ -182,7 +182,8 @@ pub(super) fn process_with(
         .with_context(|| format!("starting a {role}"))
 }
 
-/// A configuration with many agents under the usual caps. Queues are long: the bench bounds what is on its way.
+/// Writes a configuration with many agents under the usual caps. Queues are long, because the benchmark itself bounds
+/// the number of turns in flight.
 pub(super) async fn write_config(dir: &Path, shape: &Shape) -> Result<Option<Services>> {
     std::fs::create_dir_all(dir)?;
     let settings = format!(
@@ -198,7 +199,7 @@ pub(super) async fn write_config(dir: &Path, shape: &Shape) -> Result<Option<Ser
     std::fs::write(dir.join("tickfleet.yaml"), settings)?;
     let mut agents = String::from("agents:\n");
     for agent in 0..shape.agents {
-        // Writing to a String cannot fail.
+        // Writing to a `String` cannot fail.
         let _ = writeln!(agents, "  a{agent}: {{}}");
     }
     std::fs::write(dir.join("agents.yaml"), agents)?;
@@ -210,7 +211,7 @@ pub(super) async fn write_config(dir: &Path, shape: &Shape) -> Result<Option<Ser
     Ok(services)
 }
 
-/// So many limits that hold nothing up: the first three count every call, the others are looked at in vain.
+/// This many limits, none of which is ever reached: the first three count every call, the others match no call.
 fn limits(count: usize) -> String {
     let first = ["per: [agent], every: day", "per: [tenant], every: 1h", "per: [tool], every: 1m"];
     let of = |number: usize| match first.get(number) {
@@ -220,10 +221,11 @@ fn limits(count: usize) -> String {
     if count == 0 { "limits: {}\n".into() } else { format!("limits:\n{}", (0..count).map(of).collect::<String>()) }
 }
 
-/// CPU time of a process. The kernel tells it in hundredths of a second, whatever it counts in itself.
+/// CPU time of a process, s. `/proc` reports it in units of 1/100 s, independent of the kernel's tick rate.
 fn cpu_seconds(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name of the program stands in brackets, and may have blanks; behind it, user and system time are the 12th and 13th.
+    // The program's name is in parentheses and may contain spaces. User and system time are the 12th and 13th fields
+    // after it.
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
     fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
 }

@@ -1,12 +1,12 @@
-//! `--pin`: Redis alone on one core, and all else on the others. A command that is slow then is Redis' own work, not the turn of
-//! another process on the same core.
+//! `--pin`: Redis alone on one core, everything else on the others. A slow command is then slow because of Redis
+//! itself, and not because another process used its core.
 
 #[cfg(not(target_os = "linux"))]
 use anyhow::{Result, bail};
 #[cfg(target_os = "linux")]
 pub(super) use on_linux::Cores;
 
-/// Other systems let nobody say on which core a process runs.
+/// Other systems do not support pinning a process to a core.
 #[cfg(not(target_os = "linux"))]
 pub(super) struct Cores(std::convert::Infallible);
 
@@ -36,7 +36,7 @@ mod on_linux {
 
     impl Cores {
         /// # Errors
-        /// There is one core only.
+        /// There is only one core.
         fn split() -> Result<Self> {
             let all = sched_getaffinity(None).context("asking for this process' cores")?;
             let mut found = (0..CpuSet::MAX_CPU).filter(|core| all.is_set(*core));
@@ -49,10 +49,10 @@ mod on_linux {
             Ok(Self { first, others })
         }
 
-        /// Leaves the first core to Redis: this process, and what it starts from now on, uses the others.
+        /// Leaves the first core to Redis: this process, and processes that it starts from now on, use the others.
         ///
         /// # Errors
-        /// There is one core only, or the system refuses.
+        /// There is only one core, or the system call fails.
         pub(in super::super) fn leave_the_first() -> Result<Self> {
             let cores = Self::split()?;
             each_thread(std::process::id(), &cores.others)?;
@@ -62,13 +62,13 @@ mod on_linux {
         /// Moves a process to the first core.
         ///
         /// # Errors
-        /// It has ended, or the system refuses.
+        /// It has ended, or the system call fails.
         pub(in super::super) fn give_the_first(&self, process: u32) -> Result<()> {
             each_thread(process, &self.first)
         }
     }
 
-    /// Lets each thread of a process run on these cores; threads that it starts later inherit that.
+    /// Restricts each thread of a process to these cores. Threads that it starts later inherit this.
     fn each_thread(process: u32, cores: &CpuSet) -> Result<()> {
         let threads = read_dir(format!("/proc/{process}/task")).with_context(|| format!("process {process}"))?;
         for thread in threads {
@@ -77,7 +77,7 @@ mod on_linux {
                 bail!("the system names a thread {}", name.display());
             };
             match sched_setaffinity(Some(thread), cores) {
-                // It has ended meanwhile.
+                // The thread has ended meanwhile.
                 Err(rustix::io::Errno::SRCH) => {}
                 done => done.with_context(|| format!("choosing the cores of process {process}"))?,
             }
@@ -92,7 +92,7 @@ mod on_linux {
 
         use super::*;
 
-        /// A process that waits, and ends with the test.
+        /// A process that sleeps, and is killed at the end of the test.
         struct Waiting(Child);
 
         impl Waiting {

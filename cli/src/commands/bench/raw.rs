@@ -1,5 +1,6 @@
-//! The raw stream cycle: what Redis Streams alone can do on this machine with these payloads. One producer and one
-//! consumer connection at once, batches of 100: XADD → XREADGROUP → variadic XACK + XADD result, trimmed as we trim.
+//! The raw stream cycle: the throughput of plain Redis Streams on this machine with these payloads. One producer and
+//! one consumer run concurrently, in batches of 100: XADD → XREADGROUP → variadic XACK + XADD result, trimmed as the
+//! fleet does.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,13 +13,13 @@ use super::load::{now, percentile, words};
 use super::server::{PREFIX, Server};
 
 const BATCH: usize = 100;
-/// Entries on their way at most, so that the queue does not grow without bound.
+/// Maximum number of entries in flight, which bounds the queue.
 const WINDOW: u64 = 10_000;
 
 pub(super) struct Raw {
     pub(super) per_s: f64,
     pub(super) p99_ms: f64,
-    /// CPU time of Redis for one entry.
+    /// CPU time of Redis per entry, µs.
     pub(super) redis_us: f64,
 }
 

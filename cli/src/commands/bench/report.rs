@@ -1,4 +1,4 @@
-//! The report of the bench.
+//! The report of the benchmark.
 
 use serde::Serialize;
 
@@ -10,88 +10,89 @@ use super::raw::Raw;
 use super::scripts::{Scripts, Slow};
 use super::server::Cpu;
 
-/// Redis' CPU time.
+/// CPU times of Redis, and related figures.
 pub(super) struct Costs {
     /// CPU time of the saturation phase.
     pub(super) cpu: Cpu,
     /// Scripts of that phase.
     pub(super) scripts: Scripts,
-    /// The slow commands of that phase, the slowest first.
+    /// Slow commands of that phase, the slowest first.
     pub(super) slow: Option<Vec<Slow>>,
-    /// Lanes of that phase.
+    /// Throttle queues in that phase.
     pub(super) lanes: Lanes,
-    /// CPU time of Redis for what a turn stores, without scripts or decisions, µs.
+    /// CPU time of Redis for storing a turn's data, without scripts or decisions, µs.
     pub(super) baseline_us: f64,
-    /// CPU time of Redis for one expired key, µs.
+    /// CPU time of Redis per expired key, µs.
     pub(super) expiry_us_per_key: f64,
-    /// The same load without limits, where there are some.
+    /// The same load without limits, if limits are measured.
     pub(super) without_limits: Option<WithoutLimits>,
 }
 
-/// What the same load comes to without limits.
+/// The result of the same load without limits.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct WithoutLimits {
     pub(crate) turns_per_s: f64,
     pub(crate) redis_us_per_turn: f64,
 }
 
-/// What limits cost: the run with them over the one without.
+/// The cost of limits: the run with limits relative to the run without.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct LimitsCost {
     pub(crate) without: WithoutLimits,
-    /// Redis' CPU time for a turn, over the same without limits.
+    /// Ratio of Redis' CPU time per turn with limits to that without.
     pub(crate) redis_ratio: f64,
-    /// Turns end to end, over the same without limits.
+    /// Ratio of turns end to end with limits to those without.
     pub(crate) turns_ratio: f64,
 }
 
-/// The figures of a run, or the medians of several.
+/// The figures of a run, or the medians of several runs.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Report {
-    /// Turns end to end at saturation.
+    /// Turns per second end to end, at saturation.
     pub(crate) turns_per_s: f64,
-    /// Calls end to end at saturation.
+    /// Calls per second end to end, at saturation.
     pub(crate) calls_per_s: f64,
-    /// Entries of the raw stream cycle in the same run.
+    /// Entries per second of the raw stream cycle in the same run.
     pub(crate) raw_cycle_per_s: f64,
-    /// Turns over raw cycle.
+    /// Ratio of turns to entries of the raw cycle.
     pub(crate) ratio: f64,
-    /// From submit to reply at the steady rate.
+    /// From submit to reply, at the steady rate.
     pub(crate) latency_ms: Latency,
-    /// From submit to reply at saturation.
+    /// From submit to reply, at saturation.
     pub(crate) saturated_latency_ms: SaturatedLatency,
     /// 99th percentile of the raw cycle.
     pub(crate) raw_cycle_p99_ms: f64,
-    /// Redis' CPU time at saturation, everything included but expiry.
+    /// CPU time of Redis at saturation, everything except expiry.
     pub(crate) redis_us_per_turn: f64,
-    /// The same for one entry of the raw stream cycle: what this machine's Redis asks for the bare minimum.
+    /// CPU time of Redis per entry of the raw stream cycle: the minimum on this machine.
     pub(crate) redis_us_per_raw_cycle: f64,
-    /// Turns over raw cycle, in CPU time of Redis. Unlike microseconds it is comparable between machines.
+    /// Ratio of CPU time of Redis per turn to that per entry of the raw cycle. It is comparable between machines,
+    /// unlike microseconds.
     pub(crate) redis_ratio: f64,
     /// CPU time of Redis per call.
     pub(crate) redis_us_per_call: f64,
-    /// The storage-only baseline: the same for the commands alone that store what a turn of one call leaves behind,
-    /// pipelined, with no script around them and nothing decided.
+    /// The storage-only baseline: CPU time of Redis for the commands that store the data of a turn of one call,
+    /// pipelined, without scripts or decisions.
     pub(crate) redis_us_floor: f64,
-    /// Redis is busy for so long with one script at saturation, on average: whoever asks meanwhile waits.
+    /// Mean duration of a script at saturation. Other clients wait for that long.
     pub(crate) script_mean_ms: f64,
-    /// The slowest command at saturation: none where none took a millisecond; on somebody's server nobody looks.
+    /// Duration of the slowest command at saturation. `None` if no command took 1 ms, or if the server is not private.
     pub(crate) slowest_command_ms: Option<f64>,
-    /// Which it was: the verb of a script, or Redis' word.
+    /// The slowest command: `commit`, or Redis' name of the command.
     pub(crate) slowest_command: Option<String>,
-    /// What limits cost, where there are some.
+    /// The cost of limits, if they are measured.
     pub(crate) limits: Option<LimitsCost>,
-    /// What had to wait on lanes at saturation.
+    /// Throttle queues at saturation.
     pub(crate) lanes: Lanes,
-    /// Redis' CPU time for one expired key; a finished turn is one, `retain` after its end.
+    /// CPU time of Redis per expired key. Each finished turn is one key, which expires `retain` after its end.
     pub(crate) expiry_us_per_key: f64,
     /// Resident memory of the largest process of each kind.
     pub(crate) rss_mb: RssMb,
-    /// Of that, what is the process' own, without pages of the program.
+    /// The private part of that memory, without pages of the program.
     pub(crate) own_mb: RssMb,
-    /// The load that was run.
+    /// The load.
     pub(crate) load: LoadShape,
-    /// Turns whose calls did not all succeed: a run with any is not worth its figures.
+    /// Turns with a failed call. If there are any, the figures of the run are not meaningful.
     pub(crate) not_ok: u64,
 }
 
@@ -126,12 +127,12 @@ pub(crate) struct LoadShape {
     pub(crate) workers: usize,
     pub(crate) slots: usize,
     pub(crate) payload_bytes: usize,
-    /// What Redis wrote to disk; of somebody's server that is not asked.
+    /// Persistence of Redis; unknown if the server is not private.
     pub(crate) aof: String,
     pub(crate) runs: usize,
-    /// Turns of the steady phase, all runs.
+    /// Turns of the steady phase, in all runs.
     pub(crate) steady_turns: usize,
-    /// Turns of the saturation phase, all runs.
+    /// Turns of the saturation phase, in all runs.
     pub(crate) saturation_turns: u64,
 }
 
@@ -193,7 +194,7 @@ impl Report {
             let mut values: Vec<f64> = runs.iter().map(figure).collect();
             super::load::percentile(&mut values, 0.5)
         };
-        // Of the worst, the worst.
+        // For the slowest command, the worst of all runs.
         let slowest = runs.iter().max_by(|a, b| a.slowest_ms().total_cmp(&b.slowest_ms()));
         Self {
             turns_per_s: of(|r| r.turns_per_s),
@@ -247,7 +248,7 @@ impl Report {
         self.slowest_command_ms.unwrap_or(0.0)
     }
 
-    /// What limits cost, for people; nothing where there are none.
+    /// The line about limits, if they were measured.
     fn limits_line(&self) -> Option<String> {
         let limits = self.limits?;
         Some(format!(
@@ -256,7 +257,7 @@ impl Report {
         ))
     }
 
-    /// What was measured.
+    /// A description of the load.
     fn shape(&self) -> String {
         let l = &self.load;
         let caps = if l.capped { "bursts beyond the caps" } else { "caps on" };

@@ -1,4 +1,5 @@
-//! What Redis reports about commits and slow commands: a commit is a call of a function, or of a script without functions.
+//! Statistics of Redis about commits and slow commands. A commit is a call of a function, or of a script if Redis has
+//! no functions.
 
 use std::ops::Sub;
 
@@ -10,25 +11,25 @@ use super::server::Server;
 
 /// The commands that commit.
 const COMMITS: [&str; 3] = ["fcall", "evalsha", "eval"];
-/// Slow commands are noted from here on, µs.
+/// Commands that take at least this long are logged as slow, µs.
 const NOTED_US: u64 = 1_000;
-/// Slow commands that are kept: more than a phase of a minute has.
+/// Maximum number of logged commands: more than a phase of one minute has.
 const NOTED_MAX: u64 = 100_000;
-/// What should take no longer than this, µs: whoever asks meanwhile waits.
+/// Commands should not take longer than this, µs, because other clients wait meanwhile.
 const LONG_US: u64 = 5_000;
 
-/// A command of which Redis noted some as slow.
+/// A command that Redis has logged as slow.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Slow {
-    /// `commit`, or Redis' word.
+    /// `commit`, or Redis' name of the command.
     pub(crate) command: String,
-    /// What the slowest took, ms.
+    /// Duration of the slowest call, ms.
     pub(crate) ms: f64,
-    /// How many took more than 5 ms.
+    /// Number of calls that took more than 5 ms.
     pub(crate) long: usize,
 }
 
-/// Scripts that ran, and the time that they took.
+/// Number of scripts that ran, and their total duration.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Scripts {
     calls: f64,
@@ -43,17 +44,17 @@ impl Sub for Scripts {
 }
 
 impl Scripts {
-    /// How many.
+    /// Number of scripts.
     pub(super) const fn calls(self) -> f64 {
         self.calls
     }
 
-    /// What one took, ms.
+    /// Mean duration, ms.
     pub(super) fn mean_ms(self) -> f64 {
         self.us / self.calls.max(1.0) / 1_000.0
     }
 
-    /// From `INFO commandstats`.
+    /// Parses `INFO commandstats`.
     fn of(info: &str) -> Self {
         let mut all = Self::default();
         for line in info.lines() {
@@ -77,7 +78,7 @@ impl Server {
         Ok(Scripts::of(&self.info("commandstats").await?))
     }
 
-    /// Begins to note slow commands; not on somebody's server, whose settings stay as they are.
+    /// Starts to log slow commands. A server that is not private keeps its settings.
     pub(super) async fn note_slow_commands(&self) -> Result<()> {
         if !self.is_private() {
             return Ok(());
@@ -90,7 +91,7 @@ impl Server {
         Ok(pipe.query_async(&mut connection).await?)
     }
 
-    /// The slow commands since then, the slowest first. None on somebody's server.
+    /// The slow commands since then, the slowest first. `None` if the server is not private.
     pub(super) async fn slow_commands(&self) -> Result<Option<Vec<Slow>>> {
         if !self.is_private() {
             return Ok(None);
@@ -101,7 +102,7 @@ impl Server {
     }
 }
 
-/// What stands in a slow log, a line for each command.
+/// Summarizes a slow log by command.
 fn slow(noted: &[Vec<Value>]) -> Vec<Slow> {
     let mut found: Vec<Slow> = Vec::new();
     for entry in noted {
@@ -118,7 +119,7 @@ fn slow(noted: &[Vec<Value>]) -> Vec<Slow> {
     found
 }
 
-/// What one entry took, µs, and which command it was.
+/// Duration of one entry, µs, and its command.
 fn slow_one(entry: &[Value]) -> Option<(u64, String)> {
     let [_, _, Value::Int(us), Value::Array(arguments), ..] = entry else { return None };
     let Value::BulkString(word) = arguments.first()? else { return None };

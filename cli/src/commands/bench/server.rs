@@ -1,4 +1,4 @@
-//! The Redis that is measured on, and what it says of its own CPU time.
+//! The Redis that is measured, and its CPU time.
 
 use std::ops::Sub;
 use std::time::Duration;
@@ -11,19 +11,19 @@ use tickfleet_store::Connection;
 use super::Aof;
 use super::pin::Cores;
 
-/// Namespace of the bench's keys: nothing else on the server is touched.
+/// Namespace of the benchmark's keys: nothing else on the server is changed.
 pub(super) const NAMESPACE: &str = "tickfleet-bench";
-/// Prefix of its one shard.
+/// Prefix of its only shard.
 pub(super) const PREFIX: &str = "{tickfleet-bench:0}:";
 
 pub(super) struct Server {
     pub(super) url: String,
     private: Option<(PrivateRedis, std::path::PathBuf)>,
-    /// The node of a cluster that is looked at, where the URL names one.
+    /// The node that is measured, if the URL names a cluster.
     node: Option<String>,
 }
 
-/// CPU seconds that Redis has used, and how many keys it has expired.
+/// CPU time that Redis has used.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cpu {
     pub(super) seconds: f64,
@@ -37,7 +37,8 @@ impl Sub for Cpu {
 }
 
 impl Server {
-    /// Somebody's server, or a private one with such an append-only file, on a core of its own where there is one for it.
+    /// Connects to the given server, or starts a private one with this append-only file, on a core of its own if
+    /// `cores` is given.
     pub(super) async fn start(on: Option<&str>, aof: Aof, cores: Option<&Cores>) -> Result<Self> {
         if let Some(url) = on {
             if url.contains("+cluster://") {
@@ -59,7 +60,7 @@ impl Server {
         Ok(Self { url: server.url(), private: Some((server, dir)), node: None })
     }
 
-    /// A cluster, of which one node is looked at.
+    /// A cluster of which one node is measured.
     pub(super) const fn of_cluster(url: String, node: String) -> Self {
         Self { url, private: None, node: Some(node) }
     }
@@ -68,7 +69,7 @@ impl Server {
         self.private.is_some()
     }
 
-    /// A connection of one's own. Its answers may take as long as the longest blocking read here.
+    /// A dedicated connection. Its response timeout is longer than the longest blocking read of the benchmark.
     pub(super) async fn connection(&self) -> Result<MultiplexedConnection> {
         Ok(Connection::open(self.node.as_deref().unwrap_or(&self.url))?.dedicated(Duration::from_secs(25)).await?)
     }
@@ -77,7 +78,7 @@ impl Server {
         Ok(redis::cmd("INFO").arg(section).query_async(&mut self.connection().await?).await?)
     }
 
-    /// What Redis' clock says, ms.
+    /// The time on Redis' clock, ms.
     pub(super) async fn clock_ms(&self) -> Result<u64> {
         let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(&mut self.connection().await?).await?;
         Ok(seconds * 1_000 + micros / 1_000)
@@ -88,8 +89,8 @@ impl Server {
         Ok(Cpu { seconds: field(&info, "used_cpu_user") + field(&info, "used_cpu_sys") })
     }
 
-    /// Measures what one expired key costs Redis, µs: records are kept for `retain`, so a run that is shorter never
-    /// pays it. Measured on the finished records of this run, by making them expire at once.
+    /// Measures the CPU time of Redis per expired key, µs. A short run ends before its records expire after `retain`,
+    /// so this makes the finished records of this run expire at once.
     pub(super) async fn expiry_us_per_key(&self) -> Result<f64> {
         let mut connection = self.connection().await?;
         let pattern = format!("{PREFIX}done:*");
@@ -128,7 +129,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if let Some((mut server, dir)) = self.private.take() {
-            // The bench is over; what cannot be tidied up is in the system's folder for temporary files.
+            // The benchmark is over. Leftovers are in the system's temporary folder.
             drop(server.kill9());
             drop(std::fs::remove_dir_all(dir));
         }

@@ -1,11 +1,12 @@
-//! What a cluster of several primaries can do beside one primary that has the same shards: turns a second of Redis' CPU time.
-//! Cores are few where benches run, so what is compared is not what went through, but what each primary was busy for.
+//! Compares a cluster of several primaries with one primary that has the same shards, in turns per second of Redis' CPU
+//! time. Benchmark machines have few cores, so the comparison uses the CPU time of each primary and not the throughput.
 //!
-//! A turn costs less in a larger batch, and batches are what gathers while a process waits for Redis: a busy primary has larger
-//! ones than three that wait for a processor. So that both do the same work, each shard gets so many turns in one step, and the
-//! next when these are answered. Primaries have nothing in common, so they are loaded one after the other, as the one is: three
-//! that share two cores push each other's data out of the caches. All are there at once and take turns of a second or two, so
-//! that a machine that is busy for a while is busy for all.
+//! Turns cost less in larger batches, and a batch contains what arrives while a process waits for Redis. One busy
+//! primary therefore gets larger batches than three primaries that wait for a core. To make the work equal, each shard
+//! receives a fixed number of turns at once, and the next ones after these are answered. Primaries share nothing, so
+//! they are loaded one after the other, like the single one: three primaries on two cores would evict each other's data
+//! from the caches. All of them run the whole time and are loaded alternately for a second or two each, so that other
+//! load on the machine affects all of them.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,44 +24,44 @@ use super::load::{message, now, ok_of, percentile, words};
 use super::nodes::{Fleet, Shape};
 use super::server::{Cpu, NAMESPACE, Server};
 
-/// Shards of a primary, as docs/operate/size-a-fleet.md advises at least.
+/// Shards per primary: the minimum that docs/operate/size-a-fleet.md recommends.
 const SHARDS_A_PRIMARY: u32 = 4;
 /// Slots of a cluster.
 const SLOTS: u32 = 16_384;
-/// How long one of the two is loaded before it is the other's turn.
+/// How long one side is loaded before the other.
 const SPAN: Duration = Duration::from_secs(2);
-/// Replies that do not come for so long will not come.
+/// If no reply arrives for this long, the measurement fails.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The time until all nodes have heard of each other.
+/// Time limit for all nodes to know each other.
 const AGREED_WITHIN: Duration = Duration::from_secs(30);
 
-/// What came of it.
+/// The results.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Spread {
-    /// Shards, of which each primary has as many.
+    /// Number of shards, which are spread evenly over the primaries.
     shards: u32,
-    /// Turns that each shard gets at once.
+    /// Turns that each shard receives at once.
     round: u64,
     one: Side,
     several: Side,
-    /// Turns a second of CPU time of the busiest primary, over the same of the one.
+    /// Turns per second of CPU time of the busiest primary, relative to the single primary.
     ratio: f64,
-    /// The same of each time that both were loaded.
+    /// This ratio for each pair of measurements.
     ratios: Vec<f64>,
 }
 
-/// One of the two; medians.
+/// The medians of one side.
 #[derive(Debug, Clone, Serialize)]
 struct Side {
-    /// CPU time of each primary, µs a turn of the whole, beyond what it takes while nothing is submitted.
+    /// CPU time of each primary per turn of the whole side, µs, without its idle load.
     primaries_us_per_turn: Vec<f64>,
-    /// What each takes while nothing is submitted, ms a second: processes ask every shard what is due.
+    /// Idle load of each primary, ms per second: processes poll every shard for due work.
     primaries_idle_ms_per_s: Vec<f64>,
-    /// Scripts that ran for a turn, on all primaries: as many where batches are as large.
+    /// Scripts per turn, on all primaries: equal on both sides if their batches are equally large.
     scripts_per_turn: f64,
-    /// Turns that went through, a second: what this machine's cores allow.
+    /// Throughput in turns per second, which this machine's cores limit.
     turns_per_s: f64,
-    /// Turns a second that fill a core of the busiest primary.
+    /// Turns per second that use a whole core of the busiest primary.
     turns_per_s_of_cpu: f64,
     not_ok: u64,
 }
@@ -97,7 +98,7 @@ impl Side {
     }
 }
 
-/// Measures one primary and `primaries` of them, with the same shards, by turns.
+/// Alternately measures one primary and `primaries` of them, with the same shards.
 pub(super) async fn run(args: &BenchArgs, primaries: usize, mut say: impl FnMut(&str)) -> Result<Spread> {
     let shards = args.shards.unwrap_or(SHARDS_A_PRIMARY * u32::try_from(primaries)?);
     ensure!(primaries >= 2 && shards as usize >= primaries, "at least two primaries, with a shard each");
@@ -105,7 +106,7 @@ pub(super) async fn run(args: &BenchArgs, primaries: usize, mut say: impl FnMut(
     let mut one = Running::start(args, "one", 1, shards).await.context("one primary")?;
     let mut several = Running::start(args, "several", primaries, shards).await.context("several primaries")?;
     for side in [&mut one, &mut several] {
-        // The first turns fill pipes and do not count.
+        // The first turns fill the pipelines and do not count.
         side.load.run(Duration::from_secs(1), None).await.context("warming up")?;
     }
     for number in 0..args.seconds.div_ceil(SPAN.as_secs()).max(3) {
@@ -127,12 +128,12 @@ struct Running {
     cluster: Cluster,
     fleet: Fleet,
     load: Load,
-    /// What each primary took while the other side was loaded, ms a second, each time.
+    /// Idle load of each primary, ms per second, measured while the other side was loaded.
     idle: Vec<Vec<f64>>,
     spans: Vec<Span>,
 }
 
-/// What was measured while it was loaded once.
+/// One measurement under load.
 #[derive(Debug)]
 struct Span {
     turns: u64,
@@ -141,13 +142,13 @@ struct Span {
     us: Vec<f64>,
     scripts: f64,
     not_ok: u64,
-    /// Of how many it was put together.
+    /// Number of measurements that were combined.
     parts: f64,
 }
 
 impl Span {
-    /// This, and what was measured while `primary` alone was loaded: as if each primary had had as many turns as it had in the
-    /// mean.
+    /// Combines this with a measurement in which only `primary` was loaded, scaled as if each primary had handled the
+    /// mean number of turns.
     fn and(mut self, other: Self, primary: usize) -> Self {
         let mean = self.turns as f64 / self.parts;
         self.us[primary] = other.us[primary] * mean / other.turns.max(1) as f64;
@@ -162,7 +163,7 @@ impl Span {
 impl Running {
     async fn start(args: &BenchArgs, name: &'static str, primaries: usize, shards: u32) -> Result<Self> {
         let cluster = Cluster::start(name, primaries, shards).await.context("starting a cluster")?;
-        // A round of all shards has room.
+        // Leaves room for a round of all shards.
         let slots = args.slots.max(usize::try_from(args.round * u64::from(shards))?);
         let shape = Shape { name, slots, shards, tenants: tenants(shards)?, ..Shape::of(args, args.agents()) };
         let server = Server::of_cluster(cluster.url(), cluster.urls[cluster.nodes_of_shards[0]].clone());
@@ -171,7 +172,7 @@ impl Running {
         Ok(Self { cluster, fleet, load, idle: Vec::new(), spans: Vec::new() })
     }
 
-    /// Loads its primaries one after the other, or all at once, while nothing is submitted to the other side.
+    /// Loads its primaries one after the other, or all at once, while the other side is idle.
     async fn measure(&mut self, idle: &mut Self, at_once: bool) -> Result<()> {
         let primaries = self.cluster.urls.len();
         let mut all: Option<Span> = None;
@@ -186,7 +187,7 @@ impl Running {
         Ok(())
     }
 
-    /// Loads one of its primaries, or all, for a while.
+    /// Loads one of its primaries, or all of them, for a while.
     async fn measure_once(&self, idle: &mut Self, only: Option<usize>) -> Result<Span> {
         let (before, idle_before) = (self.cluster.cpu().await?, idle.cluster.cpu().await?);
         let (scripts, started) = (self.cluster.scripts().await?, now());
@@ -201,20 +202,20 @@ impl Running {
         Ok(Span { turns, seconds, us: us(after, before), scripts, not_ok, parts: 1.0 })
     }
 
-    /// What each primary takes while nothing is submitted, ms a second.
+    /// Idle load of each primary, ms per second.
     fn idle_ms(&self) -> Vec<f64> {
         let primaries = 0..self.cluster.urls.len();
         primaries.map(|primary| median(self.idle.iter().filter_map(|idle| idle.get(primary).copied()))).collect()
     }
 
-    /// CPU time of each primary, µs a turn, beyond what it takes while nothing is submitted.
+    /// CPU time of each primary per turn, µs, without its idle load.
     fn us_per_turn(&self, span: &Span) -> Vec<f64> {
-        // Each was loaded for as long.
+        // Each primary was loaded for the same time.
         let busy = span.us.iter().zip(self.idle_ms()).map(|(us, idle_ms)| us - idle_ms * 1e3 * span.seconds);
         busy.map(|us| us / span.turns.max(1) as f64).collect()
     }
 
-    /// Turns a second that fill a core of the busiest primary.
+    /// Turns per second that use a whole core of the busiest primary.
     fn fills(&self, us_per_turn: &[f64]) -> f64 {
         let fills = us_per_turn.iter().zip(self.idle_ms()).map(|(us, idle_ms)| (1e6 - idle_ms * 1e3) / us);
         fills.fold(f64::INFINITY, f64::min)
@@ -252,11 +253,11 @@ fn tenants(shards: u32) -> Result<Vec<String>> {
     found.into_iter().collect::<Option<Vec<_>>>().context("a shard has no tenant")
 }
 
-/// Primaries without replicas, each with as many of the shards.
+/// Primaries without replicas, with an equal number of shards each.
 struct Cluster {
     servers: Vec<PrivateRedis>,
     urls: Vec<String>,
-    /// The node that each shard lies on.
+    /// The node of each shard.
     nodes_of_shards: Vec<usize>,
     dir: PathBuf,
 }
@@ -283,7 +284,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Gives each node slots in a row, such that all have as many shards, and waits until they agree.
+    /// Assigns each node a range of slots, so that all have the same number of shards, and waits until they agree.
     async fn share(&mut self, buses: &[String]) -> Result<()> {
         let mut first = self.connection(0).await?;
         let mut slots = Vec::new();
@@ -352,7 +353,7 @@ impl Cluster {
         Ok(ran)
     }
 
-    /// What each node has used.
+    /// The CPU time of each node.
     async fn cpu(&self) -> Result<Vec<Cpu>> {
         let mut used = Vec::new();
         for url in &self.urls {
@@ -365,7 +366,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         for server in &mut self.servers {
-            // As of a single private server: what cannot be tidied up is in the folder for temporary files.
+            // As for a single private server, leftovers are in the temporary folder.
             drop(server.kill9());
         }
         drop(std::fs::remove_dir_all(&self.dir));
@@ -383,7 +384,7 @@ struct Load {
 }
 
 struct Shard {
-    /// The primary that it lies on.
+    /// The primary of the shard.
     node: usize,
     prefix: String,
     tenant: String,
@@ -421,8 +422,8 @@ impl Load {
         })
     }
 
-    /// Rounds in all shards, or those of one primary, each as many as go through: so many turns at once, and the next when all are answered. Answers
-    /// how many turns, and how many of them failed.
+    /// Runs rounds in all shards, or in those of one primary: submits a fixed number of turns, and the next ones after
+    /// all are answered. Returns the number of turns, and how many of them failed.
     async fn run(&self, duration: Duration, only: Option<usize>) -> Result<(u64, u64)> {
         let these = self.shards.iter().filter(|shard| only.is_none_or(|only| shard.node == only));
         let all = these.map(|shard| self.of(shard, duration));
@@ -446,7 +447,7 @@ impl Load {
 
     async fn submit(&self, shard: &Shard) -> Result<()> {
         let mut pipe = redis::pipe();
-        // In one step, so that whoever waits for the first of them reads them all.
+        // Submit atomically, so that a process that waits for the first turn reads all of them.
         pipe.atomic();
         for _ in 0..self.round {
             let turn = self.next.fetch_add(1, Ordering::Relaxed);
@@ -459,8 +460,8 @@ impl Load {
 }
 
 impl Shard {
-    /// The next replies, and how many of them failed; none where none came in a while. Those that were read are trimmed, as a
-    /// reader should.
+    /// Reads the next replies and trims them, as a reader should. Returns their number, and how many of them failed.
+    /// Fails if none arrives in time.
     async fn read(&self) -> Result<(u64, u64)> {
         let inbox = format!("{}replies:{}:bench", self.prefix, self.tenant);
         let mut last = self.last.lock().await;
@@ -499,7 +500,8 @@ mod tests {
             not_ok: 1,
             parts: 1.0,
         };
-        // The second had half as many turns, each at twice the cost; what it took while the first was loaded is forgotten.
+        // The second had half as many turns, at twice the cost each. What it used while the first was loaded is
+        // ignored.
         let both = span(1_000, [30_000.0, 7.0], 100.0).and(span(500, [9.0, 30_000.0], 50.0), 1);
         assert_eq!((both.turns, both.not_ok, both.us, both.scripts), (2_000, 2, vec![30_000.0, 60_000.0], 200.0));
     }

@@ -1,5 +1,5 @@
-//! What a gateway adds to a turn's way: the same turns at a steady rate straight over Redis, by `POST /v1/turns?wait=…` and by
-//! MCP's `tools/call`, in turn, on one fleet.
+//! The latency that a gateway adds: the same turns at a steady rate directly over Redis, through `POST
+//! /v1/turns?wait=…` and through MCP's `tools/call`, alternately on one fleet.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use super::load::{Load, now, percentile, words};
 use super::nodes::{Fleet, Shape, free_addresses, process_with};
 use super::server::Server;
 
-/// Rounds, in each of which every way has its turn, so that all meet the machine's moods.
+/// Number of rounds. Each measures all routes, so that other load on the machine affects all of them.
 const ROUNDS: u64 = 5;
-/// What is not answered in so long is no figure.
+/// Time limit of a request.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Routes that turns can take.
@@ -28,7 +28,7 @@ pub(crate) enum Door {
     Gateway,
 }
 
-/// Latencies of one way, ms.
+/// Latencies of one route, ms.
 #[derive(Debug, Clone, Default, Serialize)]
 struct Way {
     name: &'static str,
@@ -37,14 +37,14 @@ struct Way {
     p99: f64,
 }
 
-/// What was measured.
+/// The results.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Via {
     rate: u64,
     ways: Vec<Way>,
 }
 
-/// Runs it: for `--steady-seconds` a way, at `--rate` turns a second.
+/// Runs the measurement: `--steady-seconds` per route, at `--rate` turns per second.
 pub(super) async fn run(args: &BenchArgs, mut say: impl FnMut(&str)) -> Result<Via> {
     let server = Server::start(args.on.as_deref(), args.aof, None).await?;
     let fleet = Fleet::start(&server, &Shape::of(args, args.agents())).await.context("starting the fleet")?;
@@ -78,7 +78,7 @@ enum Path {
     Mcp,
 }
 
-/// The process of `tickfleet gateway`, and a client.
+/// A `tickfleet gateway` process, and a client.
 struct Gateway {
     _child: Child,
     _keys: tempfile::NamedTempFile,
@@ -112,7 +112,7 @@ impl Gateway {
         format!("http://{}/{path}", self.address)
     }
 
-    /// One call, and its result.
+    /// Makes one call and checks its result.
     async fn call(&self, path: Path, agent: &str, tool: &str, text: &str) -> Result<()> {
         let arguments = json!({"text": text});
         let request = match path {
@@ -136,7 +136,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Calls at a steady rate, whether answers come or not.
+    /// Makes calls at a steady rate, which does not depend on responses.
     async fn latencies(&self, path: Path, args: &BenchArgs, duration: Duration) -> Result<Vec<f64>> {
         let (total, agents) = (args.rate * duration.as_secs(), args.agents() as u64);
         let mut ticks = tokio::time::interval(Duration::from_secs(1) / u32::try_from(args.rate.max(1)).unwrap_or(1));
@@ -171,7 +171,7 @@ impl Gateway {
 }
 
 impl Via {
-    /// For people.
+    /// The text for people.
     pub(crate) fn text(&self) -> String {
         let mut text =
             format!("{} turns a second, one call each\n\nlatency                p50         p99\n", self.rate);

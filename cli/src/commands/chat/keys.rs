@@ -1,4 +1,4 @@
-//! What the user types: lines, Ctrl-C and Ctrl-D. The terminal itself edits lines.
+//! User input: lines, Ctrl-C and Ctrl-D. The terminal itself edits lines.
 
 use std::io::{BufRead, Read};
 
@@ -8,29 +8,29 @@ use tokio::sync::mpsc;
 
 use crate::failure::Failure;
 
-/// Something that the user did.
+/// One input of the user.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Key {
     /// A line.
     Line(String),
     /// Ctrl-C.
     Interrupt,
-    /// Ctrl-D, or the end of what was piped in.
+    /// Ctrl-D, or the end of piped input.
     End,
 }
 
-/// Listens to them.
+/// The stream of user input.
 pub(super) struct Keys {
     lines: mpsc::Receiver<String>,
     interrupts: Signal,
 }
 
 impl Keys {
-    /// Listens to Ctrl-C, and to lines where they are `wanted`. Lines are read on a thread of their own, which goes with
-    /// the process: a read of a terminal cannot be given up.
+    /// Listens for Ctrl-C, and for lines if `wanted`. A thread of its own reads lines until the process ends, because a
+    /// blocking read from a terminal cannot be canceled.
     ///
     /// # Errors
-    /// Signals cannot be listened to.
+    /// No signal handler can be installed.
     pub(super) fn listen(wanted: bool) -> Result<Self, Failure> {
         let (send, lines) = mpsc::channel(1);
         if wanted {
@@ -39,7 +39,7 @@ impl Keys {
         Ok(Self { lines, interrupts: signal(SignalKind::interrupt()).map_err(Failure::failed)? })
     }
 
-    /// The next thing that the user does.
+    /// Returns the next input.
     pub(super) async fn next(&mut self) -> Key {
         tokio::select! {
             line = self.lines.recv() => line.map_or(Key::End, Key::Line),
@@ -47,7 +47,7 @@ impl Keys {
         }
     }
 
-    /// Ctrl-C is typed. One that came while nobody listened is not forgotten.
+    /// Waits for Ctrl-C. An earlier Ctrl-C that was not yet received counts.
     pub(super) async fn interrupted(&mut self) {
         self.interrupts.recv().await;
     }
@@ -58,7 +58,7 @@ fn read(send: &mpsc::Sender<String>) {
     let mut stdin = stdin.lock();
     loop {
         let mut line = Vec::new();
-        // A longer line is more than one message may have: its beginning says enough for the refusal.
+        // A longer line exceeds the maximum length of a message: its beginning is enough to reject it.
         let max = limits::TASK_DESCRIPTION_BYTES_MAX as u64 + 2;
         match (&mut stdin).take(max).read_until(b'\n', &mut line) {
             Ok(0) | Err(_) => return,

@@ -1,4 +1,4 @@
-//! One exchange: what the user said, and what the agent does about it.
+//! One exchange: a message of the user, and the agent's response.
 
 use tickfleet_client::{Exchange, Progress, Session, SessionError, TaskEvent};
 
@@ -12,13 +12,13 @@ use crate::failure::Failure;
 pub(super) enum Played {
     /// With an answer.
     Answered,
-    /// Otherwise.
+    /// Without an answer.
     NotAnswered,
-    /// The user has left; the task is ending.
+    /// The user has left; the task is being canceled.
     Left,
 }
 
-/// Says something, and shows what comes of it until the task has ended or the user leaves.
+/// Sends a message and shows the task's events until the task has ended or the user leaves.
 ///
 /// # Errors
 /// Redis cannot be reached, or the session cannot be used.
@@ -69,7 +69,7 @@ pub(super) async fn exchange(
     }
 }
 
-/// Ends the task with all that it has begun, unless the user leaves meanwhile.
+/// Cancels the task and its subtasks, unless the user leaves meanwhile.
 async fn cancel(exchange: &Exchange, keys: &mut Keys, shown: &Shown<'_>) -> Result<Played, Failure> {
     tokio::select! {
         cancelled = exchange.cancel("cancelled in the chat") => {

@@ -1,4 +1,4 @@
-//! What is seen of a conversation.
+//! Prints a conversation.
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use crate::output::{Mood, Output, short};
 
 /// Characters of a text within a line.
 const TEXT_CHARS: usize = 140;
-/// The time between two looks of the spinner.
+/// Time between two frames of the spinner.
 const SPIN_EVERY: Duration = Duration::from_millis(120);
 
-/// Shows a conversation with one agent: what is said to stdout, everything around it to stderr.
+/// Prints a conversation with one agent: its content to stdout, everything else to stderr.
 pub(super) struct Show<'a> {
     output: &'a Output,
     agent: &'a AgentId,
 }
 
-/// The sign of life of one exchange; it goes with this.
+/// The spinner of one exchange; it is removed on drop.
 pub(super) struct Shown<'a> {
     output: &'a Output,
     agent: &'a AgentId,
@@ -39,7 +39,7 @@ impl<'a> Show<'a> {
         Self { output, agent }
     }
 
-    /// What is said when a conversation begins.
+    /// Prints the start of a conversation.
     pub(super) fn greeting(&self, session: &Session, before: usize) {
         let goes_on = if before == 0 { String::new() } else { format!(", continuing after {before} exchanges") };
         let agent = self.agent;
@@ -47,7 +47,7 @@ impl<'a> Show<'a> {
             .note(&format!("Session {} with {agent}{goes_on}. Ctrl-C cancels the task, Ctrl-D exits.", session.id()));
     }
 
-    /// Asks for a line.
+    /// Prints the prompt.
     pub(super) fn prompt(&self) {
         use std::io::Write as _;
         // A prompt that cannot be written changes nothing.
@@ -55,18 +55,18 @@ impl<'a> Show<'a> {
         let _ = std::io::stderr().flush();
     }
 
-    /// What is said when it ends.
+    /// Prints the end of a conversation.
     pub(super) fn farewell(&self, session: &Session) {
         let id = session.id();
         self.output.note(&format!("\nTo continue: tickfleet chat --agent {} --session {id}", self.agent));
     }
 
-    /// Something that the user should know.
+    /// Prints a message for the user.
     pub(super) fn problem(&self, text: &str) {
         self.output.note(text);
     }
 
-    /// The beginning of an exchange.
+    /// Starts the spinner of an exchange.
     pub(super) fn begin(&self) -> Shown<'a> {
         let spinner = if self.output.json { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
@@ -79,12 +79,12 @@ impl<'a> Show<'a> {
 }
 
 impl Shown<'_> {
-    /// Something that the user should know.
+    /// Prints a message for the user.
     pub(super) fn problem(&self, text: &str) {
         self.spinner.suspend(|| self.output.note(text));
     }
 
-    /// An event of the task.
+    /// Prints an event of the task.
     ///
     /// # Errors
     /// Stdout cannot be written.
@@ -105,7 +105,7 @@ impl Shown<'_> {
         };
         match event {
             TaskEvent::Accepted { .. } => Vec::new(),
-            // Its words are the answer, which comes by itself.
+            // The text of this plan is the answer, which arrives as an event of its own.
             TaskEvent::Plan { calls, .. } if calls.is_empty() => Vec::new(),
             TaskEvent::Plan { model, text, calls } => {
                 let said = if text.trim().is_empty() { model.clone() } else { format!("{model}: {}", text.trim()) };
@@ -138,7 +138,7 @@ impl Shown<'_> {
     }
 }
 
-/// What the spinner says while nothing happens.
+/// The text of the spinner until the next event.
 fn doing(event: &TaskEvent) -> Option<String> {
     Some(match event {
         TaskEvent::Accepted { .. } | TaskEvent::Result { .. } | TaskEvent::Note { .. } | TaskEvent::Heard { .. } => {

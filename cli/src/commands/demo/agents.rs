@@ -1,5 +1,5 @@
-//! The second act: a service gives atlas a task, and three agents that a model runs bring it to an end; then once more,
-//! with the worker killed when kelly's post is out.
+//! The second act: a service gives a task to `atlas`, and three agents with a model complete it. The second time, the
+//! worker is killed after kelly's post is published.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -24,39 +24,39 @@ use crate::fleet::{self, Answer, Roles};
 use crate::output::{Mood, Output};
 use crate::setup::Setup;
 
-/// The longest wait for an answer: a killed worker's lease has to end first.
+/// The longest wait for an answer: the lease of a killed worker has to end first.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often the ledger is looked at for the post after which the worker is killed.
+/// How often the ledger is checked for the post after which the worker is killed.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// What is published in each round.
+/// The post of each round.
 const POSTS: [&str; 2] =
     ["Argue in one place: research boards are shared now.", "Shared boards, second day: now with tags."];
 
-/// What the knowledge base of the demo has.
+/// The content of the demo's knowledge base.
 const BOARDS: &str = include_str!("boards.md");
 
-/// What the agents came to.
+/// The result of the second act.
 #[derive(Debug, Serialize)]
 pub(super) struct Agents {
-    /// One for each time that the task was given.
+    /// One per task.
     pub(super) rounds: Vec<Round>,
 }
 
-/// One task for atlas.
+/// One task for `atlas`.
 #[derive(Debug, Serialize)]
 pub(super) struct Round {
     pub(super) answer: String,
     pub(super) outcome: &'static str,
-    /// How often the model was asked.
+    /// Number of requests to the model.
     pub(super) asked: usize,
     /// How often the post was published.
     pub(super) posted: usize,
-    /// True if the worker was killed in the middle.
+    /// True if the worker was killed during the round.
     pub(super) killed: bool,
 }
 
 impl Agents {
-    /// What was promised and not kept.
+    /// The checks that failed.
     pub(super) fn broken(&self) -> Vec<String> {
         let mut broken = Vec::new();
         for (round, number) in self.rounds.iter().zip(1..) {
@@ -71,10 +71,10 @@ impl Agents {
     }
 }
 
-/// Plays it, on the fleet of `setup` with workers that are processes of their own.
+/// Plays the act on the fleet of `setup`, with workers in processes of their own.
 ///
 /// # Errors
-/// The fleet cannot be started, or no answer comes.
+/// The fleet cannot be started, or no answer arrives.
 pub(super) async fn play(
     setup: &Setup,
     dir: &Path,
@@ -122,7 +122,7 @@ async fn rounds(
                 while stand_in.ledger().times(post) == 0 {
                     tokio::time::sleep(LOOK_EVERY).await;
                 }
-                // SIGKILL: it says no word to anybody.
+                // SIGKILL, so that the worker cannot shut down cleanly.
                 worker.kill().await.context("the worker cannot be killed")?;
                 self::worker(environment, dir)
             };
@@ -143,7 +143,7 @@ async fn rounds(
     Ok(Agents { rounds })
 }
 
-/// What archy looks up.
+/// Imports the document that `archy` searches.
 async fn learn(client: &Client) -> Result<(), Failure> {
     let tenant = tenant()?;
     let mut import = Import::begin(client.store(&tenant), &tenant, None).await?;
@@ -154,7 +154,7 @@ async fn learn(client: &Client) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A worker of its own process, on the demo's configuration and nothing else.
+/// Starts a worker process with only the demo's configuration.
 fn worker(environment: &Environment, dir: &Path) -> anyhow::Result<Child> {
     let program = std::env::current_exe().context("cannot find the program's own file")?;
     let mut command = Command::new(program);
@@ -181,7 +181,7 @@ fn task(post: &str, inbox: &InboxName) -> anyhow::Result<Task> {
     })
 }
 
-/// The reply of atlas' task; those of the tasks that atlas gives out come to the same inbox.
+/// Waits for the reply to the task of `atlas`. Replies to tasks that `atlas` delegates arrive in the same inbox.
 async fn answer(client: &Client, inbox: &InboxName) -> Result<Reply, Failure> {
     let mut replies = client.replies(&tenant()?, inbox);
     loop {

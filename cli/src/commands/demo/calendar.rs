@@ -1,38 +1,38 @@
-//! The team calendar of the stand-in: a small MCP server. It speaks streamable HTTP without sessions, so that every
-//! request is answered by one JSON message.
+//! The team calendar of the fake services: a small MCP server. It uses streamable HTTP without sessions, so that every
+//! request gets one JSON message as its response.
 
 use serde_json::{Value, json};
 
-/// The path of it on the stand-in.
+/// Its path on the fake services.
 pub(super) const PATH: &str = "/mcp";
-/// Opens nothing.
+/// A fake token.
 pub(super) const TOKEN: &str = "stand-in-for-a-calendar-token";
-/// Versions of the protocol that it speaks, the newest first.
+/// Supported versions of the protocol, the newest first.
 const VERSIONS: [&str; 3] = ["2025-11-25", "2025-06-18", "2025-03-26"];
 const METHOD_NOT_FOUND: i32 = -32601;
 const INVALID_REQUEST: i32 = -32600;
 const INVALID_PARAMS: i32 = -32602;
 
-/// A message of a client, as the calendar understands it.
+/// A parsed message of a client.
 #[derive(Debug, PartialEq)]
 pub(super) enum Heard {
-    /// Nothing that has to be answered.
+    /// A message that needs no response.
     Notice,
-    /// A question about the server itself, or one that makes no sense: this is the answer.
+    /// A request about the server itself, or an invalid one, with its response.
     Question(Value),
-    /// A call of a tool, with the id that its answer has to carry.
+    /// A tool call, with the ID for its response.
     Call { id: Value, call: Call },
 }
 
-/// A call of a tool.
+/// A tool call.
 #[derive(Debug, PartialEq)]
 pub(super) enum Call {
     List,
-    /// The meeting as it was asked for.
+    /// The requested meeting.
     Book(Value),
 }
 
-/// Understands a message.
+/// Parses a message.
 pub(super) fn heard(message: &Value) -> Heard {
     let id = message["id"].clone();
     if !message.is_object() {
@@ -57,7 +57,7 @@ pub(super) fn heard(message: &Value) -> Heard {
     }
 }
 
-/// The answer to a call: as JSON, and in words for clients that know only those.
+/// The response to a tool call: as JSON, and as text for clients that only support text.
 pub(super) fn called(id: &Value, output: &Value) -> Value {
     answer(id, &json!({"content": [{"type": "text", "text": output.to_string()}], "structuredContent": output}))
 }
@@ -79,7 +79,7 @@ fn handshake(params: &Value) -> Value {
     })
 }
 
-/// One that changes nothing and says so; one that says nothing of what a second run would do.
+/// One tool is annotated as read-only. The other has no annotation about its effect.
 fn tools() -> Value {
     json!([
         {

@@ -1,5 +1,4 @@
-//! The day that is played: turns as producers send them (`day.json`), each with the time at which it comes and what
-//! goes wrong around it.
+//! The scripted day: turns as producers submit them (`day.json`), each with its time and the faults around it.
 
 use std::time::Duration;
 
@@ -9,56 +8,56 @@ use serde_json::{Value, json};
 use tickfleet_model::{TenantId, Turn};
 use tickfleet_protocol::parse_turn;
 
-/// Whose day it is.
+/// The tenant of the day.
 pub(super) const TENANT: &str = "atlas-ux";
-/// The time that one hour of the day takes.
+/// Real time per hour of the day.
 const HOUR: Duration = Duration::from_secs(1);
 const DAY: &str = include_str!("day.json");
 
-/// The stand-in's answer to one request.
+/// How the fake services respond to one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize)]
 pub(super) enum Answer {
-    /// It does what it is asked.
+    /// They handle the request.
     #[default]
     #[serde(rename = "ok")]
     Ok,
-    /// Nothing: too many requests, try again in a second.
+    /// 429: too many requests, retry in a second.
     #[serde(rename = "429")]
     SlowDown,
-    /// Nothing: it is unwell.
+    /// 503: unavailable.
     #[serde(rename = "503")]
     Unavailable,
-    /// Nothing: it refuses for good.
+    /// 403: permanently refused.
     #[serde(rename = "403")]
     Forbidden,
-    /// It does what it is asked; then the connection is lost within the answer.
+    /// They handle the request, but the connection is lost during the response.
     #[serde(rename = "cut")]
     Cut,
 }
 
-/// One turn as `day.json` has it.
+/// One turn as in `day.json`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
     /// `HH:MM`, ascending.
     at: String,
-    /// The agent's action, as the end of a sentence that begins with its name.
+    /// The agent's action, as the rest of a sentence that begins with its name.
     story: String,
-    /// The message, without tenant and id.
+    /// The message, without tenant and ID.
     turn: Value,
-    /// Makes one raw call so many, `{n}` in it replaced by 1, 2, ….
+    /// Repeats a single raw call this often, with `{n}` replaced by 1, 2, ….
     #[serde(default)]
     repeat: Option<usize>,
-    /// The stand-in's answers to the turn's requests, in order; afterwards it does what it is asked.
+    /// The responses of the fake services to the turn's requests, in order. Later requests are handled.
     #[serde(default)]
     stand_in: Vec<Answer>,
-    /// Its deadline, from when it is submitted.
+    /// Its deadline, ms after it is submitted.
     #[serde(default)]
     expires_after_ms: Option<i64>,
-    /// Somebody ends it before its time, for this reason.
+    /// Cancels the turn, with this reason.
     #[serde(default)]
     cancel: Option<String>,
-    /// The number of times that the producer submits it.
+    /// How often the producer submits it.
     #[serde(default = "once")]
     submits: usize,
 }
@@ -70,11 +69,11 @@ const fn once() -> usize {
 /// One turn of the day.
 pub(super) struct Planned {
     pub(super) at: String,
-    /// When it is submitted, from the day's begin.
+    /// When it is submitted, from the start of the day.
     pub(super) after: Duration,
     pub(super) story: String,
     pub(super) turn: Turn,
-    /// The text that each call asks a service for (its text, query or title), by which the stand-in knows it again.
+    /// The text that each call sends to a service (its text, query or title), by which the fake services recognize it.
     pub(super) asks: Vec<Option<String>>,
     pub(super) stand_in: Vec<Answer>,
     pub(super) expires_after_ms: Option<i64>,
@@ -83,7 +82,7 @@ pub(super) struct Planned {
 }
 
 impl Planned {
-    /// The id that the day gives the turn.
+    /// The ID of the turn in the day.
     pub(super) fn turn_id(&self) -> String {
         self.turn.id.as_ref().map(ToString::to_string).unwrap_or_default()
     }
@@ -92,7 +91,7 @@ impl Planned {
 /// The whole day in order.
 ///
 /// # Errors
-/// The embedded file is not what it should be: a bug.
+/// The embedded file is invalid: a bug.
 pub(super) fn plan() -> Result<Vec<Planned>> {
     let entries: Vec<Entry> = serde_json::from_str(DAY).context("day.json")?;
     let mut begin = None;
@@ -118,7 +117,7 @@ fn of(entry: Entry, after: Duration) -> Result<Planned> {
         message["calls"] = repeated(&message["calls"][0], times)?;
     }
     let agent = message["agent"].as_str().unwrap_or_default();
-    // An id of the producer's own: what makes submitting twice safe.
+    // With an ID from the producer, it is safe to submit twice.
     let id = format!("{}-{agent}", entry.at.replace(':', ""));
     message["turn_id"] = json!(id);
     message["tenant"] = json!(TENANT);
@@ -143,14 +142,14 @@ fn repeated(call: &Value, times: usize) -> Result<Value> {
     Ok(Value::Array(calls.collect::<Result<_, _>>()?))
 }
 
-/// Returns the text that arguments ask a service for.
+/// Returns the text that arguments send to a service.
 fn asked(arguments: &str) -> Option<String> {
     let arguments: Value = serde_json::from_str(arguments).ok()?;
     let asked = ["content", "message", "query", "title"].iter().find_map(|name| arguments.get(*name))?;
     asked.as_str().map(ToOwned::to_owned)
 }
 
-/// The tenant as an id.
+/// The tenant as an ID.
 ///
 /// # Errors
 /// None in practice: the name is a constant.

@@ -1,12 +1,11 @@
-//! `tickfleet demo`: a simulated working day of 18 agents, 1 s = 1 hour, with nothing to set up.
+//! `tickfleet demo`: a simulated working day of 18 agents, 1 s = 1 hour, without any setup.
 //!
-//! Then a second act: three agents that a model runs ([`agents`], [`model`]); and a third: an agent whose payments are
+//! The second act has three agents with a model ([`agents`], [`model`]), and the third an agent whose payments are
 //! governed ([`desk`]).
 //!
-//! [`day`] is what happens, [`stand_in`] the three services that it happens to ([`calendar`] is the MCP server among
-//! them), [`watched`] the console to watch it by, [`play`] submits and collects, [`kinds`] has the tools that not every
-//! machine can run, [`report`]
-//! counts and looks for broken promises, and [`show`] is what a person reads.
+//! [`day`] is the script, [`stand_in`] the three fake services ([`calendar`] is the MCP server among them), and
+//! [`watched`] the console. [`play`] submits turns and collects replies, and [`kinds`] has the tools that some machines
+//! cannot run. [`report`] counts and checks guarantees, and [`show`] formats the output.
 
 mod agents;
 mod calendar;
@@ -48,19 +47,19 @@ use report::Report;
 use stand_in::StandIn;
 use watched::Watched;
 
-/// The agent that has a day cap that the day reaches, and what the cap is.
+/// The agent that reaches its day cap, and the cap.
 const CAPPED: (&str, u32) = ("dwight", 6);
-/// Settings that make a day fit into seconds: the name of the variable and its value.
+/// Settings with which a day fits into seconds: variables and their values.
 const HASTE: [(&str, &str); 3] = [
     ("TICKFLEET_CAPS_TICK", "1s"),
     ("TICKFLEET_WORKER_RETRY_LADDER", "200ms,400ms,800ms"),
     ("TICKFLEET_WORKER_LEASE", "3s"),
 ];
 
-/// The files of the demo's configuration folder, but for the tools that a machine may lack; all else is built in.
+/// The files of the demo's configuration folder, without tools that a machine may lack. Everything else is built in.
 const MCP: &str = include_str!("mcp.yaml");
 const TOOLS: &str = include_str!("../../../../config/tools.yaml");
-/// The calendar's tools are granted here.
+/// Also grants the calendar's tools.
 const PERMISSIONS: &str = concat!(
     include_str!("../../../../config/permissions.yaml"),
     "\n  # A tool for trying a fleet out, here a workflow that takes too long.\n\
@@ -70,7 +69,7 @@ const PERMISSIONS: &str = concat!(
      \x20 calendar__book_meeting: {agents: [atlas, binky, petra]}\n"
 );
 
-/// The agents of the built-in configuration, and archy among them no runtime outside, but run by a model.
+/// The agents of the built-in configuration, except that a model runs `archy` instead of an external runtime.
 const AGENTS: &str = include_str!("../../../../config/agents.yaml");
 const OUTSIDE: &str = "task_handler: {external: {lease_ms: 60000}}";
 const BY_MODEL: &str = "task_handler: {llm: {prompt: archy}}";
@@ -94,10 +93,10 @@ pub(crate) struct Demo {
     stay: bool,
 }
 
-/// Plays the day.
+/// Plays the demo.
 ///
 /// # Errors
-/// The fleet cannot be started or ends too early; [`Failure::Told`] where it broke a promise.
+/// The fleet cannot be started or ends too early; [`Failure::Told`] if a check failed.
 pub(crate) async fn run(args: &Demo, output: &Output) -> Result<(), Failure> {
     let dir = std::env::temp_dir().join(format!("tickfleet-demo-{}", std::process::id()));
     let probed = Probed::on_this_machine(dir.with_extension("workspaces"), &args.interpreter).await;
@@ -114,7 +113,7 @@ pub(crate) async fn run(args: &Demo, output: &Output) -> Result<(), Failure> {
         Some(redis) => redis.stop().await,
         None => Ok(()),
     };
-    // What cannot be tidied up is in the system's folder for temporary files.
+    // Leftovers are in the system's temporary folder.
     drop(std::fs::remove_dir_all(&dir));
     drop(std::fs::remove_dir_all(probed.workspaces()));
     let report = outcome?;
@@ -122,7 +121,7 @@ pub(crate) async fn run(args: &Demo, output: &Output) -> Result<(), Failure> {
     if report.ok { Ok(()) } else { Err(Failure::Told) }
 }
 
-/// Plays the day, tells what came of it, and plays the other acts.
+/// Plays the day, prints its report, and plays the other acts.
 async fn all_acts(
     url: Option<&str>,
     dir: &Path,
@@ -136,7 +135,7 @@ async fn all_acts(
     let in_memory = setup.in_memory(None)?;
     let mut watched = Watched::open(&in_memory, output).await;
     let played = first_act(&in_memory, (day, &probed.left_out()), (stand_in, &watched), output).await;
-    // Also where the fleet did not come up. The workers of the second act are processes with interpreters of their own.
+    // Also if the fleet did not start. The workers of the second act are processes with interpreters of their own.
     setup.stop_python().await;
     setup.python = None;
     let mut report = played?;
@@ -215,8 +214,8 @@ async fn first_act(
     report
 }
 
-/// The built-in configuration in haste, its tools pointed at the stand-in; in the folder `dir`, the calendar's tools
-/// are named, granted and pinned.
+/// The built-in configuration with fast settings, whose tools call the fake services. The calendar's tools are
+/// declared, granted and pinned in the folder `dir`.
 async fn configured(
     url: &str,
     dir: &Path,
@@ -251,7 +250,7 @@ async fn configured(
     let policy = &mut setup.configuration.policy;
     let capped = Arc::make_mut(&mut policy.agents).get_mut(&AgentId::new(CAPPED.0)?);
     capped.context("the agent with the day cap is not configured")?.max_actions_per_day = Some(CAPPED.1);
-    // A day that began in the middle of the demo would refill the day cap: its midnight is kept far away.
+    // A midnight during the demo would reset the day cap, so choose a time zone in which midnight is far away.
     let shards = setup.in_memory(None)?.stores()?;
     let now_ms = shards.first().context("the demo has no shard")?.now_ms().await?;
     let hour = now_ms / 3_600_000 % 24;

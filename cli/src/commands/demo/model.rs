@@ -1,5 +1,5 @@
-//! A model that the demo scripts, behind the address of an OpenAI-like server: it plays atlas, archy and kelly by what
-//! they were told that they are, and keeps a log of what it said.
+//! A scripted model behind an OpenAI-compatible API. It plays atlas, archy and kelly, identified by their system
+//! prompts, and logs its responses.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -11,33 +11,33 @@ use axum::{Json, Router};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-/// What stands before the words of a post in kelly's task.
+/// Precedes the text of a post in kelly's task.
 pub(super) const PUBLISH: &str = "Publish this post, word for word: ";
-/// What archy is asked.
+/// The question for `archy`.
 const QUESTION: &str = "What do we tell people about shared research boards?";
 
-/// The running model. Dropping it ends it.
+/// The running model. Dropping this stops it.
 pub(super) struct Model {
-    /// What `OPENAI_BASE_URL` has to be.
+    /// The value for `OPENAI_BASE_URL`.
     pub(super) base_url: String,
     said: Arc<Mutex<Vec<Said>>>,
     serving: tokio::task::JoinHandle<()>,
 }
 
-/// One answer.
+/// One response.
 #[derive(Debug, Clone)]
 pub(super) struct Said {
-    /// The agent that it was given to.
+    /// The agent that received it.
     pub(super) agent: &'static str,
-    /// What it says, in short.
+    /// Its content, in short.
     pub(super) what: String,
 }
 
 impl Model {
-    /// Starts it on a free port of the loopback interface.
+    /// Starts the model on a free port of the loopback interface.
     ///
     /// # Errors
-    /// No port is to be had.
+    /// No port is available.
     pub(super) async fn start() -> Result<Self> {
         let said: Arc<Mutex<Vec<Said>>> = Arc::default();
         let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
@@ -53,7 +53,7 @@ impl Model {
         Ok(Self { base_url, said, serving })
     }
 
-    /// What it has said, from the `from`th answer on.
+    /// The responses from the `from`th on.
     pub(super) fn said(&self, from: usize) -> Vec<Said> {
         self.said.lock().iter().skip(from).cloned().collect()
     }
@@ -78,19 +78,19 @@ async fn answer(State(said): State<Arc<Mutex<Vec<Said>>>>, Json(request): Json<V
         }
     };
     said.lock().push(Said { agent: asked.agent, what });
-    // Tokens are counted as words are: about.
+    // Estimate tokens from the number of words.
     let count = |text: &Value| text.to_string().split_whitespace().count() * 4 / 3;
     let usage = json!({"prompt_tokens": count(&request["messages"]), "completion_tokens": count(&message)});
     Json(json!({"choices": [{"message": message, "finish_reason": finish}], "usage": usage}))
 }
 
-/// A call in short: the tool, and to whom or what.
+/// A call in short: the tool, and its target, query or text.
 fn called(tool: &str, arguments: &Value) -> String {
     let about = ["target_agent", "query", "content"].iter().find_map(|name| arguments[name].as_str());
     about.map_or_else(|| tool.to_owned(), |about| format!("{tool}: {about}"))
 }
 
-/// What the model does next.
+/// The next response of the model.
 enum Next {
     Words(String),
     Call(&'static str, Value),
@@ -100,9 +100,9 @@ enum Next {
 struct Asked<'a> {
     agent: &'static str,
     task: &'a str,
-    /// How often it has answered before.
+    /// Number of earlier responses.
     answers: usize,
-    /// The last result; empty where there is none.
+    /// The last result, or an empty text.
     result: &'a str,
 }
 
@@ -146,7 +146,7 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// The words of the post that the task is about: its first line, behind what is to be done with it.
+    /// The text of the post: what follows the instruction in the first line of the task.
     fn post(&self) -> &'a str {
         let line = self.task.lines().next().unwrap_or_default();
         line.split_once(": ").map_or(line, |(_, words)| words)

@@ -1,4 +1,4 @@
-//! Plays the day: submits its turns when they come, and collects every reply.
+//! Plays the day: submits its turns on schedule, and collects every reply.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,11 +16,11 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
 
-/// Silence after which what is missing is given up.
+/// After this time without a reply, missing replies are given up.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
-/// The time for which a reply too many is waited for when all are here.
+/// How long to wait for surplus replies after all have arrived.
 const ENCORE: Duration = Duration::from_millis(300);
-/// The tool whose output names a task that will be answered by itself.
+/// The tool whose output names a task that gets a reply of its own.
 const DELEGATE: &str = "delegate_task";
 
 /// Replies as they arrive.
@@ -30,10 +30,10 @@ struct Collected {
     tasks: BTreeMap<String, Vec<Reply>>,
 }
 
-/// Plays the day on the fleet of `setup`; tells each reply as it arrives.
+/// Plays the day on the fleet of `setup`, and prints each reply as it arrives.
 ///
 /// # Errors
-/// Redis is away, a turn is not taken in, or a reply stays out.
+/// Redis is unreachable, a turn is not accepted, or a reply is missing.
 pub(super) async fn day(setup: &Setup, day: &[Planned], output: &Output) -> Result<Played, Failure> {
     let client = setup.client().await?;
     let inbox = private_inbox("demo");
@@ -55,7 +55,7 @@ fn name(planned: &Planned) -> Result<TurnName, Failure> {
     Ok(TurnName { tenant: planned.turn.tenant.clone(), turn })
 }
 
-/// Submits each turn at its time; answers when that was, and how often it was a duplicate.
+/// Submits each turn on schedule. Returns when that was, and how often it was a duplicate.
 async fn submit_all(client: &Client, day: &[Planned], inbox: &InboxName) -> Result<Vec<(Instant, usize)>, Failure> {
     let begin = Instant::now();
     let mut submitted = Vec::with_capacity(day.len());
@@ -78,7 +78,7 @@ async fn submit_all(client: &Client, day: &[Planned], inbox: &InboxName) -> Resu
     Ok(submitted)
 }
 
-/// Ends a turn before its time, as soon as a scheduler has taken it in: what is cancelled before does not begin.
+/// Cancels a turn as soon as a scheduler has accepted it. If it were canceled earlier, it would not begin at all.
 async fn cancel(client: &Client, planned: &Planned, reason: &str) -> Result<(), Failure> {
     let name = name(planned)?;
     while matches!(client.store(&name.tenant).look(&name).await?, TurnView::Unknown) {
@@ -88,7 +88,7 @@ async fn cancel(client: &Client, planned: &Planned, reason: &str) -> Result<(), 
     Ok(())
 }
 
-/// Collects replies until every turn, and every task that one delegated, has its own.
+/// Collects replies until every turn, and every task delegated by a turn, has a reply.
 async fn collect(mut replies: Replies, day: &[Planned], output: &Output) -> Result<Collected, Failure> {
     let mut open: BTreeSet<String> = day.iter().map(Planned::turn_id).collect();
     let mut collected = Collected::default();
@@ -128,12 +128,12 @@ fn delegated(reply: &Reply) -> Vec<String> {
     made.filter_map(|result| job(result.output.as_ref()?.get())).collect()
 }
 
-/// Reads from a turn's record its admissions, and how long it waited for them, ms.
+/// Reads the admissions of a turn from its record, and how long it waited for them, ms.
 async fn trace(client: &Client, planned: &Planned) -> Result<(Vec<AdmissionNote>, i64), Failure> {
     let turn = match client.store(&planned.turn.tenant).look(&name(planned)?).await? {
         TurnView::Finished(finished) => finished,
         TurnView::Live(_) => return Err(still_open(planned)),
-        // A rejected turn was never admitted, and has no record.
+        // A rejected turn was never admitted and has no record.
         TurnView::Unknown => return Ok((Vec::new(), 0)),
     };
     let slices = admissions(&turn.notes);

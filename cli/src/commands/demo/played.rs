@@ -1,4 +1,4 @@
-//! The day as it was played: what came of each turn.
+//! The results of the played day.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,22 +6,22 @@ use std::time::Duration;
 use tickfleet_client::Reply;
 use tickfleet_store::AdmissionNote;
 
-/// Everything that came of the day.
+/// All results of the day.
 pub(super) struct Played {
-    /// One for each turn of the day, in its order.
+    /// One per turn of the day, in order.
     pub(super) turns: Vec<PlayedTurn>,
     /// Replies to delegated tasks, by task.
     pub(super) tasks: BTreeMap<String, Vec<Reply>>,
 }
 
-/// The outcome of one turn.
+/// The result of one turn.
 pub(super) struct PlayedTurn {
-    /// From submit to each reply about it: one, if promises are kept.
+    /// Each reply, with the time since the submit. There must be exactly one.
     pub(super) replies: Vec<(Duration, Reply)>,
-    /// The number of times that it was known when it was submitted again.
+    /// How often a repeated submit was recognized as a duplicate.
     pub(super) duplicates: usize,
-    /// Its admissions, as its record tells them.
+    /// Its admissions, from its record.
     pub(super) slices: Vec<AdmissionNote>,
-    /// Time that it waited for a window, ms: from its acceptance to its last slice, or to its end without one.
+    /// How long it waited for windows, ms: from its acceptance to its last slice, or to its end without one.
     pub(super) waited_ms: i64,
 }

@@ -1,4 +1,4 @@
-//! The report of the day: counts, and the promises that were broken, if any.
+//! The report of the day: counts, and the guarantees that were violated, if any.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,20 +15,20 @@ use super::kinds::{Kind, Kinds, LeftOut};
 use super::played::{Played, PlayedTurn};
 use super::stand_in::Ledger;
 
-/// The whole account.
+/// The whole report.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
-    /// True if every promise was kept.
+    /// True if every check passed.
     pub(super) ok: bool,
-    /// Every promise that was not.
+    /// The checks that failed.
     pub(super) broken: Vec<String>,
     pub(super) turns: usize,
     pub(super) agents: usize,
     pub(super) calls: usize,
     pub(super) results: usize,
-    /// Turns that were submitted again and known.
+    /// Repeated submits that were recognized.
     pub(super) duplicates: usize,
-    /// Delegated tasks, each answered.
+    /// Delegated tasks, each with a reply.
     pub(super) tasks: usize,
     pub(super) outcomes: BTreeMap<&'static str, usize>,
     pub(super) caps: Vec<Capped>,
@@ -36,12 +36,12 @@ pub(super) struct Report {
     pub(super) latency: Latency,
     pub(super) stand_in: Seen,
     pub(super) day: Vec<Row>,
-    /// The kinds of tools that the day went without, and why.
+    /// The kinds of tools that the day left out, each with the reason.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) left_out: LeftOut,
-    /// What the agents came to that a model runs, once they have played.
+    /// The result of the second act, once it was played.
     pub(super) second_act: Option<Agents>,
-    /// What was decided about payments, once they were made.
+    /// The result of the third act, once it was played.
     pub(super) third_act: Option<Desk>,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Capped {
     pub(super) waited_ms: i64,
 }
 
-/// Tries beyond the first.
+/// Attempts beyond the first.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Retries {
     pub(super) calls: usize,
@@ -64,15 +64,15 @@ pub(super) struct Retries {
     pub(super) recovered: usize,
 }
 
-/// From submit to reply, as the producer sees it.
+/// Time from submit to reply, measured by the producer.
 #[derive(Debug, Serialize)]
 pub(super) struct Latency {
     pub(super) all: Figures,
-    /// Turns that nothing held up: no cap, no retry, nobody who stopped them.
+    /// Turns without delays: no cap, no retry, no cancellation.
     pub(super) unhindered: Figures,
 }
 
-/// Milliseconds.
+/// Times in milliseconds.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Figures {
     pub(super) turns: usize,
@@ -80,7 +80,7 @@ pub(super) struct Figures {
     pub(super) p99_ms: f64,
 }
 
-/// The requests that the stand-in of the three services saw.
+/// The requests to the three fake services.
 #[derive(Debug, Serialize)]
 pub(super) struct Seen {
     pub(super) requests: usize,
@@ -113,15 +113,15 @@ pub(super) struct Row {
 #[derive(Debug, Serialize)]
 pub(super) struct CallRow {
     pub(super) tool: String,
-    /// The kind of its tool, if something runs it.
+    /// The kind of its tool, if the tool exists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) kind: Option<Kind>,
     pub(super) outcome: Outcome,
     pub(super) attempts: u32,
-    /// A stable word for what went wrong.
+    /// A stable code for the error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) code: Option<String>,
-    /// The text that the agent was told.
+    /// The message for the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) told: Option<String>,
 }
@@ -167,12 +167,12 @@ impl Report {
     }
 }
 
-/// The results of a turn, of whatever reply.
+/// All results of a turn, from all its replies.
 fn results(turn: &PlayedTurn) -> impl Iterator<Item = &CallResult> {
     turn.replies.iter().flat_map(|(_, reply)| &reply.results)
 }
 
-/// Promise 1: one reply with one result for each call, in call order.
+/// Guarantee 1: one reply with one result per call, in the order of calls.
 fn answered_once(planned: &Planned, turn: &PlayedTurn) -> Option<String> {
     let id = planned.turn_id();
     let [(_, reply)] = &turn.replies[..] else { return Some(format!("{id} got {} replies", turn.replies.len())) };
@@ -181,15 +181,15 @@ fn answered_once(planned: &Planned, turn: &PlayedTurn) -> Option<String> {
     (!paired).then(|| format!("the results of {id} are not one for each of its {} calls", planned.turn.calls.len()))
 }
 
-/// Promise 2: no counter beyond its cap.
+/// Guarantee 2: no counter exceeds its cap.
 fn within_caps(planned: &Planned, turn: &PlayedTurn) -> Option<String> {
     let over = turn.slices.iter().find(|slice| slice.tick_used > slice.tick_cap || slice.day_used > slice.day_cap)?;
     let (id, tick, day) = (planned.turn_id(), over.tick_used, over.day_used);
     Some(format!("{id} exceeded a cap: {tick} of {} in the tick, {day} of {} in the day", over.tick_cap, over.day_cap))
 }
 
-/// Promise 2 again, by addition rather than by the fleet's own counters: no agent's admissions of one window, or of
-/// the day, add up to more than its cap.
+/// Guarantee 2 again, by addition instead of the fleet's own counters: the admissions of an agent in one window, or in
+/// the day, do not exceed its cap.
 fn sums_within_caps(day: &[Planned], played: &Played) -> Vec<String> {
     let mut sums: BTreeMap<(&str, Option<i64>), (u32, u32)> = BTreeMap::new();
     for (planned, turn) in day.iter().zip(&played.turns) {
@@ -208,7 +208,7 @@ fn sums_within_caps(day: &[Planned], played: &Played) -> Vec<String> {
     .collect()
 }
 
-/// Promise 3: what is said to have happened happened, once; what is said not to have happened did not.
+/// Guarantee 3: an effect that is reported happened exactly once; one that is reported as not run did not happen.
 fn effects_agree(planned: &Planned, turn: &PlayedTurn, ledger: &Ledger) -> Vec<String> {
     let Some((_, Reply { results, .. })) = turn.replies.first() else { return Vec::new() };
     let asked = planned.asks.iter().zip(results).filter(|(_, result)| is_once(&result.tool));
@@ -266,7 +266,7 @@ impl Latency {
 impl Figures {
     fn new(mut took: Vec<Duration>) -> Self {
         took.sort_unstable();
-        // The nearest rank: the smallest figure that so many percent do not exceed.
+        // The nearest rank: the smallest value that at least this percentage of values does not exceed.
         let at = |percent: usize| took.get((took.len() * percent).div_ceil(100).saturating_sub(1)).copied();
         Self { turns: took.len(), p50_ms: ms(at(50).unwrap_or_default()), p99_ms: ms(at(99).unwrap_or_default()) }
     }
@@ -313,7 +313,7 @@ fn row(planned: &Planned, turn: &PlayedTurn, kinds: &Kinds) -> Row {
     }
 }
 
-/// Milliseconds to a tenth.
+/// Milliseconds, rounded to a tenth.
 fn ms(took: Duration) -> f64 {
     (took.as_secs_f64() * 10_000.0).round() / 10.0
 }
@@ -328,7 +328,7 @@ mod tests {
     use super::*;
     use tickfleet_store::AdmissionNote;
 
-    /// The day's first turn that posts, its one call ended as `outcome`, answered `times` times.
+    /// The day's first turn that posts. Its single call ended as `outcome`, and it got `times` replies.
     fn posted(outcome: &str, times: usize) -> (Planned, PlayedTurn) {
         let planned = day::plan().unwrap().into_iter().find(|p| p.turn.calls[0].tool == "post_to_x").unwrap();
         let id = planned.turn_id();

@@ -1,4 +1,4 @@
-//! The day as a person reads it: what is about to happen, each reply as it comes, and the account.
+//! Formats the day for people: the introduction, each reply as it arrives, and the report.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -18,12 +18,12 @@ use crate::output::results::mood;
 use crate::output::time_format::span;
 use crate::output::{Mood, Output, lines, short, table};
 
-/// Characters of what an agent was told that the table shows: its lines have at most 110.
+/// Characters of an agent's message in the table, whose lines have at most 110.
 const TOLD_CHARS: usize = 87;
 /// The columns of the day's table.
 const COLUMNS: [&str; 7] = ["TIME", "AGENT", "KIND", "TOOL", "RESULT", "TRIES", "WAITED"];
 
-/// Returns the opening: what is about to happen.
+/// Returns the introduction.
 pub(super) fn opening(
     day: &[Planned],
     policy: &Policy,
@@ -56,7 +56,7 @@ pub(super) fn opening(
     )
 }
 
-/// The tools that the day calls, by what runs them.
+/// The tools that the day calls, by kind.
 fn tools_by_kind(day: &[Planned], kinds: &Kinds, left_out: &LeftOut, output: &Output) -> String {
     let called: BTreeSet<&str> = day.iter().flat_map(|p| &p.turn.calls).map(|call| call.tool.as_str()).collect();
     let mut text = String::new();
@@ -76,7 +76,7 @@ fn tools_by_kind(day: &[Planned], kinds: &Kinds, left_out: &LeftOut, output: &Ou
     text
 }
 
-/// One reply, as it comes.
+/// One reply, as it arrives.
 pub(super) fn live(day: &[Planned], reply: &Reply, output: &Output) -> String {
     let id = reply.id().map(ToString::to_string).unwrap_or_default();
     let planned = day.iter().find(|planned| planned.turn_id() == id);
@@ -92,10 +92,10 @@ pub(super) fn live(day: &[Planned], reply: &Reply, output: &Output) -> String {
     format!("{at:5}  {} {story}: {came}", output.paint(Mood::Strong, &reply.agent))
 }
 
-/// The whole account.
+/// The whole report.
 pub(super) fn account(report: &Report, output: &Output) -> String {
     let mut text = format!("\n{}\n", output.paint(Mood::Strong, "The day, call by call"));
-    // Writing to a String cannot fail, here and below.
+    // Writing to a `String` cannot fail, here and below.
     text.push_str(&day_table(&report.day, output));
     let parts: [(&str, String); 5] = [
         ("Calls by outcome", outcomes(report, output)),
@@ -111,7 +111,7 @@ pub(super) fn account(report: &Report, output: &Output) -> String {
     text
 }
 
-/// Returns what to type next, and how the program gets into PATH if it is not there.
+/// Returns the next commands to try, and how to add the program to PATH if needed.
 pub(super) fn next() -> String {
     let path = into_path().map(|export| format!("  {export}\n")).unwrap_or_default();
     format!("\nWhere to go next\n{path}{NEXT}")
@@ -125,10 +125,10 @@ const NEXT: &str =
   tickfleet demo --json            this account, for programs
 ";
 
-/// Each call in a line. What an agent was told has a line of its own below: a column would be too narrow for it.
+/// Each call on a line. The message for the agent is on a line of its own below, because a column would be too narrow.
 fn day_table(day: &[Row], output: &Output) -> String {
     let mut table = table(&COLUMNS);
-    // A row that were wrapped would part the calls from what is told of them.
+    // A wrapped row would separate calls from their messages.
     table.set_content_arrangement(ContentArrangement::Disabled);
     let mut told = vec![String::new()];
     for row in day {
@@ -151,7 +151,7 @@ fn day_table(day: &[Row], output: &Output) -> String {
     interleaved(&lines(table), &told)
 }
 
-/// The lines of a table, each with what is told of it in a line below, where there is something.
+/// The lines of a table, each followed by its message, if there is one.
 fn interleaved(table: &str, told: &[String]) -> String {
     let indent = table.lines().next().and_then(|head| head.find(COLUMNS[2])).unwrap_or_default() + 2;
     let mut text = String::new();
@@ -164,7 +164,7 @@ fn interleaved(table: &str, told: &[String]) -> String {
     text
 }
 
-/// Calls that follow each other and ended alike, with how many they are.
+/// Consecutive calls with the same result, and their number.
 fn groups(calls: &[CallRow]) -> Vec<(&CallRow, usize)> {
     let alike = |a: &CallRow, b: &CallRow| {
         (&a.tool, a.outcome, a.attempts, &a.code) == (&b.tool, b.outcome, b.attempts, &b.code)
@@ -172,7 +172,7 @@ fn groups(calls: &[CallRow]) -> Vec<(&CallRow, usize)> {
     calls.chunk_by(alike).filter_map(|group| Some((group.first()?, group.len()))).collect()
 }
 
-/// Returns what the agent was told, as far as it fits; with its code where that says more than the outcome.
+/// Returns the message for the agent, as far as it fits, with its code if that says more than the outcome.
 fn why(call: &CallRow) -> String {
     let code = call.code.as_deref().filter(|code| *code != call.outcome.as_str());
     let told = call.told.as_deref().unwrap_or_default();
@@ -252,11 +252,11 @@ fn verdict(report: &Report, output: &Output) -> String {
     format!("{}\n{broken}", output.paint(Mood::Bad, "Failed checks:"))
 }
 
-/// What the second and the third act say of themselves where every promise was kept.
+/// The verdicts of the second and third act if all checks passed.
 pub(super) const SECOND_KEPT: &str = "Both tasks were answered, and each post was published once.";
 pub(super) const THIRD_KEPT: &str = "Every payment was decided as expected, and none was paid twice.";
 
-/// What an act says of itself.
+/// The verdict on an act.
 pub(super) fn verdict_on(broken: &[String], kept: &str, output: &Output) -> String {
     if broken.is_empty() {
         return format!("\n{}\n", output.paint(Mood::Good, kept));

@@ -1,5 +1,5 @@
-//! A stand-in for Telegram, X and the team's calendar on this machine. It keeps a ledger of what it did, and has its
-//! bad moments where the day says so.
+//! Fakes of Telegram, X and the team's calendar on this machine. They keep a ledger of their requests, and fail when
+//! the script says so.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::Ipv4Addr;
@@ -18,49 +18,49 @@ use serde_json::{Value, json};
 use super::calendar::{self, Call, Heard};
 use super::day::{Answer, Planned};
 
-/// Bytes of a request that are read.
+/// Maximum bytes of a request.
 const REQUEST_BYTES_MAX: usize = 64 * 1024;
-/// Tokens that open nothing.
+/// Fake tokens.
 pub(super) const BOT_TOKEN: &str = "100200300:stand-in-for-a-bot-token";
 pub(super) const X_USER_TOKEN: &str = "stand-in-for-a-user-token";
 pub(super) const X_BEARER_TOKEN: &str = "stand-in-for-a-bearer-token";
 
-/// The running stand-in. Dropping it ends it.
+/// The running services. Dropping this stops them.
 pub(super) struct StandIn {
     pub(super) base_url: String,
     services: Arc<Services>,
     serving: tokio::task::JoinHandle<()>,
 }
 
-/// The services' ledger, and their next answers.
+/// The services' ledger, and their next responses.
 struct Services {
-    /// Text, query or title of a request → the turn that it belongs to.
+    /// The turn of each text, query or title in a request.
     turns: HashMap<String, usize>,
-    /// The answers to the next requests of each turn.
+    /// The next responses to each turn's requests.
     moods: Mutex<Vec<VecDeque<Answer>>>,
     ledger: Mutex<Ledger>,
 }
 
-/// The record of what the services saw and did.
+/// The requests and effects of the services.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ledger {
-    /// Those that asked for something: what clients and the calendar arrange between them is not counted.
+    /// Number of requests for an action; the handshakes of MCP clients are not counted.
     pub(super) requests: usize,
     pub(super) searches: usize,
-    /// The number of times that the calendar was read.
+    /// Number of times that the calendar was read.
     pub(super) looks: usize,
-    /// Requests by how they were answered, the good ones left out.
+    /// Number of requests by response, except successful ones.
     pub(super) troubles: BTreeMap<Answer, usize>,
-    /// Text of a message that was sent → how often.
+    /// Number of times that each message was sent, by its text.
     pub(super) messages: BTreeMap<String, usize>,
-    /// Text of a post that was published → how often.
+    /// Number of times that each post was published, by its text.
     pub(super) posts: BTreeMap<String, usize>,
-    /// Title of a meeting → every booking of it.
+    /// All bookings of each meeting, by its title.
     pub(super) meetings: BTreeMap<String, Vec<Value>>,
 }
 
 impl Ledger {
-    /// Counts how often the effect with this text or title happened, on whichever service.
+    /// Counts how often the effect with this text or title happened, in any of the services.
     pub(super) fn times(&self, text: &str) -> usize {
         let [sent, posted] = [&self.messages, &self.posts].map(|texts| texts.get(text).copied().unwrap_or(0));
         sent + posted + self.meetings.get(text).map_or(0, Vec::len)
@@ -88,21 +88,21 @@ impl Ledger {
 /// One request.
 struct Asked {
     what: What,
-    /// Its text, query or title: by this the day knows it.
+    /// Its text, query or title, by which its turn is found.
     text: String,
 }
 
-/// The action that a request asks for.
+/// The requested action.
 enum What {
-    /// To the chat.
+    /// To this chat.
     Message(Value),
     Post,
     Search,
-    /// A tool of the calendar, with the id that its answer carries.
+    /// A tool of the calendar, with the ID for its response.
     Tool(Value, Call),
 }
 
-/// The service that a request goes to.
+/// The service that a request is for.
 #[derive(Debug, Clone, Copy)]
 enum Service {
     Telegram,
@@ -112,10 +112,10 @@ enum Service {
 }
 
 impl StandIn {
-    /// Starts it on a free port of the loopback interface.
+    /// Starts the services on a free port of the loopback interface.
     ///
     /// # Errors
-    /// No port is to be had.
+    /// No port is available.
     pub(super) async fn start(day: &[Planned]) -> Result<Self> {
         let asks = day.iter().enumerate().flat_map(|(turn, p)| p.asks.iter().flatten().map(move |ask| (ask, turn)));
         let services = Arc::new(Services {
@@ -135,7 +135,7 @@ impl StandIn {
         Ok(Self { base_url, services, serving })
     }
 
-    /// Returns what it did up to now.
+    /// Returns the present ledger.
     pub(super) fn ledger(&self) -> Ledger {
         self.services.ledger.lock().clone()
     }
@@ -148,7 +148,7 @@ impl Drop for StandIn {
 }
 
 impl Services {
-    /// Returns the answer to the next request with this text.
+    /// Returns the response to the next request with this text.
     fn next_answer(&self, text: &str) -> Answer {
         let turn = self.turns.get(text);
         turn.and_then(|turn| self.moods.lock().get_mut(*turn)?.pop_front()).unwrap_or_default()
@@ -172,14 +172,14 @@ async fn serve(State(services): State<Arc<Services>>, request: Request) -> Respo
     respond(&asked, answer, &ledger)
 }
 
-/// Returns what a request asks for; or the answer, if that is nothing that the services do.
+/// Returns the requested action, or the response to a request without one.
 fn asked(service: Service, request: &Parts, body: &Value) -> ControlFlow<Response, Asked> {
     let text = |of: &Value| of.as_str().unwrap_or_default().to_owned();
     let (what, text) = match service {
         Service::Telegram => (What::Message(body["chat_id"].clone()), text(&body["text"])),
         Service::XPosts => (What::Post, text(&body["text"])),
         Service::XSearch => (What::Search, parameter(request.uri.query().unwrap_or_default(), "query")),
-        // Nothing is streamed, and there are no sessions to end.
+        // No streaming, and no sessions to end.
         Service::Calendar if request.method != Method::POST => {
             return ControlFlow::Break(StatusCode::METHOD_NOT_ALLOWED.into_response());
         }
@@ -195,7 +195,7 @@ fn asked(service: Service, request: &Parts, body: &Value) -> ControlFlow<Respons
     ControlFlow::Continue(Asked { what, text })
 }
 
-/// Finds the service that a path leads to, if the right token came with it.
+/// Finds the service for a path, if the request has the right token.
 fn recognise(path: &str, headers: &HeaderMap) -> Option<Service> {
     let bearer = |token: &str| {
         headers.get(header::AUTHORIZATION).is_some_and(|sent| sent.as_bytes() == format!("Bearer {token}").as_bytes())
@@ -245,7 +245,7 @@ fn respond(asked: &Asked, answer: Answer, ledger: &Ledger) -> Response {
     }
 }
 
-/// An answer whose connection is lost after its first half.
+/// A response whose connection is lost after the first half.
 pub(super) fn cut(done: &Value) -> Response {
     let whole = done.to_string();
     let half = Bytes::copy_from_slice(&whole.as_bytes()[..whole.len() / 2]);
@@ -254,13 +254,13 @@ pub(super) fn cut(done: &Value) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-/// A query parameter's value, decoded; empty where it is absent.
+/// The decoded value of a query parameter, or an empty text.
 fn parameter(query: &str, name: &str) -> String {
     let value = query.split('&').find_map(|pair| pair.split_once('=').filter(|(n, _)| *n == name));
     decoded(value.map_or("", |(_, value)| value))
 }
 
-/// A percent-encoded text as it was.
+/// Decodes a percent-encoded text.
 fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();

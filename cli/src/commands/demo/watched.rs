@@ -1,5 +1,4 @@
-//! The console that a demo can be watched in, and looked through afterwards. Where it cannot be had, the demo goes on
-//! without.
+//! The console of a demo, during and after it. If it cannot be started, the demo continues without it.
 
 use tickfleet_ops::shutdown::Shutdown;
 use tokio_util::sync::CancellationToken;
@@ -9,45 +8,45 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
 
-/// The console of the act that plays.
+/// The console of the present act.
 pub(super) struct Watched {
     console: Option<Console>,
 }
 
 impl Watched {
-    /// Serves it, on its own port or on any that is free.
+    /// Starts the console on its default port, or on any free port.
     pub(super) async fn open(setup: &Setup, output: &Output) -> Self {
         let ending = CancellationToken::new();
         let console = match Console::start(setup, PORT, &ending).await {
             Ok(console) => Ok(console),
-            // Another console has the port: of a `tickfleet dev`, or of another demo.
+            // Another console uses the port: that of a `tickfleet dev` or of another demo.
             Err(_) => Console::start(setup, 0, &ending).await,
         };
         let watched = Self { console: kept(console, output) };
         if output.json {
-            // What is printed on stdout is the report alone.
+            // Stdout contains only the report.
             output.note(&watched.invitation());
         }
         watched
     }
 
-    /// Where to look, for people.
+    /// A line with the link to the console.
     pub(super) fn invitation(&self) -> String {
         let link = self.console.as_ref().map(|console| format!("Watch it in a browser: {}", console.link()));
         link.unwrap_or_default()
     }
 
-    /// Another act has another configuration.
+    /// Switches to the configuration of the next act.
     pub(super) async fn go_on(&mut self, setup: &Setup, output: &Output) {
         if let Some(console) = self.console.take() {
             self.console = kept(console.with(setup, &CancellationToken::new()).await, output);
         }
     }
 
-    /// Ends it; if it is to `stay`, after a signal.
+    /// Stops the console; if `stay` is set, only after a signal.
     ///
     /// # Errors
-    /// The system refuses to tell of signals.
+    /// No signal handler can be installed.
     pub(super) async fn close(self, stay: bool, output: &Output) -> Result<(), Failure> {
         let Some(console) = self.console else { return Ok(()) };
         if stay {

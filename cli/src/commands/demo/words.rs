@@ -1,8 +1,8 @@
-//! Words that all acts tell by: outcomes that follow each other, and sentences that fit.
+//! Text helpers of all acts: counts of outcomes, and sentences that fit.
 
 use crate::output::{Mood, Output, short};
 
-/// `3 ok, 1 denied` of words that follow each other.
+/// Counts equal words, in the order of their first occurrence: `3 ok, 1 denied`.
 pub(super) fn counted(words: impl Iterator<Item = (String, Mood)>, output: &Output) -> String {
     let mut counts: Vec<(String, Mood, usize)> = Vec::new();
     for (word, mood) in words {
@@ -18,7 +18,7 @@ pub(super) fn counted(words: impl Iterator<Item = (String, Mood)>, output: &Outp
     counts.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// The first sentences of a text that fit into so many characters; a first one that does not is cut.
+/// The first sentences of a text that fit into `chars_max` characters. If the first one does not fit, it is cut.
 pub(super) fn whole_sentences(text: &str, chars_max: usize) -> String {
     let ends = text.match_indices(['.', '?']).map(|(at, _)| at + 1).filter(|end| text[*end..].starts_with(' '));
     let mut ends = ends.chain([text.len()]);

@@ -1,4 +1,4 @@
-//! `tickfleet dev`: a whole fleet in one process, with nothing to set up.
+//! `tickfleet dev`: a whole fleet in one process, without any setup.
 
 pub(crate) mod socket;
 
@@ -43,24 +43,24 @@ pub(crate) struct Dev {
     /// Run on a private Redis, which keeps its data in --dir.
     #[arg(long)]
     redis: bool,
-    /// As --redis, and listen on this port of 127.0.0.1, 6379 if none is given, instead of on a socket. Every user of this
-    /// machine can reach the port.
+    /// As --redis, and listen on this port of 127.0.0.1, 6379 if none is given, instead of on a socket. Every user of
+    /// this machine can reach the port.
     #[arg(long, num_args = 0..=1, default_missing_value = "6379", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
-    /// Serve the console and the HTTP API on this port of 127.0.0.1, 8080 if none is given. 0 picks a free port. Without
-    /// Redis, this is the default, on 8080 or a free port.
+    /// Serve the console and the HTTP API on this port of 127.0.0.1, 8080 if none is given. 0 picks a free port.
+    /// Without Redis, this is the default, on 8080 or a free port.
     #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "8080")]
     console: Option<u16>,
 }
 
-/// The setting that makes the trial tools everybody's, as a variable.
+/// The setting that grants the trial tools to every agent, as a variable.
 const TRIAL_TOOLS: &str = "TICKFLEET_PERMISSION_TRIAL_TOOLS";
 
-/// The configuration; where its permissions are the built-in ones, every agent has the trial tools: there has to be
-/// something to call.
+/// Loads the configuration. If its permissions are the built-in ones, every agent gets the trial tools, so that there
+/// is something to call.
 ///
 /// # Errors
-/// Everything that is wrong with it.
+/// Every error in it.
 pub(crate) fn setup(global: &Global) -> Result<Setup, Failure> {
     let mut sources = setup::sources(global)?;
     sources.environment.entry(TRIAL_TOOLS.to_owned()).or_insert_with(|| "true".to_owned());
@@ -76,7 +76,7 @@ fn has_trial_tools(setup: &Setup) -> bool {
 /// Runs until a signal.
 ///
 /// # Errors
-/// The failure that keeps it from starting; [`Failure::RedisTold`] if the Redis that was chosen cannot be reached.
+/// The reason why it cannot start; [`Failure::RedisTold`] if the chosen Redis cannot be reached.
 pub(crate) async fn run(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failure> {
     let traces = setup.start_log()?;
     let outcome = run_on(setup, args, output).await;
@@ -86,7 +86,7 @@ pub(crate) async fn run(setup: &Setup, args: &Dev, output: &Output) -> Result<()
     outcome
 }
 
-/// Runs on the Redis that was chosen, on a private one, or in memory.
+/// Runs on the chosen Redis, on a private one, or in memory.
 async fn run_on(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failure> {
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     if setup.url_chosen {
@@ -112,7 +112,7 @@ async fn run_on(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failur
         let console = console_on(args.console).or(Some((PORT, true)));
         let outcome = serve(&setup, &place, console, shutdown, output).await;
         lending.abort();
-        // The task drops the socket.
+        // When the task ends, it removes the socket.
         let _ = lending.await;
         return outcome;
     }
@@ -125,28 +125,28 @@ async fn run_on(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failur
         redis_cli: redis_cli(&redis),
     };
     let outcome = serve(&setup.at(redis.url()), &place, console_on(args.console), shutdown, output).await;
-    // However it went, Redis saves before it ends. Where we do not come here at all, its watchdog ends it.
+    // In every case, let Redis save before it stops. If this process dies earlier, Redis' watchdog stops it.
     redis.stop().await.map_err(Failure::failed)?;
     outcome
 }
 
-/// The port that was asked for. It must be free.
+/// The requested port, which must be free.
 fn console_on(port: Option<u16>) -> Option<(u16, bool)> {
     port.map(|port| (port, false))
 }
 
-/// Where the fleet has its data.
+/// Where the fleet keeps its data.
 #[derive(Default)]
 struct Place {
-    /// In words.
+    /// A description.
     place: String,
-    /// The URL for other commands, unless they have it already.
+    /// The URL for other commands, unless they already have it.
     url: Option<String>,
-    /// How redis-cli reaches it.
+    /// The command with which `redis-cli` connects.
     redis_cli: Option<String>,
 }
 
-/// A Redis that was chosen in another terminal, and long ago, is easily forgotten.
+/// Adds a hint, because a variable that was set long ago is easily forgotten.
 fn chosen_is_away(failure: Failure) -> Failure {
     match failure {
         Failure::Redis(message) => Failure::RedisTold(format!(
@@ -156,15 +156,15 @@ fn chosen_is_away(failure: Failure) -> Failure {
     }
 }
 
-/// Makes the folder for this user alone, and keeps it out of git. An existing folder may hold other things, so it is left as
-/// it is. Without the file, everything works as well.
+/// Creates the folder for this user only, and excludes it from Git. An existing folder may contain other files, so it
+/// is not changed. Errors are ignored: everything also works without `.gitignore`.
 fn make_private(dir: &Path) {
     if !dir.exists() && DirBuilder::new().recursive(true).mode(0o700).create(dir).is_ok() {
         let _ = std::fs::write(dir.join(".gitignore"), "*\n");
     }
 }
 
-/// Runs the fleet, with a console on this port if there is one. If `true`, another port will do.
+/// Runs the fleet, with a console on this port if one is given. If the flag is true, the console may use another port.
 async fn serve(
     setup: &Setup,
     place: &Place,
@@ -174,7 +174,7 @@ async fn serve(
 ) -> Result<(), Failure> {
     let mut address = setup.settings().http.address;
     if address.ip().is_unspecified() {
-        // On a developer's machine nobody else has to see it.
+        // On a developer's machine, other machines need no access.
         address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), address.port());
     }
     let draining = shutdown.draining.clone();
@@ -186,10 +186,10 @@ async fn serve(
         }),
         None => None,
     };
-    // SIGHUP still ends it: it is what a terminal says that is being closed.
+    // No reload on SIGHUP: a closing terminal sends it, and it must still end the process.
     fleet.follow_configuration(setup, None);
     output.print(&welcome(setup, place, &fleet, console.as_ref()))?;
-    // The log has told why it failed.
+    // The failure is already in the log.
     fleet.wait().await.map_err(|_| Failure::Told)?;
     if let Some(console) = console {
         console.ended().await;
@@ -197,12 +197,12 @@ async fn serve(
     Ok(())
 }
 
-/// Returns the welcome: what runs, and what to do next.
+/// Returns the welcome message: what runs, and what to do next.
 fn welcome(setup: &Setup, place: &Place, fleet: &Fleet, console: Option<&Console>) -> String {
     let slots = setup.settings().worker.slots;
     let url =
         place.url.as_ref().map(|url| format!("  export REDIS_URL={}\n", format_args!("'{url}'"))).unwrap_or_default();
-    // What is asked there is asked of the same policy.
+    // Commands in the other terminal must use the same policy.
     let trial = if has_trial_tools(setup) { format!("  export {TRIAL_TOOLS}=true\n") } else { String::new() };
     let by_hand = place.redis_cli.clone().unwrap_or_default();
     let link = console.map(|console| format!("Console: {}\n", console.link())).unwrap_or_default();
@@ -218,7 +218,7 @@ fn welcome(setup: &Setup, place: &Place, fleet: &Fleet, console: Option<&Console
     )
 }
 
-/// Returns how a service submits a turn.
+/// Returns how to submit a turn over HTTP.
 fn over_http(setup: &Setup, console: &Console) -> String {
     let (address, key) = console.for_services();
     let call = if has_trial_tools(setup) {
@@ -235,12 +235,13 @@ fn over_http(setup: &Setup, console: &Console) -> String {
     format!("Over HTTP:\n  export FLEET_URL=http://{address}\n  export FLEET_KEY={key}\n{}\n", turn.unwrap_or_default())
 }
 
-/// Returns how redis-cli reaches the private Redis: client libraries take the URL of a socket, and it does not.
+/// Returns the `redis-cli` command for the private Redis. Client libraries accept the URL of a socket, but `redis-cli`
+/// does not.
 fn redis_cli(redis: &PrivateRedis) -> Option<String> {
     Some(format!("  redis-cli -s {}\n", quoted(&redis.socket()?.display().to_string())))
 }
 
-/// Commands that work with this configuration.
+/// Returns commands that work with this configuration.
 fn next_steps(setup: &Setup) -> String {
     let program = program();
     let dir = setup.sources().dir.as_deref();

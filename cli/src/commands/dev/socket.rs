@@ -6,13 +6,13 @@ use tickfleet_store::seam::socket::{Lender, SCHEME};
 
 use crate::failure::Failure;
 
-/// The folder of the sockets, by default.
+/// Default folder of the sockets.
 pub(crate) const DIR: &str = ".tickfleet";
 
 /// Serves a fleet in memory to other commands.
 ///
 /// # Errors
-/// The socket cannot be made.
+/// The socket cannot be created.
 pub(crate) fn lend_in(dir: &Path) -> Result<(Lender, String), Failure> {
     let dir = dir.canonicalize().map_err(|error| cannot(dir, &error))?;
     let path = dir.join("dev.sock");
@@ -34,11 +34,11 @@ fn url_of(scheme: &str, path: &Path) -> String {
     format!("{scheme}{}", path.display())
 }
 
-/// The URL of a `dev` that runs in this folder.
+/// The URL of a `tickfleet dev` that runs in this folder.
 pub(crate) fn url_of_dev_here() -> Option<String> {
     let dir = Path::new(DIR).canonicalize().ok()?;
     let sockets = [(SCHEME, dir.join("dev.sock")), ("unix://", dir.join("redis.sock"))];
-    // A socket without a listener was left behind.
+    // A socket without a listener is left over from an earlier process.
     let is_live = |path: &Path| std::os::unix::net::UnixStream::connect(path).is_ok();
     sockets.iter().find(|(_, path)| is_live(path)).map(|(scheme, path)| url_of(scheme, path))
 }

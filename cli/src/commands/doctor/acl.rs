@@ -1,4 +1,4 @@
-//! `tickfleet acl`: the rules of a user of Redis for one role of a fleet.
+//! `tickfleet acl`: the rules of a Redis user for one role of a fleet.
 
 use clap::Args;
 use serde::Serialize;
@@ -38,10 +38,10 @@ struct User {
     rules: Vec<String>,
 }
 
-/// Prints.
+/// Prints the rules.
 ///
 /// # Errors
-/// Nobody reads.
+/// Stdout cannot be written.
 pub(crate) fn run(setup: &Setup, args: &Acl, output: &Output) -> Result<(), Failure> {
     let of_role = Role::WORDS.iter().find(|(_, role)| *role == args.role).map_or("", |(word, _)| word);
     let user = args.user.clone().unwrap_or_else(|| of_role.to_owned());

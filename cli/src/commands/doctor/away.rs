@@ -1,27 +1,27 @@
-//! Primaries of a cluster that do not answer: the others are looked at all the same.
+//! Unreachable primaries of a cluster: the other primaries are still checked.
 
 use super::Finding;
 use crate::failure::Failure;
 
-/// What could not be looked at.
+/// The shards that could not be checked.
 #[derive(Default)]
 pub(super) struct Away {
-    /// Shards whose primary does not answer.
+    /// Shards whose primary does not respond.
     shards: Vec<u32>,
-    /// Why the first of them could not be asked: what the command ends with.
+    /// The failure of the first of them, with which the command ends.
     pub(super) first: Option<Failure>,
 }
 
 impl Away {
-    /// Whether the primary of this shard is known not to answer: it need not be waited for once more.
+    /// Whether the primary of this shard is known to be unreachable, so that the check need not wait for it again.
     pub(super) fn has(&self, shard: usize) -> bool {
         self.shards.iter().any(|away| usize::try_from(*away) == Ok(shard))
     }
 
-    /// What was found about `shards`, or that their primary does not answer.
+    /// Returns the findings about `shards`, or a finding that their primary is unreachable.
     ///
     /// # Errors
-    /// Anything else that went wrong.
+    /// Any other failure.
     pub(super) fn or_told(
         &mut self,
         shards: &[u32],

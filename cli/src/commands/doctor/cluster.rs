@@ -1,13 +1,13 @@
-//! Judges where the shards of a fleet lie on a cluster. Pure.
+//! Checks where the shards of a fleet lie in a cluster. Pure.
 
 use tickfleet_store::{ClusterView, HolderView};
 
 use super::Finding;
 
-/// Shards per primary: fewer, and the next primary finds none that could be its own.
+/// Minimum number of shards per primary. With fewer, the next primary that is added would get no shards.
 const SHARDS_PER_PRIMARY_MIN: usize = 4;
 
-/// Whether all nodes say the same, where the shards are, and whether they are spread evenly.
+/// Checks whether all nodes agree, where the shards are, and whether they are spread evenly.
 pub(super) fn judge(view: &ClusterView) -> Vec<Finding> {
     [agreement(view), placement(view)].into_iter().chain(fewness(view)).collect()
 }
@@ -53,7 +53,7 @@ fn placement(view: &ClusterView) -> Finding {
     }
 }
 
-/// The slots that would have to move for the shards to be spread evenly.
+/// The slots that would have to move to spread the shards evenly.
 fn moves(view: &ClusterView) -> Vec<String> {
     let mut held: Vec<(&str, Vec<u32>)> = view.holders.iter().map(|h| (h.address.as_str(), h.shards.clone())).collect();
     let mut moves = Vec::new();

@@ -1,4 +1,4 @@
-//! Judges whether a server can confirm what the configuration wants to be durable.
+//! Checks whether a server can confirm the durability that the configuration requires.
 
 use tickfleet_model::Durability;
 use tickfleet_store::ServerFacts;
@@ -6,10 +6,10 @@ use tickfleet_store::ServerFacts;
 use super::Finding;
 use crate::setup::Setup;
 
-/// The first release with `WAITAOF`, of Redis and of Valkey, whose numbers went on from there.
+/// The first release with `WAITAOF`, of Redis and of Valkey, which continues Redis' version numbers.
 const WAITAOF_SINCE: (u32, u32) = (7, 2);
 
-/// What is to be durable before it runs, by what the configuration says: the setting, and tools that say more or less.
+/// The durability that the configuration requires before a call runs: the setting, and tools with their own value.
 pub(crate) fn wanted(setup: &Setup) -> Vec<(String, Durability)> {
     let setting = ("worker.durable".to_owned(), setup.settings().worker.durable);
     let tools = &setup.configuration.tools.tools;
@@ -17,7 +17,7 @@ pub(crate) fn wanted(setup: &Setup) -> Vec<(String, Durability)> {
     std::iter::once(setting).chain(of_tools).filter(|(_, wanted)| *wanted != Durability::None).collect()
 }
 
-/// One finding for each kind of durability that somebody wants.
+/// One finding for each required kind of durability.
 pub(crate) fn judge(facts: &ServerFacts, wanted: &[(String, Durability)]) -> Vec<Finding> {
     [Durability::Disk, Durability::Replica].into_iter().filter_map(|kind| of_kind(facts, kind, wanted)).collect()
 }

@@ -1,6 +1,6 @@
-//! `tickfleet doctor`: is this Redis fit to hold a fleet's state, are the queues healthy, and does what is kept agree.
-//! Here it is asked; [`server`], [`cluster`], [`queues`] and [`seals`] judge, [`repair`] also mends;
-//! [`away`] is what cannot be asked.
+//! `tickfleet doctor`: checks whether this Redis is suitable for a fleet's state, whether the queues are healthy, and
+//! whether the stored data is consistent. This file collects the data; [`server`], [`cluster`], [`queues`] and
+//! [`seals`] check it. [`repair`] also repairs it, and [`away`] handles primaries that are unreachable.
 
 pub(crate) mod acl;
 mod away;
@@ -24,7 +24,7 @@ use crate::failure::{Failure, is_away};
 use crate::output::{Mood, Output};
 use crate::setup::Setup;
 
-/// Dead letters that are shown.
+/// Number of dead letters shown.
 const DEAD_SHOWN: usize = 3;
 
 /// Check Redis and the health of the queues, with advice for each finding. Exit code 1 if a finding is FAIL.
@@ -46,7 +46,7 @@ pub(crate) struct Doctor {
     by: Option<String>,
 }
 
-/// The level of a finding: how bad it is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub(crate) enum Level {
@@ -86,10 +86,10 @@ struct Report {
     findings: Vec<Finding>,
 }
 
-/// Looks and reports.
+/// Runs all checks and prints the report.
 ///
 /// # Errors
-/// [`Failure::Redis`] where Redis cannot be reached; [`Failure::Told`] where something is wrong.
+/// [`Failure::Redis`] if Redis cannot be reached; [`Failure::Told`] if a finding is severe enough to fail.
 pub(crate) async fn run(setup: &Setup, args: &Doctor, output: &Output) -> Result<(), Failure> {
     let by = match (args.repair, &args.by) {
         (false, _) => None,
@@ -111,7 +111,7 @@ pub(crate) async fn run(setup: &Setup, args: &Doctor, output: &Output) -> Result
     if level >= bound { Err(Failure::Told) } else { Ok(()) }
 }
 
-/// What there is to say of Redis and of every shard; and why a primary of a cluster could not be asked.
+/// Findings about Redis and every shard, and the failure if a primary of a cluster was unreachable.
 async fn store_findings(
     setup: &Setup,
     stores: &[Store],
@@ -136,7 +136,8 @@ fn in_memory() -> Finding {
     Finding::ok("store", "in the memory of one process; a fleet of several machines needs Redis")
 }
 
-/// The server, or each primary of a cluster that has a shard, by the first of its shards; and whether it is a cluster.
+/// Findings about the server, or in a cluster about each primary with a shard, connected to by the first of its shards.
+/// The flag is true for a cluster.
 async fn servers_findings(setup: &Setup, pool: &Pool, stores: &[Store]) -> Result<(Vec<Finding>, Away, bool), Failure> {
     let mut away = Away::default();
     let wanted = durable::wanted(setup);
@@ -177,10 +178,11 @@ async fn server_findings(
     Ok(findings)
 }
 
-/// What was found, or that Redis refused to say it, with the remedy: the rest is looked at all the same.
+/// Returns the findings. If Redis rejected the query, returns a finding with the remedy, so that the other checks
+/// continue.
 ///
 /// # Errors
-/// Redis is away, or nobody is logged in: nothing else can be looked at.
+/// Redis is unreachable, or the login failed: nothing else can be checked.
 fn or_refused(what: &'static str, found: Result<Vec<Finding>, StoreError>) -> Result<Vec<Finding>, Failure> {
     const UNEXPECTED: &str = "unexpected reply: check the Redis server's log and version";
     match found {
@@ -208,7 +210,7 @@ async fn mcp_findings(setup: &Setup) -> Vec<Finding> {
     looked.into_iter().map(finding).collect()
 }
 
-/// What this machine can hold of sandboxes, where a tool wants one.
+/// Which sandbox levels this machine provides, if a tool needs a sandbox.
 fn sandbox_finding(setup: &Setup) -> Option<Finding> {
     let unheld = setup.sandboxed()?;
     let found = setup.shell.abilities().to_string();
@@ -224,7 +226,7 @@ fn sandbox_finding(setup: &Setup) -> Option<Finding> {
     })
 }
 
-/// Whether the policy is the operator's own, and admits anybody.
+/// Checks whether the policy is the operator's own, and whether it admits any turn.
 async fn policy_findings(setup: &Setup, stores: &[Store]) -> Vec<Finding> {
     const WHAT: &str = "configuration";
     let (configuration, dir) = (&setup.configuration, setup.folder());
@@ -254,7 +256,7 @@ async fn policy_findings(setup: &Setup, stores: &[Store]) -> Vec<Finding> {
     vec![Finding::warn(WHAT, says, advice)]
 }
 
-/// Why a file of the configuration names nothing.
+/// Why a file of the configuration declares nothing.
 fn lacking(dir: Option<&Path>, file: &str) -> String {
     match dir.map(|dir| dir.join(file)) {
         Some(path) if path.exists() => format!("{} names none", path.display()),
@@ -263,7 +265,7 @@ fn lacking(dir: Option<&Path>, file: &str) -> String {
     }
 }
 
-/// Whether some tenant is set at run time. If a shard does not answer, another finding says so.
+/// Whether a tenant is set at run time. If a shard does not respond, another finding reports that.
 async fn any_tenant_is_set(stores: &[Store]) -> bool {
     for store in stores {
         if store.at_run_time().await.is_ok_and(|set| !set.declared.is_empty()) {
@@ -273,7 +275,7 @@ async fn any_tenant_is_set(stores: &[Store]) -> bool {
     false
 }
 
-/// The first lines of a message.
+/// The first lines of a message, joined.
 fn in_one_line(message: &str) -> String {
     const LINES_MAX: usize = 5;
     let lines = message.lines().map(str::trim).filter(|line| !line.is_empty());
@@ -297,7 +299,7 @@ async fn shard_findings(
         facts = store.facts().await?;
     }
     let shards = setup.settings().redis.shards;
-    // With a broken configuration there is none to compare with the one in force.
+    // A broken configuration has no policy to compare with the one in force.
     let digest = if setup.knows_policy() { &setup.configuration.digest } else { &facts.policy_digest };
     let mut findings = queues::shard(shard, &facts, shards, digest);
     findings.extend(agrees);
@@ -322,7 +324,7 @@ async fn tool_lists(store: &Store) -> Result<Vec<Finding>, StoreError> {
     Ok((left_out > 0).then(|| Finding::warn("tool lists", says, advice)).into_iter().collect())
 }
 
-/// What waits, who works on it, and what was refused.
+/// Findings about waiting work, the processes that handle it, and dead letters.
 async fn waiting(setup: &Setup, store: &Store, facts: &ShardFacts) -> Result<Vec<Finding>, StoreError> {
     let backlog = store.backlog(&[], &[]).await?;
     let mut findings = queues::backlog(&backlog, setup.settings());
@@ -332,7 +334,7 @@ async fn waiting(setup: &Setup, store: &Store, facts: &ShardFacts) -> Result<Vec
     Ok(findings)
 }
 
-/// Tenants that nothing is decided about, and whose calls operators hold back.
+/// Findings about tenants whose settings are unreadable, and about paused calls.
 async fn tenants(store: &Store) -> Result<Vec<Finding>, StoreError> {
     let finding = |(tenant, why): (TenantId, String)| {
         let advice = format!("tickfleet tenant set {tenant} …, or tickfleet tenant unset {tenant}");

@@ -1,4 +1,4 @@
-//! Judges a shard: its settings, what waits on it, who works on it. Pure.
+//! Checks a shard: its settings, its backlog, and the processes that work on it. Pure.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +13,14 @@ use crate::output::short;
 use crate::output::time_format::millis;
 use crate::output::time_format::{from_now, span};
 
-/// Work that waits longer than this for somebody to read it shows that nobody does, ms.
+/// Work that waits longer than this to be read is not being read by any process, ms.
 const UNREAD_MS_MAX: i64 = 10_000;
-/// Timers are looked at every `scheduler.tick_poll`; this late, nobody looks, ms.
+/// Schedulers check timers every `scheduler.tick_poll`. If a timer is later than this, none of them does, ms.
 const LATE_MS_MAX: i64 = 2_000;
-/// Consumers that are named.
+/// Maximum number of consumers that are named.
 const NAMED_MAX: usize = 5;
 
-/// Shards, policy, clock.
+/// Checks shards, policy and clock.
 pub(super) fn shard(number: usize, facts: &ShardFacts, shards: u32, digest: &str) -> Vec<Finding> {
     if facts.is_new() {
         let advice = "start a scheduler and a worker: tickfleet dev, or tickfleet scheduler and tickfleet worker";
@@ -72,7 +72,7 @@ fn policy(facts: &ShardFacts, digest: &str) -> Finding {
     )
 }
 
-/// Finds those that decide by another policy than the one in force: schedulers and workers say so with each heartbeat.
+/// Finds processes with another policy than the one in force. Schedulers and workers report theirs with each heartbeat.
 fn others(facts: &ShardFacts) -> Option<Finding> {
     let in_force = short_digest(&facts.policy_digest);
     let lives = |name: &str| facts.beats.get(name).is_some_and(|until| *until > facts.now_ms);
@@ -92,7 +92,7 @@ fn others(facts: &ShardFacts) -> Option<Finding> {
     (!named.is_empty()).then(|| Finding::warn("policies", says, advice))
 }
 
-/// Reports short memory: if it is short, that is the one cause of whatever waits.
+/// Reports low memory, which is then the single cause of all waiting work.
 fn memory(b: &Backlog) -> Option<Finding> {
     let says = format!(
         "{} MiB of {} MiB used: new work is rejected; accepted work continues in small batches",
@@ -103,7 +103,7 @@ fn memory(b: &Backlog) -> Option<Finding> {
     (b.pressure || b.memory.is_tight()).then(|| Finding::fail("pressure", says, advice))
 }
 
-/// Checks what waits, and how long.
+/// Checks how much work waits, and for how long.
 pub(super) fn backlog(backlog: &Backlog, settings: &Settings) -> Vec<Finding> {
     let b = backlog;
     let memory = memory(b);
@@ -158,7 +158,7 @@ pub(super) fn backlog(backlog: &Backlog, settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-/// Reports who works here, and who is gone and still holds something.
+/// Reports live processes, and lost ones that still hold work.
 pub(super) fn consumers(facts: &ShardFacts) -> Vec<Finding> {
     let alive = |kind: &str| {
         facts.beats.iter().filter(|(name, until)| name.starts_with(kind) && **until > facts.now_ms).count()
@@ -205,7 +205,7 @@ pub(super) fn consumers(facts: &ShardFacts) -> Vec<Finding> {
     findings
 }
 
-/// The dead stream, and its last entries: never their text, which may hold anything.
+/// Reports the number of dead letters, and the newest ones without their text, which may contain anything.
 pub(super) fn dead(count: u64, last: &[DeadLetter], now_ms: i64, redactor: &Redactor) -> Finding {
     if count == 0 {
         return Finding::ok("dead", "no rejected or poison messages");
@@ -222,7 +222,7 @@ pub(super) fn dead(count: u64, last: &[DeadLetter], now_ms: i64, redactor: &Reda
     Finding::warn("dead", says, "producers with a readable reply_to got a reply; fix what sends these messages")
 }
 
-/// Describes a message: its ids and the names of its agent and tools, as far as they can be read.
+/// Describes a message: its IDs and the names of its agent and tools, as far as they can be read.
 fn named(raw: &str, redactor: &Redactor) -> String {
     const TOOLS_SHOWN: usize = 3;
     let message = tickfleet_protocol::glance(raw.as_bytes());
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn who_decides_by_another_policy_than_the_one_in_force_is_named() {
         let policies = |of: &[(&str, &str)]| of.iter().map(|(n, p)| ((*n).to_owned(), (*p).to_owned())).collect();
-        // What the dead one decided by is over.
+        // The policy of a dead process does not matter.
         let same = ShardFacts { policies: policies(&[("s-a", "abc"), ("w-a", "abc"), ("w-b", "old")]), ..facts() };
         assert_eq!(others(&same), None);
         let split = ShardFacts { policies: policies(&[("s-a", "abc"), ("w-a", "old")]), ..facts() };
@@ -329,7 +329,7 @@ mod tests {
         assert_eq!(worst(&backlog(&Backlog::default(), &settings)), Level::Ok);
         assert_eq!(worst(&backlog(&Backlog { late_ms: 5_000, ..Backlog::default() }, &settings)), Level::Fail);
         assert_eq!(worst(&backlog(&Backlog { oldest_ready_ms: 60_000, ..Backlog::default() }, &settings)), Level::Warn);
-        // Memory is the one cause, whatever the flag says that scripts go by.
+        // Full memory is reported as the single cause, even if the pressure flag for scripts is not set.
         let memory = Memory { used: 90 << 20, max: 100 << 20 };
         let full = Backlog { late_ms: 5_000, oldest_inbound_ms: 60_000, memory, ..Backlog::default() };
         let found = backlog(&full, &settings);

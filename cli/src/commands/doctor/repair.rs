@@ -9,14 +9,14 @@ use tickfleet_store::{FaultFound, FaultKind, ShardCheck, Store, StoreError};
 use super::{Finding, Level};
 use crate::setup::Setup;
 
-/// Subjects of one kind of fault that are named.
+/// Maximum number of subjects named per kind of fault.
 const NAMED_MAX: usize = 5;
-/// The advice for a fault that is not repaired without a request.
+/// The advice for a fault that is repaired only on request.
 const BY_REQUEST: &str = "not repaired automatically: tickfleet doctor --repair";
-/// Repairs that an audit entry names.
+/// Maximum number of repairs in one audit entry.
 const AUDITED_MAX: usize = 50;
 
-/// Checks a shard. Repairs the faults that can be repaired, if `by` requested that, and writes the repairs into the audit log.
+/// Checks a shard. If `by` is given, repairs what can be repaired and records the repairs in the audit log.
 ///
 /// # Errors
 /// [`StoreError`] during a repair. Without a repair, an error is a finding.
@@ -52,7 +52,7 @@ async fn audit(setup: &Setup, store: &Store, by: &str, faults: &[FaultFound]) ->
     Ok(())
 }
 
-/// One finding for each kind of fault.
+/// One finding per kind of fault.
 fn findings(check: &ShardCheck) -> Vec<Finding> {
     let mut by_kind: BTreeMap<(bool, &'static str), Vec<&FaultFound>> = BTreeMap::new();
     for found in &check.faults {
@@ -98,7 +98,7 @@ fn subject(found: &FaultFound) -> String {
     format!("{} ({details})", found.subject)
 }
 
-/// The level of a fault, and who repairs it. FAIL is a fault that is not repaired without a request.
+/// The level of a fault, and who repairs it. A fault that is repaired only on request is FAIL.
 const fn advice(kind: &FaultKind) -> (Level, &'static str) {
     let fault = match kind {
         FaultKind::Found(fault) => fault,

@@ -1,4 +1,5 @@
-//! The seals of the audit log: is there a key and is it the right one, does the head move, do the newest seals hold.
+//! Checks the seals of the audit log: whether the right key is configured, sealing makes progress, and the newest seals
+//! are valid.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,16 +13,16 @@ use super::Finding;
 use crate::output::time_format::{millis, span};
 use crate::setup::Setup;
 
-/// Seals that are checked, the newest.
+/// Number of newest seals that are checked.
 const CHECKED: usize = 200;
-/// Entries of those that are read at most.
+/// Maximum number of their entries that are read.
 const READ_MAX: usize = 20_000;
-/// Entries that are read at once.
+/// Number of entries per read.
 const PAGE: usize = 500;
-/// What is not sealed, or whose head is not kept outside, for longer than this shows that nobody does it, ms.
+/// If entries stay unsealed, or heads are not anchored, for longer than this, no process does it, ms.
 const LATE_MS_MIN: i64 = 30_000;
 
-/// Judges a shard; says nothing where nothing is sealed nor ever was.
+/// Checks a shard. Returns no findings if no key is configured and nothing was ever sealed.
 pub(super) async fn shard(setup: &Setup, store: &Store) -> Result<Vec<Finding>, StoreError> {
     let is_sealed = store.sealed_state().await?.is_some();
     let signer = match setup.signer() {
@@ -55,7 +56,7 @@ pub(super) async fn shard(setup: &Setup, store: &Store) -> Result<Vec<Finding>, 
     Ok(findings)
 }
 
-/// Whether the head moves.
+/// Whether sealing makes progress.
 async fn moves(setup: &Setup, store: &Store, signer: &Signer) -> Result<Finding, StoreError> {
     let unsealed_ms = store.unsealed_ms().await?;
     let late_ms = LATE_MS_MIN.max(millis(setup.settings().seal.every).saturating_mul(10));
@@ -68,7 +69,7 @@ async fn moves(setup: &Setup, store: &Store, signer: &Signer) -> Result<Finding,
     })
 }
 
-/// Whether heads are kept outside.
+/// Whether heads of the chains are written to an external anchor.
 async fn anchored(setup: &Setup, store: &Store, seals: &[LogSeal]) -> Result<Option<Finding>, StoreError> {
     if setup.settings().seal.anchor == AnchorPlace::None {
         return Ok(None);
@@ -84,7 +85,7 @@ async fn anchored(setup: &Setup, store: &Store, seals: &[LogSeal]) -> Result<Opt
     Ok(Some(Finding::fail("anchors", says, "the schedulers' logs have the reason")))
 }
 
-/// Whether the newest seals and their entries are what was written.
+/// Whether the newest seals and their entries are unchanged.
 async fn holds(store: &Store, keys: BTreeMap<String, String>, mut seals: Vec<LogSeal>) -> Result<Finding, StoreError> {
     seals.reverse();
     let mut ids = BTreeSet::new();

@@ -1,19 +1,19 @@
-//! Judges a Redis server by what it says of itself. Pure.
+//! Checks a Redis server by what it reports about itself. Pure.
 
 use tickfleet_store::{DEFAULT_USER, DefaultUser, Refusal, SentinelSays, ServerFacts};
 
 use super::Finding;
 
-/// The oldest release whose scripts can do all that ours do.
+/// The oldest release with all features that our scripts need.
 const RELEASE_MIN: (u32, u32) = (7, 0);
-/// A server's clock may differ so much from this machine's before people are confused by it, ms.
+/// Maximum difference between the server's clock and this machine's that does not confuse people, ms.
 const CLOCK_DIFFERENCE_MS_MAX: i64 = 1_000;
-/// From here on new work is refused, percent of `maxmemory`.
+/// From here on new work is rejected, percent of `maxmemory`.
 const MEMORY_PERCENT_FULL: u64 = 80;
-/// From here on it is time to act, percent of `maxmemory`.
+/// From here on operators should act, percent of `maxmemory`.
 const MEMORY_PERCENT_WARN: u64 = 60;
 
-/// Everything that the server's own account tells.
+/// All checks of what the server reports.
 pub(super) fn judge(facts: &ServerFacts) -> Vec<Finding> {
     let mut findings = vec![version(facts), role(facts), eviction(facts), durability(facts), memory(facts)];
     findings.extend(default_user(facts));
@@ -24,14 +24,14 @@ pub(super) fn judge(facts: &ServerFacts) -> Vec<Finding> {
     findings
 }
 
-/// A fleet's keys lie on other nodes of a cluster, too: `redis://` leads to one of them.
+/// Fails for `redis://` in a cluster: it leads to one node, but a fleet's keys also lie on other nodes.
 pub(super) fn cluster_by_one_node(facts: &ServerFacts) -> Option<Finding> {
     let says = "redis:// names one node of a cluster, which serves only some shards";
     (facts.mode == "cluster").then(|| Finding::fail("cluster", says, Refusal::Cluster.remedy()))
 }
 
-/// Whether the server would read its own append-only file when it starts. Redis does so with the rights of the user
-/// `default`, and starts without what that user may not do; Valkey does not ask.
+/// Checks whether the server can load its own append-only file when it starts. Redis loads it with the rights of the
+/// user `default`, and starts without the commands that this user may not run. Valkey does not check these rights.
 fn default_user(facts: &ServerFacts) -> Option<Finding> {
     let advice = || {
         format!(
@@ -85,11 +85,11 @@ fn role(facts: &ServerFacts) -> Finding {
     }
 }
 
-/// Whether all sentinels name the same primary; nothing, where none is asked for it.
+/// Checks whether all Sentinels name the same primary. `None` without Sentinels.
 pub(super) fn sentinels(says: &[SentinelSays]) -> Option<Finding> {
     const ADVICE: &str = "start or repair it, or remove it from the URL: a failover needs a majority of sentinels";
     let named: Vec<&String> = says.iter().filter_map(|said| said.primary.as_ref().ok()).collect();
-    // They are asked one after the other: during a failover they may differ for a moment.
+    // They are queried one after the other, so their answers may differ for a moment during a failover.
     let primary = named.iter().max_by_key(|name| named.iter().filter(|other| other == name).count())?;
     let agree = named.iter().filter(|name| name == &primary).count();
     let text = format!("{primary}, according to {agree} of {} sentinels", says.len());
@@ -120,7 +120,7 @@ fn eviction(facts: &ServerFacts) -> Finding {
     }
 }
 
-/// Tells what a crash of the server may lose. A restart of workers or schedulers loses nothing in any case.
+/// Reports what a crash of the server may lose. A restart of workers or schedulers loses nothing in any case.
 fn durability(facts: &ServerFacts) -> Finding {
     const ADVICE: &str = "CONFIG SET appendonly yes, and appendfsync everysec";
     let Some(aof) = facts.aof else {
@@ -181,7 +181,7 @@ fn memory(facts: &ServerFacts) -> Finding {
     }
 }
 
-/// Bytes for people, `1.8 MiB`.
+/// A size in a readable unit, such as `1.8 MiB`.
 fn rounded(bytes: u64) -> String {
     const MIB: u64 = 1 << 20;
     match bytes / MIB {
@@ -191,7 +191,7 @@ fn rounded(bytes: u64) -> String {
     }
 }
 
-/// Compares the server's clock with ours, read just before and after it.
+/// Compares the server's clock with ours, which was read just before and just after.
 pub(super) fn clock(theirs: i64, before: i64, after: i64) -> Finding {
     let (ours, round) = (before + (after - before) / 2, after - before);
     let difference = theirs - ours;
@@ -268,7 +268,7 @@ mod tests {
             ServerFacts { aof: Some(false), save: Some("3600 1".into()), ..good() },
             ServerFacts { fsync: Some("no".into()), ..good() },
             ServerFacts { maxmemory: 0, ..good() },
-            // A managed service that hides what it is.
+            // A managed service that hides its version and role.
             ServerFacts { version: String::new(), role: String::new(), aof: None, ..good() },
             ServerFacts { used_memory: 70 << 20, ..good() },
             ServerFacts { used_memory: 0, maxmemory: 0, ..good() },

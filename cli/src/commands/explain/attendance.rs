@@ -1,5 +1,4 @@
-//! The processes that could take what nobody has taken yet: the true reason of a wait for a worker, a runtime or a
-//! scheduler.
+//! The processes that could take waiting work: the actual reason for a wait for a worker, a runtime or a scheduler.
 
 use serde::Serialize;
 use tickfleet_store::{NodeView, Store};
@@ -7,49 +6,50 @@ use tickfleet_store::{NodeView, Store};
 use crate::failure::Failure;
 use crate::output::time_format::span;
 
-/// A runtime that has not asked for so long is taken for absent, ms: it blocks for seconds, not for minutes.
+/// A runtime that has not asked for work for this long counts as absent, ms: its reads block for seconds, not for
+/// minutes.
 const RUNTIME_SILENT_MS: i64 = 60_000;
 
-/// The processes that are there to take a turn or task.
+/// The processes that could take a turn or task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "who", rename_all = "snake_case")]
 pub(super) enum Attendance {
-    /// Workers, for a slice.
+    /// Workers that could take a slice.
     Workers {
-        /// Those with a heartbeat.
+        /// Number of workers with a heartbeat.
         alive: usize,
-        /// Those of them that an operator has take nothing new.
+        /// Number of live workers that an operator has drained, so that they take no new work.
         #[serde(skip_serializing_if = "is_none")]
         drained: usize,
-        /// Their slots that are taken.
+        /// Number of slots in use on live workers.
         busy: usize,
-        /// Their slots.
+        /// Number of slots on live workers.
         slots: usize,
-        /// The time since the last heartbeat of those that are gone, ms.
+        /// Time since the last heartbeat of a lost worker, ms.
         #[serde(skip_serializing_if = "Option::is_none")]
         gone_ms: Option<i64>,
     },
-    /// Runtimes of an external agent, for a task.
+    /// Runtimes of an external agent that could take a task.
     Runtimes {
         /// The stream that they read.
         stream: String,
-        /// The number of those that have ever read it.
+        /// Number of runtimes that have ever read it.
         known: usize,
-        /// The time since the last one asked for a task, ms.
+        /// Time since the last request for a task, ms.
         #[serde(skip_serializing_if = "Option::is_none")]
         asked_ms: Option<i64>,
     },
-    /// Schedulers, for an inbound message.
+    /// Schedulers that could take an inbound message.
     Schedulers {
-        /// Those with a heartbeat.
+        /// Number of schedulers with a heartbeat.
         alive: usize,
-        /// True if they take nothing new because memory is nearly full.
+        /// True if they accept nothing new because memory is nearly full.
         pressure: bool,
     },
 }
 
 impl Attendance {
-    /// Finds out who reads `queue`.
+    /// Finds the readers of `queue`.
     pub(super) async fn of_queue(store: &Store, queue: &str, now_ms: i64) -> Result<Self, Failure> {
         if queue.starts_with("external:") {
             let runtimes = store.runtimes(queue).await?;
@@ -69,14 +69,14 @@ impl Attendance {
         })
     }
 
-    /// Finds out who reads the inbound streams.
+    /// Finds the readers of the inbound streams.
     pub(super) async fn of_inbound(store: &Store, now_ms: i64) -> Result<Self, Failure> {
         let nodes = store.nodes(now_ms).await?;
         let alive = of_kind(&nodes, "s-").filter(|node| node.lease_left_ms > 0).count();
         Ok(Self::Schedulers { alive, pressure: store.pressure().await? })
     }
 
-    /// In words, with what to do.
+    /// A sentence about them, with what to do.
     pub(super) fn in_words(&self) -> String {
         match self {
             Self::Workers { alive: 0, gone_ms, .. } => {
@@ -132,7 +132,7 @@ fn of_kind<'a>(nodes: &'a [NodeView], prefix: &'a str) -> impl Iterator<Item = &
     nodes.iter().filter(move |node| node.name.starts_with(prefix))
 }
 
-/// `1 worker is`, `2 workers are`, without the verb where a sentence has one: `1 worker`.
+/// A count with its noun, such as `1 worker` or `2 workers`.
 fn counted(count: usize, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }

@@ -1,4 +1,4 @@
-//! The audit entries of a turn: where in the log they can stand, and how far it is searched.
+//! Finds the audit entries of a turn: where they can be in the log, and how far to search.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -7,25 +7,25 @@ use tickfleet_store::{AuditFound, AuditSearch, Store, TurnName, entry_ms};
 use super::{Explain, State, Story};
 use crate::failure::Failure;
 
-/// Time around what the record says in which entries are looked for, ms: they are numbered by Redis' clock.
+/// Margin around the times in the record, ms: entries are numbered by Redis' clock.
 const SLACK_MS: i64 = 1_000;
-/// Entries that are read unless a time was given.
+/// Maximum number of entries that are read if no time is given.
 const READ_MAX: usize = 100_000;
-/// Entries that are read where somebody has said when.
+/// Maximum number of entries that are read if the user gives a time.
 const READ_MAX_ASKED: usize = 1_000_000;
-/// The time after its begin in which a turn may have ended of which no record is left: the default deadline, ms.
+/// Without a record, a turn is assumed to have ended within this time after its start, ms: the default deadline.
 const LIFE_MS: i64 = 86_400_000;
-/// Admissions and failed tries after which the log is read on.
+/// Maximum number of points, from admissions and failed attempts, at which the search starts to read.
 const LIKELY_MAX: usize = 32;
 
-/// The audit entries that were found.
+/// The audit entries found.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Audit {
-    /// As they stand in the log.
+    /// As they are in the log.
     pub(super) entries: Vec<Box<RawValue>>,
-    /// True if there can be no more.
+    /// True if there can be no more entries.
     pub(super) complete: bool,
-    /// Entries of the log that were read.
+    /// Number of log entries that were read.
     pub(super) read: usize,
 }
 
@@ -36,13 +36,13 @@ impl Audit {
     }
 }
 
-/// The entries of a turn with a record, or of its one call.
+/// The entries of a turn with a record, or of its single call.
 pub(super) async fn of_story(store: &Store, name: &TurnName, story: &Story, args: &Explain) -> Result<Audit, Failure> {
     if matches!(story.state, State::Inbound | State::Rejected) {
         return Ok(Audit { complete: true, ..Audit::default() });
     }
     let Some(accepted) = story.accepted_ms else { return unrecorded(store, name, story.now_ms, args).await };
-    // The shard's clock may be ahead of the one that numbers the log.
+    // The shard's clock may be ahead of Redis' clock, which numbers the log.
     let ahead = store.clock_offset_ms().await?;
     let from_ms = args.since.map_or(accepted - ahead - SLACK_MS, |since| since.at(story.now_ms));
     let until_ms = args.until.map_or(story.ended_ms.unwrap_or(story.now_ms) + SLACK_MS, |until| until.at(story.now_ms));
@@ -65,8 +65,8 @@ pub(super) async fn of_story(store: &Store, name: &TurnName, story: &Story, args
     Ok(Audit::of(store.audit_of(name, &search).await?))
 }
 
-/// The entries of a turn of which no record is left: an id that was made for it tells its time, for one that was given
-/// somebody has to.
+/// The entries of a turn without a record. A generated ID contains its time. For any other ID, the user must give a
+/// time.
 pub(super) async fn unrecorded(store: &Store, name: &TurnName, now_ms: i64, args: &Explain) -> Result<Audit, Failure> {
     let minted = minted_ms(name.turn.as_str());
     let Some(from_ms) = args.since.map(|since| since.at(now_ms)).or(minted) else { return Ok(Audit::default()) };
@@ -86,7 +86,7 @@ const fn read_max(args: &Explain) -> usize {
     if args.since.is_some() { READ_MAX_ASKED } else { READ_MAX }
 }
 
-/// When the message came in whose entry an id was made from.
+/// The time at which the fleet received the message from which an ID was generated.
 pub(super) fn minted_ms(id: &str) -> Option<i64> {
     id.strip_prefix(['t', 'k']).and_then(entry_ms)
 }

@@ -1,4 +1,4 @@
-//! `tickfleet explain`: the whole story of a turn, call or task. Here it is gathered; [`story`] tells it.
+//! `tickfleet explain`: the whole history of a turn, call or task. This file collects it; [`story`] formats it.
 
 mod attendance;
 mod audit;
@@ -55,31 +55,31 @@ pub(crate) struct Explain {
     until: Option<Past>,
 }
 
-/// The stage of a turn or task in its life.
+/// The state of a turn or task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum State {
-    /// No scheduler has decided about it.
+    /// No scheduler has decided about it yet.
     Inbound,
-    /// It was refused.
+    /// It was rejected.
     Rejected,
-    /// On its agent's lane.
+    /// In a throttle queue.
     Lane,
-    /// On a ready stream, or an external runtime's.
+    /// In a ready stream, or in the stream of an external runtime.
     Ready,
-    /// A worker or runtime holds it.
+    /// A worker or runtime runs it.
     Running,
-    /// A call failed and is tried again later.
+    /// A call failed and will be retried.
     Retry,
-    /// Its calls are being ended without having run.
+    /// Its remaining calls are being ended without running.
     Ending,
     /// It has ended.
     Done,
-    /// It has ended, and only its id is still known.
+    /// It has ended, and only its ID is still stored.
     Forgotten,
 }
 
-/// Everything known of a turn or task.
+/// All that is known about a turn or task.
 #[derive(Debug, Serialize)]
 struct Story {
     tenant: TenantId,
@@ -102,34 +102,34 @@ struct Story {
     calls: usize,
     calls_admitted: usize,
     calls_done: usize,
-    /// Each admission, with the counters that decided.
+    /// Each admission, with the counters that decided it.
     admissions: Vec<AdmissionNote>,
-    /// Each try that failed and was made again.
+    /// Each failed attempt that was retried.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tries: Vec<FailedTry>,
-    /// Each row of times that a call was not sent, for its tool rested.
+    /// Each period in which a call was held back because its tool accepted no calls.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     rests: Vec<RestNote>,
-    /// Of a task: the agent that gave it.
+    /// For a task: the agent that delegated it.
     #[serde(skip_serializing_if = "Option::is_none")]
     delegator: Option<String>,
-    /// Of a task: what is to be done.
+    /// For a task: its description.
     #[serde(skip_serializing_if = "Option::is_none")]
     description: Option<String>,
-    /// The processes that could take it, if nobody has.
+    /// The processes that could take it, if it is not taken yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     attendance: Option<Attendance>,
-    /// The reason of the wait, if it waits.
+    /// Why it waits, if it waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     waits: Option<record::Wait>,
     #[serde(skip_serializing_if = "Option::is_none")]
     holder: Option<String>,
-    /// The call that its holder carries out.
+    /// The call that its holder runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     running: Option<record::Running>,
     retries: u64,
     crashes: u64,
-    /// Why the rest was ended without having run.
+    /// Why the remaining calls were ended without running.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "story::as_word")]
     ended_because: Option<EndReason>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -137,16 +137,16 @@ struct Story {
     #[serde(skip_serializing_if = "Option::is_none")]
     refusal: Option<String>,
     results: Vec<CallResult>,
-    /// The calls that its calls made of other tools.
+    /// Calls of other tools, made by its calls.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     inner_calls: Vec<InnerCall>,
-    /// Of a task that a model carries out: its steps, what it waits for, the tasks below it.
+    /// For a task that a model runs: its steps, waits and subtasks.
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<TaskStory>,
-    /// The policy that decides now; none before a scheduler has announced one.
+    /// The policy in force; `None` before a scheduler has announced one.
     #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<PolicyInForce>,
-    /// Audit entries, and whether these are all.
+    /// Audit entries, and whether they are complete.
     audit: Audit,
 }
 
@@ -157,43 +157,43 @@ struct PolicyInForce {
     digest: String,
 }
 
-/// The turn or task that is asked about.
+/// The turn or task to explain.
 struct Asked {
-    /// None looks at all of them.
+    /// `None` searches all tenants.
     tenant: Option<TenantId>,
     turn: TurnId,
     position: Option<usize>,
 }
 
-/// Looks and tells.
+/// Collects and prints the history.
 ///
 /// # Errors
-/// Nothing of that name is known.
+/// The ID is unknown.
 pub(crate) async fn run(setup: &Setup, args: &Explain, output: &Output) -> Result<(), Failure> {
-    // What is asked wrongly is told without Redis.
+    // Report invalid arguments without connecting to Redis.
     let asked = asked(args)?;
     let story = gather(setup, &setup.client().await?, &asked, args).await?;
     output.show(&story, |story| story::tell(story, output))
 }
 
-/// A story as data, and line by line in words.
+/// A history as JSON, and as lines of text.
 #[derive(Debug, Serialize)]
 pub(crate) struct ToldStory {
     story: Box<RawValue>,
     pub(crate) lines: Vec<String>,
 }
 
-/// The same for whoever asks from elsewhere.
+/// Returns the history, for requests through the gateway and the live view.
 ///
 /// # Errors
-/// Nothing of that name is known.
+/// The ID is unknown.
 pub(crate) async fn told(
     setup: &Setup,
     client: &Client,
     tenant: Option<&TenantId>,
     id: &str,
 ) -> Result<ToldStory, Failure> {
-    // Whose it is stands before the first colon: were it left out, one within `id` would name somebody else's.
+    // Always prefix the tenant: otherwise a colon within `id` could select another tenant.
     let id = tenant.map_or_else(|| id.to_owned(), |tenant| format!("{tenant}:{id}"));
     let args = Explain { id, tenant: None, since: None, until: None };
     let story = gather(setup, client, &asked(&args)?, &args).await?;
@@ -201,7 +201,7 @@ pub(crate) async fn told(
     Ok(ToldStory { story: to_raw_value(&story).map_err(Failure::failed)?, lines })
 }
 
-/// Everything known of what is asked about.
+/// Collects all that is known about the requested turn or task.
 async fn gather(setup: &Setup, client: &Client, asked: &Asked, args: &Explain) -> Result<Story, Failure> {
     let mut found = None;
     for tenant in tenants(asked, setup, client).await? {
@@ -244,7 +244,7 @@ async fn policy_in_force(store: &Store) -> Result<Option<PolicyInForce>, Failure
     Ok(generation.map(|generation| PolicyInForce { generation, digest: short_digest(&digest).to_owned() }))
 }
 
-/// Whom and what the arguments name.
+/// The turn or task that the arguments name.
 fn asked(args: &Explain) -> Result<Asked, Failure> {
     let (tenant, rest) = match args.id.split_once(':') {
         Some((tenant, rest)) => (Some(TenantId::new(tenant)?), rest),
@@ -261,7 +261,7 @@ fn asked(args: &Explain) -> Result<Asked, Failure> {
     Ok(Asked { tenant, turn: TurnId::new(turn)?, position })
 }
 
-/// Whose it may be.
+/// The tenants that it may belong to.
 async fn tenants(asked: &Asked, setup: &Setup, client: &Client) -> Result<BTreeSet<TenantId>, Failure> {
     match &asked.tenant {
         Some(tenant) => Ok([tenant.clone()].into()),
@@ -269,7 +269,7 @@ async fn tenants(asked: &Asked, setup: &Setup, client: &Client) -> Result<BTreeS
     }
 }
 
-/// Returns what is known under this name; none if nothing is.
+/// Returns what is known under this name, or `None`.
 async fn story(setup: &Setup, client: &Client, name: &TurnName) -> Result<Option<Story>, Failure> {
     let store = client.store(&name.tenant);
     let now_ms = store.now_ms().await?;
@@ -287,13 +287,13 @@ async fn story(setup: &Setup, client: &Client, name: &TurnName) -> Result<Option
                 (&mut story.waits, counter.filter(|counter| record::is_configured(counter)))
             {
                 wait.limit = record::limit(&active.policy, &name.tenant, counter, &budget, now_ms);
-                // The timer of its throttle queue may be due before there is room.
+                // The timer of its throttle queue may be due before the counter has room.
                 wait.until_ms = budget.counter.map(|counter| counter.ends_ms).filter(|ends_ms| *ends_ms > now_ms);
             }
             if let (State::Retry, Some(id)) = (story.state, &live.turn.approval) {
                 let asked = client.approval(&name.tenant, id).await?;
                 let open = asked.filter(|asked| asked.state == "waiting" || asked.state == "approved");
-                // A gateway shows it to keys that only look.
+                // The gateway also shows this to keys that can only view.
                 let open = open.map(|open| open.for_onlookers(&setup.report().redactor));
                 story.waits = story.waits.map(|wait| wait.or_for_approval(open));
             }
@@ -311,15 +311,15 @@ async fn story(setup: &Setup, client: &Client, name: &TurnName) -> Result<Option
     }
 }
 
-/// Limit of one try of a tool, as this configuration says, ms. A typed tool may have another of its own.
+/// Time limit of one attempt of a tool in this configuration, ms. A typed tool may have a limit of its own.
 fn timeout_ms(setup: &Setup, tool: &str) -> u64 {
     let declared = setup.configuration.tools.tools.get(tool).and_then(|def| def.timeout_ms);
     let default = setup.settings().worker.tool_timeout.as_millis();
     declared.unwrap_or_else(|| u64::try_from(default).unwrap_or(u64::MAX))
 }
 
-/// A turn without a record: it waits for a scheduler, was refused, or has ended too long ago. An id that was minted
-/// tells its entry, one that was given is remembered.
+/// A turn without a record: it waits for a scheduler, was rejected, or ended too long ago. A generated ID contains its
+/// inbound entry; a given ID is stored.
 async fn not_admitted(store: &Store, name: &TurnName, now_ms: i64) -> Result<Option<Story>, Failure> {
     if let Some((from, entry)) = letters::minted(name)
         && store.is_inbound(from, entry).await?
@@ -337,14 +337,13 @@ async fn not_admitted(store: &Store, name: &TurnName, now_ms: i64) -> Result<Opt
     Ok(remembered.map(|_| record::unadmitted(name, State::Forgotten, None, now_ms)))
 }
 
-/// A message that no scheduler has decided about, and who could.
+/// A message that is not decided yet, and the schedulers that could decide it.
 async fn inbound(store: &Store, name: &TurnName, now_ms: i64) -> Result<Story, Failure> {
     let attendance = Some(Attendance::of_inbound(store, now_ms).await?);
     Ok(Story { attendance, ..record::unadmitted(name, State::Inbound, None, now_ms) })
 }
 
-/// A turn of which no record is left, as far as the audit log has it. Where no tenant was named, there are too many
-/// logs to look into.
+/// A turn without a record, as far as the audit log shows it. Without a tenant, there are too many logs to search.
 async fn remembered_by_audit(
     client: &Client,
     asked: &Asked,
@@ -359,7 +358,7 @@ async fn remembered_by_audit(
     Ok((!story.audit.entries.is_empty()).then_some((name, story)))
 }
 
-/// Nothing is known, and where else it could be.
+/// The failure for an unknown ID, with other places to search.
 fn unknown(asked: &Asked, args: &Explain) -> Failure {
     let (id, tenant) = (&asked.turn, &asked.tenant);
     let whose = tenant.as_ref().map_or_else(|| " for any tenant".into(), |tenant| format!(" for tenant {tenant}"));

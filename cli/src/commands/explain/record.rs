@@ -1,4 +1,4 @@
-//! From what a record says to where its turn is, and why.
+//! Derives the state of a turn from its record, and why it waits.
 
 use std::borrow::Cow;
 
@@ -22,44 +22,44 @@ use super::{State, Story};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Rule {
-    /// The agent's calls of this tick are used up.
+    /// The agent's calls in this tick are used up.
     TickCap,
-    /// Redis restarted, failed over or moved the shard in this tick, so that its last calls may have been forgotten.
+    /// Redis restarted, failed over or moved the shard in this tick, so its last calls may be lost.
     TickClosed,
     /// The agent's calls of this day are used up.
     DayCap,
-    /// The calls of all the tenant's agents of this day are used up.
+    /// The day's calls of all agents of the tenant are used up.
     TenantDayCap,
-    /// A counter of a limit has no room.
+    /// A counter of a limit is full.
     Limit,
     /// Other turns of the agent come first.
     BehindOthers,
-    /// The next look at the lane decides.
+    /// The next check of the throttle queue decides.
     NextLook,
-    /// A failed call waits for its next try.
+    /// A failed call waits for its next attempt.
     Backoff,
-    /// People have to decide about its next call.
+    /// Its next call needs an approval.
     Approval,
-    /// It waits for the end of work that it has begun, or of an equal call.
+    /// It waits for the end of work that it began, or for an equal call.
     Other,
     /// An operator has paused its agent, or its tenant.
     Paused,
-    /// Its next call's tool rests, after failures, or is paused.
+    /// The tool of its next call accepts no calls, after failures or because it is paused.
     ToolRests,
 }
 
-/// Why and until when a turn waits.
+/// Why a turn waits, and until when.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Wait {
     pub(super) rule: Rule,
-    /// When its next call is eligible or looked at, ms of shard time.
+    /// When its next call is eligible or checked again, ms of shard time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) until_ms: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) turns_ahead: Option<u64>,
     pub(super) tick_used: i64,
     pub(super) day_used: i64,
-    /// The caps of this configuration; those in force may differ while a change spreads.
+    /// The caps in this configuration; while a change spreads, the caps in force may differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tick_cap: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -70,44 +70,44 @@ pub(super) struct Wait {
     /// The turn or task that it waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) awaits: Option<String>,
-    /// True if that is none of its own, but has made an equal call.
+    /// True if that turn is not its own work, but has made an equal call.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) awaits_equal: bool,
-    /// Who has paused it, why, and since when.
+    /// Who paused it, why, and since when.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) pause: Option<Pause>,
-    /// The try that comes next, where one failed.
+    /// The number of the next attempt, after a failed one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) next_try: Option<u64>,
     /// The limit that it waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) limit: Option<LimitWait>,
-    /// True if it had a place of such a limit, and gave that back while its call waited for somebody else.
+    /// True if it had a slot of such a limit, and returned the slot while its call waited.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) gave_places: bool,
     /// The approval that it waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) approval: Option<Approval>,
-    /// Why its next call's tool rests.
+    /// Why the tool of its next call accepts no calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) rests: Option<String>,
 }
 
-/// The call that somebody carries out.
+/// The call that is running.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Running {
-    /// Its position: the first that has no result in Redis. Short calls behind it may be over.
+    /// Its position: the first without a result in Redis. Short calls after it may already have ended.
     pub(super) position: usize,
     /// Its tool.
     pub(super) tool: String,
-    /// For how long its holder has had it, ms.
+    /// How long its holder has had it, ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) held_ms: Option<i64>,
-    /// Limit of one try, as this configuration says, ms.
+    /// Time limit of one attempt in this configuration, ms.
     pub(super) timeout_ms: u64,
 }
 
-/// The call that is carried out, where one is. `timeout_ms` says how long a try of a tool may take.
+/// The running call, if there is one. `timeout_ms` returns the time limit of an attempt of a tool.
 pub(super) fn running(live: &LiveTurn, timeout_ms: impl FnOnce(&str) -> u64) -> Option<Running> {
     live.holder.as_ref()?;
     let call: Call = serde_json::from_str(live.next_call()?).ok()?;
@@ -115,7 +115,7 @@ pub(super) fn running(live: &LiveTurn, timeout_ms: impl FnOnce(&str) -> u64) -> 
     Some(Running { position: live.turn.position, tool: call.tool, held_ms: live.held_ms, timeout_ms })
 }
 
-/// What else is to be said of a wait: whom it is for, and that an operator has paused the agent.
+/// Adds an operator's pause to a wait, unless the turn waits for a retry, an approval or other work.
 pub(super) fn complete(wait: &mut Wait, name: &TurnName, agent: &str, policy: &Policy) {
     let pause = AgentId::new(agent).ok().and_then(|agent| policy.pause(&name.tenant, &agent).cloned());
     let on_lane = !matches!(wait.rule, Rule::Backoff | Rule::Other | Rule::Approval);
@@ -129,14 +129,14 @@ pub(super) fn complete(wait: &mut Wait, name: &TurnName, agent: &str, policy: &P
 pub(super) struct LimitWait {
     /// Its name.
     pub(super) name: String,
-    /// The counter among those of the limit: what `tickfleet limits` lists, and resets.
+    /// The counter within the limit, as `tickfleet limits` lists and resets it.
     pub(super) counter: String,
-    /// What one counter allows, in words; none where this configuration does not know the limit.
+    /// The maximum of one counter, in words; `None` if this configuration does not have the limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) allows: Option<String>,
-    /// What the counter has used: calls, or an amount.
+    /// The use of the counter: calls, or an amount.
     pub(super) used: String,
-    /// Whether it counts calls that are out at the same time: nobody knows when one of them ends.
+    /// Whether it limits concurrent calls: it is unknown when one of them ends.
     #[serde(skip)]
     pub(super) is_held: bool,
 }
@@ -152,7 +152,7 @@ pub(super) fn limit(
     let known = policy.limits.iter().find(|limit| *limit.name == *counter.limit);
     let known = known.map(|limit| policy.tenants.get(tenant).map_or(Cow::Borrowed(limit), |owner| owner.limit(limit)));
     let known = known.as_deref();
-    // A counter means nothing once its end has passed.
+    // A counter means nothing after its end.
     let used = budget.counter.filter(|counter| counter.ends_ms > now_ms).map_or(0, |counter| counter.used);
     let held = budget.counter.map_or(0, |counter| counter.held);
     let is_held = held > 0 || known.is_some_and(|limit| limit.bound.is_held());
@@ -165,13 +165,13 @@ pub(super) fn limit(
     Some(LimitWait { name: counter.limit.to_string(), counter: counter.counter.to_string(), allows, used, is_held })
 }
 
-/// The caps of an agent in this configuration; none where it does not know the agent.
+/// The caps of an agent in this configuration; `None` if the agent is unknown.
 pub(super) fn caps(policy: &Policy, tenant: &TenantId, agent: &str) -> Option<Caps> {
     let (owner, agent) = policy.look_up(tenant, &AgentId::new(agent).ok()?).ok()?;
     Some(policy.caps(owner, agent))
 }
 
-/// A story of which nothing is known yet.
+/// A history without any data yet.
 fn blank(name: &TurnName, state: State, now_ms: i64) -> Story {
     Story {
         tenant: name.tenant.clone(),
@@ -210,7 +210,7 @@ fn blank(name: &TurnName, state: State, now_ms: i64) -> Story {
     }
 }
 
-/// A turn that was not admitted, or not yet.
+/// A turn that was not admitted, or is not admitted yet.
 pub(super) fn unadmitted(name: &TurnName, state: State, refusal: Option<String>, now_ms: i64) -> Story {
     let is_task = name.turn.as_str().starts_with('k');
     Story { is_task, refusal, ..blank(name, state, now_ms) }
@@ -226,7 +226,7 @@ pub(super) const fn counter(live: &LiveTurn) -> Option<&CounterKey> {
     }
 }
 
-/// True for a counter of a configured limit. Names of the limits of every fleet begin with `_`.
+/// True for a counter of a configured limit. The names of built-in limits begin with `_`.
 pub(super) fn is_configured(counter: &CounterKey) -> bool {
     !counter.limit.starts_with('_')
 }
@@ -263,7 +263,7 @@ pub(super) fn live(name: &TurnName, live: &LiveTurn, budget: BudgetFacts, caps: 
     }
 }
 
-/// The stage of a turn that has not ended.
+/// The state of a turn that has not ended.
 const fn state(live: &LiveTurn) -> State {
     match &live.turn.state {
         TurnState::Throttled { .. } => State::Lane,
@@ -275,7 +275,7 @@ const fn state(live: &LiveTurn) -> State {
 }
 
 fn wait(live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, now_ms: i64) -> Option<Wait> {
-    // A counter means nothing once its end has passed.
+    // A counter means nothing after its end.
     let tick_used = if budget.tick_ends_ms > now_ms { budget.tick_used } else { 0 };
     let day_used = if budget.day_ends_ms > now_ms { budget.day_used } else { 0 };
     let tenant_used = if budget.tenant_day_ends_ms > now_ms { budget.tenant_day_used } else { 0 };
@@ -325,7 +325,7 @@ fn wait(live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, now_ms: i64) -
 }
 
 impl Wait {
-    /// As it is, or the wait for people, if there is something that they have not decided yet.
+    /// Returns the wait for approval if one is open, and otherwise this wait.
     pub(super) fn or_for_approval(self, open: Option<Approval>) -> Self {
         match open {
             Some(open) => Self {
@@ -355,7 +355,7 @@ pub(super) fn finished(name: &TurnName, turn: Finished, now_ms: i64) -> Story {
         accepted_ms: Some(turn.admitted_ms),
         ended_ms: Some(turn.ended_ms),
         calls: results.len(),
-        // A task is one piece of work, which no cap of its agent counts.
+        // A task is one piece of work and does not count against caps of its agent.
         calls_admitted: if is_task { results.len() } else { calls_admitted },
         calls_done: results.len(),
         admissions,
@@ -365,7 +365,7 @@ pub(super) fn finished(name: &TurnName, turn: Finished, now_ms: i64) -> Story {
         cancel_asked: turn.canceled,
         retries: u64::from(turn.retries),
         crashes: u64::from(turn.crashes),
-        // An answer without calls ends in the way of an ending, and nothing was the matter with it.
+        // A response without calls also has an end reason, but it is not a problem.
         ended_because: turn.reason.filter(|_| !no_calls),
         refusal: refused.and_then(|reply| reply.error.as_ref()).map(|error| error.message.clone()),
         results,
@@ -381,7 +381,7 @@ fn said_of_task(call: &str) -> (Option<String>, Option<String>) {
     (text("delegator"), text("description").or_else(|| text("task_description")))
 }
 
-/// Adds what the audit entries tell of a turn or task that its record does not, or that has none any more.
+/// Adds what the audit entries contain and the record does not.
 pub(super) fn describe_by_audit(story: &mut Story) {
     let Some(entry) = story.audit.entries.first() else { return };
     let entry: Value = serde_json::from_str(&with_numbers_as_text(entry.get())).unwrap_or_default();
@@ -482,7 +482,7 @@ mod tests {
     fn a_turn_on_its_lane_waits_for_the_rule_that_its_counters_name() {
         let story = live(&name(), &laned(), budget(10), caps(), 1_000);
         assert_eq!((story.state, story.waits.unwrap().rule), (State::Lane, Rule::TickCap));
-        // The tick has ended: its counter means nothing.
+        // The tick has ended, so its counter means nothing.
         let story = live(&name(), &laned(), budget(10), caps(), 2_500);
         assert_eq!(story.waits.unwrap().rule, Rule::NextLook);
     }

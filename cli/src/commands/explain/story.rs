@@ -1,4 +1,4 @@
-//! The story in words.
+//! Formats the history as text.
 
 use std::fmt::Write as _;
 
@@ -19,12 +19,12 @@ use crate::output::results;
 use crate::output::time_format::{clock, from_now, span};
 use crate::output::{Mood, Output, short, summary};
 
-/// Audit entries that are told.
+/// Maximum number of audit entries shown.
 const AUDIT_TOLD: usize = 20;
-/// Characters of a task's description that are told.
+/// Characters shown of a task's description.
 const DESCRIPTION_CHARS: usize = 200;
 
-/// Tells everything, a line for each step. Writing to a String cannot fail, so what `writeln!` says is dropped.
+/// Formats the history, one line per step. Writing to a `String` cannot fail, so the results of `writeln!` are ignored.
 pub(super) fn tell(story: &Story, output: &Output) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "{}", head(story, output));
@@ -42,13 +42,13 @@ pub(super) fn tell(story: &Story, output: &Output) -> String {
     text
 }
 
-/// The steps, rules and consents, a line each.
+/// The steps, rules and approvals, one per line.
 pub(super) fn told(story: &Story) -> Vec<String> {
     let inner = inner(&story.inner_calls);
     life(story).into_iter().chain(inner).chain(rules(story)).chain(consents(story)).chain(beside(story)).collect()
 }
 
-/// The calls that calls made, each below the call that made it.
+/// The calls made by calls, each below its caller.
 fn inner(calls: &[InnerCall]) -> Vec<String> {
     fn tell(call: &InnerCall, depth: usize, lines: &mut Vec<String>) {
         let tool = call.tool.as_deref().unwrap_or("a tool");
@@ -81,7 +81,7 @@ fn inner(calls: &[InnerCall]) -> Vec<String> {
     lines
 }
 
-/// The audit entries, and whether there may be more.
+/// Appends the audit entries, and whether there may be more.
 fn audit(story: &Story, text: &mut String) {
     let entries = &story.audit.entries;
     if !entries.is_empty() {
@@ -134,7 +134,7 @@ fn head(story: &Story, output: &Output) -> String {
     )
 }
 
-/// What the log tells of admissions, tries and rests.
+/// Admissions, failed attempts and waits for a tool, in order of time.
 fn steps(story: &Story) -> impl Iterator<Item = String> {
     let admissions = story.admissions.iter().map(|a| (a.at_ms, admission(a)));
     let tries = story.tries.iter().map(|t| (t.at_ms, failed_try(t)));
@@ -144,7 +144,7 @@ fn steps(story: &Story) -> impl Iterator<Item = String> {
     steps.into_iter().map(|(_, line)| line)
 }
 
-/// The life so far, in the order in which it happened.
+/// The history so far, in order of time.
 fn life(story: &Story) -> Vec<String> {
     let mut lines = Vec::new();
     match (story.state, &story.refusal) {
@@ -173,7 +173,7 @@ fn life(story: &Story) -> Vec<String> {
         lines.push("No calls admitted, no caps debited.".into());
     }
     lines.extend(story.task.iter().flat_map(tasks::tell::steps));
-    // Those that are noted are told above.
+    // Recorded attempts are listed above.
     let noted = story.tries.iter().filter(|noted| noted.attempt > 0).count();
     let unnoted = story.retries.saturating_sub(u64::try_from(noted).unwrap_or(u64::MAX));
     let trouble = [
@@ -203,7 +203,7 @@ fn life(story: &Story) -> Vec<String> {
     lines
 }
 
-/// The rules on arguments and context, and the conditions on facts, that stopped a call, or would have, were they in force.
+/// Rules on arguments and context, and conditions on facts, that stopped a call, or would have if they were enforced.
 fn rules(story: &Story) -> Vec<String> {
     let told = |verdict: &str, call: &str, details: &Value, message: &str| {
         let rule = details.get("rule").and_then(Value::as_str)?;
@@ -211,7 +211,7 @@ fn rules(story: &Story) -> Vec<String> {
         let what = match reason? {
             "rule_not_met" | "rule_undecided" | "limit_reached" => "The rule ",
             "fact_missing" | "fact_forbidden" | "fact_deadlock" => "The condition on facts ",
-            // A command, or a setting.
+            // The rule is a command or a setting.
             "tool_disabled" => "",
             _ => return None,
         };
@@ -229,7 +229,7 @@ fn rules(story: &Story) -> Vec<String> {
             serde_json::from_str(&tickfleet_protocol::json::with_numbers_as_text(entry.get())).unwrap_or_default();
         let text = |path: &str| entry.pointer(path).and_then(Value::as_str).unwrap_or_default();
         let call = text("/meta/call");
-        // Of a turn whose record is gone, the log is all there is.
+        // Without a record, the log is the only source.
         if let (true, Some(details)) = (story.results.is_empty(), entry.pointer("/meta/error/details")) {
             lines.extend(told("stopped", call, details, text("/meta/error/message")));
         }
@@ -241,7 +241,7 @@ fn rules(story: &Story) -> Vec<String> {
     lines
 }
 
-/// Who has agreed to calls that needed it, and who has denied them.
+/// Approvals and denials of calls that needed an approval.
 fn consents(story: &Story) -> Vec<String> {
     let here = |call: &str| story.position.is_none_or(|position| call.ends_with(&format!("/{position}")));
     let denial = |result: &CallResult| {
@@ -262,7 +262,7 @@ fn consents(story: &Story) -> Vec<String> {
     story.results.iter().filter_map(|result| consent(result).or_else(|| denial(result))).collect()
 }
 
-/// What is to be said of calls beside their results: whose answer they got, and that their agent goes in circles.
+/// Remarks on calls beyond their results: cached or repeated outcomes, and loops of the agent.
 fn beside(story: &Story) -> Vec<String> {
     let mut lines = Vec::new();
     for result in &story.results {
@@ -290,12 +290,12 @@ fn beside(story: &Story) -> Vec<String> {
     lines
 }
 
-/// What a task waits for that has begun a turn or another task.
+/// The turn or task that a task began and waits for.
 fn waits_for_work(story: &Story) -> Option<&TaskWait> {
     story.task.as_ref()?.waits.as_ref().filter(|wait| wait.reason != WaitReason::Retry)
 }
 
-/// Says where it stands now.
+/// Describes the present state.
 fn present(story: &Story) -> Vec<String> {
     let mut lines = Vec::new();
     if story.accepted_ms.is_none() {
@@ -318,7 +318,7 @@ fn present(story: &Story) -> Vec<String> {
     lines
 }
 
-/// Who holds it, and what that one is at.
+/// Describes the holder and the call that it runs.
 fn held(story: &Story, holder: &str) -> String {
     let Some(running) = story.running.as_ref().filter(|_| !story.is_task) else {
         return format!("{holder} runs it");
@@ -427,7 +427,7 @@ fn waiting(wait: &Wait, now_ms: i64) -> String {
     }
 }
 
-/// Who has paused it, and how it goes on.
+/// Who paused it, and how to resume it.
 fn paused(wait: &Wait, now_ms: i64) -> String {
     let Some(pause) = &wait.pause else { return "it is paused".into() };
     let (since, ago) = (clock(pause.since_ms), from_now(pause.since_ms, now_ms));
@@ -445,7 +445,7 @@ fn used_up(limit: &LimitWait) -> String {
     format!("the limit {name} is used up ({allows}{used} used{by})")
 }
 
-/// The reason of an ending, in words.
+/// The reason of an ending, as text.
 const fn because(reason: &EndReason) -> &'static str {
     match reason {
         EndReason::Expired => "the deadline came first",
@@ -460,13 +460,13 @@ const fn because(reason: &EndReason) -> &'static str {
     }
 }
 
-/// Writes the reason of an ending as its stable word.
+/// Serializes the reason of an ending as its stable word.
 #[allow(clippy::ref_option, reason = "serde gives a reference")]
 pub(super) fn as_word<S: Serializer>(reason: &Option<EndReason>, serializer: S) -> Result<S::Ok, S::Error> {
     reason.as_ref().map(EndReason::word).serialize(serializer)
 }
 
-/// `timestamp  level  message`.
+/// Formats an entry as `timestamp  level  message`.
 fn audit_line(json: &str) -> String {
     let entry: Value = serde_json::from_str(json).unwrap_or_default();
     let text = |name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The console of `tickfleet dev` and `tickfleet demo`: a gateway in the same process, with keys that are made for it.
+//! The console of `tickfleet dev` and `tickfleet demo`: a gateway in the same process, with keys created for it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use tokio_util::sync::CancellationToken;
 use crate::failure::Failure;
 use crate::setup::Setup;
 
-/// The port that a console takes where nobody names one.
+/// The default port of a console.
 pub(crate) const PORT: u16 = 8080;
-/// The time that requests have which are under way when it ends.
+/// How long running requests may take when the console stops.
 const LAST_ANSWERS: Duration = Duration::from_secs(3);
 
-/// The console that runs, and its keys.
+/// A running console and its keys.
 pub(crate) struct Console {
     address: SocketAddr,
     keys: Keys,
@@ -26,18 +26,18 @@ pub(crate) struct Console {
     ending: CancellationToken,
 }
 
-/// Keys that end with the process.
+/// Keys that expire with the process.
 struct Keys {
     console: NewKey,
-    /// Submits turns of all agents of a tenant.
+    /// Submits turns for all agents of a tenant.
     service: NewKey,
 }
 
 impl Console {
-    /// Serves it on this port of 127.0.0.1, until `draining`.
+    /// Serves the console on this port of 127.0.0.1, until `draining`.
     ///
     /// # Errors
-    /// The port is taken; Redis is away.
+    /// The port is taken; Redis is unreachable.
     pub(crate) async fn start(setup: &Setup, port: u16, draining: &CancellationToken) -> Result<Self, Failure> {
         let key = || NewKey::random().map_err(Failure::failed);
         let keys = Keys { console: key()?, service: key()? };
@@ -47,10 +47,11 @@ impl Console {
         Ok(Self { address, keys, serving, ending })
     }
 
-    /// The same place and key, and another configuration: who watches goes on watching.
+    /// Restarts the console with another configuration, at the same address and with the same keys, so that open pages
+    /// continue to work.
     ///
     /// # Errors
-    /// The port was taken meanwhile; Redis is away.
+    /// The port was taken meanwhile; Redis is unreachable.
     pub(crate) async fn with(self, setup: &Setup, draining: &CancellationToken) -> Result<Self, Failure> {
         let Self { address, keys, serving, ending } = self;
         end(serving, &ending).await;
@@ -59,17 +60,18 @@ impl Console {
         Ok(Self { address, keys, serving, ending })
     }
 
-    /// Where it is. The key stands behind the `#`, which browsers send to nobody; the page takes it out of the address.
+    /// The link to the console. The key follows the `#`, so browsers do not send it, and the page removes it from the
+    /// address.
     pub(crate) fn link(&self) -> String {
         format!("http://{}/console/#key={}", self.address, self.keys.console.secret)
     }
 
-    /// The address of the HTTP API, and the key of services for the tenant of [`Setup::somebody`].
+    /// The address of the HTTP API, and a key for services of the tenant of [`Setup::somebody`].
     pub(crate) fn for_services(&self) -> (SocketAddr, &str) {
         (self.address, &self.keys.service.secret)
     }
 
-    /// Ends it, when what was asked last is answered.
+    /// Stops the console after it has answered the last requests.
     pub(crate) async fn ended(self) {
         end(self.serving, &self.ending).await;
     }
@@ -84,7 +86,7 @@ async fn serve(
     let service = setup.somebody().map(|(tenant, _)| service_row(tenant, &keys.service));
     let rows = std::iter::once(row(setup, &keys.console)).chain(service);
     let keys = KeysFile::of(rows).map_err(Failure::failed)?;
-    // What is asked of it is nobody's to watch: the fleet's own metrics have the rest.
+    // Its request metrics are not exported: the fleet's own metrics cover the rest.
     let metrics = Arc::new(Metrics::of(Part::Gateway).map_err(Failure::failed)?);
     let client = setup.client().await?.observed_by(metrics.clone());
     super::listen(super::of(setup, client, keys, metrics, ending.clone(), None)?, address, None).await
@@ -92,13 +94,14 @@ async fn serve(
 
 async fn end(mut serving: JoinHandle<()>, ending: &CancellationToken) {
     ending.cancel();
-    // Where it panicked, the log has told why: the fleet has ended well all the same.
+    // If it panicked, the log has the reason, and the fleet still ends normally.
     if tokio::time::timeout(LAST_ANSWERS, &mut serving).await.is_err() {
         serving.abort();
     }
 }
 
-/// Whoever runs a fleet of their own may do everything: as the first of its approvers, where it has any.
+/// The key for the owner of a private fleet, who may do everything. It acts as the first approver in the configuration,
+/// if there is one.
 fn row(setup: &Setup, key: &NewKey) -> KeyRow {
     let approver = setup.configuration.policy.permissions.approvers.keys().next().cloned();
     let decides = approver.is_some().then_some(Verb::Approve);
@@ -114,7 +117,7 @@ fn row(setup: &Setup, key: &NewKey) -> KeyRow {
     }
 }
 
-/// A service may submit turns of all agents of its tenant.
+/// The key for services, which may submit turns for all agents of its tenant.
 fn service_row(tenant: &TenantId, key: &NewKey) -> KeyRow {
     KeyRow {
         id: "dev-service".into(),

@@ -1,4 +1,5 @@
-//! What the gateway tells operators: the views of `top`, `explain`, `limits` and `config print`, made from the configuration in its folder.
+//! The operator views of the gateway: `top`, `explain`, `limits` and `config print`, built from the configuration in
+//! its folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,20 +26,20 @@ use crate::failure::Failure;
 use crate::fleet::python::fingerprint;
 use crate::setup::Setup;
 
-/// A picture of the fleet serves all who ask for so long.
+/// A frame up to this age is returned to all requests.
 const FRAME_FRESH: Duration = Duration::from_secs(1);
-/// After so long without a look, rates would be those of a time that nobody thinks of: it looks twice.
+/// If the last poll is older than this, its rates would cover too long a time: poll twice instead.
 const FRAME_STALE: Duration = Duration::from_secs(15);
 
-/// The desk of this process.
+/// The operator views of this process.
 pub(super) struct HereDesk {
     client: Client,
-    /// By the configuration as its folder had it when somebody last asked.
+    /// The configuration as of the last request.
     setup: ArcSwap<Setup>,
-    /// One for all: each look costs Redis some round trips, whoever watches.
+    /// Shared by all requests, because each poll costs Redis some round trips.
     pictures: Mutex<Pictures>,
-    /// The configuration as it is shown, with the fingerprint of what it was read from: it is read with its texts, which
-    /// this process does not keep, once for all who look.
+    /// The configuration as it is shown, with its fingerprint. The shown form includes the texts of the files, which
+    /// this process does not keep otherwise, so it is read once for all requests.
     shown: Mutex<Option<(String, Value)>>,
 }
 
@@ -67,7 +68,7 @@ impl Pictures {
 
 impl HereDesk {
     /// # Errors
-    /// The URL of Redis is none.
+    /// The URL of Redis is invalid.
     pub(super) fn new(setup: &Setup, client: &Client) -> Result<Self, Failure> {
         Ok(Self {
             client: client.clone(),
@@ -77,10 +78,10 @@ impl HereDesk {
         })
     }
 
-    /// The setup by the configuration as its folder has it now.
+    /// The setup for the current configuration in the folder.
     ///
     /// # Errors
-    /// It cannot be read, or is refused.
+    /// It cannot be read, or is invalid.
     async fn current(&self) -> Result<Arc<Setup>, DeskError> {
         let known = self.setup.load_full();
         let read = tokio::task::spawn_blocking(move || -> Result<Arc<Setup>, Failure> {
@@ -99,8 +100,8 @@ impl HereDesk {
 }
 
 impl HereDesk {
-    /// As [`Self::current`]; where that cannot be read, by the configuration that was read last. Whoever looks for the cause
-    /// of trouble must not be kept from it by a mistake in a file.
+    /// As [`Self::current`], but returns the previous setup if the configuration cannot be read. An operator who looks
+    /// for a problem must not be blocked by an error in a file.
     async fn known(&self) -> Arc<Setup> {
         match self.current().await {
             Ok(setup) => setup,
@@ -113,7 +114,7 @@ impl HereDesk {
 }
 
 impl HereDesk {
-    /// The configuration as it is shown; by settings alone where its files cannot be read now.
+    /// The configuration as it is shown. If its files cannot be read now, only the settings of the previous one.
     async fn shown(&self, setup: &Arc<Setup>, is_whole: bool) -> Result<Value, DeskError> {
         let mut known = self.shown.lock().await;
         if let Some((_, told)) = known.as_ref().filter(|(fingerprint, _)| *fingerprint == setup.fingerprint) {
@@ -166,7 +167,7 @@ impl Desk for HereDesk {
         async move {
             let (setup, problem) = match self.current().await {
                 Ok(setup) => (setup, None),
-                // Whoever looks for what is wrong with a file is told so.
+                // An operator who looks for an error in a file gets the error.
                 Err(error) => (self.setup.load_full(), Some(error.to_string())),
             };
             let mut in_force = Vec::new();
@@ -206,7 +207,8 @@ impl Desk for HereDesk {
 
     fn approver<'a>(&'a self, name: &'a str) -> Told<'a, Option<BTreeSet<String>>> {
         async move {
-            // Who was taken out of the file a moment ago decides nothing more, and by a file that cannot be read nobody does.
+            // An approver who was just removed from the file may no longer decide. If the file cannot be read, no
+            // approver may.
             let setup = self.current().await?;
             Ok(setup.configuration.policy.permissions.approvers.get(name).cloned())
         }
@@ -243,7 +245,7 @@ impl Desk for HereDesk {
     }
 }
 
-/// Redis away, a wrong question, or nothing of that name.
+/// Maps a failure: Redis is unreachable, the request is invalid, or the name is unknown.
 fn refused(failure: Failure) -> DeskError {
     let message = failure.message().unwrap_or_default();
     match failure {

@@ -1,6 +1,6 @@
-//! `tickfleet gateway`: the HTTP API of a fleet, and the keys for it. [`desk`] is what it tells operators of the
-//! configuration, [`shown`] how that is laid out, [`tokens`] whose tokens it takes, [`console`] the one of a fleet that
-//! somebody runs on their own machine.
+//! `tickfleet gateway`: the HTTP API of a fleet, and the keys for it. [`desk`] serves operator views of the
+//! configuration, [`shown`] formats the configuration, [`tokens`] has the options for OpenID Connect tokens, and
+//! [`console`] serves a fleet on the operator's own machine.
 
 pub(crate) mod console;
 mod desk;
@@ -34,7 +34,7 @@ use crate::fleet::readiness::ready;
 use crate::output::Output;
 use crate::setup::Setup;
 
-/// The time between two questions whether Redis is there.
+/// Time between two checks whether Redis responds.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Serve the HTTP API until SIGTERM, or create an API key.
@@ -162,7 +162,7 @@ impl From<VerbArg> for Verb {
 }
 
 impl Key {
-    /// What it may do.
+    /// The permissions of the key.
     fn verbs(&self) -> BTreeSet<Verb> {
         match self.role {
             Some(RoleArg::Viewer) => Role::Viewer.verbs(),
@@ -175,7 +175,7 @@ impl Key {
 }
 
 impl GatewayArgs {
-    /// What callers show who they are with.
+    /// How callers authenticate.
     fn credentials(&self) -> Result<Credentials, Failure> {
         let keys = self.keys.as_deref().map(KeysFile::open).transpose().map_err(Failure::failed)?;
         let tokens = self.tokens.open().map_err(Failure::failed)?;
@@ -186,19 +186,19 @@ impl GatewayArgs {
         Ok(Credentials { keys, tokens, wrong: Some(wrong).filter(|wrong| wrong.per_second > 0) })
     }
 
-    /// What it speaks TLS with.
+    /// The files for TLS.
     fn tls(&self) -> Result<Option<TlsFiles>, Failure> {
         let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
         TlsFiles::open(certificate, key).map(Some).map_err(|error| Failure::usage(error.to_string()))
     }
 }
 
-/// Returns true for what needs neither a configuration nor Redis.
+/// Returns true for a subcommand, which needs neither a configuration nor Redis.
 pub(crate) const fn needs_nothing(args: &GatewayArgs) -> bool {
     args.what.is_some()
 }
 
-/// Makes a key, or prints the document.
+/// Creates a key, or prints the OpenAPI document.
 ///
 /// # Errors
 /// The system has no randomness.
@@ -210,10 +210,10 @@ pub(crate) fn aside(args: &GatewayArgs, output: &Output) -> Result<(), Failure> 
     }
 }
 
-/// Serves until it is told to end.
+/// Serves until it is stopped.
 ///
 /// # Errors
-/// Keys or rules that cannot be read, an address that cannot be had, Redis away.
+/// Keys or rules that cannot be read, an address that cannot be bound, an unreachable Redis.
 pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure> {
     let traces = setup.start_log()?;
     let credentials = args.credentials()?;
@@ -270,10 +270,10 @@ pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure
     Ok(())
 }
 
-/// Whether Redis has answered, and the fleet there is the one of this configuration.
+/// Whether Redis responds, and holds the fleet of this configuration.
 ///
 /// # Errors
-/// It is another fleet: one with another number of shards.
+/// Redis holds another fleet: one with a different number of shards.
 async fn known_fleet(client: &Client) -> Result<bool, Failure> {
     match client.check().await {
         Ok(()) => Ok(true),
@@ -288,7 +288,7 @@ async fn known_fleet(client: &Client) -> Result<bool, Failure> {
 /// The gateway of this process.
 ///
 /// # Errors
-/// The URL of Redis is none.
+/// The URL of Redis is invalid.
 fn of(
     setup: &Setup,
     client: Client,
@@ -301,10 +301,10 @@ fn of(
     Ok(Gateway::new(client, credentials, desk, metrics, draining, public))
 }
 
-/// Answers probes and scrapes until `ended`, during a drain too.
+/// Serves probes and scrapes until `ended`, including during a drain.
 ///
 /// # Errors
-/// The address cannot be had.
+/// The address cannot be bound.
 async fn probed(
     setup: &Setup,
     address: SocketAddr,
@@ -321,10 +321,10 @@ async fn probed(
     health.serve(address, ended.clone()).await.map_err(Failure::failed)
 }
 
-/// Has it listen.
+/// Starts to listen.
 ///
 /// # Errors
-/// The address cannot be had.
+/// The address cannot be bound.
 async fn listen(
     gateway: Gateway,
     address: SocketAddr,
@@ -354,7 +354,7 @@ fn make_key(args: &Key, output: &Output) -> Result<(), Failure> {
     };
     let rows = [row];
     let text = serde_saphyr::to_string(&rows).map_err(|error| Failure::failed(anyhow::anyhow!("{error}")))?;
-    // What could not be read again is not printed.
+    // Print only a key that can be parsed again.
     tickfleet_gateway::ApiKeys::parse(&text).map_err(Failure::usage)?;
     output.show(&rows, |_| text.trim_end().to_owned())?;
     output.note(&format!("The key, shown only once: {}", key.secret));

@@ -1,12 +1,12 @@
-//! The configuration as operators see it: settings with where each comes from, and the files that decide about calls.
+//! The configuration as operators see it: each setting with its origin, and the files that decide about calls.
 
 use serde_json::{Value, json};
 use tickfleet_config::{Configuration, ShownSetting, shown};
 
-/// Bytes of one file that are shown.
+/// Maximum number of bytes shown of one file.
 const FILE_BYTES_MAX: usize = 256 * 1024;
 
-/// Lays it out as data. Secrets are masked already; of a file that is longer than [`FILE_BYTES_MAX`] the beginning stands.
+/// Returns the configuration as JSON. Secrets are already masked. A file longer than [`FILE_BYTES_MAX`] is cut.
 pub(super) fn view(configuration: &Configuration) -> Value {
     let shown = shown(configuration);
     let setting = |ShownSetting { path, value, origin }: ShownSetting| {
@@ -15,7 +15,7 @@ pub(super) fn view(configuration: &Configuration) -> Value {
     };
     let file = |(name, text): (String, String)| {
         let cut = text.len().min(FILE_BYTES_MAX);
-        // A character has four bytes at most.
+        // A character has at most four bytes.
         let end = (cut.saturating_sub(3)..=cut).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
         json!({"name": name, "text": text.get(..end), "bytes": text.len(), "whole": end == text.len()})
     };

@@ -1,4 +1,4 @@
-//! Whose tokens a gateway takes in place of API keys.
+//! The OpenID Connect tokens that a gateway accepts in addition to API keys.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -64,7 +64,7 @@ impl From<Signed> for Algorithm {
 }
 
 impl TokenArgs {
-    /// Reads the rules; none where no issuer is named.
+    /// Reads the rules; `None` without an issuer.
     ///
     /// # Errors
     /// [`TokenError`].

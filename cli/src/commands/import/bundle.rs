@@ -1,5 +1,5 @@
-//! A document whose parts are in several files, as one: other files are put beside its own parts, and references to them
-//! become local. Files are read from the document's folder alone, and nothing is fetched.
+//! Combines a document that is spread over several files: other files become members of the document, and references to
+//! them become local. Only files in the document's folder are read, and nothing is fetched.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,18 +8,18 @@ use serde_json::{Value, json};
 
 use super::{DOCUMENT_BYTES_MAX, parse};
 
-/// The member of the document that holds the other files.
+/// The member of the document that contains the other files.
 pub(super) const FILES: &str = "x-tickfleet-files";
-/// Begins a reference that cannot be followed; the reason is behind it.
+/// Marks a reference that cannot be followed; the reason comes after it.
 pub(super) const UNREAD: char = '!';
-/// Files beside the document.
+/// Maximum number of other files.
 const FILES_MAX: usize = 500;
 
 /// A document with everything that it refers to.
 #[derive(Default)]
 pub(crate) struct Bundle {
     pub(crate) root: Value,
-    /// The paths of the other files, in the order in which the document holds them.
+    /// The paths of the other files, in their order in the document.
     pub(super) files: Vec<String>,
 }
 
@@ -30,17 +30,17 @@ impl From<Value> for Bundle {
     }
 }
 
-/// Files that are read on the way.
+/// The files that have been read so far.
 struct Reading {
     document: PathBuf,
     folder: PathBuf,
-    /// Files by their path: their place in the document.
+    /// The index of each file in the document, by path.
     known: BTreeMap<PathBuf, usize>,
     contents: Vec<Value>,
     bytes: u64,
 }
 
-/// Reads the files that a document refers to, and those that they refer to.
+/// Reads the files that a document refers to, directly or indirectly.
 pub(super) fn bundled(mut root: Value, file: &Path) -> Bundle {
     let Ok(document) = file.canonicalize() else { return root.into() };
     let folder = document.parent().map(Path::to_owned).unwrap_or_default();
@@ -49,7 +49,7 @@ pub(super) fn bundled(mut root: Value, file: &Path) -> Bundle {
     let mut from = folder.clone();
     reading.rewrite(&mut root, None, &from);
     let mut next = 0;
-    // Each file is read once, so that files which refer to each other come to an end.
+    // Each file is read once, so files that refer to each other do not cause an endless loop.
     while next < reading.contents.len() {
         let mut content = std::mem::take(&mut reading.contents[next]);
         if let Some((path, _)) = reading.known.iter().find(|(_, place)| **place == next) {
@@ -91,7 +91,7 @@ impl Reading {
         }
     }
 
-    /// A reference as one within the document.
+    /// Returns a reference as one within the document.
     ///
     /// # Errors
     /// Why it cannot be followed.
@@ -107,7 +107,7 @@ impl Reading {
         Ok(place.map_or_else(|| format!("#{pointer}"), |place| format!("#/{FILES}/{place}{pointer}")))
     }
 
-    /// The place of a file in the document; none where it is the document itself.
+    /// The index of a file in the document; `None` for the document itself.
     fn place(&mut self, path: &Path) -> Result<Option<usize>, String> {
         let path = path.canonicalize().map_err(|error| format!("cannot be read: {error}"))?;
         if path == self.document {
@@ -178,7 +178,7 @@ paths:
 "##;
 
     fn report(document: &str, files: &[(&str, &str)]) -> Report {
-        // Tools are built as a worker builds them, with a client of HTTP each.
+        // Tools are built as in a worker, each with an HTTP client.
         tickfleet_outbound::install_crypto_provider();
         let folder = tempfile::tempdir().unwrap();
         let inner = folder.path().join("api");

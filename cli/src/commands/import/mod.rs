@@ -1,7 +1,7 @@
-//! `tickfleet tools import`: the operations of an OpenAPI document as a section of `tools.yaml`.
+//! `tickfleet tools import`: converts the operations of an OpenAPI document into a section of `tools.yaml`.
 //!
-//! Every tool is built before it is printed, as a worker would build it: what could not be used is left out, with
-//! the reason.
+//! Every tool is built before it is printed, as in a worker. Operations that could not be used are left out, with the
+//! reason.
 
 mod bundle;
 mod operation;
@@ -30,11 +30,11 @@ use operation::{Imported, Operation};
 use schema::Document;
 use security::Naming;
 
-/// Bytes of a document.
+/// Maximum size of a document in bytes.
 const DOCUMENT_BYTES_MAX: u64 = 16 << 20;
-/// Operations that are looked at.
+/// Maximum number of operations.
 const OPERATIONS_MAX: usize = 2_000;
-/// OpenAPI's methods; everything else in a path item is not an operation.
+/// OpenAPI's methods; other members of a path item are not operations.
 const METHODS: [&str; 8] = ["get", "put", "post", "delete", "patch", "head", "options", "trace"];
 
 /// Convert the operations of an OpenAPI document (3.0 or 3.1, JSON or YAML) into a section of tools.yaml.
@@ -70,11 +70,11 @@ pub(crate) struct Import {
 /// The report of an import.
 #[derive(Default, Serialize)]
 pub(crate) struct Report {
-    /// Name and declaration.
+    /// Declarations of tools, by name.
     pub(crate) tools: BTreeMap<String, Value>,
-    /// Operation and why it is no tool.
+    /// Operations that were left out, each with the reason.
     left_out: Vec<(String, String)>,
-    /// Tool and what its reader should know.
+    /// Remarks for the reader, each with the tool.
     notes: Vec<(String, String)>,
 }
 
@@ -82,16 +82,16 @@ impl Report {
     /// The section of `tools.yaml`.
     ///
     /// # Errors
-    /// Never for what an import made.
+    /// Cannot occur for the result of an import.
     pub(crate) fn yaml(&self) -> Result<String, Failure> {
         serde_saphyr::to_string(&json!({ "tools": self.tools })).map_err(Failure::failed)
     }
 }
 
-/// Imports.
+/// Runs the import.
 ///
 /// # Errors
-/// The document cannot be read, an operation of `--only` is not in it, or nothing could be imported.
+/// The document cannot be read, an operation of `--only` is missing, or no operation could be imported.
 pub(crate) fn run(args: &Import, global: &Global, output: &Output) -> Result<(), Failure> {
     let document = bundled(read(&args.file)?, &args.file);
     let taken = setup::sources(global)?.built_in_tools;
@@ -99,7 +99,7 @@ pub(crate) fn run(args: &Import, global: &Global, output: &Output) -> Result<(),
     told(&report, args, output)
 }
 
-/// What builds tools as a worker does.
+/// Builds tools as a worker does.
 pub(crate) struct Building {
     kinds: ToolKinds,
     environment: Environment,
@@ -115,10 +115,10 @@ impl Building {
     }
 }
 
-/// The operations of a document as tools, but for those that are `taken`.
+/// Returns the operations of a document as tools, except names in `taken`.
 ///
 /// # Errors
-/// It is no such document, or an operation of `--only` is not in it.
+/// The document is not an OpenAPI document, or an operation of `--only` is missing.
 pub(crate) fn imported(
     document: Bundle,
     args: &Import,
@@ -164,7 +164,7 @@ pub(crate) fn imported(
     Ok(report)
 }
 
-/// One operation as a tool that a worker can build.
+/// Converts one operation into a tool that a worker can build.
 fn one(operation: &Operation<'_>, name: &str, args: &Import, building: &Building) -> Result<Imported, String> {
     let server = match &args.server {
         Some(server) => server.trim_end_matches('/').to_owned(),
@@ -181,7 +181,7 @@ fn one(operation: &Operation<'_>, name: &str, args: &Import, building: &Building
     built.map(|_| imported).map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
 }
 
-/// The first server that holds for an operation, its variables replaced by their defaults.
+/// The first server that applies to an operation, with its variables replaced by their defaults.
 fn server(operation: &Operation<'_>) -> Result<String, String> {
     let holders = [operation.operation, operation.item, &operation.document.root];
     let server = holders.iter().find_map(|holder| holder.get("servers")?.get(0));
@@ -208,10 +208,10 @@ fn read(file: &Path) -> Result<Value, Failure> {
     parse(&text).map_err(|error| unread(&error))
 }
 
-/// A document in JSON or YAML.
+/// Parses a document in JSON or YAML.
 ///
 /// # Errors
-/// It is neither, or larger than it looks.
+/// It is neither, or its aliases expand too much.
 pub(crate) fn parse(text: &str) -> Result<Value, String> {
     if text.trim_start().starts_with('{') {
         return serde_json::from_str(text).map_err(|error| error.to_string());
@@ -223,7 +223,7 @@ pub(crate) fn parse(text: &str) -> Result<Value, String> {
     serde_saphyr::from_str_with_options(text, options).map_err(|error| error.without_snippet().to_string())
 }
 
-/// The operations of a document, and those that cannot be read, with the reason.
+/// The operations of a document, and unreadable ones with the reason.
 type Operations<'d> = (Vec<Operation<'d>>, Vec<(String, String)>);
 
 /// Finds the operations of a document.

@@ -1,4 +1,4 @@
-//! One operation of an OpenAPI document as one tool.
+//! Converts one operation of an OpenAPI document into one tool.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,14 +7,14 @@ use serde_json::{Map, Value, json};
 use super::schema::Document;
 use super::security::{self, Naming};
 
-/// Bytes of a description: models read all of them with every request.
+/// Maximum bytes of a description: models read all descriptions with every request.
 const DESCRIPTION_BYTES_MAX: usize = 1_024;
-/// Headers that OpenAPI itself excludes from parameters, and those that the connection sets.
+/// Headers that OpenAPI excludes from parameters, or that the connection sets.
 const HEADERS_IGNORED: [&str; 3] = ["accept", "content-type", "authorization"];
-/// Keywords of a body whose properties can be arguments themselves.
+/// If a body has only these keywords, its properties can be arguments themselves.
 const PLAIN_BODY: [&str; 6] = ["type", "properties", "required", "title", "description", "additionalProperties"];
 
-/// An operation and where it stands.
+/// An operation and its position in the document.
 pub(super) struct Operation<'d> {
     pub(super) document: &'d Document,
     pub(super) method: &'d str,
@@ -23,14 +23,14 @@ pub(super) struct Operation<'d> {
     pub(super) operation: &'d Value,
 }
 
-/// A tool, and what its reader should know.
+/// A tool, and remarks for the reader.
 pub(super) struct Imported {
-    /// As `tools.yaml` declares it.
+    /// Its declaration in `tools.yaml`.
     pub(super) tool: Value,
     pub(super) notes: Vec<String>,
 }
 
-/// The arguments of a tool and where they land.
+/// The arguments of a tool, and the parts of the request that they fill.
 #[derive(Default)]
 struct Arguments {
     properties: Map<String, Value>,
@@ -53,7 +53,7 @@ impl Operation<'_> {
         parts.join("_")
     }
 
-    /// The tool.
+    /// Returns the tool.
     ///
     /// # Errors
     /// Why a tool cannot make this request.
@@ -125,14 +125,15 @@ impl Operation<'_> {
             let text = |key: &str| parameter.get(key).and_then(Value::as_str).unwrap_or_default();
             let (name, place) = (text("name"), text("in"));
             let required = place == "path" || parameter.get("required") == Some(&Value::Bool(true));
-            // What it takes has to be known: a call without it would do something else.
+            // The schema must be readable even if the parameter is optional: a call without the parameter could do
+            // something else.
             if let Some(schema) = parameter.get("schema")
                 && let Err(reason) = self.document.inlined(schema)
             {
                 return Err(format!("its {place} parameter {name} cannot be read: {reason}"));
             }
             match self.parameter(&mut arguments, parameter, name, place, required) {
-                // Without a filter, a change would reach more than was meant.
+                // A change without its filter could affect more than intended.
                 Err(reason) if required || self.method != "get" => {
                     return Err(format!("its {place} parameter {name} {reason}"));
                 }
@@ -148,7 +149,7 @@ impl Operation<'_> {
         Ok(arguments)
     }
 
-    /// Those of the operation, over those of its path.
+    /// The parameters of the operation, which override those of its path.
     fn parameters(&self) -> Result<Vec<&Value>, String> {
         let mut found: Vec<&Value> = Vec::new();
         for holder in [self.operation, self.item] {
@@ -257,7 +258,7 @@ impl Arguments {
         self.properties.insert(name, schema);
     }
 
-    /// The name of an argument: what templates can name, and no other argument has.
+    /// A name for an argument that templates can use and that no other argument has.
     fn name(&self, name: &str, place: &str) -> Result<String, String> {
         let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.') { c } else { '_' };
         let plain: String = name.chars().map(plain).collect();
@@ -267,14 +268,14 @@ impl Arguments {
         free.filter(|_| !plain.is_empty()).ok_or_else(|| "has a name that another parameter uses".to_owned())
     }
 
-    /// Returns true if the properties of a body can stand beside the arguments that there are.
+    /// Returns true if the properties of a body do not collide with existing arguments.
     fn fits(&self, schema: &Value) -> bool {
         let mut names = schema["properties"].as_object().into_iter().flatten().map(|(name, _)| name);
         names.all(|name| !self.properties.contains_key(name) && self.name(name, "").is_ok_and(|plain| plain == *name))
     }
 }
 
-/// An object whose properties are all that there is to say of it.
+/// Whether a schema is an object that its properties describe completely.
 fn is_plain(schema: &Value) -> bool {
     let Some(members) = schema.as_object() else { return false };
     let closed = members.get("additionalProperties").is_none_or(|more| *more == Value::Bool(false));
@@ -283,7 +284,7 @@ fn is_plain(schema: &Value) -> bool {
     object && closed && properties && members.keys().all(|key| PLAIN_BODY.contains(&key.as_str()))
 }
 
-/// Gives a schema the description of what it stands in, where it has none.
+/// Sets the description of a schema that has none.
 fn describe(schema: &mut Value, description: Option<&Value>) {
     if let (Value::Object(members), Some(Value::String(text))) = (schema, description) {
         members.entry("description").or_insert_with(|| text.as_str().into());

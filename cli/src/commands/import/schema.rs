@@ -1,15 +1,15 @@
-//! Schemas of an OpenAPI document as JSON Schema of their own: references put in place, under bounds.
+//! Converts schemas of an OpenAPI document into self-contained JSON Schemas: resolves references, within bounds.
 
 use serde_json::{Map, Value, json};
 
 use super::bundle::{FILES, UNREAD};
 
-/// Schemas that one tool's arguments may be made of once references are in place.
+/// Maximum number of schemas in one tool's arguments, after references are resolved.
 const NODES_MAX: usize = 2_000;
-/// References within references, and schemas within schemas.
+/// Maximum depth of nested references, and of nested schemas.
 const DEPTH_MAX: usize = 48;
 
-/// Keywords that say nothing about arguments.
+/// Keywords that do not constrain arguments.
 const DROPPED: [&str; 10] = [
     "xml",
     "externalDocs",
@@ -40,23 +40,23 @@ const SINGLE: [&str; 11] = [
 const NAMED: [&str; 4] = ["properties", "patternProperties", "dependentSchemas", "$defs"];
 /// Keywords with a list of schemas.
 const LISTED: [&str; 4] = ["allOf", "anyOf", "oneOf", "prefixItems"];
-/// Keywords that may stand beside a reference without saying anything about the value.
+/// Keywords that can accompany a reference without constraining the value.
 const REMARKS: [&str; 4] = ["description", "title", "summary", "default"];
 
 /// An OpenAPI document.
 pub(super) struct Document {
     pub(super) root: Value,
-    /// 3.0, whose schemas differ from JSON Schema.
+    /// True for version 3.0, whose schemas differ from JSON Schema.
     pub(super) old: bool,
-    /// The paths of the other files that the document holds.
+    /// The paths of the other files in the document.
     pub(super) files: Vec<String>,
 }
 
 impl Document {
-    /// The value that a local reference leads to, and on to the end of a chain of them.
+    /// Follows a local reference, or a chain of them, to its value.
     ///
     /// # Errors
-    /// The reference is not local, leads nowhere, or in a circle.
+    /// The reference is not local, has no target, or is circular.
     pub(super) fn follow<'d>(&'d self, value: &'d Value) -> Result<&'d Value, String> {
         let mut here = value;
         for _ in 0..DEPTH_MAX {
@@ -68,11 +68,11 @@ impl Document {
         Err("a reference is circular".to_owned())
     }
 
-    /// As [`Self::follow`], for a path or an operation: with an object at the end, and nothing beside a reference, since
-    /// that could be parameters.
+    /// As [`Self::follow`], for a path or an operation: the target must be an object, and a reference may only be
+    /// accompanied by remarks, because other members could be parameters.
     ///
     /// # Errors
-    /// As [`Self::follow`], and those.
+    /// As [`Self::follow`], and if these conditions are not met.
     pub(super) fn whole<'d>(&'d self, value: &'d Value) -> Result<&'d Value, String> {
         let mut here = value;
         for _ in 0..DEPTH_MAX {
@@ -95,7 +95,7 @@ impl Document {
         self.root.pointer(pointer).ok_or_else(|| format!("{} points to nothing", self.shown(reference)))
     }
 
-    /// A reference as its author wrote it.
+    /// A reference as it was written in the original file.
     fn shown(&self, reference: &str) -> String {
         let in_file = reference.strip_prefix("#/").and_then(|rest| rest.strip_prefix(FILES)?.strip_prefix('/'));
         let Some(in_file) = in_file else { return reference.to_owned() };
@@ -107,10 +107,10 @@ impl Document {
         }
     }
 
-    /// A schema with every reference in place.
+    /// A schema with every reference resolved.
     ///
     /// # Errors
-    /// It refers to itself, is too large, or uses what has no place in a tool's arguments.
+    /// It refers to itself, is too large, or uses a feature that the arguments of a tool do not support.
     pub(super) fn inlined(&self, schema: &Value) -> Result<Value, String> {
         Inlining { document: self, nodes: 0, trail: Vec::new() }.schema(schema, 0)
     }
@@ -148,7 +148,7 @@ impl Inlining<'_> {
         let resolved = self.schema(target, depth + 1);
         self.trail.pop();
         let mut resolved = resolved?;
-        // In 3.0, what stands beside a reference does not count.
+        // In 3.0, siblings of a reference are ignored.
         if self.document.old || members.len() == 1 {
             return Ok(resolved);
         }
@@ -193,7 +193,7 @@ impl Inlining<'_> {
         Ok(Value::Object(made))
     }
 
-    /// Properties that only answers have.
+    /// Properties that only occur in responses.
     fn read_only<'m>(&self, members: &'m Map<String, Value>) -> Result<Vec<&'m String>, String> {
         let mut names = Vec::new();
         for (name, property) in members.get("properties").and_then(Value::as_object).into_iter().flatten() {
@@ -205,7 +205,7 @@ impl Inlining<'_> {
     }
 }
 
-/// Rewrites what OpenAPI 3.0 says in its own way as JSON Schema.
+/// Converts keywords of OpenAPI 3.0 to JSON Schema.
 fn modernise(members: &Map<String, Value>, made: &mut Map<String, Value>) {
     let is = |key: &str| members.get(key) == Some(&Value::Bool(true));
     for (bound, exclusive) in [("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")] {

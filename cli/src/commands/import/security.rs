@@ -1,4 +1,4 @@
-//! The sign-in of an operation: security schemes become references to secrets.
+//! The authentication of an operation: security schemes become references to secrets.
 
 use std::collections::BTreeMap;
 
@@ -6,22 +6,22 @@ use serde_json::{Value, json};
 
 use super::schema::Document;
 
-/// The credentials that a tool sends, and the secrets that it names.
+/// The credentials that a tool sends, and the secrets that they refer to.
 #[derive(Default)]
 pub(super) struct Signing {
     pub(super) headers: BTreeMap<String, String>,
     pub(super) query: BTreeMap<String, String>,
     pub(super) oauth2: Option<Value>,
     pub(super) secrets: BTreeMap<String, Value>,
-    /// Notes for whoever sets the secrets.
+    /// Remarks for the person who sets the secrets.
     pub(super) notes: Vec<String>,
 }
 
-/// Names secrets.
+/// How secrets are named.
 pub(super) struct Naming {
-    /// Put before each variable.
+    /// Prefix of each variable.
     pub(super) prefix: String,
-    /// True if each tenant has its own.
+    /// True if each tenant has a secret of its own.
     pub(super) per_tenant: bool,
 }
 
@@ -29,8 +29,8 @@ impl Naming {
     /// The name of a scheme's secret.
     fn secret(&self, scheme: &str, what: &str) -> String {
         let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
-        // The document names its schemes: without the operator's prefix, it must not choose a variable that the worker has for
-        // something else, such as REDIS_URL. And the name of a variable begins with a letter.
+        // The document chooses the names of its schemes. Without a prefix, it could choose a variable that the worker
+        // uses for another purpose, such as `REDIS_URL`. Besides, the name of a variable must begin with a letter.
         let prefix = if self.prefix.is_empty() { "IMPORTED_" } else { &self.prefix };
         let name: String = format!("{prefix}{scheme}{what}").chars().map(plain).collect();
         if name.starts_with(|c: char| c.is_ascii_digit()) { format!("S_{name}") } else { name }
@@ -42,10 +42,10 @@ impl Naming {
     }
 }
 
-/// The first way of signing that tools can use.
+/// The first way of authentication that tools can use.
 ///
 /// # Errors
-/// Why there is none.
+/// Why there is no such way.
 pub(super) fn signing(document: &Document, operation: &Value, naming: &Naming) -> Result<Signing, String> {
     let wanted = operation.get("security").or_else(|| document.root.get("security")).and_then(Value::as_array);
     let Some(ways) = wanted.filter(|ways| !ways.is_empty()) else { return Ok(Signing::default()) };
@@ -59,7 +59,7 @@ pub(super) fn signing(document: &Document, operation: &Value, naming: &Naming) -
     Err(why.unwrap_or_default())
 }
 
-/// All schemes of one way: they are sent together.
+/// Combines all schemes of one way, which are sent together.
 fn together(document: &Document, way: &Value, naming: &Naming) -> Result<Signing, String> {
     let mut signing = Signing::default();
     for (name, scopes) in way.as_object().into_iter().flatten() {
@@ -128,7 +128,7 @@ impl Signing {
             oauth2["refresh_token"] = self.secret(name, "_REFRESH_TOKEN", naming).into();
         }
         let scopes: Vec<&str> = scopes.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        // A refresh token carries the scopes that the person agreed to.
+        // A refresh token carries the scopes that its owner agreed to.
         if !scopes.is_empty() && grant == "client_credentials" {
             oauth2["scope"] = scopes.join(" ").into();
         }
@@ -138,7 +138,7 @@ impl Signing {
         Ok(())
     }
 
-    /// Declares a secret; answers the reference to it.
+    /// Declares a secret and returns the reference to it.
     fn secret(&mut self, scheme: &str, what: &str, naming: &Naming) -> String {
         let name = naming.secret(scheme, what);
         let reference = naming.reference(&name);

@@ -1,35 +1,35 @@
-//! The files that an import reads.
+//! Finds and reads the files of an import.
 
 use std::fs;
 use std::path::Path;
 
 use tickfleet_tools_knowledge::documents::{Form, Problem};
 
-/// Files of one import.
+/// Maximum number of files in folders of one import.
 const FILES_MAX: usize = 20_000;
-/// How deep folders are looked into.
+/// Maximum depth of nested folders.
 const DEPTH_MAX: usize = 32;
 
-/// A file to be read.
+/// A file to import.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Found {
-    /// Its path, as documents name it.
+    /// Its path, which becomes the source of its documents.
     pub(super) name: String,
     pub(super) form: Form,
 }
 
-/// What there is below some paths.
+/// The files found below the given paths.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     pub(super) files: Vec<Found>,
-    /// What cannot be read, or is named and no document.
+    /// Paths that cannot be read, and given files that are not documents.
     pub(super) problems: Vec<Problem>,
-    /// Files of other kinds in folders.
+    /// Number of other files in folders.
     pub(super) others: usize,
 }
 
 impl Tree {
-    /// All documents below these paths, in the order of their names. Hidden files and links in folders are left out.
+    /// Finds all documents below these paths, sorted by name. Hidden files and links in folders are skipped.
     pub(super) fn below(roots: &[String]) -> Self {
         let mut tree = Self::default();
         for root in roots {
@@ -88,10 +88,10 @@ impl Tree {
 }
 
 impl Found {
-    /// Reads it, unless it is longer than any of its form may be.
+    /// Reads the file, unless it is larger than its format allows.
     ///
     /// # Errors
-    /// Why not.
+    /// Why it cannot be read.
     pub(super) fn read(&self) -> Result<Vec<u8>, Problem> {
         let problem = |why: String| Problem { place: self.name.clone(), why };
         let bytes = fs::metadata(Path::new(&self.name)).map_err(|error| problem(error.to_string()))?.len();

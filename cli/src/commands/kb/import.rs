@@ -1,4 +1,4 @@
-//! `tickfleet kb import`: files become documents of a tenant.
+//! `tickfleet kb import`: imports files as documents of a tenant.
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
 
-/// Problems that are told one by one.
+/// Maximum number of problems that are printed.
 const PROBLEMS_TOLD: usize = 20;
 
 #[derive(Debug, Args)]
@@ -37,7 +37,7 @@ pub(super) struct Import {
     prune: bool,
 }
 
-/// What an import came to.
+/// The result of an import.
 #[derive(Debug, Default, Serialize)]
 struct Report {
     new: usize,
@@ -48,11 +48,11 @@ struct Report {
     gone: usize,
     /// Files of other kinds.
     left_out: usize,
-    /// The model that embeds passages; none where there is none.
+    /// The model that embeds passages, if one is configured.
     model: Option<String>,
-    /// What is no document, and why.
+    /// Invalid documents and unreadable files, each with the reason.
     problems: Vec<Told>,
-    /// Why the import stopped before its end.
+    /// Why the import stopped early.
     stopped: Option<&'static str>,
 }
 
@@ -68,10 +68,10 @@ impl From<Problem> for Told {
     }
 }
 
-/// Imports.
+/// Runs the import.
 ///
 /// # Errors
-/// An unknown tenant; Redis; anything that is no document.
+/// An unknown tenant; Redis; any invalid document.
 pub(super) async fn run(setup: &Setup, args: &Import, output: &Output) -> Result<(), Failure> {
     let store = super::store(setup, &args.tenant).await?;
     let embedder = setup.knowledge.embedder().map_err(|why| Failure::failed(anyhow::anyhow!(why)))?;
@@ -96,7 +96,7 @@ pub(super) async fn run(setup: &Setup, args: &Import, output: &Output) -> Result
     }
     let is_good = report.problems.is_empty() && report.stopped.is_none();
     for problem in report.problems.iter().take(PROBLEMS_TOLD).filter(|_| !output.json) {
-        // A file's name may hold anything.
+        // A file name may contain control characters.
         let line = format!("{}: {}", problem.place, problem.why);
         output.note(&line.chars().map(|c| if c.is_control() { '?' } else { c }).collect::<String>());
     }
@@ -104,7 +104,7 @@ pub(super) async fn run(setup: &Setup, args: &Import, output: &Output) -> Result
     if is_good { Ok(()) } else { Err(Failure::Told) }
 }
 
-/// A path as documents name it: without what says nothing.
+/// A path as documents name it, without a leading `./` or a trailing `/`.
 fn tidy(path: &str) -> String {
     let mut tidy = path;
     while let Some(rest) = tidy.strip_prefix("./").filter(|rest| !rest.is_empty()) {
@@ -157,7 +157,8 @@ async fn one_file(
     Ok(())
 }
 
-/// Removes what is gone where that is asked for and certain: what could not be read is not gone.
+/// Finds documents whose files no longer exist, and removes them if requested. After any read error, nothing counts as
+/// gone.
 async fn prune(
     store: &Store,
     args: &Import,

@@ -1,4 +1,4 @@
-//! `tickfleet kb`: a tenant's knowledge base, filled, listed, searched and emptied.
+//! `tickfleet kb`: imports, lists, searches and removes documents of a tenant's knowledge base.
 
 mod files;
 mod import;
@@ -83,10 +83,10 @@ struct Removed {
     removed: u64,
 }
 
-/// Does what was asked.
+/// Runs the command.
 ///
 /// # Errors
-/// An unknown tenant, files that are no documents, a full base; Redis.
+/// An unknown tenant, invalid documents, a full knowledge base; Redis.
 pub(crate) async fn run(setup: &Setup, args: &Kb, output: &Output) -> Result<(), Failure> {
     match &args.what {
         What::Import(args) => import::run(setup, args, output).await,
@@ -105,7 +105,7 @@ pub(crate) async fn run(setup: &Setup, args: &Kb, output: &Output) -> Result<(),
     }
 }
 
-/// The shard of a tenant that there is.
+/// The shard of a tenant that exists.
 ///
 /// # Errors
 /// An unknown tenant; Redis.
@@ -175,7 +175,7 @@ fn shown(found: &Findings, output: &Output) -> String {
         let category = if passage.category.is_empty() { String::new() } else { format!(", {}", passage.category) };
         let head = output.paint(Mood::Strong, &short(&passage.title, 100));
         text.push_str(&format!("\n{head}\n{}{category}  {:.3}\n", passage.source, passage.score));
-        // Terminals must not be told anything by what others wrote.
+        // Remove control characters, so that the text of a document cannot control the terminal.
         let clean = |line: &str| line.chars().filter(|c| !c.is_control()).collect::<String>();
         passage.text.lines().for_each(|line| text.push_str(&format!("  {}\n", clean(line))));
     }

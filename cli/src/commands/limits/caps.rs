@@ -1,4 +1,4 @@
-//! The caps that every agent and tenant has, seen as limits are: what they allow, and the fullest counters.
+//! The caps of agents, tenants and tasks, shown like limits: what they allow, and their fullest counters.
 
 use tickfleet_model::limit::{LimitMode, OnReach};
 use tickfleet_model::policy::{AgentPolicy, TenantPolicy};
@@ -9,17 +9,17 @@ use super::seen::{SEEN_MAX, Shard};
 use super::views::{CounterView, LimitView};
 use crate::failure::Failure;
 
-/// Whose counters are asked for; everybody's where it names nobody.
+/// The owner of the counters to show. Without a tenant, the counters of all.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Whose<'a> {
     pub(super) tenant: Option<&'a TenantId>,
     pub(super) agent: Option<&'a AgentId>,
 }
 
-/// Tasks of a tenant that are looked at, however many tenants there are.
+/// Minimum number of tasks read per tenant, however many tenants there are.
 const TASKS_MIN: usize = 10;
 
-/// The caps of agents in a tick and a day, of tenants in a day, and of tasks, each with `top` counters.
+/// The caps of agents per tick and per day, of tenants per day, and of tasks, each with its `top` fullest counters.
 pub(super) async fn of(
     shards: &[Shard<'_>],
     policy: &Policy,
@@ -59,7 +59,7 @@ pub(super) async fn of(
     Ok(vec![ticks.view, days.view, tenants.view, tasks.view])
 }
 
-/// The budgets of agents in a shard: of those that are asked for, or of as many as a bounded look finds.
+/// Adds the budgets of agents in a shard: of the requested agents, or otherwise of up to `SEEN_MAX` agents.
 async fn add_agents(
     shard: &Shard<'_>,
     policy: &Policy,
@@ -88,7 +88,7 @@ async fn add_agents(
     Ok(())
 }
 
-/// The days of the tenants that have a cap of their own, and of the one that is asked for.
+/// Adds the daily counters of the requested tenant or, if none was requested, of all tenants with a cap of their own.
 async fn add_tenants(shard: &Shard<'_>, policy: &Policy, whose: Whose<'_>, found: &mut Found) -> Result<(), Failure> {
     let wanted = |tenant: &TenantId, owner: &TenantPolicy| match whose.tenant {
         Some(wanted) => wanted == tenant,
@@ -106,7 +106,8 @@ async fn add_tenants(shard: &Shard<'_>, policy: &Policy, whose: Whose<'_>, found
     Ok(())
 }
 
-/// The budgets of the tasks that are under way, among the newest of each tenant. No turn waits for one: calls beyond end.
+/// Adds the budgets of running tasks, among the newest of each tenant. Calls beyond a task's budget end at once, so no
+/// turn waits for one.
 async fn add_tasks(shard: &Shard<'_>, policy: &Policy, whose: Whose<'_>, found: &mut Found) -> Result<(), Failure> {
     let wanted = |tenant: &&TenantId| whose.tenant.is_none_or(|wanted| wanted == *tenant);
     let here = policy.tenants.keys().filter(wanted).filter(|tenant| shard.store.is_home_of(tenant));
@@ -126,13 +127,13 @@ async fn add_tasks(shard: &Shard<'_>, policy: &Policy, whose: Whose<'_>, found: 
     Ok(())
 }
 
-/// The agent of a budget's name; none where this configuration does not know it.
+/// The agent to which a budget belongs, or `None` if this configuration does not have it.
 fn agent_of<'a>(policy: &'a Policy, name: &str) -> Option<(&'a TenantPolicy, &'a AgentPolicy)> {
     let (tenant, agent) = name.split_once(':')?;
     policy.look_up(&TenantId::new(tenant).ok()?, &AgentId::new(agent).ok()?).ok()
 }
 
-/// A cap with what was found of it.
+/// A cap and the counters found for it.
 struct Found {
     view: LimitView,
 }
@@ -153,7 +154,7 @@ impl Found {
         Self { view }
     }
 
-    /// Adds a counter whose window runs. One that cannot be read counts as used up.
+    /// Adds a counter if its window has not ended. A counter that cannot be read counts as used up.
     fn add(&mut self, name: &str, (used, ends_ms): (i64, i64), cap: Option<u32>, now_ms: i64) {
         if ends_ms <= now_ms {
             return;

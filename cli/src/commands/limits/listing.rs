@@ -1,4 +1,4 @@
-//! What is shown of limits: each with what it allows and its fullest counters.
+//! Builds the list of limits, each with what it allows and its fullest counters.
 
 use serde::Serialize;
 use serde_json::Number;
@@ -18,24 +18,24 @@ use crate::caller::{nobody, with_run_time, with_tenant};
 use crate::failure::Failure;
 use crate::setup::Setup;
 
-/// The fullest counters of a limit that are asked how many turns wait for them.
+/// Per limit, waiting turns are counted for this many of the fullest counters.
 const ASKED_MAX: usize = 100;
 
-/// All that is shown.
+/// The whole list.
 #[derive(Debug, Serialize)]
 pub(super) struct Listing {
     pub(super) now_ms: i64,
     pub(super) policy: PolicyHere,
-    /// The caps that every agent and tenant has.
+    /// The caps of agents, tenants and tasks.
     pub(super) caps: Vec<LimitView>,
     pub(super) limits: Vec<LimitView>,
 }
 
-/// The policy that says here what limits allow, and the one that the fleet decides by.
+/// The local policy, which says what limits allow, and the policy by which the fleet decides.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct PolicyHere {
     pub(super) here: String,
-    /// Of each shard; none before a scheduler has announced one there.
+    /// Per shard; `None` until a scheduler has announced a policy there.
     pub(super) in_force: Vec<Option<String>>,
 }
 
@@ -49,7 +49,7 @@ impl PolicyHere {
         Ok(Self { here: short_digest(&setup.configuration.digest).to_owned(), in_force })
     }
 
-    /// What the reader should know of them.
+    /// Warnings for the reader if they differ.
     pub(super) fn doubts(&self) -> Vec<String> {
         let others = self.in_force.iter().enumerate().filter_map(|(shard, digest)| Some((shard, digest.as_ref()?)));
         let differ = others.filter(|(_, digest)| **digest != self.here).map(|(shard, digest)| {
@@ -63,7 +63,7 @@ impl PolicyHere {
     }
 }
 
-/// Whose calls are asked about.
+/// The caller whose limits are shown.
 struct Caller<'a> {
     tenant: &'a TenantId,
     owner: &'a TenantPolicy,
@@ -71,7 +71,7 @@ struct Caller<'a> {
 }
 
 impl<'a> Caller<'a> {
-    /// None where nobody was named.
+    /// Returns `None` if the command names no tenant.
     fn of(which: &'a Which, policy: &'a Policy) -> Result<Option<Self>, Failure> {
         let Some(tenant) = &which.tenant else { return Ok(None) };
         if let Some(agent) = &which.agent {
@@ -82,13 +82,14 @@ impl<'a> Caller<'a> {
         Ok(Some(Self { tenant, owner, agent: None }))
     }
 
-    /// Whether the limit counts calls of this one.
+    /// Whether the limit counts calls of this caller.
     fn meets(&self, limit: &Limit) -> bool {
         let fits = self.agent.is_none_or(|(agent, policy)| limit.matches.fits_agent(agent, policy));
         fits && limit.matches.fits_tenant(self.owner)
     }
 
-    /// Whether the counter counts calls of this one. Of a limit that is not known, counters that begin with the tenant.
+    /// Whether the counter counts calls of this caller. If the limit is unknown, a counter whose name begins with the
+    /// tenant does.
     fn may_debit(&self, limit: Option<&Limit>, counter: &str) -> bool {
         match limit {
             Some(limit) => may_debit(limit, counter, self.tenant, self.agent.map(|(agent, _)| agent)),
@@ -105,10 +106,10 @@ fn no_tenant(tenant: &TenantId, policy: &Policy) -> Failure {
     })
 }
 
-/// Looks at all shards.
+/// Reads the limits of all shards.
 ///
 /// # Errors
-/// A limit, tenant or agent that is not there; Redis.
+/// An unknown limit, tenant or agent; Redis.
 pub(super) async fn of(setup: &Setup, client: &Client, which: &Which) -> Result<Listing, Failure> {
     let active = setup.active();
     with_run_time(&active, client.stores()).await;
@@ -141,12 +142,12 @@ pub(super) async fn of(setup: &Setup, client: &Client, which: &Which) -> Result<
     Ok(Listing { now_ms, policy: PolicyHere::of(setup, &shards).await?, caps, limits })
 }
 
-/// The limit of this name in the configuration.
+/// The configured limit with this name.
 pub(super) fn known<'a>(limits: &'a [Limit], name: &str) -> Option<&'a Limit> {
     limits.iter().find(|limit| limit.name == name)
 }
 
-/// The failure that says that no limit has this name.
+/// The failure for an unknown limit.
 pub(super) fn no_limit<'a>(wanted: &str, names: impl Iterator<Item = &'a str> + Clone) -> Failure {
     let meant = closest(wanted, names.clone()).map(|name| format!(" Did you mean {name:?}?")).unwrap_or_default();
     Failure::failed(anyhow::anyhow!("unknown limit {wanted:?}.{meant} Limits: {}", list(names)))
@@ -165,7 +166,7 @@ async fn view(
     fullest.truncate(ASKED_MAX.max(top));
     let waiting = seen::waiting(shards, &name, &fullest).await?;
     let mut fullest: Vec<_> = fullest.into_iter().zip(waiting).collect();
-    // Of many that are full, those that somebody waits for.
+    // Among equally full counters, show those with the most waiting turns.
     fullest.sort_by_key(|((_, tally), waiting)| (fullness(tally), std::cmp::Reverse(waiting.unwrap_or(0))));
     fullest.truncate(top);
     let counters = fullest.into_iter().map(|((key, tally), waiting)| counter_view(key, tally, waiting, limit, shards));
@@ -182,7 +183,7 @@ async fn view(
     })
 }
 
-/// Sorts the fullest first: in parts of a million, for tenants may have numbers of their own.
+/// Sort key, fullest first. It uses parts per million, because tenants may have bounds of their own.
 fn fullness(tally: &Tally) -> std::cmp::Reverse<(u64, u64)> {
     let part = tally.allowed.map_or(0, |allowed| tally.used.saturating_mul(1_000_000) / allowed.max(1));
     std::cmp::Reverse((part, tally.used))
@@ -208,10 +209,10 @@ fn counter_view(
     }
 }
 
-/// What is used or allowed, in the unit that the limit speaks of.
+/// An amount used or allowed, in the unit of the limit.
 pub(super) fn number(value: u64, limit: Option<&Limit>) -> Number {
     match limit.map(|limit| &limit.bound) {
-        // An amount as it is written is a number.
+        // The text of an amount is a valid number.
         Some(bound) if bound.is_of_amounts() => amount::show(value).parse().unwrap_or_else(|_| value.into()),
         _ => value.into(),
     }

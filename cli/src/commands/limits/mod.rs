@@ -1,8 +1,7 @@
-//! `tickfleet limits`: the limits with their fullest counters, and how one counter is set to zero.
+//! `tickfleet limits`: shows the limits with their fullest counters, and resets a counter.
 //!
-//! [`seen`] reads the counters of all shards under a bound, and [`caps`] those of the caps that everybody has; [`listing`]
-//! makes of them what is shown; [`show`] lays it out;
-//! [`reset`] is the one thing here that changes anything.
+//! [`seen`] reads counters of all shards, up to a bound, and [`caps`] the counters of the general caps. [`listing`]
+//! builds the list from them, and [`show`] formats it. Only [`reset`] changes anything.
 
 mod caps;
 mod listing;
@@ -68,10 +67,10 @@ struct Which {
     top: u8,
 }
 
-/// Shows or resets.
+/// Shows limits or resets a counter.
 ///
 /// # Errors
-/// A limit, counter, tenant or agent that is not there; Redis.
+/// An unknown limit, counter, tenant or agent; Redis.
 pub(crate) async fn run(setup: &Setup, args: &Limits, output: &Output) -> Result<(), Failure> {
     if let Some(What::Reset(reset)) = &args.what {
         return reset::run(setup, reset, output).await;
@@ -84,10 +83,10 @@ pub(crate) async fn run(setup: &Setup, args: &Limits, output: &Output) -> Result
     output.show(&listing, |listing| show::text(listing, output))
 }
 
-/// The same for whoever asks from elsewhere, as data.
+/// Returns the list as JSON, for requests through the gateway.
 ///
 /// # Errors
-/// A limit, tenant or agent that is not there; Redis.
+/// An unknown limit, tenant or agent; Redis.
 pub(crate) async fn told(setup: &Setup, client: &Client, asked: &LimitsAsked) -> Result<Value, Failure> {
     let LimitsAsked { limit, tenant, agent, top } = asked.clone();
     let listing = listing::of(setup, client, &Which { limit, tenant, agent, top }).await?;

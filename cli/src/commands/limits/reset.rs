@@ -1,4 +1,4 @@
-//! `tickfleet limits reset`: sets one counter to zero, and says so in the audit log.
+//! `tickfleet limits reset`: sets one counter to zero and records it in the audit log.
 
 use clap::Args;
 use serde::Serialize;
@@ -41,7 +41,7 @@ pub(super) struct Reset {
     by: Option<String>,
 }
 
-/// A text for people that says something within a bound.
+/// A trimmed text that is neither empty nor longer than `bytes_max`.
 fn bounded(text: &str, bytes_max: usize) -> Result<String, String> {
     let text = text.trim();
     match text.len() {
@@ -55,30 +55,30 @@ pub(crate) fn reason(text: &str) -> Result<String, String> {
     bounded(text, limits::REASON_BYTES_MAX)
 }
 
-/// A name for the audit log, of whoever does something.
+/// The operator's name in the audit log.
 pub(crate) fn who(text: &str) -> Result<String, String> {
     bounded(text, limits::NAME_BYTES_MAX)
 }
 
-/// What was done.
+/// The result of a reset.
 #[derive(Debug, Serialize)]
 struct Done<'a> {
     limit: &'a str,
     counter: &'a str,
-    /// The amount used, of all shards.
+    /// The amount that was used, summed over all shards.
     used_before: Number,
     /// The end of the window, ms of shard time.
     window_ends_ms: Option<i64>,
-    /// Turns that waited for it, and are looked at now.
+    /// Turns that waited for the counter and are reconsidered now.
     waiting: u64,
     /// Shards that had the counter.
     shards: Vec<u32>,
 }
 
-/// Resets.
+/// Resets a counter.
 ///
 /// # Errors
-/// No such counter; nobody says who it is; Redis.
+/// An unknown counter; no name for the audit log; Redis.
 pub(super) async fn run(setup: &Setup, args: &Reset, output: &Output) -> Result<(), Failure> {
     let by = args.by.clone().map_or_else(by_environment, Ok)?;
     let name = CounterName { limit: args.limit.clone(), counter: args.counter.clone() };
@@ -92,7 +92,7 @@ pub(super) async fn run(setup: &Setup, args: &Reset, output: &Output) -> Result<
     let client = setup.client().await?;
     let mut done: Vec<(u32, ResetCounter)> = Vec::new();
     let mut now_ms = 0;
-    // A counter of the fleet has a share in every shard; that of a tenant is in one of them.
+    // A counter of the fleet has a share in every shard; a counter of a tenant is in one shard.
     for store in client.stores() {
         now_ms = store.now_ms().await?;
         let entry = entry(setup, (&name, limit), (&by, &args.reason), now_ms);
@@ -118,10 +118,10 @@ async fn reset_in(store: &Store, name: &CounterName, entry: &str) -> Result<Opti
     Ok(store.reset_limit(name, entry).await?.map(|was| (store.shard(), was)))
 }
 
-/// Who does something, as the variable `USER` says.
+/// The name in the variable `USER`, for the audit log.
 ///
 /// # Errors
-/// It does not say it.
+/// The variable is not set, or its value is too long.
 pub(crate) fn by_environment() -> Result<String, Failure> {
     let user = environment().remove("USER").unwrap_or_default();
     who(&user).map_err(|_| Failure::usage("the variable USER is not set: pass --by with your name for the audit log"))
@@ -172,7 +172,7 @@ fn in_words(done: &Done<'_>, name: &CounterName, limit: Option<&Limit>, now_ms: 
     format!("{which}: {before}{window}{waiting}")
 }
 
-/// The failure that says that there is no such counter, and which may have been meant.
+/// The failure for an unknown counter, with a suggestion.
 async fn no_counter(client: &Client, setup: &Setup, name: &CounterName) -> Result<Failure, Failure> {
     let shards = seen::shards(client).await?;
     let names = seen::names(&setup.configuration.policy.limits);

@@ -1,4 +1,4 @@
-//! The counters of a limit in all shards, as far as a bounded look finds them.
+//! Reads the counters of a limit in all shards, up to a bound.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,10 +12,10 @@ use tickfleet_store::{CounterFacts, CounterName, SeenCounters};
 
 use crate::failure::Failure;
 
-/// Counters of one limit that are looked at in one shard: some twenty short commands, whatever it has.
+/// Maximum number of counters of one limit that are read per shard: about 20 short commands.
 pub(super) const SEEN_MAX: usize = 10_000;
 
-/// A shard, with the time there.
+/// A shard and its current time.
 pub(super) struct Shard<'a> {
     pub(super) store: &'a tickfleet_store::Store,
     pub(super) now_ms: i64,
@@ -30,30 +30,31 @@ pub(super) async fn shards(client: &Client) -> Result<Vec<Shard<'_>>, Failure> {
     Ok(shards)
 }
 
-/// The limits of the configuration.
+/// The names of the configured limits.
 pub(super) fn names(known: &[Limit]) -> BTreeSet<String> {
     known.iter().map(|limit| limit.name.clone()).collect()
 }
 
-/// Names a counter in all shards. The one that others share is another in each shard, unless it is a share of one.
+/// Identifies a counter across shards. The shared counter `OTHERS` is a separate one in each shard, unless the limit is
+/// divided among shards.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     pub(super) counter: String,
     pub(super) shard: Option<u32>,
 }
 
-/// What a counter has used.
+/// The use of a counter, over all shards.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Tally {
-    /// Calls or millionths in windows that have not ended, of all shards.
+    /// Calls, or millionths of an amount, in windows that have not ended.
     pub(super) used: u64,
-    /// When the last of these windows ends, ms of shard time; none where all have ended.
+    /// When the last of these windows ends, ms of shard time; `None` if all have ended.
     pub(super) ends_ms: Option<i64>,
-    /// Shards in which it is there.
+    /// Shards that have the counter.
     pub(super) shards: BTreeSet<u32>,
-    /// What it allows in all shards, where that is known.
+    /// The maximum in all shards together, if known.
     pub(super) allowed: Option<u64>,
-    /// Shards in which it has used all of its share.
+    /// Number of shards in which its share is used up.
     pub(super) full_in: u32,
 }
 
@@ -61,22 +62,23 @@ pub(super) struct Tally {
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) counters: BTreeMap<Key, Tally>,
-    /// Counters that there are, those of all shards together.
+    /// Number of counters in all shards.
     pub(super) total: u64,
-    /// Those that were looked at.
+    /// Number of counters that were read.
     pub(super) looked_at: u64,
-    /// True if these are all.
+    /// True if all counters were read.
     pub(super) complete: bool,
 }
 
-/// The limit as it is for a counter, whose tenant may have a number of its own.
+/// The limit that applies to a counter: its tenant may have a bound of its own.
 fn own<'l>(limit: &'l Limit, counter: &str, policy: &Policy) -> Cow<'l, Limit> {
     let owner = tenant_of(limit, counter).and_then(|tenant| policy.tenants.get(&tenant));
     owner.map_or(Cow::Borrowed(limit), |owner| owner.limit(limit))
 }
 
 impl Seen {
-    /// Looks at the counters of the limit `name`; `limit` is what is known of it, `policy` what tenants have.
+    /// Reads the counters of the limit `name`. `limit` is its definition, if known, and `policy` has the tenants' own
+    /// bounds.
     pub(super) async fn of(
         shards: &[Shard<'_>],
         (name, limit): (&str, Option<&Limit>),
@@ -92,7 +94,7 @@ impl Seen {
         Ok(seen)
     }
 
-    /// Adds what one shard has: the shard, of how many, and the time there.
+    /// Adds the counters of one shard. The third argument is the shard, the number of shards, and the shard's time.
     fn add(
         &mut self,
         found: SeenCounters,
@@ -113,7 +115,8 @@ impl Seen {
             tally.shards.insert(shard);
             tally.allowed = fixed.map(|limit| limit.bound.max());
             let CounterFacts { used, ends_ms, held } = facts;
-            // A fixed window is over after its end. A rolling counter may have further amounts, so its use is an upper bound.
+            // A fixed window is over after its end. A rolling counter may cover further amounts, so its use is an upper
+            // bound.
             let is_rolling = limit.is_some_and(|limit| matches!(limit.every, Every::Rolling(_)));
             let counts = ends_ms > now_ms || is_rolling;
             if counts {
@@ -127,7 +130,8 @@ impl Seen {
     }
 }
 
-/// The turns on the lanes of these counters, in their order; none for what others share, who wait on lanes of their own.
+/// The number of turns in the throttle queues of these counters, in their order; `None` for `OTHERS`, whose turns wait
+/// in queues of their own.
 pub(super) async fn waiting(
     shards: &[Shard<'_>],
     limit: &str,

@@ -1,4 +1,4 @@
-//! The limits as text.
+//! Formats limits as text.
 
 use tickfleet_model::limit::counters::OTHERS;
 use tickfleet_model::limit::{LimitMode, OnReach};
@@ -8,7 +8,7 @@ use super::views::{CounterView, LimitView};
 use crate::output::time_format::{clock, from_now};
 use crate::output::{Mood, Output, lines, table};
 
-/// All limits, each with its counters below it.
+/// All limits, each followed by its counters.
 pub(super) fn text(listing: &Listing, output: &Output) -> String {
     if listing.limits.is_empty() && listing.caps.is_empty() {
         return "unknown limit: it is not in this configuration and has no counters in Redis".into();
@@ -50,7 +50,7 @@ fn allows(limit: &LimitView) -> String {
     format!("{allows}; {beyond}")
 }
 
-/// The counter's name; that of a limit with one counter is empty.
+/// The counter's name. A limit with a single counter has an empty name for it.
 fn name(counter: &CounterView) -> String {
     let name = match counter.counter.as_str() {
         "" => "(all calls)",
@@ -82,7 +82,7 @@ fn waiting(counter: &CounterView) -> String {
     counter.waiting.map_or_else(|| "each on its own".into(), |turns| turns.to_string())
 }
 
-/// What is missing in the table.
+/// A remark on counters that the table does not show.
 fn remark(limit: &LimitView) -> Option<String> {
     let shown = limit.counters.len() as u64;
     match (limit.complete, limit.total) {

@@ -1,5 +1,5 @@
-//! `tickfleet mcp`: looks at the configured MCP servers, and pins what they say about their tools; and is one itself, for
-//! clients on this machine.
+//! `tickfleet mcp`: checks the configured MCP servers and pins their tool definitions. It can also serve an agent's
+//! tools to MCP clients on this machine.
 
 pub(crate) mod serve;
 
@@ -20,11 +20,11 @@ use crate::output::results;
 use crate::output::{Mood, Output, short};
 use crate::setup;
 
-/// The time for which a server is waited for without a word.
+/// How long to wait for a server before printing a note.
 const TOLD_AFTER: Duration = Duration::from_secs(3);
-/// Characters of a server's command or address that are shown.
+/// Characters shown of a server's command or address.
 const REACHED_BY_CHARS: usize = 120;
-/// Lines of one side of a change that are shown, and characters of each.
+/// Lines shown of each side of a change, and characters shown of each line.
 const CHANGED_LINES: usize = 20;
 const CHANGED_CHARS: usize = 400;
 
@@ -64,43 +64,43 @@ pub(crate) struct Which {
     timeout: Duration,
 }
 
-/// The findings at one server.
+/// The result of checking one server.
 #[derive(Debug, Serialize)]
 pub(crate) struct Found {
     server: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<String>,
-    /// Tools that the server offers and that can be pinned.
+    /// Number of tools that the server offers and that can be pinned.
     offered: usize,
     differences: Vec<Difference>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
 
-/// The difference between a tool and what is pinned.
+/// The difference between a tool and its pinned definition.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Difference {
     tool: String,
     /// `new`, `changed`, `gone` or `refused`.
     kind: &'static str,
-    /// The changes, or the reason of a refusal.
+    /// The changed parts, or the reason why it was refused.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     details: Vec<String>,
-    /// The changes line by line: those that were pinned and are gone, with `-`, and those that are new, with `+`.
+    /// The changes line by line: removed lines with `-`, new lines with `+`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     lines: Vec<String>,
-    /// The effect of a second run; none for a tool that is gone or refused.
+    /// The effect of calling the tool twice; `None` for a tool that is gone or refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     effect: Option<tickfleet_model::Effect>,
-    /// True if it is pinned.
+    /// True if the tool is pinned.
     #[serde(skip)]
     is_pinned: bool,
 }
 
-/// Pins or checks. [`serve::run`] serves.
+/// Pins or checks tools. [`serve::run`] serves them.
 ///
 /// # Errors
-/// A wrong `mcp.yaml`, an unknown server, a server that cannot be asked; with `check`, any difference.
+/// An invalid `mcp.yaml`, an unknown server, a server that does not respond; with `check`, any difference.
 pub(crate) async fn run(args: &Mcp, global: &Global, output: &Output) -> Result<(), Failure> {
     let sources = setup::sources(global)?;
     let (file, pins) = tickfleet_config::load_mcp(&sources).map_err(Failure::failed)?;
@@ -123,10 +123,10 @@ pub(crate) async fn run(args: &Mcp, global: &Global, output: &Output) -> Result<
     if failed || (checked && differs) { Err(Failure::Told) } else { Ok(()) }
 }
 
-/// Pins what every configured server offers, without a word about it.
+/// Pins the tools of every configured server, without output.
 ///
 /// # Errors
-/// A wrong `mcp.yaml`, a server that cannot be asked, a file that cannot be written.
+/// An invalid `mcp.yaml`, a server that does not respond, a file that cannot be written.
 pub(crate) async fn pin_all(sources: &Sources) -> Result<(), Failure> {
     let (file, pins) = tickfleet_config::load_mcp(sources).map_err(Failure::failed)?;
     let looked = look_at(&chosen(&file, &[])?, &pins, &environment(sources), Backoff::QUIET).await;
@@ -136,7 +136,8 @@ pub(crate) async fn pin_all(sources: &Sources) -> Result<(), Failure> {
     write(sources, &merged(&file, pins, &[], &looked))
 }
 
-/// Looks at every configured server, for the doctor: its name, and whether the imported tools are what was pinned.
+/// Checks every configured server on behalf of `doctor`. Returns its name, and whether its tools match the pinned
+/// definitions.
 pub(crate) async fn look_at_all(file: &McpFile, environment: &Environment) -> Vec<(String, Result<String, String>)> {
     let servers: Vec<(&str, &McpServerDef)> = file.servers.iter().map(|(name, def)| (name.as_str(), def)).collect();
     let imported = |def: &McpServerDef| McpPinned { version: None, tools: def.tools.clone() };
@@ -160,7 +161,7 @@ fn chosen<'a>(file: &'a McpFile, names: &[String]) -> Result<Vec<(&'a str, &'a M
     Ok(file.servers.iter().map(|(name, def)| (name.as_str(), def)).filter(|(name, _)| wanted(name)).collect())
 }
 
-/// The time for which a server is waited for, and who is told.
+/// How long to wait for a server, and where to print a note.
 #[derive(Clone, Copy)]
 struct Backoff<'a> {
     limit: Duration,
@@ -170,7 +171,7 @@ struct Backoff<'a> {
 impl Backoff<'_> {
     const QUIET: Self = Self { limit: LOOK_TIMEOUT, output: None };
 
-    /// Looks at a server, and says what is waited for where that takes long.
+    /// Lists a server's tools, and prints a note if that takes long.
     async fn look(self, name: &str, def: &McpServerDef, environment: &Environment) -> Result<Offer, String> {
         let mut looking = std::pin::pin!(look(name, def, environment, self.limit));
         tokio::select! {
@@ -188,7 +189,7 @@ impl Backoff<'_> {
     }
 }
 
-/// The command or the address of a server; templates of secrets stay as they are written.
+/// The command or address of a server. Placeholders of secrets are shown as they are written.
 fn reached_by(def: &McpServerDef) -> String {
     match &def.connection.transport {
         McpTransport::Stdio { command, args, .. } => {
@@ -217,7 +218,7 @@ async fn look_at(
     futures::future::join_all(each).await
 }
 
-/// A text of a server as part of a line: it makes no lines of its own, which could say anything.
+/// Escapes line breaks in a text from a server, so that it cannot forge lines of output.
 fn on_one_line(text: &str) -> String {
     text.replace('\n', "\\n")
 }
@@ -265,7 +266,7 @@ fn compared(name: &str, def: &McpServerDef, pinned: Option<&McpPinned>, offer: &
     }
 }
 
-/// A change as lines: what both texts begin and end with is left out, and so is what is too long to be read.
+/// A change as lines, without common lines at the beginning and end. Long texts are cut.
 fn changed_lines(change: &McpChange) -> Vec<String> {
     let (before, now): (Vec<&str>, Vec<&str>) = (change.before.lines().collect(), change.now.lines().collect());
     let same = |(one, two): &(&&str, &&str)| one == two;
@@ -286,14 +287,14 @@ fn changed_lines(change: &McpChange) -> Vec<String> {
 }
 
 impl Found {
-    /// A tool that cannot be pinned, and is not, is no difference: it is not imported either way.
+    /// A refused tool that is not pinned is not a difference: it is not imported in either case.
     fn is_as_pinned(&self) -> bool {
         let differs = |difference: &Difference| difference.kind != "refused" || difference.is_pinned;
         self.error.is_none() && !self.differences.iter().any(differs)
     }
 
-    /// Whether the imported tools are what was pinned. A tool that is new is not imported, and no concern here; one that
-    /// cannot be imported is named.
+    /// Whether the imported tools match the pinned definitions. New tools are not imported, so they do not matter here.
+    /// Tools that cannot be imported are named.
     fn of_imported(mut self) -> Result<String, String> {
         let is_left_out = |difference: &&Difference| difference.kind == "refused" && !difference.is_pinned;
         let left_out: Vec<String> = self.differences.iter().filter(is_left_out).map(Difference::named).collect();
@@ -312,8 +313,8 @@ impl Found {
     }
 }
 
-/// The pins as they are to be: those of the servers that were looked at anew, those of the others as they were. Pins
-/// of servers that are not configured any more go.
+/// The new pins: the current definitions of the checked servers, and the old pins of the others. Pins of servers that
+/// are no longer configured are removed.
 fn merged(file: &McpFile, pins: McpPins, only: &[String], looked: &[(Found, Option<Offer>)]) -> McpPins {
     let mut servers = pins.servers;
     servers.retain(|name, _| file.servers.contains_key(name) && (only.is_empty() || !only.contains(name)));
@@ -326,7 +327,7 @@ fn merged(file: &McpFile, pins: McpPins, only: &[String], looked: &[(Found, Opti
     McpPins { servers }
 }
 
-/// Writes the file so that a reader sees the old one or the new one, whole.
+/// Writes the file atomically, so that a reader sees either the old file or the new one.
 fn write(sources: &Sources, pins: &McpPins) -> Result<(), Failure> {
     let dir = sources.dir.as_deref();
     let dir = dir.ok_or_else(|| Failure::usage(format!("--config: name the folder that contains {MCP_LOCK_FILE}")))?;
@@ -424,7 +425,7 @@ mod tests {
         let said = found(&["fine", "odd"]).of_imported().unwrap_err();
         assert_eq!(said, "different from pinned: odd (it has no inputSchema)");
 
-        // What a server says of itself makes no lines of its own.
+        // A server's text cannot forge lines of output.
         let forged = "1\n  new      pay (read)";
         let refused = vec![(forged.to_owned(), forged.to_owned())];
         let offer = Offer { version: Some(forged.to_owned()), tools: Vec::new(), refused };

@@ -1,4 +1,4 @@
-//! `tickfleet memory`: what an agent has noted down, seen and changed by people.
+//! `tickfleet memory`: shows and changes the memories of an agent.
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::output::time_format::stamp;
 use crate::output::{Output, lines, short, table};
 use crate::setup::Setup;
 
-/// Bytes of a file of memories: many times what is kept of it.
+/// Maximum size of an import file in bytes: 64 times what an agent can keep.
 const FILE_BYTES_MAX: u64 = 64 * limits::MEMORIES_BYTES_MAX as u64;
 
 /// Add, import, list or delete memories of an agent, which it searches with search_my_memories.
@@ -81,7 +81,7 @@ enum What {
     },
 }
 
-/// What was done.
+/// The result of a command.
 #[derive(Debug, Default, Serialize)]
 struct Done {
     added: usize,
@@ -96,10 +96,10 @@ struct Line {
     tags: Vec<String>,
 }
 
-/// Does what was asked.
+/// Runs the command.
 ///
 /// # Errors
-/// An unknown agent, a text that cannot be kept; Redis.
+/// An unknown agent, an invalid text; Redis.
 pub(crate) async fn run(setup: &Setup, args: &Memory, output: &Output) -> Result<(), Failure> {
     let done = match &args.what {
         What::Add { text, owner, tag } => {
@@ -130,7 +130,7 @@ pub(crate) async fn run(setup: &Setup, args: &Memory, output: &Output) -> Result
         .show(&done, |done| format!("{} added, {} already stored, {} deleted", done.added, done.known, done.forgotten))
 }
 
-/// The shard of an agent that there is.
+/// The shard of an agent that exists.
 async fn store(setup: &Setup, owner: &Owner) -> Result<Store, Failure> {
     let active = setup.active();
     with_tenant(setup, &active, &owner.tenant).await?;
@@ -140,7 +140,7 @@ async fn store(setup: &Setup, owner: &Owner) -> Result<Store, Failure> {
     Ok(setup.client().await?.store(&owner.tenant).clone())
 }
 
-/// The memories of a file: all of them, or none where one cannot be kept.
+/// The memories of a file: all of them, or an error if one is invalid.
 fn read(file: &PathBuf) -> Result<Vec<(String, Vec<String>)>, Failure> {
     let failed = |why: String| Failure::failed(anyhow::anyhow!("{}: {why}", file.display()));
     let bytes = fs::metadata(file).map_err(|error| failed(error.to_string()))?.len();
@@ -168,7 +168,7 @@ async fn add(store: &Store, owner: &Owner, notes: Vec<(String, Vec<String>)>) ->
     let at_ms = store.now_ms().await?;
     let mut done = Done::default();
     for (text, tags) in notes {
-        // By its text, so that it is there once however often it is added.
+        // The ID is derived from the text, so that a text added twice is stored once.
         let id = format!("p-{}", digest(&[&text]));
         let note = Note { id, text, tags, at_ms };
         match store.remember(&owner.tenant, &owner.agent, &note).await? {

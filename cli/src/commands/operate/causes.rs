@@ -1,4 +1,4 @@
-//! `tickfleet dead list --by-cause`: what failed alike, and what finds it again.
+//! `tickfleet dead list --by-cause`: groups entries that failed alike, and shows how to find them again.
 
 use comfy_table::Cell;
 use serde::Serialize;
@@ -12,9 +12,9 @@ use crate::output::{Output, lines, short, table};
 #[derive(Serialize)]
 struct Told {
     causes: Vec<Cause>,
-    /// Entries that were read.
+    /// Number of entries read.
     read: usize,
-    /// Those of further causes, for which there was no room.
+    /// Entries with further causes, which are not listed separately.
     #[serde(skip_serializing_if = "is_none")]
     others: u64,
 }
@@ -24,7 +24,7 @@ const fn is_none(count: &u64) -> bool {
     *count == 0
 }
 
-/// Reads to the end, and shows the causes of most.
+/// Reads all matching entries, and shows the most frequent causes.
 ///
 /// # Errors
 /// Redis.
@@ -62,10 +62,10 @@ fn in_words(told: &Told, now_ms: i64) -> String {
     text + &format!("\nReview and replay the first cause:\n  {}", replay(most))
 }
 
-/// What looks at all of a cause before it replays them.
+/// The command that previews the replay of all entries with a cause.
 fn replay(cause: &Cause) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | ':' | '/');
-    // Within quotes of a shell, a quote ends them.
+    // Inside single quotes, a single quote must be escaped for the shell.
     let quoted = |text: &str| {
         if text.chars().all(is_plain) && !text.is_empty() {
             return text.to_owned();
@@ -78,7 +78,7 @@ fn replay(cause: &Cause) -> String {
             text += &format!(" {option} {}", quoted(value));
         }
     }
-    // Of letters, nothing ever is.
+    // Dead letters never have an error message.
     if cause.told.is_none() && cause.kind != Kind::Letter {
         text += " --untold";
     }

@@ -1,4 +1,4 @@
-//! `tickfleet dead`: what was put aside, and what operators do with it.
+//! `tickfleet dead`: dead letters, failed calls and failed tasks, and how operators replay or drop them.
 
 use std::path::PathBuf;
 
@@ -17,11 +17,11 @@ use crate::output::time_format::{Past, from_now};
 use crate::output::{Mood, Output, lines, short, table};
 use crate::setup::Setup;
 
-/// Those that a page has where nobody says how many.
+/// Entries per page by default.
 const LISTED: usize = 50;
-/// And at most.
+/// Maximum entries per page.
 const LISTED_MAX: usize = 1_000;
-/// Those that a preview shows.
+/// Entries that a preview shows.
 const PREVIEWED: usize = 10;
 
 /// List dead letters, failed calls and failed tasks; replay or drop them.
@@ -197,10 +197,10 @@ impl Filter {
     }
 }
 
-/// Lists, shows, replays or drops.
+/// Lists, shows, replays or drops entries.
 ///
 /// # Errors
-/// Nothing says which; nobody says who it is; a message that cannot be read; Redis.
+/// Neither IDs nor filters; no name for the audit log; a message that cannot be read; Redis.
 pub(crate) async fn run(setup: &Setup, args: &DeadArgs, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     match &args.what {
@@ -248,9 +248,9 @@ async fn now_ms(client: &Client) -> Result<i64, Failure> {
 #[derive(Serialize)]
 struct Listed<'a> {
     dead: &'a [Dead],
-    /// Entries that were read.
+    /// Number of entries read.
     read: usize,
-    /// Where the list goes on; none at its end.
+    /// Where the next page starts; `None` at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
 }
@@ -309,7 +309,7 @@ async fn show(client: &Client, args: &Show, output: &Output) -> Result<(), Failu
     output.data(&whole)
 }
 
-/// What is done with each.
+/// The action on each entry.
 #[derive(Clone, Copy)]
 struct Done<'a> {
     message: Option<&'a [u8]>,
@@ -317,20 +317,20 @@ struct Done<'a> {
     is_drop: bool,
 }
 
-/// What came of many.
+/// The result for all entries.
 #[derive(Debug, Default, Serialize)]
 struct Summary {
-    /// Those that were found.
+    /// Number of entries found.
     found: usize,
-    /// Those that were replayed or dropped.
+    /// Number of entries replayed or dropped.
     handled: usize,
-    /// False where it was only looked at.
+    /// False for a preview.
     done: bool,
-    /// What came of those that were not, and of those that were named.
+    /// The results of entries that were not handled, and of all entries given by ID.
     answers: Vec<Replayed>,
 }
 
-/// Answers that a summary lists.
+/// Maximum number of results in a summary.
 const ANSWERS_MAX: usize = 1_000;
 
 async fn many(setup: &Setup, client: &Client, wish: &Wish, done: Done<'_>, output: &Output) -> Result<(), Failure> {
@@ -348,7 +348,7 @@ async fn many(setup: &Setup, client: &Client, wish: &Wish, done: Done<'_>, outpu
         }
         return tell(&summary, done, output);
     }
-    // What fails anew meanwhile, of what is replayed here, is not replayed again and again.
+    // Exclude entries that fail after this command started, so that nothing is replayed repeatedly.
     let mut began_ms = 0;
     for store in client.stores() {
         began_ms = store.now_ms().await?.max(began_ms);

@@ -1,8 +1,7 @@
-//! Names that operators give to commands: what the fleet has is taken, and what it does not have is refused, with the nearest
-//! names.
+//! Checks names in operators' commands: a name that the fleet does not have is rejected, with the nearest names.
 //!
-//! The configuration here counts only if it is the one in force: an operator's machine may have another one, and an emergency
-//! must not fail for that.
+//! The local configuration is authoritative only if it is the one in force: an operator's machine may have another one,
+//! and a command in an emergency must not fail because of that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,13 +16,14 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
 
-/// What every id of a tool begins with that has no id of its own.
+/// Prefix of the ID of every tool without a configured ID.
 const TOOL_ID: &str = "tool_";
 
-/// Lets a name pass that the fleet has. One that only the configuration here does not have is noted.
+/// Accepts a name that the fleet has. If only the local configuration lacks it, and that is not in force, prints a
+/// note.
 ///
 /// # Errors
-/// Nothing of that name is there; Redis.
+/// The name is unknown; Redis.
 pub(crate) async fn check(setup: &Setup, client: &Client, named: Named<'_>, output: &Output) -> Result<(), Failure> {
     match unknown(setup, client, named).await? {
         None => Ok(()),
@@ -35,15 +35,15 @@ pub(crate) async fn check(setup: &Setup, client: &Client, named: Named<'_>, outp
     }
 }
 
-/// A name that the configuration here does not have.
+/// A name that the local configuration does not have.
 pub(crate) struct Unknown {
-    /// Which, with the nearest names.
+    /// A message with the name and the nearest names.
     pub(crate) message: String,
-    /// True if the configuration here is the fleet's.
+    /// True if the local configuration is the one in force.
     pub(crate) is_sure: bool,
 }
 
-/// What is unknown of a name; none where there is nothing.
+/// Returns what is unknown about a name, or `None` if it is known.
 ///
 /// # Errors
 /// Redis.
@@ -73,9 +73,9 @@ pub(crate) async fn unknown(setup: &Setup, client: &Client, named: Named<'_>) ->
                 .chain(ids)
                 .chain(tools.disabled.iter().map(String::as_str))
                 .collect();
-            // Of an id, the version says nothing about whether there is such a tool.
+            // The version in an ID does not matter for whether the tool exists.
             let name = tool.split_once('@').map_or(tool, |(name, _)| name);
-            // Versions of a tool have ids of their own, which begin with the tool's.
+            // Versions of a tool have IDs of their own, which begin with the tool's ID.
             let is_version = name.starts_with(TOOL_ID)
                 && known.iter().any(|known| known.starts_with(TOOL_ID) && name.starts_with(known));
             if is_version { None } else { of("tool", name, &known) }
@@ -84,7 +84,7 @@ pub(crate) async fn unknown(setup: &Setup, client: &Client, named: Named<'_>) ->
     let Some(message) = found else { return Ok(None) };
     let mut is_sure = is_in_force(setup, client).await?;
     if let (false, Named::Agent(tenant, agent)) = (is_sure, named) {
-        // Workers list the tools of every agent that the fleet has, whatever is configured here.
+        // Workers publish the tools of every agent in the fleet, whatever the local configuration has.
         let store = client.store(tenant);
         if store.tool_list(tenant, agent).await?.is_some() {
             return Ok(None);
@@ -94,7 +94,7 @@ pub(crate) async fn unknown(setup: &Setup, client: &Client, named: Named<'_>) ->
     Ok(Some(Unknown { message, is_sure }))
 }
 
-/// All tenants that the configuration knows, or that were set at run time.
+/// All tenants, configured or set at run time.
 pub(crate) async fn tenants(setup: &Setup, client: &Client) -> Result<BTreeSet<TenantId>, Failure> {
     let mut tenants: BTreeSet<TenantId> = setup.configuration.policy.tenants.keys().cloned().collect();
     for store in client.stores() {
@@ -103,10 +103,10 @@ pub(crate) async fn tenants(setup: &Setup, client: &Client) -> Result<BTreeSet<T
     Ok(tenants)
 }
 
-/// The turn or task that `tenant id` or `tenant:id` names.
+/// The turn or task named by `tenant id` or `tenant:id`.
 ///
 /// # Errors
-/// It names none.
+/// The text names neither.
 pub(crate) fn named(tenant: &str, id: Option<&TurnId>) -> Result<TurnName, Failure> {
     match id {
         Some(turn) => Ok(TurnName { tenant: TenantId::new(tenant)?, turn: turn.clone() }),
@@ -115,8 +115,8 @@ pub(crate) fn named(tenant: &str, id: Option<&TurnId>) -> Result<TurnName, Failu
     }
 }
 
-/// The name of the tool that somebody means by its name or its id, for filters: what is stored and listed goes by names.
-/// An id of one version stands for the tool.
+/// The name of the tool with this name or ID, for filters: stored data and lists use names. The ID of one version means
+/// the tool.
 ///
 /// # Errors
 /// Redis.
@@ -124,7 +124,7 @@ pub(crate) async fn tool_name(setup: &Setup, client: &Client, given: &str) -> Re
     Ok(ToolNames::read(setup, client).await?.name(given))
 }
 
-/// As [`tool_name`], of an option that need not be given.
+/// As [`tool_name`], for an optional argument.
 ///
 /// # Errors
 /// Redis.
@@ -139,8 +139,8 @@ pub(crate) async fn tool_wanted(
     }
 }
 
-/// The spelling by which a tool is switched or paused: its name, also where its id was given. An id of one version stays,
-/// as it stands for that version alone.
+/// The spelling with which a tool is disabled or paused: its name, even if its ID was given. The ID of one version is
+/// kept, because it means that version only.
 ///
 /// # Errors
 /// Redis.
@@ -148,13 +148,13 @@ pub(crate) async fn tool_switched(setup: &Setup, client: &Client, given: &str) -
     Ok(ToolNames::read(setup, client).await?.switched(given))
 }
 
-/// The tools that the fleet may call: those of the configuration, and those that workers have published.
+/// The tools of the fleet, from the configuration and as published by workers.
 #[derive(Debug, Default)]
 struct ToolNames {
     names: BTreeSet<String>,
-    /// By id: the name, or `<name>@<version>`.
+    /// By ID: the name, or `<name>@<version>`.
     ids: BTreeMap<String, String>,
-    /// Names or ids that the configuration disables.
+    /// Names or IDs that the configuration disables.
     disabled: BTreeSet<String>,
 }
 
@@ -198,15 +198,15 @@ impl ToolNames {
         }
     }
 
-    /// The name of a tool, given its name or its id.
+    /// The name of the tool with this name or ID.
     fn name(&self, given: &str) -> String {
         let name = if self.names.contains(given) { Some(given) } else { self.ids.get(given).map(String::as_str) };
-        // The tool may be gone, and its calls are still there.
+        // The tool may be gone while its calls are still stored.
         let of_default = || given.strip_prefix(TOOL_ID).filter(|name| !name.is_empty());
         name.or_else(of_default).unwrap_or(given).split('@').next().unwrap_or_default().to_owned()
     }
 
-    /// The name of a tool, given its name or its id; what is neither, or the id of one version, stays.
+    /// The name of the tool with this name or ID. Unknown text and the ID of one version are returned unchanged.
     fn switched(&self, given: &str) -> String {
         let named = self.ids.get(given).filter(|name| !self.names.contains(given) && !name.contains('@'));
         let has_versions = |name: &str| self.ids.values().any(|known| known.starts_with(&format!("{name}@")));
@@ -239,7 +239,7 @@ mod tests {
     fn tools() -> ToolNames {
         let mut tools = ToolNames::default();
         tools.names.insert("echo".into());
-        // Of files; of a binary, an MCP server and a Python host, as a worker has published them.
+        // IDs from files, from a binary, from an MCP server and from a Python host, as a worker publishes them.
         let ids = [
             ("payments", "pay"),
             ("tool_tool_box", "tool_box"),
@@ -281,7 +281,7 @@ mod tests {
             ("tool_box", "tool_box"),
             ("tool_find", "tool_find"),
             ("tool_find@2", "tool_find@2"),
-            // Of a tool that is not known, both could be meant.
+            // For an unknown tool, it could be a name or an ID.
             ("tool_gone", "tool_gone"),
         ] {
             assert_eq!(tools().switched(given), spelling, "{given}");

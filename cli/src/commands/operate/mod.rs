@@ -1,5 +1,4 @@
-//! The commands of operators that change what is under way: pauses, turns by the many, what was put aside, workers; and
-//! statistics.
+//! Commands with which operators intervene: pauses, bulk cancellation of turns, dead letters, workers; and statistics.
 
 mod causes;
 pub(crate) mod dead;

@@ -1,5 +1,4 @@
-//! `tickfleet pause` and `tickfleet resume`: calls of a tenant, of one of its agents, or to one tool, do not go out for a
-//! while.
+//! `tickfleet pause` and `tickfleet resume`: hold back the calls of a tenant, of one of its agents, or to one tool.
 
 use clap::Args;
 use serde::Serialize;
@@ -84,10 +83,10 @@ fn tool(text: &str) -> Result<String, String> {
     }
 }
 
-/// A pause that holds.
+/// A pause in force.
 #[derive(Debug, Serialize)]
 struct Holds {
-    /// None of a tool for all tenants.
+    /// `None` for a tool that is paused for all tenants.
     #[serde(skip_serializing_if = "Option::is_none")]
     tenant: Option<TenantId>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -98,7 +97,7 @@ struct Holds {
     pause: Pause,
 }
 
-/// What was done.
+/// The result of a command.
 #[derive(Debug, Serialize)]
 struct Done<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -107,14 +106,14 @@ struct Done<'a> {
     tool: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     agent: Option<&'a AgentId>,
-    /// False where it was so already.
+    /// False if nothing had to change.
     changed: bool,
 }
 
-/// Pauses, or shows who is paused.
+/// Pauses, or lists all pauses.
 ///
 /// # Errors
-/// Nobody says who it is; too many are paused; Redis.
+/// No name for the audit log; too many pauses; Redis.
 pub(crate) async fn run(setup: &Setup, args: &PauseArgs, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     let Some(reason) = &args.reason else { return list(&client, output).await };
@@ -149,7 +148,7 @@ pub(crate) async fn run(setup: &Setup, args: &PauseArgs, output: &Output) -> Res
 /// Resumes.
 ///
 /// # Errors
-/// Nobody says who it is; Redis.
+/// No name for the audit log; Redis.
 pub(crate) async fn resume(setup: &Setup, args: &ResumeArgs, output: &Output) -> Result<(), Failure> {
     let by = args.rest.by.clone().map_or_else(by_environment, Ok)?;
     let (client, report) = (setup.client().await?, setup.report());
@@ -158,7 +157,7 @@ pub(crate) async fn resume(setup: &Setup, args: &ResumeArgs, output: &Output) ->
         let name = known::tool_switched(setup, &client, tool).await?;
         let paused = PausedTool { tenant: args.tenant.clone(), tool: name };
         let mut set = operate::resume_tool(client.stores(), &paused, operator).await?;
-        // It may have been paused while nobody knew what its id stands for.
+        // It may have been paused by its ID while the ID was unknown.
         if set != PauseSet::Ok && paused.tool != *tool {
             let by_id = PausedTool { tool: tool.clone(), ..paused.clone() };
             set = operate::resume_tool(client.stores(), &by_id, operator).await?;
@@ -176,7 +175,7 @@ pub(crate) async fn resume(setup: &Setup, args: &ResumeArgs, output: &Output) ->
     };
     let who = Paused { tenant: tenant.clone(), agent: args.rest.agent.clone() };
     let set = operate::resume(client.store(&who.tenant), &who, operator).await?;
-    // What is paused may be configured no longer.
+    // A paused name may no longer be configured.
     if set != PauseSet::Ok {
         known::check(setup, &client, named(&who), output).await?;
     }
@@ -241,7 +240,7 @@ async fn list(client: &Client, output: &Output) -> Result<(), Failure> {
         let held = set.pauses.into_iter();
         pauses.extend(held.map(|(who, pause)| Holds { tenant: Some(who.tenant), tool: None, agent: who.agent, pause }));
         for (PausedTool { tenant, tool }, pause) in set.tool_pauses {
-            // Every shard knows of one that is paused for all.
+            // A pause for all tenants is stored in every shard.
             let is_known = tenant.is_none()
                 && pauses.iter().any(|held| held.tenant.is_none() && held.tool.as_ref() == Some(&tool));
             if !is_known {

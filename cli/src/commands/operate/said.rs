@@ -1,4 +1,4 @@
-//! Who does something to the fleet, and why, of commands that wait for nobody to say it; and how old something is.
+//! Operator and reason for the audit log, for commands that do not require them; and how old something is.
 
 use std::time::Duration;
 
@@ -18,18 +18,18 @@ pub(crate) struct Said {
 }
 
 impl Said {
-    /// Who it is; `unknown` where nobody says it: what revokes a right must not fail for want of a name.
+    /// The operator, or `unknown`: a command that revokes a right must not fail for lack of a name.
     pub(crate) fn by(&self) -> String {
         self.by.clone().unwrap_or_else(|| by_environment().unwrap_or_else(|_| "unknown".into()))
     }
 
-    /// Why; empty where nobody says it.
+    /// The reason, or an empty text.
     pub(crate) fn reason(&self) -> &str {
         self.reason.as_deref().unwrap_or_default()
     }
 }
 
-/// Reads how old something is at least.
+/// Parses a minimum age.
 pub(crate) fn age(text: &str) -> Result<Duration, String> {
     tickfleet_config::units::parse_duration(text).ok_or_else(|| "expected a duration such as 10m or 2h".to_owned())
 }

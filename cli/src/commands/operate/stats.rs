@@ -1,4 +1,4 @@
-//! `tickfleet stats`: calls by day, tenant, agent and tool: how many, how they ended, how long they took.
+//! `tickfleet stats`: calls by day, tenant, agent and tool, with outcomes and durations.
 
 use std::collections::BTreeSet;
 
@@ -18,9 +18,9 @@ use crate::output::time_format::from_now;
 use crate::output::{Output, lines, short, table};
 use crate::setup::Setup;
 
-/// Steps of 1,000 entries that are counted between two signs of life.
+/// Progress is printed after this many steps of 1,000 entries.
 const STEPS: usize = 20;
-/// Milliseconds of a day.
+/// Milliseconds in a day.
 pub(crate) const DAY_MS: i64 = 86_400_000;
 
 /// Count calls by outcome and duration, grouped by day, tenant, agent or tool.
@@ -85,26 +85,26 @@ impl From<ByArg> for By {
 #[derive(Serialize)]
 struct Told {
     rows: Vec<StatsRow>,
-    /// What models have used; none where rows are of tools.
+    /// Model usage; `None` if rows are by tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     models: Option<UseTotal>,
-    /// Up to when the log of every shard is counted, ms.
+    /// All shards are counted up to this time, ms.
     counted_upto_ms: i64,
     /// True if entries may have left the log before they were counted.
     gap: bool,
 }
 
-/// How far the logs of all shards are counted.
+/// How far the logs of all shards have been counted.
 pub(crate) struct CountedAll {
-    /// Up to when, ms: of the shard that is counted least far.
+    /// Up to this time, ms: of the shard that is furthest behind.
     pub(crate) upto_ms: i64,
     /// True if entries may have left the log before they were counted.
     pub(crate) gap: bool,
-    /// Now, ms of shard time.
+    /// Current shard time, ms.
     pub(crate) now_ms: i64,
 }
 
-/// Counts what nobody has counted yet, to its end.
+/// Counts all new entries.
 ///
 /// # Errors
 /// Redis.
@@ -115,7 +115,7 @@ pub(crate) async fn count(client: &Client, output: &Output) -> Result<CountedAll
         loop {
             let counted = count_on(store, STEPS).await?;
             all.gap |= counted.gap;
-            // What is written while this counts is for the next time.
+            // Entries written during the count are left for the next time.
             if !counted.more || counted.upto_ms >= all.now_ms {
                 all.upto_ms = all.upto_ms.min(counted.upto_ms);
                 break;
@@ -130,7 +130,7 @@ pub(crate) async fn count(client: &Client, output: &Output) -> Result<CountedAll
     Ok(all)
 }
 
-/// Counts on, and shows.
+/// Counts new entries and shows the statistics.
 ///
 /// # Errors
 /// Redis.
@@ -161,7 +161,7 @@ pub(crate) async fn run(setup: &Setup, args: &Stats, output: &Output) -> Result<
     output.show(&told, |told| in_words(&told.rows))
 }
 
-/// The cells that say which row it is.
+/// The cells that identify the row.
 fn names(row: &StatsRow) -> Vec<String> {
     row.key().into_iter().flatten().collect()
 }
@@ -178,7 +178,7 @@ fn figures(row: &StatsRow) -> [u64; 8] {
 
 const FIGURES: [&str; 8] = ["calls", "ok", "failed", "retries", "mean_ms", "p50_ms", "p95_ms", "p99_ms"];
 
-/// What models have used, where rows have it.
+/// Columns for model usage, if rows have it.
 const USED: [&str; 4] = ["requests", "input_tokens", "output_tokens", "cost"];
 
 fn used(row: &StatsRow) -> Vec<String> {
@@ -200,7 +200,7 @@ fn in_words(rows: &[StatsRow]) -> String {
     if rows.is_empty() {
         return "No calls ended in this time range.".into();
     }
-    // Where no model was asked, nobody needs to be told so in each row.
+    // Omit the columns of model usage if no row has any.
     let is_used = rows.iter().any(|row| row.used.is_some_and(|used| used != ModelUse::default()));
     let models = if is_used { &USED[..] } else { &[] };
     let head: Vec<String> =
@@ -218,14 +218,14 @@ fn heading(name: &str) -> String {
     name.to_uppercase().replace('_', " ")
 }
 
-/// RFC 4180, with quotes where a cell needs them, and nothing that a table program takes for a formula.
+/// CSV by RFC 4180: quotes cells if needed, and escapes text that a spreadsheet would take for a formula.
 fn csv(rows: &[StatsRow]) -> String {
     let cell = |text: &str| {
         let is_formula = text.starts_with(['=', '+', '-', '@']);
         let text = if is_formula { format!("'{text}") } else { text.to_owned() };
         if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
     };
-    // Behind those that tables know from before.
+    // New columns follow the earlier ones, so that existing readers keep working.
     let models = if rows.iter().any(|row| row.used.is_some()) { &USED[..] } else { &[] };
     let head = head(rows).into_iter().chain(FIGURES).chain(["outcomes"]).chain(models.iter().copied());
     let mut text = head.collect::<Vec<_>>().join(",");

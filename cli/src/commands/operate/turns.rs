@@ -1,4 +1,4 @@
-//! `tickfleet turns`: which turns are under way, and the end of many of them.
+//! `tickfleet turns`: lists unfinished turns and cancels many of them.
 
 use std::time::Duration;
 
@@ -20,9 +20,9 @@ use crate::output::time_format::from_now;
 use crate::output::{Mood, Output, lines, short, table};
 use crate::setup::Setup;
 
-/// Turns that a page has where nobody says how many.
+/// Turns per page by default.
 const LISTED: usize = 50;
-/// And at most.
+/// Maximum turns per page.
 const LISTED_MAX: usize = 1_000;
 /// Turns that a preview shows.
 const PREVIEWED: usize = 10;
@@ -155,7 +155,7 @@ impl Filter {
     }
 }
 
-/// As it was given, for the audit log.
+/// The filter as it was given: the audit log records it.
 impl std::fmt::Display for Filter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let state = self.state.map(|at| state(at.into()).1.to_owned());
@@ -173,10 +173,10 @@ impl std::fmt::Display for Filter {
     }
 }
 
-/// Lists, or ends many.
+/// Lists turns, or cancels many.
 ///
 /// # Errors
-/// Nothing says which turns; nobody says who it is; Redis.
+/// Neither IDs nor filters; no name for the audit log; Redis.
 pub(crate) async fn run(setup: &Setup, args: &Turns, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     match &args.what {
@@ -188,7 +188,7 @@ pub(crate) async fn run(setup: &Setup, args: &Turns, output: &Output) -> Result<
 #[derive(Serialize)]
 struct Listed<'a> {
     turns: &'a [TurnSummary],
-    /// Where the list goes on; none at its end.
+    /// Where the next page starts; `None` at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
 }
@@ -239,14 +239,14 @@ const fn state(state: TurnState) -> (Mood, &'static str) {
     }
 }
 
-/// What came of a cancel of many.
+/// The result of a bulk cancellation.
 #[derive(Debug, Default, Serialize)]
 struct Ended {
-    /// Turns that were found.
+    /// Number of turns found.
     found: usize,
-    /// Those that were asked to end: the others had ended, or nothing is known of them.
+    /// Number of turns that are being canceled. The others had ended or are unknown.
     cancelled: usize,
-    /// False where it was only looked at.
+    /// False for a preview.
     done: bool,
 }
 

@@ -1,4 +1,4 @@
-//! `tickfleet workers`: who carries calls out, and who of them is to take no new work.
+//! `tickfleet workers`: lists workers, and drains or resumes one.
 
 use clap::{Args, Subcommand};
 use comfy_table::Cell;
@@ -51,18 +51,18 @@ struct One {
     by: Option<String>,
 }
 
-/// What was done.
+/// The result of a command.
 #[derive(Debug, Serialize)]
 struct Done<'a> {
     worker: &'a str,
-    /// False where it was so already.
+    /// False if nothing had to change.
     changed: bool,
 }
 
-/// Lists, drains or resumes.
+/// Lists, drains or resumes workers.
 ///
 /// # Errors
-/// Nobody says who it is; no such worker; too many are drained; Redis.
+/// No name for the audit log; an unknown worker; too many drained workers; Redis.
 pub(crate) async fn run(setup: &Setup, args: &Workers, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     let (one, drains) = match &args.what {

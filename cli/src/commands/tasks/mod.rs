@@ -1,4 +1,4 @@
-//! `tickfleet tasks`: which tasks there are, the story of one, and its end before its time. [`tell`] says it in words.
+//! `tickfleet tasks`: lists tasks, shows the history of one, and cancels one. [`tell`] formats them.
 
 pub(crate) mod tell;
 
@@ -19,9 +19,9 @@ use crate::output::time_format::{clock, from_now};
 use crate::output::{Mood, Output, lines, short, table};
 use crate::setup::Setup;
 
-/// Tasks that are listed where nobody says how many.
+/// Tasks that are listed by default.
 const LISTED: usize = 50;
-/// And at most.
+/// Maximum number of tasks in a list.
 const LISTED_MAX: usize = 500;
 /// Characters of a description or outcome in a list.
 const SHORT_CHARS: usize = 48;
@@ -115,10 +115,10 @@ struct Cancel {
     reason: String,
 }
 
-/// Lists, tells or ends.
+/// Lists tasks, shows one or cancels one.
 ///
 /// # Errors
-/// Nothing of that name is known; a task that could not be cancelled.
+/// An unknown task; a task that could not be canceled.
 pub(crate) async fn run(setup: &Setup, args: &Tasks, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     match &args.what {
@@ -201,7 +201,7 @@ fn what(task: &TaskSummary) -> String {
     }
 }
 
-/// A word for an outcome that means well.
+/// The color of an outcome: good or bad.
 pub(crate) const fn good(is_good: bool) -> Mood {
     if is_good { Mood::Good } else { Mood::Bad }
 }

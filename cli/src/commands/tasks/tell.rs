@@ -1,4 +1,4 @@
-//! Tasks in words.
+//! Formats tasks as text.
 
 use std::fmt::Write as _;
 
@@ -10,10 +10,10 @@ use super::good;
 use crate::output::time_format::{clock, from_now, span};
 use crate::output::{Mood, Output, short};
 
-/// Characters of a text in a story.
+/// Characters of a text in a history.
 const TEXT_CHARS: usize = 160;
 
-/// Where a task stands, in a word.
+/// The state of a task, with its color.
 pub(crate) fn state(task: &TaskSummary) -> (Mood, String) {
     match (task.state, &task.outcome) {
         (TaskState::Waiting, _) => (Mood::Doubtful, "waiting".into()),
@@ -24,7 +24,7 @@ pub(crate) fn state(task: &TaskSummary) -> (Mood, String) {
     }
 }
 
-/// The story of a task and of those below it. Writing to a String cannot fail, so what `writeln!` says is dropped.
+/// The history of a task and its subtasks. Writing to a `String` cannot fail, so the results of `writeln!` are ignored.
 pub(super) fn story(story: &TaskStory, now_ms: i64, output: &Output) -> String {
     let mut text = String::new();
     one(story, now_ms, output, &mut text);
@@ -79,7 +79,7 @@ fn one(story: &TaskStory, now_ms: i64, output: &Output, text: &mut String) {
     }
 }
 
-/// The steps of a task that a model carries out, a line each.
+/// The steps of a task that a model runs, one per line.
 pub(crate) fn steps(story: &TaskStory) -> Vec<String> {
     let mut lines = Vec::new();
     for round in &story.rounds {
@@ -139,7 +139,7 @@ fn money(micros: u64) -> String {
     tickfleet_model::limit::amount::show(micros)
 }
 
-/// What a task waits for.
+/// Describes what a task waits for.
 pub(crate) fn waits(wait: &TaskWait, now_ms: i64) -> String {
     let until = wait.until_ms.map(|ms| format!(" ({})", from_now(ms, now_ms))).unwrap_or_default();
     match &wait.reason {
@@ -153,7 +153,7 @@ pub(crate) fn waits(wait: &TaskWait, now_ms: i64) -> String {
     }
 }
 
-/// The tasks below a task, a line each.
+/// The subtasks of a task, one per line.
 fn tree(story: &TaskStory, depth: usize, output: &Output, text: &mut String) {
     let task = &story.summary;
     let (mood, word) = state(task);
@@ -164,7 +164,7 @@ fn tree(story: &TaskStory, depth: usize, output: &Output, text: &mut String) {
     }
 }
 
-/// What a cancel did.
+/// The effects of a cancellation.
 pub(super) fn cancelled(cancelled: &CancelledTask) -> String {
     let mut text = String::new();
     ended(cancelled, 0, &mut text);

@@ -1,4 +1,4 @@
-//! Lays a frame out in a buffer of cells: on a terminal, or as text for a pipe. Pure.
+//! Lays out a frame in a buffer of cells: for a terminal, or as text. Pure.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -13,15 +13,15 @@ use crate::output::short;
 use crate::output::time_format::{clock, span};
 use tickfleet_model::hidden::visible;
 
-/// Rows of a table that is printed, at most.
+/// Maximum number of rows in a printed table.
 const PRINTED_ROWS_MAX: usize = 20;
-/// Below so many columns, agents and tools stand one above the other.
+/// Below this width, the table of tools is placed below the table of agents instead of next to it.
 const WIDE_COLUMNS: u16 = 140;
-/// Columns of the words around the trends.
+/// Columns used by the labels of the trends.
 const TREND_WORDS: u16 = 48;
-/// From so many columns on, there is room to say how long a trend is.
+/// From this width on, the time that a trend covers is shown.
 const TREND_COLUMNS: u16 = 100;
-/// Cells of the bar of slots.
+/// Width of the bar of slots, in cells.
 const BAR_CELLS: usize = 20;
 
 const HELP: [&str; 19] = [
@@ -46,10 +46,10 @@ const HELP: [&str; 19] = [
     "any key closes this",
 ];
 
-/// The style in which things are drawn.
+/// How the frame is drawn.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Style {
-    /// True if colours are wanted.
+    /// True if colors are used.
     pub(super) colour: bool,
 }
 
@@ -63,33 +63,33 @@ impl Style {
     }
 }
 
-/// What is told of a turn.
+/// The explanation of a turn.
 #[derive(Debug, Clone)]
 pub(super) struct Story {
     pub(super) title: String,
     pub(super) lines: Vec<String>,
-    /// The first line that is shown.
+    /// The first visible line.
     pub(super) at: usize,
 }
 
-/// The state of a live view beside the frame.
+/// The state of a live view, in addition to the frame.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Live {
     pub(super) sort: Sort,
     pub(super) every: String,
     pub(super) paused: bool,
     pub(super) help: bool,
-    /// Why the last look failed.
+    /// Why the last poll failed.
     pub(super) trouble: Option<String>,
-    /// What the looks before have seen.
+    /// The values of earlier polls.
     pub(super) trend: Trend,
-    /// The row that is chosen of the capped agents.
+    /// The selected row of the capped agents.
     pub(super) chosen: Option<usize>,
-    /// What is told of a turn, over all else.
+    /// An explanation that covers the frame.
     pub(super) story: Option<Story>,
 }
 
-/// A frame as text, as many lines as it needs.
+/// A frame as text, with as many lines as it needs.
 pub(super) fn printed(frame: &Frame, columns: u16) -> String {
     let rows = |count: usize| u16::try_from(count.min(PRINTED_ROWS_MAX)).unwrap_or(0);
     let top = frame.backlog.len().max(frame.nodes.len() + 1).max(frame.backlog.len() + shard_lines(frame));
@@ -111,7 +111,7 @@ pub(super) fn printed(frame: &Frame, columns: u16) -> String {
     lines.join("\n").trim_end().to_owned()
 }
 
-/// Draws a frame into `area`; what does not fit is left out from the end of each table.
+/// Draws a frame into `area`. Rows that do not fit are left out at the end of each table.
 pub(super) fn draw(frame: &Frame, live: Option<&Live>, style: Style, area: Rect, buffer: &mut Buffer) {
     let warnings: Vec<Line<'_>> = live
         .and_then(|live| live.trouble.as_ref())
@@ -157,7 +157,7 @@ pub(super) fn draw(frame: &Frame, live: Option<&Live>, style: Style, area: Rect,
     }
 }
 
-/// Lines of the upper tables: all of the backlog, and of the nodes what leaves room for the rest.
+/// Height of the upper tables: the whole backlog, and as many nodes as leave room for the lower tables.
 fn tables_on_top(frame: &Frame, left: u16) -> u16 {
     let backlog = frame.backlog.len() + shard_lines(frame);
     let wanted = backlog.max(frame.nodes.len().min(PRINTED_ROWS_MAX) + 1) + 2;
@@ -218,10 +218,10 @@ fn foot(live: &Live, style: Style) -> Line<'static> {
     Line::from(vec![Span::styled(format!("{state}  "), style.bold()), Span::styled(keys, style.of(Color::DarkGray))])
 }
 
-/// The trends in a line; none before there are two looks.
+/// The trends in one line; `None` before the second poll.
 fn trend(trend: &Trend, columns: u16, style: Style) -> Option<Line<'static>> {
     let covers = trend.covers_ms()?;
-    // Beside three names and the most of each.
+    // Width of the three names and maximums.
     let words = if columns < TREND_COLUMNS { TREND_WORDS } else { TREND_WORDS + 14 };
     let cells = usize::from(columns.saturating_sub(words) / 3).clamp(4, 60);
     let mut spans = Vec::new();
@@ -236,7 +236,7 @@ fn trend(trend: &Trend, columns: u16, style: Style) -> Option<Line<'static>> {
     Some(Line::from(spans))
 }
 
-/// The end of a name that is too long tells more than its middle.
+/// Shortens a long name in the middle, because its end says more.
 fn squeezed(name: &str, chars: usize) -> String {
     let all: Vec<char> = name.chars().collect();
     if all.len() <= chars || chars < 6 {
@@ -247,7 +247,7 @@ fn squeezed(name: &str, chars: usize) -> String {
     format!("{head}…{tail}")
 }
 
-/// A table with a title above it. What does not fit is counted in the title.
+/// A table with a title above it. The title shows how many rows do not fit.
 fn table(
     title: &str,
     head: Vec<&str>,
@@ -265,7 +265,7 @@ fn table(
     let title = if hidden > 0 { format!("{title} · {hidden} more") } else { title.to_owned() };
     buffer.set_line(area.x, area.y, &Line::styled(title, style.bold()), area.width.saturating_sub(1));
     let below = Rect { y: area.y + 1, height: area.height - 1, ..area };
-    // One column takes what is left: where it is not the first, the one without a width.
+    // One column takes the remaining width: the column with width 0, or otherwise the first.
     let rest = widths.iter().position(|width| *width == 0).unwrap_or(0);
     let width = |(at, width): (usize, &u16)| if at == rest { Constraint::Min(10) } else { Constraint::Length(*width) };
     let widths: Vec<Constraint> = widths.iter().enumerate().map(width).collect();
@@ -309,7 +309,7 @@ fn draw_nodes(frame: &Frame, style: Style, area: Rect, buffer: &mut Buffer) {
         .zip(["scheduler", "worker"])
         .map(|(count, kind)| format!("{count} {kind}{}", if count == 1 { "" } else { "s" }));
     let title = format!("{} alive", title.collect::<Vec<_>>().join(", "));
-    // What the other columns leave.
+    // The width that the other columns leave.
     let room = usize::from(area.width.saturating_sub(2 + 16 + 9 + 2)).max(10);
     let row = |node: &Node| {
         let beat = match node.beat_age_ms {
@@ -336,7 +336,7 @@ fn draw_agents(frame: &Frame, chosen: Option<usize>, style: Style, area: Rect, b
         let used = grouped(used as f64);
         right(max.map_or_else(|| used.clone(), |max| format!("{used}/{}", grouped(max.into()))))
     };
-    // The chosen one is in sight.
+    // Scroll so that the selected row is visible.
     let chosen = chosen.map(|at| at.min(frame.agents.len().saturating_sub(1)));
     let room = usize::from(area.height.saturating_sub(2)).clamp(1, PRINTED_ROWS_MAX);
     let above = chosen.map_or(0, |at| (at + 1).saturating_sub(room));
@@ -383,7 +383,7 @@ fn draw_tools(frame: &Frame, style: Style, area: Rect, buffer: &mut Buffer) {
 }
 
 fn draw_story(story: &Story, style: Style, area: Rect, buffer: &mut Buffer) {
-    // What is wider than the window goes on below.
+    // Wrap lines that are wider than the window.
     let columns = usize::from(area.width.saturating_sub(4)).max(1);
     let wrapped = story.lines.iter().skip(story.at).flat_map(|line| {
         let chars: Vec<char> = visible(line).chars().filter(|c| !c.is_control()).collect();
@@ -395,7 +395,7 @@ fn draw_story(story: &Story, style: Style, area: Rect, buffer: &mut Buffer) {
     draw_window(&title, shown, area.width, style, area, buffer);
 }
 
-/// A window over all else, in the middle.
+/// A centered window on top of everything else.
 fn draw_window(title: &str, shown: Vec<Line<'_>>, width: u16, style: Style, area: Rect, buffer: &mut Buffer) {
     let width = area.width.min(width);
     let height = area.height.min(u16::try_from(shown.len() + 2).unwrap_or(u16::MAX));
@@ -409,7 +409,7 @@ fn draw_window(title: &str, shown: Vec<Line<'_>>, width: u16, style: Style, area
     lines(shown, inside, buffer);
 }
 
-/// A number with its thousands apart; below ten with one decimal where it has one.
+/// A number with thousands separators; below 10 with one decimal, unless it is whole.
 fn grouped(number: f64) -> String {
     if number < 10.0 && number.fract() > 0.0 {
         return format!("{number:.1}");
@@ -425,7 +425,7 @@ fn grouped(number: f64) -> String {
     out
 }
 
-/// A size as people read it.
+/// A size in a readable unit.
 fn bytes(count: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut size = count as f64;

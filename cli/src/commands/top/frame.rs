@@ -1,4 +1,4 @@
-//! A frame: one picture of the fleet, made of two polls. Pure.
+//! A frame: one view of the fleet, built from two polls. Pure.
 
 use std::collections::BTreeSet;
 
@@ -11,28 +11,28 @@ use tickfleet_store::{LaneView, Memory, NodeView, ServerLoad, ShardView};
 use super::seen::Seen;
 use super::tools::Tools;
 
-/// Timers are looked at every `scheduler.tick_poll`; this late, nobody looks, ms.
+/// Schedulers check timers every `scheduler.tick_poll`. If a timer is later than this, none of them does, ms.
 const TIMER_LATE_MS_MAX: i64 = 2_000;
-/// States in which work waits for somebody to read it, and how long is longer than it takes, ms.
+/// States in which work waits for a process to read it.
 const UNREAD_STATES: [&str; 3] = ["inbound turns", "inbound tasks", "ready"];
-/// See [`UNREAD_STATES`].
+/// Work in [`UNREAD_STATES`] that waits longer than this is not being read, ms.
 const UNREAD_MS_MAX: i64 = 10_000;
 
-/// The heading of a picture: where and when.
+/// The heading of a frame: where and when.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Heading {
-    /// Redis' URL, its password masked.
+    /// Redis' URL, with the password masked.
     pub(crate) redis: String,
     /// Shard time, ms since the epoch.
     pub(crate) now_ms: i64,
 }
 
-/// One picture of the fleet.
+/// One view of the fleet.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Frame {
     #[serde(flatten)]
     pub(crate) heading: Heading,
-    /// Generation of the policy in force; 0 where no scheduler ever ran.
+    /// Generation of the policy in force; 0 if no scheduler has ever run.
     pub(crate) policy_generation: u64,
     /// Tenants, agents and tools that operators have paused.
     pub(crate) paused: u64,
@@ -42,13 +42,13 @@ pub(crate) struct Frame {
     pub(crate) backlog: Vec<Waiting>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) agents: Vec<Agent>,
-    /// True if all agents with waiting turns are known yet.
+    /// True once all agents with waiting turns have been read.
     pub(crate) agents_whole: bool,
     pub(crate) tools: Tools,
-    /// One row a shard, where there are several.
+    /// One row per shard, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) shards: Vec<Shard>,
-    /// Warnings: what somebody should look at.
+    /// Problems that an operator should look into.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -57,26 +57,26 @@ pub(crate) struct Frame {
 pub(crate) struct Server {
     pub(crate) version: String,
     pub(crate) used_bytes: u64,
-    /// 0 means no bound.
+    /// 0 means unlimited.
     pub(crate) max_bytes: u64,
     pub(crate) commands_per_s: u64,
     pub(crate) clients: u64,
-    /// Share of one processor, 1 for all of it.
+    /// CPU use; 1 is one whole processor.
     pub(crate) cpu: Option<f64>,
 }
 
-/// Rates per second since the last poll. None where there was none, or Redis cannot tell.
+/// Rates per second since the last poll. `None` on the first poll, or if Redis does not report the numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(crate) struct Rates {
-    /// Turns and tasks that came in.
+    /// Turns and tasks received.
     pub(crate) turns: Option<f64>,
-    /// Slices that went to workers.
+    /// Slices dispatched to workers.
     pub(crate) slices: Option<f64>,
     /// Calls that ended.
     pub(crate) calls: Option<f64>,
 }
 
-/// Slots of the workers that are alive, as they said with their last heartbeat.
+/// Slots of live workers, as of their last heartbeat.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Slots {
     pub(crate) busy: usize,
@@ -88,9 +88,9 @@ pub(crate) struct Slots {
 pub(crate) struct Waiting {
     pub(crate) state: &'static str,
     pub(crate) count: u64,
-    /// The unit that is counted.
+    /// The unit of the count.
     pub(crate) unit: &'static str,
-    /// Age of the oldest, ms; none where there is none, or it is not known.
+    /// Age of the oldest, ms; `None` if the state is empty or the age is unknown.
     pub(crate) oldest_ms: Option<i64>,
 }
 
@@ -103,43 +103,43 @@ pub(crate) struct Node {
     pub(crate) alive: bool,
     /// Time since its last heartbeat, ms.
     pub(crate) beat_age_ms: Option<i64>,
-    /// The rest of its lease, ms.
+    /// Time left of its lease, ms.
     pub(crate) lease_left_ms: i64,
     pub(crate) slots: Option<Slots>,
-    /// True of a worker that an operator has take no new work.
+    /// True for a worker that an operator has drained, so that it takes no new work.
     pub(crate) drained: bool,
 }
 
-/// An agent whose turns wait for a later tick or day, or a limit whose counters turns wait for.
+/// An agent whose turns wait for a later tick or day, or a limit with waiting turns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Agent {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) tenant: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) agent: String,
-    /// The limit; none where it is an agent's lane.
+    /// The limit; `None` for an agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) limit: Option<String>,
     /// Turns that wait.
     pub(crate) turns: u64,
-    /// The time since the first of them was admitted, ms.
+    /// Time since the first of them was admitted, ms.
     pub(crate) oldest_ms: Option<i64>,
-    /// When its lane is looked at next, ms from now.
+    /// When its throttle queue is processed next, ms from now.
     pub(crate) due_in_ms: i64,
     pub(crate) tick_used: i64,
     pub(crate) day_used: i64,
-    /// Calls that its tick allows, as the configuration here says; none where that is not known, or it is a limit.
+    /// Calls allowed per tick by the local configuration; `None` if unknown, or for a limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tick_max: Option<u32>,
-    /// Calls that its day allows, likewise.
+    /// Calls allowed per day, likewise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) day_max: Option<u32>,
-    /// The turn that stands first, `tenant:turn`.
+    /// The first turn in the queue, `tenant:turn`.
     pub(crate) first: String,
 }
 
 impl Agent {
-    /// What turns wait for, for people.
+    /// A readable name for what the turns wait for.
     pub(crate) fn name(&self) -> String {
         match &self.limit {
             Some(limit) => format!("limit {limit}"),
@@ -148,7 +148,7 @@ impl Agent {
     }
 }
 
-/// One shard in short.
+/// A summary of one shard.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Shard {
     pub(crate) shard: usize,
@@ -159,7 +159,7 @@ pub(crate) struct Shard {
     pub(crate) calls_per_s: Option<f64>,
 }
 
-/// By what tables are sorted.
+/// The sort order of the tables.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Sort {
     #[default]
@@ -169,7 +169,7 @@ pub(crate) enum Sort {
 }
 
 impl Sort {
-    /// The next one.
+    /// The next order.
     pub(crate) const fn next(self) -> Self {
         match self {
             Self::Count => Self::Time,
@@ -188,7 +188,7 @@ impl Sort {
 }
 
 impl Frame {
-    /// The picture of what `now` saw, with rates since `last`.
+    /// The view at `now`, with rates since `last`.
     pub(super) fn of(heading: Heading, last: Option<&Seen>, now: &Seen, tools: Tools) -> Self {
         let passed = last.map_or(0.0, |last| now.at.duration_since(last.at).as_secs_f64());
         let shards = &now.shards;
@@ -223,7 +223,7 @@ impl Frame {
         frame
     }
 
-    /// Tells of each agent what its caps allow.
+    /// Adds to each agent what its caps allow.
     pub(super) fn with_caps(mut self, policy: &Policy) -> Self {
         for agent in self.agents.iter_mut().filter(|agent| agent.limit.is_none()) {
             let (Ok(tenant), Ok(name)) = (TenantId::new(&agent.tenant), AgentId::new(&agent.agent)) else { continue };
@@ -234,7 +234,7 @@ impl Frame {
         self
     }
 
-    /// Sorts agents, tools and nodes: the most, the longest, or by name. Who is gone stands first.
+    /// Sorts agents, tools and nodes: by count, by time or by name. Nodes that are gone come first.
     pub(crate) fn sort(&mut self, sort: Sort) {
         self.agents.sort_by(|a, b| (&a.tenant, &a.agent, &a.limit).cmp(&(&b.tenant, &b.agent, &b.limit)));
         self.tools.rows.sort_by(|a, b| a.tool.cmp(&b.tool));
@@ -254,19 +254,19 @@ impl Frame {
     }
 }
 
-/// Entries ever added to the streams of these names; none where Redis cannot tell for one of them.
+/// Number of entries ever added to the streams with these names; `None` if Redis does not report it for one of them.
 fn added(shard: &ShardView, wanted: impl Fn(&str) -> bool) -> Option<u64> {
     shard.streams.iter().filter(|stream| wanted(&stream.name)).map(|stream| stream.added).sum()
 }
 
-/// Returns how much a counter grew a second, over all shards.
+/// Returns how fast a counter grew per second, over all shards.
 fn rate(last: Option<&Seen>, now: &Seen, passed_s: f64, counter: impl Fn(&ShardView) -> Option<u64>) -> Option<f64> {
     let total = |seen: &Seen| seen.shards.iter().map(&counter).sum::<Option<u64>>();
     per_second(total(last?), total(now), passed_s)
 }
 
 fn per_second(before: Option<u64>, now: Option<u64>, passed_s: f64) -> Option<f64> {
-    // Less than before: the stream was deleted and begins anew.
+    // The counter decreased: the stream was deleted and starts again.
     let grown = now?.checked_sub(before?)?;
     #[allow(clippy::cast_precision_loss, reason = "a count a second is far below 2^53")]
     (passed_s > 0.0).then(|| (grown as f64 / passed_s * 10.0).round() / 10.0)
@@ -377,7 +377,8 @@ fn in_short(last: Option<&Seen>, now: &Seen, passed_s: f64) -> Vec<Shard> {
     now.shards.iter().enumerate().map(row).collect()
 }
 
-/// What keeps turns waiting, or has gone: while there is such a thing, nothing says that all is well.
+/// Warnings about what keeps turns waiting and about lost processes. While there is one, the frame does not report that
+/// all is well.
 fn waiting(frame: &Frame) -> Vec<String> {
     let mut warnings = Vec::new();
     match frame.paused {
@@ -409,7 +410,7 @@ fn warnings(server: &ServerLoad, shards: &[ShardView], nodes: &[Node]) -> Vec<St
     let memory = Memory { used: server.used_memory, max: server.maxmemory };
     let short = memory.is_tight() || shards.iter().any(|shard| shard.pressure);
     if short {
-        // The one cause of all that is late.
+        // Low memory is the single cause of everything that is late.
         let says = "memory is nearly full: new work is rejected, accepted work continues in small batches";
         warnings.push(says.to_owned());
     }

@@ -1,8 +1,8 @@
-//! `tickfleet top`: the fleet as it is now, in a terminal. It asks Redis alone, so it works wherever `redis-cli`
-//! would, with no Prometheus in sight.
+//! `tickfleet top`: the current state of the fleet, in a terminal. It only queries Redis, so it works wherever
+//! `redis-cli` does and needs no Prometheus.
 //!
-//! [`poller`] asks each shard once a refresh; [`frame`] makes of two looks what is shown; [`draw`] lays it out;
-//! [`screen`] keeps the terminal and listens to keys.
+//! [`poller`] queries each shard once per refresh, [`frame`] builds a view from two polls, [`draw`] lays it out, and
+//! [`screen`] controls the terminal and reads keys.
 
 mod draw;
 mod frame;
@@ -27,11 +27,11 @@ use frame::Sort;
 pub(crate) use frame::Frame;
 pub(crate) use poller::Poller;
 
-/// The shortest time between two looks.
+/// The shortest refresh interval.
 const EVERY_MIN: Duration = Duration::from_millis(100);
-/// The longest.
+/// The longest refresh interval.
 const EVERY_MAX: Duration = Duration::from_secs(60);
-/// Columns of a frame that is printed.
+/// Width of a printed frame, in columns.
 const PRINTED_COLUMNS: u16 = 110;
 
 /// Show the fleet live: backlog, rates, slots, live processes, capped agents, tools by outcome. Only reads from
@@ -60,17 +60,17 @@ fn every(text: &str) -> Result<Duration, String> {
     if (EVERY_MIN..=EVERY_MAX).contains(&every) { Ok(every) } else { Err("expected 100ms to 1m".into()) }
 }
 
-/// Shows frames until it is told to stop, or one of them.
+/// Shows frames until it is stopped, or prints a single frame.
 ///
 /// # Errors
-/// [`Failure::Redis`] where Redis cannot be reached at the start; a terminal that cannot be used. A Redis that goes
-/// away later is shown and waited for.
+/// [`Failure::Redis`] if Redis cannot be reached at the start; a terminal that cannot be used. If Redis becomes
+/// unreachable later, the view shows that and waits.
 pub(crate) async fn run(setup: &Setup, args: &Top, output: &Output) -> Result<(), Failure> {
     let mut poller = Poller::new(setup)?;
     let policy = &setup.configuration.policy;
     let first = poller.look(policy).await?;
     if output.json || args.once || !std::io::stdout().is_terminal() {
-        // Between the two looks something happens: that is what a rate is made of.
+        // Rates need some time between two polls.
         tokio::time::sleep(args.every).await;
         let frame = poller.look(policy).await?;
         return output.show(&frame, text);

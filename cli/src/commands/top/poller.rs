@@ -1,4 +1,4 @@
-//! Asks every shard, look by look.
+//! Polls every shard.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use super::tools::Window;
 use crate::failure::Failure;
 use crate::setup::Setup;
 
-/// Looks at all shards, and remembers what the next frame needs of the last look.
+/// Polls all shards, and keeps what the next frame needs from the last poll.
 pub(crate) struct Poller {
     watches: Vec<Watch>,
     window: Window,
@@ -20,13 +20,13 @@ pub(crate) struct Poller {
 }
 
 impl Poller {
-    /// Looks at the shards of this configuration; none is made yet.
+    /// Prepares to poll the shards of this configuration. Does not connect yet.
     ///
     /// # Errors
-    /// The URL of Redis is none.
+    /// The URL of Redis is invalid.
     pub(crate) fn new(setup: &Setup) -> Result<Self, Failure> {
         let stores = setup.stores()?;
-        // In a cluster each shard has a primary of its own.
+        // In a cluster, each shard may have another primary.
         Ok(Self {
             watches: stores.into_iter().map(Watch::new).collect(),
             window: Window::default(),
@@ -35,10 +35,11 @@ impl Poller {
         })
     }
 
-    /// One look, as a frame; what caps allow says `policy`. Rates are over the time since the last look, and absent in the first.
+    /// Polls once and returns a frame, with the caps that `policy` allows. Rates cover the time since the last poll;
+    /// the first frame has none.
     ///
     /// # Errors
-    /// [`Failure::Redis`], or what Redis refuses.
+    /// [`Failure::Redis`], or an error that Redis returned.
     #[allow(clippy::disallowed_methods, reason = "the edge: rates are over the time that really passed")]
     pub(crate) async fn look(&mut self, policy: &Policy) -> Result<Frame, Failure> {
         let mut shards = Vec::with_capacity(self.watches.len());

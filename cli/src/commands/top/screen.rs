@@ -1,4 +1,4 @@
-//! The terminal: takes it over, draws, listens to keys, and gives it back whatever happens.
+//! The terminal: takes it over, draws, reads keys, and restores it in every case.
 
 use std::io;
 use std::sync::Arc;
@@ -21,12 +21,12 @@ use crate::commands::explain;
 use crate::failure::Failure;
 use crate::setup::Setup;
 
-/// The time between two looks of the thread that reads keys whether it is still needed.
+/// How often the thread that reads keys checks whether it is still needed.
 const KEYS_WAIT: Duration = Duration::from_millis(100);
-/// Keys that may wait to be read.
+/// Maximum number of unprocessed keys.
 const KEYS_MAX: usize = 64;
 
-/// The action that a key asks for.
+/// The action of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wish {
     Quit,
@@ -37,15 +37,15 @@ enum Wish {
     Help,
     Up,
     Down,
-    /// Why does the first turn of the chosen row wait?
+    /// Explain why the first turn of the selected row waits.
     Explain,
-    /// A key that means nothing; it closes what is open.
+    /// A key without a function; it closes an open window.
     Other,
-    /// The terminal has another size now: draw again.
+    /// The size of the terminal has changed: draw again.
     Redraw,
 }
 
-/// When the next look is due, as the keys say.
+/// When the next poll is due, as set by keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Pace {
     every: Duration,
@@ -62,7 +62,8 @@ impl Pace {
     }
 }
 
-/// The terminal while it is ours. Dropping it gives it back; a panic does so too, before it is told.
+/// The terminal while the view uses it. Dropping this restores the terminal. A panic also restores it before its
+/// message is printed.
 struct Screen {
     terminal: DefaultTerminal,
     reading: Arc<AtomicBool>,
@@ -96,7 +97,7 @@ impl Drop for Screen {
     }
 }
 
-/// Shows frames until a key, a signal or a lost terminal ends it.
+/// Shows frames until a key, a signal or a closed terminal ends the view.
 ///
 /// # Errors
 /// A terminal that cannot be used.
@@ -109,7 +110,7 @@ pub(super) async fn run(
     let asker = Asker { setup: Arc::new(setup.clone()), client: setup.client().await? };
     let (tell, mut told) = mpsc::channel(1);
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
-    // A terminal that is closed (a lost connection) ends the view too.
+    // A closed terminal, for example after a lost connection, also ends the view.
     let mut hangup = signal(SignalKind::hangup()).map_err(Failure::failed)?;
     let (pace, paces) = watch::channel(Pace { every, paused: false });
     let (frames, mut fresh) = watch::channel(Ok(first.clone()));
@@ -147,14 +148,14 @@ pub(super) async fn run(
     }
 }
 
-/// Who asks why a turn waits.
+/// Explains why a turn waits.
 struct Asker {
     setup: Arc<Setup>,
     client: Client,
 }
 
 impl Asker {
-    /// Asks why the first turn of the chosen row waits; what is known of it comes by `tell`.
+    /// Requests an explanation of why the first turn of the selected row waits. The result arrives through `tell`.
     fn ask(&self, frame: &Frame, live: &mut Live, tell: &mpsc::Sender<Story>) {
         let row = live.chosen.unwrap_or(0);
         let Some(turn) = frame.agents.get(row).map(|agent| agent.first.clone()) else { return };
@@ -165,7 +166,7 @@ impl Asker {
         tokio::spawn(async move {
             let found = explain::told(&setup, &client, None, &turn).await;
             let lines = found.map_or_else(|failure| vec![failure.message().unwrap_or_default()], |told| told.lines);
-            // Nobody may wait for it any more.
+            // The view may have ended meanwhile.
             drop(tell.send(Story { title: turn, lines, at: 0 }).await);
         });
     }
@@ -199,7 +200,7 @@ fn follow(wish: Wish, rows: usize, live: &mut Live, pace: &watch::Sender<Pace>) 
     (live.every, live.paused) = (format_duration(now.every), now.paused);
 }
 
-/// Looks again and again, at the pace that the keys set; ends when nobody wants to see it any more.
+/// Polls repeatedly, at the pace set by keys, until the view ends.
 async fn keep_looking(
     setup: Arc<Setup>,
     mut poller: Poller,
@@ -226,7 +227,7 @@ async fn keep_looking(
     }
 }
 
-/// Reads keys until nobody needs them. A thread of its own, for the terminal is read by blocking.
+/// Reads keys until they are no longer needed. Runs on a thread of its own, because reading from the terminal blocks.
 fn read_keys(needed: &AtomicBool, wishes: &mpsc::Sender<Wish>) {
     while needed.load(Ordering::Relaxed) {
         let wish = match event::poll(KEYS_WAIT).and_then(|there| if there { event::read().map(Some) } else { Ok(None) })

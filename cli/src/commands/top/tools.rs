@@ -1,26 +1,26 @@
-//! Tools by outcome, over the last minute, from the tail of the audit log. Pure.
+//! Tools by outcome, over the last minute, from the end of the audit log. Pure.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use serde::Serialize;
 use tickfleet_store::EndedCall;
 
-/// The time that the table of tools looks back, ms.
+/// The time that the table of tools covers, ms.
 pub(super) const WINDOW_MS: i64 = 60_000;
-/// Calls that are remembered at most: at higher rates the window is a sample.
+/// Maximum number of calls in the window: at higher rates it is a sample.
 const CALLS_MAX: usize = 50_000;
 
-/// One tool's calls of the last minute.
+/// The calls of one tool in the last minute.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct ToolRow {
     pub(crate) tool: String,
-    /// Calls that were seen to end.
+    /// Calls whose end was seen.
     pub(crate) calls: u64,
-    /// Their outcomes, with the number of each.
+    /// Number of calls by outcome.
     pub(crate) outcomes: BTreeMap<String, u64>,
     /// Mean duration, ms.
     pub(crate) mean_ms: u64,
-    /// The longest, ms.
+    /// Longest duration, ms.
     pub(crate) longest_ms: u64,
 }
 
@@ -28,24 +28,24 @@ pub(crate) struct ToolRow {
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Tools {
     pub(crate) rows: Vec<ToolRow>,
-    /// Calls that the rows are made of.
+    /// Number of calls in all rows.
     pub(crate) seen: u64,
-    /// True if there were more: the rows are a sample then.
+    /// True if there were more calls, so that the rows are a sample.
     pub(crate) sampled: bool,
 }
 
-/// The calls of the last minute that were seen to end.
+/// The calls of the last minute whose end was seen.
 #[derive(Debug, Default)]
 pub(super) struct Window {
     calls: VecDeque<EndedCall>,
-    /// Until when the window lacks calls that nobody saw, ms of the shard's time.
+    /// The window is incomplete until then, because some calls were not seen, ms of shard time.
     sampled_until_ms: i64,
 }
 
 impl Window {
-    /// Takes in what one look at one shard saw; `ended` is how many calls ended meanwhile, where that is known.
+    /// Adds the calls of one poll of one shard. `ended` is how many calls ended since the previous poll, if known.
     pub(super) fn add(&mut self, seen: Vec<EndedCall>, ended: Option<u64>, now_ms: i64) {
-        // The newest are seen first: where the oldest of them is out of sight, nothing in sight was missed.
+        // The newest calls come first. If the oldest one is older than the window, no call in the window is missing.
         let reaches_back = seen.last().is_some_and(|oldest| oldest.at_ms <= now_ms - WINDOW_MS);
         if ended.is_some_and(|ended| ended > seen.len() as u64) && !reaches_back {
             self.sampled_until_ms = now_ms + WINDOW_MS;
@@ -57,7 +57,7 @@ impl Window {
         }
     }
 
-    /// The table, at this time.
+    /// The table at this time.
     pub(super) fn tools(&mut self, now_ms: i64) -> Tools {
         self.calls.retain(|call| call.at_ms > now_ms - WINDOW_MS);
         let mut rows: BTreeMap<&str, (ToolRow, u64)> = BTreeMap::new();

@@ -1,15 +1,15 @@
-//! Trends: what this view itself has seen, in a line of small bars. Pure.
+//! Trends: the values seen by this view, as a line of small bars. Pure.
 
 use std::collections::VecDeque;
 
 use super::frame::Frame;
 
-/// Looks that are remembered: five minutes of one a second.
+/// Number of polls that are kept: five minutes at one per second.
 const SEEN_MAX: usize = 300;
-/// The bars, from nothing to the most.
+/// The bars, from zero to the maximum.
 const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// What one look saw.
+/// The values of one poll.
 #[derive(Debug, Clone, Copy)]
 struct Point {
     at_ms: i64,
@@ -18,14 +18,14 @@ struct Point {
     capped: f64,
 }
 
-/// What the last looks saw, the oldest first.
+/// The values of the last polls, the oldest first.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Trend {
     seen: VecDeque<Point>,
 }
 
 impl Trend {
-    /// Remembers a look.
+    /// Adds the values of a poll.
     pub(super) fn add(&mut self, frame: &Frame) {
         let capped = frame.backlog.iter().find(|waiting| waiting.state == "capped").map_or(0, |waiting| waiting.count);
         #[allow(clippy::cast_precision_loss, reason = "turns are far fewer than 2^53")]
@@ -41,13 +41,13 @@ impl Trend {
         }
     }
 
-    /// The time that it covers, ms; none before there are two looks.
+    /// The time that the trend covers, ms; `None` before the second poll.
     pub(super) fn covers_ms(&self) -> Option<i64> {
         let (first, last) = (self.seen.front()?, self.seen.back()?);
         (self.seen.len() > 1).then(|| (last.at_ms - first.at_ms).max(0))
     }
 
-    /// What it tells, each with its bars, `cells` of them at most, and the most that was seen.
+    /// Each trend with its bars, at most `cells` of them, and its maximum.
     pub(super) fn lines(&self, cells: usize) -> [(&'static str, String, f64); 3] {
         let line = |what, of: fn(&Point) -> f64| {
             let values: Vec<f64> = self.seen.iter().map(of).collect();
@@ -62,7 +62,7 @@ impl Trend {
     }
 }
 
-/// As many bars as there are values, `cells` at most: then each is the mean of some.
+/// One bar per value, but at most `cells`: if there are more values, each bar is the mean of several.
 fn bars(values: &[f64], cells: usize, most: f64) -> String {
     let together = values.len().div_ceil(cells.max(1)).max(1);
     let bar = |some: &[f64]| {

@@ -1,4 +1,4 @@
-//! What the guards of a worker say of recorded calls under the other policy, held against what was decided.
+//! Evaluates recorded calls with the guards of a worker under the other policy, and compares the results.
 
 use std::sync::Arc;
 
@@ -27,18 +27,18 @@ const LOST: &str = "its worker was lost or failed before the call ran: the log d
 pub(super) struct Guards {
     active: Arc<ActivePolicy>,
     registry: Arc<Registry>,
-    /// For how long facts are kept.
+    /// How long facts are kept.
     kept: Kept,
 }
 
 impl Guards {
-    /// Those of a configuration.
+    /// The guards of a configuration.
     ///
     /// # Errors
     /// Its tools cannot be used.
     pub(super) fn new(setup: &Setup) -> Result<Self, Failure> {
         let active = setup.active();
-        // Only tools about the fleet itself would ask it, and nothing is run.
+        // Only tools about the fleet itself would query the store, and no tool is run.
         let stores = setup.stores()?;
         let store = stores.first().ok_or_else(|| Failure::failed(anyhow::anyhow!("no shard is configured")))?;
         let registry = Arc::new(setup.registry(store, &active, Runs::Elsewhere)?);
@@ -51,7 +51,7 @@ impl Guards {
         &self.active.policy
     }
 
-    /// Names the limits that no log can be decided anew by, whether or not anything met them.
+    /// Lists the limits that cannot be evaluated from any log, whether or not a call debited them.
     pub(super) fn name_undecided(&self, told: &mut Told) {
         let policy = self.policy();
         for limit in policy.limits.iter() {
@@ -59,7 +59,7 @@ impl Guards {
                 LimitBound::Tokens(_) | LimitBound::Money(_) => {
                     told.summary.name_undecided(&whatif::limit(&limit.name), whatif::OF_MODELS);
                 }
-                // One tenant alone has all slots.
+                // A single tenant has all slots.
                 LimitBound::Share(_) if policy.tenants.len() > 1 => {
                     told.summary.name_undecided(&whatif::limit(&limit.name), whatif::SHARE);
                 }
@@ -84,7 +84,7 @@ impl Guards {
         }
     }
 
-    /// Judges the calls of a turn, and tells where that is not as it was; answers what goes by facts.
+    /// Evaluates the calls of a turn and reports differences. Returns the calls that depend on facts.
     pub(super) async fn judge(&self, calls: &[Recorded], told: &mut Told) -> Option<FactTurn> {
         let (mut by_facts, mut before_ms) = (Vec::new(), None);
         for call in calls {
@@ -100,7 +100,7 @@ impl Guards {
         FactTurn::of(calls.first()?, by_facts)
     }
 
-    /// What guards say of a call is told where that is otherwise, unless facts may stop it yet.
+    /// Evaluates a call. A difference is reported at once, unless facts may still stop the call.
     async fn judge_call(&self, call: &Recorded, before_ms: Option<i64>, told: &mut Told) -> Option<FactCall> {
         if is_lost(call) {
             told.summary.cannot_say(LOST, 1);
@@ -118,12 +118,12 @@ impl Guards {
             }
             None => Guarded::Same,
         };
-        // One that guards stop now never comes to its session.
+        // A call that the guards now stop does not reach its session.
         let runs = !is_stopped || matches!(call.fate, Fate::Ended { .. });
         FactCall::of(call, &row.filter(|_| runs)?, &self.kept, guarded, before_ms)
     }
 
-    /// What guards say of a call; none where they cannot say anything of it.
+    /// The result of the guards for a call; `None` if they cannot evaluate it.
     async fn recall(&self, call: &Recorded, told: &mut Told) -> Option<Recall> {
         let names = TenantId::new(call.tenant.as_str()).ok().zip(AgentId::new(call.agent.as_str()).ok());
         let is_of = |(tenant, agent): &(TenantId, AgentId)| {
@@ -144,12 +144,12 @@ impl Guards {
     }
 }
 
-/// Whether nobody knows how far a call had come that was admitted: guards may have let it pass, and people agreed to it.
+/// Whether it is unknown how far an admitted call got: the guards may have passed it, and people may have approved it.
 fn is_lost(call: &Recorded) -> bool {
     call.fate == Fate::NotReached && matches!(call.outcome.as_str(), "internal" | "outcome_unknown")
 }
 
-/// The arguments; none where not all of them are known.
+/// The arguments, or `None` if they are incomplete.
 fn arguments(call: &Recorded) -> Option<&str> {
     match &call.arguments {
         Arguments::Whole(text) => Some(text),
@@ -157,9 +157,9 @@ fn arguments(call: &Recorded) -> Option<&str> {
     }
 }
 
-/// What is otherwise about a call by what guards say.
+/// The difference in the results of the guards for a call.
 fn difference(call: &Recorded, recall: &Recall, told: &mut Told) -> Option<Difference> {
-    // What is no JSON, or too long to be kept, was refused as that.
+    // Arguments that were not JSON, or too long to be logged, were rejected for that reason.
     let is_unread = matches!(&call.fate, Fate::Ended { outcome, .. } if outcome == "invalid_arguments");
     if is_unread && arguments(call).is_none() && !matches!(recall, Recall::Ends { .. }) {
         return None;
@@ -187,18 +187,18 @@ fn difference(call: &Recorded, recall: &Recall, told: &mut Told) -> Option<Diffe
 enum Compared {
     Same,
     Unknown(&'static str),
-    /// It would have become of it, by what.
+    /// The decision would change in this way, because of this rule.
     Other(Kind, String),
 }
 
-/// Holds what guards say against what they had said.
+/// Compares the new result of the guards with the recorded one.
 fn compared(fate: &Fate, recall: &Recall) -> Compared {
     let by_facts = |reason: &str| reason.starts_with("fact_");
     let stop = |outcome: &str, rule: &str| if rule.is_empty() { outcome.to_owned() } else { rule.to_owned() };
     match (fate, recall) {
         (Fate::NotReached, _) => Compared::Same,
         (_, Recall::Unknown(why)) => Compared::Unknown(why),
-        // Unless facts stop it now.
+        // Unless facts stop it under the other policy, too.
         (Fate::Stopped { reason, rule }, Recall::Passes) if by_facts(reason) => {
             Compared::Other(Kind::Allowed, rule.clone())
         }

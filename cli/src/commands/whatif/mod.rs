@@ -1,4 +1,4 @@
-//! `tickfleet whatif`: what of recorded traffic another policy would have decided otherwise.
+//! `tickfleet whatif`: the decisions about recorded traffic that another policy would change.
 
 mod guards;
 mod shown;
@@ -32,13 +32,13 @@ use crate::output::Output;
 use crate::output::time_format::Past;
 use crate::setup::{Setup, now_ms};
 
-/// Differences that are printed; a file gets all of them.
+/// Maximum number of differences that are printed; a file gets all of them.
 const PRINTED_MAX: usize = 100;
-/// Differences that are in the JSON.
+/// Maximum number of differences in the JSON.
 const KEPT_MAX: usize = 10_000;
-/// Calls of one turn that are looked at together.
+/// Maximum number of calls of one turn that are evaluated together.
 const CALLS_MAX: usize = 1_000;
-/// Resets of counters that are followed, and pauses.
+/// Maximum number of counter resets, and of pauses, that are replayed.
 const OPERATED_MAX: usize = 100_000;
 
 /// Evaluate recorded calls against another policy and list the differences.
@@ -77,11 +77,11 @@ pub(crate) struct WhatIf {
     differences: Option<PathBuf>,
 }
 
-/// What came of it.
+/// The result of an evaluation.
 #[derive(Serialize)]
 pub(super) struct Told {
     pub(super) summary: Summary,
-    /// The first of them.
+    /// The first differences.
     pub(super) differences: Vec<Difference>,
     #[serde(skip)]
     file: Option<BufWriter<File>>,
@@ -90,7 +90,7 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// Tells of a difference.
+    /// Records a difference.
     pub(super) fn tell(&mut self, difference: Difference) {
         self.summary.count(&difference);
         if let Some(file) = &mut self.file {
@@ -105,38 +105,38 @@ impl Told {
     }
 }
 
-/// Which calls are looked at.
+/// The calls to evaluate.
 struct Wanted {
     tenant: Option<String>,
     from_ms: Option<i64>,
     until_ms: Option<i64>,
 }
 
-/// The calls of the log, by turn; and what else it says.
+/// The calls of the log, by turn, and its other entries.
 struct Gathered {
     calls: Sorter,
     operated: Operated,
-    /// From when on the log has everything: as its parts say it, and where something was gone.
+    /// Since when the log is complete: as each part states it, and after each gap.
     parts: Vec<Part>,
     began: Began,
     /// When the first entry was written, ms.
     first_ms: Option<i64>,
-    /// Whether one tenant's calls alone are looked at.
+    /// Whether only one tenant's calls are evaluated.
     one_tenant: bool,
     unread: u64,
 }
 
-/// From when on a part of an export has entries, ms, and of a shard.
+/// Since when a part of an export is complete, ms: for all shards, and by shard.
 #[derive(Default)]
 struct Part {
     all_ms: Option<i64>,
     shards: BTreeMap<u32, i64>,
 }
 
-/// Decides anew.
+/// Runs the evaluation.
 ///
 /// # Errors
-/// Something would have been decided otherwise; the configuration, a file or Redis cannot be read.
+/// A decision would change; the configuration, a file or Redis cannot be read.
 pub(crate) async fn run(args: &WhatIf, global: &Global, output: &Output) -> Result<(), Failure> {
     let other = Global { config: Some(args.policy.clone()), ..global.clone() };
     let setup = Setup::load(&other)?;
@@ -172,7 +172,7 @@ pub(crate) async fn run(args: &WhatIf, global: &Global, output: &Output) -> Resu
     if told.summary.differences == 0 { Ok(()) } else { Err(Failure::Told) }
 }
 
-/// The log in Redis, as an export in a file of its own.
+/// Exports the log in Redis to a temporary file.
 async fn live(global: &Global, args: &WhatIf, wanted: &Wanted) -> Result<File, Failure> {
     let setup = Setup::load_beside(global)?;
     let client = setup.client().await?;
@@ -207,7 +207,7 @@ impl Part {
 }
 
 impl Gathered {
-    /// Takes the lines of an export.
+    /// Adds the lines of an export.
     fn take(&mut self, file: File, wanted: &Wanted) -> std::io::Result<()> {
         for line in BufReader::new(file).lines() {
             let line = line?;
@@ -229,7 +229,7 @@ impl Gathered {
                     }
                     Read::Reset(_) | Read::Pause(_) | Read::Other => {}
                 },
-                // What went before, its windows have counted, too.
+                // Windows have also counted the missing entries, so the log is complete only after the gap.
                 Some(Line::Gone(gone)) => {
                     let at_ms = ms_of(gone.before.as_deref().unwrap_or(&gone.after));
                     at_ms.into_iter().for_each(|at_ms| self.began.cut_shard(gone.shard, at_ms));
@@ -241,7 +241,7 @@ impl Gathered {
         Ok(())
     }
 
-    /// From when on all parts together have everything. They follow each other: the first one's beginning is that of all.
+    /// Since when all parts together are complete. The parts follow each other, so the earliest start counts.
     fn began(&self) -> Began {
         let mut began = self.began.clone();
         let first = |of: &dyn Fn(&Part) -> Option<i64>| {
@@ -254,7 +254,7 @@ impl Gathered {
             at_ms.into_iter().for_each(|at_ms| began.cut_shard(shard, at_ms));
         }
         if self.parts.is_empty() {
-            // A part without its head says nothing of what was before it.
+            // A part without a header does not state what came before it.
             self.first_ms.into_iter().for_each(|at_ms| began.cut(at_ms));
         }
         began
@@ -273,7 +273,7 @@ impl Gathered {
     }
 }
 
-/// Decides about all calls, turn by turn; then about when they go out, in the order in which that was.
+/// Evaluates all calls, turn by turn. Then replays when they are admitted, in the recorded order.
 async fn decide(setup: &Setup, gathered: Gathered, mut told: Told, slots: Option<u64>) -> Result<Told, Failure> {
     let guards = Guards::new(setup)?;
     told.summary.cannot_say("lines that are not from an export", gathered.unread);
@@ -306,7 +306,7 @@ async fn decide(setup: &Setup, gathered: Gathered, mut told: Told, slots: Option
     told.failed.take().map_or(Ok(told), |error| Err(Failure::failed(error)))
 }
 
-/// Decides about what goes by facts of sessions.
+/// Evaluates the conditions on session facts.
 fn by_their_facts(turns: Sorter, began: &Began, told: Told) -> Result<Told, Failure> {
     let told = RefCell::new(told);
     let mut replay = FactReplay::new(began, |difference| told.borrow_mut().tell(difference));
@@ -321,8 +321,8 @@ fn by_their_facts(turns: Sorter, began: &Began, told: Told) -> Result<Told, Fail
     Ok(told)
 }
 
-/// Has the guards judge all calls; answers the turns that these are of, by when the first of each was decided, and those whose
-/// calls go by facts, by when these matter first.
+/// Evaluates all calls with the guards. Returns their turns, by when the first call of each was decided, and the turns
+/// that depend on facts, by when these first matter.
 async fn judged(guards: &Guards, calls: Sorter, told: &mut Told) -> Result<(Sorter, Sorter), Failure> {
     let (mut turns, mut by_facts) = (Sorter::default(), Sorter::default());
     let mut lines = calls.sorted().map_err(Failure::failed)?;
@@ -355,7 +355,7 @@ async fn judged(guards: &Guards, calls: Sorter, told: &mut Told) -> Result<(Sort
     }
 }
 
-/// Whether a call is of the same turn as these.
+/// Whether a call belongs to the same turn as these.
 fn is_of(group: &[Recorded], call: &Recorded) -> bool {
     let name = |call: &Recorded| (call.shard, call.tenant.clone(), call.turn.clone());
     group.len() < CALLS_MAX && group.first().is_none_or(|first| name(first) == name(call))
@@ -379,7 +379,7 @@ mod tests {
 
     use super::*;
 
-    /// From when on exports with these lines have everything, of the first two shards.
+    /// Returns since when exports with these lines are complete, in the first two shards.
     fn began(exports: &[&[&str]]) -> (i64, i64) {
         let mut gathered = Gathered {
             calls: Sorter::default(),
@@ -410,7 +410,7 @@ mod tests {
         assert_eq!(began(&[&[since]]), (500, 500));
         assert_eq!(began(&[&[trimmed]]), (all, 300));
         assert_eq!(began(&[&[follows]]), (700, 800));
-        // Whatever the order in which they are given.
+        // The order of the parts does not matter.
         assert_eq!(began(&[&[follows], &[trimmed]]), (all, 300));
         assert_eq!(began(&[&[since], &[first]]), (all, all));
         let gone = r#"{"gone":{"shard":0,"entries":3,"counted":9,"after":"100-0","before":"900-1"}}"#;

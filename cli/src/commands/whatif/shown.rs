@@ -1,4 +1,4 @@
-//! What came of a what-if, for people.
+//! Formats the result as text.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use tickfleet_proof::whatif::{Counts, Kind};
 use crate::commands::whatif::Told;
 use crate::output::{lines, table};
 
-/// Names of each list that are printed.
+/// Maximum number of names printed per list.
 const NAMES_MAX: usize = 10;
 
-/// The text.
+/// The whole text.
 pub(super) fn text(told: &Told, policy: &Path, printed_max: usize) -> String {
     let summary = &told.summary;
     let mut text = format!("{} calls were evaluated again under {}.\n", summary.calls, policy.display());

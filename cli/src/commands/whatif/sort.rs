@@ -1,4 +1,4 @@
-//! Sorting lines that memory need not hold: parts are sorted and put aside in files, and merged.
+//! Sorts lines that may not fit in memory: parts are sorted, written to files, and merged.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -8,7 +8,7 @@ use std::io::{BufRead as _, BufReader, BufWriter, Lines, Seek as _, Write as _};
 /// Bytes that are sorted in memory.
 const PART_BYTES: usize = 32 * 1024 * 1024;
 
-/// Lines on their way, each with what it is sorted by.
+/// Lines to sort, each with its key.
 #[derive(Default)]
 pub(super) struct Sorter {
     part: Vec<(String, String)>,
@@ -17,7 +17,8 @@ pub(super) struct Sorter {
 }
 
 impl Sorter {
-    /// Takes a line. Neither it nor its key may have a line break, nor the key a tab: what is no name has none.
+    /// Adds a line, which must not contain line breaks. Control characters in the key, such as tabs and line breaks,
+    /// become spaces.
     pub(super) fn push(&mut self, key: String, line: String) -> std::io::Result<()> {
         self.bytes += key.len() + line.len() + 64;
         self.part.push((key.replace(|c: char| c.is_control(), " "), line));
@@ -38,7 +39,7 @@ impl Sorter {
         Ok(())
     }
 
-    /// All lines in order.
+    /// Returns all lines in order.
     pub(super) fn sorted(mut self) -> std::io::Result<Sorted> {
         self.put_aside()?;
         let mut sorted = Sorted { parts: Vec::new(), heads: BinaryHeap::new() };

@@ -1,7 +1,7 @@
-//! `tickfleet approvals notify`: tells others by HTTP what happens to approvals, for as long as it runs.
+//! `tickfleet approvals notify`: sends webhooks about approvals until it is stopped.
 //!
-//! What is not told yet is pending in a consumer group of each tenant's stream of approvals. It is told at least once, under
-//! an id that stays; one that its receiver does not take costs itself alone.
+//! Events that are not yet sent are pending in a consumer group of each tenant's stream of approvals. Each is sent at
+//! least once, with the same ID every time. An event that the receiver rejects delays no others.
 
 mod sign;
 
@@ -31,25 +31,25 @@ use crate::fleet::serve_probes;
 use crate::setup::{Setup, now_ms as wall_ms};
 use sign::Keys;
 
-/// The time between two looks.
+/// Time between two reads.
 const EVERY: Duration = Duration::from_secs(1);
-/// Waits after failed tries of one notice; the last one stays.
+/// Waits after failed attempts for one event; the last one repeats.
 const LADDER_S: [u64; 5] = [1, 5, 30, 120, 300];
-/// Limit of one request.
+/// Time limit of one request.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Requests under way at once.
+/// Maximum number of concurrent requests.
 const AT_ONCE: usize = 8;
-/// What is told before that is noted in Redis, which renews the lease: with a receiver that hangs, in 20 s, for another of
-/// the name would tell the same.
+/// Number of events sent before Redis is updated, which renews the lease. If the receiver hangs, this takes 20 s. It
+/// must stay below the lease, or another process with the same name would send the same events.
 const BATCH: usize = 2 * AT_ONCE;
-/// Tenants that one question is about, and notices of each: what fails holds up so many of its own tenant's at most.
+/// Tenants per query, and events per tenant. Failing events can hold up this many events, only of their own tenant.
 const TENANTS: usize = 50;
 const NOTICES: usize = 100;
-/// One that shows no sign of life for this long is followed by another of its name, ms.
+/// A process that does not renew its lease for this long is replaced by another one with its name, ms.
 const LEASE_MS: u64 = 30_000;
 /// A batch that takes longer than this has stalled.
 const GAP_MAX: Duration = Duration::from_secs(300);
-/// What others are told of. That a consent was used is between worker and call.
+/// Events that are sent. The use of an approval is not sent: it only concerns the worker and the call.
 const EVENTS: [&str; 6] = ["asked", "agreed", "approved", "denied", "expired", "void"];
 
 /// Send a webhook for every requested and decided approval, until SIGTERM.
@@ -81,7 +81,7 @@ fn place(text: &str) -> Result<SealKey, String> {
     match text.split_once(':') {
         Some(("env", name)) if !name.is_empty() => Ok(SealKey::Env(name.to_owned())),
         Some(("file", path)) if path.starts_with('/') => Ok(SealKey::File(path.to_owned())),
-        // It may be the secret itself.
+        // Do not print the text: it may be the secret itself.
         _ => Err("expected env:NAME of a variable, or file:/PATH".to_owned()),
     }
 }
@@ -90,7 +90,8 @@ fn duration(text: &str) -> Result<Duration, String> {
     parse_duration(text).filter(|time| !time.is_zero()).ok_or_else(|| "expected a duration such as 1h or 1d".to_owned())
 }
 
-/// What is known of a notice that was not taken: of this process alone, for the next one tries at once.
+/// The retry state of an event that was not accepted. Only this process has it; after a restart, the event is tried at
+/// once.
 struct Waiting {
     tries: usize,
     next: Instant,
@@ -98,7 +99,7 @@ struct Waiting {
 
 type Name = (u32, TenantId, String);
 
-/// Who tells.
+/// Sends the webhooks.
 struct Teller<'a> {
     setup: &'a Setup,
     args: &'a Notify,
@@ -108,22 +109,22 @@ struct Teller<'a> {
     process: ConsumerId,
     metrics: Arc<Metrics>,
     waiting: BTreeMap<Name, Waiting>,
-    /// Told, and not noted in Redis yet.
+    /// Events that were sent, but not yet acknowledged in Redis.
     told: BTreeSet<Name>,
 }
 
-/// What came of trying to tell something.
+/// The result of sending an event.
 enum Came {
     Told,
-    /// There is nobody to tell, or nothing: it is noted as if it were told.
+    /// The event cannot or need not be sent, and is acknowledged as if it were sent.
     Left,
     Again(Option<Duration>),
 }
 
-/// Tells until it is told to end.
+/// Sends webhooks until it is stopped.
 ///
 /// # Errors
-/// The address may not be reached; there is no secret.
+/// The address is not allowed; the secret is missing or invalid.
 pub(super) async fn run(setup: &Setup, args: &Notify) -> Result<(), Failure> {
     let traces = setup.start_log()?;
     let failed = |why: String| Failure::failed(anyhow::anyhow!(why));
@@ -152,7 +153,7 @@ pub(super) async fn run(setup: &Setup, args: &Notify) -> Result<(), Failure> {
         handle.advanced();
         let _ = shutdown.draining.run_until_cancelled(tokio::time::sleep(EVERY)).await;
     }
-    // What was told last is noted, so that it is not told again.
+    // Acknowledge the last events, so that they are not sent again.
     for shard in 0..teller.stores.len() {
         let _ = teller.note(shard).await;
     }
@@ -166,14 +167,15 @@ pub(super) async fn run(setup: &Setup, args: &Notify) -> Result<(), Failure> {
 }
 
 impl Teller<'_> {
-    /// The tenants of a shard: those of the configuration, and those that were set at run time.
+    /// The tenants of a shard, configured or set at run time.
     async fn tenants(&self, store: &Store) -> Result<Vec<TenantId>, StoreError> {
         let mut tenants: BTreeSet<TenantId> = store.at_run_time().await?.declared.into_keys().collect();
         tenants.extend(self.setup.active().load().policy.tenants.keys().cloned());
         Ok(tenants.into_iter().filter(|tenant| store.is_home_of(tenant)).collect())
     }
 
-    /// What is due in a shard. It ends early where the process drains, or another of its name tells.
+    /// Sends the due events of a shard. Returns early if the process drains, or if another process with the same name
+    /// sends.
     async fn shard(
         &mut self,
         shard: usize,
@@ -213,12 +215,12 @@ impl Teller<'_> {
         Ok(())
     }
 
-    /// Another has the lease of a shard: he sees to it, and goes by what is pending there.
+    /// Drops the retry state of a shard, because another process has its lease and starts from the pending events.
     fn leave(&mut self, shard: u32) {
         self.waiting.retain(|(number, ..), _| *number != shard);
     }
 
-    /// Notes in Redis what was told, and renews the lease; whether this process has it still.
+    /// Acknowledges sent events in Redis and renews the lease. Returns whether this process still has it.
     async fn note(&mut self, shard: usize) -> Result<bool, StoreError> {
         let store = self.stores[shard].clone();
         let of_shard: BTreeSet<TenantId> = self
@@ -257,7 +259,7 @@ impl Teller<'_> {
         self.told.iter().filter(of).map(|(_, _, id)| id.clone()).collect()
     }
 
-    /// What is not told yet, and not to be tried later.
+    /// The events that are neither sent nor scheduled for a later attempt.
     fn due(&self, shard: u32, found: Vec<(TenantId, Vec<Notice>)>) -> Vec<(Name, Notice)> {
         let all = found.into_iter().flat_map(|(tenant, notices)| {
             notices.into_iter().map(move |notice| ((shard, tenant.clone(), notice.id.clone()), notice))
@@ -267,7 +269,7 @@ impl Teller<'_> {
             .collect()
     }
 
-    /// Tells these, some at once.
+    /// Sends these events, several at a time.
     async fn tell(&mut self, now_ms: i64, due: Vec<(Name, Notice)>) {
         let this = &*self;
         let posts = due.into_iter().map(|(name, notice)| async move {
@@ -308,7 +310,7 @@ impl Teller<'_> {
             return Came::Left;
         }
         let body = message(tenant, event, &notice.fields);
-        // Receivers hold it against their own clock, of which shard time may be ahead for good.
+        // Receivers compare it with their own clocks, and shard time may be permanently ahead of those.
         let (timestamp_s, url) = (wall_ms() / 1_000, self.args.to.clone());
         let request = self
             .client
@@ -337,8 +339,8 @@ impl Teller<'_> {
     }
 }
 
-/// How long ago something happened, ms. It is written with shard time, and numbered by Redis' clock: where that was ahead for
-/// a while, shard time has jumped then, and stays ahead. Of two ages, the younger one is no clock's step.
+/// Age of an event, ms. Events carry shard time, and their IDs come from Redis' clock. If Redis' clock was ahead for a
+/// while, shard time jumped ahead and stays ahead. The smaller of the two ages is not affected by a clock step.
 fn age_ms(entry: &str, fields: &BTreeMap<String, String>, now_ms: i64, wall_ms: i64) -> u64 {
     let number = |text: &str| text.parse::<i64>().ok();
     let by_shard = fields.get("at_ms").and_then(|text| number(text)).map_or(0, |at_ms| now_ms.saturating_sub(at_ms));
@@ -346,9 +348,9 @@ fn age_ms(entry: &str, fields: &BTreeMap<String, String>, now_ms: i64, wall_ms: 
     by_shard.min(by_redis).max(0).unsigned_abs()
 }
 
-/// The message about an event. Arguments are without secrets and cut if they are long, as they are in the stream, and the
-/// message says so and where all of them are. Numbers keep their digits. Characters that no reader sees are escaped twice, so that whoever
-/// shows a text of the message shows the escape, and `hidden_characters` says so.
+/// The message about an event. As in the stream, arguments lack secrets, and long ones are cut; the message says so and
+/// where the full arguments are. Numbers keep all digits. Invisible characters are escaped twice, so that they stay
+/// visible when a text of the message is displayed; `hidden_characters` reports them.
 fn message(tenant: &TenantId, event: &str, fields: &BTreeMap<String, String>) -> String {
     let text = |name: &str| fields.get(name).filter(|text| !text.is_empty());
     let time = |text: &String| Some(rfc3339(text.parse().ok()?));
@@ -381,7 +383,7 @@ fn message(tenant: &TenantId, event: &str, fields: &BTreeMap<String, String>) ->
     format!("{{\"type\":{},\"timestamp\":{at},\"data\":{{{}}}}}", quoted(&format!("approval.{event}")), data.join(","))
 }
 
-/// JSON whose strings show their hidden characters. Everything else stays as it was written, to the last digit.
+/// JSON in whose strings hidden characters are visible. Everything else stays as it was written, to the last digit.
 fn visible_in_strings(json: &str) -> String {
     let (mut shown, mut rest) = (String::with_capacity(json.len()), json);
     while let Some((before, from)) = rest.find('"').map(|at| rest.split_at(at)) {
@@ -448,9 +450,9 @@ mod tests {
         let at = |ms: i64| BTreeMap::from([("at_ms".to_owned(), ms.to_string())]);
         for (entry, at_ms, now_ms, wall_ms, age) in [
             ("1000-0", 1_000, 4_000, 4_000, 3_000),
-            // Shard time is ahead for good.
+            // Shard time is permanently ahead.
             ("1000-0", 1_000 + DAY, 4_000 + DAY, 4_000, 3_000),
-            // It has jumped since, or Redis' clock was ahead when it happened.
+            // Shard time has jumped since, or Redis' clock was ahead when the event happened.
             ("1000-0", 1_000, 4_000 + DAY, 4_000, 3_000),
             ("86401000-0", 1_000 + DAY, 4_000 + DAY, 4_000, 0),
             ("1000-0", 1_000, 4_000 + DAY, 4_000 + DAY, DAY + 3_000),

@@ -1,21 +1,21 @@
-//! Signatures of webhooks, by the scheme of Standard Webhooks: `webhook-id`, `webhook-timestamp` and `webhook-signature`, an
-//! HMAC-SHA256 of the three parts `id.timestamp.body`.
+//! Signatures of webhooks, as in Standard Webhooks: the headers `webhook-id`, `webhook-timestamp` and
+//! `webhook-signature`, an HMAC-SHA256 of `id.timestamp.body`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::hmac;
 
-/// Fewest bytes of a secret.
+/// Minimum number of bytes of a secret.
 const SECRET_BYTES_MIN: usize = 16;
 
-/// The keys that sign: the newest, and those that receivers may know still.
+/// The signing keys: the newest one, and older ones that receivers may still use.
 pub(super) struct Keys(Vec<hmac::Key>);
 
 impl Keys {
-    /// Reads secrets, apart by blanks or lines: `whsec_` and base64, or the secret's bytes as they are.
+    /// Reads secrets, separated by whitespace: `whsec_` and base64, or the bytes of the text itself.
     ///
     /// # Errors
-    /// There is none, or it is too short; in words without it.
+    /// No secret, or an invalid one; the text does not contain it.
     pub(super) fn read(text: &str) -> Result<Self, String> {
         let key = |secret: &str| {
             let bytes = match secret.strip_prefix("whsec_") {
@@ -31,7 +31,7 @@ impl Keys {
         if keys.is_empty() { Err("no secret found".to_owned()) } else { Ok(Self(keys)) }
     }
 
-    /// The header `webhook-signature`: one signature for each key.
+    /// The header `webhook-signature`: one signature per key.
     pub(super) fn sign(&self, id: &str, timestamp_s: i64, body: &str) -> String {
         let text = format!("{id}.{timestamp_s}.{body}");
         let sign = |key| format!("v1,{}", STANDARD.encode(hmac::sign(key, text.as_bytes())));

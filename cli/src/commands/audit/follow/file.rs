@@ -1,7 +1,7 @@
-//! Lines in a file that is closed and numbered when it is large, and what a later process finds of them.
+//! Lines in a file that is rotated when it is large, and how a later process continues it.
 //!
-//! The files themselves say how far they go: each begins with a header that names where it goes on, and a line that was cut
-//! off by the death of its writer is cut off. Every batch is on the disk (`fdatasync`) before the next one is read.
+//! The files themselves store the position: each begins with a header that names its start. An incomplete line of a
+//! killed writer is removed. Every batch is on disk (`fdatasync`) before the next one is read.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -21,22 +21,22 @@ pub(super) struct Files {
     path: PathBuf,
     size_max: u64,
     files_max: u32,
-    /// The file that is written, and how long it is; none between two files.
+    /// The file being written and its length; `None` between two files.
     current: Option<(File, u64)>,
-    /// Held for as long as this process writes.
+    /// Locked as long as this process writes.
     _lock: File,
 }
 
-/// What a file has.
+/// The content of a file.
 struct Found {
     positions: Positions,
-    /// Up to the end of its last whole line.
+    /// Up to the end of its last complete line.
     length: u64,
 }
 
 impl Files {
-    /// Opens the file of a fleet, or makes it; gives how far each shard is there. A file of another fleet, and one that is no
-    /// export, stay as they are.
+    /// Opens or creates the file of a fleet. Returns the position of each shard in it. A file of another fleet, or one
+    /// that is not an export, is not changed.
     pub(super) fn open(path: &Path, fleet: &str, size_max: u64, files_max: u32) -> io::Result<(Self, Positions)> {
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(beside(path, ".lock"))?;
         lock.try_lock().map_err(|error| match error {
@@ -60,7 +60,7 @@ impl Files {
         if let Some(found) = here {
             return Ok((files, found.positions));
         }
-        // It was just closed when its writer died.
+        // The writer may have died just after it rotated the file: continue after the newest rotated file.
         for (_, closed) in files.closed()?.into_iter().rev() {
             if let Some(found) = found(&closed, fleet)? {
                 return Ok((files, found.positions));
@@ -74,7 +74,7 @@ impl Files {
         !matches!(self.current, Some((_, length)) if length > 0)
     }
 
-    /// Appends a batch, and waits until the disk has it. What was written of one that failed is taken back.
+    /// Appends a batch, and waits until it is on disk. If that fails, removes what was written of it.
     pub(super) fn append(&mut self, header: &Header, batch: &Batch) -> io::Result<()> {
         if batch.items.is_empty() {
             return Ok(());
@@ -94,7 +94,7 @@ impl Files {
         let length = length + text.len() as u64;
         if length >= self.size_max {
             drop(file);
-            // The batch is there: what fails now is tried again behind the next one.
+            // The batch is on disk. If the rotation fails, it is tried again after the next batch.
             if let Err(error) = self.close() {
                 tracing::warn!(%error, "cannot rotate the export file; it keeps growing");
             }
@@ -111,7 +111,7 @@ impl Files {
         Ok((file, length))
     }
 
-    /// Gives the file the next number, and removes the oldest.
+    /// Rotates the file to the next number, and removes the oldest.
     fn close(&self) -> io::Result<()> {
         let closed = self.closed()?;
         let number = closed.last().map_or(1, |(number, _)| number + 1);
@@ -123,7 +123,7 @@ impl Files {
         self.sync_folder()
     }
 
-    /// The files that were closed, the oldest first.
+    /// The rotated files, the oldest first.
     fn closed(&self) -> io::Result<Vec<(u64, PathBuf)>> {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned() + ".";
         let mut found = Vec::new();
@@ -151,10 +151,10 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// How far a file goes; none where it has no header.
+/// How far a file goes; `None` without a header.
 ///
 /// # Errors
-/// It cannot be read, or is another fleet's.
+/// It cannot be read, or belongs to another fleet.
 fn found(path: &Path, fleet: &str) -> io::Result<Option<Found>> {
     let (mut reader, mut line) = (BufReader::with_capacity(1 << 20, File::open(path)?), Vec::new());
     let (mut found, mut read) = (None, 0_u64);
@@ -189,7 +189,7 @@ fn found(path: &Path, fleet: &str) -> io::Result<Option<Found>> {
                 }
                 found.length = read;
             }
-            // What is no line of ours is left where it is, unless it is the end.
+            // Other lines are kept, unless they are at the end.
             _ => {}
         }
     }
@@ -223,7 +223,7 @@ mod tests {
             assert!(error.contains(why), "{error}");
             assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
         }
-        // A header that was cut off is written again.
+        // A truncated header is written again.
         std::fs::write(&path, "{\"export\":").unwrap();
         assert!(Files::open(&path, "south", 1 << 20, 2).is_ok());
     }

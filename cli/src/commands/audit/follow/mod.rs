@@ -1,8 +1,8 @@
-//! `tickfleet audit export --follow`: exports the audit log for as long as it runs, as a process of its own.
+//! `tickfleet audit export --follow`: exports the audit log continuously, as a process of its own.
 //!
-//! An entry is exported at least once. Where its destination is a file, the file itself says how far it goes, and no entry is
-//! there twice; where it is not, the position is kept in Redis once the destination has taken a batch, and what was under way
-//! when the process died is sent again, with the same ids.
+//! Each entry is exported at least once. If the destination is a file, the file stores the position, and each entry is
+//! in it once. Otherwise Redis stores the position after the destination has accepted a batch. A batch that was being
+//! sent when the process died is sent again, with the same IDs.
 
 mod file;
 mod otlp;
@@ -33,13 +33,13 @@ use sent::SendError;
 use to::Sink;
 pub(super) use to::To;
 
-/// The time between two looks at a log that had nothing new.
+/// Time between two reads of a log without new entries.
 const EVERY: Duration = Duration::from_secs(1);
 /// Longest wait after a failure.
 const WAIT_MAX: Duration = Duration::from_secs(30);
-/// An exporter that shows no sign of life for this long is followed by another of its name, ms.
+/// An exporter that does not renew its lease for this long is replaced by another one with its name, ms.
 const LEASE_MS: u64 = 15_000;
-/// A batch that takes longer than this has stalled: each request to a destination is bounded.
+/// A batch that takes longer than this has stalled: each request to a destination has a time limit.
 const GAP_MAX: Duration = Duration::from_secs(120);
 
 /// Options of a continuous export.
@@ -71,17 +71,17 @@ fn size(text: &str) -> Result<u64, String> {
     size.ok_or_else(|| "expected a size of at least 1KiB, such as 100MiB".to_owned())
 }
 
-/// A shard that is followed.
+/// A shard that is exported.
 struct Shard {
     store: Store,
     position: Position,
-    /// Its position as it stands in Redis; none where the destination keeps it.
+    /// Its position as stored in Redis; empty if the destination stores positions.
     kept: String,
-    /// How old the oldest entry was that was not exported.
+    /// Age of the oldest entry that is not yet exported.
     age: Duration,
 }
 
-/// The export under way.
+/// A running export.
 struct Exporter {
     shards: Vec<Shard>,
     sink: Sink,
@@ -89,28 +89,28 @@ struct Exporter {
     process: ConsumerId,
     metrics: Arc<Metrics>,
     header: Header,
-    /// Whether it was said that another process exports.
+    /// Whether it has logged that another process exports.
     told_held: bool,
 }
 
-/// How a step went.
+/// The result of a step.
 enum Went {
-    /// There is more.
+    /// There are more entries.
     On,
-    /// There is nothing more, or it is another's to do.
+    /// There are no more entries, or another process exports them.
     Rest,
 }
 
-/// Exports until it is told to end.
+/// Exports until it is stopped.
 ///
 /// # Errors
-/// The destination cannot be used at all: another process writes to the file, nobody reads standard output any more.
+/// The destination cannot be used: for example, another process writes to the file, or standard output was closed.
 pub(super) async fn run(setup: &Setup, args: &Follow, to: &To, header: Header) -> Result<(), Failure> {
     let traces = setup.start_log()?;
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     let metrics = Arc::new(Metrics::of(Part::Exporter).map_err(Failure::failed)?);
     let stores: Vec<Store> = setup.stores()?.into_iter().map(|store| store.observed_by(metrics.clone())).collect();
-    // It may not be set.
+    // The variable is optional.
     let headers = setup.secret("--to", &SealKey::Env("OTEL_EXPORTER_OTLP_HEADERS".into())).unwrap_or_default();
     let (sink, positions) = to.open(&header.fleet, args.max_size, args.max_files, &headers)?;
     let progress = Progress::default();
@@ -165,8 +165,8 @@ impl Exporter {
         Ok(())
     }
 
-    /// All that is there of each shard. One that fails does not keep the others from going on. Catching up may take hours:
-    /// each batch is told.
+    /// Exports all entries of each shard. A failure in one shard does not stop the others. Catching up may take hours,
+    /// so progress is reported after each batch.
     async fn round(&mut self, stop: &CancellationToken, handle: &LoopHandle) -> Result<(), SendError> {
         let mut failed = None;
         for at in 0..self.shards.len() {
@@ -217,7 +217,8 @@ impl Exporter {
         Ok(if batch.more { Went::On } else { Went::Rest })
     }
 
-    /// Where it was never looked, it begins with what is there now: of all shards before the first line, which says so.
+    /// An export without a position starts with the present entries. The positions of all shards are set before the
+    /// first line, because the header contains them.
     async fn begin(&mut self) -> Result<(), SendError> {
         if self.sink.keeps_positions() {
             for shard in self.shards.iter_mut().filter(|shard| shard.position == Position::default()) {
@@ -227,7 +228,7 @@ impl Exporter {
         Ok(())
     }
 
-    /// Shard time, where it is for this process to go on.
+    /// Returns shard time if this process may continue, and `None` if another one exports.
     async fn may_go_on(&mut self, at: usize) -> Result<Option<i64>, SendError> {
         if self.sink.keeps_positions() {
             return Ok(Some(self.shards[at].store.now_ms().await?));
@@ -248,7 +249,7 @@ impl Exporter {
         }
     }
 
-    /// Goes on from where Redis says that this name has come.
+    /// Continues from the position that Redis stores for this name.
     fn adopt(&mut self, at: usize, position: String) {
         let shard = &mut self.shards[at];
         shard.position = position.parse().unwrap_or_else(|error| {
@@ -263,7 +264,7 @@ impl Exporter {
         self.shards[at].store.checkpoint(follower, before, after).await
     }
 
-    /// Answers how many records the destination has refused.
+    /// Sends a batch and returns how many records the destination rejected.
     async fn send(&mut self, batch: &Batch) -> Result<u64, SendError> {
         if self.sink.wants_header() {
             for shard in &self.shards {

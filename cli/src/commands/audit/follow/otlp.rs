@@ -1,7 +1,7 @@
-//! Records for a collector of OpenTelemetry: OTLP over HTTP, as protobuf, to `/v1/logs`.
+//! Sends records to an OpenTelemetry collector: OTLP over HTTP, as protobuf, to `/v1/logs`.
 //!
-//! The messages are those that the exporter of spans is made of. They are sent here and not by its exporter of logs, for a
-//! position is kept only once a collector has taken a batch, and what it refused of one has to be told.
+//! It uses the message types of the span exporter, but not OpenTelemetry's log exporter: a position may be stored only
+//! after a collector has accepted the batch, and records that it rejected must be reported.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,12 +21,12 @@ use tickfleet_protocol::json::with_numbers_as_text;
 
 use super::sent::SendError;
 
-/// Limit of one request.
+/// Time limit of one request.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes of an answer that are read.
+/// Maximum bytes read of a response.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
-/// A collector.
+/// An OpenTelemetry collector.
 pub(super) struct Collector {
     url: Url,
     client: reqwest::Client,
@@ -35,13 +35,13 @@ pub(super) struct Collector {
 }
 
 impl Collector {
-    /// The collector at this base URL, with the headers that `OTEL_EXPORTER_OTLP_HEADERS` names, as for spans.
+    /// The collector at this base URL, with the headers in `OTEL_EXPORTER_OTLP_HEADERS`, as for spans.
     ///
     /// # Errors
-    /// The URL or a header is none, in words without their values.
+    /// The URL or a header is invalid; the text does not contain their values.
     pub(super) fn new(base: &str, given: &str) -> Result<Self, String> {
         let url = Url::parse(&format!("{base}/v1/logs")).map_err(|error| format!("invalid URL: {error}"))?;
-        // Whoever runs the exporter names the collector: it may be anywhere.
+        // The operator chooses the collector, so any host is allowed.
         let host: BTreeSet<String> = url.host_str().map(ToOwned::to_owned).into_iter().collect();
         let client = tickfleet_outbound::client_for(url.as_str(), &host, TIMEOUT)?;
         Ok(Self { url, client, headers: headers(given)?, begun: false })
@@ -51,7 +51,7 @@ impl Collector {
         !self.begun
     }
 
-    /// Sends a batch; answers how many records were refused for good.
+    /// Sends a batch and returns how many records were permanently rejected.
     pub(super) async fn send(&mut self, header: &Header, batch: &Batch) -> Result<u64, SendError> {
         self.begun = true;
         let records: Vec<LogRecord> = batch.items.iter().map(|item| record(&header.fleet, batch.shard, item)).collect();
@@ -60,7 +60,7 @@ impl Collector {
         }
         match self.post(header, records.clone()).await? {
             Answer::Taken { refused } => Ok(refused),
-            // One that cannot be taken costs itself alone.
+            // Send the records one by one, so that an invalid record does not affect the others.
             Answer::Refused(_) => {
                 let mut refused = 0;
                 for record in records {
@@ -95,7 +95,7 @@ impl Collector {
             StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE | StatusCode::UNPROCESSABLE_ENTITY => {
                 Ok(Answer::Refused(status.to_string()))
             }
-            // Its address, its headers or the collector itself are at fault, not the record.
+            // The address, the headers or the collector are at fault, not the record.
             _ => Err(SendError::Again {
                 why: format!("the collector returned {status}"),
                 wait: wait.map(Duration::from_secs),
@@ -104,15 +104,15 @@ impl Collector {
     }
 }
 
-/// What a collector makes of a batch.
+/// The response of a collector to a batch.
 enum Answer {
-    /// It has it, but for so many records.
+    /// Accepted, except for `refused` records.
     Taken { refused: u64 },
-    /// It will never take it.
+    /// Permanently rejected.
     Refused(String),
 }
 
-/// Records of a batch that a collector took that it did not take. They are not to be sent again.
+/// Number of records that a collector rejected in an accepted batch. They must not be sent again.
 fn refused(said: &[u8]) -> u64 {
     let Ok(answer) = ExportLogsServiceResponse::decode(said) else { return 0 };
     let Some(partial) = answer.partial_success else { return 0 };
@@ -123,7 +123,7 @@ fn refused(said: &[u8]) -> u64 {
     partial.rejected_log_records.max(0).unsigned_abs()
 }
 
-/// `name=value,name=value`, values percent-encoded, as OpenTelemetry has it.
+/// Parses `name=value,name=value` with percent-encoded values, as OpenTelemetry specifies.
 fn headers(text: &str) -> Result<header::HeaderMap, String> {
     let mut headers = header::HeaderMap::new();
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -172,7 +172,7 @@ fn request(fleet: &str, log_records: Vec<LogRecord>) -> ExportLogsServiceRequest
     }
 }
 
-/// An entry's body is its text as it stands in the log; what people look for is in attributes, too.
+/// Builds the record of an entry. Its body is the entry's text in the log; common search terms are also attributes.
 fn record(fleet: &str, shard: u32, item: &Item) -> LogRecord {
     let (id, event, body, level) = match item {
         Item::Entry(entry) => (entry.id.as_str(), "tickfleet.audit", entry.text.clone(), SeverityNumber::Info),
@@ -185,7 +185,7 @@ fn record(fleet: &str, shard: u32, item: &Item) -> LogRecord {
         event_name: event.to_owned(),
         severity_number: level as i32,
         attributes: vec![
-            // Two records of one uid are one: what is sent again is known by it.
+            // Records with the same `uid` are the same record, which identifies a repeated one.
             text("log.record.uid", &format!("{fleet}/{shard}/{kind}/{id}")),
             text("tickfleet.shard", &shard.to_string()),
             text("tickfleet.audit.id", id),

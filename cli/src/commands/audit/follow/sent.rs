@@ -1,4 +1,4 @@
-//! What is sent of a batch, and why it was not taken.
+//! The text of a batch, and why a batch was not accepted.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,17 +7,17 @@ use tickfleet_client::audit::Batch;
 use tickfleet_proof::lines::{self, Header};
 use tickfleet_store::StoreError;
 
-/// Why a batch was not taken.
+/// Why a batch was not accepted.
 #[derive(Debug)]
 pub(super) enum SendError {
-    /// It is to be tried again.
+    /// It must be sent again.
     Again {
-        /// Why, for people.
+        /// The reason, for people.
         why: String,
-        /// When, where the destination says so.
+        /// When, if the destination specifies it.
         wait: Option<Duration>,
     },
-    /// Nothing will be taken any more.
+    /// The destination accepts nothing more.
     Over(String),
 }
 
@@ -33,7 +33,7 @@ impl From<StoreError> for SendError {
     }
 }
 
-/// The lines of a batch, behind a header where there is one.
+/// The lines of a batch, after the header if there is one.
 pub(super) fn text(header: Option<&Header>, batch: &Batch) -> String {
     let mut text = header.map_or_else(String::new, |header| format!("{}\n", lines::header(header)));
     for item in &batch.items {

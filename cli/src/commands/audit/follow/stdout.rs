@@ -1,4 +1,4 @@
-//! Lines on standard output, for whatever collects the logs of containers.
+//! Writes lines to standard output: for log collectors of containers.
 
 use std::io::Write as _;
 
@@ -18,11 +18,11 @@ impl Standard {
         !self.begun
     }
 
-    /// Prints a batch, and waits until the system has it.
+    /// Prints a batch, and waits until the system has accepted it.
     pub(super) async fn print(&mut self, header: &Header, batch: &Batch) -> Result<(), SendError> {
         let text = text((!self.begun && !batch.items.is_empty()).then_some(header), batch);
         self.begun |= !text.is_empty();
-        // Whoever reads may be slow: probes are answered meanwhile.
+        // The reader may be slow. A separate thread keeps probes responsive.
         let printed = tokio::task::spawn_blocking(move || {
             let mut out = std::io::stdout().lock();
             out.write_all(text.as_bytes()).and_then(|()| out.flush())

@@ -1,4 +1,4 @@
-//! Where an export goes.
+//! The destination of an export.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,14 +14,14 @@ use super::sent::SendError;
 use super::stdout::Standard;
 use crate::failure::Failure;
 
-/// A destination, as it is named on the command line.
+/// A destination, as named on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum To {
     /// This file.
     File(PathBuf),
     /// Standard output.
     Stdout,
-    /// A collector of OpenTelemetry, by its base URL.
+    /// An OpenTelemetry collector, by its base URL.
     Otlp(String),
 }
 
@@ -42,7 +42,7 @@ impl FromStr for To {
     }
 }
 
-/// Without the user and password that a URL may have.
+/// Omits the user and password of a URL.
 impl fmt::Display for To {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -57,7 +57,7 @@ impl fmt::Display for To {
 }
 
 impl To {
-    /// Opens it; gives how far each shard is there, where it says so itself.
+    /// Opens the destination. Returns the position of each shard, if the destination stores positions.
     ///
     /// # Errors
     /// It cannot be used.
@@ -85,7 +85,7 @@ impl To {
     }
 }
 
-/// A destination that is open.
+/// An open destination.
 pub(super) enum Sink {
     File(Files),
     Stdout(Standard),
@@ -101,12 +101,12 @@ impl Sink {
         }
     }
 
-    /// Whether it says itself how far it goes.
+    /// Whether it stores positions itself.
     pub(super) const fn keeps_positions(&self) -> bool {
         matches!(self, Self::File(_))
     }
 
-    /// Whether a header comes before the next line.
+    /// Whether a header precedes the next line.
     pub(super) const fn wants_header(&self) -> bool {
         match self {
             Self::File(files) => files.is_empty(),
@@ -115,7 +115,8 @@ impl Sink {
         }
     }
 
-    /// Sends a batch; answers how many of its records were refused for good. It has them when this returns.
+    /// Sends a batch and returns how many of its records were permanently rejected. The destination has accepted the
+    /// rest when this returns.
     pub(super) async fn send(&mut self, header: &Header, batch: &Batch) -> Result<u64, SendError> {
         match self {
             Self::File(files) => files.append(header, batch).map_err(SendError::again).map(|()| 0),

@@ -1,4 +1,4 @@
-//! The tool that the bench calls: one that gives its text back, in one of several kinds.
+//! The tool that the benchmark calls: it returns its text, and exists in several kinds.
 
 mod services;
 
@@ -31,7 +31,7 @@ pub(crate) enum ToolKind {
     Shell,
 }
 
-/// The same as the typed tool `echo`.
+/// Equivalent to the typed tool `echo`.
 const IN_PYTHON: &str = "\
 from tickfleet import tool
 
@@ -43,10 +43,10 @@ async def echo_python(text: str) -> dict[str, str]:
     \"\"\"
     return {\"text\": text}
 ";
-/// Interpreters.
+/// Number of interpreters.
 const PROCESSES: usize = 4;
 
-/// What a declared tool of the bench says of itself; what runs it follows.
+/// The declaration of a tool, without its kind.
 const DECLARED: &str = "    description: Gives the text back.
     effect: read
     input_schema:
@@ -57,7 +57,7 @@ const DECLARED: &str = "    description: Gives the text back.
 ";
 
 impl ToolKind {
-    /// Its word in reports.
+    /// Its name in reports.
     pub(crate) const fn word(self) -> &'static str {
         match self {
             Self::Typed => "typed",
@@ -79,8 +79,8 @@ impl ToolKind {
         }
     }
 
-    /// Writes what the configuration in `dir` needs to have the tool; `slots` calls may run at once. Answers the services
-    /// that the tool calls: they have to stay as long as it is called.
+    /// Writes the configuration of the tool to `dir`, for up to `slots` concurrent calls. Returns the services that the
+    /// tool calls, which must be kept as long as it is called.
     ///
     /// # Errors
     /// A file cannot be written, or a service cannot be started.
@@ -114,12 +114,12 @@ impl ToolKind {
     }
 }
 
-/// A declared tool: `http` or `shell`, and how it is run.
+/// The declaration of a tool of kind `http` or `shell`.
 fn declared(kind: ToolKind, how: &str) -> String {
     format!("tools:\n  {}:\n{DECLARED}    {}: {how}\n", kind.tool(), kind.word())
 }
 
-/// The module with the tool, and the entry for it.
+/// Writes the module with the tool, and returns its entry.
 fn python(dir: &Path, interpreter: &str, slots: usize) -> io::Result<String> {
     let code = dir.join("code");
     std::fs::create_dir_all(&code)?;
@@ -131,7 +131,7 @@ fn python(dir: &Path, interpreter: &str, slots: usize) -> io::Result<String> {
     ))
 }
 
-/// Pins what the MCP server says of its tools, as `tickfleet mcp pin` does.
+/// Pins the MCP server's tool definitions, as `tickfleet mcp pin` does.
 async fn pin(dir: &Path) -> Result<()> {
     let global =
         Global { config: Some(dir.to_owned()), redis_url: None, json: false, extensions: Extensions::default() };
@@ -140,8 +140,8 @@ async fn pin(dir: &Path) -> Result<()> {
     mcp::pin_all(&sources).await.map_err(failed).context("pinning the bench's tool")
 }
 
-/// The folder of the workspaces of a bench whose configuration is in `dir`. Not below it: where the bench runs as root,
-/// commands run as another user, who may not pass through.
+/// The folder of the workspaces for a configuration in `dir`. It is not inside `dir`: if the benchmark runs as root,
+/// commands run as another user, who may not enter it.
 pub(super) fn workspaces(dir: &Path) -> PathBuf {
     dir.with_extension("workspaces")
 }

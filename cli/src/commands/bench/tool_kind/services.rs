@@ -1,5 +1,5 @@
-//! What the bench's tools of the kinds `http` and `mcp` call: a web service, and an MCP server without sessions, on a port
-//! of this machine and in the bench's own process. Both give the text back.
+//! The services for tools of the kinds `http` and `mcp`: a web service, and an MCP server without sessions, in the
+//! benchmark's own process on a local port. Both return the text.
 
 use std::net::Ipv4Addr;
 
@@ -10,11 +10,11 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde_json::{Value, json};
 
-/// The newest version of MCP that the server speaks; a client that asks for an older one gets that.
+/// Supported versions of MCP, the newest first. A client that asks for another version gets the newest.
 const VERSIONS: [&str; 3] = ["2025-11-25", "2025-06-18", "2025-03-26"];
 const METHOD_NOT_FOUND: i32 = -32601;
 
-/// The running services. Dropping them ends them.
+/// The running services. Dropping this stops them.
 pub(in crate::commands::bench) struct Services {
     /// Host and port.
     pub(super) address: String,
@@ -22,14 +22,14 @@ pub(in crate::commands::bench) struct Services {
 }
 
 impl Services {
-    /// Starts them on a free port.
+    /// Starts the services on a free port.
     pub(super) async fn start() -> Result<Self> {
         let listener =
             tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("a port for the services")?;
         let address = listener.local_addr()?.to_string();
         let routes = axum::Router::new().route("/echo", post(echo)).route("/mcp", post(mcp));
         let serving = tokio::spawn(async move {
-            // It ends with the bench; where it fails before, the calls of the tool fail, and the bench says so.
+            // It runs until the end of the benchmark. If it fails earlier, calls fail, and the benchmark reports them.
             if let Err(error) = axum::serve(listener, routes).await {
                 tracing::error!(%error, "benchmark services stopped unexpectedly");
             }
@@ -55,7 +55,7 @@ async fn mcp(Json(message): Json<Value>) -> Response {
     }
 }
 
-/// The answer to a message; none to a notice.
+/// The response to a message; `None` for a notification.
 fn answer(message: &Value) -> Option<Value> {
     let id = message.get("id")?;
     let params = &message["params"];
@@ -82,7 +82,7 @@ fn answer(message: &Value) -> Option<Value> {
     Some(json!({"jsonrpc": "2.0", "id": id, "result": result}))
 }
 
-/// The one tool there is.
+/// The only tool.
 fn tool() -> Value {
     json!({
         "name": "echo",

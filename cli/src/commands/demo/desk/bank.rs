@@ -1,4 +1,4 @@
-//! The bank and the other services of the desk, on this machine. The bank keeps a ledger of its own.
+//! The bank and the other services of the third act, on this machine. The bank keeps its own ledger.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -16,32 +16,32 @@ use serde_json::{Value, json};
 use super::story::LOST;
 use crate::commands::demo::stand_in::cut;
 
-/// Says under which reference a payment is made.
+/// The header with the reference of a payment.
 const REFERENCE: &str = "Idempotency-Key";
 
-/// The running services. Dropping them ends them.
+/// The running services. Dropping this stops them.
 pub(super) struct Bank {
     pub(super) base_url: String,
     ledger: Arc<Mutex<Ledger>>,
     serving: tokio::task::JoinHandle<()>,
 }
 
-/// What the services did.
+/// Requests to the services.
 #[derive(Debug, Default)]
 struct Ledger {
-    /// What was paid, under which reference, in order.
+    /// Payments with their references, in order.
     payments: Vec<(String, Value)>,
-    /// Item → how often its price was asked for.
+    /// Number of price requests, by item.
     quotes: BTreeMap<String, usize>,
 }
 
 type Services = State<Arc<Mutex<Ledger>>>;
 
 impl Bank {
-    /// Starts it on a free port of the loopback interface.
+    /// Starts the services on a free port of the loopback interface.
     ///
     /// # Errors
-    /// No port is to be had.
+    /// No port is available.
     pub(super) async fn start() -> Result<Self> {
         let ledger = Arc::<Mutex<Ledger>>::default();
         let listener =
@@ -66,14 +66,14 @@ impl Bank {
         Ok(Self { base_url, ledger, serving })
     }
 
-    /// Whom it has paid how much, in order.
+    /// The recipients and amounts of payments, in order.
     pub(super) fn paid(&self) -> Vec<(String, u64)> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let ledger = self.ledger.lock();
         ledger.payments.iter().map(|(_, paid)| (text(&paid["to"]), paid["amount"].as_u64().unwrap_or(0))).collect()
     }
 
-    /// How often prices were asked for.
+    /// Number of price requests.
     pub(super) fn quotes_asked(&self) -> usize {
         self.ledger.lock().quotes.values().sum()
     }
@@ -90,7 +90,7 @@ async fn quote(State(ledger): Services, Path(item): Path<String>) -> Json<Value>
     Json(json!({"item": item, "price": 80}))
 }
 
-/// Pays each time that it is asked: that nobody is paid twice is for the fleet to see to. Of one payment the answer is lost.
+/// Pays for every request: the fleet has to prevent duplicates. The response to one payment is lost.
 async fn pay(State(ledger): Services, headers: HeaderMap, Json(payment): Json<Value>) -> Response {
     let reference = headers.get(REFERENCE).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
     let mut ledger = ledger.lock();

@@ -1,5 +1,5 @@
-//! The third act: an agent pays, and facts, rules, people, the ledger of effects and the breaker of loops decide about it;
-//! then the records say what they prove, and what another policy would have decided.
+//! The third act: an agent pays, governed by facts, rules, approvals, idempotency and the loop breaker. Then it shows
+//! what the audit log proves, and what another policy would have decided.
 
 mod bank;
 mod records;
@@ -38,7 +38,7 @@ use story::{APPROVER, PAID, STEPS, Step};
 
 /// The longest wait for a reply.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Characters of what is told of a call.
+/// Characters shown about a call.
 const TOLD_CHARS: usize = 96;
 
 /// The files of its configuration.
@@ -50,13 +50,13 @@ const FILES: [(&str, &str); 5] = [
     ("permissions.yaml", include_str!("conf/permissions.yaml")),
 ];
 
-/// What came of it.
+/// The result of the third act.
 #[derive(Debug, Serialize)]
 pub(super) struct Desk {
     pub(super) turns: Vec<DeskTurn>,
-    /// Whom the bank has paid how much, by its own ledger.
+    /// The recipients and amounts of payments in the bank's ledger.
     paid: Vec<(String, u64)>,
-    /// How often the price was asked for: an answer that is kept spares that.
+    /// Number of price requests: cached results reduce it.
     quotes_asked: usize,
     records: Records,
 }
@@ -67,12 +67,12 @@ pub(super) struct DeskTurn {
     agent: &'static str,
     story: &'static str,
     outcomes: Vec<Outcome>,
-    /// What is told of its calls, where there is something to tell.
+    /// Remarks about its calls, if there are any.
     told: Vec<String>,
 }
 
 impl Desk {
-    /// What was promised and not kept.
+    /// The checks that failed.
     pub(super) fn broken(&self) -> Vec<String> {
         let mut broken = self.records.broken();
         for (turn, step) in self.turns.iter().zip(&STEPS) {
@@ -92,10 +92,10 @@ impl Desk {
     }
 }
 
-/// Plays it on a fleet with a configuration of its own, in the folder `dir`.
+/// Plays the act on a fleet with its own configuration, in the folder `dir`.
 ///
 /// # Errors
-/// The fleet cannot be started, or a reply does not come.
+/// The fleet cannot be started, or a reply does not arrive.
 pub(super) async fn play(url: &str, dir: &Path, watched: &mut Watched, output: &Output) -> Result<Desk, Failure> {
     let bank = Bank::start().await?;
     let setup = configured(url, dir, &bank)?;
@@ -141,7 +141,7 @@ fn write_all(dir: &Path) -> std::io::Result<()> {
     FILES.iter().try_for_each(|(name, text)| std::fs::write(dir.join(name), text))
 }
 
-/// One turn after the other; then the records.
+/// Plays the turns one after the other, then reads the records.
 async fn story(setup: &Setup, dir: &Path, bank: &Bank, output: &Output) -> Result<Desk, Failure> {
     let (client, inbox) = (setup.client().await?, private_inbox("desk"));
     let mut replies = client.replies(&tenant()?, &inbox);
@@ -180,7 +180,7 @@ fn turn(number: usize, step: &Step, inbox: &InboxName) -> anyhow::Result<Turn> {
     parse_turn(message.to_string().as_bytes()).map_err(|refusal| anyhow!(refusal.message))
 }
 
-/// Submits a turn and waits for its end. Where it waits for people, ann agrees, to less.
+/// Submits a turn and waits for its end. If it waits for an approval, `ann` approves a smaller amount.
 async fn replied(client: &Client, replies: &mut Replies, turn: Turn, step: &Step) -> Result<Reply, Failure> {
     client.submit(turn).await?;
     loop {
@@ -206,7 +206,7 @@ async fn agree(client: &Client, tenant: &TenantId, id: &str, amount: u64) -> Res
     Ok(())
 }
 
-/// What is to be told of a call: why it did not run, or whose answer it got.
+/// A remark about a call: why it did not run, or where its result came from.
 fn told(result: &CallResult) -> Option<String> {
     let what = if let Some(error) = &result.error {
         error.message.clone()

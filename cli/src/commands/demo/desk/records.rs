@@ -1,4 +1,4 @@
-//! What the records say at the end, read by the program's own commands: an export, what it proves, and what another policy
+//! Reads the records at the end, with the program's own commands: an export, what it proves, and what another policy
 //! would have decided.
 
 use std::path::Path;
@@ -16,48 +16,48 @@ use tokio::time::{Instant, sleep};
 use super::story::{OTHERWISE, SHADOWED};
 use crate::failure::Failure;
 
-/// Time for the sealer to come to the end of the log.
+/// Time that sealing the whole log may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// What is stricter in the other policy: the rule, before and afterwards.
+/// The rule that is stricter in the other policy, before and after the change.
 const STRICTER: (&str, &str) = ("args.amount <= 500\n", "args.amount <= 250\n");
-/// The rule that is in shadow.
+/// The rule in shadow mode.
 const IN_SHADOW: &str = "permissions.pay.rules.small";
 
-/// What they say.
+/// The findings in the records.
 #[derive(Debug, Serialize)]
 pub(super) struct Records {
     /// Entries of the audit log.
     pub(super) entries: u64,
-    /// Those that seals stand for.
+    /// Entries covered by seals.
     pub(super) sealed: u64,
-    /// True if nothing of what is sealed was changed.
+    /// True if no sealed entry was changed.
     pub(super) intact: bool,
     /// True if no cap was exceeded, no call has two results and no effect ran twice.
     pub(super) holds: bool,
-    /// Calls that a rule in shadow would have stopped.
+    /// Calls that a rule in shadow mode would have stopped.
     pub(super) shadowed: usize,
-    /// Calls that the same policy would have decided otherwise.
+    /// Calls that the same policy would now decide differently.
     pub(super) by_the_same: u64,
-    /// Calls that the stricter one would have.
+    /// Calls that the stricter policy would decide differently.
     pub(super) by_a_stricter: u64,
-    /// The rules that make that difference.
+    /// The rules that cause these differences.
     pub(super) by: Vec<String>,
 }
 
-/// The commands of the program, with the desk's configuration.
+/// Runs the program's commands with the configuration of this act.
 pub(super) struct Commands<'a> {
     /// The environment of the fleet.
     pub(super) environment: &'a Environment,
-    /// The folder of its configuration.
+    /// The configuration folder of the fleet.
     pub(super) conf: &'a Path,
 }
 
 impl Records {
-    /// Reads them.
+    /// Reads the records.
     ///
     /// # Errors
-    /// A command cannot be started, or says nothing that can be read.
+    /// A command cannot be started, or its output cannot be parsed.
     pub(super) async fn read(desk: &Commands<'_>) -> Result<Self, Failure> {
         let (export, stricter) = (desk.conf.join("desk.jsonl"), desk.conf.join("stricter"));
         let [export, policy, other] = [&export, desk.conf, &stricter].map(|path| path.to_string_lossy().into_owned());
@@ -79,7 +79,7 @@ impl Records {
         })
     }
 
-    /// What was promised and not kept.
+    /// The checks that failed.
     pub(super) fn broken(&self) -> Vec<String> {
         let all = self.entries > 0 && self.sealed == self.entries;
         let expected = [
@@ -103,7 +103,7 @@ impl Commands<'_> {
         Ok(command)
     }
 
-    /// What a command prints.
+    /// Runs a command and returns its JSON output.
     async fn asked(&self, args: &[&str]) -> Result<Value, Failure> {
         let said =
             self.command(args)?.output().await.context("a command cannot be started").map_err(Failure::failed)?;
@@ -114,11 +114,11 @@ impl Commands<'_> {
         })
     }
 
-    /// What the log proves, once all of it is sealed: an export of it, written to `export`.
+    /// Waits until the whole log is sealed, exports it to `export`, and returns what it proves.
     async fn proved(&self, export: &str) -> Result<Value, Failure> {
         let began = Instant::now();
         loop {
-            // One that is there would be gone on with.
+            // An existing file would be continued.
             drop(std::fs::remove_file(export));
             let said = self.command(&["audit", "export", "--to", export])?.output().await.map_err(Failure::failed)?;
             if !said.status.success() {
@@ -133,7 +133,7 @@ impl Commands<'_> {
     }
 }
 
-/// A copy of the policy by which half as much may be paid unasked.
+/// Writes a copy of the policy in which only half the amount may be paid without approval.
 fn stricter_policy(to: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(to)?;
     for (name, text) in super::FILES {
@@ -142,7 +142,7 @@ fn stricter_policy(to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The calls of an export that a rule in shadow would have stopped.
+/// Number of calls in an export that the rule in shadow mode would have stopped.
 fn shadowed(export: &str) -> usize {
     let would_stop = |line: &&str| {
         let Some(Line::Entry(entry)) = Line::read(line) else { return false };

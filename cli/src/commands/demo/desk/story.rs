@@ -1,29 +1,29 @@
-//! What happens at the desk: turns, one after the other, and how each has to end.
+//! The turns of the third act, in order, each with its expected outcome.
 
-/// The answer to the payment of so much is lost.
+/// The amount of the payment whose response is lost.
 pub(super) const LOST: u64 = 300;
 
 /// One turn.
 pub(super) struct Step {
     pub(super) agent: &'static str,
-    /// The agent's action, as the end of a sentence that begins with its name.
+    /// The agent's action, as the rest of a sentence that begins with its name.
     pub(super) story: &'static str,
     /// Tool and arguments of each call.
     pub(super) calls: &'static [(&'static str, &'static str)],
-    /// How each call has to end.
+    /// The expected outcome of each call.
     pub(super) expected: &'static [&'static str],
-    /// Where a person has to agree: the amount that she agrees to.
+    /// If an approval is needed: the amount that is approved.
     pub(super) agrees_to: Option<u64>,
 }
 
-/// Who agrees to what is large.
+/// The approver of large payments.
 pub(super) const APPROVER: &str = "ann";
 
 const QUOTE: (&str, &str) = ("get_quote", r#"{"item":"paper"}"#);
 const KIM: (&str, &str) = ("pay", r#"{"to":"kim","amount":80}"#);
 const PARCEL: (&str, &str) = ("find_parcel", r#"{"id":"p-1"}"#);
 
-/// All of them, in order.
+/// All turns, in order.
 pub(super) const STEPS: [Step; 10] = [
     Step {
         agent: "tina",
@@ -73,11 +73,11 @@ pub(super) const STEPS: [Step; 10] = [
     Step { agent: "tina", story: "asks for the price again", calls: &[QUOTE], expected: &["ok"], agrees_to: None },
 ];
 
-/// What the bank may have paid at the end: each once.
+/// The expected payments at the end, each made once.
 pub(super) const PAID: [(&str, u64); 3] = [("kim", 80), ("ben", 600), ("zoe", LOST)];
-/// Calls that the rule in shadow would have stopped: those that paid more than 100.
+/// Calls that the rule in shadow mode would have stopped: payments of more than 100.
 pub(super) const SHADOWED: usize = 2;
-/// Calls that would have been decided otherwise where half as much may be paid unasked.
+/// Calls that would be decided differently if only half the amount may be paid without approval.
 pub(super) const OTHERWISE: u64 = 1;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The kind of each tool: a function of the worker or of a Python module, a request or a command declared in YAML, or
-//! offered by an MCP server. [`python`] and [`shell`] are the tools that not every machine can run.
+//! The kind of each tool: a function in the worker or in a Python module, a request or command declared in YAML, or a
+//! tool of an MCP server. [`python`] and [`shell`] are tools that some machines cannot run.
 
 mod python;
 mod shell;
@@ -14,17 +14,17 @@ use crate::setup::Setup;
 use python::PythonTool;
 use shell::ShellTool;
 
-/// The kind of a tool: what runs it.
+/// The kind of a tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Kind {
-    /// A function in Rust, in the worker.
+    /// A Rust function in the worker.
     Typed,
-    /// A function in Python, in an interpreter of the worker's.
+    /// A Python function in an interpreter of the worker.
     Python,
-    /// A request that YAML describes.
+    /// A request declared in YAML.
     Http,
-    /// An MCP server that offers it.
+    /// An MCP server.
     Mcp,
     /// A command in a sandbox.
     Shell,
@@ -44,12 +44,12 @@ impl Kind {
     }
 }
 
-/// Tool → its kind. A tool that nothing runs has none.
+/// The kind of each tool. An unknown tool has none.
 #[derive(Debug, Default)]
 pub(super) struct Kinds(BTreeMap<String, Kind>);
 
 impl Kinds {
-    /// Those of every tool that is configured.
+    /// The kinds of all configured tools.
     pub(super) fn of(setup: &Setup) -> Self {
         let configuration = &setup.configuration;
         let typed = setup.sources().built_in_tools.iter().map(|name| (name.clone(), Kind::Typed));
@@ -70,18 +70,18 @@ impl Kinds {
     }
 }
 
-/// A kind that the day goes without → why, in one line.
+/// The kinds that the day leaves out, each with the reason on one line.
 pub(super) type LeftOut = BTreeMap<Kind, String>;
 
-/// The tools of the day that not every machine can run.
+/// The tools of the day that some machines cannot run.
 pub(super) struct Probed {
     shell: ShellTool,
     python: PythonTool,
 }
 
 impl Probed {
-    /// Finds out what this machine can run. `workspaces` is a folder for the commands of the shell tool, `interpreter` the
-    /// Python that may have the package `tickfleet`.
+    /// Checks what this machine can run. `workspaces` is a folder for the commands of the shell tool, and `interpreter`
+    /// a Python that may have the package `tickfleet`.
     pub(super) async fn on_this_machine(workspaces: PathBuf, interpreter: &str) -> Self {
         Self { shell: ShellTool::probe(workspaces), python: PythonTool::probe(interpreter).await }
     }
@@ -96,18 +96,18 @@ impl Probed {
         &self.shell.workspaces
     }
 
-    /// What is added to `tools.yaml`, and what to `permissions.yaml`; other files that these name go into `dir`.
+    /// Returns additions to `tools.yaml` and `permissions.yaml`. Other files that they refer to are written to `dir`.
     ///
     /// # Errors
     /// A file cannot be written.
     pub(super) fn configuration(&self, dir: &Path) -> std::io::Result<(String, String)> {
         let (declared, for_command) = self.shell.configuration();
-        // After what is declared under `tools`: it is a section of its own.
+        // It is a section of its own, so it comes after the declarations under `tools`.
         let (section, for_function) = self.python.configuration(&dir.join("code"))?;
         Ok((format!("{declared}{section}"), format!("{for_command}{for_function}")))
     }
 
-    /// What the day goes without.
+    /// The kinds that the day leaves out.
     pub(super) fn left_out(&self) -> LeftOut {
         let shell = self.shell.left_out.as_deref().map(|why| (Kind::Shell, why.to_owned()));
         let python = self.python.left_out().map(|why| (Kind::Python, why.to_owned()));

@@ -1,4 +1,4 @@
-//! The day's tool in Python: sales figures. Where no interpreter has the package `tickfleet`, the day goes without it.
+//! The Python tool of the day: sales figures. If no interpreter has the package `tickfleet`, the day leaves it out.
 
 use std::path::Path;
 use std::process::{Output, Stdio};
@@ -11,16 +11,16 @@ use crate::commands::demo::day::Planned;
 
 /// The tool's name.
 const NAME: &str = "sales_figures";
-/// The module, and what its file is called.
+/// The module, and the name of its file.
 const MODULE: &str = include_str!("sales_tools.py");
 const FILE: &str = "sales_tools.py";
 /// The tool's row in `permissions.yaml`.
 const GRANT: &str = "\n  # A function in Python.\n  sales_figures: {roles: [finance]}\n";
-/// A cold start of Python with all that the package stands on takes a second.
+/// A cold start of Python with the package's dependencies takes about a second.
 const ANSWERS_IN: Duration = Duration::from_secs(20);
-/// Characters of a reason: it stands in one line of the report.
+/// Maximum characters of a reason, which is shown on one line of the report.
 const REASON_CHARS: usize = 160;
-/// Says where the interpreter is, if it can run tools; else why not, as its last words.
+/// Prints the path of the interpreter if it can run tools. Otherwise its last line on stderr is the reason.
 const CHECK: &str = "\
 import sys
 if sys.version_info < (3, 10):
@@ -32,20 +32,20 @@ except ImportError as error:
 print(sys.executable)
 ";
 
-/// The tool, as far as this machine can run it.
+/// The tool, if this machine can run it.
 pub(crate) struct PythonTool {
-    /// The interpreter's own path; or why the day goes without the tool, in one line.
+    /// The path of the interpreter, or the reason why the day leaves the tool out, on one line.
     interpreter: Result<String, String>,
 }
 
 impl PythonTool {
-    /// Finds out whether `program` is a Python that has the package, by running it.
+    /// Checks whether `program` is a Python with the package, by running it.
     pub(crate) async fn probe(program: &str) -> Self {
         Self::probe_within(ANSWERS_IN, program).await
     }
 
     async fn probe_within(limit: Duration, program: &str) -> Self {
-        // As a worker runs it: variables that change where Python looks for packages are not handed on.
+        // As in a worker, variables that change where Python finds packages are ignored.
         let mut asked = Command::new(program);
         asked.args(["-E", "-c", CHECK]).stdin(Stdio::null()).kill_on_drop(true);
         let interpreter = match tokio::time::timeout(limit, asked.output()).await {
@@ -56,12 +56,12 @@ impl PythonTool {
         Self { interpreter: interpreter.map_err(|why| format!("{program}: {why}")) }
     }
 
-    /// Why the day goes without it; none where it has it.
+    /// Why the day leaves it out; `None` if it does not.
     pub(crate) fn left_out(&self) -> Option<&str> {
         self.interpreter.as_ref().err().map(String::as_str)
     }
 
-    /// What is added to the end of `tools.yaml`, and what to `permissions.yaml`. The module goes into `dir`.
+    /// Returns additions to `tools.yaml` and `permissions.yaml`. The module is written to `dir`.
     ///
     /// # Errors
     /// The module cannot be written.
@@ -69,7 +69,7 @@ impl PythonTool {
         let Ok(interpreter) = &self.interpreter else { return Ok((String::new(), "")) };
         std::fs::create_dir_all(dir)?;
         std::fs::write(dir.join(FILE), MODULE)?;
-        // JSON's strings are YAML's.
+        // JSON strings are valid YAML.
         let (path, interpreter) = (json!(dir.to_string_lossy()), json!(interpreter));
         let entry = format!(
             "\npython:\n  sales:\n    module: sales_tools\n    path: [{path}]\n    interpreter: {interpreter}\n    \
@@ -85,7 +85,7 @@ impl PythonTool {
     }
 }
 
-/// The path that an interpreter printed, or its last words.
+/// The path printed by an interpreter, or the last line of its error output.
 fn answer(output: &Output) -> Result<String, String> {
     let last_line = |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
     use crate::commands::demo::day;
 
-    /// Probes a program that does what a shell's script says.
+    /// Probes a program that runs this shell script.
     async fn probed(limit: Duration, script: &str) -> PythonTool {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("python");

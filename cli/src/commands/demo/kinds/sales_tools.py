@@ -1,10 +1,10 @@
-"""What the demo's finance agent asks for, in Python."""
+"""The tool of the demo's finance agent, in Python."""
 
 from pydantic import BaseModel
 
 from tickfleet import ToolError, tool
 
-# Closed months: what each plan brought in, in euros.
+# Revenue of closed months by plan, in euros.
 SALES = {
     "2026-08": {"team": 1840, "studio": 1200},
     "2026-09": {"team": 2105, "studio": 1600},

@@ -1,4 +1,5 @@
-//! The day's shell tool: a command that counts words. Where the machine cannot hold its sandbox, the day goes without it.
+//! The shell tool of the day: a command that counts words. If the machine cannot provide its sandbox, the day leaves it
+//! out.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,27 +26,27 @@ const DECLARATION: &str = "
 ";
 /// Its row in `permissions.yaml`.
 const GRANT: &str = "\n  # A command in a sandbox.\n  count_words: {everyone: true}\n";
-/// Longer than a day of the demo.
+/// Longer than a run of the demo.
 const KEPT_FOR: Duration = Duration::from_secs(3_600);
 
-/// The tool, as far as this machine can run it.
+/// The tool, if this machine can run it.
 pub(crate) struct ShellTool {
-    /// The folder of the workspaces. Not below the demo's own folder, which other users may not pass through: where the
+    /// The folder of the workspaces. It is not inside the demo's own folder, which other users may not enter: if the
     /// demo runs as root, commands run as another user.
     pub(crate) workspaces: PathBuf,
-    /// Why the day goes without it, in one line; none where it has it.
+    /// Why the day leaves it out, on one line; `None` if it does not.
     pub(crate) left_out: Option<String>,
 }
 
 impl ShellTool {
-    /// Finds out whether this machine can hold the sandbox, by confining a process.
+    /// Checks whether this machine can provide the sandbox, by confining a process.
     pub(crate) fn probe(workspaces: PathBuf) -> Self {
         let shell = Shell::new(Launcher::this_program(), &workspaces, KEPT_FOR);
         let held = shell.abilities().check(Level::Basic, &Network::None);
         Self { workspaces, left_out: held.err().map(|why| why.replace('\n', " ")) }
     }
 
-    /// What is added to `tools.yaml`, and what to `permissions.yaml`.
+    /// Returns additions to `tools.yaml` and `permissions.yaml`.
     pub(crate) const fn configuration(&self) -> (&'static str, &'static str) {
         if self.left_out.is_none() { (DECLARATION, GRANT) } else { ("", "") }
     }
