@@ -1,11 +1,11 @@
-"""Runs the steps of the Dockerfile without an engine, and tests what the image would hold.
+"""Runs the steps of the Dockerfile without a container engine, and tests the content of the image.
 
     python3 image/check.py [BINARY [SBOM]]
 
-BINARY: a built `tickfleet`; without it, one is built as the image's is. SBOM: where to leave the list of what is in it. What the final stage copies is laid out in a temporary
-folder; then the entry point runs in it as the image's user, as PID 1 of a process namespace, on a read-only root, against
-a private Redis. Needs root, Debian, and redis-server. Prints what was checked, with sizes; exits with 1 and the reason
-if anything is not as it should be.
+BINARY is a built `tickfleet`; without it, the script builds one like the image's. SBOM is the path for a copy of the
+SBOM. The script lays out the files of the final stage in a temporary folder. It then runs the entry point there as the
+image's user, as PID 1 of a process namespace, on a read-only root, against a private Redis. Requires root, Debian and
+redis-server. Prints the checks and sizes. If a check fails, exits with 1 and the reason.
 """
 
 import ctypes
@@ -27,19 +27,19 @@ import urllib.request
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 PATIENCE_S = 60
-# What the image may hold beside the binary, bytes: the loader, the C library, certificates.
+# Maximum bytes in the image besides the binary: the loader, the C library, certificates.
 SURROUNDINGS_MAX = 8 << 20
-# A host name that only the image's /etc/hosts knows: resolving it takes the C library's resolver.
+# A host name that is only in the image's /etc/hosts: resolving it requires the C library's resolver.
 REDIS_HOST = "redis.image.test"
 PR_SET_NO_NEW_PRIVS = 38
 
 
-# The licences of what the binary is linked with, in every image.
+# Every image has the licenses of the crates that the binary is linked with.
 LICENSES = "--from=sbom /THIRD-PARTY-LICENSES.txt /usr/share/licenses/tickfleet/"
 
 
 class Wrong(Exception):
-    """Something is not as it should be."""
+    """A check failed."""
 
 
 def demand(holds, otherwise):
@@ -47,11 +47,11 @@ def demand(holds, otherwise):
         raise Wrong(otherwise)
 
 
-# ---- the Dockerfile ---------------------------------------------------------------------------------------------------
+# ---- the Dockerfile --------------------------------------------------------------------------------------------------
 
 
 class Stage:
-    """One stage of a Dockerfile: what it is made from, its name, and its instructions in order."""
+    """One stage of a Dockerfile: its base, its name, and its instructions in order."""
 
     def __init__(self, base, name):
         self.base, self.name, self.instructions = base, name, []
@@ -78,7 +78,9 @@ def dockerfile():
 
 
 def check_dockerfile(stages, arguments):
-    """What the final stage may be, and that this script's steps are its steps. Gives user, entry point, environment."""
+    """Checks the final stage, and that all stages run the steps of this script.
+
+    Returns user, entry point and environment."""
     names = [stage.name for stage in stages]
     known = ["build", "sbom", "package", "python", "node-files", "node-sbom", "node", "base"]
     demand(names == known, f"the stages are {names}, and this script knows others")
@@ -108,18 +110,18 @@ def check_dockerfile(stages, arguments):
 
 
 def base_of(stage, arguments):
-    """What a stage is made from, arguments filled in."""
+    """The base of a stage, with its arguments filled in."""
     return re.sub(r"\$\{(\w+)\}", lambda match: arguments[match[1]], stage.base)
 
 
 def check_alike(variant, final, what):
-    """A variant says of itself what the image says."""
+    """Checks that the metadata of a variant equals the metadata of the image."""
     for word in ("ARG", "LABEL", "USER", "WORKDIR", "EXPOSE", "STOPSIGNAL", "ENTRYPOINT", "CMD"):
         demand(variant.of(word) == final.of(word), f"{word} of the image with {what} is {variant.of(word)}, not {final.of(word)}")
 
 
 def check_node(stages, arguments):
-    """What the variant with Node.js may be; nothing of it runs here either."""
+    """Checks the variant with Node.js. It does not run here."""
     files, listed, node, final = stages[-4:]
     check_alike(node, final, "Node.js")
     demand(node.base == files.name, f"the image with Node.js is made from {node.base}")
@@ -131,8 +133,8 @@ def check_node(stages, arguments):
 
 
 def check_python(stages, arguments):
-    """What the variant with Python may be. Nothing of it runs here: its base has to be fetched. What it installs is tried
-    by tests/helm/python_image.py."""
+    """Checks the variant with Python. It does not run here, because its base would have to be fetched.
+    tests/helm/python_image.py tests the packages that it installs."""
     build, _, package, python, *_, final = stages
     check_alike(python, final, "Python")
     demand("PATH=" not in " ".join(python.of("ENV")), "Python is not in the PATH of its image")
@@ -159,7 +161,7 @@ def check_python(stages, arguments):
 
 
 def check_versions(final, arguments, uid):
-    """Versions and the user's number, which stand in several files."""
+    """Checks versions and the user id that occur in several files."""
     with open(os.path.join(ROOT, "Cargo.toml"), encoding="utf-8") as file:
         workspace = file.read()
     version = re.search(r'^version = "([^"]+)"', workspace, re.MULTILINE)[1]
@@ -175,8 +177,8 @@ def check_versions(final, arguments, uid):
 
 
 def check_context(folder):
-    """What .dockerignore lets through is a workspace that cargo takes, with every file that sources include and every
-    one that the Dockerfile copies."""
+    """Checks that the files that .dockerignore lets through are a valid cargo workspace, with every file that sources
+    include or the Dockerfile copies."""
     with open(os.path.join(ROOT, ".dockerignore"), encoding="utf-8") as file:
         kept = [line[1:].strip() for line in file if line.startswith("!")]
     for name in kept:
@@ -189,7 +191,7 @@ def check_context(folder):
         demand(os.path.exists(os.path.join(folder, name)), f"the Dockerfile copies {name}, which .dockerignore hides")
     for crate in ("shared", "scheduler", "worker", "cli"):
         for place, _, names in os.walk(os.path.join(folder, crate)):
-            # Tests are not built into an image.
+            # Images are built without tests.
             if "tests" in os.path.relpath(place, folder).split(os.sep):
                 continue
             for name in (name for name in names if name.endswith(".rs")):
@@ -201,17 +203,17 @@ def check_context(folder):
 
 
 def metadata(folder):
-    """What cargo says of the workspace, for this machine's platform."""
+    """The output of cargo metadata for this machine's platform."""
     host = subprocess.check_output(["rustc", "--print", "host-tuple"], text=True).strip()
     command = ["cargo", "metadata", "--format-version", "1", "--locked", "--filter-platform", host]
     return subprocess.check_output(command, cwd=folder, text=True)
 
 
-# ---- what the image holds ----------------------------------------------------------------------------------------------
+# ---- the content of the image ----------------------------------------------------------------------------------------
 
 
 def lay_out(binary, folder, described):
-    """The files of the final stage, by the scripts that the Dockerfile runs. Gives the SBOM."""
+    """Lays out the files of the final stage with the Dockerfile's scripts. Returns the root folder and the SBOM."""
     root = os.path.join(folder, "root")
     subprocess.run([os.path.join(HERE, "rootfs"), binary, root], check=True)
     listing, described_path = os.path.join(folder, "sbom.cdx.json"), os.path.join(folder, "metadata.json")
@@ -231,7 +233,7 @@ def lay_out(binary, folder, described):
 
 
 def missing_libraries(root, path):
-    """Libraries and loader that a program or library of the image asks for and the image does not have."""
+    """Libraries and loader that a program or library of the image needs and the image does not have."""
     read = subprocess.check_output(["readelf", "--dynamic", "--program-headers", "--wide", path], text=True)
     wanted = re.findall(r"\(NEEDED\).*\[(.+)\]", read)
     held = {name for _, _, names in os.walk(root) for name in names}
@@ -243,7 +245,7 @@ def missing_libraries(root, path):
 
 
 def check_files(root):
-    """Nothing is missing, nothing is too much. Gives the sizes of binary, everything, and everything compressed."""
+    """Checks for missing and unwanted files. Returns three sizes: binary, all files, all files compressed."""
     files = [os.path.join(place, name) for place, _, names in os.walk(root) for name in names]
     programs = []
     for path in files:
@@ -266,7 +268,7 @@ def check_files(root):
     binary_path = os.path.join(root, "usr/bin/tickfleet")
     spoilt = [path for path in programs if os.path.basename(path).startswith("libgcc_s")]
     if spoilt:
-        # The search for what is missing must find what is missing.
+        # The check itself must detect a missing library.
         os.rename(spoilt[0], spoilt[0] + ".away")
         demand(missing_libraries(root, binary_path), "a library was taken away, and nobody noticed")
         os.rename(spoilt[0] + ".away", spoilt[0])
@@ -279,7 +281,9 @@ def check_files(root):
 
 
 def check_sbom(listing, root):
-    """It names what is there, and every edge leads to something that is named."""
+    """Checks the SBOM: its edges, components that must be listed, and components that must not.
+
+    Returns the number of components."""
     refs = {component["bom-ref"] for component in listing["components"]} | {listing["metadata"]["component"]["bom-ref"]}
     lost = {dep for edge in listing["dependencies"] for dep in edge["dependsOn"]} - refs
     demand(not lost, f"the SBOM refers to {', '.join(sorted(lost))} and does not list them")
@@ -293,15 +297,15 @@ def check_sbom(listing, root):
     return len(listing["components"])
 
 
-# ---- running it --------------------------------------------------------------------------------------------------------
+# ---- running it ------------------------------------------------------------------------------------------------------
 
 
 def inside(arguments):
-    """In a namespace of its own, as its PID 1: becomes the image's entry point."""
+    """Becomes the image's entry point, as PID 1 of a new namespace."""
     root, uid, gid, environment, command = json.loads(arguments)
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
     subprocess.run(["mount", "--bind", root, root], check=True)
-    # What a runtime gives every container.
+    # A container runtime mounts this for every container.
     subprocess.run(["mount", "-t", "proc", "-o", "nosuid,nodev,noexec", "proc", root + "/proc"], check=True)
     subprocess.run(["mount", "-o", "remount,bind,ro", root], check=True)
     os.chroot(root)
@@ -343,7 +347,7 @@ def wait_for(what, condition, process):
             return found
         if process.poll() is not None:
             raise Wrong(f"{what}: ended with {process.returncode}:\n{process.stdout.read() if process.stdout else ''}")
-        # Neither a server nor a probe tells when it is ready.
+        # Neither a server nor a probe signals that it is ready.
         time.sleep(0.05)
     raise Wrong(f"not within {PATIENCE_S} s: {what}")
 
@@ -357,7 +361,7 @@ def ready(port):
 
 
 def check_status(pid, image):
-    """What the kernel says of the running process: PID 1, the user, no privileges."""
+    """Checks the kernel's view of the running process: PID 1, the user, no privileges, read-only root."""
     with open(f"/proc/{pid}/status", encoding="utf-8") as file:
         status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
     demand(status["NSpid"].split()[-1] == "1", f"it is not PID 1: {status['NSpid']}")
@@ -369,7 +373,9 @@ def check_status(pid, image):
 
 
 def check_run(root, image, role, redis_port):
-    """One process of the fleet: starts, is ready, is PID 1, and ends with 0 at SIGTERM. Gives the seconds it took."""
+    """Checks that a process of the fleet starts, becomes ready as PID 1, and exits with 0 on SIGTERM.
+
+    Returns the seconds that the exit took."""
     port = free_port()
     address = {"REDIS_URL": f"redis://{REDIS_HOST}:{redis_port}/0", "TICKFLEET_HTTP_ADDRESS": f"127.0.0.1:{port}"}
     process = contained(root, image, [role], address)
@@ -388,7 +394,7 @@ def check_run(root, image, role, redis_port):
 
 
 def run(root, image):
-    """The image at work."""
+    """Runs the processes of the image."""
     for place in ("proc", "etc"):
         os.makedirs(os.path.join(root, place), exist_ok=True)
     with open(os.path.join(root, "etc/hosts"), "w", encoding="utf-8") as file:
@@ -410,7 +416,7 @@ def run(root, image):
 
 
 def built():
-    """A binary as the image has it, built here."""
+    """Builds a binary like the image's, and returns its path."""
     subprocess.run(["cargo", "build", "--profile", "dist", "--locked", "--package", "tickfleet"], cwd=ROOT, check=True)
     target = json.loads(metadata(ROOT))["target_directory"]
     return os.path.join(target, "dist/tickfleet")

@@ -1,10 +1,10 @@
-"""Writes the licences of the crates that the binary is linked with, as they ship them, into one file.
+"""Writes the license files of the crates that the binary is linked with into one file.
 
     python3 licenses.py METADATA SOURCES OUTPUT
 
-METADATA is what `cargo metadata --format-version 1` printed for the platform. SOURCES has a folder <crate>-<version> with the
-licence files of each crate: cargo's own (registry/src/*), or a copy. A text that several crates ship is in OUTPUT once, with
-their names. Python's standard library only.
+METADATA is the output of `cargo metadata --format-version 1` for the platform. SOURCES has a folder <crate>-<version>
+with the license files of each crate: cargo's own folder (registry/src/*), or a copy. A text that several crates ship is
+written once, with their names. Requires only Python's standard library.
 """
 
 import glob
@@ -19,7 +19,7 @@ RULE = "=" * 100
 
 
 def texts(folder):
-    """The licence files of a crate."""
+    """The texts of a crate's license files."""
     for path in sorted(glob.glob(os.path.join(folder, "*"))):
         name = os.path.basename(path).lower()
         if os.path.isfile(path) and name.startswith(NAMES) and not name.endswith((".rs", ".html")):
@@ -28,7 +28,7 @@ def texts(folder):
 
 
 def gathered(metadata, sources):
-    """The text of the file, and how many crates it is about."""
+    """The text of the output, and the number of crates that it covers."""
     kept, packages = sbom.without_macros(metadata, *sbom.linked(metadata))
     others = [packages[crate] for crate in kept if packages[crate]["source"] is not None]
     crates, bare = {}, []

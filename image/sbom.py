@@ -1,11 +1,11 @@
-"""Writes the list of what is in the image, as CycloneDX 1.5 JSON.
+"""Writes the SBOM of the image as CycloneDX 1.5 JSON.
 
     python3 sbom.py METADATA ROOTFS OUTPUT
 
-METADATA is what `cargo metadata --format-version 1` printed for the image's platform, ROOTFS the folder that image/rootfs
-laid out, or the root of the image with Python or with Node.js. Crates are those that the binary is linked with: what its normal
-dependencies reach, no build scripts and no tests. Debian's packages, Python, Node.js and their packages are those that are
-installed in ROOTFS. Python's standard library only.
+METADATA is the output of `cargo metadata --format-version 1` for the image's platform. ROOTFS is the folder laid out by
+image/rootfs, or the root of the image with Python or Node.js. The SBOM lists the crates that the binary is linked with:
+its normal dependencies and theirs, without build scripts, procedural macros and tests. It also lists the Debian
+packages, Python, Node.js and their packages that are installed in ROOTFS. Requires only Python's standard library.
 """
 
 import datetime
@@ -22,7 +22,7 @@ PACKAGE = "tickfleet"
 
 
 def linked(metadata):
-    """Ids of the crates that the binary is linked with, and of each the ids that it names itself."""
+    """The id of the program's crate, and the ids of all linked crates, each with its direct dependencies."""
     nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
     first = next(package["id"] for package in metadata["packages"] if package["name"] == PACKAGE)
     reached, open_ids = {}, [first]
@@ -30,7 +30,7 @@ def linked(metadata):
         crate = open_ids.pop()
         if crate in reached:
             continue
-        # `kind` is null for a normal dependency; build and dev ones do not end up in the binary.
+        # `kind` is null for a normal dependency. Build and dev dependencies are not part of the binary.
         normal = [dep["pkg"] for dep in nodes[crate]["deps"] if any(kind["kind"] is None for kind in dep["dep_kinds"])]
         reached[crate] = sorted(normal)
         open_ids += normal
@@ -38,12 +38,12 @@ def linked(metadata):
 
 
 def compiled_only(package):
-    """Whether the crate is a procedural macro: it runs in the compiler, and is not in the binary."""
+    """Returns whether the crate is a procedural macro, which runs in the compiler and is not part of the binary."""
     return any("proc-macro" in target["kind"] for target in package["targets"])
 
 
 def without_macros(metadata, first, reached):
-    """`reached` without procedural macros and without what only they need."""
+    """`reached` without procedural macros and their exclusive dependencies, and the packages of METADATA by id."""
     packages = {package["id"]: package for package in metadata["packages"]}
     kept, open_ids = {}, [first]
     while open_ids:
@@ -55,7 +55,7 @@ def without_macros(metadata, first, reached):
 
 
 def crate_component(package):
-    """One crate as a component."""
+    """The component of a crate."""
     url = f"pkg:cargo/{package['name']}@{package['version']}"
     component = {"type": "library", "bom-ref": url, "name": package["name"], "version": package["version"], "purl": url}
     if package.get("license"):
@@ -64,7 +64,7 @@ def crate_component(package):
 
 
 def debian_components(root):
-    """The packages whose status image/rootfs laid down, or those that dpkg has installed; none beside a static binary."""
+    """The packages whose status image/rootfs wrote; otherwise the installed packages of dpkg, if any."""
     folder = os.path.join(root, "var/lib/dpkg/status.d")
     paths = sorted(glob.glob(os.path.join(folder, "*"))) or glob.glob(os.path.join(root, "var/lib/dpkg/status"))
     for path in paths:
@@ -77,7 +77,7 @@ def debian_components(root):
 
 
 def paragraph(text):
-    """The fields of one package, those of a single line whole."""
+    """The fields of one package. Only the first line of each field is read."""
     rows = (line.partition(": ") for line in text.splitlines() if not line.startswith(" "))
     return {key: value.strip() for key, colon, value in rows if colon}
 
@@ -87,9 +87,9 @@ def library(name, version, url):
 
 
 def python_components(root):
-    """Python itself and the packages that it has installed; none where there is no Python."""
+    """Python and its installed packages. Empty without Python."""
     for folder in sorted(glob.glob(os.path.join(root, "usr/local/lib/python3.*/site-packages"))):
-        # What a release is called stands in the header that packages are compiled with.
+        # The version is read from the header that extension modules are compiled with.
         python = os.path.basename(os.path.dirname(folder))
         with open(os.path.join(root, "usr/local/include", python, "patchlevel.h"), encoding="utf-8") as file:
             version = re.search(r'^#define\s+PY_VERSION\s+"([^"]+)"', file.read(), re.MULTILINE)[1]
@@ -98,14 +98,14 @@ def python_components(root):
             with open(path, encoding="utf-8") as file:
                 fields = email.parser.HeaderParser().parse(file)
             name = re.sub(r"[-_.]+", "-", fields["Name"]).lower()
-            # A package that was installed from a file is nobody else's of that name in an index.
+            # A package installed from a file is not the package of that name in PyPI.
             own = os.path.exists(os.path.join(os.path.dirname(path), "direct_url.json"))
             url = f"pkg:generic/python-{name}" if own else f"pkg:pypi/{name}"
             yield library(name, fields["Version"], f"{url}@{fields['Version']}")
 
 
 def node_components(root):
-    """Node.js itself and the packages that it has installed; none where there is no Node.js."""
+    """Node.js and its global packages. Empty without Node.js."""
     header = os.path.join(root, "usr/local/include/node/node_version.h")
     if not os.path.exists(header):
         return
@@ -113,7 +113,7 @@ def node_components(root):
         numbers = dict(re.findall(r"^#define NODE_(MAJOR|MINOR|PATCH)_VERSION (\d+)", file.read(), re.MULTILINE))
     version = ".".join(numbers[part] for part in ("MAJOR", "MINOR", "PATCH"))
     yield library("node", version, f"pkg:generic/node@{version}")
-    # Those of others are within npm's own folder, and are npm's.
+    # Packages inside npm's own folder are npm's dependencies, and are not listed.
     for path in sorted(glob.glob(os.path.join(root, "usr/local/lib/node_modules/*/package.json"))):
         with open(path, encoding="utf-8") as file:
             package = json.load(file)
@@ -121,7 +121,7 @@ def node_components(root):
 
 
 def document(metadata, root):
-    """The whole list."""
+    """The whole SBOM."""
     first, reached = linked(metadata)
     kept, packages = without_macros(metadata, first, reached)
     crates = {crate: crate_component(packages[crate]) for crate in kept}

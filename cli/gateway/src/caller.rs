@@ -1,4 +1,4 @@
-//! Who asks: the holder of an API key or of a token of an issuer, and what that may do.
+//! Authentication: the holder of an API key or token, and its permissions.
 
 use std::sync::Arc;
 
@@ -15,17 +15,18 @@ use crate::serving::connections::Origin;
 use crate::tokens::Tokens;
 use crate::verbs::{Grant, Holder, Rate, Verb};
 
-/// The header in which a request may name its tenant, so that a key for another one is not taken for it.
+/// Header in which a request can name its tenant. A key for another tenant is then rejected.
 const TENANT: &str = "tickfleet-tenant";
 
-/// What callers may show who they are with.
+/// The credentials that a gateway accepts.
 #[derive(Debug, Clone, Default)]
 pub struct Credentials {
-    /// API keys; none where there are only tokens.
+    /// API keys; `None` if only tokens are accepted.
     pub keys: Option<KeysFile>,
-    /// Tokens of an issuer; none where there are only keys.
+    /// Tokens of an identity provider; `None` if only keys are accepted.
     pub tokens: Option<Tokens>,
-    /// How many that are not good are looked at from each address; none: any number. It is no bound on what is good.
+    /// Rate at which invalid credentials from one address are checked; `None` for no limit. It does not limit valid
+    /// ones.
     pub wrong: Option<Rate>,
 }
 
@@ -36,12 +37,12 @@ impl From<KeysFile> for Credentials {
 }
 
 impl Credentials {
-    /// Returns true for an API key that is good now.
+    /// Returns true for an API key that is valid now.
     fn has_key(&self, secret: &str) -> bool {
         self.keys.as_ref().is_some_and(|keys| keys.in_force().find(secret, now()).is_some())
     }
 
-    /// What the holder of this key or token may do.
+    /// The grant of a key or token.
     ///
     /// # Errors
     /// 401, 403, 503.
@@ -50,13 +51,13 @@ impl Credentials {
         if let Some(grant) = keys.as_ref().and_then(|keys| keys.find(secret, now())) {
             return Ok(grant);
         }
-        // A token has two dots, a key that tickfleet made has none.
+        // A token has two dots. A key made by tickfleet has none.
         let Some(tokens) = self.tokens.as_ref().filter(|_| secret.contains('.')) else {
-            // Whether it never was one or has ended is not for everybody to know.
+            // One message for both cases: it must not reveal whether the key ever existed.
             return Err(Problem::unauthorized("unknown or expired API key"));
         };
         let grant = tokens.holder(secret).await?;
-        // The audit log names who acted: nobody may come to have the name of a key.
+        // The audit log identifies holders by this id, so a token must not have the id of a key.
         if keys.is_some_and(|keys| keys.names(&grant.id)) {
             return Err(Problem::forbidden(format!("{} has the id of an API key of this gateway", grant.named())));
         }
@@ -64,7 +65,7 @@ impl Credentials {
     }
 }
 
-/// Whoever sent a request with a key or token that is good for one tenant.
+/// The sender of a request whose key or token is valid for one tenant.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     grant: Arc<Grant>,
@@ -87,13 +88,15 @@ impl FromRequestParts<Arc<Shared>> for Caller {
     }
 }
 
-/// What a request was sent with, and may; counted against its rate, once a request.
+/// Authenticates a request, and counts it against its rate. Call it once per request.
 ///
 /// # Errors
-/// As [`grant_of`]. 429: its holder sends more than it may, or from there came too much that is not good.
+/// As [`grant_of`]. 429: the holder exceeds its rate or its connections, or too many invalid credentials came from this
+/// address.
 pub(crate) async fn asked_by(parts: &Parts, shared: &Shared) -> Result<Arc<Grant>, Problem> {
     let secret = sent(parts)?;
-    // A key costs no more to find than to be told that it was good: nobody who tries some holds up whoever has one.
+    // A valid key skips this check: finding it costs no more than looking up whether it was valid before. Clients that
+    // try keys therefore do not block holders of valid keys.
     if !shared.credentials.has_key(secret) {
         shared.strangers.let_pass(parts, secret)?;
     }
@@ -111,15 +114,16 @@ pub(crate) async fn asked_by(parts: &Parts, shared: &Shared) -> Result<Arc<Grant
     Ok(grant)
 }
 
-/// What a request was sent with, and may.
+/// Authenticates a request without counting it.
 ///
 /// # Errors
-/// 401: there is no key or token, or it is not good. 403, 503: it says nothing that a rule knows, or its issuer is away.
+/// 401: the key or token is missing or invalid. 403: no rule grants the token anything, or it has the id of a key. 503:
+/// the issuer is unavailable.
 pub(crate) async fn grant_of(parts: &Parts, shared: &Shared) -> Result<Arc<Grant>, Problem> {
     shared.credentials.holder(sent(parts)?).await
 }
 
-/// The key or token that a request was sent with.
+/// The key or token of a request.
 fn sent(parts: &Parts) -> Result<&str, Problem> {
     let sent = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let secret =
@@ -131,30 +135,30 @@ fn sent(parts: &Parts) -> Result<&str, Problem> {
 }
 
 impl Caller {
-    /// The tenant that the key belongs to.
+    /// The tenant of the key.
     pub(crate) fn tenant(&self) -> &TenantId {
         &self.tenant
     }
 
-    /// Who asks, for what is counted by callers.
+    /// The identity under which requests are counted.
     pub(crate) fn holder(&self) -> Holder {
         self.grant.holder()
     }
 
-    /// Whether what was sent grants as much now, and for the same.
+    /// Returns true if `grant`, a newer grant of the same credential, covers the same tenant and agents.
     pub(crate) fn is_still(&self, grant: &Grant) -> bool {
         (&self.grant.tenant, &self.grant.agents) == (&grant.tenant, &grant.agents)
     }
 
-    /// Lets a request pass that the key is for.
+    /// Checks that the key allows a verb.
     ///
     /// # Errors
-    /// 403, with what the key may not.
+    /// 403, with the missing verb.
     pub(crate) fn may(&self, verb: Verb) -> Result<(), Problem> {
         self.grant.may(verb)
     }
 
-    /// Lets a request pass that is about an agent that the key covers.
+    /// Checks that the key covers an agent.
     ///
     /// # Errors
     /// 403.
@@ -165,7 +169,7 @@ impl Caller {
         Err(Problem::forbidden(format!("{} does not cover the agent {:?}", self.grant.named(), agent.as_str())))
     }
 
-    /// Returns true if the key may see what is an agent's. What has no agent is nobody's: only a key for all sees it.
+    /// Returns true if the key may see something of this agent. If the agent is unknown, only a key for all agents may.
     pub(crate) fn sees(&self, agent: Option<&str>) -> bool {
         self.grant.covers(agent.unwrap_or_default())
     }

@@ -1,4 +1,4 @@
-//! Conversations with an agent: what is said becomes a task, and what happens to it is told as it happens.
+//! Conversations with an agent: a message becomes a task, and its events are streamed.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(crate) struct Said {
     session_id: Option<String>,
 }
 
-/// The first event: where to go on.
+/// The first event: the ids to continue from.
 #[derive(Serialize)]
 struct Opened<'a> {
     session_id: &'a str,
@@ -71,7 +71,7 @@ pub(crate) async fn say(
         .session_id
         .map_or_else(new_session, |id| SessionId::new(id).map_err(|error| Problem::invalid(error.to_string())))?;
     let session = Session::open(&shared.client, caller.tenant().clone(), agent, id, Context::default());
-    // Before it is said: what nobody could hear the answer of is not.
+    // Reserved before the message is sent: a message whose answer cannot be streamed must not be sent.
     let listening = Listening::begin(&shared, listener, Verb::Submit)?;
     let exchange = session.send(&said.message).await?;
     let opened = Opened { session_id: session.id().as_str(), task_id: exchange.task().as_str() };
@@ -113,7 +113,7 @@ async fn next(exchange: Option<Exchange>) -> Option<(axum::response::sse::Event,
     }
 }
 
-/// The name of a conversation that nobody can guess.
+/// A random conversation id that cannot be guessed.
 fn new_session() -> Result<SessionId, Problem> {
     let mut bytes = [0_u8; 16];
     SystemRandom::new().fill(&mut bytes).map_err(|_| Problem::no_randomness())?;

@@ -1,4 +1,4 @@
-//! What operators are told that takes more than Redis: the configuration, which whoever starts a gateway has.
+//! Operator requests that need more than Redis: the configuration, which the process that starts a gateway has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use tickfleet_model::{AgentId, Redactor, TenantId};
 
 use crate::problem::Problem;
 
-/// Why a desk has no answer.
+/// Why a desk request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DeskError {
-    /// That cannot be asked.
+    /// The request is invalid.
     #[error("{0}")]
     Invalid(String),
-    /// Nothing of that name is known.
+    /// The name is unknown.
     #[error("{0}")]
     Unknown(String),
-    /// Redis is away, or the configuration cannot be read: for the log.
+    /// Redis is unavailable, or the configuration cannot be read. The text is for the log.
     #[error("{0}")]
     Unavailable(String),
 }
@@ -36,71 +36,72 @@ impl From<DeskError> for Problem {
     }
 }
 
-/// What an operator names.
+/// A name in an operator's request.
 #[derive(Debug, Clone, Copy)]
 pub enum Named<'a> {
     /// A tenant.
     Tenant(&'a TenantId),
     /// An agent of a tenant.
     Agent(&'a TenantId, &'a AgentId),
-    /// A tool, by its name or id.
+    /// A tool, by name or id.
     Tool(&'a str),
 }
 
-/// An answer of a desk.
+/// The result of a desk request.
 pub type Told<'a, T = Value> = BoxFuture<'a, Result<T, DeskError>>;
 
-/// Which limits are asked about.
+/// Filter of limits.
 #[derive(Debug, Clone, Default)]
 pub struct LimitsAsked {
-    /// One limit or cap; none: all.
+    /// One limit or cap; `None` for all.
     pub limit: Option<String>,
-    /// What calls of this tenant may meet.
+    /// Only limits that apply to calls of this tenant.
     pub tenant: Option<TenantId>,
-    /// What calls of this agent of the tenant may meet.
+    /// Only limits that apply to calls of this agent of the tenant.
     pub agent: Option<AgentId>,
-    /// Counters of each, the fullest first, from 1 to 100.
+    /// Counters per limit, the fullest first: 1 to 100.
     pub top: u8,
 }
 
-/// Tells operators what takes the configuration: the views of `tickfleet top`, `explain`, `limits` and
-/// `config print`.
+/// Answers operator requests that need the configuration: the views of `tickfleet top`, `explain`, `limits` and `config
+/// print`.
 pub trait Desk: Send + Sync {
-    /// The fleet as it is now: backlog, rates, processes, tools by outcome.
+    /// The current state of the fleet: backlog, rates, processes, tools by outcome.
     fn overview(&self) -> Told<'_>;
 
-    /// The story of a turn, call or task, `<turn>` or `<turn>/<position>`; without a tenant it is looked for at all.
-    /// `{"story": …, "lines": […]}`: as data, and line by line in words. Numbers in it keep their digits.
+    /// The history of a turn, call or task, given as `<turn>` or `<turn>/<position>`. Without a tenant, all tenants are
+    /// searched. Returns `{"story": …, "lines": […]}`: data, and the same as text lines. Numbers keep all their digits.
     fn explain<'a>(&'a self, tenant: Option<&'a TenantId>, id: &'a str) -> Told<'a, Box<RawValue>>;
 
     /// Limits and caps with their fullest counters.
     fn limits<'a>(&'a self, asked: &'a LimitsAsked) -> Told<'a>;
 
-    /// The configuration as this gateway reads it: settings with where each comes from, and the files of the policy, with
-    /// secrets masked.
+    /// The configuration as this gateway reads it: settings with their sources, and the policy files with secrets
+    /// masked.
     fn configuration(&self) -> Told<'_>;
 
-    /// Rules, conditions of facts and limits as the configuration has them.
+    /// Rules, fact conditions and limits of the configuration.
     fn rules(&self) -> Told<'_, Vec<RuleHere>>;
 
     /// All tenants.
     fn tenants(&self) -> Told<'_, BTreeSet<TenantId>>;
 
-    /// All tenants, each with the time zone of its days.
+    /// All tenants, with the time zone of their days.
     fn zones(&self) -> Told<'_, BTreeMap<TenantId, Tz>>;
 
-    /// The roles of an approver as the configuration has them now; none where it names no such one.
+    /// The roles of an approver in the current configuration; `None` if it has no such approver.
     fn approver<'a>(&'a self, name: &'a str) -> Told<'a, Option<BTreeSet<String>>>;
 
-    /// The name of a tool, given its name or its id.
+    /// The name of a tool, given by name or id.
     fn tool_name<'a>(&'a self, given: &'a str) -> Told<'a, String>;
 
-    /// As [`Self::tool_name`], but the id of one version of a tool stays: it is switched alone.
+    /// Like [`Self::tool_name`], but the id of one version is returned unchanged, because it is switched alone.
     fn tool_switched<'a>(&'a self, given: &'a str) -> Told<'a, String>;
 
-    /// Says that the fleet has nothing of that name, with the nearest names; none where it has, or that cannot be known.
+    /// A message with similar names if the fleet does not have this name. `None` if it does, or if that cannot be
+    /// determined.
     fn unknown<'a>(&'a self, named: Named<'a>) -> Told<'a, Option<String>>;
 
-    /// Takes secrets out of what is written down.
+    /// Masks secrets in text that is stored.
     fn redactor(&self) -> Arc<Redactor>;
 }

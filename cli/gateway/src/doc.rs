@@ -1,4 +1,4 @@
-//! The OpenAPI document, made from the code that answers.
+//! The OpenAPI document, generated from the handlers.
 
 use axum::Json;
 use serde_json::Value;
@@ -42,7 +42,7 @@ impl Modify for Keys {
     }
 }
 
-/// Whatever is asked may be asked faster than a key may.
+/// Adds the response 429 to every operation: any request can exceed the rate of its key.
 struct Rates;
 
 impl Modify for Rates {
@@ -61,13 +61,13 @@ impl Modify for Rates {
     }
 }
 
-/// The document, JSON.
+/// The document as JSON.
 #[must_use]
 pub fn openapi() -> Value {
     serde_json::to_value(Api::openapi()).unwrap_or_default()
 }
 
-/// Everybody may read what there is.
+/// Serves the document. It requires no key.
 pub(crate) async fn document() -> Json<Value> {
     Json(openapi())
 }

@@ -1,4 +1,4 @@
-//! What happens to turns and tasks as server-sent events.
+//! Events of turns and tasks as server-sent events.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -16,13 +16,13 @@ use crate::caller::Caller;
 use crate::problem::Problem;
 use crate::serving::listening::Listening;
 
-/// A line that says nothing, so that proxies keep a quiet connection.
+/// Interval of empty comment lines, which keep proxies from closing an idle connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// The largest id of an event: no turn or task has as many.
+/// Largest accepted event id. No turn or task has that many events.
 const EVENT_ID_MAX: u32 = u32::MAX;
 
-/// The position that a watcher goes on from.
+/// The position to continue from, given by the header `Last-Event-ID`.
 pub(crate) fn position(headers: &HeaderMap) -> Result<usize, Problem> {
     let Some(value) = headers.get("last-event-id") else { return Ok(0) };
     let number = value.to_str().ok().and_then(|text| text.trim().parse::<u32>().ok());
@@ -32,7 +32,7 @@ pub(crate) fn position(headers: &HeaderMap) -> Result<usize, Problem> {
     })
 }
 
-/// A task's events, until its end; none of one whose agent the caller does not see.
+/// The events of a task until it ends. The stream is empty if the key does not cover the task's agent.
 pub(crate) fn of_task(listening: Listening, caller: Caller, watch: Watch, draining: CancellationToken) -> Response {
     let is_for = move |progress: &Result<Progress, StoreError>| {
         let of_another = |progress: &Progress| match &progress.event {
@@ -44,7 +44,7 @@ pub(crate) fn of_task(listening: Listening, caller: Caller, watch: Watch, draini
     respond(listening, watch.into_stream().take_while(is_for).map(event), draining)
 }
 
-/// Events as an answer to whoever listens, for as long as they may.
+/// Streams events until they end or the listener loses its permission.
 pub(crate) fn respond(
     listening: Listening,
     events: impl Stream<Item = Event> + Send + 'static,
@@ -53,13 +53,13 @@ pub(crate) fn respond(
     stream(events.take_until(Box::pin(listening.over())), draining)
 }
 
-/// Events as an answer. When the process drains the stream ends: whoever listens comes back with the last id.
+/// Streams events. The stream ends when the process drains; the client reconnects with the last id.
 pub(crate) fn stream(events: impl Stream<Item = Event> + Send + 'static, draining: CancellationToken) -> Response {
     let events = events.map(Ok::<_, Infallible>).take_until(draining.cancelled_owned());
     Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
 }
 
-/// One step of a task. Its name is the event's, and its id where to go on after it.
+/// One step of a task. The event has the step's name, and its id is the position to continue from.
 pub(crate) fn event(progress: Result<Progress, StoreError>) -> Event {
     match progress {
         Ok(progress) => {
@@ -74,9 +74,9 @@ pub(crate) fn event(progress: Result<Progress, StoreError>) -> Event {
     }
 }
 
-/// An event with JSON.
+/// An event with JSON data.
 pub(crate) fn named(name: &str, data: &impl Serialize) -> Event {
     let event = Event::default().event(name);
-    // It has no member that JSON could not say.
+    // Serialization cannot fail: every member has a JSON form.
     event.json_data(data).unwrap_or_else(|_| Event::default().event(name))
 }

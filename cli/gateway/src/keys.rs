@@ -1,4 +1,4 @@
-//! API keys: a file of rows, each with the hash of a key and what its holder may do. The keys themselves are nowhere.
+//! API keys: a file of rows, each with the hash of a key and its permissions. The keys themselves are not stored.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;
@@ -17,56 +17,56 @@ use tokio_util::sync::CancellationToken;
 
 use crate::verbs::{Grant, Held, Rate, Verb, Whose};
 
-/// Random bytes of a key: nobody finds one by trying, and so a plain hash of it gives nothing away.
+/// Random bytes of a key. It cannot be found by trying, so an unsalted hash reveals nothing.
 const KEY_BYTES: usize = 32;
-/// What every key begins with, so that scanners for leaked secrets know it.
+/// Prefix of every key, for scanners of leaked secrets.
 const PREFIX: &str = "tfk_";
-/// Bytes of the file.
+/// Maximum bytes of the file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Characters of a row's name, and of a name in a token.
+/// Maximum characters of a row's id, and of a name in a token.
 pub(crate) const ID_CHARS_MAX: usize = 64;
-/// The file is looked at so often: a Secret that is mounted changes by swapping links, without an event.
+/// Interval at which the file is checked. A mounted Secret changes by swapping links, without a file event.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// One key's row.
+/// The row of one key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyRow {
-    /// A name for people and logs; no secret.
+    /// Name for people and logs; not secret.
     pub id: String,
     /// SHA-256 of the key, 64 hexadecimal characters.
     pub sha256: String,
-    /// The tenant whose agents it may speak for; `*` for operators of all tenants.
+    /// The tenant whose agents are covered; `*` for operators of all tenants.
     pub tenant: Whose,
-    /// Those agents; `*` stands for all, at the end of a name for all that begin so.
+    /// The covered agents: `*` for all, a name that ends in `*` for all with that prefix.
     pub agents: Vec<String>,
-    /// What it may do.
+    /// The allowed verbs.
     pub verbs: BTreeSet<Verb>,
-    /// The approver of `permissions.yaml` that decides with it: whoever may approve says as whom.
+    /// The approver of `permissions.yaml` in whose name approvals are decided. Required with `approve`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approver: Option<String>,
-    /// How many requests its holder may send through one gateway; as many as it likes where nothing is said.
+    /// Requests that the holder may send through one gateway. Default: unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
-    /// When it ends to be good, RFC 3339.
+    /// Expiry, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<DateTime<Utc>>,
 }
 
 impl KeyRow {
-    /// What its holder may do.
+    /// The permissions of the holder.
     fn grant(&self) -> Grant {
         let Self { id, tenant, agents, verbs, approver, rate, expires, .. } = self.clone();
         Grant { id, held: Held::Key, tenant, agents, verbs, approver, rate, expires }
     }
 }
 
-/// A key that was just made: the one time that it is seen.
+/// A new key. Its secret is available only here.
 #[derive(Clone)]
 pub struct NewKey {
-    /// What its holder sends as `Authorization: Bearer …`.
+    /// The key, sent as `Authorization: Bearer …`.
     pub secret: String,
-    /// Its hash, for the row.
+    /// The hash of the key, to be stored in its row.
     pub sha256: String,
 }
 
@@ -80,7 +80,7 @@ impl NewKey {
     /// Makes a key from 256 random bits.
     ///
     /// # Errors
-    /// The system has no randomness.
+    /// The system's random number generator failed.
     pub fn random() -> Result<Self, KeyError> {
         let mut bytes = [0; KEY_BYTES];
         SystemRandom::new().fill(&mut bytes).map_err(|_| KeyError::NoRandomness)?;
@@ -90,26 +90,26 @@ impl NewKey {
     }
 }
 
-/// Why keys cannot be had.
+/// Why keys are unavailable.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The file cannot be read.
     #[error("cannot read the API key file {path}: {source}")]
     File {
-        /// Which.
+        /// Path of the file.
         path: String,
         /// The system's error.
         source: std::io::Error,
     },
-    /// It is no list of keys.
+    /// The file is not a valid list of keys.
     #[error("API key file {path}: {problem}")]
     Invalid {
-        /// Which.
+        /// Path of the file.
         path: String,
-        /// What is wrong, and where.
+        /// The error and its position.
         problem: String,
     },
-    /// The system has no randomness.
+    /// The system's random number generator failed.
     #[error("the system's random number generator failed")]
     NoRandomness,
 }
@@ -122,12 +122,12 @@ pub struct ApiKeys {
 }
 
 impl ApiKeys {
-    /// Reads the text of a file, YAML: a list of [`KeyRow`].
+    /// Parses a file: a YAML list of [`KeyRow`].
     ///
     /// # Errors
-    /// What is wrong with it, with the line where that is known.
+    /// The error, with its line if known.
     pub fn parse(text: &str) -> Result<Self, String> {
-        // A file from which every row was taken out says nothing at all.
+        // A file whose rows have all been removed parses as null.
         let rows: Option<Vec<KeyRow>> = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
         let mut by_hash = HashMap::new();
         let mut ids = BTreeSet::new();
@@ -144,28 +144,28 @@ impl ApiKeys {
         Ok(Self { by_hash, ids })
     }
 
-    /// What a key is for, as its holder sends it; none where there is no such key, or its time is over at `now`.
+    /// The grant of a key; `None` if there is no such key, or if it has expired at `now`.
     ///
-    /// A key is 256 random bits: looking its hash up tells whoever measures the time nothing that helps to find one.
+    /// A key has 256 random bits, so the timing of the hash lookup does not help to guess one.
     #[must_use]
     pub fn find(&self, secret: &str, now: DateTime<Utc>) -> Option<Arc<Grant>> {
         let row = self.by_hash.get(&hash(secret))?;
         row.expires.is_none_or(|end| now < end).then(|| Arc::clone(row))
     }
 
-    /// Returns true if one of them has this name.
+    /// Returns true if a key has this id.
     #[must_use]
     pub fn names(&self, id: &str) -> bool {
         self.ids.contains(id)
     }
 
-    /// How many there are.
+    /// The number of keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.by_hash.len()
     }
 
-    /// Returns true if there are none.
+    /// Returns true if the file has no keys.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_hash.is_empty()
@@ -193,7 +193,7 @@ fn hash(secret: &str) -> String {
     })
 }
 
-/// The keys of a file, read again when it changes. One that cannot be read leaves those that were in force.
+/// The keys of a file, reloaded when it changes. If a reload fails, the previous keys stay in force.
 #[derive(Debug, Clone)]
 pub struct KeysFile {
     path: PathBuf,
@@ -224,13 +224,13 @@ impl KeysFile {
         Ok(Self { path: PathBuf::new(), keys: Arc::new(ArcSwap::from_pointee(keys)) })
     }
 
-    /// The keys that are in force.
+    /// The keys in force.
     #[must_use]
     pub fn in_force(&self) -> Arc<ApiKeys> {
         self.keys.load_full()
     }
 
-    /// Follows the file until `stop`: a key that is taken out of it is refused a second later.
+    /// Follows the file until `stop`. A key that is removed from the file is rejected about a second later.
     pub async fn follow(self, stop: CancellationToken) {
         let mut known = read(&self.path).ok();
         while stop.run_until_cancelled(tokio::time::sleep(LOOK_EVERY)).await.is_some() {

@@ -1,13 +1,12 @@
-//! The HTTP API of a fleet, for services that speak no Redis: turns and their replies, tasks and what happens to them,
-//! conversations with agents, the tools of an agent; as an MCP server for agents that speak that; and the verbs of
-//! operators.
+//! The HTTP API of a fleet, for services that do not connect to Redis: turns and replies, tasks and their events,
+//! conversations with agents, tool definitions, an MCP server for each agent, and the operator API.
 //!
-//! START HERE: [`Gateway`] is what a process runs; `turns` is a turn from its body to its reply; `caller` says who may do
-//! what; `waiting` is how many callers wait on one reader of replies, `progress` how many follow turns by one look; `agui` is an
-//! agent for front ends that speak AG-UI, `mcp` an agent's MCP server, over HTTP or
-//! [standard input and output](serve_stdio); `operate` is what operators look at and do, and
-//! `console` the pages over it. Every verb is the [`Client`]'s: a gateway decides
-//! nothing that Redis would not, and keeps nothing that another one would need. Any number of them run side by side.
+//! START HERE: [`Gateway`] is what a process runs. `turns` handles a turn from its body to its reply; `caller`
+//! authenticates requests. `waiting` lets many callers wait on one reader of replies, and `progress` serves all
+//! followers of turns from one poll. `agui` serves an agent to front ends that speak AG-UI; `mcp` is an agent's MCP
+//! server, over HTTP or [standard input and output](serve_stdio). `operate` is the operator API and `console` its web
+//! pages. Every action is the [`Client`]'s: a gateway makes no decision that Redis does not check, and holds no state
+//! that another gateway needs. Any number of gateways run side by side.
 
 mod agui;
 mod caller;
@@ -73,10 +72,10 @@ use serving::tls::TlsListener;
 use serving::{access, bodies, gate, headers, observed, public};
 use waiting::Waiting;
 
-/// Bytes of a body beside the turn itself: white space, mostly.
+/// Bytes that a body may have in addition to the turn: mostly white space.
 const BODY_SLACK_BYTES: usize = 64 * 1024;
 
-/// What every request is answered from.
+/// State shared by all requests.
 struct Shared {
     client: Client,
     credentials: Credentials,
@@ -89,9 +88,9 @@ struct Shared {
     followed: Followed,
     streams: Streams,
     metrics: Arc<Metrics>,
-    /// Cancelled when no request is to wait any longer.
+    /// Canceled when the gateway drains: requests then stop waiting.
     draining: CancellationToken,
-    /// Where callers reach it, as far as somebody has said so.
+    /// Base URL for callers, if configured.
     public: Option<PublicUrl>,
     gate: Gate,
 }
@@ -109,9 +108,9 @@ impl std::fmt::Debug for Gateway {
 }
 
 impl Gateway {
-    /// Answers for the fleet of `client` those who have one of these `credentials`, until `draining`. `desk` tells operators
-    /// what takes the configuration, `metrics` count what is asked. `public` is where callers reach it, where that is known:
-    /// clients are told pages and metadata there.
+    /// A gateway for the fleet of `client`. It accepts the given `credentials` and runs until `draining` is canceled.
+    /// `desk` answers operator requests that need the configuration, and `metrics` count requests. `public` is the base
+    /// URL for callers, if known: links to pages and metadata use it.
     #[must_use]
     pub fn new(
         client: Client,
@@ -155,17 +154,19 @@ impl Gateway {
         Self { shared: Arc::new(shared) }
     }
 
-    /// The gate of its API, which is open: who starts it while Redis may be away closes it until the fleet is known.
+    /// The gate of the API, open at first. A process that starts while Redis may be unavailable closes it until the
+    /// fleet is known.
     #[must_use]
     pub fn gate(&self) -> Gate {
         self.shared.gate.clone()
     }
 
-    /// Listens on `addr` (port 0: any free one), by TLS where files are given, and gives the address. When it drains, those who wait are told to ask
-    /// again, open requests end, and nothing new is taken.
+    /// Listens on `addr` (port 0: any free port), with TLS if files are given, and returns the bound address. On drain,
+    /// waiting requests return so that their callers can repeat them, open requests finish, and no new ones are
+    /// accepted.
     ///
     /// # Errors
-    /// The address cannot be had.
+    /// The address cannot be bound.
     pub async fn serve(
         self,
         addr: SocketAddr,
@@ -230,8 +231,8 @@ impl Gateway {
     }
 }
 
-/// What every answer tells a browser or proxy that gets hold of it: it is what its type says and no page, and nobody else's
-/// to keep.
+/// Adds headers to every response for browsers and proxies: do not sniff the type, do not render it as a page, do not
+/// cache it.
 async fn guarded(mut response: Response) -> Response {
     const GUARDS: [(HeaderName, &str); 3] = [
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),

@@ -1,5 +1,5 @@
-//! Names in the bodies of requests: ids, inboxes, sessions and parent tasks, each looked up under the key that the request
-//! came with. `tests/names.rs` walks every field of every body and fails for one that nobody has classified.
+//! Names in request bodies: ids, inboxes, sessions and parent tasks, each checked against the key of the request.
+//! `tests/names.rs` walks every field of every body and fails on a field that is not classified.
 
 use std::fmt::Display;
 
@@ -12,7 +12,7 @@ use crate::Shared;
 use crate::caller::Caller;
 use crate::problem::Problem;
 
-/// Refuses an id that the fleet derives from others: a caller that took one would stand in for work of somebody else.
+/// Rejects an id in the form of a derived id. Otherwise a caller could take the place of another caller's work.
 ///
 /// # Errors
 /// 400, with the field.
@@ -24,8 +24,8 @@ pub(crate) fn chosen(field: &str, id: Option<&impl Display>) -> Result<(), Probl
     }
 }
 
-/// Refuses an inbox. The gateway keeps replies itself: an inbox named here would be somebody else's to read, and one more
-/// of those that the tenant may have.
+/// Rejects an inbox. The gateway stores replies itself. A named inbox could be read by others, and would count against
+/// the tenant's maximum of inboxes.
 ///
 /// # Errors
 /// 400.
@@ -38,10 +38,10 @@ pub(crate) fn no_inbox(inbox: Option<&InboxName>) -> Result<(), Problem> {
     }
 }
 
-/// Refuses a session that is a conversation with an agent that the key does not cover.
+/// Rejects a session that is a conversation with an agent outside the key.
 ///
 /// # Errors
-/// 403; Redis does not answer.
+/// 403; Redis does not respond.
 pub(crate) async fn session(shared: &Shared, caller: &Caller, context: &Context) -> Result<(), Problem> {
     let Some(id) = &context.session_id else { return Ok(()) };
     let held = shared.client.store(caller.tenant()).session(caller.tenant(), id).await?;
@@ -54,11 +54,11 @@ pub(crate) async fn session(shared: &Shared, caller: &Caller, context: &Context)
     }
 }
 
-/// Names the agent of a task's parent as its delegator, where the key covers that agent. A scheduler compares the two when it
-/// decides, so that nothing that becomes of the parent meanwhile makes another agent the delegator.
+/// Sets the delegator of a task to the agent of its parent, if the key covers that agent. The scheduler compares the
+/// two when it decides, so a parent that changes in between cannot make another agent the delegator.
 ///
 /// # Errors
-/// 404: the parent is another agent's, or has ended, or was never taken in. Redis does not answer.
+/// 404: the parent belongs to another agent, has ended, or was never accepted. Redis does not respond.
 pub(crate) async fn under_parent(shared: &Shared, caller: &Caller, task: &mut Task) -> Result<(), Problem> {
     let Some(parent) = &task.parent else { return Ok(()) };
     let name = TurnName::task(caller.tenant(), parent);

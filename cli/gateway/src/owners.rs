@@ -1,5 +1,6 @@
-//! Whose a turn or task is. What belongs to an agent that the key does not cover is answered as what does not exist: with
-//! the same words, after the same questions to Redis and the same wait, so that the time tells no more than the answer.
+//! Ownership of turns and tasks. If the key does not cover the agent, the response is the same as for an unknown id:
+//! the same text, after the same Redis queries and the same wait. The timing therefore reveals no more than the
+//! response.
 
 use serde::Deserialize;
 use tickfleet_client::Reply;
@@ -10,7 +11,7 @@ use crate::Shared;
 use crate::caller::Caller;
 use crate::problem::Problem;
 
-/// The agent of a record; none if there is no record, or if it does not name the agent.
+/// The agent of a record; `None` without a record, or if it does not name the agent.
 pub(crate) fn agent_of(view: &TurnView) -> Option<String> {
     #[derive(Deserialize)]
     struct Owner {
@@ -26,8 +27,8 @@ pub(crate) fn agent_of(view: &TurnView) -> Option<String> {
     }
 }
 
-/// Returns true if the caller may see this reply. The reply to a message whose tenant is not configured has no agent whose
-/// business it would be.
+/// Returns true if the caller may see this reply. The rejection of a message whose tenant is not configured belongs to
+/// no agent, so every caller may see it.
 pub(crate) fn sees_reply(caller: &Caller, reply: &Reply) -> bool {
     let is_of_no_tenant = || {
         let code = reply.error.as_ref().map(|error| &*error.code);
@@ -36,21 +37,21 @@ pub(crate) fn sees_reply(caller: &Caller, reply: &Reply) -> bool {
     caller.sees(Some(&reply.agent)) || is_of_no_tenant()
 }
 
-/// Whose a record is, to one caller.
+/// Who owns a record, as seen by one caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kept {
-    /// There is no record.
+    /// No record exists.
     Nothing,
-    /// An agent's that the key covers.
+    /// It belongs to an agent that the key covers.
     Own,
-    /// Another agent's, or nobody can say whose.
+    /// It belongs to another agent, or its agent is unknown.
     Others,
 }
 
-/// Whose the record of a turn or task is.
+/// Who owns the record of a turn or task.
 ///
 /// # Errors
-/// Redis does not answer.
+/// Redis does not respond.
 pub(crate) async fn kept(shared: &Shared, caller: &Caller, name: &TurnName) -> Result<Kept, Problem> {
     match shared.client.store(&name.tenant).record(name).await.map_err(Problem::from) {
         Ok(TurnView::Unknown) => Ok(Kept::Nothing),
@@ -61,11 +62,11 @@ pub(crate) async fn kept(shared: &Shared, caller: &Caller, name: &TurnName) -> R
     }
 }
 
-/// Returns true if the caller may act on a turn or task: on every one with a key for all agents, also before it arrives.
-/// Otherwise the record has to exist and to name an agent that the key covers.
+/// Returns true if the caller may act on a turn or task. A key for all agents may act on any id, even before the turn
+/// arrives. Any other key needs a record that names an agent it covers.
 ///
 /// # Errors
-/// Redis does not answer.
+/// Redis does not respond.
 pub(crate) async fn may_act_on(shared: &Shared, caller: &Caller, name: &TurnName) -> Result<bool, Problem> {
     Ok(caller.sees(None) || kept(shared, caller, name).await? == Kept::Own)
 }

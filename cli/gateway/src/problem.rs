@@ -1,4 +1,4 @@
-//! What a caller is told where a request fails: one shape, `{"error": {"code", "message"}}`, and the status that fits.
+//! Error responses: one shape, `{"error": {"code", "message"}}`, with a matching status.
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -11,24 +11,24 @@ use utoipa::ToSchema;
 
 use crate::serving::bounds::Bounds;
 
-/// Seconds after which a full queue is worth another try.
+/// `Retry-After` of errors that a retry may resolve, seconds.
 const TRY_AGAIN_S: u64 = 1;
 
-/// The code of what comes faster than its key's rate.
+/// Error code for a request that exceeds the rate of its key.
 const RATE: &str = "rate_exceeded";
 
-/// The code of what is kept in Redis, and cannot be read.
+/// Error code for a record in Redis that cannot be read.
 const DAMAGED: &str = "damaged";
 
-/// The code of what comes from where too many wrong keys have come from.
+/// Error code for an address that sent too many invalid keys.
 const WRONG_KEYS: &str = "too_many_wrong_keys";
 
-/// Stands beside the answer to a request that came too fast: metrics tell it from a full queue.
+/// Response extension for requests that came too fast. It lets metrics tell them from a full queue.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum TooFast {
-    /// For its key's rate.
+    /// The key's rate is exceeded.
     Rate,
-    /// From where too many wrong keys have come from.
+    /// The address sent too many invalid keys.
     WrongKeys,
 }
 
@@ -38,9 +38,9 @@ pub(crate) struct Problem {
     status: StatusCode,
     code: String,
     message: String,
-    /// Seconds after which the same request may do better.
+    /// Seconds after which a retry may succeed.
     retry_after_s: Option<u64>,
-    /// The body, where it says more than code and message: the reply to a turn that breaks a rule, JSON.
+    /// JSON body that replaces code and message: the reply to an invalid turn.
     reply: Option<String>,
 }
 
@@ -66,7 +66,7 @@ impl Problem {
         Self { status, code: code.to_owned(), message: message.into(), retry_after_s: None, reply: None }
     }
 
-    /// One with a code of its own.
+    /// An error with its own code.
     pub(crate) fn named(status: StatusCode, code: &str, message: impl Into<String>) -> Self {
         Self::new(status, code, message)
     }
@@ -91,14 +91,14 @@ impl Problem {
         Self::new(StatusCode::CONFLICT, "conflict", message)
     }
 
-    /// What is told of addresses and users is for those who run the fleet.
+    /// Logs the reason. It may name addresses and users, so callers do not receive it.
     pub(crate) fn unavailable(reason: &str) -> Self {
         tracing::warn!(reason, "request failed");
         let message = "the fleet's Redis does not respond or the configuration is unreadable: see the gateway's log";
         Self::later(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
     }
 
-    /// Redis has not answered since the gateway started.
+    /// Redis has not responded since the gateway started.
     pub(crate) fn not_yet() -> Self {
         let message = "the fleet's Redis has not responded since this gateway started; retry the request";
         Self::later(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
@@ -118,12 +118,12 @@ impl Problem {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the gateway's random number generator failed")
     }
 
-    /// What is wrong, in words, and whether the same request may do better later.
+    /// The message, and whether a retry may succeed later.
     pub(crate) fn told(&self) -> (&str, bool) {
         (&self.message, self.retry_after_s.is_some())
     }
 
-    /// Returns true if what Redis keeps cannot be read: asked again, it cannot either, and nothing else is the worse for it.
+    /// Returns true if a record in Redis cannot be read. A retry fails again; other records are not affected.
     pub(crate) fn is_damaged(&self) -> bool {
         self.code == DAMAGED
     }
@@ -132,30 +132,30 @@ impl Problem {
         Self { retry_after_s: Some(TRY_AGAIN_S), ..Self::new(status, code, message) }
     }
 
-    /// Whether a token is good cannot be known now.
+    /// A token cannot be verified now.
     pub(crate) fn issuer_away() -> Self {
         let message = "the issuer's keys are unavailable, so this token cannot be verified";
         Self::later(StatusCode::SERVICE_UNAVAILABLE, "issuer_unavailable", message)
     }
 
-    /// It came faster than its key's rate allows; after these seconds one more may come.
+    /// The request exceeds the rate of its key. One more is accepted after `seconds`.
     pub(crate) fn over_rate(who: &str, per_second: u32, seconds: u64) -> Self {
         let message = format!("{who} may send {per_second} requests a second; retry after Retry-After");
         Self { retry_after_s: Some(seconds), ..Self::new(StatusCode::TOO_MANY_REQUESTS, RATE, message) }
     }
 
-    /// Too many keys and tokens that are not good came from there; after these seconds one more is looked at.
+    /// Too many invalid keys and tokens came from this address. The next one is checked after `seconds`.
     pub(crate) fn too_many_wrong(seconds: u64) -> Self {
         let message = "too many invalid API keys from this address: this key was not checked; retry after Retry-After";
         Self { retry_after_s: Some(seconds), ..Self::new(StatusCode::TOO_MANY_REQUESTS, WRONG_KEYS, message) }
     }
 
-    /// Returns true if what was sent is not good.
+    /// Returns true if the credential is missing or invalid.
     pub(crate) fn is_unauthorized(&self) -> bool {
         self.status == StatusCode::UNAUTHORIZED
     }
 
-    /// So many watch the fleet through this process already.
+    /// Too many live views are open on this gateway.
     pub(crate) fn too_many_watch(Bounds { all, caller, .. }: Bounds) -> Self {
         let message = format!(
             "too many live views (at most {all}, and {caller} with this key); poll GET /v1/operate/overview instead"
@@ -163,7 +163,7 @@ impl Problem {
         Self::later(StatusCode::TOO_MANY_REQUESTS, "too_many_watching", message)
     }
 
-    /// So many follow turns through this process already.
+    /// Too many event streams are open on this gateway.
     pub(crate) fn too_many_follow(Bounds { tenant, caller, .. }: Bounds) -> Self {
         let message = format!(
             "too many open event streams (at most {tenant} per tenant and {caller} per key): wait for the reply with GET /v1/turns/{{turn_id}}?wait=60"
@@ -171,7 +171,7 @@ impl Problem {
         Self::later(StatusCode::TOO_MANY_REQUESTS, "too_many_watching", message)
     }
 
-    /// So many callers wait on this process already.
+    /// Too many requests wait on this gateway.
     pub(crate) fn too_many_wait(Bounds { all, tenant, caller }: Bounds) -> Self {
         let message = format!(
             "too many requests wait on this gateway (at most {all}, {tenant} per tenant and {caller} per key): nothing was accepted; retry, or do not wait"
@@ -179,14 +179,14 @@ impl Problem {
         Self::later(StatusCode::TOO_MANY_REQUESTS, "too_many_waiting", message)
     }
 
-    /// So many connections of this caller are open already.
+    /// This caller has too many open connections.
     pub(crate) fn too_many_connections(max: usize) -> Self {
         let message = format!("too many open connections with this key (at most {max}): reuse open connections");
         Self::later(StatusCode::TOO_MANY_REQUESTS, "too_many_connections", message)
     }
 }
 
-/// Redis answers, and takes nothing: what helps is in the hands of whoever runs the fleet.
+/// Redis responds but rejects commands. Only the fleet's operator can fix this, so the message includes the remedy.
 pub(crate) fn refused_by_redis(refusal: Refusal) -> String {
     format!(
         "the fleet's Redis rejects commands ({}); fleet operator: {}; the same request with the same id can be retried",
@@ -197,10 +197,10 @@ pub(crate) fn refused_by_redis(refusal: Refusal) -> String {
 
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
-        // What it says of addresses and users is for those who run the fleet.
+        // The error may name addresses and users, so it goes only to the log.
         tracing::warn!(%error, "request failed at Redis");
         if error.is_script_error() {
-            // Sent again, it would fail again.
+            // A retry would fail again.
             let message = "the record in Redis is unreadable: see the gateway's log";
             return Self::new(StatusCode::INTERNAL_SERVER_ERROR, DAMAGED, message);
         }
@@ -253,7 +253,7 @@ impl From<SessionError> for Problem {
 
 impl From<Box<RejectedMessage>> for Problem {
     fn from(refused: Box<RejectedMessage>) -> Self {
-        // As from Redis: each call that could be read has a result, so that the conversation can go on.
+        // As with a rejection through Redis, each readable call has a result, so that the conversation can continue.
         let id = refused.turn_id.as_ref().filter(|_| refused.tenant.is_some());
         let reply = id.map(|id| rejection_reply(&refused, RejectionStatus::Rejected, RejectedId::Turn(id)));
         Self { reply, ..Self::new(StatusCode::BAD_REQUEST, refused.code.as_str(), refused.message) }

@@ -1,5 +1,5 @@
-//! How fast the holders of keys and tokens may send requests through this process. A rate bounds what one caller costs a
-//! gateway; what its agents may do is bounded by caps, in Redis, whichever way a turn comes.
+//! Request rates of keys and tokens in this process. A rate bounds the cost of one caller for a gateway. Agents are
+//! bounded by caps in Redis, independent of how their turns arrive.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -11,14 +11,14 @@ use tokio::time::Instant;
 use crate::problem::Problem;
 use crate::verbs::{Grant, Holder, Rate};
 
-/// Callers that are remembered: each costs some hundred bytes.
+/// Maximum callers in memory, a few hundred bytes each.
 const CALLERS_MAX: usize = 100_000;
-/// How often the log says of one caller that it is over its rate.
+/// Interval between log messages about one caller over its rate.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
 /// Allowances by name.
 ///
-/// They are kept by the generic cell rate algorithm: an allowance is one instant, at which it is whole again.
+/// They use the generic cell rate algorithm: an allowance is the instant at which it is full again.
 #[derive(Debug)]
 pub(crate) struct Allowances<N> {
     of: Mutex<HashMap<N, Allowance>>,
@@ -32,23 +32,23 @@ impl<N> Default for Allowances<N> {
 
 #[derive(Debug)]
 struct Allowance {
-    /// When nothing of it is used.
+    /// When it is full again.
     whole_at: Instant,
-    /// When the log said last that it is used up.
+    /// When the log last reported it as used up.
     told: Option<Instant>,
 }
 
-/// An allowance is used up.
+/// An exhausted allowance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Over {
-    /// Seconds after which one more may come.
+    /// Seconds until one more request is accepted.
     pub(crate) seconds: u64,
-    /// True if nobody was told so for a while: once a minute of each.
+    /// True if this has not been logged for a minute.
     pub(crate) is_news: bool,
 }
 
 impl<N: Eq + Hash> Allowances<N> {
-    /// Takes one of an allowance.
+    /// Takes one from an allowance.
     pub(crate) fn take(&self, name: N, rate: Rate) -> Result<(), Over> {
         let now = Instant::now();
         let mut all = self.of.lock();
@@ -71,7 +71,7 @@ impl<N: Eq + Hash> Allowances<N> {
         }
     }
 
-    /// Whether one more is too much now. Nothing is taken.
+    /// Returns true if one more would exceed the allowance now. Takes nothing.
     pub(crate) fn is_used_up(&self, name: &N, rate: Rate) -> bool {
         let now = Instant::now();
         let whole_at = self.of.lock().get(name).map(|allowance| allowance.used(rate, now));
@@ -80,8 +80,8 @@ impl<N: Eq + Hash> Allowances<N> {
 }
 
 impl Allowance {
-    /// When it is whole, by what the rate is now: never later than if all of it were used, so that by a rate that was changed
-    /// nobody waits for what they used before.
+    /// When it is full again. At most the time that a fully used allowance takes at the current rate, so that earlier
+    /// use at another rate does not delay a caller any longer.
     fn used(&self, rate: Rate, now: Instant) -> Instant {
         self.whole_at.clamp(now, now + one(rate) * rate.at_once())
     }
@@ -91,23 +91,23 @@ fn one(rate: Rate) -> Duration {
     Duration::from_secs(1) / rate.per_second.max(1)
 }
 
-/// The seconds by which what is whole then has more taken of it than there is.
+/// Seconds until `whole_at` is within the allowance, rounded up; `None` if it already is.
 fn over(whole_at: Instant, rate: Rate, now: Instant) -> Option<u64> {
     let over = whole_at.saturating_duration_since(now).saturating_sub(one(rate) * rate.at_once());
     (!over.is_zero()).then(|| over.as_secs() + 1)
 }
 
-/// The allowances of callers that have a rate.
+/// The allowances of callers with a rate.
 #[derive(Debug, Default)]
 pub(crate) struct Rates {
     callers: Allowances<Holder>,
 }
 
 impl Rates {
-    /// Takes one request from the allowance of whoever sends it.
+    /// Takes one request from the sender's allowance.
     ///
     /// # Errors
-    /// 429, with the time after which one more may come.
+    /// 429, with the seconds until one more is accepted.
     pub(crate) fn take(&self, grant: &Grant) -> Result<(), Problem> {
         let Some(rate) = grant.rate else { return Ok(()) };
         self.callers.take(grant.holder(), rate).map_err(|over| {
@@ -124,8 +124,8 @@ impl Rates {
     }
 }
 
-/// Forgets allowances that are whole, where there are very many; and where they are not, those that are nearest to it. Whoever
-/// is forgotten may send what it could have sent a little later.
+/// If there are too many allowances, removes the full ones and, if still necessary, those closest to full. A removed
+/// caller can send slightly earlier than its rate allows.
 fn make_room<N: Eq + Hash>(all: &mut HashMap<N, Allowance>, now: Instant) {
     if all.len() < CALLERS_MAX {
         return;
@@ -176,7 +176,7 @@ mod tests {
         }
         advance(Duration::from_secs(3_600)).await;
         assert_eq!(taken(&rates, &shop, 20), 5, "never more than the burst, however long nobody came");
-        // A rate that was changed holds at once.
+        // A changed rate applies immediately.
         let faster = grant("shop", Held::Key, rate(100, 3));
         assert_eq!(taken(&rates, &faster, 100), 0, "what was used up stays so");
         advance(Duration::from_millis(10)).await;
@@ -203,7 +203,7 @@ mod tests {
         let rates = Rates::default();
         for number in 0..CALLERS_MAX + 10 {
             rates.take(&grant(&number.to_string(), Held::Token, rate(1, 10))).unwrap();
-            // Allowances that are whole at different times.
+            // Allowances that are full at different times.
             if number % 1_000 == 0 {
                 advance(Duration::from_micros(1)).await;
             }

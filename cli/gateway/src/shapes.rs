@@ -1,4 +1,4 @@
-//! The shapes of what the protocol reads and writes, for the OpenAPI document alone.
+//! The shapes of protocol bodies, only for the OpenAPI document.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};

@@ -1,4 +1,4 @@
-//! Tasks: delegated, listed, told, watched, ended.
+//! Tasks: delegate, list, show, stream and cancel.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,12 +27,12 @@ use crate::turns::{Reason, Wait, ended, given, named, optional, place, placed, q
 use crate::verbs::Verb;
 use crate::waiting::Found;
 
-/// Tasks that are listed where nobody says how many, and at most.
+/// Tasks per page: default and maximum.
 const LISTED: (usize, usize) = (20, 500);
 
-/// Where a list of tasks goes on.
+/// Header with the position of the next page.
 const NEXT: HeaderName = HeaderName::from_static("tickfleet-next");
-/// `true` if the list starts over.
+/// Header that is `true` if the list starts over.
 const LIST_RESTARTED: HeaderName = HeaderName::from_static("tickfleet-list-restarted");
 
 /// An accepted task.
@@ -134,8 +134,8 @@ pub(crate) async fn delegate(
     if let Some(place) = place
         && let Found::Ended(reply) = shared.waiting.reply(&name, wait, &place, None).await?
     {
-        // Another may have come first meanwhile, or the id is one that was made for other work: what came of that is not
-        // what was asked for.
+        // Another message may have been decided first, or the id may have been created for other work. Its result is
+        // not the result of this request.
         let is_others = reply.status == ReplyStatus::Done && reply.agent != task.target.as_str();
         let is_taken = is_others || shared.client.is_taken(&task).await?;
         return if is_taken { Err(taken()) } else { Ok(ended(&reply)) };
@@ -172,7 +172,8 @@ pub(crate) async fn list(
     let sees = |agent: Option<&str>| caller.sees(agent);
     let page = task_page_of(&shared.client, &tenants, &filter, from.as_ref(), &sees).await?;
     let mut headers = HeaderMap::new();
-    // Names and a number, which a header can hold. The list has shown the task.
+    // The position consists of names and a number, which fit into a header. The list contains its task, so it reveals
+    // nothing new.
     if let Some(next) = page.next.and_then(|next| HeaderValue::from_str(&next.to_string()).ok()) {
         headers.insert(NEXT, next);
     }
@@ -226,19 +227,19 @@ pub(crate) async fn events(
     let position = position(&headers)?;
     let caller = listener.caller.clone();
     let listening = Listening::begin(&shared, listener, Verb::Read)?;
-    // Of one that nobody has decided about, another message may be decided about first: it is heard from its beginning, which
-    // says whose it is.
+    // While a task waits for a decision, another message with its id may be decided first. The stream then starts at
+    // its beginning, which names the agent.
     let position = if is_decided(&shared, &caller, &name).await? { position } else { 0 };
     Ok(events::of_task(listening, caller, shared.client.watch_from(&name, position), shared.draining.clone()))
 }
 
-/// Lets pass whoever may watch a task: also one that was taken in a moment ago; answers whether somebody has decided about it.
-/// A task that is there is what counts: anybody may send another message with its id. What is decided about between the looks
-/// has its record by the next.
+/// Checks that the caller may watch a task, even one that was accepted a moment ago. Returns whether a scheduler has
+/// decided it. An existing task takes precedence, because any caller can send another message with its id. A task that
+/// is decided between the two reads is found in the second round.
 async fn is_decided(shared: &Shared, caller: &Caller, name: &TurnName) -> Result<bool, Problem> {
     let agent = |task: &Undecided| task.agent.as_ref().map(ToString::to_string);
     for _ in 0..2 {
-        // What belongs to another agent takes as long as what does not exist.
+        // A task of another agent takes as long as an unknown id.
         let kept = if caller.sees(None) { Kept::Own } else { kept(shared, caller, name).await? };
         if kept == Kept::Own && shared.client.task(name).await?.is_some() {
             return Ok(true);

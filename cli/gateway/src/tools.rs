@@ -1,4 +1,4 @@
-//! The tools of an agent, as a request to a model has them.
+//! The tools of an agent, as definitions for a model request.
 
 use std::sync::Arc;
 

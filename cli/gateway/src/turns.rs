@@ -1,4 +1,4 @@
-//! Turns: from a body to a reply.
+//! Turns: submit, reply and cancel.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -27,12 +27,12 @@ use crate::serving::headers::only;
 use crate::verbs::Verb;
 use crate::waiting::{Found, Place};
 
-/// Seconds that a request may wait: below the time-out of most proxies.
+/// Maximum wait of a request, seconds. It is below the timeout of most proxies.
 const WAIT_S_MAX: u64 = 60;
-/// The header with an id of the caller's own for what is submitted.
+/// Header with an id chosen by the client.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
-/// How long to wait.
+/// Time to wait for the end.
 #[derive(Debug, Clone, Copy, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -128,7 +128,7 @@ pub(crate) async fn submit(
     Ok((StatusCode::ACCEPTED, Json(accepted)).into_response())
 }
 
-/// The trace that the request belongs to is that of its work, unless the body names another.
+/// Work belongs to the trace of its request, unless the body names another trace.
 pub(crate) fn trace(headers: &HeaderMap, context: &mut Context) {
     let header = only(headers, TRACEPARENT).and_then(|value| value.to_str().ok());
     if context.traceparent.is_none() {
@@ -196,7 +196,7 @@ pub(crate) async fn cancel(
     Ok(Json(Ending { answer }))
 }
 
-/// A place to wait in, for a caller that waits.
+/// Reserves a place to wait, if the request waits.
 ///
 /// # Errors
 /// 429.
@@ -204,7 +204,7 @@ pub(crate) fn place(shared: &Shared, caller: &Caller, wait: Duration) -> Result<
     if wait.is_zero() { Ok(None) } else { shared.waiting.place(&caller.holder()).map(Some) }
 }
 
-/// The answer to a caller that asked for a turn or task by its id.
+/// The response to a request for a turn or task by id.
 pub(crate) fn told(name: &TurnName, found: &Found) -> Result<Response, Problem> {
     match found {
         Found::Ended(reply) => Ok(ended(reply)),
@@ -224,21 +224,21 @@ fn unknown(name: &TurnName) -> Problem {
     Problem::not_found(format!("{} is unknown: not admitted yet, rejected, or its record has expired", name.turn))
 }
 
-/// A reply as an answer: one that was refused at admission is told by its status, too.
+/// A reply as a response. The status shows whether the turn was rejected at admission.
 pub(crate) fn ended(reply: &Reply) -> Response {
     let status = match reply.status {
         ReplyStatus::Done => StatusCode::OK,
-        // No end: it is never handed on as one.
+        // Not an end: waiting requests never return this reply.
         ReplyStatus::PendingApproval => StatusCode::ACCEPTED,
         ReplyStatus::Rejected | ReplyStatus::Conflict => StatusCode::UNPROCESSABLE_ENTITY,
     };
     (status, Json(reply)).into_response()
 }
 
-/// The id that the caller gave, in the body's `field` or in a header.
+/// The id that the client chose, from the body's `field` or from a header.
 ///
 /// # Errors
-/// 400: the header is no id, or another one than the body's.
+/// 400: the header is not a valid id, or differs from the body.
 pub(crate) fn given<T>(headers: &HeaderMap, field: &str, body: Option<T>) -> Result<Option<T>, Problem>
 where
     T: FromStr<Err = IdError> + PartialEq,
@@ -262,18 +262,18 @@ pub(crate) fn path(path: Result<Path<String>, PathRejection>) -> Result<String, 
     path.map(|Path(text)| text).map_err(|rejection| Problem::invalid(rejection.body_text()))
 }
 
-/// Reads something that may be left out.
+/// Parses an optional parameter. An empty text counts as absent.
 pub(crate) fn optional<T: FromStr<Err = IdError>>(name: &str, text: Option<String>) -> Result<Option<T>, Problem> {
     let read = text.filter(|text| !text.is_empty()).map(|text| text.parse()).transpose();
     read.map_err(|error| Problem::invalid(format!("{name}: {error}")))
 }
 
-/// Reads the place where a list goes on.
+/// Parses the position of a page.
 pub(crate) fn placed<T: FromStr<Err = String>>(text: Option<String>) -> Result<Option<T>, Problem> {
     text.map(|text| text.parse()).transpose().map_err(|error: String| Problem::invalid(format!("from: {error}")))
 }
 
-/// Reads a number that has a default and bounds.
+/// Checks a number against its bounds, with a default.
 pub(crate) fn within(name: &str, found: Option<usize>, default: usize, max: usize) -> Result<usize, Problem> {
     let found = found.unwrap_or(default);
     if (1..=max).contains(&found) {
@@ -282,7 +282,7 @@ pub(crate) fn within(name: &str, found: Option<usize>, default: usize, max: usiz
     Err(Problem::invalid(format!("{name}: expected a number from 1 to {max}")))
 }
 
-/// Reads an optional member that has a default: null counts as absent, as everywhere in bodies.
+/// Reads an optional member with a default. Null counts as absent, as everywhere in bodies.
 pub(crate) fn or_default<'de, D, T>(from: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -291,7 +291,7 @@ where
     Option::deserialize(from).map(Option::unwrap_or_default)
 }
 
-/// The whole body.
+/// The whole body, or 413 if it is too large.
 pub(crate) fn whole(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Problem> {
     body.map_err(|rejection| match rejection.status() {
         StatusCode::PAYLOAD_TOO_LARGE => Problem::too_large(),
@@ -299,13 +299,13 @@ pub(crate) fn whole(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Proble
     })
 }
 
-/// The turn or task that a path names, of the key's tenant.
+/// The turn or task in the path, in the key's tenant.
 pub(crate) fn named(caller: &Caller, id: Result<Path<String>, PathRejection>) -> Result<TurnName, Problem> {
     let turn = TurnId::new(path(id)?).map_err(|error| Problem::invalid(error.to_string()))?;
     Ok(TurnName { tenant: caller.tenant().clone(), turn })
 }
 
-/// The reason in a body; one that is left out says who.
+/// The reason in a body. The default names the gateway.
 pub(crate) fn reason(body: &[u8]) -> Result<String, Problem> {
     const CHARS_MAX: usize = 1_000;
     if body.iter().all(u8::is_ascii_whitespace) {

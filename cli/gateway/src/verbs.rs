@@ -1,4 +1,4 @@
-//! What keys and tokens are for: the verbs that they open, and whose things.
+//! Permissions of keys and tokens: the verbs that they allow, and the tenant and agents that they cover.
 
 use std::collections::BTreeSet;
 
@@ -8,31 +8,31 @@ use tickfleet_model::{IdError, TenantId};
 
 use crate::problem::Problem;
 
-/// What the holder of a key may do.
+/// An action that a key or token can allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verb {
-    /// Submit turns, delegate tasks, talk with agents.
+    /// Submit turns, delegate tasks, talk to agents.
     Submit,
-    /// Read replies, tasks and lists of tools.
+    /// Read replies, tasks and tool definitions.
     Read,
-    /// End turns and tasks before their time.
+    /// Cancel turns and tasks.
     Cancel,
-    /// Look at all that operators look at, and change nothing.
+    /// Read everything that operators can see, and change nothing.
     View,
-    /// Pause and resume, and end many turns.
+    /// Pause and resume, and cancel many turns at once.
     Operate,
-    /// Approve and deny calls that wait for people.
+    /// Approve and deny calls that wait for approval.
     Approve,
 }
 
 impl Verb {
-    /// All of them.
+    /// All verbs.
     pub const ALL: [Self; 6] = [Self::Submit, Self::Read, Self::Cancel, Self::View, Self::Operate, Self::Approve];
-    /// Those of services that have agents work.
+    /// The verbs of services that use agents.
     pub const OF_SERVICES: [Self; 3] = [Self::Submit, Self::Read, Self::Cancel];
 
-    /// The verb as the file has it.
+    /// The verb as written in the key file.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -45,32 +45,32 @@ impl Verb {
         }
     }
 
-    /// Returns true for those of people who look after the fleet.
+    /// Returns true for the verbs of operators.
     #[must_use]
     pub const fn is_of_operators(self) -> bool {
         matches!(self, Self::View | Self::Operate | Self::Approve)
     }
 }
 
-/// Whether a text is a name, or a beginning with a * behind it.
+/// Returns true if the text is a name, or a prefix followed by `*`.
 pub(crate) fn is_pattern(text: &str) -> bool {
     !text.is_empty() && !text.strip_suffix('*').unwrap_or(text).contains('*')
 }
 
-/// What somebody does who looks after the fleet: a name for some verbs.
+/// A role of operators: a name for a set of verbs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Looks, and changes nothing.
+    /// May only view.
     Viewer,
-    /// Looks, pauses, resumes, ends turns, replays.
+    /// May view, pause, resume, cancel turns and replay.
     Operator,
-    /// Looks, approves and denies.
+    /// May view, approve and deny.
     Approver,
 }
 
 impl Role {
-    /// What it may do.
+    /// The verbs of this role.
     #[must_use]
     pub fn verbs(self) -> BTreeSet<Verb> {
         match self {
@@ -85,15 +85,15 @@ impl Role {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rate {
-    /// Requests a second, in the long run.
+    /// Requests per second, on average.
     pub per_second: u32,
-    /// Requests that may come at once; without it, those of one second.
+    /// Requests that may arrive at once. Default: `per_second`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst: Option<u32>,
 }
 
 impl Rate {
-    /// The largest of both: more is as good as none.
+    /// Upper bound of both fields. A higher rate would not limit anything.
     pub const MAX: u32 = 1_000_000;
 
     /// Requests that may come at once.
@@ -111,12 +111,12 @@ impl Rate {
     }
 }
 
-/// What somebody holds who sends a request.
+/// The kind of credential that a request was sent with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Held {
     /// An API key.
     Key,
-    /// A token of an issuer.
+    /// A token of an identity provider.
     Token,
 }
 
@@ -129,7 +129,7 @@ impl Held {
     }
 }
 
-/// Who sends requests: the holder of a key by the key's name, of tokens by the name in them, which is one within its tenant.
+/// The sender of requests, for counting: the id of a key, or the name in a token, which is unique within its tenant.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Holder {
     pub(crate) held: Held,
@@ -137,29 +137,29 @@ pub(crate) struct Holder {
     pub(crate) id: String,
 }
 
-/// What the holder of a key or token may do: a key's row says it, or a rule about a token's claims.
+/// The permissions of a key or token, from the key's row or from a rule about the token's claims.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// Who it is, in logs and in the audit log: the name of the key, or the one in the token.
+    /// Id in logs and in the audit log: the name of the key, or the name in the token.
     pub id: String,
-    /// What was sent.
+    /// Whether it was a key or a token.
     pub held: Held,
-    /// The tenant whose agents it may speak for; all, for operators alone.
+    /// The tenant whose agents are covered; all tenants only for operators.
     pub tenant: Whose,
-    /// Those agents; `*` stands for all, at the end of a name for all that begin so.
+    /// The covered agents: `*` for all, a name that ends in `*` for all with that prefix.
     pub agents: Vec<String>,
-    /// What it may do.
+    /// The allowed verbs.
     pub verbs: BTreeSet<Verb>,
-    /// The approver of `permissions.yaml` that decides with it.
+    /// The approver of `permissions.yaml` in whose name approvals are decided.
     pub approver: Option<String>,
-    /// How many requests it may send; none: as many as it likes.
+    /// Request rate; `None` if unlimited.
     pub rate: Option<Rate>,
-    /// When it ends to be good.
+    /// When the credential expires.
     pub expires: Option<DateTime<Utc>>,
 }
 
 impl Grant {
-    /// Returns true if its holder may speak for this agent.
+    /// Returns true if it covers this agent.
     #[must_use]
     pub fn covers(&self, agent: &str) -> bool {
         self.agents.iter().any(|row| match row.strip_suffix('*') {
@@ -168,20 +168,20 @@ impl Grant {
         })
     }
 
-    /// Who it is, for what is counted by callers.
+    /// The identity under which requests are counted.
     pub(crate) fn holder(&self) -> Holder {
         Holder { held: self.held, tenant: self.tenant.clone(), id: self.id.clone() }
     }
 
-    /// What it is, in words: `the key "shop"`.
+    /// Kind and id for messages: `the key "shop"`.
     pub(crate) fn named(&self) -> String {
         format!("the {} {:?}", self.held.as_str(), self.id)
     }
 
-    /// Lets a request pass that it is for.
+    /// Checks that a verb is allowed.
     ///
     /// # Errors
-    /// 403, with what its holder may not.
+    /// 403, with the missing verb.
     pub(crate) fn may(&self, verb: Verb) -> Result<(), Problem> {
         if self.verbs.contains(&verb) {
             return Ok(());
@@ -189,11 +189,12 @@ impl Grant {
         Err(Problem::forbidden(format!("{} may not {}", self.named(), verb.as_str())))
     }
 
-    /// Refuses what makes no sense: nothing granted, agents that are no pattern, services of all tenants, operators of some
-    /// agents, an approval that nobody gives.
+    /// Rejects inconsistent grants: no agents or verbs, an invalid agent pattern, service verbs for all tenants,
+    /// operator verbs for some agents only, `approve` without an approver or an approver without `approve`, and a rate
+    /// out of bounds.
     ///
     /// # Errors
-    /// The field, and what was expected.
+    /// The field and the expected value.
     pub(crate) fn check(&self) -> Result<(), String> {
         let Self { tenant, agents, verbs, approver, rate, .. } = self;
         if agents.is_empty() {
@@ -206,7 +207,7 @@ impl Grant {
             let all = Verb::ALL.map(Verb::as_str).join(", ");
             return Err(format!("verbs: expected at least one of {all}"));
         }
-        // What operators look at and do is not divided by agents; and nobody submits for all tenants.
+        // Operator verbs cover all agents, and service verbs need one tenant.
         if tenant.one().is_none() && verbs.iter().any(|verb| !verb.is_of_operators()) {
             return Err("tenant: required; only view, operate and approve may cover all tenants".into());
         }
@@ -220,18 +221,18 @@ impl Grant {
     }
 }
 
-/// Whose turns, agents and approvals a key is about: `*` in the file stands for all tenants.
+/// The tenants that a key covers. `*` in the file means all tenants.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Whose {
-    /// One tenant's.
+    /// One tenant.
     One(TenantId),
-    /// Everybody's.
+    /// All tenants.
     All,
 }
 
 impl Whose {
-    /// The tenant; none where it is about all.
+    /// The tenant; `None` if all are covered.
     #[must_use]
     pub const fn one(&self) -> Option<&TenantId> {
         match self {

@@ -1,6 +1,6 @@
-//! Waiting for replies: however many callers wait, one reader a tenant asks Redis, and hands each reply to those who wait
-//! for it. What it does not bring (the turn went through another gateway, or to an inbox of its own) is in the turn's
-//! record, which is looked at once in a while.
+//! Waiting for replies. All waiting requests of a tenant share one reader, which polls Redis and passes each reply to
+//! the requests that wait for it. If a turn came through another gateway, or has its own inbox, its reply is found in
+//! the turn's record, which is read from time to time.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -21,41 +21,42 @@ use crate::problem::Problem;
 use crate::serving::shares::{Bounds, Share, Shares};
 use crate::verbs::Holder;
 
-/// Requests that wait at once, of one tenant and of one caller: each costs some kilobytes, and a connection of its caller's.
+/// Waiting requests at once: of the process, of one tenant, and of one caller. Each costs a few kilobytes and a
+/// connection.
 const WAITING_MAX: Bounds = Bounds { all: 10_000, tenant: 2_500, caller: 2_000 };
-/// The first look at the record of a turn whose reply does not come, and the longest time between two.
+/// First and longest interval between reads of the record of a turn whose reply has not arrived.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
-/// One blocking read of an inbox.
+/// Timeout of one blocking read of an inbox.
 const READ: Duration = Duration::from_secs(5);
-/// A reader of a tenant for whom nobody has waited for so long ends, and its connection with it.
+/// A reader ends, with its connection, after its tenant has been unused for this long.
 const IDLE: Duration = Duration::from_secs(300);
-/// After a read that failed.
+/// Pause after a failed read.
 const READ_AGAIN: Duration = Duration::from_millis(500);
-/// Refusals that are kept for whoever asks later: nothing else keeps them.
+/// Rejections kept per tenant for later requests: they are stored nowhere else.
 const REFUSALS_MAX: usize = 1_000;
 
 type Told = watch::Sender<Option<Arc<Reply>>>;
 
-/// What is known of a turn or task.
+/// The state of a turn or task.
 #[derive(Debug, Clone)]
 pub(crate) enum Found {
-    /// It has ended, with this reply.
+    /// Ended, with this reply.
     Ended(Arc<Reply>),
-    /// It has not.
+    /// Not ended yet.
     UnderWay,
-    /// It has, while memory was short: its reply went to its inbox alone.
+    /// Ended while Redis memory was short: the reply went only to the inbox.
     InInbox,
-    /// Nothing: it was not admitted yet, was refused, or ended longer ago than records are kept.
+    /// Unknown: not admitted yet, rejected, or ended longer ago than records are kept.
     Unknown,
 }
 
-/// One of the places to wait in, given back when it is dropped.
+/// A place among the waiting requests, released on drop.
 #[derive(Debug)]
 pub(crate) struct Place {
     _share: Share,
 }
 
-/// Those who wait on this process.
+/// The requests that wait on this process.
 #[derive(Clone)]
 pub(crate) struct Waiting {
     inner: Arc<Inner>,
@@ -63,7 +64,7 @@ pub(crate) struct Waiting {
 
 struct Inner {
     client: Client,
-    /// Where the replies to what this process submits go, of each tenant.
+    /// Inbox of this process: replies to the turns that it submits go there, whatever the tenant.
     inbox: InboxName,
     tenants: Mutex<HashMap<TenantId, Tenant>>,
     places: Shares,
@@ -71,14 +72,14 @@ struct Inner {
     readers: TaskTracker,
 }
 
-/// Those who wait for replies of one tenant.
+/// The waiting requests of one tenant.
 struct Tenant {
     turns: HashMap<TurnId, Told>,
     refusals: VecDeque<Arc<Reply>>,
     used: Instant,
 }
 
-/// One who waits. When it has gone, nothing of it stays.
+/// A waiting request. Dropping it removes its entry.
 struct Waiter<'a> {
     inner: &'a Inner,
     name: &'a TurnName,
@@ -103,25 +104,26 @@ impl Waiting {
         Self { inner: Arc::new(Inner { client, inbox, tenants, places, draining, readers }) }
     }
 
-    /// The inbox for the replies to what a tenant submits here; it is read from now on.
+    /// The inbox for replies to turns that this process submits for a tenant. A reader for it runs from now on.
     pub(crate) fn inbox(&self, tenant: &TenantId) -> InboxName {
         self.read(tenant);
         self.inner.inbox.clone()
     }
 
-    /// What is known of a turn without reading what waits for a decision, but where a refusal is known; none where that may be
-    /// all. So who looks often reads no message again and again.
+    /// Looks up a turn without reading messages that wait for admission, because they can be large. Returns `None` if
+    /// only such a message could tell more; if a rejection is known, the messages are read.
     ///
     /// # Errors
-    /// Redis does not answer.
+    /// Redis does not respond.
     pub(crate) async fn glance(&self, name: &TurnName) -> Result<Option<Found>, Problem> {
         self.inner.glance(name, None).await
     }
 
-    /// A place to wait in, for one caller. Whoever submits takes it first: what is taken in is not refused afterwards.
+    /// Reserves a place to wait. A submit reserves it before it sends the turn, so that an accepted turn is not refused
+    /// afterwards.
     ///
     /// # Errors
-    /// Too many wait already.
+    /// Too many requests wait already.
     pub(crate) fn place(&self, holder: &Holder) -> Result<Place, Problem> {
         self.inner
             .places
@@ -130,19 +132,19 @@ impl Waiting {
             .ok_or_else(|| Problem::too_many_wait(WAITING_MAX))
     }
 
-    /// What is known of a turn or task now; to a caller, what its key does not cover is unknown.
+    /// The state of a turn or task now. If the caller's key does not cover it, it is unknown.
     ///
     /// # Errors
-    /// Redis does not answer.
+    /// Redis does not respond.
     pub(crate) async fn look(&self, name: &TurnName, caller: Option<&Caller>) -> Result<Found, Problem> {
         self.inner.look(name, caller).await
     }
 
-    /// The reply to a turn or task, waited for at most so long; for a caller, what its key does not cover is waited for as what
-    /// is unknown.
+    /// Waits for the reply to a turn or task, at most for `wait`. If the caller's key does not cover it, the wait is as
+    /// long as for an unknown id.
     ///
     /// # Errors
-    /// Redis does not answer.
+    /// Redis does not respond.
     pub(crate) async fn reply(
         &self,
         name: &TurnName,
@@ -152,7 +154,7 @@ impl Waiting {
     ) -> Result<Found, Problem> {
         let inner = &*self.inner;
         self.read(&name.tenant);
-        // Before the first look: a reply that comes meanwhile is not missed.
+        // Registered before the first lookup, so that a reply that arrives in between is not lost.
         let mut waiter = inner.waiter(name);
         let deadline = Instant::now() + wait;
         let (mut every, longest) = LOOKS;
@@ -160,7 +162,7 @@ impl Waiting {
         let mut heard: Option<Arc<Reply>> = None;
         let found = loop {
             let found = match (inner.look(name, caller).await?, &heard) {
-                // Nothing else is known of it: the refusal that came counts.
+                // Without a record, the rejection that arrived is the result.
                 (Found::Unknown, Some(refusal)) if is_for(refusal) => Found::Ended(Arc::clone(refusal)),
                 (found, _) => found,
             };
@@ -169,10 +171,11 @@ impl Waiting {
                 break found;
             }
             match inner.told(&mut waiter, every.min(left), heard.as_ref()).await {
-                // The caller waits on, as for an id that does not exist.
+                // The caller keeps waiting, as for an id that does not exist.
                 Some(reply) if !is_for(&reply) => heard = Some(reply),
                 Some(reply) if reply.status == ReplyStatus::Done => break Found::Ended(reply),
-                // It may be of an earlier try, or of another message that had the id: the next look says what it is worth.
+                // It may belong to an earlier attempt or to another message with this id: the next lookup decides
+                // whether it counts.
                 Some(refusal) => {
                     heard = Some(refusal);
                     continue;
@@ -190,7 +193,7 @@ impl Waiting {
         self.inner.places.count()
     }
 
-    /// Waits until the readers have ended, and left nothing in Redis.
+    /// Waits until the readers have ended and have removed their inboxes.
     pub(crate) async fn ended(&self) {
         self.inner.readers.close();
         self.inner.readers.wait().await;
@@ -217,7 +220,7 @@ impl Inner {
         Waiter { inner: self, name, told }
     }
 
-    /// The reply, if the reader brings another than was heard within this time; `None` too where the process drains.
+    /// Waits for a reply other than `but`. Returns `None` after `within`, or when the process drains.
     async fn told(&self, waiter: &mut Waiter<'_>, within: Duration, but: Option<&Arc<Reply>>) -> Option<Arc<Reply>> {
         let told = waiter.told.as_mut()?;
         let is_heard = |reply: &Arc<Reply>| but.is_some_and(|heard| Arc::ptr_eq(heard, reply));
@@ -226,13 +229,13 @@ impl Inner {
         self.draining.run_until_cancelled(timeout(within, heard)).await?.ok().flatten()
     }
 
-    /// What is known of a turn without reading what waits for a decision: none where that may be all.
+    /// The implementation of `Waiting::glance`, limited to what the caller may see.
     async fn glance(&self, name: &TurnName, caller: Option<&Caller>) -> Result<Option<Found>, Problem> {
         let found = self.recorded(name, caller).await?;
         if !matches!(found, Found::Unknown) {
             return Ok(Some(found));
         }
-        // What was refused leaves its id free: it may have been taken in again since.
+        // A rejected id is free again, so it may have been accepted since.
         let refusal = self.refusal(name).filter(|reply| caller.is_none_or(|caller| sees_reply(caller, reply)));
         let Some(refusal) = refusal else { return Ok(None) };
         if self.is_undecided(name, caller).await? {
@@ -244,8 +247,8 @@ impl Inner {
         }))
     }
 
-    /// Whether it was taken in, and nobody has decided about it so far. Cheap for those with an id of their own; the rest is in
-    /// the stream.
+    /// Returns true if the turn was accepted and no scheduler has decided it yet. This is cheap for an id that the
+    /// client chose; any other id has to be searched for in the stream.
     async fn is_undecided(&self, name: &TurnName, caller: Option<&Caller>) -> Result<bool, Problem> {
         let waits = self.client.store(&name.tenant).waits_for_admission(name).await?;
         let Some(caller) = caller.filter(|caller| !caller.sees(None)) else {
@@ -262,7 +265,7 @@ impl Inner {
         if self.is_undecided(name, caller).await? {
             return Ok(Found::UnderWay);
         }
-        // It may have been admitted between the two looks.
+        // It may have been admitted between the two reads.
         match self.recorded(name, caller).await? {
             Found::Unknown if self.client.store(&name.tenant).is_absent(&name.tenant).await? => {
                 Ok(absent(name).map_or(Found::Unknown, Found::Ended))
@@ -274,7 +277,7 @@ impl Inner {
     async fn recorded(&self, name: &TurnName, caller: Option<&Caller>) -> Result<Found, Problem> {
         let sees_all = caller.is_none_or(|caller| caller.sees(None));
         let view = match self.client.store(&name.tenant).record(name).await.map_err(Problem::from) {
-            // Whose it is cannot be read, either.
+            // The agent of a damaged record is unknown, so the caller may not see it.
             Err(problem) if problem.is_damaged() && !sees_all => return Ok(Found::Unknown),
             view => view?,
         };
@@ -298,7 +301,7 @@ impl Inner {
         refusals.iter().rev().find(|reply| reply.id() == Some(&name.turn)).cloned()
     }
 
-    /// Reads the replies of one tenant, until nobody has waited for them for a while.
+    /// Reads the replies of one tenant until the tenant is idle.
     async fn read_inbox(self: Arc<Self>, tenant: TenantId) {
         let mut replies = self.client.replies(&tenant, &self.inbox);
         loop {
@@ -307,7 +310,7 @@ impl Inner {
                 Ok(Some(reply)) => self.tell(&tenant, reply),
                 Ok(None) if self.is_idle(&tenant) => break,
                 Ok(None) => {}
-                // It is skipped: whoever waits finds the turn's record.
+                // Skipped: waiting requests read the turn's record.
                 Err(error @ StoreError::Reply { .. }) => tracing::error!(%error, "cannot read a reply"),
                 Err(error) => {
                     tracing::warn!(%error, %tenant, "cannot read replies; retrying");
@@ -321,7 +324,7 @@ impl Inner {
     }
 
     fn tell(&self, tenant: &TenantId, reply: Reply) {
-        // Before the end, people are asked: whoever waits waits on.
+        // This reply only announces that a call waits for approval. The request keeps waiting.
         if reply.status == ReplyStatus::PendingApproval {
             return;
         }
@@ -339,7 +342,8 @@ impl Inner {
         }
     }
 
-    /// Takes a tenant out for whom nobody waits any more, in the step that says so: who comes then begins anew.
+    /// Removes a tenant without waiting requests. Check and removal share one lock, so a later caller starts a new
+    /// reader.
     fn is_idle(&self, tenant: &TenantId) -> bool {
         let mut tenants = self.tenants.lock();
         let idle = tenants.get(tenant).is_none_or(|known| known.turns.is_empty() && known.used.elapsed() > IDLE);
@@ -350,7 +354,7 @@ impl Inner {
     }
 }
 
-/// The refusal of a message whose tenant is not configured, and so has no inbox.
+/// The rejection of a message whose tenant is not configured. Such a tenant has no inbox for a rejection.
 fn absent(name: &TurnName) -> Option<Arc<Reply>> {
     let message = format!("tenant {:?} is not configured", name.tenant.as_str());
     let reply = serde_json::json!({

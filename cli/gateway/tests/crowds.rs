@@ -1,4 +1,4 @@
-//! However much one caller takes of a gateway, others get in.
+//! One caller cannot use up a gateway: others still get in.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
@@ -20,7 +20,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
-/// A certificate for localhost and its key, in this folder.
+/// A certificate for localhost and its key, in `folder`.
 fn certificate(folder: &Path) -> TlsFiles {
     let [certificate, key] = ["cert.pem", "key.pem"].map(|name| folder.join(name));
     let made = Command::new("openssl")
@@ -58,7 +58,8 @@ async fn a_thousand_silent_connections_shut_nobody_out_of_a_gateway_with_tls() {
     for _ in 0..2 {
         let stream = TcpStream::connect(front.address).await.unwrap();
         let name = ServerName::try_from("localhost").unwrap();
-        // The silent ones are cut off after ten seconds: whoever had to wait for that was shut out.
+        // Silent connections are closed after ten seconds. A client that had to wait for that would have been locked
+        // out.
         let shaken = timeout(Duration::from_secs(9), connector.connect(name, stream)).await;
         let stream = shaken.expect("a handshake beside those that are silent").unwrap();
         let request = format!(
@@ -83,7 +84,7 @@ async fn a_known_connection_stays_while_silent_ones_come_and_go() {
     };
     let mut known = TcpStream::connect(front.address).await.unwrap();
     known.write_all(ask("").as_bytes()).await.unwrap();
-    // The answer says that the key was looked at.
+    // The response shows that the key was checked.
     let mut first = [0; 12];
     tokio::io::AsyncReadExt::read_exact(&mut known, &mut first).await.unwrap();
     assert_eq!(&first, b"HTTP/1.1 404");

@@ -1,6 +1,6 @@
 //! Every name that a request can hold, sent with a key that does not cover it.
 //!
-//! The fields come from the OpenAPI document: one that nobody has classified fails the test.
+//! The fields come from the OpenAPI document. A field that is not classified fails the test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
@@ -28,7 +28,7 @@ const CHAT: &str = "POST /v1/agents/{agent}/chat";
 const AG_UI: &str = "POST /v1/agents/{agent}/ag-ui";
 const MCP: &str = "POST /v1/agents/{agent}/mcp";
 
-/// Fields that name nothing which belongs to somebody: words, numbers, the caller's own context, and what only narrows.
+/// Fields that do not name anything with an owner: words, numbers, the caller's own context, and restrictions.
 const DATA: &[(&str, &[&str])] = &[
     (
         TURNS,
@@ -81,7 +81,7 @@ const DATA: &[(&str, &[&str])] = &[
     ("POST /v1/operate/cancel", &["reason"]),
     ("POST /v1/operate/dead/drop", &["reason"]),
     ("POST /v1/operate/dead/replay", &["reason", "although_it_may_have_run"]),
-    // A tool and an agent are looked for within the tenant, which is the key's.
+    // Tools and agents are looked up within the key's tenant.
     ("POST /v1/operate/pause", &["reason", "agent", "tool"]),
     ("POST /v1/operate/resume", &["reason", "agent", "tool"]),
     ("POST /v1/operate/tools/disable", &["reason"]),
@@ -90,7 +90,7 @@ const DATA: &[(&str, &[&str])] = &[
     ("POST /v1/operate/workers/resume", &["reason"]),
 ];
 
-/// A request with a name that its key does not cover, and what says that it was refused.
+/// A request with a name that its key does not cover, and the expected rejection.
 struct Probe {
     operation: &'static str,
     field: &'static str,
@@ -103,16 +103,16 @@ struct Probe {
 
 #[derive(Clone, Copy)]
 enum Whose {
-    /// A key for the agent kelly of acme.
+    /// A key restricted to the agent kelly of acme.
     Kelly,
-    /// A key of all operators' verbs, for the tenant bolt.
+    /// A key of the tenant bolt with all operator verbs.
     Bolt,
 }
 
 #[derive(Debug)]
 enum Refused {
     Status(u16),
-    /// An answer to several, with this word for the one.
+    /// A response with several results; the one result has this word.
     Answer(&'static str),
     /// An error of JSON-RPC.
     Rpc,
@@ -151,7 +151,7 @@ fn rpc(field: &'static str, body: Value) -> Probe {
     Probe { headers, refused: Refused::Rpc, ..probe(MCP, field, body, 200) }
 }
 
-/// What is sent in the place of something of fran's, or of another tenant's. `letter` is a dead letter of bolt's.
+/// Requests that name something of fran's or of another tenant's. `letter` is a dead letter of bolt's.
 fn probes(letter: &str) -> Vec<Probe> {
     let header = |operation, id| Probe {
         headers: vec![("idempotency-key", id)],
@@ -245,7 +245,7 @@ fn probes(letter: &str) -> Vec<Probe> {
     probes
 }
 
-/// The members of a schema, those of its parts with a dot.
+/// The members of a schema, nested members with a dot.
 fn members(document: &Value, schema: &Value, before: &str, found: &mut BTreeSet<String>) {
     if let Some(name) = schema["$ref"].as_str() {
         return members(document, document.pointer(&name[1..]).unwrap(), before, found);
@@ -262,7 +262,7 @@ fn members(document: &Value, schema: &Value, before: &str, found: &mut BTreeSet<
     }
 }
 
-/// What every operation reads: the members of its body, what stands in its path, and headers of the caller's own.
+/// Everything that operations read: members of bodies, path parameters, and custom headers.
 fn fields() -> BTreeSet<(String, String)> {
     let document = openapi();
     let mut all = BTreeSet::new();
@@ -325,7 +325,7 @@ fn plan() -> Plan {
     }
 }
 
-/// Ends tasks, so that nothing of them is left.
+/// Ends tasks, so that none of them is left.
 async fn end(fleet: &Fleet, front: &Front, key: &str, tasks: &[&str]) {
     for task in tasks {
         front.ask(key, "POST", &format!("/v1/tasks/{task}/cancel"), &Value::Null).await;
@@ -343,7 +343,7 @@ async fn a_name_that_the_key_does_not_cover_is_refused_wherever_it_stands() {
     let (bolt_row, bolt) = key("bolt", "bolt", &["*"], &["view", "operate", "approve"]);
     let front = Front::of(&fleet, &[all_row, kelly_row, bolt_row]).await;
 
-    // What is fran's: a task under way, a turn that has ended, a conversation.
+    // Fran owns a running task, a finished turn and a conversation.
     let task = json!({"target_agent": "fran", "task_description": "work", "task_id": "frans-task", "budget": 5});
     assert_eq!(front.ask(&all, "POST", "/v1/tasks", &task).await.status, 202);
     let turn =
@@ -353,7 +353,7 @@ async fn a_name_that_the_key_does_not_cover_is_refused_wherever_it_stands() {
     let talk = SessionId::new("frans-talk").unwrap();
     let talk = Session::open(&front.client, acme.clone(), AgentId::new("fran").unwrap(), talk, Context::default());
     talk.send("hello").await.unwrap();
-    // What is bolt's: a letter that nobody could deliver.
+    // Bolt owns a dead letter.
     let junk =
         json!({"tenant": "bolt", "agent": "nobody", "turn_id": "x", "reply_to": "box", "calls": [{"name": "echo"}]})
             .to_string();
@@ -387,7 +387,7 @@ async fn a_name_that_the_key_does_not_cover_is_refused_wherever_it_stands() {
     assert_eq!(record().await, before, "nobody has used up anything of her task");
     let inboxes: Vec<String> = fleet.ask("ZRANGE", "inboxes:acme", &["0", "-1"]).await;
     assert!(inboxes.iter().all(|inbox| inbox.starts_with("r-gw-")), "{inboxes:?}");
-    // Questions about a tenant are answered for the key's own.
+    // Requests that filter by tenant are restricted to the key's own.
     for (path, methods) in openapi()["paths"].as_object().unwrap() {
         let parameters = methods["get"]["parameters"].as_array().cloned().unwrap_or_default();
         if parameters.iter().any(|parameter| parameter["in"] == "query" && parameter["name"] == "tenant") {
@@ -406,7 +406,7 @@ async fn a_task_is_delegated_under_a_parent_of_an_agent_that_the_key_covers() {
     let (all_row, all) = key("all", "acme", &["*"], &["submit", "read", "cancel"]);
     let front = Front::of(&fleet, &[row, all_row]).await;
     let parent = json!({"target_agent": "kelly", "task_description": "work", "task_id": "parent", "budget": 5});
-    // The parent may still wait for its decision.
+    // The parent may not have been decided yet.
     assert_eq!(front.ask(&kelly, "POST", "/v1/tasks", &parent).await.status, 202);
     let child = json!({"target_agent": "fran", "task_description": "part", "task_id": "child", "parent_task_id": "parent", "budget": 2});
     let answer = front.ask(&all, "POST", "/v1/tasks", &child).await;
@@ -439,7 +439,7 @@ async fn a_turn_whose_inbox_cannot_be_had_is_refused_at_once() {
         let answer = fronts[2].ask(&kelly, "POST", path, body).await;
         assert_eq!((answer.status, &answer.json()["error"]["code"]), (429, &json!("too_many_inboxes")), "{answer:?}");
     }
-    // Producers that write to Redis by the client are told so, too.
+    // Producers that write to Redis through the client get the same error.
     let acme = TenantId::new("acme").unwrap();
     let mut own = tickfleet_client::parse_turn(with(turn, "tenant", json!("acme")).to_string().as_bytes()).unwrap();
     own.reply_to = Some(InboxName::new("one-more").unwrap());
@@ -449,13 +449,13 @@ async fn a_turn_whose_inbox_cannot_be_had_is_refused_at_once() {
     fleet.stop().await;
 }
 
-/// Counts the questions to Redis.
+/// Counts queries to Redis.
 #[derive(Default)]
 struct Questions(AtomicUsize);
 
 impl Observer for Questions {
     fn answered(&self, _: &'static str, took: Option<Duration>) {
-        // A read that waits on purpose is nobody's question.
+        // Blocking reads are not counted.
         if took.is_some() {
             self.0.fetch_add(1, Ordering::SeqCst);
         }
@@ -488,7 +488,7 @@ async fn what_is_an_agents_that_the_key_does_not_cover_takes_as_long_as_what_doe
         let name = TurnName::parse(&format!("acme:{id}")).unwrap();
         fleet.until("it is under way", async |fleet| fleet.store.task_grant(&name).await.unwrap().is_some()).await;
     }
-    // One that has ended, one under way, one that nobody has ever sent.
+    // A finished turn, a running task, and an id that was never sent.
     let asked = async |method: &str, path: &str, id: &str| {
         let before = questions.0.load(Ordering::SeqCst);
         let answer = observed.ask(&kelly, method, &path.replace("{id}", id), &Value::Null).await;
@@ -509,7 +509,7 @@ async fn what_is_an_agents_that_the_key_does_not_cover_takes_as_long_as_what_doe
         }
     }
 
-    // All wait for as long, also for one that ends meanwhile.
+    // All wait equally long, even for a task that ends meanwhile.
     let wait = async |id: &str| {
         let began = Instant::now();
         let answer = front.ask(&kelly, "GET", &format!("/v1/turns/{id}?wait=2"), &Value::Null).await;
@@ -544,7 +544,7 @@ async fn two_ids_or_two_headers_for_one_thing_are_refused() {
         assert!(other.body.contains("Idempotency-Key") && other.body.contains(field), "{other:?}");
         let twice = [("idempotency-key", id), ("idempotency-key", id)];
         assert_eq!(front.ask_with(&kelly, "POST", path, &twice, body).await.status, 400);
-        // The same one twice, in body and header, is one id.
+        // The same id in body and header is one id.
         let alike = front.ask_with(&kelly, "POST", path, &[("idempotency-key", id)], body).await;
         assert_eq!(alike.status, 202, "{alike:?}");
     }
@@ -598,7 +598,7 @@ async fn a_list_of_tasks_names_no_task_that_its_key_does_not_see_and_leaves_out_
     {
         delegated(agent, id).await;
     }
-    // More between hers than one page looks at.
+    // Between kelly's tasks there are more tasks of fran's than one page reads.
     let newest: f64 = fleet.ask("ZSCORE", "tasks:acme", &["kellys-new"]).await;
     let (old, between) = ((newest - 100_000.0).to_string(), (newest - 50_000.0).to_string());
     fleet.ask::<u64>("ZADD", "tasks:acme", &[&old, "kellys-old"]).await;
@@ -615,7 +615,7 @@ async fn a_list_of_tasks_names_no_task_that_its_key_does_not_see_and_leaves_out_
     let (tasks, _) = paged(&front, &all, 1).await;
     assert_eq!(tasks, ["frans-new", "kellys-new", "frans-old", "kellys-old"]);
 
-    // A position at another agent's task is none, as one at a task that does not exist.
+    // A position at another agent's task is invalid, like a position at a task that does not exist.
     let questions = Arc::new(Questions::default());
     let observed = Front::observed(&fleet, &rows, questions.clone()).await;
     let listed = async |key: &str, id: &str| {

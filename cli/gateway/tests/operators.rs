@@ -1,4 +1,4 @@
-//! Operators name what the fleet has: anything else is refused, and nothing is written.
+//! Operators must name something that the fleet has. Any other name is rejected, and nothing is written.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
@@ -55,7 +55,7 @@ async fn a_name_that_the_fleet_does_not_have_is_refused_by_every_verb_and_change
     assert_eq!(all().await, Vec::<String>::new(), "nothing is paused, and no cancel waits");
     let paused = front.ask(&anna, "GET", "/v1/operate/pauses", &Value::Null).await.json();
     assert_eq!(paused["pauses"], json!([]));
-    // What is there is taken.
+    // Names that exist are accepted.
     let kelly = json!({"tenant": "acme", "agent": "kelly", "reason": "a test"});
     for verb in ["pause", "resume"] {
         let answer = front.ask(&anna, "POST", &format!("/v1/operate/{verb}"), &kelly).await;
@@ -64,7 +64,7 @@ async fn a_name_that_the_fleet_does_not_have_is_refused_by_every_verb_and_change
     fleet.stop().await;
 }
 
-/// Calls of echo need any approver; but for those with a small value, which need finance.
+/// Calls of echo need an approver: of any role for a long text, of the role finance for a short one.
 fn people_are_asked(policy: &mut Policy) {
     policy.permissions.approvers = [("anna".to_owned(), BTreeSet::new())].into();
     let rule = |when: &str, roles: &[&str]| Rule {
@@ -100,7 +100,7 @@ async fn whoever_may_decide_sees_every_argument_and_all_others_a_short_form_that
                 return found.clone();
             }
             assert!(began.elapsed() < PATIENCE, "nobody is asked");
-            // A list tells nobody that it has changed: the poll is bounded above.
+            // A list does not signal changes. The poll is bounded above.
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -118,7 +118,7 @@ async fn whoever_may_decide_sees_every_argument_and_all_others_a_short_form_that
     let decides = get(&anna, &path).await;
     assert_eq!((&decides["arguments"], &decides["arguments_exact"]), (&arguments, &json!(true)));
 
-    // Whoever has none of the roles decides nothing, and sees no more than a viewer.
+    // An approver without the required role cannot decide, and sees no more than a viewer.
     let secret = json!({"text": "small", "value": {"password": password}});
     let turn = fleet.submit(&[("echo", secret)]).await;
     let small = asked(&turn).await;
@@ -128,7 +128,7 @@ async fn whoever_may_decide_sees_every_argument_and_all_others_a_short_form_that
         (&json!("[REDACTED]"), &json!(false))
     );
 
-    // Once it was decided, nobody needs them any more.
+    // After the decision, the complete arguments are no longer shown to anyone.
     let approved =
         front.ask(&anna, "POST", &format!("/v1/operate/approvals{path}/approve"), &json!({"reason": "yes"})).await;
     assert_eq!(approved.status, 200, "{approved:?}");

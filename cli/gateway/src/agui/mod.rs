@@ -1,7 +1,7 @@
-//! Conversations for front ends that speak AG-UI: the Agent-User Interaction Protocol, which CopilotKit and others show
-//! agents by.
+//! Conversations for front ends that speak AG-UI, the Agent-User Interaction Protocol of CopilotKit and others.
 //!
-//! START HERE: [`run`] is a run from its input to its stream; `told` is what happens to a task as events of the protocol.
+//! START HERE: [`run`] handles a run from its input to its stream. `told` converts the events of a task to events of
+//! the protocol.
 
 mod told;
 
@@ -26,7 +26,7 @@ use crate::turns::{or_default, path, whole};
 use crate::verbs::Verb;
 use told::{Run, events};
 
-/// Characters of a run's name: it is sent back with every run.
+/// Maximum characters of a run id, which the response repeats.
 const RUN_ID_CHARS_MAX: usize = 256;
 
 /// Input of a run (`RunAgentInput`). `tools`, `context`, `state` and other members are accepted and ignored: the
@@ -55,7 +55,7 @@ pub(crate) struct Message {
 }
 
 impl RunInput {
-    /// What the user says.
+    /// The text of the user's message.
     fn said(&self) -> Result<String, Problem> {
         let last = self.messages.last().filter(|message| message.role == "user");
         let last = last.ok_or_else(|| {
@@ -110,7 +110,8 @@ pub(crate) async fn run(
     let listening = Listening::begin(&shared, listener, Verb::Submit)?;
     let exchange = session.send(&said).await?;
     let run = Run { thread: input.thread_id, id: input.run_id };
-    // The protocol wants an end of every run: where the gateway drains, the stream itself says so.
+    // The protocol requires an end event for every run. `events` therefore handles draining itself, and this token is
+    // never canceled.
     Ok(respond(listening, events(run, exchange, shared.draining.clone()), CancellationToken::new()))
 }
 

@@ -1,5 +1,5 @@
-//! What happens to a task, as events of AG-UI: each answer of the model is a message of the assistant with its calls, each
-//! result a message of its tool; what has no event of its own there is a CUSTOM one.
+//! Converts the events of a task to AG-UI events. Each model response becomes an assistant message with its calls, each
+//! result a tool message. An event without an AG-UI counterpart becomes a CUSTOM event.
 
 use std::collections::VecDeque;
 
@@ -10,29 +10,29 @@ use tickfleet_client::tasks::PlannedCall;
 use tickfleet_client::{Exchange, StoreError, TaskEvent};
 use tokio_util::sync::CancellationToken;
 
-/// A run, as its front end calls it.
+/// Ids of a run, given by the front end.
 #[derive(Debug)]
 pub(super) struct Run {
-    /// The conversation.
+    /// Conversation.
     pub(super) thread: String,
-    /// The run.
+    /// Run.
     pub(super) id: String,
 }
 
-/// How far it was told.
+/// State of the conversion: what has been sent.
 struct Told {
     run: Run,
     task: String,
-    /// Answers of the model so far.
+    /// Model responses so far.
     plans: usize,
-    /// Calls of the last one that have no result, by their names.
+    /// Ids of the last response's calls that have no result yet.
     calls: VecDeque<String>,
     results: usize,
     ready: VecDeque<Value>,
     over: bool,
 }
 
-/// The events of a run, until its end; where the process drains, until then.
+/// The events of a run, until the task ends or the process drains.
 pub(super) fn events(
     run: Run,
     exchange: Exchange,
@@ -42,7 +42,7 @@ pub(super) fn events(
     stream::unfold((exchange, told, draining), |(mut exchange, mut told, draining)| async {
         loop {
             if let Some(event) = told.ready.pop_front() {
-                // It has no member that JSON could not say.
+                // Serialization cannot fail: the value is JSON already.
                 let event = Event::default().json_data(event).unwrap_or_default();
                 return Some((event, (exchange, told, draining)));
             }
@@ -69,7 +69,7 @@ impl Told {
 
     fn tell(&mut self, event: TaskEvent) {
         match event {
-            // Who carries it out, and as which turn, is nothing that a front end shows.
+            // Front ends do not show which agent and turn execute the task.
             TaskEvent::Accepted { .. } | TaskEvent::Execute { .. } => {}
             TaskEvent::Plan { text, calls, .. } => self.plan(&text, &calls),
             TaskEvent::Result { content, .. } => self.result(&content),
@@ -94,7 +94,7 @@ impl Told {
         }
     }
 
-    /// An answer of the model that asks for calls; one that asks for none is followed by the answer itself.
+    /// A model response with calls. A response without calls is followed by the answer itself.
     fn plan(&mut self, text: &str, calls: &[PlannedCall]) {
         self.plans += 1;
         if calls.is_empty() {
@@ -106,7 +106,7 @@ impl Told {
         }
         self.calls.clear();
         for (position, call) in calls.iter().enumerate() {
-            // As explain and the audit log call it.
+            // The same id as in `explain` and the audit log.
             let id = format!("{message}/{position}");
             self.ready.extend([
                 json!({"type": "TOOL_CALL_START", "toolCallId": id, "toolCallName": call.tool, "parentMessageId": message}),
@@ -117,7 +117,7 @@ impl Told {
         }
     }
 
-    /// Results come in the order of the calls.
+    /// Results arrive in the order of the calls.
     fn result(&mut self, content: &str) {
         let Some(call) = self.calls.pop_front() else { return };
         self.results += 1;
@@ -128,7 +128,7 @@ impl Told {
 
     fn message(&mut self, id: &str, text: &str) {
         self.ready.push_back(json!({"type": "TEXT_MESSAGE_START", "messageId": id, "role": "assistant"}));
-        // The protocol has no message part without letters.
+        // The protocol does not allow an empty delta.
         if !text.is_empty() {
             self.ready.push_back(json!({"type": "TEXT_MESSAGE_CONTENT", "messageId": id, "delta": text}));
         }
@@ -140,7 +140,7 @@ impl Told {
         self.interrupted("the gateway cannot reach Redis");
     }
 
-    /// The stream ends, and the task does not.
+    /// Ends the stream with an error. The task continues.
     fn interrupted(&mut self, why: &str) {
         let message = format!("{why}; the task continues: GET /v1/tasks/{}/events returns the rest", self.task);
         self.end(json!({"type": "RUN_ERROR", "code": "interrupted", "message": message}));
@@ -193,7 +193,7 @@ mod tests {
         let parents = ["ses-t-1.step-1", "ses-t-1.step-1", "ses-t-1.step-2"];
         assert_eq!(named("TOOL_CALL_START", "parentMessageId"), parents);
         assert_eq!(named("TEXT_MESSAGE_START", "messageId"), ["ses-t-1.step-1"], "who says nothing has no message");
-        // A result that belongs to no call is told of none.
+        // A result without a call is dropped.
         assert_eq!(types(&told([result("stray")])), ["RUN_STARTED", "CUSTOM"]);
     }
 

@@ -1,7 +1,7 @@
 import { parse, write } from "./json.js";
 
-// The gateway's API with the key of this tab. The key is kept for the tab alone, and sent as a header: no other page can
-// make a browser send it.
+// The gateway's API with the key of this tab. The key is stored only for the tab and sent as a header, so no other page
+// can make the browser send it.
 
 const STORED = "tickfleet-key";
 let me;
@@ -17,7 +17,7 @@ export const hasKey = () => sessionStorage.getItem(STORED) !== null;
 export const whoami = () => me;
 export const may = (verb) => me?.verbs.includes(verb) ?? false;
 
-/** Asks; answers the JSON, or throws what was refused, in words. */
+/** Sends a request. Returns the JSON of the response, or throws its error message. */
 export async function ask(path, { method = "GET", body, signal } = {}) {
   const headers = { authorization: `Bearer ${sessionStorage.getItem(STORED) ?? ""}` };
   const sent = body === undefined ? undefined : write(body);
@@ -33,7 +33,7 @@ export async function ask(path, { method = "GET", body, signal } = {}) {
   return json;
 }
 
-/** The JSON of an answer, with every digit. */
+/** The JSON of a response, with all digits of its numbers; `{}` if it is invalid. */
 async function read(answer) {
   try {
     return parse(await answer.text());
@@ -42,7 +42,7 @@ async function read(answer) {
   }
 }
 
-/** Server-sent events, one after the other as {event, data}, until the stream ends; throws what was refused. */
+/** Yields server-sent events as {event, data} until the stream ends. Throws if the request is rejected. */
 export async function* stream(path, signal) {
   const headers = { authorization: `Bearer ${sessionStorage.getItem(STORED) ?? ""}` };
   const answer = await fetch(`../v1/operate/${path}`, { headers, signal, cache: "no-store" });
@@ -65,14 +65,14 @@ export async function* stream(path, signal) {
   }
 }
 
-/** A path with its query; what is empty is left out. */
+/** A path with its query. Empty values are left out. */
 export function withQuery(path, query) {
   const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
   const text = new URLSearchParams(given).toString();
   return text ? `${path}?${text}` : path;
 }
 
-/** Takes a key, if it is good and may look. */
+/** Signs in with a key that is valid and has the permission `view`. */
 export async function signIn(key) {
   if (key) sessionStorage.setItem(STORED, key.trim());
   try {

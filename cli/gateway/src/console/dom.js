@@ -1,15 +1,14 @@
-// Elements from data. Text is only ever text: what agents and tools wrote is never read as HTML, and what would not show in it
-// is escaped and marked.
+// Elements from data. Text of agents and tools is never parsed as HTML; invisible characters are escaped and marked.
 
 import { parts, visible } from "./text.js";
 
-/** A text as nodes: characters that nobody would see stand there escaped. */
+/** A text as nodes, with invisible characters escaped and marked. */
 function nodes(child) {
   if (child instanceof Node) return [child];
   return parts(String(child)).map(({ text, hidden }) => (hidden ? h("mark", { class: "hidden", title: "a hidden character" }, hidden) : text));
 }
 
-// Attributes that are read to people.
+// Attributes whose text is shown or announced to users.
 const SHOWN = new Set(["aria-label", "title"]);
 
 /** An element: `h("p", {class: "soft"}, "text", element)`. Functions among the attributes are listeners. */
@@ -24,7 +23,7 @@ export function h(name, attributes = {}, ...children) {
   return element;
 }
 
-/** A table that scrolls by itself where it is wider than the window. Columns: [name, cell of a row, is a number]. */
+/** A table that scrolls if it is wider than the window. Columns: [name, function from row to cell, is a number]. */
 export function table(caption, columns, rows) {
   const kind = (isNumber) => (isNumber ? "number" : undefined);
   const head = h("tr", {}, columns.map(([name, , number]) => h("th", { scope: "col", class: kind(number) }, name)));
@@ -34,7 +33,7 @@ export function table(caption, columns, rows) {
   return h("div", { class: "wide", tabindex: "0", role: "region", "aria-label": caption }, inner);
 }
 
-/** How long something takes or took, in words. */
+/** A duration as text. */
 export function span(ms) {
   if (ms === undefined || ms === null) return "";
   const all = Math.max(0, ms);
@@ -45,24 +44,24 @@ export function span(ms) {
   return `${Math.floor(all / 86_400_000)} days`;
 }
 
-/** Where a time lies from now. */
+/** A time relative to now. */
 export function fromNow(atMs, nowMs) {
   if (!atMs) return "";
   return atMs >= nowMs ? `in ${span(atMs - nowMs)}` : `${span(nowMs - atMs)} ago`;
 }
 
-/** A time of day, UTC, as the commands write it. */
+/** A date and time in UTC, in the format of the commands. */
 export const clock = (ms) => (ms ? `${new Date(ms).toISOString().replace("T", " ").slice(0, 19)} UTC` : "");
 
-/** A link to the story of a turn, task or approval. */
+/** A link to the history of a turn, task or approval. */
 export const storyLink = (id) => h("a", { href: `#/find?id=${encodeURIComponent(id)}` }, id);
 
-/** Says something to everybody, also to those who do not see it. */
+/** Shows a message in the status line, which screen readers announce. */
 export function say(text) {
   document.getElementById("said").textContent = visible(text);
 }
 
-/** A labelled field. */
+/** A labeled field. */
 export function field(label, attributes, ...options) {
   const isChoice = options.length > 0;
   const input = h(isChoice ? "select" : "input", { autocomplete: "off", ...attributes }, options);
@@ -70,10 +69,10 @@ export function field(label, attributes, ...options) {
 }
 
 /**
- * Asks before something is done, with a reason. `fields` are elements within the form. `act` gets the form's data, a signal that
- * says when the dialog was closed, and `show`, which says within the dialog how far it is: what is behind it is read to nobody.
- * While it runs, the button that closes is called `stop`. Its error is shown where it was asked. Answers whether it was done, once
- * nothing runs any more.
+ * Asks for confirmation of an action. `fields` are elements of the form. `act` receives the form's data, a signal that
+ * aborts when the dialog is closed, and `show`, which displays progress in the dialog: screen readers do not announce
+ * text behind it. While `act` runs, the closing button has the label `stop`. An error is shown in the dialog. Resolves
+ * when nothing runs any more, with whether the action succeeded.
  */
 export function confirm({ title, text, fields = [], button, stop = "Close", act }) {
   return new Promise((done) => {
@@ -118,5 +117,5 @@ export function confirm({ title, text, fields = [], button, stop = "Close", act 
   });
 }
 
-/** The field for a reason, which the audit log keeps. */
+/** The field for a reason, which is written to the audit log. */
 export const reasonField = (required = true) => field("Reason (for the audit log)", { name: "reason", required, maxlength: 400 });

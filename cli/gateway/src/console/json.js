@@ -1,6 +1,6 @@
-// JSON without loss: a number that JavaScript would round, or write in another way, keeps the digits that it has.
+// Lossless JSON: a number that JavaScript would round or format in another way keeps its digits.
 
-/** A number as its source has it. It adds and compares as a number does; what is shown and sent are its digits. */
+/** A number with the digits of its source. It adds and compares as a number; these digits are shown and sent. */
 export class Digits {
   constructor(text) {
     this.text = text;
@@ -20,7 +20,7 @@ const STRING = /"(?:[^"\\\u0000-\u001f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"/y;
 const BLANKS = /[ \t\n\r]*/y;
 const DEPTH_MAX = 1000;
 
-/** Reads JSON; throws what is wrong with it. */
+/** Parses JSON. Throws a SyntaxError with the position of an error. */
 export function parse(text) {
   let at = 0;
   const wrong = () => new SyntaxError(`not JSON at character ${at}`);
@@ -41,7 +41,7 @@ export function parse(text) {
     const digits = next(NUMBER);
     return String(Number(digits)) === digits ? Number(digits) : new Digits(digits);
   };
-  /** What is between brackets; `item` reads one of them. */
+  /** Parses the content of brackets; `item` parses one element. */
   const items = (close, item) => {
     at += 1;
     skip();
@@ -66,7 +66,7 @@ export function parse(text) {
           word(":");
           members.push([name, value(depth + 1)]);
         });
-        // Names such as __proto__ are names like any other.
+        // Object.fromEntries keeps names such as __proto__ as ordinary members.
         return Object.fromEntries(members);
       }
       case "[": {
@@ -87,7 +87,7 @@ export function parse(text) {
   return whole;
 }
 
-/** Writes JSON; with `indent`, so many blanks for each level. Members that are undefined are left out. */
+/** Formats JSON, with `indent` spaces for each level. Undefined members are left out. */
 export function write(value, indent = 0, depth = 0) {
   if (value instanceof Digits) return value.text;
   if (value === null || typeof value !== "object") return JSON.stringify(value) ?? "null";

@@ -1,5 +1,5 @@
-// The fleet as it changes: one stream of the gateway, which looks at Redis once for all who watch. Without it (a key of one
-// tenant, too many watch, the connection is broken) views look again by themselves.
+// The live stream of the fleet's state. The gateway polls Redis once for all watchers. Without the stream (a key of one
+// tenant, too many watchers, a broken connection), each view polls by itself.
 
 import { stream, whoami } from "./api.js";
 
@@ -7,7 +7,7 @@ const AGAIN_MS = 3000;
 let abort;
 let isOpen = false;
 
-/** Whether pictures come. */
+/** Returns whether snapshots arrive. */
 export const isLive = () => isOpen;
 
 function told(open) {
@@ -24,7 +24,7 @@ async function listen(signal, on, refused) {
       }
     } catch (error) {
       if (signal.aborted) return;
-      // It is over, or never was: asking again changes nothing.
+      // The key has become invalid, or may not watch: a retry changes nothing.
       if (error.status === 401) return refused(error);
       if (error.status === 403 || error.status === 404) return;
     } finally {
@@ -34,7 +34,7 @@ async function listen(signal, on, refused) {
   }
 }
 
-/** Has `on({changes, fleet})` called with each picture while the page is seen, and `refused` when the key is good no more. */
+/** Calls `on({changes, fleet})` for each snapshot while the page is visible, and `refused` if the key is invalid. */
 export function watch(on, refused) {
   unwatch();
   if (whoami().tenant) return;

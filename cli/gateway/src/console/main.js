@@ -1,4 +1,4 @@
-// The frame: who is signed in, which view is shown, and how often it is looked at again.
+// The frame: sign-in, the current view, and how often it is refreshed.
 
 import { hasKey, may, signIn, signOut, whoami } from "./api.js";
 import { h, say } from "./dom.js";
@@ -18,10 +18,11 @@ import { tools } from "./views/tools.js";
 import { turns } from "./views/turns.js";
 import { workers } from "./views/workers.js";
 
-// A view: its name; `open(query)` gives `{still, load, draw, every_ms}`: what stays while data comes anew, how data is
-// asked for, and what is drawn of it. `is_fleet` says that its data is the picture of the fleet, which comes by itself.
+// A view has a title and `open(query)`, which returns `{still, load, draw, every_ms}`: elements that stay across
+// refreshes, a function that requests data, a function that draws it, and the refresh interval. With `is_fleet`, the
+// data is the snapshot of the fleet, which the live stream delivers.
 const VIEWS = { overview, turns, tasks, approvals, dead, pauses, limits, rules, tools, workers, stats, audit, config, find };
-// What a picture of the fleet does not show to have changed is looked at again after so long, all the same.
+// Refresh interval while the live stream reports changes: some changes do not show in its snapshots.
 const QUIET_MS = 30_000;
 const main = document.getElementById("main");
 let showing;
@@ -32,7 +33,7 @@ function place() {
   return { name, query: new URLSearchParams(query) };
 }
 
-/** Draws data anew without taking the focus from whoever is at one of its buttons. */
+/** Redraws a view. Keyboard focus and open details are kept. */
 function redraw(into, elements) {
   const focused = into.contains(document.activeElement) ? document.activeElement.id : "";
   const open = new Set([...into.querySelectorAll("details[open][id]")].map((one) => one.id));
@@ -56,18 +57,18 @@ async function look(view, region, again) {
   }
 }
 
-/** By a clock: a view looks as often as it says, and seldom where it is told of changes. */
+/** Runs on a timer. A view refreshes at its own interval, and less often while the live stream reports changes. */
 function look_again(view) {
   const wait = isLive() ? QUIET_MS : view.every_ms;
   if (Date.now() - (view.looked ?? 0) >= wait - 50) look(view, view.region, true);
 }
 
-/** A picture of the fleet came. */
+/** Handles a snapshot of the fleet. */
 function pictured({ changes, fleet }) {
   const view = showing;
   if (!view || document.querySelector("dialog[open]")) return;
   if (view.is_fleet) {
-    // What was asked for before it came is older.
+    // Responses to earlier requests are older than this snapshot, and must be ignored.
     view.asked = (view.asked ?? 0) + 1;
     view.looked = Date.now();
     redraw(view.region, view.draw(fleet, refresh));
@@ -77,7 +78,7 @@ function pictured({ changes, fleet }) {
   }
 }
 
-/** Looks again now: after something was done. */
+/** Refreshes at once, after an action. */
 function refresh() {
   return showing ? look(showing, showing.region, false) : undefined;
 }
@@ -174,7 +175,7 @@ function prepare() {
   addEventListener("hashchange", () => begin() || show(true));
 }
 
-/** The key of a link that a program on this machine printed. Elsewhere a link signs nobody in: it could be anybody's. */
+/** The key in a link that a program on this machine printed. On other hosts it is ignored: anyone could send a link. */
 function keyOfLink() {
   const key = /^#key=([\w-]+)$/.exec(location.hash)?.[1];
   if (!key) return "";
@@ -182,7 +183,7 @@ function keyOfLink() {
   return ["127.0.0.1", "localhost", "[::1]"].includes(location.hostname) ? key : "";
 }
 
-/** Signs in with the key of the link, or of this tab; answers whether there was one. */
+/** Signs in with the key of the link or of this tab. Returns whether there was one. */
 function begin(known) {
   const key = keyOfLink();
   if (!key && !known) return false;

@@ -1,5 +1,5 @@
-//! The console: pages for people who look after a fleet, over the verbs in [`operate`](crate::operate). They are part of
-//! the program, come from this server alone, and know no more than the key that is typed into them.
+//! The console: web pages for operators, over the API in [`operate`](crate::operate). They are part of the program,
+//! load from this server alone, and can do no more than the key that is entered.
 
 use axum::Router;
 use axum::extract::Path;
@@ -40,9 +40,9 @@ const FILES: [(&str, &str, &str); 24] = [
     ("views/workers.js", SCRIPT, include_str!("views/workers.js")),
 ];
 
-/// What a browser is told: scripts, styles and data from this server alone, no frames around it, no forms that send
-/// anything, and no text that becomes a page. The key is sent as a header by the console's own code, so that no other page
-/// can have a browser do something in its name.
+/// Headers that restrict the browser: scripts, styles and data only from this server, no framing, no form submission,
+/// and no text parsed as HTML. The console's code sends the key as a header, so another page cannot make the browser
+/// act with it.
 const GUARDS: [(HeaderName, &str); 4] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -91,7 +91,7 @@ mod tests {
             }
             for import in text.split("from \"").skip(1) {
                 let wanted = import.split('"').next().unwrap_or_default();
-                // Views are a folder below what they share.
+                // Views are in a subfolder of the files that they share.
                 let own = if name.starts_with("views/") { "views/" } else { "" };
                 let file = match wanted.strip_prefix("../") {
                     Some(shared) => shared.to_owned(),

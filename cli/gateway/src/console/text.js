@@ -1,8 +1,8 @@
-// Text of strangers as it is read: nothing hidden in it, and no number cut in two.
+// Shows untrusted text safely: invisible characters become visible, and no number is cut in two.
 
-// Marks that are put over or under any letter. A pile of more than three covers the lines around it.
+// Combining marks. More than three in a row would cover the surrounding lines.
 const MARK = "[\\u0300-\\u036f\\u0483-\\u0489\\u1ab0-\\u1aff\\u1dc0-\\u1dff\\u20d0-\\u20ff\\ufe20-\\ufe2f]";
-// Characters that show nothing or reorder those around them, as shared/model/src/hidden.rs has them.
+// Characters that are invisible or reorder those around them, as in shared/model/src/hidden.rs.
 const HIDDEN = new RegExp(
   "[\\0-\\x08\\x0b-\\x1f\\x7f-\\x9f\\xad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u200b-\\u200f\\u2028-\\u202e"
   + "\\u2060-\\u206f\\u2800\\u3164\\ufe00-\\ufe0f\\ufeff\\uffa0\\ufff0-\\ufffb\\u{1bca0}-\\u{1bca3}\\u{1d173}-\\u{1d17a}\\u{e0000}-\\u{e0fff}]"
@@ -14,10 +14,10 @@ const GROUPED = /^[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?$/;
 
 const escape = (character) => [...character].flatMap((one) => one.split("")).map((unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`).join("");
 
-/** Text with what is hidden escaped as JSON does it. JSON means the same. */
+/** Text with hidden characters as JSON escapes. The meaning of JSON text does not change. */
 export const visible = (text) => text.replace(HIDDEN, escape);
 
-/** The parts of a text: `{text}` as it is, `{hidden}` where one of its characters was escaped. */
+/** The parts of a text: `{text}` is unchanged, `{hidden}` is one escaped character. */
 export function parts(text) {
   const found = [];
   let from = 0;
@@ -30,7 +30,7 @@ export function parts(text) {
   return found;
 }
 
-/** The beginning of a text. What is cut says so, and how much; a number is shown whole or not at all. */
+/** The beginning of a text, with the number of characters cut off. A number is shown completely or not at all. */
 export function cut(text, most) {
   if (text.length <= most) return text;
   let end = most;
@@ -38,7 +38,7 @@ export function cut(text, most) {
   const behind = /^[\p{L}\p{N}.,_+-]*/u.exec(text.slice(most))[0];
   let word = `${before}${behind}`.replace(/[.,]+$/, "");
   if (!GROUPED.test(word)) {
-    // A list without blanks: the number is between the commas.
+    // In a list without spaces, the number is between the commas.
     const from = before.lastIndexOf(",") + 1;
     word = word.slice(from).split(",")[0];
     before = before.slice(from);

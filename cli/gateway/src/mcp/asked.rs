@@ -1,6 +1,6 @@
-//! A call that waits for people's consent, as a client is told of it. Whoever calls never gives it: a client that can show its
-//! user a page is asked to show the one where people with a key of their own decide, and what it answers to that decides
-//! nothing.
+//! How a client sees a call that waits for approval. The caller can never approve its own call. A client that can show
+//! its user a page is asked to show the page where approvers decide with their own keys. Its response to that request
+//! decides nothing.
 
 use chrono::{DateTime, SecondsFormat};
 use rmcp::model::{ElicitRequest, ElicitRequestParams, InputRequest, InputRequests};
@@ -13,7 +13,7 @@ use super::McpServer;
 use crate::serving::public::PublicUrl;
 
 impl McpServer {
-    /// What people are asked about the next call of a turn; none where nobody is, or that cannot be read.
+    /// The approval that the next call of a turn waits for; `None` if it waits for something else, or on a read error.
     pub(super) async fn asked(&self, name: &TurnName, live: &LiveTurn) -> Option<Approval> {
         let id = live.turn.approval.as_deref().filter(|_| turn_state(live) == TurnState::Parked)?;
         match self.client.approval(&name.tenant, id).await {
@@ -25,7 +25,7 @@ impl McpServer {
         }
     }
 
-    /// That a call waits for people: for whom, until when, and where they decide.
+    /// Describes the wait: who must approve, until when, and where.
     pub(super) fn asked_in_words(&self, asked: &Approval) -> String {
         let name = format!("{}:{}", asked.tenant, asked.id);
         let until = DateTime::from_timestamp_millis(asked.until_ms).unwrap_or_default();
@@ -39,14 +39,14 @@ impl McpServer {
         )
     }
 
-    /// The page that a client is asked to show, where there is one and it can.
+    /// The page to show; `None` if it has no known URL, or if the client cannot show pages.
     pub(super) fn page(&self, context: &RequestContext<RoleServer>) -> Option<&PublicUrl> {
         let shows = context.client_capabilities().and_then(|can| can.elicitation).is_some_and(|can| can.url.is_some());
         self.public.as_ref().filter(|_| shows)
     }
 }
 
-/// Asks a client to show its user the page where people decide.
+/// A request that the client shows its user the page for approvals.
 pub(super) fn question(asked: &Approval, words: &str, page: &PublicUrl) -> InputRequests {
     let params = ElicitRequestParams::UrlElicitationParams {
         meta: None,

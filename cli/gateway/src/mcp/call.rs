@@ -1,4 +1,4 @@
-//! A call from its parameters to its result.
+//! A tool call, from its parameters to its result.
 
 use std::time::Duration;
 
@@ -23,26 +23,26 @@ use crate::names;
 use crate::problem::Problem;
 use crate::waiting::Found;
 
-/// A call that has not ended by then is a task, for clients that know tasks: what most calls take, and they are spared
-/// asking again.
+/// If the client supports tasks, a longer call becomes a task. Most calls end within this time, so their clients need
+/// not poll.
 const TASK_AFTER: Duration = Duration::from_secs(2);
-/// The others wait so long at most: what clients and proxies between here and there rarely allow.
+/// Other clients wait at most this long. Clients and proxies rarely allow more.
 const WAIT_MAX: Duration = Duration::from_secs(600);
-/// So long it is tried to submit a call, and after such a pause each time, while Redis does not answer.
+/// How long a submit is retried while Redis does not respond. `SUBMIT_AGAIN` is the pause between attempts.
 const SUBMIT_MAX: Duration = Duration::from_secs(10);
 const SUBMIT_AGAIN: Duration = Duration::from_millis(500);
-/// How often a client that asks for progress hears of it.
+/// Interval of progress notifications, for clients that ask for them.
 const PROGRESS: Duration = Duration::from_secs(5);
-/// The member of `_meta` with an id of the client's own, under which a call is carried out once.
+/// Member of `_meta` with an id chosen by the client. A call with a known id runs once.
 const TURN_ID: &str = "tickfleet/turn_id";
-/// A member of `_meta` that is refused: facts of calls over MCP are the agent's, and a client that named a session could
-/// leave those behind that hold a call up.
+/// Member of `_meta` that is rejected. The facts of calls over MCP belong to the agent: a client that chose a session
+/// could avoid facts that block a call.
 const SESSION_ID: &str = "tickfleet/session_id";
-/// The members of `_meta` that a call is read for, each with the field of the turn.
+/// Members of `_meta` that a call uses, each with its field of the turn.
 pub const META: [(&str, &str); 2] = [(TURN_ID, "turn_id"), ("traceparent", "traceparent")];
 
 impl McpServer {
-    /// Carries a call out as a turn of its own.
+    /// Runs a call as a turn of its own.
     pub(super) async fn call(
         &self,
         who: &Principal,
@@ -50,7 +50,7 @@ impl McpServer {
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let began = Instant::now();
-        // Before it is submitted: what nobody could wait for is not.
+        // Reserved before the submit: a call that could not wait for its result must not be submitted.
         let place = match self.waiting.place(&who.holder()) {
             Ok(place) => place,
             Err(problem) => return Ok(CallToolResponse::Complete(not_now(&problem))),
@@ -85,7 +85,8 @@ impl McpServer {
         }
     }
 
-    /// Submits the turn; answers whether it was submitted before. The inner error is one that the model should read.
+    /// Submits the turn. Returns its name, and whether it was submitted before. The inner error is a message for the
+    /// model.
     async fn submit(
         &self,
         who: &Principal,
@@ -103,7 +104,7 @@ impl McpServer {
         names::chosen(TURN_ID, turn.id.as_ref())
             .map_err(|problem| ErrorData::invalid_params(problem.told().0.to_owned(), None))?;
         turn.reply_to = Some(self.waiting.inbox(&who.tenant));
-        // Under an id that is known here, what Redis did not answer for is asked again, and carried out once.
+        // With an id chosen here, a submit without a response from Redis can be repeated, and still runs once.
         let id = turn.id.take().map_or_else(new_id, Ok)?;
         turn.id = Some(id.clone());
         let began = Instant::now();
@@ -123,12 +124,12 @@ impl McpServer {
         }
     }
 
-    /// What is told of a call that was submitted before, and of which nothing is there.
+    /// The result of a call that was submitted before and has no record.
     async fn not_there(&self, name: &TurnName) -> Result<CallToolResponse, ErrorData> {
         let known = self.client.store(&name.tenant).content_of(name).await.map_err(|error| failed(&error.into()))?;
         let turn = &name.turn;
         let message = match known {
-            // Its id is remembered, and nothing else of it.
+            // Only the id is still stored.
             Some(_) => format!(
                 "The call was submitted before, as turn {turn}, and has ended; its result has expired. It did not run again."
             ),
@@ -139,8 +140,8 @@ impl McpServer {
         Ok(CallToolResponse::Complete(CallToolResult::error(vec![ContentBlock::text(message)])))
     }
 
-    /// The client waits no longer. Where that means that nobody wants the result, the turn ends, too; before 2026-07-28 a
-    /// connection that breaks means nothing of the kind.
+    /// The client has stopped waiting. If that cancels the call, the turn is canceled too. Over HTTP with a revision
+    /// before 2026-07-28, a broken connection does not cancel a call.
     async fn given_up(&self, name: &TurnName, context: &RequestContext<RoleServer>) -> ErrorData {
         let is_wanted_no_more = self.only.is_some() || is_stateless(context);
         if is_wanted_no_more && let Err(error) = self.cancel(name).await {
@@ -157,7 +158,7 @@ impl McpServer {
     async fn tell_progress(&self, name: &TurnName, began: Instant, context: &RequestContext<RoleServer>) {
         let Some(token) = context.meta.get_progress_token() else { return };
         let Ok(TurnView::Live(live)) = self.client.store(&name.tenant).look(name).await else { return };
-        // What is not known is how far it is: seconds grow, as progress must.
+        // The real progress is unknown. Elapsed seconds always increase, as the protocol requires.
         let mut progress = ProgressNotificationParam::new(token, began.elapsed().as_secs_f64());
         let asked = self.asked(name, &live).await;
         let words = asked.map_or_else(|| state_words(turn_state(&live)).into(), |asked| self.asked_in_words(&asked));
@@ -168,7 +169,7 @@ impl McpServer {
     }
 }
 
-/// Where a call stands, for whoever waits for it.
+/// The state of a call, shown to a waiting client.
 pub(super) const fn state_words(state: TurnState) -> &'static str {
     match state {
         TurnState::Lane => "waits for a limit, or for the end of a pause",
@@ -179,7 +180,7 @@ pub(super) const fn state_words(state: TurnState) -> &'static str {
     }
 }
 
-/// The turn that carries a call.
+/// The turn for a call.
 fn body(request: CallToolRequestParams, dialect: Dialect, context: &RequestContext<RoleServer>) -> Value {
     let mut call = json!({"name": request.name});
     if let Some(arguments) = request.arguments {
@@ -206,17 +207,17 @@ pub(super) fn complete(reply: &Reply) -> Result<CallToolResult, ErrorData> {
     if let Some(result) = results.and_then(|results| results.into_iter().next()) {
         return Ok(result);
     }
-    // What the library cannot read was carried out all the same: told as a failure, it would be called again.
+    // The call succeeded even though the library cannot parse its result. Reported as a failure, it would be repeated.
     if let Some(result) = reply.results.first().filter(|result| result.outcome == Outcome::Ok) {
         let output = result.output.as_ref().map_or("null", |output| output.get());
         return Ok(CallToolResult::success(vec![ContentBlock::text(output.to_owned())]));
     }
-    // Refused as a whole: no call of it was read.
+    // The turn was rejected as a whole: no call was read.
     let why = reply.error.as_ref().map_or("the reply has no result", |error| &error.message);
     Ok(CallToolResult::error(vec![ContentBlock::text(why.to_owned())]))
 }
 
-/// An id that nobody else gives. Whoever knows it may still see nothing without a key for the agent.
+/// A unique id. It reveals nothing by itself: reading the turn requires a key for the agent.
 fn new_id() -> Result<TurnId, ErrorData> {
     let mut bytes = [0_u8; 16];
     let random = SystemRandom::new().fill(&mut bytes).is_ok();
@@ -224,7 +225,7 @@ fn new_id() -> Result<TurnId, ErrorData> {
     id.ok_or_else(|| failed(&Problem::no_randomness()))
 }
 
-/// Redis did not say whether it was taken in.
+/// Redis did not confirm whether the call was accepted.
 fn not_known(id: &TurnId, refusal: Option<Refusal>) -> CallToolResult {
     let cause = refusal.map_or_else(
         || "The fleet's Redis did not respond".to_owned(),
@@ -239,14 +240,15 @@ fn not_known(id: &TurnId, refusal: Option<Refusal>) -> CallToolResult {
     CallToolResult::error(vec![ContentBlock::text(message)])
 }
 
-/// It was refused before it was taken in: a full queue, memory that is short. The model may try again.
+/// The call was rejected before it was accepted, for example by a full queue or for lack of memory. The model may
+/// retry.
 fn not_now(problem: &Problem) -> CallToolResult {
     let (message, is_worth_another) = problem.told();
     let advice = if is_worth_another { " Nothing ran. Retry in a moment." } else { " Nothing ran." };
     CallToolResult::error(vec![ContentBlock::text(format!("{message}.{advice}"))])
 }
 
-/// It was taken in, and nobody here knows how it ends.
+/// The call was accepted, and its result is not known here yet.
 fn under_way(name: &TurnName, why: &str) -> CallToolResult {
     let message = format!(
         "The call was accepted and runs as turn {}, but {why}. Do not repeat it: it would run twice. The same call with _meta {{\"{TURN_ID}\": \"{}\"}} returns its result.",
@@ -288,7 +290,7 @@ mod tests {
                 );
                 let told = complete(&serde_json::from_str::<Reply>(&reply).unwrap()).unwrap();
                 assert_eq!(told.is_error, Some(false));
-                // As it leaves the process: every digit is there.
+                // The output of the process has every digit.
                 let left = serde_json::to_string(&told.structured_content).unwrap();
                 assert_eq!(digits::restored(&left), structured);
             }

@@ -1,8 +1,8 @@
-//! Numbers that the protocol library would round, carried through it as text.
+//! Preserves numbers that the protocol library would round: they pass through it as texts.
 //!
-//! It reads JSON into values whose integers have 64 bits and whose fractions have about 16 digits. On the way in, each
-//! longer number becomes a text with a mark that nobody outside this process knows; on the way out, each such text
-//! becomes the number again.
+//! The library parses JSON into values with 64-bit integers and fractions of about 16 digits. On the way into it, each
+//! longer number becomes a text with a mark that is secret to this process. On the way out, each such text becomes the
+//! number again.
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
@@ -11,7 +11,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use serde::de::IgnoredAny;
 use tickfleet_model::redaction::string_end;
 
-/// Digits of a fraction that are exact.
+/// Digits of a fraction that are always exact.
 const DIGITS_EXACT: usize = 15;
 
 /// The mark: a text that begins with it is a number.
@@ -19,13 +19,14 @@ fn mark() -> &'static str {
     static MARK: OnceLock<String> = OnceLock::new();
     MARK.get_or_init(|| {
         let mut bytes = [0_u8; 16];
-        // Without chance, the mark can be guessed, and a text be made a number by whoever sent it: no harm is done.
+        // Without random numbers the mark can be guessed. A sender could then turn a text into a number, which does no
+        // harm.
         let _ = SystemRandom::new().fill(&mut bytes);
         bytes.iter().fold("tickfleet-number-".to_owned(), |mark, byte| format!("{mark}{byte:02x}"))
     })
 }
 
-/// The same JSON with each number that would be rounded as a marked text.
+/// The same JSON, with marked texts in place of numbers that would be rounded.
 pub(super) fn guarded(json: &str) -> Cow<'_, str> {
     let bytes = json.as_bytes();
     let (mut guarded, mut copied, mut at) = (String::new(), 0, 0);
@@ -53,7 +54,7 @@ pub(super) fn guarded(json: &str) -> Cow<'_, str> {
     Cow::Owned(guarded)
 }
 
-/// The same JSON with each marked text as the number that it was.
+/// The same JSON, with the original numbers in place of marked texts.
 pub(super) fn restored(json: &str) -> Cow<'_, str> {
     let (mut restored, mut left) = (String::new(), json);
     while let Some(found) = left.find(mark()) {
@@ -81,7 +82,7 @@ fn is_number(text: &str) -> bool {
         && serde_json::from_str::<IgnoredAny>(text).is_ok()
 }
 
-/// Returns true for a number that a value could not hold as it is written.
+/// Returns true for a number that a parsed value cannot represent exactly.
 fn is_rounded(number: &str) -> bool {
     if !is_number(number) {
         return false;

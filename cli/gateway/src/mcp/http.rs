@@ -1,5 +1,4 @@
-//! MCP over HTTP: one path for each agent. No session is kept, whatever the revision, so that any gateway answers any
-//! request.
+//! MCP over HTTP: one path per agent. No protocol revision uses a session, so any gateway can serve any request.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -20,29 +19,29 @@ use crate::problem::Problem;
 use crate::turns::path;
 use crate::{BODY_SLACK_BYTES, Shared};
 
-/// What takes requests apart and writes answers.
+/// Parses requests and writes responses.
 pub(crate) type HttpServer = StreamableHttpService<McpServer, NeverSessionManager>;
 
-/// Bytes of a request's body.
+/// Maximum bytes of a request body.
 const BODY_BYTES_MAX: usize = limits::TURN_BYTES_MAX + BODY_SLACK_BYTES;
-/// The same once numbers are texts: each has 15 digits at least, and a mark of 51 bytes.
+/// The same after numbers became texts: each has at least 15 digits, and its quotes and mark add 51 bytes.
 const GUARDED_BYTES_MAX: usize = 5 * BODY_BYTES_MAX;
-/// Pages of the machine itself, whatever their port.
+/// Pages of the local machine, on any port.
 const LOCAL_ORIGINS: [&str; 3] = ["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"];
 
 pub(crate) fn http_server(server: McpServer) -> HttpServer {
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
         .with_json_response(true)
-        // Keys are sent by whoever knows one, never by a browser by itself: the name of the host protects nothing here. A
-        // page from elsewhere than the machine in front of its user is refused all the same, as the specification asks.
+        // Only programs that know a key send it; a browser never does so by itself, so a check of the host name
+        // protects nothing. Pages of other origins are still rejected, as the specification requires.
         .disable_allowed_hosts()
         .with_allowed_origins(LOCAL_ORIGINS)
         .with_max_request_body_bytes(GUARDED_BYTES_MAX);
     StreamableHttpService::new(move || Ok(server.clone()), Arc::default(), config)
 }
 
-/// Answers a request for an agent's MCP server.
+/// Handles a request to an agent's MCP server.
 pub(crate) async fn answer(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
@@ -57,10 +56,10 @@ pub(crate) async fn answer(
     Ok(with_digits(shared.mcp.handle(request).await.map(Body::new)).await)
 }
 
-/// The request with each number that would be rounded as a text.
+/// Converts the numbers of a request that would be rounded to marked texts.
 async fn with_guarded_digits(request: Request) -> Result<Request, Problem> {
     let (head, body) = request.into_parts();
-    // A body that does not come whole has nobody who waits for an answer.
+    // If the body ends early, no client waits for the response, so the error may be imprecise.
     let bytes = axum::body::to_bytes(body, BODY_BYTES_MAX).await.map_err(|_| Problem::too_large())?;
     let body = match std::str::from_utf8(&bytes).map(digits::guarded) {
         Ok(Cow::Owned(guarded)) => guarded.into(),
@@ -69,7 +68,7 @@ async fn with_guarded_digits(request: Request) -> Result<Request, Problem> {
     Ok(Request::from_parts(head, body))
 }
 
-/// The answer with each of these texts as the number that it was.
+/// Converts the marked texts of a response back to numbers.
 async fn with_digits(response: Response) -> Response {
     let (mut head, body) = response.into_parts();
     let is_json =
@@ -80,10 +79,10 @@ async fn with_digits(response: Response) -> Response {
     };
     head.headers.remove(header::CONTENT_LENGTH);
     let body = if is_json {
-        // It stands in memory already.
+        // The body is already in memory.
         axum::body::to_bytes(body, usize::MAX).await.map(restored).unwrap_or_default().into()
     } else {
-        // An event is written in one piece.
+        // An event is written in one piece, so no number is split.
         Body::from_stream(body.into_data_stream().map(move |piece| piece.map(restored)))
     };
     Response::from_parts(head, body)

@@ -1,9 +1,9 @@
-//! An MCP server for each agent: its tools, as the permission matrix has them, and calls that take the whole way of a turn
-//! through caps, permission, validation and audit. A call that takes long is a task for clients that know tasks, and its
-//! task is the turn's record: any gateway answers for it, also after the one that took it has gone.
+//! An MCP server for each agent: the tools that the permission matrix allows, and calls that run as turns, with caps,
+//! permissions, validation and audit. For clients that support tasks, a long call becomes a task. A task is the turn's
+//! record, so any gateway can serve it, even after the gateway that accepted the call is gone.
 //!
-//! START HERE: [`McpServer`] answers requests; `call` is a call from its parameters to its result; `task` is what is told
-//! of one that is under way, `asked` of one that waits for people; `digits` carries large numbers through the library.
+//! START HERE: [`McpServer`] handles requests. `call` runs a call from its parameters to its result. `task` shows a
+//! call in progress, `asked` a call that waits for approval. `digits` preserves large numbers.
 
 mod asked;
 mod call;
@@ -43,21 +43,21 @@ pub use call::META;
 pub(crate) use http::{HttpServer, answer, http_server};
 pub use stdio::serve_stdio;
 
-/// Tools in one page of a list.
+/// Tools per page of a list.
 const PAGE: usize = 200;
-/// How long a list is waited for that no worker has written: clients ask as soon as a fleet starts, and once.
+/// How long to wait for a tool list that no worker has written yet. Clients ask once, as soon as a fleet starts.
 const LIST_WAIT: Duration = Duration::from_secs(5);
-/// It is looked for again after this time, then after twice as long, up to [`LIST_LOOKS_MAX`].
+/// First pause between attempts to read the list. It doubles up to [`LIST_LOOKS_MAX`].
 const LIST_LOOKS_MIN: Duration = Duration::from_millis(100);
 /// See [`LIST_LOOKS_MIN`].
 const LIST_LOOKS_MAX: Duration = Duration::from_secs(1);
 
-/// Whose server it is.
+/// The agent that a server speaks for.
 #[derive(Debug, Clone)]
 pub(crate) struct Principal {
     tenant: TenantId,
     agent: AgentId,
-    /// Who asks, by its key; none where whoever started the process speaks for the agent.
+    /// The caller's key; `None` if the process speaks for the agent that it was started with.
     caller: Option<Caller>,
 }
 
@@ -66,35 +66,35 @@ impl Principal {
         self.caller.as_ref().map_or(Ok(()), |caller| caller.may(verb)).map_err(|problem| refused(&problem))
     }
 
-    /// Who calls, for what is counted by callers.
+    /// The identity under which requests are counted.
     fn holder(&self) -> Holder {
         let started = || Holder { held: Held::Key, tenant: Whose::One(self.tenant.clone()), id: String::new() };
         self.caller.as_ref().map_or_else(started, Caller::holder)
     }
 
-    /// The turn behind a task's id. What is no id is no task.
+    /// The turn of a task id. An invalid id is an unknown task.
     fn turn(&self, task_id: &str) -> Result<TurnName, ErrorData> {
         let turn = TurnId::new(task_id).map_err(|_| unknown_task(task_id))?;
         Ok(TurnName { tenant: self.tenant.clone(), turn })
     }
 }
 
-/// Answers MCP requests.
+/// Handles MCP requests.
 #[derive(Clone)]
 pub(crate) struct McpServer {
     client: Client,
     waiting: Waiting,
-    /// Of a gateway; none where one agent is served over standard input and output.
+    /// Metrics of the gateway; `None` over standard input and output.
     metrics: Option<Arc<Metrics>>,
     draining: CancellationToken,
-    /// The one agent that it serves; none where each request says so.
+    /// The only agent that it serves; `None` if each request names its agent.
     only: Option<Principal>,
-    /// Where people reach the pages of the gateway; none where nobody has said so, or there are none.
+    /// Base URL of the gateway's pages, if configured. `None` over standard input and output.
     public: Option<PublicUrl>,
 }
 
 impl McpServer {
-    /// One whose requests come with a key and the agent's name.
+    /// A server whose requests have a key and name an agent.
     pub(crate) const fn for_keys(
         client: Client,
         waiting: Waiting,
@@ -105,7 +105,7 @@ impl McpServer {
         Self { client, waiting, metrics: Some(metrics), draining, only: None, public }
     }
 
-    /// The list of an agent's tools in the shared form; none where it has none, or no worker has written it in time.
+    /// The tool list of an agent in its shared form; `None` if no worker has written it in time.
     async fn list_of(
         &self,
         who: &Principal,
@@ -113,7 +113,7 @@ impl McpServer {
     ) -> Result<Option<String>, ErrorData> {
         let (store, asked, mut pause) = (self.client.store(&who.tenant), Instant::now(), LIST_LOOKS_MIN);
         loop {
-            // Redis may start with the fleet, too.
+            // Redis may start at the same time as the fleet.
             let list = store.tool_list(&who.tenant, &who.agent).await;
             let is_over = asked.elapsed() >= LIST_WAIT || context.ct.is_cancelled() || self.draining.is_cancelled();
             if is_over || matches!(list, Ok(Some(_))) {
@@ -138,7 +138,7 @@ impl McpServer {
     }
 }
 
-/// The form in which a revision of MCP has tools and results.
+/// The dialect of tools and results in a revision of MCP.
 fn dialect(context: &RequestContext<RoleServer>) -> Dialect {
     if is_stateless(context) { Dialect::Mcp2026_07_28 } else { Dialect::Mcp }
 }
@@ -176,7 +176,7 @@ impl ServerHandler for McpServer {
         Cow::Borrowed(ProtocolVersion::KNOWN_VERSIONS)
     }
 
-    /// The tools that the agent may call, in pages.
+    /// The tools that the agent may call, page by page.
     async fn list_tools(
         &self,
         request: Option<PaginatedRequestParams>,
@@ -204,7 +204,8 @@ impl ServerHandler for McpServer {
         Ok(page)
     }
 
-    // What no capability promises is no method, and not an empty list: 2026-07-28 asks that the two agree.
+    // Without an advertised capability these methods are unknown, not empty lists: revision 2026-07-28 requires that
+    // both agree.
 
     async fn list_prompts(
         &self,
@@ -267,7 +268,7 @@ impl ServerHandler for McpServer {
         self.task(&who, &request.task_id, &context).await.map(GetTaskResult::new)
     }
 
-    /// Answers to questions that a task has asked. Whatever they say, they decide nothing: whoever calls does not approve.
+    /// Receives responses to a task's requests. They decide nothing: the caller cannot approve its own call.
     async fn update_task(
         &self,
         request: UpdateTaskParams,
@@ -285,7 +286,7 @@ impl ServerHandler for McpServer {
     ) -> Result<(), ErrorData> {
         let who = self.principal(&context)?;
         who.may(Verb::Cancel)?;
-        // What is another agent's is not there.
+        // A task of another agent is unknown.
         self.task(&who, &request.task_id, &context).await?;
         self.cancel(&who.turn(&request.task_id)?).await
     }

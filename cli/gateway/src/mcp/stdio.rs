@@ -1,4 +1,4 @@
-//! MCP over standard input and output: for a client on the same machine that starts its servers itself.
+//! MCP over standard input and output. The client runs on the same machine, and starts its own servers.
 
 use std::borrow::Cow;
 
@@ -12,22 +12,22 @@ use super::{McpServer, Principal, digits};
 use crate::BODY_SLACK_BYTES;
 use crate::waiting::Waiting;
 
-/// Bytes of a line that is looked through; a longer one passes as it is, and is refused.
+/// Longest line that is converted. A longer line passes unchanged, and is rejected later.
 const LINE_BYTES_MAX: usize = limits::TURN_BYTES_MAX + BODY_SLACK_BYTES;
-/// Bytes that are on their way between a stream and the protocol library.
+/// Size of the buffer between a standard stream and the protocol library, in bytes.
 const PIPE_BYTES: usize = 64 * 1024;
 
-/// Serves the tools of one agent until the client has gone, or until `draining`. Whoever started the process speaks for
-/// the agent: no key is asked for.
+/// Serves the tools of one agent until the client disconnects, or until `draining`. The user who started the process
+/// speaks for the agent: no key is required.
 ///
 /// # Errors
-/// The client does not speak MCP, or went before it had said so.
+/// The client does not speak MCP, or disconnected before the handshake.
 pub async fn serve_stdio(
     client: Client,
     (tenant, agent): (TenantId, AgentId),
     draining: CancellationToken,
 ) -> std::io::Result<()> {
-    // Ended last, so that whoever waits is answered before the inbox goes.
+    // Canceled last, so that waiting calls get a response before the inbox is removed.
     let readers = CancellationToken::new();
     let waiting = Waiting::new(client.clone(), readers.clone());
     let only = Some(Principal { tenant, agent, caller: None });
@@ -44,14 +44,14 @@ pub async fn serve_stdio(
         Err(error) => Err(std::io::Error::other(error)),
     };
     read.abort();
-    // Its end of the pipe is closed: what was answered leaves.
+    // The library has closed its end of the pipe. This returns when all responses have been written.
     drop(written.await);
     readers.cancel();
     waiting.ended().await;
     served
 }
 
-/// Passes lines on, each changed as `change` says.
+/// Copies lines, each converted by `change`.
 async fn lines(
     from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,

@@ -1,4 +1,4 @@
-//! What is told of a call that a client follows as a task: the turn's record, and nothing beside it.
+//! The state of a call that a client follows as a task. It comes from the turn's record alone.
 
 use chrono::{DateTime, SecondsFormat};
 use rmcp::ErrorData;
@@ -15,11 +15,11 @@ use super::call::{complete, state_words};
 use super::{McpServer, Principal, failed, unknown_task};
 use crate::owners::agent_of;
 
-/// How often a client should ask, ms.
+/// Recommended polling interval for clients, ms.
 const POLL_MS: u64 = 1_000;
 
 impl McpServer {
-    /// What is known of a task.
+    /// The state of a task.
     pub(super) async fn task(
         &self,
         who: &Principal,
@@ -30,13 +30,13 @@ impl McpServer {
         let store = self.client.store(&who.tenant);
         let retain_ms = store.options().retain_ms;
         let failed = |error: tickfleet_store::StoreError| failed(&error.into());
-        // What is another agent's is not there, before it was decided about as after; it takes as long, too.
+        // A task of another agent is unknown, before and after it has been decided. The check takes equally long.
         let is_own = |view: &TurnView| agent_of(view).as_deref() == Some(who.agent.as_str());
         let mut view = store.look(&name).await.map_err(failed)?;
         let waits = if is_own(&view) { None } else { self.client.undecided(&name).await.map_err(failed)? };
         let is_queued = waits.is_some_and(|waits| waits.agent.as_ref() == Some(&who.agent));
         if !is_own(&view) && !is_queued {
-            // It may have been admitted between the two looks.
+            // It may have been admitted between the two reads.
             view = store.look(&name).await.map_err(failed)?;
         }
         match view {
@@ -52,14 +52,14 @@ impl McpServer {
                 }
                 Ok(told)
             }
-            // Whose it was is not kept.
+            // Without a reply, only a key for all agents may see the record.
             TurnView::Finished(finished)
                 if finished.reply.is_empty() && who.caller.as_ref().is_some_and(|caller| !caller.sees(None)) =>
             {
                 Err(unknown_task(task_id))
             }
             TurnView::Finished(finished) => ended(&name, who, &finished, retain_ms),
-            // It was taken in, and nobody has decided about it so far.
+            // Accepted; no scheduler has decided it yet.
             TurnView::Unknown if is_queued => {
                 let now = instant(store.now_ms().await.map_err(failed)?);
                 let task = Task::new(task_id, TaskStatus::Working, now.clone(), now);
@@ -76,7 +76,7 @@ fn working(name: &TurnName, live: &LiveTurn, retain_ms: i64) -> DetailedTask {
     let mut task = Task::new(name.turn.as_str(), TaskStatus::Working, instant(created_ms), instant(created_ms))
         .with_status_message(state_words(turn_state(live)))
         .with_poll_interval_ms(POLL_MS);
-    // It ends by its deadline, and is kept for a while after that.
+    // It ends by its deadline, and its record is kept for a while after that.
     task.ttl_ms = u64::try_from(live.turn.head.deadline_ms - created_ms + retain_ms).ok();
     DetailedTask::new(task, TaskPayload::Working)
 }
@@ -113,7 +113,7 @@ fn object<T: serde::Serialize>(value: &T) -> JsonObject {
     }
 }
 
-/// A time of the shard's clock, as ISO 8601.
+/// A shard time as ISO 8601.
 fn instant(at_ms: i64) -> String {
     DateTime::from_timestamp_millis(at_ms).unwrap_or_default().to_rfc3339_opts(SecondsFormat::Millis, true)
 }

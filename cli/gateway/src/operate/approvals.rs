@@ -1,4 +1,4 @@
-//! Approvals: what waits for people, and what they say.
+//! Approvals: calls that wait for approval, and decisions about them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::problem::{Problem, ProblemBody};
 use crate::turns::{or_default, path, query, whole};
 use crate::verbs::Verb;
 
-/// Approvals that are listed where nobody says how many.
+/// Default number of approvals per page.
 const LISTED: usize = 50;
 
 /// Filter of approvals.
@@ -44,19 +44,20 @@ pub(crate) struct Wanted {
     from: Option<String>,
 }
 
-/// The approvals that wait.
+/// A page of waiting approvals.
 #[derive(Debug, Serialize)]
 pub(crate) struct Waiting {
     approvals: Vec<Approval>,
-    /// Where the list goes on; none at its end.
+    /// Position of the next page; `None` on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
     /// Now, ms of shard time.
     now_ms: i64,
 }
 
-/// List calls that wait for approval, the first to expire first, page by page. `arguments` are masked and may be shortened:
-/// `arguments_exact` is true if they are complete. `GET /v1/operate/approvals/{approval}` returns the complete arguments.
+/// List calls that wait for approval, the first to expire first, page by page. `arguments` are masked and may be
+/// shortened: `arguments_exact` is true if they are complete. `GET /v1/operate/approvals/{approval}` returns the
+/// complete arguments.
 #[utoipa::path(get, path = "/v1/operate/approvals", tag = "operators", params(Wanted),
     responses((status = 200, description = "`approvals`, `now_ms`, and `next` if more follow", body = Object),
         (status = 400, description = "Invalid query parameter", body = ProblemBody),
@@ -92,8 +93,8 @@ async fn tenants(shared: &Shared, asked: Option<TenantId>) -> Result<Vec<TenantI
     }
 }
 
-/// Return one approval: the call, the required approvers and their decisions. A key whose approver may decide receives the
-/// exact arguments until the approval ends (`arguments_exact`). Other keys receive the masked form of the list.
+/// Return one approval: the call, the required approvers and their decisions. A key whose approver may decide receives
+/// the exact arguments until the approval ends (`arguments_exact`). Other keys receive the masked form of the list.
 #[utoipa::path(get, path = "/v1/operate/approvals/{approval}", tag = "operators", params(("approval" = String, Path, description = "`tenant:id`. An `id` alone is searched in all tenants of the key")),
     responses((status = 200, description = "The approval", body = Object),
         (status = 400, description = "Invalid name", body = ProblemBody),
@@ -112,7 +113,7 @@ pub(crate) async fn show(
     Ok(Json(if decides { approval } else { approval.for_onlookers(&shared.desk.redactor()) }))
 }
 
-/// Returns true if the key's approver may decide about it. Nobody may while the configuration cannot be read.
+/// Returns true if the key's approver may decide this approval. False while the configuration cannot be read.
 async fn decides(shared: &Shared, operator: &Operator, approval: &Approval) -> bool {
     let Ok(by) = operator.may(Verb::Approve).and_then(|()| operator.approver()) else { return false };
     let roles = shared.desk.approver(by).await.ok().flatten();
@@ -222,13 +223,14 @@ async fn decide(
     };
     let counted = shared.client.decide_approval(&approval.tenant, &approval.id, &verdict).await;
     let counted = counted.map_err(|error| refused(error, &approval))?;
-    // Two keys may decide as one approver: the log tells which it was.
+    // Two keys may have the same approver: the log shows which one was used.
     tracing::info!(key = operator.by(), by, approval = %approval.id, agrees, state = %counted.state, "approval decided");
     Ok(Json(counted))
 }
 
-/// What had been changed of the arguments when the approver looked, as the record has it. Values are compared to the last
-/// digit, for a reader of JSON writes them in its own way; the script compares what is given here with what is there then.
+/// Returns the changed arguments that the approver saw, as the record has them. They are compared by value, with all
+/// digits, because JSON clients format values differently. The store's script compares the returned text with the
+/// record again when it decides.
 fn seen<'a>(approval: &'a Approval, shown: Option<&RawValue>) -> Result<Option<&'a RawValue>, Problem> {
     let Some(shown) = shown else { return Ok(None) };
     let now = approval.narrowed.as_deref();

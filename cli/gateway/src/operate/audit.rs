@@ -1,4 +1,4 @@
-//! Searching the audit log.
+//! Search of the audit log.
 
 use std::sync::Arc;
 
@@ -15,9 +15,9 @@ use crate::problem::{Problem, ProblemBody};
 use crate::turns::query;
 use crate::verbs::Verb;
 
-/// Entries of a shard that are found where nobody says how many, and at most.
+/// Entries per shard: default and maximum.
 const FOUND: (usize, usize) = (50, 500);
-/// Entries of a shard that one request reads.
+/// Maximum entries per shard that are read in one request.
 const READ_MAX: usize = 20_000;
 
 /// Filter of audit entries. An entry must match all of it.
@@ -44,13 +44,13 @@ pub(crate) struct Wanted {
     cursor: Option<String>,
 }
 
-/// What was found.
+/// The result of a search.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Searched {
     entries: Vec<Found>,
     /// Entries that were read.
     read: usize,
-    /// Where to go on, by shard; empty where all of the time was searched.
+    /// Positions to continue from, one per shard. Empty if the whole time range was searched.
     cursors: Vec<String>,
 }
 
@@ -100,7 +100,7 @@ pub(crate) async fn search(
     Ok(Json(searched))
 }
 
-/// Reads `0:1700000000000-3`: a shard, and an entry there.
+/// Parses a position such as `0:1700000000000-3`: shard and entry.
 fn place(text: &str) -> Result<(u32, &str), Problem> {
     let read = text.split_once(':').and_then(|(shard, entry)| {
         let (ms, number) = entry.split_once('-')?;

@@ -1,4 +1,4 @@
-//! What was put aside: dead letters and calls that failed for good, and what operators do with them.
+//! Dead letters, and calls and tasks that failed permanently: list, replay and drop.
 
 use std::sync::Arc;
 
@@ -18,9 +18,9 @@ use crate::problem::{Problem, ProblemBody};
 use crate::turns::{or_default, path, query, whole};
 use crate::verbs::Verb;
 
-/// Those that are listed where nobody says how many, and at most.
+/// Entries per page: default and maximum.
 const LISTED: (usize, usize) = (50, 500);
-/// Those that one request replays or drops.
+/// Maximum entries per replay or drop request.
 const HANDLED_MAX: usize = 500;
 
 /// Kind of an entry.
@@ -68,13 +68,13 @@ pub(crate) struct Wanted {
     from: Option<String>,
 }
 
-/// A page of what was put aside.
+/// A page of entries.
 #[derive(Debug, Serialize)]
 pub(crate) struct Page {
     dead: Vec<Dead>,
-    /// Entries that were read.
+    /// Entries read from the log.
     read: usize,
-    /// Where the list goes on; none at its end.
+    /// Position of the next page; `None` on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
     /// Now, ms of shard time.
@@ -127,15 +127,15 @@ impl Wanted {
     }
 }
 
-/// Causes, as far as the log was read.
+/// Groups of entries by cause, as far as the log was read.
 #[derive(Debug, Serialize)]
 pub(crate) struct CausesPage {
     causes: Vec<Cause>,
-    /// Entries that were read.
+    /// Entries read from the log.
     read: usize,
-    /// Those of further causes, for which there was no room.
+    /// Entries with further causes, which did not fit.
     others: u64,
-    /// Where it goes on; none at its end.
+    /// Position to continue from; `None` at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
     /// Now, ms of shard time.

@@ -1,5 +1,5 @@
-//! The fleet as it changes, for all who watch: one look at Redis every two seconds while somebody does, however many they
-//! are, and none while nobody does.
+//! The live state of the fleet. Redis is polled every two seconds for all watchers together, and only while there are
+//! any.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -23,24 +23,24 @@ use crate::problem::{Problem, ProblemBody};
 use crate::serving::shares::{Bounds, Share, Shares};
 use crate::verbs::{Holder, Verb};
 
-/// Between two looks.
+/// Time between two polls.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Who watches through one gateway at once, and how often with one key: each is a connection, and all of them get the same
-/// picture. Only keys of all tenants may.
+/// Live views open at once: of one gateway, and of one key. Each is a connection, and all receive the same snapshot.
+/// Only keys for all tenants can open one.
 const WATCHERS_MAX: Bounds = Bounds { all: 200, tenant: 200, caller: 50 };
 
-/// What was seen last.
+/// The latest snapshot.
 #[derive(Debug, Clone)]
 enum Seen {
-    /// Nobody has looked yet.
+    /// Not polled yet.
     Nothing,
-    /// The fleet; the number counts how often something had changed.
+    /// The state of the fleet. The number increases with every change.
     Fleet(u64, Value),
-    /// It could not be seen: the gateway's log says why.
+    /// The state could not be read: the gateway's log has the reason.
     Away,
 }
 
-/// The one who looks, for all who watch through this gateway.
+/// Polls the fleet for all watchers of this gateway.
 #[derive(Debug, Clone)]
 pub(crate) struct Live {
     seen: watch::Sender<Arc<Seen>>,
@@ -54,14 +54,14 @@ impl Live {
         Self { seen, somebody: Arc::default(), places: Shares::new(WATCHERS_MAX) }
     }
 
-    /// Looks while somebody watches, until `stop`.
+    /// Polls while there are watchers, until `stop`.
     pub(crate) async fn follow(self, desk: Arc<dyn Desk>, stop: CancellationToken) {
         let looking = async {
             let mut changes = 0;
             let mut before = Value::Null;
             loop {
                 if self.seen.receiver_count() == 0 {
-                    // What nobody watched is not told as now.
+                    // A snapshot from before a pause in polling must not be sent as current.
                     self.seen.send_replace(Arc::new(Seen::Nothing));
                     self.somebody.notified().await;
                     continue;
@@ -85,11 +85,11 @@ impl Live {
         stop.run_until_cancelled(looking).await;
     }
 
-    /// What is seen from now on, as long as `may_still` says that whoever watches may. Who reads slowly misses pictures, and
-    /// always gets the newest.
+    /// Snapshots from now on, while `may_still` returns true for the watcher. A slow reader skips snapshots and always
+    /// receives the newest.
     ///
     /// # Errors
-    /// 429: too many watch.
+    /// 429: too many live views.
     fn watched<F, Fut>(
         &self,
         holder: &Holder,
@@ -101,7 +101,7 @@ impl Live {
     {
         let place = self.places.take(holder).ok_or_else(|| Problem::too_many_watch(WATCHERS_MAX))?;
         let mut seen = self.seen.subscribe();
-        // What is there already is as good as a look.
+        // An existing snapshot is sent without waiting for the next poll.
         seen.mark_changed();
         self.somebody.notify_one();
         let watcher = Watcher { seen, may_still, _place: place };
@@ -115,7 +115,7 @@ impl Live {
 struct Watcher<F> {
     seen: watch::Receiver<Arc<Seen>>,
     may_still: F,
-    /// Given back when whoever watches has gone.
+    /// Released when the watcher disconnects.
     _place: Share,
 }
 
@@ -124,10 +124,10 @@ where
     F: Fn() -> Fut,
     Fut: Future<Output = bool>,
 {
-    /// The next picture; none where whoever watches may no longer.
+    /// The next snapshot; `None` if the watcher has lost its permission.
     async fn next(&mut self) -> Option<Event> {
         loop {
-            // Whoever looks may wait for Redis: what a key is for is asked about all the same.
+            // The poll may hang on Redis, so the permission is checked on a timeout too.
             let changed = tokio::time::timeout(LOOK_EVERY, self.seen.changed()).await;
             if matches!(changed, Ok(Err(_))) || !(self.may_still)().await {
                 return None;
@@ -147,13 +147,13 @@ where
     }
 }
 
-/// What differs when something has changed that operators look at. Ages and rates differ always.
+/// The parts of a snapshot that show a change. Ages and rates are left out: they always differ.
 fn mark(fleet: &Value) -> Value {
     let counts: Vec<&Value> = fleet["backlog"].as_array().into_iter().flatten().map(|one| &one["count"]).collect();
     json!([counts, fleet["paused"], fleet["policy_generation"], fleet["slots"], fleet["warnings"]])
 }
 
-/// Returns true if calls end or turns come in.
+/// Returns true if there is traffic, which can change other views without changing the counts in `mark`.
 fn is_busy(fleet: &Value) -> bool {
     ["turns", "slices", "calls"].iter().any(|rate| fleet["rates"][rate].as_f64().is_some_and(|rate| rate > 0.0))
 }
@@ -187,7 +187,7 @@ fn may_watch(operator: &Operator) -> Result<(), Problem> {
     operator.sees_all()
 }
 
-/// Who watches, and what was sent to show it: that is asked about as long as somebody watches.
+/// A watcher and the credential it sent, which is checked again while it watches.
 pub(crate) struct Watching {
     operator: Operator,
     parts: Parts,
@@ -219,7 +219,7 @@ mod tests {
     use crate::desk::{LimitsAsked, Named, Told};
     use crate::verbs::{Held, Whose};
 
-    /// A desk that counts how often somebody looks.
+    /// A desk that counts polls.
     #[derive(Default)]
     struct Counting(AtomicU64);
 
@@ -267,7 +267,7 @@ mod tests {
     async fn one_look_serves_all_who_watch_and_nobody_looks_for_nobody() {
         let (live, desk, stop) = (Live::new(), Arc::new(Counting::default()), CancellationToken::new());
         drop(tokio::spawn(live.clone().follow(Arc::clone(&desk) as Arc<dyn Desk>, stop.clone())));
-        // The clock is the test's own: it jumps.
+        // The test's clock is paused: sleeping advances it.
         tokio::time::sleep(LOOK_EVERY * 10).await;
         assert_eq!(desk.0.load(Ordering::SeqCst), 0, "nobody watches");
 
@@ -289,7 +289,7 @@ mod tests {
         }
         assert_eq!(desk.0.load(Ordering::SeqCst), 5, "one look for all of them");
 
-        // A key that is good no more ends its stream, and its place is another one's.
+        // The stream of an invalid key ends, and its place becomes free.
         may.store(false, Ordering::SeqCst);
         assert!(watchers[0].next().await.is_none());
         drop(watchers.remove(0));

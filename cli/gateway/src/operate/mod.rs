@@ -1,8 +1,8 @@
-//! The verbs of operators: what the commands `turns`, `approvals`, `dead`, `pause`, `tools disable`, `explain`, `limits`, `stats`,
-//! `audit search` and `top` do, over HTTP. The [`Client`](tickfleet_client::Client) has the verbs; what takes the fleet's configuration comes from
-//! the [`Desk`](crate::Desk). A key with `view` looks, one with `operate` pauses, resumes and ends, one with `approve`
-//! decides about approvals as the approver that its row names. Tokens of an issuer may do what a rule about their claims
-//! says.
+//! The operator API: the commands `turns`, `approvals`, `dead`, `pause`, `tools disable`, `explain`, `limits`, `stats`,
+//! `audit search` and `top` over HTTP. The [`Client`](tickfleet_client::Client) implements the actions; everything that
+//! needs the fleet's configuration comes from the [`Desk`](crate::Desk). A key with `view` may read. A key with
+//! `operate` may pause, resume and cancel. A key with `approve` decides approvals as the approver in its row. For
+//! tokens of an identity provider, rules about their claims grant these permissions.
 
 pub(crate) mod approvals;
 pub(crate) mod audit;
@@ -39,7 +39,7 @@ use crate::problem::{Problem, ProblemBody};
 use crate::turns::{optional, placed, within};
 use crate::verbs::{Grant, Holder, Verb};
 
-/// The paths of operators.
+/// The paths of the operator API.
 pub(crate) fn routes() -> Router<Arc<Shared>> {
     Router::new()
         .route("/v1/operate/me", get(me))
@@ -74,7 +74,7 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/v1/operate/audit", get(audit::search))
 }
 
-/// The name of the tool that a filter gives by its name or id; none where it gives none.
+/// Resolves a filter's tool, given by name or id, to its name; `None` if the filter has none.
 ///
 /// # Errors
 /// 503.
@@ -85,7 +85,7 @@ async fn tool_wanted(shared: &Shared, given: Option<String>) -> Result<Option<St
     }
 }
 
-/// The holder of a key that is good. What it is for, each verb asks.
+/// The holder of a valid key or token. Each handler checks the permission that it needs.
 #[derive(Debug)]
 pub(crate) struct Operator {
     grant: Arc<Grant>,
@@ -100,28 +100,28 @@ impl FromRequestParts<Arc<Shared>> for Operator {
 }
 
 impl Operator {
-    /// Lets a request pass that the key is for.
+    /// Checks that the key allows a verb.
     ///
     /// # Errors
-    /// 403, with what the key may not.
+    /// 403, with the missing verb.
     pub(crate) fn may(&self, verb: Verb) -> Result<(), Problem> {
         self.grant.may(verb)
     }
 
-    /// Who asks, for what is counted by callers.
+    /// The identity under which requests are counted.
     pub(crate) fn holder(&self) -> Holder {
         self.grant.holder()
     }
 
-    /// Who it is, for the audit log: the name of the key, or the one in the token.
+    /// Id in the audit log: the name of the key, or the name in the token.
     pub(crate) fn by(&self) -> &str {
         &self.grant.id
     }
 
-    /// The approver that decides with this key.
+    /// The approver in whose name this key decides.
     ///
     /// # Errors
-    /// 403: the key's row names none.
+    /// 403: the key has no approver.
     pub(crate) fn approver(&self) -> Result<&str, Problem> {
         let nobody = || {
             Problem::forbidden(format!(
@@ -132,10 +132,10 @@ impl Operator {
         self.grant.approver.as_deref().ok_or_else(nobody)
     }
 
-    /// The tenant that is asked about, where the key is for it; none: all tenants.
+    /// Restricts a requested tenant to the tenants of the key. `None` means all tenants.
     ///
     /// # Errors
-    /// 400, 403.
+    /// 400: invalid tenant. 403: the key does not cover it.
     pub(crate) fn within(&self, asked: Option<String>) -> Result<Option<TenantId>, Problem> {
         let asked: Option<TenantId> = optional("tenant", asked)?;
         match (self.grant.tenant.one(), asked) {
@@ -146,7 +146,7 @@ impl Operator {
         }
     }
 
-    /// Takes `tenant:id` apart; `id` alone is of the key's tenant, or of none that is known yet.
+    /// Splits `tenant:id`. An `id` alone gets the key's tenant; with a key for all tenants, its tenant is `None`.
     ///
     /// # Errors
     /// 400, 403.
@@ -157,7 +157,7 @@ impl Operator {
         }
     }
 
-    /// A turn or task by its name.
+    /// Parses the name of a turn or task, `tenant:id`.
     ///
     /// # Errors
     /// 400, 403.
@@ -168,7 +168,7 @@ impl Operator {
         Ok(TurnName { tenant, turn })
     }
 
-    /// Lets pass what concerns no tenant in particular.
+    /// Checks that the key covers all tenants.
     ///
     /// # Errors
     /// 403 for a key of one tenant.
@@ -217,10 +217,10 @@ pub(crate) async fn me(operator: Operator) -> Json<Me> {
     })
 }
 
-/// Lets a name pass that the fleet has.
+/// Checks that the fleet has this tenant, agent or tool.
 ///
 /// # Errors
-/// 404, with the nearest names.
+/// 404, with similar names.
 async fn known(shared: &Shared, named: Named<'_>) -> Result<(), Problem> {
     match shared.desk.unknown(named).await? {
         Some(message) => Err(Problem::not_found(message)),
@@ -228,7 +228,7 @@ async fn known(shared: &Shared, named: Named<'_>) -> Result<(), Problem> {
     }
 }
 
-/// Reads a body. A key that comes twice, at any depth, is refused: readers disagree on which one counts.
+/// Parses a body. Duplicate keys are rejected at any depth, because JSON readers disagree on which one counts.
 fn body<T: DeserializeOwned>(bytes: &[u8], expected: &str) -> Result<T, Problem> {
     let bounds = Bounds { bytes_max: bytes.len(), depth_max: limits::JSON_DEPTH_MAX };
     let wrong = |error: &dyn fmt::Display| Problem::invalid(format!("expected {expected}: {error}"));
@@ -236,7 +236,7 @@ fn body<T: DeserializeOwned>(bytes: &[u8], expected: &str) -> Result<T, Problem>
     serde_json::from_slice(bytes).map_err(|error| wrong(&error))
 }
 
-/// A reason, for the audit log.
+/// Validates a reason for the audit log.
 fn because(reason: &str) -> Result<&str, Problem> {
     let (reason, max) = (reason.trim(), limits::CANCEL_REASON_BYTES_MAX);
     if reason.is_empty() || reason.len() > max {

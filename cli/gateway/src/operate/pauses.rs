@@ -1,4 +1,4 @@
-//! Pauses: whose calls do not go out for a while.
+//! Pauses of tenants, agents and tools.
 
 use std::sync::Arc;
 
@@ -20,23 +20,23 @@ use crate::problem::{Problem, ProblemBody};
 use crate::turns::whole;
 use crate::verbs::Verb;
 
-/// A pause that holds.
+/// A pause in force.
 #[derive(Debug, Serialize)]
 pub(crate) struct Holds {
-    /// Absent where a tool is paused for all tenants.
+    /// Absent if a tool is paused for all tenants.
     #[serde(skip_serializing_if = "Option::is_none")]
     tenant: Option<String>,
-    /// Absent where it is no tool that is paused.
+    /// Absent if a tenant or agent is paused.
     #[serde(skip_serializing_if = "Option::is_none")]
     tool: Option<String>,
-    /// Absent where all agents of the tenant are paused.
+    /// Absent if a tool or all agents of the tenant are paused.
     #[serde(skip_serializing_if = "Option::is_none")]
     agent: Option<AgentId>,
     #[serde(flatten)]
     pause: Pause,
 }
 
-/// The pauses that hold.
+/// The pauses in force.
 #[derive(Debug, Serialize)]
 pub(crate) struct Pauses {
     pauses: Vec<Holds>,
@@ -90,7 +90,7 @@ pub(crate) async fn list(State(shared): State<Arc<Shared>>, operator: Operator) 
             pause,
         };
         pauses.extend(wanted.map(holds));
-        // A tool that is paused for all is everybody's to know; each shard knows of it.
+        // Every key sees tools that are paused for all tenants. Each shard stores such a pause; it is listed once.
         let is_theirs = |who: &PausedTool| tenant.is_none() || who.tenant.is_none() || who.tenant == tenant;
         for (who, pause) in set.tool_pauses.into_iter().filter(|(who, _)| is_theirs(who)) {
             let is_same = |held: &Holds| held.tenant.is_none() && held.tool.as_ref() == Some(&who.tool);
@@ -165,7 +165,7 @@ pub(crate) async fn resume(
         Whose::Tool(given) => {
             let tool = PausedTool { tool: shared.desk.tool_switched(&given.tool).await?, ..given.clone() };
             match operate::resume_tool(shared.client.stores(), &tool, by).await? {
-                // It may have been paused while nobody knew what its id stands for.
+                // It may have been paused under its id, at a time when the id could not be resolved to a name.
                 set if set != PauseSet::Ok && tool != *given => {
                     operate::resume_tool(shared.client.stores(), given, by).await?
                 }
@@ -173,21 +173,21 @@ pub(crate) async fn resume(
             }
         }
     };
-    // What is paused may be configured no longer.
+    // Checked only now, because the configuration may no longer have the paused tenant, agent or tool.
     if set != PauseSet::Ok {
         who.is_known(&shared).await?;
     }
     Ok(Json(Done { changed: set == PauseSet::Ok }))
 }
 
-/// What is paused.
+/// The target of a pause.
 enum Whose {
     Caller(Paused),
     Tool(PausedTool),
 }
 
 impl Whose {
-    /// Lets pass what the fleet has.
+    /// Checks that the fleet has the target.
     ///
     /// # Errors
     /// 404.

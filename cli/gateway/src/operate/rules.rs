@@ -1,4 +1,4 @@
-//! Rules and limits with what they did.
+//! Rules and limits, with the number of calls that each denied.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::problem::{Problem, ProblemBody};
 use crate::turns::query;
 use crate::verbs::Verb;
 
-/// Days with today that are counted where nobody says how many.
+/// Default number of days, including today.
 const USUAL_DAYS: usize = 7;
 
 /// Filter of rules.
@@ -31,17 +31,17 @@ pub(crate) struct Wanted {
     days: Option<usize>,
 }
 
-/// The rules, and how far the audit log is counted.
+/// The rules, and how far the audit log has been counted.
 #[derive(Debug, Serialize)]
 pub(crate) struct Told {
     rules: Vec<RuleRow>,
-    /// Calls of these days that were counted.
+    /// Counted calls of these days.
     calls: u64,
-    /// Up to when the log of every shard is counted, ms.
+    /// Time up to which the log of every shard has been counted, ms.
     counted_upto_ms: i64,
-    /// True if the log has more that is not counted yet: ask again.
+    /// True if the log has entries that are not counted yet: repeat the request.
     more: bool,
-    /// True if entries may have left the log before they were counted.
+    /// True if entries may have been trimmed from the log before they were counted.
     gap: bool,
     /// Now, ms of shard time.
     now_ms: i64,

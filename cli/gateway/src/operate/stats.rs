@@ -18,11 +18,11 @@ use crate::problem::{Problem, ProblemBody};
 use crate::turns::query;
 use crate::verbs::Verb;
 
-/// Days that are shown where nobody says how many, and at most.
+/// Days: default and maximum.
 pub(super) const DAYS: (usize, usize) = (1, 400);
-/// Steps of 1,000 entries of a shard that one request counts.
+/// Steps of 1,000 entries per shard that are counted in one request.
 const STEPS: usize = 20;
-/// Milliseconds of a day.
+/// Milliseconds per day.
 pub(super) const DAY_MS: i64 = 86_400_000;
 
 /// Filter and grouping of calls.
@@ -44,18 +44,18 @@ pub(crate) struct Wanted {
     days: Option<usize>,
 }
 
-/// The rows, and how far the audit log is counted.
+/// The rows, and how far the audit log has been counted.
 #[derive(Debug, Serialize)]
 pub(crate) struct Told {
     rows: Vec<StatsRow>,
-    /// What models have used, all in all; absent where rows are of tools.
+    /// Total model usage. Absent if rows are per tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     models: Option<UseTotal>,
-    /// Up to when the log of every shard is counted, ms.
+    /// Time up to which the log of every shard has been counted, ms.
     counted_upto_ms: i64,
-    /// True if the log has more that is not counted yet: ask again.
+    /// True if the log has entries that are not counted yet: repeat the request.
     more: bool,
-    /// True if entries may have left the log before they were counted.
+    /// True if entries may have been trimmed from the log before they were counted.
     gap: bool,
     /// Now, ms of shard time.
     now_ms: i64,
@@ -95,7 +95,7 @@ pub(crate) async fn show(
     Ok(Json(told))
 }
 
-/// How far the logs are counted.
+/// How far the logs have been counted.
 pub(super) struct CountedAll {
     pub(super) upto_ms: i64,
     pub(super) more: bool,
@@ -103,7 +103,7 @@ pub(super) struct CountedAll {
     pub(super) now_ms: i64,
 }
 
-/// Counts on where a tenant is at home, or in all shards: at most 20,000 entries of each.
+/// Counts new entries in the tenant's shard, or in all shards if no tenant is given: at most 20,000 per shard.
 pub(super) async fn counted(shared: &Shared, tenant: Option<&TenantId>) -> Result<CountedAll, Problem> {
     let now_ms = super::views::now_ms(shared).await?;
     let mut all = CountedAll { upto_ms: now_ms, more: false, gap: false, now_ms };

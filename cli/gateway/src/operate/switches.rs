@@ -1,4 +1,4 @@
-//! Tools that are taken away from everybody, at run time.
+//! Tools that are disabled for all agents at run time.
 
 use std::sync::Arc;
 
@@ -18,12 +18,12 @@ use crate::problem::{Problem, ProblemBody};
 use crate::turns::whole;
 use crate::verbs::Verb;
 
-/// A tool that nobody may call.
+/// A disabled tool.
 #[derive(Debug, Serialize)]
 pub(crate) struct Off {
     /// Its name or id.
     tool: String,
-    /// The shards that have it so, where it is not in all.
+    /// Shards in which it is disabled; absent if in all.
     #[serde(skip_serializing_if = "Option::is_none")]
     only_in: Option<Vec<u32>>,
 }
@@ -119,7 +119,7 @@ async fn switch(
     let by = Who { by: operator.by(), reason: because(&which.reason)?, redactor: &redactor };
     let name = shared.desk.tool_switched(&which.tool).await?;
     let mut changed = operate::switch_tool(shared.client.stores(), &name, on, by).await?;
-    // It may have been taken away while nobody knew what its id stands for.
+    // It may have been disabled under its id, at a time when the id could not be resolved to a name.
     if on && !changed && name != which.tool {
         changed = operate::switch_tool(shared.client.stores(), &which.tool, on, by).await?;
     }

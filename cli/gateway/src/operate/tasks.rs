@@ -19,7 +19,7 @@ use crate::tasks::Standing;
 use crate::turns::query;
 use crate::verbs::Verb;
 
-/// Tasks that are listed where nobody says how many, and at most.
+/// Tasks per page: default and maximum.
 const LISTED: (usize, usize) = (50, 500);
 
 /// Filter of tasks.
@@ -49,10 +49,10 @@ pub(crate) struct Wanted {
 #[derive(Debug, Serialize)]
 pub(crate) struct Page {
     tasks: Vec<TaskSummary>,
-    /// Where the list goes on; none at its end.
+    /// Position of the next page; `None` on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
-    /// True if the place to go on from is kept no longer: the list of its tenant begins anew.
+    /// True if the position to continue from has expired: the list of its tenant starts over.
     list_restarted: bool,
     /// Now, ms of shard time.
     now_ms: i64,

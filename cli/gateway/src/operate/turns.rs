@@ -1,4 +1,4 @@
-//! The turns under way, and the end of some of them.
+//! Turns in progress: list and cancel.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,9 +20,9 @@ use crate::problem::{Problem, ProblemBody};
 use crate::turns::{query, whole};
 use crate::verbs::Verb;
 
-/// Turns that are listed where nobody says how many, and at most.
+/// Turns per page: default and maximum.
 const LISTED: (usize, usize) = (50, 500);
-/// Turns that one request ends.
+/// Maximum turns per cancel request.
 const ENDED_MAX: usize = 500;
 
 /// State of a turn.
@@ -80,7 +80,7 @@ pub(crate) struct Wanted {
 #[derive(Debug, Serialize)]
 pub(crate) struct Page {
     turns: Vec<TurnSummary>,
-    /// Where the list goes on; none at its end.
+    /// Position of the next page; `None` on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
     /// Now, ms of shard time.

@@ -1,4 +1,4 @@
-//! What operators look at: the fleet as a whole, the story of one turn, limits, the configuration.
+//! Operator views: the fleet, the history of one turn, limits, and the configuration.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use crate::problem::{Problem, ProblemBody};
 use crate::turns::query;
 use crate::verbs::Verb;
 
-/// Counters of each limit that are shown where nobody says how many, and at most.
+/// Counters per limit: default and maximum.
 const TOP: (usize, usize) = (5, 100);
 
-/// Now, by the clock of the first shard.
+/// The time of the first shard, ms.
 pub(super) async fn now_ms(shared: &Shared) -> Result<i64, Problem> {
     match shared.client.stores().first() {
         Some(store) => Ok(store.now_ms().await?),

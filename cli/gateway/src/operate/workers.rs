@@ -1,4 +1,4 @@
-//! Workers, and which of them take no new work.
+//! Workers, and which of them are drained.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use crate::problem::{Problem, ProblemBody};
 use crate::turns::whole;
 use crate::verbs::Verb;
 
-/// The longest name of a worker.
+/// Maximum bytes of a worker's name.
 const NAME_BYTES_MAX: usize = 128;
 
-/// The workers.
+/// The list of workers.
 #[derive(Debug, Serialize)]
 pub(crate) struct Workers {
     workers: Vec<WorkerSummary>,

@@ -1,5 +1,5 @@
-//! The one who looks at the turns that somebody follows: a turn is looked at once, however many follow it, some hundred of
-//! them in two round trips, and nobody looks while nobody follows.
+//! Polls the turns that are followed. A turn is read once per poll, regardless of how many followers it has. About a
+//! hundred turns take two round trips. Polling stops while nothing is followed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,37 +17,37 @@ use tokio_util::sync::CancellationToken;
 use crate::problem::Problem;
 use crate::waiting::{Found, Waiting};
 
-/// Between two looks.
+/// Interval between polls.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// After a look that failed.
+/// Pause after a failed poll.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
-/// The message of one that waits for its decision is read with each so many looks: it may be large.
+/// Polls between two reads of a message that waits for admission: it may be large.
 const READ_EVERY: u32 = 8;
-/// Turns in one question to Redis.
+/// Maximum turns in one query to Redis.
 const TOGETHER: usize = 100;
-/// What was seen of a turn last.
+/// The last known state of a turn.
 #[derive(Debug, Clone)]
 pub(super) enum Seen {
-    /// Nobody has looked yet.
+    /// Not polled yet.
     Nothing,
-    /// Nobody has decided about it so far.
+    /// Accepted; no scheduler has decided it yet.
     Queued,
-    /// It is under way.
+    /// In progress.
     Underway {
         /// The agent that makes its calls.
         agent: String,
-        /// Where it stands.
+        /// Its state: waiting with a reason, or where it runs.
         standing: Standing,
-        /// The calls that have ended, in their order.
+        /// The calls that have ended, in order.
         ended: Arc<Vec<CallEnded>>,
     },
-    /// It has ended, with this reply.
+    /// Ended, with this reply.
     Ended(Arc<Reply>),
-    /// Nothing is known of it any more; of one that has ended while memory was short, its inbox alone knows.
+    /// Unknown. If it ended while memory was short, its reply is only in its inbox.
     Gone,
-    /// What is kept of it cannot be read: the gateway's log says why. It is not looked at again.
+    /// Its record cannot be read: the gateway's log has the reason. It is not polled again.
     Damaged,
-    /// It could not be looked at: the gateway's log says why.
+    /// The poll failed: the gateway's log has the reason.
     Away,
 }
 
@@ -60,7 +60,7 @@ impl Seen {
         if let Self::Underway { ended, .. } = self { ended.len() } else { 0 }
     }
 
-    /// What it is after another look.
+    /// The state after another poll.
     fn after(&self, stood: Stood) -> Self {
         let Stood { agent, standing, results } = stood;
         let ended = match self {
@@ -72,12 +72,12 @@ impl Seen {
     }
 }
 
-/// A turn that is followed: what was seen of it, and who wants to know.
+/// A follower's subscription to a turn.
 pub(super) struct Following {
     pub(super) seen: watch::Receiver<Seen>,
 }
 
-/// The turns that somebody follows through this process.
+/// The turns that are followed through this process.
 #[derive(Clone)]
 pub(crate) struct Followed {
     inner: Arc<Inner>,
@@ -88,7 +88,7 @@ struct Inner {
     waiting: Waiting,
     turns: Mutex<HashMap<TurnName, watch::Sender<Seen>>>,
     somebody: Notify,
-    /// How often was looked.
+    /// Number of polls.
     looks: AtomicU32,
 }
 
@@ -98,13 +98,13 @@ impl Followed {
         Self { inner: Arc::new(Inner { client, waiting, turns, somebody, looks: AtomicU32::new(0) }) }
     }
 
-    /// What is seen of a turn from now on.
+    /// Follows a turn from now on.
     pub(super) fn follow(&self, name: &TurnName) -> Following {
         let mut turns = self.inner.turns.lock();
         let known = turns.get(name).filter(|seen| seen.receiver_count() > 0);
         let mut seen = match known {
             Some(seen) => seen.subscribe(),
-            // What was seen when somebody followed it last need not be so now.
+            // The state that the last followers saw may be outdated.
             None => {
                 let (sender, seen) = watch::channel(Seen::Nothing);
                 turns.insert(name.clone(), sender);
@@ -112,13 +112,13 @@ impl Followed {
             }
         };
         drop(turns);
-        // What is there already is as good as a look.
+        // An existing state is sent without waiting for the next poll.
         seen.mark_changed();
         self.inner.somebody.notify_one();
         Following { seen }
     }
 
-    /// Looks while somebody follows, until `stop`.
+    /// Polls while there are followers, until `stop`.
     pub(crate) async fn look(self, stop: CancellationToken) {
         let looking = async {
             loop {
@@ -137,7 +137,7 @@ impl Followed {
 }
 
 impl Inner {
-    /// The turns to look at, each with the number of ends of calls that are known. Those that nobody follows are forgotten.
+    /// The turns to poll, each with the number of its known results. Turns without followers are removed.
     fn names(&self) -> Vec<(TurnName, usize)> {
         let mut turns = self.turns.lock();
         turns.retain(|_, seen| seen.receiver_count() > 0);
@@ -145,13 +145,13 @@ impl Inner {
         known.map(|(name, seen)| (name.clone(), seen.borrow().ended())).collect()
     }
 
-    /// Looks at these turns. False where some could not be looked at.
+    /// Polls these turns. Returns false if some of them could not be read.
     async fn look_at(&self, names: Vec<(TurnName, usize)>) -> bool {
         let mut shards: HashMap<u32, Vec<(TurnName, usize)>> = HashMap::new();
         for (name, known) in names {
             shards.entry(self.client.store(&name.tenant).shard()).or_default().push((name, known));
         }
-        // A shard that does not answer holds up none of the others, and is asked once.
+        // A shard that does not respond delays no other shard, and is tried once per poll.
         let looks = shards.into_values().map(async |names| {
             for some in names.chunks(TOGETHER) {
                 if !self.look_at_some(some).await {
@@ -163,7 +163,7 @@ impl Inner {
         join_all(looks).await.into_iter().all(|looked| looked)
     }
 
-    /// Looks at turns of one shard.
+    /// Polls turns of one shard.
     async fn look_at_some(&self, names: &[(TurnName, usize)]) -> bool {
         let Some((first, _)) = names.first() else { return true };
         let stood = match stands(self.client.store(&first.tenant), names).await {
@@ -190,7 +190,7 @@ impl Inner {
         join_all(told).await.into_iter().all(|looked| looked)
     }
 
-    /// Looks for a turn that is not under way: it has ended, or has not been admitted.
+    /// Looks up a turn that is not in progress: it has ended, or has not been admitted.
     async fn look_for(&self, name: &TurnName) -> bool {
         let is_queued = self.turns.lock().get(name).is_some_and(|seen| matches!(*seen.borrow(), Seen::Queued));
         let found = if is_queued && !self.looks.load(Ordering::Relaxed).is_multiple_of(READ_EVERY) {
@@ -201,7 +201,7 @@ impl Inner {
         let looked = found.as_ref().map_or_else(Problem::is_damaged, |_| true);
         self.saw(name, |seen| match found {
             Ok(Found::Ended(reply)) => Seen::Ended(reply),
-            // It may have been admitted between the two looks: the next one tells.
+            // It may have been admitted between the two reads: the next poll shows it.
             Ok(Found::UnderWay) if matches!(seen, Seen::Underway { .. }) => seen.clone(),
             Ok(Found::UnderWay) => Seen::Queued,
             Ok(Found::InInbox | Found::Unknown) => Seen::Gone,
@@ -244,13 +244,13 @@ mod tests {
         assert_eq!(followed.inner.names().len(), 2);
         drop(many);
         assert_eq!(followed.inner.names(), [(name("demo", "two"), 0)]);
-        // What has ended is not looked at any more, and told to whoever comes while another one still follows it.
+        // An ended turn is not polled again. A new follower receives its state while another follower remains.
         followed.inner.saw(&name("demo", "two"), |_| Seen::Gone);
         assert!(followed.inner.names().is_empty());
         let mut late = followed.follow(&name("demo", "two"));
         assert!(late.seen.has_changed().unwrap() && matches!(*late.seen.borrow_and_update(), Seen::Gone));
         drop((other, late));
-        // Whoever comes when all have gone is told what is so then.
+        // After all followers have left, a new follower gets a fresh state.
         let anew = followed.follow(&name("demo", "two"));
         assert!(matches!(*anew.seen.borrow(), Seen::Nothing));
     }
@@ -274,7 +274,7 @@ mod tests {
         let Seen::Underway { ended, .. } = first.after(stood(&[])).after(stood(&["t/2"])) else { panic!() };
         let calls: Vec<&str> = ended.iter().map(|ended| ended.call.as_str()).collect();
         assert_eq!(calls, ["t/0", "t/1", "t/2"]);
-        // After a time in which it could not be looked at, they are asked for from the beginning.
+        // After a failed poll, the results are read from the beginning.
         assert_eq!(Seen::Away.ended(), 0);
     }
 }

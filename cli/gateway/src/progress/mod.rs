@@ -1,8 +1,8 @@
-//! Turns as they go on, for those who follow them: what each waits for, who carries it out, which calls have ended, and its
+//! The progress of turns, streamed to followers: what a turn waits for, where it runs, which calls have ended, and its
 //! reply.
 //!
-//! START HERE: [`events`] answers whoever follows a turn; `look` is the one task of a gateway that looks at Redis for all of
-//! them, `told` what one of them is told of what was seen.
+//! START HERE: [`events`] handles a request to follow a turn. `look` is the one task of a gateway that polls Redis for
+//! all followers. `told` turns the polled states into the events of one follower.
 
 mod look;
 mod told;
@@ -44,7 +44,7 @@ pub(crate) async fn events(
     let caller = listener.caller.clone();
     caller.may(Verb::Read)?;
     let (name, heard) = (named(&caller, id)?, position(&headers)?);
-    // What the caller may not see is not there, as when it asks for the reply.
+    // A turn that the caller may not see is unknown, as in a request for its reply.
     told(&name, &shared.waiting.look(&name, Some(&caller)).await?)?;
     let listening = Listening::begin(&shared, listener, Verb::Read)?;
     let seen = shared.followed.follow(&name);

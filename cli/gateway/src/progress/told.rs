@@ -1,5 +1,4 @@
-//! What one who follows a turn is told of what was seen of it: each end of a call once, where it stands when that changes,
-//! its reply at last.
+//! The events of one follower of a turn: each result once, the turn's state when it changes, and finally the reply.
 
 use std::collections::VecDeque;
 
@@ -14,7 +13,7 @@ use super::look::{Following, Seen};
 use crate::caller::Caller;
 use crate::events::named;
 
-/// The events of a turn from what is seen of it, behind the first `heard` ends of calls.
+/// The events of a turn, without the first `heard` results.
 pub(super) fn events(
     following: Following,
     caller: Caller,
@@ -36,11 +35,11 @@ pub(super) fn events(
     })
 }
 
-/// What somebody was told so far.
+/// The progress of one follower.
 struct Told {
     caller: Caller,
     name: TurnName,
-    /// Ends of calls.
+    /// Number of results.
     ended: usize,
     standing: Option<Standing>,
     is_away: bool,
@@ -66,7 +65,7 @@ impl Told {
                 self.push("reply", &*reply);
                 self.over = true;
             }
-            // Whose it is cannot be read: only who sees all is told.
+            // The agent of a damaged record is unknown, so only a key for all agents receives this event.
             Seen::Damaged if self.caller.sees(None) => self.damaged(),
             Seen::Damaged | Seen::Gone => self.gone(),
             Seen::Away if self.is_away => {}
@@ -75,7 +74,7 @@ impl Told {
         self.is_away = is_away;
     }
 
-    /// The ends of calls, each with the place to go on after it.
+    /// Sends results, each with the position to continue from.
     fn calls(&mut self, ended: &[CallEnded]) {
         for call in ended {
             self.ended += 1;
@@ -84,7 +83,7 @@ impl Told {
     }
 
     fn stands(&mut self, standing: Standing) {
-        // After a time in which nothing was seen, where it stands is news.
+        // After a failed poll, the state is sent even if it is unchanged.
         if self.standing.as_ref() == Some(&standing) && !self.is_away {
             return;
         }
@@ -92,7 +91,7 @@ impl Told {
         self.standing = Some(standing);
     }
 
-    /// Also what belongs to somebody else: whose it is, is nobody else's business.
+    /// Also used for a turn that the key does not cover, so that the event does not reveal its owner.
     fn gone(&mut self) {
         let message = format!("{} is unknown: rejected, or its record has expired", self.name.turn);
         self.push("gone", &json!({"message": message}));

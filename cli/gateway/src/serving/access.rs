@@ -1,4 +1,4 @@
-//! The access log: one line a request, with the id that its answer carries.
+//! The access log: one line per request, with the request id that the response returns.
 
 use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
@@ -10,22 +10,22 @@ use tokio::time::Instant;
 
 use super::headers::only;
 
-/// The header by which a caller and the log name one request.
+/// Header with the request id.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// The header of the W3C trace context.
+/// Header of the W3C trace context.
 pub(crate) const TRACEPARENT: &str = "traceparent";
-/// Characters of a caller's own id of a request.
+/// Maximum characters of a request id from the caller.
 const ID_CHARS_MAX: usize = 128;
 
-/// Gives the request an id, or keeps the caller's, answers with it, and logs the request when its answer begins. What
-/// probes ask all the time is logged at the level debug.
+/// Assigns an id to the request, or keeps the caller's. Returns the id in the response, and logs the request when its
+/// response begins. Requests that probes send constantly are logged at debug level.
 pub(crate) async fn log(request: Request, next: Next) -> Response {
     let began = Instant::now();
     let id = given(request.headers()).unwrap_or_else(made);
     let trace = only(request.headers(), TRACEPARENT).and_then(|value| value.to_str().ok()).and_then(trace_id);
     let trace = trace.map(str::to_owned);
     let method = request.method().clone();
-    // Ids in paths are names of turns and agents; the route tells what was asked for, and is one of a few.
+    // Paths contain ids of turns and agents. The route shows the operation, and has only a few values.
     let route =
         request.extensions().get::<MatchedPath>().map_or_else(|| "other".to_owned(), |path| path.as_str().into());
     let mut response = next.run(request).await;
@@ -41,7 +41,7 @@ pub(crate) async fn log(request: Request, next: Next) -> Response {
     response
 }
 
-/// The caller's id, if it is one that a log line can carry.
+/// The caller's id, if it is safe in a log line.
 fn given(headers: &HeaderMap) -> Option<String> {
     let text = only(headers, REQUEST_ID.as_str())?.to_str().ok()?;
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | '/' | '+' | '=');
@@ -50,7 +50,7 @@ fn given(headers: &HeaderMap) -> Option<String> {
 
 fn made() -> String {
     let mut bytes = [0_u8; 16];
-    // Without randomness, requests share an id: the log is poorer, and nothing else.
+    // Without random numbers all requests share one id, which only affects the log.
     let _ = SystemRandom::new().fill(&mut bytes);
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

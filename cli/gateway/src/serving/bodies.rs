@@ -1,4 +1,4 @@
-//! Bodies of requests, which have to arrive in time: one that trickles in holds a connection, and what came of it.
+//! A time limit for request bodies. A body that trickles in occupies a connection and the memory for what has arrived.
 
 use std::io;
 use std::time::Duration;
@@ -11,16 +11,17 @@ use futures::StreamExt;
 use futures::stream;
 use tokio::time::{Instant, timeout_at};
 
-/// A body that is not there by then is given up. Bodies have 1 MiB at most.
+/// A request whose body has not arrived by then fails. Bodies have at most 1 MiB.
 const BODY_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// Bounds the time for the body of a request.
+/// Limits the time for the body of a request.
 pub(crate) async fn in_time(request: Request, next: Next) -> Response {
     next.run(request.map(|body| bounded(body.into_data_stream()))).await
 }
 
 fn bounded(body: BodyDataStream) -> Body {
-    // From the first look at it: what comes before (who asks, and whether they may) is no time of the sender's.
+    // The time starts when the body is first read: authentication happens before, and must not count against the
+    // sender.
     let timed = stream::unfold(Some((body, None)), |state| async {
         let (mut body, deadline) = state?;
         let deadline = deadline.unwrap_or_else(|| Instant::now() + BODY_TIME_MAX);
@@ -45,7 +46,7 @@ mod tests {
 
     fn slow(pieces: u64, every: Duration) -> Body {
         let pieces = stream::iter(0..pieces).then(move |_| async move {
-            // The pace of the sender under test; time is paused.
+            // The sender's pace in this test; time is paused.
             tokio::time::sleep(every).await;
             Ok::<_, io::Error>(Bytes::from_static(b"x"))
         });

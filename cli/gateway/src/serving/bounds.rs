@@ -1,11 +1,11 @@
-//! The bounds of what callers share.
+//! Bounds of resources that callers share.
 
-/// How many may be taken at once.
+/// Maximum numbers in use at once.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// By everybody together.
+    /// By all callers together.
     pub(crate) all: usize,
-    /// By callers of one tenant.
+    /// By the callers of one tenant.
     pub(crate) tenant: usize,
     /// By one caller.
     pub(crate) caller: usize,

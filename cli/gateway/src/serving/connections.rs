@@ -1,6 +1,6 @@
-//! Connections, from their first byte on. Until one has sent a good key or token, it counts among the unknown ones, which are
-//! bounded in number and in time: where there are too many, the oldest of the address that has the most is closed, so that
-//! nobody is kept out by connections that say nothing. After that it counts for the caller whose key it was.
+//! Connections, from their first byte. A connection is unknown until it has sent a valid key or token. Unknown
+//! connections are bounded in number and in time. If there are too many, the oldest one of the address with the most is
+//! closed, so that silent connections cannot keep others out. A known connection counts for the caller of its key.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -24,11 +24,12 @@ use super::shares::{Bounds, Share, Shares};
 use crate::problem::Problem;
 use crate::verbs::Holder;
 
-/// Connections without a good key at once, those that shake hands among them.
+/// Maximum connections without a valid key, including those in a TLS handshake.
 const UNKNOWN_MAX: usize = 512;
-/// A connection that has sent no good key by then is closed.
+/// A connection that has not sent a valid key by then is closed.
 const UNKNOWN_TIME_MAX: Duration = Duration::from_secs(30);
-/// Connections of one tenant and of one caller at once: more than they may have requests that wait and streams.
+/// Connections of one tenant and of one caller at once. These bounds exceed those for waiting requests and streams
+/// together.
 const KNOWN_MAX: Bounds = Bounds { all: usize::MAX, tenant: 5_000, caller: 4_000 };
 
 /// The connections of one gateway.
@@ -43,7 +44,7 @@ struct Inner {
     known: Shares,
 }
 
-/// Connections without a good key so far, the oldest first.
+/// Connections without a valid key, the oldest first.
 #[derive(Debug, Default)]
 struct Unknown {
     next: u64,
@@ -72,7 +73,7 @@ impl Default for Connections {
 }
 
 impl Connections {
-    /// Lets a connection in.
+    /// Registers a new connection.
     pub(crate) fn enter(&self, peer: Peer) -> Arc<Guest> {
         let closed = CancellationToken::new();
         let mut unknown = self.inner.unknown.lock();
@@ -87,12 +88,12 @@ impl Connections {
     }
 }
 
-/// One connection.
+/// An open connection.
 pub(crate) struct Guest {
     peer: Peer,
     number: u64,
     closed: CancellationToken,
-    /// Of the caller whose key it has sent.
+    /// The share of the caller whose key was sent.
     share: OnceLock<Share>,
     inner: Arc<Inner>,
 }
@@ -104,16 +105,16 @@ impl fmt::Debug for Guest {
 }
 
 impl Guest {
-    /// Counts the connection for the caller whose good key it has sent. It is the first one's for as long as it lasts.
+    /// Counts the connection for the caller of its first valid key. Later keys do not change that.
     ///
     /// # Errors
-    /// 429: the caller, or its tenant, has too many.
+    /// 429: the caller or its tenant has too many connections.
     pub(crate) fn is_of(&self, holder: &Holder) -> Result<(), Problem> {
         if self.is_known() {
             return Ok(());
         }
         let share = self.inner.known.take(holder).ok_or_else(|| Problem::too_many_connections(KNOWN_MAX.caller))?;
-        // Of two requests at once, the second one's is given back.
+        // If two requests race, the second share is released here.
         drop(self.share.set(share));
         self.inner.unknown.lock().all.remove(&self.number);
         Ok(())
@@ -123,7 +124,7 @@ impl Guest {
         self.share.get().is_some()
     }
 
-    /// Does something until the connection is closed to make room for others.
+    /// Runs `work` until the connection is closed to make room for others.
     pub(super) async fn until_closed<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         self.closed.run_until_cancelled(work).await
     }
@@ -135,22 +136,22 @@ impl Drop for Guest {
     }
 }
 
-/// Where a connection comes from, as requests over it know it.
+/// The connection of a request, as an extension of the request.
 #[derive(Debug, Clone)]
 pub(crate) struct Origin(pub(super) Arc<Guest>);
 
 impl Origin {
-    /// That of a request; none where it came over no network.
+    /// The origin of a request; `None` if it did not come over a network.
     pub(crate) fn of(parts: &Parts) -> Option<&Self> {
         parts.extensions.get::<ConnectInfo<Self>>().map(|origin| &origin.0)
     }
 
-    /// Who is at the other end.
+    /// The address at the other end.
     pub(super) fn peer(&self) -> Peer {
         self.0.peer
     }
 
-    /// Counts the connection as that of a caller.
+    /// Counts the connection for a caller.
     ///
     /// # Errors
     /// As [`Guest::is_of`].
@@ -193,11 +194,11 @@ impl Listener for PlainListener {
     }
 }
 
-/// The bytes of a connection, which end when it may stay no longer.
+/// The byte stream of a connection. It fails once the connection must not stay open.
 pub(crate) struct Guarded<S> {
     stream: S,
     guest: Arc<Guest>,
-    /// Ready when it has to show a good key.
+    /// Ready when the time without a valid key is over.
     over: Pin<Box<dyn Future<Output = ()> + Send>>,
     is_over: bool,
 }
@@ -212,7 +213,7 @@ impl<S> Guarded<S> {
         Self { stream, guest, over: Box::pin(over), is_over: false }
     }
 
-    /// Fails where nobody knows whose it is, and its time is over.
+    /// Fails if the connection is still unknown and its time is over.
     fn stays(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if self.guest.is_known() {
             return Ok(());

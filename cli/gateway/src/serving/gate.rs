@@ -1,4 +1,5 @@
-//! A gate before the API: a gateway that starts while Redis is away listens, and answers 503 until it knows its fleet.
+//! A gate in front of the API. A gateway that starts while Redis is unavailable listens, and responds with 503 until
+//! the fleet is known.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::problem::Problem;
 
-/// Opens the API of a gateway. Copies are the same gate.
+/// Opens and closes the API of a gateway. Clones share one state.
 #[derive(Debug, Clone)]
 pub struct Gate(Arc<AtomicBool>);
 
@@ -20,18 +21,18 @@ impl Default for Gate {
 }
 
 impl Gate {
-    /// Answers every request but those for the document and the console's files with 503.
+    /// Rejects all requests to `/v1/` with 503, except for the OpenAPI document.
     pub fn close(&self) {
         self.0.store(false, Ordering::Release);
     }
 
-    /// Answers requests.
+    /// Accepts requests.
     pub fn open(&self) {
         self.0.store(true, Ordering::Release);
     }
 }
 
-/// Lets a request through where the gate is open.
+/// Passes a request on if the gate is open.
 pub(crate) async fn pass(State(gate): State<Gate>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let asks_fleet = path.starts_with("/v1/") && path != "/v1/openapi.json";

@@ -1,5 +1,5 @@
-//! Headers that count once: two values of one that decides something would let a proxy and the gateway, or two parts of the
-//! gateway, each take another one.
+//! Headers that may occur only once. With two values, a proxy and the gateway, or two parts of the gateway, could each
+//! use a different one.
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
@@ -8,12 +8,12 @@ use axum::response::{IntoResponse, Response};
 
 use crate::problem::Problem;
 
-/// Headers that a request has at most once, beside all of MCP and of Tickfleet.
+/// Headers that a request may have at most once, in addition to all MCP and Tickfleet headers.
 const ONCE: [&str; 5] = ["authorization", "content-type", "idempotency-key", "last-event-id", "origin"];
-/// Beginnings of names of headers that a request has at most once.
+/// Prefixes of header names that a request may have at most once.
 const FAMILIES: [&str; 2] = ["mcp-", "tickfleet-"];
 
-/// Refuses a request with two values of a header that counts once.
+/// Rejects a request with two values of such a header.
 pub(crate) async fn once(request: Request, next: Next) -> Response {
     match repeated(request.headers()) {
         Some(name) => {
@@ -28,7 +28,7 @@ fn repeated(headers: &HeaderMap) -> Option<&HeaderName> {
     headers.keys().find(|name| counts_once(name.as_str()) && headers.get_all(*name).iter().nth(1).is_some())
 }
 
-/// The value of a header that only informs; none if there are several, so that none is taken at random.
+/// The value of an informational header; `None` if there are several, so that no arbitrary one is used.
 pub(crate) fn only<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a HeaderValue> {
     let mut values = headers.get_all(name).iter();
     values.next().filter(|_| values.next().is_none())

@@ -1,5 +1,5 @@
-//! By what streams last: a bounded number at once, none of a tenant in place of another's, and each for as long as what its
-//! listener sent is good.
+//! Streams: bounded in number, so that no tenant takes the streams of others. A stream ends when the listener's
+//! credential becomes invalid.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use crate::problem::Problem;
 use crate::serving::shares::{Bounds, Share, Shares};
 use crate::verbs::{Holder, Verb};
 
-/// Streams of one gateway, of one tenant and of one caller: each is a connection, and something to look at.
+/// Open streams: of one gateway, one tenant and one caller. Each is a connection and something to poll.
 const STREAMS_MAX: Bounds = Bounds { all: 1_000, tenant: 250, caller: 200 };
-/// How often is looked whether who listens still may.
+/// Interval at which a listener's permission is checked.
 const ASK_EVERY: Duration = Duration::from_secs(2);
 
-/// The streams that there are at once.
+/// The open streams.
 #[derive(Debug, Clone)]
 pub(crate) struct Streams(Shares);
 
@@ -34,8 +34,8 @@ impl Streams {
     }
 }
 
-/// Whoever asks for a stream, and what was sent to show it: that is asked about as long as somebody listens. It holds a
-/// secret, so it is never printed.
+/// The sender of a request for a stream, and its credential, which is checked again while the stream is open. It
+/// contains a secret, so it has no `Debug`.
 pub(crate) struct Listener {
     pub(crate) caller: Caller,
     parts: Parts,
@@ -50,7 +50,7 @@ impl FromRequestParts<Arc<Shared>> for Listener {
     }
 }
 
-/// A stream's place, and whoever listens.
+/// An open stream and its listener.
 pub(crate) struct Listening {
     shared: Arc<Shared>,
     listener: Listener,
@@ -59,22 +59,22 @@ pub(crate) struct Listening {
 }
 
 impl Listening {
-    /// Takes a place for whoever may do `verb`.
+    /// Reserves a stream. The listener must keep the permission for `verb`.
     ///
     /// # Errors
-    /// 429: there are too many streams.
+    /// 429: too many streams are open.
     pub(crate) fn begin(shared: &Arc<Shared>, listener: Listener, verb: Verb) -> Result<Self, Problem> {
         let place = shared.streams.place(&listener.caller.holder())?;
         Ok(Self { shared: Arc::clone(shared), listener, verb, _place: place })
     }
 
-    /// Ends when whoever listens may no longer: a key that was taken out, changed, or whose time is over.
+    /// Returns when the listener loses its permission: its key was removed, changed, or has expired.
     pub(crate) async fn over(self) {
         loop {
             tokio::time::sleep(ASK_EVERY).await;
             let may = match grant_of(&self.listener.parts, &self.shared).await {
                 Ok(grant) => self.listener.caller.is_still(&grant) && grant.may(self.verb).is_ok(),
-                // An issuer that is away takes back nothing.
+                // If the issuer is unavailable, the permission stays.
                 Err(problem) => problem.told().1,
             };
             if !may {

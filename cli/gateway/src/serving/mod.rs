@@ -1,5 +1,5 @@
-//! How requests come in: by connections that are bounded until they show a good key, over TLS where that is wanted, with
-//! bodies that arrive in time, counted, and bounded where keys are wrong; and by what streams last that answer them.
+//! How requests arrive: connections, which are bounded until they send a valid key; TLS; time limits for bodies; access
+//! log and metrics; a rate limit for invalid keys; and streams as responses.
 
 pub(crate) mod access;
 pub(crate) mod bodies;

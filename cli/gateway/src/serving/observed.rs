@@ -1,4 +1,4 @@
-//! What is counted of requests: what they ask for, and how and when they are answered.
+//! Metrics of requests: the operation, and how and when the response was sent.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::public::METADATA;
 use crate::problem::TooFast;
 
-/// One request, until its answer begins. Whoever goes away before is counted, too.
+/// A request until its response begins. A client that disconnects before is counted too.
 struct Asked<'a> {
     metrics: &'a Metrics,
     request: &'static str,
@@ -29,7 +29,7 @@ impl Drop for Asked<'_> {
     }
 }
 
-/// Counts a request with its answer; a stream of events, for as long as it is sent.
+/// Counts a request with its response. A stream of events is counted while it is sent.
 pub(crate) async fn observe(State(metrics): State<Arc<Metrics>>, request: Request, next: Next) -> Response {
     let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
     let name = named(request.method(), path.unwrap_or_default(), request.uri().query().unwrap_or_default());
@@ -49,14 +49,14 @@ pub(crate) async fn observe(State(metrics): State<Arc<Metrics>>, request: Reques
     let stream = metrics.gateway.stream();
     response.map(|body| {
         Body::from_stream(body.into_data_stream().map(move |chunk| {
-            // It ends when the body does, or whoever reads it.
+            // Dropped when the body ends, or when the reader disconnects.
             let _ = &stream;
             chunk
         }))
     })
 }
 
-/// What a request asks for, as metrics have it.
+/// The operation of a request, as its metric label.
 fn named(method: &Method, path: &str, query: &str) -> &'static str {
     let is_get = method == Method::GET || method == Method::HEAD;
     if let Some(verb) = path.strip_prefix("/v1/operate/") {

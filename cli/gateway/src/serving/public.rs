@@ -1,4 +1,4 @@
-//! The address that callers reach a gateway at, and what is told about it to clients that look for a token (RFC 9728).
+//! The base URL of a gateway, and its metadata for clients that need a token (RFC 9728).
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use tickfleet_model::AgentId;
 use crate::Shared;
 use crate::problem::Problem;
 
-/// Where the metadata of a protected resource stands (RFC 9728, 3), before the resource's own path.
+/// Path of the metadata of a protected resource, followed by the resource's own path (RFC 9728, section 3).
 pub(crate) const METADATA: &str = "/.well-known/oauth-protected-resource";
 
-/// The address that callers reach a gateway at: a scheme, a host and a port.
+/// The base URL of a gateway: scheme, host and port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicUrl(String);
 
@@ -37,29 +37,29 @@ impl std::str::FromStr for PublicUrl {
 }
 
 impl PublicUrl {
-    /// The page where approvers decide.
+    /// URL of the page for approvals.
     pub(crate) fn approvals(&self) -> String {
         format!("{}/console/#/approvals", self.0)
     }
 
-    /// Where the metadata of what is at `path` stands: of an agent's MCP server its own, else the gateway's.
+    /// URL of the metadata for `path`. An agent's MCP server has its own; everything else uses the gateway's.
     fn metadata(&self, path: &str) -> String {
         let own = if agent_of(path).is_some() { path } else { "" };
         format!("{}{METADATA}{own}", self.0)
     }
 }
 
-/// The agent whose MCP server is at a path.
+/// The agent whose MCP server has this path.
 fn agent_of(path: &str) -> Option<AgentId> {
     AgentId::new(path.strip_prefix("/v1/agents/")?.strip_suffix("/mcp")?).ok()
 }
 
-/// What a client has to know to get a token for the gateway.
+/// The metadata for clients that need a token for the gateway.
 pub(crate) async fn of_gateway(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, Problem> {
     shared.metadata("")
 }
 
-/// What a client has to know to get a token for an agent's MCP server.
+/// The metadata for clients that need a token for an agent's MCP server.
 pub(crate) async fn of_path(
     State(shared): State<Arc<Shared>>,
     Path(path): Path<String>,
@@ -70,7 +70,7 @@ pub(crate) async fn of_path(
 }
 
 impl Shared {
-    /// Tells where tokens come from; nothing where none are taken, or nobody has said where callers reach the gateway.
+    /// The metadata; 404 if the gateway accepts no tokens, or if its base URL is not configured.
     fn metadata(&self, path: &str) -> Result<Json<Value>, Problem> {
         let (Some(public), Some(tokens)) = (&self.public, &self.credentials.tokens) else {
             return Err(Problem::not_found(
@@ -86,7 +86,7 @@ impl Shared {
     }
 }
 
-/// Says beside each refusal for want of a good key or token where tokens come from (RFC 9728, 5.1).
+/// Adds the URL of the metadata to each 401 response (RFC 9728, section 5.1).
 pub(crate) async fn challenge(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     let public = shared.public.as_ref().filter(|_| shared.credentials.tokens.is_some());
     let metadata = public.map(|public| public.metadata(request.uri().path()));
@@ -94,7 +94,7 @@ pub(crate) async fn challenge(State(shared): State<Arc<Shared>>, request: Reques
     let mut response = next.run(request).await;
     if let Some(metadata) = metadata.filter(|_| response.status() == StatusCode::UNAUTHORIZED) {
         let error = if was_sent { "error=\"invalid_token\", " } else { "" };
-        // An address has no quotes, and ids of agents have none either.
+        // Neither a URL nor an agent id contains quotes.
         if let Ok(value) = HeaderValue::try_from(format!("Bearer {error}resource_metadata=\"{metadata}\"")) {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, value);
         }

@@ -1,5 +1,5 @@
-//! What the callers of a gateway share (requests that wait, streams, connections), and how much of it one tenant and one
-//! caller can take: never all of it.
+//! Resources that the callers of a gateway share: waiting requests, streams and connections. No tenant and no caller
+//! can take all of them.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 pub(crate) use super::bounds::Bounds;
 use crate::verbs::{Holder, Whose};
 
-/// Shares under bounds. Clones count together.
+/// A shared resource with its bounds. Clones share the counts.
 #[derive(Debug, Clone)]
 pub(crate) struct Shares {
     bounds: Bounds,
@@ -25,7 +25,7 @@ struct Taken {
     callers: HashMap<Holder, usize>,
 }
 
-/// One share, given back when it is dropped.
+/// One unit of the resource, released on drop.
 #[derive(Debug)]
 pub(crate) struct Share {
     holder: Holder,
@@ -37,7 +37,7 @@ impl Shares {
         Self { bounds, taken: Arc::default() }
     }
 
-    /// Takes one for a caller; none where that would be beyond a bound.
+    /// Takes one unit for a caller; `None` if that would exceed a bound.
     pub(crate) fn take(&self, holder: &Holder) -> Option<Share> {
         let Bounds { all, tenant, caller } = self.bounds;
         let mut taken = self.taken.lock();
@@ -52,7 +52,7 @@ impl Shares {
         Some(Share { holder: holder.clone(), taken: Arc::clone(&self.taken) })
     }
 
-    /// How many are taken.
+    /// The number of units in use.
     pub(crate) fn count(&self) -> usize {
         self.taken.lock().all
     }

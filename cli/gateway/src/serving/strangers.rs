@@ -1,6 +1,6 @@
-//! Whoever sends keys and tokens that are not good: a bound for each address that they come from, so that nobody tries them as
-//! fast as a gateway answers. What was good here before passes all the same: behind a proxy all come from one address, and
-//! whoever tries keys there holds up nobody who has one.
+//! A rate limit per address for invalid keys and tokens, so that keys cannot be tried at the speed of the gateway. A
+//! credential that was valid here before is exempt: behind a proxy all clients share one address, and a client that
+//! tries keys must not block the others.
 
 use std::collections::HashSet;
 use std::mem::take;
@@ -15,24 +15,24 @@ use crate::problem::Problem;
 use crate::rates::{Allowances, Over};
 use crate::verbs::Rate;
 
-/// Keys and tokens that are remembered to have been good, half of them at least.
+/// Maximum valid credentials that are remembered. The latest half of this number is always kept.
 const KNOWN_MAX: usize = 20_000;
 
-/// The address that sent a request; none where it is not known, as of a request that came over no network.
+/// The address of a request; `None` if unknown, as for a request that did not come over a network.
 fn sent(parts: &Parts) -> Option<Peer> {
     Origin::of(parts).map(Origin::peer)
 }
 
-/// How many keys and tokens that are not good may come from each address.
+/// Limits invalid keys and tokens per address.
 #[derive(Debug)]
 pub(crate) struct Strangers {
-    /// None: any number.
+    /// `None` for no limit.
     rate: Option<Rate>,
     wrong: Allowances<Peer>,
     good: Mutex<Good>,
 }
 
-/// Hashes of what was good. When there are many, those that did not come lately are forgotten.
+/// Hashes of valid credentials in two generations. When the newer one is full, it replaces the older one.
 #[derive(Debug, Default)]
 struct Good {
     lately: HashSet<[u8; 32]>,
@@ -62,10 +62,10 @@ impl Strangers {
         Self { rate, wrong: Allowances::default(), good: Mutex::default() }
     }
 
-    /// Lets a request pass to be looked at, before anything is said about what it was sent with.
+    /// Decides whether the credential of a request is checked at all.
     ///
     /// # Errors
-    /// 429: too much that is not good came from there, and this was not good here before.
+    /// 429: too many invalid credentials came from this address, and this one was not valid here before.
     pub(crate) fn let_pass(&self, parts: &Parts, secret: &str) -> Result<(), Problem> {
         let (Some(rate), Some(peer)) = (self.rate, sent(parts)) else { return Ok(()) };
         if !self.wrong.is_used_up(&peer, rate) || self.good.lock().has(&Sha256::digest(secret).into()) {
@@ -80,18 +80,18 @@ impl Strangers {
         })
     }
 
-    /// What was sent is good.
+    /// Records that the credential is valid.
     pub(crate) fn knows(&self, parts: &Parts, secret: &str) {
         if self.rate.is_some() && sent(parts).is_some() {
             self.good.lock().add(Sha256::digest(secret).into());
         }
     }
 
-    /// What was sent is not, or is no longer.
+    /// Records that the credential is invalid, or is no longer valid.
     pub(crate) fn count(&self, parts: &Parts, secret: &str) {
         if let (Some(rate), Some(peer)) = (self.rate, sent(parts)) {
             self.good.lock().remove(&Sha256::digest(secret).into());
-            // Where it is used up, the next one is not looked at.
+            // If the allowance is used up, the next credential is not checked.
             _ = self.wrong.take(peer, rate);
         }
     }
@@ -126,7 +126,8 @@ mod tests {
             strangers.let_pass(&here, "wrong").unwrap();
             strangers.count(&here, "wrong");
         }
-        // From whichever port; also what may be good, of which nobody knows: else it could be found so.
+        // The limit applies to any port, and to any credential not yet known as valid. Otherwise a valid one could be
+        // found by trying.
         for (parts, secret) in
             [(&from("192.0.2.7:2000"), "wrong"), (&here, "other"), (&from("[::ffff:192.0.2.7]:1"), "x")]
         {
@@ -151,7 +152,7 @@ mod tests {
             unbounded.count(&from("192.0.2.7:1"), "x");
         }
         unbounded.let_pass(&from("192.0.2.7:1"), "x").unwrap();
-        // Of what came over no network, nobody knows from where.
+        // A request whose address is unknown is not limited.
         let nowhere = Request::builder().body(()).unwrap().into_parts().0;
         (0..3).for_each(|_| strangers.count(&nowhere, "x"));
         strangers.let_pass(&nowhere, "x").unwrap();

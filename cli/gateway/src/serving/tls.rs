@@ -1,5 +1,5 @@
-//! TLS of the gateway: a certificate and its key from files, read again when they change, and a listener that shakes hands
-//! aside, so that a client that never does holds nobody up.
+//! TLS of the gateway: a certificate and its key from files, reloaded when they change, and a listener that runs each
+//! handshake in its own task, so that a client that never completes one delays no other.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,37 +23,38 @@ use tokio_util::sync::CancellationToken;
 use super::connections::{Connections, Guarded, Origin};
 use super::peer::Peer;
 
-/// A Secret that is mounted changes by swapping links, without an event: the files are looked at so often.
+/// Interval at which the files are checked. A mounted Secret changes by swapping links, without a file event.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Bytes of either file.
+/// Maximum bytes of each file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// A client that has not shaken hands by then is cut off.
+/// A client that has not completed the handshake by then is disconnected.
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
-/// When the system has no more sockets, others get time to give theirs back.
+/// Pause when the system has no more sockets, so that others can be released.
 const REST: Duration = Duration::from_secs(1);
 
-/// Why there is no TLS.
+/// Why TLS is unavailable.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
     #[error("cannot read {path}: {source}")]
     File {
-        /// Which.
+        /// Path of the file.
         path: String,
         /// The system's error.
         source: io::Error,
     },
-    /// It is not what it should be.
+    /// The content of a file is invalid.
     #[error("the file {path}: {problem}")]
     Invalid {
-        /// Which.
+        /// Path of the file.
         path: String,
-        /// What is wrong, and what was expected.
+        /// The error, and the expected content.
         problem: String,
     },
 }
 
-/// A certificate and its key, of files that are read again when they change. What cannot be read leaves what was in force.
+/// A certificate and its key, from files that are reloaded when they change. If a reload fails, the previous ones stay
+/// in use.
 #[derive(Debug, Clone)]
 pub struct TlsFiles {
     certificate: PathBuf,
@@ -62,7 +63,7 @@ pub struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// Reads them: PEM, the certificate first and then those that lead to its root.
+    /// Reads the PEM files: the certificate first, followed by its chain up to the root.
     ///
     /// # Errors
     /// [`TlsError`].
@@ -72,7 +73,7 @@ impl TlsFiles {
         Ok(Self { certificate: certificate.to_owned(), key: key.to_owned(), config })
     }
 
-    /// Follows the files until `stop`: who connects a few seconds after they have changed gets the new certificate.
+    /// Follows the files until `stop`. Connections use the new certificate a few seconds after a change.
     pub async fn follow(self, stop: CancellationToken) {
         let both = || Ok::<_, TlsError>((read(&self.certificate)?, read(&self.key)?));
         let mut known = both().ok();
@@ -114,7 +115,7 @@ fn config(certificate: &Path, key: &Path, certificates: &[u8], secret: &[u8]) ->
     if chain.is_empty() {
         return Err(wrong(certificate, "expected a PEM certificate; found none".into()));
     }
-    // What is wrong with a key is said without a word of it.
+    // The message for an invalid key must not contain any of it.
     let secret = PrivateKeyDer::from_pem_slice(secret);
     let secret = secret.map_err(|_| wrong(key, "expected an unencrypted PEM private key".into()))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -126,10 +127,10 @@ fn config(certificate: &Path, key: &Path, certificates: &[u8], secret: &[u8]) ->
     Ok(config)
 }
 
-/// A connection that has shaken hands, and where it comes from.
+/// A connection after its handshake, and its origin.
 type Accepted = (Guarded<TlsStream<TcpStream>>, Origin);
 
-/// Accepts connections that have shaken hands.
+/// Accepts connections whose handshake is complete.
 pub(crate) struct TlsListener {
     ready: mpsc::Receiver<Accepted>,
     address: SocketAddr,
@@ -165,7 +166,7 @@ impl Listener for TlsListener {
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         match self.ready.recv().await {
             Some(connection) => connection,
-            // It accepts for as long as this lives.
+            // The accepting task lives as long as this listener.
             None => std::future::pending().await,
         }
     }
@@ -180,12 +181,13 @@ fn is_of_the_client(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-/// Nobody waits here for anybody: who does not shake hands is one of the unknown connections, which are bounded.
+/// Accepts connections, and runs each handshake in its own task. A connection whose handshake is incomplete is unknown,
+/// and unknown connections are bounded.
 async fn accept(listener: TcpListener, files: TlsFiles, connections: Connections, ready: mpsc::Sender<Accepted>) {
     loop {
         let (stream, from) = match listener.accept().await {
             Ok(connection) => connection,
-            // It was one client's fault, and is over.
+            // One client's connection failed: accept the next one.
             Err(error) if is_of_the_client(&error) => continue,
             Err(error) => {
                 tracing::debug!(%error, "connection not accepted");
@@ -198,7 +200,7 @@ async fn accept(listener: TcpListener, files: TlsFiles, connections: Connections
         tokio::spawn(async move {
             let shaking = tokio::time::timeout(HANDSHAKE_TIME_MAX, acceptor.accept(stream));
             match guest.until_closed(shaking).await {
-                // Fails only when nobody listens any more.
+                // Fails only if the listener is gone.
                 Some(Ok(Ok(stream))) => {
                     let guarded = Guarded::new(stream, Arc::clone(&guest));
                     drop(ready.send((guarded, Origin(guest))).await);

@@ -1,4 +1,4 @@
-//! Where the public keys of an issuer come from: a file, or the issuer itself, whose discovery document says where.
+//! Source of an issuer's public keys: a file, or the issuer itself, whose discovery document has their URL.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -10,26 +10,26 @@ use serde::Deserialize;
 use super::keyset::{KeySet, SET_BYTES_MAX};
 use super::{TokenError, TokenOptions};
 
-/// What an issuer says of itself, behind its name (OpenID Connect Discovery 1.0).
+/// Path of the discovery document, below the issuer's URL (OpenID Connect Discovery 1.0).
 const DISCOVERY: &str = ".well-known/openid-configuration";
 
-/// Where keys are read.
+/// Where keys are read from.
 #[derive(Debug)]
 pub(super) enum Source {
     /// A JSON Web Key Set in a file.
     File(PathBuf),
-    /// The issuer.
+    /// The issuer, over HTTP.
     Issuer {
-        /// One for all: it keeps connections.
+        /// Shared by all reads, so that connections are reused.
         client: Client,
-        /// Its name, as tokens have it.
+        /// The issuer's name, as in tokens.
         name: String,
-        /// What it says of itself.
+        /// URL of its discovery document.
         discovery: Url,
     },
 }
 
-/// What is read of the discovery document.
+/// The fields that are used of the discovery document.
 #[derive(Deserialize)]
 struct Discovery {
     issuer: String,
@@ -38,7 +38,7 @@ struct Discovery {
 
 impl Source {
     /// # Errors
-    /// The issuer is no address that keys may come from; TLS cannot be set up.
+    /// The issuer's URL is not trusted, or TLS cannot be set up.
     pub(super) fn of(options: &TokenOptions) -> Result<Self, TokenError> {
         if let Some(file) = &options.jwks {
             return Ok(Self::File(file.clone()));
@@ -47,7 +47,7 @@ impl Source {
         let invalid = |problem: String| TokenError::Issuer { issuer: issuer.to_owned(), problem };
         let discovery = trusted(&format!("{}/{DISCOVERY}", issuer.trim_end_matches('/'))).map_err(invalid)?;
         if rustls::crypto::CryptoProvider::get_default().is_none() {
-            // Somebody else may have been faster: all the same.
+            // Another thread may have installed a provider first: that is fine.
             drop(rustls::crypto::ring::default_provider().install_default());
         }
         let client = Client::builder()
@@ -60,10 +60,10 @@ impl Source {
         Ok(Self::Issuer { client, name: issuer.to_owned(), discovery })
     }
 
-    /// Reads the keys as they are now.
+    /// Reads the current keys.
     ///
     /// # Errors
-    /// Why they cannot be had, in words.
+    /// The reason as text.
     pub(super) async fn read(&self) -> Result<KeySet, String> {
         match self {
             Self::File(path) => {
@@ -78,7 +78,7 @@ impl Source {
             Self::Issuer { client, name, discovery } => {
                 let said = get(client, discovery.clone()).await?;
                 let said: Discovery = serde_json::from_slice(&said).map_err(|error| format!("{discovery}: {error}"))?;
-                // Else keys of one issuer would check the tokens of another (RFC 8414, 3.3).
+                // Otherwise the keys of one issuer could verify the tokens of another (RFC 8414, section 3.3).
                 if said.issuer != *name {
                     return Err(format!("{discovery} is for the issuer {:?}; expected {name:?}", said.issuer));
                 }
@@ -90,7 +90,7 @@ impl Source {
     }
 }
 
-/// An address that nobody on the way can answer for: TLS, or this machine.
+/// Parses a URL whose responses cannot be forged on the way: https, or this machine.
 fn trusted(url: &str) -> Result<Url, String> {
     let url = Url::parse(url).map_err(|error| format!("{url:?}: {error}"))?;
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
@@ -102,7 +102,7 @@ fn trusted(url: &str) -> Result<Url, String> {
 }
 
 /// # Errors
-/// No answer in time, another status than 200, or too long a body.
+/// No response in time, a status other than 200, or too long a body.
 async fn get(client: &Client, url: Url) -> Result<Vec<u8>, String> {
     let failed = |error: reqwest::Error| format!("{url}: {}", root(&error));
     let answer = client.get(url.clone()).send().await.map_err(failed)?;
@@ -119,7 +119,7 @@ async fn get(client: &Client, url: Url) -> Result<Vec<u8>, String> {
     Ok(body)
 }
 
-/// What lies below: the text of the error itself says only that a request failed.
+/// The innermost error. The text of the outer error says only that a request failed.
 fn root(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), root)
 }

@@ -1,4 +1,4 @@
-//! The public keys of an issuer, by their ids: a JSON Web Key Set (RFC 7517), as it comes from a file or over HTTP.
+//! The public keys of an issuer by id: a JSON Web Key Set (RFC 7517), from a file or over HTTP.
 
 use std::collections::HashMap;
 
@@ -6,27 +6,27 @@ use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, PublicKeyUse};
 use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, DecodingKeyKind};
 use serde::Deserialize;
 
-/// Bytes of a set: issuers have a handful of keys.
+/// Maximum bytes of a set. Issuers have a handful of keys.
 pub(super) const SET_BYTES_MAX: usize = 1 << 20;
-/// Keys of a set.
+/// Maximum keys of a set.
 const KEYS_MAX: usize = 1_000;
-/// Bytes of an RSA modulus: as many as `ring` takes.
+/// Accepted bytes of an RSA modulus, as in `ring`.
 const MODULUS_BYTES: std::ops::RangeInclusive<usize> = 256..=1024;
 
-/// What is used of a set.
+/// The usable keys of a set.
 #[derive(Debug, Default)]
 pub(super) struct KeySet {
-    /// Keys may share an id where their types differ.
+    /// Keys of different types may share an id.
     by_id: HashMap<String, Vec<Key>>,
-    /// Those that have no id: of use where there is no other key.
+    /// Keys without an id. Such a key is used only if it is the only one.
     nameless: Vec<Key>,
-    /// Those that sign no tokens, or in no way that is known here.
+    /// Number of keys that are not for signatures, or whose algorithm is not supported.
     pub(super) skipped: usize,
 }
 
 #[derive(Debug)]
 struct Key {
-    /// What it may be used with: its type says so, and its `alg` where it has one.
+    /// The algorithms that it may be used with, given by its type and by its `alg` if it has one.
     algorithms: Vec<Algorithm>,
     key: DecodingKey,
 }
@@ -37,10 +37,10 @@ struct Set {
 }
 
 impl KeySet {
-    /// Reads a set. A key that is of no use costs itself alone.
+    /// Parses a set. An unusable key is skipped.
     ///
     /// # Errors
-    /// It is too large, or no set.
+    /// It is too large, or not a set.
     pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
         if text.len() > SET_BYTES_MAX {
             return Err(format!("more than {SET_BYTES_MAX} bytes of keys"));
@@ -60,12 +60,12 @@ impl KeySet {
         Ok(read)
     }
 
-    /// How many are used.
+    /// Number of usable keys.
     pub(super) fn len(&self) -> usize {
         self.by_id.values().map(Vec::len).sum::<usize>() + self.nameless.len()
     }
 
-    /// The keys with this id; where a token names none, the only one that there is. None: there is no such id.
+    /// The keys with this id; if the token names none, the only key of the set. `None` if there is no such id.
     fn named(&self, id: Option<&str>) -> Option<&[Key]> {
         match id {
             Some(id) => self.by_id.get(id).map(Vec::as_slice),
@@ -76,14 +76,14 @@ impl KeySet {
         }
     }
 
-    /// The key with this id for this algorithm. None: there is no such id; an error: it is for other algorithms.
+    /// The key with this id for this algorithm. `None`: unknown id. An error: the key is for other algorithms.
     pub(super) fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Option<Result<&DecodingKey, ()>> {
         let keys = self.named(id)?;
         Some(keys.iter().find(|key| key.algorithms.contains(&algorithm)).map(|key| &key.key).ok_or(()))
     }
 }
 
-/// A key that signs tokens by an algorithm that is known here.
+/// Converts a key, if it is for signatures by a supported algorithm.
 fn usable(jwk: &Jwk) -> Option<Key> {
     if jwk.common.public_key_use.as_ref().is_some_and(|r#use| *r#use != PublicKeyUse::Signature) {
         return None;
@@ -93,7 +93,7 @@ fn usable(jwk: &Jwk) -> Option<Key> {
         AlgorithmParameters::EllipticCurve(key) if key.curve == EllipticCurve::P256 => vec![Algorithm::ES256],
         AlgorithmParameters::EllipticCurve(key) if key.curve == EllipticCurve::P384 => vec![Algorithm::ES384],
         AlgorithmParameters::OctetKeyPair(key) if key.curve == EllipticCurve::Ed25519 => vec![Algorithm::EdDSA],
-        // A shared secret has no place in a set that everybody may read.
+        // A shared secret does not belong in a public set.
         _ => return None,
     };
     if let Some(only) = jwk.common.key_algorithm {

@@ -1,12 +1,12 @@
-//! Tokens of an identity provider (OpenID Connect, JWT) in place of API keys: who signed one, for whom, until when, and what
-//! its claims grant here.
+//! Tokens of an identity provider (OpenID Connect, JWT), as an alternative to API keys. Checks who signed a token, for
+//! which service and until when, and what its claims grant.
 //!
-//! START HERE: [`Tokens::holder`] is a token from its text to a [`Grant`]. `keyset` is the issuer's public keys and
-//! `issuer` where they come from, `signature` who checks with them, `rules` what claims grant.
+//! START HERE: [`Tokens::holder`] converts a token to a [`Grant`]. `keyset` holds the issuer's public keys, and
+//! `issuer` reads them. `signature` verifies signatures, and `rules` maps claims to permissions.
 //!
-//! Keys are read by one task of the process, every few minutes, and sooner where a token names one that is not known: but
-//! never more often than [`TokenOptions::keys_rest`], whatever tokens name. What was read stays in force while the issuer
-//! is away.
+//! One task of the process reads the keys every few minutes. It reads earlier if a token names an unknown key, but
+//! never more often than [`TokenOptions::keys_rest`], so tokens cannot cause more requests. While the issuer is
+//! unavailable, the last keys stay in force.
 
 mod issuer;
 mod keyset;
@@ -35,103 +35,103 @@ use issuer::Source;
 use keyset::KeySet;
 use rules::{Claims, Rules, claim, text};
 
-/// Bytes of a token: those of the largest providers have some kilobytes.
+/// Maximum bytes of a token. Those of the largest providers have a few kilobytes.
 const TOKEN_BYTES_MAX: usize = 16 * 1024;
-/// So many answers an issuer gives while its keys are read: what it says of itself, and the keys.
+/// Responses of the issuer for each read of its keys: the discovery document and the keys.
 const ANSWERS: u32 = 2;
-/// So many requests wait for that at once.
+/// Maximum requests that wait for such a read.
 const WAITERS_MAX: usize = 256;
-/// Keys are read again after so long, without being asked to: one that was taken back is refused then.
+/// Interval at which keys are read even if no token requires it. A revoked key is rejected after that.
 const READ_EVERY: Duration = Duration::from_secs(300);
-/// After an attempt that failed.
+/// The same interval after a failed read.
 const TRY_AGAIN: Duration = Duration::from_secs(30);
-/// A file of rules is looked at so often, and one of keys at most.
+/// Interval at which the file of rules is checked, and shortest interval between reads of a key file.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// A file of keys, where no token names a key that is not in it.
+/// Interval at which a key file is read if no token names an unknown key.
 const LOOK_FILE_EVERY: Duration = Duration::from_secs(10);
 
-/// Whose tokens are taken, and what they grant.
+/// Which tokens are accepted, and what they grant.
 #[derive(Debug, Clone)]
 pub struct TokenOptions {
-    /// The `iss` of the tokens, and the address of the issuer.
+    /// The `iss` of the tokens, which is also the URL of the issuer.
     pub issuer: String,
-    /// A file with the issuer's public keys (JSON Web Key Set); without it they are fetched from the issuer.
+    /// A file with the issuer's public keys (JSON Web Key Set). Without it, they are fetched from the issuer.
     pub jwks: Option<PathBuf>,
-    /// The `aud` of tokens for this gateway: one of these.
+    /// Accepted `aud` values. A token needs one of them.
     pub audience: Vec<String>,
-    /// How they may be signed.
+    /// Accepted signature algorithms.
     pub algorithms: Vec<Algorithm>,
-    /// The claim that says who acts, for the audit log.
+    /// The claim with the holder's id for the audit log.
     pub name_claim: String,
-    /// By so much the clocks of issuer and gateway may differ.
+    /// Maximum difference between the clocks of issuer and gateway.
     pub leeway: Duration,
     /// The file of rules.
     pub rules: PathBuf,
-    /// The shortest time between two times that keys are read.
+    /// Shortest interval between two reads of the keys.
     pub keys_rest: Duration,
-    /// The longest time for an answer of the issuer, from connecting to its last byte.
+    /// Timeout of one response of the issuer, from connecting to its last byte.
     pub answer_max: Duration,
 }
 
 impl TokenOptions {
-    /// The algorithms of a public key that issuers use: RSA with SHA-256, the curve P-256, Ed25519.
+    /// Default algorithms, all with public keys: RSA with SHA-256, ECDSA with P-256, Ed25519.
     pub const ALGORITHMS: [Algorithm; 3] = [Algorithm::RS256, Algorithm::ES256, Algorithm::EdDSA];
-    /// By so much clocks may differ where nobody says otherwise.
+    /// Default of `leeway`.
     pub const LEEWAY: Duration = Duration::from_secs(30);
-    /// More would make a short life of tokens meaningless.
+    /// Maximum of `leeway`. More would defeat short token lifetimes.
     pub const LEEWAY_MAX: Duration = Duration::from_secs(300);
-    /// The shortest time between two times that keys are read.
+    /// Default of `keys_rest`.
     pub const KEYS_REST: Duration = Duration::from_secs(10);
-    /// The longest time for an answer of the issuer.
+    /// Default of `answer_max`.
     pub const ANSWER_MAX: Duration = Duration::from_secs(5);
 }
 
-/// Why tokens cannot be taken.
+/// Why tokens cannot be accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// The issuer's address, or how it is reached.
+    /// The issuer's URL is invalid, or its client cannot be set up.
     #[error("the issuer {issuer}: {problem}")]
     Issuer {
-        /// Which.
+        /// The issuer.
         issuer: String,
-        /// What is wrong.
+        /// The error.
         problem: String,
     },
-    /// The file of rules.
+    /// The file of rules is invalid or cannot be read.
     #[error("the file of rules for tokens {path}: {problem}")]
     Rules {
-        /// Which.
+        /// Path of the file.
         path: String,
-        /// What is wrong, and where.
+        /// The error and its position.
         problem: String,
     },
-    /// What was asked for makes no sense.
+    /// The options are inconsistent.
     #[error("{0}")]
     Options(&'static str),
 }
 
-/// How far the task that reads keys is.
+/// Progress of the task that reads keys.
 #[derive(Debug, Clone, Copy)]
 struct Round {
-    /// How often it has read, or tried to.
+    /// Number of reads, including failed ones.
     number: u64,
     phase: Phase,
-    /// The last time went wrong.
+    /// True if the last read failed.
     failed: bool,
 }
 
-/// What the task that reads keys does.
+/// State of the task that reads keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// It reads.
+    /// Reading.
     Reading,
-    /// It has read a moment ago, and does not read yet, whoever asks.
+    /// Has read a moment ago, and ignores requests until its rest is over.
     Resting,
-    /// It reads when it is asked.
+    /// Reads on request, or when the interval is over.
     Idle,
 }
 
-/// Takes the tokens of one issuer.
+/// Verifies the tokens of one issuer.
 #[derive(Debug, Clone)]
 pub struct Tokens {
     inner: Arc<Inner>,
@@ -144,13 +144,13 @@ struct Inner {
     keys: ArcSwap<KeySet>,
     rules: ArcSwap<Rules>,
     round: watch::Sender<Round>,
-    /// A token named a key that is not known.
+    /// Notified when a token names an unknown key.
     asked: Notify,
     waiters: Semaphore,
 }
 
 impl Tokens {
-    /// Reads the rules. Keys come with [`Self::follow`].
+    /// Reads the rules. [`Self::follow`] reads the keys.
     ///
     /// # Errors
     /// [`TokenError`].
@@ -175,13 +175,13 @@ impl Tokens {
         Ok(Self { inner: Arc::new(Inner { options, source, keys, rules, round, asked, waiters }) })
     }
 
-    /// The issuer, for the log.
+    /// The name of the issuer.
     #[must_use]
     pub fn issuer(&self) -> &str {
         &self.inner.options.issuer
     }
 
-    /// Keeps keys and rules as their sources have them, until `stop`.
+    /// Keeps keys and rules up to date until `stop`.
     pub async fn follow(self, stop: CancellationToken) {
         let keys = async {
             loop {
@@ -193,10 +193,10 @@ impl Tokens {
         stop.run_until_cancelled(both).await;
     }
 
-    /// What the holder of a token may do.
+    /// The permissions of a token's holder.
     ///
     /// # Errors
-    /// 401: it is not good. 403: it is, and nothing is granted to it. 503: the issuer's keys cannot be had.
+    /// 401: the token is invalid. 403: it is valid, but grants nothing. 503: the issuer's keys are unavailable.
     pub(crate) async fn holder(&self, token: &str) -> Result<Grant, Problem> {
         if token.len() > TOKEN_BYTES_MAX {
             return Err(Problem::unauthorized(format!("a token has at most {TOKEN_BYTES_MAX} bytes")));
@@ -210,12 +210,13 @@ impl Tokens {
 }
 
 impl Inner {
-    /// Refuses what is signed in another way than it may be, or is no token for requests.
+    /// Rejects a token with an algorithm that is not accepted, with critical header fields, or of a type that is not
+    /// for requests.
     fn acceptable(&self, header: &Header) -> Result<(), Problem> {
         if !self.options.algorithms.contains(&header.alg) {
             return Err(Problem::unauthorized(format!("a token that is signed by {:?} is not taken here", header.alg)));
         }
-        // What must be understood, and is not: RFC 7515, 4.1.11.
+        // Critical fields must be understood, and none are supported (RFC 7515, section 4.1.11).
         if header.crit.is_some() {
             return Err(Problem::unauthorized("a token with critical header fields is not taken here"));
         }
@@ -226,7 +227,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The claims of a token that is good now.
+    /// The claims of a token that is valid now.
     async fn claims(&self, token: &str, header: &Header) -> Result<Claims, Problem> {
         if let Some(checked) = self.checked(token, header) {
             return checked;
@@ -241,7 +242,7 @@ impl Inner {
         Err(Problem::unauthorized("this token is signed with a key that its issuer is not known to have"))
     }
 
-    /// Checks a token with the key that it names. None: that key is not known.
+    /// Verifies a token with the key that it names. `None`: the key is unknown.
     fn checked(&self, token: &str, header: &Header) -> Option<Result<Claims, Problem>> {
         let keys = self.keys.load();
         let key = match keys.find(header.kid.as_deref(), header.alg)? {
@@ -259,13 +260,13 @@ impl Inner {
         Some(decode::<Claims>(token, key, &wanted).map(|good| good.claims).map_err(|error| refused(error.kind())))
     }
 
-    /// What the claims of a good token grant.
+    /// The permissions that the claims of a valid token grant.
     fn granted(&self, claims: &Claims) -> Result<Grant, Problem> {
-        // The library takes a list of issuers, too.
+        // The library also accepts a list of issuers.
         if claims.get("iss").and_then(Value::as_str) != Some(self.options.issuer.as_str()) {
             return Err(refused(&ErrorKind::InvalidIssuer));
         }
-        // Only who has that key may send such a token, and nothing proves it here: RFC 7800.
+        // Only the owner of that key may send such a token, and the gateway cannot check for the key (RFC 7800).
         if claims.contains_key("cnf") {
             return Err(Problem::unauthorized("a token that is bound to its sender's key is not taken here"));
         }
@@ -275,11 +276,11 @@ impl Inner {
         Ok(grant)
     }
 
-    /// Who acts, for the audit log.
+    /// The holder's id for the audit log.
     fn name(&self, claims: &Claims) -> Result<String, String> {
         let name = text(claims, &self.options.name_claim)?;
-        // Whoever may write any address into their profile may not act under it.
-        // Some issuers write the word as a text.
+        // Users can write any address into their profile, so an unverified one must not become their id. Some issuers
+        // write the flag as a text.
         let is_verified = |said: &Value| *said == true || *said == "true";
         if self.options.name_claim == "email" && claim(claims, "email_verified").is_some_and(|said| !is_verified(said))
         {
@@ -292,8 +293,8 @@ impl Inner {
         Ok(name.to_owned())
     }
 
-    /// Asks for keys to be read, and waits while they are. Where they were read a moment ago, that has to do: what others
-    /// write into tokens does not decide how often an issuer is asked.
+    /// Requests a read of the keys, and waits for it. If they were read a moment ago, returns immediately: the content
+    /// of tokens must not decide how often the issuer is queried.
     async fn keys_anew(&self) -> Round {
         let mut rounds = self.round.subscribe();
         let now = *rounds.borrow_and_update();
@@ -335,7 +336,7 @@ impl Inner {
         self.round.send_modify(|round| *round = Round { number: round.number + 1, phase: Phase::Resting, failed });
     }
 
-    /// Waits until keys are to be read again.
+    /// Waits until the keys are due again.
     async fn rest(&self) {
         let (rest, every) = match self.source {
             Source::File(_) => (LOOK_EVERY, LOOK_FILE_EVERY),
@@ -344,11 +345,11 @@ impl Inner {
         };
         tokio::time::sleep(rest).await;
         self.round.send_modify(|round| round.phase = Phase::Idle);
-        // Whether it was asked or not: it is time.
+        // The result does not matter: the keys are due either way.
         let _ = tokio::time::timeout(every, self.asked.notified()).await;
     }
 
-    /// Follows the file of rules: what it grants no more is refused a second later.
+    /// Follows the file of rules. A permission that is removed from it is rejected about a second later.
     async fn follow_rules(&self) {
         let path = &self.options.rules;
         let mut known = read_rules(path).ok();
@@ -371,7 +372,7 @@ impl Inner {
     }
 }
 
-/// When a token ends to be taken. The library has looked at it: a time that no calendar has is as far away as there is.
+/// When a token expires. The library has checked the claim; a time beyond the calendar becomes the latest possible one.
 fn ends(claims: &Claims, leeway: Duration) -> DateTime<Utc> {
     let seconds = claims.get("exp").and_then(Value::as_f64).unwrap_or_default() + leeway.as_secs_f64();
     #[allow(clippy::cast_possible_truncation, reason = "a number that is too large becomes the largest")]
@@ -379,7 +380,7 @@ fn ends(claims: &Claims, leeway: Duration) -> DateTime<Utc> {
     end.unwrap_or(DateTime::<Utc>::MAX_UTC)
 }
 
-/// Why a token is not good, in words for whoever sent it.
+/// Why a token is invalid, as a message for its sender.
 fn refused(why: &ErrorKind) -> Problem {
     let words = match why {
         ErrorKind::ExpiredSignature => "it has expired",

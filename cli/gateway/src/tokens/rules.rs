@@ -1,5 +1,5 @@
-//! What a token grants: rules about its claims, in a file. The first rule whose claims all fit decides; where none fits,
-//! nothing is granted.
+//! Permissions of tokens: rules about their claims, in a file. The first rule whose claims all match decides. If no
+//! rule matches, nothing is granted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,57 +9,57 @@ use tickfleet_model::{AgentId, TenantId};
 
 use crate::verbs::{Grant, Held, Rate, Role, Verb, Whose, is_pattern};
 
-/// Bytes of the file.
+/// Maximum bytes of the file.
 pub(super) const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Agents that a claim names.
+/// Maximum agents in a claim.
 const AGENTS_MAX: usize = 256;
 
-/// The claims of a token that is good.
+/// The claims of a valid token.
 pub(super) type Claims = Map<String, Value>;
 
-/// The rules of a file, in its order.
+/// The rules of a file, in order.
 #[derive(Debug, Default)]
 pub(super) struct Rules {
     rules: Vec<Rule>,
 }
 
-/// One rule: whom it is for, and what they may.
+/// One rule: the claims that it matches, and what it grants.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Rule {
-    /// For people and messages.
+    /// Name of the rule in messages.
     name: String,
-    /// Claims and what each must be: a text, with a * at the end for all that begin so; a number; true or false. Of a list
-    /// of texts, one must fit.
+    /// Claims and their required values: a text, with `*` at its end for any text with that prefix; a number; true or
+    /// false. If the claim is a list, one element must match.
     claims: BTreeMap<String, Value>,
     /// The tenant, or `*`.
     tenant: Option<Whose>,
     /// The claim that names the tenant.
     tenant_claim: Option<String>,
-    /// Agents as a key's row has them.
+    /// Agents, in the form of a key's row.
     agents: Option<Vec<String>>,
     /// The claim that names agents: a text or a list of texts.
     agents_claim: Option<String>,
-    /// What it may do, as a role of operators.
+    /// Permissions, as an operator role.
     role: Option<Role>,
-    /// What it may do, verb by verb.
+    /// Permissions, as verbs.
     verbs: Option<BTreeSet<Verb>>,
-    /// The approver that decides.
+    /// The approver in whose name approvals are decided.
     approver: Option<String>,
     /// The claim that names the approver.
     approver_claim: Option<String>,
-    /// How many requests each of those may send through one gateway whom such tokens name.
+    /// Requests that each holder of such a token may send through one gateway.
     rate: Option<Rate>,
 }
 
-/// One of two fields: what is given, or the claim that it is taken from.
+/// The source of a field: a fixed value, or the claim that has it.
 enum From<'a, T> {
     Given(&'a T),
     Claim(&'a str),
 }
 
 /// # Errors
-/// Both are there, or none is.
+/// Both or neither are given.
 fn one_of<'a, T>(name: &str, given: Option<&'a T>, claim: Option<&'a String>) -> Result<From<'a, T>, String> {
     match (given, claim) {
         (Some(given), None) => Ok(From::Given(given)),
@@ -69,10 +69,10 @@ fn one_of<'a, T>(name: &str, given: Option<&'a T>, claim: Option<&'a String>) ->
 }
 
 impl Rules {
-    /// Reads the text of a file, YAML: a list of rules.
+    /// Parses a file: a YAML list of rules.
     ///
     /// # Errors
-    /// What is wrong with it, with the line where that is known.
+    /// The error, with its line if known.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let rules: Option<Vec<Rule>> = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
         let rules = rules.unwrap_or_default();
@@ -86,15 +86,15 @@ impl Rules {
         Ok(Self { rules })
     }
 
-    /// How many there are.
+    /// Number of rules.
     pub(super) const fn len(&self) -> usize {
         self.rules.len()
     }
 
-    /// What these claims grant to whom they name `id`, but for when that ends.
+    /// The permissions that the claims grant to the holder `id`. The expiry is not set yet.
     ///
     /// # Errors
-    /// No rule fits, or the one that does takes something from a claim that is not there or says nothing of use.
+    /// No rule matches, or the matching rule reads a claim that is missing or unusable.
     pub(super) fn grant(&self, id: String, claims: &Claims) -> Result<Grant, String> {
         let rule = self.rules.iter().find(|rule| rule.fits(claims));
         let rule = rule.ok_or("access denied: no rule of the gateway matches the token's claims")?;
@@ -103,7 +103,7 @@ impl Rules {
 }
 
 impl Rule {
-    /// A rule that could never grant anything, or that says more than it means, is refused with the file.
+    /// Rejects a rule that is inconsistent or could never grant anything, and with it the whole file.
     fn check(&self) -> Result<(), String> {
         if self.claims.is_empty() {
             return Err("claims: expected at least one; sub: \"*\" matches every user of the issuer".into());
@@ -118,7 +118,7 @@ impl Rule {
                 "claims: {claim}: expected a text with at most a * at its end, a number, true or false"
             ));
         }
-        // As if each claim that something is taken from said something of use.
+        // Tries the rule with usable values in all claims that it reads.
         let some = || Value::String("x".into());
         let named = [&self.tenant_claim, &self.agents_claim, &self.approver_claim];
         let claims = named.into_iter().flatten().map(|claim| (claim.clone(), some())).collect();
@@ -132,7 +132,7 @@ impl Rule {
     fn grant(&self, id: String, claims: &Claims) -> Result<Grant, String> {
         let tenant = match one_of("tenant", self.tenant.as_ref(), self.tenant_claim.as_ref())? {
             From::Given(tenant) => tenant.clone(),
-            // Never all of them: that is for the file to say.
+            // A claim never grants all tenants: only the file can.
             From::Claim(name) => Whose::One(TenantId::new(text(claims, name)?).map_err(|error| error.to_string())?),
         };
         let verbs = match (self.role, &self.verbs) {
@@ -141,7 +141,7 @@ impl Rule {
             _ => return Err("role or verbs: expected one of the two".into()),
         };
         let agents = match (&self.agents, &self.agents_claim) {
-            // What operators look at and do is not divided by agents.
+            // Operator verbs cover all agents.
             (None, None) if self.role.is_some() => vec!["*".into()],
             (agents, claim) => match one_of("agents", agents.as_ref(), claim.as_ref())? {
                 From::Given(agents) => agents.clone(),
@@ -160,7 +160,7 @@ impl Rule {
     }
 }
 
-/// A claim by its name; a name that is none leads into objects, part by part: `realm_access.roles`.
+/// A claim by name. If no claim has that name, its parts lead into objects: `realm_access.roles`.
 pub(super) fn claim<'a>(claims: &'a Claims, name: &str) -> Option<&'a Value> {
     claims.get(name).or_else(|| {
         let (first, rest) = name.split_once('.')?;
@@ -179,13 +179,13 @@ fn fits(wanted: &Value, found: &Value) -> bool {
     }
 }
 
-/// The text that a claim is.
+/// The text of a claim; an empty one is an error.
 pub(super) fn text<'a>(claims: &'a Claims, name: &str) -> Result<&'a str, String> {
     let found = claim(claims, name).and_then(Value::as_str).filter(|text| !text.is_empty());
     found.ok_or_else(|| format!("the claim {name:?}: expected a text"))
 }
 
-/// The agents that a claim names: each as it is called, none by a pattern.
+/// The agents in a claim: names only, no patterns.
 fn agents_in(claims: &Claims, name: &str) -> Result<Vec<String>, String> {
     let expected = || format!("the claim {name:?}: expected an agent, or 1 to {AGENTS_MAX} of them");
     let found = match claim(claims, name) {

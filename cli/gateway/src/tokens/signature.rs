@@ -1,4 +1,4 @@
-//! Signatures are checked by `ring`, which the program links anyway: what the library of tokens asks of a provider.
+//! Signature verification by `ring`, which the program links anyway, as a crypto provider of the JWT library.
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{Error, ErrorKind};
@@ -6,16 +6,16 @@ use jsonwebtoken::signature::{self, Verifier};
 use jsonwebtoken::{Algorithm, DecodingKey, DecodingKeyKind};
 use ring::signature as by_ring;
 
-/// Checks, and never signs.
+/// Verifies only; cannot sign.
 static PROVIDER: CryptoProvider = CryptoProvider {
     signer_factory: |_, _| Err(Error::from(ErrorKind::UnsupportedAlgorithm)),
     verifier_factory: |algorithm, key| verifier(*algorithm, key),
     key_utils: KeyUtils::new_unimplemented(),
 };
 
-/// Has the library check signatures so, in this process.
+/// Installs the provider for this process.
 pub(super) fn install() {
-    // It fails where this was done already.
+    // Fails if a provider is already installed.
     let _ = PROVIDER.install_default();
 }
 
@@ -45,7 +45,8 @@ impl Verifier<Vec<u8>> for RingVerifier {
     }
 }
 
-/// A key is of one family: with an algorithm of another one, least of all one of shared secrets, it checks nothing.
+/// Rejects an algorithm of another family than the key's. In particular, a public key must never act as a shared
+/// secret.
 fn verifier(algorithm: Algorithm, key: &DecodingKey) -> Result<Box<dyn JwtVerifier>, Error> {
     let is_known = rsa(algorithm).is_some() || elliptic(algorithm).is_some();
     if key.family() != algorithm.family() || !is_known {
@@ -54,7 +55,7 @@ fn verifier(algorithm: Algorithm, key: &DecodingKey) -> Result<Box<dyn JwtVerifi
     Ok(Box::new(RingVerifier { algorithm, key: key.clone() }))
 }
 
-/// Moduli of less than 2,048 bits are refused by all of them.
+/// All of them reject moduli of less than 2,048 bits.
 fn rsa(algorithm: Algorithm) -> Option<&'static by_ring::RsaParameters> {
     match algorithm {
         Algorithm::RS256 => Some(&by_ring::RSA_PKCS1_2048_8192_SHA256),

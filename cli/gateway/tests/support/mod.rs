@@ -1,4 +1,4 @@
-//! A fleet with a gateway in front of it, in one process, and plain HTTP to ask it.
+//! A fleet with a gateway in front of it, in one process, and plain HTTP requests to it.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +22,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-/// The longest wait for an answer.
+/// Timeout of a response.
 const ANSWER: Duration = Duration::from_secs(60);
 
 /// A desk that has tenants, their agents and the tool echo, and nothing else.
@@ -92,7 +92,7 @@ impl Desk for PlainDesk {
     }
 }
 
-/// What was answered.
+/// A response.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -112,14 +112,14 @@ impl Answer {
     }
 }
 
-/// A gateway before a fleet.
+/// A gateway in front of a fleet.
 pub struct Front {
     pub address: SocketAddr,
     pub client: Client,
     pub draining: CancellationToken,
 }
 
-/// One key's row, and its secret.
+/// The row of a key, and its secret.
 pub fn key(id: &str, tenant: &str, agents: &[&str], verbs: &[&str]) -> (Value, String) {
     let key = NewKey::random().unwrap();
     let mut row = json!({"id": id, "sha256": key.sha256, "tenant": tenant, "agents": agents, "verbs": verbs});
@@ -135,12 +135,12 @@ impl Front {
         Self::over(fleet, rows, None).await
     }
 
-    /// By TLS, where files are given.
+    /// With TLS, if files are given.
     pub async fn over(fleet: &Fleet, rows: &[Value], tls: Option<TlsFiles>) -> Self {
         Self::serve(fleet, Client::over(vec![fleet.store.clone()]), rows, tls).await
     }
 
-    /// As [`Self::of`], where somebody observes what Redis is asked.
+    /// Like [`Self::of`], with an observer of the queries to Redis.
     pub async fn observed(fleet: &Fleet, rows: &[Value], observer: Arc<dyn Observer>) -> Self {
         Self::serve(fleet, Client::over(vec![fleet.store.clone()]).observed_by(observer), rows, None).await
     }
@@ -148,7 +148,7 @@ impl Front {
     async fn serve(fleet: &Fleet, client: Client, rows: &[Value], tls: Option<TlsFiles>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("keys.yaml");
-        // YAML holds JSON.
+        // YAML includes JSON.
         std::fs::write(&file, Value::from(rows.to_vec()).to_string()).unwrap();
         let keys = KeysFile::open(&file).unwrap();
         let draining = CancellationToken::new();
@@ -176,7 +176,7 @@ impl Front {
         self.ask_in(key, method, path, headers, &body).await
     }
 
-    /// As [`Self::ask_with`], with a body as it stands.
+    /// Like [`Self::ask_with`], with an unchanged body.
     pub async fn ask_in(&self, key: &str, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
         let mut head =
             format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {key}\r\n");
@@ -188,7 +188,7 @@ impl Front {
     }
 }
 
-/// Sends a request over a connection of its own, and reads the answer.
+/// Sends a request over a connection of its own, and reads the response.
 pub async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> Answer {
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut bytes = Vec::new();

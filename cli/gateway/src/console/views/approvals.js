@@ -1,4 +1,4 @@
-// Calls that wait for people.
+// Calls that wait for approval.
 
 import { ask, may, whoami, withQuery } from "../api.js";
 import { clock, confirm, field, fromNow, h, reasonField, say, storyLink } from "../dom.js";
@@ -10,7 +10,7 @@ const needed = ({ approvers, roles }) => {
 };
 const nameOf = (approval) => `${approval.tenant}:${approval.id}`;
 
-/** Other values for arguments, of those that may be changed; what is left empty stays. */
+/** New values of arguments that may be changed. An empty field leaves its argument unchanged. */
 function changes(approval, data) {
   const set = {};
   for (const pointer of approval.may_narrow) {
@@ -25,7 +25,7 @@ function changes(approval, data) {
   return set;
 }
 
-/** Decides about an approval by all of its arguments: a list has a short form of them. */
+/** Decides an approval with its complete arguments in view: the list has only a short form of them. */
 async function decide(listed, agrees, refresh) {
   const name = nameOf(listed);
   const approval = await ask(`approvals/${encodeURIComponent(name)}`).catch((error) => void say(error.message));
@@ -45,7 +45,7 @@ async function decide(listed, agrees, refresh) {
   if (await confirm({ title, text, fields: [...shown.flat(), ...narrow, reasonField(!agrees)], button, act })) refresh();
 }
 
-/** The arguments, and what is missing of them. */
+/** The arguments, and a note if they are shortened. */
 function shownArguments(approval, why) {
   const cut = approval.arguments_exact ? null
     : h("p", { class: "bad" }, `Shortened: secrets are removed and long texts cut (${approval.arguments_bytes} bytes in full; ${why}).`);
@@ -63,7 +63,7 @@ function buttons(approval, refresh) {
   return h("div", { class: "row" }, button(true, "Approve", "act"), button(false, "Deny"));
 }
 
-/** One approval, with what can be done about it. */
+/** One approval and its actions. */
 export function card(approval, nowMs, refresh) {
   const said = approval.agreed.map((one) => `${one.by} agreed${one.reason ? `: ${one.reason}` : ""}`);
   if (approval.denied) said.push(`${approval.denied.by} denied it: ${approval.denied.reason}`);

@@ -1,4 +1,4 @@
-// The audit log: who did what, decided by what.
+// The audit log: who did what, and what decided it.
 
 import { ask, withQuery } from "../api.js";
 import { field, h, table } from "../dom.js";

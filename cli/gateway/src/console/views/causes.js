@@ -1,12 +1,12 @@
-// Dead letters, by its cause; and what is done with all that a filter finds, page by page.
+// Dead letters by cause, and actions on all matches of a filter, page by page.
 
 import { ask, withQuery } from "../api.js";
 import { confirm, fromNow, h, reasonField, say, table } from "../dom.js";
 
-// What one request replays or drops.
+// Entries per replay or drop request.
 const PAGE = 100;
 
-/** A cause, which leads to the list of its own within a filter. Of letters, nothing is told. */
+/** A link from a cause to its entries within a filter. Letters have no error message. */
 function causeLink(cause, wanted) {
   const untold = cause.told || cause.kind === "letter" ? undefined : "true";
   const list = withQuery("dead", { ...wanted, kind: cause.kind, cause: cause.cause, tool: cause.tool, told: cause.told, untold });
@@ -28,7 +28,7 @@ function errorsShown(page) {
   ];
 }
 
-/** What failed most often lately, for the overview: the log is read for it, so it is asked for once a minute. */
+/** The most frequent causes of the last hour, for the overview. Each request reads the log: one per minute is sent. */
 export function errors() {
   const region = h("div", { id: "errors" }, h("p", { class: "soft" }, "Loading …"));
   let asked_ms = 0;
@@ -44,7 +44,7 @@ export function errors() {
   };
 }
 
-/** The causes of a filter: each leads to the list of its own. */
+/** The causes within a filter, each with a link to its entries. */
 export function byCause(page, view, wanted, refresh) {
   const columns = [
     ["Count", (cause) => cause.count, true], ["Kind", (cause) => cause.kind], ["Cause", (cause) => causeLink(cause, wanted)],
@@ -61,10 +61,10 @@ export function byCause(page, view, wanted, refresh) {
   ];
 }
 
-/** Answers after which nothing more fits, as the command has it: the rest would be told the same. */
+/** Results after which the rest would fail in the same way, for lack of room. The command has the same list. */
 const NO_ROOM = ["queue_full", "pressure", "full"];
 
-/** Asks for one page after the other, and has each handled; answers in words why it ended before the last one. */
+/** Requests page after page and handles each. Returns a text that explains why it ended early, or an empty one. */
 async function each(wanted, before_ms, signal, handle) {
   let from;
   do {
@@ -77,7 +77,7 @@ async function each(wanted, before_ms, signal, handle) {
   return "";
 }
 
-/** A button that replays or drops all that the filter finds; `told` says in words what came of it. */
+/** A button that replays or drops all matches of the filter. `told` describes the results. */
 export function allButton({ id, path, verb, button, text }, { wanted, page, told, refresh }) {
   const open = async () => {
     let handled = 0;
@@ -91,11 +91,11 @@ export function allButton({ id, path, verb, button, text }, { wanted, page, told
         return answers;
       };
       try {
-        // What fails anew meanwhile is not replayed again and again.
+        // Entries that fail again meanwhile are excluded; otherwise they would be replayed in a loop.
         const why = await each(wanted, page.now_ms + 1, signal, handle);
         say(`${told(done, verb)}${why}`);
       } catch (error) {
-        // The pages before this one are done with.
+        // Earlier pages have been handled: report them with the error.
         throw done.length ? new Error(`${told(done, verb)} Then: ${error.message}`, { cause: error }) : error;
       }
     };

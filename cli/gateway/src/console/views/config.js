@@ -1,4 +1,4 @@
-// The configuration as the gateway reads it: what decides about calls, and every setting with where it comes from.
+// The configuration as the gateway reads it: the policy files, and each setting with its source.
 
 import { ask, whoami } from "../api.js";
 import { field, h, table } from "../dom.js";

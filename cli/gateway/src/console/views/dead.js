@@ -1,4 +1,4 @@
-// Dead letters: letters that nobody could carry out, and calls that failed for good; replayed, edited or dropped.
+// Dead letters: messages that were never executed, and calls and tasks that failed permanently. Replay, edit and drop.
 
 import { ask, may, withQuery } from "../api.js";
 import { confirm, field, fromNow, h, reasonField, say, storyLink, table } from "../dom.js";
@@ -29,7 +29,7 @@ function filters(query) {
     h("label", {}, h("input", { type: "checkbox", name: "by", value: "cause", checked: value("by") === "cause" }), " By cause"), h("button", {}, "Show"));
 }
 
-/** What came of some of them, in words. */
+/** Describes the results of an action. */
 function told(done, verb) {
   const ok = done.filter((one) => one.answer === "ok").length;
   const others = new Map();
@@ -38,7 +38,7 @@ function told(done, verb) {
   return `${ok} of ${done.length} ${verb}.${rest}`;
 }
 
-/** Replays or drops by ids; `message` is what is sent instead. */
+/** Replays or drops entries by id. A field `message` replaces the message that is sent. */
 async function handle(ids, { path, verb, button, text, fields = [] }, view, refresh) {
   const act = async (data) => {
     const body = { ids, reason: data.get("reason") };
@@ -67,14 +67,14 @@ async function edit(id, view, refresh) {
   const whole = await ask(`dead/${id}`).catch((error) => say(error.message));
   if (!whole) return;
   const area = h("textarea", { name: "message", rows: 8, required: true, spellcheck: "false" });
-  // JSON with what is hidden escaped: it means the same.
+  // JSON with hidden characters escaped has the same meaning.
   area.value = visible(whole.message ?? "");
   const fields = [h("label", {}, "Message to send (JSON)", h("br"), area), whole.may_have_run ? mayField() : null].filter(Boolean);
   const text = whole.needs_message ? `It cannot be sent unchanged: ${whole.needs_message}.` : `New id: ${whole.becomes}.`;
   await handle([id], { path: "dead/replay", verb: "replayed", button: "Replay", text, fields }, view, refresh);
 }
 
-/** Replays or drops all that the filter finds, where there is one. */
+/** Buttons that replay or drop all matches. None without a filter. */
 function allButtons(page, wanted, refresh) {
   if (!may("operate") || !Object.values(wanted).some(Boolean)) return [];
   const context = { wanted, page, told, refresh };

@@ -1,4 +1,4 @@
-// Caps and limits in force, each with its fullest counters.
+// Caps and limits, each with its fullest counters.
 
 import { ask, withQuery } from "../api.js";
 import { field, fromNow, h, table } from "../dom.js";

@@ -1,4 +1,4 @@
-// The fleet as it is now: what waits where and since when, rates, processes.
+// The current state of the fleet: backlog with ages, rates, processes.
 
 import { ask, whoami } from "../api.js";
 import { h, span, storyLink, table } from "../dom.js";
@@ -20,7 +20,7 @@ function tiles(fleet) {
     tile("Redis memory", megabytes(server.used_bytes), bound));
 }
 
-/** States in which turns and tasks wait. While some do, nothing is shown as well. */
+/** States in which turns and tasks wait. While any wait, "No warnings" is not shown as good. */
 const WAITS = ["inbound turns", "inbound tasks", "ready", "capped", "delayed"];
 
 function warnings({ warnings: found, backlog }) {
@@ -64,7 +64,7 @@ const fleet = (failed) => ({
   ],
 });
 
-/** What a key of one tenant sees: its own, and no figures of others. */
+/** The overview for a key of one tenant: its own turns and approvals, no fleet-wide figures. */
 const ofTenant = (failed) => ({
   every_ms: 5000,
   load: async () => ({ page: await ask("turns?limit=200"), approvals: await ask("approvals?limit=500"), pauses: await ask("pauses") }),

@@ -1,4 +1,4 @@
-// Whose calls do not go out, and how to change that.
+// Paused tenants, agents and tools: list, pause and resume.
 
 import { ask, may, whoami } from "../api.js";
 import { clock, confirm, field, fromNow, h, reasonField, say, table } from "../dom.js";

@@ -1,4 +1,4 @@
-// Rules, conditions of facts and limits with their modes, and how often each has denied a call, or would have.
+// Rules, fact conditions and limits with their modes, and how many calls each denied or would deny in shadow mode.
 
 import { ask, whoami, withQuery } from "../api.js";
 import { clock, field, h, table } from "../dom.js";

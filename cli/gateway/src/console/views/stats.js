@@ -1,4 +1,4 @@
-// Calls by day, tenant, agent and tool: how many, how they ended, how long they took, and what models used meanwhile.
+// Calls by day, tenant, agent and tool: counts, outcomes, durations, and model usage.
 
 import { ask, withQuery } from "../api.js";
 import { clock, field, h, span, table } from "../dom.js";
@@ -25,7 +25,7 @@ function filters(query) {
 
 const outcomes = (row) => Object.entries(row.outcomes).map(([name, count]) => `${name} ${count}`).join(", ");
 
-/** Columns of what models have used, where they have used anything. */
+/** Columns of model usage. None if no model was used. */
 function models(found) {
   if (!found.models?.requests) return [];
   return [
@@ -34,7 +34,7 @@ function models(found) {
   ];
 }
 
-/** What models have used, all in all. */
+/** Total model usage as text. */
 function used({ models: all }) {
   if (!all) return "Tokens and cost are shown when rows are not tools.";
   const text = `Models answered ${all.requests} requests: ${all.input_tokens} tokens in, ${all.output_tokens} out, cost ${all.cost}, by days of each tenant's time zone.`;

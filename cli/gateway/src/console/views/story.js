@@ -1,4 +1,4 @@
-// One turn, task or approval: what happened, why it waits, and what can be done about it.
+// One turn, task or approval: its history, what it waits for, and its actions.
 
 import { ask, may, withQuery } from "../api.js";
 import { clock, confirm, h, reasonField, say, table } from "../dom.js";
@@ -7,7 +7,7 @@ import { cut } from "../text.js";
 import { card } from "./approvals.js";
 
 const isApproval = (id) => /^(?:[^:]+:)?apr-/.test(id);
-// A line that begins with a time is a step; others say what is so.
+// A line that begins with a time is a step. Other lines describe the state.
 const STEP = /^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} UTC) {2}(.*)$/s;
 
 function step(line) {

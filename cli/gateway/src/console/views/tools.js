@@ -1,4 +1,4 @@
-// Tools by outcome and time, over the last minute; and those that nobody may call.
+// Tools by outcome and duration over the last minute, and tools that are disabled at run time.
 
 import { ask, may, whoami } from "../api.js";
 import { confirm, field, h, reasonField, say, span, table } from "../dom.js";

@@ -1,4 +1,4 @@
-// The turns under way, by what they have in common; many can be ended at once.
+// Turns in progress, by filter. Several can be canceled at once.
 
 import { ask, may, withQuery } from "../api.js";
 import { confirm, field, fromNow, h, reasonField, say, storyLink, table } from "../dom.js";

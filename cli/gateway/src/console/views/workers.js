@@ -1,4 +1,4 @@
-// Who carries calls out, and who of them is to take no new work.
+// Workers: state and slots, drain and resume.
 
 import { ask, may, whoami } from "../api.js";
 import { clock, confirm, fromNow, h, reasonField, say, span, table } from "../dom.js";

@@ -1,4 +1,4 @@
-//! Tokens against an issuer that answers over HTTP, with keys that are made here and signatures that are real.
+//! Tokens against an issuer that responds over HTTP, with generated keys and real signatures.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -11,13 +11,14 @@ use super::*;
 use crate::verbs::{Verb, Whose};
 use world::{Mode, Signer, World, coded};
 
-/// Until keys are read for whoever asks next. The runtime has one thread: who is asked already is seen to read.
+/// Waits until the next token with an unknown key triggers a read. The runtime has one thread, so a read that was
+/// already requested is seen as reading, not as idle.
 async fn idle(tokens: &Tokens) {
     let mut rounds = tokens.inner.round.subscribe();
     rounds.wait_for(|round| round.phase == Phase::Idle).await.unwrap();
 }
 
-/// The status and message with which a token is refused.
+/// The status and message with which a token is rejected.
 async fn refusal(tokens: &Tokens, token: &str) -> (u16, String) {
     let problem = tokens.holder(token).await.expect_err("it was taken");
     let message = problem.told().0.to_owned();
@@ -39,7 +40,7 @@ async fn a_token_grants_what_the_first_rule_that_fits_its_claims_says() {
     let decides = world.with(&json!({"groups": "approve-eu", "mfa": true, "org": {"id": "acme"}, "aud": "fleet"}));
     let grant = tokens.holder(&p256.token(&decides)).await.unwrap();
     assert_eq!((grant.approver.as_deref(), grant.tenant.one().unwrap().as_str()), (Some("shop-7"), "acme"));
-    // Nothing is granted by half.
+    // A rule that matches only in part grants nothing.
     for (change, why) in [
         (json!({"azp": "till"}), "no rule"),
         (json!({"azp": null}), "no rule"),
@@ -71,7 +72,7 @@ async fn a_token_that_is_not_good_is_refused_whatever_is_wrong_with_it() {
     };
     let (message, signature) = good.rsplit_once('.').unwrap();
     let none = format!("{}.{}.", coded(br#"{"alg":"none"}"#), message.split('.').nth(1).unwrap());
-    // The public key, which everybody has, as a shared secret.
+    // The public key, used as a shared secret.
     let confused = json!({"alg": "HS256", "kid": "a"}).to_string();
     let confused = format!("{}.{}", coded(confused.as_bytes()), message.split('.').nth(1).unwrap());
     let mac = ring::hmac::sign(&ring::hmac::Key::new(ring::hmac::HMAC_SHA256, ed.public()), confused.as_bytes());
@@ -121,7 +122,7 @@ async fn a_token_of_another_time_for_another_service_or_of_another_issuer_is_ref
         let (status, said) = refusal(&tokens, &ed.token(&world.with(&change))).await;
         assert!(status == 401 && said.contains(why), "{change}: {status} {said}");
     }
-    // Clocks differ by some seconds; and a time that no calendar has is no reason to fail.
+    // Clocks may differ by some seconds, and a time beyond the calendar must not fail.
     for change in
         [json!({"exp": now - 10}), json!({"nbf": now + 10}), json!({"exp": 1e17}), json!({"exp": (now as f64) + 60.5})]
     {
@@ -141,7 +142,7 @@ async fn a_new_key_is_fetched_when_a_token_names_it_and_unknown_names_do_not_dec
     assert!(tokens.holder(&new.token(&world.claims())).await.is_ok(), "a key that was rotated in is taken at once");
     assert_eq!(refusal(&tokens, &old.token(&world.claims())).await.0, 401, "and the one that it replaced is not");
 
-    // With a rest between two looks: a thousand names cost no look.
+    // While the task rests, a thousand unknown names cause no read.
     let resting = world.tokens(world.options());
     assert!(resting.holder(&new.token(&world.claims())).await.is_ok());
     let before = world.asked();
@@ -171,7 +172,7 @@ async fn an_issuer_that_is_away_or_hangs_stops_nobody_whose_key_is_known() {
         "what cannot be known is not told as wrong: {status} {said}"
     );
     assert!(tokens.holder(&known.token(&world.claims())).await.is_ok(), "what was read stays in force");
-    // One that starts while the issuer hangs: keys come when it answers.
+    // A gateway that starts while the issuer hangs gets the keys when the issuer responds.
     world.is(Mode::Hanging);
     let late = world.tokens(quick());
     assert_eq!(refusal(&late, &new.token(&world.claims())).await.0, 503);
@@ -181,12 +182,12 @@ async fn an_issuer_that_is_away_or_hangs_stops_nobody_whose_key_is_known() {
             break;
         }
         assert!(look < 6_000, "keys come when the issuer answers");
-        // Each look asks for the keys; between two of them the issuer answers.
+        // Each attempt requests the keys; the issuer responds in between.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     idle(&tokens).await;
     assert!(tokens.holder(&new.token(&world.claims())).await.is_ok());
-    // An issuer that speaks for another one, or sends elsewhere for its keys, is not believed.
+    // An issuer that names another issuer, or an untrusted URL for its keys, is rejected.
     for mode in [Mode::Elsewhere, Mode::Well] {
         world.is(mode);
         *world.answers.name.lock() =
@@ -215,7 +216,7 @@ async fn a_set_that_is_too_large_is_not_read_and_a_key_that_is_of_no_use_costs_i
     let read = KeySet::parse(json!({"keys": keys}).to_string().as_bytes()).unwrap();
     assert_eq!((read.len(), read.skipped), (1, skipped), "{read:?}");
     std::fs::write(&file, json!({"keys": keys}).to_string()).unwrap();
-    // From a file nobody is asked, and a token that names no key has the only one.
+    // With a file the issuer is not contacted, and a token without a key id uses the only key.
     let tokens = world.tokens(TokenOptions { jwks: Some(file.clone()), ..world.options() });
     let mut header = key.header();
     header.as_object_mut().unwrap().remove("kid");
@@ -233,7 +234,7 @@ async fn a_set_that_is_too_large_is_not_read_and_a_key_that_is_of_no_use_costs_i
     for text in ["", "{}", "[]", "{\"keys\": 1}"] {
         assert!(KeySet::parse(text.as_bytes()).is_err(), "{text}");
     }
-    // Ten thousand keys over HTTP: those that are known stay in force.
+    // Ten thousand keys over HTTP are rejected, and the known keys stay in force.
     let tokens = world.tokens(TokenOptions { keys_rest: Duration::ZERO, ..world.options() });
     assert!(tokens.holder(&key.token(&world.claims())).await.is_ok());
     idle(&tokens).await;
@@ -267,7 +268,7 @@ fn a_rule_that_says_less_or_more_than_it_means_is_refused_with_its_file() {
     let good = "- {name: a, claims: {a: x}, tenant: demo, role: viewer}\n";
     assert!(Rules::parse(&good.repeat(2)).unwrap_err().contains("two rules"));
     assert_eq!(Rules::parse(good).unwrap().len(), 1);
-    // Texts may end with a letter of several bytes.
+    // Texts may end with a multi-byte character.
     assert_eq!(Rules::parse("- {name: a, claims: {a: café}, tenant: demo, role: viewer}\n").unwrap().len(), 1);
     assert!(Rules::parse("# nobody\n").unwrap().grant("x".into(), &Claims::new()).is_err());
 }
@@ -291,7 +292,7 @@ async fn what_makes_no_sense_does_not_start_and_rules_are_read_again() {
     }
     std::fs::write(world.folder.path().join("rules.yaml"), "[]").unwrap();
     while tokens.holder(&of(json!(true))).await.is_ok() {
-        // The file is looked at once a second, and nothing tells when.
+        // The file is checked once a second, without a notification.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(refusal(&tokens, &of(json!(true))).await.0, 403, "what is granted no more is refused");

@@ -1,4 +1,4 @@
-//! An issuer that answers over HTTP, with keys that are made here.
+//! An issuer that responds over HTTP, with generated keys.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,7 +25,7 @@ const RULES: &str = "
 - {name: services, claims: {azp: shop}, tenant_claim: tenant, agents_claim: agents, verbs: [submit, read]}
 ";
 
-/// A key of an issuer: its id, and what it signs with.
+/// A key of an issuer, and its id.
 pub(super) struct Signer {
     pub(super) id: String,
     pub(super) kind: Kind,
@@ -88,7 +88,7 @@ pub(super) fn coded(bytes: &[u8]) -> String {
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
-/// What an issuer answers, and how often it was asked for keys.
+/// What an issuer responds, and how often its keys were requested.
 pub(super) struct Answers {
     pub(super) name: Mutex<String>,
     pub(super) keys: Mutex<Value>,
@@ -104,7 +104,7 @@ pub(super) enum Mode {
     Elsewhere,
 }
 
-/// An issuer, and a gateway's half that knows it.
+/// An issuer, and the files for a gateway that accepts its tokens.
 pub(super) struct World {
     pub(super) url: String,
     pub(super) answers: Arc<Answers>,
@@ -147,7 +147,7 @@ impl World {
             name_claim: "sub".into(),
             leeway: TokenOptions::LEEWAY,
             rules: self.folder.path().join("rules.yaml"),
-            // No test reads twice unless it asks for it.
+            // No test reads keys twice unless it changes this.
             keys_rest: Duration::from_secs(3_600),
             answer_max: Duration::from_secs(60),
         }
@@ -171,7 +171,7 @@ impl World {
         self.answers.asked.load(Ordering::SeqCst)
     }
 
-    /// What a token of a service says.
+    /// The claims of a service's token.
     pub(super) fn claims(&self) -> Value {
         let now = i64::try_from(jsonwebtoken::get_current_timestamp()).unwrap();
         json!({
@@ -180,7 +180,7 @@ impl World {
         })
     }
 
-    /// The same, with these claims changed; null takes one out.
+    /// The same claims with changes; null removes a claim.
     pub(super) fn with(&self, changes: &Value) -> Value {
         let mut claims = self.claims();
         for (name, value) in changes.as_object().unwrap() {
