@@ -1,4 +1,4 @@
-//! From a parsed turn to its admission, or to the refusal that its producer gets.
+//! Turns a parsed turn into its admission, or into the rejection that its producer receives.
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
@@ -20,7 +20,7 @@ use tickfleet_ops::traces;
 use tickfleet_protocol::{RejectedCall, RejectedId, RejectedMessage, RejectionStatus, rejection_reply};
 use tracing::Span;
 
-/// Bytes of a refused message that the dead letters keep.
+/// Bytes of a rejected message that the dead letters keep.
 const RAW_BYTES_MAX: usize = 4_096;
 
 /// An inbound entry.
@@ -35,12 +35,12 @@ pub(crate) struct Arrival {
     pub(crate) raw: Vec<u8>,
 }
 
-/// A turn that may be admitted, with what its refusal would need.
+/// A turn that may be admitted, with the data that a rejection would need.
 pub(crate) struct Candidate {
     pub(crate) turn: Turn,
     pub(crate) name: TurnName,
     pub(crate) arrival: Arrival,
-    /// From reading it to the decision.
+    /// Covers the time from reading the entry to the decision.
     pub(crate) span: Span,
 }
 
@@ -57,7 +57,7 @@ impl Candidate {
     }
 }
 
-/// Everything about a refusal but where it came from.
+/// A rejected turn, without its inbound entry.
 pub(crate) fn refuse(code: RejectionCode, message: String, turn: &Turn) -> Box<RejectedMessage> {
     Box::new(RejectedMessage {
         code,
@@ -105,7 +105,7 @@ impl Rejection {
         Self {
             entry: arrival.entry.clone(),
             reason: refusal.code,
-            // It is kept for days, and anyone may have written it.
+            // Redact: the dead letter is kept for days, and anyone may have written the message.
             raw: redactor.head(&arrival.raw, RAW_BYTES_MAX).into(),
             tenant: refusal.tenant.clone(),
             reply: refusal.reply_to.clone().map(|inbox| (inbox, reply)),
@@ -114,7 +114,7 @@ impl Rejection {
         }
     }
 
-    /// Bytes that its transaction writes.
+    /// Bytes that the transaction of this rejection writes.
     pub(crate) fn bytes(&self) -> usize {
         self.raw.len() + self.reply.as_ref().map_or(0, |(_, reply)| reply.len())
     }
@@ -124,7 +124,7 @@ impl Rejection {
         Self { turn: Some((candidate.name.clone(), content_digest(&candidate.turn))), ..self }
     }
 
-    /// The decision that writes it. A tenant that is not configured has no inbox.
+    /// The decision that writes the rejection. A tenant that is not configured has no inbox.
     pub(crate) fn decision<'a>(&self, from: Inbound, policy: &Policy, bounds: &'a Bounds) -> Reject<'a> {
         let is_known = |tenant: &TenantId| policy.tenants.contains_key(tenant) || policy.withheld.contains(tenant);
         let tenant = self.tenant.clone().map(|tenant| match is_known(&tenant) {
@@ -136,7 +136,7 @@ impl Rejection {
     }
 }
 
-/// The name and digest by which `submit` may have recorded the turn or task.
+/// The name and digest under which `submit` may have recorded the turn or task.
 fn given(refusal: &RejectedMessage) -> Option<(TurnName, String)> {
     let turn = refusal.turn_id.clone().or_else(|| refusal.task_id.clone().map(Into::into))?;
     let tenant = refusal.tenant.clone()?;

@@ -1,5 +1,5 @@
-//! START HERE: the life of an inbound turn. [`crate::intake`] takes a batch; here it is parsed and admitted in one commit, and
-//! what cannot be admitted is rejected.
+//! START HERE: the life of an inbound turn. [`crate::intake`] takes a batch. This module parses it and admits it in one
+//! commit, and rejects the turns that cannot be admitted.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,15 +31,16 @@ use crate::policy::Deciding;
 use crate::reading::Reading;
 use crate::recovery::slices;
 
-/// While memory is short and no turn may be admitted, the time between two checks.
+/// The time between two checks while memory is short and no turn may be admitted.
 const ROOM_EVERY: Duration = Duration::from_millis(50);
-/// While memory is short: slices on queues up to which turns are admitted, so that workers have work that frees memory.
+/// While memory is short, turns are admitted only if fewer slices are on queues and with workers. A few must remain:
+/// finishing them frees memory.
 const TIGHT_SLICES: u64 = 256;
-/// The same, while the store uses all memory that it may.
+/// The same bound while the store uses all memory that it may.
 const FULL_SLICES: u64 = 16;
-/// While memory is short: turns admitted at once.
+/// Turns admitted at once while memory is short.
 const TIGHT_TURNS: usize = 16;
-/// While memory is short: bytes of turns admitted at once.
+/// Bytes of turns admitted at once while memory is short.
 const TIGHT_BYTES: usize = 512 * 1024;
 
 /// Admits turns.
@@ -52,12 +53,12 @@ pub(crate) struct Admitter {
 }
 
 impl Taker for Admitter {
-    /// Admits a batch. Entries of a scheduler that died are admitted one by one, after a mark that names each.
+    /// Admits a batch. Entries of a scheduler that died are admitted one by one, and each is marked before.
     async fn take(&self, reading: &Reading, arrivals: Vec<Arrival>) {
         let (suspects, clean): (Vec<_>, Vec<_>) = arrivals.into_iter().partition(|arrival| arrival.crashes > 0);
         self.admit_batch(reading, clean).await;
         for suspect in suspects {
-            // The rest stays with this consumer, which returns it when it stops.
+            // This consumer keeps the remaining entries and returns them when it stops.
             if self.decider.is_over() || !reading.look_into(&suspect.entry).await {
                 return;
             }
@@ -68,7 +69,7 @@ impl Taker for Admitter {
 }
 
 impl Admitter {
-    /// Admits what `intake` takes.
+    /// Admits the turns that `intake` takes.
     pub(crate) fn new(common: &Common, intake: &Arc<Intake>) -> Self {
         Self {
             store: common.store.clone(),
@@ -101,7 +102,7 @@ impl Admitter {
                     ));
                 }
             }
-            // A batch of refused turns may ask for many times its own bytes.
+            // The rejections of a batch may have many times the bytes of the batch.
             if rejections_length(&rejections) < rejections.len() {
                 self.intake.reject_all(reading, Inbound::Turns, std::mem::take(&mut rejections)).await;
             }
@@ -116,7 +117,7 @@ impl Admitter {
         self.intake.reject_all(reading, Inbound::Turns, rejections).await;
     }
 
-    /// The number of candidates to admit at once, when there is room for some.
+    /// The number of candidates to admit at once. Waits until there is room for some.
     async fn room(&self, reading: &Reading, candidates: &[Candidate]) -> Option<usize> {
         let room = retry_until(reading, || async {
             if !self.store.state().pressure {
@@ -135,7 +136,8 @@ impl Admitter {
         room.await
     }
 
-    /// While memory is short: true if few slices are on queues and with workers. It also reads whether memory is still short.
+    /// While memory is short: returns true if few slices are on queues and with workers. Also reads whether memory is
+    /// still short.
     async fn has_few_slices_out(&self) -> Result<bool, StoreError> {
         self.store.refresh_state().await?;
         let (used, max) = self.store.seam().sample_memory().await?;
@@ -163,7 +165,7 @@ impl Admitter {
                     }
                 }
             });
-            // Without an answer this name is given up, and others take the entries over.
+            // No result: this incarnation has ended, and others take its entries over.
             let Some(Tried { again, rejections: more }) = attempt.await else { break };
             rejections.extend(more);
             left = again.into_iter().filter_map(|at| left.get(at).copied()).collect();
@@ -174,7 +176,7 @@ impl Admitter {
     async fn try_to_admit(&self, candidates: &[&Candidate]) -> Result<Tried, StoreError> {
         self.refresh_for_unknown(candidates).await?;
         let grants = self.grants(candidates).await?;
-        // Otherwise a newer policy is in force, and this incarnation is over.
+        // None: a newer policy is in force, and this incarnation has ended.
         let Some(deciding) = self.decider.deciding().await? else { return Ok(Tried::default()) };
         let now_ms = self.store.state().now_ms;
         let (mut heads, mut tried) = (Vec::with_capacity(candidates.len()), Tried::default());
@@ -241,14 +243,14 @@ impl Admitter {
         Ok(tried)
     }
 
-    /// Before a turn is refused because its inbox is full: its readers may have confirmed replies a moment ago.
+    /// Trims a full inbox before a turn is rejected because of it: readers may have just confirmed replies.
     async fn has_trimmed(&self, candidate: &Candidate) -> Result<bool, StoreError> {
         let Some(inbox) = &candidate.turn.reply_to else { return Ok(false) };
         let age_ms = self.store.options().reply_retain_ms;
         Ok(trim_inbox(&self.store, &candidate.turn.tenant, inbox.as_str(), age_ms).await? > 0)
     }
 
-    /// Before a turn is refused because its tenant or agent is unknown: it may have been declared a moment ago.
+    /// Reads run-time settings before a turn is rejected because its tenant or agent is unknown: it may be new.
     async fn refresh_for_unknown(&self, candidates: &[&Candidate]) -> Result<(), StoreError> {
         let active = self.active.load();
         if candidates.iter().any(|one| active.policy.look_up(&one.turn.tenant, &one.turn.agent).is_err()) {
@@ -257,8 +259,8 @@ impl Admitter {
         Ok(())
     }
 
-    /// The grants of the tasks that turns run under, with their deadlines, by candidate. [`Admit`] refuses a turn whose task
-    /// is unknown or belongs to another agent.
+    /// The grants of the tasks that turns run under, with their deadlines, by candidate. [`Admit`] refuses a turn whose
+    /// task is unknown or belongs to another agent.
     async fn grants(&self, candidates: &[&Candidate]) -> Result<HashMap<usize, (TaskGrant, i64)>, StoreError> {
         let mut grants = HashMap::new();
         for (at, candidate) in candidates.iter().enumerate() {
@@ -290,7 +292,7 @@ impl Admitter {
             .map_err(|refusal| Box::new(self.rejected(candidate, &refusal)))
     }
 
-    /// A refusal before the decision.
+    /// The rejection of a turn before its admission is decided.
     fn rejected(&self, candidate: &Candidate, refusal: &tickfleet_protocol::RejectedMessage) -> Rejection {
         self.metrics.admitted(Decision::Rejected, 1);
         let (entry, code, reason) = (&candidate.arrival.entry, refusal.code.as_str(), &refusal.message);
@@ -299,7 +301,8 @@ impl Admitter {
         rejection.of_turn(candidate)
     }
 
-    /// Records calls that may set facts: calls that need one of these facts wait for it. No guarantee depends on it.
+    /// Records calls that may set facts, so that calls that need one of these facts wait for them. No guarantee depends
+    /// on it.
     async fn expect(&self, deciding: &Deciding, candidates: &[&Candidate], heads: &[(usize, Head)]) {
         let batch: Vec<_> =
             heads.iter().filter_map(|(at, head)| candidates.get(*at).map(|candidate| (*candidate, head))).collect();
@@ -312,7 +315,7 @@ impl Admitter {
         }
     }
 
-    /// Counts a decision. Errors with the rejection of a turn that is refused.
+    /// Counts a decision. Returns the rejection of a refused turn as the error.
     fn decided(
         &self,
         candidate: &Candidate,
@@ -359,7 +362,7 @@ impl Admitter {
         Ok(decision)
     }
 
-    /// The rejection of a turn that cannot be decided. All others of its batch are.
+    /// The rejection of a turn that cannot be decided. The other turns of its batch are decided.
     fn at_fault(&self, candidate: &Candidate, error: &RunError) -> Rejection {
         tracing::error!(%error, entry = %candidate.arrival.entry, "turn cannot be admitted");
         let message = "The turn could not be admitted. The error has been logged.".to_owned();
@@ -404,8 +407,8 @@ struct Tried {
     rejections: Vec<Rejection>,
 }
 
-/// The number of candidates that fit one commit, by number, calls and bytes; at least one. A call costs as much as `cost` calls
-/// without limits.
+/// The number of candidates that fit one commit, by number, calls and bytes; at least one. A call costs as much as
+/// `cost` calls without limits.
 fn length(candidates: &[Candidate], turns_max: usize, bytes_max: usize, cost: usize) -> usize {
     let (mut calls, mut bytes) = (0, 0);
     let fits = |candidate: &&Candidate| {

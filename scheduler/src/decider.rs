@@ -1,4 +1,4 @@
-//! By which policy this scheduler decides, under which name, and until when.
+//! The policy by which this scheduler decides, and the incarnation that it decides for.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,53 +14,53 @@ use tokio_util::sync::CancellationToken;
 
 use crate::policy::{Deciding, PolicyClock, ShardSlots};
 
-/// The state that tells whether a scheduler may decide, and by what.
+/// Knows whether this scheduler may decide, and by which policy.
 pub(crate) struct Decider {
     store: Store,
     active: Arc<PolicyHandle>,
     metrics: Arc<Metrics>,
     policy: PolicyClock,
-    /// Cancelled when the present incarnation ends: loops that wait for Redis give up then.
+    /// Canceled when the current incarnation ends. Loops that wait for Redis stop then.
     stopping: ArcSwap<CancellationToken>,
-    /// The name of the present incarnation.
+    /// The name of the current incarnation.
     consumer: ArcSwapOption<ConsumerId>,
     report: ReportOptions,
 }
 
 impl Decider {
-    /// Decides nothing before a policy is announced.
+    /// Makes no decision until a policy is announced.
     pub(crate) fn new(store: Store, active: Arc<PolicyHandle>, metrics: Arc<Metrics>, report: ReportOptions) -> Self {
         let (policy, stopping, consumer) = (PolicyClock::default(), ArcSwap::default(), ArcSwapOption::default());
         Self { store, active, metrics, policy, stopping, consumer, report }
     }
 
-    /// The name of a new incarnation.
+    /// Sets the name of a new incarnation.
     pub(crate) fn take_name(&self, consumer: &ConsumerId) {
         self.consumer.store(Some(Arc::new(consumer.clone())));
     }
 
-    /// An incarnation begins, which is over when `stop` is cancelled.
+    /// Begins an incarnation. It ends when `stop` is canceled.
     pub(crate) fn begin(&self, stop: &CancellationToken) {
         self.stopping.store(Arc::new(stop.clone()));
     }
 
-    /// Returns true if the present incarnation is over.
+    /// Returns true if the current incarnation has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.stopping.load().is_cancelled()
     }
 
-    /// The generation of the policy that was announced, and the days of its time zones.
+    /// The announced policy, the known restart epoch, and the workers' slots.
     pub(crate) const fn policy(&self) -> &PolicyClock {
         &self.policy
     }
 
-    /// The policy and tools in force here.
+    /// The policy and tools in force in this process.
     pub(crate) fn active(&self) -> Arc<ActivePolicy> {
         self.active.load()
     }
 
-    /// Returns what a call costs at admission, where 1 is one without limits: each may have to be looked at, and of eight
-    /// about one meets a call.
+    /// Returns the cost of a call at admission, where 1 is a call in a fleet without limits. Each limit may have to be
+    /// checked, and about one in eight matches a call.
     pub(crate) fn cost_of_call(&self) -> usize {
         1 + self.active.load().policy.limits.len() / 8
     }
@@ -75,8 +75,8 @@ impl Decider {
         }
     }
 
-    /// Reports what the last commits say about the store: a restart, a jump of its clock. Ends the incarnation if a newer
-    /// policy is in force, and reads changed run-time settings.
+    /// Reports changes of the store that the last commits returned: a restart, a clock jump. Ends the incarnation if a
+    /// newer policy is in force, and reads changed run-time settings.
     pub(crate) async fn heard(&self) {
         let state = self.store.state();
         self.policy.saw_jump(self.store.take_jump_ms(), &self.metrics);
@@ -84,13 +84,13 @@ impl Decider {
         if state.policy > self.policy.generation() && self.policy.generation() > 0 {
             self.policy_stale();
         }
-        // A decision that relies on older settings is refused, so a failure here is repeated there.
+        // A decision that relies on older settings is refused and calls `stale`, so a failure here is retried there.
         if let Err(error) = self.active.refresh(&self.store).await {
             tracing::warn!(%error, "failed to read run-time settings; the last ones read stay in force");
         }
     }
 
-    /// A decision relied on a policy or on settings that are not in force any more. Ends the incarnation, or reads the settings.
+    /// Handles a decision that relied on an outdated policy or settings. Ends the incarnation, or reads the settings.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -103,7 +103,7 @@ impl Decider {
         self.active.refresh(&self.store).await
     }
 
-    /// Says by which policy we decide: at the start, after a reload, and when Redis has lost it.
+    /// Announces the policy by which this scheduler decides: at the start, after a reload, and if Redis has lost it.
     pub(crate) async fn announce(&self, active: &ActivePolicy, take: bool) -> Result<Announced, StoreError> {
         let consumer = self.consumer.load();
         let announced = self.store.announce(&active.digest, consumer.as_deref(), take).await?;
@@ -118,8 +118,8 @@ impl Decider {
         Ok(announced)
     }
 
-    /// The policy to decide by. After a reload the new policy is announced first: no batch is decided by a policy under
-    /// another's generation. None if a newer one is in force; then this incarnation ends.
+    /// The policy to decide by. After a reload, the new policy is announced first, so that no batch is decided under
+    /// the generation of another policy. Returns `None` and ends the incarnation if a newer policy is in force.
     pub(crate) async fn deciding(&self) -> Result<Option<Deciding>, StoreError> {
         let active = self.active.load();
         let announced = self.policy.announced();
@@ -135,7 +135,7 @@ impl Decider {
         }
     }
 
-    /// A policy with what was set at run time, and the generations that this shard knows them under.
+    /// The active policy with run-time settings, and the generations under which this shard knows them.
     fn by(&self, active: Arc<ActivePolicy>, policy: u64) -> Deciding {
         let generations = Generations { policy, settings: active.tenants_generation(self.store.shard()) };
         let (shard, shards) = (self.store.shard(), self.store.options().shards);
@@ -148,18 +148,18 @@ impl Decider {
         Deciding { active, generations, shard: (shard, shards), slots, report: self.report() }
     }
 
-    /// As the one that begins is about to hear again, for as long as it stands by.
+    /// Counts an outdated policy, while the scheduler is on standby because of it.
     pub(crate) fn still_stale(&self) {
         self.metrics.policy_stale();
     }
 
-    /// A newer policy is in force than ours: another replica has a newer configuration. This incarnation ends.
+    /// Ends this incarnation: a newer policy is in force, because another replica has a newer configuration.
     pub(crate) fn policy_stale(&self) {
         self.metrics.policy_stale();
         self.stopping.load().cancel();
     }
 
-    /// Streams or groups are gone: somebody has flushed Redis. They are made anew, with a signal that people see.
+    /// Recreates missing streams and groups, and logs an error: Redis has been flushed.
     pub(crate) async fn state_lost(&self, what: &str) {
         self.metrics.state_lost();
         tracing::error!(what, "streams or groups of the shard are missing; recreating them");

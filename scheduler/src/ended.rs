@@ -1,5 +1,5 @@
-//! Counts calls that end without running. Decisions render their results, and may do so again after a conflict: only a
-//! committed decision counts.
+//! Counts calls that end without running. A decision renders their results, and renders them again after a conflict, so
+//! only a committed decision is counted.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tickfleet_engine::report::Renderer;
 use tickfleet_model::Outcome;
 use tickfleet_ops::metrics::{LimitAction, Metrics};
 
-/// Renders results, and notes what it rendered.
+/// Renders results, and records what it rendered.
 pub(crate) struct NotingRenderer<'a> {
     renderer: Renderer<'a>,
     noted: Mutex<HashMap<TurnName, Noted>>,
@@ -32,7 +32,7 @@ impl<'a> NotingRenderer<'a> {
         Self { renderer, noted: Mutex::default() }
     }
 
-    /// Counts the calls of a turn that a committed decision has ended. `is_over` is true if the turn has ended with them.
+    /// Counts the calls that a committed decision on a turn has ended. `is_over` is true if the turn has ended, too.
     pub(crate) fn count(&self, name: &TurnName, is_over: bool, now_ms: i64, metrics: &Metrics) {
         let Some(noted) = self.noted.lock().remove(name) else { return };
         let calls = noted.calls.len() as u64;
@@ -55,7 +55,7 @@ impl<'a> NotingRenderer<'a> {
     }
 }
 
-/// Counts the time from the submit of a turn to its end, if it is known.
+/// Counts the time from the submit of a turn to its end, if the submit time is known.
 pub(crate) fn turn_ended(submitted_ms: i64, now_ms: i64, metrics: &Metrics) {
     if submitted_ms > 0 {
         metrics.turn_ended(Duration::from_millis((now_ms - submitted_ms).max(0).unsigned_abs()));

@@ -4,7 +4,7 @@ use tickfleet_core::recovery::reap::HeldEntry;
 use tickfleet_core::{Query, StreamKey, Value};
 use tickfleet_store::{Store, StoreError};
 
-/// Entries of queues that a consumer holds, at most `count` of each.
+/// The entries of `queues` that a consumer holds, at most `count` of each queue.
 ///
 /// # Errors
 /// [`StoreError`].

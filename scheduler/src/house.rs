@@ -1,4 +1,4 @@
-//! Upkeep: bounds that are kept once in a while, and what is done while memory is short.
+//! Upkeep: enforces bounds periodically, and samples memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,21 +20,21 @@ use crate::decider::Decider;
 use crate::policy::goes_by_slots;
 use crate::{Common, Options};
 
-/// The time between two samples of memory: a fast producer fills some percent of it in that time.
+/// The time between two samples of memory. A fast producer fills a few percent of memory in that time.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
-/// The audit log may use one part in so many of the memory, however much is allowed.
+/// The audit log may use 1/4 of the memory bound, even if its configured bound is larger.
 const AUDIT_SHARE: u64 = 4;
-/// The same for the dead letters.
+/// The dead letters may use 1/16 of the memory bound.
 const DEAD_SHARE: u64 = 16;
 /// Items handled in one step.
 const STEP_MAX: usize = 256;
 /// Time for which events of approvals are kept, ms.
 const EVENTS_MS: i64 = 7 * 24 * 3_600_000;
 
-/// Bytes of memory in use, and the bound; 0 for none.
+/// Bytes of memory in use, and the bound. A bound of 0 means none.
 type Memory = (u64, u64);
 
-/// The part of `bytes_max` that a log may use.
+/// The bytes that a log may use: `bytes_max`, or less if memory is bounded.
 fn share(memory: Memory, bytes_max: u64, part: u64) -> u64 {
     match memory.1 {
         0 => bytes_max,
@@ -42,13 +42,13 @@ fn share(memory: Memory, bytes_max: u64, part: u64) -> u64 {
     }
 }
 
-/// Keeps bounds.
+/// Enforces bounds.
 pub(crate) struct House {
     store: Store,
     active: Arc<PolicyHandle>,
     decider: Arc<Decider>,
     progress: Progress,
-    /// The period at which bounds are kept.
+    /// The period at which bounds are enforced.
     every: Duration,
     /// Bytes of audit entries to keep.
     audit_bytes_max: u64,
@@ -57,7 +57,7 @@ pub(crate) struct House {
 }
 
 impl House {
-    /// Keeps the bounds of `options`.
+    /// Enforces the bounds of `options`.
     pub(crate) fn new(common: &Common, options: &Options) -> Self {
         Self {
             store: common.store.clone(),
@@ -70,7 +70,7 @@ impl House {
         }
     }
 
-    /// Keeps bounds until `stop`.
+    /// Enforces bounds until `stop`.
     pub(crate) async fn collect(self: Arc<Self>, stop: CancellationToken) {
         let handle = self.progress.register("collect", self.every * 10 + Duration::from_secs(30));
         let mut cursors = Cursors::default();
@@ -95,7 +95,7 @@ impl House {
         handle.finished();
     }
 
-    /// Samples memory until `stop`. While it is short, logs are trimmed with each sample.
+    /// Samples memory until `stop`. While memory is short, each sample also trims the logs.
     pub(crate) async fn sample(self: Arc<Self>, stop: CancellationToken) {
         let handle = self.progress.register("weigh", Duration::from_secs(60));
         let mut was_short = false;
@@ -141,7 +141,7 @@ impl House {
         Ok(())
     }
 
-    /// Bounds the audit log, seals and dead letters by bytes and age. A settle bounds the log by entries.
+    /// Bounds the audit log, seals and dead letters by bytes and age. A settle bounds the audit log by entries.
     async fn trim_logs(&self, memory: Memory) -> Result<(), StoreError> {
         let audit_bytes = share(memory, self.audit_bytes_max, AUDIT_SHARE);
         self.trim(&keys::audit(), audit_bytes, self.store.options().audit_retain_ms).await?;
@@ -168,7 +168,8 @@ impl House {
         self.store.seam().trim(log, keep).await.map(drop)
     }
 
-    /// Trims inboxes by age, and by what readers have confirmed. Forgets inboxes that have not been used for as long.
+    /// Trims inboxes by age, and up to the replies that readers have confirmed. Drops inboxes that are unused for the
+    /// retention time from the list.
     async fn trim_inboxes(&self) -> Result<(), StoreError> {
         let active = self.active.load();
         for tenant in active.policy.tenants.keys().filter(|tenant| self.store.is_home_of(tenant)) {
@@ -195,7 +196,7 @@ impl House {
         self.store.seam().trim(&events, Keep { age_ms: EVENTS_MS, ..Keep::default() }).await.map(drop)
     }
 
-    /// Removes listings and notes that have expired.
+    /// Removes expired members of lists, and handled dead letters that the audit log no longer has.
     async fn expire(&self) -> Result<(), StoreError> {
         for _ in 0..STEP_MAX {
             if !self.store.decide(ExpireList).await?.result {
@@ -213,7 +214,7 @@ impl House {
         Ok(())
     }
 
-    /// Deletes counters that are not needed any more, some in each step.
+    /// Deletes expired and idle counters, a bounded number in each step.
     async fn prune(&self, cursors: &mut Cursors) -> Result<(), StoreError> {
         let now_ms = self.store.state().now_ms.max(0).unsigned_abs();
         let due = Query::First { set: expiring(), upto: Some(now_ms), count: 1 };
@@ -272,7 +273,7 @@ struct Cursors {
     counter: u64,
 }
 
-/// Logs that data of a tenant or inbox is damaged. It must not keep the janitor from the others.
+/// Logs damaged data of a tenant or inbox and continues, so that the other inboxes are trimmed.
 fn skip_damaged(result: Result<(), StoreError>, name: &str) -> Result<(), StoreError> {
     match result {
         Err(error) if error.is_script_error() => {
@@ -283,8 +284,8 @@ fn skip_damaged(result: Result<(), StoreError>, name: &str) -> Result<(), StoreE
     }
 }
 
-/// Removes replies by age, and those that the readers have confirmed: by their position, or through consumer groups. Returns
-/// their number.
+/// Removes replies by age, and replies that readers have confirmed, by their position or through consumer groups.
+/// Returns the number of removed replies.
 pub(crate) async fn trim_inbox(store: &Store, tenant: &TenantId, inbox: &str, age_ms: i64) -> Result<u64, StoreError> {
     let read = RecordKey::new(format!("read:{tenant}:{inbox}"));
     let read_upto = match store.query(Query::Record(read)).await? {

@@ -1,4 +1,4 @@
-//! The intake: inbound streams are taken in batches, and entries that cannot be taken in are rejected with a reply.
+//! The intake: takes batches from inbound streams, and rejects invalid entries with a reply.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ use crate::reading::Reading;
 /// All records of a tenant are in one shard, so its turns count in no other (invariant 10).
 pub(crate) const WRONG_SHARD: &str = "the tenant lives in another shard: CRC32(tenant) mod the number of shards";
 
-/// Reads inbound streams, and rejects what cannot be taken in.
+/// Reads inbound streams, and rejects invalid entries.
 pub(crate) struct Intake {
     store: Store,
     active: Arc<PolicyHandle>,
@@ -37,20 +37,20 @@ pub(crate) struct Intake {
     progress: Progress,
     /// Entries taken at once.
     batch: usize,
-    /// Removes secrets from what the dead letters keep.
+    /// Removes secrets from the messages that the dead letters keep.
     redactor: Arc<Redactor>,
-    /// One at a time in the whole process.
+    /// Allows one suspect at a time in the whole process.
     suspects: OneSuspect,
 }
 
 /// A part that acts on the entries of an inbound stream.
 pub(crate) trait Taker {
-    /// Takes a batch in, and returns when all is written.
+    /// Handles a batch. Returns when everything is written.
     fn take(&self, reading: &Reading, arrivals: Vec<Arrival>) -> impl Future<Output = ()> + Send;
 }
 
 impl Intake {
-    /// Takes `batch` entries at once; `redactor` removes secrets from what the dead letters keep.
+    /// Takes `batch` entries at once. `redactor` removes secrets from the messages that the dead letters keep.
     pub(crate) fn new(common: &Common, batch: usize, redactor: Arc<Redactor>) -> Self {
         Self {
             store: common.store.clone(),
@@ -78,8 +78,8 @@ impl Intake {
             wait_ms: u64::try_from(block.as_millis()).unwrap_or(u64::MAX),
         };
         let mut backoff = Backoff::default();
-        // Nothing is in hand between two batches: entries that this consumer holds then were delivered to an abandoned take,
-        // or wait to be decided again.
+        // Between two batches, no entry is being handled. An entry that this consumer still holds was delivered to a
+        // dropped take, or must be decided again.
         let mut compared: Option<Instant> = None;
         while !stop.is_cancelled() {
             let compares = compared.is_none_or(|at| at.elapsed() >= lease);
@@ -107,7 +107,7 @@ impl Intake {
         reading.finished();
     }
 
-    /// The next batch: entries that are held already, if `compares`, else new ones.
+    /// The next batch. If `compares`, entries that this consumer already holds come first, then new entries.
     async fn next(&self, take: &Take, stop: &CancellationToken, compares: bool) -> Result<Vec<HeldEntry>, StoreError> {
         if compares {
             let mine = held(&self.store, &take.queues, &take.consumer, self.batch).await?;
@@ -116,7 +116,7 @@ impl Intake {
             }
         }
         tokio::select! {
-            // A take that is dropped leaves what was delivered with this consumer, which returns it when it stops.
+            // If the take is dropped, this consumer keeps the delivered entries and returns them when it stops.
             () = stop.cancelled() => Ok(Vec::new()),
             taken = self.store.seam().take(take) => {
                 let held = |one: tickfleet_store::seam::Taken| HeldEntry {
@@ -129,7 +129,7 @@ impl Intake {
         }
     }
 
-    /// The rejection of an inbound entry, without the secrets that it may hold.
+    /// The rejection of an inbound entry, with secrets redacted.
     pub(crate) fn rejection(
         &self,
         from: Inbound,
@@ -140,7 +140,7 @@ impl Intake {
         Rejection::of(from, arrival, refusal, status, &self.redactor)
     }
 
-    /// Rejects until the store has written it.
+    /// Writes rejections, and retries until the store has written all of them.
     pub(crate) async fn reject_all(&self, reading: &Reading, from: Inbound, mut rejections: Vec<Rejection>) {
         while !rejections.is_empty() {
             let rest = rejections.split_off(rejections_length(&rejections));

@@ -18,11 +18,11 @@ use crate::decider::Decider;
 use crate::held::held;
 use crate::recovery::inbound;
 
-/// The time for which a scheduler that stops tries to return what it holds, at most: its supervisor waits for it.
+/// The maximum time for which a stopping scheduler tries to return its entries: its supervisor waits for it.
 const PUT_BACK_WAIT: Duration = Duration::from_secs(3);
 /// Entries of a stream that a stopping scheduler returns at once.
 const PUT_BACK_MAX: usize = 1_000;
-/// The time between two checks of a scheduler on standby, at most.
+/// The maximum time between two checks of a scheduler on standby.
 const STAND_BY: Duration = Duration::from_secs(1);
 
 /// The lease of one scheduler, renewed by heartbeats.
@@ -47,8 +47,9 @@ impl Lease {
         }
     }
 
-    /// Queues, first heartbeat, run-time settings and policy, before anything is taken (invariants 12 and 16). If a newer
-    /// policy is in force, the scheduler is on standby until its own may decide. None if it has to shut down meanwhile.
+    /// Creates queues, sends the first heartbeat, reads run-time settings and announces the policy, before anything is
+    /// taken (invariants 12 and 16). If a newer policy is in force, the scheduler is on standby until its own may
+    /// decide. Returns `None` if it must shut down meanwhile.
     pub(crate) async fn prepare(&self, shutdown: &CancellationToken) -> Result<Option<ConsumerId>, StoreError> {
         self.store.ensure_groups().await?;
         let consumer = tickfleet_store::incarnation("s", &self.name);
@@ -57,7 +58,7 @@ impl Lease {
         loop {
             self.beat(&consumer).await?;
             let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
-            // Schedulers that fell silent may be back soon: the store may have been away, and this one beats first.
+            // Silent schedulers may be back soon: if the store was away, this scheduler was only the first to beat.
             let take = silent_since.is_some_and(|since: Instant| since.elapsed() > lease);
             self.active.refresh(&self.store).await?;
             let active = self.active.load();
@@ -96,7 +97,7 @@ impl Lease {
         Ok(())
     }
 
-    /// Returns entries that were taken and not decided. Nothing died, so no crash counts against them.
+    /// Returns entries that were taken and not decided. The process did not crash, so no crash counts against them.
     pub(crate) async fn put_back(&self, consumer: &ConsumerId) {
         match tokio::time::timeout(PUT_BACK_WAIT, self.return_all(consumer)).await {
             Ok(Ok(0)) => {}
@@ -115,7 +116,7 @@ impl Lease {
         Ok(returned.iter().filter(|one| one.as_ref().is_ok_and(|receipt| receipt.result)).count())
     }
 
-    /// Ends the lease, so that nobody waits for its end.
+    /// Ends the lease, so that other schedulers need not wait until it expires.
     pub(crate) async fn leave(&self, consumer: &ConsumerId) {
         let leave = Leave { consumer: consumer.clone(), role: Role::Scheduler };
         if let Err(error) = self.store.decide(leave).await {
@@ -123,7 +124,7 @@ impl Lease {
         }
     }
 
-    /// Sends heartbeats until `stop`. Returns true if a whole lease passed without one.
+    /// Sends heartbeats until `stop`. Returns true if a whole lease passed without a successful one.
     pub(crate) async fn beats(&self, consumer: &ConsumerId, stop: &CancellationToken) -> bool {
         let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
         let handle = self.progress.register("beat", lease * 3 + PATIENCE);

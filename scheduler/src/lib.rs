@@ -1,8 +1,8 @@
-//! The scheduler: admits turns under caps, releases lanes, promotes retries, reaps the dead.
+//! The scheduler: admits turns under caps, releases throttle queues, resumes retries, reaps dead processes.
 //!
-//! Any number of schedulers run side by side: every decision is one transaction, and each loop may be run by all of
-//! them at once. START HERE: [`admitter`] is the life of an inbound turn; [`timers`] is what time does, and
-//! `recovery` takes back what the dead held.
+//! Any number of schedulers run side by side: every decision is one transaction, and all of them may run each loop at
+//! the same time. START HERE: [`admitter`] is the life of an inbound turn, [`timers`] fires due timers, and `recovery`
+//! redelivers the work of dead processes.
 
 pub mod admission;
 pub mod admitter;
@@ -50,17 +50,17 @@ use timers::Timers;
 pub struct Options {
     /// Entries read and admitted at once.
     pub batch: usize,
-    /// The period at which due timers are looked for.
+    /// The period between checks for due timers.
     pub tick_poll: Duration,
-    /// The period at which dead workers are looked for; see [`Options::reap_period`].
+    /// The period between checks for dead workers; see [`Options::reap_period`].
     pub reap_every: Duration,
-    /// The period at which bounds are kept, and at which the sweep takes a step.
+    /// The period at which bounds are enforced.
     pub collect_every: Duration,
-    /// Bytes of audit entries kept per shard.
+    /// Maximum bytes of audit entries per shard.
     pub audit_bytes_max: u64,
-    /// The time for which dead entries are kept, ms.
+    /// The time for which dead letters are kept, ms.
     pub dead_retain_ms: i64,
-    /// How the audit log is sealed, where it is.
+    /// How the audit log is sealed. `None` if it is not sealed.
     pub seal: Option<SealOptions>,
 }
 
@@ -80,19 +80,19 @@ impl Options {
         }
     }
 
-    /// Returns the period at which dead workers are looked for under this lease. Whatever the setting says, it is short
-    /// enough: after a pause of more than half a lease, `reap` takes it that Redis was away and gives workers a lease
-    /// to beat again, so whoever pauses that long each time never takes anything back.
+    /// Returns the period between checks for dead workers under this lease: the setting, but at most a sixth of the
+    /// lease. After a pause of more than half a lease, `reap` assumes that Redis was away and gives workers another
+    /// lease to send heartbeats. A scheduler that always paused that long would never reap.
     #[must_use]
     pub fn reap_period(&self, lease: Duration) -> Duration {
         self.reap_every.min(lease / REAPS_PER_LEASE)
     }
 }
 
-/// Looks for dead workers per lease, at least. Half of it would do; the rest is for a busy machine.
+/// Minimum number of checks for dead workers in a lease. Two would be enough; the rest is a margin for a busy machine.
 const REAPS_PER_LEASE: u32 = 6;
 
-/// One scheduler on one shard: its parts, and how they are put together.
+/// One scheduler on one shard.
 pub struct Scheduler {
     metrics: Arc<Metrics>,
     decider: Arc<Decider>,
@@ -105,16 +105,16 @@ pub struct Scheduler {
     sealing: Option<Arc<Sealing>>,
 }
 
-/// The things that the schedulers of one process share, one for each shard. Cloned, they are the same.
+/// State that the schedulers of one process share. Each serves one shard. A clone is the same state.
 #[derive(Clone)]
 pub struct Process {
-    /// Policy and tenants in force.
+    /// The policy and tenants in force.
     pub active: Arc<PolicyHandle>,
     /// Metrics of the process.
     pub metrics: Arc<Metrics>,
     /// Progress of the process' loops, for `/livez`.
     pub progress: Progress,
-    /// One entry at a time that was there when a scheduler died, in all shards: they die together.
+    /// Lets one suspect entry at a time be handled, in all shards, because the schedulers of a process die together.
     pub suspects: OneSuspect,
 }
 
@@ -135,11 +135,10 @@ enum Ended {
     PolicyStale,
 }
 
-/// The time that a loop may take beyond its own pace: Redis may be away, and the loops of a process do not stall for
-/// that.
+/// The time that a loop may take beyond its own period before `/livez` reports it as stalled: Redis may be away.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 impl Scheduler {
-    /// A scheduler on the shard of `store`. `name` (a pod's name) begins the names of its incarnations.
+    /// A scheduler on the shard of `store`. The names of its incarnations begin with `name`, such as a pod's name.
     #[must_use]
     pub fn new(store: Store, process: Process, options: &Options, report: ReportOptions, name: &str) -> Self {
         let Process { active, metrics, progress, suspects } = process;
@@ -162,10 +161,10 @@ impl Scheduler {
         }
     }
 
-    /// Runs until `shutdown`; while Redis is away it waits and comes back by itself.
+    /// Runs until `shutdown`. If Redis is away, it waits and resumes by itself.
     ///
     /// # Errors
-    /// [`StoreError::Shards`] if the data was written with another number of shards: a setting to be mended.
+    /// [`StoreError::Shards`] if the data was written with another number of shards. The setting must be corrected.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), StoreError> {
         while !shutdown.is_cancelled() {
             let prepared = retry_until(&shutdown, || async {
@@ -182,15 +181,15 @@ impl Scheduler {
             match self.incarnation(consumer, &shutdown).await {
                 Ended::Shutdown => break,
                 Ended::LeaseLost => self.metrics.lease_lost("scheduler"),
-                // The next one stands by until it may decide.
+                // The next incarnation is on standby until it may decide.
                 Ended::PolicyStale => {}
             }
         }
         Ok(())
     }
 
-    /// Runs all loops under one consumer name, until shutdown or until a lease has passed without a heartbeat:
-    /// then others have taken over what this name held, and a new one begins.
+    /// Runs all loops under one consumer name, until shutdown or until a lease has passed without a heartbeat. After
+    /// such a lease, others have taken over the entries of this name, and a new incarnation begins.
     async fn incarnation(&self, consumer: ConsumerId, shutdown: &CancellationToken) -> Ended {
         let stop = shutdown.child_token();
         self.decider.begin(&stop);

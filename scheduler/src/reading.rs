@@ -1,5 +1,5 @@
-//! One inbound loop as its steps see it: the name that it reads under, the suspect that it looks into, and its sign of
-//! life while it waits.
+//! An inbound loop, as its steps use it: the consumer name, the suspect entry that it handles, and its progress while
+//! it waits.
 
 use std::time::Duration;
 
@@ -14,21 +14,21 @@ use tickfleet_store::{Store, StoreError};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-/// The time after which a loop that waits for its turn to look into a suspect says that it lives.
+/// The time after which a loop that waits for permission to handle a suspect reports progress.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 
 /// A loop that reads an inbound stream.
 pub(crate) struct Reading {
-    /// The stream that it reads.
+    /// The stream.
     pub(crate) from: Inbound,
-    /// The name that it reads under.
+    /// The consumer name.
     pub(crate) consumer: ConsumerId,
     store: Store,
     handle: LoopHandle,
     stop: CancellationToken,
-    /// One for all loops of the process.
+    /// Shared by all loops of the process.
     suspects: OneSuspect,
-    /// Held while an entry is marked as looked into.
+    /// Present while an entry is marked as the suspect in work.
     look: Mutex<Option<Look>>,
 }
 
@@ -46,8 +46,8 @@ impl Reading {
         Self { from, consumer, store, handle, stop, suspects, look: Mutex::default() }
     }
 
-    /// Marks the entry that is looked into: a crash from here on counts against it. Waits while any loop of this
-    /// process looks into another. False if the loop must stop before.
+    /// Marks the suspect entry that is handled next: a crash from now on counts against it. Waits while another loop of
+    /// this process handles a suspect. Returns false if the loop must stop first.
     pub(crate) async fn look_into(&self, suspect: &EntryId) -> bool {
         let mut turn = std::pin::pin!(self.suspects.look());
         let look = loop {
@@ -64,7 +64,7 @@ impl Reading {
         true
     }
 
-    /// Takes the mark away, if there is one, and lets another loop look.
+    /// Clears the mark, if there is one, and lets another loop handle a suspect.
     pub(crate) async fn look_away(&self) {
         let mut look = self.look.lock().await;
         if look.is_none() {
@@ -83,12 +83,12 @@ impl Reading {
         Ok(())
     }
 
-    /// The loop has come round once.
+    /// Reports one pass of the loop.
     pub(crate) fn advanced(&self) {
         self.handle.advanced();
     }
 
-    /// The loop has ended.
+    /// Reports the end of the loop.
     pub(crate) fn finished(self) {
         self.handle.finished();
     }
@@ -99,9 +99,9 @@ impl Waiting for Reading {
         self.stop.is_over()
     }
 
-    /// Waits for Redis, or for room in it; not beyond the loop's end. Who waits is alive: a probe that ended the
-    /// process for it would count a crash against what it holds, and help nobody. A suspect that comes so far has been
-    /// looked into and killed nobody: whatever ends this process from here on, the crash does not count against it.
+    /// Waits for Redis, or for room in it, at most until the loop must stop. Reports progress, so that a liveness probe
+    /// does not kill the waiting process: the crash would count against its entries. A suspect that got this far was
+    /// handled without a crash, so its mark is cleared, and a later crash does not count against it.
     async fn pause(&self, time: Duration) {
         self.look_away().await;
         self.handle.advanced();

@@ -1,4 +1,4 @@
-//! Redelivers what dead processes held.
+//! Redelivers the entries of dead processes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,12 +24,12 @@ use crate::held::held;
 const DEAD_MAX: usize = 16;
 /// Entries of a queue read at once.
 const HELD_MAX: usize = 256;
-/// The consumer of entries whose consumer was deleted with them. It never has a lease, so it is reaped at once.
+/// A consumer name for entries whose consumer was deleted. It never has a lease, so its entries are reaped at once.
 const LOST: &str = "lost";
-/// Steps for one consumer in one round. The next round continues.
+/// Maximum steps for one consumer in one round. The next round continues.
 const STEPS_MAX: usize = 256;
 
-/// What was redelivered, for metrics and logs.
+/// Counts of one recovery, for metrics and logs.
 #[derive(Debug, Default)]
 struct Recovered {
     redelivered: u64,
@@ -37,18 +37,18 @@ struct Recovered {
     quarantined: u64,
 }
 
-/// Reaps the dead.
+/// Reaps dead consumers.
 pub(crate) struct Recovery {
     store: Store,
     decider: Arc<Decider>,
     metrics: Arc<Metrics>,
     progress: Progress,
-    /// The period at which dead consumers are looked for.
+    /// The period between checks for dead consumers.
     every: Duration,
 }
 
 impl Recovery {
-    /// Looks for dead consumers every `every`.
+    /// Checks for dead consumers every `every`.
     pub(crate) fn new(common: &Common, every: Duration) -> Self {
         Self {
             store: common.store.clone(),
@@ -81,8 +81,8 @@ impl Recovery {
         handle.finished();
     }
 
-    /// One check of one scheduler is enough for all. With three quarters of the period, two checks are never further apart than
-    /// two periods.
+    /// One check by any scheduler is enough for all. The minimum distance of three quarters of the period ensures that
+    /// two checks are at most two periods apart.
     async fn round(&self, lists: bool) -> Result<(), StoreError> {
         let every_ms = i64::try_from(self.every.as_millis()).unwrap_or(i64::MAX);
         if !self.may_reap(every_ms / 4 * 3).await? {
@@ -99,7 +99,7 @@ impl Recovery {
             let reaped = self.reap(&consumer, &mut recovered).await;
             self.report(&consumer, &recovered);
             reaped?;
-            // A long round must not look like an outage of the store.
+            // Without this, a long round would look like an outage of the store.
             if !self.may_reap(0).await? {
                 break;
             }
@@ -112,10 +112,10 @@ impl Recovery {
         Ok(self.store.decide(may).await?.result == ReapPermit::Granted)
     }
 
-    /// Lists consumers that hold entries and are not listed, see [`ListHolder`].
+    /// Lists consumers that hold entries and are not listed; see [`ListHolder`].
     async fn list_holders(&self) -> Result<(), StoreError> {
         for queue in inbound().into_iter().chain(slices()) {
-            // The reaping of others does not wait for it: an older Redis user may lack the right to it.
+            // A failure does not stop the reaping: the Redis user may be an older one without the necessary permission.
             match self.store.seam().adopt_lost(&queue, LOST, HELD_MAX).await {
                 Ok(0) => {}
                 Ok(lost) => {
@@ -145,11 +145,11 @@ impl Recovery {
             let reap = Reap { consumer: consumer.as_str().into(), lease: lease.clone(), held, bounds: &bounds };
             match self.store.decide(reap).await?.result {
                 Reaped::Redelivered(turns) => recovered.redelivered += turns.len() as u64,
-                // The end of its turn is counted and logged.
+                // Counted and logged with the end of the turn.
                 Reaped::Quarantined(_) => recovered.quarantined += 1,
                 Reaped::Removed { dead } => recovered.dead += dead as u64,
                 Reaped::Nothing => return self.bury(consumer).await,
-                // It lives, the store has restarted, or another scheduler was faster.
+                // The consumer lives, the store has restarted, or another scheduler was faster.
                 _ => return Ok(()),
             }
         }

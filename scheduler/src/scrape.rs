@@ -1,4 +1,4 @@
-//! The figures of a scrape that only Redis knows.
+//! Figures for a metrics scrape that only Redis has.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tickfleet_model::{Limit, TenantId};
 use tickfleet_ops::metrics::{Backlog, Metrics, Place, Scraped};
 use tickfleet_store::{Backlog as ShardBacklog, Store};
 
-/// Asks Redis, at a scrape, for what only it knows.
+/// Queries Redis at each scrape.
 pub struct Scrape {
     stores: Vec<Store>,
     active: Arc<PolicyHandle>,
@@ -20,21 +20,21 @@ pub struct Scrape {
 }
 
 impl Scrape {
-    /// A scrape of these shards.
+    /// A scrape of `stores`, one for each shard.
     #[must_use]
     pub fn new(stores: &[Store], active: &Arc<PolicyHandle>, metrics: &Arc<Metrics>) -> Self {
         let observed = stores.iter().map(|store| store.clone().observed_by(metrics.clone()));
         Self { stores: observed.collect(), active: Arc::clone(active), metrics: Arc::clone(metrics), sealed: false }
     }
 
-    /// Asks how far the audit log is sealed, too, where it is to be.
+    /// If `sealed`, a scrape also reports how far the audit log is sealed.
     #[must_use]
     pub fn with_seals(self, sealed: bool) -> Self {
         Self { sealed, ..self }
     }
 
-    /// The backlog of all shards together; none if one of them does not answer, for half a backlog would look like a
-    /// small one.
+    /// The backlog of all shards together. Returns `None` if a shard does not respond, because a part of the backlog
+    /// would look like a small backlog.
     pub async fn ask(&self) -> Option<Scraped> {
         let active = self.active.load();
         self.metrics.config_admits(active.policy.agents.len(), active.policy.tenants.len());
@@ -65,7 +65,7 @@ impl Scrape {
     }
 }
 
-/// Counts are added; of ages and of memory, which shards may share, the largest is shown.
+/// Adds counts. Takes the maximum of ages, and of memory because shards may share it.
 fn merged(shards: &[ShardBacklog]) -> Scraped {
     let place = |place: Place, count: fn(&ShardBacklog) -> u64, oldest_ms: fn(&ShardBacklog) -> i64| {
         let count = shards.iter().map(count).sum();
@@ -86,7 +86,7 @@ fn merged(shards: &[ShardBacklog]) -> Scraped {
         ],
         memory_used: shards.iter().map(|seen| seen.memory.used).max().unwrap_or(0),
         memory_max: shards.iter().map(|seen| seen.memory.max).max().unwrap_or(0),
-        // Not the flag alone: decisions go by it, and it may be a second behind.
+        // Decisions use the flag, which may be a second old, so the sampled memory counts, too.
         pressure: shards.iter().any(|seen| seen.pressure || seen.memory.is_tight()),
         unsealed: None,
         shard_times_ms: shards.iter().map(|seen| seen.now_ms).collect(),

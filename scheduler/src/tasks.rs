@@ -1,5 +1,5 @@
-//! The inbound `tasks` stream: new tasks are validated before an agent sees them, and reports of external runtimes are
-//! applied to their tasks.
+//! The inbound `tasks` stream: validates new tasks before an agent gets them, and applies reports of external runtimes
+//! to their tasks.
 
 use std::sync::Arc;
 
@@ -34,10 +34,10 @@ use crate::ended::turn_ended;
 use crate::intake::{Intake, Taker, WRONG_SHARD};
 use crate::reading::Reading;
 
-/// Attempts to settle or park a task that heartbeats of its runtime change meanwhile.
+/// Attempts to settle or park a task if heartbeats of its runtime change it meanwhile.
 const ATTEMPTS_MAX: usize = 4;
 
-/// Takes in tasks, and the reports of external runtimes.
+/// Handles new tasks and the reports of external runtimes.
 pub(crate) struct TaskQueues {
     store: Store,
     active: Arc<PolicyHandle>,
@@ -49,7 +49,7 @@ pub(crate) struct TaskQueues {
 impl Taker for TaskQueues {
     async fn take(&self, reading: &Reading, arrivals: Vec<Arrival>) {
         for arrival in arrivals {
-            // What is left stays ours until we leave, and is returned then.
+            // This consumer keeps the remaining entries and returns them when it stops.
             if self.decider.is_over() {
                 return;
             }
@@ -63,7 +63,7 @@ impl Taker for TaskQueues {
 }
 
 impl TaskQueues {
-    /// Takes in the messages that `intake` reads.
+    /// Handles the messages that `intake` reads.
     pub(crate) fn new(common: &Common, intake: &Arc<Intake>) -> Self {
         Self {
             store: common.store.clone(),
@@ -112,12 +112,12 @@ impl TaskQueues {
     async fn acknowledge(&self, arrival: &Arrival) {
         let (stream, entry) = (Inbound::Tasks.stream(), arrival.entry.clone());
         if let Err(error) = self.store.decide(AcknowledgeInbound { stream, entry }).await {
-            // A repeated report about a lease is harmless: the lease has ended.
+            // Handling a report about a lease twice is harmless: the lease has ended.
             tracing::warn!(%error, "task message handled but not acknowledged");
         }
     }
 
-    /// Validates a task and writes it durably, trying until Redis has decided.
+    /// Validates a task and writes it durably. Retries until Redis has decided.
     async fn delegate(&self, reading: &Reading, arrival: &Arrival, task: Task) {
         let decided = retry_until(reading, || async {
             match self.try_delegate(arrival, task.clone()).await {
@@ -135,7 +135,7 @@ impl TaskQueues {
             }
         });
         let Some(mut refusal) = decided.await.flatten() else { return };
-        // As its producer queued it: the rejection frees its ID.
+        // The digest of the task as its producer queued it, by which the rejection frees its ID.
         refusal.digest = Some(task_digest(&task));
         if refusal.code == RejectionCode::Conflict {
             let rejected = self.intake.rejection(Inbound::Tasks, arrival, &refusal, RejectionStatus::Conflict);
@@ -150,7 +150,7 @@ impl TaskQueues {
             return Ok(Tried::Refused(refuse(&task, RejectionCode::WrongShard, WRONG_SHARD.into())));
         }
         if self.active.load().policy.look_up(&task.tenant, &task.target).is_err() {
-            // It may have been set a moment ago.
+            // The tenant or agent may have been configured a moment ago.
             self.active.refresh_where_news(&self.store).await?;
         }
         let active = self.active.load();
@@ -202,8 +202,8 @@ impl TaskQueues {
         tracing::warn!(%error, verb, "Redis did not respond; retrying");
     }
 
-    /// Heartbeat, finish, fail, cancel, tried until Redis has decided: a runtime says a thing once. A message about a
-    /// lease that has moved on changes nothing.
+    /// Applies a heartbeat, finish, fail or cancel, and retries until Redis has decided, because a runtime reports each
+    /// event once. A message about a lease that has ended changes nothing.
     async fn runtime_says(&self, reading: &Reading, message: TaskMessage) -> Result<(), Box<RejectedMessage>> {
         let decided = retry_until(reading, || async {
             match self.act(&message).await {
@@ -220,11 +220,11 @@ impl TaskQueues {
                 }
             }
         });
-        // Without an answer, our name is given up: the entry stays pending, and reap writes it anew for others.
+        // No result: this incarnation has ended, and the pending entry is redelivered to another scheduler.
         decided.await.unwrap_or(Ok(()))
     }
 
-    /// Answers the refusal of a message that cannot be acted on.
+    /// Applies a message. Returns the refusal of a message that cannot be applied.
     async fn act(&self, message: &TaskMessage) -> Result<Option<Box<RejectedMessage>>, StoreError> {
         match message {
             TaskMessage::Heartbeat(leased) => self.touched(leased).await?,
@@ -248,7 +248,8 @@ impl TaskQueues {
         Ok(None)
     }
 
-    /// A turn that has not come yet is waited for, so its cancel leaves a trace: for tenants of this shard alone.
+    /// Cancels a turn or task. A cancel that arrives first is stored until its turn arrives, so only tenants of this
+    /// shard may be named.
     async fn cancel(&self, name: &TurnName, reason: &str) -> Result<Option<Box<RejectedMessage>>, StoreError> {
         let refusal = |code, message: String| Ok(Some(Box::new(RejectedMessage::new(code, message))));
         if !self.store.is_home_of(&name.tenant) {
@@ -256,7 +257,7 @@ impl TaskQueues {
         }
         let is_known = || self.active.load().policy.tenants.contains_key(&name.tenant);
         if !is_known() {
-            // It may have been set a moment ago.
+            // The tenant may have been configured a moment ago.
             self.active.refresh_where_news(&self.store).await?;
         }
         if !is_known() {
@@ -281,13 +282,13 @@ impl TaskQueues {
         Ok(())
     }
 
-    /// The task as its runtime holds it, if the lease is still the one in force.
+    /// The slice of a task that a runtime holds, if `leased` is the current lease.
     async fn held(&self, leased: &Leased) -> Result<Option<Box<Slice>>, StoreError> {
         let read = ReadHeld { name: leased_name(leased), entry: EntryId::new(&leased.lease) };
         Ok(self.store.decide(read).await?.result)
     }
 
-    /// Ends the task with one record and one reply.
+    /// Ends the task and writes its record and reply.
     async fn finish(&self, leased: &Leased, result: impl Fn(CallResult) -> CallResult) -> Result<(), StoreError> {
         for _ in 0..ATTEMPTS_MAX {
             let Some(slice) = self.held(leased).await? else { break };
@@ -297,7 +298,7 @@ impl TaskQueues {
             let (id, tool) = (CallId { turn: name.turn.clone(), position: 0 }, delegation::TASK_TOOL);
             let blank = CallResult::refused(&id, None, tool, Outcome::Ok, blank);
             let now_ms = self.store.state().now_ms;
-            // The time of the take is unknown: the task counts as the runtime's since its offer.
+            // The time at which the runtime took the task is unknown, so the duration counts from the offer.
             let took_ms = (now_ms - slice.turn.admitted_ms).max(0).unsigned_abs();
             let result = result(CallResult { attempts: slice.turn.attempts + 1, duration_ms: took_ms, ..blank });
             let reported = Reported {
@@ -325,7 +326,7 @@ impl TaskQueues {
             };
             if self.store.decide(settle).await?.result == Settled::Ended {
                 turn_ended(head.submitted_ms, self.store.state().now_ms, &self.metrics);
-                // No tool of the fleet carried it out.
+                // It ran outside the fleet, not in one of its tools.
                 self.metrics.call_not_run(None, result.outcome);
                 return Ok(());
             }
@@ -334,7 +335,7 @@ impl TaskQueues {
         Ok(())
     }
 
-    /// The runtime reports that another attempt makes sense: after 1, 3, 9 s, then the failure is final.
+    /// Parks a task for another attempt, as the runtime requested: after 1, 3 and 9 s. Then the failure is final.
     async fn fail_for_now(&self, leased: &Leased, error: CallError) -> Result<(), StoreError> {
         for _ in 0..ATTEMPTS_MAX {
             let Some(slice) = self.held(leased).await? else { break };
@@ -357,7 +358,7 @@ impl TaskQueues {
                     return Ok(());
                 }
                 Parked::Canceled => return self.end_canceled(leased, &slice.name, error).await,
-                // A heartbeat of the runtime came in between, or another runtime has the task.
+                // The runtime sent a heartbeat meanwhile, or another runtime has the task.
                 Parked::Stale => {}
             }
         }
@@ -391,7 +392,7 @@ fn refuse(task: &Task, code: RejectionCode, message: String) -> Box<RejectedMess
     })
 }
 
-/// The result of one try to write a task.
+/// The result of one attempt to write a task.
 enum Tried {
     Written,
     Refused(Box<RejectedMessage>),

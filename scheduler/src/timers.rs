@@ -1,4 +1,4 @@
-//! Fires timers: throttle queues are released, retries and waits resume, and turns expire.
+//! Fires timers: releases throttle queues, resumes retries and waiting turns, and ends expired turns.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,20 +30,20 @@ use crate::ended::NotingRenderer;
 
 /// Timers fired in one round.
 const DUE_MAX: usize = 256;
-/// Throttle queues, or turns, in one commit: about 2 ms.
+/// Throttle queues, or turns, in one commit. A commit takes about 2 ms.
 const CHUNK_MAX: usize = 16;
-/// The period while permits come and go: a turn that waits for one waits this long for nothing.
+/// The poll period while permits change hands. It bounds the time that a turn waits for a permit that is already free.
 const BUSY_POLL: Duration = Duration::from_millis(5);
-/// How long that period applies after a turn got a permit.
+/// How long [`BUSY_POLL`] applies after a turn got a permit.
 const BUSY_FOR: Duration = Duration::from_secs(1);
 
 /// A due timer.
 enum Timer {
-    /// Of a turn.
+    /// The timer of a turn.
     Turn(TurnName),
-    /// Of the throttle queue of a counter.
+    /// The timer of a counter's throttle queue.
     Throttle(CounterKey),
-    /// Of work below a turn or task that ended.
+    /// Ends the work below a turn or task that has ended.
     Cascade(TurnName),
 }
 
@@ -62,7 +62,7 @@ impl Timer {
 /// The result of one round.
 #[derive(Default)]
 struct Round {
-    /// True if more may be due.
+    /// True if more timers or turns may be due.
     full: bool,
     /// True if a turn left the queue of a configured limit: the limit may soon have more room.
     busy: bool,
@@ -76,14 +76,14 @@ pub(crate) struct Timers {
     decider: Arc<Decider>,
     metrics: Arc<Metrics>,
     progress: Progress,
-    /// The period at which due timers are looked for.
+    /// The period between checks for due timers.
     poll: Duration,
-    /// Throttle queues with more turns that may be released at once.
+    /// Throttle queues with more turns that can be released immediately.
     unfinished: Mutex<VecDeque<CounterKey>>,
 }
 
 impl Timers {
-    /// Looks for due timers every `poll`.
+    /// Checks for due timers every `poll`.
     pub(crate) fn new(common: &Common, poll: Duration) -> Self {
         Self {
             store: common.store.clone(),
@@ -128,7 +128,7 @@ impl Timers {
     }
 
     async fn fire(&self) -> Result<Round, StoreError> {
-        // A new policy is announced here even if nothing is due.
+        // Announces a new policy even if no timer is due.
         if self.decider.deciding().await?.is_none() {
             return Ok(Round::default());
         }
@@ -157,7 +157,7 @@ impl Timers {
         for chunk in queues.chunks(CHUNK_MAX) {
             failed = self.release(chunk, &mut round).await.err().or(failed);
         }
-        // Before the turns: what ends with a parent ends in the same round.
+        // Cascades come before turns, so that work ends in the same round as its parent.
         for name in &cascades {
             failed = self.cascade(name, &mut round).await.err().or(failed);
         }
@@ -167,7 +167,7 @@ impl Timers {
         failed.map_or(Ok(round), Err)
     }
 
-    /// Removes a timer that nothing of this build has set.
+    /// Removes a timer with an unknown name: this version never sets such a timer.
     async fn discard_timer(&self, name: &str) -> Result<(), StoreError> {
         tracing::error!(timer = name, "cannot read the name of a timer; removing it");
         let mut transaction = Transaction::new(self.store.versions().draw());
@@ -225,7 +225,7 @@ impl Timers {
             }
             self.count_released(name, &receipt.result, &render);
         }
-        // The whole head has left, so the turns behind it need not wait for the timer.
+        // If all turns of a head have left, the turns behind them need not wait for the timer.
         let more: Vec<CounterKey> =
             left.into_iter().filter(|(_, count)| *count >= HEADS_MAX).map(|(counter, _)| counter).collect();
         round.full |= !more.is_empty();
@@ -277,7 +277,7 @@ impl Timers {
             match fired.map(|receipt| receipt.result) {
                 Ok(Fired::Ended) => render.count(name, true, self.store.state().now_ms, &self.metrics),
                 Ok(Fired::Dispatched) => self.metrics.promoted(1),
-                // The turn's queue is due: it need not wait for the next round.
+                // The turn's throttle queue is due now, so it is handled before the next wait.
                 Ok(Fired::Throttled) => round.full = true,
                 Ok(Fired::External) => self.lapse(name).await?,
                 Ok(Fired::Gone | Fired::Later(_) | Fired::Noticed(_) | Fired::Ending(_)) => {}
@@ -292,7 +292,8 @@ impl Timers {
                         self.unreadable(name, &why);
                     } else {
                         tracing::warn!(%error, turn = %name, "failed to handle a timer; retrying");
-                        // Another key that the turn needs may be damaged: the others' timers do not wait for it.
+                        // Another key that the turn needs may be damaged. Postpone its timer, so that other timers do
+                        // not wait.
                         let again_ms = self.store.state().now_ms + bounds.lease_ms;
                         transaction.guard(Guard::Present(name.record()));
                         transaction.timer(name.timer(), again_ms, TimerRule::Set);
@@ -304,11 +305,11 @@ impl Timers {
         Ok(())
     }
 
-    /// Why the record of a turn cannot be read, if a decision failed because of it.
+    /// The reason why the record of a turn is unreadable, if a decision failed because of the record.
     async fn damage(&self, name: &TurnName, error: &RunError) -> Result<Option<String>, StoreError> {
         match error {
             RunError::Unreadable { why, .. } => Ok(Some(why.to_string())),
-            // A record of another type counts as absent, until a guard compares it.
+            // A record of another type is read as absent, and only a guard detects it.
             RunError::Failed(why) => {
                 let mut transaction = Transaction::new(self.store.versions().draw());
                 transaction.guard(Guard::Absent(name.record()));
@@ -319,7 +320,7 @@ impl Timers {
         }
     }
 
-    /// Handles the timer of a task that an external runtime may have.
+    /// Handles the timer of a task that an external runtime may hold.
     async fn lapse(&self, name: &TurnName) -> Result<(), StoreError> {
         let bounds = self.store.bounds();
         if self.store.decide(Lapse { name: name.clone(), bounds: &bounds }).await?.result == Lapsed::Offered {
@@ -328,7 +329,7 @@ impl Timers {
         Ok(())
     }
 
-    /// Ends some of the work below a turn or task that was canceled or has failed.
+    /// Cancels some of the work below a turn or task that was canceled or has failed.
     async fn cascade(&self, name: &TurnName, round: &mut Round) -> Result<(), StoreError> {
         let bounds = self.store.bounds();
         let step = CascadeStep { name: name.clone(), bounds: &bounds };

@@ -1,4 +1,4 @@
-//! The real binary, against a real Redis of its own.
+//! Tests of the real binary, each with a real Redis of its own.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod chaos;

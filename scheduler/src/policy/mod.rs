@@ -17,16 +17,16 @@ use tickfleet_model::limit::LimitBound;
 use tickfleet_model::{Limit, Policy, TenantId};
 use tickfleet_ops::metrics::Metrics;
 
-/// The policy that this scheduler has announced, and the last report about the store.
+/// The policy that this scheduler has announced, and the last known state of the store.
 #[derive(Debug)]
 pub struct PolicyClock {
     announced: ArcSwap<AnnouncedPolicy>,
-    /// When the known epoch began, or [`UNKNOWN_MS`].
+    /// The start of the known restart epoch, or [`UNKNOWN_MS`].
     epoch_ms: AtomicI64,
     slots: Arc<Slots>,
 }
 
-/// A scheduler that starts must not report an old restart.
+/// The epoch before the first report. A scheduler that starts must not report an old restart.
 const UNKNOWN_MS: i64 = i64::MAX;
 
 impl Default for PolicyClock {
@@ -43,7 +43,7 @@ pub(crate) struct AnnouncedPolicy {
     pub(crate) generation: u64,
 }
 
-/// The basis of a batch of decisions.
+/// The policy and settings of a batch of decisions.
 pub(crate) struct Deciding {
     pub(crate) active: Arc<ActivePolicy>,
     pub(crate) generations: Generations,
@@ -55,7 +55,7 @@ pub(crate) struct Deciding {
 }
 
 impl Deciding {
-    /// The limits.
+    /// The limits of this policy.
     pub(crate) fn rules(&self) -> ActiveRules<'_> {
         let (active, generations, shard) = (Arc::clone(&self.active), self.generations, self.shard);
         ActiveRules { active, generations, shard, slots: &self.slots }
@@ -67,7 +67,7 @@ impl Deciding {
     }
 }
 
-/// The workers' slots, as limits on shares and parts of them see them.
+/// The workers' slots, for limits that are a share or a part of them.
 pub(crate) struct ShardSlots {
     pub(crate) active: Arc<ActivePolicy>,
     pub(crate) slots: Arc<Slots>,
@@ -87,15 +87,15 @@ impl tickfleet_engine::rules::Slots for ShardSlots {
 }
 
 impl ShardSlots {
-    /// A turn has arrived that may be dispatched at once.
+    /// Counts an arrived turn that may be dispatched immediately.
     pub(crate) fn takes(&self) {
         if goes_by_slots(&self.active.policy) {
             self.slots.takes();
         }
     }
 
-    /// A turn waits in the throttle queue of `counter`. If it waits for a share of the slots, its tenant has no more than its
-    /// share from now on.
+    /// Records that a turn waits in the throttle queue of `counter`. If it waits for a share of the slots, its tenant
+    /// is limited to that share from now on.
     pub(crate) fn saw_waiting(&self, counter: &CounterKey, turn: &TurnName) {
         let policy = &self.active.policy;
         let is_share = |limit: &&Limit| *limit.name == *counter.limit && matches!(limit.bound, LimitBound::Share(_));
@@ -106,21 +106,21 @@ impl ShardSlots {
     }
 }
 
-/// A jump of shard time to report, ms. An answer may also have been long on its way.
+/// The minimum jump of shard time to report, ms. A slow response looks like a small jump.
 const LARGE_JUMP_MS: i64 = 60_000;
 
 impl PolicyClock {
-    /// The slots of the workers, and who waits for a share of them.
+    /// The slots of the workers, and the tenants that wait for a share of them.
     pub(crate) const fn slots(&self) -> &Arc<Slots> {
         &self.slots
     }
 
-    /// The generation of the policy that we announced last; 0 before.
+    /// The generation of the policy that was announced last; 0 before the first.
     pub fn generation(&self) -> u64 {
         self.announced.load().generation
     }
 
-    /// The policy that we announced last.
+    /// The policy that was announced last.
     pub(crate) fn announced(&self) -> Arc<AnnouncedPolicy> {
         self.announced.load_full()
     }
@@ -130,7 +130,7 @@ impl PolicyClock {
         self.announced.store(Arc::new(AnnouncedPolicy { digest: digest.to_owned(), short, generation }));
     }
 
-    /// Redis has one clock, and a script cannot tell a wrong one from a pause: what it says is followed (ADR 27).
+    /// Reports a large clock jump. Shard time follows the jump, because a wrong clock looks like a pause (ADR 27).
     pub(crate) fn saw_jump(&self, ahead_ms: i64, metrics: &Metrics) {
         if ahead_ms >= LARGE_JUMP_MS {
             metrics.clock_jumped();
@@ -153,12 +153,12 @@ impl PolicyClock {
     }
 }
 
-/// Returns true if what limits allow follows from the workers' slots, and has to be known.
+/// Returns true if a limit depends on the workers' slots, which must then be counted.
 pub(crate) fn goes_by_slots(policy: &Policy) -> bool {
     policy.limits.iter().any(|limit| limit.bound.is_of_slots() && !is_for_nobody(policy, limit))
 }
 
-/// Returns true for a share of the slots where one tenant alone could have one.
+/// Returns true for a share of the slots in a fleet with one tenant, which needs no share.
 fn is_for_nobody(policy: &Policy, limit: &Limit) -> bool {
     matches!(limit.bound, LimitBound::Share(_)) && policy.tenants.len() < 2
 }
@@ -198,7 +198,7 @@ mod tests {
             policy.tenants.insert(TenantId::new(tenant).unwrap(), TenantPolicy::default());
             assert_eq!(counts(&policy), counted, "500 slices are out for 4 slots");
         }
-        // One tenant alone may have a part of the slots.
+        // A part of the slots limits a single tenant, too.
         let part = Limit { bound: LimitBound::Part(25), ..share };
         policy.tenants.pop_first();
         policy.limits = Arc::new(vec![part]);
@@ -212,12 +212,12 @@ mod tests {
             let (text, line) = (metrics.render(), format!("tickfleet_epoch_changes_total {restarts}"));
             assert!(text.lines().any(|found| found == line), "no {line} in:\n{text}");
         };
-        // The store was restarted long ago.
+        // An old restart is not reported.
         clock.saw_epoch(5_000, &metrics);
         counts(0);
         clock.saw_epoch(9_000, &metrics);
         counts(1);
-        // Nor is an answer that was late.
+        // Late responses are not reported as jumps.
         for ahead_ms in [-86_400_000, 0, 59_999] {
             clock.saw_jump(ahead_ms, &metrics);
         }

@@ -1,8 +1,8 @@
 //! The slots of the fleet's workers, and which tenants wait for a share of them.
 //!
-//! What a limit of slots allows is reckoned here and goes to the script as a number, like any other limit's. It is this
-//! process' own view: what it has counted in the last second, and the lanes that it has looked at. So two schedulers may
-//! reckon a little differently for a moment; the places that are held are the same for both.
+//! This module computes the bound of a limit on slots, and decisions get it as a number, as with any other limit. The
+//! bound is this process' own view: the load counted in the last second, and the throttle queues that it has read. So
+//! two schedulers may compute slightly different bounds for a moment, but both count the same permits.
 
 use std::collections::HashMap;
 
@@ -11,18 +11,18 @@ use tickfleet_model::limit::LimitBound;
 use tickfleet_model::{Limit, TenantId};
 use tickfleet_store::FleetLoad;
 
-/// What is dispatched beyond what slots carry out waits about so long for a slot, ms: long enough that no slot waits for
-/// work, and what another tenant's call then has in front of it.
+/// Slices that are dispatched beyond the number of slots wait about this long for a slot, ms. It is long enough that no
+/// slot is idle, and a call of another tenant waits about as long behind them.
 const AHEAD_MS: u64 = 25;
-/// At least so many wait for a slot: a few slots would else stand idle whenever a call has ended.
+/// The minimum number of slices that wait for a slot. Otherwise, a small fleet's slots would be idle after each call.
 const AHEAD_MIN: u64 = 2;
-/// Slots that are reckoned with where no worker shows signs of life: nothing runs then, and whatever is on its way when
-/// one comes may take its slots.
+/// Slots assumed while no worker sends heartbeats: nothing runs then, and all dispatched work may use the slots of the
+/// next worker.
 const SLOTS_UNKNOWN: u64 = 1;
-/// A tenant that was not seen to wait for so long has what it wants, ms.
+/// A tenant with no waiting turn seen for this long no longer limits the others, ms.
 const FORGET_MS: i64 = 2_000;
 
-/// What is known of slots; empty at first.
+/// The known state of slots. Empty at first.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     known: Mutex<Known>,
@@ -31,17 +31,17 @@ pub(crate) struct Slots {
 #[derive(Debug, Default)]
 struct Known {
     load: FleetLoad,
-    /// Slices that workers read in a second.
+    /// Slices that workers read per second.
     rate: u64,
-    /// Turns that this process has taken in since the last count: they may be out by now.
+    /// Turns that this process has admitted since the last count and that may be dispatched by now.
     taken: u64,
-    /// By limit: the tenants that wait for a place of it.
+    /// The tenants that wait for a permit, by limit.
     waiting: HashMap<String, Waiting>,
 }
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// Weight, and when each was seen last, ms.
+    /// The weight of each tenant, and when it was last seen, ms.
     tenants: HashMap<TenantId, (u64, i64)>,
     weights: u64,
     looked_ms: i64,
@@ -52,12 +52,13 @@ impl Known {
         if self.load.slots > 0 { self.load.slots } else { SLOTS_UNKNOWN }
     }
 
-    /// How many slices may be out so that no slot waits for work: one a slot, and some that wait for one.
+    /// The number of slices that may be out so that no slot is idle: one for each slot, and some that wait.
     fn depth(&self) -> u64 {
         self.slots() + (self.slots() / 4).max(AHEAD_MIN).max(self.rate.saturating_mul(AHEAD_MS) / 1_000)
     }
 
-    /// How many slices are out now: those of the last count, and what came since beyond what was carried out since.
+    /// The number of slices that are out now: those of the last count, plus turns since then, minus the slices that
+    /// workers have read since then at the known rate.
     fn out(&self, now_ms: i64) -> u64 {
         let since_ms = (now_ms - self.load.now_ms).max(0).unsigned_abs();
         self.load.out + self.taken.saturating_sub(self.rate.saturating_mul(since_ms) / 1_000)
@@ -65,9 +66,9 @@ impl Known {
 }
 
 impl Waiting {
-    /// Forgets who was not seen for long; looks at most ten times a second.
+    /// Drops tenants that were not seen for [`FORGET_MS`]. Checks at most ten times a second.
     fn forget(&mut self, now_ms: i64) {
-        // A clock that was set back must not keep anybody for ever.
+        // A negative difference, after a clock was set back, also counts as old. Otherwise a tenant would stay forever.
         if (0..100).contains(&(now_ms - self.looked_ms)) {
             return;
         }
@@ -78,7 +79,7 @@ impl Waiting {
 }
 
 impl Slots {
-    /// Takes a new count.
+    /// Stores a new count.
     pub(crate) fn counted(&self, load: &FleetLoad) {
         let mut known = self.known.lock();
         let since_ms = load.now_ms - known.load.now_ms;
@@ -86,20 +87,20 @@ impl Slots {
             && known.load.now_ms > 0
         {
             let rate = read.saturating_sub(before).saturating_mul(1_000) / since_ms.unsigned_abs();
-            // It falls slowly: a moment without work says nothing about how fast work is done.
+            // The rate falls slowly: a moment without work does not show how fast work is done.
             known.rate = rate.max(known.rate * 3 / 4);
         }
         (known.load, known.taken) = (*load, 0);
     }
 
-    /// A turn has come, and may go out at once.
+    /// Counts an arrived turn that may be dispatched immediately.
     pub(crate) fn takes(&self) {
         self.known.lock().taken += 1;
     }
 
-    /// Returns true if more is out than slots soon carry out, as far as is known, or somebody waits for a share of them.
-    /// While neither is so, nobody stands in another's way, and a share need not be counted. Workers that do not tell how
-    /// many slots they have, as those of an older build, must not look like few.
+    /// Returns true if more slices are out than the slots soon carry out, or if a tenant waits for a share of the
+    /// slots. Otherwise, tenants do not delay each other, and shares need not be counted. If no worker reports slots,
+    /// as in an older build, the slots must not look short.
     pub(crate) fn are_short(&self, limit: &str, now_ms: i64) -> bool {
         let mut known = self.known.lock();
         let waits = known.waiting.get_mut(limit).is_some_and(|waiting| {
@@ -109,7 +110,7 @@ impl Slots {
         waits || (known.load.slots > 0 && known.out(now_ms) > known.depth())
     }
 
-    /// A tenant has turns that wait for a place of a limit.
+    /// Records that a tenant has turns that wait for a permit of a limit.
     pub(crate) fn waits(&self, limit: &str, tenant: &TenantId, weight: u64, now_ms: i64) {
         let mut known = self.known.lock();
         let waiting = match known.waiting.get_mut(limit) {
@@ -121,7 +122,7 @@ impl Slots {
         waiting.forget(now_ms);
     }
 
-    /// The places that a limit of slots gives a tenant now, in one of `shards`; none where it is no such limit.
+    /// The permits that a limit on slots gives a tenant now, in one of `shards`. `None` for any other limit.
     pub(crate) fn places(&self, limit: &Limit, tenant: &TenantId, shards: u32, now_ms: i64) -> Option<u64> {
         if !limit.bound.is_of_slots() {
             return None;
@@ -200,10 +201,10 @@ mod tests {
         slots.waits("slots", &tenant("globex"), 4, 20);
         slots.waits("slots", &tenant("globex"), 4, 30);
         assert_eq!((share("acme", 1, 30), share("globex", 4, 30)), (10, 40));
-        // What one does not wait for any more is the other's.
+        // A tenant that no longer waits frees its share for the others.
         slots.waits("slots", &tenant("acme"), 1, 2_050);
         assert_eq!(share("acme", 1, 2_200), 50);
-        // A clock that was set back keeps nobody.
+        // If the clock is set back, no tenant is kept as waiting.
         slots.waits("slots", &tenant("globex"), 4, 2_200);
         assert_eq!(share("acme", 1, -90_000_000), 50);
     }
@@ -216,7 +217,7 @@ mod tests {
         assert_eq!(alone(), 20);
         slots.counted(&fleet(16, 9_000, 2_000));
         assert_eq!(alone(), 16 + 200, "25 ms of 8,000 calls a second");
-        // The streams were deleted, and nothing came since: it falls slowly.
+        // The streams were deleted, and nothing was read since: the rate falls slowly.
         slots.counted(&fleet(16, 0, 3_000));
         assert_eq!(alone(), 16 + 150);
     }
@@ -230,18 +231,18 @@ mod tests {
         assert!(!are_short(1_000), "20 slices for 16 slots and four that wait for one");
         slots.takes();
         assert!(are_short(1_000));
-        // 100 a second, as far as is known: what came has been carried out by now.
+        // At the known rate of 100 a second, the slices have been carried out 200 ms later.
         slots.counted(&FleetLoad { out: 20, ..fleet(16, 100, 2_000) });
         (0..20).for_each(|_| slots.takes());
         assert!(are_short(2_000) && !are_short(2_200));
         slots.waits("slots", &tenant("acme"), 1, 2_200);
         assert!(are_short(2_200) && are_short(4_200) && !are_short(4_400), "two seconds after the last that waited");
-        // Redis cannot tell how many were read: what was known goes on.
+        // If Redis cannot report the number of slices read, the known rate stays.
         slots.counted(&FleetLoad { out: 20, read: None, ..fleet(16, 0, 5_000) });
         slots.counted(&FleetLoad { out: 20, ..fleet(16, 90_000, 6_000) });
         (0..20).for_each(|_| slots.takes());
         assert!(are_short(6_000) && !are_short(6_200));
-        // No worker tells of slots.
+        // No worker reports slots.
         slots.counted(&FleetLoad { out: 500, ..fleet(0, 90_000, 7_000) });
         assert!(!are_short(7_000));
     }

@@ -1,4 +1,4 @@
-//! Anchors: the heads of chains, kept where nobody who can write to the store can change them.
+//! Anchors: the heads of chains, kept in a place that writers of the store cannot change.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -11,39 +11,39 @@ use tickfleet_proof::anchor::Anchor;
 use tickfleet_proof::seal::{SealBody, head_of, is_signed};
 use tickfleet_store::{Pool, Store};
 
-/// Seals that are read at once.
+/// Seals read at once.
 const PAGE: usize = 500;
-/// Heads that one transaction writes.
+/// Maximum number of heads in one transaction.
 const HEADS_AT_ONCE: usize = 250;
 /// Maximum number of heads in the shard's stream.
 const ANCHORS_MAX: u64 = 100_000;
 
-/// The place of kept heads.
+/// The place where heads are kept.
 #[derive(Debug, Clone)]
 pub enum Place {
-    /// In a stream of the shard.
+    /// A stream of the shard.
     Stream,
-    /// In this stream of another Redis.
+    /// This stream of another Redis.
     OtherStream(Pool, String),
-    /// In the process' log.
+    /// The log of the process.
     Log,
-    /// In a file that lines are appended to.
+    /// A file to which lines are appended.
     File(PathBuf),
 }
 
-/// The last seal whose heads are kept outside.
+/// The last seal whose head is kept outside.
 #[derive(Default)]
 pub(super) struct Anchors {
     at: Option<String>,
 }
 
 impl Anchors {
-    /// Keeps the heads of all chains that have grown since the last time: for each chain, the last one that each key has
-    /// signed. If a scheduler died in between, a head may be kept twice. `key` is the public half of the sealer's key, and
-    /// its ID.
+    /// Keeps the heads of all chains that have grown since the last call: for each chain, the last head that each key
+    /// has signed. If a scheduler dies in between, a head may be kept twice. `key` is the public half of the sealer's
+    /// key, and its ID.
     ///
     /// # Errors
-    /// The problem, in words.
+    /// A description of the problem.
     pub(super) async fn follow(
         &mut self,
         store: &Store,
@@ -56,7 +56,8 @@ impl Anchors {
             None => store.anchored().await.map_err(|e| e.to_string())?.unwrap_or_default(),
         };
         let (mut last, mut heads) = (at.clone(), BTreeMap::new());
-        // The public halves of older keys: a tenant without newer entries has no later seals.
+        // The public halves of older keys: the last seal of a tenant without newer entries may be signed by an older
+        // key.
         let mut older: Option<BTreeMap<String, String>> = None;
         loop {
             let after = if last.is_empty() { "0-0" } else { last.as_str() };
@@ -91,8 +92,8 @@ impl Anchors {
     }
 }
 
-/// Records that heads up to `upto` are kept, and writes `own` into the shard's stream. Returns the last recorded seal, or
-/// `None` while another process has the lease.
+/// Records that heads up to `upto` are kept, and writes `own` into the shard's stream. Returns the last recorded seal,
+/// or `None` while another process has the lease.
 async fn note(
     store: &Store,
     candidate: Candidate,
@@ -139,7 +140,7 @@ async fn keep(place: &Place, lines: Vec<String>) -> Result<Vec<String>, String> 
     Ok(Vec::new())
 }
 
-/// Appends lines, and waits until the disk has them.
+/// Appends lines, and waits until they are on disk.
 fn append(path: &Path, lines: &[String]) -> std::io::Result<()> {
     let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
     let text: String = lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect();

@@ -1,9 +1,9 @@
-//! Sealing: one scheduler at a time reads the audit log of its shard in order and lengthens each tenant's chain of seals
-//! (see `tickfleet_proof::seal`). Nothing of it is on the way of a call.
+//! Sealing: one scheduler at a time reads the audit log of its shard in order and extends each tenant's chain of seals
+//! (see `tickfleet_proof::seal`). Calls do not wait for it.
 //!
-//! The progress is one text in the store, the [`Position`]. A sealer that started from another position writes nothing, so
-//! two sealers, one of which was suspended, never seal an entry twice. The log's own count of added entries shows entries
-//! that were trimmed before they were sealed.
+//! The progress is one text in the store, the [`Position`]. A sealer that started from another position writes nothing.
+//! So no entry is sealed twice, even if a suspended sealer resumes beside another one. The log's own count of added
+//! entries reveals entries that were trimmed before they were sealed.
 
 mod anchors;
 mod page;
@@ -28,21 +28,21 @@ pub use anchors::Place;
 use page::{Step, step};
 use position::Position;
 
-/// Entries that one step seals at most.
+/// Maximum number of entries sealed in one step.
 const PAGE: usize = 500;
-/// A sealer that shows no sign of life for this long is followed by another, ms.
+/// Minimum time without a write after which another sealer takes over, ms.
 const LEASE_MS_MIN: i64 = 10_000;
-/// Steps after which others may have the lease between two waits.
+/// Steps in one round. After them, other sealers may take the lease during the wait.
 const STEPS_MAX: usize = 200;
 
 /// How the audit log is sealed.
 #[derive(Debug, Clone)]
 pub struct SealOptions {
-    /// Who signs.
+    /// The signer.
     pub signer: Arc<Signer>,
     /// How often new entries are sealed.
     pub every: Duration,
-    /// Where heads are kept outside.
+    /// The place outside where heads are kept. `None` for no anchors.
     pub anchor: Option<Place>,
 }
 
@@ -53,27 +53,27 @@ pub(crate) struct Sealing {
     progress: Progress,
     options: SealOptions,
     public_key: String,
-    /// How long nobody else seals after this one has done so last, ms.
+    /// The time after this sealer's last write during which no other process seals, ms.
     lease_ms: i64,
 }
 
-/// What is known between two steps.
+/// State that is kept between two steps.
 #[derive(Default)]
 struct Known {
     position: Position,
-    /// Heads of chains as of that position.
+    /// Heads of chains at that position.
     heads: BTreeMap<String, Head>,
-    /// How far heads are kept outside.
+    /// How far heads are anchored.
     anchors: Anchors,
-    /// That another key has our id was said.
+    /// True after the log message that another key has this key's ID.
     told: bool,
 }
 
-/// How a step went.
+/// The result of a step.
 enum Went {
-    /// There may be more.
+    /// There may be more entries.
     On,
-    /// There is nothing more, or it is another's to do.
+    /// There are no more entries, or another process seals.
     Rest,
 }
 
@@ -123,7 +123,8 @@ impl Sealing {
         Candidate { process: consumer.clone(), lease_ms: self.lease_ms }
     }
 
-    /// Writes seals, if the shard is sealed up to `before`. Without a change it only takes the lease.
+    /// Writes seals, if the shard is sealed up to `before`. With `after` equal to `before` and no seals, it only takes
+    /// the lease.
     async fn extend(
         &self,
         consumer: &ConsumerId,
@@ -138,7 +139,7 @@ impl Sealing {
             before: before.to_owned(),
             after: after.to_owned(),
             seals,
-            // A seal has one entry at least.
+            // A seal covers at least one entry, so more seals than audit entries are never needed.
             seals_max: self.store.options().audit_entries_max,
         };
         Ok(self.store.decide(extend).await?.result)
@@ -193,7 +194,7 @@ impl Sealing {
         Ok(Went::Rest)
     }
 
-    /// Said once: it stays so until somebody gives the key another id.
+    /// Logs once that another key has this key's ID. The problem stays until the configured ID changes.
     fn tell_other_key(&self, known: &mut Known) {
         self.metrics.seal_failed();
         if !std::mem::replace(&mut known.told, true) {
@@ -204,7 +205,7 @@ impl Sealing {
         }
     }
 
-    /// Reads the heads that are not known yet. One that cannot be read begins a new chain, which verifying finds.
+    /// Reads the heads that are not known yet. An unreadable head begins a new chain, which verification reports.
     async fn learn_heads(&self, known: &mut Known, tenants: impl Iterator<Item = &String>) -> Result<(), StoreError> {
         let unknown: Vec<String> = tenants.filter(|tenant| !known.heads.contains_key(*tenant)).cloned().collect();
         let found = self.store.seal_heads(&unknown).await?;
@@ -213,7 +214,7 @@ impl Sealing {
         Ok(())
     }
 
-    /// Keeps heads outside. A failure is repeated with the next round.
+    /// Writes anchors. A failure is retried in the next round.
     async fn anchor(&self, consumer: &ConsumerId, known: &mut Known) {
         let Some(place) = &self.options.anchor else { return };
         let key = (self.public_key.as_str(), self.options.signer.key_id());

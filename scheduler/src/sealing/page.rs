@@ -1,4 +1,4 @@
-//! From a page of the log to seals: what was lost before it, whose its entries are, what is written.
+//! Turns a page of the log into seals: finds losses before it, groups its entries by tenant, and signs.
 
 use std::collections::BTreeMap;
 
@@ -9,33 +9,34 @@ use tickfleet_store::LogPage;
 
 use super::position::Position;
 
-/// What is to be sealed.
+/// The result of reading a page: what to seal.
 #[derive(Debug)]
 pub(super) struct Step {
     /// The position afterwards.
     pub(super) position: Position,
-    /// The entries by tenant.
+    /// The entries by tenant. The empty name is the chain for entries without a tenant.
     pub(super) chains: BTreeMap<String, Vec<Leaf>>,
-    /// What the shard has lost so far.
+    /// The losses of the shard so far.
     pub(super) losses: Losses,
-    /// Entries that were found gone in this step.
+    /// Entries that this step found trimmed without a seal.
     pub(super) gone: u64,
 }
 
-/// The next step; none where there is nothing to seal and nothing was lost.
+/// The next step. `None` if there is nothing to seal and nothing was lost.
 ///
-/// The log counts what was ever added. At the end of the log, or where all that is sealed has been trimmed, it follows how
-/// many there must be behind the position; what is not there is gone.
+/// The log counts all entries that were ever added. At the end of the log, or if all sealed entries have been trimmed,
+/// that count tells how many entries there must be after the position. Entries that are missing then were trimmed
+/// unsealed.
 pub(super) fn step(position: &Position, page: &LogPage, page_max: usize) -> Option<Step> {
     let read = page.entries.len() as u64;
-    // What was trimmed before anything was sealed is no loss of sealing.
+    // Entries that were trimmed before sealing began are not a loss.
     let begun = if position.is_new() { page.added.saturating_sub(page.length) } else { position.counted };
     let remade = page.added < begun;
     let (counted, breaks) = if remade { (0, position.breaks + 1) } else { (begun, position.breaks) };
     let first = page.first.as_deref().and_then(|id| id.parse::<EntryId>().ok());
     let at = position.after().parse::<EntryId>().unwrap_or_default();
     let gone = if remade && read == 0 {
-        // What is there is read from its beginning.
+        // The next step reads the recreated log from its beginning.
         page.added.saturating_sub(page.length)
     } else if page.entries.len() < page_max {
         page.added.saturating_sub(counted + read)
@@ -50,17 +51,17 @@ pub(super) fn step(position: &Position, page: &LogPage, page_max: usize) -> Opti
     let mut chains: BTreeMap<String, Vec<Leaf>> = BTreeMap::new();
     let mut last = position.after().to_owned();
     for entry in &page.entries {
-        // An id that Redis gives is one.
+        // IDs from Redis always parse.
         let id = entry.id.parse().unwrap_or_default();
         chains.entry(tenant_of(&entry.text)).or_default().push(Leaf::of(id, &entry.admitted, &entry.text));
         last.clone_from(&entry.id);
     }
-    // A log that was made anew may have ids before the last one.
+    // A recreated log may have IDs before the last one.
     if remade && read == 0 {
         last = "0-0".into();
     }
     let gap = (gone > 0 || remade).then(|| {
-        // It is told in the chain of no tenant, too: the tenants here may have no part in it.
+        // Also record the gap in the chain without a tenant: this page's tenants may have no entries in the gap.
         chains.entry(String::new()).or_default();
         Gap {
             entries: gone,
@@ -81,12 +82,12 @@ struct Whose {
     tenant: Option<String>,
 }
 
-/// The tenant of an entry; none of what is no entry of ours.
+/// The tenant of an entry. Empty if the entry is not an audit entry of the fleet.
 fn tenant_of(text: &str) -> String {
     serde_json::from_str::<Whose>(text).ok().and_then(|whose| whose.tenant).unwrap_or_default()
 }
 
-/// The seals of a step, and the heads of their chains with them.
+/// The seals of a step, and the new heads of their chains.
 pub(super) fn seals(
     fleet: &str,
     shard: u32,
@@ -142,18 +143,18 @@ mod tests {
 
     #[test]
     fn what_was_trimmed_unsealed_is_counted_at_the_end_and_where_trimming_overtook_the_sealer() {
-        // Two are there behind the position, and four were added.
+        // Two entries are after the position, and four were added.
         let found = step(&at("4-0", 10), &page(&["7-0", "8-0"], 14, 2, "7-0"), 9).unwrap();
         assert_eq!((found.gone, found.position.counted, found.losses.entries), (2, 14, 2));
         assert_eq!(found.losses.gap.as_ref().unwrap().before.as_deref(), Some("7-0"));
         assert!(found.chains.contains_key("") && found.chains["acme"].len() == 2);
-        // A full page: those behind it are there.
+        // A full page: the entries after it are still there.
         let found = step(&at("4-0", 10), &page(&["7-0", "8-0"], 20, 6, "7-0"), 2).unwrap();
         assert_eq!((found.gone, found.position.counted), (4, 16));
-        // A full page, and what is sealed is there still: nothing can be said yet.
+        // A full page, and the sealed entries are still there: the loss cannot be computed yet.
         let found = step(&at("4-0", 10), &page(&["7-0", "8-0"], 20, 6, "3-0"), 2).unwrap();
         assert_eq!((found.gone, found.position.counted), (0, 12));
-        // All of it is gone.
+        // All entries are gone.
         let found = step(&at("4-0", 10), &page(&[], 13, 0, ""), 2).unwrap();
         assert_eq!((found.gone, found.position.counted), (3, 13));
         assert!(step(&at("4-0", 10), &page(&[], 10, 0, ""), 2).is_none());
@@ -163,10 +164,10 @@ mod tests {
     fn a_log_that_was_made_anew_is_a_break() {
         let found = step(&at("9-0", 10), &page(&["11-0"], 1, 1, "11-0"), 5).unwrap();
         assert_eq!((found.position.breaks, found.position.counted, found.gone), (1, 1, 0));
-        // One whose ids begin again is read from its beginning.
+        // A recreated log with smaller IDs is read from its beginning.
         let found = step(&at("9-0", 10), &page(&[], 1, 1, "2-0"), 5).unwrap();
         assert_eq!((found.position.breaks, found.position.after()), (1, "0-0"));
-        // Once.
+        // The break is counted once.
         let found = step(&found.position, &page(&["2-0"], 1, 1, "2-0"), 5).unwrap();
         assert_eq!((found.position.breaks, found.position.counted), (1, 1));
         assert!(step(&found.position, &page(&[], 1, 1, "2-0"), 5).is_none());

@@ -2,18 +2,18 @@
 
 use std::fmt;
 
-/// A position in the log, as it stands in Redis.
+/// A position in the log, as stored in Redis.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Position {
-    /// The last entry that was looked at; empty before the first.
+    /// The ID of the last entry that was read. Empty before the first.
     last: String,
-    /// Entries up to it, of all that were ever added: those that are sealed, and those that were gone.
+    /// Entries up to it, among all that were ever added: sealed entries and lost ones.
     pub(super) counted: u64,
-    /// How often the log was made anew.
+    /// How often the log was recreated.
     pub(super) breaks: u64,
-    /// Entries that were gone before they were sealed.
+    /// Entries that were trimmed before they were sealed.
     pub(super) lost: u64,
-    /// What tells this position from another with the same numbers: the last head that was made.
+    /// Part of the last leaf's hash. Distinguishes positions with the same numbers.
     tag: String,
 }
 
@@ -22,7 +22,8 @@ impl Position {
         Self { last, counted, breaks, lost, tag }
     }
 
-    /// Reads one. One that a hand has changed is the beginning: all that is there is sealed anew, which verifying finds.
+    /// Parses a position. A damaged text is read as the beginning: the whole log is sealed again, which verification
+    /// reports.
     pub(super) fn read(text: &str) -> Self {
         let parts: Vec<&str> = text.split(' ').collect();
         let [last, counted, breaks, lost, tag] = parts[..] else { return Self::default() };
@@ -33,12 +34,12 @@ impl Position {
         }
     }
 
-    /// Returns true before anything was sealed.
+    /// Returns true if nothing has been sealed yet.
     pub(super) const fn is_new(&self) -> bool {
         self.last.is_empty()
     }
 
-    /// The entry behind which to go on.
+    /// The entry after which to continue.
     pub(super) fn after(&self) -> &str {
         if self.last.is_empty() { "0-0" } else { &self.last }
     }

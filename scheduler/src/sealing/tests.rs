@@ -31,7 +31,7 @@ impl Shard {
         self.store.clone()
     }
 
-    /// A sealer whose lease is over at once, so that others are never kept from sealing but by the position.
+    /// A sealer whose lease ends at once, so that only the position prevents double sealing.
     fn sealing(&self, anchor: Option<Place>) -> Arc<Sealing> {
         self.sealing_as("k1", "07", anchor)
     }
@@ -54,7 +54,7 @@ impl Shard {
         }
     }
 
-    /// Writes an entry of a tenant.
+    /// Writes an audit entry of a tenant.
     async fn write_of(&self, tenant: usize, number: usize) {
         let text = format!(r#"{{"action":"TOOL_CALL","tenant":"t{tenant}","meta":{{"call":"x{number}/0"}}}}"#);
         self.store.decide(Report(AuditEntry { text: text.into(), entries_max: 1_000_000 })).await.unwrap();
@@ -65,7 +65,7 @@ impl Shard {
         self.store.seals("0-0", 100_000).await.unwrap().len()
     }
 
-    /// Seals all that is there.
+    /// Seals the whole log.
     async fn seal_all(&self) {
         self.sealing(None).round(&consumer("last"), &mut Known::default(), &CancellationToken::new()).await.unwrap();
     }
@@ -99,7 +99,7 @@ async fn sealers_that_take_over_from_each_other_and_die_seal_each_entry_once() {
             let first = (round * 5 + part) * 100;
             shard.write(first..first + 100).await;
         }
-        // Wherever they are.
+        // Abort the sealers at any point of their work.
         both.iter().for_each(tokio::task::JoinHandle::abort);
         for sealer in both {
             let _ = sealer.await;
@@ -121,12 +121,12 @@ async fn one_that_stood_still_while_another_sealed_writes_nothing() {
     let mut known = Known::default();
     slow.step(&name, &mut known).await.unwrap();
     let sealed = shard.seals().await;
-    // Its position is that of a step ago.
+    // The position of the slow sealer is one step old.
     shard.write(10..20).await;
     shard.seal_all().await;
     let between = shard.seals().await;
     assert_eq!((sealed, between), (3, 6));
-    tokio::time::sleep(Duration::from_millis(5)).await; // the lease of the other ends, which nothing signals
+    tokio::time::sleep(Duration::from_millis(5)).await; // until the other lease ends; nothing signals that
     let row = Seal { tenant: "t0".into(), head: "x".into(), body: "x".into(), signature: "x".into() };
     let state = known.position.to_string();
     let result = slow.extend(&name, &state, "another", vec![row]).await.unwrap();
@@ -147,9 +147,9 @@ async fn entries_that_were_trimmed_unsealed_are_told_by_number() {
     let verdict = shard.verify(&[]).await;
     assert!(verdict.chains.iter().all(|chain| chain.lost == 20), "{:?}", verdict.chains);
     assert!(verdict.told.iter().any(|told| told.starts_with("20 entries of shard 0")), "{:?}", verdict.told);
-    // Nothing but what was trimmed sealed is missing.
+    // The only findings are entries that were sealed and then trimmed.
     assert!(verdict.findings.iter().all(|finding| finding.kind.as_str() == "missing"), "{:?}", verdict.findings);
-    // A log that is gone altogether is a loss that nobody can count.
+    // The loss of a whole log cannot be counted.
     shard.store.seam().drop_stream(&keys::audit()).await.unwrap();
     shard.write(100..103).await;
     shard.seal_all().await;
@@ -175,10 +175,10 @@ async fn heads_are_kept_in_a_file_and_what_is_cut_off_afterwards_is_found() {
     shard.store.seam().drop_stream(&seals()).await.unwrap();
     let verdict = shard.verify(&anchors).await;
     assert!(verdict.findings.iter().filter(|finding| finding.kind.as_str() == "truncated").count() == 3);
-    // A place that cannot be written is told, and keeps nothing from being sealed.
+    // An anchor that cannot be written is reported, and sealing continues.
     let broken = shard.sealing(Some(Place::File("/nowhere/anchors".into())));
     shard.write(9..12).await;
-    tokio::time::sleep(Duration::from_millis(5)).await; // the lease of the other ends, which nothing signals
+    tokio::time::sleep(Duration::from_millis(5)).await; // until the other lease ends; nothing signals that
     broken.round(&consumer("b"), &mut Known::default(), &CancellationToken::new()).await.unwrap();
     let page = broken.metrics.render();
     assert!(page.contains("tickfleet_audit_anchor_failures_total 1"), "{page}");
@@ -209,7 +209,7 @@ async fn heads_in_a_stream_of_this_store_or_of_a_redis_find_what_is_cut_off() {
     }
 }
 
-/// The heads in the shard's own stream.
+/// The heads in the shard's own stream of anchors.
 async fn own_anchors(store: &Store) -> Vec<String> {
     let entries = Query::Entries { stream: anchors(), after: None, count: 100 };
     let Value::Entries(entries) = store.query(entries).await.unwrap() else { panic!("no entries") };
@@ -224,7 +224,7 @@ async fn another_key_under_a_known_name_seals_nothing_and_under_a_new_one_goes_o
     shard.seal_all().await;
     shard.write(3..6).await;
     for (key_id, sealed) in [("k1", 3), ("k2", 6)] {
-        tokio::time::sleep(Duration::from_millis(5)).await; // the lease of the other ends, which nothing signals
+        tokio::time::sleep(Duration::from_millis(5)).await; // until the other lease ends; nothing signals that
         let other = shard.sealing_as(key_id, "08", None);
         other.round(&consumer(key_id), &mut Known::default(), &CancellationToken::new()).await.unwrap();
         let verdict = shard.verify(&[]).await;
@@ -240,11 +240,11 @@ async fn the_last_heads_of_quiet_tenants_are_kept_outside_by_whoever_seals_with_
     let (shard, folder) = (Shard::start(), tempfile::tempdir().unwrap());
     let file = folder.path().join("anchors.jsonl");
     shard.write(0..9).await;
-    // The place is away, or the scheduler dies between sealing and keeping.
+    // Seal without anchors, as if the place were away or the scheduler died between sealing and anchoring.
     shard.seal_all().await;
-    // Then there is another key, and one tenant alone writes more.
+    // Then the key changes, and only one tenant writes more.
     shard.write_of(1, 9).await;
-    tokio::time::sleep(Duration::from_millis(5)).await; // the lease of the other ends, which nothing signals
+    tokio::time::sleep(Duration::from_millis(5)).await; // until the other lease ends; nothing signals that
     let next = shard.sealing_as("k2", "08", Some(Place::File(file.clone())));
     next.round(&consumer("next"), &mut Known::default(), &CancellationToken::new()).await.unwrap();
     let kept = std::fs::read_to_string(&file).unwrap();
@@ -264,7 +264,7 @@ async fn what_somebody_puts_among_the_seals_displaces_no_head() {
     shard.write(0..3).await;
     shard.seal_all().await;
     let forger = Signer::new("x", &"09".repeat(32)).unwrap();
-    // As if by the same key, and by one that is listed as an older one.
+    // One forged seal claims the same key, and the other a key that is listed as an older one.
     let last = shard.store().seals("0-0", 100).await.unwrap().pop().unwrap();
     let newer = last.body.replacen("\"number\":1", "\"number\":9", 1);
     let chain = serde_json::from_str::<SealBody>(&last.body).unwrap().chain();
@@ -287,7 +287,7 @@ async fn what_somebody_puts_among_the_seals_displaces_no_head() {
     assert_eq!(own, [1, 1, 1], "{kept}");
 }
 
-/// Writes among the seals, and lists a key for them.
+/// Writes forged seals, and lists a key for them.
 struct Forge {
     key: String,
     /// Bodies with their signatures.

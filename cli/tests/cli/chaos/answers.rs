@@ -1,4 +1,4 @@
-//! The replies that there are, and what is sent again because it has none.
+//! Collects the replies, and sends turns without a reply again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,13 +11,13 @@ use super::judge::Evidence;
 use super::target::{Home, Target};
 use super::{PATIENCE, World, submit};
 
-/// In whose name an agent makes this turn: agents are spread over the shards, and probes go round.
+/// The tenant of an agent's turn. Agents are spread over the shards, and probes rotate through them.
 pub fn tenant_of<'a>(homes: &'a [Home], agent: &str, turn: u64) -> &'a str {
     let number = if agent == "probe" { turn } else { agent.trim_start_matches('a').parse().unwrap_or(0) };
     &homes[usize::try_from(number).unwrap() % homes.len()].tenant
 }
 
-/// All replies that there are, by the ids that they name.
+/// The turn IDs of all replies.
 async fn replies(target: &mut Target) -> Vec<String> {
     let mut found = Vec::new();
     for home in 0..target.homes.len() {
@@ -45,8 +45,8 @@ async fn replies_of(target: &mut Target, found: &mut Vec<String>) {
     }
 }
 
-/// What has no reply is sent again, as its producer would: where there are replicas, what the last primary had not told its replica
-/// is lost, and of one id a turn is taken in once.
+/// Submits turns without a reply again, as their producer would. If there are replicas, writes that the last primary
+/// had not replicated are lost. A repeated submit of an ID is accepted once.
 async fn send_again(client: &Client, homes: &[Home], missing: &[String]) {
     for id in missing {
         let (agent, turn) = id.rsplit_once('-').unwrap();
@@ -56,7 +56,7 @@ async fn send_again(client: &Client, homes: &[Home], missing: &[String]) {
     }
 }
 
-/// Waits until everything that was accepted has its reply. Answers what was sent again meanwhile.
+/// Waits until every accepted turn has its reply. Returns the number of turns that were sent again meanwhile.
 pub async fn all_replies(world: &mut World, evidence: &mut Evidence) -> usize {
     let (mut sent_again, mut again) = (0, Instant::now() + PATIENCE / 4);
     let patience = Instant::now() + PATIENCE;
@@ -71,7 +71,7 @@ pub async fn all_replies(world: &mut World, evidence: &mut Evidence) -> usize {
             send_again(&world.client, &world.target.homes, &missing).await;
             (sent_again, again) = (sent_again + missing.len(), Instant::now() + PATIENCE / 4);
         }
-        // The inbox is read as a whole; bounded above.
+        // Each pass reads the whole inboxes; bounded above.
         sleep(Duration::from_millis(300)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Clocks that step: the one of a Redis, which a shard goes by, and those of processes, which nothing may go by.
+//! Clock steps: of a Redis, whose clock a shard uses, and of processes, whose clocks must not matter.
 
 use std::path::PathBuf;
 
@@ -7,18 +7,20 @@ use tickfleet_testkit::{file_of, move_clock};
 use super::World;
 use super::target::Kind;
 
-/// By so much clocks step, ms: a machine that was not synchronised, a wrong time zone, a wrong day, and a moment.
+/// Clock steps, ms: a machine that was not synchronized, a wrong time zone, a wrong day, and a moment.
 const STEPS_MS: [i64; 6] = [-25 * HOUR_MS, -HOUR_MS, -20_000, 20_000, HOUR_MS, 25 * HOUR_MS];
-/// Those of a cluster's nodes. One whose clock is put back does not vote again about a primary that it has voted about:
-/// to it, that was just now. With one dead and one such of three, nobody takes over until it has caught up. So clocks only
-/// go ahead here, but for less than votes lie apart; a shard whose primary was ahead steps back when another one leads.
+/// Clock steps of a cluster's nodes, ms. A node whose clock was set back does not vote again about a primary, because
+/// its last vote seems recent. If another of the three nodes is dead, no replica takes over until the clock has caught
+/// up. So clocks here only step ahead, or back by less than the time between votes. Shard time still steps back when a
+/// primary whose clock was ahead is replaced.
 const STEPS_OF_NODES_MS: [i64; 4] = [20_000, HOUR_MS, 5 * HOUR_MS, -2_000];
-/// A node's clock is no further ahead than what is kept for long.
+/// A node's clock is at most this far ahead: records that must be kept are kept for longer.
 const AHEAD_MS_MAX: i64 = 48 * HOUR_MS;
 const HOUR_MS: i64 = 3_600_000;
 
 impl World {
-    /// The clock of the primary steps; one that had stepped is put right, which is a step the other way.
+    /// Steps the clock of the primary. A single Redis or a primary behind Sentinels alternates between a step and the
+    /// right time.
     pub async fn step_redis(&mut self) {
         let primary = self.target.primary().await;
         let file = file_of(self.target.server(primary));
@@ -33,7 +35,7 @@ impl World {
         self.target.followed().await;
     }
 
-    /// The clock of a process steps, or is put right.
+    /// Steps the clock of a process, or sets it right if it was stepped.
     pub fn step_process(&mut self) {
         let node = self.dice.below(self.nodes.len());
         self.step(self.nodes[node].clock.clone());

@@ -1,4 +1,4 @@
-//! The configuration of the fleet under faults: agents with more to do than their cap allows, two tools, a cap of a day.
+//! The configuration of the fleet under faults: agents that exceed their cap, two tools, a cap per day.
 
 use std::fs;
 use std::path::Path;
@@ -7,9 +7,10 @@ use super::judge::{DAY_CALLS, TICK_CALLS};
 use super::target::Target;
 use super::{AGENTS, INBOX_UNREAD_MAX};
 
-/// Writes its files. `is_plain` leaves out what builds before limits do not know: then the cap of a day is the agent's own.
+/// Writes the configuration files. `is_plain` leaves out limits, which older builds do not support: then the cap per
+/// day is the agent's own.
 pub fn write(folder: &Path, address: &str, target: &Target, is_plain: bool) {
-    // Where a failover may forget a begin, what must not happen twice waits for the replica.
+    // If a failover may lose an intent record, `once` calls wait for the replica.
     let once = if target.forgets() { "once\n    durable: replica" } else { "once" };
     let tenants: String = target.homes.iter().map(|home| format!("  {}: {{plan: pro}}\n", home.tenant)).collect();
     let tool = |name: &str, effect: &str| {

@@ -1,10 +1,11 @@
-//! The checker. It believes no counter of the fleet: it is given what producers were told, the replies, what the tools'
-//! own server saw, and the entries by which slices went out, as Redis' append-only files have them.
+//! The checker. It uses no counter of the fleet, only evidence from outside: the responses that producers received, the
+//! replies, the calls that the tools' server saw, and the entries that dispatched slices, as found in Redis'
+//! append-only files.
 //!
-//! Where a clock of Redis' was moved, entries are numbered by that clock, and stay at its highest time after it has stepped
-//! back. Then windows and days are those of shard time, as the scripts that admitted wrote it, under one primary: one that
-//! takes over without the last of it, by a clock that is behind, begins where it has heard of last. Whether shard time itself
-//! goes as time does, the moments tell at which the witness saw the files grow.
+//! After a Redis clock was moved, entry IDs follow that clock, and stay at its highest time when it steps back. Windows
+//! and days are then computed from shard time, as the admitting scripts wrote it, separately for each primary: a new
+//! primary that lacks the last writes, and whose clock is behind, continues from the shard time that it received last.
+//! The times at which the witness saw the files grow show whether shard time itself follows real time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,7 +17,7 @@ pub const TICK_MS: u64 = 1_000;
 const DAY_MS: u64 = 86_400_000;
 /// Calls that the agent `daily` may make in a day.
 pub const DAY_CALLS: usize = 30;
-/// An entry is numbered when it is written, not when it was decided: by so much may one lie beyond its window, ms.
+/// An entry gets its ID when it is written, not when it is decided. So it may lie beyond its window by this much, ms.
 const BLUR_MS: u64 = 60;
 
 /// A run of a call, as the tools' server saw it.
@@ -30,34 +31,34 @@ pub struct Run {
 /// A call that was admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admitted {
-    /// Whose.
+    /// The agent that called.
     pub agent: String,
-    /// Of which turn.
+    /// The turn of the call.
     pub turn: String,
-    /// When, as the entry is numbered, ms.
+    /// The time in the entry's ID, ms.
     pub at_ms: u64,
-    /// When, by the shard's time, ms.
+    /// Shard time, ms.
     pub shard_ms: u64,
-    /// Under which primary, as that calls itself; none where no file says.
+    /// The primary, by its own ID. `None` if no file has it.
     pub led: Option<Vec<u8>>,
-    /// Between which moments it came to be in a file, since the witness began to look.
+    /// The interval in which the entry appeared in a file, since the witness started.
     pub seen: (Duration, Duration),
 }
 
-/// All that is judged by.
+/// The evidence of a run.
 #[derive(Debug, Default)]
 pub struct Evidence {
-    /// Ids of turns that were accepted.
+    /// IDs of accepted turns.
     pub accepted: BTreeSet<String>,
-    /// The ids that replies name, one for each reply.
+    /// The turn ID of each reply.
     pub replies: Vec<String>,
     pub runs: Vec<Run>,
     pub admitted: Vec<Admitted>,
-    /// When a shard may have heard another clock than before, since the witness began to look.
+    /// Times at which a shard's clock may have changed, since the witness started.
     pub jumps: Vec<Duration>,
 }
 
-/// What is wrong; nothing may be.
+/// The violations. An empty verdict means that everything holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// Accepted turns without a reply.
@@ -66,7 +67,7 @@ pub struct Verdict {
     pub answered_twice: Vec<String>,
     /// `once` calls that ran more than once.
     pub doubled: Vec<u64>,
-    /// Agents that had more than their calls in a window, however its windows lie.
+    /// Agents that exceeded their calls in a window, wherever their windows begin.
     pub tick_exceeded: Vec<String>,
     /// Calls of a day beyond its cap.
     pub day_exceeded: usize,
@@ -113,12 +114,12 @@ impl Evidence {
         by_primary.values().all(|times| windows_hold(times))
     }
 
-    /// Whether no more calls came in any stretch of real time than the windows have that it may touch, of which one may begin
-    /// anew with each jump.
+    /// Returns true if no stretch of real time has more calls than its windows allow. A stretch counts each window that
+    /// it may touch, and one more for each clock jump, because a window may begin again then.
     fn pace_holds(&self, calls: &[&Admitted]) -> bool {
         let mut seen: Vec<(Duration, Duration)> = calls.iter().map(|call| call.seen).collect();
         seen.sort_unstable();
-        // From a few windows to as many as there were.
+        // Checks stretches of a few windows, then doubles them up to all calls.
         let counts = std::iter::successors(Some(2 * TICK_CALLS + 1), |count| Some(count * 2 - 1));
         counts.take_while(|count| *count <= seen.len()).all(|count| {
             seen.windows(count).all(|stretch| {
@@ -131,7 +132,8 @@ impl Evidence {
         })
     }
 
-    /// Calls of `daily` beyond what its days have: as many days may be as a clock stepped to, and the one that ends meanwhile.
+    /// Calls of `daily` beyond the caps of its days. Each clock jump may begin a day, and one day may end during the
+    /// run.
     fn day_exceeded(&self) -> usize {
         let ran: BTreeSet<u64> = self.runs.iter().filter(|run| run.agent == "daily").map(|run| run.number).collect();
         let mut days: BTreeMap<u64, BTreeSet<&String>> = BTreeMap::new();
@@ -144,11 +146,11 @@ impl Evidence {
     }
 }
 
-/// Whether windows can lie so that none has more calls than it may: where an agent's windows begin only the fleet knows. A
-/// call close to a boundary may be of either window.
+/// Returns true if there is a begin of the windows for which no window has too many calls: only the fleet knows when an
+/// agent's windows begin. A call close to a boundary may belong to either window.
 fn windows_hold(times: &[u64]) -> bool {
     (0..TICK_MS).step_by(5).any(|begins| {
-        // Of each window, the calls that are surely of it, and those that may be of the next one.
+        // For each window: calls that are surely in it, and calls that may be in the next one.
         let mut windows: BTreeMap<u64, (usize, usize)> = BTreeMap::new();
         for at in times {
             let since = at + TICK_MS - begins;
@@ -163,7 +165,7 @@ fn windows_hold(times: &[u64]) -> bool {
         }
         let (mut last, mut carried) = (0, 0);
         windows.into_iter().all(|(window, (sure, either))| {
-            // What was carried over is of the very next window.
+            // Calls that are carried over belong to the next window only.
             let before = if window == last + 1 || carried == 0 { carried } else { 0 };
             let room = TICK_CALLS.checked_sub(before + sure);
             let fits_before = window == last + 1 || carried <= TICK_CALLS;
@@ -174,7 +176,7 @@ fn windows_hold(times: &[u64]) -> bool {
     })
 }
 
-/// A call that was admitted and seen at once, so long after the beginning of a day.
+/// A call that was admitted and seen `ms` after the beginning of a day.
 fn call(agent: &str, number: u64, ms: u64) -> Admitted {
     let (seen, at_ms) = (Duration::from_millis(ms), 20_000 * DAY_MS + ms);
     Admitted {
@@ -235,7 +237,8 @@ fn entries_that_stay_at_the_highest_time_of_a_clock_that_stepped_back_are_judged
     assert_eq!(evidence.judge().tick_exceeded, ["a1"]);
     evidence.jumps = vec![Duration::from_secs(4)];
     assert_eq!(evidence.judge(), Verdict::default());
-    // Primaries that have not heard of a window, and whose clocks are behind, fill the like of it, later; one alone may not.
+    // New primaries that lack a window, and whose clocks are behind, may fill the same window again. One primary may
+    // not.
     for (primary, ms) in [("second", 12_000), ("third", 15_000)] {
         let seen = call("a1", 0, ms).seen;
         let later = |n| Admitted { seen, led: Some(primary.into()), ..call("a1", ms + n, 5_000) };
@@ -250,11 +253,11 @@ fn entries_that_stay_at_the_highest_time_of_a_clock_that_stepped_back_are_judged
 fn a_shard_whose_time_runs_ahead_of_time_is_seen_by_the_moments_of_its_entries() {
     let mut evidence = honest();
     evidence.jumps = vec![Duration::from_secs(1)];
-    // By the shard's time a window lies between any ten calls; by the clock on the wall 60 ms.
+    // In shard time, ten calls are a window apart. In real time, they are 60 ms apart.
     let ahead = |n: u64| Admitted { shard_ms: 20_000 * DAY_MS + n / 10 * 1_000, ..call("a3", n, 9_000 + n / 10 * 60) };
     evidence.admitted.extend((0..50).map(ahead));
     assert_eq!(evidence.judge().tick_exceeded, ["a3"]);
-    // With each step while they came one window may begin anew: two are not enough.
+    // Each clock step in that time may begin one window again. Two steps are not enough for these calls.
     evidence.jumps.extend([9_060, 9_120].map(Duration::from_millis));
     assert_eq!(evidence.judge().tick_exceeded, ["a3"]);
     evidence.jumps.push(Duration::from_millis(9_180));
@@ -272,7 +275,7 @@ fn a_day_that_a_clock_stepped_to_has_calls_of_its_own_and_no_other_day_has() {
         evidence.admitted.extend(on(day));
         evidence.runs.extend(ran(day));
     }
-    // Nothing is said of the pace of one who has had three days' calls in one.
+    // The pace of an agent with three days' calls in one day is not judged here.
     let days = |evidence: &Evidence| evidence.judge().day_exceeded;
     assert_eq!(days(&evidence), 0);
     evidence.admitted.extend(on(4));

@@ -1,5 +1,5 @@
-//! Primaries are killed, or stopped until they are replaced, one after the other, and it is counted when the fleet's work goes
-//! on as before.
+//! Kills primaries, or stops them until they are replaced, one after the other, and measures when the fleet's
+//! throughput is back.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,25 +9,25 @@ use tokio::time::{Instant, sleep};
 use super::parts::Ledger;
 use super::{PATIENCE, World};
 
-/// Producers submit every three seconds: two of their rounds are compared.
+/// The span in which runs are counted. Producers submit every three seconds, so it has two of their rounds.
 const SPAN: Duration = Duration::from_secs(6);
-/// Of what went on before, what counts as going on again, percent.
+/// The percentage of the usual throughput that counts as recovered.
 const AGAIN: usize = 95;
 
-/// What one loss of a primary has cost.
+/// The cost of one lost primary.
 #[derive(Debug, Clone, Copy)]
 pub struct Recovery {
     pub fault: &'static str,
-    /// From the fault until the beginning of the first [`SPAN`] with so much work again, ms.
+    /// From the fault until the beginning of the first [`SPAN`] with recovered throughput, ms.
     pub ms: u128,
 }
 
-/// How many runs began in the span from this moment on.
+/// The number of runs in the span that begins at `from`.
 fn runs_from(times: &[Instant], from: Instant) -> usize {
     times.iter().filter(|at| **at >= from && **at < from + SPAN).count()
 }
 
-/// The first moment since `from` from which on there was as much work as `usual`; none so far.
+/// The first time since `from` at which throughput is back to `usual`. `None` if it is not yet.
 fn works_again(times: &[Instant], from: Instant, usual: usize) -> Option<Instant> {
     let enough = |at: Instant| runs_from(times, at) * 100 >= usual * AGAIN;
     if enough(from) {
@@ -37,12 +37,12 @@ fn works_again(times: &[Instant], from: Instant, usual: usize) -> Option<Instant
 }
 
 impl World {
-    /// Loses so many primaries.
+    /// Loses `count` primaries.
     pub async fn lose_primaries(&mut self, count: u64, ledger: &Ledger) -> Vec<Recovery> {
-        // The load comes to its pace.
+        // The load reaches its pace.
         sleep(SPAN).await;
         let began = Instant::now();
-        // What is usual is counted over so long.
+        // Measures the usual throughput.
         sleep(SPAN * 2).await;
         let usual = ledger.times().iter().filter(|at| **at >= began).count() / 2;
         assert!(usual > 20, "there is hardly any load: {usual} runs in {SPAN:?}");
@@ -66,7 +66,7 @@ impl World {
                     break again;
                 }
                 assert!(began.elapsed() < PATIENCE, "after loss {number} ({fault}) less is done than before");
-                // The ledger is read as a whole; bounded above.
+                // The ledger is polled; bounded above.
                 sleep(Duration::from_millis(200)).await;
             };
             found.push(Recovery { fault, ms: (again - began).as_millis() });
@@ -76,7 +76,7 @@ impl World {
     }
 }
 
-/// Says how long the work of the fleet was less than before, by fault.
+/// Prints how long the fleet's throughput was reduced, by fault.
 pub fn report(recoveries: &[Recovery]) {
     let faults: BTreeSet<&str> = recoveries.iter().map(|recovery| recovery.fault).collect();
     eprintln!("| loss | times | {AGAIN} % of the work again, p50 ms | p99 ms | longest ms |\n|---|---|---|---|---|");

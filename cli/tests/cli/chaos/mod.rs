@@ -1,6 +1,6 @@
-//! The fleet as people run it, under faults at random: two schedulers and three workers of the real binary, producers,
-//! a tools' server of its own, and one Redis, a primary with a replica and three sentinels, or a cluster of three primaries
-//! with replicas. `make chaos` says how long, which and from which seed.
+//! The fleet as people run it, under random faults: two schedulers and three workers of the real binary, producers, a
+//! tools' server, and as Redis either one server, a primary with a replica and three Sentinels, or a cluster of three
+//! primaries with replicas. `make chaos` sets the duration, the target and the seed.
 
 mod answers;
 mod clocks;
@@ -35,16 +35,16 @@ use parts::{Ledger, Wire};
 use target::{Kind, Target};
 use witness::Witness;
 
-/// Agents whose demand is above their cap now and then; beside them are `daily` and `probe`.
+/// Agents that exceed their cap now and then. The agents `daily` and `probe` come in addition.
 const AGENTS: usize = 6;
-/// Schedulers come first.
+/// The roles of the processes. Schedulers come first.
 const ROLES: [&str; 5] = ["scheduler", "scheduler", "worker", "worker", "worker"];
-/// The lease of all processes is 2 s.
+/// Longer than the lease of all processes, which is 2 s.
 const PAST_THE_LEASE: Duration = Duration::from_millis(3_500);
-/// How long what was accepted may take after the last fault, and a fault to be over.
+/// The time limit for accepted work after the last fault, and for the recovery from a fault.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Unread replies in an inbox: nobody reads them before the end, which may be hours away.
+/// Unread replies in an inbox. Replies are only read at the end, which may be hours away.
 const INBOX_UNREAD_MAX: u64 = 1_000_000;
 
 /// Random numbers from a seed (splitmix64).
@@ -60,12 +60,12 @@ impl Dice {
     }
 }
 
-/// One turn, submitted until it is accepted: of one id it is taken in once.
+/// Submits one turn until it is accepted. Repeated submits of an ID are accepted once.
 async fn submit(client: &Client, tenant: &str, agent: &str, turn: u64, calls: u64) -> String {
     let id = format!("{agent}-{turn}");
     let call = |call: u64| {
         let tool = if (turn + call).is_multiple_of(2) { "pay" } else { "look" };
-        // An agent's numbers are its own.
+        // Numbers are unique to their agent.
         let first = agent.bytes().last().unwrap_or(0);
         let number = u64::from(first) * 10_000_000 + turn * 100 + call;
         json!({"id": format!("c{call}"), "name": tool, "arguments": {"number": number, "agent": agent, "tool": tool}})
@@ -84,7 +84,7 @@ async fn submit(client: &Client, tenant: &str, agent: &str, turn: u64, calls: u6
     }
 }
 
-/// Submits more than the agent's cap every few seconds until it is told to stop. Answers the accepted ids.
+/// Submits more than the agent's cap every few seconds until `stop` is set. Returns the accepted IDs.
 async fn produce(client: Client, tenant: String, agent: String, stop: Arc<AtomicBool>) -> Vec<String> {
     let (mut accepted, mut turn) = (Vec::new(), 0);
     while !stop.load(Ordering::SeqCst) {
@@ -104,18 +104,18 @@ struct World {
     target: Target,
     folder: tempfile::TempDir,
     nodes: Vec<Node>,
-    /// Processes that were started; and the files that move their clocks.
+    /// The number of started processes, and the folder of the files that move their clocks.
     started: u32,
     clocks_of_processes: tempfile::TempDir,
-    /// How far each clock is ahead that was moved, ms.
+    /// How far each moved clock is ahead, ms.
     ahead: BTreeMap<PathBuf, i64>,
-    /// When a shard may have heard another clock than before: what its windows are may begin anew then.
+    /// Times at which a shard's clock may have changed. Its windows may begin again then.
     jumps: Vec<Instant>,
     dice: Dice,
     client: Client,
     probes: u64,
     accepted: Vec<String>,
-    /// How long each kind of fault took until work went on, ms.
+    /// The times until work continued after each kind of fault, ms.
     recovered: BTreeMap<&'static str, Vec<u128>>,
 }
 
@@ -142,7 +142,7 @@ impl World {
         }
     }
 
-    /// The next fault is that of any shard.
+    /// Picks the shard of the next fault.
     fn aim(&mut self) {
         self.target.aim = self.dice.below(self.target.homes.len());
     }
@@ -164,7 +164,7 @@ impl World {
             "stop Redis" => {
                 let primary = self.target.primary().await;
                 self.target.server(primary).pause();
-                // Shorter than what sentinels take for its death.
+                // Shorter than the time after which Sentinels declare it dead.
                 sleep(Duration::from_millis(800)).await;
                 self.target.server(primary).resume();
             }
@@ -189,7 +189,7 @@ impl World {
                 let used = used.lines().find_map(|line| line.strip_prefix("used_memory:")?.trim().parse().ok());
                 let max = used.unwrap_or(10_000_000_u64).to_string();
                 self.target.ask(&["CONFIG", "SET", "maxmemory", &max]).await;
-                // So long memory is full.
+                // Memory stays full for this long.
                 sleep(PAST_THE_LEASE).await;
                 self.target.ask(&["CONFIG", "SET", "maxmemory", "0"]).await;
                 return;
@@ -197,12 +197,13 @@ impl World {
         };
         let Kind::One(_, proxy) = &self.target.kind else { return };
         proxy.set(wire);
-        // So long the wire is bad.
+        // The wire stays bad for this long.
         sleep(PAST_THE_LEASE).await;
         proxy.set(Wire::Open);
     }
 
-    /// A group, which the fleet makes again; a list for metrics; and timers, after which an operator has to repair.
+    /// Deletes a group, which the fleet recreates; a list that only metrics use; or timers, which an operator must
+    /// repair.
     async fn delete(&mut self) {
         let [timers, ready, parked] = ["timers", "ready:normal", "parked"].map(|name| self.target.key(name));
         match self.dice.below(3) {
@@ -217,7 +218,7 @@ impl World {
         }
     }
 
-    /// Another agent in the configuration, and another tenant at run time.
+    /// Adds an agent to the configuration, and a tenant at run time.
     async fn change(&mut self) {
         let path = self.folder.path().join("agents.yaml");
         let text = fs::read_to_string(&path).unwrap();
@@ -227,21 +228,21 @@ impl World {
         tokio::task::block_in_place(|| crate::support::binary::tickfleet(&set));
     }
 
-    /// Faults, one after the other.
+    /// Plays faults, one after the other.
     async fn storm(&mut self, until: Instant) {
         let mut left = Vec::new();
         while Instant::now() < until {
-            // Each kind comes once before one comes again.
+            // Each kind is played once before any kind is repeated.
             if left.is_empty() {
                 left = self.target.faults();
             }
             let fault = left.swap_remove(self.dice.below(left.len()));
-            // Where another server may lead in the end, its clock is another one, too.
+            // If the fault changes the primary, the clock may change with it.
             self.may_jump(fault);
             self.play(fault).await;
             self.may_jump(fault);
             self.probe(fault).await;
-            // A quiet moment between two faults, of any length.
+            // A quiet time of random length between two faults.
             sleep(Duration::from_millis(300 + self.dice.below(1_200) as u64)).await;
         }
     }
@@ -252,10 +253,10 @@ impl World {
         }
     }
 
-    /// A turn of somebody who is never at a cap, from its submission to its reply.
+    /// Runs a turn of an agent that is never at its cap, and measures the time from submit to reply.
     async fn probe(&mut self, fault: &'static str) {
         let began = Instant::now();
-        // The next number of a turn in the shard that was hit.
+        // Finds the next turn number in the shard that the fault aims at.
         self.probes += 1;
         while tenant_of(&self.target.homes, "probe", self.probes) != self.target.homes[self.target.aim].tenant {
             self.probes += 1;
@@ -268,11 +269,11 @@ impl World {
                 break;
             }
             assert!(began.elapsed() < PATIENCE, "after {fault:?} nothing goes on");
-            // A failover that comes late may have forgotten it.
+            // A late failover may have lost the turn.
             if self.target.forgets() && began.elapsed() > PATIENCE / 8 {
                 submit(&self.client, &tenant, "probe", self.probes, 1).await;
             }
-            // A record is polled; bounded above.
+            // The record is polled; bounded above.
             sleep(Duration::from_millis(5)).await;
         }
         self.accepted.push(id);
@@ -285,7 +286,7 @@ fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// What came of a run.
+/// The result of a run.
 struct Played {
     verdict: Verdict,
     evidence: Evidence,
@@ -293,7 +294,7 @@ struct Played {
     recoveries: Vec<Recovery>,
 }
 
-/// Plays faults for a time, or so many losses of a primary, and judges.
+/// Plays faults for a time, or loses `losses` primaries, and judges the result.
 async fn play(target: Target, losses: Option<u64>) -> Played {
     let (seconds, seed) = (number("TICKFLEET_CHAOS_SECONDS", 45), number("TICKFLEET_CHAOS_SEED", 1));
     let (ledger, address) = Ledger::start().await;
@@ -311,7 +312,7 @@ async fn play(target: Target, losses: Option<u64>) -> Played {
     let recoveries = match losses {
         Some(losses) => world.lose_primaries(losses, &ledger).await,
         None => {
-            // A fault that cannot be played ends the storm; what has happened until then is judged all the same.
+            // A fault that cannot be played ends the storm. The events until then are still judged.
             let storm = world.storm(Instant::now() + Duration::from_secs(seconds));
             broken = AssertUnwindSafe(storm).catch_unwind().await.err();
             Vec::new()
@@ -368,11 +369,11 @@ async fn one_redis_loses_nothing_and_doubles_nothing_whatever_happens() {
     assert_eq!(played.verdict, Verdict::default());
 }
 
-/// What holds where a primary takes with it what its replica has not heard: what was accepted is answered once when it has
-/// been sent again, nothing that waits for a replica runs twice, and no window has more calls than it may.
+/// Checks the guarantees that hold even if a primary is lost with writes that its replica lacks: every accepted turn is
+/// answered once after it is sent again, no call that waits for a replica runs twice, and no window exceeds its cap.
 fn assert_survived(played: &Played) {
     let Played { verdict, sent_again, .. } = played;
-    // A day's counter may have lost what the replica had not heard, and so may be spent again by as much.
+    // A day's counter may lose writes that the replica lacks, so as many calls may be admitted again.
     let day_exceeded = verdict.day_exceeded.saturating_sub(*sent_again);
     let rest = Verdict { day_exceeded, ..verdict.clone() };
     assert_eq!(rest, Verdict::default());

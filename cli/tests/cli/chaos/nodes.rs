@@ -1,4 +1,4 @@
-//! The processes of the fleet: which build each is of, and which clock it sees.
+//! The processes of the fleet, with the build and the clock of each.
 
 use std::path::PathBuf;
 
@@ -7,23 +7,23 @@ use nix::sys::signal::Signal;
 use super::{PAST_THE_LEASE, ROLES, World};
 use crate::support::process::{Process, chosen_build};
 
-/// Of this role, whatever process that is at the moment.
+/// A role, with the process that has it at the moment.
 pub struct Node {
     pub process: Process,
-    /// What moves its clock, where clocks can be moved.
+    /// The file that moves the process' clock, if clocks can be moved.
     pub clock: PathBuf,
-    /// Whether it is of the build before.
+    /// True if the process is of the previous build.
     is_previous: bool,
 }
 
-/// The binary of the build before, which some of the processes are of; none: all are of today's.
+/// The binary of the previous build, which some of the processes run. `None` if all run the current build.
 #[allow(clippy::disallowed_methods, reason = "the other build is an argument of whoever has built it")]
 pub fn previous() -> Option<PathBuf> {
     std::env::var_os("TICKFLEET_PREVIOUS").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
 impl World {
-    /// Starts all processes. Where there is a build before, a scheduler and a worker are of it.
+    /// Starts all processes. If there is a previous build, one scheduler and one worker run it.
     pub fn start_all(&mut self) {
         for number in 0..ROLES.len() {
             let is_first = number == 0 || ROLES[number - 1] != ROLES[number];
@@ -34,7 +34,7 @@ impl World {
 
     fn start(&mut self, number: usize, is_previous: bool) -> Node {
         let (role, folder) = (ROLES[number], self.folder.path());
-        // Each process has a file of its own: it starts with the machine's clock.
+        // Each process has its own clock file, so it starts with the machine's clock.
         self.started += 1;
         let clock = self.clocks_of_processes.path().join(self.started.to_string());
         let mut variables = vec![
@@ -50,7 +50,7 @@ impl World {
         Node { process, clock, is_previous }
     }
 
-    /// A process of this role.
+    /// A random process of this role.
     fn any(&mut self, role: &str) -> usize {
         let of: Vec<usize> = (0..ROLES.len()).filter(|node| ROLES[*node] == role).collect();
         of[self.dice.below(of.len())]
@@ -59,7 +59,7 @@ impl World {
     pub async fn stop_for(&mut self, role: &str) {
         let node = self.any(role);
         self.nodes[node].process.signal(Signal::SIGSTOP);
-        // Past its lease, as a machine that is far too busy.
+        // Longer than its lease, as on an overloaded machine.
         tokio::time::sleep(PAST_THE_LEASE).await;
         self.nodes[node].process.signal(Signal::SIGCONT);
     }
@@ -70,7 +70,7 @@ impl World {
         self.nodes[number] = self.start(number, self.nodes[number].is_previous);
     }
 
-    /// Another process takes the place of one, which is told to end; of the same build, or of the other one.
+    /// Replaces a process by a new one of the same or of the other build, and stops the old one cleanly.
     pub fn replace(&mut self, by_other_build: bool) {
         let number = self.dice.below(ROLES.len());
         let next = self.start(number, self.nodes[number].is_previous != by_other_build);

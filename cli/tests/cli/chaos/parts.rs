@@ -1,4 +1,4 @@
-//! What stands around the fleet: the tools' server with its ledger, and a proxy before Redis.
+//! The surroundings of the fleet: the tools' server with its ledger, and a proxy in front of Redis.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -15,16 +15,16 @@ use tokio::time::Instant;
 
 use super::judge::Run;
 
-/// The server that all tools reach. It writes down each call when it comes.
+/// The server of all tools. It records each call when it arrives.
 #[derive(Clone, Default)]
 pub struct Ledger {
     entries: Arc<Mutex<Vec<(Instant, Run)>>>,
-    /// Calls by the version that their workers say they are of.
+    /// Calls by the version in their user agent.
     builds: Arc<Mutex<BTreeMap<String, usize>>>,
 }
 
 impl Ledger {
-    /// Starts it; answers its address, too.
+    /// Starts the server. Also returns its address.
     pub async fn start() -> (Self, String) {
         let ledger = Self::default();
         let router = Router::new().fallback(Self::enter).with_state(ledger.clone());
@@ -39,7 +39,7 @@ impl Ledger {
         let run = Run { agent, number: body["number"].as_u64().unwrap(), once: tool == "pay" };
         ledger.entries.lock().unwrap().push((Instant::now(), run));
         *ledger.builds.lock().unwrap().entry(headers["user-agent"].to_str().unwrap().to_owned()).or_default() += 1;
-        // So that kills fall between effect and answer.
+        // A delay, so that kills fall between the effect and the response.
         tokio::time::sleep(Duration::from_millis(15)).await;
         Json(json!({"number": body["number"]}))
     }
@@ -48,30 +48,30 @@ impl Ledger {
         self.entries.lock().unwrap().iter().map(|(_, run)| run.clone()).collect()
     }
 
-    /// How many calls came from workers of each build.
+    /// The number of calls from workers of each build.
     pub fn builds(&self) -> BTreeMap<String, usize> {
         self.builds.lock().unwrap().clone()
     }
 
-    /// When runs began, in order.
+    /// The start times of runs, in order.
     pub fn times(&self) -> Vec<Instant> {
         self.entries.lock().unwrap().iter().map(|(at, _)| *at).collect()
     }
 }
 
-/// What the proxy does with what comes.
+/// The state of the proxied connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wire {
     Open,
-    /// Connections end, and none is made.
+    /// Connections end, and no new one succeeds.
     Cut,
-    /// Each piece takes 150 ms more.
+    /// Each read is delayed by 150 ms.
     Slow,
-    /// Connections stay, and nothing comes through.
+    /// Connections stay open, but carry no data.
     HalfOpen,
 }
 
-/// A TCP proxy before Redis.
+/// A TCP proxy in front of Redis.
 pub struct Proxy {
     pub address: String,
     wire: watch::Sender<Wire>,
@@ -115,7 +115,7 @@ async fn carry(
         };
         let now = *wire.borrow();
         if now == Wire::HalfOpen {
-            // What was under way when the wire died is lost with it.
+            // Data in flight when the wire broke is lost.
             drop(wire.wait_for(|wire| *wire != Wire::HalfOpen).await);
             return;
         }

@@ -1,4 +1,4 @@
-//! What a fleet's Redis may be, and the faults that it can have. Another kind of it is another variant.
+//! The kinds of Redis that a fleet may use, and the faults of each kind. A new kind is a new variant of [`Kind`].
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::nodes::previous;
 use super::parts::Proxy;
 use super::{PAST_THE_LEASE, PATIENCE};
 
-/// The faults of all targets; the others follow.
+/// Faults of all targets. Faults of some targets follow.
 const FAULTS: [&str; 11] = [
     "kill a worker",
     "kill a scheduler",
@@ -29,21 +29,21 @@ const FAULTS: [&str; 11] = [
 const OF_ONE: [&str; 4] = ["cut the wire", "slow the wire", "half-open wire", "memory full"];
 const OF_PAIRS: [&str; 3] = ["fail over", "kill a primary whose replica lags", "stop a primary until it is replaced"];
 const OF_CLUSTERS: [&str; 1] = ["move a slot"];
-/// Where the network between the nodes can be cut.
+/// Faults of targets whose network between the nodes can be cut.
 const OF_NETWORKS: [&str; 3] =
     ["a primary that clients alone reach", "a replica cut from its primary", "all nodes apart"];
 const OF_NETWORKS_OF_CLUSTERS: [&str; 1] = ["a primary and its replica that clients alone reach"];
-/// Where clocks can be moved.
+/// Faults of targets whose clocks can be moved.
 const OF_CLOCKS: [&str; 2] = ["step Redis' clock", "step a process' clock"];
-/// Where there is a build before.
+/// Faults if there is a previous build.
 const OF_BUILDS: [&str; 1] = ["replace a process by one of the other build"];
 const OF_NETWORKS_OF_SENTINELS: [&str; 1] = ["a primary and a sentinel cut from the others"];
-/// Shards on a cluster.
+/// The number of shards on a cluster.
 const SHARDS: u32 = 4;
-/// Append-only files for the witness: what is written is in them when the process dies, and the disk may wait.
+/// Options for the witness' append-only files. Writes are in them even if the process dies; they need not be on disk.
 const WITNESSED: [&str; 6] = ["--appendonly", "yes", "--appendfsync", "no", "--auto-aof-rewrite-percentage", "0"];
 
-/// Those faults that whoever runs it by hand names, with commas between; else all.
+/// The faults that the environment variable names, separated by commas. All if it is empty.
 #[allow(clippy::disallowed_methods, reason = "whoever runs it by hand says which faults")]
 fn wanted(mut faults: Vec<&'static str>) -> Vec<&'static str> {
     let named = std::env::var("TICKFLEET_CHAOS_FAULTS").unwrap_or_default();
@@ -54,14 +54,14 @@ fn wanted(mut faults: Vec<&'static str>) -> Vec<&'static str> {
     faults
 }
 
-/// What the fleet's Redis is.
+/// The kind of the fleet's Redis.
 pub enum Kind {
     One(Box<RedisServer>, Proxy),
     Sentinels(Box<Trio>),
     Cluster(Box<Cluster>),
 }
 
-/// A shard, and a tenant that lives there.
+/// A shard, and a tenant in it.
 pub struct Home {
     pub tenant: String,
     shard: u32,
@@ -73,11 +73,11 @@ pub struct Target {
     pub kind: Kind,
     pub homes: Vec<Home>,
     pub aim: usize,
-    /// Whether the network between the servers can be cut.
+    /// True if the network between the servers can be cut.
     is_cuttable: bool,
-    /// What moves the clocks of servers and processes, where that can be.
+    /// Moves the clocks of servers and processes, if possible.
     pub clocks: Option<Clocks>,
-    /// The build before today's.
+    /// The binary of the previous build.
     pub previous: Option<PathBuf>,
 }
 
@@ -146,7 +146,7 @@ impl Target {
         if let Kind::Cluster(_) = self.kind { SHARDS } else { 1 }
     }
 
-    /// Whether what was answered may be lost with a primary.
+    /// Returns true if acknowledged writes may be lost with a primary.
     pub fn forgets(&self) -> bool {
         !matches!(self.kind, Kind::One(..))
     }
@@ -164,7 +164,7 @@ impl Target {
         wanted(faults)
     }
 
-    /// The whole name of a key of the shard that is aimed at.
+    /// The full name of a key in the target shard.
     pub fn key(&self, name: &str) -> String {
         format!("{{tickfleet:{}}}:{name}", self.homes[self.aim].shard)
     }
@@ -179,7 +179,7 @@ impl Target {
         servers.iter().map(|server| server.dir().to_owned()).collect()
     }
 
-    /// The server that is the primary of that shard now.
+    /// The current primary of the target shard.
     pub async fn primary(&self) -> usize {
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
@@ -191,13 +191,13 @@ impl Target {
             if let Some(primary) = named {
                 return primary;
             }
-            // Nobody tells; bounded above.
+            // The primary is polled; bounded above.
             sleep(Duration::from_millis(50)).await;
         }
         panic!("no primary within {PATIENCE:?}");
     }
 
-    /// The server that stands by for this one.
+    /// The other server of the primary-replica pair.
     fn partner(&self, server: usize) -> usize {
         match &self.kind {
             Kind::One(..) => server,
@@ -214,7 +214,7 @@ impl Target {
         }
     }
 
-    /// A command past the proxy; what a server in trouble answers to it is its own affair.
+    /// Runs a command on the primary, past the proxy. `None` if it fails, as a server under faults may.
     pub async fn ask(&mut self, words: &[&str]) -> Option<redis::Value> {
         let primary = self.primary().await;
         let mut connection = self.server(primary).connection().await;
@@ -225,7 +225,7 @@ impl Target {
         self.ask(words).await.and_then(|value| redis::from_redis_value(value).ok()).unwrap_or_default()
     }
 
-    /// Waits until another server than this one leads the shard.
+    /// Waits until a server other than `before` leads the shard.
     async fn replaced(&self, before: usize) {
         match &self.kind {
             Kind::One(..) => {}
@@ -234,17 +234,18 @@ impl Target {
         }
     }
 
-    /// Kills the primary, with what its replica has not yet heard where it `lags` for so long, and starts it again.
+    /// Kills the primary and starts it again. With `lags`, first cuts off its replica for that time, so that writes are
+    /// lost.
     pub async fn kill(&mut self, lags: Option<Duration>) {
         let primary = self.primary().await;
         if let Some(lags) = lags {
             self.server(primary).cut_replicas().await;
-            // So much is written meanwhile.
+            // Writes of this time do not reach the replica.
             sleep(lags).await;
         }
         self.server(primary).kill9();
         if let Kind::One(server, _) = &mut self.kind {
-            // It stays away for a moment.
+            // The server is away for a moment.
             sleep(Duration::from_millis(300)).await;
             server.restart().await;
             return;
@@ -254,8 +255,8 @@ impl Target {
         self.followed().await;
     }
 
-    /// Stops the primary until its replica has taken over. What it was asked meanwhile it does when it goes on, and it does
-    /// not know yet that it is no primary any more.
+    /// Stops the primary until its replica has taken over. When the primary continues, it executes the commands
+    /// received meanwhile, and does not know yet that it has been replaced.
     pub async fn stop_until_replaced(&mut self) {
         let primary = self.primary().await;
         self.server(primary).pause();
@@ -264,8 +265,8 @@ impl Target {
         self.followed().await;
     }
 
-    /// Cuts the network between the nodes, one way or another, for longer than they are patient, and joins it again. Clients
-    /// go on reaching all of them: those of a primary that most do not hear have no reason to look elsewhere but its word.
+    /// Cuts the network between the nodes for longer than their timeouts, and joins it again. Clients still reach all
+    /// nodes. Clients of an isolated primary use it until it rejects their writes.
     pub async fn part(&mut self, how: &str) {
         let primary = self.primary().await;
         let partner = self.partner(primary);
@@ -274,7 +275,7 @@ impl Target {
             "a replica cut from its primary" => network.part(primary, partner),
             "a primary and its replica that clients alone reach" => network.isolate(&[primary, partner], all),
             "a primary that clients alone reach" => network.isolate(&[primary], all),
-            // The first sentinel, which all ask.
+            // Index 2 is the first Sentinel, which all clients ask.
             "a primary and a sentinel cut from the others" => network.isolate(&[primary, 2], all),
             _ => (0..all).for_each(|one| network.isolate(&[one], all)),
         }
@@ -286,7 +287,7 @@ impl Target {
             ("a primary and its replica that clients alone reach" | "all nodes apart", Kind::Cluster(_)) => {
                 self.refuses(primary).await;
             }
-            // So long no `once` call is confirmed, and nobody is replaced.
+            // Meanwhile, no `once` call is confirmed and the primary stays, so there is no signal to wait for.
             _ => sleep(PAST_THE_LEASE).await,
         }
         if let Some((network, _)) = self.network() {
@@ -295,7 +296,7 @@ impl Target {
         self.followed().await;
     }
 
-    /// What is between the nodes, and how many these are.
+    /// The network between the nodes, and the number of nodes.
     fn network(&self) -> Option<(&Network, usize)> {
         match &self.kind {
             Kind::One(..) => None,
@@ -304,10 +305,11 @@ impl Target {
         }
     }
 
-    /// Waits until a primary that most others do not hear takes no more writes, where it ever does.
+    /// Waits until an isolated primary rejects writes, if it ever does.
     async fn refuses(&self, primary: usize) {
         let Kind::Cluster(cluster) = &self.kind else {
-            // Behind sentinels it goes on taking writes until it hears of the next one: so long there are two.
+            // Behind Sentinels, it accepts writes until it learns of the new primary. Until then, there are two
+            // primaries.
             sleep(PAST_THE_LEASE).await;
             return;
         };
@@ -316,7 +318,7 @@ impl Target {
         eprintln!("server {primary} refuses writes {} ms later", began.elapsed().as_millis());
     }
 
-    /// A failover in order, while all live.
+    /// Fails over cleanly, while all nodes live.
     pub async fn fail_over(&mut self) {
         let before = self.primary().await;
         let partner = self.partner(before);
@@ -329,7 +331,7 @@ impl Target {
         self.followed().await;
     }
 
-    /// The slot of the shard moves to another primary, key by key.
+    /// Moves the shard's slot to another primary, key by key.
     pub async fn move_slot(&self) {
         let from = self.primary().await;
         let Kind::Cluster(cluster) = &self.kind else { return };
@@ -342,16 +344,16 @@ impl Target {
             }
             for part in keys.chunks(keys.len().div_ceil(8)) {
                 cluster.move_keys(part, from, to).await;
-                // The load shall meet each state between.
+                // The load must meet each state in between.
                 sleep(Duration::from_millis(40)).await;
             }
         }
         cluster.end_move(slot, from, to).await;
-        // Until the others have heard of it, they lead to the last one, who sends on.
+        // Until the other nodes learn of the move, they redirect to the old holder, which redirects again.
         cluster.another_holder(slot, from).await;
     }
 
-    /// Waits until whichever server is the primary has its replica beside it: who leads may change once more.
+    /// Waits until the current primary has an online replica. The primary may change once more meanwhile.
     pub async fn followed(&mut self) {
         if let Kind::One(..) = self.kind {
             return;
@@ -359,7 +361,7 @@ impl Target {
         let until = Instant::now() + PATIENCE;
         while !self.text(&["INFO", "replication"]).await.contains("state=online") {
             assert!(Instant::now() < until, "no replica within {PATIENCE:?}");
-            // Nobody tells; bounded above.
+            // Replication is polled; bounded above.
             sleep(Duration::from_millis(50)).await;
         }
     }

@@ -1,6 +1,6 @@
-//! Who bears witness of caps: the append-only files of all servers, whatever became of these. Each file is held by a second
-//! name as soon as it is there, for a server that follows another one anew throws its own away, and with them what nobody
-//! else had heard.
+//! The witness of caps: the append-only files of all servers, even of servers that were replaced. Each file gets a
+//! second name as soon as it exists. A server that becomes a replica deletes its own files, and with them writes that
+//! no other server received.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,15 +12,15 @@ use tokio::time::Instant;
 
 use super::judge::Admitted;
 
-/// How often it is looked for new files; a file lives for seconds at least.
+/// The time between two checks for new files. A file exists for some seconds at least.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// How each file grew, by the name that it is held by: its length, and between which moments it came to that.
+/// The growth of each file, by the file's second name: each length, with the interval in which the file reached it.
 type Growth = Arc<Mutex<BTreeMap<PathBuf, Vec<(u64, Interval)>>>>;
-/// Since the witness began to look.
+/// Times since the witness started.
 type Interval = (Duration, Duration);
 
-/// Holds on to the files until it is dropped.
+/// Keeps the files until it is dropped.
 pub struct Witness {
     kept: tempfile::TempDir,
     growth: Growth,
@@ -42,19 +42,19 @@ impl Witness {
                 let now = began.elapsed();
                 measure(&into, &mut grown.lock().unwrap(), (last, now));
                 last = now;
-                // Nobody tells of new files.
+                // New files give no signal.
                 tokio::time::sleep(LOOK_EVERY).await;
             }
         });
         Self { kept, growth, began, watching }
     }
 
-    /// These moments, as the witness tells them.
+    /// Converts times to durations since the witness started.
     pub fn since(&self, moments: &[Instant]) -> Vec<Duration> {
         moments.iter().map(|at| at.duration_since(self.began)).collect()
     }
 
-    /// Each time that a call was admitted, once for all servers that have it.
+    /// All admissions. An entry counts once, even if several servers have it.
     pub fn admitted(&self) -> Vec<Admitted> {
         let end = self.began.elapsed();
         let grown = self.growth.lock().unwrap();
@@ -66,7 +66,7 @@ impl Witness {
             seen.read(commands(&bytes).into_iter().map(|(words, upto)| {
                 let upto = u64::try_from(bytes.len() - upto).unwrap();
                 let look = lengths.partition_point(|(length, _)| *length < upto);
-                // What was written behind the last look.
+                // An entry after the last check may have any time.
                 (words, lengths.get(look).map_or((Duration::ZERO, end), |(_, at)| *at))
             }));
         }
@@ -74,8 +74,8 @@ impl Witness {
     }
 }
 
-/// Notes which of the files have grown since the last look, at the first of these moments; this one is the second. What a file
-/// grew by was carried out after it had grown before, and maybe long ago: a server that is stopped writes it when it goes on.
+/// Records which files have grown. `between` has the times of the last check and of this one. The new commands were
+/// executed after the previous growth, and possibly long ago: a stopped server writes them when it continues.
 fn measure(kept: &Path, growth: &mut BTreeMap<PathBuf, Vec<(u64, Interval)>>, between: Interval) {
     for file in fs::read_dir(kept).into_iter().flatten().flatten() {
         let Ok(length) = file.metadata().map(|found| found.len()) else { continue };
@@ -97,7 +97,7 @@ impl Drop for Witness {
     }
 }
 
-/// Gives each file of commands that is new a second name; the same file has the same one.
+/// Links each new file of commands under a second name, which is unique to the file.
 fn keep(server: usize, folder: &Path, into: &Path) {
     use std::os::unix::fs::MetadataExt as _;
     let Ok(files) = fs::read_dir(folder.join("appendonlydir")) else { return };
@@ -106,38 +106,39 @@ fn keep(server: usize, folder: &Path, into: &Path) {
         let Some(found) = file.metadata().ok().filter(|_| is_of_commands) else { continue };
         let name = into.join(format!("{server}-{}", found.ino()));
         if !name.exists() {
-            // One that has gone meanwhile was empty, or is held already.
+            // The link fails if the file has gone, which means that it was empty, or if it is linked already.
             let _ = fs::hard_link(file.path(), name);
         }
     }
 }
 
-/// A call as a slice carries it out: its turn and position.
+/// A call: its turn and position.
 type Call = (String, u64);
 
-/// When a call went out: as its entry is numbered, and by the shard's time, ms.
+/// The time at which a call was dispatched: in the entry's ID and in shard time, ms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct When {
     shard_ms: u64,
     at_ms: u64,
 }
 
-/// What the files have: when each call was admitted, and when it went out.
+/// The contents of the files: when each call was admitted, and when it was dispatched.
 #[derive(Default)]
 struct Seen {
-    /// By entries whose stamp has a window: those that debit a cap. A call is admitted again where what was written of the first
-    /// time is lost.
+    /// Entries whose stamp has a window, which means that they debit a cap. If the writes of an admission were lost, a
+    /// call is admitted again.
     admitted: BTreeSet<(Call, When)>,
-    /// For the first time, by whatever entry.
+    /// The first entry of each call, of any kind.
     first: BTreeMap<Call, When>,
-    /// The earliest look that found it in a file, for a replica's comes later; and under which primary.
+    /// The earliest check that found the entry in a file, because replicas have it later; and the primary.
     looks: BTreeMap<(Call, When), (Interval, Led)>,
 }
 
-/// By what a shard's primary calls itself, where the file says so before; a replica's may not, and the primary's does.
+/// The ID of a shard's primary, if the file has it before the entry. A replica's file may lack it; the primary's file
+/// has it.
 type Led = Option<Vec<u8>>;
 
-/// What a file has said of a shard so far.
+/// The state of a shard, as read from a file so far.
 #[derive(Default, Clone)]
 struct Shard {
     now_ms: Option<u64>,
@@ -145,9 +146,9 @@ struct Shard {
 }
 
 impl Seen {
-    /// Reads the commands of a file, each with the look that found it there.
+    /// Reads the commands of a file. Each comes with the interval in which it appeared.
     fn read(&mut self, commands: impl IntoIterator<Item = (Words, Interval)>) {
-        // A script that writes more than once stands between MULTI and EXEC.
+        // If a script writes more than once, its commands are between MULTI and EXEC.
         let mut sent = Vec::new();
         let mut shards: BTreeMap<Vec<u8>, Shard> = BTreeMap::new();
         for (words, look) in commands {
@@ -187,7 +188,7 @@ impl Seen {
         let admitted = self.admitted.into_iter().map(|found| {
             let (seen, led) = self.looks[&found].clone();
             let ((turn, _), When { shard_ms, at_ms }) = found;
-            // Turns are named <agent>-<number>.
+            // Turns have names of the form <agent>-<number>.
             let agent = turn.split([':', '-']).nth(1).unwrap_or_default().to_owned();
             Admitted { agent, turn, at_ms, shard_ms, led, seen }
         });
@@ -195,14 +196,14 @@ impl Seen {
     }
 }
 
-/// The hash tag of a key: all that is before its last part.
+/// The hash tag of a key: everything up to the closing brace.
 fn shard_of(key: &[u8]) -> &[u8] {
     key.split_inclusive(|byte| *byte == b'}').next().unwrap_or_default()
 }
 
 impl Shard {
-    /// The script writes its shard's time first, unless that is as it was; and the state when it changes, which names the
-    /// primary second.
+    /// Reads changed fields of the shard's state. The script writes the shard's time first, unless it is unchanged. It
+    /// writes the state if it changed; the second word is the primary.
     fn hear(&mut self, fields: &[Vec<u8>]) {
         for pair in fields.chunks_exact(2) {
             match pair[0].as_slice() {
@@ -222,7 +223,7 @@ struct Sent {
     admits: bool,
 }
 
-/// The calls of a slice that this command appends; none of any other command.
+/// The calls of a slice that this command appends. Empty for any other command.
 fn slice(words: &[Vec<u8>]) -> Vec<Sent> {
     let text = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
     let is_slice = words.len() > 4 && words[1].windows(7).any(|part| part == b":ready:");
@@ -232,7 +233,7 @@ fn slice(words: &[Vec<u8>]) -> Vec<Sent> {
     for pair in words[id + 1..].chunks_exact(2) {
         match pair[0].as_slice() {
             b"t" => turn = text(&pair[1]),
-            // The stamp: used, end and begin of each counter; what is held has no end.
+            // The stamp: used, end and begin of each counter. The end of a held permit is 0.
             b"d" => {
                 admits =
                     text(&pair[1]).split(',').any(|counter| counter.split(':').nth(1).is_some_and(|end| end != "0"))
@@ -261,8 +262,8 @@ fn is_entry_id(word: &[u8]) -> bool {
 /// The words of a command.
 type Words = Vec<Vec<u8>>;
 
-/// The commands of a file, each with the number of bytes behind it; a line beginning with `#` is none, and a last one that is
-/// cut off neither.
+/// The commands of a file, each with the number of bytes after it. Ignores lines that begin with `#`, and a truncated
+/// last command.
 fn commands(mut bytes: &[u8]) -> Vec<(Words, usize)> {
     fn line<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
         let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
@@ -305,7 +306,7 @@ fn what_one_server_alone_had_counts_and_what_two_have_counts_once() {
     };
     let look = |ms: u64| (Duration::from_millis(ms), Duration::from_millis(ms + 20));
     let mut seen = Seen::default();
-    // The first was lost with its server; the other two servers have that it was admitted again, and tried again.
+    // The first admission was lost with its server. The other two servers have the second admission and a retry.
     seen.read(script(1_700_000_000_000, true).map(|words| (words, look(100))));
     for ms in [9_000, 8_000] {
         seen.read(script(1_700_000_005_000, true).map(|words| (words, look(ms))));

@@ -1,4 +1,4 @@
-//! Agents of other frameworks, whose models are stood in for, run their tools through a fleet with caps, and pay once however
+//! Agents of other frameworks, with fake models, run their tools through a fleet with caps. They pay once, however
 //! often they are resumed.
 
 use std::path::Path;
@@ -43,7 +43,7 @@ async fn agents_of_python_frameworks_meet_the_fleets_cap() {
     world.end();
 }
 
-/// A fleet with a bank that keeps a ledger.
+/// A fleet with a bank that keeps a ledger of payments.
 async fn bank() -> (RedisServer, DevFleet) {
     let redis = RedisServer::start_with(RedisOptions { tcp: true, ..RedisOptions::default() }).await;
     let args = ["--redis-url", &redis.url(), "--config", "tests/conformance/bank/conf"];

@@ -1,4 +1,4 @@
-//! One fleet of the real binary; each client runs the same cases against it, as a tenant of its own.
+//! Conformance: each client runs the same cases against a fleet of the real binary, as a tenant of its own.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,7 +22,7 @@ pub fn fleet(url: &str) -> DevFleet {
     DevFleet::start(&["--redis-url", url, "--config", &config])
 }
 
-/// Runs a program to its good end, and returns what it said.
+/// Runs a program, which must succeed. Returns its output.
 pub fn run(command: &mut Command, url: &str) -> String {
     let output = command.env("REDIS_URL", url).current_dir(REPOSITORY).output().unwrap();
     let said = [output.stdout, output.stderr].concat();
@@ -31,20 +31,20 @@ pub fn run(command: &mut Command, url: &str) -> String {
     said
 }
 
-/// Runs a client to its end; it has to say that it went through all cases.
+/// Runs a client. It must report that it ran all cases.
 fn passes(command: &mut Command, url: &str) {
     let said = run(command, url);
     assert!(said.contains(&format!("{} cases", rust::read(&cases(), "x").len())), "{said}");
 }
 
-/// The Python client, which blocks or does not.
+/// Runs the Python client, blocking or async.
 fn python(tenant: &str, more: &[&str], url: &str) {
     let mut command = Command::new(interpreter());
     command.args(["-B", "tests/conformance/conformance.py"]).arg(cases()).arg(tenant).args(more);
     passes(&mut command, url);
 }
 
-/// The TypeScript client.
+/// Runs the TypeScript client.
 fn typescript(tenant: &str, node: &Node, url: &str) {
     let mut command = node.command();
     command.arg("tests/conformance/conformance.mjs").arg(cases()).arg(tenant).arg(node.package.join("dist"));

@@ -1,4 +1,4 @@
-//! The clients of other languages through a gateway: the same cases, and what they do when the way there has trouble.
+//! Clients of other languages through a gateway: the same cases, and their behavior if the connection fails.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ use crate::support::binary::DevFleet;
 use crate::support::node::Node;
 use crate::support::python::interpreter;
 
-/// Where nobody answers: what goes through a gateway needs no Redis.
+/// A Redis URL without a server: through a gateway, clients need no Redis.
 pub const NOWHERE: &str = "redis://127.0.0.1:1";
 
 /// A fleet with a gateway.
@@ -33,7 +33,7 @@ impl World {
         Self { redis, fleet, gateway, folder }
     }
 
-    /// Has a program reach the fleet through the gateway, as this tenant.
+    /// Lets a program use the gateway, as this tenant.
     pub fn through(&self, command: &mut Command, tenant: &str) {
         let key = self.gateway.key(&["--id", tenant, "--tenant", tenant]);
         command.env("GATEWAY_URL", self.gateway.url()).env("GATEWAY_KEY", key);
@@ -44,7 +44,7 @@ impl World {
         assert_eq!(self.fleet.stop(), Some(0));
     }
 
-    /// Runs a client; it has to say that it went through all cases that a gateway allows.
+    /// Runs a client. It must report that it ran all cases that a gateway allows.
     fn passes(&self, command: &mut Command, tenant: &str) {
         self.through(command, tenant);
         let text = std::fs::read_to_string(cases()).unwrap();
@@ -55,18 +55,18 @@ impl World {
         assert!(said.contains(&format!("{allowed} cases")), "{said}");
     }
 
-    /// Runs a program that has trouble on the way.
+    /// Runs a program whose connection to the gateway has faults.
     fn is_troubled(&self, command: &mut Command, tenant: &str) {
         let rows = self.folder.path().join("keys.yaml");
         let reading = add_key(&rows, &["--id", &format!("{tenant}-reads"), "--tenant", tenant, "--verb", "read"]);
-        // The gateway knows both when it knows the later one.
+        // Once the gateway accepts the later key, it accepts both.
         self.through(command, tenant);
         let said = run(command.env("READING_KEY", reading), &self.redis.url());
         assert!(said.contains("gateway: ok"), "{said}");
     }
 }
 
-/// A Python program of the cases.
+/// A command that runs one of the conformance programs in Python.
 fn python(program: &str) -> Command {
     let mut command = Command::new(interpreter());
     command.args(["-B", &format!("tests/conformance/{program}")]);

@@ -1,4 +1,4 @@
-//! The clients of other languages, and that all of them do the same: tests/conformance/cases.json.
+//! Clients of other languages. All run the same cases: tests/conformance/cases.json.
 
 mod adapters;
 mod conformance;

@@ -1,4 +1,4 @@
-//! The conformance cases with the client in Rust.
+//! Runs the conformance cases with the client for Rust.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -53,7 +53,7 @@ struct Limits {
     turns_max: u64,
 }
 
-/// The cases, for this tenant.
+/// Reads the cases, with the name of this tenant.
 pub fn read(cases: &Path, tenant: &str) -> Vec<Case> {
     let text = fs::read_to_string(cases).unwrap().replace("{tenant}", tenant);
     serde_json::from_str::<File>(&text).unwrap().cases
@@ -85,7 +85,7 @@ struct Runner {
     readers: BTreeMap<String, Replies>,
 }
 
-/// A reply, or the word of why there is none.
+/// A reply, or the code of the error.
 type Answer = Result<Reply, String>;
 
 impl Runner {
@@ -175,7 +175,7 @@ impl Runner {
     }
 
     async fn record(&self, id: &str) -> Reply {
-        // An inbox that gets nothing: the record alone answers.
+        // Nothing arrives in this inbox, so the reply comes from the record.
         let inbox = InboxName::new("nothing").unwrap();
         let mut replies = self.client.replies(&self.tenant, &inbox);
         replies.await_reply(&TurnId::new(id).unwrap(), PATIENCE).await.unwrap().expect("no record")
@@ -209,7 +209,7 @@ fn word(error: &SubmitError) -> String {
     .into()
 }
 
-/// Holds what was found against what is expected; members that are not named may be anything.
+/// Compares a found value with the expected one. Members that are not expected are ignored.
 fn matches(expected: &Value, found: &RawValue, place: &str) {
     let told = || format!("{place}: expected {expected}, found {}", found.get());
     let text = |found: &RawValue| serde_json::from_str::<String>(found.get()).unwrap_or_default();

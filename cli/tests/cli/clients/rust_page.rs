@@ -1,4 +1,4 @@
-//! The example of docs/build/rust.md, against the shop's fleet.
+//! Runs the example in docs/build/rust.md with the shop's fleet.
 
 use tickfleet_client::model::TurnId;
 use tickfleet_testkit::RedisServer;

@@ -1,4 +1,4 @@
-//! The bench, which starts a fleet of its own.
+//! The benchmark, which starts its own fleet.
 
 use crate::support::binary::tickfleet;
 

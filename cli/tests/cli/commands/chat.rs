@@ -1,4 +1,4 @@
-//! `tickfleet chat` and `tickfleet tasks` against a real fleet whose agent a stand-in for a model runs.
+//! `tickfleet chat` and `tickfleet tasks` with a real fleet, whose agent a fake model runs.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ use crate::support::binary::{DevFleet, Said};
 
 const TERMINAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/commands/terminal.py");
 
-/// A model that calls what the user's words say, and answers once it has a result.
+/// A fake model. It makes the call that the user's message names, and answers when it has the result.
 pub(crate) async fn model() -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = format!("http://{}/v1", listener.local_addr().unwrap());
@@ -45,7 +45,7 @@ pub(crate) async fn model() -> String {
     base
 }
 
-/// A configuration of one agent, atlas, that this model runs.
+/// A configuration with one agent, atlas, that this model runs.
 pub(crate) fn configure(folder: &Path, model: &str) {
     let files = [
         ("agents.yaml", "agents:\n  atlas: {task_handler: {llm: {system: You are atlas.}}}\n".to_owned()),
@@ -62,7 +62,7 @@ pub(crate) fn configure(folder: &Path, model: &str) {
     }
 }
 
-/// Talks with atlas in a terminal, and plays these steps against what it shows.
+/// Chats with atlas in a terminal, and checks these steps against the screen.
 fn in_a_terminal(fleet: &DevFleet, folder: &str, steps: &Value) -> Value {
     let chat = fleet.command(&["--config", folder, "chat", "--agent", "atlas", "--session", "talk"]);
     let mut python = Command::new("python3");
@@ -128,7 +128,7 @@ async fn a_talk_shows_steps_goes_on_later_and_ends_a_task_by_ctrl_c() {
 async fn what_cannot_be_said_fails_and_says_why() {
     let folder = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
     let fleet = DevFleet::start_in(folder.path(), &[], &[]);
-    // The built-in petra takes no tasks.
+    // The built-in agent petra takes no tasks.
     let refused = fleet.run(&["chat", "--agent", "petra", "--once", "hello"]).exits(1);
     refused.says("no_task_handler");
     fleet.run(&["chat", "--agent", "petra", "--session", "a:b"]).exits(2);

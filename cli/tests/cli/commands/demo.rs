@@ -1,4 +1,4 @@
-//! `tickfleet demo`: the day that it plays, counted.
+//! `tickfleet demo`: counts what happens in the day that it plays.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -31,7 +31,7 @@ fn the_demo_goes_without_its_tool_in_python_where_there_is_no_python_and_says_wh
     third_act(&report);
 }
 
-/// Without redis-server on the PATH, the first act is played on the store in memory.
+/// Without redis-server on the PATH, the first act uses the store in memory.
 #[test]
 fn the_first_act_needs_no_redis() {
     let empty = tempfile::tempdir().unwrap();
@@ -43,7 +43,7 @@ fn the_first_act_needs_no_redis() {
     assert_eq!((&report["second_act"], &report["third_act"]), (&Value::Null, &Value::Null));
 }
 
-/// The report of a demo that is looked at in its console while it runs, and after its end, by the link that it prints.
+/// Runs a demo, and opens its console at the printed link while it runs and after its end. Returns its report.
 fn watched(args: &[&str]) -> Value {
     let mut demo = command(args).spawn().unwrap();
     let mut stdout = demo.stdout.take().unwrap();
@@ -58,7 +58,7 @@ fn watched(args: &[&str]) -> Value {
     assert!(asked(address, key, "/v1/operate/me").contains("\"view\""));
     let stays = told.find(|line| line.contains("its console stays")).unwrap();
     assert!(stays.ends_with(&link), "{stays}");
-    // The last of the third act: another configuration, and the same place and key.
+    // The last turn of the third act, which has another configuration but the same address and key.
     let story = asked(address, key, "/v1/operate/explain?id=atlas-ux:desk-10");
     assert!(story.starts_with("HTTP/1.1 200") && story.contains("get_quote"), "{story}");
     kill(Pid::from_raw(demo.id().try_into().unwrap()), Signal::SIGINT).unwrap();
@@ -67,7 +67,7 @@ fn watched(args: &[&str]) -> Value {
     serde_json::from_str(&report.join().unwrap()).unwrap()
 }
 
-/// The answer to one GET, head and body.
+/// The response to one GET, head and body.
 fn asked(address: &str, key: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\nconnection: close\r\n\r\n")
@@ -77,7 +77,7 @@ fn asked(address: &str, key: &str, path: &str) -> String {
     answer
 }
 
-/// Every promise holds, and the counts are those of what this machine can play: one call less where it cannot hold the
+/// Checks that every promise holds, and that the counts fit this machine: one call less without support for the
 /// sandbox, two less without Python.
 fn plays_its_day(report: &Value) {
     assert_eq!((&report["ok"], &report["broken"]), (&true.into(), &json!([])));
@@ -101,23 +101,23 @@ fn plays_its_day(report: &Value) {
     assert_eq!(report["retries"], json!({"calls": 5, "tries": 9, "recovered": 4}));
     let seen = &report["stand_in"];
     assert_eq!((&seen["messages_sent"], &seen["posts_published"], &seen["twice"]), (&64.into(), &7.into(), &json!([])));
-    // The booking whose answer was lost happened, and was not tried again.
+    // The booking whose response was lost took effect, and was not retried.
     assert_eq!((&seen["meetings_booked"], &seen["calendar_looks"]), (&2.into(), &3.into()));
     has_every_kind(report);
 }
 
-/// Three agents that a model runs bring a task to its end, also where the worker is killed; each post is out once.
+/// Checks that three agents that a model runs finish a task, also if the worker is killed. Each post is published once.
 fn second_act(report: &Value) {
     let rounds = report["second_act"]["rounds"].as_array().unwrap();
     let told: Vec<_> = rounds.iter().map(|round| json!([round["outcome"], round["posted"], round["killed"]])).collect();
     assert_eq!(told, [json!(["ok", 1, false]), json!(["ok", 1, true])], "{rounds:?}");
-    // atlas three times, archy and kelly twice; after the kill, an answer that was lost is asked for once more.
+    // atlas asks the model three times, archy and kelly twice. After the kill, a lost response is requested once more.
     assert_eq!(rounds[0]["asked"], 7);
     assert!((7..=8).contains(&rounds[1]["asked"].as_u64().unwrap()), "{rounds:?}");
 }
 
-/// Payments are governed: by facts, rules and people, by the ledger of effects and the breaker of loops; an answer is kept;
-/// the records prove it, and tell what another policy would have decided.
+/// Checks the payments, which are governed by facts, rules, approvals, effect keys and the loop breaker. A read is
+/// cached. The records prove all that, and what-if reports the decisions of another policy.
 fn third_act(report: &Value) {
     let desk = &report["third_act"];
     let turns = desk["turns"].as_array().unwrap();
@@ -142,7 +142,7 @@ fn third_act(report: &Value) {
     assert_eq!(desk["paid"], json!([["kim", 80], ["ben", 600], ["zoe", 300]]));
     assert_eq!(desk["quotes_asked"], 1);
     let records = &desk["records"];
-    // Each call, and what ann said.
+    // An entry for each call, and one for ann's decision.
     assert_eq!((&records["entries"], &records["sealed"]), (&json!(16), &json!(16)), "{records}");
     assert_eq!((&records["intact"], &records["holds"], &records["shadowed"]), (&true.into(), &true.into(), &2.into()));
     assert_eq!((&records["by_the_same"], &records["by_a_stricter"]), (&0.into(), &1.into()), "{records}");
@@ -160,7 +160,7 @@ const TYPED: [&str; 8] = [
     "sleep",
 ];
 
-/// The demo calls tools of every kind, and says which is which.
+/// Checks that the demo calls tools of every kind, and reports the kind of each.
 fn has_every_kind(report: &Value) {
     let calls: Vec<_> =
         report["day"].as_array().unwrap().iter().flat_map(|row| row["calls"].as_array().unwrap()).collect();
@@ -175,10 +175,10 @@ fn has_every_kind(report: &Value) {
         assert_eq!(of(Some(kind)), tools);
     }
     assert_eq!(of(Some("mcp")), ["calendar__book_meeting", "calendar__list_meetings"]);
-    // Misspelt.
+    // The misspelled tool has no kind.
     let none = ["send_telegram_mesage"];
     assert_eq!(of(None), none);
-    // What a function refuses, it says with what to do about it.
+    // A function that refuses says what to do instead.
     let told: Vec<_> = calls.iter().filter(|call| call["kind"] == "python").map(|call| &call["told"]).collect();
     let advice = json!("No figures for 2026-11. Closed months: 2026-08, 2026-09, 2026-10.");
     assert!(told.is_empty() || json!(told) == json!([advice, null]), "{told:?}");

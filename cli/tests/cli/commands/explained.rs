@@ -1,5 +1,5 @@
-//! What `explain` says of tries that failed, of a wait for somebody who is not there, of tasks, and of turns that the
-//! audit log alone remembers.
+//! The explanations of failed attempts, of waits for a process that is not running, of tasks, and of turns that only
+//! the audit log still has.
 
 use redis::aio::MultiplexedConnection;
 use redis::streams::StreamRangeReply;
@@ -137,7 +137,7 @@ async fn an_old_turn_is_found_among_all_that_was_written_meanwhile() {
     }
     fleet.run(&["explain", "demo:given/1"]).exits(0).says("kelly called nope");
 
-    // Their records age away, the log does not.
+    // Records expire earlier than the log.
     let ids = [
         format!("{{tickfleet:0}}:done:{minted}"),
         "{tickfleet:0}:done:demo:given".into(),
@@ -152,8 +152,8 @@ async fn an_old_turn_is_found_among_all_that_was_written_meanwhile() {
     fleet.run(&["explain", "demo:given", "--since", "3h", "--until", "2h"]).exits(1);
 }
 
-/// As many audit entries of others as no single look reads, at the time of the last entry: however slow the machine is, whoever
-/// looks for that meets them.
+/// Adds more audit entries of other turns than one read returns, at the time of the last entry. So every search around
+/// that time must read past them, however slow the machine is.
 async fn noise(at: &mut MultiplexedConnection) {
     let stream = "{tickfleet:0}:audit";
     let last: StreamRangeReply =

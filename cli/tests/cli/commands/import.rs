@@ -1,4 +1,4 @@
-//! `tickfleet tools import`: from an OpenAPI document to calls that a real service answers.
+//! `tickfleet tools import`: from an OpenAPI document to calls of a real service.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -11,8 +11,8 @@ use tickfleet_testkit::RedisServer;
 
 use crate::support::binary::{DevFleet, Said, tickfleet};
 
-/// A shop's interface, with what such documents have: shared parameters, references, several security schemes, and
-/// operations that no tool can make.
+/// The API of a shop, as such documents describe it: shared parameters, references, several security schemes, and
+/// operations that cannot become tools.
 const SHOP: &str = r##"openapi: 3.0.3
 info: {title: Shop, version: "1.2"}
 servers: [{url: "https://{region}.shop.example/v2", variables: {region: {default: eu}}}]

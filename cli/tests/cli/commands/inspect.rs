@@ -1,4 +1,4 @@
-//! `explain`, `doctor` and `tenant` against a running fleet.
+//! `explain`, `doctor` and `tenant` with a running fleet.
 
 use tickfleet_testkit::{RedisOptions, RedisServer};
 
@@ -8,14 +8,14 @@ use crate::support::process::Process;
 #[tokio::test]
 async fn explain_names_the_cap_that_keeps_a_turn_waiting() {
     let redis = RedisServer::start().await;
-    // A window that does not end between two looks.
+    // A window that does not end between two polls.
     let fleet = DevFleet::start_with(&["--redis-url", &redis.url()], &[("TICKFLEET_CAPS_TICK", "10m")]);
-    // Three windows' worth of calls: whichever window it is, the last calls wait for another.
+    // Three windows' worth of calls, so that the last calls wait whenever the first window began.
     let calls: Vec<&str> = std::iter::repeat_n(["--call", "echo"], 25).flatten().collect();
     fleet.run(&submit(&[&calls[..], &["--turn-id", "long"]].concat())).exits(0).says("demo:long");
     let story = loop {
         let said = fleet.run(&["explain", "demo:long", "--json"]);
-        // Between the end of a window and its release, it waits for the next look alone.
+        // Between the end of a window and its release, the turn does not wait for the cap.
         if said.code == 0 && said.json()["waits"]["rule"] == "tick_cap" {
             break said.json();
         }
@@ -59,7 +59,7 @@ async fn explain_finds_turns_that_no_scheduler_has_admitted() {
 
 #[tokio::test]
 async fn a_tenant_that_is_set_is_known_to_the_running_fleet_and_kept_over_a_restart() {
-    // A socket's path is short; that of the system's folder for temporary files may not be.
+    // Paths of sockets must be short, and the system's folder for temporary files may have a long path.
     let folder = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
     let dir = ["--redis", "--dir", folder.path().to_str().unwrap()];
     let fleet = DevFleet::start(&dir);
@@ -67,7 +67,7 @@ async fn a_tenant_that_is_set_is_known_to_the_running_fleet_and_kept_over_a_rest
     assert_eq!(fleet.run(&set).exits(0).json()["max_actions_per_day"], 7);
     fleet.run(&["tenant", "set", "acme", "--time-zone", "Europe/Berlinn"]).exits(2).complains("Europe/Berlinn");
     fleet.run(&["tenant", "set", "acme", "--agent", "nobody"]).exits(1).complains("nobody");
-    // Until the next heartbeat a turn of the new tenant is rejected.
+    // Until the next heartbeat, turns of the new tenant are rejected.
     let turn = ["submit", "--tenant", "acme", "--agent", "kelly", "--call", "echo", "--wait", "--json"];
     while fleet.run(&turn).json()["status"] != "done" {}
     DevFleet::refused(&dir).exits(1).complains("a running Redis uses the folder");
@@ -79,10 +79,10 @@ async fn a_tenant_that_is_set_is_known_to_the_running_fleet_and_kept_over_a_rest
     fleet.run(&["tenant", "list"]).exits(0).says("acme").says("atlas-ux").says("configuration");
 }
 
-/// What an operator needs in an emergency waits for no mistake elsewhere to be mended.
+/// Commands that operators need in an emergency work even if the configuration is broken.
 #[tokio::test]
 async fn operators_commands_work_while_the_mounted_configuration_is_broken() {
-    // A socket's path is short; that of the system's folder for temporary files may not be.
+    // Paths of sockets must be short, and the system's folder for temporary files may have a long path.
     let place = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
     let fleet = DevFleet::start(&["--dir", place.path().to_str().unwrap()]);
     let folder = tempfile::tempdir().unwrap();
@@ -109,12 +109,12 @@ async fn operators_commands_work_while_the_mounted_configuration_is_broken() {
         run(command).exits(0).complains("The configuration is broken").complains("permissions.yaml:1");
     }
     run(&["doctor"]).exits(1).says("invalid; no process can start with it").complains("caps.tick");
-    // A process that carries out or admits calls refuses it as before.
+    // Processes that admit or run calls still reject the configuration.
     run(&["worker"]).exits(1);
     assert_eq!(fleet.stop(), Some(0));
 }
 
-/// A worker that waits for its tool host says so at once, in the form that its log has.
+/// A worker that waits for its tool host logs that immediately, in the configured format.
 #[test]
 fn a_tool_host_that_is_missing_is_logged_at_once_and_as_json() {
     let folder = tempfile::tempdir().unwrap();
@@ -131,7 +131,7 @@ fn a_tool_host_that_is_missing_is_logged_at_once_and_as_json() {
     assert!(ends.to_string().contains("no tool host listens at"), "{ends}");
 }
 
-/// An upgrade that brings no files must not put another business' policy in the place of one's own.
+/// If an upgrade loses the configuration files, the sample policy must not silently replace one's own.
 #[tokio::test]
 async fn a_fleet_without_agents_is_a_failure_and_samples_in_a_folder_of_ones_own_are_a_warning() {
     let redis = RedisServer::start_with(RedisOptions { appendonly: true, ..RedisOptions::default() }).await;
@@ -163,7 +163,7 @@ async fn a_fleet_without_agents_is_a_failure_and_samples_in_a_folder_of_ones_own
     std::fs::write(folder.path().join("tenants.yaml"), "tenants: {}\n").unwrap();
     assert!(policy(&doctor().exits(1).json())["says"].as_str().unwrap().ends_with("tenants.yaml names none"));
 
-    // A process is ready, since it refuses turns, and says so.
+    // Without tenants, a process rejects turns. It is ready, with a warning.
     let scheduler = Process::start("scheduler", folder.path(), &url);
     let ready = scheduler.answer("/readyz");
     assert!(ready.starts_with("HTTP/1.1 200") && ready.contains("warning: no tenants configured"), "{ready}");
@@ -190,7 +190,7 @@ async fn a_fleet_without_agents_is_a_failure_and_samples_in_a_folder_of_ones_own
     assert!(broken["says"].as_str().unwrap().contains("tenants.yaml:1"), "{broken}");
 }
 
-/// A process of the fleet whose log is JSON writes what keeps it from starting as lines of that log.
+/// A process of the fleet with a JSON log writes startup errors as lines of that log.
 #[tokio::test]
 async fn what_keeps_a_process_from_starting_is_a_line_of_its_json_log() {
     let redis = RedisServer::start().await;
@@ -221,14 +221,14 @@ async fn what_keeps_a_process_from_starting_is_a_line_of_its_json_log() {
     fails(&["gateway", "--keys", "/dev/null/none"], &[json], 1, "/dev/null/none");
     fails(&["worker", "--redis-url", "http://x"], &[json], 2, "--redis-url");
 
-    // By the folder, however broken the rest of it is.
+    // The folder sets the format, even if the rest of it is broken.
     std::fs::write(folder.path().join("tickfleet.yaml"), "log: {format: json}\nwoker: {slots: 4}\n").unwrap();
     std::fs::write(folder.path().join("agents.yaml"), "agents: [\n").unwrap();
     fails(&["worker", "--config", conf], &[], 1, "agents.yaml");
     std::fs::write(folder.path().join("tickfleet.yaml"), "log: {format: json}\n").unwrap();
     let export = ["audit", "export", "--follow", "--to", "file:/dev/null/none", "--config", conf];
     fails(&export, &[], 1, "/dev/null/none");
-    // Commands for people are for people.
+    // Commands for people print plain text.
     let mut submit = command(&["submit", "--no-such-option"]);
     assert!(Said::of(submit.env(json.0, json.1), "").exits(2).stderr.starts_with("error: unexpected argument"));
 }

@@ -1,4 +1,4 @@
-//! `kb` and `memory`: what an import takes, refuses and leaves behind, whatever stops it.
+//! `kb` and `memory`: what an import accepts and rejects, and what it leaves behind if it is killed.
 
 use std::collections::HashMap;
 use std::fs;
@@ -133,7 +133,7 @@ async fn what_is_no_document_is_named_with_the_reason_and_the_rest_is_imported()
     place.run(&["kb", "import", "docs/good.md", "--tenant", "nobody"]).exits(1).complains("unknown tenant");
 }
 
-/// An endpoint of embeddings that answers so many requests, and then no more.
+/// A fake endpoint for embeddings that answers this number of requests, and then hangs.
 async fn endpoint(answers: usize) -> (String, Arc<Notify>) {
     let (asked, stuck) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
     let is_stuck = Arc::clone(&stuck);
@@ -157,7 +157,7 @@ async fn endpoint(answers: usize) -> (String, Arc<Notify>) {
     (url, stuck)
 }
 
-/// Documents by source, with the versions that their passages are of.
+/// Documents by source, with the versions of their passages.
 async fn versions(redis: &RedisServer) -> HashMap<String, Vec<String>> {
     let mut connection = redis.connection().await;
     let command = redis::cmd("HGETALL").arg("{tickfleet:0}:parts:passages:demo").to_owned();
@@ -176,7 +176,7 @@ async fn an_import_that_is_killed_leaves_every_document_whole_and_the_next_one_e
     const ANSWERED: usize = 15;
     let mut place = Place::new().await;
     let write = |place: &Place, version: &str| {
-        // Three passages each: a section is never joined with the next.
+        // Three passages each, because sections are never joined.
         let section = |number| format!("## Part {number}\n\n{version} of the text.\n\n");
         let text: String = (0..3).map(section).collect();
         (0..DOCUMENTS).for_each(|number| place.write(&format!("docs/{number:02}.md"), &text));
@@ -198,7 +198,7 @@ async fn an_import_that_is_killed_leaves_every_document_whole_and_the_next_one_e
     assert_eq!(documents.len(), DOCUMENTS);
     let whole = |version: &str| documents.values().filter(|passages| **passages == [version; 3]).count();
     assert_eq!((whole("v1"), whole("v2")), (DOCUMENTS - ANSWERED, ANSWERED));
-    // The next import does the rest, and only that.
+    // The next import handles the remaining documents, and only those.
     place.variables[1].1 = endpoint(usize::MAX).await.0;
     let report = place.import(&["docs"]).exits(0).json();
     assert_eq!(counts(&report), [0, 25, 15, 0, 0]);
@@ -230,7 +230,7 @@ async fn memories_are_added_listed_and_forgotten_for_one_agent() {
     memory(&["list"], "kely").exits(1).complains("Did you mean \"kelly\"?");
 }
 
-/// Submits one call; answers its result.
+/// Submits one call. Returns its result.
 fn call(fleet: &DevFleet, tenant: &str, agent: &str, tool: &str, arguments: &Value, more: &[&str]) -> Value {
     let call = format!("{tool} {arguments}");
     let turn = ["submit", "--tenant", tenant, "--agent", agent, "--call", &call, "--wait", "--json"];
@@ -238,7 +238,7 @@ fn call(fleet: &DevFleet, tenant: &str, agent: &str, tool: &str, arguments: &Val
     reply["results"][0].clone()
 }
 
-/// What `search_my_memories` finds for an agent, as (source, text).
+/// The results of `search_my_memories` for an agent, as (source, text).
 fn recalled(fleet: &DevFleet, (tenant, agent): (&str, &str), arguments: &Value) -> Vec<(String, String)> {
     let result = call(fleet, tenant, agent, "search_my_memories", arguments, &[]);
     assert_eq!((&result["outcome"], &result["output"]["incomplete"]), (&json!("ok"), &json!([])), "{result:#}");
@@ -252,14 +252,14 @@ async fn agents_recall_what_they_noted_did_and_worked_on_and_nobody_elses() {
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
     let (kelly, atlas) = (("demo", "kelly"), ("demo", "atlas"));
-    // Noted once, however often the turn is submitted.
+    // Noted once, even if the turn is submitted twice.
     let note = json!({"text": "The zeppelin post goes out on Friday.", "tags": ["plans"]});
     for _ in 0..2 {
         call(&fleet, "demo", "kelly", "remember", &note, &["--turn-id", "note-1"]);
     }
     let noted = fleet.run(&["memory", "list", "--tenant", "demo", "--agent", "kelly", "--json"]).exits(0).json();
     assert_eq!(noted.as_array().unwrap().len(), 1);
-    // A call, and a task that kelly was given: there is no model that could do it, and she recalls it all the same.
+    // A call, and a task for kelly. The task fails without a model, and she recalls it all the same.
     call(&fleet, "demo", "kelly", "echo", &json!({"text": "a zeppelin over the lake"}), &[]);
     fleet.run(&["delegate", "--tenant", "demo", "--to", "kelly", "Describe the zeppelin hangar.", "--wait"]).exits(1);
     let found = recalled(&fleet, kelly, &json!({"query": "zeppelin"}));
@@ -271,10 +271,10 @@ async fn agents_recall_what_they_noted_did_and_worked_on_and_nobody_elses() {
     let calls = recalled(&fleet, kelly, &json!({"query": "zeppelin", "sources": ["audit"]}));
     assert_eq!(calls.len(), 1, "looking up is not found: {calls:#?}");
     assert!(calls[0].1.contains("over the lake") && calls[0].0 == "audit");
-    // Nobody else recalls any of it.
+    // Other agents do not recall any of it.
     assert_eq!(recalled(&fleet, atlas, &json!({"query": "zeppelin"})), []);
     assert_eq!(recalled(&fleet, ("atlas-ux", "kelly"), &json!({"query": "zeppelin"})), []);
-    // Arguments that the schema knows are judged by it.
+    // The schema validates the arguments that it declares.
     let wrong = call(&fleet, "demo", "kelly", "search_my_memories", &json!({"query": "x", "sources": ["mail"]}), &[]);
     assert_eq!(wrong["outcome"], "invalid_arguments");
     let long = "x".repeat(2_000);

@@ -1,4 +1,4 @@
-//! `limits`: what it lists of a running fleet, under which bound, and what a reset does.
+//! `limits`: the listing of a running fleet, with the bounds, and the effect of a reset.
 
 use std::fs;
 use std::path::Path;
@@ -48,7 +48,7 @@ impl Place {
         Said::of(command(&[args, &place].concat()).envs(self.variables.iter().copied()), "")
     }
 
-    /// The entries of operators in a shard's audit log.
+    /// The entries about operators in a shard's audit log.
     async fn acts(&self, shard: u32) -> Vec<Value> {
         let mut range = redis::cmd("XRANGE");
         range.arg(format!("{{tickfleet:{shard}}}:audit")).arg("-").arg("+");
@@ -59,7 +59,7 @@ impl Place {
     }
 }
 
-/// The limit of this name in what `limits --json` says.
+/// The limit of this name in the output of `limits --json`.
 fn limit<'a>(listing: &'a Value, name: &str) -> &'a Value {
     let found = listing["limits"].as_array().unwrap().iter().find(|limit| limit["name"] == name);
     found.unwrap_or_else(|| panic!("no {name} in {listing:#}"))
@@ -71,7 +71,7 @@ fn counters(listing: &Value, name: &str) -> Vec<String> {
     counters.iter().map(|counter| counter["counter"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Submits calls of `echo` by an agent of demo.
+/// The arguments to submit calls of `echo` by an agent of demo.
 fn echoes(agent: &str, calls: usize, more: &[&str]) -> Vec<String> {
     let calls = ["--call", "echo {\"text\":\"hi\"}"].repeat(calls);
     let turn = [&["submit", "--tenant", "demo", "--agent", agent], calls.as_slice(), more].concat();
@@ -92,7 +92,8 @@ const LIMITS: &str = "
   sleeps: {match: {tools: [sleep]}, per: [tool], max: 9, every: 1h}
 ";
 
-/// Fran has used one call of two, kelly both, and a third turn of hers waits. Answers what is listed then.
+/// Uses one of fran's two calls and both of kelly's, so that kelly's third turn waits. Returns the listing at that
+/// time.
 fn with_a_turn_that_waits(place: &Place) -> Value {
     place.echo("fran", 1, &["--wait"]).exits(0);
     place.echo("kelly", 2, &["--wait"]).exits(0);
@@ -125,7 +126,7 @@ async fn the_fullest_counters_are_listed_and_those_of_one_tenant_or_agent() {
     let said = place.run(&["limits", "--top", "1"]).exits(0);
     said.says("1 of 2 counters.").says("No calls counted recently.");
 
-    // What may stop fran's calls: no counter of another agent, and no limit on tenants of another plan.
+    // Only counters that can limit fran's calls: none of another agent, and no limit on tenants of another plan.
     let of_fran = place.run(&["limits", "--tenant", "demo", "--agent", "fran", "--json"]).exits(0).json();
     assert_eq!(counters(&of_fran, "echoes"), ["demo:fran"]);
     assert!(!of_fran.to_string().contains("of_gold"), "{of_fran:#}");
@@ -134,7 +135,7 @@ async fn the_fullest_counters_are_listed_and_those_of_one_tenant_or_agent() {
     assert!(counters(&of_atlas, "echoes").is_empty(), "{of_atlas:#}");
 }
 
-/// The counters of a cap, with what is used and allowed.
+/// The counters of a cap, with the used and the allowed number.
 fn cap(listing: &Value, name: &str) -> Vec<(String, Value, Value)> {
     let found = listing["caps"].as_array().unwrap().iter().find(|cap| cap["name"] == name);
     let counters = found.unwrap_or_else(|| panic!("no {name} in {listing:#}"))["counters"].as_array().unwrap();
@@ -257,7 +258,7 @@ async fn of_a_limit_with_many_counters_a_bounded_number_is_looked_at_and_that_is
 
 const SUMS: &str = "{tickfleet:1}:counters:sums";
 
-/// Two shards without a fleet: a counter of the fleet in both, and sums of users in one of them. Answers the time.
+/// Two shards without a fleet: a counter of the fleet in both, and sums of users in one of them. Also returns the time.
 async fn of_two_shards() -> (Place, i64) {
     let limits = "  all: {max: 10, every: 1h}\n  sums: {per: [user], sum: {argument: /n, max: 5}, every: 1h}\n";
     let mut place = Place::new(limits).await;

@@ -1,4 +1,4 @@
-//! `doctor --repair`: each fault is made by hand in Redis, found, and repaired; a working fleet has none.
+//! `doctor --repair`: each fault is created by hand in Redis, found, and repaired. A working fleet has none.
 
 mod busy;
 
@@ -19,10 +19,10 @@ use crate::support::process::{Process, pause};
 
 /// Longer than any wait here.
 const FAR: &str = "9999999999999";
-/// How long it is looked at a busy fleet at least; and at most, while calls have not ended in all ways.
+/// The minimum time for which a busy fleet is checked; and the maximum, if calls have not ended in all ways before.
 const BUSY: Duration = Duration::from_secs(12);
 const BUSY_MAX: Duration = Duration::from_secs(90);
-/// Some of the ends that calls of that fleet must have had.
+/// Some of the ways in which calls of that fleet must end.
 const ENDS: [&str; 9] = [
     "sleep ok",
     "sleep expired",
@@ -34,7 +34,7 @@ const ENDS: [&str; 9] = [
     "fail_once cancelled",
     "delegate_task ok",
 ];
-/// Faults that are repaired, each with the commands that make it. `demo:kept` is a turn under way.
+/// Faults that are repaired, each with the commands that create it. `demo:kept` is an unfinished turn.
 const REPAIRED: [(&str, &[&str]); 5] = [
     ("timer_without_turn", &["ZADD timers 9999999999999 turn:demo:ghost"]),
     (
@@ -66,7 +66,7 @@ impl Place {
         Process::start(role, self.dir.path(), &self.redis.url())
     }
 
-    /// The shard, as `doctor` has it: it is looked at many times in the time that one run of the binary takes.
+    /// The store of the shard, for checks as in `doctor`. Many checks run in the time of one run of the binary.
     fn store(&self) -> Store {
         Store::open(&self.redis.url(), 0, Arc::new(StoreOptions::default())).unwrap()
     }
@@ -76,7 +76,7 @@ impl Place {
         tickfleet(&[args, &["--config", dir, "--redis-url", &url]].concat())
     }
 
-    /// A command whose second word is the key without the shard's prefix.
+    /// Runs a command whose second word is a key without the shard's prefix.
     async fn redis(&self, text: &str) -> redis::Value {
         let mut words = text.split(' ');
         let mut command = redis::cmd(words.next().unwrap());
@@ -93,7 +93,7 @@ impl Place {
         }
     }
 
-    /// What `doctor` finds that does not agree, or has mended, as `<what> <fault>`.
+    /// The faults that `doctor` reports or has repaired, as `<what> <fault>`.
     fn doctor(&self, more: &[&str]) -> Vec<String> {
         let report = self.run(&[&["doctor", "--json"], more].concat()).json();
         let findings = report["findings"].as_array().unwrap();
@@ -108,19 +108,19 @@ impl Place {
         .collect()
     }
 
-    /// The acts in the audit log.
+    /// The repairs in the audit log.
     async fn acts(&self) -> Vec<Value> {
         self.audited().await.into_iter().filter(|entry| entry["action"] == "REPAIR").collect()
     }
 
-    /// How calls ended, as `<tool> <outcome>`.
+    /// The ways in which calls ended, as `<tool> <outcome>`.
     async fn ended(&self) -> BTreeSet<String> {
         let calls = self.audited().await.into_iter().filter(|entry| entry["action"] == "TOOL_CALL");
         let said = |text: &Value| text.as_str().unwrap().replace("tool_", "");
         calls.map(|entry| format!("{} {}", said(&entry["entity_id"]), said(&entry["meta"]["outcome"]))).collect()
     }
 
-    /// The ends that no call has had yet.
+    /// The expected ends that no call has had yet.
     async fn missing_ends(&self) -> Vec<&'static str> {
         let ended = self.ended().await;
         ENDS.into_iter().filter(|end| !ended.contains(*end)).collect()
@@ -135,7 +135,7 @@ impl Place {
     }
 }
 
-/// One turn is admitted, and nobody carries it out.
+/// Admits one turn that no worker runs.
 async fn one_turn(place: &Place) {
     let scheduler = place.start("scheduler");
     place.run(&["submit", "--tenant", "demo", "--agent", "kelly", "--call", "echo", "--turn-id", "kept"]).exits(0);
@@ -185,14 +185,14 @@ async fn all_faults_are_repaired_together_and_what_is_only_reported_changes_noth
     place.redis(command).await;
     assert_eq!(place.doctor(&["--repair", "--by", "anna"]), [format!("repair {fault}")]);
     assert_eq!(place.acts().await.len(), acts.len(), "what is only reported changes nothing");
-    // The turn runs as if nothing had been.
+    // The turn runs as if there had been no faults.
     let _fleet = (place.start("scheduler"), place.start("worker"));
     while place.run(&["explain", "demo:kept", "--json"]).json()["state"] != "done" {
         pause();
     }
 }
 
-/// A queue lost its slices, and with them their calls: the repair ends the turn, which cannot run any more.
+/// A queue lost its slices. The repair ends their turn, because its calls cannot run any more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_turn_whose_slice_is_lost_ends_after_a_repair() {
     let place = Place::new().await;
@@ -223,7 +223,7 @@ async fn a_busy_fleet_has_no_faults_and_those_of_a_hand_are_mended_beside_it() {
     assert!(looks > 20 && done.iter().all(|done| *done > 5), "{looks} looks; somebody had nothing to do: {done:?}");
     let missing = place.missing_ends().await;
     assert!(missing.is_empty(), "no call ended so: {missing:?} of {:?}", place.ended().await);
-    // The others need the turn `kept`.
+    // The other faults need the turn `kept`.
     let by_hand: Vec<_> = REPAIRED.iter().take(3).collect();
     for (_, commands) in &by_hand {
         place.breaks(commands).await;

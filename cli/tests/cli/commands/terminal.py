@@ -1,11 +1,11 @@
-"""Runs a command in a terminal of its own, and plays a script against what the terminal shows.
+"""Runs a command in a pseudoterminal, and checks a script of steps against the screen.
 
     terminal.py COLUMNS ROWS STEPS COMMAND...
 
 STEPS is a JSON list of steps: {"see": regex} waits until the screen shows it, {"gone": regex} until it does not,
 {"key": text} types, {"signal": number} sends a signal, {"changes": regex} waits until the regex matches another text
-than at first. Prints JSON: the exit code, whether the terminal's settings are what they were, whether the alternate
-screen was left and the cursor is shown, and the last screen.
+than at first. Prints JSON: the exit code, whether the terminal's settings were restored, whether the alternate screen
+was left and the cursor is shown, and the last screen.
 """
 
 import fcntl
@@ -24,7 +24,7 @@ PATIENCE_S = 30
 
 
 class Screen:
-    """What a terminal would show: cursor moves, erasing and text; colours are left out."""
+    """The screen of a terminal: cursor moves, erasing and text. Ignores colors."""
 
     SEQUENCE = re.compile(r"\x1b\[([?>]?)([0-9;]*)([A-Za-z])|\x1b[()][A-Z0-9]|\x1b[=>78]")
 
@@ -87,7 +87,7 @@ def main():
 
     def read(wait_s):
         if select.select([ours], [], [], wait_s)[0]:
-            # A character of several bytes may be cut: what is left of it comes with the next read.
+            # A character of several bytes may be cut. Its rest comes with the next read.
             nonlocal half
             data = half + os.read(ours, 65536)
             cut = max((n for n in range(4) if is_whole(data[:len(data) - n])), key=lambda n: -n)
@@ -99,7 +99,7 @@ def main():
     def wait(what, done):
         end = time.monotonic() + PATIENCE_S
         while not done():
-            # What it wrote before it ended may not be read yet.
+            # The last output before the end may not be read yet.
             is_over = child.poll() is not None or time.monotonic() > end
             read(0.2)
             if is_over and not done():

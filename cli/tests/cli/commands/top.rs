@@ -1,4 +1,4 @@
-//! `tickfleet top` against a real fleet: printed, as JSON, and in a terminal of its own.
+//! `tickfleet top` with a real fleet: printed, as JSON, and in a terminal.
 
 use std::process::{Command, Stdio};
 
@@ -9,13 +9,13 @@ use crate::support::binary::{DevFleet, Said, tickfleet, until_all_said};
 
 const TERMINAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/commands/terminal.py");
 
-/// A turn of so many calls of kelly's, under a cap of ten in five seconds.
+/// Submits a turn with `calls` calls of kelly, under a cap of ten in five seconds.
 fn submit(fleet: &DevFleet, calls: usize) {
     let calls: Vec<&str> = std::iter::repeat_n(["--call", "echo {\"text\":\"x\"}"], calls).flatten().collect();
     fleet.run(&[&["submit", "--tenant", "demo", "--agent", "kelly"], &calls[..]].concat()).exits(0);
 }
 
-/// Runs `tickfleet top` in a terminal, and plays these steps against what it shows.
+/// Runs `tickfleet top` in a terminal, and checks these steps against the screen.
 fn in_a_terminal(fleet: &DevFleet, more: &[&str], steps: &Value) -> Value {
     let top = fleet.command(&[&["top", "--every", "200ms"], more].concat());
     let mut python = Command::new("python3");
@@ -30,8 +30,8 @@ async fn top_prints_one_frame_with_the_capped_agent_its_tools_and_who_is_alive()
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
     submit(&fleet, 60);
-    // The first ten calls are carried out at once; the others wait for their ticks. Between two ticks, nothing of the next
-    // one is used yet.
+    // The first ten calls run at once, and the others wait for their ticks. Between two ticks, no calls of the next one
+    // are used yet.
     let frame = loop {
         let frame = fleet.run(&["top", "--json", "--every", "200ms"]).exits(0).json();
         let agent = &frame["agents"][0];
@@ -58,7 +58,7 @@ async fn top_prints_one_frame_with_the_capped_agent_its_tools_and_who_is_alive()
     assert!(frame["nodes"][1]["beat_age_ms"].as_i64().unwrap() < 10_000, "{frame:#}");
     assert_eq!(frame["warnings"], json!([]));
 
-    // Another look, perhaps between two ticks: the calls left over last for some more.
+    // Another frame, possibly between two ticks. The remaining calls last for a few more ticks.
     let printed = ["demo:kelly", "Capped agents: 1", "1 scheduler, 1 worker alive", "of 32 busy"];
     until_all_said(&printed, || fleet.run(&["top", "--once", "--every", "200ms"]));
 }

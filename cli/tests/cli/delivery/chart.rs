@@ -1,12 +1,12 @@
-//! The Helm chart: the scripts in `tests/helm` do the work, with the real Helm and the real binary.
+//! The Helm chart. The scripts in `tests/helm` test it with the real Helm and the real binary.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The environment variable that, set to `1`, lets these tests pass without running.
+/// If this environment variable is `1`, these tests pass without running.
 const SKIP_VARIABLE: &str = "TICKFLEET_SKIP_HELM";
 
-/// Runs one of the scripts in `tests/helm` with a folder for its tools and `more`. It must end with 0.
+/// Runs one of the scripts in `tests/helm` with a folder for its tools and the arguments `more`. It must exit with 0.
 #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them, and cargo's own folder")]
 pub fn runs(script: &str, more: &[&str]) {
     if std::env::var(SKIP_VARIABLE).is_ok_and(|value| value == "1") {

@@ -1,5 +1,5 @@
-//! The fleet that Docker Compose starts: the scripts in `tests/packaging` hold its file against what it names, and run its
-//! commands as processes.
+//! The fleet that Docker Compose starts. The scripts in `tests/packaging` check that everything its file names exists,
+//! and run its commands as processes.
 
 use super::chart::runs;
 

@@ -1,5 +1,5 @@
-//! The container image: `image/check.py` lays out what the Dockerfile's last stage holds, and runs it as a container
-//! would; others judge the Dockerfile and the list of contents.
+//! The container image. `image/check.py` builds the contents of the Dockerfile's last stage, and runs them as a
+//! container would. `tests/helm/check_image.py` checks the Dockerfile and the list of contents.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! The chart, the image, what Docker Compose starts, the schemas of the configuration, and how releases are made.
+//! Delivery: the chart, the image, the Compose fleet, the schemas of the configuration, and releases.
 
 mod chart;
 mod compose;

@@ -1,4 +1,4 @@
-//! What releases are made of: the scripts in `tests/packaging` do the work.
+//! Releases. The scripts in `tests/packaging` check them.
 
 use super::chart::runs;
 

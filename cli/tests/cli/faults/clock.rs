@@ -1,4 +1,4 @@
-//! Redis' clock ran days ahead and was corrected: what is kept stays.
+//! Redis' clock ran days ahead and was corrected: stored data survives.
 
 use std::fs;
 
@@ -31,7 +31,7 @@ async fn what_is_kept_survives_a_clock_that_ran_ten_days_ahead_and_was_corrected
     let mut redis = server.connection().await;
     fs::write(dir.path().join("permissions.yaml"), "permissions: {echo: {everyone: true}}").unwrap();
     fs::write(dir.path().join("tickfleet.yaml"), "scheduler: {collect_every: 1s}").unwrap();
-    // What such a clock leaves behind: shard time, which never steps back, and entries that it numbered.
+    // The traces of such a clock: shard time, which never steps back, and entries with IDs of that time.
     let (seconds, _): (i64, i64) = redis::cmd("TIME").query_async(&mut redis).await.unwrap();
     let ahead_ms = seconds * 1_000 + 10 * DAY_MS;
     let mut pipe = redis::pipe();
@@ -54,11 +54,11 @@ async fn what_is_kept_survives_a_clock_that_ran_ten_days_ahead_and_was_corrected
             command.arg("{tickfleet:0}:turns").arg("*").arg("turn").arg(message);
             let _: String = command.query_async(&mut redis).await.unwrap();
         }
-        // One after the other, so that each is settled by a script of its own, which trims.
+        // One turn at a time, so that each is settled by its own commit, which trims the streams.
         has(&server, &format!("replies:demo:{inbox}"), i / 2 + 1 + (i + 1) % 2).await;
     }
     has(&server, "dead", turns + 1).await;
-    // `housekeep` runs once a second: it has run twice.
+    // The upkeep runs once a second, so it has run twice.
     tokio::time::sleep(std::time::Duration::from_millis(2_500)).await;
     let lengths = [length(&server, "replies:demo:old").await, length(&server, "replies:demo:new").await];
     assert_eq!(lengths, [turns / 2 + 1, turns / 2]);

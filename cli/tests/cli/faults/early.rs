@@ -1,4 +1,4 @@
-//! What may come first, may come first: cancels that arrive before what they cancel, with real processes.
+//! Cancels that arrive before the turns that they cancel, with real processes.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tickfleet_testkit::RedisServer;
 use crate::support::binary::tickfleet;
 use crate::support::process::Process;
 
-/// A turn of kelly's with one quick call, and perhaps an id.
+/// A turn of kelly with one quick call, and optionally an ID.
 fn turn(id: Option<&str>) -> Turn {
     let mut turn = json!({
         "tenant": "demo", "agent": "kelly", "reply_to": "early",
@@ -29,7 +29,7 @@ fn name(id: &TurnId) -> TurnName {
     TurnName { tenant: TenantId::new("demo").unwrap(), turn: id.clone() }
 }
 
-/// The result of each turn, each waited for up to a minute.
+/// The results of `count` turns, one each. Waits for each up to a minute.
 async fn results(client: &Client, count: usize) -> Vec<Value> {
     let mut replies = client.replies(&TenantId::new("demo").unwrap(), &InboxName::new("early").unwrap());
     let mut found = Vec::new();
@@ -56,16 +56,16 @@ async fn a_cancel_that_comes_before_its_turn_waits_for_it_whoever_dies_meanwhile
         assert_eq!(client.cancel(&name(&id), "no longer wanted").await.unwrap(), Cancelled::Waiting);
         client.submit(turn(Some(id.as_str()))).await.unwrap();
     }
-    // The turns are there, under ids of the producer's and of the fleet's, and the scheduler has not looked yet.
+    // The turns are submitted, some with an ID of the producer and some with one of the fleet, but not yet admitted.
     fleet[1].signal(Signal::SIGSTOP);
     for i in 0..10 {
         let id = (i % 2 == 0).then(|| format!("slow-{i}"));
         let id = client.submit(turn(id.as_deref())).await.unwrap().turn_id;
         let cancelled = client.cancel(&name(&id), "no longer wanted").await.unwrap();
-        // What it had read before it was stopped is decided about when it goes on.
+        // Turns that the scheduler read before it was stopped are not decided before it continues.
         assert_eq!(cancelled, Cancelled::Waiting, "{id}");
     }
-    // It dies with them; the next one knows nothing but what Redis knows.
+    // The scheduler dies with these turns. The next one knows only what Redis has.
     fleet[1].signal(Signal::SIGKILL);
     fleet.push(Process::start("scheduler", dir, &url));
 
@@ -74,12 +74,12 @@ async fn a_cancel_that_comes_before_its_turn_waits_for_it_whoever_dies_meanwhile
         let message = result["error"]["message"].as_str().unwrap();
         assert!(message.contains("(reason: no longer wanted)") && message.contains("not executed"), "{message}");
     }
-    // Operator and auditor are told the same.
+    // Operators and auditors see the same.
     let story = tickfleet(&["explain", "demo:fast-3", "--redis-url", &url, "--json"]).json();
     assert_eq!((&story["calls_admitted"], &story["ended_because"]), (&json!(0), &json!("cancelled")), "{story}");
     assert_eq!(story["cancel_asked"], "no longer wanted");
     assert!(story["audit"].to_string().contains("no longer wanted"), "{story}");
-    // Nothing is left of the marks, and another turn runs.
+    // No stored cancels are left.
     let mut connection = redis.connection().await;
     let left: Vec<String> = redis::cmd("KEYS").arg("*}:early:*").query_async(&mut connection).await.unwrap();
     assert_eq!(left, Vec::<String>::new());

@@ -1,5 +1,5 @@
-//! Redis comes back without its last seconds: processes that live on, a real SIGKILL of Redis, and a service that counts
-//! what was done.
+//! Redis comes back without its last seconds: the other processes live on, Redis gets a real SIGKILL, and a service
+//! counts effects.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::support::process::{Process, pause};
 
 const INBOX: &str = "{tickfleet:0}:replies:demo:box";
 
-/// A service whose every request is an effect. What is marked `slow` is answered when the gate opens.
+/// A service in which every request is an effect. It answers requests marked `slow` when the gate opens.
 #[derive(Default)]
 struct Ledger {
     done: Mutex<BTreeMap<String, u32>>,
@@ -24,7 +24,7 @@ struct Ledger {
 }
 
 impl Ledger {
-    /// Starts it; answers its address too.
+    /// Starts the service. Also returns its address.
     fn start() -> (Arc<Self>, String) {
         let ledger = Arc::new(Self::default());
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -58,7 +58,7 @@ impl Ledger {
         }
         let answer = format!("{{\"did\":\"{mark}\"}}");
         let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close";
-        // A worker that was killed reads no answer.
+        // The write fails if the worker was killed.
         let _ = write!(stream, "{head}\r\ncontent-length: {}\r\n\r\n{answer}", answer.len());
     }
 
@@ -72,7 +72,7 @@ impl Ledger {
     }
 }
 
-/// The replies of the inbox, by turn.
+/// The replies in the inbox, by turn.
 async fn replies(redis: &RedisServer) -> BTreeMap<String, Vec<Value>> {
     let mut connection: MultiplexedConnection = redis.connection().await;
     let mut range = redis::cmd("XRANGE");
@@ -112,7 +112,7 @@ async fn what_workers_did_in_the_seconds_that_redis_lost_is_done_once_and_told_a
         add.arg("{tickfleet:0}:turns").arg("*").arg("turn").arg(turn.to_string());
         let _: String = add.query_async(&mut connection).await.unwrap();
     }
-    // What Redis comes back with: all turns wait, and nobody has read them.
+    // The state that Redis comes back with: all turns wait, unread.
     let () = redis::cmd("SAVE").query_async(&mut connection).await.unwrap();
     let _scheduler = Process::start_with("scheduler", dir, &url, &lease);
     while ledger.done().len() < marks.len() || replies(&redis).await.len() < 4 {
@@ -120,7 +120,8 @@ async fn what_workers_did_in_the_seconds_that_redis_lost_is_done_once_and_told_a
     }
     redis.kill9();
     redis.restart().await;
-    // All turns come back and are carried out again, as far as their marks let them. Two are still being answered.
+    // All turns come back, and the worker reports from its journal which calls it ran. The service still delays two
+    // calls.
     while replies(&redis).await.len() < 4 {
         pause();
     }

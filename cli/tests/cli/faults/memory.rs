@@ -1,5 +1,5 @@
-//! Redis' memory is full, by the fleet's own backlog: as processes. What was accepted is answered, and what drains it is
-//! never refused.
+//! The fleet's own backlog fills Redis' memory, with real processes. Accepted work is answered, and commands that drain
+//! the backlog are never rejected.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -60,8 +60,9 @@ async fn until(what: &str, mut is: impl AsyncFnMut() -> bool) {
     panic!("not within two minutes: {what}");
 }
 
-/// Reads replies, and removes what it read, until all of these are answered. A tenant's unfinished turns may have a quarter
-/// of the memory: if schedulers admit faster than workers finish, turns beyond it are rejected as the tenant's queue is full.
+/// Reads and removes replies until all of these turns are answered. A tenant's unfinished turns may use a quarter of
+/// the memory. If schedulers admit faster than workers finish, turns beyond that are rejected because the tenant's
+/// queue is full.
 async fn all_are_answered(url: &str, mut ids: BTreeSet<String>) {
     let client = Client::connect(url, StoreOptions::default()).await.unwrap();
     let mut replies = client.replies(&TenantId::new("demo").unwrap(), &InboxName::new("box").unwrap());
@@ -84,7 +85,7 @@ async fn a_backlog_that_fills_the_memory_before_a_scheduler_starts_is_answered_t
     let (server, dir) = (RedisServer::start_with(options).await, config());
     let (url, mut redis) = (server.url(), server.connection().await);
     let mut ids = BTreeSet::new();
-    // Until Redis itself refuses more: the far end of what any producer can do.
+    // Submits until Redis itself rejects more: the worst that any producer can do.
     loop {
         let id = format!("t{}", ids.len());
         if xadd(&mut redis, &["turn", &turn(&id, 4_096)]).await.is_err() {
@@ -96,7 +97,7 @@ async fn a_backlog_that_fills_the_memory_before_a_scheduler_starts_is_answered_t
 
     let scheduler = Process::start("scheduler", dir.path(), &url);
     let worker = Process::start("worker", dir.path(), &url);
-    // The page fires from what Redis says, for at full memory no flag could be written.
+    // The gauge uses the sampled memory, because at full memory the pressure flag could not be written.
     until("the gauge says so", async || scheduler.metrics().contains("tickfleet_redis_pressure 1")).await;
     let said = tickfleet(&["doctor", "--redis-url", &url, "--config", dir.path().to_str().unwrap()]);
     said.says("new work is rejected");
@@ -109,22 +110,22 @@ async fn a_backlog_that_fills_the_memory_before_a_scheduler_starts_is_answered_t
     assert_eq!([scheduler.stop(), worker.stop()], [Some(0), Some(0)]);
 }
 
-/// As many slices as may be out while memory is short are out, and no worker takes them. Behind them wait turns whose
-/// readers have died twice before.
+/// Dispatches as many slices as may be out while memory is short, without a worker. Then submits turns whose readers
+/// have died twice before, which must wait.
 async fn suspects_wait(server: &RedisServer, dir: &Path) -> (Process, BTreeSet<String>) {
     let mut redis = server.connection().await;
     let mut ids: BTreeSet<String> = (0..256).map(|i| format!("t{i}")).collect();
     for id in &ids {
         xadd(&mut redis, &["turn", &turn(id, 1_000)]).await.unwrap();
     }
-    // Redis uses 90 % of what it may, and what it is asked meanwhile is little beside that.
+    // Redis uses 90 % of its memory, so that further commands make little difference.
     let filler = redis::cmd("SETRANGE").arg("filler").arg(32 << 20).arg("x").to_owned();
     let _: u64 = filler.query_async(&mut redis).await.unwrap();
     let max = memory(&mut redis).await / 90 * 100;
     let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(max).query_async(&mut redis).await.unwrap();
     let scheduler = Process::start("scheduler", dir, &server.url());
     until("they are out", async || key::<u64>(&mut redis, &["XLEN", "ready:normal"]).await >= 256).await;
-    // All at once: they are read together.
+    // In one transaction, so that they are read together.
     let mut pipe = redis::pipe();
     pipe.atomic();
     for i in 0..20 {
@@ -142,7 +143,7 @@ async fn suspects_wait(server: &RedisServer, dir: &Path) -> (Process, BTreeSet<S
     (scheduler, ids)
 }
 
-/// Memory has room, and a whole fleet comes.
+/// Makes room in memory, starts a whole fleet, and checks that every turn is answered.
 async fn each_suspect_is_answered(server: &RedisServer, dir: &Path, ids: BTreeSet<String>) {
     let mut redis = server.connection().await;
     let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(0).query_async(&mut redis).await.unwrap();
@@ -157,7 +158,7 @@ async fn a_scheduler_that_is_killed_while_it_waits_for_memory_counts_no_crash_ag
     let (server, dir) = (RedisServer::start().await, config());
     let (scheduler, ids) = suspects_wait(&server, dir.path()).await;
     let mut redis = server.connection().await;
-    // It has been named and looked into, and waits: nobody would be killed by it any more.
+    // A suspect was marked and handled, and now it waits: a crash would no longer count against it.
     let never = "tickfleet_redis_commands_total{verb=\"suspect\"} 0";
     until("it was named", async || !scheduler.metrics().lines().any(|line| line == never)).await;
     until("nothing is named", async || key::<u64>(&mut redis, &["HLEN", "suspects"]).await == 0).await;
@@ -172,7 +173,7 @@ async fn a_scheduler_that_stops_while_it_waits_for_memory_is_quick_and_returns_w
     let (scheduler, ids) = suspects_wait(&server, dir.path()).await;
     let mut redis = server.connection().await;
     scheduler.signal(Signal::SIGTERM);
-    // Half a second for each of twenty would be ten; the grace is for calls, not for this.
+    // With a wait of half a second for each of the twenty entries, the return would take ten seconds and time out.
     let returned = scheduler.says("returning undecided inbound entries");
     assert_eq!(returned["entries"], 20);
     assert_eq!(scheduler.stop(), Some(0));

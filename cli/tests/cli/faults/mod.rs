@@ -1,4 +1,4 @@
-//! What breaks: processes, clocks, memory, Redis itself.
+//! Faults of processes, clocks, memory, and Redis itself.
 
 mod clock;
 mod early;

@@ -1,4 +1,4 @@
-//! A worker that is killed, under settings that `config check` takes: another one goes on with its work.
+//! A worker is killed, under settings that `config check` accepts. Another worker continues its work.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use tickfleet_testkit::RedisServer;
 use crate::support::binary::tickfleet;
 use crate::support::process::{Process, pause};
 
-/// A minute, in steps of [`pause`].
+/// A minute in steps of [`pause`].
 const STEPS_MAX: usize = 1_200;
 
 async fn killed_workers_work_comes_back(lease: &'static str, reap_every: Option<&'static str>) {

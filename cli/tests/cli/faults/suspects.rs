@@ -1,4 +1,4 @@
-//! What a killed worker held is in nobody's way: workers as processes, and a real SIGKILL.
+//! Slices of a killed worker do not delay other work: real worker processes, and a real SIGKILL.
 
 use std::fs;
 
@@ -9,14 +9,14 @@ use tickfleet_testkit::RedisServer;
 use crate::support::binary::tickfleet;
 use crate::support::process::{Process, pause};
 
-/// Slices of the killed worker, each of one call that takes four seconds.
+/// The number of slices of the killed worker. Each has one call that takes four seconds.
 const SUSPECTS: usize = 30;
 
 fn ask(url: &str, args: &[&str]) -> Value {
     tickfleet(&[args, &["--redis-url", url, "--json"]].concat()).json()
 }
 
-/// How many entries of a stream are pending, and how many replies an inbox has.
+/// The pending entries of a stream, or the length of a stream, depending on the command.
 async fn count(redis: &RedisServer, command: &[&str]) -> usize {
     let mut connection = redis.connection().await;
     let found: redis::Value =
@@ -57,7 +57,7 @@ async fn an_urgent_call_does_not_wait_for_what_a_killed_worker_held() {
     let reply = ask(&url, &urgent);
     let after = count(&redis, &["XLEN", "{tickfleet:0}:replies:demo:slow"]).await;
     assert_eq!(reply["results"][0]["outcome"], "ok", "{reply}");
-    // The suspects run one after the other, four seconds each: it overtook all of them but one or two.
+    // The suspects run one after the other, four seconds each. The urgent call overtook all but one or two of them.
     assert!(after - before <= 2 && after < SUSPECTS / 2, "{before} and {after} suspects had ended");
     while count(&redis, &["XLEN", "{tickfleet:0}:replies:demo:slow"]).await <= after {
         pause();

@@ -1,4 +1,4 @@
-//! The audit log is followed to files, to standard output and to a collector, under SIGKILL.
+//! Follows the audit log to files, to standard output and to a collector, while exporters are killed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -22,7 +22,7 @@ use crate::support::process::{Process, pause};
 
 const LOG: &str = "{tickfleet:0}:audit";
 
-/// A log that nobody but the test writes, and where it goes.
+/// An audit log that only the test writes, and the folder of its exports.
 struct Log {
     redis: RedisServer,
     folder: tempfile::TempDir,
@@ -57,7 +57,7 @@ impl Log {
         redis::cmd(words[0]).arg(&words[1..]).query_async(&mut self.redis.connection().await).await.unwrap()
     }
 
-    /// The ids of all that is there.
+    /// The IDs of all entries in the log.
     async fn ids(&self) -> Vec<String> {
         let found: Vec<(String, BTreeMap<String, String>)> = self.command(&["XRANGE", LOG, "-", "+"]).await;
         found.into_iter().map(|(id, _)| id).collect()
@@ -69,7 +69,7 @@ impl Log {
     }
 }
 
-/// The files of an export, the oldest first.
+/// The files of an export, oldest first.
 fn files(current: &Path) -> Vec<PathBuf> {
     let name = format!("{}.", current.file_name().unwrap().to_str().unwrap());
     let all = current.parent().unwrap().read_dir().unwrap().map(|entry| entry.unwrap().path());
@@ -96,7 +96,7 @@ fn entries(lines: &[String]) -> Vec<String> {
     lines.iter().filter_map(id).collect()
 }
 
-/// Waits until the files have so many entries, and seals for each.
+/// Waits until the files have at least `count` entries, and seals that cover as many.
 fn until_whole(path: &Path, count: usize) {
     let sealed = |line: &String| match Line::read(line) {
         Some(Line::Seal(seal)) => serde_json::from_str::<serde_json::Value>(seal.body).unwrap()["count"].as_u64(),
@@ -112,7 +112,7 @@ fn until_whole(path: &Path, count: usize) {
     }
 }
 
-/// What is trimmed while nobody exports is told: in the files, and to whoever watches.
+/// Checks that entries which are trimmed while no exporter runs are reported in the files, the log and the metrics.
 async fn trimmed_is_told(log: &mut Log, path: &Path, to: &str, bounds: &[&str]) {
     let there = log.written;
     log.write(50).await;
@@ -146,11 +146,11 @@ async fn files_have_every_entry_once_and_verify_whenever_their_writer_was_killed
             pause();
         }
         log.write(150).await;
-        // Wherever it is.
+        // Kills the exporter at any point of its work.
         exporter.signal(Signal::SIGKILL);
         drop(exporter);
     }
-    // It died in the middle of a line.
+    // The exporter died in the middle of a line.
     let torn = fs::read(&path).unwrap_or_default();
     fs::write(&path, [&torn[..], br#"{"shard":0,"id":"17"#].concat()).unwrap();
     let exporter = log.follow(&to, &bounds, None);
@@ -168,12 +168,11 @@ async fn files_have_every_entry_once_and_verify_whenever_their_writer_was_killed
     let verify = |parts: &[&str]| tickfleet(&[&["audit", "verify", "--json", "--key", &public], parts].concat());
     let verdict = verify(&named).exits(0).json();
     assert_eq!((&verdict["sealed"], &verdict["unsealed"]), (&ids.len().into(), &0.into()), "{verdict}");
-    // The doctor finds the same, and what is changed.
+    // The doctor reports the same, and detects changed entries.
     let doctor = || tickfleet(&[&["doctor"][..], &with].concat()).stdout;
     let told = doctor();
     assert!(told.contains("are unchanged") && !told.contains("was CHANGED"), "{told}");
-    // Those that are left when older ones have gone can be checked, where it is said that they are, and nothing in between
-    // may be missing.
+    // After older files were removed, the others verify only with `--goes-on`, and no file in between may be missing.
     verify(&[&["--goes-on"], &named[2..]].concat()).exits(0);
     verify(&["--goes-on", named[0], named[3]]).exits(1);
 
@@ -215,7 +214,7 @@ async fn what_standard_output_has_twice_after_a_kill_has_one_id() {
         log.write(100).await;
         if round < 2 {
             exporter.signal(Signal::SIGKILL);
-            // The lease of the dead ends, without waiting for it.
+            // Deletes the lease of the dead exporter instead of waiting for its end.
             let _: u64 = log.command(&["DEL", "{tickfleet:0}:follower:stdout"]).await;
         } else {
             let last = log.ids().await.pop().unwrap();
@@ -232,7 +231,7 @@ async fn what_standard_output_has_twice_after_a_kill_has_one_id() {
     assert!(matches!(Line::read(&lines(&outs[2..])[0]), Some(Line::Header(_))));
 }
 
-/// Takes the audit log as a collector does, and can be told not to.
+/// A collector of the audit log that rejects some requests and hangs on another.
 #[derive(Clone, Default)]
 struct Collector {
     taken: Arc<Mutex<Vec<LogRecord>>>,
@@ -271,7 +270,7 @@ impl Collector {
         }
         self.taken.lock().unwrap().extend(records);
         if number == 3 {
-            // It has this one, and its sender never hears so.
+            // Accepted, but the sender gets no response.
             self.asked.notify_one();
             std::future::pending::<()>().await;
         }

@@ -1,4 +1,4 @@
-//! What governs calls beside caps and permission: kept answers of reads, and the loop breaker.
+//! Guards besides caps and permission: the cache for reads, and the loop breaker.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,14 +11,14 @@ use tickfleet_testkit::RedisServer;
 
 use crate::support::binary::DevFleet;
 
-/// A service that counts who asks.
+/// A service that counts its requests.
 #[derive(Clone, Default)]
 struct Service {
     asked: Arc<AtomicUsize>,
 }
 
 impl Service {
-    /// Starts on a free port; answers its base URL.
+    /// Starts on a free port. Returns the base URL.
     async fn start(&self) -> String {
         let (quotes, failing) = (self.clone(), self.clone());
         let router = Router::new()
@@ -50,7 +50,7 @@ impl Service {
     }
 }
 
-/// A fleet with these lines for tools of the service.
+/// A fleet with tools of the service.
 struct Governed {
     fleet: DevFleet,
     dir: String,
@@ -120,31 +120,31 @@ async fn equal_reads_get_one_answer_for_a_while_and_everything_else_is_decided_e
     assert_eq!((&again["output"], &again["attempts"]), (&first["output"], &json!(0)), "{again}");
     assert_eq!(again["cached"]["call"], first["call"], "{again}");
     assert!(again["cached"]["age_ms"].is_u64(), "{again}");
-    // For whom it is asked may change the answer; how it is written does not.
+    // The user may change the result, so the user is part of the cache key. The format of the arguments is not.
     let kim = json!({"id": "kim"});
     let for_kim = asked(r#"{"symbol": "ACME", "day": 1}"#, kim.clone());
     assert_eq!((&for_kim["output"]["number"], &for_kim["cached"]), (&json!(2), &Value::Null), "{for_kim}");
     let for_kim = asked(r#"{"day": 1.0, "symbol": "ACME"}"#, kim);
     assert_eq!(for_kim["output"]["number"], 2, "{for_kim}");
     assert_eq!(asked(r#"{"symbol": "ACME", "day": 1}"#, json!({"id": "ada"}))["output"]["number"], 3);
-    // Another tenant, and another agent where each has its own.
+    // Other tenants do not share the entry, and other agents do not if the tool caches per agent.
     let elsewhere = json!({"calls": [{"name": "quote", "arguments": {"symbol": "ACME"}}]});
     assert_eq!(governed.call("other", "kelly", &elsewhere)["output"]["number"], 4);
     let own =
         ["kelly", "fran", "fran"].map(|agent| governed.look(agent, "own_quote", "ACME")["output"]["number"].clone());
     assert_eq!(own, [5, 6, 6].map(Value::from));
-    // Permission and caps are decided each time.
+    // Permission and caps are checked each time.
     assert_eq!(governed.look("fran", "quote", "ACME")["outcome"], "denied");
     let capped = ["ok", "daily_cap_reached"].map(|outcome| (governed.look("few", "quote", "ACME"), outcome));
     capped.iter().for_each(|(result, outcome)| assert_eq!(result["outcome"], *outcome, "{result}"));
     assert_eq!(capped[0].0["output"]["number"], 1, "{}", capped[0].0);
     assert_eq!(service.asked(), 6);
-    // A failure is no answer that is kept.
+    // Failures are not cached.
     for asked in [7, 8] {
         assert_eq!(governed.look("kelly", "kept", "none")["outcome"], "permanent");
         assert_eq!(service.asked(), asked);
     }
-    // Its time comes.
+    // The entry expires.
     let number = || governed.look("kelly", "short_quote", "ACME")["output"]["number"].as_u64().unwrap();
     let before = number();
     while number() == before {}
@@ -174,7 +174,7 @@ async fn a_kept_answer_is_told_as_that_to_the_model_the_auditor_and_the_operator
     assert_eq!(service.asked(), 1);
 }
 
-/// The settings that docs/govern/loops.md shows.
+/// The settings in docs/govern/loops.md.
 const LOOPS: &str = include_str!("../../../../docs/snippets/shop-governed/tickfleet.yaml");
 
 #[tokio::test(flavor = "multi_thread")]
@@ -196,13 +196,13 @@ async fn an_agent_that_goes_in_circles_is_told_so_and_then_refused_for_a_while()
         assert_eq!((&refused["outcome"], &refused["error"]["details"]["reason"]), (&json!("denied"), &json!("loop")));
     }
     assert_eq!(service.asked(), 5);
-    // Others, other calls and other results go on, and so do tools that are excepted.
+    // The breaker does not affect other agents, other calls, other results and excepted tools.
     assert_eq!(governed.look("fran", "same", "ACME")["outcome"], "ok");
     let moving = |symbol: &str| json!({"name": "own_quote", "arguments": {"symbol": symbol}});
     let others = ["1", "2", "3", "4"].into_iter().flat_map(|symbol| [moving(symbol), json!({"name": "list_tools"})]);
     let others = all("kelly", others.collect());
     assert!(others.iter().all(|call| call["outcome"] == "ok" && call["note"].is_null()), "{others:#?}");
-    // A call that is always wrong is told so, too.
+    // A call that is always invalid gets a note, too.
     let wrong = all("kelly", vec![json!({"name": "nope"}); 3]);
     assert!(wrong[2]["note"].is_string() && wrong[1]["note"].is_null(), "{wrong:#?}");
     let args = ["submit", "--tenant", "demo", "--agent", "kelly", "--turn-id", "again", "--wait"];

@@ -1,4 +1,4 @@
-//! Who decides about calls beside caps and permission, what operators do, what is told of it, and what another policy would decide.
+//! Guards besides caps and permission, operator commands, exports and webhooks, and decisions under another policy.
 
 mod exports;
 mod governed;

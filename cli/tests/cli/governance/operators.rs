@@ -1,4 +1,4 @@
-//! The verbs of operators: which turns are under way, the end of many, and pauses.
+//! Operator commands: list turns, cancel many of them, and pause.
 
 use tickfleet_testkit::RedisServer;
 
@@ -15,8 +15,8 @@ async fn a_paused_agents_turns_wait_and_a_resumed_ones_go_on() {
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start_with(&["--redis-url", &redis.url()], &[("TICKFLEET_CAPS_TICK", "500ms")]);
     fleet.run(&["pause"]).exits(0).says("No pauses.");
-    // A name that the fleet does not have is refused, with the nearest, and pauses nothing. Only the configuration in force
-    // knows: the commands have the fleet's.
+    // An unknown name is rejected with the nearest known name, and pauses nothing. Only the configuration in force has
+    // the names, so these commands run with the fleet's configuration.
     let run = |args: &[&str]| Said::of(fleet.command(args).env("TICKFLEET_CAPS_TICK", "500ms"), "");
     for (verb, name, told) in [
         ("pause", &["demo", "kely"][..], "unknown agent \"kely\". Nearest: kelly"),
@@ -38,7 +38,7 @@ async fn a_paused_agents_turns_wait_and_a_resumed_ones_go_on() {
         .says("calls of agent kelly of demo are paused");
     fleet.run(&[&["pause", "demo", "kelly"], &WHY[..]].concat()).exits(0).says("was paused already");
     submit(&fleet, "kelly", "waits", "echo").exits(0);
-    // Others go on, and so does the agent elsewhere; several ticks pass meanwhile.
+    // Other agents continue. Several ticks pass meanwhile.
     for n in 0..3 {
         let id = format!("other-{n}");
         fleet
@@ -60,7 +60,7 @@ async fn a_paused_agents_turns_wait_and_a_resumed_ones_go_on() {
     assert_eq!((&story["state"], &story["waits"]["rule"]), (&"lane".into(), &"paused".into()), "{story}");
     assert_eq!(story["waits"]["pause"]["by"], "anna", "{story}");
     fleet.run(&["pause"]).exits(0).says("kelly").says("agreed with Ben");
-    // The whole tenant beside it: one of the two is enough.
+    // The tenant is paused, too. One of the two pauses is enough to stop calls.
     fleet.run(&[&["pause", "demo"], &WHY[..]].concat()).exits(0).says("calls of tenant demo are paused");
     submit(&fleet, "fran", "waits-too", "echo").exits(0);
     fleet.run(&[&["resume", "demo", "kelly"], &WHY[..]].concat()).exits(0);
@@ -71,7 +71,7 @@ async fn a_paused_agents_turns_wait_and_a_resumed_ones_go_on() {
         while fleet.run(&["explain", &format!("demo:{id}"), "--json"]).json()["state"] != "done" {}
     }
     fleet.run(&[&["resume", "demo"], &WHY[..]].concat()).exits(0).says("was not paused");
-    // Who did it, and why, is in the audit log.
+    // The audit log has the operator and the reason.
     let mut at = redis.connection().await;
     let entries: Vec<redis::Value> =
         redis::cmd("XRANGE").arg("{tickfleet:0}:audit").arg("-").arg("+").query_async(&mut at).await.unwrap();
@@ -98,7 +98,7 @@ async fn turns_are_found_by_what_they_have_in_common_and_many_are_ended_after_a_
     assert_eq!(count(&["--agent", "kelly", "--tool", "echo"]), 3);
     assert_eq!((count(&["--older-than", "1h"]), count(&["--tenant", "atlas-ux"])), (0, 0));
     fleet.run(&["turns", "list", "--agent", "fran"]).exits(0).says("demo:long").says("running").says("sleep");
-    // Page by page, each is found.
+    // Paging finds every turn.
     let (mut found, mut from) = (0, "0:0".to_owned());
     loop {
         let page = fleet.run(&["turns", "list", "--limit", "1", "--from", &from, "--json"]).exits(0).json();
@@ -117,7 +117,7 @@ async fn turns_are_found_by_what_they_have_in_common_and_many_are_ended_after_a_
     assert_eq!(story["results"][0]["error"]["details"]["reason"], "anna: agreed with Ben", "{story}");
     let ids = ["turns", "cancel", "demo:k1", "demo:long", "demo:k0"];
     fleet.run(&[&ids[..], &WHY[..], &["--yes"]].concat()).exits(0).says("3 turns found, 2 cancelled");
-    // Who, why, how many, and by what they were found.
+    // The audit log has the operator, the reason, the number and the filter.
     let found = fleet.run(&["audit", "search", "--text", "\"action\":\"CANCEL\"", "--json"]).exits(0).json();
     let meta: Vec<_> = found["entries"].as_array().unwrap().iter().map(|one| &one["audit"]["meta"]).collect();
     assert_eq!(meta.len(), 2, "{found}");
@@ -136,7 +136,7 @@ async fn calls_to_a_paused_tool_wait_over_a_restart_of_everything_until_it_is_re
     paused(&["demo", "kelly", "--tool", "echo"]).exits(2);
     let fleet = DevFleet::start_with(&["--redis-url", &url], &[("TICKFLEET_WORKER_LEASE", "2s")]);
     submit(&fleet, "kelly", "waits", "echo").exits(0);
-    // Another tenant's pause, and another tool's, are none of this one's.
+    // Pauses of another tenant or another tool do not matter.
     let others = ["submit", "--tenant", "demo", "--agent", "fran", "--call", "sleep {\"ms\":1}", "--wait"];
     fleet.run(&others).exits(0);
     let story = loop {

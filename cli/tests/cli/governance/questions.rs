@@ -1,4 +1,5 @@
-//! Thirty questions of the kind "why did this not run, who or what decided, when can it?", and what `explain` answers.
+//! Thirty questions such as "why did this not run, who or what decided, and when can it run?", and how `explain`
+//! answers.
 
 use std::path::Path;
 
@@ -8,7 +9,7 @@ use tickfleet_testkit::RedisServer;
 use crate::support::binary::{DevFleet, Said, tickfleet};
 use crate::support::process::Process;
 
-/// A fleet in which everything is short of something.
+/// A fleet in which every limit is soon reached.
 struct Asked {
     fleet: DevFleet,
     dir: String,
@@ -47,7 +48,7 @@ impl Asked {
         Self::with("", PERMISSIONS).await
     }
 
-    /// With more tools than the usual ones, and other permissions.
+    /// Starts a fleet with additional tools and other permissions.
     async fn with(more_tools: &str, permissions: &str) -> Self {
         let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
         let dir = folder.path();
@@ -75,13 +76,13 @@ impl Asked {
         self.fleet.run(&[&["--config", &self.dir], args].concat())
     }
 
-    /// Submits a turn of these calls, and does not wait.
+    /// Submits a turn with these calls, and does not wait for it.
     fn submit(&self, tenant: &str, agent: &str, id: &str, turn: &Value) {
         let args = ["--config", &self.dir, "submit", "--tenant", tenant, "--agent", agent, "--turn-id", id, "-"];
         self.fleet.run_with(&args, &turn.to_string()).exits(0);
     }
 
-    /// Asks until all of that is told.
+    /// Runs `explain` until it prints all of `told`.
     fn answers(&self, id: &str, told: &[&str]) {
         let mut said;
         loop {
@@ -89,7 +90,7 @@ impl Asked {
             if told.iter().all(|told| said.contains(told)) {
                 return;
             }
-            // A turn that has ended says nothing else any more; one that has not is asked again.
+            // The explanation of a turn that has ended does not change any more.
             assert!(!said.contains("has ended\n") || !said.contains("Audit:"), "{id}: no {told:?} in\n{said}");
         }
     }
@@ -107,36 +108,36 @@ async fn eight_questions_about_caps_limits_and_what_runs() {
     let echo = |value: i64| ("echo", json!({"value": value}));
     let long = ("sleep", json!({"ms": 25_000}));
 
-    // 1 Why does the second call wait, and when may it go out? The tick, which ends in an hour at most.
+    // 1 Why does the second call wait, and when is it eligible? The tick is used up; it ends after an hour at most.
     asked.submit("demo", "slow", "tick", &calls(&[echo(1), echo(1)]));
     asked.answers("demo:tick", &["It waits: the agent's tick is used up (1 of 1 calls). The next call is eligible"]);
-    // 2 And the turn behind it?
+    // 2 Why does the turn behind it wait?
     asked.submit("demo", "slow", "behind", &calls(&[echo(1)]));
     asked
         .answers("demo:behind", &["It waits: the agent's tick is used up", "after 1 other turn in the throttle queue"]);
-    // 3 Why did it not run? The agent's day; it resets at midnight.
+    // 3 Why did it not run? The agent's calls of the day are used up. They reset at midnight.
     asked.submit("demo", "daily", "day", &calls(&[echo(1)]));
     asked.answers("demo:day", &["has ended"]);
     asked.submit("demo", "daily", "day2", &calls(&[echo(1)]));
     asked.answers("demo:day2", &["the day's calls are used up (on_day_cap: reject)", "It resets at"]);
-    // 4 The day of all agents of the tenant.
+    // 4 The calls of all agents of the tenant for the day are used up.
     asked.submit("small", "kelly", "first", &calls(&[echo(1)]));
     asked.answers("small:first", &["has ended"]);
     asked.submit("small", "calm", "second", &calls(&[echo(1)]));
     asked.answers("small:second", &["the day's calls are used up (on_day_cap: reject)", "It resets at"]);
-    // 5 A limit, which it waits for; until when, and which counter.
+    // 5 A limit delays it. Which counter, and until when?
     let works = ("fail", json!({"outcomes": ["ok"]}));
     asked.submit("demo", "calm", "limit", &calls(&[works.clone(), works.clone()]));
     asked.answers("demo:limit", &["the limit sleeps is used up", "1 used by demo:calm", "The next call is eligible"]);
-    // 6 A limit that refuses.
+    // 6 A limit rejects it.
     asked.submit("demo", "held", "strict", &calls(&[works.clone(), works.clone()]));
     asked.answers("demo:strict", &["The limit strict", "There is room again at"]);
-    // 7 A place that another call holds.
+    // 7 Another call has the permit.
     asked.submit("demo", "held", "place", &calls(std::slice::from_ref(&long)));
     asked.answers("demo:place", &["runs"]);
     asked.submit("demo", "held", "noplace", &calls(std::slice::from_ref(&long)));
     asked.answers("demo:noplace", &["all slots of the limit one_at_once are taken"]);
-    // 8 What runs, since when, and for how long it may.
+    // 8 Which call runs, since when, and for how long may it run?
     asked.answers("demo:place", &[" runs it since", "at call /0 (sleep) or later; a try may take 30.0 s"]);
 }
 
@@ -144,7 +145,7 @@ async fn eight_questions_about_caps_limits_and_what_runs() {
 async fn and_of_rules_permission_arguments_tries_and_loops() {
     let asked = Asked::start().await;
     let echo = |value: i64| ("echo", json!({"value": value}));
-    // 9, 10 Which rule stopped it, and which would have.
+    // 9, 10 Which rule stopped it, and which shadow rule would have stopped it?
     asked.submit("demo", "kelly", "ruled", &calls(&[echo(501), echo(50)]));
     let rules = [
         "The rule permissions.echo.rules.small stopped call /0",
@@ -152,7 +153,7 @@ async fn and_of_rules_permission_arguments_tries_and_loops() {
         "The rule permissions.echo.rules.tiny (shadow) would have stopped call /1: 50 is not tiny",
     ];
     asked.answers("demo:ruled", &rules);
-    // 11, 12, 13 Not granted; wrong arguments; no such tool.
+    // 11, 12, 13 The tool is not granted; the arguments are invalid; the tool does not exist.
     asked.submit(
         "demo",
         "kelly",
@@ -161,12 +162,12 @@ async fn and_of_rules_permission_arguments_tries_and_loops() {
     );
     let wrong = ["it is not granted to you", "'to'", "There is no tool called \"pya\". Did you mean pay?"];
     asked.answers("demo:wrong", &wrong);
-    // 14 A tool that an operator has taken away.
+    // 14 An operator has disabled the tool.
     asked.run(&["tools", "disable", "post"]).exits(0);
-    // Workers hear of it with their next heartbeat.
+    // Workers learn of it with their next heartbeat.
     for number in 0.. {
         let id = format!("gone-{number}");
-        // Another call each time, or it would go in circles.
+        // The arguments differ each time, so that the loop breaker does not deny the call.
         let post = format!("post {{\"to\":\"x{number}\"}}");
         let call = ["--turn-id", &id, "--wait", "--call", &post];
         asked.run(&[&["submit", "--tenant", "demo", "--agent", "free"], &call[..]].concat()).exits(1);
@@ -176,10 +177,10 @@ async fn and_of_rules_permission_arguments_tries_and_loops() {
             break;
         }
     }
-    // 15 Why the next try comes later, and after what.
+    // 15 Why is it retried later, and after which failure?
     asked.submit("demo", "kelly", "again", &calls(&[("fail", json!({"outcomes": ["transient", "transient", "ok"]}))]));
     asked.answers("demo:again", &["try 1 of call /0 failed:", "Retried after"]);
-    // 16 The loop breaker: until when.
+    // 16 Until when does the loop breaker deny the call?
     asked.submit("demo", "free", "circles", &calls(&[("list_tools", json!({})), echo(3), echo(3), echo(3), echo(3)]));
     asked.answers("demo:circles", &["The loop breaker denied call /4", "It may run again at", "note to its agent"]);
 }
@@ -188,14 +189,14 @@ async fn and_of_rules_permission_arguments_tries_and_loops() {
 async fn and_of_those_who_ended_or_held_it_up() {
     let asked = Asked::start().await;
     let echo = ("echo", json!({"value": 1}));
-    // 17 Who has paused it, why, and how it goes on.
+    // 17 Who has paused it, why, and how does it continue?
     asked.run(&["pause", "demo", "calm", "--reason", "she posts too much", "--by", "anna"]).exits(0);
     asked.submit("demo", "calm", "paused", &calls(std::slice::from_ref(&echo)));
     asked.answers("demo:paused", &["paused by anna since", "she posts too much. tickfleet resume ends the pause"]);
-    // 18 Who cancelled it.
+    // 18 Who canceled it?
     asked.run(&["turns", "cancel", "demo:paused", "--reason", "no longer wanted", "--by", "ben", "--yes"]).exits(0);
     asked.answers("demo:paused", &["Cancelled: ben: no longer wanted", "cancelled"]);
-    // 19 Its deadline came first.
+    // 19 Its deadline passed first.
     let soon = json!({"calls": [{"name": "echo", "arguments": {"value": 1}}]});
     let args = [
         "--config",
@@ -213,23 +214,23 @@ async fn and_of_those_who_ended_or_held_it_up() {
     ];
     asked.fleet.run_with(&args, &soon.to_string()).exits(0);
     asked.answers("demo:late", &["the deadline came first"]);
-    // 20 It was never taken in.
+    // 20 It was rejected.
     let unknown = ["submit", "--tenant", "demo", "--agent", "nobody", "--turn-id", "refused", "--call", "echo"];
     asked.run(&unknown).exits(0);
     asked.answers("demo:refused", &["Rejected:"]);
-    // 21 Nothing decides, for nobody is there.
+    // 21 No scheduler is running.
     let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
     let url = redis.url();
     let ask = |args: &[&str]| tickfleet(&[args, &["--redis-url", &url]].concat());
     ask(&["submit", "--tenant", "demo", "--agent", "kelly", "--call", "echo", "--turn-id", "early"]).exits(0);
     ask(&["explain", "demo:early"]).exits(0).says("no scheduler is alive");
-    // 22 It is ready, and no worker takes it.
+    // 22 It is ready, but no worker is running.
     let scheduler = Process::start("scheduler", folder.path(), &url);
     while !ask(&["explain", "demo:early"]).stdout.contains("No worker is alive") {}
     assert_eq!(scheduler.stop(), Some(0));
 }
 
-/// The trial tool, as one that must not run twice.
+/// The trial tool `sleep` as a tool that must not run twice.
 const SLEEP_ONCE: &str = "  sleep: {description: Waits., effect: once, effect_key: [/ms], input_schema: {type: object, required: [ms], properties: {ms: {type: integer, description: How long in ms.}}}}\n";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -238,20 +239,22 @@ async fn and_of_the_ledger_of_effects() {
     let long = [("sleep", json!({"ms": 25_000}))];
     asked.submit("demo", "kelly", "first", &calls(&long));
     asked.answers("demo:first", &[" runs it"]);
-    // 23 Why does it not run, and for whom does it wait? An equal call runs.
+    // 23 Why does it not run, and which call does it wait for? An equal call is running.
     asked.submit("demo", "free", "equal", &calls(&long));
     asked.answers("demo:equal", &["a call of first is running, and its outcome decides about this call"]);
-    // 24 Why was it not carried out, and what is known? The equal call's outcome is its own.
+    // 24 Why did it not run, and what is known? It got the outcome of the equal call.
     asked.run(&["turns", "cancel", "demo:first", "--reason", "no longer wanted", "--by", "ben", "--yes"]).exits(0);
     let told = ["Call /0 got the outcome of the equal call first/0: it did not run again", "outcome_unknown"];
     asked.answers("demo:equal", &told);
     asked.answers("demo:first", &["Cancelled: ben: no longer wanted", "outcome_unknown"]);
-    // 25 And one that comes later, under another id? The same is told: nobody knows whether it happened.
+    // 25 And a later call, in another turn? It gets the same outcome, because it is unknown whether the call took
+    // effect.
     asked.submit("demo", "free", "planned_again", &calls(&long));
     asked.answers("demo:planned_again", &told);
 }
 
-/// Large values need a person; what was read of strangers keeps `echo` back until somebody has looked; `list_tools` needs a quote.
+/// Large values of `echo` need an approval. After `fail`, the fact `read_untrusted` forbids `echo`. `sleep` requires
+/// that `fail` ran before.
 const GOVERNED: &str = "permissions:
   echo:
     everyone: true
@@ -274,15 +277,15 @@ async fn and_of_approvals_and_facts() {
         let found = asked.run(&["approvals", "list", "--json"]).exits(0).json();
         format!("demo:{}", found[0]["id"].as_str().unwrap())
     };
-    // 27 Who decided that it ran?
+    // 27 Who approved it?
     asked.run(&["approvals", "approve", &approval(), "--by", "ann"]).exits(0);
     asked.answers("demo:large", &["has ended", "ann approved call /0 (apr-"]);
-    // 28 Who decided that it did not, and why?
+    // 28 Who denied it, and why?
     asked.submit("demo", "kelly", "denied", &calls(&[echo(900)]));
     asked.answers("demo:denied", &["waits for an approval"]);
     asked.run(&["approvals", "deny", &approval(), "--by", "ann", "--reason", "not this month"]).exits(0);
     asked.answers("demo:denied", &["ann denied call /0 (apr-", "denied it: not this month. It was not executed."]);
-    // 29 What happened before it that stopped it, who did that and when, and what helps?
+    // 29 Which earlier call stopped it, when was that, and what helps?
     asked.submit("demo", "free", "read", &calls(&[("fail", json!({"outcomes": ["ok"]})), echo(1)]));
     let forbidden = [
         "The condition on facts permissions.echo.facts.forbid.read_untrusted stopped call /1",
@@ -290,7 +293,7 @@ async fn and_of_approvals_and_facts() {
         "Ask a person to look.",
     ];
     asked.answers("demo:read", &forbidden);
-    // 30 What has not happened that it needs?
+    // 30 What does it require that has not happened yet?
     asked.submit("demo", "calm", "early", &calls(&[("sleep", json!({"ms": 1}))]));
     let missing = [
         "permissions.sleep.facts.require.looked stopped call /0",

@@ -1,4 +1,4 @@
-//! Others are told of approvals by HTTP, under SIGKILL.
+//! Delivers approval events by webhook, while senders are killed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -13,10 +13,10 @@ use tokio::sync::Notify;
 use crate::support::binary::tickfleet;
 use crate::support::process::{Process, pause};
 
-/// A POST: its id, what signed it, and its body.
+/// A POST: its ID, its signature and its body.
 type Post = (String, String, Value);
 
-/// Takes webhooks, and can be told not to.
+/// A receiver of webhooks that rejects some of them and hangs on others.
 #[derive(Clone, Default)]
 struct Receiver {
     posts: Arc<Mutex<Vec<Post>>>,
@@ -37,7 +37,7 @@ impl Receiver {
     async fn take(&self, headers: &HeaderMap, body: String) -> axum::response::Response {
         let header = |name: &str| headers[name].to_str().unwrap().to_owned();
         let (id, body): (String, Value) = (header("webhook-id"), serde_json::from_str(&body).unwrap());
-        // Receivers refuse what is five minutes off their own clock.
+        // Receivers reject a timestamp that is more than five minutes off their own clock.
         let off = header("webhook-timestamp").parse::<i64>().unwrap() - wall_ms() / 1_000;
         assert!(off.abs() < 300, "{off} s off");
         let seen = {
@@ -46,15 +46,15 @@ impl Receiver {
             posts.iter().filter(|(known, ..)| *known == id).count()
         };
         match (body["data"]["call"].as_str().unwrap(), seen) {
-            // Never taken.
+            // Never accepted.
             ("bad/0", _) => StatusCode::UNPROCESSABLE_ENTITY.into_response(),
             ("late/0", 1) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
-            // It has it, and its sender never hears so.
+            // Accepted, but the sender gets no response.
             ("held/0", 1) => {
                 self.held.notify_one();
                 std::future::pending().await
             }
-            // It hangs.
+            // Never responds.
             ("slow/0", _) => std::future::pending().await,
             _ => StatusCode::NO_CONTENT.into_response(),
         }
@@ -75,7 +75,7 @@ fn wall_ms() -> i64 {
     chrono::Utc::now().timestamp_millis()
 }
 
-/// Writes an event as the verbs of approvals do.
+/// Writes an event as the approval commands do.
 async fn tell(redis: &RedisServer, call: &str, event: &str) {
     tell_at(redis, call, event, wall_ms()).await;
 }
@@ -136,7 +136,7 @@ async fn each_event_of_an_approval_is_told_signed_and_again_under_its_id_and_one
         (&first["data"]["arguments"]["amount"], &first["data"]["approval"]),
         (&700.into(), &"demo:apr-1".into())
     );
-    // What is told is noted, and what nobody took is not.
+    // Delivered events are recorded. The event that was never accepted is not.
     assert_eq!(pending(&redis).await, 1);
 }
 
@@ -166,11 +166,11 @@ async fn what_happens_after_a_clock_was_two_days_ahead_is_told_with_the_time_tha
     std::fs::write(&secret, "0123456789abcdef0123456789abcdef\n").unwrap();
     let place = format!("file:{}", secret.display());
     let with = ["approvals", "notify", "--to", &to, "--secret", &place, "--allow-private", "127.0.0.1"];
-    // Redis' clock was ahead and has stepped back: shard time goes on from where it was.
+    // Redis' clock was ahead and has stepped back. Shard time stays ahead.
     let mut ahead = redis::cmd("HSET");
     ahead.arg("{tickfleet:0}:meta").arg(&["offset_ms", &ahead_ms.to_string()]);
     ahead.query_async::<u64>(&mut redis.connection().await).await.unwrap();
-    // One happened before, one since.
+    // One event happened before the clock was ahead, one after it.
     tell(&redis, "before/0", "asked").await;
     tell_at(&redis, "since/0", "asked", wall_ms() + ahead_ms).await;
     let teller = Process::start_command(&with, folder.path(), &url, None);

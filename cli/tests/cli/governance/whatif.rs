@@ -1,4 +1,4 @@
-//! What-if: recorded traffic of a fleet, decided anew by the same policy and by others.
+//! What-if: decides the recorded traffic of a fleet again, by the same policy and by others.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::support::binary::{DevFleet, Said, tickfleet};
 
-/// The longest wait for what another process does.
+/// The maximum wait for another process.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const SETTINGS: &str = "audit: {admissions: true, premises: true}\ncaps: {tick: 1s, max_calls_per_tick: 3}\n";
@@ -39,7 +39,7 @@ const LIMITS: &str = "limits:
     every: 3s
 ";
 
-/// Writes a configuration, with these changes.
+/// Writes a configuration with changes. Each change is a file, a text in it, and the new text.
 fn configure(folder: &Path, name: &str, changes: &[(&str, &str, &str)]) -> String {
     let dir = folder.join(name);
     std::fs::create_dir_all(&dir).unwrap();
@@ -61,8 +61,8 @@ fn configure(folder: &Path, name: &str, changes: &[(&str, &str, &str)]) -> Strin
     dir.to_str().unwrap().to_owned()
 }
 
-/// Mixed traffic: what passes, what rules and permission deny, what people agree to, what waits for ticks and for a limit,
-/// and what a limit refuses.
+/// Submits mixed traffic: calls that pass, that rules and permission deny, that people approve, that wait for ticks and
+/// for a limit, and that a limit rejects.
 fn play(fleet: &DevFleet, config: &str) {
     let submit = |agent: &str, id: &str, calls: &[(&str, Value)], wait: bool| {
         let calls: Vec<Value> = calls.iter().map(|(tool, args)| json!({"name": tool, "arguments": args})).collect();
@@ -102,7 +102,7 @@ fn whatif(policy: &str, export: &str) -> Said {
     tickfleet(&["whatif", "--policy", policy, "--audit", export, "--json"])
 }
 
-/// Until the log has as many calls.
+/// Exports the log, and repeats that until it has `calls` calls.
 fn export(fleet: &DevFleet, config: &str, path: &Path, calls: usize) -> String {
     let began = Instant::now();
     loop {
@@ -116,7 +116,7 @@ fn export(fleet: &DevFleet, config: &str, path: &Path, calls: usize) -> String {
     }
 }
 
-/// The calls that differ, with their kinds and what makes the difference, in order.
+/// The calls whose decision differs, each with the kind and the cause of the difference, sorted.
 fn differ(said: &Said) -> Vec<(String, String, String)> {
     let differences = said.json()["differences"].as_array().cloned().unwrap();
     let text = |one: &Value, name: &str| one[name].as_str().unwrap().to_owned();
@@ -155,7 +155,8 @@ async fn the_same_policy_decides_nothing_otherwise_and_another_exactly_what_it_s
     let other = |name: &str, changes: &[(&str, &str, &str)]| {
         let said = whatif(&configure(folder.path(), name, changes), &export);
         let mut found = differ(&said);
-        // What shared a tick with a call that goes out at another time does so, too: which ones, the machine's pace says.
+        // A call that goes out at another time changes the times of calls that shared its tick. Which calls these are
+        // depends on the speed of the machine.
         found.retain(|(.., by)| by != "max_calls_per_tick");
         (found, said)
     };
@@ -168,8 +169,8 @@ async fn the_same_policy_decides_nothing_otherwise_and_another_exactly_what_it_s
     assert_eq!(found, expected(&[("f3/0", "let_go", "limits.three")]), "{}", said.stdout);
     let (found, said) = other("fewer", &[("limits.yaml", "max: 3", "max: 2")]);
     assert_eq!(found, expected(&[("f2/0", "capped", "limits.three")]), "{}", said.stdout);
-    // Whether the tick held up ben's calls, too, the machine's pace says: then a limit beside it is not decided again. By which
-    // limit a call goes sooner, the log says if it was looked at once more while it waited.
+    // Depending on the speed of the machine, the tick also delayed ben's calls. Then the limit is not decidable. The
+    // log names the limit that delayed a call only if the call was checked again while it waited.
     let sooner = ["a limit", "limits.two"].map(|by| expected(&[("same/2", "sooner", by)]));
     let delayed = [expected(&["same/2", "same/3"].map(|call| (call, "delayed", "limits.two")))];
     for (name, from, to, decided) in
@@ -180,12 +181,12 @@ async fn the_same_policy_decides_nothing_otherwise_and_another_exactly_what_it_s
             || said.json()["summary"]["not_decidable"].to_string().contains("a limit and a cap both delayed");
         assert!(decided.contains(&found) || found.is_empty() && is_undecided(), "{name}: {}", said.stdout);
     }
-    // Turns that only the tick held up are decided all the same.
+    // Turns that only the tick delayed are decidable.
     let ticks =
         configure(folder.path(), "ticks", &[("tickfleet.yaml", "max_calls_per_tick: 3", "max_calls_per_tick: 30")]);
     let said = whatif(&ticks, &export);
     let found = differ(&said);
-    // What goes sooner takes along what waited behind it, and what a limit held up beside it.
+    // A call that goes out sooner frees the calls behind it, and calls that a limit delayed, too.
     let sooner = found.iter().all(|(_, kind, by)| {
         kind == "sooner" && (by == "max_calls_per_tick" || by.contains("earlier") || by.contains("limit"))
     });
@@ -201,7 +202,7 @@ const PLACES: &str = "limits:
   never: {match: {agents: [archy], tools: [fail]}, per: [agent], max: 9, every: 1d, on_reach: reject}
 ";
 
-/// A configuration for what is held, and for a task's budget.
+/// Writes a configuration with limits on concurrency and a task's budget.
 fn configure_places(folder: &Path, name: &str, limits: &str) -> String {
     let dir = folder.join(name);
     std::fs::create_dir_all(&dir).unwrap();
@@ -224,7 +225,7 @@ fn configure_places(folder: &Path, name: &str, limits: &str) -> String {
     dir.to_str().unwrap().to_owned()
 }
 
-/// Three calls that want places at once, and a turn under a task whose budget is too small for it.
+/// Submits three calls that need permits at the same time, and a turn under a task whose budget is too small for it.
 fn play_places(fleet: &DevFleet, config: &str) {
     let submit = |agent: &str, id: &str, more: Value, calls: &[(&str, Value)]| {
         let calls: Vec<Value> = calls.iter().map(|(tool, args)| json!({"name": tool, "arguments": args})).collect();
@@ -237,7 +238,7 @@ fn play_places(fleet: &DevFleet, config: &str) {
     let echo = || ("echo", json!({"value": 1}));
     let delegate = ["delegate", "--config", config, "--tenant", "demo", "--to", "archy", "--task-id", "job"];
     fleet.run(&[&delegate[..], &["--budget", "2", "Do"]].concat());
-    // However slow this is, they all want to go at once.
+    // The pause makes all three eligible at the same time, on slow machines, too.
     fleet.run(&["pause", "demo", "--config", config, "--reason", "they are to meet", "--by", "ann"]).exits(0);
     for number in 0..3 {
         submit("ben", &format!("b{number}"), json!({}), &[slow()]);
@@ -276,16 +277,16 @@ async fn parts_of_the_slots_places_and_budgets_of_tasks_are_decided_as_they_were
         let said = whatif(&configure_places(folder.path(), name, &PLACES.replace(from, to)), &export);
         (differ(&said), said)
     };
-    // Two places were too few for three calls, and eight are enough. The pause held the calls on their agent's lane, as a tick
-    // does, and a limit beside that is not decided again.
+    // Two permits were too few for three calls, and eight are enough. But the pause held the calls in their agent's
+    // throttle queue, as a tick does, and a limit that delays in addition is not decidable.
     let (found, said) = other("more", "25%", "100%");
     let undecided = said.json()["summary"]["not_decidable"].to_string();
     assert!(found.is_empty() && undecided.contains("a limit and a cap both delayed"), "{}{}", said.stdout, log());
-    // What a limit refuses leaves its place in the budget of the task to the next call.
+    // A call that a limit rejects leaves its place in the task's budget to the next call.
     let (found, said) = other("never", "max: 9", "max: 0");
     let of_task = [("under/1", "capped", "limits.never"), ("under/2", "let_go", "task_budget")];
     assert_eq!(found, expected(&of_task), "{}", said.stdout);
-    // Of what a limit counts by that the log does not have, each limit is told by its name.
+    // If a limit counts by values that the log lacks, the summary names the limit.
     let budgets = "limits:\n  tokens: {per: [tenant], tokens: 10, every: day}\n";
     let said = whatif(&configure_places(folder.path(), "tokens", budgets), &export);
     assert!(said.json()["summary"]["not_decidable"].to_string().contains("limits.tokens"), "{}", said.stdout);
@@ -297,7 +298,7 @@ const FACTS: &str = "permissions:
   sleep: {agents: [sam], facts: {clears: [tainted]}}
 ";
 
-/// A configuration whose calls go by facts.
+/// Writes a configuration whose calls depend on facts.
 fn configure_facts(folder: &Path, name: &str, permissions: &str) -> String {
     let dir = folder.join(name);
     std::fs::create_dir_all(&dir).unwrap();
@@ -347,7 +348,8 @@ async fn facts_of_sessions_are_decided_as_they_were_and_by_another_policy_as_tha
     let by = "permissions.echo.facts.forbid.tainted";
     assert_eq!(other("stays", ", facts: {clears: [tainted]}", ""), expected(&[("t4/0", "denied", by)]));
     assert_eq!(other("none", ", facts: {forbid: [tainted]}", ""), expected(&[("t1/2", "allowed", by)]));
-    // What was read in one case forbids it in all others of the agent, until somebody looks at these.
+    // As a fact of the agent, it forbids the calls in all sessions of the agent. Sam's call clears only the fact of a
+    // session.
     let of_agent = FACTS
         .replace("{sets: [tainted]}", "{sets: [tainted], of: agent}")
         .replace("{forbid: [tainted]}", "{forbid: [tainted], of: agent}");
@@ -355,7 +357,8 @@ async fn facts_of_sessions_are_decided_as_they_were_and_by_another_policy_as_tha
     assert_eq!(found, expected(&[("t2/0", "denied", by), ("t4/0", "denied", by)]));
 }
 
-/// Whether guards had let it pass, and people agreed, its entry does not say: that is counted, and no difference.
+/// The entry of a call whose worker was lost does not say whether guards and approvers let it pass. Such a call counts
+/// as not decidable, not as a difference.
 #[test]
 fn how_far_a_call_had_come_whose_holders_were_lost_is_told_as_not_known() {
     let folder = tempfile::tempdir().unwrap();
@@ -380,6 +383,6 @@ fn how_far_a_call_had_come_whose_holders_were_lost_is_told_as_not_known() {
         let is_told = unknown.keys().any(|why| why.starts_with("its worker was lost"));
         assert!(is_told && summary["differences"] == 0, "{outcome}: {summary}");
     }
-    // One that ran had passed, and the rule `small` denies it.
+    // A call that ran had passed, and the rule `small` denies it.
     assert_eq!(told("internal", true)["by_rule"]["permissions.echo.rules.small"], 1);
 }

@@ -1,4 +1,4 @@
-//! HTTP tools in a whole fleet: a service behind TLS.
+//! HTTP tools in a whole fleet, with services behind TLS.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -25,7 +25,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // Fails only where it has ended.
+        // Fails only if the process has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -37,7 +37,7 @@ fn write(folder: &Path, name: &str, text: &str) {
     fs::write(file, text).unwrap();
 }
 
-/// Makes an authority, and a certificate of it for 127.0.0.1.
+/// Creates a certificate authority, and a server certificate from it for 127.0.0.1.
 fn certify(folder: &Path, authority: &str) {
     let openssl = |args: &str| {
         let made = Command::new("openssl").args(args.split_whitespace()).current_dir(folder).output().unwrap();
@@ -100,7 +100,7 @@ fn a_service_behind_tls_is_called_where_its_authority_is_trusted_and_only_there(
         (&"ok".into(), &"tls".into())
     );
     let refused = &reply["results"][1];
-    // Nothing was sent, so even a `once` tool tried again, and then gave up.
+    // Nothing was sent, so even a `once` tool was retried, until the attempts were used up.
     assert_eq!(refused["outcome"], "transient", "{refused}");
     let message = refused["error"]["message"].as_str().unwrap();
     assert!(message.starts_with("Could not connect to 127.0.0.1") && message.contains("UnknownIssuer"), "{refused}");

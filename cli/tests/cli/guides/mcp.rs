@@ -1,4 +1,4 @@
-//! Tools of MCP servers in a whole fleet: definitions that change, and servers that cannot be reached.
+//! Tools of MCP servers in a whole fleet: changed definitions, and unreachable servers.
 
 use std::fs;
 use std::path::Path;

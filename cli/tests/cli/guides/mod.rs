@@ -1,4 +1,4 @@
-//! The pages of the documentation, played as they stand there.
+//! Runs the pages of the documentation as they are.
 
 mod http_tools;
 mod mcp;

@@ -1,4 +1,4 @@
-//! Interpreters in a sandbox: what a function reaches, what it leaves behind, and how its end is told.
+//! Python interpreters in a sandbox: what functions can reach, what they leave behind, and how failures are reported.
 
 use std::fs;
 use std::net::TcpListener;
@@ -16,7 +16,7 @@ use crate::support::python::interpreter;
 
 use super::python_tools::{folder, write};
 
-/// The longest wait for what is on its way; usually it takes a moment.
+/// The maximum wait. Usually it takes a moment.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const TOOLS: &str = r#"
@@ -61,7 +61,7 @@ def grow() -> int:
 "#;
 const NAMES: [&str; 5] = ["look", "connect", "note", "leave_behind", "grow"];
 
-/// A Python that a user may run who is nobody: where the tests are root, the sandbox' user is.
+/// A Python that unprivileged users may run: if the tests run as root, the sandbox uses such a user.
 fn python() -> PathBuf {
     let mut tell = Command::new(interpreter());
     let found = tell.args(["-c", "import os, sys; print(os.path.realpath(sys.executable))"]).output().unwrap();
@@ -71,11 +71,11 @@ fn python() -> PathBuf {
     if is_open { found } else { "/usr/bin/python3".into() }
 }
 
-/// What the package stands on, for this interpreter.
+/// The dependencies of the package, for this interpreter.
 fn packages(python: &Path) -> PathBuf {
     let packages = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python-sandbox");
     fs::create_dir_all(&packages).unwrap();
-    // The lock ends with the file: also when this process dies.
+    // Closing the file releases the lock, even if this process dies.
     let lock = fs::File::create(packages.join("lock")).unwrap();
     lock.lock().unwrap();
     let wanted = ["pydantic==2.12.5", "docstring-parser==0.17.0"];
@@ -88,7 +88,8 @@ fn packages(python: &Path) -> PathBuf {
     packages
 }
 
-/// A folder whose fleet runs the tools at a level, with these further grants; none where the machine cannot hold it.
+/// A folder whose fleet runs the tools at a sandbox level, with additional grants. `None` if the machine does not
+/// support the level.
 #[allow(clippy::print_stderr, reason = "a test says what it skips")]
 fn confined(level: &str, grants: &str) -> Option<tempfile::TempDir> {
     let (folder, python) = (folder(), python());
@@ -120,7 +121,7 @@ fn results(fleet: &DevFleet, calls: &[&str]) -> Vec<Value> {
     fleet.run(&submit).json()["results"].as_array().unwrap().clone()
 }
 
-/// Processes whose command line ends so.
+/// The number of processes whose command line has this ending.
 fn running(ending: &str) -> usize {
     let listed = Command::new("ps").args(["-eo", "args"]).output().unwrap();
     String::from_utf8_lossy(&listed.stdout).lines().filter(|line| line.ends_with(ending)).count()
@@ -186,7 +187,8 @@ fn a_confined_interpreter_that_takes_all_memory_is_ended_and_the_next_call_runs(
     let Some(folder) = confined("basic", "") else { return };
     let fleet = DevFleet::start_in(folder.path(), &["--config", "conf"], &[]);
     let results = results(&fleet, &["grow {}", "note {\"text\": \"after\"}"]);
-    // Python gets no more memory and says so, or the sandbox ends it: never is the machine's memory taken.
+    // Python raises an error because it gets no more memory, or the sandbox ends it. The machine's memory is never
+    // exhausted.
     assert!(["internal", "outcome_unknown"].contains(&results[0]["outcome"].as_str().unwrap()), "{results:?}");
     assert_eq!(results[1]["outcome"], "ok", "{results:?}");
     assert_eq!(fleet.stop(), Some(0));

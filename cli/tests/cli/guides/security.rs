@@ -1,4 +1,4 @@
-//! Users, TLS and backups as the documentation describes them, against a real Redis.
+//! Redis users, TLS and backups as the documentation describes them, with a real Redis.
 
 use std::fs;
 use std::path::Path;
@@ -15,13 +15,13 @@ use crate::support::certificates::certificates;
 use crate::support::documents::{REPOSITORY, blocks};
 use crate::support::process::Process;
 
-/// The longest wait for what must come; on a quiet machine it is there within a second.
+/// The maximum wait. On a quiet machine, it takes less than a second.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Pages with lines for an ACL file.
 const PAGES: [&str; 2] = ["docs/reference/redis-users.md", "docs/operate/redis-users-and-tls.md"];
 
-/// The users of the documentation, as arguments of `ACL SETUSER`.
+/// The users in the documentation, as arguments of `ACL SETUSER`.
 fn users() -> Vec<Vec<String>> {
     let words = |line: &str| line.split(' ').skip(1).map(str::to_owned).collect();
     let default = format!("user default {DEFAULT_USER}");
@@ -34,7 +34,7 @@ fn users() -> Vec<Vec<String>> {
     users
 }
 
-/// A Redis with exactly these users, and a way to speak to it as one of them.
+/// A Redis with exactly these users.
 struct Guarded {
     redis: RedisServer,
 }
@@ -45,7 +45,7 @@ impl Guarded {
         let mut connection = redis.connection().await;
         let users = users();
         assert!(users.len() >= 5, "the guide's users: {users:?}");
-        // `default` last: it is the one that sets the others.
+        // `default` comes last, because this connection uses it to create the others.
         let (default, others): (Vec<_>, Vec<_>) = users.into_iter().partition(|user| user[0] == "default");
         for user in others.iter().chain(&default) {
             let () = redis::cmd("ACL").arg("SETUSER").arg(user).query_async(&mut connection).await.unwrap();
@@ -53,7 +53,7 @@ impl Guarded {
         Self { redis }
     }
 
-    /// The URL of a user. Its password is `<name>-secret`, as in the guide.
+    /// The URL for a user. Its password is `<name>-secret`, as in the guide.
     fn url(&self, user: &str) -> String {
         self.redis.url().replace("redis://", &format!("redis://{user}:{user}-secret@"))
     }
@@ -73,8 +73,8 @@ async fn ask(connection: &mut MultiplexedConnection, command: &str) -> Result<re
     answer.map_err(|error: redis::RedisError| error.code().map_or_else(|| error.to_string(), str::to_owned))
 }
 
-/// What a blocking read finds, asked again and again: until [`PATIENCE`] is over, nothing yet is no failure, and
-/// neither is a group that is still to be made where `group_comes`.
+/// Repeats a blocking read until it finds something, for at most [`PATIENCE`]. If `group_comes`, the group may not
+/// exist at first.
 async fn read(connection: &mut MultiplexedConnection, command: &str, group_comes: bool) -> String {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -83,7 +83,7 @@ async fn read(connection: &mut MultiplexedConnection, command: &str, group_comes
             Ok(redis::Value::Nil) => {}
             Ok(found) => return format!("{found:?}"),
             Err(code) if group_comes && code == "NOGROUP" => {
-                // A read of a group that is not there does not block.
+                // A read from a missing group does not block.
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
             Err(code) => panic!("{command}: {code}"),
@@ -92,7 +92,7 @@ async fn read(connection: &mut MultiplexedConnection, command: &str, group_comes
     }
 }
 
-/// Words apart by blanks; what is between single quotes is one.
+/// Splits a command at blanks. Text between single quotes is one word.
 fn words(command: &str) -> Vec<String> {
     let split = |(n, part): (usize, &str)| match n % 2 {
         0 => part.split_whitespace().map(str::to_owned).collect::<Vec<_>>(),
@@ -104,7 +104,7 @@ fn words(command: &str) -> Vec<String> {
 #[tokio::test]
 async fn a_fleet_and_its_operator_work_under_the_users_of_the_guide() {
     let redis = Guarded::start().await;
-    // Nobody without a password.
+    // Without a password, nothing works.
     tickfleet(&["doctor", "--redis-url", &redis.redis.url()]).exits(1).complains("Authentication required");
     let folder = tempfile::tempdir().unwrap();
     let limits = "limits: {mails: {match: {tools: [echo]}, per: [agent], max: 100, every: 1h}}\n";
@@ -117,7 +117,7 @@ async fn a_fleet_and_its_operator_work_under_the_users_of_the_guide() {
     let reply = fleet.run(&[&turn[..], &calls].concat()).exits(1).json();
     let outcomes: Vec<_> = (0..3).map(|n| reply["results"][n]["outcome"].as_str().unwrap().to_owned()).collect();
     assert_eq!(outcomes, ["ok", "ok", "unknown_tool"], "{reply:#}");
-    // More than a tick's calls: lanes and timers too.
+    // More calls than a tick allows, so that throttle queues and timers are used, too.
     let many: Vec<&str> = std::iter::repeat_n(["--call", "echo"], 12).flatten().collect();
     fleet.run(&[&["submit", "--tenant", "demo", "--agent", "fran", "--wait"], &many[..]].concat()).exits(0);
     fleet
@@ -137,7 +137,7 @@ async fn a_fleet_and_its_operator_work_under_the_users_of_the_guide() {
     let by_onlooker = tickfleet(&[&reset[..], &["--redis-url", &redis.url("onlooker")]].concat());
     by_onlooker.exits(1).complains("no permissions");
     fleet.run(&reset).exits(0);
-    // An onlooker changes nothing, not even by mistake.
+    // An onlooker cannot change anything.
     let cancel = tickfleet(&["cancel", "demo:guarded", "--redis-url", &redis.url("onlooker")]);
     cancel.exits(1).complains("no permissions");
     assert_eq!(fleet.stop(), Some(0));
@@ -176,7 +176,7 @@ async fn each_user_of_the_guide_may_do_its_own_work_and_nothing_else() {
     ask(&mut chat, turn).await.unwrap();
     let reply = read(&mut chat, "XREAD BLOCK 5000 STREAMS {tickfleet:0}:replies:demo:chat-service 0", false).await;
     assert!(reply.contains("done"), "{reply}");
-    // What a reader says of how far it is, and what a producer looks at.
+    // Commands by which readers confirm replies and producers check the fleet.
     for may in [
         "SET {tickfleet:0}:read:demo:chat-service 1-1 EX 600",
         "XDEL {tickfleet:0}:replies:demo:chat-service 1-1",
@@ -207,7 +207,7 @@ async fn each_user_of_the_guide_may_do_its_own_work_and_nothing_else() {
 
     let mut runtime = redis.as_user("archy-runtime").await;
     fleet.run(&["delegate", "--tenant", "demo", "--to", "archy", "Look it up"]).exits(0);
-    // The stream is made with its agent's first task.
+    // The stream is created with the first task of its agent.
     let lease = "XREADGROUP GROUP workers runtime-5 COUNT 1 BLOCK 5000 STREAMS {tickfleet:0}:external:demo:archy >";
     let leased = read(&mut runtime, lease, true).await;
     assert!(leased.contains("Look it up"), "{leased}");
@@ -240,11 +240,11 @@ async fn a_fleet_works_over_tls_with_an_authority_of_its_own() {
     let turn = ["submit", "--tenant", "demo", "--agent", "kelly", "--call", "echo", "--wait"];
     let mut command = fleet.command(&turn);
     Said::of(command.env("TICKFLEET_REDIS_TLS_CA", &ca), "").exits(0).says("ok");
-    // The authorities of tools are another matter: they are not asked for Redis once it has some of its own.
+    // With its own CA for Redis, the CAs for tools (SSL_CERT_FILE) do not matter.
     let mut command = fleet.command(&turn);
     command.env("TICKFLEET_REDIS_TLS_CA", &ca).env("SSL_CERT_FILE", "/dev/null");
     Said::of(&mut command, "").exits(0).says("ok");
-    // Whom nobody vouches for is not spoken to.
+    // A server whose certificate is not trusted is rejected.
     Said::of(fleet.command(&["doctor"]).env("SSL_CERT_FILE", "/dev/null"), "").exits(3).complains("cannot be reached");
     let other_name = format!("rediss://127.0.0.1:{port}");
     let doctor = tickfleet(&["doctor", "--redis-url", &other_name]);
@@ -255,7 +255,7 @@ async fn a_fleet_works_over_tls_with_an_authority_of_its_own() {
         .exits(3)
         .complains("not valid for name")
         .complains(wrong_name);
-    // A producer's command and a process say the same.
+    // A producer's command and a scheduler report the same problem.
     let submit = tickfleet(&[&turn[..], &["--redis-url", &other_name]].concat());
     submit.exits(3).complains("UnknownIssuer").complains("TICKFLEET_REDIS_TLS_CA");
     let conf = tempfile::tempdir().unwrap();
@@ -264,7 +264,7 @@ async fn a_fleet_works_over_tls_with_an_authority_of_its_own() {
         (&[("TICKFLEET_REDIS_TLS_CA", ca.as_str())], "not valid for name", wrong_name),
     ] {
         let scheduler = Process::start_with("scheduler", conf.path(), &other_name, variables);
-        // A handshake takes longer than a probe waits where the machine stands still.
+        // On a machine that pauses, a handshake may take longer than a probe waits.
         let began = Instant::now();
         let mut ready = scheduler.answer("/readyz");
         while !ready.contains(cause) && began.elapsed() < PATIENCE {
@@ -292,7 +292,7 @@ async fn a_fleet_shows_its_certificate_to_a_server_that_asks_for_one() {
     let (shown, secret) = (file("fleet.pem"), file("fleet.key"));
     let url = format!("{trusting}&tls_cert={shown}&tls_key={secret}");
 
-    // Nobody without a certificate, or with another one's key.
+    // A client without a certificate, or with a wrong key, is rejected.
     let told = tickfleet(&["doctor", "--redis-url", &trusting]).exits(3);
     told.complains("?tls_cert=FILE&tls_key=FILE");
     tickfleet(&["doctor", "--redis-url", &format!("{trusting}&tls_cert={shown}&tls_key={key}")]).exits(3);
@@ -325,6 +325,6 @@ async fn a_turn_that_a_backup_holds_is_carried_out_after_it_was_restored() {
     let extra_args = ["--dir", folder.path().to_str().unwrap()].map(String::from).into();
     let restored = RedisServer::start_with(RedisOptions { tcp: true, extra_args, ..RedisOptions::default() }).await;
     let fleet = DevFleet::start(&["--redis-url", &restored.url()]);
-    // The id is known: nothing is submitted twice, and the reply is that of the turn in the backup.
+    // The ID is known, so nothing is submitted twice, and the reply is that of the turn in the backup.
     fleet.run(&[&turn[..], &["--wait"]].concat()).exits(0).says("kept/0").says("ok");
 }

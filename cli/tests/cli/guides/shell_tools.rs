@@ -1,11 +1,11 @@
-//! Shell tools on a machine that lacks their sandbox.
+//! Shell tools on a machine without support for their sandbox.
 
 use std::fs;
 use std::process::Command;
 
 use crate::support::binary::{DevFleet, Said, command, submit};
 
-/// A tool that wants a container, on a machine whose PATH has no engine.
+/// A tool that needs a container, on a machine whose PATH has no container engine.
 const CONTAINER: &str = "tools:
   look:
     description: Looks around.
@@ -23,7 +23,7 @@ fn a_machine_without_the_sandbox_refuses_to_start_or_refuses_the_calls() {
     for (name, text) in [("tools.yaml", CONTAINER), ("permissions.yaml", "permissions:\n  look: {everyone: true}\n")] {
         fs::write(conf.join(name), text).unwrap();
     }
-    // Of programs, the fleet finds its Redis, and nothing else.
+    // The PATH of the fleet has only its Redis.
     let redis =
         Command::new("sh").args(["-c", "command -v redis-server || command -v valkey-server"]).output().unwrap();
     let redis = String::from_utf8(redis.stdout).unwrap();

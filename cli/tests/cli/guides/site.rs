@@ -1,14 +1,15 @@
 //! Plays the pages of the site: each command of a `console` block runs as shown, and must print what is shown.
 //!
-//! A page that begins with `<!-- fleet: shop -->` gets a fleet with the configuration docs/snippets/shop, and the service
-//! that its tools call: `service.py` of that folder, or the shop's. A page without that comment gets the built-in
-//! configuration. A page that names FLEET_KEY also gets a gateway: FLEET_URL has its address, and FLEET_KEY a key for all
-//! agents of the tenant acme. If the page's first command creates what the fleet needs, a key for seals or pinned tools, it
-//! runs before the fleet starts, and SEAL_KEY has the key. The file `env` of the folder has further variables, and `.venv`
-//! the package for Python if the folder's tools need it.
+//! A page that begins with `<!-- fleet: shop -->` gets a fleet with the configuration docs/snippets/shop, and the
+//! service that its tools call: `service.py` of that folder, or the shop's. A page without that comment gets the
+//! built-in configuration. A page that names FLEET_KEY also gets a gateway: FLEET_URL has its address, and FLEET_KEY a
+//! key for all agents of the tenant acme. If the page's first command creates what the fleet needs, a key for seals or
+//! pinned tools, it runs before the fleet starts, and SEAL_KEY has the key. The file `env` of the folder has further
+//! variables, and `.venv` the package for Python if the folder's tools need it.
 //!
-//! A page with the line `<!-- runs: agents -->` runs the programs in docs/snippets/agents, with `python3` or `node`: they find
-//! the frameworks, the packages of the clients and a stand-in for the model. Python tools of the fleet find the package.
+//! A page with the line `<!-- runs: agents -->` runs the programs in docs/snippets/agents, with `python3` or `node`:
+//! they find the frameworks, the packages of the clients and a stand-in for the model. Python tools of the fleet find
+//! the package.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -27,7 +28,7 @@ use crate::support::documents::{REPOSITORY, Shown, agrees, shown, with_binary};
 use crate::support::node::Node;
 use crate::support::python::{installed, interpreter};
 
-/// How long a command is run again until it prints what is shown: its effect may still be on its way.
+/// The maximum time for which a command is repeated until its output is as shown: its effect may take a moment.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Commands that change nothing, so that they may run again.
@@ -173,7 +174,7 @@ fn configuration(text: &str) -> Option<&str> {
 /// The environment of the programs of a page: see the head of this file.
 struct Agents {
     model: Service,
-    /// None if tests do without Node.js.
+    /// `None` if tests do without Node.js.
     node: Option<Node>,
     /// Folders for the PATH, before all others.
     folders: Vec<PathBuf>,
@@ -181,7 +182,7 @@ struct Agents {
 }
 
 impl Agents {
-    /// None if the page runs no programs.
+    /// `None` if the page runs no programs.
     fn of(page: &str, folder: &Path) -> Option<Self> {
         if !page.lines().any(|line| line == "<!-- runs: agents -->") {
             return None;
@@ -230,8 +231,8 @@ pub fn snippets() -> TempDir {
     folder
 }
 
-/// Runs the first command of a page if it creates what the fleet needs: a key for seals, or pinned tools. Returns whether
-/// it did.
+/// Runs the first command of a page if it creates what the fleet needs: a key for seals, or pinned tools. Returns
+/// whether it did.
 fn prepared(first: &Shown, folder: &Path, variables: &[(&str, &str)]) -> bool {
     if !["audit key --new seal.key", "mcp pin"].iter().any(|verb| first.command.contains(verb)) {
         return false;
@@ -368,12 +369,12 @@ fn path_with(folder: &Path) -> String {
     format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default())
 }
 
-/// The ids that a page shows, and those that this run has in their place.
+/// The IDs that a page shows, each with the ID that this run has in its place.
 #[derive(Default)]
 struct Ids(BTreeMap<String, String>);
 
 impl Ids {
-    /// The ids in a text that differ from run to run: those of approvals, and of turns that their producer gave none.
+    /// The IDs in a text that differ from run to run: of approvals, and of turns without an ID from their producer.
     fn found(text: &str) -> Vec<String> {
         let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
         let varies = |word: &&str| {

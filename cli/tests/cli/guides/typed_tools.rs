@@ -1,5 +1,5 @@
-//! Typed tools of a program of one's own: the page as it stands there, registration while it runs, and results that
-//! are not what a tool of any kind promises.
+//! Typed tools in a program of one's own: the page itself, registration at run time, and results that violate the
+//! declared output of a tool.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::support::binary::{DevFleet, Said, command};
 use crate::support::documents::{REPOSITORY, agrees, blocks, shown, with_binary};
 
-/// The longest wait for what is on its way; usually it takes a second.
+/// The maximum wait. Usually it takes a second.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAGE: &str = "docs/build/tools-rust.md";
 
@@ -20,14 +20,15 @@ fn read(path: &str) -> String {
     fs::read_to_string(Path::new(REPOSITORY).join(path)).unwrap()
 }
 
-/// The program of the page. As a member of the workspace with a test of its own, it is built beside ours.
+/// The program of the page. It is a member of the workspace with a test of its own, so it is built together with the
+/// binary.
 fn own_fleet() -> PathBuf {
     let program = Path::new(env!("CARGO_BIN_EXE_tickfleet")).with_file_name("own-fleet");
     assert!(program.exists(), "{} is not built: cargo build --workspace", program.display());
     program
 }
 
-/// A folder whose path is short: a socket's has to be.
+/// A folder with a short path, because paths of sockets must be short.
 fn folder() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("tf-").tempdir().unwrap()
 }
@@ -50,7 +51,7 @@ fn configured() -> tempfile::TempDir {
 fn the_page_shows_the_manifest_that_is_built() {
     let text = read(PAGE);
     let manifest = blocks(&text, "toml").remove(0).1.join("\n");
-    // Where the checkout is differs.
+    // The path of the checkout differs.
     assert_eq!(manifest.replace("../tickfleet/cli", "../../cli") + "\n", read("docs/own-fleet/Cargo.toml"));
 }
 
@@ -75,7 +76,7 @@ fn every_step_of_the_page_does_what_it_says() {
     assert_eq!(fleet.stop(), Some(0));
 }
 
-/// Calls the tool that is registered while the program runs, until its outcome is `wanted`: registering takes a moment.
+/// Calls the tool that is registered at run time until its outcome is `wanted`, because registration takes a moment.
 fn trucks(fleet: &DevFleet, wanted: &str) {
     let call = [
         "submit",
@@ -117,7 +118,7 @@ fn a_registered_tool_outlives_a_reload_and_comes_only_where_it_is_allowed() {
     ];
     let quote = [&quote[..], &["--wait", "--json"]].concat();
     assert_eq!(fleet.run(&quote).exits(0).json()["results"][0]["output"]["price_cents"], 690);
-    // The agent keeps one tool and loses the other: when that has come, the registered tool is still there.
+    // The agent keeps one tool and loses the other. After that reload, the registered tool is still there.
     write(folder.path(), "conf/permissions.yaml", "permissions: {count_trucks: {roles: [support]}}\n");
     let denied = || fleet.run(&quote).json()["results"][0]["outcome"] == "denied";
     let began = Instant::now();
@@ -127,7 +128,7 @@ fn a_registered_tool_outlives_a_reload_and_comes_only_where_it_is_allowed() {
     trucks(&fleet, "ok");
     assert_eq!(fleet.stop(), Some(0));
 
-    // Not allowed: the row names a tool that nobody knows, and without it the tool is not registered.
+    // Without permission to register, the row names an unknown tool. Without the row, the tool is not registered.
     fs::remove_file(folder.path().join("conf/tickfleet.yaml")).unwrap();
     let check = ["config", "check", "--config", "conf"];
     let check = || {
@@ -272,7 +273,7 @@ fn a_result_that_is_not_what_a_tool_of_any_kind_promises_is_withheld() {
     let tried = run(&tried).exits(1).json();
     let steps = tried["steps"].as_array().unwrap().iter().map(|step| step["passed"] == true).collect::<Vec<_>>();
     assert_eq!(steps, [true, true, true, true, true, true, false], "{tried}");
-    // A tool whose effect cannot be taken back is not run by mistake.
+    // A tool with an irreversible effect needs an explicit `--yes`.
     run(&["tools", "try", "echo", "--agent", "kelly", "--config", "conf"]).exits(2).complains("pass --yes to run it");
     run(&["tools", "try", "echo", "--agent", "kelly", "--config", "conf", "--dry-run"]).exits(0).says("not run");
 }

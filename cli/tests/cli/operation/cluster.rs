@@ -1,11 +1,11 @@
-//! What processes and commands do with a Redis Cluster by its URL.
+//! Processes and commands with the URL of a Redis Cluster.
 
 use tickfleet_testkit::Cluster;
 
 use crate::support::binary::{Said, command, reached, tickfleet, until_all_said, until_said};
 use crate::support::process::{Process, pause};
 
-/// How often a process is asked before what must come counts as missing.
+/// The number of attempts before a check fails.
 const LOOKS: usize = 2_400;
 
 #[tokio::test]
@@ -46,11 +46,11 @@ async fn roles_submit_and_doctor_take_the_url_of_a_cluster() {
     let placed = ["3 of 3 nodes agree on the slot owners", "shards on 127.0.0.1:"];
     let few = ["4 shards over 3 primaries: fewer than 4 for each", "cluster"];
     until_all_said(&[placed, few].concat(), || asked(&["doctor"]));
-    // Each shard is asked where it is.
+    // The counts include every shard.
     until_said("4 schedulers, 4 workers alive", || asked(&["top", "--once"]));
     asked(&["bench", "--on", &url]).complains("not a cluster");
 
-    // One primary of three dies, and nothing takes over: the others are looked at all the same.
+    // One of three primaries dies and has no replica. The others are still checked.
     assert_eq!((scheduler.stop(), worker.stop()), (Some(0), Some(0)));
     cluster.servers[2].kill9();
     let told = asked(&["doctor"]);

@@ -1,5 +1,5 @@
-//! Real processes under load: every one of them is restarted in turn and nobody notices; and ten times as much as they can do
-//! fills no memory.
+//! Real processes under load: a restart of each process in turn disturbs no turn, and ten times the load that the fleet
+//! can handle fills no memory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,14 +18,14 @@ use tokio::time::{Instant, sleep};
 use crate::support::process::Process;
 
 const AGENTS: u64 = 20;
-/// What is restarted in turn.
+/// The processes, which are restarted in turn.
 const PROCESSES: [&str; 5] = ["scheduler", "scheduler", "worker", "worker", "worker"];
-/// A machine that is far too busy takes nobody's lease.
+/// A long lease, so that no process loses it on an overloaded machine.
 const PATIENT: [(&str, &str); 2] = [("TICKFLEET_WORKER_LEASE", "30s"), ("TICKFLEET_WORKER_DRAIN", "30s")];
-/// The longest wait for a reply: on a quiet machine they come within a second.
+/// The longest wait for a reply. On a quiet machine, replies come within a second.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A number that a run by hand may choose.
+/// A number from the environment, for runs by hand.
 fn chosen(name: &str, usual: u64) -> u64 {
     #[allow(clippy::disallowed_methods, reason = "a knob of this run, documented beside it")]
     std::env::var(name).ok().map_or(usual, |text| text.parse().expect("a number"))
@@ -53,13 +53,13 @@ async fn client(redis: &RedisServer, options: StoreOptions) -> (Client, TenantId
     (client, TenantId::new("demo").unwrap(), InboxName::new("box").unwrap())
 }
 
-/// By the turn's id, whose number is the time of its submission by Redis' clock.
+/// Replies by turn ID, with the time at which each came, s. The number in an ID is the submit time by Redis' clock.
 type Answered = BTreeMap<String, (Reply, f64)>;
 
-/// The next reply; none where none is to be expected any more.
+/// The next reply. While turns are still submitted, `None` if none comes soon.
 async fn next(replies: &mut Replies, is_over: &AtomicBool) -> Option<Reply> {
     let was_over = is_over.load(Ordering::Relaxed);
-    // While turns come in, the last one may have been answered already when nobody submits another.
+    // While turns are submitted, all of them may be answered already, so the wait must be short.
     let patience = if was_over { PATIENCE } else { Duration::from_millis(500) };
     let reply = replies.next(patience).await.unwrap();
     assert!(reply.is_some() || !was_over, "no reply within {PATIENCE:?}, and some are owed");
@@ -82,8 +82,9 @@ async fn every_process_is_restarted_in_turn_and_no_turn_is_lost_tried_again_or_f
     roll(20, 1, Duration::ZERO).await;
 }
 
-/// Tells latencies. `TICKFLEET_DEPLOY_RATE=200 TICKFLEET_DEPLOY_ROUNDS=5 cargo nextest run --workspace
-/// -E 'test(under_full_load)' --run-ignored only --no-capture`, with `TICKFLEET_TEST_BINARY` for another build of the processes.
+/// Prints latencies. `TICKFLEET_DEPLOY_RATE=200 TICKFLEET_DEPLOY_ROUNDS=5 cargo nextest run --workspace -E
+/// 'test(under_full_load)' --run-ignored only --no-capture`, with `TICKFLEET_TEST_BINARY` for another build of the
+/// processes.
 #[tokio::test]
 #[ignore = "a minute, for its figures"]
 async fn under_full_load_every_process_is_restarted_in_turn_and_no_turn_is_lost_tried_again_or_failed() {
@@ -91,8 +92,8 @@ async fn under_full_load_every_process_is_restarted_in_turn_and_no_turn_is_lost_
     roll(rate, rounds, Duration::from_secs(10)).await;
 }
 
-/// Every scheduler and worker ends by SIGTERM, the next one starts when it has, and turns go on coming, so many a second.
-/// Before that nothing is disturbed for the time `quiet`.
+/// Restarts every scheduler and worker with SIGTERM, one after the other, while `rate` turns are submitted each second.
+/// Before that, nothing is restarted for the time `quiet`.
 async fn roll(rate: u64, rounds: u64, quiet: Duration) {
     let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
     configure(dir.path(), "caps: {tick: 1s, max_calls_per_tick: 1000, max_actions_per_day: 100000000}\n");
@@ -109,7 +110,7 @@ async fn roll(rate: u64, rounds: u64, quiet: Duration) {
             client.submit(turn(submitted.load(Ordering::Relaxed), 2, 20)).await.unwrap();
             submitted.fetch_add(1, Ordering::Relaxed);
         }
-        // Said by the producer, after the last turn: one that is still being submitted is owed a reply too.
+        // Set by the producer after the last submit, because a reply to that turn is owed, too.
         is_over.store(true, Ordering::Relaxed);
     };
     let consume = async {
@@ -123,10 +124,10 @@ async fn roll(rate: u64, rounds: u64, quiet: Duration) {
         answered
     };
     let restart = async {
-        // What nothing disturbs, to compare with.
+        // A time without restarts, for comparison.
         sleep(quiet).await;
         let quiet_s = began.elapsed().as_secs_f64();
-        // Processes are not on this runtime, and it goes on meanwhile.
+        // The restarts block, so they run outside the async runtime.
         let fleet = tokio::task::spawn_blocking(move || restarted(fleet, rounds, start)).await.unwrap();
         is_rolled.store(true, Ordering::Relaxed);
         (quiet_s, fleet)
@@ -144,7 +145,7 @@ async fn roll(rate: u64, rounds: u64, quiet: Duration) {
     said("every process restarted", &mut of(false).collect::<Vec<_>>());
 }
 
-/// Ends each process by SIGTERM, and starts another in its place when it has ended.
+/// Ends each process with SIGTERM, and then starts another in its place.
 fn restarted(
     mut fleet: Vec<(&'static str, Process)>,
     rounds: u64,
@@ -158,7 +159,7 @@ fn restarted(
     fleet
 }
 
-/// No record says that a slice had lost its worker, or was tried again.
+/// Checks the records: no slice has lost its worker, and no call was retried.
 async fn untroubled(redis: &RedisServer) {
     let mut connection = redis.connection().await;
     let keys: Vec<String> = redis::cmd("KEYS").arg("*:done:*").query_async(&mut connection).await.unwrap();
@@ -172,13 +173,13 @@ async fn untroubled(redis: &RedisServer) {
     }
 }
 
-/// The stored record of a turn that has ended: a line of JSON behind the frame of all records. The reply follows it.
+/// Parses the record of a finished turn: a line of JSON after the frame that all records have. The reply follows it.
 fn finished(record: &str) -> Value {
     let line = record.lines().next().unwrap();
     serde_json::from_str(&line[line.find('{').unwrap()..]).unwrap()
 }
 
-/// When each turn was answered, s, and how long that took by Redis' clock, ms.
+/// For each turn, the time at which it was answered, s, and its latency by Redis' clock, ms.
 async fn latencies(redis: &RedisServer, answered: &Answered) -> Vec<(f64, f64)> {
     let mut connection = redis.connection().await;
     let mut times = Vec::new();
@@ -191,7 +192,7 @@ async fn latencies(redis: &RedisServer, answered: &Answered) -> Vec<(f64, f64)> 
     times
 }
 
-/// Memory, bytes: of Redis, then of each process.
+/// The memory of Redis, then of each process, bytes.
 async fn memory(redis: &RedisServer, fleet: &[Process]) -> Vec<u64> {
     let mut connection = redis.connection().await;
     let info: String = redis::cmd("INFO").arg("memory").query_async(&mut connection).await.unwrap();
@@ -204,14 +205,14 @@ async fn memory(redis: &RedisServer, fleet: &[Process]) -> Vec<u64> {
     std::iter::once(used).chain(fleet.iter().map(resident)).collect()
 }
 
-/// What producers heard.
+/// The results of submits.
 #[derive(Debug, Default)]
 struct Heard {
     accepted: AtomicU64,
     full: AtomicU64,
 }
 
-/// Ten times the 40 turns of 100 ms that four slots do in a second.
+/// Submits ten times the 40 turns of 100 ms that four slots can finish in a second.
 async fn offer(client: &Client, during: Duration, heard: &Heard, is_over: &AtomicBool) {
     let mut ticks = tokio::time::interval(Duration::from_millis(25));
     let until = Instant::now() + during;
@@ -228,7 +229,7 @@ async fn offer(client: &Client, during: Duration, heard: &Heard, is_over: &Atomi
     is_over.store(true, Ordering::Relaxed);
 }
 
-/// Every reply, to the last of what was accepted: how many turns were done, and how many were refused after all.
+/// Reads replies until every accepted turn has one. Returns the numbers of finished and of rejected turns.
 async fn take(mut replies: Replies, heard: &Heard, is_over: &AtomicBool) -> (u64, u64) {
     let (mut done, mut refused) = (0, 0);
     while !is_over.load(Ordering::Relaxed) || done + refused < heard.accepted.load(Ordering::Relaxed) {
@@ -268,20 +269,21 @@ async fn under_ten_times_what_a_fleet_can_do_memory_stays_flat_and_what_was_acce
     }
 }
 
-/// What came of an overload.
+/// The result of an overload.
 #[derive(Debug)]
 struct Overloaded {
     done: u64,
-    /// At once, or by a reply.
+    /// Turns rejected at submit or by a reply.
     refused: u64,
-    /// Memory of Redis and of each process, every half second, bytes.
+    /// The memory of Redis and of each process every half second, bytes.
     samples: Vec<Vec<u64>>,
 }
 
-/// Producers offer ten times what four slots can do, and are refused most of it. What was accepted has a reply.
+/// Offers ten times the load that four slots can handle, most of which is rejected. Checks that every accepted turn has
+/// a reply.
 async fn overload(during: Duration) -> Overloaded {
     let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
-    // Bounds that are reached soon: what is kept for hours otherwise would grow for hours.
+    // Small bounds: data that is usually kept for hours would grow for hours.
     configure(
         dir.path(),
         "caps: {tick: 1s, max_calls_per_tick: 1000, max_actions_per_day: 100000000}\n\
@@ -299,7 +301,7 @@ async fn overload(during: Duration) -> Overloaded {
     let watch = async {
         let mut samples = Vec::new();
         while !is_over.load(Ordering::Relaxed) {
-            // Nobody tells when memory grows.
+            // Memory growth gives no signal.
             sleep(Duration::from_millis(500)).await;
             samples.push(memory(&redis, &fleet).await);
         }

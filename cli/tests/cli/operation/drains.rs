@@ -1,4 +1,4 @@
-//! Workers that an operator has take no new work: they end what they hold, and others do the rest.
+//! Drained workers take no new work: they finish the slices that they hold, and other workers do the rest.
 
 use std::fs;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use tickfleet_testkit::{RedisOptions, RedisServer};
 use crate::support::binary::{Said, command};
 use crate::support::process::{Process, pause};
 
-/// Two shards: a worker is one process in both.
+/// Two shards. A worker is one process that serves both.
 const SHARDS: (&str, &str) = ("TICKFLEET_REDIS_SHARDS", "2");
-/// How often something is looked at before what must come counts as missing: for two minutes at least.
+/// The number of attempts before a check fails: two minutes at least.
 const LOOKS: usize = 2_400;
-/// Slices that a worker has begun.
+/// The metric that counts the slices that a worker has begun.
 const BEGUN: &str = "tickfleet_schedule_to_start_seconds_count ";
 
 struct Place {
@@ -55,7 +55,7 @@ impl Place {
         self.run(&[&args[..], more].concat()).exits(0);
     }
 
-    /// The worker of a host, once it is as it should be.
+    /// Waits until the worker of a host satisfies `is_so`, and returns it.
     fn until(&self, host: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let mut seen = Value::Null;
         for _ in 0..LOOKS {
@@ -69,17 +69,18 @@ impl Place {
         panic!("the worker of {host} did not come to be so within two minutes: {seen:#}")
     }
 
-    /// Drains or resumes a worker, and waits until it has heard of it.
+    /// Drains or resumes a worker, and waits until the worker has learned of it.
     fn change(&self, what: &str, host: &str) {
         let name = self.until(host, |one| one["alive"] == true)["name"].as_str().unwrap().to_owned();
         self.run(&["workers", what, &name, "--reason", "a new kernel", "--by", "anna"]).exits(0).says(&name);
         self.until(host, |one| one["heard"] == true && one["drained"].is_object() == (what == "drain"));
     }
 
-    /// What a drained worker has asked for already, it takes: waits until no such question is open any more.
+    /// Waits until the pending read of a drained worker has ended, because the worker still takes slices from that
+    /// read.
     async fn asks_no_more() {
         let lease_ms = StoreOptions::default().lease_ms.unsigned_abs();
-        // Nobody tells that a read has ended.
+        // The end of a read gives no signal.
         tokio::time::sleep(Duration::from_millis(lease_ms / limits::BLOCK_FRACTION + 500)).await;
     }
 
@@ -112,7 +113,7 @@ async fn a_drained_worker_ends_what_it_holds_and_takes_nothing_new_until_it_is_r
     assert_eq!(holds["shards"], 2, "{holds}");
     place.change("drain", "quiet");
     Place::asks_no_more().await;
-    // Others do the rest, in both shards; what it held, it goes on with.
+    // Another worker does the rest, in both shards. The drained worker continues the slice that it holds.
     let other = place.start("worker", "other");
     for n in 0..2 {
         for tenant in ["demo", "acme"] {
@@ -120,7 +121,7 @@ async fn a_drained_worker_ends_what_it_holds_and_takes_nothing_new_until_it_is_r
         }
     }
     assert_eq!((begun(&quiet), begun(&other)), (1, 4));
-    // Nobody counts on more than what it holds: its next heartbeat says so.
+    // With its next heartbeat, the worker offers no more slots than it uses.
     let seen = place.until("quiet", |one| one["busy"] == 1 && one["slots"] == 1);
     assert_eq!(seen["drained"]["by"], "anna", "{seen}");
     place.run(&["workers", "list"]).exits(0).says("drains").says("a new kernel");
@@ -128,13 +129,13 @@ async fn a_drained_worker_ends_what_it_holds_and_takes_nothing_new_until_it_is_r
     place.run(&["cancel", "demo", "long"]).exits(0);
     place.until("quiet", |one| one["busy"] == 0);
 
-    // It starts over under a new name, and is drained still.
+    // The worker restarts under a new name, and is still drained.
     quiet.signal(Signal::SIGSTOP);
     place.until("quiet", |one| one["alive"] == false);
     quiet.signal(Signal::SIGCONT);
     place.until("quiet", |one| one["alive"] == true && one["heard"] == true && one["drained"].is_object());
     Place::asks_no_more().await;
-    // With nobody else, everything waits, and the story says for whom.
+    // Without another worker, everything waits, and `explain` gives the reason.
     assert_eq!(other.stop(), Some(0));
     place.submit("demo", "waits", "echo", &[]);
     place.explained("demo:waits", "drained by an operator");
@@ -147,7 +148,7 @@ async fn a_drained_worker_ends_what_it_holds_and_takes_nothing_new_until_it_is_r
         .complains("unknown worker");
     let audit = place.run(&["audit", "search", "--text", "a new kernel", "--json"]).exits(0).stdout;
     assert!(audit.contains("DRAIN_WORKER") && audit.contains("RESUME_WORKER"), "{audit}");
-    // One that ends is drained no more: another process of its name takes work.
+    // The drain ends with the worker, so that another process with its name takes work.
     place.change("drain", "quiet");
     assert_eq!(quiet.stop(), Some(0));
     assert_eq!(place.run(&["workers", "list", "--json"]).exits(0).json().as_array().unwrap().len(), 0);
@@ -158,7 +159,7 @@ async fn a_drain_that_redis_has_lost_is_put_back_by_the_worker_that_it_is_about(
     let mut place = Place::new().await;
     let _quiet = place.start("worker", "quiet");
     place.change("drain", "quiet");
-    // Nothing of it was written to disk.
+    // Redis loses the drain, because nothing was written to disk.
     place.redis.kill9();
     place.redis.restart().await;
     let is_back = |one: &Value| one["alive"] == true && one["heard"] == true && one["drained"]["by"] == "anna";
@@ -173,7 +174,7 @@ async fn who_resumes_a_worker_while_redis_is_started_anew_is_not_overruled_by_it
     let (_scheduler, quiet) = (place.start("scheduler", "s"), place.start("worker", "quiet"));
     place.change("drain", "quiet");
     let name = place.until("quiet", |one| one["alive"] == true)["name"].as_str().unwrap().to_owned();
-    // Redis keeps the drain, and is another process when it is lifted: the worker hears of both at once.
+    // Redis keeps the drain, but it is a new process when the drain is lifted. The worker learns of both at once.
     quiet.signal(Signal::SIGSTOP);
     place.redis.kill9();
     place.redis.restart().await;

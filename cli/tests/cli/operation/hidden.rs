@@ -1,4 +1,4 @@
-//! A fleet's secrets are out of reach of other processes of its user.
+//! A fleet's secrets are hidden from other processes of its user.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -8,8 +8,8 @@ use crate::support::binary::DevFleet;
 
 const SECRET: &str = "a-secret-of-the-hidden-fleet";
 
-/// A script that runs `program` where the suite is root without root's capabilities: some of them let it read
-/// everything.
+/// A script that runs `program`. If the suite runs as root, the script drops root's capabilities, because some of them
+/// allow reading everything.
 fn without_capabilities(folder: &Path, program: &str) -> PathBuf {
     let script = folder.join(Path::new(program).file_name().unwrap());
     let exec = match nix::unistd::geteuid().is_root() {
@@ -21,7 +21,7 @@ fn without_capabilities(folder: &Path, program: &str) -> PathBuf {
     script
 }
 
-/// The processes whose environment shows the secret to another process of their user.
+/// The processes whose environment shows the secret to other processes of the same user.
 fn shown(shell: &Path) -> Vec<String> {
     let look = format!("grep -l {SECRET} /proc/[0-9]*/environ 2>/dev/null; true");
     let looked = Command::new(shell).args(["-c", &look]).output().unwrap();
@@ -36,7 +36,7 @@ fn no_process_of_a_fleet_shows_its_environment_or_memory_to_others_of_its_user()
     let program = without_capabilities(folder.path(), env!("CARGO_BIN_EXE_tickfleet"));
     let sleep = without_capabilities(folder.path(), "/bin/sleep");
 
-    // Another program shows it, so the look can see it.
+    // Another program shows the secret, which proves that the check works.
     let mut other = Command::new(sleep).arg("600").env("TOKEN", SECRET).stdin(Stdio::null()).spawn().unwrap();
     let seen = shown(&shell);
     other.kill().unwrap();

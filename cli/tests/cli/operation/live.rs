@@ -1,4 +1,4 @@
-//! Live configuration: schedulers and workers as processes, whose folder changes under them.
+//! Live configuration: real schedulers and workers, while their configuration folder changes.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -19,7 +19,7 @@ fn ask(url: &str, args: &[&str]) -> Value {
     tickfleet(&[args, &["--redis-url", url, "--json"]].concat()).json()
 }
 
-/// Waits until something is so, for two minutes at least.
+/// Waits until `is` holds, for two minutes at least.
 fn until(is: impl Fn() -> bool) {
     for _ in 0..2_400 {
         if is() {
@@ -30,7 +30,7 @@ fn until(is: impl Fn() -> bool) {
     panic!("it did not come to that within two minutes");
 }
 
-/// The outcome of one call of kelly's.
+/// The outcome of one call of kelly.
 fn outcome(url: &str, call: &str) -> String {
     let reply = ask(url, &["submit", "--tenant", "demo", "--agent", "kelly", "--call", call, "--wait"]);
     reply["results"][0]["outcome"].as_str().unwrap_or_else(|| panic!("{reply}")).to_owned()
@@ -60,7 +60,7 @@ async fn permissions_and_tools_change_without_a_restart_and_a_broken_file_change
     assert!(worker.metrics().contains("tickfleet_config_reloads_total{result=\"rejected\"} 1"));
     assert_eq!(outcome(&url, "echo"), "ok");
 
-    // Half of a change is none: the row names a tool that is declared a moment later.
+    // An incomplete change is rejected: the row names a tool that is declared a moment later.
     write(dir, "permissions.yaml", "permissions: {look_up: {everyone: true}}");
     worker.until("configuration not reloaded; the previous one stays in force", |line| {
         line["problems"].as_str().unwrap().contains("look_up")
@@ -74,7 +74,7 @@ async fn permissions_and_tools_change_without_a_restart_and_a_broken_file_change
     assert_eq!(reply["results"][0]["error"]["code"], "not_configured", "{reply}");
     assert_eq!(reply["results"][1]["outcome"], "unknown_tool");
 
-    // What was in flight has gone on, under what it began with.
+    // The call in flight has continued under the policy with which it began.
     let long = before["turn_id"].as_str().unwrap();
     let story = loop {
         let story = ask(&url, &["explain", &format!("demo:{long}")]);
@@ -144,17 +144,17 @@ async fn an_older_configuration_comes_back_only_when_the_newer_one_has_gone() {
     let newer = generation(&second);
     assert!(newer > older);
     first.says(stands_by);
-    // A restart with the old configuration is no news.
+    // A restart with the old configuration does not put it in force.
     assert_eq!(first.stop(), Some(0));
     let first = Process::start("scheduler", old.path(), &url);
     first.says(stands_by);
     assert_eq!(first.count("policy in force"), 0);
 
-    // A rollback: the last replica with the newer one goes.
+    // A rollback: the last replica with the newer policy stops.
     assert_eq!(second.stop(), Some(0));
     let mut last = generation(&first);
     assert!(last > newer);
-    // And one that goes back by itself, while it runs.
+    // A scheduler whose configuration returns to an earlier one while it runs gets a new generation, too.
     for cap in ["30", "10"] {
         write(old.path(), "tickfleet.yaml", &format!("caps: {{max_actions_per_day: {cap}}}"));
         let line = first.until("policy in force", |line| line["generation"].as_u64().unwrap() > last);
@@ -163,10 +163,10 @@ async fn an_older_configuration_comes_back_only_when_the_newer_one_has_gone() {
     assert_eq!(first.stop(), Some(0));
 }
 
-/// A tool whose schema no worker can use.
+/// A tool with an invalid schema, which workers reject.
 const NO_SCHEMA: &str = "tools:\n  look_up:\n    description: Looks.\n    effect: read\n    \
     input_schema: {type: object, properties: {name: {type: text}}}\n";
-/// A tool that would call into the machine's own network.
+/// A tool that would call into a private network.
 const PRIVATE: &str = "tools:\n  look_up:\n    description: Looks.\n    effect: read\n    \
     input_schema: {type: object}\n    http: {base_url: 'http://10.0.0.1/', method: GET, path: /}\n";
 
@@ -178,7 +178,7 @@ async fn every_role_refuses_what_a_worker_would_and_a_revocation_waits_for_nothi
     let fleet = [Process::start("scheduler", dir, &url), Process::start("worker", dir, &url)];
     let in_force = fleet[0].says("policy in force")["policy"].clone();
     assert_eq!(outcome(&url, "echo"), "ok");
-    // A row is taken out, and a tool is declared that nobody could carry out.
+    // A row is removed, and an invalid tool is declared.
     for (times, broken) in [NO_SCHEMA, PRIVATE].into_iter().enumerate() {
         write(dir, "permissions.yaml", "permissions: {sleep: {everyone: true}}");
         write(dir, "tools.yaml", broken);
@@ -190,7 +190,7 @@ async fn every_role_refuses_what_a_worker_would_and_a_revocation_waits_for_nothi
                 (0, in_force.clone())
             );
         }
-        // The same where it is checked, and at the start of any role.
+        // `config check` and the start of any role report the same.
         let config = ["--config", dir.to_str().unwrap(), "--redis-url", &url];
         for command in [&["config", "check"][..], &["scheduler"], &["worker"]] {
             let said = tickfleet(&[command, &config].concat());
@@ -201,7 +201,7 @@ async fn every_role_refuses_what_a_worker_would_and_a_revocation_waits_for_nothi
     }
     assert_eq!(outcome(&url, "echo"), "ok", "the old rows are in force");
 
-    // What cannot wait needs no file that is in order.
+    // A revocation does not need valid files.
     let config = ["--config", dir.to_str().unwrap(), "--redis-url", &url];
     let why = ["--by", "anna", "--reason", "it posts twice"];
     tickfleet(&[&["tools", "disable", "echo"], &why[..], &config[..]].concat()).exits(0);
@@ -212,14 +212,14 @@ async fn every_role_refuses_what_a_worker_would_and_a_revocation_waits_for_nothi
     let audit =
         tickfleet(&["audit", "search", "--text", "it posts twice", "--json", "--redis-url", &url]).exits(0).stdout;
     assert!(audit.contains("DISABLE_TOOL") && audit.contains("anna disabled"), "{audit}");
-    // A worker that has just started knows it before its first call.
+    // A worker that has just started applies the revocation before its first call.
     let [scheduler, worker] = fleet;
     assert_eq!(worker.stop(), Some(0));
     fs::remove_file(dir.join("tools.yaml")).unwrap();
     write(dir, "permissions.yaml", "permissions: {echo: {everyone: true}, sleep: {everyone: true}}");
     let worker = Process::start("worker", dir, &url);
     assert_eq!(outcome(&url, "echo"), "denied");
-    // So does who only looks.
+    // Commands that only read apply it, too.
     tickfleet(&[&["tools"], &config[..]].concat()).exits(0).says("none: disabled");
     tickfleet(&[&["tools", "try", "echo", "--agent", "kelly", "{}"], &config[..]].concat()).exits(1).says("denied");
     tickfleet(&["tools", "enable", "echo", "--redis-url", &url]).exits(0);

@@ -1,5 +1,5 @@
-//! An agent's tools over MCP, by real processes: the gateway over HTTP in both revisions, and `tickfleet mcp serve` over
-//! standard input and output.
+//! An agent's tools over MCP, with real processes: the gateway over HTTP in both revisions, and `tickfleet mcp serve`
+//! over standard input and output.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
@@ -16,11 +16,11 @@ use crate::support::binary::{DevFleet, command, tickfleet};
 use crate::support::process::pause;
 
 const PATH: &str = "/v1/agents/kelly/mcp";
-/// How often something is looked at before what must come counts as missing: for two minutes at least.
+/// The number of attempts before a check fails: two minutes at least.
 const LOOKS: usize = 2_400;
 const HEAD: &str = "content-type: application/json\r\naccept: application/json, text/event-stream\r\n";
 
-/// A request of a revision with a handshake.
+/// Sends a request of a revision that has a handshake.
 fn ask(gateway: &Gateway, key: &str, method: &str, params: &Value) -> Answer {
     ask_for("kelly", gateway, key, method, params)
 }
@@ -30,7 +30,7 @@ fn ask_for(agent: &str, gateway: &Gateway, key: &str, method: &str, params: &Val
     gateway.ask_with(key, "POST", &format!("/v1/agents/{agent}/mcp"), &head, &request(method, params))
 }
 
-/// A request of 2026-07-28, by a client that knows tasks.
+/// Sends a request of 2026-07-28 by a client that supports tasks.
 fn ask_stateless(gateway: &Gateway, key: &str, method: &str, params: Value) -> Value {
     let answer = ask_stateless_for("kelly", gateway, key, method, params);
     assert_eq!(answer.status, 200, "{method}: {answer:?}");
@@ -56,7 +56,7 @@ fn call(name: &str, arguments: &Value) -> Value {
     json!({"name": name, "arguments": arguments})
 }
 
-/// An agent's list of tools, once a worker that has just started has told of them.
+/// Polls an agent's list of tools, until a worker that has just started has written it.
 fn listed(mut ask: impl FnMut() -> Value) -> Value {
     for _ in 0..LOOKS {
         let answer = ask();
@@ -82,7 +82,7 @@ async fn a_list_that_no_worker_has_written_yet_is_waited_for() {
         let list = ask(&gateway, &key, "tools/list", &json!({})).json();
         (list, ask_for("nobody", &gateway, &key, "tools/list", &json!({})).json())
     });
-    // So long it has to wait, at least.
+    // The request must wait for at least this time.
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert!(!asked.is_finished(), "it was not waited for");
     let json =
@@ -116,7 +116,7 @@ async fn an_agents_tools_are_served_over_http_and_calls_take_the_whole_way_of_a_
     assert_eq!(welcome["result"]["protocolVersion"], "2025-11-25", "{welcome}");
     assert_eq!(welcome["result"]["serverInfo"]["name"], "tickfleet");
 
-    // What the agent may call, and nothing else.
+    // The list has exactly the tools that the agent may call.
     let list = listed(|| ask(&gateway, &key, "tools/list", &json!({})).json());
     assert!(names(&list).contains(&"echo") && names(&list).contains(&"post_to_x"), "{list}");
     let frans = listed(|| ask_for("fran", &gateway, &fran, "tools/list", &json!({})).json());
@@ -124,7 +124,7 @@ async fn an_agents_tools_are_served_over_http_and_calls_take_the_whole_way_of_a_
     let echoed = ask(&gateway, &key, "tools/call", &call("echo", &json!({"text": "hi"}))).json()["result"].clone();
     assert_eq!((&echoed["structuredContent"]["text"], &echoed["isError"]), (&json!("hi"), &json!(false)), "{echoed}");
 
-    // An error that a model can act on is a result; a tool that nobody has is none of its calls.
+    // An error that a model can act on is a result. An unknown tool is a protocol error.
     let invalid = ask(&gateway, &key, "tools/call", &call("sleep", &json!({"ms": "soon"}))).json();
     assert_eq!(invalid["result"]["isError"], true, "{invalid}");
     let post = call("post_to_x", &json!({"content": "not mine to post"}));
@@ -133,7 +133,7 @@ async fn an_agents_tools_are_served_over_http_and_calls_take_the_whole_way_of_a_
     let unknown = ask(&gateway, &key, "tools/call", &call("no_such_tool", &json!({}))).json();
     assert_eq!(unknown["error"]["code"], -32602, "{unknown}");
 
-    // Sent twice under an id of the client's own, it is carried out once.
+    // A call that is sent twice with an ID of the client runs once.
     let mut mine = call("echo", &json!({"text": "once"}));
     mine["_meta"] = json!({"tickfleet/turn_id": "order-17"});
     for _ in 0..2 {
@@ -141,7 +141,7 @@ async fn an_agents_tools_are_served_over_http_and_calls_take_the_whole_way_of_a_
         assert_eq!(answer["result"]["_meta"]["tickfleet/call"], "order-17/0", "{answer}");
     }
 
-    // A key is for what it is for.
+    // Each key is limited to its rights.
     let submits = ask(&gateway, &reader, "tools/call", &call("echo", &json!({"text": "x"}))).json();
     assert!(submits["error"]["message"].as_str().unwrap().contains("may not submit"), "{submits}");
     assert_eq!(ask(&gateway, &fran, "tools/list", &json!({})).status, 403);
@@ -174,7 +174,7 @@ async fn a_long_call_is_a_task_that_any_gateway_answers_for() {
     let begun = ask_stateless(&one, &key, "tools/call", call("sleep", &json!({"ms": 4_000})));
     assert_eq!((&begun["resultType"], &begun["status"]), (&json!("task"), &json!("working")), "{begun}");
     let task = json!({"taskId": begun["taskId"]});
-    // The one that took it is killed: another one has it all.
+    // The gateway that accepted the task is killed. Another gateway has its result.
     drop(one);
     let ended = until_ended(&two, &key, &task);
     assert_eq!((&ended["status"], &ended["result"]["isError"]), (&json!("completed"), &json!(false)), "{ended}");
@@ -190,7 +190,7 @@ async fn a_long_call_is_a_task_that_any_gateway_answers_for() {
     ask_stateless(&two, &key, "tasks/cancel", task.clone());
     assert_eq!(until_ended(&two, &key, &task)["status"], "cancelled");
 
-    // Nor is one that nobody has decided about.
+    // The same holds for a turn that is not admitted yet.
     drop(fleet);
     let turn = json!({"agent": "kelly", "turn_id": "queued", "calls": [{"name": "echo", "arguments": {"text": "x"}}]});
     assert_eq!(two.ask(&key, "POST", "/v1/turns", &turn).status, 202);
@@ -214,7 +214,7 @@ fn until_ended(gateway: &Gateway, key: &str, task: &Value) -> Value {
     panic!("a task does not end: {task}");
 }
 
-/// `tickfleet mcp serve`, and a client at its other end.
+/// `tickfleet mcp serve`, with the test as its client.
 struct Serve {
     child: Child,
     input: ChildStdin,
@@ -261,7 +261,7 @@ async fn a_client_on_this_machine_starts_its_server_itself_and_what_it_gives_up_
     let echoed = serve.ask("tools/call", &call("echo", &json!({"text": "hi"})));
     assert_eq!(echoed["result"]["structuredContent"]["text"], "hi", "{echoed}");
 
-    // Its client gives a call up: the turn ends, and does not run on for nobody.
+    // The client cancels a call. Its turn ends, too.
     let mut long = call("sleep", &json!({"ms": 60_000}));
     long["_meta"] = json!({"tickfleet/turn_id": "long"});
     serve.send(&request("tools/call", &long));
@@ -269,7 +269,7 @@ async fn a_client_on_this_machine_starts_its_server_itself_and_what_it_gives_up_
     serve.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": gave_up}));
     until_cancelled(&redis.url());
 
-    // Whoever closes the line has gone, and nothing stays.
+    // If the client closes its input, the process ends.
     let Serve { mut child, input, output } = serve;
     drop((input, output));
     assert_eq!(child.wait().unwrap().code(), Some(0));

@@ -1,4 +1,4 @@
-//! The verbs of operators through the gateway: who may look, act and decide, and what the fleet does then.
+//! Operator commands through the gateway: who may view, act and approve, and what the fleet then does.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::gateway::{Answer, Gateway, add_key};
 use crate::support::binary::{DevFleet, Said};
 use crate::support::process::pause;
 
-/// How often something is looked at before what must come counts as missing: for two minutes at least.
+/// The number of attempts before a check fails: two minutes at least.
 const LOOKS: usize = 2_400;
 
 const PERMISSIONS: &str = "permissions:
@@ -20,7 +20,7 @@ const PERMISSIONS: &str = "permissions:
 ";
 const APPROVERS: &str = "approvers: {ann: {roles: [finance]}}\n";
 
-/// A fleet, a gateway before it, and a key for each role.
+/// A fleet, a gateway in front of it, and a key for each role.
 pub(super) struct Served {
     fleet: DevFleet,
     pub(super) gateway: Gateway,
@@ -34,7 +34,7 @@ pub(super) struct Keys {
     pub(super) operator: String,
     approver: String,
     pub(super) service: String,
-    /// Looks at and does all of another tenant.
+    /// May view and operate, but only the tenant `acme`.
     pub(super) acme: String,
 }
 
@@ -82,7 +82,7 @@ impl Served {
         self.run(&["submit", "--tenant", "demo", "--agent", "kelly", "--turn-id", id, "--call", call]).exits(0);
     }
 
-    /// What a key with all looks sees at this path.
+    /// The response at this path for a key that may view everything.
     pub(super) fn sees(&self, path: &str) -> Value {
         let seen = self.gateway.get(&self.keys.viewer, &format!("/v1/operate/{path}"));
         assert_eq!(seen.status, 200, "{path}: {seen:?}");
@@ -93,7 +93,7 @@ impl Served {
         self.gateway.ask(key, "POST", &format!("/v1/operate/{path}"), body)
     }
 
-    /// Looks until what is seen is as it should be.
+    /// Polls a path until the response satisfies `is_so`.
     pub(super) fn until(&self, path: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let mut seen = Value::Null;
         for _ in 0..LOOKS {
@@ -106,7 +106,7 @@ impl Served {
         panic!("{path} did not come to be so within two minutes: {seen}")
     }
 
-    /// A turn of an agent that nobody knows: what is put aside of it.
+    /// Submits a turn of an unknown agent. Returns the ID of its dead letter.
     pub(super) fn refused(&self, id: &str) -> String {
         let body = json!({"agent": "nobody", "turn_id": id, "calls": [{"name": "echo"}]});
         assert_eq!(self.gateway.ask(&self.keys.service, "POST", "/v1/turns", &body).status, 202);
@@ -114,7 +114,7 @@ impl Served {
         of(&self.until("dead?kind=letter", |seen| of(seen).is_some())).unwrap()["id"].as_str().unwrap().to_owned()
     }
 
-    /// The letter of a turn that was refused once more.
+    /// The dead letter of a turn that was rejected again.
     fn refused_again(&self, id: &str, before: &str) -> String {
         let of = |seen: &Value| {
             let mut dead = seen["dead"].as_array()?.iter();
@@ -123,7 +123,7 @@ impl Served {
         of(&self.until("dead?kind=letter", |seen| of(seen).is_some())).unwrap()["id"].as_str().unwrap().to_owned()
     }
 
-    /// The approval that a turn's first call waits for.
+    /// The approval for which a turn's first call waits.
     pub(super) fn asked(&self, turn: &str) -> Value {
         let call = format!("{turn}/0");
         let of = |seen: &Value| seen["approvals"].as_array()?.iter().find(|one| one["call"] == call.as_str()).cloned();
@@ -135,7 +135,7 @@ pub(super) fn count(seen: &Value, name: &str) -> usize {
     seen[name].as_array().unwrap_or_else(|| panic!("no {name} in {seen}")).len()
 }
 
-/// Every verb: method, path, body, and which of viewer, operator and approver it is for.
+/// Every operator command: method, path, body, and whether viewer, operator and approver may use it.
 pub(super) fn verbs(approval: &str, letter: &str, worker: &str) -> Vec<(&'static str, String, Value, [bool; 3])> {
     const LOOKS: [bool; 3] = [true; 3];
     let path = |path: &str| format!("/v1/operate/{path}");
@@ -163,7 +163,7 @@ pub(super) fn verbs(approval: &str, letter: &str, worker: &str) -> Vec<(&'static
         verbs.push(("POST", path(verb), body, [false, true, false]));
     }
     for verb in ["approve", "deny"] {
-        // Denying comes behind the approval, and says so.
+        // These two come after `cancel`, so they end in a conflict.
         verbs.push((
             "POST",
             path(&format!("approvals/{approval}/{verb}")),
@@ -183,7 +183,7 @@ async fn each_verb_is_for_its_roles_and_whoever_may_not_changes_nothing() {
     let letter = served.refused("lost");
     let worker = served.sees("workers")["workers"][0]["name"].as_str().unwrap().to_owned();
     let verbs = verbs(&approval, &letter, &worker);
-    // Those who may not, first: then everything is still as it was.
+    // First come the keys without permission, so that nothing has changed yet.
     for (method, path, body, roles) in &verbs {
         let keys = [viewer, operator, approver].into_iter().zip(roles).filter(|(_, may)| !**may).map(|(key, _)| key);
         for key in keys.chain([service]) {
@@ -197,7 +197,7 @@ async fn each_verb_is_for_its_roles_and_whoever_may_not_changes_nothing() {
     assert_eq!(count(&served.sees("pauses"), "pauses"), 0, "nobody was paused");
     assert_eq!(served.sees(&format!("dead/{letter}"))["name"], "lost", "nothing was replayed or dropped");
     assert_eq!(served.sees("explain?id=demo:held")["story"]["state"], "retry", "the turn waits on");
-    // A key of another tenant, with the same verbs: as if it were not there.
+    // For a key of another tenant with the same verbs, the tenant `demo` does not exist.
     for (method, path, body, _) in &verbs {
         let there = served.gateway.ask(acme, method, path, body);
         let is_own = there.status == 200 && !there.body.contains("demo");
@@ -211,7 +211,7 @@ async fn each_verb_is_for_its_roles_and_whoever_may_not_changes_nothing() {
     assert_eq!(served.sees("workers")["workers"][0]["drained"], Value::Null, "nobody was drained");
     for (method, path, body, roles) in &verbs {
         for (key, may) in [viewer, operator, approver].into_iter().zip(roles) {
-            // The turn ends by the operator's cancel, so that nothing is left to approve.
+            // The operator's cancel has ended the turn, so there is nothing left to approve.
             let expected: &[u16] = if path.ends_with("approve") || path.ends_with("deny") { &[409] } else { &[200] };
             if *may {
                 let done = served.gateway.ask(key, method, path, body);
@@ -221,7 +221,7 @@ async fn each_verb_is_for_its_roles_and_whoever_may_not_changes_nothing() {
     }
     let me = served.gateway.get(approver, "/v1/operate/me").json();
     assert_eq!((&me["approver"], &me["verbs"]), (&json!("ann"), &json!(["view", "approve"])), "{me}");
-    // What is for agents is not for operators of all tenants, and nothing is asked that makes no sense.
+    // Operators of all tenants may not use the API of agents. Invalid queries are rejected.
     let body = json!({"agent": "kelly", "calls": [{"name": "echo"}]});
     assert_eq!(served.gateway.ask(operator, "POST", "/v1/turns", &body).code(), "forbidden");
     let wrong = "dead?limit=0 dead?from=x dead?kind=x dead/x stats?by=x stats?days=0 turns?limit=0 turns?from=x \
@@ -248,7 +248,7 @@ async fn the_console_is_served_with_the_program_and_lets_a_browser_load_nothing_
         assert!(page.head.contains(head), "no {head}: {}", page.head);
     }
     assert!(!page.head.contains("set-cookie") && !page.head.contains("unsafe"), "{}", page.head);
-    // What the page names is there, and what it does not have is not.
+    // The files that the page names exist, and no others.
     let named: Vec<&str> =
         page.body.split('"').filter(|word| word.ends_with(".js") || word.ends_with(".css")).collect();
     assert!(named.len() >= 2, "{named:?}");
@@ -259,7 +259,7 @@ async fn the_console_is_served_with_the_program_and_lets_a_browser_load_nothing_
         assert_eq!(gateway.get("", &format!("/console/{file}")).status, 404, "{file}");
     }
     assert_eq!(gateway.get("", "/console").status, 308);
-    // The pages know nothing: whoever has no key is told nothing.
+    // The pages contain no data, and the API returns none without a key.
     assert_eq!(gateway.get("", "/v1/operate/overview").status, 401);
     let seen = gateway.get(key, "/v1/operate/overview");
     assert_eq!(seen.status, 200, "{seen:?}");
@@ -285,7 +285,7 @@ async fn a_pause_holds_turns_until_it_is_lifted_and_many_are_ended_by_name_with_
     );
     assert!(told["lines"].as_array().unwrap().iter().any(|line| line.as_str().unwrap().contains("otto")), "{told}");
     assert_eq!(served.sees("explain?id=waits")["story"]["tenant"], "demo", "looked for at all tenants");
-    // A tool for all tenants is everybody's to know.
+    // A pause of a tool for all tenants is visible to all tenants.
     let tool = json!({"tool": "sleep", "reason": "it is moved"});
     assert_eq!(served.does(key, "pause", &tool).json(), json!({"changed": true}));
     let theirs = served.gateway.get(&served.keys.acme, "/v1/operate/pauses").json();
@@ -337,7 +337,7 @@ async fn an_approver_decides_by_what_was_shown_and_only_as_long_as_the_file_name
     let bare = served.sees(&format!("approvals/{}", approval["id"].as_str().unwrap()));
     assert_eq!(bare["tenant"], "demo", "looked for at all tenants");
     let path = format!("approvals/{name}/approve");
-    // Somebody had changed arguments, as a page that is old says: it is not what is there.
+    // An outdated page sends narrowed arguments that differ from those of the approval.
     let stale = served.does(key, &path, &json!({"reason": "", "narrowed": {"/code": "x"}}));
     assert_eq!((stale.status, stale.code().as_str()), (409, "conflict"), "{stale:?}");
     assert_eq!(served.does(key, &path, &json!({"set": {"/text": "other"}})).status, 400, "nothing may be changed");
@@ -351,12 +351,12 @@ async fn an_approver_decides_by_what_was_shown_and_only_as_long_as_the_file_name
     let name = format!("demo:{}", served.asked("second")["id"].as_str().unwrap());
     let deny = format!("approvals/{name}/deny");
     assert_eq!(served.does(key, &deny, &json!({"reason": " "})).status, 400, "a denial says why");
-    // Taken out of the file, or a file that nobody can read: nobody decides by what was.
+    // If the approver is removed from the file, or if the file is unreadable, the approver may not decide.
     let file = Path::new(&served.conf()).join("permissions.yaml");
     for (text, status) in [("permissions: [", 503), (PERMISSIONS, 403)] {
         std::fs::write(&file, text).unwrap();
         assert_eq!(served.does(key, &deny, &json!({"reason": "no"})).status, status, "{text}");
-        // Whoever looks for the mistake sees on.
+        // Viewing still works, so that people can find the mistake.
         assert_eq!(served.sees("explain?id=demo:second")["story"]["waits"]["rule"], "approval", "{text}");
     }
     std::fs::write(&file, [PERMISSIONS, APPROVERS].concat()).unwrap();
@@ -367,7 +367,7 @@ async fn an_approver_decides_by_what_was_shown_and_only_as_long_as_the_file_name
     drop(served.redis);
 }
 
-/// What came of the calls is counted once, whoever counts.
+/// Checks that each outcome is counted once, even if the statistics are read several times.
 fn counted(served: &Served) {
     let seen = served.sees("stats?by=agent,tool&tenant=demo");
     let mut rows = seen["rows"].as_array().unwrap().iter();
@@ -382,7 +382,7 @@ fn counted(served: &Served) {
         .says("kelly,");
 }
 
-/// A look first, from the command line; it changes nothing.
+/// Checks that a dry run from the command line changes nothing.
 fn looked_at_first(served: &Served, bad: &str) {
     let asked = ["dead", "replay", "--cause", "permanent", "--reason", "mended", "--by", "anna"];
     served.run(&asked).exits(0).says("1 would be replayed: add --yes to do it").complains(bad);
@@ -421,7 +421,7 @@ async fn what_was_put_aside_is_replayed_once_edited_or_dropped_and_the_log_says_
     let answers = served.does(key, "dead/replay", &ids).json();
     assert_eq!((&answers[0]["answer"], &answers[0]["as"]), (&json!("ok"), &json!("demo:bad.again-0")), "{answers}");
     assert_eq!(answers[1]["answer"], "may_have_run", "nothing runs twice that nobody has asked for: {answers}");
-    // What was refused would be refused again: it comes back, as another letter.
+    // The rejected turn is rejected again, and becomes another dead letter.
     assert_eq!((&answers[2]["answer"], &answers[2]["as"]), (&json!("ok"), &json!("demo:lost")), "{answers}");
     let again = served.does(key, "dead/replay", &ids).json();
     assert_eq!((&again[0]["answer"], &again[2]["answer"]), (&json!("again"), &json!("gone")), "{again}");
@@ -439,7 +439,7 @@ async fn what_was_put_aside_is_replayed_once_edited_or_dropped_and_the_log_says_
     let perhaps = json!({"ids": [maybe], "reason": "looked it up", "although_it_may_have_run": true});
     assert_eq!(served.does(key, "dead/replay", &perhaps).json()[0]["as"], "demo:maybe.again-0");
 
-    // Those that failed again stand there anew; dropped, they are not listed any more.
+    // Calls that failed again are listed again. After they are dropped, they are not listed.
     served.until("dead", |seen| count(seen, "dead") == 2);
     let dropping = ["dead", "drop", "--tool", "fail_once", "--reason", "of no use", "--by", "anna", "--yes"];
     served.run(&dropping).exits(0).says("2 found, 2 of them dropped");

@@ -1,5 +1,5 @@
-//! Tenants that are set while the fleet runs: schedulers as processes that are restarted, several shards, and
-//! declarations that are lost or broken in Redis.
+//! Tenants that are set while the fleet runs: schedulers that restart, several shards, and declarations that are lost
+//! or damaged in Redis.
 
 use std::fs;
 use std::path::Path;
@@ -12,10 +12,10 @@ use tickfleet_testkit::RedisServer;
 use crate::support::binary::{Said, command};
 use crate::support::process::{Process, pause};
 
-/// Long enough that no heartbeat helps a process which has just started.
+/// A lease so long that no heartbeat refreshes the settings of a process that has just started.
 const LONG_LEASE: &[(&str, &str)] = &[("TICKFLEET_WORKER_LEASE", "40s"), ("TICKFLEET_WORKER_DRAIN", "10s")];
 
-/// A fleet's folder and Redis, and what its processes and clients share.
+/// A fleet's folder and Redis, and the environment of its processes and clients.
 struct Place {
     redis: RedisServer,
     dir: tempfile::TempDir,
@@ -39,14 +39,14 @@ impl Place {
         run(self.dir.path(), &self.redis.url(), &self.variables, args)
     }
 
-    /// Submits a turn of `calls` calls by kelly.
+    /// Submits a turn with `calls` calls of kelly.
     fn submit(&self, tenant: &str, calls: usize, more: &[&str]) -> Value {
         let calls = ["--call", "echo"].repeat(calls);
         self.run(&[&["submit", "--tenant", tenant, "--agent", "kelly", "--json"], calls.as_slice(), more].concat())
             .json()
     }
 
-    /// The finished turn, waited for up to a minute.
+    /// Waits up to a minute for the turn to end. Returns its story.
     fn finished(&self, tenant: &str, turn: &Value) -> Value {
         let name = format!("{tenant}:{}", turn["turn_id"].as_str().unwrap_or_else(|| panic!("{turn}")));
         for _ in 0..1_200 {
@@ -72,7 +72,7 @@ fn run(dir: &Path, url: &str, variables: &[(&str, &str)], args: &[&str]) -> Said
     Said::of(&mut command, "")
 }
 
-/// How many calls ended in each way, by name.
+/// The number of calls for each outcome.
 fn outcomes(results: &[Value]) -> Vec<(String, usize)> {
     let mut counts = std::collections::BTreeMap::new();
     for result in results {
@@ -91,13 +91,13 @@ fn results(reply: &Value) -> Vec<Value> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_scheduler_that_has_just_started_knows_the_tenants_that_were_set_at_run_time() {
-    // `demo` has no cap where the configuration decides; `guest` is known at run time only.
+    // `demo` is configured without a cap. `guest` is only known at run time.
     let place = Place::new("caps: {tick: 1s, max_calls_per_tick: 1}", "{demo: {}}", LONG_LEASE).await;
     let (scheduler, worker) = (place.start("scheduler"), place.start("worker"));
     for tenant in ["demo", "guest"] {
         place.run(&["tenant", "set", tenant, "--max-actions-per-day", "3"]).exits(0);
     }
-    // A backlog on the lane of each, and turns that nobody has read yet.
+    // Each tenant has a backlog in a throttle queue, and turns that are not read yet.
     let before: Vec<_> = ["demo", "guest"].map(|tenant| (tenant, place.submit(tenant, 6, &[]))).into();
     assert_eq!(scheduler.stop(), Some(0));
     let later: Vec<_> = ["demo", "guest"].map(|tenant| (tenant, place.submit(tenant, 6, &[]))).into();
@@ -115,9 +115,9 @@ async fn what_is_set_for_a_tenant_counts_for_the_next_turn() {
     let place = Place::new("caps: {tick: 1s, max_calls_per_tick: 100}", "{demo: {}}", LONG_LEASE).await;
     let (scheduler, worker) = (place.start("scheduler"), place.start("worker"));
     assert_eq!(outcomes(&results(&place.submit("demo", 1, &["--wait"]))), counted(&[("ok", 1)]));
-    // Neither waits for a heartbeat, which is ten seconds away.
+    // Neither change waits for a heartbeat, which is ten seconds away.
     place.run(&["tenant", "set", "demo", "--max-actions-per-day", "3"]).exits(0);
-    // The cap counts calls from when it is set.
+    // The cap counts the calls after it was set.
     let reply = place.submit("demo", 4, &["--wait"]);
     assert_eq!(outcomes(&results(&reply)), counted(&[("daily_cap_reached", 1), ("ok", 3)]), "{reply:#}");
     place.run(&["tenant", "set", "guest", "--max-actions-per-day", "3"]).exits(0);
@@ -166,18 +166,18 @@ async fn tenants_of_two_shards_keep_the_caps_that_were_set_at_run_time() {
     let (first, second) = (home(0), home(1));
     let shards = &[("TICKFLEET_REDIS_SHARDS", "2"), ("TICKFLEET_WORKER_LEASE", "1s"), ("TICKFLEET_WORKER_DRAIN", "5s")];
     let settings = "caps: {tick: 1s, max_calls_per_tick: 100}";
-    // One is in the configuration, without a cap; the other one is known at run time only.
+    // One tenant is configured without a cap, and the other is only known at run time.
     let place = Place::new(settings, &format!("{{{first}: {{}}}}"), shards).await;
     let fleet = [place.start("scheduler"), place.start("worker")];
     let tenants = [first.as_str(), second.as_str()];
     for tenant in tenants {
         place.run(&["tenant", "set", tenant, "--max-actions-per-day", "3"]).exits(0);
     }
-    // What the other shard says of a tenant that is not at home there does not count.
+    // A declaration in a shard that is not the tenant's own does not count.
     place
         .redis(&["HSET", "{tickfleet:1}:tenants", &first, r#"{"plan":"","features":[],"agents":[],"users":[]}"#])
         .await;
-    // Over several heartbeats of both shards.
+    // The turns last for several heartbeats of both shards.
     let turns =
         |tenant: &str| -> Vec<Value> { (0..20).flat_map(|_| results(&place.submit(tenant, 2, &["--wait"]))).collect() };
     let ended = thread::scope(|scope| {
@@ -198,7 +198,7 @@ async fn a_declaration_that_is_lost_or_broken_in_redis_makes_no_cap_laxer() {
         place.run(&["tenant", "set", tenant, "--max-actions-per-day", "3"]).exits(0);
     }
     assert_eq!(outcomes(&results(&place.submit("demo", 1, &["--wait"]))), counted(&[("ok", 1)]));
-    // Somebody deletes the settings. The first process that looks restores them from its memory.
+    // Delete the settings. The first process that notices restores them from its memory.
     place.redis(&["DEL", "{tickfleet:0}:settings", "{tickfleet:0}:parts:settings"]).await;
     let put_back = "run-time tenant was missing from Redis; restoring";
     while scheduler.count(put_back) + worker.count(put_back) == 0 {
@@ -208,7 +208,8 @@ async fn a_declaration_that_is_lost_or_broken_in_redis_makes_no_cap_laxer() {
     assert_eq!(outcomes(&ended), counted(&[("daily_cap_reached", 2), ("ok", 2)]));
     place.run(&["tenant", "show", "other"]).exits(0).says("run time");
 
-    // Nobody is left who knows what it was: nothing is decided about that tenant, and the other is as it was.
+    // With all processes stopped, there is no copy of the broken declaration. Nothing is decided for that tenant, and
+    // the other tenant is not affected.
     assert_eq!((scheduler.stop(), worker.stop()), (Some(0), Some(0)));
     place.redis(&["HSET", "{tickfleet:0}:parts:settings", "tenant:demo", "{broken"]).await;
     let fleet = [place.start("scheduler"), place.start("worker")];

@@ -1,4 +1,4 @@
-//! A fleet that follows its load, and what turns and agents cost in memory.
+//! A fleet that follows its load, and the memory that turns and agents use.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -26,7 +26,8 @@ async fn a_fleet_scales_out_and_in_without_losing_a_call_and_not_for_capped_work
     assert!(outcome.told >= loaded - 1 && outcome.left == outcome.told, "{}", outcome.summary());
 }
 
-/// The run of docs/operate/scale-workers.md. `TICKFLEET_SCALING_CSV=docs/operate/scaling/run.csv` keeps its samples.
+/// The run of docs/operate/scale-workers.md. `TICKFLEET_SCALING_CSV=docs/operate/scaling/run.csv` writes its samples
+/// there.
 #[tokio::test]
 #[ignore = "takes three minutes and wants a quiet machine"]
 async fn the_fleet_follows_its_load() {
@@ -46,7 +47,7 @@ async fn the_fleet_follows_its_load() {
     }
     let (loaded, capped) = outcome.most_workers();
     assert!((8..=12).contains(&loaded) && capped == 1, "{}", outcome.summary());
-    // The load itself asks for up, down, up, down: three turns. One stumble of the machine adds two.
+    // The load itself goes up, down, up, down: three changes of direction. One slow moment of the machine adds two.
     assert!(outcome.turns_of_direction() <= 5, "{}", outcome.summary());
     assert!(outcome.absorbed().iter().all(Option::is_some), "{}", outcome.summary());
     assert_eq!(outcome.left, outcome.told);
@@ -63,14 +64,14 @@ async fn turns_and_agents_cost_what_the_document_says() {
     }
 }
 
-/// Agents of a large fleet.
+/// The number of agents in a large fleet.
 const AGENTS: usize = 30_000;
-/// What so many cost a process, bytes: some 14 MB were measured. Text, trees or a second copy of them that stay alive are
-/// more than this.
+/// The maximum memory of these agents in a process, bytes. Some 14 MB were measured. Their text, their parsed trees or
+/// a second copy that stayed alive would exceed this.
 const AGENTS_COST_MAX: u64 = 40 << 20;
 
-/// Starts a process with so many agents. Answers its resident memory, bytes, once it is no more than `enough`, or does not
-/// become less: what reading took is given back soon.
+/// Starts a process with `agents` agents. Returns its resident memory, bytes, once that is at most `enough`, or after
+/// two minutes: memory for reading is released soon.
 async fn resident(role: &str, agents: usize, enough: u64) -> u64 {
     let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
     let mut text = String::from("agents:\n");
@@ -95,7 +96,7 @@ async fn resident(role: &str, agents: usize, enough: u64) -> u64 {
     seen()
 }
 
-/// With `TICKFLEET_TEST_BINARY` and `--no-capture` it tells the figures of that build.
+/// With `TICKFLEET_TEST_BINARY` and `--no-capture`, it prints the figures of that build.
 #[tokio::test]
 async fn many_agents_cost_a_process_little_more_than_what_decides_about_them() {
     for role in ["scheduler", "worker"] {

@@ -1,4 +1,4 @@
-//! A cluster and sentinels that speak TLS alone with the fleet, and know a user for each role.
+//! A cluster and Sentinels that accept only TLS, with a Redis user for each role.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::support::binary::{DevFleet, Said, command, reached, tickfleet, until_
 use crate::support::certificates::certificates;
 use crate::support::process::Process;
 
-/// How often a command is tried while another server takes over.
+/// The number of attempts of a command during a failover.
 const TRIES: usize = 60;
 
 fn files(folder: &Path) -> TlsFiles {
@@ -17,7 +17,7 @@ fn files(folder: &Path) -> TlsFiles {
     TlsFiles { ca: folder.join("ca.pem"), certificate: folder.join("redis.pem"), key: folder.join("redis.key") }
 }
 
-/// Makes the users that `tickfleet acl` prints, on each server, as an aclfile would.
+/// Creates the users that `tickfleet acl` prints on each server, as an aclfile would.
 async fn make_users(servers: &[RedisServer]) {
     for (name, _) in Role::WORDS {
         let data = tickfleet(&["acl", "--role", name]).exits(0);
@@ -58,7 +58,7 @@ async fn each_command_works_on_a_cluster_over_tls_as_the_user_of_its_role() {
     until_said("4 schedulers, 4 workers alive", || asked("onlooker", &["top", "--once"]));
     asked("onlooker", &["explain", "demo:over-tls"]).exits(0).says("has ended");
     asked("onlooker", &["limits"]).exits(0);
-    // A node is given a second to say where the shards are, and a process two to say that it lives: both can be late once.
+    // A node has one second to report its slots, and a process two seconds to send a heartbeat. Both may be late once.
     until_all_said(&["3 of 3 nodes agree on the slot owners", "0 to fix"], || asked("operator", &["doctor"]));
     asked("operator", &["tenant", "set", "acme", "--plan", "gold"]).exits(0);
     asked("operator", &["cancel", "demo:over-tls"]);
@@ -74,7 +74,7 @@ async fn each_command_works_on_a_cluster_over_tls_as_the_user_of_its_role() {
             redis::cmd("ACL").arg("LOG").query_async(&mut server.connection().await).await.unwrap();
         let told = format!("{refused:?}");
         let counts = told.matches("\"username\"").count();
-        // A producer tries to load a script that no scheduler has loaded yet, and goes on without.
+        // A producer tries to load a script that no scheduler has loaded yet, and continues without it.
         let fair = ["onlooker", "client|setinfo", "script|load"].map(|word| told.matches(word).count());
         let fair: usize = fair.into_iter().sum();
         assert!(counts <= fair, "somebody but the onlooker was refused: {told}");
@@ -95,7 +95,7 @@ async fn a_fleet_finds_its_primary_by_sentinels_over_tls_and_the_next_one() {
         ["submit", "--tenant", "demo", "--agent", "kelly", "--call", "list_tools", "--wait", "--redis-url", &url];
     reached(|| tickfleet(&turn)).exits(0).says("list_tools");
     until_said("according to 3 of 3 sentinels", || tickfleet(&["doctor", "--redis-url", &url]));
-    // Whom nobody vouches for is not spoken to.
+    // Without a trusted root, the connection fails.
     let unknown = tickfleet(&["doctor", "--redis-url", &trio.url()]);
     unknown.exits(3);
 

@@ -1,14 +1,14 @@
-//! What processes and `doctor` tell of a Redis that sentinels name.
+//! Processes and `doctor` with a Redis behind Sentinels.
 
 use tickfleet_testkit::Trio;
 
 use crate::support::binary::{tickfleet, until_said};
 use crate::support::process::{Process, pause};
 
-/// How often a process is asked before what must come counts as missing: for two minutes at least.
+/// The number of attempts before a check fails: two minutes at least.
 const LOOKS: usize = 2_400;
 
-/// Waits until the process answers so on `/readyz`.
+/// Waits until `/readyz` returns this status and text.
 fn until_ready_says(process: &Process, status: &str, says: &str) {
     let mut last = String::new();
     for _ in 0..LOOKS {
@@ -21,7 +21,7 @@ fn until_ready_says(process: &Process, status: &str, says: &str) {
     panic!("not {status} with {says:?} within two minutes: {last}");
 }
 
-/// Waits until a metric of the process is so: its connections learn one by one what became of the primary.
+/// Waits until a metric satisfies `is`: the connections of a process learn of a failover one by one.
 fn until_metric(process: &Process, name: &str, is: impl Fn(f64) -> bool) {
     for _ in 0..LOOKS {
         let metrics = process.metrics();
@@ -46,7 +46,7 @@ async fn readiness_and_doctor_tell_where_the_primary_is_and_why_there_is_none() 
     let scheduler = Process::start("scheduler", dir.path(), &url);
     until_ready_says(&scheduler, "200", &format!("primary {}", address(&trio, 0)));
     let doctor = ["doctor", "--redis-url", &url];
-    // It exits with 1, since no worker runs; and a sentinel that is given a second may be late once.
+    // `doctor` exits with 1 because no worker runs. A Sentinel has one second to respond, and may be late once.
     let agree = format!("{}, according to 3 of 3 sentinels", address(&trio, 0));
     assert!((0..100).any(|_| tickfleet(&doctor).stdout.contains(&agree)), "the sentinels do not agree");
 
@@ -56,7 +56,7 @@ async fn readiness_and_doctor_tell_where_the_primary_is_and_why_there_is_none() 
     until_metric(&scheduler, "tickfleet_redis_primary_moves_total", |moves| moves >= 1.0);
     until_metric(&scheduler, "tickfleet_redis_primary_missing_seconds", |missing| missing == 0.0);
 
-    // Whom the sentinels name does not answer, and there is nobody to promote.
+    // The primary that the Sentinels name does not respond, and no replica is left to promote.
     trio.servers[1].kill9();
     until_ready_says(&scheduler, "503", "cannot find the primary fleet");
     until_metric(&scheduler, "tickfleet_redis_primary_missing_seconds", |missing| missing > 0.0);

@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::time::Instant;
 
-/// Variables of the machine that would change what is tested.
+/// Environment variables of the machine that would change the tests.
 const FOREIGN: [&str; 13] = [
     "REDIS_URL",
     "MAX_ACTIONS_PER_DAY",
@@ -28,7 +28,7 @@ const FOREIGN: [&str; 13] = [
 
 /// The exit code of a command that cannot reach Redis.
 const AWAY: i32 = 3;
-/// How long what must come is waited for.
+/// The maximum wait.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The binary with these arguments.
@@ -51,7 +51,7 @@ pub fn tickfleet(args: &[&str]) -> Said {
     Said::of(&mut command(args), "")
 }
 
-/// What a run of the binary printed, and how it ended.
+/// The output and exit code of a run of the binary.
 pub struct Said {
     pub code: i32,
     pub stdout: String,
@@ -61,7 +61,7 @@ pub struct Said {
 impl Said {
     pub fn of(command: &mut Command, stdin: &str) -> Self {
         let mut child = command.spawn().unwrap();
-        // A binary that reads no stdin may have ended already.
+        // The write fails if the binary reads no stdin and has ended already.
         let _ = child.stdin.take().unwrap().write_all(stdin.as_bytes());
         let output = child.wait_with_output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -89,8 +89,8 @@ impl Said {
     }
 }
 
-/// Runs it until it reaches Redis. A command gives each node of a cluster and each sentinel a second, to be connected to and to
-/// answer: a machine that stands still for so long keeps it from all of them.
+/// Repeats a command until it reaches Redis. A command gives each node of a cluster and each Sentinel one second for
+/// connection and response, so a machine that pauses for a second makes it fail.
 pub fn reached(run: impl Fn() -> Said) -> Said {
     let began = Instant::now();
     loop {
@@ -101,12 +101,12 @@ pub fn reached(run: impl Fn() -> Said) -> Said {
     }
 }
 
-/// Runs it until it succeeds and says so: what comes about by others, who tell nobody.
+/// Repeats a command until it succeeds and prints this text. For effects of other processes, which give no signal.
 pub fn until_said(text: &str, run: impl Fn() -> Said) {
     until_all_said(&[text], run);
 }
 
-/// Runs it until it succeeds and says all of this at once.
+/// Repeats a command until it succeeds and prints all of these texts at once.
 pub fn until_all_said(texts: &[&str], run: impl Fn() -> Said) {
     let began = Instant::now();
     loop {
@@ -122,32 +122,32 @@ pub fn until_all_said(texts: &[&str], run: impl Fn() -> Said) {
     }
 }
 
-/// A running `tickfleet dev`. Dropping it kills it; its own private Redis goes with it.
+/// A running `tickfleet dev`. Dropping it kills it, and its private Redis ends with it.
 pub struct DevFleet {
     child: Child,
-    /// What it says to export in another terminal, or where it was sent.
+    /// The variables that it prints to export in another terminal, and the given Redis URL.
     exports: Vec<(String, String)>,
-    /// What it said when it ran.
+    /// The lines that it has printed at the start.
     pub welcome: Vec<String>,
 }
 
 impl DevFleet {
-    /// Starts it and waits until it says that it runs.
+    /// Starts it, and waits until it prints that it runs.
     pub fn start(args: &[&str]) -> Self {
         Self::start_in(Path::new("."), args, &[])
     }
 
-    /// As [`Self::start`], with more variables in its environment.
+    /// Like [`Self::start`], with more environment variables.
     pub fn start_with(args: &[&str], variables: &[(&str, &str)]) -> Self {
         Self::start_in(Path::new("."), args, variables)
     }
 
-    /// Starts it in this folder, with more variables in its environment.
+    /// Starts it in this folder, with more environment variables.
     pub fn start_in(folder: &Path, args: &[&str], variables: &[(&str, &str)]) -> Self {
         Self::start_program(Path::new(env!("CARGO_BIN_EXE_tickfleet")), folder, args, variables)
     }
 
-    /// As [`Self::start_in`], of another program that is a fleet.
+    /// Like [`Self::start_in`], with another program that runs a fleet.
     pub fn start_program(program: &Path, folder: &Path, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let began = Instant::now();
         loop {
@@ -160,7 +160,7 @@ impl DevFleet {
         }
     }
 
-    /// Starts it and waits until it says that it runs; the exit code where it ended instead.
+    /// Starts it, and waits until it prints that it runs. Returns the exit code if it ends instead.
     fn try_to_start(
         program: &Path,
         folder: &Path,
@@ -188,12 +188,12 @@ impl DevFleet {
         Err(child.wait().unwrap().code())
     }
 
-    /// Runs `dev` where it cannot start.
+    /// Runs `dev` with arguments with which it cannot start.
     pub fn refused(args: &[&str]) -> Said {
         Said::of(command(&[&["dev"], args].concat()).env("TICKFLEET_HTTP_ADDRESS", "127.0.0.1:0"), "")
     }
 
-    /// The binary as this fleet's client.
+    /// The binary as a client of this fleet.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = command(args);
         command.envs(self.exports.iter().cloned());
@@ -219,7 +219,7 @@ impl DevFleet {
         Said::of(&mut self.command(args), stdin)
     }
 
-    /// Asks it to drain; answers its exit code.
+    /// Stops it with SIGTERM. Returns its exit code.
     pub fn stop(mut self) -> Option<i32> {
         kill(Pid::from_raw(self.child.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
         let mut rest = String::new();
@@ -230,7 +230,7 @@ impl DevFleet {
 
 impl Drop for DevFleet {
     fn drop(&mut self) {
-        // Fails only where it has ended.
+        // Fails only if the process has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -238,7 +238,7 @@ impl Drop for DevFleet {
 
 const TURN: [&str; 5] = ["submit", "--tenant", "demo", "--agent", "kelly"];
 
-/// A submit by kelly of demo, with these arguments more.
+/// The arguments of a submit by kelly of demo, with `more`.
 pub fn submit<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&TURN, more].concat()
 }

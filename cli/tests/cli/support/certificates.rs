@@ -1,4 +1,4 @@
-//! Keys and certificates of a test's own.
+//! Keys and certificates for a test.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 use crate::support::binary::Said;
 use crate::support::documents::{REPOSITORY, blocks};
 
-/// Keys and certificates as docs/operate/redis-users-and-tls.md creates them; the server's is valid for these names.
+/// Creates keys and certificates as docs/operate/redis-users-and-tls.md does. The server's certificate is valid for
+/// these names.
 pub fn certificates(folder: &Path, names: &str) {
     let text = fs::read_to_string(Path::new(REPOSITORY).join("docs/operate/redis-users-and-tls.md")).unwrap();
     let (_, lines) = blocks(&text, "sh").into_iter().find(|(_, lines)| lines[0].starts_with("openssl")).unwrap();

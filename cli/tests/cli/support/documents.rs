@@ -1,11 +1,11 @@
-//! The commands that the documents show, run as they stand there: what they print must be what is shown.
+//! Runs the commands in the documentation: their output must be what the documentation shows.
 
 use std::path::Path;
 use std::process::Command;
 
 pub const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// A command (`$ …`) with what a document shows of its output.
+/// A command (`$ …`), with the output that a document shows.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Shown {
     pub line: usize,
@@ -48,16 +48,16 @@ pub fn shown(text: &str) -> Vec<Shown> {
     found
 }
 
-/// A line without what differs from run to run: numbers, digests, and the blanks that depend on their length.
+/// A line without the parts that differ from run to run: numbers, digests, and the blanks that depend on their length.
 fn masked(line: &str) -> String {
     let word = |word: &str| {
-        // A consumer: its kind, its host's name, and what makes it unique.
+        // A consumer: its kind, its host's name, and a unique suffix.
         if let Some((kind @ ("s" | "w"), host)) = word.split_once('-')
             && let Some((host, _)) = host.split_once('-')
         {
             return format!("{kind}-{host}-#");
         }
-        // A digest, with what stands around it: brackets, a comma.
+        // A digest, possibly within brackets or before a comma.
         let digest = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
         if digest.len() >= 12 && digest.chars().all(|c| c.is_ascii_hexdigit()) {
             return word.replace(digest, "#");
@@ -73,7 +73,7 @@ fn masked(line: &str) -> String {
         }
         out
     };
-    // A random id or a hash: hexadecimal after a prefix.
+    // A random ID or a hash: hexadecimal digits after a prefix.
     let mut plain = line.to_owned();
     for prefix in ["py-", "apr-"] {
         let mut parts = plain.split(prefix);
@@ -87,14 +87,14 @@ fn masked(line: &str) -> String {
     plain.split_whitespace().map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// Masked lines, those that repeat the one before left out: how often a window begins depends on the moment.
+/// Masked lines without consecutive duplicates: how often a window begins depends on the moment.
 fn comparable<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut lines: Vec<String> = lines.map(masked).collect();
     lines.dedup();
     lines
 }
 
-/// Whether a command printed what is shown of it. A line `…` stands for any number of lines.
+/// Returns true if a command printed what the document shows. A line `…` matches any number of lines.
 pub fn agrees(shown: &[String], printed: &str) -> bool {
     let printed = comparable(printed.lines());
     let mut rest = printed.as_slice();
@@ -115,7 +115,7 @@ pub fn agrees(shown: &[String], printed: &str) -> bool {
     anything || rest.iter().all(String::is_empty)
 }
 
-/// A command with the binary in its PATH.
+/// Puts the binary first in the PATH of a command.
 pub fn with_binary(command: &mut Command) -> &mut Command {
     let binary = Path::new(env!("CARGO_BIN_EXE_tickfleet")).parent().unwrap();
     #[allow(clippy::disallowed_methods, reason = "the reader's PATH, with the binary in front")]

@@ -1,4 +1,4 @@
-//! What the tests share: the binary, processes, a Prometheus, a Python, and the checker of documents.
+//! Shared by the tests: the binary, processes, a Prometheus, a Python, and the checker of documents.
 
 pub mod binary;
 pub mod certificates;

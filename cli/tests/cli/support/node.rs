@@ -7,14 +7,14 @@ use std::process::Command;
 
 use super::documents::REPOSITORY;
 
-/// The environment variable that, set to `1`, lets tests that need Node.js pass without running.
+/// If this environment variable is `1`, tests that need Node.js pass without running.
 const SKIP_VARIABLE: &str = "TICKFLEET_SKIP_NODE";
-/// What the package is built of.
+/// The sources of the package.
 const PARTS: [&str; 5] = ["package.json", "package-lock.json", "tsconfig.json", "README.md", "src"];
-/// The oldest Node.js that the package runs on.
+/// The oldest Node.js version that the package supports.
 const MAJOR_MIN: u32 = 20;
 
-/// A Node.js and the package.
+/// A Node.js with the package.
 pub struct Node {
     /// The folder of the built package.
     pub package: PathBuf,
@@ -23,11 +23,11 @@ pub struct Node {
 
 /// Node.js with npm.
 pub struct Runtime {
-    /// Where it was fetched to; none where it is the machine's own.
+    /// The folder to which it was fetched. `None` for the machine's own.
     fetched: Option<PathBuf>,
 }
 
-/// Returns true if tests do without Node.js, and says so.
+/// Returns true if tests that need Node.js are skipped, and prints that.
 #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them")]
 pub fn is_skipped() -> bool {
     let skipped = env::var(SKIP_VARIABLE).is_ok_and(|value| value == "1");
@@ -38,17 +38,17 @@ pub fn is_skipped() -> bool {
 }
 
 impl Runtime {
-    /// The machine's own where it is of this version or later, else one that is fetched into `home`.
+    /// The machine's own Node.js, if it has this version or a later one. Otherwise one that is fetched into `home`.
     pub fn find(home: &Path, major_min: u32) -> Self {
         Self { fetched: (!is_installed(major_min)).then(|| fetch(home, major_min)) }
     }
 
-    /// `node`.
+    /// A command that runs `node`.
     pub fn node(&self) -> Command {
         self.program("node", &["bin/node"])
     }
 
-    /// Installs what the lock file in a folder pins, and nothing else.
+    /// Installs exactly the packages that the lock file in a folder pins.
     pub fn install(&self, folder: &Path) {
         let mut npm = self.program("npm", &["bin/node", "lib/node_modules/npm/bin/npm-cli.js"]);
         let output = npm.args(["ci", "--no-audit", "--no-fund"]).current_dir(folder).output().unwrap();
@@ -70,14 +70,14 @@ impl Runtime {
 }
 
 impl Node {
-    /// Builds the package where needed; none where [`SKIP_VARIABLE`] is `1`.
+    /// Builds the package if needed. `None` if [`SKIP_VARIABLE`] is `1`.
     pub fn unless_skipped() -> Option<Self> {
         if is_skipped() {
             return None;
         }
         let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("typescript");
         fs::create_dir_all(&home).unwrap();
-        // The lock ends with the file: also when this process dies.
+        // Closing the file releases the lock, even if this process dies.
         let lock = File::create(home.join("lock")).unwrap();
         lock.lock().unwrap();
         let node = Self { package: home.join("package"), runtime: Runtime::find(&home, MAJOR_MIN) };
@@ -90,17 +90,17 @@ impl Node {
         Some(node)
     }
 
-    /// `node`.
+    /// A command that runs `node`.
     pub fn command(&self) -> Command {
         self.runtime.node()
     }
 
-    /// The folder of `node`; none if it is the machine's own.
+    /// The folder of a fetched `node`. `None` for the machine's own.
     pub fn folder(&self) -> Option<PathBuf> {
         self.runtime.fetched.as_ref().map(|home| home.join("bin"))
     }
 
-    /// What is pinned, and nothing else; the package's own `prepare` builds it.
+    /// Installs exactly the pinned packages. The package's own script `prepare` builds it.
     fn build(&self, from: &Path) {
         fs::create_dir_all(&self.package).unwrap();
         for part in PARTS {
@@ -111,7 +111,7 @@ impl Node {
     }
 }
 
-/// Whether the machine has a Node.js that will do, with npm.
+/// Returns true if the machine has this version of Node.js or a later one, with npm.
 fn is_installed(major_min: u32) -> bool {
     let said = |program: &str| Command::new(program).arg("--version").output().ok().filter(|o| o.status.success());
     let version = said("node").map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
@@ -119,7 +119,7 @@ fn is_installed(major_min: u32) -> bool {
     major.is_some_and(|major| major >= major_min) && said("npm").is_some()
 }
 
-/// Fetches one, pinned, from PyPI.
+/// Fetches a pinned Node.js from PyPI.
 fn fetch(home: &Path, major_min: u32) -> PathBuf {
     let script = Path::new(REPOSITORY).join("tests/data/node.py");
     let output = Command::new("python3").arg("-B").arg(script).arg(home).output().expect("python3");
@@ -128,7 +128,7 @@ fn fetch(home: &Path, major_min: u32) -> PathBuf {
     home.join("node")
 }
 
-/// All that stands in a file, or in the files of a folder, with their names.
+/// The contents of a file, or of all files in a folder, with their paths.
 pub fn contents(path: &Path) -> String {
     if !path.is_dir() {
         return format!("{}\n{}", path.display(), fs::read_to_string(path).unwrap());

@@ -1,4 +1,4 @@
-//! What tests want of npm's packages: tests/node.
+//! The npm packages that tests need, as pinned in tests/node.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -7,18 +7,18 @@ use std::process::Command;
 use super::documents::REPOSITORY;
 use super::node::{Runtime, contents, is_skipped};
 
-/// The oldest Node.js that MCP's conformance suite runs on.
+/// The oldest Node.js version that MCP's conformance suite supports.
 const MAJOR_MIN: u32 = 22;
 
-/// Packages, and a Node.js to run them.
+/// Packages, with a Node.js to run them.
 pub struct Packages {
     runtime: Runtime,
-    /// The folder that has them in `node_modules`.
+    /// The folder whose `node_modules` has the packages.
     pub folder: PathBuf,
 }
 
 impl Packages {
-    /// Installs them where needed; none where tests do without Node.js.
+    /// Installs the packages if needed. `None` if tests that need Node.js are skipped.
     pub fn unless_skipped() -> Option<Self> {
         if is_skipped() {
             return None;
@@ -26,7 +26,7 @@ impl Packages {
         let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("packages");
         let folder = home.join("npm");
         fs::create_dir_all(&folder).unwrap();
-        // The lock ends with the file: also when this process dies.
+        // Closing the file releases the lock, even if this process dies.
         let lock = File::create(home.join("lock")).unwrap();
         lock.lock().unwrap();
         let packages = Self { runtime: Runtime::find(&home, MAJOR_MIN), folder };
@@ -42,7 +42,7 @@ impl Packages {
         Some(packages)
     }
 
-    /// `node`, in the checkout.
+    /// A command that runs `node` in the checkout.
     pub fn node(&self) -> Command {
         let mut node = self.runtime.node();
         node.current_dir(REPOSITORY);

@@ -1,4 +1,4 @@
-//! A scheduler or worker as a process, with its log.
+//! A role, such as a scheduler or worker, as a process with its log.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -13,33 +13,33 @@ use serde_json::Value;
 
 use crate::support::binary::{command, command_of};
 
-/// A scheduler or worker with its log.
+/// A process with its log.
 pub struct Process {
     child: Child,
     log: tempfile::NamedTempFile,
-    /// Where it answers probes and scrapes.
+    /// The address of its probes and metrics.
     health: String,
 }
 
-/// What a gateway says when it runs.
+/// The log message of a gateway that is ready.
 const GATEWAY: &str = "gateway ready";
-/// How often a process' log is looked at before what must come counts as missing: for two minutes at least.
+/// The number of attempts before a wait for a log line fails: two minutes at least.
 const LOOKS: usize = 2_400;
-/// The longest wait for an answer of a process.
+/// The longest wait for a response of a process.
 const ANSWER: Duration = Duration::from_secs(60);
 
 impl Process {
-    /// Starts it and waits until it says that it runs.
+    /// Starts it, and waits until it logs that it has started.
     pub fn start(role: &str, config: &Path, url: &str) -> Self {
         Self::start_with(role, config, url, &[])
     }
 
-    /// As [`Process::start`], with these environment variables.
+    /// Like [`Process::start`], with these environment variables.
     pub fn start_with(role: &str, config: &Path, url: &str, variables: &[(&str, &str)]) -> Self {
         Self::start_build(chosen_build().as_deref(), role, config, url, variables)
     }
 
-    /// As [`Process::start_with`], of that build; none is the tests' own.
+    /// Like [`Process::start_with`], with another build. `None` for the tests' own.
     pub fn start_build(
         program: Option<&Path>,
         role: &str,
@@ -51,18 +51,18 @@ impl Process {
         Self::spawn(program.map_or_else(|| command(&args), |build| command_of(build, &args)), variables)
     }
 
-    /// Another command that runs on and says `started`; what it prints goes to `out`.
+    /// Another command that keeps running and logs `started`. Its output goes to `out`.
     pub fn start_command(args: &[&str], config: &Path, url: &str, out: Option<File>) -> Self {
         let args = [args, &["--config", config.to_str().unwrap(), "--redis-url", url]].concat();
         Self::spawn_to(command(&args), &[], out.map_or_else(Stdio::null, Stdio::from), "started")
     }
 
-    /// A gateway with these keys, and the port at which it answers requests.
+    /// A gateway with these keys. Also returns the port of its API.
     pub fn start_gateway(keys: &Path, config: &Path, url: &str) -> (Self, u16) {
         Self::start_gateway_with(keys, config, url, &[], &[])
     }
 
-    /// As [`Process::start_gateway`], with more on its command line and in its environment.
+    /// Like [`Process::start_gateway`], with more arguments and environment variables.
     pub fn start_gateway_with(
         keys: &Path,
         config: &Path,
@@ -98,7 +98,7 @@ impl Process {
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// The first line with this message that `is` right, waited for up to two minutes.
+    /// The first log line with this message that satisfies `is`. Waits up to two minutes.
     pub fn until(&self, message: &str, is: impl Fn(&Value) -> bool) -> Value {
         for _ in 0..LOOKS {
             if let Some(line) = self.lines().into_iter().find(|line| line["message"] == message && is(line)) {
@@ -113,17 +113,17 @@ impl Process {
         self.until(message, |_| true)
     }
 
-    /// All that it has logged.
+    /// The whole log.
     pub fn log(&self) -> String {
         fs::read_to_string(self.log.path()).unwrap()
     }
 
-    /// How many lines have this message.
+    /// The number of log lines with this message.
     pub fn count(&self, message: &str) -> usize {
         self.lines().iter().filter(|line| line["message"] == message).count()
     }
 
-    /// Waits until it has taken over a configuration `times` times.
+    /// Waits until it has reloaded its configuration at least `times` times. Returns the last log line about that.
     pub fn reloaded(&self, times: usize) -> Value {
         for _ in 0..LOOKS {
             if self.count("configuration reloaded") >= times {
@@ -134,7 +134,7 @@ impl Process {
         panic!("not reloaded {times} times:\n{}", fs::read_to_string(self.log.path()).unwrap());
     }
 
-    /// Its process id.
+    /// The process ID.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -146,7 +146,7 @@ impl Process {
         }
     }
 
-    /// The port of [`Self::metrics`].
+    /// The port of its probes and metrics.
     pub fn port(&self) -> u16 {
         self.health.rsplit(':').next().unwrap().parse().unwrap()
     }
@@ -155,7 +155,7 @@ impl Process {
         self.answer("/metrics")
     }
 
-    /// The whole answer to one GET, head and body.
+    /// The whole response to a GET, head and body.
     pub fn answer(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(&self.health).unwrap();
         stream.set_read_timeout(Some(ANSWER)).unwrap();
@@ -171,7 +171,7 @@ impl Process {
     }
 }
 
-/// Another build of the processes than the tests' own, for runs by hand that have figures.
+/// Another build of the processes, for measurements by hand.
 #[allow(clippy::disallowed_methods, reason = "whoever runs it by hand may have a release build")]
 pub fn chosen_build() -> Option<PathBuf> {
     std::env::var_os("TICKFLEET_TEST_BINARY").filter(|path| !path.is_empty()).map(PathBuf::from)
@@ -179,7 +179,7 @@ pub fn chosen_build() -> Option<PathBuf> {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Fails only where it has ended.
+        // Fails only if the process has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -187,6 +187,6 @@ impl Drop for Process {
 
 #[allow(clippy::disallowed_methods, reason = "the processes under test are not on this runtime")]
 pub fn pause() {
-    // Nobody tells when a process writes a line: all waits here are polls, most of them bounded.
+    // Processes give no signal, so tests poll with this pause. Most polls are bounded.
     std::thread::sleep(Duration::from_millis(50));
 }

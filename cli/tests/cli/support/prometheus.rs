@@ -1,4 +1,4 @@
-//! A Prometheus of a test's own: it scrapes every two seconds, and its rules are those of the chart.
+//! A Prometheus for a test. It scrapes every two seconds, and has the chart's rules.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -14,10 +14,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
-/// How long the server may take to start on a busy machine, and each answer of it.
+/// The maximum time for the server to start on a busy machine, and for each of its responses.
 const START: Duration = Duration::from_secs(120);
 const ANSWER: Duration = Duration::from_secs(60);
-/// Pause between two questions of a wait.
+/// The pause between two polls.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// A process to scrape.
@@ -26,18 +26,18 @@ pub struct Target {
     pub port: u16,
 }
 
-/// The server; it ends when it is dropped.
+/// The server. Dropping it kills it.
 pub struct Prometheus {
     child: Child,
     port: u16,
     dir: TempDir,
 }
 
-/// A port of 127.0.0.1 that was free just now, below those that the system gives to whoever asks for any: nobody else gets
-/// it before it is used.
+/// A port of 127.0.0.1 that was free just now. It is below the range from which the system assigns ports, so it stays
+/// free until it is used.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Each process begins to look elsewhere.
+    // Processes begin at different ports.
     let first = 10_000 + u16::try_from(std::process::id() * 7 % 20_000).unwrap();
     loop {
         let port = first + NEXT.fetch_add(1, Ordering::SeqCst);
@@ -48,7 +48,7 @@ pub fn free_port() -> u16 {
 }
 
 impl Prometheus {
-    /// Starts it with the rule files in the folder `rules`, and waits until it answers. All that it scrapes has this
+    /// Starts it with the rule files in the folder `rules`, and waits until it responds. All scraped series get this
     /// label `namespace`.
     pub async fn start(namespace: &str, targets: &[Target], rules: &Path) -> Self {
         let dir = tempfile::Builder::new().prefix("tickfleet-prometheus-").tempdir().unwrap();
@@ -79,7 +79,7 @@ impl Prometheus {
     /// The result of an instant query, one value for each series.
     ///
     /// # Panics
-    /// Prometheus refuses the query.
+    /// If Prometheus rejects the query.
     pub async fn query(&self, query: &str) -> Vec<Value> {
         let answer =
             self.get(&format!("/api/v1/query?query={}", encoded(query))).await.unwrap_or_else(|e| panic!("{e}"));
@@ -88,7 +88,7 @@ impl Prometheus {
         answer["data"]["result"].as_array().unwrap().clone()
     }
 
-    /// All rules with their health, as the API tells them.
+    /// All rules with their health, from the API.
     pub async fn rules(&self) -> Vec<Value> {
         let answer = self.get("/api/v1/rules").await.unwrap_or_else(|error| panic!("{error}"));
         let answer: Value = serde_json::from_str(&answer).unwrap();
@@ -96,10 +96,10 @@ impl Prometheus {
         groups.iter().flat_map(|group| group["rules"].as_array().unwrap()).cloned().collect()
     }
 
-    /// Waits until `condition`.
+    /// Waits until `condition` holds.
     ///
     /// # Panics
-    /// It does not hold after `patience`.
+    /// If it does not hold after `patience`.
     pub async fn until(&self, patience: Duration, what: &str, condition: impl AsyncFn(&Self) -> bool) {
         let deadline = Instant::now() + patience;
         while !condition(self).await {
@@ -107,12 +107,12 @@ impl Prometheus {
                 let log = std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default();
                 panic!("not within {patience:?}: {what}. Prometheus says:\n{log}");
             }
-            // Prometheus tells nobody when it has scraped or evaluated: it has to be asked again.
+            // Prometheus gives no signal when it has scraped or evaluated, so it is polled.
             tokio::time::sleep(PAUSE).await;
         }
     }
 
-    /// One GET; the body of an answer 200, else what went wrong.
+    /// Sends a GET. Returns the body if the status is 200, otherwise the problem.
     async fn get(&self, path: &str) -> Result<String, String> {
         let asked = timeout(ANSWER, ask(self.port, path)).await;
         let answer = asked.map_err(|_| format!("no answer within {ANSWER:?}"))?.map_err(|error| error.to_string())?;
@@ -123,13 +123,13 @@ impl Prometheus {
 
 impl Drop for Prometheus {
     fn drop(&mut self) {
-        // Fails only where it has ended.
+        // Fails only if the process has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// In HTTP 1.0 the end of the answer is the end of the connection.
+/// Uses HTTP 1.0, in which the end of the connection is the end of the response.
 async fn ask(port: u16, path: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
     stream.write_all(format!("GET {path} HTTP/1.0\r\nhost: prometheus\r\n\r\n").as_bytes()).await?;

@@ -1,4 +1,4 @@
-//! A Python that has the package of the checkout.
+//! A Python with the package of the checkout.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -11,15 +11,15 @@ fn python(arguments: &[&str]) {
     assert!(output.status.success(), "python3 {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A Python that finds the package of the checkout and what it stands on. Made once in cargo's target folder.
+/// A Python with the package of the checkout and its dependencies. Created once in cargo's target folder.
 pub fn interpreter() -> PathBuf {
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python-tools");
     fs::create_dir_all(&home).unwrap();
-    // The lock ends with the file: also when this process dies.
+    // Closing the file releases the lock, even if this process dies.
     let lock = File::create(home.join("lock")).unwrap();
     lock.lock().unwrap();
     let made = home.join("venv/bin/python");
-    // What the package asks for decides whether the one that is there will do.
+    // The environment is recreated if the dependencies of the package have changed.
     let wanted = fs::read_to_string(Path::new(REPOSITORY).join("python/pyproject.toml")).unwrap();
     if !fs::read_to_string(home.join("made-of")).is_ok_and(|have| have == wanted) {
         python(&["-m", "venv", "--clear", &home.join("venv").display().to_string()]);
@@ -32,11 +32,12 @@ pub fn interpreter() -> PathBuf {
     made
 }
 
-/// A place of its own with what a file of tests/data pins; answers the folder of its programs.
+/// Installs the packages that a file in tests/data pins into an environment of their own. Returns the folder of its
+/// programs.
 pub fn installed(name: &str) -> PathBuf {
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("python-{name}"));
     fs::create_dir_all(&home).unwrap();
-    // The lock ends with the file: also when this process dies.
+    // Closing the file releases the lock, even if this process dies.
     let lock = File::create(home.join("lock")).unwrap();
     lock.lock().unwrap();
     let pins = format!("{REPOSITORY}/tests/data/{name}.txt");

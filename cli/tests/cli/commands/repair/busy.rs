@@ -1,5 +1,5 @@
-//! Work of all kinds for a fleet: calls that wait for places, for retries, for people, for tasks and for equal calls; that end
-//! in time, too late, or because somebody asked for it. `doctor` must find nothing beside it.
+//! Work of all kinds for a fleet: calls that wait for permits, retries, approvals, tasks and equal calls, and that end
+//! in time, too late, or because they are canceled. `doctor` must find no faults meanwhile.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -51,7 +51,7 @@ const TOOLS: &str = "tools:
 ";
 const SETTINGS: &str = "worker: {retry_ladder: [300ms, 600ms]}\n";
 
-/// Writes the configuration of that work.
+/// Writes the configuration for that work.
 pub fn configure(dir: &Path) {
     let files = [
         ("agents.yaml", AGENTS),
@@ -66,7 +66,7 @@ pub fn configure(dir: &Path) {
     }
 }
 
-/// Producers, people and a runtime outside, who go on until they are told to stop.
+/// Producers, an approver and an external runtime, which work until they are stopped.
 pub struct Busy {
     stopped: Arc<AtomicBool>,
     tasks: Vec<JoinHandle<usize>>,
@@ -93,7 +93,7 @@ impl Busy {
         Self { stopped, tasks: tasks.into_iter().map(tokio::spawn).collect() }
     }
 
-    /// Ends it, and says how often each has done something.
+    /// Stops the work. Returns how often each client has acted.
     pub async fn stop(self) -> Vec<usize> {
         self.stopped.store(true, Ordering::Relaxed);
         let done = futures::future::try_join_all(self.tasks).await;
@@ -101,7 +101,7 @@ impl Busy {
     }
 }
 
-/// Somebody who has to do with a fleet.
+/// A client of the fleet.
 struct Hand {
     name: &'static str,
     client: Client,
@@ -110,9 +110,9 @@ struct Hand {
 }
 
 impl Hand {
-    /// Whether to go on, which is asked so often in a second.
+    /// Waits for `ms`. Returns false if the work is stopped.
     async fn goes_on(&self, ms: u64) -> bool {
-        // Work comes at its own pace.
+        // The pace of the work.
         tokio::time::sleep(Duration::from_millis(ms)).await;
         !self.stopped.load(Ordering::Relaxed)
     }
@@ -148,7 +148,7 @@ fn pay(which: usize, outcomes: Value) -> Value {
     call("fail_once", json!({"retry_after_ms": which, "outcomes": outcomes}))
 }
 
-/// One kind of turn after the other.
+/// Submits turns of one kind after the other.
 async fn produce(hand: Hand) -> usize {
     let mut number = 0;
     let nap = |ms: u64| call("sleep", json!({ "ms": ms }));
@@ -159,7 +159,7 @@ async fn produce(hand: Hand) -> usize {
         let (agent, calls, life_ms) = match number % 9 {
             0 => ("kelly", json!([nap(5), small, nap(5)]), 60_000),
             1 => ("fran", json!([call("fail", json!({"outcomes": ["transient", "ok"]})), small]), 60_000),
-            // Its effect is another's, too.
+            // Other calls have the same effect key.
             2 => ("dwight", json!([pay(100 + number % 50, json!(["transient_not_executed", "ok"]))]), 60_000),
             3 => ("dwight", json!([pay(5_000 + number, json!(["transient_not_executed", "ok"]))]), 400),
             4 => ("terry", json!([nap(5), call("echo", json!({"value": 900 + number})), nap(5)]), 60_000),
@@ -179,7 +179,7 @@ async fn produce(hand: Hand) -> usize {
     number
 }
 
-/// Turns and tasks that somebody wants no more, wherever they are.
+/// Submits turns and tasks, and cancels them in any state.
 async fn cancel(hand: Hand) -> usize {
     let mut number = 0;
     while hand.goes_on(30).await {
@@ -188,7 +188,7 @@ async fn cancel(hand: Hand) -> usize {
         let call = match number % 4 {
             0 => call("sleep", json!({"ms": 2_000})),
             1 => call("fail", json!({"outcomes": ["transient"]})),
-            // Parked with its claim when it is cancelled.
+            // Parked with its claim when it is canceled.
             2 => pay(10_000 + number, json!(["transient_not_executed"])),
             _ => call("echo", json!({"value": 900})),
         };
@@ -196,7 +196,7 @@ async fn cancel(hand: Hand) -> usize {
         if number % 5 == 0 {
             hand.delegate("archy", &format!("task-{id}")).await;
         }
-        // Before anybody has decided about it, and when it is out, or parked.
+        // Some are canceled before they are admitted, others when they are dispatched or parked.
         let wanted = if number % 6 == 0 { number } else { number.saturating_sub(4) };
         let earlier = format!("cancel-{wanted}");
         for name in [format!("demo:{earlier}"), format!("demo:task-{earlier}")] {
@@ -206,7 +206,7 @@ async fn cancel(hand: Hand) -> usize {
     number
 }
 
-/// A person who agrees, denies, or does not look in time.
+/// An approver who approves, denies, or lets an approval expire.
 async fn approve(hand: Hand) -> usize {
     let (mut decided, roles, redactor) = (0, BTreeSet::from(["finance".to_owned()]), Redactor::default());
     while hand.goes_on(50).await {
@@ -227,7 +227,7 @@ async fn approve(hand: Hand) -> usize {
             match hand.client.decide_approval(&hand.tenant, &approval.id, &verdict).await {
                 Ok(_) => decided += 1,
                 Err(ApprovalError::Store(error)) => panic!("{error}"),
-                // It has ended meanwhile.
+                // The approval has ended meanwhile.
                 Err(_) => {}
             }
         }
@@ -235,7 +235,7 @@ async fn approve(hand: Hand) -> usize {
     decided
 }
 
-/// A runtime outside, which ends a task, fails, keeps one for a while, or falls silent.
+/// An external runtime that finishes a task, fails, keeps one for a while, or falls silent.
 async fn runtime(hand: Hand, url: String) -> usize {
     let mut connection = redis::Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap();
     let stream = "{tickfleet:0}:external:demo:archy";
@@ -243,7 +243,7 @@ async fn runtime(hand: Hand, url: String) -> usize {
     while hand.goes_on(20).await {
         let mut command = redis::cmd("XREADGROUP");
         command.arg(&["GROUP", "workers", "r1", "COUNT", "3", "STREAMS", stream, ">"]);
-        // There is none before the first task.
+        // The group does not exist before the first task.
         let Ok(Some(found)) = command.query_async::<Option<StreamReadReply>>(&mut connection).await else { continue };
         for entry in found.keys.into_iter().flat_map(|key| key.ids) {
             taken += 1;

@@ -1,18 +1,18 @@
-//! What is configured and what is called: limits with the counters that each call debits, told once more in plain terms.
+//! The configuration and the calls. The debits of each limit are written again here, independently of the fleet.
 
 use serde_json::{Value, json};
 
-/// Agents; each makes one turn.
+/// The number of agents. Each makes one turn.
 pub(super) const AGENTS: usize = 2_000;
 
-/// A call, as the witness knows it.
+/// A call, as the witness sees it.
 #[derive(Debug, Clone)]
 pub(super) struct Call {
-    /// Unique in the course.
+    /// Unique in the run.
     pub(super) number: usize,
     pub(super) tool: &'static str,
     pub(super) customer: usize,
-    /// Quarters.
+    /// The amount in quarters.
     pub(super) amount: u64,
 }
 
@@ -68,16 +68,16 @@ pub(super) fn turns() -> Vec<Made> {
         .collect()
 }
 
-/// What a limit does with a call.
+/// A limit, and how it counts a call.
 pub(super) struct Limit {
     pub(super) name: &'static str,
-    /// As `limits.yaml` has it.
+    /// The entry in `limits.yaml`.
     text: &'static str,
-    /// The length of its windows, ms; none where it counts what runs at the same time.
+    /// The length of its windows, ms. `None` for a limit on concurrency.
     pub(super) window_ms: Option<i64>,
-    /// What a counter allows: calls, places or quarters.
+    /// The maximum of a counter: calls, permits or quarters.
     pub(super) max: u64,
-    /// The counter that a call debits, and by how much.
+    /// The counter that a call debits, and the amount.
     pub(super) debits: fn(&Made, &Call) -> Option<(String, u64)>,
 }
 
@@ -85,7 +85,7 @@ fn one(counter: impl ToString) -> Option<(String, u64)> {
     Some((counter.to_string(), 1))
 }
 
-/// A call of this tool; else nothing.
+/// Returns `debit` if the call is of this tool.
 fn of(tool: &str, call: &Call, debit: Option<(String, u64)>) -> Option<(String, u64)> {
     debit.filter(|_| call.tool == tool)
 }
@@ -98,7 +98,7 @@ macro_rules! limits {
 
 const DAY: Option<i64> = Some(86_400_000);
 
-/// Twenty, of every kind.
+/// Twenty limits, of every kind.
 pub(super) const LIMITS: &[Limit] = limits! {
     agent: "{per: [agent], max: 2, every: 1s}", Some(1_000), 2, |turn, _| one(turn.agent);
     user: "{per: [user], max: 5, every: 2s}", Some(2_000), 5, |turn, _| one(turn.user());
@@ -126,7 +126,7 @@ pub(super) const LIMITS: &[Limit] = limits! {
     user_at_once: "{per: [user], concurrent: 2}", None, 2, |turn, _| one(turn.user());
 };
 
-/// The folder of the configuration; tools reach the service at this address.
+/// The files of the configuration. `address` is that of the tools' service.
 pub(super) fn files(address: &str) -> Vec<(&'static str, String)> {
     let settings = "caps: {tick: 500ms, max_calls_per_tick: 1000, max_actions_per_day: 100000}\n";
     let agents: String = (0..AGENTS).map(|agent| format!("  a{agent}: {{}}\n")).collect();

@@ -1,6 +1,6 @@
-//! Twenty limits of every kind at once, far more calls than they allow, and processes that are killed meanwhile. What
-//! the counters say is not asked: a witness reads when slices went out from Redis' own monitor, and when calls ran from
-//! the service that they reach. The limit of what is paid lets the course take 28 s at least.
+//! Twenty limits of every kind at once, far more calls than they allow, and processes that are killed meanwhile. The
+//! fleet's counters are not used as evidence: a witness reads from Redis' monitor when slices were dispatched, and the
+//! service records when calls ran. The limit `paid` makes the run take at least 28 s.
 
 mod course;
 mod witness;
@@ -17,13 +17,13 @@ use crate::support::process::Process;
 use course::{AGENTS, LIMITS, Made, turns};
 use witness::{Service, Witness};
 
-/// Processes of each role.
+/// The number of processes of each role.
 const NODES: usize = 4;
-/// Time between two kills.
+/// The time between two kills.
 const BETWEEN: Duration = Duration::from_millis(900);
-/// Kills; each takes a scheduler or a worker.
+/// The number of kills. Each kills a scheduler or a worker.
 const KILLS: usize = 16;
-/// How long nothing may come back before the run has failed: several leases.
+/// The time without a reply after which the run has failed: several leases.
 const SILENCE_MS: usize = 60_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -42,9 +42,9 @@ async fn no_limit_is_exceeded_while_processes_are_killed() {
     let (made, began) = (turns(), Instant::now());
     submit(&server, &made).await;
     for kill in 0..KILLS {
-        // The fleet works meanwhile: this is how often processes are killed.
+        // The fleet works between two kills.
         tokio::time::sleep(BETWEEN).await;
-        // Every process in turn, schedulers and workers by turns.
+        // Schedulers and workers alternate, and each process has its turn.
         let victim = kill % 2 * NODES + kill / 2 % NODES;
         tokio::task::block_in_place(|| nodes[victim] = start(roles[victim]));
     }
@@ -68,7 +68,7 @@ async fn submit(server: &RedisServer, made: &[Made]) {
     }
 }
 
-/// The replies of all turns, by their ids.
+/// The replies of `count` turns, by turn ID.
 async fn replies(server: &RedisServer, count: usize) -> BTreeMap<String, Value> {
     let mut connection = server.connection().await;
     let (mut found, mut last) = (BTreeMap::new(), "0".to_owned());
@@ -89,7 +89,7 @@ async fn replies(server: &RedisServer, count: usize) -> BTreeMap<String, Value> 
     found
 }
 
-/// What waits for a limit is carried out in the end: each call has a result, and it is the call's own.
+/// Checks that calls which waited for a limit ran in the end: each call has its own result.
 fn every_call_ran(made: &[Made], replies: &BTreeMap<String, Value>) {
     for turn in made {
         let results = replies[&turn.id]["results"].as_array().unwrap();
@@ -102,7 +102,7 @@ fn every_call_ran(made: &[Made], replies: &BTreeMap<String, Value>) {
     assert_eq!((agents.len(), LIMITS.len()), (AGENTS, 20));
 }
 
-/// Every permit was returned, and no turn waits.
+/// Checks that every permit was returned, and no turn waits.
 async fn nothing_is_held(server: &RedisServer) {
     let mut connection = server.connection().await;
     for pattern in ["{tickfleet:0}:throttle:*", "{tickfleet:0}:turn:*"] {
@@ -113,7 +113,7 @@ async fn nothing_is_held(server: &RedisServer) {
         let mut read = redis::cmd("HGETALL");
         read.arg(format!("{{tickfleet:0}}:counters:{}", limit.name));
         let counters: BTreeMap<String, Vec<u8>> = read.query_async(&mut connection).await.unwrap();
-        // The amount is the first of a counter's doubles.
+        // The first double of a counter is its amount.
         let held = |counter: &Vec<u8>| f64::from_le_bytes(counter[..8].try_into().unwrap());
         assert!(counters.values().all(|counter| held(counter) == 0.0), "{}: {counters:?}", limit.name);
     }

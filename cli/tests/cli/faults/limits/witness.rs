@@ -1,4 +1,4 @@
-//! Whoever sees calls go out and run, and believes no counter.
+//! Observes dispatched and running calls from outside, without the fleet's counters.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
@@ -16,10 +16,10 @@ use tokio::time::Instant;
 
 use super::course::{Call, LIMITS, Limit, Made};
 
-/// How long a call takes in the service.
+/// The duration of a call in the service.
 const TAKES: Duration = Duration::from_millis(25);
 
-/// The service that all tools reach: when each call ran, from and to.
+/// The calls that the service of all tools ran: the number, the start and the end of each.
 #[derive(Clone, Default)]
 struct Ledger(Arc<Mutex<Vec<(usize, Instant, Instant)>>>);
 
@@ -28,7 +28,7 @@ pub(super) struct Service {
     pub(super) address: String,
 }
 
-/// A call that runs; whoever asked may go away meanwhile, and then it ends.
+/// A running call. It also ends if its client goes away.
 struct Running(Ledger, usize, Instant);
 
 impl Drop for Running {
@@ -40,7 +40,7 @@ impl Drop for Running {
 async fn serve(State(ledger): State<Ledger>, Json(body): Json<Value>) -> Json<Value> {
     let number = body["number"].as_u64().unwrap();
     let _running = Running(ledger, usize::try_from(number).unwrap(), Instant::now());
-    // What a service does, so that calls overlap.
+    // The service takes some time, so that calls overlap.
     tokio::time::sleep(TAKES).await;
     Json(json!({"number": number}))
 }
@@ -55,7 +55,7 @@ impl Service {
         Self { ledger, address }
     }
 
-    /// At no time more calls ran than a limit has places for.
+    /// Checks that at no time more calls ran than a limit has permits.
     pub(super) fn judge(&self, made: &[Made]) {
         let by_number: HashMap<usize, (&Made, &Call)> =
             made.iter().flat_map(|turn| turn.calls.iter().map(move |call| (call.number, (turn, call)))).collect();
@@ -76,7 +76,8 @@ impl Service {
     }
 }
 
-/// The most that ran at the same time; what ends at the moment at which another begins does not count.
+/// The maximum number of calls that ran at the same time. A call that ends at the instant at which another begins does
+/// not overlap with it.
 fn at_once(mut steps: Vec<(Instant, i64)>) -> i64 {
     steps.sort_unstable();
     let mut running = 0;
@@ -90,14 +91,14 @@ fn at_once(mut steps: Vec<(Instant, i64)>) -> i64 {
         .unwrap_or(0)
 }
 
-/// Reads what Redis is told to do, from Redis' monitor.
+/// Reads the executed commands from Redis' monitor.
 pub(super) struct Witness {
-    /// Each line of a slice that went out.
+    /// Collects the dispatched slices.
     reader: JoinHandle<Vec<Slice>>,
     stop: tokio::sync::oneshot::Sender<()>,
 }
 
-/// A slice that went out: when its script began by Redis' clock (ms), of which turn, and which of its calls.
+/// A dispatched slice: the start of its script by Redis' clock (ms), its turn, and the positions of its calls.
 struct Slice {
     at_ms: i64,
     turn: String,
@@ -115,7 +116,7 @@ impl Witness {
                 tokio::select! {
                     line = lines.next() => {
                         let line = line.unwrap_or_default();
-                        // A script asks for the time first, and decides by that, however long it takes.
+                        // A script reads the time first, and decides by that time, however long it takes.
                         script_ms = time_of_script(&line).unwrap_or(script_ms);
                         slices.extend(Slice::read(&line, script_ms));
                     }
@@ -126,7 +127,7 @@ impl Witness {
         Self { reader, stop }
     }
 
-    /// No counter was debited beyond what it allows in any of its windows.
+    /// Checks that no counter was debited beyond its maximum in any of its windows.
     pub(super) async fn judge(self, made: &[Made]) {
         self.stop.send(()).unwrap();
         let slices = self.reader.await.unwrap();
@@ -135,7 +136,7 @@ impl Witness {
         let mut out: Vec<(i64, &Made, &Call)> = Vec::new();
         for slice in &slices {
             let turn = by_id[slice.turn.as_str()];
-            // A call that went out before does not count again.
+            // A call that was dispatched before does not count again.
             let fresh = turn.calls[slice.calls.clone()].iter().filter(|call| seen.insert(call.number));
             out.extend(fresh.map(|call| (slice.at_ms, turn, call)));
         }
@@ -144,7 +145,7 @@ impl Witness {
     }
 }
 
-/// One limit: its windows have one length, and begin at a place in it that is the counter's own.
+/// Checks one limit. All windows of a counter have the same length, and they begin at an offset of the counter's own.
 fn judge(limit: &Limit, out: &[(i64, &Made, &Call)]) {
     let Some(window_ms) = limit.window_ms else { return };
     let mut counters: BTreeMap<String, Vec<(i64, u64)>> = BTreeMap::new();
@@ -158,7 +159,7 @@ fn judge(limit: &Limit, out: &[(i64, &Made, &Call)]) {
     assert!(fullest.0 <= limit.max, "{}: {fullest:?}", limit.name);
 }
 
-/// The fullest window, wherever windows begin so that it is least full: nobody tells the witness.
+/// The fullest window, with the offset of windows at which it is least full: the witness does not know the real offset.
 fn least(debits: &[(i64, u64)], window_ms: i64) -> u64 {
     let offsets: BTreeSet<i64> = debits.iter().map(|(at_ms, _)| at_ms.rem_euclid(window_ms)).collect();
     let fullest = |offset: &i64| {
@@ -172,7 +173,8 @@ fn least(debits: &[(i64, u64)], window_ms: i64) -> u64 {
 }
 
 impl Slice {
-    /// A line of the monitor, of a script that began then: `<s.µs> [<db> lua] "XADD" "<key>" "*" "<field>" "<value>"…`.
+    /// Parses a line of the monitor from a script that began at `at_ms`: `<s.µs> [<db> lua] "XADD" "<key>" "*"
+    /// "<field>" "<value>"…`.
     fn read(line: &str, at_ms: i64) -> Option<Self> {
         let (_, command) = line.split_once("] \"XADD\" \"")?;
         let (key, fields) = command.split_once("\" \"*\" ")?;
@@ -192,13 +194,13 @@ impl Slice {
     }
 }
 
-/// When a script began, ms, by the line in which it asks for the time.
+/// The start of a script, ms, if this is the line in which the script reads the time.
 fn time_of_script(line: &str) -> Option<i64> {
     let time = line.strip_suffix("lua] \"TIME\"")?.split(' ').next()?;
     Some((time.parse::<f64>().ok()? * 1_000.0) as i64)
 }
 
-/// The quoted words of a line; what is escaped stays so.
+/// The quoted words of a line. Escapes are kept.
 fn words(text: &str) -> Vec<&str> {
     let (mut words, mut begun, mut escaped) = (Vec::new(), None, false);
     for (at, byte) in text.bytes().enumerate() {

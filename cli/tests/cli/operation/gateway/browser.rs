@@ -1,10 +1,10 @@
-//! The console in a real browser: an operator's work, and every view before axe.
+//! The console in a real browser: an operator's work, and a check of every view with axe.
 
 use std::env;
 
 use crate::support::packages::Packages;
 
-/// The environment variable that, set to `1`, lets the test pass without a browser.
+/// If this environment variable is `1`, the test passes without a browser.
 const SKIP_VARIABLE: &str = "TICKFLEET_SKIP_BROWSER";
 
 #[test]

@@ -1,5 +1,5 @@
-//! Conversations over HTTP with an agent that a stand-in for a model runs: as the API has them, and as front ends do that
-//! speak AG-UI.
+//! Conversations over HTTP with an agent that a fake model runs: through the API, and through front ends that use
+//! AG-UI.
 
 use std::path::Path;
 
@@ -15,14 +15,14 @@ use crate::support::packages::Packages;
 
 const CHAT: &str = "/v1/agents/atlas/chat";
 
-/// People are asked about one of the agent's tools.
+/// One of the agent's tools needs an approval.
 const PERMISSIONS: &str = "permissions:
   echo: {everyone: true}
   sleep: {everyone: true, rules: [{name: ask, require: 'false', otherwise: ask}]}
 approvers: {ann: {roles: [finance]}}
 ";
 
-/// A fleet whose agent a stand-in for a model runs.
+/// A fleet with an agent that a fake model runs.
 struct World {
     _fleet: DevFleet,
     folder: TempDir,
@@ -40,7 +40,7 @@ impl World {
         Self { _fleet: fleet, folder, redis }
     }
 
-    /// A gateway, and a key for all agents.
+    /// Starts a gateway. Also returns a key for all agents of the tenant.
     fn gateway(&self) -> (Gateway, String) {
         let keys = self.folder.path().join("keys.yaml");
         let name = format!("key-{}", std::fs::read_to_string(&keys).map_or(0, |text| text.lines().count()));
@@ -50,7 +50,7 @@ impl World {
     }
 }
 
-/// Says something, and gives the conversation, its task and what comes of it.
+/// Sends a message. Returns the IDs of the conversation and of its task, and the events of the task.
 fn say(gateway: &Gateway, key: &str, session: Option<&str>, message: &str) -> (String, String, Events) {
     let said = json!({"message": message, "session_id": session}).to_string();
     let mut events = Events::of(gateway.send(key, "POST", CHAT, "", &said));
@@ -77,13 +77,13 @@ async fn a_conversation_goes_on_over_http_with_a_call_in_between_over_any_gatewa
         (again.as_str(), &events.until("answer")["answer"]),
         (&*session, &json!("You said \"hello\" after 1 others."))
     );
-    // A connection that breaks takes nothing along: the task tells the rest, and the conversation has the answer.
+    // If the connection breaks, the task's own events have the rest, and the conversation has the answer.
     let (_, task, events) = say(&one, &key, Some(&session), "are you there?");
     drop(events);
     let mut rest = Events::of(two.send(&key, "GET", &format!("/v1/tasks/{task}/events"), "", ""));
     assert_eq!(rest.until("answer")["answer"], "You said \"are you there?\" after 2 others.");
 
-    // A call that people are asked about: the conversation says so, and goes on when they have decided.
+    // A call that needs an approval: the conversation reports the wait, and continues after the decision.
     let (_, _, mut events) = say(&one, &key, Some(&session), "sleep");
     let waits = events.until("waiting");
     let approval = waits["for"].as_str().unwrap().strip_prefix("an approval of sleep (").unwrap().trim_end_matches(')');
@@ -126,11 +126,11 @@ async fn a_front_end_that_speaks_ag_ui_talks_with_an_agent_by_the_protocols_own_
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
     assert!(output.status.success() && said.contains("all runs ended as they should"), "{said}");
-    // What was said there is said: the API tells it, too.
+    // The API returns the messages that were sent over AG-UI.
     let thread = said.lines().find_map(|line| line.strip_prefix("all runs ended as they should: ")).unwrap();
     let history = gateway.get(&key, &format!("{CHAT}/{thread}")).json();
     assert_eq!(history.as_array().unwrap().len(), 3, "{history}");
-    // The guide's program, which imports the client from the folder that it is in.
+    // The guide's program, which imports the client from its own folder.
     let program = packages.folder.join("ask.mjs");
     std::fs::copy(Path::new(REPOSITORY).join("docs/snippets/ag-ui/ask.mjs"), &program).unwrap();
     let mut node = packages.node();

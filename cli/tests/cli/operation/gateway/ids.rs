@@ -1,4 +1,4 @@
-//! Ids that callers give: what stands under one is told to whom it belongs, and of what was asked for now.
+//! IDs that callers choose: a caller only sees its own work under an ID, in its current state.
 
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
@@ -24,7 +24,7 @@ async fn a_turn_that_was_refused_and_is_mended_is_told_by_what_becomes_of_it_now
     let refused = gateway.ask(&key, "POST", "/v1/turns?wait=60", &unknown);
     assert_eq!((refused.status, refused.code().as_str()), (422, "unknown_agent"), "{refused:?}");
 
-    // Nobody decides about it so far; the refusal is not of this one.
+    // No scheduler is running. The rejection of the earlier turn does not apply to this one.
     drop(fleet);
     let mended = gateway.ask(&key, "POST", "/v1/turns?wait=1", &named("order", echo("hi")));
     assert_eq!((mended.status, mended.json()["state"].clone()), (202, json!("accepted")), "{mended:?}");
@@ -61,7 +61,7 @@ async fn a_task_with_the_id_of_another_is_a_conflict_and_hears_nothing_of_that_o
     let gateway = Gateway::start(&redis.url(), &keys);
     let task = |agent: &str, what: &str| json!({"target_agent": agent, "task_id": "job", "task_description": what});
     assert_eq!(gateway.ask(&petra, "POST", "/v1/tasks?wait=60", &task("petra", "rest")).status, 200);
-    // Another agent's, and other work of the same one.
+    // The same ID for a task of another agent, and for other work of the same agent.
     for (key, agent, what) in [(&atlas, "atlas", "rest"), (&petra, "petra", "work")] {
         for wait in ["", "?wait=1"] {
             let answer = gateway.ask(key, "POST", &format!("/v1/tasks{wait}"), &task(agent, what));
@@ -71,19 +71,19 @@ async fn a_task_with_the_id_of_another_is_a_conflict_and_hears_nothing_of_that_o
     let again = gateway.ask(&petra, "POST", "/v1/tasks?wait=60", &task("petra", "rest"));
     assert_eq!((again.status, again.json()["task_id"].clone()), (200, json!("job")), "{again:?}");
 
-    // Delegated from a task that has ended: refused, and no conflict.
+    // A task under a parent that has ended is rejected, but it is not a conflict.
     let child =
         json!({"target_agent": "petra", "task_id": "child", "task_description": "rest", "parent_task_id": "job"});
     let [first, second] = [0, 1].map(|_| gateway.ask(&petra, "POST", "/v1/tasks?wait=60", &child));
     assert_eq!((first.status, second.status), (404, 404), "{first:?} {second:?}");
-    // An id that the fleet has made for a task of another agent.
+    // An ID that the fleet has generated for a task of another agent.
     let unnamed = json!({"target_agent": "petra", "task_description": "rest"});
     let made = gateway.ask(&petra, "POST", "/v1/tasks?wait=60", &unnamed);
     let taken = json!({"target_agent": "atlas", "task_id": made.json()["task_id"], "task_description": "rest"});
     let answer = gateway.ask(&atlas, "POST", "/v1/tasks?wait=1", &taken);
     assert_eq!((answer.status, answer.code().as_str()), (400, "invalid_request"), "{answer:?}");
 
-    // Both came before anybody had decided: one of them is told its answer, the other that the id is not its own.
+    // Both tasks arrive before a scheduler decides. One gets its answer, and the other gets a conflict.
     drop(fleet);
     let both = json!({"target_agent": "petra", "task_id": "both", "task_description": "rest"});
     assert_eq!(gateway.ask(&petra, "POST", "/v1/tasks", &both).status, 202);

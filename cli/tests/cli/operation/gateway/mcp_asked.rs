@@ -1,5 +1,5 @@
-//! A call over MCP that waits for people: its task says so, a client that can show a page is asked to show theirs, and whatever
-//! the client answers decides nothing.
+//! A call over MCP that waits for an approval. Its task reports the wait, a client that can show a page is asked to
+//! show the approvals page, and no response of the client decides the approval.
 
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
@@ -13,7 +13,7 @@ const PERMISSIONS: &str = "permissions:
 approvers: {ann: {roles: [finance]}}
 ";
 
-/// A request of 2026-07-28 by a client with tasks, and with what else it can.
+/// Sends a request of protocol version 2026-07-28 by a client with tasks, and with the capabilities `can`.
 fn ask(gateway: &Gateway, key: &str, can: &Value, method: &str, mut params: Value) -> Value {
     let named = params["name"].as_str().or(params["taskId"].as_str()).unwrap_or_default();
     let head = format!(
@@ -30,7 +30,7 @@ fn ask(gateway: &Gateway, key: &str, can: &Value, method: &str, mut params: Valu
     answer["result"].clone()
 }
 
-/// Asks for a task until it is as wanted.
+/// Polls a task until it satisfies `is`.
 fn until(gateway: &Gateway, key: &str, can: &Value, task: &Value, is: impl Fn(&Value) -> bool) -> Value {
     let mut told = Value::Null;
     for _ in 0..LOOKS {
@@ -43,7 +43,7 @@ fn until(gateway: &Gateway, key: &str, can: &Value, task: &Value, is: impl Fn(&V
     panic!("a task never came to be as it should: {told}");
 }
 
-/// Whatever a client answers is heard, and the call waits on.
+/// Checks that responses of a client are accepted, and that the call still waits.
 fn decides_nothing(gateway: &Gateway, key: &str, can: &Value, question: &str) {
     for answer in [
         json!({"action": "accept"}),
@@ -67,7 +67,7 @@ async fn a_call_that_waits_for_people_says_so_asks_for_their_page_and_is_never_a
     let config = ["--config", conf.to_str().unwrap()];
     let _fleet = DevFleet::start(&["--redis-url", &redis.url(), config[0], config[1]]);
     let keys = folder.path().join("keys.yaml");
-    // The one who calls may even approve: not by what it answers here.
+    // The caller's key may even approve, but these responses do not.
     let verbs = ["--verb", "submit", "--verb", "read", "--verb", "view", "--verb", "approve", "--approver", "ann"];
     let key = add_key(&keys, &[&["--id", "ann-phone", "--tenant", "demo"][..], &verbs].concat());
     let public = [config[0], config[1], "--public-url", "https://fleet.example.com"];
@@ -78,7 +78,7 @@ async fn a_call_that_waits_for_people_says_so_asks_for_their_page_and_is_never_a
     let begun = ask(&gateway, &key, &plain, "tools/call", call);
     assert_eq!((&begun["resultType"], &begun["taskId"]), (&json!("task"), &json!("pays")), "{begun}");
     let task = json!({"taskId": "pays"});
-    // A client that can show no page is told in words.
+    // A client that cannot show a page gets a message.
     let waits = |told: &Value| told["statusMessage"].as_str().unwrap_or_default().starts_with("waits for an approval");
     let told = until(&gateway, &key, &plain, &task, waits);
     let words = told["statusMessage"].as_str().unwrap();
@@ -88,7 +88,7 @@ async fn a_call_that_waits_for_people_says_so_asks_for_their_page_and_is_never_a
     {
         assert!(words.contains(said), "{said}: {words}");
     }
-    // One that can is asked to show it.
+    // A client that can show a page is asked to show it.
     let told = until(&gateway, &key, &shows, &task, |told| told["status"] == "input_required");
     let (name, asked) = told["inputRequests"].as_object().unwrap().iter().next().unwrap();
     assert_eq!((&asked["method"], &asked["params"]["mode"]), (&json!("elicitation/create"), &json!("url")), "{told}");
@@ -100,7 +100,7 @@ async fn a_call_that_waits_for_people_says_so_asks_for_their_page_and_is_never_a
     let asked = &approvals["approvals"][0];
     assert_eq!((&asked["state"], &asked["agreed"]), (&json!("waiting"), &json!([])), "{asked}");
 
-    // Somebody decides where people decide, and the call goes on.
+    // An approver decides through the API for operators, and the call continues.
     let approve = format!("/v1/operate/approvals/demo:{}/approve", asked["id"].as_str().unwrap());
     assert_eq!(gateway.ask(&key, "POST", &approve, &json!({"reason": "it is due"})).status, 200);
     let ended = until(&gateway, &key, &shows, &task, |told| told["status"] == "completed");

@@ -1,9 +1,9 @@
-//! The MCP server of a gateway before the protocol's own conformance suite, at two revisions.
+//! Tests the MCP server of a gateway with the protocol's own conformance suite, at two revisions.
 
 use crate::support::documents::REPOSITORY;
 use crate::support::packages::Packages;
 
-/// What the suite finds is known, or the test fails; and so it does where something known is found no more.
+/// Fails if the suite reports an unknown problem, or if a known problem is gone.
 fn is_as_known(options: &[&str], known: &str) {
     let Some(packages) = Packages::unless_skipped() else { return };
     let mut node = packages.node();

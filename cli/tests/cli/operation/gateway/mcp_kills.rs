@@ -1,5 +1,5 @@
-//! Gateways that are killed in the middle of tasks, over and over, while clients of MCP go on: no task is lost, and none runs
-//! twice. `TICKFLEET_MCP_KILLS=1000` plays as many.
+//! Kills gateways in the middle of tasks, over and over, while MCP clients continue: no task is lost, and none runs
+//! twice. `TICKFLEET_MCP_KILLS=1000` sets the number of kills.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -17,25 +17,25 @@ use super::{Gateway, add_key};
 use crate::support::binary::{DevFleet, tickfleet};
 use crate::support::process::pause;
 
-/// Clients that each have a task under way.
+/// Clients. Each has one task under way.
 const CLIENTS: usize = 6;
-/// How long a task runs: longer than the gateway waits before it tells of a task.
+/// The duration of a task: longer than the gateway waits for a result before it returns a task.
 const TASK_MS: u64 = 4_000;
 
-/// What the clients share.
+/// State that the clients share.
 struct Front {
     key: String,
-    /// Where the two gateways are now.
+    /// The current addresses of the two gateways.
     addresses: Mutex<[String; 2]>,
     over: AtomicBool,
-    /// Requests, and those that broke off.
+    /// The number of requests, and of requests that broke off.
     asked: AtomicUsize,
     broken: AtomicUsize,
     ended: Mutex<BTreeSet<String>>,
 }
 
 impl Front {
-    /// A request to one of the gateways; none where it was killed meanwhile.
+    /// Sends a request to one of the gateways. `None` if that gateway was killed meanwhile.
     fn try_ask(&self, which: usize, method: &str, params: &Value) -> Option<Value> {
         let address = self.addresses.lock().unwrap()[which % 2].clone();
         let name = params["name"].as_str().or(params["taskId"].as_str()).unwrap().to_owned();
@@ -52,11 +52,11 @@ impl Front {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;
         let (_, body) = answer.split_once("\r\n\r\n")?;
-        // What is cut off is no answer.
+        // A truncated response does not count.
         serde_json::from_str(body).ok()
     }
 
-    /// The same to one gateway after the other, until it is answered.
+    /// Sends a request to the gateways in turn, until one responds.
     fn ask(&self, first: usize, method: &str, params: &Value) -> Value {
         for which in first.. {
             self.asked.fetch_add(1, Ordering::Relaxed);
@@ -70,7 +70,7 @@ impl Front {
         unreachable!("numbers do not end")
     }
 
-    /// A client: one task after the other.
+    /// Runs a client: one task after the other.
     fn client(&self, client: usize) {
         for number in 0.. {
             if self.over.load(Ordering::Relaxed) {
@@ -98,19 +98,19 @@ fn with_meta(mut params: Value) -> Value {
     params
 }
 
-/// A call under an id of the client's own, so that it may be sent again.
+/// The parameters of a call with an ID that the client chose, so that it can be sent again.
 fn sleeping(turn: &str) -> Value {
     let call = json!({"name": "sleep", "arguments": {"ms": TASK_MS}, "_meta": {"tickfleet/turn_id": turn}});
     with_meta(call)
 }
 
-/// Kills one gateway after the other, each when the one before is back.
+/// Kills the gateways in turn, each after the other one is back.
 fn kill_gateways(front: &Front, gateways: &mut [Gateway; 2], kills: usize, url: &str, keys: &Path) {
-    // The first goes while all clients wait for their first results, however late this comes to look.
+    // The first kill comes while all clients wait for their first results, even if this thread is late.
     let mut since = 0;
     for kill in 0..kills {
         let which = kill % 2;
-        // Now a gateway is killed that waits for results, now one whose clients ask for their tasks.
+        // The kills meet gateways that wait for results, and gateways whose clients poll their tasks.
         while front.asked.load(Ordering::Relaxed) < since + CLIENTS {
             pause();
         }
@@ -134,7 +134,7 @@ async fn gateways_that_are_killed_lose_no_task_and_have_none_run_twice() {
     std::fs::write(conf.join("agents.yaml"), "agents: {kelly: {calls_per_tick: 100, max_actions_per_day: 100000}}\n")
         .unwrap();
     std::fs::write(conf.join("permissions.yaml"), "permissions: {sleep: {everyone: true}}\n").unwrap();
-    // The built-in tenant has a cap of its own, which a thousand kills would come to.
+    // The built-in tenant has a cap, which a thousand kills would reach.
     std::fs::write(conf.join("tenants.yaml"), "tenants: {demo: {}}\n").unwrap();
     let config = conf.to_str().unwrap();
     let _fleet = DevFleet::start(&["--redis-url", &redis.url(), "--config", config]);

@@ -1,4 +1,4 @@
-//! Where clients are told that tokens come from: the metadata of RFC 9728, which MCP's authorization begins with.
+//! The metadata of RFC 9728, which names the issuer of tokens. MCP's authorization begins with it.
 
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
@@ -9,7 +9,7 @@ use super::{Answer, Gateway, add_key};
 const RULES: &str = "- {name: services, claims: {azp: shop}, tenant: demo, agents: ['*'], verbs: [read]}\n";
 const METADATA: &str = "/.well-known/oauth-protected-resource";
 
-/// What a refusal says of where a token is to be had.
+/// The challenge of a 401 response.
 fn challenge(answer: &Answer) -> String {
     assert_eq!(answer.status, 401, "{answer:?}");
     let found = answer.head.lines().find_map(|line| line.strip_prefix("www-authenticate: "));
@@ -27,7 +27,7 @@ async fn a_client_without_a_token_is_told_where_one_is_to_be_had() {
     let public = ["--public-url", "https://fleet.example.com"];
     let gateway = Gateway::start_with(&redis.url(), &keys, &[&tokens[..], &public].concat());
 
-    // As a client of MCP goes about it: asked without a token, told where to look, told who gives one.
+    // An MCP client sends a request without a token, gets the address of the metadata, and finds the issuer there.
     let mcp = "/v1/agents/kelly/mcp";
     let said = challenge(&gateway.ask("", "POST", mcp, &json!({})));
     assert_eq!(
@@ -39,7 +39,7 @@ async fn a_client_without_a_token_is_told_where_one_is_to_be_had() {
     let expected = json!({"resource": format!("https://fleet.example.com{mcp}"), "resource_name": "Tickfleet",
         "authorization_servers": [provider.url], "bearer_methods_supported": ["header"]});
     assert_eq!(told.json(), expected);
-    // Everything else is one resource.
+    // All other paths belong to one resource.
     let said = challenge(&gateway.get("wrong", "/v1/turns/none"));
     assert!(said.ends_with(&format!("resource_metadata=\"https://fleet.example.com{METADATA}\"")), "{said}");
     assert_eq!(gateway.get("", METADATA).json()["resource"], "https://fleet.example.com");
@@ -47,7 +47,7 @@ async fn a_client_without_a_token_is_told_where_one_is_to_be_had() {
         assert_eq!(gateway.get("", &format!("{METADATA}{path}")).status, 404, "{path}");
     }
 
-    // Where nobody said how it is reached, or it takes no tokens, nothing is made up.
+    // Without a public URL, or if the gateway accepts no tokens, there is no metadata.
     for more in [&tokens[..], &public] {
         let gateway = Gateway::start_with(&redis.url(), &keys, more);
         assert_eq!(challenge(&gateway.ask("", "POST", mcp, &Value::Null)), "bearer");

@@ -1,4 +1,4 @@
-//! What a gateway counts, and what its probes say, also while Redis is away.
+//! Metrics and probes of a gateway, also while Redis is away.
 
 use serde_json::Value;
 use tickfleet_testkit::RedisServer;
@@ -30,14 +30,14 @@ async fn a_gateway_counts_what_it_is_asked_and_says_that_redis_is_away() {
     for probe in ["/startupz", "/livez", "/readyz"] {
         assert!(process.answer(probe).starts_with("HTTP/1.1 200"), "{probe}");
     }
-    // No fleet is there: what is submitted waits.
+    // No fleet is running, so the turn waits.
     assert_eq!(gateway.ask_with(&key, "POST", "/v1/turns", "idempotency-key: waits\r\n", &echo("hi")).status, 202);
     assert_eq!(gateway.get("tfk_none", "/v1/turns/waits").status, 401);
     assert_eq!(gateway.get(&key, "/v1/operate/turns").status, 403);
     assert_eq!(gateway.get(&key, "/v1/nothing").status, 404);
     let waits = gateway.send(&key, "GET", "/v1/turns/waits?wait=60", "", "");
     until(&process, "tickfleet_gateway_waiting 1");
-    // It goes away before it is answered.
+    // The client goes away before the response.
     drop(waits);
     for line in [
         "tickfleet_gateway_requests_total{request=\"reply_wait\",status=\"gone\"} 1",
@@ -63,7 +63,7 @@ async fn a_gateway_counts_what_it_is_asked_and_says_that_redis_is_away() {
     until(&process, "tickfleet_gateway_requests_total{request=\"submit\",status=\"5xx\"} 1");
     until(&process, "tickfleet_gateway_refused_total{reason=\"unavailable\"} 1");
     until(&process, "tickfleet_redis_up 0");
-    // It answers all the same, and is not restarted for what is not its fault.
+    // The gateway still responds. It must not be restarted, because the fault is not its own.
     assert!(
         process.answer("/readyz").starts_with("HTTP/1.1 503") && process.answer("/livez").starts_with("HTTP/1.1 200")
     );

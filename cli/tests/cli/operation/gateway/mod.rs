@@ -1,4 +1,5 @@
-//! `tickfleet gateway` as a process: services that speak no Redis get what producers get, and no more than their key is for.
+//! `tickfleet gateway` as a process: services without Redis access can do what producers can, within the rights of
+//! their key.
 
 mod away;
 mod bounds;
@@ -31,26 +32,26 @@ use tickfleet_testkit::RedisServer;
 use crate::support::binary::{DevFleet, command, tickfleet};
 use crate::support::process::pause;
 
-/// The longest wait for an answer.
+/// The longest wait for a response.
 const ANSWER: Duration = Duration::from_secs(60);
-/// How often something is looked at before what must come counts as missing: for two minutes at least.
+/// The number of attempts before a check fails: two minutes at least.
 const LOOKS: usize = 2_400;
 
-/// What the headers of an answer to somebody without a key say.
+/// Headers of the response to a request without a valid key.
 const REFUSAL: [&str; 4] =
     ["www-authenticate: bearer", "nosniff", "cache-control: no-store", "default-src 'none'; frame-ancestors 'none'"];
 
-/// A gateway and its file of keys.
+/// A gateway and its key file.
 pub struct Gateway {
-    /// None where another process has it.
+    /// `None` if another process has the child.
     child: Option<Child>,
     address: String,
     keys: PathBuf,
-    /// What it has logged since it answers.
+    /// Its log since it was ready.
     log: Arc<Mutex<Vec<Value>>>,
 }
 
-/// What was answered.
+/// A response.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: u16,
@@ -74,7 +75,7 @@ impl Gateway {
         Self::start_with(url, keys, &[])
     }
 
-    /// With more on its command line.
+    /// Starts with additional arguments.
     pub(super) fn start_with(url: &str, keys: &Path, more: &[&str]) -> Self {
         let args = ["gateway", "--address", "127.0.0.1:0", "--keys", keys.to_str().unwrap()];
         let mut command = command(&[&args, more].concat());
@@ -85,7 +86,7 @@ impl Gateway {
             let line: Value = serde_json::from_str(&line.unwrap()).ok()?;
             (line["message"] == "gateway ready").then(|| line["address"].as_str().unwrap().to_owned())
         });
-        // A process that logs to a pipe which is not read ends.
+        // Keep reading: a process whose log pipe is not read ends.
         let log: Arc<Mutex<Vec<Value>>> = Arc::default();
         let kept = Arc::clone(&log);
         drop(std::thread::spawn(move || {
@@ -96,12 +97,12 @@ impl Gateway {
         Self { child: Some(child), address: address.unwrap(), keys: keys.to_owned(), log }
     }
 
-    /// The one of another process.
+    /// A gateway that was started elsewhere.
     pub(super) fn at(address: &str) -> Self {
         Self { child: None, address: address.to_owned(), keys: PathBuf::new(), log: Arc::default() }
     }
 
-    /// Where it answers.
+    /// The base URL.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -140,7 +141,7 @@ impl Gateway {
         self.ask(key, "GET", path, &Value::Null)
     }
 
-    /// Adds a key, and gives it once the gateway knows it.
+    /// Creates a key, and returns it when the gateway accepts it.
     pub fn key(&self, arguments: &[&str]) -> String {
         let key = add_key(&self.keys, arguments);
         for _ in 0..LOOKS {
@@ -162,14 +163,14 @@ impl Gateway {
 impl Drop for Gateway {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
-            // Fails only where it has ended.
+            // Fails only if the process has ended.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// Holds an answer to its status, and to what its headers must say.
+/// Checks the status of a response, and parts of its headers.
 fn says(answer: &Answer, status: u16, heads: &[&str]) {
     assert_eq!(answer.status, status, "{answer:?}");
     for head in heads {
@@ -185,7 +186,7 @@ fn received(mut stream: TcpStream) -> Answer {
     Answer { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
 }
 
-/// Appends the row of a new key to a file, as the help says, and gives the key.
+/// Creates a key and appends its row to a file, as the help says. Returns the key.
 pub fn add_key(file: &Path, arguments: &[&str]) -> String {
     let made = tickfleet(&[&["gateway", "key"], arguments].concat()).exits(0);
     let mut rows = std::fs::read_to_string(file).unwrap_or_default();
@@ -194,12 +195,12 @@ pub fn add_key(file: &Path, arguments: &[&str]) -> String {
     made.stderr.split_whitespace().find(|word| word.starts_with("tfk_")).unwrap().to_owned()
 }
 
-/// A stream of server-sent events, as it is read.
+/// A stream of server-sent events.
 pub(super) struct Events {
     lines: std::io::Lines<BufReader<TcpStream>>,
-    /// The names of those that were read.
+    /// The names of the events read so far.
     pub(super) names: Vec<String>,
-    /// The id of the last one.
+    /// The ID of the last event.
     pub(super) id: String,
 }
 
@@ -208,13 +209,13 @@ impl Events {
         Self { lines: BufReader::new(stream).lines(), names: Vec::new(), id: String::new() }
     }
 
-    /// Reads the beginning of the answer: it is a stream.
+    /// Reads the status line, which must be 200.
     pub(super) fn opened(&mut self) {
         let status = self.lines.next().unwrap().unwrap();
         assert!(status.contains(" 200 "), "{status}");
     }
 
-    /// The next one with its name; none at the end of the stream.
+    /// The next event with its name. `None` at the end of the stream.
     pub(super) fn next(&mut self) -> Option<(String, Value)> {
         let (mut name, mut data) = (String::new(), None);
         for line in self.lines.by_ref() {
@@ -235,7 +236,7 @@ impl Events {
         None
     }
 
-    /// The next one of this name; those before it are read over.
+    /// The next event with this name. Skips other events.
     pub(super) fn until(&mut self, wanted: &str) -> Value {
         while let Some((name, data)) = self.next() {
             if name == wanted {
@@ -265,7 +266,7 @@ async fn a_service_submits_waits_repeats_and_cancels_over_http() {
     let answer = one.ask(&key, "POST", "/v1/turns?wait=60", &echo("hi"));
     assert_eq!((answer.status, &answer.json()["results"][0]["output"]["text"]), (200, &json!("hi")), "{answer:?}");
 
-    // Sent twice, by two gateways, it is carried out once; who waits at the other one hears of it, too.
+    // A turn that is sent twice, through two gateways, runs once. Both gateways return its result.
     let head = "idempotency-key: order-17\r\n";
     let accepted = one.ask_with(&key, "POST", "/v1/turns", head, &echo("once"));
     assert_eq!((accepted.status, accepted.json()["duplicate"].clone()), (202, json!(false)), "{accepted:?}");
@@ -275,7 +276,7 @@ async fn a_service_submits_waits_repeats_and_cancels_over_http() {
     assert_eq!((conflict.status, conflict.code().as_str()), (409, "conflict"));
     assert_eq!(two.get(&key, "/v1/turns/order-17?wait=60").status, 200);
 
-    // One that runs is under way, and ends when it is cancelled.
+    // A running turn ends when it is canceled.
     assert_eq!(one.ask(&key, "POST", "/v1/turns", &resting("long", 60_000)).status, 202);
     let waits = two.send(&key, "GET", "/v1/turns/long?wait=60", "", "");
     let reason = json!({"reason": "the user left"});
@@ -284,13 +285,13 @@ async fn a_service_submits_waits_repeats_and_cancels_over_http() {
     let ended = received(waits);
     assert_eq!((ended.status, ended.json()["results"][0]["outcome"].clone()), (200, json!("cancelled")), "{ended:?}");
 
-    // A turn that is refused at admission says so to whoever waits, and to whoever asks later.
+    // A rejection at admission is returned to the waiting client, and to later requests.
     let late = json!({"agent": "nobody", "turn_id": "refused", "calls": [{"name": "echo"}]});
     let refused = one.ask(&key, "POST", "/v1/turns?wait=60", &late);
     assert_eq!((refused.status, refused.code().as_str()), (422, "unknown_agent"), "{refused:?}");
     assert_eq!(one.get(&key, "/v1/turns/refused").status, 422);
     assert_eq!(one.get(&key, "/v1/turns/never").status, 404);
-    // One that breaks a rule of the protocol is answered as through Redis: every call has its result.
+    // A turn that violates the protocol gets the same reply as through Redis: every call has a result.
     let calls = json!([{"type": "function", "id": "call_1", "function": {"name": "echo", "arguments": "{}"}}]);
     let odd = json!({"agent": "kelly", "turn_id": "odd", "priority": "asap", "tool_calls": calls});
     let refused = one.ask(&key, "POST", "/v1/turns", &odd);
@@ -300,7 +301,7 @@ async fn a_service_submits_waits_repeats_and_cancels_over_http() {
     let tools = one.get(&key, "/v1/agents/kelly/tools?format=anthropic");
     assert!(tools.json().as_array().unwrap().iter().any(|tool| tool["name"] == "echo"), "{tools:?}");
 
-    // A drain ends the waiting: the caller is told that the turn is under way, and asks elsewhere.
+    // A gateway that stops ends the wait. The client learns that the turn is under way, and asks the other gateway.
     assert_eq!(one.ask(&key, "POST", "/v1/turns", &resting("later", 60_000)).status, 202);
     let waits = one.send(&key, "GET", "/v1/turns/later?wait=60", "", "");
     until_waiting(&one, &key);
@@ -315,14 +316,14 @@ async fn a_service_submits_waits_repeats_and_cancels_over_http() {
     drop(fleet);
 }
 
-/// Lets the request that was sent before come in first: connections are taken in their order.
+/// Sends further requests, so that the request before them is accepted: connections are accepted in order.
 fn until_waiting(gateway: &Gateway, key: &str) {
     for _ in 0..3 {
         assert_eq!(gateway.get(key, "/v1/turns/later").status, 202);
     }
 }
 
-/// Whoever names a tenant is not answered about another one.
+/// Checks that a request which names a tenant needs a key of that tenant.
 fn answers_about_the_tenant_that_is_named(gateway: &Gateway, demo: &str, other: &str) {
     for (key, status) in [(demo, 200), (other, 403)] {
         let named = gateway.ask_with(key, "GET", "/v1/turns/mine", "tickfleet-tenant: demo\r\n", &Value::Null);
@@ -346,7 +347,7 @@ async fn a_key_opens_what_it_is_for_and_nothing_else() {
     assert_eq!(gateway.ask(&all, "POST", "/v1/turns?wait=60", &mine).status, 200);
     assert_eq!(gateway.ask(&all, "POST", "/v1/turns", &resting("runs", 60_000)).status, 202);
 
-    // Of other agents, of other tenants: not theirs to submit, and as if it were not there.
+    // Work of other agents and tenants: a key cannot submit it, and its IDs look unknown.
     for (key, what) in [(&fran, "another agent's"), (&acme, "another tenant's")] {
         for id in ["mine", "runs", "unheard-of"] {
             assert_eq!(gateway.get(key, &format!("/v1/turns/{id}")).status, 404, "{what} {id}");
@@ -362,7 +363,7 @@ async fn a_key_opens_what_it_is_for_and_nothing_else() {
     let other = json!({"tenant": "demo", "agent": "kelly", "calls": [{"name": "echo"}]});
     assert_eq!(gateway.ask(&acme, "POST", "/v1/turns", &other).code(), "forbidden");
     answers_about_the_tenant_that_is_named(&gateway, &all, &acme);
-    // A key that reads submits and ends nothing, in no form.
+    // A key that may only read cannot submit or cancel on any path.
     for (path, body) in [
         ("/v1/turns", echo("hi")),
         ("/v1/tasks", json!({"target_agent": "kelly", "task_description": "x"})),
@@ -373,7 +374,7 @@ async fn a_key_opens_what_it_is_for_and_nothing_else() {
         assert_eq!(gateway.ask(&reader, "POST", path, &body).code(), "forbidden", "{path}");
     }
     assert_eq!(gateway.get(&reader, "/v1/turns/mine").status, 200);
-    // None, a wrong one, and one whose row was taken out.
+    // No key, a wrong key, and a key whose row was removed.
     let none = gateway.get("", "/v1/turns/mine");
     says(&none, 401, &REFUSAL);
     assert_eq!(gateway.get("tfk_wrong", "/v1/turns/mine").status, 401);
@@ -386,13 +387,13 @@ async fn a_key_opens_what_it_is_for_and_nothing_else() {
         assert!(looks < LOOKS, "a key that was taken out is refused");
         pause();
     }
-    // What is too large, or no request at all, costs itself alone.
+    // A request that is too large affects only itself.
     let key = gateway.key(&["--id", "again", "--tenant", "demo"]);
     assert_eq!(gateway.ask(&key, "POST", "/v1/turns", &echo(&"x".repeat(2 << 20))).code(), "too_large");
     assert_eq!(gateway.get(&key, "/v1/turns/mine").status, 200);
 }
 
-/// A configuration of two agents that note their tasks.
+/// A configuration of two agents with the typed handler `note`.
 fn noting_agents(folder: &Path) -> PathBuf {
     let conf = folder.join("conf");
     std::fs::create_dir(&conf).unwrap();
@@ -404,7 +405,7 @@ fn noting_agents(folder: &Path) -> PathBuf {
     conf
 }
 
-/// The tasks that a key sees, one on a page.
+/// The tasks that a key sees, in pages of one.
 fn listed(gateway: &Gateway, key: &str) -> Vec<String> {
     let (mut found, mut from) = (Vec::new(), String::new());
     for _ in 0..10 {
@@ -439,7 +440,7 @@ async fn a_task_is_told_as_it_happens_and_goes_on_after_the_last_event() {
             || events.body.contains("event: answer"),
         "{events:?}"
     );
-    // What a key does not see takes no place of its page.
+    // Tasks that a key may not see do not count in its pages.
     let all = add_key(&keys, &["--id", "everybody", "--tenant", "demo"]);
     let gateway = Gateway::start(&redis.url(), &keys);
     for id in ["of-petra", "of-petra-2"] {
@@ -455,7 +456,8 @@ async fn a_task_is_told_as_it_happens_and_goes_on_after_the_last_event() {
     let late = received(gateway.send(&key, "GET", "/v1/tasks/job/events", "last-event-id: x\r\n", ""));
     assert_eq!(late.status, 400);
     assert_eq!(gateway.get(&key, "/v1/tasks/none/events").status, 404);
-    // A message that has the id of another agent's task opens nothing, while nobody is there to refuse it either.
+    // A queued task with the ID of another agent's task gives no access to that task, even while no scheduler can
+    // reject it.
     drop(fleet);
     let task = json!({"tenant": "demo", "target_agent": "atlas", "task_id": "of-petra", "task_description": "rest"});
     let mut message = redis::cmd("XADD");

@@ -1,4 +1,4 @@
-//! A turn that is followed as it goes on: why it waits, which of its calls have ended, its reply at last.
+//! The events of a turn: the reasons why it waits, the results of its calls, and finally its reply.
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -7,7 +7,7 @@ use tickfleet_testkit::RedisServer;
 use super::{Events, Gateway, add_key, received};
 use crate::support::binary::DevFleet;
 
-/// A configuration with an agent of one call a tick, and a tool about which people are asked.
+/// A configuration with an agent that has one call a tick, and with a tool that needs approvals.
 fn configured() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let conf = folder.path().join("conf");
@@ -39,8 +39,8 @@ fn follow(gateway: &Gateway, key: &str, id: &str) -> Events {
     Events::of(gateway.send(key, "GET", &format!("/v1/turns/{id}/events"), "", ""))
 }
 
-/// Follows what was taken in while nobody decides about anything, through another gateway: a task and a turn, each by an id of
-/// its own and by the one that was made for it. Each with the last event that will come.
+/// Submits tasks and turns while no scheduler runs, with given and with generated IDs, and follows them through another
+/// gateway. Returns the event streams, each with its expected last event.
 fn taken_in(one: &Gateway, two: &Gateway, [all, fran]: [&str; 2]) -> Vec<(Events, &'static str)> {
     let sent = |path: &str, body: Value| {
         let answer = one.ask(all, "POST", path, &body);
@@ -54,13 +54,13 @@ fn taken_in(one: &Gateway, two: &Gateway, [all, fran]: [&str; 2]) -> Vec<(Events
     let mut unnamed = turn("kelly", "x", &["echo"]);
     unnamed.as_object_mut().unwrap().remove("turn_id");
     let of_fran = sent("/v1/tasks", given);
-    // None of these agents takes tasks: a scheduler will say so.
+    // None of these agents takes tasks, so a scheduler will reject the tasks.
     let all_of_them = [
         (of_fran.clone(), "failed"),
         (sent("/v1/tasks", task("kelly")), "failed"),
         (sent("/v1/turns", unnamed), "reply"),
     ];
-    // The key for an agent hears of its own alone, and at once.
+    // The key of one agent gets only the events of its own work, and gets them immediately.
     let asked = |path: &str| two.send(fran, "GET", path, "", "");
     let followed = Events::of(asked(&of_fran));
     for path in [&all_of_them[1].0, "/v1/tasks/never/events", "/v1/tasks/k1-0/events", "/v1/turns/t1-0/events"] {
@@ -76,7 +76,7 @@ fn taken_in(one: &Gateway, two: &Gateway, [all, fran]: [&str; 2]) -> Vec<(Events
     streams
 }
 
-/// Somebody decides: each stream goes on to its end.
+/// Checks that each stream ends with its last event, after a scheduler has decided.
 fn all_end(streams: Vec<(Events, &str)>) {
     for (mut events, end) in streams {
         events.until(end);
@@ -94,12 +94,12 @@ async fn a_turn_is_told_from_its_queue_to_its_reply_by_any_gateway_and_to_who_ma
     let operator = add_key(&keys, &["--id", "anna", "--tenant", "demo", "--role", "operator"]);
     let [one, two] = [0, 1].map(|_| Gateway::start_with(&redis.url(), &keys, &config));
 
-    // Nobody admits: it is in the queue.
+    // No scheduler is running, so the turn is queued.
     assert_eq!(one.ask(&key, "POST", "/v1/turns", &turn("kelly", "first", &["echo", "echo"])).status, 202);
     let (mut here, mut there) = (follow(&one, &key, "first"), follow(&two, &key, "first"));
     here.until("queued");
     there.until("queued");
-    // Whoever may not see it does not hear that it is there.
+    // For a key that may not see the turn, the turn does not exist.
     assert_eq!(received(one.send(&fran, "GET", "/v1/turns/first/events", "", "")).status, 404);
     let taken_in = taken_in(&one, &two, [&key, &fran]);
     let _fleet = DevFleet::start(&["--redis-url", &redis.url(), config[0], config[1]]);
@@ -114,19 +114,19 @@ async fn a_turn_is_told_from_its_queue_to_its_reply_by_any_gateway_and_to_who_ma
         assert!(events.next().is_none(), "nothing comes after the reply");
         assert_eq!(events.id, "2");
     }
-    // Who comes back after the first result hears the rest.
+    // A client that reconnects after the first result gets the remaining events.
     let mut again = Events::of(one.send(&key, "GET", "/v1/turns/first/events", "last-event-id: 1\r\n", ""));
     assert_eq!(again.until("result")["call"], "first/1");
     again.until("reply");
     assert_eq!(again.names, ["result", "reply"]);
 
-    // A cap: the second call waits for the next tick, the third for the one after it.
+    // A cap: the second call waits for the next tick, and the third for the one after it.
     assert_eq!(one.ask(&key, "POST", "/v1/turns", &turn("slow", "capped", &["echo", "echo", "echo"])).status, 202);
     let mut events = follow(&two, &key, "capped");
     let waits = events.until("waiting");
     assert_eq!((&waits["for"], &waits["limit"]), (&json!("limit"), &json!("calls per tick")), "{waits}");
     assert!(waits["until_ms"].is_i64() && events.names.contains(&"result".to_owned()), "{waits}");
-    // Of another agent, and unheard of: not there.
+    // Turns of other agents, and unknown turns.
     for (key, id) in [(&fran, "capped"), (&fran, "first"), (&key, "never")] {
         assert_eq!(received(two.send(key, "GET", &format!("/v1/turns/{id}/events"), "", "")).status, 404, "{id}");
     }
@@ -159,12 +159,12 @@ async fn a_turn_that_waits_for_people_says_whom_it_waits_for_and_a_drain_ends_th
     assert_eq!((&waits["for"], &waits["call"], &waits["tool"]), (&json!("approval"), &json!("asks/0"), &json!("fail")));
     assert_eq!((&waits["needs"], waits["until_ms"].is_i64()), (&json!("any approver"), true), "{waits}");
     here.until("waiting");
-    // A key that is taken out hears no more, however long the turn goes on.
+    // A key that is removed gets no more events, even if the turn takes long.
     let mut heard = follow(&two, &lost, "asks");
     heard.until("waiting");
     std::fs::write(&keys, without).unwrap();
     assert!(heard.next().is_none());
-    // It ends with the gateway, and the turn goes on at another one.
+    // The stream ends with its gateway, and continues at another one.
     assert_eq!(one.stop(), Some(0));
     assert!(here.next().is_none());
     let approval = format!("/v1/operate/approvals/demo:{}/deny", waits["approval"].as_str().unwrap());
@@ -186,14 +186,14 @@ async fn a_stream_outlives_a_redis_that_is_away_and_says_what_it_finds_when_that
     let [mut events, mut hurt] = ["lost", "hurt"].map(|id| follow(&gateway, &key, id));
     events.until("queued");
     hurt.until("queued");
-    // A hand makes a key something else: that costs the one turn, which is told so.
+    // A damaged key affects only its own turn, and the stream reports it.
     let set = redis::cmd("SET").arg("{tickfleet:0}:turn:demo:hurt").arg("x").to_owned();
     let () = set.query_async(&mut redis.connection().await).await.unwrap();
     assert!(hurt.until("damaged")["message"].as_str().unwrap().contains("cannot be read"));
     assert!(hurt.next().is_none() && hurt.names == ["queued", "damaged"], "{:?}", hurt.names);
     redis.kill9();
     assert!(events.until("away")["message"].as_str().unwrap().contains("cannot reach Redis"));
-    // It comes back with nothing: what is told is what is so.
+    // Redis comes back empty, and the stream reports that the turn is gone.
     redis.restart().await;
     events.until("gone");
     assert!(events.next().is_none() && events.names == ["queued", "away", "gone"], "{:?}", events.names);

@@ -1,4 +1,5 @@
-//! The gateway by TLS: with a certificate that changes while it runs, and beside clients that never shake hands.
+//! The gateway over TLS, with a certificate that changes while it runs, and with clients that never begin the
+//! handshake.
 
 use std::fs;
 use std::net::TcpStream;
@@ -12,7 +13,7 @@ use crate::support::binary::{DevFleet, tickfleet};
 use crate::support::certificates::certificates;
 use crate::support::process::pause;
 
-/// Asks once, with a connection of its own, trusting one root.
+/// Sends one request over a new connection that trusts one root.
 async fn ask(gateway: &Gateway, folder: &Path, key: &str) -> reqwest::Result<u16> {
     let root = Certificate::from_pem(&fs::read(folder.join("ca.pem")).unwrap())?;
     let client = reqwest::Client::builder().tls_certs_only([root]).build()?;
@@ -41,7 +42,7 @@ async fn a_gateway_speaks_tls_and_takes_a_new_certificate_over() {
     put(&old);
     let args = ["--tls-cert", served[0].to_str().unwrap(), "--tls-key", served[1].to_str().unwrap()];
     let gateway = Gateway::start_with(&redis.url(), &keys, &args);
-    // Clients that connect and say nothing hold nobody up.
+    // Clients that connect and send nothing do not delay others.
     let silent: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(&gateway.address).unwrap()).collect();
     assert_eq!(ask(&gateway, &old, &key).await.unwrap(), 404);
     let told = ask(&gateway, &new, &key).await.unwrap_err();
@@ -54,7 +55,7 @@ async fn a_gateway_speaks_tls_and_takes_a_new_certificate_over() {
         pause();
     }
     assert!(ask(&gateway, &old, &key).await.is_err(), "the old certificate is out of force");
-    // What cannot be read leaves what is in force.
+    // If the new certificate is unreadable, the previous one stays in force.
     fs::write(&served[0], "no certificate").unwrap();
     drop(silent);
     assert_eq!(ask(&gateway, &new, &key).await.unwrap(), 404);

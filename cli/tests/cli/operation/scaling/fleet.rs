@@ -1,4 +1,4 @@
-//! A fleet of real processes: schedulers that tell the backlog, and workers that come and go.
+//! A fleet of real processes: schedulers that report the backlog, and workers that start and stop.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -12,16 +12,16 @@ use tokio::time::Instant;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Its agents: `crowd` has the highest cap that there is (200 calls a second), `capped` has ten calls a tick.
+/// The agents. `crowd` has the highest possible cap (200 calls a second), and `capped` has ten calls a tick.
 const AGENTS: &str = "agents:\n  crowd: {calls_per_tick: 1000, max_actions_per_day: 1000000}\n  capped: {calls_per_tick: 10, max_actions_per_day: 1000000}\n";
 const PERMISSIONS: &str = "permissions:\n  sleep: {everyone: true}\n";
-/// Settings beside the defaults.
+/// Settings that differ from the defaults.
 const SETTINGS: [(&str, &str); 3] = [
     ("TICKFLEET_QUEUES_INBOX_UNREAD_MAX", "1000000"),
     ("TICKFLEET_QUEUES_TENANT_TURNS_MAX", "100000"),
     ("TICKFLEET_LOG_LEVEL", "warn"),
 ];
-/// How long a process may take to end after SIGTERM: its drain time and some.
+/// The maximum time for a process to end after SIGTERM: its drain time and a margin.
 const DRAIN_MAX: Duration = Duration::from_secs(40);
 
 /// A process of the fleet.
@@ -38,13 +38,14 @@ pub struct Processes {
     schedulers: Vec<Node>,
     workers: Vec<Node>,
     leaving: Vec<(Instant, Node)>,
-    /// How many workers were told to go, and how many went in order.
+    /// The number of workers that got SIGTERM, and of those that then exited with code 0.
     pub told: u32,
     pub left: u32,
 }
 
 impl Processes {
-    /// Two schedulers and no worker yet, with a configuration in `folder`: tenant `demo`, and `t1` to `t<tenants>`.
+    /// Starts two schedulers and no worker, with a configuration in `folder`: the tenants `demo`, and `t1` to
+    /// `t<tenants>`.
     pub fn start(url: &str, slots: u32, folder: &Path, tenants: usize) -> Self {
         let more: String = (1..=tenants).map(|n| format!("  t{n}: {{}}\n")).collect();
         let files = [
@@ -84,12 +85,12 @@ impl Processes {
         Node { child: command.spawn().unwrap(), metrics }
     }
 
-    /// Workers that are meant to be there.
+    /// The number of workers that are not stopping.
     pub fn workers(&self) -> u32 {
         u32::try_from(self.workers.len()).unwrap()
     }
 
-    /// Starts workers, or tells the oldest to go with SIGTERM, until there are `wanted`.
+    /// Starts workers, or sends SIGTERM to the oldest, until there are `wanted`.
     pub fn scale(&mut self, wanted: u32) {
         while self.workers() < wanted {
             let node = self.spawn("worker");
@@ -103,7 +104,7 @@ impl Processes {
         }
     }
 
-    /// Collects the workers that have gone. Each must have ended by itself, with exit code 0.
+    /// Collects the workers that have stopped. Each must have exited with code 0, and no other process may have ended.
     pub fn collect(&mut self) {
         let mut waiting = Vec::new();
         for (since, mut node) in self.leaving.drain(..) {
@@ -122,7 +123,7 @@ impl Processes {
         }
     }
 
-    /// Whether all that were told to go have gone.
+    /// Returns true if no worker is stopping.
     pub fn all_gone(&self) -> bool {
         self.leaving.is_empty()
     }
@@ -131,8 +132,8 @@ impl Processes {
         fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
 
-    /// `sum(max by (state) (tickfleet_backlog{state=~"ready|running|suspect"}))`, its two parts that there are, as
-    /// no worker dies here; none while no scheduler tells.
+    /// `sum(max by (state) (tickfleet_backlog{state=~"ready|running|suspect"}))`, without `suspect`, because no worker
+    /// dies here. `None` while no scheduler reports it.
     pub fn backlog(&self) -> Option<(f64, f64)> {
         let texts: Vec<String> = self.schedulers.iter().filter_map(|node| scrape(node.metrics)).collect();
         let max = |state: &str| {
@@ -142,7 +143,7 @@ impl Processes {
         Some((max("ready")?, max("running")?))
     }
 
-    /// A counter, over all schedulers.
+    /// A counter, summed over all schedulers.
     pub fn counter(&self, series: &str) -> f64 {
         self.schedulers.iter().filter_map(|node| value(&scrape(node.metrics)?, series)).sum()
     }
@@ -153,7 +154,7 @@ impl Drop for Processes {
         for node in
             self.schedulers.iter_mut().chain(&mut self.workers).chain(self.leaving.iter_mut().map(|(_, node)| node))
         {
-            // Fails only where it has ended.
+            // Fails only if the process has ended.
             let _ = node.child.kill();
             let _ = node.child.wait();
         }
@@ -168,7 +169,7 @@ fn free_address() -> SocketAddr {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()
 }
 
-/// What Prometheus would read; none where the process does not answer (yet).
+/// The metrics of a process, as Prometheus reads them. `None` if the process does not respond (yet).
 fn scrape(address: SocketAddr) -> Option<String> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_millis(500)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;

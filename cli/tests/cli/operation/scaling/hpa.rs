@@ -1,39 +1,38 @@
-//! The algorithm of a Kubernetes HorizontalPodAutoscaler on one external metric of type AverageValue, as its
-//! documentation gives it: the ratio with its tolerance, the stabilization window, the policies. Pure: time is an
-//! argument.
+//! The documented algorithm of a Kubernetes HorizontalPodAutoscaler with one external metric of type AverageValue: the
+//! ratio with its tolerance, the stabilization window, and the policies. Pure: time is an argument.
 
 use std::collections::VecDeque;
 
-/// What a HorizontalPodAutoscaler is configured with.
+/// The configuration of a HorizontalPodAutoscaler.
 #[derive(Debug, Clone, Copy)]
 pub struct Hpa {
     pub replicas_min: u32,
     pub replicas_max: u32,
-    /// The metric that one pod should have: its slots, times how full they should be.
+    /// The target of the metric for one pod: its slots, times their target utilization.
     pub per_pod: f64,
-    /// Around the target, nothing changes: 0.1 by default.
+    /// If the ratio differs from 1 by at most this, nothing changes. The default is 0.1.
     pub tolerance: f64,
-    /// Scale-up: so many percent or pods in a period, whichever is more.
+    /// Scale-up: at most this percentage or this number of pods in a period, whichever is more.
     pub up_percent: u32,
     pub up_pods: u32,
     pub up_period_ms: u64,
-    /// Scale-down: the highest recommendation of this window counts.
+    /// Scale-down: the highest recommendation in this window applies.
     pub down_window_ms: u64,
-    /// Scale-down: so many percent in a period.
+    /// Scale-down: at most this percentage in a period.
     pub down_percent: u32,
     pub down_period_ms: u64,
 }
 
-/// What it remembers.
+/// State between decisions.
 #[derive(Debug, Default)]
 pub struct Memory {
     recommended: VecDeque<(u64, u32)>,
-    /// When the number changed, and by how much.
+    /// The time and the amount of each change.
     changed: VecDeque<(u64, i64)>,
 }
 
 impl Hpa {
-    /// What the metric alone asks for.
+    /// The number of pods that the metric alone recommends.
     pub fn recommend(&self, current: u32, metric: f64) -> u32 {
         let ratio = metric / (self.per_pod * f64::from(current.max(1)));
         if current > 0 && (ratio - 1.0).abs() <= self.tolerance {
@@ -51,7 +50,7 @@ impl Hpa {
             memory.recommended.pop_front();
         }
         let highest = memory.recommended.iter().map(|(_, count)| *count).max().unwrap_or(recommended);
-        // Up at once; down only to the highest that was recommended in the window.
+        // Scales up immediately, but down only to the highest recommendation in the window.
         let stable = if recommended > current { recommended } else { highest.min(current) };
         let limited = if stable > current {
             let start = self.at_the_start(memory, now_ms, self.up_period_ms, current, 1);
@@ -69,7 +68,7 @@ impl Hpa {
         decided
     }
 
-    /// How many there were when the policy's period began, as far as changes in its own direction go.
+    /// The number of pods at the beginning of the policy's period, considering only changes in this direction.
     fn at_the_start(&self, memory: &mut Memory, now_ms: u64, period_ms: u64, current: u32, direction: i64) -> u32 {
         let longest = self.up_period_ms.max(self.down_period_ms);
         while memory.changed.front().is_some_and(|(at, _)| at + longest < now_ms) {

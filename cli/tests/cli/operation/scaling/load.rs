@@ -1,4 +1,4 @@
-//! A producer whose rate steps up and down, and what it hears: every turn must be answered once.
+//! A producer whose rate steps up and down. It checks that every turn is answered once.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use redis::aio::MultiplexedConnection;
 
-/// Reply entries that are read at once.
+/// The number of reply entries read at once.
 const REPLIES_MAX: usize = 2_000;
 
 /// Submits turns of one `sleep` call, and reads the replies.
@@ -17,10 +17,10 @@ pub struct Producer {
     last_reply: String,
     owed: f64,
     random: u64,
-    /// Turns that were submitted, and turns that were answered.
+    /// The numbers of submitted and of answered turns.
     pub submitted: u64,
     pub answered: u64,
-    /// Time from submit to reply of the turns that were answered since the last look.
+    /// The times from submit to reply of the turns that were answered since this was last taken.
     pub took: Vec<Duration>,
 }
 
@@ -31,7 +31,7 @@ impl Producer {
             sent: HashMap::new(),
             last_reply: "0".into(),
             owed: 0.0,
-            // Any odd number: the same turns in every run.
+            // Any odd number. It is fixed, so that every run has the same turns.
             random: 0x9E37_79B9_7F4A_7C15,
             submitted: 0,
             answered: 0,
@@ -39,7 +39,7 @@ impl Producer {
         }
     }
 
-    /// Submits what `passed` of time brings at this rate.
+    /// Submits the turns that are due after the time `passed` at this rate.
     pub async fn submit(&mut self, turns_per_s: f64, passed: Duration) {
         self.owed += turns_per_s * passed.as_secs_f64();
         let due = self.owed.floor();
@@ -52,7 +52,7 @@ impl Producer {
         self.send(&pipe).await;
     }
 
-    /// Submits turns of the capped agent at once: `turns` of `calls` calls each.
+    /// Submits `turns` turns of the capped agent at once, with `calls` calls each.
     pub async fn submit_capped(&mut self, turns: u64, calls: usize) {
         let mut pipe = redis::pipe();
         for _ in 0..turns {
@@ -61,7 +61,7 @@ impl Producer {
         self.send(&pipe).await;
     }
 
-    /// Submits turns of one short call of `agent` at once.
+    /// Submits `turns` turns of `agent` at once, with one short call each.
     pub async fn submit_many(&mut self, agent: &str, turns: u64) {
         let mut pipe = redis::pipe();
         for _ in 0..turns {
@@ -77,11 +77,11 @@ impl Producer {
             self.add(&mut pipe, &format!("t{n}"), "crowd", 1, 1);
         }
         self.send(&pipe).await;
-        // Their inboxes are their own; nobody reads them.
+        // Their replies go to the tenants' own inboxes, which are not read.
         self.sent.retain(|id, _| !id.starts_with("crowd-t"));
     }
 
-    /// 100 to 300 ms.
+    /// A pseudorandom duration from 100 to 300 ms.
     fn next_ms(&mut self) -> u64 {
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         100 + (self.random >> 33) % 201
@@ -106,12 +106,12 @@ impl Producer {
         }
     }
 
-    /// Turns that are not answered yet.
+    /// The number of turns that are not answered yet.
     pub fn open(&self) -> usize {
         self.sent.len()
     }
 
-    /// Reads the replies that have come. Every one must be of a turn that still waits for its only one, and `ok`.
+    /// Reads the new replies. Each must be the only reply to a submitted turn, with the outcome `ok`.
     pub async fn listen(&mut self) {
         let mut command = redis::cmd("XRANGE");
         command.arg("{tickfleet:0}:replies:demo:box").arg(format!("({}", self.last_reply)).arg("+");

@@ -1,4 +1,4 @@
-//! What turns and agents cost in Redis' memory, measured on a real fleet. The figures of docs/operate/size-a-fleet.md.
+//! Measures the memory of turns and agents in Redis, on a real fleet, for docs/operate/size-a-fleet.md.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use tickfleet_testkit::{RedisOptions, RedisServer};
 use super::fleet::Processes;
 use super::load::Producer;
 
-/// Turns of each kind that are measured.
+/// The number of measured turns of each kind.
 const TURNS: u64 = 5_000;
-/// Tenants, each with one agent that made one call.
+/// The number of tenants. Each has one agent that makes one call.
 const TENANTS: usize = 2_000;
 
-/// One line of the table: what, and bytes of each.
+/// A row of the table: a description, and the bytes of one item.
 pub type Cost = (&'static str, i64);
 
 async fn used(redis: &mut MultiplexedConnection) -> i64 {
@@ -23,7 +23,7 @@ async fn used(redis: &mut MultiplexedConnection) -> i64 {
     info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap().trim().parse().unwrap()
 }
 
-/// Waits until the backlog of inbound turns is read, and answers the memory in use then.
+/// Waits until the inbound stream is empty and at most `open` turns are open. Returns the memory then in use.
 async fn settled(redis: &mut MultiplexedConnection, producer: &mut Producer, open: u64) -> i64 {
     let began = Instant::now();
     loop {
@@ -33,7 +33,7 @@ async fn settled(redis: &mut MultiplexedConnection, producer: &mut Producer, ope
             return used(redis).await;
         }
         assert!(began.elapsed() < Duration::from_secs(120), "{inbound} inbound, {} open", producer.open());
-        // Redis tells nobody when a stream is empty; the wait is bounded above.
+        // Redis gives no signal when a stream is empty; bounded above.
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
@@ -53,7 +53,7 @@ pub async fn measure() -> Vec<Cost> {
     let turns = i64::try_from(TURNS).unwrap();
     let mut costs = Vec::new();
 
-    // Nobody is there yet: they wait on the inbound stream.
+    // No scheduler is running yet, so the turns wait in the inbound stream.
     let empty = used(&mut redis).await;
     producer.submit_many("crowd", TURNS).await;
     costs.push(("a turn that waits for a scheduler", (used(&mut redis).await - empty) / turns));

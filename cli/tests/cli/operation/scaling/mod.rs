@@ -1,4 +1,4 @@
-//! The fleet scaled as a HorizontalPodAutoscaler would: real processes, its documented algorithm, our metric.
+//! Scales a fleet as a HorizontalPodAutoscaler would: real processes, the documented algorithm, and the fleet's metric.
 //!
 //! Time runs faster than in a cluster: the chart's periods are divided by [`Course::speed`].
 
@@ -17,25 +17,25 @@ use hpa::{Hpa, Memory};
 use load::Producer;
 use tickfleet_testkit::{RedisOptions, RedisServer};
 
-/// Slots of a worker, and how full they should be: the chart's `targetSlotsPercent`.
+/// The slots of a worker, and their target utilization: the chart's `targetSlotsPercent`.
 const SLOTS: u32 = 4;
 const TARGET: f64 = 0.8;
-/// How often the load is dealt out and replies are read.
+/// The period at which turns are submitted and replies are read.
 const STEP: Duration = Duration::from_millis(50);
-/// From here on, work waits rather than runs: as much as two workers take at once.
+/// The backlog of ready work up to which a load counts as absorbed: as much as two workers run at once.
 const ABSORBED: f64 = 2.0 * SLOTS as f64;
 
-/// A load, and how an autoscaler is to follow it.
+/// A load, and the speed at which an autoscaler follows it.
 pub struct Course {
-    /// So many times faster than a cluster.
+    /// How many times faster than a cluster the run is.
     pub speed: u64,
-    /// For so long, so many turns a second.
+    /// The duration of each step, and its turns a second.
     pub steps: Vec<(Duration, f64)>,
-    /// At the end, for so long only capped work: so many turns of 30 calls, under a cap of ten calls a tick.
+    /// The time at the end with only capped work, and its number of turns of 30 calls, under a cap of ten calls a tick.
     pub capped: (Duration, u64),
 }
 
-/// What was measured once a period.
+/// A measurement, taken once a period.
 #[derive(Debug, Clone, Copy)]
 struct Sample {
     at: Duration,
@@ -43,12 +43,12 @@ struct Sample {
     ready: f64,
     running: f64,
     workers: u32,
-    /// Turns that are not answered, capped ones among them.
+    /// Turns that are not answered, including capped ones.
     open: usize,
     p95_ms: u64,
 }
 
-/// What became of a course.
+/// The result of a run.
 pub struct Outcome {
     samples: Vec<Sample>,
     steps: Vec<(Duration, f64)>,
@@ -58,7 +58,7 @@ pub struct Outcome {
     pub left: u32,
 }
 
-/// The chart's behaviour, `speed` times as fast.
+/// The chart's autoscaler, `speed` times as fast.
 fn autoscaler(speed: u64) -> Hpa {
     Hpa {
         replicas_min: 1,
@@ -74,7 +74,7 @@ fn autoscaler(speed: u64) -> Hpa {
     }
 }
 
-/// Everything that goes on during a course.
+/// The state of a run.
 struct Run {
     fleet: Processes,
     producer: Producer,
@@ -86,12 +86,12 @@ struct Run {
 }
 
 impl Run {
-    /// Lives through `length` at this load, scaling once a period.
+    /// Runs for `length` at this load, scaling once a period.
     async fn live(&mut self, length: Duration, load: f64) {
         let began = Instant::now();
         let (mut last, mut synced) = (began, began);
         while began.elapsed() < length {
-            // The load is dealt out in time: that is what is measured here.
+            // The pace of the load, which is what this measures.
             tokio::time::sleep(STEP).await;
             self.producer.submit(load, last.elapsed()).await;
             last = Instant::now();
@@ -104,7 +104,7 @@ impl Run {
         }
     }
 
-    /// One period of the autoscaler. While no scheduler tells, the number of workers stays.
+    /// Runs one period of the autoscaler. While no scheduler reports the backlog, the number of workers stays.
     fn sync(&mut self, load: f64) {
         let Some((ready, running)) = self.fleet.backlog() else { return };
         let now_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap();
@@ -143,14 +143,14 @@ pub async fn run(course: &Course) -> Outcome {
     };
     while run.fleet.backlog().is_none() {
         assert!(run.began.elapsed() < Duration::from_secs(30), "no scheduler tells the backlog within 30 s");
-        // Processes that start tell nobody; the wait is bounded above.
+        // Processes give no signal when they have started; bounded above.
         tokio::time::sleep(STEP).await;
     }
     run.began = Instant::now();
     for (length, load) in &course.steps {
         run.live(*length, *load).await;
     }
-    // The load ends; the fleet goes down to its least.
+    // The load ends, and the fleet scales down to its minimum.
     let quiet = Instant::now();
     while run.producer.open() > 0 || run.fleet.workers() > 1 || !run.fleet.all_gone() {
         assert!(
@@ -188,7 +188,7 @@ impl Run {
 }
 
 impl Outcome {
-    /// How often the number of workers turned from growing to shrinking or back, while there was a load to follow.
+    /// How often the number of workers changed between growing and shrinking under load.
     pub fn turns_of_direction(&self) -> usize {
         let counts: Vec<u32> = self.loaded().map(|sample| sample.workers).collect();
         let signs: Vec<i64> =
@@ -200,14 +200,14 @@ impl Outcome {
         self.samples.iter().take_while(|sample| sample.at < self.capped_from)
     }
 
-    /// The most workers that there were under load, and while there was only capped work.
+    /// The maximum number of workers under load, and with only capped work.
     pub fn most_workers(&self) -> (u32, u32) {
         let most = |samples: &mut dyn Iterator<Item = &Sample>| samples.map(|sample| sample.workers).max().unwrap_or(0);
         (most(&mut self.loaded()), most(&mut self.samples.iter().filter(|sample| sample.at >= self.capped_from)))
     }
 
-    /// After each step up: how long it took until no more waited than two workers take at once, for three periods
-    /// on end. None where that never came.
+    /// For each step up, the time until the load was absorbed for three consecutive periods, see `ABSORBED`. `None` if
+    /// it never was.
     pub fn absorbed(&self) -> Vec<Option<Duration>> {
         let mut absorbed = Vec::new();
         let (mut begin, mut before) = (Duration::ZERO, 0.0);
@@ -242,7 +242,7 @@ impl Outcome {
         text
     }
 
-    /// In a few lines, for people.
+    /// A summary of a few lines.
     pub fn summary(&self) -> String {
         let (loaded, capped) = self.most_workers();
         format!(

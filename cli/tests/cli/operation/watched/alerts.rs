@@ -1,6 +1,6 @@
-//! The alerts, by what a real fleet says of itself while a tool hangs, workers are killed and Redis is away. The test
-//! scrapes when it has seen that something is so, and states that a minute has passed since the last scrape: a slow
-//! machine takes longer, and sees the same.
+//! The alerts, with the metrics of a real fleet while a tool hangs, workers are killed and Redis is away. The test
+//! scrapes when it has seen an expected state, and declares each scrape to be a minute after the last one. So a slow
+//! machine takes longer, but gets the same result.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,8 @@ const KILLED: &str = "workers are killed";
 const AWAY: &str = "Redis is away";
 const BACK: &str = "Redis is back";
 
-/// What fires, from which phase on, and why. Nothing else fires, and nothing earlier.
+/// The alerts that must fire, the phase in which each begins, and the reason. No other alert may fire, and none may
+/// fire earlier.
 const FIRES: [(&str, &str, &str); 10] = [
     (HANGS, "TickfleetToolFailing", "calls time out, and so do their retries"),
     (HANGS, "TickfleetOutcomeUnknown", "some of them must not run twice"),
@@ -32,21 +33,21 @@ const FIRES: [(&str, &str, &str); 10] = [
     (BACK, "TickfleetRedisRestarted", "it has lost what it had in memory"),
 ];
 
-/// What has ended when a phase begins.
+/// Alerts that must have ended when a phase begins.
 const ENDED: [(&str, &str); 2] = [(BACK, "TickfleetRedisDown"), (AWAY, "TickfleetNoWorker")];
 
-/// About how soon ready work starts on this machine: they fire where that is slow, and only there.
+/// Alerts about slow starts of ready work. They may fire on a slow machine only.
 const OF_THE_MACHINE: [&str; 2] = ["TickfleetStartSlowFastBurn", "TickfleetStartSlowSlowBurn"];
-/// The share of late starts up to which neither may: a little less than the 6 % of the rule, which extrapolates.
+/// The share of late starts up to which neither may fire: a little less than the 6 % of the rule, which extrapolates.
 const LATE_MAX: f64 = 0.05;
-/// The starts that a share is of, at least: fewer than the hundred of the rules, which extrapolate.
+/// The minimum number of starts for a share: fewer than the hundred of the rules, which extrapolate.
 const STARTS_MIN: f64 = 50.0;
-/// The window of the one that asks for 14 %, in minutes. The other's is longer than the history.
+/// The window of the rule that requires 14 %, in minutes. The window of the other rule is longer than the history.
 const WINDOW: usize = 60;
 
-/// Calls that are slow: one for each slot.
+/// The number of slow calls: one for each slot.
 const SLOW: f64 = 2.0;
-/// Kills of the same slices: three are needed, and more where one comes before a slice has begun.
+/// The maximum number of kills. Three are needed, and more if one comes before a slice has begun.
 const KILLS_MAX: usize = 12;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -65,7 +66,7 @@ async fn what_a_fleet_says_of_itself_fires_the_right_alerts() {
     annotations_are_filled_in(&verdict.said);
 }
 
-/// Compares what fired in each phase with what should.
+/// Compares the fired alerts of each phase with the expected ones.
 fn judge(verdict: &Verdict, slow_machine: bool) {
     let mut may: BTreeSet<&str> = OF_THE_MACHINE.into_iter().filter(|_| slow_machine).collect();
     for (phase, fired) in &verdict.fired {
@@ -82,7 +83,7 @@ fn judge(verdict: &Verdict, slow_machine: bool) {
     }
 }
 
-/// What people would read: no template is left, none failed.
+/// Checks the annotations that people would read: every template is filled in, and none failed.
 fn annotations_are_filled_in(said: &str) {
     assert!(said.contains("Annotations:{description=\"No scheduler and no worker reaches Redis."), "{said}");
     for wrong in ["{{", "<no value>", "<error"] {
@@ -90,12 +91,12 @@ fn annotations_are_filled_in(said: &str) {
     }
 }
 
-/// How many slices have started, and how many of them late, minute by minute.
+/// The numbers of started slices and of late starts, minute by minute.
 #[derive(Default)]
 struct Starts {
-    /// What each worker counted last: all, and those within a second.
+    /// The last counts of each worker: all starts, and those within a second.
     last: BTreeMap<usize, (f64, f64)>,
-    /// All and late ones since the beginning.
+    /// All and late starts since the beginning, by minute.
     minutes: Vec<(f64, f64)>,
 }
 
@@ -106,7 +107,7 @@ impl Starts {
             let of = |series: &str| page.as_ref()?.get(series).copied();
             let Some(count) = of("tickfleet_schedule_to_start_seconds_count") else { continue };
             let soon = of("tickfleet_schedule_to_start_seconds_bucket{le=\"1\"}").unwrap();
-            // Another process in its place counts from zero.
+            // A new process of the same member counts from zero.
             let (old_count, old_soon) =
                 self.last.get(&place).filter(|(old, _)| *old <= count).copied().unwrap_or_default();
             (all, late) = (all + count - old_count, late + (count - soon) - (old_count - old_soon));
@@ -115,13 +116,13 @@ impl Starts {
         self.minutes.push((all, late));
     }
 
-    /// The largest share of late starts that any minute knows of the hour before it, or of all time.
+    /// The largest share of late starts, in the hour before any minute, or since the beginning.
     fn late(&self) -> f64 {
         let minutes = &self.minutes;
         let shares = (1..minutes.len()).flat_map(|now| {
             [0, now.saturating_sub(WINDOW)].map(|then| {
                 let (all, late) = (minutes[now].0 - minutes[then].0, minutes[now].1 - minutes[then].1);
-                // The alerts are not for a handful either.
+                // As in the alerts, a few starts do not count.
                 if all < STARTS_MIN { 0.0 } else { late / all }
             })
         });
@@ -129,7 +130,7 @@ impl Starts {
     }
 }
 
-/// What happens to the fleet, and what it says of that.
+/// The fleet, the faults that it goes through, and the record of its metrics.
 struct Story {
     fleet: Fleet,
     history: History,
@@ -140,13 +141,13 @@ struct Story {
 
 impl Story {
     async fn begin() -> Self {
-        // One slot a worker: as many slow calls as there are workers hold them all, and each dies with its worker.
+        // With one slot for each worker, as many slow calls as workers occupy all slots, and each dies with its worker.
         let fleet = Fleet::start(1).await;
         let (history, starts) = (History::new(), Starts::default());
         Self { fleet, history, starts, rounds: 0, began: Instant::now() }
     }
 
-    /// What happens when, for `--nocapture`.
+    /// Prints the time and an event, for `--nocapture`.
     fn note(&self, what: &str) {
         eprintln!("{:5.1} s: {what}", self.began.elapsed().as_secs_f64());
     }
@@ -156,7 +157,7 @@ impl Story {
         self.history.phase(name);
     }
 
-    /// Waits until a scrape shows that something is so.
+    /// Waits until a scrape satisfies `is`.
     async fn until(&self, what: &str, is: impl Fn(&Scrape) -> bool) -> Scrape {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -165,12 +166,12 @@ impl Story {
                 return scrape;
             }
             assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}. Last seen: {}", scrape.summary());
-            // A fleet tells nobody how far it is: it has to be asked again.
+            // The fleet gives no signal, so it is polled.
             tokio::time::sleep(PAUSE).await;
         }
     }
 
-    /// A minute of the history, whose scrape is the first that shows that something is so.
+    /// Waits until a scrape satisfies `is`, and adds it to the history as the next minute.
     async fn minute(&mut self, what: &str, is: impl Fn(&Scrape) -> bool) -> Scrape {
         let scrape = self.until(what, is).await;
         self.history.add(&self.fleet, &scrape);
@@ -178,7 +179,7 @@ impl Story {
         scrape
     }
 
-    /// Minutes in which agents work and all is done.
+    /// Adds minutes in which agents work and all work gets done.
     async fn minutes_of_work(&mut self, minutes: u64) {
         for _ in 0..minutes {
             self.submit(&work(self.rounds)).await;
@@ -191,7 +192,7 @@ impl Story {
         enqueue(&mut self.fleet.redis.connection().await, turns).await.unwrap();
     }
 
-    /// Half an hour: longer than anything may take that would fire by mistake.
+    /// Half an hour without faults: longer than the delay of any alert that could fire by mistake.
     async fn all_is_well(&mut self) {
         self.until("the fleet runs", Scrape::is_calm).await;
         self.phase(WELL);
@@ -206,7 +207,7 @@ impl Story {
         }
     }
 
-    /// A call for each slot, every other minute: each holds its slot until its time is over, and so does its retry.
+    /// One call for each slot, every other minute. Each occupies its slot until it times out, and so does its retry.
     async fn a_tool_hangs(&mut self) {
         self.phase(HANGS);
         let hang = json!({"outcomes": ["hang"]});
@@ -222,7 +223,7 @@ impl Story {
         }
     }
 
-    /// A call of ten minutes for each slot, and others that wait for them.
+    /// A call of ten minutes for each slot, and other calls that wait for the slots.
     async fn slow_calls_hold_all_slots(&mut self) {
         self.phase(FULL);
         self.submit(&["petra", "terry"].map(|agent| turn(agent, &[("sleep", json!({"ms": 600_000}))]))).await;
@@ -235,7 +236,7 @@ impl Story {
         }
     }
 
-    /// Kills both workers with the slow calls, until nobody tries these any more.
+    /// Kills both workers together with the slow calls, until these are quarantined.
     async fn workers_are_killed(&mut self) {
         self.phase(KILLED);
         let quarantined = |s: &Scrape| s.sum("tickfleet_quarantined_total", &[]);
@@ -251,7 +252,7 @@ impl Story {
             }
             self.fleet.start_who_is_down();
             if quarantined(&seen) == SLOW {
-                // Long enough for the deaths to count as going on, and then as over.
+                // Long enough for the alert about deaths to fire, and then to end.
                 return self.minutes_of_work(15).await;
             }
             let waiting = |s: &Scrape| s.backlog("ready") + s.backlog("suspect");

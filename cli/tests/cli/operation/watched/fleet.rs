@@ -1,4 +1,4 @@
-//! The fleet that is watched: processes that can be killed, what its agents do, and scrapes of it.
+//! The monitored fleet: processes that can be killed, the work of its agents, and scrapes of it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use tickfleet_testkit::{RedisOptions, RedisServer};
 use crate::support::process::Process;
 use crate::support::prometheus::Target;
 
-/// A place for a process of a role, which keeps its name when the process is killed and another takes the place.
+/// A member of the fleet. It keeps its name when its process is killed and replaced.
 pub struct Member {
     pub job: &'static str,
     pub instance: String,
@@ -22,21 +22,21 @@ pub struct Member {
 
 /// A Redis, two schedulers and two workers.
 pub struct Fleet {
-    // Dropped first: what depends on Redis.
+    // Dropped first, because the members depend on Redis.
     pub members: Vec<Member>,
     pub redis: RedisServer,
     slots: usize,
-    /// With the files that a test wants, or none: for the rest, what is built in holds.
+    /// The folder with the files of a test. Without files, the built-in configuration applies.
     folder: TempDir,
 }
 
 impl Fleet {
-    /// Starts it, with so many slots a worker, and waits until all processes run.
+    /// Starts the fleet, with `slots` slots a worker, and waits until all processes run.
     pub async fn start(slots: usize) -> Self {
         Self::under(&[], slots).await
     }
 
-    /// As [`Self::start`], under a configuration with these files: the name of each, and its text.
+    /// Like [`Self::start`], with these configuration files: the name of each, and its text.
     pub async fn under(files: &[(&str, &str)], slots: usize) -> Self {
         let options = RedisOptions { appendonly: true, maxmemory: Some(256 * 1024 * 1024), ..RedisOptions::default() };
         let redis = RedisServer::start_with(options).await;
@@ -51,12 +51,12 @@ impl Fleet {
         fleet
     }
 
-    /// Starts a process in every place that has none, and waits until all run.
+    /// Starts a process for every member that has none, and waits until all run.
     pub fn start_who_is_down(&mut self) {
         let (folder, url, slots) = (self.folder.path(), self.redis.url(), self.slots.to_string());
         let variables = [
             ("TICKFLEET_WORKER_SLOTS", slots.as_str()),
-            // Longer than a busy machine stands still: who has not been killed does not count as dead.
+            // Longer than a busy machine pauses, so that only killed workers count as dead.
             ("TICKFLEET_WORKER_LEASE", "10s"),
             ("TICKFLEET_WORKER_TOOL_TIMEOUT", "1s"),
             ("TICKFLEET_WORKER_RETRY_LADDER", "200ms"),
@@ -64,7 +64,7 @@ impl Fleet {
             ("TICKFLEET_CAPS_MAX_ACTIONS_PER_DAY", "100000"),
             ("TICKFLEET_LOG_LEVEL", "info"),
             ("TICKFLEET_PERMISSION_TRIAL_TOOLS", "true"),
-            // A machine that cannot hold a tool's sandbox is watched as well.
+            // The test also runs on machines without support for a tool's sandbox.
             ("TICKFLEET_WORKER_WITHOUT_SANDBOX", "refuse_calls"),
         ];
         for member in self.members.iter_mut().filter(|member| member.process.is_none()) {
@@ -72,32 +72,32 @@ impl Fleet {
         }
     }
 
-    /// A command of the same configuration that runs on.
+    /// Starts a command of the same configuration that keeps running.
     pub fn command(&self, args: &[&str]) -> Process {
         Process::start_command(args, self.folder.path(), &self.redis.url(), None)
     }
 
-    /// A gateway of the same fleet for which nobody has a key, with its file of keys in `place`, and its port.
+    /// Starts a gateway of the same fleet without keys, with its key file in `place`. Also returns its port.
     pub fn gateway(&self, place: &Path) -> (Process, u16) {
         let keys = place.join("keys.yaml");
         std::fs::write(&keys, "[]\n").unwrap();
         Process::start_gateway(&keys, self.folder.path(), &self.redis.url())
     }
 
-    /// Kills all workers, with what they have at work.
+    /// Kills all workers, with the slices that they hold.
     pub fn kill_workers(&mut self) {
         for member in self.members.iter_mut().filter(|member| member.job == "worker") {
             member.process = None;
         }
     }
 
-    /// What to scrape.
+    /// The targets to scrape.
     pub fn targets(&self) -> Vec<Target> {
         let running = |member: &Member| Some(Target { job: member.job, port: member.process.as_ref()?.port() });
         self.members.iter().filter_map(running).collect()
     }
 
-    /// What all that run say of themselves now.
+    /// Scrapes all running processes.
     pub fn scrape(&self) -> Scrape {
         let page = |member: &Member| member.process.as_ref().map(|process| samples(&process.metrics()));
         #[allow(clippy::disallowed_methods, reason = "the moment of a scrape, to tell ages from times by")]
@@ -106,7 +106,7 @@ impl Fleet {
     }
 }
 
-/// The samples of an answer on `/metrics`, by series.
+/// The samples of a response of `/metrics`, by series.
 fn samples(answer: &str) -> BTreeMap<String, f64> {
     let (head, page) = answer.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
@@ -117,16 +117,16 @@ fn samples(answer: &str) -> BTreeMap<String, f64> {
     page.lines().filter(|line| !line.starts_with('#')).filter_map(sample).collect()
 }
 
-/// What the processes said of themselves at one moment.
+/// The metrics of the processes at one moment.
 pub struct Scrape {
     /// Seconds since the epoch.
     pub at: f64,
-    /// The samples of each place by series; none where no process runs.
+    /// The samples of each member by series. `None` if it has no process.
     pub pages: Vec<Option<BTreeMap<String, f64>>>,
 }
 
 impl Scrape {
-    /// The values of a metric, of all series that have these labels (as `name="value"`).
+    /// The values of a metric in all series that have these labels (as `name="value"`).
     pub fn values<'a>(&'a self, metric: &'a str, labels: &'a [&'a str]) -> impl Iterator<Item = f64> + 'a {
         let series = self.pages.iter().flatten().flatten();
         let chosen = series.filter(move |(series, _)| {
@@ -140,12 +140,12 @@ impl Scrape {
         self.values(metric, labels).sum()
     }
 
-    /// The most that is in this state, as any scheduler sees it.
+    /// The maximum number of items in this state, over all schedulers.
     pub fn backlog(&self, state: &str) -> f64 {
         self.values("tickfleet_backlog", &[&format!("state=\"{state}\"")]).fold(0.0, f64::max)
     }
 
-    /// Whether every process that runs has reached Redis within the scrape's time, and all show what they know of it.
+    /// Returns true if every running process reached Redis during the scrape, and each reports everything.
     pub fn is_whole(&self) -> bool {
         let running = self.pages.iter().flatten().count();
         let schedulers = self.pages.iter().take(2).flatten().count();
@@ -156,8 +156,8 @@ impl Scrape {
         all_up && known == schedulers && memory >= schedulers
     }
 
-    /// Whether nothing waits but for its cap or its next try, nothing runs, and no lane was late in the last half
-    /// minute: what is seen now is not the machine's.
+    /// Returns true if nothing waits except for a cap or a retry, nothing runs, and no throttle queue was late in the
+    /// last half minute. The metrics then do not depend on the speed of the machine.
     pub fn is_calm(&self) -> bool {
         let looping = |name| self.values("tickfleet_loop_progress_timestamp_seconds", &[name]).count();
         let loops = looping("loop=\"tick\"") >= 1 && looping("loop=\"lease\"") == 2;
@@ -166,7 +166,7 @@ impl Scrape {
         self.is_whole() && loops && idle && punctual
     }
 
-    /// For a message: everything of these metrics that is not zero.
+    /// All nonzero samples of some metrics, for a message.
     pub fn summary(&self) -> String {
         let told =
             Regex::new("^tickfleet_(backlog|oldest_age|slots|redis_up|reaped|quarantined|epoch|tick_lag|calls_)")
@@ -195,8 +195,8 @@ pub fn echo() -> (&'static str, Value) {
     ("echo", json!({"text": "hello"}))
 }
 
-/// What agents do all day, a round of it: calls that succeed, that are repeated, denied, invalid, unknown, and more of
-/// them than their caps allow.
+/// A round of the agents' work: calls that succeed, that are retried, denied, invalid or unknown, and more calls than
+/// caps allow.
 pub fn work(round: u64) -> Vec<Value> {
     let mut turns = vec![
         turn("atlas", &[echo()]),
@@ -207,13 +207,13 @@ pub fn work(round: u64) -> Vec<Value> {
         turn("archy", &[("no_such_tool", json!({}))]),
     ];
     if round.is_multiple_of(10) {
-        // The far side refuses, which is no fault of the tool.
+        // The service refuses the call, which does not count as a failure of the tool.
         turns.push(turn("donna", &[("fail", json!({"outcomes": ["permanent"]}))]));
     }
     if round.is_multiple_of(3) {
-        // More than ten a second: some wait on the agent's lane.
+        // More than ten a second, so some wait in the agent's throttle queue.
         turns.push(turn("binky", &vec![echo(); 12]));
-        // A refused turn is a dead letter: one in three minutes is not many enough for an alert.
+        // A rejected turn becomes a dead letter. One in three minutes is not enough for an alert.
         turns.push(turn("nobody", &[echo()]));
     }
     turns

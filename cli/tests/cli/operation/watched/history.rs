@@ -1,5 +1,5 @@
-//! Scrapes as the history that a Prometheus would have of them, at the times that the test states, and what the
-//! chart's rules make of it: `promtool test rules`.
+//! Turns scrapes into the history that a Prometheus would have of them, at declared times, and evaluates the chart's
+//! rules over it with `promtool test rules`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
@@ -11,31 +11,31 @@ use serde_json::{Value, json};
 use super::fleet::{Fleet, Scrape};
 use super::{NAMESPACE, chart};
 
-/// Seconds from one scrape to the next.
+/// Seconds between two scrapes.
 const MINUTE_S: u32 = 60;
-/// The metric of when a process began.
+/// The metric with the start time of a process.
 const BEGAN: &str = "process_start_time_seconds";
-/// "Fires" in every phase, so that an answer about each phase is known to have been given.
+/// A fake alert that fires in every phase, which proves that promtool evaluated the phase.
 const ASKED: &str = "Asked";
 
-/// Scrapes, a minute from one to the next, told into phases.
+/// Scrapes at intervals of a minute, grouped into phases.
 pub struct History {
-    /// The metrics that rules ask for.
+    /// The metrics that the rules use.
     asked_for: BTreeSet<String>,
-    /// By series, one value a minute.
+    /// The values of each series, one a minute.
     series: BTreeMap<String, Vec<Option<f64>>>,
-    /// When a process began, in stated time, by what it says of itself.
+    /// The start time of each process in declared time, by the time that the process reports.
     began: BTreeMap<String, f64>,
     minutes: u32,
-    /// Each with its first minute.
+    /// The phases, each with its first minute.
     phases: Vec<(&'static str, u32)>,
 }
 
-/// What the rules made of it.
+/// The result of the rules.
 pub struct Verdict {
-    /// The alerts that fired at some time of each phase, in the order of the phases.
+    /// The alerts that fired in each phase, in the order of the phases.
     pub fired: Vec<(&'static str, BTreeSet<String>)>,
-    /// All that promtool said, with the labels and annotations of what fires at the end of each phase.
+    /// The output of promtool, with the labels and annotations of the alerts that fire at the end of each phase.
     pub said: String,
 }
 
@@ -48,12 +48,12 @@ impl History {
         Self { asked_for, series: BTreeMap::new(), began: BTreeMap::new(), minutes: 0, phases: Vec::new() }
     }
 
-    /// What is scraped from now on belongs to this phase.
+    /// Begins a phase. Later scrapes belong to it.
     pub fn phase(&mut self, name: &'static str) {
         self.phases.push((name, self.minutes));
     }
 
-    /// Adds a scrape of the fleet, a minute after the one before, with the labels that a Prometheus adds.
+    /// Adds a scrape, a minute after the previous one, with the labels that Prometheus adds.
     pub fn add(&mut self, fleet: &Fleet, scrape: &Scrape) {
         for (member, page) in fleet.members.iter().zip(&scrape.pages) {
             let added = format!("instance=\"{}\",job=\"{}\",namespace=\"{NAMESPACE}\"", member.instance, member.job);
@@ -63,11 +63,12 @@ impl History {
                 if !self.asked_for.contains(name) {
                     continue;
                 }
-                // Times become as old at the stated minute as they were at the scrape.
+                // At the declared time, timestamps have the same age as at the scrape.
                 let is_time = name.ends_with("_timestamp_seconds");
                 let stated = value - scrape.at + f64::from(self.minutes * MINUTE_S);
                 let value = match name {
-                    // It stays what it was at the first scrape: a process grows older by a minute with each.
+                    // The start time is fixed at the first scrape, so that a process grows older by a minute with each
+                    // scrape.
                     BEGAN => *self.began.entry(format!("{} {value}", member.instance)).or_insert(stated),
                     _ if is_time => stated,
                     _ => *value,
@@ -86,7 +87,7 @@ impl History {
         values.push(Some(value));
     }
 
-    /// The series as promtool reads them. One that is absent from a scrape after it was there is stale.
+    /// The series in promtool's notation. A series that is absent from a scrape after it was present is stale.
     fn input(&self) -> Vec<Value> {
         let notation = |values: &Vec<Option<f64>>| {
             let mut words = Vec::new();
@@ -105,14 +106,14 @@ impl History {
         self.series.iter().map(|(series, values)| json!({"series": series, "values": notation(values)})).collect()
     }
 
-    /// Each phase with its first and its last minute.
+    /// The phases, each with its first and last minute.
     fn spans(&self) -> Vec<(&'static str, u32, u32)> {
         let ends = self.phases.iter().skip(1).map(|(_, first)| *first).chain([self.minutes]);
         self.phases.iter().zip(ends).map(|((name, first), end)| (*name, *first, end - 1)).collect()
     }
 
-    /// Asks promtool what the chart's rules, as they are, make of it. It compares with an expectation that nothing
-    /// fires, and its complaints are the answer.
+    /// Runs promtool with the chart's own rules. Each test expects that nothing fires, so promtool's complaints list
+    /// what fires.
     pub fn verdict(&self) -> Verdict {
         let rules = rule_files();
         let names = |pattern: &str| {
@@ -120,13 +121,13 @@ impl History {
             let found = rules.iter().flat_map(|(_, text)| pattern.captures_iter(text)).map(|found| found[1].to_owned());
             found.collect::<Vec<_>>()
         };
-        // What is recorded is evaluated before what asks for it.
+        // Recording rules are evaluated before the rules that use them.
         let (recorded, alerting): (Vec<_>, Vec<_>) =
             names(r"(?m)^ +- name: (\S+)$").into_iter().partition(|group| group.ends_with(".recording"));
         let groups = [recorded, alerting].concat();
         let fired = |(phase, first, last): &(&str, u32, u32)| {
-            // A little more than from the first minute to the last: whether a range's ends belong to it is a matter
-            // of the version.
+            // Slightly longer than from the first minute to the last: whether a range includes its ends depends on the
+            // version.
             let span = (last - first) * MINUTE_S + MINUTE_S / 2;
             let firing = format!("group by (alertname) (last_over_time(ALERTS{{alertstate=\"firing\"}}[{span}s]))");
             let asked = format!("label_replace(vector(1), \"alertname\", \"{ASKED}\", \"\", \"\")");
@@ -164,13 +165,13 @@ impl History {
     }
 }
 
-/// The chart's rules: paths and texts.
+/// The chart's rules: the path and text of each file.
 fn rule_files() -> Vec<(String, String)> {
     let files = chart("rules").canonicalize().unwrap().read_dir().unwrap().map(|file| file.unwrap().path());
     files.map(|path| (path.to_str().unwrap().to_owned(), std::fs::read_to_string(path).unwrap())).collect()
 }
 
-/// What `promtool test rules` says of these cases, which must not pass.
+/// The output of `promtool test rules` for these cases, which do not pass.
 fn promtool(cases: &Value) -> String {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("cases.yaml");

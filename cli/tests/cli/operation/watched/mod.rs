@@ -1,5 +1,5 @@
-//! A fleet and those who watch it: a real Prometheus finds every panel's data, and when a tool hangs, workers are
-//! killed and Redis is away, the alerts that should fire do, and the others do not.
+//! Monitoring of a fleet: a real Prometheus finds data for every panel. When a tool hangs, workers are killed and Redis
+//! is away, the right alerts fire, and no others.
 
 mod alerts;
 mod fleet;
@@ -9,11 +9,11 @@ mod panels;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The longest wait for anything; on a quiet machine the longest takes half a minute.
+/// The maximum wait. On a quiet machine, the longest wait takes half a minute.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Pause between two looks at what nobody tells.
+/// The pause between two polls.
 const PAUSE: Duration = Duration::from_millis(50);
-/// The value of the label `namespace` of everything that is scraped.
+/// The label `namespace` of all scraped series.
 const NAMESPACE: &str = "watched";
 
 /// A folder of the chart.

@@ -1,4 +1,4 @@
-//! A real Prometheus scrapes a real fleet: it takes the rules, and the query of every panel of every dashboard finds
+//! A real Prometheus scrapes a real fleet. It accepts the rules, and the query of every panel of every dashboard finds
 //! data.
 
 use std::path::Path;
@@ -14,35 +14,37 @@ use super::{NAMESPACE, PATIENCE, PAUSE, chart};
 use crate::support::binary::tickfleet;
 use crate::support::prometheus::{Prometheus, Target};
 
-/// Panels that are empty while all is well, and why.
+/// Panels that are empty while all is well, with the reason.
 const EMPTY_WHEN_WELL: [(&str, &str); 3] = [
     ("Outcome unknown by tool", "shows only tools that had one"),
     ("Errors by verb", "shows only verbs that failed"),
     ("Firing alerts", "none does"),
 ];
 
-/// What agents do all day meets each of them: one makes turns wait, one refuses calls, one only counts. They allow most of
-/// it, so that neither lanes nor refusals take over.
+/// Limits that the agents' work reaches: one makes turns wait, one rejects calls, one only counts. They allow most of
+/// the work, so that waiting and rejected calls stay a small part.
 const LIMITS: &str = "limits: {
   echoes: {match: {agents: [kelly]}, max: 15, every: 10s},
   guesses: {match: {agents: [archy]}, per: [tool], max: 10, every: 10s, on_reach: reject},
   all: {per: [tenant], max: 10, every: 10s, mode: shadow},
 }";
 
-/// A tool that wants a sandbox, beside those that are built in: workers look what their machine can hold.
+/// A tool that needs a sandbox, in addition to the built-in tools. Workers check the sandbox support of their machine.
 const TOOLS: &str = concat!(
     include_str!("../../../../../config/tools.yaml"),
     "\n  count:\n    description: Counts.\n    effect: read\n    shell: {level: basic, command: [wc]}\n\
      \x20   input_schema: {type: object, additionalProperties: false}\n"
 );
 
-/// A tool that has failed three times in a row rests for a moment; the audit log is sealed with the key in this file.
+/// Settings: a tool's circuit breaker opens after three failures in a row, and the audit log is sealed with this key
+/// file.
 fn settings(key: &Path) -> String {
     let key = key.display();
     format!("worker: {{breaker_failures: 3, breaker_rest: 2s}}\nseal: {{key: 'file:{key}', every: 100ms}}\n")
 }
 
-/// The sample's rows, and trial tools for everybody: one rule denies naps, one in shadow would deny what kelly says.
+/// The sample's rows, and trial tools for everyone. One rule denies short calls of `sleep`, and a shadow rule would
+/// deny kelly's calls of `echo`.
 const PERMISSIONS: &str = concat!(
     include_str!("../../../../../config/permissions.yaml"),
     "\n  echo: {everyone: true, rules: [{require: agent.name != 'kelly', mode: shadow}]}\n\
@@ -90,7 +92,7 @@ async fn a_real_prometheus_finds_every_panels_data() {
     callers.abort();
 }
 
-/// Requests to a gateway, as long as they are let: one is answered, one has no key.
+/// Sends requests to a gateway until it is aborted: one that succeeds, and one without a key.
 async fn callers(port: u16) {
     loop {
         for path in ["/v1/openapi.json", "/v1/tasks"] {
@@ -99,25 +101,25 @@ async fn callers(port: u16) {
             stream.write_all(request.as_bytes()).await.unwrap();
             stream.read_to_end(&mut Vec::new()).await.unwrap();
         }
-        // As the agents.
+        // The same pace as the agents.
         tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     }
 }
 
-/// What agents do all day, as long as they are let.
+/// Submits the agents' work until it is aborted.
 async fn agents(redis: String) {
     let mut connection = tickfleet_testkit::connect(&redis).await.unwrap();
     for round in 0.. {
         let nap = turn("atlas", &[("sleep", json!({"ms": 1}))]);
-        // Its far side is away for good: it rests, is tried, and rests again.
+        // This tool always fails, so its breaker opens, tests with one call, and opens again.
         let away = turn("dwight", &[("fail_once", json!({"outcomes": ["transient_not_executed"]}))]);
         enqueue(&mut connection, &[work(round), vec![nap, away]].concat()).await.unwrap();
-        // The pace of the agents, which half a core keeps up with.
+        // The pace of the agents, which half a core can handle.
         tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     }
 }
 
-/// Every query of every dashboard, with all fleets and jobs chosen.
+/// Every query of every dashboard, with all namespaces and jobs selected.
 fn queries() -> Vec<Query> {
     let mut found = Vec::new();
     for file in chart("dashboards").read_dir().unwrap().map(|file| file.unwrap().path()) {
@@ -154,10 +156,10 @@ async fn every_panel_finds_its_data(prometheus: &Prometheus) {
         }
         let told = |query: &&Query| format!("\n{}: {}: {}", query.dashboard, query.panel, query.text);
         assert!(Instant::now() < deadline, "these find nothing:{}", empty.iter().map(told).collect::<String>());
-        // Rates need two scrapes, and some kinds of work take a tick: the same questions again.
+        // Rates need two scrapes, and some kinds of work take a tick, so the queries are repeated.
         tokio::time::sleep(PAUSE).await;
     }
-    // What may be empty must at least ask for something that is there.
+    // A panel that may be empty must at least query an existing metric.
     let metric = Regex::new(r"\btickfleet_[a-z_]+").unwrap();
     for query in queries.iter().filter(|query| query.may_be_empty()) {
         for name in metric.find_iter(&query.text).map(|name| name.as_str()) {
