@@ -1,4 +1,4 @@
-//! The policy in force: the configuration's, with the tenants that were set at run time. It is swapped atomically.
+//! The active policy: the configured policy with the tenants that were set at run time. It is swapped atomically.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,29 +14,30 @@ use tickfleet_model::{AgentId, Policy, TenantId};
 use tickfleet_rules::Rulebook;
 use tickfleet_store::{AtRunTime, Store, StoreError};
 
-/// One consistent state of everything that decides.
+/// A consistent snapshot of all configuration and settings that decisions depend on.
 #[derive(Debug, Clone, Default)]
 pub struct ActivePolicy {
     /// Agents, tenants, permissions, caps.
     pub policy: Policy,
     /// The handler of each agent's tasks.
     pub task_handlers: BTreeMap<AgentId, TaskHandlerDef>,
-    /// The rules of the permissions, compiled. Whatever is put in force is given those of its own policy.
+    /// The compiled rules of the permissions. `PolicyHandle` compiles them from `policy` when the snapshot takes
+    /// effect.
     pub rules: Rulebook,
-    /// Digest of the configuration it came from.
+    /// Digest of the configuration that the policy was read from.
     pub digest: String,
-    /// Per shard, the generation of the tenants set at run time that are in `policy`.
+    /// For each shard, the generation of the run-time tenants in `policy`.
     pub tenants_generation: BTreeMap<u32, u64>,
 }
 
 impl ActivePolicy {
-    /// The generation of the tenants set at run time in this shard that are in force; 0 before any was read.
+    /// The generation of this shard's run-time tenants in `policy`; 0 before the first read.
     #[must_use]
     pub fn tenants_generation(&self, shard: u32) -> u64 {
         self.tenants_generation.get(&shard).copied().unwrap_or(0)
     }
 
-    /// The beginning of the digest: what logs, metrics and audit entries name a policy by.
+    /// The beginning of the digest, by which logs, metrics and audit entries identify a policy.
     #[must_use]
     pub fn short_digest(&self) -> &str {
         short_digest(&self.digest)
@@ -49,42 +50,42 @@ pub fn short_digest(digest: &str) -> &str {
     digest.get(..12).unwrap_or(digest)
 }
 
-/// The state in force; readers take a snapshot and are never blocked. One process may serve many shards, so what is set
-/// at run time is kept per shard and merged.
+/// The current state. Readers take a snapshot and are never blocked. A process may serve many shards, so run-time
+/// settings are kept per shard and merged.
 #[derive(Debug)]
 pub struct PolicyHandle {
     current: ArcSwap<ActivePolicy>,
-    /// The sources of the current state. Writers come one after the other, so that none undoes another's change.
+    /// The sources of the current state. Writers take this lock in turn, so that none overwrites another's change.
     sources: Mutex<Sources>,
-    /// Numbers the looks at Redis: an answer that was overtaken by a later look's is dropped.
+    /// Numbers the reads from Redis. A response that arrives after that of a later read is dropped.
     looks: AtomicU64,
 }
 
-/// The parts of the policy, by their source.
+/// The parts of the policy, by source.
 #[derive(Debug, Default)]
 struct Sources {
     /// Tenants of the configuration.
     configured: BTreeMap<TenantId, TenantPolicy>,
-    /// Run-time declarations by shard. They override the configuration.
+    /// Run-time settings by shard. They override the configuration.
     shards: BTreeMap<u32, Shard>,
 }
 
-/// The run-time declarations of one shard, as last read. Whatever else decides and is set at run time (a pause, a
-/// limit) has its place here, so that it comes with the same look and nothing is decided before it is there.
+/// The run-time settings of one shard, as last read. Any other setting that affects decisions (a pause, a limit)
+/// belongs here too, so that a single read gets everything and no decision is made before it.
 #[derive(Debug, Default)]
 struct Shard {
-    /// The look that it is from.
+    /// The number of the read that they come from.
     look: u64,
     generation: u64,
     tenants: BTreeMap<TenantId, TenantPolicy>,
-    /// Tenants whose declaration cannot be read, and was never read before.
+    /// Tenants whose settings are unreadable and were never read before.
     withheld: BTreeSet<TenantId>,
     tools_off: BTreeSet<String>,
     pauses: BTreeMap<Paused, Pause>,
     tool_pauses: BTreeMap<PausedTool, Pause>,
 }
 
-/// Declarations that Redis has lost and this process still knows.
+/// Settings that Redis has lost and this process still has.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Lost {
     tenants: BTreeMap<TenantId, TenantPolicy>,
@@ -94,15 +95,16 @@ struct Lost {
 }
 
 impl Shard {
-    /// Takes over what was read. A declaration that cannot be read, or was lost, stays as it was read last. If it never was,
-    /// the tenant is withheld: its declaration in the configuration may be laxer. Returns what the store has lost.
+    /// Applies a read. A tenant's settings that are unreadable or lost stay as last read. If they were never read, the
+    /// tenant is withheld, because its entry in the configuration may be laxer. Returns the settings that the store has
+    /// lost.
     fn take_over(&mut self, look: u64, read: AtRunTime) -> Lost {
         let known = std::mem::take(&mut self.tenants);
         let (mut lost, mut tools_off, mut lost_tools) = (BTreeSet::new(), read.tools_off, BTreeSet::new());
         let (mut pauses, mut lost_pauses) = (read.pauses, BTreeMap::new());
         let (mut tool_pauses, mut lost_tool_pauses) = (read.tool_pauses, BTreeMap::new());
         if read.generation < self.generation {
-            // The store has lost its last changes.
+            // The store has lost its latest changes.
             lost_tools = self.tools_off.difference(&tools_off).cloned().collect();
             tools_off.extend(lost_tools.iter().cloned());
             lost_pauses = keep_known(&self.pauses, &mut pauses);
@@ -130,7 +132,7 @@ impl Shard {
     }
 }
 
-/// Adds what is known and was not read to what was read; answers what it was.
+/// Adds the known entries that are missing from `read` to it, and returns them.
 fn keep_known<K: Ord + Clone, V: Clone>(known: &BTreeMap<K, V>, read: &mut BTreeMap<K, V>) -> BTreeMap<K, V> {
     let mut lost = known.clone();
     lost.retain(|who, _| !read.contains_key(who));
@@ -139,7 +141,7 @@ fn keep_known<K: Ord + Clone, V: Clone>(known: &BTreeMap<K, V>, read: &mut BTree
 }
 
 impl Sources {
-    /// Puts the tenants of all sources into `active`.
+    /// Writes the tenants and settings of all sources into `active`.
     fn put_into(&self, active: &mut ActivePolicy) {
         let policy = &mut active.policy;
         policy.tenants = self.configured.clone();
@@ -151,7 +153,7 @@ impl Sources {
             policy.tenants.extend(shard.tenants.iter().map(|(id, tenant)| (id.clone(), tenant.clone())));
             policy.tenants.retain(|tenant, _| !shard.withheld.contains(tenant));
             policy.withheld.extend(shard.withheld.iter().cloned());
-            // Every shard is told; one that knows is enough.
+            // A tool is disabled in every shard, and one shard that reports it is enough.
             policy.permissions.switched_off.extend(shard.tools_off.iter().cloned());
             policy.paused.extend(shard.pauses.iter().map(|(who, pause)| (who.clone(), pause.clone())));
             policy.tools_paused.extend(shard.tool_pauses.iter().map(|(tool, pause)| (tool.clone(), pause.clone())));
@@ -161,7 +163,7 @@ impl Sources {
 }
 
 impl PolicyHandle {
-    /// Puts `active` in force.
+    /// Makes `active` the current state.
     #[must_use]
     pub fn new(mut active: ActivePolicy) -> Self {
         active.rules = Rulebook::of(&active.policy.permissions.matrix);
@@ -169,18 +171,18 @@ impl PolicyHandle {
         Self { current: ArcSwap::from_pointee(active), sources: Mutex::new(sources), looks: AtomicU64::new(0) }
     }
 
-    /// The state in force now.
+    /// The current state.
     #[must_use]
     pub fn load(&self) -> Arc<ActivePolicy> {
         self.current.load_full()
     }
 
-    /// Reads what was set at run time in this shard, and puts it in force. Nothing is decided in a shard before this
-    /// has succeeded for it once (rule 17); later it is called at each heartbeat, and whenever the shard says that it
-    /// has news.
+    /// Reads the run-time settings of this shard and applies them. No decision is made in a shard before this has
+    /// succeeded there once (invariant 16). After that, it is called at each heartbeat and whenever the shard reports a
+    /// change.
     ///
     /// # Errors
-    /// [`StoreError`]; what is in force stays.
+    /// [`StoreError`]; the current state is unchanged.
     pub async fn refresh(&self, store: &Store) -> Result<(), StoreError> {
         let look = self.looks.fetch_add(1, Ordering::Relaxed) + 1;
         let read = store.at_run_time().await?;
@@ -208,10 +210,10 @@ impl PolicyHandle {
         Ok(())
     }
 
-    /// Reads anew if the shard has news. Answers whether it had.
+    /// Reads the settings again if the shard reports a change. Returns true if it did.
     ///
     /// # Errors
-    /// [`StoreError`]; what is in force stays.
+    /// [`StoreError`]; the current state is unchanged.
     pub async fn refresh_where_news(&self, store: &Store) -> Result<bool, StoreError> {
         if store.tenants_generation().await? == self.load().tenants_generation(store.shard()) {
             return Ok(false);
@@ -220,7 +222,7 @@ impl PolicyHandle {
         Ok(true)
     }
 
-    /// Takes over the answer to a look. Answers what Redis has lost.
+    /// Applies the response to a read. Returns the settings that Redis has lost.
     fn take_over(&self, shard: u32, look: u64, read: AtRunTime) -> Lost {
         let mut sources = self.sources.lock();
         let held = sources.shards.entry(shard).or_default();
@@ -237,7 +239,7 @@ impl PolicyHandle {
         lost
     }
 
-    /// Puts a new configuration in force, in one step. What was set at run time stays. Answers what is in force now.
+    /// Applies a new configuration in one step. Run-time settings are kept. Returns the new current state.
     pub fn replace(&self, mut active: ActivePolicy) -> Arc<ActivePolicy> {
         let mut sources = self.sources.lock();
         active.rules = Rulebook::of(&active.policy.permissions.matrix);
@@ -249,7 +251,7 @@ impl PolicyHandle {
     }
 }
 
-/// Returns true if two states have the same run-time declarations. Those who keep a snapshot need no new one then.
+/// Returns true if two states have the same run-time settings, so that holders of a snapshot need no new one.
 fn is_same(one: &ActivePolicy, other: &ActivePolicy) -> bool {
     one.policy.tenants == other.policy.tenants
         && one.policy.withheld == other.policy.withheld
@@ -280,7 +282,7 @@ mod tests {
         AtRunTime { generation, declared, ..AtRunTime::default() }
     }
 
-    /// Tenants with their caps, and those that are withheld.
+    /// Tenants with their caps, and the withheld tenants.
     fn seen(in_force: &PolicyHandle) -> (Vec<(String, Option<u32>)>, Vec<String>) {
         let policy = &in_force.load().policy;
         let tenants = policy.tenants.iter().map(|(name, tenant)| (name.to_string(), tenant.max_actions_per_day));
@@ -343,7 +345,7 @@ mod tests {
         in_force.take_over(0, 1, read(5, &[("acme", 3), ("bolt", 4)]));
         let lost = in_force.take_over(0, 2, read(4, &[("acme", 3)]));
         assert_eq!(lost.tenants, [capped("bolt", Some(4))].into());
-        // After a flush there is nothing.
+        // After a flush, Redis has no settings at all.
         let _ = in_force.take_over(0, 2, read(5, &[("acme", 3), ("bolt", 4)]));
         let lost = in_force.take_over(0, 3, read(0, &[]));
         assert_eq!(lost.tenants.len(), 2, "{lost:?}");

@@ -1,34 +1,36 @@
-//! Turns that a call begins while it runs: submitted once, whoever comes by, and read when they have ended.
+//! Turns that a call begins while it runs. Each is submitted only once, even if its call is retried, and read when it
+//! has ended.
 
 use tickfleet_model::{Turn, TurnId, content_digest, limits};
 use tickfleet_protocol::{parse_turn, write_turn};
 use tickfleet_store::{Store, StoreError, Submission, Submitted, TurnName, TurnView};
 
-/// Where a turn stands that was begun.
+/// The state of a turn that a call began.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BegunTurn {
-    /// It has ended: its reply, JSON.
+    /// The turn has ended: its reply, JSON.
     Ended(String),
-    /// It is under way: its end wakes whoever waits for it.
+    /// The turn is in progress. Its end wakes the calls that wait for it.
     Out(TurnId),
-    /// It was begun, and nothing is left of it: nobody knows whether it was carried out.
+    /// The turn was begun, but Redis no longer has any record of it: whether it ran is unknown.
     Forgotten,
-    /// No call of it was carried out, and none will be; why, for whoever wanted it.
+    /// None of its calls ran, and none will. Contains the reason.
     Refused(String),
-    /// There is no room for it now; nothing was submitted.
+    /// The store cannot take it now, and nothing was submitted. Contains the reason.
     Later(&'static str),
 }
 
-/// When what stands under the id of a turn is that turn.
+/// The criterion by which an existing turn with the same ID counts as the turn to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Same {
-    /// It has the same calls: they are written down before they are submitted.
+    /// It has the same calls: they are recorded before they are submitted.
     Calls,
-    /// It is of the same agent: who is run again may say other arguments, and hears of the first ones.
+    /// It belongs to the same agent. A tool that runs again may pass other arguments; it then gets the results of the
+    /// first ones.
     Agent,
 }
 
-/// Where the agent is not said, nobody can tell.
+/// True also if the agent is unknown.
 fn is_agent(turn: &Turn, found: Option<&str>) -> bool {
     found.is_none_or(|found| found == turn.agent.as_str())
 }
@@ -41,18 +43,20 @@ fn agent_of(reply: &str) -> Option<String> {
     serde_json::from_str::<Of>(reply).ok().map(|of| of.agent)
 }
 
-/// Why nothing is begun where a turn of other content has the id.
+/// Why nothing is begun if a turn with other content has the ID.
 const ID_IS_TAKEN: &str = "its id is used by another turn.";
 
-/// Submits `turn` under its own id, unless that was done before, and looks what it came to. To be repeated until it has
-/// ended: a turn is the same by its id and its calls.
+/// Submits `turn` under its own ID, unless that has happened already, and returns its state. Call it again until the
+/// turn has ended: the ID and `same` identify an earlier submission.
 ///
-/// An id is remembered for a while only ([`StoreOptions::dedupe_ms`](tickfleet_store::StoreOptions::dedupe_ms)). So where
-/// nothing is known of the turn, `is_new` has to say that it cannot have ended so long ago; else it is not submitted, for
-/// it would be carried out twice. It is asked right before. `same` says which turn of that id counts as this one.
+/// An ID is remembered only for a while ([`StoreOptions::dedupe_ms`](tickfleet_store::StoreOptions::dedupe_ms)). If the
+/// store does not know the turn, `is_new` must confirm that the turn cannot have ended so long ago that its ID is
+/// forgotten. Otherwise the turn is not submitted, because it could run twice. `is_new` is awaited only then, just
+/// before the submit.
 ///
+/// `same` is the criterion by which an existing turn with this ID counts as this turn.
 /// # Errors
-/// [`StoreError`]; it may be repeated.
+/// [`StoreError`]; the call may be repeated.
 pub async fn begin_turn(
     store: &Store,
     turn: &Turn,
@@ -64,7 +68,8 @@ pub async fn begin_turn(
     };
     let name = TurnName { tenant: turn.tenant.clone(), turn: id };
     let view = store.look(&name).await?;
-    // Anybody of the tenant may have given a turn this id: its results are not those of these calls.
+    // Any producer of the tenant may have given its turn this ID. That turn's results would not be those of these
+    // calls.
     let is_ours = match (&view, same) {
         (TurnView::Unknown, _) => true,
         (_, Same::Calls) => store.content_of(&name).await?.is_none_or(|found| found == content_digest(turn)),
@@ -84,7 +89,7 @@ pub async fn begin_turn(
 
 async fn submit(store: &Store, turn: &Turn, name: TurnName) -> Result<BegunTurn, StoreError> {
     let payload = write_turn(turn);
-    // A scheduler would refuse it, and nobody would hear why.
+    // A scheduler would reject it too, but the caller would not get the reason.
     if let Err(refusal) = parse_turn(payload.as_bytes()) {
         return Ok(BegunTurn::Refused(refusal.message));
     }
@@ -112,8 +117,8 @@ async fn submit(store: &Store, turn: &Turn, name: TurnName) -> Result<BegunTurn,
     })
 }
 
-/// The turn was submitted earlier, and there was nothing of it under way then: it waits for admission, has been admitted
-/// meanwhile, or ended so long ago that its reply is gone.
+/// State of a turn that was submitted earlier and had no record at the first look: it waits for admission, was admitted
+/// in the meantime, or ended so long ago that its reply is gone.
 async fn submitted_before(store: &Store, name: &TurnName) -> Result<BegunTurn, StoreError> {
     if store.waits_for_admission(name).await? {
         return Ok(BegunTurn::Out(name.turn.clone()));

@@ -1,4 +1,4 @@
-//! Delegating: who may be given a task, what it may do, and what is written of it.
+//! Delegation: to which agents a task may be given, what it may do, and the record that is written for it.
 
 use std::collections::BTreeSet;
 
@@ -16,13 +16,13 @@ use tickfleet_model::{
 use tickfleet_protocol::write_task;
 use tickfleet_store::{Queue, entry_ms};
 
-/// The tool that a task's one result names.
+/// The tool name in a task's only result.
 pub const TASK_TOOL: &str = "delegate_task";
 
-/// Its stable id.
+/// The stable ID of `TASK_TOOL`.
 const TASK_TOOL_ID: &str = "tool_delegate_task";
 
-/// A task that may be written.
+/// A task that passed all checks and may be written.
 #[derive(Debug, Clone)]
 pub struct Planned {
     tenant: TenantId,
@@ -42,11 +42,12 @@ pub struct Planned {
     awaited: bool,
 }
 
-/// Decides whether a task may be written, and how: its target is known and bound to a handler, and its delegator
-/// grants no more than it has (depth, cycle, capabilities; the budget is carved when it is written).
+/// Checks whether a task may be written, and plans its record. Its target must be known and bound to a handler, and its
+/// delegator must not grant more than it has (depth, cycle, capabilities; the budget is deducted when the task is
+/// written).
 ///
 /// # Errors
-/// A stable code and a message for whoever delegates.
+/// A stable code, and a message for the delegator.
 pub fn plan(active: &ActivePolicy, task: &Task, now_ms: i64) -> Result<Planned, (RejectionCode, String)> {
     if active.policy.withheld.contains(&task.tenant) {
         return Err((RejectionCode::UnreadableTenant, unreadable(&task.tenant)));
@@ -66,7 +67,8 @@ pub fn plan(active: &ActivePolicy, task: &Task, now_ms: i64) -> Result<Planned, 
     };
     let grant = TaskGrant { chain: chain(task)?, capabilities: capabilities(active, task)?, ..task.grant.clone() };
     let deadline_ms = task.deadline_ms.unwrap_or(now_ms + limits::DEADLINE_DEFAULT_MS);
-    // Whether it has passed is decided where the task is written: one that is known already is a duplicate, not refused.
+    // A past deadline is rejected when the task is written, not here: a task that exists already is a duplicate, not an
+    // error.
     if deadline_ms > now_ms + limits::DEADLINE_MS_MAX {
         let days = limits::DEADLINE_MS_MAX / 86_400_000;
         return Err((RejectionCode::InvalidDeadline, format!("the deadline is more than {days} days away")));
@@ -97,14 +99,14 @@ pub fn plan(active: &ActivePolicy, task: &Task, now_ms: i64) -> Result<Planned, 
     })
 }
 
-/// Why nothing is decided about a tenant whose declaration was set at run time and cannot be read.
+/// The message for a tenant whose run-time settings are unreadable, so that nothing can be decided about it.
 #[must_use]
 pub fn unreadable(tenant: &TenantId) -> String {
     let tenant = tenant.as_str();
     format!("tenant {tenant:?} has unreadable run-time settings; set it again, then retry")
 }
 
-/// Returns the capabilities of turns under the task: those that it is granted, cut to what its delegator has itself.
+/// Returns the capabilities of turns under the task: the granted ones that its delegator has itself.
 fn capabilities(active: &ActivePolicy, task: &Task) -> Result<Option<BTreeSet<String>>, (RejectionCode, String)> {
     let granted = task.grant.capabilities.clone();
     let Some(delegator) = &task.delegator else { return Ok(granted) };
@@ -114,7 +116,7 @@ fn capabilities(active: &ActivePolicy, task: &Task) -> Result<Option<BTreeSet<St
             format!("unknown agent {:?}; it cannot delegate", delegator.as_str()),
         ));
     };
-    // Whoever enqueues a task in an agent's name gets no more than the agent's own call would.
+    // A task that is enqueued in an agent's name gets no more rights than the agent's own call would get.
     let caller = Caller { agent: delegator, policy, tenant, granted: None };
     if let Err(denial) = active.policy.permissions.decide_name(caller, TASK_TOOL, TASK_TOOL_ID) {
         let message = format!("agent {:?} may not delegate ({})", delegator.as_str(), denial.reason());
@@ -124,13 +126,13 @@ fn capabilities(active: &ActivePolicy, task: &Task) -> Result<Option<BTreeSet<St
     Ok(Some(granted.map_or_else(|| own.clone(), |granted| &granted & own)))
 }
 
-/// Binds a task that somebody outside delegates under `parent` to what that task, which `agent` works on, was granted.
+/// Restricts a task that is delegated from outside under `parent` to the grant of that parent, on which `agent` works.
 ///
 /// # Errors
-/// A stable code and a message, where the message names another delegator.
+/// A stable code and a message: the task names another delegator, or the parent may not delegate.
 pub fn under_parent(task: &mut Task, agent: &AgentId, parent: &TaskGrant) -> Result<(), (RejectionCode, String)> {
     if task.delegator.as_ref().is_some_and(|delegator| delegator != agent) {
-        // Whose the parent is stays untold: the delegator may have guessed its id.
+        // The message does not name the parent's agent: the delegator may have guessed the parent's ID.
         let message = "the delegator does not work on the parent task, so it cannot delegate under it".to_owned();
         return Err((RejectionCode::WrongDelegator, message));
     }
@@ -150,7 +152,7 @@ pub fn under_parent(task: &mut Task, agent: &AgentId, parent: &TaskGrant) -> Res
     Ok(())
 }
 
-/// Has a task expire when what it is begun for does, at `ends_ms`, unless it expires before.
+/// Makes a task expire at `ends_ms`, with the work that it is begun for, unless its own deadline is earlier.
 pub fn end_with(task: &mut Task, ends_ms: i64, now_ms: i64) {
     let own_ms = task.deadline_ms.unwrap_or(now_ms + limits::DEADLINE_DEFAULT_MS);
     if ends_ms < own_ms {
@@ -158,7 +160,7 @@ pub fn end_with(task: &mut Task, ends_ms: i64, now_ms: i64) {
     }
 }
 
-/// The tools of both lists, if there are two.
+/// The intersection of both lists, or the only list.
 #[must_use]
 pub fn narrower(one: Option<BTreeSet<String>>, other: Option<BTreeSet<String>>) -> Option<BTreeSet<String>> {
     match (one, other) {
@@ -167,7 +169,7 @@ pub fn narrower(one: Option<BTreeSet<String>>, other: Option<BTreeSet<String>>) 
     }
 }
 
-/// Returns what a delegator is told if a task is refused when it is written: a stable code and a message.
+/// Returns the stable code and message for a delegator whose task is rejected when it is written.
 #[must_use]
 pub fn refused(code: &str) -> (RejectionCode, &'static str) {
     match code {
@@ -194,7 +196,8 @@ pub fn refused(code: &str) -> (RejectionCode, &'static str) {
     }
 }
 
-/// The agents above the task, with its delegator; refused where it grows too deep or comes back to one of them.
+/// The agents above the task, including its delegator. An error if the chain is too deep or already contains the
+/// target.
 fn chain(task: &Task) -> Result<Vec<AgentId>, (RejectionCode, String)> {
     let mut chain = task.grant.chain.clone();
     chain.extend(task.delegator.clone());
@@ -219,8 +222,8 @@ fn targets(active: &ActivePolicy) -> String {
     }
 }
 
-/// Returns the arguments of the handler: [`tickfleet_config::TASK_ARGUMENTS`] without the id, which is added when it is
-/// known. The input stays the producer's own text: its digits and the order of its members are nobody else's to change.
+/// Returns the arguments of the handler: [`tickfleet_config::TASK_ARGUMENTS`] without the ID, which is added when it is
+/// known. The input is passed on as the producer wrote it, with its digits and order of members.
 fn arguments(task: &Task) -> String {
     use serde_json::value::{RawValue, to_raw_value};
     let mut map = std::collections::BTreeMap::<&str, Box<RawValue>>::new();
@@ -248,8 +251,8 @@ impl Planned {
         self.deadline_ms
     }
 
-    /// Names the call that delegates it (`<turn id>/<position>`), for whoever reads the task's reply before the turn's. If the call
-    /// waits for the task, the task ends with the call's turn.
+    /// Sets the call that delegates the task (`<turn id>/<position>`), for readers who get the task's reply before the
+    /// turn's. If the call waits for the task, the task ends with the call's turn.
     #[must_use]
     pub fn by_call(mut self, call: &CallId, awaited: bool) -> Self {
         (self.by, self.awaited) = (Some(call.clone()), awaited);
@@ -306,6 +309,6 @@ impl Planned {
 }
 
 fn with_id(arguments: &str, task: &TaskId) -> String {
-    // Ids need no escaping: their characters are bounded.
+    // IDs need no escaping: their character set is restricted.
     format!("{{\"task_id\":\"{task}\",{}", arguments.trim_start_matches('{'))
 }

@@ -1,6 +1,6 @@
-//! The code that schedulers and workers share: the policy that is in force and what was set at run time
-//! ([`active_policy`]), who may delegate what ([`delegation`]), turns that calls begin ([`begun`]), how results and endings are reported ([`report`]), that a
-//! process looks into one suspect at a time ([`one_suspect`]), and the loop that tries until Redis answers
+//! Code that schedulers and workers share: the active policy with its run-time settings ([`active_policy`]), rights to
+//! delegate ([`delegation`]), turns that calls begin ([`begun`]), the reports of results and endings ([`report`]), the
+//! limit of one suspect at a time in a process ([`one_suspect`]), and the loop that retries until Redis responds
 //! ([`retry_until`]).
 
 pub mod active_policy;

@@ -6,7 +6,7 @@ use tickfleet_model::day::{Tz, zone};
 
 use crate::time::counter_stagger_ms;
 
-/// A counter of a limit, and the offset of its windows within their length, ms.
+/// A counter of a limit, and the offset of its windows, ms, less than their length.
 #[must_use]
 pub fn counter_of(row: &LimitRow, key: &str) -> (CounterKey, i64) {
     let stagger_ms = match row.window {
@@ -16,7 +16,7 @@ pub fn counter_of(row: &LimitRow, key: &str) -> (CounterKey, i64) {
     (CounterKey::new(&*row.name, key), stagger_ms)
 }
 
-/// The zone with this name. The configuration has checked it.
+/// The zone with this name. The configuration has validated it.
 #[must_use]
 pub fn known_zone(name: &str) -> Tz {
     zone(name).unwrap_or(Tz::UTC)

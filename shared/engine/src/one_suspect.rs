@@ -1,19 +1,19 @@
-//! One suspect at a time in a whole process.
+//! Limits a whole process to one suspect at a time.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The right to look into a suspect: what was there when a process died. A process that serves several shards has one
-/// such right, for all of them die together, and a crash must count against one suspect alone (rule 12). Cloned, it is
-/// the same.
+/// The right to handle a suspect, which is work whose process died while it had it. A process that serves several
+/// shards has a single such right: all of its work dies with it, and a crash must count against one suspect alone
+/// (invariant 17). Clones share the right.
 #[derive(Debug, Clone)]
 pub struct OneSuspect(Arc<Semaphore>);
 
-/// A suspect is looked into for as long as this lives.
+/// The right to handle a suspect, held until this is dropped.
 #[derive(Debug)]
 pub struct Look {
-    /// None where the right is gone with its process.
+    /// `None` if the semaphore was closed, which does not happen.
     _right: Option<OwnedSemaphorePermit>,
 }
 
@@ -24,8 +24,8 @@ impl Default for OneSuspect {
 }
 
 impl OneSuspect {
-    /// Waits until nobody else looks into a suspect. Who comes first is served first; dropped before it answers, it has
-    /// taken nothing.
+    /// Waits until no other suspect is handled in this process. Waiters are served in order. If the future is dropped
+    /// before it completes, it has taken nothing.
     pub async fn look(&self) -> Look {
         Look { _right: Arc::clone(&self.0).acquire_owned().await.ok() }
     }

@@ -1,4 +1,5 @@
-//! Renders results for producers and auditors: the result, the dialect's message, the audit entry, the frame of the reply.
+//! Renders results for producers and auditors: the result, the message in the dialect, the audit entry, and the frame
+//! of the reply.
 
 use std::sync::Arc;
 
@@ -24,13 +25,13 @@ pub struct ReportOptions {
     pub log_tool_calls: bool,
     /// Redacts what must not appear in the audit log.
     pub redactor: Arc<Redactor>,
-    /// Characters of a result in the audit log.
+    /// Maximum characters of a result in the audit log.
     pub result_chars: usize,
-    /// True if audit entries say what else their calls were decided by.
+    /// True if audit entries include the other inputs of the policy evaluation.
     pub premises: bool,
-    /// Generation of the policy in force, for the audit log.
+    /// The generation of the active policy; the audit log records it.
     pub policy_version: Option<u64>,
-    /// The beginning of that policy's digest, for the audit log; empty where it is not known.
+    /// The beginning of the active policy's digest, also recorded there; empty if unknown.
     pub policy_digest: Arc<str>,
 }
 
@@ -47,7 +48,7 @@ impl Default for ReportOptions {
     }
 }
 
-/// The head of a reply: everything but its results.
+/// The head of a reply: all of it except the results.
 #[derive(Serialize)]
 struct ReplyHead<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -56,10 +57,10 @@ struct ReplyHead<'a> {
     task_id: Option<&'a str>,
     tenant: &'a str,
     agent: &'a str,
-    /// Of a task: the agent that asked for it.
+    /// Tasks only: the agent that delegated it.
     #[serde(skip_serializing_if = "Option::is_none")]
     delegator: Option<&'a str>,
-    /// Of a task: the call that asked for it, whose own reply may come later.
+    /// Tasks only: the call that delegated it. The reply to that call may come later.
     #[serde(skip_serializing_if = "Option::is_none")]
     delegated_by: Option<&'a str>,
     status: &'a str,
@@ -71,7 +72,7 @@ struct ReplyHead<'a> {
 }
 
 impl ReplyHead<'_> {
-    /// The JSON up to and with `"results":[`.
+    /// The JSON up to and including `"results":[`.
     fn open(&self) -> String {
         let mut text = serde_json::to_string(self).unwrap_or_else(|_| "{}".into());
         text.pop();
@@ -80,7 +81,7 @@ impl ReplyHead<'_> {
     }
 }
 
-/// True for a task: its ID is that of the task that it runs under.
+/// True for a task, whose record has the ID of the task.
 #[must_use]
 pub fn is_task(name: &TurnName, head: &Head) -> bool {
     head.task.as_ref().is_some_and(|(task, _)| task.as_str() == name.turn.as_str())
@@ -89,7 +90,7 @@ pub fn is_task(name: &TurnName, head: &Head) -> bool {
 /// The frame of a turn's or task's reply.
 #[must_use]
 pub fn frame(name: &TurnName, head: &Head) -> ReplyFrame {
-    // Providers refuse a message without content.
+    // Providers reject a message without content.
     let messages = result::messages_frame(head.dialect).filter(|_| head.calls > 0);
     ReplyFrame { head: reply_head(name, head).open(), messages, audits: head.want_audits }
 }
@@ -111,7 +112,8 @@ fn reply_head<'a>(name: &'a TurnName, head: &'a Head) -> ReplyHead<'a> {
     }
 }
 
-/// The message that a call waits for approval, JSON. The decision that asks replaces `{asked_ms}` and `{until_ms}`.
+/// The message that a call waits for approval, JSON. The decision that requests the approval replaces `{asked_ms}` and
+/// `{until_ms}`.
 #[must_use]
 pub fn pending_approval(name: &TurnName, head: &Head, (approval, call, tool): (&str, &CallId, &str)) -> String {
     let mut head = reply_head(name, head);
@@ -152,7 +154,7 @@ pub fn delegated<'a>(name: &TurnName, head: &'a Head) -> Option<Option<&'a Agent
     is_task(name, head).then(|| head.task.as_ref().and_then(|(_, grant)| grant.chain.last()))
 }
 
-/// The inputs of the decision about a call that its audit entry does not have anyway, without secrets.
+/// The inputs of the policy evaluation that are not in the audit entry otherwise, with secrets redacted.
 fn premises(r: &Reported<'_>, redactor: &Redactor) -> String {
     let head = r.head;
     let clean = |raw: &Option<Box<RawValue>>| raw.as_ref().map(|raw| redactor.json(raw.get()).into_owned());
@@ -279,14 +281,14 @@ pub fn ended(reason: &EndReason, deadline_ms: i64, past: &Past<'_>) -> (Outcome,
             let message = format!("This call asks for more than the limit {named} ever allows. It was not executed.");
             (Outcome::Rejected, "limit_reached", message, Some(serde_json::json!({ "limit": limit })))
         }
-        // The limit cannot be counted because of the call's own arguments: these are to be corrected.
+        // The limit cannot be counted because of the call's own arguments, so the caller must correct them.
         EndReason::NoAmount { limit } => {
             let (named, what) =
                 (named(limit, past), "counts an argument that is missing from this call, or is not a plain number");
             let message = format!("The limit {named} {what}. Give it as a number; the call was not executed.");
             (Outcome::InvalidArguments, "invalid_arguments", message, Some(serde_json::json!({ "limit": limit })))
         }
-        // Permits: nobody knows when a call that holds one ends.
+        // Permits: the time at which a running call returns its permit is unknown.
         EndReason::LimitReached { limit, resets_ms: 0 } => {
             let (named, what) = (named(limit, past), "Every place of the limit");
             let message = format!("{what} {named} is taken. This call was not executed; it may be repeated later.");
@@ -316,26 +318,26 @@ pub fn ended(reason: &EndReason, deadline_ms: i64, past: &Past<'_>) -> (Outcome,
     (outcome, CallError { code: code.into(), message, details })
 }
 
-/// A limit within a sentence: `mails_per_user (5 calls per user in 1h)`.
+/// A limit as part of a sentence: `mails_per_user (5 calls per user in 1h)`.
 fn named(limit: &str, past: &Past<'_>) -> String {
     past.limit.map_or_else(|| limit.to_owned(), |words| format!("{limit} ({words})"))
 }
 
-/// The bounds of a configured limit in words, as they are for this tenant: `5 calls per user in 1h`.
+/// The bounds of a configured limit in words, with this tenant's values: `5 calls per user in 1h`.
 #[must_use]
 pub fn limit_words(policy: &Policy, tenant: &TenantId, name: &str) -> Option<String> {
     let limit = policy.limits.iter().find(|limit| limit.name == name)?;
     Some(policy.tenants.get(tenant).map_or_else(|| limit.to_string(), |owner| owner.limit(limit).to_string()))
 }
 
-/// A cancel's reason within a sentence.
+/// A cancel's reason as part of a sentence.
 #[must_use]
 pub fn because(why: Option<&str>) -> String {
     why.map(|why| format!(" (reason: {why})")).unwrap_or_default()
 }
 
-/// The outcome and error of a call that was begun and has no result. Whatever ends the turn, the call must not be reported as
-/// not executed.
+/// The outcome and error of a call that began and has no result. However the turn ends, such a call must not be
+/// reported as not executed.
 #[must_use]
 pub fn begun_and_lost(tool: &str) -> (Outcome, CallError) {
     unknown(format!(
@@ -344,7 +346,7 @@ pub fn begun_and_lost(tool: &str) -> (Outcome, CallError) {
     ))
 }
 
-/// The outcome and error of a task that an external runtime took and did not end.
+/// The outcome and error of a task that an external runtime took, but whose end it did not report.
 fn taken_and_not_ended(reason: &EndReason, deadline_ms: i64, why: Option<&str>) -> (Outcome, CallError) {
     let what = match reason {
         EndReason::Expired => format!("The deadline {} came", rfc3339(deadline_ms)),
@@ -361,8 +363,8 @@ fn unknown(message: String) -> (Outcome, CallError) {
     (Outcome::OutcomeUnknown, CallError { code: Outcome::OutcomeUnknown.as_str().into(), message, details: None })
 }
 
-/// The approval of a call with these arguments, as its result names it. `narrowed` has the changes of approvers, JSON: pointer
-/// to value.
+/// The approval of a call with these arguments, as reported in its result. `narrowed` has the values that approvers
+/// changed, as a JSON object from pointer to value.
 #[must_use]
 pub fn approved(id: &str, by: &[String], narrowed: Option<&str>, arguments: &str) -> Approved {
     let values: Narrowed = narrowed.and_then(|narrowed| serde_json::from_str(narrowed).ok()).unwrap_or_default();
@@ -377,12 +379,12 @@ pub fn approved(id: &str, by: &[String], narrowed: Option<&str>, arguments: &str
 pub struct Renderer<'a> {
     /// How results are reported.
     pub options: &'a ReportOptions,
-    /// The audit log has the names of tools in this policy.
+    /// The policy from which the audit log takes the names of tools.
     pub policy: &'a Policy,
 }
 
 impl Renderer<'_> {
-    /// The outcome of a call, its error, and its attempts beyond those that failed.
+    /// The outcome and error of a call, and the number of attempts to add to the failed ones.
     #[must_use]
     pub fn outcome(&self, ended_call: &EndedCall<'_>, tool: &str) -> (Outcome, CallError, u32) {
         let EndedCall { name, turn, reason, fate, .. } = ended_call;
@@ -517,7 +519,7 @@ mod tests {
         assert_eq!((&results[0].0["approval"], results[1].0["approval"].is_null()), (&expected, true));
         assert_eq!(results[0].1["meta"]["approval"]["id"], "apr-1");
 
-        // The begun call had failed before, and the worker that held the others died.
+        // The begun call had failed before, and the worker with the other calls died.
         (lost.attempts, lost.crashes, lost.debited) = (2, 1, 3);
         let results = render(&lost, &EndReason::Expired, &options);
         assert_eq!(outcomes(&results), [("outcome_unknown", 3), ("expired", 1), ("expired", 0)]);

@@ -1,5 +1,5 @@
-//! Trying until Redis answers: the loop for what must not be dropped because Redis is away. Only settlements that a
-//! script error has refused wait in a loop of their own, in the worker's batches.
+//! The retry loop for work that must not be dropped while Redis is unreachable. Settlements that a script error
+//! rejected are an exception: the worker's batches retry them in a loop of their own.
 
 use std::future::Future;
 use std::time::Duration;
@@ -10,20 +10,19 @@ use tokio_util::sync::CancellationToken;
 /// The result of one attempt.
 #[derive(Debug)]
 pub enum Attempt<T> {
-    /// There is an answer.
+    /// The attempt succeeded, with this result.
     Done(T),
-    /// It failed: the next attempt comes after a wait that grows ([`Backoff`]). If there was an error, the
-    /// attempt has logged it.
+    /// The attempt failed. The next one follows after a wait that grows ([`Backoff`]). The attempt logs its own errors.
     Failed,
-    /// It cannot be done yet: the next attempt comes after this time.
+    /// It cannot be done yet. The next attempt follows after this time.
     Later(Duration),
-    /// Its premises have changed and were read anew: the next attempt comes at once.
+    /// Its inputs have changed and were read again. The next attempt follows immediately.
     AtOnce,
 }
 
-/// The way in which a loop waits between two attempts, and when it must stop.
+/// How a loop waits between two attempts, and when it must stop.
 pub trait Waiting {
-    /// Returns true if nothing may be tried any more.
+    /// Returns true if the loop must stop.
     fn is_over(&self) -> bool;
     /// Waits for `time`, or until the loop must stop.
     fn pause(&self, time: Duration) -> impl Future<Output = ()> + Send;
@@ -42,7 +41,7 @@ impl Waiting for CancellationToken {
     }
 }
 
-/// Waits without an end of its own: the attempts decide when to stop.
+/// Waits that nothing interrupts: the attempts decide when to stop.
 #[derive(Debug, Clone, Copy)]
 pub struct Endless;
 
@@ -56,10 +55,10 @@ impl Waiting for Endless {
     }
 }
 
-/// Repeats `attempt` until it is done, and gives its answer. At least one attempt is made. None if the loop had to stop
-/// before: that is asked after each attempt, before and after the wait.
+/// Repeats `attempt` until it is done, and returns its result. Makes at least one attempt. Returns `None` if the loop
+/// had to stop first, which is checked after each attempt, before and after the wait.
 ///
-/// It logs nothing: an attempt knows what failed, and says so itself.
+/// This function logs nothing: each attempt logs its own failures.
 pub async fn retry_until<T, Tried: Future<Output = Attempt<T>>>(
     waiting: &impl Waiting,
     mut attempt: impl FnMut() -> Tried,

@@ -1,4 +1,4 @@
-//! The limits of the active policy, as decisions of the core apply them in one shard.
+//! The limits of the active policy in one shard, in the form that decisions of the core use.
 
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ use tickfleet_model::{AgentId, Call, Limit, Policy, TenantId};
 use crate::active_policy::ActivePolicy;
 use crate::limit_rows::{counter_of, known_zone};
 
-/// The workers' slots, as far as a process knows them. Limits on shares and parts of the slots depend on them.
+/// The worker slots that a process has counted. Limits on shares and parts of the slots depend on them.
 pub trait Slots: Sync {
-    /// False if a limit is a share of the slots and there are enough for everyone: then it is not counted.
+    /// False if a limit is a share of the slots and there are enough for every tenant: such a limit is not counted.
     fn counts(&self, limit: &Limit) -> bool;
 
-    /// The maximum of a limit on slots for a tenant. `None` for any other limit.
+    /// The maximum of a limit on slots for a tenant; `None` for any other limit.
     fn max_of(&self, limit: &Limit, tenant: &TenantId) -> Option<u64>;
 }
 
-/// A process that knows no slots: limits on shares of slots are not counted.
+/// For a process without a count of slots: limits on shares of slots are not counted.
 #[derive(Debug, Clone, Copy)]
 pub struct NoSlots;
 
@@ -40,7 +40,7 @@ impl Slots for NoSlots {
 pub struct ActiveRules<'a> {
     /// The policy with its run-time settings.
     pub active: Arc<ActivePolicy>,
-    /// The generations under which the shard knows them.
+    /// The shard's generations of the policy and settings.
     pub generations: Generations,
     /// The shard, and the number of shards.
     pub shard: (u32, u32),
@@ -80,7 +80,7 @@ impl ActiveRules<'_> {
     ) -> Vec<Debit> {
         let (policy, tenant) = (&self.active.policy, &name.tenant);
         let mut caps = policy.caps(owner, agent);
-        // Turns of a paused agent wait for its tick, until their deadlines.
+        // Turns of a paused agent wait in its tick queue until their deadlines.
         if policy.pause(tenant, &head.agent).is_some() {
             caps.calls_per_tick = 0;
         }
@@ -132,8 +132,8 @@ impl ActiveRules<'_> {
     }
 }
 
-/// The offset of an agent's ticks within their length, ms. A stable hash, so that a million agents do not wake in one
-/// instant.
+/// The offset of an agent's ticks, ms, less than the length of a tick. It is a stable hash, so that a million agents do
+/// not wake at the same moment.
 #[must_use]
 pub fn stagger_ms(tenant: &TenantId, agent: &AgentId, tick_ms: i64) -> i64 {
     let mut hash = crc32fast::Hasher::new();

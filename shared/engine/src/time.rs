@@ -1,13 +1,14 @@
-//! Points in time as results and replies show them, and where windows begin.
+//! Times as results and replies show them, and offsets of windows.
 
-/// A time for people and programs: RFC 3339 in UTC, to the second.
+/// Formats a time for people and programs: RFC 3339 in UTC, to the second.
 #[must_use]
 pub fn rfc3339(ms: i64) -> String {
     let time = chrono::DateTime::from_timestamp_millis(ms).unwrap_or_default();
     time.to_rfc3339_opts(chrono::SecondsFormat::Secs, true)
 }
 
-/// The offset of a counter's windows in their length, ms: a stable hash, so that not all of them begin in one instant.
+/// The offset of a counter's windows, ms, less than their length. It is a stable hash, so that windows do not all begin
+/// at the same moment.
 #[must_use]
 pub fn counter_stagger_ms(limit: &str, counter: &str, period_ms: i64) -> i64 {
     let mut hash = crc32fast::Hasher::new();

@@ -1,7 +1,7 @@
-//! Writes an export of so many sealed entries to standard output, as a fleet of 100 agents would have left it, to measure
-//! `tickfleet audit verify`, `tickfleet prove` and `tickfleet whatif` by:
-//! `cargo run --release -p tickfleet-proof --example export 1000000 > million.jsonl`, or with a folder behind the number, into
-//! which the configuration of that fleet is written. The example `measure` reads it without the binary.
+//! Writes an export with the given number of sealed entries to standard output, as a fleet of 100 agents would leave
+//! it. It is the input for measurements of `tickfleet audit verify`, `tickfleet prove` and `tickfleet whatif`:
+//! `cargo run --release -p tickfleet-proof --example export 1000000 > million.jsonl`. A folder as second argument
+//! receives the configuration of that fleet. The example `measure` reads the export without the binary.
 
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
@@ -11,7 +11,7 @@ use chrono::DateTime;
 use tickfleet_proof::lines::{self, End, Header};
 use tickfleet_proof::seal::{ChainName, EntryId, Head, Leaf, Losses, Signer, seal};
 
-/// Entries that have a seal together.
+/// Entries in one seal.
 const BATCH: usize = 500;
 const AGENTS: u64 = 100;
 const BEGAN_MS: u64 = 1_800_000_000_000;
@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let ends_ms = BEGAN_MS + (call / 10 + 1) * 5_000;
         let at_ms = ends_ms - 5_000 + call % 10 * 10;
         let id = EntryId { ms: at_ms + 5, seq: agent };
-        // A limit of each agent's calls in an hour counts them, too.
+        // A limit on each agent's calls per hour counts them too.
         let (hour_ms, used) = (BEGAN_MS + call / 7_200 * 3_600_000, call % 7_200 + 1);
         let limit = format!("Dhourly@acme:agent-{agent},1,{used},7200,{},{hour_ms}", hour_ms + 3_600_000);
         let admitted = format!("A{at_ms},1,{},10,{ends_ms},{},1000000;{limit}", call % 10 + 1, call + 1);
@@ -56,7 +56,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Writes the configuration of a fleet that would have decided so.
+/// Writes the configuration of a fleet that would have made these decisions.
 fn configure(folder: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(folder)?;
     let agents: String = (0..AGENTS).map(|number| format!("  agent-{number}: {{}}\n")).collect();

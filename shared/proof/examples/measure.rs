@@ -1,6 +1,6 @@
-//! Says what sealing, verifying, proving and deciding anew take of an export: processor time of one core, and memory at most.
-//! Each runs in a process of its own:
-//! `cargo run --release -p tickfleet-proof --example measure million.jsonl`, for what `export` writes.
+//! Measures sealing, verifying, proving and what-if of an export: processor time of one core, and peak memory. Each
+//! step runs in its own process: `cargo run --release -p tickfleet-proof --example measure million.jsonl`, with the
+//! output of the example `export`.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -21,11 +21,11 @@ use tickfleet_proof::whatif::recorded::{Began, Operated, Read};
 use tickfleet_proof::whatif::replay::{Fleet, Replay};
 use tickfleet_proof::whatif::turns::Turn;
 
-/// Agents and tenant of what `export` writes, and the most that its agents' ticks and days allow.
+/// The agents and tenant in the output of `export`, and the caps on their ticks and days.
 const AGENTS: u64 = 100;
 const CALLS_PER_TICK: u32 = 10;
 const CALLS_PER_DAY: u32 = 1_000_000;
-/// Clock ticks of the kernel's accounts in a second.
+/// Clock ticks per second in the kernel's accounting.
 const TICKS: f64 = 100.0;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -55,7 +55,7 @@ fn measure(path: &str, what: &str) -> Result<(), Box<dyn Error>> {
         _ => decide_anew(lines)?,
     };
     let stat = std::fs::read_to_string("/proc/self/stat")?;
-    // Behind the name: state, then numbers; the eleventh and twelfth of these are user and system time.
+    // After the name come the state and numbers. In this list, fields 11 and 12 are user and system time.
     let numbers: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let of = |at: usize| numbers.get(at).and_then(|ticks| ticks.parse::<f64>().ok()).unwrap_or_default();
     let seconds = (of(11) + of(12)) / TICKS;
@@ -73,8 +73,8 @@ struct Whose {
     tenant: String,
 }
 
-/// What a scheduler does for entries beside asking Redis: whose they are, their hashes, a seal for 500. Without `seals` they
-/// are only read, which is to be subtracted.
+/// The work of a scheduler for entries, except for requests to Redis: reading the tenant, hashing, and one seal for 500
+/// entries. Without `seals`, entries are only read, and that time is to be subtracted.
 fn seal_all(lines: impl Iterator<Item = std::io::Result<String>>, seals: bool) -> Measured {
     let chain = ChainName { fleet: "f".into(), shard: 0, tenant: "acme".into() };
     let signer = Signer::new("k1", &"07".repeat(32)).map_err(std::io::Error::other)?;
@@ -117,7 +117,8 @@ fn prove(lines: impl Iterator<Item = std::io::Result<String>>) -> Measured {
     Ok((proof.calls, format!("{} claims hold: {}", proof.claims.len(), proof.holds)))
 }
 
-/// Caps and limits, by the policy that the fleet had. The command has guards judge each call besides, and sorts the log first.
+/// Replays caps and limits under the fleet's own policy. The command also runs the guards for each call, and sorts the
+/// log first.
 fn decide_anew(lines: impl Iterator<Item = std::io::Result<String>>) -> Measured {
     let mut policy = Policy::default();
     policy.defaults.calls_per_tick = CALLS_PER_TICK;

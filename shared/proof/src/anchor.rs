@@ -1,33 +1,33 @@
-//! Anchors: heads of chains, kept where whoever can write to Redis cannot. A chain that was cut, or made anew from some
-//! point on, does not lead to a head that was anchored.
+//! Anchors: heads of chains, stored beyond the reach of anyone who can write to Redis. A chain that was truncated, or
+//! rewritten from some point on, does not lead to an anchored head.
 
 use serde::{Deserialize, Serialize};
 
 use crate::seal::{ChainName, SealBody, encode, head_of};
 
-/// The format of anchors.
+/// The version of the anchor format.
 const FORMAT: u32 = 1;
 
-/// One head, as one line of JSON.
+/// The head of a chain, as one line of JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Anchor {
-    /// The format.
+    /// The version of the format.
     pub anchor: u32,
     /// The fleet.
     pub fleet: String,
     /// The shard.
     pub shard: u32,
-    /// The tenant; empty for entries of none.
+    /// The tenant; empty for entries without a tenant.
     pub tenant: String,
     /// The number of the seal.
     pub number: u64,
-    /// Entries of the chain up to it.
+    /// Entries of the chain up to this seal.
     pub entries: u64,
-    /// Its head.
+    /// The head of the chain.
     pub head: String,
-    /// When it was sealed, ms by the shard's clock.
+    /// The time of the seal, ms by the shard's clock.
     pub sealed_ms: i64,
-    /// Which key signed it.
+    /// The ID of the key that signed it.
     pub key_id: String,
     /// The public half of that key.
     pub public_key: String,
@@ -36,7 +36,7 @@ pub struct Anchor {
 }
 
 impl Anchor {
-    /// The anchor of a seal; none where its body cannot be read.
+    /// The anchor of a seal; `None` if the body is unreadable.
     #[must_use]
     pub fn of(body: &str, signature: &str, public_key: &str) -> Option<Self> {
         let said: SealBody = serde_json::from_str(body).ok()?;
@@ -55,14 +55,14 @@ impl Anchor {
         })
     }
 
-    /// The chain whose head it is.
+    /// The chain that the head belongs to.
     #[must_use]
     pub fn chain(&self) -> ChainName {
         ChainName { fleet: self.fleet.clone(), shard: self.shard, tenant: self.tenant.clone() }
     }
 
-    /// Reads one out of a line: the line itself, or what follows `anchor=` or stands as a member `fields.anchor` or `anchor`
-    /// of a line of a log.
+    /// Parses an anchor from a line: the line itself, the text after `anchor=`, or the member `fields.anchor` or
+    /// `anchor` of a JSON log line.
     #[must_use]
     pub fn read(line: &str) -> Option<Self> {
         let line = line.trim();

@@ -1,10 +1,11 @@
-//! An audit log that stands up: what a *sealer* writes beside the log, what an export of both looks like, and what a stranger
-//! can check of an export, without Redis, without secrets and without trust in whoever made it.
+//! A tamper-evident audit log: the seals that a *sealer* writes beside the log, the format of exports of both, and the
+//! checks that a stranger can make on an export without Redis, secrets, or trust in its maker.
 //!
-//! Each tenant's entries of a shard are a chain of *seals* ([`seal`]): a seal names its entries, their hashes and the seal
-//! before it, and is signed. An export ([`lines`]) has entries and seals as lines of JSON. [`verify`] holds the two against
-//! each other and against *anchors* ([`anchor`]), heads of chains that were kept elsewhere. [`prove`] reads from entries that
-//! the fleet kept its promises, and [`whatif`] what another policy would have decided of them.
+//! Each tenant's entries in a shard form a chain of *seals* ([`seal`]). A seal is signed, and lists its entries, their
+//! hashes and the previous seal. An export ([`lines`]) has entries and seals as lines of JSON. [`verify`] checks
+//! entries and seals against each other and against *anchors* ([`anchor`]), heads of chains that were kept elsewhere.
+//! [`prove`] checks from the entries that the fleet kept its guarantees, and [`whatif`] reports how another policy
+//! would have decided.
 
 pub mod anchor;
 pub mod lines;

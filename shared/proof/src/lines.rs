@@ -1,7 +1,7 @@
-//! The lines of an export: a header, then entries and seals of each shard in their order, then an end.
+//! The lines of an export: a header, then the entries and seals of each shard in their order, then an end.
 //!
-//! An entry's text stands in its line as it is, for people and programs to read; its very bytes are what was sealed. So an
-//! export may be cut into parts, joined and compressed, but not formatted anew.
+//! A line contains an entry's text unchanged, for people and programs to read; exactly these bytes were sealed. So an
+//! export may be split, joined and compressed, but not reformatted.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -9,50 +9,51 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// The format of exports.
+/// The version of the export format.
 pub const FORMAT: u32 = 1;
 
-/// What an export says of itself. Nothing of it is evidence.
+/// What an export states about itself. None of it is evidence.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Header {
     /// [`FORMAT`].
     pub export: u32,
     /// The fleet.
     pub fleet: String,
-    /// When it was made, ms by the clock of whoever made it.
+    /// The time of the export, ms by the exporter's clock.
     pub made_ms: i64,
-    /// It has entries from this time on, ms.
+    /// If set, the export has only entries from this time on, ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_ms: Option<i64>,
-    /// And up to this one, ms.
+    /// If set, the export has only entries before this time, ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until_ms: Option<i64>,
-    /// It has this tenant's entries alone.
+    /// If set, the export has only this tenant's entries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// Public keys by their ids.
+    /// Public keys by ID.
     #[serde(default)]
     pub keys: BTreeMap<String, String>,
-    /// For how long an id is known after its turn has ended, ms; later it may be another turn's.
+    /// How long the ID of a turn is remembered after its end, ms. After that, another turn may use it.
     #[serde(default)]
     pub dedupe_ms: i64,
-    /// Of each tenant, what the days of its calls are reckoned by.
+    /// For each tenant, the time zone and the cap of its days.
     #[serde(default)]
     pub tenants: BTreeMap<String, TenantFacts>,
-    /// Of each shard, how far a log that is followed was exported before this part: where it goes on.
+    /// If the export follows a log: for each shard, the position up to which earlier parts were exported. This part
+    /// continues there.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub follows: BTreeMap<u32, String>,
-    /// Of each shard whose log had lost its oldest entries by then, when the first that it still had was written, ms.
+    /// For each shard whose log had already lost its oldest entries: the time of the first entry that was left, ms.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub begins: BTreeMap<u32, i64>,
 }
 
-/// What days of a tenant are reckoned by.
+/// The time zone and the cap of a tenant's days.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TenantFacts {
     /// The IANA name of its time zone.
     pub time_zone: String,
-    /// Calls of all its agents in a day at most; none without a cap.
+    /// Maximum calls of all its agents in a day; `None` without a cap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub day_cap: Option<u64>,
 }
@@ -66,35 +67,35 @@ pub struct End {
     pub seals: u64,
 }
 
-/// Entries that were gone from the log before they were exported.
+/// Entries that were lost from the log before they were exported.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Gone {
     /// The shard.
     pub shard: u32,
-    /// How many, or of a log that was made anew how many at least.
+    /// The number of entries. If the log was recreated, it is a lower bound.
     pub entries: u64,
-    /// Entries that were ever added to the log up to there.
+    /// The number of entries ever added to the log up to that point.
     pub counted: u64,
-    /// Whether the log was made anew, or has lost what was written last.
+    /// True if the log was recreated, or has lost its newest entries.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub remade: bool,
-    /// They were behind this entry.
+    /// The last entry before the loss.
     pub after: String,
-    /// And before this one; none where the log had no more.
+    /// The first entry after the loss; `None` if the log had no more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<String>,
 }
 
-/// One line.
+/// A line of an export.
 #[derive(Debug)]
 pub enum Line<'a> {
-    /// What the export says of itself.
+    /// The header.
     Header(Box<Header>),
     /// An entry.
     Entry(EntryLine<'a>),
     /// A seal.
     Seal(SealLine<'a>),
-    /// What could not be exported.
+    /// Entries that could not be exported.
     Gone(Gone),
     /// The end.
     End(End),
@@ -103,11 +104,11 @@ pub enum Line<'a> {
 /// An entry of the audit log.
 #[derive(Debug, Clone)]
 pub struct EntryLine<'a> {
-    /// The shard that it was written in.
+    /// The shard in which it was written.
     pub shard: u32,
-    /// Its id.
+    /// Its ID.
     pub id: Cow<'a, str>,
-    /// What the shard wrote of its admission; empty where it wrote nothing.
+    /// The shard's notes about its admission; empty if it wrote none.
     pub admitted: Cow<'a, str>,
     /// Its text.
     pub text: Cow<'a, str>,
@@ -116,17 +117,17 @@ pub struct EntryLine<'a> {
 /// A seal.
 #[derive(Debug, Clone)]
 pub struct SealLine<'a> {
-    /// The shard that it was written in.
+    /// The shard in which it was written.
     pub shard: u32,
     /// Its body.
     pub body: &'a str,
     /// The signature of its head.
     pub signature: Cow<'a, str>,
-    /// Its place among the seals; none where the export does not say.
+    /// Its ID in the stream of seals; `None` if the export does not state it.
     pub id: Option<Cow<'a, str>>,
 }
 
-/// A member that is not one of these is sealed by nobody.
+/// Other members are rejected, because no seal would cover them.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Raw<'a> {
@@ -151,7 +152,7 @@ struct Raw<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// Reads a line; none where it is no line of an export.
+    /// Parses a line; `None` if it is not a line of an export.
     #[must_use]
     pub fn read(line: &'a str) -> Option<Self> {
         if line.starts_with("{\"export\":") {
@@ -177,7 +178,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// The header as a line, without its end.
+/// The header as a line, without the line break.
 #[must_use]
 pub fn header(header: &Header) -> String {
     serde_json::to_string(header).unwrap_or_default()
@@ -189,7 +190,7 @@ pub fn end(end: End) -> String {
     format!(r#"{{"end":{{"entries":{},"seals":{}}}}}"#, end.entries, end.seals)
 }
 
-/// An entry as a line. A text that is no JSON of one line stands in it as a string.
+/// An entry as a line. A text that is not JSON on one line is written as a JSON string.
 #[must_use]
 pub fn entry(shard: u32, id: &str, admitted: &str, text: &str) -> String {
     let mut line = format!(r#"{{"shard":{shard},"id":{}"#, quoted(id));
@@ -215,13 +216,13 @@ pub fn seal(shard: u32, body: &str, signature: &str) -> String {
     format!(r#"{{"shard":{shard},"body":{body},"signature":{}}}"#, quoted(signature))
 }
 
-/// A seal as a line that says its place among the seals, from which on an exporter that follows goes on.
+/// A seal as a line with its ID in the stream of seals, from which an exporter that follows the log continues.
 #[must_use]
 pub fn followed_seal(shard: u32, id: &str, body: &str, signature: &str) -> String {
     format!(r#"{{"shard":{shard},"id":{},"body":{body},"signature":{}}}"#, quoted(id), quoted(signature))
 }
 
-/// What could not be exported, as a line.
+/// Entries that could not be exported, as a line.
 #[must_use]
 pub fn gone(gone: &Gone) -> String {
     format!(r#"{{"gone":{}}}"#, serde_json::to_string(gone).unwrap_or_default())

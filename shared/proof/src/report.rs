@@ -1,14 +1,14 @@
-//! A report of what was verified and proved, in Markdown: for somebody who has nothing but the export and the program.
+//! A report of what was verified and proved, in Markdown, for readers who have only the export and the program.
 
 use chrono::DateTime;
 
 use crate::prove::{Claim, Proof};
 use crate::verify::Verdict;
 
-/// Violations and findings that a report shows of each kind; the JSON has more.
+/// Maximum violations of a claim, and findings, in a report. The JSON output has more.
 const SHOWN_MAX: usize = 50;
 
-/// The report.
+/// The report in Markdown.
 #[must_use]
 pub fn markdown(proof: &Proof, verdict: &Verdict) -> String {
     let mut text = String::from("# What the audit log proves\n\n");

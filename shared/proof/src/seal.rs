@@ -1,10 +1,12 @@
-//! Seals: what is written beside the audit log so that nobody can change it unseen.
+//! Seals: signed records beside the audit log that make changes of the log detectable.
 //!
-//! A seal covers the entries of one tenant in one shard that were read together. Its *body* is JSON; the SHA-256 of the
-//! body's very bytes is the seal's *head*, and the head is signed with Ed25519. The body names the head of the seal before
-//! it, so that the last head stands for all that came before; the ids of its entries, so that what is missing has a name;
-//! the first half of each entry's hash, so that what was edited has one; and the hash of all of them in full, which is
-//! what the proof rests on.
+//! A seal covers the entries of one tenant in one shard that were read together. Its *body* is JSON. The SHA-256 of the
+//! exact bytes of the body is the seal's *head*, and the head is signed with Ed25519. The body contains:
+//!
+//! - the head of the previous seal, so that the last head covers all earlier seals
+//! - the IDs of its entries, so that a missing entry can be named
+//! - the first half of each entry's hash, so that an edited entry can be named
+//! - the hash of all these hashes in full, on which the proof rests
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,11 +17,11 @@ use ring::digest::{Context, SHA256, digest};
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
 use serde::{Deserialize, Serialize};
 
-/// The format of seals.
+/// The version of the seal format.
 pub const FORMAT: u32 = 1;
-/// Bytes of an entry's hash that a seal names it by.
+/// Bytes of an entry's hash in a seal.
 const LEAF_BYTES: usize = 16;
-/// What is signed begins with these words, so that no signature of something else with the same key passes for one.
+/// Prefix of the signed bytes, so that a signature of something else with the same key cannot pass as a seal.
 const SIGNED: &[u8] = b"tickfleet audit seal\n";
 /// Bytes of a secret key.
 const SEED_BYTES: usize = 32;
@@ -27,7 +29,8 @@ const SEED_BYTES: usize = 32;
 /// A SHA-256.
 pub type Hash = [u8; 32];
 
-/// The id of an entry of a stream: when it was written, ms by Redis' clock, and a number within that.
+/// The ID of a stream entry: the time at which it was written, ms by Redis' clock, and a number within that
+/// millisecond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct EntryId {
     /// The time, ms.
@@ -42,7 +45,7 @@ impl fmt::Display for EntryId {
     }
 }
 
-/// A text that is no id of an entry.
+/// A text that is not an entry ID.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not an entry id, such as 1795306210410-0")]
 pub struct NoEntryId(String);
@@ -57,18 +60,18 @@ impl FromStr for EntryId {
     }
 }
 
-/// One entry as it is sealed.
+/// An entry, as it is sealed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leaf {
-    /// Its id.
+    /// Its ID.
     pub id: EntryId,
-    /// The hash of id, admission and text.
+    /// The hash of its ID, admission and text.
     pub hash: Hash,
 }
 
 impl Leaf {
-    /// The leaf of an entry: its id, what the shard wrote of its admission (nothing where it wrote none), and its text. Each
-    /// is hashed with its length before it, so that no two entries have the same bytes.
+    /// The leaf of an entry: its ID, the shard's notes about its admission (may be empty), and its text. Each part is
+    /// hashed after its length, so that different entries cannot have the same bytes.
     #[must_use]
     pub fn of(id: EntryId, admitted: &str, text: &str) -> Self {
         let mut context = Context::new(&SHA256);
@@ -79,21 +82,22 @@ impl Leaf {
         Self { id, hash: hash_of(context.finish().as_ref()) }
     }
 
-    /// The part of its hash that a seal names it by.
+    /// The part of its hash that is in the seal.
     #[must_use]
     pub fn short(&self) -> &[u8] {
         &self.hash[..LEAF_BYTES]
     }
 }
 
-/// Which chain: one for each tenant in each shard. Entries of no tenant are those of the tenant without a name.
+/// The name of a chain. Each tenant has one in each shard. Entries without a tenant are in the chain with the empty
+/// tenant.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChainName {
     /// The fleet: the first part of its keys.
     pub fleet: String,
     /// The shard's number.
     pub shard: u32,
-    /// The tenant; empty for entries of none.
+    /// The tenant; empty for entries without a tenant.
     pub tenant: String,
 }
 
@@ -107,9 +111,9 @@ impl fmt::Display for ChainName {
 /// The end of a chain.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Head {
-    /// The number of its last seal; 0 where there is none.
+    /// The number of its last seal; 0 if it has none.
     pub number: u64,
-    /// Entries that its seals have had.
+    /// The number of entries in all its seals.
     pub entries: u64,
     /// The hash of its last seal's body.
     pub hash: Hash,
@@ -134,30 +138,30 @@ impl FromStr for Head {
     }
 }
 
-/// What the shard's log has lost unsealed, so far.
+/// Entries that a shard's log has lost before they were sealed, up to now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Losses {
-    /// Entries of the shard, whosever they were, that were trimmed or deleted before they were sealed.
+    /// Entries of the shard, of any tenant, that were trimmed or deleted before they were sealed.
     pub entries: u64,
-    /// How often the log was made anew, so that nobody knows how many went.
+    /// How often the log was recreated. The number of entries lost with it is unknown.
     pub breaks: u64,
-    /// Those of this step.
+    /// The loss found in this step, if any.
     pub gap: Option<Gap>,
 }
 
-/// Entries that were gone before they were sealed.
+/// A range of entries that were lost before they were sealed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gap {
-    /// How many; 0 where nobody knows.
+    /// The number of entries; 0 if unknown.
     pub entries: u64,
-    /// They came after this entry.
+    /// The last entry before the range.
     pub after: String,
-    /// And before this one, where there is one.
+    /// The first entry after the range, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<String>,
 }
 
-/// What a seal says. Members are hashed as they were written.
+/// The body of a seal. The head is the hash of its exact bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SealBody {
     /// [`FORMAT`].
@@ -166,33 +170,33 @@ pub struct SealBody {
     pub fleet: String,
     /// The shard.
     pub shard: u32,
-    /// The tenant; empty for entries of none.
+    /// The tenant; empty for entries without a tenant.
     pub tenant: String,
-    /// Its number in its chain, from 1.
+    /// The seal's number in its chain, from 1.
     pub number: u64,
-    /// The head of the seal before it; zeros for the first.
+    /// The head of the previous seal; zeros for the first.
     pub previous: String,
     /// The number of its first entry in the chain, from 1.
     pub first: u64,
-    /// How many entries it has.
+    /// The number of entries.
     pub count: u64,
-    /// Their ids (`ids_of`).
+    /// The IDs of its entries, in the format of `ids_of`.
     pub ids: String,
-    /// The first 16 bytes of each one's hash, joined.
+    /// The first 16 bytes of the hash of each entry, joined.
     pub leaves: String,
-    /// The hash of their hashes in full, joined.
+    /// The hash of the joined full hashes of its entries.
     pub root: String,
-    /// Entries of the shard that were gone before they were sealed, up to now.
+    /// The number of entries of the shard that were lost before they were sealed, up to now.
     pub lost: u64,
-    /// How often the shard's log was made anew.
+    /// How often the shard's log was recreated.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub breaks: u64,
-    /// Those that were found gone in this step.
+    /// The loss found in this step, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap: Option<Gap>,
-    /// When it was made, ms by the shard's clock.
+    /// The time of the seal, ms by the shard's clock.
     pub sealed_ms: i64,
-    /// Which key signs it.
+    /// The ID of the key that signs it.
     pub key_id: String,
 }
 
@@ -201,13 +205,13 @@ fn is_zero(number: &u64) -> bool {
 }
 
 impl SealBody {
-    /// The chain that it is a part of.
+    /// The chain that the seal belongs to.
     #[must_use]
     pub fn chain(&self) -> ChainName {
         ChainName { fleet: self.fleet.clone(), shard: self.shard, tenant: self.tenant.clone() }
     }
 
-    /// The ids of its entries.
+    /// The IDs of its entries.
     ///
     /// # Errors
     /// [`BadSeal`].
@@ -219,8 +223,9 @@ impl SealBody {
         Ok(ids)
     }
 
-    /// Whether an export of this time has it, ms: it has an entry of that time, or was sealed from its beginning on, for an
-    /// anchor says when a seal was made, and that is later than its entries were written. One without entries is in each.
+    /// Returns true if an export of this time range, ms, includes the seal: it has an entry in the range, or was sealed
+    /// at or after `from_ms` and its first entry is before `until_ms`. The second case exists because anchors have the
+    /// time of the seal, which is later than that of its entries. A seal without entries is in every export.
     #[must_use]
     pub fn is_of_time(&self, from_ms: Option<i64>, until_ms: Option<i64>) -> bool {
         let Ok(ids) = self.entry_ids() else { return false };
@@ -231,7 +236,7 @@ impl SealBody {
         ids.is_empty() || sealed_later || ids.iter().any(|id| is_later(id) && is_before(id))
     }
 
-    /// The first half of the hash of each of its entries.
+    /// The first half of each entry's hash, joined.
     ///
     /// # Errors
     /// [`BadSeal`].
@@ -250,23 +255,23 @@ pub const fn short_bytes() -> usize {
     LEAF_BYTES
 }
 
-/// Something that is no seal, or no part of one.
+/// An invalid seal, or an invalid part of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadSeal(pub &'static str);
 
-/// A seal that was made.
+/// A new seal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sealed {
-    /// Its body, whose bytes count.
+    /// Its body. The exact bytes matter.
     pub body: String,
     /// The signature of its head.
     pub signature: String,
-    /// The end of its chain with it.
+    /// The end of its chain, including this seal.
     pub head: Head,
 }
 
-/// Seals `leaves` as the next ones of a chain that ends in `head`.
+/// Seals `leaves` as the next entries of a chain that ends in `head`.
 #[must_use]
 pub fn seal(chain: &ChainName, head: &Head, leaves: &[Leaf], losses: &Losses, sealed_ms: i64, by: &Signer) -> Sealed {
     let ids: Vec<EntryId> = leaves.iter().map(|leaf| leaf.id).collect();
@@ -295,14 +300,14 @@ pub fn seal(chain: &ChainName, head: &Head, leaves: &[Leaf], losses: &Losses, se
     Sealed { signature: by.sign(&hash), body, head }
 }
 
-/// The hash of entries' hashes, joined.
+/// The hash of the entries' joined hashes.
 pub(crate) fn root_of<'a>(hashes: impl Iterator<Item = &'a Hash>) -> Hash {
     let mut context = Context::new(&SHA256);
     hashes.for_each(|hash| context.update(hash));
     hash_of(context.finish().as_ref())
 }
 
-/// The head that a seal with this body makes.
+/// The head of a seal with this body.
 #[must_use]
 pub fn head_of(body: &str) -> Hash {
     hash_of(digest(&SHA256, body.as_bytes()).as_ref())
@@ -310,18 +315,18 @@ pub fn head_of(body: &str) -> Hash {
 
 fn hash_of(bytes: &[u8]) -> Hash {
     let mut hash = [0; 32];
-    // A SHA-256 has as many.
+    // A SHA-256 has 32 bytes.
     hash.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
     hash
 }
 
-/// A hash as text.
+/// Encodes a hash as text.
 #[must_use]
 pub fn encode(hash: &Hash) -> String {
     URL_SAFE_NO_PAD.encode(hash)
 }
 
-/// Reads a hash.
+/// Decodes a hash.
 ///
 /// # Errors
 /// [`BadSeal`].
@@ -330,7 +335,8 @@ pub fn decode_hash(text: &str) -> Result<Hash, BadSeal> {
     if bytes.len() == 32 { Ok(hash_of(&bytes)) } else { Err(BadSeal("a hash does not have 32 bytes")) }
 }
 
-/// Ids in few bytes: the first as it is; each other as `+<ms since the one before>-<number>`, or `-<number>` within the same ms.
+/// Encodes IDs compactly: the first in full, each other as `+<ms since the previous>-<number>`, or `-<number>` within
+/// the same millisecond.
 fn ids_of(ids: &[EntryId]) -> String {
     let mut text = String::new();
     let mut last: Option<EntryId> = None;
@@ -363,7 +369,7 @@ fn read_ids(text: &str) -> Result<Vec<EntryId>, BadSeal> {
     Ok(ids)
 }
 
-/// Who signs seals: a secret key of Ed25519, and what it is called.
+/// The secret Ed25519 key that signs seals, and its ID.
 pub struct Signer {
     key_id: String,
     pair: Ed25519KeyPair,
@@ -386,13 +392,13 @@ impl Signer {
         Ok(Self { key_id: key_id.to_owned(), pair })
     }
 
-    /// What the key is called.
+    /// The ID of the key.
     #[must_use]
     pub fn key_id(&self) -> &str {
         &self.key_id
     }
 
-    /// The public half, which checks what it signs.
+    /// The public half, which verifies its signatures.
     #[must_use]
     pub fn public_key(&self) -> String {
         URL_SAFE_NO_PAD.encode(self.pair.public_key().as_ref())
@@ -403,7 +409,7 @@ impl Signer {
     }
 }
 
-/// Returns true if the holder of `public_key`'s secret half has signed this head.
+/// Returns true if the signature of this head is by the secret half of `public_key`.
 #[must_use]
 pub fn is_signed(public_key: &str, head: &Hash, signature: &str) -> bool {
     let (Ok(key), Ok(signature)) = (URL_SAFE_NO_PAD.decode(public_key), URL_SAFE_NO_PAD.decode(signature)) else {
@@ -426,7 +432,7 @@ fn seed_of(secret: &str) -> Option<Vec<u8>> {
     seed.filter(|seed| seed.len() == SEED_BYTES)
 }
 
-/// A secret key as text, of 32 bytes of chance.
+/// Encodes 32 random bytes as the text of a secret key.
 #[must_use]
 pub fn secret_text(chance: &[u8; SEED_BYTES]) -> String {
     URL_SAFE_NO_PAD.encode(chance)

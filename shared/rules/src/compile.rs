@@ -1,5 +1,5 @@
-//! From the text of a condition to what is evaluated. The text is CEL, and parsed by the `cel` crate; what is outside
-//! the language of rules is refused here, when the configuration is read.
+//! Compiles the text of a condition to the form that is evaluated. The `cel` crate parses the text. Constructs outside
+//! the rule language are rejected here, when the configuration is read.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,21 +15,21 @@ use crate::facts::Known;
 use crate::names::{self, Unknown};
 use crate::number::Number;
 
-/// Bounds on the program of a regular expression, in KiB. The smallest one that a pattern fits is what a byte of text
-/// costs.
+/// Bounds on the program of a regular expression, KiB. The smallest bound that fits a pattern is its cost: the steps of
+/// work for each byte of text.
 const PATTERN_KIB: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
-/// What is expected where something is not even CEL.
+/// The expectation in errors about text that is not CEL.
 const CONDITION: &str = "a condition in CEL, such as `args.amount <= 500`";
-/// What a condition may call, for the message about what it may not.
+/// The functions that a condition may call, as listed in the error about any other function.
 const FUNCTIONS: &str =
     "has, size, startsWith, endsWith, contains, matches, lowerAscii, double, all, exists, exists_one";
 
-/// What is wrong with a text that is none of these, as the rest of a sentence that begins with it.
+/// The problem in a rejected text, as the rest of a sentence that begins with the text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
-    /// What was found (`names the unknown …`).
+    /// The problem as a verb phrase (`names the unknown …`).
     pub found: String,
-    /// What is expected instead.
+    /// The expectation that completes the sentence.
     pub expected: String,
 }
 
@@ -48,7 +48,7 @@ impl fmt::Display for Refused {
 /// Compiles a condition.
 ///
 /// # Errors
-/// What is wrong with it, and what is expected instead.
+/// The problem, and what is expected instead.
 pub(crate) fn condition(text: &str) -> Result<Node, Refused> {
     let node = expression(text)?;
     let never = match &node {
@@ -71,7 +71,7 @@ pub(crate) fn expression(text: &str) -> Result<Node, Refused> {
         return Err(Refused::because(format!("has {} bytes", text.len()), format!("at most {RULE_BYTES_MAX}")));
     }
     let depth = RULE_DEPTH_MAX;
-    // The parser is another's: should it panic over a text, that text is refused.
+    // The parser is a foreign crate: a text over which it panics is rejected.
     let parsed = catch_unwind(AssertUnwindSafe(|| PrattParser::new().max_recursion_depth(depth).parse(text)));
     let Ok(parsed) = parsed else { return Err(Refused::because("crashes the CEL parser", CONDITION)) };
     let parsed = parsed.map_err(|errors| match errors.errors.first() {
@@ -106,7 +106,7 @@ fn too_deep() -> Refused {
 struct Compiler {
     nodes: usize,
     depth: u16,
-    /// The variables of the quantifiers around a node, the outermost first.
+    /// The variables of the quantifiers around a node, from the outermost.
     locals: Vec<String>,
 }
 
@@ -147,7 +147,7 @@ impl Compiler {
     }
 
     fn name(&self, name: &str) -> Compiled {
-        // The innermost wins, as in CEL.
+        // As in CEL, the innermost variable has precedence.
         if let Some(number) = self.locals.iter().rposition(|local| local == name) {
             return Ok(Node::Local(number));
         }
@@ -243,8 +243,8 @@ impl Compiler {
         })
     }
 
-    /// The parser has made a loop of `all`, `exists` or `exists_one`: this tells which it was. `map` and `filter` make
-    /// lists, whose cost grows with the square of their length.
+    /// Recognizes `all`, `exists` and `exists_one`, which the parser has expanded to loops. `map` and `filter` are
+    /// rejected: they make lists, whose cost grows with the square of their length.
     fn quantified(&mut self, loops: &ComprehensionExpr) -> Compiled {
         let step = match &loops.loop_step.expr {
             Expr::Call(call) => (call.func_name.as_str(), call.args.as_slice()),
@@ -309,7 +309,7 @@ fn unknown(name: &str) -> Refused {
 
 fn unknown_of<'a>(name: &str, there: impl Iterator<Item = &'a str>) -> Refused {
     let names: Vec<&str> = there.collect();
-    // Of a longer path, what it begins with is meant.
+    // Callers pass a path only up to its unknown part: `agrs` for `agrs.amount`.
     let meant = suggest::closest(name, names.iter().copied())
         .map(|meant| format!(" (did you mean `{meant}`?)"))
         .unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Evaluation: what a condition says of one call, under a bound on the work. Whatever goes wrong is an answer, never a
-//! panic: the call is denied then.
+//! Evaluates conditions for one call, under a bound on the work. Every problem is returned as an error, which denies
+//! the call. Nothing panics.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -17,7 +17,7 @@ use crate::work::{Problem, Work};
 pub(crate) enum Node {
     Literal(Literal),
     Known(Known),
-    /// A variable of `all`, `exists` or `exists_one`: the number of the quantifier, the outermost is 0.
+    /// A variable of `all`, `exists` or `exists_one`, by the number of its quantifier. The outermost is 0.
     Local(usize),
     Member(Box<Node>, String),
     Has(Box<Node>, String),
@@ -25,7 +25,8 @@ pub(crate) enum Node {
     Item(Box<Node>, Box<Node>),
     Not(Box<Node>),
     Negate(Box<Node>),
-    /// `&&` where `decisive` is false, `||` where it is true: a side that says so decides, whatever the other says.
+    /// `&&` if `decisive` is false, `||` if it is true. A side with the value `decisive` decides, even if the other
+    /// side is an error.
     Both {
         decisive: bool,
         sides: Box<[Node; 2]>,
@@ -89,16 +90,16 @@ pub(crate) enum Quantifier {
 #[derive(Debug, Clone)]
 pub(crate) struct Pattern {
     pub(crate) regex: Regex,
-    /// Work per byte of text: it grows with the compiled program, which a text may make the matcher walk for each byte.
+    /// Work per byte of text. It grows with the compiled program, which the matcher may have to walk for each byte.
     pub(crate) cost: usize,
 }
 
-/// The evaluation of the conditions of one call: they share its work.
+/// The evaluation of all conditions of one call. They share its work.
 pub(crate) struct Evaluation<'a> {
     facts: &'a Facts<'a>,
     pub(crate) work: Work,
     locals: Vec<Value<'a>>,
-    /// The arguments with their first level read: nearly every condition looks there.
+    /// The arguments with their first level parsed, because nearly every condition reads them.
     arguments: Option<Value<'a>>,
 }
 
@@ -113,9 +114,9 @@ impl<'a> Evaluation<'a> {
         Self { facts, work: Work::full(), locals: Vec::new(), arguments: None }
     }
 
-    /// Says whether a condition holds.
+    /// Returns true if a condition is met.
     pub(crate) fn holds(&mut self, node: &'a Node) -> Result<bool, Problem> {
-        // What a condition left behind that ended with an error.
+        // Drop variables that an earlier condition left behind when it ended with an error.
         self.locals.clear();
         match self.value(node)? {
             Value::Bool(holds) => Ok(holds),
@@ -123,7 +124,7 @@ impl<'a> Evaluation<'a> {
         }
     }
 
-    /// The value of a node, with its first level read.
+    /// The value of a node, with its first level parsed.
     pub(crate) fn value(&mut self, node: &'a Node) -> Answer<'a> {
         self.work.spend(1)?;
         match node {
@@ -257,7 +258,7 @@ impl<'a> Evaluation<'a> {
 
     fn within(&mut self, one: &'a Node, all: &'a Node) -> Answer<'a> {
         let one = self.value(one)?;
-        // The usual list is written out in the rule: it is not made anew for each call.
+        // Most lists are literals in the rule. They are compared without building a list for each call.
         if let Node::List(nodes) = all
             && nodes.iter().all(|node| matches!(node, Node::Literal(_)))
         {
@@ -345,7 +346,7 @@ impl<'a> Evaluation<'a> {
         }
     }
 
-    /// `all`, `exists` and `exists_one`. As in CEL, an item that decides does so although another one cannot be judged.
+    /// `all`, `exists` and `exists_one`. As in CEL, an item that decides does so even if another item is an error.
     fn quantified(&mut self, quantifier: Quantifier, parts: &'a [Node; 2]) -> Answer<'a> {
         let items: Vec<Value<'a>> = match self.value(&parts[0])? {
             Value::List(items) => items.to_vec(),
@@ -387,7 +388,7 @@ impl<'a> Evaluation<'a> {
 }
 
 impl Node {
-    /// What a member is called in full, where it can be said.
+    /// The full path of a member, as far as it is known.
     fn path_to(&self, name: &str) -> String {
         match self {
             Self::Known(known) => format!("{}.{name}", known.name()),

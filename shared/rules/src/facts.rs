@@ -1,4 +1,4 @@
-//! What conditions may ask about: the call's arguments, who calls, for whom, with which tool, in which turn.
+//! The facts that conditions may use: the call's arguments, its agent, tenant and tool, and the context of its turn.
 
 use std::borrow::Cow;
 
@@ -8,34 +8,34 @@ use tickfleet_model::{AgentId, Context, Effect, TaskGrant, TaskId, TenantId, Ten
 
 use crate::value::Value;
 
-/// One call as rules see it.
+/// One call, as rules see it.
 #[derive(Debug, Clone, Copy)]
 pub struct Facts<'a> {
     /// The arguments, as the tool gets them.
     pub arguments: &'a RawValue,
-    /// The agent that calls, and its declaration.
+    /// The calling agent, and its policy.
     pub agent: (&'a AgentId, &'a AgentPolicy),
-    /// Its tenant, and the tenant's declaration.
+    /// The agent's tenant, and its policy.
     pub tenant: (&'a TenantId, &'a TenantPolicy),
     /// The tool.
     pub tool: &'a ToolSpec,
-    /// What the producer of the turn says beside it.
+    /// The context that the producer sent with the turn.
     pub context: &'a Context,
-    /// The task that the turn runs under, if it does.
+    /// The task that the turn runs under, if any.
     pub task: Option<&'a (TaskId, TaskGrant)>,
 }
 
 macro_rules! known {
     ($($variant:ident $name:literal),+ $(,)?) => {
-        /// Something that conditions may name.
+        /// A name that conditions may use.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum Known { $($variant),+ }
 
         impl Known {
-            /// All of them.
+            /// All names.
             pub(crate) const ALL: &[Self] = &[$(Self::$variant),+];
 
-            /// What a condition calls it.
+            /// The name in a condition.
             pub(crate) const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),+ }
             }
@@ -62,22 +62,23 @@ known! {
 }
 
 impl Known {
-    /// What a condition means by `name`.
+    /// The fact with this name.
     pub(crate) fn find(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|known| known.name() == name)
     }
 
-    /// Returns true if `name` is what some of these begin with (`agent`).
+    /// Returns true if `name` is the first part of some of these names (`agent`).
     pub(crate) fn is_group(name: &str) -> bool {
         Self::ALL.iter().any(|known| known.name().split_once('.').is_some_and(|(group, _)| group == name))
     }
 
-    /// False of what a call need not have and has not.
+    /// False if the call lacks this fact. Only `task.id` may be missing.
     pub(crate) const fn is_there(self, facts: &Facts<'_>) -> bool {
         !matches!(self, Self::TaskId) || facts.task.is_some()
     }
 
-    /// The value in this call. A task that there is not, has no id; what a producer did not say, says nothing.
+    /// The value in this call. Without a task, `task.id` is null and `task.chain` is empty. Context that the producer
+    /// did not send is an empty object.
     pub(crate) fn value<'a>(self, facts: &'a Facts<'a>) -> Value<'a> {
         let (agent, tenant) = (facts.agent, facts.tenant);
         let said = |json: &'a Option<Box<RawValue>>| json.as_deref().map_or_else(Value::nothing, Value::Json);
@@ -108,7 +109,7 @@ impl Known {
     }
 }
 
-/// One of the people behind a tenant.
+/// One user of a tenant.
 fn user(user: &TenantUser) -> Value<'_> {
     let mut members = vec![
         (Cow::Borrowed("name"), Value::text(&user.name)),

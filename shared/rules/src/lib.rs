@@ -1,12 +1,12 @@
-//! Rules on a call's arguments and context: what a row of `permissions.yaml` may require beside who calls.
+//! Rules on a call's arguments and context: the conditions in a row of `permissions.yaml`, in addition to who may call.
 //!
-//! A condition is written in CEL and parsed by the `cel` crate. It is compiled here to a small language of its own, for
-//! three things that the crate's interpreter does not give: every evaluation has a bound on its work, numbers are the
-//! decimals that were written, and what is never looked at is never parsed. What both can evaluate, both evaluate alike: a
-//! test compares them. ADR 14 says why.
+//! A condition is written in CEL and parsed by the `cel` crate. This crate compiles it to a small language of its own,
+//! for three properties that the `cel` interpreter lacks: every evaluation has a bound on its work, numbers are exact
+//! decimals, and values that a condition does not use are not parsed. A condition that both can evaluate gives the same
+//! result in both, and a test compares them. ADR 14 has the reasons.
 //!
-//! Read in this order: `compile` (from text to [`Rulebook`]), `evaluate`, `value`, `number`, `facts` (what a condition may
-//! name), `message` (what a rule tells), `names` (whether what it names is there).
+//! Read in this order: `compile` (from text to [`Rulebook`]), `evaluate`, `value`, `number`, `facts` (the names that a
+//! condition may use), `message` (the message of a rule), `names` (checks that names exist).
 
 mod compile;
 mod evaluate;
@@ -35,52 +35,53 @@ use message::Message;
 pub use names::Unknown;
 use work::Problem;
 
-/// Checks the condition of a rule for whoever reads a configuration.
+/// Checks the condition of a rule when a configuration is read.
 ///
 /// # Errors
-/// What is wrong with it, and what is expected instead.
+/// The problem, and what is expected instead.
 pub fn check_condition(text: &str) -> Result<(), Refused> {
     compile::condition(text).map(drop)
 }
 
-/// Checks the message of a rule for whoever reads a configuration.
+/// Checks the message of a rule when a configuration is read.
 ///
 /// # Errors
-/// What is wrong with it, and what is expected instead.
+/// The problem, and what is expected instead.
 pub fn check_message(text: &str) -> Result<(), Refused> {
     Message::compile(text).map(drop)
 }
 
-/// The arguments in a condition that the input schemas of its tool do not declare; `schemas` are those of all its versions.
-/// None of a text that does not compile.
+/// The arguments in a condition that no input schema of its tool declares. `schemas` has those of all versions of the
+/// tool. Empty if the text does not compile.
 #[must_use]
 pub fn unknown_in_condition(text: &str, schemas: &[&serde_json::Value]) -> Vec<Unknown> {
     compile::condition(text).map(|node| names::unknown_arguments(&[&node], schemas)).unwrap_or_default()
 }
 
-/// As [`unknown_in_condition`], of the values that a message shows.
+/// Like [`unknown_in_condition`], for the values in a message.
 #[must_use]
 pub fn unknown_in_message(text: &str, schemas: &[&serde_json::Value]) -> Vec<Unknown> {
     let compiled = Message::compile(text);
     compiled.map(|message| names::unknown_arguments(&message.values(), schemas)).unwrap_or_default()
 }
 
-/// The rules of a permission matrix, compiled. Copies share them.
+/// The compiled rules of a permission matrix. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Rulebook(Arc<BTreeMap<String, Vec<Compiled>>>);
 
 /// One rule.
 #[derive(Debug)]
 struct Compiled {
-    /// Where the configuration has it.
+    /// The rule's path in the configuration.
     place: String,
-    /// The condition as it is written, for a rule without a message.
+    /// The condition as written. It is shown if the rule has no message.
     text: String,
     mode: RuleMode,
-    /// Who may let pass what does not meet it, and the whole rule as text, which a consent is bound to.
+    /// For a rule that asks people about calls that do not meet it: the demand, and the whole rule as text. A consent
+    /// is bound to that text.
     ask: Option<(ApprovalDemand, String)>,
-    /// None where something does not compile. A configuration with such a rule is refused when it is read; should one
-    /// come another way, the rule stops every call.
+    /// `None` if a part does not compile. Such a configuration is rejected when it is read. If the rule gets here by
+    /// another path, it stops every call.
     parts: Option<Parts>,
 }
 
@@ -94,14 +95,14 @@ struct Parts {
 /// Why a rule stops a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
-    /// What it requires is not so.
+    /// The condition of the rule is false.
     NotMet,
-    /// Whether it is so cannot be said.
+    /// The condition of the rule cannot be evaluated.
     Undecided,
 }
 
 impl Why {
-    /// A stable word for `details.reason`.
+    /// The stable code for `details.reason`.
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
@@ -114,24 +115,24 @@ impl Why {
 /// The rule that stops a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unmet {
-    /// The rule, as the configuration has it (`permissions.send_money.rules.small_amounts`).
+    /// The path of the rule in the configuration (`permissions.send_money.rules.small_amounts`).
     pub rule: String,
-    /// Why.
+    /// Why it stops the call.
     pub why: Why,
-    /// The same in words, for the model.
+    /// The reason in words, as the model reads it.
     pub message: String,
 }
 
 impl Unmet {
-    /// What stops the calls of a tool whose rules were declared and never compiled: a policy that was put in force past
-    /// the handle which compiles them must not be a laxer one.
+    /// The denial for a tool whose rules were declared but never compiled: a policy that bypasses the handle which
+    /// compiles rules must not become laxer.
     #[must_use]
     pub fn not_compiled(tool: &str) -> Self {
         let message = "the tool has rules that were not compiled, so that they stop every call".to_owned();
         Self { rule: format!("permissions.{tool}.rules"), why: Why::Undecided, message }
     }
 
-    /// What is asked of people, who may let the call pass all the same.
+    /// The question to people, who may still let the call pass.
     fn asked(self, demand: ApprovalDemand, terms: String) -> AskedBy {
         AskedBy { place: self.rule, why: self.message, terms, demand }
     }
@@ -141,12 +142,12 @@ impl Unmet {
     }
 }
 
-/// What rules say of a call that they do not deny.
+/// The findings of rules about a call that they do not deny.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ruling {
-    /// The rules in shadow that would have stopped it.
+    /// The rules in shadow mode that would have stopped it.
     pub shadow: Vec<ShadowDenial>,
-    /// The rules that it does not meet, for which a person may let it pass.
+    /// The rules that it does not meet, but that let a person approve it.
     pub asked: Vec<AskedBy>,
 }
 
@@ -162,37 +163,38 @@ impl Rulebook {
         Self(Arc::new(with_rules.map(rules).collect()))
     }
 
-    /// The number of rules on calls of a tool, those in shadow included.
+    /// The number of rules on calls of a tool, including those in shadow mode.
     #[must_use]
     pub fn count(&self, tool: &str) -> usize {
         self.0.get(tool).map_or(0, Vec::len)
     }
 
-    /// The number of rules that calls of a tool have to meet.
+    /// The number of enforced rules on calls of a tool.
     #[must_use]
     pub fn enforced(&self, tool: &str) -> usize {
         self.0.get(tool).map_or(0, |rules| rules.iter().filter(|rule| rule.mode.is_enforced()).count())
     }
 
-    /// Decides about a call of a tool: every rule of its row has to be met, or a person lets it pass. Answers those in
-    /// shadow that would have stopped it, and those that ask.
+    /// Decides about a call of a tool: it must meet every enforced rule of the row, or a person must approve it.
+    /// Returns the rules in shadow mode that would have stopped the call, and the rules that ask people.
     ///
     /// # Errors
-    /// The first rule that is not met and asks nobody, or that cannot be decided.
+    /// The first rule that is not met and does not ask people, or that cannot be evaluated.
     pub fn decide(&self, tool: &str, facts: &Facts<'_>) -> Result<Ruling, Unmet> {
         let Some(rules) = self.0.get(tool) else { return Ok(Ruling::default()) };
         let (mut evaluation, mut asked) = (Evaluation::of(facts), Vec::new());
         for rule in rules.iter().filter(|rule| rule.mode.is_enforced()) {
             match (rule.decide(&mut evaluation), &rule.ask) {
                 (Ok(()), _) => {}
-                // What cannot be decided, nobody can be asked about.
+                // People are asked only about conditions that are false. A condition that cannot be evaluated denies
+                // the call.
                 (Err(unmet), Some((demand, terms))) if unmet.why == Why::NotMet => {
                     asked.push(unmet.asked(demand.clone(), terms.clone()));
                 }
                 (Err(unmet), _) => return Err(unmet),
             }
         }
-        // They come last, so that their work is never missing where something is decided.
+        // Shadow rules are evaluated last, so that they do not use up the work that enforced rules need.
         let shadows = rules.iter().filter(|rule| !rule.mode.is_enforced());
         let shadow = shadows.filter_map(|rule| rule.decide(&mut evaluation).err()).map(Unmet::in_shadow).collect();
         Ok(Ruling { shadow, asked })
@@ -207,7 +209,7 @@ impl Compiled {
             (Ok(when), Ok(require), Ok(message)) => Some(Parts { when, require, message }),
             _ => None,
         };
-        // A rule is plain data, and can be written.
+        // A rule is plain data, so it can be serialized.
         let terms = || serde_json::to_string(rule).unwrap_or_default();
         let ask = rule.otherwise_ask.clone().map(|demand| (demand, terms()));
         Self { place: rule.place(tool, at), text: rule.require.clone(), mode: rule.mode, ask, parts }

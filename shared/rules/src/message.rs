@@ -1,4 +1,4 @@
-//! What a rule tells whoever it stops: a text with values in braces, `amount {args.amount} exceeds 500`.
+//! The message of a rule that stops a call: a text with values in braces, such as `amount {args.amount} exceeds 500`.
 
 use tickfleet_model::redaction::Redactor;
 
@@ -6,13 +6,13 @@ use crate::compile::{self, Refused};
 use crate::evaluate::{Evaluation, Node};
 use crate::value::Value;
 
-/// Bytes of a message as it is configured.
+/// Maximum bytes of a configured message.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 300;
-/// Values that one message may show.
+/// Maximum values in one message.
 const VALUES_MAX: usize = 8;
-/// Characters of a value that are shown: a model knows what it has said.
+/// Maximum characters of a value in a message. A model knows the arguments that it sent.
 const VALUE_CHARS_MAX: usize = 80;
-/// Bytes that these have at most, and one character more.
+/// Bytes that such a value can have, plus one character by which the cut is detected.
 const VALUE_BYTES_MAX: usize = (VALUE_CHARS_MAX + 1) * 4;
 
 /// A compiled message.
@@ -26,10 +26,10 @@ enum Part {
 }
 
 impl Message {
-    /// Compiles a message. `{{` and `}}` are the braces themselves.
+    /// Compiles a message. `{{` and `}}` are literal braces.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The problem, and what is expected instead.
     pub(crate) fn compile(text: &str) -> Result<Self, Refused> {
         if text.len() > MESSAGE_BYTES_MAX {
             return Err(Refused::because(format!("has {} bytes", text.len()), format!("at most {MESSAGE_BYTES_MAX}")));
@@ -59,7 +59,7 @@ impl Message {
         Ok(Self(parts))
     }
 
-    /// The values that it shows.
+    /// The values in the message.
     pub(crate) fn values(&self) -> Vec<&Node> {
         let values = self.0.iter().filter_map(|part| match part {
             Part::Value(node) => Some(node),
@@ -68,8 +68,8 @@ impl Message {
         values.collect()
     }
 
-    /// The message about one call. A value that cannot be told is a question mark: the message says why a call was
-    /// stopped, which is certain by now.
+    /// The message about one call. A value that cannot be evaluated is shown as a question mark: it is certain already
+    /// that the call is stopped, and why.
     pub(crate) fn told<'a>(&'a self, evaluation: &mut Evaluation<'a>) -> String {
         let mut text = String::new();
         for part in &self.0 {
@@ -99,9 +99,9 @@ fn told(value: Value<'_>) -> String {
         Value::Bool(is) => is.to_string(),
         Value::Number(number) => number.to_string(),
         Value::Text(text) => {
-            // Before it is cut: half a secret does not look like one.
+            // Redact before the cut: half a secret does not look like one.
             let clean = Redactor::default().head(text.as_bytes(), VALUE_BYTES_MAX);
-            // A line break would let it look like a line of whoever shows the message.
+            // A line break could make the value look like output of the program that shows the message.
             let visible = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
             let mut cut: String = clean.chars().take(VALUE_CHARS_MAX).map(visible).collect();
             if clean.chars().nth(VALUE_CHARS_MAX).is_some() {

@@ -1,7 +1,7 @@
-//! The names in a condition, held against what there is: the input schema of its tool, and the people of a tenant. A
-//! misspelt name makes a rule that is never decided, or, behind `has`, one that lets everything pass.
+//! Checks the names in a condition against the input schema of its tool, and against the fields of a tenant's users. A
+//! misspelled name makes a rule that can never be decided or, behind `has`, a rule that lets every call pass.
 //!
-//! Only what a schema says for certain is told: below `anyOf`, `patternProperties` and the like, any name may be right.
+//! Only certain errors are reported: below `anyOf`, `patternProperties` and the like, any name may be valid.
 
 use std::sync::LazyLock;
 
@@ -11,9 +11,9 @@ use tickfleet_model::suggest;
 use crate::evaluate::{Literal, Node};
 use crate::facts::Known;
 
-/// References that are followed before a schema counts as not known.
+/// References that are followed before a schema counts as unknown.
 const REFERENCES_MAX: usize = 8;
-/// Words of a schema that allow names which its `properties` do not have.
+/// Keywords with which a schema may allow names that its `properties` do not have.
 const OPENING: [&str; 9] = [
     "allOf",
     "anyOf",
@@ -26,32 +26,33 @@ const OPENING: [&str; 9] = [
     "$recursiveRef",
 ];
 
-/// The people behind a tenant, as conditions see them.
+/// The schema of a tenant's users in conditions.
 static USERS: LazyLock<Json> = LazyLock::new(|| {
     let members = json!({"name": {}, "roles": {}, "email": {}, "status": {}});
     json!({"items": {"properties": members, "additionalProperties": false}})
 });
 
-/// A name in a rule that nothing declares.
+/// A name in a rule that is not declared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unknown {
-    /// The name in full, `args.amont`; `[]` stands for the items of a list.
+    /// The full name, such as `args.amont`. `[]` means the items of a list.
     pub name: String,
-    /// The names that are there instead.
+    /// The names that are declared there.
     pub there: Vec<String>,
-    /// True if no call can have it: the schema takes no other names (`additionalProperties: false`).
+    /// True if no call can have this name: the schema allows no other names (`additionalProperties: false`).
     pub closed: bool,
 }
 
 impl Unknown {
-    /// The name that was probably meant.
+    /// The declared name that was probably meant.
     #[must_use]
     pub fn meant(&self) -> Option<String> {
         suggest::closest(&self.name, self.there.iter().map(String::as_str))
     }
 }
 
-/// The names of arguments in `nodes` that none of these schemas declares: those of all versions of a tool.
+/// Returns the argument names in `nodes` that none of `schemas` declares. `schemas` has those of all versions of the
+/// tool.
 pub(crate) fn unknown_arguments(nodes: &[&Node], schemas: &[&Json]) -> Vec<Unknown> {
     let mut of_each = schemas.iter().map(|schema| look(nodes, Some(schema)));
     let Some(mut unknown) = of_each.next() else { return Vec::new() };
@@ -65,7 +66,7 @@ pub(crate) fn unknown_arguments(nodes: &[&Node], schemas: &[&Json]) -> Vec<Unkno
     unknown
 }
 
-/// The first name in `node` that nothing has, whatever the tool.
+/// The first name in `node`, other than an argument, that is not declared. It is wrong for every tool.
 pub(crate) fn unknown_in_context(node: &Node) -> Option<Unknown> {
     look(&[node], None).into_iter().next()
 }
@@ -82,20 +83,20 @@ fn look(nodes: &[&Node], arguments: Option<&Json>) -> Vec<Unknown> {
 #[derive(Debug, Clone)]
 struct Declared<'a> {
     schema: &'a Json,
-    /// What its references lead into.
+    /// The schema document that its references point into.
     root: &'a Json,
     path: String,
 }
 
 struct Looker<'a> {
     arguments: Option<&'a Json>,
-    /// What the variables of the quantifiers around a node are.
+    /// The schemas of the variables of the quantifiers around a node, if they are declared.
     locals: Vec<Option<Declared<'a>>>,
     unknown: Vec<Unknown>,
 }
 
 impl<'a> Looker<'a> {
-    /// Looks at all names below a node. Answers what the node is, as far as that is declared.
+    /// Checks all names below a node. Returns the schema of the node, if it is declared.
     fn look(&mut self, node: &Node) -> Option<Declared<'a>> {
         match node {
             Node::Known(Known::Args) => Some(Declared::of(self.arguments?, "args")),
@@ -179,7 +180,7 @@ impl<'a> Declared<'a> {
         Self { schema, root: schema, path: path.to_owned() }
     }
 
-    /// The schema that references lead to.
+    /// The schema after all references.
     fn resolved(&self) -> Option<&'a Json> {
         let mut schema = self.schema;
         for _ in 0..REFERENCES_MAX {
@@ -189,7 +190,7 @@ impl<'a> Declared<'a> {
         None
     }
 
-    /// One of its items, where it is a list.
+    /// The schema of its items, if it is a list.
     fn item(&self) -> Option<Self> {
         let schema = self.resolved()?.get("items")?;
         Some(Self { schema, root: self.root, path: format!("{}[]", self.path) })

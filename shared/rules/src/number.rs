@@ -1,16 +1,17 @@
-//! Numbers as people write them: exact decimals. What is written `0.1` is a tenth, and an integer compares with a decimal
-//! as in arithmetic. In doubles, `0.1 + 0.2 <= 0.3` is false, and an amount with many digits passes for a round one.
+//! Numbers as exact decimals, as people write them: `0.1` is a tenth, and an integer compares with a decimal as in
+//! arithmetic. With doubles, `0.1 + 0.2 <= 0.3` would be false, and an amount with many digits could pass as a round
+//! one.
 
 use std::cmp::Ordering;
 use std::fmt;
 
-/// Digits that a number may have: what 128 bits hold whatever the digits are.
+/// Maximum digits of a number: 128 bits hold any number of 38 digits.
 const DIGITS_MAX: u32 = 38;
-/// Powers of ten that a number may be shifted by: more than any double.
+/// Maximum power of ten by which a number may be shifted: more than any double needs.
 const SCALE_MAX: i32 = 1_000;
 
-/// `digits` divided by ten to the power of `scale`. Zeros at the end of the digits belong to the scale, so that equal
-/// numbers have equal fields.
+/// The value is `digits` divided by ten to the power of `scale`. Trailing zeros of the digits are moved to the scale,
+/// so that equal numbers have equal fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Number {
     digits: i128,
@@ -18,7 +19,7 @@ pub(crate) struct Number {
 }
 
 impl Number {
-    /// Reads a number of JSON; none if it has more than [`DIGITS_MAX`] digits, or is beyond all measure.
+    /// Parses a JSON number; `None` if it has more than [`DIGITS_MAX`] digits, or its scale is beyond `SCALE_MAX`.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (sign, unsigned) = text.strip_prefix('-').map_or((1, text), |rest| (-1, rest));
         let (mantissa, exponent) = unsigned.split_once(['e', 'E']).unwrap_or((unsigned, "0"));
@@ -38,12 +39,12 @@ impl Number {
         Self::of(digits.checked_mul(sign)?, places.checked_sub(exponent.parse().ok()?)?)
     }
 
-    /// A number that a literal is written as; none if it is infinite.
+    /// The decimal as which a double is printed; `None` if it is infinite.
     pub(crate) fn from_double(double: f64) -> Option<Self> {
         Self::parse(&double.to_string())
     }
 
-    /// How many there are of something.
+    /// A count as a number.
     pub(crate) fn count(count: usize) -> Self {
         i128::try_from(count).ok().and_then(|count| Self::of(count, 0)).unwrap_or(Self { digits: 0, scale: 0 })
     }
@@ -59,18 +60,18 @@ impl Number {
         fits.then_some(Self { digits, scale })
     }
 
-    /// The number as an index, if it is one.
+    /// The number as an index; `None` if it is negative, fractional or too large.
     pub(crate) fn as_index(self) -> Option<usize> {
         let zeros = u32::try_from(self.scale.checked_neg()?).ok()?;
         usize::try_from(self.digits.checked_mul(power_of_ten(zeros)?)?).ok()
     }
 
-    /// Less one than the other; none if the difference cannot be held.
+    /// The difference; `None` if it has too many digits.
     pub(crate) fn minus(self, other: Self) -> Option<Self> {
         self.plus(other.negated())
     }
 
-    /// The sum; none if it has too many digits.
+    /// The sum; `None` if it has too many digits.
     pub(crate) fn plus(self, other: Self) -> Option<Self> {
         let scale = self.scale.max(other.scale);
         let aligned = |number: Self| {
@@ -80,17 +81,17 @@ impl Number {
         Self::of(aligned(self)?.checked_add(aligned(other)?)?, scale)
     }
 
-    /// The product; none if it has too many digits.
+    /// The product; `None` if it has too many digits.
     pub(crate) fn times(self, other: Self) -> Option<Self> {
         Self::of(self.digits.checked_mul(other.digits)?, self.scale.checked_add(other.scale)?)
     }
 
-    /// The number with the other sign: digits are bounded far from the type's own ends.
+    /// The number with the opposite sign. It cannot overflow, because the bound on digits is below the ends of `i128`.
     pub(crate) const fn negated(self) -> Self {
         Self { digits: -self.digits, scale: self.scale }
     }
 
-    /// Digits before the point; negative where zeros follow it.
+    /// The power of ten of the first digit: 0 for 5, 1 for 50, -1 for 0.5.
     fn magnitude(self) -> i64 {
         i64::from(self.digits.unsigned_abs().ilog10()) - i64::from(self.scale)
     }
@@ -110,7 +111,8 @@ impl Ord for Number {
         if magnitudes != Ordering::Equal {
             return if self.digits > 0 { magnitudes } else { magnitudes.reverse() };
         }
-        // Of one magnitude: the one with fewer digits is filled up with zeros, to as many as the other has.
+        // Both have the same magnitude, so the number with fewer digits is padded with zeros to the length of the
+        // other.
         let shift = |from: i32, to: i32| u32::try_from(i64::from(to) - i64::from(from)).ok().and_then(power_of_ten);
         let mine = self.digits * shift(self.scale, other.scale).unwrap_or(1);
         mine.cmp(&(other.digits * shift(other.scale, self.scale).unwrap_or(1)))

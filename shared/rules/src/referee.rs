@@ -1,4 +1,5 @@
-//! The interpreter of the `cel` crate referees ours: whatever condition both can evaluate, both evaluate alike.
+//! Compares our evaluation with the interpreter of the `cel` crate: a condition that both can evaluate must give the
+//! same result.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use proptest::prelude::*;
@@ -12,7 +13,7 @@ use super::{Evaluation, Facts, compile};
 const ARGUMENTS: &str = r#"{"i": 3, "j": -2, "d": 2.5, "s": "ab", "t": "abc", "l": [1, 2, 3], "m": {"a": 1, "b": "x"},
     "e": [], "n": null, "y": true, "f": false, "w": ["ab", "c", "ab"], "x": [1, "a", null]}"#;
 
-/// What the crate makes of a condition: none where it answers with an error.
+/// The crate's result for a condition; `None` if it returns an error.
 fn theirs(condition: &str) -> Option<bool> {
     let mut context = cel::Context::default();
     let arguments: serde_json::Value = serde_json::from_str(ARGUMENTS).unwrap();
@@ -41,7 +42,7 @@ fn ours(condition: &str) -> Option<bool> {
     Evaluation::of(&facts).holds(&node).ok()
 }
 
-/// Values of all kinds, some of which do not fit where they are put.
+/// Values of all kinds. Some do not fit the operator that they are used with.
 fn value() -> impl Strategy<Value = String> {
     let leaf = prop::sample::select(vec![
         "args.i",
@@ -83,7 +84,7 @@ fn value() -> impl Strategy<Value = String> {
     })
 }
 
-/// Numbers, or texts: what fits is drawn more often than what does not.
+/// Numbers or texts, so that operands that fit are drawn more often than others.
 fn fitting(of: &'static [&'static str]) -> impl Strategy<Value = String> {
     prop::sample::select(of).prop_map(str::to_owned)
 }
@@ -140,8 +141,8 @@ fn condition() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
 
-    /// An error of either side is no disagreement of what holds: ours compares and multiplies numbers of different kinds,
-    /// which theirs refuses. What both decide, they decide alike.
+    /// An error on one side is not a disagreement: our evaluation compares and multiplies numbers of different types,
+    /// which the crate rejects.
     #[test]
     fn what_both_can_evaluate_both_evaluate_alike(condition in condition()) {
         if let (Some(ours), Some(theirs)) = (ours(&condition), theirs(&condition)) {
@@ -169,7 +170,7 @@ fn the_referee_and_we_decide_most_of_what_is_drawn() {
         }
     }
     assert!(both > 1_000 && neither > 100, "both {both}, neither {neither}, ours alone {ours_alone}");
-    // Ours refuses a third level of quantifiers.
+    // Our compiler rejects a third level of quantifiers.
     let refused = |one: &String| one.matches("(v, ").count() > 2;
     assert!(theirs_alone.iter().all(refused), "{theirs_alone:?}");
 }

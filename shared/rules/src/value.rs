@@ -1,5 +1,5 @@
-//! Values that conditions are about. What came as JSON stays text until a condition asks for it, one level at a time: a
-//! rule on one argument does not parse the others, and a number keeps every digit.
+//! Values in conditions. JSON stays text until a condition reads it, one level at a time: a rule on one argument does
+//! not parse the others, and a number keeps every digit.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use crate::number::Number;
 use crate::work::{Problem, Work};
 
-/// A value; lists and objects are shared, as conditions look at them again and again.
+/// A value. Lists and objects are shared, because conditions read them repeatedly.
 #[derive(Debug, Clone)]
 pub(crate) enum Value<'a> {
     Null,
@@ -20,27 +20,27 @@ pub(crate) enum Value<'a> {
     Text(Cow<'a, str>),
     List(Rc<[Value<'a>]>),
     Map(Rc<[(Cow<'a, str>, Value<'a>)]>),
-    /// What nobody has asked for yet.
+    /// JSON that no condition has read yet.
     Json(&'a RawValue),
 }
 
 impl<'a> Value<'a> {
-    /// A text that is there already.
+    /// A borrowed text.
     pub(crate) fn text(text: &'a str) -> Self {
         Self::Text(Cow::Borrowed(text))
     }
 
-    /// A list of texts that are there already.
+    /// A list of borrowed texts.
     pub(crate) fn texts(texts: impl Iterator<Item = &'a str>) -> Self {
         Self::List(texts.map(Self::text).collect())
     }
 
-    /// An object with nothing in it.
+    /// An empty object.
     pub(crate) fn nothing() -> Self {
         Self::Map(Rc::new([]))
     }
 
-    /// The value with its first level read.
+    /// The value with its first level parsed.
     pub(crate) fn opened(self, work: &mut Work) -> Result<Self, Problem> {
         let Self::Json(json) = self else { return Ok(self) };
         let text = json.get();
@@ -67,7 +67,7 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// A member of an object that was opened; none if there is none.
+    /// A member of an object whose first level is parsed; `None` if it has no such member.
     pub(crate) fn member(&self, name: &str, work: &mut Work) -> Result<Option<Self>, Problem> {
         let Self::Map(members) = self else {
             return Err(Problem::Cannot(format!("`{name}` is read from {}, which has no members", self.kind())));
@@ -81,7 +81,7 @@ impl<'a> Value<'a> {
         Ok(first)
     }
 
-    /// Returns true if two values are the same: numbers by what they are worth, objects whatever their order.
+    /// Returns true if two values are equal. Numbers are compared by value, and objects without regard to order.
     pub(crate) fn equals(self, other: Self, work: &mut Work) -> Result<bool, Problem> {
         work.spend(1)?;
         Ok(match (self.opened(work)?, other.opened(work)?) {
@@ -111,7 +111,7 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// The kind of value, for people.
+    /// The type of the value, for error messages.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -125,7 +125,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// A text of JSON, borrowed where nothing in it is escaped.
+/// A JSON string, borrowed unless it contains escapes.
 struct Key<'a>(Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Key<'a> {
@@ -150,7 +150,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Key<'a> {
     }
 }
 
-/// The members of an object in their order, each as it is written.
+/// The members of an object in their order, with the JSON of their values.
 struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {

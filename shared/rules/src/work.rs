@@ -1,20 +1,20 @@
-//! The bound on what an evaluation may do, and what ends it early.
+//! The bound on the work of an evaluation, and the problems that end it early.
 
 use tickfleet_model::limits::RULE_WORK_MAX;
 
-/// Bytes of text or JSON that are looked at in one step of work.
+/// Bytes of text or JSON that are read in one step of work.
 const BYTES_PER_STEP: usize = 32;
 
-/// Why a condition says neither true nor false.
+/// Why a condition is neither true nor false.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Problem {
-    /// It cannot be said, for this reason. As in CEL, `false && …` and `true || …` hold all the same.
+    /// It cannot be evaluated; contains the reason. As in CEL, `false && …` is still false, and `true || …` still true.
     Cannot(String),
-    /// It would take too much work: nothing outweighs that.
+    /// It would take too much work. This ends the evaluation, even if the other side of `&&` or `||` would decide.
     TooMuch,
 }
 
-/// The work that is left.
+/// The steps of work that are left.
 #[derive(Debug)]
 pub(crate) struct Work {
     left: usize,
@@ -34,7 +34,7 @@ impl Work {
         self.spend(1 + bytes / BYTES_PER_STEP)
     }
 
-    /// Steps that were done.
+    /// Steps that were spent.
     #[cfg(test)]
     pub(crate) const fn done(&self) -> usize {
         RULE_WORK_MAX - self.left

@@ -1,13 +1,14 @@
-//! No effect twice: of the calls that claimed one effect, at most one took effect while the claim held.
+//! No effect twice: of the calls that claimed an effect, at most one took effect while the claim was valid.
 
 use std::collections::HashMap;
 
 use super::Claim;
 use super::entry::CallEntry;
 
-/// Outcomes after which something may have happened.
+/// Outcomes after which the call may have taken effect.
 const MAY_HAVE_HAPPENED: [&str; 3] = ["ok", "outcome_unknown", "internal"];
-/// An entry's time is read after the ledger's: so much of a window's end is not judged, ms at most, and a tenth of it.
+/// An entry's time is taken later than that of the claim. So the end of a window is not checked: a tenth of it, but at
+/// most this long, ms.
 const NOT_JUDGED_MS_MAX: i64 = 60_000;
 
 struct Ran {
@@ -17,7 +18,7 @@ struct Ran {
     window_ms: i64,
 }
 
-/// The calls that claimed effects.
+/// The calls that claimed effects, by effect.
 #[derive(Default)]
 pub(super) struct Effects {
     ran: HashMap<String, Vec<Ran>>,
@@ -27,7 +28,7 @@ pub(super) struct Effects {
 impl Effects {
     pub(super) fn take(&mut self, call: &CallEntry) {
         if call.repeats.is_some() {
-            // It did not run: it was told what an equal call had done.
+            // It did not run: it got the result of an equal call.
             self.told += 1;
             return;
         }

@@ -1,4 +1,4 @@
-//! What is read of an entry.
+//! The parts of an entry that the checks need.
 
 use std::borrow::Cow;
 
@@ -10,9 +10,9 @@ use crate::seal::EntryId;
 
 /// A call that has ended.
 pub(super) struct CallEntry {
-    /// The entry's id.
+    /// The entry's ID.
     pub(super) id: EntryId,
-    /// Whose call.
+    /// The tenant of the call.
     pub(super) tenant: String,
     /// The agent that made it.
     pub(super) agent: String,
@@ -24,36 +24,36 @@ pub(super) struct CallEntry {
     pub(super) tool: String,
     /// When it ended, ms by the shard's clock.
     pub(super) ended_ms: i64,
-    /// How long its last try took, ms.
+    /// The duration of its last attempt, ms.
     pub(super) duration_ms: i64,
-    /// What became of it.
+    /// Its outcome.
     pub(super) outcome: String,
-    /// The call whose outcome it was told, where it did not run itself.
+    /// The call whose outcome it got, if it did not run itself.
     pub(super) repeats: Option<String>,
     /// The effect that it had claimed.
     pub(super) effect: Option<EffectFacts>,
-    /// When and by which counters it was admitted, where that is known.
+    /// When it was admitted and by which counters, if known.
     pub(super) admission: Option<AdmissionNote>,
-    /// That as it stands in the entry, with what stands behind it.
+    /// The admission as text, with the notes that follow it.
     pub(super) admitted: String,
 }
 
 /// An entry.
 pub(super) enum EntryRead {
-    /// Of a call.
+    /// The entry of a call.
     Call(Box<CallEntry>),
-    /// An operator reset a counter, `limit@counter`, that could not be read.
+    /// An operator reset an unreadable counter, `limit@counter`.
     Remade(String),
-    /// Of something else.
+    /// Any other entry.
     Other,
 }
 
 /// An effect that a call had claimed.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct EffectFacts {
-    /// What makes calls equal, hashed.
+    /// A hash of what makes two calls equal.
     pub(super) key: String,
-    /// For how long after its end, ms.
+    /// How long the claim is valid after the end of the call, ms.
     pub(super) window_ms: i64,
 }
 
@@ -109,12 +109,13 @@ impl EntryRead {
 }
 
 impl CallEntry {
-    /// Its admission alone: calls of one slice have the same. What stands behind it depends on the build that wrote it down.
+    /// The admission without the notes behind it. It is the same for all calls of a slice; the notes depend on the
+    /// version that wrote them.
     pub(super) fn admission_text(&self) -> &str {
         self.admitted.split(';').next().unwrap_or_default()
     }
 
-    /// Takes it from an entry; none where it is not that of a call.
+    /// Takes it from an entry; `None` if the entry is not of a call.
     fn of(id: EntryId, admitted: &str, said: Said<'_>) -> Option<Self> {
         if said.action != "TOOL_CALL" {
             return None;

@@ -1,5 +1,6 @@
-//! No window of a limit overran: from what each admission says of the counters that it debited. Within a window a counter
-//! only grows, so each admission has places of its own in it. A window that an operator has reset begins anew, and says so.
+//! No window of a limit overran: checked from the counters that each admission debited. A counter only grows within its
+//! window, so each admission has its own range of counts there. If an operator resets a window, it begins again, and
+//! the debits state its new beginning.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -12,10 +13,10 @@ const WHY_UNCHECKED: &str = "their debits are not in the log: they were never ad
                              an older version decided them, there were too many, or an unreadable counter \
                              was reset";
 
-/// Several resets within a millisecond begin one after the other, ms.
+/// Tolerance for the beginning of a window, ms: resets within one millisecond may have successive beginnings.
 const RESET_MS: i64 = 10;
 
-/// What one admission debited of a counter.
+/// The debit of a counter by one admission.
 struct Debited {
     turn: Box<str>,
     at_ms: i64,
@@ -24,7 +25,7 @@ struct Debited {
     max: u64,
 }
 
-/// A counter's windows, by when they ended and began.
+/// A counter's windows, by end and beginning.
 type Counter = BTreeMap<(i64, i64), Vec<Debited>>;
 
 /// The counters of all limits.
@@ -32,15 +33,15 @@ type Counter = BTreeMap<(i64, i64), Vec<Debited>>;
 pub(super) struct Limits {
     /// By shard, and by `limit@counter`.
     counters: BTreeMap<(u32, String), Counter>,
-    /// Counters that could not be read, and were taken away by an operator: their windows began twice.
+    /// Unreadable counters that an operator reset: their windows began twice.
     remade: HashSet<(u32, String)>,
-    /// The admissions that were taken.
+    /// The admissions that were counted.
     seen: HashSet<Mark>,
     unchecked: u64,
 }
 
 impl Limits {
-    /// Takes a call.
+    /// Reads the debits of a call.
     pub(super) fn take(&mut self, shard: u32, call: &CallEntry) {
         let Some(note) = &call.admission else {
             self.unchecked += 1;
@@ -48,7 +49,7 @@ impl Limits {
         };
         let notes = DebitNotes::read(&call.admitted);
         self.unchecked += u64::from(!notes.are_told || notes.is_cut);
-        // All calls of an admission say the same of it; those that an older build has settled, nothing.
+        // All calls of an admission have the same notes, except that an older version writes none.
         if notes.debits.is_empty() || !self.seen.insert(mark(&[&call.tenant, &call.turn, call.admission_text()])) {
             return;
         }
@@ -60,7 +61,7 @@ impl Limits {
         }
     }
 
-    /// An operator took a counter away that could not be read.
+    /// Notes that an operator reset an unreadable counter.
     pub(super) fn remade(&mut self, shard: u32, counter: String) {
         self.remade.insert((shard, counter));
     }
@@ -77,7 +78,7 @@ impl Limits {
     }
 }
 
-/// Looks at the windows of one counter.
+/// Checks the windows of one counter.
 fn check(name: &str, windows: Counter, is_remade: bool, claim: &mut Claim) {
     let begins: Vec<(i64, i64)> = windows.keys().copied().collect();
     let mut last_end = None;
@@ -88,7 +89,7 @@ fn check(name: &str, windows: Counter, is_remade: bool, claim: &mut Claim) {
             continue;
         }
         claim.checked += 1;
-        // From a reset on, nothing is debited of what was before it.
+        // A reset begins another window with the same end. From then on, this window is not debited.
         let until_ms = begins.get(at + 1).filter(|next| next.0 == end).map_or(end, |next| next.1);
         let is_outside = |debited: &&Debited| debited.at_ms < began - RESET_MS || debited.at_ms > until_ms;
         if let Some(other) = inside.iter().find(is_outside) {
@@ -112,7 +113,7 @@ fn check(name: &str, windows: Counter, is_remade: bool, claim: &mut Claim) {
     }
 }
 
-/// Looks at each admission alone.
+/// Checks each admission alone.
 fn each(name: &str, end: i64, inside: &[Debited], claim: &mut Claim) {
     for Debited { turn, at_ms, used, max, .. } in inside {
         if used > max {
@@ -124,7 +125,7 @@ fn each(name: &str, end: i64, inside: &[Debited], claim: &mut Claim) {
     }
 }
 
-/// Each admission has what was used before it up to what was used with it: nobody else has any of that.
+/// Checks that admissions do not overlap: each has its own range of counts, from the use before it to the use with it.
 fn overlaps(name: &str, inside: &mut [Debited], claim: &mut Claim) {
     inside.sort_by_key(|debited| (debited.used, debited.at_ms));
     for pair in inside.windows(2) {

@@ -1,9 +1,9 @@
-//! Proving: reads from the entries of an export that the fleet kept what it promises. Nothing but the export is needed, and
-//! nothing else is believed: each entry says when its call was admitted, which counters that debited and what they allowed
-//! then, and these have to agree with each other and with the number of calls that there are.
+//! Proves from the entries of an export that the fleet kept its guarantees. The export is the only input, and its
+//! entries are checked against each other: each states when its call was admitted, which counters that debited, and
+//! what they allowed then. These must agree with each other and with the number of calls.
 //!
-//! What an entry does not say is told as not checked. Whether the entries are those that the fleet wrote,
-//! [`verify`](crate::verify) says.
+//! If an entry lacks what a check needs, the call is counted as not checked. [`verify`](crate::verify) checks that the
+//! fleet wrote these entries.
 
 mod effects;
 mod entry;
@@ -22,50 +22,50 @@ use entry::{CallEntry, EntryRead};
 use limits::Limits;
 use windows::Windows;
 
-/// Violations that are kept of a claim; of more, it is said how many.
+/// Maximum violations that are kept for a claim. Any more are only counted.
 const VIOLATIONS_MAX: usize = 1_000;
 
 const WHY_REUSED: &str = "their ids were reused after their records had expired, as the export says";
 
-/// What came of proving.
+/// The result of proving.
 #[derive(Debug, Clone, Serialize)]
 pub struct Proof {
     /// True if no claim is violated.
     pub holds: bool,
-    /// Calls that ended in the time.
+    /// Calls that ended in the time range.
     pub calls: u64,
-    /// Entries in the time that are no calls: what operators did.
+    /// Other entries, such as actions of operators. They are counted whether or not they are in the time range.
     pub others: u64,
-    /// When the first of them ended, ms.
+    /// When the first of the calls ended, ms.
     pub first_ms: Option<i64>,
-    /// When the last of them ended, ms.
+    /// When the last of the calls ended, ms.
     pub last_ms: Option<i64>,
     /// The claims.
     pub claims: Vec<Claim>,
-    /// What the claims rest on that the export says of itself, and that nobody has signed.
+    /// Unsigned statements of the export about itself on which the claims rest.
     pub as_said: Vec<String>,
-    /// What cannot be seen.
+    /// Facts that the export cannot show.
     pub unseen: Vec<String>,
 }
 
 /// One claim.
 #[derive(Debug, Clone, Serialize)]
 pub struct Claim {
-    /// What is claimed.
+    /// The claim, as a sentence.
     pub claim: &'static str,
-    /// True if nothing speaks against it.
+    /// True if it is not violated.
     pub holds: bool,
-    /// What was checked: so many calls, windows or keys.
+    /// How many calls, windows or keys were checked.
     pub checked: u64,
-    /// Of what.
+    /// The unit of `checked`.
     pub unit: &'static str,
-    /// Calls that do not say what is needed.
+    /// Calls whose entries lack what the check needs.
     pub unchecked: u64,
-    /// Why they do not.
+    /// Why they lack it.
     pub why_unchecked: &'static str,
-    /// What speaks against it.
+    /// The violations.
     pub violations: Vec<String>,
-    /// Violations beyond those.
+    /// The number of violations that are not in `violations`.
     pub more_violations: u64,
 }
 
@@ -93,16 +93,16 @@ impl Claim {
     }
 }
 
-/// A result, to find a second one of the same call.
+/// A result of a call, to detect a second one.
 struct Result {
     id: EntryId,
     ended_ms: i64,
 }
 
-/// Stands for names that are only to be met again: kept whole, they would take most of the memory.
+/// A truncated hash in place of names that are only compared. The names themselves would take most of the memory.
 type Mark = [u8; 16];
 
-/// The beginning of a hash of these, each with its length before it.
+/// The beginning of a hash of these parts, each preceded by its length.
 fn mark(parts: &[&str]) -> Mark {
     let mut context = Context::new(&SHA256);
     for part in parts {
@@ -114,7 +114,7 @@ fn mark(parts: &[&str]) -> Mark {
     mark
 }
 
-/// Takes the lines of exports, one after the other.
+/// Reads the lines of exports, one by one.
 pub struct Prover {
     from_ms: Option<i64>,
     until_ms: Option<i64>,
@@ -129,12 +129,12 @@ pub struct Prover {
     windows: Windows,
     limits: Limits,
     effects: Effects,
-    /// The entries of each shard that were taken: parts of an export may overlap.
+    /// The entries of each shard that were read: parts of an export may overlap.
     taken: BTreeMap<u32, HashSet<EntryId>>,
 }
 
 impl Prover {
-    /// A prover of what ended in this time, ms.
+    /// A prover for calls that ended in this time range, ms.
     #[must_use]
     pub fn new(from_ms: Option<i64>, until_ms: Option<i64>) -> Self {
         Self {
@@ -155,12 +155,13 @@ impl Prover {
         }
     }
 
-    /// Takes the next line.
+    /// Reads the next line.
     pub fn line(&mut self, line: &str) {
         match Line::read(line) {
             Some(Line::Header(header)) => self.take_header(*header),
             Some(Line::Entry(entry)) => {
-                // What two parts of an export have is one entry, not two results. What has no id of an entry, no log has.
+                // An entry in two parts of an export is still one entry, not two results. A line without a valid entry
+                // ID is from no log.
                 let Ok(id) = entry.id.parse::<EntryId>() else {
                     self.unread += 1;
                     return;
@@ -176,7 +177,8 @@ impl Prover {
         }
     }
 
-    /// The last one counts; of tenants of which it says nothing, because it is of another one alone, what was said before it.
+    /// The last header counts. Tenants that it does not list, because its part is of another tenant, keep what earlier
+    /// headers stated.
     fn take_header(&mut self, header: Header) {
         let mut tenants = std::mem::take(&mut self.header.tenants);
         tenants.extend(header.tenants);
@@ -188,7 +190,7 @@ impl Prover {
             EntryRead::Call(call) => call,
             other => {
                 self.others += 1;
-                // Also those outside of the time: windows reach beyond it.
+                // Resets outside the time range count too, because windows extend beyond it.
                 if let EntryRead::Remade(counter) = other {
                     self.limits.remade(shard, counter);
                 }
@@ -211,7 +213,7 @@ impl Prover {
         self.results.checked += 1;
         let result = Result { id: call.id, ended_ms: call.ended_ms };
         let Some(before) = self.seen.insert(mark(&[&call.tenant, &call.call]), result) else { return };
-        // An id that was forgotten may be given again: then it is another turn.
+        // An ID that is no longer remembered may be used again, by another turn.
         if self.header.dedupe_ms > 0 && call.ended_ms - before.ended_ms >= self.header.dedupe_ms {
             self.results.unchecked += 1;
             return;
@@ -220,7 +222,7 @@ impl Prover {
         self.results.violated(format!("{name} has a result in entry {} and one in entry {}", before.id, call.id));
     }
 
-    /// Says what came of it.
+    /// Returns the result.
     #[must_use]
     pub fn finish(self) -> Proof {
         let as_said = self.as_said();
@@ -272,7 +274,8 @@ impl Prover {
         }
     }
 
-    /// What is taken from the export's first line. Who knows better holds it against the fleet's configuration.
+    /// The statements that are taken from the export's header. A reader who knows the fleet's configuration can compare
+    /// them with it.
     fn as_said(&self) -> Vec<String> {
         let known = match self.header.dedupe_ms {
             0 => "An id is never reused for another turn.".to_owned(),

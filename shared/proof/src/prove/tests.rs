@@ -3,7 +3,7 @@
 use super::*;
 use crate::lines;
 
-/// An entry of a call.
+/// The entry of a call.
 fn entry(id: u64, call: &str, admitted: &str, more: &str) -> String {
     let turn = call.split('/').next().unwrap();
     let text = format!(
@@ -67,13 +67,13 @@ fn a_day_that_overran_is_found_and_another_day_is_another_day() {
     assert_eq!(violated(&made(late(60_000, 4))), ["No day of an agent overran its cap."]);
     assert_eq!(violated(&made(late(60_000, 3))), ["No day of an agent overran its cap."]);
     assert!(violated(&made(late(day + 60_000, 1))).is_empty());
-    // Of the tenant, as the export says what it may.
+    // The tenant's cap is in the header of the export.
     let facts = lines::TenantFacts { time_zone: "UTC".into(), day_cap: Some(1) };
     let header = Header { export: 1, tenants: BTreeMap::from([("acme".to_owned(), facts)]), ..Header::default() };
     let proof =
         prove(&[lines::header(&header), entry(1, "a/0", &late(1_000, 1), ""), entry(2, "b/0", &late(60_000, 2), "")]);
     assert_eq!(violated(&proof), ["No day of a tenant overran its cap."]);
-    // An export of another tenant, behind it, takes none of that back.
+    // A later export of another tenant does not change that.
     let of = |tenant: &str, day_cap: Option<u64>| {
         let facts = lines::TenantFacts { time_zone: "Europe/Vienna".into(), day_cap };
         let tenants = BTreeMap::from([(tenant.to_owned(), facts)]);
@@ -83,7 +83,7 @@ fn a_day_that_overran_is_found_and_another_day_is_another_day() {
     let proof = prove(&[&[of("acme", Some(1))], &calls[..], &[of("b", None)]].concat());
     assert_eq!(violated(&proof), ["No day of a tenant overran its cap."]);
     assert!(proof.as_said.iter().any(|said| said.contains("Days of acme are in the time zone Europe/Vienna")));
-    // What is said of it again counts.
+    // A later header of the same tenant does.
     let proof = prove(&[&[of("acme", Some(1))], &calls[..], &[of("acme", Some(2))]].concat());
     assert!(proof.holds, "{:?}", proof.claims);
 }
@@ -147,7 +147,7 @@ fn limits_of(proof: &Proof) -> &Claim {
     proof.claims.iter().find(|claim| claim.claim == LIMITS).unwrap()
 }
 
-/// How a call was admitted at 1 s that debited counters so.
+/// The admission of a call at 1 s with these debits.
 fn debits(number: u64, debits: &str) -> String {
     format!("A1000,1,{number},9,5000,{number},100;{debits}")
 }
@@ -176,7 +176,7 @@ fn a_window_of_a_limit_that_overran_is_found_however_it_did() {
 
 #[test]
 fn what_an_operator_has_reset_may_be_used_again_and_no_more() {
-    // The reset was at 1 s, and the last call comes after it.
+    // The reset was at 1 s, before the last call.
     let made = |last: &str| {
         prove(&[
             entry(1, "a/0", &debits(1, "Dmails@acme,2,2,3,9000,0"), ""),
@@ -215,7 +215,7 @@ fn what_does_not_say_what_it_debited_is_told_as_not_checked_and_an_older_build_h
     assert_eq!(unchecked(&debits(1, "Dmails@acme,1,1,3,9000,0;D")), 1, "too many");
     assert_eq!(unchecked(&debits(1, "Dmails@acme,1,what")), 1, "what cannot be read");
     assert_eq!(unchecked(&debits(1, "D0")), 0);
-    // A worker of an older build has settled the first call of an admission, and one of this build the second.
+    // A worker of an older version settled the first call of an admission, and a worker of this version the second.
     let (older, newer) = ("A1000,2,2,9,5000,2,100", "A1000,2,2,9,5000,2,100;Dmails@acme,2,2,1,9000,0");
     let proof = prove(&[entry(1, "a/0", older, ""), entry(2, "a/1", newer, "")]);
     assert_eq!((violated(&proof), limits_of(&proof).unchecked), (vec![LIMITS], 1));

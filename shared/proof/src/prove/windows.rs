@@ -1,5 +1,5 @@
-//! No window overran: from what each call says of its admission. A counter that only grows within its window, and whose
-//! windows do not overlap, gives each call a number of its own; so no two admissions may have the same one.
+//! No window overran: checked from the admission of each call. A counter only grows within its window, and windows do
+//! not overlap, so each call has its own number in a window. Two admissions with the same number are a violation.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -12,19 +12,19 @@ use crate::lines::Header;
 
 const WHY_UNCHECKED: &str = "their admission is not in the log: they were never admitted, or audit.admissions was off";
 
-/// One admission: the calls of one turn that were let through together.
+/// An admission: the calls of a turn that were admitted together.
 #[derive(Clone)]
 struct Admitted {
     turn: Box<str>,
     note: AdmissionNote,
-    /// Calls of it that have ended.
+    /// The number of its calls that have ended.
     ended: u64,
 }
 
 /// All admissions, by agent.
 #[derive(Default)]
 pub(super) struct Windows {
-    /// `(tenant, agent)`, then what stands for the turn and the note.
+    /// By `(tenant, agent)`, then by the hash of turn and admission.
     agents: BTreeMap<(String, String), HashMap<Mark, Admitted>>,
     unknown: u64,
 }
@@ -40,12 +40,12 @@ impl Windows {
         agent.entry(mark(&[&call.turn, call.admission_text()])).or_insert_with(made).ended += 1;
     }
 
-    /// The tenants whose windows are looked at.
+    /// The tenants whose windows are checked.
     pub(super) fn tenants(&self) -> BTreeSet<&str> {
         self.agents.keys().map(|(tenant, _)| tenant.as_str()).collect()
     }
 
-    /// What it comes to: of ticks, of days of agents, of days of tenants.
+    /// The claims about ticks, days of agents, and days of tenants.
     pub(super) fn claims(self, header: &Header) -> Vec<Claim> {
         let mut ticks = Claim::new("No tick of an agent overran its cap.", "windows", WHY_UNCHECKED);
         let mut days = Claim::new("No day of an agent overran its cap.", "windows", WHY_UNCHECKED);
@@ -140,13 +140,13 @@ fn check_days(name: &str, admissions: &[Admitted], zone: Tz, claim: &mut Claim) 
     }
 }
 
-/// The calls of a window that ended, and the most that it allowed.
+/// The number of ended calls in a window, and the largest cap in it.
 fn sum(inside: &[&Admitted], cap: impl Fn(&AdmissionNote) -> u32) -> (u64, u64) {
     let calls = inside.iter().map(|a| a.ended).sum();
     (calls, inside.iter().map(|a| u64::from(cap(&a.note))).max().unwrap_or_default())
 }
 
-/// Each admission has the numbers from what was used before it up to what was used with it: nobody else has one of them.
+/// Checks that admissions do not overlap: each has its own range of numbers, from the use before it to the use with it.
 fn overlaps<'a>(name: &str, what: &str, inside: impl Iterator<Item = (&'a Admitted, u32)>, claim: &mut Claim) {
     let mut spans: Vec<(u32, u32, &str)> =
         inside.map(|(a, used)| (used.saturating_sub(a.note.calls), used, &*a.turn)).collect();

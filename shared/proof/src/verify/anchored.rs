@@ -1,4 +1,4 @@
-//! The chains, held against heads that were kept elsewhere.
+//! Checks the chains against heads that were kept elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,8 +7,8 @@ use crate::anchor::Anchor;
 use crate::seal::{ChainName, decode_hash, encode};
 
 impl Verifier {
-    /// Holds the chains against heads that were kept elsewhere. Where nobody and no seal says of which fleet the export is,
-    /// none of them is another fleet's.
+    /// Checks the chains against anchors. If the fleet of the export is unknown, because it is not given and there is
+    /// no signed seal, no anchor counts as another fleet's.
     pub(super) fn check_anchors(
         &mut self,
         seals: &BTreeMap<ChainName, Vec<FoundSeal>>,
@@ -36,7 +36,8 @@ impl Verifier {
         if foreign > 0 {
             self.verdict.told.push(format!("{foreign} anchors are of another fleet and are ignored."));
         }
-        // Whoever brings anchors means that they fit: with all made anew under another name, none would speak against it.
+        // At least one anchor must be of the export's fleet. Otherwise, an export that was rewritten under another
+        // fleet's name would contradict none of them.
         let fits = fleets.is_empty() || anchors.iter().any(|anchor| fleets.contains(&anchor.fleet));
         if !fits && !anchors.is_empty() && !seals.is_empty() {
             self.note(Finding::new(Kind::HeaderWrong, "all anchors are of another fleet than its seals"));
@@ -59,7 +60,7 @@ impl Verifier {
         }
     }
 
-    /// Whether the seal of an anchor may be no older than the export.
+    /// Returns true if the anchored seal must be in the export.
     fn has_to_be_there(&self, anchor: &Anchor) -> bool {
         self.expected.anchors_from_ms.is_none_or(|from_ms| anchor.sealed_ms >= from_ms)
     }
@@ -115,7 +116,7 @@ impl Verifier {
         }
     }
 
-    /// What is missing before the first seal was trimmed, or cut off: where it has to be there, it was cut off.
+    /// Seals before the first one here were trimmed or cut off. If they must be in the export, they were cut off.
     fn check_beginning(&mut self, name: &ChainName, begins: &FoundSeal, anchors: &[&Anchor]) {
         let first = begins.body.number;
         let before = anchors.iter().filter(|anchor| anchor.number < first).max_by_key(|anchor| anchor.number);

@@ -1,10 +1,10 @@
-//! One chain: its seals in their order, each with its entries.
+//! Checks one chain: its seals in order, each with its entries.
 
 use super::{ChainVerdict, Finding, FoundSeal, Kind, Verifier};
 use crate::seal::{ChainName, EntryId, FORMAT, Hash, decode_hash, root_of, short_bytes};
 
 impl Verifier {
-    /// Whether the seals of a chain stand in their order.
+    /// Checks that the lines of a chain's seals are in order.
     pub(super) fn check_order(&mut self, _name: &ChainName, chain: &[&FoundSeal]) {
         for pair in chain.windows(2) {
             if pair[1].body.number < pair[0].body.number {
@@ -15,7 +15,7 @@ impl Verifier {
         }
     }
 
-    /// The seals of a chain by their numbers: each follows from the one before it, and its entries are what it says.
+    /// Checks the seals of a chain by number: each follows from the previous one, and its entries are as sealed.
     pub(super) fn check_chain(&mut self, name: &ChainName, chain: &[&FoundSeal]) {
         let (Some(first), Some(last)) = (chain.first(), chain.last()) else { return };
         for pair in chain.windows(2) {
@@ -71,7 +71,7 @@ impl Verifier {
         self.note(Finding { line: Some(seal.line), ..Finding::of_seal(Kind::Forked, body, problem) });
     }
 
-    /// Entries that were trimmed before they were sealed are no fault of the export, and have to be known.
+    /// Entries that were trimmed before they were sealed are not a fault of the export, but must be reported.
     fn tell_losses(&mut self, name: &ChainName, before: &FoundSeal, seal: &FoundSeal) {
         let (lost, broken) = (seal.body.lost - before.body.lost, seal.body.breaks != before.body.breaks);
         if lost == 0 && !broken {
@@ -88,7 +88,7 @@ impl Verifier {
         ));
     }
 
-    /// The entries of a seal: each is there, and is what was sealed.
+    /// Checks the entries of a seal: each is present, and as it was sealed.
     fn check_entries(&mut self, seal: &FoundSeal) {
         let body = &seal.body;
         let broken = |what: &str| Finding { line: Some(seal.line), ..Finding::of_seal(Kind::SealBroken, body, what) };
@@ -111,15 +111,16 @@ impl Verifier {
         }
     }
 
-    /// A log is trimmed entry by entry, and a seal stays for as long as one of its entries may: what was written before the
-    /// time from which on all has to be there, and is older than all that is here of its shard.
+    /// Returns true if an entry may be missing because the log was trimmed. A log is trimmed entry by entry, and a seal
+    /// is kept as long as one of its entries may be. So the entry must be from before the time from which the log must
+    /// be complete, and older than every entry of its shard here.
     fn may_be_trimmed(&self, shard: u32, id: EntryId) -> bool {
         let ms = i64::try_from(id.ms).unwrap_or(i64::MAX);
         self.expected.anchors_from_ms.is_some_and(|from| ms < from)
             && self.first.get(&shard).is_none_or(|first| id < *first)
     }
 
-    /// Answers the entry's hash where it is what was sealed.
+    /// Returns the entry's hash if it is as sealed.
     fn check_entry(&mut self, shard: u32, id: EntryId, named: &[u8], seal: &FoundSeal) -> Option<Hash> {
         let number = seal.body.number;
         let of = |finding: Finding| Finding { tenant: Some(seal.body.tenant.clone()), seal: Some(number), ..finding };

@@ -1,4 +1,4 @@
-//! What can be wrong with an export, and where.
+//! The problems of an export, with their location.
 
 use std::fmt;
 
@@ -6,37 +6,36 @@ use serde::Serialize;
 
 use crate::seal::{ChainName, EntryId, SealBody};
 
-/// What is wrong.
+/// The kind of problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// A line is no line of an export.
+    /// The line is not a line of an export.
     Unreadable,
-    /// The first line says of the export what its seals do not bear out, or they are of another fleet than what they are held
-    /// against.
+    /// The first line contradicts the seals, or the seals or anchors are of another fleet than expected.
     HeaderWrong,
-    /// An entry is not what was sealed.
+    /// An entry differs from what was sealed.
     Edited,
-    /// An entry was sealed and is not there.
+    /// A sealed entry is missing.
     Missing,
-    /// An entry is there that was never sealed, or is there twice.
+    /// An entry was never sealed although later entries were, or is in the export twice.
     Inserted,
-    /// Lines do not stand in the order in which they were written.
+    /// Lines are not in the order in which they were written.
     Reordered,
-    /// A seal was changed, or made by somebody else.
+    /// A seal was changed, or signed with another key.
     SealBroken,
-    /// A seal is not there, and those before and after it are.
+    /// A seal is missing between two others.
     SealMissing,
-    /// Two seals have one number or one entry, or one does not follow from the one before it.
+    /// Two seals have the same number or entry, or a seal does not follow from the previous one.
     Forked,
-    /// An anchor knows seals behind the last one that is there.
+    /// An anchor lists later seals than the last one in the export.
     Truncated,
-    /// An anchor knows another seal of this number: the chain was made anew.
+    /// An anchor lists another seal with this number: the chain was rewritten.
     Rewritten,
 }
 
 impl Kind {
-    /// Its word.
+    /// The name of the kind.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -55,30 +54,30 @@ impl Kind {
     }
 }
 
-/// One thing that is wrong.
+/// A problem of an export.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What.
+    /// The kind.
     pub kind: Kind,
-    /// In which shard, where that is known.
+    /// The shard, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shard: Option<u32>,
-    /// Of which tenant, where that is known; empty for entries of none.
+    /// The tenant, if known; empty for entries without a tenant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
     /// The number of the seal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seal: Option<u64>,
-    /// The id of the entry.
+    /// The ID of the entry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// The entry beside which it stands.
+    /// The entry next to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beside: Option<String>,
     /// The line of the export, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<u64>,
-    /// In words.
+    /// The problem in words.
     pub what: String,
 }
 

@@ -1,20 +1,20 @@
-//! What the first line of an export, or of a part of it, says of it. Nobody has signed that: the seals have to bear it out.
+//! Statements about an export in the first line of each part. They are unsigned, so the seals must confirm them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{ChainName, EntryId, Finding, FoundSeal, Header, Kind, SealBody, Verifier};
 
-/// What a part says of itself.
+/// The statements of a part about itself.
 pub(super) struct Part {
     line: u64,
     fleet: String,
     tenant: Option<String>,
-    /// Whether it was told that it is not of that tenant alone.
+    /// True once a contradiction with `tenant` was reported.
     lies: bool,
 }
 
 impl Verifier {
-    /// Parts of an export have a header each, and the first one counts. What it follows on is not in this export.
+    /// Takes the header of a part. The first header counts. The entries that it continues after are not in this export.
     pub(super) fn take_header(&mut self, header: Header) {
         let entry = |text: &String| text.split(' ').next()?.parse::<EntryId>().ok();
         let follows = header.follows.iter().filter_map(|(shard, text)| Some((*shard, entry(text)?)));
@@ -31,8 +31,8 @@ impl Verifier {
         }
     }
 
-    /// A part of a log that was followed goes on where the part before it ends. What lies between may be sealed in later parts
-    /// that are not here either.
+    /// In a followed log, each part continues where the previous one ends. A gap is a finding even if no seal here
+    /// covers it: the seals may be in later parts that are missing here too.
     fn hold_together(&mut self, shard: u32, behind: EntryId) {
         let known = self.last.get(&shard).max(self.before.get(&shard)).copied();
         let Some(last) = known.filter(|last| *last < behind) else { return };
@@ -40,7 +40,7 @@ impl Verifier {
         self.note(Finding { line: Some(self.lines), ..Finding::of_entry(Kind::Missing, shard, behind, what) });
     }
 
-    /// A part that has another tenant's seal is not of one tenant alone.
+    /// A part with another tenant's seal is not restricted to one tenant.
     pub(super) fn hold_against_part(&mut self, body: &SealBody) {
         let Some(part) = self.parts.last_mut().filter(|part| !part.lies) else { return };
         let Some(tenant) = part.tenant.as_ref().filter(|tenant| **tenant != body.tenant) else { return };
@@ -51,7 +51,7 @@ impl Verifier {
         self.note(Finding::at_line(Kind::HeaderWrong, line, &what));
     }
 
-    /// Of which fleets the export is: the one that whoever verifies names, or else those that have sealed it.
+    /// The fleets of the export: the expected one, or the fleets of its signed seals.
     pub(super) fn fleets(&mut self, seals: &BTreeMap<ChainName, Vec<FoundSeal>>) -> BTreeSet<String> {
         let Some(fleet) = self.expected.fleet.clone() else {
             let signed = seals.values().flatten().filter(|seal| seal.signed);
@@ -64,7 +64,7 @@ impl Verifier {
         BTreeSet::from([fleet])
     }
 
-    /// The fleet is that of the seals, or the one that whoever verifies names.
+    /// The header must name the expected fleet, or the fleet of the seals.
     pub(super) fn check_parts(&mut self, fleets: &BTreeSet<String>) {
         if fleets.is_empty() {
             return;

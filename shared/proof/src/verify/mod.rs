@@ -1,5 +1,5 @@
-//! Verifying: holds the entries of an export against its seals, the seals against each other and their signatures, and all
-//! against anchors. Says what is intact, and of what is not, where.
+//! Verifies an export: checks its entries against its seals, the seals against each other and their signatures, and all
+//! of them against anchors. Reports what is intact, and the location of each problem.
 
 mod anchored;
 mod chain;
@@ -18,53 +18,54 @@ use header::Part;
 
 pub use finding::{Finding, Kind};
 
-/// Findings that are kept; of more, it is said how many.
+/// Maximum findings that are kept. Any more are only counted.
 const FINDINGS_MAX: usize = 10_000;
 
-/// What whoever verifies knows of an export. Its own first line says such things, too, and nobody has signed that: what is
-/// missing is excused by nothing but this.
+/// Facts about an export that its verifier knows. The export's first line has such statements too, but unsigned. Only
+/// the facts here can excuse missing entries.
 #[derive(Debug, Clone, Default)]
 pub struct Expected {
-    /// It is of this fleet: seals of another one are none of its own, and anchors of another are left out. Without it, it is
-    /// of those that its seals name.
+    /// The fleet of the export. Seals of another fleet are a finding, and anchors of another fleet are ignored. Without
+    /// it, the signed seals name the fleet.
     pub fleet: Option<String>,
-    /// It has this tenant's entries alone: chains of others that anchors know are not looked for.
+    /// The only tenant of the export. Anchored chains of other tenants are not expected.
     pub tenant: Option<String>,
-    /// It goes on behind parts that are not here: entries before the place that it names are theirs.
+    /// True if the export continues after parts that are not here. Sealed entries from before its stated beginning are
+    /// then not missing.
     pub goes_on: bool,
-    /// What was sealed from this time on has to be there, ms; what was sealed, or written, before it need not be.
+    /// Everything sealed from this time on must be in the export, ms. Anything sealed or written before may be missing.
     pub anchors_from_ms: Option<i64>,
 }
 
-/// What came of verifying.
+/// The result of verifying.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Verdict {
-    /// True if nothing is wrong with what is sealed.
+    /// True if `findings` is empty: the sealed entries are unchanged.
     pub intact: bool,
     /// Entries in the export.
     pub entries: u64,
-    /// Those among them that seals stand for.
+    /// Entries that seals cover.
     pub sealed: u64,
-    /// Those behind the last seal: nothing is known of them.
+    /// Entries after the last seal, which could not be checked.
     pub unsealed: u64,
     /// Seals in the export.
     pub seals: u64,
     /// The chains.
     pub chains: Vec<ChainVerdict>,
-    /// What is wrong.
+    /// The problems.
     pub findings: Vec<Finding>,
-    /// Findings beyond those.
+    /// The number of findings that are not in `findings`.
     pub more_findings: u64,
-    /// What is not wrong, and has to be known.
+    /// Facts that are not problems, but that the reader must know.
     pub told: Vec<String>,
 }
 
-/// What came of one chain.
+/// The result for one chain.
 #[derive(Debug, Clone, Serialize)]
 pub struct ChainVerdict {
     /// The shard.
     pub shard: u32,
-    /// The tenant; empty for entries of none.
+    /// The tenant; empty for entries without a tenant.
     pub tenant: String,
     /// The number of its first seal here.
     pub first_seal: u64,
@@ -72,68 +73,68 @@ pub struct ChainVerdict {
     pub last_seal: u64,
     /// Entries of the chain before the first seal here.
     pub entries_before: u64,
-    /// Entries of its seals here.
+    /// Entries of the seals in this export.
     pub entries: u64,
-    /// Entries of the shard that were gone unsealed, up to its last seal.
+    /// Entries of the shard that were lost before they were sealed, up to the last seal.
     pub lost: u64,
-    /// The last seal before the first one here that an anchor knows.
+    /// The last anchored seal before the first one here.
     pub anchored_before: Option<u64>,
-    /// The last seal here that an anchor bears out.
+    /// The last seal here that an anchor confirms.
     pub anchored: Option<u64>,
-    /// When its last seal was made, ms by the shard's clock.
+    /// The time of its last seal, ms by the shard's clock.
     pub sealed_ms: i64,
 }
 
-/// An entry, as it was found.
+/// An entry of the export.
 struct FoundEntry {
     line: u64,
     leaf: Leaf,
-    /// The number of the seal that stands for it.
+    /// The number of the seal that covers it.
     sealed: Option<u64>,
 }
 
-/// A seal, as it was found.
+/// A seal of the export.
 struct FoundSeal {
     line: u64,
     body: SealBody,
     head: Hash,
-    /// Whether a key has signed it that may.
+    /// True if its signature is valid, by a key that may sign.
     signed: bool,
 }
 
-/// Whether the holder of a public key has signed this head so.
+/// Returns true if the signature of a head is valid. Takes public key, head and signature.
 pub type SignatureCheck = Box<dyn Fn(&str, &Hash, &str) -> bool>;
 
-/// Takes the lines of an export, one after the other.
+/// Reads the lines of an export, one by one.
 pub struct Verifier {
-    /// Keys that whoever verifies trusts.
+    /// Keys that the verifier trusts, by ID.
     trusted: BTreeMap<String, String>,
     is_signed: SignatureCheck,
     expected: Expected,
     header: Option<Header>,
-    /// The headers of all parts, and what they say of themselves.
+    /// The headers of all parts.
     parts: Vec<Part>,
     end: Option<End>,
     entries: HashMap<(u32, EntryId), FoundEntry>,
-    /// The entry of a shard that was read last.
+    /// The last entry that was read, by shard.
     last: BTreeMap<u32, EntryId>,
-    /// The oldest entry of a shard that is here.
+    /// The oldest entry in the export, by shard.
     first: BTreeMap<u32, EntryId>,
     seals: BTreeMap<ChainName, Vec<FoundSeal>>,
     by_untrusted: BTreeMap<String, u64>,
-    /// Of each shard, the entry behind which a log that was followed goes on here.
+    /// The entry after which a followed log continues here, by shard.
     before: BTreeMap<u32, EntryId>,
-    /// Sealed entries before that.
+    /// The number of sealed entries up to there that are missing here.
     earlier: u64,
-    /// Sealed entries that were written before what has to be there, and are not.
+    /// The number of missing sealed entries that may have been trimmed.
     trimmed: u64,
     verdict: Verdict,
     lines: u64,
 }
 
 impl Verifier {
-    /// A verifier that trusts these public keys, by their ids. Without any it goes by those that the export names, and says
-    /// so.
+    /// A verifier that trusts these public keys, by ID. Without any, it uses the keys in the export's header, and
+    /// reports so.
     #[must_use]
     pub fn new(trusted: BTreeMap<String, String>) -> Self {
         Self {
@@ -156,21 +157,21 @@ impl Verifier {
         }
     }
 
-    /// The same, with another way to check signatures: one that remembers what it has checked.
+    /// Sets another function that checks signatures, such as one with a cache.
     #[must_use]
     pub fn checking_by(mut self, is_signed: SignatureCheck) -> Self {
         self.is_signed = is_signed;
         self
     }
 
-    /// The same, for an export of which this is known.
+    /// Sets the known facts about the export.
     #[must_use]
     pub fn expecting(mut self, expected: Expected) -> Self {
         self.expected = expected;
         self
     }
 
-    /// Takes the next line. Empty ones are left out.
+    /// Reads the next line. Empty lines are ignored.
     pub fn line(&mut self, line: &str) {
         self.lines += 1;
         if line.trim().is_empty() {
@@ -186,7 +187,7 @@ impl Verifier {
         }
     }
 
-    /// What the export says of itself, once its first line was taken.
+    /// The header of the export, once its first line was read.
     #[must_use]
     pub const fn header(&self) -> Option<&Header> {
         self.header.as_ref()
@@ -200,7 +201,7 @@ impl Verifier {
         }
     }
 
-    /// What the exporter of a log that it followed came too late for.
+    /// Reports entries that were lost from the log before they were exported.
     fn take_gone(&mut self, gone: &Gone) {
         let before = gone.before.as_deref().map_or_else(|| "the end".to_owned(), |id| format!("entry {id}"));
         let more = if gone.remade { " or more: Redis had lost the log or its end" } else { "" };
@@ -218,7 +219,7 @@ impl Verifier {
         };
         let leaf = Leaf::of(id, &entry.admitted, &entry.text);
         if self.before.get(&shard).is_some_and(|before| id <= *before) {
-            // It does not begin where it says: nothing is excused.
+            // The part does not begin where it states, so nothing is excused.
             self.before.remove(&shard);
         }
         if let Some(before) = self.entries.get(&(shard, id)) {
@@ -270,7 +271,8 @@ impl Verifier {
         false
     }
 
-    /// Says what came of it. Anchors that were made after `until_ms` are left out: those that are younger than the export.
+    /// Returns the result. Anchors that were sealed after `until_ms` are ignored, because they are younger than the
+    /// export.
     #[must_use]
     pub fn finish(mut self, anchors: &[Anchor], until_ms: Option<i64>) -> Verdict {
         let seals = std::mem::take(&mut self.seals);
@@ -289,7 +291,8 @@ impl Verifier {
         self.verdict
     }
 
-    /// What no seal stands for: behind the last seal nothing is known; before it, somebody has put it there.
+    /// Counts entries that no seal covers. After the last seal, they are just not sealed yet; before it, they were
+    /// inserted.
     fn check_unsealed(&mut self, seals: &BTreeMap<ChainName, Vec<FoundSeal>>) {
         let mut last: BTreeMap<u32, EntryId> = BTreeMap::new();
         for (name, chain) in seals {
@@ -313,7 +316,7 @@ impl Verifier {
         inserted.into_iter().for_each(|finding| self.note(finding));
     }
 
-    /// What is not wrong, and has to be known.
+    /// Reports facts that are not problems, but that the reader must know.
     fn tell(&mut self) {
         let mut told = Vec::new();
         if self.verdict.seals == 0 {

@@ -1,4 +1,4 @@
-//! The counters as they would be under the policy, and what a turn's next calls debit of them.
+//! The counters as they would be under the policy, and their debits by a turn's next calls.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,27 +16,27 @@ use tickfleet_model::{AgentId, AgentPolicy, Call, Caps, Context, Limit, Policy, 
 use super::turns::{Turn, TurnContext};
 use super::{DAY, TASK, TICK};
 
-/// Counters that are kept before those go whose windows are over.
+/// If there are this many counters, the ones with ended windows are dropped.
 const KEPT_MIN: usize = 100_000;
 
-/// The policy, and how its windows lie.
+/// The policy, with the facts about the fleet that its counters depend on.
 #[derive(Debug, Clone, Copy)]
 pub struct Fleet<'a> {
     /// The policy.
     pub policy: &'a Policy,
-    /// How many shards there are.
+    /// The number of shards.
     pub shards: u32,
-    /// Where an agent's ticks begin, ms within one.
+    /// The offset of an agent's ticks, ms. Takes tenant, agent and the length of a tick, ms.
     pub agent_stagger: fn(&TenantId, &AgentId, i64) -> i64,
-    /// Where windows of a counter begin: of a limit, by the counter's name, ms within one.
+    /// The offset of a counter's windows, ms. Takes limit, counter and the length of a window, ms.
     pub counter_stagger: fn(&str, &str, i64) -> i64,
-    /// How many slots the workers had, where the log does not say it.
+    /// The number of worker slots, for decisions without it in the log.
     pub slots: Option<u64>,
-    /// Whether the log has one tenant's calls alone.
+    /// True if the log has only one tenant's calls.
     pub one_tenant: bool,
 }
 
-/// Who makes the calls of a turn, as the policy has them.
+/// The tenant and agent of a turn, with their policies.
 pub(super) struct Whose<'a> {
     pub(super) tenant: TenantId,
     pub(super) agent: AgentId,
@@ -44,37 +44,37 @@ pub(super) struct Whose<'a> {
     pub(super) policy: &'a AgentPolicy,
 }
 
-/// What is counted.
+/// The counters.
 #[derive(Default)]
 pub(super) struct Books {
-    /// Counters with windows: `<shard> <limit>@<counter>`.
+    /// Counters with windows, by `<shard> <limit>@<counter>`.
     pub(super) counters: HashMap<String, CounterState>,
-    /// Places that are taken, those among them that were given back in this very millisecond.
+    /// Permits in use. Permits that were returned in the current millisecond are included.
     held: HashMap<String, u64>,
-    /// Places that were given back in this millisecond, which that is, ms. Whether what was decided within it was decided
-    /// before or after, only what was decided says.
+    /// Permits that were returned in the millisecond `given_back_ms`. A decision in the same millisecond may have come
+    /// before or after the return, and only its result shows which.
     given_back: HashMap<String, u64>,
     given_back_ms: i64,
-    /// The slots that the workers had when the log said it last.
+    /// The number of worker slots, as last stated in the log.
     pub(super) slots: Option<u64>,
     crowds: HashMap<String, Crowd>,
     kept: usize,
 }
 
-/// The counters of a limit in a shard, as far as they may still be there: when each one's window ends.
+/// The counters of a limit in a shard that may still exist, with the ends of their windows, ms.
 #[derive(Default)]
 struct Crowd {
     ends: HashMap<String, i64>,
-    /// Until when some of its calls may share a counter.
+    /// Time until which some calls of the limit may share a counter, ms.
     until_ms: i64,
 }
 
 impl Crowd {
-    /// Whether calls may share a counter now, where the counter `key`, whose window ends at `end_ms`, is one of them: it is
-    /// not known then which did.
+    /// Returns true if calls may share a counter now, and the call of counter `key`, whose window ends at `end_ms`, may
+    /// be one of them. The log does not show which calls share it.
     fn shares(&mut self, key: &str, end_ms: i64, most: u64, now_ms: i64) -> bool {
         if now_ms < self.until_ms {
-            // It may be one that others share, and is so for as long as it is there.
+            // This may be the shared counter, which stays shared until it is deleted.
             self.until_ms = self.until_ms.max(end_ms + PRUNED_MS);
             return true;
         }
@@ -92,49 +92,49 @@ impl Crowd {
     }
 }
 
-/// What a turn's next calls debit of one counter, and which that is.
+/// The debit of one counter by a turn's next calls.
 #[derive(Clone)]
 pub(super) struct Side {
-    /// The counter among all.
+    /// The name of the counter among all.
     pub(super) counter: String,
-    /// The lane on which turns wait for it: of caps, that of the agent.
+    /// The throttle queue for it. All caps of an agent share one.
     pub(super) lane: String,
-    /// Its limit, as differences name it.
+    /// Its limit, as named in differences.
     pub(super) by: String,
     pub(super) debit: Debit,
-    /// What the counter has used in the window that runs.
+    /// The state of the counter in its current window.
     pub(super) state: CounterState,
-    /// Places among those that are taken that were given back in this millisecond.
+    /// Permits in `state` that were returned in this millisecond.
     pub(super) given_back: u64,
 }
 
 impl Side {
-    /// True for a counter of a configured limit, which has a lane of its own.
+    /// True for a counter of a configured limit, which has its own throttle queue.
     pub(super) fn is_limit(&self) -> bool {
         self.lane == self.counter
     }
 }
 
-/// A limit of which it is not known what calls debit.
+/// A limit whose debits are unknown.
 pub(super) struct NotKnown {
-    /// The limit, as differences name it.
+    /// The limit, as named in differences.
     pub(super) by: String,
-    /// Why not.
+    /// Why they are unknown.
     pub(super) why: &'static str,
-    /// Whether it counts each of the calls that were looked at; none where it may count any.
+    /// For each of the calls, whether the limit counts it. `None` if it may count any.
     counted: Option<Vec<bool>>,
 }
 
 impl NotKnown {
-    /// A limit of which it is not known what these calls debit; none in shadow, where it stops nothing.
+    /// A limit whose debits by these calls are unknown; `None` in shadow mode, in which it stops no call.
     fn of(limit: &Limit, why: &'static str, debits: &Debits) -> Option<Self> {
-        // One whose amount nobody can read is counted.
+        // A call with an unreadable amount is counted.
         let counted = || debits.amounts.iter().map(|amount| *amount != Some(0)).collect();
         let by = super::limit(&limit.name);
         (limit.mode != LimitMode::Shadow).then(|| Self { by, why, counted: Some(counted()) })
     }
 
-    /// Whether it may count the call at this place among those that were looked at.
+    /// Returns true if it may count the call with this index.
     pub(super) fn counts(&self, at: usize) -> bool {
         self.counted.as_ref().is_none_or(|counted| counted.get(at).copied().unwrap_or(true))
     }
@@ -149,26 +149,26 @@ const NO_CONTEXT: &str = "counts by user, session or task, which the entries lac
 const ONE_TENANT: &str = "counts calls of several tenants, but only one tenant's calls are read";
 const ROLLING: &str = "is rolling: when its amounts stop counting is not in the log";
 const NO_SLOTS: &str = "is a percentage of the workers' slots, whose number is not in the log (pass --slots)";
-/// Why a share of the slots is not decided anew.
+/// Why a share of the slots is not evaluated.
 pub const SHARE: &str =
     "is a share of the workers' slots, which depends on all waiting calls: its waits stay as recorded";
-/// Why a budget of models is not decided anew.
+/// Why a budget of models is not evaluated.
 pub const OF_MODELS: &str = "counts model requests, which are not in the log: tasks that it counts";
 
 impl Books {
-    /// Places are given back now.
+    /// Returns permits now.
     pub(super) fn give_back(&mut self, counter: &str, places: u64, now_ms: i64) {
         self.is(now_ms);
         self.given_back_ms = now_ms;
         *self.given_back.entry(counter.to_owned()).or_default() += places;
     }
 
-    /// Places are taken, whether there are as many or not: they were.
+    /// Takes permits, even beyond the maximum, because the fleet did.
     pub(super) fn take(&mut self, counter: &str, places: u64) {
         *self.held.entry(counter.to_owned()).or_default() += places;
     }
 
-    /// It is this moment: what was given back in an earlier one is free.
+    /// Sets the current time. Permits that were returned earlier become free.
     pub(super) fn is(&mut self, now_ms: i64) {
         if now_ms > self.given_back_ms && !self.given_back.is_empty() {
             let given_back: Vec<String> = self.given_back.keys().cloned().collect();
@@ -176,7 +176,8 @@ impl Books {
         }
     }
 
-    /// What was given back of a counter in this millisecond was free when something was decided.
+    /// Frees the permits of a counter that were returned in this millisecond, because the recorded decision found them
+    /// free.
     pub(super) fn free(&mut self, counter: &str) {
         let places = self.given_back.remove(counter).unwrap_or(0);
         if let Some(held) = self.held.get_mut(counter) {
@@ -184,7 +185,7 @@ impl Books {
         }
     }
 
-    /// What is over is counted anew anyhow.
+    /// Drops ended windows, which the next debit would reset anyway.
     pub(super) fn forget(&mut self, now_ms: i64) {
         if self.counters.len() < self.kept.max(KEPT_MIN) {
             return;
@@ -194,7 +195,8 @@ impl Books {
         self.kept = 2 * self.counters.len();
     }
 
-    /// What a turn's next `calls` debit of the caps of their agent, tenant and task. `task`: the task's budget, and its use.
+    /// The debits of the caps of agent, tenant and task by a turn's next `calls`. `task` has the task's budget and its
+    /// use.
     pub(super) fn caps(
         &self,
         fleet: &Fleet<'_>,
@@ -227,7 +229,7 @@ impl Books {
         budget.into_iter().chain(rows.into_iter().map(side)).collect()
     }
 
-    /// The name of a debit's counter among all, and the counter with the window that runs.
+    /// The name of a debit's counter among all, and its state in the current window.
     fn state(&self, shard: u32, debit: &Debit, now_ms: i64) -> (String, CounterState) {
         let name = format!("{shard} {}@{}", debit.row.name, debit.counter.counter);
         let window = debit.row.window.at(now_ms, debit.stagger_ms);
@@ -241,7 +243,7 @@ impl Books {
         }
     }
 
-    /// What the calls of a turn from `from` on debit of limits, and why some of it is not known.
+    /// The debits of limits by the calls of a turn from `from` on, and the limits whose debits are unknown.
     pub(super) fn sides(
         &mut self,
         fleet: &Fleet<'_>,
@@ -270,7 +272,7 @@ impl Books {
         let (mut sides, mut unknown) = (Vec::new(), Vec::new());
         for debits in counters(limits, &fleet.policy.known_tools, &maker, &calls) {
             let limit = whose.owner.limit(&limits[debits.limit]);
-            // By default tenants share the slots, and that stops nobody while there are enough.
+            // By default, tenants share the slots. That stops no call while there are enough.
             if matches!(limit.bound, LimitBound::Share(_)) {
                 continue;
             }
@@ -300,7 +302,7 @@ impl Books {
         (sides, unknown)
     }
 
-    /// The most that a counter may reach; none where it hangs on slots that nobody knows.
+    /// The maximum of a counter; `None` if it depends on an unknown number of slots.
     fn max(&self, fleet: &Fleet<'_>, limit: &Limit, shard: u32) -> Option<u64> {
         match limit.bound {
             LimitBound::Part(percent) => {
@@ -331,14 +333,14 @@ impl Books {
         Side { lane: counter.clone(), counter, by: super::limit(&limit.name), debit, state, given_back }
     }
 
-    /// Keeps counters as they are.
+    /// Stores counters as they are.
     pub(super) fn keep(&mut self, sides: &[Side]) {
         for side in sides.iter().filter(|side| side.debit.row.window != WindowKind::Total) {
             self.counters.insert(side.counter.clone(), side.state);
         }
     }
 
-    /// Debits `calls` that go out; answers the places that they hold now.
+    /// Debits `calls` that are dispatched. Returns the permits that they hold now.
     pub(super) fn debit(&mut self, sides: Vec<Side>, calls: usize) -> Vec<(String, u64)> {
         let mut places = Vec::new();
         for Side { counter, debit, state, .. } in sides {
@@ -359,15 +361,15 @@ impl Books {
     }
 }
 
-/// The limits that count by tasks. Calls that are made for no task are not counted by them: whether they were, entries without
-/// premises do not say.
+/// The limits that count by task, as unknown. They do not count calls without a task, and entries without premises do
+/// not show whether a call had one.
 fn of_tasks(limits: &[Limit]) -> impl Iterator<Item = NotKnown> {
     let counts = |limit: &&Limit| limit.per.contains(&LimitKey::Task) && limit.mode != LimitMode::Shadow;
     let not_known = |limit: &Limit| NotKnown { by: super::limit(&limit.name), why: NO_CONTEXT, counted: None };
     limits.iter().filter(counts).map(not_known)
 }
 
-/// Why it is not known what calls debit of a limit's counter.
+/// Why the debits of a limit's counter are unknown; `None` if they are known.
 fn why_not(limit: &Limit, debits: &Debits, turn: &Turn, from: usize) -> Option<&'static str> {
     if matches!(limit.every, Every::Rolling(_)) {
         return Some(ROLLING);

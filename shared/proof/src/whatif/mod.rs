@@ -1,15 +1,15 @@
-//! What-if: what of recorded traffic another policy would have decided otherwise.
+//! What-if: which recorded calls another policy would have decided differently.
 //!
-//! An export says of each call what was decided, and of each admission when that was. So nothing is played anew: at each
-//! moment at which the fleet decided, the policy is asked, with the counters as they would be then. Where it says the same,
-//! nothing differs; where it does not, that call is a [`Difference`], and the counters go on from what it says.
+//! An export has the decision about each call, and the time of each admission. So no call runs again. Instead, the
+//! policy is evaluated at each moment at which the fleet decided, with the counters as they would be then. If a result
+//! differs, that call is a [`Difference`], and the counters continue from the new result.
 //!
-//! - [`recorded`]: what an entry says of how its call was decided;
-//! - [`turns`]: the calls of one turn, and what was decided about them, in its order;
-//! - [`facts`]: conditions on facts of sessions, by when calls began and ended;
-//! - [`replay`]: caps and limits, evaluated by [`tickfleet_core::turn::limit`], as schedulers evaluate them.
+//! - [`recorded`]: the recorded decision about a call, from its entry
+//! - [`turns`]: the calls of one turn, and the decisions about them, in order
+//! - [`facts`]: conditions on session facts, by the times at which calls began and ended
+//! - [`replay`]: caps and limits, evaluated by [`tickfleet_core::turn::limit`], as schedulers evaluate them
 //!
-//! Permission, arguments, rules and consent are decided by whoever has the tools (the command).
+//! Permission, arguments, rules and consent are evaluated by the command, which has the tools.
 
 pub mod facts;
 pub mod recorded;
@@ -23,15 +23,15 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The agent's cap of a tick, as differences name it.
+/// The name of an agent's tick cap in differences.
 pub const TICK: &str = "max_calls_per_tick";
-/// The caps of a day, of an agent and of a tenant.
+/// The name of the day caps of an agent and a tenant in differences.
 pub const DAY: &str = "max_actions_per_day";
 
-/// The budget of calls that a task was granted.
+/// The name of a task's call budget in differences.
 pub const TASK: &str = "task_budget";
 
-/// A limit, as differences name it.
+/// The name of a limit in differences.
 #[must_use]
 pub fn limit(name: &str) -> String {
     format!("limits.{name}")
@@ -39,30 +39,30 @@ pub fn limit(name: &str) -> String {
 
 pub use counters::{OF_MODELS, SHARE};
 
-/// What would have become of a call that was decided otherwise.
+/// How a call would have been decided differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// Permission, arguments or a rule would have ended it.
+    /// Permission, arguments or a rule would have denied it.
     Denied,
-    /// What ended it would not have, or people would not have been asked.
+    /// It would have passed a guard that ended it, or would not have needed approval.
     Allowed,
-    /// People would have been asked.
+    /// It would have needed approval.
     Asked,
-    /// It would have been stopped by something else.
+    /// Something else would have stopped it.
     Otherwise,
-    /// A cap or limit would have refused it.
+    /// A cap or limit would have rejected it.
     Capped,
-    /// A cap or limit that refused it would have let it go.
+    /// A cap or limit that rejected it would have admitted it.
     LetGo,
-    /// It would have gone out later.
+    /// It would have begun later.
     Delayed,
-    /// It would have gone out earlier.
+    /// It would have begun earlier.
     Sooner,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 8] = [
         Self::Denied,
         Self::Allowed,
@@ -74,7 +74,7 @@ impl Kind {
         Self::Sooner,
     ];
 
-    /// In words.
+    /// The kind in words.
     #[must_use]
     pub const fn words(self) -> &'static str {
         match self {
@@ -90,12 +90,12 @@ impl Kind {
     }
 }
 
-/// A call that would have been decided otherwise.
+/// A call that would have been decided differently.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
-    /// What would have become of it.
+    /// How it would have been decided differently.
     pub kind: Kind,
-    /// The rule, cap or limit that makes the difference.
+    /// The rule, cap or limit that causes the difference.
     pub by: String,
     /// The tenant.
     pub tenant: String,
@@ -105,47 +105,47 @@ pub struct Difference {
     pub tool: String,
     /// `<turn>/<position>`.
     pub call: String,
-    /// What was decided.
+    /// The recorded decision.
     pub was: String,
-    /// What would be.
+    /// The decision under the policy.
     pub would: String,
-    /// Of a wait, by how much longer or shorter, ms.
+    /// Difference of the wait, ms. Only for `Delayed` and `Sooner`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_ms: Option<i64>,
 }
 
-/// Names that a summary counts apart; whatever comes beyond is counted together.
+/// Maximum names that a summary counts separately. All others are counted under one name.
 const NAMES_MAX: usize = 1_000;
-/// What is counted together.
+/// The name under which the others are counted.
 const OTHERS: &str = "(others)";
 
-/// Differences by a name.
+/// Numbers of calls or differences, by name.
 pub type Counts = BTreeMap<String, u64>;
 
-/// What came of deciding anew.
+/// The result of a what-if.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Summary {
-    /// Calls that were looked at.
+    /// Calls that were evaluated.
     pub calls: u64,
-    /// Those among them that asked for facts of their sessions, and could be decided by these.
+    /// Calls among them whose conditions on session facts could be decided.
     pub by_facts: u64,
-    /// By the policy that decided them, the beginning of its digest, where entries say it.
+    /// Calls by the policy that decided them: the beginning of its digest. Entries without a digest are not counted.
     pub by_policy: Counts,
-    /// Calls that would have been decided otherwise, each as often as something is otherwise about it.
+    /// The number of differences. A call may have several.
     pub differences: u64,
-    /// By what would have become of them.
+    /// Differences by kind.
     pub by_kind: BTreeMap<Kind, u64>,
-    /// By rule, cap or limit.
+    /// Differences by rule, cap or limit.
     pub by_rule: Counts,
-    /// By tool.
+    /// Differences by tool.
     pub by_tool: Counts,
-    /// By agent.
+    /// Differences by agent.
     pub by_agent: Counts,
-    /// By tenant.
+    /// Differences by tenant.
     pub by_tenant: Counts,
-    /// Of calls that would wait longer, how much longer in all, ms.
+    /// The sum of additional waits, ms.
     pub delayed_ms: i64,
-    /// Of what it cannot be said, by why: so many calls.
+    /// Undecidable calls, by reason.
     pub not_decidable: Counts,
 }
 
@@ -163,7 +163,7 @@ impl Summary {
         }
     }
 
-    /// Counts a call that is looked at.
+    /// Counts a call that is evaluated.
     pub fn look_at(&mut self, call: &recorded::Recorded) {
         self.calls += 1;
         if !call.policy.is_empty() {
@@ -171,17 +171,17 @@ impl Summary {
         }
     }
 
-    /// Names a limit that nothing is decided anew by.
+    /// Lists a limit that is not evaluated, without counting a call.
     pub fn name_undecided(&mut self, limit: &str, why: &str) {
         add(&mut self.not_decidable, &format!("{limit} {why}"), 0);
     }
 
-    /// Counts calls about which a limit cannot say anything.
+    /// Counts calls for which a limit is undecidable.
     pub fn cannot_say_of(&mut self, limit: &str, why: &str, calls: u64) {
         self.cannot_say(&format!("{limit} {why}"), calls);
     }
 
-    /// Counts calls of which something cannot be said.
+    /// Counts undecidable calls.
     pub fn cannot_say(&mut self, why: &str, calls: u64) {
         if calls > 0 {
             add(&mut self.not_decidable, why, calls);

@@ -1,4 +1,4 @@
-//! What an entry of the audit log says of how its call was decided.
+//! The recorded decision about a call, from its audit entry.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,22 +11,22 @@ use tickfleet_model::{AdmissionNote, PlacesNote, WaitNote};
 
 use crate::lines::EntryLine;
 
-/// What stands for a secret.
+/// The text in place of a secret.
 const REDACTED: &str = "[REDACTED]";
 
-/// A call as the audit log has it.
+/// A call, as recorded in the audit log.
 #[derive(Debug, Clone)]
 pub struct Recorded {
     /// The shard.
     pub shard: u32,
-    /// When its entry was written, ms: the result and the end of its slice are of the same moment.
+    /// When its entry was written, ms. Its result was committed and its slice ended at the same time.
     pub written_ms: i64,
-    /// When it had ended, ms of shard time, as whoever ended it took it to be.
+    /// When it had ended, ms of shard time, as estimated by the process that ended it.
     pub ended_ms: i64,
-    /// When its slice gave its places back, or schedulers decided that it ends, ms: the shard's own word, where the entry has
-    /// it.
+    /// When its slice returned its permits, or a scheduler decided that the call ends, ms. It is the shard's own time;
+    /// `None` if the entry lacks it.
     pub over_ms: Option<i64>,
-    /// When its slice had given places back by then, and taken them again.
+    /// Earlier returns of permits by its slice, and the times at which it took them again.
     pub places: Vec<PlacesNote>,
     /// The tenant.
     pub tenant: String,
@@ -34,42 +34,42 @@ pub struct Recorded {
     pub agent: String,
     /// The turn.
     pub turn: String,
-    /// Its place in the turn.
+    /// Its position in the turn.
     pub position: usize,
     /// The tool as the model named it.
     pub tool: String,
-    /// True for a task itself, which no call of a tool is.
+    /// True for a task itself, which is not the call of a tool.
     pub is_task: bool,
-    /// Its arguments, as far as they are known.
+    /// Its arguments, as far as they are in the log.
     pub arguments: Arguments,
-    /// The arguments that people gave it.
+    /// The arguments that approvers changed it to.
     pub narrowed: Option<Arguments>,
-    /// What was decided about it when it was about to run.
+    /// The decision about it when it was about to run.
     pub fate: Fate,
-    /// What refused it before it was admitted.
+    /// The rejection before it was admitted, if any.
     pub refused: Option<Refused>,
-    /// Its outcome, as entries name it.
+    /// Its outcome, as named in entries.
     pub outcome: String,
-    /// The time for which its last try ran, ms.
+    /// The duration of its last attempt, ms.
     pub duration_ms: i64,
-    /// Its tries beyond the first.
+    /// Its attempts after the first.
     pub retries: u32,
-    /// What else it was decided by, where the entry says that.
+    /// The other inputs of its policy evaluation, if the entry has them.
     pub premises: Option<Premises>,
-    /// The beginning of the digest of the policy that decided it; empty where the entry does not say it.
+    /// The beginning of the digest of the policy that decided it; empty if the entry lacks it.
     pub policy: String,
-    /// How it was admitted, as the shard wrote it; empty where it was not, or nothing is said.
+    /// The shard's notes about its admission; empty if it was not admitted, or if the entry lacks them.
     pub admitted: String,
 }
 
-/// What is known of arguments.
+/// Arguments, as far as they are in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Arguments {
-    /// All of them.
+    /// The complete arguments.
     Whole(String),
-    /// All but secrets.
+    /// The arguments without secrets.
     Hidden(String),
-    /// Their beginning, or text that was no JSON.
+    /// Their beginning, or a text that was not JSON.
     Cut(String),
 }
 
@@ -83,7 +83,7 @@ impl Arguments {
         }
     }
 
-    /// Their text.
+    /// The text.
     #[must_use]
     pub fn text(&self) -> &str {
         match self {
@@ -92,35 +92,35 @@ impl Arguments {
     }
 }
 
-/// What was decided about a call when it was about to run: permission, arguments, rules, consent.
+/// The decision about a call when it was about to run: permission, arguments, rules, consent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
     /// It passed.
     Passed,
-    /// People were asked.
+    /// People were asked for approval.
     Asked,
-    /// It ended: by its outcome, why, and the rule, where there is one.
+    /// A guard ended it.
     Ended {
         /// The outcome.
         outcome: String,
-        /// The word of `details.reason`, or nothing.
+        /// The code in `details.reason`; may be empty.
         reason: String,
-        /// The rule, or nothing.
+        /// The rule; may be empty.
         rule: String,
     },
-    /// It passed, and was stopped by what had happened before: facts of its session, or the loop breaker.
+    /// It passed the guards, and was stopped because of earlier events: facts of its session, or the loop breaker.
     Stopped {
-        /// The word of `details.reason`.
+        /// The code in `details.reason`.
         reason: String,
-        /// The condition on facts, or nothing.
+        /// The condition on facts; may be empty.
         rule: String,
     },
-    /// It ended before anybody looked.
+    /// It ended before any guard ran.
     NotReached,
 }
 
 impl Fate {
-    /// In a few words.
+    /// The decision in a few words.
     #[must_use]
     pub fn words(&self) -> String {
         match self {
@@ -135,12 +135,12 @@ impl Fate {
     }
 }
 
-/// What refused a call before it was admitted.
+/// The rejection of a call before it was admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
-    /// The limit or cap, as differences name it; none where it was no matter of policy.
+    /// The limit or cap, as named in differences; `None` if the policy was not the reason.
     pub by: Option<String>,
-    /// When there would have been room, ms; 0 where nobody knew.
+    /// When there would have been room, ms; 0 if unknown.
     pub resets_ms: i64,
 }
 
@@ -190,7 +190,7 @@ struct Meta<'a> {
     ended_ms: Option<i64>,
     #[serde(default)]
     places: String,
-    // What an operator's reset of a counter says.
+    // The members of an operator's reset of a counter.
     #[serde(default)]
     limit: String,
     #[serde(default)]
@@ -201,7 +201,7 @@ struct Meta<'a> {
 struct Error {
     #[serde(default)]
     code: String,
-    // Tools write what they like into theirs.
+    // Tools may write any JSON into their own details.
     #[serde(default)]
     details: serde_json::Value,
 }
@@ -218,10 +218,10 @@ struct Approval<'a> {
     arguments: Option<&'a RawValue>,
 }
 
-/// A counter of a limit that an operator set to zero.
+/// An operator's reset of a limit's counter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reset {
-    /// When, ms.
+    /// The time, ms.
     pub at_ms: i64,
     /// The shard.
     pub shard: u32,
@@ -231,27 +231,27 @@ pub struct Reset {
     pub counter: String,
 }
 
-/// An operator has kept calls of a tenant, or of one of its agents, from going out; or lets them go out again.
+/// An operator's pause of a tenant or one of its agents, or the end of a pause.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pause {
-    /// When that was written, ms: from then on, nobody decides otherwise.
+    /// When the entry was written, ms. From then on, all decisions respect it.
     pub at_ms: i64,
     /// `<tenant>`, or `<tenant>:<agent>`.
     pub who: String,
-    /// True if they go out again.
+    /// True for the end of a pause.
     pub ends: bool,
 }
 
-/// What operators did that decisions go by, in whatever order.
+/// Actions of operators that affect decisions, in any order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Operated {
-    /// Counters that were set to zero.
+    /// Resets of counters.
     pub resets: Vec<Reset>,
     /// Pauses, and their ends.
     pub pauses: Vec<Pause>,
 }
 
-/// From when on a log has everything, shard by shard.
+/// The time from which a log is complete, by shard.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Began {
     all_ms: Option<i64>,
@@ -259,25 +259,25 @@ pub struct Began {
 }
 
 impl Began {
-    /// No shard's log has everything before this moment, ms.
+    /// No shard's log is complete before this time, ms.
     pub fn cut(&mut self, at_ms: i64) {
         self.all_ms = self.all_ms.max(Some(at_ms));
     }
 
-    /// Nor has this shard's.
+    /// This shard's log is not complete before this time, ms.
     pub fn cut_shard(&mut self, shard: u32, at_ms: i64) {
         let known = self.shards.entry(shard).or_insert(at_ms);
         *known = at_ms.max(*known);
     }
 
-    /// From when on the log of this shard has everything, ms; the beginning of time where it has it from its own.
+    /// The time from which the log of this shard is complete, ms; `i64::MIN` if nothing is missing.
     #[must_use]
     pub fn of(&self, shard: u32) -> i64 {
         self.all_ms.max(self.shards.get(&shard).copied()).unwrap_or(i64::MIN)
     }
 }
 
-/// What an entry is, for whoever decides anew.
+/// The parts of an entry that the replay needs.
 #[derive(Debug)]
 pub enum Read {
     /// A call.
@@ -286,7 +286,7 @@ pub enum Read {
     Reset(Reset),
     /// An operator's pause, or its end.
     Pause(Pause),
-    /// Something else, or nothing that can be read.
+    /// Another entry, or an unreadable one.
     Other,
 }
 
@@ -355,13 +355,13 @@ impl Recorded {
     }
 }
 
-/// The tool as the model named it.
+/// The tool, as the model named it.
 fn called(said: &Said<'_>, is_task: bool) -> Option<String> {
     let rest = said.message.strip_prefix(&format!("{} called ", said.actor_id)).filter(|_| !is_task)?;
     Some(rest.rsplit_once(": ")?.0.to_owned())
 }
 
-/// What refused a call before it was admitted; none where that was not so.
+/// The rejection of a call before it was admitted; `None` if it was not rejected.
 fn refused(meta: &Meta<'_>, at_ms: impl Fn(&str) -> Option<i64>) -> Option<Refused> {
     let error = meta.error.as_ref()?;
     let by = match error.code.as_str() {
@@ -379,7 +379,8 @@ fn fate(meta: &Meta<'_>) -> Fate {
     let (reason, rule) = (detail("reason"), detail("rule"));
     let is_told_by_others = meta.premises.as_ref().is_some_and(|said| said.session.is_some() && !said.ran);
     match (meta.outcome.as_str(), reason.as_str()) {
-        // Somebody who is gone had begun it, or its turn was lost too often; whether people had agreed to that, nobody says.
+        // The worker that began it died, or its turn was lost too often. The log does not show whether people had
+        // approved it.
         ("outcome_unknown" | "internal", _) if is_told_by_others && meta.approval.is_none() => Fate::NotReached,
         ("daily_cap_reached" | "rejected" | "expired" | "cancelled", _) => Fate::NotReached,
         // A limit could not count it.

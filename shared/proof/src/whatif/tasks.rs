@@ -1,41 +1,41 @@
-//! The budgets of calls that tasks were granted, as they would be.
+//! The call budgets of tasks, as they would be under the policy.
 
 use std::collections::HashMap;
 
 use super::TASK;
 use super::turns::{Decision, Turn, What};
 
-/// Tasks that are kept before those go of which nothing was heard for long.
+/// If there are this many tasks, inactive ones are dropped.
 const KEPT_MIN: usize = 100_000;
-/// How long that is, ms.
+/// Time after which a task without decisions is inactive, ms.
 const SILENT_MS: i64 = 86_400_000;
 
-/// One task: what the log says of its budget, and what is otherwise here.
+/// The recorded budget of a task, and the difference in the replay.
 #[derive(Debug, Clone, Copy)]
 struct Task {
     max: u32,
-    /// What was used by what the log said last, in the fleet: calls, and what was carved off for tasks below it.
+    /// The use in the fleet, as last recorded: calls, and budget that was deducted for tasks below it.
     used: u32,
-    /// So many calls more than in the fleet have gone out here.
+    /// How many more calls than in the fleet were dispatched in the replay.
     more: i64,
     seen_ms: i64,
 }
 
-/// Tasks by tenant and id.
+/// Tasks by tenant and ID.
 #[derive(Debug, Default)]
 pub(super) struct Tasks {
     known: HashMap<String, Task>,
     kept: usize,
 }
 
-/// The name of a turn's task; none where it has none, or entries do not say it.
+/// The name of a turn's task; `None` if it has no task, or if entries do not show it.
 fn name_of(turn: &Turn) -> Option<String> {
     let task = turn.context.as_ref()?.task.as_deref()?;
     Some(format!("{}:{task}", turn.tenant))
 }
 
 impl Tasks {
-    /// The fleet is about to decide something about a turn: what its task had used just before.
+    /// Notes a recorded decision before it is replayed: what the task had used just before.
     pub(super) fn before(&mut self, turn: &Turn, decision: &Decision) {
         let Some(name) = name_of(turn) else { return };
         match &decision.what {
@@ -46,7 +46,7 @@ impl Tasks {
                 self.known.insert(name, Task { max, used, more, seen_ms: decision.at_ms });
                 self.forget(decision.at_ms);
             }
-            // Nothing was left.
+            // The budget was used up.
             What::Refuse(_, Some(by)) if by == TASK => {
                 if let Some(known) = self.known.get_mut(&name) {
                     known.used = known.max;
@@ -56,7 +56,7 @@ impl Tasks {
         }
     }
 
-    /// It has decided: what went out in the fleet is used there.
+    /// Notes a recorded decision after it was replayed: calls that were dispatched are now used in the fleet.
     pub(super) fn after(&mut self, turn: &Turn, decision: &Decision) {
         let What::Go(calls, note) = &decision.what else { return };
         let Some((used, _)) = note.task else { return };
@@ -66,14 +66,15 @@ impl Tasks {
         }
     }
 
-    /// Calls of a turn go out here.
+    /// Counts calls that are dispatched in the replay.
     pub(super) fn go(&mut self, turn: &Turn, calls: usize) {
         if let Some(known) = name_of(turn).and_then(|name| self.known.get_mut(&name)) {
             known.more += i64::try_from(calls).unwrap_or(0);
         }
     }
 
-    /// The call budget of a turn's task, and its use as it is here; none where it has none, or nothing is known of it.
+    /// The call budget of a turn's task, and its use in the replay; `None` if the turn has no task, or if the budget is
+    /// unknown.
     pub(super) fn of(&self, turn: &Turn) -> Option<(u64, u64)> {
         let known = self.known.get(&name_of(turn)?)?;
         let used = (i64::from(known.used) + known.more).max(0).unsigned_abs();

@@ -38,7 +38,7 @@ fn limit(bound: LimitBound, every: Every, on_reach: OnReach) -> Limit {
     }
 }
 
-/// A turn whose calls each end 100 ms after they went out.
+/// A turn with calls that each end 100 ms after their dispatch.
 fn turn(id: &str, decisions: &[(i64, usize, What)]) -> Turn {
     let mut calls = Vec::new();
     for (at_ms, _, what) in decisions {
@@ -74,7 +74,7 @@ fn turn(id: &str, decisions: &[(i64, usize, What)]) -> Turn {
     }
 }
 
-/// An admission in a tick of five seconds.
+/// An admission in a tick that ends at `ends_ms`, with a cap of 3.
 fn go(calls: u32, used: u32, ends_ms: i64) -> What {
     What::Go(calls as usize, Note { calls, tick: (used, 3, ends_ms), day: (0, 1_000), task: None })
 }
@@ -128,7 +128,7 @@ fn ticks_are_waited_for_as_they_were_and_longer_or_shorter_under_another_cap() {
 #[test]
 fn whoever_waits_behind_others_of_its_agent_debits_nothing_meanwhile() {
     let waits = (6_100, 0, What::Wait("earlier turns of its agent".into(), 10_000));
-    // Nobody was there to let the rest of the first turn go when its tick began.
+    // The rest of the first turn is dispatched late, as if no scheduler ran when its tick began.
     let turns = [
         turn("a", &[(1_000, 0, go(3, 3, 5_000)), (6_200, 3, go(3, 3, 10_000))]),
         turn("b", &[waits, (10_010, 0, go(3, 3, 15_000))]),
@@ -138,7 +138,8 @@ fn whoever_waits_behind_others_of_its_agent_debits_nothing_meanwhile() {
 
 #[test]
 fn of_one_moment_whoever_found_a_limit_full_came_after_those_who_filled_it() {
-    // One turn had all of its agent's tick; the other one found one place, and would have found two before the first.
+    // One turn had the whole tick of its agent. The other had room for one call, and would have had room for two before
+    // the first.
     let first = turn("a", &[(1_000, 0, go(3, 3, 5_000)), (5_010, 3, go(1, 1, 10_000))]);
     let mut cut = turn("b", &[(1_000, 0, go(1, 1, 5_000)), (5_020, 1, go(1, 1, 10_000))]);
     cut.agent = "stan".into();
@@ -167,7 +168,7 @@ fn a_limit_that_counts_calls_of_several_tenants_is_not_decided_by_the_calls_of_o
     few.per = BTreeSet::from([LimitKey::Tool]);
     let mut policy = policy(9, vec![few]);
     policy.tenants.insert(TenantId::new("umbrella").unwrap(), TenantPolicy::default());
-    // It was refused for what another tenant had called.
+    // It was rejected because of another tenant's calls.
     let turns = [turn("a", &[(1_000, 0, What::Refuse(1, Some("limits.few".into())))])];
     let (found, summary) = replay_of(&policy, &Operated::default(), &turns, true);
     let why: Vec<&String> = summary.not_decidable.keys().collect();
@@ -188,7 +189,7 @@ fn places_are_free_again_when_the_calls_end_that_had_them() {
     assert_eq!(told(&places(1), &turns), [("b/0".into(), Kind::Delayed, "limits.few".into(), Some(50))]);
 }
 
-/// The turn with the shard's word of when its slices were over.
+/// The turn, with the shard's time of the end of its slices.
 fn over(mut turn: Turn, over_ms: i64) -> Turn {
     turn.calls.iter_mut().for_each(|call| call.over_ms = Some(over_ms));
     turn
@@ -198,7 +199,7 @@ fn over(mut turn: Turn, over_ms: i64) -> Turn {
 fn places_that_are_given_back_in_the_millisecond_of_a_decision_were_free_as_what_was_decided_says() {
     let waits = |at_ms| (at_ms, 0, What::Wait("limits.few".into(), 0));
     let places = |max| policy(9, vec![limit(LimitBound::Concurrent(max), Every::Held, OnReach::Wait)]);
-    // It waited although the place was given back in that very millisecond; another one went.
+    // The turn waited although the permit was returned in the same millisecond; another turn got it.
     let waited = [
         turn("a", &[(1_000, 0, go(1, 1, 5_000))]),
         turn("b", &[waits(1_100), (1_132, 0, go(1, 2, 5_000))]),
@@ -206,7 +207,7 @@ fn places_that_are_given_back_in_the_millisecond_of_a_decision_were_free_as_what
     ];
     assert_eq!(told(&places(1), &waited), []);
     assert_eq!(told(&places(2), &waited), [("b/0".into(), Kind::Sooner, "limits.few".into(), Some(32))]);
-    // And one that went did so because of it.
+    // A turn that was dispatched got the permit that was returned.
     let went = [turn("a", &[(1_000, 0, go(1, 1, 5_000))]), turn("b", &[waits(1_099), (1_100, 0, go(1, 2, 5_000))])];
     assert_eq!(told(&places(1), &went), []);
 }
@@ -215,7 +216,8 @@ fn places_that_are_given_back_in_the_millisecond_of_a_decision_were_free_as_what
 fn where_the_shard_says_when_places_were_given_back_that_counts() {
     let places = policy(9, vec![limit(LimitBound::Concurrent(1), Every::Held, OnReach::Wait)]);
     let went = |at_ms| turn("b", &[(at_ms, 0, go(1, 2, 5_000))]);
-    // Whoever ended it wrote its entry 60 ms later; or a clock that stepped back numbered that 100 ms before the admission.
+    // The entry was written 60 ms after the end of the slice; or, because a clock stepped back, its ID is 100 ms before
+    // the admission.
     let mut early = turn("a", &[(1_000, 0, go(1, 1, 5_000))]);
     assert_eq!(told(&places, &[over(early.clone(), 1_040), went(1_040)]), []);
     early.calls[0].written_ms = 900;
@@ -224,7 +226,7 @@ fn where_the_shard_says_when_places_were_given_back_that_counts() {
     assert_eq!(late, [("b/0".into(), Kind::Delayed, "limits.few".into(), Some(50))]);
 }
 
-/// A turn for the task `k1`, with what its admissions say of the task's budget.
+/// A turn of the task `k1`, with the budget notes of its admissions.
 fn of_task(mut turn: Turn, budgets: &[(u32, u32)]) -> Turn {
     let context = TurnContext { task: Some("k1".into()), user: None, session: None, parallel_reads: false };
     turn.context = Some(context);
@@ -239,7 +241,7 @@ fn of_task(mut turn: Turn, budgets: &[(u32, u32)]) -> Turn {
 #[test]
 fn a_tasks_budget_refuses_what_it_refused_and_lets_go_what_others_no_longer_use_up() {
     let refused = |at_ms, first, calls| (at_ms, first, What::Refuse(calls, Some("task_budget".into())));
-    // Three calls of the budget of five were carved off for a task below it, between the two turns.
+    // Between the two turns, three calls of the budget of five were given to a task below it.
     let turns = [
         of_task(turn("a", &[(1_000, 0, go(1, 1, 5_000))]), &[(1, 5)]),
         of_task(turn("b", &[(1_200, 0, go(1, 2, 5_000)), (1_300, 1, refused(0, 0, 2).2)]), &[(5, 5)]),
@@ -250,7 +252,7 @@ fn a_tasks_budget_refuses_what_it_refused_and_lets_go_what_others_no_longer_use_
         |policy: &Policy| -> Vec<_> { told(policy, &turns).into_iter().map(|one| (one.0, one.1, one.2)).collect() };
     let of = |call: &str, kind, by: &str| (call.to_owned(), kind, by.to_owned());
     assert_eq!(told(&few(9)), []);
-    // Whoever is refused by a limit leaves its place in the budget to the next one.
+    // A call that a limit rejects leaves its part of the budget to the next call.
     let mut refuses_a = few(1);
     let mut only_a = limit(LimitBound::Calls(0), Every::Period(60_000), OnReach::Reject);
     only_a.matches.tools = vec!["never".into()];
@@ -263,13 +265,13 @@ fn a_tasks_budget_refuses_what_it_refused_and_lets_go_what_others_no_longer_use_
     let found: Vec<_> = super::tests::told(&refuses_a, &named).into_iter().map(|one| (one.0, one.1, one.2)).collect();
     let expected = [of("a/0", Kind::Capped, "limits.few"), of("b/1", Kind::LetGo, "task_budget")];
     assert_eq!(found, expected);
-    // Without a note of the budget, nobody says what was left of it.
+    // Without a note about the budget, the rest of it is unknown.
     let silent = [turn("c", &[refused(1_000, 0, 1)])];
     let (found, summary) = replay(&policy(9, vec![]), &silent);
     assert!(found.is_empty() && summary.not_decidable.len() == 1, "{found:?} {summary:?}");
 }
 
-/// The slots that the workers had, as decisions of these turns say it.
+/// The turns, with this number of worker slots in their decisions.
 fn with_slots(mut turns: Vec<Turn>, slots: u64) -> Vec<Turn> {
     turns.iter_mut().flat_map(|turn| &mut turn.decisions).for_each(|one| one.slots = Some(slots));
     turns
@@ -289,10 +291,11 @@ fn a_part_of_the_slots_is_decided_by_the_slots_that_there_were() {
     assert_eq!(told(&part(50), &said), [("c/0".into(), Kind::Sooner, "limits.few".into(), Some(50))]);
     let less: Vec<_> = told(&part(12), &said).into_iter().map(|one| (one.0, one.1)).collect();
     assert!(less.contains(&("b/0".into(), Kind::Delayed)), "{less:?}");
-    // With twice as many slots, a quarter of them is no less than half was.
+    // A quarter of twice as many slots is the same as half of them before.
     let more = with_slots(turns.clone(), 16);
     assert_eq!(told(&part(25), &more), [("c/0".into(), Kind::Sooner, "limits.few".into(), Some(50))]);
-    // Where the log says nothing of slots, it is told of this limit, and what was decided stands.
+    // If the log does not have the number of slots, the limit is reported as undecidable, and the recorded decision
+    // stands.
     let (found, summary) = replay(&part(25), &turns);
     let why: Vec<&String> = summary.not_decidable.keys().collect();
     assert!(
@@ -310,7 +313,7 @@ fn a_wait_for_a_share_of_the_slots_stands_and_is_told_as_not_decided() {
     let (found, summary) = replay(&policy(9, vec![share]), &turns);
     let why: Vec<&String> = summary.not_decidable.keys().collect();
     assert!(found.is_empty() && why.len() == 1 && why[0].starts_with("limits.few is a share"), "{found:?} {why:?}");
-    // Without such a limit, nobody would have waited.
+    // Without such a limit, the turn would not have waited.
     assert_eq!(told(&policy(9, vec![]), &turns), [("b/0".into(), Kind::Sooner, "limits.few".into(), Some(350))]);
 }
 
@@ -364,7 +367,7 @@ fn what_was_refused_was_refused_when_the_shard_says_so() {
         let Read::Call(call) = Read::entry(&entry) else { unreachable!() };
         Turn::of(&[*call]).unwrap().at_ms()
     };
-    // By the clock of whoever told it, and by the shard's.
+    // By the clock of the process that reported it, and by that of the shard.
     assert_eq!((refused(""), refused(r#","ended_ms":5371"#)), (Some(5_366), Some(5_371)));
 }
 
@@ -408,7 +411,7 @@ fn an_entry_says_what_was_decided_and_how_it_was_admitted() {
 fn where_a_limit_and_a_cap_both_held_up_calls_a_difference_is_not_decided() {
     let limited = turn("c", &[(6_000, 0, What::Wait("limits.few".into(), 12_000)), (12_000, 0, go(1, 1, 15_000))]);
     let few = policy(3, vec![limit(LimitBound::Calls(9), Every::Period(60_000), OnReach::Wait)]);
-    // Of the limit alone it is told that it would not have waited.
+    // With the limit alone, the difference is that the turn would not have waited.
     let alone = told(&few, &[turn("a", &[(1_000, 0, go(1, 1, 5_000))]), limited.clone()]);
     assert_eq!(alone, [("c/0".into(), Kind::Sooner, "limits.few".into(), Some(6_000))]);
     let capped = [
@@ -441,7 +444,7 @@ fn an_agent_that_only_a_cap_holds_up_is_decided_beside_one_that_a_limit_holds_up
         turn
     };
     let waits = |until_ms| What::Wait("limits.few".into(), until_ms);
-    // Of kelly the tick holds up calls, and the limit; of fran the tick alone.
+    // The tick and the limit both delay calls of kelly; only the tick delays calls of fran.
     let turns = [
         paying(turn("p", &[(1_000, 0, go(1, 1, 5_000))])),
         paying(turn("c", &[(1_050, 0, waits(60_000)), (60_020, 0, go(1, 1, 65_000))])),
@@ -456,7 +459,7 @@ fn an_agent_that_only_a_cap_holds_up_is_decided_beside_one_that_a_limit_holds_up
     assert_eq!(told, [("f/3", Kind::Sooner, Some(3_950)), ("f/4", Kind::Sooner, Some(3_950))], "{summary:?}");
     assert_eq!(summary.not_decidable.len(), 1, "kelly's calls wait for both: {summary:?}");
 
-    // Where fran's calls wait for the same counter, theirs cannot be decided either.
+    // If fran's calls wait for the same counter, they are undecidable too.
     let again = [(1_055, 0, waits(60_000)), (60_030, 0, waits(120_000)), (120_020, 0, go(1, 1, 125_000))];
     let mut together = turns.to_vec();
     together.insert(2, of("fran", paying(turn("g", &again))));

@@ -1,4 +1,4 @@
-//! The calls of one turn, and what was decided about when they go out, in its order.
+//! The calls of one turn, and the decisions about their dispatch, in order.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -7,67 +7,67 @@ use tickfleet_model::{AdmissionMore, AdmissionNote, PlacesNote, WaitCause, WaitN
 
 use super::recorded::{Arguments, Recorded};
 
-/// What was decided at one moment.
+/// The decision at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum What {
-    /// The next calls wait: for what, and until when at least, ms (0: nobody knew).
+    /// The next calls wait: the cause, and the earliest end, ms (0: unknown).
     Wait(String, i64),
-    /// So many calls go out, and their admission.
+    /// This many calls are dispatched, with this admission.
     Go(usize, Note),
-    /// So many calls are refused; by which limit, none where that was no matter of policy.
+    /// This many calls are rejected, by this limit; `None` if the policy was not the reason.
     Refuse(usize, Option<String>),
 }
 
-/// What the shard wrote of an admission.
+/// The shard's note about an admission.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
-    /// Calls that were let through.
+    /// Calls that were admitted.
     pub calls: u32,
-    /// Calls of the agent's tick with these, how many it may have, and its end, ms.
+    /// The agent's tick: calls including these, the cap, and the end, ms.
     pub tick: (u32, u32, i64),
-    /// Calls of the agent's day with these, and how many it may have.
+    /// The agent's day: calls including these, and the cap.
     pub day: (u32, u32),
-    /// Calls of the turn's task with these, and how many it was granted; none where there is no task, or nothing is said.
+    /// The turn's task: calls including these, and the budget; `None` without a task, or if the note lacks it.
     pub task: Option<(u32, u32)>,
 }
 
 impl Note {
-    /// Whether tick, day or task had nothing left for more calls of the turn.
+    /// Returns true if tick, day or task had no room left for more calls of the turn.
     pub(super) fn is_full(&self) -> bool {
         let is_used_up = |(used, most): (u32, u32)| used >= most;
         is_used_up((self.tick.0, self.tick.1)) || is_used_up(self.day) || self.task.is_some_and(is_used_up)
     }
 }
 
-/// A moment at which something was decided about a turn's next calls.
+/// A moment at which the next calls of a turn were decided.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
-    /// When, ms of shard time.
+    /// The time, ms of shard time.
     pub at_ms: i64,
-    /// The first of the calls.
+    /// The first of the calls, as an index.
     pub first: usize,
-    /// What.
+    /// The decision.
     pub what: What,
-    /// The slots that the workers had, where that decided.
+    /// The number of worker slots, if the decision depended on it.
     pub slots: Option<u64>,
-    /// When these calls gave places back and took them again, where they waited for somebody else.
+    /// The times at which these calls returned permits while one of them waited, and took them again.
     pub places: Vec<PlacesNote>,
 }
 
-/// One call of a turn.
+/// A call of a turn.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TurnCall {
     /// The tool as the model named it.
     pub tool: String,
-    /// Its arguments; none where not all of them are known.
+    /// Its arguments; `None` if the log does not have them completely.
     pub arguments: Option<String>,
     /// When its result was written, ms.
     pub written_ms: i64,
-    /// When its slice gave its places back, ms of shard time, where the log says so.
+    /// When its slice returned its permits, ms of shard time, if the log has it.
     pub over_ms: Option<i64>,
 }
 
-/// A turn, as far as the log has it.
+/// A turn, as far as it is in the log.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Turn {
     /// The shard.
@@ -76,23 +76,23 @@ pub struct Turn {
     pub tenant: String,
     /// The agent.
     pub agent: String,
-    /// Its id.
+    /// Its ID.
     pub id: String,
-    /// Its calls, from the first that the log has.
+    /// Its calls, from the first one in the log.
     pub calls: Vec<TurnCall>,
     /// The position of the first of these.
     pub first: usize,
-    /// True if the log has all that there were from there on.
+    /// True if the log has all of its calls from there on.
     pub is_whole: bool,
-    /// What was decided, in order.
+    /// The decisions, in order.
     pub decisions: Vec<Decision>,
-    /// Calls of which it is not known how they were admitted.
+    /// The number of calls whose admission is unknown.
     pub unknown: u64,
-    /// The task that it was made for, its user and session, where entries say so; none where they say nothing of it.
+    /// Its task, user and session; `None` if the entries lack them.
     pub context: Option<TurnContext>,
 }
 
-/// What counters may be reckoned by.
+/// The values that the keys of counters may depend on.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TurnContext {
     /// The task.
@@ -101,11 +101,11 @@ pub struct TurnContext {
     pub user: Option<Box<RawValue>>,
     /// The session.
     pub session: Option<Box<RawValue>>,
-    /// Whether consecutive reads may run at the same time.
+    /// True if consecutive reads may run at the same time.
     pub parallel_reads: bool,
 }
 
-/// What a turn waits for, as differences name it.
+/// The cause of a wait, as named in differences.
 fn cause(cause: &WaitCause) -> String {
     match cause {
         WaitCause::Limit(name) => super::limit(name),
@@ -116,17 +116,17 @@ fn cause(cause: &WaitCause) -> String {
     }
 }
 
-/// Turns of the agent that came before.
+/// Cause of a wait: earlier turns of the agent come first.
 pub const EARLIER: &str = "earlier turns of its agent";
-/// The tenant has as much out as it may.
+/// Cause of a wait: the tenant has as much dispatched work as it may.
 pub const ROOM: &str = "queues.tenant_ready_max";
 
 impl Turn {
-    /// Makes a turn of its calls, in their order; none of a task, and where there is none.
+    /// Makes a turn from its calls, in order; `None` for a task, or without calls.
     #[must_use]
     pub fn of(calls: &[Recorded]) -> Option<Self> {
         let first = calls.first().filter(|call| !call.is_task)?;
-        // What two parts of an export have is one call; behind a gap, nothing is said.
+        // A call in two parts of an export counts once. Calls after a gap are ignored.
         let mut seen: Vec<&Recorded> = Vec::with_capacity(calls.len());
         for call in calls {
             match call.position.checked_sub(first.position + seen.len()) {
@@ -153,13 +153,13 @@ impl Turn {
         Some(turn)
     }
 
-    /// When the first of it was decided, ms; none where nothing is known.
+    /// When the first decision was made, ms; `None` without decisions.
     #[must_use]
     pub fn at_ms(&self) -> Option<i64> {
         self.decisions.first().map(|decision| decision.at_ms)
     }
 
-    /// Reads what was decided from its calls.
+    /// Reads the decisions from the calls.
     fn decide(&mut self, calls: &[&Recorded]) {
         let mut at = 0;
         while let Some(call) = calls.get(at) {
@@ -168,7 +168,7 @@ impl Turn {
                 is_one_admission(&other.admitted, &call.admitted) && other.refused == call.refused && is_same_moment
             };
             let count = calls[at..].iter().take_while(alike).count();
-            // Those that end later know more of what became of their places.
+            // The call that ended last has the most notes about permits.
             let places = calls[at + count - 1].places.clone();
             if let Some(note) = call.admission() {
                 self.waits(at, &call.waits());
@@ -177,7 +177,8 @@ impl Turn {
                 let note = Note { calls, tick: (tick_used, tick_cap, tick_ends_ms), day: (day_used, day_cap), task };
                 self.decisions.push(Decision { at_ms, first: at, what: What::Go(count, note), slots, places });
             } else if let Some(refused) = &call.refused {
-                // Where the shard says nothing: the entry is written when somebody has come to tell it, never in a later window.
+                // Without the shard's own time: the entry is written when the rejection is reported, but never in a
+                // later window.
                 let ended_ms = call.ended_ms.min(call.written_ms);
                 let told_ms = if refused.resets_ms > 0 { ended_ms.min(refused.resets_ms - 1) } else { ended_ms };
                 let at_ms = call.over_ms.unwrap_or(told_ms);
@@ -188,7 +189,8 @@ impl Turn {
             }
             at += count;
         }
-        // By one clock they are in order; what a step of it has put elsewhere stays behind what came before.
+        // Decisions of one clock are in order. A decision that seems earlier because the clock stepped back keeps its
+        // place.
         let mut last_ms = i64::MIN;
         for decision in &mut self.decisions {
             decision.at_ms = decision.at_ms.max(last_ms);
@@ -199,7 +201,8 @@ impl Turn {
     fn waits(&mut self, first: usize, waits: &[WaitNote]) {
         for wait in waits {
             let what = What::Wait(cause(&wait.cause), wait.until_ms);
-            // The turn may have waited before a limit refused its first calls; of these, entries say nothing of waits.
+            // The turn may have waited before a limit rejected its first calls, whose entries have no notes about
+            // waits.
             let came_later = |other: &&Decision| matches!(other.what, What::Refuse(..)) && other.at_ms > wait.at_ms;
             let later = self.decisions.iter().rev().take_while(came_later).count();
             let at = self.decisions.len() - later;
@@ -227,8 +230,8 @@ fn context(premises: &Premises) -> TurnContext {
     }
 }
 
-/// Whether two entries say the same of their admission. What it debited of limits is no part of it: an older build that
-/// settles some of the calls does not say it.
+/// Returns true if two entries have the same admission. Debits of limits are ignored, because an older version that
+/// settles some of the calls does not write them.
 fn is_one_admission(one: &str, other: &str) -> bool {
     let is_of_both = |note: &&str| !note.starts_with('D');
     one == other || one.split(';').filter(is_of_both).eq(other.split(';').filter(is_of_both))

@@ -1,4 +1,4 @@
-//! The first line of an export says what excuses what is cut off: nobody has signed it, and nothing is.
+//! The first line of an export is unsigned: its statements do not excuse missing entries.
 
 use std::collections::BTreeMap;
 
@@ -9,24 +9,24 @@ use tickfleet_proof::verify::{Expected, Kind, Verdict, Verifier};
 
 use super::{Export, export, signer, verify, verify_as};
 
-/// What the first line says, edited so that it excuses what is cut off.
+/// An edit of the first line, so that it seems to excuse what is cut off.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Edit {
-    /// It is of one tenant alone, and all of the others is gone.
+    /// It claims a single tenant, and the other tenants' lines are gone.
     Tenant,
-    /// It is of one tenant alone, and the others are there.
+    /// It claims a single tenant, and the other tenants' lines are still there.
     TenantAlone,
-    /// It is of another fleet, and the newest seals are gone with their entries.
+    /// It names another fleet, and the newest seals are gone with their entries.
     Fleet,
-    /// It goes on behind this seal, and all entries before are gone.
+    /// It claims to continue after this seal, and all entries before it are gone.
     Follows,
-    /// It goes on behind all that there is, and every entry is gone.
+    /// It claims to continue after the last entry, and all entries are gone.
     FollowsAll,
 }
 
 pub(crate) const HEADERS: [Edit; 5] = [Edit::Tenant, Edit::TenantAlone, Edit::Fleet, Edit::Follows, Edit::FollowsAll];
 
-/// Answers what it has to be called.
+/// Returns the kinds of findings of which one must be reported.
 pub(crate) fn edit_header(lines: &mut Vec<String>, way: Edit, seal: usize) -> Vec<Kind> {
     let Some(Line::Header(mut header)) = Line::read(&lines[0]) else { panic!("a header") };
     let ids: Vec<EntryId> = lines.iter().filter_map(|line| entry_id(line)).collect();
@@ -84,11 +84,11 @@ fn what_the_first_line_says_excuses_nothing() {
             let named = verdict.findings.iter().any(|finding| kinds.contains(&finding.kind));
             assert!(named && !verdict.intact, "{way:?}: {:?}, {:?}", verdict.findings, verdict.told);
         }
-        // Another fleet's name leaves no anchor out.
+        // An anchor is not ignored because the header names another fleet.
         let known = verify(&lines, &made.anchors).findings.iter().any(|finding| finding.kind == Kind::Truncated);
         assert_eq!(known, matches!(way, Edit::Tenant | Edit::Fleet), "{way:?}");
     }
-    // Without any seal there is no fleet either.
+    // Without any seal, the fleet is unknown.
     let mut header = Header { fleet: "x".into(), ..Header::default() };
     header.export = lines::FORMAT;
     let verdict = verify_as(&[lines::header(&header)], &made.anchors, Expected::default());
@@ -114,7 +114,8 @@ fn what_whoever_verifies_says_of_an_export_excuses_what_is_not_there() {
     assert!(verdict.intact, "{:?}", verdict.findings);
     assert!(told(&verdict, "belong to an earlier part"), "{:?}", verdict.told);
 
-    // The log was trimmed, or its beginning was cut off: who knows from when on it has to be there, is told.
+    // The log was trimmed, or its beginning was cut off. The two differ only by the time from which the log must be
+    // complete.
     let sealed_ms = |line: &String| {
         let Some(Line::Seal(seal)) = Line::read(line) else { return None };
         serde_json::from_str::<SealBody>(seal.body).ok().map(|body| body.sealed_ms)
@@ -129,7 +130,7 @@ fn what_whoever_verifies_says_of_an_export_excuses_what_is_not_there() {
         let kinds: Vec<Kind> = verdict.findings.iter().map(|finding| finding.kind).collect();
         assert!(is_intact || kinds.iter().all(|kind| *kind == Kind::SealMissing), "{kinds:?}");
     }
-    // Of a tenant that has been quiet since, nothing is left.
+    // A tenant without later calls has no line left.
     alone[0].clone_from(&made.lines[0]);
     for (from_ms, is_intact) in [(None, false), (Some(9), false), (Some(100), true)] {
         let verdict = verify_as(&alone, &made.anchors, Expected { anchors_from_ms: from_ms, ..Expected::default() });
@@ -161,7 +162,7 @@ fn a_part_of_a_log_that_was_followed_goes_on_where_the_one_before_it_ends() {
 fn a_log_that_was_trimmed_within_a_seal_is_intact_from_there_on() {
     let made = export(1, 12, 0);
     let ids: Vec<EntryId> = made.lines.iter().filter_map(|line| entry_id(line)).collect();
-    // Trimming takes whole seals last: those of the oldest entries are there, and their entries are not.
+    // Trimming removes entries before their seals: the oldest seals are there without their entries.
     let at = (ids.len() / 2..ids.len()).find(|at| ids[*at].ms > ids[at - 1].ms).unwrap();
     let (first, gone) = (ids[at], at);
     let trimmed: Vec<String> =
@@ -179,7 +180,7 @@ fn a_log_that_was_trimmed_within_a_seal_is_intact_from_there_on() {
         let excused = format!("{} sealed entries were written before that time", gone - missing);
         assert_eq!(verdict.told.iter().any(|told| told.contains(&excused)), gone > missing, "{:?}", verdict.told);
     }
-    // What is gone behind the first entry that is there was not trimmed, and what was edited is no less so.
+    // Entries that are missing after the first one were not trimmed, and an edited entry is still a finding.
     for edit in [|_: &str| String::new(), |line: &str| line.replace("TOOL_CALL", "TOOL_CALK")] {
         let mut lines = trimmed.clone();
         let at = lines.iter().position(|line| entry_id(line).is_some_and(|id| id > first)).unwrap();
@@ -189,7 +190,8 @@ fn a_log_that_was_trimmed_within_a_seal_is_intact_from_there_on() {
     }
 }
 
-/// An export from `from_ms` on of a log in which each tenant has these entries, each sealed half a second after it was written.
+/// An export from `from_ms` on. In its log, each tenant has entries at these times, and each was sealed half a second
+/// later.
 fn exported_from(from_ms: i64, until_ms: Option<i64>, written: &[(&str, &[u64])]) -> (Vec<String>, Vec<Anchor>) {
     let (signer, mut anchors) = (signer(), Vec::new());
     let (mut entries, mut seals) = (BTreeMap::new(), Vec::new());
@@ -222,14 +224,14 @@ fn an_export_from_a_time_on_has_what_anchors_know_from_that_time_on() {
     let of: Vec<_> = verdict.chains.iter().map(|chain| (&*chain.tenant, chain.first_seal, chain.last_seal)).collect();
     assert_eq!(of, [("a", 2, 3), ("quiet", 2, 2)]);
     assert!(!verify_as(&made, &anchors, expected(4_900)).intact, "what was sealed before has to be there as well");
-    // And no more than up to where it goes.
+    // The export also ends at `until_ms`.
     let (made, _) = exported_from(5_000, Some(9_000), quiet);
     assert_eq!(made.len(), 4, "{made:?}");
     let (made, _) = exported_from(5_000, Some(4_600), quiet);
     assert!(made.is_empty(), "{made:?}");
 }
 
-/// The same as another fleet's, with a key of one's own that the first line names.
+/// The same export rewritten as another fleet's, with a forger's key that the first line names.
 fn as_fleet(made: &Export, fleet: &str) -> Export {
     let forger = Signer::new("x", &"09".repeat(32)).unwrap();
     let mut heads: BTreeMap<String, Head> = BTreeMap::new();
@@ -258,7 +260,7 @@ fn as_fleet(made: &Export, fleet: &str) -> Export {
     Export { lines, anchors }
 }
 
-/// Without a key that is known.
+/// Verifies without trusted keys.
 fn held_against(lines: &[String], anchors: &[Anchor], fleet: Option<&str>) -> Verdict {
     let expected = Expected { fleet: fleet.map(str::to_owned), ..Expected::default() };
     let mut verifier = Verifier::new(BTreeMap::new()).expecting(expected);
@@ -273,7 +275,7 @@ fn an_export_that_was_made_anew_as_another_fleets_is_not_intact() {
     let kinds = |verdict: &Verdict| verdict.findings.iter().map(|finding| finding.kind).collect::<Vec<_>>();
     let verdict = held_against(&anew.lines, &made.anchors, None);
     assert_eq!(kinds(&verdict), [Kind::HeaderWrong], "{:?}", verdict.findings);
-    // Whoever has one file of anchors for all fleets says which one it is.
+    // With one file of anchors for all fleets, the verifier must name the fleet.
     let both = [&made.anchors[..], &anew.anchors[..]].concat();
     for (lines, fleet, is_intact) in [
         (&made.lines, None, true),
@@ -287,7 +289,7 @@ fn an_export_that_was_made_anew_as_another_fleets_is_not_intact() {
         let named = [Kind::HeaderWrong, Kind::Truncated].iter().all(|kind| kinds(&verdict).contains(kind));
         assert!(is_intact || named, "{:?}", verdict.findings);
     }
-    // An export without seals is of no fleet, unless it is said which.
+    // An export without seals has no fleet, unless it is given.
     let empty = [lines::header(&Header { export: lines::FORMAT, fleet: "f".into(), ..Header::default() })];
     for (fleet, is_intact) in [(None, false), (Some("f"), true), (Some("x"), false)] {
         let verdict = held_against(&empty, &anew.anchors, fleet);

@@ -1,4 +1,4 @@
-//! A thousand edits, deletions, reorderings, insertions and truncations of an export: each is found, and where.
+//! A thousand edits, deletions, reorderings, insertions and truncations of an export. Each is found and located.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -22,14 +22,14 @@ fn signer() -> Signer {
     Signer::new("k1", &"07".repeat(32)).unwrap()
 }
 
-/// An export as a sealer and an exporter make it, with the anchors of its seals.
+/// An export by a sealer and an exporter, with the anchors of its seals.
 #[derive(Clone)]
 struct Export {
     lines: Vec<String>,
     anchors: Vec<Anchor>,
 }
 
-/// `batches` of entries of three tenants, sealed, and some entries behind them that are not.
+/// An export with `batches` of sealed entries of three tenants, followed by `unsealed` entries.
 fn export(seed: u64, batches: usize, unsealed: usize) -> Export {
     let (mut rng, signer) = (StdRng::seed_from_u64(seed), signer());
     let mut heads: BTreeMap<&str, Head> = BTreeMap::new();
@@ -77,14 +77,14 @@ fn export(seed: u64, batches: usize, unsealed: usize) -> Export {
 /// A key, a head, and its signature.
 type Question = (String, [u8; 32], String);
 
-/// A signature that was checked is not checked again: most of an export stays what it was.
+/// Caches checks of signatures, because most lines of an export are unchanged.
 fn is_signed_once(key: &str, head: &[u8; 32], signature: &str) -> bool {
     thread_local! { static CHECKED: RefCell<HashMap<Question, bool>> = RefCell::default(); }
     let question = (key.to_owned(), *head, signature.to_owned());
     CHECKED.with_borrow_mut(|known| *known.entry(question).or_insert_with(|| is_signed(key, head, signature)))
 }
 
-/// Whoever verifies knows that the log was never trimmed: what is anchored has to be there.
+/// The log was never trimmed, so everything that is anchored must be in the export.
 fn verify(lines: &[String], anchors: &[Anchor]) -> Verdict {
     verify_as(lines, anchors, Expected { anchors_from_ms: Some(0), ..Expected::default() })
 }
@@ -96,7 +96,7 @@ fn verify_as(lines: &[String], anchors: &[Anchor], expected: Expected) -> Verdic
     verifier.finish(anchors, None)
 }
 
-/// Which lines are sealed entries, and which are seals.
+/// The indexes of the sealed entries, and those of the seals.
 fn places(export: &Export) -> (Vec<usize>, Vec<usize>) {
     let is_seal = |at: &usize| matches!(Line::read(&export.lines[*at]), Some(Line::Seal(_)));
     let all = 1..export.lines.len() - 1;
@@ -110,13 +110,13 @@ fn id_of(line: &str) -> String {
     entry.id.into_owned()
 }
 
-/// What was done, and what of it has to be named.
+/// The kinds and entries that findings must name after an edit.
 enum Named {
     Entry(Vec<Kind>, Vec<String>),
     Seal(Vec<Kind>),
 }
 
-/// Another byte of the line's text, so that it stays a text.
+/// Changes one byte of the line to an ASCII digit, so that the line stays valid UTF-8.
 fn edit(rng: &mut StdRng, line: &str) -> String {
     let mut bytes = line.as_bytes().to_vec();
     let at = rng.random_range(0..bytes.len());
@@ -124,7 +124,7 @@ fn edit(rng: &mut StdRng, line: &str) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// Two entries change what they say.
+/// Swaps the texts of two entries.
 fn swap_texts(lines: &mut [String], entry: usize, other: usize) -> Named {
     let (Some(Line::Entry(a)), Some(Line::Entry(b))) = (Line::read(&lines[entry]), Line::read(&lines[other])) else {
         panic!("entries");
@@ -138,7 +138,7 @@ fn swap_texts(lines: &mut [String], entry: usize, other: usize) -> Named {
     Named::Entry(vec![Kind::Edited], ids)
 }
 
-/// A seal goes, and with it, or not, what it stands for.
+/// Removes a seal, in half of the cases with its entries.
 fn take_seal(rng: &mut StdRng, lines: &mut Vec<String>, seal: usize) -> Named {
     let gone = lines.remove(seal);
     let Some(Line::Seal(gone)) = Line::read(&gone) else { panic!("a seal") };
@@ -159,7 +159,7 @@ fn tamper(rng: &mut StdRng, export: &mut Export) -> Named {
     let lines = &mut export.lines;
     match rng.random_range(0..9) {
         0 => {
-            // A byte anywhere in an entry's line: in the text, the id, a name.
+            // Change a byte anywhere in an entry's line: in its text, its ID or a name.
             let id = id_of(&lines[entry]);
             lines[entry] = edit(rng, &lines[entry]);
             Named::Entry(vec![Kind::Edited, Kind::Missing], vec![id])
@@ -169,7 +169,7 @@ fn tamper(rng: &mut StdRng, export: &mut Export) -> Named {
             Named::Entry(vec![Kind::Missing], vec![id])
         }
         2 => {
-            // Two entries change places.
+            // Swap two entries.
             let other = entries[rng.random_range(0..entries.len())];
             if other == entry {
                 return Named::Entry(Vec::new(), Vec::new());
@@ -183,9 +183,9 @@ fn tamper(rng: &mut StdRng, export: &mut Export) -> Named {
             swap_texts(lines, entry, other)
         }
         4 => {
-            // One that nobody wrote, or one twice.
+            // Insert an entry that was never written, or a second one with the same ID.
             let id: EntryId = id_of(&lines[entry]).parse().unwrap();
-            // What comes behind all that is sealed is not known to be wrong.
+            // An entry after everything that is sealed would not be a finding.
             let last: EntryId = id_of(&lines[*entries.last().unwrap()]).parse().unwrap();
             let more = if id.ms < last.ms { 1_000 * rng.random_range(0..2) } else { 0 };
             let id = EntryId { seq: id.seq + more, ..id };
@@ -193,7 +193,7 @@ fn tamper(rng: &mut StdRng, export: &mut Export) -> Named {
             Named::Entry(vec![Kind::Inserted], vec![id.to_string()])
         }
         5 => {
-            // A byte of a seal, of its body or of its signature.
+            // Change a byte of a seal, in its body or signature.
             lines[seal] = edit(rng, &lines[seal]);
             Named::Seal(vec![Kind::SealBroken, Kind::Unreadable])
         }
@@ -203,7 +203,7 @@ fn tamper(rng: &mut StdRng, export: &mut Export) -> Named {
             Named::Seal(edit_header(lines, way, seal))
         }
         _ => {
-            // The end is cut off.
+            // Truncate the export.
             lines.truncate(rng.random_range(1..=*seals.last().unwrap()));
             Named::Seal(vec![Kind::Truncated])
         }
@@ -254,7 +254,7 @@ fn a_thousand_edits_deletions_reorderings_insertions_and_truncations_are_found_a
             })
         };
         match named {
-            // Each of them is named.
+            // Each entry must be named.
             Named::Entry(kinds, ids) => {
                 for id in ids {
                     assert!(
@@ -286,7 +286,7 @@ fn an_entry_that_two_seals_stand_for_is_named() {
     let chain = ChainName { fleet: "f".into(), shard: 0, tenant: "acme".into() };
     let leaves = ["1-0", "2-0", "3-0"].map(|id| Leaf::of(id.parse().unwrap(), "", "{}"));
     let first = seal(&chain, &Head::default(), &leaves[..2], &Losses::default(), 1, &signer);
-    // Whoever has forgotten what is sealed begins anew, and goes on with the chain.
+    // The sealer has lost its position and seals an entry again, but continues the same chain.
     let second = seal(&chain, &first.head, &leaves[1..], &Losses::default(), 2, &signer);
     let mut made = ["1-0", "2-0", "3-0"].map(|id| lines::entry(0, id, "", "{}")).to_vec();
     made.extend([&first, &second].map(|sealed| lines::seal(0, &sealed.body, &sealed.signature)));

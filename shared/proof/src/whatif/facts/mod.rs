@@ -1,8 +1,9 @@
-//! Facts of sessions, decided anew: what a call asks of them where it begins, and what its end does to them.
+//! Evaluates conditions on session facts: the conditions of each call when it begins, and the changes of facts when it
+//! ends.
 //!
-//! - [`FactTurn`]: the calls of one turn that go by facts under the policy, as the log has them;
-//! - [`replay`]: all of them, in the order in which they began and ended;
-//! - `session`: what is known of a session's facts at a moment.
+//! - [`FactTurn`]: the calls of one turn that depend on facts under the policy, as recorded
+//! - [`replay`]: all such calls, in the order in which they began and ended
+//! - `session`: the known facts of a session at a given time
 
 pub mod replay;
 
@@ -18,26 +19,26 @@ use tickfleet_model::{AgentId, Context, Effect, Outcome, SessionName, TaskId};
 use super::Difference;
 use super::recorded::{Arguments, Fate, Recorded};
 
-/// A call that was tried once began so long before its last try did, ms, at most.
+/// A call with a single attempt began at most this long before the attempt, ms.
 const BEGIN_SLACK_MS: i64 = 1_000;
 
-/// What the policy says of facts for calls of a tool.
+/// The facts of a tool in the policy.
 #[derive(Debug, Clone, Copy)]
 pub struct Row<'a> {
     /// The tool's name.
     pub tool: &'a str,
-    /// Its row.
+    /// The facts in its row.
     pub facts: &'a FactRow,
     /// Its effect.
     pub effect: Effect,
 }
 
-/// For how long facts are kept at most under the policy, by their names, ms.
+/// The longest time for which the policy keeps each fact, by name, ms.
 #[derive(Debug, Clone, Default)]
 pub struct Kept(HashMap<String, i64>);
 
 impl Kept {
-    /// As the permission matrix has it.
+    /// Reads the times from a permission matrix.
     #[must_use]
     pub fn of(permissions: &Permissions) -> Self {
         let mut kept = HashMap::new();
@@ -49,17 +50,17 @@ impl Kept {
     }
 }
 
-/// What guards say of a call under the policy, where they let facts decide.
+/// The result of the guards under the policy. Facts may still stop the call.
 #[derive(Debug, Default)]
 pub enum Guarded {
-    /// What they said.
+    /// The recorded result.
     #[default]
     Same,
-    /// Something else: that is told, unless facts stop the call.
+    /// Another result. It is reported, unless facts stop the call.
     Otherwise(Box<Difference>),
 }
 
-/// The calls of a turn that go by facts under the policy.
+/// The calls of a turn that depend on facts under the policy.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FactTurn {
     /// The shard.
@@ -68,105 +69,105 @@ pub struct FactTurn {
     pub tenant: String,
     /// The agent.
     pub agent: String,
-    /// Its id.
+    /// Its ID.
     pub id: String,
-    /// From when on others wait for what its calls may set, ms.
+    /// Time from which others wait for facts that its calls may set, ms.
     pub at_ms: i64,
     /// The calls, in order.
     pub calls: Vec<FactCall>,
 }
 
-/// A call that goes by facts.
+/// A call that depends on facts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FactCall {
-    /// Its place in the turn.
+    /// Its position in the turn.
     pub position: usize,
     /// The tool as the model named it.
     pub tool: String,
-    /// Its session, with its tenant; none where the log does not say it.
+    /// Its tenant and session; `None` if the log does not have the session.
     pub session: Option<String>,
-    /// What it asks, in order; without what is in shadow.
+    /// Its conditions in order, without those in shadow mode.
     pub conditions: Vec<Asked>,
-    /// What it may do.
+    /// The changes of facts that it may make.
     pub may: Vec<May>,
-    /// What its end did; none where it may have done anything of that.
+    /// The changes of facts at its end; `None` if it may have made any of `may`.
     pub did: Option<Vec<Did>>,
-    /// Between which moments it began, ms.
+    /// The earliest and latest time at which it may have begun, ms.
     pub began: (i64, i64),
-    /// And ended.
+    /// The earliest and latest time at which it may have ended, ms.
     pub ended: (i64, i64),
-    /// Whether facts were asked when it was decided first, by whatever policy.
+    /// True if facts were evaluated when the call was first decided, by any policy.
     pub was_asked: bool,
-    /// What became of it.
+    /// The recorded result of its conditions.
     pub fate: FactFate,
-    /// What it was, in words.
+    /// The recorded result in words.
     pub was: String,
-    /// What guards would have said otherwise, told if facts let it begin.
+    /// A difference in the guards' result. It is reported if facts let the call begin.
     pub held: Option<Box<Difference>>,
 }
 
-/// What became of a call where it met facts.
+/// The recorded result of the conditions of a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FactFate {
     /// It passed.
     Passed,
     /// This condition stopped it.
     Stopped(String),
-    /// Something else stopped it before, and would not have.
+    /// A guard stopped it earlier, but would not have under the policy.
     New,
-    /// It did not come so far.
+    /// The call did not get to its conditions.
     NotReached,
 }
 
-/// A condition.
+/// A condition on a fact.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Asked {
-    /// The fact as it is kept; none where the arguments that it is about are not known.
+    /// The key of the fact; `None` if it depends on unknown arguments.
     pub key: Option<String>,
-    /// Its name.
+    /// The name of the fact.
     pub name: String,
     /// True if it is required, false if it is forbidden.
     pub required: bool,
-    /// Where the configuration has the condition.
+    /// The path of the condition in the configuration.
     pub rule: String,
-    /// For how long the fact is kept at most, ms.
+    /// The longest time for which the fact is kept, ms.
     pub kept_ms: i64,
 }
 
-/// What a call may do to a fact.
+/// A change of a fact that a call may make.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct May {
-    /// The fact, as in [`Asked`].
+    /// The key of the fact, as in [`Asked`].
     pub key: Option<String>,
-    /// Its name.
+    /// The name of the fact.
     pub name: String,
-    /// True if it sets it, false if it clears it.
+    /// True if the call sets the fact, false if it clears it.
     pub sets: bool,
 }
 
-/// What the end of a call did to a fact.
+/// The change of a fact at the end of a call.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Did {
-    /// The fact, as in [`Asked`].
+    /// The key of the fact, as in [`Asked`].
     pub key: Option<String>,
-    /// Its name.
+    /// The name of the fact.
     pub name: String,
-    /// What it did.
+    /// The change.
     pub change: Change,
-    /// For how long that is kept, ms.
+    /// How long the change is kept, ms.
     pub kept_ms: i64,
 }
 
-/// As [`Becomes`], which nobody writes down.
+/// A serializable copy of [`Becomes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
-    /// It is so.
+    /// The fact is set.
     Set,
-    /// It may be so.
+    /// The fact may be set.
     MaybeSet,
-    /// It is not so any more.
+    /// The fact is cleared.
     Cleared,
-    /// It may not be so any more.
+    /// The fact may be cleared.
     MaybeCleared,
 }
 
@@ -182,8 +183,8 @@ impl From<Becomes> for Change {
 }
 
 impl FactTurn {
-    /// Makes a turn of its calls that go by facts; none where there are none. `first` is the first call of the turn that the
-    /// log has.
+    /// A turn with its calls that depend on facts; `None` without such calls. `first` is the first call of the turn in
+    /// the log.
     #[must_use]
     pub fn of(first: &Recorded, calls: Vec<FactCall>) -> Option<Self> {
         let waits = first.waits().first().map(|wait| wait.at_ms);
@@ -195,9 +196,10 @@ impl FactTurn {
 }
 
 impl FactCall {
-    /// What a call asks of facts and does to them; none where the row has nothing of it, or the call never came near.
+    /// The conditions of a call, and its changes of facts. `None` for a task, if the row has no facts, or if the call
+    /// ended before it was admitted.
     ///
-    /// `before_ms`: when the call before it in its turn had ended.
+    /// `before_ms` is the end of the previous call in its turn.
     #[must_use]
     pub fn of(call: &Recorded, row: &Row<'_>, kept: &Kept, guarded: Guarded, before_ms: Option<i64>) -> Option<Self> {
         let premises = call.premises.as_ref();
@@ -237,13 +239,13 @@ impl FactCall {
         })
     }
 
-    /// Whether it came so far that facts are asked.
+    /// Returns true if the call got to its conditions.
     fn asks(&self) -> bool {
         self.fate != FactFate::NotReached && !self.conditions.is_empty()
     }
 }
 
-/// Whose facts a call goes by, with its tenant; none where the log does not say it.
+/// The tenant and session whose facts apply to a call; `None` if the log does not have the session.
 fn session(call: &Recorded, row: &FactRow) -> Option<String> {
     let premises = call.premises.as_ref();
     let said = premises.and_then(|premises| premises.session.as_deref());
@@ -259,7 +261,7 @@ fn session(call: &Recorded, row: &FactRow) -> Option<String> {
     Some(format!("{}:{}", call.tenant, row.session(&agent, task.as_ref(), &context)))
 }
 
-/// Between which moments a call began: the shard's word where facts were asked then.
+/// The earliest and latest time at which a call may have begun. They are the same if the shard evaluated facts then.
 fn began(call: &Recorded, before_ms: Option<i64>) -> (i64, i64) {
     let said = call.premises.as_ref().and_then(|premises| premises.entered_ms).filter(|at_ms| *at_ms > 0);
     if let Some(at_ms) = said {
@@ -273,7 +275,8 @@ fn began(call: &Recorded, before_ms: Option<i64>) -> (i64, i64) {
     (earliest_ms.min(latest_ms), latest_ms)
 }
 
-/// Between which moments it ended: the shard's word where it has it of a call that a worker ended.
+/// The earliest and latest time at which it may have ended. They are the same if a worker ended the call and the entry
+/// has the shard's time.
 fn ended(call: &Recorded) -> (i64, i64) {
     let ran = call.premises.as_ref().is_some_and(|premises| premises.ran);
     let (one, other) = match call.over_ms {
@@ -284,11 +287,11 @@ fn ended(call: &Recorded) -> (i64, i64) {
     (one.min(other), one.max(other))
 }
 
-/// The arguments that facts are about.
+/// The arguments in the keys of facts.
 struct Keys(Option<Box<RawValue>>);
 
 impl Keys {
-    /// Those that a call ran with, where they are known.
+    /// The arguments that a call ran with, if they are completely known.
     fn of(call: &Recorded) -> Self {
         let text = match call.narrowed.as_ref().unwrap_or(&call.arguments) {
             Arguments::Whole(text) => Some(text.clone()),
@@ -316,7 +319,7 @@ impl Keys {
         May { key: self.key(fact), name: fact.name.clone(), sets }
     }
 
-    /// What its end did to facts; none where nobody says whether it had entered its session.
+    /// The changes of facts at its end; `None` if the log does not show whether it had entered its session.
     fn did(&self, call: &Recorded, row: &Row<'_>) -> Option<Vec<Did>> {
         let outcome = Outcome::ALL.into_iter().find(|outcome| outcome.as_str() == call.outcome)?;
         let ran = call.premises.as_ref().map_or(outcome.is_success(), |premises| premises.ran);

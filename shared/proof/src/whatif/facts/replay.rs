@@ -1,8 +1,8 @@
-//! Conditions on facts, decided anew: at each moment at which a call began, the policy is asked, with the facts of its session
-//! as they would be then.
+//! Evaluates conditions on facts: at each moment at which a call began, with the facts of its session as they would be
+//! then.
 //!
-//! What the log says of moments is exact where the fleet asked facts itself. Where it is not, or two things are of one
-//! millisecond, both orders are looked at: what holds in both is decided, anything else is told as not decidable.
+//! Times in the log are exact if the fleet evaluated facts itself. Otherwise, or if two events are in the same
+//! millisecond, both orders are evaluated. A result that holds in both is used, and any other is undecidable.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -12,14 +12,14 @@ use super::{Asked, FactCall, FactFate, FactTurn};
 use crate::whatif::recorded::Began;
 use crate::whatif::{Difference, Kind, Summary};
 
-/// Sessions that are kept before those go of which nothing is known any more.
+/// If there are this many sessions, those without known facts are dropped.
 const KEPT_MIN: usize = 10_000;
-/// Turns that wait only here at once, at most.
+/// Maximum turns that wait only in the replay at the same time.
 const WAITING_MAX: usize = 100_000;
-/// For how long what nobody knows is not known, ms: no fact is kept for longer.
+/// Time for which an unknown change stays unknown, ms: no fact is kept for longer.
 const UNSAID_MS: i64 = tickfleet_model::policy::FACT_KEPT_MS_MAX;
 
-/// Why a call's session is not known.
+/// Why the session of a call is unknown.
 pub const NO_SESSION: &str =
     "its tool requires session facts, which the entry lacks (audit.premises, or an older version)";
 const NO_ARGUMENTS: &str = "its tool requires facts about arguments that are incomplete in the log";
@@ -30,38 +30,38 @@ const SAME_MOMENT: &str = "a fact that it requires may have changed just before 
 const WAS_LET_IN: &str = "it did not wait for a running call that may have changed a fact that it requires";
 const NEVER: &str = "it would wait for a fact, and the log does not show until when";
 
-/// What happens next.
+/// The next event of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Next {
-    /// The call of a turn that is under way ends.
+    /// Its call in progress ends.
     End(u64),
-    /// The next call of a turn is about to begin.
+    /// Its next call is about to begin.
     Enter(u64),
 }
 
-/// A turn of which something is still to come.
+/// A turn with calls to come.
 struct Going {
     turn: FactTurn,
-    /// The call that is next, or under way.
+    /// The index of the next call, or of the call in progress.
     next: usize,
     is_under_way: bool,
-    /// By how much later here, ms.
+    /// How much later than recorded it runs in the replay, ms.
     shift_ms: i64,
-    /// The call waits here: since when, and for which condition.
+    /// If the call waits in the replay: since when, and for which condition.
     waits: Option<(i64, String)>,
 }
 
-/// What conditions say.
+/// The result of all conditions of a call.
 enum Said {
     Passes,
-    /// By this condition.
+    /// The condition that denies it.
     Denied(String),
-    /// For the call of another turn, by this condition.
+    /// The turn and position of the call to wait for, and the condition.
     Waits(u64, usize, String),
     Unsure(&'static str),
 }
 
-/// What is known of one condition.
+/// The result of one condition.
 enum Met {
     Yes,
     No,
@@ -69,11 +69,12 @@ enum Met {
     Unsure(&'static str),
 }
 
-/// Decides anew.
+/// Replays conditions on facts.
 pub struct FactReplay<'a> {
     began: &'a Began,
     sessions: HashMap<String, Session>,
-    /// What nobody knows: a session or tenant and the name of a fact → until when, ms.
+    /// Unknown changes: from a session or tenant, with the name of a fact, to the time until which the fact is unknown,
+    /// ms.
     unsaid: HashMap<String, i64>,
     turns: HashMap<u64, Going>,
     next_turn: u64,
@@ -87,7 +88,7 @@ pub struct FactReplay<'a> {
 }
 
 impl<'a> FactReplay<'a> {
-    /// Tells what differs. `began`: from when on the log has everything.
+    /// A replay that reports differences to `tell`. `began` has the time from which the log is complete.
     #[must_use]
     pub fn new(began: &'a Began, tell: impl FnMut(Difference) + 'a) -> Self {
         Self {
@@ -106,7 +107,7 @@ impl<'a> FactReplay<'a> {
         }
     }
 
-    /// Takes a turn. They come in the order of [`FactTurn::at_ms`].
+    /// Adds a turn. Turns must come in the order of [`FactTurn::at_ms`].
     pub fn turn(&mut self, turn: FactTurn) {
         self.until(turn.at_ms);
         let number = self.next_turn;
@@ -122,7 +123,7 @@ impl<'a> FactReplay<'a> {
         self.come_to(number, going, i64::MIN);
     }
 
-    /// Says what came of it: how many calls were decided, and what could not be.
+    /// Returns how many calls were decided, and a summary of what was undecidable.
     #[must_use]
     pub fn finish(mut self) -> (u64, Summary) {
         self.until(i64::MAX);
@@ -136,7 +137,7 @@ impl<'a> FactReplay<'a> {
         self.events.push(Reverse((at_ms, class, self.order, next)));
     }
 
-    /// Goes on up to this moment.
+    /// Runs all events before this time.
     fn until(&mut self, at_ms: i64) {
         while let Some(Reverse((now_ms, ..))) = self.events.peek()
             && *now_ms < at_ms
@@ -150,7 +151,7 @@ impl<'a> FactReplay<'a> {
         }
     }
 
-    /// The next call of a turn is to begin, now at the earliest; or the turn is over.
+    /// Schedules the next call of a turn, now at the earliest. If no calls are left, the turn is dropped.
     fn come_to(&mut self, number: u64, going: Going, now_ms: i64) {
         if let Some(call) = going.turn.calls.get(going.next) {
             self.at(call.began.1.saturating_add(going.shift_ms).max(now_ms), Next::Enter(number));
@@ -161,7 +162,7 @@ impl<'a> FactReplay<'a> {
     /// A call is about to begin.
     fn enter(&mut self, number: u64, now_ms: i64) {
         let Some(mut going) = self.turns.remove(&number) else { return };
-        // Whoever waited for several is woken once.
+        // A turn that waited for several calls is woken by each of them, but begins its call only once.
         let Some(call) = going.turn.calls.get(going.next).filter(|_| !going.is_under_way).cloned() else {
             self.turns.insert(number, going);
             return;
@@ -186,19 +187,20 @@ impl<'a> FactReplay<'a> {
         }
     }
 
-    /// What becomes of a call, as far as what the log says of it allows.
+    /// Evaluates the conditions of a call, as far as the log allows.
     fn decided(&mut self, number: u64, going: &Going, call: &FactCall, now_ms: i64) -> Said {
         if !call.asks() {
             return Said::Passes;
         }
         let Some(session) = &call.session else { return Said::Unsure(NO_SESSION) };
-        // Later than in the fleet, it is asked now; else when it was.
+        // A call that is later than in the fleet is evaluated now, any other at its recorded time.
         let is_moved = going.shift_ms > 0 || going.waits.is_some();
         let at = if is_moved { (now_ms, now_ms) } else { call.began };
         let asker = Asker { turn: number, at, is_moved };
         let said = self.ask(going.turn.shard, session, call, asker, true);
         let is_apart = self.sessions.get(session).is_some_and(|session| session.is_apart);
-        // The shard knew better whom to wait for.
+        // The shard evaluated facts at this time and did not let the call wait. It knew more than the log shows, so
+        // evaluate the conditions without waits.
         if !matches!(said, Said::Waits(..)) || !call.was_asked || is_moved || is_apart {
             return said;
         }
@@ -213,7 +215,7 @@ impl<'a> FactReplay<'a> {
         }
     }
 
-    /// What all conditions of a call say. As the script has it: what stops it comes before what it waits for.
+    /// Evaluates all conditions of a call. As in the core, a denial has precedence over a wait.
     fn ask(&mut self, shard: u32, session: &str, call: &FactCall, asker: Asker, waits: bool) -> Said {
         let (mut unsure, mut waits_for) = (None, None);
         for condition in &call.conditions {
@@ -264,7 +266,7 @@ impl<'a> FactReplay<'a> {
         if is_so == condition.required { Met::Yes } else { Met::No }
     }
 
-    /// A call begins, or is stopped; what is otherwise about that is told.
+    /// Begins a call or stops it, and reports differences.
     fn begin(&mut self, number: u64, mut going: Going, call: &FactCall, said: Said, now_ms: i64) {
         let late_ms = going.waits.take().map(|(since_ms, rule)| (now_ms - since_ms, rule));
         if matches!(said, Said::Passes | Said::Denied(_)) && call.asks() {
@@ -273,7 +275,7 @@ impl<'a> FactReplay<'a> {
         let (passes, rule) = match said {
             Said::Passes => (true, None),
             Said::Denied(rule) => (false, Some(rule)),
-            // Where nobody can say it, it is as it was.
+            // An undecidable call keeps its recorded result.
             Said::Waits(..) => self.unsure(NEVER, &call.fate),
             Said::Unsure(why) => self.unsure(why, &call.fate),
         };
@@ -291,7 +293,7 @@ impl<'a> FactReplay<'a> {
         if let Some(session) = call.session.as_ref().filter(|_| call.fate != FactFate::NotReached) {
             self.sessions.entry(session.clone()).or_default().comes(number, call.position, true, &call.may);
         }
-        // One that was stopped has no end in the log.
+        // A call that was stopped has no end in the log.
         let ends_ms = if matches!(call.fate, FactFate::Stopped(_)) { now_ms } else { call.ended.0 + going.shift_ms };
         self.at(ends_ms.max(now_ms), Next::End(number));
         self.turns.insert(number, going);
@@ -305,7 +307,7 @@ impl<'a> FactReplay<'a> {
         }
     }
 
-    /// Tells what is otherwise about a call. Answers whether something is, and whether the call does not run.
+    /// Reports the differences of a call. Returns whether there are any, and whether the call does not run.
     fn told(
         &mut self,
         turn: &FactTurn,
@@ -339,7 +341,7 @@ impl<'a> FactReplay<'a> {
         (true, true)
     }
 
-    /// A call ends.
+    /// Ends a call.
     fn end(&mut self, number: u64, now_ms: i64) {
         let Some(mut going) = self.turns.remove(&number) else { return };
         let Some(call) = going.turn.calls.get(going.next).cloned() else { return };
@@ -379,7 +381,7 @@ impl<'a> FactReplay<'a> {
         self.come_to(number, going, now_ms);
     }
 
-    /// What a call may have changed, nobody knows.
+    /// Marks the changes that a call may have made as unknown.
     fn hide(&mut self, whose: &str, call: &FactCall, at: (i64, i64)) {
         if call.did.as_ref().is_some_and(Vec::is_empty) {
             return;
@@ -389,7 +391,7 @@ impl<'a> FactReplay<'a> {
         }
     }
 
-    /// A call is no longer under way: those that wait for it look again.
+    /// Removes a call from its session, and wakes the turns that wait for it.
     fn leave(&mut self, number: u64, call: &FactCall, now_ms: i64) {
         let session = call.session.as_ref().and_then(|name| self.sessions.get_mut(name));
         let waiters = session.map(|session| session.goes(number, call.position)).unwrap_or_default();

@@ -13,7 +13,8 @@ use crate::lines::{self, Line};
 use crate::whatif::recorded::{Began, Read, Recorded};
 use crate::whatif::{Difference, Kind, Summary};
 
-/// A row: `S` sets, `C` clears, `R` requires, `F` forbids; behind what sets and clears may stand for how many ms.
+/// A row: `S` sets, `C` clears, `R` requires, `F` forbids. After `S` and `C`, a number is the time for which the change
+/// is kept, ms.
 fn row(asks: &[&str]) -> FactRow {
     let mut row = FactRow::default();
     for ask in asks {
@@ -33,7 +34,7 @@ fn row(asks: &[&str]) -> FactRow {
     row
 }
 
-/// A policy: what the rows of tools ask.
+/// A policy with these rows of tools.
 fn policy(rows: &[(&str, &[&str])]) -> Permissions {
     let mut permissions = Permissions::default();
     for (tool, asks) in rows {
@@ -46,13 +47,13 @@ fn policy(rows: &[(&str, &[&str])]) -> Permissions {
 const MAIL: (&str, &[&str]) = ("mail", &["Stainted"]);
 const PAY: (&str, &[&str]) = ("pay", &["Ftainted"]);
 
-/// A call as an entry has it.
+/// A call, as in its entry.
 struct Call {
     turn: &'static str,
     position: usize,
     tool: &'static str,
     admitted_ms: i64,
-    /// When facts were asked, and when it ended, ms.
+    /// The time at which facts were evaluated, and the end of the call, ms.
     entered_ms: Option<i64>,
     ended_ms: i64,
     outcome: &'static str,
@@ -62,7 +63,7 @@ struct Call {
     arguments: &'static str,
 }
 
-/// Turn and position, tool, when it was admitted, when it was asked, when it ended; in a session.
+/// A call that ran in a session. `call` is turn and position; `times` are admission, evaluation of facts, and end, ms.
 fn ran(call: (&'static str, usize), tool: &'static str, times: (i64, i64, i64)) -> Call {
     let (admitted_ms, entered_ms, ended_ms) = times;
     Call {
@@ -84,7 +85,7 @@ fn denied(call: Call, rule: &'static str) -> Call {
 }
 
 impl Call {
-    /// The entry of a build before this one, or of a tool that did not go by facts.
+    /// The entry of an older version, or of a tool without facts.
     fn unasked(self) -> Self {
         Self { entered_ms: None, ..self }
     }
@@ -121,7 +122,7 @@ impl Call {
     }
 }
 
-/// Decides all of it by a policy.
+/// Evaluates all calls under a policy.
 fn replay_from(permissions: &Permissions, began: &Began, calls: &[Call]) -> (Vec<Difference>, u64, Summary) {
     let mut turns: Vec<FactTurn> = Vec::new();
     for of in calls.chunk_by(|one, other| one.turn == other.turn) {
@@ -137,7 +138,7 @@ fn replay_from(permissions: &Permissions, began: &Began, calls: &[Call]) -> (Vec
         turns.extend(FactTurn::of(&recorded[0], by_facts.collect()));
     }
     turns.sort_by_key(|turn| turn.at_ms);
-    // As the command puts them aside.
+    // As in the command, which stores them in a file.
     let lines: Vec<String> = turns.iter().map(|turn| serde_json::to_string(turn).unwrap()).collect();
     let found = RefCell::new(Vec::new());
     let mut replay = FactReplay::new(began, |difference| found.borrow_mut().push(difference));
@@ -171,16 +172,16 @@ fn a_fact_that_was_set_stops_what_forbids_it_until_it_is_cleared_or_over() {
         ran(("c", 0), "look", (300, 310, 320)),
         ran(("d", 0), "pay", (400, 410, 420)),
         ran(("e", 0), "mail", (500, 510, 520)),
-        // A minute later.
+        // A minute later, the fact has expired.
         ran(("f", 0), "pay", (60_600, 60_610, 60_620)),
     ];
     assert_eq!(told(&[MAIL, PAY, look], &calls), (vec![], 4));
-    // Nothing clears it any more.
+    // The fact is not cleared any more.
     let found = told(&[MAIL, PAY], &calls);
     assert_eq!(found.0, [one("d/0", Kind::Denied, FORBIDS, None)]);
-    // Nothing sets it.
+    // The fact is not set any more.
     assert_eq!(told(&[PAY, look], &calls).0, [one("b/1", Kind::Allowed, FORBIDS, None)]);
-    // Another condition stops it.
+    // Another condition stops the call.
     let quoted: (&str, &[&str]) = ("pay", &["Rquoted"]);
     let all: Vec<_> = ["a/0", "d/0", "f/0"].map(|call| one(call, Kind::Denied, REQUIRES, None)).into();
     let mut found = told(&[MAIL, quoted, look], &calls).0;
@@ -194,7 +195,7 @@ fn what_perhaps_has_happened_forbids_for_as_long_as_it_may_and_makes_nothing_cer
     fn at(turn: &'static str, tool: &'static str, at_ms: i64) -> Call {
         ran((turn, 0), tool, (at_ms, at_ms + 10, at_ms + 20))
     }
-    // A quote, and one more that perhaps was made.
+    // A quote, and another one that may have been made.
     let quotes: &[(&str, &[&str])] = &[("quote", &["Squoted"]), ("pay", &["Rquoted"])];
     let calls = [
         at("a", "quote", 0),
@@ -203,7 +204,8 @@ fn what_perhaps_has_happened_forbids_for_as_long_as_it_may_and_makes_nothing_cer
         denied(at("d", "pay", 61_000), REQUIRES),
     ];
     assert_eq!(told(quotes, &calls), (vec![], 2));
-    // Mail; a look that perhaps has cleared it, which is noted for a moment; and mail that counts for a moment.
+    // A mail, a note whose fact is kept briefly, and a look that may have cleared the fact, a change that is also kept
+    // briefly.
     let look: (&str, &[&str]) = ("look", &["Ctainted 1000"]);
     let note: (&str, &[&str]) = ("note", &["Stainted 1000"]);
     let calls = [
@@ -215,7 +217,7 @@ fn what_perhaps_has_happened_forbids_for_as_long_as_it_may_and_makes_nothing_cer
         at("f", "pay", 61_000),
     ];
     assert_eq!(told(&[MAIL, PAY, look, note], &calls), (vec![], 3));
-    // A look whose note lasts longer than what it looked at.
+    // A look whose change is kept longer than the fact that it may have cleared.
     let look: (&str, &[&str]) = ("look", &["Ctainted 600000"]);
     let calls = [at("a", "mail", 0), unknown("b", "look", 30_000), at("c", "pay", 61_000)];
     assert_eq!(told(&[MAIL, PAY, look], &calls), (vec![], 1));
@@ -243,7 +245,7 @@ fn a_condition_that_is_new_is_decided_by_when_calls_began_and_within_a_turn_by_t
     let calls = [
         ran(("a", 0), "mail", (100, 0, 120)).unasked(),
         ran(("a", 1), "pay", (100, 0, 126)).unasked(),
-        // Somebody else's session.
+        // A call in another session.
         Call { session: Some("07e4"), ..ran(("b", 0), "pay", (2_000, 0, 2_010)).unasked() },
         ran(("c", 0), "pay", (3_000, 0, 3_010)).unasked(),
     ];
@@ -262,7 +264,7 @@ fn a_call_waits_for_an_earlier_turn_that_may_bring_what_it_requires_and_those_be
     ];
     let expected = [one("b/0", Kind::Delayed, REQUIRES, Some(280))];
     assert_eq!(told(pays, &calls).0, expected);
-    // Of the one that comes later, nobody waits: no two wait for each other.
+    // A call of a later turn is not waited for, so no two turns wait for each other.
     let late = [
         ran(("b", 0), "pay", (200, 0, 225)).unasked(),
         ran(("b", 1), "quote", (200, 0, 300)).unasked(),
@@ -273,7 +275,7 @@ fn a_call_waits_for_an_earlier_turn_that_may_bring_what_it_requires_and_those_be
 
 #[test]
 fn what_another_decision_leaves_out_is_not_there_for_those_behind_it() {
-    // Without its quote, the offer is denied; so what it would have set is missing for the order.
+    // Without its quote, the offer is denied. Then the fact that it would have set is missing for the order.
     let rows: &[(&str, &[&str])] = &[("offer", &["Rquoted", "Soffered"]), ("order", &["Roffered"])];
     let calls = [ran(("a", 0), "offer", (100, 0, 120)).unasked(), ran(("b", 0), "order", (2_000, 0, 2_020)).unasked()];
     let expected = [
@@ -281,7 +283,7 @@ fn what_another_decision_leaves_out_is_not_there_for_those_behind_it() {
         one("b/0", Kind::Denied, "permissions.order.facts.require.offered", None),
     ];
     assert_eq!(told(rows, &calls).0, expected);
-    // And of one that would be allowed, nobody knows how it would have ended.
+    // If a call would be allowed, it is unknown how it would have ended.
     let first = denied(ran(("a", 0), "offer", (100, 110, 0)), "permissions.offer.facts.require.quoted");
     let then = ran(("b", 0), "order", (2_000, 0, 2_020)).unasked();
     let without = policy(&[("offer", &["Soffered"]), ("order", &["Roffered"])]);
@@ -298,18 +300,18 @@ fn what_the_log_does_not_say_is_told_and_no_difference() {
         assert_eq!(summary.not_decidable.len(), 1, "{summary:?}");
         summary.not_decidable.into_keys().next().unwrap()
     };
-    // An older build says no session; what its calls may have done to any session of the tenant, nobody knows.
+    // Entries of an older version have no session. The effect of such a call on any session of the tenant is unknown.
     let old = || Call { session: None, ..ran(("a", 0), "pay", (100, 0, 110)).unasked() };
     assert_eq!(undecided(&[old()], &[MAIL, PAY], &Began::default()), NO_SESSION);
     let mail = Call { session: None, ..ran(("a", 0), "mail", (100, 0, 110)).unasked() };
     let then = ran(("b", 0), "pay", (2_000, 2_010, 2_020));
     assert!(undecided(&[mail, then], &[MAIL, PAY], &Began::default()).contains("may have changed a fact"));
-    // What was set before the log began.
+    // Facts from before the log began are unknown.
     let mut began = Began::default();
     began.cut_shard(0, 90);
     let at = |ms: i64| [ran(("a", 0), "pay", (ms, ms + 10, ms + 20))];
     assert!(undecided(&at(100), &[MAIL, PAY], &began).contains("before the log began"));
-    // It is over by then.
+    // They have expired by then.
     let (found, decided, summary) = replay_from(&policy(&[MAIL, PAY]), &began, &at(60_200));
     assert!(found.is_empty() && decided == 1 && summary.not_decidable.is_empty(), "{found:?} {summary:?}");
     // Facts about arguments that are secrets.
@@ -322,10 +324,11 @@ fn what_the_log_does_not_say_is_told_and_no_difference() {
 fn of_one_moment_both_orders_are_looked_at() {
     let mail = |turn, at_ms| ran((turn, 0), "mail", (100, 105, at_ms));
     let pay = || ran(("b", 0), "pay", (101, 120, 125));
-    // It was set, and asked for, in one millisecond: the call was let in, so it came first, or it was not set yet.
+    // The fact was set and evaluated in the same millisecond. The call passed, so it came first, or the fact was not
+    // set yet.
     let (found, decided, summary) = replay_from(&policy(&[MAIL, PAY]), &Began::default(), &[mail("a", 120), pay()]);
     assert!(found.is_empty() && decided == 0 && summary.not_decidable.len() == 1, "{found:?} {summary:?}");
-    // It had been set before, and is set anew: both orders say the same.
+    // The fact was set before, and is set again. Both orders give the same result.
     let calls = [mail("a", 110), mail("c", 120), pay()];
     let (found, ..) = replay_from(&policy(&[MAIL, PAY]), &Began::default(), &calls);
     assert_eq!(found.iter().map(|one| (one.call.as_str(), one.kind)).collect::<Vec<_>>(), [("b/0", Kind::Denied)]);

@@ -1,4 +1,4 @@
-//! What the policy says of a turn's next calls, with the counters as they would be.
+//! Evaluates a turn's next calls under the policy, with the counters as they would be.
 
 use tickfleet_core::keys::limits;
 use tickfleet_core::turn::limit::{Debit, Evaluator, Planned, Refusal, Rules, WindowKind};
@@ -10,48 +10,49 @@ use crate::whatif::TICK;
 use crate::whatif::counters::{NotKnown, Side, Whose};
 use crate::whatif::turns::{Decision, Turn, What};
 
-/// Who waits for a place looks again after this long, ms.
+/// Time after which a turn that waits for a permit is evaluated again, ms.
 const LOOK_MS: i64 = 5_000;
 
-/// What is decided about the calls of a turn that were not admitted yet.
+/// The decision about the calls of a turn that are not admitted yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// So many of them go out as a slice.
+    /// This many of them are dispatched as a slice.
     Dispatch(usize),
-    /// They wait. `behind`: others wait for the same limit, and come first.
+    /// They wait. `behind`: others wait for the same limit and come first.
     Wait { behind: bool },
-    /// So many of them end for this reason.
+    /// This many of them end for this reason.
     Refuse(EndReason, usize),
-    /// All end for this reason: a cap is used up.
+    /// All of them end for this reason: a cap is used up.
     End(EndReason),
 }
 
-/// What the policy says of a turn's next calls.
+/// The result of evaluating a turn's next calls.
 pub(super) struct Said {
     pub(super) verdict: Verdict,
-    /// What stops them, or cuts them short.
+    /// The cap or limit that stops them, or cuts them short.
     pub(super) by: String,
-    /// On which lane they wait then, and until when at least, ms.
+    /// The throttle queue in which they then wait, and the earliest end of that wait, ms.
     pub(super) lane: String,
     pub(super) until_ms: i64,
-    /// What the calls debit, once they go.
+    /// The debits of the calls when they are dispatched.
     pub(super) sides: Vec<Side>,
-    /// Limits that could not be asked.
+    /// Limits that cannot be evaluated.
     pub(super) unknown: Vec<NotKnown>,
-    /// Since when the tick and the day of the agent are known, ms.
+    /// The beginnings of the agent's current tick and day, ms; `i64::MAX` if their use is known from a recorded
+    /// admission.
     pub(super) known_ms: (i64, i64),
-    /// Whether it is known how much of the budget of the turn's task was used.
+    /// True if the used part of the task's budget is known.
     pub(super) knows_task: bool,
 }
 
 impl Said {
-    /// Whether that is a limit that could not be asked: what it stopped stays stopped.
+    /// Returns true if this is a limit that cannot be evaluated: calls that it stopped stay stopped.
     pub(super) fn is_unknown(&self, by: &str) -> bool {
         self.unknown.iter().any(|unknown| unknown.by == by)
     }
 }
 
-/// What the core says of the next `wanted` calls, and which of the sides stops them, or cuts them short.
+/// The core's decision about the next `wanted` calls, and the index of the side that stops them or cuts them short.
 fn decide(wanted: usize, sides: &[Side], now_ms: i64) -> (Verdict, Option<usize>) {
     let mut view = View::default();
     for side in sides {
@@ -75,7 +76,7 @@ fn decide(wanted: usize, sides: &[Side], now_ms: i64) -> (Verdict, Option<usize>
     };
     let debits: Vec<Debit> = sides.iter().map(|side| side.debit.clone()).collect();
     let stop = evaluator.fit(&debits, wanted).ok().and_then(|fit| fit.stop);
-    // What is left of refused calls is looked at by itself.
+    // The rest after rejected calls is evaluated separately.
     let rules = |from| if from == 0 { Rules::Debits(debits.clone()) } else { Rules::Withheld };
     let Ok(plan) = evaluator.plan(wanted, rules) else { return (Verdict::Wait { behind: true }, stop) };
     let verdict = match (plan.refused.into_iter().next(), plan.next) {
@@ -95,7 +96,7 @@ fn decide(wanted: usize, sides: &[Side], now_ms: i64) -> (Verdict, Option<usize>
     (verdict, stop)
 }
 
-/// Whether the policy says what was decided, or cannot say otherwise.
+/// Returns true if the result matches the recorded decision, or if unknown limits or calls may explain the difference.
 fn agrees(live: &Live, on: &Decision, verdict: &Verdict, unknown: &[NotKnown]) -> bool {
     let is_unknown = |by: &str| unknown.iter().any(|unknown| unknown.by == by);
     match (&on.what, verdict) {
@@ -112,13 +113,13 @@ fn agrees(live: &Live, on: &Decision, verdict: &Verdict, unknown: &[NotKnown]) -
 }
 
 impl Replay<'_> {
-    /// Sets the counters of an agent to what the log says of an admission. Answers since when its tick and its day are known.
+    /// Sets the counters of an agent to the recorded note of an admission. Returns the value of `Said::known_ms`.
     fn anchor(&mut self, turn: &Turn, sides: &mut [Side], on: Option<&Decision>) -> (i64, i64) {
         let name = agent_of(turn);
         if let Some(What::Go(_, note)) = on.map(|on| &on.what)
             && !self.apart.contains(&name)
         {
-            // What the shard wrote holds, as long as everything was decided as it decided.
+            // The shard's values apply as long as everything was decided as in the fleet.
             let before = |used: u32| u64::from(used.saturating_sub(note.calls));
             for side in sides.iter_mut() {
                 match &*side.debit.row.name {
@@ -139,8 +140,8 @@ impl Replay<'_> {
         (known_tick_ms, known_day_ms)
     }
 
-    /// What the policy says of the next `wanted` calls. `on`: what the fleet decided now; `lane`: that on which the turn is the
-    /// first.
+    /// Evaluates the next `wanted` calls. `on` is the decision of the fleet at this moment. `lane` is the throttle
+    /// queue in which the turn is first.
     pub(super) fn ask(
         &mut self,
         whose: &Whose<'_>,
@@ -153,23 +154,23 @@ impl Replay<'_> {
         let mut caps = self.fleet.policy.caps(whose.owner, whose.policy);
         let paused_ms = self.pauses.until(turn, on, now_ms);
         if paused_ms.is_some() {
-            // As schedulers have it.
+            // As in schedulers.
             caps.calls_per_tick = 0;
         }
         let (fleet, task) = (self.fleet, self.tasks.of(turn));
         let mut sides = self.books.caps(&fleet, whose, (turn, wanted), (&caps, task), now_ms);
         let known_ms = self.anchor(turn, &mut sides, on);
-        // Nothing has gone yet: a wait may stand although there would be room.
+        // Store the counters without a debit: the calls may have to wait although there is room.
         self.books.keep(&sides);
         let (of_limits, unknown) = self.books.sides(&fleet, whose, turn, live.next, now_ms);
         sides.extend(of_limits);
         for side in &mut sides {
             side.debit.amounts.truncate(wanted);
-            // Whoever waits for a cap waits for the agent's tick.
+            // Turns that wait for a cap wait for the agent's tick.
             let is_lane = side.is_limit() || &*side.debit.row.name == limits::TICK;
             side.state.queued = is_lane && lane != Some(side.lane.as_str()) && self.lanes.contains_key(&side.lane);
         }
-        // As the core sorts them.
+        // The order in which the core sorts them.
         sides.sort_by_key(|side| side.debit.first());
         let (mut verdict, mut stop) = decide(wanted, &sides, now_ms);
         let gave_back = sides.iter().any(|side| side.given_back > 0);
@@ -196,7 +197,7 @@ fn of_cap<'a>(sides: &'a [Side], limit: &str) -> Option<&'a Side> {
     sides.iter().find(|side| &*side.debit.row.name == limit)
 }
 
-/// The cap that stops whoever comes after so many calls: the day, if it is used up by them, or else the tick.
+/// The cap that stops any calls after these: the day, if they use it up, otherwise the tick.
 fn next_cap(sides: &[Side], calls: usize) -> Option<&Side> {
     let is_full = |side: &&Side| side.state.used.saturating_add(side.debit.sum(calls)) >= side.debit.row.max;
     let days = [limits::DAY, limits::TENANT_DAY];
@@ -204,13 +205,13 @@ fn next_cap(sides: &[Side], calls: usize) -> Option<&Side> {
     full.or_else(|| of_cap(sides, limits::TICK))
 }
 
-/// Until when at least calls wait for a counter, ms.
+/// The earliest end of a wait for a counter, ms.
 fn until_ms(side: &Side, (calls_per_tick, paused_ms): (u32, Option<i64>), now_ms: i64) -> i64 {
     match (&*side.debit.row.name, side.debit.row.window) {
         (limits::TASK, _) => now_ms,
         (limits::TICK, _) => match paused_ms {
             Some(until_ms) => side.state.ends_ms.max(until_ms),
-            // In no tick is there any room: it would wait until it expires.
+            // No tick has room: the call would wait until it expires.
             None if calls_per_tick == 0 => now_ms + WAIT_MS_MAX + 1,
             None => side.state.ends_ms,
         },

@@ -1,7 +1,7 @@
-//! Who was held up by what: whether a limit and a cap held up calls whose order depends on both.
+//! Tracks whether a limit and a cap both delayed calls whose order depends on both.
 //!
-//! Agents whose calls waited for the same counter belong together, as whoever goes first takes the other's room. Only where a
-//! limit and a cap held up calls of agents that belong together does their order follow from what the log does not have.
+//! Agents whose calls waited for the same counter form a group, because a call of one may take the room of another. If
+//! a limit and a cap delayed calls of a group, the order of its calls depends on data that the log does not have.
 
 use std::collections::HashMap;
 
@@ -11,16 +11,16 @@ use super::{Replay, agent_of, whose};
 use crate::whatif::turns::Turn;
 use crate::whatif::{DAY, TICK, limit};
 
-/// Agents, and the counters that they share: those that belong together are one group.
+/// Agents and the counters that they share, in groups.
 #[derive(Default)]
 pub(super) struct HeldUp {
     numbers: HashMap<String, usize>,
     groups: Vec<Group>,
 }
 
-/// A member of a group; what is known of the group, its root has.
+/// A member of a group. The flags of the group are those of its root.
 struct Group {
-    /// Another member, nearer to the root; the root is its own.
+    /// Another member, closer to the root. The root is its own parent.
     parent: usize,
     by_cap: bool,
     by_limit: bool,
@@ -46,7 +46,7 @@ impl HeldUp {
         number
     }
 
-    /// Notes that a cap or a limit held up calls of an agent. `shared` names what others wait for, too.
+    /// Notes that a cap or a limit delayed calls of an agent. `shared` is a counter for which others wait too.
     pub(super) fn note(&mut self, agent: &str, shared: Option<&str>, (by_cap, by_limit): (bool, bool)) {
         let agent = self.number(agent);
         let mut root = self.root(agent);
@@ -63,7 +63,7 @@ impl HeldUp {
         self.groups[root].by_limit |= by_limit;
     }
 
-    /// Whether both held up calls of an agent, or of those that belong to it.
+    /// Returns true if a cap and a limit both delayed calls of the agent's group.
     pub(super) fn is_by_both(&mut self, agent: &str) -> bool {
         let Some(number) = self.numbers.get(agent).copied() else { return false };
         let root = self.root(number);
@@ -72,7 +72,7 @@ impl HeldUp {
 }
 
 impl Replay<'_> {
-    /// Something holds up calls of a turn, in the fleet or here.
+    /// Notes that `by` delays calls of a turn, in the fleet or in the replay.
     pub(super) fn is_held_up(&mut self, turn: &Turn, by: &str) {
         let (by_cap, by_limit) = ([TICK, DAY].contains(&by), by.starts_with("limits."));
         if by_cap || by_limit {
@@ -81,7 +81,7 @@ impl Replay<'_> {
         }
     }
 
-    /// What other agents wait for, too, that wait for this; none where it is the agent's alone.
+    /// The counter that other agents wait for too, if they wait for `by`; `None` if the agent has its own.
     fn shared(&self, turn: &Turn, by: &str) -> Option<String> {
         let of_tenant = || format!("{} {by}", turn.tenant);
         if by == TICK {
@@ -93,7 +93,7 @@ impl Replay<'_> {
             };
             return whose(&self.fleet, turn).is_ok_and(has_day).then(of_tenant);
         }
-        // A limit that only the fleet had may have counted anything.
+        // A limit that only the fleet's policy has may have counted any call.
         let Some(known) = self.fleet.policy.limits.iter().find(|known| limit(&known.name) == by) else {
             return Some(by.to_owned());
         };

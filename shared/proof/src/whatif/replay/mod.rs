@@ -1,8 +1,9 @@
-//! Caps and limits, decided anew: at each moment at which the fleet decided about a turn, the policy is asked with the counters
-//! as they would be then.
+//! Evaluates caps and limits: at each moment at which the fleet decided about a turn, with the counters as they would
+//! be then.
 //!
-//! Where it says the same, the turn goes on as recorded. Where it makes calls wait that went out, they go when there is room,
-//! in the order in which they came; where it lets calls go that waited or were refused, they go at once, and debit.
+//! If the result is the same, the turn continues as recorded. If calls that were dispatched must wait, they are
+//! dispatched when there is room, in the order in which they came. If calls that waited or were rejected may run, they
+//! are dispatched at once and debit counters.
 
 mod ask;
 mod held_up;
@@ -30,56 +31,57 @@ use super::tasks::Tasks;
 use super::turns::{Decision, EARLIER, ROOM, Turn, What};
 use super::{DAY, Difference, Summary, TASK, TICK};
 
-/// Turns that wait under the policy at once, at most; what comes beyond is told as not decidable.
+/// Maximum turns that wait at the same time under the policy. Any more are undecidable.
 const WAITING_MAX: usize = 100_000;
-/// A turn that would wait for longer would have expired, ms.
+/// A turn that would wait longer would have expired, ms.
 const WAIT_MS_MAX: i64 = limits::DEADLINE_DEFAULT_MS;
 
-/// A limit that cut a slice short: which, the log does not say.
+/// The name for a limit that cut a slice short but is not named in the log.
 const LIMIT: &str = "a limit";
 
 const NOT_ADMITTED: &str = "its admission is not in the log (audit.admissions)";
 const OPEN_BEFORE: &str = "the window that stopped it began before the log";
 const NO_TASK: &str = "the budget of its task rejected it, and the used part is not in the log";
 const GAVE_BACK: &str = "the log does not show when waiting calls of these limits held slots";
-/// Why a difference is not told where both hold calls up: which of the turns that wait for either goes first, and when it is looked
-/// at again, follows from what the log does not have.
+/// Why a difference is not reported if a limit and a cap both delay calls. The order of turns that wait for either, and
+/// the times at which they are evaluated again, depend on data that the log does not have.
 const LIMITS_BESIDE_CAPS: &str = "a limit and a cap both delayed calls of its agent, or of agents that wait for the \
                                   same limit: this cannot be evaluated again";
 const TOO_MANY: &str = "more calls would wait than this command tracks";
 
-/// What happens next.
+/// The next event.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Next {
-    /// An operator sets a counter to zero.
+    /// An operator resets a counter.
     Reset(String),
-    /// Places are given back.
+    /// Permits are returned.
     Free(String, u64),
-    /// Places are taken again by calls that gave them back while they waited.
+    /// Permits are taken again by calls that returned them while they waited.
     Take(String, u64),
-    /// Somebody stands in line for a counter who gave a place back, or does so no more.
+    /// A call that returned a permit of a counter begins to queue for it (`true`), or stops.
     Line(String, bool),
-    /// The fleet decided about a turn.
+    /// The fleet decided about a turn: its number, and the index of the decision.
     Decision(u64, usize),
-    /// There may be room for those that wait only here.
+    /// There may be room for turns that wait only in the replay.
     Room(String),
 }
 
-/// When something happens, ms; its place among what happens then: its class, a tie, and the order in which it was said.
+/// The time of an event, ms, and the order of events at the same time: class, tie, and order of creation. Then the
+/// event.
 type Event = (i64, u8, i64, u64, Next);
 
-/// A turn of which something is still to come.
+/// A turn with decisions to come.
 struct Live {
     turn: Turn,
-    /// The first call that is not decided.
+    /// The index of the first undecided call.
     next: usize,
-    /// It waits here and did not in the fleet, or for longer or shorter: what for, on which lane, since when.
+    /// The wait in the replay, if it did not wait in the fleet, or for another time.
     apart: Option<Apart>,
-    /// Decisions that are still to come.
+    /// The number of decisions to come.
     left: usize,
-    /// When its last slice here ends, ms.
+    /// When its last slice in the replay ends, ms.
     busy_ms: i64,
-    /// The lane on which it waits, as it did in the fleet.
+    /// The throttle queue in which it waits, as in the fleet.
     parked: Option<String>,
 }
 
@@ -89,44 +91,44 @@ struct Apart {
     since_ms: i64,
 }
 
-/// Whether a window has no room left; 0 allowed means that the log does not say.
+/// Returns true if a window has no room left. An `allowed` of 0 means that the log does not have it.
 const fn is_full(used: u32, allowed: u32) -> bool {
     allowed > 0 && used >= allowed
 }
 
-/// Decides anew.
+/// Replays caps and limits.
 pub struct Replay<'a> {
     fleet: Fleet<'a>,
     books: Books,
     tasks: Tasks,
-    /// Whose calls operators kept from going out, and when.
+    /// The pauses by operators.
     pauses: Pauses,
     turns: HashMap<u64, Live>,
     next_turn: u64,
     order: u64,
     events: BinaryHeap<Reverse<Event>>,
-    /// Turns that wait only here, by lane, in the order in which they came.
+    /// Turns that wait only in the replay, by throttle queue, in the order in which they came.
     lanes: HashMap<String, BTreeMap<u64, ()>>,
     waiting: usize,
-    /// How many turns wait on a lane as they did in the fleet.
+    /// The number of turns that wait in a throttle queue as in the fleet.
     parked: HashMap<String, u64>,
-    /// Agents about whose calls something was decided otherwise: what the log says of their counters no longer holds.
+    /// Agents with calls that were decided differently: recorded values of their counters no longer apply.
     apart: HashSet<String>,
-    /// What held up calls of whom.
+    /// The causes that delayed calls, by agent.
     held_up: HeldUp,
-    /// Agents whose counters are known from what the log says of an admission.
+    /// Agents whose counters are known from the recorded note of an admission.
     anchored: HashSet<String>,
-    /// From when on the log has everything.
+    /// The time from which the log is complete.
     began: &'a Began,
     tell: Box<dyn FnMut(Difference) + 'a>,
     summary: Summary,
 }
 
 impl<'a> Replay<'a> {
-    /// Decides by `fleet`, and tells what differs.
+    /// A replay under the policy of `fleet` that reports differences to `tell`.
     ///
-    /// `operated`: what operators did meanwhile. `began`: from when on the log has everything; of windows that began before,
-    /// nobody knows what they had used.
+    /// `operated` has the actions of operators. `began` has the time from which the log is complete; the use of earlier
+    /// windows is unknown.
     #[must_use]
     pub fn new(fleet: Fleet<'a>, operated: &Operated, began: &'a Began, tell: impl FnMut(Difference) + 'a) -> Self {
         let mut replay = Self {
@@ -155,7 +157,7 @@ impl<'a> Replay<'a> {
         replay
     }
 
-    /// Takes a turn. They come in the order in which the first of each was decided ([`Turn::at_ms`]).
+    /// Adds a turn. Turns must come in the order of their first decisions ([`Turn::at_ms`]).
     pub fn turn(&mut self, turn: Turn) {
         self.summary.cannot_say(NOT_ADMITTED, turn.unknown);
         let Some(at_ms) = turn.at_ms() else { return };
@@ -173,8 +175,8 @@ impl<'a> Replay<'a> {
                 }
                 What::Go(..) | What::Refuse(_, None) => {}
             }
-            // Of one moment: first what goes out, in its order, then what a limit has cut short, for that was full by then, then
-            // what waits or is refused.
+            // At the same time, calls that are dispatched come first, in order. Then come slices that a limit cut
+            // short, because it was full by then, and then waits and rejections.
             let (class, tie) = match &decision.what {
                 What::Go(calls, note) => {
                     let is_cut = decision.first + calls < turn.calls.len() && !note.is_full();
@@ -189,7 +191,7 @@ impl<'a> Replay<'a> {
         self.turns.insert(number, Live { turn, next: 0, apart: None, left, busy_ms: 0, parked: None });
     }
 
-    /// Says what came of it: what could not be decided.
+    /// Returns the summary of what was undecidable.
     #[must_use]
     pub fn finish(mut self) -> Summary {
         self.until(i64::MAX);
@@ -201,7 +203,7 @@ impl<'a> Replay<'a> {
         self.events.push(Reverse((at_ms, class, tie, self.order, next)));
     }
 
-    /// Goes on up to this moment.
+    /// Runs all events before this time.
     fn until(&mut self, at_ms: i64) {
         while let Some(Reverse((now_ms, ..))) = self.events.peek()
             && *now_ms < at_ms
@@ -227,7 +229,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// The fleet decided something about a turn at this moment.
+    /// Replays a recorded decision about a turn.
     fn decision(&mut self, number: u64, index: usize, now_ms: i64) {
         let Some(mut live) = self.turns.remove(&number) else { return };
         live.left -= 1;
@@ -235,7 +237,7 @@ impl<'a> Replay<'a> {
         let decision = live.turn.decisions[index].clone();
         self.books.slots = decision.slots.or(self.books.slots);
         self.tasks.before(&live.turn, &decision);
-        // What waits here goes on by itself; what is ahead was decided before.
+        // A turn that waits in the replay continues by itself, and calls that it already dispatched are decided.
         let behind = match &decision.what {
             What::Go(calls, _) | What::Refuse(calls, _) => decision.first + calls,
             What::Wait(..) => decision.first + 1,
@@ -244,7 +246,7 @@ impl<'a> Replay<'a> {
             live.next = live.next.max(decision.first);
             self.compare(number, &mut live, &decision, (now_ms, true));
         } else if live.apart.is_none() && live.next < decision.first {
-            // Calls in between had an end of their own (expired, cancelled).
+            // The calls in between ended in another way (expired, canceled).
             live.next = decision.first;
             self.compare(number, &mut live, &decision, (now_ms, true));
         }
@@ -254,9 +256,9 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Holds what the policy says against what was decided. `is_first` is false for what is left of it.
+    /// Compares the result under the policy with the recorded decision. `is_first` is false for the rest of a decision.
     fn compare(&mut self, number: u64, live: &mut Live, decision: &Decision, (now_ms, is_first): (i64, bool)) {
-        // Of whom there is none, guards have told it.
+        // The guards have reported that the agent or tenant does not exist.
         let Ok(whose) = whose(&self.fleet, &live.turn) else {
             live.next = live.turn.calls.len();
             return;
@@ -283,13 +285,13 @@ impl<'a> Replay<'a> {
                     Verdict::Refuse(_, ends) => (live.next + ends).min(end),
                     _ => end,
                 };
-                // The rest of what was refused together is looked at by itself.
+                // The rest of the calls that were rejected together is evaluated separately.
                 if live.next < end {
                     self.compare(number, live, decision, (now_ms, false));
                 }
             }
             (What::Go(calls, _), Verdict::Dispatch(fits)) if fits >= *calls && !live.turn.is_whole => {
-                // What else there was to go out is not in the log.
+                // The log does not have the other calls of the turn.
                 self.go(live, *calls, said, now_ms);
             }
             (_, Verdict::Dispatch(fits)) => {
@@ -315,7 +317,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// How many of the calls that would go went. Where they waited, as many as went together later, if there are such (`cut`).
+    /// How many of the calls to dispatch were dispatched. If they waited: how many were later dispatched together, if
+    /// known (`cut`).
     fn recorded(&mut self, live: &Live, decision: &Decision, said: &Said, cut: Option<usize>) -> usize {
         if let What::Go(calls, _) = &decision.what {
             return *calls - (live.next - decision.first).min(*calls);
@@ -323,24 +326,24 @@ impl<'a> Replay<'a> {
         cut.inspect(|_| self.cannot_ask(said)).unwrap_or(0)
     }
 
-    /// Counts what was decided by limits that could not be asked.
+    /// Counts decisions by limits that cannot be evaluated.
     fn cannot_ask(&mut self, said: &Said) {
         said.unknown.iter().for_each(|unknown| self.summary.cannot_say_of(&unknown.by, unknown.why, 1));
     }
 
-    /// As many calls as fit go out, of which `recorded` did in the fleet; what is left waits.
+    /// Dispatches as many calls as fit, of which `recorded` were dispatched in the fleet. The rest waits.
     fn go_as_fits(&mut self, number: u64, live: &mut Live, (fits, recorded): (usize, usize), said: Said, now_ms: i64) {
         let (by, lane, until_ms) = (said.by.clone(), said.lane.clone(), said.until_ms);
         self.go(live, fits, said, now_ms);
         if fits < recorded || recorded == 0 && live.next < live.turn.calls.len() {
             self.wait(number, live, Apart { by, lane, since_ms: now_ms }, until_ms);
         } else if fits == recorded && live.next < live.turn.calls.len() && live.left > 0 {
-            // What is left of it waits for what cut it short, once these have ended.
+            // The rest waits for the limit that cut the slice short, until these calls have ended.
             self.park(live, lane);
         }
     }
 
-    /// Whether a wait stands that was decided: the policy has the calls wait as well, until then, or cannot say.
+    /// Returns true if a recorded wait stands: the calls wait as long under the policy, or this is undecidable.
     fn stands(&mut self, live: &Live, by: &str, until_ms: i64, said: &Said) -> bool {
         let agent = agent_of(&live.turn);
         if by == ROOM || by == EARLIER && !self.apart.contains(&agent) {
@@ -351,14 +354,14 @@ impl<'a> Replay<'a> {
             return true;
         }
         match said.verdict {
-            // Whatever else there is, these do not go.
+            // These calls are not dispatched, whatever else applies.
             Verdict::Refuse(..) | Verdict::End(_) => false,
             _ if said.is_unknown(by) => true,
             Verdict::Wait { behind: true } => true,
             Verdict::Wait { behind: false } => {
                 until_ms == 0 || said.until_ms >= until_ms || said.by != by && self.apart.is_empty()
             }
-            // Whoever comes while others wait for the same goes behind them, even where there is room by now.
+            // A turn that comes while others wait for the same limit queues behind them, even if there is room by then.
             Verdict::Dispatch(_) => {
                 let is_waited_for =
                     |side: &Side| side.by == by && side.is_limit() && self.parked.contains_key(&side.lane);
@@ -367,19 +370,19 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Whether that is a share of the slots, by this policy too.
+    /// Returns true if this is a share of the slots, under this policy too.
     fn is_share(&self, by: &str) -> bool {
         let is_it = |limit: &Limit| matches!(limit.bound, LimitBound::Share(_)) && super::limit(&limit.name) == by;
         self.fleet.policy.limits.iter().any(is_it)
     }
 
-    /// The lane on which a turn waits that waits for this.
+    /// The throttle queue of a turn that waits for this.
     fn lane_of(live: &Live, by: &str, said: &Said) -> String {
         let side = said.sides.iter().find(|side| side.by == by);
         side.map_or_else(|| agent_of(&live.turn), |side| side.lane.clone())
     }
 
-    /// Keeps in mind on which lane a turn waits as it did in the fleet: others come behind it.
+    /// Notes the throttle queue in which a turn waits as in the fleet, because others queue behind it.
     fn park(&mut self, live: &mut Live, lane: String) {
         self.line(lane.clone(), true);
         live.parked = Some(lane);
@@ -391,7 +394,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// One more waits on a lane, or one less.
+    /// Adds a turn to the count of a throttle queue, or removes one.
     fn line(&mut self, lane: String, waits: bool) {
         if waits {
             *self.parked.entry(lane).or_default() += 1;
@@ -403,7 +406,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Whether a refusal stands.
+    /// Returns true if a recorded rejection stands.
     fn is_refused(&mut self, shard: u32, by: Option<&str>, said: &Said) -> bool {
         let Some(by) = by else { return true };
         if by == TASK && !said.knows_task {
@@ -418,7 +421,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Whether what stopped calls was open before the log began, so that it is not known what it had used.
+    /// Returns true if the window that stopped calls was open before the log began, so that its use is unknown.
     fn was_open(&mut self, shard: u32, by: &str, said: &Said) -> bool {
         let began_ms = self.began.of(shard);
         let open = match by {
@@ -433,7 +436,7 @@ impl<'a> Replay<'a> {
     }
 }
 
-/// Who makes a turn's calls, as the policy has them.
+/// The tenant and agent of a turn, with their policies.
 fn whose<'p>(fleet: &Fleet<'p>, turn: &Turn) -> Result<Whose<'p>, Unknown> {
     let tenant = TenantId::new(turn.tenant.as_str()).map_err(|_| Unknown::Tenant)?;
     let agent = AgentId::new(turn.agent.as_str()).map_err(|_| Unknown::Agent)?;
@@ -441,7 +444,7 @@ fn whose<'p>(fleet: &Fleet<'p>, turn: &Turn) -> Result<Whose<'p>, Unknown> {
     Ok(Whose { tenant, agent, owner, policy })
 }
 
-/// The name under which an agent's budgets are kept.
+/// The key of an agent's counters.
 fn agent_of(turn: &Turn) -> String {
     format!("{}:{}", turn.tenant, turn.agent)
 }

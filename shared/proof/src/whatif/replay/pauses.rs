@@ -1,16 +1,16 @@
-//! Pauses of tenants and agents: while one lasts, none of their calls fits any tick.
+//! Pauses of tenants and agents. During a pause, none of their calls fits into a tick.
 
 use std::collections::HashMap;
 
 use crate::whatif::recorded::Pause;
 use crate::whatif::turns::{Decision, Turn, What};
 
-/// Whose calls operators kept from going out: `<tenant>` or `<tenant>:<agent>` → from when to when, ms, in order.
+/// The begin and end of each pause, ms, in order, by `<tenant>` or `<tenant>:<agent>`.
 #[derive(Debug, Default)]
 pub(super) struct Pauses(HashMap<String, Vec<(i64, i64)>>);
 
 impl Pauses {
-    /// Those of the log. One whose begin it does not have began before it, and one without an end lasts.
+    /// Reads the pauses from the log. A pause without a begin began before the log, and a pause without an end lasts.
     pub(super) fn of(acts: &[Pause]) -> Self {
         let mut acts: Vec<&Pause> = acts.iter().collect();
         acts.sort_by_key(|act| act.at_ms);
@@ -22,15 +22,15 @@ impl Pauses {
                 (false, _) if !is_open => of.push((act.at_ms, i64::MAX)),
                 (true, Some(last)) if is_open => last.1 = act.at_ms,
                 (true, None) => of.push((i64::MIN, act.at_ms)),
-                // Parts of an export may overlap: it was so already.
+                // Parts of an export may overlap, so this is a repetition.
                 _ => {}
             }
         }
         Self(pauses)
     }
 
-    /// Until when a turn's calls may not go out at this moment, ms; none where they may. Of the moment in which a pause began or
-    /// ended, what was decided says on which side of it that was.
+    /// The end of the pause that stops a turn's calls at this moment, ms; `None` without a pause. In the millisecond of
+    /// a pause's begin or end, the recorded decision shows whether the pause applied.
     pub(super) fn until(&self, turn: &Turn, on: Option<&Decision>, now_ms: i64) -> Option<i64> {
         if self.0.is_empty() {
             return None;

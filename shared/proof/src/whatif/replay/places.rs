@@ -1,11 +1,11 @@
-//! Places that calls gave back while one of them waited for a turn or for people, and took again: as the log has it.
+//! Permits that calls returned while one of them waited for a turn or an approval, and then took again, as recorded.
 
 use tickfleet_core::turn::limit::WindowKind;
 
 use super::{GAVE_BACK, Next, Replay, whose};
 use crate::whatif::turns::{Decision, Turn, What};
 
-/// Calls that hold places from a moment on, until another.
+/// A time in which some calls of a slice hold permits.
 struct Stretch {
     from: usize,
     upto: usize,
@@ -13,22 +13,23 @@ struct Stretch {
     until_ms: i64,
 }
 
-/// When which of a slice's calls held places; none where the log does not tell. `ends_ms`: when the slice was over.
+/// The times in which calls of a slice held permits; `None` if the log does not show them. `ends_ms` is the end of the
+/// slice.
 fn stretches(turn: &Turn, decision: &Decision, ends_ms: i64) -> Option<Vec<Stretch>> {
     let What::Go(calls, note) = &decision.what else { return None };
     let end = decision.first + calls;
-    // Places are taken again that were given back before.
+    // A slice that begins by taking permits again had returned them before, which the note does not show.
     if usize::try_from(note.calls).ok()? != *calls || decision.places.first()?.again {
         return None;
     }
     let (mut found, mut next) = (Vec::new(), decision.first);
-    // Which calls have places now, and since when.
+    // The calls that hold permits now, and since when.
     let mut holding = Some((decision.first, end, decision.at_ms));
     for place in &decision.places {
         let before = holding.take();
         if place.again {
             if let Some((from, upto, since_ms)) = before {
-                // A part of them went before, and was over by then.
+                // These calls ran before the others, and have ended by now.
                 let until_ms = turn.calls.get(upto.checked_sub(1)?)?.over_ms?;
                 found.push(Stretch { from, upto, since_ms, until_ms });
             }
@@ -49,8 +50,9 @@ fn stretches(turn: &Turn, decision: &Decision, ends_ms: i64) -> Option<Vec<Stret
 }
 
 impl Replay<'_> {
-    /// Calls go out that gave places back and took them again: the counters have it as the log has it. `places`: what they took
-    /// at first. Answers false where they did not, or it is not known when.
+    /// Schedules the recorded returns and acquisitions of permits, for calls that are dispatched. `places` has the
+    /// permits that they take first. Returns false if they did not return any before their end, or if the times are
+    /// unknown.
     pub(super) fn with_gaps(
         &mut self,
         turn: &Turn,
@@ -87,14 +89,14 @@ impl Replay<'_> {
                 self.at(stretch.until_ms + later_ms, 0, 0, Next::Free(counter, count));
             }
         }
-        // One that ended without having them again stood there until then.
+        // A slice that ended without taking its permits again queued for them until then.
         if let Some(stood_ms) = before_ms.filter(|_| decision.places.last().is_some_and(|last| !last.again)) {
             self.stand_in_line(places, stood_ms, ends_ms.max(stood_ms));
         }
         true
     }
 
-    /// Whoever comes between these moments may have gone behind calls that need these places again.
+    /// Turns that come between these times may have queued behind calls that need these permits again.
     fn stand_in_line(&mut self, places: &[(String, u64)], from_ms: i64, upto_ms: i64) {
         for (counter, _) in places {
             self.at(from_ms, 0, 0, Next::Line(counter.clone(), true));
@@ -102,7 +104,7 @@ impl Replay<'_> {
         }
     }
 
-    /// The places that these calls take, where they go out together.
+    /// The permits that these calls take if they are dispatched together.
     fn taken(&mut self, turn: &Turn, (from, upto): (usize, usize), now_ms: i64) -> Vec<(String, u64)> {
         let fleet = self.fleet;
         let Ok(whose) = whose(&fleet, turn) else { return Vec::new() };

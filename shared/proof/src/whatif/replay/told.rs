@@ -1,4 +1,4 @@
-//! What becomes of calls here, and where that is not what became of them.
+//! Dispatches and ends calls in the replay, and reports the differences.
 
 use super::ask::Said;
 use super::{LIMIT, LIMITS_BESIDE_CAPS, Live, Next, Replay, agent_of};
@@ -6,12 +6,12 @@ use crate::whatif::turns::{Decision, Turn, What};
 use crate::whatif::{DAY, Difference, Kind, TICK};
 
 impl Replay<'_> {
-    /// The next calls go out.
+    /// Dispatches the next calls.
     pub(super) fn go(&mut self, live: &mut Live, calls: usize, said: Said, now_ms: i64) {
         let upto = live.next + calls;
         let places = self.books.debit(said.sides, calls);
         self.tasks.go(&live.turn, calls);
-        // Where the log has the shard's own word of when a slice was over, that counts.
+        // The shard's own time of the end of a slice has precedence, if the log has it.
         let (mut ends_ms, mut over_ms) = (now_ms, None);
         let shown: &Live = live;
         for at in shown.next..upto {
@@ -35,7 +35,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Tells of a call that goes out now, where it did not, or at another time.
+    /// Reports a call that is dispatched now, if the fleet did not dispatch it, or did so at another time.
     pub(super) fn went(&mut self, live: &Live, at: usize, recorded: Option<(i64, &What)>, now_ms: i64) {
         let apart = live.apart.as_ref().map(|apart| apart.by.clone());
         let difference = match recorded {
@@ -55,7 +55,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Calls up to this one end without running.
+    /// Ends calls up to this one without running them.
     pub(super) fn end(&mut self, live: &mut Live, upto: usize, by: &str, reason: &str) {
         let shown: &Live = live;
         for at in shown.next..upto.min(shown.turn.calls.len()) {
@@ -90,7 +90,7 @@ impl Replay<'_> {
         self.differs(&live.turn, difference(&live.turn, at, kind, by, by_ms, recorded));
     }
 
-    /// Tells a difference, if it can be one.
+    /// Reports a difference, unless it is undecidable.
     fn differs(&mut self, turn: &Turn, difference: Difference) {
         let agent = agent_of(turn);
         let is_by_both = self.held_up.is_by_both(&agent);
@@ -103,7 +103,7 @@ impl Replay<'_> {
     }
 }
 
-/// When and how the fleet decided about a call in the end; none where it ended otherwise.
+/// When and how the fleet finally decided about a call; `None` if the call ended otherwise.
 pub(super) fn fate_of(turn: &Turn, at: usize) -> Option<(i64, &What)> {
     let about = |decision: &&Decision| match &decision.what {
         What::Go(calls, _) | What::Refuse(calls, _) => (decision.first..decision.first + calls).contains(&at),
@@ -112,7 +112,8 @@ pub(super) fn fate_of(turn: &Turn, at: usize) -> Option<(i64, &What)> {
     turn.decisions.iter().find(about).map(|decision| (decision.at_ms, &decision.what))
 }
 
-/// What a call waited for in the fleet, as far as the log says it: a wait of its own, or what the slice before it had used up.
+/// The cause for which a call waited in the fleet, as far as the log shows it: a wait of its own, or the cap or limit
+/// that the slice before it had used up.
 pub(super) fn waited_for(turn: &Turn, at: usize) -> Option<String> {
     let before = turn.decisions.iter().rev().filter(|decision| decision.first <= at);
     for decision in before {

@@ -1,11 +1,11 @@
-//! Where a limit that cannot be asked may have stopped calls: what was decided stays as it was.
+//! Decisions that limits which cannot be evaluated may explain: these stay as recorded.
 
 use super::Live;
 use super::ask::{Said, Verdict};
 use crate::whatif::turns::{Decision, What};
 
-/// How many calls went out together, where the policy lets more of them go, and it may have been others that cut them short or
-/// made the rest wait: what the log does not have, or a limit that cannot be asked.
+/// How many calls were dispatched together, if the policy would dispatch more of them and there may be another reason
+/// why the rest was not: the log does not have all calls, or a limit cannot be evaluated.
 pub(super) fn cut_by_others(live: &Live, decision: &Decision, said: &Said) -> Option<usize> {
     let Verdict::Dispatch(fits) = said.verdict else { return None };
     let turn = &live.turn;
@@ -24,7 +24,8 @@ pub(super) fn cut_by_others(live: &Live, decision: &Decision, said: &Said) -> Op
     (is_go && !turn.is_whole || is_other).then_some(went)
 }
 
-/// Whether a turn that would go now waited for a limit that cannot be asked, after this and before it went.
+/// Returns true if a turn that would be dispatched now waited for a limit that cannot be evaluated, after this decision
+/// and before its dispatch.
 pub(super) fn waits_for_unknown(live: &Live, decision: &Decision, said: &Said) -> bool {
     let behind = live.turn.decisions.iter().skip_while(|other| *other != decision).skip(1);
     let waits = behind.map_while(|other| match &other.what {

@@ -1,12 +1,12 @@
-//! Turns that wait only here, or for longer or shorter than they did: they go when there is room, in the order in which they
-//! came.
+//! Turns that wait only in the replay, or longer or shorter than recorded. They are dispatched when there is room, in
+//! the order in which they came.
 
 use super::ask::{Said, Verdict};
 use super::told::fate_of;
 use super::{Apart, Live, Next, Replay, TOO_MANY, WAIT_MS_MAX, WAITING_MAX, whose};
 
 impl Replay<'_> {
-    /// A turn waits that did not, or not so long or short.
+    /// Makes a turn wait that did not wait in the fleet, or not as long.
     pub(super) fn wait(&mut self, number: u64, live: &mut Live, apart: Apart, until_ms: i64) {
         if self.waiting >= WAITING_MAX && live.apart.is_none() {
             self.summary.cannot_say(TOO_MANY, (live.turn.calls.len() - live.next) as u64);
@@ -22,7 +22,8 @@ impl Replay<'_> {
         self.at(until_ms, 5, 0, Next::Room(lane));
     }
 
-    /// There may be room for those that wait on this lane only here: as many go as may, in their order.
+    /// There may be room for the turns that wait in this throttle queue only in the replay. Dispatches as many as may
+    /// run, in order.
     pub(super) fn room(&mut self, lane: &str, now_ms: i64) {
         loop {
             let Some(number) = self.lanes.get(lane).and_then(|waiting| waiting.keys().next().copied()) else { return };
@@ -50,7 +51,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Looks at the first turn of a lane. Answers when to look again, where it stays there.
+    /// Evaluates the first turn of a throttle queue. Returns when to evaluate it again, if it stays there.
     pub(super) fn look(&mut self, number: u64, live: &mut Live, lane: &str, now_ms: i64) -> Option<i64> {
         let Some((since_ms, by)) = live.apart.as_ref().map(|apart| (apart.since_ms, apart.by.clone())) else {
             self.leave(lane, number);
@@ -71,7 +72,7 @@ impl Replay<'_> {
             live.apart = None;
             return None;
         }
-        // Those that went out later yet go when they did, unless they are why it is looked at.
+        // Calls with a later recorded dispatch keep that time, unless no other calls are left.
         let is_due = |at: &usize| fate_of(&live.turn, *at).is_none_or(|(then_ms, _)| then_ms <= now_ms);
         let left = live.next..live.turn.calls.len();
         let wanted = match left.clone().take_while(is_due).count() {
@@ -82,7 +83,7 @@ impl Replay<'_> {
         self.look_at(number, live, (lane, wanted), (since_ms, by), said, now_ms)
     }
 
-    /// As [`Self::look`], when the policy has been asked about so many calls.
+    /// Continues [`Self::look`] with the result for the `wanted` calls.
     pub(super) fn look_at(
         &mut self,
         number: u64,
@@ -129,7 +130,7 @@ impl Replay<'_> {
         Some(now_ms + 1)
     }
 
-    /// Whether calls are left that no decision of the fleet is still to come for.
+    /// Returns true if calls are left and their recorded decision is not in the future.
     pub(super) fn is_ahead(&self, live: &Live, now_ms: i64) -> bool {
         live.next < live.turn.calls.len()
             && fate_of(&live.turn, live.next).is_some_and(|(then_ms, _)| then_ms <= now_ms.max(live.busy_ms))

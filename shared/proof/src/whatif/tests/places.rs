@@ -1,10 +1,10 @@
-//! Places that calls gave back while they waited for somebody else.
+//! Permits that calls returned while they waited.
 
 use tickfleet_model::PlacesNote;
 
 use super::*;
 
-/// The turn with what the log says of its first slice's places.
+/// The turn with these notes about the permits of its first slice.
 fn noted(mut turn: Turn, notes: &str) -> Turn {
     turn.decisions[0].places = PlacesNote::read_all(notes);
     turn
@@ -17,14 +17,14 @@ fn a_place_that_was_given_back_while_a_call_waited_was_others_meanwhile() {
     let first = over(turn("a", &[(1_000, 0, go(2, 1, 5_000))]), 1_500);
     let others = [
         over(turn("b", &[waits(1_050), (1_100, 0, go(1, 2, 5_000))]), 1_200),
-        // It waits, although the place is free: one that gave it back stands before it.
+        // It waits although the permit is free, because the call that returned it comes first.
         over(turn("c", &[waits(1_250), (1_500, 0, go(1, 3, 5_000))]), 1_600),
     ];
     let all = |notes: &str| [vec![noted(first.clone(), notes)], others.to_vec()].concat();
     assert_eq!(told(&places(1), &all("G1100,2;H1300,2")), []);
-    // It ended without having it again.
+    // The call ended without taking its permit again.
     assert_eq!(told(&places(1), &all("G1100,2")), []);
-    // Had it kept its place, the other would have waited for longer.
+    // If it had kept its permit, the other turn would have waited longer.
     assert_eq!(told(&places(1), &all(""))[0].0, "b/0");
 }
 

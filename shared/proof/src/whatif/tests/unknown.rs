@@ -1,4 +1,4 @@
-//! What the log does not say, and what follows from it.
+//! Gaps in the log, and their consequences.
 
 use super::*;
 
@@ -49,24 +49,24 @@ fn what_a_limit_may_have_cut_short_that_cannot_be_asked_stays_cut_short() {
     let mut known = limit(LimitBound::Calls(2), Every::Period(1_000), OnReach::Wait);
     known.name = "known".into();
     let turns = [
-        // Of its user, entries say nothing.
+        // The entries do not have its user.
         turn("a", &[(1_000, 0, go(1, 1, 5_000)), (2_020, 1, go(1, 2, 5_000))]),
         turn("b", &[(2_100, 0, What::Wait("limits.few".into(), 4_500)), (4_510, 0, go(1, 3, 5_000))]),
     ];
     let (found, summary) = replay(&policy(3, vec![few.clone(), known.clone()]), &turns);
     assert!(found.is_empty() && summary.not_decidable.len() == 1, "{found:?} {summary:?}");
-    // Where another one stops the calls as well, for less long.
+    // Another limit stops the calls too, but for a shorter time.
     known.bound = LimitBound::Calls(1);
     let (found, _) = replay(&policy(3, vec![few.clone(), known]), &turns);
     assert!(found.is_empty(), "{found:?}");
-    // In shadow it stops nobody.
+    // In shadow mode, the limit stops no call.
     few.mode = LimitMode::Shadow;
     let (found, summary) = replay(&policy(3, vec![few]), &turns);
     let calls: Vec<&str> = found.iter().map(|one| one.call.as_str()).collect();
     assert_eq!((calls, summary.not_decidable.len()), (vec!["a/1", "b/0"], 0), "{found:?} {summary:?}");
 }
 
-/// A limit of users, which entries do not name, and one of agents that is known.
+/// A limit for each user, which the entries do not have, and a known limit for each agent.
 fn by_user_and_by_agent(known: u64, on_reach: OnReach) -> Policy {
     let mut by_user = limit(LimitBound::Calls(9), Every::Period(1_000), OnReach::Wait);
     by_user.per = BTreeSet::from([LimitKey::User]);
@@ -100,7 +100,7 @@ fn where_a_wait_is_none_any_more_no_more_go_than_went_together() {
     let (found, summary) = replay(&by_user_and_by_agent(9, OnReach::Wait), &turns);
     let told: Vec<(&str, Option<i64>)> = found.iter().map(|one| (one.call.as_str(), one.by_ms)).collect();
     assert_eq!((told, summary.not_decidable.len()), (vec![("a/0", Some(7_010))], 1), "{found:?} {summary:?}");
-    // Here it waited for the other one before it went at all.
+    // The turn waited for the unknown limit before it was dispatched.
     let turns = [turn(
         "a",
         &[
