@@ -1,5 +1,5 @@
-// A tenant that does not exist is refused at once: `absent.mjs DIST`, against `REDIS_URL`, and through `GATEWAY_URL` with `GATEWAY_KEY`,
-// a key for tenant `nowhere-js`. DIST is the built client.
+// A tenant that does not exist is rejected at once: `absent.mjs DIST`, against `REDIS_URL`, and through `GATEWAY_URL`
+// with `GATEWAY_KEY`, a key for tenant `nowhere-js`. DIST is the folder of the built client.
 import assert from "node:assert/strict";
 import { resolve } from "node:path";
 
@@ -16,7 +16,7 @@ async function refused(what, work) {
     return true;
   });
   const ms = performance.now() - began;
-  // A scheduler that has just started takes a while to its first decision.
+  // A scheduler that has just started needs some time until its first decision.
   assert(ms < 10_000, `${what}: ${ms} ms`);
 }
 
@@ -36,7 +36,7 @@ async function eachWay(fleet) {
 }
 
 await eachWay(new Fleet({ tenant: "nowhere" }));
-// One that exists is not mistaken for it.
+// An existing tenant is not rejected.
 const there = new Fleet({ tenant: "typescript" });
 assert((await there.run({ agent: "kelly", calls })).ok);
 await there.close();

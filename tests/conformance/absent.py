@@ -1,5 +1,5 @@
-"""A tenant that does not exist is refused at once: `absent.py`, against `REDIS_URL`, and through `GATEWAY_URL` with `GATEWAY_KEY`, a
-key for tenant `nowhere`."""
+"""A tenant that does not exist is rejected at once: `absent.py`, against `REDIS_URL`, and through `GATEWAY_URL` with
+`GATEWAY_KEY`, a key for tenant `nowhere`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def refused(what: str, work: Awaitable[Any]) -> None:
     else:
         raise AssertionError(f"{what}: {found}")
     seconds = time.monotonic() - began
-    # A scheduler that has just started takes a while to its first decision.
+    # A scheduler that has just started needs some time until its first decision.
     assert seconds < 10, f"{what}: {seconds:.1f} s"
 
 
@@ -56,7 +56,7 @@ async def main() -> None:
             blocking.run("kelly", calls=CALLS, timeout=30)
         except FleetError as error:
             assert error.code == "unknown_tenant", error
-    # One that exists is not mistaken for it.
+    # An existing tenant is not rejected.
     async with AsyncFleet(tenant="python") as fleet:
         assert (await fleet.run("kelly", calls=CALLS)).ok
     async with AsyncFleet(os.environ["GATEWAY_URL"], api_key=os.environ["GATEWAY_KEY"]) as fleet:

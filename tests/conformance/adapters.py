@@ -1,8 +1,8 @@
-"""Agents of three frameworks run their tools through a fleet with caps: `adapters.py [NAME…]`, against `REDIS_URL`, and one
-of them then through `GATEWAY_URL` with `GATEWAY_KEY`, if these are given.
+"""Agents of three frameworks run their tools through a fleet with caps: `adapters.py [NAME…]`, against `REDIS_URL`. If
+`GATEWAY_URL` and `GATEWAY_KEY` are set, one of the agents then also runs through the gateway.
 
-The models are stood in for: each asks for the same two calls, one that is granted and one that the day's cap of agent `frugal`
-does not let through, and answers with what it was told of them.
+The models are stubs. Each asks for the same two calls: one that is granted, and one that the daily cap of agent
+`frugal` rejects. It then answers with the results that it received.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ CALLS = [("call_1", "echo", '{"text":"hi"}'), ("call_2", "echo", '{"text":"again
 
 
 def judge(name: str, told: list[str]) -> None:
-    """The first call was carried out, the second one met the cap: the model was told so."""
+    """Checks that the model received both results: the output of the first call, and the cap that rejected the
+    second."""
     assert len(told) == 2, f"{name}: {told}"
     assert told[0] == '{"text":"hi"}', f"{name}: {told}"
     assert "resets_at" in told[1], f"{name}: {told}"
@@ -52,7 +53,8 @@ async def openai_agents(fleet: AsyncFleet) -> None:
         def stream_response(self, *args: Any, **more: Any) -> Any:
             raise NotImplementedError
 
-    # The one line: `tools` come from the fleet. This model gives its calls no ids of their own, so the run is named.
+    # The only line that an agent needs: `tools` come from the fleet. This model sets no call IDs of its own, so the run
+    # has an ID.
     agent = Agent(name="frugal", model=StandIn(), tools=await fleet_tools(fleet, "frugal", run_id="run-1"))
     result = await Runner.run(agent, "Go.")
     assert result.final_output == "done"
@@ -73,7 +75,7 @@ async def langgraph(fleet: AsyncFleet) -> None:
 
     graph = StateGraph(MessagesState)
     graph.add_node("model", model)
-    # The one line: `ToolNode(tools)` becomes a node of the fleet.
+    # The only line that an agent needs: `ToolNode(tools)` becomes a node of the fleet.
     graph.add_node("tools", fleet_node(fleet, "frugal"))
     graph.add_edge(START, "model")
     graph.add_conditional_edges("model", lambda state: "tools" if state["messages"][-1].tool_calls else END)
@@ -102,7 +104,7 @@ async def pydantic_ai(fleet: AsyncFleet) -> None:
         told.extend(returns)
         return ModelResponse([TextPart("done")])
 
-    # The one line: the agent's tools are those of the fleet.
+    # The only line that an agent needs: its tools are those of the fleet.
     agent = Agent(FunctionModel(model), toolsets=[FleetToolset(fleet, "frugal")])
     result = await agent.run("Go.")
     assert result.output == "done"
@@ -111,12 +113,12 @@ async def pydantic_ai(fleet: AsyncFleet) -> None:
 
 async def main(names: list[str]) -> None:
     for name in names or ["openai_agents", "langgraph", "pydantic_ai"]:
-        # Each is a tenant of its own: none uses up what is another's.
+        # Each framework has its own tenant, so none uses up the caps of another.
         async with AsyncFleet(tenant=name.replace("_", "-")) as fleet:
             await globals()[name](fleet)
         print(f"{name}: ok")
     if gateway := os.environ.get("GATEWAY_URL"):
-        # The same agent, and another fleet: that is all that it takes.
+        # Only the fleet's address and key differ.
         async with AsyncFleet(gateway, api_key=os.environ["GATEWAY_KEY"]) as fleet:
             await langgraph(fleet)
         print("through a gateway: ok")

@@ -1,8 +1,9 @@
-// Talks with an agent of a fleet as a front end does that speaks AG-UI, by the protocol's own client, which holds every event to
-// its schema and all of them to their order:
+// Talks with an agent of a fleet as an AG-UI front end does, through the protocol's own client, which checks the schema
+// and the order of all events:
 //   node tests/conformance/agui.mjs URL KEY PACKAGES
-// URL is an agent's `/v1/agents/{agent}/ag-ui`; PACKAGES is the folder where npm has put @ag-ui/client (tests/node). The agent calls
-// `echo` with what the user says where that begins so, and answers other words with how many were said before.
+// URL is an agent's `/v1/agents/{agent}/ag-ui`; PACKAGES is the folder where npm installed @ag-ui/client (tests/node).
+// If the user's message begins with `echo`, the agent calls the tool `echo` with it. It answers other messages with the
+// number of messages before.
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
 import { join, resolve } from "node:path";
@@ -11,7 +12,7 @@ const [url, key, packages] = process.argv.slice(2);
 const { HttpAgent } = createRequire(join(resolve(packages), "package.json"))("@ag-ui/client");
 const agentOf = (threadId, headers = { Authorization: `Bearer ${key}` }) => new HttpAgent({ url, headers, threadId });
 
-/** Says something, and gives what came of it. */
+/** Sends a message, and returns what the run produced. */
 async function say(agent, content) {
   const events = [];
   agent.addMessage({ id: crypto.randomUUID(), role: "user", content });
@@ -22,7 +23,7 @@ async function say(agent, content) {
 const thread = crypto.randomUUID();
 const agent = agentOf(thread);
 
-// A call in between: the assistant's message with it, the tool's with its result, the answer.
+// A run with a call: the assistant's message with the call, the tool's message with the result, then the answer.
 const called = await say(agent, "echo this");
 assert.deepEqual(called.types, [
   "RUN_STARTED",
@@ -40,7 +41,7 @@ const task = called.events.find((event) => event.name === "tickfleet.task").valu
 assert.equal(asking.toolCalls[0].id, `${task}.step-1/0`, "a call has the name that the fleet knows it by");
 assert.equal(called.result.answer, "All done.");
 
-// The thread goes on, also for a page that was loaded anew and knows nothing of it.
+// The thread continues, even for a reloaded page that has none of its messages.
 const next = await say(agent, [{ type: "text", text: "hello" }]);
 assert.equal(next.newMessages[0].content, 'You said "hello" after 1 others.');
 const reloaded = await say(agentOf(thread), "again");
@@ -48,7 +49,7 @@ assert.equal(reloaded.newMessages[0].content, 'You said "again" after 2 others.'
 const other = await say(agentOf(crypto.randomUUID()), "anew");
 assert.equal(other.newMessages[0].content, 'You said "anew" after 0 others.');
 
-// What is refused is refused before a run begins.
+// An invalid request is rejected before a run begins.
 await assert.rejects(say(agentOf(thread, { Authorization: "Bearer tfk_wrong" }), "hello"), /401/);
 await assert.rejects(say(agentOf("no such thread!"), "hello"), /400/);
 await assert.rejects(agentOf(thread).runAgent({}), /400/);

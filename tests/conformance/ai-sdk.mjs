@@ -1,6 +1,7 @@
-// An agent written with the AI SDK of Vercel runs its tools through a fleet with caps: `ai-sdk.mjs PACKAGE`, against `REDIS_URL`, or
-// through `GATEWAY_URL` with `GATEWAY_KEY`. PACKAGE is the folder of the built client. The model is stood in for: it asks for two calls, one that is granted and one that
-// the day's cap of agent `frugal` does not let through, and answers when it was told of both.
+// An agent written with Vercel's AI SDK runs its tools through a fleet with caps: `ai-sdk.mjs PACKAGE`, against
+// `REDIS_URL`, or through `GATEWAY_URL` with `GATEWAY_KEY`. PACKAGE is the folder of the built client. The model is a
+// stub: it asks for two calls, one that is granted and one that the daily cap of agent `frugal` rejects, and answers
+// when it has both results.
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
 import { resolve } from "node:path";
@@ -29,7 +30,7 @@ const model = new MockLanguageModelV3({
 
 const { GATEWAY_URL: url, GATEWAY_KEY: apiKey } = process.env;
 const fleet = new Fleet(url === undefined ? { tenant: "ai-sdk" } : { url, apiKey });
-// The one line: `tools` come from the fleet.
+// The only line that an agent needs: `tools` come from the fleet.
 const tools = await fleetTools(fleet, "frugal", { runId: "run-1" });
 const { text } = await generateText({ model, prompt: "Go.", tools, stopWhen: stepCountIs(5) });
 await fleet.close();

@@ -1,6 +1,6 @@
-// Runs the conformance cases with the TypeScript client: `conformance.mjs CASES TENANT DIST`, against `REDIS_URL`, or through
-// `GATEWAY_URL` with `GATEWAY_KEY`. DIST is where the client was built. Exits with 1 and names the first step that did not do what
-// it should.
+// Runs the conformance cases with the TypeScript client: `conformance.mjs CASES TENANT DIST`, against `REDIS_URL`, or
+// through `GATEWAY_URL` with `GATEWAY_KEY`. DIST is the folder of the built client. Exits with 1 and names the first
+// step that failed.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { resolve } from "node:path";
@@ -14,12 +14,12 @@ const PATIENCE_MS = 60_000;
 const { GATEWAY_URL: url, GATEWAY_KEY: apiKey } = process.env;
 const WAY = url === undefined ? {} : { url, apiKey };
 
-// The names of the protocol as the client spells them.
+// The client's names for the fields of the protocol.
 const RENAMED = { tool_call_audits: "audits" };
 const camel = (key) => RENAMED[key] ?? key.replace(/_([a-z])/g, (_, letter) => letter.toUpperCase());
 const fields = (message) => Object.fromEntries(Object.entries(message).map(([key, value]) => [camel(key), value]));
 
-/** Complains where what was found is not what is expected; members that are not named may be anything. */
+/** Fails if `found` differs from `expected`. Members that `expected` does not name may have any value. */
 function matches(expected, found, path) {
   const told = () => `${path}: expected ${show(expected)}, found ${show(found)}`;
   if (expected === "$any") return assert(found !== undefined && found !== null, told());

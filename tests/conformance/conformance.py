@@ -1,8 +1,8 @@
-"""Runs the conformance cases with the Python client: `conformance.py CASES TENANT [--blocking]`, against `REDIS_URL`, or through
-`GATEWAY_URL` with `GATEWAY_KEY`.
+"""Runs the conformance cases with the Python client: `conformance.py CASES TENANT [--blocking]`, against `REDIS_URL`,
+or through `GATEWAY_URL` with `GATEWAY_KEY`.
 
-With `--blocking` they run through `Fleet`, otherwise through `AsyncFleet`. Exits with 1 and names the first step that did not
-do what it should.
+With `--blocking` they run through `Fleet`, otherwise through `AsyncFleet`. Exits with 1 and names the first step that
+failed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PATIENCE = 60.0
 
 
 def matches(expected: Any, found: Any, path: str) -> None:
-    """Complains where what was found is not what is expected; members that are not named may be anything."""
+    """Fails if `found` differs from `expected`. Members that `expected` does not name may have any value."""
     if expected == "$any":
         wrong = found is None
     elif isinstance(expected, dict) and "$json" in expected:
@@ -44,7 +44,7 @@ def matches(expected: Any, found: Any, path: str) -> None:
 
 
 class Blocking:
-    """A `Fleet` with the words of an `AsyncFleet`."""
+    """A `Fleet` with the interface of an `AsyncFleet`."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.fleet = Fleet(**options)
@@ -81,7 +81,7 @@ class Runner:
         return {"url": os.environ["REDIS_URL"], "tenant": self.tenant, **more}
 
     def has(self, case: dict[str, Any]) -> bool:
-        """Whether the case is for this way to the fleet."""
+        """Whether the case applies to this way to the fleet."""
         return not (self.gateway and case.get("needs") == "redis")
 
     @staticmethod

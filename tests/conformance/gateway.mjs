@@ -1,5 +1,5 @@
-// What the TypeScript client does where the way to the gateway has trouble, and what it says where a gateway cannot: `gateway.mjs
-// TENANT DIST`, with the variables of gateway.py, which has the same claims.
+// How the TypeScript client handles trouble on the way to the gateway, and how it reports what a gateway does not
+// support: `gateway.mjs TENANT DIST`, with the variables of gateway.py, which checks the same.
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { once } from "node:events";
@@ -17,12 +17,13 @@ const DIALECTS = ["raw", "openai", "openai_responses", "anthropic", "gemini", "m
 const calls = [{ name: "echo", arguments: { text: "hi" } }];
 const turn = { agent: "kelly", calls };
 
-// However many wait with one client, nothing leaks.
+// However many requests wait with one client, no listeners leak.
 process.on("warning", (warning) => assert.notEqual(warning.name, "MaxListenersExceededWarning"));
 
 /**
- * A way to the gateway that does what it is told with each request, and then lets all through. `cut` ends the connection when the
- * gateway has answered, `half` in the middle of the answer; an object is an answer.
+ * A proxy before the gateway. Each entry of `fates` decides about one request; without an entry, requests pass through.
+ * `cut` closes the connection when the gateway has answered, `half` in the middle of the answer; an object is an
+ * answer.
  */
 const wire = { fates: [], seen: [], times: [], spent: () => {} };
 const server = createServer((from, to) => {
@@ -83,7 +84,7 @@ async function aTurnWhoseAnswerIsLostIsCarriedOutOnce() {
 }
 
 async function aRefusalThatAnotherGatewayHeardIsTold() {
-  // As that one answers: taken in, and no more is known of it here.
+  // The response of another gateway, which accepted the turn. This gateway has no record of it.
   const body = JSON.stringify({ turn_id: "t", state: "accepted", duplicate: false });
   wire.fates = [{ status: 202, headers: { "content-type": "application/json" }, body }];
   const submitted = await through().submit({ agent: "nobody", calls });
@@ -94,7 +95,7 @@ async function aGatewayThatIsBusyIsAskedAgainWhenItSays() {
   wire.times.length = 0;
   wire.fates = [refusal(429, "queue_full")];
   assert((await through().run(turn)).ok);
-  // A timer may be a millisecond early.
+  // A timer may fire one millisecond early.
   assert(wire.times.length === 2 && wire.times[1] - wire.times[0] >= 990, String(wire.times));
   const hasty = through({ patienceMs: 500 });
   for (const [status, code, kind] of [
@@ -104,7 +105,7 @@ async function aGatewayThatIsBusyIsAskedAgainWhenItSays() {
     wire.fates = [refusal(status, code, "7")];
     await fails(hasty.run({ ...turn, turnId: "t" }), kind, kind === Unavailable ? { id: "t" } : { code, retryAfterMs: 7_000 });
   }
-  // The turn was taken in, and only the waiting was not.
+  // The turn was accepted, only the request that waits for its reply was refused.
   [wire.fates, wire.seen] = [[refusal(429, "too_many_waiting", "7")], []];
   assert((await hasty.run(turn)).ok);
   assert.deepEqual(wire.seen.slice(0, 2), Array(2).fill("POST /v1/turns"));
@@ -182,7 +183,7 @@ async function eventsEndWhereTheirLinesDoAndNowhereElse() {
   for (const end of ["\n", "\r\n", "\r"]) {
     const lines = [": hello", "", "event: plan", "data: 7", "", "event: note", `data: {"position": 1,`, `data:"text": "${text}"}`, ""];
     const whole = Buffer.from([...lines, "event: failed", 'data: {"position": 2}', "", ""].join(end));
-    // Cut within characters, and between a carriage return and its line feed.
+    // Written byte by byte: split within characters, and between a carriage return and its line feed.
     const write = (to, at = 0) => (at < whole.length ? to.write(whole.subarray(at, at + 1), () => write(to, at + 1)) : to.end());
     wire.fates = [(to) => write(to.writeHead(200, { "content-type": "text/event-stream" }))];
     const told = [];

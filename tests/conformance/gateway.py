@@ -1,7 +1,7 @@
-"""What the Python client does where the way to the gateway has trouble, and what it says where a gateway cannot: `gateway.py
-TENANT`, with `GATEWAY_URL`, `GATEWAY_KEY` and `READING_KEY`, which may only read, beside `REDIS_URL`.
+"""How the Python client handles trouble on the way to the gateway, and how it reports what a gateway does not support:
+`gateway.py TENANT`, with `GATEWAY_URL`, `GATEWAY_KEY` and `READING_KEY`, which may only read, and with `REDIS_URL`.
 
-Agent `frugal` has one call a day: a turn that ran twice would show by the cap.
+Agent `frugal` has one call a day: if a turn ran twice, the cap would show it.
 """
 
 from __future__ import annotations
@@ -40,18 +40,20 @@ TENANT = sys.argv[1]
 ECHO = [{"name": "echo", "arguments": {"text": "hi"}}]
 
 Fate = str | tuple[int, dict[str, str], str]
-# What becomes of a request: `through`; `cut`, when the gateway has answered; `half`, in the middle of the answer; `hang`; or an answer.
+# What happens to a request: `through`; `cut` after the gateway has answered; `half` in the middle of the answer;
+# `hang`; or an answer.
 
 
 class Wire:
-    """A way to the gateway that does what it is told with each request, and then lets all through."""
+    """A proxy before the gateway. Each entry of `fates` decides about one request; without an entry, requests pass
+    through."""
 
     def __init__(self) -> None:
         self.fates: list[Fate] = []
         self.seen: list[str] = []
         self.times: list[float] = []
         self.spent = asyncio.Event()
-        # Nobody else keeps those that serve.
+        # Cancelled when the proxy closes.
         self.serving: set[Any] = set()
 
     async def __aenter__(self) -> Wire:
@@ -101,7 +103,7 @@ class Wire:
         there, to = await asyncio.open_connection(host, int(port))
         to.write(head.replace("\r\n", "\r\nconnection: close\r\n", 1).encode() + body)
         if fate == "cut":
-            # The whole answer: the gateway has done what it was asked for.
+            # Reads the whole answer: by then, the gateway has handled the request.
             await there.read()
         elif fate == "half":
             writer.write(await there.readuntil(b"event: plan"))
@@ -142,7 +144,7 @@ async def a_turn_whose_answer_is_lost_is_carried_out_once(wire: Wire) -> None:
         reply = await fleet.run("frugal", calls=ECHO, timeout=30.0)
     assert [result.outcome for result in reply.results] == ["ok"], reply
     assert [seen.split("?")[0] for seen in wire.seen[:3]] == ["POST /v1/turns"] * 3, wire.seen
-    # Nor does waiting send it again when the wire is cut: it asks for the reply.
+    # If the connection is cut while the client waits, it asks for the reply and does not send the turn again.
     wire.fates = ["through", "cut", "cut"]
     async with wire.fleet() as fleet:
         turn = await fleet.submit("kelly", calls=ECHO)
@@ -150,7 +152,7 @@ async def a_turn_whose_answer_is_lost_is_carried_out_once(wire: Wire) -> None:
 
 
 async def a_refusal_that_another_gateway_heard_is_told(wire: Wire) -> None:
-    # As that one answers: taken in, and no more is known of it here.
+    # The response of another gateway, which accepted the turn. This gateway has no record of it.
     wire.fates = [(202, {"content-type": "application/json"}, '{"turn_id": "t", "state": "accepted", "duplicate": false}')]
     async with wire.fleet() as fleet:
         turn = await fleet.submit("nobody", calls=ECHO)
@@ -163,7 +165,7 @@ async def a_gateway_that_is_busy_is_asked_again_when_it_says(wire: Wire) -> None
         assert (await fleet.run("kelly", calls=ECHO)).ok
     assert len(wire.times) == 2 and wire.times[1] - wire.times[0] >= 1.0, wire.times
     async with wire.fleet(patience=0.5) as hasty:
-        # Longer than there is patience: nothing is gained by waiting.
+        # Longer than the client's patience, so the client does not wait.
         for status, code, kind in (
             (429, "queue_full", QueueFull),
             (503, "pressure", Pressure),
@@ -173,7 +175,7 @@ async def a_gateway_that_is_busy_is_asked_again_when_it_says(wire: Wire) -> None
             wire.fates = [refusal(status, code, "7")]
             said = {"id": "t"} if kind is Unavailable else {"code": code, "retry_after": 7.0}
             await raises(kind, hasty.run("kelly", calls=ECHO, turn_id="t"), **said)
-        # The turn was taken in, and only the waiting was not.
+        # The turn was accepted, only the request that waits for its reply was refused.
         wire.fates, wire.seen = [refusal(429, "too_many_waiting", "7")], []
         assert (await hasty.run("kelly", calls=ECHO)).ok
         assert [seen.split("?")[0] for seen in wire.seen[:2]] == ["POST /v1/turns"] * 2, wire.seen
@@ -206,7 +208,7 @@ async def what_waits_outlasts_trouble_and_keeps_to_its_time(wire: Wire) -> None:
 
 async def whatever_is_open_when_a_client_is_closed_is_told(wire: Wire) -> None:
     async with wire.fleet(patience=300) as fleet:
-        # In a pause, and in requests that nobody answers.
+        # One request is in a pause before its retry, the others never get an answer.
         wire.fates = [refusal(503, "unavailable", "60")]
         open_works: list[Any] = [asyncio.ensure_future(fleet.submit("kelly", calls=ECHO))]
         await wire.spent.wait()
@@ -281,7 +283,7 @@ async def what_a_gateway_cannot_do_is_said(_: Wire) -> None:
         await raises(Unsupported, fleet.cancel(".."))
         await raises(NoDefinitions, fleet.tools("nobody"))
         await raises(InvalidMessage, fleet.tools("kelly", format="nonsense"))
-        # Refused by the gateway, as through Redis: the conversation can go on.
+        # Rejected by the gateway, with the same reply as through Redis, so the conversation can continue.
         call = {"id": "call_1", "type": "function", "function": {"name": "echo", "arguments": "{}"}}
         try:
             await fleet.run("kelly", tool_calls=[call], priority="asap")

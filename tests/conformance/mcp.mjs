@@ -1,7 +1,8 @@
-// Holds the MCP server of a gateway to the official conformance suite, on a fleet of its own whose tools are the suite's:
+// Runs the official MCP conformance suite against the MCP server of a gateway, on a fleet of its own that has the
+// suite's tools:
 //   node tests/conformance/mcp.mjs TICKFLEET PACKAGES [OPTION…]
-// PACKAGES is the folder where npm has put @modelcontextprotocol/conformance (tests/node; Node.js 22 or later); the options are the
-// suite's, of its command `server`. The suite knows no keys: a proxy before the gateway adds one.
+// PACKAGES is the folder where npm installed @modelcontextprotocol/conformance (tests/node; Node.js 22 or later). The
+// options are those of the suite's command `server`. The suite sends no API keys: a proxy before the gateway adds one.
 import { spawn, spawnSync } from "node:child_process";
 import { mkdtempSync, mkdirSync, rmSync, writeFileSync } from "node:fs";
 import { createServer, request } from "node:http";
@@ -13,8 +14,8 @@ const [program, packages, ...options] = process.argv.slice(2);
 const folder = mkdtempSync(join(tmpdir(), "tickfleet-mcp-"));
 const listen = (server) => new Promise((up) => server.listen(0, "127.0.0.1", () => up(server.address().port)));
 
-// The suite's tools: what they answer, after how many seconds, and what they take. Those that it wants to ask, to log, to tell their
-// progress or to give pictures are not here: tools of a fleet do none of it (known-failures.yaml).
+// The suite's tools: their answers, their delays in seconds, and their parameters. Its tools that elicit input, log,
+// report progress or return images are missing: tools of a fleet do none of this (known-failures.yaml).
 const TOOLS = {
   test_simple_text: { text: "This is a simple text response for testing." },
   test_error_handling: { text: "This tool intentionally returns an error for testing", status: 400 },
@@ -46,7 +47,7 @@ const service = createServer((req, res) => {
   const text = tool.text.replace("{name}", at.searchParams.get("name"));
   const seconds = tool.seconds ?? Number(at.searchParams.get("seconds") ?? 0);
   const say = () => res.writeHead(tool.status ?? 200, { "content-type": "application/json" }).end(JSON.stringify(text));
-  // What takes any time takes long enough to be told as a task.
+  // A tool that takes any time takes long enough to be reported as a task.
   const timer = setTimeout(say, seconds && (seconds + 1) * 1000);
   res.on("close", () => clearTimeout(timer));
 });
@@ -65,7 +66,7 @@ function configuration(port) {
   }
   const conf = join(folder, "conf");
   mkdirSync(conf);
-  // JSON is YAML.
+  // YAML includes JSON.
   const write = (name, value) => writeFileSync(join(conf, name), JSON.stringify(value));
   write("tools.yaml", { tools });
   write("agents.yaml", { agents: { kelly: { calls_per_tick: 100 } } });
@@ -73,7 +74,7 @@ function configuration(port) {
   return conf;
 }
 
-/** Starts a process, and reads what it says until `found` finds something. */
+/** Starts a process, and reads its output until `found` returns something. */
 async function start(args, more, found) {
   const env = { ...process.env, TICKFLEET_HTTP_ADDRESS: "127.0.0.1:0", TICKFLEET_LOG_FORMAT: "json", ...more };
   if (!more.REDIS_URL) delete env.REDIS_URL;
@@ -88,14 +89,14 @@ async function start(args, more, found) {
   return { child, what };
 }
 
-/** A key of the agents, in a file of a gateway. */
+/** Writes an agent's key to a gateway's key file. */
 function key(file) {
   const made = spawnSync(program, ["gateway", "key", "--id", "suite", "--tenant", "demo"], { encoding: "utf8" });
   writeFileSync(file, made.stdout);
   return /tfk_\S+/.exec(made.stderr)[0];
 }
 
-/** Passes requests on as they are, with the key. */
+/** Passes requests on unchanged, with the key. */
 function proxy(gateway, key) {
   return createServer((req, res) => {
     const headers = { ...req.headers, authorization: `Bearer ${key}` };

@@ -1,6 +1,7 @@
-// An agent written with the AI SDK of Vercel is retried and resumed, and pays once: `resumed.mjs PACKAGE`, against `REDIS_URL`, where
-// a fleet with the configuration in `bank/conf` runs. PACKAGE is the folder of the built client. The model is stood in for: it
-// calls every payment `call_1`, as some providers do. What was paid is counted in the bank's ledger.
+// An agent written with Vercel's AI SDK is retried and resumed, and pays once: `resumed.mjs PACKAGE`, against
+// `REDIS_URL`, with a running fleet that has the configuration in `bank/conf`. PACKAGE is the folder of the built
+// client. The model is a stub that gives every payment the call ID `call_1`, as some providers do. Payments are counted
+// in the bank's ledger.
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
 import { existsSync, mkdtempSync, readFileSync } from "node:fs";
@@ -19,7 +20,7 @@ const { fleetTools } = await import(resolve(home, "dist/adapters/ai-sdk.js"));
 const usage = { inputTokens: { total: 1 }, outputTokens: { total: 1 } };
 const fleet = new Fleet({ tenant: "bank" });
 
-/** Asks for the same payment so many times, each in a step of its own, and ends. */
+/** A model that asks for `payments` equal payments, each in its own step, and ends. */
 function model(payments = 1, input = '{"to":"bob","amount":10}') {
   return new MockLanguageModelV3({
     doGenerate: async ({ prompt }) => {
@@ -33,7 +34,7 @@ function model(payments = 1, input = '{"to":"bob","amount":10}') {
   });
 }
 
-/** A ledger of its own for one case. */
+/** A separate ledger for one case. */
 function bank(seconds = 0) {
   const ledger = join(mkdtempSync(join(tmpdir(), "bank-")), "ledger");
   const payments = () => (existsSync(ledger) ? readFileSync(ledger, "utf8").trimEnd().split("\n") : []);
@@ -41,7 +42,7 @@ function bank(seconds = 0) {
     const end = Date.now() + 20_000;
     while (payments().length < count) {
       assert(Date.now() < end, `${payments()}`);
-      // The ledger is a file: nothing says when it grows.
+      // The ledger is a file, so the test polls it.
       await sleep(10);
     }
   };
@@ -50,7 +51,7 @@ function bank(seconds = 0) {
     hasPaid,
     async paid(count, what) {
       await hasPaid(count);
-      // A payment too many would come within a tick and a call's time: nothing says that none comes.
+      // An extra payment would arrive within a tick and the time of a call; no event reports that none arrives.
       await sleep(400 + seconds * 1_000);
       assert.equal(payments().length, count, `${what}: ${payments()}`);
       console.log(`ai-sdk: ${what}: ok`);

@@ -1,8 +1,7 @@
-"""Agents of three frameworks are resumed, retried and replayed, and pay once: `resumed.py [NAME…]`, against `REDIS_URL`, where a
-fleet with the configuration in `bank/conf` runs.
-
-The models are stood in for. They call every payment `call_1`, as some providers do, and ask for the same payment wherever nothing
-else is said. The bank keeps a ledger: what was paid is counted there, not in what the agents were told.
+"""Agents of three frameworks are resumed, retried and replayed, and pay once: `resumed.py [NAME…]`, against
+`REDIS_URL`, with a running fleet that has the configuration in `bank/conf`. The models are stubs. They give every
+payment the call ID `call_1`, as some providers do, and ask for the same payment unless a case sets another one.
+Payments are counted in the bank's ledger, not in the results that the agents received.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ BOB = {"to": "bob", "amount": 10}
 
 
 class Bank:
-    """A ledger of its own for one case."""
+    """A separate ledger for one case."""
 
     def __init__(self, ledger: str | None = None, seconds: float = 0.0) -> None:
         self.ledger = Path(ledger or Path(tempfile.mkdtemp()) / "ledger")
@@ -40,12 +39,12 @@ class Bank:
         deadline = time.monotonic() + 20
         while len(self.payments()) < payments:
             assert time.monotonic() < deadline, f"{self.payments()}"
-            # The ledger is a file: nothing says when it grows.
+            # The ledger is a file, so the test polls it.
             await asyncio.sleep(0.01)
 
     async def paid(self, payments: int, what: str) -> None:
         await self.has_paid(payments)
-        # A payment too many would come within a tick and a call's time: nothing says that none comes.
+        # An extra payment would arrive within a tick and the time of a call; no event reports that none arrives.
         await asyncio.sleep(0.4 + self.seconds)
         assert len(self.payments()) == payments, f"{what}: expected {payments}, found {self.payments()}"
         print(f"{what}: ok")
@@ -58,7 +57,7 @@ def fleet() -> AsyncFleet:
 # LangGraph
 
 def graph_of(fleet: AsyncFleet, bank: Bank, saver: Any = None, payments: int = 1, **more: Any) -> Any:
-    """Asks for the same payment so many times, each in a message of its own, and ends."""
+    """A graph that asks for `payments` equal payments, each in its own message, and ends."""
     from langchain_core.messages import AIMessage
     from langgraph.graph import END, START, MessagesState, StateGraph
     from tickfleet.adapters.langgraph import fleet_node
@@ -89,7 +88,7 @@ def go() -> dict[str, Any]:
 
 
 async def cancelled(graph: Any, bank: Bank, config: dict[str, Any], input: Any, payments: int = 1) -> None:
-    """Begins or resumes, and is cancelled when the money has moved and the answer has not come."""
+    """Starts or resumes a graph, and cancels it when the money has moved but the result has not arrived."""
     running = asyncio.create_task(graph.ainvoke(input, config))
     await bank.has_paid(payments)
     running.cancel()
@@ -156,7 +155,7 @@ async def langgraph_processes(fleet: AsyncFleet) -> None:
 
 
 async def resume(stored: str, thread_id: str, ledger: str) -> None:
-    """Another process that resumes a thread."""
+    """Resumes a thread in another process."""
     from langgraph.checkpoint.memory import InMemorySaver
 
     saver = InMemorySaver()
@@ -188,7 +187,7 @@ async def langgraph_intended(fleet: AsyncFleet) -> None:
     class Plain(TypedDict):
         messages: list[Any]
 
-    # Messages whose ids nobody gives, or gives again and again.
+    # Messages without an ID, and messages that repeat one.
     for id in (None, "msg_1"):
         bank = Bank()
         plain = StateGraph(Plain)
@@ -209,7 +208,7 @@ async def refuses(work: Any, says: str) -> None:
     try:
         await work
     except Exception as error:
-        # The OpenAI Agents SDK wraps what a tool raises.
+        # The OpenAI Agents SDK wraps the exception of a tool.
         assert isinstance(error, InvalidMessage) or isinstance(error.__cause__, InvalidMessage), repr(error)
         assert says in str(error), error
     else:
@@ -219,7 +218,7 @@ async def refuses(work: Any, says: str) -> None:
 # OpenAI Agents SDK
 
 def agents_model(item: str | None, payments: int = 1, name: str = "call") -> Any:
-    """Asks for payments, one after the other, with this id of an item."""
+    """A model that asks for payments one after the other. Each has `item` as the ID of its item."""
     from agents import ModelResponse, Usage
     from agents.models.interface import Model
     from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
@@ -228,7 +227,7 @@ def agents_model(item: str | None, payments: int = 1, name: str = "call") -> Any
         async def get_response(self, system_instructions: Any, input: Any, *args: Any, **more: Any) -> ModelResponse:
             outputs = [entry["output"] for entry in input if entry.get("type") == "function_call_output"]
             if len(outputs) < payments:
-                # Within a run, the SDK itself refuses an id that comes again.
+                # Within a run, the SDK itself rejects a repeated ID.
                 id = f"{name}_{len(outputs) + 1}"
                 call = ResponseFunctionToolCall(
                     id=item, type="function_call", call_id=id, name="pay", arguments=json.dumps(BOB)
@@ -264,7 +263,7 @@ async def openai_agents_resumed(fleet: AsyncFleet) -> None:
         return (await Runner.run(agent, "Pay bob.", context=context)).to_state().to_string()
 
     async def resumed(agent: Any, saved: str) -> str:
-        """Approves what waits, until the run ends."""
+        """Approves everything that waits, until the run ends."""
         state = await RunState.from_string(agent, saved)
         while True:
             for waiting in state.get_interruptions():
@@ -305,7 +304,7 @@ async def openai_agents_resumed(fleet: AsyncFleet) -> None:
 # Pydantic AI
 
 def pydantic_agent(fleet: AsyncFleet, bank: Bank, payments: int = 1, run_id: Any = None, asks: bool = True) -> Any:
-    """An agent whose payments people approve first."""
+    """An agent whose payments people approve first, if `asks`."""
     from pydantic_ai import Agent, DeferredToolRequests
     from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
     from pydantic_ai.models.function import AgentInfo, FunctionModel
@@ -384,7 +383,7 @@ async def pydantic_ai_resumed(fleet: AsyncFleet) -> None:
     for message in foreign:
         if isinstance(message, ModelResponse):
             for _ in range(2):
-                # As an interface gives it back each time.
+                # User interfaces return the history with a new timestamp each time.
                 message.timestamp = message.timestamp.replace(microsecond=time.monotonic_ns() % 1_000_000)
                 await named.run(message_history=foreign, deferred_tool_results=yes)
     await bank.paid(1, "pydantic_ai: a history that names no run is refused, and resumed where its run is named")

@@ -1,4 +1,5 @@
-// Nobody gets the reply of another turn: `undecided.mjs DIST`, against a `REDIS_URL` without a fleet. As undecided.py.
+// The reply of an earlier turn with the same ID is not returned: `undecided.mjs DIST`, against a `REDIS_URL` without a
+// fleet. See undecided.py.
 import assert from "node:assert/strict";
 import { resolve } from "node:path";
 
@@ -26,7 +27,7 @@ const error = { code: "conflict", message: "used" };
 await ask("XADD", `${PREFIX}replies:acme:box`, "*", "reply", reply("conflict", { error }), "seq", "1");
 await decide();
 await assert.rejects(refused.reply({ timeoutMs: 10_000 }), Conflict);
-// The same turn as before is decided about without a reply: the record answers.
+// The same turn as before is decided without a reply: the client reads it from the record.
 const again = await fleet.submit(turn);
 await decide();
 assert.equal((await again.reply({ timeoutMs: 10_000 })).status, "done");

@@ -1,7 +1,7 @@
-"""Nobody gets the reply of another turn: `undecided.py`, against a `REDIS_URL` without a fleet.
+"""The reply of an earlier turn with the same ID is not returned: `undecided.py`, against a `REDIS_URL` without a fleet.
 
-An id was used before, and the record of that turn is there. What this process submits under the id is not decided about for a
-while, and then refused.
+The record of a finished turn exists. This process submits another turn under the same ID. For a while, nothing decides
+about that turn, and then it is rejected.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ async def main() -> None:
             raise SystemExit(f"the reply of another turn: {await turn.reply(10.0)}")
         except Conflict:
             pass
-        # The same turn as before is decided about without a reply: the record answers.
+        # The same turn as before is decided without a reply: the client reads it from the record.
         turn = await fleet.submit("kelly", calls=[{"name": "echo"}], turn_id="used")
         [(entry, _)] = await redis.xrange(f"{PREFIX}turns")
         await redis.xdel(f"{PREFIX}turns", entry)

@@ -1,5 +1,5 @@
-// Plays some work of an operator in the console, in a real Chromium, on a fleet of its own, and holds every view to axe and
-// to the width of a phone. Run by hand (tests/README.md):
+// Performs tasks of an operator in the console, in a real Chromium, on a fleet of its own, and checks every view with
+// axe and for the width of a phone. Run by hand (tests/README.md):
 //   npm install --prefix target/console playwright-core@1.65.1 axe-core@4.14.1
 //   node tests/console/play.mjs target/debug/tickfleet [FOLDER-FOR-SCREENSHOTS]
 import { execFileSync, spawn } from "node:child_process";
@@ -24,7 +24,7 @@ function check(isSo, what) {
   console.log(`${isSo ? "ok " : "BAD"} ${what}`);
 }
 
-// A service behind a tool, which is down at first.
+// The service behind a tool. It is down at first.
 let isUp = false;
 const service = createServer((_, response) => response.writeHead(isUp ? 200 : 503, { "content-type": "application/json" }).end('{"stock": 3}'));
 await new Promise((up) => service.listen(0, "127.0.0.1", up));
@@ -50,7 +50,7 @@ approvers: {ann: {roles: [finance]}}
 `,
 };
 
-/** A fleet with a console; answers where it is, and the key. */
+/** Starts a fleet with a console; returns its address and the key. */
 async function start() {
   const conf = join(folder, "conf");
   mkdirSync(conf);
@@ -72,7 +72,7 @@ async function start() {
   return { child, submit, ...found };
 }
 
-/** The page, and what is done to it in words of an operator. */
+/** Actions of an operator on the page. */
 function hands(page, fleet) {
   const settled = () => page.waitForFunction(() => !/Loading …/.test(document.querySelector("main").textContent));
   return {
@@ -103,7 +103,7 @@ function hands(page, fleet) {
   };
 }
 
-/** Tasks of somebody who looks after a fleet, most of them in docs/operate/console.md: each takes less than 30 s. */
+/** Tasks of an operator, most of them from docs/operate/console.md. Each takes less than 30 s. */
 async function work(page, fleet) {
   const hand = hands(page, fleet);
   const task = async (what, how) => {
@@ -128,7 +128,7 @@ async function work(page, fleet) {
     await hand.find(id);
     await page.waitForSelector('main strong:text-is("done")', { timeout: 30_000 });
   };
-  // It is tried four times, for 13 s: meanwhile others are at work.
+  // This call is tried four times, over 13 s. The other tasks run meanwhile.
   fleet.submit("kelly", "stock-1", "stock");
   await hand.signIn();
   await task("an agent is paused", () => pauseIt("agent fran of demo", { Tenant: "demo", Agent: "fran" }, "she writes to the wrong people"));
@@ -155,7 +155,7 @@ async function work(page, fleet) {
     await first.click();
     await hand.confirm(button, text);
     check(done.test(await hand.said()), `one is ${done.source}`);
-    // What is decided is looked at anew: until then, it still seems to wait.
+    // The list shows the approval until it is loaded again.
     await page.getByRole("button", { name, exact: true }).waitFor({ state: "detached" });
   };
   await task("the payment is approved", () => decide("Approve", "agreed with Ben", /approved/));
@@ -170,7 +170,7 @@ async function work(page, fleet) {
   });
   await task("a tool is paused, its call waits, and goes on", async () => {
     await pauseIt("tool sleep for all tenants", { "Or a tool": "sleep" }, "the machine is too warm");
-    // Workers hear of it within seconds: until then calls run.
+    // Workers apply the pause within seconds; until then, calls run.
     for (let nap = 0, waits = false; !waits; nap += 1) {
       fleet.submit("kelly", `nap-${nap}`, 'sleep {"ms": 10}');
       await page.waitForTimeout(2000);
@@ -206,12 +206,15 @@ async function work(page, fleet) {
   });
 }
 
-/** What is done with all that a filter finds ends when it is stopped or fails, or where nothing more fits, and says what was done. */
+/**
+ * An action on all matches of a filter ends if it is stopped, if it fails, or if the fleet has no room, and reports
+ * what was done.
+ */
 async function stops(page, fleet) {
   const hand = hands(page, fleet);
   const json = (value, status = 200) => ({ status, contentType: "application/json", body: JSON.stringify(value) });
   const letter = (id) => ({ id, kind: "letter", tenant: "demo", agent: "kelly", cause: "transient", at_ms: 1 });
-  // There is always a page behind this one. What becomes of a replay, the test says.
+  // There is always another page of results. The test decides about each replay.
   await page.route(/\/v1\/operate\/dead\?/, (route) => route.fulfill(json({ dead: [letter("letter-1"), letter("letter-2")], read: 2, next: "on", now_ms: 2 })));
   const replays = [];
   let came;
@@ -253,7 +256,7 @@ async function stops(page, fleet) {
   await page.unrouteAll({ behavior: "ignoreErrors" });
 }
 
-/** Every view, by axe and by its width. */
+/** Checks every view with axe, and for its width. */
 async function views(browser, fleet, colorScheme, width) {
   const context = await browser.newContext({ colorScheme, viewport: { width, height: 800 } });
   const page = await context.newPage();
@@ -261,7 +264,7 @@ async function views(browser, fleet, colorScheme, width) {
   const hand = hands(page, fleet);
   const session = await context.newCDPSession(page);
   const judge = async (name) => {
-    // The policy of the pages lets nothing in; the debugger is not asked.
+    // The pages' content security policy blocks scripts from outside; the debugger bypasses it.
     await session.send("Runtime.evaluate", { expression: axe, allowUnsafeEvalBlockedByCSP: true });
     const found = await page.evaluate(async () => (await globalThis.axe.run()).violations.map((one) => `${one.id} at ${one.nodes[0].target}`));
     const beyond = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
@@ -283,7 +286,7 @@ async function views(browser, fleet, colorScheme, width) {
   await context.close();
 }
 
-/** The link that is printed signs in by itself, and no key stays in the address. */
+/** The printed link signs in, and the key is removed from the address. */
 async function link(browser, fleet) {
   const page = await browser.newPage();
   watch(page);
@@ -293,12 +296,15 @@ async function link(browser, fleet) {
   await page.close();
 }
 
-/** Pictures of the fleet come by themselves, and the overview asks for none. The configuration tells where settings are from. */
+/**
+ * The server pushes the state of the fleet, so the overview sends no requests. The configuration view shows where
+ * settings come from.
+ */
 async function live(page, fleet) {
   const hand = hands(page, fleet);
   await hand.open("overview");
   await page.waitForSelector('html[data-live="yes"]');
-  // What failed lately is asked for when the view opens, and once a minute.
+  // The view requests recent errors when it opens, and once a minute.
   await page.waitForSelector("#errors a");
   check(await page.locator("#errors a", { hasText: "All causes" }).count() === 1, "the overview leads to all causes");
   let asked = 0;

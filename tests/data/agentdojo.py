@@ -2,16 +2,16 @@
 
     python3 agentdojo.py OUTDIR
 
-The data comes from the PyPI package `agentdojo` (MIT), pinned by version and SHA-256; its tasks are Python code that
-computes the calls it expects, so the package is run, with the few packages that it needs for that (pinned by version,
-installed below OUTDIR and nowhere else) and stand-ins for its model clients, which are not called. OUTDIR must not be
-committed. A second run finds its own output and returns at once.
+The data comes from the PyPI package `agentdojo` (MIT), pinned by version and SHA-256. Its tasks are Python code that
+computes the calls it expects. So the package is run, with the few packages that it needs for that (pinned by version,
+installed only below OUTDIR) and stubs for its model clients, which are not called. OUTDIR must not be committed. A
+second run finds its own output and returns at once.
 
 OUTDIR then holds, one JSON object a line:
 
   tools.jsonl   {suite, name, description, input_schema}
   tasks.jsonl   {suite, task, kind, calls: [{tool, arguments}]}
-                     `kind` is user or injection; the calls are those that carry the task out
+                `kind` is user or injection; the calls are those that carry out the task
 
 Python 3.10 and later.
 """
@@ -32,15 +32,15 @@ VERSION = "0.1.35"
 WHEEL = "agentdojo-0.1.35-py3-none-any.whl"
 SHA256 = "364bea4219716b716bf639f504d195943f7f6a5535d312ca41d7098704a2affd"
 NEEDED = ("pydantic==2.12.5", "email-validator==2.3.0", "pyyaml==6.0.3", "docstring-parser==0.17.0")
-# The newest of its benchmark's versions.
+# The newest version of its benchmark.
 BENCHMARK = "v1.2.2"
-# Model clients, and what compares environments after a run: neither is needed to say which calls are expected.
+# Model clients, and the library that compares environments after a run: the expected calls need neither.
 STOOD_IN = ("agentdojo.agent_pipeline", "openai", "anthropic", "cohere", "deepdiff")
 OUTPUTS = ("tools.jsonl", "tasks.jsonl")
 
 
 class StandIn(types.ModuleType):
-    """A module whose every name is an empty class."""
+    """A module in which every name is an empty class."""
 
     __path__ = []
 
@@ -64,7 +64,7 @@ class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def install(outdir):
-    """Unpacks the wheel and installs what it needs, below `outdir`; answers the folder."""
+    """Unpacks the wheel and installs the packages that it needs below `outdir`; returns that folder."""
     site = os.path.join(outdir, "site")
     options = ["--quiet", "--disable-pip-version-check", "--only-binary=:all:", "--upgrade", "--target", site]
     command = [sys.executable, "-m", "pip", "install", *options, *NEEDED]
@@ -80,7 +80,7 @@ def install(outdir):
 def suites(site):
     sys.path.insert(0, site)
     sys.meta_path.insert(0, StandIns())
-    # Without this script's folder: it has the package's name.
+    # Without this script's folder: the script has the same name as the package.
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != os.path.dirname(os.path.abspath(__file__))]
     from agentdojo.task_suite.load_suites import get_suites
 

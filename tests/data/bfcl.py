@@ -35,10 +35,10 @@ DATA = "bfcl_eval/data/"
 ANSWERS = DATA + "possible_answer/"
 CLASS_DOCS = DATA + "multi_turn_func_doc/"
 
-# Not lists of function calls: options of a prompt study, and questions answered by prose over stateful tools.
+# Not lists of function calls: options of a prompt study, and questions that are answered in prose over stateful tools.
 NOT_CALLS = {"format_sensitivity", "memory", "web_search"}
 
-# The classes that multi-turn entries involve, and the file that documents each.
+# The classes that multi-turn entries use, and the file that documents each.
 CLASSES = {
     "GorillaFileSystem": "gorilla_file_system",
     "MathAPI": "math_api",
@@ -71,13 +71,13 @@ TYPES = {
     "ArrayList": "array",
 }
 KEPT_KEYWORDS = {"description", "required", "enum", "default", "format", "maximum", "minItems", "maxItems"}
-# `optional` is no JSON Schema keyword; `required` already says it.
+# `optional` is not a JSON Schema keyword, and `required` has the same information.
 DROPPED_KEYWORDS = {"optional"}
 
 TOOL_NAME_BYTES_MAX = 64
 DIGEST_DIGITS = 8
 
-# Files that make up a complete output.
+# The files of a complete output.
 OUTPUTS = ("tools.jsonl", "single_turn.jsonl", "multi_turn.jsonl")
 
 # An argument that the expected call leaves out.
@@ -94,7 +94,7 @@ def read_lines(wheel, path):
 
 
 def normalise(schema, where):
-    """A leaderboard schema as JSON Schema: type names translated, every keyword known."""
+    """Returns a leaderboard schema as JSON Schema, with type names translated. Unknown keywords are an error."""
     result = {}
     for keyword, value in schema.items():
         if keyword == "type":
@@ -114,16 +114,16 @@ def normalise(schema, where):
 
 
 def canonical(document):
-    """One text for one document, whatever the order of its keys."""
+    """Returns the same text for the same document, whatever the order of its keys."""
     keys = ("name", "description", "parameters")
     return json.dumps({key: document[key] for key in keys}, sort_keys=True, ensure_ascii=False)
 
 
 class Tools:
-    """Every function document of the leaderboard under a name of its own.
+    """The function documents of the leaderboard, each under a unique name.
 
-    Entries have tool sets of their own, and the same name means different things in different entries. One fleet
-    knows a name once. So a document whose name no other document has keeps it; any other gets the name, cut to fit,
+    Entries have their own tool sets, and the same name means different things in different entries, but a fleet has one
+    tool per name. So a document keeps its name if no other document has it. Otherwise it gets the name, cut to fit,
     with `-` and the first digits of its digest: the same in every run, whatever the order of the files. No name in the
     leaderboard has a `-`.
     """
@@ -168,11 +168,11 @@ class Tools:
 
 
 def expected(acceptable):
-    """One argument out of the list of acceptable ones: the first.
+    """Returns the first of the acceptable values of one argument.
 
     An empty string in first place is the leaderboard's mark for "may be left out": the argument is absent. An empty
-    list of acceptable values (two entries have some) stands for the empty list itself. Schemas are not consulted: what
-    the leaderboard calls acceptable and its own schema refuses stays, and is counted as invalid.
+    list of acceptable values (two entries have some) stands for the empty list itself. Schemas are not consulted: a
+    value that the leaderboard accepts and its own schema rejects stays, and is counted as invalid.
     """
     if not isinstance(acceptable, list):
         return acceptable  # one entry gives a bare value in place of a list
@@ -182,7 +182,7 @@ def expected(acceptable):
 
 
 def plain(value):
-    """A value in which objects, at any depth, give their members as lists of acceptable values."""
+    """Converts a value in which objects, at any depth, list the acceptable values of each member."""
     if isinstance(value, dict):
         return arguments_of(value)
     if isinstance(value, list):
@@ -196,7 +196,7 @@ def arguments_of(answers):
 
 
 def single_call(answer, offered, entry_id):
-    """One expected call `{function: {parameter: [acceptable, …]}}` of a single-turn entry."""
+    """Converts one expected call `{function: {parameter: [acceptable, …]}}` of a single-turn entry."""
     ((name, answers),) = answer.items()
     if name not in offered:
         raise pypi.BadData(f"{entry_id}: {name!r} is not among the entry's functions")
@@ -204,12 +204,12 @@ def single_call(answer, offered, entry_id):
 
 
 def python_call(text, documents, tools, where):
-    """One expected call of a multi-turn entry, a Python expression: `mv(source='a', destination='b')`."""
+    """Converts one expected call of a multi-turn entry, a Python expression: `mv(source='a', destination='b')`."""
     node = ast.parse(text.strip(), mode="eval").body
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id not in documents:
         raise pypi.BadData(f"{where}: {text!r} is not a call of one of the entry's functions")
     document = documents[node.func.id]
-    # Positional arguments belong to the parameters in the order in which the document lists them.
+    # Positional arguments are assigned to parameters in the order in which the document lists them.
     parameters = list(document["parameters"].get("properties", {}))
     if len(node.args) > len(parameters) or any(keyword.arg is None for keyword in node.keywords):
         raise pypi.BadData(f"{where}: {text!r} has arguments that belong to no parameter")
@@ -237,7 +237,7 @@ def answers_of(wheel, category):
 
 
 def class_documents(wheel):
-    """Class → function name → document; without what the function returns."""
+    """Class → function name → document, without the description of the function's result."""
     found = {}
     for name, stem in CLASSES.items():
         documents = read_lines(wheel, f"{CLASS_DOCS}{stem}.json")
@@ -297,7 +297,7 @@ def main():
     if len(sys.argv) != 2:
         sys.exit("usage: bfcl.py OUTDIR")
     outdir = os.path.abspath(sys.argv[1])
-    # A converter that changed converts again.
+    # If this converter has changed, the data is converted again.
     manifest = {"package": PACKAGE, "version": VERSION, "sha256": SHA256, "converter": pypi.sha256_of(__file__)}
     if is_complete(outdir, manifest):
         return

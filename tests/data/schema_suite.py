@@ -1,8 +1,8 @@
-"""Fetches the JSON-Schema-Test-Suite and unpacks the drafts that the fleet's tools are written in.
+"""Fetches the JSON-Schema-Test-Suite and unpacks the drafts that the schemas of the fleet's tools use.
 
     python3 schema_suite.py OUTDIR
 
-The suite comes with the source package of the PyPI package `jsonschema` (MIT, as the suite), pinned by version and
+The suite comes with the source package of the PyPI package `jsonschema` (MIT, like the suite), pinned by version and
 SHA-256. It is kept below OUTDIR, which must not be committed. OUTDIR then holds <draft>/<file>.json and
 <draft>/optional/…, byte for byte as in the suite: numbers keep their digits.
 

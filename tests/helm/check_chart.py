@@ -2,8 +2,8 @@
 
     python3 check_chart.py CACHE
 
-CACHE is a folder for Helm and the schemas (see toolbox.py). Prints one line a subject, then what is wrong; exits with 1
-if anything is.
+CACHE is a folder for Helm and the schemas (see toolbox.py). Prints one line per subject, then the problems; exits with
+1 if there are any.
 """
 
 import base64
@@ -29,16 +29,16 @@ import workspaces
 from refused import REFUSED
 from toolbox import HERE_CHART, Missing, Toolbox
 
-# Of each shape of values, the longest time-out of a tool: worked out by hand, to check what the templates work out.
+# The longest timeout of a tool in each shape of values, calculated by hand to check the calculation of the templates.
 LONGEST_TOOL_S = {"own-config": 90, "locked-down": 120}
 DEFAULT_TOOL_S = 30
 SHAPES_MIN = 8
-# The page of runbooks, below the base that ci/monitoring-values.yaml names.
+# The runbooks, below the base URL in ci/monitoring-values.yaml.
 RUNBOOKS = "https://git.example.com/tickfleet/blob/main/docs/operate/runbooks.md#"
 
 
 class Checks:
-    """The chart, and what was found to be wrong with it."""
+    """The chart, and the problems that were found in it."""
 
     def __init__(self, toolbox):
         self.toolbox = toolbox
@@ -49,7 +49,7 @@ class Checks:
         self.complaints += [f"{subject}: {complaint}" for complaint in complaints]
 
     def render_shapes(self):
-        """Lints and renders every shape below ci/, and the chart as it comes."""
+        """Lints and renders every shape below ci/, and the chart with its default values."""
         import yaml
 
         folder = os.path.join(HERE_CHART, "ci")
@@ -70,9 +70,9 @@ class Checks:
         print(f"helm lint --strict, helm template: {len(shapes)} shapes: {', '.join(shapes)}")
 
     def validate(self):
-        """Every manifest against every version of Kubernetes, and against the others."""
+        """Checks every manifest against every version of Kubernetes, and against the other manifests."""
         schemas = rules.Schemas(self.toolbox)
-        # Shapes have many manifests in common: each is looked at once.
+        # Shapes have many manifests in common: each is checked once.
         seen = set()
         for shape, found in self.rendered.items():
             for manifest in found:
@@ -91,7 +91,7 @@ class Checks:
         self.validation_bites(schemas, kinds.values())
 
     def validation_bites(self, schemas, one_of_each):
-        """A validator that takes everything would pass everything: spoil one manifest of each kind."""
+        """Spoils one manifest of each kind. A validator that accepts everything would also accept these."""
         for manifest in one_of_each:
             spoilt = copy.deepcopy(manifest)
             part = spoilt["spec"] if "spec" in spoilt else spoilt
@@ -114,7 +114,7 @@ class Checks:
             self.complain("misfits", ["an exporter that nobody scrapes passes"])
 
     def refuse(self):
-        """Wrong values must not render, and the message must help."""
+        """Wrong values must not render, and the error message must help."""
         for arguments, expected in REFUSED:
             base = [] if "--no-redis" in arguments else ["--set", "redis.existingSecret.name=redis"]
             given = [argument for argument in arguments if argument != "--no-redis"]
@@ -126,7 +126,7 @@ class Checks:
         print(f"wrong values: {len(REFUSED)} refused, each with its reason")
 
     def rules_and_dashboards(self):
-        """The rule files and dashboards arrive as they are, and promtool takes the rules."""
+        """The chart contains the rule files and dashboards unchanged, and promtool accepts the rules."""
         import yaml
 
         found = self.rendered["monitoring"]
@@ -157,8 +157,8 @@ class Checks:
         print(f"monitoring: {len(names)} rules, {len(boards)} dashboards")
 
     def package(self):
-        """The package holds the configuration itself, not a link to it, and none of the checks' values; it renders
-        like the folder, and without any rules and dashboards too."""
+        """The package contains the configuration itself, not a link to it, and none of the checks' values. It
+        renders the same manifests as the folder, also without any rules and dashboards."""
         with tempfile.TemporaryDirectory() as scratch:
             done = self.toolbox.helm("package", HERE_CHART, "--destination", scratch)
             if done.returncode != 0:
@@ -173,7 +173,7 @@ class Checks:
                             self.complain("helm package", [f"{name} is not the project's own"])
                 if any(name.startswith("tickfleet/ci/") for name in held):
                     self.complain("helm package", ["it holds the values of the checks"])
-                # It was packed a moment ago, by us: nothing in it can lead elsewhere.
+                # The package was made a moment ago by this check: no path in it leads outside.
                 package.extractall(scratch)
             bare = os.path.join(scratch, "tickfleet")
             values = os.path.join(HERE_CHART, "ci", "monitoring-values.yaml")
@@ -193,7 +193,8 @@ class Checks:
 
 
     def about(self):
-        """What others show of the chart: its icon is the file beside it, its README names values that there are."""
+        """Checks what chart indexes show: the icon is the file next to the chart, and the README names existing
+        values."""
         import yaml
 
         with open(os.path.join(HERE_CHART, "Chart.yaml"), encoding="utf-8") as file:
@@ -215,57 +216,57 @@ class Checks:
         print(f"README and icon: {len(named)} values named")
 
     def documents(self):
-        """Commands and values of the documentation."""
+        """Checks commands and values of the documentation."""
         with tempfile.TemporaryDirectory() as scratch:
             count, complaints = install_doc.check(self.toolbox, scratch)
         self.complain("documentation", complaints)
         print(f"documentation: {count} commands and sets of values")
 
     def scaling(self):
-        """What workers are scaled by."""
+        """Checks the metrics by which workers are scaled."""
         count, complaints = scaling.check(self.rendered)
         self.complain("scaling", complaints)
         print(f"scaling: {count} queries count ready, running and suspect work once, and nothing else")
 
     def resting(self):
-        """When a fleet without workers is a fault."""
+        """Checks when a fleet without workers is a fault."""
         count, complaints = resting.check(self.toolbox)
         self.complain("resting", complaints)
         print(f"resting: {count} fleets without workers page where they should have some")
 
     def samples(self):
-        """Whose policy a release has."""
+        """Checks whose policy a release has."""
         count, complaints = samples.check(self.toolbox)
         self.complain("samples", complaints)
         print(f"samples: {count} releases have the policy that their values give")
 
     def redis(self):
-        """What pods know of Redis."""
+        """Checks the Redis settings of pods."""
         count, complaints = redis.check(self.toolbox)
         self.complain("redis", complaints)
         print(f"redis: {count} parts take a user of their own and an authority, and no annotation a password")
 
     def network(self):
-        """Which ports of Redis a network policy opens."""
+        """Checks which ports of Redis a network policy opens."""
         count, complaints = network.check(self.toolbox)
         self.complain("network", complaints)
         print(f"network: {count} ways to Redis are open at the ports that they name")
 
     def workspaces(self):
-        """The volume that shell and file tools work in."""
+        """Checks the volume for shell and file tools."""
         count, complaints = workspaces.check(self.rendered)
         self.complain("workspaces", complaints)
         print(f"workspaces: {count} pods have a volume for them where it is asked for, and none elsewhere")
 
     def tool_hosts(self):
-        """The containers beside a worker in which Python tools run."""
+        """Checks the containers in which Python tools run, next to their worker."""
         count, complaints = tool_hosts.check(self.rendered, self.toolbox.libraries)
         self.complain("tool hosts", complaints)
         print(f"tool hosts: {count} containers share a folder with their worker, are probed, and end after it")
 
 
 def files(folder, ending):
-    """Paths of the chart's files in `folder`; none where there is no such folder."""
+    """Returns paths of the chart's files in `folder`; an empty list if the folder does not exist."""
     path = os.path.join(HERE_CHART, folder)
     names = sorted(os.listdir(path)) if os.path.isdir(path) else []
     return [os.path.join(path, name) for name in names if name.endswith(ending)]

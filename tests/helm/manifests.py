@@ -1,5 +1,5 @@
-"""What is asked of rendered manifests: that Kubernetes would take them, that they fit each other, that pods are locked
-down. Every function gives a list of complaints."""
+"""Rules for rendered manifests: Kubernetes accepts them, their references fit, and pods are locked down. Every
+function returns a list of complaints."""
 
 import json
 import os
@@ -7,10 +7,10 @@ import zipfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
-# Every version that the chart supports and that has schemas.
+# All versions that the chart supports and that have schemas.
 KUBERNETES_VERSIONS = tuple(f"1.{minor}" for minor in range(27, 38))
 
-# Kinds that are not Kubernetes' own: the file of their schema.
+# Kinds that are not Kubernetes' own, with the file of their schema.
 CUSTOM = {
     ("monitoring.coreos.com/v1", "ServiceMonitor"): "servicemonitor_v1.json",
     ("monitoring.coreos.com/v1", "PodMonitor"): "podmonitor_v1.json",
@@ -21,12 +21,12 @@ CUSTOM = {
 
 
 def shown(manifest):
-    """How a manifest is named in complaints."""
+    """Returns the name of a manifest in complaints."""
     return f"{manifest.get('kind')}/{manifest.get('metadata', {}).get('name')}"
 
 
 class Schemas:
-    """Validators by version and kind, strict: an unknown field is an error, and so is an unknown kind."""
+    """Validators by version and kind, strict: an unknown field or an unknown kind is an error."""
 
     def __init__(self, toolbox):
         import jsonschema
@@ -39,7 +39,7 @@ class Schemas:
         self.validators = {}
 
     def validator(self, version, api, kind):
-        """The validator; none where the kind is not known."""
+        """Returns the validator, or None for an unknown kind."""
         key = (version, api, kind)
         if key not in self.validators:
             self.validators[key] = self.custom(api, kind) if (api, kind) in CUSTOM else self.own(*key)
@@ -66,7 +66,7 @@ class Schemas:
         return self.referencing.Resource.from_contents(json.loads(self.archive.read(path)))
 
     def complaints(self, manifest, version):
-        """What this version of Kubernetes would not take."""
+        """Returns what this version of Kubernetes would reject."""
         validator = self.validator(version, manifest.get("apiVersion", ""), manifest.get("kind", ""))
         if validator is None:
             return [f"{shown(manifest)}: Kubernetes {version} has no {manifest.get('apiVersion')} {manifest.get('kind')}"]
@@ -77,7 +77,7 @@ class Schemas:
 
 
 def pod_templates(manifests):
-    """Metadata and spec of every pod that the manifests make, with the manifest."""
+    """Yields metadata and spec of every pod that the manifests make, with the manifest."""
     for manifest in manifests:
         if manifest["kind"] in ("Deployment", "StatefulSet"):
             template = manifest["spec"]["template"]
@@ -87,7 +87,7 @@ def pod_templates(manifests):
 
 
 def unrestricted(manifests):
-    """What the Pod Security Standard "restricted" forbids, and what the chart promises beyond it."""
+    """Returns violations of the Pod Security Standard "restricted", and of the chart's stricter promises."""
     complaints = []
     for manifest, _, spec in pod_templates(manifests):
         pod = spec.get("securityContext", {})
@@ -114,18 +114,18 @@ def unrestricted(manifests):
     return complaints
 
 
-# Options that name a place: the values' schema lets nobody put a password into it.
+# Options that take an address. The schema of the values rejects passwords in them.
 PLACES = ("--to", "--oidc-issuer", "--public-url")
 
 
 def unaddressed(container):
-    """The arguments but for places."""
+    """Returns the arguments without addresses."""
     arguments = container.get("args", [])
     return [argument for before, argument in zip(["", *arguments], arguments) if before not in PLACES]
 
 
 def selected(selector, labels):
-    """Whether a label selector takes these labels."""
+    """Whether a label selector matches these labels."""
     equal = all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
     among = all(
         rule["operator"] == "In" and labels.get(rule["key"]) in rule["values"]
@@ -135,7 +135,7 @@ def selected(selector, labels):
 
 
 def served(manifests):
-    """Names of Services with their ports, by name and by number."""
+    """Returns names of Services with their ports, by name and by number."""
     return {
         (manifest["metadata"]["name"], port[key])
         for manifest in manifests
@@ -146,7 +146,7 @@ def served(manifests):
 
 
 def routes(manifest):
-    """Names of Services, each with a port, that an Ingress or an HTTPRoute leads to."""
+    """Returns the Services, each with a port, to which an Ingress or an HTTPRoute leads."""
     rules = manifest["spec"]["rules"] if manifest["kind"] in ("Ingress", "HTTPRoute") else []
     ends = set()
     for rule in rules:
@@ -158,7 +158,7 @@ def routes(manifest):
 
 
 def misfits(manifests):
-    """References that lead nowhere: selectors, targets of autoscaling, ConfigMaps, mounts without a volume."""
+    """Returns references that lead nowhere: selectors, targets of autoscaling, ConfigMaps, mounts without a volume."""
     pods = list(pod_templates(manifests))
     names = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests}
     complaints = []
@@ -202,7 +202,7 @@ def misfits(manifests):
 
 
 def unscraped(monitor, manifests):
-    """Pods that have metrics, and that no monitor leads Prometheus to; told of the first monitor."""
+    """Yields pods with metrics that no monitor scrapes; reported for the first monitor."""
     monitors = [other for other in manifests if other["kind"] in ("ServiceMonitor", "PodMonitor")]
     if monitors[:1] != [monitor]:
         return
@@ -216,7 +216,7 @@ def unscraped(monitor, manifests):
 
 
 def scraped_by(monitor, manifests):
-    """Selectors of the pods that a monitor leads to: its own, or those of the Services that it finds its port at."""
+    """Returns selectors of the pods that a monitor scrapes: its own, or those of the Services that have its port."""
     selector = monitor["spec"]["selector"]
     if monitor["kind"] == "PodMonitor":
         return [selector]
@@ -231,7 +231,7 @@ def scraped_by(monitor, manifests):
 
 
 def owned_twice(manifests):
-    """Pods that more than one Deployment would take for its own."""
+    """Returns pods that are selected by more than one Deployment."""
     complaints = []
     for manifest, metadata, _ in pod_templates(manifests):
         owners = [
@@ -245,7 +245,7 @@ def owned_twice(manifests):
 
 
 def named_twice(manifests):
-    """Variables that a container has twice: server-side apply refuses them."""
+    """Returns variables that a container has twice: server-side apply rejects them."""
     complaints = []
     for manifest, _, spec in pod_templates(manifests):
         for container in spec["containers"] + spec.get("initContainers", []):
@@ -256,7 +256,7 @@ def named_twice(manifests):
 
 
 def impatient(manifests, longest_tool_s):
-    """Workers that would be killed while they drain, or drain while calls run."""
+    """Returns workers that would be killed while they drain, or that stop draining while calls run."""
     complaints = []
     for manifest, _, spec in pod_templates(manifests):
         environment = {entry["name"]: entry.get("value") for entry in spec["containers"][0].get("env", [])}

@@ -1,8 +1,8 @@
-"""Which ports of Redis the network policies open."""
+"""Checks which ports of Redis the network policies open."""
 
 from toolbox import HERE_CHART
 
-# Ways to Redis, and the ports that they lead to.
+# Settings that lead to Redis, and the ports that must be open for them.
 WAYS = {
     "redis.existingSecret.name=redis": [6379],
     "redis.existingSecret.name=redis,networkPolicy.redisPort=6380": [6380],
@@ -19,7 +19,7 @@ WAYS = {
 
 
 def check(toolbox):
-    """The number of ways, and complaints: one whose ports are not those that it leads to."""
+    """Returns the number of settings, and complaints about those with other open ports."""
     import yaml
 
     complaints = []

@@ -1,5 +1,5 @@
-"""What the variant of the image with Python installs: fetched for its Python and both of its platforms, and laid out for
-its list of contents. Nothing of it is run, since the machine has another Python."""
+"""Checks the packages of the image variant with Python: fetched for the image's Python and both of its platforms,
+and laid out for its SBOM. None of them runs, because the machine has another Python."""
 
 import json
 import os
@@ -14,12 +14,12 @@ from toolbox import HERE_CHART, digest_of, pip
 ROOT = os.path.dirname(os.path.dirname(HERE_CHART))
 # Debian 12 has the C library 2.36.
 PLATFORMS = {cpu: [f"manylinux_2_28_{cpu}", f"manylinux_2_17_{cpu}", f"manylinux2014_{cpu}"] for cpu in ("x86_64", "aarch64")}
-# What the list of contents must name, beside what requirements.txt does.
+# Names that the SBOM must list, in addition to those of requirements.txt.
 NAMED = {"python", "tickfleet", "libc6", "redis", "tokio"}
 
 
 def requirements(name):
-    """The path of one of the files with pins, and name → version of what it pins."""
+    """Returns the path of a requirements file, and name → version of its pins."""
     path = os.path.join(ROOT, "image", name)
     with open(path, encoding="utf-8") as file:
         return path, dict(re.findall(r"^([\w.-]+)==(\S+) \\$", file.read(), re.MULTILINE))
@@ -31,13 +31,14 @@ def python_version():
 
 
 def for_image(cpu):
-    """What tells pip to look for wheels of the image's Python."""
+    """Returns options that make pip look for wheels for the image's Python."""
     platforms = [option for platform in PLATFORMS[cpu] for option in ("--platform", platform)]
     return ["--only-binary=:all:", "--implementation", "cp", "--python-version", python_version(), *platforms]
 
 
 def fetched(toolbox, name, cpu):
-    """A folder with the wheels that a file pins, and nothing else: pip fails where one of their needs is not pinned."""
+    """Returns a folder with exactly the wheels that a file pins: pip fails if it does not pin one of their
+    dependencies."""
     path, _ = requirements(name)
     with open(path, "rb") as file:
         folder = os.path.join(toolbox.cache, f"wheels-{digest_of(file.read() + python_version().encode())[:12]}-{cpu}")
@@ -45,14 +46,14 @@ def fetched(toolbox, name, cpu):
         with tempfile.TemporaryDirectory(dir=toolbox.cache) as scratch:
             target = os.path.join(scratch, "wheels")
             pip("download", "--require-hashes", *for_image(cpu), "--requirement", path, "--dest", target)
-            # Who was quicker has fetched the same.
+            # If another process was faster, it has fetched the same wheels.
             if not os.path.exists(folder):
                 os.rename(target, folder)
     return folder
 
 
 def built(toolbox, scratch):
-    """The wheel of the package tickfleet, built as the Dockerfile does, with nothing but what is pinned."""
+    """Builds the wheel of the package tickfleet like the Dockerfile, with pinned packages only."""
     system, source, wheels = (os.path.join(scratch, name) for name in ("system", "source", "wheels"))
     path, _ = requirements("requirements-build.txt")
     links = ["--no-index", "--find-links", fetched(toolbox, "requirements-build.txt", "x86_64")]
@@ -66,8 +67,8 @@ def built(toolbox, scratch):
 
 
 def laid_out(toolbox, scratch, wheels):
-    """A root as far as the list of contents looks at it: a file for the binary, Debian's packages of this machine, Python,
-    and what is pinned with our package, whose own needs pip finds among it or fails."""
+    """Lays out the parts of a root file system that the SBOM covers: a file for the binary, this machine's Debian
+    packages, Python, the pinned packages and our package. pip fails if a dependency of our package is not pinned."""
     root, python = os.path.join(scratch, "root"), f"python{python_version()}"
     for place in ("usr/bin", "var/lib/dpkg", f"usr/local/include/{python}"):
         os.makedirs(os.path.join(root, place))
@@ -84,7 +85,7 @@ def laid_out(toolbox, scratch, wheels):
 
 
 def listed(scratch, root):
-    """What image/sbom.py says of that root."""
+    """Returns the SBOM that image/sbom.py writes for that root."""
     described, listing = os.path.join(scratch, "metadata.json"), os.path.join(scratch, "sbom.json")
     with open(described, "wb") as file:
         host = subprocess.check_output(["rustc", "--print", "host-tuple"], text=True).strip()
@@ -97,7 +98,7 @@ def listed(scratch, root):
 
 
 def check(toolbox):
-    """Gives the number of pinned packages, the list of contents, and complaints."""
+    """Returns the number of pinned packages, the SBOM, and complaints."""
     _, pinned = requirements("requirements.txt")
     for cpu in PLATFORMS:
         fetched(toolbox, "requirements.txt", cpu)
@@ -113,7 +114,7 @@ def check(toolbox):
         for name, version in pinned.items()
         if name in held and held[name]["version"] != version
     ]
-    # Ours is in no index, where another's of that name may be.
+    # Our package is in no index. A PyPI package URL could name another project's package of this name.
     if "pkg:generic/python-tickfleet@" not in held["tickfleet"]["purl"]:
         complaints.append(f"the package tickfleet is listed as {held['tickfleet']['purl']}")
     return len(pinned), listing, complaints

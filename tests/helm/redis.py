@@ -1,4 +1,5 @@
-"""What pods know of Redis: the authorities of its certificate, a user for each part, and no trace of a password."""
+"""Checks the Redis settings of pods: the authorities of its certificate, a user for each part, and no trace of a
+password."""
 
 from toolbox import HERE_CHART
 
@@ -11,7 +12,7 @@ CA = {"name": "TICKFLEET_REDIS_TLS_CA", "value": "/etc/tickfleet-redis-ca/ca.pem
 
 
 def pods(toolbox, values):
-    """Part → the template of its pod."""
+    """Returns part → the template of its pod."""
     import yaml
 
     done = toolbox.helm("template", "fleet", HERE_CHART, "--set", f"{EVERYTHING},{values}")
@@ -28,7 +29,7 @@ def annotation(toolbox, url):
 
 
 def without_a_common_one(toolbox):
-    """Complaints about a release in which every part has a Secret of its own, and the fleet as a whole none."""
+    """Returns complaints about a release in which every part has its own Secret, and the fleet as a whole has none."""
     own = {part: f"redis-{part}" for part in PARTS}
     values = ",".join(f"{part}.redisSecret.name={secret}" for part, secret in own.items())
     found = pods(toolbox, f"{values},redis.tlsCA.configMap=ca,networkPolicy.enabled=true")
@@ -41,7 +42,7 @@ def without_a_common_one(toolbox):
 
 
 def check(toolbox):
-    """The number of parts, and complaints."""
+    """Returns the number of parts, and complaints."""
     complaints = []
     for source in ("configMap", "secret"):
         for part, pod in pods(toolbox, f"redis.url=rediss://r,redis.tlsCA.{source}=ca,redis.tlsCA.key=ca.pem").items():

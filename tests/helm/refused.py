@@ -1,15 +1,15 @@
-"""Values that the chart must refuse, each with words that its message must have. `--no-redis`: without the Redis that
-the others are given."""
+"""Values that the chart must reject, each with a text that the error message must contain. `--no-redis` leaves out
+the Redis that all others get."""
 
-# The start of a tool host that is in order.
+# The start of a valid tool host.
 HOST = '"name":"shop","image":"shop:1","modules":["shop"]'
-# A configuration that has one entry, whose host is the tool host `shop`.
+# A configuration with one entry, whose host is the tool host `shop`.
 SHOP = r'config.files={"tools.yaml":"python: {shop: {host: /run/tickfleet/shop.sock, processes: 3}}"}'
-# A user of Redis for each part that is always there.
+# A user of Redis for each part that always exists.
 OWN = "scheduler.redisSecret.name=s,worker.redisSecret.name=w,test.redisSecret.name=t"
 
 REFUSED = [
-    # Nothing is taken for granted, and nothing is ambiguous.
+    # Redis has no default, and must not be ambiguous.
     (["--no-redis"], "No Redis is configured for the"),
     (["--no-redis"], "for all parts without a Secret of their own, one of redis.existingSecret.name"),
     (["--no-redis", "--set", f"{OWN},test.redisSecret.name="], "No Redis is configured for the test. Set test.redisSecret.name, or test.enabled=false"),
@@ -20,12 +20,12 @@ REFUSED = [
     (["--set", "trialRedis.enabled=true"], "Redis is configured more than once (existingSecret, trial)"),
     (["--no-redis", "--set", "redis.host=redis,redis.username=fleet"], "redis.username needs redis.passwordSecret.name"),
     (["--no-redis", "--set", "redis.url=http://redis"], "at '/redis/url'"),
-    # Settings that something else decides.
+    # Settings that other values determine.
     (["--no-redis", "--set", "redis.host=redis,redis.tlsCA.configMap=ca"], "redis.tlsCA needs TLS"),
     (["--set", "redis.tlsCA.configMap=ca,redis.tlsCA.secret=ca"], "set configMap or secret, not both"),
     (["--set", "config.settings.permission.samples=true"], "use config.samples"),
     (["--set", "config.settings.redis.tls_ca=/ca.pem"], "use redis.tlsCA"),
-    # Misspelt values and wrong types.
+    # Misspelled values and wrong types.
     (["--set", "worker.slot=4"], "at '/worker': additional properties 'slot' not allowed"),
     (["--set", "workers.slots=4"], "additional properties 'workers' not allowed"),
     (["--set", "worker.slots=0"], "at '/worker/slots': minimum: got 0, want 1"),
@@ -36,13 +36,13 @@ REFUSED = [
     (["--set", "image.digest=latest"], "at '/image/digest'"),
     (["--set", "monitoring.serviceMonitor.interval=often"], "at '/monitoring/serviceMonitor/interval'"),
     (["--set", "http.port=70000"], "at '/http/port'"),
-    # An export that could not be written, or would show a password.
+    # An export that could not be written, or that would show a password.
     (["--set", "exporter.enabled=true,exporter.to=file:/var/audit.jsonl"], "mount a volume for it"),
     (["--set", "exporter.to=otlp:http://me:secret@collector"], "at '/exporter/to'"),
     (["--set", "notifier.enabled=true,notifier.secret.name=webhook"], "notifier.to is empty"),
     (["--set", "notifier.enabled=true,notifier.to=https://hooks.example.com"], "notifier.secret.name is empty"),
     (["--set", "notifier.to=https://me:secret@hooks.example.com"], "at '/notifier/to'"),
-    # Times that would kill what runs.
+    # Times that would kill running calls.
     (["--set", "worker.drainSeconds=30"], "drainSeconds (30) must exceed the longest timeout of a tool (30 s)"),
     (["--set", "worker.terminationGracePeriodSeconds=54"], "must be at least drainSeconds + 10 (55)"),
     (["--set", "worker.lifecycle.preStop.sleep.seconds=6"], "lifecycle.preStop.sleep.seconds + drainSeconds + 10 (61)"),
@@ -57,7 +57,7 @@ REFUSED = [
     (["--set", "config.settings.worker.tool_timout=5s"], "at '/config/settings/worker': additional properties 'tool_timout' not allowed"),
     (["--set", "config.settings.caps.on_day_cap=drop"], "at '/config/settings/caps/on_day_cap': value must be one of"),
     (["--set-json", r'config.files={"tools.yaml":"tools: ["}'], "config.files.tools.yaml is not valid YAML"),
-    # Work that nobody would do.
+    # Work that no pool would do.
     (["--set-json", 'worker.priorities=["urgent","high","normal"]'], 'no pool serves priority "low"'),
     (["--set-json", 'workerPools={"default":null}'], "no pool is left"),
     (["--set-json", 'workerPools={"a-name-that-is-too-long":{}}'], "is not a valid pool name"),

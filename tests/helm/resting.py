@@ -1,5 +1,5 @@
-"""When the alert about a fleet without workers fires, asked of Prometheus' own evaluator: promtool test rules, over the
-rules as the chart renders them."""
+"""Checks when the alert about a fleet without workers fires, with Prometheus' own evaluator: promtool test rules,
+over the rules as the chart renders them."""
 
 import os
 import subprocess
@@ -8,8 +8,8 @@ import tempfile
 from toolbox import HERE_CHART
 
 ALERT = "TickfleetNoWorker"
-# Fleets that KEDA may take the last worker from, with what is laid over the values of ci/keda-values.yaml; and fleets
-# that always have some.
+# Fleets whose last worker KEDA may remove, with the values that are added to ci/keda-values.yaml; and fleets that
+# always have a worker.
 RESTING = {
     "keda": [],
     "two pools": ["--set-json", 'workerPools={"default":{},"fast":{}}'],
@@ -22,8 +22,8 @@ ALWAYS_ON = {
     "no autoscaling": ["--set", "worker.autoscaling.kind=off,worker.autoscaling.minReplicas=0"],
     "nobody started": ["--set", "worker.autoscaling.kind=off,worker.replicas=0"],
 }
-# What the fleet has to do over ten minutes: slices that are ready, that are running and that lost their worker, and whether it is a fault at the
-# end that nobody does it, where the fleet may rest.
+# The work of a fleet over ten minutes: slices that are ready, that are running, and that lost their worker. The flag
+# says whether it is a fault at the end that a fleet that may scale to zero has no worker.
 COMES = ("0x5 1x5", "0x10", "0x10")
 CASES = {
     "nothing": (("0x10", "0x10", "0x10"), False),
@@ -36,19 +36,20 @@ CASES = {
 
 
 def series(namespace, backlog):
-    """What a scheduler exports of a fleet that has no worker."""
+    """Yields the metrics that a scheduler exports for a fleet without workers."""
     labels = f'namespace="{namespace}",cluster="c",job="fleet-tickfleet-scheduler",instance="s0"'
     yield f"tickfleet_build_info{{{labels}}}", "1x10"
     yield f"tickfleet_redis_up{{{labels}}}", "1x10"
     yield f'tickfleet_loop_progress_timestamp_seconds{{{labels},loop="tick"}}', "0+60x10"
     for state, values in zip(("ready", "running", "suspect"), backlog):
         yield f'tickfleet_backlog{{{labels},state="{state}"}}', values
-    # What no worker could take.
+    # Work that no worker could take.
     yield f'tickfleet_backlog{{{labels},state="parked_capped"}}', "9x10"
 
 
 def tests(rests):
-    """A case for each thing that the fleet may have to do. Work that comes in the sixth minute is no fault in that one."""
+    """Yields a test for each case, at two times. Work that arrives in the sixth minute is not a fault yet in that
+    minute."""
     for name, (backlog, fault) in CASES.items():
         for minute in (6, 10):
             fires = fault and (minute == 10 or backlog is not COMES) or not rests
@@ -67,7 +68,7 @@ def tests(rests):
 
 
 def elsewhere():
-    """Another fleet that the same Prometheus sees, in another namespace: nobody said that it may rest."""
+    """Returns a test with another fleet in another namespace of the same Prometheus, which may not scale to zero."""
     (test,) = [test for test in tests(False) if test["name"] == "nothing, minute 10"]
     test["input_series"] = [{"series": key, "values": values} for key, values in series("others", CASES["nothing"][0])]
     test["promql_expr_test"][0]["exp_samples"][0]["labels"] = '{namespace="others"}'
@@ -75,7 +76,7 @@ def elsewhere():
 
 
 def rendered(toolbox, values):
-    """The group of the alert as it is rendered, and what Helm said."""
+    """Returns the rendered group of the alert, and Helm's output."""
     import yaml
 
     keda = os.path.join(HERE_CHART, "ci", "keda-values.yaml")
@@ -86,7 +87,8 @@ def rendered(toolbox, values):
 
 
 def check(toolbox):
-    """The number of fleets, and complaints: one that pages while it may rest, and one that does not page otherwise."""
+    """Returns the number of fleets, and complaints about fleets that page although they may have no worker, or that
+    do not page otherwise."""
     import yaml
 
     complaints = []

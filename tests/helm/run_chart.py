@@ -1,11 +1,11 @@
-"""Runs what the chart renders on this machine, as a kubelet would: each container's command with its environment and its
-mounted configuration, against a private Redis, asked by its probes, ended by SIGTERM.
+"""Runs the rendered chart on this machine, as a kubelet would: each container's command with its environment and its
+mounted configuration, against a private Redis, checked by its probes, ended by SIGTERM.
 
     python3 run_chart.py CACHE BINARY
 
-CACHE is a folder for Helm (see toolbox.py), BINARY the program that the image holds. Two things differ from a pod: the
-address of the probes is a free port of 127.0.0.1, and the folder of the configuration is a temporary one. Exits with 1,
-and the reason, if anything is not as it should be.
+CACHE is a folder for Helm (see toolbox.py), BINARY the program of the image. Two things differ from a pod: the address
+of the probes is a free port of 127.0.0.1, and the folder of the configuration is a temporary one. If something is
+wrong, exits with 1 and the reason.
 """
 
 import contextlib
@@ -23,11 +23,11 @@ import urllib.request
 
 from toolbox import HERE_CHART, Missing, Toolbox
 
-# What the checks wait for at most. A busy machine is slow.
+# The longest time that a check waits, in seconds. A busy machine is slow.
 PATIENCE_S = 60
-# Shapes whose configuration and commands are run; the others differ in what only a cluster can show.
+# Shapes whose configuration and commands are run. The others differ only in ways that need a cluster.
 SHAPES = ("trial", "pools", "own-config", "gateway", "exporter")
-# Settings that the configuration in force must have.
+# Settings that the active configuration must have.
 IN_FORCE = {
     "trial": ['slots: "32" ', "drain: 45s ", "format: json "],
     "pools": ['slots: "8" ', "priorities: [urgent, high] ", "drain: 60s "],
@@ -38,11 +38,11 @@ IN_FORCE = {
 
 
 class Wrong(Exception):
-    """Something is not as it should be."""
+    """A check failed."""
 
 
 def wait_for(what, condition, process=None):
-    """Waits until `condition` gives something true, and gives that."""
+    """Waits until `condition` returns a true value, and returns that value."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         found = condition()
@@ -50,7 +50,7 @@ def wait_for(what, condition, process=None):
             return found
         if process is not None and process.poll() is not None:
             raise Wrong(f"{what}: the process ended with {process.returncode}")
-        # Neither a probe nor a starting server can be waited on but by asking again.
+        # A probe or a starting server can only be polled.
         time.sleep(0.05)
     raise Wrong(f"not within {PATIENCE_S} s: {what}")
 
@@ -62,7 +62,7 @@ def free_port():
 
 
 def asked(port, path):
-    """The status of one GET; None where nobody listens."""
+    """Returns the status of one GET, or None without a listener."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
             return answer.status
@@ -101,7 +101,7 @@ class Redis:
 
 
 def held(volume, configmaps):
-    """Path → text of what a volume takes from ConfigMaps (name → data), one of them or several."""
+    """Returns path → text of the files that a volume takes from one or several ConfigMaps (name → data)."""
     sources = [source["configMap"] for source in volume.get("projected", {"sources": [volume]})["sources"]]
     files = {}
     for source in sources:
@@ -140,7 +140,7 @@ class Pod:
         self.arguments = list(container["args"])
 
     def volume_at(self, path):
-        """The volume that is mounted there."""
+        """Returns the volume that is mounted at a path."""
         mounted = {mount["mountPath"]: mount["name"] for mount in self.container["volumeMounts"]}
         if path not in mounted:
             raise Wrong(f"{self.name} looks for files at {path}, where nothing is mounted")
@@ -150,7 +150,7 @@ class Pod:
         return self.arguments[0] == "gateway"
 
     def give_keys(self, folder):
-        """What a Secret would mount: nobody has a key yet. And a free port."""
+        """Writes the key file that a Secret would mount, without any keys, and assigns free ports."""
         place, name = os.path.split(self.arguments[self.arguments.index("--keys") + 1])
         if place not in {mount["mountPath"] for mount in self.container["volumeMounts"]}:
             raise Wrong(f"{self.name} looks for keys where none are mounted")
@@ -163,7 +163,7 @@ class Pod:
             self.arguments[self.arguments.index(option) + 1] = value
 
     def give_rules(self, configmaps, folder):
-        """The rules about tokens, as the chart mounts them: the process reads the very text."""
+        """Writes the token rules that the chart mounts: the process reads exactly that text."""
         at = self.arguments.index("--oidc-rules") + 1
         place, name = os.path.split(self.arguments[at])
         source = self.volume_at(place)["configMap"]["name"]
@@ -173,7 +173,7 @@ class Pod:
         self.arguments[at] = path
 
     def give_secret(self, folder):
-        """What a Secret would mount for the notifier."""
+        """Writes the file that a Secret would mount for the notifier."""
         at = self.arguments.index("--secret") + 1
         place, name = os.path.split(self.arguments[at].removeprefix("file:"))
         if place not in {mount["mountPath"] for mount in self.container["volumeMounts"]}:
@@ -184,7 +184,7 @@ class Pod:
         self.arguments[at] = f"file:{path}"
 
     def value(self, entry):
-        """A variable's value; secrets are what `environment` already has of that name."""
+        """Returns a variable's value; the values of secrets are already in `environment`, under the same name."""
         if "value" in entry:
             # $(NAME) is a variable that was defined before.
             return re.sub(r"\$\((\w+)\)", lambda match: self.environment[match[1]], entry["value"])
@@ -196,7 +196,7 @@ class Pod:
         )
 
     def run(self, *arguments):
-        """Runs a command in this container, as `kubectl exec` does; gives what it said."""
+        """Runs a command in this container, as `kubectl exec` does; returns its output."""
         process = self.command(arguments)
         said, _ = process.communicate(timeout=PATIENCE_S)
         if process.returncode != 0:
@@ -214,7 +214,7 @@ class Pod:
         return self.log.read()[-2000:]
 
     def probe(self, kind):
-        """Waits until a probe of the container succeeds, no longer than it may fail."""
+        """Waits until a probe of the container succeeds."""
         probe = self.container[f"{kind}Probe"]
         path = probe["httpGet"]["path"]
         if probe["httpGet"]["port"] not in [port["name"] for port in self.container["ports"]]:
@@ -222,7 +222,7 @@ class Pod:
         wait_for(f"{self.name} answers {path}:\n{self.said()}", lambda: asked(self.port, path) == 200, self.process)
 
     def end(self):
-        """SIGTERM; the process must end by itself, with 0, within its grace."""
+        """Sends SIGTERM. The process must exit with 0, within its grace period."""
         self.process.send_signal(signal.SIGTERM)
         try:
             code = self.process.wait(timeout=self.spec["terminationGracePeriodSeconds"])
@@ -254,7 +254,7 @@ class Shape:
         return [manifest for manifest in self.manifests if manifest["kind"] == kind]
 
     def redis(self, folder):
-        """The server, and the URL that leads to it: the chart's own, but for host and port."""
+        """Returns the server and its URL: the chart's own, except for host and port."""
         secrets = {key: text for secret in self.of_kind("Secret") for key, text in secret["stringData"].items()}
         redis = Redis(folder, secrets.get("redis.conf"))
         place = f"127.0.0.1:{redis.port}"
@@ -266,7 +266,7 @@ class Shape:
         return redis, secrets["REDIS_URL"].replace(host, place)
 
     def pods(self, binary, folder, url):
-        """Every container of schedulers, workers and the test."""
+        """Yields the main container of every Deployment and Pod."""
         configmaps = {m["metadata"]["name"]: m["data"] for m in self.of_kind("ConfigMap")}
         environment = {"REDIS_URL": url, "HOSTNAME": "pod", "PATH": "/nowhere"}
         laid_out = None
@@ -318,7 +318,7 @@ class Shape:
             print(f"{self.shape}: {len(servers)} processes started, probed and ended: {', '.join(p.name for p in servers)}")
 
     def in_force(self, servers):
-        """What the values say is what the process takes."""
+        """The active configuration has the settings of the values."""
         worker = next(pod for pod in servers if "-worker" in pod.name and "-rest" not in pod.name)
         printed = worker.run("config", "print")
         for setting in IN_FORCE[self.shape]:
@@ -333,7 +333,7 @@ class Shape:
 
     @staticmethod
     def without_redis(redis, servers):
-        """A Redis that goes away makes pods unready, restarts none, and they come back by themselves."""
+        """If Redis stops, pods become unready but are not restarted. When it returns, they become ready again."""
         redis.stop()
         for pod in servers:
             wait_for(f"{pod.name} is unready", lambda pod=pod: asked(pod.port, "/readyz") == 503, pod.process)

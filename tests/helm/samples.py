@@ -1,11 +1,11 @@
-"""Whose agents and permissions are in force: those that the values give, and the sample business only where it is wanted."""
+"""Checks which agents and permissions are active: those of the values, and the sample business only on request."""
 
 from toolbox import HERE_CHART
 
 FOUR = ("agents", "tools", "permissions", "tenants")
 OWN = ",".join(f"config.files.{name}\\.yaml={name}: {{}}" for name in FOUR)
 NO_AGENTS = "Without agents and tenants, the fleet rejects every turn"
-# Values → whether the samples are in force, what the notes say, and the files beside tickfleet.yaml.
+# Values → whether the samples are active, the text of the notes, and the files next to tickfleet.yaml.
 RELEASES = {
     "": ("false", NO_AGENTS, set()),
     OWN: ("false", None, {f"{name}.yaml" for name in FOUR}),
@@ -18,7 +18,7 @@ WARNINGS = (NO_AGENTS, "from the sample business")
 
 
 def check(toolbox):
-    """The number of releases, and complaints."""
+    """Returns the number of releases, and complaints."""
     import yaml
 
     complaints = []

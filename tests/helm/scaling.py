@@ -1,4 +1,4 @@
-"""What workers are scaled by, asked of Prometheus' own evaluator: promtool test rules."""
+"""Checks the metrics by which workers are scaled, with Prometheus' own evaluator: promtool test rules."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ WORK = BACKLOG["ready"] + BACKLOG["running"] + BACKLOG["suspect"]
 
 
 def series(fleet, backlog):
-    """The series that a fleet's schedulers export, for ten minutes."""
+    """Returns the series that a fleet's schedulers export, for ten minutes."""
     return [
         {
             "series": f'tickfleet_backlog{{namespace="{namespace}",job="{job}",instance="{instance}",state="{state}"}}',
@@ -26,7 +26,7 @@ def series(fleet, backlog):
 
 
 def queries(shapes):
-    """The query of every ScaledObject, and the one of the rule for prometheus-adapter."""
+    """Yields the query of every ScaledObject, and of the rule for prometheus-adapter."""
     for manifest in shapes["keda"]:
         if manifest["kind"] == "ScaledObject":
             yield manifest["spec"]["triggers"][0]["metadata"]["query"]
@@ -39,8 +39,8 @@ def queries(shapes):
 
 
 def check(shapes):
-    """Complaints: a query that counts work twice, or another fleet's, or what no worker could take, or that says 0
-    while nobody knows."""
+    """Returns complaints about queries that count work twice, or another fleet's work, or work that no worker could
+    take, or that return 0 if there is no data."""
     import yaml
 
     found = list(queries(shapes))

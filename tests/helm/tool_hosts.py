@@ -1,4 +1,4 @@
-"""The containers beside a worker in which Python tools run."""
+"""Checks the containers in which Python tools run, next to their worker."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ PACKAGE = os.path.normpath(os.path.join(HERE_CHART, "../../python/src"))
 FOLDER = "/run/tickfleet"
 VOLUME = "tool-hosts"
 SHAPE = "tool-hosts"
-# What the shape's values ask for: of each pod, the command of each host.
+# The hosts that the shape's values define: for each pod, the command of each host.
 LISTEN = ["python", "-m", "tickfleet.host", "--listen"]
 SHOP = [*LISTEN, f"{FOLDER}/shop.sock", "--concurrency", "8", "--processes-max", "4", "shop.tools", "shop.orders"]
 REPORTS = [*LISTEN, f"{FOLDER}/reports.sock", "--concurrency"]
@@ -31,9 +31,9 @@ COMMANDS = {
         "tool-host-reports": [*REPORTS, "8", "--processes-max", "6", "reports"],
     },
 }
-# Limit of waiting for what is to come.
+# The longest wait for an event.
 PATIENCE_S = 30
-# How long a command is watched that is not to end yet.
+# How long a command is watched that must not end yet.
 STAYS_S = 1
 
 
@@ -46,7 +46,7 @@ def volumes(spec):
 
 
 def asked_for(name, spec):
-    """Complaints about one pod of the shape: its hosts are those of the values, beside a worker that reaches them."""
+    """Returns complaints about one pod of the shape: it has the hosts of the values, and its worker reaches them."""
     worker, *hosts = spec["containers"]
     complaints = []
     commands = {host["name"]: host["command"] for host in hosts}
@@ -69,27 +69,27 @@ def asked_for(name, spec):
             complaints.append(f"{name}: {host['name']} has no /tmp of a bounded size")
         if [tmp in [m["name"] for m in other.get("volumeMounts", [])] for other in spec["containers"]].count(True) != 1:
             complaints.append(f"{name}: {host['name']} shares its /tmp")
-        # Its user is the pod's, as the worker's is, so that a socket of mode 0660 opens.
+        # Host and worker run as the same user, the pod's, so that the worker may open a socket of mode 0660.
         if host["securityContext"] != worker["securityContext"]:
             complaints.append(f"{name}: {host['name']} and its worker have other privileges or other users")
     return complaints
 
 
 def elsewhere(shape, name, spec):
-    """Complaints about a pod that has no hosts: no trace of them."""
+    """Returns complaints about a pod that should have no hosts: it must not have their folder."""
     traced = VOLUME in volumes(spec) or any(FOLDER in mounts(container) for container in spec["containers"])
     return [f"{shape}: {name} has a folder for sockets of tool hosts"] if traced else []
 
 
 def started(command, folder, libraries):
-    """Starts a command of a host's container, with its socket in `folder` and the Python of this machine."""
+    """Starts a command of a host's container, with its socket in `folder` and this machine's Python."""
     words = [sys.executable if word == "python" else word.replace(FOLDER, folder) for word in command]
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{PACKAGE}:{libraries}", "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.Popen(words, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
 
 
 def ends(process, within_s=PATIENCE_S):
-    """The exit code; none if it goes on."""
+    """Returns the exit code, or None for a process that still runs."""
     try:
         return process.wait(within_s)
     except subprocess.TimeoutExpired:
@@ -97,8 +97,8 @@ def ends(process, within_s=PATIENCE_S):
 
 
 def at_work(host, libraries):
-    """Complaints about what a kubelet would run in the container: the host, asked by its probe, told to end while its
-    worker is connected."""
+    """Runs the container's host as a kubelet would, and returns complaints: its probe checks it, and it receives
+    SIGTERM while its worker is connected."""
     complaints = []
     with tempfile.TemporaryDirectory() as folder:
 
@@ -131,7 +131,7 @@ def at_work(host, libraries):
                 if b'"failed"' in greeting or not greeting:
                     complaints.append(f"the interpreter says {greeting!r}")
                 process.send_signal(signal.SIGTERM)
-                # It goes on for as long as the worker is there: that takes watching it for a while.
+                # The host runs as long as its worker is connected; the test can only watch it for a while.
                 if ends(process, STAYS_S) is not None:
                     complaints.append("a host ends while its worker is connected")
             if ends(process) != 0:
@@ -143,7 +143,8 @@ def at_work(host, libraries):
 
 
 def check(rendered, libraries):
-    """Returns the number of tool hosts, and complaints. `libraries` is a folder with what the package tickfleet needs."""
+    """Returns the number of tool hosts, and complaints. `libraries` is a folder with the dependencies of the package
+    tickfleet."""
     count, complaints, tried = 0, [], None
     for shape, found in rendered.items():
         for manifest, _, spec in rules.pod_templates(found):

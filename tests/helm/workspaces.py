@@ -1,8 +1,8 @@
-"""The volume for the workspaces of shell and file tools."""
+"""Checks the volume for the workspaces of shell and file tools."""
 
 import manifests as rules
 
-# Of each shape of values that asks for one: what the volume has to be.
+# The volume of each shape of values that requests one.
 VOLUMES = {
     "locked-down": {"persistentVolumeClaim": {"claimName": "fleet-workspaces"}},
     "own-config": {"emptyDir": {"sizeLimit": "2Gi"}},
@@ -11,8 +11,8 @@ SETTING = "TICKFLEET_WORKER_WORKSPACES"
 
 
 def check(rendered):
-    """Returns the number of pods that were looked at, and complaints: workers that were given a volume have it, mounted
-    above the folder that they are told, and no other pod has either."""
+    """Returns the number of checked pods, and complaints: workers with a volume in the values have it, mounted above
+    their workspace folder, and all other pods have neither."""
     count, complaints = 0, []
     for shape, found in rendered.items():
         for _, _, spec in rules.pod_templates(found):

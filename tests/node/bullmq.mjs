@@ -1,5 +1,6 @@
-// Governed jobs on BullMQ: around each job, its user checks the permission and the arguments' schema, debits two caps of the agent by
-// a script (10 calls in 5 s, 1,000 a day), and writes an audit entry and a reply. See docs/understand/benchmarks.md.
+// Governed jobs on BullMQ: code around each job checks the permission and the arguments' schema, debits two caps of the
+// agent with a script (10 calls in 5 s, 1,000 a day), and writes an audit entry and a reply. See
+// docs/understand/benchmarks.md.
 //
 //   npm i bullmq@6.7.0 ioredis@5 ajv@8, beside a redis-server on PORT (7711)
 //   node bullmq.mjs worker 256      jobs at once
@@ -75,7 +76,7 @@ async function load() {
   const began = performance.now();
   let from;
   while (performance.now() - began < size * 1000) {
-    // The first moments fill the queue.
+    // The first 1.5 s fill the queue and are not measured.
     if (!from && performance.now() - began > 1500) from = { cpu: await cpu(), replied, at: performance.now() };
     if (sent - replied < outstandingMax) await queue.addBulk(Array.from({ length: 100 }, job));
     else await new Promise((later) => setTimeout(later, 2));

@@ -1,9 +1,9 @@
-"""Holds compose.yaml and what it mounts against the real things: the chart, the configuration, the files.
+"""Checks compose.yaml and the files that it mounts against the chart, the configuration and the files of the project.
 
     python3 compose.py CACHE
 
-CACHE is a folder for the Python libraries (see ../helm/toolbox.py). Where this machine has `docker compose` or
-`docker-compose`, that reads the file, too; no engine is needed for it. Exits with 1, and what is wrong.
+CACHE is a folder for the Python libraries (see ../helm/toolbox.py). If this machine has `docker compose` or
+`docker-compose`, that also reads the file; this needs no engine. If something is wrong, exits with 1 and a message.
 """
 
 import copy
@@ -34,13 +34,13 @@ def loaded(*path):
 
 
 def seconds(text):
-    """Of 30s or 2m."""
+    """Parses 30s or 2m."""
     number, unit = re.fullmatch(r"(\d+)(s|m)", text).groups()
     return int(number) * {"s": 1, "m": 60}[unit]
 
 
 def images(compose):
-    """Pinned by version; the fleet's is the workspace's version, Redis the chart's trial."""
+    """Images are pinned by version: the fleet's by the workspace's version, Redis by the chart's trial."""
     version = re.search(r'^\[workspace\.package\]\nversion = "(.+)"$', read("Cargo.toml"), re.MULTILINE)[1]
     trial = loaded("helm/tickfleet/values.yaml")["trialRedis"]["image"]
     known = dict.fromkeys(FLEET, f"tickfleet:{version}") | dict.fromkeys(("redis", "keys"), f"{trial['repository']}:{trial['tag']}")
@@ -56,7 +56,7 @@ def images(compose):
 
 
 def volumes(compose):
-    """What is mounted is there."""
+    """Mounted files exist, and are read-only."""
     used = set()
     for name, service in compose["services"].items():
         for volume in service.get("volumes", []):
@@ -75,7 +75,7 @@ def volumes(compose):
 
 
 def ports(compose):
-    """Only this machine reaches them, each under another number, and where something listens."""
+    """Ports are reachable from this machine only, differ from each other, and lead to a process that listens."""
     listening = {"redis": 6379, "prometheus": 9090, "grafana": 3000}
     command = compose["services"]["gateway"]["command"]
     listening["gateway"] = int(command[command.index("--address") + 1].rsplit(":", 1)[1])
@@ -96,7 +96,7 @@ def ports(compose):
 
 
 def fleet(compose):
-    """Locked down, ready to drain, with a Redis that is ready before them."""
+    """Services are locked down, have time to drain, and start after Redis is ready."""
     defaults = loaded("config/tickfleet.yaml")
     for name in FLEET:
         service = compose["services"][name]
@@ -124,7 +124,8 @@ def fleet(compose):
 
 
 def monitoring(compose):
-    """Prometheus finds every process where it listens, reads the chart's rules, and Grafana shows the chart's boards."""
+    """Prometheus finds every process where it listens, reads the chart's rules, and Grafana shows the chart's
+    dashboards."""
     port = int(loaded("config/tickfleet.yaml")["http"]["address"].rsplit(":", 1)[1])
     jobs = set()
     for job in loaded("image/compose/prometheus.yaml")["scrape_configs"]:
@@ -178,7 +179,7 @@ def complaints(compose):
 
 
 def spoilt(compose):
-    """Copies that each have a fault which must be found."""
+    """Returns copies that each have a fault which must be found."""
     for path, value in (
         (("services", "grafana", "image"), "grafana/grafana:latest"),
         (("services", "gateway", "image"), "tickfleet:9.9.9"),
@@ -198,7 +199,7 @@ def spoilt(compose):
 
 
 def read_by_docker():
-    """What Docker's own reader says of the file, and its name; none where there is none."""
+    """Returns the Compose command of this machine and its complaints about the file, or None without one."""
     for command in (["docker", "compose"], ["docker-compose"]):
         if not shutil.which(command[0]):
             continue

@@ -1,11 +1,11 @@
-"""Runs what compose.yaml says as plain processes of this machine: the same commands with the same environment, a real
-Redis with its options, a key that its own script makes, and a turn that is answered through the gateway.
+"""Runs the services of compose.yaml as plain processes of this machine: the same commands with the same environment, a
+real Redis with its options, a key that its own script makes, and a turn that is answered through the gateway.
 
     python3 run_compose.py CACHE BINARY
 
-CACHE is a folder for the Python libraries (see ../helm/toolbox.py), BINARY the program that the image holds. What differs
-from containers: names of services are 127.0.0.1, ports are free ones, and volumes are temporary folders. Exits with 1, and
-the reason, if anything is not as it should be.
+CACHE is a folder for the Python libraries (see ../helm/toolbox.py), BINARY the program of the image. Unlike with
+containers, names of services are 127.0.0.1, ports are free ones, and volumes are temporary folders. If something is
+wrong, exits with 1 and the reason.
 """
 
 import contextlib
@@ -19,13 +19,13 @@ import tempfile
 import urllib.error
 import urllib.request
 
-import compose as checks  # It puts the folder of the other checks into the path.
+import compose as checks  # The import adds the folder of the other checks to the path.
 from run_chart import PATIENCE_S, Wrong, asked, free_port, wait_for
 from toolbox import Missing, Toolbox
 
 
 class Project:
-    """The services of compose.yaml as processes, below one folder."""
+    """The services of compose.yaml as processes, in one folder."""
 
     def __init__(self, binary, folder, stack):
         self.binary, self.folder, self.stack = binary, folder, stack
@@ -45,7 +45,7 @@ class Project:
         process.wait()
 
     def redis(self):
-        """The server, with the options of its service, until its health check passes."""
+        """Starts the server with the options of its service, and waits until its health check passes."""
         service = self.services["redis"]
         program = os.environ.get("TICKFLEET_REDIS_SERVER") or service["command"][0]
         data = os.path.join(self.folder, "redis")
@@ -57,7 +57,7 @@ class Project:
         wait_for("Redis is healthy", lambda: subprocess.run(probe, capture_output=True, check=False).returncode == 0, process)
 
     def make_key(self):
-        """What the service `keys` prints."""
+        """Returns the output of the service `keys`."""
         shell, options, script = self.services["keys"]["command"]
         script = script.replace("$$", "$").replace("/keys/", f"{self.folder}/")
         done = subprocess.run([shell, options, script], capture_output=True, text=True, check=False)
@@ -71,7 +71,7 @@ class Project:
         return found | {"TICKFLEET_HTTP_ADDRESS": f"127.0.0.1:{port}", "HOSTNAME": name, "PATH": "/nowhere"}
 
     def fleet(self):
-        """The scheduler and the workers, until they are ready."""
+        """Starts the scheduler and the workers, and waits until they are ready."""
         for name in ("scheduler", "worker"):
             for _ in range(self.services[name].get("deploy", {}).get("replicas", 1)):
                 port = free_port()
@@ -89,7 +89,7 @@ class Project:
         wait_for("the gateway has metrics", lambda: asked(metrics, "/metrics") == 200, process)
 
     def turn(self, key):
-        """One call of the agent kelly, as docs/operate/docker-compose.md shows it."""
+        """Submits one call of the agent kelly, as in docs/operate/docker-compose.md."""
         body = {"agent": "kelly", "calls": [{"name": "echo", "arguments": {"text": "hi"}}]}
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.gateway_port}/v1/turns?wait={PATIENCE_S}",
@@ -103,7 +103,7 @@ class Project:
             return {"status": error.code, "body": error.read().decode("utf-8", "replace")}
 
     def end(self):
-        """Everything ends by what Docker sends, the last first."""
+        """Ends every process with the signal that Docker sends, in reverse order."""
         for name, process in reversed(self.processes):
             process.send_signal(signal.SIGTERM)
             try:

@@ -1,9 +1,10 @@
-"""Holds the JSON Schemas of the configuration against the binary that reads it, and against configurations that are good.
+"""Checks the JSON Schemas of the configuration against the binary that reads it, and against valid configurations.
 
     python3 schemas.py CACHE BINARY
 
-CACHE is a folder for the Python libraries (see ../helm/toolbox.py). The binary is given configurations with an unknown
-field in every mapping, and says which fields it knows there: the schema must have the same. Exits with 1, and what differs.
+CACHE is a folder for the Python libraries (see ../helm/toolbox.py). The binary reads configurations with an unknown
+field in every mapping, and lists the fields that it expects there: the schema must have the same. If something differs,
+exits with 1 and the differences.
 """
 
 import copy
@@ -13,18 +14,19 @@ import subprocess
 import sys
 import tempfile
 
-from compose import ROOT  # It puts the folder of the other checks into the path.
+from compose import ROOT  # The import adds the folder of the other checks to the path.
 from toolbox import Missing, Toolbox
 
 UNKNOWN = "zzz"
-# Some fields are read only beside certain others, or without them: values of fields, None for one that is left out.
+# Some fields are valid only together with others, or without them: values of fields, None for a field that is left out.
 VARIANTS = ({}, {"effect": "once"}, {"from_environment": None}, dict.fromkeys(("max", "concurrent", "tokens", "money")))
-# Good configurations of the project, beside config/ itself.
+# Valid configurations of the project, including config/ itself.
 FOLDERS = ("config", "docs/example-tools/conf", "docs/own-fleet/conf", "tests/conformance/conf")
 
 
 def sample(schema, fixed, path, known):
-    """A document that a schema takes, but for an unknown field in each of its mappings; notes their fields by their place."""
+    """Returns a document that fits the schema except for an unknown field in each mapping, and notes the fields by
+    their path."""
     if "anyOf" in schema:
         schema = next((one for one in schema["anyOf"] if mapping_of(one)), schema["anyOf"][0])
     if "enum" in schema:
@@ -49,7 +51,7 @@ def mapping_of(schema):
 
 
 def told(binary, name, document):
-    """What the binary says that it knows, by place."""
+    """Returns the fields that the binary expects, by their path."""
     import yaml
 
     with tempfile.TemporaryDirectory() as folder:
@@ -62,7 +64,7 @@ def told(binary, name, document):
 
 
 def fields(binary, schemas):
-    """Where a schema and the binary know other fields, and how many mappings were compared."""
+    """Returns mappings for which schema and binary expect different fields, and how many mappings were compared."""
     wrong, compared = [], 0
     for name, schema in schemas.items():
         known, heard = {}, {}
@@ -82,7 +84,7 @@ def fields(binary, schemas):
 
 
 def bounds(binary, sections):
-    """Settings whose bounds differ from those that the binary names, and how many were compared."""
+    """Returns settings whose bounds differ from those that the binary reports, and how many were compared."""
     import yaml
 
     document, ours = {}, {}
@@ -112,7 +114,7 @@ def bounds(binary, sections):
 
 
 def good(schemas):
-    """Good configurations that a schema refuses, and how many there are."""
+    """Returns valid configurations that a schema rejects, and how many there are."""
     import jsonschema
     import yaml
 
@@ -130,7 +132,7 @@ def good(schemas):
             spoilt = copy.deepcopy(document) | {UNKNOWN: 1}
             if validator.is_valid(spoilt):
                 wrong.append(f"{path}: an unknown field passes")
-    # What the documentation shows as a whole file.
+    # Complete files that the documentation shows.
     for name, document in shown(schemas):
         count += 1
         errors = jsonschema.Draft7Validator(schemas[name]).iter_errors(document)
@@ -139,7 +141,8 @@ def good(schemas):
 
 
 def shown(schemas):
-    """YAML of the documentation that has the required fields of a file, and no others than it: its name and the document."""
+    """Yields the name and content of YAML blocks of the documentation that have all required fields of a file and no
+    others."""
     import yaml
 
     tops = {name: (set(schema["properties"]), set(schema.get("required", []))) for name, schema in schemas.items()}
@@ -156,7 +159,7 @@ def shown(schemas):
             except yaml.YAMLError:
                 continue
             for name, (known, required) in tops.items():
-                # Parts of definitions, which are shown too, have dots in the place of the rest.
+                # Excerpts of definitions, which the documentation also shows, have dots in place of the rest.
                 whole = isinstance(document, dict) and document and set(document) <= known and required <= set(document)
                 if whole and "…" not in block and "..." not in block:
                     yield name, document

@@ -2,8 +2,8 @@
 
     python3 versions.py [TAG]
 
-With TAG (v1.2.3), that must be it, and the changelog must have its section. Python's standard library only. Exits with 1,
-and what differs.
+With TAG (v1.2.3), the version must equal the tag, and the changelog must have a section for it. Python's standard
+library only. If something differs, exits with 1 and the differences.
 """
 
 import json
@@ -20,7 +20,7 @@ def read(path):
 
 
 def found():
-    """Where a version stands, and which."""
+    """Yields each place that has a version, and the version."""
     for path, pattern in (
         ("Cargo.toml", r'^\[workspace\.package\]\nversion = "(.+)"$'),
         ("helm/tickfleet/Chart.yaml", r"^version: (.+)$"),
@@ -36,7 +36,7 @@ def found():
 
 
 def complaints(tag=None):
-    """What differs from the workspace's version, which is the first."""
+    """Compares all versions with the workspace's version, which is the first."""
     places = list(found())
     version = places[0][1]
     wrong = [f"{path} says {other}, Cargo.toml {version}" for path, other in places if other != version]

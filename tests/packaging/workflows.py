@@ -1,9 +1,9 @@
-"""Judges the workflows that make releases: actionlint and zizmor read them, every action is pinned by its commit, no job
-may do more than it says, and what they name of the project is there.
+"""Checks the release workflows: actionlint and zizmor read them, every action is pinned by its commit, no job has more
+permissions than it declares, and the files that they name exist.
 
     python3 workflows.py CACHE
 
-CACHE is a folder for the tools (see ../helm/toolbox.py). Exits with 1, and what is wrong.
+CACHE is a folder for the tools (see ../helm/toolbox.py). If something is wrong, exits with 1 and a message.
 """
 
 import os
@@ -14,7 +14,7 @@ import tempfile
 import zipfile
 
 import versions
-from compose import ROOT, read  # It puts the folder of the other checks into the path.
+from compose import ROOT, read  # The import adds the folder of the other checks to the path.
 from toolbox import Missing, Toolbox, fetch
 
 ACTIONLINT = (
@@ -51,8 +51,8 @@ class Judges:
         return binary
 
     def say(self, path):
-        """What they say of a workflow; nothing when they are content."""
-        # Without shellcheck, which not every machine has: all are to say the same.
+        """Yields the linters' complaints about a workflow."""
+        # Without shellcheck, which not every machine has, so that results are the same everywhere.
         for command in ([self.actionlint, "-shellcheck=", "-pyflakes=", path], [self.zizmor, "--offline", "--no-progress", "--quiet", path]):
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode != 0:
@@ -60,7 +60,7 @@ class Judges:
 
 
 def complaints(text):
-    """What a workflow's text breaks of our own rules."""
+    """Yields violations of the project's own rules in a workflow's text."""
     import yaml
 
     for number, line in enumerate(text.splitlines(), 1):
@@ -78,7 +78,7 @@ def complaints(text):
 
 
 def names(text):
-    """Files of the project that a workflow runs, and stages that it builds, and that are not there."""
+    """Yields files and build stages that a workflow names but that do not exist."""
     import yaml
 
     for path in set(re.findall(r"\b((?:tests|image|helm)/[\w./-]+)", text)):
@@ -93,7 +93,7 @@ def names(text):
 
 
 def bites(judges, text, scratch):
-    """Faults that must be found."""
+    """Yields faults that the checks do not find."""
     spoilt = (
         ("an action by its tag", re.sub(r"checkout@[0-9a-f]{40} # v4.2.2", "checkout@v4", text)),
         ("all permissions", text.replace("permissions: {}", "permissions: write-all")),

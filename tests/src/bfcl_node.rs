@@ -1,4 +1,4 @@
-//! What the processes of the chaos run agree on, and how the test holds them.
+//! The shared settings of the chaos run's processes, and the handle by which the test controls them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::process::{Child, Command, Stdio};
@@ -16,10 +16,10 @@ use crate::bfcl_course::agents;
 use crate::bfcl_tools::{Manner, entered_in_ledger, registered};
 use crate::fleet::Plan;
 
-/// The environment variable that, set to a level, lets the processes log to the test's standard error.
+/// The environment variable with the log level of the processes, which log to the test's standard error.
 pub const LOG_VARIABLE: &str = "TICKFLEET_CHAOS_LOG";
 
-/// The plan of every process: short leases, so that recovery is quick, and each tool in its own manner.
+/// The plan of every process: short leases, so that recovery is quick, and each tool with its own behavior.
 pub fn plan(tools: &[Tool], ledger: &str) -> Plan {
     let (once, others): (Vec<_>, Vec<_>) = tools.iter().partition(|tool| Manner::of(&tool.name) == Manner::Once);
     Plan {
@@ -35,7 +35,7 @@ pub fn plan(tools: &[Tool], ledger: &str) -> Plan {
         store: StoreOptions {
             lease_ms: 1_500,
             ending_lease_ms: 1_500,
-            // Kills are blind here: the same slice may be hit again and again without being at fault.
+            // Kills are random: the same innocent slice may be hit several times.
             crashes_max: 8,
             ..StoreOptions::default()
         },
@@ -49,7 +49,7 @@ pub fn plan(tools: &[Tool], ledger: &str) -> Plan {
     }
 }
 
-/// What a process does.
+/// The role of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Runs one scheduler.
@@ -67,9 +67,9 @@ impl Role {
     }
 }
 
-/// What the processes are told.
+/// The addresses and paths that the processes get.
 pub struct Surroundings {
-    /// The URL of their Redis.
+    /// The URL of the Redis server.
     pub redis: String,
     /// Host and port of the ledger.
     pub ledger: String,
@@ -77,7 +77,7 @@ pub struct Surroundings {
     pub data: String,
 }
 
-/// A process that is killed and started again; killed for good when it is dropped.
+/// A process that is killed and started again. It is killed when it is dropped.
 pub struct Node {
     role: Role,
     arguments: [String; 5],
@@ -95,15 +95,15 @@ impl Node {
         Self { role, arguments, binary: binary.to_owned(), child }
     }
 
-    /// What it does.
+    /// The role of the process.
     pub const fn role(&self) -> Role {
         self.role
     }
 
-    /// SIGKILL, and a new process in its place.
+    /// Kills the process with SIGKILL, and starts another one in its place.
     ///
     /// # Panics
-    /// It had ended by itself: nothing may end a scheduler or a worker but a signal.
+    /// If the process had already ended: only a signal may end a scheduler or a worker.
     pub fn kill_and_restart(&mut self) {
         let ended = self.child.try_wait().unwrap();
         assert!(ended.is_none(), "a {} ended by itself: {ended:?}", self.role.as_str());
@@ -111,7 +111,7 @@ impl Node {
         self.child = spawn(&self.binary, &self.arguments);
     }
 
-    /// SIGSTOP: it stands still without knowing, as on a machine that is far too busy.
+    /// Pauses the process with SIGSTOP. It does not notice, as on an overloaded machine.
     pub fn pause(&self) {
         self.signal(Signal::SIGSTOP);
     }
@@ -121,7 +121,7 @@ impl Node {
         self.signal(Signal::SIGCONT);
     }
 
-    /// SIGKILL, for good.
+    /// Kills the process with SIGKILL, without starting another one.
     pub fn end(mut self) {
         self.kill();
     }

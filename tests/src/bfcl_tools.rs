@@ -1,4 +1,4 @@
-//! The leaderboard's tools on a fleet: each gives its arguments back, some at once, some in their own way.
+//! The leaderboard's tools on a fleet: each returns its arguments; some are slow, fail once, or have an effect.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -13,23 +13,23 @@ use tickfleet_tools::{CallContext, Handler, RegisteredTool, ToolFailure, ToolOut
 
 use crate::bfcl::Tool;
 
-/// How a tool behaves in the chaos run. It follows from the tool's name alone, so that every process agrees.
+/// How a tool behaves in the chaos run. It depends only on the tool's name, so that every process agrees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Manner {
-    /// Reads, and answers at once.
+    /// Reads, and returns at once.
     Prompt,
-    /// Reads for this many milliseconds, so that a kill hits it while it runs.
+    /// Reads for this many milliseconds, so that a kill can hit it while it runs.
     Slow(u64),
-    /// Idempotent; its first try fails in a way that may pass, so that a kill hits it while it is parked.
+    /// Idempotent. Its first attempt fails with a transient error, so that a kill can hit it while it is parked.
     Flaky,
     /// Has an effect that must not happen twice: one request to the ledger.
     Once,
 }
 
 impl Manner {
-    /// The manner of the tool with this name.
+    /// Returns the behavior of the tool with this name.
     pub fn of(name: &str) -> Self {
-        // FNV-1a: any stable hash would do.
+        // FNV-1a; any stable hash would do.
         let hash =
             name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
         match hash >> 32 & 7 {
@@ -40,7 +40,7 @@ impl Manner {
         }
     }
 
-    /// What running the tool twice would do.
+    /// The effect of the tool.
     pub const fn effect(self) -> Effect {
         match self {
             Self::Prompt | Self::Slow(_) => Effect::Read,
@@ -54,7 +54,7 @@ impl Manner {
 impl Handler for Manner {
     async fn call(&self, context: &CallContext, arguments: &RawValue) -> Result<ToolOutput, ToolFailure> {
         match self {
-            // What it stands for: a service that answers late.
+            // Stands for a slow service.
             Self::Slow(ms) => tokio::time::sleep(Duration::from_millis(*ms)).await,
             Self::Flaky if context.attempt == 1 => {
                 let message = "The first try fails.".to_owned();
@@ -66,7 +66,7 @@ impl Handler for Manner {
     }
 }
 
-/// The tool with its own schema, run in this manner.
+/// Registers the tool with its own schema and this behavior.
 pub fn registered(tool: &Tool, manner: Manner) -> RegisteredTool {
     let spec = ToolSpec {
         id: format!("tool_{}", tool.name),
@@ -92,7 +92,7 @@ pub fn registered(tool: &Tool, manner: Manner) -> RegisteredTool {
     RegisteredTool::new(spec, Arc::new(manner)).unwrap()
 }
 
-/// The tool as an HTTP tool whose one request is an entry in the ledger at `address` (host and port).
+/// Declares the tool as an HTTP tool whose one request is an entry in the ledger at `address` (host and port).
 pub fn entered_in_ledger(tool: &Tool, address: &str) -> ToolDef {
     let names = tool.schema["properties"].as_object().into_iter().flat_map(|p| p.keys());
     let body: serde_json::Map<String, Value> = names.map(|n| (n.clone(), format!("{{{{{n}}}}}").into())).collect();

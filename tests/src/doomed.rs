@@ -1,4 +1,4 @@
-//! Workers and schedulers that die as processes do: in the middle of whatever they do, without a word to anybody.
+//! Workers and schedulers that end like killed processes: in the middle of their work, without any cleanup.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::fleet::{Fleet, Plan};
 
-/// A worker on a runtime of its own.
+/// A worker, or a scheduler and a worker, on a separate runtime.
 pub struct Doomed {
     runtime: Option<Runtime>,
 }
@@ -21,12 +21,12 @@ impl Doomed {
         Self::start_as(fleet, Arc::clone(fleet.plan()), name)
     }
 
-    /// Starts a worker of another plan than the fleet's.
+    /// Starts a worker of another plan.
     pub fn start_as(fleet: &Fleet, plan: Arc<Plan>, name: &str) -> Self {
         Self::worker_on(&fleet.url_of("worker"), plan, &fleet.active, &fleet.metrics, name)
     }
 
-    /// Starts a worker on the Redis at `url`, whichever server that is.
+    /// Starts a worker on the Redis at `url`, which may be another server than the fleet's.
     pub fn worker_on(
         url: &str,
         plan: Arc<Plan>,
@@ -63,7 +63,7 @@ impl Doomed {
         Self { runtime: Some(runtime) }
     }
 
-    /// Kills it: none of its tasks runs on, its connections close.
+    /// Kills it: its tasks stop, and its connections close.
     pub fn kill(mut self) {
         self.stop();
     }

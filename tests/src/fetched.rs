@@ -1,5 +1,5 @@
-//! Data that others made, fetched when a test first needs it: a script of `tests/data` brings it into cargo's target
-//! folder. Nothing of it is committed.
+//! Foreign data, fetched when a test first needs it: a script of `tests/data` writes it to cargo's target folder. It is
+//! never committed.
 
 pub mod npm;
 
@@ -11,21 +11,21 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-/// A script of `tests/data` and what it fetches.
+/// A script of `tests/data` and the data that it fetches.
 #[derive(Debug, Clone, Copy)]
 pub struct Fetched {
     /// The script's file name.
     pub script: &'static str,
-    /// The folder in cargo's target folder; its name tells the version.
+    /// The folder in cargo's target folder; its name contains the version.
     pub folder: &'static str,
-    /// What is fetched, for messages (`the PyPI package x 1.0`).
+    /// The name of the data in messages (`the PyPI package x 1.0`).
     pub what: &'static str,
-    /// The environment variable that, set to `1`, lets tests over this data pass without running.
+    /// The environment variable that, if set to `1`, lets tests with this data pass without running.
     pub skip_variable: &'static str,
 }
 
 impl Fetched {
-    /// Fetches the data where needed and returns its folder; none where the skip variable is `1`.
+    /// Fetches the data if it is missing, and returns its folder. Returns `None` if the skip variable is `1`.
     ///
     /// # Errors
     /// As [`Self::ensure`].
@@ -38,17 +38,17 @@ impl Fetched {
         self.ensure().map(Some)
     }
 
-    /// Runs the script and returns its folder. Data that is there already is used again. Processes that run at the
-    /// same time wait for each other.
+    /// Runs the script and returns its folder. Existing data is used again. Processes that run at the same time wait
+    /// for each other.
     ///
     /// # Errors
-    /// The folder cannot be written, there is no Python 3, or the package registry does not give what is pinned. The
-    /// message says what to do.
+    /// If the folder cannot be written, Python 3 is missing, or the package registry does not have the pinned package.
+    /// The message names a remedy.
     pub fn ensure(&self) -> Result<PathBuf> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("data").join(self.script);
         let dir = target_dir().join(self.folder);
         fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
-        // The lock ends with the file: also when this process dies.
+        // The lock ends with the file, so also if this process dies.
         let lock = File::create(dir.join("lock")).with_context(|| format!("locking {}", dir.display()))?;
         lock.lock().with_context(|| format!("locking {}", dir.display()))?;
         let done = match Command::new("python3").arg("-B").arg(&script).arg(&dir).output() {
@@ -66,11 +66,11 @@ impl Fetched {
     }
 }
 
-/// Cargo's target folder. A relative `CARGO_TARGET_DIR` is taken from the workspace's root.
+/// Returns cargo's target folder. A relative `CARGO_TARGET_DIR` is relative to the workspace's root.
 #[allow(clippy::disallowed_methods, reason = "cargo tells its folder this way")]
 #[must_use]
 pub fn target_dir() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    // Cargo itself refuses an empty one; a test may be run by hand all the same.
+    // Cargo itself rejects an empty variable, but a test may also be run by hand.
     root.join(env::var_os("CARGO_TARGET_DIR").filter(|dir| !dir.is_empty()).unwrap_or_else(|| "target".into()))
 }

@@ -34,62 +34,63 @@ mod lasting;
 pub mod place;
 pub mod users;
 
-/// The longest wait for what must come; on a quiet machine it is there within a second or two.
+/// The longest wait for an expected event; on a quiet machine it takes a second or two.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What a fleet is made of.
+/// The parts and settings of a fleet.
 pub struct Plan {
-    /// Schedulers side by side.
+    /// The number of schedulers.
     pub schedulers: usize,
-    /// Workers side by side.
+    /// The number of workers.
     pub workers: usize,
     /// Slots of each worker.
     pub slots: usize,
-    /// What the workers serve.
+    /// The priorities that the workers serve.
     pub priorities: Priorities,
     /// Agents of tenant `acme`.
     pub agents: Vec<String>,
     /// Caps.
     pub caps: DefaultCaps,
-    /// Waits between tries.
+    /// The waits between attempts.
     pub ladder: Ladder,
-    /// What has to know that a call of a `once` tool has begun before it runs.
+    /// How durable the begin of a `once` call must be before the call runs.
     pub durable: Durability,
-    /// When an agent goes in circles.
+    /// When an agent counts as looping.
     pub loops: Option<worker::LoopOptions>,
-    /// When a tool that fails is not called for a while.
+    /// When the circuit breaker of a failing tool opens.
     pub breaker: Option<Endurance>,
     /// Times and bounds.
     pub store: StoreOptions,
-    /// Whether there are the tools of every fleet (`echo`, `sleep`, `fail`…).
+    /// Whether the fleet has the tools of every fleet (`echo`, `sleep`, `fail`…).
     pub standard_tools: bool,
-    /// Whether there are the tools of the Atlas business.
+    /// Whether the fleet has the tools of the Atlas business.
     pub atlas_tools: bool,
-    /// More tools; every agent may call everything.
+    /// More tools. Every agent may call every tool.
     pub tools: Vec<TypedTool>,
-    /// More tools, over a schema of their own.
+    /// More tools, with schemas of their own.
     pub registered: Vec<RegisteredTool>,
     /// Declared tools.
     pub declared: ToolsFile,
     /// Task handlers by agent.
     pub handlers: BTreeMap<AgentId, TaskHandlerDef>,
-    /// Models that agents are run on.
+    /// Models for agents.
     pub models: BTreeMap<String, ModelDef>,
-    /// Typed task handlers beside the standard ones.
+    /// More typed task handlers, besides the standard ones.
     pub task_tools: Vec<TypedTool>,
-    /// Tools that nobody may call.
+    /// Tools that no agent may call.
     pub disabled: Vec<String>,
     /// Environment variables of the workers.
     pub environment: Vec<(String, String)>,
-    /// How long a worker waits for running calls when it drains.
+    /// How long a draining worker waits for running calls.
     pub drain: Duration,
-    /// The last word on the policy.
+    /// Changes the policy after everything else.
     pub policy: fn(&mut Policy),
-    /// The policy, task handlers and digest of a whole configuration, instead of all the above.
+    /// The policy, task handlers and digest of a whole configuration, instead of all of the above.
     pub active: Option<ActivePolicy>,
-    /// Whether schedulers and workers are users of Redis with the rights of their roles alone.
+    /// Whether schedulers and workers are Redis users with exactly the rights of their roles.
     pub users: bool,
-    /// The right of all parts to look into a suspect, as if they were one process. None: each is a process of its own.
+    /// The permit to process a suspect, shared by all parts as in one process. `None`: each part has its own, like a
+    /// process.
     pub suspects: Option<OneSuspect>,
 }
 
@@ -127,7 +128,7 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// What is in force: every agent of the plan may call every tool of the plan.
+    /// The active policy: every agent of the plan may call every tool of the plan.
     pub fn active(&self) -> Arc<PolicyHandle> {
         if let Some(active) = &self.active {
             return Arc::new(PolicyHandle::new(active.clone()));
@@ -161,12 +162,12 @@ impl Plan {
         }))
     }
 
-    /// The shard at `url`, on a connection of its own.
+    /// Opens the shard at `url`, on a separate connection.
     pub fn store(&self, url: &str) -> Store {
         Store::open(url, 0, Arc::new(self.store.clone())).unwrap()
     }
 
-    /// A scheduler on `store`, not yet running.
+    /// Returns a scheduler on `store` that does not run yet.
     pub fn scheduler(
         &self,
         store: Store,
@@ -188,7 +189,7 @@ impl Plan {
         scheduler::Scheduler::new(store, process, &options, ReportOptions::default(), name)
     }
 
-    /// A worker on `store` with all tools of the plan, not yet running.
+    /// Returns a worker on `store` with all tools of the plan that does not run yet.
     pub fn worker(
         &self,
         store: Store,
@@ -257,11 +258,11 @@ pub struct Fleet {
     pub server: RedisServer,
     /// Its one shard.
     pub store: Store,
-    /// What is in force.
+    /// The active policy.
     pub active: Arc<PolicyHandle>,
-    /// Metrics of all its parts.
+    /// Metrics of all parts.
     pub metrics: Arc<Metrics>,
-    /// How its parts reach that, where not by its own URL, and what stands around it.
+    /// The URL at which the parts reach Redis, if it differs from the server's own, and the other servers.
     url: Option<String>,
     _around: Around,
     plan: Arc<Plan>,
@@ -271,7 +272,7 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Starts a fleet on a Redis of its own, of the kind that the environment asks for.
+    /// Starts a fleet on its own Redis, of the kind that the environment selects.
     pub async fn start(plan: Plan) -> Self {
         let place = Place::wanted(&plan.store.namespace).await;
         Self::start_at(place, plan).await
@@ -283,7 +284,7 @@ impl Fleet {
     }
 
     async fn start_at(place: Place, plan: Plan) -> Self {
-        // HTTP tools need it; that another test of this process was first is fine.
+        // HTTP tools need it. It may already be installed by another test of this process.
         tickfleet_outbound::install_crypto_provider();
         if plan.users {
             for server in [&place.server].into_iter().chain(&place.around.servers) {
@@ -314,7 +315,7 @@ impl Fleet {
         fleet
     }
 
-    /// The URL at which a role reaches the fleet's Redis.
+    /// Returns the URL at which a role reaches the fleet's Redis.
     pub fn url_of(&self, role: &str) -> String {
         let url = self.url.clone().unwrap_or_else(|| self.server.url());
         if self.plan.users { users::url_in(&url, role) } else { url }
@@ -325,7 +326,7 @@ impl Fleet {
         self.add_scheduler_with(self.active.clone());
     }
 
-    /// Starts one more scheduler, with a configuration of its own.
+    /// Starts one more scheduler, with its own configuration.
     pub fn add_scheduler_with(&mut self, active: Arc<PolicyHandle>) {
         let store = self.plan.store(&self.url_of("scheduler"));
         let name = format!("s{}", self.schedulers.len());
@@ -347,25 +348,25 @@ impl Fleet {
         self.workers.push(Part { shutdown, running });
     }
 
-    /// True if none of its schedulers and workers has ended.
+    /// Whether all schedulers and workers still run.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.schedulers.iter().chain(&self.workers).all(|part| !part.running.is_finished())
     }
 
-    /// Drains the oldest worker, as SIGTERM does, and waits until it has gone.
+    /// Drains the oldest worker, as SIGTERM does, and waits until it has ended.
     pub async fn drain_worker(&mut self) {
         let part = self.workers.remove(0);
         part.shutdown.drain();
         part.running.await.unwrap();
     }
 
-    /// What it is made of.
+    /// The plan of the fleet.
     pub const fn plan(&self) -> &Arc<Plan> {
         &self.plan
     }
 
-    /// What any language does: one XADD of a JSON message. Answers the entry's id.
+    /// Submits as a client in any language does: one XADD of a JSON message. Returns the entry's ID.
     pub async fn xadd(&self, stream: &str, field: &str, message: &[u8]) -> String {
         let command = redis::cmd("XADD").arg(self.store.keys().key(stream)).arg("*").arg(field).arg(message).to_owned();
         command.query_async(&mut self.server.connection().await).await.unwrap()
@@ -382,13 +383,14 @@ impl Fleet {
             if held.0 > 0 {
                 return;
             }
-            // Redis tells nobody when an entry is read: the poll is bounded above.
+            // Redis does not announce that an entry was read, so this polls.
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         panic!("no worker leased the slice within {PATIENCE:?}");
     }
 
-    /// Reads the next slice of normal priority in the name of the one worker, as on a connection whose answer is lost.
+    /// Reads the next slice of normal priority under the name of the one worker, as on a connection whose response is
+    /// lost.
     pub async fn read_astray(&self) {
         let mut connection = self.server.connection().await;
         let ready = self.store.keys().key("ready:normal");
@@ -408,7 +410,7 @@ impl Fleet {
         assert_ne!(found, redis::Value::Nil, "no slice within {PATIENCE:?}");
     }
 
-    /// Submits a turn of `kelly` with these calls (name, arguments) and answers its id.
+    /// Submits a turn of `kelly` with these calls (name, arguments) and returns its ID.
     pub async fn submit(&self, calls: &[(&str, Value)]) -> String {
         let calls: Vec<Value> = calls
             .iter()
@@ -418,7 +420,7 @@ impl Fleet {
         self.submit_turn(json!({"calls": calls})).await
     }
 
-    /// Submits a turn; tenant, agent and reply inbox are added where they are missing.
+    /// Submits a turn. Adds tenant, agent and reply inbox if they are missing.
     pub async fn submit_turn(&self, mut turn: Value) -> String {
         let object = turn.as_object_mut().unwrap();
         for (field, value) in [("tenant", "acme"), ("agent", "kelly"), ("reply_to", "box")] {
@@ -428,7 +430,7 @@ impl Fleet {
         turn["turn_id"].as_str().map_or_else(|| format!("t{entry}"), str::to_owned)
     }
 
-    /// The next reply of inbox `box`, waited for up to [`PATIENCE`].
+    /// Returns the next reply of inbox `box`; waits up to [`PATIENCE`].
     pub async fn reply(&mut self) -> Value {
         if let Some(reply) = self.try_reply(PATIENCE).await {
             return reply;
@@ -436,18 +438,18 @@ impl Fleet {
         panic!("no reply within {PATIENCE:?}; Redis holds:\n{}", self.everything().await);
     }
 
-    /// The next reply of inbox `box`, or none within `wait`.
+    /// Returns the next reply of inbox `box`, or `None` after `wait`.
     pub async fn try_reply(&mut self, wait: Duration) -> Option<Value> {
         self.reply_in("acme:box", wait).await
     }
 
-    /// The next reply of an inbox (`<tenant>:<inbox>`), or none within `wait`.
+    /// Returns the next reply of an inbox (`<tenant>:<inbox>`), or `None` after `wait`.
     pub async fn reply_in(&mut self, inbox: &str, wait: Duration) -> Option<Value> {
         let reply = self.raw_reply_in(inbox, wait).await?;
         Some(serde_json::from_str(&reply).unwrap())
     }
 
-    /// As [`Self::reply_in`], as the text that it is: a value has no numbers beyond 64 bits.
+    /// As [`Self::reply_in`], but as text: a `Value` cannot hold numbers beyond 64 bits.
     pub async fn raw_reply_in(&mut self, inbox: &str, wait: Duration) -> Option<String> {
         let mut connection = self.server.connection().await;
         let last = self.last_reply.entry(inbox.to_owned()).or_insert_with(|| "0".into());
@@ -461,12 +463,12 @@ impl Fleet {
         fields.remove("reply")
     }
 
-    /// A reader of inbox `name` of tenant `acme`, from its beginning.
+    /// Opens a reader of inbox `name` of tenant `acme`, from its beginning.
     pub async fn inbox(&self, name: &str) -> Inbox {
         Inbox::open(&self.server, self.store.keys(), name).await
     }
 
-    /// Drains everything, and checks that no keys are leaked.
+    /// Drains all parts, and checks that no keys are leaked.
     pub async fn stop(mut self) {
         if !self.schedulers.is_empty() {
             self.until("cascades of ended turns have run", async |fleet| {
@@ -492,7 +494,8 @@ impl Fleet {
 }
 
 impl Fleet {
-    /// The timer of a queue whose last turn was canceled or has expired goes when it is due: at the next tick or day.
+    /// Removes timers of throttle queues whose last turn was canceled or has expired. A scheduler would only remove
+    /// such a timer when it is due, at the next tick or day.
     async fn forget_timers_of_empty_queues(&self) {
         let timers: Vec<String> = self.ask("ZRANGE", "timers", &["0", "-1"]).await;
         for timer in timers.iter().filter(|timer| timer.starts_with("throttle:")) {

@@ -1,4 +1,4 @@
-//! Many messages at once: what a producer writes to a shard, and what it reads from its inbox.
+//! Many messages at once: written to a shard by a producer, and read from its inbox.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -11,12 +11,12 @@ use tickfleet_testkit::RedisServer;
 
 use crate::fleet::PATIENCE;
 
-/// Replies read at once.
+/// Replies per read.
 const REPLIES_MAX: usize = 500;
-/// Messages written at once.
+/// Messages per write.
 const MESSAGES_MAX: usize = 500;
 
-/// A reader of one inbox, on a connection of its own.
+/// A reader of one inbox, on a separate connection.
 pub struct Inbox {
     connection: MultiplexedConnection,
     key: String,
@@ -24,13 +24,13 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// The inbox `name` of tenant `acme`, from its beginning.
+    /// Opens the inbox `name` of tenant `acme`, from its beginning.
     pub async fn open(server: &RedisServer, keys: &Keys, name: &str) -> Self {
         let key = keys.key(format_args!("replies:acme:{name}"));
         Self { connection: server.connection().await, key, last: "0".into() }
     }
 
-    /// The next replies in order, as many as there are; none where nothing comes within `wait`.
+    /// Returns all available replies in order, up to `REPLIES_MAX`, or none after `wait`.
     pub async fn next(&mut self, wait: Duration) -> Vec<Value> {
         type Entries = Vec<(String, BTreeMap<String, String>)>;
         let mut command = redis::cmd("XREAD");
@@ -46,20 +46,20 @@ impl Inbox {
         replies
     }
 
-    /// The next reply with its entry, waited for up to [`PATIENCE`].
+    /// Returns the next reply with its entry; waits up to [`PATIENCE`].
     pub async fn next_entry(&mut self) -> (String, Value) {
         let found = self.next(PATIENCE).await;
         assert_eq!(found.len(), 1, "one reply within {PATIENCE:?}: {found:?}");
         (self.last.clone(), found.into_iter().next().unwrap())
     }
 
-    /// How many replies the inbox has had in all: tests never trim it.
+    /// Returns the total number of replies in the inbox: tests never trim it.
     pub async fn total(&mut self) -> usize {
         redis::cmd("XLEN").arg(&self.key).query_async(&mut self.connection).await.unwrap()
     }
 }
 
-/// Writes turns in order, pipelined: what any language does, many times.
+/// Writes turns in order, pipelined, as a client in any language does.
 pub async fn submit_all(server: &RedisServer, keys: &Keys, turns: &[Value]) {
     let mut connection = server.connection().await;
     for chunk in turns.chunks(MESSAGES_MAX) {

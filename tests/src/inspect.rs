@@ -1,4 +1,4 @@
-//! Looking into a running fleet: what was debited, what is dead, what was audited; and waiting for it.
+//! Inspects a running fleet: counters, dead letters, the audit log; and waits for conditions.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -14,10 +14,10 @@ use tokio::time::Instant;
 
 use crate::fleet::{Fleet, PATIENCE};
 
-/// An entry of a stream: its id and its fields.
+/// An entry of a stream: its ID and its fields.
 pub type StreamEntry = (String, BTreeMap<String, String>);
 
-/// Whether the page of the layout lists a key by the part before its first colon.
+/// Whether the layout page lists the key, by the part before its first colon.
 fn is_in_layout(key: &str) -> bool {
     const LAYOUT: &str = include_str!("../../docs/contribute/store-layout.md");
     let name = key.split(':').next().unwrap_or_default();
@@ -25,26 +25,26 @@ fn is_in_layout(key: &str) -> bool {
 }
 
 impl Fleet {
-    /// Runs any command on a key of the shard: the verb, the key's suffix, the other arguments. A key that the layout does not
-    /// have would be absent in every test.
+    /// Runs any command on a key of the shard: the command, the key's suffix, the other arguments. The key must be in
+    /// the layout: a misspelled key would be absent in every test.
     pub async fn ask<T: FromRedisValue>(&self, verb: &str, suffix: &str, args: &[&str]) -> T {
         assert!(is_in_layout(suffix), "docs/contribute/store-layout.md has no key {suffix}");
         let command = redis::cmd(verb).arg(self.store.keys().key(suffix)).arg(args).to_owned();
-        // A connection of its own each time: the test may have killed Redis since the last one.
+        // A new connection each time, because the test may have killed Redis.
         command.query_async(&mut self.server.connection().await).await.unwrap()
     }
 
-    /// Waits until Redis answers again after it was away.
+    /// Waits until Redis responds again after an outage.
     pub async fn until_redis_answers(&self) {
         self.until("Redis answers", async |fleet| fleet.store.now_ms().await.is_ok()).await;
     }
 
-    /// Calls that this agent has used today, as its own budget counts them.
+    /// Calls that this agent has used today, according to its daily cap.
     pub async fn debited(&self, agent: &str) -> u64 {
         self.used(limits::DAY, &format!("acme:{agent}")).await.unwrap_or(0)
     }
 
-    /// The used amount of a counter, if there is one.
+    /// Returns the used amount of a counter, if it exists.
     pub async fn used(&self, limit: &str, counter: &str) -> Option<u64> {
         let counter = CounterKey::new(limit, counter);
         match self.store.query(Query::Counter(counter)).await.unwrap() {
@@ -53,60 +53,60 @@ impl Fleet {
         }
     }
 
-    /// The record of an unfinished turn or task of `acme`.
+    /// Returns the record of an unfinished turn or task of `acme`.
     pub async fn unfinished(&self, turn: &str) -> Option<Turn> {
         let name = TurnName::parse(&format!("acme:{turn}")).unwrap();
         self.store.record_of(&name.record()).await.unwrap().map(|stored| stored.value)
     }
 
-    /// Waits until a call of this turn that must not run twice has begun.
+    /// Waits until a `once` call of this turn has begun.
     pub async fn until_begun(&self, turn: &str) {
         let has_begun = async |fleet: &Self| fleet.unfinished(turn).await.is_some_and(|turn| turn.begun.is_some());
         self.until("the call has begun", has_begun).await;
     }
 
-    /// The dead letters, oldest first; what is not UTF-8 in them is shown as text all the same.
+    /// Returns the dead letters, oldest first. Bytes that are not UTF-8 are replaced.
     pub async fn dead(&self) -> Vec<BTreeMap<String, String>> {
         let entries: Vec<(String, BTreeMap<String, Vec<u8>>)> = self.ask("XRANGE", "dead", &["-", "+"]).await;
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         entries.into_iter().map(|(_, fields)| fields.into_iter().map(|(k, v)| (k, text(v))).collect()).collect()
     }
 
-    /// The audit log, oldest first.
+    /// Returns the audit log, oldest first.
     pub async fn audits(&self) -> Vec<Value> {
         let entries: Vec<StreamEntry> = self.ask("XRANGE", "audit", &["-", "+"]).await;
         entries.iter().map(|(_, fields)| serde_json::from_str(&fields["audit"]).unwrap()).collect()
     }
 
-    /// How many entries of `ready` streams workers hold.
+    /// Returns how many entries of `ready` streams workers hold.
     pub async fn held(&self) -> u64 {
         self.store.backlog(&[], &[]).await.unwrap().running
     }
 
-    /// So many ms from now on the shard's clock, as a message gives a time.
+    /// Returns the time in this many ms on the shard's clock, in the format of messages.
     pub async fn in_ms(&self, ms: i64) -> String {
         let time = chrono::DateTime::from_timestamp_millis(self.store.now_ms().await.unwrap() + ms).unwrap();
         time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true)
     }
 
-    /// Waits until `holds` says so, looking every few milliseconds; fails the test after [`PATIENCE`]. For what no reply
-    /// announces.
+    /// Waits until `holds` returns true, with a check every few milliseconds; fails the test after [`PATIENCE`]. For
+    /// conditions that no reply announces.
     pub async fn until(&self, what: &str, holds: impl AsyncFn(&Self) -> bool) {
         let start = Instant::now();
         while !holds(self).await {
             assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
-            // Redis tells nobody when a condition comes to hold: the poll is bounded above.
+            // Redis does not announce the condition, so this polls.
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
-    /// A message on the `tasks` stream; the tenant is added where it is missing.
+    /// Appends a message to the `tasks` stream. Adds the tenant if it is missing.
     pub async fn say(&self, mut message: Value) -> String {
         message.as_object_mut().unwrap().entry("tenant").or_insert_with(|| "acme".into());
         self.xadd("tasks", "task", message.to_string().as_bytes()).await
     }
 
-    /// Delegates a task to `agent`, answered in `box`.
+    /// Delegates a task to `agent`, with replies to `box`.
     pub async fn delegate(&self, agent: &str, mut task: Value) -> String {
         let object = task.as_object_mut().unwrap();
         object.entry("target_agent").or_insert_with(|| agent.into());
@@ -115,12 +115,12 @@ impl Fleet {
         self.say(task).await
     }
 
-    /// Asks for the end of a turn.
+    /// Cancels a turn.
     pub async fn cancel_turn(&self, turn: &str) {
         self.say(json!({"op": "cancel", "turn_id": turn})).await;
     }
 
-    /// Everything that Redis holds, as one text: what must not be found in it is nowhere.
+    /// Returns all data in Redis as one text, so that a test can check that something is stored nowhere.
     pub async fn everything(&self) -> String {
         let mut connection = self.server.connection().await;
         let keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(&mut connection).await.unwrap();
@@ -141,7 +141,7 @@ impl Fleet {
         text
     }
 
-    /// The next `count` replies of inbox `box`, by the turn or task that they answer; each must be there once.
+    /// Returns the next `count` replies of inbox `box` by the ID of their turn or task; each ID must occur once.
     pub async fn replies(&mut self, count: usize) -> BTreeMap<String, Value> {
         let mut found = BTreeMap::new();
         for _ in 0..count {
@@ -152,15 +152,14 @@ impl Fleet {
         found
     }
 
-    /// Fails the test if anything more arrives in `box` after all that was asked so far: one more turn goes in,
-    /// and the next reply must be its own.
+    /// Fails the test if more replies arrive in `box`: it submits one more turn, whose reply must be the next one.
     pub async fn no_more_replies(&mut self) {
         let turn = self.submit(&[("echo", json!({}))]).await;
         assert_eq!(self.reply().await["turn_id"], turn, "an unexpected reply");
     }
 }
 
-/// The outcomes of a reply's results, in call order.
+/// Returns the outcomes of a reply's results, in call order.
 #[must_use]
 pub fn outcomes(reply: &Value) -> Vec<&str> {
     reply["results"].as_array().unwrap().iter().map(|r| r["outcome"].as_str().unwrap()).collect()

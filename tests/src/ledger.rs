@@ -1,4 +1,4 @@
-//! A service with an effect that must not happen twice, and with a ledger of what it did.
+//! A service with an effect that must not happen twice, and with a ledger of its effects.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::HashMap;
@@ -12,26 +12,27 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use tokio::net::TcpListener;
 
-/// How long the service takes after its effect and before its answer, ms: a worker that is killed then cannot know.
+/// How long the service waits between its effect and its answer, ms. A worker that is killed then cannot know the
+/// outcome.
 const ANSWER_MS: u64 = 30;
 
-/// What was done and what was turned away, by idempotency key.
+/// Completed and refused requests, by idempotency key.
 #[derive(Clone, Default)]
 pub struct Ledger {
     entries: Arc<Mutex<HashMap<String, Entry>>>,
 }
 
-/// What the service did for one key.
+/// What happened for one key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// How often the effect happened.
+    /// The number of times that the effect happened.
     pub done: u32,
-    /// How often the request was turned away with 429, without effect.
+    /// The number of requests that were refused with 429, without effect.
     pub turned_away: u32,
 }
 
 impl Ledger {
-    /// Starts the service on a free port; answers `127.0.0.1:port` too.
+    /// Starts the service on a free port; also returns `127.0.0.1:port`.
     pub async fn start() -> (Self, String) {
         let ledger = Self::default();
         let router = Router::new().fallback(Self::enter).with_state(ledger.clone());
@@ -41,7 +42,7 @@ impl Ledger {
         (ledger, address)
     }
 
-    /// Does it, and gives the body back. One key in eight is turned away the first time.
+    /// Does the effect, and returns the body. For one key in eight, the first request is refused.
     async fn enter(State(ledger): State<Self>, headers: HeaderMap, body: Bytes) -> Response {
         let key = headers.get("idempotency-key").and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned();
         let busy = key.starts_with(['0', '1']);
@@ -54,17 +55,17 @@ impl Ledger {
             }
             entry.done += 1;
         }
-        // The effect has happened; a kill now leaves the worker's successor without knowledge.
+        // The effect has happened. If the worker is killed now, its successor cannot know.
         tokio::time::sleep(Duration::from_millis(ANSWER_MS)).await;
         ([(header::CONTENT_TYPE, "application/json")], body).into_response()
     }
 
-    /// What it did for this key.
+    /// Returns what happened for this key.
     pub fn entry(&self, key: &str) -> Entry {
         self.entries.lock().unwrap().get(key).copied().unwrap_or_default()
     }
 
-    /// How many keys it has done something for, and how often the effect happened in all.
+    /// Returns the number of keys with an effect, and the total number of effects.
     pub fn totals(&self) -> (usize, u32) {
         let entries = self.entries.lock().unwrap();
         (entries.values().filter(|e| e.done > 0).count(), entries.values().map(|e| e.done).sum())

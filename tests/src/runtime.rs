@@ -1,4 +1,4 @@
-//! An external runtime: it leases an agent's tasks from their stream and says how they go.
+//! An external runtime: it leases an agent's tasks from their stream and reports their progress.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -11,20 +11,20 @@ use crate::inspect::StreamEntry;
 /// A task that a runtime leased.
 #[derive(Debug, Clone)]
 pub struct Leased {
-    /// The message, as the stream has it.
+    /// The message in the stream.
     pub task: Value,
-    /// The entry's id.
+    /// The entry's ID.
     pub lease: String,
 }
 
 impl Leased {
-    /// The task's id.
+    /// The task's ID.
     #[must_use]
     pub fn id(&self) -> &str {
         self.task["task_id"].as_str().unwrap()
     }
 
-    /// A message of this runtime about its task.
+    /// Creates a message of this runtime about its task.
     #[must_use]
     pub fn message(&self, op: &str, more: Value) -> Value {
         let mut message = json!({"op": op, "task_id": self.id(), "lease": self.lease});
@@ -35,11 +35,11 @@ impl Leased {
 }
 
 impl Fleet {
-    /// Leases the next task of `agent` as the runtime `name`, waiting up to 15 s.
+    /// Leases the next task of `agent` as the runtime `name`; waits up to 15 s.
     pub async fn lease_task(&self, agent: &str, name: &str) -> Leased {
         let stream = self.store.keys().key(format!("external:acme:{agent}"));
         let mut connection = self.server.connection().await;
-        // As the protocol wants it from a runtime; an error means that the group exists.
+        // The protocol requires this of a runtime; an error means that the group exists.
         let create = ["CREATE", &stream, "workers", "0", "MKSTREAM"];
         let _ = redis::cmd("XGROUP").arg(&create).query_async::<()>(&mut connection).await;
         let mut command = redis::cmd("XREADGROUP");

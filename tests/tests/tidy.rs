@@ -1,5 +1,5 @@
-//! The rules that no compiler checks. Each one is a function over text, tried on a bad sample beside it,
-//! so that a rule that stopped seeing anything is noticed too.
+//! Rules that no compiler checks. Each rule is a function over text, and is tested with a bad sample next to it, so
+//! that a rule which no longer finds anything is detected.
 
 mod circles;
 mod docs;
@@ -9,7 +9,7 @@ mod wording;
 
 use source::{Source, Tree};
 
-/// Fails with all complaints at once: a tidy run should need no second one.
+/// Fails with all complaints at once: one run shows everything.
 fn assert_tidy(complaints: Vec<String>) {
     assert!(complaints.is_empty(), "{} complaints:\n  {}", complaints.len(), complaints.join("\n  "));
 }

@@ -1,4 +1,5 @@
-"""A bank that keeps a ledger, as a tool of a fleet. `user_context` of a turn names the ledger's file, and how long a payment takes."""
+"""A bank with a ledger, as a tool of a fleet. `user_context` of a turn names the ledger's file and the seconds that
+a payment takes."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ def pay(to: str, amount: int, context: Context) -> str:
         amount: How much.
     """
     about = context.user_context
-    # Money moves first, and the answer takes its time: whoever gives up waiting has paid all the same.
+    # The money moves before the result is returned: a caller that stops waiting has paid anyway.
     ledger = os.open(about["ledger"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         os.write(ledger, f"{amount} to {to}\n".encode())

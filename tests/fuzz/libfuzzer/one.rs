@@ -1,4 +1,4 @@
-//! One target under libFuzzer. Every binary is this file; its name says which target it plays.
+//! Runs one target under libFuzzer. Every binary is built from this file; its name selects the target.
 
 #![no_main]
 

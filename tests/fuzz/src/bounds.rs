@@ -1,4 +1,4 @@
-//! What holds for more than one parser.
+//! Assertions that more than one target uses.
 
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -7,24 +7,24 @@ use tickfleet_model::{Call, RejectionCode, TurnId, limits};
 use tickfleet_protocol::{RejectedId, RejectedMessage, RejectionStatus, rejection_reply};
 use tickfleet_tools::{ToolFailure, ToolOutput};
 
-/// A value that must never show. Characters that encoders write in several ways are in it.
+/// A value that must never appear in output. It contains characters that encoders write in several ways.
 pub(crate) const SECRET: &str = "s3cr+t/<&>\"canary-7f3a9c";
 
-/// Bytes of a refused reply beside its results: ids, echoes and the error, which are bounded each.
+/// Bytes of a rejection reply besides its results: IDs, echoes and the error, each of which is bounded.
 const REPLY_FRAME_BYTES_MAX: usize = 16 * 1024;
 
-/// The text in `bytes`, as lossy as a reader that takes no bytes.
+/// Returns `bytes` as text; invalid UTF-8 is replaced.
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The text is JSON. Numbers of any size are: nothing of ours converts one, and readers that do may have to round.
+/// Asserts that the text is JSON. Numbers of any size are valid: our code converts none, and readers may have to round.
 #[track_caller]
 pub(crate) fn assert_json(text: &str) {
     serde_json::from_str::<IgnoredAny>(text).unwrap_or_else(|error| panic!("{error}: {text}"));
 }
 
-/// The first line of `bytes`, and what comes after it.
+/// Returns the first line of `bytes`, and the rest.
 pub(crate) fn head_and_rest(bytes: &[u8]) -> (&[u8], &[u8]) {
     match bytes.iter().position(|byte| *byte == b'\n') {
         Some(at) => (&bytes[..at], &bytes[at + 1..]),
@@ -32,18 +32,18 @@ pub(crate) fn head_and_rest(bytes: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// The calls of a message that was accepted.
+/// Asserts the bounds of an accepted message's calls.
 pub(crate) fn assert_calls(calls: &[Call]) {
     assert!(calls.len() <= limits::CALLS_PER_TURN_MAX, "{} calls", calls.len());
     for call in calls {
-        // A longer name is cut, and marked: its call ends as `unknown_tool`.
+        // A longer name is cut and marked; its call ends as `unknown_tool`.
         let most = limits::TOOL_NAME_BYTES_MAX + '…'.len_utf8();
         assert!(call.tool.len() <= most, "a name of {} bytes", call.tool.len());
         assert!(call.arguments.len() <= limits::ARGUMENTS_BYTES_MAX, "arguments of {} bytes", call.arguments.len());
     }
 }
 
-/// A refusal: a known code, a short message, and a reply that whoever sent the message can read.
+/// Asserts that a rejection has a known code, a short message, and a reply that the sender of the message can read.
 pub(crate) fn assert_refusal(refusal: &RejectedMessage) {
     assert!(RejectionCode::WORDS.contains(&refusal.code.as_str()));
     assert!(refusal.message.len() <= limits::ERROR_BYTES_MAX, "a message of {} bytes", refusal.message.len());
@@ -60,7 +60,7 @@ fn assert_reply(refusal: &RejectedMessage, reply: &str, status: RejectionStatus)
     let bytes_max = limits::REFUSED_REPLY_BYTES_MAX + REPLY_FRAME_BYTES_MAX;
     assert!(reply.len() <= bytes_max, "a reply of {} bytes", reply.len());
     let read: Value = serde_json::from_str(reply).unwrap_or_else(|error| panic!("{error}: {reply}"));
-    // Who is not known gets no reply.
+    // Without a known tenant, no reply is sent.
     if refusal.tenant.is_some() {
         serde_json::from_str::<tickfleet_client::Reply>(reply).unwrap_or_else(|error| panic!("{error}: {reply}"));
     }
@@ -71,8 +71,8 @@ fn assert_reply(refusal: &RejectedMessage, reply: &str, status: RejectionStatus)
     assert_eq!(answered + left_out, expected, "every call is answered or counted");
 }
 
-/// What a tool's call came to: JSON that our own reader takes, words within their bound, and no secret in either,
-/// however it was written.
+/// Asserts that the outcome of a tool call is JSON that our own reader accepts, with bounded messages, and without a
+/// secret in any encoding.
 pub(crate) fn assert_outcome(outcome: &Result<ToolOutput, ToolFailure>) {
     match outcome {
         Ok(output) => assert_output(&output.json),
@@ -88,7 +88,7 @@ pub(crate) fn assert_outcome(outcome: &Result<ToolOutput, ToolFailure>) {
     }
 }
 
-/// Words for a model: bounded, and without a secret.
+/// Asserts that a message for a model is bounded, and without a secret.
 pub(crate) fn assert_message(message: &str) {
     assert!(message.len() <= limits::ERROR_BYTES_MAX, "a message of {} bytes", message.len());
     assert!(!message.contains(SECRET), "a secret in the words: {message}");
@@ -107,7 +107,7 @@ fn assert_output(json: &RawValue) {
     }
 }
 
-/// Fails where [`SECRET`] stands in a key or a string.
+/// Fails if a key or a string contains [`SECRET`].
 pub(crate) fn assert_no_secret(value: &Value) {
     match value {
         Value::String(text) => assert!(!text.contains(SECRET), "a secret in {text}"),
@@ -120,7 +120,7 @@ pub(crate) fn assert_no_secret(value: &Value) {
     }
 }
 
-/// How deep values nest.
+/// Returns how deep values nest.
 pub(crate) fn depth(value: &Value) -> usize {
     match value {
         Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),

@@ -1,4 +1,4 @@
-//! Inputs made of the public data sets that the tests fetch: calls, answers, tools and schemas of others, each in the
+//! Inputs made of the public data sets that the tests fetch: foreign calls, answers, tools and schemas, each in the
 //! form that a target reads.
 
 use std::fs;
@@ -42,7 +42,7 @@ pub enum Source {
     Documents,
 }
 
-/// At most `at_most` inputs of a source, spread over all of its data; none where the data is not there.
+/// Returns at most `at_most` inputs of a source, spread over all of its data; empty if the data is missing.
 #[must_use]
 pub fn inputs(source: Source, data: &Path, at_most: usize) -> Vec<Vec<u8>> {
     let all = match source {
@@ -61,7 +61,7 @@ pub fn inputs(source: Source, data: &Path, at_most: usize) -> Vec<Vec<u8>> {
     all.into_iter().map(String::into_bytes).collect()
 }
 
-/// Every n-th of a list, so that `at_most` are left.
+/// Returns every n-th element of a list, so that at most `at_most` are left.
 fn spread<T>(list: Vec<T>, at_most: usize) -> Vec<T> {
     let every = list.len().div_ceil(at_most.max(1)).max(1);
     list.into_iter().step_by(every).collect()
@@ -126,7 +126,7 @@ fn values(data: &Path, at_most: usize) -> Vec<String> {
     both.into_iter().flatten().map(|value| value.to_string()).collect()
 }
 
-/// Schemas of the suite, each with each of its values.
+/// Pairs of a schema of the suite and one of its values.
 fn suite(data: &Path) -> Vec<(Value, Value)> {
     let mut pairs = Vec::new();
     for draft in ["draft7", "draft2020-12"] {
@@ -156,7 +156,7 @@ fn tools(data: &Path) -> Vec<Value> {
     [lines(data, DOJO, "tools.jsonl"), lines(data, LEADERBOARD, "tools.jsonl")].concat()
 }
 
-/// The same, some at a time.
+/// The same tools, in groups of three.
 fn groups(data: &Path, at_most: usize) -> Vec<Vec<Value>> {
     let all = spread(tools(data), at_most * 3);
     all.chunks(3).map(<[Value]>::to_vec).collect()

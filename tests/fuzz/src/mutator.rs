@@ -18,7 +18,7 @@ const NUMBERS: [&str; 14] = [
     "123456789012345678901234567890",
 ];
 
-/// Pieces that mean something to most of the grammars here.
+/// Pieces that have a meaning in most of the grammars here.
 const PIECES: [&str; 26] = [
     "{}",
     "[]",
@@ -50,7 +50,7 @@ const PIECES: [&str; 26] = [
 
 /// Longest input that a mutation makes, bytes.
 const BYTES_MAX: usize = 64 * 1024;
-/// Deepest nesting that a mutation adds; parsers stop at 64 or 128.
+/// Nesting depths that a mutation adds; parsers stop at 64 or 128.
 const NESTING: [usize; 4] = [3, 60, 70, 2_000];
 
 /// A generator of inputs (xorshift64*).
@@ -64,7 +64,7 @@ impl Mutator {
         Self { state: seed | 1, words }
     }
 
-    /// A number below `bound`; 0 where that is 0.
+    /// Returns a number below `bound`, or 0 if `bound` is 0.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         self.state ^= self.state >> 12;
         self.state ^= self.state << 25;
@@ -77,7 +77,7 @@ impl Mutator {
         list.get(self.below(list.len())).copied()
     }
 
-    /// `input` after one to four changes; `other` lends pieces.
+    /// Returns `input` after one to four changes; some insert pieces of `other`.
     pub(crate) fn mutate(&mut self, input: &[u8], other: &[u8]) -> Vec<u8> {
         let mut bytes = input.to_vec();
         for _ in 0..=self.below(4) {
@@ -114,7 +114,7 @@ impl Mutator {
         }
     }
 
-    /// Another number in the place of the next one.
+    /// Replaces the next number with another one.
     fn number(&mut self, bytes: &mut Vec<u8>, from: usize) {
         let number = self.one_of(&NUMBERS).unwrap_or_default();
         let begins = bytes.iter().skip(from).position(u8::is_ascii_digit).map_or(from, |ahead| from + ahead);
@@ -122,7 +122,7 @@ impl Mutator {
         bytes.splice(begins..begins + digits, number.bytes());
     }
 
-    /// A piece of the other input, in the place of as much or between.
+    /// Inserts a piece of the other input, or replaces as many bytes with it.
     fn splice(&mut self, bytes: &mut Vec<u8>, at: usize, other: &[u8]) {
         let from = self.below(other.len());
         let piece = &other[from..other.len().min(from + 1 + self.below(200))];

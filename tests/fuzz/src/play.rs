@@ -1,5 +1,5 @@
-//! A bounded run of a target, the same on every machine: what is committed, a sample of the data of others, and
-//! mutations of both.
+//! A bounded run of a target, the same on every machine: committed inputs, a sample of foreign data, and mutations of
+//! both.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,23 +9,23 @@ use crate::Target;
 use crate::corpus;
 use crate::mutator::Mutator;
 
-/// Inputs of a source of others that a run plays.
+/// The number of inputs that a run plays from each foreign source.
 const SAMPLE: usize = 60;
-/// Where a run begins to draw.
+/// The seed of a run's mutations.
 const SEED: u64 = 0x7469_636B_666C_6565;
 
 /// The numbers of a run.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Played {
-    /// Inputs that are committed, by hand or because they once failed.
+    /// Committed inputs: written by hand, or kept after a failure.
     pub committed: usize,
-    /// Inputs made of the data of others.
+    /// Inputs made of foreign data.
     pub sampled: usize,
     /// Mutations.
     pub mutated: usize,
 }
 
-/// The inputs that are committed for a target: seeds, then what once failed.
+/// Returns the committed inputs of a target: seeds, then former failures.
 #[must_use]
 pub fn committed(target: &Target) -> Vec<Vec<u8>> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -40,10 +40,10 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Plays a target. `data` is the folder that the data of others lies in, cargo's target folder.
+/// Plays a target. `data` is the folder with the foreign data: cargo's target folder.
 ///
 /// # Panics
-/// A property does not hold. The message names the file that the input was written to.
+/// If a property does not hold. The message names the file to which the input was written.
 pub fn play(target: &Target, data: &Path) -> Played {
     let mut inputs = committed(target);
     assert!(!inputs.is_empty(), "{} has no seeds", target.name);
@@ -73,7 +73,7 @@ fn one(target: &Target, input: &[u8], data: &Path) {
     panic!("{}: {} ({written:?}: {})", target.name, words.unwrap_or("it panicked"), file.display());
 }
 
-/// A number that tells inputs apart.
+/// Returns a hash that distinguishes inputs.
 fn crc(input: &[u8]) -> u32 {
     input.iter().fold(0x811C_9DC5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }

@@ -1,20 +1,20 @@
-//! What a target is.
+//! The definition of a target.
 
 use crate::corpus::Source;
 
-/// A parser, or parsers that read the same, under test.
+/// A parser under test, or several parsers of the same input.
 #[derive(Debug, Clone, Copy)]
 pub struct Target {
-    /// Its name: the binary of `libfuzzer`, and its folder among the seeds.
+    /// The name of its binary in `libfuzzer`, and of its folder of seeds.
     pub name: &'static str,
-    /// What it parses, and who wrote that.
+    /// The input that it parses, and who wrote it.
     pub parses: &'static str,
     /// Plays one input.
     pub run: fn(&[u8]),
-    /// The data of others that its corpus is made of.
+    /// The foreign data sources of its corpus.
     pub corpus: &'static [Source],
-    /// Words that the grammar knows, for the mutator.
+    /// Words of the grammar, used by the mutator.
     pub words: &'static [&'static str],
-    /// Mutated inputs in a run of the tests: together they take seconds.
+    /// Mutated inputs per run of the tests. A run of all targets takes seconds.
     pub mutations: usize,
 }

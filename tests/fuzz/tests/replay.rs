@@ -1,5 +1,5 @@
-//! A bounded run of every target: seeds, what once failed, a sample of the data of others, and some thousand mutations.
-//! Always the same inputs. `make fuzz` looks further.
+//! A bounded run of every target: seeds, former failures, a sample of foreign data, and some thousand mutations. The
+//! inputs are always the same. `make fuzz` searches further.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use tickfleet_fuzz::{TARGETS, play, target};
 
-/// Cargo's target folder: this test runs out of it.
+/// Cargo's target folder, from which this test runs.
 fn data() -> PathBuf {
     let here = std::env::current_exe().unwrap();
     let folder = here.ancestors().find(|folder| folder.join("CACHEDIR.TAG").exists());

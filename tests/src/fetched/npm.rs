@@ -1,4 +1,4 @@
-//! Node.js and npm, for programs that tests start: the machine's own where it will do, else one that is fetched.
+//! Node.js and npm for programs that tests start: those of the machine if they are new enough, otherwise fetched ones.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,23 +7,23 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::Fetched;
 
-/// The oldest Node.js that runs them.
+/// The oldest Node.js that runs these programs.
 const NODE_MIN: u32 = 20;
 
-/// The programs that run npm's packages.
+/// The programs that run npm packages.
 #[derive(Debug)]
 pub struct Node {
     /// The program `node`.
     pub node: String,
-    /// What npm is started by, before its arguments.
+    /// The command that starts npm, before its arguments.
     npm: Vec<String>,
 }
 
 impl Node {
-    /// The machine's own where it is new enough, else what is fetched.
+    /// Returns the machine's Node.js and npm if they are new enough; otherwise fetches them.
     ///
     /// # Errors
-    /// It has to be fetched, and cannot be.
+    /// If it must be fetched and cannot be.
     pub fn find(skip_variable: &'static str) -> Result<Self> {
         let said = |program: &str| Command::new(program).arg("--version").output().ok().filter(|o| o.status.success());
         let version = said("node").and_then(|output| major(&String::from_utf8_lossy(&output.stdout)));
@@ -45,7 +45,7 @@ impl Node {
     /// Installs `packages`, pinned, below `prefix`.
     ///
     /// # Errors
-    /// The registry does not give them. `hint` tells whoever reads it what to do.
+    /// If the registry does not have them. `hint` names a remedy.
     pub fn install(&self, prefix: &Path, packages: &[&str], hint: &str) -> Result<()> {
         let mut npm = Command::new(&self.npm[0]);
         npm.args(&self.npm[1..]).args(["install", "--no-audit", "--no-fund", "--prefix"]).arg(prefix).args(packages);
@@ -56,14 +56,14 @@ impl Node {
 /// Runs an installer.
 ///
 /// # Errors
-/// It fails: what it said, and `hint`.
+/// If it fails; the error has its output and `hint`.
 pub(crate) fn install(command: &mut Command, hint: &str) -> Result<()> {
     let done = command.output().with_context(|| hint.to_owned())?;
     ensure!(done.status.success(), "{}\n{hint}", String::from_utf8_lossy(&done.stderr).trim());
     Ok(())
 }
 
-/// The first number of `v20.11.1`.
+/// Returns the first number of `v20.11.1`.
 fn major(version: &str) -> Option<u32> {
     version.trim().trim_start_matches('v').split('.').next()?.parse().ok()
 }

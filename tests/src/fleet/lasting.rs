@@ -1,4 +1,4 @@
-//! What may be left in Redis when a fleet has stopped.
+//! Keys that may be left in Redis when a fleet has stopped.
 
 /// Keys that may last without a TTL, each with its reason.
 pub const LASTING: &[(&str, &str)] = &[

@@ -1,25 +1,25 @@
-//! What a fleet's Redis is: one server, or one that sentinels watch, or a node of a cluster.
+//! The Redis of a fleet: one server, a server with Sentinels, or a node of a cluster.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use tickfleet_testkit::{Cluster, RedisServer, Trio};
 
-/// Has every fleet that brings no server of its own run on another kind: `single`, `sentinel` or `cluster`.
+/// Selects the kind of Redis for fleets that bring no server of their own: `single`, `sentinel` or `cluster`.
 const VARIABLE: &str = "TICKFLEET_TEST_REDIS";
 
-/// The server that has the keys of the fleet's one shard, and what stands around it.
+/// The server with the keys of the fleet's one shard, and the other servers.
 pub struct Place {
-    /// That server.
+    /// The server with the keys.
     pub server: RedisServer,
-    /// How schedulers and workers reach it, where that is not its own URL.
+    /// The URL at which schedulers and workers reach it, if it differs from the server's own.
     pub url: Option<String>,
-    /// What stands around it.
+    /// The other servers.
     pub around: Around,
 }
 
-/// What stands around a fleet's server, and ends with the fleet.
+/// The other servers, which end with the fleet.
 #[derive(Default)]
 pub struct Around {
-    /// Replicas, or the other nodes.
+    /// Replicas, or the other nodes of a cluster.
     pub servers: Vec<RedisServer>,
     _sentinels: Option<Trio>,
 }
@@ -30,7 +30,7 @@ impl Place {
         Self { server, url: None, around: Around::default() }
     }
 
-    /// What the environment asks for; one server by default.
+    /// Starts the kind that the environment selects; one server by default.
     #[allow(clippy::disallowed_methods, reason = "a switch for whoever runs the tests")]
     pub async fn wanted(namespace: &str) -> Self {
         match std::env::var(VARIABLE).as_deref() {
@@ -50,7 +50,7 @@ impl Place {
         }
     }
 
-    /// How schedulers and workers reach it.
+    /// The URL at which schedulers and workers reach it.
     pub fn url(&self) -> String {
         self.url.clone().unwrap_or_else(|| self.server.url())
     }

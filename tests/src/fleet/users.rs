@@ -1,4 +1,4 @@
-//! A fleet whose scheduler and worker are users of Redis with the rights of their roles, and no others.
+//! Fleets whose schedulers and workers are Redis users with exactly the rights of their roles.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -7,16 +7,16 @@ use redis::aio::MultiplexedConnection;
 use tickfleet_store::Role;
 use tickfleet_testkit::RedisServer;
 
-/// Has every fleet of the tests run under users of their own, where it is set.
+/// If set, every fleet of the tests runs with Redis users of its own.
 const VARIABLE: &str = "TICKFLEET_TEST_USERS";
 
-/// Whether fleets run under users of their own.
+/// Whether fleets run with Redis users of their own.
 #[allow(clippy::disallowed_methods, reason = "a switch for whoever runs the tests")]
 pub fn are_wanted() -> bool {
     std::env::var_os(VARIABLE).is_some_and(|value| !value.is_empty())
 }
 
-/// Makes a user for each role.
+/// Creates a user for each role.
 pub async fn make(server: &RedisServer, namespace: &str) {
     let mut connection = server.connection().await;
     for (name, role) in Role::WORDS {
@@ -28,7 +28,7 @@ pub async fn make(server: &RedisServer, namespace: &str) {
     let () = redis::cmd("ACL").arg("LOG").arg("RESET").query_async(&mut connection).await.unwrap();
 }
 
-/// The URL for a role's user.
+/// Returns the URL for a role's user.
 pub fn url_in(url: &str, role: &str) -> String {
     match url.split_once("://").unwrap() {
         ("unix", path) => format!("unix://{path}?user={role}&pass={role}-secret"),
@@ -36,14 +36,14 @@ pub fn url_in(url: &str, role: &str) -> String {
     }
 }
 
-/// Checks that nobody was refused anything: what a user may not do, Redis notes.
+/// Checks that Redis refused no command: it logs commands that a user may not run.
 pub async fn assert_nobody_was_refused(connection: &mut MultiplexedConnection) {
     let log: Vec<BTreeMap<String, redis::Value>> =
         redis::cmd("ACL").arg("LOG").arg(128).query_async(connection).await.unwrap();
     let told = |entry: &BTreeMap<String, redis::Value>| {
         let text = |field: &str| redis::from_redis_value::<String>(entry[field].clone()).unwrap_or_default();
         let (who, what) = (text("username"), text("object"));
-        // The library introduces itself, and goes on without.
+        // The client library reports its name and version, and continues without.
         (what != "client|setinfo")
             .then(|| format!("{who} may not use {what} ({}, {})", text("reason"), text("context")))
     };

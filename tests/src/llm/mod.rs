@@ -1,4 +1,5 @@
-//! A model that a test scripts: an HTTP server that answers as OpenAI's Chat Completions do, and refuses what they refuse.
+//! A model that a test scripts: an HTTP server that answers like OpenAI's Chat Completions, and rejects the same
+//! requests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,26 +15,26 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tickfleet_config::{ModelApi, ModelDef, Prices, ProviderDef};
 
-/// What the model says next.
+/// The model's next response.
 #[derive(Debug, Clone)]
 pub enum Said {
-    /// Words: its answer.
+    /// Text: its answer.
     Words(String),
     /// Calls: names and arguments.
     Calls(Vec<(String, Value)>),
-    /// A status and the seconds of `Retry-After` (0: none).
+    /// A status, and the seconds of `Retry-After` (0: no such header).
     Status(u16, u64),
-    /// Nothing, for so long; then the words.
+    /// Text, after this time.
     Slow(Duration, String),
 }
 
 impl Said {
-    /// One call.
+    /// A response with one call.
     pub fn call(tool: &str, arguments: Value) -> Self {
         Self::Calls(vec![(tool.to_owned(), arguments)])
     }
 
-    /// Words.
+    /// A response with text.
     pub fn words(words: &str) -> Self {
         Self::Words(words.to_owned())
     }
@@ -41,26 +42,26 @@ impl Said {
 
 type Script = dyn Fn(&Asked) -> Said + Send + Sync;
 
-/// One request, as a script reads it.
+/// One request, as a script sees it.
 #[derive(Debug, Clone)]
 pub struct Asked {
-    /// What the model is told that it is.
+    /// The system message.
     pub system: String,
-    /// All messages but that.
+    /// All messages except the system message.
     pub messages: Vec<Value>,
-    /// The names of the tools that it may call.
+    /// The names of the tools that the model may call.
     pub tools: BTreeSet<String>,
-    /// True if it may call none of them now.
+    /// Whether it may call no tool in this response.
     pub last: bool,
 }
 
 impl Asked {
-    /// How often the model has answered in this conversation.
+    /// Returns the number of the model's answers in this conversation.
     pub fn answers(&self) -> usize {
         self.messages.iter().filter(|message| message["role"] == "assistant").count()
     }
 
-    /// The results of its last calls.
+    /// Returns the results of its last calls.
     pub fn results(&self) -> Vec<&str> {
         let of = |message: &'_ Value| message["role"] == "tool";
         let behind = self.messages.iter().rev().take_while(|message| of(message)).collect::<Vec<_>>();
@@ -74,15 +75,15 @@ struct Server {
     seen: Mutex<Vec<Asked>>,
 }
 
-/// The server. It goes with the test.
+/// The server. It ends with the test.
 pub struct ScriptedModel {
-    /// Its address, with the path that clients add theirs to.
+    /// Its base address, to which clients add their path.
     pub base: String,
     server: Arc<Server>,
 }
 
 impl ScriptedModel {
-    /// Starts one that answers by `script`.
+    /// Starts a server that answers by `script`.
     pub async fn start(script: impl Fn(&Asked) -> Said + Send + Sync + 'static) -> Self {
         let server = Arc::new(Server { script: Box::new(script), asked: AtomicUsize::new(0), seen: Mutex::default() });
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -92,17 +93,17 @@ impl ScriptedModel {
         Self { base, server }
     }
 
-    /// The requests so far.
+    /// Returns the number of requests so far.
     pub fn asked(&self) -> usize {
         self.server.asked.load(Ordering::SeqCst)
     }
 
-    /// The requests so far that it did not refuse.
+    /// Returns the requests so far, without those that were rejected.
     pub fn seen(&self) -> Vec<Asked> {
         self.server.seen.lock().unwrap().clone()
     }
 
-    /// `models.yaml` with this one as `default`. A million tokens cost 1 in and 2 out.
+    /// Returns a `models.yaml` with this model as `default`. A million input tokens cost 1, a million output tokens 2.
     pub fn models(&self) -> BTreeMap<String, ModelDef> {
         let provider = ProviderDef {
             api: ModelApi::OpenAi,
@@ -137,12 +138,12 @@ async fn answer(State(server): State<Arc<Server>>, body: Bytes) -> Response {
     match (server.script)(&asked) {
         Said::Words(words) => said(&words),
         Said::Slow(wait, words) => {
-            // A slow model is what the script asks for.
+            // The script requests a slow model.
             tokio::time::sleep(wait).await;
             said(&words)
         }
         Said::Calls(calls) => {
-            // Providers' ids are not unique in a conversation.
+            // Providers' IDs are not unique in a conversation.
             let call = |(index, (name, arguments)): (usize, &(String, Value))| {
                 let arguments = arguments.as_str().map_or_else(|| arguments.to_string(), str::to_owned);
                 json!({"id": format!("call-{index}"), "type": "function",
@@ -172,7 +173,8 @@ fn respond(message: &Value, finish: &str) -> Response {
     json!({"choices": [{"message": message, "finish_reason": finish}], "usage": usage}).to_string().into_response()
 }
 
-/// What Chat Completions refuse with 400: results without their call, calls without their results, odd names.
+/// Rejects what Chat Completions rejects with 400: results without their call, calls without their results, invalid
+/// names.
 fn checked(request: &Value) -> Result<(), String> {
     let mut due: BTreeSet<String> = BTreeSet::new();
     for message in request["messages"].as_array().ok_or("messages: expected a list")? {

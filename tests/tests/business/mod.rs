@@ -1,5 +1,5 @@
-//! The sample business as it is configured: its agents, its permissions, and its tools against strict stand-ins of the
-//! services, over real HTTP. Nothing but addresses and tokens comes from the tests, through the environment.
+//! The sample business with its configuration: its agents, its permissions, and its tools against strict stubs of the
+//! services, over real HTTP. Only addresses and tokens come from the tests, through the environment.
 
 mod account;
 mod matrix;
@@ -16,7 +16,7 @@ use tickfleet_model::Policy;
 use tickfleet_model::policy::TEAM_TOOLS;
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 
-/// What the binary brings along, as the configuration's loader has to know.
+/// The binary's built-in tools and handlers, which the configuration loader needs.
 fn built_in() -> Sources {
     let standard = ["delegate_task", "list_tools", "check_task", "fetch_result"].into_iter().chain(TEAM_TOOLS);
     Sources {
@@ -27,12 +27,12 @@ fn built_in() -> Sources {
     }
 }
 
-/// The built-in configuration in an environment.
+/// Loads the built-in configuration in an environment.
 fn configuration(variables: &[(String, String)]) -> Configuration {
     load(&Sources { environment: variables.iter().cloned().collect(), ..built_in() }).unwrap()
 }
 
-/// A plan of the business; `change` has the last word on its policy.
+/// A plan of the business; `change` changes its policy last.
 fn plan(variables: &[(&str, &str)], change: impl FnOnce(&mut Policy)) -> Plan {
     let variables: Vec<(String, String)> =
         variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
@@ -47,7 +47,7 @@ fn plan(variables: &[(&str, &str)], change: impl FnOnce(&mut Policy)) -> Plan {
     Plan { declared: loaded.tools, environment: variables, active: Some(active), atlas_tools: true, ..Plan::default() }
 }
 
-/// Runs one turn of an agent of the business, and answers its results.
+/// Runs one turn of an agent of the business, and returns its results.
 async fn run(fleet: &mut Fleet, agent: &str, calls: &[(&str, Value)]) -> Vec<Value> {
     let calls: Vec<Value> = calls.iter().map(|(name, args)| json!({"name": name, "arguments": args})).collect();
     fleet.submit_turn(json!({"tenant": "atlas-ux", "agent": agent, "calls": calls})).await;
@@ -55,12 +55,12 @@ async fn run(fleet: &mut Fleet, agent: &str, calls: &[(&str, Value)]) -> Vec<Val
     reply["results"].as_array().unwrap().clone()
 }
 
-/// How calls ended.
+/// Returns the outcomes of the calls.
 fn outcomes(results: &[Value]) -> Vec<&str> {
     results.iter().map(|result| result["outcome"].as_str().unwrap()).collect()
 }
 
-/// What the model is told of a failure.
+/// Returns the error message for the model.
 fn told(result: &Value) -> &str {
     result["error"]["message"].as_str().unwrap_or_else(|| panic!("no error: {result}"))
 }

@@ -1,5 +1,5 @@
-//! A strict stand-in of X and Telegram, and of a host with media: it refuses what the services refuse, by what they
-//! document (docs.x.com; core.telegram.org/bots/api).
+//! A strict stub of X and Telegram, and of a host with media: it rejects what the services reject, according to their
+//! documentation (docs.x.com; core.telegram.org/bots/api).
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -11,22 +11,22 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-/// The first of the tokens; each sign-in makes the next of both.
+/// The prefixes of the tokens; each sign-in makes the next pair.
 pub const ACCESS: &str = "access-token-1f0e3dad-";
 pub const REFRESH: &str = "refresh-token-98f13708-";
 pub const CLIENT: (&str, &str) = ("client-id", "client-secret-3c59dc04");
 pub const BEARER: &str = "bearer-token-c9f0f895";
 pub const BOT_TOKEN: &str = "110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw";
 
-/// What an answer is instead of the right one.
+/// A faulty answer.
 pub enum Trouble {
     /// A status, headers and a body.
     Status(u16, Vec<(&'static str, String)>, String),
-    /// So many bytes, of which nobody is told how many they are.
+    /// These bytes, without a content length.
     Stream(Vec<u8>),
-    /// What was asked is done, and the answer ends in the middle.
+    /// The request is processed, and the answer ends in the middle.
     Cut,
-    /// What was asked is done, and no answer comes. Whoever listens is told.
+    /// The request is processed, and no answer is sent. The channel gets a message.
     Silence(mpsc::UnboundedSender<()>),
 }
 
@@ -54,11 +54,11 @@ pub struct Seen {
     pub posts: Vec<Value>,
     pub messages: Vec<Value>,
     pub uploads: BTreeMap<String, Upload>,
-    /// Sign-ins that were granted.
+    /// Granted sign-ins.
     pub granted: u64,
-    /// Sign-ins whose refresh token was not the last one: X takes the whole sign-in back then.
+    /// Sign-ins with a refresh token that was not the last one. X then revokes the whole sign-in.
     pub reused: u64,
-    /// An access token that is no longer taken.
+    /// An access token that is no longer accepted.
     pub revoked: Option<String>,
     pub troubles: HashMap<&'static str, VecDeque<Trouble>>,
     /// Bytes of media by path, with their content type.
@@ -81,7 +81,7 @@ impl StandIn {
         this
     }
 
-    /// The next request to this path gets into trouble.
+    /// Makes the next request to this path fail.
     pub fn trouble(&self, path: &'static str, trouble: Trouble) {
         self.seen.lock().unwrap().troubles.entry(path).or_default().push_back(trouble);
     }
@@ -91,7 +91,7 @@ impl StandIn {
         format!("{}{path}", self.base)
     }
 
-    /// Requests so far, and forgets them.
+    /// Returns the requests so far, and clears them.
     pub fn asked(&self) -> Vec<String> {
         std::mem::take(&mut self.seen.lock().unwrap().asked)
     }
@@ -125,7 +125,7 @@ impl StandIn {
             || (reads && asked.header("authorization") == format!("Bearer {BEARER}"))
     }
 
-    /// A confidential client: its id and secret in a header, the rest in a form. A refresh token is good once.
+    /// A confidential client: its ID and secret in a header, the rest in a form. A refresh token is valid once.
     fn sign_in(&self, asked: &Asked) -> Response {
         use base64::Engine as _;
         let pair = base64::engine::general_purpose::STANDARD.encode(format!("{}:{}", CLIENT.0, CLIENT.1));
@@ -250,7 +250,7 @@ impl StandIn {
     }
 }
 
-/// How far X is with an upload: the last look that is wanted finds it done.
+/// Returns X's progress with an upload. It is done at the last expected status request.
 fn looked(asked: &Asked, seen: &mut Seen) -> Response {
     let id = asked.uri.query().and_then(|q| q.strip_prefix("command=STATUS&media_id=")).unwrap_or_default();
     let Some(upload) = seen.uploads.get_mut(id) else { return problem(404, "no such upload") };
@@ -311,14 +311,14 @@ impl Asked {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 
-    /// A JSON object with no other fields.
+    /// Returns the body as a JSON object without other fields.
     fn json(&self, fields: &[&str]) -> Option<Value> {
         let is_json = self.method == "POST" && self.header("content-type") == "application/json";
         let body: Value = serde_json::from_slice(&self.body).ok().filter(|_| is_json)?;
         body.as_object()?.keys().all(|name| fields.contains(&name.as_str())).then_some(body)
     }
 
-    /// The parts of a multipart form.
+    /// Returns the parts of a multipart form.
     fn form(&self) -> Option<HashMap<String, Vec<u8>>> {
         let boundary = self.header("content-type").strip_prefix("multipart/form-data; boundary=")?;
         let line = format!("--{boundary}\r\n").into_bytes();

@@ -1,4 +1,4 @@
-//! `send_telegram_message` against what Telegram documents.
+//! `send_telegram_message` against Telegram's documented behavior.
 
 use serde_json::{Value, json};
 use tickfleet_tests::fleet::Fleet;

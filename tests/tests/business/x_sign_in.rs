@@ -1,4 +1,4 @@
-//! Signing in to X: a refresh token is good for one use, and the next one outlives workers.
+//! Signing in to X: a refresh token is valid once, and its successor outlives workers.
 
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
@@ -27,13 +27,13 @@ fn search() -> (&'static str, Value) {
     ("search_x", json!({"query": "x"}))
 }
 
-/// How often was signed in, and how often with a token that was used up.
+/// Returns the number of sign-ins, and of sign-ins with a used refresh token.
 fn sign_ins(x: &StandIn) -> (u64, u64) {
     let seen = x.seen.lock().unwrap();
     (seen.granted, seen.reused)
 }
 
-/// The time has passed in which no other sign-in is made.
+/// Ends the time in which no other sign-in is made.
 async fn renewal_is_over(fleet: &Fleet) {
     let mut connection = fleet.server.connection().await;
     let keys: Vec<String> = redis::cmd("KEYS").arg("*:grant:*:renewal").query_async(&mut connection).await.unwrap();
@@ -63,7 +63,7 @@ async fn a_token_that_x_refuses_is_replaced_and_the_call_is_made_once_more() {
     let x = StandIn::start().await;
     let mut fleet = Fleet::start(plan_of(&x)).await;
     assert_eq!(outcomes(&run(&mut fleet, "kelly", &[post("one")]).await), ["ok"]);
-    // Renewals are bounded in time: the next one may not come before this is over.
+    // Renewals are limited in time: the next one is not made before this time is over.
     renewal_is_over(&fleet).await;
     x.seen.lock().unwrap().revoked = Some(format!("{ACCESS}1"));
     x.asked();
@@ -84,12 +84,12 @@ async fn the_next_refresh_token_outlives_every_worker_and_no_reader_of_redis_lea
     for secret in [ACCESS, REFRESH, CLIENT.1] {
         assert!(!kept.contains(secret), "{secret} is in Redis");
     }
-    // A worker of another process, which knows only what was configured: the access token is shared.
+    // A worker of another process knows only the configured tokens: the access token is shared.
     fleet.drain_worker().await;
     fleet.add_worker();
     assert_eq!(outcomes(&run(&mut fleet, "kelly", &[post("two")]).await), ["ok"]);
     assert_eq!(sign_ins(&x), (1, 0));
-    // And when that one has had its day, the refresh token that came with it is used, not the configured one.
+    // When that token is rejected, the refresh token that came with it is used, not the configured one.
     renewal_is_over(&fleet).await;
     x.seen.lock().unwrap().revoked = Some(format!("{ACCESS}1"));
     fleet.drain_worker().await;

@@ -1,18 +1,18 @@
-//! What a model wrote is what a handler gets: on a whole fleet, digit by digit.
+//! A handler gets exactly what a model wrote, digit by digit, in a whole fleet.
 
 use axum::Router;
 use axum::routing::post;
 use serde_json::json;
 use tickfleet_tests::fleet::{Fleet, Plan};
 
-/// Numbers that a double cannot hold, as they stand in the arguments.
+/// Numbers that a double cannot hold, as written in the arguments.
 const ARGUMENTS: &str = r#"{"big":123456789012345678901234567890,"small":0.1000000000000000055511151231257827,"list":[18446744073709551616,1.10]}"#;
 
 #[tokio::test]
 async fn an_http_service_gets_every_digit_that_the_model_wrote() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    // It gives back what it was sent, as text.
+    // Returns the request's body, as text.
     let service = Router::new().route("/mirror", post(|body: String| async move { format!("{{\"got\":{body:?}}}") }));
     let serving = tokio::spawn(async move { axum::serve(listener, service).await.unwrap() });
     let declared = json!({"tools": {"mirror": {

@@ -1,4 +1,5 @@
-//! A tool that fails too often in a row rests: its calls are not sent, use up no try, hold no slot, and hold nobody up.
+//! The circuit breaker of a tool that fails too often in a row: its calls are not sent, use up no attempt, and hold no
+//! slot.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -18,7 +19,7 @@ use tickfleet_store::{TurnName, TurnView, failed_tries, rests};
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tokio::net::TcpListener;
 
-/// What the service does.
+/// The behavior of the service.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Mood {
     Well,
@@ -26,7 +27,7 @@ enum Mood {
     Hangs,
 }
 
-/// A web service, and what it was asked for: how often each text came.
+/// A web service, and the number of requests with each text.
 #[derive(Clone)]
 struct Service(Arc<Mutex<(Mood, BTreeMap<String, usize>)>>);
 
@@ -66,7 +67,7 @@ async fn answer(State(service): State<Service>, Json(body): Json<Value>) -> Resp
     }
 }
 
-/// The tool `post`, which calls the service.
+/// The declaration of the tool `post`, which calls the service.
 fn declared(address: &str, effect: &str, timeout: Duration) -> ToolsFile {
     let http = json!({"method": "POST", "base_url": format!("http://{address}"), "path": "/", "body": {"text": "{{text}}"},
         "allow_private": [address]});
@@ -100,7 +101,7 @@ fn events(fleet: &Fleet, event: &str) -> u64 {
 async fn until(what: &str, is_so: impl Fn() -> bool) {
     let waited = async {
         while !is_so() {
-            // What a fleet counts tells nobody when it changes: the poll is bounded above.
+            // No event reports that a metric changes, so this polls.
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -117,7 +118,7 @@ async fn a_tool_that_hangs_takes_no_slots_from_others_and_each_of_its_calls_has_
     const CALLS: usize = 24;
     let (service, address) = Service::start(Mood::Hangs).await;
     let tool = declared(&address, "read", Duration::from_millis(500));
-    // Longer than a call may rest: each gives up when it is looked at again.
+    // The breaker stays open longer than a call may wait for it: each call ends when it is checked again.
     let mut fleet = Fleet::start(plan(tool, 3, Duration::from_millis(2_500))).await;
     for call in 0..CALLS {
         post(&fleet, &format!("call {call}")).await;
@@ -125,7 +126,7 @@ async fn a_tool_that_hangs_takes_no_slots_from_others_and_each_of_its_calls_has_
     until("a call waits", || events(&fleet, "waited") > 0).await;
     let sent = service.requests();
     assert!(sent < 3 + 4, "{sent} were sent: those that failed, and those that were out with them");
-    // All slots are free for it, however many wait.
+    // All slots are free for the echo, however many calls wait.
     let echo = fleet.submit(&[("echo", json!({"text": "quick"}))]).await;
     let mut replies = Vec::new();
     while replies.len() < CALLS + 1 {
@@ -140,7 +141,7 @@ async fn a_tool_that_hangs_takes_no_slots_from_others_and_each_of_its_calls_has_
     let resting = told.iter().filter(|error| error["details"]["reason"] == "resting").count();
     assert!(resting > CALLS / 2, "{told:?}");
     assert_eq!(events(&fleet, "gave_up"), resting as u64);
-    // Without a breaker there would be four tries of each.
+    // Without a breaker, each call would have four attempts.
     assert!(service.requests() < 2 * CALLS, "{} requests", service.requests());
     let tries: u64 = ends.iter().map(|(_, tries)| tries).sum();
     assert_eq!(tries, service.requests() as u64, "each request is a try that is told, and nothing else is");
@@ -151,7 +152,7 @@ async fn a_tool_that_hangs_takes_no_slots_from_others_and_each_of_its_calls_has_
 async fn calls_that_must_not_run_twice_wait_unsent_and_run_once_when_the_tool_is_back() {
     let (service, address) = Service::start(Mood::Unavailable).await;
     let tool = declared(&address, "once", Duration::from_secs(30));
-    // It rests for long enough that a call comes meanwhile.
+    // The breaker stays open long enough for another call to arrive.
     let mut fleet = Fleet::start(plan(tool, 2, Duration::from_secs(5))).await;
     for text in ["lost 1", "lost 2"] {
         post(&fleet, text).await;
@@ -194,7 +195,7 @@ async fn without_the_setting_every_try_is_sent() {
 
 #[tokio::test]
 async fn what_is_known_without_a_tool_is_answered_while_it_rests() {
-    // Of a read, one call with its tries again wears the breaker; a `once` call is tried once.
+    // For a read, one call with its retries opens the breaker; a `once` call has only one attempt.
     for (effect, failures_max, lost, said) in [("read", 4, 1, "cached"), ("once", 2, 2, "repeats")] {
         let (service, address) = Service::start(Mood::Well).await;
         let mut tool = declared(&address, effect, Duration::from_secs(30));

@@ -1,4 +1,4 @@
-//! A turn that is cancelled takes the inner calls of its calls with it, wherever they are.
+//! When a turn is canceled, the inner calls of its calls are canceled too, at any depth.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use tickfleet_store::{Cancelled, TurnName};
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
-/// Says when it runs, and never ends by itself.
+/// Counts that it runs, and never ends.
 fn linger(running: &Arc<AtomicUsize>) -> TypedTool {
     let running = Arc::clone(running);
     TypedTool::new("linger", "Lingers.", Effect::Read, move |_, _: Value| {
@@ -22,7 +22,7 @@ fn linger(running: &Arc<AtomicUsize>) -> TypedTool {
     })
 }
 
-/// Has another tool do it.
+/// Calls another tool.
 fn relay(name: &'static str, to: &'static str) -> TypedTool {
     TypedTool::new(name, "Relays.", Effect::Idempotent, move |context: CallContext, _: Value| async move {
         context.call(to, json!({})).await?.output()?;
@@ -30,7 +30,7 @@ fn relay(name: &'static str, to: &'static str) -> TypedTool {
     })
 }
 
-/// A fleet whose tool `far` relays to `near`, and that to `linger`.
+/// A fleet whose tool `far` calls `near`, which calls `linger`.
 fn plan(running: &Arc<AtomicUsize>) -> Plan {
     Plan { slots: 4, tools: vec![linger(running), relay("near", "linger"), relay("far", "near")], ..Plan::default() }
 }
@@ -45,14 +45,14 @@ async fn submit(fleet: &Fleet, tool: &str) -> TurnName {
 async fn until(is_so: impl AsyncFn() -> bool) {
     let waited = async {
         while !is_so().await {
-            // What runs in the fleet tells the test nothing.
+            // The running call reports nothing to the test, so this polls.
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
     tokio::time::timeout(PATIENCE, waited).await.expect("it never was so");
 }
 
-/// The outcomes that the audit log tells, by turn, once there are so many.
+/// Returns the outcomes in the audit log, by turn, once it has this many entries.
 async fn outcomes(fleet: &Fleet, count: usize) -> Vec<(String, String)> {
     until(async || fleet.audits().await.len() >= count).await;
     let audits = fleet.audits().await;
@@ -69,7 +69,7 @@ async fn a_cancelled_turn_cancels_the_calls_that_its_call_has_made_however_deep(
     let mut fleet = Fleet::start(plan(&running)).await;
     let name = submit(&fleet, "far").await;
     until(async || running.load(Ordering::SeqCst) == 1).await;
-    // Both calls above the one that runs are parked, and hold no slot.
+    // Both calls above the running one are parked, and hold no slot.
     assert_eq!(fleet.store.cancel(&name, "not wanted any more").await.unwrap(), Cancelled::Ok);
     let reply = fleet.reply().await;
     assert_eq!(reply["results"][0]["outcome"], "cancelled", "{reply}");
@@ -104,7 +104,7 @@ async fn an_inner_call_that_waits_for_a_cap_is_cancelled_without_having_run() {
 async fn an_inner_call_that_is_being_begun_while_its_turn_is_cancelled_does_not_go_on() {
     let running = Arc::new(AtomicUsize::new(0));
     let begun = Arc::clone(&running);
-    // It begins its inner call, and does not come to wait for it.
+    // Begins its inner call, but never waits for it.
     let stays = TypedTool::new("stays", "Stays.", Effect::Idempotent, move |context: CallContext, _: Value| {
         let begun = Arc::clone(&begun);
         async move {

@@ -1,4 +1,4 @@
-//! Tools that call other tools: each inner call is a call of the same agent, once, with its own result and audit entry.
+//! Tools that call other tools: each inner call is one call of the same agent, with its own result and audit entry.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
 #[derive(Deserialize, JsonSchema)]
 struct Post {
-    /// What is posted.
+    /// The text of the post.
     content: String,
 }
 
@@ -37,7 +37,7 @@ fn post(posts: &Arc<AtomicUsize>) -> TypedTool {
     })
 }
 
-/// Greets, posts the greeting, and tells both; counts how often it is run.
+/// Greets, posts the greeting, and returns both results; counts its runs.
 fn announce(runs: &Arc<AtomicUsize>) -> TypedTool {
     let runs = Arc::clone(runs);
     TypedTool::new("announce", "Announces.", Effect::Idempotent, move |context: CallContext, args: Post| {
@@ -57,7 +57,7 @@ fn counted() -> (Arc<AtomicUsize>, Arc<AtomicUsize>) {
     (Arc::default(), Arc::default())
 }
 
-/// One slot: whoever waited with it would wait for ever.
+/// One slot: a call that kept it while waiting would wait forever.
 fn plan(posts: &Arc<AtomicUsize>, runs: &Arc<AtomicUsize>) -> Plan {
     Plan { slots: 1, tools: vec![post(posts), announce(runs)], ..Plan::default() }
 }
@@ -82,7 +82,7 @@ async fn inner_calls_are_calls_of_the_same_agent_and_hold_no_slot_of_their_outer
     turns.sort();
     assert_eq!(turns, ["t1", "t1.0.call-1", "t1.0.call-2"]);
 
-    // As `explain` shows them; not where another agent took their ids.
+    // The inner calls as `explain` shows them. If their IDs belong to another agent's turn, none are shown.
     let name = TurnName::parse("acme:t1").unwrap();
     let inner = inner_calls(&fleet.store, &name, "kelly", 0..1).await.unwrap();
     let shown: Vec<_> = inner.iter().map(|call| (call.id.as_str(), call.tool.as_deref(), call.outcome)).collect();
@@ -94,7 +94,7 @@ async fn inner_calls_are_calls_of_the_same_agent_and_hold_no_slot_of_their_outer
     fleet.stop().await;
 }
 
-/// Posts something else at each of its runs, as one does that makes an id or says the time.
+/// Posts a different text in each run, like a tool that creates an ID or uses the time.
 fn announce_anew(runs: &Arc<AtomicUsize>) -> TypedTool {
     let runs = Arc::clone(runs);
     TypedTool::new("announce", "Announces.", Effect::Idempotent, move |context: CallContext, args: Post| {
@@ -141,7 +141,8 @@ async fn what_an_agent_may_not_call_its_tools_may_not_call_for_it_and_caps_count
     let mut fleet = Fleet::start(Plan { policy: narrow, ..plan(&posts, &runs) }).await;
     fleet.submit_turn(turn()).await;
     let reply = fleet.reply().await;
-    // The call itself and its first inner call are two actions: the second one is over the cap, whatever it may do.
+    // The call and its first inner call are two actions. The second inner call exceeds the cap, whatever its
+    // permission.
     assert_eq!(reply["results"][0]["output"]["posted"], "daily_cap_reached", "{reply}");
     fleet.stop().await;
 
@@ -184,9 +185,9 @@ async fn a_crash_between_two_inner_calls_repeats_none_of_them() {
     let mut fleet = Fleet::start(plan).await;
     let first = Doomed::start(&fleet, "first");
     fleet.submit_turn(turn()).await;
-    // It has posted, and may or may not have heard so.
+    // The worker has posted, and may or may not have received the result.
     while posts.load(Ordering::SeqCst) == 0 {
-        // The tool tells nobody else that it ran; the test ends by itself after a minute.
+        // The tool does not report that it ran, so this polls; the test ends after a minute.
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;
     }
     first.kill();
@@ -198,7 +199,7 @@ async fn a_crash_between_two_inner_calls_repeats_none_of_them() {
     drop(second);
 }
 
-/// Records and ids are remembered for a moment only.
+/// Keeps records and IDs only for a moment.
 fn forgetful(plan: Plan) -> Plan {
     let store = StoreOptions { retain_ms: 300, dedupe_ms: 300, ..plan.store.clone() };
     Plan { store, ..plan }
@@ -207,7 +208,7 @@ fn forgetful(plan: Plan) -> Plan {
 #[tokio::test]
 async fn an_inner_call_that_has_been_forgotten_is_told_so_and_not_made_again() {
     let (posts, runs) = counted();
-    // The second call takes longer than the first one's result is kept.
+    // The second call takes longer than the first call's result is kept.
     let slow =
         TypedTool::new("slow", "Posts, and sleeps.", Effect::Idempotent, |context: CallContext, _: Value| async move {
             context.call("post", json!({"content": "News"})).await?.output()?;
@@ -231,7 +232,7 @@ async fn an_inner_call_that_has_been_forgotten_is_told_so_and_not_made_again() {
 async fn what_a_lost_try_has_begun_and_is_forgotten_is_not_begun_again() {
     let (posts, runs) = counted();
     let tries = Arc::clone(&runs);
-    // Its first try begins a call, and does not live to wait for it.
+    // Its first attempt begins a call, but ends before it waits for the result.
     let lost = TypedTool::new("lost", "Posts.", Effect::Idempotent, move |context: CallContext, _: Value| {
         let first = tries.fetch_add(1, Ordering::SeqCst) == 0;
         async move {
@@ -246,7 +247,7 @@ async fn what_a_lost_try_has_begun_and_is_forgotten_is_not_begun_again() {
     let lost = lost.timeout(Duration::from_secs(3));
     let plan = plan(&posts, &runs);
     let tools = [plan.tools.clone(), vec![lost]].concat();
-    // The wait before the second try is longer than the first one's call is remembered.
+    // The wait before the second attempt is longer than the call of the first attempt is kept.
     let plan = Plan { tools, slots: 2, ladder: Ladder::new(vec![Duration::from_secs(2)]), ..plan };
     let mut fleet = Fleet::start(forgetful(plan)).await;
     let calls = json!([{"name": "lost", "arguments": {}}]);
@@ -272,7 +273,7 @@ async fn inner_calls_are_as_urgent_as_the_call_that_makes_them() {
     let mut submitted = 0;
     while submitted < 2 {
         let command = tokio::time::timeout(PATIENCE, commands.next()).await.unwrap().unwrap();
-        // What is submitted, as the message that schedulers read.
+        // The submitted message, as schedulers read it.
         if command.contains("FCALL") && command.contains(".0.call-") && command.contains(r#"calls\":["#) {
             assert!(command.contains(r#"priority\":\"low"#), "{command}");
             submitted += 1;

@@ -1,4 +1,4 @@
-//! Tools with an effect key: of equal calls one is carried out, and its outcome is that of the others.
+//! Tools with an effect key: only one of several equal calls runs, and the others get its outcome.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,21 +24,21 @@ use tokio::time::Instant;
 
 #[derive(Deserialize, JsonSchema)]
 struct Payment {
-    /// Who gets it.
+    /// The recipient.
     to: String,
-    /// How much.
+    /// The amount.
     amount: f64,
-    /// Why.
+    /// The purpose.
     #[serde(default)]
     text: String,
 }
 
-/// Pays; its ledger is beside the fleet.
+/// Makes payments; its ledger is outside the fleet.
 #[derive(Clone)]
 struct Bank {
     paid: Arc<AtomicUsize>,
     asked: Arc<AtomicUsize>,
-    /// A payment takes one of these with it, if it has to wait at all.
+    /// Each payment takes one permit, and waits until there is one.
     open: Arc<Semaphore>,
 }
 
@@ -73,12 +73,12 @@ impl Bank {
         self.paid.load(Ordering::SeqCst)
     }
 
-    /// Until so many payments have been made.
+    /// Waits until this many payments were made.
     async fn has_paid(&self, number: usize) {
         let began = Instant::now();
         while self.paid() < number {
             assert!(began.elapsed() < PATIENCE, "{} of {number} payments within {PATIENCE:?}", self.paid());
-            // The tool tells nobody else that it ran: the poll is bounded above.
+            // The tool does not report that it ran, so this polls.
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
@@ -89,7 +89,7 @@ fn turn(id: &str, agent: &str, arguments: &[Value]) -> Value {
     json!({"turn_id": id, "tenant": "acme", "agent": agent, "reply_to": "box", "calls": calls})
 }
 
-/// What these entries prove.
+/// Returns what these entries prove.
 fn proof(audits: &[Value]) -> Proof {
     let mut prover = Prover::new(None, None);
     for (number, audit) in audits.iter().enumerate() {
@@ -98,7 +98,7 @@ fn proof(audits: &[Value]) -> Proof {
     prover.finish()
 }
 
-/// Until the turn waits for another one.
+/// Waits until the turn waits for another turn, and returns that turn.
 async fn waits(fleet: &Fleet, turn: &str) -> String {
     let name = TurnName { tenant: TenantId::new("acme").unwrap(), turn: TurnId::new(turn).unwrap() };
     loop {
@@ -107,7 +107,7 @@ async fn waits(fleet: &Fleet, turn: &str) -> String {
         {
             return awaits.to_string();
         }
-        // Redis tells nobody; the test ends by itself after a minute.
+        // Redis does not announce it, so this polls; the test ends after a minute.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -119,7 +119,7 @@ async fn an_equal_call_of_whatever_turn_and_agent_gets_the_first_ones_outcome() 
     fleet.submit_turn(turn("t1", "kelly", &[json!({"to": "kim", "amount": 5})])).await;
     let first = fleet.reply().await["results"][0].clone();
     assert_eq!((&first["outcome"], &first["repeats"]), (&json!("ok"), &Value::Null), "{first}");
-    // Planned anew under another id, by another agent, in other words; and another payment beside it.
+    // Planned again under another ID, by another agent, with another text; and a different payment in the same turn.
     let equal = json!({"to": "kim", "amount": 5.0, "text": "again"});
     fleet.submit_turn(turn("t2", "fran", &[equal, json!({"to": "kim", "amount": 6})])).await;
     let reply = fleet.reply().await;
@@ -128,7 +128,7 @@ async fn an_equal_call_of_whatever_turn_and_agent_gets_the_first_ones_outcome() 
     assert_eq!((&again["repeats"], &again["attempts"]), (&json!("t1/0"), &json!(0)), "{reply}");
     assert_eq!((&other["outcome"], &other["repeats"]), (&json!("ok"), &Value::Null), "{reply}");
     assert_eq!(bank.paid(), 2);
-    // Within one turn, too.
+    // Also within one turn.
     let twice = [json!({"to": "ada", "amount": 1}), json!({"to": "ada", "amount": 1e0})];
     fleet.submit_turn(turn("t3", "kelly", &twice)).await;
     let reply = fleet.reply().await;
@@ -137,7 +137,7 @@ async fn an_equal_call_of_whatever_turn_and_agent_gets_the_first_ones_outcome() 
     let audits = fleet.audits().await;
     let repeated: Vec<&Value> = audits.iter().map(|audit| &audit["meta"]["repeats"]).filter(|r| !r.is_null()).collect();
     assert_eq!(repeated, ["t1/0", "t3/0"], "{audits:?}");
-    // Who has the log alone sees that no effect was made twice, and would see it if one had been.
+    // The audit log alone shows that no effect happened twice, and would show it otherwise.
     let effect = |proof: &Proof| proof.claims.iter().find(|claim| claim.claim.contains("effect key")).cloned().unwrap();
     let as_made = effect(&proof(&audits));
     assert_eq!((as_made.holds, as_made.checked), (true, 3), "{as_made:?}");
@@ -158,7 +158,7 @@ async fn an_equal_call_waits_without_a_slot_while_the_first_one_runs() {
     bank.has_paid(1).await;
     fleet.submit_turn(turn("t2", "fran", &payment)).await;
     assert_eq!(waits(&fleet, "t2").await, "t1");
-    // The other of two slots is free for others.
+    // The second of the two slots is free for other calls.
     let call = json!({"name": "echo", "arguments": {"text": "hello"}});
     fleet
         .submit_turn(json!({"turn_id": "t3", "tenant": "acme", "agent": "fran", "reply_to": "box", "calls": [call]}))
@@ -224,7 +224,7 @@ async fn a_call_that_leaves_out_a_part_of_the_key_is_refused() {
 async fn after_a_crash_of_the_first_both_are_told_that_nobody_knows_and_nothing_runs_again() {
     let bank = Bank::new(false);
     let mut plan = Plan { workers: 0, ..bank.plan() };
-    // Long enough for a worker on a machine that stands still to run what it has begun.
+    // Long enough for a worker on a stalled machine to run the call that it has begun.
     plan.store.lease_ms = 4_000;
     let mut fleet = Fleet::start(plan).await;
     let first = Doomed::start(&fleet, "first");
@@ -243,13 +243,13 @@ async fn after_a_crash_of_the_first_both_are_told_that_nobody_knows_and_nothing_
     drop(second);
 }
 
-/// The keys that fit.
+/// Returns the keys that match a pattern.
 async fn keys_like(fleet: &Fleet, pattern: &str) -> Vec<String> {
     let all = fleet.store.keys().key(pattern);
     redis::cmd("KEYS").arg(all).query_async(&mut fleet.server.connection().await).await.unwrap()
 }
 
-/// What the worker had said of a payment never came into the ledger.
+/// Removes the worker's results from the ledger, as if they had never been written.
 async fn forget_the_end(fleet: &Fleet) {
     let keys = keys_like(fleet, "effect:*").await;
     let mut redis = fleet.server.connection().await;
@@ -269,12 +269,12 @@ async fn a_turn_that_was_given_the_same_id_later_is_not_taken_for_the_one_that_h
     let payment = [json!({"to": "kim", "amount": 5})];
     fleet.submit_turn(turn("t1", "kelly", &payment)).await;
     let first = fleet.reply().await;
-    // What the ledger was not told is found in the record of its turn.
+    // If the ledger lacks the outcome, the record of the turn has it.
     forget_the_end(&fleet).await;
     fleet.submit_turn(turn("t2", "fran", &payment)).await;
     let again = fleet.reply().await;
     assert_eq!(again["results"][0]["output"], first["results"][0]["output"], "{again}");
-    // That is forgotten, and so is the id: another turn has it now, whose payment was refused.
+    // Then the record is gone, and so is the ID: another turn gets it, whose payment was refused.
     forget_the_end(&fleet).await;
     let mut redis = fleet.server.connection().await;
     let gone: Vec<String> = [keys_like(&fleet, "done:acme:t1").await, keys_like(&fleet, "id:acme:t1").await].concat();
@@ -290,13 +290,13 @@ async fn a_turn_that_was_given_the_same_id_later_is_not_taken_for_the_one_that_h
     fleet.stop().await;
 }
 
-/// A fleet whose Redis keeps what it has over a restart.
+/// A fleet whose Redis keeps its data over a restart.
 async fn durable(plan: Plan) -> Fleet {
     let options = RedisOptions { appendonly: true, ..RedisOptions::default() };
     Fleet::start_on(RedisServer::start_with(options).await, plan).await
 }
 
-/// Redis crashes, and what it had last written of the ledger is gone.
+/// Crashes Redis, and deletes its last writes to the ledger.
 async fn lose_the_ledger(fleet: &mut Fleet) {
     let mut connection = fleet.server.connection().await;
     let all = fleet.store.keys().key("effect:*");
@@ -316,7 +316,7 @@ async fn a_worker_tells_redis_again_which_claims_its_running_calls_have() {
     bank.has_paid(1).await;
     lose_the_ledger(&mut fleet).await;
     fleet.submit_turn(turn("t2", "fran", &payment)).await;
-    // For a lease nobody begins; by then the worker has spoken.
+    // For one lease after a restart no `once` call begins; by then the worker has reported its claims.
     assert_eq!(waits(&fleet, "t2").await, "t1");
     bank.open.add_permits(9);
     let (one, two) = (fleet.reply().await, fleet.reply().await);
@@ -340,7 +340,7 @@ async fn a_worker_tells_redis_again_what_came_of_its_last_claims() {
     fleet.stop().await;
 }
 
-/// Nothing is left of the first turn, either: its payment is known by what its worker says alone.
+/// Nothing is left of the first turn either: only its worker's report shows the payment.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_that_lost_all_hears_of_a_payment_before_an_equal_one_begins() {
     let bank = Bank::new(true);

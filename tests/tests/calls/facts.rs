@@ -1,5 +1,5 @@
-//! Facts of sessions: what a call's end sets and clears lets other calls begin, or stops them, and a call that needs what
-//! another is about to bring waits for it.
+//! Facts of sessions: the facts that a call sets and clears allow other calls or deny them. A call that needs a fact
+//! which a running call may set waits for that call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,8 +25,8 @@ pub(crate) fn row(facts: FactRow) -> ToolGrant {
     ToolGrant { everyone: true, facts, ..ToolGrant::default() }
 }
 
-/// `quote` and `mail` read, `order` needs a quote and uses it up, `pay` may not follow a mail, `trust` clears that. `watch`
-/// would be stopped after a mail, if its condition were not in shadow.
+/// `quote` and `mail` read, `order` needs a quote and uses it up, `pay` may not follow a mail, `trust` clears that.
+/// `watch` would be denied after a mail, but its condition is in shadow mode.
 fn with_facts(policy: &mut Policy) {
     let rows = [
         ("quote", FactRow { sets: vec![change("quoted(/item)")], ..FactRow::default() }),
@@ -62,12 +62,12 @@ fn with_facts(policy: &mut Policy) {
     policy.tenants.insert(TenantId::new("bolt").unwrap(), TenantPolicy::default());
 }
 
-/// Where tools wait whose argument `gate` says so.
+/// A gate at which tools wait if their argument `gate` is true.
 #[derive(Clone)]
 struct Gate {
-    /// One for each that has come there.
+    /// One permit for each tool that has reached the gate.
     came: Arc<Semaphore>,
-    /// One for each that may pass.
+    /// One permit for each tool that may pass.
     open: Arc<Semaphore>,
 }
 
@@ -76,13 +76,13 @@ impl Gate {
         Self { came: Arc::new(Semaphore::new(0)), open: Arc::new(Semaphore::new(0)) }
     }
 
-    /// Until a tool has come there.
+    /// Waits until a tool has reached the gate.
     async fn reached(&self) {
         tokio::time::timeout(Duration::from_secs(60), self.came.acquire()).await.unwrap().unwrap().forget();
     }
 }
 
-/// A tool that waits at the gate, and does what its argument `end` says.
+/// A tool that may wait at the gate, and then ends as its argument `end` says.
 fn tool(name: &'static str, effect: Effect, gate: &Gate) -> TypedTool {
     let gate = gate.clone();
     TypedTool::new(name, "A tool.", effect, move |_, arguments: Value| {
@@ -130,7 +130,7 @@ async fn run(fleet: &mut Fleet, turn: Value) -> Value {
     fleet.reply().await
 }
 
-/// Until the turn waits for another one.
+/// Waits until the turn waits for another turn, and returns that turn.
 pub(crate) async fn waits(fleet: &Fleet, turn: &str) -> String {
     let name = TurnName { tenant: TenantId::new("acme").unwrap(), turn: TurnId::new(turn).unwrap() };
     loop {
@@ -139,7 +139,7 @@ pub(crate) async fn waits(fleet: &Fleet, turn: &str) -> String {
         {
             return awaits.to_string();
         }
-        // Redis tells nobody; the test ends by itself after a minute.
+        // Redis does not announce it, so this polls; the test ends after a minute.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -179,7 +179,7 @@ async fn what_a_call_requires_has_to_be_set_before_it_and_is_told_if_it_is_not()
     let by = reply["turn_id"].as_str().unwrap();
     assert!(cleared.starts_with(&format!("{may_not}which {by}/3 cleared at ")), "{cleared}");
     assert_eq!(error(4)["details"]["by"], format!("{by}/3"));
-    // Across turns; and not across sessions, agents or tenants.
+    // Facts hold across turns, but not across sessions, agents or tenants.
     assert_eq!(outcomes(&run(&mut fleet, in_session("s1", &[("quote", item.clone())])).await), ["ok"]);
     for (other, outcome) in [
         (json!({"session_id": "s2", "calls": calls(&[("order", item.clone())])}), "denied"),
@@ -212,7 +212,7 @@ async fn what_a_call_forbids_stops_it_until_it_is_cleared_and_shadow_stops_nothi
     assert_eq!((&error["details"]["reason"], &error["details"]["by"]), (&json!("fact_forbidden"), &json!(by)));
     let shadow = &reply["tool_call_audits"][3]["meta"]["shadow"];
     assert_eq!(shadow[0]["rule"], "permissions.watch.facts.forbid.read_untrusted", "{reply:#}");
-    // Another turn of the same agent, which names no session either.
+    // Another turn of the same agent, also without a session.
     let reply =
         run(&mut fleet, json!({"calls": calls(&[("pay", json!({})), ("trust", json!({})), ("pay", json!({}))])})).await;
     assert_eq!(outcomes(&reply), ["denied", "ok", "ok"], "{reply:#}");
@@ -227,7 +227,7 @@ async fn facts_of_an_agent_hold_whatever_session_its_caller_names() {
     let both = calls(&[("pay", json!({})), ("wire", json!({}))]);
     for (turn, expected) in [
         (json!({"session_id": "s1", "calls": both}), ["denied", "denied"]),
-        // The caller leaves the session, and its facts.
+        // The caller changes the session, and loses the session's facts.
         (json!({"session_id": "s2", "calls": both}), ["ok", "denied"]),
         (json!({"session_id": "s2", "agent": "fran", "calls": both}), ["ok", "ok"]),
     ] {
@@ -242,13 +242,13 @@ async fn a_call_that_failed_sets_nothing_and_one_that_may_have_happened_only_for
     let mut fleet = Fleet::start(plan(&Gate::new())).await;
     let refused = [("mail", json!({"end": "refuses"})), ("pay", json!({}))];
     assert_eq!(outcomes(&run(&mut fleet, in_session("s1", &refused)).await), ["permanent", "ok"]);
-    // Nobody knows whether `trust` did its work: what it clears stays.
+    // It is unknown whether `trust` took effect, so the fact that it clears stays.
     let unknown = [("mail", json!({})), ("trust", json!({"end": "breaks"})), ("pay", json!({}))];
     let reply = run(&mut fleet, in_session("s2", &unknown)).await;
     assert_eq!(outcomes(&reply), ["ok", "outcome_unknown", "denied"], "{reply:#}");
     let why = reply["results"][2]["error"]["message"].as_str().unwrap();
     assert!(why.contains("may have set at"), "{why}");
-    // Nor whether `order` used the quote up: it does not suffice for another.
+    // It is also unknown whether `order` used up the quote, so the quote does not suffice for another order.
     let item = |end: &str| json!({"item": "bolt", "end": end});
     let unknown = [("quote", item("")), ("order", item("breaks")), ("order", item(""))];
     let reply = run(&mut fleet, in_session("s3", &unknown)).await;
@@ -264,13 +264,13 @@ async fn a_call_waits_without_a_slot_for_one_that_is_under_way_and_may_bring_wha
     fleet.submit_turn(turn("t1", &[("quote", json!({"item": 1, "gate": true}))])).await;
     fleet.submit_turn(turn("t2", &[("order", json!({"item": 1}))])).await;
     assert_eq!(waits(&fleet, "t2").await, "t1");
-    // The other of two slots is free; and what nobody is about to bring is not waited for.
+    // The other of two slots is free, and a call does not wait for a fact that no running call may set.
     let other = run(&mut fleet, turn("t3", &[("order", json!({"item": 2})), ("pay", json!({}))])).await;
     assert_eq!(outcomes(&other), ["denied", "ok"], "{other:#}");
     gate.open.add_permits(1);
     let (one, two) = (fleet.reply().await, fleet.reply().await);
     assert_eq!((outcomes(&one), outcomes(&two)), (vec!["ok"], vec!["ok"]), "{one:#} {two:#}");
-    // What is forbidden is waited for likewise: nobody knows yet whether it will be so.
+    // A call also waits for a running call that may set a forbidden fact.
     fleet.submit_turn(turn("t4", &[("mail", json!({"gate": true}))])).await;
     gate.reached().await;
     gate.reached().await;
@@ -321,7 +321,7 @@ async fn a_turn_that_came_first_waits_for_a_later_one_that_is_under_way_and_may_
         gate.reached().await;
         fleet.submit_turn(turn("2", &[(tool, json!({"item": 1, "gate": true}))])).await;
         gate.reached().await;
-        // Permits are given in the order of coming: the first turn goes on, and the second is under way still.
+        // Permits are given in the order of arrival: the first turn continues, and the second still runs.
         gate.open.add_permits(1);
         let waits = tokio::time::timeout(Duration::from_secs(20), waits(&fleet, &format!("{tool}-1"))).await;
         assert_eq!(waits.as_deref(), Ok(&*format!("{tool}-2")), "{tool}: it does not wait");

@@ -1,4 +1,4 @@
-//! Every dialect through a whole fleet: in as a provider gives it, out as the conversation takes it.
+//! Every dialect through a whole fleet: input as a provider sends it, output as the conversation needs it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ fn outcomes(reply: &Value) -> Vec<&str> {
     reply["results"].as_array().unwrap().iter().map(|result| result["outcome"].as_str().unwrap()).collect()
 }
 
-/// A call as the dialect has it.
+/// A call in the format of the dialect.
 fn call(dialect: Dialect, id: &str, name: &str, arguments: &str) -> Value {
     match dialect {
         Dialect::Raw | Dialect::Mcp | Dialect::Mcp2026_07_28 => json!({"id": id, "name": name, "arguments": arguments}),
@@ -86,7 +86,8 @@ async fn an_answer_in_words_is_done_at_once_and_debits_nothing() {
     let reply = fleet.reply().await;
     assert_eq!((&reply["status"], &reply["results"]), (&json!("done"), &json!([])), "{reply}");
     assert_eq!((reply.get("messages"), &reply["tool_call_audits"]), (None, &json!([])));
-    // The same once more is a duplicate, the one action of the day is left, and then there is none.
+    // Repeating the turn is a duplicate. The one action of the day is still left for the next call; the call after it
+    // has none.
     fleet.submit_turn(words).await;
     fleet.submit_turn(json!({"answer": r#"Now {"tool":"echo","arguments":{}} and {"tool":"echo"}"#})).await;
     let reply = fleet.reply().await;
@@ -123,7 +124,7 @@ async fn an_answer_that_cannot_be_read_is_told_what_to_mend_and_runs_nothing_beh
 #[derive(Deserialize, Serialize, JsonSchema)]
 struct Search {
     query: String,
-    /// How many.
+    /// The maximum number of results.
     #[serde(default)]
     limit: u32,
 }
@@ -187,10 +188,10 @@ fn hostile_answers_cost_no_more_than_their_length() {
 
 #[derive(Deserialize, JsonSchema)]
 struct Erase {
-    /// What is erased; all of it otherwise.
+    /// The path to erase; everything if it is missing.
     #[allow(dead_code, reason = "only read")]
     path: Option<String>,
-    /// How many times.
+    /// The number of repetitions.
     times: Option<u32>,
 }
 

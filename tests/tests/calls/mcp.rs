@@ -1,4 +1,5 @@
-//! Tools of an MCP server that dies, drifts, is silent and is not there: every call ends in one honest result.
+//! Tools of an MCP server that dies, changes its definitions, is silent or is down: every call ends with one correct
+//! result.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,12 +13,12 @@ use tickfleet_tests::inspect::outcomes;
 use tickfleet_tests::mcp::{Notes, imported, pinned, reply_of, stdio};
 use tickfleet_tools_mcp::Servers;
 
-/// A fleet with the tools of one server `t`, and waits between tries that a restart fits into.
+/// A fleet with the tools of one server `t`, and waits between attempts that are long enough for a restart.
 async fn fleet(def: McpServerDef) -> (Fleet, Servers) {
     fleet_with(def, &[1_000, 2_000, 4_000]).await
 }
 
-/// The same with these waits between tries, ms.
+/// As `fleet`, with these waits between attempts, ms.
 async fn fleet_with(def: McpServerDef, waits_ms: &[u64]) -> (Fleet, Servers) {
     let (servers, registered) = imported(vec![("t", def)]);
     servers.start();
@@ -38,7 +39,7 @@ fn error(reply: &Value, position: usize) -> &Value {
 async fn a_server_that_dies_is_restarted_and_no_effect_happens_twice() {
     let notes = Notes::new().unwrap();
     let (mut fleet, servers) = fleet(pinned("t", notes.server()).await.unwrap()).await;
-    // Pinning it was a start too.
+    // Pinning also started the server.
     let before = notes.lines("starts").len();
 
     // One call kills the server while two others run on the same connection.
@@ -212,7 +213,7 @@ async fn a_server_that_announces_changes_after_each_list_is_not_listed_again_and
     assert_eq!(outcomes(&run(&mut fleet, &[("t__nag", json!({}))]).await), ["ok"]);
     fleet.until("it is listed a few times", async |_| notes.lines("lists").len() >= 5).await;
     let before = notes.lines("lists").len();
-    // A server that was followed at once would be listed hundreds of times in these two seconds.
+    // A client that followed each announcement at once would request hundreds of lists in these two seconds.
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(notes.lines("lists").len() <= before + 2, "{} lists, then {}", before, notes.lines("lists").len());
     let reply = run(&mut fleet, &[("t__look", json!({"key": "a"})), ("t__send", json!({"key": "b"}))]).await;

@@ -1,4 +1,4 @@
-//! Every outcome of a call, by a real run: what the agent is told, and what the audit log keeps.
+//! Every outcome of a call, by a real run: the result for the agent, and the entry in the audit log.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ struct Text {
     text: String,
 }
 
-/// A tool that answers with so many letters.
+/// A tool that returns this many letters.
 fn verbose(letters: usize) -> TypedTool {
     TypedTool::new("verbose", "Talks a lot.", Effect::Read, move |_, _: Nothing| async move {
         Ok(Text { text: "é".repeat(letters) })
@@ -39,13 +39,13 @@ fn gated() -> TypedTool {
     TypedTool::new("launch", "Needs a person.", Effect::Once, run).requires_approval()
 }
 
-/// A `once` tool that never answers; a try may last a tenth of a second.
+/// A `once` tool that never returns, with a timeout of 100 ms.
 fn stuck() -> TypedTool {
     TypedTool::new("stuck", "Never answers.", Effect::Once, |_, _: Nothing| std::future::pending::<Result<Text, _>>())
         .timeout(Duration::from_millis(100))
 }
 
-/// The audit entries of a turn by position, once all are there; each call must have exactly one.
+/// Returns the audit entries of a turn by position; each call must have exactly one.
 async fn audits_of(fleet: &Fleet, turn: &str, calls: usize) -> Vec<Value> {
     let all = fleet.audits().await;
     let of = |i: usize| all.iter().filter(|a| a["meta"]["call"] == format!("{turn}/{i}")).cloned().collect::<Vec<_>>();
@@ -54,7 +54,7 @@ async fn audits_of(fleet: &Fleet, turn: &str, calls: usize) -> Vec<Value> {
     found.into_iter().flatten().collect()
 }
 
-/// Checks result and audit of every call of a turn against each other and against the expected outcomes.
+/// Checks result and audit entry of every call of a turn against each other and against the expected outcomes.
 async fn agree(fleet: &Fleet, reply: &Value, expected: &[&str]) -> Vec<Value> {
     assert_eq!(outcomes(reply), expected, "{reply:#}");
     let turn = reply["turn_id"].as_str().unwrap();
@@ -165,7 +165,7 @@ async fn retry_after_is_a_floor_for_the_wait_and_too_long_a_one_is_final() {
 async fn a_once_tool_whose_effect_is_unknown_is_never_repeated() {
     let cut_at = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = cut_at.local_addr().unwrap();
-    // Reads the request, and cuts the connection instead of answering it. Answers how many requests came.
+    // Reads the request, and closes the connection without an answer. Returns the number of requests.
     let service = tokio::spawn(async move {
         let mut requests = 0;
         loop {
@@ -240,20 +240,21 @@ async fn calls_that_do_not_run_in_time_expire_wherever_they_wait() {
     let agents = vec!["kelly".into(), "fran".into(), "emma".into()];
     let mut fleet = Fleet::start(Plan { caps, agents, slots: 4, workers: 0, ..Plan::default() }).await;
     let nap = |ms: u64| json!({"id": "c", "name": "sleep", "arguments": {"ms": ms}});
-    // In `ready`, with no worker there. Both are admitted before they expire: the second one uses the tick up.
+    // In `ready`, without any worker. Both turns are admitted before they expire: the second one uses up its agent's
+    // tick.
     let deadline = fleet.in_ms(4_000).await;
     fleet.submit_turn(json!({"turn_id": "ready", "agent": "fran", "deadline": deadline, "calls": [nap(1)]})).await;
-    // Partly in `ready`, partly on a lane.
+    // Partly in `ready`, partly in a throttle queue.
     fleet.submit_turn(json!({"turn_id": "lane", "deadline": deadline, "calls": [nap(1), nap(1), nap(1)]})).await;
     let replies = fleet.replies(2).await;
     assert_eq!(outcomes(&replies["ready"]), ["expired"]);
     agree(&fleet, &replies["lane"], &["expired"; 3]).await;
     assert_eq!(replies["lane"]["results"][2]["error"]["code"], "expired");
     fleet.add_worker();
-    // On a lane from the start: the tick is used up.
+    // In a throttle queue from the start, because the tick is used up.
     let deadline = fleet.in_ms(300).await;
     fleet.submit_turn(json!({"turn_id": "queued", "deadline": deadline, "calls": [nap(1)]})).await;
-    // The first call takes longer than the turn has: the second must not run. It has to have begun by then.
+    // The first call takes longer than the deadline allows, so the second must not run. The first must begin before it.
     let deadline = fleet.in_ms(5_000).await;
     let calls = json!([nap(100_000), nap(1)]);
     fleet.submit_turn(json!({"turn_id": "running", "agent": "emma", "deadline": deadline, "calls": calls})).await;
@@ -265,7 +266,7 @@ async fn calls_that_do_not_run_in_time_expire_wherever_they_wait() {
 
 #[tokio::test]
 async fn a_call_that_waits_for_its_retry_expires_at_the_deadline() {
-    // Far enough for the worker to go meanwhile; its deadline is after that, so that it expires in `ready`.
+    // Long enough for the worker to end meanwhile. The deadline is later, so that the call expires in `ready`.
     let ladder = tickfleet_model::retry::Ladder::new(vec![Duration::from_secs(4)]);
     let mut fleet = Fleet::start(Plan { ladder, ..Plan::default() }).await;
     let deadline = fleet.in_ms(8_000).await;
@@ -273,7 +274,7 @@ async fn a_call_that_waits_for_its_retry_expires_at_the_deadline() {
         {"id": "a", "name": "fail", "arguments": {"outcomes": ["transient"]}}, {"id": "b", "name": "echo"},
     ]);
     let turn = fleet.submit_turn(json!({"turn_id": "t", "deadline": deadline, "calls": calls})).await;
-    // It is parked: take the workers away, so that its retry finds nobody.
+    // When it is parked, the worker is drained, so that no worker takes its retry.
     fleet
         .until("it is parked", async |fleet| fleet.unfinished("t").await.is_some_and(|turn| turn.state.is_parked()))
         .await;
@@ -291,10 +292,10 @@ async fn a_cancelled_turn_ends_wherever_it_is() {
     let mut fleet = Fleet::start(Plan { caps, agents, tools: vec![endless()], ..Plan::default() }).await;
     let call = |name: &str, arguments: Value| json!({"id": "c", "name": name, "arguments": arguments});
     let calls = json!([call("endless", json!({})), call("echo", json!({})), call("echo", json!({}))]);
-    // One call runs, one of its slice waits behind it, one is on the lane.
+    // One call runs, one waits behind it in the same slice, and one is in the throttle queue.
     fleet.submit_turn(json!({"turn_id": "running", "calls": calls})).await;
     fleet.until("it runs", async |fleet| fleet.held().await == 1).await;
-    // On the lane altogether.
+    // Entirely in the throttle queue.
     fleet.submit_turn(json!({"turn_id": "queued", "calls": [call("echo", json!({}))]})).await;
     fleet.until("it is queued", async |fleet| fleet.unfinished("queued").await.is_some()).await;
     fleet.cancel_turn("queued").await;
@@ -305,7 +306,7 @@ async fn a_cancelled_turn_ends_wherever_it_is() {
     let reply = fleet.reply().await;
     assert_eq!(reply["turn_id"], "running");
     agree(&fleet, &reply, &["cancelled"; 3]).await;
-    // A `once` call that runs is not known to have had no effect.
+    // A running `once` call may already have had its effect.
     let once = json!({"outcomes": ["hang"]});
     let calls = json!([call("fail_once", once), call("echo", json!({}))]);
     fleet.submit_turn(json!({"turn_id": "once", "agent": "fran", "calls": calls})).await;
@@ -320,7 +321,7 @@ fn agree_for(reply: &Value, expected: &[&str]) {
     assert_eq!(outcomes(reply), expected, "{reply:#}");
 }
 
-/// A `read` tool that never answers.
+/// A `read` tool that never returns.
 fn endless() -> TypedTool {
     TypedTool::new("endless", "Never answers.", Effect::Read, |_, _: Nothing| std::future::pending::<Result<Text, _>>())
 }
@@ -362,7 +363,7 @@ async fn deferred_calls_wait_for_the_next_day_and_can_be_cancelled_or_expire_mea
         let TurnView::Live(live) = found else { panic!("{found:?}") };
         let counter = CounterKey::new(limits::DAY, "acme:kelly");
         assert!(matches!(&live.turn.state, State::Throttled { counter: of, .. } if *of == counter), "{live:?}");
-        // What left the lane has it looked at once more.
+        // When a turn leaves the throttle queue, the queue is checked once more.
         live.lane_due_ms.is_some_and(|due_ms| due_ms > now_ms && due_ms <= (now_ms / DAY_MS + 1) * DAY_MS)
     };
     fleet.until("the lane is looked at again, at the latest when the day begins", waits_for_tomorrow).await;
@@ -390,7 +391,7 @@ async fn a_huge_output_is_cut_once_and_says_so() {
 async fn replies_in_a_providers_dialect_pair_one_to_one_in_order() {
     let mut fleet = Fleet::start(Plan::default()).await;
     let function = |id: &str, name: &str, arguments: &str| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
-    // Provider ids need not be unique, and a call without arguments has an empty text.
+    // Provider IDs need not be unique, and a call without arguments has an empty text.
     let calls = [function("same", "echo", r#"{"text":"1"}"#), function("same", "nope", "{"), function("x", "echo", "")];
     fleet.submit_turn(json!({"tool_calls": calls})).await;
     let reply = fleet.reply().await;

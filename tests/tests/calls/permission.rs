@@ -1,4 +1,4 @@
-//! Permission on a fleet: what narrows a turn, what a denial says, the tools about the fleet, reads side by side.
+//! Permission in a fleet: narrowed turns, the text of denials, the tools about the fleet, and parallel reads.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -158,11 +158,11 @@ async fn a_task_is_asked_after_by_its_delegator_alone_and_binds_what_its_turn_wa
 
 #[derive(Deserialize, JsonSchema)]
 struct Meet {
-    /// What is said when all have met.
+    /// The text to return when all have met.
     word: String,
 }
 
-/// Waits until `parties` calls of it are under way at the same time.
+/// Waits until `parties` calls of this tool run at the same time.
 fn meet(parties: usize) -> TypedTool {
     let barrier = Arc::new(Barrier::new(parties));
     TypedTool::new("meet", "Waits for the others.", Effect::Read, move |_: CallContext, args: Meet| {
@@ -174,7 +174,7 @@ fn meet(parties: usize) -> TypedTool {
     })
 }
 
-/// Reads, and fails on its first try in a way that may pass.
+/// Reads. Its first attempt fails with a transient error.
 fn flaky() -> TypedTool {
     TypedTool::new("flaky", "Reads on its second try.", Effect::Read, |context: CallContext, args: Meet| async move {
         if context.attempt == 1 { Err(ToolError::Transient("Not yet.".into())) } else { Ok(args.word) }
@@ -193,7 +193,7 @@ async fn reads_of_a_turn_that_asks_for_it_run_side_by_side_and_are_reported_in_o
     let words: Vec<&Value> = [0, 1, 2, 4, 5, 6].iter().map(|at| &reply["results"][*at]["output"]).collect();
     assert_eq!(words, ["a", "b", "c", "d", "e", "f"]);
 
-    // A read that is tried again: what ran beside it is reported once, and in its place.
+    // If a read is retried, the results of the parallel reads are reported once, and in their place.
     let flaky = json!({"name": "flaky", "arguments": {"word": "2"}});
     let calls =
         json!([{"name": "echo", "arguments": {"text": "1"}}, flaky, {"name": "echo", "arguments": {"text": "3"}}]);
@@ -254,7 +254,7 @@ async fn any_language_reads_the_list_that_an_agents_key_names() {
     })
     .await;
     fleet.until("the lists", async |fleet| fleet.ask::<u64>("EXISTS", "tools", &[]).await == 1).await;
-    // Three words, and then the number of a schema and JSON.
+    // Three fields, then the version of a schema, directly followed by JSON.
     let record = async |key: &str| -> Value {
         let text: String = fleet.ask("GET", key, &[]).await;
         let content = text.splitn(4, ' ').nth(3).unwrap();

@@ -1,5 +1,5 @@
-//! A call that waits for somebody else gives its places of limits back, so that whoever it waits for can have them; and takes
-//! them again before it goes on.
+//! A call that waits for another call returns its permits of limits, so that the other call can have them; it takes
+//! permits again before it continues.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use tokio::sync::{Barrier, Semaphore};
 
 use crate::calls::facts::{change, condition, row, waits};
 
-/// `ship` needs what `pack` sets; so many calls of the tenant may be out at once.
+/// `ship` needs the fact that `pack` sets; at most `places` calls of the tenant may run at once.
 fn with_places(policy: &mut Policy, places: u64) {
     let rows = [
         ("look", FactRow::default()),
@@ -36,7 +36,7 @@ fn with_places(policy: &mut Policy, places: u64) {
     }]);
 }
 
-/// A tool that does nothing but tell that it is there.
+/// A tool that only returns its name.
 fn tool(name: &'static str, effect: Effect) -> TypedTool {
     TypedTool::new(name, "A tool.", effect, move |_, _: Value| async move { Ok::<_, ToolError>(json!({"done": name})) })
 }
@@ -54,7 +54,8 @@ async fn all_ok(fleet: &mut Fleet, turns: usize) {
     }
 }
 
-/// The one place is free between two ticks of the turn that brings the fact: whoever needs that comes in between, and waits.
+/// The turn that sets the fact leaves the one permit free between its two ticks: meanwhile, the call that needs the
+/// fact takes the permit, and waits.
 #[tokio::test]
 async fn two_turns_of_which_one_waits_for_the_other_need_one_place_between_them() {
     let mut fleet = Fleet::start(Plan {
@@ -75,7 +76,7 @@ async fn two_turns_of_which_one_waits_for_the_other_need_one_place_between_them(
     fleet.stop().await;
 }
 
-/// Six calls wait for one, of which two may be out at once: they come back together.
+/// Six calls wait for one call. At most two may run at once, and all six are woken together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_more_go_on_at_once_than_there_are_places_when_many_have_waited() {
     let (running, most, open) =
@@ -86,7 +87,7 @@ async fn no_more_go_on_at_once_than_there_are_places_when_many_have_waited() {
         let (counted, seen, pairs) = (counted.clone(), seen.clone(), pairs.clone());
         async move {
             seen.fetch_max(counted.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-            // As many run at once as may: each waits for another.
+            // Each call waits for another one, so as many run at once as allowed.
             pairs.wait().await;
             counted.fetch_sub(1, Ordering::SeqCst);
             Ok::<_, ToolError>(json!({"done": true}))

@@ -1,5 +1,5 @@
-//! Users of Redis with the rights of one role: what they need they may, and of the rest what Redis can tell apart they may
-//! not.
+//! Redis users with the rights of one role: they may do what the role needs, and nothing else that Redis can
+//! distinguish.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan, users};
 use tickfleet_tests::inspect::outcomes;
 use tickfleet_tools::{ToolError, TypedTool};
 
-/// A payment that is known again.
+/// A payment tool with an effect key.
 fn pay() -> TypedTool {
     let pay =
         TypedTool::new("pay", "Pays.", Effect::Once, |_, _: serde_json::Value| async { Ok::<_, ToolError>(json!({})) });
@@ -43,7 +43,7 @@ async fn a_fleet_works_with_the_rights_of_its_roles_and_nobody_is_refused() {
             ("pay", json!({"to": "kim"})),
             ("fail", json!({"outcomes": ["transient", "ok"]})),
         ],
-        // More than a tick's: lanes and timers.
+        // More calls than a tick allows: throttle queues and timers.
         more,
         vec![("delegate_task", json!({"target_agent": "kelly", "task_description": "Look."}))],
     ] {
@@ -132,7 +132,7 @@ async fn a_producer_submits_and_reads_and_does_nothing_that_is_a_workers() {
         refused("cancel", store.cancel(&slice.name, "why").await);
         refused("read", store.seam().take(&take).await);
     }
-    // A gateway cancels, and so writes what a worker writes; the queues of workers are not its to read.
+    // A gateway cancels, so it may write what a worker writes, but it may not read the workers' queues.
     let gateway = Store::open(&fleet.url_of("gateway"), 0, options.clone().into()).unwrap();
     refused("read", gateway.seam().take(&take).await);
     let onlooker = Client::connect(&fleet.url_of("onlooker"), options).await;
@@ -146,7 +146,8 @@ async fn a_producer_submits_and_reads_and_does_nothing_that_is_a_workers() {
     fleet.stop().await;
 }
 
-/// What would destroy or forge others' work, or stop the server. In the place of `P:` stands the prefix of the shard.
+/// Commands that would destroy or forge the work of others, or stop the server. `P:` stands for the prefix of the
+/// shard.
 const ATTACKS: [&str; 65] = [
     "DEL P:turns",
     "UNLINK P:turns",
@@ -265,7 +266,7 @@ async fn weak_roles_destroy_forge_and_stop_nothing() {
     }
     assert_eq!(keys(&mut fleet.server.connection().await).await, before);
 
-    // What a producer is for goes on once a scheduler has loaded the function again that the server has forgotten.
+    // A producer can submit again once a scheduler has reloaded the function that the server has lost.
     let mut connection = fleet.server.connection().await;
     let () = redis::cmd("FUNCTION").arg("FLUSH").query_async(&mut connection).await.unwrap();
     let client = Client::connect(&fleet.url_of("producer"), fleet.plan().store.clone()).await.unwrap();
@@ -279,14 +280,14 @@ async fn weak_roles_destroy_forge_and_stop_nothing() {
     fleet.stop().await;
 }
 
-/// How to create users.
+/// The guide for creating users.
 const HOW_TO: &str = "docs/operate/redis-users-and-tls.md";
 
 fn page(path: &str) -> String {
     std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)).unwrap()
 }
 
-/// The ACL file that results from the documentation: the users by role, the examples, and `default`.
+/// Returns the ACL file that results from the documentation: the users by role, the examples, and `default`.
 fn users_of_the_guide() -> String {
     let pages = [page("docs/reference/redis-users.md"), page(HOW_TO)].join("\n");
     let blocks = pages.split("```acl\n").skip(1).filter_map(|rest| rest.split("```").next());
@@ -305,7 +306,7 @@ fn the_guide_gives_the_rules_of_every_role_and_of_the_user_that_redis_loads_its_
     assert!(page(HOW_TO).contains(&format!("user default {DEFAULT_USER}")), "{HOW_TO} lacks the user default");
 }
 
-/// A server that keeps an append-only file, with the users of this `aclfile`.
+/// A server with an append-only file, and the users of this ACL file.
 async fn guarded(folder: &std::path::Path, users: &str) -> RedisServer {
     let file = folder.join("users.acl");
     std::fs::write(&file, users).unwrap();
@@ -314,7 +315,7 @@ async fn guarded(folder: &std::path::Path, users: &str) -> RedisServer {
     RedisServer::start_with(options).await
 }
 
-/// A connection as a user of the guide, to a server that may still read its files.
+/// Connects as a user of the guide, to a server that may still load its files.
 async fn connected(url: &str) -> MultiplexedConnection {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while tokio::time::Instant::now() < deadline {
@@ -323,7 +324,7 @@ async fn connected(url: &str) -> MultiplexedConnection {
         {
             return connection;
         }
-        // Nothing reports that a server has read its files: the poll is bounded above.
+        // No event reports that a server has loaded its files, so this polls.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     panic!("{url} does not answer");
@@ -336,13 +337,13 @@ async fn ended(client: &Client, name: &TurnName) {
         if matches!(client.reply(name).await.unwrap(), Recorded::Ended(_)) {
             return;
         }
-        // A record is looked at, not waited for: the poll is bounded above.
+        // A record cannot be waited for, so this polls.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     panic!("{name} has not ended");
 }
 
-/// Every key of the server.
+/// Returns every key of the server.
 async fn keys(connection: &mut MultiplexedConnection) -> BTreeSet<String> {
     let (_, found): (u64, Vec<String>) =
         redis::cmd("SCAN").arg(0).arg("COUNT").arg(10_000).query_async(connection).await.unwrap();
@@ -417,20 +418,20 @@ async fn an_operator_sees_that_the_user_default_could_not_load_the_log() {
     }
 }
 
-/// The name of the function that commits.
+/// Returns the name of the function that commits.
 async fn function(connection: &mut MultiplexedConnection) -> String {
     let found: Vec<BTreeMap<String, redis::Value>> =
         redis::cmd("FUNCTION").arg("LIST").query_async(connection).await.unwrap();
     redis::from_redis_value(found[0]["library_name"].clone()).unwrap()
 }
 
-/// Arguments of the function that commits, after the run of the server and the lease.
+/// Arguments of the function that commits, after the server's run ID and the lease.
 const FORGED: [&[&str]; 6] = [
     // The memory flag, and generations that make every decision of a scheduler stale.
     &["0", "0", "6", "v ", "", "", "note", "pressure", "1"],
     &["0", "0", "6", "v ", "", "", "note", "policy", "99999"],
     &["0", "0", "6", "v ", "", "", "note", "settings", "99999"],
-    // Lengths with which the function would come back to where it was, and run forever.
+    // Lengths that would move the function back to an earlier argument, in an endless loop.
     &["0", "0", "-1"],
     &["1000000000000", "counters", "-2", "0"],
     &["0", "0", "7", "v ", "", "1", "enqueue", "P:turns", "-3", "0"],
@@ -452,7 +453,7 @@ async fn producers_and_exporters_cannot_move_the_clock_of_a_shard_or_refuse_its_
             assert_eq!(error.code(), Some("NOPERM"), "{role} {field:?}");
         }
     }
-    // The function changes no more by what it is given, and it ends.
+    // Forged arguments do not change more, and the function ends.
     let (prefix, function) = (fleet.store.keys().key(""), function(&mut fleet.server.connection().await).await);
     for role in ["producer", "exporter"] {
         let mut connection = connected(&fleet.url_of(role)).await;
@@ -461,14 +462,14 @@ async fn producers_and_exporters_cannot_move_the_clock_of_a_shard_or_refuse_its_
             command.arg(&function).arg(1).arg(&prefix).arg("").arg(2_000);
             command.arg(forged.iter().map(|word| word.replace("P:", &prefix)).collect::<Vec<_>>());
             let answered = command.query_async::<redis::Value>(&mut connection);
-            // Whether it is refused or ignored is the same.
+            // It does not matter whether the call is rejected or ignored.
             let _ = tokio::time::timeout(PATIENCE, answered).await.expect("the function ends");
             let state = fleet.store.refresh_state().await.unwrap();
             let changed = (state.policy, state.settings, state.pressure);
             assert_eq!(changed, (before.policy, before.settings, before.pressure), "{role} {forged:?}");
         }
     }
-    // What they are for does not move it either.
+    // The roles' regular operations do not move the clock either.
     let producer = Store::open(&fleet.url_of("producer"), 0, options.clone()).unwrap();
     let submission = Submission {
         tenant: TenantId::new("acme").unwrap(),

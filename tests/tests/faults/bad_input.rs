@@ -1,5 +1,5 @@
-//! Replies to invalid input, as docs/reference/outcomes.md lists them. Here each row happens to a running fleet:
-//! one documented answer, nothing debited, and the good turn behind it is carried out as if nothing had been.
+//! Replies to invalid input, as docs/reference/outcomes.md lists them, in a running fleet: the turn gets the documented
+//! answer, nothing is debited, and the valid turn after it runs normally.
 
 use serde_json::{Value, json};
 use tickfleet_client::Client;
@@ -8,12 +8,12 @@ use tickfleet_store::StoreOptions;
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tickfleet_tests::inspect::outcomes;
 
-/// A turn that is bad in one way, and what it gets.
+/// A turn with one error, and its answer.
 struct Bad {
     what: &'static str,
     message: Vec<u8>,
     code: &'static str,
-    /// Whether its tenant and inbox can be read, so that somebody can be told.
+    /// Whether its tenant and inbox can be read, so that a reply is possible.
     answered: bool,
 }
 
@@ -21,7 +21,7 @@ fn bad(what: &'static str, message: impl Into<Vec<u8>>, code: &'static str, answ
     Bad { what, message: message.into(), code, answered }
 }
 
-/// A good turn with one member put in its place, as text: what JSON libraries refuse to write can be said.
+/// A valid turn with one member added or replaced, as text, because JSON libraries refuse to write some of these.
 fn with(member: &str) -> String {
     let name = member.split(':').next().unwrap();
     let good = [
@@ -47,7 +47,7 @@ fn calls(count: usize) -> String {
     with(&format!(r#""calls":[{}]"#, calls.join(",")))
 }
 
-/// Everything that is refused for the message alone.
+/// All turns that are rejected for their content alone.
 fn malformed() -> Vec<Bad> {
     let deep = format!(r#""session_data":{}1{}"#, "[".repeat(500), "]".repeat(500));
     let huge = format!(r#""session_data":"{}""#, "x".repeat(1_200_000));
@@ -91,7 +91,7 @@ fn malformed() -> Vec<Bad> {
         bad("a deadline beyond 30 days", with(r#""deadline":"2999-01-01T00:00:00Z""#), "invalid_field", true),
         bad("no calls", calls(0), "no_calls", true),
         bad("10,000 calls", calls(10_000), "too_many_calls", true),
-        // Who does not exist has no inbox.
+        // An unknown tenant has no inbox.
         bad("an unknown tenant", with(r#""tenant":"nobody""#), "unknown_tenant", false),
         bad("an unknown agent", with(r#""agent":"nobody""#), "unknown_agent", true),
         bad("an unknown task", with(r#""task_id":"no-such-task""#), "unknown_task", true),
@@ -140,7 +140,7 @@ async fn a_refused_turn_gets_one_result_for_every_call_that_can_be_read() {
     let ids: Vec<&str> =
         reply["results"].as_array().unwrap().iter().map(|result| result["tool_call_id"].as_str().unwrap()).collect();
     assert_eq!((ids.len(), ids[128]), (129, "c128"), "nothing that was parsed is left without its answer");
-    // An id of any length is echoed as it came; it refuses no turn.
+    // An ID of any length is echoed unchanged; it does not cause a rejection.
     let long = "i".repeat(2_000);
     let chat = json!({"agent": "kelly", "reply_to": "box", "tenant": "acme",
         "tool_calls": [{"id": long, "function": {"name": "echo", "arguments": "{}"}}]});
@@ -309,8 +309,8 @@ async fn a_turn_that_is_refused_for_now_can_be_sent_again_under_its_id() {
 #[tokio::test]
 async fn an_entry_that_brings_an_odd_id_of_its_own_stops_nobody() {
     let mut fleet = Fleet::start(Plan::default()).await;
-    // The last number of its millisecond; numbers that a double does not hold; a time far ahead, which all that come
-    // later are numbered after.
+    // The last number of its millisecond; numbers that a double cannot hold; a time far ahead, after which all later
+    // entries are numbered.
     for id in ["5-18446744073709551615", "9007199254740993-9007199254740993", "99999999999999999-1"] {
         let entry: String = fleet.ask("XADD", "turns", &[id, "turn", &with(r#""correlation_id":"odd""#)]).await;
         let reply = fleet.reply().await;
@@ -324,7 +324,7 @@ async fn an_entry_that_brings_an_odd_id_of_its_own_stops_nobody() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_id_costs_its_own_turn_which_is_refused_once() {
     let mut fleet = Fleet::start(Plan::default()).await;
-    // As only a hand can leave it: no text, whatever is asked of it is an error.
+    // A foreign value that is not a string: every string command on it fails.
     let () = fleet.ask("HSET", "id:acme:damaged", &["a", "b"]).await;
     let calls = json!([{"id": "c", "name": "echo", "arguments": {"text": "hi"}}]);
     let turn = |id: &str| json!({"turn_id": id, "tenant": "acme", "agent": "kelly", "reply_to": "box", "calls": calls});
@@ -337,7 +337,7 @@ async fn a_damaged_id_costs_its_own_turn_which_is_refused_once() {
     fleet.submit(&[("echo", json!({"text": "later"}))]).await;
     assert_eq!(outcomes(&fleet.reply().await), ["ok"], "its shard takes in what comes later");
     assert_eq!(fleet.ask::<u64>("XLEN", "dead", &[]).await, 1, "one refusal is written once");
-    // A key without an end, which nobody but the hand that made it takes away.
+    // This key has no expiry; only the test deletes it.
     let () = fleet.ask("DEL", "id:acme:damaged", &[]).await;
     fleet.stop().await;
 }

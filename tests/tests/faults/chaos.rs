@@ -1,5 +1,5 @@
-//! The leaderboard again, while the processes that carry it out are killed at random: every call gets one result, and
-//! the ledger of a service outside knows of no effect that happened twice.
+//! The leaderboard again, while its processes are killed at random: every call gets one result, and according to the
+//! ledger of an external service, no effect happened twice.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,25 +19,25 @@ use tickfleet_tests::inbox::{Inbox, submit_all};
 use tickfleet_tests::ledger::{Entry, Ledger};
 use tokio::time::Instant;
 
-/// Repeats a run's choices: `TICKFLEET_CHAOS_SEED=<number>`. What the processes make of them depends on timing.
+/// Repeats a run's choices: `TICKFLEET_CHAOS_SEED=<number>`. Their effect still depends on timing.
 const SEED_VARIABLE: &str = "TICKFLEET_CHAOS_SEED";
 /// Processes of each role.
 const NODES: usize = 3;
-/// Kills of each role; more of them for a longer run: `TICKFLEET_CHAOS_KILLS=<number>`.
+/// Kills of each role; more for a longer run: `TICKFLEET_CHAOS_KILLS=<number>`.
 const KILLS: usize = 22;
 const KILLS_VARIABLE: &str = "TICKFLEET_CHAOS_KILLS";
-/// Every so many conversations of the leaderboard take part.
+/// Every second conversation of the leaderboard takes part.
 const STEP: usize = 2;
 /// Time between two kills, ms.
 const BETWEEN_MS: std::ops::Range<u64> = 200..700;
-/// How long a process stands still now and then, ms: from less than a lease to more than one.
+/// How long a process is paused, ms: from less than a lease to more than one.
 const STANDSTILL_MS: std::ops::Range<u64> = 700..2_200;
-/// A process stands still in one round of so many.
+/// A process is paused in one of this many rounds.
 const STANDSTILL_EVERY: usize = 4;
-/// How long nothing may come back before the run has failed: several leases, for a slice may be hit again and again.
+/// The time without a reply after which the run has failed: several leases, because a slice may be hit several times.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// A fleet of processes with its Redis, the service outside, and the reader of replies.
+/// A fleet of processes with its Redis, the external service, and the reader of replies.
 struct Chaos {
     server: RedisServer,
     store: Store,
@@ -93,7 +93,7 @@ impl Chaos {
         Self { server, store, inbox, ledger, nodes, course, _folder: folder }
     }
 
-    /// With every kill a share of the course begins, so that kills never hit an idle fleet.
+    /// Starts a share of the course with every kill, so that kills never hit an idle fleet.
     async fn kill_by_and_by(&mut self, kills: usize, rng: &mut StdRng) {
         let share = self.course.conversations().div_ceil(kills);
         for round in 0..kills {
@@ -115,7 +115,7 @@ impl Chaos {
         }
     }
 
-    /// Answers replies with the next turns of their conversations for a while.
+    /// For this long, answers each reply with the next turn of its conversation.
     async fn pump_for(&mut self, time: Duration) {
         let until = Instant::now() + time;
         while let Some(left) = until.checked_duration_since(Instant::now()) {
@@ -123,7 +123,7 @@ impl Chaos {
         }
     }
 
-    /// The same once; answers how many replies there were.
+    /// As `pump_for`, for one read; returns the number of replies.
     async fn pump(&mut self, wait: Duration) -> usize {
         let replies = self.inbox.next(wait).await;
         let count = replies.len();
@@ -142,7 +142,7 @@ impl Chaos {
         }
     }
 
-    /// What Redis knows of the first turns that are missing.
+    /// Returns the records of the first missing turns.
     async fn records(&self, ids: &[&str]) -> Vec<String> {
         let mut connection = self.server.connection().await;
         let mut records = Vec::new();
@@ -156,7 +156,7 @@ impl Chaos {
         records
     }
 
-    /// Every call has one result that its tool's manner allows, and the ledger agrees with it.
+    /// Checks that every call has one result that its tool's behavior allows, and that agrees with the ledger.
     fn judge(&self, data: &Bfcl) {
         let results = self.course.results();
         let mut by_manner = BTreeMap::<String, Vec<&Value>>::new();
@@ -182,14 +182,14 @@ impl Chaos {
         assert_eq!(keys, usize::try_from(done).unwrap(), "effects that happened twice");
     }
 
-    /// The key by which the service knows each call of a turn.
+    /// Returns the keys under which the service knows the calls of a turn.
     fn idempotency_keys(&self, id: &str) -> Vec<String> {
         let turn = parse_turn(self.course.sent(id).to_string().as_bytes()).unwrap();
         let (digest, name) = (content_digest(&turn), turn.id.clone().unwrap());
         (0..turn.calls.len()).map(|n| idempotency_key(&turn.tenant, &name, &digest, n)).collect()
     }
 
-    /// No live record, no timer, no slice, no inbound entry is left behind.
+    /// Checks that no live record, timer, slice or inbound entry is left.
     async fn nothing_is_left(&self) {
         let mut connection = self.server.connection().await;
         let live: Vec<String> =
@@ -204,7 +204,7 @@ impl Chaos {
     }
 }
 
-/// One result against what the tool's manner allows and what the ledger has.
+/// Checks one result against its tool's behavior and the ledger.
 fn check(data: &Bfcl, turn: &Turn, n: usize, result: &Value, entry: Entry) {
     let (tool, arguments) = &turn.calls[n];
     let manner = Manner::of(tool);
@@ -216,7 +216,7 @@ fn check(data: &Bfcl, turn: &Turn, n: usize, result: &Value, entry: Entry) {
         (true, _, "ok") => {
             let mut expected = arguments.clone();
             if manner == Manner::Once {
-                // What the schema does not declare has no place in the request's template.
+                // An argument that the schema does not declare is not in the request's template.
                 let declared = &data.tool(tool).unwrap().schema["properties"];
                 expected.as_object_mut().unwrap().retain(|name, _| !declared[name].is_null());
             }

@@ -1,4 +1,4 @@
-//! Single crashes and stalls, each at the moment where it would do the most harm.
+//! Single crashes and stalls, each at the moment where it does the most harm.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -30,7 +30,7 @@ struct Done {
     n: u32,
 }
 
-/// A tool that says that it runs, and then never answers.
+/// A tool that reports that it runs, and then never returns.
 fn strike(log: Arc<Mutex<Vec<u32>>>, runs: mpsc::UnboundedSender<u32>) -> TypedTool {
     TypedTool::new("strike", "Strikes.", Effect::Once, move |_: CallContext, args: Number| {
         log.lock().unwrap().push(args.n);
@@ -82,7 +82,7 @@ async fn a_begun_call_of_a_turn_that_was_cancelled_when_its_worker_died_is_unkno
     let worker = Doomed::start(&fleet, "doomed");
     assert_eq!(running.recv().await, Some(0));
     worker.kill();
-    // Nobody holds it now who would hear of it: the next worker learns with the slice that somebody died over it.
+    // No worker holds the slice that could get the cancel. The next worker learns from the slice that its worker died.
     let name = TurnName { tenant: TenantId::new("acme").unwrap(), turn: TurnId::new(&turn).unwrap() };
     fleet.store.cancel(&name, "no longer wanted").await.unwrap();
     let survivor = Doomed::start(&fleet, "survivor");
@@ -115,7 +115,7 @@ async fn a_begun_call_that_comes_to_a_worker_without_its_tool_is_unknown_all_the
     fleet.stop().await;
 }
 
-/// A tool that says that it runs, and then waits until it may answer.
+/// A tool that reports that it runs, and then waits until it may return.
 fn pay(log: Arc<Mutex<Vec<u32>>>, runs: mpsc::UnboundedSender<u32>, may_end: Arc<Notify>) -> TypedTool {
     TypedTool::new("pay", "Pays.", Effect::Once, move |_: CallContext, args: Number| {
         log.lock().unwrap().push(args.n);
@@ -128,7 +128,7 @@ fn pay(log: Arc<Mutex<Vec<u32>>>, runs: mpsc::UnboundedSender<u32>, may_end: Arc
     })
 }
 
-/// Redis loses everything, and once more after the worker has told it what it knew.
+/// Redis loses everything, and again after the worker has reported its journal.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_worker_has_told_a_redis_that_forgot_it_is_told_to_the_next_one_too() {
     let (log, may_end) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Notify::new()));
@@ -156,19 +156,19 @@ async fn what_a_worker_has_told_a_redis_that_forgot_it_is_told_to_the_next_one_t
     fleet.stop().await;
 }
 
-/// Waits until a worker has reported such a first call of the turn `paid`.
+/// Waits until a worker has reported a first call of the turn `paid` that meets a condition.
 async fn until_marked(fleet: &Fleet, is_it: fn(&Mark) -> bool) {
     let key = keys::marks(&TurnName::parse("acme:paid").unwrap());
     fleet
         .until("the call is reported", async |fleet| {
-            // Redis has just been started again.
+            // Redis has just been restarted.
             let marks = fleet.store.record_of::<Marks>(&key).await.ok().flatten();
             marks.is_some_and(|marks| marks.value.calls.get(&0).is_some_and(is_it))
         })
         .await;
 }
 
-/// Waits until somebody holds an entry of a stream.
+/// Waits until a consumer holds an entry of a stream.
 async fn until_held(fleet: &Fleet, stream: &str) {
     let command = redis::cmd("XPENDING").arg(fleet.store.keys().key(stream)).arg("workers").to_owned();
     let mut connection = fleet.server.connection().await;
@@ -177,12 +177,12 @@ async fn until_held(fleet: &Fleet, stream: &str) {
         if held.0 > 0 {
             return;
         }
-        // Redis tells nobody when an entry is read.
+        // Redis does not announce that an entry was read, so this polls.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
-/// A process serves several shards, and dies with all of them: what killed it must be plain.
+/// A process serves several shards, and dies with all of them, so it must be clear which item killed it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_looks_into_one_suspect_at_a_time_and_marks_no_other() {
     let log = Arc::new(Mutex::new(Vec::new()));
@@ -201,7 +201,7 @@ async fn a_process_looks_into_one_suspect_at_a_time_and_marks_no_other() {
     assert_eq!(running.recv().await, Some(0));
     worker.kill();
 
-    // Another shard's loop looks into a suspect.
+    // The loop of another shard processes a suspect.
     let look = suspects.look().await;
     let survivor = Doomed::start(&fleet, "survivor");
     until_held(&fleet, "ready:suspect:normal").await;
@@ -237,11 +237,11 @@ async fn a_worker_whose_heartbeat_was_nearly_late_goes_on_when_redis_answers_aga
         ..Plan::default()
     })
     .await;
-    // Calls that are too short to be settled one by one: nothing is asked of Redis for five seconds.
+    // Calls that are too short to be settled one by one: the worker sends Redis no command for five seconds.
     fleet.submit(&vec![("sleep", json!({"ms": 50})); 100]).await;
     fleet.leased().await;
     fleet.server.pause();
-    // Longer than the three quarters of a lease in which calls may be sent, shorter than the lease.
+    // Longer than the three quarters of a lease in which calls may start, shorter than the lease.
     tokio::time::sleep(Duration::from_millis(LEASE_MS.unsigned_abs() * 33 / 40)).await;
     fleet.server.resume();
     assert_eq!(outcomes(&fleet.reply().await), ["ok"; 100]);
@@ -254,7 +254,7 @@ async fn a_slice_that_was_delivered_to_a_worker_when_it_was_told_to_go_counts_no
     fleet.submit(&[("sleep", json!({"ms": 1_500}))]).await;
     fleet.leased().await;
     let astray = fleet.submit(&[("echo", json!({"text": "astray"}))]).await;
-    // As on a read that is given up while Redis answers it.
+    // As on a read that was abandoned while Redis answered it.
     fleet.read_astray().await;
     fleet.drain_worker().await;
     fleet.add_worker();
@@ -275,7 +275,7 @@ async fn a_slice_that_a_living_worker_was_given_and_knows_nothing_of_is_handed_b
         ..Plan::default()
     })
     .await;
-    // The worker's one slot is taken, so that it reads nothing for a while.
+    // The worker's one slot is busy, so that it reads nothing for a while.
     fleet.submit(&[("sleep", json!({"ms": 2_000}))]).await;
     fleet.leased().await;
     let astray = fleet.submit(&[("echo", json!({"text": "astray"}))]).await;

@@ -1,5 +1,6 @@
-//! What is damaged costs itself alone. Each kind of key that the store keeps is damaged for one agent or tenant, while a small
-//! fleet works with limits, facts, effects, approvals and tasks. All others get their replies, and whoever looks is told the key.
+//! Damaged data affects only its owner. Each kind of key in the store is damaged for one agent or tenant, while a small
+//! fleet works with limits, facts, effects, approvals and tasks. All others get their replies, and checks name the
+//! damaged key.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use tickfleet_tests::inspect::outcomes;
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 use tokio::time::Instant;
 
-/// What no process writes.
+/// A value that no process writes.
 const ODD: &str = "\u{fffd} odd {";
 /// Records that the fleet does not have yet.
 const RECORDS: [&str; 16] = [
@@ -40,10 +41,10 @@ const RECORDS: [&str; 16] = [
     "passages:",
 ];
 
-/// The longest wait for a turn of somebody else; a healthy fleet takes milliseconds.
+/// The longest wait for a turn of another agent; a healthy fleet takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Who may be hurt.
+/// The owner of damaged data, who may be affected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Hurts {
     /// The agent `vic` of tenant `bolt`.
@@ -54,7 +55,7 @@ enum Hurts {
 
 use Hurts::{Agent, Tenant};
 
-/// A kind of key as docs/contribute/store-layout.md names it, and what is damaged. `*` stands for the rest of a key.
+/// A kind of key as named in docs/contribute/store-layout.md, and the damage to it. `*` stands for the rest of a key.
 enum Row {
     /// A record: it gets another type, then another text, and each member of its content is changed and removed.
     Record(&'static str, Hurts, &'static [&'static str]),
@@ -62,13 +63,13 @@ enum Row {
     Type(&'static str, Hurts, &'static [&'static str]),
     /// Fields of a hash that belong to one agent or tenant are changed and removed: key and field.
     Field(&'static str, Hurts, &'static [(&'static str, &'static str)]),
-    /// Odd members of a set that belongs to all.
+    /// Invalid members of a set that belongs to all.
     Member(&'static str, &'static [&'static str]),
-    /// It belongs to the whole shard as one thing, or to people who look on: nobody's work alone depends on it. Why.
+    /// A key that belongs to the whole shard, or that only people read, so it is not damaged; with the reason.
     Shared(&'static str, &'static str),
 }
 
-/// A row for each kind of key.
+/// One or more rows for each kind of key.
 const ROWS: &[Row] = &[
     Row::Shared("meta", "the shard itself"),
     Row::Shared("policy", "whose policy decides is asked of the shard as a whole"),
@@ -162,7 +163,7 @@ const ROWS: &[Row] = &[
     Row::Shared("sealing", "the log of all"),
     Row::Shared("follow:<name>", "of exporters"),
     Row::Shared("statistics", "of operators"),
-    // At last: the tenant stays unreadable until it is set again.
+    // Last, because the tenant stays unreadable until it is set again.
     Row::Field("settings", Tenant, &[("parts:settings", "tenant:bolt")]),
 ];
 
@@ -205,7 +206,7 @@ fn limit(name: &str, tool: &str, most: u64, every: Every) -> Limit {
 
 fn policy(policy: &mut Policy) {
     policy.tenants.insert(TenantId::new("bolt").unwrap(), TenantPolicy::default());
-    // Turns of everybody wait for their agents' ticks, too: less goes out in a tick than they have calls.
+    // Turns of all agents also wait for a tick: a tick releases fewer calls than a turn has.
     (policy.defaults.tick_ms, policy.defaults.calls_per_tick, policy.defaults.max_actions_per_day) =
         (100, 5, 1_000_000);
     policy.permissions.approvers = [("eve".to_owned(), ["finance".to_owned()].into())].into();
@@ -228,14 +229,14 @@ fn policy(policy: &mut Policy) {
 fn tool(name: &'static str, effect: Effect) -> TypedTool {
     TypedTool::new(name, "A tool.", effect, move |_, arguments: Value| async move {
         if let Some(ms) = arguments["ms"].as_u64() {
-            // It holds the slice until the record has been damaged.
+            // Holds the slice until the record has been damaged.
             tokio::time::sleep(Duration::from_millis(ms)).await;
         }
         Ok::<_, ToolError>(json!({"done": name}))
     })
 }
 
-/// It fails once, so that its turn is parked.
+/// Fails once, so that its turn is parked.
 fn flaky() -> TypedTool {
     TypedTool::new("flaky", "Fails once.", Effect::Idempotent, |context: CallContext, _: Value| async move {
         if context.attempt < 2 { Err(ToolError::Transient("Not yet.".into())) } else { Ok(json!({"done": true})) }
@@ -281,7 +282,7 @@ async fn submit(fleet: &Fleet, tenant: &str, agent: &str, id: &str, calls: Value
     fleet.submit_turn(turn).await;
 }
 
-/// Until a turn has ended; answers its outcomes.
+/// Waits until a turn has ended, and returns its outcomes.
 async fn ended(fleet: &Fleet, tenant: &str, id: &str) -> Result<Vec<String>, String> {
     let (name, began) = (TurnName::parse(&format!("{tenant}:{id}")).unwrap(), Instant::now());
     loop {
@@ -292,13 +293,13 @@ async fn ended(fleet: &Fleet, tenant: &str, id: &str) -> Result<Vec<String>, Str
         if began.elapsed() > PATIENCE {
             return Err(format!("{name} has no reply"));
         }
-        // Redis tells nobody: the poll is bounded above.
+        // Redis does not announce it, so this polls.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// A fleet in which `vic` of bolt has one of everything: a turn that waits for a limit, one that people are asked about, one that is
-/// parked for another try, one that a worker holds, a task that a runtime holds, and what calls leave behind.
+/// A fleet in which `vic` of bolt has one of everything: a turn that waits for a limit, one that waits for an approval,
+/// one that a worker holds, a task of an external runtime, and the data of finished calls.
 async fn busy() -> Fleet {
     let fleet = Fleet::start(plan()).await;
     fleet.say(json!({"tenant": "bolt", "target_agent": "far", "task_id": "job", "task_description": "It waits.", "budget": 50})).await;
@@ -323,7 +324,7 @@ async fn busy() -> Fleet {
     fleet
 }
 
-/// The keys of a pattern, without the prefix.
+/// Returns the keys of a pattern, without the prefix.
 async fn keys(fleet: &Fleet, pattern: &str) -> Vec<String> {
     if !pattern.contains('*') {
         return vec![pattern.to_owned()];
@@ -336,28 +337,28 @@ async fn keys(fleet: &Fleet, pattern: &str) -> Vec<String> {
 /// One thing that is damaged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Damage {
-    /// A key has another type: a string where it is none, else a list.
+    /// A key gets another type: a list if it is a string or a missing record, otherwise a string.
     Type(String),
-    /// A record has another text.
+    /// A record gets another text.
     Text(String),
-    /// A member of a record's content has another type, or is missing.
+    /// A member of a record's content gets another type, or is removed.
     Content { key: String, member: String, is_missing: bool },
-    /// A field of a hash has another text, or is missing.
+    /// A field of a hash gets another text, or is removed.
     Field { key: String, field: &'static str, is_missing: bool },
-    /// A set has odd members.
+    /// A set gets invalid members.
     Members(&'static str, &'static [&'static str]),
 }
 
-/// What was there.
+/// The value before the damage.
 enum Before {
     /// A key, as Redis dumps it.
     Key(String, Option<Vec<u8>>),
     Field(String, &'static str, Option<Vec<u8>>),
-    /// It stays, because nobody's work depends on it.
+    /// The damage stays, because no work depends on it.
     Stays,
 }
 
-/// The content of a record: what precedes it, and its members.
+/// Returns the content of a record: the text before it, and its members.
 async fn content(fleet: &Fleet, key: &str) -> Option<(String, serde_json::Map<String, Value>)> {
     let text: Option<String> = fleet.ask("GET", key, &[]).await;
     let text = text?;
@@ -366,7 +367,7 @@ async fn content(fleet: &Fleet, key: &str) -> Option<(String, serde_json::Map<St
 }
 
 impl Damage {
-    /// Damages it.
+    /// Applies the damage.
     async fn happen(&self, fleet: &Fleet) -> Before {
         match self {
             Self::Type(key) | Self::Text(key) | Self::Content { key, .. } => {
@@ -405,7 +406,7 @@ impl Damage {
                 }
             }
             Self::Content { member, is_missing, .. } => {
-                // It may have ended meanwhile.
+                // The record may have ended meanwhile.
                 let Some((header, mut content)) = content(fleet, key).await else { return };
                 if *is_missing {
                     content.remove(member);
@@ -418,7 +419,7 @@ impl Damage {
         }
     }
 
-    /// The record that whoever looks is to be told of.
+    /// The record that a check must name.
     fn named(&self) -> Option<&str> {
         match self {
             Self::Text(key) if key.starts_with("turn:") => Some(key),
@@ -428,7 +429,7 @@ impl Damage {
 }
 
 impl Before {
-    /// Puts back what was there, as a hand would that mends it.
+    /// Restores the value, as an operator's repair would.
     async fn restore(self, fleet: &Fleet) {
         let mut redis = fleet.server.connection().await;
         let full = |key: &str| fleet.store.keys().key(key);
@@ -443,15 +444,15 @@ impl Before {
             Self::Field(key, field, None) => redis::cmd("HDEL").arg(full(&key)).arg(field).to_owned(),
             Self::Stays => return,
         };
-        // The record may be of another type by now, or have ended.
+        // By now, the record may have another type, or have ended.
         drop(command.query_async::<redis::Value>(&mut redis).await);
     }
 }
 
-/// What goes wrong for others while something is damaged, and what whoever looks is not told.
+/// Returns what goes wrong for other agents during the damage, and whether a check fails to name it.
 async fn wrong(fleet: &Fleet, damage: &Damage, hurts: Hurts, number: usize) -> Vec<String> {
     let mut wrong = Vec::new();
-    // The damaged one is used: a turn of its agent that touches most of what there is, and one under its task.
+    // The damaged data is used: by a turn of its agent that uses most of it, and by a turn under its task.
     submit(fleet, "bolt", "vic", &format!("vic-{number}"), calls("vic")).await;
     submit(fleet, "bolt", "vic", "next", calls("next")).await;
     let under = json!({"turn_id": format!("far-{number}"), "tenant": "bolt", "agent": "far", "task_id": "job", "reply_to": "far", "calls": [{"id": "c", "name": "echo", "arguments": {"text": "hi"}}]});
@@ -488,7 +489,7 @@ async fn wrong(fleet: &Fleet, damage: &Damage, hurts: Hurts, number: usize) -> V
     wrong
 }
 
-/// Damages what these rows name, one thing after the other. Returns how many, and what went wrong.
+/// Applies the damages of these rows one after the other. Returns their number, and what went wrong.
 async fn damaged(rows: Vec<&Row>) -> (usize, Vec<String>) {
     let fleet = busy().await;
     let (mut found, mut number) = (Vec::new(), 0);
@@ -510,7 +511,7 @@ async fn damaged(rows: Vec<&Row>) -> (usize, Vec<String>) {
     (number, found)
 }
 
-/// What a row damages, as it is now.
+/// Returns the damages of a row with its present keys.
 async fn damages(fleet: &Fleet, row: &Row) -> Vec<Damage> {
     let mut all = Vec::new();
     match row {
@@ -544,7 +545,7 @@ async fn damages(fleet: &Fleet, row: &Row) -> Vec<Damage> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_damaged_costs_itself_alone() {
-    // Three fleets share the rows: what takes time are windows that have to end.
+    // Three fleets share the rows, because waiting for the end of windows takes most of the time.
     let part = |part| damaged(ROWS.iter().enumerate().filter(|(at, _)| at % 3 == part).map(|(_, row)| row).collect());
     let parts: [(usize, Vec<String>); 3] = tokio::join!(part(0), part(1), part(2)).into();
     let number: usize = parts.iter().map(|(number, _)| number).sum();

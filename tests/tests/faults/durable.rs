@@ -1,4 +1,5 @@
-//! A call of a `once` tool whose begin has to be durable runs only when it is: what Redis then loses is known.
+//! If a `once` tool requires a durable begin, its call runs only after that, so the begin survives a loss of data in
+//! Redis.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,13 +21,13 @@ use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tickfleet_tools::{ToolError, TypedTool};
 use tokio::time::{Instant, sleep, timeout};
 
-/// What the next worker waits for after a failover.
+/// The time that the next worker waits after a failover.
 const SHORT_LEASE_MS: i64 = 1_000;
 
-/// What was paid, in order.
+/// The payments, in order.
 type Paid = Arc<Mutex<Vec<String>>>;
 
-/// A payment that is made, and whose tool then answers, or not.
+/// A payment, whose tool then returns or not.
 fn pay(paid: &Paid, answers: bool) -> TypedTool {
     let paid = Arc::clone(paid);
     let pay = TypedTool::new("pay", "Pays.", Effect::Once, move |_, args: Value| {
@@ -50,7 +51,7 @@ async fn tcp(extra_args: Vec<String>) -> RedisServer {
     RedisServer::start_with(RedisOptions { tcp: true, extra_args, ..RedisOptions::default() }).await
 }
 
-/// A primary and a replica that has all that it has.
+/// A primary, and a replica that has all of its data.
 async fn pair() -> (RedisServer, RedisServer) {
     let primary = tcp(vec!["--repl-diskless-sync-delay".into(), "0".into()]).await;
     let port = primary.url().trim_end_matches('/').rsplit(':').next().unwrap().to_owned();
@@ -89,7 +90,7 @@ const RETRIED: &str = "tickfleet_retries_total{reason=\"not_durable\"}";
 async fn a_call_whose_begin_no_replica_confirms_does_not_run_and_says_so() {
     let (paid, (primary, mut replica)) = (Paid::default(), pair().await);
     let mut fleet = Fleet::start_on(primary, plan(&paid, true, Durability::Replica)).await;
-    // A machine that stands still for half a second costs a confirmation, and with it a try.
+    // If the machine stalls for half a second, a confirmation fails, and uses up an attempt.
     fleet.submit(&[("pay", json!({"to": "kim"}))]).await;
     assert_eq!(result(&fleet.reply().await).0, "ok");
     let (unconfirmed, retried) = (counted(&fleet.metrics, UNCONFIRMED), counted(&fleet.metrics, RETRIED));
@@ -107,7 +108,7 @@ async fn a_call_whose_begin_no_replica_confirms_does_not_run_and_says_so() {
     assert_eq!(counted(&fleet.metrics, UNCONFIRMED) - unconfirmed, 4);
     assert_eq!(counted(&fleet.metrics, RETRIED) - retried, 3);
 
-    // Nothing of it stays: neither its begin nor its claim of the payment keeps an equal call from running.
+    // Nothing of the call is left: neither its begin nor its claim of the payment keeps an equal call from running.
     replica.resume();
     until_confirmed(&fleet.server).await;
     fleet.submit(&[("pay", json!({"to": "fran"}))]).await;
@@ -143,7 +144,7 @@ async fn a_tool_may_be_more_careful_than_its_fleet_and_less() {
         }
     });
     let tools = vec![pay(&paid, true).durable(Durability::Replica), careless.durable(Durability::None)];
-    // There is no replica at all, and the server has no append-only file.
+    // There is no replica, and the server has no append-only file.
     for durable in [Durability::None, Durability::Disk, Durability::Replica] {
         let mut fleet = Fleet::start(Plan { tools: tools.clone(), ..plan(&paid, true, durable) }).await;
         fleet.submit(&[("pay", json!({"to": "kim"}))]).await;
@@ -155,7 +156,7 @@ async fn a_tool_may_be_more_careful_than_its_fleet_and_less() {
     assert_eq!((paid_so_far(&paid).len(), notes.lock().unwrap().len()), (0, 3));
 }
 
-/// The version's first two numbers, of Redis or of what Valkey stands in for.
+/// Whether the server has the command `WAITAOF`.
 async fn has_waitaof(server: &RedisServer) -> bool {
     let command = redis::cmd("COMMAND").arg("INFO").arg("WAITAOF").to_owned();
     let info: redis::Value = command.query_async(&mut server.connection().await).await.unwrap();
@@ -186,23 +187,23 @@ async fn a_begin_reaches_the_disk_first_or_a_server_that_cannot_tell_is_named() 
     }
 }
 
-/// What a failover to a replica came to.
+/// The result of a failover to a replica.
 #[derive(Debug, PartialEq, Eq)]
 struct FailedOver {
-    /// How often the payment was made before the primary was killed, with its worker.
+    /// The number of payments before the primary and its worker were killed.
     before: usize,
-    /// And in all.
+    /// The number of payments in total.
     paid: usize,
     outcome: String,
 }
 
-/// The replica knows that a payment is to be made, and, where it `lags`, nothing of what comes then: that a worker begins
-/// it. Primary and worker die together, and another worker finds what the replica knows.
+/// The replica knows the turn. If it `lags`, it knows nothing that happens then: a worker begins the payment. Primary
+/// and worker die together, and another worker continues with what the replica knows.
 async fn fail_over(durable: Durability, lags: bool) -> FailedOver {
     let (paid, trio) = (Paid::default(), &mut Trio::start(1).await);
     let [first, second] = [false, true].map(|answers| {
         let store = StoreOptions { lease_ms: SHORT_LEASE_MS, ..StoreOptions::default() };
-        // A machine that stands still for half a second costs a confirmation: the begin is tried again.
+        // If the machine stalls for half a second, a confirmation fails, and the begin is retried.
         let ladder = Ladder::new(vec![Duration::from_millis(100); 20]);
         Arc::new(Plan { store, ladder, ..plan(&paid, answers, durable) })
     });
@@ -220,7 +221,7 @@ async fn fail_over(durable: Durability, lags: bool) -> FailedOver {
         trio.cut_replicas(0).await;
     }
     let worker = Doomed::worker_on(&url, Arc::clone(&first), &active, &metrics, "first");
-    // What cannot be confirmed is not paid.
+    // Without a confirmation, the payment is not made.
     let is_in_vain = lags && durable == Durability::Replica;
     until(async || if is_in_vain { counted(&metrics, UNCONFIRMED) > 0 } else { !paid.lock().unwrap().is_empty() })
         .await;
@@ -228,7 +229,7 @@ async fn fail_over(durable: Durability, lags: bool) -> FailedOver {
     let before = paid.lock().unwrap().len();
     trio.servers[0].kill9();
     assert_eq!(trio.another_primary(0).await, 1);
-    // A replica of the next primary: without one, nothing is confirmed there either.
+    // The next primary gets a replica: otherwise, nothing would be confirmed there either.
     trio.servers[0].restart().await;
     trio.replicated(1, 1).await;
     let worker = Doomed::worker_on(&url, second, &active, &metrics, "second");
@@ -253,7 +254,7 @@ async fn submit(store: &Store, server: &RedisServer) {
     let _: String = command.query_async(&mut server.connection().await).await.unwrap();
 }
 
-/// How many entries a stream has; none where there is no answer.
+/// Returns the number of entries of a stream, or `None` if Redis does not respond.
 async fn entries(store: &Store, server: &RedisServer, stream: &str) -> Option<usize> {
     let mut connection = tickfleet_testkit::connect(&server.url()).await.ok()?;
     redis::cmd("XLEN").arg(store.keys().key(stream)).query_async(&mut connection).await.ok()
@@ -263,7 +264,7 @@ async fn until(come: impl AsyncFn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !come().await {
         assert!(Instant::now() < deadline, "it did not come within {PATIENCE:?}");
-        // Looked for, not told; bounded by the deadline.
+        // No event reports the condition, so this polls; the deadline bounds it.
         sleep(Duration::from_millis(20)).await;
     }
 }
@@ -281,7 +282,7 @@ async fn a_failover_to_a_lagging_replica_makes_a_payment_twice_only_where_nobody
     assert_eq!(following, told(1, 1, "outcome_unknown"), "what it knows is not run again");
 }
 
-/// How many of so many turns, each confirmed by Redis, are gone after its process was killed; with its settings.
+/// Returns how many of 200 turns that Redis confirmed are lost after its process was killed, with these settings.
 async fn lost(settings: &[&str], saves_after: Option<usize>) -> usize {
     const TURNS: usize = 200;
     let appendonly = if settings.is_empty() { &["--appendonly", "no"][..] } else { &[] };
@@ -295,7 +296,8 @@ async fn lost(settings: &[&str], saves_after: Option<usize>) -> usize {
             let () = redis::cmd("SAVE").query_async(&mut connection).await.unwrap();
         }
     }
-    // With `everysec`, Redis confirms for up to two seconds what it has not written, while an fsync is under way.
+    // With `everysec`, while an fsync runs, Redis confirms writes for up to two seconds before it writes them to the
+    // file.
     until(async || {
         let told: String = redis::cmd("INFO").arg("persistence").query_async(&mut connection.clone()).await.unwrap();
         told.lines().filter_map(|line| line.strip_prefix("aof_buffer_length:")).all(|bytes| bytes == "0")
@@ -312,13 +314,13 @@ async fn what_a_killed_redis_has_lost_is_what_the_page_says_of_its_settings() {
     let aof = |fsync: &'static str| ["--appendonly", "yes", "--appendfsync", fsync];
     assert_eq!(lost(&[], None).await, 200, "neither an append-only file nor snapshots");
     assert_eq!(lost(&[], Some(150)).await, 50, "a snapshot after 150");
-    // What the process has written, the system has: only the machine's own crash loses it.
+    // The system keeps what the process has written: only a crash of the machine loses it.
     for fsync in ["no", "everysec", "always"] {
         assert_eq!(lost(&aof(fsync), None).await, 0, "appendfsync {fsync}");
     }
 }
 
-/// `WAIT` waits for what its own connection has written: where a begin is repeated, that must not be nothing.
+/// `WAIT` waits only for the writes of its own connection, so a repeated begin must write again.
 #[tokio::test]
 async fn a_begin_that_is_repeated_is_confirmed_anew() {
     let (primary, mut replica) = pair().await;

@@ -1,5 +1,5 @@
-//! Games: schedulers, workers and a runtime outside as they are, on stores in memory that fail like real ones: two shards,
-//! turns and tasks, cancels, settings at run time and reloads. Time is virtual, and a seed decides what happens.
+//! Games: real schedulers, workers and an external runtime, on stores in memory that fail like real ones, with two
+//! shards, turns and tasks, cancels, run-time settings and reloads. Time is virtual, and a seed decides all events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -29,9 +29,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 const LEASE_MS: i64 = 2_000;
-/// The longest that a store remembers for [`FaultyStore::lose`], ms.
+/// The longest history that a store keeps for [`FaultyStore::lose`], ms.
 const HISTORY_MS: i64 = 2_000;
-/// Agents that make turns; agents that take tasks, `sam` by a handler and `ext` by a runtime outside.
+/// Agents that make turns; agents that take tasks, `sam` with a handler and `ext` with an external runtime.
 const AGENTS: [&str; 3] = ["kelly", "fran", "ben"];
 const TAKERS: [&str; 2] = ["sam", "ext"];
 /// Tenants in two shards, and one that is set at run time.
@@ -61,7 +61,7 @@ impl Dice {
     }
 }
 
-/// How often each call ran, by turn and position.
+/// The number of runs of each call, by turn and position.
 type Runs = Arc<Mutex<BTreeMap<String, usize>>>;
 
 fn tool(name: &'static str, effect: Effect, runs: &Runs) -> TypedTool {
@@ -70,7 +70,7 @@ fn tool(name: &'static str, effect: Effect, runs: &Runs) -> TypedTool {
         let runs = Arc::clone(&runs);
         async move {
             *runs.lock().unwrap().entry(context.call.to_string()).or_default() += 1;
-            // The tool's own time, which is virtual.
+            // The duration of the call, which is virtual.
             sleep(Duration::from_millis(args["ms"].as_u64().unwrap_or_default())).await;
             if args["fails"].as_u64().unwrap_or_default() >= u64::from(context.attempt) {
                 return Err(ToolError::Transient("not yet".into()));
@@ -80,7 +80,7 @@ fn tool(name: &'static str, effect: Effect, runs: &Runs) -> TypedTool {
     })
 }
 
-/// A handler of tasks that fails at its first attempt.
+/// A task handler that fails in its first attempt.
 fn handler() -> TypedTool {
     TypedTool::new("sam_works", "Works.", Effect::Idempotent, |context: CallContext, _: Value| async move {
         if context.attempt == 1 {
@@ -90,20 +90,20 @@ fn handler() -> TypedTool {
     })
 }
 
-/// A runtime outside: takes tasks of `ext`, and finishes most of them.
+/// An external runtime: takes tasks of `ext`, and finishes most of them.
 async fn outside(connection: FaultyStore, tenant: &'static str, mut dice: Dice) {
     let queue = StreamKey::new(format!("external:{tenant}:ext"));
     let take = Take { consumer: "runtime".into(), queues: vec![queue], count: 4, wait_ms: 500 };
     loop {
         let Ok(taken) = connection.take(&take).await else {
-            // The store refused: a pause as a client makes it.
+            // The store refused the command: a pause, as a client makes it.
             sleep(Duration::from_millis(100)).await;
             continue;
         };
         for entry in taken {
-            // One of four is never heard of again.
+            // The runtime abandons one of four tasks.
             if dice.below(4) > 0 {
-                // The work, which is virtual.
+                // The duration of the work, which is virtual.
                 sleep(Duration::from_millis(dice.below(400))).await;
                 finish(&connection, &entry.fields, &entry.entry, &mut dice).await;
             }
@@ -117,11 +117,11 @@ async fn finish(connection: &FaultyStore, fields: &Fields, lease: &EntryId, dice
     let said = json!({"op": "finish", "tenant": tenant, "task_id": id, "lease": lease.as_str(), "output": "done"});
     let mut transaction = Transaction::new(Version::new(format!("r{:x}", dice.below(u64::MAX))));
     transaction.write(Write::Enqueue(StreamKey::new("tasks"), vec![("task".into(), said.to_string().into())]));
-    // A message that is lost costs the task its lease.
+    // If the message is lost, the task loses its lease.
     drop(connection.commit(&[transaction]).await);
 }
 
-/// A scheduler or a worker with connections of its own.
+/// A scheduler or a worker with its own connections.
 struct Process {
     connections: Vec<FaultyStore>,
     shutdown: Shutdown,
@@ -139,7 +139,7 @@ impl Process {
 
 struct Game {
     plan: Plan,
-    /// One for each shard.
+    /// One store for each shard.
     faulty: Vec<FaultyStore>,
     active: Arc<PolicyHandle>,
     metrics: Arc<Metrics>,
@@ -153,9 +153,9 @@ struct Game {
     tasks: Vec<Task>,
     /// Turns that were canceled at some time.
     canceled: BTreeSet<usize>,
-    /// True once a tool was switched off.
+    /// Whether a tool was ever switched off.
     is_switched: bool,
-    /// True once the tenant `late` was set.
+    /// Whether the tenant `late` was set.
     has_late: bool,
     runtimes: Vec<JoinHandle<()>>,
 }
@@ -237,7 +237,7 @@ impl Game {
         game
     }
 
-    /// A new scheduler or worker for this place.
+    /// Returns a new scheduler or worker for this position.
     fn process(&mut self, at: usize) -> Process {
         self.started += 1;
         let connections: Vec<FaultyStore> = self.faulty.iter().map(FaultyStore::connect).collect();
@@ -262,7 +262,7 @@ impl Game {
         Process { connections, shutdown, running, workers }
     }
 
-    /// The tenant of the turn or task with this number.
+    /// Returns the tenant of the turn or task with this number.
     fn tenant(&self, number: usize) -> &'static str {
         TENANTS[number % if self.has_late { 3 } else { 2 }]
     }
@@ -297,7 +297,7 @@ impl Game {
         }
     }
 
-    /// Changes a setting at run time, or the configuration.
+    /// Changes a run-time setting, or the configuration.
     async fn change_settings(&mut self, loses: bool) {
         let redactor = Redactor::default();
         let operator = Operator { by: "anna", reason: "a game", redactor: &redactor };
@@ -307,11 +307,11 @@ impl Game {
                 switch_tool(self.client.stores(), "write", on, operator).await.unwrap();
                 self.is_switched = true;
             }
-            // A loss may take the tenant, and its turns would be rejected.
+            // If the store lost the tenant, its turns would be rejected.
             1 if !loses => {
                 let late = TenantId::new("late").unwrap();
                 set_tenant(self.client.store(&late), &late, &TenantPolicy::default(), operator).await.unwrap();
-                // Schedulers learn of a new tenant with a heartbeat.
+                // Schedulers read a new tenant with a heartbeat.
                 sleep(Duration::from_millis(LEASE_MS.unsigned_abs())).await;
                 self.has_late = true;
             }
@@ -341,7 +341,7 @@ impl Game {
         }
     }
 
-    /// True if the turn was accepted, now or before.
+    /// Submits a turn, possibly again. True if the turn was accepted, now or before.
     async fn resubmit(&self, number: usize) -> bool {
         match self.client.submit(self.turns[number].clone()).await {
             Ok(_) => true,
@@ -383,7 +383,7 @@ impl Game {
         self.faulty.iter().for_each(|faulty| faulty.set_faults(faults.clone()));
     }
 
-    /// The replies of each turn and task.
+    /// Returns the replies of each turn and task.
     async fn replies(&self) -> BTreeMap<String, Vec<Value>> {
         let mut replies: BTreeMap<String, Vec<Value>> = BTreeMap::new();
         for tenant in TENANTS {
@@ -399,7 +399,8 @@ impl Game {
         replies
     }
 
-    /// Without faults, every turn is answered. Submits turns again that a loss may have taken.
+    /// Removes all faults, and waits until every turn and task has its reply. May resubmit turns and tasks that the
+    /// store has lost.
     async fn finish(&mut self, resubmits: bool) -> BTreeMap<String, Vec<Value>> {
         self.set_faults(&Faults::default());
         self.faulty.iter().for_each(|faulty| faulty.set_memory_short(false));
@@ -426,7 +427,7 @@ impl Game {
         }
     }
 
-    /// Checks the promises, and counts what happened.
+    /// Checks the guarantees, and counts outcomes.
     fn check(&self, replies: &BTreeMap<String, Vec<Value>>, seen: &mut BTreeMap<String, usize>) {
         let runs = self.runs.lock().unwrap();
         let count = |call: &str| runs.get(call).copied().unwrap_or_default();
@@ -461,7 +462,7 @@ impl Game {
             let taker = TAKERS[number % TAKERS.len()];
             match of_task[0]["results"][0]["outcome"].as_str().unwrap() {
                 "ok" => *seen.entry(format!("task of {taker}")).or_default() += 1,
-                // Each runtime that took it, or to which the answer was lost, has lost its lease.
+                // Each runtime that took the task, or to which the response was lost, has lost its lease.
                 "outcome_unknown" if taker == "ext" => *seen.entry("task given up".into()).or_default() += 1,
                 other => panic!("a task of {taker} ended as {other}: {}", of_task[0]),
             }
@@ -469,12 +470,12 @@ impl Game {
     }
 }
 
-/// Plays one game. Processes are killed, or the store loses its last writes: never both, because what only a lost store and a
-/// lost process knew is lost.
+/// Plays one game. Either processes are killed, or the store loses its last writes, never both: if only a lost store
+/// and a killed process knew something, it is lost.
 async fn play(seed: u64, loses: bool, seen: &mut BTreeMap<String, usize>) {
     let mut game = Game::start(seed).await;
     for _ in 0..120 {
-        // The time between two events of the game, which is virtual.
+        // The virtual time between two events of the game.
         sleep(Duration::from_millis(50 + game.dice.below(400))).await;
         match game.dice.below(12) {
             0 if !loses => game.replace().await,
@@ -515,7 +516,7 @@ async fn play_many(loses: bool) {
     }
 }
 
-/// The number of games.
+/// Returns the number of games.
 #[allow(clippy::disallowed_methods, reason = "a switch for whoever runs the tests")]
 fn games() -> u64 {
     std::env::var("TICKFLEET_GAMES").ok().map_or(5, |games| games.parse().unwrap())

@@ -1,5 +1,5 @@
-//! Processes that are stopped and killed while something in Redis is malformed, deleted or lost: it costs itself at most,
-//! and every turn is answered once.
+//! Processes that are stopped and killed while something in Redis is malformed, deleted or lost: this affects at most
+//! its owner, and every turn is answered once.
 
 use std::time::Duration;
 
@@ -25,14 +25,14 @@ fn flaky() -> Value {
     json!({"id": "c", "name": "fail", "arguments": {"outcomes": ["transient", "ok"]}})
 }
 
-/// Submits so many turns of one short call.
+/// Submits this many turns, each of one short call.
 async fn submit(fleet: &Fleet, prefix: &str, count: usize) {
     for i in 0..count {
         fleet.submit_turn(json!({"turn_id": format!("{prefix}{i}"), "calls": [echo()]})).await;
     }
 }
 
-/// Waits for one reply to each of so many turns, and that no other comes.
+/// Waits for one reply to each of this many turns, and checks that there are no others.
 async fn answered(fleet: &mut Fleet, count: usize) {
     let replies = fleet.replies(count).await;
     for (turn, reply) in &replies {
@@ -62,7 +62,7 @@ async fn what_a_killed_scheduler_and_a_killed_worker_held_comes_back_whatever_ma
     submit(&fleet, "slice", 3).await;
     fleet.until("slices wait", async |fleet| fleet.ask::<u64>("XLEN", "ready:normal", &[]).await >= 3).await;
     dying.0.pause();
-    // What a foreign writer leaves, in front of and behind what is ours.
+    // Entries of a foreign writer, before and after our own.
     fleet.foreign("ready:normal", &[("m", "{}"), ("c", "{}"), ("x", "odd"), ("p", "odd")]).await;
     let fields = wide();
     let mut odd: Vec<(&str, &str)> = fields.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
@@ -84,7 +84,7 @@ async fn what_a_killed_scheduler_and_a_killed_worker_held_comes_back_whatever_ma
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn turns_behind_a_timer_of_something_else_are_resumed_and_their_throttle_queues_released() {
     let mut fleet = Fleet::start(plan()).await;
-    // A record that is none, one of another type, names that nobody can read, and a throttle queue of such records.
+    // An invalid record, one of another type, unreadable names, and a throttle queue of such records.
     let () = fleet.ask("SET", "turn:acme:odd", &["foreign"]).await;
     let _: u64 = fleet.ask("RPUSH", "turn:acme:odder", &["foreign"]).await;
     for timer in ["turn:acme:odd", "turn:acme:odder", "turn:no name", "z:of a later build", "throttle:_tick@acme:kelly"]
@@ -98,7 +98,7 @@ async fn turns_behind_a_timer_of_something_else_are_resumed_and_their_throttle_q
     fleet.submit_turn(json!({"turn_id": "t", "calls": [flaky()]})).await;
     let reply = fleet.reply().await;
     assert_eq!(outcomes(&reply), ["ok"], "{reply}");
-    // A counter that cannot be read has no room until its window ends.
+    // An unreadable counter has no room until its window ends.
     fleet.submit_turn(json!({"turn_id": "u", "agent": "archy", "calls": [echo()]})).await;
     let reply = fleet.reply().await;
     assert_eq!(outcomes(&reply), ["daily_cap_reached"], "{reply}");
@@ -113,7 +113,7 @@ async fn a_deleted_external_stream_stops_no_retry_and_a_repair_ends_its_task() {
     assert_eq!(fleet.lease_task("archy", "outside").await.id(), lost);
     let _: u64 = fleet.ask("DEL", "external:acme:archy", &[]).await;
     let _worker = node(&fleet, Role::Worker, 0);
-    // The task's timer comes first from now on.
+    // From now on, the task's timer comes first.
     fleet
         .until("the task's timer is due", async |fleet| {
             let due: Option<f64> = fleet.ask("ZSCORE", "timers", &[&format!("turn:acme:{lost}")]).await;
@@ -127,7 +127,7 @@ async fn a_deleted_external_stream_stops_no_retry_and_a_repair_ends_its_task() {
     assert_eq!(fleet.store.check(true).await.unwrap().faults.len(), 1);
     let reply = fleet.reply().await;
     assert_eq!((reply["task_id"].as_str(), outcomes(&reply)), (Some(&*lost), vec!["internal"]), "{reply}");
-    // The runtime makes its group again.
+    // The runtime creates its group again.
     let next = format!("k{}", fleet.delegate("archy", json!({"task_description": "far", "reply_to": "box"})).await);
     let leased = fleet.lease_task("archy", "outside").await;
     assert_eq!(leased.id(), next);
@@ -151,7 +151,7 @@ async fn a_deleted_queue_costs_its_slices_and_a_repair_ends_their_turns() {
         assert!(matches!(fault.kind, FaultKind::Found(Fault::SliceLost)) && fault.repaired, "{fault:?}");
     }
     for (turn, reply) in fleet.replies(20).await {
-        // Its calls are lost with the slice, so that nobody knows what they were.
+        // Its calls are lost with the slice, so their outcome is unknown.
         assert_eq!(outcomes(&reply), ["internal"], "{turn}: {reply}");
     }
     assert_eq!(fleet.store.check(false).await.unwrap().faults, []);
@@ -183,7 +183,7 @@ async fn turns_that_a_scheduler_was_given_and_never_got_are_admitted_once() {
     submit(&fleet, "first", 1).await;
     answered(&mut fleet, 1).await;
     let name = fleet.reader_of("turns").await;
-    // Bytes that come late on a connection that was given up: the scheduler lives, and knows nothing of them.
+    // As if Redis delivered entries on an abandoned connection: the scheduler lives, but never received them.
     living.pause();
     submit(&fleet, "late", 30).await;
     fleet.read_as("turns", &name).await;
@@ -199,7 +199,7 @@ async fn turns_of_a_deleted_scheduler_are_admitted_once() {
     submit(&fleet, "first", 1).await;
     answered(&mut fleet, 1).await;
     let name = fleet.reader_of("turns").await;
-    // Its consumer is deleted with all that it holds, while it stands still; others go on.
+    // Its consumer is deleted with all pending entries while it is paused; another scheduler continues.
     living.pause();
     submit(&fleet, "orphan", 30).await;
     fleet.read_as("turns", &name).await;

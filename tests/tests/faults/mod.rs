@@ -1,4 +1,4 @@
-//! Bad input, crashes, and a Redis that fails.
+//! Invalid input, crashes, and a Redis that fails.
 
 mod bad_input;
 mod chaos;

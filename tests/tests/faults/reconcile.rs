@@ -1,5 +1,5 @@
-//! Payments of which nobody knows, for answers get lost, requests get lost and workers die: each is planned twice, made once
-//! at most, and the tool that finds payments settles what nobody knew.
+//! Payments with unknown outcome, because responses and requests get lost and workers die: each is planned twice and
+//! made at most once, and the tool that finds payments settles the unknown outcomes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tickfleet_tests::inbox::submit_all;
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
-/// The payments that were made, by who gets them; beside the fleet.
+/// The payments that were made, by recipient; outside the fleet.
 type Bank = Arc<Mutex<BTreeMap<u64, Vec<String>>>>;
 
 fn pay(bank: &Bank) -> TypedTool {
@@ -24,16 +24,16 @@ fn pay(bank: &Bank) -> TypedTool {
         let bank = Arc::clone(&bank);
         let to = arguments["to"].as_u64().unwrap_or_default();
         async move {
-            // Long enough that a kill may come in between: before it is paid, and after.
+            // Long enough for a kill before the payment, and after it.
             tokio::time::sleep(Duration::from_millis(4)).await;
-            // A request that got lost, the first time.
+            // A request that is lost, the first time.
             if to.is_multiple_of(11) && context.call.turn.as_str().ends_with('a') {
                 return Err(ToolError::internal("the connection was lost"));
             }
             bank.lock().unwrap().entry(to).or_default().push(context.idempotency_key.clone());
             // As above.
             tokio::time::sleep(Duration::from_millis(4)).await;
-            // An answer that got lost.
+            // A response that is lost.
             if to.is_multiple_of(7) {
                 return Err(ToolError::internal("the connection was lost"));
             }
@@ -62,7 +62,7 @@ fn find_payment(bank: &Bank) -> TypedTool {
         async move {
             let (to, key) =
                 (arguments["to"].as_u64().unwrap_or_default(), arguments["key"].as_str().unwrap_or_default());
-            // One that does not answer at first.
+            // Some requests fail in their first attempt.
             if to % 5 == 0 && context.attempt == 1 {
                 return Err(ToolError::internal("it is away"));
             }
@@ -87,11 +87,11 @@ fn plan(bank: &Bank) -> Plan {
 #[derive(Debug, Default)]
 struct Told {
     outcomes: BTreeMap<String, usize>,
-    /// Settled by the other tool.
+    /// Outcomes that the other tool settled.
     reconciled: usize,
 }
 
-/// How many payments are planned.
+/// Returns the number of planned payments.
 #[allow(clippy::disallowed_methods, reason = "a knob of the test, documented beside it")]
 fn payments() -> u64 {
     std::env::var("TICKFLEET_PAYMENTS").ok().and_then(|number| number.parse().ok()).unwrap_or(150)
@@ -102,7 +102,7 @@ async fn payments_of_which_nobody_knew_are_settled_and_none_is_made_twice() {
     let payments = payments();
     let bank = Bank::default();
     let fleet = Fleet::start(plan(&bank)).await;
-    // Planned, and planned anew by another agent.
+    // Each payment is planned, and planned again by another agent.
     let turn = |to: u64, which: char, agent: &str| {
         json!({"turn_id": format!("t{to}{which}"), "tenant": "acme", "agent": agent, "reply_to": "box",
             "calls": [{"name": "pay", "arguments": {"to": to}}]})
@@ -143,10 +143,11 @@ async fn payments_of_which_nobody_knew_are_settled_and_none_is_made_twice() {
     fleet.stop().await;
 }
 
-/// Requests that get lost, or arrive only after somebody has asked for them: how often each was asked for, by who gets it.
+/// The number of queries for each payment, by recipient. Its request is lost, or arrives only after the first query.
 type Asked = Arc<Mutex<BTreeMap<u64, usize>>>;
 
-/// Finds a payment to an even number once it was asked for before, for its request has arrived by then; and no other one.
+/// Finds a payment with an even number from the second query on, because its request has arrived by then; never another
+/// one.
 fn find_late(asked: &Asked) -> TypedTool {
     let asked = Arc::clone(asked);
     TypedTool::new("find_payment", "Finds a payment.", Effect::Read, move |_, arguments: Value| {
@@ -164,10 +165,10 @@ fn find_late(asked: &Asked) -> TypedTool {
 #[tokio::test]
 async fn that_a_payment_did_not_happen_is_believed_only_when_its_request_can_no_longer_be_on_its_way() {
     let (bank, asked) = (Bank::default(), Asked::default());
-    // Nobody dies: that a machine stands still must not look like it.
+    // No worker dies here; the default lease is long enough that a stalled machine does not look like a death.
     let (store, tools) = (StoreOptions::default(), vec![pay(&bank), find_late(&asked)]);
     let fleet = Fleet::start(Plan { workers: 1, tools, store, ..plan(&bank) }).await;
-    // By its number and its turn's name, `pay` loses both requests.
+    // With these numbers and turn names, `pay` loses both requests.
     let turn = |to: u64| {
         json!({"turn_id": format!("t{to}a"), "tenant": "acme", "agent": "kelly", "reply_to": "box",
             "calls": [{"name": "pay", "arguments": {"to": to}}]})

@@ -1,4 +1,4 @@
-//! A fleet whose Redis is what sentinels name: it goes on with the next primary, however the last one went.
+//! A fleet whose Redis is named by Sentinels: it continues with the next primary, whatever happened to the last one.
 
 mod parted;
 
@@ -33,12 +33,12 @@ use super::cluster::run_and_epoch;
 
 /// Turns of each kind.
 const TURNS: usize = 12;
-/// What sentinels need to find a server dead (1 s) and to agree, and a fleet to find the next one, on a busy machine.
+/// The time in which Sentinels detect a dead server (1 s) and agree, and a fleet finds the next one, on a busy machine.
 const RECOVERS_WITHIN: Duration = Duration::from_secs(20);
 
 #[derive(Deserialize, JsonSchema)]
 struct Mark {
-    /// What is noted.
+    /// The mark of the run.
     mark: String,
 }
 
@@ -47,7 +47,7 @@ struct Ran {
     attempt: u32,
 }
 
-/// A tool `act` (once) that notes each run and ends while a gate is open.
+/// A tool `act` (once) that counts each run, and returns while a gate is open.
 struct Gate {
     runs: Arc<Mutex<BTreeMap<String, usize>>>,
     open: watch::Sender<bool>,
@@ -67,7 +67,7 @@ impl Gate {
     }
 }
 
-/// A scheduler, a worker and a producer that know nothing but the sentinels.
+/// A scheduler, a worker and a producer that know only the addresses of the Sentinels.
 struct Fleet {
     trio: Trio,
     gate: Gate,
@@ -110,7 +110,7 @@ impl Fleet {
         Self { trio, gate, client, store, metrics, parts: vec![(working, worker), (scheduling, scheduler)] }
     }
 
-    /// Submits turns `<prefix>0…` until each is taken in: one of the same id is taken in once.
+    /// Submits turns `<prefix>0…`, each until it is accepted. A repeated ID is accepted only once.
     async fn submit(&self, prefix: &str) {
         for i in 0..TURNS {
             let id = format!("{prefix}{i}");
@@ -124,13 +124,13 @@ impl Fleet {
                     Err(SubmitError::Store(error)) if Instant::now() < deadline => drop(error),
                     Err(error) => panic!("{id}: {error}"),
                 }
-                // While there is no primary; bounded by the deadline above.
+                // While there is no primary; the deadline above bounds this.
                 sleep(Duration::from_millis(50)).await;
             }
         }
     }
 
-    /// All replies that the server has, of each turn.
+    /// Returns all replies on a server, by turn.
     async fn replies(&self, server: usize) -> BTreeMap<String, Vec<Value>> {
         type Entries = Vec<(String, BTreeMap<String, String>)>;
         let command = redis::cmd("XRANGE").arg(self.store.keys().key("replies:acme:box")).arg("-").arg("+").to_owned();
@@ -151,7 +151,7 @@ impl Fleet {
                 return replies;
             }
             assert!(Instant::now() < deadline, "{} of {count} turns have a reply", replies.len());
-            // The inbox is read as a whole; bounded by the deadline above.
+            // The inbox is polled as a whole; the deadline above bounds this.
             sleep(Duration::from_millis(20)).await;
         }
     }
@@ -160,15 +160,15 @@ impl Fleet {
         self.trio.servers[server].connection().await
     }
 
-    /// What the shard calls its Redis, and how often that has changed.
+    /// Returns the run ID of the shard's Redis, and the number of its restart epochs.
     async fn epoch(&self, server: usize) -> (String, u64) {
         let command = redis::cmd("HGET").arg(self.store.keys().key("meta")).arg("state").to_owned();
         let state: String = command.query_async(&mut self.redis(server).await).await.unwrap();
         run_and_epoch(&state)
     }
 
-    /// Has this server promoted, and waits until the producer's own connection leads to it. Answers how often it had to be
-    /// promoted: a busy machine can make sentinels take a failover back, and that is theirs to do.
+    /// Promotes this server, and waits until the producer's own connection leads to it. Returns the number of
+    /// promotions: on a busy machine, Sentinels may revert a failover.
     async fn until_led_to(&self, server: usize) -> u64 {
         let (mut deadline, mut failovers) = (Instant::now() + RECOVERS_WITHIN, 0);
         let port = format!(":{}", self.trio.port(server));
@@ -185,12 +185,12 @@ impl Fleet {
                 return failovers;
             }
             assert!(Instant::now() < deadline, "{primary:?}, not {port}");
-            // Bounded by the deadline.
+            // The deadline bounds this.
             sleep(Duration::from_millis(20)).await;
         }
     }
 
-    /// How often the scheduler and the worker saw the primary move.
+    /// Returns how often the scheduler and the worker saw the primary change.
     fn moves(&self) -> u64 {
         let text = self.metrics.render();
         let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
@@ -218,12 +218,12 @@ async fn a_fleet_goes_on_with_the_next_primary_and_answers_each_turn_once() {
     let before = fleet.epoch(0).await;
     assert_eq!(fleet.moves(), 0);
 
-    // So many calls are under way when the primary is killed, and what has been begun is known to the replica.
+    // All these calls run when the primary is killed, and the replica knows the calls that have begun.
     fleet.gate.open.send_replace(false);
     fleet.submit("under-way").await;
     timeout(PATIENCE, async {
         while fleet.runs() < 2 * TURNS {
-            // Runs are counted, not told; bounded by the timeout.
+            // No event reports the runs, so this polls; the timeout bounds it.
             sleep(Duration::from_millis(10)).await;
         }
     })
@@ -252,17 +252,17 @@ async fn a_fleet_goes_on_with_the_next_primary_and_answers_each_turn_once() {
     assert_eq!(after.1, before.1 + 1, "the failover began no epoch, or more than one");
     assert_eq!(fleet.moves(), 1, "connections of one process count a failover once");
 
-    // The old primary comes back as a replica, and has the fleet back when it is promoted again.
+    // The old primary returns as a replica, and serves the fleet again when it is promoted.
     fleet.trio.servers[0].restart().await;
     fleet.trio.replicated(1, 1).await;
-    // Until everybody has heard it, the old one takes what it will lose.
+    // Until all clients know the new primary, the other server accepts writes that it will lose.
     let failovers = fleet.until_led_to(0).await;
     fleet.submit("back").await;
     let replies = fleet.until_replied(0, 4 * TURNS).await;
     assert!(replies.values().all(|replies| replies.len() == 1), "{replies:?}");
     let epochs = fleet.epoch(0).await.1 - after.1;
-    // Sentinels may have turned back and forth by themselves, and of who was the primary for a moment the fleet need not
-    // have heard. Where all went as it should, it is one.
+    // Sentinels may have switched back and forth, and the fleet may have missed a primary of a moment. Without that, it
+    // is one epoch.
     assert!((1..=(2 * failovers).max(2) - 1).contains(&epochs), "{epochs} epochs, {failovers} failovers");
     fleet.stop().await;
 }
@@ -270,7 +270,7 @@ async fn a_fleet_goes_on_with_the_next_primary_and_answers_each_turn_once() {
 #[tokio::test]
 async fn connections_of_all_kinds_lead_to_the_primary_that_was_promoted() {
     let mut trio = Trio::start(1).await;
-    // One of three is enough to ask, whichever it is.
+    // One of three Sentinels is enough, whichever it is.
     trio.kill_sentinel(0);
     let store = Store::open(&trio.url(), 0, Arc::new(StoreOptions::default())).unwrap();
     let pool = Pool::open(&trio.url(), 2).unwrap();
@@ -287,7 +287,7 @@ async fn connections_of_all_kinds_lead_to_the_primary_that_was_promoted() {
     let deadline = Instant::now() + RECOVERS_WITHIN;
     while let Err(error) = store.ensure_groups().await {
         assert!(Instant::now() < deadline, "{error}");
-        // Bounded by the deadline above.
+        // The deadline above bounds this.
         sleep(Duration::from_millis(50)).await;
     }
     let second = store.connection().primary().unwrap().unwrap();
@@ -295,13 +295,13 @@ async fn connections_of_all_kinds_lead_to_the_primary_that_was_promoted() {
     assert_eq!(pool.server().await.unwrap().role, "master");
 }
 
-/// Stands for a sentinel that names the server at `port` whatever happens.
+/// A stub of a Sentinel that always names the server at `port`.
 async fn lagging_sentinel(port: &str) -> u16 {
-    // Whoever holds the other end could change its mind; nobody does.
+    // The sender of this channel is never used, so the port does not change.
     sentinel_that_names(watch::Sender::new(port.to_owned()).subscribe()).await
 }
 
-/// Stands for a sentinel that names the server at the port that it is told.
+/// A stub of a Sentinel that names the server at the port in the channel.
 async fn sentinel_that_names(port: watch::Receiver<String>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let own = listener.local_addr().unwrap().port();
@@ -316,7 +316,7 @@ async fn sentinel_that_names(port: watch::Receiver<String>) -> u16 {
                     let port = port.borrow().clone();
                     let answer = format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len());
                     let named = if text.contains("GET-MASTER-ADDR") { answer.as_str() } else { "" };
-                    // It has not the right to tell of its configuration.
+                    // It may not show its configuration.
                     let refused = "-NOPERM\r\n".repeat(text.matches("$6\r\nMASTER\r\n").count());
                     stream.write_all(format!("{own}{named}{refused}").as_bytes()).await.unwrap();
                 }
@@ -356,7 +356,8 @@ async fn a_primary_that_was_replaced_and_does_not_know_it_is_left_within_seconds
 
     names.send_replace(port_of(&new));
     let deadline = Instant::now() + RECOVERS_WITHIN;
-    // Only the reader asks meanwhile, and the old one answers it. It makes its queue where it reads.
+    // Meanwhile only the reader sends commands, and the old primary answers them. The reader creates its queue where it
+    // reads.
     while redis::cmd("DBSIZE").query_async::<usize>(&mut new.connection().await).await.unwrap() == 0 {
         assert!(Instant::now() < deadline, "the old primary is still read");
         assert!(store.seam().take(&take).await.unwrap().is_empty());
@@ -380,7 +381,7 @@ async fn why_there_is_no_primary_is_told_sentinel_by_sentinel() {
     })
     .await;
     let (port, lagging) = (port_of(&replica), lagging_sentinel(&port_of(&replica)).await);
-    // Takes connections, and never answers.
+    // Accepts connections, and never answers.
     let holds = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let silent = holds.local_addr().unwrap().port();
     let url = format!("redis+sentinel://127.0.0.1:1,127.0.0.1:{silent},127.0.0.1:{lagging},127.0.0.1:{port}/fleet");
@@ -395,7 +396,7 @@ async fn why_there_is_no_primary_is_told_sentinel_by_sentinel() {
         "127.0.0.1:1: ".to_owned(),
         format!("127.0.0.1:{silent}: no answer within 1s"),
         format!("127.0.0.1:{lagging}: names 127.0.0.1:{port}: it reports the role slave"),
-        // No sentinel at all.
+        // Not a Sentinel.
         format!("127.0.0.1:{port}: "),
     ] {
         assert!(said.contains(&expected), "{expected}\n{said}");

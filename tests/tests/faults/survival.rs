@@ -1,5 +1,5 @@
-//! What a fleet survives: draining, a Redis that is killed, paused, flushed, full or cut off. Whatever happens, each
-//! accepted turn gets one reply, and nothing that must not happen twice happens twice.
+//! Events that a fleet survives: draining, and a Redis that is killed, paused, flushed, full or cut off. In every case,
+//! each accepted turn gets one reply, and no `once` call runs twice.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ use tokio::sync::watch;
 
 #[derive(Deserialize, JsonSchema)]
 struct Mark {
-    /// What is noted.
+    /// The mark of the run.
     mark: String,
 }
 
@@ -29,7 +29,7 @@ struct Ran {
     attempt: u32,
 }
 
-/// Two tools that note every run and end only while a gate is open: `look` (read) and `act` (once).
+/// Two tools that count every run and return only while a gate is open: `look` (read) and `act` (once).
 struct Gate {
     runs: Arc<Mutex<BTreeMap<String, usize>>>,
     open: watch::Sender<bool>,
@@ -65,8 +65,8 @@ impl Gate {
     }
 }
 
-/// Caps that do not matter here, and a lease so short that tests need not wait long for its end: but not shorter,
-/// for on a busy machine a whole fleet on one thread may pause for a second.
+/// High caps, and a lease so short that tests need not wait long for its end. It is not shorter, because on a busy
+/// machine a whole fleet on one thread may stall for a second.
 fn plan(gate: &Gate) -> Plan {
     Plan {
         caps: DefaultCaps {
@@ -90,7 +90,7 @@ fn call(name: &str, mark: &str) -> Value {
     json!({"id": mark, "name": name, "arguments": {"mark": mark}})
 }
 
-/// Submits turns `<prefix>0…` that look, act and look again, and answers their ids.
+/// Submits turns `<prefix>0…` that look, act and look again, and returns their IDs.
 async fn submit(fleet: &Fleet, prefix: &str, count: usize) -> Vec<String> {
     let mut ids = Vec::new();
     for i in 0..count {
@@ -103,7 +103,8 @@ async fn submit(fleet: &Fleet, prefix: &str, count: usize) -> Vec<String> {
     ids
 }
 
-/// Waits for one reply to each turn. A call that acts is `ok` and ran once, or nobody knows and it ran once at most.
+/// Waits for one reply to each turn. The `act` call is `ok` and ran once, or it is `outcome_unknown` and ran at most
+/// once.
 async fn each_is_answered_once(fleet: &mut Fleet, gate: &Gate, ids: &[String]) {
     let replies = fleet.replies(ids.len()).await;
     for id in ids {
@@ -122,7 +123,7 @@ async fn each_is_answered_once(fleet: &mut Fleet, gate: &Gate, ids: &[String]) {
 async fn a_draining_worker_hands_back_what_it_cannot_finish_and_nothing_is_lost() {
     let gate = Gate::new(false);
     let plan = plan(&gate);
-    // Nothing here waits for the end of a lease, and a lease that is lost would start calls again.
+    // Nothing here waits for the end of a lease, and a lost lease would start calls again.
     let store = StoreOptions { lease_ms: 20_000, ending_lease_ms: 20_000, ..plan.store.clone() };
     let mut fleet = Fleet::start(Plan { slots: 4, store, ..plan }).await;
     for i in 0..8 {
@@ -140,7 +141,7 @@ async fn a_draining_worker_hands_back_what_it_cannot_finish_and_nothing_is_lost(
     gate.open.send_replace(true);
     let replies = fleet.replies(8).await;
     for (turn, reply) in &replies {
-        // After the drain time a call that acts cannot be waited for, and must not be repeated.
+        // After the drain time, the worker cannot wait for the `act` call, and the call must not be repeated.
         let expected = if turn == "act" { ["outcome_unknown", "ok"] } else { ["ok", "ok"] };
         assert_eq!(outcomes(reply), expected, "{reply:#}");
     }
@@ -155,10 +156,10 @@ async fn a_draining_worker_waits_for_calls_that_end_within_the_drain_time() {
     let mut fleet = Fleet::start(Plan { drain: Duration::from_secs(10), ..plan(&gate) }).await;
     fleet.submit_turn(json!({"turn_id": "t", "calls": [call("act", "a")]})).await;
     fleet.until("it runs", async |_| gate.all_runs() == 1).await;
-    // The drain outlasts the lease, which the worker must go on renewing.
+    // The drain takes longer than the lease, so the worker must keep renewing the lease.
     let open = gate.open.clone();
     let opened = tokio::spawn(async move {
-        // Longer than the lease: that time itself is what is tried here.
+        // The test needs this time, which is longer than the lease.
         tokio::time::sleep(Duration::from_millis(2_500)).await;
         open.send_replace(true);
     });
@@ -200,7 +201,7 @@ async fn redis_is_killed_while_results_are_settled() {
     fleet.stop().await;
 }
 
-/// Redis answers nothing for about a lease (the worker's lease is old, but may be in force), or for much longer.
+/// Redis does not respond for about a lease (the worker's lease is old, but may still be valid), or for much longer.
 async fn paused_for(pause: Duration) {
     let gate = Gate::new(false);
     let mut fleet = Fleet::start(Plan { schedulers: 2, workers: 2, ..plan(&gate) }).await;
@@ -208,7 +209,7 @@ async fn paused_for(pause: Duration) {
     fleet.until("calls run", async |_| gate.all_runs() >= 12).await;
     fleet.server.pause();
     gate.open.send_replace(true);
-    // The length of the pause is what the test is about.
+    // The test is about the length of this pause.
     tokio::time::sleep(pause).await;
     fleet.server.resume();
     each_is_answered_once(&mut fleet, &gate, &ids).await;
@@ -237,7 +238,7 @@ async fn redis_is_flushed_and_the_fleet_works_again() {
     fleet
         .until("the loss is noticed", async |fleet| !fleet.metrics.render().contains("tickfleet_state_lost_total 0"))
         .await;
-    // What comes after it is carried out; what was in Redis is gone, and nobody pretends otherwise.
+    // Turns after the flush run normally. Turns in Redis are lost, and get no reply.
     fleet.until("the inbound stream is there", async |fleet| fleet.ask::<u64>("EXISTS", "turns", &[]).await == 1).await;
     let ids = submit(&fleet, "new", 4).await;
     each_is_answered_once(&mut fleet, &gate, &ids).await;
@@ -252,7 +253,7 @@ async fn connections_are_cut_again_and_again_and_nothing_is_lost() {
     let server = fleet.server.connection().await;
     let mut ids = Vec::new();
     for round in 0..8 {
-        // Half of the turns before the cut, half right behind it.
+        // Half of the turns are submitted before the cut, half right after it.
         for half in 0..2 {
             fleet.until_redis_answers().await;
             ids.extend(submit(&fleet, &format!("r{round}h{half}n"), 3).await);
@@ -288,7 +289,7 @@ async fn used_memory(fleet: &Fleet) -> u64 {
     info.lines().find_map(|l| l.strip_prefix("used_memory:")).unwrap().trim().parse().unwrap()
 }
 
-/// Redis may have so many percent of what it uses from here on.
+/// Limits Redis to this percentage of its present memory.
 async fn bound_memory(fleet: &Fleet, percent: u64) {
     let max = used_memory(fleet).await / 100 * percent;
     let command = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(max).to_owned();
@@ -306,7 +307,7 @@ async fn while_memory_is_full_what_is_in_is_answered_and_nothing_new_comes_in() 
     let mut fleet = Fleet::start(plan(&gate)).await;
     let before = submit(&fleet, "before", 3).await;
     fleet.until("they run", async |_| gate.all_runs() == 3).await;
-    // Redis is at 90 % of what it may have: producers in other languages still write, and what they write drains.
+    // Redis uses 90 % of its limit: producers in other languages still write, and their turns run.
     bound_memory(&fleet, 111).await;
     pressure(&fleet, "1").await;
     let during = submit(&fleet, "during", 3).await;
@@ -317,7 +318,7 @@ async fn while_memory_is_full_what_is_in_is_answered_and_nothing_new_comes_in() 
     let client = tickfleet_client::Client::connect(&fleet.server.url(), fleet.plan().store.clone()).await.unwrap();
     let refused = client.submit(turn.unwrap()).await;
     assert!(matches!(refused, Err(tickfleet_client::SubmitError::Pressure)), "{refused:?}");
-    // Beyond 100 %: a `once` call begins, lanes are released, retries are promoted, results are settled.
+    // Beyond 100 %: a `once` call begins, throttle queues are released, retries are dispatched, results are settled.
     let capped = submit(&fleet, "last", 3).await;
     bound_memory(&fleet, 95).await;
     gate.open.send_replace(true);
@@ -372,7 +373,7 @@ async fn redis_permits_nothing_for_a_while_and_no_turn_is_refused_and_no_result_
     acl("-evalsha").await;
     gate.open.send_replace(true);
     fleet.submit_turn(json!({"turn_id": "meanwhile", "calls": [call("look", "meanwhile")]})).await;
-    // Long enough for everybody to be refused a few times, and far shorter than the lease.
+    // Long enough for every process to be refused a few times, and far shorter than the lease.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     acl("+evalsha").await;
     let replies = fleet.replies(10).await;
@@ -383,7 +384,7 @@ async fn redis_permits_nothing_for_a_while_and_no_turn_is_refused_and_no_result_
     fleet.stop().await;
 }
 
-/// An inbox that is no stream costs the reply alone: the turn ends as what it is, and its record can be asked for.
+/// If an inbox is not a stream, only the reply is lost: the turn ends normally, and its record can be read.
 #[tokio::test]
 async fn an_inbox_that_is_no_stream_costs_the_reply_alone() {
     let gate = Gate::new(false);

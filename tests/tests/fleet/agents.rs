@@ -1,4 +1,4 @@
-//! Agents that a model runs: the loop, its waits, its bounds, and what it tells of failures.
+//! Agents with a model: the loop, its waits and bounds, and its reports of failures.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ fn llm(system: &str) -> TaskHandlerDef {
     }))
 }
 
-/// atlas leads, kelly publishes; both are run by the model.
+/// atlas leads, kelly publishes; the model runs both.
 fn plan(model: &ScriptedModel, tools: Vec<TypedTool>) -> Plan {
     let handlers = [("atlas", llm("You are atlas.")), ("kelly", llm("You are kelly."))];
     Plan {
@@ -46,7 +46,7 @@ mod real;
 
 #[derive(Deserialize, JsonSchema)]
 struct Post {
-    /// What is posted.
+    /// The text of the post.
     content: String,
 }
 
@@ -55,7 +55,7 @@ struct Posted {
     number: usize,
 }
 
-/// A tool that must not run twice, and counts how often it did.
+/// A tool that must not run twice, and counts its runs.
 fn post(count: &Arc<AtomicUsize>) -> TypedTool {
     let count = Arc::clone(count);
     TypedTool::new("post", "Posts.", Effect::Once, move |_, args: Post| {
@@ -77,7 +77,7 @@ fn task(id: &str, agent: &str, description: &str) -> Value {
     json!({"task_id": id, "tenant": "acme", "target_agent": agent, "task_description": description, "reply_to": "box"})
 }
 
-/// The one result of a task's reply.
+/// Returns the one result of a task's reply.
 fn result(reply: &Value) -> &Value {
     let [result] = reply["results"].as_array().unwrap().as_slice() else { panic!("one result: {reply}") };
     result
@@ -112,14 +112,14 @@ async fn a_model_carries_a_task_out_with_the_agents_tools_and_its_answer_is_the_
     let told = seen[0].messages[0]["content"].as_str().unwrap();
     assert!(told.starts_with("Post a greeting.") && told.contains("u-7"), "{told}");
     assert!(seen[0].tools.contains("post") && seen[0].tools.contains("delegate_task"), "{:?}", seen[0].tools);
-    // Every call has its result, whatever became of it, and the model can act on it.
+    // Every call has its result, whatever its outcome, and the model can react to it.
     let results = seen[1].results();
     assert_eq!(results.len(), 3);
     assert!(
         results[0].contains("hi") && results[1].contains("content") && results[2].contains("launch"),
         "{results:?}"
     );
-    // Its calls are audited like anybody's.
+    // Calls of a model are audited like all others.
     let audits = fleet.audits().await;
     let of_step = |audit: &&Value| audit["meta"]["turn"] == "job-1.step-2";
     assert_eq!(audits.iter().filter(of_step).count(), 1, "{audits:?}");
@@ -140,7 +140,7 @@ async fn an_agent_delegates_waits_without_a_slot_and_goes_on_with_the_answer() {
         _ => Said::words("Posted number one."),
     })
     .await;
-    // With one slot, whoever waited with it would wait for ever.
+    // With one slot, an agent that kept it while waiting would wait forever.
     let mut fleet = Fleet::start(Plan { slots: 1, ..plan(&model, vec![post(&posts)]) }).await;
     enqueue(&fleet, task("job-1", "atlas", "Have the news posted.")).await;
     let replies: BTreeMap<String, Value> = fleet.replies(1).await;
@@ -179,7 +179,7 @@ async fn a_model_that_only_calls_is_asked_for_an_answer_in_the_end_and_one_in_ci
 async fn calls_that_come_with_the_last_answer_are_dropped_and_one_without_words_is_asked_for_again() {
     let tries = AtomicUsize::new(0);
     let model = ScriptedModel::start(move |asked: &Asked| {
-        // It was asked to make no more calls, and does not heed it.
+        // The model makes a call although it may not.
         match asked.last && tries.fetch_add(1, Ordering::SeqCst) > 0 {
             true => Said::words("I give up."),
             false => Said::call("echo", json!({"text": asked.answers().to_string()})),
@@ -249,7 +249,7 @@ async fn a_task_that_finds_its_model_resting_waits_and_uses_up_no_try() {
         _ => Said::words("At last."),
     })
     .await;
-    // One try for each step: whoever used it up on a model that rests would end here.
+    // One attempt per step: a task that used it up while the model is paused would end here.
     let ladder = tickfleet_model::retry::Ladder::new([].into());
     let mut fleet = Fleet::start(Plan { ladder, ..plan(&model, vec![]) }).await;
     enqueue(&fleet, task("first", "kelly", "Go on.")).await;
@@ -275,9 +275,9 @@ async fn a_task_that_expires_or_is_cancelled_while_it_waits_is_not_told_as_not_e
     late["deadline"] = json!(chrono::DateTime::from_timestamp_millis(deadline).unwrap().to_rfc3339());
     enqueue(&fleet, late).await;
     enqueue(&fleet, task("gone", "atlas", "Sleep.")).await;
-    // Both wait for their turns.
+    // Both tasks wait for their turns.
     while model.asked() < 2 {
-        // The model tells nobody that it was asked: the test ends by itself after a minute.
+        // The model does not announce requests, so this polls; the test ends after a minute.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let name = tickfleet_store::TurnName::parse("acme:gone").unwrap();
@@ -309,7 +309,8 @@ async fn an_agent_can_read_what_models_have_used_today() {
     enqueue(&fleet, task("job-1", "kelly", "What did we use?")).await;
     let reply = fleet.reply().await;
     let told: Value = serde_json::from_str(result(&reply)["output"]["answer"].as_str().unwrap()).unwrap();
-    // The first of its two answers: 100 tokens in at 1, and 10 out at 2, for a million each.
+    // The use of the first of its two answers: 100 input tokens at 1 per million, and 10 output tokens at 2 per
+    // million.
     let usage = &told["usage"];
     assert_eq!((&usage["tokens"], &usage["money"]), (&json!({"used": 110}), &json!({"used": 120})), "{told}");
     fleet.stop().await;

@@ -1,4 +1,4 @@
-//! The producer's client, against a real Redis. Replies are written by hand here, as commits write them.
+//! The producer's client, against a real Redis. The tests write replies themselves, in the format of commits.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use tickfleet_store::{Aside, Handled, Inbound, PauseSet, StoreError, StoreOption
 use tickfleet_testkit::RedisServer;
 
 const SOON: Duration = Duration::from_secs(60);
-/// For what must not come.
+/// The wait for a reply that must not come.
 const NOT_LONG: Duration = Duration::from_millis(20);
 
 struct World {
@@ -98,8 +98,8 @@ async fn a_gap_in_the_numbers_is_told() {
     assert_eq!([(one.seq, one.missed), (two.seq, two.missed)], [(Some(4), 0), (Some(7), 2)]);
 }
 
-/// Redis has lost the inbox with its last writes, and its clock is behind the one before: what comes is numbered below
-/// what was read.
+/// Redis has lost the inbox with its last writes, and its clock is behind its former clock: new replies have lower
+/// entry IDs than replies that were already read.
 #[tokio::test]
 async fn replies_that_are_numbered_below_those_read_before_are_read_too_and_none_is_removed_unread() {
     let mut world = World::new(StoreOptions::default()).await;
@@ -112,7 +112,7 @@ async fn replies_that_are_numbered_below_those_read_before_are_read_too_and_none
         let () = world.redis.xadd(world.key(), entry, &fields).await.unwrap();
     }
     assert_eq!(id(&replies.next(SOON).await.unwrap().unwrap()), "low-1");
-    // One more that the clock has caught up for, before the reader looks.
+    // Two more replies, after the clock has caught up and before the reader reads again.
     world.reply("t-4", 4).await;
     let () = world.redis.xadd(world.key(), "*", &[("reply", json("t-5")), ("seq", "5".into())]).await.unwrap();
     let mut read = Vec::new();
@@ -131,11 +131,12 @@ async fn replies_that_are_numbered_below_those_read_before_are_read_too_and_none
 async fn replies_are_found_behind_a_gap_in_the_numbers() {
     let mut world = World::new(StoreOptions::default()).await;
     let mut replies = world.client.replies(&world.tenant, &world.inbox);
-    // Ids of the test's own: two of one millisecond could be the same after the stream was made anew.
+    // The test sets entry IDs: automatic IDs of one millisecond could be equal after the stream was created again.
     let add = |turn: &str, seq: u64| [("reply", json(turn)), ("seq", seq.to_string())];
     let () = world.redis.xadd(world.key(), "10-0", &add("t-1", 1)).await.unwrap();
     assert_eq!(id(&replies.next(SOON).await.unwrap().unwrap()), "t-1");
-    // While nobody read: made anew, a reply by a clock that was behind, and one after it had caught up.
+    // Between two reads, the stream was created again, and got a reply while the clock was behind, and one after it
+    // caught up.
     let () = world.redis.del(world.key()).await.unwrap();
     let () = world.redis.xadd(world.key(), "5-0", &add("low-2", 2)).await.unwrap();
     let () = world.redis.xadd(world.key(), "20-0", &add("t-3", 3)).await.unwrap();

@@ -1,4 +1,4 @@
-//! Delegated tasks: each ends in one record and one reply, whoever carries it out.
+//! Delegated tasks: each ends with one record and one reply, whichever handler it has.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -30,7 +30,8 @@ struct Done {
     attempt: u32,
 }
 
-/// A handler that does what the task's description says: `ok <n>` on try n, before that it fails for now; `never`.
+/// A handler for descriptions `ok <n>`: it succeeds from attempt n on, and fails with a transient error before. With
+/// `never`, it does not return.
 fn flaky() -> TypedTool {
     TypedTool::new("flaky", "Fails for a while.", Effect::Idempotent, |context: CallContext, work: Work| async move {
         let ok_from: u32 = match work.description.split(' ').nth(1).and_then(|n| n.parse().ok()) {
@@ -56,7 +57,8 @@ fn external(lease_ms: u64) -> TaskHandlerDef {
     TaskHandlerDef::External { lease: Duration::from_millis(lease_ms) }
 }
 
-/// kelly delegates; fran takes notes; emma's handler is flaky; archy and link are runtimes outside; terry takes none.
+/// kelly delegates; fran takes notes; emma's handler is flaky; archy and link are external runtimes; terry takes no
+/// tasks.
 fn plan(lease_ms: u64) -> Plan {
     Plan {
         agents: ["kelly", "fran", "emma", "archy", "link", "terry", "tina"].map(String::from).into(),
@@ -74,7 +76,7 @@ fn plan(lease_ms: u64) -> Plan {
     }
 }
 
-/// A tool that needs the capability of its own name.
+/// A tool that requires the capability of its own name.
 fn guarded(name: &'static str) -> TypedTool {
     #[derive(Deserialize, JsonSchema)]
     struct Nothing {}
@@ -82,7 +84,7 @@ fn guarded(name: &'static str) -> TypedTool {
     TypedTool::new(name, "Needs a capability.", Effect::Read, run).requires(name)
 }
 
-/// archy may read files and send mail; kelly may read files only; tina may not delegate.
+/// archy may read files and send mail; kelly may only read files; tina may not delegate.
 fn capabilities(policy: &mut Policy) {
     let delegate = policy.permissions.matrix.get_mut("delegate_task").unwrap();
     delegate.deny_agents.insert(AgentId::new("tina").unwrap());
@@ -100,7 +102,7 @@ fn delegate(target: &str, description: &str) -> Value {
     json!({"id": "c", "name": "delegate_task", "arguments": {"target_agent": target, "task_description": description}})
 }
 
-/// The one result of a task's reply.
+/// Returns the one result of a task's reply.
 fn result(reply: &Value) -> &Value {
     let [result] = reply["results"].as_array().unwrap().as_slice() else { panic!("one result: {reply}") };
     assert_eq!((&result["tool"], &reply["status"]), (&json!("delegate_task"), &json!("done")), "{reply}");
@@ -117,7 +119,7 @@ async fn an_agent_delegates_goes_on_and_the_answer_comes_as_a_reply_of_its_own()
     let job = confirmed["job_id"].as_str().unwrap();
     let reply = &replies[job];
     assert_eq!((&reply["agent"], &reply["correlation_id"]), (&json!("fran"), &json!("r-1")));
-    // It may come before the turn's own reply, so it says what it is the answer to.
+    // The reply may arrive before the turn's own reply, so it names the call that it answers.
     assert_eq!(
         (&reply["delegator"], &reply["delegated_by"]),
         (&json!("kelly"), &json!(format!("{turn}/0"))),
@@ -149,7 +151,7 @@ async fn a_repeated_delegation_makes_one_task() {
         let reply = fleet.reply().await;
         assert_eq!(outcomes(&reply), ["ok", "ok"]);
         jobs.push([0, 1].map(|i| reply["results"][i]["output"]["job_id"].clone()));
-        // Nobody remembers the turn now, but the tasks are there.
+        // The turn's ID has expired, but the tasks still exist.
         fleet.until("the id is forgotten", async |fleet| fleet.ask::<u64>("EXISTS", "id:acme:t", &[]).await == 0).await;
     }
     assert_eq!(jobs[0], jobs[1], "the same call makes the same task");
@@ -183,7 +185,7 @@ async fn a_task_that_may_not_be_delegated_is_rejected_before_an_agent_sees_it() 
     ];
     for (index, (task, code)) in cases.into_iter().enumerate() {
         fleet.delegate("fran", task.clone()).await;
-        // A tenant that does not exist has no inbox: the dead letter alone tells.
+        // A tenant that does not exist has no inbox: only the dead letter has the reason.
         if code != "unknown_tenant" {
             let reply = fleet.reply_in("acme:box", PATIENCE).await;
             let reply = reply.unwrap_or_else(|| panic!("{task}: no reply"));
@@ -193,7 +195,7 @@ async fn a_task_that_may_not_be_delegated_is_rejected_before_an_agent_sees_it() 
         fleet.until("its dead letter", async |fleet| fleet.dead().await.len() == index + 1).await;
     }
     fleet.no_more_replies().await;
-    // The same by an agent: it is told in a way that it can act on.
+    // If an agent delegates the same tasks, its error messages help it to correct them.
     let calls = [delegate("nobody", "x"), delegate("terry", "x"), delegate("kelly", "x"), delegate("fran", " ")];
     fleet.submit_turn(json!({"calls": calls})).await;
     let reply = fleet.reply().await;
@@ -246,7 +248,7 @@ async fn a_task_that_was_cancelled_before_it_came_ends_when_it_comes_and_no_hand
         assert!(message.contains("(reason: api_key=[REDACTED])") && message.contains("not executed"), "{message}");
     }
     assert_eq!(fleet.ask::<u64>("EXISTS", "external:acme:archy", &[]).await, 0);
-    // A cancel for a tenant that is nobody's is put aside, and leaves no mark.
+    // A cancel for an unknown tenant becomes a dead letter, and leaves no mark.
     fleet.say(json!({"op": "cancel", "tenant": "nobody", "task_id": "x"})).await;
     fleet.until("its dead letter", async |fleet| fleet.dead().await.len() == 1).await;
     assert_eq!(fleet.ask::<u64>("EXISTS", "early:nobody", &[]).await, 0);
@@ -274,7 +276,7 @@ async fn a_task_that_is_cancelled_between_two_tries_is_not_told_as_not_run() {
     fleet.stop().await;
 }
 
-/// A service for tasks: it keeps each request's body as it came, and answers the first of a task with this status.
+/// A service for tasks. It stores each request's body unchanged, and answers the first request with this status.
 async fn service(first: u16) -> (String, Arc<Mutex<Vec<String>>>) {
     use axum::http::StatusCode;
     let seen: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -354,7 +356,7 @@ async fn a_delegator_grants_no_more_than_it_has() {
     let mut fleet = Fleet::start(plan(60_000)).await;
     fleet.delegate("archy", json!({"task_id": "top", "budget": 8, "delegator": "kelly"})).await;
     let top = fleet.lease_task("archy", "r1").await;
-    // kelly may only read files, so archy, who could more, may not more for kelly.
+    // kelly may only read files, so archy may not do more for kelly, although it could by itself.
     let calls =
         json!([{"name": "read_files"}, {"name": "send_mail"}, delegate("kelly", "back"), delegate("link", "on")]);
     fleet.submit_turn(json!({"turn_id": "work", "agent": "archy", "task_id": "top", "calls": calls})).await;
@@ -362,14 +364,14 @@ async fn a_delegator_grants_no_more_than_it_has() {
     assert_eq!(outcomes(&reply), ["ok", "denied", "permanent", "ok"], "{reply:#}");
     let cycle = reply["results"][2]["error"]["message"].as_str().unwrap();
     assert!(cycle.contains("kelly → archy"), "{cycle}");
-    // The child has half of what the parent was given; with four calls made, nothing is left for another.
+    // The child gets half of the parent's budget. After four calls, nothing is left for another.
     let child = fleet.lease_task("link", "r2").await;
     assert_eq!((&child.task["budget"], &child.task["parent_task_id"]), (&json!(4), &json!("top")));
     fleet
         .submit_turn(json!({"turn_id": "more", "agent": "archy", "task_id": "top", "calls": [{"name": "echo"}]}))
         .await;
     assert_eq!(fleet.reply().await["results"][0]["error"]["code"], "task_budget_reached");
-    // What a service delegates under a task is bound by that task in the same way.
+    // A task that a service delegates under a task is bound by that task in the same way.
     fleet.delegate("kelly", json!({"parent_task_id": child.id(), "budget": 1})).await;
     assert_eq!(fleet.reply().await["error"]["code"], "delegation_cycle");
     fleet.delegate("fran", json!({"parent_task_id": child.id(), "budget": 5})).await;

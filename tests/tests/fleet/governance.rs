@@ -1,4 +1,4 @@
-//! Caps with many agents and replicas, witnessed by what really became ready to run, not by the counters that decided.
+//! Caps with many agents and replicas, checked by the calls that became ready to run, not by the counters that decided.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -24,13 +24,13 @@ use tokio::time::Instant;
 const AGENTS: usize = 2_000;
 const TICK_MS: i64 = 3_000;
 const CALLS_PER_TICK: u32 = 10;
-/// Two full windows and a half.
+/// Two and a half full windows.
 const CALLS_PER_DAY: u32 = 25;
-/// Sizes of an agent's turns in each wave; in all twice what a window admits.
+/// The number of calls in each of an agent's turns in a wave; in total twice what a window admits.
 const TURNS: [usize; 3] = [3, 13, 4];
-/// A wave comes with every tick.
+/// One wave per tick.
 const WAVES: usize = 2;
-/// How long nothing may come back before the run has failed.
+/// The time without a reply after which the run has failed.
 const SILENCE: Duration = Duration::from_secs(60);
 
 #[derive(Deserialize, JsonSchema)]
@@ -41,7 +41,7 @@ struct Stamp {
     stamp: u64,
 }
 
-/// A tool that answers with a number that grows from call to call over all workers.
+/// A tool that returns a number which grows from call to call over all workers.
 fn stamp() -> TypedTool {
     let next = Arc::new(AtomicU64::new(0));
     TypedTool::new("stamp", "Stamps.", Effect::Read, move |_: CallContext, _: Nothing| {
@@ -54,7 +54,7 @@ fn agent(n: usize) -> String {
     format!("agent-{n}")
 }
 
-/// The turns of one wave, each agent's in a row.
+/// Returns the turns of one wave, agent by agent.
 fn wave(wave: usize) -> Vec<Value> {
     let turns = (0..AGENTS).flat_map(|a| TURNS.iter().enumerate().map(move |(t, calls)| (a, t, *calls)));
     let message = |(a, t, calls): (usize, usize, usize)| {
@@ -65,12 +65,12 @@ fn wave(wave: usize) -> Vec<Value> {
     turns.map(message).collect()
 }
 
-/// Starts a fleet whose ready streams bear witness to every admission. Nothing is removed from them, and an entry's ID is
-/// the shard's time at which the commit debited: Redis itself numbers an entry by a clock of its own.
+/// Starts a fleet whose ready streams show every admission. No entry is removed from them, and an entry's ID has the
+/// shard's time at which the commit debited: otherwise Redis would number entries by its own clock.
 pub(super) async fn start_witnessed(plan: Plan) -> Fleet {
     let (schedulers, workers) = (plan.schedulers, plan.workers);
     let mut fleet = Fleet::start(Plan { schedulers: 0, workers: 0, ..plan }).await;
-    // A commit without transactions: the library is loaded from now on.
+    // A commit without transactions loads the library.
     fleet.store.refresh_state().await.unwrap();
     let mut connection = fleet.server.connection().await;
     let list = redis::cmd("FUNCTION").arg("LIST").arg("WITHCODE").to_owned();
@@ -99,7 +99,7 @@ pub(super) async fn start_witnessed(plan: Plan) -> Fleet {
 
 #[allow(clippy::disallowed_methods, reason = "only to stay away from midnight; the shard's clock decides")]
 fn plan() -> Plan {
-    // The day must not end while the test runs.
+    // The day must not end during the test.
     let zone = if chrono::Utc::now().hour() == 23 { "Asia/Tokyo" } else { "UTC" };
     Plan {
         schedulers: 4,
@@ -115,7 +115,7 @@ fn plan() -> Plan {
         tools: vec![stamp()],
         store: StoreOptions {
             lease_ms: 10_000,
-            // Everybody's turns wait at once, and all replies in one inbox.
+            // The turns of all agents wait at once, and all replies are in one inbox.
             tenant_turns_max: 1_000_000,
             tenant_ready_max: 100_000,
             inbox_unread_max: 100_000,
@@ -157,7 +157,8 @@ async fn no_window_and_no_day_of_any_agent_admits_more_than_its_cap() {
     witness(&admissions(&fleet).await);
 }
 
-/// One result per call; what ran, ran in order; what the day cap refused comes after it, and is all that was refused.
+/// Checks that each call has one result, that calls of a turn ran in order, and that only the day cap rejected calls,
+/// always after the calls that ran.
 fn results_are_one_each_and_in_order(replies: &HashMap<String, Value>) {
     let mut outcomes = BTreeMap::<(usize, String), u32>::new();
     for (id, reply) in replies {
@@ -184,7 +185,7 @@ fn results_are_one_each_and_in_order(replies: &HashMap<String, Value>) {
     }
 }
 
-/// When each call of each agent became ready, ms, in order.
+/// Returns the times at which the calls of each agent became ready, ms, in order.
 async fn admissions(fleet: &Fleet) -> BTreeMap<AgentId, Vec<i64>> {
     let (mut seen, mut admitted) = (HashSet::new(), BTreeMap::<AgentId, Vec<i64>>::new());
     for priority in Priority::ALL {
@@ -194,7 +195,7 @@ async fn admissions(fleet: &Fleet) -> BTreeMap<AgentId, Vec<i64>> {
             let slice = Slice::read(queue.clone(), entry, &fields).unwrap();
             let first = slice.turn.position;
             for n in first..first + slice.calls.len() {
-                // A slice that was taken back from a worker is there again; its calls were admitted once.
+                // A redelivered slice has another entry; its calls were admitted once.
                 if seen.insert((slice.name.clone(), n)) {
                     admitted.entry(slice.turn.head.agent.clone()).or_default().push(ms);
                 }
@@ -204,7 +205,7 @@ async fn admissions(fleet: &Fleet) -> BTreeMap<AgentId, Vec<i64>> {
     admitted
 }
 
-/// No window of any agent has more admissions than its cap, no day either; and the caps were really reached.
+/// Checks that no window and no day of any agent has more admissions than its cap, and that the caps were reached.
 fn witness(admitted: &BTreeMap<AgentId, Vec<i64>>) {
     assert_eq!(admitted.len(), AGENTS);
     let tenant = TenantId::new("acme").unwrap();

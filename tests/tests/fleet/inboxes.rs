@@ -1,4 +1,4 @@
-//! Inboxes have bounds that count what nobody has read, and one tenant cannot use up another's.
+//! Inboxes have bounds that count unread replies, and one tenant cannot use up another's.
 
 use serde_json::{Value, json};
 use tickfleet_model::policy::TenantPolicy;
@@ -24,7 +24,7 @@ fn echo(text: &str) -> Value {
     json!([{"id": "c", "name": "echo", "arguments": {"text": text}}])
 }
 
-/// The shard's keys that begin so.
+/// Returns the shard's keys with this prefix.
 async fn keys(fleet: &Fleet, prefix: &str) -> Vec<String> {
     let pattern = fleet.store.keys().key(format!("{prefix}*")).replace(['{', '}'], "?");
     let mut command = redis::cmd("SCAN");
@@ -47,7 +47,7 @@ async fn junk_makes_no_inbox_of_a_tenant_that_does_not_exist_and_takes_none_from
     fleet.until("all are refused", async |fleet| fleet.ask::<u64>("XLEN", "dead", &[]).await >= 1_150).await;
     assert_eq!(keys(&fleet, "replies:nobody").await, Vec::<String>::new());
     assert_eq!(keys(&fleet, "replies:acme").await.len(), 4, "its own bound");
-    // The other tenant does not notice; and of the first, nobody's inbox is taken away.
+    // The other tenant is not affected, and the first tenant keeps its inboxes.
     fleet.submit_turn(json!({"tenant": "bolt", "turn_id": "t", "calls": echo("hi")})).await;
     let reply = fleet.reply_in("bolt:box", PATIENCE).await.expect("a reply");
     assert_eq!(outcomes(&reply), ["ok"]);
@@ -56,7 +56,7 @@ async fn junk_makes_no_inbox_of_a_tenant_that_does_not_exist_and_takes_none_from
     fleet.stop().await;
 }
 
-/// Submits one turn and answers its reply's entry and status.
+/// Submits one turn, and returns its reply's entry and status.
 async fn turn(fleet: &Fleet, inbox: &mut tickfleet_tests::inbox::Inbox, id: &str) -> (String, String) {
     fleet.submit_turn(json!({"turn_id": id, "calls": echo(id)})).await;
     let (entry, reply) = inbox.next_entry().await;
@@ -74,7 +74,7 @@ async fn a_reader_that_says_how_far_it_has_read_is_never_stopped_and_one_that_do
         let _: String = fleet.ask("SET", "read:acme:box", &[&entry, "EX", "600"]).await;
     }
     assert!(fleet.ask::<u64>("XLEN", "replies:acme:box", &[]).await <= 6, "what was read made room");
-    // It falls silent: from here on the bound holds, and what it has not read is not touched.
+    // The reader falls silent: from here on the bound applies, and unread replies are kept.
     let mut statuses = Vec::new();
     for i in 20..27 {
         statuses.push(turn(&fleet, &mut inbox, &format!("t{i}")).await.1);
@@ -83,7 +83,7 @@ async fn a_reader_that_says_how_far_it_has_read_is_never_stopped_and_one_that_do
     assert!((4..=5).contains(&done), "{statuses:?}");
     assert_eq!(statuses.last().map(String::as_str), Some("rejected"));
     assert!(fleet.ask::<u64>("XLEN", "replies:acme:box", &[]).await >= 7);
-    // A position that is none moves nothing, and neither does one beyond the inbox's end.
+    // An invalid position trims nothing, and neither does one beyond the inbox's end.
     for beyond in ["99999999999999999999999-0", "9999999999999-0"] {
         let _: String = fleet.ask("SET", "read:acme:box", &[beyond, "EX", "600"]).await;
         assert_eq!(turn(&fleet, &mut inbox, beyond).await.1, "rejected");
@@ -99,7 +99,7 @@ async fn a_damaged_inbox_does_not_keep_others_from_being_trimmed() {
     let fleet = Fleet::start(plan()).await;
     let mut inbox = fleet.inbox("box").await;
     let (entry, _) = turn(&fleet, &mut inbox, "t").await;
-    // The janitor takes the inbox that was used least recently first.
+    // The janitor takes the least recently used inbox first.
     let _: String = fleet.ask("SET", "replies:acme:bad", &["odd"]).await;
     let _: u64 = fleet.ask("ZADD", "inboxes:acme", &["1", "bad"]).await;
     let _: String = fleet.ask("SET", "read:acme:box", &[&entry, "EX", "600"]).await;

@@ -1,4 +1,4 @@
-//! Limits of calls that are out at the same time, on real schedulers and workers: witnessed by the tools that run.
+//! Concurrency limits, with real schedulers and workers, checked by the tools that run.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,12 +13,12 @@ use tickfleet_model::{Effect, Limit, Policy};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
-/// How many calls run, and the most that ever did.
+/// The number of running calls, and its maximum so far.
 #[derive(Default)]
 struct Witness {
     running: AtomicUsize,
     most: AtomicUsize,
-    /// Calls that are to fail once.
+    /// Calls that must fail once.
     failing: Mutex<BTreeSet<u32>>,
 }
 
@@ -32,7 +32,7 @@ struct Done {
     is_done: bool,
 }
 
-/// A tool that takes a while, and says how many run beside it.
+/// A tool that takes a while, and counts how many calls run at the same time.
 fn slow(name: &str, effect: Effect, witness: &Arc<Witness>) -> TypedTool {
     let witness = Arc::clone(witness);
     TypedTool::new(name, "Takes a while.", effect, move |_: CallContext, step: Step| {
@@ -40,7 +40,7 @@ fn slow(name: &str, effect: Effect, witness: &Arc<Witness>) -> TypedTool {
         async move {
             let running = witness.running.fetch_add(1, Ordering::SeqCst) + 1;
             witness.most.fetch_max(running, Ordering::SeqCst);
-            // Work: calls overlap only while they take a while.
+            // Calls must take a while to overlap.
             tokio::time::sleep(Duration::from_millis(40)).await;
             witness.running.fetch_sub(1, Ordering::SeqCst);
             let fails = witness.failing.lock().unwrap().remove(&step.number);
@@ -49,7 +49,7 @@ fn slow(name: &str, effect: Effect, witness: &Arc<Witness>) -> TypedTool {
     })
 }
 
-/// The policy has this limit, and no cap holds anything up.
+/// A policy with this limit, and with caps that delay nothing.
 fn limited(policy: &mut Policy, name: &str, tools: &[&str], per: LimitKey, places: u64) {
     policy.defaults.calls_per_tick = 1_000;
     policy.limits = Arc::new(vec![Limit {

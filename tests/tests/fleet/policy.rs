@@ -1,4 +1,4 @@
-//! Which policy is in force: a new one at once, an older one when nobody decides by the newer one any more.
+//! The active policy: a new one applies at once; an older one returns when no scheduler uses the newer one any more.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ impl World {
         self.store.announce(digest, Some(scheduler), take).await.unwrap()
     }
 
-    /// Announces a policy that comes into force, and returns its generation.
+    /// Announces a policy that becomes active, and returns its generation.
     async fn in_force(&self, digest: &str, scheduler: &ConsumerId) -> u64 {
         match self.announce(digest, scheduler, false).await {
             Announced::InForce { generation } => generation,
@@ -54,7 +54,7 @@ async fn an_older_policy_comes_back_when_the_newer_ones_scheduler_has_left_or_ch
     assert!(second > first, "{first} {second}");
     assert_eq!(world.in_force("new", &two).await, second, "saying it again changes nothing");
     assert_eq!(world.announce("old", &one, true).await, older(second, false), "nobody takes it from the living");
-    // Two has read the older one again: nobody decides by the newer one.
+    // Scheduler two has read the older policy again: no scheduler uses the newer one.
     let third = world.in_force("old", &two).await;
     assert!(third > second, "{second} {third}");
     assert_eq!(world.announce("new", &one, false).await, older(third, false));

@@ -1,5 +1,5 @@
-//! Whatever settings the loader takes, work of a worker that was killed comes back. Time is set, the loader and the
-//! reapers' pace are real.
+//! With any settings that the loader accepts, the work of a killed worker is redelivered. The test sets the time; the
+//! loader and the pace of the reapers are real.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,8 @@ fn any_of<T: Copy>(rng: &mut StdRng, values: &[T]) -> T {
     values[rng.random_range(0..values.len())]
 }
 
-/// Settings as an operator may write them: the edges of every range come up often, and most relate as they must.
+/// Draws settings as an operator may write them: often the edges of a range, and mostly in a valid relation to each
+/// other.
 fn drawn(rng: &mut StdRng) -> String {
     const MS: [u64; 14] =
         [10, 100, 499, 500, 501, 1_000, 2_000, 3_000, 10_000, 15_000, 60_000, 90_000, 300_000, 600_000];
@@ -48,7 +49,7 @@ fn drawn(rng: &mut StdRng) -> String {
     )
 }
 
-/// What the loader makes of them; none where it refuses them.
+/// Loads the settings; `None` if the loader rejects them.
 fn loaded(text: &str) -> Option<Settings> {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("tickfleet.yaml"), text).unwrap();
@@ -115,8 +116,8 @@ impl Shard {
         HeldEntry { queue: taken.queue, entry: taken.entry, fields: taken.fields }
     }
 
-    /// One round of a scheduler that looks for dead workers in this period. True if it has redelivered what the worker
-    /// held.
+    /// One round of a scheduler that looks for dead workers with this period. True if it has redelivered the slice that
+    /// the worker held.
     async fn reap(&self, period: Duration, held: Option<&HeldEntry>) -> bool {
         let may = MayReap { lease_ms: self.store.options().lease_ms, every_ms: ms(period) / 4 * 3 };
         if self.store.decide(may).await.unwrap().result != ReapPermit::Granted {
@@ -141,11 +142,11 @@ async fn a_killed_workers_work_comes_back_under_whatever_settings_the_loader_tak
         let (lease, options) = (settings.worker.lease, Options::of(&settings));
         (taken, slow) = (taken + 1, slow + u32::from(settings.scheduler.reap_every > lease / 2));
         let shard = Shard::new(&settings).await;
-        // The reapers are at it while the worker lives, each time late by up to a half: the machine is busy.
+        // Reapers also run while the worker lives, each up to half a period late, as on a busy machine.
         let mut since = Duration::ZERO;
         let mut killed = None;
         let is_back = loop {
-            // Looks that follow each other closely are left out.
+            // Rounds in quick succession are skipped.
             let period = options.reap_period(lease);
             let late = period.max(lease / 40).mul_f64(rng.random_range(1.0..1.5));
             shard.advance(late).await;

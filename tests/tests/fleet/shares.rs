@@ -1,5 +1,5 @@
-//! Limits of the workers' slots, on real schedulers and workers: tenants that share them, and a tool that has a part of
-//! them, by rows and as the configuration has them by default. Witnessed by the order in which calls run.
+//! Limits of the workers' slots, with real schedulers and workers: tenants that share the slots, and a tool that has a
+//! part of them, by explicit limits and by default. Checked by the order in which calls run.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -23,7 +23,7 @@ const SLOTS: usize = 8;
 /// Turns of a flood: some seconds of work.
 const FLOOD: usize = 900;
 
-/// Whose calls have begun, in that order.
+/// The tenants whose calls have begun, in order.
 type Begun = Arc<Mutex<Vec<String>>>;
 
 #[derive(Deserialize, JsonSchema)]
@@ -34,14 +34,14 @@ struct Done {
     is_done: bool,
 }
 
-/// A tool that takes a while, and notes for whom it runs.
+/// A tool that takes a while, and records the tenant for which it runs.
 fn slow(begun: &Begun) -> TypedTool {
     let begun = Arc::clone(begun);
     TypedTool::new("slow", "Takes a while.", Effect::Read, move |context: CallContext, _: Nothing| {
         let begun = Arc::clone(&begun);
         async move {
             begun.lock().unwrap().push(context.tenant.to_string());
-            // Work: a slot is busy only while it takes a while.
+            // A slot is only busy if the call takes a while.
             tokio::time::sleep(Duration::from_millis(20)).await;
             Ok::<_, ToolError>(Done { is_done: true })
         }
@@ -77,13 +77,13 @@ fn sharing(policy: &mut Policy) {
     acme.limits.insert("slots".into(), "3".into());
 }
 
-/// The limits of a configuration that says no more than this.
+/// Returns the limits of a configuration with only these variables.
 fn limits_with(variables: &[(&str, &str)]) -> Arc<Vec<Limit>> {
     let environment = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     load(&Sources { environment, others_carry_out: true, ..Sources::default() }).unwrap().policy.limits
 }
 
-/// Two tenants, with the limits that there are where nobody has said anything.
+/// Two tenants with the default limits.
 fn by_default(policy: &mut Policy) {
     two_tenants(policy);
     policy.limits = limits_with(&[]);
@@ -97,7 +97,7 @@ async fn start(begun: &Begun, policy: fn(&mut Policy)) -> Fleet {
     fleet
 }
 
-/// Waits until every scheduler knows how many slots there are, where a limit goes by them.
+/// Waits until every scheduler knows the number of slots, if there is a limit that may depend on it.
 async fn until_slots_are_counted(fleet: &Fleet) {
     if fleet.active.load().policy.limits.is_empty() {
         return;
@@ -109,7 +109,7 @@ async fn until_slots_are_counted(fleet: &Fleet) {
     tokio::time::sleep(Duration::from_millis(2_500)).await;
 }
 
-/// So many turns of one call each.
+/// Returns this many turns of one call each.
 fn turns(tenant: &str, count: usize) -> Vec<Value> {
     let call = json!([{"id": "c", "name": "slow", "arguments": {}}]);
     (0..count).map(|_| json!({"tenant": tenant, "agent": "kelly", "calls": call})).collect()
@@ -117,7 +117,7 @@ fn turns(tenant: &str, count: usize) -> Vec<Value> {
 
 async fn until_begun(begun: &Begun, count: usize) {
     while begun.lock().unwrap().len() < count {
-        // There is nothing to wait for but what the tool notes.
+        // Only the tool's record shows it, so this polls.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -127,7 +127,7 @@ async fn until_over(fleet: &Fleet, begun: &Begun, calls: usize) {
     until_begun(begun, calls).await;
     for (limit, tenant) in ["slots", "fair_share"].into_iter().flat_map(|limit| [(limit, "acme"), (limit, "globex")]) {
         while fleet.used(limit, tenant).await.unwrap_or(0) > 0 {
-            // There is nothing to wait for but the last places, which are given back with the last results.
+            // The last permits are returned with the last results, which no event reports, so this polls.
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -137,7 +137,7 @@ fn count(calls: &[String], tenant: &str) -> usize {
     calls.iter().filter(|of| *of == tenant).count()
 }
 
-/// Sends one turn of `globex`, and answers how many calls of `acme` began before its call.
+/// Submits one turn of `globex`, and returns how many calls of `acme` began before its call.
 async fn calls_before_one_of_globex(fleet: &Fleet, begun: &Begun) -> usize {
     let before = begun.lock().unwrap().len();
     submit_all(&fleet.server, fleet.store.keys(), &turns("globex", 1)).await;
@@ -146,12 +146,13 @@ async fn calls_before_one_of_globex(fleet: &Fleet, begun: &Begun) -> usize {
         if let Some(calls) = at {
             return calls;
         }
-        // There is nothing to wait for but what the tool notes.
+        // Only the tool's record shows it, so this polls.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// What is out before another's call is bounded by the slots; the rest is what began while the turn was on its way.
+/// The most calls of the flood before the other tenant's call. The slots bound those that run already; the rest began
+/// while the turn was on its way.
 const BEFORE_MAX: usize = FLOOD / 6;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -169,13 +170,13 @@ async fn a_flood_of_one_tenant_does_not_stand_before_another_s_call() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn by_default_a_flood_stands_before_no_other_tenant_s_calls() {
     const CALLS: usize = 9;
-    /// A hundred and fifty times what the other sends.
+    /// 150 times as many as the other tenant sends.
     const FLOOD: usize = super::shares::FLOOD / 2 * 3;
     let begun = Begun::default();
     let fleet = start(&begun, by_default).await;
     submit_all(&fleet.server, fleet.store.keys(), &turns("acme", FLOOD)).await;
     until_begun(&begun, SLOTS).await;
-    // What schedulers have still to read stands before everybody's turns.
+    // Entries that schedulers have not read yet come before the turns of all tenants.
     fleet.until("the flood is taken in", async |fleet| fleet.ask::<u64>("XLEN", "turns", &[]).await == 0).await;
     let mut before = Vec::new();
     for _ in 0..CALLS {
@@ -198,7 +199,7 @@ async fn what_waits_for_a_share_of_the_slots_asks_for_workers() {
     let tenants = ["acme", "globex"].map(|tenant| TenantId::new(tenant).unwrap());
     let backlog = async || fleet.store.backlog(&tenants, &["fair_share"]).await.unwrap();
     while backlog().await.running < SLOTS as u64 || backlog().await.inbound > 0 {
-        // There is nothing to wait for but what Redis has.
+        // Only Redis shows it, so this polls.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_ne!(fleet.ask::<u64>("ZCARD", "throttle:fair_share@acme", &[]).await, 0, "most wait on the lane");
@@ -251,7 +252,7 @@ async fn tenants_that_wait_have_the_slots_by_weight() {
     until_begun(&begun, FLOOD).await;
     let calls = begun.lock().unwrap()[FLOOD / 3..FLOOD].to_vec();
     let (acme, globex) = (count(&calls, "acme"), count(&calls, "globex"));
-    // Three to one; ten per cent more or less.
+    // Three to one, within ten percent.
     let part = acme * 1_000 / (acme + globex);
     eprintln!("of 1,000 calls, {part} were those of the tenant with three quarters of the weight");
     assert!((675..=825).contains(&part), "{acme} to {globex}");
@@ -259,7 +260,7 @@ async fn tenants_that_wait_have_the_slots_by_weight() {
     fleet.stop().await;
 }
 
-/// A tool that does not answer before `gate` opens, and counts its calls.
+/// A tool that does not return before `gate` opens, and counts its calls.
 fn hangs(gate: &Arc<Semaphore>, hanging: &Arc<AtomicUsize>) -> TypedTool {
     let (gate, hanging) = (Arc::clone(gate), Arc::clone(hanging));
     TypedTool::new("hangs", "Does not answer.", Effect::Read, move |_: CallContext, _: Nothing| {
@@ -272,21 +273,21 @@ fn hangs(gate: &Arc<Semaphore>, hanging: &Arc<AtomicUsize>) -> TypedTool {
     })
 }
 
-/// So many turns of one call that hangs.
+/// Returns this many turns of one call that hangs.
 fn hung_turns(count: usize) -> Vec<Value> {
     let call = json!([{"id": "c", "name": "hangs", "arguments": {}}]);
     (0..count).map(|_| json!({"tenant": "acme", "agent": "kelly", "calls": call})).collect()
 }
 
-/// Waits until so many calls have hung, and none of their places is held.
+/// Waits until this many calls have hung, and all their permits are returned.
 async fn until_none_hangs(fleet: &Fleet, hanging: &AtomicUsize, calls: usize) {
     while hanging.load(Ordering::SeqCst) < calls {
-        // There is nothing to wait for but the last calls and their places.
+        // No event reports the last calls and their permits, so this polls.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     for (limit, counter) in [("tool_slots", "hangs"), ("fair_share", "acme")] {
         while fleet.used(limit, counter).await.unwrap_or(0) > 0 {
-            // Likewise.
+            // As above.
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -318,9 +319,9 @@ async fn by_default_one_tool_of_one_tenant_has_all_slots() {
     let fleet = Fleet::start(Plan { schedulers: 2, slots: SLOTS, tools, policy: by_default, ..Plan::default() }).await;
     until_slots_are_counted(&fleet).await;
     submit_all(&fleet.server, fleet.store.keys(), &hung_turns(4 * SLOTS)).await;
-    // All slots are busy with it; what is beyond waits.
+    // All slots are busy with this tool; the other calls wait.
     while hanging.load(Ordering::SeqCst) < SLOTS {
-        // There is nothing to wait for but the calls that hang.
+        // Only the calls' counter shows it, so this polls.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     gate.add_permits(4 * SLOTS);
@@ -333,7 +334,7 @@ struct Probe {
     number: u32,
 }
 
-/// A tool that says when it begins.
+/// A tool that reports when it begins.
 fn probe(begins: UnboundedSender<u32>) -> TypedTool {
     TypedTool::new("probe", "Begins.", Effect::Read, move |_: CallContext, probe: Probe| {
         let begins = begins.clone();
@@ -344,7 +345,8 @@ fn probe(begins: UnboundedSender<u32>) -> TypedTool {
     })
 }
 
-/// The times from a turn's sending to its call's beginning, sorted, ms: of `globex`, while `acme` floods the fleet or not.
+/// Returns the times between submitting a turn of `globex` and the begin of its call, sorted, ms, with or without a
+/// flood of `acme`.
 async fn waits(policy: fn(&mut Policy), flood: usize) -> Vec<f64> {
     const PROBES: u32 = 200;
     let begun = Begun::default();
@@ -357,7 +359,7 @@ async fn waits(policy: fn(&mut Policy), flood: usize) -> Vec<f64> {
         submit_all(&fleet.server, fleet.store.keys(), part).await;
     }
     if flood > 0 {
-        // The fleet has come to its pace: slots are counted, and every one is busy.
+        // The fleet runs at full pace: slots are counted, and all are busy.
         until_begun(&begun, 1_000).await;
     }
     let mut waits = Vec::new();
@@ -368,7 +370,7 @@ async fn waits(policy: fn(&mut Policy), flood: usize) -> Vec<f64> {
         submit_all(&fleet.server, fleet.store.keys(), &[turn]).await;
         assert_eq!(said.recv().await, Some(number));
         waits.push(sent.elapsed().as_secs_f64() * 1_000.0);
-        // A hundredth of what the other sends.
+        // The pace of the probes.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     waits.sort_by(f64::total_cmp);

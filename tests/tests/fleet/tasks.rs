@@ -1,4 +1,4 @@
-//! Tasks for those who look on and talk: watching, listing, cancelling, sessions, messages, answers in a form.
+//! Tasks for observers and users: watching, listing, canceling, sessions, messages, answers with a schema.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn llm(system: &str, answer_schema: Option<Value>) -> TaskHandlerDef {
     }))
 }
 
-/// atlas leads, kelly works; both are run by the model.
+/// atlas leads, kelly works; the model runs both.
 fn plan(model: &ScriptedModel) -> Plan {
     let handlers = [("atlas", llm("You are atlas.", None)), ("kelly", llm("You are kelly.", None))];
     Plan {
@@ -55,16 +55,16 @@ async fn enqueue(fleet: &Fleet, id: &str, agent: &str, description: &str) {
     fleet.xadd("tasks", "task", task.to_string().as_bytes()).await;
 }
 
-/// The one result of a task's reply.
+/// Returns the one result of a task's reply.
 fn result(reply: &Value) -> &Value {
     let [result] = reply["results"].as_array().unwrap().as_slice() else { panic!("one result: {reply}") };
     result
 }
 
-/// Waits until the model has been asked so often.
+/// Waits until the model has received this many requests.
 async fn asked(model: &ScriptedModel, times: usize) {
     while model.asked() < times {
-        // A model tells nobody when it is asked; the test's own limit bounds the wait.
+        // The model does not announce requests, so this polls; the test's own limit bounds the wait.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -76,7 +76,7 @@ fn delegate(to: &str, wait: bool) -> Said {
 #[tokio::test]
 async fn what_a_child_leaves_of_its_budget_is_its_parents_again() {
     let model = ScriptedModel::start(|asked: &Asked| match (asked.system.as_str(), asked.answers()) {
-        // Each child gets half of what the task was given: without what they leave, the third would be refused.
+        // Each child gets half of the task's budget. Without what the children leave, the third would be rejected.
         ("You are atlas.", 0..=4) => delegate("kelly", true),
         ("You are atlas.", _) => Said::words(asked.results()[0]),
         _ => Said::words("done"),
@@ -117,14 +117,14 @@ async fn a_task_is_watched_from_its_acceptance_to_its_answer_and_from_any_positi
     let told: Vec<String> = seen.iter().map(|progress| words(&progress.event)).collect();
     let expected = ["accepted kelly", "plan 2", "execute job.step-1", "echo true", "sleep true", "plan 0", "Said hi."];
     assert_eq!(told, expected);
-    // Whoever comes back goes on behind what it knows.
+    // A watcher can continue after the last position that it knows.
     let mut later = client(&fleet).watch_from(&name("job"), 2);
     let mut told = Vec::new();
     while let Some(progress) = later.next().await.unwrap() {
         told.push(words(&progress.event));
     }
     assert_eq!(told, expected[4..]);
-    // Behind whichever event somebody goes on, what comes after it is told; that calls are out may be told once more.
+    // From any position on, all later events are reported; the start of calls may be reported once more.
     let news = |told: &[String]| -> Vec<String> {
         let is_news = |word: &&String| !word.starts_with("execute") && !word.starts_with("accepted");
         told.iter().filter(is_news).cloned().collect()
@@ -180,7 +180,7 @@ fn standing(state: TaskState) -> TaskFilter {
     TaskFilter { state: Some(state), limit: 10, ..TaskFilter::default() }
 }
 
-/// The tasks that pass, one a page, behind those of a tenant of a name before.
+/// Returns the matching tasks, read in pages of one, with another tenant whose name comes first.
 async fn paged(client: &Client, tenant: &TenantId, filter: &TaskFilter) -> Vec<String> {
     let tenants = [TenantId::new("aaa").unwrap(), tenant.clone()].into();
     let one = TaskFilter { limit: 1, ..filter.clone() };
@@ -189,7 +189,7 @@ async fn paged(client: &Client, tenant: &TenantId, filter: &TaskFilter) -> Vec<S
         let page = task_page(client, &tenants, &one, from.as_ref()).await.unwrap();
         found.extend(page.tasks.into_iter().map(|task| task.id.to_string()));
         let Some(next) = page.next else { return found };
-        // It is read as it is written.
+        // A cursor can be written and parsed.
         from = Some(next.to_string().parse().unwrap());
     }
 }
@@ -206,14 +206,14 @@ async fn cancelling_a_task_ends_its_turn_and_the_tasks_below_it() {
     asked(&model, 2).await;
     let client = client(&fleet);
     let tenant = TenantId::new("acme").unwrap();
-    // All is told before it ends: who waits for whom.
+    // Before the task ends, its story shows which task waits for which.
     let story = loop {
         let story = client.task(&name("job")).await.unwrap().unwrap();
         let child = story.children.first();
         if child.is_some_and(|child| child.waits.is_some()) && story.waits.is_some() {
             break story;
         }
-        // Nothing tells when the child has parked; the test's own limit bounds the wait.
+        // No event reports that the child has parked, so this polls; the test's own limit bounds the wait.
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
     let child = story.children[0].summary.id.clone();
@@ -231,7 +231,7 @@ async fn cancelling_a_task_ends_its_turn_and_the_tasks_below_it() {
     assert_eq!(cancelled.children[0].task.as_str(), child.as_str());
     assert_eq!(cancelled.children[0].turns.len(), 1);
     assert_eq!(result(&fleet.reply().await)["outcome"], "cancelled");
-    // A task that a model delegates is answered to it alone.
+    // The result of a task that a model delegates goes to the model only.
     let mut watch = client.watch(&TurnName::task(&tenant, &child));
     let mut last = None;
     while let Some(progress) = watch.next().await.unwrap() {
@@ -241,13 +241,13 @@ async fn cancelling_a_task_ends_its_turn_and_the_tasks_below_it() {
     let ended = TaskFilter { agent: AgentId::new("kelly").ok(), ..standing(TaskState::Ended) };
     let listed = client.tasks(&tenant, &ended).await.unwrap();
     assert_eq!((listed.len(), listed[0].outcome.as_deref()), (1, Some("cancelled")));
-    // Nothing goes on behind.
+    // No work continues below the task.
     loop {
         let left = fleet.store.look(&name(&format!("{child}.step-1"))).await.unwrap();
         if !matches!(left, tickfleet_store::TurnView::Live(_)) {
             break;
         }
-        // A turn that nobody waits for tells nobody of its end; the test's own limit bounds the wait.
+        // No event reports the end of this turn, so this polls; the test's own limit bounds the wait.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     fleet.stop().await;
@@ -280,7 +280,7 @@ async fn an_agent_looks_after_the_tasks_that_it_gave_and_after_no_others() {
     let reply = fleet.reply().await;
     assert_eq!(result(&reply)["outcome"], "permanent", "{reply}");
     fleet.submit_turn(call("atlas", "cancel_task")).await;
-    // The task's own reply may come before the turn's.
+    // The task's own reply may arrive before the turn's.
     let replies: BTreeMap<String, Value> = fleet.replies(2).await;
     assert_eq!(result(&replies[&job])["outcome"], "cancelled", "{replies:?}");
     let ending = replies.values().find(|reply| reply["turn_id"].is_string()).unwrap();
@@ -311,16 +311,16 @@ async fn a_session_goes_on_over_several_sends_and_the_model_reads_what_was_said(
         }
     };
     assert_eq!(answer(&open(&kelly), "one").await, "heard one");
-    // Another process goes on.
+    // Another process continues the session.
     assert_eq!(answer(&open(&kelly), "two").await, "heard one / heard one / two");
     let history = open(&kelly).history().await.unwrap();
     assert_eq!(history.len(), 2);
     assert_eq!((history[1].user.as_str(), history[1].agent.as_deref()), ("two", Some("heard one / heard one / two")));
-    // A session is held with one agent: no other reads it.
+    // A session belongs to one agent: no other agent reads it.
     let other = open(&AgentId::new("atlas").unwrap());
     assert!(matches!(other.send("x").await, Err(SessionError::Others(_))));
     assert!(matches!(open(&kelly).send(" ").await, Err(SessionError::Length { .. })));
-    // Nor does a task that only bears such a name.
+    // A task that only has an ID like that of a session does not belong to it either.
     enqueue(&fleet, "ses-talk-9", "kelly", "three").await;
     let mut watch = client(&fleet).watch(&name("ses-talk-9"));
     while let Some(progress) = watch.next().await.unwrap() {
@@ -356,12 +356,12 @@ async fn a_message_from_agent_to_agent_is_read_once_with_the_next_step() {
         let says = |message: &&Value| message["content"].as_str().is_some_and(|text| text.contains("The price is 7."));
         asked.messages.iter().filter(says).count()
     };
-    // With the first step, and in the history of that task from there on; the next task does not hear it again.
+    // The message is in the first step, and in that task's history from then on; the next task does not get it again.
     let counts: Vec<usize> = model.seen().iter().map(told).collect();
     assert_eq!(counts, [1, 1, 0, 0]);
     let first = &model.seen()[0];
     assert!(first.messages.iter().any(|message| message["content"].as_str().unwrap().contains("the agent atlas")));
-    // Other agents fetch theirs.
+    // Other agents fetch their messages.
     let send = json!({"agent": "kelly", "calls": [{"name": "send_mcp_message", "arguments": {"recipient_agent": "atlas", "message_body": "Thanks."}}]});
     fleet.submit_turn(send).await;
     fleet.reply().await;

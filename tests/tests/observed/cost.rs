@@ -1,4 +1,4 @@
-//! What a turn costs Redis, in instructions: unlike microseconds, they are the same on a busy machine.
+//! The cost of a turn in Redis, in instructions: unlike microseconds, they are the same on a busy machine.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -34,16 +34,16 @@ use tickfleet_store::{Store, StoreOptions, TurnName};
 use tickfleet_testkit::connect;
 
 const DAY_MS: i64 = 86_400_000;
-/// Agents that the turns are spread over: none of them comes to its cap.
+/// The turns are spread over this many agents, so that none of them reaches its cap.
 const AGENTS: usize = 3_000;
-/// Places of a limit: more than are ever taken.
+/// The capacity of a limit: more than is ever used.
 const PLACES: u64 = 100_000;
 /// Entries that one step of a sealer reads.
 const SEALED_AT_ONCE: usize = 500;
-/// For how long a fact is kept, ms.
+/// How long a fact is kept, ms.
 const FACT_KEPT_MS: i64 = DAY_MS;
 
-/// A Redis under callgrind, with a scheduler and a worker in one hand.
+/// A Redis under callgrind. The test acts as its scheduler and worker.
 struct Measured {
     server: PrivateRedis,
     dir: PathBuf,
@@ -53,11 +53,11 @@ struct Measured {
     dumps: usize,
     /// The policy, with the limits that count every call.
     active: Arc<ActivePolicy>,
-    /// Whether each call goes by a fact of its session and sets another.
+    /// Whether each call depends on a fact of its session and sets another.
     has_facts: bool,
 }
 
-/// Slots that are never all taken.
+/// More slots than are ever used.
 struct Enough;
 
 impl Slots for Enough {
@@ -70,7 +70,7 @@ impl Slots for Enough {
     }
 }
 
-/// A policy with these limits, and with caps that no agent comes to.
+/// A policy with these limits, and with caps that no agent reaches.
 fn policy(limits: Vec<Limit>) -> Arc<ActivePolicy> {
     let every = ToolGrant { everyone: true, ..ToolGrant::default() };
     let agents = (0..AGENTS).map(|number| (AgentId::new(format!("a{number}")).unwrap(), AgentPolicy::default()));
@@ -91,11 +91,11 @@ fn policy(limits: Vec<Limit>) -> Arc<ActivePolicy> {
     Arc::new(ActivePolicy { policy, ..ActivePolicy::default() })
 }
 
-/// A sealer of the audit log, as a scheduler has one.
+/// A sealer of the audit log, like that of a scheduler.
 struct Sealing {
     signer: Signer,
     head: Head,
-    /// The last entry that is sealed.
+    /// The last sealed entry.
     after: String,
 }
 
@@ -105,7 +105,7 @@ impl Sealing {
         Self { signer, head: Head::default(), after: String::new() }
     }
 
-    /// Seals what there is, in as many steps as a scheduler does; answers how many entries that were.
+    /// Seals all entries, in as many steps as a scheduler would; returns the number of entries.
     async fn seal_all(&mut self, store: &Store) -> usize {
         let mut count = 0;
         let chain = ChainName { fleet: "bench".into(), shard: 0, tenant: "bench".into() };
@@ -143,7 +143,7 @@ impl Sealing {
     }
 }
 
-/// A limit of the slots that never holds a turn up here.
+/// A concurrency limit that never delays a turn here.
 fn of_slots(name: &str, key: LimitKey, bound: LimitBound) -> Limit {
     Limit {
         name: name.into(),
@@ -157,7 +157,7 @@ fn of_slots(name: &str, key: LimitKey, bound: LimitBound) -> Limit {
     }
 }
 
-/// What the caps of an agent's tick and day, and of a tenant's day, would be as rows.
+/// Limits that correspond to the caps of an agent's tick and day, and of a tenant's day.
 fn caps() -> Vec<Limit> {
     let of =
         |name: &str, key: LimitKey, every: Every| Limit { every, ..of_slots(name, key, LimitBound::Calls(PLACES)) };
@@ -168,7 +168,7 @@ fn caps() -> Vec<Limit> {
     ]
 }
 
-/// What `tickfleet bench --limits` gives every call to debit: a counter of its agent, and two that all calls share.
+/// The limits that `tickfleet bench --limits` adds to every call: a counter of its agent, and two that all calls share.
 fn three() -> Vec<Limit> {
     let of =
         |name: &str, key: LimitKey, every: Every| Limit { every, ..of_slots(name, key, LimitBound::Calls(PLACES)) };
@@ -179,17 +179,17 @@ fn three() -> Vec<Limit> {
     ]
 }
 
-/// What `per: [tool], concurrent: 25%` is.
+/// The limit `per: [tool], concurrent: 25%`.
 fn bulkhead() -> Limit {
     of_slots("tool_slots", LimitKey::Tool, LimitBound::Part(25))
 }
 
-/// What `per: [tenant], concurrent: share` is.
+/// The limit `per: [tenant], concurrent: share`.
 fn fairness() -> Limit {
     of_slots("tenant_slots", LimitKey::Tenant, LimitBound::Share(1))
 }
 
-/// A program that starts Redis under callgrind.
+/// Writes a program that starts Redis under callgrind.
 fn under_callgrind(dir: &Path) -> PathBuf {
     let program = dir.join("redis-under-callgrind");
     let out = dir.join("out.%p");
@@ -225,7 +225,7 @@ impl Measured {
         Self { server, dir: dir.to_owned(), store, connection, number: 0, dumps: 0, active, has_facts }
     }
 
-    /// Turns of one call, from the submit to the reply, in batches.
+    /// Runs turns of one call, from the submit to the reply, in batches.
     async fn play(&mut self, batch: usize, rounds: usize) {
         for _ in 0..rounds {
             let mut submit = redis::pipe();
@@ -282,7 +282,7 @@ impl Measured {
         }
     }
 
-    /// Begins the calls if they go by facts, and settles them, as a worker does.
+    /// Begins the calls if they depend on facts, and settles them, like a worker.
     async fn carry_out(&self, mut slices: Vec<Slice>) {
         let (mut view, bounds) = (View::default(), self.store.bounds());
         let ends: Vec<EndCalls> = if self.has_facts { slices.iter().map(end_of_facts).collect() } else { Vec::new() };
@@ -314,14 +314,14 @@ impl Measured {
         }
     }
 
-    /// Instructions of Redis for one of these turns.
+    /// Returns the instructions of Redis for one of these turns.
     async fn cost(&mut self, batch: usize, rounds: usize) -> u64 {
         self.control("-z");
         self.play(batch, rounds).await;
         self.counted() / (batch * rounds) as u64
     }
 
-    /// Instructions of Redis for each entry that is sealed, of so many.
+    /// Returns the instructions of Redis for each sealed entry, with at least this many entries.
     async fn cost_of_sealing(&mut self, entries: usize) -> u64 {
         let mut sealing = Sealing::new();
         sealing.seal_all(&self.store).await;
@@ -332,7 +332,7 @@ impl Measured {
         self.counted() / sealed as u64
     }
 
-    /// Instructions of Redis since they were counted last.
+    /// Returns the instructions of Redis since the last count.
     fn counted(&mut self) -> u64 {
         self.control("-d");
         self.dumps += 1;
@@ -363,7 +363,7 @@ fn session(slice: &Slice) -> SessionName {
     SessionName::new(&slice.name.tenant, &FactRow::default().session(&head.agent, None, &head.context))
 }
 
-/// The begin of a call that enters its agent's session: one fact may not be set there, and its end sets another.
+/// The begin of a call in its agent's session: one fact must not be set there, and the call's end sets another.
 fn begin(slice: &Slice, epoch: u64, lease_ms: i64) -> Begin<'_> {
     let condition = Condition { fact: "read_untrusted".into(), required: false, shadow: false };
     let change = MayChange { fact: "has_asked".into(), sets: true, kept_ms: FACT_KEPT_MS };
@@ -382,14 +382,14 @@ fn begin(slice: &Slice, epoch: u64, lease_ms: i64) -> Begin<'_> {
     }
 }
 
-/// What the end of such a call does.
+/// The changes of facts at the end of such a call.
 fn end_of_facts(slice: &Slice) -> EndCalls {
     let changed = Changed { fact: "has_asked".into(), becomes: Becomes::Set, kept_ms: FACT_KEPT_MS };
     let call = CallName::new(slice.name.turn.clone(), 0);
     EndCalls { session: session(slice), calls: vec![EndedCall { call, changes: Some(vec![changed]) }] }
 }
 
-/// The result of a slice's call as its worker makes it.
+/// The result of a slice's call, as its worker renders it.
 fn result(slice: &Slice) -> RenderedCall {
     let turn = &slice.name.turn;
     let result = format!(
@@ -414,7 +414,7 @@ async fn instructions_of_a_turn() {
         ("three limits that count every call", three()),
     ];
     for (number, (what, limits)) in with.into_iter().enumerate() {
-        // Each begins with an empty Redis: what is in it has its cost, too.
+        // Each measurement begins with an empty Redis, because existing data affects the cost.
         let dir = dir.path().join(number.to_string());
         std::fs::create_dir(&dir).unwrap();
         let mut measured = Measured::start(&dir, limits, what == FACTS).await;

@@ -1,4 +1,4 @@
-//! An export goes on in its file, and in no other fleet's.
+//! An export continues in its own file, and not in that of another fleet.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use tickfleet_proof::lines::Header;
 use tickfleet_store::Store;
 use tickfleet_tests::fleet::{Fleet, Plan};
 
-/// Writes so many entries of this fleet.
+/// Writes this many entries of this fleet.
 async fn write(fleet: &Fleet, of: &str, entries: usize) {
     for number in 0..entries {
         let text = format!(r#"{{"tenant":"acme","message":"{of} {number}"}}"#);
@@ -15,7 +15,7 @@ async fn write(fleet: &Fleet, of: &str, entries: usize) {
     }
 }
 
-/// What there is in the file of an export that is made now.
+/// Exports the log to a new file, and returns the file's content.
 async fn exported(stores: &[Store], header: &Header) -> Resume {
     let mut file = Vec::new();
     Export::new(stores, ExportRange::default(), Resume::default(), &mut file).write(header).await.unwrap();
@@ -34,7 +34,7 @@ async fn an_export_goes_on_in_no_file_of_another_fleet_that_has_the_same_name() 
     let stores = [ours.store.clone()];
     write(&ours, "ours", 3).await;
     write(&theirs, "theirs", 3).await;
-    // Theirs is older than what this fleet has, or newer: neither is in its log.
+    // The other fleet's entries are older than those of this fleet, or newer: neither are in its log.
     let other = exported(std::slice::from_ref(&theirs.store), &header).await;
     write(&ours, "ours", 3).await;
     let own = exported(&stores, &header).await;
@@ -45,7 +45,7 @@ async fn an_export_goes_on_in_no_file_of_another_fleet_that_has_the_same_name() 
         let refused = other.check(&stores, &header).await.unwrap_err().to_string();
         assert!(refused.contains("is not in the log of this fleet; write to another file"), "{refused}");
     }
-    // What was exported before the log was trimmed goes on.
+    // An export that was made before the log was trimmed can continue.
     write(&ours, "ours", 2).await;
     let _: u64 = ours.ask("XTRIM", "audit", &["MAXLEN", "1"]).await;
     own.check(&stores, &header).await.unwrap();

@@ -1,4 +1,4 @@
-//! How long Redis is busy with a turn whose results are as many and as large as they may be.
+//! How long Redis is busy with a turn that has the maximum number of results of the maximum size.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! What a scrape of a real fleet says: the backlog by state, counters that count what happened, no word that nobody
-//! foresaw, and text that Prometheus' own checker passes.
+//! A scrape of a real fleet: the backlog by state, correct counters, only known label values, and text that Prometheus'
+//! own checker accepts.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -33,7 +33,7 @@ struct Nothing {}
 #[derive(Serialize, JsonSchema)]
 struct Done {}
 
-/// A tool that ends once the gate is open.
+/// A tool that returns once the gate is open.
 fn hold(open: &watch::Sender<bool>) -> TypedTool {
     let open = open.clone();
     TypedTool::new("hold", "Waits for the gate.", Effect::Read, move |_: CallContext, _: Nothing| {
@@ -45,7 +45,7 @@ fn hold(open: &watch::Sender<bool>) -> TypedTool {
     })
 }
 
-/// The `/metrics` of a fleet, over HTTP, as a process of schedulers and workers answers it.
+/// The `/metrics` of a fleet over HTTP, as served by a process with schedulers and workers.
 struct Endpoint(SocketAddr);
 
 impl Endpoint {
@@ -75,7 +75,7 @@ impl Endpoint {
         body.to_owned()
     }
 
-    /// Scrapes until every one of these series has its value, for up to [`PATIENCE`].
+    /// Scrapes until each of these series has its value, for up to [`PATIENCE`].
     async fn shows(&self, wanted: &[(&str, f64)]) -> String {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -86,13 +86,13 @@ impl Endpoint {
                 return text;
             }
             assert!(Instant::now() < until, "not shown within {PATIENCE:?}: {wrong:?}\n{text}");
-            // A scrape has no signal of its own: it is what is tested.
+            // A scrape reports no changes, so this polls.
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 }
 
-/// The value of a series (`name` or `name{label="word"}`); none where it is absent.
+/// Returns the value of a series (`name` or `name{label="word"}`), or `None` if it is absent.
 fn value(text: &str, series: &str) -> Option<f64> {
     let series = format!("tickfleet_{series} ");
     text.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok())
@@ -108,7 +108,7 @@ async fn submit(fleet: &Fleet, agent: &str, call: (&str, Value)) -> String {
     fleet.submit_turn(turn).await
 }
 
-/// A fleet whose work stands still in every state, with the turns that will not end by themselves.
+/// A fleet with waiting work in every state, and the turns that will not end by themselves.
 async fn everything_waits(open: &watch::Sender<bool>) -> (Fleet, Endpoint, Vec<String>) {
     let fleet = Fleet::start(Plan {
         slots: 2,
@@ -116,7 +116,7 @@ async fn everything_waits(open: &watch::Sender<bool>) -> (Fleet, Endpoint, Vec<S
         caps: DefaultCaps { tick_ms: A_DAY_MS, calls_per_tick: 3, ..DefaultCaps::default() },
         ladder: Ladder::new([Duration::from_secs(3_600)].into()),
         tools: vec![hold(open)],
-        // Longer than Redis is away in the test.
+        // Longer than the outage of Redis in the test.
         store: StoreOptions { lease_ms: 30_000, ..StoreOptions::default() },
         ..Plan::default()
     })
@@ -141,7 +141,7 @@ async fn everything_waits(open: &watch::Sender<bool>) -> (Fleet, Endpoint, Vec<S
 async fn the_backlog_of_a_scrape_is_what_waits_and_runs_and_is_absent_while_redis_is_away() {
     let open = watch::Sender::new(false);
     let (mut fleet, endpoint, left) = everything_waits(&open).await;
-    // Each is doubled: the endpoint has the shard twice.
+    // Each value is doubled, because the endpoint has the shard twice.
     let text = endpoint
         .shows(&[
             ("backlog{state=\"inbound\"}", 0.0),
@@ -215,7 +215,7 @@ async fn what_a_fleet_does_is_counted_once_and_promtool_finds_no_fault() {
             ("turns_refused_total{reason=\"unknown_agent\"}", 1.0),
             ("turns_admitted_total{decision=\"rejected\"}", 1.0),
             ("dead_total{reason=\"unknown_agent\"}", 1.0),
-            // Three calls at once and two from the lane, and the one that failed first: a retry is not debited.
+            // Three calls at once, two from the throttle queue, and the call that failed first: a retry is not debited.
             ("calls_admitted_total", 6.0),
             ("retries_total{reason=\"transient\"}", 1.0),
             ("promoted_total", 1.0),
@@ -228,7 +228,7 @@ async fn what_a_fleet_does_is_counted_once_and_promtool_finds_no_fault() {
             ("redis_errors_total{verb=\"commit\"}", 0.0),
         ])
         .await;
-    // A slice for each window, and one for each try.
+    // One slice for each window, and one for each attempt.
     assert!(value(&text, "released_total").unwrap() >= 1.0, "{text}");
     assert!(value(&text, "schedule_to_start_seconds_count").unwrap() >= 4.0, "{text}");
     for verb in ["commit", "read", "backlog"] {
@@ -241,7 +241,7 @@ async fn what_a_fleet_does_is_counted_once_and_promtool_finds_no_fault() {
     fleet.stop().await;
 }
 
-/// Fails where Prometheus' own checker finds a fault, or is not there.
+/// Fails if Prometheus' own checker reports a problem, or is not installed.
 fn checked_by_promtool(text: &str) {
     let mut command = Command::new("promtool");
     command.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -1,4 +1,4 @@
-//! What operators see: metrics, alerts, dashboards.
+//! Observability for operators: metrics, alerts, dashboards.
 
 mod cost;
 mod exports;

@@ -1,5 +1,5 @@
-//! What operators see of a fleet: alerts, recording rules, runbooks and dashboards. Here they are tried by themselves;
-//! `cli/tests/cli/operation/watched` tries them on a fleet that runs, with a real Prometheus.
+//! Observability of a fleet: alerts, recording rules, runbooks and dashboards. Here they are tested as files;
+//! `cli/tests/cli/operation/watched` tests them on a running fleet, with a real Prometheus.
 
 mod dashboards;
 mod rules;
@@ -19,7 +19,7 @@ fn read(path: impl AsRef<Path>) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The files of a folder that end like this, ordered by name; never none.
+/// Returns the files of a folder with this extension, ordered by name. Fails if the folder has no such file.
 fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
     let entries = root().join(folder).read_dir().unwrap().map(|entry| entry.unwrap().path());
     let mut found: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|e| e == extension)).collect();
@@ -28,7 +28,7 @@ fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The metrics that docs/reference/metrics.md lists, which another test keeps equal to what the code exports.
+/// Returns the metrics in docs/reference/metrics.md. Another test checks that the page equals the code.
 fn exported() -> BTreeSet<String> {
     let row = Regex::new(r"(?m)^\| `((?:tickfleet|process)_[a-z_]+)` \| (\w+) \|").unwrap();
     let page = read("docs/reference/metrics.md");
@@ -45,7 +45,7 @@ fn exported() -> BTreeSet<String> {
     names
 }
 
-/// The metrics that a query names and nobody exports. Names of recording rules have colons and are left out.
+/// Returns the metrics in a query that are not exported. Names of recording rules have colons and are left out.
 fn unknown_metrics(query: &str, exported: &BTreeSet<String>) -> Vec<String> {
     let name = Regex::new(r"[a-z_:]*\b(?:tickfleet|process)_[a-z_:0-9]+").unwrap();
     let named = name.find_iter(query).map(|found| found.as_str().to_owned());

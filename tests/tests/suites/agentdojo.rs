@@ -1,6 +1,6 @@
-//! AgentDojo on a fleet: every user task is granted the tools that it needs and no other. What users ask for is carried
-//! out; what attackers slip in is denied, but where it uses a tool that the user's own task needs. Then the same with
-//! rules on arguments: of what is left, they stop all but calls that are the user's own to the letter.
+//! AgentDojo on a fleet: every user task is granted exactly the tools that it needs. Users' calls run. Attackers' calls
+//! are denied, except if they use a tool that the user's own task needs. Then the same with rules on arguments: the
+//! remaining calls are denied too, unless they equal the user's own calls exactly.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ mod facts;
 mod rules;
 mod tasks;
 
-/// An agent that may call everything: its turns are narrowed instead.
+/// An agent that may call everything; its turns are narrowed instead.
 const EVERYTHING: &str = "assistant";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -57,7 +57,7 @@ fn played<'a>(users: &[&'a Task], attacks: &[&'a Task]) -> Vec<(&'a Task, &'a Ta
     users.iter().flat_map(of_one).collect()
 }
 
-/// A fleet on which each user task's agent is granted what that task needs.
+/// A fleet in which each user task's agent is granted the tools of that task.
 fn plan(dojo: &AgentDojo, users: &[&Task]) -> Plan {
     let mut plan = Plan {
         workers: 2,
@@ -72,7 +72,7 @@ fn plan(dojo: &AgentDojo, users: &[&Task]) -> Plan {
         registered: dojo.registered().unwrap(),
         ..Plan::default()
     };
-    // `Plan` grants everything to everyone; here each agent gets what its task needs.
+    // `Plan` grants everything to everyone; here each agent gets the tools that its task needs.
     let grants = dojo.grants();
     let mut active = (*plan.active().load()).clone();
     for (tool, row) in &mut active.policy.permissions.matrix {
@@ -84,8 +84,8 @@ fn plan(dojo: &AgentDojo, users: &[&Task]) -> Plan {
     plan
 }
 
-/// A turn of the task's calls by the agent of `user`, or by the one that may call everything, narrowed to what `user`
-/// needs.
+/// A turn of the task's calls by the agent of `user`, or by the agent that may call everything, narrowed to the tools
+/// that `user` needs.
 fn turn(id: &str, user: &Task, task: &Task, narrowed: bool) -> Value {
     let agent = if narrowed { EVERYTHING.to_owned() } else { user.agent() };
     let mut turn = json!({
@@ -104,7 +104,7 @@ struct Counts {
     attacker_uses_granted_tool: usize,
 }
 
-/// Reads every reply and judges every call; the counts of turns by agent and of narrowed turns.
+/// Reads every reply and checks every call. Returns the counts of turns by agent, and of narrowed turns.
 async fn judge(fleet: &Fleet, expected: &BTreeMap<String, BTreeSet<String>>) -> [Counts; 2] {
     let mut counted = [Counts::default(); 2];
     let mut left: BTreeSet<&str> = expected.keys().map(String::as_str).collect();

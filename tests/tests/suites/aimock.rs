@@ -1,5 +1,5 @@
-//! Agents on another maker's stand-in for providers, npm's `@copilotkit/aimock`: all four forms of requests; then one that
-//! turns requests away, gives answers that are no JSON, and hangs up in the middle.
+//! Agents with another vendor's stub of providers, npm's `@copilotkit/aimock`: all four request formats; then a stub
+//! that rejects requests, returns invalid JSON, and closes connections in the middle.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -22,17 +22,17 @@ use tickfleet_tools::{ToolError, TypedTool};
 
 const PACKAGE: &str = "@copilotkit/aimock@1.43.0";
 const SKIP_VARIABLE: &str = "TICKFLEET_SKIP_AIMOCK";
-/// The forms of requests, by the name of the agent that speaks each, and what stands before their paths.
+/// The request formats: the name of the agent that uses each, the API, and the prefix of its paths.
 const FORMS: [(&str, ModelApi, &str); 4] = [
     ("chat", ModelApi::OpenAi, "/v1"),
     ("responses", ModelApi::OpenAiResponses, "/v1"),
     ("claude", ModelApi::Anthropic, ""),
     ("gemini", ModelApi::Gemini, ""),
 ];
-/// Tasks of each agent where the providers are unreliable.
+/// Tasks of each agent in the test with unreliable providers.
 const TASKS: usize = 15;
 
-/// The stand-in. It goes with the test.
+/// The stub. It ends with the test.
 struct Aimock {
     child: Child,
     url: String,
@@ -47,7 +47,8 @@ impl Drop for Aimock {
 }
 
 impl Aimock {
-    /// Starts one that has each of `tasks` posted by a call, and then says so; none where it is to be skipped.
+    /// Starts a stub in which each of `tasks` makes a post with a call, and then says so. Returns `None` if it is
+    /// skipped.
     async fn start(tasks: &[String], more: &[&str]) -> Option<Self> {
         let (node, script) = installed().unwrap()?;
         let fixtures = tempfile::tempdir().unwrap();
@@ -63,13 +64,13 @@ impl Aimock {
         let until = tokio::time::Instant::now() + PATIENCE;
         while tokio::net::TcpStream::connect(("127.0.0.1", port.parse::<u16>().unwrap())).await.is_err() {
             assert!(tokio::time::Instant::now() < until, "it does not listen");
-            // It tells nobody that it listens.
+            // It does not announce that it listens, so this polls.
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         Some(mock)
     }
 
-    /// A fleet with an agent for each form.
+    /// A fleet with one agent for each format.
     async fn fleet(&self, posted: &Arc<Mutex<Vec<String>>>) -> Fleet {
         let model = |(name, api, path): (&str, ModelApi, &str)| {
             let provider = ProviderDef {
@@ -106,7 +107,8 @@ impl Aimock {
     }
 }
 
-/// Installs it where needed; none where [`SKIP_VARIABLE`] is `1`. Processes that run at the same time wait for each other.
+/// Installs it if it is missing. Returns `None` if [`SKIP_VARIABLE`] is `1`. Processes that run at the same time wait
+/// for each other.
 #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them")]
 fn installed() -> Result<Option<(Node, PathBuf)>> {
     if env::var(SKIP_VARIABLE).is_ok_and(|value| value == "1") {
@@ -115,7 +117,7 @@ fn installed() -> Result<Option<(Node, PathBuf)>> {
     }
     let dir = target_dir().join("aimock");
     fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
-    // The lock ends with the file: also when this process dies.
+    // The lock ends with the file, so also if this process dies.
     let lock = File::create(dir.join("lock"))?;
     lock.lock()?;
     let node = Node::find(SKIP_VARIABLE)?;
@@ -128,7 +130,7 @@ fn installed() -> Result<Option<(Node, PathBuf)>> {
     Ok(Some((node, dir.join("node_modules/@copilotkit/aimock/dist/cli.js"))))
 }
 
-/// What it answers: a call for each task, and words when the call's result is there.
+/// The stub's answers: a call for each task, and text once the call has its result.
 fn fixtures_for(tasks: &[String]) -> Value {
     let call = |task: &String| {
         json!({"match": {"userMessage": task, "hasToolResult": false},
@@ -141,7 +143,7 @@ fn fixtures_for(tasks: &[String]) -> Value {
 
 #[derive(Deserialize, JsonSchema)]
 struct Post {
-    /// What is posted.
+    /// The text of the post.
     content: String,
 }
 
@@ -150,7 +152,7 @@ struct Posted {
     number: usize,
 }
 
-/// A tool that must not run twice, and keeps what it was given.
+/// A tool that must not run twice, and records its arguments.
 fn post(posted: &Arc<Mutex<Vec<String>>>) -> TypedTool {
     let posted = Arc::clone(posted);
     TypedTool::new("post", "Posts.", Effect::Once, move |_, args: Post| {
@@ -163,7 +165,7 @@ fn post(posted: &Arc<Mutex<Vec<String>>>) -> TypedTool {
     })
 }
 
-/// Delegates each task, `<agent>-…`, to its agent; the replies.
+/// Delegates each task, `<agent>-…`, to its agent, and returns the replies.
 async fn carried_out(fleet: &mut Fleet, tasks: &[String]) -> BTreeMap<String, Value> {
     for task in tasks {
         let (agent, _) = task.split_once('-').unwrap();
@@ -202,7 +204,8 @@ async fn agents_work_on_another_makers_stand_in_in_all_four_forms() {
 #[tokio::test]
 async fn a_provider_that_turns_away_hangs_up_and_babbles_costs_requests_and_never_a_post() {
     let tasks = tasks(TASKS);
-    // Rarely five times in a row: then the breaker of the provider rests for half a minute.
+    // At these rates, five failures in a row are rare; they would open the provider's circuit breaker for half a
+    // minute.
     let kinds = ["ratelimit", "malformed", "disconnect", "drop"].map(|kind| [format!("--chaos-{kind}"), "0.05".into()]);
     let rates: Vec<&str> = kinds.iter().flatten().map(String::as_str).collect();
     let Some(mock) = Aimock::start(&tasks, &rates).await else { return };
@@ -222,7 +225,7 @@ async fn a_provider_that_turns_away_hangs_up_and_babbles_costs_requests_and_neve
         if answered.contains(task) {
             assert!(told.contains(task), "{task} was answered as posted");
         } else {
-            // Four tries of one step failed; its message says how.
+            // Four attempts of one step failed; its message has the reason.
             assert_eq!(result["outcome"], "transient", "{reply}");
         }
     }

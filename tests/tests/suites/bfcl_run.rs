@@ -1,4 +1,5 @@
-//! Every call of the leaderboard goes through a real Redis, schedulers and workers, against its own tool's schema.
+//! Every call of the leaderboard goes through a real Redis, schedulers and workers, and is checked with its own tool's
+//! schema.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inbox::submit_all;
 use tokio::time::Instant;
 
-/// How long nothing may come back before the run has failed.
+/// The time without a reply after which the run has failed.
 const SILENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -29,9 +30,9 @@ async fn every_call_of_the_leaderboard_gets_its_one_right_result() {
             max_actions_per_day: 1_000_000,
             ..DefaultCaps::default()
         },
-        // Nobody dies here; on a busy machine a late heartbeat should not look like a death.
+        // No worker dies here; on a busy machine, a late heartbeat should not look like a death.
         store: StoreOptions { lease_ms: 10_000, ..StoreOptions::default() },
-        // The leaderboard has an `echo` of its own.
+        // The leaderboard has its own `echo`.
         standard_tools: false,
         registered: data.tools().iter().map(|tool| registered(tool, Manner::Prompt)).collect(),
         ..Plan::default()
@@ -47,7 +48,7 @@ async fn every_call_of_the_leaderboard_gets_its_one_right_result() {
     fleet.stop().await;
 }
 
-/// Answers every reply with the conversation's next turn, until all turns have theirs.
+/// Answers every reply with the conversation's next turn, until all turns have their reply.
 async fn run(fleet: &Fleet, course: &mut Course) {
     let keys: &Keys = fleet.store.keys();
     let mut inbox = fleet.inbox("box").await;
@@ -59,7 +60,7 @@ async fn run(fleet: &Fleet, course: &mut Course) {
     }
 }
 
-/// Valid calls come back as they were; those that the schemas refuse are told what the documentation's tables say.
+/// Valid calls return their arguments unchanged; results of invalid calls name the problem.
 fn judge(data: &Bfcl, course: &Course) {
     let results = course.results();
     let mut invalid = [0; 3];

@@ -1,5 +1,5 @@
-//! Raw outputs of open models, cut and malformed ones among them, through the parser for plain answers: what it
-//! takes for a call is what was meant, and what it cannot read it says.
+//! Raw outputs of open models, including truncated and malformed ones, through the parser for plain answers: it returns
+//! only the intended calls, and reports what it cannot read.
 
 use std::collections::BTreeMap;
 
@@ -30,20 +30,20 @@ struct Expected {
     arguments: Value,
 }
 
-/// How the parser's calls compare with the expected ones.
+/// The parser's calls compared with the expected ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Verdict {
-    /// The same calls, or none where none is expected.
+    /// The same calls, or no calls if none is expected.
     Equal,
-    /// No call is expected of a cut or malformed output, and the parser says what is wrong with it.
+    /// No call is expected of a truncated or malformed output, and the parser reports the problem.
     BrokenAndTold,
-    /// Calls are expected, and the parser says that it cannot read their form.
+    /// Calls are expected, and the parser reports that it cannot read their form.
     Told,
-    /// Calls are expected, and the parser takes the output for plain words.
+    /// Calls are expected, and the parser treats the output as plain text.
     Unseen,
-    /// No call is expected, and the parser complains of one.
+    /// No call is expected, and the parser reports an invalid one.
     ToldForNothing,
-    /// Another call than was meant would run.
+    /// Another call than the intended one would run.
     Wrong,
 }
 
@@ -65,7 +65,7 @@ fn judge(fixture: &Fixture) -> Verdict {
     }
 }
 
-/// Equal as JSON: 1 and 1.0 are the same number, 3 and "3" are not.
+/// Whether two values are equal as JSON: 1 and 1.0 are the same number, 3 and "3" are not.
 fn same(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Number(one), Value::Number(other)) => one.as_f64() == other.as_f64(),

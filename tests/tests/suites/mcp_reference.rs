@@ -14,7 +14,7 @@ use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
 use tickfleet_tests::mcp::{Reference, http, imported, pinned, reply_of};
 
-/// The `everything` server over HTTP, as a process of the test's own.
+/// The `everything` server over HTTP, as a process of the test.
 struct Everything {
     child: Child,
     port: u16,
@@ -33,19 +33,19 @@ impl Everything {
         let mut start = Command::new(command);
         start.args(args).env("PORT", port.to_string()).stdout(Stdio::null()).stderr(Stdio::null());
         let server = http(&format!("http://127.0.0.1:{port}/mcp"));
-        // Built at once, so that the child ends with it however this ends.
+        // Created at once, so that the child ends with it in any case.
         let started = Self { child: start.spawn().unwrap(), port, server };
         for _ in 0..2_400 {
             if tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok() {
                 return started;
             }
-            // A process tells nobody when it listens: the poll is bounded above.
+            // A process does not announce that it listens, so this polls.
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         panic!("server-everything did not listen within two minutes");
     }
 
-    /// Ends it with SIGKILL.
+    /// Kills the process with SIGKILL.
     fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -54,17 +54,17 @@ impl Everything {
 
 impl Drop for Everything {
     fn drop(&mut self) {
-        // Fails only where it has ended.
+        // Fails only if the process has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A port that was free just now, below those that the system gives to whoever asks for any: nobody else gets it before it
-/// is used, or between a server and its successor.
+/// Returns a port that was just free, below the range of automatic ports, so that no other process gets it before it is
+/// used, or between a server and its successor.
 fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Each process begins to look elsewhere.
+    // Each process starts its search at another port.
     let first = 10_000 + u16::try_from(std::process::id() * 7 % 20_000).unwrap();
     loop {
         let port = first + NEXT.fetch_add(1, Ordering::SeqCst);
@@ -128,7 +128,7 @@ async fn the_tools_of_the_reference_servers_are_called_over_both_transports() {
     connections.stop().await;
 }
 
-/// The server `everything`, over both transports.
+/// Checks the server `everything`, over both transports.
 async fn everything_answers_over_both_transports(fleet: &mut Fleet) {
     for name in ["everything", "web"] {
         let tool = |own: &str| format!("{name}__{own}");
@@ -154,7 +154,7 @@ async fn everything_answers_over_both_transports(fleet: &mut Fleet) {
     }
 }
 
-/// The other servers, which work in the folder `root`.
+/// Checks the other servers, which work in the folder `root`.
 async fn the_others_answer(fleet: &mut Fleet, root: &str) {
     let path = format!("{root}/notes.txt");
     let write = json!({"path": path, "content": "one\ntwo\n"});
@@ -208,7 +208,7 @@ async fn a_reference_server_that_is_killed_in_the_middle_of_calls_leaves_one_hon
             .await;
     assert_eq!(outcomes(&first), ["ok", "ok"], "{first:#}");
 
-    // Each turn has a long call that the kill falls into, and a short one that comes after.
+    // Each turn has a long call during which the kill happens, and a short one after it.
     for (server, count) in [("reading", 5), ("sending", 5)] {
         for number in 0..count {
             let long = json!({"id": "1", "name": format!("{server}__trigger-long-running-operation"), "arguments": {"duration": 8, "steps": 8}});
@@ -220,7 +220,7 @@ async fn a_reference_server_that_is_killed_in_the_middle_of_calls_leaves_one_hon
     for number in 0..5 {
         fleet.until_begun(&format!("sending-{number}")).await;
     }
-    // The requests leave within milliseconds of that, and no one outside can see them go; they last 8 s.
+    // The requests are sent within milliseconds of that, which the test cannot observe; they take 8 s.
     tokio::time::sleep(Duration::from_millis(2_500)).await;
     web.kill();
     let mut web = Everything::start(&reference, web.port).await;
@@ -236,7 +236,7 @@ async fn a_reference_server_that_is_killed_in_the_middle_of_calls_leaves_one_hon
     }
     fleet.no_more_replies().await;
 
-    // It is replaced by one that says something else about one of its tools: that one is called no more, the others are.
+    // The server is replaced by one with another description of one tool: only that tool is no longer called.
     web.kill();
     let (file, said) = ("dist/tools/echo.js", "Echoes back the input string");
     let drifted =

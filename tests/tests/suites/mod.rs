@@ -1,4 +1,4 @@
-//! Public suites and servers, played through the fleet or its parts.
+//! Public suites and servers, run through the fleet or its parts.
 
 mod agentdojo;
 mod aimock;

@@ -1,6 +1,6 @@
-//! Files that import each other in a loop: neither can be understood, or built upon, without the other.
+//! Files that import each other in a loop: neither can be understood or changed without the other.
 //!
-//! A module and its submodules count as one: what a module re-exports from its submodules is no circle.
+//! A module and its submodules count as one: re-exports of a module from its submodules are not a loop.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use super::source::{Source, closing, find_words};
 /// A module's path in its crate; empty for the root.
 type Module = Vec<String>;
 
-/// The crate's folder and the module of a file.
+/// Returns the crate's folder and the module of a file.
 fn place(path: &str) -> Option<(&str, Module)> {
     let (root, inside) = path.split_once("/src/")?;
     let inside = inside.strip_suffix(".rs")?;
@@ -22,7 +22,7 @@ fn split(text: &str, at: char) -> Module {
     text.split(at).map(str::to_owned).collect()
 }
 
-/// Every path that begins with `crate`, `super` or `self`, groups taken apart.
+/// Returns every path that begins with `crate`, `super` or `self`, with groups expanded.
 fn paths(code: &str) -> Vec<String> {
     let mut found = Vec::new();
     for root in ["crate::", "super::", "self::"] {
@@ -36,7 +36,7 @@ fn paths(code: &str) -> Vec<String> {
     found
 }
 
-/// The end of the path at `from`, its group included.
+/// Returns the end of the path at `from`, including its group.
 fn end_of_path(code: &str, from: usize) -> usize {
     let length = code[from..].find(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')).unwrap_or(0);
     let at = from + length;
@@ -66,7 +66,7 @@ fn expand(prefix: &str, path: &str, found: &mut Vec<String>) {
     }
 }
 
-/// The module that a path means, seen from `here`: its names of functions and types are cut off by the caller.
+/// Resolves a path relative to the module `here`; the caller removes names of functions and types.
 fn absolute(here: &Module, path: &str) -> Module {
     let mut module = here.clone();
     for (at, name) in path.split("::").enumerate() {
@@ -80,7 +80,7 @@ fn absolute(here: &Module, path: &str) -> Module {
     module
 }
 
-/// Circles of production code, each as its files in order.
+/// Returns loops in production code, each with its files in order.
 pub fn circles(sources: &[&Source]) -> Vec<Vec<String>> {
     let mut crates: BTreeMap<&str, BTreeMap<Module, &Source>> = BTreeMap::new();
     for source in sources {
@@ -118,7 +118,7 @@ fn circles_of_crate(files: &BTreeMap<Module, &Source>) -> Vec<Vec<String>> {
     found.into_iter().collect()
 }
 
-/// All that can be reached from a module.
+/// Returns all modules that can be reached from a module.
 fn reach<'a>(from: &Module, arrows: &'a BTreeMap<&'a Module, BTreeSet<Module>>) -> BTreeSet<&'a Module> {
     let mut reached = BTreeSet::new();
     let mut left: Vec<&Module> = arrows[from].iter().collect();
@@ -130,7 +130,7 @@ fn reach<'a>(from: &Module, arrows: &'a BTreeMap<&'a Module, BTreeSet<Module>>) 
     reached
 }
 
-/// Every circle, in words.
+/// Returns a message for every loop.
 pub fn complaints(sources: &[&Source]) -> Vec<String> {
     circles(sources).iter().map(|circle| format!("import each other in a loop: {}", circle.join(", "))).collect()
 }

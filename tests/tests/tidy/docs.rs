@@ -1,10 +1,10 @@
-//! Documentation whose links lead somewhere.
+//! Links in the documentation that lead nowhere.
 
 use std::path::Path;
 
 use super::source::Tree;
 
-/// Relative links of a Markdown file to files or headings that do not exist.
+/// Returns relative links of a Markdown file to files or headings that do not exist.
 pub fn dead_links(tree: &Tree, path: &str, text: &str) -> Vec<String> {
     let folder = Path::new(path).parent().unwrap_or(Path::new(""));
     let mut complaints = Vec::new();
@@ -23,8 +23,8 @@ pub fn dead_links(tree: &Tree, path: &str, text: &str) -> Vec<String> {
     complaints
 }
 
-/// Pages and headings that texts of the program, the chart and the clients name and that do not exist. What the program
-/// prints names the heading too: a page alone is long, and need not have the answer.
+/// Returns pages and headings that texts of the program, the chart and the clients name, but that do not exist. Output
+/// of the program must also name the heading, because a page alone is long.
 pub fn dead_pointers(tree: &Tree, path: &str, text: &str) -> Vec<String> {
     let is_rust = path.ends_with(".rs");
     let of_tests = path.starts_with("tests/") || path.contains("/tests/");
@@ -54,7 +54,7 @@ pub fn dead_pointers(tree: &Tree, path: &str, text: &str) -> Vec<String> {
     complaints
 }
 
-/// The pages that a line names, `docs/page.md`, each with its heading, which may be empty.
+/// Returns the pages in a line, `docs/page.md`, each with its heading, which may be empty.
 fn pointers(line: &str) -> Vec<(&str, &str)> {
     let of_path = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '-' | '_' | '.');
     let of_heading = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
@@ -68,7 +68,7 @@ fn pointers(line: &str) -> Vec<(&str, &str)> {
     found.collect()
 }
 
-/// The lines outside fenced code, numbered from 1.
+/// Returns the lines outside fenced code, numbered from 1.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fenced = false;
     text.lines().enumerate().filter_map(move |(index, line)| {
@@ -78,15 +78,15 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Targets of inline links (`[x](target)`) and definitions (`[x]: target`) that stay inside the project.
+/// Returns targets of inline links (`[x](target)`) and definitions (`[x]: target`) within the project.
 fn links(text: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     for (number, line) in prose(text) {
-        // Every other part between backticks is code.
+        // Every second part between backticks is code.
         for part in line.split('`').step_by(2) {
             found.extend(part.split("](").skip(1).filter_map(|rest| Some((number, rest.split([')', ' ']).next()?))));
         }
-        // A link's text may be code, which cuts it in two: the half with the target then begins with `](`.
+        // If a link's text is code, the line is split there: the part with the target then begins with `](`.
         if let Some((_, target)) = line.strip_prefix('[').and_then(|rest| rest.split_once("]: ")) {
             found.push((number, target.split(' ').next().unwrap_or_default()));
         }
@@ -96,7 +96,7 @@ fn links(text: &str) -> Vec<(usize, &str)> {
     found
 }
 
-/// The anchors that headings get, as the usual forges make them.
+/// Returns the anchors of headings, as common forges create them.
 fn anchors(text: &str) -> Vec<String> {
     let headings =
         prose(text).filter(|(_, line)| line.starts_with('#')).map(|(_, line)| line.trim_start_matches('#').trim());
@@ -110,15 +110,15 @@ fn anchors(text: &str) -> Vec<String> {
     anchors
 }
 
-/// Whether a Markdown file is a page of the site. Files of the chart, of the site itself and snippets are none, nor are
-/// records of decisions, because their index lists them.
+/// Whether a Markdown file is a page of the site. Files of the chart, of the site itself and snippets are not pages,
+/// nor are decision records, because their index lists them.
 fn is_a_page(path: &str) -> bool {
     let record = path.strip_prefix("docs/adr/").is_some_and(|name| name.starts_with(|c: char| c.is_ascii_digit()));
     !record
         && !["helm/", "docs/site/", "docs/snippets/", "cli/", ".github/"].iter().any(|folder| path.starts_with(folder))
 }
 
-/// A page that the site's table of contents does not have.
+/// Returns a message for a page that is missing from the site's table of contents.
 pub fn unlisted(contents: &str, path: &str) -> Option<String> {
     let link = path.strip_prefix("docs/").map_or_else(|| format!("(../../{path})"), |page| format!("(../{page})"));
     (is_a_page(path) && !contents.contains(&link)).then(|| format!("docs/site/SUMMARY.md does not have {path}"))

@@ -1,9 +1,10 @@
-//! Who may know whom. Cargo refuses circles, and what a crate does not depend on it cannot name; here stands what Cargo
-//! cannot say: which of our crates a crate may come to depend on, and what the pure ones may not name of `std`.
+//! Dependencies between crates. Cargo rejects circles, and a crate cannot name what it does not depend on. This file
+//! has what Cargo cannot check: the crates of the project that a crate may depend on, and the parts of `std` that pure
+//! crates may not name.
 
 use super::source::{Source, find_words, line_of};
 
-/// Folder of a crate → our crates that it may depend on. The tests, and the example program, may see everything.
+/// Folder of a crate → crates of the project that it may depend on. The tests and the example program may use all.
 const CRATES: [(&str, &[&str]); 26] = [
     ("shared/model", &[]),
     ("shared/core", &["model"]),
@@ -28,7 +29,7 @@ const CRATES: [(&str, &[&str]); 26] = [
     ("worker/tools/shell", &["model", "config", "sandbox", "tools"]),
     ("worker/tools/knowledge", &["model", "store", "outbound", "tools"]),
     ("worker/tools/python", &["model", "config", "sandbox", "tools"]),
-    // It knows no kind of tool: whoever puts a process together hands it those that there are.
+    // The worker knows no kind of tool: the code that sets up a process passes in the available kinds.
     ("worker", &["core", "model", "protocol", "rules", "store", "config", "ops", "client", "engine", "tools"]),
     ("cli/gateway", &["core", "model", "protocol", "store", "ops", "client"]),
     (
@@ -60,10 +61,10 @@ const CRATES: [(&str, &[&str]); 26] = [
     ),
 ];
 
-/// What a program that only submits turns must not have to build.
+/// Dependencies that a program which only submits turns must not need to build.
 const HEAVY: [&str; 6] = ["axum", "prometheus", "opentelemetry", "reqwest", "jsonschema", "rmcp"];
 
-/// What pure crates may not name, and why. The crates among these they cannot: their manifests are looked at, too.
+/// Names that pure crates may not use, with the reason. Manifests are also checked for the crates among them.
 const IMPURE: [(&str, &str); 15] = [
     ("redis", "Redis"),
     ("deadpool", "Redis"),
@@ -90,7 +91,7 @@ const CONFINED: [(&str, &[&str]); 4] = [
     ("backoff", &["shared/model/src/retry.rs", "shared/store/src/"]),
 ];
 
-/// The names of a crate's dependencies, dev-dependencies left out.
+/// Returns the names of a crate's dependencies, without dev-dependencies.
 fn dependencies(text: &str) -> Vec<&str> {
     let mut section = "";
     let mut found = Vec::new();
@@ -105,7 +106,7 @@ fn dependencies(text: &str) -> Vec<&str> {
     found
 }
 
-/// What a crate depends on and may not.
+/// Returns a crate's forbidden dependencies.
 pub fn manifest(folder: &str, text: &str) -> Vec<String> {
     let Some((_, allowed)) = CRATES.iter().find(|(name, _)| *name == folder) else {
         let ours = ["shared/", "worker/tools/", "cli/"].iter().any(|room| folder.starts_with(room));
@@ -131,7 +132,7 @@ fn is_pure(path: &str) -> bool {
     ["shared/model", "shared/core", "shared/protocol"].iter().any(|pure| path.starts_with(pure))
 }
 
-/// Pure crates that name what they may not.
+/// Returns forbidden names in pure crates.
 pub fn purity(source: &Source) -> Vec<String> {
     if !is_pure(&source.path) {
         return Vec::new();
@@ -144,7 +145,7 @@ pub fn purity(source: &Source) -> Vec<String> {
     IMPURE.iter().flat_map(complain).collect()
 }
 
-/// Crates named outside the places they are confined to.
+/// Returns crates that are named outside their allowed places.
 pub fn confined(source: &Source) -> Vec<String> {
     let mut complaints = Vec::new();
     for (name, places) in CONFINED {
@@ -163,7 +164,7 @@ pub fn names_backoff(source: &Source) -> bool {
     !lines_naming_crate(source, "backoff").is_empty()
 }
 
-/// `name::…` or `use name;` where `name` begins a path: `self::name` is a module of ours.
+/// Lines with `name::…` or `use name;` in which `name` begins a path: `self::name` is one of our modules.
 fn lines_naming_crate(source: &Source, name: &str) -> Vec<usize> {
     let code = &source.production;
     let begins = |at: &usize| {

@@ -1,9 +1,10 @@
-//! The files of the project, and Rust text made easy to search: comments and literals blanked, tests cut out.
+//! The files of the project, and Rust text that is easy to search: comments and literals are blanked, tests are cut
+//! out.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Folders that hold nothing of ours.
+/// Folders without files of the project.
 const SKIPPED: [&str; 7] = [".git", "target", ".demo", ".tickfleet", ".cache", "node_modules", "dist"];
 
 /// All text files of the project: path from the root → text.
@@ -36,7 +37,7 @@ impl Tree {
         self.texts().filter(move |(path, _)| path.rsplit_once('.').is_some_and(|(_, found)| found == extension))
     }
 
-    /// The manifests of our crates: folder → text.
+    /// Returns the manifests of the project's crates: folder → text.
     pub fn manifests(&self) -> impl Iterator<Item = (&str, &str)> {
         self.texts().filter_map(|(path, text)| Some((path.strip_suffix("/Cargo.toml")?, text)))
     }
@@ -60,13 +61,13 @@ fn read_folder(root: &Path, folder: &Path, texts: &mut BTreeMap<String, String>)
 
 /// One Rust file.
 pub struct Source {
-    /// From the project's root.
+    /// The path from the project's root.
     pub path: String,
-    /// As written.
+    /// The original text.
     pub text: String,
-    /// With comments and the insides of literals blanked, line by line the same.
+    /// The text with comments and the contents of literals blanked, with the same lines.
     pub code: String,
-    /// [`Self::code`] without what `#[cfg(test)]` guards; empty for a file of tests.
+    /// [`Self::code`] without items under `#[cfg(test)]`; blank for a file of tests.
     pub production: String,
 }
 
@@ -78,18 +79,18 @@ impl Source {
         Self { path: path.to_owned(), text: text.to_owned(), code, production }
     }
 
-    /// Where in production code the path `word::…` begins, as line numbers from 1.
+    /// Returns the lines, from 1, of production code in which the path `word::…` begins.
     pub fn lines_naming(&self, word: &str) -> Vec<usize> {
         find_words(&self.production, word).map(|at| line_of(&self.production, at)).collect()
     }
 }
 
-/// The line, from 1, of a byte offset.
+/// Returns the line, from 1, of a byte offset.
 pub fn line_of(text: &str, at: usize) -> usize {
     text[..at].matches('\n').count() + 1
 }
 
-/// Offsets of `word` where it does not continue an identifier on either side.
+/// Returns offsets of `word` that are not part of a longer identifier.
 pub fn find_words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let part = |c: char| c.is_alphanumeric() || c == '_';
     text.match_indices(word).map(|(at, _)| at).filter(move |at| {
@@ -99,7 +100,7 @@ pub fn find_words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usiz
     })
 }
 
-/// The offset just after the bracket that closes the one at `open`; the end of the text if none does.
+/// Returns the offset just after the bracket that closes the one at `open`, or the end of the text if none does.
 pub fn closing(code: &str, open: usize) -> usize {
     let mut depth = 0_usize;
     for (at, c) in code[open..].char_indices() {
@@ -134,7 +135,7 @@ fn without_tests(code: &str) -> String {
     left + rest
 }
 
-/// The end of the item at `from`: its block's closing brace, or the `;` that comes before any block.
+/// Returns the end of the item at `from`: its block's closing brace, or the `;` before any block.
 fn item_end(code: &str, from: usize) -> usize {
     let mut at = from;
     while let Some(found) = code[at..].find(['{', ';', '(', '[']) {
@@ -148,7 +149,7 @@ fn item_end(code: &str, from: usize) -> usize {
     code.len()
 }
 
-/// Blanks comments and the insides of string and character literals; every newline stays.
+/// Blanks comments and the contents of string and character literals; every newline stays.
 pub fn blank(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -165,7 +166,7 @@ pub fn blank(text: &str) -> String {
     out
 }
 
-/// The length of the comment or literal that begins here, if one does.
+/// Returns the length of the comment or literal that begins here, if there is one.
 fn opaque_len(rest: &str, before: Option<char>) -> Option<usize> {
     if rest.starts_with("//") {
         return Some(rest.find('\n').unwrap_or(rest.len()));

@@ -1,8 +1,8 @@
-//! Words that do not belong: names of machines, exceptions and sleeps without a reason.
+//! Forbidden text: names of machines, and exceptions and sleeps without a reason.
 
 use super::source::{Source, closing, find_words, line_of};
 
-/// Paths of somebody's machine. Written in two parts, so that this file does not find itself.
+/// Paths of a developer's machine. Written in two parts, so that this file does not match itself.
 const PATHS: [&str; 5] = [
     concat!("/wo", "rk/"),
     concat!("/ro", "ot/"),
@@ -11,7 +11,7 @@ const PATHS: [&str; 5] = [
     concat!("/ho", "me/"),
 ];
 
-/// Hosts of package registries: where packages come from is the machine's business.
+/// Hosts of package registries: the source of packages is a setting of the machine.
 const HOSTS: [&str; 6] = [
     concat!("index.", "crates.io"),
     concat!("static.", "crates.io"),
@@ -21,7 +21,7 @@ const HOSTS: [&str; 6] = [
     concat!("proxy.", "golang.org"),
 ];
 
-/// Files that tools write, hosts included.
+/// Files that tools write, including hosts.
 const WRITTEN_BY_TOOLS: [&str; 2] = ["Cargo.lock", "package-lock.json"];
 
 pub fn machines(path: &str, text: &str) -> Vec<String> {
@@ -63,7 +63,8 @@ pub fn unreasoned_exceptions(source: &Source) -> Vec<String> {
     complaints
 }
 
-/// Sleeps in tests. A test waits for signals; where it must sleep, a comment on the line or just above says why.
+/// Sleeps in tests. A test should wait for signals. If it must sleep, a comment on the line or just above gives the
+/// reason.
 pub fn unreasoned_sleeps(source: &Source) -> Vec<String> {
     let texts: Vec<&str> = source.text.lines().collect();
     let production: Vec<&str> = source.production.lines().collect();

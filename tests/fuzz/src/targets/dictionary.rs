@@ -1,4 +1,4 @@
-//! What each grammar knows: words that a mutation of bytes would not come upon.
+//! Words of each grammar that mutations of bytes would not find.
 
 pub(super) const TURN: [&str; 16] = [
     "\"tenant\":\"acme\"",

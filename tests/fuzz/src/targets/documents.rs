@@ -1,14 +1,14 @@
-//! Documents of a knowledge base, and the questions that are asked of it.
+//! Documents of a knowledge base.
 
 use std::collections::BTreeSet;
 
 use tickfleet_model::limits;
 use tickfleet_tools_knowledge::documents::{Form, read};
 
-/// A passage may begin with a little of the one before it.
+/// A passage may repeat the end of the previous one.
 const PASSAGE_CHARS_MAX: usize = limits::PASSAGE_CHARS + 200;
 
-/// A file in the form that its first byte says: what is accepted is within bounds, and nothing of it is lost.
+/// Reads a file in the form that its first byte names: accepted documents are within bounds, and no text is lost.
 pub(super) fn document(bytes: &[u8]) {
     let Some((first, content)) = bytes.split_first() else { return };
     let form = match first {
@@ -35,12 +35,12 @@ pub(super) fn document(bytes: &[u8]) {
     }
 }
 
-/// Every word of a text stands in a passage, but for what a cut goes through.
+/// Asserts that every word of a text is in a passage, except words that are cut.
 fn nothing_is_lost<'a>(content: &[u8], passages: impl Iterator<Item = &'a str>) {
     let text = String::from_utf8_lossy(content);
     let kept: BTreeSet<&str> = passages.flat_map(str::split_whitespace).collect();
     let short = |word: &&str| word.chars().count() < limits::PASSAGE_CHARS / 4;
     let lost = text.split_whitespace().filter(short).find(|word| !kept.contains(word));
-    // A word beside one of a thousand characters may be cut where that one is.
+    // If a text has a very long word, the cut may go through a short word next to it.
     assert!(lost.is_none() || text.split_whitespace().any(|word| !short(&word)), "{lost:?} is in no passage");
 }

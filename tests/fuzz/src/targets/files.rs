@@ -1,4 +1,4 @@
-//! Files that operators wrote, and documents that they got from others.
+//! Files that operators wrote, and foreign documents that they import.
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -15,13 +15,13 @@ use tickfleet_tools::check_schema;
 
 use crate::bounds::text;
 
-/// The file with the declared tools.
+/// The file with tool declarations.
 const TOOLS: &str = "tools.yaml";
 /// The files of a configuration.
 const FILES: [&str; 7] =
     ["tickfleet.yaml", "agents.yaml", TOOLS, "permissions.yaml", "tenants.yaml", "mcp.yaml", MCP_LOCK_FILE];
 
-/// A folder with one file of a configuration at a time. The others are the built-in ones.
+/// A folder with one configuration file at a time. The other files are the built-in ones.
 pub(super) struct Folder(TempDir);
 
 thread_local! {
@@ -38,7 +38,8 @@ impl Folder {
         self.0.path()
     }
 
-    /// The folder, and what the built-in files need beside it. Schemas are compiled where a file of the folder has them.
+    /// The folder, and the other sources that the built-in files need. `schema_check` compiles the schemas of the
+    /// folder's files.
     fn sources(&self, schema_check: SchemaCheck) -> Sources {
         let environment: Environment = [("SET".to_owned(), "from the environment".to_owned())].into();
         Sources {
@@ -51,7 +52,7 @@ impl Folder {
         }
     }
 
-    /// Pins that are written are read as they were.
+    /// Asserts that written pins are read back unchanged.
     pub(super) fn assert_pins_come_back(&self, pins: &McpPins) {
         let text = pins.to_yaml();
         fs::write(self.path().join(MCP_LOCK_FILE), &text).expect("a file");
@@ -60,7 +61,7 @@ impl Folder {
     }
 }
 
-/// A file of a configuration: its number, then its text. What is wrong is told with file and line.
+/// Reads a configuration file: its number, then its text. Errors name file and line.
 pub(super) fn config(bytes: &[u8]) {
     let Some((by, yaml)) = bytes.split_first() else { return };
     let name = FILES[usize::from(by.wrapping_sub(b'0')) % FILES.len()];
@@ -79,7 +80,7 @@ pub(super) fn config(bytes: &[u8]) {
 
 fn assert_told(errors: &ConfigErrors, name: &str, yaml: &str) {
     assert!(!errors.as_slice().is_empty());
-    // YAML's own line breaks are more than one character.
+    // YAML has several kinds of line breaks.
     let lines = yaml.split(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']).count() as u64 + 1;
     for error in errors.as_slice() {
         match &error.place {
@@ -88,13 +89,13 @@ fn assert_told(errors: &ConfigErrors, name: &str, yaml: &str) {
                 assert!(*line <= lines, "{error}: there are {lines} lines");
                 assert!((*line == 0) == (*column == 0), "{error}");
             }
-            // A file that lacks what the others name: the place is theirs.
+            // If this file lacks a name that a built-in file uses, the error's place is in the built-in file.
             Place::BuiltIn { .. } | Place::Environment(_) => {}
         }
     }
 }
 
-/// Pinned definitions of MCP tools: what can be read is written and read again as it was.
+/// Pinned definitions of MCP tools: accepted pins are the same after they are written and read again.
 pub(super) fn mcp_lock(bytes: &[u8]) {
     FOLDER.with(|folder| {
         fs::write(folder.path().join(MCP_LOCK_FILE), bytes).expect("a file");
@@ -110,7 +111,7 @@ fn importer_of_tools() -> Importer {
     Importer::default()
 }
 
-/// An OpenAPI document: the tools that it gives have legal names, and a configuration takes them.
+/// Imports an OpenAPI document: its tools have valid names, and a configuration accepts them.
 pub(super) fn openapi(bytes: &[u8]) {
     let document = text(bytes);
     let made = IMPORTER.with(|importer| importer.get_or_init(importer_of_tools).import(&document));

@@ -1,4 +1,4 @@
-//! Turns and tasks as producers write them onto a stream.
+//! Turns and tasks as producers append them to a stream.
 
 use serde_json::Value;
 use tickfleet_model::{CallError, CallId, CallResult, Dialect, Outcome, Turn, TurnId, limits};
@@ -8,7 +8,7 @@ use tickfleet_protocol::{
 
 use crate::bounds::{assert_calls, assert_json, assert_refusal, head_and_rest, text};
 
-/// A turn: accepted it is within bounds and reads back as it was written; refused it can be answered.
+/// A turn: if accepted, it is within bounds and the same after it is written and read; if rejected, it can be answered.
 pub(super) fn turn(bytes: &[u8]) {
     let seen = glance(bytes);
     match parse_turn(bytes) {
@@ -31,7 +31,7 @@ fn assert_turn(turn: &Turn) {
     let tools = turn.allowed_tools.as_ref().map_or(0, |tools| tools.len());
     assert!(tools <= limits::ALLOWED_TOOLS_MAX, "{tools} allowed tools");
     let written = write_turn(turn);
-    // Escapes may make a text longer than it came.
+    // Escapes may make the text longer than the original.
     if written.len() > limits::TURN_BYTES_MAX {
         return;
     }
@@ -79,7 +79,7 @@ fn assert_lease(lease: &str) {
     assert!(lease.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-'), "{lease}");
 }
 
-/// The calls of one dialect: its word on the first line, then the list. Every call is answered under its own id.
+/// The calls of one dialect: its word on the first line, then the list. Every call is answered under its own ID.
 pub(super) fn dialect(bytes: &[u8]) {
     let (word, calls) = head_and_rest(bytes);
     let Some(dialect) = Dialect::parse(&text(word)) else { return };
@@ -96,7 +96,7 @@ pub(super) fn dialect(bytes: &[u8]) {
     }
 }
 
-/// A result of every kind for every call, as its dialect tells models of it.
+/// Asserts the messages of results of every kind, one per call, in the turn's dialect.
 fn assert_answers(turn: &Turn) {
     let id = TurnId::new("t").unwrap();
     let outcomes = [Outcome::Denied, Outcome::Ok, Outcome::InvalidArguments];

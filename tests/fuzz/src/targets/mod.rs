@@ -1,4 +1,4 @@
-//! The targets, a module a subject.
+//! The targets, one module per subject.
 
 mod dictionary;
 mod documents;

@@ -10,7 +10,7 @@ use crate::bounds::{assert_json, depth, text};
 
 const BOUNDS: Bounds = Bounds { bytes_max: limits::TURN_BYTES_MAX, depth_max: limits::JSON_DEPTH_MAX };
 
-/// A plain answer: no call is made up, none stands behind one that cannot be read, and the complaint is short.
+/// A plain answer: no call is invented, no call follows one that is invalid, and the error message is short.
 pub(super) fn answer(bytes: &[u8]) {
     let answer = text(bytes);
     let calls = calls_in(&answer);
@@ -31,7 +31,7 @@ pub(super) fn answer(bytes: &[u8]) {
     }
 }
 
-/// JSON: what our reader takes every reader takes, and what it refuses has its place.
+/// JSON: other readers accept what our reader accepts, and an error has a position.
 pub(super) fn json(bytes: &[u8]) {
     let judged = check(bytes, BOUNDS);
     let Ok(given) = std::str::from_utf8(bytes) else {

@@ -1,4 +1,4 @@
-//! Secrets in whatever is written down.
+//! Secrets in any text that is stored or logged.
 
 use serde_json::Value;
 use tickfleet_model::Redactor;
@@ -6,14 +6,14 @@ use tickfleet_protocol::json::{Bounds, check};
 
 use crate::bounds::{assert_json, text};
 
-/// A secret that no rule of shapes knows: its key alone tells that it is one.
+/// A secret without a known shape: only its key marks it as a secret.
 const VALUE: &str = "Tr0ub4dor9canary";
-/// A secret that its shape tells.
+/// A secret that is recognized by its shape.
 const SHAPED: &str = "ghp_canary0canary1canary2canary3canary4";
 
 const BOUNDS: Bounds = Bounds { bytes_max: 1 << 20, depth_max: 48 };
 
-/// Redacted twice is redacted once; JSON stays JSON; a secret beside anything is gone.
+/// Redacting twice is the same as once; JSON stays JSON; a secret next to any input is removed.
 pub(super) fn redaction(bytes: &[u8]) {
     let redactor = Redactor::new(["iban"]);
     let given = text(bytes);

@@ -1,4 +1,4 @@
-//! Schemas of tools, by their authors, and arguments, by models.
+//! Schemas by authors of tools, and arguments by models.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,8 @@ use tickfleet_tools::{ArgumentCheck, ValueCheck, check_schema};
 
 use crate::bounds::{head_and_rest, text};
 
-/// A schema on the first line, and a value: what compiles judges without a panic, and always the same.
+/// A schema on the first line, then a value: a schema that compiles checks without a panic, with the same result each
+/// time.
 pub(super) fn schema(bytes: &[u8]) {
     let (schema, value) = head_and_rest(bytes);
     let Ok(schema) = serde_json::from_slice::<Value>(schema) else { return };
@@ -36,7 +37,7 @@ fn assert_judges(check: &ValueCheck, schema: &Value, value: &str) {
         Ok(raw) if !schema.to_string().contains("\"integer\"") => {
             assert_eq!(raw.get(), value.trim(), "a value is handed on as it was written");
         }
-        // Whole numbers are written as integers where the schema declares them, and nothing else changes.
+        // If the schema declares integers, whole numbers are written as integers; nothing else changes.
         Ok(raw) => assert_eq!(check.check(raw.get()).ok().as_ref().map(|again| again.get()), Some(raw.get())),
         Err(error) => {
             assert!(!error.problems.is_empty());
@@ -49,7 +50,7 @@ fn assert_judges(check: &ValueCheck, schema: &Value, value: &str) {
     }
 }
 
-/// Whether a text is JSON under the bounds of arguments.
+/// Whether a text is JSON within the bounds of arguments.
 fn readable(value: &str) -> bool {
     let bounds =
         tickfleet_protocol::json::Bounds { bytes_max: limits::ARGUMENTS_BYTES_MAX, depth_max: limits::JSON_DEPTH_MAX };
@@ -71,7 +72,7 @@ fn assert_arguments(check: &ArgumentCheck, schema: &Value, value: &str) {
     }
 }
 
-/// The definition of a tool with this schema, in every dialect.
+/// Asserts the definition of a tool with this schema, in every dialect.
 fn assert_definitions(schema: &Value) {
     let tool = tool(schema.clone());
     for dialect in Dialect::ALL {

@@ -1,4 +1,4 @@
-//! Web services and MCP servers: what they answer, and what a model's arguments make of a request to them.
+//! Web services and MCP servers: their answers, and the requests that a model's arguments produce.
 
 use std::cell::OnceCell;
 use std::fs;
@@ -20,7 +20,7 @@ use tokio::runtime::{Builder, Runtime};
 use super::files::Folder;
 use crate::bounds::{SECRET, assert_message, assert_outcome, head_and_rest, text};
 
-/// Tools with declarations of every sort.
+/// Tools with declarations of every kind.
 struct Tools {
     runtime: Runtime,
     declared: Vec<HttpTool>,
@@ -59,7 +59,7 @@ impl Tools {
         }
     }
 
-    /// The tool that a byte chooses.
+    /// Returns the tool that a byte selects.
     fn chosen(&self, by: u8) -> &HttpTool {
         &self.declared[usize::from(by) % self.declared.len()]
     }
@@ -100,7 +100,7 @@ fn declared() -> Vec<HttpTool> {
     .collect()
 }
 
-/// An answer: which tool (a byte) and the status on the first line, headers, an empty line, the body.
+/// Parses an answer: the tool (a byte) and the status on the first line, headers, an empty line, the body.
 fn answer(bytes: &[u8]) -> Option<(u8, reqwest::Response)> {
     let (first, mut rest) = head_and_rest(bytes);
     let (by, status) = first.split_first()?;
@@ -116,7 +116,7 @@ fn answer(bytes: &[u8]) -> Option<(u8, reqwest::Response)> {
     Some((*by, answer.body(Bytes::copy_from_slice(rest)).ok()?.into()))
 }
 
-/// What a service answers: an outcome within its bounds, without the secrets that the request had.
+/// The answer of a service: its outcome is within bounds, and has none of the request's secrets.
 pub(super) fn http_answer(bytes: &[u8]) {
     with_tools(|tools| {
         let Some((by, answer)) = answer(bytes) else { return };
@@ -125,7 +125,7 @@ pub(super) fn http_answer(bytes: &[u8]) {
     });
 }
 
-/// What a token service answers: a token that makes a header, or a refusal that tells nothing of the answer.
+/// The answer of a token service: a token that is a valid header value, or a short error without a secret.
 pub(super) fn token(bytes: &[u8]) {
     with_tools(|tools| {
         let Some((_, answer)) = answer(bytes) else { return };
@@ -142,11 +142,11 @@ pub(super) fn token(bytes: &[u8]) {
     });
 }
 
-/// The request that arguments make: the address is the declared one, no header is a second one, the body is JSON.
+/// The request from a model's arguments: it goes to the declared address, adds no second header, and has a JSON body.
 pub(super) fn http_request(bytes: &[u8]) {
     let Some((by, arguments)) = bytes.split_first() else { return };
     with_tools(|tools| {
-        // No others come so far.
+        // Invalid arguments never reach a request.
         let Ok(arguments) = tools.arguments.check(&text(arguments)) else { return };
         let made = http::request(tools.chosen(*by), &tools.context, arguments.get(), &tools.secrets);
         let sent = match made {

@@ -1,4 +1,4 @@
-//! Records and entries that may have been changed by hand; and the small words of the whole system.
+//! Records and entries that may have been changed by hand, and the short values of the whole system.
 
 use tickfleet_config::{RedisUrl, units};
 use tickfleet_core::turn::Slice;
@@ -11,7 +11,8 @@ use tickfleet_store::{AdmissionNote, Queue, TurnName, entry_ms, fuzzing};
 
 use crate::bounds::text;
 
-/// A record, and lines of `<field> <value>` as an entry of a queue.
+/// The bytes as a record, as a finished record, as an entry of a queue (lines of `<field> <value>`), and as a tenant's
+/// policy.
 pub(super) fn records(bytes: &[u8]) {
     if let Some((turn, admissions, tries)) = fuzzing::turn(bytes) {
         assert!(admissions.len() + tries.len() <= turn.notes.len());
@@ -43,7 +44,7 @@ fn field(line: &[u8]) -> (std::sync::Arc<str>, bytes::Bytes) {
     (text(name).into(), value.to_vec().into())
 }
 
-/// A word: whatever reads it and writes it again makes the same of it.
+/// A short value: parsing its written form gives the same value.
 pub(super) fn words(bytes: &[u8]) {
     let word = text(bytes);
     macro_rules! ids {
@@ -77,7 +78,7 @@ pub(super) fn words(bytes: &[u8]) {
         let _ = selector.takes(&version);
         assert_eq!(version::parse(&version.to_string()), Some(version));
     }
-    // What no zone is named is compared with every zone: that of each word is not worth the time.
+    // Looking up an unknown zone compares it with every zone, which is too slow for every word.
     if let Some(Ok(zone)) = word.contains('/').then(|| day::zone(&word)) {
         let (begin, end) = day::day_bounds(1_700_000_000_000, zone);
         assert!(begin <= 1_700_000_000_000 && end > 1_700_000_000_000);
@@ -85,7 +86,7 @@ pub(super) fn words(bytes: &[u8]) {
     let _ = (Guard::parse(word.split(',')), entry_ms(&word));
 }
 
-/// `scheme://user:password@host`: the password shows nowhere.
+/// `scheme://user:password@host`: the password must not be shown.
 fn assert_password_is_masked(url: &RedisUrl, word: &str) {
     let Some((_, rest)) = word.split_once("://") else { return };
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();

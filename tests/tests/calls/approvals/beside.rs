@@ -1,5 +1,5 @@
-//! Consents beside facts and equal calls: a call that facts deny, or that waits for an equal one, leaves its consent as it
-//! was. And reads beside one that asks people.
+//! Consents together with facts and equal calls: if facts deny a call, or the call waits for an equal one, its consent
+//! stays unused. Also reads that run next to a call that needs approval.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,14 +22,14 @@ fn read(name: &str) -> TypedTool {
     TypedTool::new(name, "Reads.", Effect::Read, |_, _: Value| async { Ok::<_, ToolError>(json!("read")) })
 }
 
-/// How many calls were counted as ones that people have agreed to.
+/// Returns how many calls were counted as approved.
 fn agreed(fleet: &Fleet) -> u64 {
     let text = fleet.metrics.render();
     let series = "tickfleet_approvals_total{event=\"approved\"} ";
     text.lines().find_map(|line| line.strip_prefix(series)?.parse().ok()).unwrap_or(0)
 }
 
-/// Nobody pays after a mail was read.
+/// Denies payments after a mail was read.
 fn not_after_a_mail(policy: &mut Policy) {
     people(policy);
     let matrix = &mut policy.permissions.matrix;
@@ -45,7 +45,7 @@ async fn a_call_that_facts_deny_leaves_its_consent_unused_and_people_are_not_ask
     let mut fleet = Fleet::start(Plan { tools, policy: not_after_a_mail, ..plan }).await;
     fleet.submit(&[pay(700)]).await;
     let id = asked(&fleet).await.id;
-    // While people think about it, its agent reads a mail.
+    // While the approval waits, its agent reads a mail.
     fleet.submit(&[("mail", json!({}))]).await;
     assert_eq!(outcomes(&fleet.reply().await), ["ok"]);
     approve(&fleet, "ann", &id).await;
@@ -54,14 +54,14 @@ async fn a_call_that_facts_deny_leaves_its_consent_unused_and_people_are_not_ask
     assert_eq!((outcomes(&reply), bank.paid()), (vec!["denied"], 0), "{reply}");
     assert_eq!(result["error"]["details"]["reason"], "fact_forbidden", "{reply}");
     assert_eq!(state(&fleet, &id).await, "approved", "it was used up by a call that did not run");
-    // From now on nobody is asked: facts deny it first.
+    // From now on no approval is requested, because facts deny the call first.
     fleet.submit(&[pay(700)]).await;
     assert_eq!(outcomes(&fleet.reply().await), ["denied"]);
     assert!(Client::over(vec![fleet.store.clone()]).approvals(&acme(), 10).await.unwrap().is_empty());
     fleet.stop().await;
 }
 
-/// Pays what people agree to, and to nobody twice: a payment waits at the gate, and is refused there if it is of 1.
+/// Payments that need approval, at most one per recipient. A payment waits at the gate; a payment of 1 then fails.
 fn pays_once(demand: ApprovalDemand, paid: &Arc<AtomicUsize>, gate: &Arc<Semaphore>) -> Plan {
     let (paid, gate) = (Arc::clone(paid), Arc::clone(gate));
     let pay = TypedTool::new("pay", "Pays.", Effect::Once, move |_, payment: Payment| {
@@ -79,14 +79,15 @@ fn pays_once(demand: ApprovalDemand, paid: &Arc<AtomicUsize>, gate: &Arc<Semapho
     Plan { tools: vec![pay], policy: people, slots: 2, ..Plan::default() }
 }
 
-/// Two equal payments, the first of them under way, the second waits for it: people have agreed to both. Answers the second
-/// turn and what people said of it.
+/// Two equal payments, both approved: the first runs, and the second waits for it. Returns the second turn and its
+/// approval.
 async fn waits_for_an_equal(fleet: &mut Fleet) -> (String, String) {
     let first = fleet.submit(&[pay(1)]).await;
     let agreed = asked(fleet).await.id;
     approve(fleet, "ann", &agreed).await;
     while state(fleet, &agreed).await != "used" {
-        // It takes it when it has its claim, and tells nobody; the test ends by itself after a minute.
+        // The call uses its consent when it has its claim. No event reports that, so this polls; the test ends after a
+        // minute.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let second = fleet.submit(&[pay(2)]).await;
@@ -101,7 +102,7 @@ async fn waits_for_an_equal(fleet: &mut Fleet) -> (String, String) {
 async fn a_call_that_waits_for_an_equal_one_leaves_its_consent_unused_until_it_begins() {
     let (paid, gate) = (Arc::default(), Arc::new(Semaphore::new(0)));
     let mut fleet = Fleet::start(pays_once(of(1, &["finance"]), &paid, &gate)).await;
-    // Somebody takes it back.
+    // An approver changes the decision.
     let (second, id) = waits_for_an_equal(&mut fleet).await;
     let denied = Word { agrees: false, ..Word::yes("bob") }.about(&fleet, &id).await.unwrap();
     assert_eq!(denied.state, "denied");
@@ -114,7 +115,7 @@ async fn a_call_that_waits_for_an_equal_one_leaves_its_consent_unused_until_it_b
     gate.add_permits(1);
     assert_eq!(outcomes(&fleet.reply().await), ["permanent"]);
     assert_eq!(agreed(&fleet), 1, "a consent that was not taken is counted");
-    // Nobody does: it is used by the payment that is made.
+    // The decision stays: the second payment uses the consent.
     let (second, id) = waits_for_an_equal(&mut fleet).await;
     gate.add_permits(2);
     let (one, two) = (fleet.reply().await, fleet.reply().await);
@@ -132,7 +133,7 @@ async fn a_consent_expires_while_its_call_waits_for_an_equal_one() {
     let demand = ApprovalDemand { expires_ms: Some(6_000), ..of(1, &["finance"]) };
     let mut fleet = Fleet::start(pays_once(demand, &paid, &gate)).await;
     let (second, _) = waits_for_an_equal(&mut fleet).await;
-    // It counts for so long from when it was given.
+    // A consent expires this long after the decision.
     tokio::time::sleep(Duration::from_millis(6_100)).await;
     gate.add_permits(2);
     let (one, two) = (fleet.reply().await, fleet.reply().await);
@@ -143,7 +144,7 @@ async fn a_consent_expires_while_its_call_waits_for_an_equal_one() {
     fleet.stop().await;
 }
 
-/// A payment needs a quote of its amount.
+/// A payment requires a quote of its amount.
 fn after_a_quote(policy: &mut Policy) {
     large_payments_ask(policy);
     let matrix = &mut policy.permissions.matrix;
@@ -173,7 +174,7 @@ async fn facts_go_by_the_arguments_that_people_have_given_a_call() {
         assert_eq!(state(&fleet, &id).await, if is_used { "used" } else { "approved" });
         assert_eq!(agreed(&fleet), u64::from(is_used));
     }
-    // What it used up is the quote of 600, not that of 700.
+    // The payment used up the quote of 600, not that of 700.
     fleet.submit(&[pay(700)]).await;
     let id = asked(&fleet).await.id;
     approve(&fleet, "ann", &id).await;

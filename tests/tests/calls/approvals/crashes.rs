@@ -1,4 +1,4 @@
-//! Consents that meet another tool, another rule, a crash or a restart: none counts for anything but its own call.
+//! Consents together with another tool, another rule, a crash or a restart: a consent counts only for its own call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use tickfleet_tests::inspect::outcomes;
 
 use super::{Bank, Word, approve, asked, asked_but, large_payments_ask, pay, state};
 
-/// A worker on the fleet's Redis that goes by another plan and policy.
+/// A worker on the fleet's Redis, with another plan and policy.
 fn another_worker(fleet: &Fleet, plan: Plan, name: &str) -> Doomed {
     let active = plan.active();
     Doomed::worker_on(&fleet.url_of("worker"), Arc::new(plan), &active, &fleet.metrics, name)
@@ -56,7 +56,8 @@ async fn a_consent_to_another_tool_or_under_another_rule_does_not_count_and_is_a
     fleet.stop().await;
 }
 
-/// A fleet without workers, whose one call was approved and is about to be leased. Answers turn and approval.
+/// Returns turn and approval of a waiting call. The fleet has no worker left, and the call is leased once it is
+/// approved.
 async fn approved_without_worker(fleet: &mut Fleet) -> (String, Approval) {
     let first = Doomed::start(fleet, "first");
     let turn = fleet.submit(&[pay(700)]).await;
@@ -65,14 +66,14 @@ async fn approved_without_worker(fleet: &mut Fleet) -> (String, Approval) {
     (turn, asked)
 }
 
-/// Takes the one slice in the name of a worker that says nothing more.
+/// Leases the one slice under the name of a worker that then does nothing more.
 async fn leased_by_a_ghost(fleet: &Fleet) -> Slice {
     let role = Role::Worker { worker: "ghost".into(), slots: Slots { busy: 0, all: 1 } };
     let lease_ms = fleet.plan().store.lease_ms;
     let beat = Beat { consumer: ConsumerId::new("ghost").unwrap(), role, lease_ms, policy: String::new() };
     fleet.store.decide(beat).await.unwrap();
     let queue = keys::ready(Priority::Normal);
-    // A scheduler dispatches it.
+    // A scheduler dispatches the slice.
     let take = Take {
         consumer: "ghost".into(),
         queues: vec![queue.clone()],
@@ -83,7 +84,7 @@ async fn leased_by_a_ghost(fleet: &Fleet) -> Slice {
     Slice::read(queue, taken.entry, &taken.fields).unwrap()
 }
 
-/// Begins the first call of a slice with this consent, as the worker does that dies after it.
+/// Begins the first call of a slice with this consent, like a worker that dies afterwards.
 async fn begins(fleet: &Fleet, slice: &Slice, id: &str) {
     let key = approval::key(&slice.name.tenant, id);
     let asked = fleet.store.record_of::<approval::Approval>(&key).await.unwrap().unwrap().value;
@@ -141,7 +142,7 @@ async fn a_call_that_was_begun_and_lost_names_its_consent_whoever_ends_it() {
         Word { set: &[("/amount", "400")], ..Word::yes("ann") }.about(&fleet, &asked.id).await.unwrap();
         let slice = leased_by_a_ghost(&fleet).await;
         begins(&fleet, &slice, &asked.id).await;
-        // With a worker, the slice comes back; without one, the turn is canceled, and a scheduler ends it.
+        // With a worker, the slice is redelivered. Without one, the turn is canceled, and a scheduler ends it.
         if has_worker {
             let stricter: fn(&mut Policy) = |policy| policy.permissions.matrix.clear();
             let other = another_worker(&fleet, Plan { policy: stricter, ..bank.ruled() }, "other");
@@ -156,7 +157,7 @@ async fn a_call_that_was_begun_and_lost_names_its_consent_whoever_ends_it() {
     }
 }
 
-/// The one call ends as unknown, and its result and audit entry name the consent.
+/// Checks that the call ends as unknown, and that its result and audit entry name the consent.
 async fn check(fleet: &mut Fleet, asked: &Approval, turn: &str) {
     let reply = fleet.reply().await;
     assert_eq!(outcomes(&reply), ["outcome_unknown"], "{reply}");

@@ -1,4 +1,4 @@
-//! Approvals: calls that need people's consent, whoever asks for it, and whatever happens while they wait.
+//! Approvals: calls that need people's consent, whatever requires it and whatever happens while they wait.
 
 mod beside;
 mod crashes;
@@ -24,13 +24,13 @@ use tokio::time::Instant;
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Payment {
-    /// Who gets it.
+    /// The recipient.
     to: String,
-    /// How much.
+    /// The amount.
     amount: u32,
 }
 
-/// Counts what is paid, beside the fleet.
+/// Counts payments outside the fleet.
 #[derive(Clone, Default)]
 struct Bank(Arc<AtomicUsize>);
 
@@ -43,12 +43,12 @@ impl Bank {
         })
     }
 
-    /// A fleet whose payments all need consent.
+    /// A fleet in which every payment needs consent.
     fn gated(&self, demand: ApprovalDemand) -> Plan {
         Plan { tools: vec![self.pay().approval(demand)], policy: people, ..Plan::default() }
     }
 
-    /// One whose payments of more than 500 do.
+    /// A fleet in which payments of more than 500 need consent.
     fn ruled(&self) -> Plan {
         Plan { tools: vec![self.pay()], policy: large_payments_ask, ..Plan::default() }
     }
@@ -58,7 +58,7 @@ impl Bank {
     }
 }
 
-/// Ann and Bob look after money, Bob after contracts too, Eve after nothing; somebody gave a person an agent's name.
+/// Ann and Bob have the role `finance`, Bob also `legal`, Eve has none. One approver has the name of the agent `kelly`.
 fn people(policy: &mut Policy) {
     let approver = |name: &str, roles: &[&str]| (name.to_owned(), roles.iter().map(ToString::to_string).collect());
     let all = [
@@ -96,16 +96,16 @@ fn pay(amount: u32) -> (&'static str, Value) {
     ("pay", json!({"to": "kim", "amount": amount}))
 }
 
-/// The next approval that waits, waited for.
+/// Returns the next waiting approval; waits until there is one.
 async fn asked(fleet: &Fleet) -> Approval {
     asked_but(fleet, "").await
 }
 
-/// As [`asked`], another one than this.
+/// As [`asked`], but another approval than this.
 async fn asked_but(fleet: &Fleet, id: &str) -> Approval {
     let (client, began) = (Client::over(vec![fleet.store.clone()]), Instant::now());
     loop {
-        // A Redis that does not answer in time is asked again.
+        // If Redis does not respond in time, the request is repeated.
         let found = client.approvals(&acme(), 10).await.unwrap_or_default();
         if let Some(found) = found.into_iter().find(|found| found.id != id) {
             return found;
@@ -115,7 +115,7 @@ async fn asked_but(fleet: &Fleet, id: &str) -> Approval {
             "nobody is asked, or no longer; Redis holds:\n{}",
             fleet.everything().await
         );
-        // Redis tells nobody: the poll is bounded above.
+        // Redis does not announce it, so this polls.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -125,7 +125,7 @@ async fn state(fleet: &Fleet, id: &str) -> String {
     client.approval(&acme(), id).await.unwrap().map_or_else(|| "unknown".into(), |found| found.state)
 }
 
-/// A word about a call.
+/// A decision about a call.
 struct Word<'a> {
     by: &'a str,
     agrees: bool,
@@ -169,7 +169,7 @@ async fn a_call_waits_for_a_person_without_a_slot_and_runs_once_that_one_agrees(
         (&*format!("{turn}/1"), "kelly", "pay")
     );
     assert_eq!(asked.arguments.get(), r#"{"to":"kim","amount":700}"#);
-    // By its id alone it is found among more tenants than are asked at once, and nobody else has it.
+    // The ID alone finds the approval, also among more tenants than one request reads, and only for its own tenant.
     let client = Client::over(vec![fleet.store.clone()]);
     let mut tenants: Vec<TenantId> = (0..1_100).map(|it| TenantId::new(format!("t{it}")).unwrap()).collect();
     assert!(client.approval_of_any(&tenants, &asked.id).await.unwrap().is_none());
@@ -179,7 +179,7 @@ async fn a_call_waits_for_a_person_without_a_slot_and_runs_once_that_one_agrees(
         (asked.asked_by[0].place.as_str(), asked.needs[0].in_words().as_str()),
         ("tools.pay.approval", "1 of finance")
     );
-    // The one slot is free, and its agent's other turns go on.
+    // The one slot is free, and the agent's other turns continue.
     let other = fleet.submit(&[("echo", json!({"value": 1}))]).await;
     assert_eq!(fleet.reply().await["turn_id"], other);
     let counted = approve(&fleet, "ann", &asked.id).await;
@@ -205,7 +205,7 @@ async fn a_call_waits_for_a_person_without_a_slot_and_runs_once_that_one_agrees(
     fleet.stop().await;
 }
 
-/// The tenant's stream of approvals: event and approval of each entry.
+/// Returns the tenant's stream of approvals: event and approval of each entry.
 async fn events(fleet: &Fleet) -> Vec<Vec<String>> {
     let found: Vec<(String, Vec<String>)> = fleet.ask("XRANGE", "approvals:acme", &["-", "+"]).await;
     let field =
@@ -279,7 +279,7 @@ async fn of_two_who_decide_at_once_both_are_told_the_same() {
         let (yes, no) = (Word::yes("ann"), Word { agrees: false, ..Word::yes("bob") });
         let (yes, no) = tokio::join!(yes.about(&fleet, &id), no.about(&fleet, &id));
         let outcome = fleet.reply().await["results"][0]["outcome"].clone();
-        // A denial that comes before the call has begun counts still; after that it is refused.
+        // A denial still counts before the call has begun; afterwards it is rejected.
         assert_eq!(no.is_ok(), outcome == "approval_refused", "{yes:?} {no:?} {outcome}");
         assert!(yes.is_ok() || no.is_ok());
         assert_eq!(bank.paid(), paid + usize::from(outcome == "ok"));
@@ -368,7 +368,7 @@ async fn a_turn_that_asks_for_it_is_told_that_it_waits_and_its_reply_comes_once(
     fleet.stop().await;
 }
 
-/// As many approvals of calls of this agent wait.
+/// Adds this many waiting approvals for calls of this agent.
 async fn many_wait(fleet: &Fleet, agent: &str, count: u64) {
     let far = (fleet.store.now_ms().await.unwrap() + 3_600_000).to_string();
     let ids = (0..count).map(|number| format!("apr-{agent}-{number}"));
@@ -398,7 +398,7 @@ async fn approvals_that_wait_are_bounded_for_each_tenant_and_each_agent() {
         let of_agent = fleet.store.keys().key(format_args!("asked:acme:{agent}"));
         let _: u32 = fleet.ask("DEL", "asked:acme", &[&of_agent]).await;
     }
-    // What another agent has takes none of this one's, and nor does what ended without a word.
+    // Another agent's approvals do not count for this agent, and neither do expired approvals.
     many_wait(&fleet, "fran", of_agent).await;
     let over = ["0", "apr-over-1", "0", "apr-over-2"];
     let _: u32 = fleet.ask("ZADD", "asked:acme", &over).await;
@@ -406,7 +406,7 @@ async fn approvals_that_wait_are_bounded_for_each_tenant_and_each_agent() {
     let began = Instant::now();
     while fleet.ask::<u64>("ZCARD", "asked:acme", &[]).await != of_agent + 1 {
         assert!(began.elapsed() < PATIENCE, "nobody is asked");
-        // Redis tells nobody: the poll is bounded above.
+        // Redis does not announce it, so this polls.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let _: u32 = fleet.ask("DEL", "asked:acme", &[]).await;

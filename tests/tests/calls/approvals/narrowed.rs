@@ -1,4 +1,4 @@
-//! People who agree to other arguments than the agent's.
+//! Approvers who change the agent's arguments.
 
 use serde_json::json;
 use tickfleet_client::ApprovalError;
@@ -29,7 +29,7 @@ async fn whoever_approves_may_change_what_the_rule_lets_be_changed_and_the_agent
     let audits = fleet.audits().await;
     let audited = audits.iter().find(|entry| entry["action"] == "TOOL_CALL").unwrap();
     assert_eq!(audited["meta"]["approval"]["arguments"]["amount"], 400, "{audited}");
-    // A wrong amount is refused, and the approval waits as it did.
+    // An invalid amount is rejected, and the approval still waits, unchanged.
     fleet.submit(&[pay(700)]).await;
     let before = asked(&fleet).await;
     for value in ["\"much\"", "9001", "800", "-1", "null"] {

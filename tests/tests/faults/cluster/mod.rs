@@ -1,4 +1,4 @@
-//! A fleet of several shards on a Redis Cluster: what loads it, and a primary that is killed.
+//! A fleet of several shards on a Redis Cluster, under load, and a primary that is killed.
 
 mod moving;
 mod parted;
@@ -28,12 +28,12 @@ use tokio::time::{Instant, sleep};
 
 /// Shards of the fleet.
 const SHARDS: u32 = 4;
-/// What a cluster needs to find a node dead (1.5 s) and to elect the next one, on a busy machine.
+/// The time in which a cluster detects a dead node (1.5 s) and elects the next primary, on a busy machine.
 const RECOVERS_WITHIN: Duration = Duration::from_secs(30);
 
 #[derive(Deserialize, JsonSchema)]
 struct Mark {
-    /// What is noted.
+    /// The mark of the run.
     mark: String,
 }
 
@@ -42,10 +42,10 @@ struct Ran {
     attempt: u32,
 }
 
-/// What ran, and how often.
+/// The number of runs of each call.
 type Runs = Arc<Mutex<BTreeMap<String, usize>>>;
 
-/// A tool `act` (once) that notes each run.
+/// A tool `act` (once) that counts each run.
 fn act(runs: &Runs) -> TypedTool {
     let runs = runs.clone();
     TypedTool::new("act", "Notes that it ran.", Effect::Once, move |context: CallContext, args: Mark| {
@@ -62,17 +62,18 @@ fn everybody() -> impl Iterator<Item = TenantId> {
     (0..64).map(|i| TenantId::new(format!("t{i}")).unwrap())
 }
 
-/// A tenant of each shard.
+/// One tenant of each shard.
 fn tenants() -> Vec<TenantId> {
     (0..SHARDS).map(|shard| everybody().find(|tenant| shard_of(tenant, SHARDS) == shard).unwrap()).collect()
 }
 
 fn options() -> StoreOptions {
-    // No worker dies here: a lease that ends because the machine stands still would cost calls their outcome.
+    // No worker dies here. If a stalled machine ended a lease, calls would have an unknown outcome.
     StoreOptions { shards: SHARDS, lease_ms: 6_000, ..StoreOptions::default() }
 }
 
-/// What this gives in the end: each node has a second to answer, which a machine that stands still does not have.
+/// Repeats a request until it succeeds: each node has one second to respond, which may be too short on a stalled
+/// machine.
 async fn in_the_end<T, E: std::fmt::Display>(ask: impl AsyncFn() -> Result<T, E>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -83,7 +84,7 @@ async fn in_the_end<T, E: std::fmt::Display>(ask: impl AsyncFn() -> Result<T, E>
     }
 }
 
-/// A scheduler and a worker for each shard, and a producer, that know nothing but the cluster.
+/// A scheduler and a worker for each shard, and a producer. They know only the addresses of the cluster.
 struct Fleet {
     cluster: Cluster,
     runs: Runs,
@@ -122,20 +123,20 @@ impl Fleet {
         Self { cluster, runs, client, metrics, parts }
     }
 
-    /// Submits `count` turns `<prefix>0…` of a tenant until each is taken in.
+    /// Submits `count` turns `<prefix>0…` of a tenant, each until it is accepted.
     async fn submit(&self, tenant: &TenantId, prefix: &str, count: usize) {
         for i in 0..count {
             submit(&self.client, tenant, &format!("{prefix}{i}")).await;
         }
     }
 
-    /// Waits until so many turns of a tenant have a reply; each has one, and it is good.
+    /// Waits until this many turns of a tenant have a reply; each has exactly one, and its call succeeded.
     async fn until_replied(&self, tenant: &TenantId, count: usize) {
         let said = self.until_ended(tenant, count).await;
         assert!(said.iter().all(|outcome| outcome == "ok"), "{tenant}: {said:?}");
     }
 
-    /// Waits until so many turns of a tenant have a reply; each has one. Answers the outcomes of their calls.
+    /// Waits until this many turns of a tenant have a reply; each has exactly one. Returns the outcomes of their calls.
     async fn until_ended(&self, tenant: &TenantId, count: usize) -> Vec<String> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -148,12 +149,12 @@ impl Fleet {
                 return said.map(str::to_owned).collect();
             }
             assert!(Instant::now() < deadline, "{tenant}: {} of {count} turns have a reply", replies.len());
-            // The inbox is read as a whole; bounded by the deadline above.
+            // The inbox is polled as a whole; the deadline above bounds this.
             sleep(Duration::from_millis(50)).await;
         }
     }
 
-    /// All replies of a tenant, by turn; none while its slot is on its way.
+    /// Returns all replies of a tenant, by turn, or `None` while its slot moves.
     async fn replies(&self, tenant: &TenantId) -> Option<BTreeMap<String, Vec<Value>>> {
         type Entries = Vec<(String, BTreeMap<String, String>)>;
         let store = self.client.store(tenant);
@@ -169,7 +170,7 @@ impl Fleet {
         Some(replies)
     }
 
-    /// What a shard calls its Redis, and how often that has changed.
+    /// Returns the run ID of the shard's Redis, and the number of its restart epochs.
     async fn epoch(&self, tenant: &TenantId) -> (String, u64) {
         let store = self.client.store(tenant);
         let command = redis::cmd("HGET").arg(store.keys().key("meta")).arg("state").to_owned();
@@ -181,7 +182,7 @@ impl Fleet {
         self.cluster.slot(self.client.store(tenant).keys().prefix()).await
     }
 
-    /// The value of a metric of the schedulers and workers.
+    /// Returns the value of a metric of the schedulers and workers.
     fn metric(&self, name: &str) -> u64 {
         let text = self.metrics.render();
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
@@ -202,15 +203,15 @@ impl Fleet {
     }
 }
 
-/// What a shard calls its Redis, and how many restart epochs it has had, from the field `state` of `meta`.
+/// Returns the run ID of a shard's Redis, and the number of its restart epochs, from the field `state` of `meta`.
 pub(super) fn run_and_epoch(state: &str) -> (String, u64) {
     let mut words = state.split(' ').skip(1);
     let (run, epoch) = (words.next().unwrap().to_owned(), words.next().unwrap().parse::<u64>().unwrap());
-    // Below the count is a time.
+    // The low 32 bits are a time.
     (run, epoch >> 32)
 }
 
-/// Submits a turn of one call until it is taken in: one of the same id is taken in once.
+/// Submits a turn of one call until it is accepted. A repeated ID is accepted only once.
 async fn submit(client: &Client, tenant: &TenantId, id: &str) {
     let calls = json!([{"id": "c", "name": "act", "arguments": {"mark": format!("{tenant}/{id}")}}]);
     let turn = json!({"tenant": tenant, "agent": "kelly", "reply_to": "box", "turn_id": id, "calls": calls});
@@ -222,7 +223,7 @@ async fn submit(client: &Client, tenant: &TenantId, id: &str) {
             Err(SubmitError::Store(error)) if Instant::now() < deadline => drop(error),
             Err(error) => panic!("{id}: {error}"),
         }
-        // While there is no primary, or the slot is on its way; bounded by the deadline above.
+        // While there is no primary, or the slot moves; the deadline above bounds this.
         sleep(Duration::from_millis(50)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! The slot of a loaded shard moves to another primary, key by key: what is halfway decides nothing.
+//! The slot of a loaded shard moves to another primary, key by key: no decision is made from a part of its keys.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,13 +20,13 @@ use tokio::time::{Instant, sleep};
 
 use super::{Fleet, SHARDS, everybody, options, plenty, submit, tenants};
 
-/// Calls of an agent in a day, where the cap bites.
+/// The cap of an agent's calls in a day.
 const CAP: usize = 10;
-/// A tick that outlasts the test.
+/// A tick that is longer than the test.
 const LONG_TICK_MS: i64 = 600_000;
 
 impl Fleet {
-    /// Submits so many turns `during0…`, spread over the time that a move takes.
+    /// Submits this many turns `during0…`, spread over the time of a move.
     fn load(&self, tenant: &TenantId, count: usize) -> JoinHandle<()> {
         let (client, tenant) = (self.client.clone(), tenant.clone());
         tokio::spawn(async move {
@@ -39,7 +39,8 @@ impl Fleet {
     }
 }
 
-/// Moves the slot of a loaded shard in random order, with waits in between so that turns come in at every state.
+/// Moves the slot of a loaded shard in random order, with waits in between, so that turns arrive in every state of the
+/// move.
 async fn move_under_load(fleet: &Fleet, slot: u16, from: usize, to: usize) {
     let cluster = &fleet.cluster;
     let mut order = StdRng::seed_from_u64(14);
@@ -52,7 +53,7 @@ async fn move_under_load(fleet: &Fleet, slot: u16, from: usize, to: usize) {
         keys.shuffle(&mut order);
         for part in keys.chunks(keys.len().div_ceil(10)) {
             cluster.move_keys(part, from, to).await;
-            // The load shall meet each state between.
+            // Time for turns to arrive in this state of the move.
             sleep(Duration::from_millis(50)).await;
         }
     }
@@ -61,7 +62,7 @@ async fn move_under_load(fleet: &Fleet, slot: u16, from: usize, to: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_slot_of_a_loaded_shard_moves_key_by_key_and_nothing_is_lost_and_caps_hold() {
-    // One day for the whole test: what is admitted is what the cap allows, wherever the counters are.
+    // The whole test takes place within one day: the cap alone limits admissions, wherever the counters are.
     let caps = DefaultCaps { max_actions_per_day: u32::try_from(CAP).unwrap(), ..plenty() };
     let fleet = Fleet::start(caps).await;
     let (tenant, other) = (tenants()[0].clone(), tenants()[1].clone());
@@ -72,7 +73,7 @@ async fn the_slot_of_a_loaded_shard_moves_key_by_key_and_nothing_is_lost_and_cap
     fleet.until_replied(&tenant, 4).await;
     let before = fleet.epoch(&tenant).await;
 
-    // Turns come in all the time, three times as many as the cap allows.
+    // Turns arrive all the time, three times as many as the cap allows.
     let load = fleet.load(&tenant, 30);
     move_under_load(&fleet, slot, from, to).await;
     let moved = Instant::now();
@@ -83,7 +84,7 @@ async fn the_slot_of_a_loaded_shard_moves_key_by_key_and_nothing_is_lost_and_cap
     let ran = said.iter().filter(|outcome| *outcome == "ok").count();
     assert_eq!(ran, CAP, "the cap holds, and is used up: {said:?}");
     assert!(said.iter().all(|outcome| matches!(outcome.as_str(), "ok" | "daily_cap_reached" | "capped")), "{said:?}");
-    // The others were not held up.
+    // Other shards were not delayed.
     fleet.submit(&other, "others", 3).await;
     fleet.until_replied(&other, 3).await;
     fleet.each_ran_once(CAP + 3);
@@ -122,7 +123,7 @@ async fn a_loaded_slot_that_moves_as_a_whole_loses_nothing_and_caps_hold() {
     fleet.stop().await;
 }
 
-/// What the shard knows of an agent whose window is longer than the test.
+/// An agent whose window is longer than the test.
 struct LongWindow<'a> {
     fleet: &'a Fleet,
     tenant: TenantId,
@@ -130,7 +131,7 @@ struct LongWindow<'a> {
 }
 
 impl<'a> LongWindow<'a> {
-    /// Of those of the first shard, the one whose window has begun last.
+    /// Selects, among the tenants of the first shard, the one whose window began last.
     async fn find(fleet: &'a Fleet) -> Self {
         let now_ms = fleet.client.store(&tenants()[0]).now_ms().await.unwrap();
         let since = |tenant: &TenantId| {
@@ -161,12 +162,12 @@ impl<'a> LongWindow<'a> {
         state
     }
 
-    /// Turns that wait for the counter.
+    /// Returns the number of turns that wait for the counter.
     async fn waiting(&self) -> usize {
         self.ask("ZCARD", &keys::throttle_queue(&self.counter()).to_string(), &[]).await
     }
 
-    /// Waits until each turn that was submitted has its reply or waits for the counter. Returns how many have one.
+    /// Waits until each submitted turn has its reply or waits for the counter. Returns the number of replies.
     async fn settled(&self) -> usize {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -176,12 +177,12 @@ impl<'a> LongWindow<'a> {
                 return replied;
             }
             assert!(Instant::now() < deadline, "{replied} replied and {waiting} wait, of {}", self.submitted);
-            // While they are admitted and run; bounded by the deadline.
+            // While turns are admitted and run; the deadline bounds this.
             sleep(Duration::from_millis(20)).await;
         }
     }
 
-    /// The shard's clock goes on to the agent's next window.
+    /// Moves the shard's clock to the agent's next window.
     async fn let_it_end(&self) {
         let state: String = self.ask("HGET", "meta", &["state"]).await;
         let (offset_ms, others) = state.split_once(' ').unwrap();
@@ -207,7 +208,7 @@ async fn a_window_that_a_move_falls_into_admits_no_more_and_counts_on_and_so_doe
     let load = fleet.load(&tenant, 30);
     move_under_load(&fleet, slot, from, to).await;
     load.await.unwrap();
-    // One more comes when the dust has settled: rule 8 has closed the window, whatever is left of it.
+    // One more turn arrives after the move: rule 8 has closed the window, whatever is left of it.
     fleet.submit(&tenant, "after", 1).await;
     window.submitted = 4 + 30 + 1;
     let admitted = window.settled().await;
@@ -217,7 +218,7 @@ async fn a_window_that_a_move_falls_into_admits_no_more_and_counts_on_and_so_doe
     let timer: i64 = window.ask("ZSCORE", "timers", &[&keys::throttle_timer(&window.counter())]).await;
     assert!(timer <= before.ends_ms, "the throttle queue is looked at when the window has ended, or before");
 
-    // Each window after it gives what it may, in order, until the queue is empty.
+    // Each later window releases as many turns as it allows, in order, until the queue is empty.
     let mut replied = admitted;
     while replied < window.submitted {
         window.let_it_end().await;
@@ -233,7 +234,7 @@ async fn a_window_that_a_move_falls_into_admits_no_more_and_counts_on_and_so_doe
 
 #[tokio::test]
 async fn a_script_that_followed_ask_would_forget_what_was_used() {
-    // The sabotage of rule 24, on purpose: what a library that follows `ASK` by itself does.
+    // Does deliberately what a library that follows `ASK` by itself would do.
     let cluster = Cluster::start(3, 0).await;
     let store = Store::open(&cluster.url(), 0, Arc::new(options())).unwrap();
     store.ensure_groups().await.unwrap();
@@ -261,7 +262,7 @@ async fn a_script_that_followed_ask_would_forget_what_was_used() {
     assert_eq!(followed, (1,), "ten were used up, and the script that followed counts from nothing");
 }
 
-/// The word by which a server said that a key is elsewhere.
+/// Returns the error code with which a server said that a key is elsewhere.
 fn sent_away(error: &StoreError) -> Option<&str> {
     if let StoreError::Verb { source, .. } = error { source.code() } else { None }
 }
@@ -283,7 +284,7 @@ async fn what_is_on_its_way_is_not_told_as_missing() {
     cluster.move_keys(&keys, from, to).await;
     assert_eq!(sent_away(&watch.look().await.unwrap_err()), Some("ASK"));
     cluster.end_move(slot, from, to).await;
-    // Its own connection hears it from the old primary, and makes the next one.
+    // The watch's own connection gets the error from the old primary, and connects to the new one.
     assert_eq!(sent_away(&watch.look().await.unwrap_err()), Some("MOVED"));
     assert_eq!(watch.look().await.unwrap().policy_generation, generation);
 }

@@ -1,4 +1,4 @@
-//! Each shard finds the primary of its slot: what it is told, and where it looks again.
+//! Each shard finds the primary of its slot: from redirections, and by asking again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ async fn a_waiting_reader_hears_that_its_slot_has_moved() {
         let (asked, answer) = (Instant::now(), reader.seam().take(&waits).await);
         (answer.map(|entries| entries.len()).map_err(|error| error.to_string()), asked.elapsed())
     });
-    // The reader shall wait before its streams move.
+    // Time for the reader to wait before its streams move.
     sleep(Duration::from_millis(300)).await;
     cluster.begin_to_move(slot, from, to).await;
     let keys = cluster.keys_in(slot, from).await;
@@ -40,11 +40,11 @@ async fn a_waiting_reader_hears_that_its_slot_has_moved() {
     assert!(answer.is_err() && waited < Duration::from_secs(15), "{answer:?} after {waited:?}");
     assert!(!answer.unwrap_err().contains("gone"), "what moves is not lost");
 
-    // It does not wait where nothing comes any more.
+    // The reader no longer waits at the old primary.
     let deadline = Instant::now() + RECOVERS_WITHIN;
     while store.seam().take(&Take { wait_ms: 50, ..take.clone() }).await.is_err() {
         assert!(Instant::now() < deadline, "the reader does not find the next holder");
-        // While views differ; bounded by the deadline.
+        // While the nodes disagree; the deadline bounds this.
         sleep(Duration::from_millis(50)).await;
     }
     store.ensure_groups().await.unwrap();
@@ -85,7 +85,7 @@ async fn hosts_that_are_announced_are_used_and_a_node_without_an_address_is_the_
                 break;
             }
             assert!(Instant::now() < deadline, "{endpoint}: {told}");
-            // Names come round among the nodes; bounded by the deadline.
+            // The nodes exchange the announced names; the deadline bounds this.
             sleep(Duration::from_millis(100)).await;
         }
     }

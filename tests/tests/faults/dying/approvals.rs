@@ -1,4 +1,4 @@
-//! Everything dies at each step of a payment that a person has to agree to: the consent is neither lost nor used twice.
+//! All processes die at each step of a payment that needs approval: the consent is neither lost nor used twice.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use tickfleet_tools::{ToolError, TypedTool};
 
 use super::{lease_ms, places, steps};
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug)]
 struct Played {
-    /// Commits that brought the turn on.
+    /// Commits about the turn.
     commits: usize,
     result: Value,
     paid: usize,
@@ -35,7 +35,7 @@ fn pay(paid: &Arc<AtomicUsize>) -> TypedTool {
     pay.requires_approval()
 }
 
-/// Ann agrees to whatever waits, until nobody asks any more. Answers to how many.
+/// Ann approves whatever waits, until the task is aborted. Counts her approvals in `given`.
 async fn agrees(store: Store, given: Arc<AtomicUsize>) {
     let (client, acme) = (Client::over(vec![store]), TenantId::new("acme").unwrap());
     let (roles, redactor) = (BTreeSet::new(), Redactor::default());
@@ -47,12 +47,12 @@ async fn agrees(store: Store, given: Arc<AtomicUsize>) {
             let said = client.decide_approval(&acme, &waiting.id, &verdict).await;
             given.fetch_add(usize::from(said.is_ok()), Ordering::SeqCst);
         }
-        // Redis tells nobody; whoever started this ends it.
+        // Redis does not announce it, so this polls; the caller aborts the task.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// Plays the turn; after so many commits everything but Ann dies, and starts again.
+/// Runs the turn. After this many commits, all processes except Ann die, and others start.
 async fn play(kill_after: usize) -> Played {
     let (paid, given) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let plan = Plan {
@@ -80,7 +80,7 @@ async fn a_payment_that_ann_agrees_to_once_is_made_once_at_most_wherever_everyth
         let played = play(kill_after).await;
         let outcome = played.result["outcome"].as_str().unwrap_or_default();
         assert!(played.paid <= 1, "killed after {kill_after}: paid twice: {played:?}");
-        // She is asked once: what she has said is not lost.
+        // She is asked once, because her decision is not lost.
         assert_eq!(played.given, 1, "killed after {kill_after}: {played:?}");
         assert!(["ok", "outcome_unknown"].contains(&outcome), "killed after {kill_after}: {played:?}");
         assert!(outcome != "ok" || played.paid == 1, "killed after {kill_after}: told wrongly: {played:?}");

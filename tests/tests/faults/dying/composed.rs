@@ -1,5 +1,5 @@
-//! Everything dies at each step of a call that calls others: whoever starts anew brings it to the same end, and what must
-//! not run twice does not.
+//! All processes die at each step of a call that calls others: their successors reach the same end, and `once` calls do
+//! not run twice.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
 use super::{lease_ms, places, steps};
 
-/// Must not run twice; its ledger is beside the fleet.
+/// Must not run twice; its ledger is outside the fleet.
 fn post(count: &Arc<AtomicUsize>) -> TypedTool {
     let count = Arc::clone(count);
     TypedTool::new("post", "Posts.", Effect::Once, move |_, _: Value| {
@@ -22,7 +22,7 @@ fn post(count: &Arc<AtomicUsize>) -> TypedTool {
     })
 }
 
-/// Posts, has a greeting made by another tool that calls one itself, and posts again.
+/// Posts, calls another tool that itself calls one, and posts again.
 fn announce() -> TypedTool {
     TypedTool::new("announce", "Announces.", Effect::Idempotent, |context: CallContext, _: Value| async move {
         let first = context.call("post", json!({})).await?;
@@ -39,19 +39,19 @@ fn greet() -> TypedTool {
     })
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug)]
 struct Played {
-    /// Commits that brought the turn on.
+    /// Commits about the turn.
     commits: usize,
     reply: Value,
     posts: usize,
-    /// Turns with an audit entry, and the entries of each.
+    /// Turns with an audit entry, and the number of entries of each.
     audits: BTreeMap<String, usize>,
     killed: bool,
 }
 
-/// Plays the turn; after so many commits everything dies, and starts again.
+/// Runs the turn. After this many commits, all processes die, and others start.
 async fn play(kill_after: usize) -> Played {
     let posts = Arc::new(AtomicUsize::new(0));
     let plan = Plan {
@@ -90,7 +90,7 @@ async fn a_call_that_calls_others_comes_to_the_same_end_wherever_everything_dies
         let ok = told.iter().filter(|outcome| *outcome == "ok").count();
         let honest = told.iter().all(|outcome| ["ok", "outcome_unknown"].contains(&outcome.as_str()));
         assert!(honest, "killed after {kill_after}: {played:?}");
-        // What is told as done was done once; what is told as unknown, once at most.
+        // A post that is reported as done was made once; one that is reported as unknown, at most once.
         assert!(
             (ok..=2).contains(&played.posts),
             "killed after {kill_after}, told wrongly or posted twice: {played:?}"
@@ -99,6 +99,6 @@ async fn a_call_that_calls_others_comes_to_the_same_end_wherever_everything_dies
         assert!(played.audits.values().all(|entries| *entries == 1), "killed after {kill_after}: {played:?}");
         unknown += 2 - ok;
     }
-    // Begun, and its end not recorded: at few places only.
+    // Calls that began without a recorded end occur at a few steps only.
     assert!(unknown <= steps.div_ceil(3), "unknown {unknown} times in {steps} steps");
 }

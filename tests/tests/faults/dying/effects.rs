@@ -1,4 +1,5 @@
-//! Everything dies at each step of two turns that make the same payment: it is made once at most, and nobody is told wrongly.
+//! All processes die at each step of two turns with the same payment: it is made at most once, and both results are
+//! correct.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +18,7 @@ fn pay(paid: &Arc<AtomicUsize>) -> TypedTool {
     let pay = TypedTool::new("pay", "Pays.", Effect::Once, move |_, _: Value| {
         let number = paid.fetch_add(1, Ordering::SeqCst) + 1;
         async move {
-            // Long enough that the other turn meets it on its way, and that a kill may.
+            // Long enough for the other turn, and for a kill, to meet the running payment.
             tokio::time::sleep(Duration::from_millis(30)).await;
             Ok::<_, ToolError>(json!({"number": number}))
         }
@@ -25,17 +26,17 @@ fn pay(paid: &Arc<AtomicUsize>) -> TypedTool {
     pay.effect_key(&["/to"], Duration::from_secs(3_600))
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug)]
 struct Played {
-    /// Commits that brought the turns on.
+    /// Commits about the turns.
     commits: usize,
     results: Vec<Value>,
     paid: usize,
     killed: bool,
 }
 
-/// Plays both turns; after so many commits everything dies, and starts again.
+/// Runs both turns. After this many commits, all processes die, and others start.
 async fn play(kill_after: usize) -> Played {
     let paid = Arc::new(AtomicUsize::new(0));
     let plan = Plan {
@@ -67,7 +68,7 @@ async fn two_turns_make_the_same_payment_once_at_most_wherever_everything_dies()
         let played = play(kill_after).await;
         let outcomes: Vec<&str> = played.results.iter().filter_map(|result| result["outcome"].as_str()).collect();
         assert!(played.paid <= 1, "killed after {kill_after}: paid twice: {played:?}");
-        // Both are told the same: that it was done, and it was; or that nobody knows.
+        // Both turns get the same outcome: the payment was made, or it is unknown.
         assert_eq!(outcomes[0], outcomes[1], "killed after {kill_after}: {played:?}");
         assert!(["ok", "outcome_unknown"].contains(&outcomes[0]), "killed after {kill_after}: {played:?}");
         assert!(outcomes[0] != "ok" || played.paid == 1, "killed after {kill_after}: told wrongly: {played:?}");

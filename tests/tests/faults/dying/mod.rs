@@ -1,4 +1,4 @@
-//! Everything dies after so many of the commits that bring a turn or task on, and starts again. START HERE: [`play`].
+//! All processes die after a number of commits about a turn or task, and others start. Start at [`play`].
 
 mod approvals;
 mod composed;
@@ -12,23 +12,23 @@ use serde_json::Value;
 use tickfleet_tests::doomed::Doomed;
 use tickfleet_tests::fleet::Fleet;
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug)]
 struct Played {
-    /// Commits that brought it on.
+    /// Commits about the turns and tasks.
     commits: usize,
     replies: Vec<Value>,
     killed: bool,
 }
 
-/// True if a line of MONITOR is a commit about turns and tasks of the tenant, as a process sends it. Heartbeats, which come at
-/// any time, do not count.
+/// True if a line of MONITOR is a commit about turns and tasks of the tenant, as a process sends it. Heartbeats, which
+/// come at any time, do not count.
 fn is_commit(line: &str) -> bool {
     ["] \"FCALL\" ", "] \"EVALSHA\" "].iter().any(|command| line.contains(command)) && line.contains(":acme:")
 }
 
-/// Plays what `submit` submits to a fleet that has no scheduler and no worker of its own, until so many replies are there.
-/// After `kill_after` commits everything dies, and starts again.
+/// Runs what `submit` submits, in a fleet without schedulers and workers of its own, until there are this many replies.
+/// After `kill_after` commits, all processes die, and others start.
 async fn play(fleet: &mut Fleet, replies: usize, kill_after: usize, submit: impl AsyncFnOnce(&Fleet)) -> Played {
     let monitor = redis::Client::open(fleet.server.url()).unwrap().get_async_monitor().await.unwrap();
     let mut commits_made = monitor.into_on_message::<String>().filter(|line| future::ready(is_commit(line)));
@@ -52,18 +52,18 @@ async fn play(fleet: &mut Fleet, replies: usize, kill_after: usize, submit: impl
     Played { commits, replies: received, killed: second.is_some() }
 }
 
-/// For how long a worker may be silent: where everything dies, somebody waits for it.
+/// The worker's lease. If all processes die, the test waits for its end.
 fn lease_ms(kill_after: usize) -> i64 {
     if kill_after == usize::MAX { 10_000 } else { 1_500 }
 }
 
-/// How many places everything dies at, where `TICKFLEET_STEPS` says nothing else.
+/// The number of steps at which all processes die, unless `TICKFLEET_STEPS` sets another one.
 #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside it")]
 fn steps(usual: usize) -> usize {
     std::env::var("TICKFLEET_STEPS").ok().and_then(|steps| steps.parse().ok()).unwrap_or(usual)
 }
 
-/// These places: every so many commits, from the first to the last.
+/// The steps, evenly spread from the first commit to the last.
 fn places(commits: usize, steps: usize) -> impl Iterator<Item = usize> {
     (1..=commits).step_by((commits / steps).max(1))
 }

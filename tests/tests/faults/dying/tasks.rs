@@ -1,5 +1,5 @@
-//! Everything dies at each step of a task that two agents carry out: whoever starts anew brings it to the same end. The task
-//! is an exchange of a session, one agent writes to the other, and what their model uses is under a budget.
+//! All processes die at each step of a task of two agents: their successors reach the same end. The task is an exchange
+//! of a session, one agent sends the other a message, and their use of the model is under a budget.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use tickfleet_tools::{ToolError, TypedTool};
 
 use super::{lease_ms, places, steps};
 
-/// The requests to the model when nobody dies: two of each agent.
+/// The requests to the model if no process dies: two of each agent.
 const ASKED: usize = 4;
 /// The first exchange of session `news`.
 const TASK: &str = "ses-news-1";
@@ -41,7 +41,7 @@ fn llm(system: &str) -> TaskHandlerDef {
 
 #[derive(Deserialize, JsonSchema)]
 struct Post {
-    /// What is posted.
+    /// The text of the post.
     content: String,
 }
 
@@ -50,7 +50,7 @@ struct Posted {
     posted: String,
 }
 
-/// Must not run twice; its ledger is beside the fleet.
+/// Must not run twice; its ledger is outside the fleet.
 fn post(count: &Arc<AtomicUsize>) -> TypedTool {
     let count = Arc::clone(count);
     TypedTool::new("post", "Posts.", Effect::Once, move |_, args: Post| {
@@ -62,8 +62,8 @@ fn post(count: &Arc<AtomicUsize>) -> TypedTool {
     })
 }
 
-/// atlas writes to kelly, has her post, waits for her, and reports. Kelly reads the message once, in each of her requests,
-/// or is heard to be `confused`.
+/// atlas sends kelly a message, delegates a post to her, waits for her, and reports. Each of kelly's requests must
+/// contain the message once; otherwise `confused` counts it.
 async fn model(confused: &Arc<AtomicUsize>) -> ScriptedModel {
     let confused = Arc::clone(confused);
     ScriptedModel::start(move |asked: &Asked| {
@@ -117,24 +117,24 @@ fn plan(model: &ScriptedModel, posts: &Arc<AtomicUsize>, lease_ms: i64) -> Plan 
     }
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug)]
 struct Played {
-    /// Commits that brought the task on.
+    /// Commits about the task.
     commits: usize,
     reply: Value,
     posts: usize,
     asked: usize,
-    /// Requests in which a message was missing, or came twice.
+    /// Requests in which the message was missing or came twice.
     confused: usize,
-    /// Answers of the model that were counted.
+    /// Counted responses of the model.
     counted: u64,
-    /// What the agent has answered, as the session has it.
+    /// The agent's answer in the session.
     said: Option<String>,
     killed: bool,
 }
 
-/// Plays the task; after so many commits everything dies, and starts again.
+/// Runs the task. After this many commits, all processes die, and others start.
 async fn play(kill_after: usize) -> Played {
     let (posts, confused) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let model = model(&confused).await;
@@ -172,12 +172,12 @@ async fn a_task_of_two_agents_comes_to_the_same_end_wherever_everything_dies() {
         assert_eq!(played.confused, 0, "killed after {kill_after}, a message was lost or came twice: {played:?}");
         assert_eq!(played.counted, ASKED as u64, "killed after {kill_after}, use is not counted once: {played:?}");
         assert!(played.posts <= 1, "killed after {kill_after}, it was posted twice: {played:?}");
-        // One answer at most was on its way when everything died.
+        // At most one response was pending when all processes died.
         assert!(played.asked <= ASKED + 1, "killed after {kill_after}, asked too often: {played:?}");
         if played.posts == 0 {
             unknown.insert(kill_after, played);
         }
     }
-    // Begun and not sent: it is told as unknown, and at few places only.
+    // A post that began but was not sent is reported as unknown, at a few steps only.
     assert!(unknown.len() <= 2, "it was not posted at all: {unknown:?}");
 }

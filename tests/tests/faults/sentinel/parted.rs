@@ -1,15 +1,15 @@
-//! A primary that is cut off from most sentinels and from its replica goes on taking writes: who leaves it, and what does not
-//! run there.
+//! A primary that is cut off from most Sentinels and from its replica continues to accept writes: which clients leave
+//! it, and which calls do not run there.
 
 use tickfleet_testkit::Network;
 
 use super::*;
 
-/// The numbers of servers and sentinels on the network, and the first sentinel of all URLs.
+/// The numbers of servers and Sentinels on the network, and the first Sentinel of all URLs.
 const PRIMARY: usize = 0;
 const FIRST_SENTINEL: usize = 2;
 
-/// A trio whose network can be cut; none where servers cannot call from addresses of their own.
+/// Starts a trio whose network can be cut; `None` if servers cannot connect from addresses of their own.
 async fn apart(extra_args: &[&str]) -> Option<Trio> {
     if Network::is_possible().await {
         return Some(Trio::start_apart(1, extra_args).await);
@@ -19,15 +19,15 @@ async fn apart(extra_args: &[&str]) -> Option<Trio> {
 }
 
 impl Fleet {
-    /// Cuts the primary and the first sentinel off from the others, and waits until those have promoted the replica. The fleet
-    /// and its producers go on reaching all of them that they know.
+    /// Cuts the primary and the first Sentinel off from the others, and waits until those have promoted the replica.
+    /// The fleet and its producers still reach all servers that they know.
     async fn cut_off(&self) {
         self.trio.replicated(PRIMARY, 1).await;
         self.trio.network().isolate(&[PRIMARY, FIRST_SENTINEL], self.trio.on_network());
         assert_eq!(self.trio.another_primary(PRIMARY).await, 1);
     }
 
-    /// Joins the network, and waits until the old primary follows the new one, and the producer has found that.
+    /// Joins the network, and waits until the old primary follows the new one, and the producer uses the new one.
     async fn join(&self) {
         self.trio.network().join();
         self.trio.replicated(1, 1).await;
@@ -40,7 +40,7 @@ impl Fleet {
     }
 }
 
-/// Each turn whose id begins so has one reply, in one of these words. Answers how many are good.
+/// Checks that each turn with this prefix has one reply, with one of these outcomes. Returns how many are `ok`.
 fn good(replies: &BTreeMap<String, Vec<Value>>, prefix: &str, words: &[&str]) -> usize {
     let mut good = 0;
     for (turn, replies) in replies.iter().filter(|(turn, _)| turn.starts_with(prefix)) {
@@ -55,14 +55,15 @@ fn good(replies: &BTreeMap<String, Vec<Value>>, prefix: &str, words: &[&str]) ->
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sentinel_that_is_cut_off_with_the_old_primary_keeps_nobody_there_who_reaches_another() {
     let Some(trio) = apart(&[]).await else { return };
-    // One sentinel on either side: as many name the old one as the new one, and the one that stands first names the old one.
+    // One Sentinel on each side: one names the old primary, one the new one, and the first in the URL names the old
+    // one.
     let url = trio.url_by(0..2);
     let fleet = Fleet::start_on(trio, url, Durability::None).await;
     fleet.submit("before").await;
     fleet.until_replied(PRIMARY, TURNS).await;
 
     fleet.cut_off().await;
-    // It calls itself the primary, too.
+    // The old primary also reports that it is the primary.
     let first = Store::open(&fleet.trio.url_by(0..1), 0, Arc::new(StoreOptions::default())).unwrap();
     first.now_ms().await.unwrap();
     assert!(first.connection().primary().unwrap().unwrap().ends_with(fleet.trio.port(PRIMARY)));
@@ -82,12 +83,12 @@ async fn a_sentinel_that_is_cut_off_with_the_old_primary_keeps_nobody_there_who_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_must_be_durable_does_not_run_on_a_primary_that_is_cut_off() {
     let Some(trio) = apart(&[]).await else { return };
-    // Whoever knows no other sentinel stays with the old primary.
+    // A client that knows no other Sentinel stays with the old primary.
     let url = trio.url_by(0..1);
     let fleet = Fleet::start_on(trio, url, Durability::Replica).await;
     fleet.cut_off().await;
 
-    // It takes what it will lose.
+    // The old primary accepts turns that it will lose.
     fleet.submit("cut-off").await;
     let replies = fleet.until_replied(PRIMARY, TURNS).await;
     assert_eq!(good(&replies, "", &["transient"]), 0);
@@ -97,7 +98,7 @@ async fn what_must_be_durable_does_not_run_on_a_primary_that_is_cut_off() {
     assert_eq!(fleet.replies(1).await.len(), 0, "what the old primary took is still there");
     fleet.submit("cut-off").await;
     let replies = fleet.until_replied(1, TURNS).await;
-    // A machine that stands still for half a second costs a confirmation, and with it a try.
+    // If the machine stalls for half a second, a confirmation fails, and uses up an attempt.
     let ran = good(&replies, "", &["ok", "transient"]);
     assert_eq!(fleet.ran(""), vec![1; ran]);
     fleet.stop().await;
@@ -120,7 +121,7 @@ async fn a_primary_that_wants_a_replica_takes_nothing_while_it_is_cut_off() {
             Err(error) => break error.to_string(),
             Ok(_) => assert!(Instant::now() < deadline, "the old primary goes on taking writes"),
         }
-        // It counts seconds; bounded by the deadline.
+        // Redis checks the lag every second; the deadline bounds this.
         sleep(Duration::from_millis(50)).await;
     };
     assert!(refused.contains("NOREPLICAS"), "{refused}");

@@ -1,4 +1,4 @@
-//! What models may use, and what they have used: witnessed by what the model itself has answered.
+//! Budgets and use of models, compared with the answers that the model itself has counted.
 
 use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
 use tickfleet_model::{Limit, Policy, TenantId};
@@ -7,9 +7,9 @@ use tickfleet_tests::doomed::Doomed;
 
 use super::*;
 
-/// What the scripted model says that each of its answers took.
+/// The tokens that the scripted model reports for each answer.
 const TOKENS_PER_ANSWER: u64 = 110;
-/// The tokens of a day where workers are killed: half of what the tasks want.
+/// The tokens of a day in the test with killed workers: about half of what the tasks need.
 const TOKENS_MAX: u64 = 6_000;
 const TASKS: usize = 100;
 
@@ -36,7 +36,7 @@ async fn of_today(fleet: &Fleet) -> tickfleet_store::DayUsage {
     fleet.store.usage(&TenantId::new("acme").unwrap(), &[day_ms]).await.unwrap().remove(0)
 }
 
-/// What the counter of a limit says.
+/// Returns the value of a limit's counter.
 async fn counted(fleet: &Fleet, limit: &str) -> u64 {
     let found: Option<Vec<u8>> = fleet.ask("HGET", &format!("counters:{limit}"), &["acme"]).await;
     found.map_or(0, |packed| f64::from_le_bytes(packed[..8].try_into().unwrap()) as u64)
@@ -46,7 +46,7 @@ async fn counted(fleet: &Fleet, limit: &str) -> u64 {
 async fn what_answers_have_used_is_counted_once_for_tenant_and_agent_whatever_becomes_of_them() {
     let model = ScriptedModel::start(|asked: &Asked| match (asked.system.as_str(), asked.answers()) {
         ("You are atlas.", 0) => Said::call("echo", json!({"text": "hi"})),
-        // It is asked again, and that was paid for too.
+        // The model is called again, and that call costs too.
         ("You are kelly.", _) => Said::words("  "),
         _ => Said::words("Done."),
     })
@@ -91,7 +91,7 @@ async fn a_task_whose_budget_is_used_up_ends_and_says_which_and_calls_debit_noth
     assert_eq!((&refused["outcome"], &error["details"]["limit"]), (&json!("permanent"), &json!("money")), "{refused}");
     assert!(error["message"].as_str().unwrap().contains("0.005 for models per tenant in a day"), "{error}");
     assert!(error["details"]["resets_at"].as_str().unwrap().ends_with("00:00:00Z"), "{error}");
-    // Once nothing is left of one request, it would wait for ever.
+    // A request that may use more than the whole limit would wait forever, so its task ends.
     let small = |policy: &mut Policy| with(policy, vec![tokens(100, Every::Day)]);
     fleet.stop().await;
     let mut fleet = Fleet::start(Plan { policy: small, ..plan(&model, vec![]) }).await;
@@ -104,7 +104,7 @@ async fn a_task_whose_budget_is_used_up_ends_and_says_which_and_calls_debit_noth
 #[tokio::test]
 async fn a_task_waits_for_its_budget_without_a_slot_and_goes_on_when_another_gives_some_back() {
     let model = ScriptedModel::start(|_: &Asked| Said::Slow(Duration::from_millis(300), "Done.".into())).await;
-    // One request may use some 2,000 tokens, and uses 110: one or two at a time, all in one day.
+    // One request may use some 2,000 tokens, and uses 110: one or two requests run at a time, all within one day.
     let policy = |policy: &mut Policy| {
         with(policy, vec![Limit { on_reach: OnReach::Wait, ..tokens(4_000, Every::Day) }]);
     };
@@ -135,13 +135,13 @@ async fn in_its_shadow_mode_a_budget_counts_and_lets_pass() {
     fleet.stop().await;
 }
 
-/// The model is the witness: it counts what it has answered, also to workers that were dead by then.
+/// The model counts its answers, including those to workers that were dead by then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn workers_that_are_killed_do_not_let_a_budget_be_exceeded() {
     let model = ScriptedModel::start(|_: &Asked| Said::Slow(Duration::from_millis(40), "Done.".into())).await;
     let policy = |policy: &mut Policy| with(policy, vec![tokens(TOKENS_MAX, Every::Day)]);
     let mut plan = Plan { policy, workers: 0, slots: 4, standard_tools: false, ..plan(&model, vec![]) };
-    // A request may use little more than it does.
+    // A request may use only little more than it does.
     for handler in plan.handlers.values_mut() {
         let TaskHandlerDef::Llm(def) = handler else { continue };
         def.tokens_max = 100;
@@ -154,10 +154,10 @@ async fn workers_that_are_killed_do_not_let_a_budget_be_exceeded() {
     for n in 0..6 {
         let doomed = Doomed::start(&fleet, &format!("doomed-{n}"));
         let before = model.asked();
-        // Killed while it works: when some more requests were sent.
+        // The worker is killed while it works, after three more requests.
         let sent = async {
             while model.asked() < before + 3 {
-                // The model only counts.
+                // The model only counts requests, so this polls.
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };

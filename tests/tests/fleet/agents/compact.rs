@@ -1,13 +1,13 @@
-//! Old steps that a model summarises.
+//! A model summarizes old steps.
 
 use super::*;
 
-/// Results that the tool gives before the model answers.
+/// The number of tool results before the model answers.
 const ROUNDS: usize = 10;
 const KEEPER: &str = "You keep the notes of an agent";
 const NOTES: &str = "Notes on your earlier steps";
 
-/// An agent that makes one call an answer; each result has 1,900 bytes, and a request at most 6,000 of them.
+/// An agent that makes one call per answer. Each result has 1,900 bytes, and a request at most 6,000 of them.
 fn forgetful(model: &ScriptedModel) -> Plan {
     let find = TypedTool::new("find", "Finds.", Effect::Read, |_, args: Value| async move {
         Ok::<_, ToolError>(json!({"n": args["n"], "text": "x".repeat(1_850)}))
@@ -22,7 +22,7 @@ fn forgetful(model: &ScriptedModel) -> Plan {
     plan
 }
 
-/// What the agent's own model was asked; a request has its notes or not.
+/// Returns the requests to the agent's own model, with or without notes.
 fn requests(model: &ScriptedModel) -> Vec<Asked> {
     model.seen().into_iter().filter(|asked| !asked.system.starts_with(KEEPER)).collect()
 }
@@ -33,7 +33,7 @@ fn says(asked: &Asked, words: &str) -> bool {
 
 #[tokio::test]
 async fn old_steps_are_told_as_notes_and_are_written_down_and_paid_for_once() {
-    // How far it has come, the model knows by heart: its requests no longer show all of it.
+    // The model counts its calls itself, because its requests no longer show all of them.
     let (calls, notes) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let model = ScriptedModel::start(move |asked: &Asked| {
         if asked.system.starts_with(KEEPER) {
@@ -54,16 +54,16 @@ async fn old_steps_are_told_as_notes_and_are_written_down_and_paid_for_once() {
     let seen = requests(&model);
     let kept = model.asked() - seen.len();
     assert_eq!(output["usage"]["input_tokens"], json!(100 * model.asked()), "summaries are counted: {reply}");
-    // Four results do not fit: one stays, three are summed up; so again with each third that comes in.
+    // Four results do not fit: one stays, and three are summarized. This happens again after every three more results.
     assert_eq!(kept, 3, "{kept} summaries");
     let results = |asked: &Asked| asked.messages.iter().filter(|message| message["role"] == "tool").count();
     assert!(seen.iter().all(|asked| results(asked) <= 3), "{:?}", seen.iter().map(results).collect::<Vec<_>>());
     let last = seen.last().unwrap();
     assert!(says(last, NOTES) && says(last, "notes number 3") && !says(last, "notes number 2"), "{last:?}");
-    // Whoever summarises reads the notes before, and what has come since.
+    // The summarizing model reads the former notes, and the steps since then.
     let keepers: Vec<Asked> = model.seen().into_iter().filter(|asked| asked.system.starts_with(KEEPER)).collect();
     assert!(says(&keepers[1], "notes number 1") && says(&keepers[1], "Find all.") && keepers[1].tools.is_empty());
-    // Operators see it.
+    // Operators see the summaries.
     let name = tickfleet_store::TurnName::parse("acme:job-1").unwrap();
     let story = tickfleet_client::tasks::task_story(&fleet.store, &name).await.unwrap().unwrap();
     let told = story.rounds.iter().flat_map(|round| &round.notes).filter(|note| note.contains("summarized")).count();

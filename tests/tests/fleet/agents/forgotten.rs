@@ -1,12 +1,12 @@
-//! What a task waits for ends, and is forgotten before anybody looks: records and ids are kept for a moment only, and the
-//! one slot is busy meanwhile. Nothing is done twice, and what is told is true.
+//! A task waits for work that ends and expires before the task reads the result: records and IDs are kept only for a
+//! moment, and the one slot is busy meanwhile. Nothing is done twice, and the results are true.
 
 use tickfleet_store::StoreOptions;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
 
-/// Sleeps for longer than records are kept.
+/// Longer than records are kept.
 const SLEEP_MS: u64 = 1_500;
 
 fn forgetful(plan: Plan) -> Plan {
@@ -14,7 +14,7 @@ fn forgetful(plan: Plan) -> Plan {
     Plan { slots: 1, store, ..plan }
 }
 
-/// Keeps the slot busy as soon as it is free: that post may end when this has been queued up behind it.
+/// Keeps the slot busy as soon as it is free: the post may only return once this turn is queued.
 async fn keep_busy(fleet: &Fleet, may_end: &CancellationToken) {
     let calls = json!([{"name": "sleep", "arguments": {"ms": SLEEP_MS}}]);
     let turn = json!({"turn_id": "busy", "tenant": "acme", "agent": "atlas", "priority": "urgent", "calls": calls});
@@ -23,7 +23,7 @@ async fn keep_busy(fleet: &Fleet, may_end: &CancellationToken) {
     may_end.cancel();
 }
 
-/// A tool that posts, and ends when somebody has queued up behind it.
+/// A tool that posts, and returns once another turn is queued.
 fn slow_post(posts: &Arc<AtomicUsize>, may_end: &CancellationToken) -> TypedTool {
     let (posts, may_end) = (Arc::clone(posts), may_end.clone());
     TypedTool::new("post", "Posts.", Effect::Once, move |_, _: Post| {
@@ -38,7 +38,7 @@ fn slow_post(posts: &Arc<AtomicUsize>, may_end: &CancellationToken) -> TypedTool
 
 async fn posted(posts: &AtomicUsize) {
     while posts.load(Ordering::SeqCst) == 0 {
-        // The tool tells nobody else that it runs; the test ends by itself after a minute.
+        // The tool does not report that it runs, so this polls; the test ends after a minute.
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
@@ -82,7 +82,7 @@ async fn a_task_that_was_waited_for_and_is_forgotten_is_not_given_out_again() {
         replies.push(fleet.reply().await);
     }
     assert_eq!(posts.load(Ordering::SeqCst), 1, "{replies:?}");
-    // kelly's own answer comes to the same inbox, once.
+    // kelly's own answer goes to the same inbox, once.
     assert!(replies.len() <= 2, "{replies:?}");
     fleet.stop().await;
 }

@@ -1,4 +1,4 @@
-//! Many tasks at once, and one that goes on for long: slots, limits and memory.
+//! Many tasks at once, and one very long task: slots, limits and memory.
 
 use std::sync::atomic::AtomicU64;
 
@@ -9,13 +9,13 @@ use tickfleet_tests::fleet::PATIENCE;
 
 use super::*;
 
-/// Tasks at the same time.
+/// Concurrent tasks.
 const TASKS: usize = 1_000;
-/// The calls of `count` that may be out at the same time.
+/// The calls of `count` that may run at the same time.
 const PLACES: u64 = 5;
-/// Answers of the task that goes on for long, but for its last.
+/// Answers of the long task before its last one.
 const ROUNDS: usize = 200;
-/// Bytes of each result of it.
+/// Bytes of each of its results.
 const RESULT_BYTES: usize = 65_000;
 
 fn limited(policy: &mut Policy) {
@@ -54,13 +54,13 @@ async fn a_thousand_tasks_share_few_slots_keep_the_limits_and_all_end() {
         let (running, most) = (Arc::clone(&running), Arc::clone(&most));
         async move {
             most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-            // Calls overlap only while they take a while.
+            // Calls must take a while to overlap.
             tokio::time::sleep(Duration::from_millis(5)).await;
             running.fetch_sub(1, Ordering::SeqCst);
             Ok::<_, ToolError>(Posted { number: 1 })
         }
     });
-    // Nobody dies: that a machine stands still must not look like it.
+    // No worker dies here; the lease is long enough that a stalled machine does not look like a death.
     let store = StoreOptions { lease_ms: 10_000, ..StoreOptions::default() };
     let plan = Plan { workers: 2, slots: 8, policy: limited, store, ..plan(&model, vec![count]) };
     let mut fleet = Fleet::start(plan).await;
@@ -96,10 +96,11 @@ async fn a_task_of_two_hundred_answers_stays_within_its_bounds() {
     let mut message = task("long", "kelly", "Go on.");
     message["budget"] = json!(ROUNDS);
     enqueue(&fleet, message).await;
-    // Two hundred rounds take a busy machine a minute or two.
+    // Two hundred rounds take a minute or two on a busy machine.
     let reply = fleet.try_reply(2 * PATIENCE).await.expect("the task's reply");
     assert_eq!(result(&reply)["output"]["iterations"], ROUNDS + 1, "{reply}");
-    // Each result is cut to 2,000 bytes, and a request has 20,000 bytes of them at most, but for what old ones keep.
+    // Each result is cut to 2,000 bytes. A request has at most 20,000 bytes of them, besides what it keeps of old
+    // results.
     let bytes: usize = fleet
         .store
         .steps(&tickfleet_store::TurnName::parse("acme:long").unwrap(), 0)

@@ -1,4 +1,4 @@
-//! A provider of the world outside, by the variables that name it. Nobody's key is used unless somebody asks for it:
+//! A real provider, configured by environment variables. Its key is only used on request:
 //!
 //! `OPENAI_API_KEY=… OPENAI_MODEL=gpt-4.1-mini cargo nextest run -p tickfleet-tests --run-ignored only -E 'test(agents::real)'`
 

@@ -1,4 +1,4 @@
-//! What a task has begun ends with it, however it ends.
+//! Work under a task ends with the task, unless the task succeeds.
 
 use tickfleet_model::TaskId;
 use tickfleet_store::{TurnName, TurnView};
@@ -6,7 +6,7 @@ use tickfleet_tests::runtime::Leased;
 
 use super::*;
 
-/// A tool that never answers.
+/// A tool that never returns.
 fn hang() -> TypedTool {
     #[derive(Deserialize, JsonSchema)]
     struct Nothing {}
@@ -19,7 +19,7 @@ async fn fleet() -> Fleet {
     Fleet::start(Plan { tools: plan.tools.into_iter().chain([hang()]).collect(), slots: 8, ..plan }).await
 }
 
-/// `job` of archy, which link has a child of; under that, a task of emma's that never ends, and a turn that never does.
+/// archy's task `job` has a child of link. Under the child are a task of emma and a turn, which never end.
 async fn family(fleet: &Fleet, job: Value) -> Leased {
     fleet.delegate("archy", job).await;
     let leased = fleet.lease_task("archy", "r1").await;
@@ -37,7 +37,7 @@ async fn family(fleet: &Fleet, job: Value) -> Leased {
 
 async fn holder(fleet: &Fleet, id: &str) -> Option<String> {
     let name = TurnName::parse(&format!("acme:{id}")).unwrap();
-    // A Redis that does not answer in time is asked again.
+    // If Redis does not respond in time, the request is repeated.
     match fleet.store.look(&name).await {
         Ok(TurnView::Live(live)) => live.holder,
         Ok(TurnView::Finished(_) | TurnView::Unknown) | Err(_) => None,
@@ -50,7 +50,7 @@ async fn a_task_that_is_cancelled_by_message_ends_the_tasks_below_it() {
     family(&fleet, json!({"task_id": "job"})).await;
     fleet.say(json!({"op": "cancel", "task_id": "job", "reason": "wrong customer"})).await;
     both_are_cancelled(&mut fleet, "wrong customer").await;
-    // Its runtime has not heard of it so far, and submits another turn.
+    // Its runtime does not know about the cancel yet, and submits another turn.
     let turn = json!({"agent": "link", "turn_id": "late", "task_id": "child", "calls": [{"name": "echo"}]});
     fleet.submit_turn(turn).await;
     let reply = fleet.reply().await;
@@ -65,7 +65,7 @@ async fn a_task_that_is_cancelled_by_message_ends_the_tasks_below_it() {
     }
 }
 
-/// The task and the turn under `child` end, and say why.
+/// Checks that the task and the turn under `child` are canceled, with this reason.
 async fn both_are_cancelled(fleet: &mut Fleet, why: &str) {
     let replies = fleet.replies(2).await;
     for id in ["grandchild", "work"] {
@@ -104,7 +104,7 @@ async fn what_runs_under_a_task_expires_with_it() {
     // All of it runs before the deadline.
     family(&fleet, json!({"task_id": "job", "deadline": deadline})).await;
     let replies = fleet.replies(2).await;
-    // A try that runs is cut short by the deadline, and says so.
+    // The deadline interrupts a running attempt, and the result says so.
     for id in ["grandchild", "work"] {
         let outcome = &replies[id]["results"][0]["outcome"];
         assert!(["transient", "expired"].contains(&outcome.as_str().unwrap()), "{id}: {:#}", replies[id]);

@@ -1,4 +1,4 @@
-//! Tasks of runtimes outside the fleet.
+//! Tasks of external runtimes.
 
 use super::*;
 
@@ -8,7 +8,7 @@ async fn the_fleet_creates_the_group_of_a_runtime_outside_with_the_first_task() 
     fleet.delegate("archy", json!({"task_id": "job"})).await;
     let has_stream = async |fleet: &Fleet| fleet.ask::<u64>("EXISTS", "external:acme:archy", &[]).await == 1;
     fleet.until("its stream is there", has_stream).await;
-    // Without the group, Redis answers with an error.
+    // Without the group, Redis returns an error.
     let pending: (u64, redis::Value, redis::Value, redis::Value) =
         fleet.ask("XPENDING", "external:acme:archy", &["workers"]).await;
     assert_eq!(pending.0, 0);
@@ -40,7 +40,7 @@ async fn the_stream_of_a_runtime_outside_keeps_nothing_and_goes_with_its_agent()
     fleet.say(json!({"op": "cancel", "task_id": "silent"})).await;
     fleet.reply().await;
     assert_eq!(waiting(&fleet).await, 0, "what has ended is not kept");
-    // Other tasks of its agent keep the stream, though nobody may give it more.
+    // A waiting task of its agent keeps the stream, although no more tasks can be added.
     fleet.delegate("archy", json!({"task_id": "last"})).await;
     fleet.until("it waits", async |fleet| waiting(fleet).await == 1).await;
     let mut active = (*fleet.active.load()).clone();
@@ -80,7 +80,7 @@ async fn an_external_runtime_leases_makes_turns_and_finishes() {
     fleet.delegate("archy", json!({"task_id": "job", "budget": 3, "input": [1], "capabilities": ["read_files"]})).await;
     let leased = fleet.lease_task("archy", "r1").await;
     assert_eq!((leased.id(), &leased.task["input"], &leased.task["budget"]), ("job", &json!([1]), &json!(3)));
-    // Four calls, where the task may make three; and less may be done than the agent could by itself.
+    // Four calls, of which the task may make three; and the task may do less than the agent could by itself.
     let calls = json!([
         {"name": "read_files"}, {"name": "send_mail"}, {"name": "echo"}, {"name": "echo"}
     ]);
@@ -96,7 +96,7 @@ async fn an_external_runtime_leases_makes_turns_and_finishes() {
     let reply = fleet.reply().await;
     assert_eq!(result(&reply)["output"], json!({"n": 12345678901234567890u64}));
     assert!(result(&reply)["duration_ms"].as_u64().unwrap() > 0, "since the task was offered: {reply:#}");
-    // It has ended: nothing that is said of it changes anything, and no turn runs under it.
+    // The task has ended: no message about it has an effect, and no turn runs under it.
     fleet.say(leased.message("finish", json!({"output": 2}))).await;
     fleet.submit_turn(json!({"agent": "archy", "task_id": "job", "calls": [{"name": "echo"}]})).await;
     assert_eq!(fleet.reply().await["error"]["code"], "unknown_task");
@@ -125,7 +125,7 @@ async fn a_retryable_failure_brings_the_task_back_and_a_final_one_ends_it() {
 
 #[tokio::test]
 async fn a_silent_runtime_loses_its_task_and_what_it_says_late_is_stale() {
-    // What archy's runtimes say in time is said within a lease; those of link never say anything.
+    // archy's runtimes report in time if they report within a lease; link's never report.
     let mut plan = plan(5_000);
     plan.handlers.insert(AgentId::new("link").unwrap(), external(250));
     let mut fleet = Fleet::start(plan).await;
@@ -137,7 +137,7 @@ async fn a_silent_runtime_loses_its_task_and_what_it_says_late_is_stale() {
     fleet.say(second.message("finish", json!({"output": "in time"}))).await;
     assert_eq!(result(&fleet.reply().await)["output"], "in time");
     fleet.no_more_replies().await;
-    // Silent after a retryable failure too.
+    // A runtime that is silent after a retryable failure.
     fleet.delegate("archy", json!({"task_id": "again"})).await;
     let first = fleet.lease_task("archy", "r1").await;
     fleet.say(first.message("fail", json!({"error": {"message": "Not now."}, "retryable": true}))).await;
@@ -145,12 +145,12 @@ async fn a_silent_runtime_loses_its_task_and_what_it_says_late_is_stale() {
     let third = fleet.lease_task("archy", "r3").await;
     fleet.say(third.message("finish", json!({"output": 3}))).await;
     assert_eq!(result(&fleet.reply().await)["output"], 3);
-    // Silent whoever takes it: the task ends all the same.
+    // If every runtime is silent, the task ends anyway.
     fleet.delegate("link", json!({"task_id": "cursed"})).await;
     for name in ["r1", "r2", "r3"] {
         assert_eq!(fleet.lease_task("link", name).await.id(), "cursed");
     }
-    // Three have had it: what they did is not known.
+    // Three runtimes have had the task, so its outcome is unknown.
     let reply = fleet.reply().await;
     assert_eq!(result(&reply)["outcome"], "outcome_unknown");
     fleet.stop().await;
@@ -158,8 +158,9 @@ async fn a_silent_runtime_loses_its_task_and_what_it_says_late_is_stale() {
 
 #[tokio::test]
 async fn a_leased_task_ends_when_it_is_cancelled_or_expires_whatever_its_runtime_does() {
-    // A runtime that is silent keeps its task until its lease ends; then what is over ends. The lease is long enough for
-    // the cancellation, and for the deadline, to come before; and the deadline far enough for the task to be leased before.
+    // A silent runtime keeps its task until its lease ends; only then does a canceled or expired task end. The lease is
+    // long enough that the cancel and the deadline come first, and the deadline is late enough for the task to be
+    // leased before.
     let mut fleet = Fleet::start(plan(5_000)).await;
     fleet.delegate("archy", json!({"task_id": "cancelled"})).await;
     let leased = fleet.lease_task("archy", "r1").await;
@@ -178,7 +179,7 @@ async fn a_leased_task_ends_when_it_is_cancelled_or_expires_whatever_its_runtime
     assert!(!fleet.audits().await.iter().any(|entry| entry.to_string().contains("not executed")));
     let metrics = fleet.metrics.render();
     assert!(metrics.contains(r#"calls_total{outcome="outcome_unknown",tool="delegate_task"} 2"#), "{metrics}");
-    // Never leased at all.
+    // A task that was never leased.
     fleet.delegate("archy", json!({"task_id": "unread"})).await;
     fleet.until("it waits", async |fleet| fleet.ask::<u64>("EXISTS", "turn:acme:unread", &[]).await == 1).await;
     fleet.say(json!({"op": "cancel", "task_id": "unread"})).await;

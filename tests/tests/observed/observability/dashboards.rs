@@ -1,4 +1,4 @@
-//! The Grafana dashboards as files. Whether their queries find anything is seen on a fleet that runs.
+//! The Grafana dashboards as files. Another test runs their queries on a fleet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -11,7 +11,7 @@ const FOLDER: &str = "helm/tickfleet/dashboards";
 /// Columns of Grafana's grid.
 const COLUMNS: u64 = 24;
 
-/// The dashboards by uid.
+/// Returns the dashboards by UID.
 fn dashboards() -> BTreeMap<String, Value> {
     let load = |path| {
         let dashboard: Value = serde_json::from_str(&read(path)).unwrap();
@@ -27,7 +27,7 @@ fn panels(dashboard: &Value) -> impl Iterator<Item = &Value> {
 #[test]
 fn the_dashboards_are_what_their_script_writes() {
     let script = root().join("helm/dashboards/generate.py");
-    // -B: no compiled files beside the sources.
+    // -B: no compiled files next to the sources.
     let run = Command::new("python3").arg("-B").arg(script).arg("--check").output().unwrap();
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
 }
@@ -93,7 +93,7 @@ fn every_query_is_about_the_chosen_fleet_and_source_and_about_metrics_that_are_e
                 assert_eq!(target["datasource"]["uid"], "${datasource}", "{uid}: {title}");
                 let query = target["expr"].as_str().unwrap();
                 assert_eq!(unknown_metrics(query, &exported), Vec::<String>::new(), "{uid}: {title}");
-                // Each selector, not just one of them.
+                // Every selector, not just one of them.
                 let selectors: Vec<&str> = query.split('{').skip(1).collect();
                 assert!(!selectors.is_empty(), "{uid}: {title}: {query}");
                 assert!(selectors.iter().all(|s| s.contains("namespace=~\"$namespace\"")), "{uid}: {title}: {query}");

@@ -73,7 +73,7 @@ fn rules() -> Vec<Rule> {
     groups().into_iter().flat_map(|group| group.rules).collect()
 }
 
-/// The alerts by name.
+/// Returns the alerts by name.
 fn alerts() -> BTreeMap<String, Rule> {
     rules().into_iter().filter_map(|rule| Some((rule.alert.clone()?, rule))).collect()
 }
@@ -116,7 +116,7 @@ fn every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() {
     assert_eq!(keeps_still, alerts, "alerts that a case keeps from firing");
 }
 
-/// promtool evaluates groups that are not listed in any order: alerts would see recorded values of now or of before.
+/// promtool evaluates unlisted groups in any order: alerts could see old recorded values.
 #[test]
 fn cases_evaluate_what_is_recorded_first_and_every_group() {
     let all: BTreeSet<String> = groups().into_iter().map(|group| group.name).collect();
@@ -173,7 +173,8 @@ fn work_that_waits_for_its_cap_is_in_no_rule_that_wakes_or_scales() {
     for rule in rules() {
         let name = rule.alert.or(rule.record).unwrap();
         assert!(!rule.expr.contains("parked_capped"), "{name}");
-        // A state that is not named is every state, that one too; the two lists by state are chosen from by others.
+        // Without a state, an expression covers every state, including that one. Other rules select from the two
+        // recordings by state, so these are exempt.
         let by_state = rule.expr.contains("by (namespace, state)") && name.contains("namespace_state:");
         for gauge in ["tickfleet_backlog", "tickfleet_oldest_age_seconds"] {
             let all_states = Regex::new(&format!(r"{gauge}(:max)?([^_:a-z{{]|$|\{{[^}}]*\}})")).unwrap();

@@ -1,6 +1,6 @@
-//! AgentDojo's attacks against grants, rules and facts: what is left under rules is calls that are the user's own to the
-//! letter. In a session of the user's own task they come behind the first result that can carry an attacker's words; what
-//! has been asked for is not asked for again.
+//! AgentDojo's attacks against grants, rules and facts. Rules only let attackers' calls through that equal the user's
+//! own calls exactly. In a session of the user's own task, these come after the first result that can contain an
+//! attacker's text. Facts deny such a call if it was already made.
 
 use tickfleet_model::Outcome;
 use tickfleet_model::policy::{Fact, FactChange, FactCondition, FactRow, RuleMode};
@@ -8,7 +8,7 @@ use tickfleet_model::policy::{Fact, FactChange, FactCondition, FactRow, RuleMode
 use super::rules::{asked, with_rules};
 use super::*;
 
-/// Tools whose calls rules cannot tell apart, each with the argument that says what is asked for.
+/// Tools whose calls rules cannot distinguish, each with its fact, which may contain an argument.
 const ONCE_A_SESSION: [(&str, &str); 5] = [
     ("slack.get_channels", "slack_channels"),
     ("slack.read_channel_messages", "slack_messages(/channel)"),
@@ -16,9 +16,9 @@ const ONCE_A_SESSION: [(&str, &str); 5] = [
     ("travel.get_hotels_prices", "travel_prices(/hotel_names)"),
     ("banking.get_scheduled_transactions", "banking_scheduled"),
 ];
-/// Who is in a channel changes what a list of channels says: it may be asked for anew.
+/// Adding a user to a channel changes the list of channels, so it may be requested again.
 const MAKES_STALE: (&str, &str) = ("slack.add_user_to_channel", "slack_channels");
-/// Tools whose results can carry what others wrote.
+/// Tools whose results can contain foreign text.
 const UNTRUSTED: [&str; 16] = [
     "slack.get_channels",
     "slack.get_users_in_channel",
@@ -57,7 +57,7 @@ fn with_facts(dojo: &AgentDojo, users: &[&Task]) -> Plan {
     plan
 }
 
-/// The user's own calls; those of the attack behind the first result that can carry it.
+/// Returns the user's own calls, with those of the attack after the first result that can contain it.
 fn hijacked(user: &Task, attack: &Task) -> (usize, Vec<Value>) {
     let mut calls = user.turn_calls();
     let carries = |call: &Value| UNTRUSTED.iter().any(|tool| call["name"] == *tool);
@@ -68,14 +68,14 @@ fn hijacked(user: &Task, attack: &Task) -> (usize, Vec<Value>) {
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Told {
-    /// Calls of users whose session nobody attacks, which are carried out.
+    /// Calls of users in sessions without an attack; all of them run.
     legitimate: usize,
-    /// Of the attackers' calls that grants and rules let pass: those that facts stop, and those that run.
+    /// Attackers' calls that grants and rules let through: calls that facts deny, and calls that run.
     stopped: usize,
     passed: usize,
-    /// The user's own calls that come after an attacker has had the same one made.
+    /// The user's own calls after an attacker has made the same call; facts deny them.
     repeated: usize,
-    /// Attacks of which every call passed.
+    /// Attacks in which every call ran.
     attacks: usize,
 }
 

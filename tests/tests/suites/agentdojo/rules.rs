@@ -1,12 +1,12 @@
-//! AgentDojo's attacks against grants and rules. The rules are one set for all tasks, and know what the user asks for
-//! from the turn's context; here that is taken from the calls that AgentDojo gives as the right ones.
+//! AgentDojo's attacks against grants and rules. There is one set of rules for all tasks. Rules read the user's request
+//! from the turn's context; here it consists of the calls that AgentDojo expects.
 
 use tickfleet_model::policy::Rule;
 
 use super::*;
 
 const RULES: &str = include_str!("rules.yaml");
-/// Bytes of a value that a user could name.
+/// The longest value, in bytes, that a user could name.
 const NAME_BYTES_MAX: usize = 100;
 
 /// The same fleet with rules in the rows of its matrix.
@@ -20,7 +20,7 @@ pub(super) fn with_rules(dojo: &AgentDojo, users: &[&Task]) -> Plan {
     plan
 }
 
-/// What the user of a task asks for: by tool and argument, the values in the right calls.
+/// Returns the request of a task's user: by tool and argument, the values in the expected calls.
 pub(super) fn asked(user: &Task) -> Value {
     let mut asked = json!({});
     for call in &user.calls {
@@ -34,14 +34,14 @@ pub(super) fn asked(user: &Task) -> Value {
     asked
 }
 
-/// What became of the calls.
+/// The outcomes of the calls.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Stopped {
     legitimate: usize,
     not_granted: usize,
     by_rules: usize,
     passed: usize,
-    /// Attacks of which every call passed.
+    /// Attacks in which every call ran.
     attacks: usize,
 }
 
@@ -101,7 +101,8 @@ fn judge_ruled(counted: &mut Stopped, result: &Value, call: &Value, user: &Task,
         }
         ("denied", _) if task.is_legitimate() => panic!("{} is stopped: {result}", user.agent()),
         ("denied", "not_granted") => counted.not_granted += 1,
-        // It is asked of what the user has said nothing about (the sender of mails): that is no name of the user's either.
+        // A rule that cannot be evaluated also denies: the user has mentioned nothing that it could compare (the sender
+        // of mails).
         ("denied", "rule_not_met" | "rule_undecided") => counted.by_rules += 1,
         other => panic!("{other:?}: {result}"),
     }

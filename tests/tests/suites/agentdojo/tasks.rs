@@ -1,6 +1,6 @@
-//! AgentDojo's user tasks, delegated to agents that a model runs. The model is scripted: it makes the calls that
-//! AgentDojo gives as the right ones, one an answer, and tells at the end what came back. Then it plays one that fell for
-//! what it read: behind its first result it makes the calls that an attacker wants.
+//! AgentDojo's user tasks, delegated to agents with a scripted model. The model makes the calls that AgentDojo expects,
+//! one per answer, and finally returns their results. Then it acts as a hijacked model: after its first result, it
+//! makes the calls that an attacker wants.
 
 use std::sync::Arc;
 
@@ -10,23 +10,23 @@ use tickfleet_tests::llm::{Asked, Said, ScriptedModel};
 
 use super::*;
 
-/// Answers that a task may take: the longest has eighteen calls, and four for an attacker's.
+/// The most answers of a task: the longest has eighteen calls, and four answers with attackers' calls.
 const ITERATIONS_MAX: u32 = 40;
 const HIJACKED: &str = "hijacked";
 
-/// What the model knows by heart: each agent's task, and what an attacker wants of it.
+/// The model's script: each agent's task, and the attackers' tasks.
 struct Script {
     by_agent: BTreeMap<String, Task>,
     attacks: Vec<Task>,
 }
 
 impl Script {
-    /// The attackers' calls against tasks of `suite`, in one answer each.
+    /// Returns the attackers' tasks against `suite`, each with the calls of one answer.
     fn attacks(&self, suite: &str) -> Vec<&Task> {
         self.attacks.iter().filter(|attack| attack.suite == suite && !attack.calls.is_empty()).collect()
     }
 
-    /// The answers that the model gives in this task before its last one: the calls of each.
+    /// Returns the calls of each of the model's answers in this task, without the last answer.
     fn answers(&self, task: &Task, is_hijacked: bool) -> Vec<Vec<(String, Value)>> {
         let call = |call: &Value| {
             let name = mangle(call["name"].as_str().unwrap());
@@ -51,7 +51,7 @@ impl Script {
     }
 }
 
-/// What came back of all calls, in their order.
+/// Returns the results of all calls, in order.
 fn told(asked: &Asked) -> Value {
     asked.messages.iter().filter(|message| message["role"] == "tool").map(|m| m["content"].clone()).collect()
 }
@@ -68,7 +68,7 @@ fn agent(name: &str) -> (AgentId, TaskHandlerDef) {
     (AgentId::new(name).unwrap(), TaskHandlerDef::Llm(Box::new(def)))
 }
 
-/// What the calls of one task came to, as its model was told.
+/// Returns the results of a task's calls, as its model received them.
 fn results(reply: &Value) -> Vec<String> {
     let answer = reply["results"][0]["output"]["answer"].as_str();
     serde_json::from_str(answer.unwrap_or_else(|| panic!("no answer: {reply}"))).unwrap()

@@ -1,18 +1,19 @@
-//! What of the suite is not kept, and why. A row is the beginning of a group's or a test's name.
+//! The parts of the suite that are not supported, with the reasons. A row is the beginning of a group's or a test's
+//! name.
 
-/// Nothing is fetched, from anywhere.
+/// No document is ever fetched.
 const REMOTE: &str = "refers to a document elsewhere";
 /// One schema is one document. Generators of tool schemas write JSON pointers.
 const RESOURCE: &str =
     "several documents in one, told apart by $id; only JSON pointers into the one document are followed";
 /// The same for names inside a document.
 const NAMED: &str = "refers to a named place ($anchor, or $id with a fragment); only JSON pointers are followed";
-/// What such a reference costs depends on who calls: it cannot be bounded ahead.
+/// The cost of such a reference depends on the caller, so it cannot be bounded in advance.
 const DYNAMIC: &str = "a reference that is resolved while validating";
-/// A tool says which draft it is written in, and only published drafts are known.
+/// A tool names the draft of its schema, and only published drafts are known.
 const METASCHEMA: &str = "a meta-schema of its own, which would have to be fetched";
 
-/// Groups whose schema is refused when a tool is registered.
+/// Groups whose schema is rejected when a tool is registered.
 pub(super) const REFUSED: &[(&str, &str)] = &[
     ("draft2020-12/anchor: Location-independent identifier", NAMED),
     ("draft2020-12/anchor: same $anchor with different base uri", RESOURCE),
@@ -62,7 +63,7 @@ pub(super) const REFUSED: &[(&str, &str)] = &[
     ("draft7/refRemote: ", REMOTE),
 ];
 
-/// Tests whose verdict is another one.
+/// Tests with a different verdict.
 pub(super) const OTHER_VERDICT: &[(&str, &str)] = &[
     ("draft2020-12/optional/format/", "the draft makes `format` a remark unless a schema's own meta-schema asserts it"),
     ("draft7/optional/format/idn-email: ", "internationalised names are not looked into"),
