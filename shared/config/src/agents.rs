@@ -1,4 +1,4 @@
-//! `agents.yaml`: which agents there are, what they may at most do, and what carries out tasks given to them.
+//! `agents.yaml`: the agents, the upper bounds of their permissions, and their task handlers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,40 +17,40 @@ use crate::tools::templates::Arguments;
 use tickfleet_model::version::Selector;
 use tickfleet_model::{AgentId, AgentPolicy, Effect, limits, suggest};
 
-/// Lease of an external agent's task where none is given: a runtime outside beats less often than a worker.
+/// Default lease of an external agent's task: external runtimes send fewer heartbeats than workers.
 pub const EXTERNAL_LEASE_DEFAULT: Duration = Duration::from_secs(60);
 
-/// The arguments that the templates of an HTTP task handler may name, as `{{description}}`.
+/// The arguments that templates of an HTTP task handler may name, as `{{description}}`.
 pub const TASK_ARGUMENTS: [&str; 8] =
     ["task_id", "tenant", "agent", "description", "input", "priority", "deadline", "delegator"];
 
-/// The members of [`TASK_ARGUMENTS`] that every task has, so that a path may name them.
+/// The members of [`TASK_ARGUMENTS`] that every task has, so that a URL path may contain them.
 const TASK_ARGUMENTS_ALWAYS: [&str; 5] = ["task_id", "tenant", "agent", "description", "priority"];
 
-/// The handler of the tasks that are delegated to an agent. An agent without one cannot be delegated to.
+/// The handler of tasks that are delegated to an agent. Without one, no task can be delegated to the agent.
 #[derive(Debug, Clone)]
 pub enum TaskHandlerDef {
     /// A Rust function that the worker binary registers under this name.
     Typed(String),
-    /// A service that is called for each task.
+    /// A service that receives each task.
     Http(Box<HttpTaskDef>),
     /// The workers run the model loop.
     Llm(Box<LlmDef>),
-    /// A runtime outside leases the tasks and finishes them.
+    /// An external runtime leases the tasks and completes them.
     External {
-        /// Silence after which the task goes to somebody else.
+        /// Silence after which another runtime may lease the task.
         lease: Duration,
     },
 }
 
-/// A service that carries out tasks.
+/// A service that handles tasks.
 #[derive(Debug, Clone)]
 pub struct HttpTaskDef {
-    /// The way in which it is called.
+    /// How it is called.
     pub http: HttpDef,
-    /// The effect of calling it twice for one task; default `once`.
+    /// The effect of calling it twice for one task. Default `once`.
     pub effect: Effect,
-    /// Limit of one try; default the fleet's.
+    /// Limit of one try. Default: the fleet's.
     pub timeout: Option<Duration>,
 }
 
@@ -59,19 +59,19 @@ pub struct HttpTaskDef {
 pub(super) struct Agents {
     pub(super) policies: BTreeMap<AgentId, AgentPolicy>,
     pub(super) task_handlers: BTreeMap<AgentId, TaskHandlerDef>,
-    /// Names as written, the wrong ones too: what else is wrong with an agent, it is known.
+    /// Names as written, including invalid ones: an agent with other errors is still known.
     pub(super) names: BTreeSet<String>,
-    /// False if names may be missing, as what holds them could not be read.
+    /// False if names may be missing because they could not be read.
     pub(super) has_all_names: bool,
 }
 
-/// What `agents.yaml` may name.
+/// The names that `agents.yaml` may refer to.
 #[derive(Clone, Copy)]
 pub(super) struct Surroundings<'a> {
     pub(super) sources: &'a Sources,
-    /// The names of tools; none where their file could not be read.
+    /// The names of tools; `None` if their file could not be read.
     pub(super) tools: Option<&'a BTreeSet<String>>,
-    /// The models; none where their file could not be read.
+    /// The models; `None` if their file could not be read.
     pub(super) models: Option<&'a Models>,
     pub(super) prompts: &'a AgentPrompts,
 }
@@ -129,8 +129,8 @@ fn tool_versions(cursor: &Cursor<'_>, tools: Option<&BTreeSet<String>>) -> BTree
     read
 }
 
-/// Exactly one kind of handler: a new kind is one more line here and in the enum. Beside `http` stand the effect and
-/// the limit of a try, as they do in a tool.
+/// Exactly one kind of handler; a new kind needs one line here and one in the enum. `http` also has the effect and the
+/// limit of a try, as in a tool.
 fn task_handler(cursor: &Cursor<'_>, known: &Surroundings<'_>) -> Option<TaskHandlerDef> {
     const KINDS: [&str; 4] = ["typed", "http", "llm", "external"];
     let mut s = cursor.section();
@@ -155,7 +155,7 @@ fn task_handler(cursor: &Cursor<'_>, known: &Surroundings<'_>) -> Option<TaskHan
     s.close();
     let count =
         |known: &[&str]| cursor.node.entries().iter().filter(|entry| known.contains(&entry.key.as_str())).count();
-    // What is no field at all is told by name already.
+    // An unknown field has already been reported by name.
     let unknown = cursor.node.entries().len() > count(&KINDS) + count(&["effect", "timeout_ms"]);
     if count(&KINDS) > 1 || count(&KINDS) == 0 && !unknown {
         cursor.refuse(format!("exactly one of {}", KINDS.join(", ")));

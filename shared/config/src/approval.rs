@@ -1,5 +1,5 @@
-//! Approvals in the configuration: who has to agree to a call (`approval` of a tool or a rule), and the people who may
-//! (`approvers` of `permissions.yaml`).
+//! Approvals in the configuration: the approvers that a call needs (`approval` of a tool or a rule), and the people
+//! who may approve (`approvers` of `permissions.yaml`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,12 +10,13 @@ use tickfleet_model::{AgentId, limits, suggest};
 use crate::document::errors::{Errors, Place};
 use crate::document::reader::Cursor;
 
-/// Arguments that one approval lets be changed at most.
+/// Maximum number of arguments that approvers may change.
 const NARROW_MAX: usize = 16;
-/// A name or role, in words.
+/// The characters of a name or role.
 const WORD: &str = "1 to 64 of A-Z a-z 0-9 _ . @ -";
 
-/// A role that an approval asks for, where it was written: whether an approver has it can be said once those are known.
+/// A role that an approval demands, with its place. Whether an approver has it is checked once the approvers are
+/// known.
 #[derive(Debug, Clone)]
 pub(super) struct NamedRole {
     place: Place,
@@ -23,7 +24,7 @@ pub(super) struct NamedRole {
     role: String,
 }
 
-/// How many have to agree, where it was written: whether there are so many can be said once the approvers are known.
+/// A quorum with its place. Whether there are enough approvers is checked once they are known.
 #[derive(Debug, Clone)]
 struct Quorum {
     place: Place,
@@ -32,14 +33,14 @@ struct Quorum {
     quorum: usize,
 }
 
-/// What approvals ask of the approvers that there are.
+/// The demands of all approvals.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Asked {
     roles: Vec<NamedRole>,
     quorums: Vec<Quorum>,
 }
 
-/// Reads the section `approval`, and notes what it asks of approvers.
+/// Reads the section `approval`, and records its demands.
 pub(super) fn demand(cursor: &Cursor<'_>, asked: &mut Asked) -> ApprovalDemand {
     let mut s = cursor.section();
     let mut by = BTreeSet::new();
@@ -73,7 +74,8 @@ fn pointers(cursor: &Cursor<'_>) -> BTreeSet<String> {
     words
 }
 
-/// Reads the section `approvers`: name → roles. Nobody has the name of an agent, which never agrees to its own call.
+/// Reads the section `approvers`: name → roles. No approver may have the name of an agent, so that no agent approves
+/// its own calls.
 pub(super) fn approvers(cursor: &Cursor<'_>, agents: Option<&BTreeSet<String>>) -> BTreeMap<String, BTreeSet<String>> {
     let mut approvers = BTreeMap::new();
     for (name, place, person) in cursor.members() {
@@ -102,9 +104,9 @@ fn roles(cursor: &Cursor<'_>) -> BTreeSet<String> {
     roles
 }
 
-/// Holds what approvals ask for against the approvers that there are: nobody could give an approval of another role, and a
-/// call that needs more of them than there are would wait until its end. Where there are no approvers, calls that need one
-/// are refused at once.
+/// Checks the demands of approvals against the approvers. An unknown role could never approve, and a call that needs
+/// more approvers than exist would wait until its deadline. Without any approvers, calls that need one are refused at
+/// once.
 pub(super) fn check(asked: &Asked, approvers: &BTreeMap<String, BTreeSet<String>>, errors: &Errors) {
     let known: BTreeSet<&str> = approvers.values().flatten().map(String::as_str).collect();
     for NamedRole { place, path, role } in asked.roles.iter().filter(|named| !known.contains(named.role.as_str())) {
@@ -114,7 +116,7 @@ pub(super) fn check(asked: &Asked, approvers: &BTreeMap<String, BTreeSet<String>
     }
     for Quorum { place, path, by, quorum } in &asked.quorums {
         let may = approvers.values().filter(|roles| by.is_empty() || !by.is_disjoint(roles)).count();
-        // A role that nobody has is told above.
+        // An unknown role is reported above.
         if may > 0 && *quorum > may {
             let expected = format!("at most {may}: permissions.yaml has only that many approvers for it");
             errors.push(place, path, format!("a quorum of {quorum}"), expected);

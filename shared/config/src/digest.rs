@@ -1,4 +1,4 @@
-//! The digest of a policy: equal where two processes decide alike.
+//! The digest of a policy: equal if two processes decide equally.
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
@@ -9,11 +9,11 @@ use sha2::{Digest, Sha256};
 use crate::document::canonical::{write_canonical, write_name};
 use tickfleet_model::policy::Policy;
 
-/// SHA-256, hex, of everything that decides about a call; `declared` is the part of tools and agents that does, in
+/// SHA-256, hex, of everything that decides about a call. `declared` is the part of the tools and agents that does, in
 /// canonical JSON.
 ///
-/// It is the digest of one JSON object, written member by member: of many agents the whole would take more memory than
-/// all that the process keeps of them.
+/// It is the digest of one JSON object, which is hashed member by member. With many agents, the complete text would
+/// take more memory than the policy itself.
 pub(super) fn digest(policy: &Policy, declared: &str) -> String {
     let (caps, permissions) = (&policy.defaults, &policy.permissions);
     let mut members = BTreeMap::from([
@@ -29,7 +29,7 @@ pub(super) fn digest(policy: &Policy, declared: &str) -> String {
         ("on_day_cap", one(caps.on_day_cap)),
         ("declared", declared.to_owned()),
     ]);
-    // Only where there are any, so that a policy without them stays the same to the build before this one.
+    // Hashed only if present, so that a policy without limits or approvers keeps its digest.
     if !policy.limits.is_empty() {
         members.insert("limits", one(&*policy.limits));
     }
@@ -56,12 +56,12 @@ pub(super) fn digest(policy: &Policy, declared: &str) -> String {
 /// One value in canonical JSON.
 fn one(value: impl Serialize) -> String {
     let mut text = String::new();
-    // What the model holds can be written as JSON.
+    // Types of the model can always be serialized as JSON.
     write_canonical(&serde_json::to_value(value).unwrap_or_default(), &mut text);
     text
 }
 
-/// A map in canonical JSON, made of one value at a time. Keys are written as they are sorted.
+/// A map in canonical JSON, one value at a time. Keys are in sorted order.
 fn members_of<K: Display, V: Serialize>(map: &BTreeMap<K, V>) -> String {
     let mut text = String::from("{");
     for (name, value) in map {

@@ -1,5 +1,4 @@
-//! The files of a configuration: those built in, those of the operator's folder, and how they are laid over
-//! each other.
+//! The files of a configuration: the built-in ones, those of the operator's folder, and their merge.
 
 use std::fmt;
 use std::fs;
@@ -25,7 +24,7 @@ const LIMITS: &str = "limits.yaml";
 const MODELS: &str = "models.yaml";
 const MCP: &str = "mcp.yaml";
 
-/// The built-in configuration: the only place of every default.
+/// The built-in configuration: the only source of defaults.
 const BUILT_IN: [(&str, &str); 9] = [
     (SETTINGS, include_str!("../../../config/tickfleet.yaml")),
     (AGENTS, include_str!("../../../config/agents.yaml")),
@@ -38,14 +37,14 @@ const BUILT_IN: [(&str, &str); 9] = [
     (MCP_LOCK_FILE, include_str!("../../../config/mcp.lock.yaml")),
 ];
 
-/// The files of the sample business, each with the section that an empty one has.
+/// The files of the sample business, each with the section of its empty version.
 const SAMPLES: [(&str, &str); 4] =
     [(AGENTS, "agents"), (TOOLS, "tools"), (PERMISSIONS, "permissions"), (TENANTS, "tenants")];
 
-/// A file beyond this is not one of ours, bytes.
+/// Maximum size of a file, bytes.
 pub(super) const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// The trees in force, one for each file. None where a file could not be read or parsed, which is noted.
+/// The effective trees, one for each file. `None` if a file cannot be read or parsed; that error is noted.
 #[derive(Default)]
 pub(super) struct Trees {
     pub(super) settings: Option<Node>,
@@ -60,14 +59,14 @@ pub(super) struct Trees {
 }
 
 impl fmt::Debug for Trees {
-    /// Opaque: the trees hold what was written, passwords too.
+    /// Opaque: the trees contain everything that was written, including passwords.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Trees")
     }
 }
 
 impl Trees {
-    /// Returns which of the files that describe a business are the built-in ones.
+    /// Returns the built-in files of the sample business that are in use.
     pub(super) fn samples(&self) -> Vec<&'static str> {
         let files =
             [(AGENTS, &self.agents), (TOOLS, &self.tools), (PERMISSIONS, &self.permissions), (TENANTS, &self.tenants)];
@@ -75,7 +74,7 @@ impl Trees {
         files.into_iter().filter(|(_, tree)| built_in(tree)).map(|(name, _)| name).collect()
     }
 
-    /// Returns the place where tools are disabled.
+    /// Returns the list of disabled tools.
     pub(super) fn disabled_tools<'a>(&'a self, errors: &'a Errors) -> Option<Cursor<'a>> {
         let node = self.settings.as_ref()?.get("permission")?.get("disabled_tools")?;
         let is_list = matches!(node.value, Value::List(_));
@@ -83,9 +82,9 @@ impl Trees {
     }
 }
 
-/// Reads everything and lays it over each other. None only if the built-in configuration itself is broken. Gives also
-/// the part of tools and agents that counts as policy: their canonical JSON before the environment went in, since that
-/// differs between processes that carry out the same policy.
+/// Reads and merges everything. `None` only if the built-in configuration itself is invalid. Also returns the part of
+/// the files that counts as policy, in canonical JSON. It does not contain values from the environment, since those
+/// differ between processes with the same policy.
 pub(super) fn read(sources: &Sources, errors: &Errors) -> Option<(Trees, String)> {
     if let Some(dir) = sources.policy_dir() {
         check_folder(dir, errors);
@@ -111,7 +110,7 @@ pub(super) fn read(sources: &Sources, errors: &Errors) -> Option<(Trees, String)
     Some((Trees { settings, agents, tools, permissions, tenants, limits, models, mcp, mcp_lock }, declared))
 }
 
-/// Files in canonical JSON, given by name.
+/// Files in canonical JSON, by name.
 fn declared(files: [(&str, &Option<Node>); 4]) -> String {
     let mut text = String::from("{");
     for (name, tree) in files {
@@ -126,7 +125,7 @@ fn declared(files: [(&str, &Option<Node>); 4]) -> String {
     text
 }
 
-/// Reads `mcp.yaml` and `mcp.lock.yaml` alone. What is wrong with the pins is not noted: they are about to be written.
+/// Reads only `mcp.yaml` and `mcp.lock.yaml`. Errors of the pins are not noted: they are about to be rewritten.
 pub(super) fn read_mcp(sources: &Sources, errors: &Errors) -> (Option<Node>, Option<Node>) {
     let dir = sources.dir.as_deref();
     // The built-in files of servers and pins are empty.
@@ -137,15 +136,15 @@ pub(super) fn read_mcp(sources: &Sources, errors: &Errors) -> (Option<Node>, Opt
     (mcp, replacing(MCP_LOCK_FILE, dir, true, &Errors::default()))
 }
 
-/// Reads `tools.yaml` alone.
+/// Reads only `tools.yaml`.
 pub(super) fn read_tools(sources: &Sources, errors: &Errors) -> Option<Node> {
-    // The built-in tools name no Python module, so it does not matter here whether they are wanted.
+    // The built-in tools have no Python module, so it does not matter here whether samples are on.
     let mut tools = replacing(TOOLS, sources.policy_dir(), true, errors)?;
     expand(&mut tools, "", &sources.environment, errors);
     Some(tools)
 }
 
-/// Returns true if the log is to be JSON, by the variable or by the folder's settings, whatever else is wrong with them.
+/// Returns true if the log format is JSON, by the variable or the folder's settings, even if the settings are invalid.
 pub(super) fn wants_json_log(dir: Option<&Path>, environment: &Environment) -> bool {
     const JSON: &str = "json";
     if let Some(text) = environment.get("TICKFLEET_LOG_FORMAT").filter(|text| !text.trim().is_empty()) {
@@ -155,12 +154,12 @@ pub(super) fn wants_json_log(dir: Option<&Path>, environment: &Environment) -> b
         let format = tree.get("log").and_then(|log| log.get("format")).map(|node| &node.value);
         return matches!(format, Some(Value::Text(text)) if text == JSON);
     }
-    // What is no YAML has no values: `format` is the name of this one setting.
+    // Invalid YAML has no values, so search its text. Only this setting is named `format`.
     let text = dir.and_then(|dir| fs::read_to_string(dir.join(SETTINGS)).ok()).unwrap_or_default();
     text.contains("format: json")
 }
 
-/// The built-in file. It is parsed once in a process.
+/// The built-in file. It is parsed once per process.
 fn built_in(name: &str) -> Option<Node> {
     static PARSED: [OnceLock<Option<Node>>; BUILT_IN.len()] = [const { OnceLock::new() }; BUILT_IN.len()];
     let mut files = BUILT_IN.iter().zip(&PARSED);
@@ -168,7 +167,7 @@ fn built_in(name: &str) -> Option<Node> {
     parsed.get_or_init(|| parse(text, Origin::BuiltIn(name), &Errors::default())).clone()
 }
 
-/// The folder's settings over the built-in ones.
+/// The built-in settings, overridden by the folder's.
 fn settings(built_in: &Node, sources: &Sources, errors: &Errors) -> Option<Node> {
     let mut tree = built_in.clone();
     match from_folder(SETTINGS, sources.dir.as_deref(), errors) {
@@ -180,7 +179,7 @@ fn settings(built_in: &Node, sources: &Sources, errors: &Errors) -> Option<Node>
                 tree.merge(over);
             }
         }
-        // A list where the sections should be replaces nothing; it is refused.
+        // A list instead of the sections replaces nothing; it is refused.
         Found::Tree(over) if matches!(over.value, Value::Mapping(_) | Value::Null) => tree.merge(over),
         Found::Tree(over) => {
             errors.push(&over.place, "", over.describe(), "a mapping of sections such as `caps:`");
@@ -190,19 +189,19 @@ fn settings(built_in: &Node, sources: &Sources, errors: &Errors) -> Option<Node>
     Some(tree)
 }
 
-/// Returns whether the built-in sample business fills in for files that the folder does not have. What is not a
-/// switch is refused when the settings are read.
+/// Returns whether the built-in sample business provides files that are missing from the folder. A value that is not a
+/// boolean is refused later, when the settings are read.
 fn with_samples(settings: Option<&Node>) -> bool {
     let switch = settings.and_then(|settings| settings.get("permission")?.get("samples"));
     match switch.map(|node| &node.value) {
         Some(Value::Boolean(switch)) => *switch,
-        // From the environment.
+        // Values from the environment are texts.
         Some(Value::Text(text)) => text != "false",
         _ => true,
     }
 }
 
-/// Returns the folder's file. If it has none: the built-in one, or without samples an empty one.
+/// Returns the folder's file. If it is missing: the built-in one, or, without samples, an empty one.
 fn replacing(name: &'static str, dir: Option<&Path>, samples: bool, errors: &Errors) -> Option<Node> {
     match from_folder(name, dir, errors) {
         Found::Nothing => match SAMPLES.iter().find(|(file, _)| *file == name) {
@@ -215,9 +214,9 @@ fn replacing(name: &'static str, dir: Option<&Path>, samples: bool, errors: &Err
 }
 
 enum Found {
-    /// There is no such file.
+    /// The file does not exist.
     Nothing,
-    /// There is one, but no tree could be made of it, which is noted.
+    /// The file exists but cannot be parsed; that error is noted.
     Broken,
     Tree(Node),
 }
@@ -241,7 +240,7 @@ fn from_folder(name: &str, dir: Option<&Path>, errors: &Errors) -> Found {
     }
 }
 
-/// Refuses a folder that is not there, and YAML files in it that nothing would read (`agents.yml`).
+/// Refuses a missing folder, and YAML files in it that would be ignored (`agents.yml`).
 fn check_folder(dir: &Path, errors: &Errors) {
     let names = || BUILT_IN.iter().map(|(name, _)| *name);
     let shown = dir.display().to_string();
@@ -262,8 +261,9 @@ fn check_folder(dir: &Path, errors: &Errors) {
     }
 }
 
-/// Replaces `${NAME:-default}` in every `base_url`, `token_url`, `allow_private` and `http.defaults`, and in
-/// `interpreter`, `cwd` and `path` of Python modules, the only fields that read the environment. What cannot be replaced is noted and left as it is.
+/// Replaces `${NAME:-default}` in the only fields that read the environment: every `base_url`, `token_url`,
+/// `allow_private` and `http.defaults`, and `interpreter`, `cwd` and `path` of Python modules. If a reference cannot
+/// be replaced, it is noted and left unchanged.
 fn expand(node: &mut Node, path: &str, environment: &Environment, errors: &Errors) {
     let Value::Mapping(entries) = &mut node.value else { return };
     for Entry { key, node, .. } in entries {
@@ -280,7 +280,7 @@ fn expand(node: &mut Node, path: &str, environment: &Environment, errors: &Error
     }
 }
 
-/// Replaces `${NAME:-default}` in what says how an MCP server is reached.
+/// Replaces `${NAME:-default}` in the connection settings of MCP servers.
 fn expand_servers(tree: &mut Node, environment: &Environment, errors: &Errors) {
     let Some(Value::Mapping(servers)) = tree.get_mut("servers").map(|node| &mut node.value) else { return };
     for Entry { key: server, node, .. } in servers {
@@ -313,7 +313,7 @@ fn expand_text(node: &mut Node, path: &str, environment: &Environment, errors: &
     }
 }
 
-/// One variable may hold several entries, separated by commas, or none.
+/// One variable may contain several entries, separated by commas, or none.
 fn expand_list(node: &mut Node, path: &str, environment: &Environment, errors: &Errors) {
     let Value::List(items) = &mut node.value else { return };
     items.iter_mut().enumerate().for_each(|(i, n)| expand_text(n, &format!("{path}[{i}]"), environment, errors));

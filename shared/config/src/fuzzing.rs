@@ -1,7 +1,7 @@
-//! A door for fuzz targets, which parse some hundred files a second.
+//! Entry point for fuzz targets, which parse some hundred files per second.
 
-/// Parses YAML on this thread from now on, instead of one that is begun for each file and waits for a processor on a
-/// busy machine. The thread must be the main one of its process.
+/// Parses YAML on the current thread from now on, instead of on a new thread for each file, which would wait for a
+/// processor on a busy machine. Must be called on the main thread of the process.
 pub fn parse_here() {
     crate::document::yaml::parse_here();
 }

@@ -1,8 +1,8 @@
-//! Configuration: one YAML tree and the environment, validated as a whole before anything starts.
+//! Configuration: YAML files and the environment, validated as a whole before anything starts.
 //!
-//! Built-in defaults lie below the files of a folder, and those below the environment ([`load`]). Values keep
-//! their place through all of it, so an error points at file, line and column or names the variable, and
-//! [`print()`](print()) tells where each value in force comes from. All errors are reported at once.
+//! The files of a folder override the built-in defaults, and the environment overrides the files ([`load`]). Each
+//! value keeps its place, so an error reports the file, line and column or the variable, and [`print()`](print())
+//! shows the origin of each value. All errors are reported at once.
 
 mod agents;
 mod approval;
@@ -60,50 +60,50 @@ use tickfleet_model::retry::breaker::Endurance;
 use tickfleet_model::{AgentId, AgentPolicy};
 use tickfleet_protocol::Prompts;
 
-/// The sources of a configuration. Nothing is read from the process' surroundings.
+/// The sources of a configuration. Loading reads no global state of the process.
 #[derive(Clone, Default)]
 pub struct Sources {
-    /// The folder with the operator's files; none takes the built-in configuration as it is.
+    /// The folder with the operator's files; `None` uses the built-in configuration.
     pub dir: Option<PathBuf>,
     /// The environment variables of the process.
     pub environment: Environment,
     /// Tools that the binary registers itself: permissions may name them without a declaration.
     pub built_in_tools: BTreeSet<String>,
-    /// Task handlers that the binary registers itself: agents may be bound to them.
+    /// Task handlers that the binary registers itself: agents may use them.
     pub built_in_handlers: BTreeSet<String>,
-    /// True if names of tools and task handlers that nobody here has may be those of the program that runs the fleet: a
-    /// command beside it need not know them.
+    /// True if unknown names of tools and task handlers may be those of another binary that runs the fleet. A command
+    /// that does not run it need not know them.
     pub others_carry_out: bool,
-    /// True if [`Self::built_in_tools`] has the tools of the Python modules that `tools.yaml` names. Where it is false and
-    /// there are such modules, a name that nothing has may be one of theirs.
+    /// True if [`Self::built_in_tools`] contains the tools of the Python modules in `tools.yaml`. If it is false and
+    /// there are such modules, an unknown name may be one of their tools.
     pub knows_python: bool,
     /// The check of the schemas of declared tools.
     pub schema_check: SchemaCheck,
-    /// How much of the folder is read.
+    /// The part of the folder that is read.
     pub part: Part,
 }
 
-/// How much of a folder is read.
+/// The part of a folder that is read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Part {
     /// Every file.
     #[default]
     Whole,
-    /// `tickfleet.yaml`. There are no agents, tools, permissions and tenants.
+    /// Only `tickfleet.yaml`: no agents, tools, permissions or tenants.
     Settings,
-    /// The section `redis` of `tickfleet.yaml`. All other settings are the defaults, or from the environment.
+    /// Only the section `redis` of `tickfleet.yaml`. All other settings are the defaults, or from the environment.
     Redis,
 }
 
 impl Sources {
-    /// The folder of the files that are read as a whole; none where only settings are.
+    /// The folder of all files except the settings; `None` if only settings are read.
     fn policy_dir(&self) -> Option<&std::path::Path> {
         self.dir.as_deref().filter(|_| self.part == Part::Whole)
     }
 }
 
 impl fmt::Debug for Sources {
-    /// Names the variables without their values: some are secrets.
+    /// Shows the variables without their values: some are secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sources")
             .field("dir", &self.dir)
@@ -121,41 +121,42 @@ pub struct Configuration {
     pub settings: Settings,
     /// Agents, tenants, permissions and caps, as one consistent whole.
     pub policy: Policy,
-    /// The declared tools; what their texts take from the environment is in them already.
+    /// The declared tools, with values from the environment already replaced.
     pub tools: ToolsFile,
-    /// The MCP servers with the tools that are imported from them.
+    /// The MCP servers with their imported tools.
     pub mcp: McpFile,
-    /// The models that agents are run on.
+    /// The models of agents.
     pub models: Models,
-    /// The handlers of tasks, by agent. An agent that is not here cannot be delegated to.
+    /// The handlers of tasks, by agent. Tasks can be delegated only to these agents.
     pub task_handlers: BTreeMap<AgentId, TaskHandlerDef>,
-    /// The texts that tell models without function calling of their tools.
+    /// The prompts that describe tools to models without function calling.
     pub prompts: Prompts,
-    /// SHA-256, hex, of what decides about calls: caps, agents, tenants, permissions and tools. Equal on every
-    /// process with the same policy, whatever its other settings and the URLs that its tools take from the environment.
+    /// SHA-256, hex, of everything that decides about calls: caps, agents, tenants, permissions and tools. It is equal
+    /// on every process with the same policy, regardless of other settings and of URLs that tools take from the
+    /// environment.
     pub digest: String,
-    /// Warnings: what works and should be looked at, by file and line.
+    /// Warnings: the configuration works, but should be checked. With file and line.
     pub warnings: Vec<ConfigWarning>,
     samples: Vec<&'static str>,
     rule_texts: Vec<policy::RuleText>,
-    /// Copies share them.
+    /// Shared by copies.
     trees: Arc<Trees>,
 }
 
 impl Configuration {
-    /// The files with agents, tools, permissions and tenants that the folder does not have: those of the built-in
-    /// sample business are in use.
+    /// The files with agents, tools, permissions and tenants that are missing from the folder. The built-in sample
+    /// business provides them.
     #[must_use]
     pub fn samples(&self) -> &[&'static str] {
         &self.samples
     }
 
-    /// Holds the arguments that rules name against the input schemas of their tools. `schemas` answers those of all
-    /// versions of a tool, as far as it is known: of many, only whoever makes the tools has them. Answers the names that a
-    /// schema does not declare, though it would take them.
+    /// Checks the arguments that rules name against the input schemas of their tools. `schemas` returns the schemas of
+    /// all versions of a tool, as far as they are known: many are known only to the code that builds the tools.
+    /// Returns a warning for each name that a schema accepts but does not declare.
     ///
     /// # Errors
-    /// The names that no call can have: their schema takes none but those that it declares.
+    /// The names that no call can have, because the schema accepts only declared ones.
     pub fn check_rule_names<'a>(
         &self,
         schemas: impl Fn(&str) -> Vec<&'a serde_json::Value>,
@@ -166,21 +167,21 @@ impl Configuration {
         errors.unless_any(Some(warnings))
     }
 
-    /// Forgets the text that it was read from, but for the settings': [`print()`](print()) shows no more of it. Whoever
-    /// runs for long needs no more, and with many agents it takes as much memory as all the rest.
+    /// Drops the source text, except for the settings; [`print()`](print()) then shows only those. A long-running
+    /// process does not need the rest, and with many agents the text takes as much memory as everything else.
     #[must_use]
     pub fn without_text(mut self) -> Self {
         self.trees = Arc::new(Trees { settings: self.trees.settings.clone(), ..Trees::default() });
         self
     }
 
-    /// The waits between tries.
+    /// The waits before retries.
     #[must_use]
     pub fn ladder(&self) -> Ladder {
         Ladder::new(self.settings.worker.retry_ladder.clone())
     }
 
-    /// When a tool that fails is not called for a while; none where every call is sent.
+    /// When the circuit breaker of a tool opens, and for how long; `None` if breakers are off.
     #[must_use]
     pub fn endurance(&self) -> Option<Endurance> {
         let worker = &self.settings.worker;
@@ -189,14 +190,14 @@ impl Configuration {
     }
 }
 
-/// Loads a configuration: built-in defaults, below the folder's files, below the environment.
+/// Loads a configuration: the folder's files override the built-in defaults, and the environment overrides both.
 ///
-/// A `tickfleet.yaml` of the folder is laid over the built-in one field by field; each of its other files takes
-/// the built-in one's place as a whole, and so does each file of its folder `prompts`. Every file is optional.
+/// A `tickfleet.yaml` of the folder overrides the built-in one field by field. Each other file, and each file of the
+/// folder `prompts`, replaces the built-in file as a whole. Every file is optional.
 ///
 /// # Errors
-/// [`ConfigErrors`] with everything that is wrong: unreadable files, syntax, unknown fields, wrong types and
-/// ranges, relations between settings, and names that nothing has.
+/// [`ConfigErrors`] with all errors: unreadable files, syntax, unknown fields, wrong types and ranges, relations
+/// between settings, and unknown names.
 pub fn load(sources: &Sources) -> Result<Configuration, ConfigErrors> {
     let errors = Errors::default();
     let read = files::read(sources, &errors);
@@ -207,11 +208,11 @@ pub fn load(sources: &Sources) -> Result<Configuration, ConfigErrors> {
     errors.unless_any(configuration)
 }
 
-/// Loads the MCP servers of a configuration, without tools, and what is pinned of them so far. Whatever else may be
-/// wrong with the configuration: permissions may name tools that are only about to be pinned.
+/// Loads the MCP servers of a configuration, without tools, and their current pins. Other errors of the configuration
+/// do not matter, because permissions may name tools that have yet to be pinned.
 ///
 /// # Errors
-/// [`ConfigErrors`] with everything that is wrong in `mcp.yaml`.
+/// [`ConfigErrors`] with all errors of `mcp.yaml`.
 pub fn load_mcp(sources: &Sources) -> Result<(McpFile, McpPins), ConfigErrors> {
     let errors = Errors::default();
     let (servers, lock) = files::read_mcp(sources, &errors);
@@ -220,15 +221,16 @@ pub fn load_mcp(sources: &Sources) -> Result<(McpFile, McpPins), ConfigErrors> {
     errors.unless_any(file.map(|file| (file, pins)))
 }
 
-/// Returns true if the log is to be JSON: by the variable `TICKFLEET_LOG_FORMAT`, otherwise by `log.format` of the folder
-/// `dir`. Whatever else may be wrong with the configuration: how its errors are written depends on this.
+/// Returns true if the log format is JSON: from the variable `TICKFLEET_LOG_FORMAT`, otherwise from `log.format` of
+/// the folder `dir`. Works even if the configuration is invalid, because it decides how configuration errors are
+/// logged.
 #[must_use]
 pub fn wants_json_log(dir: Option<&std::path::Path>, environment: &Environment) -> bool {
     files::wants_json_log(dir, environment)
 }
 
-/// Loads the Python modules that `tools.yaml` names, whatever else may be wrong with the configuration: [`load`] tells.
-/// None are there where they could not be read.
+/// Loads the Python modules in `tools.yaml`, even if the configuration is invalid ([`load`] reports errors). Empty if
+/// they cannot be read.
 #[must_use]
 pub fn load_python(sources: &Sources) -> BTreeMap<String, PythonDef> {
     let errors = Errors::default();
@@ -237,7 +239,7 @@ pub fn load_python(sources: &Sources) -> BTreeMap<String, PythonDef> {
     errors.unless_any(read).unwrap_or_default()
 }
 
-/// Reads the trees. What could not be parsed is read as empty, and not held against what names it.
+/// Builds the configuration from the trees. Names are not checked against a file that could not be parsed.
 fn assemble(
     (trees, declared): (Trees, String),
     (prompts, agent_prompts): (Prompts, AgentPrompts),
@@ -250,7 +252,7 @@ fn assemble(
     let servers = servers(&trees, tools.as_mut(), errors);
     let has_all_tools = errors.len() == before && tools.as_ref().is_some_and(|tools| tools.has_all_names);
     let tools = tools.filter(|_| servers.is_some());
-    // Where tools may be registered while a worker runs, a name that nothing has yet is not a mistake.
+    // If tools can be registered while a worker runs, an unknown name is not an error.
     let registers = settings.as_ref().is_some_and(|settings| settings.worker.allow_dynamic_registration);
     let python = tools.as_ref().is_some_and(|tools| !tools.file.python.is_empty() && !sources.knows_python);
     let more_may_come = registers || python || sources.others_carry_out;
@@ -278,7 +280,7 @@ fn assemble(
         defaults: default_caps(&settings.caps),
         limits: Arc::new(limits?),
         known_tools: Arc::new(known_tools),
-        // What is set at run time is nothing yet.
+        // Run-time state is still empty.
         ..Policy::default()
     };
     let digest = digest::digest(&policy, &declared);
@@ -300,7 +302,7 @@ fn assemble(
     })
 }
 
-/// The names that other files may use.
+/// The names that other files may refer to.
 fn known(agents: Option<&agents::Agents>, tools: Option<&tools::read::Tools>) -> Known {
     Known {
         agents: agents.map(|agents| agents.names.clone()),
@@ -310,13 +312,13 @@ fn known(agents: Option<&agents::Agents>, tools: Option<&tools::read::Tools>) ->
     }
 }
 
-/// The MCP servers; none where tools are not known, which cannot be held against what names them.
+/// The MCP servers; `None` if the tools are unknown, because names cannot be checked then.
 fn servers(trees: &Trees, tools: Option<&mut tools::read::Tools>, errors: &Errors) -> Option<McpFile> {
     let pins = trees.mcp_lock.as_ref().map(|tree| mcp::lock::read(tree, errors));
     Some(mcp::read(trees.mcp.as_ref()?, &pins?, tools?, errors))
 }
 
-/// The permissions of a matrix; trial tools have rows in the sample business alone.
+/// The permissions of a matrix. Only the sample business has rows for trial tools.
 fn permissions(permitted: &mut policy::Permitted, settings: &PermissionSettings, is_sample: bool) -> Permissions {
     let (mut matrix, approvers) = (std::mem::take(&mut permitted.matrix), std::mem::take(&mut permitted.approvers));
     if settings.trial_tools && is_sample {

@@ -1,4 +1,4 @@
-//! `limits.yaml`: what else calls may not exceed.
+//! `limits.yaml`: further limits on calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,10 +20,10 @@ use tickfleet_model::tool::{KnownTools, ToolTraits};
 use tickfleet_model::{Effect, limits, suggest};
 use tickfleet_protocol::NameMap;
 
-/// Counters of a limit where it does not say how many it may have.
+/// Default maximum number of a limit's counters.
 const KEYS_MAX_DEFAULT: u64 = 100_000;
 
-/// Reads `limits.yaml`. `settings` say how many shards there are, where that is known.
+/// Reads `limits.yaml`. `settings` has the number of shards, if they could be read.
 pub(super) fn read(tree: &Node, known: &Known, settings: Option<&Settings>, errors: &Errors) -> Vec<Limit> {
     let shards = settings.map(|settings| settings.redis.shards);
     let mut root = Section::open(tree, "", errors);
@@ -50,13 +50,13 @@ pub(super) fn read(tree: &Node, known: &Known, settings: Option<&Settings>, erro
     read
 }
 
-/// The built-in limit by which tenants share the slots.
+/// The built-in limit that shares the slots among tenants.
 const FAIR_SHARE: &str = "fair_share";
-/// The built-in limit of a tool's slots.
+/// The built-in limit on a tool's slots.
 const TOOL_SLOTS: &str = "tool_slots";
 
-/// Adds the limits of slots that `fairness` asks for. A row of the same name takes the place of one; so does any row that
-/// shares the slots among tenants, for they have them once.
+/// Adds the limits on slots that `fairness` configures. A limit of the same name in the file replaces a built-in one.
+/// Any limit that shares slots among tenants replaces the built-in share, since there can be only one.
 pub(super) fn with_built_in(mut limits: Vec<Limit>, settings: Option<&Settings>) -> Vec<Limit> {
     let Some(fairness) = settings.map(|settings| &settings.fairness) else { return limits };
     let is_share = |limit: &Limit| limit.name == FAIR_SHARE || matches!(limit.bound, LimitBound::Share(_));
@@ -92,7 +92,7 @@ fn limit(name: &str, cursor: &Cursor<'_>, known: &Known) -> Option<Limit> {
         of_models(&mut s, &per);
     }
     let is_held = s.optional("concurrent").is_some();
-    // Places have no windows, and as many counters as there are calls that hold one.
+    // Permits have no windows, and never more counters than running calls.
     let every = if is_held {
         for word in ["every", "keys_max", "window"] {
             if let Some(c) = s.optional(word) {
@@ -143,7 +143,7 @@ fn windows(s: &mut Section<'_>, every: Every, bound: Option<&LimitBound>) -> Eve
     }
 }
 
-/// `max`, `concurrent`, `sum`, `tokens` or `money`: one of them.
+/// Exactly one of `max`, `concurrent`, `sum`, `tokens` and `money`.
 fn bound(s: &mut Section<'_>, cursor: &Cursor<'_>) -> Option<LimitBound> {
     let given = ["max", "concurrent", "sum", "tokens", "money"].map(|word| (word, s.optional(word)));
     let mut found = given.iter().filter_map(|(word, c)| Some((*word, c.as_ref()?)));
@@ -160,7 +160,7 @@ fn bound(s: &mut Section<'_>, cursor: &Cursor<'_>) -> Option<LimitBound> {
     }
 }
 
-/// A request to a model is no call: it has no tool and no arguments, and its budget is no matter of a tick.
+/// A request to a model is not a call: it has no tool or arguments, and ticks do not apply to it.
 fn of_models(s: &mut Section<'_>, per: &BTreeSet<LimitKey>) {
     if let (Some(place), Some(key)) = (s.optional("per"), per.iter().find(|key| key.is_of_calls())) {
         place.refuse(format!("no {key}: a limit of tokens or money counts requests to models, not calls"));
@@ -208,7 +208,7 @@ fn words(cursor: &Cursor<'_>) -> Vec<String> {
     some(cursor, cursor.words().into_iter().collect())
 }
 
-/// A list that says nothing would fit all, which nobody means who writes it.
+/// An empty list would match everything, which is unlikely to be intended.
 fn some<T>(cursor: &Cursor<'_>, list: Vec<T>) -> Vec<T> {
     if cursor.items().is_empty() {
         cursor.refuse("at least one; omit the list to match all");
@@ -216,7 +216,7 @@ fn some<T>(cursor: &Cursor<'_>, list: Vec<T>) -> Vec<T> {
     list
 }
 
-/// Names with `*`, each of which fits something that there is.
+/// Names with `*`. Each must match a known name.
 fn patterns(cursor: &Cursor<'_>, known: Option<&BTreeSet<String>>, what: &str) -> Vec<String> {
     let mut read = Vec::new();
     for item in cursor.items() {
@@ -296,8 +296,8 @@ fn every(cursor: &Cursor<'_>) -> Option<Every> {
     None
 }
 
-/// What limits may ask about tools, and how models spell their names: of those that files declare, and of those that binaries
-/// bring, which the matrix names, or nobody may call them.
+/// The traits of tools for limits, and the spellings that models use. Included are tools that files declare, and
+/// those of binaries that the matrix names; other tools of binaries cannot be called.
 #[must_use]
 pub fn known_tools(tools: &ToolsFile, mcp: &McpFile, permissions: &Permissions) -> KnownTools {
     let declared = tools.tools.iter().map(|(name, tool)| {

@@ -1,4 +1,4 @@
-//! The handler `llm` of an agent: the model loop that the workers run for its tasks.
+//! The handler `llm` of an agent: the model loop that workers run for its tasks.
 
 use std::time::Duration;
 
@@ -8,36 +8,36 @@ use crate::prompts::AgentPrompts;
 use crate::tools::read::TIMEOUT_MS_MAX;
 use crate::tools::schema::{SchemaCheck, SchemaUse};
 
-/// How an agent's tasks are carried out by a model.
+/// The model loop of an agent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LlmDef {
-    /// What the model is told that it is.
+    /// The system prompt.
     pub system: String,
-    /// The names of the models, in the order in which they are asked.
+    /// The names of the models, in fallback order.
     pub models: Vec<String>,
-    /// The model's answers to one task at most, the last without tools.
+    /// Maximum number of model responses for one task. The last one is requested without tools.
     pub max_iterations: u32,
-    /// The sampling temperature; the provider's own where none.
+    /// The sampling temperature; `None` means the provider's default.
     pub temperature: Option<f64>,
-    /// The tokens of one answer at most.
+    /// Maximum number of tokens of one response.
     pub tokens_max: u32,
-    /// The bytes of one result that the model reads at most.
+    /// Maximum number of bytes of one result that the model receives.
     pub result_bytes_max: usize,
-    /// The bytes of results in one request at most: older ones are told in a line each.
+    /// Maximum number of bytes of results in one request. Older results are shortened to one line each.
     pub context_bytes_max: usize,
-    /// The models that summarise old steps once results exceed `context_bytes_max`, in the order in which they are asked;
-    /// none: old results are shortened.
+    /// The models that summarize old steps once results exceed `context_bytes_max`, in fallback order. If empty, old
+    /// results are shortened.
     pub compact_with: Vec<String>,
-    /// The times that the same calls with the same results are let pass.
+    /// Maximum number of equal steps in a row: the same calls with the same results.
     pub repeats_max: u32,
-    /// The form that the answer must have, a JSON Schema; words where none.
+    /// JSON Schema of the answer; `None` means text.
     pub answer_schema: Option<serde_json::Value>,
-    /// Limit of one step, a request to a model with its fallbacks.
+    /// Limit of one step: a request to a model with its fallbacks.
     pub timeout: Duration,
 }
 
 impl LlmDef {
-    /// An agent with these words, the model `default`, and what holds where nothing is said.
+    /// An agent with this system prompt, the model `default`, and default values.
     #[must_use]
     pub fn of_system(system: &str) -> Self {
         Self {
@@ -56,7 +56,8 @@ impl LlmDef {
     }
 }
 
-/// Reads the section `llm` of a task handler. `prompts` are those of agents by name, `models` those of `models.yaml`.
+/// Reads the section `llm` of a task handler. `prompts` are the agents' prompts by name, `known` the models of
+/// `models.yaml`.
 pub(super) fn read(
     cursor: &Cursor<'_>,
     prompts: &AgentPrompts,

@@ -1,18 +1,18 @@
-//! Hides secrets that somebody wrote into a configuration, wherever it is shown.
+//! Masks secrets that were written into a configuration, wherever it is shown.
 //!
-//! What a field is decides. Whatever a tool sends to a service or hands to a program (headers, query, body, defaults,
-//! environments, arguments, standard input, sign-in) may be a secret, so only references are shown. Addresses lose their
-//! user, the values of their query and segments that look random. Everything else loses what is shaped or named like a
-//! secret.
+//! The kind of the field decides. Everything that a tool sends to a service or passes to a program (headers, query,
+//! body, defaults, environments, arguments, standard input, sign-in) may be a secret, so only references are shown.
+//! Addresses are shown without their user, the values of their query, and random-looking segments. In other fields,
+//! text that is shaped or named like a secret is masked.
 
 use tickfleet_model::Redactor;
 use tickfleet_model::redaction::REDACTED;
 
 use crate::settings::redis_url::mask_url;
 
-/// The replacement for what may be a secret.
+/// The replacement for text that may be a secret.
 pub(crate) const MASK: &str = "***";
-/// Headers that hold no secret.
+/// Headers that contain no secret.
 const PLAIN_HEADERS: [&str; 8] = [
     "accept",
     "accept-language",
@@ -23,15 +23,15 @@ const PLAIN_HEADERS: [&str; 8] = [
     "referer",
     "user-agent",
 ];
-/// Words that may stand before a reference in a header.
+/// Words that may precede a reference in a header.
 const SCHEMES: [&str; 6] = ["apikey", "basic", "bearer", "bot", "digest", "token"];
 
-/// What a text of the configuration is, as far as secrets are concerned.
+/// The kind of a text, as far as secrets are concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Sent to a service or handed to a program: a secret unless it is a reference.
+    /// Sent to a service or passed to a program: secret unless it is a reference.
     Sent,
-    /// A URL, or a path of one.
+    /// A URL, or its path.
     Address,
     /// The name or path of a program.
     Program,
@@ -68,7 +68,7 @@ fn kind(path: &str) -> Kind {
     }
 }
 
-/// The path of a list, and the index of the item that `path` names: of `servers.a.args[1]`, `servers.a.args` and `1`.
+/// The path of a list and the index of the item that `path` names: `servers.a.args[1]` gives `servers.a.args` and `1`.
 fn item(path: &str) -> (&str, Option<&str>) {
     let parted = path.strip_suffix(']').and_then(|path| path.rsplit_once('['));
     parted.map_or((path, None), |(list, index)| (list, Some(index)))
@@ -79,8 +79,8 @@ fn last_name(path: &str) -> &str {
     item(path).0.rsplit('.').next().unwrap_or_default()
 }
 
-/// Returns what an error shows of a text that is not what is allowed at `path`; none if all of it may be shown that errors
-/// show of any text.
+/// Returns the part of an invalid text at `path` that an error may show; `None` if the usual text of errors may be
+/// shown.
 pub(crate) fn found(text: &str, path: &str) -> Option<String> {
     (kind(path) == Kind::Sent).then(|| references_only(text))
 }
@@ -89,7 +89,7 @@ fn has_any(text: &str, parts: &[&str]) -> bool {
     parts.iter().any(|part| text.contains(part))
 }
 
-/// Returns the text of the field at `path` without what may be a secret in it.
+/// Returns the text of the field at `path` with everything masked that may be a secret.
 pub(crate) fn masked(text: &str, path: &str, redactor: &Redactor) -> String {
     let name = last_name(path);
     match kind(path) {
@@ -102,19 +102,19 @@ pub(crate) fn masked(text: &str, path: &str, redactor: &Redactor) -> String {
     }
 }
 
-/// Returns true if a number at `path` may be a secret: one that is sent under a name that says so.
+/// Returns true if a number at `path` may be a secret: it is sent, and its name is that of a secret.
 pub(crate) fn hides_number(path: &str, redactor: &Redactor) -> bool {
     kind(path) == Kind::Sent && redactor.is_secret_key(last_name(path))
 }
 
-/// Names of the policy files are names of tools, roles and facts, whatever they sound like.
+/// Names in the policy files are names of tools, roles and facts, even if they look like names of secrets.
 fn is_sent_by_name(path: &str) -> bool {
     !["permissions.", "approvers.", "limits.", "agents.", "tenants.", "seal."].iter().any(|file| path.starts_with(file))
         && !path.contains(".input_schema.")
         && !path.contains(".output_schema.")
 }
 
-/// Returns the text with everything masked but references to arguments and secrets.
+/// Returns the text with everything masked except references to arguments and secrets.
 fn references_only(text: &str) -> String {
     let (mut shown, mut rest) = (String::new(), text);
     while let Some(at) = [rest.find("{{"), rest.find("${")].into_iter().flatten().min() {
@@ -128,7 +128,7 @@ fn references_only(text: &str) -> String {
     shown + &literal(rest)
 }
 
-/// A reference, without the default that it may have.
+/// A reference without its default.
 fn reference(text: &str) -> String {
     match text.split_once(":-") {
         Some((name, default)) if default.len() > 1 => format!("{name}:-{MASK}}}"),
@@ -136,19 +136,19 @@ fn reference(text: &str) -> String {
     }
 }
 
-/// What stands beside references: separators and the names of schemes are shown.
+/// Text around references: separators and names of schemes are shown.
 fn literal(text: &str) -> String {
     let word = text.trim_matches(|c: char| !c.is_ascii_alphanumeric()).to_ascii_lowercase();
     let plain = !text.chars().any(char::is_alphanumeric) || SCHEMES.contains(&word.as_str());
     if plain { text.to_owned() } else { MASK.to_owned() }
 }
 
-/// A text without what is shaped or named like a secret, masked as everything here.
+/// A text in which everything that is shaped or named like a secret is masked.
 fn redacted(text: &str, redactor: &Redactor) -> String {
     redactor.text(text).replace(REDACTED, MASK)
 }
 
-/// A text without what is shaped or named like a secret, and without the passwords of addresses in it.
+/// As `redacted`, and without the passwords of URLs in the text.
 fn described(text: &str, redactor: &Redactor) -> String {
     let clean = redacted(text, redactor);
     let is_address = |word: &str| word.contains("://") && (word.contains('@') || word.contains('?'));
@@ -162,7 +162,7 @@ fn described(text: &str, redactor: &Redactor) -> String {
         .join(" ")
 }
 
-/// An address without user, values of the query and segments that look random; also as the default of a reference.
+/// An address without user, values of the query and random-looking segments; also as the default of a reference.
 fn address(text: &str, redactor: &Redactor) -> String {
     if let Some((name, default)) = text.strip_prefix("${").and_then(|rest| rest.split_once(":-"))
         && let Some((default, after)) = default.split_once('}')
@@ -170,7 +170,7 @@ fn address(text: &str, redactor: &Redactor) -> String {
         return format!("${{{name}:-{}}}{}", address(default, redactor), address(after, redactor));
     }
     let url = if has_any(text, &["@", "?"]) { mask_url(text) } else { text.to_owned() };
-    // A token may stand in the place of a user.
+    // A token may be in the place of the user.
     let url = match url.split_once("://") {
         Some((scheme, rest)) if scheme.starts_with("http") => match rest.rsplit_once('@') {
             Some((_, host)) => format!("{scheme}://{MASK}@{host}"),
@@ -188,7 +188,7 @@ fn address(text: &str, redactor: &Redactor) -> String {
     query.map_or(path.clone(), |query| format!("{path}?{query}"))
 }
 
-/// A word, or the mask if it looks random: keys of web hooks have no other mark.
+/// The word, or the mask if it looks random. Keys of webhooks have no other distinctive feature.
 fn without_random(word: &str) -> &str {
     let digits = |text: &str| text.bytes().filter(u8::is_ascii_digit).count();
     let letters = |text: &str| text.bytes().filter(u8::is_ascii_alphabetic).count();

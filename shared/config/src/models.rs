@@ -1,4 +1,4 @@
-//! `models.yaml`: the models that the fleet's own agents are run on.
+//! `models.yaml`: the models of the fleet's own agents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::tools::read::TIMEOUT_MS_MAX;
 use tickfleet_model::limit::amount;
 use tickfleet_model::{limits, suggest};
 
-/// Limit of one request to a model where none is given.
+/// Default limit of one request to a model.
 pub const MODEL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(120);
 
-/// The form of requests and answers that a provider speaks.
+/// The API of a provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ModelApi {
     /// OpenAI's Chat Completions.
@@ -28,7 +28,7 @@ pub enum ModelApi {
     Gemini,
 }
 
-/// The words for them.
+/// The words of the variants.
 const APIS: [(&str, ModelApi); 4] = [
     ("openai", ModelApi::OpenAi),
     ("openai-responses", ModelApi::OpenAiResponses),
@@ -36,40 +36,40 @@ const APIS: [(&str, ModelApi); 4] = [
     ("gemini", ModelApi::Gemini),
 ];
 
-/// What a million tokens cost, in millionths of the currency.
+/// Prices of a million tokens, in millionths of the currency.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Prices {
-    /// Of a request.
+    /// Input: tokens of a request.
     pub input: u64,
-    /// Of an answer.
+    /// Output: tokens of a response.
     pub output: u64,
 }
 
-/// Where a model is found, and how it is asked.
+/// The provider and the prices of a model.
 #[derive(Debug, Clone)]
 pub struct ModelDef {
-    /// The provider; none: the one that the usual environment variables name.
+    /// The provider; `None`: the one that the usual environment variables configure.
     pub provider: Option<ProviderDef>,
-    /// What it costs.
+    /// Its prices.
     pub prices: Prices,
 }
 
-/// A provider that is declared.
+/// A declared provider.
 #[derive(Debug, Clone)]
 pub struct ProviderDef {
-    /// The form that it speaks.
+    /// Its API.
     pub api: ModelApi,
-    /// Its name of the model.
+    /// The model's name at the provider.
     pub model: String,
-    /// Its address; none: the provider's own.
+    /// Its address; `None`: the provider's default.
     pub base_url: Option<String>,
-    /// Where its key comes from.
+    /// The source of its key.
     pub key: Option<SecretRef>,
     /// False for a model without function calling.
     pub function_calling: bool,
-    /// Limit of one request with its answer.
+    /// Limit of one request, including its response.
     pub timeout: Duration,
-    /// Private addresses that may be reached.
+    /// Private addresses that are allowed.
     pub allow_private: BTreeSet<String>,
 }
 
@@ -160,7 +160,7 @@ fn money(cursor: &Cursor<'_>) -> Option<u64> {
     read
 }
 
-/// Refuses a name that no model has.
+/// Refuses the name of an unknown model.
 pub(super) fn known(cursor: &Cursor<'_>, models: Option<&Models>) -> Option<String> {
     let name = cursor.some_text()?;
     if let Some(models) = models.filter(|models| !models.contains_key(&name)) {

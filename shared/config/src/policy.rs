@@ -1,5 +1,5 @@
-//! `permissions.yaml` and `tenants.yaml`: who may call what, and for whom. Both name agents, roles and tools
-//! that must exist: a row for a misspelt tool would protect nothing.
+//! `permissions.yaml` and `tenants.yaml`: who may call which tools, and for whom. The agents, roles and tools that
+//! they name must exist: a row for a misspelled tool would protect nothing.
 
 mod facts;
 
@@ -15,22 +15,22 @@ use tickfleet_model::policy::{Rule, RuleMode, TenantPolicy, ToolGrant};
 use tickfleet_model::{AgentId, ApprovalDemand, Limit, TenantId, TenantUser, limits, suggest};
 use tickfleet_rules::{Refused, check_condition, check_message};
 
-/// People behind one tenant: what lists of them can show.
+/// Maximum number of users of one tenant, so that lists can show them.
 const USERS_MAX: usize = 1_000;
-/// Bytes of a name, an address or a status: they are shown to models.
+/// Bytes of a name, an email address or a status, which are shown to models.
 const USER_TEXT_BYTES_MAX: usize = 254;
 
-/// Names that rows may use. None where their file could not be read: then nothing is held against them.
+/// Names that rows may use. `None` if their file could not be read: then names are not checked against it.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     pub(super) agents: Option<BTreeSet<String>>,
     pub(super) roles: Option<BTreeSet<String>>,
     pub(super) tools: Option<BTreeSet<String>>,
-    /// Names and ids.
+    /// Names and IDs.
     pub(super) tools_and_ids: Option<BTreeSet<String>>,
 }
 
-/// A text of a rule where it was written: whether its names are there can be said once the tool is known.
+/// A text of a rule with its place. Its names are checked later, when the tool is known.
 #[derive(Debug, Clone)]
 pub(super) struct RuleText {
     tool: String,
@@ -45,7 +45,7 @@ impl RuleText {
         &self.tool
     }
 
-    /// Holds its names against the input schemas of all versions of the tool.
+    /// Checks its names against the input schemas of all versions of the tool.
     pub(super) fn check(&self, schemas: &[&serde_json::Value], errors: &Errors) {
         let Self { tool, place, path, text, is_message } = self;
         let look =
@@ -74,14 +74,14 @@ pub(super) struct Permitted {
     pub(super) matrix: BTreeMap<String, ToolGrant>,
     /// The texts of the rules.
     pub(super) texts: Vec<RuleText>,
-    /// The people who may approve: name → roles.
+    /// People who may approve: name → roles.
     pub(super) approvers: BTreeMap<String, BTreeSet<String>>,
-    /// What rules ask of approvers.
+    /// Roles and quorums that rules demand of approvers.
     pub(super) asked: Asked,
 }
 
-/// Reads `permissions.yaml`: the rows with the texts of their rules, and the approvers. What `tools`
-/// and rules ask of approvers, these have to be.
+/// Reads `permissions.yaml`: the rows with the texts of their rules, and the approvers. Approvers must meet the
+/// demands of `tools` and of the rules.
 pub(super) fn permissions(tree: &Node, known: &Known, tools: Option<&Tools>, errors: &Errors) -> Permitted {
     let mut permitted = Permitted::default();
     let mut root = Section::open(tree, "", errors);
@@ -120,8 +120,8 @@ fn grant(cursor: &Cursor<'_>, tool: &str, known: &Known, permitted: &mut Permitt
     grant
 }
 
-/// Reads the rules of a row. They are compiled here, so that a wrong one is refused with its place, and once more by
-/// whoever evaluates them: a policy carries them as text.
+/// Reads the rules of a row. They are compiled here, so that an invalid rule is refused with its place. Workers
+/// compile them again, because a policy contains them as text.
 fn rules(cursor: &Cursor<'_>, tool: &str, permitted: &mut Permitted) -> Vec<Rule> {
     let items = cursor.items();
     if items.len() > limits::RULES_PER_TOOL_MAX {
@@ -150,7 +150,7 @@ fn rules(cursor: &Cursor<'_>, tool: &str, permitted: &mut Permitted) -> Vec<Rule
     rules
 }
 
-/// What becomes of a call that does not meet a rule: it is denied, or a person is asked.
+/// What happens to a call that violates a rule: it is denied, or needs approval.
 fn otherwise(s: &mut Section<'_>, asked: &mut Asked) -> Option<ApprovalDemand> {
     let (otherwise, approval) = (s.optional("otherwise"), s.optional("approval"));
     let asks = otherwise.and_then(|c| c.choice(&[("deny", false), ("ask", true)])).unwrap_or_default();
@@ -161,7 +161,7 @@ fn otherwise(s: &mut Section<'_>, asked: &mut Asked) -> Option<ApprovalDemand> {
     asks.then(|| demand.unwrap_or_default())
 }
 
-/// A name of a rule: part of the place that a denied call is told.
+/// A name of a rule. It is part of the place that a denied call reports.
 fn rule_name(cursor: &Cursor<'_>, others: &[Rule]) -> Option<String> {
     let name = cursor.some_text()?;
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
@@ -173,7 +173,7 @@ fn rule_name(cursor: &Cursor<'_>, others: &[Rule]) -> Option<String> {
     Some(name)
 }
 
-/// A text of a rule, if it compiles.
+/// A text of a rule. It must compile.
 fn checked(cursor: &Cursor<'_>, check: fn(&str) -> Result<(), Refused>) -> Option<String> {
     let text = cursor.some_text()?;
     if let Err(refused) = check(&text) {
@@ -222,7 +222,7 @@ fn tenant(cursor: &Cursor<'_>, known: &Known, limits: Option<&[Limit]>) -> Tenan
     tenant
 }
 
-/// Reads the people behind a tenant: names, or sections with more than a name.
+/// Reads the users of a tenant: names, or sections with more than a name.
 fn users(cursor: &Cursor<'_>) -> BTreeSet<TenantUser> {
     let mut users: BTreeSet<TenantUser> = BTreeSet::new();
     for item in cursor.items() {
@@ -265,7 +265,7 @@ fn user(cursor: &Cursor<'_>) -> Option<TenantUser> {
     name.map(|_| user)
 }
 
-/// What limits allow a tenant: their names, each with its number. `limits` are none where they could not be read.
+/// The tenant's own numbers, by name of the limit. `limits` is `None` if they could not be read.
 fn own_limits(cursor: &Cursor<'_>, limits: Option<&[Limit]>) -> BTreeMap<String, String> {
     let mut own = BTreeMap::new();
     for (name, _, value) in cursor.members() {
@@ -298,7 +298,7 @@ fn roles(cursor: &Cursor<'_>, known: &Known) -> BTreeSet<String> {
     names(cursor, known.roles.as_ref(), "a role that an agent of agents.yaml has")
 }
 
-/// Reads a list of names, each of which must be known.
+/// Reads a list of names. Each must be known.
 pub(super) fn names(cursor: &Cursor<'_>, known: Option<&BTreeSet<String>>, what: &str) -> BTreeSet<String> {
     let mut read = BTreeSet::new();
     for item in cursor.items() {

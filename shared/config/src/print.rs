@@ -1,4 +1,4 @@
-//! Prints the configuration in force as YAML, each setting with where it comes from, secrets masked.
+//! Prints the effective configuration as YAML, with the origin of each setting, and secrets masked.
 
 use std::fmt::Write;
 
@@ -11,8 +11,8 @@ use tickfleet_model::Redactor;
 /// Columns before a comment.
 const COMMENT_COLUMN: usize = 48;
 
-/// The configuration in force: valid YAML, every setting with its origin (`default`, file and line, or variable).
-/// Whatever may be a literal secret is masked.
+/// The effective configuration: valid YAML, each setting with its origin (`default`, file and line, or variable).
+/// Everything that may be a literal secret is masked.
 #[must_use]
 pub fn print(configuration: &Configuration) -> String {
     let (mut out, redactor) = (format!("# Policy digest: {}\n", configuration.digest), &redactor(configuration));
@@ -37,19 +37,19 @@ fn redactor(configuration: &Configuration) -> Redactor {
     Redactor::new(&configuration.settings.audit.redact_keys)
 }
 
-/// The configuration in force in parts, for whoever lays it out otherwise.
+/// The effective configuration in parts, for other layouts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shown {
     /// Every setting.
     pub settings: Vec<ShownSetting>,
-    /// The other files: each one's name, and what it says, as YAML.
+    /// The other files: name, and content as YAML.
     pub files: Vec<(String, String)>,
 }
 
-/// A setting, with where it comes from.
+/// A setting with its origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShownSetting {
-    /// Its name, section by section: `caps.tick`.
+    /// Its name with sections: `caps.tick`.
     pub path: String,
     /// Its value, as YAML.
     pub value: String,
@@ -102,7 +102,7 @@ struct Printer<'a> {
     redactor: &'a Redactor,
 }
 
-// Writing to a String cannot fail, so what `write!` says is dropped throughout.
+// Writing to a String cannot fail, so results of `write!` are ignored throughout.
 impl Printer<'_> {
     fn member(&mut self, key: &str, node: &Node, path: &str, depth: usize) {
         let path = join(path, key);
@@ -158,7 +158,7 @@ fn flow(node: &Node, path: &str, redactor: &Redactor) -> String {
     }
 }
 
-/// A text as YAML: bare where no parser could take it for anything else, quoted as JSON otherwise.
+/// A text as YAML: plain if no parser can read it as anything but a string, otherwise quoted as JSON.
 fn word(text: &str) -> String {
     let starts = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/');
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/');
@@ -168,7 +168,7 @@ fn word(text: &str) -> String {
     if bare { text.to_owned() } else { serde_json::Value::from(text).to_string() }
 }
 
-/// `5s`, `256MiB`: digits and then letters.
+/// `5s`, `256MiB`: digits followed by a unit.
 fn is_measure(text: &str) -> bool {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
     let is_unit = matches!(unit, "ms" | "s" | "m" | "h" | "d" | "B" | "KiB" | "MiB" | "GiB");

@@ -1,4 +1,4 @@
-//! The prompts: the built-in ones, or those of the folder `prompts` beside the other files.
+//! The prompts: the built-in ones, or those of the folder `prompts` next to the other files.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,15 +9,15 @@ use crate::document::reader::Cursor;
 use tickfleet_model::suggest;
 use tickfleet_protocol::Prompts;
 
-/// The folder with the prompts, below that of the configuration.
+/// The folder with the prompts, inside the configuration folder.
 const FOLDER: &str = "prompts";
 
-/// A prompt beyond this is not one of ours, bytes.
+/// Maximum size of a prompt, bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// The beginning of the names of agents' prompts.
+/// Prefix of the names of agents' prompts.
 const OF_AGENT: &str = "agent.";
-/// The end of every prompt's name.
+/// Suffix of every prompt's file name.
 const ENDING: &str = ".txt";
 
 /// The built-in prompts of agents, by file.
@@ -29,11 +29,11 @@ const AGENTS_BUILT_IN: [(&str, &str); 5] = [
     ("agent.guidance.txt", include_str!("../../../config/prompts/agent.guidance.txt")),
 ];
 
-/// The prompts of agents by name: what the model of each is told that it is.
+/// The system prompts of agents, by name.
 pub(super) struct AgentPrompts(BTreeMap<String, String>);
 
 impl AgentPrompts {
-    /// The prompt that `cursor` names; one that is not there is noted.
+    /// The prompt that `cursor` names; an unknown name is noted as an error.
     pub(super) fn text(&self, cursor: &Cursor<'_>) -> Option<String> {
         let name = cursor.some_text()?;
         let found = self.0.get(&name).cloned();
@@ -46,13 +46,13 @@ impl AgentPrompts {
     }
 }
 
-/// The name of the prompt in a file; none where that is not one of an agent's.
+/// The name of the prompt in a file; `None` if it is not an agent's prompt.
 fn name_of(file: &str) -> Option<String> {
     let name = file.strip_prefix(OF_AGENT)?.strip_suffix(ENDING)?;
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-/// The prompts of agents: the built-in ones, with those of the folder in their place and beside them.
+/// The prompts of agents: the built-in ones, and those of the folder, which replace built-in ones of the same name.
 pub(super) fn of_agents(dir: Option<&Path>, errors: &Errors) -> AgentPrompts {
     let built_in = AGENTS_BUILT_IN.iter().filter_map(|(file, text)| Some((name_of(file)?, (*text).to_owned())));
     let mut prompts: BTreeMap<String, String> = built_in.collect();
@@ -66,7 +66,7 @@ pub(super) fn of_agents(dir: Option<&Path>, errors: &Errors) -> AgentPrompts {
     AgentPrompts(prompts)
 }
 
-/// The prompts in force; none where one of them is not usable, which is noted.
+/// The effective prompts; `None` if one of them is invalid, which is noted.
 pub(super) fn read(dir: Option<&Path>, errors: &Errors) -> Option<Prompts> {
     let folder = dir.map(|dir| dir.join(FOLDER)).filter(|folder| folder.is_dir());
     let Some(folder) = folder else { return Some(Prompts::default()) };
@@ -98,7 +98,7 @@ fn file(path: &Path, errors: &Errors) -> Option<String> {
     read.inspect_err(unreadable).ok()
 }
 
-/// Refuses texts that nothing would read (`tool.md`).
+/// Refuses files that would be ignored (`tool.md`).
 fn check_folder(folder: &Path, errors: &Errors) {
     let names = || Prompts::BUILT_IN.iter().map(|(name, _)| *name);
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();

@@ -1,4 +1,4 @@
-//! Reload: what the folder holds now, and which changes have to wait for a restart.
+//! Reload: detects changes of the folder, and which of them need a restart.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,22 +9,23 @@ use super::{ConfigErrors, Configuration, Sources, load};
 use crate::document::tree::{Entry, Node, join};
 use crate::files;
 
-/// Settings that take effect with a reload, as a section or a field; a change of any other needs a restart. What the
-/// other files hold always takes effect.
+/// Settings that a reload applies, as sections or fields. Changes of other settings need a restart. Changes of other
+/// files always apply.
 const LIVE: [&str; 6] =
     ["caps.", "fairness.", "permission.", "log.level", "worker.tool_timeout", "worker.allow_dynamic_registration"];
 
-/// The number of attempts to read a folder that changes while it is read.
+/// Maximum number of reads of a folder that changes meanwhile.
 const READS_MAX: usize = 5;
 
-/// Files of a folder that are looked at; a folder with more is no configuration.
+/// Maximum number of files that the digest covers. Configuration folders have fewer.
 const FILES_MAX: usize = 1_000;
 
-/// Digest of the folder's files and of those one level below it: equal where nothing has changed. Names and contents
-/// count, times do not; hidden files do not count, but where links lead through them, what they lead to does.
+/// Digest of the folder's files and of the files one level below: equal if nothing has changed. It covers names and
+/// contents, not times. Hidden files are skipped, but files that visible links reach through hidden folders are
+/// covered.
 ///
-/// It is asked for again and again instead of waiting for the kernel's word: a mounted ConfigMap changes by a swap of
-/// the link `..data` that no watch on the files themselves notices, and network file systems tell nothing at all.
+/// Callers poll it instead of watching the files: a mounted ConfigMap changes by swapping the link `..data`, which a
+/// watch on the files does not notice, and network file systems report no changes.
 #[must_use]
 pub fn fingerprint(dir: &Path) -> String {
     let mut hash = Sha256::new();
@@ -46,7 +47,7 @@ pub fn fingerprint(dir: &Path) -> String {
     })
 }
 
-/// The files of a folder by name; where `below`, those of its folders too.
+/// The files of a folder, by name; with `below`, also those of its folders.
 fn files_in(dir: &Path, below: bool) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
@@ -65,11 +66,11 @@ fn files_in(dir: &Path, below: bool) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Loads the configuration as [`load`] does, from files that all belong to one state of the folder, with that state's
-/// [`fingerprint`]. Where the folder changes while it is read, it is read again.
+/// Loads the configuration like [`load`], from files of one consistent state of the folder, with that state's
+/// [`fingerprint`]. If the folder changes meanwhile, it is read again.
 ///
 /// # Errors
-/// As [`load`]; of a folder that does not come to rest, what is wrong with what was read last.
+/// As [`load`]. If the folder keeps changing, the errors of the last read.
 pub fn load_settled(sources: &Sources) -> (String, Result<Configuration, ConfigErrors>) {
     let state = || sources.dir.as_deref().map(fingerprint).unwrap_or_default();
     let mut before = state();
@@ -84,8 +85,8 @@ pub fn load_settled(sources: &Sources) -> (String, Result<Configuration, ConfigE
     (before, load(sources))
 }
 
-/// The settings that differ and take effect only after a restart, by name, in order. `running` is the configuration
-/// that the process was started with. Values are not named: some are secrets.
+/// The names of settings that differ and need a restart, in order. `running` is the configuration that the process
+/// started with. Values are not returned: some are secrets.
 #[must_use]
 pub fn needs_restart(running: &Configuration, new: &Configuration) -> Vec<String> {
     let mut names = Vec::new();
@@ -100,7 +101,7 @@ fn differences(running: &Node, new: &Node, path: &str, names: &mut Vec<String>) 
     if running.entries().is_empty() && running.to_json() != new.to_json() {
         names.push(path.to_owned());
     }
-    // Both were laid over the same defaults and checked: they have the same fields.
+    // Both were merged with the same defaults and validated, so they have the same fields.
     for Entry { key, node, .. } in running.entries() {
         match new.get(key) {
             Some(new) => differences(node, new, &join(path, key), names),

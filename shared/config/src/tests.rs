@@ -1,4 +1,4 @@
-//! The whole of loading: what the defaults are, how sources lie over each other, and every kind of error.
+//! Tests of loading: the defaults, the layers of sources, and every kind of error.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod defaults;
@@ -18,7 +18,7 @@ use std::fs;
 
 use super::{ConfigErrors, Configuration, Part, Sources, load};
 
-/// Tools that come with a worker.
+/// Tools of every worker.
 const BUILT_IN: [&str; 8] =
     ["cancel_task", "delegate_task", "echo", "fail", "fail_once", "read_messages", "send_mcp_message", "sleep"];
 
@@ -39,7 +39,7 @@ impl Given {
         self
     }
 
-    /// Replaces a file that was given.
+    /// Replaces a file.
     fn file_again(mut self, name: &'static str, text: &str) -> Self {
         self.files.retain(|(given, _)| *given != name);
         self.file(name, text)
@@ -50,13 +50,13 @@ impl Given {
         self
     }
 
-    /// Reads no more than this.
+    /// Reads only this part.
     fn part(mut self, part: Part) -> Self {
         self.part = part;
         self
     }
 
-    /// Loads it. Errors name files without their folder.
+    /// Loads the configuration. Errors name files without their folder.
     fn load(self) -> Result<Configuration, ConfigErrors> {
         let dir = tempfile::tempdir().unwrap();
         for (name, text) in &self.files {
@@ -74,7 +74,7 @@ impl Given {
         })
     }
 
-    /// The errors as they are shown, without the folder's path.
+    /// The errors as displayed, without the folder's path.
     fn errors(self) -> Vec<String> {
         let errors = self.load().expect_err("errors");
         let shown = errors.as_slice().iter().map(|error| {
@@ -87,7 +87,7 @@ impl Given {
         shown.collect()
     }
 
-    /// Asserts that there is exactly one error, and how it is shown.
+    /// Asserts that there is exactly one error, with this text.
     #[track_caller]
     fn assert_refused(self, expected: &str) {
         assert_eq!(self.errors(), [expected]);

@@ -31,7 +31,7 @@ impl AdmissionNote {
     /// Reads one note.
     #[must_use]
     pub fn read(entry: &str) -> Option<Self> {
-        // In an audit entry the waits before it stand behind it.
+        // In an audit entry, the waits before the admission follow it.
         let entry = entry.split(';').next()?;
         let numbers: Vec<i64> = entry.strip_prefix('A')?.split(',').map(|n| n.parse().ok()).collect::<Option<_>>()?;
         let [at_ms, calls, tick_used, tick_cap, tick_ends_ms, day_used, day_cap] = numbers[..] else { return None };
@@ -48,37 +48,37 @@ impl AdmissionNote {
     }
 }
 
-/// A wait of a turn's calls, as the log of the turn and audit entries have it.
+/// A wait of a turn's calls, from the log of the turn or an audit entry.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct WaitNote {
-    /// When it was decided that they wait, ms of shard time.
+    /// Time of the decision to wait, ms of shard time.
     pub at_ms: i64,
-    /// What they wait for.
+    /// The reason of the wait.
     pub cause: WaitCause,
-    /// When there may be room, ms; 0 where nobody knows.
+    /// Time at which there may be room, ms; 0 if unknown.
     pub until_ms: i64,
-    /// The slots that the workers had, where a part of them was too few.
+    /// Slots of the workers, if the limit is a percentage of them.
     pub slots: Option<u64>,
 }
 
-/// What calls wait for before they are admitted.
+/// Why calls wait before they are admitted.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub enum WaitCause {
-    /// A limit of the configuration, by its name.
+    /// A limit of the configuration, by name.
     Limit(String),
-    /// The next tick of their agent.
+    /// The next tick of the agent.
     Tick,
     /// The next day.
     Day,
-    /// Turns of their agent that came before.
+    /// Earlier turns of the agent.
     Earlier,
-    /// Their tenant has as many slices out as it may.
+    /// The tenant has its maximum number of slices dispatched.
     Room,
 }
 
 impl WaitNote {
-    /// Reads the notes of a log: `L<now>,<limit>,<until>[,<slots>]` and `W<now>,<t, d, l or r>,<until>`; entries are
-    /// separated by `;`, and those of another kind are left out.
+    /// Reads the notes of a log: `L<now>,<limit>,<until>[,<slots>]` and `W<now>,<t, d, l or r>,<until>`, separated by
+    /// `;`. Other kinds of notes are skipped.
     #[must_use]
     pub fn read_all(log: &str) -> Vec<Self> {
         log.split(';').filter_map(Self::read).collect()
@@ -103,18 +103,18 @@ impl WaitNote {
     }
 }
 
-/// What the log of a turn says behind an admission, where more than the agent's and the tenant's budgets decided.
+/// Notes that follow an admission in a turn's log if more than the budgets of agent and tenant decided.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct AdmissionMore {
-    /// Of the turn's task: the calls that it has used with these, and how many it was granted.
+    /// Calls of the turn's task so far, including these, and the number that it was granted.
     pub task: Option<(u32, u32)>,
-    /// The slots that the workers had, where these calls hold places of a part of them.
+    /// Slots of the workers, if the calls hold permits of a percentage of them.
     pub slots: Option<u64>,
 }
 
 impl AdmissionMore {
-    /// Reads what stands behind an admission: `T<used>,<granted>` and `P<slots>`; entries are separated by `;`, and those of
-    /// another kind are left out.
+    /// Reads the notes after an admission: `T<used>,<granted>` and `P<slots>`, separated by `;`. Other kinds of notes
+    /// are skipped.
     #[must_use]
     pub fn read(entry: &str) -> Self {
         let mut more = Self::default();
@@ -129,37 +129,37 @@ impl AdmissionMore {
     }
 }
 
-/// What an admission debited of one counter of a limit with windows: the log says it for auditors.
+/// An admission's debit from one counter of a limit with windows. Auditors read it in the log.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct DebitNote {
     /// The limit and the counter, as `limit@counter`.
     pub counter: String,
-    /// What these calls debited: their number, or the sum of their amounts, in millionths.
+    /// Debited by these calls: their number, or the sum of their amounts, in millionths.
     pub debited: u64,
-    /// What was used with these.
+    /// Used in the window, including these calls.
     pub used: u64,
-    /// What the window allowed.
+    /// Allowed in the window.
     pub max: u64,
-    /// When it ended, ms of shard time.
+    /// End of the window, ms of shard time.
     pub ends_ms: i64,
-    /// When it began, ms of shard time: by the clock, or with an operator's reset.
+    /// Start of the window, ms of shard time: by the clock, or by an operator's reset.
     pub began_ms: i64,
 }
 
-/// What an admission debited of limits with windows.
+/// The debits of an admission from limits with windows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct DebitNotes {
-    /// Of each counter once.
+    /// One note for each counter.
     pub debits: Vec<DebitNote>,
-    /// True if something is told of them, be it that there are none.
+    /// True if the log has such notes, even if they report zero debits.
     pub are_told: bool,
-    /// True if there were more than the log has room for.
+    /// True if there were more debits than the log has room for.
     pub is_cut: bool,
 }
 
 impl DebitNotes {
-    /// Reads what stands behind an admission: `D<limit>@<counter>,<debited>,<used>,<max>,<end>,<begin>`, `D0` where there was
-    /// none, and `D` alone where there were more; entries are separated by `;`, and those of another kind are left out.
+    /// Reads the notes after an admission: `D<limit>@<counter>,<debited>,<used>,<max>,<end>,<begin>`; `D0` for an
+    /// empty list; `D` alone if there were more. Notes are separated by `;`, and other kinds are skipped.
     #[must_use]
     pub fn read(entry: &str) -> Self {
         let mut notes = Self::default();
@@ -168,7 +168,7 @@ impl DebitNotes {
             if text == "0" {
                 continue;
             }
-            // Counters that come when there are as many as there may be are one, which a turn debits for each of them.
+            // Keys beyond a limit's maximum share one counter, which a turn debits once for each of them.
             match DebitNote::read(text) {
                 Some(more) => match notes.debits.iter_mut().find(|note| note.counter == more.counter) {
                     Some(note) => note.debited = note.debited.saturating_add(more.debited),
@@ -196,21 +196,21 @@ impl DebitNote {
     }
 }
 
-/// Places of limits that calls gave back while the next of them waited for somebody else, or took again.
+/// Permits that calls returned while the next of them waited, or took again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct PlacesNote {
-    /// When, ms of shard time.
+    /// Time, ms of shard time.
     pub at_ms: i64,
-    /// True if they were taken again.
+    /// True if permits were taken again, false if they were returned.
     pub again: bool,
-    /// For how many calls: of those that were admitted together the last ones, where they were given back (0: what becomes of
-    /// them from then on is not told); of these the next ones, where they were taken again.
+    /// Number of calls. Returned: the last calls of those admitted together; 0 if the list is incomplete from here on.
+    /// Taken again: the next of these calls.
     pub calls: usize,
 }
 
 impl PlacesNote {
-    /// Reads the notes of a log or of an audit entry: `G<now>,<calls>` and `H<now>,<calls>`; entries are separated by `;`, and those of another kind
-    /// are left out.
+    /// Reads the notes of a log or of an audit entry: `G<now>,<calls>` and `H<now>,<calls>`, separated by `;`. Other
+    /// kinds of notes are skipped.
     #[must_use]
     pub fn read_all(log: &str) -> Vec<Self> {
         log.split(';').filter_map(Self::read).collect()

@@ -1,23 +1,23 @@
 //! Calendar days of a time zone as half-open spans of time, `[start, end)`.
 //!
-//! A day starts at the first instant of its local date, whatever that zone's clocks did around it: days of
-//! 23 and 25 hours, midnights that never came, dates that a zone skipped or had twice. So days abut, and
-//! every instant lies in exactly one of them. Where clocks stepped back over midnight, the repeated end of
-//! the old date belongs to the day that had already begun: a budget never resets twice for one date.
+//! A day starts at the first instant of its local date. Clock changes of the zone may make it 23 or 25 hours long,
+//! remove its midnight, skip a date, or repeat one. Days are still adjacent, and every instant is in exactly one of
+//! them. If clocks step back over midnight, the repeated end of the old date belongs to the day that has already
+//! begun, so a budget never resets twice for one date.
 
 use chrono::{DateTime, Days, MappedLocalTime, NaiveDate, NaiveTime, TimeZone};
 pub use chrono_tz::Tz;
 
 use super::suggest;
 
-/// Instants beyond the years 1 to 9999 are taken for the nearest one within, so that arithmetic cannot overflow.
+/// Instants outside the years 1 to 9999 are clamped to the nearest one inside, so that arithmetic cannot overflow.
 const NOW_MS_MIN: i64 = -62_135_596_800_000;
 const NOW_MS_MAX: i64 = 253_402_300_799_999;
 
-/// No zone was ever further than this from UTC, ms.
+/// No zone was ever further from UTC than this, ms.
 const OFFSET_MS_MAX: i64 = 26 * 3_600_000;
 
-/// A text that names no time zone.
+/// The text is not the name of a time zone.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{found:?} is not an IANA time zone such as UTC or America/New_York")]
 pub struct UnknownZone {
@@ -30,7 +30,7 @@ pub struct UnknownZone {
 /// The time zone with this IANA name (`Europe/Berlin`), letter case included.
 ///
 /// # Errors
-/// [`UnknownZone`], with the closest name there is.
+/// [`UnknownZone`], with the closest name.
 pub fn zone(name: &str) -> Result<Tz, UnknownZone> {
     name.parse().map_err(|_| UnknownZone {
         found: name.to_owned(),
@@ -38,19 +38,19 @@ pub fn zone(name: &str) -> Result<Tz, UnknownZone> {
     })
 }
 
-/// The calendar day of `zone` that contains `now_ms`, as `(start_ms, end_ms)` with `start <= now < end`; all in
-/// ms since the epoch. Takes a microsecond or so: callers keep the answer until `end_ms`.
+/// The calendar day of `zone` that contains `now_ms`, as `(start_ms, end_ms)` with `start <= now < end`; all in ms
+/// since the epoch. Takes about a microsecond: callers cache the result until `end_ms`.
 #[must_use]
 pub fn day_bounds(now_ms: i64, zone: Tz) -> (i64, i64) {
     let now_ms = now_ms.clamp(NOW_MS_MIN, NOW_MS_MAX);
     let today = DateTime::from_timestamp_millis(now_ms).unwrap_or_default().with_timezone(&zone).date_naive();
     let tomorrow = next(today);
-    // After clocks stepped back over midnight the old date shows again, though the new day has begun.
+    // If clocks stepped back over midnight, the old date shows again although the new day has begun.
     let today = if start(tomorrow, zone) <= now_ms { tomorrow } else { today };
     (start(today, zone), end(today, zone))
 }
 
-/// The start of the next date that exists: a zone that crossed the date line skipped one.
+/// The start of the next date that exists. A zone that crosses the date line skips a date.
 fn end(date: NaiveDate, zone: Tz) -> i64 {
     let begun = start(date, zone);
     let after = next(date);
@@ -62,7 +62,7 @@ fn next(date: NaiveDate) -> NaiveDate {
     date.checked_add_days(Days::new(1)).unwrap_or(date)
 }
 
-/// The first instant whose local date is `date` or, where the zone skipped that date, a later one.
+/// The first instant whose local date is `date`, or a later date if the zone skipped it.
 fn start(date: NaiveDate, zone: Tz) -> i64 {
     match zone.from_local_datetime(&date.and_time(NaiveTime::MIN)) {
         MappedLocalTime::Single(at) | MappedLocalTime::Ambiguous(at, _) => at.timestamp_millis(),
@@ -75,7 +75,7 @@ fn after_gap(date: NaiveDate, zone: Tz) -> i64 {
     let midnight = date.and_time(NaiveTime::MIN).and_utc().timestamp_millis();
     let begun =
         |ms: i64| DateTime::from_timestamp_millis(ms).is_none_or(|at| at.with_timezone(&zone).date_naive() >= date);
-    // One jump lies in this span, and the date is before `date` on one side and not on the other.
+    // The span contains one jump. Its local date is before `date` at one end, and not before it at the other.
     let (mut before, mut after) = (midnight - OFFSET_MS_MAX, midnight + OFFSET_MS_MAX);
     while after - before > 1 {
         let middle = before + (after - before) / 2;

@@ -1,22 +1,23 @@
-//! Digests: what makes two submits the same turn, and the key by which a service recognises a repeated call.
+//! Digests: two submits with the same digest are the same turn; idempotency keys let a service recognize a repeated
+//! call.
 
 use sha2::{Digest as _, Sha256};
 
 use super::{AgentId, Task, TenantId, Turn, TurnId};
 
-/// The digest of what a turn asks for: 32 hexadecimal characters, the first 16 bytes of SHA-256 over agent,
-/// task, dialect, and each call's provider id, tool and arguments. Every part is written with its length, so
-/// no two turns share a text.
+/// The digest of a turn's content: 32 hexadecimal characters, the first 16 bytes of SHA-256 over agent, task, dialect,
+/// `allowed_tools` if set, and the provider ID, tool and arguments of each call. Every part is hashed with its length,
+/// so no two turns hash the same text.
 ///
-/// What does not change the calls (priority, deadline, `reply_to`, context) is left out: a producer that
-/// submits again after a crash may well give a new deadline.
+/// Fields that do not change the calls (priority, deadline, `reply_to`, context) are excluded: a producer that submits
+/// again after a crash may set a new deadline.
 #[must_use]
 pub fn content_digest(turn: &Turn) -> String {
     let mut hash = Sha256::new();
     part(&mut hash, Some(turn.agent.as_str()));
     part(&mut hash, turn.task.as_ref().map(super::TaskId::as_str));
     part(&mut hash, Some(turn.dialect.as_str()));
-    // Only where it is there, so that the keys of turns without it stay what they were.
+    // Hashed only if present, so that turns without it keep their keys.
     if let Some(names) = &turn.allowed_tools {
         hash.update((names.len() as u64).to_be_bytes());
         names.iter().for_each(|name| part(&mut hash, Some(name)));
@@ -29,7 +30,7 @@ pub fn content_digest(turn: &Turn) -> String {
     hex(&hash.finalize()[..16])
 }
 
-/// The digest by which two tasks are the same, of target, work and delegator: 32 hexadecimal characters.
+/// The digest that identifies a task by target, work and delegator: 32 hexadecimal characters.
 #[must_use]
 pub fn task_digest(task: &Task) -> String {
     let mut hash = Sha256::new();
@@ -41,8 +42,8 @@ pub fn task_digest(task: &Task) -> String {
     hex(&hash.finalize()[..16])
 }
 
-/// The idempotency key of the call at `position` of a turn: 64 hexadecimal characters (32 bytes), the same
-/// for every try and for a turn that is submitted again, different for any other call.
+/// The idempotency key of the call at `position` of a turn: 64 hexadecimal characters (32 bytes). It is the same for
+/// every try and if the turn is submitted again, and different for every other call.
 #[must_use]
 pub fn idempotency_key(tenant: &TenantId, turn: &TurnId, digest: &str, position: usize) -> String {
     let mut hash = Sha256::new();
@@ -53,7 +54,7 @@ pub fn idempotency_key(tenant: &TenantId, turn: &TurnId, digest: &str, position:
     hex(&hash.finalize())
 }
 
-/// A hash by which a text of somebody is told apart and not known again: 32 hexadecimal characters.
+/// A hash that distinguishes private texts without revealing them: 32 hexadecimal characters.
 #[must_use]
 pub(crate) fn short_hash(of: &str, text: &str) -> String {
     let mut hash = Sha256::new();
@@ -62,7 +63,7 @@ pub(crate) fn short_hash(of: &str, text: &str) -> String {
     hex(&hash.finalize()[..16])
 }
 
-/// The hash of these texts, none of which can be read from it: 64 hexadecimal characters.
+/// The hash of these texts, which does not reveal them: 64 hexadecimal characters.
 #[must_use]
 pub(crate) fn hash_of<'a>(texts: impl Iterator<Item = &'a str>) -> String {
     let mut hash = Sha256::new();
@@ -70,7 +71,7 @@ pub(crate) fn hash_of<'a>(texts: impl Iterator<Item = &'a str>) -> String {
     hex(&hash.finalize())
 }
 
-/// Hashes a part with its length; an absent part differs from every text.
+/// Hashes a part with its length. An absent part differs from every text.
 fn part(hash: &mut Sha256, text: Option<&str>) {
     match text {
         Some(text) => {
@@ -145,7 +146,7 @@ mod tests {
         let (tenant, id) = (TenantId::new("acme").unwrap(), TurnId::new("t-1").unwrap());
         let key = |position| idempotency_key(&tenant, &id, "d", position);
         assert_ne!(key(0), key(1));
-        // Pinned: a new version must send the same keys for turns that are on the way.
+        // Pinned: a new version must send the same keys for turns that are under way.
         assert_eq!(key(0), "fcd8f8f91ab6ef9204d06fb0640b6f4316b8f31993c6f71c5c2806dbb7c87fcc");
     }
 }

@@ -1,13 +1,13 @@
-//! Characters that a reader does not see, or that change the order of those around them, made visible.
+//! Makes characters visible that a reader does not see, or that reorder the characters around them.
 //!
-//! A call that a person approves, a definition that is pinned and a log that is read may hold text of strangers. A
-//! right-to-left override or a zero-width letter in it shows something else than what is carried out.
+//! An approved call, a pinned definition or a log may contain text from strangers. A right-to-left override or a
+//! zero-width letter makes it look different from what is executed.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Returns true for a character that shows nothing or reorders text: controls but tab and line feed, bidirectional marks,
-/// zero-width and filler characters, variation selectors and tags.
+/// Returns true for a character that shows nothing or reorders text: controls except tab and line feed, bidirectional
+/// marks, zero-width and filler characters, variation selectors and tags.
 #[must_use]
 pub const fn is_hidden(character: char) -> bool {
     matches!(character,
@@ -18,18 +18,18 @@ pub const fn is_hidden(character: char) -> bool {
         | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// Marks over or under one letter that are shown: scripts that are written with these need no more.
+/// Combining marks that are shown on one letter. Scripts that use such marks need no more.
 const MARKS_MAX: usize = 3;
 
-/// Returns true for a mark of those that are put over or under any letter. A pile of them covers the lines around it.
+/// Returns true for a combining mark that fits any letter. A pile of such marks covers the lines around it.
 const fn is_mark(character: char) -> bool {
     matches!(character,
         '\u{300}'..='\u{36f}' | '\u{483}'..='\u{489}' | '\u{1ab0}'..='\u{1aff}' | '\u{1dc0}'..='\u{1dff}'
         | '\u{20d0}'..='\u{20ff}' | '\u{fe20}'..='\u{fe2f}')
 }
 
-/// `text` with each hidden character, and each mark of a pile beyond the third, written as JSON escapes it: `\u202e`, and a pair of surrogates beyond U+FFFF. JSON
-/// stays JSON that means the same.
+/// `text` with each hidden character, and each mark of a pile beyond the third, as a JSON escape: `\u202e`, and a
+/// surrogate pair beyond U+FFFF. JSON stays JSON with the same meaning.
 #[must_use]
 pub fn visible(text: &str) -> Cow<'_, str> {
     if !text.chars().any(|character| is_hidden(character) || is_mark(character)) {

@@ -1,7 +1,7 @@
-//! Identifiers. Each is a newtype that introduces itself, so no function takes two bare strings.
+//! Identifiers. Each kind is its own newtype, so that no function takes two bare strings.
 //!
-//! Ids become parts of Redis keys, so their characters are bounded: ASCII letters and digits and
-//! `_ . -`, none of which separates keys (`:`), hash tags (`{ }`) or call positions (`/`).
+//! IDs become parts of Redis keys, so their characters are restricted to ASCII letters and digits and `_ . -`. None of
+//! them separates keys (`:`), hash tags (`{ }`) or call positions (`/`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub enum IdError {
         /// Longest length allowed, in bytes.
         max: usize,
     },
-    /// The text has a character that could break a key.
+    /// The text contains a character that could break a key.
     #[error("{what} has the character {found:?} at byte {at}; allowed are A-Z a-z 0-9 _ . -")]
     Character {
         /// The kind of id.
@@ -65,7 +65,7 @@ macro_rules! id {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// Takes a text that keeps the rules of ids.
+            /// Validates a text as an ID.
             ///
             /// # Errors
             /// [`IdError`] names the first rule that the text breaks.
@@ -117,7 +117,7 @@ macro_rules! id {
 }
 
 id!(
-    /// The owner of agents, data and budgets. All keys of a tenant live in one shard.
+    /// The owner of agents, data and budgets. All keys of a tenant are in one shard.
     TenantId, "tenant", limits::NAME_BYTES_MAX);
 id!(
     /// A named caller with roles and capabilities, unique within its tenant (`kelly`).
@@ -132,27 +132,27 @@ id!(
     /// A reply inbox of a tenant: the `reply_to` of turns and tasks.
     InboxName, "reply_to", limits::NAME_BYTES_MAX);
 id!(
-    /// A session of a tenant, as a producer names it: what belongs together beyond one turn or task.
+    /// A session of a tenant, as a producer names it: it groups turns or tasks that belong together.
     SessionName, "session_id", limits::NAME_BYTES_MAX);
 id!(
-    /// One incarnation of a process in a consumer group; fresh at every start.
+    /// One incarnation of a process in a consumer group; new at every start.
     ConsumerId, "consumer", limits::ID_BYTES_MAX);
 
 impl From<TaskId> for TurnId {
-    /// A task's record shares the turns' key space: a task is carried out as a turn of one call.
+    /// A task shares the key space of turns: it runs as a turn of one call.
     fn from(task: TaskId) -> Self {
         Self(task.0)
     }
 }
 
-/// Our own name of one call: `<turn id>/<position>`, positions counted from 0.
+/// The fleet's own name of a call: `<turn id>/<position>`, positions counted from 0.
 ///
-/// The provider's call id is echoed but never trusted as unique.
+/// The provider's call ID is echoed but never trusted to be unique.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallId {
-    /// The turn the call belongs to.
+    /// The turn that the call belongs to.
     pub turn: TurnId,
-    /// The call's place in the turn, from 0.
+    /// The call's position in the turn, from 0.
     pub position: usize,
 }
 
@@ -178,7 +178,7 @@ impl fmt::Display for EntryId {
     }
 }
 
-/// The shard that a tenant's keys live in: `CRC32(tenant) mod shards`, CRC-32 as in zip and PNG (IEEE).
+/// The shard that contains a tenant's keys: `CRC32(tenant) mod shards`, CRC-32 as in zip and PNG (IEEE).
 #[must_use]
 pub fn shard_of(tenant: &TenantId, shards: u32) -> u32 {
     crc32fast::hash(tenant.as_str().as_bytes()) % shards.max(1)

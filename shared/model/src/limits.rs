@@ -1,4 +1,5 @@
-//! Every fixed bound. Their relations are asserted at compile time; docs/reference/limits-and-defaults.md lists them.
+//! Every fixed bound. Relations between them are asserted at compile time; docs/reference/limits-and-defaults.md lists
+//! them.
 
 /// Bytes of a name: tenant, agent, inbox or tool. Long enough for a UUID with a prefix.
 pub const NAME_BYTES_MAX: usize = 64;
@@ -91,10 +92,10 @@ pub const LIMIT_KEYS_MAX: u64 = 1_000_000;
 
 /// Approvals of a tenant that wait at the same time.
 pub const APPROVALS_WAITING_MAX: u64 = 1_000;
-/// Approvals of one agent that wait at the same time, so that no agent takes the places of all others.
+/// Approvals of one agent that wait at the same time, so that no agent uses up the tenant's bound.
 pub const APPROVALS_WAITING_OF_AGENT_MAX: u64 = APPROVALS_WAITING_MAX / 4;
-/// Bytes of the arguments of one approval. Approvers see all of them, so a call with more cannot be approved. All approvals of a
-/// tenant that wait take 16 MiB at most, those of one agent 4 MiB.
+/// Bytes of the arguments of one approval. Approvers see all of them, so a call with more cannot be approved. All
+/// waiting approvals of a tenant take 16 MiB at most, those of one agent 4 MiB.
 pub const APPROVAL_ARGUMENTS_BYTES_MAX: usize = 16 * 1024;
 /// Bytes of the short form of these arguments, for lists, webhooks and keys that may not decide.
 pub const APPROVAL_SHORT_BYTES_MAX: usize = 4 * 1024;
@@ -140,8 +141,8 @@ pub const JSON_VALUES_MAX: usize = 200_000;
 /// Bytes of all outputs of one turn.
 pub const TURN_OUTPUT_BYTES_MAX: usize = 512 * 1024;
 
-/// Bytes of one call's output in a turn of so many calls. Each has its share, whatever the others return: what a call
-/// is told must not depend on which worker ran the calls before it, or when.
+/// Bytes of one call's output in a turn with this many calls. Each call has a fixed share, so that its result does not
+/// depend on which worker ran the calls before it, or when.
 #[must_use]
 pub const fn output_bytes_max(calls: usize) -> usize {
     let share = TURN_OUTPUT_BYTES_MAX / if calls == 0 { 1 } else { calls };
@@ -268,21 +269,21 @@ pub const BEATS_PER_LEASE: u64 = 4;
 /// Fraction of a lease that a blocking read lasts at most.
 pub const BLOCK_FRACTION: u64 = 4;
 
-/// Retry-After waits are bounded far below any deadline.
+/// Retry-After waits are far below any deadline.
 const _: () = assert!((RETRY_AFTER_MS_MAX as i64) < DEADLINE_DEFAULT_MS);
-/// A worker misses several beats before it is taken for dead.
+/// A worker can miss several heartbeats before it counts as dead.
 const _: () = assert!(BEATS_PER_LEASE >= 3);
-/// Even of the longest turn, each call can say something.
+/// In the longest turn, each call still has room for an output.
 const _: () = assert!(output_bytes_max(CALLS_PER_TURN_MAX) >= 4 * 1024);
 /// BLOCK < lease / 2 (rule 12).
 const _: () = assert!(BLOCK_FRACTION > 2);
-/// The reply to a refused message fits a batch.
+/// The reply to a rejected message fits a batch.
 const _: () = assert!(REFUSED_REPLY_BYTES_MAX <= BATCH_BYTES_MAX);
-/// A whole turn with its bookkeeping fits one unpack.
+/// A whole turn with its bookkeeping fits into one unpack.
 const _: () = assert!(CALLS_PER_TURN_MAX * 4 < UNPACK_MAX);
 /// One turn fits a batch.
 const _: () = assert!(TURN_BYTES_MAX <= BATCH_BYTES_MAX && CALLS_PER_TURN_MAX <= BATCH_CALLS_MAX);
 const _: () = assert!(ARGUMENTS_BYTES_MAX < TURN_BYTES_MAX && CONTEXT_BYTES_MAX < TURN_BYTES_MAX);
-/// A document fits the knowledge base with room for its vectors, a memory its agent's, whatever is in them already.
+/// The knowledge base has room for any document with its embeddings, and an agent's memories have room for any memory.
 const _: () =
     assert!((DOCUMENT_BYTES_MAX as u64) * 16 < KNOWLEDGE_BYTES_MAX && MEMORY_BYTES_MAX * 16 < MEMORIES_BYTES_MAX);

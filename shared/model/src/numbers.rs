@@ -1,15 +1,15 @@
-//! Numbers inside text that is cut: half a number is another amount.
+//! Numbers inside text that is cut: half of a number would be a different amount.
 
-/// The byte range of the number that a cut of `text` at `at` would go through; none where no number is cut.
+/// The byte range of the number that cutting `text` at `at` would split; `None` if it splits no number.
 #[must_use]
 pub fn number_across(text: &str, at: usize) -> Option<(usize, usize)> {
     let is_part = |c: &char| c.is_alphanumeric() || matches!(c, '.' | ',' | '_' | '+' | '-');
     let (before, behind) = text.split_at_checked(at)?;
     let start = at - before.chars().rev().take_while(is_part).map(char::len_utf8).sum::<usize>();
     let end = at + behind.chars().take_while(is_part).map(char::len_utf8).sum::<usize>();
-    // A full stop or a comma at the end belongs to the sentence or the list.
+    // A period or comma at the end belongs to the sentence or the list.
     let word = text.get(start..end)?.trim_end_matches(['.', ',']);
-    // A list without blanks: the number is between the commas, unless they group digits by three.
+    // In a list without spaces, the number is between the commas, unless they group digits by three.
     let (mut from, mut number) = (start, word);
     if !is_grouped(word) {
         for part in word.split(',') {

@@ -1,4 +1,4 @@
-//! The outcome of a call, exactly one, and the one shape of a result before a dialect renders it.
+//! Each call has exactly one outcome. A result has one format until a dialect renders it.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::CallId;
 
-/// Makes the enum, its list and its words of one table, so that none of them can miss an outcome.
+/// Generates the enum, its list and its words from one table, so that none of them can lack an outcome.
 macro_rules! outcomes {
     ($($(#[$doc:meta])* $variant:ident = $word:literal,)+) => {
         /// The outcome of a call: how it ended.
@@ -38,29 +38,29 @@ outcomes! {
     UnknownTool = "unknown_tool",
     /// The agent may not call the tool.
     Denied = "denied",
-    /// The arguments do not parse or do not fit the schema.
+    /// The arguments cannot be parsed, or do not match the schema.
     InvalidArguments = "invalid_arguments",
-    /// The tool refused for good.
+    /// The tool failed permanently.
     Permanent = "permanent",
-    /// Every try failed for a reason that may pass.
+    /// Every try failed for a temporary reason.
     Transient = "transient",
     /// A `once` tool may or may not have taken effect.
     OutcomeUnknown = "outcome_unknown",
-    /// A bug or a crash of ours or of the handler.
+    /// A bug or crash of the fleet or of the handler.
     Internal = "internal",
-    /// Its deadline came first.
+    /// The call's deadline passed.
     Expired = "expired",
-    /// Somebody cancelled it.
+    /// The call was cancelled.
     Cancelled = "cancelled",
     /// The day's budget is used up.
     DailyCapReached = "daily_cap_reached",
     /// The turn was not accepted.
     Rejected = "rejected",
-    /// An approval was asked for and not given.
+    /// An approval was requested and not given.
     ApprovalRefused = "approval_refused",
 }
 
-/// What an outcome says about a call. Every place that treats outcomes differently asks here.
+/// The meaning of an outcome. All code that treats outcomes differently uses this.
 #[derive(Debug, Clone, Copy)]
 struct Meaning {
     happened: Happened,
@@ -91,13 +91,13 @@ pub enum Happened {
 pub enum Tone {
     /// Success.
     Good,
-    /// Not a failure of the call.
+    /// Not a failure of the call itself.
     Doubtful,
     /// A failure.
     Bad,
 }
 
-/// The meaning of most outcomes: the call was refused before it ran.
+/// The meaning of most outcomes: the call was rejected before it ran.
 const REFUSED: Meaning = Meaning {
     happened: Happened::No,
     tone: Tone::Bad,
@@ -114,7 +114,7 @@ impl Outcome {
         match self {
             Self::Ok => Meaning { happened: Yes, tone: Good, proves_tool, changes_facts, ..REFUSED },
             Self::Permanent | Self::Transient => Meaning { proves_tool, changes_facts, has_failed_running, ..REFUSED },
-            // It ran and its output was withheld, or it came to no tool.
+            // The call ran and its output was withheld, or it did not reach its tool.
             Self::Internal => Meaning { happened: IfRun, changes_facts, has_failed_running, ..REFUSED },
             Self::OutcomeUnknown => {
                 Meaning { happened: Perhaps, tone: Doubtful, proves_tool, has_failed_running, ..REFUSED }
@@ -137,7 +137,7 @@ impl Outcome {
         self.meaning().happened
     }
 
-    /// Returns true if the call may have run, and its result does not show it.
+    /// Returns true if the call may have run although its result does not show it.
     #[must_use]
     pub const fn may_have_run(self) -> bool {
         matches!(self.meaning().happened, Happened::Perhaps | Happened::IfRun)
@@ -149,20 +149,21 @@ impl Outcome {
         self.meaning().tone
     }
 
-    /// Returns true if a call can only end like this after its tool was found.
+    /// Returns true if a call can have this outcome only after its tool was found.
     #[must_use]
     pub const fn proves_tool(self) -> bool {
         self.meaning().proves_tool
     }
 
-    /// Returns true if a rule may name it as the end of a call that ran, after which facts change. After `outcome_unknown`,
-    /// they may change in any case.
+    /// Returns true if a rule may name it as an outcome that changes facts: the outcome of a call that ran. After
+    /// `outcome_unknown`, facts may have changed in any case.
     #[must_use]
     pub const fn changes_facts(self) -> bool {
         self.meaning().changes_facts
     }
 
-    /// Returns true if the call failed although it was let run. A call that was refused before would be refused again.
+    /// Returns true if the call failed although it was allowed to run. A call that was rejected before would be
+    /// rejected again.
     #[must_use]
     pub const fn has_failed_running(self) -> bool {
         self.meaning().has_failed_running
@@ -172,21 +173,21 @@ impl Outcome {
 /// The error that the agent gets when a call did not succeed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CallError {
-    /// A stable word; equals the outcome's unless a more precise one is documented.
+    /// A stable word: the outcome's word, unless a more precise one is documented.
     pub code: String,
     /// One message that a model can act on, at most [`super::limits::ERROR_BYTES_MAX`] bytes.
     pub message: String,
-    /// Details that a program can act on (`resets_at`, `path`, `allowed_tools` …).
+    /// Details for programs (`resets_at`, `path`, `allowed_tools` …).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<serde_json::Value>,
 }
 
-/// The one shape of a result. Field order is the documented order on the wire.
+/// The one format of a result. Fields are in the documented wire order.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CallResult {
-    /// The provider's id of the call, unchanged; null where it gave none.
+    /// The provider's ID of the call, unchanged; null if it gave none.
     pub tool_call_id: Option<String>,
-    /// Our own id, `<turn>/<position>`.
+    /// The fleet's ID of the call, `<turn>/<position>`.
     pub call: String,
     /// The tool as the model named it.
     pub tool: String,
@@ -202,59 +203,59 @@ pub struct CallResult {
     pub error: Option<CallError>,
     /// Media type of the output (`application/json`, `text/plain`).
     pub content_type: String,
-    /// Time spent executing in the last try, ms.
+    /// Duration of the last try, ms.
     pub duration_ms: u64,
-    /// The number of times that the handler was tried; 0 if the call never ran.
+    /// Number of tries; 0 if the call never ran.
     pub attempts: u32,
-    /// The call whose end this is, where an equal one had been made before and this one was not carried out for it.
+    /// The equal call whose outcome this is, if this call did not run because of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<String>,
-    /// The consent that the call had to have, where people gave it.
+    /// The approval that the call needed, if it was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<Approved>,
-    /// Where this is the kept answer of a read: whose, and how old.
+    /// The origin and age of the result, if it comes from the read cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached: Option<Cached>,
-    /// What the fleet has to tell the agent beside the result.
+    /// A message of the fleet to the agent, in addition to the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// True where nobody knew whether the call had taken effect, and the tool that its own names found out.
+    /// True if the outcome was unknown and the tool's lookup found it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reconciled: bool,
-    /// Where the call goes by facts: when they let it begin, or did not, ms of shard time; 0 where nobody knows. Auditors are
-    /// told, agents are not.
+    /// Time at which facts allowed or denied the call, ms of shard time; `None` if facts do not apply to it, 0 if the
+    /// time is unknown. Only the audit log shows it, not the agent.
     #[serde(skip)]
     pub entered_ms: Option<i64>,
 }
 
-/// People's consent to a call.
+/// The approval of a call.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Approved {
-    /// The approval.
+    /// The approval's ID.
     pub id: String,
-    /// Who has agreed.
+    /// The approvers.
     pub by: Vec<String>,
-    /// The arguments that the call ran with, where one of them has changed those of the agent.
+    /// The arguments that the call ran with, if an approver changed them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments: Option<Box<RawValue>>,
 }
 
-/// The origin of a kept answer.
+/// The origin of a cached result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cached {
-    /// How old it was, ms.
+    /// Age of the result, ms.
     pub age_ms: u64,
-    /// The call that was carried out for it, `<turn>/<position>`.
+    /// The call that produced the result, `<turn>/<position>`.
     pub call: String,
 }
 
-/// What a call was decided by beside its agent, its tool and its arguments, as audit entries say it.
+/// Inputs to the decision about a call, besides its agent, tool and arguments, as in audit entries.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Premises {
-    /// The number of calls that its turn had.
+    /// Number of calls in its turn.
     pub calls: usize,
-    /// True if a null may stand for an argument that is left out.
+    /// True if a null may mean that an argument is left out.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub strict: bool,
     /// True if consecutive reads of its turn may run at the same time.
@@ -278,11 +279,11 @@ pub struct Premises {
     /// The data of its session, without secrets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_data: Option<Box<RawValue>>,
-    /// The session that facts are kept for, as a hash with its tenant; empty where there is none, and none where the entry does
-    /// not say it.
+    /// The session that facts are kept for, as a hash that includes the tenant. Empty without a session; `None` if the
+    /// entry does not record it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// True if it ran, or was told what another one did.
+    /// True if the call ran, or received the result of another call.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ran: bool,
     /// See [`CallResult::entered_ms`].
@@ -291,7 +292,8 @@ pub struct Premises {
 }
 
 impl CallResult {
-    /// Whether it ran, or was told what another one did: only then its end says anything of facts.
+    /// Returns true if the call ran, or received the result of another call. Only then its end says anything about
+    /// facts.
     #[must_use]
     pub fn ran(&self) -> bool {
         self.attempts > 0 || self.repeats.is_some() || self.cached.is_some()

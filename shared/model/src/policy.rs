@@ -1,5 +1,5 @@
-//! The rules of who may do what, and how much of it: permission and caps. One function decides, and the same one
-//! filters the tools that an agent is shown.
+//! Permissions and caps: who may do what, and how much. The function that decides about a call also filters the tools
+//! that an agent is shown.
 
 mod facts;
 mod pause;
@@ -22,7 +22,7 @@ pub use facts::{
 pub use pause::{Pause, Paused, PausedTool};
 pub use tenant_user::TenantUser;
 
-/// The action when the day's budget is used up.
+/// The action if the day's budget is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DayCapAction {
@@ -33,7 +33,7 @@ pub enum DayCapAction {
     Defer,
 }
 
-/// The caps of one agent as a script gets them.
+/// The caps of one agent as a script receives them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Caps {
     /// Length of a tick, ms of Redis time.
@@ -42,7 +42,7 @@ pub struct Caps {
     pub calls_per_tick: u32,
     /// Calls per agent and day.
     pub calls_per_day: u32,
-    /// Calls per tenant and day; none where the tenant has no cap of its own.
+    /// Calls per tenant and day; `None` if the tenant has no cap of its own.
     pub tenant_calls_per_day: Option<u32>,
     /// The action at the day cap.
     pub on_day_cap: DayCapAction,
@@ -55,7 +55,8 @@ pub struct AgentPolicy {
     pub roles: BTreeSet<String>,
     /// The agent's capabilities; tools may require some.
     pub capabilities: BTreeSet<String>,
-    /// The version of a tool that the agent gets, if there are several: tool → selector. Else the newest.
+    /// The version of a tool that the agent gets if there are several: tool → selector. Without a selector, the
+    /// newest.
     #[serde(default)]
     pub tool_versions: BTreeMap<String, String>,
     /// Overrides `calls_per_tick`.
@@ -71,22 +72,21 @@ pub struct TenantPolicy {
     pub plan: String,
     /// Features of the plan; tools may require some.
     pub features: BTreeSet<String>,
-    /// IANA time zone in which the tenant's days begin; none means the policy's.
+    /// IANA time zone in which the tenant's days begin; `None` means the policy's.
     pub time_zone: Option<String>,
     /// Calls of all the tenant's agents together per day.
     pub max_actions_per_day: Option<u32>,
-    /// The agents that the tenant has; empty means every agent of the configuration.
+    /// The tenant's agents; empty means every agent of the configuration.
     pub agents: BTreeSet<AgentId>,
     /// The people behind the tenant, for `user_context` and lists; each name once.
     pub users: BTreeSet<TenantUser>,
-    /// What limits allow the tenant, by their names, where that is not what they allow others: numbers as people write
-    /// them.
+    /// The tenant's own numbers for limits, by the limits' names: numbers as people write them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub limits: BTreeMap<String, String>,
 }
 
 impl TenantPolicy {
-    /// A limit as it is for this tenant. One whose counters tenants share is the same for all.
+    /// A limit as it applies to this tenant. A limit whose counters tenants share is the same for all.
     #[must_use]
     pub fn limit<'l>(&self, limit: &'l Limit) -> Cow<'l, Limit> {
         let own = self.limits.get(&limit.name).filter(|_| limit.is_of_tenants());
@@ -104,57 +104,58 @@ pub struct ToolGrant {
     pub agents: BTreeSet<AgentId>,
     /// Agents by role.
     pub roles: BTreeSet<String>,
-    /// Agents by name that may not, whatever else says they may.
+    /// Agents by name that may not call the tool, regardless of other rows.
     pub deny_agents: BTreeSet<AgentId>,
-    /// Roles that may not, whatever else says they may.
+    /// Roles that may not call the tool, regardless of other rows.
     pub deny_roles: BTreeSet<String>,
     /// Every agent may, unless denied.
     pub everyone: bool,
-    /// What calls have to meet, all of it, whoever makes them. Left out of digests where there is none, so that a policy
-    /// without rules stays the same to the build before this one.
+    /// Conditions that every call must meet. Omitted from digests if empty, so that a policy without rules keeps its
+    /// digest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<Rule>,
-    /// What calls of the tool require and change of the facts of their session. Left out of digests where there is nothing.
+    /// Facts that calls of the tool require, and facts that they change. Omitted from digests if empty.
     #[serde(default, skip_serializing_if = "FactRow::is_empty")]
     pub facts: FactRow,
 }
 
-/// A condition on a call's arguments and context, as configuration declares it. Workers evaluate it; to all others it is
-/// text.
+/// A condition on a call's arguments and context, as configuration declares it. Workers evaluate it; everything else
+/// treats it as text.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Rule {
-    /// What people call it.
+    /// Its name, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Which calls it is about; none means all.
+    /// The calls that it applies to; `None` means all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub when: Option<String>,
-    /// What has to be so.
+    /// The condition that must hold.
     pub require: String,
-    /// What is told where it is not so; values stand in braces.
+    /// The message if it does not hold. Values are in braces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Whether it stops anything. Left out of digests where it does, as before there was a choice.
+    /// Whether the rule stops calls. Omitted from digests if it does.
     #[serde(default, skip_serializing_if = "RuleMode::is_enforced")]
     pub mode: RuleMode,
-    /// Who may let a call pass that does not meet it; none means nobody. Left out of digests likewise.
+    /// The approvers who may let a call pass that violates the rule; `None` means that the call is denied. Omitted
+    /// from digests if `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub otherwise_ask: Option<ApprovalDemand>,
 }
 
-/// Whether a rule stops anything.
+/// Whether a rule stops calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RuleMode {
-    /// It does.
+    /// The rule stops calls.
     #[default]
     Enforce,
-    /// It only says what it would have stopped.
+    /// The rule only reports the calls that it would have stopped.
     Shadow,
 }
 
 impl RuleMode {
-    /// Returns true if the rule stops what does not meet it.
+    /// Returns true if the rule stops calls that violate it.
     #[must_use]
     #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
     pub const fn is_enforced(&self) -> bool {
@@ -162,19 +163,19 @@ impl RuleMode {
     }
 }
 
-/// A rule in shadow that would have stopped a call.
+/// A rule in shadow mode that would have stopped a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShadowDenial {
-    /// The rule, as the configuration has it.
+    /// The rule's place in the configuration.
     pub rule: String,
-    /// A stable word for why, the one that a denied call has in `details.reason`.
+    /// A stable word for the reason: the `details.reason` of a denied call.
     pub reason: &'static str,
-    /// The same in words.
+    /// The reason in words.
     pub message: String,
 }
 
 impl Rule {
-    /// Where the configuration has it: by its name, or by its position in the row of `tool`.
+    /// Its place in the configuration: by its name, or by its position in the row of `tool`.
     #[must_use]
     pub fn place(&self, tool: &str, at: usize) -> String {
         match &self.name {
@@ -202,43 +203,43 @@ impl ToolGrant {
 pub struct Permissions {
     /// Tool name → who may call it.
     pub matrix: BTreeMap<String, ToolGrant>,
-    /// Tool ids or names that nobody may call.
+    /// Tool IDs or names that no agent may call.
     pub disabled_tools: BTreeSet<String>,
-    /// The same, switched off at run time: no file has to be in order for that.
+    /// The same, disabled at run time. This works even if the configuration files are invalid.
     pub switched_off: BTreeSet<String>,
     /// True if `required_capabilities` are checked. False only warns.
     pub strict_capabilities: bool,
-    /// The people who may consent to calls: name → their roles.
+    /// People who may approve calls: name → their roles.
     pub approvers: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// Tools that come with every worker for trying a fleet out. They are there only for whom the matrix names: no agent of a
-/// real fleet should be shown them.
+/// Tools of every worker for trying out a fleet. Only agents that the matrix names get them, so that agents of a
+/// production fleet are not shown them.
 pub const TRIAL_TOOLS: [&str; 4] = ["echo", "sleep", "fail", "fail_once"];
 
-/// Tools about the fleet itself. Where the matrix has no row for one, every agent may call it; a row decides as for any
-/// other tool. They debit like any call.
+/// Tools about the fleet itself. If the matrix has no row for such a tool, every agent may call it; a row applies as
+/// for any other tool. Their calls debit budgets like any other.
 pub const META_TOOLS: [&str; 3] = ["list_tools", "check_task", "fetch_result"];
 
-/// Tools for work and messages between agents, beside `delegate_task`. As any other, they need a row.
+/// Tools for work and messages between agents, besides `delegate_task`. Like any other tool, they need a row.
 pub const TEAM_TOOLS: [&str; 3] = ["cancel_task", "send_mcp_message", "read_messages"];
 
 /// Why a call is not allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Denial {
-    /// The tool is disabled for everybody.
+    /// The tool is disabled for all agents.
     Disabled,
-    /// The matrix names the agent, or a role of it, in a deny list.
+    /// A deny list of the matrix contains the agent, or one of its roles.
     DeniedByRule,
-    /// Nothing in the matrix allows the agent.
+    /// The matrix does not allow the agent.
     NotGranted,
     /// The task that the turn runs under does not grant a capability.
     MissingCapability(String),
     /// The tenant's plan lacks a feature.
     MissingFeature(String),
-    /// The turn, or the task that it runs under, was narrowed to other tools.
+    /// The turn, or its task, was narrowed to other tools.
     Narrowed,
-    /// No version of the tool is one that the agent's selector takes.
+    /// No version of the tool matches the agent's selector.
     NoVersion(String),
 }
 
@@ -264,7 +265,7 @@ impl Denial {
     }
 }
 
-/// The caller of a tool, as the decision sees it.
+/// The caller of a tool, as needed for the decision.
 #[derive(Debug, Clone, Copy)]
 pub struct Caller<'a> {
     /// The agent that calls.
@@ -273,7 +274,7 @@ pub struct Caller<'a> {
     pub policy: &'a AgentPolicy,
     /// Its tenant's declaration.
     pub tenant: &'a TenantPolicy,
-    /// The capabilities that the task grants, where the turn runs under one: the agent's own are cut to these.
+    /// The capabilities that the turn's task grants, if it has one. The agent's own capabilities are cut to these.
     pub granted: Option<&'a BTreeSet<String>>,
 }
 
@@ -291,7 +292,7 @@ impl Permissions {
         }
     }
 
-    /// Decides by names alone: whether the tool is disabled, and what the permission matrix says.
+    /// Decides by name and ID alone: whether the tool is disabled, and what the permission matrix says.
     ///
     /// # Errors
     /// The first [`Denial`] that applies: disabled, denied, not granted.
@@ -321,7 +322,7 @@ impl Permissions {
         if narrowed.is_none_or(|names| names.contains(&tool.name)) { Ok(()) } else { Err(Denial::Narrowed) }
     }
 
-    /// Returns true if nobody may call the tool, by the configuration or at run time.
+    /// Returns true if the tool is disabled, by the configuration or at run time.
     #[must_use]
     pub fn is_disabled(&self, tool: &ToolSpec) -> bool {
         names_one(&self.disabled_tools, tool) || names_one(&self.switched_off, tool)
@@ -362,7 +363,7 @@ impl Permissions {
     }
 }
 
-/// Returns true if a list of names and ids has the tool.
+/// Returns true if a list of names and IDs contains the tool.
 fn names_one(names: &BTreeSet<String>, tool: &ToolSpec) -> bool {
     names.contains(&tool.name) || names.contains(&tool.id)
 }
@@ -370,29 +371,29 @@ fn names_one(names: &BTreeSet<String>, tool: &ToolSpec) -> bool {
 /// Everything that decides about agents and tenants, as one consistent whole.
 #[derive(Debug, Clone, Default)]
 pub struct Policy {
-    /// Agent → declaration. An agent that is not here is unknown. There may be many, and copies share them.
+    /// Agent → declaration. An agent that is not listed is unknown. There may be many; copies share them.
     pub agents: Arc<BTreeMap<AgentId, AgentPolicy>>,
-    /// Tenant → declaration. A tenant that is not here is unknown.
+    /// Tenant → declaration. A tenant that is not listed is unknown.
     pub tenants: BTreeMap<TenantId, TenantPolicy>,
-    /// Tenants that were set at run time, and whose declaration cannot be read: nothing is decided about them, least of
-    /// all by what the configuration says.
+    /// Tenants that were set at run time and whose declarations cannot be read. Nothing is decided about them, not
+    /// even from the configuration.
     pub withheld: BTreeSet<TenantId>,
-    /// Tenants and agents whose calls do not go out for now, with why: set at run time.
+    /// Paused tenants and agents, with the reason: set at run time.
     pub paused: BTreeMap<Paused, Pause>,
-    /// Tools that are not called for now, with why: set at run time. Their calls wait.
+    /// Paused tools, with the reason: set at run time. Their calls wait.
     pub tools_paused: BTreeMap<PausedTool, Pause>,
     /// The permissions: who may call what.
     pub permissions: Permissions,
-    /// Caps that agents and tenants override.
+    /// Caps that agents and tenants can override.
     pub defaults: DefaultCaps,
-    /// What else calls are limited by, each name once.
+    /// Further limits on calls, each name once.
     pub limits: Arc<Vec<Limit>>,
-    /// What limits may ask about the tools that the configuration knows.
+    /// Traits of the tools that the configuration knows, for limits.
     pub known_tools: Arc<KnownTools>,
 }
 
 impl Policy {
-    /// The name of the tool that a model means by `said`; none where the configuration knows no such tool.
+    /// The name of the tool that a model means by `said`; `None` if the configuration does not know the tool.
     #[must_use]
     pub fn tool_name<'a>(&'a self, said: &'a str) -> Option<&'a str> {
         let name = self.known_tools.meant(said);
@@ -403,7 +404,7 @@ impl Policy {
     }
 }
 
-/// The caps where neither agent nor tenant says otherwise.
+/// The caps that apply if neither agent nor tenant overrides them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DefaultCaps {
     /// Length of a tick, ms.
@@ -431,7 +432,7 @@ impl Default for DefaultCaps {
 }
 
 impl Policy {
-    /// The declarations of an agent of a tenant, or which of the two is unknown.
+    /// The declarations of a tenant and its agent.
     ///
     /// # Errors
     /// [`Unknown`] names the unknown one.
@@ -444,7 +445,7 @@ impl Policy {
         Ok((owner, known.ok_or(Unknown::Agent)?))
     }
 
-    /// Why every turn is refused, whoever sends it; none if some may be admitted.
+    /// The reason if every turn is rejected, from any sender; `None` if some may be admitted.
     #[must_use]
     pub fn admits_nobody(&self) -> Option<&'static str> {
         if self.agents.is_empty() {
@@ -474,12 +475,12 @@ impl Policy {
     }
 }
 
-/// Why the policy says nothing about an agent of a tenant.
+/// Why the policy has no declaration of an agent of a tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unknown {
-    /// No such tenant.
+    /// The tenant is unknown.
     Tenant,
-    /// No such agent, or the tenant does not have it.
+    /// The agent is unknown, or the tenant does not have it.
     Agent,
     /// The tenant was set at run time, and its declaration cannot be read.
     Withheld,

@@ -1,11 +1,11 @@
-//! Secrets out of whatever is written down: one redactor before every sink, and before anything is cut.
+//! Removes secrets from text before it is written to any sink, and before it is cut.
 //!
-//! Two rules, wherever they match, in JSON at any depth, in JSON inside JSON strings, and in free text:
-//! a value whose **key** names a secret (matched by the key's words, so `accessToken` and `X-Api-Key` do and
-//! `max_tokens` and `keywords` do not), and a value that is **shaped** like a known kind of secret. A list of
-//! `{"name": …, "value": …}`, as headers and form fields often are, counts as an object with these names.
+//! Two rules apply everywhere: in JSON at any depth, in JSON inside JSON strings, and in free text. A value is secret
+//! if its **key** names a secret, or if it is **shaped** like a known kind of secret. Keys are compared by words:
+//! `accessToken` and `X-Api-Key` match, `max_tokens` and `keywords` do not. A list of `{"name": …, "value": …}`, as
+//! headers and form fields often are, counts as an object with these names.
 //!
-//! What matches nothing is borrowed, so the usual call costs one walk over its text.
+//! Text without secrets is borrowed, so a typical call costs one pass over its text.
 
 mod keys;
 mod shapes;
@@ -14,28 +14,28 @@ mod tests;
 
 use std::borrow::Cow;
 
-/// Bytes beyond what is kept of a text that are looked at, too: a secret that begins in sight is seen whole.
+/// Bytes after the kept part of a text that are also scanned, so that a secret that begins in the kept part is seen
+/// whole.
 const MARGIN: usize = 2_048;
 
 /// The replacement for a secret.
 pub const REDACTED: &str = "[REDACTED]";
 
-/// JSON strings that hold JSON are followed this deep; further down they are read as free text.
+/// Depth up to which JSON inside JSON strings is parsed. Deeper strings are scanned as free text.
 const NESTED_JSON_MAX: usize = 3;
 
-/// The number of times that a text is looked at again after something in it was replaced: a bound, far above what texts
-/// need.
+/// Maximum number of passes over a text after a replacement: far more than texts need.
 const PASSES_MAX: usize = 8;
 
-/// Takes secrets out of JSON and text. Applying it twice changes nothing more.
+/// Removes secrets from JSON and text. Applying it twice changes nothing more.
 #[derive(Debug, Clone, Default)]
 pub struct Redactor {
     extra: Vec<String>,
 }
 
 impl Redactor {
-    /// A redactor that knows the usual names of secrets, and `extra_keys` beside them. An extra key matches
-    /// every key that has its words side by side: `iban` matches `customerIban` and `iban_2`.
+    /// A redactor for the usual names of secrets and for `extra_keys`. An extra key matches every key that contains
+    /// its words in sequence: `iban` matches `customerIban` and `iban_2`.
     pub fn new<K: AsRef<str>>(extra_keys: impl IntoIterator<Item = K>) -> Self {
         let extra = extra_keys.into_iter().map(|key| keys::words(key.as_ref())).filter(|words| words.len() > 2);
         Self { extra: extra.collect() }
@@ -59,22 +59,22 @@ impl Redactor {
         patch.end()
     }
 
-    /// Redacts JSON without building it, so numbers and spacing stay as they are. JSON that was cut off is
-    /// redacted as far as it goes; a text that is no JSON is redacted as free text.
+    /// Redacts JSON without parsing it into a value, so numbers and spacing stay as they are. JSON that was cut off is
+    /// redacted up to the cut. Text that is not JSON is redacted as free text.
     #[must_use]
     pub fn json<'a>(&self, json: &'a str) -> Cow<'a, str> {
         settled(json, |json| self.nested(json, 0))
     }
 
-    /// The first `bytes_max` bytes of a message of which nobody knows what it is, JSON or not, redacted: no secret shows
-    /// because the cut goes through it, or because the message is too long to be read to its end.
+    /// The first `bytes_max` bytes of a message of unknown kind, JSON or not, redacted. A secret stays hidden even if
+    /// it is cut in two, or if the message is too long to be read completely.
     #[must_use]
     pub fn head(&self, message: &[u8], bytes_max: usize) -> String {
         let window = bytes_max.saturating_mul(16) + MARGIN;
         let text = String::from_utf8_lossy(message.get(..window).unwrap_or(message));
         let mut clean = self.json(&text).into_owned();
         if message.len() > window {
-            // What is cut in two at the window's own end.
+            // A secret may be split at the end of the window.
             let sure = clean.len().saturating_sub(MARGIN);
             cut(&mut clean, sure);
         }
@@ -98,7 +98,7 @@ impl Redactor {
         patch.end()
     }
 
-    /// Redacts the string at the quote `at`, or the member whose key it is; where to go on.
+    /// Redacts the string whose quote is at `at`, or the member whose key it is. Returns the offset to continue from.
     fn string(&self, json: &str, at: usize, depth: usize, patch: &mut Patch<'_>) -> usize {
         let bytes = json.as_bytes();
         let end = string_end(bytes, at);
@@ -115,7 +115,7 @@ impl Redactor {
             return self.member(json, inner, value, patch);
         }
         let holds_json = decoded.is_some() && text.trim_start().starts_with(['{', '[']) && depth < NESTED_JSON_MAX;
-        // A key may name a secret only when one was taken out of it.
+        // A key may contain a secret, and name one only after that secret is removed.
         let mut is_secret = is_key && self.is_secret_key(text);
         if let Cow::Owned(clean) = if holds_json { self.nested(text, depth + 1) } else { self.text(text) } {
             is_secret |= is_key && self.is_secret_key(&clean);
@@ -129,7 +129,7 @@ impl Redactor {
         if is_secret { redact_value(bytes, value, patch) } else { value }
     }
 
-    /// Redacts the member with the plain key `key` whose value is at `value`; where to go on.
+    /// Redacts the member with the plain key `key` whose value is at `value`. Returns the offset to continue from.
     fn member(&self, json: &str, key: &str, value: usize, patch: &mut Patch<'_>) -> usize {
         let bytes = json.as_bytes();
         if matches!(key, "name" | "key" | "header" | "field" | "Name" | "Key")
@@ -141,8 +141,8 @@ impl Redactor {
     }
 }
 
-/// `text` after as many passes as change something. A replacement may complete what another rule looks for
-/// (`://user:[REDACTED]@`), or make JSON of what was none.
+/// Runs passes over `text` until one changes nothing. A replacement may complete a match of another rule
+/// (`://user:[REDACTED]@`), or turn invalid JSON into JSON.
 fn settled<'a>(text: &'a str, pass: impl Fn(&str) -> Cow<'_, str>) -> Cow<'a, str> {
     let Cow::Owned(mut clean) = pass(text) else { return Cow::Borrowed(text) };
     for _ in 0..PASSES_MAX {
@@ -152,7 +152,7 @@ fn settled<'a>(text: &'a str, pass: impl Fn(&str) -> Cow<'_, str>) -> Cow<'a, st
     Cow::Owned(clean)
 }
 
-/// Finds where `"Cookie", "value": "…"` begins at `at`: the name, and where its value is.
+/// If `"Cookie", "value": "…"` begins at `at`: the name, and the offset of its value.
 fn named_value(json: &str, at: usize) -> Option<(String, usize)> {
     let bytes = json.as_bytes();
     if bytes.get(at) != Some(&b'"') {
@@ -171,19 +171,19 @@ fn named_value(json: &str, at: usize) -> Option<(String, usize)> {
     (bytes.get(colon) == Some(&b':')).then(|| (unescape(name), skip_blanks(bytes, colon + 1)))
 }
 
-/// Cuts a text to at most `bytes_max` bytes, at a character's boundary.
+/// Cuts a text to at most `bytes_max` bytes, at a character boundary.
 fn cut(text: &mut String, bytes_max: usize) {
     let end = (0..=bytes_max.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     text.truncate(end);
 }
 
-/// Returns true if a key is so short and plain that no secret fits in itself: the usual case.
+/// Returns true if a key is so short and plain that it cannot contain a secret: the usual case.
 fn cannot_hold_a_secret(key: &str) -> bool {
     key.len() < 13 && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// Replaces the value at `at` of a secret key; where to go on. Null, booleans and the empty string tell
-/// nothing and stay.
+/// Replaces the value of a secret key at `at`. Returns the offset to continue from. Null, booleans and the empty
+/// string reveal nothing and stay.
 fn redact_value(bytes: &[u8], at: usize, patch: &mut Patch<'_>) -> usize {
     let end = value_end(bytes, at);
     let value = bytes.get(at..end).unwrap_or_default();
@@ -240,8 +240,8 @@ fn skip_blanks(bytes: &[u8], at: usize) -> usize {
     at + rest.iter().take_while(|b| matches!(b, b' ' | b'\t' | b'\r' | b'\n')).count()
 }
 
-/// The text of a JSON string's inside. A broken escape or a lone surrogate becomes `U+FFFD`: a secret beside
-/// one must be seen all the same.
+/// The text inside a JSON string. An invalid escape or a lone surrogate becomes `U+FFFD`, so that a secret next to it
+/// is still found.
 fn unescape(inner: &str) -> String {
     let mut text = String::with_capacity(inner.len());
     let mut rest = inner;
@@ -284,13 +284,13 @@ fn unicode_escape(escaped: &str) -> (char, usize) {
     }
 }
 
-/// The inside of a JSON string with this text.
+/// The text escaped as the inside of a JSON string.
 fn escape(text: &str) -> String {
     let quoted = serde_json::to_string(text).unwrap_or_default();
     quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default().to_owned()
 }
 
-/// A text with replacements, from left to right; borrowed while there are none.
+/// A text with replacements, from left to right; borrowed until the first one.
 struct Patch<'a> {
     text: &'a str,
     out: String,
@@ -307,7 +307,7 @@ impl<'a> Patch<'a> {
         self.copied
     }
 
-    /// Replaces `start..end`, or what of it comes after the last replacement.
+    /// Replaces `start..end`, or the part of it after the last replacement.
     fn replace(&mut self, start: usize, end: usize, with: &str) {
         let start = start.max(self.copied);
         if end <= start {

@@ -4,7 +4,7 @@ use std::fmt;
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $variant:ident = $word:literal,)+) => {
-        /// Why a message is not accepted: the `error.code` of its reply, and the reason of its dead letter.
+        /// Why a message is rejected: the `error.code` of its reply, and the reason of its dead letter.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum RejectionCode {
             $($(#[$doc])* $variant,)+
@@ -26,7 +26,7 @@ macro_rules! codes {
 }
 
 codes! {
-    /// No JSON, not UTF-8, or half of a surrogate pair.
+    /// Not JSON, not UTF-8, or with half of a surrogate pair.
     MalformedJson = "malformed_json",
     /// More bytes than allowed.
     TooLarge = "too_large",
@@ -36,9 +36,9 @@ codes! {
     DuplicateKey = "duplicate_key",
     /// A field is missing.
     MissingField = "missing_field",
-    /// A field is not what it should be.
+    /// A field has an invalid value.
     InvalidField = "invalid_field",
-    /// A field that is not known.
+    /// A field is unknown.
     UnknownField = "unknown_field",
     /// A turn without calls.
     NoCalls = "no_calls",
@@ -46,15 +46,15 @@ codes! {
     TooManyCalls = "too_many_calls",
     /// The tenant is not configured.
     UnknownTenant = "unknown_tenant",
-    /// The tenant was set at run time, and what was set cannot be read.
+    /// The tenant was set at run time, and its declaration cannot be read.
     UnreadableTenant = "unreadable_tenant",
     /// The agent is not configured.
     UnknownAgent = "unknown_agent",
-    /// The task has ended, was never there, or belongs to another agent.
+    /// The task has ended, never existed, or belongs to another agent.
     UnknownTask = "unknown_task",
-    /// The tenant lives in another shard.
+    /// The tenant belongs to another shard.
     WrongShard = "wrong_shard",
-    /// The id was used before with other content.
+    /// The ID was used before with different content.
     Conflict = "conflict",
     /// The tenant has too much unfinished work.
     TenantQueueFull = "tenant_queue_full",
@@ -62,31 +62,31 @@ codes! {
     InboxFull = "inbox_full",
     /// The tenant has too many inboxes.
     TooManyInboxes = "too_many_inboxes",
-    /// Too many cancels wait for what has not come.
+    /// Too many cancels wait for turns or tasks that have not arrived.
     TooManyCancels = "too_many_cancels",
-    /// Refused for a reason that this build does not know.
+    /// Rejected for a reason that this build does not know.
     Refused = "refused",
-    /// The agent takes no tasks.
+    /// The agent does not accept tasks.
     NoTaskHandler = "no_task_handler",
-    /// A task's deadline is over, or too far away.
+    /// A task's deadline has passed, or is too far in the future.
     InvalidDeadline = "invalid_deadline",
     /// The delegator does not work on the parent task.
     WrongDelegator = "wrong_delegator",
     /// The delegator may not delegate.
     MayNotDelegate = "may_not_delegate",
-    /// The parent task has ended or was never there.
+    /// The parent task has ended or never existed.
     UnknownParent = "unknown_parent",
     /// The parent task has too little of its budget left.
     BudgetExceedsParent = "budget_exceeds_parent",
-    /// The task comes back to an agent above it.
+    /// The task would return to an agent above it in the chain.
     DelegationCycle = "delegation_cycle",
-    /// The task is delegated too deep.
+    /// The chain of delegations is too long.
     DelegationDepth = "delegation_depth",
-    /// The fleet failed.
+    /// An internal error of the fleet.
     Internal = "internal",
-    /// It killed whoever read it, again and again.
+    /// It repeatedly crashed the process that read it.
     Poison = "poison",
-    /// An entry of the fleet's own that cannot be read.
+    /// An internal entry of the fleet that cannot be read.
     Unreadable = "unreadable",
 }
 

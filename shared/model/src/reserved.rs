@@ -1,10 +1,10 @@
-//! Ids that the fleet derives from other ids. Steps of a task, inner calls and exchanges of a conversation are found again
-//! by their ids, so a caller that chose one could take its place or have its result read for another's.
+//! IDs that the fleet derives from other IDs. It finds steps of a task, inner calls and exchanges of a conversation by
+//! their IDs. A caller that chose such an ID could take its place, or have its result read for another's.
 
-/// The bytes of a delegated task's id behind `d-`: half of the digest that it derives from.
+/// Hexadecimal characters after `d-` in the ID of a delegated task: half of the digest that it derives from.
 const DELEGATED_HEX: usize = 32;
 
-/// Returns the use that the fleet has for an id; none for an id that a caller may choose.
+/// Returns the fleet's own use of an ID, or `None` if a caller may choose the ID.
 #[must_use]
 pub fn reserved(id: &str) -> Option<&'static str> {
     let mut parts = id.split('.');

@@ -1,4 +1,4 @@
-//! When to try again. The only place, beside the store's reconnect helper, that names `backoff`.
+//! Retry delays. Only this module and the store's reconnect helper name `backoff`.
 
 pub mod breaker;
 
@@ -28,8 +28,8 @@ impl Ladder {
         Self { waits }
     }
 
-    /// `retries` waits, the first `first` long, each `factor` times the one before, without jitter:
-    /// windows are staggered per agent already, and a documented wait should be the wait.
+    /// `retries` waits: the first is `first`, and each later one is `factor` times the previous one. No jitter:
+    /// windows are already staggered per agent, and the actual wait should match the documented one.
     #[must_use]
     pub fn exponential(first: Duration, factor: f64, retries: usize) -> Self {
         let mut policy = backoff::ExponentialBackoff {
@@ -44,13 +44,13 @@ impl Ladder {
         Self { waits: (0..retries).map_while(|_| policy.next_backoff()).collect() }
     }
 
-    /// Returns how many retries follow the first try.
+    /// Returns the number of retries after the first try.
     #[must_use]
     pub fn retries(&self) -> usize {
         self.waits.len()
     }
 
-    /// The longest time that the tries from number `attempt` (from 1) on may take, if each takes as long as `each`.
+    /// The longest time that tries from number `attempt` (from 1) on can take, including waits, if each takes `each`.
     #[must_use]
     pub fn longest_from(&self, attempt: u32, each: Duration) -> Duration {
         let waits = self.waits.get((attempt as usize).saturating_sub(1)..).unwrap_or_default();
@@ -58,10 +58,10 @@ impl Ladder {
         waits.iter().fold(each.saturating_mul(tries), |all, wait| all.saturating_add(*wait))
     }
 
-    /// Decides what follows a transient failure of try number `attempt` (from 1).
+    /// Decides what follows when try number `attempt` (from 1) fails transiently.
     ///
-    /// `retry_after` is the far side's wish: a floor for the wait, and final where it lies beyond
-    /// [`limits::RETRY_AFTER_MS_MAX`] or the deadline (`left`, the time until it).
+    /// `retry_after` is the wait that the service asks for. It is a lower bound of the wait. The failure is final if
+    /// it exceeds [`limits::RETRY_AFTER_MS_MAX`] or ends after the deadline (`left`, the time until it).
     #[must_use]
     pub fn verdict(&self, attempt: u32, retry_after: Option<Duration>, left: Duration) -> Verdict {
         let Some(wait) = self.waits.get((attempt as usize).saturating_sub(1)).copied() else {
@@ -79,7 +79,7 @@ impl Ladder {
 /// The decision after a transient failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Try again after this wait.
+    /// Retry after this wait.
     RetryAfter(Duration),
     /// The failure is final.
     GiveUp(GiveUp),
@@ -88,11 +88,11 @@ pub enum Verdict {
 /// Why a transient failure is final.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GiveUp {
-    /// The ladder has no rung left.
+    /// All retries are used up.
     TriesUsedUp,
-    /// The far side wants a longer wait than is sensible.
+    /// The service asks for a wait that is too long.
     RetryAfterTooLong,
-    /// The deadline would come first.
+    /// The deadline would pass first.
     DeadlineFirst,
 }
 

@@ -1,17 +1,17 @@
-//! "Did you mean": the known name that is closest to a wrong one. For configuration errors and unknown tools.
+//! "Did you mean": the known names that are closest to an unknown one. For configuration errors and unknown tools.
 
-/// Names further apart than this many edits are not taken for typing errors.
+/// Names that differ by more edits are not considered typing errors.
 const EDITS_MAX: usize = 2;
 
-/// The known name closest to `wrong`: at most two edits away, and at most half of its characters.
-/// Letter case and `-` against `_` count as nothing.
+/// The known name closest to `wrong`: at most two edits away, and at most half of its characters. Letter case, and `-`
+/// instead of `_`, do not count.
 pub fn closest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let folded = fold(wrong);
     let length = folded.chars().count();
     let limit = EDITS_MAX.min(length / 2);
     known
         .into_iter()
-        // Names of other lengths are further apart, and a wrong name may be long.
+        // Names whose lengths differ more cannot be closer. This skips the comparison of long names.
         .filter(|name| name.chars().count().abs_diff(length) <= limit)
         .map(|name| (strsim::osa_distance(&folded, &fold(name)), name))
         .filter(|(edits, _)| *edits <= limit)
@@ -19,11 +19,11 @@ pub fn closest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
         .map(|(_, name)| name.to_owned())
 }
 
-/// The known names nearest to `wrong`, the nearest first: those that share a beginning with it or are at most half its
-/// length of edits away.
+/// The known names nearest to `wrong`, nearest first: names that begin with `wrong`, or differ from it by edits of at
+/// most half its length.
 pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     const SHOWN: usize = 3;
-    // A wrong name may be long, and what is long is near to nothing.
+    // A longer name is not near anything.
     const CHARS_MAX: usize = 128;
     let folded: String = fold(wrong).chars().take(CHARS_MAX).collect();
     let limit = folded.chars().count() / 2;
@@ -38,7 +38,7 @@ pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Vec
     near.into_iter().take(SHOWN).map(|(_, name)| name).collect()
 }
 
-/// Joins names for a message: `a, b, c`; a long list is cut, and an empty one says so.
+/// Joins names for a message: `a, b, c`. A long list is cut. An empty list has its own text.
 pub fn list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     const SHOWN: usize = 30;
     let names: Vec<&str> = names.into_iter().collect();

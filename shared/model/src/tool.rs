@@ -1,4 +1,4 @@
-//! The declaration of a tool. Running it is the worker's business.
+//! The declaration of a tool. Workers run it.
 
 mod durable;
 pub(crate) mod effect_key;
@@ -23,36 +23,36 @@ use serde::{Deserialize, Serialize};
 
 use crate::approval::ApprovalDemand;
 
-/// A tool's stable id (`tool_send_telegram`), beside the name that models call it by.
+/// A tool's stable ID (`tool_send_telegram`), in addition to the name that models use.
 pub type ToolId = String;
 
 /// The effect of running a tool twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, Default)]
 #[serde(rename_all = "lowercase")]
 pub enum Effect {
-    /// Nothing: it only looks.
+    /// No effect: it only reads.
     Read,
     /// The same as running it once.
     Idempotent,
-    /// The effect again: a second message, a second post. What is not declared is this.
+    /// The effect happens again: a second message, a second post. This is the default for undeclared effects.
     #[default]
     Once,
 }
 
-/// A tool as the registry knows it, whichever way it is run.
+/// A tool as the registry knows it, regardless of how it runs.
 #[derive(Debug, Clone, Serialize)]
 pub struct ToolSpec {
-    /// Stable id, unique.
+    /// Stable ID, unique.
     pub id: ToolId,
-    /// The name that models call, unique.
+    /// The name that models use, unique.
     pub name: String,
-    /// The name that people read.
+    /// The name for people.
     pub display_name: String,
-    /// The text that says what the tool does and when to use it: models read this.
+    /// The text that tells models what the tool does and when to use it.
     pub description: String,
     /// JSON Schema of the arguments; an object schema.
     pub input_schema: serde_json::Value,
-    /// JSON Schema of the output, where the tool promises one.
+    /// JSON Schema of the output, if the tool declares one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_schema: Option<serde_json::Value>,
     /// For grouping in lists (`messaging`, `social`).
@@ -61,16 +61,18 @@ pub struct ToolSpec {
     pub version: String,
     /// The effect of running it twice.
     pub effect: Effect,
-    /// Of a tool whose effect is `once`: by what two calls are the same effect, which is not to happen again.
+    /// For a tool whose effect is `once`: the key that identifies calls with the same effect, so that the effect
+    /// happens once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effect_key: Option<EffectKey>,
-    /// Of a tool whose effect is `read`: its answers are kept for a while for those who ask the same.
+    /// For a tool whose effect is `read`: how its results are cached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache: Option<ReadCache>,
-    /// Of a tool whose effect is `once`: how the fleet finds out whether a call took effect of which nobody knows.
+    /// For a tool whose effect is `once`: how the fleet finds out whether a call with unknown outcome took effect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reconcile: Option<Reconcile>,
-    /// Of a tool whose effect is `once`: what has to know that a call has begun before it runs. None: as the fleet says.
+    /// For a tool whose effect is `once`: how durable the intent record must be before a call runs. `None`: the
+    /// fleet's setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub durable: Option<Durability>,
     /// Wall-clock limit of one try.
@@ -80,16 +82,16 @@ pub struct ToolSpec {
     pub required_capabilities: Vec<String>,
     /// Plan features that the tenant needs, all of them.
     pub required_features: Vec<String>,
-    /// True if a person has to agree to each call.
+    /// True if a person must approve each call.
     pub requires_approval: bool,
-    /// Whose, and how, where the tool says more about it. Left out of digests where it says nothing.
+    /// The approvers and their number, if the tool configures them. Omitted from digests if `None`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approval: Option<ApprovalDemand>,
-    /// False while the tool is declared but nothing can run it: it answers that it is not configured.
+    /// False if the tool is declared but cannot run: its calls fail with the message that it is not configured.
     pub configured: bool,
 }
 
-/// What a limit may ask about a tool.
+/// The properties of a tool that limits can match.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ToolTraits {
     /// The effect of running it twice.

@@ -25,7 +25,7 @@ pub enum Priority {
     /// The default.
     #[default]
     Normal,
-    /// When nothing else waits (a guard keeps it from starving).
+    /// Only if nothing else waits. A guard prevents starvation.
     Low,
 }
 
@@ -51,12 +51,12 @@ impl Priority {
     }
 }
 
-/// The priorities that a worker serves: at least one, most urgent first. All of them, if nothing is said.
+/// The priorities that a worker serves: at least one, most urgent first. The default is all of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Priorities(Vec<Priority>);
 
 impl Priorities {
-    /// These priorities, in any order and however often named. None where there is none.
+    /// These priorities, in any order; duplicates are ignored. `None` if the list is empty.
     #[must_use]
     pub fn new(priorities: impl IntoIterator<Item = Priority>) -> Option<Self> {
         let mut served: Vec<Priority> = priorities.into_iter().collect();
@@ -81,50 +81,49 @@ impl Default for Priorities {
 /// One tool call as the agent made it. Nothing in it is trusted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
-    /// The provider's id of the call: echoed unchanged, never trusted as unique.
+    /// The provider's ID of the call: echoed unchanged, never trusted to be unique.
     #[serde(rename = "i", default, skip_serializing_if = "Option::is_none")]
     pub provider_id: Option<String>,
-    /// The tool's name as the model said it.
+    /// The tool's name as the model wrote it.
     #[serde(rename = "t")]
     pub tool: String,
-    /// The arguments as text; parsed under bounds only when the call is carried out.
+    /// The arguments as text. They are parsed, within bounds, only when the call runs.
     #[serde(rename = "a")]
     pub arguments: String,
 }
 
-/// A validated turn: within all bounds, every id well formed. Whether its agent may do what it asks is
-/// decided later, call by call.
+/// A validated turn: within all bounds, every ID well-formed. Permissions are checked later, call by call.
 #[derive(Debug, Clone)]
 pub struct Turn {
-    /// The producer's id; none where it gave none and one is minted from the inbound entry.
+    /// The producer's ID; `None` if it gave none, and one is derived from the inbound entry.
     pub id: Option<TurnId>,
-    /// Whose turn.
+    /// The tenant of the turn.
     pub tenant: TenantId,
     /// The agent that makes the calls.
     pub agent: AgentId,
     /// The priority: how urgent it is.
     pub priority: Priority,
-    /// When the turn expires, ms since the epoch; none means the default.
+    /// When the turn expires, ms since the epoch; `None` means the default.
     pub deadline_ms: Option<i64>,
-    /// The inbox that the reply goes to; none if nobody waits for one.
+    /// The inbox that receives the reply; `None` for no reply.
     pub reply_to: Option<InboxName>,
-    /// The dialect that the calls came in.
+    /// The dialect of the calls.
     pub dialect: Dialect,
-    /// The task that the turn is made for, whose budget it debits too.
+    /// The task that the turn is made for. Its budget is debited too.
     pub task: Option<TaskId>,
-    /// The context that handlers see beside the arguments.
+    /// The context that handlers receive besides the arguments.
     pub context: Context,
     /// True if the reply carries `tool_call_audits`.
     pub want_audits: bool,
-    /// True if the model was shown strict definitions: a null where the schema allows none stands for an argument that
+    /// True if the model was shown strict definitions: a null that the schema does not allow means that the argument
     /// is left out.
     pub strict: bool,
-    /// The only tools that its calls may use, of those that the agent may call; none means all of them.
+    /// The only tools that this turn may use, as far as the agent may call them; `None` means all of them.
     pub allowed_tools: Option<BTreeSet<String>>,
     /// True if consecutive calls of `read` tools may run at the same time.
     pub parallel_reads: bool,
-    /// True if its inbox is told when one of its calls waits for people's consent.
+    /// True if its inbox receives a message when one of its calls waits for approval.
     pub pending_approval: bool,
-    /// The calls, in order; never empty but for [`Dialect::Text`], whose answers may need no tool.
+    /// The calls, in order. Never empty, except for [`Dialect::Text`]: an answer in text may need no tool.
     pub calls: Vec<Call>,
 }

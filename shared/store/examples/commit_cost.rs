@@ -1,18 +1,18 @@
-//! CPU time of Redis for a turn with one call: commits of the store, compared with the same commands without a script
-//! and with the writes among them alone.
+//! CPU time of Redis for a turn with one call: commits of the store, compared with the same commands without a script,
+//! and with only the writes among them.
 //!
 //! ```text
 //! cargo run --example commit_cost -p tickfleet-store [redis-server]
 //! cargo run --example commit_cost -p tickfleet-store instructions
 //! ```
 //!
-//! A second argument is the one size of batches that is measured, a third the one way: `commit_cost instructions 100 store`.
+//! The optional second argument selects one batch size, the third one way: `commit_cost instructions 100 store`.
 //!
-//! With `instructions`, the server runs in valgrind, and figures are thousands of instructions a turn: they do not depend on what
-//! else the machine does.
+//! With `instructions`, the server runs in valgrind, and results are thousands of instructions per turn. They do not
+//! depend on the load of the machine.
 //!
-//! A turn is fed to the inbound stream, taken, admitted, taken as a slice, and settled. All ways do this by turns on one server;
-//! figures are medians, in microseconds a turn.
+//! A turn is added to the inbound stream, taken, admitted, taken as a slice, and settled. All ways do this with turns
+//! on one server. Results are medians, in microseconds per turn.
 
 #![allow(
     clippy::unwrap_used,
@@ -37,7 +37,7 @@ use tickfleet_store::seam::{Store as _, Take};
 
 const REPETITIONS: usize = 5;
 const INSTRUCTIONS: &str = "instructions";
-/// Agents that turns are of, one after the other.
+/// Agents of the turns, in rotation.
 const AGENTS: usize = 30_000;
 const WAYS: [Way; 3] = [Way::Store, Way::Same, Way::Writes];
 
@@ -45,13 +45,13 @@ const WAYS: [Way; 3] = [Way::Store, Way::Same, Way::Writes];
 enum Way {
     /// Transactions.
     Store,
-    /// The commands that the store's script carries out for them.
+    /// The commands that the store's script runs for these transactions.
     Same,
-    /// Of these, what writes.
+    /// Only the writes among these commands.
     Writes,
 }
 
-/// The texts of a turn, as large as those of a call with 150 bytes of arguments and as much of a result.
+/// The texts of a turn, as large as those of a call with 150 bytes of arguments and a result of the same size.
 struct Texts {
     turn: String,
     record: String,
@@ -62,7 +62,7 @@ struct Texts {
 
 impl Texts {
     fn new(n: usize) -> Self {
-        // Unlike any other turn's.
+        // Different for each turn.
         let words = (1..10).map(|word| format!("{:016x}", (n * 10 + word).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
         let text = words.collect::<String>() + "abcdef";
         let result = format!(
@@ -96,7 +96,7 @@ struct Bench {
     next: usize,
 }
 
-/// A server; it ends when dropped, and its folder goes.
+/// A server. Dropping it ends the server and removes its folder.
 struct Server(Child, #[allow(dead_code, reason = "dropped with the server")] tempfile::TempDir);
 
 impl Drop for Server {
@@ -163,11 +163,11 @@ impl Bench {
         Self { prefix: store.prefix().to_owned(), store, raw, counted, next: 0 }
     }
 
-    /// Microseconds a turn.
+    /// Microseconds, or thousands of instructions, per turn.
     async fn measure(&mut self, way: Way, batch: usize, rounds: usize) -> f64 {
         let _: () = cmd("FLUSHALL").query_async(&mut self.raw).await.unwrap();
         self.store.ensure_queues(&[StreamKey::new("turns"), StreamKey::new("ready:normal")]).await.unwrap();
-        // More counters and timers than Redis keeps in one piece of memory: it looks them up otherwise.
+        // More counters and timers than fit Redis's compact encoding, which has a different lookup cost.
         let mut set = cmd("ZADD").arg(self.key("timers")).to_owned();
         for n in 0..200 {
             set.arg(1_995_306_210_410_i64).arg(format!("turn:t:other{n}"));
@@ -183,7 +183,7 @@ impl Bench {
         (self.cost().await - before) / (rounds * batch) as f64
     }
 
-    /// Microseconds, or thousands of instructions, that the server has used.
+    /// Microseconds of CPU time, or thousands of instructions, that the server has used.
     async fn cost(&mut self) -> f64 {
         if let Some(pid) = self.counted {
             let told = Command::new("callgrind_control").args(["-e", &pid.to_string()]).output().unwrap().stdout;
@@ -364,7 +364,7 @@ impl Bench {
         }
     }
 
-    /// What stands once in a batch.
+    /// The commands that occur once per batch.
     fn finish(&self, plain: &mut Pipeline, queue: &str, entries: &[EntryId]) {
         let entries: Vec<&str> = entries.iter().map(EntryId::as_str).collect();
         if entries.len() > 8 {

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::{Store, StoreError};
 
-/// Estimates shard time from the last answer of Redis and the process' own monotonic clock. Scripts never rely on
-/// it: they look at the shard's clock themselves.
+/// Estimates shard time from the last reply of Redis and the process's monotonic clock. Scripts never rely on it: they
+/// read the shard's clock themselves.
 #[derive(Debug)]
 pub struct ShardClock {
     started: Instant,
@@ -29,18 +29,18 @@ fn now() -> Instant {
 }
 
 impl ShardClock {
-    /// Takes over what Redis said.
+    /// Sets the shard time that Redis reported.
     pub fn set(&self, now_ms: i64) {
         self.base_ms.store(now_ms - self.elapsed_ms(), Ordering::Relaxed);
     }
 
-    /// Shard time, ms since the epoch; about a network round trip behind.
+    /// Estimated shard time, ms since the epoch; about one network round trip behind.
     #[must_use]
     pub fn now_ms(&self) -> i64 {
         self.base_ms.load(Ordering::Relaxed) + self.elapsed_ms()
     }
 
-    /// Time left until `at_ms`; zero where it has passed.
+    /// Time left until `at_ms`; zero if it has passed.
     #[must_use]
     pub fn until(&self, at_ms: i64) -> Duration {
         Duration::from_millis((at_ms - self.now_ms()).max(0).unsigned_abs())

@@ -34,25 +34,25 @@ impl std::fmt::Debug for Backend {
     }
 }
 
-/// What a process knows of a shard. All clones of a [`Store`] share it.
+/// The state that a process has for a shard. All clones of a [`Store`] share it.
 #[derive(Debug)]
 pub(crate) struct Known {
     versions: Versions,
     state: Mutex<ShardState>,
     clock: ShardClock,
     inbound: [Mutex<Look>; 2],
-    /// The largest jump of shard time ahead of this process' clock since it was asked for, ms.
+    /// The largest jump of shard time ahead of this process's clock since the last read of this value, ms.
     ahead_ms: AtomicI64,
 }
 
-/// The last look at the bytes of an inbound stream.
+/// The last check of the bytes of an inbound stream.
 #[derive(Debug, Clone, Copy, Default)]
 struct Look {
     looked_ms: i64,
     is_full: bool,
 }
 
-/// Time between two looks at the bytes of an inbound stream, ms.
+/// Time between two checks of the bytes of an inbound stream, ms.
 const INBOUND_LOOK_MS: i64 = 100;
 
 impl Default for Known {
@@ -68,7 +68,7 @@ impl Default for Known {
     }
 }
 
-/// 64 random bits, from the process' hasher keys.
+/// 64 random bits, from the process's hasher keys.
 fn rand_prefix() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::collections::hash_map::RandomState::new().build_hasher().finish()
@@ -111,8 +111,8 @@ impl Store {
         }
     }
 
-    /// The bounds for new messages of an inbound stream. While the stream has too many bytes, it has room for none: an ID
-    /// that was accepted before is still recognized.
+    /// The bounds for new messages of an inbound stream. While the stream has too many bytes, it has room for none: an
+    /// ID that was accepted before is still recognized.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -134,13 +134,13 @@ impl Store {
         Ok(if inbound.is_full { Bounds { turns_max: 0, ..bounds } } else { bounds })
     }
 
-    /// An operator's entry for the audit log; none if `text` is empty.
+    /// An operator's entry for the audit log; no entry is written if `text` is empty.
     #[must_use]
     pub fn audit_entry(&self, text: &str) -> AuditEntry {
         AuditEntry { text: Bytes::copy_from_slice(text.as_bytes()), entries_max: self.options().audit_entries_max }
     }
 
-    /// Draws the versions of this process' transactions.
+    /// Draws the versions of this process's transactions.
     #[must_use]
     pub fn versions(&self) -> &Versions {
         &self.known.versions
@@ -169,16 +169,16 @@ impl Store {
         Ok(self.state())
     }
 
-    /// The largest jump of shard time ahead of this process' clock since the last call, ms.
+    /// The largest jump of shard time ahead of this process's clock since the last call, ms.
     #[must_use]
     pub fn take_jump_ms(&self) -> i64 {
         self.known.ahead_ms.swap(0, Ordering::Relaxed)
     }
 
-    /// Takes over the state that a commit has returned.
+    /// Stores the state that a commit has returned.
     pub(crate) fn learn(&self, state: ShardState) {
         let mut known = self.known.state.lock().unwrap_or_else(PoisonError::into_inner);
-        // Answers may overtake each other.
+        // Replies may overtake each other.
         if state.now_ms >= known.now_ms {
             if known.now_ms > 0 {
                 self.known.ahead_ms.fetch_max(state.now_ms - self.known.clock.now_ms(), Ordering::Relaxed);
@@ -200,8 +200,8 @@ impl Store {
     /// Makes a batch of decisions: one round trip for all reads, and one for all commits.
     ///
     /// # Errors
-    /// [`StoreError`] if the store failed. Then the outcome of the last commit is unknown, and the same decisions may run
-    /// again.
+    /// [`StoreError`] if the store failed. Then the outcome of the last commit is unknown, and the same decisions may
+    /// run again.
     pub async fn decide_all<D: Decision>(
         &self,
         decisions: &[D],
@@ -212,7 +212,7 @@ impl Store {
         Ok(results)
     }
 
-    /// As [`Self::decide_all`], with a view that the caller has filled.
+    /// As [`Self::decide_all`], with a view that the caller has already filled.
     ///
     /// # Errors
     /// As [`Self::decide_all`].
@@ -245,7 +245,7 @@ impl Store {
         Ok((results, confirmed))
     }
 
-    /// Evaluates a pure function over a view: reads what it lacks, without a commit. The context has no version.
+    /// Evaluates a pure function over a view: reads missing values, and commits nothing. The context has no version.
     ///
     /// # Errors
     /// [`RunError`].

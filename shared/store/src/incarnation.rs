@@ -5,8 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tickfleet_model::ConsumerId;
 
-/// A fresh consumer name: what kind of process, which one, and which start of it. Never used twice, for a name
-/// that two processes share hides the death of either.
+/// A new consumer name from the kind of process, its name, and its start. No name is used twice: if two processes
+/// shared a name, the death of one would go unnoticed.
 #[must_use]
 #[allow(clippy::disallowed_methods, reason = "the edge: the start's time makes the name of an incarnation unique")]
 pub fn incarnation(kind: &str, name: &str) -> ConsumerId {
@@ -16,13 +16,13 @@ pub fn incarnation(kind: &str, name: &str) -> ConsumerId {
     let plain: String =
         name.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_')).take(40).collect();
     let pid = std::process::id();
-    // All parts are within the bounds of an id; the fallback only spares a panic.
+    // All parts are within the bounds of an ID. The fallback only avoids a panic.
     let id = ConsumerId::new(format!("{kind}-{plain}-{pid:x}-{since:x}-{start}"));
     id.or_else(|_| ConsumerId::new(format!("{kind}-{since:x}-{start}"))).unwrap_or_else(|_| unreachable_name())
 }
 
-/// The worker behind a consumer's name: what all starts of its process, in all shards, have in common. None for what is no
-/// worker's. As `beat.lua` has it.
+/// The worker of a consumer name: the part that all starts of a process share, in all shards. `None` for a consumer
+/// that is not a worker.
 #[must_use]
 pub fn worker_of(consumer: &str) -> Option<&str> {
     let (rest, start) = consumer.rsplit_once('-')?;

@@ -41,7 +41,7 @@ impl Keys {
         self.key(format_args!("done:{name}"))
     }
 
-    /// The history of a task that is carried out in steps.
+    /// The history of a task that a model runs in steps.
     #[must_use]
     pub fn steps(&self, task: &TurnName) -> String {
         self.key(format_args!("steps:{task}"))
@@ -59,7 +59,7 @@ impl Keys {
         self.key(format_args!("children:{task}"))
     }
 
-    /// What was said in a session.
+    /// The messages of a session.
     #[must_use]
     pub fn session(&self, tenant: &TenantId, session: &str) -> String {
         self.key(format_args!("session:{tenant}:{session}"))
@@ -74,7 +74,7 @@ impl Keys {
 
 pub use tickfleet_core::keys::TurnName;
 
-/// The name of a counter: its limit, and which of that limit's counters it is.
+/// The name of a counter: its limit, and the counter's name within the limit.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CounterName {
     /// The limit's name.
@@ -94,15 +94,15 @@ impl fmt::Display for CounterName {
 pub enum Queue {
     /// A `ready` stream, read by workers.
     Ready(Priority),
-    /// Slices of that priority whose holder has died: workers carry them out in a lane of their own, one at a time
-    /// (rule 23).
+    /// Slices of this priority whose holder has crashed. Workers run them in a slot of their own, one at a time (rule
+    /// 23).
     Suspect(Priority),
     /// The stream of an agent's external runtime.
     External(TenantId, AgentId),
 }
 
 impl Queue {
-    /// How urgent it is; an external runtime's is as urgent as any.
+    /// Its priority. The queue of an external runtime has normal priority.
     #[must_use]
     pub const fn priority(&self) -> Priority {
         match self {
@@ -111,7 +111,7 @@ impl Queue {
         }
     }
 
-    /// All that workers read, the most urgent first, suspects last.
+    /// All queues of workers, most urgent first, suspects last.
     pub fn of_workers() -> impl Iterator<Item = Self> {
         Priority::ALL.into_iter().map(Self::Ready).chain(Priority::ALL.into_iter().map(Self::Suspect))
     }

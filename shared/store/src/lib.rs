@@ -1,8 +1,8 @@
 //! The store: the [`seam`] with its two implementations, and the only crate that speaks Redis.
 //!
-//! [`Store`] is one shard. [`Store::decide`] runs a decision of [`tickfleet_core`] and commits its transaction. A decision
-//! that lost a race returns this as its output, not as an error. A [`StoreError`] means that the store may not have
-//! committed. The same decision can be repeated: the store recognizes a transaction that it has committed.
+//! [`Store`] is one shard. [`Store::decide`] runs a decision of [`tickfleet_core`] and commits its transaction. A
+//! decision that lost a race returns this as its output, not as an error. A [`StoreError`] means that the store may
+//! not have committed. The same decision can be repeated: the store recognizes a transaction that it has committed.
 
 mod clock;
 mod connection;
@@ -68,7 +68,7 @@ use decide::{Backend, Known};
 use seam::redis::RedisStore;
 use seam::socket::{self, SocketStore};
 
-/// The words of all that Redis may be asked, each once: as [`Observer`] hears them.
+/// The words of all verbs and commands, without duplicates, as reported to [`Observer`].
 #[must_use]
 pub fn asked() -> Vec<&'static str> {
     let mut words = [Question::WORDS, &[seam::redis::COMMIT]].concat();
@@ -77,7 +77,7 @@ pub fn asked() -> Vec<&'static str> {
     words
 }
 
-/// The answers by which a server says that it is not the one, or not now: as [`Observer`] hears them.
+/// The error replies of servers that are not responsible or not ready, as reported to [`Observer`].
 #[must_use]
 pub fn turned_away() -> Vec<&'static str> {
     connection::error::ANSWERS.to_vec()
@@ -89,55 +89,55 @@ pub enum TimeSource {
     /// Redis `TIME`.
     #[default]
     Redis,
-    /// Milliseconds that a test sets.
+    /// A time in ms that a test sets.
     Injected(Arc<std::sync::atomic::AtomicI64>),
 }
 
-/// The bounds and times that scripts are called with. Units last.
+/// The bounds and times of scripts. Field names end with the unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreOptions {
     /// Prefix of all keys, before the shard's number.
     pub namespace: String,
     /// The number of shards; every process must agree.
     pub shards: u32,
-    /// A consumer whose last heartbeat is older is dead, ms.
+    /// A consumer whose last heartbeat is older counts as dead, ms.
     pub lease_ms: i64,
-    /// An ending that was given out and not settled is given out again after this, ms.
+    /// An end of a turn that was taken and not settled is offered again after this time, ms.
     pub ending_lease_ms: i64,
-    /// The time for which a finished turn's record is kept, ms.
+    /// Time that the record of a finished turn is kept, ms.
     pub retain_ms: i64,
-    /// The time for which a producer's id is remembered after its turn ended, ms.
+    /// Time that a producer's ID is kept after the end of its turn, ms.
     pub dedupe_ms: i64,
-    /// The time for which replies are kept, ms.
+    /// Time that replies are kept, ms.
     pub reply_retain_ms: i64,
-    /// The time for which audit entries are kept, ms.
+    /// Time that audit entries are kept, ms.
     pub audit_retain_ms: i64,
-    /// Audit entries kept at most.
+    /// Maximum number of audit entries.
     pub audit_entries_max: u64,
-    /// True if audit entries say how their calls were admitted.
+    /// True if audit entries record how their calls were admitted.
     pub audit_admissions: bool,
-    /// Dead entries kept at most.
+    /// Maximum number of dead entries.
     pub dead_entries_max: u64,
-    /// Turns on the inbound stream at most.
+    /// Maximum number of turns on the inbound stream.
     pub turns_max: u64,
-    /// Bytes of the inbound stream at most; never more than half of the server's memory.
+    /// Maximum bytes of the inbound stream; at most half of the server's memory.
     pub turns_bytes_max: u64,
-    /// Unfinished turns of a tenant at most.
+    /// Maximum number of unfinished turns of a tenant.
     pub tenant_turns_max: u64,
-    /// Bytes of the unfinished turns of a tenant at most; never more than a quarter of the server's memory.
+    /// Maximum bytes of a tenant's unfinished turns; at most a quarter of the server's memory.
     pub tenant_bytes_max: u64,
-    /// Slices of a tenant that are out at most.
+    /// Maximum number of a tenant's dispatched slices.
     pub tenant_ready_max: u64,
-    /// Unread replies of an inbox at most.
+    /// Maximum number of unread replies of an inbox.
     pub inbox_unread_max: u64,
-    /// Inboxes of a tenant at most.
+    /// Maximum number of inboxes of a tenant.
     pub inboxes_max: u64,
     /// Crashes after which a slice is quarantined.
     pub crashes_max: u32,
 }
 
 impl Default for StoreOptions {
-    /// The values that `config/tickfleet.yaml` documents; a test of the command line holds the two together.
+    /// The values that `config/tickfleet.yaml` documents. A test of the command line compares the two.
     fn default() -> Self {
         Self {
             namespace: "tickfleet".into(),
@@ -176,12 +176,12 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens shard `shard` of the Redis at `url` (`redis://`, `rediss://`, `unix://`), of the primary that sentinels name
-    /// (`redis+sentinel://`, `rediss+sentinel://`), or of a cluster (`redis+cluster://`, `rediss+cluster://`). Or of the
-    /// process that serves its own at a socket (`tickfleet+unix://`). Connects lazily.
+    /// Opens shard `shard` of the Redis at `url` (`redis://`, `rediss://`, `unix://`), of the primary that sentinels
+    /// report (`redis+sentinel://`, `rediss+sentinel://`), of a cluster (`redis+cluster://`, `rediss+cluster://`), or
+    /// of the process that serves its own store at a socket (`tickfleet+unix://`). Connects lazily.
     ///
     /// # Errors
-    /// [`StoreError::Url`] where the URL cannot be read.
+    /// [`StoreError::Url`] if the URL is invalid.
     pub fn open(url: &str, shard: u32, options: Arc<StoreOptions>) -> Result<Self, StoreError> {
         match url.strip_prefix(socket::SCHEME) {
             Some(path) => Ok(Self::in_memory(SocketStore::new(Path::new(path), shard), shard, options)),
@@ -189,7 +189,7 @@ impl Store {
         }
     }
 
-    /// Opens all shards, in order. On a cluster they look together where their slots are.
+    /// Opens all shards, in order. On a cluster, they share the views of the nodes.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -207,7 +207,7 @@ impl Store {
         Self::on(Connection::over(dial), shard, options)
     }
 
-    /// Shard `shard` of the Redis that `dial` connects to. Connects lazily. For simulations.
+    /// Shard `shard` of the Redis that `dial` connects to, for simulations. Connects lazily.
     #[must_use]
     pub fn over(dial: Arc<dyn Dial>, shard: u32, options: Arc<StoreOptions>) -> Self {
         Self::on(Connection::over(dial), shard, options)
@@ -227,22 +227,22 @@ impl Store {
         }
     }
 
-    /// Shard `shard` without Redis: a [`seam::memory::MemoryStore`], the [`SocketStore`] of another process, or a
-    /// [`seam::memory::faults::FaultyStore`] in simulations.
+    /// Shard `shard` without Redis: a [`seam::memory::MemoryStore`], the [`SocketStore`] of another process, or, in
+    /// simulations, a [`seam::memory::faults::FaultyStore`].
     #[must_use]
     pub fn in_memory(memory: impl seam::Store + 'static, shard: u32, options: Arc<StoreOptions>) -> Self {
         let none = Connection::over(Arc::new(NoRedis));
         Self { backend: Backend::Memory(Arc::new(memory)), ..Self::on(none, shard, options) }
     }
 
-    /// The same shard with another source of time. For tests.
+    /// The same shard with another source of time, for tests.
     #[must_use]
     pub fn with_time(mut self, time: TimeSource) -> Self {
         self.time = time;
         self
     }
 
-    /// The same shard, with somebody who is told of everything that Redis is asked.
+    /// The same shard with an observer of all commands to Redis.
     #[must_use]
     pub fn observed_by(mut self, observer: Arc<dyn Observer>) -> Self {
         self.connection = self.connection.observed_by(observer);
@@ -253,7 +253,7 @@ impl Store {
         self
     }
 
-    /// Returns true if this tenant's keys live in this shard (rule 10).
+    /// Returns true if this tenant's keys are in this shard (rule 10).
     #[must_use]
     pub fn is_home_of(&self, tenant: &tickfleet_model::TenantId) -> bool {
         tickfleet_model::ids::shard_of(tenant, self.options.shards) == self.shard
@@ -271,13 +271,13 @@ impl Store {
         &self.keys
     }
 
-    /// The bounds and times that scripts are called with.
+    /// The bounds and times of scripts.
     #[must_use]
     pub fn options(&self) -> &StoreOptions {
         &self.options
     }
 
-    /// The connection below, for the store's own commands and for what only reads.
+    /// The underlying connection. The store's own commands and reads use it.
     #[must_use]
     pub const fn connection(&self) -> &Connection {
         &self.connection

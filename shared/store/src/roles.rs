@@ -1,43 +1,43 @@
-//! What each role of a fleet needs of Redis: the rules of a user that may do that, and little else.
+//! The Redis permissions of each role of a fleet: the ACL rules of a user with just these permissions.
 //!
-//! Most commands are those that the function of commits calls. What is asked without it stands here.
+//! Most commands are called by the commit function. The other commands are listed here.
 
 use std::collections::BTreeSet;
 
 use crate::seam::redis::{CALLED, COMMIT_SOURCE};
 
-/// The rules of the user `default` where each role has a user of its own: nobody logs in as it, but Redis reads its
-/// append-only file with its rights. Without them Redis 7.0 and 8.2 refuse every transaction of a script in that file and
-/// start empty.
+/// The rules of the user `default` if each role has its own user. No client logs in as `default`, but Redis reads its
+/// append-only file with the permissions of this user. Without them, Redis 7.0 and 8.2 refuse every transaction of a
+/// script in that file and start empty.
 pub const DEFAULT_USER: &str = "off ~* &* +@all";
 
-/// Who works with Redis.
+/// A role that uses Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// Scheduler, worker and operator in one, as in `tickfleet dev`.
+    /// Scheduler, worker and operator in one, for `tickfleet dev`.
     Tickfleet,
     /// Admits turns.
     Scheduler,
-    /// Carries calls out.
+    /// Runs calls.
     Worker,
-    /// Sets, cancels, resets, looks.
+    /// Changes settings, cancels, resets, and reads.
     Operator,
-    /// Submits, cancels, talks with agents, reads replies, and looks at everything.
+    /// Submits, cancels, talks with agents, reads replies, and reads everything else.
     Gateway,
     /// Submits turns and reads replies.
     Producer,
-    /// Looks.
+    /// Only reads.
     Onlooker,
-    /// Looks, and keeps how far it has come: exports the audit log, and tells others of approvals.
+    /// Reads, and stores its own progress: exports the audit log, and delivers notifications of approvals.
     Exporter,
 }
 
-/// What every connection may ask: who and where the server is. `waitaof` is not named for workers, but its category: a
-/// server that does not know a command refuses a rule that names it.
+/// Commands of every connection, about the server and its place in a cluster. For workers, the category of `waitaof`
+/// is named instead of the command: a server that does not know a command refuses a rule that names it.
 const CONNECTING: &[&str] = &["ping", "select", "info", "role", "time", "cluster|shards", "cluster|slots"];
-/// What calls the function that commits, and loads it where the server does not know it.
+/// Commands that call the commit function, and load it if the server does not know it.
 const COMMITTING: &[&str] = &["fcall", "function|load", "evalsha", "script|load"];
-/// Reads without the function, of whoever looks.
+/// Reads without the function.
 const READS: &[&str] = &[
     "exists",
     "get",
@@ -68,15 +68,16 @@ const READS: &[&str] = &[
     "zscan",
     "zscore",
 ];
-/// What an operator asks of the server: its settings, and whether the user `default` would load the append-only file.
+/// Commands about the server for operators: its settings, and whether the user `default` may load the append-only
+/// file.
 const OPERATING: &[&str] = &["acl|dryrun", "config|get"];
-/// What takes entries of queues, and makes queues that are missing.
+/// Commands that take entries from queues, and create missing queues.
 const TAKING: &[&str] = &["xgroup|create", "xreadgroup"];
-/// Gives a consumer the entries that have lost theirs.
+/// Assigns entries whose consumer was deleted to another consumer.
 const ADOPTING: &[&str] = &["xclaim"];
-/// What trims logs and inboxes without the function.
+/// Commands that trim logs and inboxes without the function.
 const TRIMMING: &[&str] = &["xtrim", "del", "hdel"];
-/// Waits until a begin is durable.
+/// Waits until an intent record is durable.
 const WAITING: &[&str] = &["@blocking", "wait"];
 
 /// Commands, and the keys that they may be used on: a selector of a user. Keys are rules without their namespace.
@@ -85,17 +86,17 @@ struct Selector {
     commands: &'static [&'static str],
 }
 
-/// Calls the function that schedulers have loaded, and loads none. It is given the bare prefix, which no key has; nodes of a
-/// cluster are asked by it for the holder of its slot.
+/// Calls the function that schedulers have loaded, and cannot load one. The key is the bare prefix, which never
+/// exists. In a cluster, nodes are asked for the owner of its slot with it.
 const LENT_FUNCTION: Selector = Selector { keys: &["~"], commands: &["fcall", "evalsha", "exists"] };
 
-/// What producers do, by the function or without: each command on the keys that it is for, and on no others.
+/// The permissions of producers, with or without the function: each command only on the keys that it needs.
 const PRODUCER: &[Selector] = &[
     LENT_FUNCTION,
     Selector { keys: &["%W~turns", "%W~tasks"], commands: &["xadd"] },
     Selector { keys: &["%W~id:*"], commands: &["set"] },
     Selector { keys: &["%W~inboxes:*"], commands: &["zadd", "zrem"] },
-    // What was read is removed, and with it an inbox that was made for one question.
+    // Replies that were read are removed, and with them an inbox that was created for one question.
     Selector { keys: &["%W~replies:*"], commands: &["xdel", "xtrim", "del"] },
     Selector { keys: &["%W~seqs:*"], commands: &["hdel"] },
     Selector {
@@ -146,7 +147,7 @@ const PRODUCER: &[Selector] = &[
     },
 ];
 
-/// What exporters write: how far they have come, who exports, and which events of approvals they have passed on.
+/// The writes of exporters: their progress, their lease, and the events of approvals that they have delivered.
 const EXPORTER: &[Selector] = &[
     LENT_FUNCTION,
     Selector { keys: &["%W~follow:*", "%W~notified:*"], commands: &["set", "pexpire", "del"] },
@@ -154,13 +155,13 @@ const EXPORTER: &[Selector] = &[
         keys: &["%W~parts:follow:*", "%W~parts:notified:*"],
         commands: &["hset", "hdel", "pexpire", "pexpireat", "persist", "del"],
     },
-    // The bare prefix: whether Redis takes writes.
+    // The bare prefix: checks whether Redis accepts writes.
     Selector { keys: &["%W~"], commands: &["set"] },
 ];
 
-/// What gateways do to streams that they add to and remove nothing from.
+/// Permissions of gateways on streams that they only append to.
 const GATEWAY: &[Selector] = &[Selector { keys: &["%W~audit"], commands: &["xadd"] }];
-/// Keys that gateways write: what turns, tasks, sessions, approvals and inboxes are made of, and what operators set.
+/// Keys that gateways write: those of turns, tasks, sessions, approvals and inboxes, and the settings of operators.
 const GATEWAY_WRITES: &[&str] = &[
     "",
     "meta",
@@ -206,7 +207,7 @@ const GATEWAY_WRITES: &[&str] = &[
 ];
 
 impl Role {
-    /// All roles, by their words.
+    /// All roles with their words.
     pub const WORDS: [(&str, Self); 8] = [
         ("tickfleet", Self::Tickfleet),
         ("scheduler", Self::Scheduler),
@@ -218,16 +219,16 @@ impl Role {
         ("exporter", Self::Exporter),
     ];
 
-    /// True if it may do on its keys whatever a commit does.
+    /// True if it has all commands of a commit on all its keys.
     const fn commits(self) -> bool {
         match self {
             Self::Tickfleet | Self::Scheduler | Self::Worker | Self::Operator | Self::Gateway => true,
-            // What their commits do stands in selectors, each with its keys.
+            // The commands of their commits are in selectors, each with its keys.
             Self::Producer | Self::Onlooker | Self::Exporter => false,
         }
     }
 
-    /// What it asks without the function, beside [`CONNECTING`].
+    /// Commands without the function, in addition to [`CONNECTING`].
     fn plain(self) -> Vec<&'static [&'static str]> {
         match self {
             Self::Tickfleet => vec![READS, COMMITTING, TAKING, ADOPTING, TRIMMING, WAITING, OPERATING],
@@ -240,7 +241,7 @@ impl Role {
         }
     }
 
-    /// What it may do to some keys alone.
+    /// Permissions on certain keys only.
     const fn selectors(self) -> &'static [Selector] {
         match self {
             Self::Producer => PRODUCER,
@@ -250,7 +251,7 @@ impl Role {
         }
     }
 
-    /// The commands that it may use on all of its keys, as rules name them.
+    /// The commands that it may use on all its keys, as in rules.
     fn commands(self) -> BTreeSet<String> {
         let mut commands = BTreeSet::new();
         if self.commits() {
@@ -262,13 +263,13 @@ impl Role {
         commands
     }
 
-    /// The keys on which it may use all of its commands, as rules name them.
+    /// The keys on which it may use all its commands, as in rules.
     fn keys(self, namespace: &str) -> Vec<String> {
         let key = |mode: &str, suffix: &str| format!("{mode}~{{{namespace}:*}}:{suffix}");
         match self {
             Self::Tickfleet | Self::Scheduler | Self::Worker | Self::Operator => vec![key("", "*")],
-            // It cancels turns, decides approvals, and changes settings; the audit log, its seals, the policy, documents and
-            // grants are not its own.
+            // It cancels turns, decides approvals, and changes settings. It cannot write the audit log, its seals, the
+            // policy, documents and grants.
             Self::Gateway => {
                 let written = GATEWAY_WRITES.iter().map(|suffix| key("", suffix));
                 written.chain([key("%R", "*")]).collect()
@@ -278,8 +279,8 @@ impl Role {
         }
     }
 
-    /// The rules of a user for this role in `namespace`, as `ACL SETUSER` and an `aclfile` take them, without name and
-    /// password.
+    /// The rules of a user with this role in `namespace`, in the format of `ACL SETUSER` and an `aclfile`, without
+    /// name and password.
     #[must_use]
     pub fn rules(self, namespace: &str) -> Vec<String> {
         let mut rules = self.keys(namespace);
@@ -358,7 +359,7 @@ mod tests {
     fn a_worker_may_wait_until_a_begin_is_durable() {
         for role in [Role::Worker, Role::Tickfleet] {
             let commands = role.commands();
-            // `WAIT` is in that category since Redis 7.2, `WAITAOF` is there since then.
+            // `WAIT` is in this category since Redis 7.2, `WAITAOF` has always been.
             assert!(commands.contains("wait") && commands.contains("@blocking"), "{role:?}");
         }
     }
@@ -408,7 +409,7 @@ mod tests {
             // A command of `CALLED`.
             .filter(|line| !line.contains("call(unpack(ARGV"))
             .collect();
-        // The command of a list that is too long for one call.
+        // The command for a list that is too long for one call.
         assert!(
             matches!(hidden[..], [one] if one.contains("try(command, key, unpack(")),
             "which command is it? {hidden:?}"

@@ -1,9 +1,9 @@
-//! One suite for both stores: plays random transactions on the store in memory and on a real server, and compares every
-//! answer and all contents.
+//! One suite for both stores: plays random transactions on the store in memory and on a real server, and compares all
+//! results and contents.
 //!
-//! A game is a plan ([`plan`]) over few names ([`universe`]). During the game, versions, entries and times are filled in
-//! ([`resolve`]), and both stores get the same calls ([`play`]). The game sets the server's wall clock ([`server`]), so that
-//! entry IDs and times agree exactly.
+//! A game is a plan ([`plan`]) over few names ([`universe`]). During the game, versions, entries and times are filled
+//! in ([`resolve`]), and both stores get the same calls ([`play`]). The game sets the server's wall clock
+//! ([`server`]), so that entry IDs and times agree exactly.
 //!
 //! Environment: `TICKFLEET_CONFORMANCE_GAMES` is the number of games, `TICKFLEET_CONFORMANCE_SEED` repeats a run, and
 //! `TICKFLEET_REDIS_SERVER` names another server.
@@ -234,7 +234,7 @@ async fn follows(subject: &impl Subject) {
         fields.iter().find(|(name, _)| &**name == "seq").map(|(_, number)| number.clone())
     };
     assert_eq!(number(&fields), Some("1".into()));
-    // The server's clock stands still, so it would wait forever.
+    // The server's clock is stopped, so it would wait forever.
     let nothing = Follow { after: Some(entry), wait_ms: 0, ..follow.clone() };
     assert!(store.follow(&nothing).await.unwrap().is_empty());
     store.drop_stream(&log).await.unwrap();

@@ -1,5 +1,5 @@
-//! Games: a whole fleet on the store in memory, with crashes at every await, paused holders, lost replies and lost writes.
-//! An oracle that observes only the seam and the tools checks the guarantees.
+//! Games: a whole fleet on the store in memory, with crashes at every await, paused holders, lost replies and lost
+//! writes. An oracle that observes only the seam and the tools checks the guarantees.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -75,7 +75,7 @@ fn cancels() -> Plan {
     Plan { turns: 30, crash: 10, pause: 60, cancel_later: 60, ..calm() }
 }
 
-/// The store does not answer.
+/// Calls of the store fail, or their replies are lost.
 fn answers() -> Plan {
     Plan { crash: 10, pause: 20, refused: 20, unanswered: 20, ..calm() }
 }
@@ -191,8 +191,8 @@ const DETECTED_WITHIN: u64 = 40;
 /// A guard of the core, a plan, and the seed of the first game that fails without the guard.
 type Detected = (&'static str, fn() -> Plan, u64);
 
-/// Guards, the plan whose games fail without them, and the seed of the first such game. The seed changes with every change
-/// of a decision; `find_mutants` finds it.
+/// Guards, the plan whose games fail without them, and the seed of the first such game. The seed changes with every
+/// change of a decision; `find_mutants` finds it.
 const MUTANTS: &[Detected] = &[
     ("limits_guard_the_room", crashes, 0),
     ("due_guards_the_version", crashes, 0),

@@ -1,10 +1,10 @@
-//! JSON in one form, so that what is equal has one digest.
+//! Canonical JSON, so that equal values have equal digests.
 
 use serde_json::Value;
 
 use crate::document::tree::{self, Node};
 
-/// JSON with the members of objects by name, whatever order the parser kept them in.
+/// Writes JSON with the members of objects sorted by name, regardless of their order in memory.
 pub(crate) fn write_canonical(value: &Value, out: &mut String) {
     match value {
         Value::Object(members) => {
@@ -30,13 +30,13 @@ pub(crate) fn write_canonical(value: &Value, out: &mut String) {
     }
 }
 
-/// The name of a member, as it stands before the member's value.
+/// Writes the name of a member, followed by the colon.
 pub(crate) fn write_name(name: &str, out: &mut String) {
     out.push_str(&Value::from(name).to_string());
     out.push(':');
 }
 
-/// The same of a tree, without making all of it JSON first.
+/// As `write_canonical`, but from a tree, without converting all of it to JSON first.
 pub(crate) fn write_tree(node: &Node, out: &mut String) {
     match &node.value {
         tree::Value::Mapping(entries) => {

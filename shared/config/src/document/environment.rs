@@ -1,6 +1,6 @@
-//! The environment's part of the configuration: a variable for every setting, and `${NAME:-default}` in texts.
+//! The environment's part of the configuration: a variable for each setting, and `${NAME:-default}` in texts.
 //!
-//! The environment is passed in as a map, so that reading a configuration is a function of its inputs.
+//! The environment is passed in as a map, so that reading a configuration depends only on its inputs.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +14,14 @@ pub type Environment = BTreeMap<String, String>;
 
 const PREFIX: &str = "TICKFLEET_";
 
-/// Short names that people expect, beside the name that every setting has.
+/// Common short names, in addition to the name that every setting has.
 const SHORT_NAMES: [(&str, &str); 3] = [
     ("REDIS_URL", "redis.url"),
     ("MAX_ACTIONS_PER_DAY", "caps.max_actions_per_day"),
     ("OTEL_EXPORTER_OTLP_ENDPOINT", "tracing.otlp_endpoint"),
 ];
 
-/// Variables that look like settings of a section and are read elsewhere: the binary of a private Redis.
+/// Variables that look like settings but are read elsewhere: the binary of a private Redis.
 const NOT_KNOBS: [&str; 1] = ["TICKFLEET_REDIS_SERVER"];
 
 /// The variable of a setting: `worker.slots` is `TICKFLEET_WORKER_SLOTS`.
@@ -35,7 +35,7 @@ fn settings(built_in: &Node) -> Vec<String> {
     sections.flat_map(|s| s.node.entries().iter().map(move |field| join(&s.key, &field.key))).collect()
 }
 
-/// Lays the environment over the settings. An empty variable counts as unset.
+/// Overrides the settings with the environment. An empty variable counts as unset.
 pub(crate) fn lay_over(tree: &mut Node, built_in: &Node, environment: &Environment, errors: &Errors) {
     let settings = settings(built_in);
     for path in &settings {
@@ -60,7 +60,8 @@ pub(crate) fn lay_over(tree: &mut Node, built_in: &Node, environment: &Environme
     refuse_unknown(&settings, built_in, environment, errors);
 }
 
-/// Puts a variable's text in the place of a setting. Where the setting is a list, the text is one separated by commas.
+/// Replaces a setting by the text of a variable. If the setting is a list, the text contains its items, separated by
+/// commas.
 fn set(tree: &mut Node, built_in: &Node, path: &str, name: &str, text: String) {
     let place = Place::Environment(name.into());
     let is_list = path.split('.').try_fold(built_in, |node, field| node.get(field));
@@ -71,13 +72,13 @@ fn set(tree: &mut Node, built_in: &Node, path: &str, name: &str, text: String) {
     } else {
         Value::Text(text.trim().to_owned())
     };
-    // A section that is no mapping was given wrongly; reading it says so.
+    // If the section is not a mapping, reading it reports the error.
     if let Some(setting) = path.split('.').try_fold(tree, |node, field| node.get_mut(field)) {
         *setting = Node { value, place };
     }
 }
 
-/// Refuses variables that look like settings and are none: a misspelt cap must not pass for a cap.
+/// Refuses variables that look like settings but are unknown: a misspelled cap would have no effect.
 fn refuse_unknown(settings: &[String], built_in: &Node, environment: &Environment, errors: &Errors) {
     let known: Vec<String> = settings.iter().map(|path| variable(path)).collect();
     let sections: Vec<String> = built_in.entries().iter().map(|s| format!("{}_", variable(&s.key))).collect();
@@ -97,8 +98,8 @@ fn refuse_unknown(settings: &[String], built_in: &Node, environment: &Environmen
     }
 }
 
-/// Kubernetes gives every pod variables that describe the services around it: a service `tickfleet-worker`
-/// makes `TICKFLEET_WORKER_SERVICE_HOST` and `TICKFLEET_WORKER_PORT_9090_TCP_ADDR`. They are none of ours.
+/// Kubernetes gives every pod variables for the services around it: a service `tickfleet-worker` creates
+/// `TICKFLEET_WORKER_SERVICE_HOST` and `TICKFLEET_WORKER_PORT_9090_TCP_ADDR`. They are not settings.
 fn is_service_link(name: &str) -> bool {
     name.ends_with("_PORT")
         || name.ends_with("_SERVICE_HOST")
@@ -106,8 +107,8 @@ fn is_service_link(name: &str) -> bool {
         || name.split_once("_PORT_").is_some_and(|(_, rest)| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-/// Replaces `${NAME}` and `${NAME:-default}` by the environment. Unset or empty takes the default; without
-/// one it is noted. None where anything was noted.
+/// Replaces `${NAME}` and `${NAME:-default}` by the environment. If the variable is unset or empty, the default is
+/// used; without a default, an error is noted. `None` if any error was noted.
 pub(crate) fn expand(cursor: &Cursor<'_>, environment: &Environment) -> Option<String> {
     let mut rest = cursor.text()?;
     let mut expanded = String::with_capacity(rest.len());

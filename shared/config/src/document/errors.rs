@@ -1,4 +1,4 @@
-//! The errors of a configuration: all at once, each with its place.
+//! The errors of a configuration: reported all at once, each with its place.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -20,9 +20,9 @@ pub enum Place {
     File {
         /// The file's path.
         file: Arc<str>,
-        /// Line, from 1; 0 where the error concerns the file as a whole.
+        /// Line, from 1; 0 if the error concerns the whole file.
         line: u64,
-        /// Column in characters, from 1; 0 where the error concerns the file as a whole.
+        /// Column in characters, from 1; 0 if the error concerns the whole file.
         column: u64,
     },
     /// In an environment variable.
@@ -36,7 +36,7 @@ impl Place {
         Self::File { file: path.into(), line: 0, column: 0 }
     }
 
-    /// Returns true if the value is a built-in one.
+    /// Returns true if the value is a built-in default.
     #[must_use]
     pub const fn is_built_in(&self) -> bool {
         matches!(self, Self::BuiltIn { .. })
@@ -54,16 +54,16 @@ impl fmt::Display for Place {
     }
 }
 
-/// One thing that is wrong.
+/// One error of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub struct ConfigError {
     /// The place where it was written.
     pub place: Place,
-    /// The field, `worker.lease` or `tools.search_x.http.method`; empty where a whole file is meant.
+    /// The field, `worker.lease` or `tools.search_x.http.method`; empty if the error concerns a whole file.
     pub path: String,
-    /// The value that was found there. Never a secret.
+    /// The value that was found. Never a secret.
     pub found: String,
-    /// The values that are allowed there.
+    /// The allowed values.
     pub expected: String,
     /// The name that was probably meant.
     pub suggestion: Option<String>,
@@ -83,12 +83,12 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// Everything that is wrong with a configuration: causes before what follows from them, then by file and line. Never empty.
+/// All errors of a configuration: causes before their consequences, then by file and line. Never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigErrors(Vec<ConfigError>);
 
 impl ConfigErrors {
-    /// The errors, in that order.
+    /// The errors, in this order.
     #[must_use]
     pub fn as_slice(&self) -> &[ConfigError] {
         &self.0
@@ -105,7 +105,7 @@ impl fmt::Display for ConfigErrors {
     }
 }
 
-/// Something that works, and that its author should look at.
+/// A warning: the configuration works, but its author should check it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConfigWarning {
     /// The place where it was written.
@@ -122,17 +122,17 @@ impl fmt::Display for ConfigWarning {
     }
 }
 
-/// Gathers errors while the configuration is read, so that one run reports all of them; and warnings.
+/// Collects errors and warnings while the configuration is read, so that a single run reports all of them.
 #[derive(Debug, Default)]
 pub(crate) struct Errors(RefCell<Vec<ConfigError>>, RefCell<Vec<ConfigWarning>>);
 
 impl Errors {
-    /// Notes an error and goes on.
+    /// Notes an error. Reading continues.
     pub(crate) fn push(&self, place: &Place, path: &str, found: impl Into<String>, expected: impl Into<String>) {
         self.suggest(place, path, found, expected, None);
     }
 
-    /// Notes an error with what was probably meant.
+    /// Notes an error, with the value that was probably meant.
     pub(crate) fn suggest(
         &self,
         place: &Place,
@@ -145,7 +145,7 @@ impl Errors {
         self.0.borrow_mut().push(ConfigError { place: place.clone(), path: path.into(), found, expected, suggestion });
     }
 
-    /// Notes something that works and should be looked at.
+    /// Notes a warning.
     pub(crate) fn warn(&self, place: &Place, path: &str, message: impl Into<String>) {
         let (path, message) = (path.to_owned(), message.into());
         self.1.borrow_mut().push(ConfigWarning { place: place.clone(), path, message });
@@ -163,7 +163,7 @@ impl Errors {
         self.0.borrow().len()
     }
 
-    /// The value, unless anything is wrong.
+    /// The value, if no errors were noted.
     pub(crate) fn unless_any<T>(self, value: Option<T>) -> Result<T, ConfigErrors> {
         let mut errors = self.0.into_inner();
         match value {
@@ -177,12 +177,12 @@ impl Errors {
     }
 }
 
-/// The files of the built-in configuration whose errors say only that they name what another file no longer has.
-/// Operators bring a file of their own in the place of another, so these are theirs to replace too.
+/// Files of the built-in configuration whose only errors are names that another file no longer has. An operator who
+/// replaces one built-in file must replace these too.
 const OF_SAMPLES: [&str; 3] = ["agents.yaml", "permissions.yaml", "tenants.yaml"];
 
-/// The files in the order in which they build on each other: a file names only what is in those before it. So a mistake
-/// stands before the errors that follow from it.
+/// The files in the order in which they depend on each other: a file names only what earlier files define. So an error
+/// comes before its consequences.
 const ORDER: [&str; 9] = [
     "tickfleet.yaml",
     "models.yaml",
@@ -195,7 +195,8 @@ const ORDER: [&str; 9] = [
     "tenants.yaml",
 ];
 
-/// The place of a file in that order. The environment has settings; texts for agents come before all that names them.
+/// The position of a file in this order. The environment contains settings. Prompts of agents come before every file
+/// that names them.
 fn rank(place: &Place) -> usize {
     match place {
         Place::Environment(_) => 0,
@@ -206,7 +207,7 @@ fn rank(place: &Place) -> usize {
     }
 }
 
-/// The sorted errors, with one for each built-in file in the place of all that it has: nobody can mend them there.
+/// The sorted errors, with all errors of a built-in file combined into one: operators cannot fix the file itself.
 fn gathered(errors: Vec<ConfigError>) -> Vec<ConfigError> {
     let sample = |error: &ConfigError| match &error.place {
         Place::BuiltIn { file, .. } if OF_SAMPLES.contains(&&**file) => Some(Arc::clone(file)),
@@ -220,7 +221,7 @@ fn gathered(errors: Vec<ConfigError>) -> Vec<ConfigError> {
     runs.flat_map(one).collect()
 }
 
-/// Turns errors in a built-in file into the one thing that an operator can do about them.
+/// Converts errors in a built-in file into one error that tells the operator what to do.
 fn of_sample(file: &str, errors: &[ConfigError]) -> ConfigError {
     const SHOWN: usize = 3;
     let expected = format!("a {file} of your own: each file that you bring replaces the built-in one as a whole");
@@ -241,7 +242,7 @@ fn of_sample(file: &str, errors: &[ConfigError]) -> ConfigError {
     ConfigError { place, path, found, expected, suggestion: None }
 }
 
-/// The name in what was found: `"atlas"`, or the unknown tool `search_x`.
+/// The name in the found text: `"atlas"`, or the unknown tool `search_x`.
 fn named(found: &str) -> &str {
     found.split(['`', '"']).nth(1).unwrap_or(found)
 }

@@ -1,4 +1,4 @@
-//! The YAML tree that settings and files are read from: every value with its place, and errors that name it.
+//! The YAML tree that settings and files are read from: every value has its place, and errors name it.
 
 pub(crate) mod canonical;
 pub(crate) mod environment;

@@ -1,5 +1,5 @@
-//! Reads typed values out of a tree. A wrong value is noted with its place and reading goes on, so that one
-//! run reports everything; whoever reads puts a stand-in where a value is missing, and nothing uses it.
+//! Reads typed values from a tree. An invalid value is noted with its place, and reading continues, so that a single
+//! run reports all errors. Callers use a placeholder for a missing value; the result is discarded.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use crate::document::units::{format_duration, format_size, parse_duration, parse
 use crate::mask;
 use tickfleet_model::suggest;
 
-/// A mapping whose fields are known: what is asked for is read, the rest is refused by [`Section::close`].
+/// A mapping with known fields: fields that are read are known, and [`Section::close`] refuses the rest.
 pub(crate) struct Section<'a> {
     path: String,
     place: &'a Place,
     entries: &'a [Entry],
-    /// True if this is a mapping at all; if not, that was noted already, and missing fields are no news.
+    /// True if this is a mapping. If not, that error was already noted, and missing fields are not reported.
     sound: bool,
     asked: Vec<&'static str>,
     errors: &'a Errors,
@@ -32,7 +32,7 @@ impl<'a> Section<'a> {
         Self { path, place: &node.place, entries: node.entries(), sound, asked: vec![], errors }
     }
 
-    /// A field that may be absent; one that is given as nothing counts as absent.
+    /// A field that may be absent. A null value counts as absent.
     pub(crate) fn optional(&mut self, field: &'static str) -> Option<Cursor<'a>> {
         self.asked.push(field);
         let entry = self.entries.iter().find(|entry| entry.key == field)?;
@@ -40,7 +40,7 @@ impl<'a> Section<'a> {
         given.then(|| Cursor { node: &entry.node, path: join(&self.path, field), errors: self.errors })
     }
 
-    /// A field that must be there.
+    /// A required field.
     pub(crate) fn required(&mut self, field: &'static str) -> Option<Cursor<'a>> {
         let found = self.optional(field);
         if found.is_none() && self.sound {
@@ -51,7 +51,7 @@ impl<'a> Section<'a> {
         found
     }
 
-    /// Refuses every field that nobody asked for: a setting that nothing reads is a promise that nothing keeps.
+    /// Refuses every field that was not read: a setting that is ignored is an empty promise.
     pub(crate) fn close(self) {
         for entry in self.entries.iter().filter(|entry| !self.asked.contains(&entry.key.as_str())) {
             let expected = match self.asked.as_slice() {
@@ -79,17 +79,17 @@ impl<'a> Cursor<'a> {
         Section::open(self.node, self.path.clone(), self.errors)
     }
 
-    /// Notes that the value is not what is allowed.
+    /// Notes that the value is not allowed.
     pub(crate) fn refuse(&self, expected: impl Into<String>) {
         self.refuse_with(expected, None);
     }
 
-    /// Notes that the value is not what is allowed, and what was probably meant.
+    /// Notes that the value is not allowed, with the value that was probably meant.
     pub(crate) fn refuse_with(&self, expected: impl Into<String>, meant: Option<String>) {
         self.errors.suggest(&self.node.place, &self.path, self.found(), expected, meant);
     }
 
-    /// The value as an error shows it: without what may be a literal secret.
+    /// The value as shown in an error: without anything that may be a literal secret.
     fn found(&self) -> String {
         let shown = match &self.node.value {
             Value::Text(text) => mask::found(text, &self.path),
@@ -101,7 +101,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Text as it stands.
+    /// The text, unchanged.
     pub(crate) fn text(&self) -> Option<&'a str> {
         match &self.node.value {
             Value::Text(text) => return Some(text),
@@ -111,7 +111,7 @@ impl<'a> Cursor<'a> {
         None
     }
 
-    /// Text with something in it.
+    /// A text that is not blank.
     pub(crate) fn some_text(&self) -> Option<String> {
         let text = self.text()?;
         if text.trim().is_empty() {
@@ -146,7 +146,7 @@ impl<'a> Cursor<'a> {
         read
     }
 
-    /// A duration from `min` to `max`, written with its unit.
+    /// A duration from `min` to `max`, with its unit.
     pub(crate) fn duration(&self, min: Duration, max: Duration) -> Option<Duration> {
         let read = match &self.node.value {
             Value::Text(text) => parse_duration(text).filter(|duration| (min..=max).contains(duration)),
@@ -159,7 +159,7 @@ impl<'a> Cursor<'a> {
         read
     }
 
-    /// A size in bytes from `min` to `max`, written with its unit.
+    /// A size in bytes from `min` to `max`, with its unit.
     pub(crate) fn size(&self, min: u64, max: u64) -> Option<u64> {
         let read = match &self.node.value {
             Value::Text(text) => parse_size(text).filter(|bytes| (min..=max).contains(bytes)),
@@ -205,7 +205,7 @@ impl<'a> Cursor<'a> {
         self.node.entries().iter().map(at).collect()
     }
 
-    /// A list of different words.
+    /// A list of words without duplicates.
     pub(crate) fn words(&self) -> BTreeSet<String> {
         let mut words = BTreeSet::new();
         for item in self.items() {
@@ -218,7 +218,7 @@ impl<'a> Cursor<'a> {
         words
     }
 
-    /// The text of an environment variable, which carries no types.
+    /// The text of an environment variable. Variables have no types.
     fn variable_text(&self) -> Option<&'a str> {
         match (&self.node.place, &self.node.value) {
             (Place::Environment(_), Value::Text(text)) => Some(text.trim()),

@@ -1,5 +1,5 @@
-//! A YAML file as a tree in which every key and value knows its place: what merging, overriding and
-//! reporting need, and what a typed deserializer would throw away.
+//! A YAML file as a tree in which every key and value has its place. Merging, overriding and reporting need the
+//! places, and a typed deserializer would lose them.
 
 use crate::document::errors::Place;
 use crate::settings::redis_url::mask_url;
@@ -24,7 +24,7 @@ pub(crate) enum Value {
     Mapping(Vec<Entry>),
 }
 
-/// A member of a mapping; their order is kept.
+/// A member of a mapping. Members keep their order.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) key: String,
@@ -33,7 +33,7 @@ pub(crate) struct Entry {
 }
 
 impl Node {
-    /// The members of a mapping; none for anything else.
+    /// The members of a mapping; empty for any other value.
     pub(crate) fn entries(&self) -> &[Entry] {
         match &self.value {
             Value::Mapping(entries) => entries,
@@ -41,12 +41,12 @@ impl Node {
         }
     }
 
-    /// The member of this name.
+    /// The member with this name.
     pub(crate) fn get(&self, key: &str) -> Option<&Node> {
         self.entries().iter().find(|entry| entry.key == key).map(|entry| &entry.node)
     }
 
-    /// The member of this name, to be changed.
+    /// The member with this name, mutable.
     pub(crate) fn get_mut(&mut self, key: &str) -> Option<&mut Node> {
         match &mut self.value {
             Value::Mapping(entries) => entries.iter_mut().find(|entry| entry.key == key).map(|entry| &mut entry.node),
@@ -54,7 +54,7 @@ impl Node {
         }
     }
 
-    /// Describes the value for an error: cut to a readable length, without a URL's password and without what is
+    /// Describes the value for an error: cut to a readable length, without passwords of URLs and without text that is
     /// shaped or named like a secret.
     pub(crate) fn describe(&self) -> String {
         const SHOWN: usize = 60;
@@ -76,8 +76,8 @@ impl Node {
         }
     }
 
-    /// Lays `over` on top, field by field; what is not a mapping on both sides is replaced. A mapping
-    /// with everything commented out reads as nothing and changes nothing.
+    /// Merges `over` into this node, field by field. Anything that is not a mapping on both sides is replaced. A
+    /// mapping with all fields commented out is null and changes nothing.
     pub(crate) fn merge(&mut self, over: Node) {
         match (&mut self.value, over.value) {
             (Value::Mapping(_), Value::Null) => {}
@@ -96,7 +96,7 @@ impl Node {
         }
     }
 
-    /// The value as JSON, for schemas and bodies.
+    /// Converts the value to JSON, as used in schemas and bodies.
     pub(crate) fn to_json(&self) -> serde_json::Value {
         match &self.value {
             Value::Null => serde_json::Value::Null,

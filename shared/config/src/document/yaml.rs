@@ -1,4 +1,4 @@
-//! Parses YAML into a tree. The parser is serde's, driven by a visitor that takes any value with its place.
+//! Parses YAML into a tree. The parser is serde's, driven by a visitor that accepts any value and records its place.
 
 use std::cell::Cell;
 use std::fmt;
@@ -14,22 +14,22 @@ use serde_saphyr::{Location, Spanned};
 use crate::document::errors::{Errors, Place};
 use crate::document::tree::{Entry, Node, Value, join};
 
-/// Levels of a file: lists and mappings within each other.
+/// Maximum nesting depth of lists and mappings.
 const DEPTH_MAX: usize = 64;
-/// The stack that so many levels take, and some more: 40 KiB each without optimisation.
+/// Stack for this depth, with a margin: 40 KiB per level without optimization.
 const STACK_BYTES: usize = 8 << 20;
 
 /// The file that a tree is read from.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Origin<'a> {
-    /// One that is built in.
+    /// A built-in file.
     BuiltIn(&'a str),
-    /// One of the configuration folder.
+    /// A file of the configuration folder.
     File(&'a str),
 }
 
-/// Parses one YAML file. An empty file is an empty mapping. A syntax error and every duplicate key is noted;
-/// after a syntax error there is no tree.
+/// Parses one YAML file. An empty file is an empty mapping. A syntax error and every duplicate key is noted. After a
+/// syntax error, the result is `None`.
 pub(crate) fn parse(text: &str, origin: Origin<'_>, errors: &Errors) -> Option<Node> {
     let places = Places::new(origin);
     match with_room(&|| read(text)) {
@@ -46,7 +46,7 @@ pub(crate) fn parse(text: &str, origin: Origin<'_>, errors: &Errors) -> Option<N
 fn read(text: &str) -> Result<Option<Raw>, serde_saphyr::Error> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! { max_events: 8_000_000, max_nodes: 4_000_000, max_depth: DEPTH_MAX },
-        // Duplicates are reported with both places, instead of ending the parse.
+        // Duplicates are reported with both places instead of ending the parse.
         duplicate_keys: DuplicateKeyPolicy::PassThrough,
         alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 100_000 },
         merge_keys: MergeKeyPolicy::Error,
@@ -56,29 +56,29 @@ fn read(text: &str) -> Result<Option<Raw>, serde_saphyr::Error> {
 }
 
 thread_local! {
-    /// Whether this thread's stack holds what [`with_room`] gives, whoever calls.
+    /// True if this thread's stack is always as large as the one of [`with_room`].
     static HAS_ROOM: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Parses on this thread from now on: it is a process' main one, with little on its stack.
+/// Parses on this thread from now on. It must be the main thread of a process, with little on its stack.
 pub(crate) fn parse_here() {
     HAS_ROOM.set(true);
 }
 
-/// Runs `parse` on a stack that holds the deepest file that the parser takes: it calls itself for each level, and what
-/// is left of the caller's stack is not known. A process that runs out of stack is gone, whatever it was doing.
+/// Runs `parse` on a stack that is large enough for the deepest allowed file: the parser recurses for each level, and
+/// the size of the caller's remaining stack is unknown. A stack overflow would end the process.
 fn with_room<T: Send>(parse: &(dyn Fn() -> T + Sync)) -> T {
     if HAS_ROOM.get() {
         return parse();
     }
     thread::scope(|scope| match thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, parse) {
         Ok(parsing) => parsing.join().unwrap_or_else(|panic| resume_unwind(panic)),
-        // The machine has no thread left: what is not nested deep needs none.
+        // The machine has no thread left. A file without deep nesting needs no extra stack.
         Err(_) => parse(),
     })
 }
 
-/// The parser's message without its own account of the place.
+/// The parser's message without its own description of the place.
 fn syntax_message(error: &serde_saphyr::Error) -> String {
     let error = error.without_snippet();
     match error {
@@ -91,7 +91,7 @@ fn syntax_message(error: &serde_saphyr::Error) -> String {
     first.strip_prefix("error: ").unwrap_or(first).split(" at line ").next().unwrap_or_default().to_owned()
 }
 
-/// Names the places of one file.
+/// Creates the places of one file.
 struct Places {
     file: Arc<str>,
     built_in: bool,
@@ -148,7 +148,7 @@ impl Places {
     }
 }
 
-/// A value as the parser hands it over.
+/// A value as returned by the parser.
 struct Raw(Spanned<RawValue>);
 
 enum RawValue {
@@ -207,7 +207,7 @@ impl<'de> Visitor<'de> for AnyValue {
     }
 
     fn visit_u128<E: Error>(self, value: u128) -> Result<RawValue, E> {
-        // Beyond every range there is; which number it was no longer matters.
+        // Out of range in any case, so the exact number does not matter.
         self.visit_i128(i128::try_from(value).unwrap_or(i128::MAX))
     }
 

@@ -1,7 +1,7 @@
-//! `mcp.lock.yaml`: what MCP servers said about their tools when an operator looked, each definition under a digest.
+//! `mcp.lock.yaml`: the definitions of MCP tools at the time that an operator pinned them, each with a digest.
 //!
-//! The file holds whole definitions, so that the tools are known while their server is away: permission lists,
-//! schedulers and models read them from here, and never from a server.
+//! The file contains complete definitions, so that tools are known while their server is down. Permission lists,
+//! schedulers and models use these definitions, never those of a server.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -22,64 +22,64 @@ pub const MCP_LOCK_FILE: &str = "mcp.lock.yaml";
 /// The pinned tools of all servers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct McpPins {
-    /// Server → what is pinned of it.
+    /// Server → its pins.
     pub servers: BTreeMap<String, McpPinned>,
 }
 
 /// The pinned definitions of one server.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct McpPinned {
-    /// The version that the server gave of itself.
+    /// The version that the server reported.
     pub version: Option<String>,
-    /// Its tools, by their own names.
+    /// Its tools, by the server's names.
     pub tools: Vec<McpDefinition>,
 }
 
 /// A tool as its MCP server defines it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct McpDefinition {
-    /// The server's own name of it.
+    /// The server's name of the tool.
     pub name: String,
-    /// The name that people read.
+    /// The name for people.
     pub title: Option<String>,
-    /// The description that models read.
+    /// The description for models.
     pub description: Option<String>,
     /// JSON Schema of the arguments.
     pub input_schema: Json,
-    /// JSON Schema of the structured output, where the server promises one.
+    /// JSON Schema of the structured output, if the server declares one.
     pub output_schema: Option<Json>,
     /// The server's hints.
     pub annotations: McpAnnotations,
 }
 
-/// A part of a tool's definition that is another now.
+/// A changed part of a tool's definition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct McpChange {
     /// The part: `description`, `input schema`.
     pub part: &'static str,
-    /// As it was pinned.
+    /// The pinned value.
     pub before: String,
-    /// As the server says it now.
+    /// The server's current value.
     pub now: String,
 }
 
 /// A server's hints about a tool.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct McpAnnotations {
-    /// The name that people read.
+    /// The name for people.
     pub title: Option<String>,
-    /// It changes nothing.
+    /// True if the tool changes nothing.
     pub read_only_hint: Option<bool>,
     /// True if a call may destroy what it changes.
     pub destructive_hint: Option<bool>,
-    /// Running it again with the same arguments changes nothing more.
+    /// True if repeating a call with the same arguments has no further effect.
     pub idempotent_hint: Option<bool>,
-    /// It meets the world outside the server.
+    /// True if the tool interacts with systems outside the server.
     pub open_world_hint: Option<bool>,
 }
 
 impl McpAnnotations {
-    /// Returns the effect of running the tool twice, if the hints are true.
+    /// Returns the effect of running the tool twice, provided that the hints are true.
     #[must_use]
     pub fn effect(&self) -> Effect {
         match (self.read_only_hint, self.idempotent_hint) {
@@ -104,7 +104,7 @@ impl McpAnnotations {
 }
 
 impl McpDefinition {
-    /// The parts that a digest covers, by the words that messages name them with.
+    /// The parts that the digest covers, with their names in messages.
     fn parts(&self) -> [(&'static str, Json); 6] {
         [
             ("name", self.name.as_str().into()),
@@ -117,7 +117,7 @@ impl McpDefinition {
     }
 
     /// `sha256:` and 64 hex digits over name, title, description, schemas and annotations. The order of members in a
-    /// schema does not count.
+    /// schema does not matter.
     #[must_use]
     pub fn digest(&self) -> String {
         let mut text = String::new();
@@ -134,8 +134,7 @@ impl McpDefinition {
         })
     }
 
-    /// Returns the parts in which `other` differs: each as it is here and as it is there. Schemas and hints are JSON,
-    /// one member a line.
+    /// Returns the parts in which `other` differs, with both values. Schemas and hints are JSON, one member per line.
     #[must_use]
     pub fn changes(&self, other: &Self) -> Vec<McpChange> {
         let text = |value: Json| match value {
@@ -147,7 +146,7 @@ impl McpDefinition {
         pairs.map(|((part, one), (_, two))| McpChange { part, before: text(one), now: text(two) }).collect()
     }
 
-    /// The parts in which `other` differs; none where the digests agree.
+    /// The names of the parts in which `other` differs; empty if the digests are equal.
     #[must_use]
     pub fn differences(&self, other: &Self) -> Vec<&'static str> {
         let pairs = self.parts().into_iter().zip(other.parts());
@@ -156,7 +155,8 @@ impl McpDefinition {
 }
 
 impl McpPins {
-    /// The text of the file. Values are JSON, which is YAML; one schema member a line, so that a diff can be read.
+    /// The text of the file. Values are JSON, which is valid YAML, with one schema member per line so that diffs are
+    /// readable.
     #[must_use]
     pub fn to_yaml(&self) -> String {
         let mut out = String::from(
@@ -207,20 +207,20 @@ fn line(out: &mut String, depth: usize, key: &str, value: Option<&Json>) {
         None => out.push_str(&format!("{indent}{}:\n", yaml_safe(&key.to_string()))),
         Some(value) => {
             let text = serde_json::to_string_pretty(value).unwrap_or_default();
-            // Lines of a flow value have to be indented deeper than its key.
+            // Lines of a flow value must be indented deeper than its key.
             let text = yaml_safe(&text).replace('\n', &format!("\n{indent}  "));
             out.push_str(&format!("{indent}{}: {text}\n", yaml_safe(&key.to_string())));
         }
     }
 }
 
-/// JSON leaves some characters as they are that YAML does not take in a text, or that a reader of the file does not see.
-/// They only stand within strings.
+/// Escapes characters that JSON allows but that YAML forbids in a text, or that a reader of the file cannot see. They
+/// occur only inside strings.
 fn yaml_safe(json: &str) -> String {
     let mut safe = String::with_capacity(json.len());
     for c in json.chars() {
         match u32::from(c) {
-            // Line breaks are those of the layout: JSON escapes any other.
+            // Line breaks come from the layout: JSON escapes all others.
             code if matches!(code, 0xfffe | 0xffff) || is_hidden(c) => {
                 let _ = match code {
                     ..=0xffff => write!(safe, "\\u{code:04x}"),
@@ -233,7 +233,7 @@ fn yaml_safe(json: &str) -> String {
     safe
 }
 
-/// Reads `mcp.lock.yaml`. A definition that is not what its digest says was changed by hand, and is refused.
+/// Reads `mcp.lock.yaml`. A definition that does not match its digest was changed by hand, and is refused.
 pub(crate) fn read(tree: &Node, errors: &Errors) -> McpPins {
     let mut pins = McpPins::default();
     let mut root = Section::open(tree, "", errors);

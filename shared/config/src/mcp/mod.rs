@@ -1,4 +1,4 @@
-//! `mcp.yaml`: the MCP servers, and which of their pinned tools are imported under which names.
+//! `mcp.yaml`: the MCP servers, which of their pinned tools are imported, and under which names.
 
 pub(crate) mod lock;
 
@@ -15,13 +15,13 @@ use crate::tools::templates;
 use crate::tools::{effect_key, http};
 use tickfleet_model::{Effect, EffectKey, limits, suggest};
 
-/// Characters of a server's name: it begins the names of its tools.
+/// Characters of a server's name, which prefixes the names of its tools.
 const SERVER_NAME_MAX: usize = 32;
-/// The name of the field `servers` in other programs' configurations.
+/// The name of the field `servers` in configurations of other programs.
 const OTHERS_KEY: &str = "mcpServers";
-/// Longest limit of one try, ms: longer work is a task.
+/// Maximum limit of one try, ms. Longer work should be a task.
 const TIMEOUT_MS_MAX: i128 = 3_600_000;
-/// Header names that belong to the connection or to the protocol.
+/// Header names that the connection or the protocol uses.
 const HEADERS_REFUSED: [&str; 9] = [
     "accept",
     "connection",
@@ -41,46 +41,46 @@ pub struct McpFile {
     pub servers: BTreeMap<String, McpServerDef>,
 }
 
-/// One MCP server and what is imported from it.
+/// One MCP server and its imported tools.
 #[derive(Debug, Clone)]
 pub struct McpServerDef {
-    /// The way in which it is reached.
+    /// The connection to the server.
     pub connection: McpConnection,
-    /// Put before the names of its tools.
+    /// Prefix of the names of its tools.
     pub prefix: String,
-    /// True if the hints of its annotations decide about effects.
+    /// True if hints in annotations decide about effects.
     pub trust_annotations: bool,
-    /// The server's own name of a tool → the effect that the operator declares.
+    /// The server's name of a tool → the effect that the operator declares.
     pub effects: BTreeMap<String, Effect>,
-    /// The server's own name of a tool → by what two calls of it are the same effect.
+    /// The server's name of a tool → its effect key.
     pub effect_keys: BTreeMap<String, EffectKey>,
-    /// Longest silence of a call; default the fleet's timeout.
+    /// Maximum time of a call without progress. Default: the fleet's timeout.
     pub timeout: Option<Duration>,
     /// Limit of one try that reports progress in time.
     pub timeout_max: Option<Duration>,
-    /// For grouping.
+    /// Category of its tools.
     pub category: Option<String>,
-    /// Capabilities that the agent needs for every tool of it.
+    /// Capabilities that the agent needs for each of its tools.
     pub required_capabilities: BTreeSet<String>,
-    /// Plan features that the tenant needs for every tool of it.
+    /// Plan features that the tenant needs for each of its tools.
     pub required_features: BTreeSet<String>,
-    /// True if a person has to agree to each call.
+    /// True if a person must approve each call.
     pub requires_approval: bool,
-    /// The imported tools, as they are pinned.
+    /// The imported tools, as pinned.
     pub tools: Vec<McpDefinition>,
-    /// The version that the server gave of itself when it was pinned.
+    /// The version that the server reported when it was pinned.
     pub server_version: Option<String>,
 }
 
 impl McpServerDef {
-    /// The name that models call one of its tools by.
+    /// The name that models use for one of its tools.
     #[must_use]
     pub fn tool_name(&self, own: &str) -> String {
         format!("{}{own}", self.prefix)
     }
 
-    /// Returns the effect of running a tool of it twice: the operator's word, else its hints where they are trusted,
-    /// else once.
+    /// Returns the effect of running one of its tools twice: as the operator declared it; otherwise from its hints, if
+    /// they are trusted; otherwise `once`.
     #[must_use]
     pub fn effect(&self, tool: &McpDefinition) -> Effect {
         let declared = self.effects.get(&tool.name).copied();
@@ -88,7 +88,7 @@ impl McpServerDef {
     }
 }
 
-/// The way in which a server is reached, with the secrets that this takes. Equal if one connection can serve both.
+/// How a server is reached, with the necessary secrets. Equal if one connection can serve both.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct McpConnection {
     /// The child process or the address.
@@ -97,16 +97,16 @@ pub struct McpConnection {
     pub secrets: BTreeMap<String, SecretRef>,
 }
 
-/// The two ways of speaking to a server.
+/// The two transports.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum McpTransport {
     /// A child process that reads and writes messages.
     Stdio {
-        /// The program, looked for in `PATH`.
+        /// The program, found through `PATH`.
         command: String,
         /// Its arguments.
         args: Vec<String>,
-        /// Its environment beside `PATH`: name → template.
+        /// Its environment, in addition to `PATH`: name → template.
         env: BTreeMap<String, String>,
         /// Its working folder.
         cwd: Option<String>,
@@ -117,12 +117,12 @@ pub enum McpTransport {
         url: String,
         /// Header → template.
         headers: BTreeMap<String, String>,
-        /// Hosts that may be private addresses.
+        /// Hosts that may have private addresses.
         allow_private: BTreeSet<String>,
     },
 }
 
-/// Reads `mcp.yaml` against the pins, and makes the imported tools known beside the declared ones.
+/// Reads `mcp.yaml` with the pins, and adds the imported tools to the known ones.
 pub(crate) fn read(tree: &Node, pins: &McpPins, known: &mut Tools, errors: &Errors) -> McpFile {
     let mut file = McpFile::default();
     for (name, cursor) in servers(tree, errors) {
@@ -143,7 +143,7 @@ pub(crate) fn read(tree: &Node, pins: &McpPins, known: &mut Tools, errors: &Erro
     file
 }
 
-/// Reads `mcp.yaml` alone, as it is read to pin: every server, none of them with tools.
+/// Reads `mcp.yaml` alone, for pinning: every server, without tools.
 pub(crate) fn read_unpinned(tree: &Node, errors: &Errors) -> McpFile {
     let read = |(name, cursor): (String, Cursor<'_>)| Some((server(&name, &cursor)?.0, name));
     McpFile { servers: servers(tree, errors).into_iter().filter_map(read).map(|(def, name)| (name, def)).collect() }
@@ -172,7 +172,7 @@ fn servers<'a>(tree: &'a Node, errors: &'a Errors) -> Vec<(String, Cursor<'a>)> 
     sound
 }
 
-/// Makes one imported tool known.
+/// Adds one imported tool to the known ones.
 fn import(name: &str, own: &str, cursor: &Cursor<'_>, known: &mut Tools) {
     let refuse = |found: String, expected: &str| {
         cursor.errors.push(&cursor.node.place, &cursor.path, found, expected);
@@ -193,7 +193,7 @@ fn import(name: &str, own: &str, cursor: &Cursor<'_>, known: &mut Tools) {
     known.names_and_ids.extend([name.to_owned(), id]);
 }
 
-/// The choice of which pinned tools are imported.
+/// The fields that choose the imported tools and their effects.
 struct Chosen<'a> {
     only: Option<Cursor<'a>>,
     exclude: Option<Cursor<'a>>,
@@ -203,7 +203,7 @@ struct Chosen<'a> {
 }
 
 impl Chosen<'_> {
-    /// The effect keys of imported tools, held against their pinned schemas.
+    /// The effect keys of imported tools, checked against their pinned schemas.
     fn effect_keys(&self, def: &McpServerDef) -> BTreeMap<String, EffectKey> {
         let members = self.effect_keys.as_ref().map(Cursor::members).unwrap_or_default();
         if let Some(window) = self.effect_window.as_ref().filter(|_| members.is_empty()) {
@@ -293,7 +293,7 @@ fn server<'a>(name: &str, cursor: &Cursor<'a>) -> Option<(McpServerDef, Chosen<'
     matches!(cursor.node.value, Value::Mapping(_)).then_some((def, chosen))
 }
 
-/// Stands where a transport could not be read, which was noted.
+/// Placeholder for a transport that could not be read; that error is noted.
 fn nowhere() -> McpTransport {
     McpTransport::Stdio { command: String::new(), args: Vec::new(), env: BTreeMap::new(), cwd: None }
 }
@@ -349,11 +349,11 @@ fn header(name: &str) -> Result<(), &'static str> {
     if templates::is_header_name(name) { Ok(()) } else { Err("a name such as X-Request-Id") }
 }
 
-/// The address of an endpoint. The environment is in it already.
+/// The address of an endpoint, with values from the environment already replaced.
 fn address(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.text()?;
     if text.contains("${") {
-        return None; // It was noted that the environment lacks this.
+        return None; // The missing variable has already been noted.
     }
     let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://")).unwrap_or_default();
     let host = rest.split(['/', '?']).next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `facts` of a row of `permissions.yaml`: what calls of the tool require, forbid, set and clear.
+//! `facts` in a row of `permissions.yaml`: the facts that calls of the tool require, forbid, set and clear.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -91,7 +91,7 @@ fn condition(cursor: &Cursor<'_>) -> Option<FactCondition> {
     Some(FactCondition { fact: named?, mode: mode.unwrap_or_default(), message })
 }
 
-/// Refuses conditions on facts that no call sets: a misspelt one would stop every call, or none.
+/// Refuses conditions on facts that no call sets: a misspelled fact would stop every call, or none.
 pub(super) fn check(tree: &Node, matrix: &BTreeMap<String, ToolGrant>, errors: &Errors) {
     let shape = |fact: &Fact| (fact.name.clone(), fact.arguments.len());
     let set: BTreeSet<_> = matrix.values().flat_map(|row| &row.facts.sets).map(|set| shape(&set.fact)).collect();

@@ -1,5 +1,5 @@
-//! The settings as types. Their defaults stand in `config/tickfleet.yaml` alone; the figures named here
-//! only repeat them for the reader, and a test compares the two.
+//! The settings as types. The source of all defaults is `config/tickfleet.yaml`. Defaults named in comments repeat it,
+//! and a test compares the two.
 
 pub(crate) mod read;
 pub(crate) mod redis_url;
@@ -14,40 +14,40 @@ use tickfleet_model::{DayCapAction, Durability, Priorities};
 /// Every setting, validated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The place where the fleet's state lives.
+    /// The Redis that stores the fleet's state.
     pub redis: RedisSettings,
-    /// The bounds on what agents may do.
+    /// Caps on calls of agents.
     pub caps: CapSettings,
-    /// The settings by which calls are carried out.
+    /// Settings of workers.
     pub worker: WorkerSettings,
-    /// The settings by which turns are admitted.
+    /// Settings of schedulers.
     pub scheduler: SchedulerSettings,
-    /// The times for which what is finished is kept.
+    /// Retention of finished work.
     pub retention: RetentionSettings,
-    /// The bounds on what may wait.
+    /// Bounds on waiting work.
     pub queues: QueueSettings,
     /// Settings of the audit log.
     pub audit: AuditSettings,
-    /// How the audit log is sealed.
+    /// Seals of the audit log.
     pub seal: SealSettings,
-    /// What tenants and tools have of the workers' slots.
+    /// Shares of tenants and tools in the workers' slots.
     pub fairness: FairnessSettings,
-    /// When agents that are run elsewhere go in circles.
+    /// The loop breaker for agents that run outside the fleet.
     pub loops: LoopSettings,
     /// Switches of the permission policy.
     pub permission: PermissionSettings,
-    /// Health and metrics.
+    /// Address of health and metrics.
     pub http: HttpSettings,
-    /// The process' own log.
+    /// The process's own log.
     pub log: LogSettings,
-    /// The place that spans go to.
+    /// Export of spans.
     pub tracing: TracingSettings,
 }
 
 /// `redis:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RedisSettings {
-    /// Redis' URL, printed masked, with the file of `tls_ca` in it. Default `redis://127.0.0.1:6379/0`.
+    /// Redis's URL, printed masked. Includes the file of `tls_ca`. Default `redis://127.0.0.1:6379/0`.
     pub url: RedisUrl,
     /// First part of every key. Default `tickfleet`.
     pub namespace: String,
@@ -66,7 +66,7 @@ pub struct CapSettings {
     pub max_calls_per_tick: u32,
     /// Calls per agent and day. Default 1,000.
     pub max_actions_per_day: u32,
-    /// IANA zone in which days begin; valid. Default `UTC`.
+    /// IANA time zone in which days begin; validated. Default `UTC`.
     pub time_zone: String,
     /// The action at the day cap. Default reject.
     pub on_day_cap: DayCapAction,
@@ -75,7 +75,7 @@ pub struct CapSettings {
 /// `worker:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerSettings {
-    /// Slices at the same time. Default 32.
+    /// Maximum number of slices at the same time. Default 32.
     pub slots: usize,
     /// Silence after which a worker is dead. Default 10 s.
     pub lease: Duration,
@@ -83,36 +83,37 @@ pub struct WorkerSettings {
     pub drain: Duration,
     /// The `ready` streams that the process leases from. Default all.
     pub priorities: Priorities,
-    /// Wall-clock limit of one try where the tool sets none. Default 30 s.
+    /// Wall-clock limit of one try if the tool sets none. Default 30 s.
     pub tool_timeout: Duration,
     /// Waits before retries. Default 1 s, 3 s, 9 s.
     pub retry_ladder: Vec<Duration>,
     /// True if tools may be registered at run time. Default false.
     pub allow_dynamic_registration: bool,
-    /// Folder of the workspaces that shell and file tools work in; empty means one below the machine's temporary folder.
+    /// Folder of the workspaces of shell and file tools; empty means a folder in the machine's temporary folder.
     /// Default empty.
     pub workspaces: String,
-    /// The time for which a workspace is kept after its last use. Default 24 h.
+    /// Time that a workspace is kept after its last use. Default 24 h.
     pub workspace_ttl: Duration,
-    /// What has to know that a call of a `once` tool has begun before it runs, where the tool does not say. Default none.
+    /// Where the intent record of a `once` call must be stored before the call runs, if the tool does not set it.
+    /// Default none.
     pub durable: Durability,
-    /// Longest wait for that. Default 1 s.
+    /// Longest wait for that confirmation. Default 1 s.
     pub durable_wait: Duration,
-    /// Failures of a tool in a row after which a worker does not call it for a while; 0 never. Default 0.
+    /// Failures of a tool in a row that open its circuit breaker in a worker; 0: breakers are off. Default 0.
     pub breaker_failures: u32,
-    /// For how long, before one call tries. Default 10 s.
+    /// Time that a circuit breaker stays open before a trial call. Default 10 s.
     pub breaker_rest: Duration,
-    /// What a worker does whose machine cannot hold the sandbox that a tool wants. Default refuse_start.
+    /// Reaction of a worker whose machine does not support the sandbox of a tool. Default refuse_start.
     pub without_sandbox: WithoutSandbox,
 }
 
-/// What a worker does whose machine cannot hold the sandbox that a tool wants. The tool is never run without it.
+/// Reaction of a worker whose machine does not support the sandbox of a tool. The tool never runs without its sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WithoutSandbox {
-    /// It does not start, and takes over no configuration that wants such a tool.
+    /// The worker does not start, and does not apply a configuration with such a tool.
     #[default]
     RefuseStart,
-    /// It starts; calls of that tool which come to it end as `not_configured`.
+    /// The worker starts. Calls of the tool that it receives end as `not_configured`.
     RefuseCalls,
 }
 
@@ -121,12 +122,11 @@ pub enum WithoutSandbox {
 pub struct SchedulerSettings {
     /// Entries admitted at once. Default 64.
     pub batch: usize,
-    /// The period at which due lanes and retries are looked for. Default 50 ms.
+    /// Interval of checks for due throttle queues and retries. Default 50 ms.
     pub tick_poll: Duration,
-    /// The period at which bounds are kept (memory, audit, dead entries, old budgets), and some turns are swept.
-    /// Default 5 s.
+    /// Interval of cleanup (memory, audit, dead entries, old budgets) and of the sweep of some turns. Default 5 s.
     pub collect_every: Duration,
-    /// The period at which dead workers are looked for. Default 1 s.
+    /// Interval of checks for dead workers. Default 1 s.
     pub reap_every: Duration,
 }
 
@@ -135,7 +135,7 @@ pub struct SchedulerSettings {
 pub struct RetentionSettings {
     /// Finished turns and tasks. Default 1 h.
     pub records: Duration,
-    /// Tombstones of producer-given ids; at least `records`. Default 1 h.
+    /// Tombstones of producer-given IDs; at least `records`. Default 1 h.
     pub dedupe_for: Duration,
     /// Replies. Default 24 h.
     pub replies: Duration,
@@ -171,75 +171,77 @@ pub struct QueueSettings {
 pub struct AuditSettings {
     /// True if calls are audited at all. Default true.
     pub log_tool_calls: bool,
-    /// Argument names whose values are hidden beside the built-in ones. Default none.
+    /// Argument names whose values are redacted in addition to the built-in ones. Default none.
     pub redact_keys: BTreeSet<String>,
-    /// Characters of a result that are kept. Default 1,000.
+    /// Maximum number of characters of a stored result. Default 1,000.
     pub result_chars: usize,
-    /// True if each entry says how its call was admitted. Default false.
+    /// True if each entry records how its call was admitted. Default false.
     pub admissions: bool,
-    /// True if each entry says what else its call was decided by. Default false.
+    /// True if each entry records the other inputs to the decision about its call. Default false.
     pub premises: bool,
 }
 
 /// `seal:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealSettings {
-    /// Where the secret key is; none where nothing is sealed. Default none.
+    /// Location of the secret key; `None` disables sealing. Default none.
     pub key: Option<SealKey>,
-    /// What the key is called. Default `seal-1`.
+    /// Name of the key. Default `seal-1`.
     pub key_id: String,
-    /// How often new entries are sealed. Default 1 s.
+    /// Interval at which new entries are sealed. Default 1 s.
     pub every: Duration,
-    /// Where heads of chains are kept outside of Redis. Default nowhere.
+    /// Storage of chain heads outside of Redis. Default nowhere.
     pub anchor: AnchorPlace,
-    /// Where the URL of the Redis is whose stream keeps them; none where that is the fleet's own. Default none.
+    /// Location of the URL of the Redis whose stream stores the heads; `None` means the fleet's own Redis. Default
+    /// none.
     pub anchor_redis: Option<SealKey>,
 }
 
-/// Where a secret key is.
+/// Location of a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SealKey {
-    /// In this variable of the environment.
+    /// In this environment variable.
     Env(String),
     /// In this file.
     File(String),
 }
 
-/// Where heads of chains are kept outside of Redis.
+/// Storage of chain heads outside of Redis.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum AnchorPlace {
     /// Nowhere.
     #[default]
     None,
-    /// In the process' log, a line each.
+    /// In the process's log, one line each.
     Log,
-    /// In this file, a line each.
+    /// In this file, one line each.
     File(String),
-    /// In a stream: this one of another Redis, or the shard's own of the fleet's.
+    /// In a stream: this one of another Redis, or the shard's own stream in the fleet's Redis.
     Stream(Option<String>),
 }
 
 /// `fairness:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FairnessSettings {
-    /// True if tenants share the slots by weight while these are short. Default true.
+    /// True if tenants share slots by weight while slots are scarce. Default true.
     pub tenants: bool,
-    /// Per cent of the slots that the calls of one tool may have; 100 is no limit. Default 100.
+    /// Percentage of the slots that calls of one tool may use; 100 means unlimited. Default 100.
     pub tool_slots_percent: u64,
 }
 
 /// `loops:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoopSettings {
-    /// Equal calls in a row after which their agent is told so; 0: nothing is counted. Default 0.
+    /// Number of equal calls in a row after which their agent receives a warning; 0 disables the loop breaker. Default
+    /// 0.
     pub tell_after: u32,
-    /// So many more, and the call is refused. Default 3.
+    /// Number of further equal calls after which the call is refused. Default 3.
     pub refuse_after: u32,
-    /// For how long. Default 1 min.
+    /// Time for which it is refused. Default 1 min.
     pub refuse_for: Duration,
-    /// Equal calls that are further apart are no row. Default 10 min.
+    /// Longest time between equal calls of one streak. Default 10 min.
     pub forget_after: Duration,
-    /// Names of tools that may be asked again and again. Default those of the fleet that look for what is to come.
+    /// Tools that may be called repeatedly. Default: the fleet's tools that poll.
     pub except: BTreeSet<String>,
 }
 
@@ -248,25 +250,25 @@ pub struct LoopSettings {
 pub struct PermissionSettings {
     /// True if required capabilities are enforced. Default true.
     pub strict_capabilities: bool,
-    /// Names or ids of tools that nobody may call; each is known. Default none.
+    /// Names or IDs of tools that no agent may call; each exists. Default none.
     pub disabled_tools: BTreeSet<String>,
-    /// True if the built-in permissions give the trial tools to every agent.
+    /// True if the built-in permissions allow the trial tools to every agent.
     pub trial_tools: bool,
-    /// True if the built-in sample business fills in for files that the folder does not have. Default true.
+    /// True if the built-in sample business provides the files that are missing from the folder. Default true.
     pub samples: bool,
 }
 
 /// `http:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpSettings {
-    /// The address at which health and metrics answer. Default `0.0.0.0:9090`.
+    /// Address of health and metrics. Default `0.0.0.0:9090`.
     pub address: SocketAddr,
 }
 
 /// `log:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogSettings {
-    /// The look of lines. Default pretty.
+    /// Format of log lines. Default pretty.
     pub format: LogFormat,
     /// A level, or directives per module. Default `info`.
     pub level: String,
@@ -275,19 +277,19 @@ pub struct LogSettings {
 /// `tracing:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TracingSettings {
-    /// Base URL of a collector that speaks OTLP over HTTP; empty where spans are not exported. Default empty.
+    /// Base URL of an OTLP/HTTP collector; empty disables the export of spans. Default empty.
     pub otlp_endpoint: String,
-    /// Of a million traces that begin here, how many are sampled. Default all.
+    /// Number of sampled traces per million that begin here. Default all.
     pub sample_ppm: u32,
     /// Name of the service in its spans. Default `tickfleet`.
     pub service_name: String,
-    /// True if calls and requests to models are recorded by OpenTelemetry's names too. Default false.
+    /// True if calls and model requests are also recorded with OpenTelemetry's semantic conventions. Default false.
     pub gen_ai: bool,
-    /// True if arguments and results are in those spans. Default false.
+    /// True if these spans contain arguments and results. Default false.
     pub gen_ai_content: bool,
 }
 
-/// The look of log lines.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogFormat {
     /// For people.

@@ -1,4 +1,4 @@
-//! Reads [`Settings`] out of the merged tree: types and ranges here, relations between settings in [`relate`].
+//! Reads [`Settings`] from the merged tree: types and ranges here, relations between settings in [`relate`].
 
 mod seal;
 
@@ -23,12 +23,12 @@ const YEAR: Duration = Duration::from_secs(366 * 86_400);
 const LEASE_MIN: Duration = Duration::from_millis(limits::LEASE_MS_MIN);
 const LEASE_MAX: Duration = Duration::from_millis(limits::LEASE_MS_MAX);
 
-/// More shards than any Redis Cluster has slots make no sense.
+/// A Redis Cluster has this many slots. More shards make no sense.
 const SHARDS_MAX: i128 = 16_384;
-/// Most rungs of a retry ladder.
+/// Maximum number of waits in a retry ladder.
 const RUNGS_MAX: usize = 16;
 
-/// Reads all settings and checks how they relate. None only where a whole section is missing, which is noted.
+/// Reads all settings and checks their relations. `None` only if a whole section is missing; that error is noted.
 pub(crate) fn settings(tree: &Node, errors: &Errors) -> Option<Settings> {
     let before = errors.len();
     let mut root = Section::open(tree, "", errors);
@@ -50,7 +50,7 @@ pub(crate) fn settings(tree: &Node, errors: &Errors) -> Option<Settings> {
         tracing: tracing(section("tracing")?),
     };
     root.close();
-    // Stand-ins of what could not be read relate to nothing.
+    // Unreadable settings have placeholder values, whose relations mean nothing.
     if errors.len() == before {
         relate(&settings, tree, errors);
     }
@@ -69,7 +69,7 @@ fn redis(mut s: Section<'_>) -> RedisSettings {
     redis
 }
 
-/// A wrong URL is not shown: it may hold a password.
+/// An invalid URL is not shown: it may contain a password.
 fn redis_url(cursor: &Cursor<'_>) -> Option<RedisUrl> {
     let url = cursor.text().and_then(RedisUrl::new);
     if url.is_none() {
@@ -80,13 +80,13 @@ fn redis_url(cursor: &Cursor<'_>) -> Option<RedisUrl> {
     url
 }
 
-/// Adds the file of `redis.tls_ca` to the URL. None if there is nothing to add, or if it is refused.
+/// Adds the file of `redis.tls_ca` to the URL. `None` if there is nothing to add, or if the file is refused.
 fn with_authority(url: &RedisUrl, cursor: &Cursor<'_>) -> Option<RedisUrl> {
     let file = cursor.text()?;
     if file.is_empty() {
         return None;
     }
-    // It becomes part of a URL's query.
+    // The path becomes part of a URL's query.
     if file.contains(|c: char| c.is_whitespace() || matches!(c, '&' | '@' | '?' | '#')) {
         cursor.refuse("a path without blanks and & @ ? #");
         return None;
@@ -98,7 +98,7 @@ fn with_authority(url: &RedisUrl, cursor: &Cursor<'_>) -> Option<RedisUrl> {
     url.with_authority(file)
 }
 
-/// The namespace is part of every key, so its characters are those of ids.
+/// The namespace is part of every key, so its characters are those of IDs.
 fn namespace(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.text()?;
     let sound = !text.is_empty()
@@ -158,7 +158,7 @@ fn worker(mut s: Section<'_>) -> WorkerSettings {
     worker
 }
 
-/// An absolute path, or nothing.
+/// An absolute path, or empty.
 fn folder(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.text()?;
     if !text.is_empty() && !text.starts_with('/') {
@@ -167,10 +167,10 @@ fn folder(cursor: &Cursor<'_>) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// At least one priority, each once.
+/// At least one priority, without duplicates.
 fn priorities(cursor: &Cursor<'_>) -> Option<Priorities> {
     let before = cursor.errors.len();
-    // Notes what is no list, and what is named twice.
+    // Notes an error if it is not a list, or has duplicates.
     cursor.words();
     if cursor.errors.len() > before {
         return None;
@@ -318,7 +318,7 @@ fn tracing(mut s: Section<'_>) -> TracingSettings {
     tracing
 }
 
-/// Nothing, or the URL of an HTTP server.
+/// Empty, or the URL of an HTTP server.
 fn endpoint(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.text()?;
     let sound = text.is_empty() || text.starts_with("http://") || text.starts_with("https://");
@@ -328,7 +328,7 @@ fn endpoint(cursor: &Cursor<'_>) -> Option<String> {
     sound.then(|| text.to_owned())
 }
 
-/// Text that a list shows in one line.
+/// A text that fits in one line of a list.
 fn plain_name(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.some_text()?;
     let sound = text.len() <= limits::NAME_BYTES_MAX && !text.contains(char::is_control);
@@ -338,13 +338,13 @@ fn plain_name(cursor: &Cursor<'_>) -> Option<String> {
     sound.then_some(text)
 }
 
-/// A share from 0 to 1, in millionths.
+/// A ratio from 0 to 1, in millionths.
 fn ratio_ppm(cursor: &Cursor<'_>) -> Option<u32> {
     let ratio = match &cursor.node.value {
         Value::Integer(0) => Some(0.0),
         Value::Integer(1) => Some(1.0),
         Value::Float(ratio) => Some(*ratio),
-        // From the environment.
+        // Values from the environment are texts.
         Value::Text(text) => text.parse().ok(),
         _ => None,
     };
@@ -352,11 +352,11 @@ fn ratio_ppm(cursor: &Cursor<'_>) -> Option<u32> {
     if ratio.is_none() {
         cursor.refuse("a share from 0 to 1, such as 0.1");
     }
-    // Within the bounds of the type: it is at most a million.
+    // The cast is lossless: the value is at most a million.
     ratio.map(|ratio| (ratio * 1_000_000.0).round() as u32)
 }
 
-/// A lone word must be a level: the filter would take a misspelt one for a module and log everything of it.
+/// A single word must be a level. The filter would read a misspelled level as a module and log everything of it.
 fn log_level(cursor: &Cursor<'_>) -> Option<String> {
     const LEVELS: [(&str, ()); 6] =
         [("off", ()), ("error", ()), ("warn", ()), ("info", ()), ("debug", ()), ("trace", ())];
@@ -370,7 +370,7 @@ fn log_level(cursor: &Cursor<'_>) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// Checks what no single setting can tell.
+/// Checks relations between several settings.
 fn relate(settings: &Settings, tree: &Node, errors: &Errors) {
     let relation = Relation { tree, errors };
     let Settings { caps, worker, scheduler, retention, queues, .. } = settings;
@@ -412,7 +412,8 @@ struct Relation<'a> {
 }
 
 impl Relation<'_> {
-    /// Notes, unless `holds`, that one setting is less than another. Blames the one that somebody set.
+    /// Notes an error unless `holds`: the first setting must be at least the second. Blames the setting that is not a
+    /// default.
     fn at_least(&self, (large, holds, is): (&str, bool, String), (small, floor): (&str, String), why: &str) {
         if holds {
             return;

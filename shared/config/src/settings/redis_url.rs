@@ -1,4 +1,4 @@
-//! Redis' address, which may hold a password: it prints itself masked, and is handed out on request only.
+//! Redis's URL, which may contain a password: printed masked, and revealed only on request.
 
 use std::fmt;
 
@@ -12,21 +12,21 @@ const SCHEMES: [&str; 8] = [
     "unix://",
     "redis+unix://",
     "valkey+unix://",
-    // A `tickfleet dev` without Redis.
+    // The store of `tickfleet dev` without Redis.
     "tickfleet+unix://",
 ];
-/// Those of URLs that name sentinels, and behind a slash what they call the primary.
+/// Schemes of URLs that name sentinels, followed by a slash and the name of the primary.
 const SENTINEL_SCHEMES: [&str; 2] = ["redis+sentinel://", "rediss+sentinel://"];
 
-/// Those of URLs that name nodes of a cluster.
+/// Schemes of URLs that name nodes of a cluster.
 const CLUSTER_SCHEMES: [&str; 2] = ["redis+cluster://", "rediss+cluster://"];
 
-/// Redis' URL. `Debug` and `Display` show it with the password masked.
+/// Redis's URL. `Debug` and `Display` mask the password.
 #[derive(Clone)]
 pub struct RedisUrl(SecretString);
 
 impl RedisUrl {
-    /// Takes a URL of a scheme that Redis clients know; none for anything else.
+    /// Accepts a URL with a scheme that Redis clients support; `None` for any other text.
     #[must_use]
     pub fn new(url: &str) -> Option<Self> {
         let after = |schemes: &[&str]| schemes.iter().find_map(|scheme| url.strip_prefix(scheme).map(str::to_owned));
@@ -39,7 +39,7 @@ impl RedisUrl {
         (sound && !url.chars().any(char::is_whitespace)).then(|| Self(url.into()))
     }
 
-    /// Returns a stand-in for a URL that was refused, until the errors are reported. Nothing connects to it.
+    /// Returns a placeholder for a refused URL until the errors are reported. It is never used to connect.
     pub(crate) fn stand_in() -> Self {
         Self(SecretString::default())
     }
@@ -49,10 +49,11 @@ impl RedisUrl {
         ["rediss", "valkeys"].iter().any(|scheme| self.expose().starts_with(scheme))
     }
 
-    /// The URL with the file of the authorities that may vouch for the server. None if it names some itself.
+    /// The URL with the file of certificate authorities for the server. `None` if the URL names a file itself.
     pub(crate) fn with_authority(&self, file: &str) -> Option<Self> {
         let url = self.expose();
-        // A `?` before the last `@` belongs to the password; that of sentinels is in the query, where no `@` may be.
+        // A `?` before the last `@` belongs to the password. URLs of sentinels have their password in the query, which
+        // contains no `@`.
         let address = url.rsplit_once('@').map_or(url, |(_, address)| address);
         let joined = match split_query(address).1 {
             Some(query) if query.split('&').any(|pair| pair.starts_with("tls_ca=")) => return None,
@@ -62,7 +63,7 @@ impl RedisUrl {
         Some(Self(joined.into()))
     }
 
-    /// The URL with its password, for whoever connects.
+    /// The URL with its password, for connecting.
     #[must_use]
     pub fn expose(&self) -> &str {
         self.0.expose_secret()
@@ -89,7 +90,7 @@ impl fmt::Debug for RedisUrl {
     }
 }
 
-/// Whether behind the sentinels stands what they call the primary.
+/// Whether the sentinels are followed by the name of the primary.
 fn names_a_primary(rest: &str) -> bool {
     let (place, query) = split_query(rest);
     let place = place.rsplit_once('@').map_or(place, |(_, place)| place);
@@ -99,12 +100,12 @@ fn names_a_primary(rest: &str) -> bool {
             .is_some_and(|(hosts, name)| !hosts.is_empty() && !name.is_empty() && !name.starts_with('/'))
 }
 
-/// A URL with the password of its user part and the values of its query masked. What comes before the last
-/// `@` counts as the user part, so that an unescaped `/` in a password gives nothing away.
+/// The URL with the password and the values of the query masked. Everything before the last `@` counts as user and
+/// password, so that an unescaped `/` in a password reveals nothing.
 pub(crate) fn mask_url(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let (rest, query) = match rest.rsplit_once('@') {
-        // The password of sentinels stands in the query: an `@` there ends no user part.
+        // The password of sentinels is in the query, where an `@` does not end a user part.
         Some((user, _)) if scheme.ends_with("+sentinel") && user.contains('?') => ("***".to_owned(), None),
         // A `?` before the `@` belongs to the password.
         Some((user, address)) => {

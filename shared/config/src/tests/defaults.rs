@@ -1,4 +1,4 @@
-//! The values that are in force if nobody says anything.
+//! The default values.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The layers of defaults, files and the environment: how they lie over each other, and how the result is printed.
+//! The layers of defaults, files and the environment: how they override each other, and how the result is printed.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn without_samples_a_missing_file_is_empty_whatever_way_the_switch_is_given() {
         assert!(without.policy.permissions.matrix.is_empty() && without.tools.tools.is_empty());
     }
 
-    // One file of one's own brings no sample back, and a trial tool needs a row of one's own.
+    // A folder with one file of its own does not enable the samples again, and a trial tool needs a row of its own.
     let one = given()
         .file("tickfleet.yaml", "permission: {samples: false, trial_tools: true}")
         .file("agents.yaml", "agents: {bot: {}}")
@@ -76,7 +76,7 @@ fn a_prompt_replaces_the_built_in_one_and_must_show_the_tools() {
     for (name, text, found) in [
         ("prompts/tools.txt", "Here they are.", "no {tools} in the prompt"),
         ("prompts/tool.md", "x", "a file that nothing reads"),
-        // It names no agent.
+        // The file name contains no agent.
         ("prompts/agent.txt", "x", "a file that nothing reads"),
     ] {
         let errors = load(name, text).unwrap_err().to_string();
@@ -121,7 +121,7 @@ fn every_knob_has_a_variable() {
         for field in section.node.entries() {
             let name = format!("TICKFLEET_{}_{}", section.key, field.key).to_uppercase();
             let leaked: &'static str = Box::leak(name.clone().into_boxed_str());
-            // No setting takes this, so each must complain about its own variable.
+            // No setting accepts this text, so each must report an error about its own variable.
             let errors = given().variable(leaked, "\u{1}").load();
             let takes_text = matches!(name.as_str(), "TICKFLEET_AUDIT_REDACT_KEYS" | "TICKFLEET_LOOPS_EXCEPT");
             assert_eq!(errors.is_ok(), takes_text, "{name}");
@@ -234,7 +234,7 @@ fn what_is_printed_can_be_loaded_and_means_the_same() {
     }
 }
 
-/// What a field is decides whether its text is a secret, not what it is called.
+/// The kind of a field, not its name, decides whether its text is a secret.
 #[test]
 fn no_literal_secret_is_shown_whatever_field_it_stands_in() {
     let tools = r#"

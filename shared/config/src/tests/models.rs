@@ -1,4 +1,4 @@
-//! Models, and the agents that are run on them.
+//! Models, and the agents that use them.
 
 use std::time::Duration;
 

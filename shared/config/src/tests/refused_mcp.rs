@@ -1,4 +1,4 @@
-//! MCP servers: what is imported of them, and everything that can be wrong.
+//! MCP servers: imported tools, and all errors.
 
 use serde_json::json;
 
@@ -18,7 +18,7 @@ fn tool(name: &str, hints: (Option<bool>, Option<bool>)) -> McpDefinition {
     }
 }
 
-/// A server `files` with these lines, with three pinned tools: `look` reads, `put` is idempotent, `send` says nothing.
+/// A server `files` with these lines and three pinned tools: `look` reads, `put` is idempotent, `send` has no hints.
 fn server(lines: &str) -> Given {
     let tools = vec![tool("look", (Some(true), None)), tool("put", (None, Some(true))), tool("send", (None, None))];
     let pins = McpPins { servers: [("files".to_owned(), McpPinned { version: None, tools })].into() };

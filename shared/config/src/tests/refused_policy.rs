@@ -1,4 +1,4 @@
-//! Wrong agents, permissions and tenants.
+//! Invalid agents, permissions and tenants.
 
 use super::{Given, given};
 
@@ -372,7 +372,7 @@ fn an_approval_asks_for_no_more_people_than_may_agree() {
     for approval in ["{by: [finance], quorum: 2}", "{quorum: 3}", "{by: [risk]}"] {
         rule(approval, people).load().unwrap();
     }
-    // Of a role that nobody has, one thing is wrong. Without approvers, such calls are refused at once.
+    // An unknown role is only one error. Without approvers, such calls are refused at once.
     assert_eq!(rule("{by: [finanse], quorum: 2}", people).errors().len(), 1);
     rule("{quorum: 2}", "").load().unwrap();
 }

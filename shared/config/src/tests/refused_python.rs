@@ -1,11 +1,11 @@
-//! The section `python` of `tools.yaml`: what is read, and everything that can be wrong.
+//! The section `python` of `tools.yaml`: what is read, and all errors.
 
 use std::time::Duration;
 
 use super::{Given, given};
 use crate::tools::ShellLevel;
 
-/// An entry `shop` with these fields, and a row for a tool that only Python may have.
+/// An entry `shop` with these fields, and a row for a tool that can only be a Python tool.
 fn shop(fields: &str) -> Given {
     given()
         .file("tools.yaml", format!("python:\n  shop: {{{fields}}}\n"))

@@ -1,5 +1,5 @@
-//! Wrong settings, syntax and variables: each error names file, line, column, field, what was found and what
-//! is allowed.
+//! Invalid settings, syntax and variables: each error names file, line, column, field, the value found, and the
+//! allowed values.
 
 use super::super::*;
 use super::given;

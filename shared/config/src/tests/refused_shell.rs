@@ -1,4 +1,4 @@
-//! Wrong shell tools.
+//! Invalid shell tools.
 
 use super::{Given, given};
 

@@ -1,8 +1,8 @@
-//! Wrong tools.
+//! Invalid tools.
 
 use super::{Given, given};
 
-/// A tool `call` whose `http:` has this line 10, and whose schema has one required and one optional argument.
+/// A tool `call` with this line 10 in its `http:`, and a schema with one required and one optional argument.
 fn tool(line: &str) -> Given {
     tools(&format!(
         "tools:\n  call:\n    description: Calls.\n    input_schema:\n      type: object\n      properties: {{id: \
@@ -171,7 +171,7 @@ fn a_built_in_tool_is_not_declared_as_http() {
     );
 }
 
-/// A tool `call` with this in its `http:`, from line 8 on.
+/// A tool `call` with these lines in its `http:`, from line 8 on.
 fn http(lines: &str) -> Given {
     tools(&format!(
         "tools:\n  call:\n    description: Calls.\n    input_schema: {{type: object, properties: {{id: {{type: \
@@ -257,7 +257,7 @@ fn a_parameter_without_a_description_is_worth_a_warning_with_its_place() {
     assert_eq!(given().load().unwrap().warnings, [], "ours say what their parameters are");
 }
 
-/// A tool `pay` with these lines, whose schema requires `to` and `amount` and knows `text` too.
+/// A tool `pay` with these lines. Its schema requires `to` and `amount`, and allows `text`.
 fn paying(lines: &str) -> Given {
     tools(&format!(
         "tools:\n  pay:\n    description: Pays.\n    input_schema:\n      type: object\n      properties: {{to: {{type: \
@@ -359,12 +359,12 @@ fn what_reconciles_is_another_tool_that_only_looks() {
 fn a_mistake_stands_before_the_errors_that_follow_and_hides_those_that_only_follow() {
     let permissions = "permissions:\n  pay: {everyone: true}\n  look: {everyone: true, rules: [{require: args.a}]}\n";
     let files = |tools: &str| given().file("tools.yaml", tools).file("permissions.yaml", permissions);
-    // Nothing is known of the tools: no row that names one is wrong for that.
+    // The tools are unknown, so rows that name one are not errors.
     let errors = files("tool: {pay: {description: Pays., input_schema: {type: object}}}").errors();
     assert!(errors.iter().all(|error| error.starts_with("tools.yaml:")), "{errors:#?}");
     let errors = files("tools: [pay, look]").errors();
     assert!(errors.len() == 1 && errors[0].starts_with("tools.yaml:1:8: tools: "), "{errors:#?}");
-    // Nothing is known of a tool's arguments: nothing that names one is wrong for that.
+    // The tool's arguments are unknown, so names of arguments are not errors.
     let request = "http: {method: GET, base_url: 'https://a.example', path: '/v1/{{id}}', query: {q: '{{note}}'}}";
     for schema in ["", "input_schema: [id], ", "input_schema: {type: string}, "] {
         let pay = format!("tools: {{pay: {{description: Pays., effect: once, effect_key: [/id], {schema}{request}}}}}");
@@ -380,7 +380,7 @@ fn a_mistake_stands_before_the_errors_that_follow_and_hides_those_that_only_foll
         .file("permissions.yaml", "permissions: {git_push: {everyone: true}}\n")
         .errors();
     assert!(errors.len() == 1 && errors[0].starts_with("mcp.yaml:"), "{errors:#?}");
-    // Agents and limits come before tools by name, and after them by what builds on what.
+    // Agents and limits come before tools alphabetically, but errors follow the order of dependencies.
     let errors = files("tools:\n  pay: {description: Pays., effect: onec, input_schema: {type: object}}\n")
         .file("agents.yaml", "agents: {kelly: {max_actions_per_tick: none}}\n")
         .errors();

@@ -1,4 +1,4 @@
-//! `cache` of a tool: for how long its answers are kept for those who ask the same, and who shares them.
+//! `cache` of a tool: how long its results are cached, and who shares them.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `effect_key` and `effect_window` of a tool: by what two calls are the same effect, and for how long.
+//! `effect_key` and `effect_window` of a tool: the arguments that make two calls the same effect, and for how long.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tickfleet_model::{Effect, EffectKey};
 
 use crate::document::reader::{Cursor, Section};
 
-/// Arguments of a key at most.
+/// Maximum number of arguments of a key.
 const ARGUMENTS_MAX: usize = 16;
 
 /// Reads both fields.
@@ -17,8 +17,8 @@ pub(crate) fn read(s: &mut Section<'_>, schema: Option<&Value>, effect: Effect) 
     of(key.as_ref(), window.as_ref(), schema, effect)
 }
 
-/// The key of a tool with this schema and effect, from where both fields stand. No schema: it could not be read, and any
-/// argument may be named.
+/// The key of a tool with this schema and effect, from both fields. `None` as schema means that it could not be read;
+/// then any argument may be named.
 pub(crate) fn of(
     key: Option<&Cursor<'_>>,
     window: Option<&Cursor<'_>>,

@@ -1,5 +1,4 @@
-//! The section `python` of `tools.yaml`: modules that bring tools with definitions of their own, and the processes that
-//! run them.
+//! The section `python` of `tools.yaml`: modules that define tools themselves, and the processes that run them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,52 +9,53 @@ use crate::tools::templates::{over_secrets, variable};
 use crate::tools::{SecretRef, ShellLevel, ShellPath, TENANT};
 use crate::tools::{http, shell};
 
-/// Processes of one entry: each has an interpreter and all that its modules load.
+/// Processes of one entry. Each has its own interpreter and loads all modules.
 const PROCESSES_MAX: i128 = 64;
-/// Calls that one process runs at the same time.
+/// Concurrent calls of one process.
 const CONCURRENCY_MAX: i128 = 256;
 /// Modules of one entry.
 const MODULES_MAX: usize = 64;
-/// The name of an entry has at most as many bytes: it stands in logs.
+/// Bytes of an entry's name, which appears in logs.
 const NAME_BYTES_MAX: usize = 32;
 /// Bytes of a socket's path: the address of a Unix socket has room for 107 (`man 7 unix`).
 const SOCKET_BYTES_MAX: usize = 107;
-/// Fields that say how the worker starts interpreters: a tool host starts its own.
+/// Fields about how the worker starts interpreters. A tool host starts its own.
 const OF_OWN_PROCESSES: [&str; 8] = ["module", "path", "interpreter", "cwd", "memory_max", "env", "secrets", "sandbox"];
-/// The levels that a process can be held at which is up for long.
+/// The sandbox levels that support a long-running process.
 const LEVELS: [(&str, ShellLevel); 2] = [("basic", ShellLevel::Basic), ("strict", ShellLevel::Strict)];
 
 /// Python modules and the processes that run their tools.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PythonDef {
-    /// The socket on which a tool host listens, an absolute path: the interpreters are its processes, in a container of
-    /// their own. None where the worker starts them.
+    /// The socket of a tool host, an absolute path. The interpreters are then processes of the tool host, in their own
+    /// container. `None` if the worker starts them.
     pub host: Option<String>,
-    /// The modules whose import registers the tools; none with a tool host, which has its own.
+    /// The modules whose import registers the tools. Empty with a tool host, which has its own.
     pub modules: Vec<String>,
-    /// Folders to find modules in, before all others. A change of a Python file there is a change of the configuration.
+    /// Folders in which modules are found first. A change of a Python file in them counts as a change of the
+    /// configuration.
     pub path: Vec<String>,
-    /// The program that runs Python; default `python3`. It must find the package `tickfleet`.
+    /// The Python interpreter; default `python3`. It must find the package `tickfleet`.
     pub interpreter: String,
     /// The working directory of the processes; default the worker's own.
     pub cwd: Option<String>,
-    /// Processes; default 2.
+    /// Number of processes; default 2.
     pub processes: usize,
-    /// Calls that a process runs at the same time; default 8.
+    /// Concurrent calls per process; default 8.
     pub concurrency: usize,
-    /// Calls after which a process is replaced; default 10 000.
+    /// Calls after which a process is replaced; default 10,000.
     pub recycle_after_calls: u64,
     /// Resident bytes at which a process is replaced; default 512 MiB.
     pub memory_max: u64,
     /// Limit of starting a process and importing the modules; default 60 s.
     pub start_timeout: Duration,
-    /// The time that a cancelled call has to end before its process is ended; default 5 s.
+    /// Time that a cancelled call has to end before its process is terminated; default 5 s.
     pub cancel_grace: Duration,
     /// Variable → template over [`Self::secrets`].
     pub env: BTreeMap<String, String>,
     /// Secrets that [`Self::env`] may name.
     pub secrets: BTreeMap<String, SecretRef>,
-    /// How the processes are confined; none where they are not.
+    /// The sandbox of the processes; `None` for no sandbox.
     pub sandbox: Option<PythonSandbox>,
 }
 
@@ -64,7 +64,7 @@ pub struct PythonDef {
 pub struct PythonSandbox {
     /// `basic` or `strict`.
     pub level: ShellLevel,
-    /// Paths that they may use beside the interpreter's own and [`PythonDef::path`].
+    /// Paths that they may use, in addition to the interpreter's own and [`PythonDef::path`].
     pub paths: Vec<ShellPath>,
     /// TCP ports that they may connect to.
     pub tcp_ports: BTreeSet<u16>,
@@ -132,7 +132,7 @@ fn sandbox(cursor: &Cursor<'_>) -> PythonSandbox {
     sandbox
 }
 
-/// The socket of a tool host. What only the worker's own processes have is refused beside it.
+/// The socket of a tool host. Fields that only the worker's own processes have are refused next to it.
 fn host(cursor: &Cursor<'_>, entry: &Cursor<'_>) -> Option<String> {
     let path = cursor.some_text()?;
     if !path.starts_with('/') || path.len() > SOCKET_BYTES_MAX {
@@ -174,7 +174,7 @@ fn folders(cursor: &Cursor<'_>) -> Vec<String> {
     cursor.items().iter().filter_map(Cursor::some_text).collect()
 }
 
-/// A process serves all tenants: it has no secrets of one of them.
+/// A process serves all tenants, so it cannot have secrets of one tenant.
 fn secrets(cursor: &Cursor<'_>) -> BTreeMap<String, SecretRef> {
     let secrets = http::secrets(cursor);
     let of_a_tenant =

@@ -1,5 +1,5 @@
-//! Reads `tools.yaml`. Whether a schema is sound JSON Schema is for whoever compiles it ([`SchemaCheck`]); here it must
-//! be an object schema, since a tool's arguments are one.
+//! Reads `tools.yaml`. [`SchemaCheck`] checks whether a schema is valid JSON Schema. Here it must be an object schema,
+//! because the arguments of a tool are an object.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,9 +20,9 @@ use crate::tools::{ToolDef, ToolsFile};
 use tickfleet_model::version::{parse, split};
 use tickfleet_model::{Durability, Effect, limits};
 
-/// Longest limit of one try, ms: longer work is a task.
+/// Maximum limit of one try, ms. Longer work should be a task.
 pub(crate) const TIMEOUT_MS_MAX: i128 = 3_600_000;
-/// The effects, by their words.
+/// The effects with their words.
 pub(crate) const EFFECTS: [(&str, Effect); 3] =
     [("read", Effect::Read), ("idempotent", Effect::Idempotent), ("once", Effect::Once)];
 
@@ -30,17 +30,17 @@ pub(crate) const EFFECTS: [(&str, Effect); 3] =
 #[derive(Debug, Default)]
 pub(crate) struct Tools {
     pub(crate) file: ToolsFile,
-    /// Names as written and the built-in ones: whatever else is wrong with a tool, it is known.
+    /// Names as written, and the built-in ones. A tool with other errors is still known.
     pub(crate) names: BTreeSet<String>,
-    /// The same and all ids.
+    /// The names and all IDs.
     pub(crate) names_and_ids: BTreeSet<String>,
-    /// False if names may be missing, as what holds them could not be read: none is held against what uses it.
+    /// False if names may be missing because they could not be read. Names are not checked then.
     pub(crate) has_all_names: bool,
-    /// The roles that approvals of tools ask for.
+    /// The roles that approvals of tools demand.
     pub(crate) asked: Asked,
 }
 
-/// The id of a tool that declares none.
+/// The ID of a tool that declares none.
 #[must_use]
 pub fn default_id(name: &str) -> String {
     format!("tool_{name}")
@@ -53,7 +53,7 @@ pub(crate) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Tools {
     let before = errors.len();
     let mut root = Section::open(tree, "", errors);
     let python = root.optional("python");
-    // A fleet may have tools in Python alone.
+    // A fleet may have only Python tools.
     let declared = if python.is_some() { root.optional("tools") } else { root.required("tools") };
     let members = declared.map(|c| c.members()).unwrap_or_default();
     root.close();
@@ -75,7 +75,7 @@ pub(crate) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Tools {
             );
         }
         ids.insert(id, place.clone());
-        // The matrix names a tool, not one of its versions.
+        // The matrix names a tool, not its versions.
         tools.names.insert(split(name).0.to_owned());
         tools.file.tools.insert(name.to_owned(), def);
     }
@@ -104,7 +104,7 @@ fn tool(cursor: &Cursor<'_>, check: SchemaCheck, asked: &mut Asked) -> ToolDef {
     let mut s = cursor.section();
     let before = errors.len();
     let schema = s.required("input_schema").map(|c| object_schema(&c, check));
-    // What a wrong schema does not declare is not held against what names it.
+    // Names are not checked against an invalid schema.
     let is_read = errors.len() == before;
     let effect = s.optional("effect").and_then(|c| c.choice(&EFFECTS)).unwrap_or_default();
     let input_schema = schema.unwrap_or_default();
@@ -137,7 +137,7 @@ fn tool(cursor: &Cursor<'_>, check: SchemaCheck, asked: &mut Asked) -> ToolDef {
     def
 }
 
-/// Only what a `once` tool begins is written down before it runs.
+/// Only calls of `once` tools have an intent record before they run.
 fn durable(cursor: &Cursor<'_>, effect: Effect) -> Option<Durability> {
     if effect != Effect::Once {
         cursor.refuse("no durable, or `effect: once`: calls of other tools are not recorded before they run");
@@ -149,7 +149,7 @@ fn object_schema(cursor: &Cursor<'_>, check: SchemaCheck) -> serde_json::Value {
     let node = cursor.node;
     let kind = node.get("type");
     let is_object = kind.is_some_and(|kind| matches!(&kind.value, Value::Text(kind) if kind == "object"));
-    // A type that is none is told here, in better words.
+    // An invalid type is reported below, with a better message.
     let check = if is_object { check } else { SchemaCheck::default() };
     let schema = check.read(cursor, SchemaUse::Arguments);
     if !is_object && matches!(node.value, Value::Mapping(_)) {
@@ -169,7 +169,7 @@ fn object_schema(cursor: &Cursor<'_>, check: SchemaCheck) -> serde_json::Value {
     schema
 }
 
-/// A model fills in what it understands: a parameter without a description is a guess.
+/// Models fill in what they understand. For a parameter without a description, they can only guess.
 fn warn_undescribed(place: &Place, parameter: &Cursor<'_>) {
     let node = parameter.node;
     let says = |key: &str| node.get(key).is_some();
@@ -186,7 +186,7 @@ fn warn_undescribed(place: &Place, parameter: &Cursor<'_>) {
     }
 }
 
-/// `major.minor.patch`, with whatever SemVer lets follow after `-` or `+`.
+/// `major.minor.patch`, and anything that SemVer allows after `-` or `+`.
 fn version(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.text()?;
     let core = text.split(['-', '+']).next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `reconcile` of a tool: which other tool finds out whether a call took effect of which nobody knows.
+//! `reconcile` of a tool: another tool that finds out whether a call with unknown outcome took effect.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -43,8 +43,8 @@ fn pointer(cursor: &Cursor<'_>) -> Option<String> {
     Some(pointer)
 }
 
-/// A text that begins with `/` points into the call's arguments, `$idempotency_key` and `$call` are the call's own, and
-/// anything else is what it is.
+/// A text that begins with `/` points into the call's arguments. `$idempotency_key` and `$call` are those of the call.
+/// Anything else is a constant.
 fn arguments(cursor: &Cursor<'_>) -> BTreeMap<String, ReconcileArgument> {
     let one = |(name, _, value): (&str, _, Cursor<'_>)| {
         let argument = match value.node.to_json() {
@@ -62,8 +62,8 @@ fn arguments(cursor: &Cursor<'_>) -> BTreeMap<String, ReconcileArgument> {
     cursor.members().into_iter().filter_map(one).collect()
 }
 
-/// Refuses a tool that is not there, or that does more than look. `known` are the names of all tools; none where more may
-/// come.
+/// Refuses an unknown tool, the tool itself, and a tool that is not `read`. `known` contains the names of all tools;
+/// `None` if there may be further ones.
 pub(crate) fn check(file: Option<&ToolsFile>, known: Option<&BTreeSet<String>>, tree: Option<&Node>, errors: &Errors) {
     let Some((file, tree)) = file.zip(tree) else { return };
     for (name, def) in &file.tools {

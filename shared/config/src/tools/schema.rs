@@ -1,5 +1,5 @@
-//! Schemas of declared tools: read from the tree, and judged by whoever compiles them, at the place where they are
-//! written.
+//! Schemas of declared tools: read from the tree, and checked by the code that compiles them, with the place where
+//! they were written.
 
 use std::fmt;
 
@@ -9,9 +9,9 @@ use crate::document::tree::{Node, Value, join};
 /// The use of a schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SchemaUse {
-    /// For what a tool is called with.
+    /// For the arguments of a tool.
     Arguments,
-    /// For what a tool returns.
+    /// For the output of a tool.
     Output,
 }
 
@@ -20,17 +20,17 @@ pub enum SchemaUse {
 pub struct SchemaProblem {
     /// The place in the schema: a JSON pointer.
     pub at: String,
-    /// Why, as the end of "a JSON Schema that …".
+    /// The reason, as the end of "a JSON Schema that …".
     pub why: String,
 }
 
-/// Judges schemas, and returns what is not checked of them. The one that compiles them has the last word, and this is it, asked early: so every role refuses
-/// the same configurations, with file and line.
+/// Checks schemas, and returns the parts that will not be enforced. The function is that of the code that compiles
+/// schemas, so that every role refuses the same configurations, with file and line.
 #[derive(Clone, Copy)]
 pub struct SchemaCheck(pub fn(&serde_json::Value, SchemaUse) -> Result<Vec<SchemaProblem>, SchemaProblem>);
 
 impl Default for SchemaCheck {
-    /// Takes every schema.
+    /// Accepts every schema.
     fn default() -> Self {
         Self(|_, _| Ok(Vec::new()))
     }
@@ -43,7 +43,7 @@ impl fmt::Debug for SchemaCheck {
 }
 
 impl SchemaCheck {
-    /// Reads the schema at the cursor, and notes what is wrong with it.
+    /// Reads the schema at the cursor, and notes its problems.
     pub(crate) fn read(self, cursor: &Cursor<'_>, which: SchemaUse) -> serde_json::Value {
         let schema = cursor.node.to_json();
         if !matches!(cursor.node.value, Value::Mapping(_)) {
@@ -67,7 +67,7 @@ impl SchemaCheck {
     }
 }
 
-/// The value at a JSON pointer below `node`, or the last one on the way there, and its path.
+/// The value at a JSON pointer below `node`, or the last existing one on the way there, and its path.
 fn walk<'a>(mut node: &'a Node, path: &str, pointer: &str) -> (&'a Node, String) {
     let mut path = path.to_owned();
     for token in pointer.split('/').skip(1) {

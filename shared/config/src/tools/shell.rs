@@ -1,4 +1,4 @@
-//! Reads how a shell tool's command is run, and checks that its templates name arguments that exist.
+//! Reads the command of a shell tool, and checks that its templates name known arguments.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,11 +9,11 @@ use crate::tools::{ShellDef, ShellLevel, ShellLimits, ShellPath};
 
 const LEVELS: [(&str, ShellLevel); 3] =
     [("basic", ShellLevel::Basic), ("strict", ShellLevel::Strict), ("docker", ShellLevel::Docker)];
-/// Most bytes that any limit of a command may allow.
+/// Maximum bytes that any limit of a command may allow.
 const BYTES_MAX: u64 = 1 << 40;
-/// Most bytes of output that are kept.
+/// Maximum bytes of stored output.
 const OUTPUT_BYTES_MAX: u64 = 1 << 20;
-/// Longest time that a command may take, ms.
+/// Maximum time of a command, ms.
 const TIME_MS_MAX: i128 = 3_600_000;
 
 /// Reads a `shell:` definition.
@@ -47,7 +47,7 @@ pub(crate) fn read(cursor: &Cursor<'_>, arguments: &Arguments) -> Option<ShellDe
     matches!(cursor.node.value, Value::Mapping(_)).then_some(def)
 }
 
-/// One element of the command each; the program itself is the declaration's choice.
+/// Each argument is one element of the command. The program comes from the declaration only.
 fn command(cursor: &Cursor<'_>, templates: &Templates<'_>) -> Vec<String> {
     let items = cursor.items();
     if items.is_empty() {
@@ -82,7 +82,7 @@ fn environment(cursor: &Cursor<'_>) -> BTreeMap<String, String> {
     all
 }
 
-/// Paths of the machine that something confined may use.
+/// Paths of the machine that a sandboxed process may use.
 pub(crate) fn paths(cursor: &Cursor<'_>) -> Vec<ShellPath> {
     let read = |item: Cursor<'_>| {
         let mut s = item.section();
@@ -102,7 +102,7 @@ fn absolute(cursor: &Cursor<'_>) -> Option<String> {
     Some(text)
 }
 
-/// TCP ports that something confined may connect to.
+/// TCP ports that a sandboxed process may connect to.
 pub(crate) fn ports(cursor: &Cursor<'_>) -> BTreeSet<u16> {
     cursor.items().iter().filter_map(|item| item.integer(1, 65_535)).collect()
 }

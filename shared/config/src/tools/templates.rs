@@ -1,4 +1,4 @@
-//! Templates of requests: every placeholder names an argument or a secret that exists.
+//! Templates of requests: every placeholder must name a known argument or secret.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,17 +11,17 @@ use crate::tools::SecretRef;
 /// The arguments that templates may name.
 #[derive(Debug)]
 pub(crate) struct Arguments {
-    /// The word for them in errors.
+    /// Their name in errors.
     what: &'static str,
     known: BTreeSet<String>,
-    /// Those that every call has.
+    /// Arguments that every call has.
     always: BTreeSet<String>,
-    /// True if nothing is known of them: every name may be one.
+    /// True if the arguments are unknown, so that any name may be one.
     any: bool,
 }
 
 impl Arguments {
-    /// Those of a schema that could not be read.
+    /// Arguments of a schema that could not be read.
     pub(crate) const fn unknown() -> Self {
         Self { what: "an argument", known: BTreeSet::new(), always: BTreeSet::new(), any: true }
     }
@@ -43,17 +43,17 @@ impl Arguments {
         }
     }
 
-    /// Returns the arguments of a task: those that every task has, and those that some have.
+    /// Returns the arguments of a task: all known ones, and the ones that every task has.
     pub(crate) fn of_task(known: &[&str], always: &[&str]) -> Self {
         let own = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         Self { what: "a field of the task", known: own(known), always: own(always), any: false }
     }
 }
 
-/// The word in errors for what stands between `${` and `}`.
+/// The description, in errors, of a name between `${` and `}`.
 const SECRET: &str = "a secret declared under `secrets`";
 
-/// A check of a name; its error says what is expected.
+/// A check of a name. Its error describes the expected name.
 pub(crate) type NameCheck = fn(&str) -> Result<(), &'static str>;
 
 /// Checks the name of an environment variable.
@@ -62,7 +62,7 @@ pub(crate) fn variable(name: &str) -> Result<(), &'static str> {
     if sound { Ok(()) } else { Err("the name of an environment variable") }
 }
 
-/// Reads name → template, whose `${…}` are among `secrets`.
+/// Reads name → template. Each `${…}` must be one of `secrets`.
 pub(crate) fn over_secrets(
     cursor: &Cursor<'_>,
     secrets: &BTreeMap<String, SecretRef>,
@@ -99,7 +99,7 @@ pub(crate) struct Templates<'a> {
 }
 
 impl Templates<'_> {
-    /// A template that may name secrets and no arguments; whether it names any secret.
+    /// A template that may name secrets but no arguments, and whether it names a secret.
     pub(crate) fn of_secrets(&self, cursor: &Cursor<'_>) -> Option<(String, bool)> {
         let text = cursor.some_text()?;
         if text.contains("{{") {
@@ -136,7 +136,7 @@ impl Templates<'_> {
         pairs
     }
 
-    /// Reads the values of optional arguments that a call leaves out. The environment is in it already.
+    /// Reads the values of optional arguments that calls omit. Values from the environment are already replaced.
     pub(crate) fn defaults(&self, cursor: &Cursor<'_>) -> BTreeMap<String, String> {
         let mut defaults = BTreeMap::new();
         let known = || self.arguments.known.iter().map(String::as_str);
@@ -148,7 +148,7 @@ impl Templates<'_> {
             } else if self.arguments.always.contains(name) {
                 value.errors.push(place, &value.path, "a default", "none for an argument that every call has");
             }
-            // That the environment lacks something was noted.
+            // A missing environment variable has already been noted.
             let text = value.text().filter(|text| !text.contains("${"));
             defaults.extend(text.map(|text| (name.to_owned(), text.to_owned())));
         }
@@ -181,7 +181,7 @@ impl Templates<'_> {
         }
     }
 
-    /// Notes every placeholder of a template that names nothing.
+    /// Notes every placeholder with an unknown name.
     pub(crate) fn check(&self, cursor: &Cursor<'_>, text: &str) {
         let named = || placeholders(text, "{{", "}}").into_iter().flatten();
         let arguments: BTreeSet<&str> = if self.arguments.any {
@@ -209,7 +209,7 @@ impl Templates<'_> {
     }
 }
 
-/// The names between the marks; none where one is not closed.
+/// The names between the marks; `None` if one is not closed.
 pub(crate) fn placeholders<'t>(text: &'t str, open: &str, close: &str) -> Option<Vec<&'t str>> {
     let mut names = Vec::new();
     let mut rest = text;
@@ -221,7 +221,7 @@ pub(crate) fn placeholders<'t>(text: &'t str, open: &str, close: &str) -> Option
     Some(names)
 }
 
-/// Returns true if HTTP accepts it as the name of a header.
+/// Returns true for a valid HTTP header name.
 pub(crate) fn is_header_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c))
 }

@@ -1,4 +1,4 @@
-//! What a consent is bound to: change any of it, and it is the consent to another call.
+//! The binding of an approval: if any part of it changes, the approval does not apply to the call.
 
 use serde_json::value::RawValue;
 
@@ -7,15 +7,15 @@ use crate::digest::hash_of;
 use crate::tool::effect_key::write_canonical;
 use crate::{AgentId, TenantId, ToolSpec, TurnId};
 
-/// Hexadecimal characters of an approval's id: enough that no tenant has one twice.
+/// Hexadecimal characters of an approval's ID: enough that IDs are unique within a tenant.
 const ID_CHARS: usize = 16;
 
-/// Everything that a consent is about.
+/// Everything that an approval is bound to.
 #[derive(Debug, Clone, Copy)]
 pub struct ApprovalBinding<'a> {
-    /// Whose call it is.
+    /// The tenant.
     pub tenant: &'a TenantId,
-    /// The agent that calls.
+    /// The calling agent.
     pub agent: &'a AgentId,
     /// The turn.
     pub turn: &'a TurnId,
@@ -23,28 +23,28 @@ pub struct ApprovalBinding<'a> {
     pub position: usize,
     /// Digest of the turn's content.
     pub digest: &'a str,
-    /// When the turn was submitted and when it expires, ms: another turn of the same id and content is another one.
+    /// When the turn was submitted and when it expires, ms. They distinguish turns with the same ID and content.
     pub times_ms: (i64, i64),
     /// The tool, as this agent gets it.
     pub tool: &'a ToolSpec,
-    /// What else says how the tool runs (an address, a command); empty where its specification says it all.
+    /// Further definition of how the tool runs (an address, a command); empty if its specification is complete.
     pub runs: &'a str,
-    /// The arguments, as the tool would get them.
+    /// The arguments, as the tool would receive them.
     pub arguments: &'a RawValue,
-    /// What asks for consent.
+    /// The reasons for which the call needs approval.
     pub asked: &'a [AskedBy],
 }
 
 impl ApprovalBinding<'_> {
-    /// The hash of all of it, 64 hexadecimal characters. Arguments that say the same, however they are written, count as
-    /// the same.
+    /// The hash of the complete binding, 64 hexadecimal characters. Equal arguments have the same hash, however they
+    /// are written.
     #[must_use]
     pub fn hash(&self) -> String {
         let mut arguments = String::new();
         if write_canonical(self.arguments, &mut arguments).is_none() {
             self.arguments.get().clone_into(&mut arguments);
         }
-        // A specification is plain data, and can be written.
+        // A specification is plain data, so serialization cannot fail.
         let definition = serde_json::to_string(self.tool).unwrap_or_default();
         let (position, times) = (self.position.to_string(), format!("{} {}", self.times_ms.0, self.times_ms.1));
         let fixed = [
@@ -103,7 +103,7 @@ mod tests {
         }
     }
 
-    /// The hash of a call of which one thing is said by the caller, and the rest is always the same.
+    /// The hash of a call with one part changed by `change`, and fixed values for the rest.
     fn hash(change: impl FnOnce(&mut Said)) -> String {
         let mut said = Said::default();
         change(&mut said);

@@ -1,4 +1,4 @@
-//! Approvals: who has to agree to a call before it runs, and what exactly that agreement is about.
+//! Approvals: who must agree to a call before it runs, and what exactly they agree to.
 
 mod binding;
 mod narrowed;
@@ -10,16 +10,16 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-/// Whose consent a tool or a rule demands.
+/// The approvers that a tool or a rule demands.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApprovalDemand {
-    /// Roles of approvers, one of which each of them must have; none: every approver may decide.
+    /// Roles of approvers; each approver needs one of them. Empty: every approver may decide.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub by: BTreeSet<String>,
-    /// So many approvers have to agree, each of whom counts once.
+    /// Number of approvers that must agree. Each counts once.
     #[serde(default = "one")]
     pub quorum: u32,
-    /// For so long they may decide, and a consent counts, ms; none: as long as the turn may run.
+    /// Time in which they may decide and in which an approval is valid, ms; `None`: as long as the turn may run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<i64>,
     /// Arguments that an approver may change, by their JSON pointers (RFC 6901).
@@ -37,26 +37,26 @@ const fn one() -> u32 {
     1
 }
 
-/// One reason for which a call needs consent.
+/// One reason for which a call needs approval.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AskedBy {
-    /// Where the configuration has it (`tools.pay`, `permissions.pay.rules.large`).
+    /// Its place in the configuration (`tools.pay`, `permissions.pay.rules.large`).
     pub place: String,
-    /// The same in words (`amount 700 exceeds 500`).
+    /// The reason in words (`amount 700 exceeds 500`).
     pub why: String,
-    /// Its whole text, so that a consent to another one does not count.
+    /// Its complete text. If the text changes, an earlier approval does not count.
     pub terms: String,
-    /// Who has to agree.
+    /// The approvers that must agree.
     pub demand: ApprovalDemand,
 }
 
-/// For how long people may decide, ms, where several things ask: as long as the one that waits the shortest.
+/// Time in which approvers may decide, ms, if there are several reasons: the shortest of them.
 #[must_use]
 pub fn expires_ms(asked: &[AskedBy]) -> Option<i64> {
     asked.iter().filter_map(|asked| asked.demand.expires_ms).min()
 }
 
-/// The arguments that an approver may change: those that everything that asks lets be changed.
+/// The arguments that an approver may change: only arguments that every reason allows to change.
 #[must_use]
 pub fn may_narrow(asked: &[AskedBy]) -> BTreeSet<String> {
     let mut all = asked.iter().map(|asked| asked.demand.narrow.clone());
@@ -64,7 +64,7 @@ pub fn may_narrow(asked: &[AskedBy]) -> BTreeSet<String> {
     all.fold(first, |both, next| both.intersection(&next).cloned().collect())
 }
 
-/// The demands as records have them: `<quorum>:<role>,<role>` each, with `;` between. A role has no such characters.
+/// The demands as in records: `<quorum>:<role>,<role>` each, separated by `;`. Roles do not contain these characters.
 #[must_use]
 pub fn demands_text(asked: &[AskedBy]) -> String {
     let one = |demand: &ApprovalDemand| {
@@ -75,7 +75,7 @@ pub fn demands_text(asked: &[AskedBy]) -> String {
     each.into_iter().collect::<Vec<_>>().join(";")
 }
 
-/// Returns true if a text may be the name or a role of an approver: 1 to 64 of `A-Z a-z 0-9 _ . @ -`.
+/// Returns true if a text is a valid name or role of an approver: 1 to 64 of `A-Z a-z 0-9 _ . @ -`.
 #[must_use]
 pub fn is_approver_word(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '@');

@@ -1,4 +1,4 @@
-//! Narrowed arguments: what an approver may change about a call, and nothing else.
+//! Narrowed arguments: an approver may change only certain parts of a call.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,27 +6,27 @@ use serde_json::value::RawValue;
 
 use crate::tool::effect_key::{at, canonical};
 
-/// What an approver gives a call instead: JSON pointer → value.
+/// The values that an approver sets: JSON pointer → value.
 pub type Narrowed = BTreeMap<String, Box<RawValue>>;
 
 /// Why an argument cannot be narrowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotNarrowed {
-    /// The arguments of the call are no JSON.
+    /// The arguments of the call are not JSON.
     #[error("the arguments of the call cannot be read")]
     Unreadable,
-    /// Nothing is there.
+    /// The call has no such argument.
     #[error("the call has no argument at '{0}'")]
     Absent(String),
-    /// It is none of those that may be changed.
+    /// The argument is not one that may be changed.
     #[error("the argument at '{pointer}' may not be changed; {may}")]
     NotAllowed {
         /// The argument.
         pointer: String,
-        /// What may be.
+        /// The arguments that may be changed.
         may: String,
     },
-    /// It would become something else, or more.
+    /// The new value is not narrower.
     #[error(
         "the argument at '{pointer}' may only become narrower, but {found} is not narrower than {was}: expected a \
          number between 0 and the requested one, or a list or object with fewer members"
@@ -34,19 +34,19 @@ pub enum NotNarrowed {
     Wider {
         /// The argument.
         pointer: String,
-        /// Its value, cut where it is long.
+        /// Its value, cut if it is long.
         was: String,
-        /// What was given instead, cut where it is long.
+        /// The new value, cut if it is long.
         found: String,
     },
 }
 
-/// The arguments with narrower values, each at the pointer of an argument that the call has and that may be changed: a number
-/// between 0 and that of the call, a list or object with some of its members. All else stays as it was written, to the last
-/// digit.
+/// Replaces arguments by narrower values: a number by one between 0 and the call's number, a list or object by one
+/// with some of its members. The call must have the argument, and it must be one that may be changed. Everything else
+/// stays as written, to the last digit.
 ///
 /// # Errors
-/// [`NotNarrowed`] says which value it is that cannot be put there.
+/// [`NotNarrowed`] with the value that is invalid.
 pub fn narrow(arguments: &str, may: &BTreeSet<String>, values: &Narrowed) -> Result<String, NotNarrowed> {
     let mut text = arguments.trim().to_owned();
     for (pointer, value) in values {
@@ -59,7 +59,7 @@ pub fn narrow(arguments: &str, may: &BTreeSet<String>, values: &Narrowed) -> Res
             let (was, found) = (shown(found.get()), shown(value.get()));
             return Err(NotNarrowed::Wider { pointer: pointer.clone(), was, found });
         }
-        // It is a part of the text, not a copy: where it begins there is how far it lies behind the text's beginning.
+        // `found` is a slice of the text, not a copy, so its address minus the text's address is its offset.
         let begins = found.get().as_ptr().addr().wrapping_sub(text.as_ptr().addr());
         let ends = begins.wrapping_add(found.get().len());
         let (Some(before), Some(behind)) = (text.get(..begins), text.get(ends..)) else {
@@ -70,7 +70,7 @@ pub fn narrow(arguments: &str, may: &BTreeSet<String>, values: &Narrowed) -> Res
     Ok(text)
 }
 
-/// Returns true if two JSON values are the same: numbers as exact decimals, objects without regard to order.
+/// Returns true if two JSON values are equal: numbers as exact decimals, objects regardless of member order.
 #[must_use]
 pub fn is_same(one: &RawValue, other: &RawValue) -> bool {
     canonical(one).is_some_and(|one| canonical(other) == Some(one))
@@ -82,7 +82,7 @@ fn not_allowed(pointer: String, may: &BTreeSet<String>) -> NotNarrowed {
     NotNarrowed::NotAllowed { pointer, may }
 }
 
-/// The beginning of a value, for a message.
+/// The first characters of a value, as messages show it.
 fn shown(value: &str) -> String {
     const CHARS_MAX: usize = 80;
     let mut shown: String = value.trim().chars().take(CHARS_MAX).collect();
@@ -101,7 +101,7 @@ fn is_narrower(was: &str, now: &str) -> bool {
     match (was.as_bytes().first(), now.as_bytes().first()) {
         (Some(b'['), Some(b'[')) => {
             let (Ok(was), Ok(now)) = (list(was), list(now)) else { return false };
-            // In their order: what is left out stands between.
+            // In the same order; members may be left out in between.
             let mut left = was.iter();
             now.iter().all(|now| left.any(|was| is_same(was, now)))
         }
@@ -109,7 +109,7 @@ fn is_narrower(was: &str, now: &str) -> bool {
             let (Ok(was), Ok(now)) = (object(was), object(now)) else { return false };
             now.iter().all(|(name, now)| was.get(name).is_some_and(|was| is_same(was, now)))
         }
-        // An amount may be a text, so that no reader rounds it.
+        // An amount may be a text, so that readers do not round it.
         (Some(b'"'), Some(b'"')) => match (serde_json::from_str::<String>(was), serde_json::from_str::<String>(now)) {
             (Ok(was), Ok(now)) => was == now || is_less(&was, &now),
             _ => false,
@@ -126,7 +126,7 @@ fn object(text: &str) -> serde_json::Result<BTreeMap<String, &RawValue>> {
     serde_json::from_str(text)
 }
 
-/// Whether `now` lies between 0 and `was`, both of them numbers.
+/// Whether `now` is between 0 and `was`. Both must be numbers.
 fn is_less(was: &str, now: &str) -> bool {
     match (Written::of(was), Written::of(now)) {
         (Some(was), Some(now)) => {
@@ -137,8 +137,8 @@ fn is_less(was: &str, now: &str) -> bool {
     }
 }
 
-/// A number as it is written, of any length: its digits without zeros before and behind them, and how many powers of ten the
-/// first one is. 0 has no digits.
+/// A number of any length, as written: its digits without leading and trailing zeros, and the power of ten of the
+/// first digit. 0 has no digits.
 struct Written {
     negative: bool,
     magnitude: i64,
@@ -230,7 +230,7 @@ mod tests {
             (r#""kim""#, r#""eve""#),
             ("[1, 2, 3]", "[3, 1]"),
             ("[1, 2]", "[1, 2, 2]"),
-            // Members stay as they were: a smaller number may be another account.
+            // Members must stay equal: a smaller number may be another account.
             ("[1002, 1003]", "[17]"),
             (r#"[{"id": 1, "n": 5}]"#, r#"[{"id": 1, "n": 3}]"#),
             (r#"{"account": 88001234, "n": 1}"#, r#"{"account": 12345}"#),

@@ -1,31 +1,31 @@
-//! What agents may look up: documents of a tenant's knowledge base, cut into passages, and memories of an agent.
+//! Knowledge of agents: documents of a tenant's knowledge base, split into passages, and memories of an agent.
 
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// The characters of a document's or memory's id.
+/// Characters of the ID of a document or memory.
 const ID_CHARS: usize = 32;
 
-/// A document as a list shows it, without its text.
+/// A document as in a list, without its text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Document {
-    /// Its id within the tenant, see [`document_id`].
+    /// Its ID within the tenant, see [`document_id`].
     pub id: String,
-    /// The document's origin, as passages name it: a path, an address.
+    /// The document's origin, as passages name it: a path or an address.
     pub source: String,
     /// Its title.
     pub title: String,
-    /// Its category; empty for none.
+    /// Its category; may be empty.
     #[serde(default)]
     pub category: String,
-    /// The file that it was imported from: what is gone from there can be pruned.
+    /// The file that it was imported from. If the file no longer has it, it can be pruned.
     #[serde(default)]
     pub file: String,
-    /// The digest of all that it was made of.
+    /// The digest of everything that it was made from.
     pub digest: String,
-    /// The model that embedded its passages; empty where none did.
+    /// The model that embedded its passages; empty without embeddings.
     #[serde(default)]
     pub model: String,
     /// How many passages it has.
@@ -35,33 +35,33 @@ pub struct Document {
     pub at_ms: i64,
 }
 
-/// A part of a document that is found and returned as one.
+/// A part of a document that is found and returned as a unit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Passage {
-    /// The headings that it stands under, outermost first, without the document's title.
+    /// The headings above it, outermost first, without the document's title.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headings: Vec<String>,
     /// Its text.
     pub text: String,
 }
 
-/// The passages of a document, and what each means to a model where one was asked.
+/// The passages of a document, and their embeddings if there are any.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Passages {
     /// The passages in their order.
     pub passages: Vec<Passage>,
-    /// One vector for each of them, all of one length; empty where nothing was embedded.
+    /// One vector for each passage, all of the same length; empty without embeddings.
     pub vectors: Vec<Vec<i8>>,
 }
 
-/// A note that an agent made.
+/// A note of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
-    /// Its id within the agent.
+    /// Its ID within the agent.
     pub id: String,
     /// Its text.
     pub text: String,
-    /// Words to find it by.
+    /// Words for finding it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
     /// When it was made, ms of shard time.
@@ -69,14 +69,14 @@ pub struct Memory {
     pub at_ms: i64,
 }
 
-/// The id of the document of this origin and title: the same at every import. An origin may have several documents, each
-/// with a title of its own; the title of its only one may change, and is left empty.
+/// The ID of the document with this origin and title: the same at every import. An origin with several documents has a
+/// title for each. The title of an origin's only document may change, so it is passed as empty.
 #[must_use]
 pub fn document_id(source: &str, title: &str) -> String {
     digest(&[source, title])
 }
 
-/// A digest of these parts, in hexadecimal: no two lists of parts share one.
+/// A digest of these parts, in hexadecimal. Different lists of parts have different digests.
 #[must_use]
 pub fn digest(parts: &[&str]) -> String {
     let mut hash = Sha256::new();

@@ -1,16 +1,16 @@
-//! Amounts that limits sum up: exact decimals, counted in millionths.
+//! Amounts that limits sum: exact decimals, counted in millionths.
 
 use serde_json::Value;
 
 /// Millionths in one.
 const UNIT: u64 = 1_000_000;
-/// Digits behind the point.
+/// Digits after the decimal point.
 const DIGITS: usize = 6;
-/// The largest amount, in millionths: what a double still counts one by one.
+/// The largest amount, in millionths: up to here, a double is exact.
 pub const AMOUNT_MAX: u64 = 1 << 53;
 
-/// An amount as people write it, in millionths; none where it is no plain decimal, is negative, has more than six digits
-/// behind the point, or is larger than [`AMOUNT_MAX`].
+/// An amount as people write it, in millionths. `None` if it is not a plain decimal, is negative, has more than six
+/// digits after the decimal point, or is larger than [`AMOUNT_MAX`].
 #[must_use]
 pub fn parse(text: &str) -> Option<u64> {
     let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
@@ -24,11 +24,11 @@ pub fn parse(text: &str) -> Option<u64> {
     (amount <= AMOUNT_MAX).then_some(amount)
 }
 
-/// The amount that an argument says, as a number or as text.
+/// The amount in an argument, as a number or as text.
 #[must_use]
 pub fn of(value: &Value) -> Option<u64> {
     match value {
-        // The shortest text that reads as the same number: of up to 15 digits, what was written.
+        // The shortest text that reads as the same number: up to 15 digits, this is what was written.
         Value::Number(number) => match number.as_u64() {
             Some(whole) => parse(&whole.to_string()),
             None => parse(&number.as_f64()?.to_string()),

@@ -9,7 +9,7 @@ use crate::digest::short_hash;
 use crate::tool::{KnownTools, ToolTraits, at as value_at, canonical};
 use crate::{AgentId, AgentPolicy, Call, Context, Effect, TaskId, TenantId, limits, policy::TenantPolicy};
 
-/// Who makes the calls.
+/// The caller of a turn.
 #[derive(Debug, Clone, Copy)]
 pub struct Maker<'a> {
     /// The tenant.
@@ -22,30 +22,31 @@ pub struct Maker<'a> {
     pub policy: &'a AgentPolicy,
     /// The context of the turn.
     pub context: &'a Context,
-    /// The task that the turn is made for.
+    /// The turn's task.
     pub task: Option<&'a TaskId>,
     /// Whether consecutive reads of the turn run at the same time.
     pub parallel_reads: bool,
 }
 
-/// What each of a turn's calls debits of one counter.
+/// The debits of a turn's calls from one counter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Debits {
-    /// The limit, by its place in the list.
+    /// Index of the limit in the list.
     pub limit: usize,
     /// The counter among those of the limit: names and hashes, separated by colons.
     pub key: String,
-    /// Per call; none where the call is to be summed up and has no amount.
+    /// Amount of each call; `None` if the limit sums an amount that the call does not have.
     pub amounts: Vec<Option<u64>>,
 }
 
 /// The counters of all limits that any of these calls debits, in the order of the limits.
 #[must_use]
 pub fn counters(limits: &[Limit], tools: &KnownTools, maker: &Maker<'_>, calls: &[Call]) -> Vec<Debits> {
-    // A call counts as one of the tool that it runs, however its model spells that.
+    // A call counts for the tool that it runs, regardless of the model's spelling.
     let meant: Vec<&str> = calls.iter().map(|call| tools.meant(&call.tool)).collect();
     let mut found: BTreeMap<(usize, String), Vec<Option<u64>>> = BTreeMap::new();
-    // What is no JSON has no arguments. Read as text, so that a limit tells numbers apart by their last digit.
+    // Arguments that are not JSON count as missing. They stay text, so that numbers are distinguished up to the last
+    // digit.
     let mut arguments: Vec<Option<Option<&RawValue>>> = vec![None; calls.len()];
     for (number, limit) in limits.iter().enumerate() {
         if limit.bound.is_of_models() || !counts(limit, maker) {
@@ -82,24 +83,24 @@ pub fn counters(limits: &[Limit], tools: &KnownTools, maker: &Maker<'_>, calls: 
     debits.collect()
 }
 
-/// Whether calls of this one are counted, as far as it decides.
+/// Whether the limit counts calls of this caller, as far as the caller decides.
 fn counts(limit: &Limit, maker: &Maker<'_>) -> bool {
     matches_maker(&limit.matches, maker) && (maker.task.is_some() || !limit.per.contains(&LimitKey::Task))
 }
 
-/// What a request to a model may use at most, or an answer has used.
+/// The maximum that a request to a model may use, or the amount that a response has used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Spend {
-    /// Tokens of the request and the answer together.
+    /// Tokens of the request and the response together.
     pub tokens: u64,
-    /// What they cost, in millionths of the currency.
+    /// Cost in millionths of the currency.
     pub money: u64,
 }
 
 /// The counters that a request to a model debits, in the order of the limits: one amount each.
 #[must_use]
 pub fn model_counters(limits: &[Limit], maker: &Maker<'_>, at_most: Spend) -> Vec<Debits> {
-    // It is no call: what limits of calls ask about tools and arguments, these may not.
+    // A request is not a call, so limits on tools and arguments do not apply.
     let of = |(number, limit): (usize, &Limit)| {
         let amount = match limit.bound {
             LimitBound::Tokens(_) => at_most.tokens,
@@ -112,8 +113,8 @@ pub fn model_counters(limits: &[Limit], maker: &Maker<'_>, at_most: Spend) -> Ve
     limits.iter().enumerate().filter_map(of).collect()
 }
 
-/// Calls of a slice run one after another, so one place does for all of them; but each call that may run `beside` others
-/// has its own.
+/// Calls of a slice run one after another, so that they share one permit. Each call that may run `beside` others needs
+/// its own.
 fn share_places(amounts: &mut [Option<u64>], beside: impl Fn(usize) -> bool) {
     let mut has_place = false;
     for (at, amount) in amounts.iter_mut().enumerate().filter(|(_, amount)| **amount != Some(0)) {
@@ -124,7 +125,7 @@ fn share_places(amounts: &mut [Option<u64>], beside: impl Fn(usize) -> bool) {
     }
 }
 
-/// What the configuration does not declare may be a read of a worker's own.
+/// A tool that the configuration does not declare may be a worker's own `read` tool.
 fn may_read(tools: &KnownTools, tool: &str) -> bool {
     tools.traits(tool).is_none_or(|traits| traits.effect == Effect::Read)
 }
@@ -161,10 +162,10 @@ fn matches_tool(wanted: &LimitMatch, tools: &KnownTools, tool: &str) -> bool {
         && (wanted.categories.is_empty() || wanted.categories.contains(&traits.category))
 }
 
-/// Stands for what a call does not say, a user or an argument: all such calls share one counter.
+/// The value of a user, session, argument or category that a call does not have. All such calls share one counter.
 const UNSAID: &str = "-";
 
-/// The counter that a call debits. What others wrote is hashed: it is no name, and may be private.
+/// The counter that a call debits. Values of producers and models are hashed: they are not names, and may be private.
 fn key(limit: &Limit, maker: &Maker<'_>, (called, category): (&str, &str), arguments: Option<&RawValue>) -> String {
     let of_tenant = limit.is_of_tenants().then(|| maker.tenant.to_string());
     let parts = limit.per.iter().filter(|key| **key != LimitKey::Tenant).map(|key| match key {
@@ -181,17 +182,17 @@ fn key(limit: &Limit, maker: &Maker<'_>, (called, category): (&str, &str), argum
     of_tenant.into_iter().chain(parts).collect::<Vec<_>>().join(":")
 }
 
-/// The counter that all share who come when a limit has as many as it may.
+/// The counter that all further keys share once a limit has its maximum number of counters.
 pub const OTHERS: &str = "~";
 
-/// The tenant whose calls debit a counter, by the counter's name; none where every tenant's do.
+/// The tenant whose calls debit a counter, from the counter's name; `None` if calls of several tenants do.
 #[must_use]
 pub fn tenant_of(limit: &Limit, counter: &str) -> Option<TenantId> {
     let first = counter.split(':').next().filter(|_| limit.is_of_tenants() && counter != OTHERS)?;
     TenantId::new(first).ok()
 }
 
-/// Returns false if no call of this tenant, or of this agent of it, debits the counter, by its name.
+/// Returns false if, by its name, the counter is not debited by calls of this tenant, or of this agent of it.
 #[must_use]
 pub fn may_debit(limit: &Limit, counter: &str, tenant: &TenantId, agent: Option<&AgentId>) -> bool {
     if !limit.is_of_tenants() || counter == OTHERS {
@@ -201,26 +202,27 @@ pub fn may_debit(limit: &Limit, counter: &str, tenant: &TenantId, agent: Option<
     if parts.next() != Some(tenant.as_str()) {
         return false;
     }
-    // The agent comes first behind the tenant (`key`).
+    // The agent comes directly after the tenant (`key`).
     let agent = agent.filter(|_| limit.per.contains(&LimitKey::Agent));
     agent.is_none_or(|agent| parts.next() == Some(agent.as_str()))
 }
 
-/// A model may call what it likes: a name that no tool can have is hashed too.
+/// A model may use any name. A name that no tool can have is hashed.
 fn tool(name: &str) -> String {
     let is_name = name.len() <= limits::NAME_BYTES_MAX
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'));
     if is_name { name.to_owned() } else { short_hash("", name) }
 }
 
-/// What a context says under one of these names, or where it is a text itself.
+/// The context's value under one of these names, or the context itself if it is a text.
 fn said(maker: &Maker<'_>, context: Option<&RawValue>, names: &[&str]) -> String {
     let Some(context) = context else { return UNSAID.to_owned() };
     let named = names.iter().find_map(|name| value_at(context, &format!("/{name}")));
     one_text(maker, named.or_else(|| Some(context).filter(|context| context.get().starts_with('"'))))
 }
 
-/// The counter of a value, so that equal values have one however they were written: `7`, `7.0` and `7e0` are one customer.
+/// The counter of a value. Equal values share a counter, however they are written: `7`, `7.0` and `7e0` are one
+/// customer.
 fn one_text(maker: &Maker<'_>, value: Option<&RawValue>) -> String {
     let text = value.and_then(canonical);
     text.map_or_else(|| UNSAID.to_owned(), |text| short_hash(maker.tenant.as_str(), &text))

@@ -1,8 +1,9 @@
-//! Limits as data: how much of what calls may do, for whom, and how often.
+//! Limits: how much calls of a tenant, agent or user may do in a given time.
 //!
-//! A limit says which calls it counts ([`LimitMatch`]), what has a counter of its own ([`LimitKey`]), how much one counter
-//! allows ([`LimitBound`]) and for how long ([`Every`]). [`counters`](counters::counters) finds the counters that a turn's
-//! calls debit; Redis compares and debits them in the step that dispatches the calls, and knows no limit by name.
+//! A limit defines which calls it counts ([`LimitMatch`]), what has its own counter ([`LimitKey`]), how much one
+//! counter allows ([`LimitBound`]), and in what time ([`Every`]). [`counters`](counters::counters) finds the counters
+//! that a turn's calls debit. They are compared and debited in the transaction that dispatches the calls; Redis does
+//! not know limits by name.
 
 pub mod amount;
 pub mod counters;
@@ -17,42 +18,42 @@ use super::{Effect, limits};
 /// A limit of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit {
-    /// Its name: what results, logs and metrics call it.
+    /// Its name in results, logs and metrics.
     pub name: String,
     /// The calls that it counts.
     pub matches: LimitMatch,
-    /// What has a counter of its own; nothing means one counter for the whole fleet.
+    /// The keys with their own counters; empty means one counter for the whole fleet.
     pub per: BTreeSet<LimitKey>,
     /// How much one counter allows.
     pub bound: LimitBound,
-    /// For how long that holds.
+    /// The window of a counter.
     pub every: Every,
-    /// What becomes of calls beyond it.
+    /// What happens to calls beyond it.
     pub on_reach: OnReach,
-    /// Whether it holds anything up.
+    /// Whether it is enforced.
     pub mode: LimitMode,
-    /// The counters that it may have at once in one shard. Whatever more would need one shares one.
+    /// Maximum number of counters in one shard. Further keys share one counter.
     pub keys_max: u64,
 }
 
-/// The calls that a limit counts: those that fit every list that is given. A list that is empty fits all.
+/// The calls that a limit counts: calls that match every list. An empty list matches all calls.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitMatch {
     /// Names of tools; `*` stands for any characters.
     pub tools: Vec<String>,
     /// Effects of tools. A tool that the configuration does not declare is `once`.
     pub effects: Vec<Effect>,
-    /// Categories of tools. A tool that the configuration does not declare has none.
+    /// Categories of tools. A tool that the configuration does not declare has no category.
     pub categories: Vec<String>,
     /// Names of agents; `*` stands for any characters.
     pub agents: Vec<String>,
-    /// Roles, one of which the agent has.
+    /// Roles. The agent has at least one of them.
     pub roles: Vec<String>,
     /// Plans of tenants.
     pub plans: Vec<String>,
 }
 
-/// What has a counter of its own.
+/// A key by which calls are grouped: each of its values has its own counter.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LimitKey {
@@ -60,22 +61,24 @@ pub enum LimitKey {
     Tenant,
     /// Each agent of a tenant.
     Agent,
-    /// Each user of a tenant: `user_id`, else `id`, of the turn's `user_context`, or that itself where it is a text.
+    /// Each user of a tenant: `user_id`, otherwise `id`, of the turn's `user_context`; the context itself if it is a
+    /// text.
     User,
-    /// Each session of a tenant: `session_id`, else `id`, of the turn's `session_data`, or that itself where it is a text.
+    /// Each session of a tenant: `session_id`, otherwise `id`, of the turn's `session_data`; the data itself if it is
+    /// a text.
     Session,
-    /// Each task of a tenant. Calls that are made for no task are not counted.
+    /// Each task of a tenant. Calls without a task are not counted.
     Task,
     /// Each tool.
     Tool,
-    /// Each category of tools. All that no file declares are of one.
+    /// Each category of tools. All tools that no file declares share one.
     Category,
-    /// Each value that an argument has, by its JSON pointer (RFC 6901), of a tenant.
+    /// Each value of an argument within a tenant; the argument by its JSON pointer (RFC 6901).
     Argument(String),
 }
 
 impl LimitKey {
-    /// The keys that are a word in the configuration. An argument is `argument:<JSON pointer>`.
+    /// The keys that are one word in the configuration. An argument is `argument:<JSON pointer>`.
     pub const NAMED: [(&'static str, Self); 7] = [
         ("tenant", Self::Tenant),
         ("agent", Self::Agent),
@@ -86,7 +89,7 @@ impl LimitKey {
         ("category", Self::Category),
     ];
 
-    /// Returns true if counters of different tenants are different ones.
+    /// Returns true if different tenants have different counters.
     #[must_use]
     pub const fn is_of_tenant(&self) -> bool {
         match self {
@@ -95,7 +98,7 @@ impl LimitKey {
         }
     }
 
-    /// Returns true if only calls have it, and requests to models do not.
+    /// Returns true if only calls have the key, and requests to models do not.
     #[must_use]
     pub const fn is_of_calls(&self) -> bool {
         match self {
@@ -109,30 +112,30 @@ impl LimitKey {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LimitBound {
-    /// So many calls.
+    /// Number of calls.
     Calls(u64),
-    /// So many calls at the same time. A call has its place from its dispatch until its slice has ended, its retries
-    /// included.
+    /// Number of calls at the same time. A call holds its permit from its dispatch until its slice has ended,
+    /// including retries.
     Concurrent(u64),
-    /// So many per cent of the slots that the fleet's workers have, at the same time.
+    /// Percentage of the slots of the fleet's workers, used at the same time.
     Part(u64),
-    /// A share of those slots: the tenants for whom more waits have them in the ratio of these weights.
+    /// A share of these slots: tenants with waiting calls get slots in proportion to these weights.
     Share(u64),
-    /// So much of an argument's number, summed up.
+    /// Sum of an argument.
     Sum {
         /// The argument, by its JSON pointer (RFC 6901).
         argument: String,
         /// The largest sum, in millionths ([`amount`]).
         max: u64,
     },
-    /// So many tokens of models, of requests and answers together. Requests to models debit it, and calls never do.
+    /// Tokens of models, requests and responses together. Only requests to models debit it.
     Tokens(u64),
-    /// So much money for models, in millionths of the currency of their prices; likewise.
+    /// Money for models, in millionths of the currency of their prices. Only requests to models debit it.
     Money(u64),
 }
 
 impl LimitBound {
-    /// Its number: the most that a counter may reach in calls or millionths, per cent of the slots, or a weight.
+    /// Its number: the maximum of a counter in calls, tokens or millionths, the percentage of the slots, or a weight.
     #[must_use]
     pub const fn max(&self) -> u64 {
         match self {
@@ -146,25 +149,25 @@ impl LimitBound {
         }
     }
 
-    /// The most that a counter may reach, where that does not hang on how many slots there are.
+    /// The maximum of a counter, if it does not depend on the number of slots.
     #[must_use]
     pub const fn fixed_max(&self) -> Option<u64> {
         if self.is_of_slots() { None } else { Some(self.max()) }
     }
 
-    /// Returns true if what it allows follows from the slots of the fleet's workers.
+    /// Returns true if the maximum depends on the slots of the fleet's workers.
     #[must_use]
     pub const fn is_of_slots(&self) -> bool {
         matches!(self, Self::Part(_) | Self::Share(_))
     }
 
-    /// Returns true if calls hold places of it while they are out.
+    /// Returns true if calls hold permits of it while they run.
     #[must_use]
     pub const fn is_held(&self) -> bool {
         matches!(self, Self::Concurrent(_) | Self::Part(_) | Self::Share(_))
     }
 
-    /// Returns true if requests to models debit it, and calls never do.
+    /// Returns true if only requests to models debit it.
     #[must_use]
     pub const fn is_of_models(&self) -> bool {
         matches!(self, Self::Tokens(_) | Self::Money(_))
@@ -176,7 +179,7 @@ impl LimitBound {
         matches!(self, Self::Sum { .. } | Self::Money(_))
     }
 
-    /// The same with another such number.
+    /// The same bound with another number.
     #[must_use]
     pub fn with_max(&self, max: u64) -> Self {
         match self {
@@ -190,7 +193,8 @@ impl LimitBound {
         }
     }
 
-    /// Such a number as people write it: calls, places, per cent, a weight, or an amount; none where it is none.
+    /// Reads the bound's number as people write it: calls, permits, percent, a weight, or an amount; `None` if
+    /// invalid.
     #[must_use]
     pub fn parse_max(&self, text: &str) -> Option<u64> {
         match self {
@@ -203,7 +207,7 @@ impl LimitBound {
         }
     }
 
-    /// What [`parse_max`](Self::parse_max) reads, in words.
+    /// The expected input of [`parse_max`](Self::parse_max), in words.
     #[must_use]
     pub fn max_words(&self) -> String {
         match self {
@@ -223,69 +227,69 @@ impl LimitBound {
 /// The largest weight of a tenant.
 pub const WEIGHT_MAX: u64 = 1_000;
 
-/// Reads `25%`: from 1 to 100.
+/// Reads a percentage such as `25%`: from 1 to 100.
 #[must_use]
 pub fn parse_percent(text: &str) -> Option<u64> {
     let number = text.strip_suffix('%')?.parse().ok()?;
     (1..=100).contains(&number).then_some(number)
 }
 
-/// How long a counter runs before it begins anew.
+/// The window of a counter, after which it starts again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Every {
     /// A tick of the fleet.
     Tick,
-    /// A length of time, ms. Windows of different counters begin at different moments, so that not all wake at once.
+    /// A length of time, ms. Counters have windows with different starts, so that not all waiting calls wake at once.
     Period(i64),
-    /// Any period of this length, ms: an amount counts for that long, and for up to an eighth of it longer.
+    /// Any period of this length, ms: an amount counts for this long, and for up to an eighth of it longer.
     Rolling(i64),
-    /// A calendar day of the tenant's time zone; of the fleet's, where counters belong to no tenant.
+    /// A calendar day in the tenant's time zone; in the fleet's time zone if counters belong to no tenant.
     Day,
     /// The life of a task.
     Task,
-    /// It has no windows: a place is free again when the calls that took it have ended.
+    /// No windows: permits are returned when the calls that hold them end.
     Held,
 }
 
-/// What becomes of calls that a limit has no room for.
+/// What happens to calls beyond a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnReach {
     /// They wait until there is room.
     #[default]
     Wait,
-    /// Each gets the result `limit_reached`.
+    /// Each call gets the result `limit_reached`.
     Reject,
 }
 
-/// Whether a limit holds anything up.
+/// Whether a limit is enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LimitMode {
-    /// It does.
+    /// Calls beyond the limit wait or are rejected.
     #[default]
     Enforce,
-    /// It only counts, and says what it would have held up.
+    /// The limit only counts, and reports calls that would have waited or been rejected.
     Shadow,
 }
 
 impl Limit {
-    /// Returns true if no counter is shared by two tenants.
+    /// Returns true if every counter belongs to one tenant.
     #[must_use]
     pub fn is_of_tenants(&self) -> bool {
         self.per.iter().any(LimitKey::is_of_tenant)
     }
 
-    /// What one counter allows in one shard. A counter of the whole fleet is divided among the shards, so that together
-    /// they never allow more.
+    /// The maximum of one counter in one shard. A counter of the whole fleet is divided among the shards, so that
+    /// together they never allow more.
     #[must_use]
     pub fn share(&self, shard: u32, shards: u32) -> u64 {
         let (max, shards) = (self.bound.max(), u64::from(shards.max(1)));
         if self.is_of_tenants() { max } else { max / shards + u64::from(u64::from(shard) < max % shards) }
     }
 
-    /// The places that so many per cent of the workers' slots are, for one counter in one of `shards`: one at least.
+    /// The permits of one counter in one of `shards`, for this percentage of the workers' slots: at least one.
     #[must_use]
     pub fn places_of(&self, percent: u64, slots: u64, shards: u32) -> u64 {
         let places = slots.saturating_mul(percent) / 100;
@@ -293,7 +297,7 @@ impl Limit {
         places.max(1)
     }
 
-    /// The length of a window, ms, where that is fixed. A task's counter outlives the task.
+    /// The length of a window, ms, if it is fixed. A task's counter outlives the task.
     #[must_use]
     pub const fn period_ms(&self, tick_ms: i64) -> Option<i64> {
         match self.every {
@@ -306,7 +310,7 @@ impl Limit {
 }
 
 impl fmt::Display for Limit {
-    /// What it allows, in a few words: `5 calls per user in 1h`.
+    /// The bound in a few words: `5 calls per user in 1h`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.bound {
             LimitBound::Calls(1) => write!(f, "1 call")?,
@@ -352,14 +356,14 @@ impl fmt::Display for LimitKey {
     }
 }
 
-/// A length of time in the largest unit that keeps it whole.
+/// A length of time in the largest unit in which it is a whole number.
 fn period(ms: i64) -> String {
     let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
     let whole = units.into_iter().find(|(_, length)| ms > 0 && ms % length == 0);
     whole.map_or_else(|| format!("{ms}ms"), |(unit, length)| format!("{}{unit}", ms / length))
 }
 
-/// Returns true if `name` fits `pattern`, in which `*` stands for any characters.
+/// Returns true if `name` matches `pattern`, in which `*` stands for any characters.
 #[must_use]
 pub fn fits(pattern: &str, name: &str) -> bool {
     let Some((start, more)) = pattern.split_once('*') else { return pattern == name };

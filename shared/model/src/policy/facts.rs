@@ -1,5 +1,5 @@
-//! Facts: what has happened in a session. Calls of a tool set and clear them when they end, and require or forbid them when
-//! they begin.
+//! Facts: what has happened in a session. Calls of a tool set and clear facts when they end, and require or forbid
+//! facts when they begin.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,21 +12,21 @@ use crate::digest::hash_of;
 use crate::tool::said;
 use crate::{AgentId, CallResult, Context, Effect, Outcome, SessionName, TaskId, TenantId, limits};
 
-/// For how long a fact is kept, where its row says nothing of it, ms.
+/// Time that a fact is kept if its row does not set it, ms.
 pub const FACT_KEPT_MS_DEFAULT: i64 = 86_400_000;
-/// The longest such time, ms.
+/// Longest time that a fact is kept, ms.
 pub const FACT_KEPT_MS_MAX: i64 = 31 * 86_400_000;
-/// Arguments that tell facts of one name apart, at most.
+/// Maximum number of arguments that distinguish facts of one name.
 const ARGUMENTS_MAX: usize = 4;
-/// Hexadecimal characters of the hash of what they say: nobody finds two that are equal.
+/// Hexadecimal characters of the hash of argument values: long enough that collisions cannot be found.
 const HASH_CHARS: usize = 32;
 
-/// The name of a fact, and the arguments of a call that it is about: `read_untrusted`, `quoted_price(/item)`.
+/// The name of a fact, and the arguments that it is about: `read_untrusted`, `quoted_price(/item)`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fact {
     /// The name.
     pub name: String,
-    /// JSON pointers to arguments: the fact is another for each of their values.
+    /// JSON pointers to arguments. Each combination of their values is a separate fact.
     pub arguments: Vec<String>,
 }
 
@@ -35,39 +35,39 @@ pub struct Fact {
 pub struct FactChange {
     /// The fact.
     pub fact: Fact,
-    /// The outcomes after which they do.
+    /// Outcomes of the call that cause the change.
     pub on: BTreeSet<Outcome>,
-    /// For how long it is kept, ms.
+    /// Time that the fact is kept, ms.
     pub kept_ms: i64,
 }
 
-/// A fact that has to be there for calls of a tool, or that may not.
+/// A fact that calls of a tool require or forbid.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FactCondition {
     /// The fact.
     pub fact: Fact,
-    /// Whether the condition stops anything.
+    /// Whether the condition stops calls.
     #[serde(skip_serializing_if = "RuleMode::is_enforced")]
     pub mode: RuleMode,
-    /// What is told beside the reason.
+    /// A message in addition to the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
-/// What the facts of a row are kept for.
+/// The scope in which the facts of a row are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FactScope {
-    /// The session that a turn or its task names; else the task; else the agent.
+    /// The session that a turn or its task names; otherwise the task; otherwise the agent.
     #[default]
     Session,
-    /// The task that a turn runs under; else the agent.
+    /// The task that a turn runs under; otherwise the agent.
     Task,
-    /// The agent, whatever it works on.
+    /// The agent, regardless of its tasks.
     Agent,
 }
 
-/// What a row of the permission matrix says of facts.
+/// The facts of a row of the permission matrix.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct FactRow {
     /// Facts that a call sets.
@@ -76,24 +76,24 @@ pub struct FactRow {
     /// Facts that a call clears.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub clears: Vec<FactChange>,
-    /// Facts without which no call begins.
+    /// Facts without which a call does not begin.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub require: Vec<FactCondition>,
-    /// Facts with which no call begins.
+    /// Facts with which a call does not begin.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub forbid: Vec<FactCondition>,
-    /// What they are kept for.
+    /// The scope in which the facts are kept.
     pub of: FactScope,
 }
 
 impl<'de> serde::Deserialize<'de> for FactRow {
-    /// Rows come from the configuration, which has a reader of its own; nobody sends one.
+    /// Rows come only from the configuration, which has its own reader. They are never sent.
     fn deserialize<D: serde::Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
         Err(serde::de::Error::custom("facts of a row are read from a configuration alone"))
     }
 }
 
-/// Whose facts a call goes by, within its tenant.
+/// The scope that a call's facts are kept in, within its tenant.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FactsSession(String);
 
@@ -120,11 +120,11 @@ impl Serialize for Fact {
 }
 
 impl Fact {
-    /// What a text has to be to name a fact.
+    /// The expected syntax of a fact, for error messages.
     pub const EXPECTED: &'static str =
         "a fact: a name of a-z, 0-9 and `_`, with JSON pointers if it is about arguments, such as quoted_price(/item)";
 
-    /// Reads a fact as configuration writes it; none where the text is none.
+    /// Reads a fact as configuration writes it; `None` if the text is invalid.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (name, arguments) = match text.split_once('(') {
@@ -137,8 +137,8 @@ impl Fact {
         (is_name && are_pointers).then(|| Self { name: name.to_owned(), arguments })
     }
 
-    /// The fact as it is kept: its name, and a hash of what the call's arguments say, so that none of that is kept. An
-    /// argument that is not given says as much as null.
+    /// The fact's stored key: its name, and a hash of the values of the call's arguments, so that the values are not
+    /// stored. A missing argument counts as null.
     #[must_use]
     pub fn key(&self, arguments: &RawValue) -> String {
         if self.arguments.is_empty() {
@@ -150,21 +150,21 @@ impl Fact {
     }
 }
 
-/// What a call's end does to a fact.
+/// The change that a call's end makes to a fact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Becomes {
-    /// It is so.
+    /// The fact is set.
     Set,
-    /// It may be so: that forbids, and does not suffice where the fact is required.
+    /// The fact may be set: enough to forbid a call, not enough to satisfy a requirement.
     MaybeSet,
-    /// It is not so any more.
+    /// The fact is no longer set.
     Cleared,
-    /// It may not be so any more: likewise.
+    /// The fact may no longer be set: enough to fail a requirement, not enough to lift a prohibition.
     MaybeCleared,
 }
 
 impl FactRow {
-    /// Returns true if calls of the tool have nothing to do with facts.
+    /// Returns true if calls of the tool neither need nor change facts.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.sets.is_empty() && self.clears.is_empty() && self.require.is_empty() && self.forbid.is_empty()
@@ -176,7 +176,7 @@ impl FactRow {
         !self.sets.is_empty() || !self.clears.is_empty()
     }
 
-    /// Whose facts a call of `agent` goes by.
+    /// The scope that facts of a call of `agent` are kept in.
     #[must_use]
     pub fn session(&self, agent: &AgentId, task: Option<&TaskId>, context: &Context) -> FactsSession {
         let named = context.session_id.as_ref().filter(|_| self.of == FactScope::Session);
@@ -189,14 +189,14 @@ impl FactRow {
         })
     }
 
-    /// What the end of a call does to facts. One that did not run changes nothing, but for one that an equal call before it
-    /// answers, or whose answer was kept. Of one that may have done something, it may have.
+    /// The changes that the end of a call makes. A call that did not run changes nothing, unless it received the
+    /// result of an equal call or a cached result. A call that may have taken effect may have made its changes.
     #[must_use]
     pub fn after(&self, result: &CallResult, effect: Effect) -> Vec<(&FactChange, Becomes)> {
         self.after_end(result.outcome, result.ran(), effect)
     }
 
-    /// As [`Self::after`], of a call of which only this is known.
+    /// As [`Self::after`], if only these properties of the call are known.
     #[must_use]
     pub fn after_end(&self, outcome: Outcome, ran: bool, effect: Effect) -> Vec<(&FactChange, Becomes)> {
         let may_have = outcome == Outcome::OutcomeUnknown
@@ -225,22 +225,22 @@ impl FactRow {
         };
         let sets = of(&self.sets, Becomes::Set, Becomes::MaybeSet);
         let clears = of(&self.clears, Becomes::Cleared, Becomes::MaybeCleared);
-        // What a call clears and sets anew is set.
+        // If a call clears and sets the same fact, the fact is set.
         let clears = clears.into_iter().map(|(at, becomes)| (&self.clears[at], becomes));
         clears.chain(sets.into_iter().map(|(at, becomes)| (&self.sets[at], becomes))).collect()
     }
 }
 
-/// The session whose facts calls of a turn go by, as auditors are told it: a hash with its tenant, for what it says may be a
-/// secret. Empty where there is none: then facts are the task's, or the agent's.
+/// The session of a turn's facts as the audit log shows it: a hash that includes the tenant, because the session's
+/// name may be secret. Empty without a session: then facts belong to the task or the agent.
 #[must_use]
 pub fn session_note(tenant: &TenantId, task: Option<&TaskId>, context: &Context) -> String {
     let named = context.session_id.as_ref().map(SessionName::as_str).or_else(|| task.and_then(talk_of));
     named.map(|session| hash_of([tenant.as_str(), session].into_iter())[..HASH_CHARS].to_owned()).unwrap_or_default()
 }
 
-/// The session in which somebody talks with an agent, where the task is one of its exchanges (`ses-<session>-<number>`):
-/// what was read in one is known in the next.
+/// The conversation with an agent, if the task is one of its exchanges (`ses-<session>-<number>`): facts of one
+/// exchange apply to the next.
 fn talk_of(task: &TaskId) -> Option<&str> {
     let (session, number) = task.as_str().strip_prefix("ses-")?.rsplit_once('-')?;
     (!session.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())).then_some(session)

@@ -1,32 +1,32 @@
-//! What operators keep from going out for a while.
+//! Pauses: operators stop calls for a while.
 
 use serde::{Deserialize, Serialize};
 
 use super::{AgentId, Policy, TenantId, ToolSpec};
 
-/// A tenant whose calls do not go out, or an agent of it.
+/// A tenant whose calls are stopped, or one of its agents.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Paused {
     /// The tenant.
     pub tenant: TenantId,
-    /// Its agent; none: all of them.
+    /// The tenant's agent; `None`: all of them.
     pub agent: Option<AgentId>,
 }
 
-/// A tool that is not called.
+/// A tool whose calls are stopped.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PausedTool {
-    /// For this tenant's calls; none: for all.
+    /// The tenant whose calls are stopped; `None`: all tenants.
     pub tenant: Option<TenantId>,
     /// Its name or id.
     pub tool: String,
 }
 
-/// Who has paused it, why, and since when.
+/// Who paused it, why, and since when.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pause {
-    /// Who, as that one says.
+    /// The operator's name, as given.
     pub by: String,
     /// Why.
     pub reason: String,
@@ -35,10 +35,10 @@ pub struct Pause {
 }
 
 impl Policy {
-    /// The pause of an agent of a tenant, where there is one: its own, or the tenant's.
+    /// The pause of an agent of a tenant, if any: the tenant's, or its own.
     #[must_use]
     pub fn pause(&self, tenant: &TenantId, agent: &AgentId) -> Option<&Pause> {
-        // Mostly there is none.
+        // The usual case.
         if self.paused.is_empty() {
             return None;
         }
@@ -46,10 +46,10 @@ impl Policy {
         of(None).or_else(|| of(Some(agent.clone())))
     }
 
-    /// The pause of a tool for calls of this tenant, where there is one: everybody's, or the tenant's.
+    /// The pause of a tool for calls of this tenant, if any: the one for all tenants, or the tenant's.
     #[must_use]
     pub fn tool_pause(&self, tenant: &TenantId, tool: &ToolSpec) -> Option<&Pause> {
-        // Mostly there is none.
+        // The usual case.
         if self.tools_paused.is_empty() {
             return None;
         }

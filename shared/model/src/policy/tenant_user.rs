@@ -1,26 +1,26 @@
-//! A person behind a tenant.
+//! Users: people of a tenant.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A person behind a tenant. One that has no more than a name is written as that name, as every build has known it.
+/// A user of a tenant. A user with only a name is serialized as that name, which every build can read.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "Written", into = "Written")]
 pub struct TenantUser {
-    /// The name, by which the tenant knows them.
+    /// The name, unique within the tenant.
     pub name: String,
-    /// What they are in the tenant, for lists.
+    /// Roles in the tenant, for lists.
     pub roles: BTreeSet<String>,
-    /// Personal data: for whoever may list the team, and for nobody else.
+    /// Personal data: only for callers who may list the tenant's users.
     pub email: Option<String>,
-    /// A word such as `active`, `invited` or `away`; none where nobody said.
+    /// A word such as `active`, `invited` or `away`; `None` if it was not set.
     pub status: Option<String>,
 }
 
 impl TenantUser {
-    /// A person of whom nothing but the name is known.
+    /// A user of whom only the name is known.
     #[must_use]
     pub fn named(name: impl Into<String>) -> Self {
         Self { name: name.into(), ..Self::default() }
@@ -29,7 +29,7 @@ impl TenantUser {
 
 impl fmt::Debug for TenantUser {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Debug is for logs, which have no business with addresses.
+        // Debug output goes to logs, which must not contain email addresses.
         f.debug_struct("TenantUser").field("name", &self.name).field("roles", &self.roles).finish_non_exhaustive()
     }
 }

@@ -1,22 +1,22 @@
-//! Keys that name secrets, by their words: `accessToken`, `ACCESS_TOKEN` and `x-access-token` are the same.
+//! Names of secrets, compared by words: `accessToken`, `ACCESS_TOKEN` and `x-access-token` are the same.
 
 /// Keys up to this length are split on the stack.
 const SHORT: usize = 64;
 
-/// A key as `_word_word_` in lower case. Words end at anything but letters and digits, between a small and a
-/// capital letter, before the last capital of a run (`APIKey`), and between a letter and a digit.
+/// A key as `_word_word_` in lower case. A word ends at any character that is not a letter or digit, between a
+/// lower-case and an upper-case letter, before the last capital of a run (`APIKey`), and between a letter and a digit.
 pub(super) fn words(key: &str) -> String {
     let mut words = String::with_capacity(key.len() + 8);
     split(key.as_bytes(), |byte| words.push(char::from(byte)));
     words
 }
 
-/// Splits `key` into words, at most two bytes pushed for each of its bytes, and two more.
+/// Splits `key` into words. Pushes at most two bytes for each of its bytes, and two more.
 fn split(key: &[u8], mut push: impl FnMut(u8)) {
     push(b'_');
     let mut boundary = true;
     for (at, byte) in key.iter().enumerate() {
-        // Bytes beyond ASCII count as letters that are in no list.
+        // Bytes outside ASCII count as letters. No list contains them.
         if byte.is_ascii() && !byte.is_ascii_alphanumeric() {
             if !boundary {
                 push(b'_');
@@ -41,7 +41,7 @@ fn split(key: &[u8], mut push: impl FnMut(u8)) {
     }
 }
 
-/// Returns true if `key` names a secret, or has the words of one of `extra` side by side.
+/// Returns true if `key` names a secret, or contains the words of one of `extra` in sequence.
 pub(super) fn is_secret(key: &str, extra: &[String]) -> bool {
     let key = key.as_bytes();
     if key.len() > SHORT {
@@ -82,7 +82,7 @@ fn judge(words: &[u8], extra: &[String]) -> bool {
         || extra.iter().any(|extra| words.windows(extra.len()).any(|window| window == extra.as_bytes()))
 }
 
-/// Words that name a secret wherever they stand.
+/// Words that name a secret anywhere in a key.
 fn is_secret_word(word: &[u8]) -> bool {
     matches!(
         word,
@@ -134,7 +134,7 @@ fn is_secret_word(word: &[u8]) -> bool {
     )
 }
 
-/// Words that name a secret side by side only: a `key` or `tokens` beside another word may be anything.
+/// Pairs of words that name a secret. `key` or `tokens` after other words may be anything.
 fn is_secret_pair(before: &[u8], word: &[u8]) -> bool {
     match word {
         b"key" | b"keys" => is_of_secret_key(before),
@@ -156,7 +156,7 @@ fn is_secret_pair(before: &[u8], word: &[u8]) -> bool {
     }
 }
 
-/// Words that make of a `key` beside them a secret. Not among them are those of keys that only find something: primary,
+/// Words before `key` that make it a secret. Excluded are words of keys that only identify something: primary,
 /// foreign, sort, cache, object, idempotency, public.
 fn is_of_secret_key(before: &[u8]) -> bool {
     matches!(
@@ -196,13 +196,14 @@ fn is_of_secret_key(before: &[u8]) -> bool {
     )
 }
 
-/// Words that name a secret as the whole key: `key` in a query string, `session` in a request, `sig` in a signed URL.
+/// Words that name a secret if they are the whole key: `key` in a query string, `session` in a request, `sig` in a
+/// signed URL.
 fn is_secret_alone(word: &[u8]) -> bool {
-    // An address is no secret, but personal: it is nothing for logs.
+    // An email address is not a secret, but it is personal data and must not be logged.
     matches!(word, b"key" | b"session" | b"sid" | b"sig" | b"pins" | b"email" | b"emails")
 }
 
-/// Words that make of a `token` something countable, or its place: `token_count`, `max_token`, `token_url`.
+/// Words that turn a `token` into a count or a location: `token_count`, `max_token`, `token_url`.
 fn is_measure(word: &[u8]) -> bool {
     matches!(
         word,
@@ -234,7 +235,7 @@ fn is_measure(word: &[u8]) -> bool {
     )
 }
 
-/// Words that make of a `pin` something that fastens, or that is one of many: `pin_message`, `gpio_pin`, `pin_id`.
+/// Words that mark a `pin` as something else than a PIN: `pin_message`, `gpio_pin`, `pin_id`.
 fn is_pinned(word: &[u8]) -> bool {
     matches!(word, b"message" | b"post" | b"to" | b"top" | b"id" | b"ids" | b"gpio" | b"map" | b"board")
 }

@@ -1,8 +1,8 @@
-//! Secrets in free text: by their shape, and as the value of a key.
+//! Secrets in free text: recognized by shape, or as the value of a key.
 
 use super::{Patch, REDACTED};
 
-/// Kinds of tokens that begin with a prefix of their own: prefix, and how many token characters follow at least.
+/// Token kinds with their own prefix: the prefix, and the minimum number of token characters after it.
 const PREFIXED: [(&str, usize); 24] = [
     ("sk-", 16),
     ("sk_live_", 8),
@@ -30,7 +30,7 @@ const PREFIXED: [(&str, usize); 24] = [
     ("shpat_", 16),
 ];
 
-/// Redacts `text` into `patch`; `is_secret_key` judges the keys of `key=value` and `key: value`.
+/// Redacts `text` into `patch`. `is_secret_key` checks the keys of `key=value` and `key: value`.
 pub(super) fn redact(text: &str, is_secret_key: &dyn Fn(&str) -> bool, patch: &mut Patch<'_>) {
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -66,12 +66,12 @@ pub(super) fn redact(text: &str, is_secret_key: &dyn Fn(&str) -> bool, patch: &m
 
 /// Part of a word.
 const WORD: u8 = 1;
-/// May begin a token, at the beginning of a word.
+/// May begin a token at the start of a word.
 const BEGINS: u8 = 2;
-/// May be in the middle or at the beginning of a secret, wherever it stands.
+/// May be in the middle or at the start of a secret, anywhere in the text.
 const MARKS: u8 = 4;
 
-/// The class of each byte; most bytes of most texts need no more than a look at this.
+/// The class of each byte. For most bytes, this lookup is enough.
 static CLASS: [u8; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;
@@ -98,7 +98,7 @@ const fn is_token(byte: u8) -> bool {
     is_word(byte) || byte == b'-'
 }
 
-/// The offset after the token characters from `at`, leaving the armour of a private key alone.
+/// The offset after the token characters from `at`, stopping before the header of a private key.
 fn token_end(bytes: &[u8], at: usize) -> usize {
     let rest = bytes.get(at..).unwrap_or_default();
     let run = rest.iter().take_while(|b| is_token(**b)).count();
@@ -106,7 +106,7 @@ fn token_end(bytes: &[u8], at: usize) -> usize {
     at + run.windows(10).position(|ten| ten == b"-----BEGIN").unwrap_or(run.len())
 }
 
-/// A token that begins at the word that begins at `at`.
+/// A token that begins at the word at `at`.
 fn token(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let rest = bytes.get(at..)?;
     match rest.first()? {
@@ -124,7 +124,7 @@ fn token(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
 
 fn prefixed(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let rest = bytes.get(at..)?;
-    // Most words end here: no prefix begins as they do.
+    // Most words end here: no prefix begins like them.
     let (b"sk" | b"sh" | b"rk" | b"wh" | b"gh" | b"gi" | b"gl" | b"xo" | b"xa" | b"AI" | b"hf" | b"np") =
         rest.get(..2)?
     else {
@@ -135,7 +135,7 @@ fn prefixed(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     (end - at >= prefix.len() + least).then_some((at, end))
 }
 
-/// `AKIA` or `ASIA` and sixteen capitals and digits.
+/// `AKIA` or `ASIA` followed by 16 capitals and digits.
 fn aws(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let rest = bytes.get(at..at + 20)?;
     let fits = (rest.starts_with(b"AKIA") || rest.starts_with(b"ASIA"))
@@ -161,7 +161,8 @@ fn jwt(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     (end - at >= 20 && bytes.get(at..end)?.contains(&b'.')).then_some((at, end))
 }
 
-/// The credentials after `Bearer` or `Basic`. A plain word is taken for prose, unless it is long or the end.
+/// The credentials after `Bearer` or `Basic`. A plain word counts as prose, unless it is long, or scheme and word are
+/// the whole text.
 fn bearer(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let scheme = [&b"bearer"[..], b"basic"]
         .into_iter()
@@ -178,7 +179,7 @@ fn bearer(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     (blanks > 0 && len > 0 && !prose).then_some((start, start + len))
 }
 
-/// Finds the secret that a colon may be in the middle of: a Telegram bot token, or the password of a URL.
+/// The secret that contains this colon, if any: a Telegram bot token, or the password of a URL.
 fn colon(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     if bytes.get(at) != Some(&b':') {
         return None;
@@ -205,7 +206,7 @@ fn url_password(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     (password < user_info.len()).then_some((at + 3 + password, at + 3 + user_info.len()))
 }
 
-/// A private key in PEM armour, to its end or the text's.
+/// A private key in PEM format, up to its end or the end of the text.
 fn pem(text: &str, at: usize) -> Option<(usize, usize)> {
     const END: &str = "PRIVATE KEY-----";
     let rest = text.get(at..)?;
@@ -243,7 +244,7 @@ fn assigned(text: &str, at: usize, is_secret_key: &dyn Fn(&str) -> bool) -> Opti
     (start < end).then_some((start, end))
 }
 
-/// The value that begins at `at`: inside quotes, a bracketed list, or a word.
+/// The value that begins at `at`: a quoted text, a bracketed list, or a word.
 fn value(bytes: &[u8], at: usize, key: &str) -> Option<(usize, usize)> {
     let rest = bytes.get(at..)?;
     if rest.starts_with(REDACTED.as_bytes()) {
@@ -257,7 +258,7 @@ fn value(bytes: &[u8], at: usize, key: &str) -> Option<(usize, usize)> {
     }
 }
 
-/// From `start` to the quote that closes what a quote behind `slashes` backslashes opened.
+/// From `start` to the closing quote; the opening quote had `slashes` backslashes before it.
 fn quoted(bytes: &[u8], start: usize, quote: u8, slashes: usize) -> (usize, usize) {
     let mut at = start;
     let mut run = 0;
@@ -272,8 +273,8 @@ fn quoted(bytes: &[u8], start: usize, quote: u8, slashes: usize) -> (usize, usiz
     (start, bytes.len())
 }
 
-/// The end of an unquoted value. The value of a header runs to the end of its line; elsewhere it is a word,
-/// and where the word names a scheme (`Bearer x`), the next one too.
+/// The end of an unquoted value. A header's value extends to the end of the line. Other values are one word, or two if
+/// the first names a scheme (`Bearer x`).
 fn word_end(bytes: &[u8], at: usize, key: &str) -> usize {
     let until = |at: usize, ends: &dyn Fn(u8) -> bool| {
         at + bytes.get(at..).unwrap_or_default().iter().take_while(|b| !ends(**b)).count()

@@ -1,17 +1,17 @@
-//! A circuit breaker: whether something that failed several times in a row is asked again. Whoever has one says what time
-//! it is, as the time since an instant of its own.
+//! A circuit breaker: stops calls to a service after several failures in a row. The owner passes the time, as a
+//! duration since an instant of its choice.
 
 use std::time::Duration;
 
-/// The longest rest that anybody can ask for: a wrong clock must not switch a service off for good.
+/// The longest pause that a service can ask for: a wrong clock must not stop calls for good.
 pub const REST_MAX: Duration = Duration::from_secs(3_600);
 
 /// When a breaker opens, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Endurance {
-    /// Failures in a row after which nothing is asked.
+    /// Failures in a row that open the breaker.
     pub failures_max: u32,
-    /// For how long; then one request tries.
+    /// Time that the breaker stays open; then one trial request is let through.
     pub rest: Duration,
 }
 
@@ -20,31 +20,31 @@ pub struct Endurance {
 pub struct Breaker {
     failures: u32,
     until: Option<Duration>,
-    /// It rests because it failed: whether it is well again, one request tries. Where it asked for a pause itself, all may
-    /// ask again when that is over.
+    /// True if the breaker is open because of failures: after the pause, one trial request decides. After a pause that
+    /// the service asked for, all requests pass again at once.
     is_worn: bool,
-    /// A request is trying whether it is well again.
+    /// A trial request is under way.
     trying: bool,
 }
 
-/// Leave to ask once. It is given back by one of `answered`, `failed` and `unsaid`.
+/// Permission for one request. It is returned with one of `answered`, `failed` and `unsaid`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leave {
-    /// This request tries whether the service is well again.
+    /// This is the trial request of a half-open breaker.
     pub is_trial: bool,
 }
 
-/// The service is not asked now.
+/// The request is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rests {
-    /// It rests for so long.
+    /// The breaker stays open for this long.
     For(Duration),
-    /// Its rest is over, and another request is trying it.
+    /// The breaker is half-open, and a trial request is already under way.
     UntilTried,
 }
 
 impl Breaker {
-    /// Leave to ask at `now`.
+    /// Permission to send a request at `now`.
     ///
     /// # Errors
     /// [`Rests`].
@@ -65,25 +65,25 @@ impl Breaker {
         Ok(Leave { is_trial: true })
     }
 
-    /// It answered, and says that nothing is left of its rate for so long.
+    /// The service answered, and reported that its rate limit is used up for this long.
     pub fn rest(&mut self, rest: Duration, now: Duration) {
         self.until = self.until.max(Some(now + rest.min(REST_MAX)));
     }
 
-    /// It answered: whatever was counted is forgotten. An answer to an older request does not end a rest.
+    /// The service answered: resets the failures. A response to an older request does not close an open breaker.
     pub fn answered(&mut self, leave: Leave, now: Duration) {
         self.failures = 0;
         if leave.is_trial {
             self.is_worn = false;
-            // Unless it has asked for another rest with that answer.
+            // Keeps a pause that the service asked for in that response.
             self.until = self.until.filter(|until| *until > now);
         }
         self.unsaid(leave);
     }
 
-    /// It failed in a way that later requests would meet too; `named` is the rest that it asked for. Who says when to come
-    /// again is there: that wears nobody, however many were turned away at once. Answers whether it rests from now on that
-    /// did not before.
+    /// The request failed in a way that later requests would too; `named` is the pause that the service asked for. A
+    /// service that names a pause is alive, so the failure does not count, however many requests it rejected at once.
+    /// Returns true if the breaker was closed, and this failure opens it or starts a pause.
     pub fn failed(&mut self, leave: Leave, named: Option<Duration>, now: Duration, endurance: Endurance) -> bool {
         let rested = self.is_resting(now);
         if named.is_none() {
@@ -97,14 +97,14 @@ impl Breaker {
         !rested && self.is_resting(now)
     }
 
-    /// The request came to nothing that says anything of the service: it counts for nothing, and the next one may try.
+    /// The request says nothing about the service: it does not count, and the next one may be the trial.
     pub fn unsaid(&mut self, leave: Leave) {
         if leave.is_trial {
             self.trying = false;
         }
     }
 
-    /// Whether it rests, at `now`, or is to be tried after a rest.
+    /// Whether the breaker is open at `now`, or half-open.
     #[must_use]
     pub fn is_resting(&self, now: Duration) -> bool {
         self.is_worn || self.until.is_some_and(|until| until > now)
@@ -116,7 +116,7 @@ impl Breaker {
         self.failures
     }
 
-    /// Whether it has nothing to remember.
+    /// Whether the breaker is in its initial state.
     #[must_use]
     pub fn is_new(&self) -> bool {
         *self == Self::default()

@@ -1,23 +1,23 @@
-//! How much has to be certain before a call of a `once` tool runs.
+//! Durability of the intent record of a `once` call, before the call runs.
 
 use serde::{Deserialize, Serialize};
 
-/// What has to know that a call has begun before it runs. A later one in the list is the stricter one.
+/// Where the intent record must be stored before a call runs. Later variants are stricter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Durability {
-    /// The memory of the primary. What it loses, nobody knows.
+    /// In the memory of the primary. A record that the primary loses is lost.
     #[default]
     None,
-    /// The disk of the primary, too: its append-only file was fsynced.
+    /// Also on the disk of the primary: its append-only file was fsynced.
     #[serde(rename = "local")]
     Disk,
-    /// The memory of a replica, too.
+    /// Also in the memory of a replica.
     Replica,
 }
 
 impl Durability {
-    /// All of them, by their words.
+    /// All variants, with their words.
     pub const WORDS: [(&str, Self); 3] = [("none", Self::None), ("local", Self::Disk), ("replica", Self::Replica)];
 
     /// The word in configuration, messages and metrics.

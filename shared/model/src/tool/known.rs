@@ -1,11 +1,11 @@
-//! The tools that a configuration knows, as limits ask about them.
+//! The tools that a configuration knows, for limits.
 
 use std::collections::BTreeMap;
 
 use super::ToolTraits;
 
-/// The tools that a configuration knows, by name, and how models spell them. A call counts as one of the tool that it runs,
-/// whichever spelling it has: a limit that went by the spelling would let through what it does not recognise.
+/// The tools that a configuration knows, by name, and the spellings that models use. A call counts for the tool that
+/// it runs, regardless of its spelling: if limits compared spellings, an unknown spelling would bypass them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KnownTools {
     traits: BTreeMap<String, ToolTraits>,
@@ -13,20 +13,20 @@ pub struct KnownTools {
 }
 
 impl KnownTools {
-    /// The tools with what files declare of them, and other spellings of names → the name, among them those of tools that
-    /// no file declares.
+    /// `traits` are those of tools that files declare. `spellings` maps other spellings of a name to the name, also
+    /// for tools that no file declares.
     #[must_use]
     pub const fn new(traits: BTreeMap<String, ToolTraits>, spellings: BTreeMap<String, String>) -> Self {
         Self { traits, spellings }
     }
 
-    /// What is declared of the tool of this name.
+    /// The declared traits of the tool with this name.
     #[must_use]
     pub fn traits(&self, name: &str) -> Option<&ToolTraits> {
         self.traits.get(name)
     }
 
-    /// The name of the tool that a model means by `said`; what nobody knows is its own name.
+    /// The name of the tool that a model means by `said`; `said` itself if the spelling is unknown.
     #[must_use]
     pub fn meant<'a>(&'a self, said: &'a str) -> &'a str {
         if self.traits.contains_key(said) {

@@ -1,4 +1,4 @@
-//! Answers of reads that are kept for a while for those who ask the same.
+//! Read cache: results of `read` tools, stored for a while for equal calls.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -7,59 +7,58 @@ use super::effect_key::canonical;
 use crate::digest::hash_of;
 use crate::{AgentId, Context, TenantId};
 
-/// The longest time for which an answer is kept, ms: beyond a day, it is no answer to a question of now.
+/// Longest time that a result is cached, ms. A result older than a day is out of date.
 pub const CACHE_TTL_MS_MAX: i64 = 86_400_000;
 
-/// Who shares the kept answers of a tool.
+/// Who shares the cached results of a tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CachePer {
     /// All agents of a tenant.
     #[default]
     Tenant,
-    /// Each agent has its own.
+    /// Each agent has its own cache.
     Agent,
 }
 
 impl CachePer {
-    /// All, by their words.
+    /// All variants, with their words.
     pub const WORDS: [(&'static str, Self); 2] = [("tenant", Self::Tenant), ("agent", Self::Agent)];
 }
 
-/// The answers of a `read` tool are kept.
+/// How the results of a `read` tool are cached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct ReadCache {
-    /// For so long, ms.
+    /// Time that a result is cached, ms.
     pub ttl_ms: i64,
-    /// Who shares them.
+    /// Who shares the results.
     pub per: CachePer,
 }
 
-/// All that the answer of a read may depend on.
+/// Everything that the result of a read may depend on.
 #[derive(Debug, Clone, Copy)]
 pub struct Question<'a> {
     /// The tenant.
     pub tenant: &'a TenantId,
-    /// The agent that asks.
+    /// The calling agent.
     pub agent: &'a AgentId,
     /// The tool.
     pub tool: &'a str,
     /// Its version.
     pub version: &'a str,
-    /// The digest of the configuration that its definition is of.
+    /// The digest of the configuration that contains its definition.
     pub configuration: &'a str,
-    /// What it is asked.
+    /// The arguments.
     pub arguments: &'a RawValue,
-    /// The task, of a tool that answers by it.
+    /// The task, if the tool's results depend on it.
     pub task: Option<&'a str>,
-    /// What came with the turn: for whom it is asked, and what its session knows.
+    /// The context of the turn: its user and session data.
     pub context: &'a Context,
 }
 
 impl ReadCache {
-    /// A hash by which equal questions know each other: 64 hexadecimal characters. What was asked cannot be read from it.
-    /// Arguments are compared as [`super::EffectKey::hash`] does, the context likewise; a question whose context or
-    /// arguments cannot be read has none.
+    /// A hash that equal questions share: 64 hexadecimal characters. It does not reveal the question. Arguments and
+    /// context are compared as in [`super::EffectKey::hash`]. `None` if the arguments or the context cannot be read.
     #[must_use]
     pub fn hash(&self, of: &Question<'_>) -> Option<String> {
         let said = |value: &Option<Box<RawValue>>| match value {

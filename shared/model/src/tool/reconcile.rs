@@ -1,4 +1,4 @@
-//! Reconciling: a tool that only looks finds out whether a call took effect of which nobody knows.
+//! Reconciliation: a `read` tool finds out whether a call with unknown outcome took effect.
 
 use std::collections::BTreeMap;
 
@@ -8,63 +8,63 @@ use serde_json::value::RawValue;
 
 use super::effect_key::at;
 
-/// Times that the other tool is asked, where nothing is said of it.
+/// Default number of lookups.
 pub const RECONCILE_TRIES_DEFAULT: u32 = 5;
-/// The most such times.
+/// Maximum number of lookups.
 pub const RECONCILE_TRIES_MAX: u32 = 20;
-/// How long a request may be on its way still, where nothing is said of it, ms.
+/// Default time that a request may still be in transit, ms.
 pub const RECONCILE_GRACE_MS_DEFAULT: i64 = 60_000;
-/// The longest such time, ms.
+/// Longest time that a request may still be in transit, ms.
 pub const RECONCILE_GRACE_MS_MAX: i64 = 3_600_000;
 
 /// How the fleet finds out whether a call took effect.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Reconcile {
-    /// A tool whose effect is `read`.
+    /// The lookup: a tool whose effect is `read`.
     pub tool: String,
     /// Its arguments.
     pub arguments: BTreeMap<String, ReconcileArgument>,
-    /// JSON pointer into what it returns: true where the call took effect, false where it did not.
+    /// JSON pointer into the lookup's result: true if the call took effect, false if it did not.
     pub happened: String,
-    /// JSON pointer to what is told as the call's output; all that the tool returns otherwise.
+    /// JSON pointer to the value that becomes the call's output; the lookup's whole result if `None`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
-    /// Times that it is asked at most.
+    /// Maximum number of lookups.
     pub tries: u32,
-    /// How long a request may be on its way still: that a call did not take effect is believed after this time, ms.
+    /// Time that a request may still be in transit, ms. A lookup's `false` counts only after this time.
     pub grace_ms: i64,
 }
 
-/// An argument of the other tool.
+/// An argument of the lookup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub enum ReconcileArgument {
-    /// What the call said at this JSON pointer; left out where it said nothing.
+    /// The call's argument at this JSON pointer; omitted if the call does not have it.
     Of(String),
     /// The call's idempotency key.
     IdempotencyKey,
-    /// The call's id, `<turn>/<position>`.
+    /// The call's ID, `<turn>/<position>`.
     Call,
-    /// The same for every call.
+    /// A constant.
     Fixed(Value),
 }
 
-/// What the other tool says of a call.
+/// The result of a lookup.
 #[derive(Debug, Clone)]
 pub enum Verdict {
-    /// It took effect, and this is its output.
+    /// The call took effect, and this is its output.
     Happened(Box<RawValue>),
-    /// It did not, so far.
+    /// The call has not taken effect so far.
     NotSoFar,
-    /// It cannot be told.
+    /// The lookup does not say.
     Unknown,
 }
 
 impl Reconcile {
-    /// The arguments that the other tool is asked with, as JSON.
+    /// The arguments of the lookup, as JSON.
     #[must_use]
     pub fn asked(&self, arguments: &RawValue, idempotency_key: &str, call: &str) -> String {
         let given = |argument: &ReconcileArgument| match argument {
-            // As the call has it, to the last digit.
+            // Copied as written, with all digits.
             ReconcileArgument::Of(pointer) => at(arguments, pointer).map(|value| value.get().to_owned()),
             ReconcileArgument::IdempotencyKey => Some(Value::from(idempotency_key).to_string()),
             ReconcileArgument::Call => Some(Value::from(call).to_string()),
@@ -76,7 +76,7 @@ impl Reconcile {
         format!("{{{}}}", members.collect::<Vec<_>>().join(","))
     }
 
-    /// What an answer says.
+    /// Reads the result of a lookup.
     #[must_use]
     pub fn verdict(&self, answer: &RawValue) -> Verdict {
         match at(answer, &self.happened).map(RawValue::get) {

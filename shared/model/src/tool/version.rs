@@ -1,11 +1,11 @@
-//! Versions of one tool side by side: how they are named, and which of them an agent gets.
+//! Several versions of one tool: how they are named, and which one an agent gets.
 
 use semver::{Version, VersionReq};
 
-/// The selector that takes the newest version; what an agent without a selector gets.
+/// The selector of the newest version, and the default of agents without a selector.
 pub const LATEST: &str = "latest";
 
-/// `search@2` as the tool's name and the version's label; a name without a label is itself.
+/// Splits `search@2` into the tool's name and the version's label. A name without a label stays whole.
 #[must_use]
 pub fn split(name: &str) -> (&str, Option<&str>) {
     match name.split_once('@') {
@@ -14,7 +14,7 @@ pub fn split(name: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// A version as it is written, `2` and `2.1` too; none where it is not one.
+/// A version as written, also `2` and `2.1`; `None` if invalid.
 #[must_use]
 pub fn parse(text: &str) -> Option<Version> {
     let missing = match text.split(['-', '+']).next().unwrap_or_default().split('.').count() {
@@ -25,17 +25,17 @@ pub fn parse(text: &str) -> Option<Version> {
     Version::parse(&format!("{text}{missing}")).ok()
 }
 
-/// A selector of versions: `latest`, or a range as in Cargo (`1`, `1.2`, `=1.2.3`, `>=1, <3`).
+/// A selector of versions: `latest`, or a range in Cargo's syntax (`1`, `1.2`, `=1.2.3`, `>=1, <3`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Selector {
-    /// Every version; the newest of them is taken.
+    /// Every version. The newest is used.
     Latest,
     /// The newest version in the range.
     Range(VersionReq),
 }
 
 impl Selector {
-    /// Reads a selector; none where it is not one.
+    /// Reads a selector; `None` if invalid.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         if text == LATEST {
@@ -44,7 +44,7 @@ impl Selector {
         VersionReq::parse(text).ok().map(Self::Range)
     }
 
-    /// Returns true if it takes `version`.
+    /// Returns true if it selects `version`.
     #[must_use]
     pub fn takes(&self, version: &Version) -> bool {
         match self {

@@ -1,9 +1,9 @@
-//! The dialects: the shapes in which calls come in and results go back.
+//! The dialects: formats of incoming calls and of results.
 
-/// Hands the list of all dialects to the macro `$with`: for each its documentation, its variant of
-/// [`Dialect`](crate::Dialect), the module of `tickfleet-protocol` that holds its rules, and its word on the wire.
+/// Passes the list of all dialects to the macro `$with`: for each its documentation, its variant of
+/// [`Dialect`](crate::Dialect), the module of `tickfleet-protocol` with its rules, and its word on the wire.
 ///
-/// Enum, words and table of rules are made of this one list, so that none of them can miss a dialect.
+/// The enum, the words and the table of rules come from this one list, so none of them can lack a dialect.
 #[macro_export]
 macro_rules! for_each_dialect {
     ($with:ident) => {
@@ -30,7 +30,7 @@ macro_rules! for_each_dialect {
 
 macro_rules! dialects {
     ($($(#[$doc:meta])* $variant:ident: $module:ident = $word:literal,)+) => {
-        /// The shape in which calls came in and results go back.
+        /// The format of incoming calls and of results.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
         pub enum Dialect {
             $($(#[$doc])* #[serde(rename = $word)] $variant,)+
@@ -53,7 +53,7 @@ macro_rules! dialects {
 
 for_each_dialect!(dialects);
 
-/// The dialect of calls that name none, which is the first of the list.
+/// The dialect of calls that name none: the first of the list.
 impl Default for Dialect {
     fn default() -> Self {
         let [first, ..] = Self::ALL;

@@ -1,16 +1,16 @@
-//! Calls that a tool makes while one of its own calls runs. Each is a turn of one call, whose id follows from the call that
-//! makes it: the same for every try, so that it is carried out once.
+//! Calls that a tool makes while one of its own calls runs. Each is a turn of one call. Its ID derives from the outer
+//! call, so it is the same for every try, and the inner call runs once.
 
 use crate::ids::{CallId, TurnId};
 use crate::limits;
 
-/// What stands between the call that makes an inner call and that one's number.
+/// Separates the outer call from the number of the inner call.
 const MARK: &str = ".call-";
 
-/// The turn of the `number`th call, from 1, that `outer` makes: `<turn>.<position>.call-<number>`.
+/// The turn of the call with this number, from 1, that `outer` makes: `<turn>.<position>.call-<number>`.
 ///
 /// # Errors
-/// There are too many of them, one within another too often, or the producer's id leaves no room; in words.
+/// A message, if there are too many calls, they are nested too deep, or the producer's ID leaves no room.
 pub fn inner_turn(outer: &CallId, number: usize) -> Result<TurnId, String> {
     if number > limits::INNER_CALLS_MAX {
         return Err(format!("a call makes at most {} calls of other tools", limits::INNER_CALLS_MAX));
@@ -22,7 +22,7 @@ pub fn inner_turn(outer: &CallId, number: usize) -> Result<TurnId, String> {
     id.map_err(|error| format!("the turn's id leaves no room for those of inner calls: {error}"))
 }
 
-/// The turn whose call waits for `turn`, if that is an inner call's.
+/// If `turn` is an inner call's, the turn whose call waits for it.
 #[must_use]
 pub fn outer_turn(turn: &TurnId) -> Option<TurnId> {
     let (outer, number) = turn.as_str().rsplit_once(MARK)?;

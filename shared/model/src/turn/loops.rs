@@ -1,4 +1,4 @@
-//! Agents that go in circles: the same call, with the same result, again and again.
+//! Agents in loops: they repeat the same call and get the same result.
 
 use serde_json::value::RawValue;
 
@@ -6,17 +6,17 @@ use crate::digest::hash_of;
 use crate::tool::canonical;
 use crate::{CallResult, Context};
 
-/// What a model is told that goes in circles: the model loop's and others'.
+/// The text that a model in a loop receives, from the model loop or the loop breaker.
 pub const IN_CIRCLES: &str = "Doing it again changes nothing: take another way, or answer with what you have.";
 
-/// How many of the last rounds are like the very last.
+/// How many of the last rounds, in a row, are equal to the very last.
 #[must_use]
 pub fn alike_in_a_row<T: PartialEq>(rounds: &[T]) -> usize {
     rounds.last().map_or(0, |last| rounds.iter().rev().take_while(|round| *round == last).count())
 }
 
-/// A hash by which equal calls know each other: tool and arguments, whichever way these are written, and for whom they
-/// are made. Arguments that are no JSON are compared as they stand.
+/// A hash that is the same for equal calls: equal tool, arguments (in canonical form) and user. Arguments that are not
+/// JSON are compared as text.
 #[must_use]
 pub fn call_hash(tool: &str, arguments: &str, context: &Context) -> String {
     let said = serde_json::from_str::<&RawValue>(arguments).ok().and_then(canonical);
@@ -24,7 +24,7 @@ pub fn call_hash(tool: &str, arguments: &str, context: &Context) -> String {
     hash_of([tool, said.as_deref().unwrap_or(arguments), user].into_iter())
 }
 
-/// A hash by which equal results know each other: the outcome, and what the tool said.
+/// A hash that is the same for equal results: outcome, output, error code and message.
 #[must_use]
 pub fn result_hash(result: &CallResult) -> String {
     let output = result.output.as_deref().map_or("", RawValue::get);

@@ -1,8 +1,8 @@
-//! What was written is waited for until it would survive: on the primary's disk, or in a replica's memory.
+//! Waits until writes would survive a failure: on the primary's disk, or in a replica's memory.
 //!
-//! `WAIT` and `WAITAOF` count what was written on their own connection, and whatever stands behind one waits for it: so
-//! what is to be confirmed is written on a connection that nothing else uses. Replication is one stream, so what anybody
-//! had written to this server before is confirmed with it.
+//! `WAIT` and `WAITAOF` cover the writes of their own connection, and block all later commands on it. So writes that
+//! need confirmation have a connection of their own. Replication is one stream, so earlier writes to the server
+//! through other connections are confirmed, too.
 
 use std::time::Duration;
 
@@ -15,21 +15,21 @@ use super::{Connection, Live, is_of_this_connection};
 use crate::StoreError;
 use crate::script::Function;
 
-/// Whether what was written would survive.
+/// Whether the writes would survive.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Confirmed {
-    /// It would.
+    /// They would.
     Yes,
-    /// Nobody has said so in time.
+    /// No confirmation arrived in time.
     NotInTime,
-    /// The server cannot tell, or does not let us ask; in its words.
+    /// The server cannot confirm writes, or does not permit the command; its message.
     CannotTell(String),
 }
 
-/// A connection for what is waited for; made when first used.
+/// The connection for writes that need confirmation; made when first used.
 #[derive(Debug, Default)]
 pub(crate) struct Confirming {
-    /// With the moves of the primary that were known when it was made.
+    /// The connection, and the count of `Connection::moves` when it was made.
     kept: Mutex<Option<(Live, u64)>>,
 }
 
@@ -40,11 +40,11 @@ impl std::fmt::Debug for Live {
 }
 
 impl Connection {
-    /// Runs a function on the connection of `confirming`, and waits `at_most` until what it wrote would survive. `read` reads
-    /// its reply, and says whether it wrote anything.
+    /// Runs a function on the connection of `confirming`, and waits up to `at_most` until its writes would survive.
+    /// `read` reads the reply, and returns whether the function wrote anything.
     ///
     /// # Errors
-    /// As those of a function. What it wrote may be there, and is not confirmed: it may be repeated.
+    /// As for a function. Its writes may have happened unconfirmed; it may be repeated.
     pub(crate) async fn run_function_confirmed<T>(
         &self,
         confirming: &Confirming,
@@ -53,7 +53,8 @@ impl Connection {
         read: impl FnOnce(Value) -> Result<(T, bool), StoreError>,
     ) -> Result<(T, Confirmed), StoreError> {
         let mut kept = confirming.kept.lock().await;
-        // While an answer is awaited the connection belongs to the future: one that was given up is not used again.
+        // During a command, the future owns the connection. If the future is dropped, the connection is not used
+        // again.
         let live = match kept.take().filter(|(_, moves)| *moves == self.moves()) {
             Some(live) => live,
             None => {
@@ -61,7 +62,7 @@ impl Connection {
                 (Live::new(connection), moves)
             }
         };
-        // A user of Redis who may not ask carries on without.
+        // If the Redis user may not read the run ID, continue without it.
         let run_id = live.0.run_id().await.unwrap_or_default().to_owned();
         let run = self.call(&live.0, function, |command| arguments(command, &run_id));
         let (reply, has_written) = read(self.observe(function.script.verb, true, run).await?)?;
@@ -88,7 +89,7 @@ impl Connection {
                     self.heard_by_a_reader(&error).await;
                     Err(StoreError::verb(Question::Confirm.as_str(), error))
                 }
-                // It has no such command, has no append-only file, or forbids the question.
+                // The command is unknown or not permitted, or the append-only file is off.
                 Err(error) => Ok(Confirmed::CannotTell(error.to_string())),
             }
         };
@@ -96,7 +97,7 @@ impl Connection {
     }
 }
 
-/// The number of servers that have it: of `WAITAOF`, the first of two.
+/// The number of servers that have the writes: for `WAITAOF`, the first of two numbers.
 fn count(answer: &Value) -> i64 {
     match answer {
         Value::Int(count) => *count,

@@ -1,4 +1,4 @@
-//! Where connections to Redis come from: the network, or, in a simulation, memory.
+//! The source of connections to Redis: the network, or memory in a simulation.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,41 +16,42 @@ pub trait Dial: fmt::Debug + Send + Sync {
     /// The server cannot be reached in time, or refuses the login.
     async fn dial(&self, config: AsyncConnectionConfig) -> RedisResult<MultiplexedConnection>;
 
-    /// Host and port, or socket path; or who is asked for them. Never a password.
+    /// Host and port, or socket path, or the nodes that report them. Never a password.
     fn address(&self) -> String;
 
-    /// Where the primary was found last, or why it was not; none where nobody is asked for it, or nobody was yet.
+    /// Address of the primary at the last search, or why it was not found. `None` if the address is fixed, or before
+    /// the first search.
     fn primary(&self) -> Option<Result<String, String>> {
         None
     }
 
-    /// How often to look whether the primary is still the same; none where nobody is asked for it.
+    /// Interval of checks whether the primary has changed; `None` if the address is fixed.
     fn looks_every(&self) -> Option<Duration> {
         None
     }
 
-    /// Whether those who are asked for the primary name another one now than this, which they are right about.
+    /// Returns true if another server than `from` is now reported as the primary, and confirms it.
     async fn has_moved(&self, _from: &str) -> bool {
         false
     }
 
-    /// What the server behind `connection` says of the slot of a cluster that is no longer, or not only, there: its keys are
-    /// gone from there and not lost. None where the keys are all that there are.
+    /// The redirection for a slot that is moving, or has moved, to another node of the cluster: its missing keys have
+    /// moved and are not lost. `None` if the server has all keys that exist.
     async fn is_on_its_way(&self, _connection: &mut MultiplexedConnection) -> Option<RedisError> {
         None
     }
 
-    /// What each of those who are asked for the primary says now; nobody, where the address is the primary's own.
+    /// The primary that each sentinel reports now; empty without sentinels.
     async fn sentinels(&self) -> Vec<SentinelSays> {
         Vec::new()
     }
 }
 
-/// The answer of one sentinel.
+/// The report of one sentinel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SentinelSays {
     /// Its host and port.
     pub sentinel: String,
-    /// Host and port of the primary, or why it names none.
+    /// Host and port of the primary, or why it reports none.
     pub primary: Result<String, String>,
 }

@@ -1,9 +1,9 @@
-//! The failures that Redis may cause, and whose fault each is.
+//! The failures that Redis can cause, and what each one is about.
 
-/// Redis did not do what it was asked.
+/// An error of the store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The URL cannot be read.
+    /// The URL is invalid.
     #[error("the Redis URL cannot be read: {0}")]
     Url(#[source] redis::RedisError),
     /// No connection could be made.
@@ -14,7 +14,7 @@ pub enum StoreError {
         /// Why.
         source: redis::RedisError,
     },
-    /// A verb failed. Whether it was applied is unknown where the connection broke; it may be repeated.
+    /// A verb failed. If the connection broke, it may have been applied; it may be repeated.
     #[error("{verb} failed in Redis: {source}")]
     Verb {
         /// The verb.
@@ -22,31 +22,32 @@ pub enum StoreError {
         /// Why.
         source: redis::RedisError,
     },
-    /// The streams or groups of the shard are gone (a flush): they are made anew, what was in them is lost.
+    /// The streams or groups of the shard are missing (after a flush). They are created again, but their content is
+    /// lost.
     #[error("the shard's streams or groups are missing: {0}")]
     StateLost(String),
-    /// Another number of shards is in force.
+    /// The data was written with another number of shards.
     #[error(
         "this process has {ours} shards, the data was written with {stored}; all processes must have the same number"
     )]
     Shards {
-        /// Ours.
+        /// The number of this process.
         ours: u32,
         /// The stored number.
         stored: String,
     },
-    /// A reply that no version of the script gives.
+    /// A reply that no version of the script returns.
     #[error("unexpected reply to {verb}: {found}")]
     Reply {
         /// The verb.
         verb: &'static str,
-        /// The reply, bounded.
+        /// The reply, truncated.
         found: String,
     },
-    /// The data directory of a store in memory cannot be used.
+    /// The data directory of an in-memory store cannot be used.
     #[error("cannot {doing} {}: {source}", path.display())]
     Data {
-        /// What was tried.
+        /// The operation that failed.
         doing: &'static str,
         /// The file or directory.
         path: std::path::PathBuf,
@@ -61,16 +62,16 @@ pub enum StoreError {
     DataDamaged {
         /// The file.
         path: std::path::PathBuf,
-        /// Bytes that can be read.
+        /// Readable bytes at the start of the file.
         at: u64,
     },
-    /// A store that tests let fail: the call may have been applied.
+    /// A failure that a test injects. The call may have been applied.
     #[error("the store did not answer: {0}")]
     Unanswered(&'static str),
-    /// A decision has no result: a record cannot be read, or others changed it again and again. Nothing was written.
+    /// A decision has no result: a record cannot be read, or it kept changing. Nothing was written.
     #[error("{0}")]
     Undecided(String),
-    /// The process that has the store does not answer. The call may have been applied.
+    /// The process that owns the store does not answer. The call may have been applied.
     #[error("the fleet at {} does not answer: {source}", path.display())]
     Lender {
         /// Its socket.
@@ -78,19 +79,19 @@ pub enum StoreError {
         /// Why.
         source: std::io::Error,
     },
-    /// The error of the process that has the store.
+    /// The error of the process that owns the store.
     #[error("{0}")]
     Lent(String),
-    /// This fleet keeps its state in memory, and the question is about Redis.
+    /// The state of this fleet is in memory, and the command is about Redis.
     #[error("this fleet has no Redis: its state is in the memory of one process")]
     NoRedis,
 }
 
 impl StoreError {
-    /// Returns true if a script ran and failed over what it was given (a bug or foreign data), or a command met a key of
-    /// another type, so that repeating the same batch cannot help. Everything else that Redis refuses is the
-    /// connection's fault, or that of Redis' state and permissions, and nobody's who waits behind it: it is asked again
-    /// until it passes (rule 24).
+    /// Returns true if a script failed because of its input (a bug or foreign data), or a command met a key of another
+    /// type, so that repeating the same batch cannot help. Everything else that Redis refuses is about the connection,
+    /// the state of Redis or its permissions, and not about the waiting items. It is retried until it passes (rule
+    /// 24).
     #[must_use]
     pub fn is_script_error(&self) -> bool {
         match self {
@@ -106,7 +107,7 @@ impl StoreError {
         matches!(self, Self::Verb { source, .. } if source.code() == Some("OOM"))
     }
 
-    /// Returns true if it is an answer that is asked for: that a group is there already.
+    /// Returns true for an expected error: the group already exists.
     pub(super) fn is_expected(&self) -> bool {
         matches!(self, Self::Verb { source, .. } if source.code() == Some("BUSYGROUP"))
     }
@@ -120,50 +121,51 @@ impl StoreError {
     }
 }
 
-/// What a failure is about, and so what helps.
+/// The subject of a failure, which decides what helps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Blame {
-    /// What a script was given, or the data that a command met: repeating it cannot help.
+    /// The input of a script, or the data that a command met. Repeating cannot help.
     Data,
-    /// This connection: it is broken, leads to a server that is no primary (any more), or has lost its login. Another
-    /// one may do better.
+    /// The connection: it is broken, leads to a server that is not or no longer a primary, or has lost its login.
+    /// Another connection may help.
     Connection,
-    /// The state of the server behind it, or its permissions: waiting helps, or somebody who mends them.
+    /// The state of the server, or its permissions. Waiting helps, or an operator must fix it.
     Server,
 }
 
-/// What the failure is about. Where several commands of a pipeline failed, that of the connection counts first: what
-/// else it answered, another one may answer otherwise.
+/// The subject of the failure. If several commands of a pipeline failed, an error about the connection takes
+/// precedence, because another connection may return different replies to all of them.
 pub(super) fn blame(error: &redis::RedisError) -> Blame {
     if error.is_io_error() || error.is_timeout() || error.is_connection_dropped() || error.is_unrecoverable_error() {
         return Blame::Connection;
     }
-    // A pipeline's failure does not tell its codes by itself.
+    // The error of a pipeline does not contain the codes of its commands.
     let replies = error.clone().into_server_errors();
     let replies = replies.as_deref().unwrap_or_default();
     let blames = || replies.iter().map(|(_, reply)| blame_of_reply(reply.code(), reply.details().unwrap_or_default()));
     [Blame::Connection, Blame::Data].into_iter().find(|blame| blames().any(|b| b == *blame)).unwrap_or(Blame::Server)
 }
 
-/// What one error reply is about, by its first word and the rest.
+/// The subject of one error reply, by its first word and the rest.
 fn blame_of_reply(code: &str, said: &str) -> Blame {
-    // `UNBLOCKED` and `MASTERDOWN` are said by a replica alone. `ASK` is not here: the slot is on its way, and until it
-    // has arrived neither server has all keys of a shard, so that a script must wait for `MOVED`.
+    // Only a replica replies `UNBLOCKED` or `MASTERDOWN`. `ASK` is not in this list: the slot is migrating, and
+    // meanwhile neither server has all keys of a shard, so a script must wait for `MOVED`.
     const ELSEWHERE: [&str; 6] = ["READONLY", "MOVED", "MASTERDOWN", "UNBLOCKED", "NOAUTH", "WRONGPASS"];
     const NOT_ALLOWED: [&str; 3] =
         ["The user executing the script", "ACL failure in script", "Unknown Redis command called from script"];
     match code {
         _ if ELSEWHERE.contains(&code) => Blame::Connection,
-        // A key of another type is a fault of the data, whoever reads it.
+        // A key of another type is an error of the data for every reader.
         "WRONGTYPE" => Blame::Data,
-        // Lua itself raised the error, or a command over the data that it met. Redis names the place in the script for
-        // both; it also does for a command that it does not let the script run, which says nothing about the data.
+        // Raised by Lua itself, or by a command because of the data that it met. Redis reports the position in the
+        // script for both. It also does so for a command that the script is not permitted to run, which is not about
+        // the data.
         "ERR" if said.contains("user_script:") && !NOT_ALLOWED.iter().any(|why| said.contains(why)) => Blame::Data,
         _ => Blame::Server,
     }
 }
 
-/// Returns true if another connection may do better.
+/// Returns true if another connection may help.
 pub(super) fn is_of_this_connection(error: &redis::RedisError) -> bool {
     blame(error) == Blame::Connection
 }
@@ -173,19 +175,19 @@ pub(super) fn is_unknown_command(error: &redis::RedisError) -> bool {
     error.detail().is_some_and(|detail| detail.starts_with("unknown command"))
 }
 
-/// The answers by which a server says that it is not the one, or not now; as metrics name them.
+/// The error replies of a server that is not responsible, or not ready; labels of metrics.
 pub(crate) const ANSWERS: [&str; 8] =
     ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", "UNBLOCKED"];
 
-/// Which of these answers it is, or holds.
+/// The reply of this list that the error is, or contains.
 pub(super) fn answer_of(error: &redis::RedisError) -> Option<&'static str> {
     let replies = error.clone().into_server_errors();
     let replies = replies.as_deref().unwrap_or_default();
     ANSWERS.into_iter().find(|answer| replies.iter().any(|(_, reply)| reply.code() == *answer))
 }
 
-/// The answers of a pipeline, if a server that serves all of its keys gave them; else what it said of the first one that
-/// it does not serve.
+/// The replies of a pipeline if the server is responsible for all of its keys; otherwise the first redirection or
+/// similar error.
 pub(super) fn all_served(mut answers: super::Answers) -> redis::RedisResult<super::Answers> {
     let sent_away = |answer: &redis::RedisResult<_>| matches!(answer, Err(error) if answer_of(error).is_some());
     match answers.iter().position(sent_away) {
@@ -194,7 +196,7 @@ pub(super) fn all_served(mut answers: super::Answers) -> redis::RedisResult<supe
     }
 }
 
-/// Returns true if a server refused a script before it began, because the slot is elsewhere, or nobody serves it now.
+/// Returns true if a server refused a script before it began, because the slot is elsewhere or currently unavailable.
 pub(super) fn was_not_run(error: &redis::RedisError) -> bool {
     matches!(error.code(), Some("MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN"))
         && !error.detail().is_some_and(|said| said.contains("user_script"))
@@ -207,19 +209,19 @@ mod tests {
     use super::Blame::{Connection, Data, Server};
     use super::*;
 
-    /// What Redis and Valkey answer, word for word, and what it is about.
+    /// Replies of Redis and Valkey, word for word, and their subjects.
     const REPLIES: [(&str, Blame); 26] = [
-        // The shard has another primary, or this server is none any more.
+        // The shard has another primary, or this server is no longer a primary.
         ("MOVED 866 10.0.0.7:6379", Connection),
         ("READONLY You can't write against a read only replica.", Connection),
         ("READONLY You can't write against a read only replica. script: 5f3, on @user_script:41.", Connection),
         ("READONLY Can not run script with write flag on readonly replica.", Connection),
         ("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", Connection),
         ("UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)", Connection),
-        // The connection has lost its login, or was never given one.
+        // The connection has lost its login, or never had one.
         ("NOAUTH Authentication required.", Connection),
         ("WRONGPASS invalid username-password pair or user is disabled.", Connection),
-        // A slot is on its way, or the cluster is not whole.
+        // A slot is migrating, or the cluster is incomplete.
         ("ASK 866 10.0.0.7:6379", Server),
         ("TRYAGAIN Multiple keys request during rehashing of slot", Server),
         ("CLUSTERDOWN The cluster is down", Server),
@@ -232,19 +234,19 @@ mod tests {
         ("NOREPLICAS Not enough good replicas to write.", Server),
         ("NOSCRIPT No matching script. Please use EVAL.", Server),
         ("EXECABORT Transaction discarded because of previous errors.", Server),
-        // Somebody has to give the user more rights.
+        // An operator must grant more permissions to the user.
         ("NOPERM User fleet has no permissions to run the 'evalsha' command", Server),
         (
             "ERR The user executing the script can't run this command or subcommand script: 5f3, on @user_script:3.",
             Server,
         ),
-        // As Redis 7.2 and Valkey say it.
+        // The text of Redis 7.2 and Valkey.
         (
             "ERR ACL failure in script: User default has no permissions to run the 'hset' command script: 5f3, on @user_script:3.",
             Server,
         ),
         ("ERR Unknown Redis command called from script script: 5f3, on @user_script:3.", Server),
-        // The script failed over what it was given.
+        // The script failed because of its input.
         ("ERR user_script:12: bad argument #1 to 'unpack' script: 5f3, on @user_script:12.", Data),
         ("ERR value is not an integer or out of range script: 5f3, on @user_script:12.", Data),
         ("WRONGTYPE Operation against a key holding the wrong kind of value", Data),

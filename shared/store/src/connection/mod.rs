@@ -1,6 +1,6 @@
-//! Connections to Redis: one multiplexed connection that heals, and dedicated ones for blocking reads.
+//! Connections to Redis: one multiplexed connection that reconnects, and dedicated ones for blocking reads.
 //!
-//! This is the reconnect helper: beside `model/retry` the only place that names `backoff`.
+//! The reconnect helper: apart from `model/retry`, only this module names `backoff`.
 
 pub(crate) mod cluster;
 pub(crate) mod confirm;
@@ -31,47 +31,48 @@ use dial::Dial;
 use error::{StoreError, answer_of, is_of_this_connection, is_unknown_command, was_not_run};
 use question::Question;
 
-/// Longest wait for the answer to one script, ms: far above the 2 ms that a batch takes, far below a lease.
+/// Longest wait for the reply to one script: far above the 2 ms that a batch takes, far below a lease.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(4);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Longest wait within one question for a server that will do what it was asked, or tells who does.
+/// Longest time for retries of a command while servers redirect it or are not ready.
 const TURNED_AWAY_MAX: Duration = Duration::from_secs(1);
-/// The time by which a blocking read's answer may be late.
+/// How late the reply to a blocking read may be.
 const BLOCK_MARGIN: Duration = Duration::from_secs(5);
 
-/// Is told of every question to Redis: for metrics.
+/// Observes all commands to Redis, for metrics.
 pub trait Observer: Send + Sync {
-    /// Redis answered `verb` after `took`; none for a read that waits on purpose.
+    /// Redis replied to `verb` after `took`; `None` for a read that waits on purpose.
     fn answered(&self, verb: &'static str, took: Option<Duration>);
-    /// `verb` failed: no connection, no answer in time, or an error.
+    /// `verb` failed: no connection, no reply in time, or an error.
     fn failed(&self, verb: &'static str);
-    /// A connection was to be made, and those who were asked for the primary of `what` led it to `found`, or to none.
+    /// A connection was opened through nodes that report the primary of `what`; `found` is its address, `None` if it
+    /// was not found.
     fn sought_primary(&self, what: &str, found: Option<&str>);
-    /// A server answered that it is not the one, or not now: the first word of its answer.
+    /// A server replied that it is not responsible, or not ready: the first word of its reply.
     fn turned_away(&self, answer: &'static str);
 }
 
-/// A multiplexed connection that is made when first used and made anew after it broke. Never used for blocking
-/// commands: whatever stands behind one waits for it.
+/// A multiplexed connection that is made when first used, and again after it broke. Never used for blocking commands,
+/// because they delay all later commands.
 #[derive(Clone)]
 pub struct Connection {
     dial: Arc<dyn Dial>,
     current: Arc<Mutex<Option<Live>>>,
-    /// The primary that the last connection was made to, where sentinels named it.
+    /// The primary of the last connection, if sentinels or a cluster reported it.
     led_to: Arc<Mutex<Option<String>>>,
-    /// How often the primary turned out to be another one: dedicated connections of before lead to the old one.
+    /// Number of changes of the primary. Earlier dedicated connections lead to the old one.
     moves: Arc<AtomicU64>,
     observer: Option<Arc<dyn Observer>>,
 }
 
-/// A connection that was made.
+/// An open connection.
 #[derive(Clone)]
 struct Live {
     connection: MultiplexedConnection,
-    /// What the Redis at its other end calls itself, once that was asked. A Redis that restarts takes its connections
-    /// with it, so it holds as long as they do.
+    /// The run ID of the Redis at its other end, once read. A restart of Redis closes the connection, so the ID is
+    /// valid as long as the connection.
     run_id: Arc<OnceCell<String>>,
-    /// Whether its user may not use functions, or it knows none.
+    /// True if its user may not use functions, or the server has none.
     without_functions: Arc<AtomicBool>,
 }
 
@@ -80,7 +81,7 @@ impl Live {
         Self { connection, run_id: Arc::default(), without_functions: Arc::default() }
     }
 
-    /// The `run_id` of the Redis at the other end; empty where it does not say: then scripts ask it themselves.
+    /// The `run_id` of the Redis at the other end; empty if Redis does not report it: then scripts read it themselves.
     async fn run_id(&self) -> Result<&str, redis::RedisError> {
         let ask = || async {
             let info = redis::cmd("INFO").arg("server").query_async::<String>(&mut self.connection.clone()).await?;
@@ -105,7 +106,7 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// A connection to `url`, not yet made.
+    /// A connection to `url`, opened on first use.
     ///
     /// # Errors
     /// [`StoreError::Url`].
@@ -113,7 +114,7 @@ impl Connection {
         Ok(Self::over(url::dial_to(url)?))
     }
 
-    /// A connection that `dial` makes, not yet made.
+    /// A connection that `dial` opens on first use.
     pub(crate) fn over(dial: Arc<dyn Dial>) -> Self {
         Self { dial, current: Arc::default(), led_to: Arc::default(), moves: Arc::default(), observer: None }
     }
@@ -122,10 +123,10 @@ impl Connection {
         Self { observer: Some(observer), ..self }
     }
 
-    /// Waits for an answer to `verb`, and tells the observer of it. `timed` is false for reads that wait on purpose.
+    /// Waits for the reply to `verb`, and reports it to the observer. `timed` is false for reads that wait on purpose.
     ///
-    /// What is waited for is boxed: a round trip is a future of 3 kB, and whoever waits for one, and may wait for another, would
-    /// be as large, and be copied as often as it moves.
+    /// The future is boxed: a round trip is a future of 3 kB, which would make every caller as large and be copied on
+    /// each move.
     pub(crate) fn observe<T>(
         &self,
         verb: &'static str,
@@ -151,14 +152,14 @@ impl Connection {
         self.dial.address()
     }
 
-    /// Where the primary was found last, or why it was not; none where the URL names no sentinels, or nobody has asked
-    /// them yet.
+    /// Address of the primary at the last search, or why it was not found. `None` if the address is fixed, or before
+    /// the first search.
     #[must_use]
     pub fn primary(&self) -> Option<Result<String, String>> {
         self.dial.primary()
     }
 
-    /// The live connection, made if there is none.
+    /// The open connection; opens one if necessary.
     ///
     /// # Errors
     /// [`StoreError::Connect`].
@@ -183,8 +184,8 @@ impl Connection {
         Ok(made)
     }
 
-    /// Looks now and then whether the primary is still the one that `made` leads to, as long as somebody uses it; else
-    /// drops it. A primary that was replaced, and does not know it, answers as before.
+    /// While `made` is in use, checks periodically whether it still leads to the primary, and drops it otherwise. A
+    /// replaced primary that does not know it answers as before.
     fn watch(&self, made: &Live, primary: String) {
         let Some(every) = self.dial.looks_every() else { return };
         let (dial, moves) = (Arc::clone(&self.dial), Arc::clone(&self.moves));
@@ -208,14 +209,13 @@ impl Connection {
         });
     }
 
-    /// How often the primary has turned out to be another one.
+    /// Number of changes of the primary.
     pub(crate) fn moves(&self) -> u64 {
         self.moves.load(Ordering::Relaxed)
     }
 
-    /// A connection of one's own for blocking reads of up to `block`: its response timeout is longer than that
-    /// (the library's default of 500 ms would cut every blocking read short, and the entry would be delivered
-    /// to a connection that nobody reads).
+    /// A new connection for blocking reads of up to `block`. Its response timeout is longer: the library's default of
+    /// 500 ms would cut every blocking read short, and the entry would be delivered to a connection without a reader.
     ///
     /// # Errors
     /// [`StoreError::Connect`].
@@ -234,8 +234,8 @@ impl Connection {
         made.map_err(|source| StoreError::Connect { address: self.address(), source })
     }
 
-    /// Drops the connection that `error` came from, where a new one may do better. One that was made meanwhile stays:
-    /// else all who failed on the old one would have it made once each.
+    /// Drops the connection that `error` came from, if a new one may help. A connection that was opened meanwhile
+    /// stays: otherwise each caller that failed on the old one would reopen it.
     async fn look_at(&self, from: &Live, error: &redis::RedisError) {
         self.tell_of(error);
         if !is_of_this_connection(error) {
@@ -247,8 +247,8 @@ impl Connection {
         }
     }
 
-    /// Drops the connection where a dedicated one heard from the server that it is no primary any more. Waiting readers
-    /// are the first to hear it (`UNBLOCKED`); whoever only reads may never.
+    /// Drops the connection if a dedicated one reported that its server is no longer a primary. Blocked readers are
+    /// notified first (`UNBLOCKED`); connections that only read may never be.
     pub(crate) async fn heard_by_a_reader(&self, error: &redis::RedisError) {
         self.tell_of(error);
         if is_of_this_connection(error) && !error.is_io_error() {
@@ -263,13 +263,14 @@ impl Connection {
         }
     }
 
-    /// Where keys are gone that a reader had on `connection`: whether they have gone to another server, and are not lost.
+    /// If keys that a reader expects on `connection` are missing: the redirection, if they have moved to another
+    /// server and are not lost.
     pub(crate) async fn is_on_its_way(&self, connection: &mut MultiplexedConnection) -> Option<redis::RedisError> {
         self.dial.is_on_its_way(connection).await
     }
 
-    /// Runs a function; once more if a server only said who runs it, or that nobody does for the moment. `arguments` adds those
-    /// of the call to a command, given what the server calls itself.
+    /// Runs a function. Retries for a while if the server only redirected, or no server is responsible at the moment.
+    /// `arguments` adds the arguments to a command, given the run ID of the server.
     pub(crate) async fn run_function(
         &self,
         function: &Function,
@@ -282,7 +283,7 @@ impl Connection {
                 let live = self.live().await?;
                 let answer = match live.run_id().await {
                     Err(error) if is_of_this_connection(&error) => self.judge(verb, &live, Err(error)).await,
-                    // A user of Redis who may not ask carries on without.
+                    // If the Redis user may not read the run ID, continue without it.
                     known => {
                         let run_id = known.unwrap_or_default();
                         self.call(&live, function, |command| arguments(command, run_id)).await
@@ -301,8 +302,9 @@ impl Connection {
         self.observe(verb, true, run).await
     }
 
-    /// Calls a function, loading it where Redis does not know it; where it may not be loaded, or called, its text is run as a
-    /// script. Whoever may not load either calls the function again as soon as another process has loaded it.
+    /// Calls a function, and loads it if Redis does not know it. If functions may not be loaded or called, runs the
+    /// text as a script. A user without the permission to load either calls the function again, which works once
+    /// another process has loaded it.
     async fn call(
         &self,
         live: &Live,
@@ -325,7 +327,7 @@ impl Connection {
                 };
             }
             match answer {
-                // Memory, or the function, may be there for the next call.
+                // The next call may find enough memory, or the function.
                 Err(error) if error.code() == Some("OOM") || !may_load => {}
                 Err(error) if error.code() == Some("NOPERM") || is_unknown_command(&error) => live.refuse_functions(),
                 answer => return self.judge(function.script.verb, live, answer).await,
@@ -340,7 +342,7 @@ impl Connection {
         answer
     }
 
-    /// Runs a script by the command that names its digest, loading it where Redis does not know it.
+    /// Runs a script with the command that names its digest, and loads it if Redis does not know it.
     async fn evaluate(&self, live: &Live, script: &Script, command: &redis::Cmd) -> Result<Value, StoreError> {
         let mut connection = live.connection.clone();
         let mut answer = command.query_async::<Value>(&mut connection).await;
@@ -348,7 +350,7 @@ impl Connection {
             let load = redis::cmd("SCRIPT").arg("LOAD").arg(&script.source).query_async::<()>(&mut connection).await;
             answer = match load {
                 Ok(()) => command.query_async::<Value>(&mut connection).await,
-                // A user of Redis who runs only what others have loaded (roles.rs).
+                // Some Redis users may only run scripts that others have loaded (roles.rs).
                 Err(error) if error.code() == Some("NOPERM") => answer,
                 Err(error) => Err(error),
             };
@@ -356,7 +358,7 @@ impl Connection {
         self.judge(script.verb, live, answer).await
     }
 
-    /// Names the verb in an error, and drops the connection `from` if the error says that it is broken.
+    /// Adds the verb to an error, and drops the connection `from` if the error says that it is broken.
     async fn judge<T>(
         &self,
         verb: &'static str,
@@ -372,10 +374,10 @@ impl Connection {
         }
     }
 
-    /// Runs any command. For what only looks.
+    /// Runs any command. For reads.
     ///
     /// # Errors
-    /// [`StoreError::Verb`] with the question's word.
+    /// [`StoreError::Verb`] with the name of the question.
     pub async fn query<T: redis::FromRedisValue>(
         &self,
         question: Question,
@@ -389,10 +391,10 @@ impl Connection {
         self.observe(question.as_str(), true, ask).await
     }
 
-    /// Runs a pipeline. For what only looks, or is set up once.
+    /// Runs a pipeline. For reads, and for one-time setup.
     ///
     /// # Errors
-    /// [`StoreError::Verb`] with the question's word.
+    /// [`StoreError::Verb`] with the name of the question.
     pub async fn pipeline<T: redis::FromRedisValue>(
         &self,
         question: Question,
@@ -406,12 +408,12 @@ impl Connection {
         self.observe(question.as_str(), true, ask).await
     }
 
-    /// Runs a pipeline, and answers for each command by itself: a key that holds something else costs its own answer
-    /// alone (rule 18). A server that does not serve a key now, for its slot is on its way, costs all: what it leaves
-    /// out would seem not to be there.
+    /// Runs a pipeline, and returns a result for each command: a key of another type affects only its own result (rule
+    /// 18). If a server is not responsible for a key at the moment, because its slot is migrating, the whole pipeline
+    /// fails: otherwise the key would seem to be missing.
     ///
     /// # Errors
-    /// [`StoreError::Verb`] with the question's word.
+    /// [`StoreError::Verb`] with the name of the question.
     pub(crate) async fn answers(&self, question: Question, pipe: &redis::Pipeline) -> Result<Answers, StoreError> {
         let ask = async {
             let (live, mut pipe) = (self.live().await?, pipe.clone());
@@ -422,15 +424,15 @@ impl Connection {
     }
 }
 
-/// Answers of a pipeline, one by one.
+/// The replies of a pipeline, one for each command.
 pub(crate) type Answers = Vec<redis::RedisResult<Value>>;
 
-/// What Redis calls itself, by what it says of itself; empty where it does not say.
+/// The run ID in the text of `INFO`; empty if it is missing.
 fn run_id_of(info: &str) -> &str {
     info.lines().find_map(|line| line.strip_prefix("run_id:")).unwrap_or_default().trim_end()
 }
 
-/// Waits between attempts while Redis is away: 50 ms growing to 2 s, with jitter, without end.
+/// Delays between attempts while Redis is unavailable: 50 ms growing to 2 s, with jitter, unlimited.
 pub struct Backoff {
     policy: backoff::ExponentialBackoff,
 }
@@ -455,7 +457,7 @@ impl Backoff {
         self.policy.next_backoff().unwrap_or(Duration::from_secs(2))
     }
 
-    /// Redis answered: the next trouble begins with short waits again.
+    /// Redis replied: the next failure starts with short delays again.
     pub fn reset(&mut self) {
         self.policy.reset();
     }

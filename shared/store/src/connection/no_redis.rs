@@ -1,4 +1,4 @@
-//! The connection of a shard that is in memory: questions about Redis fail.
+//! The connection of an in-memory shard: commands to Redis fail.
 
 use async_trait::async_trait;
 use redis::aio::MultiplexedConnection;
@@ -6,7 +6,7 @@ use redis::{AsyncConnectionConfig, ErrorKind, RedisError, RedisResult};
 
 use super::dial::Dial;
 
-/// Leads nowhere.
+/// Never connects.
 #[derive(Debug)]
 pub(crate) struct NoRedis;
 

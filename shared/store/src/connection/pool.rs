@@ -1,5 +1,5 @@
-//! A few pooled connections for occasional commands: the CLI, checks, administration. Hot paths have the store's
-//! own multiplexed connection, since every checkout here costs a round trip of its own.
+//! A small connection pool for occasional commands: the CLI, checks, administration. Hot paths use the store's own
+//! multiplexed connection, because every checkout here costs an extra round trip.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,22 +18,22 @@ use super::role::{Role, role};
 use super::url::{Target, target_of};
 use crate::{Keys, StoreError};
 
-/// Longest wait for a connection to be made by the network.
+/// Longest wait for the network to open a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Longest wait for a connection, made or free: with all that is asked before there is one.
+/// Longest wait for an open or free connection, including all lookups.
 const GET_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest wait for a kept connection to say that it still leads to a primary.
+/// Longest wait for a pooled connection to confirm that it still leads to a primary.
 const RECYCLE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Longest wait for an answer: what an administrator asks may look at much.
+/// Longest wait for a reply: administrative commands may scan much data.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Makes the pool's connections, and looks at each before it is used again.
+/// Opens the pool's connections, and checks each before it is used again.
 #[derive(Debug)]
 struct Manager {
     dial: Arc<dyn Dial>,
 }
 
-/// A connection, and the primary that it was made to, where sentinels named it.
+/// A connection, and the primary that it leads to, if sentinels or a cluster reported it.
 struct Pooled {
     connection: MultiplexedConnection,
     primary: Option<String>,
@@ -52,13 +52,13 @@ impl managed::Manager for Manager {
     }
 
     async fn recycle(&self, pooled: &mut Pooled, _: &Metrics) -> managed::RecycleResult<RedisError> {
-        // One that nobody has told yet says that it is the primary.
+        // A replaced primary that was not notified yet still reports the role of a primary.
         if let Some(primary) = &pooled.primary
             && self.dial.has_moved(primary).await
         {
             return Err(managed::RecycleError::message("another server is the primary"));
         }
-        // A demoted primary answers PING, and reads, as before.
+        // A demoted primary answers PING and reads as before.
         match role(&mut pooled.connection).await? {
             Role::Other(role) => Err(managed::RecycleError::message(format!("the server has become a {role}"))),
             Role::Primary | Role::Untold => Ok(()),
@@ -66,13 +66,13 @@ impl managed::Manager for Manager {
     }
 }
 
-/// Connections that are made when first asked for, kept, and checked before each use. Cheap to clone.
+/// Connections that are opened on demand, pooled, and checked before each use. Cheap to clone.
 #[derive(Clone)]
 pub struct Pool {
     pool: managed::Pool<Manager>,
     dial: Arc<dyn Dial>,
     target: Arc<Target>,
-    /// Of a cluster: pools of the slots that were asked for.
+    /// For a cluster: the pools of slots in use.
     slots: Arc<Mutex<HashMap<u16, Self>>>,
 }
 
@@ -83,17 +83,17 @@ impl fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// A pool of at most `size` connections to `url`; none is made yet.
+    /// A pool of at most `size` connections to `url`. Opens none yet.
     ///
     /// # Errors
-    /// [`StoreError::Url`] where the URL cannot be read.
+    /// [`StoreError::Url`] if the URL is invalid.
     pub fn open(url: &str, size: usize) -> Result<Self, StoreError> {
         let target = target_of(url)?;
         let dial = target.dial(None);
         Ok(Self { pool: pool_of(&dial, size)?, dial, target: Arc::new(target), slots: Arc::default() })
     }
 
-    /// The connections to where these keys are: all there are, or of a cluster those to the primary of their slot.
+    /// The pool for these keys: the whole pool, or for a cluster, the pool of the primary of their slot.
     ///
     /// # Errors
     /// The pool cannot be made.
@@ -113,7 +113,7 @@ impl Pool {
         Ok(found)
     }
 
-    /// How the nodes of the cluster see it, and where on it these keys are; none where there is no cluster.
+    /// The cluster as its nodes report it, and the placement of these keys on it; `None` without a cluster.
     pub async fn cluster(&self, keys: &[Keys]) -> Option<ClusterView> {
         let Target::Cluster(cluster) = &*self.target else { return None };
         let prefixes: Vec<String> = keys.iter().map(|keys| keys.prefix().to_owned()).collect();
@@ -126,7 +126,7 @@ impl Pool {
         self.dial.address()
     }
 
-    /// What each sentinel of the URL says of the primary; nobody, where it names none.
+    /// The primary that each sentinel of the URL reports; empty without sentinels.
     pub async fn sentinels(&self) -> Vec<SentinelSays> {
         self.dial.sentinels().await
     }
@@ -134,7 +134,7 @@ impl Pool {
     /// Runs one command. `what` names it in errors.
     ///
     /// # Errors
-    /// [`StoreError::Connect`] where no connection is to be had, [`StoreError::Verb`] where the command fails.
+    /// [`StoreError::Connect`] without a connection, [`StoreError::Verb`] if the command fails.
     pub(crate) async fn query<T: FromRedisValue>(
         &self,
         what: &'static str,
@@ -181,7 +181,7 @@ fn pool_of(dial: &Arc<dyn Dial>, size: usize) -> Result<managed::Pool<Manager>, 
         .map_err(|error| StoreError::Connect { address: dial.address(), source: io_error(&error.to_string()) })
 }
 
-/// Names the command in an error, and takes the connection out of the pool where another one may do better.
+/// Adds the command to an error, and removes the connection from the pool if another one may help.
 fn failed(connection: managed::Object<Manager>, what: &'static str, source: RedisError) -> StoreError {
     if is_of_this_connection(&source) {
         drop(managed::Object::take(connection));

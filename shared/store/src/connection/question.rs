@@ -1,16 +1,16 @@
-//! The questions that Redis is asked beside the verbs: names for errors and metrics.
+//! Commands to Redis besides the verbs: names for errors and metrics.
 
-/// The list: makes an enum of it whose variants have these words.
+/// Generates an enum from the list; its variants have these words.
 macro_rules! questions {
     ($($(#[$doc:meta])* $variant:ident: $word:literal),* $(,)?) => {
-        /// A question to Redis that needs no script.
+        /// A command to Redis that needs no script.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Question {
             $($(#[$doc])* $variant,)*
         }
 
         impl Question {
-            /// The words of all.
+            /// The words of all variants.
             pub(crate) const WORDS: &[&str] = &[$($word),*];
 
             /// The word in errors and metrics.
@@ -25,30 +25,30 @@ macro_rules! questions {
 }
 
 questions! {
-    /// A consumer reads from its streams.
+    /// A consumer reads its streams.
     Read: "read",
-    /// The facts that are known of turns.
+    /// The state of turns.
     Look: "look",
-    /// Whether the server runs scripts and takes writes.
+    /// Whether the server runs scripts and accepts writes.
     Probe: "probe",
-    /// The time in the shard.
+    /// The shard time.
     Now: "now",
-    /// The amounts that wait, by place.
+    /// The amount of waiting work, by place.
     Backlog: "backlog",
-    /// The check that turns under way will be looked at again.
+    /// The check that turns under way have a timer.
     Sweep: "sweep",
-    /// Audit log and dead stream are kept within their bounds.
+    /// Trimming of the audit log and the dead stream.
     Housekeep: "housekeep",
     /// The entries that a consumer holds.
     Held: "held",
     /// One entry of a queue.
     Entry: "entry",
-    /// The wait until what was written would survive.
+    /// The wait until writes would survive.
     Confirm: "confirm",
-    /// A shard is watched.
+    /// A view of a shard for `top`.
     Watch: "watch",
     /// The newest entries of the audit log.
     AuditLog: "audit_log",
-    /// An inbox is removed.
+    /// The removal of an inbox.
     ForgetInbox: "forget_inbox",
 }

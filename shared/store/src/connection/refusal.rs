@@ -1,10 +1,10 @@
-//! Why a Redis that answers refuses commands, and what helps.
+//! Why a reachable Redis refuses commands, and the remedy.
 
 use redis::RedisError;
 
 use crate::StoreError;
 
-/// Why a Redis that answers refuses commands.
+/// Why a reachable Redis refuses commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Refusal {
     /// It cannot write to its disk (`MISCONF`).
@@ -19,16 +19,16 @@ pub enum Refusal {
     Login,
     /// Its memory is full (`OOM`).
     Memory,
-    /// It still reads its files (`LOADING`, `MASTERDOWN`).
+    /// It is still loading its files (`LOADING`, `MASTERDOWN`).
     Loading,
-    /// A script has run for too long (`BUSY`).
+    /// A script is running for too long (`BUSY`).
     Busy,
-    /// It is a node of a cluster that does not serve the key (`MOVED`, `CLUSTERDOWN`).
+    /// It is a node of a cluster that is not responsible for the key (`MOVED`, `CLUSTERDOWN`).
     Cluster,
 }
 
 impl Refusal {
-    /// All of them.
+    /// All variants.
     pub const ALL: [Self; 9] = [
         Self::Disk,
         Self::Replica,
@@ -41,7 +41,7 @@ impl Refusal {
         Self::Cluster,
     ];
 
-    /// The word in metrics: the code of Redis' reply, in lower case.
+    /// The word in metrics: the code of Redis's reply, in lower case.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -57,7 +57,7 @@ impl Refusal {
         }
     }
 
-    /// What to do about it.
+    /// The remedy.
     #[must_use]
     pub const fn remedy(self) -> &'static str {
         match self {
@@ -88,7 +88,7 @@ impl Refusal {
             "LOADING" | "MASTERDOWN" => Self::Loading,
             "BUSY" => Self::Busy,
             "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN" | "CROSSSLOT" => Self::Cluster,
-            // A command that the user lacks, within a script: the first is Redis 7.0's, the second Valkey's.
+            // A command in a script that the user may not run: the first text is Redis 7.0's, the second Valkey's.
             _ if details.contains("The user executing the script") || details.contains("ACL failure in script") => {
                 Self::Rights
             }
@@ -98,7 +98,7 @@ impl Refusal {
 }
 
 impl StoreError {
-    /// Why Redis refused, if it answered.
+    /// Why Redis refused, if it replied.
     #[must_use]
     pub fn refusal(&self) -> Option<Refusal> {
         match self {
@@ -108,7 +108,7 @@ impl StoreError {
     }
 }
 
-/// Why Redis refused, if that is the cause of an error, or of one of its causes.
+/// Why Redis refused, if a refusal is the error or one of its causes.
 #[must_use]
 pub fn refusal_in(error: &(dyn std::error::Error + 'static)) -> Option<Refusal> {
     let causes = std::iter::successors(Some(error), |error| error.source());
@@ -121,7 +121,7 @@ fn of_error(error: &RedisError) -> Option<Refusal> {
         return Some(Refusal::Login);
     }
     let own = error.code().and_then(|code| Refusal::of_code(code, error.detail().unwrap_or_default()));
-    // A pipeline's failure does not name its codes by itself.
+    // The error of a pipeline does not contain the codes of its commands.
     own.or_else(|| {
         let replies = error.clone().into_server_errors();
         let replies = replies.as_deref().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What a server says that it is: a demoted primary answers reads like any other server.
+//! The role that a server reports: a demoted primary answers reads like any other server.
 
 use redis::aio::MultiplexedConnection;
 use redis::{RedisResult, Value};
@@ -6,18 +6,18 @@ use redis::{RedisResult, Value};
 use super::error::is_of_this_connection;
 use crate::script::reply::text_of;
 
-/// What a server says that it is.
+/// The role that a server reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Role {
-    /// It takes writes.
+    /// It accepts writes.
     Primary,
-    /// It does not: a replica, or a sentinel; in its own word.
+    /// A replica or a sentinel, which accept no writes; its own word.
     Other(String),
-    /// It does not say: the user may not ask, or the server has no such command.
+    /// Unknown: the user may not ask, or the server does not have the command.
     Untold,
 }
 
-/// Asks the server behind `connection`.
+/// Asks the server of `connection` for its role.
 ///
 /// # Errors
 /// The connection is broken, or has lost its login.

@@ -1,7 +1,7 @@
-//! Connections to the primary that sentinels name: all of them are asked anew for each connection, and whoever they name
-//! has to say itself that it is the primary. After a failover a sentinel may lag behind, and so may the server that it names.
-//! One that is cut off from the others lags for as long as that lasts, and so does a primary that is cut off with it: the
-//! newest configuration counts (`config-epoch`), as it does among sentinels themselves.
+//! Connections to the primary that sentinels report. All sentinels are asked for each connection, and the reported
+//! server must confirm that it is the primary: after a failover, a sentinel may be out of date, and so may the server
+//! that it reports. A sentinel that is cut off from the others stays out of date, and so does a primary that is cut
+//! off with it. So the newest configuration counts (`config-epoch`), as it does among sentinels themselves.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,36 +20,37 @@ use super::dial::{Dial, SentinelSays};
 use super::role::{Role, role};
 use super::tls::{Server, TlsFiles};
 
-/// Longest wait for one sentinel, to be connected to and to answer.
+/// Longest time for one sentinel to accept a connection and reply.
 const ASK_TIMEOUT: Duration = Duration::from_secs(1);
-/// When most sentinels have answered, how long the others are waited for: one that is down, or far away, holds nobody up.
+/// Additional time for the other sentinels once most have replied, so that an unavailable sentinel causes little
+/// delay.
 const GRACE: Duration = Duration::from_millis(250);
-/// How often sentinels are asked whether the primary is still the same. An old primary that nobody has told yet goes
-/// on taking writes, and loses them when it is told; so long at most it is written to by this process.
+/// Interval of checks whether the primary has changed. An old primary that was not notified yet accepts writes, and
+/// loses them once it is demoted. This process writes to it for at most this long.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Longest wait for the server that a sentinel names, to be connected to and to say that it is the primary.
+/// Longest time for the reported server to accept a connection and confirm that it is the primary.
 const PRIMARY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Makes connections to the primary that goes by one name with these sentinels.
+/// Connects to the primary that sentinels report under one name.
 pub(super) struct Sentinels {
-    /// How each sentinel is reached.
+    /// The addresses of the sentinels.
     sentinels: Vec<Server>,
-    /// What they call the primary.
+    /// The sentinels' name of the primary.
     name: String,
-    /// What connections to the primary need beside its address, which stands here for none.
+    /// Connection settings of the primary. The address in it is a placeholder.
     primary: ConnectionInfo,
-    /// The files that they need for TLS.
+    /// TLS files of the connections.
     tls: TlsFiles,
-    /// A kept connection to each sentinel.
+    /// The open connection to each sentinel.
     kept: Vec<Kept>,
-    /// Where the primary was found last, or why it was not; none before the first look.
+    /// Address of the primary at the last search, or why it was not found; `None` before the first search.
     found: watch::Sender<Option<Result<String, String>>>,
 }
 
-/// A connection to a sentinel that is kept from one question to the next.
+/// A connection to a sentinel that is reused for the next question.
 type Kept = Mutex<Option<MultiplexedConnection>>;
 
-/// A question to a sentinel. One that fails, or is given up, gives its connection up.
+/// A question to a sentinel. If it fails or is dropped, its connection is dropped.
 struct Asking<'a> {
     kept: &'a Kept,
     was_answered: bool,
@@ -67,19 +68,20 @@ fn locked(kept: &Kept) -> MutexGuard<'_, Option<MultiplexedConnection>> {
     kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a sentinel says of the primary.
+/// The primary that a sentinel reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Named {
     host: String,
     port: u16,
-    /// The number of its configuration: each failover has a higher one. 0 where it does not tell.
+    /// The epoch of its configuration, which increases with each failover. 0 if the sentinel does not report it.
     epoch: u64,
 }
 
-/// What each sentinel says, or why it says nothing.
+/// The report of each sentinel, or the reason for its failure.
 type Answers = Vec<Result<Named, String>>;
 
-/// Whom the sentinels name, each once: first as the newest configuration has it, then whom most of them name.
+/// The reported servers, without duplicates: those of the newest configuration first, then servers that most sentinels
+/// report.
 fn ranked(answers: &Answers) -> Vec<(String, u16)> {
     let mut found: Vec<(u64, usize, (String, u16))> = Vec::new();
     for named in answers.iter().flatten() {
@@ -89,7 +91,7 @@ fn ranked(answers: &Answers) -> Vec<(String, u16)> {
             None => found.push((named.epoch, 1, place)),
         }
     }
-    // Where all else is equal, as the URL has them.
+    // The sort is stable: otherwise equal servers keep the order of the URL.
     found.sort_by_key(|(epoch, count, _)| std::cmp::Reverse((*epoch, *count)));
     found.into_iter().map(|(.., place)| place).collect()
 }
@@ -116,12 +118,12 @@ impl Sentinels {
         Self { sentinels, name, primary, tls, kept, found: watch::Sender::new(None) }
     }
 
-    /// What all sentinels say. When most of them have answered, the others have `grace` for it.
+    /// Asks all sentinels. Once most have replied, the others have `grace` left.
     async fn ask_all(&self, grace: Duration) -> Answers {
         let mut answers: Answers = self.sentinels.iter().map(|_| Err(silent())).collect();
         let ask = |index: usize| async move { (index, self.ask(index).await) };
         let mut asked: FuturesUnordered<_> = (0..self.sentinels.len()).map(ask).collect();
-        // Each question has a bound of its own.
+        // Each question has its own time limit.
         let (mut until, mut heard) = (Instant::now() + 2 * ASK_TIMEOUT, 0);
         while let Ok(Some((index, answer))) = timeout_at(until, asked.next()).await {
             heard += usize::from(answer.is_ok());
@@ -135,7 +137,7 @@ impl Sentinels {
         answers
     }
 
-    /// What this sentinel says of the primary; else why it does not. It is asked over a connection that is kept.
+    /// The primary that this sentinel reports, or why it reports none. Reuses the open connection.
     async fn ask(&self, index: usize) -> Result<Named, String> {
         let (Some(sentinel), Some(kept)) = (self.sentinels.get(index), self.kept.get(index)) else {
             return Err(silent());
@@ -148,7 +150,7 @@ impl Sentinels {
             {
                 return Ok(named);
             }
-            // The bound is on all of it, not on each step.
+            // The time limit is on the whole exchange, not on each step.
             let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
             let connection = sentinel.dial(config).await.map_err(|error| error.to_string())?;
             *locked(kept) = Some(connection.clone());
@@ -159,7 +161,7 @@ impl Sentinels {
         said
     }
 
-    /// As [`Self::ask`], over a connection to the sentinel.
+    /// As [`Self::ask`], over this connection to the sentinel.
     async fn ask_over(&self, connection: MultiplexedConnection) -> Result<Named, String> {
         let (mut place, mut state) = (redis::cmd("SENTINEL"), redis::cmd("SENTINEL"));
         place.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
@@ -171,12 +173,12 @@ impl Sentinels {
         );
         let (host, port) =
             place.map_err(|error| error.to_string())?.ok_or_else(|| format!("it does not monitor {:?}", self.name))?;
-        // A user who may not ask this is told by most of them.
+        // Most users may not run this command. Then the epoch counts as 0.
         let epoch = state.ok().and_then(|state| state.get("config-epoch")?.parse().ok());
         Ok(Named { host, port, epoch: epoch.unwrap_or(0) })
     }
 
-    /// A connection to the server at this place, if it says that it is the primary; else why not.
+    /// A connection to the server at this place if it confirms that it is the primary; otherwise the reason.
     async fn connect(
         &self,
         place: ConnectionAddr,
@@ -197,7 +199,7 @@ impl Sentinels {
         }
     }
 
-    /// The address of a server as connections of this fleet reach it: with TLS, if the URL says so.
+    /// The address of a server for connections of this fleet: with TLS if the URL uses it.
     fn place(&self, host: String, port: u16) -> ConnectionAddr {
         match self.primary.addr() {
             ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
@@ -207,7 +209,7 @@ impl Sentinels {
         }
     }
 
-    /// A connection to the primary that the sentinels name, and its address; else why each of them leads to none.
+    /// A connection to the primary that the sentinels report, and its address; otherwise the reason for each sentinel.
     async fn find(&self, config: &AsyncConnectionConfig) -> Result<(MultiplexedConnection, String), String> {
         let answers = self.ask_all(GRACE).await;
         let mut refused = HashMap::new();
@@ -269,7 +271,7 @@ impl Dial for Sentinels {
             if place.to_string() == from {
                 return false;
             }
-            // A sentinel that lags behind names one that is no primary any more.
+            // An outdated sentinel may report a server that is no longer a primary.
             if self.connect(place, AsyncConnectionConfig::new()).await.is_ok() {
                 return true;
             }

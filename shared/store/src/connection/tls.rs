@@ -1,6 +1,5 @@
-//! The files by which a connection over TLS shows who it is, and knows whom to trust. The URL names them, so that
-//! whatever opens a connection has them; they are read for each connection, so that a certificate is renewed without
-//! a restart.
+//! The files with which a TLS connection authenticates itself and verifies the server. They are part of the URL, so
+//! that every connection has them. They are read for each connection, so that a renewed certificate needs no restart.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,22 +12,22 @@ use redis::{
 
 use super::dial::Dial;
 
-/// The beginning of a certificate in a file.
+/// First line of a certificate in a file.
 const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
 
-/// The files that a URL names.
+/// The files of a URL.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct TlsFiles {
-    /// The certificate that the server is shown, with those between it and its authority.
+    /// The client certificate, with the intermediate certificates of its authority.
     cert: Option<PathBuf>,
-    /// Its key.
+    /// The key of the client certificate.
     key: Option<PathBuf>,
-    /// The authorities that may vouch for the server, in place of the system's.
+    /// The certificate authorities for the server, instead of the system's.
     ca: Option<PathBuf>,
 }
 
 impl TlsFiles {
-    /// Takes the pairs `tls_cert`, `tls_key` and `tls_ca` out of a URL's query; answers what is left of it.
+    /// Takes the pairs `tls_cert`, `tls_key` and `tls_ca` out of a URL's query. Returns the rest of the query.
     pub(super) fn take(query: &str) -> RedisResult<(Self, String)> {
         let (mut files, mut rest) = (Self::default(), Vec::new());
         for pair in query.split('&') {
@@ -56,11 +55,11 @@ impl TlsFiles {
         *self == Self::default()
     }
 
-    /// A client of the server at `info` that uses what is in the files now.
+    /// A client of the server at `info` that uses the current content of the files.
     ///
     /// # Errors
-    /// A file cannot be read, or does not hold what it should; or the URL does not ask for TLS. What is in a file, and
-    /// where the key is, is not told.
+    /// A file cannot be read or has the wrong content, or the URL does not use TLS. The message contains neither the
+    /// content of a file nor the path of the key.
     pub(super) fn client(&self, info: ConnectionInfo) -> RedisResult<Client> {
         if self.is_empty() {
             return Client::open(info);
@@ -76,7 +75,7 @@ impl TlsFiles {
         if !matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
             return Err(refused("tls_cert, tls_key and tls_ca need rediss://", ""));
         }
-        // The library's words might repeat lines of the key.
+        // The library's message might repeat lines of the key.
         let built = Client::build_with_tls(info, TlsCertificates { client_tls, root_cert });
         built.map_err(|_| {
             refused("tls_cert, tls_key, tls_ca", "expected certificates and a key without password, in PEM")
@@ -84,13 +83,13 @@ impl TlsFiles {
     }
 }
 
-/// A file of certificates. A few KiB once a connection: not worth another thread.
+/// A file of certificates: a few KiB per connection, not worth another thread.
 fn certificates(name: &'static str, path: &Path) -> RedisResult<Vec<u8>> {
     let told = |why: &str| refused("a file of certificates", &format!("{name}={}: {why}", path.display()));
     let text = std::fs::read(path).map_err(|error| told(&error.to_string()))?;
     match String::from_utf8_lossy(&text).contains(CERTIFICATE) {
         true => Ok(text),
-        // The library would take it for a list of none.
+        // The library would read it as an empty list.
         false => Err(told("it holds no certificate in PEM")),
     }
 }
@@ -102,7 +101,7 @@ fn refused(what: &'static str, why: &str) -> RedisError {
     }
 }
 
-/// One server, as a URL names it.
+/// One server of a URL.
 pub(super) struct Server {
     info: ConnectionInfo,
     tls: TlsFiles,
@@ -115,12 +114,12 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    /// The server at `info`. Nothing is connected to yet.
+    /// The server at `info`. Does not connect yet.
     ///
     /// # Errors
     /// As [`TlsFiles::client`].
     pub(super) fn new(info: ConnectionInfo, tls: TlsFiles) -> RedisResult<Self> {
-        // A file that is missing is told at the start, not by the first connection.
+        // A missing file is reported at the start, not by the first connection.
         tls.client(info.clone())?;
         Ok(Self { info, tls })
     }

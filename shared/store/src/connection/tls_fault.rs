@@ -1,27 +1,27 @@
-//! Why a connection over TLS fails, and what helps.
+//! Why a TLS connection fails, and the remedy.
 
 use crate::StoreError;
 
-/// Why a server over TLS is not spoken to, or does not speak with us. One that speaks no TLS does not answer at all.
+/// Why a TLS handshake with a server fails. A server without TLS does not reply at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TlsFault {
-    /// Its certificate is of an authority that is not trusted here.
+    /// The certificate's authority is not trusted.
     UnknownIssuer,
     /// Its certificate has expired.
     Expired,
     /// Its certificate is not valid yet.
     NotYetValid,
-    /// Its certificate is for another name.
+    /// The certificate is for another name.
     WrongName,
-    /// Its certificate is not valid for another reason.
+    /// The certificate is invalid for another reason.
     Invalid,
-    /// It does not accept our certificate, or we show none.
+    /// The server does not accept the client certificate, or requires one.
     OurCertificate,
 }
 
 impl TlsFault {
-    /// The fault, and what its message contains: rustls gives the messages, and what lies between keeps only their text.
-    /// The first that fits counts.
+    /// Each fault, and a part of its message. The messages come from rustls; the layers in between keep only the text.
+    /// The first match counts.
     const MESSAGES: [(Self, &str); 12] = [
         (Self::UnknownIssuer, "invalid peer certificate: UnknownIssuer"),
         (Self::Expired, "invalid peer certificate: certificate expired"),
@@ -37,13 +37,13 @@ impl TlsFault {
         (Self::OurCertificate, "received fatal alert: CertificateExpired"),
     ];
 
-    /// The fault that an error message tells of; none if it tells of another.
+    /// The fault in an error message; `None` for any other error.
     #[must_use]
     pub fn of(message: &str) -> Option<Self> {
         Self::MESSAGES.iter().find(|(_, text)| message.contains(text)).map(|(fault, _)| *fault)
     }
 
-    /// What to do about it.
+    /// The remedy.
     #[must_use]
     pub const fn remedy(self) -> &'static str {
         match self {
@@ -71,7 +71,7 @@ impl TlsFault {
 }
 
 impl StoreError {
-    /// What to do about it, if the cause is one that is known: Redis refuses, or the connection over TLS fails.
+    /// The remedy, if the cause is known: Redis refuses, or the TLS connection fails.
     #[must_use]
     pub fn remedy(&self) -> Option<&'static str> {
         let of_tls = || match self {

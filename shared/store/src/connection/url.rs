@@ -1,4 +1,4 @@
-//! Which connections a URL stands for.
+//! Converts a URL into the connections that it describes.
 
 use std::sync::Arc;
 
@@ -10,26 +10,26 @@ use super::error::StoreError;
 use super::sentinel::Sentinels;
 use super::tls::{Server, TlsFiles};
 
-/// The port of a sentinel that is named without one.
+/// Default port of a sentinel.
 const SENTINEL_PORT: u16 = 26379;
-/// The port of a node of a cluster that is named without one.
+/// Default port of a cluster node.
 const NODE_PORT: u16 = 6379;
-/// The beginning of a URL that names sentinels, and of one for the servers that they stand for.
+/// Schemes of URLs with sentinels, and the schemes of the servers that sentinels report.
 const SCHEMES: [(&str, &str); 2] = [("redis+sentinel://", "redis://"), ("rediss+sentinel://", "rediss://")];
 
-/// The same of one that names nodes of a cluster.
+/// Schemes of URLs with cluster nodes, and the schemes of the nodes.
 const CLUSTER_SCHEMES: [(&str, &str); 2] = [("redis+cluster://", "redis://"), ("rediss+cluster://", "rediss://")];
 
-/// What a URL leads to.
+/// The target of a URL.
 pub(crate) enum Target {
-    /// One primary, wherever it is: it has all keys.
+    /// One primary with all keys, found by address or through sentinels.
     One(Arc<dyn Dial>),
     /// Primaries that share the keys.
     Cluster(Arc<Cluster>),
 }
 
 impl Target {
-    /// What makes connections to the primary of a key; of any, where there is none.
+    /// Connects to the primary of a key, or to any primary without a key.
     pub(crate) fn dial(&self, key: Option<&str>) -> Arc<dyn Dial> {
         match self {
             Self::One(dial) => Arc::clone(dial),
@@ -38,10 +38,10 @@ impl Target {
     }
 }
 
-/// What `url` leads to. Nothing is connected to yet.
+/// The target of `url`. Does not connect yet.
 ///
 /// # Errors
-/// [`StoreError::Url`] where the URL cannot be read.
+/// [`StoreError::Url`] if the URL is invalid.
 pub(crate) fn target_of(url: &str) -> Result<Target, StoreError> {
     let of = |schemes: &[(&'static str, &'static str)]| {
         schemes.iter().find_map(|(ours, plain)| Some((url.strip_prefix(ours)?.to_owned(), *plain)))
@@ -54,7 +54,7 @@ pub(crate) fn target_of(url: &str) -> Result<Target, StoreError> {
     target.map_err(StoreError::Url)
 }
 
-/// What makes connections to `url`, whatever they are for.
+/// The connections to `url`, for commands on any key.
 ///
 /// # Errors
 /// As [`target_of`].
@@ -62,12 +62,12 @@ pub(super) fn dial_to(url: &str) -> Result<Arc<dyn Dial>, StoreError> {
     Ok(target_of(url)?.dial(None))
 }
 
-/// Reads a URL of the library's, with the files of ours in its query.
+/// Reads a URL of the library, with this crate's TLS files in its query.
 fn server_of(url: &str) -> RedisResult<Server> {
     let (place, query) = url.rsplit_once('?').unwrap_or((url, ""));
     let (files, rest) = TlsFiles::take(query)?;
     let kept = match rest.as_str() {
-        // A `?` may belong to a password that should have been escaped: the library judges that.
+        // A `?` may be part of a password that should have been escaped. The library checks that.
         _ if files.is_empty() => url.to_owned(),
         "" => place.to_owned(),
         rest => format!("{place}?{rest}"),
@@ -75,8 +75,8 @@ fn server_of(url: &str) -> RedisResult<Server> {
     Server::new(kept.into_connection_info()?, files)
 }
 
-/// Reads `[user:password@]host[:port],…/name[/db][?query]`. What is escaped in it is left to the library: each part
-/// becomes a URL of the usual form.
+/// Reads `[user:password@]host[:port],…/name[/db][?query]`. Escapes are left to the library: each part becomes an
+/// ordinary URL.
 fn sentinels_of(rest: &str, scheme: &str) -> RedisResult<Sentinels> {
     let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (authority, path) = place.split_once('/').ok_or_else(|| refused("the primary's name is missing"))?;
@@ -110,12 +110,12 @@ fn sentinels_of(rest: &str, scheme: &str) -> RedisResult<Sentinels> {
     };
     let sentinels: Vec<Server> = hosts.split(',').map(sentinel).collect::<RedisResult<_>>()?;
     let login = if login.is_empty() { String::new() } else { format!("{login}@") };
-    // The host is put in place of this one when the sentinels have named it.
+    // A placeholder host. It is replaced by the host that the sentinels report.
     let primary = format!("{scheme}{login}primary.invalid/{db}{protocol}").into_connection_info()?;
     Ok(Sentinels::new(sentinels, name.to_owned(), primary, files))
 }
 
-/// Reads `[user:password@]host[:port],…[/0][?query]`, each part as [`sentinels_of`] does.
+/// Reads `[user:password@]host[:port],…[/0][?query]`, with each part as in [`sentinels_of`].
 fn cluster_of(rest: &str, scheme: &str) -> RedisResult<Cluster> {
     let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (login, place) = place.rsplit_once('@').unwrap_or(("", place));
@@ -132,7 +132,7 @@ fn cluster_of(rest: &str, scheme: &str) -> RedisResult<Cluster> {
     let login = if login.is_empty() { String::new() } else { format!("{login}@") };
     let seed = |host: &str| {
         let info = format!("{scheme}{login}{}/{protocol}", with_port(host, NODE_PORT)).into_connection_info()?;
-        // Files for TLS that are missing are told at the start.
+        // Missing TLS files are reported at the start.
         Server::new(info.clone(), files.clone())?;
         match info.addr() {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
@@ -219,7 +219,7 @@ mod tests {
             ("rediss+cluster://u:p%40ss@[::1],[::2]:7?protocol=resp3", "any slot (cluster ::1:6379, ::2:7)"),
         ] {
             let told = dial_to(url).unwrap().address();
-            // Who is asked first differs by process, not what is told.
+            // The first node that is asked depends on the process, but the displayed address does not.
             assert_eq!(told, address, "{url}");
         }
         let Ok(Target::Cluster(cluster)) = target_of("rediss+cluster://u:p%40%2Fss@a:1,b") else { unreachable!() };

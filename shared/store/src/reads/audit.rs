@@ -1,5 +1,6 @@
-//! Searches the audit log for the entries of one turn. The log has no index by turn, because that would cost every call a
-//! write. Its entries are numbered by the time of their writing, so a bounded search around the right times finds them.
+//! Searches the audit log for the entries of one turn. The log has no index by turn, because that would cost every
+//! call a write. Its entries are numbered by the time of their writing, so a bounded search around the right times
+//! finds them.
 
 mod aside;
 pub(crate) mod seals;
@@ -13,36 +14,36 @@ use super::field;
 use crate::seam::look::Range;
 use crate::{Store, StoreError, TurnName};
 
-/// Entries that one round trip reads.
+/// Entries per round trip.
 const PAGE: usize = 1_000;
 
-/// Where to search, and for what.
+/// Where and what to search.
 #[derive(Debug, Clone)]
 pub struct AuditSearch {
     /// From this time on, ms by the store's clock.
     pub from_ms: i64,
     /// Up to this time, ms by the store's clock.
     pub until_ms: i64,
-    /// Times after which entries are likely: the search goes on from each of them.
+    /// Times after which entries are likely: the search continues from each of them.
     pub likely_ms: Vec<i64>,
-    /// True if the end of the time is likely too: the last entry of a turn is committed with its end.
+    /// True if the end of the range is likely, too: the last entry of a turn is committed with its end.
     pub from_the_end: bool,
-    /// The one call, where only its entry is wanted.
+    /// The position of the call, if only its entry is wanted.
     pub position: Option<usize>,
-    /// The number of entries that there should be; none if that is not known.
+    /// The number of entries that exist; `None` if unknown.
     pub expected: Option<usize>,
-    /// Entries that are read at most.
+    /// Maximum number of entries that are read.
     pub read_max: usize,
 }
 
-/// The findings of a search.
+/// The result of a search.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuditFound {
     /// The entries, JSON, in the order in which they were written.
     pub entries: Vec<String>,
-    /// True if these are all.
+    /// True if these are all entries.
     pub complete: bool,
-    /// Entries that were read.
+    /// Number of entries that were read.
     pub read: usize,
 }
 
@@ -55,12 +56,12 @@ struct Search<'a> {
     read: usize,
 }
 
-/// The end of one direction of a search.
+/// The result of a search in one direction.
 #[derive(PartialEq, Eq)]
 enum Went {
-    /// Everything is found, or nothing is left to read.
+    /// Everything is found, or there is nothing left to read.
     Through,
-    /// The share of entries is read.
+    /// The maximum number of entries was read.
     Spent,
 }
 

@@ -1,4 +1,4 @@
-//! The amounts of waiting work, by place: for the gauges of a scrape, and for `doctor`.
+//! The amount of waiting work, by place. The gauges of a scrape and `doctor` use it.
 
 use tickfleet_core::call::approval;
 use tickfleet_core::keys::{self, limits};
@@ -11,30 +11,30 @@ use crate::reads::memory::Memory;
 use crate::seam::look::{QueueState, Range, Vitals};
 use crate::{Store, StoreError, TurnName};
 
-/// Tenants that one round trip asks about.
+/// Tenants per round trip.
 const TENANTS_MAX: usize = 1_000;
 /// Timers whose throttle queues are sampled for the age of their first turn.
 const TIMERS_SAMPLED: usize = 256;
 
-/// The amounts that wait, by place. Ages of entries are by the store's clock, which numbers them.
+/// The amount of waiting work, by place. Ages of entries are by the store's clock, which numbers the entries.
 #[derive(Debug, Clone, Default)]
 pub struct Backlog {
-    /// Turns on the inbound stream that are not decided: nobody has read them, or a scheduler holds them.
+    /// Undecided turns on the inbound stream: unread, or held by a scheduler.
     pub inbound: u64,
-    /// Task messages, likewise.
+    /// Undecided task messages.
     pub tasks: u64,
-    /// Slices that no worker has read, and turns that wait for their tenant's share of the slots: more slots, and they go.
+    /// Unread slices, and turns that wait for their tenant's share of the slots. More slots would start them.
     pub ready: u64,
-    /// Slices that no worker has read since an earlier holder of them died: each worker takes one of them at a time.
+    /// Unread slices whose earlier holder crashed. Each worker runs one of them at a time.
     pub suspect: u64,
     /// Slices that workers hold.
     pub running: u64,
-    /// Turns that are parked for another try.
+    /// Turns that are parked until a retry.
     pub delayed: u64,
-    /// Turns that are parked until people have decided about their next call.
+    /// Turns that are parked until their next call is approved or denied.
     pub approval: u64,
-    /// Turns in throttle queues, of the tenants that were asked about. A turn whose end waits for the lease after a restart
-    /// counts among them.
+    /// Turns of the requested tenants in throttle queues, including turns whose end waits for the lease after a
+    /// restart.
     pub parked: u64,
     /// Throttle queues and turns with a timer.
     pub timers: u64,
@@ -42,23 +42,23 @@ pub struct Backlog {
     pub dead: u64,
     /// Audit entries.
     pub audit: u64,
-    /// Age of the oldest inbound turn or task message that is not decided, ms.
+    /// Age of the oldest undecided inbound turn or task message, ms.
     pub oldest_inbound_ms: i64,
-    /// Age of the oldest slice that no worker has read, ms.
+    /// Age of the oldest unread slice, ms.
     pub oldest_ready_ms: i64,
-    /// Age of the oldest slice that waits for a worker after an earlier holder of it died, ms.
+    /// Age of the oldest unread slice whose earlier holder crashed, ms.
     pub oldest_suspect_ms: i64,
-    /// Age of the oldest slice that is held, ms, from its dispatch on.
+    /// Age of the oldest held slice, ms since its dispatch.
     pub oldest_pending_ms: i64,
     /// Age of the oldest turn in a sample of throttle queues, ms since its admission.
     pub oldest_parked_ms: i64,
-    /// The time for which the turn has been parked that is parked for a try the longest, ms.
+    /// Longest time that a turn has been parked until a retry, ms.
     pub oldest_delayed_ms: i64,
-    /// The time for which people have been asked the longest, ms.
+    /// Longest time that an approval has been waiting, ms.
     pub oldest_approval_ms: i64,
     /// Age of the oldest dead entry, ms.
     pub oldest_dead_ms: i64,
-    /// Timers that are due, and by how much the oldest, ms.
+    /// Lateness of the oldest due timer, ms.
     pub late_ms: i64,
     /// Shard time, ms.
     pub now_ms: i64,
@@ -69,9 +69,9 @@ pub struct Backlog {
 }
 
 impl Store {
-    /// Reads the amounts of waiting work, in a few round trips that read ends and counters only. Throttled turns are counted
-    /// for `tenants`, because their counters have the numbers. Turns in the queues of the limits `shares`, which divide the
-    /// slots, count as ready.
+    /// Reads the amount of waiting work, in a few round trips that read only counters and ends of streams. Throttled
+    /// turns are counted for `tenants`, whose counters have the numbers. Turns in the queues of the limits `shares`,
+    /// which divide the slots, count as ready.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -118,8 +118,8 @@ impl Store {
         Ok(())
     }
 
-    /// The number of unfinished turns and tasks of these tenants without a slice out, the number of turns in throttle queues
-    /// of `shares`, and these queues.
+    /// The number of unfinished turns and tasks of these tenants without a slice out, the number of turns in throttle
+    /// queues of `shares`, and these queues.
     async fn unfinished_and_not_out(
         &self,
         tenants: &[TenantId],

@@ -6,7 +6,7 @@ use tickfleet_core::{CounterKey, CounterState, Query};
 use super::counter;
 use crate::{Store, StoreError};
 
-/// The usage of an agent. A counter means nothing once its window has ended.
+/// The usage of an agent. A counter is invalid once its window has ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AgentBudget {
     /// Calls of the tick.

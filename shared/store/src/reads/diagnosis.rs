@@ -1,4 +1,4 @@
-//! A shard from outside: its settings, its processes, and its failures. For `doctor` and `explain`.
+//! A shard from outside: its settings, processes and failures. For `doctor` and `explain`.
 
 use std::collections::HashMap;
 
@@ -27,13 +27,13 @@ pub struct ShardFacts {
     pub shards: Option<u32>,
     /// Shard time less the store's clock, ms.
     pub offset_ms: i64,
-    /// How often the store's clock stepped back, and by how much the last time, ms.
+    /// Number of times that the store's clock stepped back, and the last step, ms.
     pub steps: (u64, i64),
     /// True if new work is refused because memory is short.
     pub pressure: bool,
     /// The processes that sent a heartbeat and have not left, each with the end of its lease, ms of shard time.
     pub beats: HashMap<String, i64>,
-    /// Prefix of the digest of each process' policy.
+    /// Prefix of the digest of each process's policy.
     pub policies: HashMap<String, String>,
     /// Tools that are switched off at run time.
     pub tools_off: Vec<String>,
@@ -56,9 +56,9 @@ pub struct ConsumerFacts {
     pub stream: String,
     /// Its name.
     pub name: String,
-    /// Entries that it holds.
+    /// Number of entries that it holds.
     pub pending: u64,
-    /// Time since its last take, ms.
+    /// Time since it last took an entry, ms.
     pub idle_ms: i64,
 }
 
@@ -77,18 +77,18 @@ pub struct DeadLetter {
     pub reason: String,
     /// Its tenant, if that is known.
     pub tenant: String,
-    /// The begin of its message.
+    /// The beginning of its message.
     pub raw: String,
 }
 
-/// How far the turn of an ID that a producer gave has come.
+/// The progress of the turn with an ID that a producer gave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Remembered {
     /// It waits for a scheduler.
     Queued,
     /// It was admitted.
     Admitted,
-    /// It has ended, or was refused.
+    /// It has ended, or was rejected.
     Ended,
 }
 
@@ -177,7 +177,7 @@ impl Store {
         Ok(matches!(found, Value::Entry(Some(_))))
     }
 
-    /// How far the turn of an ID that a producer gave has come. `None` for an unknown or forgotten ID.
+    /// The progress of the turn with an ID that a producer gave. `None` for an unknown or forgotten ID.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -190,7 +190,7 @@ impl Store {
         }))
     }
 
-    /// Returns true if schedulers take nothing new because memory is short.
+    /// Returns true if schedulers admit no new work because memory is short.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -1,8 +1,8 @@
 //! A producer's side of its replies: reads an inbox, and removes the replies that were read.
 //!
-//! An inbox is a log with one reader, which knows its position. That position can be wrong: a store that has lost its last
-//! writes, and whose clock is behind that of before, numbers its next entries below those that were read. So a reader reads
-//! again from the start if it receives nothing or if replies are missing, and removes replies by their entries.
+//! An inbox is a log with one reader, which keeps its position. The position can become wrong: if a store has lost its
+//! last writes, and its clock is behind, it numbers new entries below entries that were already read. So if a reader
+//! receives nothing, or replies are missing, it reads again from the start. It removes replies by their entries.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use super::field;
 use crate::seam::look::{Entry, Follow, Range};
 use crate::{Store, StoreError};
 
-/// Entries of one read.
+/// Entries per read.
 const COUNT: usize = 128;
 /// Maximum duration of one blocking read.
 const BLOCK_MAX: Duration = Duration::from_secs(5);
-/// Entries that one transaction removes.
+/// Entries per transaction.
 const REMOVED_MAX: usize = 256;
 
 /// A reply in an inbox.
@@ -55,8 +55,8 @@ impl Store {
         InboxReader { store, inbox, last: None, seq: 0, kept: BTreeSet::new(), looks_back: false }
     }
 
-    /// Removes an inbox with its replies: for an inbox that was made for one question. A later reply creates it again, until
-    /// it expires.
+    /// Removes an inbox with its replies: for an inbox that was made for one question. A later reply creates it again,
+    /// until it expires.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -76,11 +76,11 @@ fn stream_of(tenant: &TenantId, inbox: &InboxName) -> StreamKey {
 }
 
 impl InboxReader {
-    /// Waits for new replies, at most for `block`, and at most five seconds. Returns an empty list if there is none, possibly
-    /// before the time is over.
+    /// Waits for new replies, at most for `block`, and at most five seconds. Returns an empty list if none arrived,
+    /// possibly before the time is over.
     ///
     /// # Errors
-    /// [`StoreError`]; the next read continues, and misses nothing.
+    /// [`StoreError`]; the next read continues without a gap.
     pub async fn wait(&mut self, block: Duration) -> Result<Vec<InboxEntry>, StoreError> {
         let wait_ms = u64::try_from(block.min(BLOCK_MAX).as_millis()).unwrap_or(u64::MAX).max(1);
         let follow = Follow { log: self.inbox.clone(), after: self.last.clone(), count: COUNT, wait_ms };
@@ -91,13 +91,13 @@ impl InboxReader {
         Ok(self.unread(found))
     }
 
-    /// True if the newest entry was not read, although there is none after the last one that was read.
+    /// True if the newest entry is unread, although no entry follows the last one that was read.
     async fn is_behind(&self) -> Result<bool, StoreError> {
         let newest = self.store.seam().entries(&self.inbox, &Range::newest(1)).await?;
         Ok(newest.iter().any(|(id, _)| !self.kept.iter().any(|(kept, _)| kept == id.as_str())))
     }
 
-    /// The entries that were not read yet. From now on they are.
+    /// The entries that were not read yet. They count as read from now on.
     fn unread(&mut self, found: Vec<InboxEntry>) -> Vec<InboxEntry> {
         let Some(newest) = found.last() else { return found };
         self.last = Some(EntryId::new(&newest.id));
@@ -118,7 +118,8 @@ impl InboxReader {
         fresh
     }
 
-    /// Removes replies from the inbox. Unread replies count toward a bound, above which new turns for the inbox are refused.
+    /// Removes replies from the inbox. Unread replies count toward a bound, above which new turns for the inbox are
+    /// refused.
     ///
     /// # Errors
     /// [`StoreError`]; replies that were not removed expire.

@@ -1,4 +1,4 @@
-//! Documents, passages and memories that agents may look up, and the newest entries of the audit log.
+//! Documents, passages and memories of agents, and the newest entries of the audit log.
 
 use std::ops::Bound;
 
@@ -14,7 +14,7 @@ use crate::{Store, StoreError, TurnName};
 /// Generations and sizes. If a generation is unchanged, so are the contents.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KnowledgeState {
-    /// The generation of the tenant's documents; 0 if there never were any.
+    /// The generation of the tenant's documents; 0 if it never had any.
     pub documents: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -77,8 +77,8 @@ impl Store {
         Ok(parts.into_iter().filter_map(read).collect())
     }
 
-    /// The passages of these documents, in their order; `None` for a removed one. Ask for few at a time: each may have some
-    /// megabytes.
+    /// The passages of these documents, in order; `None` for a removed document. Request few at a time: each may have
+    /// some megabytes.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -107,7 +107,8 @@ impl Store {
         Ok(memories)
     }
 
-    /// Entries of the audit log, the newest first: older than the entry `before`, and newer than the entry `after`, if given.
+    /// Entries of the audit log, the newest first: older than the entry `before`, and newer than the entry `after`, if
+    /// given.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -120,7 +121,7 @@ impl Store {
         let bound = |id: Option<&str>| id.map_or(Bound::Unbounded, |id| Bound::Excluded(EntryId::new(id)));
         let range = Range { from: bound(after), upto: bound(before), ..Range::newest(count) };
         let page = self.seam().entries(&keys::audit(), &range).await?;
-        // An entry without text counts for its place, because callers continue from it.
+        // An entry without text keeps its place, because callers continue from it.
         Ok(page
             .into_iter()
             .map(|(id, fields)| AuditEntry { id: id.to_string(), json: field(&fields, "audit") })

@@ -12,7 +12,7 @@ use super::{counter, size};
 use crate::keys::CounterName;
 use crate::{Store, StoreError, TurnName};
 
-/// Counters that one round trip reads, about.
+/// Approximate number of counters per round trip.
 const PAGE: usize = 500;
 
 /// The counters of a limit in a shard, as far as they were read.
@@ -40,8 +40,8 @@ pub struct TaskBudget {
 }
 
 impl Store {
-    /// Reads the counters of a limit, a page at a time, until it has all of them or `seen_max`; a page may have some more.
-    /// For a limit of permits (`is_held`), only counters with permits out.
+    /// Reads the counters of a limit, page by page, until it has all of them or `seen_max`; the last page may exceed
+    /// it. For a limit of permits (`is_held`), returns only counters with permits in use.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -69,7 +69,7 @@ impl Store {
         Ok((seen, false))
     }
 
-    /// The usage of agents by name (`tenant:agent`), and true if these are all. A page may have some more than `seen_max`.
+    /// The usage of agents by name (`tenant:agent`), and true if these are all. The last page may exceed `seen_max`.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -116,8 +116,8 @@ impl Store {
         Ok(days)
     }
 
-    /// The budgets of unfinished tasks among the newest `of_tenant` of each of these tenants; the number of tasks that were
-    /// looked at; and true if these are all.
+    /// The budgets of unfinished tasks among the newest `of_tenant` of each of these tenants, the number of tasks that
+    /// were read, and true if these are all.
     ///
     /// # Errors
     /// [`StoreError`].

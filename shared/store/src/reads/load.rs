@@ -11,14 +11,14 @@ use super::nodes::NodeView;
 use super::{members, worker_queues};
 use crate::{Store, StoreError, worker_of};
 
-/// What a fleet can run in a shard, and what it has.
+/// The slots and slices of a fleet in a shard.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FleetLoad {
     /// Slots of all workers with a lease.
     pub slots: u64,
     /// Slices on queues or with workers.
     pub out: u64,
-    /// Slices that workers have ever taken.
+    /// Number of slices that workers have ever taken.
     pub read: Option<u64>,
     /// Shard time, ms.
     pub now_ms: i64,
@@ -27,7 +27,7 @@ pub struct FleetLoad {
 /// The workers of a shard.
 #[derive(Debug, Clone, Default)]
 pub struct ShardWorkers {
-    /// Consumers of workers that live, or fell silent minutes ago, by name.
+    /// Consumers of workers that are alive, or stopped minutes ago, by name.
     pub consumers: Vec<NodeView>,
     /// The operator and reason of each drained worker, by the worker's name. Some may be gone.
     pub drained: BTreeMap<String, Pause>,

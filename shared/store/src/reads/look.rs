@@ -15,7 +15,7 @@ use tickfleet_model::{AgentId, Call, TaskGrant, TenantId};
 use super::{place, text};
 use crate::{Store, StoreError, TurnName};
 
-/// Keys that one step of a scan looks at, about.
+/// Approximate number of keys per step of a scan.
 const KEYS_PER_STEP: usize = 128;
 
 /// An unfinished turn or task.
@@ -25,9 +25,9 @@ pub struct LiveTurn {
     pub turn: Turn,
     /// The reason of its cancellation, if one was requested.
     pub canceled: Option<String>,
-    /// The entry of its slice, while that is on a queue or with a holder.
+    /// The entry of its slice, while the slice is on a queue or held.
     pub entry: Option<EntryId>,
-    /// The calls that are known, JSON, by position.
+    /// The known calls, JSON, by position.
     pub calls: Vec<Option<String>>,
     /// The results so far, JSON, in the order of the calls.
     pub results: Vec<String>,
@@ -37,7 +37,7 @@ pub struct LiveTurn {
     pub lane_due_ms: Option<i64>,
     /// The consumer that holds its slice.
     pub holder: Option<String>,
-    /// For how long the consumer has held it, ms.
+    /// Time since the consumer took it, ms.
     pub held_ms: Option<i64>,
 }
 
@@ -61,7 +61,7 @@ impl LiveTurn {
         calls.filter_map(|call| serde_json::from_str::<Call>(call).ok()).map(|call| call.tool).collect()
     }
 
-    /// The queue of its slices without regard to crashes, as shown to people.
+    /// The queue of its slices, ignoring crashes, as shown to people.
     #[must_use]
     pub fn queue(&self, tenant: &TenantId) -> String {
         match self.turn.destination {
@@ -73,19 +73,19 @@ impl LiveTurn {
     }
 }
 
-/// What is known of a turn or task.
+/// The known state of a turn or task.
 #[derive(Debug, Clone)]
 pub enum TurnView {
     /// It has not ended.
     Live(Box<LiveTurn>),
     /// It has ended, and its record is kept.
     Finished(Box<Finished>),
-    /// Nothing: it was never admitted, or ended longer ago than records are kept.
+    /// Unknown: it was never admitted, or its record has expired.
     Unknown,
 }
 
 impl Store {
-    /// Everything that is known of a turn or task.
+    /// The complete known state of a turn or task.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -97,8 +97,8 @@ impl Store {
         Ok(view)
     }
 
-    /// The record of a turn or task, in one round trip: as [`Self::look`], but without its holder, its throttle queue, and the
-    /// calls of the slice that is out.
+    /// The record of a turn or task, in one round trip: as [`Self::look`], but without its holder, its throttle queue,
+    /// and the calls of its dispatched slice.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -186,8 +186,8 @@ impl Store {
         Ok(stored.value.canceled.or(asked))
     }
 
-    /// True if a message has named this tenant within the last minute, and the tenant is not configured. Such a tenant has no
-    /// inbox for the rejection.
+    /// True if a message has named this tenant within the last minute, and the tenant is not configured. Such a tenant
+    /// has no inbox for the rejection.
     ///
     /// # Errors
     /// [`StoreError`].

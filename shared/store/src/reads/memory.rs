@@ -1,23 +1,23 @@
-//! The fill level of Redis' memory.
+//! The fill level of Redis's memory.
 
-/// Redis' memory as its own settings see it.
+/// Redis's memory, as it reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Memory {
     /// Bytes in use.
     pub used: u64,
-    /// `maxmemory`, bytes; 0 means none.
+    /// `maxmemory`, bytes; 0 means unlimited.
     pub max: u64,
 }
 
 impl Memory {
-    /// Rule 13: from 80 % of `maxmemory` on no new work is taken in, so that what is in can be finished.
+    /// Rule 13: from 80 % of `maxmemory` on, no new work is admitted, so that admitted work can be finished.
     #[must_use]
     pub const fn is_tight(self) -> bool {
         self.max > 0 && self.used / 4 >= self.max / 5
     }
 }
 
-/// Reads what `INFO memory` says.
+/// Reads the text of `INFO memory`.
 pub(crate) fn memory_of(info: &str) -> Memory {
     let read = |name: &str| {
         let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));

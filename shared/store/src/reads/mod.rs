@@ -1,4 +1,4 @@
-//! Reads for people, exporters and metrics. They change nothing, and need no right to commit.
+//! Reads for people, exporters and metrics. They change nothing, and need no permission to commit.
 
 pub(crate) mod audit;
 pub(crate) mod backlog;
@@ -24,7 +24,7 @@ use tickfleet_model::Priority;
 
 use crate::{Store, StoreError};
 
-/// The queues of workers, the most urgent first, suspects last.
+/// The queues of workers, most urgent first, suspects last.
 pub(crate) fn worker_queues() -> impl Iterator<Item = StreamKey> {
     let suspects = Priority::ALL.into_iter().map(keys::suspect);
     Priority::ALL.into_iter().map(keys::ready).chain(suspects)
@@ -35,7 +35,7 @@ pub(crate) fn queues() -> Vec<StreamKey> {
     [keys::turns(), keys::tasks()].into_iter().chain(worker_queues()).collect()
 }
 
-/// Time of an entry, ms by the store's clock, which numbers entries. `None` if the text is no ID of an entry.
+/// Time of an entry, ms by the store's clock, which numbers entries. `None` if the text is not the ID of an entry.
 #[must_use]
 pub fn entry_ms(id: &str) -> Option<i64> {
     id.split_once('-')?.0.parse().ok()
@@ -52,7 +52,7 @@ pub(crate) fn place_ms(place: u64) -> i64 {
 }
 
 impl Store {
-    /// Answers queries in one round trip.
+    /// Reads the values of queries in one round trip.
     pub(crate) async fn values(&self, queries: &[Query]) -> Result<std::vec::IntoIter<Value>, StoreError> {
         Ok(self.seam().read(queries).await?.into_iter())
     }

@@ -8,7 +8,7 @@ use crate::{Store, StoreError};
 
 pub use tickfleet_core::workers::Slots;
 
-/// Maximum number of consumers that one look reads.
+/// Maximum number of consumers per read.
 const CONSUMERS_MAX: usize = 10_000;
 /// Consumers whose lease ended longer ago are omitted, ms.
 const GONE_MS_MAX: i64 = 300_000;
@@ -45,7 +45,7 @@ impl NodeView {
 }
 
 impl Store {
-    /// The consumers that have sent a heartbeat and have not left, by name. An unreadable record is omitted.
+    /// The consumers that have sent a heartbeat and have not left, by name. Unreadable records are omitted.
     pub(crate) async fn consumer_records(&self) -> Result<Vec<(String, Consumer)>, StoreError> {
         let sets = [workers::consumers(), workers::silent()];
         let queries = sets.map(|set| Query::First { set, upto: None, count: CONSUMERS_MAX });
@@ -63,7 +63,7 @@ impl Store {
         Ok(names.into_iter().zip(found).filter_map(read).collect())
     }
 
-    /// The schedulers and workers of the shard, by name. Those that fell silent minutes ago are omitted.
+    /// The schedulers and workers of the shard, by name. Those that stopped minutes ago are omitted.
     ///
     /// # Errors
     /// [`StoreError`].

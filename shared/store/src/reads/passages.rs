@@ -1,19 +1,20 @@
-//! The stored form of a document's passages: a line of JSON, then the vectors, one after the other, one byte per number.
+//! The stored format of a document's passages: a line of JSON, then the vectors one after the other, one byte per
+//! number.
 
 use tickfleet_model::knowledge::{Passage, Passages};
 use tickfleet_model::limits;
 
-/// The stored form.
+/// Writes the stored format.
 pub(crate) fn write(passages: &Passages) -> Vec<u8> {
     let mut bytes = serde_json::to_vec(&passages.passages).unwrap_or_default();
-    // JSON has no line break outside its texts, and in them it is escaped.
+    // JSON has no line break outside its texts, where it is escaped.
     bytes.push(b'\n');
     let numbers = passages.vectors.iter().flatten();
     bytes.extend(numbers.map(|number| number.cast_unsigned()));
     bytes
 }
 
-/// Reads what [`write`] wrote; none where it is something else. Vectors that do not fit are left out: words are found
+/// Reads the stored format; `None` if it is invalid. Vectors of the wrong size are dropped, because words can be found
 /// without them.
 pub(crate) fn read(bytes: &[u8]) -> Option<Passages> {
     let end = bytes.iter().position(|byte| *byte == b'\n')?;

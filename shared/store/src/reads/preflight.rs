@@ -1,4 +1,4 @@
-//! The facts that a Redis server says of itself: whether it is fit to hold a fleet's state. Read by `doctor`.
+//! Whether a Redis server is fit to store a fleet's state, from its own report. Read by `doctor`.
 
 use std::collections::HashMap;
 
@@ -7,14 +7,14 @@ use crate::connection::question::Question;
 use crate::connection::refusal::Refusal;
 use crate::{Store, StoreError};
 
-/// Products that speak Redis' protocol, and the field that tells them.
+/// Products with Redis's protocol, and the field that identifies them.
 const STAND_INS: [(&str, &str); 3] =
     [("Valkey", "valkey_version"), ("Dragonfly", "dragonfly_version"), ("Kvrocks", "kvrocks_version")];
 
-/// A server's own account of itself. What it does not tell (managed services hide some) is `None`.
+/// The report of a server. A value that it does not report is `None`; managed services hide some.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServerFacts {
-    /// `Redis` or `Valkey`, or what else says that it stands in for them.
+    /// `Redis`, `Valkey`, or another product that replaces them.
     pub product: String,
     /// Its version, `7.0.15`.
     pub version: String,
@@ -22,47 +22,47 @@ pub struct ServerFacts {
     pub mode: String,
     /// `master` or `slave`.
     pub role: String,
-    /// The policy that it follows when memory is full; only `noeviction` loses nothing.
+    /// Its policy for full memory. Only `noeviction` loses nothing.
     pub maxmemory_policy: String,
     /// Bytes in use.
     pub used_memory: u64,
-    /// Bytes allowed; 0 means no bound.
+    /// Bytes allowed; 0 means unlimited.
     pub maxmemory: u64,
-    /// True if it keeps an append-only file; none where it does not tell.
+    /// True if it writes an append-only file; `None` if it does not report this.
     pub aof: Option<bool>,
     /// When that file reaches the disk: `always`, `everysec` or `no`.
     pub fsync: Option<String>,
     /// True if its last write of that file succeeded.
     pub aof_write_ok: bool,
-    /// When it saves snapshots (`3600 1 300 100`); empty for never.
+    /// When it saves snapshots (`3600 1 300 100`); empty means never.
     pub save: Option<String>,
-    /// Replicas that follow it; none where it does not tell.
+    /// Number of its replicas; `None` if it does not report this.
     pub replicas: Option<u64>,
     /// Its clock, ms since the epoch.
     pub time_ms: i64,
-    /// Whether the user `default` may do what the append-only file holds; see [`Pool::default_user`].
+    /// Whether the user `default` may run the commands of the append-only file; see [`Pool::default_user`].
     pub default_user: DefaultUser,
     /// Commands about the server that it refused, each with its reply.
     pub refused: Vec<String>,
 }
 
-/// Whether the user `default` may do what the append-only file holds: a server that starts reads that file with the rights
-/// of this user.
+/// Whether the user `default` may run the commands of the append-only file. A server reads that file at its start with
+/// the permissions of this user.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum DefaultUser {
-    /// The server has no such command.
+    /// The server does not have the command that checks it.
     #[default]
     Untold,
-    /// The user of this connection may not ask.
+    /// The user of this connection may not check it.
     NotAllowed,
-    /// It may.
+    /// It may run them.
     Loads,
-    /// It may not, for this reason.
+    /// It may not, with the reason.
     Refuses(String),
 }
 
 impl ServerFacts {
-    /// The version's first two numbers; zeros where they cannot be read.
+    /// The first two numbers of the version; zeros if they cannot be read.
     #[must_use]
     pub fn release(&self) -> (u32, u32) {
         let mut numbers = self.version.split('.').map(|part| part.parse().unwrap_or(0));
@@ -90,18 +90,18 @@ impl Pool {
         })
     }
 
-    /// One of the server's settings; none if it has no such setting.
+    /// One of the server's settings; `None` if the server does not have the setting.
     async fn setting(&self, name: &str) -> Result<Option<String>, StoreError> {
         let command = redis::cmd("CONFIG").arg("GET").arg(name).to_owned();
         Ok(self.query::<HashMap<String, String>>("setting", &command).await?.remove(name))
     }
 
-    /// Whether the user `default` may do what scripts leave in an append-only file.
+    /// Whether the user `default` may run the commands that scripts write to an append-only file.
     ///
     /// # Errors
     /// The connection is broken, or has no login.
     pub async fn default_user(&self) -> Result<DefaultUser, StoreError> {
-        // A key of no fleet. It is not written: Redis only says whether it would be.
+        // A key that no fleet uses. Nothing is written: Redis only reports whether it would be permitted.
         const KEY: &str = "{tickfleet-doctor}:dry-run";
         const LOGGED: [&[&str]; 9] = [
             &["MULTI"],
@@ -138,7 +138,7 @@ impl Pool {
         Ok(seconds * 1_000 + micros / 1_000)
     }
 
-    /// Loads the function that commits; if the server has no functions, or refuses that, its text as a script.
+    /// Loads the commit function. If the server does not support or permit functions, loads its text as a script.
     ///
     /// # Errors
     /// [`StoreError::Verb`] if the server compiles neither.
@@ -153,12 +153,12 @@ impl Pool {
 }
 
 impl Store {
-    /// Makes sure that the primary of the shard answers and takes writes and commits. Only the shard's time is written: the key
-    /// of the other write is the bare prefix of the shard, which never exists. Full memory is no failure, because what was
-    /// accepted is still carried out.
+    /// Checks that the primary of the shard answers, and accepts writes and commits. Only the shard's time is written:
+    /// the other write is to the bare prefix of the shard, a key that never exists. Full memory does not count as a
+    /// failure, because accepted work still runs.
     ///
     /// # Errors
-    /// [`StoreError`]; [`StoreError::refusal`] says why it refuses.
+    /// [`StoreError`]; [`StoreError::refusal`] has the reason of a refusal.
     pub async fn probe(&self) -> Result<(), StoreError> {
         self.at_run_time().await?;
         if self.is_in_memory() {
@@ -172,8 +172,8 @@ impl Store {
     }
 }
 
-/// The answer to a command about the server; none, and a line in `refused`, if the server refuses the command: managed
-/// services rename or forbid some, and users may lack the right.
+/// The reply to a command about the server; `None` and a line in `refused` if the server refuses the command: managed
+/// services rename or forbid some, and users may lack the permission.
 ///
 /// # Errors
 /// The connection is broken, or has no login.
@@ -206,7 +206,7 @@ fn facts(info: &str) -> ServerFacts {
     let fields: HashMap<&str, &str> = info.lines().filter_map(|line| line.trim_end().split_once(':')).collect();
     let text = |name: &str| fields.get(name).copied().unwrap_or_default().to_owned();
     let number = |name: &str| fields.get(name).and_then(|value| value.parse().ok()).unwrap_or(0);
-    // Others tell their own version beside the Redis version that they stand in for.
+    // Other products report their own version in addition to the compatible Redis version.
     let own = |(product, field): &(&str, &str)| Some(((*product).to_owned(), (*fields.get(field)?).to_owned()));
     let other = STAND_INS.iter().find_map(own);
     let (product, version) = other.unwrap_or_else(|| ("Redis".to_owned(), text("redis_version")));

@@ -8,7 +8,7 @@ use super::budgets::{AgentBudget, of_agent};
 use super::counter;
 use crate::{Store, StoreError};
 
-/// A tenant as its shard counts it.
+/// The usage of a tenant in its shard.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Standing {
     /// Shard time, ms since the epoch.

@@ -9,10 +9,10 @@ use super::look::read_turn;
 use super::{place, text};
 use crate::{Store, StoreError, TurnName};
 
-/// Entries of a history that one look reads.
+/// Entries of a history per read.
 const STEPS_READ: usize = 32;
 
-/// The progress of a task, for callers that look at it repeatedly.
+/// The progress of a task, for callers that poll it.
 #[derive(Debug, Clone, Default)]
 pub struct Pulse {
     /// Entries of its history from the requested one on, about 32 at most.
@@ -72,7 +72,7 @@ impl Store {
     pub async fn pulse(&self, task: &TurnName, from: usize) -> Result<Pulse, StoreError> {
         let names = (from..from.saturating_add(STEPS_READ)).map(|number| part(number as u64)).collect();
         let queries = [
-            // First, so that no entry is missed that was written before the record was removed.
+            // Read first, so that entries that were written before the record was removed are included.
             Query::Record(task.record()),
             Query::Place(keys::timers(), task.timer().into()),
             Query::Record(task.finished()),

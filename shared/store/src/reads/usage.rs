@@ -7,30 +7,30 @@ use tickfleet_model::TenantId;
 
 use crate::{Store, StoreError};
 
-/// Counters that one step of a scan reads, about.
+/// Approximate number of counters per step of a scan.
 const STEP: usize = 1_000;
 
 /// Usage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Used {
-    /// Requests that models have answered.
+    /// Number of requests that models have answered.
     pub requests: u64,
     /// Tokens of requests.
     pub input_tokens: u64,
-    /// Tokens of answers.
+    /// Tokens of responses.
     pub output_tokens: u64,
     /// Cost, in millionths of the currency.
     pub cost: u64,
 }
 
-/// The usage of a tenant in one of its days.
+/// The usage of a tenant on one of its days.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DayUsage {
     /// The start of the day, ms of shard time.
     pub day_ms: i64,
     /// The sum.
     pub total: Used,
-    /// By agent. Agents beyond the number that a day distinguishes are one, `~`.
+    /// By agent. Agents beyond the daily maximum share the name `~`.
     pub agents: BTreeMap<String, Used>,
 }
 

@@ -1,15 +1,15 @@
-//! The function that Redis runs, and how replies are read.
+//! The function that Redis runs, and the reader of replies.
 
 pub(crate) mod reply;
 
-/// One script as Redis gets it.
+/// A script for Redis.
 #[derive(Debug, Clone)]
 pub(crate) struct Script {
     /// Its name in errors and metrics.
     pub(crate) verb: &'static str,
     /// Its text.
     pub(crate) source: String,
-    /// The digest that Redis knows it by.
+    /// The digest that identifies it in Redis.
     pub(crate) digest: String,
 }
 
@@ -21,10 +21,11 @@ impl Script {
     }
 }
 
-/// A function of Redis, and the script of the same text: it runs where functions may not be used.
+/// A function of Redis, and a script with the same text for servers and users without functions.
 #[derive(Debug, Clone)]
 pub(crate) struct Function {
-    /// The name of the function and of its library. It has the text's digest: those of several releases stand side by side.
+    /// The name of the function and of its library. It contains the text's digest, so that several releases can
+    /// coexist.
     pub(crate) name: String,
     /// The text of the library.
     pub(crate) source: String,
@@ -33,8 +34,8 @@ pub(crate) struct Function {
 }
 
 impl Function {
-    /// The function of `verb` with this script, which registers itself as `NAME` in a library, and runs otherwise. A library
-    /// has a first line of its own.
+    /// The function of `verb` with this script. The text registers itself as `NAME` in a library, and otherwise runs
+    /// at once. A library has its own first line.
     pub(crate) fn new(verb: &'static str, text: &str) -> Self {
         let script = Script::new(verb, text.to_owned());
         let name = format!("tickfleet_{verb}_{}", script.digest);

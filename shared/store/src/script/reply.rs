@@ -1,10 +1,10 @@
-//! Replies as words: the one place where Redis values become ours.
+//! Converts Redis replies into values of this crate.
 
 use redis::Value;
 
 use crate::StoreError;
 
-/// A text, whichever way Redis gave it.
+/// A text, in any form of reply.
 pub(crate) fn text_of(value: &Value) -> Option<String> {
     match value {
         Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
@@ -15,7 +15,7 @@ pub(crate) fn text_of(value: &Value) -> Option<String> {
     }
 }
 
-/// A text moved out of its value: no copy for what is UTF-8, which all that we wrote is.
+/// A text moved out of its value, without a copy if it is UTF-8, as everything that the fleet writes is.
 pub(crate) fn into_text(value: Value) -> Option<String> {
     match value {
         Value::BulkString(bytes) => {
@@ -25,7 +25,7 @@ pub(crate) fn into_text(value: Value) -> Option<String> {
     }
 }
 
-/// A number, whichever way Redis gave it.
+/// A number, in any form of reply.
 pub(crate) fn number_of(value: &Value) -> Option<i64> {
     match value {
         Value::Int(n) => Some(*n),
@@ -34,7 +34,7 @@ pub(crate) fn number_of(value: &Value) -> Option<i64> {
     }
 }
 
-/// The error for a reply that no version of the script gives.
+/// The error for a reply that no version of the script returns.
 pub(crate) fn unexpected(verb: &'static str, value: &Value) -> StoreError {
     let mut found = format!("{value:?}");
     if found.len() > 200 {

@@ -100,6 +100,6 @@ pub struct Vitals {
     pub step_ms: i64,
     /// Memory in use, bytes.
     pub memory_bytes: u64,
-    /// Bound on the memory, bytes; 0 for none.
+    /// Bound on the memory, bytes; 0 means unlimited.
     pub memory_max: u64,
 }

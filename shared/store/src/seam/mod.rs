@@ -1,7 +1,8 @@
-//! The seam between decisions and a store: `read`, `commit`, `take`, and the upkeep that streams need.
+//! The seam between decisions and a store: `read`, `commit`, `take`, and the upkeep of streams.
 //!
-//! Two stores implement it: [`memory`] and [`redis`]; [`socket`] lends either to another process. Code above the seam does not depend on the choice. A conformance suite
-//! (`tests/conformance.rs`) plays random transactions on both and compares answers and contents.
+//! Two stores implement it: [`memory`] and [`redis`]; [`socket`] lends either to another process. Code above the seam
+//! does not depend on the choice. A conformance suite (`tests/conformance.rs`) plays random transactions on both, and
+//! compares results and contents.
 //!
 //! [`run`] is the loop of every decision: read, decide, commit, and decide again after a conflict.
 
@@ -119,13 +120,13 @@ pub struct Consumer {
 /// The bounds of a log or inbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Keep {
-    /// Maximum age of entries, ms, by the clock that numbered them; 0 for no bound.
+    /// Maximum age of entries, ms, by the clock that numbered them; 0 means unlimited.
     pub age_ms: i64,
-    /// Maximum number of entries; the oldest are removed first; 0 for no bound.
+    /// Maximum number of entries; the oldest are removed first; 0 means unlimited.
     pub entries: u64,
-    /// Entries up to and including this one are removed, because the readers have confirmed it: `<ms> << 64 | <sequence>`.
-    /// If the stream has never reached this ID, the store has lost entries, and the present ones are new to the readers:
-    /// none is removed.
+    /// Entries up to and including this one are removed, because the readers have confirmed it: `<ms> << 64 |
+    /// <sequence>`. If the stream has never reached this ID, the store has lost entries, and the present ones are new
+    /// to the readers: none is removed.
     pub read_upto: Option<u128>,
 }
 
@@ -139,12 +140,12 @@ pub trait Store: Send + Sync {
     /// Commits a batch in one round trip. Each transaction is atomic, and sees the earlier ones.
     ///
     /// # Errors
-    /// [`StoreError`] if the outcome of the batch is unknown. The batch may be repeated: a transaction with a proof is then
-    /// reported as [`Committed::already`].
+    /// [`StoreError`] if the outcome of the batch is unknown. The batch may be repeated: a transaction with a proof is
+    /// then reported as [`Committed::already`].
     async fn commit(&self, batch: &[Transaction]) -> Result<Batch, StoreError>;
 
-    /// As [`Self::commit`], and waits up to `at_most` until the batch would survive a loss of what `durability` does not name:
-    /// together with everything that was committed before.
+    /// As [`Self::commit`], and waits up to `at_most` until the batch, and everything that was committed before, has
+    /// this durability.
     async fn commit_durably(
         &self,
         batch: &[Transaction],
@@ -152,7 +153,7 @@ pub trait Store: Send + Sync {
         at_most: Duration,
     ) -> Result<(Batch, Confirmed), StoreError>;
 
-    /// Takes entries of queues. They stay with the consumer until a transaction acknowledges them.
+    /// Takes entries from queues. They stay with the consumer until a transaction acknowledges them.
     async fn take(&self, take: &Take) -> Result<Vec<Taken>, StoreError>;
 
     /// The shard's state. It also advances the shard's clock.
@@ -175,30 +176,30 @@ pub trait Store: Send + Sync {
     /// Trims a log or an inbox. Returns the number of removed entries.
     async fn trim(&self, log: &StreamKey, keep: Keep) -> Result<u64, StoreError>;
 
-    /// Gives `consumer` delivered entries of a queue that have lost their consumer, because it was deleted. At most `count`, and
-    /// only among the oldest entries. Returns their number. A store in memory never has such entries.
+    /// Assigns to `consumer` delivered entries of a queue whose consumer was deleted: at most `count`, and only among
+    /// the oldest entries. Returns their number. A store in memory never has such entries.
     async fn adopt_lost(&self, _queue: &StreamKey, _consumer: &str, _count: usize) -> Result<usize, StoreError> {
         Ok(0)
     }
 
-    /// The last entry of an inbox up to which all consumer groups of its readers have acknowledged all entries, in the form of
-    /// [`Keep::read_upto`]. `None` without such groups, which a store in memory never has.
+    /// The last entry of an inbox up to which all consumer groups of its readers have acknowledged all entries, in the
+    /// form of [`Keep::read_upto`]. `None` without such groups. A store in memory never has them.
     async fn acknowledged(&self, _log: &StreamKey) -> Result<Option<u128>, StoreError> {
         Ok(None)
     }
 
-    /// Samples the memory, and sets the flag that [`tickfleet_core::Guard::Calm`] checks. Returns bytes in use and the bound
-    /// (0 for none).
+    /// Samples the memory, and sets the flag that [`tickfleet_core::Guard::Calm`] checks. Returns the bytes in use and
+    /// the bound (0 means unlimited).
     async fn sample_memory(&self) -> Result<(u64, u64), StoreError>;
 
-    /// About how many bytes a stream takes.
+    /// Approximate size of a stream, bytes.
     async fn stream_bytes(&self, stream: &StreamKey) -> Result<u64, StoreError>;
 
-    /// Records whose keys begin with `prefix`, about `count` at a time, with the cursor of the next page. Cursor 0 begins
-    /// and ends a scan.
+    /// A page of about `count` records whose keys begin with `prefix`, and the cursor of the next page. Cursor 0
+    /// begins and ends a scan.
     async fn scan(&self, prefix: &str, cursor: u64, count: usize) -> Result<(Vec<RecordKey>, u64), StoreError>;
 
-    /// Counters of a limit, about `count` at a time, as [`Self::scan`].
+    /// A page of about `count` counters of a limit, as [`Self::scan`].
     async fn scan_counters(
         &self,
         limit: &str,
@@ -206,7 +207,7 @@ pub trait Store: Send + Sync {
         count: usize,
     ) -> Result<(Vec<(Arc<str>, tickfleet_core::CounterState)>, u64), StoreError>;
 
-    /// Members of a set whose names begin with `prefix`, about `count` at a time, as [`Self::scan`].
+    /// A page of about `count` members of a set whose names begin with `prefix`, as [`Self::scan`].
     async fn scan_members(
         &self,
         set: &SetKey,
@@ -287,8 +288,8 @@ pub enum RunError {
 
 /// Conflicts after which a decision fails, apart from those with a record.
 const CONFLICTS_MAX: usize = 16;
-/// Conflicts with records after which a decision fails. Each one means that another decision was committed, so the number of
-/// processes that write one record bounds them.
+/// Conflicts with records after which a decision fails. Each one means that another decision was committed, so the
+/// number of processes that write one record bounds them.
 const RECORD_CONFLICTS_MAX: usize = 1_024;
 /// Reads of an unreadable record before the decision fails.
 const REREADS_MAX: usize = 3;
@@ -298,17 +299,18 @@ struct Pending<'a, D: Decision> {
     decision: &'a D,
     context: Context,
     conflicts: usize,
-    /// Those of `conflicts` with a record that had changed.
+    /// Conflicts with a record that had changed, of `conflicts`.
     overtaken: usize,
     rereads: usize,
     outcome: Option<Result<Receipt<D::Output>, RunError>>,
 }
 
-/// Runs a batch: reads, decides and commits until each decision has a result. All commits of a round are one round trip, and
-/// so are all reads. Results are in the order of the decisions.
+/// Runs a batch: reads, decides and commits until each decision has a result. All commits of a round are one round
+/// trip, and so are all reads. Results are in the order of the decisions.
 ///
 /// # Errors
-/// [`StoreError`] if the store failed. Then the outcome of the last batch is unknown, and the same decisions may run again.
+/// [`StoreError`] if the store failed. Then the outcome of the last batch is unknown, and the same decisions may run
+/// again.
 pub async fn run<D: Decision>(
     store: &dyn Store,
     versions: &Versions,
@@ -356,7 +358,7 @@ pub async fn run_durably<D: Decision>(
 struct Committer<'a> {
     store: &'a dyn Store,
     durably: Option<(Durability, Duration)>,
-    /// Whether the last batch with a commit would survive, and all before it.
+    /// Whether the last batch with a commit, and all batches before it, would survive.
     confirmed: Confirmed,
 }
 
@@ -418,7 +420,7 @@ async fn run_by<D: Decision>(
                     } else if is_contended {
                         item.outcome = Some(Err(RunError::Contended(item.conflicts)));
                     } else {
-                        // Of a record, only its last state counts.
+                        // For each record, only the latest conflict counts.
                         item.context.conflicts.retain(|earlier| !is_of_same_record(earlier, &conflict));
                         item.context.conflicts.push(conflict);
                     }
@@ -457,7 +459,7 @@ async fn decide_all<D: Decision>(
             match item.decision.decide(view, &item.context) {
                 Ok(Step::Commit(transaction, output)) => steps.push((index, (transaction, output))),
                 Ok(Step::Return(result)) => item.outcome = Some(Ok(Receipt { result, committed: None })),
-                // Fail only this decision: the others are committed.
+                // Fails only this decision: the others are committed.
                 Err(Undecided::Missing(_)) if reads == READS_MAX => {
                     item.outcome = Some(Err(RunError::Contended(READS_MAX)));
                 }
@@ -465,7 +467,7 @@ async fn decide_all<D: Decision>(
                 Err(Undecided::Unreadable { key, why }) if item.rereads >= REREADS_MAX || reads == READS_MAX => {
                     item.outcome = Some(Err(RunError::Unreadable { key, why }));
                 }
-                // The record may have changed between its read and that of its parts.
+                // The record may have changed between the reads of the record and of its parts.
                 Err(Undecided::Unreadable { key, .. }) => {
                     item.rereads += 1;
                     view.forget(&key);

@@ -1,10 +1,10 @@
-//! A store that another process on this machine lends over a Unix socket.
+//! A store that another process on this machine serves over a Unix socket.
 //!
-//! `tickfleet dev` keeps its fleet in memory and serves it here, so that commands in other terminals work on it as they do on
-//! Redis. Both processes must be of one version: they share the types of the messages.
+//! `tickfleet dev` has its fleet in memory and serves it here, so that commands in other terminals can use it as they
+//! use Redis. Both processes must have the same version, because they share the types of the messages.
 //!
-//! After a greeting, a connection carries one request at a time: a frame with the shard's number and an `Ask`, then a frame
-//! with the answer. A frame is its length (4 bytes, little endian) and a postcard message.
+//! After a greeting, a connection carries one request at a time: a frame with the shard's number and an `Ask`, then a
+//! frame with the reply. A frame is its length (4 bytes, little endian) and a postcard message.
 
 use std::fs::Permissions;
 use std::io;
@@ -73,10 +73,10 @@ pub struct Lender {
 }
 
 impl Lender {
-    /// Listens on a socket at `path`. One that was left behind is replaced.
+    /// Listens on a socket at `path`. Replaces a leftover socket.
     ///
     /// # Errors
-    /// Another process serves it ([`io::ErrorKind::AddrInUse`]); the socket cannot be made.
+    /// Another process serves it ([`io::ErrorKind::AddrInUse`]), or the socket cannot be created.
     pub fn bind(path: &Path) -> io::Result<Self> {
         if std::os::unix::net::UnixStream::connect(path).is_ok() {
             return Err(io::ErrorKind::AddrInUse.into());
@@ -90,7 +90,7 @@ impl Lender {
         Ok(Self { listener, path: path.to_owned(), owner: std::fs::metadata(path)?.uid() })
     }
 
-    /// Serves these shards until it is dropped.
+    /// Serves these shards until the future is dropped.
     pub async fn serve(self, shards: Vec<crate::Store>) {
         let shards: Arc<[crate::Store]> = shards.into();
         let mut connections = tokio::task::JoinSet::new();
@@ -119,12 +119,12 @@ impl Lender {
 
 impl Drop for Lender {
     fn drop(&mut self) {
-        // A socket that stays is replaced at the next start.
+        // A leftover socket is replaced at the next start.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// Answers a connection's requests. A request whose client goes is dropped.
+/// Handles a connection's requests. If the client disconnects, its request is dropped.
 async fn lend(mut stream: UnixStream, shards: &[crate::Store]) -> io::Result<()> {
     write_frame(&mut stream, GREETING.as_bytes()).await?;
     let (mut from, mut to) = stream.split();
@@ -133,7 +133,7 @@ async fn lend(mut stream: UnixStream, shards: &[crate::Store]) -> io::Result<()>
         let answer = match shards.get(shard) {
             Some(store) => tokio::select! {
                 answer = answer(store.seam(), ask) => answer,
-                // A client says nothing while it waits.
+                // A client sends nothing while it waits, so this read means that it has disconnected.
                 _ = from.read_u8() => return Ok(()),
             },
             None => encoded::<()>(Err(StoreError::Shards {

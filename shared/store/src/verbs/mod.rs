@@ -1,6 +1,7 @@
-//! What producers, schedulers and operators ask a shard to do: methods of [`Store`](crate::Store) over decisions of the core.
+//! Operations of producers, schedulers and operators on a shard: methods of [`Store`](crate::Store) over decisions of
+//! the core.
 
-/// Turns come in, and are decided, refused or asked to end.
+/// Turns: submission, lookup and cancellation.
 pub(crate) mod turns {
     mod cancel;
     pub(crate) mod inbound;
@@ -12,7 +13,7 @@ pub(crate) mod turns {
     pub use tickfleet_core::turn::submit::Inbound;
 }
 
-/// Approvals: what people are asked about calls, what they say, and what comes of that.
+/// Approvals: requests, decisions and notifications.
 pub(crate) mod approvals {
     mod notices;
     mod view;
@@ -21,7 +22,7 @@ pub(crate) mod approvals {
     pub use view::*;
 }
 
-/// Tasks, and the runtimes outside that carry them out.
+/// Tasks and external runtimes.
 pub(crate) mod tasks {
     mod retire;
     mod step;
@@ -30,7 +31,7 @@ pub(crate) mod tasks {
     pub use touch::*;
 }
 
-/// What is said: between people and agents in sessions, and from agent to agent.
+/// Messages: of people and agents in sessions, and between agents.
 pub(crate) mod talks {
     mod say;
     mod tell;
@@ -39,14 +40,13 @@ pub(crate) mod talks {
     pub use tell::*;
 }
 
-/// Signs of life, and what happens when they stop.
+/// Drained workers, and missing queues.
 pub(crate) mod recovery {
     mod drain;
     mod ensure_groups;
 }
 
-/// What is done while the fleet runs: the policy in force, tenants, tools that are switched off, counters that are set to
-/// zero.
+/// Changes while the fleet runs: the policy in force, tenants, disabled tools, pauses, resets of counters.
 pub(crate) mod run_time {
     mod announce;
     mod at_run_time;
@@ -62,7 +62,7 @@ pub(crate) mod run_time {
     pub use reset_limit::*;
 }
 
-/// What agents may look up: documents and memories.
+/// Knowledge of agents: documents and memories.
 pub(crate) mod knowledge {
     mod keep_document;
     mod remember;
@@ -71,14 +71,14 @@ pub(crate) mod knowledge {
     pub use remember::*;
 }
 
-/// What was put aside, and what operators do with it.
+/// Dead letters and failed calls, and their replay.
 pub(crate) mod dead {
     mod replay;
 
     pub use replay::*;
 }
 
-/// The audit log is sealed, and followed.
+/// Progress of processes that follow the audit log, and daily counts.
 pub(crate) mod audit {
     mod checkpoint;
     mod roll_up;
@@ -87,7 +87,7 @@ pub(crate) mod audit {
     pub use roll_up::Addition;
 }
 
-/// Bounds that are kept once in a while.
+/// Periodic maintenance.
 pub(crate) mod upkeep {
     mod check;
     mod grants;

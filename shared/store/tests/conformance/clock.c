@@ -1,5 +1,5 @@
-/* Put before a server (LD_PRELOAD), it stops the server's wall clock at the milliseconds that the first eight bytes of the file
-   `clock` in its folder say. Whoever writes there sets the clock. How long something takes (CLOCK_MONOTONIC) is not touched.
+/* Preloaded into a server (LD_PRELOAD), this stops the server's wall clock at the time that is stored in the first eight bytes
+   of the file `clock` in its folder, in ms. A test sets the clock by writing there. CLOCK_MONOTONIC still measures durations.
    The server ends with the thread that started it. */
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -46,8 +46,8 @@ impl Dice<'_> {
 
 /// Games of up to this many steps.
 ///
-/// Generic strategies spend more time on preparing to shrink such a plan than both stores on playing it. A game shrinks by
-/// removal alone: of steps, transactions, guards, writes and queries.
+/// Generic strategies spend more time preparing to shrink such a plan than both stores spend playing it. A game
+/// shrinks only by removals: of steps, transactions, guards, writes and queries.
 #[derive(Debug)]
 pub struct Games(pub usize);
 

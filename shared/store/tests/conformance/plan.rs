@@ -44,9 +44,9 @@ pub enum Step {
 pub enum Memory {
     /// No bound.
     Plenty,
-    /// Nearly as much is in use as the bound allows.
+    /// Memory in use is close to the bound.
     Short,
-    /// More is in use than the bound: a server refuses to write.
+    /// Memory in use exceeds the bound: a server refuses to write.
     Full,
 }
 
@@ -289,8 +289,8 @@ fn step(dice: &mut Dice<'_>) -> Step {
     }
 }
 
-/// Mostly small steps, and sometimes an hour forward or back. Always even, while lifetimes are odd: in the millisecond in
-/// which a lifetime ends, a server already removes the parts that are put, and still has the record.
+/// Mostly small steps, sometimes an hour forward or back. Always even, while lifetimes are odd: in the millisecond in
+/// which a lifetime ends, a server already removes new parts, but still has the record.
 fn clock(dice: &mut Dice<'_>) -> i64 {
     2 * match dice.weighted(&[6, 6, 2, 1, 2, 1, 1]) {
         0 => dice.within(0, 20),

@@ -73,7 +73,7 @@ impl Seen {
     }
 }
 
-/// Calls both stores, and compares the answers. Fails if a store fails.
+/// Calls both stores, and compares the results. Fails if a store fails.
 macro_rules! both {
     ($table:expr, $what:expr, $store:ident => $call:expr) => {{
         let first = {
@@ -301,7 +301,8 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
         for queue in (0..QUEUES.len()).map(queue) {
             both!(self, format!("backlog of {queue}"), store => store.backlog(&queue));
             both!(self, format!("consumers of {queue}"), store => async {
-                // Stores may list a consumer without entries or omit it. Redis counts a read that returns nothing as idle time.
+                // Stores may list a consumer without entries or omit it. Redis counts a read that returns nothing as
+                // idle time.
                 let held = store.consumers(&queue).await?.into_iter().filter(|one| one.held > 0);
                 Ok::<_, StoreError>(held.map(|one| Consumer { idle_ms: 0, ..one }).collect::<Vec<Consumer>>())
             });
@@ -316,7 +317,7 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
         Ok(())
     }
 
-    /// Compares everything that one round trip can read.
+    /// Compares everything that can be read in a single round trip.
     async fn compare_contents(&mut self) -> Result<(), Differs> {
         let mut queries = Vec::new();
         for key in (0..RECORDS.len()).map(record) {
@@ -420,12 +421,12 @@ fn comparable_shard(shard: ShardState) -> ShardState {
     ShardState { epoch: count_of(shard.epoch), ..shard }
 }
 
-/// The count in the number of an epoch. Redis has a time below the count.
+/// The count in an epoch number. On Redis, the lower bits are a time.
 fn count_of(epoch: u64) -> u64 {
     if epoch >> 32 == 0 { epoch } else { epoch >> 32 }
 }
 
-/// A batch whose guards name a store's own number of the present epoch.
+/// A batch whose epoch guards have the store's own number of the current epoch.
 fn with_epoch(batch: &[Transaction], epoch: u64) -> Vec<Transaction> {
     let mut batch = batch.to_vec();
     for guard in batch.iter_mut().flat_map(|transaction| &mut transaction.guards) {

@@ -1,5 +1,5 @@
-//! A deterministic executor: polls one actor at a time, chosen by a seeded generator. A crash drops an actor at its current
-//! await; a pause leaves it there while the others run.
+//! A deterministic executor: polls one actor at a time, chosen by a seeded generator. A crash drops an actor at its
+//! current await; a pause leaves it there while the others run.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -62,7 +62,7 @@ struct Actor {
     can_crash: bool,
 }
 
-/// Probabilities of events, in 10,000 polls.
+/// Probabilities of events, per 10,000 polls.
 #[derive(Debug, Clone, Copy)]
 pub struct Chances {
     pub crash: u32,

@@ -57,7 +57,7 @@ const BEGIN_MS: i64 = 1_000_000_000;
 const AGENTS: [&str; 3] = ["kelly", "robin", "sam"];
 const TOOLS: [&str; 3] = ["look", "note", "pay"];
 
-/// The parameters of a game. Chances are in 10,000 polls, those of the store in 1,000 calls.
+/// The parameters of a game. Chances are per 10,000 polls, those of the store per 1,000 calls.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     pub turns: usize,
@@ -67,7 +67,7 @@ pub struct Plan {
     pub pause: u32,
     /// Percentage of turns that are canceled at submission.
     pub cancel: u32,
-    /// Cancels of any turn, in 1,000 polls of the producer.
+    /// Cancels of any turn, per 1,000 polls of the producer.
     pub cancel_later: u32,
     pub refused: u64,
     pub unanswered: u64,
@@ -298,7 +298,7 @@ fn message_of(seed: u64, number: usize, governed: bool) -> Message {
 }
 
 impl Process {
-    /// Submits turns that are not accepted. After a restart of the store also accepted ones, which may be lost.
+    /// Submits turns that are not accepted yet; after a restart of the store, also accepted turns, which may be lost.
     async fn produce(&mut self, seed: u64, plan: Plan) -> Result<(), Over> {
         let all_accepted = self.shared.oracle.lock().unwrap().accepted.len() == plan.turns;
         let numbers = if all_accepted { 0..0 } else { 0..plan.turns };
@@ -495,7 +495,7 @@ impl Process {
         Ok(())
     }
 
-    /// Lists consumers that took something after they were buried.
+    /// Lists consumers that took entries after the reaper removed them.
     async fn list_holders(&mut self) -> Result<(), Over> {
         for queue in [keys::turns(), keys::ready(Priority::Normal), keys::suspect(Priority::Normal)] {
             let consumers = self.shared.store.consumers(&queue).await?;

@@ -1,4 +1,5 @@
-//! Governed calls: a purchase needs a quote (facts), equal charges of any caller happen once (claims), and people approve.
+//! Governed calls: a purchase needs a quote (facts), equal charges of any caller happen once (claims), and people
+//! approve.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! The invariants of every game, checked from traffic over the seam and from tools, independently of the decisions' views.
+//! The invariants of every game, checked from traffic over the seam and from tools, independently of the decisions'
+//! views.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -100,7 +101,8 @@ impl Oracle {
         }
     }
 
-    /// Executions that began during a loss of writes, or later before their worker noticed it, and that no worker reported.
+    /// Executions that began during a loss of writes, or later before their worker noticed it, and that no worker
+    /// reported.
     pub fn excused(&self) -> BTreeSet<u64> {
         let is_excused = |one: &&Execution| {
             self.losses.iter().any(|loss| {
@@ -120,8 +122,8 @@ impl Oracle {
         }
     }
 
-    /// Checks caps by the dispatches: within the length of a tick, at most the calls of two ticks; within the length of the
-    /// payment limit, at most its number of payments.
+    /// Checks caps by the dispatches: within the length of a tick, at most the calls of two ticks; within the length
+    /// of the payment limit, at most its number of payments.
     fn check_dispatches(&mut self) {
         for (at_ms, agent, tool) in &self.dispatches {
             let within = |length_ms: i64| {

@@ -1,5 +1,5 @@
-//! Workers: they send heartbeats, take slices, begin calls, run tools and settle. They keep one journal, and report it after
-//! a restart of the store.
+//! Workers: they send heartbeats, take slices, begin calls, run tools and settle. They have one journal, and report it
+//! after a restart of the store.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub async fn work(shared: Arc<Shared>, index: usize, incarnation: u32, seed: u64
     }
 }
 
-/// The next step for a call that a worker wants to run.
+/// The next step of a call that a worker is about to run.
 enum Next {
     Run(Box<Slice>),
     /// The result, and whether the call ran; `None` if unknown.
@@ -66,7 +66,8 @@ impl Process {
         Ok(())
     }
 
-    /// Returns the slices that the store lists for this worker, which holds none now: the store has lost that they ended.
+    /// Returns slices that the store assigns to this worker although the worker holds none: the store has lost their
+    /// end.
     async fn give_back_strays(&mut self) -> Result<(), Over> {
         let queues = [keys::suspect(Priority::Normal), keys::ready(Priority::Normal)];
         for entry in self.held(&queues, &self.consumer).await?.into_iter().filter(|one| !one.fields.is_empty()) {
@@ -109,7 +110,7 @@ impl Process {
                 return self.end(slice, results, EndReason::Canceled).await;
             }
             if !self.is_leased() {
-                // Uncommitted results are repeatable: the reaper redelivers the slice.
+                // Uncommitted results can be produced again: the reaper redelivers the slice.
                 return Err(Over);
             }
             if self.epoch != taken_epoch {
@@ -193,8 +194,8 @@ impl Process {
         Ok(())
     }
 
-    /// Begins a call. The journal records it before, for any effect type. Otherwise a read that ran would be reported as not
-    /// run if the store lost its result.
+    /// Begins a call. The journal records every call first, with any effect type. Otherwise, a read that ran would be
+    /// reported as not run if the store lost its result.
     async fn begin(&mut self, slice: &Slice, position: usize, once: bool, governed: &Governed) -> Result<Next, Over> {
         let by = self.versions.draw().to_string();
         let (name, digest) = (slice.name.clone(), slice.turn.head.digest.clone());

@@ -243,7 +243,7 @@ proptest! {
     }
 }
 
-/// True if a game of one of these seeds fails with this guard switched off.
+/// True if a game of one of these seeds fails with this guard disabled.
 fn is_detected(mutant: &'static str) -> bool {
     let fails = |seed| catch_unwind(AssertUnwindSafe(|| mutants::with(mutant, || play(seed)))).is_err();
     (0..200).any(fails)

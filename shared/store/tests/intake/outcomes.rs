@@ -43,7 +43,7 @@ async fn inbound(fleet: &mut Fleet) -> EntryId {
     fleet.take(0, 1).await.remove(0)
 }
 
-/// Submits a turn of these calls.
+/// Submits a turn with these calls.
 async fn arrive(fleet: &mut Fleet, head: Head, calls: Vec<Call>) -> (tickfleet_core::keys::TurnName, Admitted) {
     let entry = inbound(fleet).await;
     let name = turn_name(&format!("t{entry}"));
@@ -385,7 +385,7 @@ fn a_limit_that_rejects_ends_its_calls_and_the_others_go_on() {
             reply_text.contains("[\"ok 0\",\"LimitReached") && reply_text.contains(" 1\",\"ok 2\"]"),
             "{reply_text}"
         );
-        // For a new turn, in the same transaction.
+        // For a new turn, calls are rejected in the same transaction.
         let (name, admitted) = arrive(&mut fleet, kelly(), calls[1..].to_vec()).await;
         assert_eq!(admitted, dispatched(1));
         fleet.work(1).await;
@@ -776,7 +776,7 @@ fn what_has_begun_is_never_refused() {
             fleet.bounds.tenant_turns_max = u64::from(reason != "bounds");
             fleet.submit(Some(("a", "d")), "{}").await;
             let entry = fleet.take(0, 1).await.remove(0);
-            // The scheduler has not heard of the restart yet.
+            // The scheduler does not know of the restart yet.
             fleet.store.restart().await.unwrap();
             let message = (entry.clone(), under, others(1));
             let refused = fleet.admit_as(0, std::slice::from_ref(&message), Some("a")).await.remove(0);

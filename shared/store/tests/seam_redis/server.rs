@@ -48,7 +48,7 @@ impl Server {
         RedisStore::open(&self.url(), 0, "test", 10_000).unwrap()
     }
 
-    /// Stops the server, which saves, and starts it again.
+    /// Stops the server, which saves its data, and starts it again.
     pub async fn restart(&mut self) {
         let mut connection = self.connection().await;
         let _ = redis::cmd("SHUTDOWN").query_async::<()>(&mut connection).await;

@@ -203,7 +203,7 @@ async fn shard_time_that_no_clock_leaves_is_not_believed() {
         assert!((first..first + 60_000).contains(&b.store.shard().await.unwrap().now_ms));
         let last_ms: i64 = b.command::<String>(&["HGET", &b.full("meta"), "last_ms"]).await.parse().unwrap();
         assert!(last_ms < first + 60_000, "the record stays");
-        // A clock that was wrong by less is made up for.
+        // A smaller error of the clock is compensated.
         let in_days = first + 10 * 86_400_000;
         let _: i64 = b.command(&["HSET", &b.full("meta"), "last_ms", &in_days.to_string()]).await;
         assert!(b.store.shard().await.unwrap().now_ms >= in_days);

@@ -74,7 +74,8 @@ impl Game {
         self.check_replies()
     }
 
-    /// Checks for one reply per turn, and one result and one audit entry per call. No call that ran is reported as not run.
+    /// Checks for one reply per turn, and one result and one audit entry per call. No call that ran is reported as not
+    /// run.
     pub(super) fn check_replies(&self) -> Result<(), TestCaseError> {
         let inbox = tickfleet_core::StreamKey::new("replies:acme:inbox");
         let Value::Entries(replies) = self.read(&Query::Entries { stream: inbox, after: None, count: 100 }) else {

@@ -1,5 +1,5 @@
-//! Games with slices. For any order in which workers settle, park, hand back and crash, timers fire and cancels come: each
-//! call has one result, no call that ran is reported as not run, and no state is left behind.
+//! Games with slices. For any order in which workers settle, park, hand back and crash, timers fire and cancels come:
+//! each call has one result, no call that ran is reported as not run, and no state is left behind.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod checks;

@@ -1,4 +1,4 @@
-//! The settings of seals: where the key is, and where heads are kept.
+//! The settings of seals: location of the key, and storage of chain heads.
 
 use super::{HOUR, MILLISECOND, duration, plain_name};
 use crate::document::reader::{Cursor, Section};
@@ -23,7 +23,7 @@ pub(super) fn seal(mut s: Section<'_>) -> SealSettings {
     seal
 }
 
-/// Nothing, or where a secret is. What else stands there is not shown: it may be the secret.
+/// Empty, or the location of a secret. Any other text is not shown: it may be the secret itself.
 fn secret_place(cursor: &Cursor<'_>, what: &str) -> Option<SealKey> {
     let text = cursor.text()?;
     let named = |name: &str| !name.is_empty();
@@ -39,7 +39,7 @@ fn secret_place(cursor: &Cursor<'_>, what: &str) -> Option<SealKey> {
     }
 }
 
-/// Where heads are kept.
+/// The storage of chain heads.
 fn anchor(cursor: &Cursor<'_>) -> Option<AnchorPlace> {
     let text = cursor.text()?;
     match text.split_once(':') {

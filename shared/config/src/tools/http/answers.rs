@@ -1,4 +1,4 @@
-//! Reads `http.outcomes`: what an answer means by its status and body.
+//! Reads `http.outcomes`: the meaning of a response by its status and body.
 
 use crate::document::reader::Cursor;
 use crate::tools::http::values::pointer;

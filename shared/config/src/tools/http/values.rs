@@ -1,11 +1,11 @@
-//! Values that several parts of an HTTP definition have.
+//! Values that occur in several parts of an HTTP definition.
 
 use crate::document::reader::Cursor;
 
-/// What the address of a service is, for messages.
+/// The allowed addresses of a service, for messages.
 pub const SERVICE_URL: &str = "http:// or https://, a host, and no query, template or password";
 
-/// Returns true if `text` is [`SERVICE_URL`]: what `base_url` and `token_url` may be.
+/// Returns true if `text` meets [`SERVICE_URL`], as `base_url` and `token_url` must.
 #[must_use]
 pub fn is_service_url(text: &str) -> bool {
     let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://")).unwrap_or_default();
@@ -18,7 +18,7 @@ pub fn is_service_url(text: &str) -> bool {
 pub(crate) fn service_url<'a>(cursor: &Cursor<'a>) -> Option<&'a str> {
     let text = cursor.text()?;
     if text.contains("${") {
-        return None; // It was noted that the environment lacks this.
+        return None; // The missing variable has already been noted.
     }
     if !is_service_url(text) {
         cursor.refuse(SERVICE_URL);

@@ -1,8 +1,9 @@
-//! Connections to a Redis Cluster: all keys of a shard lie in one slot, and one primary holds it. Any node is asked which,
-//! and whoever it names has to say itself that it holds the slot: after a failover or a move, views lag behind.
+//! Connections to a Redis Cluster. All keys of a shard are in one slot, which one primary owns. Any node reports the
+//! owner. The reported node must confirm it, because after a failover or a move, views of nodes are out of date.
 //!
-//! `ASK` is never followed (rule 24). Scripts declare the bare prefix of a shard, which is no key: while the slot is on
-//! its way, the primary of before answers `ASK` to each of them, and the next one has only some of the keys.
+//! `ASK` is never followed (rule 24). Scripts declare the bare prefix of a shard, which never exists as a key. While
+//! the slot is migrating, the old primary therefore answers `ASK` to each script, and the new one has only some of the
+//! keys.
 
 mod placement;
 mod slot;
@@ -26,39 +27,39 @@ pub use placement::{ClusterView, HolderView, NodeSays};
 pub(crate) use slot::slot_of;
 use view::{Place, View, place_in};
 
-/// Longest wait for one node, to be connected to and to say who holds which slots.
+/// Longest time for one node to accept a connection and report the owners of slots.
 const ASK_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often nodes are asked whether the slots are still where they were. A primary that was cut off takes writes until
-/// it notices (`cluster-node-timeout`), and loses them.
+/// Interval of checks whether slots have moved. A primary that was cut off accepts writes until it notices
+/// (`cluster-node-timeout`), and loses them.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// So often the same node is asked in a row: one that is cut off tells what was, and for ever.
+/// Consecutive checks of the same node. A node that was cut off reports an outdated view forever.
 const LOOKS_IN_A_ROW: usize = 4;
-/// Longest wait for the node that is named, to be connected to and to say that it holds the slot.
+/// Longest time for the reported owner to accept a connection and confirm that it owns the slot.
 const PRIMARY_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest search in all. In a large cluster more nodes may be away than can be asked in vain.
+/// Longest search in total. In a large cluster, more nodes may be down than can be asked one after the other.
 const SEARCH_MAX: Duration = Duration::from_secs(8);
 
-/// A cluster, as the connections of a process know it: they share the looks.
+/// A cluster. The connections of a process share its views.
 pub(crate) struct Cluster {
-    /// The nodes that the URL names.
+    /// The nodes of the URL.
     seeds: Vec<Place>,
-    /// What connections need beside the address of a node, which stands here for none.
+    /// Connection settings of all nodes. The address in it is a placeholder.
     login: ConnectionInfo,
-    /// The files that they need for TLS.
+    /// TLS files of the connections.
     tls: TlsFiles,
-    /// The nodes that a node has told of, those of the last view.
+    /// The nodes that the last view reported.
     known: std::sync::RwLock<Vec<Place>>,
-    /// Which of seeds and known nodes is asked first.
+    /// Index of the node, among seeds and known nodes, that is asked first.
     first: AtomicUsize,
     looked: Mutex<Looked>,
 }
 
-/// The last look.
+/// The last view, and how it was read.
 #[derive(Default)]
 struct Looked {
     at: Option<Instant>,
     view: Option<Arc<View>>,
-    /// A kept connection to the node that was asked, its host, and how often it was.
+    /// The connection to the node that was asked, its host, and the number of consecutive checks over it.
     over: Option<(MultiplexedConnection, String, usize)>,
 }
 
@@ -69,9 +70,9 @@ impl fmt::Debug for Cluster {
 }
 
 impl Cluster {
-    /// Nothing is connected to yet.
+    /// Does not connect yet.
     pub(super) fn new(seeds: Vec<Place>, login: ConnectionInfo, tls: TlsFiles) -> Self {
-        // The nodes shall not all be asked by all processes in the same order.
+        // Processes start at different nodes, so that they do not all ask the same one first.
         let first = AtomicUsize::new(std::process::id() as usize % seeds.len().max(1));
         Self { seeds, login, tls, known: std::sync::RwLock::default(), first, looked: Mutex::default() }
     }
@@ -86,7 +87,7 @@ impl Cluster {
         seeds.join(", ")
     }
 
-    /// The address of a node as connections of this fleet reach it: with TLS, if the URL says so.
+    /// The address of a node for connections of this fleet: with TLS if the URL uses it.
     fn address_of(&self, (host, port): &Place) -> ConnectionAddr {
         match self.login.addr() {
             ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
@@ -108,7 +109,7 @@ impl Cluster {
         Server::new(info, self.tls.clone())?.dial(config).await
     }
 
-    /// All whom one can ask, each once: who answered last is the first.
+    /// All nodes that can be asked, without duplicates, starting with the one that answered last.
     fn to_ask(&self) -> Vec<Place> {
         let known = self.known.read().map(|known| known.clone()).unwrap_or_default();
         let mut all: Vec<Place> = self.seeds.clone();
@@ -118,11 +119,11 @@ impl Cluster {
         all
     }
 
-    /// Takes note of who answered, and of the nodes that it told.
+    /// Records the node that answered, and the nodes that it reported.
     fn answered(&self, asked: &Place, view: &View) {
         if let Ok(mut known) = self.known.write() {
             let told = view.nodes();
-            // Where nobody is told, somebody may still be there.
+            // An empty list does not mean that the known nodes are gone.
             if !told.is_empty() {
                 *known = told;
             }
@@ -132,9 +133,9 @@ impl Cluster {
         }
     }
 
-    /// What the node at this place says of the cluster; else why it does not.
+    /// The view of the node at this place, or the reason for its failure.
     async fn ask(&self, place: &Place) -> Result<(View, MultiplexedConnection), String> {
-        // The bound is on all of it, not on each step.
+        // The time limit is on the whole exchange, not on each step.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let ask = async {
             let mut connection = self.connect(place, config).await.map_err(|error| error.to_string())?;
@@ -143,7 +144,7 @@ impl Cluster {
         timeout(ASK_TIMEOUT, ask).await.unwrap_or_else(|_| Err(format!("no answer within {ASK_TIMEOUT:?}")))
     }
 
-    /// What a node says of the cluster, asked within the last second; none where nobody answers.
+    /// A view that a node reported within the last second; `None` if no node answers.
     async fn look(&self) -> Option<Arc<View>> {
         let mut looked = self.looked.lock().await;
         if looked.at.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
@@ -156,7 +157,7 @@ impl Cluster {
             looked.view = Some(Arc::new(view));
             looked.over = Some((connection, host, asked + 1));
         } else {
-            // The next one, for a change.
+            // Starts with the next node.
             self.first.fetch_add(1, Ordering::Relaxed);
             let search = async {
                 for place in self.to_ask() {
@@ -176,25 +177,25 @@ impl Cluster {
         looked.view.clone()
     }
 
-    /// The view of the last second, if somebody has looked. One who is looking now is not waited for: nodes may be silent.
+    /// The view of the last second, if there is one. Does not wait for a check under way, because nodes may be silent.
     fn seen_just_now(&self) -> Option<Arc<View>> {
         let looked = self.looked.try_lock().ok()?;
         looked.view.clone().filter(|_| looked.at.is_some_and(|at| at.elapsed() < LOOK_EVERY))
     }
 }
 
-/// What the node at the other end says of the cluster.
+/// The view of the node that this connection leads to.
 async fn view_over(connection: &mut MultiplexedConnection, host: &str) -> Result<View, String> {
     let answer = redis::cmd("CLUSTER").arg("SLOTS").query_async::<Value>(connection).await;
     View::read(&answer.map_err(|error| error.to_string())?, host)
 }
 
-/// Makes connections to whoever holds one slot; or, for what concerns no key, to some primary.
+/// Connects to the owner of one slot, or to any primary for commands without a key.
 pub(super) struct Holder {
     cluster: Arc<Cluster>,
     /// A key of the slot, and the slot.
     key: Option<(String, u16)>,
-    /// Where the holder was found last, or why it was not; none before the first search.
+    /// Address of the owner at the last search, or why it was not found; `None` before the first search.
     found: watch::Sender<Option<Result<String, String>>>,
 }
 
@@ -204,14 +205,14 @@ impl fmt::Debug for Holder {
     }
 }
 
-/// What came of an attempt.
+/// The result of an attempt.
 enum Reached {
     Primary(MultiplexedConnection),
-    /// It says that another one is.
+    /// The node reports another owner.
     Moved(Place),
 }
 
-/// One search for the holder: who was tried in vain, and why.
+/// One search for the owner: refused nodes and reasons.
 #[derive(Default)]
 struct Search {
     reasons: Vec<String>,
@@ -219,12 +220,12 @@ struct Search {
 }
 
 impl Holder {
-    /// Connections to who holds the slot of `key`; to any primary, where there is none.
+    /// Connects to the owner of the slot of `key`, or to any primary without a key.
     pub(super) fn new(cluster: Arc<Cluster>, key: Option<&str>) -> Self {
         Self { cluster, key: key.map(|key| (key.to_owned(), slot_of(key))), found: watch::Sender::new(None) }
     }
 
-    /// The places that this view names.
+    /// The owners in this view.
     fn named(&self, view: &View) -> Result<Vec<Place>, String> {
         match &self.key {
             Some((_, slot)) => view.primary_of(*slot).map(|place| vec![place.clone()]),
@@ -232,7 +233,7 @@ impl Holder {
         }
     }
 
-    /// A connection to the node at this place, if it says that it is the one; else why not.
+    /// A connection to the node at this place if it confirms that it is the owner; otherwise the reason.
     async fn reach(&self, place: &Place, config: AsyncConnectionConfig) -> Result<Reached, String> {
         let connect = async {
             let mut connection = self.cluster.connect(place, config).await.map_err(|error| error.to_string())?;
@@ -244,7 +245,7 @@ impl Holder {
             };
             match redis::cmd("EXISTS").arg(key).query_async::<Value>(&mut connection).await {
                 Ok(_) => Ok(Reached::Primary(connection)),
-                // It holds the slot, which is on its way: until it has arrived, scripts wait here.
+                // The node owns the slot, which is migrating. Until the migration ends, scripts wait at this node.
                 Err(error) if error.code() == Some("ASK") => Ok(Reached::Primary(connection)),
                 Err(error) => match moved_to(&error, &place.0) {
                     Some(elsewhere) => Ok(Reached::Moved(elsewhere)),
@@ -256,7 +257,8 @@ impl Holder {
         timeout(PRIMARY_TIMEOUT, connect).await.unwrap_or_else(silent)
     }
 
-    /// A connection to one of those whom this view names, or whom they name; else none, and the search knows why.
+    /// A connection to an owner in this view, or to a node that such a node reports. If `None`, `search` has the
+    /// reasons.
     async fn follow(
         &self,
         who: &str,
@@ -297,14 +299,14 @@ impl Holder {
         None
     }
 
-    /// Asks one node after the other.
+    /// Asks nodes one after the other.
     async fn search(&self, config: &AsyncConnectionConfig, search: &mut Search) -> Option<MultiplexedConnection> {
         if let Some(view) = self.cluster.seen_just_now()
             && let Some(connection) = self.follow("the last look", &view, config, search).await
         {
             return Some(connection);
         }
-        // What was in vain a moment ago is tried once more: no view of then has a say any longer.
+        // Nodes that failed with the old view are tried again with fresh views.
         *search = Search::default();
         for place in self.cluster.to_ask() {
             let who = self.cluster.shown(&place);
@@ -358,7 +360,7 @@ impl Dial for Holder {
         let named = self.named(&view).unwrap_or_default();
         let elsewhere = named.iter().find(|_| named.iter().all(|place| self.cluster.shown(place) != from));
         let Some(elsewhere) = elsewhere else { return false };
-        // The view may be the old one: whoever it names has to agree.
+        // The view may be out of date, so the reported node must confirm.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         matches!(self.reach(elsewhere, config).await, Ok(Reached::Primary(_)))
     }
@@ -370,7 +372,7 @@ impl Dial for Holder {
     }
 }
 
-/// Where the slot is, if this says that it is elsewhere.
+/// The new place of the slot, if the error reports one.
 fn moved_to(error: &RedisError, asked: &str) -> Option<Place> {
     if error.code() != Some("MOVED") {
         return None;

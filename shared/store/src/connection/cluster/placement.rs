@@ -1,18 +1,18 @@
-//! A whole cluster as its nodes tell it: for `doctor`.
+//! A whole cluster as its nodes report it, for `doctor`.
 
 use std::sync::Arc;
 
 use super::view::View;
 use super::{Cluster, slot_of};
 
-/// A cluster, with the shards of a fleet on it.
+/// A cluster, and the placement of a fleet's shards on it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClusterView {
-    /// Of each shard in order: its slot.
+    /// The slot of each shard, in order.
     pub slots: Vec<u16>,
-    /// The primaries that hold slots, in the eyes of the first node that told.
+    /// The primaries that own slots, as reported by the first node that answered.
     pub holders: Vec<HolderView>,
-    /// What each node says.
+    /// The report of each node.
     pub nodes: Vec<NodeSays>,
 }
 
@@ -21,18 +21,18 @@ pub struct ClusterView {
 pub struct HolderView {
     /// Its host and port.
     pub address: String,
-    /// How many slots it holds.
+    /// Number of its slots.
     pub slots: u32,
-    /// The shards of the fleet whose slots are among them.
+    /// The shards of the fleet in its slots.
     pub shards: Vec<u32>,
 }
 
-/// The answer of one node.
+/// The report of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeSays {
     /// Its host and port.
     pub node: String,
-    /// Of each shard in order: host and port of its primary, as far as it tells; or why it says nothing.
+    /// For each shard in order: host and port of its primary, if the node reports it; or why the node did not answer.
     pub primaries: Result<Vec<Option<String>>, String>,
 }
 

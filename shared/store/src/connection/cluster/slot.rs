@@ -1,9 +1,9 @@
-//! The slot of a key: what a cluster divides among its primaries.
+//! The slot of a key. A cluster divides slots among its primaries.
 
-/// The slots of every cluster.
+/// Number of slots of every cluster.
 pub(crate) const SLOTS: u16 = 16_384;
 
-/// The slot of a key: of its hash tag, where it has one.
+/// The slot of a key: of its hash tag, if it has one.
 pub(crate) fn slot_of(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
@@ -16,7 +16,7 @@ mod tests {
 
     #[test]
     fn slots_are_those_that_a_server_tells() {
-        // `CLUSTER KEYSLOT` of Redis 7.0.15.
+        // Results of `CLUSTER KEYSLOT` of Redis 7.0.15.
         for (key, slot) in [("foo", 12_182), ("{foo}:bar", 12_182), ("a{}b", 13_694), ("", 0), ("123456789", 12_739)] {
             assert_eq!(slot_of(key), slot, "{key}");
         }

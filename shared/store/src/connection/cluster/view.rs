@@ -1,37 +1,37 @@
-//! What one node of a cluster says of it: which primary holds which slots.
+//! The view of one node: the primaries of a cluster and their slots.
 
 use redis::Value;
 
 use super::slot::SLOTS;
 use crate::script::reply::{number_of, text_of};
 
-/// Nodes of a cluster that are taken note of: more than any has.
+/// Maximum number of nodes that are recorded; far more than real clusters have.
 const NODES_MAX: usize = 2_000;
 
 /// Host and port.
 pub(super) type Place = (String, u16);
 
-/// Slots in a row that lie on the same nodes.
+/// Consecutive slots on the same nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Range {
     first: u16,
     last: u16,
-    /// None where the node that was asked does not tell how it is reached.
+    /// `None` if the asked node does not report an address.
     primary: Option<Place>,
     replicas: Vec<Place>,
 }
 
-/// The answer of one node to `CLUSTER SLOTS`.
+/// The reply of one node to `CLUSTER SLOTS`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct View {
     ranges: Vec<Range>,
 }
 
 impl View {
-    /// Reads the answer of the node that was reached at `asked`.
+    /// Reads the reply of the node that was reached at `asked`.
     ///
     /// # Errors
-    /// It is no such answer.
+    /// The reply has another form.
     pub(super) fn read(answer: &Value, asked: &str) -> Result<Self, String> {
         let Value::Array(items) = answer else { return Err(format!("it answered {answer:?}")) };
         let range = |item: &Value| {
@@ -48,14 +48,14 @@ impl View {
     /// The primary of a slot.
     ///
     /// # Errors
-    /// There is none, or it is not told how it is reached.
+    /// The slot has no primary, or the address of the primary is unknown.
     pub(super) fn primary_of(&self, slot: u16) -> Result<&Place, String> {
         let range = self.ranges.iter().find(|range| (range.first..=range.last).contains(&slot));
         let range = range.ok_or_else(|| format!("reports no owner of slot {slot}"))?;
         range.primary.as_ref().ok_or_else(|| format!("does not report the address of the owner of slot {slot}"))
     }
 
-    /// The primaries that hold slots, each once, with how many.
+    /// The primaries that own slots, without duplicates, with the number of their slots.
     pub(super) fn primaries(&self) -> Vec<(Place, u32)> {
         let mut found: Vec<(Place, u32)> = Vec::new();
         for range in self.ranges.iter().take(usize::from(SLOTS)) {
@@ -69,7 +69,7 @@ impl View {
         found
     }
 
-    /// All nodes, primaries first, each once.
+    /// All nodes, primaries first, without duplicates.
     pub(super) fn nodes(&self) -> Vec<Place> {
         let mut found: Vec<Place> = self.primaries().into_iter().map(|(place, _)| place).collect();
         for replica in self.ranges.iter().flat_map(|range| &range.replicas) {
@@ -81,8 +81,8 @@ impl View {
     }
 }
 
-/// A node, `[endpoint, port, id, [more, …]]`; none where it is not told how it is reached. An endpoint that is nil or
-/// empty is the host that was asked.
+/// A node, `[endpoint, port, id, [more, …]]`; `None` if its address is unknown. If the endpoint is nil or empty, it is
+/// the host that was asked.
 fn place(node: &Value, asked: &str) -> Option<Place> {
     let Value::Array(parts) = node else { return None };
     let port = u16::try_from(number_of(parts.get(1)?)?).ok()?;
@@ -90,7 +90,7 @@ fn place(node: &Value, asked: &str) -> Option<Place> {
         Value::Nil => asked.to_owned(),
         endpoint => match text_of(endpoint)?.as_str() {
             "" => asked.to_owned(),
-            // A node that should announce a name, and has none.
+            // The node is configured to announce a name, and has no name.
             "?" => match address_in(parts.get(3)?)?.as_str() {
                 "" => asked.to_owned(),
                 address => address.to_owned(),
@@ -101,7 +101,8 @@ fn place(node: &Value, asked: &str) -> Option<Place> {
     Some((host, port))
 }
 
-/// The IP address, which a node may not know of itself, among what is told of a node beside its endpoint: pairs in a row, or a map.
+/// The IP address in the metadata of a node, which is a list of alternating names and values, or a map. A node may not
+/// know its own IP address.
 fn address_in(more: &Value) -> Option<String> {
     match more {
         Value::Array(parts) => {
@@ -112,7 +113,7 @@ fn address_in(more: &Value) -> Option<String> {
     }
 }
 
-/// The place that a `MOVED` names, `host:port`; a host that is empty is the one that was asked.
+/// The place in a `MOVED` error, `host:port`. An empty host is the host that was asked.
 pub(super) fn place_in(redirect: &str, asked: &str) -> Option<Place> {
     let (host, port) = redirect.rsplit_once(':')?;
     let host = match host {
@@ -129,7 +130,7 @@ mod tests {
 
     use super::*;
 
-    /// The answer of a server, from its lines as `redis-cli` would send them.
+    /// The reply of a server, from its lines as `redis-cli` would send them.
     fn answer(text: &str) -> Value {
         redis::parse_redis_value(text.replace('\n', "\r\n").as_bytes()).unwrap()
     }

@@ -9,7 +9,8 @@ use crate::seam::look::Range;
 use crate::{Store, StoreError};
 
 impl Store {
-    /// Dead letters from `until` back to `from`, the newest first. Both are IDs, `-` or `+`; `(` before an ID excludes it.
+    /// Dead letters from `until` back to `from`, the newest first. Both are IDs, `-` or `+`; `(` before an ID excludes
+    /// it.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -15,7 +15,7 @@ use crate::{Store, StoreError};
 
 /// Maximum number of heads in a stream, approximate.
 const ANCHORS_MAX: usize = 100_000;
-/// Heads that one command reads.
+/// Heads per command.
 const ANCHORS_PAGE: usize = 1_000;
 
 /// An entry of the audit log.
@@ -69,7 +69,8 @@ impl Store {
         })
     }
 
-    /// Entries of the audit log from `from` to `until`. Both are IDs, times in ms, `-` or `+`; `(` before an ID excludes it.
+    /// Entries of the audit log from `from` to `until`. Both are IDs, times in ms, `-` or `+`; `(` before an ID
+    /// excludes it.
     ///
     /// # Errors
     /// [`StoreError`].

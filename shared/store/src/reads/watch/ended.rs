@@ -2,16 +2,16 @@
 
 use serde::Deserialize;
 
-/// A call that ended, as the audit log has it.
+/// A call that ended, from the audit log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndedCall {
-    /// When, ms since the epoch.
+    /// Time of the end, ms since the epoch.
     pub at_ms: i64,
     /// Its tool.
     pub tool: String,
     /// Its outcome.
     pub outcome: String,
-    /// The time that it took, ms.
+    /// Its duration, ms.
     pub duration_ms: u64,
 }
 
@@ -28,7 +28,7 @@ struct AuditMeta {
     duration_ms: u64,
 }
 
-/// Reads an audit entry. A name that no tool has is the model's own words, and not repeated.
+/// Reads an audit entry. The name of an unknown tool is the model's own text, and is not shown.
 pub(super) fn ended_call(id: &str, audit: &[u8]) -> Option<EndedCall> {
     let audit: AuditEntry = serde_json::from_slice(audit).ok()?;
     let known = audit.meta.outcome != "unknown_tool";

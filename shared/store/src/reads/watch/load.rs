@@ -1,19 +1,19 @@
-//! The load of the server, as it says itself.
+//! The load of the server, as it reports it.
 
-/// The load of the server, as it says itself.
+/// The load of the server, as it reports it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ServerLoad {
     /// Its version.
     pub version: String,
     /// Bytes in use.
     pub used_memory: u64,
-    /// Bytes allowed; 0 means no bound.
+    /// Bytes allowed; 0 means unlimited.
     pub maxmemory: u64,
-    /// Commands a second, as it averages them itself.
+    /// Commands per second, averaged by the server.
     pub ops: u64,
-    /// Clients.
+    /// Number of clients.
     pub clients: u64,
-    /// Processor time since its start, seconds.
+    /// CPU time since its start, seconds.
     pub cpu_seconds: f64,
 }
 

@@ -1,5 +1,5 @@
-//! A shard as `tickfleet top` watches it. A look reads counters, ends of streams, the newest audit entries, and a bounded
-//! number of throttle queues. Its cost does not grow with the waiting work.
+//! A shard as `tickfleet top` watches it. A poll reads counters, ends of streams, the newest audit entries, and a
+//! bounded number of throttle queues. Its cost does not grow with the waiting work.
 
 mod ended;
 mod load;
@@ -29,24 +29,24 @@ use crate::connection::question::Question;
 use crate::seam::look::{Entry, Range};
 use crate::{Store, StoreError, TurnName};
 
-/// Audit entries that one look reads at most. Further ones are counted, but their tools are not seen.
+/// Maximum number of audit entries per poll. Further ones are counted, but their tools are not shown.
 const AUDIT_SEEN_MAX: usize = 200;
-/// Earliest timers that one look reads.
+/// Number of earliest timers per poll.
 const TIMERS_SEEN: usize = 500;
-/// Timers of throttle queues that one look reads of a slow scan of all, about.
+/// Approximate number of timers of throttle queues that a poll reads from a slow scan of all timers.
 const TIMERS_SWEPT: usize = 128;
-/// Throttle queues that one look asks about.
+/// Maximum number of throttle queues per poll.
 const LANES_MAX: usize = 256;
 
-/// Watches a shard, look by look.
+/// Watches a shard, poll by poll.
 #[derive(Debug)]
 pub struct Watch {
     store: Store,
     audit_last: Option<EntryId>,
-    /// Audit entries that were seen and are not about a call.
+    /// Audit entries that were read and are not about a call.
     not_calls: u64,
     cursor: u64,
-    /// Timers of throttle queues that the present scan has found, and those of the scan before.
+    /// Timers of throttle queues that the current scan has found, and those of the previous scan.
     found: BTreeMap<CounterKey, i64>,
     known: Option<BTreeMap<CounterKey, i64>>,
 }
@@ -65,7 +65,7 @@ impl Watch {
         Self { store, audit_last: None, not_calls: 0, cursor: 0, found: BTreeMap::new(), known: None }
     }
 
-    /// Reads the load of the server. A shard in memory reports its memory alone.
+    /// Reads the load of the server. An in-memory shard reports only its memory.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -82,7 +82,7 @@ impl Watch {
         Ok(server_load(&info))
     }
 
-    /// Looks at the shard.
+    /// Polls the shard.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -129,14 +129,15 @@ impl Watch {
         Ok(view)
     }
 
-    /// Adds the calls that ended since the last look.
+    /// Adds the calls that ended since the last poll.
     async fn add_calls(&mut self, view: &mut ShardView) -> Result<(), StoreError> {
         let from = self.audit_last.clone().map_or(Bound::Unbounded, Bound::Excluded);
         let range = Range { from, ..Range::newest(AUDIT_SEEN_MAX) };
         let (entries, state) = self.store.seam().page(&keys::audit(), &range).await?;
         view.ended = self.ended(&entries);
         view.calls = state.last.is_some().then(|| state.added.saturating_sub(self.not_calls));
-        // The store may have lost the newest seen entry, and number the next ones below it: then none counts as seen.
+        // The store may have lost the newest entry that was read, and number the next ones below it. Then none counts
+        // as read.
         let ms = |entry: &Option<EntryId>| entry.as_ref().and_then(|entry| entry_ms(entry.as_str()));
         if ms(&state.last) < ms(&self.audit_last) {
             self.audit_last = None;
@@ -144,7 +145,7 @@ impl Watch {
         Ok(())
     }
 
-    /// The newest calls that ended since the last look, newest first.
+    /// The newest calls that ended since the last poll, newest first.
     fn ended(&mut self, entries: &[Entry]) -> Vec<EndedCall> {
         if let Some((newest, _)) = entries.first() {
             self.audit_last = Some(newest.clone());
@@ -157,7 +158,7 @@ impl Watch {
         calls
     }
 
-    /// Takes over the timers that were read. Returns by how much the earliest is late, ms.
+    /// Records the timers that were read. Returns the lateness of the earliest, ms.
     fn sweep(&mut self, timers: Timers, now_ms: i64) -> i64 {
         let late_ms = timers.earliest.first().map_or(0, |(_, due)| (now_ms - place_ms(*due)).max(0));
         self.cursor = timers.next;
@@ -223,7 +224,7 @@ impl Watch {
         let queries: Vec<Query> = turns.iter().map(|record| Query::Record(record.clone())).collect();
         let found = self.store.values(&queries).await?;
         for ((lane, record), value) in view.lanes.iter_mut().zip(&turns).zip(found) {
-            // An unreadable record costs its own line alone.
+            // An unreadable record affects only its own line.
             let stored: Option<Stored<Turn>> = super::stored(record, Some(value)).unwrap_or_default();
             lane.oldest_ms = stored.map(|stored| (view.now_ms - stored.value.admitted_ms).max(0));
         }

@@ -10,7 +10,7 @@ use crate::reads::look::read_turn;
 use crate::reads::{place, text};
 use crate::{Store, StoreError, TurnName};
 
-/// Results of one turn that one look reads.
+/// Results of one turn per read.
 const RESULTS_READ: usize = 16;
 
 /// The state of an unfinished turn.
@@ -24,18 +24,18 @@ pub struct Stand {
     pub timer_ms: Option<i64>,
     /// When its throttle queue is evaluated next, ms of shard time.
     pub due_ms: Option<i64>,
-    /// The pause of its agent or tenant, if it is throttled. An unreadable note is empty; the pause still holds.
+    /// The pause of its agent or tenant, if it is throttled. An unreadable note is empty; the pause still applies.
     pub pause: Option<Pause>,
     /// True if a consumer holds its slice.
     pub is_held: bool,
 }
 
-/// The result of a look at a turn: `None` if it has ended or is unknown, and an error if its record cannot be read, which
-/// affects this turn alone (rule 18).
+/// The state of one turn: `None` if it has ended or is unknown, and an error if its record cannot be read, which
+/// affects only this turn (rule 18).
 type Found = Result<Option<Stand>, StoreError>;
 
 impl Store {
-    /// The states of these turns, each with its results from that one on. A few hundred at once.
+    /// The states of these turns, each with its results from the given index on. For a few hundred turns at once.
     ///
     /// # Errors
     /// [`StoreError`]; for one turn, if its record cannot be read.

@@ -1,41 +1,42 @@
-//! The view that one look at a shard gives.
+//! The result of one poll of a shard.
 
 use super::ended::EndedCall;
 use crate::reads::nodes::NodeView;
 
-/// The entries that wait on a stream, and who holds what.
+/// The waiting and held entries of a stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StreamView {
     /// `turns`, `tasks`, `ready:normal`…
     pub name: String,
-    /// Entries that nobody has read.
+    /// Number of unread entries.
     pub waiting: u64,
-    /// Entries that a consumer holds.
+    /// Number of entries that a consumer holds.
     pub held: u64,
-    /// Age of the oldest that nobody has read, ms.
+    /// Age of the oldest unread entry, ms.
     pub oldest_waiting_ms: i64,
-    /// Age of the oldest that is held, ms.
+    /// Age of the oldest held entry, ms.
     pub oldest_held_ms: i64,
     /// Number of entries that were ever written.
     pub added: Option<u64>,
 }
 
-/// An agent, or a counter of a limit, with turns that wait for it.
+/// An agent or a counter of a limit, with turns that wait for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaneView {
-    /// Whose agent; empty for a counter, which may be many tenants'.
+    /// The agent's tenant; empty for a counter, which several tenants may share.
     pub tenant: String,
-    /// The agent; empty for a counter.
+    /// The agent; empty for a counter of a tenant or limit.
     pub agent: String,
-    /// The limit, where it is a counter's lane. Which counter is not told: it may be private.
+    /// The limit of the counter; `None` for caps of an agent or tenant. The counter itself is not shown: it may be
+    /// private.
     pub limit: Option<String>,
-    /// The turn that stands first, `tenant:turn`.
+    /// The first waiting turn, `tenant:turn`.
     pub first: String,
-    /// Turns on its lane.
+    /// Number of turns in the throttle queue.
     pub turns: u64,
-    /// The time since the first of them was admitted, ms; none if its record is gone.
+    /// Time since the admission of the first turn, ms; `None` if its record is missing.
     pub oldest_ms: Option<i64>,
-    /// When the lane is looked at next, ms from now; negative where that is late.
+    /// Time until the next evaluation of the throttle queue, ms; negative if it is late.
     pub due_in_ms: i64,
     /// Calls used in the agent's tick, as last written.
     pub tick_used: i64,
@@ -43,38 +44,38 @@ pub struct LaneView {
     pub day_used: i64,
 }
 
-/// One look at a shard.
+/// One poll of a shard.
 #[derive(Debug, Clone, Default)]
 pub struct ShardView {
     /// Shard time, ms since the epoch.
     pub now_ms: i64,
-    /// Generation of the policy in force; 0 where no scheduler ever ran.
+    /// Generation of the policy in force; 0 if no scheduler has ever run.
     pub policy_generation: u64,
     /// True if new work is refused because memory is nearly full.
     pub pressure: bool,
-    /// Tenants and agents that are paused.
+    /// Number of paused tenants and agents.
     pub paused: u64,
-    /// The streams, those of urgent slices first.
+    /// The streams, urgent slices first.
     pub streams: Vec<StreamView>,
-    /// The nodes that work here, or have been gone for less than five minutes.
+    /// The nodes of the shard that are alive, or stopped less than five minutes ago.
     pub nodes: Vec<NodeView>,
-    /// Agents whose turns wait, as far as they are known yet.
+    /// Agents and counters with waiting turns, as far as they are known yet.
     pub lanes: Vec<LaneView>,
-    /// True if these are all: a sweep over all timers takes several looks, and at most 256 lanes are asked about.
+    /// True if these are all: a scan of all timers takes several polls, and a poll reads at most 256 throttle queues.
     pub lanes_whole: bool,
-    /// Lanes, turns under way, retries: whatever has a timer.
+    /// Number of timers: throttle queues, turns under way, retries.
     pub timers: u64,
-    /// By how much the earliest timer is late, ms.
+    /// Lateness of the earliest timer, ms.
     pub timer_late_ms: i64,
     /// Entries of the dead stream.
     pub dead: u64,
-    /// Turns that wait for another try of a call.
+    /// Turns that wait for a retry of a call.
     pub delayed: u64,
-    /// The time for which the one of them waits that waits the longest, ms.
+    /// Longest wait for a retry, ms.
     pub oldest_delayed_ms: i64,
-    /// Calls that have ever ended: audit entries, but for those that were seen to be of operators; none where there is no
-    /// audit log.
+    /// Number of calls that have ever ended: audit entries, except known entries of operators. `None`
+    /// without an audit log.
     pub calls: Option<u64>,
-    /// The newest calls that ended since the last look, at most 200.
+    /// The newest calls that ended since the last poll, at most 200.
     pub ended: Vec<EndedCall>,
 }

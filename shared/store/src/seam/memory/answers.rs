@@ -82,7 +82,7 @@ impl Contents {
         Backlog { waiting: (stream.entries.len() as u64).saturating_sub(held), held }
     }
 
-    /// About how many bytes a stream takes.
+    /// Approximate size of a stream, bytes.
     pub fn stream_bytes(&self, stream: &StreamKey) -> u64 {
         let entries = self.streams.get(stream).into_iter().flat_map(|stream| stream.entries.values());
         entries.flat_map(|fields| fields.iter()).map(|(name, value)| (name.len() + value.len()) as u64).sum()
@@ -90,7 +90,7 @@ impl Contents {
 
     /// A range of a stream's entries.
     pub fn range(&self, stream: &StreamKey, range: &Range) -> Vec<Entry> {
-        // An ID that cannot be read is on no side of any entry.
+        // A range with an unreadable ID is empty.
         let bound = |bound: &Bound<EntryId>| match bound {
             Bound::Included(entry) => Id::parse(entry).map(Bound::Included),
             Bound::Excluded(entry) => Id::parse(entry).map(Bound::Excluded),
@@ -217,8 +217,8 @@ fn is_empty(from: Bound<Id>, upto: Bound<Id>) -> bool {
     }
 }
 
-/// A page of items, ordered by the hash of the name. The order is stable while items are added and removed: an item that
-/// exists throughout is on exactly one page. The cursor is the hash of the last item.
+/// A page of items, ordered by the hash of the name. The order is stable while items are added and removed: an item
+/// that exists throughout is on exactly one page. The cursor is the hash of the last item.
 fn page<'a, I: Copy, T>(
     items: impl Iterator<Item = (&'a str, I)>,
     cursor: u64,

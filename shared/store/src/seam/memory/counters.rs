@@ -19,7 +19,7 @@ pub struct Counter {
     pub buckets: Option<Buckets>,
 }
 
-/// Inputs of a counter's decision beside its state.
+/// Inputs of a counter's decision, in addition to its state.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
     /// Shard time, ms.
@@ -134,7 +134,8 @@ impl Counter {
         }
     }
 
-    /// Takes an amount and begins the window that ends at `ends_ms`. False if the counter has another window, or buckets.
+    /// Takes an amount and begins the window that ends at `ends_ms`. False if the counter has another window, or
+    /// buckets.
     pub fn restart(&mut self, amount: u64, ends_ms: i64, now_ms: i64) -> bool {
         if self.buckets.is_some() || self.state.ends_ms != ends_ms {
             return false;

@@ -1,7 +1,7 @@
 //! The effects that change a shard, and their binary form.
 //!
-//! Commits, takes and upkeep change a shard through effects alone. A journal writes effects and a replica applies them. So a
-//! replayed shard equals the original, even if the decision rules have changed since.
+//! Commits, takes and upkeep change a shard through effects alone. A journal writes effects and a replica applies
+//! them. So a replayed shard equals the original, even if the decision rules have changed since.
 
 use std::sync::Arc;
 

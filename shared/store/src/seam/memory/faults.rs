@@ -94,8 +94,8 @@ impl FaultyStore {
         Self { severed: watch::Sender::new(false), ..self.clone() }
     }
 
-    /// Severs this connection: no call is answered from now on, and calls in progress may have been applied. The process
-    /// behind it is dead, or cut off.
+    /// Severs this connection: no call is answered from now on, and calls in progress may have been applied. The
+    /// process behind it is dead, or cut off.
     pub fn sever(&self) {
         self.severed.send_replace(true);
     }
@@ -111,8 +111,8 @@ impl FaultyStore {
         self.state().faults = faults;
     }
 
-    /// Restarts the store without its last `lost_ms`: a crash that lost the last writes, or a failover to a lagging replica.
-    /// A new epoch begins. IDs of lost entries may be reused.
+    /// Restarts the store without its last `lost_ms`: a crash that lost the last writes, or a failover to a lagging
+    /// replica. A new epoch begins. IDs of lost entries may be reused.
     pub fn lose(&self, lost_ms: i64) {
         let mut kept = self.store.lock();
         let raw_ms = self.store.raw_ms();

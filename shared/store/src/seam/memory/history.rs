@@ -30,7 +30,7 @@ impl History {
         }
     }
 
-    /// The contents at this time, or at the begin of the history.
+    /// The contents at this time, or at the start of the history.
     pub fn contents_at(&self, at_ms: i64) -> Contents {
         let mut contents = self.base.clone();
         let before = self.frames.iter().take_while(|frame| frame.0 <= at_ms);

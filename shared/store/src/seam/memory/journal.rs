@@ -6,8 +6,8 @@
 //! log-7         the effects since, one frame for each batch
 //! ```
 //!
-//! A new generation begins at every start, and when the log has become larger than the snapshot. A reader keeps a log up to
-//! the first torn or damaged frame.
+//! A new generation begins at every start, and when the log has become larger than the snapshot. A reader keeps a log
+//! up to the first torn or damaged frame.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufReader, BufWriter, Write as _};
@@ -235,7 +235,7 @@ impl Journal {
         Ok((self.policy == FsyncPolicy::Always).then(|| self.position()))
     }
 
-    /// The present end of the log.
+    /// The current end of the log.
     pub fn position(&self) -> Position {
         Position { log: Arc::clone(&self.log), upto: self.log.written.load(Ordering::SeqCst) }
     }
@@ -249,7 +249,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Begins a new generation once the log is larger than the snapshot, so that snapshots cost at most as much as the log.
+    /// Begins a new generation once the log is larger than the snapshot, so that snapshots cost at most as much as the
+    /// log.
     fn rotate(&mut self, contents: &Contents) -> Result<(), StoreError> {
         if self.log.written.load(Ordering::SeqCst) < self.snapshot_bytes.max(self.log_min) {
             return Ok(());

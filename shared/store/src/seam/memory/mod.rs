@@ -45,8 +45,8 @@ pub struct MemoryOptions {
     pub clock: Arc<dyn Clock>,
     /// The lease of the fleet, ms. No [`tickfleet_core::Window::Held`] has room within this time after a restart.
     pub lease_ms: i64,
-    /// Bound on the memory in use, bytes; 0 for none. [`Store::sample_memory`] compares with it. Writes that free memory are
-    /// always accepted.
+    /// Bound on the memory in use, bytes; 0 means unlimited. [`Store::sample_memory`] compares the memory with it.
+    /// Writes that free memory are always accepted.
     pub bytes_max: u64,
 }
 
@@ -159,7 +159,7 @@ impl MemoryStore {
         (self.shared.reads.load(Ordering::Relaxed), self.shared.commits.load(Ordering::Relaxed))
     }
 
-    /// Sets the bound on the memory in use, bytes; 0 for none. It applies from the next sample.
+    /// Sets the bound on the memory in use, bytes; 0 means unlimited. It applies from the next sample.
     pub fn set_bytes_max(&self, bytes: u64) {
         self.shared.bytes_max.store(bytes, Ordering::SeqCst);
     }

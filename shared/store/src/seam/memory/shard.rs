@@ -68,7 +68,7 @@ pub struct Contents {
     pub settings: u64,
     /// The flag of the last memory sample.
     pub pressure: bool,
-    /// Bytes in use, about.
+    /// Approximate bytes in use.
     pub bytes: u64,
 }
 
@@ -87,7 +87,7 @@ pub struct Shard {
     pub seen: Seen,
 }
 
-/// What a shard observes since its start, and does not persist.
+/// Observations since the start of the store, which are not persisted.
 #[derive(Debug, Clone, Default)]
 pub struct Seen {
     /// The start, by the store's clock, ms.

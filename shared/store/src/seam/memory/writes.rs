@@ -25,7 +25,7 @@ struct Applying<'a> {
 }
 
 impl Shard {
-    /// Commits a batch: each transaction is all or nothing, and sees those before it.
+    /// Commits a batch: each transaction is atomic, and sees the earlier ones.
     pub fn commit(&mut self, raw_ms: i64, batch: &[Transaction]) -> Batch {
         self.tick(raw_ms);
         self.expire(raw_ms);
@@ -234,7 +234,7 @@ impl Shard {
         self.drop_oldest(log, old.max(beyond))
     }
 
-    /// Takes entries of queues, the preferred one first.
+    /// Takes entries from queues, the preferred one first.
     pub fn take(&mut self, raw_ms: i64, take: &Take) -> Vec<Taken> {
         let mut taken = Vec::new();
         for queue in &take.queues {
@@ -280,7 +280,7 @@ impl Shard {
         }
     }
 
-    /// Samples the memory against its bound; 0 for none.
+    /// Samples the memory against its bound; 0 means unlimited.
     pub fn sample(&mut self, bytes_max: u64) {
         let short = bytes_max > 0 && self.contents.bytes.saturating_mul(10) >= bytes_max.saturating_mul(8);
         if short != self.contents.pressure {

@@ -1,4 +1,4 @@
-//! Events of approvals, for notifiers.
+//! Events of approvals. Notifiers deliver them.
 
 use std::collections::BTreeMap;
 
@@ -22,20 +22,20 @@ pub struct Notice {
 /// The result of [`Store::notices`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notices {
-    /// The events that were not delivered.
+    /// The undelivered events.
     Found {
         /// Shard time, ms.
         now_ms: i64,
-        /// In the order of the tenants; of each the oldest first.
+        /// For each tenant in order, the oldest first.
         of: Vec<Vec<Notice>>,
     },
-    /// Another process delivers.
+    /// Another process delivers the events.
     Held,
 }
 
 impl Store {
-    /// Records the delivered events of these tenants by their entries, and reads up to `most` events of each that were not
-    /// delivered.
+    /// Records the delivered events of these tenants by their entries, and reads up to `most` undelivered events of
+    /// each.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -63,7 +63,7 @@ impl Store {
     }
 }
 
-/// The progress in a record. An unreadable one delivers all events again.
+/// The progress in a record. If it is unreadable, all events are delivered again.
 fn notified(value: &Value) -> Notified {
     match value {
         Value::Record(Some(stored)) => Stored::read(stored).map(|stored| stored.value).unwrap_or_default(),

@@ -9,15 +9,15 @@ use tickfleet_model::{TenantId, limits};
 
 use crate::{Store, StoreError, TurnName};
 
-/// An approval as it was read.
+/// An approval as read from the store.
 #[derive(Debug, Clone)]
 pub struct ApprovalView {
     /// Its ID.
     pub id: String,
     /// Its record.
     pub record: Approval,
-    /// The exact arguments of the call, JSON. `None` in lists, and once the approval has ended, if they differ from the shown
-    /// ones.
+    /// The exact arguments of the call, JSON. `None` in lists, and once the approval has ended, if they differ from
+    /// the shown ones.
     pub exact: Option<String>,
 }
 
@@ -42,11 +42,11 @@ pub struct UsedConsent {
     pub id: String,
     /// The people who agreed.
     pub by: Vec<String>,
-    /// Changes of the arguments, JSON: pointer to value; empty if there are none.
+    /// Changes of the arguments, JSON: pointer to value; empty without changes.
     pub narrowed: String,
 }
 
-/// Tenants that are asked for one approval in one round trip.
+/// Tenants per round trip when searching for one approval.
 const TENANTS_TOGETHER: usize = 1_000;
 
 impl Store {
@@ -103,8 +103,8 @@ impl Store {
         Ok(None)
     }
 
-    /// The waiting approvals of a tenant, at most `count`, the earliest deadline first. Those whose call has ended or changed
-    /// are left out.
+    /// The waiting approvals of a tenant, at most `count`, the earliest deadline first. Approvals whose call has ended
+    /// or changed are omitted.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -112,8 +112,8 @@ impl Store {
         Ok(self.approvals_from(tenant, 0, (0, count)).await?.1)
     }
 
-    /// As [`Self::approvals`], with deadlines at or after `from_ms`: `count` after the first `skip`. Also returns the number of
-    /// approvals that were read, which is less than `count` at the end.
+    /// As [`Self::approvals`], with deadlines at or after `from_ms`: `count` after the first `skip`. Also returns the
+    /// number of approvals that were read, which is less than `count` at the end.
     ///
     /// # Errors
     /// [`StoreError`].

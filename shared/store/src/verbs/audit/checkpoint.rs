@@ -9,7 +9,7 @@ use crate::{Store, StoreError};
 /// A process that follows a log.
 #[derive(Debug, Clone, Copy)]
 pub struct Follower<'a> {
-    /// The name that its position is stored under. One process of a name follows.
+    /// The name that its position is stored under. One process per name follows.
     pub name: &'a str,
     /// The process.
     pub process: &'a ConsumerId,
@@ -43,8 +43,8 @@ pub enum Checkpoint {
 }
 
 impl Store {
-    /// Moves a follower from `before` to `after`, unless another process has the lease. If both are equal, it only takes the
-    /// lease.
+    /// Moves a follower from `before` to `after`, unless another process has the lease. If both are equal, it only
+    /// takes the lease.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -44,9 +44,9 @@ impl Store {
         Ok(self.record_of::<Policies>(&policy::key()).await?.map(|stored| stored.value))
     }
 
-    /// Announces that `scheduler` decides by the policy with this digest. A new policy takes effect at once; an older one
-    /// only if no scheduler decides by the policy in force. `take` ignores schedulers that have only fallen silent. Without a
-    /// scheduler, nobody is recorded as deciding by the policy.
+    /// Announces that `scheduler` decides by the policy with this digest. A new policy takes effect at once; an older
+    /// one only if no scheduler decides by the policy in force. `take` ignores schedulers that have only fallen
+    /// silent. Without a scheduler, no process is recorded as deciding by the policy.
     ///
     /// # Errors
     /// [`StoreError::Shards`] if the data was written with another number of shards.

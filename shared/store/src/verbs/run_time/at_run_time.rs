@@ -17,11 +17,11 @@ pub struct AtRunTime {
     pub declared: BTreeMap<TenantId, TenantPolicy>,
     /// Unreadable declarations, each with the reason.
     pub unreadable: BTreeMap<TenantId, String>,
-    /// Tools that are switched off, by name or ID.
+    /// Disabled tools, by name or ID.
     pub tools_off: BTreeSet<String>,
-    /// Paused tenants and agents, with the notes. An unreadable note is empty; the pause still holds.
+    /// Paused tenants and agents, with the notes. An unreadable note is empty; the pause still applies.
     pub pauses: BTreeMap<Paused, Pause>,
-    /// Paused tools, with the notes; likewise.
+    /// Paused tools, with the notes. An unreadable note is empty; the pause still applies.
     pub tool_pauses: BTreeMap<PausedTool, Pause>,
 }
 

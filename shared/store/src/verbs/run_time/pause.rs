@@ -27,7 +27,8 @@ impl From<SettingResult> for PauseSet {
 }
 
 impl Store {
-    /// Pauses a tool. `entry` goes into the audit log, unless it is empty. Workers read the pause with their next heartbeat.
+    /// Pauses a tool. `entry` goes into the audit log, unless it is empty. Workers read the pause with their next
+    /// heartbeat.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -9,9 +9,9 @@ use crate::keys::CounterName;
 use crate::{Store, StoreError};
 
 impl Store {
-    /// Sets a counter to zero, and checks the turns that wait for it. `entry`, a JSON object, goes into the audit log; its
-    /// object `meta` receives `used_before` and `window_ends_ms`. `None` if the shard has no such counter; then nothing is
-    /// written.
+    /// Sets a counter to zero, and checks the turns that wait for it. `entry`, a JSON object, goes into the audit log;
+    /// its object `meta` receives `used_before` and `window_ends_ms`. `None` if the shard has no such counter; then
+    /// nothing is written.
     ///
     /// # Errors
     /// [`StoreError`].

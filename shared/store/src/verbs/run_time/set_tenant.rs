@@ -1,4 +1,4 @@
-//! Tenants that are declared beside the configuration.
+//! Tenants that are declared in addition to the configuration.
 
 use tickfleet_core::settings::{ChangeSetting, Origin, Setting, SettingResult};
 use tickfleet_model::TenantId;
@@ -7,8 +7,8 @@ use tickfleet_model::policy::TenantPolicy;
 use crate::{Store, StoreError};
 
 impl Store {
-    /// Declares a tenant. `entry` goes into the audit log, unless it is empty. From the response on, no call is admitted by
-    /// the earlier declaration.
+    /// Declares a tenant. `entry` goes into the audit log, unless it is empty. From the response on, no call is
+    /// admitted by the earlier declaration.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -20,8 +20,8 @@ impl Store {
         }
     }
 
-    /// Removes the declaration of a tenant: the configuration's declaration applies again, if there is one. `entry` goes into
-    /// the audit log, unless it is empty. Returns false if nothing was declared.
+    /// Removes the declaration of a tenant: the configuration's declaration applies again, if there is one. `entry`
+    /// goes into the audit log, unless it is empty. Returns false if nothing was declared.
     ///
     /// # Errors
     /// [`StoreError`].

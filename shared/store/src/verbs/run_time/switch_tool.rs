@@ -1,12 +1,12 @@
-//! Tools that are switched off for all agents.
+//! Tools that are disabled for all agents.
 
 use tickfleet_core::settings::{ChangeSetting, Origin, Setting, SettingResult};
 
 use crate::{Store, StoreError};
 
 impl Store {
-    /// Switches a tool, by name or ID, off or on again for all agents. `entry` goes into the audit log, unless it is empty.
-    /// Returns false if it already had the wanted state.
+    /// Disables a tool, by name or ID, for all agents, or enables it again. `entry` goes into the audit log, unless it
+    /// is empty. Returns false if the tool already had the requested state.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -22,8 +22,8 @@ impl Store {
         Ok(self.decide(SendMessage { tenant, to, id: id.into(), text }).await?.result)
     }
 
-    /// The unread messages of an agent, oldest first, at most `count`. They count as read from now on. A repetition under
-    /// the same name returns the same messages.
+    /// The unread messages of an agent, oldest first, at most `count`. They count as read from now on. A repetition
+    /// under the same name returns the same messages.
     ///
     /// # Errors
     /// [`StoreError`]; repeat it under the same name.

@@ -6,7 +6,7 @@ use tickfleet_model::{AgentId, TenantId};
 
 use crate::{Store, StoreError};
 
-/// Queues that are read at once.
+/// Maximum number of queues per read.
 const READ_MAX: usize = 100_000;
 
 impl Store {

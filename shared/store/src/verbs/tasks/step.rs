@@ -8,12 +8,12 @@ use tickfleet_core::{Query, Value, keys};
 use crate::keys::TurnName;
 use crate::{Store, StoreError};
 
-/// Entries of a history that one query reads.
+/// Entries of a history per query.
 const PAGE: u64 = 32;
 
 impl Store {
-    /// The history of a task from entry `from` on, oldest first. Empty if the task has none, or if its retention is over.
-    /// Read in pages, so that no response is large.
+    /// The history of a task from entry `from` on, oldest first. Empty if the task has none, or if its retention is
+    /// over. Read in pages, so that no response is large.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -15,18 +15,18 @@ pub enum Cancelled {
     Flagged,
     /// It had ended.
     Ended,
-    /// Nothing of that name has come yet. If it comes within [`tickfleet_model::limits::EARLY_CANCEL_MS`], it ends without
+    /// It has not arrived yet. If it arrives within [`tickfleet_model::limits::EARLY_CANCEL_MS`], it ends without
     /// running.
     Waiting,
-    /// Nothing of that name has come yet, and the tenant has too many waiting cancels: this one is not stored.
+    /// It has not arrived yet, and the tenant has too many waiting cancels: this one is not stored.
     Full,
     /// It was admitted once, and its record is lost.
     Unknown,
 }
 
 impl Store {
-    /// Cancels a turn or task and everything that it began: the turns under a task, its delegated tasks, and what they
-    /// began. A scheduler ends these in steps.
+    /// Cancels a turn or task and everything below it: turns under a task, delegated tasks, and everything below
+    /// those. A scheduler ends them in steps.
     ///
     /// # Errors
     /// [`StoreError`]; the cancel may have been stored.

@@ -50,11 +50,11 @@ impl Store {
         Ok(())
     }
 
-    /// The message of a turn or task that no scheduler has decided. The decision removes the entry and writes the record at
-    /// once: a caller that finds nothing here, and then reads the record, misses nothing.
+    /// The message of a turn or task that no scheduler has decided. The decision removes the entry and writes the
+    /// record in one transaction: a caller that finds nothing here, and then reads the record, sees every turn.
     ///
-    /// A message whose ID is derived from its entry is not found after its scheduler has crashed. A task that was added to
-    /// the stream without [`Self::enqueue_task`] is not found by the ID of its producer.
+    /// A message whose ID is derived from its entry is not found after its scheduler has crashed. A task that was
+    /// added to the stream without [`Self::enqueue_task`] is not found by the ID of its producer.
     ///
     /// # Errors
     /// [`StoreError`].

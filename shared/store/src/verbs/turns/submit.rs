@@ -17,7 +17,7 @@ pub struct Submission {
     pub turn: Option<TurnId>,
     /// Digest of the content.
     pub digest: String,
-    /// The inbox of the reply. A submission is refused if nobody reads it.
+    /// The inbox of the reply. If the inbox has too many unread replies, the submission is refused.
     pub reply_to: Option<InboxName>,
     /// The message, JSON.
     pub payload: Bytes,
@@ -66,8 +66,8 @@ impl Store {
         Ok(self.decide_all(&submits).await?.into_iter().map(submitted).collect())
     }
 
-    /// Submits a message for the `tasks` stream. A scheduler validates it before an agent receives it. If the ID belongs to
-    /// other content, the scheduler replies so.
+    /// Submits a message for the `tasks` stream. A scheduler validates it before an agent receives it. If the ID
+    /// belongs to other content, the scheduler replies so.
     ///
     /// # Errors
     /// [`StoreError`]. The same task may be submitted again if it has an ID.

@@ -14,9 +14,9 @@ use tickfleet_model::{ConsumerId, TenantId};
 use crate::seam::RunError;
 use crate::{Store, StoreError, TurnName};
 
-/// Records or members that one step reads, about.
+/// Approximate number of records or members per step.
 const PAGE: usize = 128;
-/// Consecutive checks that have to find a fault. Reads are not isolated, so one check may see two states of a turn.
+/// Consecutive checks that must find a fault. Reads are not isolated, so one check may see two states of a turn.
 const LOOKS: usize = 3;
 /// Faults in a report.
 const FAULTS_MAX: usize = 1_000;
@@ -74,8 +74,8 @@ pub struct ShardCheck {
     pub more: usize,
     /// Number of subjects that were checked.
     pub checked: usize,
-    /// True if the numbers of all tenants were compared. False if there were too many unfinished turns, or if turns of a
-    /// tenant came or went meanwhile.
+    /// True if the numbers of all tenants were compared. False if there were too many unfinished turns, or if turns of
+    /// a tenant came or went meanwhile.
     pub compared: bool,
 }
 
@@ -90,7 +90,7 @@ fn is_faulty((_, found): &(Subject, Found)) -> bool {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Sums {
     counts: TenantCounts,
-    /// Of the names and versions of the records, in any order.
+    /// Hash of the names and versions of the records, independent of their order.
     fingerprint: u64,
 }
 
@@ -108,7 +108,7 @@ struct Checker<'a> {
     store: &'a Store,
     repair: bool,
     report: ShardCheck,
-    /// Turns that were counted. A scan may return one twice.
+    /// Turns that were counted. A scan may return a turn twice.
     seen: HashSet<TurnName>,
     sums: BTreeMap<TenantId, Sums>,
     /// Tenants with an unreadable turn: their numbers cannot be compared.
@@ -117,8 +117,8 @@ struct Checker<'a> {
 }
 
 impl Store {
-    /// Checks all turns, timers, throttle queues, consumers and drained workers of the shard, and compares the numbers of its
-    /// tenants. With `repair`, repairs the faults that a transition can repair, while the fleet works.
+    /// Checks all turns, timers, throttle queues, consumers and drained workers of the shard, and compares the numbers
+    /// of its tenants. With `repair`, repairs the faults that a transition can repair, while the fleet works.
     ///
     /// # Errors
     /// [`StoreError`]. Faults that were repaired until then stay repaired.
@@ -266,7 +266,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Compares the numbers of tenants whose turns stand still.
+    /// Compares the numbers of tenants whose turns did not change meanwhile.
     async fn tenants(&mut self) -> Result<(), StoreError> {
         if !self.report.compared {
             return Ok(());
@@ -305,7 +305,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Looks several times, and reports the faults that each look found. With `repair`, repairs them.
+    /// Checks several times, and reports the faults that each check found. With `repair`, repairs them.
     async fn check_page(&mut self, subjects: &[Subject]) -> Result<(), StoreError> {
         let found = self.look(subjects, false).await?;
         let mut faulty: Vec<(Subject, Found)> = subjects.iter().cloned().zip(found).filter(is_faulty).collect();

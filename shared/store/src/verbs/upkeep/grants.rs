@@ -1,4 +1,4 @@
-//! Grants of token services whose refresh token is good for one use, see [`tickfleet_core::grants`].
+//! Grants of token services with single-use refresh tokens, see [`tickfleet_core::grants`].
 
 use tickfleet_core::grants::{GRANT_PART, KeepGrant, RenewGrant, key};
 use tickfleet_core::{Query, Value};
@@ -27,7 +27,8 @@ impl Store {
         Ok(())
     }
 
-    /// Requests the right to renew a grant. Returns false if another worker has it, for at most `lease_ms`.
+    /// Requests the right to renew a grant. Returns false if another worker has it. The right expires after
+    /// `lease_ms`.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -1,5 +1,5 @@
-//! Lists of tools for readers, see [`tickfleet_core::tools`]. Agents that may call the same tools share one list. A list has
-//! one form for all dialects.
+//! Lists of tools for readers, see [`tickfleet_core::tools`]. Agents that may call the same tools share one list. A
+//! list has one form for all dialects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tickfleet_model::{AgentId, TenantId};
 
 use crate::{Store, StoreError};
 
-/// Agents, or names of tools, that one transaction publishes.
+/// Agents or names of tools per transaction.
 const PER_TRANSACTION: usize = 250;
 /// Pause between two transactions, so that a fleet of thousands of agents does not block the store.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(2);
@@ -21,13 +21,13 @@ const PAUSE: std::time::Duration = std::time::Duration::from_millis(2);
 /// The definitions of a set of tools.
 #[derive(Debug, Clone)]
 pub struct ToolList {
-    /// What tells it from other lists: a digest of its tools.
+    /// Its identity: a digest of its tools.
     pub digest: String,
     /// The definitions in the shared form, JSON.
     pub json: Arc<str>,
 }
 
-/// The lists of a shard, and who has which.
+/// The lists of a shard, and the agents of each list.
 #[derive(Debug, Clone, Default)]
 pub struct ToolLists {
     /// Each list once.
@@ -36,7 +36,7 @@ pub struct ToolLists {
     pub agents: Vec<(TenantId, AgentId, String)>,
     /// Agents whose list does not fit.
     pub left_out: usize,
-    /// The name of each tool by its id: `<name>@<version>` where the id is that of one version.
+    /// The name of each tool by its ID: `<name>@<version>` if the ID is that of one version.
     pub names: BTreeMap<String, String>,
 }
 
@@ -83,8 +83,8 @@ impl Store {
         }
     }
 
-    /// Writes `lists`, which expire after `ttl_ms`, and their source `fingerprint`, which expires after `fresh_ms`. Then a
-    /// worker writes them again.
+    /// Writes `lists`, which expire after `ttl_ms`, and their source `fingerprint`, which expires after `fresh_ms`.
+    /// Then a worker writes them again.
     ///
     /// # Errors
     /// [`StoreError`]; some lists may be written.

@@ -65,7 +65,7 @@ fn a_short_window_that_began_before_a_restart_has_no_room() {
     let counter = debit(&Counter::default(), 1, fixed(100, 50), at(120));
     let restarted = Moment { epoch_began_ms: 130, ..at(140) };
     assert_eq!(counter.debit(&room(1, 5, fixed(100, 50)), restarted).refused, Some(state(5, 150, 100)));
-    // Nor does a new counter whose window began before the restart.
+    // A new counter whose window began before the restart has no room, either.
     assert!(Counter::default().debit(&room(1, 5, fixed(100, 50)), restarted).refused.is_some());
     let next = Moment { epoch_began_ms: 130, ..at(150) };
     assert_eq!(debit(&counter, 1, fixed(150, 50), next).state, state(1, 200, 150));

@@ -21,7 +21,7 @@ async fn inboxes_are_bounded_and_their_replies_numbered() {
     assert_eq!(entries, Value::Entries(vec![(id.clone(), reply("one", "1"))]));
     let entries = bench.read(Query::Entries { stream: stream.clone(), after: Some(id), count: 9 }).await;
     assert_eq!(entries, Value::Entries(vec![(EntryId::new(format!("{START}-1")), reply("two", "2"))]));
-    // A read position in a store that lost it does not confirm new entries.
+    // A read position that the store has lost does not confirm new entries.
     let read_upto = Some((START as u128 + 1) << 64);
     assert_eq!(bench.store.trim(&stream, Keep { read_upto, ..Keep::default() }).await.unwrap(), 0);
     let read_upto = Some((START as u128) << 64);
