@@ -1,8 +1,9 @@
-//! The tools of the Atlas business that come with every worker, written in Rust: what an agent may know of its account
-//! ([`account`]), and X ([`x`]). `send_telegram_message` needs no code: `config/tools.yaml` declares it.
+//! The tools of the Atlas sample business that come with every worker and are written in Rust: information about an
+//! agent's account ([`account`]), and X ([`x`]). `send_telegram_message` needs no code: `config/tools.yaml` declares
+//! it.
 //!
-//! They are there for whom a row of the permission matrix names, and where `tools.yaml` declares no `http` tool of the
-//! same name. What `tools.yaml` says of them (description, schema, timeout) holds.
+//! An agent may use them if a row of the permission matrix allows it, and unless `tools.yaml` declares an `http` tool
+//! of the same name. Descriptions, schemas and timeouts in `tools.yaml` take precedence.
 
 pub mod account;
 pub mod x;
@@ -13,14 +14,14 @@ use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_store::Store;
 use tickfleet_tools::{Environment, TypedTool};
 
-/// The names of all of them.
+/// The names of all these tools.
 pub const NAMES: [&str; 4] = ["get_subscription_info", "get_team_members", "post_to_x", "search_x"];
 
-/// All of them over the shard of `store`. `home` is the shard in which grants of token services are kept: the same for
-/// every worker of the fleet.
+/// Makes all these tools for the shard of `store`. `home` is the shard that stores grants of token services; it is the
+/// same for every worker of the fleet.
 ///
 /// # Errors
-/// The variable of the environment that cannot be used, and why.
+/// The environment variable that cannot be used, and the reason.
 pub fn all(
     store: &Store,
     home: &Store,

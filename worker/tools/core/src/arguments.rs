@@ -1,7 +1,8 @@
-//! Arguments as a model wrote them: parsed under bounds, validated against the tool's schema, explained when wrong.
+//! Checks arguments as a model wrote them: parses them within bounds, validates them against the tool's schema, and
+//! explains the problems.
 //!
-//! [`ValueCheck`] judges any JSON value by any schema; [`ArgumentCheck`] is one whose values are objects, as arguments
-//! are; [`OutputCheck`] is one for what a tool returns. All compile, parse and validate along the same path.
+//! [`ValueCheck`] validates any JSON value against any schema. [`ArgumentCheck`] requires an object, as arguments are;
+//! [`OutputCheck`] is for results of tools. All three compile, parse and validate in the same way.
 
 mod explain;
 mod integers;
@@ -29,50 +30,50 @@ use explain::{ARGUMENTS, OUTPUT, Subject, quoted};
 pub use explain::{ArgumentError, Problem};
 pub(super) use explain::{found, is_secret};
 
-/// Arguments longer than this are explained by their first problem alone: the validator collects every error of a value
-/// before it gives the first, and a long list can have a hundred thousand.
+/// For longer arguments, only the first problem is explained: the validator collects all errors of a value before it
+/// returns the first, and a long list can have a hundred thousand.
 const EXPLAINED_BYTES_MAX: usize = 16 * 1024;
-/// Arguments longer than this are checked on a thread of their own: a schema within its bounds can still take long over
-/// them, and the worker's other calls and heartbeats must not wait for it.
+/// Longer arguments are checked on a separate thread: even a schema within its bounds can take long for them, and the
+/// worker's other calls and heartbeats must not wait.
 const CHECKED_IN_PLACE_BYTES_MAX: usize = 16 * 1024;
-/// Longest check of arguments. Real ones take microseconds.
+/// Time limit for a check of arguments. Real arguments take microseconds.
 const CHECK_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Why a schema cannot be used, as the rest of a sentence that begins with which schema it is. `at` is the JSON pointer
-/// of the place in it.
+/// Why a schema cannot be used. Displayed as the rest of a sentence whose subject is the schema. `at` is a JSON pointer
+/// to the place in the schema.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SchemaError {
-    /// It does not describe an object, as arguments are.
+    /// The schema does not describe an object, as arguments are.
     #[error("must describe an object: {0}")]
     NotAnObject(String),
-    /// Checking values against it could take unbounded time, or need the network.
+    /// A check against the schema could take unbounded time or need the network.
     #[error("is rejected: {why} (at '{at}')")]
     Unbounded {
         /// The place in the schema.
         at: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// It is not a JSON Schema.
+    /// The schema is not a valid JSON Schema.
     #[error("is not valid: {why} (at '{at}')")]
     Invalid {
         /// The place in the schema.
         at: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// No arguments can fit it.
+    /// No arguments can satisfy the schema.
     #[error("accepts no arguments: {why} (at '{at}')")]
     Uncallable {
         /// The place in the schema.
         at: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
 
 impl SchemaError {
-    /// Returns what is wrong, with its place, for whoever wrote the schema.
+    /// Returns the problem and its place in the schema.
     #[must_use]
     pub fn into_problem(self) -> SchemaProblem {
         match self {
@@ -84,11 +85,11 @@ impl SchemaError {
     }
 }
 
-/// Checks the schema of a tool for whoever loads a configuration, as it is compiled later. Returns what is left to the
-/// tool to check.
+/// Checks the schema of a tool when a configuration is loaded, in the same way as it is compiled later. Returns the
+/// parts that are not checked here and are left to the tool.
 ///
 /// # Errors
-/// The problem with it.
+/// The problem with the schema.
 pub fn check_schema(schema: &Value, which: SchemaUse) -> Result<Vec<SchemaProblem>, SchemaProblem> {
     let checked = match which {
         SchemaUse::Arguments => ArgumentCheck::compile_callable(schema).map(|check| check.0),
@@ -98,15 +99,15 @@ pub fn check_schema(schema: &Value, which: SchemaUse) -> Result<Vec<SchemaProble
     checked.map(|check| check.0.unread.iter().map(warning).collect()).map_err(SchemaError::into_problem)
 }
 
-/// Any schema, compiled: no network, no files, patterns with bounded steps, bounded cost.
+/// A compiled schema: no network or file access, patterns with bounded backtracking, bounded cost.
 #[derive(Debug, Clone)]
 pub struct ValueCheck(Arc<Compiled>);
 
-/// A tool's input schema, compiled: a [`ValueCheck`] for objects.
+/// A tool's compiled input schema: a [`ValueCheck`] for objects.
 #[derive(Debug, Clone)]
 pub struct ArgumentCheck(ValueCheck);
 
-/// A tool's output schema, compiled: a [`ValueCheck`] for results.
+/// A tool's compiled output schema: a [`ValueCheck`] for results.
 #[derive(Debug, Clone)]
 pub struct OutputCheck(ValueCheck);
 
@@ -115,21 +116,22 @@ struct Compiled {
     validator: Validator,
     /// The top-level arguments that the schema names, for hints.
     names: Vec<String>,
-    /// The schema, if it declares whole numbers.
+    /// The schema itself, if it declares integers.
     whole_numbers: Option<Value>,
-    /// The places of patterns that no engine here can read.
+    /// The places of patterns that no available engine supports.
     unread: Vec<String>,
 }
 
-/// Compiled schemas by digest. Compiling is pure, so a process-wide memory changes no answer; a reload of the
-/// configuration finds the schemas that did not change. Weak: what no tool uses any more is freed.
+/// Compiled schemas by digest. Compiling is pure, so sharing them across the process does not change any result; after
+/// a configuration reload, unchanged schemas are found here. The references are weak, so that schemas no longer used by
+/// any tool are freed.
 static COMPILED: LazyLock<Mutex<HashMap<[u8; 32], Weak<Compiled>>>> = LazyLock::new(Mutex::default);
 
 impl ArgumentCheck {
-    /// Compiles `schema`, once for each content.
+    /// Compiles `schema`, once per distinct schema.
     ///
     /// # Errors
-    /// [`SchemaError`] when it does not describe an object, and as [`ValueCheck::compile`].
+    /// [`SchemaError`] if the schema does not describe an object, and as [`ValueCheck::compile`].
     pub fn compile(schema: &Value) -> Result<Self, SchemaError> {
         let Value::Object(members) = schema else {
             return Err(SchemaError::NotAnObject(format!("found {}", quoted(schema))));
@@ -140,8 +142,8 @@ impl ArgumentCheck {
         ValueCheck::compile(schema).map(Self)
     }
 
-    /// As [`Self::compile`], for a tool that is about to be declared or imported: a schema that no call can fit is a
-    /// mistake of its author.
+    /// As [`Self::compile`], for a tool that is being declared or imported: also rejects a schema that no call can
+    /// satisfy, which is a mistake of its author.
     ///
     /// # Errors
     /// As [`Self::compile`], and [`SchemaError::Uncallable`].
@@ -153,21 +155,21 @@ impl ArgumentCheck {
         }
     }
 
-    /// Checks `text`, the arguments as the model wrote them, and gives them back as JSON with every digit kept; a whole
-    /// number is written as one where the schema declares an integer (`5.0` is `5`). No text at all, and `null`, are how
-    /// providers write a call without arguments: they are an empty object.
+    /// Checks `text`, the arguments as the model wrote them, and returns them as JSON with every digit preserved. A
+    /// whole number is rewritten as an integer where the schema declares one (`5.0` becomes `5`). Empty text and `null`
+    /// count as an empty object, because providers write calls without arguments that way.
     ///
     /// # Errors
-    /// [`ArgumentError`] when the text is no JSON object within bounds, or does not fit the schema.
+    /// [`ArgumentError`] if the text is not a JSON object within bounds, or does not fit the schema.
     pub fn check(&self, text: &str) -> Result<Box<RawValue>, ArgumentError> {
         let text = if matches!(text.trim_ascii(), "" | "null") { "{}" } else { text };
         self.0.checked(text, &ARGUMENTS, true)
     }
 
-    /// As [`Self::check`], from within a worker: nothing else waits for it, and it ends within two seconds.
+    /// As [`Self::check`], for use inside a worker: does not block other work, and returns within two seconds.
     ///
     /// # Errors
-    /// As [`Self::check`], and when the time was not enough.
+    /// As [`Self::check`], and if the time limit is exceeded.
     pub async fn check_in_time(&self, text: &str) -> Result<Box<RawValue>, ArgumentError> {
         if text.len() <= CHECKED_IN_PLACE_BYTES_MAX {
             return self.check(text);
@@ -182,7 +184,7 @@ impl ArgumentCheck {
 }
 
 impl OutputCheck {
-    /// Compiles `schema`, once for each content.
+    /// Compiles `schema`, once per distinct schema.
     ///
     /// # Errors
     /// As [`ValueCheck::compile`].
@@ -190,10 +192,10 @@ impl OutputCheck {
         ValueCheck::compile(schema).map(Self)
     }
 
-    /// Checks `json`, what a tool returned: nothing else waits for it, and it ends within two seconds.
+    /// Checks `json`, the result of a tool: does not block other work, and returns within two seconds.
     ///
     /// # Errors
-    /// [`ArgumentError`] when it does not fit the schema, is not JSON within bounds, or the time was not enough.
+    /// [`ArgumentError`] if it does not fit the schema, is not JSON within bounds, or exceeds the time limit.
     pub async fn check_in_time(&self, json: &str) -> Result<(), ArgumentError> {
         if json.len() <= CHECKED_IN_PLACE_BYTES_MAX {
             return self.0.checked(json, &OUTPUT, false).map(drop);
@@ -203,7 +205,7 @@ impl OutputCheck {
     }
 }
 
-/// Checks on a thread of its own, for `limit` at most.
+/// Runs a check on a separate thread and waits at most `limit` for it.
 async fn apart<T: Send + 'static>(
     text: &str,
     subject: &Subject,
@@ -211,7 +213,7 @@ async fn apart<T: Send + 'static>(
     check: impl FnOnce(&str) -> Result<T, ArgumentError> + Send + 'static,
 ) -> Result<T, ArgumentError> {
     let text = text.to_owned();
-    // A thread cannot be stopped. What it still does is bounded by the schema's cost and the value's size.
+    // A thread cannot be stopped. The schema's cost and the value's size bound its remaining work.
     let checked = tokio::task::spawn_blocking(move || check(&text));
     match tokio::time::timeout(limit, checked).await {
         Ok(Ok(checked)) => checked,
@@ -224,11 +226,11 @@ async fn apart<T: Send + 'static>(
 }
 
 impl ValueCheck {
-    /// Compiles `schema`, once for each content.
+    /// Compiles `schema`, once per distinct schema.
     ///
     /// # Errors
-    /// [`SchemaError`] when it is not a JSON Schema (draft 2020-12 unless `$schema` says otherwise), or could make a
-    /// check expensive.
+    /// [`SchemaError`] if it is not a JSON Schema (draft 2020-12 unless `$schema` names another one), or if checks
+    /// against it could be expensive.
     pub fn compile(schema: &Value) -> Result<Self, SchemaError> {
         let text = schema.to_string();
         let digest: [u8; 32] = Sha256::digest(text.as_bytes()).into();
@@ -241,7 +243,7 @@ impl ValueCheck {
         }
         let fresh = Arc::new(Compiled::new(schema)?);
         let mut all = compiled();
-        // Compiled meanwhile by somebody else: theirs stays, so that one content has one schema.
+        // Another thread compiled the schema in the meantime: use that result, so that each schema is held once.
         if let Some(known) = all.get(&digest).and_then(Weak::upgrade) {
             return Ok(Self(known));
         }
@@ -250,10 +252,10 @@ impl ValueCheck {
         Ok(Self(fresh))
     }
 
-    /// Checks `text`, any JSON value, and gives it back with every digit kept.
+    /// Checks `text`, any JSON value, and returns it with every digit preserved.
     ///
     /// # Errors
-    /// [`ArgumentError`] when the text is no JSON within bounds, or does not fit the schema.
+    /// [`ArgumentError`] if the text is not JSON within bounds, or does not fit the schema.
     pub fn check(&self, text: &str) -> Result<Box<RawValue>, ArgumentError> {
         self.checked(text, &ARGUMENTS, false)
     }
@@ -281,8 +283,8 @@ impl ValueCheck {
         RawValue::from_string(text.into_owned()).map_err(|e| not_json(e.to_string()))
     }
 
-    /// What is wrong with a value; none if all that is wrong is that a pattern took too many steps, which is not its
-    /// fault.
+    /// Explains what is wrong with a value. Returns `None` if the only errors are patterns that took too many steps,
+    /// which is not the value's fault.
     fn explain(&self, value: &Value, subject: &Subject, all: bool) -> Option<ArgumentError> {
         let (validator, names) = (&self.0.validator, &self.0.names);
         let mut errors = validator.iter_errors(value).filter(|error| !is_of_engine(error)).peekable();
@@ -291,14 +293,14 @@ impl ValueCheck {
     }
 }
 
-/// Returns true if a pattern took more steps than it may: whether the value matches is for the tool to say.
+/// Returns true if a pattern took too many steps: then the tool must decide whether the value matches.
 fn is_of_engine(error: &ValidationError<'_>) -> bool {
     use ValidationErrorKind::{BacktrackLimitExceeded, RegexEngineFailure};
     matches!(error.kind(), BacktrackLimitExceeded { .. } | RegexEngineFailure { .. })
 }
 
 fn compiled() -> MutexGuard<'static, HashMap<[u8; 32], Weak<Compiled>>> {
-    // A panic elsewhere leaves the map whole: each change to it is one call.
+    // A panic elsewhere leaves the map consistent: each change to it is a single call.
     COMPILED.lock()
 }
 
@@ -312,7 +314,7 @@ impl Compiled {
         };
         let (validator, unread) = match options.build(schema) {
             Ok(validator) => (validator, Vec::new()),
-            // A pattern that no engine here can read leaves the rest of the schema in force.
+            // If no available engine supports a pattern, the rest of the schema still applies.
             Err(error) => match patterns::without_unread(schema) {
                 Some((readable, unread)) => (options.build(&readable).map_err(invalid)?, unread),
                 None => return Err(invalid(error)),

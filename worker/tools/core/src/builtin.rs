@@ -1,4 +1,4 @@
-//! The tools that come with every worker: for trying a fleet out, for benches and for tests.
+//! The tools that come with every worker, for trying out a fleet, for benchmarks and for tests.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use tickfleet_model::Effect;
 
 use super::{CallContext, ToolError, TypedTool, wording};
 
-/// Longest nap of `sleep`, ms.
+/// Longest wait of `sleep`, ms.
 const SLEEP_MS_MAX: u64 = 600_000;
-/// Bytes of a task's description that `note` repeats.
+/// Maximum bytes of a task's description that `note` repeats.
 const NOTE_BYTES_MAX: usize = 2_000;
 
-/// All of them: `echo`, `sleep`, `fail`, `fail_once` and `note`.
+/// Returns all of them: `echo`, `sleep`, `fail`, `fail_once` and `note`.
 #[must_use]
 pub fn all() -> Vec<TypedTool> {
     vec![echo(), sleep(), fail("fail", Effect::Idempotent), fail("fail_once", Effect::Once), note()]
@@ -23,10 +23,10 @@ pub fn all() -> Vec<TypedTool> {
 #[derive(Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Echo {
-    /// Text to say back.
+    /// Text to return.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     text: Option<String>,
-    /// Any JSON to give back, every digit kept.
+    /// Any JSON to return, with every digit preserved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<serde_json::Value>")]
     value: Option<Box<RawValue>>,
@@ -40,14 +40,14 @@ fn echo() -> TypedTool {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Sleep {
-    /// How long, in milliseconds; at most ten minutes.
+    /// How long to wait, in milliseconds; at most ten minutes.
     #[schemars(range(max = SLEEP_MS_MAX))]
     ms: u64,
 }
 
 #[derive(Serialize, JsonSchema)]
 struct Slept {
-    /// How long, in milliseconds.
+    /// How long the tool waited, in milliseconds.
     slept_ms: u64,
 }
 
@@ -63,41 +63,42 @@ fn sleep() -> TypedTool {
     .timeout(Duration::from_millis(SLEEP_MS_MAX + 1_000))
 }
 
-/// What one try of `fail` does.
+/// The outcome of one attempt of `fail`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum Try {
-    /// Answers.
+    /// Succeeds.
     Ok,
-    /// Fails in a way that may pass; whether something took effect is not known.
+    /// Fails with a transient error; it is unknown whether anything took effect.
     Transient,
-    /// Fails in a way that may pass; certainly nothing took effect.
+    /// Fails with a transient error; nothing took effect.
     TransientNotExecuted,
-    /// Refuses for good.
+    /// Fails permanently.
     Permanent,
-    /// Reports a bug.
+    /// Fails with an internal error, as for a bug.
     Internal,
     /// Panics.
     Panic,
-    /// Never answers, and does not listen to cancellation either.
+    /// Never returns, and ignores cancellation.
     Hang,
 }
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Fail {
-    /// What the first, second … try does; later tries repeat the last. Default: every try fails for good.
+    /// The outcomes of the first, second … attempt; later attempts repeat the last one. Default: every attempt fails
+    /// permanently.
     #[serde(default)]
     #[schemars(length(max = 32))]
     outcomes: Vec<Try>,
-    /// The least wait before the next try that a transient failure asks for, in milliseconds.
+    /// The minimum wait before the next attempt that a transient failure requests, in milliseconds.
     #[serde(default)]
     retry_after_ms: Option<u64>,
 }
 
 #[derive(Serialize, JsonSchema)]
 struct Succeeded {
-    /// Which try it was, from 1.
+    /// The number of the attempt, from 1.
     attempt: u32,
 }
 
@@ -132,7 +133,7 @@ fn panic_on_request(message: &str) -> ! {
 
 #[derive(Deserialize, JsonSchema)]
 struct Note {
-    /// What is to be done, in words.
+    /// The description of the task.
     #[serde(alias = "description")]
     description: String,
 }
@@ -141,13 +142,13 @@ struct Note {
 struct Noted {
     /// Always true.
     acknowledged: bool,
-    /// Who took the note.
+    /// The agent that took the note.
     agent: String,
-    /// What is to be done, cut if it is long.
+    /// The description of the task, cut if it is long.
     task_description: String,
 }
 
-/// The trial handler of tasks: an agent bound to it acknowledges what it was asked to do, and no more.
+/// The sample task handler: an agent bound to it acknowledges its tasks and does nothing else.
 fn note() -> TypedTool {
     TypedTool::new(
         "note",

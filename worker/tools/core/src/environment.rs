@@ -1,10 +1,11 @@
-//! The process environment as an argument: read where configuration says so, given by whoever starts the worker.
+//! The process environment, passed as an argument: configuration names the variables, and the starter supplies the
+//! values.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// Looks environment variables up.
+/// Looks up environment variables.
 #[derive(Clone)]
 pub struct Environment(Arc<Lookup>);
 
@@ -18,7 +19,7 @@ impl fmt::Debug for Environment {
 }
 
 impl Environment {
-    /// Looks variables up with `lookup`: `Environment::new(|name| std::env::var(name).ok())` in the binary.
+    /// Uses `lookup` to read variables: the binary passes `Environment::new(|name| std::env::var(name).ok())`.
     pub fn new(lookup: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {
         Self(Arc::new(lookup))
     }
@@ -30,7 +31,7 @@ impl Environment {
         Self::new(move |name| variables.get(name).cloned())
     }
 
-    /// The value of a variable; an empty one counts as not set.
+    /// Returns the value of a variable; an empty value counts as not set.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<String> {
         (self.0)(name).filter(|value| !value.is_empty())
@@ -39,7 +40,7 @@ impl Environment {
     /// Replaces `${NAME}` and `${NAME:-default}`.
     ///
     /// # Errors
-    /// [`Unset`] when a variable without a default is not set, or a `${` is not closed.
+    /// [`Unset`] if a variable without a default is not set, or a `${` is not closed.
     pub fn expand(&self, text: &str) -> Result<String, Unset> {
         let mut expanded = String::with_capacity(text.len());
         let mut rest = text;
@@ -58,7 +59,7 @@ impl Environment {
     }
 }
 
-/// The name of a variable that is needed and not set.
+/// The name of a required variable that is not set.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unset(pub String);
 

@@ -1,5 +1,5 @@
-//! Kinds of declared tools. A kind makes what runs a declaration; it lives in a crate of its own, so that this one knows
-//! neither its libraries nor its dependencies.
+//! Kinds of declared tools. A kind makes the handlers for its declarations. Each kind is in a separate crate, so that
+//! this crate does not depend on the kind's libraries.
 
 use std::sync::Arc;
 
@@ -11,26 +11,25 @@ use tickfleet_model::Effect;
 
 use super::{CallContext, Handler, ToolFailure, ToolOutput, Unset};
 
-/// Makes handlers of declarations of one kind.
+/// Makes handlers for declarations of one kind.
 pub trait ToolKind<Def>: Send + Sync {
-    /// Makes the handler that runs the tool that `def` declares, with arguments that fit `input_schema`. Makes no
-    /// connection.
+    /// Makes the handler for the tool that `def` declares, whose arguments fit `input_schema`. Opens no connection.
     ///
     /// # Errors
     /// [`DeclarationError`] if the declaration cannot be used.
     fn make(&self, def: &Def, input_schema: &Value, effect: Effect) -> Result<Made, DeclarationError>;
 }
 
-/// A handler that was made of a declaration.
+/// A handler made from a declaration.
 pub struct Made {
     /// The handler that runs the tool.
     pub handler: Arc<dyn Handler>,
-    /// False if a secret that every call needs is not set here.
+    /// False if a secret that every call needs is not set in this process.
     pub configured: bool,
 }
 
-/// The kinds of tools that a process can run, one field each: whoever adds one is led by the compiler to every place
-/// that has to make it.
+/// The kinds of tools that a process can run, one field each. If you add a field, the compiler shows every place that
+/// must set it.
 pub struct ToolKinds {
     /// Tools that call a web service.
     pub http: Box<dyn ToolKind<HttpDef>>,
@@ -38,7 +37,7 @@ pub struct ToolKinds {
     pub shell: Box<dyn ToolKind<ShellDef>>,
 }
 
-/// The kind `shell` of a program that runs no commands: it refuses every declaration.
+/// The kind `shell` for a program that runs no commands: it rejects every declaration.
 #[derive(Debug, Clone, Copy)]
 pub struct NoShell;
 
@@ -48,7 +47,7 @@ impl ToolKind<ShellDef> for NoShell {
     }
 }
 
-/// Runs what nothing else runs: it says so.
+/// The handler of a tool that cannot run here: every call fails with `message`.
 pub(crate) struct NotConfigured {
     pub(crate) message: String,
 }
@@ -63,21 +62,22 @@ impl Handler for NotConfigured {
 /// Why a declaration cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeclarationError {
-    /// A field has a value that cannot work.
+    /// A field has an invalid value.
     #[error("{field}: {why}")]
     Field {
-        /// The field, from the kind's own name on (`http.path`).
+        /// The field's path, starting with the kind's name (`http.path`).
         field: String,
-        /// The reason why it is wrong.
+        /// Why the value is invalid.
         why: String,
     },
-    /// It names an environment variable without a default that is not set: declared, but not configured here.
+    /// The declaration uses an environment variable that has no default and is not set: declared, but not configured
+    /// here.
     #[error("the environment variable {name} is not set")]
     Unset {
         /// The variable.
         name: String,
     },
-    /// This machine lacks what the kind needs.
+    /// This machine lacks something that the kind needs.
     #[error("{0}")]
     Machine(String),
 }

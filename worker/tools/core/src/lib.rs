@@ -1,8 +1,8 @@
-//! Tools: what runs a call. However a tool is made, it is a [`Handler`] behind one [`RegisteredTool`].
+//! Tools, and how their calls run. However a tool is made, it is a [`Handler`] in a [`RegisteredTool`].
 //!
-//! Read on in [`registry`] (which tools there are), [`arguments`] (checking what they are called with and return),
-//! [`typed`] (tools written in Rust), [`builtin`] (the ones that come with the worker) and [`kind`] (how tools of other
-//! kinds come in: each kind is a crate beside this one).
+//! Read on in [`registry`] (the available tools), [`arguments`] (checks of arguments and results), [`typed`] (tools
+//! written in Rust), [`builtin`] (the tools that come with the worker) and [`kind`] (how other kinds of tools are
+//! added, each in its own crate).
 
 pub mod arguments;
 pub mod builtin;
@@ -28,7 +28,7 @@ use tickfleet_model::{AgentId, CallId, Context, InboxName, TaskGrant, TaskId, Te
 use tickfleet_ops::traces::{self, Outgoing};
 use tokio_util::sync::CancellationToken;
 
-/// JSON of services, as every reader can read it.
+/// Rewrites JSON from services so that every reader accepts it.
 pub mod json {
     pub use tickfleet_protocol::json::{repaired, with_numbers_as_text};
 }
@@ -43,47 +43,48 @@ pub use tool_secrets::{ToolSecrets, without_secrets};
 pub use toolbox::{Ruled, RuledCall, Toolbox, Unusable};
 pub use typed::{ToolError, TypedTool, inner};
 
-/// The facts that a handler gets beside its arguments. Never another tenant's data.
+/// The context that a handler receives besides the arguments. It never contains another tenant's data.
 #[derive(Debug, Clone)]
 pub struct CallContext {
-    /// Whose call.
+    /// The tenant of the call.
     pub tenant: TenantId,
-    /// The agent that makes it.
+    /// The calling agent.
     pub agent: AgentId,
-    /// Our own id of the call.
+    /// The fleet's own id of the call.
     pub call: CallId,
-    /// The same for every try of this call and for a resubmitted turn: hand it to services that know such keys.
+    /// The same for every attempt of this call and for a resubmitted turn: pass it to services that support idempotency
+    /// keys.
     pub idempotency_key: String,
-    /// When the call must be over, ms since the epoch of the shard's clock.
+    /// The call's deadline, ms since the epoch of the shard's clock.
     pub deadline_ms: i64,
-    /// The number of this try, from 1.
+    /// The number of this attempt, from 1.
     pub attempt: u32,
-    /// The context that the producer sent along.
+    /// The context from the producer.
     pub context: Arc<Context>,
-    /// The task that the turn runs under, with what it grants.
+    /// The task that the turn runs under, with its grant.
     pub task: Option<(TaskId, TaskGrant)>,
     /// The tools that the turn may use.
     pub tools: Toolbox,
-    /// The inbox that the turn's reply goes to: a task that the call delegates is answered there too.
+    /// The inbox for the turn's reply. Replies to tasks that the call delegates go there too.
     pub reply_to: Option<InboxName>,
     /// The secrets that the tool declares, read for this call.
     pub secrets: ToolSecrets,
-    /// The fence of the slice that the call is in: what a handler of the fleet's own writes of its progress holds under it
-    /// alone. Empty where no slice is leased.
+    /// The fence of the slice that contains the call. Progress that a handler of the fleet itself writes is valid only
+    /// under this fence. Empty if no slice is leased.
     pub fence: String,
-    /// True if an earlier try of this call has begun a turn or a task, and waited for it.
+    /// True if an earlier attempt of this call has begun a turn or a task and waited for it.
     pub waited: bool,
-    /// True if an earlier try may have begun a turn or a task so long ago that it may be forgotten by now: that nothing is
-    /// known of one does not say that none was begun.
+    /// True if an earlier attempt may have begun a turn or a task so long ago that its record has expired: then a
+    /// missing record does not prove that none was begun.
     pub may_be_forgotten: bool,
-    /// Calls of other tools from within this one, see [`Self::call`].
+    /// Calls to other tools from within this one, see [`Self::call`].
     pub inner: inner::Inner,
     /// Cancelled when the call times out, is cancelled, or the worker must stop.
     pub cancel: CancellationToken,
 }
 
 impl CallContext {
-    /// The first try of a call that has no deadline, task or secrets, to test a tool with. A worker fills in all fields.
+    /// A first attempt without deadline, task or secrets, for testing a tool. A worker fills in all fields.
     #[must_use]
     pub fn new(tenant: TenantId, agent: AgentId, call: CallId) -> Self {
         Self {
@@ -106,14 +107,15 @@ impl CallContext {
         }
     }
 
-    /// Returns what a request that the handler sends to another service should carry as `traceparent` and `tracestate`;
-    /// none if the producer gave no trace context and spans are not exported.
+    /// Returns the `traceparent` and `tracestate` for requests that the handler sends to other services; `None` if the
+    /// producer gave no trace context and spans are not exported.
     #[must_use]
     pub fn trace(&self) -> Option<Outgoing> {
         traces::outgoing(&self.context)
     }
 
-    /// The context for a turn or a task that the call begins: the producer's, traced as a child of what runs now.
+    /// Returns the context for a turn or task that the call begins: the producer's, traced as a child of the current
+    /// span.
     #[must_use]
     pub fn for_begun_work(&self) -> Context {
         let mut context = (*self.context).clone();
@@ -123,21 +125,22 @@ impl CallContext {
         context
     }
 
-    /// The value of a secret that the tool declares. It never shows: what the tool returns is searched for it.
+    /// Returns the value of a secret that the tool declares. The tool's result is searched for the value, and it is
+    /// removed.
     ///
     /// # Errors
-    /// [`ToolError::Internal`] where the tool declares no secret of this name: a bug in the tool.
+    /// [`ToolError::Internal`] if the tool declares no secret of this name, which is a bug in the tool.
     pub fn secret(&self, name: &str) -> Result<&str, ToolError> {
         self.secrets.get(name)
     }
 }
 
-/// The output that a handler returns.
+/// The output of a handler.
 #[derive(Debug, Clone)]
 pub struct ToolOutput {
     /// JSON, as the handler wrote it.
     pub json: Box<RawValue>,
-    /// Media type (`application/json`).
+    /// The media type (`application/json`).
     pub content_type: &'static str,
 }
 
@@ -146,19 +149,19 @@ pub struct ToolOutput {
 pub enum Awaited {
     /// The end of a turn or task of the same tenant.
     Turn(TurnId),
-    /// Room in a budget of tokens or money.
+    /// Free capacity in a budget of tokens or money.
     Budget {
         /// The limit.
         limit: String,
         /// The counter within the limit.
         counter: String,
     },
-    /// Only the time that the call gives.
+    /// Only the time limit that the call sets.
     Time,
 }
 
 impl Awaited {
-    /// The turn or task, if the call waits for one.
+    /// Returns the turn or task, if the call waits for one.
     #[must_use]
     pub fn turn(self) -> Option<TurnId> {
         match self {
@@ -174,58 +177,58 @@ impl From<Option<TurnId>> for Awaited {
     }
 }
 
-/// The failure of a handler. A failure is data: the pipeline turns it into an outcome by the tool's effect.
+/// The failure of a handler, as data: the pipeline turns it into an outcome according to the tool's effect.
 #[derive(Debug, Clone)]
 pub enum ToolFailure {
-    /// The arguments pass the schema, and still are not what the tool can take. Nothing was done.
+    /// The arguments fit the schema, but the tool cannot accept them. Nothing was done.
     InvalidArguments {
-        /// The text that the model is told.
+        /// The text for the model.
         message: String,
     },
-    /// For good: the tool or its service refused. The message is for the model.
+    /// Permanent: the tool or its service rejected the call. The message is for the model.
     Permanent {
-        /// The text that the model is told.
+        /// The text for the model.
         message: String,
-        /// The details that a program can act on.
+        /// The details for programs.
         details: Option<serde_json::Value>,
     },
-    /// It may pass.
+    /// A retry may succeed.
     Transient {
-        /// The text that the model is told after the last try.
+        /// The text for the model after the last attempt.
         message: String,
-        /// The far side's wish, a floor for the wait.
+        /// The minimum wait before the next attempt, as requested by the service.
         retry_after: Option<Duration>,
-        /// True only where it is certain that nothing took effect (no byte left, 429, a declared status).
+        /// True only if it is certain that nothing took effect (no byte was sent, a 429 response, a declared status).
         not_executed: bool,
     },
-    /// It has begun a turn or a task of the same tenant, and goes on when that has ended: it is called again then, and
-    /// holds no slot until then. For a tool whose effect is `read` or `idempotent`.
+    /// The call has begun a turn or a task of the same tenant, and runs again when that has ended. Until then it holds
+    /// no slot. For tools whose effect is `read` or `idempotent`.
     Waits {
-        /// What it waits for; none to be called again after a time.
+        /// The event that the call waits for.
         awaits: Awaited,
-        /// The time after which it is called again in any case.
+        /// The time after which the call runs again in any case.
         at_most: Duration,
     },
-    /// A bug: logged in full, told to the model in general words only.
+    /// A bug: it is logged in full, and the model receives only a generic message.
     Internal {
-        /// For the log.
+        /// The text for the log.
         message: String,
     },
-    /// The tool is declared, but this worker has nothing to run it with.
+    /// The tool is declared, but this worker cannot run it.
     NotConfigured {
-        /// The text that says what is missing.
+        /// The text that names what is missing.
         message: String,
     },
 }
 
-/// Carries out one call. A timeout drops the future, and cancels [`CallContext::cancel`].
+/// Carries out one call. A timeout drops the future and cancels [`CallContext::cancel`].
 #[async_trait]
 pub trait Handler: Send + Sync + 'static {
-    /// Looks at arguments that have passed the tool's schema for what a schema cannot say. Runs before anything is
-    /// recorded or done; must not wait for anything.
+    /// Checks arguments that fit the tool's schema for conditions that a schema cannot express. Runs before anything is
+    /// recorded or done, and must not block.
     ///
     /// # Errors
-    /// The problem with them, for the model.
+    /// The message about the problem that the model receives.
     fn validate(&self, arguments: &RawValue) -> Result<(), String> {
         let _ = arguments;
         Ok(())
@@ -234,7 +237,7 @@ pub trait Handler: Send + Sync + 'static {
     /// Runs the call. `arguments` have passed the tool's schema.
     ///
     /// # Errors
-    /// [`ToolFailure`] says why there is no output.
+    /// [`ToolFailure`] gives the reason for the failure.
     async fn call(&self, context: &CallContext, arguments: &RawValue) -> Result<ToolOutput, ToolFailure>;
 }
 
@@ -251,12 +254,12 @@ mod tests {
         CallContext { attempt, ..context }
     }
 
-    /// Makes what runs a tool, in an empty environment.
+    /// Returns the handler of a tool, with an empty environment.
     pub(crate) fn handler(tool: TypedTool) -> Arc<dyn Handler> {
         tool.into_parts(Duration::from_secs(9), &Environment::of([])).1
     }
 
-    /// Arguments as a handler gets them.
+    /// Converts arguments to the form that a handler receives.
     pub(crate) fn arguments(value: serde_json::Value) -> Box<RawValue> {
         serde_json::value::to_raw_value(&value).unwrap()
     }

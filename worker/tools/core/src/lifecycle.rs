@@ -1,4 +1,4 @@
-//! The life of a tool written in Rust: hooks that run before its first call and after its last one.
+//! Lifecycle hooks of tools written in Rust: they run before the tool's first call and after its last one.
 
 use std::error::Error;
 use std::fmt;
@@ -16,29 +16,29 @@ use tickfleet_model::limits;
 use super::Environment;
 use super::{ToolError, ToolSecrets, TypedTool, wording};
 
-/// Limit of one start hook. The process takes no work before.
+/// Time limit of one start hook. The process accepts no work before the hooks have finished.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// Limit of all stop hooks together: an orchestrator's patience is nearly used up by then.
+/// Time limit of all stop hooks together: by then, an orchestrator's grace period is nearly used up.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The error of a hook: any error.
+/// The error of a hook, of any type.
 pub type HookError = Box<dyn Error + Send + Sync>;
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type StartHook = dyn Fn(Startup) -> Boxed<Result<(), HookError>> + Send + Sync;
 type StopHook = dyn Fn() -> Boxed<()> + Send + Sync;
 
-/// The facts that a start hook gets.
+/// The values that a start hook receives.
 #[derive(Debug, Clone)]
 pub struct Startup {
     secrets: ToolSecrets,
 }
 
 impl Startup {
-    /// The value of a secret that the tool declares and that is the same for all tenants.
+    /// Returns the value of a secret that the tool declares and that is the same for all tenants.
     ///
     /// # Errors
-    /// It is not declared, not set, or a tenant's own.
+    /// The secret is not declared, is not set, or differs by tenant.
     pub fn secret(&self, name: &str) -> Result<&str, HookError> {
         self.secrets.get(name).map_err(|_: ToolError| format!("the secret {name} is missing").into())
     }
@@ -49,7 +49,7 @@ impl Startup {
 pub(super) struct Hooks {
     start: Option<Arc<StartHook>>,
     stop: Option<Arc<StopHook>>,
-    /// True if it has been started and not been stopped since: shared by all clones of the tool, so that a tool that is
+    /// True if the tool has started and has not stopped since. Shared by all clones of the tool, so that a tool that is
     /// used twice starts and stops once.
     running: Arc<AtomicBool>,
 }
@@ -76,16 +76,15 @@ impl Hooks {
 #[derive(Debug, thiserror::Error)]
 #[error("tool '{tool}': its start hook {why}")]
 pub struct StartupError {
-    /// The name.
+    /// The tool's name.
     pub tool: String,
     why: String,
 }
 
-/// Runs every start hook, all at the same time, 30 s each at most. Where one fails, the tools that did start are
-/// stopped again.
+/// Runs all start hooks concurrently, for 30 s each at most. If one fails, the tools that did start are stopped again.
 ///
 /// # Errors
-/// Every tool that did not start.
+/// One error for each tool that did not start.
 pub async fn start_all(tools: &[TypedTool], environment: &Environment) -> Result<(), Vec<StartupError>> {
     let mut once: Vec<&TypedTool> = Vec::new();
     for tool in tools {
@@ -116,7 +115,7 @@ async fn start(tool: &TypedTool, environment: &Environment) -> Result<(), Startu
     };
     let run = async {
         let secrets = ToolSecrets::at_startup(tool.secret_references(), environment).await;
-        // The hook itself may panic too, before it gives a future.
+        // The hook may also panic before it returns a future.
         let startup = Startup { secrets: secrets.clone() };
         let ran = AssertUnwindSafe(async { hook(startup).await }).catch_unwind().await;
         match ran {
@@ -136,8 +135,8 @@ async fn start(tool: &TypedTool, environment: &Environment) -> Result<(), Startu
     Err(StartupError { tool: tool.spec().name.clone(), why })
 }
 
-/// Runs the stop hook of every tool that has been started, all at the same time, 5 s at most. What goes wrong is logged:
-/// nothing waits for it any more.
+/// Runs the stop hooks of all started tools concurrently, for 5 s at most. Failures are only logged: the process is
+/// stopping anyway.
 pub async fn stop_all(tools: &[TypedTool]) {
     let stopping = tools.iter().filter_map(|tool| {
         let was_running = tool.hooks().running.swap(false, Ordering::AcqRel);

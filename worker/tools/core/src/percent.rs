@@ -1,9 +1,10 @@
-//! Percent-encoding of what goes into a URL.
+//! Percent-encoding for URLs.
 
-/// The characters that a secret keeps unencoded in a path beside the unreserved ones: bot tokens carry a colon.
+/// Characters of a secret that stay unencoded in a path, in addition to the unreserved ones: bot tokens contain a
+/// colon.
 pub const SECRET_KEEPS: &str = ":@!$&'()*+,;=";
 
-/// Percent-encodes everything but the unreserved characters of URLs and those in `keep`.
+/// Percent-encodes all characters except the unreserved characters of URLs and those in `keep`.
 pub fn percent_encoded(text: &str, keep: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for &byte in text.as_bytes() {

@@ -1,4 +1,4 @@
-//! The tools that there are: typed ones, declared ones, and both of one name made one.
+//! The tool registry: typed tools, declared tools, and pairs of the same name merged into one tool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,23 +17,23 @@ use super::{
     ToolOutput, TypedTool, wording,
 };
 
-/// Names offered for a wrong one.
+/// Maximum number of names suggested for an unknown name.
 const NAMES_OFFERED_MAX: usize = 3;
 
-/// One tool: what it declares, how its arguments and results are checked, what runs it.
+/// A registered tool: its specification, the checks of its arguments and results, and its handler.
 #[derive(Clone)]
 pub struct RegisteredTool {
-    /// The specification that it declares.
+    /// The tool's specification.
     pub spec: ToolSpec,
-    /// Its compiled input schema.
+    /// The compiled input schema.
     pub arguments: ArgumentCheck,
-    /// Its compiled output schema, where it declares one.
+    /// The compiled output schema, if the tool declares one.
     pub output: Option<OutputCheck>,
-    /// The handler that runs it.
+    /// The handler that runs the tool.
     pub handler: Arc<dyn Handler>,
-    /// What its declaration says of how it runs, beside the specification: an approval is bound to it.
+    /// How the declaration runs the tool, which the specification does not include. Approvals are bound to it.
     pub runs: String,
-    /// Whether what it answers is of the agent, or the task, that asks.
+    /// True if the result depends on the calling agent or task.
     pub answers_by_agent: bool,
 }
 
@@ -47,7 +47,7 @@ impl RegisteredTool {
     /// Compiles the schemas of `spec`.
     ///
     /// # Errors
-    /// [`RegistryError::Schema`] and [`RegistryError::EffectKey`].
+    /// [`RegistryError::Schema`], [`RegistryError::EffectKey`] and `RegistryError::Cache`.
     pub fn new(spec: ToolSpec, handler: Arc<dyn Handler>) -> Result<Self, RegistryError> {
         if let Some(why) = spec.effect_key.as_ref().and_then(|key| wrong_key(key, spec.effect)) {
             return Err(RegistryError::EffectKey { tool: spec.name, why });
@@ -64,10 +64,10 @@ impl RegisteredTool {
         Ok(Self { spec, arguments, output, handler, runs: String::new(), answers_by_agent: false })
     }
 
-    /// The same tool, whose answers are of the agent, or the task, that asks.
+    /// Marks the tool's result as dependent on the calling agent or task.
     ///
     /// # Errors
-    /// [`RegistryError::Cache`], where its answers would be kept for others too.
+    /// [`RegistryError::Cache`] if the tool's cache is shared by all agents of a tenant.
     pub fn answering_by_agent(self) -> Result<Self, RegistryError> {
         if self.spec.cache.is_some_and(|cache| cache.per == CachePer::Tenant) {
             let why =
@@ -77,10 +77,10 @@ impl RegisteredTool {
         Ok(Self { answers_by_agent: true, ..self })
     }
 
-    /// Holds what the tool returned against its output schema: every kind of tool comes through here.
+    /// Checks a result against the tool's output schema. Results of every kind of tool pass through here.
     ///
     /// # Errors
-    /// [`ArgumentError`], which says where the output is not what the tool promises.
+    /// [`ArgumentError`] names the places where the result does not fit the schema.
     pub async fn check_output(&self, output: &ToolOutput) -> Result<(), ArgumentError> {
         match &self.output {
             Some(check) => check.check_in_time(output.json.get()).await,
@@ -92,23 +92,23 @@ impl RegisteredTool {
 /// Why a tool cannot be registered.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
-    /// Two tools want one name.
+    /// Two tools have the same name.
     #[error("tool '{tool}': the name is registered twice")]
     NameTwice {
         /// The name.
         tool: String,
     },
-    /// Two tools want one id.
+    /// Two tools have the same id.
     #[error("tool '{tool}': the id '{id}' already belongs to the tool '{other}'")]
     IdTwice {
-        /// The later tool.
+        /// The tool that was registered second.
         tool: String,
         /// The id.
         id: String,
-        /// The earlier tool.
+        /// The tool that was registered first.
         other: String,
     },
-    /// A name outside the characters that the dialects can carry or map.
+    /// The name has characters that the dialects can neither carry nor map, or a wrong length.
     #[error("tool '{tool}': a name has 1 to {max} characters of A-Z a-z 0-9 _ . -", max = limits::NAME_BYTES_MAX)]
     Name {
         /// The name.
@@ -120,23 +120,23 @@ pub enum RegistryError {
         /// The name.
         tool: String,
     },
-    /// An effect key that nothing could be held against.
+    /// The effect key cannot be used.
     #[error("tool '{tool}': {why}")]
     EffectKey {
         /// The name.
         tool: String,
-        /// What is wrong with it.
+        /// The problem with it.
         why: &'static str,
     },
-    /// A cache of what is no read, or without a time.
+    /// The tool cannot be cached, or the cache's lifetime is out of bounds.
     #[error("tool '{tool}': {why}")]
     Cache {
         /// The name.
         tool: String,
-        /// What is wrong with it.
+        /// The problem with it.
         why: &'static str,
     },
-    /// A timeout of nothing.
+    /// The timeout is 0.
     #[error("tool '{tool}': timeout_ms must be at least 1")]
     Timeout {
         /// The name.
@@ -149,15 +149,15 @@ pub enum RegistryError {
         tool: String,
         /// `input` or `output`.
         which: &'static str,
-        /// Why not.
+        /// The reason.
         source: SchemaError,
     },
-    /// The part that says what runs it cannot be used.
+    /// The part of the declaration that configures the handler cannot be used.
     #[error("tool '{tool}': {source}")]
     Declaration {
         /// The name.
         tool: String,
-        /// Why not.
+        /// The reason.
         source: DeclarationError,
     },
 }
@@ -165,26 +165,27 @@ pub enum RegistryError {
 /// All tools of a worker by name. Immutable once shared: a reload builds another one.
 #[derive(Debug, Default, Clone)]
 pub struct Registry {
-    /// The newest version of each.
+    /// The newest version of each tool.
     by_name: BTreeMap<String, Arc<RegisteredTool>>,
-    /// The tools that have several versions: all of them, newest first.
+    /// All versions of each tool that has several, newest first.
     versions: BTreeMap<String, Vec<Arc<RegisteredTool>>>,
     name_of_id: BTreeMap<String, String>,
-    /// The names that dialects show, made when first asked for; a name that is too long for them is shown shortened,
-    /// and only this map leads back from there.
+    /// Maps the names that dialects show back to tools; built on first use. A name that is too long for a dialect is
+    /// shown shortened, and only this map can resolve the short form.
     shown: OnceLock<NameMap>,
 }
 
 impl Registry {
-    /// Builds the registry from the typed tools of the binary and the declared ones of `tools.yaml`, which `kinds` make.
+    /// Builds the registry from the binary's typed tools and the tools declared in `tools.yaml`. `kinds` makes the
+    /// handlers of declared tools.
     ///
-    /// A declared tool with a typed tool of its name: the declaration says what it is (the stricter effect of both
-    /// holds, the capabilities of both are needed), the function runs it. Declared with `http`: an HTTP tool. Declared
-    /// with neither: a tool that answers that it is not configured. `timeout_default` is the limit of one try of the
-    /// tools that set none.
+    /// If a declared tool and a typed tool have the same name, they become one tool: the declaration describes it and
+    /// the typed function runs it. The stricter of the two effects applies, and the capabilities of both are required.
+    /// A tool declared with `http` becomes an HTTP tool, one declared with `shell` a shell tool. A tool declared with
+    /// neither returns `not_configured`. `timeout_default` is the timeout of one attempt for tools that set none.
     ///
     /// # Errors
-    /// Everything that is wrong, not the first thing only.
+    /// All problems, not only the first one.
     pub fn build(
         typed: Vec<TypedTool>,
         file: &ToolsFile,
@@ -213,11 +214,12 @@ impl Registry {
         if errors.is_empty() { Ok(registry) } else { Err(errors) }
     }
 
-    /// These tools and one more. What the others have in memory (connections, access tokens) stays theirs.
+    /// Returns a copy of the registry with one more tool. The other tools keep their in-memory state (connections,
+    /// access tokens).
     ///
     /// # Errors
-    /// As [`Self::register`], and as [`Self::build`] of this tool. A tool of its name that is only declared, without
-    /// anything to run it, makes room.
+    /// As [`Self::register`], and as [`Self::build`] for this tool. If a tool of the same name is only declared and has
+    /// no handler, the new tool replaces it.
     pub fn with(
         &self,
         tool: TypedTool,
@@ -233,7 +235,7 @@ impl Registry {
         Ok(next)
     }
 
-    /// These tools but one.
+    /// Returns a copy of the registry without the tool `name`.
     #[must_use]
     pub fn without(&self, name: &str) -> Self {
         let mut next = Self { shown: OnceLock::new(), ..self.clone() };
@@ -243,10 +245,10 @@ impl Registry {
         next
     }
 
-    /// Adds one version of a tool beside the others, where there are any.
+    /// Adds one version of a tool, which may already have other versions.
     ///
     /// # Errors
-    /// As [`Self::register`]; the name is taken only where the version is.
+    /// As [`Self::register`], except that a name counts as taken only if this version is registered already.
     pub fn register_version(&mut self, tool: RegisteredTool) -> Result<(), RegistryError> {
         let name = tool.spec.name.clone();
         let Some(first) = self.by_name.get(&name).cloned() else { return self.register(tool) };
@@ -264,7 +266,8 @@ impl Registry {
         Ok(())
     }
 
-    /// The version of `tool` that `selector` takes, the newest where there is none; none where no version fits.
+    /// Returns the version of `tool` that `selector` selects: the newest one without a selector, `None` if no version
+    /// fits.
     #[must_use]
     pub fn select<'a>(
         &'a self,
@@ -277,7 +280,7 @@ impl Registry {
         all.iter().find(|tool| version::parse(&tool.spec.version).is_some_and(|version| selector.takes(&version)))
     }
 
-    /// Returns what running the tool that a model means by `name` twice would do, whichever of its versions it is.
+    /// Returns the effect of the tool that a model means by `name`: the strictest effect of all its versions.
     #[must_use]
     pub fn effect(&self, name: &str) -> Option<Effect> {
         let tool = self.resolve(name)?;
@@ -285,7 +288,7 @@ impl Registry {
         Some(all.fold(tool.spec.effect, |effect, other| stricter(effect, other.spec.effect)))
     }
 
-    /// The input schemas of all versions of the tool of this name; none where there is no such tool.
+    /// Returns the input schemas of all versions of the tool; empty if the tool does not exist.
     #[must_use]
     pub fn input_schemas(&self, name: &str) -> Vec<&serde_json::Value> {
         let Some(tool) = self.get(name) else { return Vec::new() };
@@ -296,7 +299,7 @@ impl Registry {
     /// Adds one tool.
     ///
     /// # Errors
-    /// [`RegistryError`] when its name or id is taken, or no model could call its name.
+    /// [`RegistryError`] if the name or id is taken, or if the name is one that a model could not call.
     pub fn register(&mut self, tool: RegisteredTool) -> Result<(), RegistryError> {
         let (name, id) = (tool.spec.name.clone(), tool.spec.id.clone());
         let odd = |c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'));
@@ -315,7 +318,7 @@ impl Registry {
         Ok(())
     }
 
-    /// The name of each tool by its id; for a tool with several versions `<name>@<version>`, as each has its own id.
+    /// Maps tool ids to names. If a tool has several versions, each has its own id and the name `<name>@<version>`.
     #[must_use]
     pub fn names_by_id(&self) -> BTreeMap<String, String> {
         let versions = self.versions.values().flatten();
@@ -326,21 +329,21 @@ impl Registry {
         names
     }
 
-    /// The tool of this name.
+    /// Returns the tool with this exact name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Arc<RegisteredTool>> {
         self.by_name.get(name)
     }
 
-    /// The tool that a model means by `name`: the tool of this name, or the one that a dialect shows under it, exactly so.
-    /// Limits count by the same two spellings (`KnownTools::meant`), and there is no third one.
+    /// Returns the tool that a model means by `name`: either its exact name or the exact name that a dialect shows for
+    /// it. Limits recognize the same two spellings (`KnownTools::meant`) and no others.
     #[must_use]
     pub fn resolve(&self, name: &str) -> Option<&Arc<RegisteredTool>> {
         let shown = || self.shown.get_or_init(|| NameMap::new(self.by_name.keys()));
         self.get(name).or_else(|| self.get(shown().shown_as(name)?))
     }
 
-    /// All tools, by name.
+    /// Iterates over all tools, by name.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<RegisteredTool>> {
         self.by_name.values()
     }
@@ -351,14 +354,14 @@ impl Registry {
         self.by_name.len()
     }
 
-    /// Returns true if there is no tool at all.
+    /// Returns true if the registry contains no tools.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }
 
-    /// Up to three names that a wrong one was probably meant to be, nearest first. The caller keeps to itself those
-    /// that the agent may not call.
+    /// Returns up to three tool names that an unknown name was probably meant to be, nearest first. The caller must
+    /// remove the names that the agent may not call.
     #[must_use]
     pub fn close_to(&self, wrong: &str) -> Vec<&str> {
         wording::closest(wrong, self.by_name.keys().map(String::as_str), NAMES_OFFERED_MAX)
@@ -366,7 +369,7 @@ impl Registry {
 }
 
 impl RegistryError {
-    /// The tool that the error is about.
+    /// Returns the name of the tool that the error is about.
     #[must_use]
     pub fn tool(&self) -> &str {
         match self {
@@ -383,7 +386,8 @@ impl RegistryError {
     }
 }
 
-/// What is wrong with an effect key, if anything is. A declaration is held against the same when it is read.
+/// Returns the problem with an effect key, if any. Declared keys are also checked when the configuration is read (with
+/// a shortest window of 1 s); typed tools are checked only here.
 fn wrong_key(key: &EffectKey, effect: Effect) -> Option<&'static str> {
     if effect != Effect::Once {
         return Some("an effect key is for a tool whose effect is once: any other may run again");
@@ -394,7 +398,8 @@ fn wrong_key(key: &EffectKey, effect: Effect) -> Option<&'static str> {
     (key.window_ms < 1 || key.window_ms > EFFECT_WINDOW_MS_MAX).then_some("an effect key's window is 1 ms to 31 days")
 }
 
-/// What is wrong with a cache, if anything is. A typed tool whose declaration makes it more careful is no read any more.
+/// Returns the problem with a cache, if any. If a declaration makes a typed tool's effect stricter than `read`, the
+/// typed tool's own cache becomes an error.
 fn wrong_cache(cache: &ReadCache, spec: &ToolSpec) -> Option<&'static str> {
     if spec.effect != Effect::Read {
         return Some("a cache requires the effect read: a cached output would skip the effect of any other tool");
@@ -409,7 +414,7 @@ fn timeout_of(name: &str, def: &ToolDef) -> Result<Option<Duration>, RegistryErr
     }
 }
 
-/// A typed tool, as its declaration says it is where there is one.
+/// Makes a typed tool, merged with its declaration if there is one.
 fn typed_tool(
     tool: TypedTool,
     file: &ToolsFile,
@@ -426,7 +431,7 @@ fn typed_tool(
     if by_agent { made.answering_by_agent() } else { Ok(made) }
 }
 
-/// A typed tool as its declaration says it is.
+/// Merges a typed tool's specification with its declaration.
 fn merged(typed: ToolSpec, def: &ToolDef) -> Result<ToolSpec, RegistryError> {
     let union = |typed: Vec<String>, declared: &BTreeSet<String>| -> Vec<String> {
         typed.into_iter().chain(declared.iter().cloned()).collect::<BTreeSet<_>>().into_iter().collect()
@@ -454,7 +459,7 @@ fn merged(typed: ToolSpec, def: &ToolDef) -> Result<ToolSpec, RegistryError> {
     })
 }
 
-/// Neither the author nor the operator can make a tool less careful than the other said.
+/// Returns the stricter effect: neither the author nor the operator can make a tool less strict than the other set it.
 fn stricter(one: Effect, other: Effect) -> Effect {
     match (one, other) {
         (Effect::Once, _) | (_, Effect::Once) => Effect::Once,
@@ -463,7 +468,7 @@ fn stricter(one: Effect, other: Effect) -> Effect {
     }
 }
 
-/// A tool that only `tools.yaml` knows.
+/// Makes a tool that is declared in `tools.yaml` and has no typed function.
 fn declared(
     name: &str,
     label: Option<&str>,
@@ -510,7 +515,7 @@ fn declared(
             Ok(Made { handler, configured }) => {
                 spec.configured = configured;
                 let tool = RegisteredTool { runs: runs(def), ..RegisteredTool::new(spec, handler)? };
-                // A command finds the files of whoever calls it.
+                // A shell command can read the caller's files.
                 return if def.shell.is_some() { tool.answering_by_agent() } else { Ok(tool) };
             }
             Err(unset @ DeclarationError::Unset { .. }) => unset.to_string(),
@@ -521,7 +526,7 @@ fn declared(
     RegisteredTool::new(spec, Arc::new(NotConfigured { message: format!("The tool '{name}' cannot run: {missing}.") }))
 }
 
-/// How a declared tool runs, as its declaration has it: secrets stand there as references alone.
+/// Describes how a declared tool runs. It contains only references to secrets, never their values.
 fn runs(def: &ToolDef) -> String {
     format!("{:?} {:?}", def.http, def.shell)
 }
@@ -541,7 +546,7 @@ mod tests {
 
     const DEFAULT: Duration = Duration::from_secs(7);
 
-    /// Takes only `GET`, and wants every variable in its address to be set.
+    /// Accepts only `GET`, and requires every variable in the address to be set.
     struct Stub;
 
     impl ToolKind<HttpDef> for Stub {
@@ -580,7 +585,7 @@ mod tests {
             assert!(shown != *name && registry.resolve(&shown).is_some_and(|tool| tool.spec.name == *name), "{shown}");
         }
         assert!(registry.resolve("crm_x2E_lose").is_none());
-        // They read back to a name, and no model was ever shown them.
+        // These decode to the tool's name, but no model was ever shown them.
         for spelling in ["_x63_rm_x2E_find", "crm_x2E__x66_ind", "_x63_rm.find"] {
             assert!(registry.resolve(spelling).is_none(), "{spelling}");
         }

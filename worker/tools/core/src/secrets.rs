@@ -1,4 +1,4 @@
-//! Secrets: resolved at each use, put into requests only, taken out of whatever comes back.
+//! Secrets: read for each use, sent in requests only, and removed from every response.
 
 mod echoes;
 mod encodings;
@@ -15,17 +15,17 @@ use self::echoes::Echoes;
 use super::Environment;
 use super::percent;
 
-/// The text that stands where a secret was.
+/// The text that replaces a secret.
 const REDACTED: &str = "[REDACTED]";
-/// A secret file larger than this is not a secret.
+/// Maximum bytes of a secret file; a larger file is not a secret.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
 /// The secrets of one request.
 #[derive(Default)]
 pub struct Secrets {
-    /// By the names that templates use.
+    /// Secrets by the names that templates use.
     named: BTreeMap<String, SecretString>,
-    /// The secret that no template names and no answer may show: an access token.
+    /// An access token: templates cannot use it, but no response may show it.
     token: Option<SecretString>,
 }
 
@@ -36,7 +36,8 @@ impl fmt::Debug for Secrets {
 }
 
 impl Secrets {
-    /// Reads every secret anew: a mounted file may have changed. Without a tenant, one of a tenant's own is missing.
+    /// Reads every secret again, because a mounted file may have changed. Without a tenant, secrets that belong to a
+    /// tenant count as missing.
     ///
     /// # Errors
     /// The name of the first secret that is missing, empty or unreadable.
@@ -69,18 +70,18 @@ impl Secrets {
         Self { named: named.collect(), token: None }
     }
 
-    /// The same, and an access token that must not show either.
+    /// Returns these secrets with an access token that must not be shown either.
     pub fn with_token(&self, token: &SecretString) -> Self {
         Self { named: self.named.clone(), token: Some(token.clone()) }
     }
 
-    /// The value of a secret.
+    /// Returns the value of a secret.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.named.get(name).map(ExposeSecret::expose_secret)
     }
 
-    /// Replaces every secret in `text`, in the forms in which a service may echo it: plain, base64, hexadecimal, as
-    /// decimal numbers, percent-encoded, JSON-escaped or as HTML.
+    /// Replaces every secret in `text`, in all forms in which a service may echo it: plain, base64, hexadecimal,
+    /// decimal numbers, percent-encoded, JSON-escaped or HTML-escaped.
     pub fn scrub(&self, text: &str) -> String {
         let (mut clean, mut copied) = (String::with_capacity(text.len()), 0);
         for (start, end) in Echoes::of(self.values()).found(text) {
@@ -96,8 +97,8 @@ impl Secrets {
         self.named.values().chain(&self.token).map(ExposeSecret::expose_secret)
     }
 
-    /// `template` with every `${NAME}` replaced by that secret. A name that is no secret stays as it is: the
-    /// configuration was checked for such.
+    /// Replaces every `${NAME}` in `template` with the secret of that name. A name without a secret stays unchanged;
+    /// loading the configuration has already checked for such names.
     #[must_use]
     pub fn fill(&self, template: &str) -> String {
         let mut filled = String::with_capacity(template.len());
@@ -115,13 +116,13 @@ impl Secrets {
         filled + rest
     }
 
-    /// Returns true if `text` has a secret in it, in any of the forms of [`Self::scrub`].
+    /// Returns true if `text` contains a secret in any of the forms of [`Self::scrub`].
     pub fn found_in(&self, text: &str) -> bool {
         !Echoes::of(self.values()).found(text).is_empty()
     }
 }
 
-/// A reference with the tenant in its place, `encoded` for it. None where it wants one and there is none.
+/// Fills the tenant into a reference, encoded with `encoded`. `None` if the reference needs a tenant but has none.
 fn for_tenant(reference: &str, tenant: Option<&TenantId>, encoded: fn(&TenantId) -> String) -> Option<String> {
     match tenant {
         Some(tenant) => Some(reference.replace(TENANT, &encoded(tenant))),
@@ -129,12 +130,12 @@ fn for_tenant(reference: &str, tenant: Option<&TenantId>, encoded: fn(&TenantId)
     }
 }
 
-/// A tenant inside the name of a variable: letters and digits as they are, everything else as `_` and two hexadecimal
-/// digits (`atlas-ux` is `atlas_2Dux`), `_` too, so that no two tenants share a variable.
+/// Encodes a tenant for the name of a variable: letters and digits stay, every other byte becomes `_` and two
+/// hexadecimal digits (`atlas-ux` becomes `atlas_2Dux`). `_` is encoded too, so that no two tenants share a variable.
 fn in_variable(tenant: &TenantId) -> String {
     percent::percent_encoded(tenant.as_str(), "").chars().fold(String::new(), |mut name, c| {
         match c {
-            // What URLs leave as it is.
+            // Percent-encoding leaves these characters unchanged.
             '-' | '.' | '_' | '~' => name.push_str(&format!("_{:02X}", u32::from(c))),
             '%' => name.push('_'),
             plain => name.push(plain),
@@ -143,13 +144,13 @@ fn in_variable(tenant: &TenantId) -> String {
     })
 }
 
-/// A tenant inside a path: as it is, but that a leading `.` (a hidden file, the folder above) is `%2E`.
+/// Encodes a tenant for a path: percent-encoded, and a leading `.` (a hidden file, or the parent folder) becomes `%2E`.
 fn in_path(tenant: &TenantId) -> String {
     let name = percent::percent_encoded(tenant.as_str(), "");
     name.strip_prefix('.').map(|rest| format!("%2E{rest}")).unwrap_or(name)
 }
 
-/// A secret file without its final line break. None when it cannot be read as text.
+/// Reads a secret file without its final line breaks. `None` if it cannot be read as text.
 async fn read(path: &str) -> Option<String> {
     let size = tokio::fs::metadata(path).await.ok().filter(std::fs::Metadata::is_file)?.len();
     if size > FILE_BYTES_MAX {
@@ -183,7 +184,7 @@ mod tests {
             assert_eq!(secrets.scrub(&format!("é\\n{echo}\\u00e9")), "é\\n[REDACTED]\\u00e9", "{echo}");
         }
         for echo in [
-            // base64("kim:12:ab/c+\"d"), and the same behind one and two more characters.
+            // base64("kim:12:ab/c+\"d"), and the same after one and two more characters.
             "a2ltOjEyOmFiL2MrImQ=",
             "eGtpbToxMjphYi9jKyJk",
             "eHhraW06MTI6YWIvYysiZA==",

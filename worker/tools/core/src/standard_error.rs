@@ -1,4 +1,4 @@
-//! What a child process says on standard error: logged line by line without its secrets, and its last words kept.
+//! Standard error of child processes: logged line by line without secrets; the last lines are kept for error messages.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use tokio::process::ChildStderr;
 
 use super::{Secrets, wording};
 
-/// Bytes of a line on standard error that are logged.
+/// Maximum bytes of a logged line.
 const LINE_BYTES_MAX: usize = 1_024;
-/// Lines that are logged of one run; a process that says more is too talkative to be read.
+/// Maximum number of logged lines per run; more output than this would not be read.
 const LINES_MAX: usize = 1_000;
 
-/// Lines of standard error that are told where a process fails, and bytes of each.
+/// Number of final lines that are reported when a process fails, and maximum bytes of each.
 const TAIL_LINES: usize = 5;
 const TAIL_LINE_BYTES: usize = 200;
 
-/// The last that a process has said on standard error, without its secrets: for whoever is told that it failed.
+/// The last lines of a process's standard error, without secrets: they are part of the message about its failure.
 #[derive(Debug, Default)]
 pub struct Tail(Mutex<VecDeque<String>>);
 
@@ -29,12 +29,12 @@ impl Tail {
         if lines.len() == TAIL_LINES {
             lines.pop_front();
         }
-        // It goes to terminals: what moves a cursor there is not shown.
+        // The text may be shown on a terminal: control characters, which could move the cursor, are replaced.
         let line = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
         lines.push_back(wording::cut(&line, TAIL_LINE_BYTES));
     }
 
-    /// `; on standard error it said: …`, or nothing where it said nothing.
+    /// Returns `; on standard error it said: …`, or an empty string if the process wrote nothing.
     #[must_use]
     pub fn words(&self) -> String {
         let lines = self.0.lock();
@@ -46,14 +46,14 @@ impl Tail {
     }
 }
 
-/// Logs what the process `name` says on standard error until that ends, without its secrets. `what` it is, such as `an
-/// MCP server`, begins the message.
+/// Logs the standard error of the process `name`, without secrets, until it ends. `what` (such as `an MCP server`)
+/// begins the message.
 pub async fn log(what: &'static str, name: String, from: ChildStderr, secrets: Arc<Secrets>, tail: Arc<Tail>) {
     let (mut from, redactor, mut lines) = (BufReader::new(from), Redactor::default(), 0_usize);
     while let Some(line) = next_line(&mut from).await {
         lines += 1;
         if lines > LINES_MAX {
-            continue; // Read on: a process whose pipe is full stands still.
+            continue; // Keep reading: a process whose pipe is full would block.
         }
         let clean = secrets.scrub(&String::from_utf8_lossy(&line));
         let clean = redactor.text(clean.trim_end());
@@ -66,7 +66,8 @@ pub async fn log(what: &'static str, name: String, from: ChildStderr, secrets: A
     }
 }
 
-/// The next line, cut to twice what is logged of it, so that a secret at the cut is still found whole or not shown.
+/// Returns the next line, cut to twice the logged length, so that a secret at the cut is either found whole or not
+/// logged.
 async fn next_line(from: &mut (impl AsyncBufRead + Unpin)) -> Option<Vec<u8>> {
     let mut line = Vec::new();
     loop {

@@ -1,4 +1,4 @@
-//! Secrets of tools written in Rust: read for each call, handed to the function, taken out of whatever it returns.
+//! Secrets of tools written in Rust: read for each call, passed to the function, and removed from its result.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,26 +12,26 @@ use super::Environment;
 use super::secrets::Secrets;
 use super::{CallContext, Handler, ToolError, ToolFailure, ToolOutput};
 
-/// The secrets of one call. Nothing prints them.
+/// The secrets of one call. `Debug` does not print their values.
 #[derive(Debug, Clone, Default)]
 pub struct ToolSecrets(Option<Arc<Secrets>>);
 
 impl ToolSecrets {
-    /// The value of the secret that the tool declares as `name`.
+    /// Returns the value of the secret that the tool declares as `name`.
     ///
     /// # Errors
-    /// [`ToolError::Internal`] where it declares none of this name.
+    /// [`ToolError::Internal`] if the tool declares no secret of this name.
     pub fn get(&self, name: &str) -> Result<&str, ToolError> {
         let value = self.0.as_ref().and_then(|set| set.get(name));
         value.ok_or_else(|| ToolError::Internal(format!("the tool declares no secret {name:?}")))
     }
 
-    /// `text` without the secrets.
+    /// Returns `text` without the secrets.
     pub(super) fn scrub(&self, text: &str) -> String {
         self.0.as_ref().map_or_else(|| text.to_owned(), |set| set.scrub(text))
     }
 
-    /// Reads what can be read without a tenant, for hooks that run before any call.
+    /// Reads the secrets that do not depend on a tenant, for hooks that run before any call.
     pub(super) async fn at_startup(references: &BTreeMap<String, SecretRef>, environment: &Environment) -> Self {
         let mut there = BTreeMap::new();
         for (name, reference) in references {
@@ -44,8 +44,8 @@ impl ToolSecrets {
     }
 }
 
-/// Returns true if every secret that is the same for all tenants, and comes from a variable, is there. A file may still
-/// appear.
+/// Returns true if every secret is set that comes from a variable and is the same for all tenants. Files are not
+/// checked, because they may still appear.
 pub(super) fn are_set(references: &BTreeMap<String, SecretRef>, environment: &Environment) -> bool {
     references.values().all(|reference| match reference {
         SecretRef::Env(variable) => variable.contains(TENANT) || environment.get(variable).is_some(),
@@ -53,7 +53,7 @@ pub(super) fn are_set(references: &BTreeMap<String, SecretRef>, environment: &En
     })
 }
 
-/// Hands secrets to a handler.
+/// A handler that passes secrets to another handler.
 pub(super) struct WithSecrets {
     pub(super) tool: String,
     pub(super) handler: Arc<dyn Handler>,
@@ -63,7 +63,7 @@ pub(super) struct WithSecrets {
 
 #[async_trait]
 impl Handler for WithSecrets {
-    // No secret is handed to it.
+    // Validation receives no secrets.
     fn validate(&self, arguments: &RawValue) -> Result<(), String> {
         self.handler.validate(arguments)
     }
@@ -79,22 +79,22 @@ impl Handler for WithSecrets {
     }
 }
 
-/// What a handler gave, without the secrets of `set`.
+/// Removes the secrets of `set` from a handler's output.
 ///
 /// # Errors
-/// The handler's failure, likewise.
+/// The handler's failure, without the secrets.
 pub fn without_secrets(ran: Result<ToolOutput, ToolFailure>, set: &Secrets) -> Result<ToolOutput, ToolFailure> {
     ran.map(|output| scrubbed_output(output, set)).map_err(|failure| scrubbed_failure(failure, set))
 }
 
-/// The output without the secrets. Where one of them stood outside a string, what is left is no JSON any more, and is
-/// passed on as text: the tool has done its work, so there is a result.
+/// Removes the secrets from the output. If a secret appeared outside a JSON string, the rest is no longer JSON and is
+/// returned as text: the tool has done its work, so there must be a result.
 fn scrubbed_output(output: ToolOutput, set: &Secrets) -> ToolOutput {
     let clean = set.scrub(output.json.get());
     if let Ok(json) = RawValue::from_string(clean.clone()) {
         return ToolOutput { json, ..output };
     }
-    // A string is JSON, whatever stands in it.
+    // Any text is valid JSON as a string.
     let json = to_raw_value(&clean).unwrap_or_else(|_| RawValue::NULL.to_owned());
     ToolOutput { json, content_type: "text/plain" }
 }
@@ -105,7 +105,7 @@ fn scrubbed_failure(failure: ToolFailure, set: &Secrets) -> ToolFailure {
         ToolFailure::InvalidArguments { message } => ToolFailure::InvalidArguments { message: clean(message) },
         ToolFailure::Permanent { message, details } => {
             let details = details.map(|details| {
-                // Where a secret was more than a string's text, nothing readable is left to pass on.
+                // If a secret was outside a JSON string, the details are no longer JSON and are dropped.
                 serde_json::from_str(&set.scrub(&details.to_string())).unwrap_or(Value::Null)
             });
             ToolFailure::Permanent { message: clean(message), details }

@@ -1,4 +1,4 @@
-//! The tools that an agent may call, as one call sees them: the tools, the policy, and what the turn was narrowed to.
+//! The tools available to one call: the registry, the policy, and the narrowing of its turn.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use super::{RegisteredTool, Registry};
 
-/// The tools of one configuration as one turn may use them.
+/// The tools of one configuration that a turn may use.
 #[derive(Debug, Clone, Default)]
 pub struct Toolbox {
     active: Arc<ActivePolicy>,
@@ -22,48 +22,48 @@ pub struct Toolbox {
     narrowed: Option<Arc<BTreeSet<String>>>,
 }
 
-/// A call that passed the checks of its tool, for the rules on its arguments and context.
+/// A call that passed the tool's own checks: input for the rules on its arguments and context.
 #[derive(Debug, Clone, Copy)]
 pub struct RuledCall<'a> {
-    /// The tenant of the agent that calls.
+    /// The calling agent's tenant.
     pub tenant: &'a TenantId,
-    /// The agent that calls.
+    /// The calling agent.
     pub agent: &'a AgentId,
     /// The tool.
     pub tool: &'a RegisteredTool,
-    /// The arguments, as the tool gets them.
+    /// The arguments that the tool receives.
     pub arguments: &'a RawValue,
     /// The context of the turn.
     pub context: &'a Context,
-    /// The task that the turn runs under, if it does.
+    /// The task that the turn runs under, if any.
     pub task: Option<&'a (TaskId, TaskGrant)>,
 }
 
 /// Why rules stop a call.
 #[derive(Debug, Clone)]
 pub enum Ruled {
-    /// This rule is not met, or cannot be decided.
+    /// This rule is not met or cannot be evaluated.
     Unmet(Unmet),
-    /// Whose call it is, is no longer known.
+    /// The calling agent or its tenant is no longer known.
     Unusable(Unusable),
 }
 
-/// Why a tool cannot be called by the name that a model gave.
+/// Why a tool cannot be called by the name that the model gave.
 #[derive(Debug, Clone)]
 pub enum Unusable {
     /// The agent is no longer configured.
     NoAgent,
-    /// The tenant was set at run time, and its declaration cannot be read.
+    /// The tenant was configured at run time, and its declaration cannot be read.
     Withheld,
-    /// No tool has the name.
+    /// No tool has this name.
     NoTool,
-    /// The tool is there, and the rule that the text names forbids it.
+    /// The tool exists, but the rule named in the text forbids the call.
     Denied(Denial, String),
 }
 
 impl Toolbox {
-    /// The tools of `registry` under `active`, for a turn that was narrowed to `allowed`, under a task with `grant`. Names
-    /// may be those of the tools or those that a dialect shows; one that no tool has allows nothing.
+    /// Makes the toolbox of a turn: the tools of `registry` under `active`, narrowed to `allowed` and to the task's
+    /// `grant`. Names may be tool names or the names that a dialect shows. A name that matches no tool allows nothing.
     #[must_use]
     pub fn new(
         active: Arc<ActivePolicy>,
@@ -80,16 +80,16 @@ impl Toolbox {
         Self { active, registry, granted, narrowed }
     }
 
-    /// The only tools that the turn may use, by name; none means all that its agent may call.
+    /// Returns the names of the only tools that the turn may use; `None` means all that its agent may call.
     #[must_use]
     pub fn narrowed(&self) -> Option<&BTreeSet<String>> {
         self.narrowed.as_deref()
     }
 
-    /// The tool that an agent means by `name`, where it may call it.
+    /// Returns the tool that an agent means by `name`, if the agent may call it.
     ///
     /// # Errors
-    /// [`Unusable`] says why not.
+    /// [`Unusable`] gives the reason.
     pub fn find(&self, tenant: &TenantId, agent: &AgentId, name: &str) -> Result<&Arc<RegisteredTool>, Unusable> {
         let caller = self.caller(tenant, agent)?;
         let tool = self.registry.resolve(name).ok_or(Unusable::NoTool)?;
@@ -106,30 +106,30 @@ impl Toolbox {
         }
     }
 
-    /// The number of rules that calls of a tool have to meet.
+    /// Returns the number of enforced rules for calls of a tool.
     #[must_use]
     pub fn rules(&self, tool: &RegisteredTool) -> usize {
         self.active.rules.enforced(&tool.spec.name)
     }
 
-    /// What the tool's row says of the facts of a session; none where it says nothing.
+    /// Returns what the tool's permission row declares about session facts; `None` if it declares nothing.
     #[must_use]
     pub fn facts(&self, tool: &RegisteredTool) -> Option<&FactRow> {
         let row = self.active.policy.permissions.matrix.get(&tool.spec.name)?;
         Some(&row.facts).filter(|facts| !facts.is_empty())
     }
 
-    /// The people who may approve calls, with their roles.
+    /// Returns the people who may approve calls, with their roles.
     #[must_use]
     pub fn approvers(&self) -> &BTreeMap<String, BTreeSet<String>> {
         &self.active.policy.permissions.approvers
     }
 
-    /// Decides by the rules of the tool's row about a call's arguments and context. Answers the rules in shadow that would
-    /// have stopped it, and those for which a person may let it pass.
+    /// Evaluates the rules of the tool's permission row for a call's arguments and context. Returns the shadow rules
+    /// that would have stopped the call, and the rules that a person may waive.
     ///
     /// # Errors
-    /// [`Ruled`] says which rule stops it.
+    /// [`Ruled`] names the rule that stops the call.
     pub fn follow_rules(&self, call: &RuledCall<'_>) -> Result<Ruling, Ruled> {
         let name = &call.tool.spec.name;
         let declared = self.active.policy.permissions.matrix.get(name).map_or(0, |row| row.rules.len());
@@ -151,7 +151,7 @@ impl Toolbox {
         self.active.rules.decide(name, &facts).map_err(Ruled::Unmet)
     }
 
-    /// All tools that an agent may call, by name.
+    /// Returns all tools that an agent may call, by name.
     #[must_use]
     pub fn may_call(&self, tenant: &TenantId, agent: &AgentId) -> Vec<&Arc<RegisteredTool>> {
         let Ok(caller) = self.caller(tenant, agent) else { return Vec::new() };
@@ -160,13 +160,13 @@ impl Toolbox {
         versions.filter(|tool| permissions.decide_narrowed(caller, self.narrowed(), &tool.spec).is_ok()).collect()
     }
 
-    /// Names near a wrong one, among those that may be called.
+    /// Returns the names similar to an unknown one, among those in `allowed`.
     #[must_use]
     pub fn close_to<'a>(&'a self, wrong: &str, allowed: &[&str]) -> Vec<&'a str> {
         self.registry.close_to(wrong).into_iter().filter(|name| allowed.contains(name)).collect()
     }
 
-    /// The version of the tool that the agent gets.
+    /// Returns the version of the tool that is selected for the agent.
     fn version<'a>(
         &'a self,
         caller: Caller<'_>,

@@ -1,5 +1,5 @@
 //! Tools written in Rust: an async function over an argument struct. The schema and the descriptions of the arguments
-//! come from the struct and its doc comments. [`inner`]: calls of other tools from within one.
+//! come from the struct and its doc comments. [`inner`] lets a tool call other tools.
 
 pub mod inner;
 
@@ -28,51 +28,51 @@ use super::tool_secrets::{self, WithSecrets};
 use super::unfit;
 use super::{CallContext, Handler, ToolFailure, ToolOutput};
 
-/// The error of a tool function; turns into a [`ToolFailure`].
+/// The error of a tool function; converts to a [`ToolFailure`].
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ToolError {
-    /// The arguments pass the schema, and still are not what the tool can take; the text is for the model, which may
-    /// correct them. What can be told without doing anything belongs into [`TypedTool::validate`].
+    /// The arguments fit the schema, but the tool cannot accept them. The text is for the model, which may correct the
+    /// call. Checks that need no side effects belong in [`TypedTool::validate`].
     #[error("{0}")]
     InvalidArguments(String),
-    /// The tool refuses for good; the text is for the model.
+    /// The tool rejects the call permanently; the text is for the model.
     #[error("{0}")]
     Permanent(String),
-    /// The same with something for a program.
+    /// As `Permanent`, with details for programs.
     #[error("{message}")]
     Refused {
-        /// For the model.
+        /// The text for the model.
         message: String,
-        /// For a program.
+        /// The details for programs.
         details: Value,
     },
-    /// It may pass; whether anything took effect is not known.
+    /// A retry may succeed; it is unknown whether anything took effect.
     #[error("{0}")]
     Transient(String),
-    /// It may pass, and it is certain that nothing took effect.
+    /// A retry may succeed; it is certain that nothing took effect.
     #[error("{message}")]
     NotExecuted {
-        /// For the model, after the last try.
+        /// The text for the model, after the last attempt.
         message: String,
-        /// The least wait before the next try.
+        /// The minimum wait before the next attempt.
         retry_after: Option<Duration>,
     },
-    /// The call has begun a turn or a task of the same tenant, and is made again when that has ended; until then it holds
-    /// no slot. For a tool whose effect is `read` or `idempotent`.
+    /// The call has begun a turn or a task of the same tenant, and runs again when that has ended. Until then it holds
+    /// no slot. For tools whose effect is `read` or `idempotent`.
     #[error("it waits for work that it started")]
     Waits {
-        /// What it waits for; none to be made again after a time.
+        /// The turn or task that the call waits for; `None` to wait only for the time in `at_most`.
         awaits: Option<TurnId>,
-        /// The time after which it is made again in any case.
+        /// The time after which the call runs again in any case.
         at_most: Duration,
     },
-    /// A bug or a broken assumption: logged, told to the model in general words only.
+    /// A bug or a broken assumption: it is logged, and the model receives only a generic message.
     #[error("{0}")]
     Internal(String),
 }
 
 impl ToolError {
-    /// Wraps an error that is nobody's fault but ours.
+    /// Wraps an error that is a bug of the tool, not a mistake of the caller.
     pub fn internal(error: impl fmt::Display) -> Self {
         Self::Internal(error.to_string())
     }
@@ -80,7 +80,7 @@ impl ToolError {
 
 impl From<ToolError> for ToolFailure {
     fn from(error: ToolError) -> Self {
-        // Whole: secrets are taken out first, and what is left is cut where it is told.
+        // Messages are not cut here: secrets are removed first, and the rest is cut when it is reported.
         match error {
             ToolError::InvalidArguments(message) => Self::InvalidArguments { message },
             ToolError::Permanent(message) => Self::Permanent { message, details: None },
@@ -95,7 +95,7 @@ impl From<ToolError> for ToolFailure {
     }
 }
 
-/// Timeout of a typed tool that sets none and whose worker sets none either.
+/// The timeout of a typed tool if neither the tool nor its worker sets one.
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 
 /// A typed tool, ready to be registered.
@@ -137,13 +137,13 @@ pub struct TypedTool {
     secrets: BTreeMap<String, SecretRef>,
     hooks: Hooks,
     answers_by_agent: bool,
-    /// Every clone of this value has both, and every handler that is made of one the first: their difference is how many
-    /// handlers there are.
+    /// Each clone of the tool has both `held` and `clones`; each handler made from it keeps only `held`. The difference
+    /// between their counts is the number of handlers.
     held: Arc<()>,
     clones: Arc<()>,
 }
 
-/// The check of what a schema cannot say of arguments.
+/// A check of the arguments that a schema cannot express.
 type Validate = dyn Fn(&RawValue) -> Result<(), String> + Send + Sync;
 
 impl fmt::Debug for TypedTool {
@@ -153,9 +153,9 @@ impl fmt::Debug for TypedTool {
 }
 
 impl TypedTool {
-    /// Makes a tool of `run`, an async function of the call's context and its arguments.
+    /// Makes a tool from `run`, an async function of the call's context and its arguments.
     ///
-    /// The input schema is `Args`'; the output schema is `Out`'s where that describes an object.
+    /// The input schema is that of `Args`. The output schema is that of `Out`, if it describes an object.
     pub fn new<Args, Out, Run, Running>(name: &str, description: &str, effect: Effect, run: Run) -> Self
     where
         Args: JsonSchema + DeserializeOwned + Send + 'static,
@@ -189,8 +189,8 @@ impl TypedTool {
         Self::of_handler(spec, None, Arc::new(TypedHandler { run, arguments: PhantomData::<fn(Args)> }))
     }
 
-    /// Makes a tool of its declaration and what runs it, for tools that say themselves what they are and are written in
-    /// another language. `timeout` is the limit of one try; the worker's default where there is none.
+    /// Makes a tool from its specification and its handler, for tools in other languages that describe themselves.
+    /// `timeout` is the limit of one attempt; without it, the worker's default applies.
     #[must_use]
     pub fn of_handler(spec: ToolSpec, timeout: Option<Duration>, handler: Arc<dyn Handler>) -> Self {
         Self {
@@ -206,9 +206,9 @@ impl TypedTool {
         }
     }
 
-    /// Looks at arguments for what their schema cannot say, before anything is recorded or done: two fields that
-    /// exclude each other, a checksum. What it answers is for the model, which may correct its call. It must not wait
-    /// for anything. `Args` is the tool's own argument struct.
+    /// Adds a check of the arguments for conditions that a schema cannot express, such as two fields that exclude each
+    /// other or a checksum. It runs before anything is recorded or done, and must not block. Its error message goes to
+    /// the model, which may correct its call. `Args` is the tool's own argument struct.
     #[must_use]
     pub fn validate<Args>(mut self, look: impl Fn(&Args) -> Result<(), String> + Send + Sync + 'static) -> Self
     where
@@ -218,9 +218,9 @@ impl TypedTool {
         self
     }
 
-    /// Has the variable `variable` of the worker's environment handed to the function as the secret `name`, read for
-    /// each call: see [`CallContext::secret`]. `{tenant}` in it stands for the calling tenant. While it is not set, the
-    /// tool answers that it is not configured. Wherever its value turns up in a result, it is taken out.
+    /// Passes the environment variable `variable` of the worker to the function as the secret `name`, see
+    /// [`CallContext::secret`]. It is read for each call. `{tenant}` in `variable` is replaced by the calling tenant.
+    /// While the variable is not set, calls fail with `not_configured`. The value is removed from every result.
     #[must_use]
     pub fn secret_from_env(mut self, name: &str, variable: &str) -> Self {
         self.secrets.insert(name.to_owned(), SecretRef::Env(variable.to_owned()));
@@ -234,8 +234,9 @@ impl TypedTool {
         self
     }
 
-    /// Runs once in each process that carries out calls, before the first of them, 30 s at most: to connect, to load,
-    /// to warm up. A process whose hook fails does not start; a tool that is registered at run time is not registered.
+    /// Adds a hook that runs once in each process that carries out calls, before its first call, for 30 s at most: for
+    /// example, to connect, load data or warm up. If the hook fails, the process does not start; a tool that is
+    /// registered at run time is not registered.
     #[must_use]
     pub fn on_start<Hook, Running>(mut self, hook: Hook) -> Self
     where
@@ -246,7 +247,7 @@ impl TypedTool {
         self
     }
 
-    /// Runs once after the last call, when the process drains, 5 s at most.
+    /// Adds a hook that runs once after the last call, when the process drains, for 5 s at most.
     #[must_use]
     pub fn on_stop<Hook, Running>(mut self, hook: Hook) -> Self
     where
@@ -257,10 +258,10 @@ impl TypedTool {
         self
     }
 
-    /// Makes calls whose arguments at these JSON pointers (`/to`, `/amount`) say the same one effect: within `window`
-    /// after its end, the end of one answers every equal call of the same tenant, whatever turn or agent it is of, and
-    /// while one runs, equal ones wait for it. Only a tool whose effect is `once` can have one, and a call has to say
-    /// each of these arguments.
+    /// Treats calls whose arguments at these JSON pointers (`/to`, `/amount`) are equal as the same effect. For
+    /// `window` after such a call has ended, its outcome answers every equal call of the same tenant, from any turn or
+    /// agent; while it runs, equal calls wait for it. Requires the effect `once`, and each call must give all of these
+    /// arguments.
     #[must_use]
     pub fn effect_key(mut self, arguments: &[&str], window: Duration) -> Self {
         let arguments = arguments.iter().map(ToString::to_string).collect();
@@ -269,67 +270,67 @@ impl TypedTool {
         self
     }
 
-    /// Keeps its answers for `ttl` for those who ask the same: all agents of a tenant, or each its own. Equal are questions
-    /// whose arguments, `user_context` and `session_data` are. Only a tool whose effect is `read` can have one.
+    /// Caches results for `ttl`, for all agents of a tenant or for each agent separately. A call is a cache hit if its
+    /// arguments, `user_context` and `session_data` are equal. Requires the effect `read`.
     #[must_use]
     pub fn cache(mut self, ttl: Duration, per: CachePer) -> Self {
         self.spec.cache = Some(ReadCache { ttl_ms: i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX), per });
         self
     }
 
-    /// Says that what it answers is of the agent, or the task, that asks: what it noted down, its files. Then its answers are
-    /// kept, if at all, for each agent alone ([`CachePer::Agent`]), and for each task.
+    /// Declares that the result depends on the calling agent or task, for example on its notes or files. Results can
+    /// then be cached only per agent ([`CachePer::Agent`]), and are cached separately for each task.
     #[must_use]
     pub const fn answers_by_agent(mut self) -> Self {
         self.answers_by_agent = true;
         self
     }
 
-    /// Has the fleet find out by another tool whether a call took effect of which nobody knows. For a tool whose effect is
-    /// `once`; the other one's has to be `read`.
+    /// Sets the tool that the fleet uses to find out whether a call with an unknown outcome took effect. Requires the
+    /// effect `once`; the other tool's effect must be `read`.
     #[must_use]
     pub fn reconcile(mut self, by: Reconcile) -> Self {
         self.spec.reconcile = Some(by);
         self
     }
 
-    /// Runs a call only when what has to know that it has begun does: see [`Durability`]. As the fleet's setting says
-    /// otherwise. For a tool whose effect is `once`; of any other, nothing is recorded before it runs.
+    /// Sets where the start of a call must be recorded before the call runs: see [`Durability`]. The default is the
+    /// fleet's setting. Only for tools whose effect is `once`; other calls are not recorded before they run.
     #[must_use]
     pub const fn durable(mut self, durable: Durability) -> Self {
         self.spec.durable = Some(durable);
         self
     }
 
-    /// Sets the stable id; `tool_<name>` otherwise.
+    /// Sets the stable id. Default: `tool_<name>`.
     #[must_use]
     pub fn id(mut self, id: &str) -> Self {
         id.clone_into(&mut self.spec.id);
         self
     }
 
-    /// Sets the name that people read; the name otherwise.
+    /// Sets the name shown to people. Default: the tool's name.
     #[must_use]
     pub fn display_name(mut self, name: &str) -> Self {
         name.clone_into(&mut self.spec.display_name);
         self
     }
 
-    /// Sets the category; `general` otherwise.
+    /// Sets the category. Default: `general`.
     #[must_use]
     pub fn category(mut self, category: &str) -> Self {
         category.clone_into(&mut self.spec.category);
         self
     }
 
-    /// Sets the version (SemVer); `1.0.0` otherwise.
+    /// Sets the version (SemVer). Default: `1.0.0`.
     #[must_use]
     pub fn version(mut self, version: &str) -> Self {
         version.clone_into(&mut self.spec.version);
         self
     }
 
-    /// Sets the wall-clock limit of one try; the worker's default otherwise.
+    /// Sets the wall-clock limit of one attempt. Default: the worker's setting.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
@@ -337,28 +338,28 @@ impl TypedTool {
         self
     }
 
-    /// Adds a capability that the agent needs.
+    /// Adds a capability that the agent must have.
     #[must_use]
     pub fn requires(mut self, capability: &str) -> Self {
         self.spec.required_capabilities.push(capability.to_owned());
         self
     }
 
-    /// Adds a plan feature that the tenant needs.
+    /// Adds a plan feature that the tenant must have.
     #[must_use]
     pub fn requires_feature(mut self, feature: &str) -> Self {
         self.spec.required_features.push(feature.to_owned());
         self
     }
 
-    /// Has a person agree to each call.
+    /// Requires a person's approval of each call.
     #[must_use]
     pub fn requires_approval(mut self) -> Self {
         self.spec.requires_approval = true;
         self
     }
 
-    /// Has people agree to each call, and says whose consent that is.
+    /// Requires approval of each call, and sets who must approve.
     #[must_use]
     pub fn approval(mut self, demand: ApprovalDemand) -> Self {
         self.spec.requires_approval = true;
@@ -366,7 +367,7 @@ impl TypedTool {
         self
     }
 
-    /// Says that this process lacks what the tool needs: models are not offered it, and each call is refused with
+    /// Marks the tool as not configured in this process: it is not offered to models, and each call fails with
     /// `message`.
     #[must_use]
     pub fn not_configured_here(mut self, message: String) -> Self {
@@ -375,13 +376,13 @@ impl TypedTool {
         self
     }
 
-    /// Returns what the tool declares.
+    /// Returns the tool's specification.
     #[must_use]
     pub fn spec(&self) -> &ToolSpec {
         &self.spec
     }
 
-    /// The arguments that say nothing of themselves, as paths (`owner.email`): a model fills them in by guessing.
+    /// Returns the paths (`owner.email`) of arguments without a description: a model has to guess their values.
     #[must_use]
     pub fn undescribed(&self) -> Vec<String> {
         let mut found = Vec::new();
@@ -389,7 +390,7 @@ impl TypedTool {
         found
     }
 
-    /// Returns true if any set of tools has this one still: those in force, and those that running calls have kept.
+    /// Returns true if any tool registry still uses this tool: the current one, or one that a running call has kept.
     #[must_use]
     pub fn is_held(&self) -> bool {
         Arc::strong_count(&self.held) > Arc::strong_count(&self.clones)
@@ -407,8 +408,8 @@ impl TypedTool {
         &self.secrets
     }
 
-    /// The declaration with `timeout_default` where the tool sets no timeout, and what runs it: the function behind
-    /// what it asked for. Secrets are looked up in `environment`.
+    /// Returns the specification, with `timeout_default` if the tool sets no timeout, and the handler: the function
+    /// with its validation and its secrets. Secrets are looked up in `environment`.
     pub fn into_parts(mut self, timeout_default: Duration, environment: &Environment) -> (ToolSpec, Arc<dyn Handler>) {
         self.spec.timeout = self.timeout.unwrap_or(timeout_default);
         let mut handler: Arc<dyn Handler> =
@@ -422,8 +423,8 @@ impl TypedTool {
     }
 }
 
-/// Finds the members of an object schema without a description, and those of the objects and lists in them. The schemas
-/// of types have everything in place, and end.
+/// Finds the members of an object schema that have no description, including members of nested objects and lists.
+/// Schemas generated from types are inlined, so the recursion follows no references and ends.
 fn undescribed(schema: &Value, path: &str, found: &mut Vec<String>) {
     for (name, member) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
         let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
@@ -437,7 +438,7 @@ fn undescribed(schema: &Value, path: &str, found: &mut Vec<String>) {
     }
 }
 
-/// A handler with a look at its arguments, where the tool has one.
+/// A handler with the tool's check of its arguments, if it has one.
 struct Validated {
     handler: Arc<dyn Handler>,
     validate: Option<Arc<Validate>>,
@@ -455,7 +456,8 @@ impl Handler for Validated {
     }
 }
 
-/// The schema of a type for models: everything in place, without what tells them nothing.
+/// Generates the schema of a type for models: subschemas are inlined, and members that tell a model nothing are
+/// removed.
 fn schema_of<T: JsonSchema>(settings: SchemaSettings) -> Value {
     let settings = settings.with(|s| {
         s.inline_subschemas = true;
@@ -463,10 +465,10 @@ fn schema_of<T: JsonSchema>(settings: SchemaSettings) -> Value {
     });
     let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
     if let Some(root) = schema.as_object_mut() {
-        // The struct's name and its own doc comment; the tool has a name and a description.
+        // The struct's name and doc comment: the tool has its own name and description.
         root.shift_remove("title");
         root.shift_remove("description");
-        // A struct without fields is still an object with no arguments.
+        // A struct without fields is still an object, with no arguments.
         if root.get("type").and_then(Value::as_str) == Some("object") {
             root.entry("properties").or_insert_with(|| Value::Object(serde_json::Map::new()));
         }
@@ -488,7 +490,7 @@ where
     Running: Future<Output = Result<Out, ToolError>> + Send + 'static,
 {
     async fn call(&self, context: &CallContext, arguments: &RawValue) -> Result<ToolOutput, ToolFailure> {
-        // A declared schema may be wider than the struct, and a struct may check more than a schema can say.
+        // A declared schema may be wider than the struct, and a struct may check more than a schema can express.
         let arguments: Args = unfit::read(arguments).map_err(ToolError::InvalidArguments)?;
         let output = (self.run)(context.clone(), arguments).await?;
         let json = to_raw_value(&output).map_err(ToolError::internal)?;

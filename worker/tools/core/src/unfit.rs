@@ -1,5 +1,5 @@
-//! Arguments that pass a tool's schema and do not become its struct: a declared schema may be wider than the struct, and a
-//! struct may check more than a schema can say.
+//! Reports arguments that fit a tool's schema but cannot be deserialized into its struct: a declared schema may be
+//! wider than the struct, and a struct may check more than a schema can express.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -8,12 +8,13 @@ use serde_path_to_error::{Path, Segment};
 
 use super::arguments::{found, is_secret};
 
-/// Reads the struct.
+/// Deserializes the arguments into the struct.
 ///
 /// # Errors
-/// The argument and what is wrong with it, for a model: a place in a text (`line 1 column 77`) tells it nothing.
+/// The message for a model: the argument and its problem. A position in the text (`line 1 column 77`) would not help a
+/// model.
 pub(super) fn read<Args: DeserializeOwned>(arguments: &RawValue) -> Result<Args, String> {
-    // Only what fails is read again with its path.
+    // Arguments are parsed a second time, with paths, only after a failure.
     serde_json::from_str(arguments.get()).map_err(|error| {
         let mut again = serde_json::Deserializer::from_str(arguments.get());
         match serde_path_to_error::deserialize::<_, Args>(&mut again) {
@@ -35,12 +36,12 @@ fn told(path: &Path, error: &serde_json::Error, text: &str) -> String {
         Segment::Enum { .. } | Segment::Unknown => Some(value),
     });
     let found = at.map(|value| format!("; found {}", found(&named, value))).unwrap_or_default();
-    // The reason quotes what was found, too.
+    // The reason from serde quotes the value too.
     let reason = if is_secret(&named) { "it has another form".to_owned() } else { reason(error) };
     format!("Argument '{}' cannot be read: {reason}{found}.", super::wording::cut(&named, 80))
 }
 
-/// Returns what serde says, without its place in the text.
+/// Returns serde's error message without the position in the text.
 fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());

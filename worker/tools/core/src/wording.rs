@@ -1,6 +1,6 @@
-//! Small helpers for messages that models read: cut to a bound, name what was probably meant.
+//! Helpers for messages to models: cut text to a bound, and suggest the name that was probably meant.
 
-/// Cuts `text` to at most `bytes_max` bytes at a character boundary; a cut text ends in `…`.
+/// Cuts `text` to at most `bytes_max` bytes at a character boundary; cut text ends in `…`.
 pub fn cut(text: &str, bytes_max: usize) -> String {
     const MARK: &str = "…";
     if text.len() <= bytes_max {
@@ -13,12 +13,13 @@ pub fn cut(text: &str, bytes_max: usize) -> String {
     format!("{}{MARK}", &text[..end])
 }
 
-/// Names longer than this are not compared: nobody mistypes them, and the comparison is quadratic.
+/// Names are compared up to this length only: longer names are not typing mistakes, and the comparison is quadratic.
 const COMPARED_CHARS_MAX: usize = 64;
 
-/// The candidates that `wrong` was probably meant to be, nearest first, at most `count`.
+/// Returns at most `count` candidates that `wrong` was probably meant to be, nearest first.
 ///
-/// Near means: equal but for case and `_ - .`, or at most a third of the characters differ.
+/// A candidate is near if it is equal apart from case and the characters `_ - .`, or if at most a third of the
+/// characters differ.
 pub fn closest<'a>(wrong: &str, candidates: impl Iterator<Item = &'a str>, count: usize) -> Vec<&'a str> {
     let plain = |name: &str| -> Vec<char> {
         let kept = name.chars().filter(|c| !matches!(c, '_' | '-' | '.' | ' '));
@@ -36,7 +37,7 @@ pub fn closest<'a>(wrong: &str, candidates: impl Iterator<Item = &'a str>, count
     near.into_iter().take(count).map(|(_, name)| name).collect()
 }
 
-/// Counts the characters that have to be put in, taken out, replaced or swapped with their neighbour.
+/// Counts the characters to insert, delete, replace or swap with a neighbor.
 fn distance(a: &[char], b: &[char]) -> usize {
     let mut before_last: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=b.len()).collect();

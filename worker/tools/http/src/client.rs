@@ -1,4 +1,4 @@
-//! Sending: one request, its redirects each checked again, an answer read within a bound.
+//! Sends one request, checks each redirect before following it, and reads the response within a bound.
 
 use std::error::Error;
 use std::fmt;
@@ -12,56 +12,56 @@ use reqwest::{Method, Response, StatusCode, Url};
 use tickfleet_outbound::{Blocked, Connecting, Guard, Standing, client};
 use tickfleet_tools::Secrets;
 
-/// The time for which an idle connection is kept for tools that may run twice.
+/// How long idle connections are kept for tools that may run twice.
 const IDLE: Duration = Duration::from_secs(30);
-/// And for `once` tools: shorter than the shortest keep-alive in common use (5 s), because a request on a connection
-/// that the service is just closing ends as "outcome unknown".
+/// How long idle connections are kept for `once` tools. This is shorter than the shortest common keep-alive (5 s): a
+/// request on a connection that the service is just closing ends as "outcome unknown".
 const IDLE_ONCE: Duration = Duration::from_secs(4);
 
-/// A request, filled in.
+/// A request with all values filled in.
 #[derive(Debug)]
 pub struct Request {
     /// The method.
     pub method: Method,
-    /// The address; it is checked before anything is sent.
+    /// The address. It is checked before anything is sent.
     pub url: Url,
-    /// The headers. A secret in one is marked as sensitive.
+    /// The headers. Headers that contain a secret are marked as sensitive.
     pub headers: HeaderMap,
     /// The body.
     pub body: Option<Bytes>,
-    /// True if the body has a secret in it.
+    /// True if the body contains a secret.
     pub body_is_secret: bool,
 }
 
-/// Why there is no answer. No message names more of a URL than its host.
+/// Why a request got no usable response. Messages name only the host of a URL.
 #[derive(Debug)]
 pub enum SendError {
     /// The address is not allowed.
     Blocked(Blocked),
     /// Nothing was sent.
     NotSent {
-        /// Where it should have gone.
+        /// The host that the request was meant for.
         host: String,
-        /// Why it did not.
+        /// The reason why nothing was sent.
         why: &'static str,
     },
-    /// Something was sent, or may have been.
+    /// Something was sent, or may have been sent.
     Lost {
-        /// Where it went.
+        /// The host that the request went to.
         host: String,
-        /// What is known.
+        /// The known cause.
         why: &'static str,
     },
-    /// A redirect that is not followed.
+    /// The response is a redirect that is not followed.
     Redirect(Box<Unfollowed>),
 }
 
-/// An answer that leads elsewhere and is the last one. It says nothing of what the request did: a POST that was carried
-/// out is often answered with a redirect to where its outcome can be seen.
+/// A redirect that is not followed. It does not show whether the request was carried out: services often respond to a
+/// successful POST with a redirect to a page with its result.
 pub struct Unfollowed {
-    /// The answer.
+    /// The response.
     pub answer: Response,
-    /// Why it is not followed, for a model.
+    /// The reason why it is not followed, worded for a model.
     pub why: String,
 }
 
@@ -71,8 +71,8 @@ impl fmt::Debug for Unfollowed {
     }
 }
 
-/// The clients under one guard. Two, because a resolver knows the name it resolves but not the port: which of them a
-/// request uses says whether its host and port are allowed by name.
+/// The clients under one guard. There are two because a resolver knows the host name but not the port: `named` is used
+/// for requests whose host and port are allowed by name, `stranger` for all others.
 pub struct Client {
     guard: Arc<Guard>,
     stranger: reqwest::Client,
@@ -86,10 +86,10 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// Clients under `guard`; `once` says that what they send must not be sent twice.
+    /// Makes the clients under `guard`. `once` is true if requests must not be sent twice.
     ///
     /// # Errors
-    /// Why TLS cannot be set up: no crypto provider, no trust roots.
+    /// Why TLS cannot be set up: no crypto provider or no trust roots.
     pub fn new(guard: Guard, once: bool, connect_timeout: Duration) -> Result<Self, String> {
         let guard = Arc::new(guard);
         let connecting = Connecting { timeout: connect_timeout, idle: Some(if once { IDLE_ONCE } else { IDLE }) };
@@ -98,10 +98,11 @@ impl Client {
         Ok(Self { guard, stranger, named })
     }
 
-    /// Sends a request and follows at most `redirects_max` redirects, none of which may carry one of `secrets` away.
+    /// Sends a request and follows at most `redirects_max` redirects. A redirect that would send one of `secrets` to
+    /// another host is not followed.
     ///
     /// # Errors
-    /// [`SendError`] where no answer came that is not a redirect.
+    /// [`SendError`] if no response arrived, or if the last response is a redirect.
     pub async fn send(
         &self,
         mut request: Request,
@@ -128,7 +129,7 @@ impl Client {
         }
     }
 
-    /// `again`: an earlier request of this call was sent already.
+    /// Sends one request. `again` is true if an earlier request of this call was already sent.
     async fn send_one(&self, request: &Request, again: bool) -> Result<Response, SendError> {
         let standing = self.guard.check(&request.url).map_err(SendError::Blocked)?;
         let client = match (standing, &self.named) {
@@ -153,7 +154,7 @@ impl Client {
     }
 }
 
-/// The request that follows a redirect.
+/// Returns the request that follows a redirect.
 fn redirected(
     mut request: Request,
     status: StatusCode,
@@ -169,7 +170,8 @@ fn redirected(
         request.body = None;
         request.headers.remove(header::CONTENT_TYPE);
     } else if request.method != Method::GET && matches!(number, 301 | 302) {
-        // Clients disagree whether the method stays; a changed one would report a success that was none.
+        // Clients differ in whether they keep the method. With a changed method, a failed call could look like a
+        // success.
         return Err(format!("The service answered a {} with an ambiguous redirect ({number}).", request.method));
     }
     if request.url.scheme() == "https" && next.scheme() != "https" {
@@ -179,7 +181,7 @@ fn redirected(
         if request.body.is_some() && request.body_is_secret || secrets.found_in(next.as_str()) {
             return Err("The service answered with a redirect that would hand a secret to another host.".to_owned());
         }
-        // Whatever the template put into headers was meant for the first host alone.
+        // Headers from the template were meant only for the first host.
         let stay: [HeaderName; 2] = [header::CONTENT_TYPE, header::ACCEPT];
         let kept = stay.into_iter().filter_map(|name| Some((name.clone(), request.headers.get(&name)?.clone())));
         request.headers = kept.filter(|(_, value): &(_, HeaderValue)| !value.is_sensitive()).collect();
@@ -191,13 +193,13 @@ fn redirected(
 /// Why a body could not be read.
 #[derive(Debug, PartialEq, Eq)]
 pub enum BodyError {
-    /// More bytes than allowed; reading stopped there.
+    /// The body is larger than allowed; reading stopped.
     TooLarge,
-    /// The connection ended first.
+    /// The connection ended before the body did.
     Lost,
 }
 
-/// Reads a body of at most `bytes_max` bytes; never holds more than that and one chunk.
+/// Reads a body of at most `bytes_max` bytes; holds at most that and one chunk in memory.
 ///
 /// # Errors
 /// [`BodyError`].
@@ -216,7 +218,7 @@ pub async fn read_body(response: &mut Response, bytes_max: usize) -> Result<Vec<
     Ok(body)
 }
 
-/// The first error of type `T` in the chain of sources, also inside an I/O error.
+/// Returns the first error of type `T` in the chain of sources.
 fn find<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a T> {
     let mut next = Some(error);
     while let Some(this) = next {

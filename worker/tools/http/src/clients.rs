@@ -1,4 +1,4 @@
-//! The clients and access tokens that the tools of one configuration share.
+//! HTTP clients and access tokens, shared by the tools of one configuration.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,11 +11,11 @@ use tickfleet_outbound::Guard;
 use super::client::Client;
 use super::tokens::Tokens;
 
-/// Limit of resolving, connecting and the TLS handshake: a part of the tool's timeout, so that an unreachable host
-/// is known as such (nothing was sent) and not as a timeout (nobody knows).
+/// Time limit for resolving, connecting and the TLS handshake. It is shorter than the tool's timeout, so that an
+/// unreachable host is reported as such (nothing was sent) and not as a timeout (outcome unknown).
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The clients of a set of tools. Tools with the same rights share one: its connections, and its trust roots, which
-/// take tens of milliseconds to load. Tools that sign in alike share their access tokens.
+/// The clients of a set of tools. Tools with the same rights share a client: its connections, and its trust roots,
+/// which take tens of milliseconds to load. Tools with equal sign-ins share their access tokens.
 #[derive(Default)]
 pub struct HttpClients {
     clients: Mutex<BTreeMap<(Guard, bool), Arc<Client>>>,
@@ -29,10 +29,10 @@ impl fmt::Debug for HttpClients {
 }
 
 impl HttpClients {
-    /// The client for tools under `guard`; `once` tells tools that must not run twice from the others.
+    /// Returns the client for tools under `guard`. `once` is true for tools that must not run twice.
     ///
     /// # Errors
-    /// Why TLS cannot be set up: no crypto provider, no trust roots.
+    /// Why TLS cannot be set up: no crypto provider or no trust roots.
     pub(super) fn get(&self, guard: Guard, once: bool) -> Result<Arc<Client>, String> {
         let mut clients = self.clients.lock();
         let key = (guard, once);
@@ -44,7 +44,7 @@ impl HttpClients {
         Ok(client)
     }
 
-    /// The access tokens of these tools.
+    /// Returns the access tokens of these tools.
     pub(super) fn tokens(&self) -> Arc<Tokens> {
         Arc::clone(&self.tokens)
     }

@@ -1,4 +1,4 @@
-//! The fields of a declaration, each checked on its own, and the references in its templates.
+//! Checks each field of a declaration, and the references in its templates.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +15,11 @@ use super::mapping::Mapping;
 use super::outcome::Rules;
 use super::template::Template;
 
-/// Bytes of a response where the declaration says nothing.
+/// Default maximum bytes of a response.
 const RESPONSE_BYTES_MAX_DEFAULT: usize = 1024 * 1024;
-/// Bytes of a response that a declaration may allow: all slots of a worker may hold one at a time.
+/// Largest maximum that a declaration may set: all slots of a worker may hold a response at the same time.
 const RESPONSE_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Headers that belong to the connection: a template that sets them could smuggle a second request or undo a bound.
+/// Headers that belong to the connection: a template that sets one could smuggle in a second request or remove a bound.
 const HEADERS_REFUSED: [HeaderName; 8] = [
     header::HOST,
     header::CONTENT_LENGTH,
@@ -31,7 +31,7 @@ const HEADERS_REFUSED: [HeaderName; 8] = [
     header::EXPECT,
 ];
 
-/// The values that optional arguments have if a call leaves them out; if there is none, the call has to give them.
+/// The defaults of optional arguments. If an argument has none, each call must give it.
 pub(super) type Defaults = Vec<(String, Option<Box<RawValue>>)>;
 
 /// The arguments and secrets that templates may refer to.
@@ -145,7 +145,7 @@ pub(super) fn header_name(text: &str) -> Result<HeaderName, String> {
     Ok(name)
 }
 
-/// The message names the header, never its value: that may be a secret.
+/// Names only the header in the message, because its value may be a secret.
 pub(super) fn header_value(name: &HeaderName, text: &str) -> Result<HeaderValue, String> {
     HeaderValue::from_bytes(text.as_bytes()).map_err(|_| format!("The header '{name}' would not be valid."))
 }

@@ -1,8 +1,8 @@
-//! The place where a declaration is wrong.
+//! Errors that name the invalid field of a declaration.
 
 use tickfleet_tools::DeclarationError;
 
-/// Says that the field `http.<name>` of a declaration has a value that cannot work.
+/// Returns a function that makes the error for an invalid value of the field `http.<name>`.
 pub(super) fn field(name: impl Into<String>) -> impl FnOnce(String) -> DeclarationError {
     let field = format!("http.{}", name.into());
     move |why| DeclarationError::Field { field, why }

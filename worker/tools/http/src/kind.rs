@@ -1,4 +1,4 @@
-//! The kind `http`, as the registry of tools asks for it.
+//! The kind `http`, for the tool registry.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub struct HttpKind {
 }
 
 impl HttpKind {
-    /// A kind whose tools look variables and secrets up in `environment`.
+    /// Makes a kind whose tools look up variables and secrets in `environment`.
     #[must_use]
     pub fn new(environment: Environment) -> Self {
         Self { environment, clients: HttpClients::default() }

@@ -1,4 +1,4 @@
-//! The rules of a declaration about answers, by their status and body: the first rule that fits decides.
+//! The declared rules that map responses to outcomes, by status and body: the first matching rule decides.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use tickfleet_config::tools::{AnswerMeaning, OutcomeRule};
 use tickfleet_tools::json::with_numbers_as_text;
 
-/// The rules of one tool, in their order.
+/// The rules of one tool, in declared order.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Mapping(Vec<Rule>);
 
@@ -22,7 +22,7 @@ pub(super) struct Rule {
     retry_after: Option<String>,
 }
 
-/// The value that must be found at a pointer.
+/// The required value at a pointer.
 #[derive(Debug, Clone)]
 enum Test {
     OneOf(Vec<Value>),
@@ -30,26 +30,26 @@ enum Test {
 }
 
 impl Mapping {
-    /// Checks and keeps the rules of a declaration.
+    /// Checks and stores the rules of a declaration.
     ///
     /// # Errors
-    /// The rule that cannot work, and why.
+    /// The invalid rule and the reason.
     pub(super) fn new(rules: &[OutcomeRule]) -> Result<Self, String> {
         rules.iter().map(Rule::new).collect::<Result<_, _>>().map(Self)
     }
 
-    /// The rule that an answer falls under. `body` is none where there is no JSON.
+    /// Returns the rule that matches a response. `body` is `None` if the body is not JSON.
     pub(super) fn rule(&self, status: u16, body: Option<&RawValue>) -> Option<&Rule> {
         self.0.iter().find(|rule| rule.concerns(status) && rule.fits(body))
     }
 
-    /// Returns true if an answer with this status may mean that the call is done, even if the status alone would not say
-    /// so.
+    /// Returns true if a response with this status may mean success because of a rule, even if the status alone would
+    /// not.
     pub(super) fn may_succeed(&self, status: u16) -> bool {
         self.0.iter().any(|rule| rule.concerns(status) && rule.meaning == AnswerMeaning::Ok)
     }
 
-    /// Returns true if an answer with this status may mean that the call failed.
+    /// Returns true if a response with this status may mean failure because of a rule.
     pub(super) fn may_fail(&self, status: u16) -> bool {
         self.0.iter().any(|rule| rule.concerns(status) && rule.meaning != AnswerMeaning::Ok)
     }
@@ -94,13 +94,13 @@ impl Rule {
         }
     }
 
-    /// The message that the rule points to.
+    /// Returns the message that the rule points to.
     pub(super) fn message(&self, body: Option<&Value>) -> Option<String> {
         let found = body?.pointer(self.message.as_deref()?).filter(|found| is_something(found))?;
         Some(found.as_str().map_or_else(|| found.to_string(), str::to_owned))
     }
 
-    /// The seconds that the rule points to, as a number or as its digits.
+    /// Returns the seconds that the rule points to, given as a number or as text.
     pub(super) fn retry_after_s(&self, body: Option<&Value>) -> Option<u64> {
         let found = body?.pointer(self.retry_after.as_deref()?)?;
         #[allow(
@@ -113,7 +113,7 @@ impl Rule {
     }
 }
 
-/// Returns true if a value says anything: services leave `errors` empty if there are none.
+/// Returns true if a value is not empty: services send an empty `errors` on success.
 fn is_something(value: &Value) -> bool {
     match value {
         Value::Null => false,
@@ -124,7 +124,7 @@ fn is_something(value: &Value) -> bool {
     }
 }
 
-/// The part of a JSON text that a pointer leads to, every digit kept.
+/// Returns the part of a JSON text that a pointer leads to, with every digit preserved.
 pub(super) fn pointed<'a>(whole: &'a RawValue, pointer: &str) -> Option<&'a RawValue> {
     let mut here = whole;
     for token in pointer.split('/').skip(1) {

@@ -1,7 +1,7 @@
-//! Signing in with OAuth 2: what is asked of the token service, and what its answer means.
+//! Signing in with OAuth 2: the request to the token service, and the meaning of its response.
 //!
-//! Two grants without a person in them: client credentials (RFC 6749, 4.4) and refresh token (6). When a token is
-//! asked for, and who waits for it, is `tokens`.
+//! Supports the two grants that involve no person: client credentials (RFC 6749, section 4.4) and refresh token
+//! (section 6). `tokens` decides when to request a token and which calls wait for it.
 
 use std::time::Duration;
 
@@ -22,18 +22,18 @@ use super::error::field;
 use super::outcome;
 use super::template::{Place, Template, Values};
 
-/// Bytes of a token service's answer: tokens are a few kilobytes.
+/// Maximum bytes of a token service's response: tokens have a few kilobytes.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
-/// Bytes of the error code that is passed on.
+/// Maximum bytes of an error code that is passed on.
 const CODE_BYTES_MAX: usize = 64;
-/// The time for which a token is used whose answer does not say how long it lives.
+/// Lifetime of a token whose response does not state one.
 const LIFE_DEFAULT: Duration = Duration::from_secs(300);
-/// The longest that a token is used, whatever its answer says.
+/// Maximum lifetime of a token, whatever its response states.
 const LIFE_MAX: Duration = Duration::from_secs(24 * 3600);
-/// A token is not used in its last seconds: it must still be good when the request arrives.
+/// A token is not used during this time before it expires: it must still be valid when the request arrives.
 const MARGIN: Duration = Duration::from_secs(30);
 
-/// The way in which a tool signs in, as declared.
+/// A declared sign-in.
 #[derive(Debug)]
 pub(super) struct OAuth2 {
     grant: Grant,
@@ -42,7 +42,7 @@ pub(super) struct OAuth2 {
     client_id: Template,
     client_secret: Option<Template>,
     refresh_token: Option<Template>,
-    /// Scope and further fields.
+    /// The scope and further fields.
     fields: Vec<(String, Template)>,
 }
 
@@ -82,16 +82,16 @@ impl OAuth2 {
         }
     }
 
-    /// Every template of it.
+    /// Returns all templates of the sign-in.
     pub(super) fn templates(&self) -> impl Iterator<Item = &Template> {
         let own = [Some(&self.client_id), self.client_secret.as_ref(), self.refresh_token.as_ref()];
         own.into_iter().flatten().chain(self.fields.iter().map(|(_, template)| template))
     }
 
-    /// Returns who signs in, with these secrets.
+    /// Returns the credentials, filled in with these secrets.
     ///
     /// # Errors
-    /// The name of the secret that is missing.
+    /// The message that names the missing secret.
     pub(super) fn credentials(&self, values: &Values<'_>) -> Result<Credentials, String> {
         let text = |template: &Template| template.render(values, Place::Text).map(Option::unwrap_or_default);
         let secret =
@@ -109,7 +109,7 @@ impl OAuth2 {
     }
 }
 
-/// The credentials of a sign-in: who signs in, where, and for what.
+/// The credentials of a sign-in: the client, the token service, and the requested grant.
 pub struct Credentials {
     grant: Grant,
     token_url: Url,
@@ -120,22 +120,22 @@ pub struct Credentials {
     fields: Vec<(String, SecretString)>,
 }
 
-/// Tells sign-ins apart without holding what they are made of.
+/// A hash that identifies a sign-in without containing its secrets.
 pub(super) type Identity = [u8; 32];
 
-/// The grant of a token service.
+/// The token service's grant.
 pub struct Granted {
     /// The access token.
     pub token: SecretString,
-    /// The time for which it may be used from now.
+    /// The time from now during which the token may be used.
     pub life: Duration,
-    /// The refresh token that replaces the one that was used.
+    /// The refresh token that replaces the one just used.
     pub refresh_token: Option<SecretString>,
 }
 
 impl Credentials {
-    /// Those of the grant `refresh_token`, for tools that keep their grants themselves. A client without a secret is a
-    /// public one, and says who it is in the body.
+    /// Makes credentials for the grant `refresh_token`, for tools that store their grants themselves. A client without
+    /// a secret is a public client, and identifies itself in the body.
     #[must_use]
     pub fn refreshing(
         token_url: Url,
@@ -154,7 +154,8 @@ impl Credentials {
         }
     }
 
-    /// Equal where the same client asks the same service for the same: a tenant's own secrets make another identity.
+    /// Returns a hash that is equal if the same client makes the same request to the same service. Credentials with
+    /// different secrets, such as those of two tenants, have different hashes.
     pub(super) fn identity(&self) -> Identity {
         let expose = |secret: &Option<SecretString>| secret.as_ref().map(|s| s.expose_secret().to_owned());
         let fields: Vec<_> = self.fields.iter().map(|(name, value)| (name.as_str(), value.expose_secret())).collect();
@@ -169,10 +170,11 @@ impl Credentials {
         Sha256::digest(whole.to_string().as_bytes()).into()
     }
 
-    /// Asks for a token. `rotated` stands in for the declared refresh token.
+    /// Requests a token. `rotated` replaces the declared refresh token.
     ///
     /// # Errors
-    /// [`ToolFailure`]: transient, and certainly without effect, where the service is away; permanent where it refuses.
+    /// [`ToolFailure`]: transient and certainly without effect if the service is unavailable, permanent if it rejects
+    /// the request.
     pub async fn ask(&self, client: &Client, rotated: Option<&SecretString>) -> Result<Granted, ToolFailure> {
         let request = self.request(rotated).map_err(outcome::permanent)?;
         let answer = client.send(request, 0, &Secrets::default()).await.map_err(unanswered)?;
@@ -203,7 +205,7 @@ impl Credentials {
                 value.set_sensitive(true);
                 headers.insert(header::AUTHORIZATION, value);
             }
-            // A public client says who it is in the body.
+            // A public client identifies itself in the body.
             (secret, _) => {
                 form.push(format!("client_id={}", encoded(&self.client_id)));
                 form.extend(secret.as_ref().map(|secret| format!("client_secret={}", encoded(secret))));
@@ -214,7 +216,7 @@ impl Credentials {
     }
 }
 
-/// Not signed in is not executed: the tool's own request was never made.
+/// A failed sign-in means not executed: the tool's own request was never sent.
 fn away(why: &str, retry_after: Option<Duration>) -> ToolFailure {
     ToolFailure::Transient { message: format!("The tool could not sign in: {why}."), retry_after, not_executed: true }
 }
@@ -233,7 +235,7 @@ fn unanswered(error: SendError) -> ToolFailure {
     }
 }
 
-/// The answer of a token service that grants (RFC 6749, 5.1).
+/// A successful response of a token service (RFC 6749, section 5.1).
 #[derive(Deserialize)]
 struct Grants {
     access_token: String,
@@ -254,7 +256,7 @@ pub(super) async fn granted(mut answer: Response) -> Result<Granted, ToolFailure
         });
     }
     let body = body.map_err(|_| away("the token service's answer did not arrive whole", None))?;
-    // Nothing of the body is told: there is a token in it.
+    // The body is not quoted, because it contains a token.
     let grants: Grants = serde_json::from_slice(&body).map_err(|_| refused("its token service granted no token"))?;
     if grants.token_type.as_deref().is_some_and(|kind| !kind.eq_ignore_ascii_case("bearer")) {
         return Err(refused("its token service grants no bearer tokens"));
@@ -269,7 +271,7 @@ pub(super) async fn granted(mut answer: Response) -> Result<Granted, ToolFailure
     })
 }
 
-/// The error code of RFC 6749, 5.2; nothing else of a refusal is passed on.
+/// Returns the error code (RFC 6749, section 5.2); no other part of an error response is passed on.
 fn code(body: &[u8]) -> Option<String> {
     let body: Value = serde_json::from_slice(body).ok()?;
     let code = body.get("error")?.as_str()?;
@@ -277,9 +279,9 @@ fn code(body: &[u8]) -> Option<String> {
     (code.len() <= CODE_BYTES_MAX && code.chars().all(plain)).then(|| code.to_owned())
 }
 
-/// Returns how long a token is used: its life less a margin, which is half of a short life.
+/// Returns the time for which a token is used: its lifetime minus a margin, which is at most half of the lifetime.
 fn life(expires_in: Option<&Value>) -> Duration {
-    // Some services write the number as text.
+    // Some services send the number as text.
     let seconds = expires_in.and_then(|e| e.as_u64().or_else(|| e.as_str()?.parse().ok()));
     let life = seconds.map_or(LIFE_DEFAULT, Duration::from_secs).min(LIFE_MAX);
     life - MARGIN.min(life / 2)

@@ -1,4 +1,4 @@
-//! The meaning of an answer: output, a refusal, or something that may pass.
+//! The meaning of a response: output, permanent failure or transient failure.
 
 mod charset;
 
@@ -20,41 +20,41 @@ use super::mapping::{Mapping, Rule, pointed};
 use tickfleet_tools::Secrets;
 use tickfleet_tools::{ToolFailure, ToolOutput, wording};
 
-/// Bytes of an error answer that are looked at for a message.
+/// Maximum bytes of an error response that are searched for a message.
 const ERROR_BODY_BYTES_MAX: usize = 64 * 1024;
-/// Bytes of a service's message that are passed on.
+/// Maximum bytes of a service's message that are passed on.
 const MESSAGE_BYTES_MAX: usize = 600;
 
-/// Bytes of a pointer that are named.
+/// Maximum bytes of a pointer in a message.
 const POINTER_BYTES_MAX: usize = 200;
 
-/// The rules of a tool's declaration about its answers.
+/// The declared rules about responses of a tool.
 #[derive(Debug, Clone)]
 pub(super) struct Rules {
-    /// Statuses after which nothing took effect, beside 429.
+    /// Statuses, besides 429, that mean nothing took effect.
     pub(super) not_executed: BTreeSet<u16>,
-    /// The rules about answers by their body; they decide before the status does.
+    /// Rules about the body of a response; they take precedence over the status.
     pub(super) mapping: Mapping,
-    /// JSON pointer to what is returned.
+    /// The JSON pointer to the tool's result.
     pub(super) result: Option<String>,
-    /// Bytes of an answer.
+    /// Maximum bytes of a response.
     pub(super) response_bytes_max: usize,
-    /// What a second run would do. Of a tool that only reads, what was not read is a failure, and asking once more does
-    /// no harm.
+    /// The effect of running the tool again. If a tool only reads, an unread response is a failure, because repeating
+    /// the call does no harm.
     pub(super) effect: Effect,
 }
 
-/// An answer that a call has got.
+/// The response to a call.
 pub(super) struct Answered {
     pub(super) answer: Response,
-    /// Why it is the last one, where it leads elsewhere.
+    /// If it is a redirect: the reason why it is not followed.
     unfollowed: Option<String>,
-    /// Whose it is, for the log.
+    /// The call, so that logs can name it.
     call: Option<CallId>,
 }
 
 impl Answered {
-    /// The same, as the answer to `call`.
+    /// Marks this as the response to `call`.
     pub(super) fn to(self, call: &CallId) -> Self {
         Self { call: Some(call.clone()), ..self }
     }
@@ -73,15 +73,15 @@ impl From<Unfollowed> for Answered {
 }
 
 impl Rules {
-    /// Reads an answer and says what it means. Every text in it is scrubbed of secrets.
+    /// Reads a response and returns its meaning. All text in it is scrubbed of secrets.
     ///
     /// # Errors
-    /// [`ToolFailure`] by the status, and where the body is too large or does not arrive whole.
+    /// [`ToolFailure`], depending on the status, or if the body is too large or incomplete.
     pub(super) async fn judge(&self, answered: Answered, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
         let Answered { mut answer, unfollowed, call } = answered;
         let status = answer.status().as_u16();
         let done = (200..300).contains(&status);
-        // Where the status decides, the body only explains, so losing it loses nothing that matters.
+        // If the status alone decides, the body only explains the failure, so losing it is harmless.
         let needed = done || self.mapping.may_succeed(status);
         let bytes_max = if needed { self.response_bytes_max } else { ERROR_BODY_BYTES_MAX };
         let body = match client::read_body(&mut answer, bytes_max).await {
@@ -106,11 +106,11 @@ impl Rules {
         })
     }
 
-    /// Returns what an answer comes to whose body is too large or did not arrive whole.
+    /// Returns the outcome of a response whose body is too large or incomplete.
     fn unread(&self, status: u16, error: &BodyError) -> Result<ToolOutput, ToolFailure> {
         let lost = |message: String| Err(ToolFailure::Transient { message, retry_after: None, not_executed: false });
         match error {
-            // What the answer would have said decides here.
+            // The unread body would have decided the outcome.
             BodyError::TooLarge if self.mapping.may_fail(status) => lost(format!(
                 "The service answered (status {status}) with more than {} bytes, which were not read, so whether it \
                  did what was asked is not known. Ask for less at a time.",
@@ -121,7 +121,7 @@ impl Rules {
                  read. Ask for less at a time.",
                 self.response_bytes_max
             ))),
-            // It happened: told as a failure, whoever asked would do it again.
+            // The request was carried out. If this were reported as a failure, the caller would repeat it.
             BodyError::TooLarge => {
                 let note = format!(
                     "The service did what was asked. Its answer has more than {} bytes and is not shown. Do not call \
@@ -154,8 +154,8 @@ impl Rules {
         }
     }
 
-    /// Returns the output of an answer that has nothing where the result should be. The rest of it is not for the model:
-    /// who names a part leaves out what lies beside it.
+    /// Returns the output for a response without a value at the result pointer. The rest of the response is not shown
+    /// to the model: a declaration that selects a part excludes everything else.
     fn nothing_at(&self, pointer: &str, answer: &Response, call: Option<&CallId>) -> Result<ToolOutput, ToolFailure> {
         let (status, host) = (answer.status().as_u16(), answer.url().host_str().unwrap_or_default());
         let call = call.map(tracing::field::display);
@@ -171,8 +171,8 @@ impl Rules {
         raw(output.to_string()).map(as_json)
     }
 
-    /// Returns what a redirect means that is not followed and that no rule is about. Where the request went, it may have
-    /// been carried out, so a tool that must not run twice has not certainly failed.
+    /// Returns the failure for a redirect that is not followed and that no rule matches. The service may have carried
+    /// out the request, so for a tool that must not run twice it is not certain that the call failed.
     fn led_on(&self, why: String) -> ToolFailure {
         if self.effect != Effect::Once {
             return permanent(why);
@@ -194,14 +194,14 @@ impl Rules {
     }
 }
 
-/// The output of an answer that is no text.
+/// Returns the output for a response that is not text.
 fn not_shown(body: &[u8], headers: &HeaderMap, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("unknown");
     let note = json!({"note": "binary answer, not shown", "bytes": body.len(), "content_type": wording::cut(kind, 80)});
     raw(secrets.scrub(&note.to_string())).map(as_json)
 }
 
-/// The failure that a rule makes of an answer.
+/// Returns the failure that a matching rule defines for a response.
 fn mapped(rule: &Rule, status: u16, headers: &HeaderMap, text: &str) -> ToolFailure {
     let body = as_value(text);
     let said = rule.message(body.as_ref()).map(|said| clean(&said));
@@ -219,7 +219,7 @@ fn mapped(rule: &Rule, status: u16, headers: &HeaderMap, text: &str) -> ToolFail
     }
 }
 
-/// Returns what the model is told of a failure.
+/// Returns the message about a failure that the model receives.
 fn told(status: u16, said: Option<String>) -> String {
     let told = match said {
         Some(said) => format!("The service answered with status {status}: {said}"),
@@ -228,8 +228,8 @@ fn told(status: u16, said: Option<String>) -> String {
     wording::cut(&told, limits::ERROR_BYTES_MAX)
 }
 
-/// A JSON text as every reader can read it, digit for digit. None if it is none, or deeper than our own readers accept: it
-/// would make the reply unreadable, and travels as text.
+/// Rewrites JSON text so that every reader accepts it, with every digit preserved. `None` if it is not JSON, or is
+/// nested deeper than the fleet's own readers accept: it would make the reply unreadable, and is sent as text instead.
 fn as_raw(text: &str) -> Option<Box<RawValue>> {
     let json = repaired(text, limits::JSON_DEPTH_MAX)?;
     RawValue::from_string(json.into_owned()).ok()
@@ -240,24 +240,24 @@ fn as_value(text: &str) -> Option<Value> {
     serde_json::from_str(&with_numbers_as_text(&json)).ok()
 }
 
-/// Returns what it means that an address is not allowed.
+/// Returns the failure for an address that is not allowed.
 pub(super) fn blocked(refused: &Blocked) -> ToolFailure {
     permanent(format!("The call was not made: {refused}."))
 }
 
-/// Returns what it means that nothing was sent.
+/// Returns the failure for a request that was not sent.
 pub(super) fn not_sent(host: &str, why: &str) -> ToolFailure {
     let message = format!("Could not connect to {host}: {why}.");
     ToolFailure::Transient { message, retry_after: None, not_executed: true }
 }
 
-/// Returns what it means that no answer came to what was sent, or may have been.
+/// Returns the failure for a request that was sent, or may have been sent, and got no response.
 pub(super) fn lost(host: &str, why: &str) -> ToolFailure {
     let message = format!("No answer from {host}: {why}.");
     ToolFailure::Transient { message, retry_after: None, not_executed: false }
 }
 
-/// A refusal for good, its message bounded.
+/// Returns a permanent failure, with its message cut to a bound.
 pub(super) fn permanent(message: impl AsRef<str>) -> ToolFailure {
     ToolFailure::Permanent { message: wording::cut(message.as_ref(), limits::ERROR_BYTES_MAX), details: None }
 }
@@ -270,7 +270,7 @@ fn as_json(json: Box<RawValue>) -> ToolOutput {
     ToolOutput { json, content_type: "application/json" }
 }
 
-/// Finds what the service says about its refusal, in the places where services say it.
+/// Finds the service's error message, in the places where services usually put it.
 fn message_of(body: Option<&Value>, text: &str, headers: &HeaderMap) -> Option<String> {
     const PLACES: [&str; 9] = [
         "/description",
@@ -289,20 +289,21 @@ fn message_of(body: Option<&Value>, text: &str, headers: &HeaderMap) -> Option<S
     Some(clean(said))
 }
 
-/// A service's words on one line, bounded.
+/// Puts a service's message on one line and cuts it to a bound.
 fn clean(said: &str) -> String {
     let line: String = said.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     wording::cut(&line, MESSAGE_BYTES_MAX)
 }
 
-/// The wait that a service asks for: `Retry-After` in seconds or as a date, or Telegram's `parameters.retry_after`.
+/// Returns the wait that a service requests: `Retry-After` in seconds or as a date, or Telegram's
+/// `parameters.retry_after`.
 ///
-/// A date counts from the answer's own `Date`, so that a clock that is off here changes nothing.
+/// A date is compared with the response's own `Date`, so that an incorrect local clock has no influence.
 pub fn retry_after(headers: &HeaderMap, body: Option<&Value>) -> Option<Duration> {
     let text = |name| headers.get(name).and_then(|v| v.to_str().ok()).map(str::trim);
     let date = |text: &str| DateTime::parse_from_rfc2822(text).ok();
     let from_header = text(header::RETRY_AFTER).and_then(|after| {
-        // More digits than fit is not "no wait" but "as long as can be".
+        // A number that is too large means a very long wait, not no wait.
         if !after.is_empty() && after.bytes().all(|b| b.is_ascii_digit()) {
             return Some(Duration::from_secs(after.parse().unwrap_or(u64::from(u32::MAX))));
         }

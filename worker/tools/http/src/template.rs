@@ -1,4 +1,4 @@
-//! Templates: `{{argument}}` and `${SECRET}` inside text, each encoded for where it lands.
+//! Templates: `{{argument}}` and `${SECRET}` inside text. Values are encoded according to the template's place.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use serde_json::{Map, Value};
 use tickfleet_tools::Secrets;
 use tickfleet_tools::percent::{SECRET_KEEPS, percent_encoded};
 
-/// The arguments of one call by name, each as the model wrote it.
+/// The arguments of one call by name, as the model wrote them.
 pub(super) type Arguments = BTreeMap<String, Box<RawValue>>;
 
-/// The place where a template lands, which decides how values are encoded.
+/// The place of a template in the request, which determines how values are encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// Inside a segment of the URL's path.
@@ -20,7 +20,7 @@ pub(super) enum Place {
     Query,
     /// Inside the value of a header.
     Header,
-    /// Inside a string of a JSON body; the string is escaped as a whole afterwards.
+    /// Inside a string of a JSON body. The whole string is escaped afterwards.
     Text,
 }
 
@@ -39,7 +39,7 @@ impl Template {
     /// Parses a template. `{{` and `${` always begin a reference.
     ///
     /// # Errors
-    /// The problem with a reference, in words.
+    /// The problem with a reference.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let mut parts = Vec::new();
         let mut rest = text;
@@ -61,17 +61,17 @@ impl Template {
         Ok(Self(parts))
     }
 
-    /// The arguments that it names.
+    /// Returns the names of the template's arguments.
     pub(super) fn arguments(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|p| if let Part::Argument(name) = p { Some(name.as_str()) } else { None })
     }
 
-    /// The secrets that it names.
+    /// Returns the names of the template's secrets.
     pub(super) fn secrets(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|p| if let Part::Secret(name) = p { Some(name.as_str()) } else { None })
     }
 
-    /// The argument that the template is, when it is one and nothing else.
+    /// Returns the name of the argument if the template consists of a single argument.
     fn whole(&self) -> Option<&str> {
         match self.0.as_slice() {
             [Part::Argument(name)] => Some(name),
@@ -79,10 +79,10 @@ impl Template {
         }
     }
 
-    /// Fills the template in. None if an argument is absent or null.
+    /// Fills in the template. `None` if an argument is absent or null.
     ///
     /// # Errors
-    /// The problem with an argument, for a model; no secret is in it.
+    /// The problem with an argument, worded for a model. It contains no secret.
     pub(super) fn render(&self, values: &Values<'_>, place: Place) -> Result<Option<String>, String> {
         let mut text = String::new();
         let mut segment = Segment::default();
@@ -117,8 +117,8 @@ impl Template {
     }
 }
 
-/// A segment of a path as it is put together. Arguments beside each other, or beside a literal, can make up an encoded
-/// separator that none of them has.
+/// A path segment while it is assembled. An argument next to another argument or to literal text can form an encoded
+/// separator that neither contains alone.
 #[derive(Default)]
 struct Segment<'a> {
     decoded: String,
@@ -151,15 +151,15 @@ impl<'a> Segment<'a> {
     }
 }
 
-/// The values that templates are filled in with.
+/// The values for the templates.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Values<'a> {
     pub(super) arguments: &'a Arguments,
     pub(super) secrets: &'a Secrets,
 }
 
-/// An argument as text: strings as they are, numbers and booleans as written, lists of these joined with commas,
-/// objects as JSON. None for null.
+/// Converts an argument to text: strings as they are, numbers and booleans as written, lists of these joined with
+/// commas, objects as JSON. `None` for null.
 fn as_text(name: &str, raw: &RawValue) -> Result<Option<String>, String> {
     let unreadable = |_| format!("Argument '{name}' cannot be read.");
     let json = raw.get();
@@ -195,11 +195,11 @@ fn encoded(name: &str, value: &str, place: Place) -> Result<String, String> {
     }
 }
 
-/// Times that a value in a path may decode to something else.
+/// Maximum number of times that a path value is percent-decoded for the check.
 const DECODINGS_MAX: usize = 5;
 
-/// Checks that a value stays one segment of a path, whatever a proxy or a service does before it routes the request: many
-/// decode `%2F`, some decode twice, resolve dots, take `\\` for `/` or drop parameters behind `;`.
+/// Checks that a value remains a single path segment, however a proxy or a service processes it before routing: many
+/// decode `%2F`, and some decode twice, resolve dots, treat `\\` as `/` or drop parameters after `;`.
 fn one_segment(value: &str) -> Result<(), &'static str> {
     if value.is_empty() {
         return Err("must not be empty");
@@ -224,7 +224,7 @@ fn one_segment(value: &str) -> Result<(), &'static str> {
     Err("must not be percent-encoded again and again")
 }
 
-/// Decodes percent-encoding once. Bytes that are no UTF-8 become U+FFFD.
+/// Decodes percent-encoding once. Bytes that are not UTF-8 become U+FFFD.
 fn percent_decoded(text: &str) -> String {
     let (mut decoded, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
     while let Some((byte, after)) = rest.split_first() {
@@ -239,15 +239,15 @@ fn percent_decoded(text: &str) -> String {
 /// A parsed JSON body template.
 #[derive(Debug, Clone)]
 pub(super) enum Body {
-    /// Without references.
+    /// A value without references.
     Fixed(Value),
-    /// A string that is exactly one argument: its JSON value, as the model wrote it.
+    /// A string that is exactly one argument: it becomes the argument's JSON value, as the model wrote it.
     Whole(String),
     /// A string with references.
     Text(Template),
-    /// A list; items whose argument is absent are left out.
+    /// A list. Items whose argument is absent are left out.
     List(Vec<Body>),
-    /// An object; members whose argument is absent are left out.
+    /// An object. Members whose argument is absent are left out.
     Object(Vec<(String, Body)>),
 }
 
@@ -255,7 +255,7 @@ impl Body {
     /// Parses a body template.
     ///
     /// # Errors
-    /// The problem with a reference, in words.
+    /// The problem with a reference.
     pub(super) fn parse(value: &Value) -> Result<Self, String> {
         Ok(match value {
             Value::String(text) => {
@@ -292,10 +292,10 @@ impl Body {
         }
     }
 
-    /// Fills the body in. None if it is one argument and that is absent.
+    /// Fills in the body. `None` if it is a single argument that is absent.
     ///
     /// # Errors
-    /// The problem with an argument, for a model.
+    /// The problem with an argument, worded for a model.
     pub(super) fn render(&self, values: &Values<'_>) -> Result<Option<String>, String> {
         Ok(match self {
             Self::Fixed(value) => Some(value.to_string()),
@@ -375,7 +375,7 @@ mod tests {
         for good in ["...", "a.b", "c7%", "100%25", "a;b", "%zz", "%", "%c0%af"] {
             assert!(render("/u/{{a}}", &format!(r#"{{"a":"{good}"}}"#), Place::Path).is_ok(), "{good}");
         }
-        // Two that are harmless alone make up an encoded dot, or a separator.
+        // Two values that are harmless alone form an encoded dot or a separator.
         for (a, b) in [("%2", "e%2e"), ("%", "2f"), (".", ".")] {
             let both = format!(r#"{{"a":"{a}","b":"{b}"}}"#);
             assert!(render("/x/{{a}}{{b}}", &both, Place::Path).is_err(), "{both}");

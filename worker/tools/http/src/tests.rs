@@ -1,4 +1,4 @@
-//! HTTP tools against real servers on this machine, well-behaved and not.
+//! HTTP tools with real servers on this machine, both well-behaved and misbehaving.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -20,7 +20,7 @@ mod answers;
 #[path = "tests_oauth2.rs"]
 mod oauth2;
 
-/// A server that answers from a script and remembers what it was asked.
+/// A server that sends scripted responses and records its requests.
 #[derive(Clone, Default)]
 struct Service {
     answers: Arc<Mutex<VecDeque<Answer>>>,
@@ -28,7 +28,7 @@ struct Service {
 }
 
 impl Service {
-    /// Starts on a free port; gives `127.0.0.1:port`.
+    /// Starts the server on a free port; returns `127.0.0.1:port`.
     async fn start(answers: impl IntoIterator<Item = Answer>) -> (Self, String) {
         let service = Self { answers: Arc::new(Mutex::new(answers.into_iter().collect())), ..Self::default() };
         let router = Router::new().fallback(Self::answer).with_state(service.clone());
@@ -79,14 +79,14 @@ async fn read_head(stream: &mut TcpStream) {
     }
 }
 
-/// The context of try number `attempt`.
+/// The context of attempt number `attempt`.
 fn context(attempt: u32) -> CallContext {
     let call = CallId { turn: TurnId::new("t1").unwrap(), position: 0 };
     let context = CallContext::new(TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap(), call);
     CallContext { attempt, ..context }
 }
 
-/// Arguments as a handler gets them.
+/// Converts arguments to the form that a handler receives.
 fn arguments(value: Value) -> Box<RawValue> {
     serde_json::value::to_raw_value(&value).unwrap()
 }
@@ -95,7 +95,7 @@ fn environment() -> Environment {
     Environment::of([("BOT", "12:secret/token"), ("KEY", "key-secret")])
 }
 
-/// A tool that declares every string argument `a`, `b`, `c` and `n`; `path` decides which are required.
+/// A tool with the arguments `a`, `b`, `c` and `n`, of which only `a` is required.
 fn tool_for(def: Value, effect: Effect) -> Result<HttpTool, DeclarationError> {
     tickfleet_outbound::install_crypto_provider();
     let schema = json!({
@@ -105,7 +105,7 @@ fn tool_for(def: Value, effect: Effect) -> Result<HttpTool, DeclarationError> {
     HttpTool::new(&serde_json::from_value(def).unwrap(), &schema, effect, &environment(), &HttpClients::default())
 }
 
-/// A GET tool at `address`, which is allowed, with `more` merged in.
+/// A GET tool at `address`, which is allowed, with `more` merged into its declaration.
 fn get(address: &str, more: Value) -> HttpTool {
     tool_for(with(address, "GET", more), Effect::Read).unwrap()
 }
@@ -136,7 +136,7 @@ fn message(result: Result<ToolOutput, ToolFailure>) -> String {
     }
 }
 
-/// Returns whether a failure may pass, and whether it is certain that nothing took effect.
+/// For a failure that may be transient: returns whether it is certain that nothing took effect. `None` if permanent.
 fn transient(result: Result<ToolOutput, ToolFailure>) -> Option<bool> {
     match result {
         Err(ToolFailure::Transient { not_executed, .. }) => Some(not_executed),
@@ -310,7 +310,7 @@ async fn a_redirect_to_another_origin_takes_no_header_along() {
 
 #[tokio::test]
 async fn what_was_not_sent_is_told_from_what_was_lost() {
-    // Bound and dropped: nobody listens there.
+    // Bound and dropped: nothing listens on this port.
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
     let refused = call(&get(&closed, json!({})), json!({})).await;
     assert_eq!(transient(refused), Some(true));
@@ -351,7 +351,7 @@ async fn an_endless_answer_is_read_up_to_its_bound_only() {
             read_head(&mut stream).await;
             let head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
             let mut written = stream.write_all(head).await;
-            // Until the reader hangs up.
+            // Write until the client closes the connection.
             while written.is_ok() {
                 written = stream.write_all(b"4\r\nabcd\r\n").await;
             }

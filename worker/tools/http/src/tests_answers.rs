@@ -1,4 +1,4 @@
-//! `outcomes`: what a service says in its body, against a real server.
+//! `outcomes`: responses with errors in their body, from a real server.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! Access tokens of a worker: kept while they are good, asked for by one call while the others wait.
+//! Access tokens of a worker. Valid tokens are reused; if a new one is needed, one call requests it and the others
+//! wait.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,15 +16,15 @@ use super::client::Client;
 use super::oauth2::{Credentials, Identity};
 use tickfleet_tools::ToolFailure;
 
-/// Sign-ins that are remembered. One more is not shared between calls, but works.
+/// Maximum number of remembered sign-ins. Further sign-ins work, but calls do not share them.
 const TOKENS_MAX: usize = 4_096;
-/// Limit of one sign-in, below the usual timeout of a call.
+/// Time limit of one sign-in, shorter than the usual timeout of a call.
 const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(15);
-/// A token that the service refused is replaced at most this often: a service that refuses all of them would else be
-/// asked twice by every call, and its token service once.
+/// Minimum interval between replacements of rejected tokens. Without it, if a service rejected every token, each call
+/// would send two requests to the service and one to its token service.
 const REPLACE_PAUSE: Duration = Duration::from_secs(10);
 
-/// The tokens of a set of tools, by who signed in for what.
+/// The tokens of a set of tools, by sign-in.
 #[derive(Default)]
 pub(super) struct Tokens(Mutex<HashMap<Identity, Arc<Entry>>>);
 
@@ -36,7 +37,7 @@ impl fmt::Debug for Tokens {
 /// One sign-in.
 #[derive(Default)]
 struct Entry {
-    /// Sign-ins that were tried. Who waited for one takes part in its failure instead of trying again.
+    /// Number of attempted sign-ins. A call that waited for an attempt shares its failure instead of trying again.
     tried: AtomicU64,
     slot: Arc<tokio::sync::Mutex<Slot>>,
 }
@@ -44,7 +45,7 @@ struct Entry {
 #[derive(Default)]
 struct Slot {
     token: Option<Arc<Token>>,
-    /// The refresh token that replaced the declared one.
+    /// The refresh token that has replaced the declared one.
     rotated: Option<SecretString>,
     failure: Option<ToolFailure>,
     granted: u64,
@@ -60,10 +61,10 @@ pub(super) struct Token {
 }
 
 impl Tokens {
-    /// A token that is good: one that is known, or a new one.
+    /// Returns a valid token: a known one, or a new one.
     ///
     /// # Errors
-    /// [`ToolFailure`] where the sign-in failed, for all who waited for it.
+    /// [`ToolFailure`] if the sign-in failed; all calls that waited for it receive the same failure.
     pub(super) async fn get(&self, client: &Arc<Client>, credentials: Credentials) -> Result<Arc<Token>, ToolFailure> {
         let entry = self.entry(credentials.identity());
         let tried = entry.tried.load(Ordering::SeqCst);
@@ -77,11 +78,11 @@ impl Tokens {
         }
     }
 
-    /// The token after `refused`: the one that another call has got meanwhile, or a new one. None where the last one
-    /// was replaced only just now.
+    /// Returns the token after `refused`: a newer one that another call has obtained, or a new one. `None` if the last
+    /// token was replaced only moments ago.
     ///
     /// # Errors
-    /// [`ToolFailure`] where the sign-in failed.
+    /// [`ToolFailure`] if the sign-in failed.
     pub(super) async fn replace(
         &self,
         client: &Arc<Client>,
@@ -121,8 +122,8 @@ impl Slot {
     }
 }
 
-/// Signs in, in a task of its own: it goes on where the call that began it is given up, for others wait for it, and a
-/// service that replaces refresh tokens has then replaced this one.
+/// Signs in, in a separate task that continues if the call that started it is dropped: other calls wait for the result,
+/// and a service that rotates refresh tokens may already have replaced the old one.
 async fn sign_in(
     entry: Arc<Entry>,
     mut slot: OwnedMutexGuard<Slot>,
@@ -139,7 +140,7 @@ async fn sign_in(
             Arc::new(Token { value, number, good_until: Instant::now() + granted.life })
         });
         if matches!(result, Err(ToolFailure::Permanent { .. })) {
-            // Perhaps only the replaced refresh token is bad: the next try begins with the declared one.
+            // Perhaps only the rotated refresh token is invalid: the next attempt starts with the declared one.
             slot.rotated = None;
         }
         slot.token = result.as_ref().ok().cloned();

@@ -1,4 +1,4 @@
-//! An HTTP tool: what `tools.yaml` declares, checked when it is loaded, called when a model says so.
+//! An HTTP tool: declared in `tools.yaml`, checked when the file is loaded, and called by models.
 
 #[doc(hidden)]
 pub mod fuzzing;
@@ -33,7 +33,7 @@ use super::outcome::{self, Answered, Rules};
 use super::template::{Arguments, Body, Place, Template, Values};
 use super::tokens::{Token, Tokens};
 
-/// Redirects that a declaration may allow.
+/// Maximum number of redirects that a declaration may allow.
 const REDIRECTS_MAX: u8 = 10;
 
 /// Runs calls of one declared HTTP tool.
@@ -59,17 +59,17 @@ pub struct HttpTool {
 
 impl fmt::Debug for HttpTool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The host alone: paths of web hooks are secrets.
+        // Only the host: paths of webhooks are secrets.
         f.debug_struct("HttpTool").field("host", &self.base.host_str()).finish_non_exhaustive()
     }
 }
 
 impl HttpTool {
-    /// Checks a declaration and takes its client out of `clients`. Every template is parsed here, every argument that it names has
-    /// to be in `input_schema`, every secret in the declaration.
+    /// Checks a declaration and gets its client from `clients`. Parses every template; its arguments must be in
+    /// `input_schema`, and its secrets in the declaration.
     ///
     /// # Errors
-    /// [`DeclarationError`] names the field and what is wrong with it.
+    /// [`DeclarationError`] names the invalid field and the reason.
     pub fn new(
         def: &HttpDef,
         input_schema: &Value,
@@ -78,7 +78,7 @@ impl HttpTool {
         clients: &HttpClients,
     ) -> Result<Self, DeclarationError> {
         let allowed = def.allow_private.iter().map(|entry| environment.expand(entry)).collect::<Result<Vec<_>, _>>()?;
-        // A variable may hold several entries.
+        // A variable may contain several entries.
         let guard = Guard::parse(allowed.iter().flat_map(|e| e.split(',')))
             .map_err(|entry| field("allow_private")(format!("'{entry}' is not a host, host:port or CIDR block")))?;
         let base = base_url(&environment.expand(&def.base_url)?).map_err(field("base_url"))?;
@@ -111,14 +111,14 @@ impl HttpTool {
         tool.checked(input_schema)
     }
 
-    /// Checks that every reference leads somewhere.
+    /// Checks all references of the templates.
     fn checked(mut self, input_schema: &Value) -> Result<Self, DeclarationError> {
         let known = References { schema: input_schema, secrets: &self.secrets };
         for (name, _) in &self.defaults {
             known.optional(name).map_err(field("defaults"))?;
         }
         known.check("path", &self.path)?;
-        // A path without one of its segments is another address.
+        // A path without one of its segments would be a different address.
         known.required(&self.path).map_err(field("path"))?;
         for (name, template) in &self.query {
             known.check(&format!("query.{name}"), template)?;
@@ -153,8 +153,8 @@ impl HttpTool {
         Ok(self)
     }
 
-    /// The name of a secret that no call could find: an environment variable that is not set. A secret in a file may
-    /// still appear, and one tenant's says nothing of another's.
+    /// Returns the name of a secret that is missing for every call: an environment variable that is not set. A secret
+    /// in a file may still appear, and one tenant's missing secret does not affect other tenants.
     #[must_use]
     pub fn missing_secret(&self) -> Option<&str> {
         let missing = |reference: &SecretRef| match reference {
@@ -164,7 +164,7 @@ impl HttpTool {
         self.secrets.iter().find(|(_, reference)| missing(reference)).map(|(name, _)| name.as_str())
     }
 
-    /// The request of one call.
+    /// Makes the request of one call.
     fn request(&self, context: &CallContext, values: &Values<'_>) -> Result<Request, String> {
         let mut request = Request {
             method: self.method.clone(),
@@ -201,7 +201,7 @@ impl HttpTool {
             }
         }
         let url = Url::parse(&text).map_err(|_| "The arguments make no valid address.".to_owned())?;
-        // The encoding above makes this impossible; if it ever does not, the call stops here.
+        // The encoding above should make this impossible. If it fails to, the call stops here.
         let segments = |text: &str| text.matches('/').count();
         let expected = segments(self.base.path().trim_end_matches('/')) + segments(&path);
         if url.origin() != self.base.origin() || segments(url.path()) != expected {
@@ -261,7 +261,7 @@ impl Handler for HttpTool {
 }
 
 impl HttpTool {
-    /// Sends the request of one call, with an access token where there is one.
+    /// Sends the request of one call, with an access token if there is one.
     async fn send(
         &self,
         context: &CallContext,
@@ -271,7 +271,7 @@ impl HttpTool {
     ) -> Result<Answered, ToolFailure> {
         let mut request = self.request(context, values).map_err(outcome::permanent)?;
         if let Some(token) = token {
-            // That it makes a header was seen when it was granted.
+            // The token service's grant was already checked to be usable as a header.
             let value = HeaderValue::try_from(format!("Bearer {}", token.value.expose_secret()));
             let mut value = value.map_err(|_| outcome::permanent("The access token makes no header."))?;
             value.set_sensitive(true);
@@ -289,7 +289,7 @@ impl HttpTool {
         Ok(answered.to(&context.call))
     }
 
-    /// One call with an access token; with another one, once, where the service refused the first.
+    /// Makes one call with an access token. If the service rejects the token, retries once with another token.
     async fn signed_in(
         &self,
         sign_in: &OAuth2,
@@ -315,8 +315,9 @@ impl HttpTool {
         }
     }
 
-    /// Returns true if an answer says that the token was refused, and with it the request. For a `once` tool a bare 401
-    /// does not say so: only RFC 6750's `invalid_token`, or the declaration itself.
+    /// Returns true if the response means that the token, and with it the request, was rejected. For a `once` tool, a
+    /// bare 401 is not enough: either the response has RFC 6750's `invalid_token`, or the declaration lists 401 under
+    /// `not_executed`.
     fn refuses_token(&self, answered: &Answered) -> bool {
         let answer = &answered.answer;
         let says_so = |challenge: &HeaderValue| {
@@ -331,7 +332,7 @@ impl HttpTool {
     }
 }
 
-/// Adds the trace context. A header that the declaration itself sets stays.
+/// Adds the trace context. Headers that the declaration sets take precedence.
 fn traced(mut request: Request, context: &Context) -> Request {
     let Some(outgoing) = traces::outgoing(context) else { return request };
     let state = outgoing.tracestate.map(|state| ("tracestate", state));
@@ -343,7 +344,7 @@ fn traced(mut request: Request, context: &Context) -> Request {
     request
 }
 
-/// Returns true if a call leaves an argument out; null says the same.
+/// Returns true if a call leaves out an argument or passes null.
 fn is_absent(arguments: &Arguments, name: &str) -> bool {
     arguments.get(name).is_none_or(|value| value.get() == "null")
 }

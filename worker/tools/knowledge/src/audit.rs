@@ -1,5 +1,5 @@
-//! What agents did, as the newest part of the audit log tells it: held in memory, agent by agent, and read on from where
-//! it ended.
+//! The calls of agents from the newest part of the audit log: held in memory by agent, and continued from the last
+//! entry read.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,35 +11,35 @@ use tickfleet_model::{AgentId, TenantId};
 use tickfleet_store::{Store, StoreError};
 use tickfleet_tools::wording;
 
-/// Entries that one command reads.
+/// Number of entries read by one command.
 const PAGE: usize = 500;
-/// Entries that are read at once, at most: what is older than that many newer ones is not looked at.
+/// Maximum number of entries read at once: entries with more newer ones than this are skipped.
 const READ_MAX: usize = 5_000;
-/// Entries of a shard that are held.
+/// Maximum number of entries of a shard that are held.
 const HELD_MAX: usize = 20_000;
-/// Entries of one agent that are searched.
+/// Maximum number of entries of one agent that are searched.
 const OF_AGENT_MAX: usize = 500;
-/// Bytes of an entry's words.
+/// Maximum bytes of an entry's text.
 const TEXT_BYTES_MAX: usize = 1_500;
-/// Calls that look things up repeat the question: they would be found before what was asked for.
+/// Calls of these tools contain the question itself, so they would be found before the answer.
 const LOOKUPS: [&str; 3] = ["search_my_memories", "search_atlasux_knowledge", "remember"];
 
-/// What an agent did.
+/// A call or task of an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Deed {
     /// The turn or task.
     pub(crate) turn: String,
-    /// Whether it was a task that the agent carried out, whole.
+    /// True if it is a task that this agent carried out as a whole.
     pub(crate) is_task: bool,
-    /// When it ended, as the log says.
+    /// The time when it ended, as in the log.
     pub(crate) at: String,
-    /// What was called, with what it came to.
+    /// The call and its result.
     pub(crate) text: String,
-    /// The same in a few words.
+    /// The same, in short.
     pub(crate) brief: String,
 }
 
-/// The logs of the shards of a process.
+/// The audit logs of a process's shards.
 #[derive(Debug, Default)]
 pub(crate) struct Logs {
     by_shard: Mutex<HashMap<u32, Arc<tokio::sync::Mutex<Log>>>>,
@@ -52,7 +52,7 @@ struct Log {
     order: VecDeque<(TenantId, AgentId)>,
 }
 
-/// The members of an entry that matter here.
+/// The members of an entry that are used here.
 #[derive(Deserialize)]
 struct Entry<'a> {
     action: String,
@@ -79,7 +79,7 @@ struct Meta<'a> {
 }
 
 impl Logs {
-    /// What this agent of this tenant did last, the newest first.
+    /// Returns what this agent of this tenant did most recently, newest first.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -98,7 +98,7 @@ impl Logs {
 }
 
 impl Log {
-    /// Takes in what was written since, or the newest of all at first.
+    /// Reads the entries written since the last read; the first time, the newest entries.
     async fn read_on(&mut self, store: &Store) -> Result<(), StoreError> {
         let (mut before, mut found): (Option<String>, Vec<String>) = (None, Vec::new());
         let mut newest = None;
@@ -120,7 +120,7 @@ impl Log {
     }
 
     fn take_in(&mut self, json: &str) {
-        // What no build can read is nobody's deed.
+        // An entry that cannot be parsed cannot be attributed to an agent.
         let Ok(entry) = serde_json::from_str::<Entry<'_>>(json) else { return };
         if entry.action != "TOOL_CALL" || LOOKUPS.contains(&entry.entity_id.as_str()) {
             return;

@@ -1,4 +1,4 @@
-//! A tenant's knowledge base in memory: brought up to date when its generation has changed, and searched there.
+//! A tenant's knowledge base in memory: refreshed when its generation has changed, and searched here.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -12,50 +12,50 @@ use crate::embeddings::likeness;
 use crate::lexicon::{Lexicon, best_first};
 use crate::words::words;
 
-/// Passages that are read from Redis in one step, about: a megabyte or two.
+/// Approximate number of passages read from Redis in one step: one or two megabytes.
 const STEP_PASSAGES: usize = 512;
-/// Vectors that are compared before other calls of the worker have their turn.
+/// Number of vectors that are compared before other calls of the worker may run.
 const STEP_VECTORS: usize = 2_048;
-/// Passages that are less like a question than this have nothing to do with it.
+/// Passages whose similarity to the question is lower are considered unrelated.
 const LIKE_MIN: f32 = 0.1;
 
-/// A document that is held.
+/// A document held in memory.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) document: Document,
     pub(crate) passages: Passages,
 }
 
-/// A passage: its document, and which of its passages.
+/// A passage: its document, and its index there.
 pub(crate) type Place = (Arc<Held>, usize);
 
 /// The knowledge base of one tenant.
 #[derive(Debug, Default)]
 pub(crate) struct Base {
     index: RwLock<Index>,
-    /// Held by who brings it up to date.
+    /// Locked while the base is being refreshed.
     refreshing: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct Index {
-    /// What it was brought up to date with.
+    /// The stored generation that the index reflects.
     generation: u64,
     documents: HashMap<String, Vec<usize>>,
     lexicon: Lexicon,
-    /// By the number of the text in the lexicon.
+    /// The passages by the number of their text in the lexicon.
     places: Vec<Option<Place>>,
     bytes: usize,
 }
 
 impl Base {
-    /// Brings it up to date: one question where nothing has changed.
+    /// Updates the base from Redis, with a single request if nothing has changed.
     ///
     /// # Errors
-    /// [`StoreError`]; what was read stays.
+    /// [`StoreError`]; documents read until then are kept.
     pub(crate) async fn refresh(&self, store: &Store, tenant: &TenantId) -> Result<(), StoreError> {
         let _refreshing = self.refreshing.lock().await;
-        // Asked before the documents are read: what changes meanwhile makes it different again.
+        // Read before the documents: a change in the meantime makes the generation differ again.
         let generation = store.knowledge_state(tenant, None).await?.documents;
         if generation == self.index.read().generation {
             return Ok(());
@@ -80,19 +80,19 @@ impl Base {
         Ok(())
     }
 
-    /// About how many bytes it takes.
+    /// Returns the approximate number of bytes in use.
     pub(crate) fn bytes(&self) -> usize {
         let index = self.index.read();
         index.bytes + index.lexicon.bytes()
     }
 
-    /// Whether any passage was embedded by this model.
+    /// Returns true if any passage has an embedding of this model.
     pub(crate) fn has_vectors_of(&self, model: &str) -> bool {
         let index = self.index.read();
         index.places.iter().flatten().any(|(held, _)| held.document.model == model && !held.passages.vectors.is_empty())
     }
 
-    /// The passages that have the most of these words, best first.
+    /// Returns the passages that best match these words, best first.
     pub(crate) fn by_words(&self, asked: &[String], category: Option<&str>, most: usize) -> Vec<(Place, f32)> {
         let index = self.index.read();
         let wanted = |text: usize| index.places[text].as_ref().is_some_and(|(held, _)| is_of(held, category));
@@ -100,7 +100,8 @@ impl Base {
         found.into_iter().filter_map(|(text, score)| Some((index.places[text].clone()?, score))).collect()
     }
 
-    /// The passages that are most like this vector of `model`, best first. Every one is compared, some at a time.
+    /// Returns the passages most similar to this vector of `model`, best first. Compares all passages, one step at a
+    /// time.
     pub(crate) async fn by_meaning(
         &self,
         vector: &[i8],
@@ -132,7 +133,7 @@ fn is_of(held: &Held, category: Option<&str>) -> bool {
     category.is_none_or(|category| held.document.category.to_lowercase() == category)
 }
 
-/// Documents in steps of so many passages.
+/// Groups documents into steps of about `STEP_PASSAGES` passages.
 fn steps(documents: Vec<Document>) -> Vec<Vec<Document>> {
     let (mut steps, mut passages) = (Vec::<Vec<Document>>::new(), usize::MAX);
     for document in documents {
@@ -150,7 +151,7 @@ fn steps(documents: Vec<Document>) -> Vec<Vec<Document>> {
 }
 
 impl Index {
-    /// Forgets what is not listed as it is held; answers what is listed and not held.
+    /// Drops documents that are not listed in the form in which they are held. Returns the listed documents not held.
     fn forget_all_but(&mut self, listed: &[Document]) -> Vec<Document> {
         let held = |places: &Vec<Option<Place>>, texts: &[usize]| {
             texts.first().and_then(|text| places[*text].as_ref().map(|(held, _)| held.document.clone()))
@@ -177,7 +178,7 @@ impl Index {
         let mut texts = Vec::new();
         for (number, passage) in held.passages.passages.iter().enumerate() {
             let mut said = words(&passage.text);
-            // What it stands under says what it is about.
+            // The headings and the title describe the passage's subject.
             said.extend(passage.headings.iter().flat_map(|heading| words(heading)));
             said.extend(title.iter().cloned());
             let text = self.lexicon.add(&said);
@@ -199,7 +200,7 @@ impl Index {
         }
     }
 
-    /// Leaves behind what went.
+    /// Rebuilds the index without the removed texts.
     fn make_anew(&mut self) {
         let held: Vec<Arc<Held>> =
             self.places.iter().flatten().filter(|(_, number)| *number == 0).map(|(held, _)| Arc::clone(held)).collect();
@@ -221,21 +222,21 @@ mod tests {
 
     use super::*;
 
-    /// Values of a vector, as small models have them.
+    /// Numbers per vector, as in small models.
     const DIMENSIONS: usize = 384;
 
-    /// A vector of its own for each number.
+    /// Returns a different vector for each number.
     fn vector(number: usize) -> Vec<i8> {
         let mut state = number as u64;
         let mut next = || {
-            // Knuth's multiplier for a congruential generator: any numbers will do.
+            // Knuth's multiplier for a congruential generator; any pseudorandom numbers will do.
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (state >> 56) as u8
         };
         (0..DIMENSIONS).map(|_| next().cast_signed()).collect()
     }
 
-    /// How long a question takes in a base as large as one may be: the figures of docs/adr/0013.
+    /// Measures the time that a question takes in a base of the maximum size. The figures are in docs/adr/0013.
     #[tokio::test]
     #[ignore = "it measures: run it by hand, with --release"]
     async fn how_long_a_question_takes_in_the_largest_base() {

@@ -1,24 +1,24 @@
-//! Documents are cut into passages: along headings and paragraphs, at about [`limits::PASSAGE_CHARS`] characters, with a
-//! little of what came before.
+//! Splits documents into passages of about [`limits::PASSAGE_CHARS`] characters, along headings and paragraphs. A
+//! passage repeats a little of the previous one.
 
 use tickfleet_model::knowledge::Passage;
 use tickfleet_model::limits;
 
-/// The characters of the passage before that a passage begins with, at most.
+/// Maximum characters that a passage repeats from the end of the previous one.
 const OVERLAP_CHARS: usize = 120;
-/// The bytes of one heading that are kept.
+/// Maximum bytes of a heading; longer ones are cut.
 const HEADING_BYTES_MAX: usize = 200;
 
-/// A document as it is read: its title, where it has one, and its passages.
+/// The parts of a document: its title, if it has one, and its passages.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cut {
-    /// The first heading of the first level.
+    /// The first level-one heading.
     pub(crate) title: Option<String>,
-    /// The passages in their order.
+    /// The passages in order.
     pub(crate) passages: Vec<Passage>,
 }
 
-/// Cuts Markdown. Headings within blocks of code are none.
+/// Splits Markdown. Lines in code blocks are not headings.
 pub(crate) fn markdown(text: &str) -> Cut {
     let mut cutter = Cutter::default();
     let mut fence: Option<&str> = None;
@@ -38,7 +38,7 @@ pub(crate) fn markdown(text: &str) -> Cut {
     cutter.end()
 }
 
-/// Cuts a text without headings.
+/// Splits text without headings.
 pub(crate) fn plain(text: &str) -> Cut {
     let mut cutter = Cutter::default();
     for line in text.lines() {
@@ -47,14 +47,14 @@ pub(crate) fn plain(text: &str) -> Cut {
     cutter.end()
 }
 
-/// The text without its front matter.
+/// Returns the text without its front matter.
 fn body(text: &str) -> &str {
     let text = text.trim_start_matches('\u{feff}');
     let matter = text.strip_prefix("---\n").and_then(|rest| rest.split_once("\n---\n"));
     matter.map_or(text, |(_, body)| body)
 }
 
-/// The level and the words of a line that is a heading.
+/// Returns the level and the text of a heading line.
 fn heading(line: &str) -> Option<(usize, &str)> {
     let level = line.bytes().take_while(|b| *b == b'#').count();
     let words = line.get(level..)?.strip_prefix(' ')?;
@@ -65,13 +65,13 @@ fn heading(line: &str) -> Option<(usize, &str)> {
 #[derive(Default)]
 struct Cutter {
     cut: Cut,
-    /// The headings in force, with their levels.
+    /// The headings that apply to the current position, with their levels.
     headings: Vec<(usize, String)>,
-    /// The paragraph that is read.
+    /// The paragraph being read.
     block: String,
-    /// The passage that grows.
+    /// The passage being assembled.
     passage: String,
-    /// Whether it has more than what it begins with of the one before.
+    /// True if the passage contains more than the text repeated from the previous one.
     is_new: bool,
 }
 
@@ -94,7 +94,8 @@ impl Cutter {
         self.headings.push((level, words));
     }
 
-    /// A paragraph goes whole into the passage, or begins the next; one that is longer than a passage is cut.
+    /// Adds a whole paragraph to the passage, or begins a new passage with it. A paragraph longer than a passage is
+    /// split.
     fn end_block(&mut self) {
         let block = std::mem::take(&mut self.block);
         let block = block.trim_end();
@@ -141,8 +142,8 @@ fn chars(text: &str) -> usize {
     text.chars().count()
 }
 
-/// Cuts a text into pieces of at most `most` characters: behind a line, a sentence or a word where one ends in the second
-/// half of a piece, else between characters.
+/// Splits text into pieces of at most `most` characters: after the last line, sentence or word that ends in the second
+/// half of a piece, otherwise between characters.
 fn pieces(mut text: &str, most: usize) -> Vec<&str> {
     let mut found = Vec::new();
     while let Some((end, _)) = text.char_indices().nth(most) {
@@ -161,7 +162,7 @@ fn pieces(mut text: &str, most: usize) -> Vec<&str> {
     found
 }
 
-/// The last sentence of a text where it is short enough, else its last words.
+/// Returns the end of a text, at most `most` characters: from the start of a sentence if possible, otherwise of a word.
 fn tail(text: &str, most: usize) -> &str {
     let from = text.char_indices().rev().nth(most.saturating_sub(1)).map_or(0, |(at, _)| at);
     let end = &text[from..];

@@ -1,4 +1,4 @@
-//! Files become documents: Markdown, text, and lines of JSON.
+//! Reads documents from files: Markdown, plain text, and JSON Lines.
 
 use serde::Deserialize;
 use tickfleet_model::knowledge::{Document, Passage, digest, document_id};
@@ -6,40 +6,40 @@ use tickfleet_model::limits;
 
 use crate::chunks::{self, Cut};
 
-/// Changes with the way in which documents are cut: the next import then replaces them all.
+/// Must change when documents are split differently: the next import then replaces all documents.
 const CUT_VERSION: &str = "1";
 
-/// A document that was read, and not yet kept.
+/// A document that was read but not stored yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Draft {
-    /// What a list will show of it.
+    /// The document's entry in lists.
     pub document: Document,
-    /// Its passages.
+    /// The document's passages.
     pub passages: Vec<Passage>,
 }
 
-/// A part of a file that is no document.
+/// A part of a file that could not be read as a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where: the file, and the line where that is known.
+    /// The file, and the line if known.
     pub place: String,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
-/// The form of a file.
+/// The format of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// One document with headings.
     Markdown,
     /// One document.
     Text,
-    /// A document a line: `{"title", "text", "category", "source"}`.
+    /// One document per line: `{"title", "text", "category", "source"}`.
     Lines,
 }
 
 impl Form {
-    /// The form of a file by its name; none for a file of another kind.
+    /// Returns the format of a file according to its name; `None` for other files.
     #[must_use]
     pub fn of(name: &str) -> Option<Self> {
         match name.rsplit_once('.')?.1.to_ascii_lowercase().as_str() {
@@ -50,7 +50,7 @@ impl Form {
         }
     }
 
-    /// The bytes that a file of this form may have.
+    /// Returns the maximum bytes of a file of this format.
     #[must_use]
     pub const fn bytes_max(self) -> u64 {
         match self {
@@ -71,7 +71,8 @@ struct Line {
     source: Option<String>,
 }
 
-/// Reads a file's content, in its order. `file` is what the file is called, `category` that of documents that name none.
+/// Reads the documents of a file, in order. `file` is the file's name. `category` is used for documents without their
+/// own.
 #[must_use]
 pub fn read(file: &str, form: Form, content: &[u8], category: &str) -> Vec<Result<Draft, Problem>> {
     let problem = |why: String| vec![Err(Problem { place: file.to_owned(), why })];
@@ -122,13 +123,13 @@ fn read_line(file: &str, line: &str, category: &str) -> Result<Draft, String> {
     draft(Named { source, title: &title, category, file, titled: true }, cut.passages)
 }
 
-/// What a document is called.
+/// The names of a document.
 struct Named<'a> {
     source: &'a str,
     title: &'a str,
     category: &'a str,
     file: &'a str,
-    /// Whether its origin may have other documents, which its title tells it from.
+    /// True if several documents may share a source, so that the title has to distinguish them.
     titled: bool,
 }
 
@@ -166,7 +167,7 @@ fn draft(named: Named<'_>, passages: Vec<Passage>) -> Result<Draft, String> {
     Ok(Draft { document, passages })
 }
 
-/// A file's name without its folder and ending.
+/// Returns a file's name without its folder and extension.
 fn stem(file: &str) -> String {
     let name = file.rsplit_once(['/', '\\']).map_or(file, |(_, name)| name);
     name.rsplit_once('.').map_or(name, |(stem, _)| stem).to_owned()

@@ -1,4 +1,4 @@
-//! What texts mean to a model, from any endpoint that speaks OpenAI's `/embeddings`.
+//! Embeddings of texts from any endpoint that implements OpenAI's `/embeddings`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,20 +12,21 @@ use tickfleet_outbound::client_for;
 use tickfleet_tools::Environment;
 use tokio::time::Instant;
 
-/// Where OpenAI itself answers.
+/// The address of OpenAI's own API.
 const OPENAI: &str = "https://api.openai.com/v1";
-/// Texts of one request.
+/// Maximum number of texts in one request.
 pub(crate) const TEXTS_MAX: usize = 64;
-/// Bytes of an answer: so many vectors of the longest, written with all their digits.
+/// Maximum bytes of a response: `TEXTS_MAX` vectors of the maximum length, with all digits written out.
 const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Limit of resolving, connecting and the TLS handshake.
+/// Time limit for resolving, connecting and the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// An endpoint that failed is not asked about a question for so long: the question after it need not wait, too.
+/// After a failure, the endpoint is not called for questions during this time, so that later questions need not wait
+/// too.
 const REST: Duration = Duration::from_secs(15);
-/// What a value of an embedding is multiplied by, where it is the largest of its vector.
+/// The number to which the largest value of a vector is scaled.
 const LARGEST: f32 = 127.0;
 
-/// An endpoint with a model. Its key is never printed.
+/// An embeddings endpoint with its model. Its key is never printed.
 #[derive(Debug)]
 pub struct Embedder {
     url: String,
@@ -54,12 +55,12 @@ struct Embedding {
 }
 
 impl Embedder {
-    /// The endpoint that the environment names: `EMBEDDINGS_MODEL`, with `EMBEDDINGS_BASE_URL` and `EMBEDDINGS_API_KEY`,
-    /// or OpenAI's variables in their place. None where no model is named. The key of one address is never sent to
-    /// another.
+    /// Returns the endpoint that the environment names: `EMBEDDINGS_MODEL` with `EMBEDDINGS_BASE_URL` and
+    /// `EMBEDDINGS_API_KEY`, or with OpenAI's variables instead. `None` if no model is named. `OPENAI_API_KEY` is never
+    /// sent to `EMBEDDINGS_BASE_URL`.
     ///
     /// # Errors
-    /// What is wrong with a variable, without its value where that is secret.
+    /// The problem with a variable, without its value if that is secret.
     pub fn from_environment(environment: &Environment) -> Result<Option<Self>, String> {
         let value = |name: &str| environment.get(name).map(|v| v.trim().to_owned()).filter(|v| !v.is_empty());
         let Some(model) = value("EMBEDDINGS_MODEL") else { return Ok(None) };
@@ -89,10 +90,10 @@ impl Embedder {
         &self.model
     }
 
-    /// What one question means; none where the endpoint failed just now.
+    /// Returns the embedding of one question.
     ///
     /// # Errors
-    /// Why there is no answer.
+    /// The reason why the embedding is missing: the endpoint failed now, or it failed recently and is not called yet.
     pub(crate) async fn of_question(&self, question: &str, timeout: Duration) -> Result<Vec<i8>, String> {
         if self.rests_until.lock().is_some_and(|until| Instant::now() < until) {
             return Err("the embeddings endpoint failed recently and is not called yet".to_owned());
@@ -103,10 +104,10 @@ impl Embedder {
         answer?.pop().ok_or_else(|| "the endpoint returned no vector".to_owned())
     }
 
-    /// What these texts mean, at most [`TEXTS_MAX`] of them: a vector for each, all of one length.
+    /// Returns the embeddings of at most [`TEXTS_MAX`] texts: one vector for each, all of the same length.
     ///
     /// # Errors
-    /// Why there is no answer, or what is wrong with it.
+    /// The reason why no response arrived, or the problem with it.
     pub(crate) async fn of_texts(&self, texts: &[String], timeout: Duration) -> Result<Vec<Vec<i8>>, String> {
         let asked = tokio::time::timeout(timeout, self.ask(texts));
         let body = asked.await.map_err(|_| format!("no answer within {} ms", timeout.as_millis()))??;
@@ -134,7 +135,7 @@ impl Embedder {
             value.set_sensitive(true);
             request = request.header(AUTHORIZATION, value);
         }
-        // The error of the client would repeat the address, which may carry what nobody should read.
+        // The client's error would repeat the address, which may contain secrets.
         let mut response = request.send().await.map_err(|error| match error {
             error if error.is_connect() => {
                 format!("the endpoint cannot be reached: {}", tickfleet_outbound::connect_failure(&error))
@@ -155,13 +156,13 @@ impl Embedder {
     }
 }
 
-/// A text as a model takes it: endpoints refuse control characters, and texts of nothing.
+/// Prepares a text for an embedding model: endpoints reject control characters and empty texts.
 pub(crate) fn clean(text: &str) -> String {
     let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     if text.trim().is_empty() { "-".to_owned() } else { text }
 }
 
-/// A vector in a quarter of its bytes: what is compared is its direction alone, which a byte a number keeps.
+/// Scales a vector to one byte per number, a quarter of its size: only its direction is compared, which this preserves.
 fn in_bytes(vector: &[f32]) -> Result<Vec<i8>, String> {
     if vector.is_empty() || vector.len() > limits::EMBEDDING_NUMBERS_MAX {
         return Err(format!("an embedding has {} numbers; at most {}", vector.len(), limits::EMBEDDING_NUMBERS_MAX));
@@ -173,7 +174,7 @@ fn in_bytes(vector: &[f32]) -> Result<Vec<i8>, String> {
     Ok(vector.iter().map(|number| (number / largest * LARGEST).round() as i8).collect())
 }
 
-/// How alike two directions are, -1 to 1; 0 where they cannot be compared.
+/// Returns the cosine similarity of two vectors, -1 to 1; 0 if they cannot be compared.
 pub(crate) fn likeness(a: &[i8], b: &[i8]) -> f32 {
     if a.len() != b.len() {
         return 0.0;

@@ -1,4 +1,4 @@
-//! Documents come into a knowledge base: those that have not changed cost nothing, others are replaced whole.
+//! Imports documents into a knowledge base. Unchanged documents are skipped; changed ones are replaced as a whole.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -10,23 +10,23 @@ use tickfleet_store::{KeepResult, Store, StoreError};
 use crate::documents::Draft;
 use crate::embeddings::{Embedder, TEXTS_MAX, clean};
 
-/// How long one request for embeddings may take.
+/// Time limit for one request for embeddings.
 const EMBED_TIMEOUT: Duration = Duration::from_secs(60);
-/// Waits before the tries of a request after the first: an endpoint that is busy often is not a moment later.
+/// Waits before retries of a request: a busy endpoint often responds a moment later.
 const EMBED_WAITS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
 
-/// What became of a document.
+/// The result of importing a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Imported {
-    /// It is there, and was not before.
+    /// The document is new.
     New,
-    /// It is there in place of what it was.
+    /// The document replaced an older version.
     Replaced,
-    /// It was there already.
+    /// The same document was already stored.
     Unchanged,
-    /// Its source and title are those of a document that came before it in this import; it is not kept.
+    /// An earlier document of this import has the same source and title; this one is not stored.
     Twice,
-    /// The base is full, or memory is short; what was there before is there still.
+    /// The base is full or memory is short; an older version remains stored.
     Refused(KeepResult),
 }
 
@@ -38,12 +38,12 @@ pub struct Import<'a> {
     known: HashMap<String, Document>,
     seen: HashSet<String>,
     at_ms: i64,
-    /// Why passages are no longer embedded, where that is so.
+    /// The reason why passages are no longer embedded, if that is the case.
     without_meaning: Option<String>,
 }
 
 impl<'a> Import<'a> {
-    /// An import that begins now. Passages are embedded where there is an endpoint for that.
+    /// Begins an import. Passages are embedded if there is an endpoint.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -58,14 +58,14 @@ impl<'a> Import<'a> {
         Ok(Self { store, tenant, embedder, known, seen: HashSet::new(), at_ms, without_meaning: None })
     }
 
-    /// Why passages were not embedded although there is an endpoint: they are found by their words, and embedded by the
-    /// next import.
+    /// Returns the reason why passages were not embedded although there is an endpoint. They are found by their words,
+    /// and the next import embeds them.
     #[must_use]
     pub fn without_meaning(&self) -> Option<&str> {
         self.without_meaning.as_deref()
     }
 
-    /// Keeps a document, unless it is there as it is.
+    /// Stores a document unless it is already stored unchanged.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -83,7 +83,7 @@ impl<'a> Import<'a> {
         let is_new = before.is_none();
         let vectors = self.vectors(&draft).await;
         let model = if vectors.is_empty() { String::new() } else { model.to_owned() };
-        // An endpoint that is away takes no meaning away that the very same text has.
+        // If the endpoint is unavailable, unchanged documents keep their embeddings.
         let same_text = |before: &&Document| before.digest == draft.document.digest && model.is_empty();
         if self.known.get(&draft.document.id).as_ref().is_some_and(same_text) {
             return Ok(Imported::Unchanged);
@@ -97,7 +97,7 @@ impl<'a> Import<'a> {
         })
     }
 
-    /// The documents that came from below `roots` (files, folders) and are not among those that this import has seen.
+    /// Returns the documents that came from `roots` (files or folders) and were not seen by this import.
     #[must_use]
     pub fn gone(&self, roots: &[String]) -> Vec<Document> {
         let below = |file: &str| {
@@ -112,8 +112,8 @@ impl<'a> Import<'a> {
         gone
     }
 
-    /// What the passages mean; nothing where nobody can say. After a failure the rest of the import does without: each of
-    /// its requests would fail likewise, after its time.
+    /// Returns the embeddings of the passages; empty if they are not available. After a failure, the rest of the import
+    /// does without embeddings, because each further request would also take its full time and fail.
     async fn vectors(&mut self, draft: &Draft) -> Vec<Vec<i8>> {
         let Some(embedder) = self.embedder.filter(|_| self.without_meaning.is_none()) else { return Vec::new() };
         let texts: Vec<String> = draft

@@ -1,26 +1,26 @@
-//! An index of texts by their words, ranked by BM25. It is in memory, and grows and shrinks text by text.
+//! An in-memory index of texts by their words, ranked by BM25. Texts can be added and removed one at a time.
 
 use std::collections::HashMap;
 
-/// How soon another mention of a word stops to matter.
+/// How soon further mentions of a word stop to matter (BM25's `k1`).
 const SATURATION: f32 = 1.2;
-/// How far longer texts are held to say a word by chance.
+/// How strongly the score of longer texts is reduced (BM25's `b`).
 const LENGTH: f32 = 0.75;
-/// Texts that went leave their words behind until they are a part of this many.
+/// Words of removed texts stay in the index. It is rebuilt when more than one in this many texts has been removed.
 const GONE_SHARE: usize = 3;
 
-/// One text that has a word.
+/// A text that contains a word.
 #[derive(Debug, Clone, Copy)]
 struct Posting {
     text: u32,
     times: u16,
 }
 
-/// The words of many texts.
+/// The index of the words of many texts.
 #[derive(Debug, Default)]
 pub(crate) struct Lexicon {
     words: HashMap<Box<str>, Vec<Posting>>,
-    /// The number of words of each text; none for one that went.
+    /// The number of words of each text; `None` if the text was removed.
     lengths: Vec<Option<u32>>,
     live: usize,
     length: u64,
@@ -28,7 +28,7 @@ pub(crate) struct Lexicon {
 }
 
 impl Lexicon {
-    /// Adds a text; answers its number.
+    /// Adds a text and returns its number.
     pub(crate) fn add(&mut self, words: &[String]) -> usize {
         let number = self.lengths.len();
         let text = u32::try_from(number).unwrap_or(u32::MAX);
@@ -55,7 +55,7 @@ impl Lexicon {
         number
     }
 
-    /// Takes a text out. Its number is not given again.
+    /// Removes a text. Its number is not used again.
     pub(crate) fn remove(&mut self, number: usize) {
         if let Some(length) = self.lengths.get_mut(number).and_then(Option::take) {
             self.live -= 1;
@@ -63,18 +63,18 @@ impl Lexicon {
         }
     }
 
-    /// Returns true if so much of it went that it should be made anew.
+    /// Returns true if so many texts have been removed that the index should be rebuilt.
     pub(crate) fn is_worn(&self) -> bool {
         self.lengths.len() > 1_000 && (self.lengths.len() - self.live) * GONE_SHARE > self.lengths.len()
     }
 
-    /// About how many bytes it takes.
+    /// Returns the approximate number of bytes in use.
     pub(crate) const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The texts among those that `wanted` takes which have any of these words, with how much of the question each
-    /// answers: 1 is a text that is about nothing else. The best first, at most `most`.
+    /// Returns the texts accepted by `wanted` that contain any of these words, best first, at most `most`. Each score
+    /// is relative to the highest possible one: 1 would be a text about nothing else.
     pub(crate) fn find(&self, asked: &[String], most: usize, wanted: impl Fn(usize) -> bool) -> Vec<(usize, f32)> {
         let mean = (self.length as f32 / self.live.max(1) as f32).max(1.0);
         let (mut scores, mut best) = (HashMap::<u32, f32>::new(), 0.0);
@@ -101,7 +101,7 @@ impl Lexicon {
     }
 }
 
-/// Puts the best first, those that are as good in the order of their numbers, and keeps at most `most`.
+/// Sorts by score, best first, with ties in the order of the text numbers, and keeps at most `most`.
 pub(crate) fn best_first(found: &mut Vec<(usize, f32)>, most: usize) {
     found.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     found.truncate(most);

@@ -1,8 +1,8 @@
-//! Tools that look things up, and come with every worker: a tenant's knowledge base, an agent's memories.
+//! The lookup tools of every worker: they search a tenant's knowledge base and an agent's memories.
 //!
-//! Read in this order: [`tools`] (what models call), [`search`] (a question to a knowledge base), `base` and `lexicon` (what
-//! is held in memory for that), `embeddings` (what texts mean to a model), [`recall`] (a question to all that an agent may
-//! remember), [`documents`] and [`import`] (how a knowledge base comes to be).
+//! Read in this order: [`tools`] (the tools that models call), [`search`] (searching a knowledge base), `base` and
+//! `lexicon` (the in-memory index for it), `embeddings` (embeddings of texts), [`recall`] (searching everything that an
+//! agent may remember), [`documents`] and [`import`] (how documents get into a knowledge base).
 
 mod audit;
 mod base;

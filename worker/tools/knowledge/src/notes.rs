@@ -1,4 +1,4 @@
-//! Agents' memories as a process holds them: read again when an agent's generation has changed.
+//! Agents' memories as held by a process: read again when an agent's generation has changed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,19 +11,19 @@ use tickfleet_store::{Store, StoreError};
 use crate::lexicon::Lexicon;
 use crate::words::words;
 
-/// Bytes of all memories that a process holds, about; those of who asked last stay.
+/// Approximate maximum bytes of all memories that a process holds; those of the most recent askers are kept.
 const HELD_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// The memories of one agent.
 #[derive(Debug)]
 pub(crate) struct Notes {
     generation: u64,
-    /// The newest first, in the order of the lexicon.
+    /// Newest first, in the order of the lexicon.
     pub(crate) memories: Vec<Memory>,
     pub(crate) lexicon: Lexicon,
 }
 
-/// Those of the agents that asked last.
+/// The memories of the agents that searched most recently.
 #[derive(Debug, Default)]
 pub(crate) struct AllNotes {
     held: Mutex<Held>,
@@ -52,12 +52,12 @@ impl Notes {
 }
 
 impl AllNotes {
-    /// The memories of an agent: one question to Redis where nothing has changed, two where something has.
+    /// Returns the memories of an agent: one request to Redis if nothing has changed, two otherwise.
     ///
     /// # Errors
     /// [`StoreError`].
     pub(crate) async fn of(&self, store: &Store, tenant: &TenantId, agent: &AgentId) -> Result<Arc<Notes>, StoreError> {
-        // Asked before they are read: what changes meanwhile makes it different again.
+        // Read before the memories: a change in the meantime makes the generation differ again.
         let generation = store.knowledge_state(tenant, Some(agent)).await?.memories;
         let whose = (tenant.clone(), agent.clone());
         if let Some(notes) = self.held.lock().look(&whose).filter(|notes| notes.generation == generation) {
@@ -77,7 +77,7 @@ impl Held {
         Some(Arc::clone(notes))
     }
 
-    /// Those that nobody asked for longest make room.
+    /// Stores an agent's notes. If there is not enough room, the least recently used ones are dropped.
     fn hold(&mut self, whose: (TenantId, AgentId), notes: Arc<Notes>) {
         self.of_agent.insert(whose, (notes, self.asked));
         let mut bytes: usize = self.of_agent.values().map(|(notes, _)| notes.bytes()).sum();

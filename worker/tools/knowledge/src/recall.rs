@@ -1,5 +1,5 @@
-//! `search_my_memories`: what an agent noted down, did and worked on, and the knowledge base, searched side by side, each
-//! under a deadline of its own.
+//! `search_my_memories`: searches an agent's notes, calls and workflows and the knowledge base concurrently, each with
+//! its own deadline.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,67 +15,67 @@ use crate::lexicon::Lexicon;
 use crate::search::{Knowledge, Ranking, rounded};
 use crate::words::{asked_words, words};
 
-/// How long a source may take. What it has not found by then is not waited for.
+/// Time limit for one source. Its findings are left out if it takes longer.
 const SOURCE_DEADLINE: Duration = Duration::from_secs(2);
-/// The findings of one source that are considered.
+/// Maximum number of findings of one source that are considered.
 const CONSIDERED: usize = 50;
-/// Bytes of a turn's story.
+/// Maximum bytes of a turn's summary.
 const STORY_BYTES_MAX: usize = 2_000;
 
-/// Where to look.
+/// A source to search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
-    /// What the agent noted down.
+    /// The agent's notes.
     Memory,
-    /// Its calls.
+    /// The agent's calls.
     Audit,
-    /// Its turns that have ended, and the tasks that it worked on.
+    /// The agent's ended turns, and the ended tasks that it worked on.
     Workflows,
-    /// The knowledge base of its tenant.
+    /// The knowledge base of the agent's tenant.
     Kb,
 }
 
 impl Source {
-    /// All of them.
+    /// All sources.
     pub(crate) const ALL: [Self; 4] = [Self::Memory, Self::Audit, Self::Workflows, Self::Kb];
 }
 
-/// Something that was found.
+/// A finding.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Recalled {
-    /// Where: memory, audit, workflows or kb.
+    /// The source: memory, audit, workflows or kb.
     pub source: Source,
-    /// What.
+    /// The text of the finding.
     pub text: String,
     /// How well it fits, 0 to 1.
     pub score: f32,
-    /// When it was, RFC 3339.
+    /// When it was noted or when it ended, RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
     /// The turn or task, the memory's id, or the passage's title and origin.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub from: String,
-    /// What else a finding has in common with one that says the same.
+    /// A key that findings about the same subject share: their turn or task.
     #[serde(skip)]
     #[schemars(skip)]
     same: Option<String>,
 }
 
-/// What a search came to.
+/// The result of a search.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Recollection {
-    /// What fits best, the best first.
+    /// The findings that fit best, best first.
     pub results: Vec<Recalled>,
-    /// By what passages of the knowledge base were ranked; everything else is ranked by words.
+    /// How passages of the knowledge base were ranked; all other findings are ranked by words.
     pub ranking: Ranking,
-    /// Sources that did not answer in time, or not at all: ask again for what they may have.
+    /// Sources that failed or did not respond in time: search again for their findings.
     pub incomplete: Vec<Source>,
 }
 
 type Searched = Result<(Vec<Recalled>, Ranking), StoreError>;
 
-/// Whose memories, in which shard.
+/// A search in one shard, and the agent that searches.
 #[derive(Clone, Copy)]
 struct Asker<'a> {
     knowledge: &'a Knowledge,
@@ -87,7 +87,8 @@ struct Asker<'a> {
 }
 
 impl Knowledge {
-    /// Searches what an agent may remember. A source that fails or is slow leaves the others' findings whole.
+    /// Searches everything that an agent may remember. If a source fails or is slow, the other findings are still
+    /// returned.
     pub async fn recall(
         &self,
         store: &Store,
@@ -105,7 +106,7 @@ impl Knowledge {
     }
 }
 
-/// Asks all sources at once, each under the deadline, and merges what they found.
+/// Searches all sources concurrently, each with the deadline, and merges their findings.
 async fn gathered(searches: Vec<(Source, BoxFuture<'_, Searched>)>, deadline: Duration, most: usize) -> Recollection {
     let timed = searches.into_iter().map(|(source, search)| async move {
         match tokio::time::timeout(deadline, search).await {
@@ -135,7 +136,7 @@ async fn gathered(searches: Vec<(Source, BoxFuture<'_, Searched>)>, deadline: Du
     all
 }
 
-/// Of findings that say the same, or tell of the same turn, the best stays.
+/// Keeps only the best of findings with the same text or about the same turn.
 fn keep_first_of_same(results: &mut Vec<Recalled>) {
     let mut seen = std::collections::HashSet::new();
     results.retain(|found| {
@@ -184,14 +185,14 @@ impl<'a> Asker<'a> {
         Ok((found.collect(), Ranking::Words))
     }
 
-    /// Turns, each told as one story of its calls, and tasks. What has not ended is none yet.
+    /// Searches ended turns, each summarized from its calls, and ended tasks.
     async fn workflows(self) -> Searched {
         let deeds = self.knowledge.logs.of_agent(self.store, self.tenant, self.agent).await?;
         let (mut stories, mut of_turn): (Vec<Recalled>, HashMap<&str, usize>) = (Vec::new(), HashMap::new());
         for deed in &deeds {
             let text = if deed.is_task { &deed.text } else { &deed.brief };
             match of_turn.get(deed.turn.as_str()) {
-                // The newest comes first, and is the turn's last.
+                // The newest entry comes first and is the last one of its turn.
                 Some(story) => {
                     stories[*story].text = wording::cut(&format!("{text}\n{}", stories[*story].text), STORY_BYTES_MAX);
                 }
@@ -234,7 +235,7 @@ impl<'a> Asker<'a> {
         Ok((passages.collect(), found.ranking))
     }
 
-    /// The places of the texts that have the most of the words that are asked for.
+    /// Returns the indexes of the texts that best match the words of the question.
     fn best(self, texts: impl Iterator<Item = Vec<String>>) -> Vec<(usize, f32)> {
         let mut lexicon = Lexicon::default();
         for text in texts {
@@ -246,7 +247,7 @@ impl<'a> Asker<'a> {
     }
 }
 
-/// A time of shard time as people write it.
+/// Formats a shard time as RFC 3339.
 pub(crate) fn rfc3339(ms: i64) -> Option<String> {
     let time = chrono::DateTime::from_timestamp_millis(ms)?;
     Some(time.to_rfc3339_opts(chrono::SecondsFormat::Secs, true))

@@ -1,4 +1,4 @@
-//! Searching a tenant's knowledge base: by words, and by meaning where there is a model to ask.
+//! Searches a tenant's knowledge base by words, and by meaning if an embeddings endpoint is configured.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,17 +17,18 @@ use crate::embeddings::Embedder;
 use crate::notes::AllNotes;
 use crate::words::asked_words;
 
-/// Bytes of all knowledge bases that a process holds, about; those that were asked last stay.
+/// Approximate maximum bytes of all knowledge bases that a process holds; the most recently searched ones are kept.
 const BASES_BYTES_MAX: usize = 512 * 1024 * 1024;
-/// How long a question may wait for what it means; words answer without.
+/// How long a search waits for the embedding of the question; after that, it ranks by words only.
 const QUESTION_TIMEOUT: Duration = Duration::from_millis(1_500);
-/// Passages of each ranking that are considered.
+/// Number of passages of each ranking that are considered.
 const CONSIDERED: usize = 50;
-/// How much less a place in a ranking says than the one before it: the usual number for joined rankings.
+/// How much the weight of a rank falls off with its position: the usual constant of reciprocal rank fusion.
 const RANK_DAMPING: f32 = 60.0;
 
-/// What a process knows for its tools: bases, the audit logs of its shards, and the endpoint of embeddings. One for all
-/// shards, and for as long as the process lives: a reload must not read everything anew.
+/// The state that the knowledge tools of a process share: knowledge bases, the audit logs of its shards, and the
+/// embeddings endpoint. It serves all shards and lives as long as the process, so that a reload does not read
+/// everything again.
 #[derive(Debug)]
 pub struct Knowledge {
     embedder: Result<Option<Embedder>, String>,
@@ -42,63 +43,63 @@ struct Bases {
     asked: u64,
 }
 
-/// By what passages were ranked.
+/// How passages were ranked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Ranking {
-    /// By the words of the question alone.
+    /// By the words of the question only.
     Words,
-    /// By what the question means to a model, and by its words.
+    /// By the meaning of the question (its embedding), and by its words.
     Meaning,
 }
 
-/// A passage that was found.
+/// A passage that matches the question.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct FoundPassage {
-    /// The document's title, and the headings that the passage stands under.
+    /// The document's title, and the headings above the passage.
     pub title: String,
     /// The document's origin.
     pub source: String,
-    /// The document's category; empty for none.
+    /// The document's category; empty if it has none.
     pub category: String,
     /// The passage.
     pub text: String,
     /// How well it fits, 0 to 1.
     pub score: f32,
-    /// The same by itself, where `score` is a place in joined rankings: comparable with what is found elsewhere.
+    /// How well the passage fits on its own, whereas `score` may come from joined rankings. Comparable between sources.
     #[serde(skip)]
     #[schemars(skip)]
     pub(crate) fit: f32,
 }
 
-/// A passage with its score, and how well it fits by itself.
+/// A passage with its score, and how well it fits on its own.
 type Ranked = (Place, f32, f32);
 
-/// What a search came to.
+/// The result of a search.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Findings {
-    /// The passages that fit best, the best first.
+    /// The passages that fit best, best first.
     pub passages: Vec<FoundPassage>,
-    /// By what they were ranked: words, or meaning.
+    /// How they were ranked: by words or by meaning.
     pub ranking: Ranking,
-    /// Why only words were looked at, where meaning should have been.
+    /// Why only words were used although embeddings should have been.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
 impl Knowledge {
-    /// Nothing is read or asked yet. Whether the environment names an endpoint that can be asked, [`Self::embedder`]
-    /// tells.
+    /// Makes the shared state without reading or requesting anything. [`Self::embedder`] reports whether the
+    /// environment names a usable endpoint.
     #[must_use]
     pub fn new(environment: &Environment) -> Self {
         let embedder = Embedder::from_environment(environment);
         Self { embedder, bases: Mutex::default(), logs: Logs::default(), notes: AllNotes::default() }
     }
 
-    /// The endpoint of embeddings, where there is one.
+    /// Returns the embeddings endpoint, if there is one.
     ///
     /// # Errors
-    /// What is wrong with the variables that name one.
+    /// The problem with the variables that name it.
     pub fn embedder(&self) -> Result<Option<&Embedder>, String> {
         self.embedder.as_ref().map(Option::as_ref).map_err(Clone::clone)
     }
@@ -140,7 +141,7 @@ impl Knowledge {
         }
     }
 
-    /// The base of a tenant. Those that nobody asked for longest make room.
+    /// Returns the base of a tenant. If memory is short, the least recently searched bases are dropped.
     fn base(&self, tenant: &TenantId) -> Arc<Base> {
         let mut bases = self.bases.lock();
         bases.asked += 1;
@@ -161,7 +162,7 @@ impl Knowledge {
     }
 }
 
-/// Two rankings made one: what stands high in both stands highest. At the top of both, the score is 1.
+/// Joins two rankings: passages with high ranks in both come first. The top passage of both has the score 1.
 fn joined(one: Vec<(Place, f32)>, other: Vec<(Place, f32)>) -> Vec<Ranked> {
     let mut found: Vec<Ranked> = Vec::new();
     for (rank, (place, own)) in one.into_iter().enumerate().chain(other.into_iter().enumerate()) {
@@ -193,7 +194,7 @@ fn shown(found: Vec<Ranked>, most: usize) -> Vec<FoundPassage> {
     found.into_iter().take(most).filter_map(passage).collect()
 }
 
-/// Three digits: what is behind them says nothing.
+/// Rounds to three decimal places; further digits are not meaningful.
 pub(crate) fn rounded(score: f32) -> f32 {
     (score * 1_000.0).round() / 1_000.0
 }

@@ -12,20 +12,20 @@ use tickfleet_tools::{CallContext, ToolError, TypedTool, wording};
 use crate::recall::{Recollection, Source};
 use crate::search::{Findings, Knowledge};
 
-/// Passages that a search returns where it says nothing.
+/// Default number of passages that a search returns.
 const PASSAGES_DEFAULT: usize = 5;
-/// Passages that a search returns at most.
+/// Maximum number of passages that a search returns.
 const PASSAGES_MAX: usize = 20;
-/// Memories that a search returns where it says nothing.
+/// Default number of memories that a search returns.
 const MEMORIES_DEFAULT: usize = 10;
-/// Memories that a search returns at most.
+/// Maximum number of memories that a search returns.
 const MEMORIES_FOUND_MAX: usize = 50;
-/// Characters of a question.
+/// Maximum characters of a query.
 const QUERY_CHARS_MAX: usize = 1_000;
-/// Characters of a tag or category.
+/// Maximum characters of a tag or category.
 const TAG_CHARS_MAX: usize = 64;
 
-/// The tools over this shard.
+/// Makes the tools for this shard.
 #[must_use]
 pub fn all(store: &Store, knowledge: &Arc<Knowledge>) -> Vec<TypedTool> {
     vec![
@@ -41,14 +41,14 @@ pub const NAMES: [&str; 3] = ["search_atlasux_knowledge", "search_my_memories", 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct SearchKnowledge {
-    /// What to look for, as a question or as key words.
+    /// The question or keywords to search for.
     #[schemars(length(min = 1, max = QUERY_CHARS_MAX))]
     query: String,
-    /// Only documents of this category; left out, all.
+    /// Only documents of this category. Default: all.
     #[serde(default)]
     #[schemars(length(min = 1, max = TAG_CHARS_MAX))]
     category: Option<String>,
-    /// The most passages to return, 1 to 20. Default 5.
+    /// The maximum number of passages to return, 1 to 20. Default: 5.
     #[serde(default)]
     #[schemars(range(min = 1, max = PASSAGES_MAX))]
     max_results: Option<usize>,
@@ -76,15 +76,15 @@ fn search_knowledge(store: Store, knowledge: Arc<Knowledge>) -> TypedTool {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct SearchMemories {
-    /// What to recall, as a question or as key words.
+    /// The question or keywords to search for.
     #[schemars(length(min = 1, max = QUERY_CHARS_MAX))]
     query: String,
-    /// Where to look: memory (what you noted down), audit (your calls), workflows (your turns and tasks that have ended),
-    /// kb (the knowledge base). Left out, everywhere.
+    /// The sources to search: memory (your notes), audit (your calls), workflows (your turns and tasks that have
+    /// ended), kb (the knowledge base). Default: all.
     #[serde(default)]
     #[schemars(length(max = 4))]
     sources: Option<Vec<Source>>,
-    /// The most findings to return, 1 to 50. Default 10.
+    /// The maximum number of findings to return, 1 to 50. Default: 10.
     #[serde(default)]
     #[schemars(range(min = 1, max = MEMORIES_FOUND_MAX))]
     max_results: Option<usize>,
@@ -113,10 +113,10 @@ fn search_memories(store: Store, knowledge: Arc<Knowledge>) -> TypedTool {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Remember {
-    /// What to note down, in full sentences: you will read it without this conversation.
+    /// The text to note down, in full sentences: you will read it without this conversation.
     #[schemars(length(min = 1, max = limits::MEMORY_BYTES_MAX))]
     text: String,
-    /// Words to find it by, at most 16.
+    /// Words to find the note by, at most 16.
     #[serde(default)]
     #[schemars(length(max = limits::MEMORY_TAGS_MAX))]
     tags: Option<Vec<String>>,
@@ -126,7 +126,7 @@ struct Remember {
 struct Noted {
     /// The memory's id.
     memory_id: String,
-    /// How many older memories had to go to make room.
+    /// The number of older memories that were removed to make room.
     forgotten: usize,
 }
 
@@ -148,7 +148,7 @@ async fn note(store: &Store, context: &CallContext, args: Remember) -> Result<No
     let (text, tags) =
         sound(&args.text, args.tags.as_deref().unwrap_or_default()).map_err(ToolError::InvalidArguments)?;
     let at_ms = store.now_ms().await.map_err(passing)?;
-    // The same for every try of the call: it is noted once.
+    // The id is the same for every attempt of the call, so the text is noted only once.
     let id = format!("m-{}", context.idempotency_key.chars().take(32).collect::<String>());
     let memory = Memory { id: id.clone(), text, tags, at_ms };
     match store.remember(&context.tenant, &context.agent, &memory).await.map_err(passing)? {
@@ -161,10 +161,10 @@ async fn note(store: &Store, context: &CallContext, args: Remember) -> Result<No
     }
 }
 
-/// A memory's text and tags, as they are kept: without control characters that no text has.
+/// Cleans a memory's text and tags for storage: removes control characters other than line breaks and tabs.
 ///
 /// # Errors
-/// What is wrong with them.
+/// The problem with the text or the tags.
 pub fn sound(text: &str, tags: &[String]) -> Result<(String, Vec<String>), String> {
     let clean =
         |text: &str| -> String { text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect() };
@@ -185,7 +185,7 @@ pub fn sound(text: &str, tags: &[String]) -> Result<(String, Vec<String>), Strin
     }
 }
 
-/// Redis does not answer: a try later may do better, and looking twice does no harm.
+/// Redis did not respond. A retry may succeed, and running a lookup or `remember` twice does no harm.
 fn passing(error: StoreError) -> ToolError {
     ToolError::Transient(error.to_string())
 }

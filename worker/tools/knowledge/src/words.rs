@@ -1,10 +1,10 @@
-//! Words of texts and questions, as they are compared: lower case, without the endings of English, and pairs of characters
-//! where a script puts no blanks between words.
+//! Normalizes the words of texts and questions for comparison: lower case, without English endings. In scripts without
+//! spaces between words, pairs of characters are the words.
 
-/// Bytes of a word that are compared: longer ones are data, not words.
+/// Maximum bytes of a word that are compared: anything longer is data rather than a word.
 const WORD_BYTES_MAX: usize = 48;
 
-/// English words that say nothing about what is asked for.
+/// English words that do not help to find an answer.
 const EMPTY: [&str; 69] = [
     "a", "about", "all", "an", "and", "any", "are", "as", "at", "be", "been", "but", "by", "can", "could", "did", "do",
     "does", "for", "from", "get", "had", "has", "have", "how", "i", "if", "in", "into", "is", "it", "its", "me", "my",
@@ -13,7 +13,7 @@ const EMPTY: [&str; 69] = [
     "would", "you", "your", "one", "than",
 ];
 
-/// The words of a text, in their order, as they are compared.
+/// Returns the normalized words of a text, in order.
 pub(crate) fn words(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for run in text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|run| !run.is_empty()) {
@@ -22,7 +22,7 @@ pub(crate) fn words(text: &str) -> Vec<String> {
     found
 }
 
-/// The words of a question, each once: those that say something, or all where none does.
+/// Returns the distinct words of a question: only words that help to find an answer, or all of them if none does.
 pub(crate) fn asked_words(question: &str) -> Vec<String> {
     let mut telling: Vec<String> = Vec::new();
     let mut all: Vec<String> = Vec::new();
@@ -42,7 +42,7 @@ pub(crate) fn asked_words(question: &str) -> Vec<String> {
     if telling.is_empty() { all } else { telling }
 }
 
-/// A run of letters and digits: one word, or as many as its script has in it. `max_calls` is itself and its parts.
+/// Splits a run of letters and digits into its words, depending on the script. `max_calls` yields itself and its parts.
 fn each_word(run: &str, found: &mut Vec<String>) {
     let parts = run.split('_').filter(|part| !part.is_empty());
     if run.contains('_') {
@@ -80,7 +80,7 @@ fn end_dense(dense: &mut Vec<char>, found: &mut Vec<String>) {
     }
 }
 
-/// Whether a script that has this character writes words without blanks between them.
+/// Returns true if the script of this character does not separate words with spaces.
 const fn is_dense(c: char) -> bool {
     matches!(c, '\u{0e00}'..='\u{0eff}' | '\u{3040}'..='\u{30ff}' | '\u{3400}'..='\u{9fff}' | '\u{f900}'..='\u{faff}'
         | '\u{20000}'..='\u{3ffff}')
@@ -94,7 +94,8 @@ fn bounded(word: &str) -> String {
     word[..end].to_owned()
 }
 
-/// The stem of an English word: enough that `limits`, `limited` and `limiting` are one, and `policies` is `policy`.
+/// Returns the stem of an English word: `limits`, `limited` and `limiting` become equal, and `policies` becomes
+/// `policy`.
 fn stem(word: &str) -> String {
     if word.len() < 4 || !word.bytes().all(|b| b.is_ascii_lowercase()) {
         return word.to_owned();
@@ -122,7 +123,7 @@ fn has_vowel(text: &str) -> bool {
     text.bytes().any(|b| b"aeiouy".contains(&b))
 }
 
-/// `stopp` is `stop`; `fall` stays.
+/// `stopp` becomes `stop`; `fall` stays unchanged.
 fn one_consonant(text: &str) -> &str {
     let bytes = text.as_bytes();
     let doubled = bytes.len() > 3 && bytes[bytes.len() - 1] == bytes[bytes.len() - 2];

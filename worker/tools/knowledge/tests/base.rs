@@ -1,5 +1,5 @@
-//! Knowledge bases and memories over a shard in memory: who sees what, what an import costs, and what happens where something
-//! is away, full or hostile.
+//! Knowledge bases and memories in an in-memory shard: who sees which data, what an import costs, and what happens if
+//! something is unavailable, full or hostile.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -35,7 +35,7 @@ fn store() -> Store {
     Store::in_memory(MemoryStore::default(), 0, Arc::new(StoreOptions::default()))
 }
 
-/// Bytes that another program writes into a part of a record.
+/// Bytes that another program writes to a part of a record.
 struct Foreign(RecordKey, String, &'static [u8]);
 
 impl Decision for Foreign {
@@ -52,7 +52,7 @@ fn wordy() -> Knowledge {
     Knowledge::new(&Environment::of([]))
 }
 
-/// Imports one Markdown file; answers what became of it.
+/// Imports one Markdown file and returns the result.
 async fn import(store: &Store, of: &str, knowledge: &Knowledge, file: &str, text: &str, category: &str) -> Imported {
     let tenant = tenant(of);
     let mut import = Import::begin(store, &tenant, knowledge.embedder().unwrap()).await.unwrap();
@@ -85,12 +85,12 @@ async fn nobody_sees_the_documents_of_another_tenant_or_the_memories_of_another_
     assert_eq!(recall("acme", "atlas", &[Source::Memory]).await, 0);
     assert_eq!(recall("acme2", "kelly", &[]).await, 0);
     assert_eq!(recall("acme", "kelly", &[]).await, 2, "the note and the passage");
-    // A note that comes or goes is seen at the next question.
+    // Added and removed notes are visible to the next question.
     store.remember(&tenant("acme"), &agent("kelly"), &memory("n", "Saffron is dear.", 2)).await.unwrap();
     assert_eq!(recall("acme", "kelly", &[Source::Memory]).await, 2);
     assert_eq!(store.forget(&tenant("acme"), &agent("kelly"), &["n".into()]).await.unwrap(), 1);
     assert_eq!(recall("acme", "kelly", &[Source::Memory]).await, 1);
-    // Neither is anybody's to take away.
+    // Other agents and tenants cannot remove them.
     assert_eq!(store.forget(&tenant("acme"), &agent("atlas"), &["m".into()]).await.unwrap(), 0);
     let id = store.documents(&tenant("acme")).await.unwrap()[0].id.clone();
     assert_eq!(store.drop_documents(&tenant("other"), &[id]).await.unwrap(), 0);
@@ -110,7 +110,7 @@ async fn another_import_costs_nothing_where_nothing_has_changed_and_every_worker
         assert_eq!(found(knowledge, &store, "acme", "whales").await, ["Grey whales."]);
         assert!(found(knowledge, &store, "acme", "blue").await.is_empty());
     }
-    // The category filters, however it is written, and what is removed is found no more.
+    // The category filter ignores case, and removed documents are no longer found.
     let sea = one.search(&store, &tenant("acme"), "whales", Some(" SEA "), 5).await.unwrap();
     assert_eq!((sea.passages.len(), sea.passages[0].title.as_str(), sea.passages[0].source.as_str()), (1, "A", "a.md"));
     assert!(one.search(&store, &tenant("acme"), "whales", Some("sky"), 5).await.unwrap().passages.is_empty());
@@ -120,7 +120,7 @@ async fn another_import_costs_nothing_where_nothing_has_changed_and_every_worker
     assert_eq!(store.knowledge_state(&tenant("acme"), None).await.unwrap().bytes, 0);
 }
 
-/// An endpoint of embeddings for which a text is about whales or about bread, whatever words it says that with.
+/// An embeddings endpoint for which every text is about whales or about bread, whatever its words.
 struct Endpoint {
     url: String,
     asked: Arc<AtomicUsize>,
@@ -170,7 +170,7 @@ impl Endpoint {
 async fn what_is_meant_is_found_in_other_words_and_words_are_left_where_the_endpoint_is_down() {
     let endpoint = Endpoint::start().await;
     let (store, knowledge) = (store(), endpoint.knowledge());
-    // A base that was imported by words is embedded by the next import, unchanged as its texts are.
+    // A base that was imported without embeddings gets them in the next import, even if its texts are unchanged.
     assert_eq!(import(&store, "acme", &wordy(), "w.md", "The whale is a mammal.", "").await, Imported::New);
     assert_eq!(import(&store, "acme", &knowledge, "w.md", "The whale is a mammal.", "").await, Imported::Replaced);
     import(&store, "acme", &knowledge, "b.md", "Bread needs time.", "").await;
@@ -181,7 +181,7 @@ async fn what_is_meant_is_found_in_other_words_and_words_are_left_where_the_endp
     let cetaceans = search("cetaceans").await;
     assert_eq!((cetaceans.ranking, cetaceans.passages[0].source.as_str()), (Ranking::Meaning, "w.md"));
     assert_eq!(search("how long must a loaf rise?").await.passages[0].source, "b.md");
-    // Without the endpoint, and while it rests: by words, and it says so.
+    // While the endpoint fails, and during the pause after that: searches by words and says so in a note.
     endpoint.broken.store(true, Ordering::SeqCst);
     for _ in 0..2 {
         let bread = search("bread").await;
@@ -189,7 +189,7 @@ async fn what_is_meant_is_found_in_other_words_and_words_are_left_where_the_endp
         assert!(bread.note.is_some());
     }
     assert_eq!(endpoint.asked.load(Ordering::SeqCst), asked + 3, "one that failed is not asked at once again");
-    // An import without the endpoint takes no meaning away from what has not changed.
+    // An import without the endpoint keeps the embeddings of unchanged documents.
     assert_eq!(
         import(&store, "acme", &endpoint.knowledge(), "w.md", "The whale is a mammal.", "").await,
         Imported::Unchanged
@@ -244,7 +244,7 @@ async fn the_oldest_memories_go_beyond_the_bounds_and_one_is_there_once() {
     let ids: Vec<String> = store.memories(&acme, &kelly).await.unwrap().into_iter().map(|memory| memory.id).collect();
     assert_eq!(ids.len(), limits::MEMORIES_MAX);
     assert!(ids[0] == "new" && ids.contains(&"m00001".to_owned()) && !ids.contains(&"m00000".to_owned()));
-    // And in bytes.
+    // The limit in bytes applies too.
     for number in 0..200 {
         remember(&memory(&format!("l{number}"), &"x".repeat(limits::MEMORY_BYTES_MAX), 2_000_000 + number)).await;
     }

@@ -1,6 +1,6 @@
-//! Twenty questions over the documentation of this repository, by words, and by meaning where an endpoint of embeddings is
-//! named. They were written down before the first search, by somebody who had read the pages,
-//! and are not changed to be found.
+//! Twenty questions about the documentation of this repository, searched by words, and by meaning if an embeddings
+//! endpoint is named. The questions were written from the pages before the first search, and are not adjusted to
+//! improve the results.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "what is found is to be read, and the rates are published")]
 
@@ -16,7 +16,7 @@ use tickfleet_tools_knowledge::documents::{Form, read};
 use tickfleet_tools_knowledge::import::Import;
 use tickfleet_tools_knowledge::search::Ranking;
 
-/// A question, and texts of which a passage that answers it has one, on whichever page.
+/// A question, and texts of which a passage with the answer contains at least one, on any page.
 const QUESTIONS: [(&str, &[&str]); 20] = [
     ("At what fill level of Redis memory does the fleet stop taking in new turns?", &["80 %"]),
     (
@@ -43,12 +43,12 @@ const QUESTIONS: [(&str, &[&str]); 20] = [
     ("Do more shards make the fleet faster?", &["Shards", "shards"]),
 ];
 
-/// How many must be found among the first five. It was 20 by words and 19 by meaning over the pages that the questions were
-/// written for. The pages change, and this is no test of them.
+/// How many answers must be among the first five passages. For the pages that the questions were written for, it was 20
+/// by words and 19 by meaning. The pages change, and this test does not check them.
 const WITHIN_FIVE: usize = 15;
 
-/// The pages of the documentation, as paths from its folder. The page about searching is left out, because it shows searches
-/// of these very pages, and so are records of decisions.
+/// Returns the pages of the documentation, as paths relative to its folder. The page about searching is left out
+/// because it shows searches of these same pages; decision records are left out too.
 fn pages(folder: &Path) -> Vec<String> {
     let (mut found, mut folders) = (Vec::new(), vec![String::new()]);
     while let Some(below) = folders.pop() {
@@ -67,7 +67,8 @@ fn pages(folder: &Path) -> Vec<String> {
     found
 }
 
-/// Imports the pages and asks; answers how many questions were answered by the first five passages, and by the first.
+/// Imports the pages and asks the questions. Returns how many were answered by the first five passages, and by the
+/// first.
 async fn asked(environment: Environment) -> (usize, usize, Ranking) {
     tickfleet_outbound::install_crypto_provider();
     let store = Store::in_memory(MemoryStore::default(), 0, Arc::new(StoreOptions::default()));
@@ -104,7 +105,7 @@ async fn questions_over_the_documentation_are_answered_by_words() {
     assert!(five >= WITHIN_FIVE, "{five} of 20");
 }
 
-/// `EMBEDDINGS_MODEL` and `EMBEDDINGS_BASE_URL` name the endpoint; tests/python/embeddings.py is one.
+/// `EMBEDDINGS_MODEL` and `EMBEDDINGS_BASE_URL` name the endpoint; tests/python/embeddings.py can serve as one.
 #[tokio::test]
 #[ignore = "it needs an endpoint of embeddings, and two minutes of both cores"]
 #[allow(clippy::disallowed_methods, reason = "whoever starts the test names the endpoint")]

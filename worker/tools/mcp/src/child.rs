@@ -1,4 +1,5 @@
-//! A server that is a child process: a clean environment, a process group of its own, its last words in the log.
+//! A server that runs as a child process, with a clean environment, its own process group, and its standard error
+//! logged.
 
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
@@ -13,23 +14,23 @@ use tokio::task::JoinHandle;
 use tickfleet_tools::standard_error::{self, Tail};
 use tickfleet_tools::{Environment, Secrets};
 
-/// The time that a server may take to end once its input is closed, as the protocol asks of it.
+/// How long a server may take to exit after its input is closed, which is how the protocol asks it to exit.
 const ENDS_IN: Duration = Duration::from_secs(2);
-/// And once it was told to.
+/// How long it may take after SIGTERM.
 const TERMINATES_IN: Duration = Duration::from_secs(1);
-/// A running server. Dropping it kills it; [`ServerProcess::end`] lets it end first.
+/// A running server. Dropping it kills the process; [`ServerProcess::end`] lets it exit first.
 pub(super) struct ServerProcess {
     child: Child,
-    /// The process group: the server and whatever it started.
+    /// The process group: the server and all processes that it started.
     group: Option<Pid>,
-    /// The task that reads its standard error.
+    /// The task that reads the server's standard error.
     listening: Option<JoinHandle<()>>,
 }
 
-/// Starts the server. Its environment is `PATH` and what the configuration names.
+/// Starts the server. Its environment contains only `PATH` and the configured variables.
 ///
 /// # Errors
-/// Why it could not be started, in words.
+/// The reason why it could not be started.
 pub(super) fn start(
     name: &str,
     transport: &McpTransport,
@@ -70,20 +71,20 @@ pub(super) fn start(
 }
 
 impl ServerProcess {
-    /// Waits for the end of a server whose input was closed, tells it to end, and ends it, in this order; then ends
-    /// what it left behind. Answers how it ended, where that is known.
+    /// Ends a server whose input was closed: waits for it, then sends SIGTERM, then SIGKILL. Afterwards kills the
+    /// processes that it left behind. Returns the exit status, if known.
     pub(super) async fn end(mut self) -> Option<ExitStatus> {
         let mut status = self.ended_within(ENDS_IN).await;
         if status.is_none() {
             self.signal(Signal::SIGTERM);
             status = self.ended_within(TERMINATES_IN).await;
         }
-        // What the server started may outlive it.
+        // Processes that the server started may outlive it.
         self.signal(Signal::SIGKILL);
         if status.is_none() {
             status = self.ended_within(TERMINATES_IN).await;
         }
-        // Its last words may be on their way. Who holds its pipe open beyond its end is not waited for.
+        // The last output may still arrive. If another process keeps the pipe open, it is not waited for any longer.
         if let Some(listening) = self.listening.take() {
             let _ = tokio::time::timeout(TERMINATES_IN, listening).await;
         }
@@ -96,7 +97,7 @@ impl ServerProcess {
 
     fn signal(&self, signal: Signal) {
         if let Some(group) = self.group {
-            // It fails where the group has gone already, which is what is wanted.
+            // This fails if the group no longer exists, which is fine.
             let _ = killpg(group, signal);
         }
     }
@@ -104,7 +105,8 @@ impl ServerProcess {
 
 impl Drop for ServerProcess {
     fn drop(&mut self) {
-        // `kill_on_drop` ends the server alone. After its end was waited for, the group may be somebody else's.
+        // `kill_on_drop` kills only the server itself. Once the server was waited for, the group id may have been
+        // reused.
         if self.child.id().is_some() {
             self.signal(Signal::SIGKILL);
         }
@@ -154,13 +156,13 @@ mod tests {
         assert!(nix::sys::signal::kill(grandchild, None).is_ok());
         drop(input);
         process.end().await;
-        // Its new parent may need a moment to collect it: a zombie answers to signals.
+        // Its new parent may need a moment to reap it: a zombie still accepts signals.
         for _ in 0..200 {
             let state = std::fs::read_to_string(format!("/proc/{grandchild}/stat")).unwrap_or_default();
             if state.is_empty() || state.contains(") Z ") {
                 return;
             }
-            // Nothing tells when a process that is not ours has ended: the poll is bounded above.
+            // The end of a process that is not a child cannot be awaited; the polling is bounded above.
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         panic!("the grandchild lives on");

@@ -1,10 +1,10 @@
-//! Whether a definition can be pinned.
+//! Checks whether a tool definition can be pinned.
 
 use serde_json::Value;
 use tickfleet_config::McpDefinition;
 use tickfleet_model::limits;
 
-/// Returns how deep values nest.
+/// Returns the nesting depth of a value.
 fn depth(value: &Value) -> usize {
     match value {
         Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
@@ -13,7 +13,7 @@ fn depth(value: &Value) -> usize {
     }
 }
 
-/// Why the file of pins cannot hold a definition, if it cannot.
+/// Returns the reason why the lock file cannot hold a definition, if there is one.
 pub(super) fn unpinnable(definition: &McpDefinition) -> Option<String> {
     let schemas = [Some(&definition.input_schema), definition.output_schema.as_ref()];
     if schemas.iter().flatten().any(|schema| depth(schema) > limits::MCP_SCHEMA_DEPTH_MAX) {
@@ -33,7 +33,7 @@ fn has_long_key(value: &Value) -> bool {
     }
 }
 
-/// Returns true if a definition is larger than a model should read.
+/// Returns true if a definition is too large for a model to read.
 pub(super) fn too_large(definition: &McpDefinition) -> bool {
     let schemas = [Some(&definition.input_schema), definition.output_schema.as_ref()];
     let bytes: usize = schemas.into_iter().flatten().map(|schema| schema.to_string().len()).sum();

@@ -1,20 +1,20 @@
-//! An event stream, read under bounds: an event that is too large or no text costs itself, and the stream goes on.
+//! Reads an event stream within bounds. An event that is too large or not text does not affect the events after it.
 
 use sse_stream::Sse;
 use tickfleet_model::limits;
 
-/// Bytes of an event's name or id: the id is sent back when a stream is resumed.
+/// Maximum bytes of an event's name or id: the id is sent back when a stream is resumed.
 const WORD_BYTES_MAX: usize = 1_024;
 
 /// The data of an event.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Data {
     Bytes(Vec<u8>),
-    /// More than a message may have.
+    /// The event is larger than a message may be.
     TooLarge,
 }
 
-/// Reads events from chunks of bytes.
+/// Splits chunks of bytes into events.
 #[derive(Default)]
 pub(super) struct Events {
     line: Vec<u8>,
@@ -24,12 +24,12 @@ pub(super) struct Events {
     event: Option<String>,
     id: Option<String>,
     retry: Option<u64>,
-    /// The last byte was a carriage return: a line feed behind it ends no second line.
+    /// True if the last byte was a carriage return: a line feed after it does not end a second line.
     after_return: bool,
 }
 
 impl Events {
-    /// Takes the next bytes; returns the events that they complete.
+    /// Processes the next bytes and returns the events that they complete.
     pub(super) fn take(&mut self, bytes: &[u8]) -> Vec<(Sse, Option<Data>)> {
         let (mut complete, mut rest) = (Vec::new(), bytes);
         while let Some((first, behind)) = rest.split_first() {
@@ -47,7 +47,8 @@ impl Events {
         complete
     }
 
-    /// Takes a part of a line. Beyond the bound, nothing of the event is kept but that it is too large.
+    /// Adds a part of a line. Beyond the bound, the event's content is dropped, and only the fact that it is too large
+    /// is kept.
     fn add(&mut self, part: &[u8]) {
         if self.line.len() + self.data.len() + part.len() <= limits::MCP_MESSAGE_BYTES_MAX + WORD_BYTES_MAX {
             self.line.extend_from_slice(part);

@@ -1,4 +1,4 @@
-//! Doors for the fuzz targets: messages of servers, without a server.
+//! Entry points for fuzz targets: messages of servers, without a server.
 
 use rmcp::model::{CustomResult, JsonRpcMessage, ServerResult};
 use rmcp::service::ServiceError;
@@ -12,18 +12,18 @@ use super::look::{Offer, offered};
 use super::outcome;
 use super::wire::{Decoded, Decoder};
 
-/// A message of a server, as it is understood.
+/// The interpretation of a server's message.
 #[derive(Debug)]
 pub enum Heard {
-    /// The answer to a call: what the call comes to.
+    /// The response to a call: the outcome of the call.
     Outcome(Result<ToolOutput, ToolFailure>),
-    /// The list of its tools: what can be imported.
+    /// The list of the server's tools, reduced to importable ones.
     Offer(Offer),
-    /// A notification, or a request of its own.
+    /// A notification, or a request from the server.
     Other,
 }
 
-/// Reads one message of the server that `def` describes; none where it is no message.
+/// Reads a message of the server that `def` describes; `None` if it is not a message.
 #[must_use]
 pub fn heard(def: &McpServerDef, message: &[u8], secrets: &Secrets) -> Option<Heard> {
     let message = match Decoder::default().decode(message) {

@@ -1,8 +1,8 @@
-//! The HTTP client of a connection: requests with every digit, and answers under bounds.
+//! The HTTP client of a connection: sends requests with every digit preserved, and reads responses within bounds.
 //!
-//! Every request that is answered at all gets an answer: an error that names no request is for the one that it came back
-//! for (a server that has been restarted answers so to a session that it does not know), and so is an answer that cannot
-//! be read.
+//! Each HTTP response ends its request. An error without a request id is assigned to the request that was sent (a
+//! restarted server responds like this to an unknown session). A response that cannot be read ends its request with an
+//! error.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
@@ -32,19 +32,19 @@ const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
 const JSON: &str = "application/json";
 const EVENTS: &str = "text/event-stream";
-/// Bytes of a session's id: every request carries it.
+/// Maximum bytes of a session id, which is sent with every request.
 const SESSION_BYTES_MAX: usize = 1_024;
-/// Bytes of an answer that is no success.
+/// Maximum bytes of an unsuccessful response.
 const REFUSAL_BYTES_MAX: usize = 64 * 1024;
 
-/// A client that answers every request that it was given.
+/// A client that ends each of its requests with a response or an error.
 #[derive(Clone)]
 pub(super) struct Answering {
     client: reqwest::Client,
     reader: Arc<Reader>,
 }
 
-/// Reads what a server sends.
+/// Interprets the messages of a server.
 struct Reader {
     server: String,
     secrets: Arc<Secrets>,
@@ -101,7 +101,7 @@ impl Answering {
         let session = session(response.headers())?;
         let kind = kind(response.headers());
         let Some(asked) = asked else {
-            // What we do not ask is not answered.
+            // Only requests expect a response; a body in response to another message is ignored.
             return Ok(StreamableHttpPostResponse::Accepted);
         };
         match kind.as_deref() {
@@ -119,7 +119,7 @@ impl Answering {
         }
     }
 
-    /// An answer whose status is no success: it may carry an error of the protocol.
+    /// Handles an unsuccessful response. Its body may contain an error of the protocol.
     async fn refusal(&self, response: Response, asked: Option<u64>) -> Outcome<StreamableHttpPostResponse> {
         let status = response.status();
         let challenge =
@@ -141,7 +141,7 @@ impl Answering {
             return Err(failed());
         }
         let body = body(response, REFUSAL_BYTES_MAX).await.ok().flatten().unwrap_or_default();
-        // Without credentials, whatever the body says is no answer to the request.
+        // A response about credentials does not answer the request, whatever its body contains.
         let is_about_credentials = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
         if is_json
             && !is_about_credentials
@@ -159,7 +159,7 @@ impl Answering {
 }
 
 impl Reader {
-    /// The answer to a request that came back alone. Whatever it calls itself, it is the answer to that request.
+    /// Returns the response to a request from a single JSON body. It answers that request, whatever id it contains.
     fn answer(&self, body: &[u8], asked: u64) -> ServerJsonRpcMessage {
         match self.decoder.decode(body.trim_ascii()) {
             Decoded::Message(JsonRpcMessage::Response(mut response)) => {
@@ -175,7 +175,8 @@ impl Reader {
         }
     }
 
-    /// A message of a stream; none where it changes nothing here. `asked` is the request that the stream answers.
+    /// Returns a message of a stream; `None` if it has no effect here. `asked` is the request that the stream responds
+    /// to.
     fn message(&self, data: Data, asked: Option<u64>) -> Option<ServerJsonRpcMessage> {
         let bytes = match data {
             Data::Bytes(bytes) => bytes,
@@ -208,16 +209,16 @@ impl Reader {
         wire::too_large(id)
     }
 
-    /// The event as the protocol library reads it.
+    /// Converts an event to the form that the protocol library reads.
     fn event(&self, sse: Sse, data: Option<Data>, asked: Option<u64>) -> Sse {
         let is_message = matches!(sse.event.as_deref(), None | Some("" | "message"));
         let message = data.filter(|_| is_message).and_then(|data| self.message(data, asked));
-        // What we made of it can be written.
+        // Messages made here can always be serialized.
         Sse { data: message.and_then(|message| serde_json::to_string(&message).ok()), ..sse }
     }
 }
 
-/// The id of the session that an answer names.
+/// Returns the session id of a response.
 fn session(headers: &HeaderMap) -> Outcome<Option<String>> {
     let Some(session) = headers.get(SESSION) else { return Ok(None) };
     if session.len() > SESSION_BYTES_MAX {
@@ -227,12 +228,12 @@ fn session(headers: &HeaderMap) -> Outcome<Option<String>> {
     Ok(session.to_str().ok().map(str::to_owned))
 }
 
-/// The media type of an answer.
+/// Returns the media type of a response.
 fn kind(headers: &HeaderMap) -> Option<String> {
     headers.get(CONTENT_TYPE).map(|kind| String::from_utf8_lossy(kind.as_bytes()).to_ascii_lowercase())
 }
 
-/// A body of at most `bytes_max`; none where it has more.
+/// Reads a body of at most `bytes_max` bytes; `None` if it is larger.
 async fn body(mut response: Response, bytes_max: usize) -> Outcome<Option<Vec<u8>>> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(StreamableHttpError::Client)? {
@@ -244,7 +245,7 @@ async fn body(mut response: Response, bytes_max: usize) -> Outcome<Option<Vec<u8
     Ok(Some(body))
 }
 
-/// The events of the answer to a request.
+/// Returns the events of the response to a request.
 fn events(response: Response, reader: Arc<Reader>, asked: u64) -> BoxStream<'static, Result<Sse, SseError>> {
     let state = (response, Events::default(), VecDeque::<(Sse, Option<Data>)>::new());
     let events = stream::unfold(Some(state), move |state| {

@@ -1,10 +1,10 @@
-//! Tools of MCP servers, as `mcp.yaml` names them and `mcp.lock.yaml` pins them.
+//! Tools of MCP servers that are configured in `mcp.yaml` and pinned in `mcp.lock.yaml`.
 //!
-//! Read in this order: `tool` (a call from end to end), [`Servers`] (those of a process), `server` (one connection, watched
-//! and made again), `link` (a connection that is up, and which tools still are what was pinned), `child` (a server
-//! that is a child process), `wire` (messages as bytes), `lines`, `http` and `events` (messages over standard input and
-//! output, and over HTTP), `outcome` (what an answer means), `listing` (a page of tools), [`look()`](look()) (asking a
-//! server what it offers, to pin it).
+//! Read in this order: `tool` (a call from end to end), [`Servers`] (the servers of a process), `server` (a connection
+//! that is monitored and re-established), `link` (an open connection, and the check of its tools against their pins),
+//! `child` (a server that runs as a child process), `wire` (encoding of messages), `lines`, `http` and `events`
+//! (messages over standard input and output, and over HTTP), `outcome` (the meaning of a response), `listing` (a page
+//! of tools), [`look()`](look()) (requesting a server's tools in order to pin them).
 
 mod child;
 mod definition;

@@ -1,7 +1,7 @@
-//! The standard input and output of a child process as messages, a line each.
+//! Messages over the standard input and output of a child process, one per line.
 //!
-//! A line that is no message is reported at once: if it answers a request, an error of our own ends that request; anything
-//! else is noise. Both are logged.
+//! A line that is not a message is handled at once: if it responds to a request, that request ends with an error made
+//! here; otherwise it is noise. Both cases are logged.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::future::Future;
@@ -19,37 +19,37 @@ use super::printable::{REASON_BYTES_MAX, printable};
 use super::scan::Scan;
 use super::wire::{self, Decoded, Decoder, Flaw};
 
-/// Bytes of noise that are logged.
+/// Maximum bytes of noise that are logged.
 const NOISE_BYTES_MAX: usize = 200;
-/// What some editors and runtimes put before a text.
+/// Some editors and runtimes put this before a text.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Messages over standard input and output.
+/// A connection over standard input and output.
 pub(super) struct Lines<R, W> {
     server: String,
     secrets: Arc<Secrets>,
     decoder: Decoder,
     output: BufReader<R>,
     input: Arc<tokio::sync::Mutex<Option<W>>>,
-    /// The line that is being read, up to the bound.
+    /// The line being read, up to the size limit.
     line: Vec<u8>,
-    /// The same line, once it is beyond the bound.
+    /// Scans the line instead once it exceeds the size limit.
     excess: Option<Scan>,
-    /// A message that has begun in an earlier line and has not come to its end.
+    /// A message that began in an earlier line and is still incomplete.
     spread: Option<Spread>,
-    /// Requests without an answer.
+    /// Requests without a response so far.
     waiting: BTreeSet<u64>,
-    /// Messages that were read and not handed on.
+    /// Messages that were read but not delivered yet.
     ready: VecDeque<ServerJsonRpcMessage>,
-    /// Lines of noise so far.
+    /// Number of noise lines so far.
     noise: u64,
 }
 
-/// A message over several lines.
+/// A message that spans several lines.
 #[derive(Default)]
 struct Spread {
     scan: Scan,
-    /// True if its request was ended.
+    /// True if its request has already been ended.
     is_reported: bool,
 }
 
@@ -72,7 +72,8 @@ impl<R: AsyncRead, W> Lines<R, W> {
 }
 
 impl<R: AsyncRead + Unpin, W> Lines<R, W> {
-    /// Reads a line; false at the end. Dropped halfway, it continues where it was.
+    /// Reads a line; returns false at the end of the stream. If the future is dropped, the next call continues the
+    /// line.
     async fn read_line(&mut self) -> bool {
         loop {
             let available = match self.output.fill_buf().await {
@@ -83,7 +84,7 @@ impl<R: AsyncRead + Unpin, W> Lines<R, W> {
                 }
             };
             if available.is_empty() {
-                // A last line may have no end.
+                // The last line may lack a line break.
                 return !self.line.is_empty() || self.excess.is_some();
             }
             let end = available.iter().position(|byte| *byte == b'\n');
@@ -108,7 +109,7 @@ impl<R: AsyncRead + Unpin, W> Lines<R, W> {
         }
     }
 
-    /// Takes the line that was read.
+    /// Processes the line that was read.
     fn take_line(&mut self) {
         let line = std::mem::take(&mut self.line);
         if let Some(scan) = self.excess.take() {
@@ -135,7 +136,7 @@ impl<R: AsyncRead + Unpin, W> Lines<R, W> {
         let answered = match &mut message {
             JsonRpcMessage::Response(response) => Some(wire::number(&response.id)),
             JsonRpcMessage::Error(error) => {
-                // An error that names no request is for the only one there is.
+                // An error without a request id belongs to the only pending request, if there is exactly one.
                 if error.id.is_none()
                     && let Some(id) = self.only_one()
                 {
@@ -152,12 +153,12 @@ impl<R: AsyncRead + Unpin, W> Lines<R, W> {
         }
     }
 
-    /// The only request without an answer.
+    /// Returns the pending request if there is exactly one.
     fn only_one(&self) -> Option<u64> {
         self.waiting.first().copied().filter(|_| self.waiting.len() == 1)
     }
 
-    /// Takes a line that is no message.
+    /// Handles a line that is not a message.
     fn unreadable(&mut self, text: &[u8], flaw: Flaw) {
         let Flaw { id, why, is_cut } = flaw;
         if let Some(id) = id {
@@ -166,14 +167,14 @@ impl<R: AsyncRead + Unpin, W> Lines<R, W> {
         }
         let is_spread = self.spread.is_some();
         let mut spread = self.spread.take().unwrap_or_default();
-        // Noise may stand before a message, in its line.
+        // There may be noise before a message in the same line.
         let from = if is_spread { Some(0) } else { text.iter().position(|byte| *byte == b'{') };
         let Some(from) = from else { return self.noise(text) };
         spread.scan.take_all(&text[from..]);
         spread.scan.take_all(b"\n");
         let why = if is_spread || is_cut { "it is cut off, or spread over several lines".to_owned() } else { why };
         let is_open = (is_spread || is_cut) && spread.scan.is_open();
-        // Which request an answer is for may stand at its end.
+        // The id of the request may come at the end of the response.
         let id = spread.scan.answers().or_else(|| self.only_one().filter(|_| !is_open && spread.scan.is_answer()));
         match id.filter(|_| !spread.is_reported) {
             Some(id) => {
@@ -186,7 +187,7 @@ impl<R: AsyncRead + Unpin, W> Lines<R, W> {
         self.spread = is_open.then_some(spread);
     }
 
-    /// Ends a request whose answer could not be read.
+    /// Ends a request whose response could not be read.
     fn end_request(&mut self, id: u64, why: &str) {
         let (server, reason) = (self.server.as_str(), printable(why, &self.secrets, REASON_BYTES_MAX));
         tracing::warn!(server, request = id, reason, "cannot read an MCP server's response");
@@ -195,7 +196,7 @@ impl<R: AsyncRead + Unpin, W> Lines<R, W> {
         }
     }
 
-    /// Logs a line that is no message: the first, the tenth, the hundredth, and so on.
+    /// Logs a noise line: the first, the tenth, the hundredth, and so on.
     fn noise(&mut self, text: &[u8]) {
         self.noise += 1;
         if self.noise == 10_u64.pow(self.noise.ilog10()) {
@@ -291,7 +292,8 @@ mod tests {
         fn exit(&self, _: &Id) {}
     }
 
-    /// What comes of `output` while these requests wait: `4 ok`, or `4` and the reason; and the warnings about it.
+    /// Returns the messages that result from `output` while these requests are pending (`4 ok`, or `4` and the reason),
+    /// and the number of warnings.
     async fn messages(waiting: &[u64], output: &[u8]) -> (Vec<String>, usize) {
         let warnings = Warnings::default();
         let _here = tracing::subscriber::set_default(warnings.clone());

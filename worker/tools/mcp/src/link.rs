@@ -1,4 +1,4 @@
-//! A connection to a server that is up: what is heard on it, and which tools still are what was pinned.
+//! An open connection to a server: its notifications, and the check of its tools against their pins.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -34,62 +34,61 @@ use tickfleet_tools::Environment;
 use tickfleet_tools::Secrets;
 use tickfleet_tools::standard_error::Tail;
 
-/// Limit of resolving, connecting and the TLS handshake.
+/// Time limit for resolving, connecting and the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Calls on one connection whose requests are under way; more than a worker has slots.
+/// Maximum concurrent requests on one connection: more than a worker has slots.
 const REQUESTS_MAX: usize = 256;
-/// The number of times that a stream that broke off is asked to go on, and the time from the break to the first of
-/// them.
+/// How many times a broken stream is resumed, and the wait before the first resumption.
 const RESUMPTIONS_MAX: usize = 3;
 const RESUMED_AFTER: Duration = Duration::from_millis(250);
 
-/// Bytes of the version that a server gives of itself.
+/// Maximum bytes of the version that a server reports.
 const VERSION_BYTES_MAX: usize = 100;
 
-/// The verdict whether a tool still is what was pinned.
+/// Whether a tool's current definition equals the pinned one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It is.
+    /// The definition equals the pinned one.
     AsPinned,
-    /// These parts of its definition are others.
+    /// These parts of the definition differ from the pinned one.
     Changed(Vec<&'static str>),
-    /// Its definition cannot be read, for this reason.
+    /// The definition cannot be read; the text is the reason.
     Malformed(String),
-    /// The server has no such tool any more.
+    /// The server no longer offers the tool.
     Gone,
 }
 
-/// The result of a look at all tools.
+/// The result of checking all tools.
 pub(super) struct Checked {
-    /// The verdicts about the pinned ones.
+    /// The verdicts on the pinned tools.
     pub(super) verdicts: Arc<Verdicts>,
-    /// Those that cannot be read, pinned or not.
+    /// The tools that cannot be read, pinned or not.
     pub(super) malformed: Vec<Malformed>,
 }
 
-/// The verdicts by the server's own names.
+/// The verdicts by the tools' names on the server.
 pub(super) type Verdicts = BTreeMap<String, Verdict>;
 
-/// The news that a server gives without being asked.
+/// The state that notifications from the server update.
 #[derive(Debug)]
 struct Heard {
-    /// Calls that wait, by what their progress is known by.
+    /// Waiting calls, by their progress tokens.
     progress: Mutex<HashMap<ProgressToken, Arc<Notify>>>,
-    /// None while the tools are looked at.
+    /// `None` while the tools are being checked.
     verdicts: watch::Sender<Option<Arc<Verdicts>>>,
     changed: Notify,
-    /// True if the server announces changes so often that calls do not wait for each of them.
+    /// True if the server announces changes so often that calls do not wait for each check.
     is_noisy: AtomicBool,
 }
 
-/// Our end of the protocol: it offers a server nothing.
+/// The client side of the protocol. It offers the server no capabilities.
 #[derive(Debug, Clone)]
 struct Listener(Arc<Heard>);
 
 impl rmcp::ClientHandler for Listener {
     fn get_info(&self) -> ClientConfig {
         let ours = Implementation::new("tickfleet", env!("CARGO_PKG_VERSION"));
-        // The newest revision that has a handshake: a server that knows a later one alone says so.
+        // The newest revision with a handshake. A server that supports only later revisions reports that.
         ClientConfig::new(ClientCapabilities::default(), ours)
             .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
     }
@@ -102,7 +101,7 @@ impl rmcp::ClientHandler for Listener {
     }
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
-        // From here on no call is sent until the tools were looked at again.
+        // From now on, no call is sent until the tools have been checked again.
         if !self.0.is_noisy.load(Ordering::Acquire) {
             self.0.verdicts.send_replace(None);
         }
@@ -110,32 +109,32 @@ impl rmcp::ClientHandler for Listener {
     }
 }
 
-/// A connection. Dropping it closes it, and ends a child process.
+/// A connection. Dropping it closes it and ends its child process.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) peer: Peer<RoleClient>,
-    /// The secrets that it was made with.
+    /// The secrets with which the connection was made.
     pub(super) secrets: Arc<Secrets>,
     heard: Arc<Heard>,
-    /// Cancelled when no message can come any more.
+    /// Cancelled when no more messages can arrive.
     closed: CancellationToken,
-    /// Cancelled when a call has found that the session is over, or may be.
+    /// Cancelled when a call found that the session has, or may have, ended.
     stale: CancellationToken,
-    /// Cancelled when the child process has ended too.
+    /// Cancelled when the child process has exited too.
     gone: CancellationToken,
     stop: CancellationToken,
     _stops: DropGuard,
 }
 
-/// Connects and shakes hands.
+/// Connects and performs the handshake.
 ///
 /// # Errors
-/// Why not, in words for an operator, without secrets.
+/// The reason, worded for an operator, without secrets.
 pub(super) async fn connect(name: &str, connection: &McpConnection, environment: &Environment) -> Result<Link, String> {
     connect_heard(name, connection, environment, &Arc::default()).await
 }
 
-/// As [`connect`]; what a server that is a child process says on standard error can be read in `tail` meanwhile.
+/// As [`connect`]. Meanwhile, `tail` shows the last lines that a child process has written to standard error.
 ///
 /// # Errors
 /// As [`connect`].
@@ -174,7 +173,8 @@ pub(super) async fn connect_heard(
                 .custom_headers(filled(headers, &secrets)?)
                 .max_concurrent_requests(REQUESTS_MAX)
                 .max_sse_event_size(limits::MCP_MESSAGE_BYTES_MAX)
-                // A session that has ended is a server that may be another: it is looked at before it is called.
+                // After the end of a session, the server may have changed: its tools are checked before it is called
+                // again.
                 .reinit_on_expired_session(false);
             config.channel_buffer_capacity = REQUESTS_MAX;
             config.retry_config = Arc::new(resumptions());
@@ -186,7 +186,7 @@ pub(super) async fn connect_heard(
     Ok(Link::new(service, process, heard, secrets, stop))
 }
 
-/// Why the handshake failed, in words.
+/// Returns the reason why the handshake failed.
 fn handshake_failure(error: &ClientInitializeError) -> String {
     match error {
         ClientInitializeError::JsonRpcError(error) if wire::is_unreadable(error) || wire::is_too_large(error) => {
@@ -199,18 +199,18 @@ fn handshake_failure(error: &ClientInitializeError) -> String {
         ClientInitializeError::ExpectedInitResponse(None) => "it ended before its response to `initialize`".to_owned(),
         ClientInitializeError::TransportError { error, .. } => format!("the handshake failed: {}", causes(error)),
         ClientInitializeError::Cancelled => "the handshake was cancelled".to_owned(),
-        // What came is nothing to show: it is not what was asked for.
+        // The unexpected message is not shown.
         _ => "its response to `initialize` is invalid".to_owned(),
     }
 }
 
-/// An error of the connection and its causes, without the name of the type that it came through.
+/// Returns an error of the connection with its causes, without the name of the type that wraps them.
 fn causes(error: &DynamicTransportError) -> String {
     let mut said = error.error.to_string();
     let mut source = error.error.source();
     while let Some(error) = source {
         let cause = error.to_string();
-        // Some errors quote their cause.
+        // Some errors already quote their cause.
         if !said.ends_with(&cause) {
             said = format!("{said}: {cause}");
         }
@@ -219,7 +219,7 @@ fn causes(error: &DynamicTransportError) -> String {
     said
 }
 
-/// Returns how often a stream that broke off is asked to go on: a server that has ended should be found out, not waited
+/// Returns how often a broken stream is resumed: few times, so that the end of a server is detected instead of waited
 /// for.
 fn resumptions() -> ExponentialBackoff {
     let mut policy = ExponentialBackoff::default();
@@ -251,7 +251,7 @@ impl Link {
         let peer = service.peer().clone();
         let (is_closed, is_gone) = (closed.clone(), gone.clone());
         tokio::spawn(async move {
-            // An error says that the task which reads was cancelled or panicked: closed either way.
+            // An error means that the reading task was cancelled or panicked: the connection is closed in either case.
             drop(service.waiting().await);
             is_closed.cancel();
             if let Some(process) = process {
@@ -263,43 +263,43 @@ impl Link {
         Self { peer, secrets, heard, closed, stale, gone, _stops: stop.clone().drop_guard(), stop }
     }
 
-    /// Returns true if calls can be sent on it.
+    /// Returns true if calls can be sent on this connection.
     pub(super) fn is_open(&self) -> bool {
         !self.closed.is_cancelled() && !self.stale.is_cancelled()
     }
 
-    /// A call has found that the session is over, or may be: another connection is made for the next one.
+    /// Marks the session as ended, or possibly ended: the next call uses a new connection.
     pub(super) fn mark_stale(&self) {
         self.stale.cancel();
     }
 
-    /// Waits until a call has found that the session is over.
+    /// Waits until a call has found that the session has ended.
     pub(super) async fn found_stale(&self) {
         self.stale.cancelled().await;
     }
 
-    /// Waits until no message can come any more.
+    /// Waits until no more messages can arrive.
     pub(super) async fn closed(&self) {
         self.closed.cancelled().await;
     }
 
-    /// Closes the connection and waits for the end of the child process.
+    /// Closes the connection and waits for the child process to exit.
     pub(super) async fn stop(&self) {
         self.stop.cancel();
         self.gone.cancelled().await;
     }
 
-    /// A call has waited in vain: whether the server still answers is found out by looking at its tools again.
+    /// Requests a check of the tools after a call got no response: it shows whether the server still responds.
     pub(super) fn doubt(&self) {
         self.heard.changed.notify_one();
     }
 
-    /// Waits until the server says that its tools are others, or somebody doubts that it answers.
+    /// Waits until the server announces changed tools, or until a call has requested a check.
     pub(super) async fn changed(&self) {
         self.heard.changed.notified().await;
     }
 
-    /// The version that the server gives of itself.
+    /// Returns the version that the server reports.
     pub(super) fn version(&self) -> Option<String> {
         let info = self.peer.peer_info()?;
         let version =
@@ -307,10 +307,10 @@ impl Link {
         version.filter(|version| !version.is_empty())
     }
 
-    /// Asks for all tools.
+    /// Requests the list of all tools.
     ///
     /// # Errors
-    /// Why not, in words; more tools than a server may have are an error too.
+    /// The reason. It is also an error if the server lists more tools than allowed.
     pub(super) async fn tools(&self) -> Result<Listing, String> {
         let said = |what: String| printable(&what, &self.secrets, REASON_BYTES_MAX);
         let (mut listing, mut cursor) = (Listing::default(), None);
@@ -344,7 +344,7 @@ impl Link {
         }
     }
 
-    /// Looks which of the pinned tools still are what was pinned, and lets calls go on. Answers the verdicts.
+    /// Checks which pinned tools are unchanged, and lets waiting calls continue. Returns the verdicts.
     ///
     /// # Errors
     /// As [`Self::tools`].
@@ -366,13 +366,13 @@ impl Link {
         Ok(Checked { verdicts, malformed })
     }
 
-    /// From here on, an announcement of changes does not hold calls up, or does so again.
+    /// Sets whether announcements of changes no longer make calls wait for a check.
     pub(super) fn set_noisy(&self, is_noisy: bool) {
         self.heard.is_noisy.store(is_noisy, Ordering::Release);
     }
 
-    /// Returns whether a tool still is what was pinned; waits while the tools are looked at. None if the connection
-    /// ends before that is known.
+    /// Returns whether a tool's definition equals the pinned one; waits while the tools are being checked. `None` if
+    /// the connection ends first.
     pub(super) async fn verdict(&self, tool: &str) -> Option<Verdict> {
         let mut verdicts = self.heard.verdicts.subscribe();
         let known = tokio::select! {
@@ -382,13 +382,13 @@ impl Link {
         Some(known?.get(tool).cloned().unwrap_or(Verdict::Gone))
     }
 
-    /// Counts the pinned tools that are not what was pinned, as they were seen last.
+    /// Returns the number of pinned tools that differed from their pins in the last check.
     pub(super) fn quarantined(&self) -> usize {
         let verdicts = self.heard.verdicts.borrow();
         verdicts.as_ref().map_or(0, |verdicts| verdicts.values().filter(|v| **v != Verdict::AsPinned).count())
     }
 
-    /// Hears of a call's progress until it is dropped.
+    /// Subscribes to a call's progress until the subscription is dropped.
     pub(super) fn progress_of(self: &Arc<Self>, token: ProgressToken) -> Progress {
         let heard = Arc::new(Notify::new());
         let mut waiting = self.heard.progress.lock();
@@ -398,7 +398,7 @@ impl Link {
     }
 }
 
-/// Hears of one call's progress.
+/// A subscription to the progress of one call.
 pub(super) struct Progress {
     heard: Arc<Notify>,
     token: ProgressToken,
@@ -406,7 +406,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Waits for the next notice.
+    /// Waits for the next progress notification.
     pub(super) async fn made(&self) {
         self.heard.notified().await;
     }

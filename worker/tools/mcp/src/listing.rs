@@ -1,4 +1,5 @@
-//! A page of a server's list of tools, read under bounds. A tool that is malformed costs itself, and is named.
+//! Reads a page of a server's list of tools within bounds. A malformed tool does not affect the others, and is
+//! reported.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -14,17 +15,17 @@ use tickfleet_tools::{Secrets, wording};
 use super::printable::{REASON_BYTES_MAX, printable};
 use super::scan;
 
-/// Bytes of a name or a cursor that is quoted.
+/// Maximum bytes of a quoted name or cursor.
 const WORDS_BYTES_MAX: usize = 100;
-/// Bytes of the name of a tool that cannot be read.
+/// Maximum bytes of the name of an unreadable tool.
 const NAME_BYTES_MAX: usize = 128;
 
-/// The tools of a server, as far as they were read.
+/// The tools of a server that have been read so far.
 #[derive(Debug, Default)]
 pub(super) struct Listing {
     pub(super) tools: Vec<McpDefinition>,
     pub(super) malformed: Vec<Malformed>,
-    /// Tools so far, malformed ones too.
+    /// Number of tools so far, including malformed ones.
     count: usize,
     bytes: usize,
     values: usize,
@@ -35,7 +36,7 @@ pub(super) struct Listing {
 /// A tool that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Malformed {
-    /// Its name, or its number in the list.
+    /// The tool's name, or its number in the list.
     pub(super) name: String,
     pub(super) why: String,
 }
@@ -49,7 +50,7 @@ struct Page<'a> {
     next_cursor: Option<&'a RawValue>,
 }
 
-/// A tool in it. Icons and metadata are for programs that show tools to people.
+/// A tool in the page. Icons and metadata are not read: they are for programs that show tools to people.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Tool<'a> {
@@ -68,16 +69,16 @@ struct Tool<'a> {
 }
 
 impl Listing {
-    /// Takes the next page; returns the cursor of the one behind it, if there is one.
+    /// Reads the next page and returns the cursor of the page after it, if there is one.
     ///
     /// # Errors
-    /// Why the list as a whole cannot be used.
+    /// The reason why the list as a whole cannot be used.
     pub(super) fn take(&mut self, page: &str) -> Result<Option<String>, String> {
         self.bytes += page.len();
         if self.bytes > limits::MCP_LIST_BYTES_MAX {
             return Err(format!("its list of tools has more than {} bytes", limits::MCP_LIST_BYTES_MAX));
         }
-        // A struct could be read from an array, too.
+        // Without this check, serde would also accept an array for a struct.
         let read = page.trim_start().starts_with('{').then(|| serde_json::from_str::<Page<'_>>(page).ok()).flatten();
         let Some(Page { tools, next_cursor }) = read else {
             return Err("its list of tools is not an object".to_owned());
@@ -112,7 +113,7 @@ impl Listing {
         Ok(Some(cursor))
     }
 
-    /// Takes the secrets of the connection out of what the server says: definitions are pinned in a file, and read by models.
+    /// Removes the connection's secrets from the server's texts: definitions are pinned in a file and read by models.
     pub(super) fn scrub(&mut self, secrets: &Secrets) {
         for tool in &mut self.tools {
             for words in [&mut tool.title, &mut tool.description, &mut tool.annotations.title].into_iter().flatten() {
@@ -127,10 +128,10 @@ impl Listing {
         }
     }
 
-    /// One tool, or why it is none.
+    /// Reads one tool, or returns why it is malformed.
     ///
     /// # Errors
-    /// The list is too large to be read.
+    /// The list is too large.
     fn tool(&mut self, tool: &str) -> Result<Result<McpDefinition, Malformed>, String> {
         let number = format!("#{}", self.count);
         let malformed = |name: &str, why: String| Ok(Err(Malformed { name: name.to_owned(), why }));
@@ -160,7 +161,7 @@ impl Listing {
     }
 }
 
-/// That a definition is larger than a model should read.
+/// Returns the reason for rejecting a definition that is too large for a model to read.
 pub(super) fn too_large() -> String {
     format!("its definition has more than {} bytes", limits::MCP_DEFINITION_BYTES_MAX)
 }
@@ -190,7 +191,7 @@ fn schema(member: &str, value: Option<&RawValue>) -> Result<Option<Value>, Strin
     }
 }
 
-/// The annotations. A hint that is neither true nor false is none: without a hint, a tool runs once.
+/// Reads the annotations. A hint that is not a boolean is ignored; without hints, the effect of a tool is `once`.
 fn annotations(value: Option<&RawValue>) -> Result<McpAnnotations, String> {
     #[derive(Default, Deserialize)]
     #[serde(rename_all = "camelCase", default)]
@@ -213,7 +214,7 @@ fn annotations(value: Option<&RawValue>) -> Result<McpAnnotations, String> {
     })
 }
 
-/// Scrubs the words of a schema: what its values have to be stays as it is.
+/// Scrubs the texts in a schema. Constraints on values stay unchanged.
 fn scrub_words(schema: &mut Value, secrets: &Secrets) {
     match schema {
         Value::Object(members) => {
@@ -235,7 +236,7 @@ fn quoted(text: &str) -> String {
     format!("{:?}", wording::cut(text, WORDS_BYTES_MAX))
 }
 
-/// The items of an array as text, and one more than a server may list at most.
+/// The items of an array as text: at most one more than a server may list.
 struct Items<'a>(Vec<&'a RawValue>);
 
 impl<'de> Deserialize<'de> for Items<'de> {

@@ -1,4 +1,4 @@
-//! Asking a server what it offers, to pin it or to compare it with what is pinned.
+//! Requests a server's tools, in order to pin them or to compare them with their pins.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,24 +13,24 @@ use tickfleet_tools::Environment;
 use tickfleet_tools::standard_error::Tail;
 use tickfleet_tools::{ArgumentCheck, OutputCheck, wording};
 
-/// Limit of the whole look, unless somebody chooses another one.
+/// Default time limit for the whole request.
 pub const LOOK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The offer of a server: its tools, and its version.
+/// The tools that a server offers, and its version.
 #[derive(Debug, Clone)]
 pub struct Offer {
-    /// The version that it gives of itself.
+    /// The version that the server reports.
     pub version: Option<String>,
-    /// The tools that can be imported, in its order.
+    /// The tools that can be imported, in the server's order.
     pub tools: Vec<McpDefinition>,
-    /// The tools that cannot, by the server's own names, and why not.
+    /// The tools that cannot be imported, by their names on the server, and the reasons.
     pub refused: Vec<(String, String)>,
 }
 
-/// Connects to a server, asks for its tools, and closes the connection, all within `limit`.
+/// Connects to a server, requests its tools, and closes the connection, all within `limit`.
 ///
 /// # Errors
-/// Why not, in words for an operator, without secrets.
+/// The reason, worded for an operator, without secrets.
 pub async fn look(name: &str, def: &McpServerDef, environment: &Environment, limit: Duration) -> Result<Offer, String> {
     let tail = Arc::new(Tail::default());
     let looked = tokio::time::timeout(limit, async {
@@ -45,7 +45,7 @@ pub async fn look(name: &str, def: &McpServerDef, environment: &Environment, lim
     Ok(offered(def, listed, version))
 }
 
-/// What can be imported of the tools that a server listed.
+/// Selects the importable tools from a server's list.
 pub(super) fn offered(def: &McpServerDef, listed: Listing, version: Option<String>) -> Offer {
     let refused = listed.malformed.into_iter().map(|Malformed { name, why }| (name, why)).collect();
     let mut offer = Offer { version, tools: Vec::new(), refused };
@@ -58,7 +58,7 @@ pub(super) fn offered(def: &McpServerDef, listed: Listing, version: Option<Strin
     offer
 }
 
-/// Why a tool cannot be imported, if it cannot.
+/// Returns the reason why a tool cannot be imported, if there is one.
 fn unusable(def: &McpServerDef, tool: &McpDefinition, before: &[McpDefinition]) -> Option<String> {
     let name = def.tool_name(&tool.name);
     let odd = |c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'));
@@ -94,7 +94,7 @@ mod tests {
 
     use super::*;
 
-    /// A tool whose schema nests `depth` levels and has a name of `key_bytes`.
+    /// A tool whose schema is nested `depth` levels deep and has a key of `key_bytes` bytes.
     fn nested(name: &str, depth: usize, key_bytes: usize) -> Value {
         let key = "\u{1}".repeat(key_bytes);
         let inside = (2..depth).fold(json!({key: 1}), |inner, _| json!([inner]));

@@ -1,4 +1,4 @@
-//! The meaning of a server's answer: output, a refusal, or something that may pass.
+//! The meaning of a server's response: output, permanent failure or transient failure.
 
 use std::error::Error;
 use std::fmt;
@@ -17,21 +17,21 @@ use super::{scan, wire};
 use tickfleet_tools::Secrets;
 use tickfleet_tools::{ToolFailure, ToolOutput, without_secrets, wording};
 
-/// Bytes of a name or media type that is passed on.
+/// Maximum bytes of a name or media type that is passed on.
 const WORD_BYTES_MAX: usize = 200;
 
-/// A failure, and whether the connection that it came on should be made anew.
+/// A failure. `stale` is true if the connection should be re-established.
 pub(super) struct Failed {
     pub(super) failure: ToolFailure,
     pub(super) stale: bool,
 }
 
-/// A refusal for good, its message bounded.
+/// Returns a permanent failure, with its message cut to a bound.
 pub(super) fn permanent(message: &str) -> ToolFailure {
     ToolFailure::Permanent { message: wording::cut(message, limits::ERROR_BYTES_MAX), details: None }
 }
 
-/// The refusal to call a tool whose definition is not the pinned one.
+/// Returns the failure of a call to a tool whose definition differs from the pinned one.
 pub(super) fn quarantined(own: &str, what: &str, changed: &[&str]) -> ToolFailure {
     let message = format!(
         "The tool '{}' is quarantined: {what}. It was not called. An operator has to look at it and pin it again; use \
@@ -42,11 +42,11 @@ pub(super) fn quarantined(own: &str, what: &str, changed: &[&str]) -> ToolFailur
     ToolFailure::Permanent { message: wording::cut(&message, limits::ERROR_BYTES_MAX), details: Some(details) }
 }
 
-/// The output in an answer: the structured content if there is any, otherwise the content in words. `is_structured` says
-/// that the tool declares a schema of its output.
+/// Returns the output of a response: the structured content if there is any, otherwise the content as text.
+/// `is_structured` is true if the tool declares an output schema.
 ///
 /// # Errors
-/// The tool's own refusal; an answer that is no result.
+/// The failure that the tool reports, or a response that is not a result.
 pub(super) fn output(
     answer: ServerResult,
     effect: Effect,
@@ -63,7 +63,8 @@ pub(super) fn output(
         return Err(permanent(said));
     }
     let (text, content_type) = match result.structured {
-        // Deeper JSON than our own readers accept would make the reply unreadable: it travels as text.
+        // JSON nested deeper than the fleet's own readers accept would make the reply unreadable, so it is sent as
+        // text.
         Some(json) if scan::depth(json) <= limits::JSON_DEPTH_MAX => (scan::compact(json), "application/json"),
         Some(json) => (Value::from(scan::compact(json)).to_string(), "text/plain"),
         None if is_structured => {
@@ -77,12 +78,12 @@ pub(super) fn output(
     without_secrets(Ok(ToolOutput { json, content_type }), secrets)
 }
 
-/// The failure that an answer makes which is no result of a tool.
+/// Returns the failure for a response that is not a tool result.
 fn no_result(what: &str, effect: Effect) -> ToolFailure {
     unread(format!("The MCP server answered {what}."), effect)
 }
 
-/// The result of a call, its parts as text.
+/// The parts of a call's result, as text.
 struct CallResult<'a> {
     is_error: bool,
     content: Option<&'a str>,
@@ -90,10 +91,10 @@ struct CallResult<'a> {
 }
 
 impl<'a> CallResult<'a> {
-    /// Reads the members of a result.
+    /// Parses the members of a result.
     ///
     /// # Errors
-    /// What came in place of a result.
+    /// A description of what the server sent instead of a result.
     fn read(text: &'a str) -> Result<Self, &'static str> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -119,7 +120,7 @@ impl<'a> CallResult<'a> {
             serde_json::from_str(text).map_err(|_| "with a result that has a member twice, or an odd one")?;
         let content = members.content.map(RawValue::get).filter(|content| content.starts_with('['));
         let structured = members.structured_content.map(RawValue::get);
-        // A server that asks for more input may have begun, too.
+        // A server that asks for more input may already have begun to act.
         match members.result_type.map(RawValue::get) {
             Some("\"input_required\"") => return Err("in a way that is not supported: it asks for more input"),
             Some("\"task\"") => return Err("in a way that is not supported: it made a task of the call"),
@@ -142,14 +143,14 @@ impl<'a> CallResult<'a> {
         Ok(Self { is_error, content, structured })
     }
 
-    /// The content in words, a block a paragraph. What is no text is named.
+    /// Returns the content as text, one block per line. Blocks that are not text are only named.
     fn words(&self) -> String {
         let content = self.content.and_then(|content| serde_json::from_str::<Words>(content).ok());
         content.map(|Words(words)| words).unwrap_or_default()
     }
 }
 
-/// Content in words, made block by block: a list of short blocks takes many times its bytes.
+/// Content as text. It is built block by block, because a list of short blocks would take many times its size.
 struct Words(String);
 
 impl<'de> Deserialize<'de> for Words {
@@ -183,9 +184,9 @@ impl<'de> Deserialize<'de> for Words {
     }
 }
 
-/// A block of content in words.
+/// Converts a content block to text.
 fn block(block: &str) -> String {
-    /// Members of all kinds of blocks, and of the resource in one of them.
+    /// The members of all kinds of blocks, and of an embedded resource.
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Block<'a> {
@@ -215,7 +216,7 @@ fn block(block: &str) -> String {
     let word = |value: Option<&RawValue>| string(value).map(|word| wording::cut(&word, WORD_BYTES_MAX));
     let words = |value| word(value).unwrap_or_default();
     let media = |value| word(value).map(|kind| format!(" ({kind})")).unwrap_or_default();
-    // Base64 has four characters for three bytes, and two quotes around it.
+    // Base64 has four characters for three bytes, plus two quotes.
     let bytes = |base64: &RawValue| base64.get().len().saturating_sub(2) / 4 * 3;
     let unreadable = |kind: &str| format!("[a block of the type {kind:?} that could not be read, not shown]");
     let Some(read) = parsed(block) else { return "[a block that could not be read, not shown]".to_owned() };
@@ -245,13 +246,13 @@ fn block(block: &str) -> String {
     }
 }
 
-/// The failure that an answer makes which does not say what was done, and would not the next time either: final, but for
-/// a tool that must not run twice. Of that, final means that nothing was done.
+/// Returns the failure for a response that does not show what was done, and that a retry would not improve. It is
+/// permanent, except for tools that must not run twice: for them, permanent would mean that nothing was done.
 fn unread(message: String, effect: Effect) -> ToolFailure {
     if effect == Effect::Once { lost(message) } else { permanent(&message) }
 }
 
-/// Returns what it means that there is no result.
+/// Returns the failure for a call without a result.
 pub(super) fn failure(server: &str, error: &ServiceError, effect: Effect, secrets: &Secrets) -> Failed {
     match error {
         ServiceError::McpError(error) if wire::is_unreadable(error) => {
@@ -273,7 +274,7 @@ pub(super) fn failure(server: &str, error: &ServiceError, effect: Effect, secret
         ServiceError::Cancelled { .. } => {
             Failed { failure: lost(format!("The MCP server '{server}' cancelled the call.")), stale: false }
         }
-        // Whether the request had left by then, nobody can tell.
+        // It is unknown whether the request had been sent by then.
         _ => Failed { failure: lost(format!("The MCP server '{server}' was lost while the call ran.")), stale: true },
     }
 }
@@ -286,7 +287,7 @@ fn not_sent(message: String, retry_after: Option<Duration>) -> ToolFailure {
     ToolFailure::Transient { message, retry_after, not_executed: true }
 }
 
-/// The transport of the TypeScript SDK answers so, before any tool is looked for, when a server has been restarted.
+/// A restarted server with the transport of the TypeScript SDK responds like this before it looks up any tool.
 fn is_no_session(error: &ErrorData) -> bool {
     error.code == ErrorCode(-32000) && error.message.starts_with("Bad Request:")
 }
@@ -295,17 +296,18 @@ fn no_session(server: &str) -> ToolFailure {
     not_sent(format!("The session with the MCP server '{server}' is over; the call was not run."), None)
 }
 
-/// An error that the server answered with, instead of a result. What it found wrong with the request is final; what
-/// went wrong within it may have happened halfway.
+/// Returns the failure for an error response. An error about the request is permanent. An internal failure of the
+/// server may have happened halfway through the call.
 fn answered(server: &str, error: &ErrorData, secrets: &Secrets) -> ToolFailure {
-    /// Codes that servers use for failures of their own: -32000 for any, -32001 for a request that timed out there.
+    /// Codes that servers use for internal failures: -32000 for any failure, -32001 for a request timeout in the
+    /// server.
     const OWN_FAILURES: [ErrorCode; 3] = [ErrorCode::INTERNAL_ERROR, ErrorCode(-32000), ErrorCode(-32001)];
     let said = format!("The MCP server '{server}' answered with an error: {}", secrets.scrub(&error.message));
     let said = wording::cut(said.trim(), limits::ERROR_BYTES_MAX);
     if OWN_FAILURES.contains(&error.code) { lost(said) } else { permanent(&said) }
 }
 
-/// A request that HTTP brought no answer to, or a message that could not be written.
+/// Returns the failure for a request without an HTTP response, or for a message that could not be written.
 fn unsent(server: &str, error: &(dyn Error + Send + Sync + 'static), secrets: &Secrets) -> Failed {
     type Http = StreamableHttpError<reqwest::Error>;
     let of = |failure| Failed { failure, stale: true };
@@ -336,7 +338,7 @@ fn unsent(server: &str, error: &(dyn Error + Send + Sync + 'static), secrets: &S
     }
 }
 
-/// `HTTP 4xx …`, but those after which trying again makes sense.
+/// Returns true for `HTTP 4xx …`, except for statuses after which a retry makes sense.
 fn is_refusal(said: &str) -> bool {
     let status = said.strip_prefix("HTTP ").and_then(|rest| rest.get(..3)).and_then(|code| code.parse::<u16>().ok());
     status.is_some_and(|status| (400..500).contains(&status) && !matches!(status, 408 | 425 | 429))
@@ -365,7 +367,7 @@ mod tests {
         ServerResult::CustomResult(CustomResult(Value::String(value.to_string())))
     }
 
-    /// The output of a result that is this text.
+    /// Returns the output of a result with this text.
     async fn output_of(text: &str) -> Result<ToolOutput, ToolFailure> {
         let answer = ServerResult::CustomResult(CustomResult(Value::String(text.to_owned())));
         output(answer, Effect::Read, false, &secrets().await)

@@ -1,12 +1,12 @@
-//! The words of a server, as they reach logs, files and people.
+//! Prepares a server's text for logs, files and people.
 
 use tickfleet_model::{Redactor, hidden};
 use tickfleet_tools::{Secrets, wording};
 
-/// Bytes of a server's words that go into a reason.
+/// Maximum bytes of a server's text in a reason.
 pub(super) const REASON_BYTES_MAX: usize = 300;
 
-/// Words of a server without secrets, on one line, with hidden characters made visible, and cut to a length.
+/// Returns a server's text without secrets, on one line, with hidden characters made visible, and cut to a length.
 pub(super) fn printable(words: &str, secrets: &Secrets, bytes_max: usize) -> String {
     let clean = secrets.scrub(words);
     let clean = Redactor::default().text(&clean).into_owned();

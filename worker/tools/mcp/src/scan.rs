@@ -1,13 +1,13 @@
-//! JSON looked through byte by byte, without a tree of values: what costs no memory can be done before anything is read.
+//! Scans JSON byte by byte without building a tree of values. It needs almost no memory, so it can run before parsing.
 
 use tickfleet_model::limits;
 
-/// Levels of nesting that readers of JSON follow: more would exhaust a stack.
+/// Maximum nesting depth for JSON parsers: more could overflow the stack.
 const DEPTH_MAX: usize = 128;
-/// Bytes of a member's name that are told apart.
+/// Maximum bytes of a member's name that are compared.
 const NAME_BYTES_MAX: usize = 8;
 
-/// What is wrong with JSON whose grammar was checked: it nests too deep, or a text of it is no Unicode.
+/// Returns the problem with syntactically valid JSON: it is nested too deeply, or a string in it is not valid Unicode.
 pub(super) fn flaw(json: &str) -> Option<String> {
     if depth(json) > DEPTH_MAX {
         return Some(format!("it nests deeper than {DEPTH_MAX} levels"));
@@ -15,7 +15,7 @@ pub(super) fn flaw(json: &str) -> Option<String> {
     has_half_pair(json).then(|| "a text of it has half a surrogate pair".to_owned())
 }
 
-/// Walks through JSON: `see` gets each byte outside of texts.
+/// Calls `see` with each byte outside of strings.
 fn outside_texts(json: &str, mut see: impl FnMut(u8)) {
     let (mut in_text, mut escaped) = (false, false);
     for byte in json.bytes() {
@@ -29,7 +29,7 @@ fn outside_texts(json: &str, mut see: impl FnMut(u8)) {
     }
 }
 
-/// Returns how deep values nest.
+/// Returns the nesting depth.
 pub(super) fn depth(json: &str) -> usize {
     let (mut depth, mut most) = (0_usize, 0);
     outside_texts(json, |byte| match byte {
@@ -43,7 +43,7 @@ pub(super) fn depth(json: &str) -> usize {
     most
 }
 
-/// Returns about how many values there are: never fewer than half of them.
+/// Returns the approximate number of values: at least half of the actual number.
 pub(super) fn values(json: &str) -> usize {
     let mut values = 1;
     outside_texts(json, |byte| values += usize::from(matches!(byte, b',' | b':' | b'[' | b'{')));
@@ -59,7 +59,7 @@ fn has_half_pair(json: &str) -> bool {
         _ => None,
     };
     let mut at = 0;
-    // A backslash stands in texts alone.
+    // A backslash occurs only inside strings.
     while let Some(found) = bytes.get(at..).and_then(|rest| rest.iter().position(|byte| *byte == b'\\')) {
         at += found;
         match unit(at) {
@@ -72,7 +72,7 @@ fn has_half_pair(json: &str) -> bool {
     false
 }
 
-/// The same JSON without the space between its values; every digit stays.
+/// Removes the whitespace between values; every digit is preserved.
 pub(super) fn compact(json: &str) -> String {
     let mut compact = String::with_capacity(json.len());
     let (mut in_text, mut escaped) = (false, false);
@@ -89,17 +89,17 @@ pub(super) fn compact(json: &str) -> String {
     compact
 }
 
-/// What is known of a message that is too large or cannot be read: whether it is an answer, and to which request. Only
-/// members of the message itself count, for an answer to one call may have anything in it.
+/// Determines for a message that is too large or cannot be parsed whether it is a response, and to which request. Only
+/// members at the top level of the message count, because the response to a call can contain anything.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     pub(super) bytes: usize,
     depth: usize,
     in_text: bool,
     escaped: bool,
-    /// The beginning of the last text that stood in the message itself.
+    /// The beginning of the last string at the top level of the message.
     text: Vec<u8>,
-    /// The member whose value comes.
+    /// The member whose value follows.
     member: Member,
     id: Option<u64>,
     has_result: bool,
@@ -128,7 +128,7 @@ impl Scan {
                 self.in_text = !self.in_text;
                 if self.in_text && of_message {
                     self.text.clear();
-                    // Ours are numbers.
+                    // The client's ids are numbers.
                     self.is_odd |= self.member == Member::Id;
                 }
             }
@@ -142,18 +142,18 @@ impl Scan {
         }
     }
 
-    /// A letter of a text, which may be a member's name.
+    /// Handles a character of a string, which may be a member's name.
     fn letter(&mut self, byte: u8) {
         if self.depth == 1 && self.text.len() < NAME_BYTES_MAX {
             self.text.push(byte);
         }
     }
 
-    /// A member's name was read.
+    /// Handles the end of a member's name.
     fn named(&mut self) {
         self.member = if self.text == b"id" { Member::Id } else { Member::Other };
         self.has_result |= self.text == b"result" || self.text == b"error";
-        // A request of the server's own has ids of its own.
+        // A request from the server has an id of the server.
         self.is_odd |= self.text == b"method" || (self.member == Member::Id && self.id.is_some());
     }
 
@@ -169,17 +169,17 @@ impl Scan {
         }
     }
 
-    /// The request that the message answers; none where it answers none, or nobody can tell which.
+    /// Returns the request that the message responds to; `None` if it is not a response, or if its request is unclear.
     pub(super) fn answers(&self) -> Option<u64> {
         self.id.filter(|_| self.is_answer())
     }
 
-    /// Returns true if it is an answer, whether or not its request is known.
+    /// Returns true if the message is a response, even if its request is unknown.
     pub(super) fn is_answer(&self) -> bool {
         self.has_result && !self.is_odd
     }
 
-    /// Returns true while the message has not come to its end.
+    /// Returns true while the message is incomplete.
     pub(super) fn is_open(&self) -> bool {
         self.depth > 0 && self.bytes <= limits::MCP_MESSAGE_BYTES_MAX
     }

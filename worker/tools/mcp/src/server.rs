@@ -1,4 +1,4 @@
-//! One server: a connection that is made when it is first needed, watched, and made again after a loss.
+//! One server: its connection is made on first use, monitored, and re-established after a loss.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::link::{self, Checked, Link, Verdict};
 use super::throttle::Throttle;
 
-/// Waits before a server is connected to again. The last one goes on; the sum of a worker's usual waits before a
-/// retry (1, 3, 9 s) is longer, so a call can outlive a restart.
+/// Waits before reconnecting to a server; the last one repeats. A worker's default retry waits (1, 3, 9 s) add up to
+/// more than the longest of these, so a call can outlive a restart of the server.
 const LADDER: [Duration; 5] = [
     Duration::from_millis(500),
     Duration::from_secs(1),
@@ -25,18 +25,18 @@ const LADDER: [Duration; 5] = [
     Duration::from_secs(5),
     Duration::from_secs(10),
 ];
-/// A connection that held this long starts the ladder from its first rung.
+/// After a connection has lasted this long, the waits start from the first one again.
 const STEADY: Duration = Duration::from_secs(30);
-/// Limit of starting a server, shaking hands and asking for its tools: `npx` may have to fetch a package first.
+/// Time limit for starting a server, the handshake and listing its tools: `npx` may have to download a package first.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
-/// The time for which a call waits for a server that is being connected to: its slot is worth more.
+/// How long a call waits while the server is being connected: a longer wait would waste its slot.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The time between two looks at the tools without a notice: not every server sends one.
+/// How often the tools are checked without a notification, because not every server sends one.
 const RECHECK_EVERY: Duration = Duration::from_secs(300);
-/// Limit of asking for the tools of a server that is up.
+/// Time limit for listing the tools of a connected server.
 const RECHECK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One server. When its last tool is dropped, its connection is closed.
+/// One server. Its connection is closed when its last tool is dropped.
 pub(super) struct Server {
     inner: Arc<Inner>,
     started: AtomicBool,
@@ -53,29 +53,29 @@ struct Inner {
     ended: CancellationToken,
 }
 
-/// The state of a server, as far as it is known.
+/// The known state of a server.
 enum State {
-    /// It is being connected to.
+    /// A connection is being made.
     Connecting,
-    /// It can be called.
+    /// Connected: calls can be sent.
     Up(Arc<Link>),
-    /// It could not be connected to, and is left alone for a while.
+    /// Connecting failed, or the connection was lost; the next attempt comes after a wait.
     Away,
-    /// The process is about to end.
+    /// The process is about to exit.
     Stopped,
 }
 
-/// Why a call cannot be sent. Nothing was.
+/// Why a call cannot be sent. Nothing was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoLink {
-    /// It is not there, or not yet.
+    /// The server is not connected, or not yet.
     Away,
-    /// The process is about to end.
+    /// The process is about to exit.
     Stopped,
 }
 
 impl Server {
-    /// The server `name`; nothing is connected to. Secrets and `PATH` are looked up in `environment`.
+    /// Makes the server `name` without connecting. Secrets and `PATH` are looked up in `environment`.
     pub(super) fn new(name: &str, def: &McpServerDef, environment: Environment) -> Self {
         let stop = CancellationToken::new();
         let inner = Inner {
@@ -94,7 +94,7 @@ impl Server {
         &self.inner.name
     }
 
-    /// Returns whether it is up, and how many of its tools are quarantined.
+    /// Returns whether the server is connected, and how many of its tools are quarantined.
     pub(super) fn now(&self) -> McpServer {
         let state = self.inner.state.borrow();
         let (up, quarantined) = match &*state {
@@ -104,29 +104,29 @@ impl Server {
         McpServer { name: self.inner.name.clone(), up, quarantined }
     }
 
-    /// Connects to it, if nobody has done so. Call it in a runtime.
+    /// Starts connecting, unless already started. Requires a running runtime.
     pub(super) fn start(&self) {
         if !self.started.swap(true, Ordering::AcqRel) {
             tokio::spawn(supervise(Arc::clone(&self.inner)));
         }
     }
 
-    /// Closes its connection for good.
+    /// Closes the connection permanently.
     pub(super) fn stop(&self) {
         self.inner.stop.cancel();
     }
 
-    /// Waits until its connection is closed and its process has ended.
+    /// Waits until the connection is closed and the process has exited.
     pub(super) async fn ended(&self) {
         if self.started.load(Ordering::Acquire) {
             self.inner.ended.cancelled().await;
         }
     }
 
-    /// The connection, once it is there.
+    /// Returns the connection as soon as it is available.
     ///
     /// # Errors
-    /// [`NoLink`] where it is not, after a bounded wait for one that is being made.
+    /// [`NoLink`] if it is not available, after a bounded wait for a connection that is being made.
     pub(super) async fn link(&self) -> Result<Arc<Link>, NoLink> {
         self.start();
         let mut state = self.inner.state.subscribe();
@@ -142,7 +142,7 @@ impl Server {
     }
 }
 
-/// Connects, watches, and connects again, until the last tool of the server is dropped or the process stops.
+/// Connects, monitors and reconnects, until the last tool of the server is dropped or the process stops.
 async fn supervise(server: Arc<Inner>) {
     let mut rung = 0;
     loop {
@@ -167,7 +167,7 @@ async fn supervise(server: Arc<Inner>) {
     server.ended.cancel();
 }
 
-/// One connection from its beginning to its end. Answers when it came up, if it did.
+/// Runs one connection from start to end. Returns the time when it was established, if it was.
 async fn run_once(server: &Arc<Inner>) -> Option<Instant> {
     let connected = tokio::time::timeout(CONNECT_TIMEOUT, connected(server)).await;
     let link = match connected.unwrap_or_else(|_| Err(format!("not ready within {} s", CONNECT_TIMEOUT.as_secs()))) {
@@ -192,7 +192,8 @@ async fn connected(server: &Inner) -> Result<Arc<Link>, String> {
     Ok(Arc::new(link))
 }
 
-/// Watches a connection. Answers why it cannot be used any more; calls that run on it go on as long as they can.
+/// Monitors a connection. Returns the reason why it cannot be used for new calls; running calls continue as long as
+/// they can.
 async fn tend(server: &Inner, link: &Arc<Link>) -> String {
     let mut throttle = Throttle::default();
     loop {
@@ -225,7 +226,7 @@ async fn tend(server: &Inner, link: &Arc<Link>) -> String {
     }
 }
 
-/// Logs the tools that cannot be read, and those that are quarantined.
+/// Logs unreadable and quarantined tools.
 fn report(server: &Inner, checked: &Checked) {
     for malformed in &checked.malformed {
         let (tool, reason) = (malformed.name.as_str(), malformed.why.as_str());

@@ -1,4 +1,4 @@
-//! The servers of a process: registries that are built from the same configuration share their connections.
+//! The MCP servers of a process. Registries built from the same configuration share their connections.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,15 +16,15 @@ use tickfleet_tools::{Environment, RegisteredTool, RegistryError};
 use super::server::Server;
 use super::tool::McpTool;
 
-/// Longest try of a tool that reports progress in time, where the configuration says nothing.
+/// Default upper limit for one attempt of a tool that keeps reporting progress.
 const TIMEOUT_MAX_DEFAULT: Duration = Duration::from_secs(300);
-/// Limit of waiting for all servers to end.
+/// How long to wait for all servers to exit.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The key of what one connection can serve: the same server, reached in the same way, with the same pins.
+/// Identifies what a connection can serve: the same server, reached in the same way, with the same pins.
 type Key = (String, McpConnection, Vec<String>);
 
-/// The MCP servers of a process. Registries that are built from the same configuration share their connections.
+/// The MCP servers of a process. Registries built from the same configuration share their connections.
 pub struct Servers {
     environment: Environment,
     known: Mutex<Known>,
@@ -32,7 +32,7 @@ pub struct Servers {
 
 #[derive(Default)]
 struct Known {
-    /// True if servers are connected to without being called.
+    /// True if servers are connected right away rather than on their first call.
     eager: bool,
     servers: BTreeMap<Key, Weak<Server>>,
 }
@@ -44,17 +44,17 @@ impl fmt::Debug for Servers {
 }
 
 impl Servers {
-    /// No server yet. Secrets and `PATH` are looked up in `environment`.
+    /// Starts without servers. Secrets and `PATH` are looked up in `environment`.
     #[must_use]
     pub fn new(environment: Environment) -> Self {
         Self { environment, known: Mutex::default() }
     }
 
-    /// The imported tools of all servers of `file`. Nothing is connected to for that. `timeout_default` is the longest
-    /// silence of a call where the configuration says nothing.
+    /// Returns the imported tools of all servers in `file`, without connecting to them. `timeout_default` is the
+    /// maximum silence of a call if the configuration sets none.
     ///
     /// # Errors
-    /// Every tool whose schema cannot be used.
+    /// All tools with an unusable schema.
     pub fn tools(&self, file: &McpFile, timeout_default: Duration) -> Result<Vec<RegisteredTool>, Vec<RegistryError>> {
         let (mut tools, mut errors) = (Vec::new(), Vec::new());
         for (name, def) in &file.servers {
@@ -73,7 +73,7 @@ impl Servers {
         if errors.is_empty() { Ok(tools) } else { Err(errors) }
     }
 
-    /// A secret in a file may still appear.
+    /// Files are not checked, because a secret in a file may still appear.
     fn is_missing(&self, secret: &SecretRef) -> bool {
         match secret {
             SecretRef::Env(variable) => self.environment.get(variable).is_none(),
@@ -97,7 +97,8 @@ impl Servers {
         server
     }
 
-    /// Returns what is known of each server now. Of two ways to one server, as during a reload, the better one counts.
+    /// Returns the current state of each server. If a server has two connections, as during a reload, the better one
+    /// counts.
     #[must_use]
     pub fn state(&self) -> Vec<McpServer> {
         let known = self.known.lock();
@@ -112,15 +113,15 @@ impl Servers {
         by_name.into_values().collect()
     }
 
-    /// Connects to every server now, and to later ones as soon as their tools are asked for. Call it in a runtime.
+    /// Connects to all servers now, and to later servers as soon as their tools are built. Requires a running runtime.
     pub fn start(&self) {
         let mut known = self.known.lock();
         known.eager = true;
         known.servers.values().filter_map(Weak::upgrade).for_each(|server| server.start());
     }
 
-    /// Closes every connection and waits, for 5 s at most, until the child processes have ended. No server is
-    /// connected to afterwards.
+    /// Closes all connections and waits at most 5 s until the child processes have exited. No server is connected
+    /// afterwards.
     pub async fn stop(&self) {
         let servers: Vec<Arc<Server>> = {
             let known = self.known.lock();
@@ -134,7 +135,8 @@ impl Servers {
     }
 }
 
-/// The tool. What a server promises of its results is its own word: where that cannot be checked, the tool goes without.
+/// Registers the tool. If the output schema that the server declares cannot be checked, the tool is registered without
+/// it.
 fn registered(spec: ToolSpec, handler: Arc<McpTool>) -> Result<RegisteredTool, RegistryError> {
     match RegisteredTool::new(spec.clone(), Arc::clone(&handler) as _) {
         Err(error @ RegistryError::Schema { which: "output", .. }) => {

@@ -1,18 +1,18 @@
-//! How soon tools are listed again after a server announced changes: at once, but not again and again.
+//! How soon tools are listed again after a server announced changes: at first immediately, then with growing pauses.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Announcements that are followed at once: a server that has changed says so a few times.
+/// Announcements that are followed immediately: after a change, a server may send several.
 const AT_ONCE: u32 = 3;
-/// The first pause after them; each is twice the one before.
+/// The first pause after them; each further pause is twice as long.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
-/// Without an announcement for this long, beyond the last pause, the next is followed at once again.
+/// If no announcement comes for this long after the last pause, the next one is followed immediately again.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// Counts announcements.
+/// Counts announcements of changes.
 #[derive(Debug, Default)]
 pub(super) struct Throttle {
     announced: u32,
@@ -20,7 +20,7 @@ pub(super) struct Throttle {
 }
 
 impl Throttle {
-    /// Counts an announcement. Returns the time until the tools are listed.
+    /// Counts an announcement. Returns the time to wait before listing the tools.
     pub(super) fn pause(&mut self, now: Instant) -> Duration {
         if self.quiet_at.is_none_or(|quiet_at| now >= quiet_at) {
             self.announced = 0;
@@ -34,12 +34,12 @@ impl Throttle {
         pause
     }
 
-    /// Returns true if the next announcement is not followed at once.
+    /// Returns true if the next announcement is not followed immediately.
     pub(super) fn is_noisy(&self) -> bool {
         self.announced >= AT_ONCE
     }
 
-    /// Returns true for the first announcement that is not followed at once.
+    /// Returns true for the first announcement that is not followed immediately.
     pub(super) fn has_become_noisy(&self) -> bool {
         self.announced == AT_ONCE + 1
     }

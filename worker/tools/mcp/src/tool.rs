@@ -1,4 +1,4 @@
-//! A tool of an MCP server: one call, from its arguments to what the answer means.
+//! A tool of an MCP server: one call, from its arguments to the meaning of the response.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,19 +17,20 @@ use super::server::{NoLink, Server};
 use super::wire::RawArguments;
 use tickfleet_tools::{CallContext, Handler, ToolFailure, ToolOutput};
 
-/// Carries our idempotency key to a server that knows it.
+/// The metadata key with which servers that support it receive the call's idempotency key.
 const IDEMPOTENCY_KEY: &str = "tickfleet/idempotencyKey";
 
-/// Runs calls of one tool.
+/// Runs the calls of one tool.
 pub(super) struct McpTool {
     server: Arc<Server>,
-    /// The server's own name of the tool.
+    /// The tool's name on the server.
     own: String,
-    /// What a second run would do.
+    /// The effect of running the tool again.
     effect: Effect,
-    /// True if the tool declares a schema of its output.
+    /// True if the tool declares an output schema.
     is_structured: bool,
-    /// Longest silence of a call: progress starts it anew. The worker's own limit is the cap.
+    /// Maximum silence of a call: each progress notification restarts it. The worker's own timeout limits the whole
+    /// call.
     silence_max: Duration,
 }
 
@@ -38,7 +39,7 @@ impl McpTool {
         Self { server, own: tool.name.clone(), effect, is_structured: tool.output_schema.is_some(), silence_max }
     }
 
-    /// The connection, where the tool on it is what was pinned.
+    /// Returns the connection if the tool's current definition equals the pinned one.
     async fn admitted(&self) -> Result<Arc<Link>, ToolFailure> {
         let link = self.server.link().await.map_err(|why| self.away(why))?;
         let looked = tokio::time::timeout(self.silence_max, link.verdict(&self.own)).await;
@@ -91,7 +92,7 @@ impl Handler for McpTool {
         }
         let link = self.admitted().await?;
         let request = self.request(context, arguments);
-        // An error here says that the connection took no more messages.
+        // An error here means that the connection accepts no more messages.
         let sent = link.peer.send_request_with_option(request, PeerRequestOptions::no_options()).await;
         let handle = sent.map_err(|_| self.away(NoLink::Away))?;
         let answer = Sent { link: Arc::clone(&link), handle: Some(handle) }.answer(self.silence_max).await;
@@ -117,14 +118,14 @@ impl Handler for McpTool {
     }
 }
 
-/// A request that is under way. Dropped before its answer, it tells the server that nobody waits any more.
+/// A request in progress. If it is dropped before its response arrives, the server is asked to cancel it.
 struct Sent {
     link: Arc<Link>,
     handle: Option<RequestHandle<RoleClient>>,
 }
 
 impl Sent {
-    /// Waits for the answer; none where the server was silent for too long.
+    /// Waits for the response; `None` if the server was silent for too long.
     async fn answer(
         mut self,
         silence_max: Duration,
@@ -148,11 +149,11 @@ impl Sent {
 impl Drop for Sent {
     fn drop(&mut self) {
         let Some(handle) = self.handle.take() else { return };
-        // Without a runtime the process ends, and the connection with it.
+        // Without a runtime, the process is exiting, which also closes the connection.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let link = Arc::clone(&self.link);
             runtime.spawn(async move {
-                // It fails where the connection has ended, which cancels too.
+                // This fails if the connection has ended, which also cancels the request.
                 drop(handle.cancel(Some("the caller no longer waits for the answer".to_owned())).await);
                 drop(link);
             });

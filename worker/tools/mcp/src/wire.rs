@@ -1,8 +1,8 @@
-//! Messages as bytes, under bounds and with every digit.
+//! Encodes and decodes messages, within bounds and with every digit preserved.
 //!
-//! The protocol library reads a message into several trees of values, which take fifty times its bytes, and rounds large
-//! numbers. Here the envelope alone is read. Results stay text until [`super::outcome`] and [`super::listing`] read what
-//! they need of it, and arguments are text from the stream to the server.
+//! The protocol library parses a message into several trees of values, which take fifty times its size, and rounds
+//! large numbers. Here only the envelope is parsed. Results remain text until [`super::outcome`] and [`super::listing`]
+//! parse the parts that they need, and arguments remain text all the way to the server.
 
 use std::sync::Arc;
 
@@ -20,23 +20,23 @@ use tickfleet_tools::wording;
 
 use super::scan;
 
-/// Marks our own errors, and says which they are.
+/// Marks errors that this module creates, and distinguishes them.
 const MARK: &str = "tickfleet/unread";
 const TOO_LARGE: &str = "too large";
 const UNREADABLE: &str = "unreadable";
-/// Bytes of a message that is read into values: an answer to the handshake, an error, a notification, a request.
+/// Maximum bytes of messages that are parsed into values: handshake responses, errors, notifications and requests.
 const SMALL_BYTES_MAX: usize = 64 * 1024;
-/// Bytes of a server's words in a reason.
+/// Maximum bytes of a server's text in a reason.
 const WORDS_BYTES_MAX: usize = 200;
 
-/// The arguments of a call, in the extensions of its request: as text, so that no number is rounded.
+/// The arguments of a call as text, so that no number is rounded; stored in the extensions of the request.
 #[derive(Debug, Clone)]
 pub(super) struct RawArguments(pub(super) Arc<str>);
 
-/// Writes a message.
+/// Encodes a message.
 ///
 /// # Errors
-/// Never for what we send.
+/// None for messages that this client sends.
 pub(super) fn encoded(message: &ClientJsonRpcMessage) -> serde_json::Result<Vec<u8>> {
     #[derive(Serialize)]
     struct Call<'a> {
@@ -55,7 +55,7 @@ pub(super) fn encoded(message: &ClientJsonRpcMessage) -> serde_json::Result<Vec<
         && let ClientRequest::CallToolRequest(call) = &request.request
         && let Some(RawArguments(arguments)) = call.extensions.get()
     {
-        // The library merges metadata of its own into that of the request when it writes it.
+        // When it writes a request, the library merges its own metadata into that of the request.
         let mut written = serde_json::to_value(message)?;
         let meta = written.pointer_mut("/params/_meta").map(Value::take).unwrap_or_default();
         let arguments = serde_json::from_str(arguments)?;
@@ -65,7 +65,7 @@ pub(super) fn encoded(message: &ClientJsonRpcMessage) -> serde_json::Result<Vec<
     serde_json::to_vec(message)
 }
 
-/// The id of a request; none for every other message.
+/// Returns the id of a request; `None` for other messages.
 pub(super) fn request_id(message: &ClientJsonRpcMessage) -> Option<u64> {
     match message {
         JsonRpcMessage::Request(request) => number(&request.id),
@@ -73,7 +73,7 @@ pub(super) fn request_id(message: &ClientJsonRpcMessage) -> Option<u64> {
     }
 }
 
-/// The number that an id of ours is.
+/// Returns the number in an id that this client assigned.
 pub(super) fn number(id: &RequestId) -> Option<u64> {
     match id {
         NumberOrString::Number(number) => u64::try_from(*number).ok(),
@@ -82,23 +82,23 @@ pub(super) fn number(id: &RequestId) -> Option<u64> {
 }
 
 pub(super) fn id_of(number: u64) -> RequestId {
-    // Ours begin at 0 and count requests of one connection.
+    // The client's ids begin at 0 and count the requests of one connection.
     NumberOrString::Number(i64::try_from(number).unwrap_or(i64::MAX))
 }
 
-/// An error of our own in place of the answer to a request.
+/// Makes an error to deliver instead of the response to a request.
 fn in_its_place(id: u64, kind: &str, why: &str) -> ServerJsonRpcMessage {
     let error = ErrorData::new(ErrorCode(-32000), why.to_owned(), Some(json!({ MARK: kind })));
     ServerJsonRpcMessage::Error(JsonRpcError::new(Some(id_of(id)), error))
 }
 
-/// The error that stands in for an answer that was too large.
+/// Makes the error that replaces a response that was too large.
 pub(super) fn too_large(id: u64) -> ServerJsonRpcMessage {
     let why = format!("its answer has more than {} bytes and was not read", limits::MCP_MESSAGE_BYTES_MAX);
     in_its_place(id, TOO_LARGE, &why)
 }
 
-/// The error that stands in for an answer that could not be read.
+/// Makes the error that replaces a response that could not be read.
 pub(super) fn unreadable(id: u64, why: &str) -> ServerJsonRpcMessage {
     in_its_place(id, UNREADABLE, why)
 }
@@ -107,34 +107,34 @@ fn is_marked(error: &ErrorData, kind: &str) -> bool {
     error.data.as_ref().and_then(|data| data.get(MARK)).and_then(Value::as_str) == Some(kind)
 }
 
-/// Returns true if an error stands in for an answer that was too large.
+/// Returns true if an error replaces a response that was too large.
 pub(super) fn is_too_large(error: &ErrorData) -> bool {
     is_marked(error, TOO_LARGE)
 }
 
-/// Returns true if an error stands in for an answer that could not be read; its message is the reason.
+/// Returns true if an error replaces a response that could not be read; its message is the reason.
 pub(super) fn is_unreadable(error: &ErrorData) -> bool {
     is_marked(error, UNREADABLE)
 }
 
-/// What some bytes of a server are.
+/// The result of decoding bytes from a server.
 #[allow(clippy::large_enum_variant, reason = "nearly each is a message, and is moved on at once")]
 #[derive(Debug)]
 pub(super) enum Decoded {
-    /// A message. The result of an answer is a custom one that holds its text, but for that of `initialize`.
+    /// A message. The result of a response is a custom result that holds its text, except for `initialize`.
     Message(ServerJsonRpcMessage),
-    /// A notification that changes nothing here.
+    /// A notification that has no effect here.
     Ignored,
-    /// No message.
+    /// Not a message.
     Unreadable(Flaw),
 }
 
-/// Why bytes are no message.
+/// Why bytes are not a message.
 #[derive(Debug)]
 pub(super) struct Flaw {
-    /// The request that they answer, if that could be read.
+    /// The request that they respond to, if it could be read.
     pub(super) id: Option<u64>,
-    /// In words.
+    /// The reason.
     pub(super) why: String,
     /// True if the text ends too early.
     pub(super) is_cut: bool,
@@ -146,7 +146,7 @@ impl Flaw {
     }
 }
 
-/// The members of a message. `null` is a value here, and not a member that is missing.
+/// The members of a message. `null` counts as a value here, not as a missing member.
 #[derive(Deserialize)]
 struct Envelope<'a> {
     #[serde(borrow, default, deserialize_with = "given")]
@@ -163,15 +163,15 @@ fn given<'de, D: Deserializer<'de>>(from: D) -> Result<Option<&'de RawValue>, D:
     <&RawValue>::deserialize(from).map(Some)
 }
 
-/// Reads the messages of one connection.
+/// Decodes the messages of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
-    /// The request that shook hands: its answer is read by the protocol library.
+    /// The id of the handshake request: its response is parsed for the protocol library.
     handshake: Mutex<Option<u64>>,
 }
 
 impl Decoder {
-    /// Notes what is sent, so that its answer is known.
+    /// Records a sent message, so that the response to the handshake is recognized.
     pub(super) fn note(&self, message: &ClientJsonRpcMessage) {
         if let JsonRpcMessage::Request(request) = message
             && matches!(request.request, ClientRequest::InitializeRequest(_))
@@ -180,7 +180,7 @@ impl Decoder {
         }
     }
 
-    /// Reads a message.
+    /// Decodes a message.
     pub(super) fn decode(&self, bytes: &[u8]) -> Decoded {
         let Ok(text) = std::str::from_utf8(bytes) else { return Flaw::of(None, "it is not UTF-8") };
         let envelope: Envelope<'_> = match serde_json::from_str(text) {
@@ -218,12 +218,12 @@ impl Decoder {
     }
 }
 
-/// The request that an id names. Ours are whole numbers; some servers send them back as text.
+/// Returns the request that an id refers to. This client's ids are integers; some servers return them as strings.
 fn own_id(id: &str) -> Option<u64> {
     id.trim_matches('"').parse().ok()
 }
 
-/// An error in place of a result. Its details are not read: they may be anything.
+/// Decodes an error response. Its details are not read, because they can be anything.
 fn refusal(id: Option<u64>, error: &str) -> Decoded {
     #[derive(Deserialize)]
     struct Refusal {
@@ -251,16 +251,16 @@ fn refusal(id: Option<u64>, error: &str) -> Decoded {
     Decoded::Message(ServerJsonRpcMessage::Error(JsonRpcError::new(id.map(id_of), error)))
 }
 
-/// A request or a notification of the server's own.
+/// Decodes a request or notification from the server.
 fn from_server(text: &str, id: Option<&RawValue>, method: &RawValue) -> Decoded {
-    /// The notifications that change something here.
+    /// The notifications that have an effect here.
     const KNOWN: [&str; 3] = ["notifications/progress", "notifications/tools/list_changed", "notifications/cancelled"];
     let is_small = text.len() <= SMALL_BYTES_MAX && scan::flaw(text).is_none();
     let method = serde_json::from_str::<String>(method.get()).unwrap_or_default();
     let message = match id {
         None if !is_small || !KNOWN.contains(&method.as_str()) => return Decoded::Ignored,
         Some(id) if !is_small => {
-            // It is refused, by its name: nothing of ours needs what is in it.
+            // The request will be rejected by its method name; its content is not needed.
             serde_json::from_str(&format!(r#"{{"jsonrpc":"2.0","id":{},"method":{}}}"#, id.get(), json!(method)))
         }
         _ => serde_json::from_str(text),
@@ -271,10 +271,10 @@ fn from_server(text: &str, id: Option<&RawValue>, method: &RawValue) -> Decoded 
     }
 }
 
-/// The answer to `initialize`: of everything in it, the revision and the name of the server count.
+/// Decodes the response to `initialize`. Only the protocol revision and the server's name are used.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The problem with the response.
 fn initialized(result: &str) -> Result<InitializeResult, String> {
     if result.len() > SMALL_BYTES_MAX {
         return Err(format!("its response to `initialize` has more than {SMALL_BYTES_MAX} bytes"));
@@ -310,7 +310,7 @@ mod tests {
 
     use super::*;
 
-    /// The text of a result, or the reason why there is none, with the request that it is for.
+    /// Returns the request id, and the text of the result or the reason why it could not be read.
     fn decoded(bytes: &[u8]) -> (Option<u64>, Result<String, String>) {
         match Decoder::default().decode(bytes) {
             Decoded::Message(ServerJsonRpcMessage::Response(response)) => match response.result {

@@ -1,4 +1,5 @@
-//! Answers of a real child process that are no results, or too large ones: calls end at once, and honestly.
+//! Responses of a real child process that are not results or are too large: the calls end at once with an accurate
+//! failure.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -14,8 +15,9 @@ use tickfleet_model::{AgentId, CallId, TenantId, TurnId, limits};
 use tickfleet_tools::{CallContext, Environment, RegisteredTool, ToolFailure, ToolOutput};
 use tickfleet_tools_mcp::{Servers, look};
 
-/// A server that answers with what it is told: a `result`, its arguments as an `echo`, a `line` as it stands (with the
-/// request's id for `ID`), a list of so many `numbers`, or a line of so many `bytes`. It announces its version as its argument says.
+/// A server that responds as its arguments say: a given `result`, its arguments as an `echo`, a `line` as given (with
+/// the request's id for `ID`), a list of the given count of `numbers`, or a line of the given number of `bytes`. Its
+/// command-line argument sets the protocol version that it announces.
 const SERVER: &str = r#"
 import json
 import sys
@@ -60,7 +62,7 @@ for request in sys.stdin:
         sys.stdout.buffer.write(said if isinstance(said, bytes) else said.encode())
         sys.stdout.flush()
 "#;
-/// Silence that no call of these waits for.
+/// Maximum silence; none of these calls waits that long.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
 #[allow(clippy::disallowed_methods, reason = "the machine's PATH, as a worker's own environment has it")]
@@ -68,7 +70,7 @@ fn environment() -> Environment {
     Environment::of([("PATH", std::env::var("PATH").unwrap_or_default().as_str())])
 }
 
-/// The server in `folder`, and its tools by its own names for them.
+/// Starts the server in `folder`; returns its tools by their names on the server.
 async fn started(folder: &Path) -> (Servers, BTreeMap<String, RegisteredTool>) {
     std::fs::write(folder.join("server.py"), SERVER).unwrap();
     let script = folder.join("server.py");
@@ -98,7 +100,7 @@ async fn call_with(tool: &RegisteredTool, arguments: &str) -> Result<ToolOutput,
     tokio::time::timeout(TIMEOUT / 5, answer).await.unwrap()
 }
 
-/// The words of a failure, and whether the call may have been carried out.
+/// Returns the message of a failure, and whether the call may have been carried out.
 fn failure(answer: Result<ToolOutput, ToolFailure>) -> (String, bool) {
     match answer {
         Err(ToolFailure::Transient { message, not_executed: false, .. }) => (message, true),
@@ -198,7 +200,7 @@ async fn a_handshake_is_made_in_a_revision_that_has_one_or_refused_in_words() {
     }
 }
 
-/// Bytes of memory that this process has had at most.
+/// Returns the peak memory of this process in bytes.
 fn peak() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -218,7 +220,7 @@ async fn a_result_of_four_mib_takes_a_few_times_its_bytes_however_many_values_it
     servers.stop().await;
 }
 
-/// The same over HTTP: a call says whether it is answered with a body or a stream, and with what in it.
+/// The same over HTTP: the call's arguments choose a body or a stream as the response, and its content.
 const HTTP_SERVER: &str = r#"
 import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -316,7 +318,7 @@ async fn over_http_digits_are_kept_and_an_answer_that_cannot_be_read_ends_its_ca
     servers.stop().await;
 }
 
-/// A server whose texts hold its own token, another secret, and characters that show something else than they are.
+/// A server whose texts contain its own token, another secret, and deceptive hidden characters.
 const INDISCREET: &str = r#"
 import json
 import os
@@ -369,7 +371,7 @@ async fn texts_of_a_server_show_no_secret_nothing_hidden_and_are_short() {
     assert_eq!(tool.input_schema["properties"]["a"]["description"], "as [REDACTED]");
     let (name, why) = &offer.refused[0];
     assert!(name.starts_with("odd [REDACTED]\\u202e") && name.len() <= 300, "{name}: {why}");
-    // What is pinned is what a worker compares with.
+    // The pinned definition is the one that a worker compares with.
     assert!(!format!("{offer:?}").contains(token), "{offer:?}");
     let mut pinned = def;
     pinned.tools = offer.tools;

@@ -1,14 +1,14 @@
-//! The kinds of place that an IP address can be, and blocks of addresses (CIDR).
+//! Classifies IP addresses, and parses blocks of addresses (CIDR).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Why an address is not a public place.
+/// Why an address is not public.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Special {
-    /// A machine of one's own network, or this one: a host that is allowed by name may be here.
+    /// An address in a private network or of this machine. A host that is allowed by name may resolve to it.
     Private(&'static str),
-    /// No service that a tool calls on purpose is here, least of all a cloud's metadata: a host that is allowed by
-    /// name must not resolve to it; the address itself, or a block around it, has to be allowed.
+    /// An address at which no tool calls a service on purpose, such as a cloud's metadata service. A host that is
+    /// allowed by name must not resolve to it; the address itself or a block that contains it must be allowed.
     Forbidden(&'static str),
 }
 
@@ -20,7 +20,7 @@ impl Special {
     }
 }
 
-/// An address in the form that counts: IPv4 inside IPv6 (mapped, NAT64) as IPv4.
+/// Returns the address to check: IPv4 inside IPv6 (mapped, NAT64) becomes IPv4.
 pub(crate) fn plain(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V6(v6) => match v6.segments() {
@@ -35,7 +35,7 @@ fn v4(high: u16, low: u16) -> Ipv4Addr {
     Ipv4Addr::from_bits((u32::from(high) << 16) | u32::from(low))
 }
 
-/// Returns what is special about an address; none for a public one.
+/// Returns why an address is special; `None` if it is public.
 pub(crate) fn special(address: IpAddr) -> Option<Special> {
     match plain(address) {
         IpAddr::V4(v4) => special_v4(v4),
@@ -46,7 +46,7 @@ pub(crate) fn special(address: IpAddr) -> Option<Special> {
 fn special_v4(address: Ipv4Addr) -> Option<Special> {
     use Special::{Forbidden, Private};
     let known = match address.octets() {
-        // Alibaba's, inside a block that is otherwise merely private; Azure's, among public addresses.
+        // Alibaba's address is inside a block that is otherwise private; Azure's is among public addresses.
         [100, 100, 100, 200] | [168, 63, 129, 16] => Forbidden("an address of a cloud's own services"),
         [10, ..] | [172, 16..=31, ..] | [192, 168, ..] => Private("a private address"),
         [127, ..] => Private("a loopback address"),
@@ -56,7 +56,7 @@ fn special_v4(address: Ipv4Addr) -> Option<Special> {
         [0, ..] => Forbidden("an unspecified address"),
         [224..=239, ..] => Forbidden("a multicast address"),
         [240..=255, ..] => Forbidden("a reserved address"),
-        // Oracle's metadata is here.
+        // Oracle's metadata service is here.
         [192, 0, 0, _] => Forbidden("a protocol address"),
         [192, 88, 99, _] => Forbidden("a 6to4 relay"),
         [192, 0, 2, _] | [198, 51, 100, _] | [203, 0, 113, _] => Forbidden("a documentation address"),
@@ -68,8 +68,8 @@ fn special_v4(address: Ipv4Addr) -> Option<Special> {
 fn special_v6(address: Ipv6Addr) -> Option<Special> {
     use Special::{Forbidden, Private};
     Some(match address.segments() {
-        // Clouds keep metadata, credentials of pods, DNS and time on unique local addresses: AWS (instances at ::254, pods
-        // at ::23), Google, Oracle, Linode, Scaleway.
+        // Clouds have metadata, pod credentials, DNS and time services at unique local addresses: AWS (instances at
+        // ::254, pods at ::23), Google, Oracle, Linode, Scaleway.
         [0xfd00, 0xec2, ..]
         | [0xfd20, 0xce, ..]
         | [0xfd00, 0xc1, ..]
@@ -80,18 +80,18 @@ fn special_v6(address: Ipv6Addr) -> Option<Special> {
         [0xfe80..=0xfebf, ..] => Forbidden("a link-local address"),
         [0xfec0..=0xfeff, ..] => Forbidden("a site-local address"),
         [0xff00..=0xffff, ..] => Forbidden("a multicast address"),
-        // Tunnels carry an IPv4 address to where nobody looked at it.
+        // Tunnels lead to an embedded IPv4 address that has not been checked.
         [0x2002, ..] => Forbidden("a 6to4 address"),
         [0x2001, 0, ..] => Forbidden("a Teredo address"),
         [0x2001, 0x1..=0x1ff, ..] => Forbidden("a protocol address"),
         [0x2001, 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => Forbidden("a documentation address"),
         [0x2000..=0x3fff, ..] => return None,
-        // Everything outside the global unicast block: unspecified, IPv4-compatible, local NAT64, unassigned.
+        // All addresses outside the global unicast block: unspecified, IPv4-compatible, local NAT64, unassigned.
         _ => Forbidden("a reserved address"),
     })
 }
 
-/// A block of addresses: `10.1.0.0/16`, or one address.
+/// A block of addresses such as `10.1.0.0/16`, or a single address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Block {
     network: IpAddr,
@@ -99,7 +99,7 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// Parses `address/bits`, or an address alone. None for anything else.
+    /// Parses `address/bits` or a single address; `None` for anything else.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (address, bits) = match text.split_once('/') {
             Some((address, bits)) => (address, Some(bits.parse::<u8>().ok()?)),
@@ -229,7 +229,7 @@ mod tests {
                 IpAddr::V6(Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, high, low)),
                 IpAddr::V6(Ipv6Addr::new(0x64, 0xff9b, 1, 0, 0, 0, high, low)),
                 IpAddr::V6(Ipv6Addr::new(0x2002, high, low, 0, 0, 0, 0, 1)),
-                // Teredo: as the server, and as the client, whose bits are inverted.
+                // Teredo: as the server's address, and as the client's, whose bits are inverted.
                 IpAddr::V6(Ipv6Addr::new(0x2001, 0, high, low, 0, 0, 0, 0)),
                 IpAddr::V6(Ipv6Addr::new(0x2001, 0, 0x4136, 0xe378, 0x8000, 0x63bf, !high, !low)),
             ];

@@ -1,12 +1,12 @@
-//! Why a server could not be reached, in words that reveal no address and no secret.
+//! Explains why a server could not be reached, without revealing addresses or secrets.
 
 use std::error::Error;
 use std::io;
 
 use rustls::CertificateError;
 
-/// Names the cause of a failed connection, down to what is wrong with a certificate. "The connection failed" if it is
-/// none of those that are known.
+/// Returns the cause of a failed connection, including what is wrong with a certificate. Unknown causes are reported as
+/// "the connection failed".
 #[must_use]
 pub fn connect_failure(error: &(dyn Error + 'static)) -> &'static str {
     let request = find::<reqwest::Error>(error);
@@ -29,7 +29,7 @@ pub fn connect_failure(error: &(dyn Error + 'static)) -> &'static str {
     }
 }
 
-/// The TLS error in a chain. What an I/O error wraps is not among its sources.
+/// Returns the TLS error in a chain. An error wrapped by an I/O error is not among that error's sources.
 fn tls_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     let mut next = Some(error);
     while let Some(this) = next {
@@ -60,7 +60,7 @@ fn tls_failure(error: &rustls::Error) -> &'static str {
     }
 }
 
-/// The first error of this type in a chain.
+/// Returns the first error of this type in a chain.
 fn find<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a T> {
     let mut next = Some(error);
     while let Some(this) = next {

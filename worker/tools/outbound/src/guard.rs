@@ -1,7 +1,7 @@
-//! The hosts that an HTTP tool may reach: public addresses, and private ones that its declaration names.
+//! The hosts that an HTTP tool may reach: public addresses, and private ones that its declaration allows.
 //!
-//! The address that is checked is the address that is connected to: names are resolved by [`Resolver`], which hands
-//! on only the addresses that pass, and literal addresses never reach a resolver, so they are checked before sending.
+//! The checked address is always the address that is connected to. [`Resolver`] resolves names and returns only allowed
+//! addresses. Literal addresses do not pass through a resolver, so they are checked before sending.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -12,34 +12,34 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
 use super::address::{self, Block, Special};
 
-/// Why a host is not reached.
+/// Why a host must not be reached.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Blocked {
-    /// Neither http nor https.
+    /// The scheme is neither http nor https.
     #[error("the address does not start with http:// or https://")]
     Scheme,
-    /// A URL without a host.
+    /// The URL has no host.
     #[error("the address has no host")]
     NoHost,
-    /// A user name or password in the URL.
+    /// The URL contains a user name or password.
     #[error("the address carries a user name or password")]
     Userinfo,
-    /// Every address of the host is special, and not allowed.
+    /// All addresses of the host are special and not allowed.
     #[error("'{host}' is {what}, which this tool may not reach (allow_private)")]
     Special {
         /// The host.
         host: String,
-        /// The words for what is special about it.
+        /// Why the address is special, in words.
         what: &'static str,
     },
 }
 
-/// The degree to which a host is trusted because of its name.
+/// Whether a host is trusted by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// Not named: public addresses and allowed blocks only.
+    /// Not named: only public addresses and allowed blocks.
     Stranger,
-    /// Named in `allow_private`: private addresses too.
+    /// Named in `allow_private`: private addresses are allowed too.
     Named,
 }
 
@@ -54,7 +54,7 @@ impl Guard {
     /// Parses `host`, `host:port`, `[v6]:port`, addresses and CIDR blocks.
     ///
     /// # Errors
-    /// The first entry that is none of these.
+    /// The first entry with another format.
     pub fn parse<'a>(entries: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
         let mut guard = Self::default();
         for entry in entries.into_iter().map(str::trim).filter(|e| !e.is_empty()) {
@@ -70,7 +70,7 @@ impl Guard {
         }
         let url = Url::parse(&format!("http://{entry}")).ok()?;
         let bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none() && url.username().is_empty();
-        // `http://host:80` loses its port in parsing: it is the scheme's.
+        // Parsing drops the port of `http://host:80`, because it is the scheme's default.
         let port = url.port().or_else(|| entry.ends_with(":80").then_some(80));
         let host = host_of(&url).filter(|_| bare && !entry.ends_with('/'))?;
         self.names.insert((host, port));
@@ -82,10 +82,10 @@ impl Guard {
         !self.names.is_empty()
     }
 
-    /// Checks what can be checked before a name is resolved: scheme, user, literal address.
+    /// Checks everything that can be checked before a name is resolved: scheme, user name, literal address.
     ///
     /// # Errors
-    /// [`Blocked`] says what is wrong with it.
+    /// [`Blocked`] gives the reason.
     pub fn check(&self, url: &Url) -> Result<Standing, Blocked> {
         if !matches!(url.scheme(), "http" | "https") {
             return Err(Blocked::Scheme);
@@ -97,7 +97,7 @@ impl Guard {
         let port = url.port_or_known_default();
         let named = self.names.contains(&(host.clone(), None)) || self.names.contains(&(host.clone(), port));
         let standing = if named { Standing::Named } else { Standing::Stranger };
-        // A literal address that is named with its port is allowed as it stands.
+        // A literal address named with its port is allowed. (Without a port, it is an entry of `blocks`.)
         match host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
             Ok(literal) if !named => {
                 self.admits(literal, Standing::Stranger).map_err(|what| Blocked::Special { host, what })?;
@@ -107,7 +107,7 @@ impl Guard {
         Ok(standing)
     }
 
-    /// Checks that an address may be connected to; else says what is special about it.
+    /// Checks that an address may be connected to; if not, returns what is special about it.
     fn admits(&self, address: IpAddr, standing: Standing) -> Result<(), &'static str> {
         let allowed = |address| self.blocks.iter().any(|block| block.contains(address));
         match address::special(address) {
@@ -118,7 +118,7 @@ impl Guard {
         }
     }
 
-    /// The addresses that may be connected to.
+    /// Returns the addresses that may be connected to.
     fn admitted(&self, host: &str, all: Vec<SocketAddr>, standing: Standing) -> Result<Vec<SocketAddr>, Blocked> {
         let mut refused = None;
         let admitted: Vec<SocketAddr> = all
@@ -132,13 +132,13 @@ impl Guard {
     }
 }
 
-/// The host of a URL as names are compared: lower case (as URLs parse), no final dot.
+/// Returns the host of a URL in the form used for comparison: lower case (as URLs are parsed), without a final dot.
 fn host_of(url: &Url) -> Option<String> {
     let host = url.host_str()?.trim_end_matches('.');
     (!host.is_empty()).then(|| host.to_owned())
 }
 
-/// Resolves names through the system and drops every address that the guard does not admit.
+/// Resolves names through the system's resolver and drops all addresses that the guard does not allow.
 #[derive(Debug)]
 pub(crate) struct Resolver {
     pub(crate) guard: Arc<Guard>,

@@ -1,8 +1,7 @@
-//! HTTP clients that reach only what they may: the guard against server-side request forgery (SSRF).
+//! HTTP clients that reach only allowed addresses, as protection against server-side request forgery (SSRF).
 //!
-//! Every client that a tool's declaration leads to is built here: [`client`] for tools that check each request, and
-//! [`client_for`] for a connection to one address. `guard` says which addresses may be reached, `address` which are
-//! special.
+//! All clients for declared tools are built here: [`client`] for tools that check each request, and [`client_for`] for
+//! connections to one address. `guard` decides which addresses may be reached; `address` knows which ones are special.
 
 mod address;
 mod failure;
@@ -20,21 +19,21 @@ pub use guard::{Blocked, Guard, Standing};
 
 use guard::Resolver;
 
-/// The settings by which a client connects.
+/// Connection settings of a client.
 #[derive(Debug, Clone, Copy)]
 pub struct Connecting {
-    /// Limit of resolving, connecting and the TLS handshake.
+    /// Time limit for resolving, connecting and the TLS handshake.
     pub timeout: Duration,
-    /// The time for which an idle connection is kept; none means as long as reqwest keeps it.
+    /// How long an idle connection is kept; `None` for reqwest's default.
     pub idle: Option<Duration>,
 }
 
-/// A client that resolves names to addresses that `guard` admits for a host of this `standing`. It follows no redirect,
-/// repeats nothing and takes no proxy from the environment. Literal addresses reach no resolver: [`Guard::check`] each
-/// URL before it is sent to.
+/// Builds a client that resolves names to the addresses that `guard` allows for a host of this `standing`. It follows
+/// no redirects, retries nothing and uses no proxy from the environment. Literal addresses do not pass through the
+/// resolver: call [`Guard::check`] for each URL before sending to it.
 ///
 /// # Errors
-/// Why TLS cannot be set up: no crypto provider, no trust roots.
+/// Why TLS cannot be set up: no crypto provider or no trust roots.
 pub fn client(guard: &Arc<Guard>, standing: Standing, connecting: Connecting) -> Result<reqwest::Client, String> {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         return Err("no crypto provider is installed in this process".to_owned());
@@ -53,10 +52,10 @@ pub fn client(guard: &Arc<Guard>, standing: Standing, connecting: Connecting) ->
     builder.build().map_err(|e| format!("TLS setup failed ({}); check ca-certificates or SSL_CERT_FILE", deepest(&e)))
 }
 
-/// A client that reaches `url` alone, checked once and here.
+/// Builds a client for requests to `url` only, which is checked here once.
 ///
 /// # Errors
-/// The problem with the address or with `allow_private`, or why TLS cannot be set up. No secret is in it.
+/// The problem with the address or with `allow_private`, or why TLS cannot be set up. Contains no secrets.
 pub fn client_for(
     url: &str,
     allow_private: &BTreeSet<String>,
@@ -69,7 +68,7 @@ pub fn client_for(
     client(&Arc::new(guard), standing, Connecting { timeout: connect_timeout, idle: None })
 }
 
-/// Installs the crypto provider that TLS needs, once per process. Whoever comes later finds it there.
+/// Installs the crypto provider that TLS needs, once per process; later calls have no effect.
 pub fn install_crypto_provider() {
     drop(rustls::crypto::ring::default_provider().install_default());
 }

@@ -1,4 +1,4 @@
-//! The state of the code that Python modules are made of: a change of it is a change of the configuration.
+//! The state of the code of Python modules: a change in the code counts as a change of the configuration.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,12 +7,12 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 use tickfleet_config::PythonDef;
 
-/// Folders below each other, and files, that are looked at: code beyond them is an installation, not somebody's tools.
+/// Maximum depth of folders and maximum number of files that are examined: larger trees are installations, not tools.
 const DEPTH_MAX: usize = 16;
 const FILES_MAX: usize = 5_000;
 
-/// Digest of the names, lengths and times of the Python files in the folders of `path`: equal where nothing has changed.
-/// Modules that are found elsewhere, as installed ones are, do not count.
+/// Returns a digest of the names, sizes and times of the Python files in the folders of `path`: equal if nothing has
+/// changed. Modules found elsewhere, such as installed ones, are not included.
 #[must_use]
 pub fn code_fingerprint<'a>(defs: impl IntoIterator<Item = &'a PythonDef>) -> String {
     let mut found = BTreeMap::new();
@@ -39,7 +39,7 @@ fn look(folder: &Path, depth: usize, found: &mut BTreeMap<Vec<u8>, Vec<u8>>) {
         if hidden || found.len() >= FILES_MAX {
             continue;
         }
-        // Links are followed: a mounted ConfigMap is made of them.
+        // Symbolic links are followed, because a mounted ConfigMap consists of them.
         let Ok(state) = std::fs::metadata(&path) else { continue };
         if state.is_dir() && depth < DEPTH_MAX {
             look(&path, depth + 1, found);

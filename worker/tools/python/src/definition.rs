@@ -1,4 +1,4 @@
-//! What a Python function declares of itself, and the tool that it makes.
+//! The definition that a Python function declares, and the tool made from it.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -27,12 +27,12 @@ pub(crate) struct Definition {
 }
 
 impl Definition {
-    /// The limit of one try, where the tool sets one.
+    /// Returns the time limit of one attempt, if the tool sets one.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         self.timeout_ms.map(Duration::from_millis)
     }
 
-    /// The specification of the tool. `configured` is false where a secret of its processes is missing.
+    /// Returns the tool's specification. `configured` is false if a secret of its processes is missing.
     pub(crate) fn spec(&self, timeout: Duration, configured: bool) -> ToolSpec {
         ToolSpec {
             id: default_id(&self.name),
@@ -58,9 +58,9 @@ impl Definition {
     }
 }
 
-/// A digest of definitions: equal where a model is shown the same.
+/// Returns a digest of definitions. It is equal if a model sees the same tools.
 pub(crate) fn digest(tools: &[Definition]) -> String {
-    // Maps of strings and numbers can always be written.
+    // Maps of strings and numbers can always be serialized.
     let text = serde_json::to_vec(tools).unwrap_or_default();
     Sha256::digest(text).iter().fold(String::new(), |mut hex, byte| {
         // Writing to a String cannot fail.

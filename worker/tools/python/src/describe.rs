@@ -1,4 +1,4 @@
-//! Asking modules what they offer, before anything goes by the configuration that names them.
+//! Lists the tools of modules before the configuration that names the modules takes effect.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::definition::Definition;
 use crate::interpreter;
 use crate::machine::Machine;
 
-/// The time that an interpreter has to close its socket once nothing more is asked of it.
+/// How long an interpreter may take to close its socket after it was asked to exit.
 const SAYS_BYE_IN: Duration = Duration::from_secs(5);
 
 /// Why the modules of an entry cannot be used.
@@ -20,13 +20,13 @@ const SAYS_BYE_IN: Duration = Duration::from_secs(5);
 pub struct DescribeError {
     /// The entry.
     pub name: String,
-    /// Why, in words for an operator. An import that fails comes with the user's own lines of the stack.
+    /// The reason, worded for an operator. If an import fails, it contains the user's own lines of the traceback.
     pub why: String,
 }
 
-/// Starts an interpreter, asks it for its tools, and ends it. Blocks until that is done, also where the caller is in a
-/// runtime: configurations are read at a start, or off the runtime. A missing secret is no error yet: a configuration is
-/// checked where its secrets are not.
+/// Starts an interpreter, lists its tools, and ends it. Blocks until done, even if the caller is inside a runtime:
+/// configurations are read at startup or outside of the runtime. A missing secret is not an error yet, because a
+/// configuration may be checked where its secrets are not available.
 ///
 /// # Errors
 /// [`DescribeError`].
@@ -37,7 +37,7 @@ pub(crate) fn describe(name: &str, def: &PythonDef, machine: &Machine) -> Result
         let runtime = runtime.map_err(|error| format!("cannot start a runtime ({error})"))?;
         runtime.block_on(ask(name, def, machine))
     };
-    // A thread of its own, since a runtime cannot be entered within another.
+    // Runs on a separate thread, because a runtime cannot be entered inside another.
     let asked = std::thread::scope(|scope| scope.spawn(ask).join());
     asked.unwrap_or_else(|_| Err("listing its tools crashed because of a bug".to_owned())).map_err(failed)
 }
@@ -46,13 +46,13 @@ async fn ask(name: &str, def: &PythonDef, machine: &Machine) -> Result<Vec<Defin
     let secrets = Arc::new(known_secrets(def, &machine.environment).await);
     let (interpreter, process, tools) = interpreter::start(name, def, secrets, machine).await?;
     interpreter.bye();
-    // One that does not end by itself is ended.
+    // An interpreter that does not exit by itself is killed.
     let _ = tokio::time::timeout(SAYS_BYE_IN, interpreter.closed.cancelled()).await;
     process.end().await;
     Ok(tools)
 }
 
-/// The secrets that are there.
+/// Reads the secrets that are available.
 async fn known_secrets(def: &PythonDef, environment: &Environment) -> Secrets {
     let mut there = BTreeMap::new();
     for (name, reference) in &def.secrets {

@@ -1,20 +1,22 @@
-//! Frames: a length of four bytes, big-endian, and as many bytes of JSON. Neither side takes a longer one.
+//! Frames: a length of four bytes in big-endian order, and that many bytes of JSON. Neither side accepts a longer
+//! frame.
 
 use std::io;
 
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// Bytes of a frame's JSON. The host has the same bound; what a model gets of a result is far shorter.
+/// Maximum bytes of a frame's JSON. The host has the same limit; the part of a result that a model receives is far
+/// shorter.
 pub(crate) const FRAME_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Why no frame can be read or written.
+/// Why a frame cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FrameError {
-    /// It is longer than both sides agreed on.
+    /// The frame is longer than the limit of both sides.
     #[error("a frame of {0} bytes, which is more than {FRAME_BYTES_MAX}")]
     TooLarge(usize),
-    /// It is no JSON, or says something else than expected.
+    /// The frame is not JSON, or contains an unexpected message.
     #[error("a frame that cannot be understood ({0})")]
     Json(#[from] serde_json::Error),
     /// The socket failed.
@@ -22,7 +24,7 @@ pub(crate) enum FrameError {
     Socket(#[from] io::Error),
 }
 
-/// A message as a frame.
+/// Encodes a message as a frame.
 ///
 /// # Errors
 /// [`FrameError::TooLarge`].
@@ -35,8 +37,8 @@ pub(crate) fn encode(message: &impl Serialize) -> Result<Vec<u8>, FrameError> {
     Ok(frame)
 }
 
-/// The body of the next frame; none where the other side has closed the socket between two frames. Nothing is reserved
-/// for a length that is only announced.
+/// Reads the body of the next frame; `None` if the other side has closed the socket between two frames. Memory is
+/// allocated only for bytes that arrive, not for the announced length.
 ///
 /// # Errors
 /// [`FrameError`].

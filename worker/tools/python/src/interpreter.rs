@@ -1,4 +1,4 @@
-//! An interpreter that is up: what is sent to it, and which calls it has to answer.
+//! A running interpreter: the messages sent to it, and the calls that it still has to answer.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,37 +24,37 @@ use crate::machine::Machine;
 use crate::messages::{Facts, Failure, FromHost, PROTOCOL, ToHost};
 use crate::process::{self, Process};
 
-/// The end of a call: JSON text, or why there is none.
+/// The end of a call: JSON text, or the failure.
 pub(crate) type Answer = Result<String, Failure>;
 
-/// An interpreter that is up. [`Process`] is what it runs in.
+/// A running interpreter. [`Process`] is the process in which it runs.
 pub(crate) struct Interpreter {
     /// The secrets that it was started with.
     pub(crate) secrets: Arc<Secrets>,
-    /// The number of its process, where that is the worker's own.
+    /// Its process id, if it is a process of the worker.
     pub(crate) process: Option<u32>,
     /// Cancelled when it should take no more calls.
     pub(crate) retired: CancellationToken,
     /// Cancelled when a cancelled call has not ended in time.
     pub(crate) stuck: CancellationToken,
-    /// Cancelled when no answer can come any more.
+    /// Cancelled when no more responses can arrive.
     pub(crate) closed: CancellationToken,
-    /// Told when its last running call has ended.
+    /// Notified when its last running call has ended.
     pub(crate) idle: Notify,
     frames: mpsc::UnboundedSender<Vec<u8>>,
     calls: Mutex<HashMap<u64, Waiting>>,
     next: AtomicU64,
 }
 
-/// A call that was sent. Its receiver fails where the interpreter is lost.
+/// A call that was sent. The receiver fails if the interpreter is lost.
 pub(crate) struct Ticket {
     pub(crate) id: u64,
     pub(crate) answer: oneshot::Receiver<Answer>,
-    /// Calls that it makes of other tools.
+    /// The call's inner calls to other tools.
     pub(crate) inner: mpsc::Receiver<InnerCall>,
 }
 
-/// A call that a call makes of another tool.
+/// A call that a tool makes to another tool.
 pub(crate) struct InnerCall {
     pub(crate) number: u64,
     pub(crate) tool: String,
@@ -62,16 +62,16 @@ pub(crate) struct InnerCall {
     pub(crate) arguments: String,
 }
 
-/// Who waits for a call.
+/// The channels to the task that waits for a call.
 struct Waiting {
     answer: oneshot::Sender<Answer>,
     inner: mpsc::Sender<InnerCall>,
 }
 
-/// Starts an interpreter, and gives what its modules offer.
+/// Starts an interpreter, and returns it with the tools of its modules.
 ///
 /// # Errors
-/// Why it cannot be used, in words for an operator: an import that fails comes with the user's own lines.
+/// The reason, worded for an operator. If an import fails, it contains the user's own lines of the traceback.
 pub(crate) async fn start(
     name: &str,
     def: &PythonDef,
@@ -80,7 +80,7 @@ pub(crate) async fn start(
 ) -> Result<(Arc<Interpreter>, Process, Vec<Definition>), String> {
     let (tail, began) = (Arc::new(Tail::default()), Instant::now());
     let (process, socket) = process::start(name, def, &secrets, machine, &tail).await?;
-    // One limit for both: a tool host that comes late has the less time for its imports.
+    // One time limit covers both: the later a tool host appears, the less time is left for its imports.
     match tokio::time::timeout_at(began + def.start_timeout, greet(socket)).await {
         Ok(Ok((socket, tools))) => Ok((Interpreter::new(name, &process, socket, secrets), process, tools)),
         Ok(Err(why)) => {
@@ -98,7 +98,8 @@ pub(crate) async fn start(
     }
 }
 
-/// Waits until everything is imported, and asks for the tools. The error is none where the host has just gone.
+/// Waits until all modules are imported, and lists the tools. The error is `None` if the host has closed the
+/// connection.
 async fn greet(socket: UnixStream) -> Result<(UnixStream, Vec<Definition>), Option<String>> {
     let mut socket = socket;
     let in_words = |error: FrameError| Some(format!("it sent {error}"));
@@ -130,7 +131,7 @@ async fn next(socket: &mut UnixStream) -> Result<Option<FromHost>, FrameError> {
     match frames::read(socket).await {
         Ok(Some(body)) => Ok(Some(serde_json::from_slice(&body)?)),
         Ok(None) => Ok(None),
-        // One that ends while it starts has nothing to say on the socket; its standard error says more.
+        // A process that exits during its start has not sent a message; its standard error is more informative.
         Err(FrameError::Socket(_)) => Ok(None),
         Err(error) => Err(error),
     }
@@ -156,7 +157,7 @@ impl Interpreter {
         interpreter
     }
 
-    /// Sends a call; none where the interpreter has gone: nothing was sent then.
+    /// Sends a call. Returns `None` if the interpreter is gone and nothing was sent.
     ///
     /// # Errors
     /// [`FrameError::TooLarge`]: nothing was sent.
@@ -164,10 +165,10 @@ impl Interpreter {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let frame = frames::encode(&ToHost::Call { id, tool, arguments, context })?;
         let (answered, answer) = oneshot::channel();
-        // The host asks for no more than these.
+        // The host does not request more inner calls than this.
         let (asks, inner) = mpsc::channel(limits::INNER_CALLS_MAX);
         {
-            // Under the lock, so that a call is either refused here or found by whoever closes the interpreter.
+            // Under the lock, so that a call is either refused here or seen by the task that closes the interpreter.
             let mut calls = self.calls.lock();
             if self.closed.is_cancelled() || self.frames.send(frame).is_err() {
                 return Ok(None);
@@ -177,12 +178,12 @@ impl Interpreter {
         Ok(Some(Ticket { id, answer, inner }))
     }
 
-    /// Tells it that nobody waits for a call any more.
+    /// Tells the host that a call's result is no longer awaited.
     pub(crate) fn cancel(&self, id: u64) {
         self.say(&ToHost::Cancel { id });
     }
 
-    /// Tells it what an inner call came to. What is too long for a frame is told as a failure.
+    /// Sends the result of an inner call. A result that is too long for a frame is reported as a failure.
     pub(crate) fn inner_ended(&self, id: u64, number: u64, result: &InnerResult) {
         let output = result.output.as_deref().map(RawValue::get);
         let ended = ToHost::Inner { id, number, outcome: &result.outcome, output, error: result.error.as_deref() };
@@ -195,19 +196,19 @@ impl Interpreter {
         }
     }
 
-    /// Asks it to end.
+    /// Asks the host to exit.
     pub(crate) fn bye(&self) {
         self.say(&ToHost::Bye);
     }
 
     fn say(&self, message: &ToHost<'_>) {
-        // Where it has gone already, nothing has to be told; these messages are short.
+        // If the host is gone, the message is not needed. These messages are short and always fit a frame.
         if let Ok(frame) = frames::encode(message) {
             let _ = self.frames.send(frame);
         }
     }
 
-    /// No answer can come any more: every call that waits for one is told so.
+    /// Fails all waiting calls, because no more responses can arrive.
     fn close(&self) {
         let lost = {
             let mut calls = self.calls.lock();
@@ -218,7 +219,7 @@ impl Interpreter {
     }
 }
 
-/// Writes frames as they come: what gathered during one write goes with the next.
+/// Writes frames as they come: those queued during one write are sent with the next.
 async fn send(mut to: OwnedWriteHalf, mut frames: mpsc::UnboundedReceiver<Vec<u8>>, closed: CancellationToken) {
     loop {
         let frame = tokio::select! {
@@ -229,14 +230,14 @@ async fn send(mut to: OwnedWriteHalf, mut frames: mpsc::UnboundedReceiver<Vec<u8
         while let Ok(more) = frames.try_recv() {
             frame.extend(more);
         }
-        // The reader finds out what an error means.
+        // The reading task detects the cause of an error.
         if to.write_all(&frame).await.is_err() {
             return;
         }
     }
 }
 
-/// Reads answers until the host has gone, or has said something that it must not.
+/// Reads messages until the host has closed the connection or violates the protocol.
 async fn hear(name: String, from: OwnedReadHalf, interpreter: Arc<Interpreter>) {
     let (mut from, redactor) = (BufReader::new(from), Redactor::default());
     loop {
@@ -253,12 +254,12 @@ async fn hear(name: String, from: OwnedReadHalf, interpreter: Arc<Interpreter>) 
                     (_, Some(error)) => Err(error),
                     (None, None) => break,
                 };
-                // Who has stopped waiting needs no answer.
+                // If the caller no longer waits, the result is dropped.
                 call.map(|call| call.answer.send(answer));
             }
             Ok(FromHost::Inner { id, number, tool, arguments }) => {
                 let asks = interpreter.calls.lock().get(&id).map(|call| call.inner.clone());
-                // Who has stopped waiting makes no calls any more.
+                // If the caller no longer waits, its inner calls are not made.
                 let Some(asks) = asks else { continue };
                 if let Err(mpsc::error::TrySendError::Full(_)) = asks.try_send(InnerCall { number, tool, arguments }) {
                     tracing::error!(name, "Python process exceeds the limit of inner calls; stopping it");
@@ -284,7 +285,7 @@ async fn hear(name: String, from: OwnedReadHalf, interpreter: Arc<Interpreter>) 
     interpreter.close();
 }
 
-/// A line of a tool's own log.
+/// Logs a line from a tool's own log.
 fn log(name: &str, call: &str, level: &str, line: &str) {
     match level {
         "error" => tracing::error!(name, call, line, "log of a Python tool"),

@@ -1,10 +1,10 @@
-//! The kind `python`: tools that are Python functions, in interpreter processes of the worker's own, or of a tool host in a
-//! container beside it.
+//! The kind `python`: tools that are Python functions. They run in interpreter processes of the worker, or in those of
+//! a tool host in a separate container.
 //!
-//! Read in this order: `tool` (a call from end to end), `pool` and `places` (which process runs it), `slot` (the life of
-//! one process after the other), `interpreter` (one that is up, and its socket), `process` (starting and ending one, with
-//! all that it has started: a process of our own, or a tool host's), [`Pools`] (those of a worker, and what their modules
-//! offer).
+//! Read in this order: `tool` (a call from end to end), `pool` and `places` (choosing the process for a call), `slot`
+//! (the processes that run in one slot, one after another), `interpreter` (a running interpreter and its socket),
+//! `process` (starting and ending a process with everything that it has started: the worker's own, or a tool host's),
+//! [`Pools`] (the pools of a worker, and the tools that their modules offer).
 
 mod code;
 mod definition;

@@ -1,4 +1,4 @@
-//! The machine that interpreters are started on: its environment, and the sandbox that it can hold.
+//! The machine on which interpreters are started: its environment, and the sandboxes that it supports.
 
 use std::fmt;
 
@@ -8,9 +8,9 @@ use tokio::sync::OnceCell;
 
 use crate::scratch::Scratch;
 
-/// What all pools of a process share of the machine.
+/// The state of the machine that all pools of a process share.
 pub(crate) struct Machine {
-    /// Secrets, and the few variables that an interpreter inherits, are looked up here.
+    /// The source of secrets and of the few variables that an interpreter inherits.
     pub(crate) environment: Environment,
     launcher: Launcher,
     sandbox: OnceCell<Sandbox>,
@@ -23,15 +23,15 @@ impl fmt::Debug for Machine {
 }
 
 impl Machine {
-    /// A machine whose sandbox is started by `launcher`. Nothing is looked at yet.
+    /// Makes a machine whose sandboxes are started by `launcher`. Nothing is probed yet.
     pub(crate) fn new(environment: Environment, launcher: Launcher) -> Self {
         Self { environment, launcher, sandbox: OnceCell::new() }
     }
 
-    /// The sandbox. The first call finds out what it can hold, which takes some tens of milliseconds.
+    /// Returns the sandbox. The first call probes what the machine supports, which takes some tens of milliseconds.
     ///
     /// # Errors
-    /// There is no place to try it in, in words.
+    /// No folder for the probe can be created.
     pub(crate) async fn sandbox(&self) -> Result<&Sandbox, String> {
         let probe = async || {
             let scratch =

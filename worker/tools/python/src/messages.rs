@@ -1,4 +1,4 @@
-//! The messages between a worker and the host that runs tools. `python/src/tickfleet/host` is the other end.
+//! The messages between a worker and a host process that runs tools. `python/src/tickfleet/host` is the other side.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -7,40 +7,40 @@ use tickfleet_tools::CallContext;
 
 use crate::definition::Definition;
 
-/// The version of these messages.
+/// The version of the message protocol.
 pub(crate) const PROTOCOL: u32 = 1;
 
 /// A message to the host.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub(crate) enum ToHost<'a> {
-    /// Which tools are there?
+    /// Requests the list of tools.
     Describe,
-    /// Run one. The arguments are JSON text: numbers keep their digits.
+    /// Runs a tool. The arguments are JSON text, so that numbers keep their digits.
     Call { id: u64, tool: &'a str, arguments: &'a str, context: &'a Facts<'a> },
-    /// What the `number`th call that call `id` made of another tool came to. The output is JSON text.
+    /// The result of inner call number `number` of call `id`. The output is JSON text.
     Inner { id: u64, number: u64, outcome: &'a str, output: Option<&'a str>, error: Option<&'a str> },
-    /// Nobody waits for this call any more.
+    /// The result of this call is no longer awaited.
     Cancel { id: u64 },
-    /// End.
+    /// Asks the host to exit.
     Bye,
 }
 
-/// A message of the host.
+/// A message from the host.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub(crate) enum FromHost {
-    /// Everything is imported.
+    /// All modules are imported.
     Ready { protocol: u32 },
-    /// Something cannot be imported: the user's own lines of the stack.
+    /// A module cannot be imported. The message contains only the user's own lines of the traceback.
     Failed { message: String },
-    /// A tool host starts no interpreter for this connection: why not.
+    /// The tool host does not start an interpreter for this connection; the message is the reason.
     Refused { message: String },
-    /// The answer to `describe`.
+    /// The response to `describe`.
     Tools { tools: Vec<Definition> },
-    /// The end of a call: JSON text, or an error.
+    /// The end of a call: its output as JSON text, or an error.
     Result { id: u64, output: Option<String>, error: Option<Failure> },
-    /// The `number`th call that call `id` makes of another tool. The arguments are JSON text.
+    /// Inner call number `number` of call `id`, to another tool. The arguments are JSON text.
     Inner { id: u64, number: u64, tool: String, arguments: String },
     /// A line of a tool's log.
     Log { call: String, level: String, message: String },
@@ -60,23 +60,23 @@ pub(crate) struct Failure {
     pub(crate) not_executed: bool,
 }
 
-/// What a failure is.
+/// The kind of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum FailureKind {
-    /// The arguments fit their types, and still cannot be used.
+    /// The arguments fit their types but cannot be used.
     InvalidArguments,
-    /// The tool refuses for good.
+    /// The tool rejects the call permanently.
     Permanent,
-    /// It may pass.
+    /// A retry may succeed.
     Transient,
-    /// It was cancelled: whoever asked knows.
+    /// The call was cancelled, at the worker's request.
     Cancelled,
-    /// A bug; the message has the stack.
+    /// A bug. The message contains the traceback.
     Internal,
 }
 
-/// What a tool may know of its call.
+/// The facts about a call that its tool receives.
 #[derive(Debug, Serialize)]
 pub(crate) struct Facts<'a> {
     tenant: &'a str,
@@ -89,14 +89,14 @@ pub(crate) struct Facts<'a> {
     correlation_id: Option<&'a str>,
     traceparent: Option<String>,
     task: Option<&'a str>,
-    /// The end of the call, ms since the epoch; none where it has none.
+    /// The call's deadline, ms since the epoch; `None` if it has no deadline.
     deadline_ms: Option<i64>,
-    /// The limit of this try, ms.
+    /// The time limit of this attempt, ms.
     timeout_ms: u64,
 }
 
 impl<'a> Facts<'a> {
-    /// The facts of a call whose try may take `timeout_ms`.
+    /// Collects the facts of a call whose attempt may take `timeout_ms`.
     pub(crate) fn of(context: &'a CallContext, timeout_ms: u64) -> Self {
         Self {
             tenant: context.tenant.as_str(),

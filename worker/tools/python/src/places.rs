@@ -1,4 +1,4 @@
-//! The places of a pool for calls: which interpreter has room, and who waits for one.
+//! Assigns the calls of a pool to interpreters with free capacity, and queues calls while none has any.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,43 +12,43 @@ use tokio_util::task::TaskTracker;
 use crate::interpreter::Interpreter;
 use crate::machine::Machine;
 
-/// What the pool, its slots and its calls share.
+/// The state shared by the pool, its slots and its calls.
 pub(crate) struct Shared {
     pub(crate) name: String,
     pub(crate) def: PythonDef,
     pub(crate) machine: Arc<Machine>,
-    /// Digest of the tools that the configuration was read with: a process with others is not used.
+    /// Digest of the tools at the time when the configuration was read: a process with different tools is not used.
     pub(crate) digest: String,
     /// Cancelled when everything should end.
     pub(crate) stop: CancellationToken,
-    /// Slots, and what ends their processes.
+    /// The tasks of the slots, and the tasks that end their processes.
     pub(crate) tasks: TaskTracker,
     state: Mutex<State>,
-    /// A permit for each idle slot that should start a process.
+    /// One permit for each idle slot that should start a process.
     wanted: Semaphore,
 }
 
 #[derive(Default)]
 struct State {
-    /// Processes are started without being asked for.
+    /// True if processes are started without waiting for calls.
     eager: bool,
     live: Vec<Live>,
-    /// Calls that no process has room for, the oldest first.
+    /// Calls that wait for capacity, oldest first.
     waiting: VecDeque<oneshot::Sender<Lease>>,
-    /// Slots that wait until they are wanted.
+    /// Number of slots that wait until they are needed.
     idle: usize,
-    /// Slots that start a process.
+    /// Number of slots that are starting a process.
     starting: usize,
 }
 
 struct Live {
     interpreter: Arc<Interpreter>,
-    /// Calls that run on it, and calls that it was given so far.
+    /// Number of calls that run on it now, and number of calls assigned to it so far.
     running: usize,
     served: u64,
 }
 
-/// The right to run one call on an interpreter. Dropping it gives it back.
+/// The right to run one call on an interpreter. Dropping it returns the capacity.
 pub(crate) struct Lease {
     pub(crate) interpreter: Arc<Interpreter>,
     shared: Arc<Shared>,
@@ -57,14 +57,14 @@ pub(crate) struct Lease {
 /// Why no interpreter takes a call. Nothing was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoLease {
-    /// None can be started now.
+    /// No interpreter is available now.
     Away,
-    /// All are busy.
+    /// All interpreters are busy.
     Busy,
 }
 
 impl Shared {
-    /// No process, and nobody who waits.
+    /// Starts without processes and without waiting calls.
     pub(crate) fn new(name: &str, def: &PythonDef, digest: String, machine: Arc<Machine>) -> Self {
         Self {
             name: name.to_owned(),
@@ -78,16 +78,16 @@ impl Shared {
         }
     }
 
-    /// From now on, processes are started without being asked for.
+    /// From now on, processes are started without waiting for calls.
     pub(crate) fn be_eager(&self) {
         self.state.lock().eager = true;
         self.wanted.add_permits(self.def.processes);
     }
 
-    /// A place on an interpreter, or where one will be handed over.
+    /// Returns a lease on an interpreter.
     ///
     /// # Errors
-    /// The receiver of a place, where there is none now.
+    /// The receiver of a later lease, if all interpreters are busy or none is available yet.
     pub(crate) fn take(self: &Arc<Self>) -> Result<Lease, oneshot::Receiver<Lease>> {
         let mut state = self.state.lock();
         match self.pick(&mut state) {
@@ -96,12 +96,12 @@ impl Shared {
         }
     }
 
-    /// Why a place did not come in time.
+    /// Returns why no lease was available in time.
     pub(crate) fn why_none(&self) -> NoLease {
         if self.state.lock().live.is_empty() { NoLease::Away } else { NoLease::Busy }
     }
 
-    /// The interpreter with the fewest calls that has room for one more.
+    /// Picks the interpreter with the fewest running calls that has capacity for one more.
     fn pick(self: &Arc<Self>, state: &mut State) -> Option<Lease> {
         let open = |live: &&mut Live| {
             live.running < self.def.concurrency
@@ -127,8 +127,8 @@ impl Shared {
         lease
     }
 
-    /// Hands what has become free to whoever waits. Leases are sent when the lock is free: one that nobody takes comes
-    /// back at once.
+    /// Hands free capacity to waiting calls. Leases are sent after the lock is released, because a lease whose receiver
+    /// is gone returns its capacity immediately.
     fn serve(self: &Arc<Self>) {
         loop {
             let (give, lease) = {
@@ -141,7 +141,7 @@ impl Shared {
                 (state.waiting.pop_front(), lease)
             };
             if let Some(give) = give {
-                // One that was not taken is dropped here, and gives its place back.
+                // A lease that was not received is dropped here and returns its capacity.
                 drop(give.send(lease));
             }
         }
@@ -152,7 +152,7 @@ impl Shared {
         {
             let mut state = self.state.lock();
             state.waiting.retain(|waiting| !waiting.is_closed());
-            // Those that start already will have room for some.
+            // Processes that are already starting will have capacity for some of them.
             if state.eager || state.waiting.len() > state.starting * self.def.concurrency {
                 state.starting += 1;
                 return;
@@ -168,7 +168,7 @@ impl Shared {
         state.starting += 1;
     }
 
-    /// A process is up and takes calls.
+    /// Records that a process is ready and takes calls.
     pub(crate) fn up(self: &Arc<Self>, interpreter: &Arc<Interpreter>) {
         {
             let mut state = self.state.lock();
@@ -178,7 +178,8 @@ impl Shared {
         self.serve();
     }
 
-    /// A process could not be started. Where no other is there or on its way, nobody waits any longer.
+    /// Records that a process could not be started. If there is no other process, running or starting, all waiting
+    /// calls fail.
     pub(crate) fn failed(&self) {
         let given_up = {
             let mut state = self.state.lock();
@@ -189,7 +190,7 @@ impl Shared {
         drop(given_up);
     }
 
-    /// A process has ended, or will in a moment.
+    /// Records that a process has exited or is about to.
     pub(crate) fn down(&self, interpreter: &Arc<Interpreter>) {
         self.state.lock().live.retain(|live| !Arc::ptr_eq(&live.interpreter, interpreter));
     }

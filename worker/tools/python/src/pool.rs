@@ -1,4 +1,4 @@
-//! The interpreters of one entry of the configuration, from their start to their end.
+//! The interpreters of one configuration entry, from start to end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,20 +19,20 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// A pool of the entry `name`; no process is started.
+    /// Makes a pool for the entry `name` without starting a process.
     pub(crate) fn new(name: &str, def: &PythonDef, digest: String, machine: Arc<Machine>) -> Self {
         let shared = Arc::new(Shared::new(name, def, digest, machine));
         let stops = shared.stop.clone().drop_guard();
         Self { shared, started: AtomicBool::new(false), _stops: stops }
     }
 
-    /// Starts its processes now rather than when they are needed. Call it in a runtime.
+    /// Starts its processes now rather than on demand. Requires a running runtime.
     pub(crate) fn start(&self) {
         self.shared.be_eager();
         self.slots();
     }
 
-    /// Ends its processes, and waits until they have ended.
+    /// Ends its processes and waits until they have exited.
     pub(crate) async fn stop(&self) {
         self.shared.stop.cancel();
         self.shared.tasks.close();
@@ -47,7 +47,7 @@ impl Pool {
         }
     }
 
-    /// An interpreter for one call: the one that runs the fewest. Waits at most `wait` for one.
+    /// Leases an interpreter for one call: the one with the fewest running calls. Waits at most `wait`.
     ///
     /// # Errors
     /// [`NoLease`].

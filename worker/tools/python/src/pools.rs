@@ -1,4 +1,4 @@
-//! The pools of a worker: registries that are built from the same configuration and the same code share their processes.
+//! The pools of a worker. Registries built from the same configuration and the same code share their processes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,29 +19,29 @@ use crate::pool::Pool;
 use crate::process::is_absent;
 use crate::tool::PythonTool;
 
-/// Limit of waiting for all processes to end.
+/// How long to wait for all processes to exit.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An entry, and the state of its code as far as that can be seen in files.
+/// A configuration entry, and the state of its code as far as files show it.
 type Key = (String, PythonDef, String);
 
 /// The pools of a process.
 pub struct Pools {
     machine: Arc<Machine>,
-    /// True if entries whose tool host is not there are left out.
+    /// True if entries are left out while their tool host is absent.
     may_lack_hosts: bool,
     known: Mutex<Known>,
 }
 
 #[derive(Default)]
 struct Known {
-    /// True if processes are started without being called.
+    /// True if processes are started without waiting for calls.
     eager: bool,
-    /// By entry and digest of its tools.
+    /// The pools by entry and digest of its tools.
     pools: BTreeMap<(Key, String), Weak<Pool>>,
-    /// What modules offer, as far as they were asked. Only what the last configuration names is kept.
+    /// The tools of the modules that were described. Only entries of the last configuration are kept.
     described: BTreeMap<Key, Arc<Vec<Definition>>>,
-    /// Entries that were left out when modules were asked last.
+    /// Entries that were left out when modules were last described.
     left_out: BTreeSet<String>,
 }
 
@@ -52,38 +52,38 @@ impl fmt::Debug for Pools {
 }
 
 impl Pools {
-    /// No pool yet. Secrets, and the few variables that an interpreter inherits, are looked up in `environment`.
+    /// Starts without pools. Secrets and the few variables that an interpreter inherits are looked up in `environment`.
     #[must_use]
     pub fn new(environment: Environment) -> Self {
         Self::launched_by(Launcher::this_program(), environment)
     }
 
-    /// The same where another program is the launcher of sandboxes.
+    /// As `new`, with another program as the launcher of sandboxes.
     #[must_use]
     pub fn launched_by(launcher: Launcher, environment: Environment) -> Self {
         let machine = Arc::new(Machine::new(environment, launcher));
         Self { machine, may_lack_hosts: false, known: Mutex::default() }
     }
 
-    /// The same for a process that only looks, and may do so where no tool host is: an entry whose host is not there has
-    /// no tools, rather than being waited for and refused.
+    /// Tolerates absent tool hosts; for use in a process that only inspects the configuration. An entry whose host is
+    /// absent has no tools, instead of being waited for and rejected.
     #[must_use]
     pub fn that_may_lack_hosts(self) -> Self {
         Self { may_lack_hosts: true, ..self }
     }
 
-    /// Entries that were left out when modules were asked last, since their tool host is not there.
+    /// Returns the entries that were left out when modules were last described, because their tool host was absent.
     #[must_use]
     pub fn left_out(&self) -> BTreeSet<String> {
         self.known.lock().left_out.clone()
     }
 
-    /// Asks the modules of all entries which tools they have, and gives their names. Each is imported in an interpreter
-    /// of its own, which ends again; what has not changed since it was asked is not asked again, but for tool hosts, whose
-    /// code is out of sight. Blocks until that is done.
+    /// Lists the tools of the modules of all entries, and returns their names. Each entry's modules are imported in a
+    /// separate interpreter, which exits afterwards. Unchanged entries are not imported again, except those of tool
+    /// hosts, whose code is not visible to the worker. Blocks until done.
     ///
     /// # Errors
-    /// Every entry whose modules cannot be imported.
+    /// All entries whose modules cannot be imported.
     pub fn describe(&self, defs: &BTreeMap<String, PythonDef>) -> Result<BTreeSet<String>, Vec<DescribeError>> {
         let (mut described, mut left_out, mut errors) = (BTreeMap::new(), BTreeSet::new(), Vec::new());
         for (name, def) in defs {
@@ -110,7 +110,7 @@ impl Pools {
         Ok(names)
     }
 
-    /// Returns true if one of the modules that were asked last has a tool of this name.
+    /// Returns true if one of the last described modules has a tool of this name.
     #[must_use]
     pub fn offers(&self, name: &str) -> bool {
         self.known.lock().described.values().flat_map(|tools| tools.iter()).any(|tool| tool.name == name)
@@ -125,11 +125,11 @@ impl Pools {
         Ok(tools)
     }
 
-    /// The tools of all entries. No process is started for that, unless the modules were not asked yet.
-    /// `timeout_default` is the limit of one try of a tool that sets none.
+    /// Returns the tools of all entries. Starts no process, unless the modules have not been described yet.
+    /// `timeout_default` is the limit of one attempt of a tool that sets none.
     ///
     /// # Errors
-    /// Every entry whose modules cannot be imported.
+    /// All entries whose modules cannot be imported.
     pub fn tools(
         &self,
         defs: &BTreeMap<String, PythonDef>,
@@ -158,7 +158,7 @@ impl Pools {
         if errors.is_empty() { Ok(tools) } else { Err(errors) }
     }
 
-    /// A secret in a file may still appear.
+    /// Files are not checked, because a secret in a file may still appear.
     fn is_missing(&self, secret: &SecretRef) -> bool {
         match secret {
             SecretRef::Env(variable) => self.machine.environment.get(variable).is_none(),
@@ -182,14 +182,14 @@ impl Pools {
         pool
     }
 
-    /// Starts all processes now, and those of later pools as soon as their tools are asked for. Call it in a runtime.
+    /// Starts all processes now, and those of later pools as soon as their tools are built. Requires a running runtime.
     pub fn start(&self) {
         let mut known = self.known.lock();
         known.eager = true;
         known.pools.values().filter_map(Weak::upgrade).for_each(|pool| pool.start());
     }
 
-    /// Ends all processes and waits, for 5 s at most, until they have ended. None is started afterwards.
+    /// Ends all processes and waits at most 5 s until they have exited. None is started afterwards.
     pub async fn stop(&self) {
         let pools: Vec<Arc<Pool>> = {
             let known = self.known.lock();

@@ -1,4 +1,5 @@
-//! The folder that a confined interpreter works in: its own, empty at first, and gone after its end.
+//! The working folder of a confined interpreter: exclusive, initially empty, and removed when the interpreter has
+//! ended.
 
 use std::io;
 use std::os::unix::fs::chown;
@@ -8,26 +9,26 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use nix::unistd::geteuid;
 use tickfleet_sandbox::removal;
 
-/// The first of the users that confined interpreters run as where the worker is root, and how many there are: others than
-/// those of workspaces.
+/// If the worker is root, confined interpreters run as users from this range: the first user id, and the number of ids.
+/// It does not overlap with the users of workspaces.
 const FIRST_USER: u32 = 0x6000_0000;
 const USERS: u32 = 0x1000_0000;
 
-/// A folder. Dropping it removes it with what is in it, which blocks.
+/// A folder. Dropping it removes it with its contents, which blocks.
 #[derive(Debug)]
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Makes one in the system's folder for temporary files. Where this process is root, it belongs to a user that no other
-    /// process runs as.
+    /// Makes a folder in the system's temporary folder. If this process is root, the folder belongs to a user that no
+    /// other process runs as.
     ///
     /// # Errors
-    /// The folder cannot be made.
+    /// The folder cannot be created.
     pub(crate) fn new() -> io::Result<Self> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let folder = tempfile::Builder::new().prefix("tickfleet-python-").tempdir()?;
         if geteuid().is_root() {
-            // Two workers on one machine, as in tests, take different ones by their numbers.
+            // Two workers on one machine, as in tests, get different users because their process ids differ.
             let number = std::process::id().wrapping_mul(4_099).wrapping_add(MADE.fetch_add(1, Ordering::Relaxed));
             let user = Some(FIRST_USER + number % USERS);
             chown(folder.path(), user, user)?;

@@ -1,4 +1,4 @@
-//! One place for a process: started when it is wanted, watched, replaced when it has served enough or has ended.
+//! A slot for one process: started on demand, monitored, and replaced when it has served enough calls or has exited.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use crate::interpreter::{self, Interpreter};
 use crate::places::Shared;
 use crate::process::Process;
 
-/// Waits before a process is started again that has ended by itself. The last one goes on; the sum of a worker's usual
-/// waits before a retry (1, 3, 9 s) is longer, so a call can outlive several.
+/// Waits before restarting a process that has exited by itself; the last one repeats. A worker's default retry waits
+/// (1, 3, 9 s) add up to more than the first five of these, so a call can outlive several restarts.
 const LADDER: [Duration; 6] = [
     Duration::from_millis(100),
     Duration::from_millis(500),
@@ -22,22 +22,22 @@ const LADDER: [Duration; 6] = [
     Duration::from_secs(5),
     Duration::from_secs(10),
 ];
-/// A process that ran this long starts the ladder from its first rung.
+/// After a process has run this long, the waits start from the first one again.
 const STEADY: Duration = Duration::from_secs(30);
-/// The time between two looks at a process' memory.
+/// How often a process's memory is sampled.
 const WEIGHED_EVERY: Duration = Duration::from_secs(1);
 
-/// Why a process is not used any more.
+/// Why a process is no longer used.
 enum Over {
-    /// It has ended, or must: nothing can be asked of it.
+    /// The process has exited or must be ended: it cannot be asked anything.
     Closed,
-    /// It has served enough: its calls end on it.
+    /// The process has served enough: its running calls still end on it.
     Retired,
-    /// The pool is about to end.
+    /// The pool is stopping.
     Stopped,
 }
 
-/// Runs one process after the other until the pool stops.
+/// Runs one process after another until the pool stops.
 pub(crate) async fn run(shared: Arc<Shared>) {
     let (mut rung, mut ending) = (0, None::<JoinHandle<()>>);
     loop {
@@ -69,7 +69,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
         }
     }
     if let Some(ending) = ending {
-        // An error says that it ended by a bug: its process is killed with it.
+        // An error means that the task ended because of a bug; its process is killed with it.
         let _ = ending.await;
     }
 }
@@ -86,7 +86,8 @@ async fn started(shared: &Shared) -> Result<(Arc<Interpreter>, Process), String>
     Err("its tools have changed since the configuration was read; a reload applies the change".to_owned())
 }
 
-/// Has a process take calls until that is over. One that has served enough ends beside its successor, one at a time.
+/// Lets a process take calls until its use is over. A process that has served enough ends while its successor already
+/// runs, one at a time.
 async fn serve(
     shared: &Arc<Shared>,
     interpreter: Arc<Interpreter>,
@@ -109,7 +110,7 @@ async fn serve(
         }
         Over::Retired => {
             if let Some(before) = ending.take() {
-                // An error says that it ended by a bug: its process is killed with it.
+                // An error means that the task ended because of a bug; its process is killed with it.
                 let _ = before.await;
             }
             let shared_by_end = Arc::clone(shared);
@@ -119,7 +120,7 @@ async fn serve(
     over
 }
 
-/// Waits for the end of a process' use.
+/// Waits until a process is no longer to be used.
 async fn watch(shared: &Shared, interpreter: &Interpreter, process: &Process) -> Over {
     let mut looks = tokio::time::interval(WEIGHED_EVERY);
     loop {
@@ -138,8 +139,8 @@ async fn watch(shared: &Shared, interpreter: &Interpreter, process: &Process) ->
     }
 }
 
-/// Ends a process when its last call has ended. Where a cancelled call does not end, the others get a grace, and the
-/// process is killed: nothing else stops a function that does not look whether it is still wanted.
+/// Ends a process after its last call. If a cancelled call does not end, the other calls get a grace period and the
+/// process is killed: a function that does not check for cancellation cannot be stopped in any other way.
 async fn retire(shared: Arc<Shared>, interpreter: Arc<Interpreter>, process: Process) {
     let idle = async {
         while shared.running_on(&interpreter) > 0 {

@@ -1,4 +1,4 @@
-//! A Python tool: one call, from its arguments to what the answer means.
+//! A Python tool: one call, from its arguments to the meaning of the response.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use crate::messages::{Facts, Failure, FailureKind};
 use crate::places::{Lease, NoLease};
 use crate::pool::Pool;
 
-/// The longest that a call waits for a process with room for it: its slot is worth more.
+/// How long a call waits for a process with free capacity: a longer wait would waste its slot.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Runs calls of one tool.
+/// Runs the calls of one tool.
 pub(crate) struct PythonTool {
     pool: Arc<Pool>,
     name: String,
-    /// The limit of one try.
+    /// The time limit of one attempt.
     timeout: Duration,
 }
 
@@ -29,7 +29,7 @@ impl PythonTool {
         Self { pool, name, timeout }
     }
 
-    /// Nothing was sent: whatever the tool's effect, another try does no harm.
+    /// Makes the failure of a call that was not sent: whatever the tool's effect, a retry does no harm.
     fn unsent(&self, what: &str) -> ToolFailure {
         let message = format!("The Python tools of '{}' {what}; the call was not sent.", self.pool.shared.name);
         ToolFailure::Transient { message, retry_after: None, not_executed: true }
@@ -39,7 +39,8 @@ impl PythonTool {
 #[async_trait]
 impl Handler for PythonTool {
     async fn call(&self, context: &CallContext, arguments: &RawValue) -> Result<ToolOutput, ToolFailure> {
-        // Half of the limit at most, so that a call which could not be sent ends as that, and not as one timed out.
+        // At most half of the timeout, so that a call that could not be sent is reported as unsent, and not as timed
+        // out.
         let lease = self.pool.lease(PATIENCE.min(self.timeout / 2)).await.map_err(|why| {
             self.unsent(match why {
                 NoLease::Away => "are not available right now",
@@ -57,7 +58,7 @@ impl Handler for PythonTool {
         let under_way = UnderWay { call: Some((lease, ticket)), grace: self.pool.shared.def.cancel_grace };
         let ran = match under_way.answer(context).await? {
             Some(answer) => outcome(&self.name, answer),
-            // Whether it ran to its end, nobody can tell.
+            // It is unknown whether the call ran to its end.
             None => Err(ToolFailure::Transient {
                 message: "The Python process ended while the call ran.".to_owned(),
                 retry_after: None,
@@ -89,23 +90,26 @@ fn failed(failure: Failure) -> ToolFailure {
             retry_after: retry_after.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
             not_executed,
         },
-        // Only who has stopped waiting cancels; should the host say so by itself, the call has not been carried through.
+        // Calls are cancelled only when their result is no longer awaited. If the host cancels one by itself, the call
+        // has not been completed.
         FailureKind::Cancelled => ToolFailure::Transient { message: told(), retry_after: None, not_executed: false },
         FailureKind::Internal => ToolFailure::Internal { message },
     }
 }
 
-/// A call that was sent. Dropped before its answer, it is cancelled; where it does not end then, its process is.
+/// A call that was sent. If it is dropped before the response, it is cancelled; if it does not end then, its process is
+/// ended.
 struct UnderWay {
     call: Option<(Lease, Ticket)>,
     grace: Duration,
 }
 
 impl UnderWay {
-    /// Waits for the answer, and makes the calls of other tools that it asks for; none where the process was lost.
+    /// Waits for the response, and makes the inner calls that the function requests; `None` if the process was lost.
     ///
     /// # Errors
-    /// An inner call is under way or cannot be made: this call is given up, and made again where that is for a while.
+    /// An inner call is in progress or cannot be made. This call is cancelled, and retried later if the failure is
+    /// transient.
     async fn answer(mut self, context: &CallContext) -> Result<Option<Answer>, ToolFailure> {
         let Some((lease, ticket)) = self.call.as_mut() else { return Ok(None) };
         let answer = loop {
@@ -129,14 +133,14 @@ impl Drop for UnderWay {
     fn drop(&mut self) {
         let Some((lease, ticket)) = self.call.take() else { return };
         lease.interpreter.cancel(ticket.id);
-        // Without a runtime the process ends, and the interpreters with it.
+        // Without a runtime, the process is exiting, and its interpreters with it.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(given_up(lease, ticket, self.grace));
         }
     }
 }
 
-/// Keeps the call's place until it has really ended.
+/// Keeps the capacity of a dropped call occupied until the call has really ended.
 async fn given_up(lease: Lease, ticket: Ticket, grace: Duration) {
     if tokio::time::timeout(grace, ticket.answer).await.is_err() {
         lease.interpreter.stuck.cancel();

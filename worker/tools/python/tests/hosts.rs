@@ -1,4 +1,4 @@
-//! Tool hosts: interpreters behind a socket on which somebody else listens, as a container beside the worker does.
+//! Tool hosts: interpreters behind a socket on which a separate process listens, like a container next to the worker.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[allow(dead_code, reason = "shared with the tests of pools")]
@@ -21,17 +21,17 @@ use tokio::time::timeout;
 
 use support::{Tools, def, environment, is_running, python_path, until};
 
-/// The longest wait for what is on its way; usually it takes a moment.
+/// Longest wait for something that is in progress; usually it takes only a moment.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A tool host, as a container would run it.
+/// A tool host as a container would run it.
 struct ToolHost {
     folder: TempDir,
     process: Child,
 }
 
 impl ToolHost {
-    /// Listens, or will in a moment, with the trial tools.
+    /// Starts a host with the trial tools; it listens soon.
     fn start(processes_max: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
@@ -43,7 +43,7 @@ impl ToolHost {
         self.folder.path().join("trial.sock")
     }
 
-    /// The entry that names it.
+    /// The configuration entry that names this host.
     fn def(&self) -> PythonDef {
         entry(&self.socket())
     }
@@ -55,7 +55,7 @@ impl ToolHost {
     async fn ended(&mut self) -> bool {
         timeout(PATIENCE, async {
             while self.process.try_wait().unwrap().is_none() {
-                // Nothing tells a runtime of the end of a process that the standard library has started.
+                // The runtime is not notified when a process that the standard library has started exits.
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         })
@@ -66,7 +66,7 @@ impl ToolHost {
 
 impl Drop for ToolHost {
     fn drop(&mut self) {
-        // SIGINT ends it with its interpreters, SIGKILL would leave them to notice.
+        // SIGINT ends the host with its interpreters. With SIGKILL they would have to notice its end themselves.
         let _ = kill(Pid::from_raw(self.process.id().try_into().unwrap()), Signal::SIGINT);
         let _ = self.process.wait();
     }
@@ -132,7 +132,7 @@ async fn a_call_that_ignores_its_cancellation_costs_its_interpreter() {
     (def.processes, def.concurrency, def.cancel_grace) = (1, 1, Duration::from_millis(300));
     let tools = Tools::of(def);
     let process = tools.call("wait", json!({"seconds": 0})).await.unwrap();
-    // The function has to be running when it is given up: one that had not begun would end.
+    // The function must be running when the call is dropped: a function that has not begun would end.
     assert!(timeout(Duration::from_secs(3), tools.call("nap", json!({"seconds": 600}))).await.is_err());
     let next = timeout(PATIENCE, tools.call("wait", json!({"seconds": 0}))).await.unwrap().unwrap();
     assert_ne!(next, process);
@@ -148,7 +148,7 @@ async fn a_worker_that_has_gone_leaves_nothing_behind_and_a_told_host_ends() {
     let left = tools.call("leave_behind", json!({})).await.unwrap();
     let left: Vec<i64> = left.as_array().unwrap().iter().map(|id| id.as_i64().unwrap()).collect();
     host.signal(Signal::SIGTERM);
-    // A worker that drains is served to its end.
+    // A draining worker is served until it disconnects.
     assert_eq!(tools.call("add", json!({"a": 1})).await.unwrap(), json!({"sum": 3}));
     drop(tools);
     assert!(host.ended().await && !host.socket().exists());
@@ -162,11 +162,11 @@ async fn a_killed_host_that_comes_back_serves_again() {
     assert!(tools.call("add", json!({"a": 1})).await.is_ok());
     host.signal(Signal::SIGKILL);
     assert!(host.ended().await);
-    // Its socket is still there, and nobody listens.
+    // Its socket file still exists, but nothing listens.
     assert!(host.socket().exists());
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
     host.process = listen(&host.socket(), &data, "trial_tools", 4);
-    // In a container the interpreters die with their host; here the one that was up serves on.
+    // In a container, the interpreters die with their host. Here the running interpreter continues to serve.
     assert!(tools.call("crash", json!({})).await.is_err());
     let again = async || tools.call("add", json!({"a": 1})).await.is_ok();
     until(PATIENCE, again).await;
@@ -202,7 +202,7 @@ fn what_is_wrong_with_a_host_is_told_in_words() {
     let def = PythonDef { start_timeout: Duration::from_millis(300), ..entry(&socket) };
     let said = described(&Pools::new(environment()), &def).unwrap_err();
     assert!(said.contains("python.trial: no tool host listens at /") && said.contains("within 0.3 s"), "{said}");
-    // Who only looks may do so without it.
+    // A process that only inspects the configuration does not need the host.
     let looks = Pools::new(environment()).that_may_lack_hosts();
     assert_eq!(described(&looks, &def).unwrap(), BTreeSet::new());
     assert_eq!(looks.left_out(), BTreeSet::from(["trial".to_owned()]));

@@ -1,4 +1,4 @@
-//! Python functions that call other tools: what they are given, and that they end while an inner call runs.
+//! Python functions that call other tools: their results, and that they end while an inner call is in progress.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[allow(dead_code, reason = "other tests need more of it")]
@@ -20,7 +20,8 @@ use support::{Tools, def};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Inner calls of which so many have ended: each gives its arguments back; that of the tool `refused` is denied.
+/// Inner calls of which the first `ended` ones have ended: each returns its arguments, except that the tool `refused`
+/// is denied.
 struct Ended {
     ended: usize,
     asked: Mutex<Vec<(usize, String, Value)>>,
@@ -53,7 +54,7 @@ impl InnerCalls for Ended {
     }
 }
 
-/// Calls a tool whose inner calls `calls` makes.
+/// Calls a tool, with `calls` making its inner calls.
 async fn call(tools: &Tools, calls: &Arc<Ended>, tool: &str, of: &str) -> Result<Value, ToolFailure> {
     let inner = Inner::of(Arc::clone(calls) as Arc<dyn InnerCalls>);
     let ran = tools.call_with(inner, tool, json!({"tool": of, "text": "hi"}));
@@ -76,7 +77,7 @@ async fn an_inner_call_that_has_ended_gives_its_result_and_one_under_way_ends_th
         *calls.asked.lock(),
         [(1, "echo".into(), json!({"text": "hi"})), (2, "echo".into(), json!({"text": "hi again"}))]
     );
-    // The host goes on as if nothing had been.
+    // The host continues to work normally.
     assert_eq!(tools.call("add", json!({"a": 1})).await.unwrap(), json!({"sum": 3}));
     tools.stop().await;
 }
@@ -84,7 +85,7 @@ async fn an_inner_call_that_has_ended_gives_its_result_and_one_under_way_ends_th
 #[tokio::test]
 async fn a_function_in_a_thread_is_let_go_while_its_inner_call_runs_whatever_it_catches() {
     let mut def = def();
-    // A thread that stayed behind would get its process killed, and with it the next call.
+    // If a thread stayed behind, its process would be killed, and the next call would be lost.
     (def.processes, def.concurrency, def.cancel_grace) = (1, 1, Duration::from_secs(30));
     let tools = Tools::of(def);
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! What modules offer, what is told of those that cannot be imported, and when their code has changed.
+//! The tools that modules offer, the errors of modules that cannot be imported, and the detection of code changes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[allow(dead_code, reason = "shared with the tests of pools")]
@@ -14,7 +14,7 @@ use tickfleet_tools_python::{Pools, code_fingerprint};
 
 use support::{Tools, def, environment};
 
-/// The module `shop` with this text.
+/// The module `shop` with this source text.
 fn shop(folder: &Path, text: &str) -> PythonDef {
     fs::write(folder.join("shop.py"), text).unwrap();
     PythonDef { modules: vec!["shop".into()], path: vec![folder.display().to_string()], ..def() }
@@ -49,7 +49,7 @@ fn an_interpreter_that_does_not_do_is_told_in_words() {
     assert!(said.contains("'no-such-python' could not be started"), "{said}");
     let said = refused(PythonDef { interpreter: "cat".into(), ..def() });
     assert!(said.contains("it ended with exit status: 1") && said.contains("on standard error it said:"), "{said}");
-    // Without the package, Python says so.
+    // If the package is missing, Python reports that.
     let said = refused(PythonDef { env: BTreeMap::new(), ..def() });
     assert!(said.contains("No module named tickfleet") || said.contains("No module named 'tickfleet'"), "{said}");
 }

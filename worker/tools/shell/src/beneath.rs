@@ -1,4 +1,4 @@
-//! Opens what lies beneath a folder, and nothing else, whatever links are in the way and however fast they change.
+//! Opens only what is below a folder, regardless of symbolic links in the path and of concurrent changes to them.
 
 #[cfg(target_os = "linux")]
 pub(crate) use of_linux::{FOLDER, open};
@@ -6,7 +6,7 @@ pub(crate) use of_linux::{FOLDER, open};
 #[cfg(not(target_os = "linux"))]
 pub(crate) use step_by_step::{FOLDER, open};
 
-/// The kernel resolves the path as a whole. Links that stay beneath the folder are followed.
+/// The kernel resolves the whole path. Links that stay below the folder are followed.
 #[cfg(target_os = "linux")]
 mod of_linux {
     use std::os::fd::OwnedFd;
@@ -15,7 +15,7 @@ mod of_linux {
     use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
     use rustix::io;
 
-    /// How a folder is opened that is only passed through.
+    /// The flags for opening an intermediate folder.
     pub(crate) const FOLDER: OFlags = OFlags::PATH;
 
     pub(crate) fn open(root: &OwnedFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
@@ -23,7 +23,7 @@ mod of_linux {
     }
 }
 
-/// Elsewhere, folder by folder, and no link is followed. Tests are compiled on Linux, too.
+/// On other systems, the path is opened folder by folder, and no link is followed. Tests compile this on Linux too.
 #[cfg(any(test, not(target_os = "linux")))]
 mod step_by_step {
     use std::os::fd::OwnedFd;
@@ -32,7 +32,7 @@ mod step_by_step {
     use rustix::fs::{Mode, OFlags, openat};
     use rustix::io::{self, Errno};
 
-    /// How a folder is opened that is only passed through.
+    /// The flags for opening an intermediate folder.
     #[cfg(not(target_os = "linux"))]
     pub(crate) const FOLDER: OFlags = OFlags::RDONLY;
 
@@ -40,7 +40,7 @@ mod step_by_step {
         let mut parts = path.components().peekable();
         let mut folder: Option<OwnedFd> = None;
         while let Some(part) = parts.next() {
-            // Whoever asks has looked already; `..` must lead nowhere all the same.
+            // The caller has already checked the path; `..` must be rejected here all the same.
             if !matches!(part, Component::Normal(_) | Component::CurDir) {
                 return Err(Errno::XDEV);
             }

@@ -1,5 +1,5 @@
-//! The tools that coding agents expect: files of the workspace, a command, Python. They come with every worker, and are
-//! there for whom the matrix of permissions names, as all tools are.
+//! The tools that coding agents expect: workspace files, commands, Python. They come with every worker; as for all
+//! tools, the permission matrix decides which agents may use them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,36 +15,37 @@ use crate::files::Files;
 use crate::result::CommandResult;
 use crate::shell::{self, Shell};
 
-/// The names of all of them.
+/// The names of all these tools.
 pub const NAMES: [&str; 7] =
     ["read_file", "write_file", "edit_file", "list_files", "search_files", "run_command", "run_python"];
-/// Those of them that run something.
+/// The names of the tools that run something.
 pub const RUNNING: [&str; 2] = ["run_command", "run_python"];
 
-/// Most bytes of a file that is read or written whole.
+/// Maximum bytes of a file that is read or written.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Entries that one listing shows.
+/// Maximum entries in one listing.
 const LISTED_MAX: usize = 1_000;
-/// Lines that one search shows.
+/// Maximum matching lines in one search result.
 const FOUND_MAX: usize = 200;
-/// Characters of a line that was found.
+/// Maximum characters of a matching line.
 const LINE_CHARS_MAX: usize = 300;
-/// Time of a call that runs something.
+/// Timeout of a call that runs something.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The tools for files. They need no sandbox.
+/// Makes the tools for files. They need no sandbox.
 #[must_use]
 pub fn files(shell: &Arc<Shell>) -> Vec<TypedTool> {
     vec![read_file(shell), write_file(shell), edit_file(shell), list_files(shell), search_files(shell)]
 }
 
-/// The tools that run commands, at the given level.
+/// Makes the tools that run commands, at the given level.
 #[must_use]
 pub fn running(shell: &Arc<Shell>, level: Level) -> Vec<TypedTool> {
     vec![run_command(shell, level), run_python(shell, level)]
 }
 
-/// The same tools for a machine that can hold no level: each call of them is refused, as not configured.
+/// Makes the tools that run commands on a machine that supports no sandbox level: each call fails with
+/// `not_configured`.
 #[must_use]
 pub fn refused(shell: &Arc<Shell>) -> Vec<TypedTool> {
     let refused = |tool: TypedTool| {
@@ -58,10 +59,10 @@ pub fn refused(shell: &Arc<Shell>) -> Vec<TypedTool> {
 struct Read {
     /// Path of the file, relative to the workspace.
     path: String,
-    /// The first line to give, from 1. Default 1.
+    /// The first line to return, from 1. Default: 1.
     #[serde(default)]
     from_line: Option<usize>,
-    /// How many lines to give. Default all.
+    /// The number of lines to return. Default: all.
     #[serde(default)]
     lines: Option<usize>,
 }
@@ -69,7 +70,7 @@ struct Read {
 #[derive(Serialize, JsonSchema)]
 struct Content {
     content: String,
-    /// Lines of the whole file.
+    /// Number of lines in the whole file.
     total_lines: usize,
 }
 
@@ -84,9 +85,9 @@ fn read_file(shell: &Arc<Shell>) -> TypedTool {
 
 #[derive(Deserialize, JsonSchema)]
 struct Write {
-    /// Path of the file, relative to the workspace. Folders on the way are made.
+    /// Path of the file, relative to the workspace. Missing folders are created.
     path: String,
-    /// The whole content.
+    /// The whole content of the file.
     content: String,
 }
 
@@ -107,11 +108,11 @@ fn write_file(shell: &Arc<Shell>) -> TypedTool {
 struct Edit {
     /// Path of the file, relative to the workspace.
     path: String,
-    /// The text to replace, exactly as it stands in the file, blanks and line breaks included.
+    /// The text to replace, exactly as in the file, including spaces and line breaks.
     old: String,
-    /// The text to put there.
+    /// The replacement text.
     new: String,
-    /// True to replace every occurrence; else there must be exactly one. Default false.
+    /// True to replace every occurrence; otherwise there must be exactly one. Default: false.
     #[serde(default)]
     all: bool,
 }
@@ -123,7 +124,7 @@ struct Edited {
 
 fn edit_file(shell: &Arc<Shell>) -> TypedTool {
     let about = "Replaces a piece of text in a file of the workspace.";
-    // Twice is not once: where `new` contains `old`, a second run would find it again.
+    // A second run could have another effect: if `new` contains `old`, it would find it again.
     on_files(shell, "edit_file", about, Effect::Once, |files, args: Edit| {
         if args.old.is_empty() {
             return Err(ToolError::InvalidArguments("'old' is empty: write_file writes a whole file.".into()));
@@ -147,7 +148,7 @@ fn edit_file(shell: &Arc<Shell>) -> TypedTool {
 
 #[derive(Deserialize, JsonSchema)]
 struct List {
-    /// The folder, relative to the workspace. Default the workspace.
+    /// The folder to list, relative to the workspace. Default: the workspace itself.
     #[serde(default)]
     path: String,
 }
@@ -155,14 +156,14 @@ struct List {
 #[derive(Serialize, JsonSchema)]
 struct Listed {
     entries: Vec<Line>,
-    /// True if there is more than was listed.
+    /// True if the list is incomplete.
     truncated: bool,
 }
 
 #[derive(Serialize, JsonSchema)]
 struct Line {
     path: String,
-    /// Bytes; absent for a folder.
+    /// The size in bytes; absent for folders.
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes: Option<u64>,
 }
@@ -181,9 +182,9 @@ fn list_files(shell: &Arc<Shell>) -> TypedTool {
 
 #[derive(Deserialize, JsonSchema)]
 struct Search {
-    /// Regular expression that a line must match (Rust's syntax, as in ripgrep).
+    /// The regular expression that a line must match, in Rust's syntax as in ripgrep.
     pattern: String,
-    /// The folder to search, relative to the workspace. Default the workspace.
+    /// The folder to search, relative to the workspace. Default: the workspace itself.
     #[serde(default)]
     path: String,
 }
@@ -191,14 +192,14 @@ struct Search {
 #[derive(Serialize, JsonSchema)]
 struct Found {
     matches: Vec<Match>,
-    /// True if there is more than is shown.
+    /// True if the results are incomplete.
     truncated: bool,
 }
 
 #[derive(Serialize, JsonSchema)]
 struct Match {
     path: String,
-    /// From 1.
+    /// The line number, from 1.
     line: usize,
     text: String,
 }
@@ -211,7 +212,7 @@ fn search_files(shell: &Arc<Shell>) -> TypedTool {
         let (all, mut truncated) = files.walk(&args.path, LISTED_MAX * 10)?;
         let mut matches = Vec::new();
         for entry in all.into_iter().filter(|entry| !entry.is_folder) {
-            // What is no text, too long, or a link out of the workspace is passed over.
+            // Files that are not text or are too long, and links that leave the workspace, are skipped.
             let Ok(text) = text_of(files, &entry.path) else { continue };
             for (number, line) in text.lines().enumerate().filter(|(_, line)| pattern.is_match(line)) {
                 if matches.len() == FOUND_MAX {
@@ -228,9 +229,9 @@ fn search_files(shell: &Arc<Shell>) -> TypedTool {
 
 #[derive(Deserialize, JsonSchema)]
 struct Command {
-    /// A command line, read by /bin/sh in the sandbox. It starts in the workspace.
+    /// The command line, run by /bin/sh in the sandbox. It starts in the workspace.
     command: String,
-    /// What the command reads from its standard input.
+    /// The content of the command's standard input.
     #[serde(default)]
     stdin: Option<String>,
 }
@@ -244,7 +245,7 @@ fn run_command(shell: &Arc<Shell>, level: Level) -> TypedTool {
 
 #[derive(Deserialize, JsonSchema)]
 struct Python {
-    /// A Python program.
+    /// The Python program.
     code: String,
 }
 
@@ -253,7 +254,7 @@ fn run_python(shell: &Arc<Shell>, level: Level) -> TypedTool {
     running_tool(shell, level, "run_python", about, |args: Python| (vec!["python3".into(), "-".into()], args.code))
 }
 
-/// A tool that works on the files of its call's workspace, away from the runtime's threads.
+/// Makes a tool that works on the files of the call's workspace, outside of the runtime's threads.
 fn on_files<Args, Out, Work>(shell: &Arc<Shell>, name: &str, about: &str, effect: Effect, work: Work) -> TypedTool
 where
     Args: for<'de> Deserialize<'de> + JsonSchema + Send + 'static,
@@ -303,7 +304,7 @@ fn text_of(files: &Files, path: &str) -> Result<String, ToolError> {
     String::from_utf8(content).map_err(|_| ToolError::Permanent(format!("'{path}' is not UTF-8 text.")))
 }
 
-/// Writes within the bounds of a workspace.
+/// Writes a file within the limits of a workspace.
 fn write(files: &Files, path: &str, content: &str) -> Result<(), ToolError> {
     let limits = shell::limits();
     let held = usage::held(files.folder(), limits.workspace_files).map_err(|uncountable| {
@@ -313,7 +314,7 @@ fn write(files: &Files, path: &str, content: &str) -> Result<(), ToolError> {
     if bytes > FILE_BYTES_MAX {
         return Err(ToolError::Permanent(format!("A file of {bytes} bytes is too long: at most {FILE_BYTES_MAX}.")));
     }
-    // In a full workspace a file may still become shorter.
+    // In a full workspace, a file may still be replaced by a shorter one.
     let shrinks = || files.read(path, FILE_BYTES_MAX).is_ok_and(|before| content.len() < before.len());
     let is_full = held.bytes.saturating_add(bytes) > limits.workspace_bytes || held.files >= limits.workspace_files;
     if is_full && !shrinks() {
@@ -324,7 +325,7 @@ fn write(files: &Files, path: &str, content: &str) -> Result<(), ToolError> {
     files.write(path, content.as_bytes())
 }
 
-/// A failure as a typed tool tells it.
+/// Converts a failure to the error of a typed tool.
 fn told(failure: ToolFailure) -> ToolError {
     match failure {
         ToolFailure::InvalidArguments { message } => ToolError::InvalidArguments(message),

@@ -1,11 +1,11 @@
-//! Arguments of a call into a command: each stays within the one element that its template is.
+//! Fills the arguments of a call into a command: each stays within the one element that its template belongs to.
 
 use serde_json::{Map, Value};
 
 /// The arguments of one call.
 pub(crate) type Arguments = Map<String, Value>;
 
-/// A text with placeholders, taken apart once.
+/// A parsed text with placeholders.
 #[derive(Debug, Clone)]
 pub(crate) struct Template(Vec<Part>);
 
@@ -16,7 +16,7 @@ enum Part {
 }
 
 impl Template {
-    /// Takes a template apart.
+    /// Parses a template.
     ///
     /// # Errors
     /// A `{{` without its `}}`.
@@ -32,7 +32,7 @@ impl Template {
         Ok(Self(parts))
     }
 
-    /// The arguments that it names.
+    /// Returns the names of the template's arguments.
     pub(crate) fn arguments(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|part| match part {
             Part::Argument(name) => Some(name.as_str()),
@@ -40,7 +40,7 @@ impl Template {
         })
     }
 
-    /// The text for a call; none where one of its arguments is absent or null.
+    /// Returns the text for a call; `None` if one of its arguments is absent or null.
     pub(crate) fn render(&self, arguments: &Arguments) -> Option<String> {
         let mut text = String::new();
         for part in &self.0 {

@@ -1,5 +1,5 @@
-//! Files of a workspace, reached from its folder on and never beyond it, whatever links are in the way and however fast
-//! they change: the kernel resolves each path beneath one open folder.
+//! Access to the files of a workspace that cannot leave its folder, regardless of symbolic links and of concurrent
+//! changes to them: each path is resolved below one open folder.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -16,7 +16,7 @@ use crate::beneath;
 use crate::temporary::TemporaryFile;
 use crate::workspace::Workspace;
 
-/// Folders within each other that a path may name.
+/// Maximum nesting depth of folders in a path.
 const DEPTH_MAX: usize = 64;
 const FILE_MODE: RawMode = 0o644;
 const FOLDER_MODE: RawMode = 0o755;
@@ -27,12 +27,12 @@ pub(crate) struct Files {
     workspace: Workspace,
 }
 
-/// What a walk comes by.
+/// An entry found by a walk.
 pub(crate) struct Entry {
-    /// From the workspace on.
+    /// The path relative to the workspace.
     pub(crate) path: String,
     pub(crate) is_folder: bool,
-    /// Bytes; of a folder 0.
+    /// Size in bytes; 0 for folders.
     pub(crate) size: u64,
 }
 
@@ -43,7 +43,7 @@ impl Files {
         Ok(Self { root, workspace })
     }
 
-    /// The folder itself, to add up what is in it.
+    /// Returns the folder itself, for measuring its contents.
     pub(crate) fn folder(&self) -> &Path {
         &self.workspace.path
     }
@@ -67,8 +67,8 @@ impl Files {
         Ok(content)
     }
 
-    /// Writes a whole file. Another process sees the old content or the new, never a part; of writers that meet, the
-    /// last one wins.
+    /// Writes a whole file. Other processes see either the old content or the new one, never a part. With concurrent
+    /// writers, the last one wins.
     pub(crate) fn write(&self, path: &str, content: &[u8]) -> Result<(), ToolError> {
         let inner = inner(path)?;
         let name = inner.file_name().ok_or_else(|| ToolError::Permanent(format!("'{path}' names no file.")))?;
@@ -86,9 +86,9 @@ impl Files {
         file.persist(content, Path::new(name)).map_err(|error| failed(path, &error))
     }
 
-    /// Everything below a folder, in the order of names, up to `max` entries; follows no link. Also returns whether there
-    /// is more: further entries, or a folder that lies too deep or cannot be opened. Holds one descriptor beside the
-    /// workspace's own, however many folders there are.
+    /// Returns up to `max` entries below a folder, without following links; the entries of each folder are sorted by
+    /// name. Also returns true if the list is incomplete: there are more entries, or a folder is nested too deeply or
+    /// cannot be opened. Holds one descriptor besides the workspace's own, however many folders there are.
     pub(crate) fn walk(&self, path: &str, max: usize) -> Result<(Vec<Entry>, bool), ToolError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let start = inner(path)?;
@@ -149,7 +149,7 @@ impl Files {
         Ok(folder)
     }
 
-    /// Gives what was made to the user of the workspace, whom commands run as.
+    /// Changes the owner of a new file or folder to the workspace's user, as which commands run.
     fn give(&self, made: impl AsFd) -> Result<(), ToolError> {
         let Some(owner) = self.workspace.owner else { return Ok(()) };
         let (user, group) = (rustix::fs::Uid::from_raw(owner), rustix::fs::Gid::from_raw(owner));
@@ -157,7 +157,7 @@ impl Files {
     }
 }
 
-/// A path as the workspace's folder resolves it: relative, or below `/app/workspace`.
+/// Returns a path relative to the workspace's folder. Accepts relative paths and paths below `/app/workspace`.
 fn inner(path: &str) -> Result<PathBuf, ToolError> {
     let path = Path::new(path);
     let relative = match path.strip_prefix(WORKSPACE) {
@@ -187,12 +187,12 @@ fn inner(path: &str) -> Result<PathBuf, ToolError> {
     Ok(inner)
 }
 
-/// The path by which the workspace's folder opens something: its own is a dot.
+/// Returns the path to open relative to the workspace's folder: `.` for the folder itself.
 fn from_root(inner: &Path) -> &Path {
     if inner.as_os_str().is_empty() { Path::new(".") } else { inner }
 }
 
-/// What a model is told of a failure.
+/// Returns the error that a model receives for a failure.
 fn failed(path: &str, error: &io::Error) -> ToolError {
     let message = match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOENT) => format!("No '{path}' in the workspace; list_files lists its files."),
@@ -234,7 +234,7 @@ pub(crate) mod tests {
         assert!(files.walk("", 2).unwrap().1);
     }
 
-    /// Runs `body` in a process of its own that may open few files.
+    /// Runs `body` in a separate process that may open only few files.
     #[allow(clippy::disallowed_methods, reason = "the variable says which of the two processes this is")]
     pub(crate) fn with_few_descriptors(test: &str, body: impl FnOnce()) {
         const ROLE: &str = "TICKFLEET_TEST_FEW_DESCRIPTORS";

@@ -1,4 +1,4 @@
-//! The kind `shell`, as the registry of tools asks for it.
+//! The kind `shell`, for the tool registry.
 
 use std::sync::Arc;
 
@@ -17,31 +17,32 @@ pub struct ShellKind {
     unheld: Unheld,
 }
 
-/// What becomes of a declaration that this machine cannot hold.
+/// How declarations are handled whose sandbox level this machine does not support.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Unheld {
-    /// It is refused.
+    /// The declaration is rejected.
     Refused,
-    /// It is made, and each call of it is refused.
+    /// The tool is made, but each call of it fails.
     CallsRefused,
-    /// Nobody asks: the tool runs elsewhere.
+    /// The machine is not checked, because the tool runs elsewhere.
     NotAsked,
 }
 
 impl ShellKind {
-    /// For a process that runs the tools: one that this machine cannot hold is refused.
+    /// For a process that runs the tools: rejects declarations that this machine does not support.
     #[must_use]
     pub const fn new(shell: Arc<Shell>) -> Self {
         Self { shell, unheld: Unheld::Refused }
     }
 
-    /// Likewise; of a tool that this machine cannot hold, only its calls are refused, as not configured.
+    /// For a process that runs the tools: if this machine does not support a tool, its calls fail with
+    /// `not_configured`.
     #[must_use]
     pub const fn lenient(shell: Arc<Shell>) -> Self {
         Self { shell, unheld: Unheld::CallsRefused }
     }
 
-    /// For a process that only checks declarations: what workers can hold is theirs to say.
+    /// For a process that only checks declarations: each worker decides what its machine supports.
     #[must_use]
     pub const fn elsewhere(shell: Arc<Shell>) -> Self {
         Self { shell, unheld: Unheld::NotAsked }
@@ -54,7 +55,7 @@ impl ToolKind<ShellDef> for ShellKind {
         let configured = match self.unheld {
             Unheld::NotAsked => true,
             Unheld::Refused => tool.fits_the_machine().map(|()| true)?,
-            // Its handler asks the machine before each call, and refuses it.
+            // The handler checks the machine before each call and rejects the call.
             Unheld::CallsRefused => tool.fits_the_machine().is_ok(),
         };
         Ok(Made { handler: Arc::new(tool), configured })

@@ -1,4 +1,4 @@
-//! What a model is told of a command that has ended.
+//! The result of a finished command, as a model receives it.
 
 use std::collections::BTreeSet;
 
@@ -7,20 +7,20 @@ use serde::Serialize;
 use tickfleet_sandbox::Outcome;
 use tickfleet_tools::ToolFailure;
 
-/// The end of a command.
+/// The result of a finished command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct CommandResult {
-    /// What it wrote to standard output.
+    /// The command's standard output.
     pub stdout: String,
-    /// What it wrote to standard error.
+    /// The command's standard error.
     pub stderr: String,
-    /// Its exit code; null where it was killed.
+    /// The exit code; null if the command was killed.
     pub exit_code: Option<i32>,
-    /// True if standard output or error was cut at its limit.
+    /// True if standard output or standard error was cut at its limit.
     pub truncated: bool,
-    /// True if its time was over.
+    /// True if the command exceeded its time limit.
     pub timed_out: bool,
-    /// Why it was killed, where it was.
+    /// The reason why the command was killed, if it was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub killed: Option<String>,
 }
@@ -41,10 +41,10 @@ impl From<Outcome> for CommandResult {
 }
 
 impl CommandResult {
-    /// What the exit code means: a result, unless the declaration says that it is a failure.
+    /// Interprets the exit code: it is a result, unless the declaration lists it as a failure.
     ///
     /// # Errors
-    /// The failure that the declaration says it is.
+    /// The failure that the declaration assigns to the exit code.
     pub(crate) fn judged(self, transient: &BTreeSet<u8>, permanent: &BTreeSet<u8>) -> Result<Self, ToolFailure> {
         let code = self.exit_code.and_then(|code| u8::try_from(code).ok());
         let is_in = |codes: &BTreeSet<u8>| code.is_some_and(|code| codes.contains(&code));

@@ -1,4 +1,4 @@
-//! What all shell and file tools of a process share: its sandbox, looked at when the first of them is made, and its
+//! The state that all shell and file tools of a process share: its sandbox, which is probed on first use, and its
 //! workspaces.
 
 use std::path::PathBuf;
@@ -10,7 +10,8 @@ use tickfleet_tools::{CallContext, ToolFailure};
 
 use crate::workspace::{Workspace, Workspaces};
 
-/// A command's time where its tool sets none: below the time of a call, so that a model sees what was written until then.
+/// Default time limit of a command. It is shorter than the timeout of a call, so that a model sees the output until
+/// then.
 pub(crate) const WALL_MS: u64 = 25_000;
 
 /// The sandbox and the workspaces of a process.
@@ -23,41 +24,42 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// Tools that start commands by `launcher`, in workspaces below `root` that are kept for `keep` after their last use.
-    /// Nothing is looked at yet.
+    /// Makes the shared state: commands are started by `launcher`, in workspaces below `root` that are kept for `keep`
+    /// after their last use. Nothing is probed yet.
     #[must_use]
     pub fn new(launcher: Launcher, root: impl Into<PathBuf>, keep: Duration) -> Arc<Self> {
         let workspaces = Workspaces::new(root, keep);
         Arc::new(Self { launcher, engine: "docker".into(), workspaces, sandbox: OnceLock::new() })
     }
 
-    /// What this machine can hold. The first call finds out, which takes some tens of milliseconds, and says so in the log.
+    /// Returns the sandbox levels that this machine supports. The first call probes them, which takes some tens of
+    /// milliseconds, and logs the result.
     #[must_use]
     pub fn abilities(&self) -> Abilities {
         self.sandbox().map_or_else(|why| Abilities::none(&why), |sandbox| sandbox.abilities().clone())
     }
 
-    /// The strictest level without a container that this machine can hold; none where it can hold none.
+    /// Returns the strictest level without a container that this machine supports; `None` if it supports none.
     #[must_use]
     pub fn strictest(&self) -> Option<Level> {
         let abilities = self.abilities();
         [Level::Strict, Level::Basic].into_iter().find(|level| abilities.check(*level, &Default::default()).is_ok())
     }
 
-    /// The folder of a call's workspace.
+    /// Returns the workspace of a call.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The workspace cannot be created.
     pub fn workspace(&self, context: &CallContext) -> Result<Workspace, ToolFailure> {
         drop(self.workspaces.sweep_when_due());
         let made = self.workspaces.of(context);
         made.map_err(|error| ToolFailure::Internal { message: format!("cannot create the workspace: {error}") })
     }
 
-    /// Runs a command, in a container of `image` where its level wants one.
+    /// Runs a command, in a container of `image` if its level requires one.
     ///
     /// # Errors
-    /// It did not run, was cancelled, or what became of it is not known.
+    /// The command was not run or was cancelled, or its outcome is unknown.
     pub async fn run(
         &self,
         level: Level,
@@ -103,7 +105,8 @@ impl Shell {
     }
 }
 
-/// Runs a future to its end on a thread of its own: tools are made where nothing may be waited for.
+/// Runs a future to completion on a separate thread, because tools are made in places where blocking on it is not
+/// possible.
 fn apart<T: Send>(future: impl Future<Output = T> + Send) -> Result<T, String> {
     let run = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -114,7 +117,7 @@ fn apart<T: Send>(future: impl Future<Output = T> + Send) -> Result<T, String> {
     })
 }
 
-/// The limits of a command whose tool sets none.
+/// Returns the default limits of a command.
 #[must_use]
 pub fn limits() -> Limits {
     Limits { wall_ms: WALL_MS, ..Limits::default() }

@@ -1,4 +1,4 @@
-//! A file that is written under a name of its own and then takes the name that it is for.
+//! A file that is written under a temporary name and then renamed to its final name.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -9,10 +9,10 @@ use rand::TryRngCore;
 use rand::rngs::OsRng;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 
-/// What the names of all such files begin with.
+/// The prefix of all temporary names.
 const PREFIX: &str = ".tickfleet-write-";
 
-/// A file that has not taken its name yet. Dropped before that, it is removed.
+/// A file that does not have its final name yet. If it is dropped before it is renamed, it is removed.
 pub(crate) struct TemporaryFile<'folder> {
     folder: BorrowedFd<'folder>,
     name: String,
@@ -21,11 +21,11 @@ pub(crate) struct TemporaryFile<'folder> {
 }
 
 impl<'folder> TemporaryFile<'folder> {
-    /// Makes an empty file in a folder. Its name is random, so that writers in one folder, be they workers of several
-    /// machines, do not meet; and it is never a file or a link that is there already.
+    /// Creates an empty file in a folder. Its name is random, so that concurrent writers, even on several machines, use
+    /// different names; an existing file or link is never opened.
     ///
     /// # Errors
-    /// The folder takes no file.
+    /// The file cannot be created.
     pub(crate) fn new(folder: BorrowedFd<'folder>, mode: Mode) -> io::Result<Self> {
         let random = OsRng.try_next_u64().map_err(io::Error::other)?;
         let name = format!("{PREFIX}{random:016x}");
@@ -34,15 +34,15 @@ impl<'folder> TemporaryFile<'folder> {
         Ok(Self { folder, name, file, is_named: false })
     }
 
-    /// The open file.
+    /// Returns the open file.
     pub(crate) fn as_file(&self) -> &File {
         &self.file
     }
 
-    /// Writes the content, and gives the file its name; what had the name is replaced.
+    /// Writes the content and renames the file to `name`, replacing any file of that name.
     ///
     /// # Errors
-    /// The content does not fit on the disk, or the name cannot be had. The file is gone then.
+    /// The content cannot be written, or the file cannot be renamed. The temporary file is removed then.
     pub(crate) fn persist(mut self, content: &[u8], name: &Path) -> io::Result<()> {
         self.file.write_all(content)?;
         renameat(self.folder, &self.name, self.folder, name)?;
@@ -56,7 +56,8 @@ impl Drop for TemporaryFile<'_> {
         if self.is_named {
             return;
         }
-        // The failure that led here is told; a command of the same workspace may have removed the file meanwhile.
+        // The error that led here is reported; a command of the same workspace may have removed the file in the
+        // meantime.
         let _ = unlinkat(self.folder, &self.name, AtFlags::empty());
     }
 }

@@ -1,4 +1,4 @@
-//! A declared shell tool: checked when it is loaded, run when a model says so.
+//! A declared shell tool: checked when the configuration is loaded, and run when a model calls it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use crate::command::{Arguments, Template};
 use crate::result::CommandResult;
 use crate::shell::{self, Shell};
 
-/// Runs calls of one declared command.
+/// Runs the calls of one declared command.
 pub(crate) struct ShellTool {
     shell: Arc<Shell>,
     level: Level,
     command: Vec<Template>,
     stdin: Option<Template>,
-    /// All of a run but its command, its input and its workspace.
+    /// The fixed parts of a run: everything except its command, its input and its workspace.
     plan: Spec,
     image: Option<String>,
     transient: BTreeSet<u8>,
@@ -33,7 +33,7 @@ fn field(name: &str) -> impl FnOnce(String) -> DeclarationError {
 }
 
 impl ShellTool {
-    /// Checks a declaration. Every argument that a template names has to be in `input_schema`.
+    /// Checks a declaration. All arguments in its templates must be in `input_schema`.
     pub(crate) fn new(def: &ShellDef, input_schema: &Value, shell: &Arc<Shell>) -> Result<Self, DeclarationError> {
         let command = def.command.iter().map(|text| Template::parse(text)).collect::<Result<Vec<_>, _>>();
         let tool = Self {
@@ -65,7 +65,7 @@ impl ShellTool {
         Ok(tool)
     }
 
-    /// Holds the declaration against the machine.
+    /// Checks that this machine supports the tool's level and network.
     pub(crate) fn fits_the_machine(&self) -> Result<(), DeclarationError> {
         self.shell.abilities().check(self.level, &self.plan.network).map_err(DeclarationError::Machine)
     }

@@ -1,4 +1,4 @@
-//! Workspaces: a folder for each task of a tenant, or for each agent where a call has no task. All lie below one folder,
+//! Workspaces: one folder for each task of a tenant, or for each agent if a call has no task. All are below one folder,
 //! which the workers of a fleet should share.
 
 use std::fs::{self, DirBuilder, File};
@@ -16,16 +16,17 @@ use tickfleet_sandbox::removal;
 use tickfleet_tools::CallContext;
 use tokio::time::Instant;
 
-/// The first of the users that workspaces belong to where the worker is root.
+/// If the worker is root, the first id of the users that own workspaces.
 const FIRST_USER: u32 = 0x4000_0000;
-/// How many such users there are: two workspaces hardly ever share one, and Landlock parts them even then.
+/// Number of these users. Two workspaces rarely have the same one, and even then Landlock isolates them from each
+/// other.
 const USERS: u32 = 0x1000_0000;
-/// How often a process looks for workspaces that nobody used for long.
+/// How often a process looks for workspaces that have not been used for a long time.
 const SWEEP_EVERY: Duration = Duration::from_secs(600);
-/// What the file that tells a workspace's last use ends with.
+/// The suffix of the marker file whose time is the last use of a workspace.
 const USED: &str = ".used";
 
-/// Makes workspaces, and removes those that were not used for long.
+/// Creates workspaces, and removes those not used for a long time.
 #[derive(Debug)]
 pub struct Workspaces {
     root: PathBuf,
@@ -39,21 +40,21 @@ pub struct Workspaces {
 pub struct Workspace {
     /// The folder.
     pub path: PathBuf,
-    /// The user and group that it belongs to, where that is not the worker's own.
+    /// The user and group id that owns it, if not the worker's own.
     pub owner: Option<u32>,
 }
 
 impl Workspaces {
-    /// Workspaces below `root`, each kept for `keep` after its last use.
+    /// Manages workspaces below `root`. Each is kept for `keep` after its last use.
     #[must_use]
     pub fn new(root: impl Into<PathBuf>, keep: Duration) -> Self {
         Self { root: root.into(), keep, swept: Mutex::new(None), sweeping: Arc::default() }
     }
 
-    /// The workspace of a call, made where it is not there yet.
+    /// Returns the workspace of a call, and creates it if necessary.
     ///
     /// # Errors
-    /// The folder cannot be made.
+    /// The folder cannot be created.
     pub fn of(&self, context: &CallContext) -> io::Result<Workspace> {
         let (tenant, agent) = (context.tenant.as_str(), context.agent.as_str());
         match &context.task {
@@ -62,23 +63,23 @@ impl Workspaces {
         }
     }
 
-    /// A workspace that no call uses, to try a sandbox in.
+    /// Returns a workspace that no call uses, for probing a sandbox.
     ///
     /// # Errors
-    /// The folder cannot be made.
+    /// The folder cannot be created.
     pub fn scratch(&self) -> io::Result<Workspace> {
         self.get(&["scratch"])
     }
 
     fn get(&self, name: &[&str]) -> io::Result<Workspace> {
-        // Names of tenants and tasks may hold anything, and be long: a digest is a name that is neither.
+        // Names of tenants and tasks may contain any characters and be long; their digest is a safe, short name.
         let digest = Sha256::digest(name.join("\0").as_bytes());
         let key: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
         let number = u32::from_be_bytes([digest[28], digest[29], digest[30], digest[31]]);
         let owner = geteuid().is_root().then_some(FIRST_USER + number % USERS);
         self.make_root()?;
         let workspace = Workspace { path: self.root.join(&key), owner };
-        // Before the folder, so that a sweep of another worker never finds a folder that looks unused.
+        // Written before the folder, so that a sweep by another worker never finds a folder that looks unused.
         File::create(self.root.join(format!("{key}{USED}")))?.set_modified(now())?;
         self.make(&workspace)?;
         Ok(workspace)
@@ -86,13 +87,13 @@ impl Workspaces {
 
     fn make_root(&self) -> io::Result<()> {
         if let Ok(found) = fs::metadata(&self.root) {
-            // Whoever could put a folder of their own into `/tmp` would own every workspace.
+            // A user who could place a folder of their own in `/tmp` would otherwise own every workspace.
             let trusted = found.is_dir() && [0, geteuid().as_raw()].contains(&found.uid());
             let why = || io::Error::other(format!("{} is not owned by this user or root", self.root.display()));
             return trusted.then_some(()).ok_or_else(why);
         }
         fs::create_dir_all(&self.root)?;
-        // Other users pass through to their own workspace, and list nothing.
+        // Other users can pass through to their own workspace, but cannot list this folder.
         fs::set_permissions(&self.root, fs::Permissions::from_mode(0o711))
     }
 
@@ -112,8 +113,8 @@ impl Workspaces {
         }
     }
 
-    /// Removes workspaces that were not used for as long as they are kept, if it is time to look again. The removal has a
-    /// thread of its own: workspaces may hold any number of folders.
+    /// Removes workspaces whose time after the last use is over, if a sweep is due. The removal runs on a separate
+    /// thread, because workspaces may contain any number of folders.
     pub fn sweep_when_due(&self) -> Option<JoinHandle<()>> {
         let mut swept = self.swept.lock();
         if swept.is_some_and(|at| at.elapsed() < SWEEP_EVERY) {
@@ -129,7 +130,7 @@ impl Workspaces {
     }
 }
 
-/// One look for workspaces that were not used for long.
+/// One pass over the workspaces to remove unused ones.
 struct Sweep {
     root: PathBuf,
     keep: Duration,
@@ -155,17 +156,17 @@ impl Sweep {
     }
 }
 
-/// Removes a workspace and its marker. Does not follow a link, whatever is put in its way meanwhile.
+/// Removes a workspace and its marker. Does not follow links, even if they are created concurrently.
 fn remove(marker: &Path) {
     let folder = marker.with_extension("");
     match removal::remove(&folder) {
         Err(error) => tracing::warn!(folder = %folder.display(), %error, "cannot remove an old workspace"),
-        // Another worker may have done it.
+        // Another worker may have removed them already.
         Ok(()) => drop(fs::remove_file(marker)),
     }
 }
 
-/// The clock that files are stamped with.
+/// The clock that sets the times of files.
 #[allow(clippy::disallowed_methods, reason = "it is held against times of files, which are this clock's")]
 fn now() -> SystemTime {
     SystemTime::now()

@@ -1,5 +1,5 @@
-//! What an agent may know of its own tenant: the subscription, and who is in the team. Both read only the tenant of the
-//! call.
+//! Information for an agent about its own tenant: the subscription and the members of the team. Both tools read only
+//! the tenant of the call.
 
 mod subscription;
 mod team;
@@ -15,10 +15,10 @@ use tickfleet_model::{AgentId, TenantId};
 use tickfleet_store::{Standing, Store, StoreError};
 use tickfleet_tools::{CallContext, ToolError};
 
-/// Agents of one tenant that a call looks at: a fleet may have very many, and Redis answers others in between.
+/// Maximum agents of one tenant that a call reads: a fleet may have very many, and Redis must also serve others.
 const AGENTS_SEEN_MAX: usize = 1_000;
 
-/// The policy in force, with the caller's place in it.
+/// The current policy, and the caller's tenant and agent in it.
 struct Caller {
     active: Arc<ActivePolicy>,
     tenant: TenantPolicy,
@@ -28,14 +28,14 @@ struct Caller {
 fn caller(active: &PolicyHandle, context: &CallContext) -> Result<Caller, ToolError> {
     let active = active.load();
     let found = active.policy.look_up(&context.tenant, &context.agent);
-    // The guards have just let it through: it was taken away in between.
+    // The call has just passed the guards, so the tenant or agent was removed in between.
     let gone = |_| ToolError::Permanent("Your tenant or you are no longer configured here.".into());
     let (tenant, agent) = found.map(|(tenant, agent)| (tenant.clone(), agent.clone())).map_err(gone)?;
     Ok(Caller { active, tenant, agent })
 }
 
 impl Caller {
-    /// The tenant's agents: at most [`AGENTS_SEEN_MAX`] by name, and how many there are.
+    /// Returns the tenant's agents by name, at most [`AGENTS_SEEN_MAX`], and their total number.
     fn agents(&self) -> (Vec<AgentId>, usize) {
         let all = &self.active.policy.agents;
         if self.tenant.agents.is_empty() {

@@ -1,4 +1,4 @@
-//! `get_subscription_info`: what the tenant has, what it may do, and what it has done.
+//! `get_subscription_info`: the tenant's plan, its limits and its usage.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
 use super::{Caller, caller, standing};
 
-/// Rows of `limits.yaml` that are told.
+/// Maximum rows of `limits.yaml` in a response.
 const ROWS_MAX: usize = 100;
 
 #[derive(Deserialize, JsonSchema)]
@@ -25,31 +25,31 @@ struct Nothing {}
 struct Subscription {
     /// The plan's name.
     plan: String,
-    /// `active`, or `daily_cap_reached` while no more actions are allowed today.
+    /// `active`, or `daily_cap_reached` if no more actions are allowed today.
     status: &'static str,
     /// The features of the plan.
     features: Vec<String>,
-    /// The time zone in which the tenant's days begin.
+    /// The time zone that determines when the tenant's days begin.
     time_zone: String,
-    /// What is allowed.
+    /// The limits.
     limits: Limits,
-    /// What has been used.
+    /// The usage.
     usage: Usage,
-    /// How many agents the tenant has.
+    /// The number of the tenant's agents.
     agent_count: usize,
-    /// How many people are behind it.
+    /// The number of the tenant's people.
     user_count: usize,
 }
 
 #[derive(Serialize, JsonSchema)]
 struct Limits {
-    /// Actions in one day.
+    /// Maximum actions per day.
     actions_per_day: Actions,
-    /// Actions of one agent in one tick.
+    /// Maximum actions of one agent per tick.
     calls_per_tick: u32,
-    /// Length of a tick in milliseconds.
+    /// The length of a tick in milliseconds.
     tick_ms: i64,
-    /// What becomes of actions beyond those of a day: `reject` or `defer`.
+    /// How actions beyond the daily limit are handled: `reject` or `defer`.
     on_day_cap: DayCap,
     /// Further limits that apply to you.
     rows: Vec<Row>,
@@ -64,54 +64,54 @@ enum DayCap {
 
 #[derive(Serialize, JsonSchema)]
 struct Actions {
-    /// Of all the tenant's agents together; null without such a limit.
+    /// By all of the tenant's agents together; null if there is no such limit.
     tenant: Option<u32>,
-    /// Of you.
+    /// By you.
     agent: u32,
 }
 
 #[derive(Serialize, JsonSchema)]
 struct Row {
-    /// Its name.
+    /// The name of the limit.
     name: String,
-    /// What it allows, in words.
+    /// The allowed amount, in words.
     allows: String,
-    /// The tools that it is about, `*` for any characters; empty means all.
+    /// The tools that the limit applies to, with `*` for any characters; empty means all tools.
     tools: Vec<String>,
-    /// What becomes of actions beyond it: `wait`, `reject`, or `shadow` where it only counts.
+    /// How actions beyond the limit are handled: `wait`, `reject`, or `shadow` if they are only counted.
     beyond: &'static str,
 }
 
-/// What has been used.
+/// The usage.
 #[derive(Serialize, JsonSchema)]
 struct Usage {
     /// Actions used today.
     actions_today: UsedActions,
-    /// When they are counted from zero again, RFC 3339.
+    /// When the counters are reset to zero, RFC 3339.
     resets_at: Resets,
     /// Turns and tasks of the tenant that have not ended.
     unfinished_turns: u64,
-    /// Bytes of the tenant's knowledge base and of your memories.
+    /// The size of the tenant's knowledge base and of your memories, in bytes.
     storage_bytes: u64,
-    /// Tokens that models have used for the tenant's agents, of requests and answers together.
+    /// Tokens that models have used for the tenant's agents, requests and responses together.
     tokens: Metered,
-    /// What they cost, in millionths of the configured currency.
+    /// The cost of these tokens, in millionths of the configured currency.
     money: Metered,
 }
 
 /// An amount that is counted per tenant and day.
 #[derive(Serialize, JsonSchema)]
 struct Metered {
-    /// Used today.
+    /// The amount used today.
     used: u64,
-    /// Allowed the tenant in a day; left out where there is no such limit.
+    /// The daily limit of the tenant; absent if there is no such limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<u64>,
 }
 
 #[derive(Serialize, JsonSchema)]
 struct UsedActions {
-    /// By all the tenant's agents together.
+    /// By all of the tenant's agents together.
     tenant: u64,
     /// By you.
     agent: u64,
@@ -119,13 +119,13 @@ struct UsedActions {
 
 #[derive(Serialize, JsonSchema)]
 struct Resets {
-    /// Those of the tenant.
+    /// The tenant's counter.
     tenant: String,
-    /// Yours.
+    /// Your counter.
     agent: String,
 }
 
-/// The tool over this shard.
+/// Makes the tool for this shard.
 #[must_use]
 pub fn get_subscription_info(store: Store, active: Arc<PolicyHandle>) -> TypedTool {
     TypedTool::new(
@@ -149,7 +149,7 @@ pub fn get_subscription_info(store: Store, active: Arc<PolicyHandle>) -> TypedTo
     .answers_by_agent()
 }
 
-/// What is counted beside actions: what models used today, and what is kept.
+/// Returns the counters other than actions: today's model usage, and the stored bytes.
 async fn counted(store: &Store, context: &CallContext, today_ms: i64) -> Result<(Used, KnowledgeState), ToolError> {
     let away = |error: StoreError| ToolError::Transient(error.to_string());
     let today = store.usage(&context.tenant, &[today_ms]).await.map_err(away)?;
@@ -169,7 +169,7 @@ fn subscription(
     let zone = day::zone(time_zone).map_err(ToolError::internal)?;
     let (_, today_ends_ms) = day::day_bounds(standing.now_ms, zone);
     let own = standing.agents.first().copied().unwrap_or_default();
-    // A counter means nothing once its end has passed.
+    // After the end of its day, a counter is no longer valid.
     let own_ends_ms = Some(own.day_ends_ms).filter(|end| *end > standing.now_ms);
     let agent_used = own_ends_ms.map_or(0, |_| own.day_used.max(0).unsigned_abs());
     let is_used_up = agent_used >= u64::from(caps.calls_per_day)
@@ -211,8 +211,8 @@ fn subscription(
     })
 }
 
-/// The least that the tenant may use in a day by a limit that is about all its agents together. `amount` reads it from a
-/// bound of its kind.
+/// Returns the lowest daily limit of the tenant among the enforced limits that apply to all its agents together.
+/// `amount` reads the number from a bound of the wanted kind.
 fn daily(caller: &Caller, amount: impl Fn(&LimitBound) -> Option<u64>) -> Option<u64> {
     let is_of_all = |limit: &&Limit| {
         limit.mode == LimitMode::Enforce
@@ -224,7 +224,7 @@ fn daily(caller: &Caller, amount: impl Fn(&LimitBound) -> Option<u64>) -> Option
     all.filter_map(|limit| amount(&caller.tenant.limit(limit).bound)).min()
 }
 
-/// The limits that count calls of this agent, with the tenant's own numbers.
+/// Returns the limits that count calls of this agent, with the tenant's own numbers.
 fn rows(caller: &Caller, context: &CallContext) -> Vec<Row> {
     let tenant = &caller.tenant;
     let all = caller.active.policy.limits.iter();

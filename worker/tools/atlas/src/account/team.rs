@@ -1,9 +1,9 @@
-//! `get_team_members`: the tenant's agents and the people behind it.
+//! `get_team_members`: the tenant's agents and people.
 //!
-//! An agent is `active` if a call of its was let through within the last 24 hours, else `idle`. When that was is known
-//! from its budget, to a tick; a budget is kept until a day after its day has ended, so what is older is not known. What
-//! a person is, `tenants.yaml` says, and `active` where it says nothing: people do not call, so nothing shows when they
-//! last did anything.
+//! An agent is `active` if one of its calls was admitted within the last 24 hours, otherwise `idle`. The time comes
+//! from the agent's budget and is accurate to a tick. A budget is kept until a day after its day has ended, so earlier
+//! times are unknown. The status of a person comes from `tenants.yaml` and is `active` by default: people make no
+//! calls, so their last activity is unknown.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
 use super::{Caller, caller, standing};
 
-/// Members that one answer has.
+/// Maximum members in a response.
 const MEMBERS_MAX: usize = 500;
 /// An agent that made a call within this time is active.
 const ACTIVE_MS: i64 = 86_400_000;
@@ -26,11 +26,11 @@ const ACTIVE_MS: i64 = 86_400_000;
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Filters {
-    /// Only members with this role; leave it out for every role.
+    /// Only members with this role. Default: all roles.
     #[serde(default)]
     #[schemars(length(min = 1, max = 64))]
     role_filter: Option<String>,
-    /// Only members with this status: active, idle, or what people are said to be, such as invited.
+    /// Only members with this status: active, idle, or a configured status of people, such as invited. Default: all.
     #[serde(default)]
     #[schemars(length(min = 1, max = 64))]
     status_filter: Option<String>,
@@ -38,32 +38,32 @@ struct Filters {
 
 #[derive(Serialize, JsonSchema)]
 struct Team {
-    /// The members that fit, agents first, by name.
+    /// The matching members, agents first, by name.
     members: Vec<Member>,
-    /// How many fit.
+    /// The number of matching members.
     total: usize,
-    /// True if there are more than are shown here.
+    /// True if the list is incomplete.
     truncated: bool,
 }
 
 #[derive(Serialize, JsonSchema)]
 struct Member {
-    /// The name.
+    /// The name of the agent or person.
     name: String,
     /// `agent` or `person`.
     kind: &'static str,
     /// The roles.
     roles: BTreeSet<String>,
-    /// `active`, `idle`, or what a person is said to be.
+    /// `active`, `idle`, or the configured status of a person.
     status: String,
-    /// When an agent was last let do something, RFC 3339; null where that is not known.
+    /// When an agent's last call was admitted, RFC 3339; null if unknown.
     last_active: Option<String>,
-    /// A person's address, where there is one.
+    /// A person's email address, if configured.
     #[serde(skip_serializing_if = "Option::is_none")]
     email: Option<String>,
 }
 
-/// The tool over this shard.
+/// Makes the tool for this shard.
 #[must_use]
 pub fn get_team_members(store: Store, active: Arc<PolicyHandle>) -> TypedTool {
     TypedTool::new(

@@ -1,4 +1,4 @@
-//! A request to X, and what its answer means.
+//! A request to X, and the meaning of its response.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use tickfleet_tools_http::{Client, Request, SendError, read_body, retry_after};
 
 use super::sign_in::Account;
 
-/// Bytes of an answer: a hundred posts with their authors are some hundred kilobytes.
+/// Maximum bytes of a response: a hundred posts with their authors have some hundred kilobytes.
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;
-/// Bytes of X's own words that are passed on.
+/// Maximum bytes of X's own message that are passed on.
 const SAID_BYTES_MAX: usize = 600;
 
-/// X under one account.
+/// Access to X with one account.
 #[derive(Debug, Clone)]
 pub(super) struct Api {
     base: Url,
@@ -27,7 +27,7 @@ pub(super) struct Api {
     account: Account,
 }
 
-/// A request to X, before anybody has signed it.
+/// A request to X without its token.
 #[derive(Debug, Clone)]
 pub(super) struct Ask {
     pub(super) method: Method,
@@ -35,7 +35,7 @@ pub(super) struct Ask {
     pub(super) query: Vec<(&'static str, String)>,
     /// The body and its content type.
     pub(super) body: Option<(Bytes, String)>,
-    /// True if the request is the effect itself: what is lost of it may have happened.
+    /// True if the request is the effect itself: if its response is lost, the outcome is unknown.
     pub(super) is_effect: bool,
 }
 
@@ -53,12 +53,12 @@ impl Ask {
         Self::post(path, Bytes::from(body.to_string()), "application/json")
     }
 
-    /// What becomes of the call where nobody knows whether X did what it was asked.
+    /// Makes the error for a request whose outcome is unknown.
     fn lost(&self, message: String) -> ToolError {
         self.lost_for(message, None)
     }
 
-    /// As [`Self::lost`], where X says how long to wait.
+    /// As [`Self::lost`], with the wait that X requested.
     fn lost_for(&self, message: String, retry_after: Option<Duration>) -> ToolError {
         if self.is_effect { ToolError::Transient(message) } else { ToolError::NotExecuted { message, retry_after } }
     }
@@ -69,17 +69,17 @@ impl Api {
         Self { base, client, account }
     }
 
-    /// Asks X. Where it refuses the token, a new one is asked for, and then once more.
+    /// Sends a request to X. If X rejects the token, requests a new token and sends the request once more.
     ///
     /// # Errors
-    /// [`ToolError`] by what the answer means for this request.
+    /// [`ToolError`], depending on the meaning of the response for this request.
     pub(super) async fn ask(&self, context: &CallContext, ask: &Ask) -> Result<Value, ToolError> {
         let token = self.account.token(context).await?;
         let answered = self.ask_as(ask, &token).await?;
         if answered.status != 401 {
             return answered.judged(ask);
         }
-        // 401 comes before anything is done: asking again repeats nothing.
+        // X responds with 401 before it does anything, so a retry repeats nothing.
         match self.account.after(&token).await? {
             Some(newer) => self.ask_as(ask, &newer).await?.judged(ask),
             None => answered.judged(ask),
@@ -91,7 +91,7 @@ impl Api {
         let mut answer = match self.client.send(request, 0, &Secrets::default()).await {
             Ok(answer) => answer,
             Err(SendError::Blocked(why)) => return Err(ToolError::Permanent(format!("X was not called: {why}."))),
-            // It says nothing of what was done.
+            // A redirect does not show whether the request was carried out.
             Err(SendError::Redirect(redirect)) if ask.is_effect => return Err(ask.lost(redirect.why)),
             Err(SendError::Redirect(redirect)) => return Err(ToolError::Permanent(redirect.why)),
             Err(SendError::NotSent { host, why }) => {
@@ -105,7 +105,7 @@ impl Api {
         let status = answer.status().as_u16();
         let headers = answer.headers().clone();
         let body = read_body(&mut answer, ANSWER_BYTES_MAX).await.ok();
-        // Whatever X repeats of the token stays here.
+        // If X repeats the token, it is removed from the response.
         let secrets = Secrets::default().with_token(token);
         let text = body.map(|body| secrets.scrub(&String::from_utf8_lossy(&body)));
         Ok(Answered { status, headers, text })
@@ -131,7 +131,7 @@ impl Api {
     }
 }
 
-/// An answer of X. No text where it did not arrive whole, or is too large.
+/// A response of X. `text` is `None` if the body is incomplete or too large.
 struct Answered {
     status: u16,
     headers: HeaderMap,
@@ -166,17 +166,17 @@ impl Answered {
     }
 }
 
-/// Until when X allows nothing more (docs.x.com, Rate limits): a point in time, reckoned from the answer's own `Date`,
-/// so that a clock that is off here changes nothing.
+/// Returns the time until X's rate limit is reset (docs.x.com, Rate limits). The reset time is compared with the
+/// response's own `Date`, so that an incorrect local clock has no influence.
 fn until_reset(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let reset: i64 = text("x-rate-limit-reset")?.parse().ok()?;
     let now = DateTime::parse_from_rfc2822(text("date")?).ok()?.timestamp();
-    // A second more, for both are cut to seconds.
+    // One second is added because both times are truncated to seconds.
     u64::try_from(reset.saturating_sub(now).saturating_add(1).max(0)).ok().map(Duration::from_secs)
 }
 
-/// What X says of a refusal: a problem (RFC 7807), a list of errors, or both.
+/// Returns X's message about a rejection, from a problem (RFC 7807), a list of errors, or both.
 fn said(body: &Value) -> Option<String> {
     const PLACES: [&str; 5] = ["/errors/0/message", "/errors/0/detail", "/detail", "/error_description", "/title"];
     let said = PLACES.iter().find_map(|place| body.pointer(place)?.as_str()).filter(|said| !said.trim().is_empty())?;

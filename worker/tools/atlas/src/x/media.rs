@@ -1,5 +1,5 @@
-//! Pictures and videos of a post, as their addresses give them. The addresses come from a model: they are fetched under
-//! a guard of their own, without redirects, and what is there must be what it says it is.
+//! Pictures and videos for a post, fetched from their addresses. The addresses come from a model, so they are fetched
+//! under a separate guard, without redirects, and the content must match the declared type.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use reqwest::{Method, Response, Url};
 use tickfleet_tools::{Secrets, ToolError};
 use tickfleet_tools_http::{Client, Request, SendError};
 
-/// Bytes by which every kind shows itself.
+/// Number of bytes that suffice to recognize every kind of media.
 const HEAD_BYTES: usize = 16;
 const MIB: u64 = 1024 * 1024;
 
@@ -17,17 +17,17 @@ const MIB: u64 = 1024 * 1024;
 #[derive(Debug, Clone)]
 pub(super) struct Fetcher(Arc<Client>);
 
-/// A kind of media that X takes.
+/// A kind of media that X accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Kind {
-    /// Its media type.
+    /// The media type.
     pub(super) mime: &'static str,
-    /// X's word for what it is used for.
+    /// X's name for the use of the media.
     pub(super) category: &'static str,
-    /// Bytes that one may have: X's own bounds for pictures (docs.x.com, Media best practices); for videos less than
-    /// X's 512 MB, which would not be through in the time of a call.
+    /// Maximum bytes of one file: X's own limits for pictures (docs.x.com, Media best practices); for videos less than
+    /// X's 512 MB, which could not be uploaded within the time of a call.
     pub(super) bytes_max: u64,
-    /// True if a post shows up to four of them; of the others it shows one alone.
+    /// True if a post can show up to four of them; a post can show only one file of the other kinds.
     pub(super) is_picture: bool,
 }
 
@@ -42,7 +42,7 @@ const fn video(mime: &'static str) -> Kind {
 const GIF: Kind = Kind { mime: "image/gif", category: "tweet_gif", bytes_max: 15 * MIB, is_picture: false };
 
 impl Kind {
-    /// The kind that data of this beginning are; none where X does not take it.
+    /// Recognizes the kind from the first bytes; `None` if X does not accept it.
     pub(super) fn of(head: &[u8]) -> Option<Self> {
         match head {
             [0xff, 0xd8, 0xff, ..] => Some(picture("image/jpeg")),
@@ -56,13 +56,13 @@ impl Kind {
     }
 }
 
-/// Media on their way: the beginning is here, the rest is read as it is wanted.
+/// Media being fetched: the beginning was read, and the rest is read on demand.
 #[derive(Debug)]
 pub(super) struct Media {
     pub(super) kind: Kind,
-    /// Bytes in all, where the server says so.
+    /// The total size in bytes, if the server announces it.
     pub(super) total: Option<u64>,
-    /// What messages call it.
+    /// The name of the media in messages.
     pub(super) name: String,
     here: BytesMut,
     read: u64,
@@ -74,10 +74,11 @@ impl Fetcher {
         Self(client)
     }
 
-    /// Fetches the beginning of what is at `address`, the `at`-th of the call.
+    /// Fetches the beginning of the media at `address`, which is number `at` (from 0) of the call.
     ///
     /// # Errors
-    /// [`ToolError::Permanent`] where it is not what X takes, or may not be reached; what may pass is not executed.
+    /// [`ToolError::Permanent`] if X would not accept the media or the address may not be reached. Transient failures
+    /// are reported as not executed.
     pub(super) async fn fetch(&self, at: usize, address: &str) -> Result<Media, ToolError> {
         let name = format!("media_urls[{at}]");
         let refused = |why: String| ToolError::Permanent(format!("{name} cannot be used: {why} Nothing was posted."));
@@ -117,41 +118,41 @@ impl Fetcher {
     }
 }
 
-/// A content type without its parameters.
+/// Returns a content type without its parameters.
 fn plain(kind: &str) -> String {
     kind.split(';').next().unwrap_or_default().trim().chars().take(80).collect::<String>().to_ascii_lowercase()
 }
 
-/// Servers that do not know say so; the others must mean the same family.
+/// Returns true if a declared content type is of the same family as the recognized one. Unspecific types are accepted.
 fn agrees(said: &str, mime: &str) -> bool {
     let family = |kind: &str| kind.split('/').next().unwrap_or_default().to_owned();
     matches!(said, "" | "application/octet-stream" | "binary/octet-stream") || family(said) == family(mime)
 }
 
-/// It may pass, and nothing was posted.
+/// Makes the error of a failure that may be transient. Nothing was posted.
 fn passing(name: &str, why: &str) -> ToolError {
     ToolError::NotExecuted { message: format!("{name} could not be fetched: {why}."), retry_after: None }
 }
 
 impl Media {
-    /// The next piece: `size` bytes, or what is left at the end; none after that.
+    /// Returns the next piece: `size` bytes, or the rest at the end; `None` after that.
     ///
     /// # Errors
-    /// [`ToolError`]: it is too large, or its server went away.
+    /// [`ToolError`] if the media is too large, or the connection to its server was lost.
     pub(super) async fn piece(&mut self, size: usize) -> Result<Option<Bytes>, ToolError> {
         while self.here.len() < size && self.more().await? {}
         let size = size.min(self.here.len());
         Ok((size > 0).then(|| self.here.split_to(size).freeze()))
     }
 
-    /// Reads on; false at the end.
+    /// Reads more bytes; returns false at the end.
     async fn more(&mut self) -> Result<bool, ToolError> {
         let chunk = self.response.chunk().await;
         let Some(chunk) = chunk.map_err(|_| passing(&self.name, "its server went away in the middle"))? else {
             return Ok(false);
         };
         self.read += chunk.len() as u64;
-        // Before its kind is known, one chunk may be all of it.
+        // While the kind is still unknown, a single chunk may already contain the whole file.
         if !self.kind.mime.is_empty() && self.read > self.kind.bytes_max {
             return Err(self.too_large());
         }

@@ -1,8 +1,8 @@
-//! X: `post_to_x` and `search_x`, as its API v2 documents them (docs.x.com: Posts, Search, Media, OAuth 2.0, Rate
-//! limits; read in November 2026).
+//! X: `post_to_x` and `search_x`, according to the documentation of API v2 (docs.x.com: Posts, Search, Media, OAuth
+//! 2.0, Rate limits; as of November 2026).
 //!
-//! Read in this order: `post` and `search` (the tools), `api` (a request and what its answer means), `media` and
-//! `upload` (what a post shows), `sign_in` and `sealed` (tokens).
+//! Read in this order: `post` and `search` (the tools), `api` (a request and the meaning of its response), `media` and
+//! `upload` (the media of a post), `sign_in` and `sealed` (tokens).
 
 mod api;
 mod media;
@@ -26,20 +26,21 @@ use api::Api;
 use media::Fetcher;
 use sign_in::{Account, SignIn};
 
-/// Limit of resolving, connecting and the TLS handshake.
+/// Time limit for resolving, connecting and the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Both tools. A token that is not there makes a tool that says so; only what cannot be read is an error.
+/// Makes both tools. If a token is missing, the tool is made but reports that it is not configured; only an unusable
+/// variable is an error.
 ///
 /// # Errors
-/// The variable that cannot be used, and why.
+/// The variable that cannot be used, and the reason.
 pub(crate) fn all(home: &Store, environment: &Environment) -> Result<[TypedTool; 2], String> {
     let base = environment.get("X_BASE_URL").unwrap_or_else(|| "https://api.x.com".to_owned());
     let base = Url::parse(&base).map_err(|error| format!("X_BASE_URL: {error}"))?;
     let guard = guard(environment, "TICKFLEET_ALLOW_PRIVATE")?;
     guard.check(&base).map_err(|refused| format!("X_BASE_URL: {refused}"))?;
     let client = |guard: Guard| Client::new(guard, true, CONNECT_TIMEOUT).map(Arc::new);
-    // What services may reach says nothing of addresses that a model gives.
+    // Private addresses that services may use must not be reachable through addresses that a model gives.
     let fetcher = Fetcher::new(client(self::guard(environment, "X_MEDIA_ALLOW_PRIVATE")?)?);
     let client = client(guard)?;
     let sign_in = SignIn::new(&base, &client, home, environment)?.map(Arc::new);

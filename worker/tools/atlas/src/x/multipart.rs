@@ -1,9 +1,9 @@
-//! Bodies of the kind `multipart/form-data` (RFC 7578) with a file and some short fields.
+//! `multipart/form-data` bodies (RFC 7578) with a file and some short fields.
 
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
-/// A body and its content type. Fields are of our own making: they need no escapes.
+/// Returns a body and its content type. The fields are constants, so they need no escaping.
 pub(super) fn form(fields: &[(&str, &str)], file: &[u8]) -> (Bytes, String) {
     let boundary = boundary(file);
     let mut body = Vec::with_capacity(file.len() + 1024);
@@ -21,7 +21,7 @@ pub(super) fn form(fields: &[(&str, &str)], file: &[u8]) -> (Bytes, String) {
     (body.into(), format!("multipart/form-data; boundary={boundary}"))
 }
 
-/// A line that is not in the file: nobody can write a file that has its own digest in it.
+/// Returns a boundary that does not occur in the file: a file cannot be made to contain its own digest.
 fn boundary(file: &[u8]) -> String {
     Sha256::digest(file).iter().take(16).fold("tickfleet-".to_owned(), |text, byte| format!("{text}{byte:02x}"))
 }

@@ -1,5 +1,5 @@
-//! `post_to_x`: media first, then the post. Only the post itself is the effect: what goes wrong before it is certainly
-//! not executed, and what is lost after its request left may have happened.
+//! `post_to_x`: uploads the media, then creates the post. Only creating the post is the effect: a failure before it is
+//! certainly not executed; a failure after its request was sent has an unknown outcome.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,23 +15,24 @@ use super::api::{Api, Ask};
 use super::media::Fetcher;
 use super::upload::upload;
 
-/// Pictures that one post shows.
+/// Maximum pictures in one post.
 const MEDIA_MAX: usize = 4;
-/// Bytes of an address.
+/// Maximum bytes of an address.
 const ADDRESS_BYTES_MAX: usize = 2_048;
-/// Characters of a post.
+/// Maximum characters of a post.
 const CONTENT_CHARS_MAX: usize = 280;
-/// Limit of the whole call, and of all that comes before the post: what is not through by then is told as not executed,
-/// before the call's own limit tells it as unknown. A worker that drains waits 45 s for its calls: more is not to be had.
+/// Time limits of the whole call, and of everything before the post. A timeout before the post is reported as not
+/// executed, before the timeout of the call would report an unknown outcome. A draining worker waits 45 s for its
+/// calls, so the call cannot have more time.
 const TIMEOUT: Duration = Duration::from_secs(40);
 const MEDIA_TIMEOUT: Duration = Duration::from_secs(30);
-/// Posts whose media are on their way at the same time in one process: each holds some megabytes.
+/// Maximum posts per process whose media are being uploaded at the same time: each takes some megabytes of memory.
 const UPLOADS_MAX: usize = 4;
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Post {
-    /// The post, at most 280 characters, links and hashtags included.
+    /// The text of the post, at most 280 characters, including links and hashtags.
     #[schemars(length(min = 1, max = CONTENT_CHARS_MAX))]
     content: String,
     /// Addresses of up to four pictures, or of one animation or video, to show with the post.
@@ -44,15 +45,15 @@ struct Post {
 struct Posted {
     /// X's id of the post.
     post_id: String,
-    /// Where it can be seen.
+    /// The address of the post.
     post_url: String,
-    /// How it is received. Of a post that is new, all are zero: this is their place, not a measurement.
+    /// The reactions to the post. For a new post, all are zero: these are placeholders, not measurements.
     metrics: Metrics,
 }
 
 #[derive(Default, Serialize, JsonSchema)]
 struct Metrics {
-    /// How often it was seen.
+    /// How often the post was viewed.
     impressions: u64,
     /// Likes.
     likes: u64,
@@ -64,7 +65,7 @@ struct Metrics {
     quotes: u64,
 }
 
-/// The tool, over this account.
+/// Makes the tool for this account.
 pub(super) fn post_to_x(api: Api, fetcher: Fetcher) -> TypedTool {
     let uploads = Arc::new(Semaphore::new(UPLOADS_MAX));
     TypedTool::new(
@@ -94,7 +95,7 @@ fn too_slow() -> ToolError {
     ToolError::NotExecuted { message, retry_after: None }
 }
 
-/// Takes the media to X, one after the other, and answers X's ids of them.
+/// Uploads the media to X one after another, and returns their ids.
 async fn media(
     api: &Api,
     fetcher: &Fetcher,
@@ -119,7 +120,7 @@ async fn media(
     Ok(ids)
 }
 
-/// The effect: one request (docs.x.com, Create Post).
+/// Creates the post with one request, which is the effect (docs.x.com, Create Post).
 async fn publish(api: &Api, context: &CallContext, content: &str, media: &[String]) -> Result<Posted, ToolError> {
     let mut body = json!({ "text": content });
     if !media.is_empty() {
@@ -134,7 +135,7 @@ async fn publish(api: &Api, context: &CallContext, content: &str, media: &[Strin
     }
     Ok(Posted {
         post_id: id.to_owned(),
-        // This form leads to the post whatever the account is called.
+        // This form of the address works for any account name.
         post_url: format!("https://x.com/i/web/status/{id}"),
         metrics: Metrics::default(),
     })

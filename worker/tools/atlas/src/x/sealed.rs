@@ -1,7 +1,7 @@
-//! A grant as it is kept in Redis: sealed, so that whoever reads Redis learns no token.
+//! A grant as stored in Redis: encrypted, so that a reader of Redis learns no token.
 //!
-//! The key follows from the refresh token that the fleet was configured with, which all its workers know and Redis does
-//! not. With another one configured, what was kept under the one before is neither found nor readable.
+//! The key is derived from the configured refresh token, which all workers of the fleet know and Redis does not. After
+//! another refresh token is configured, grants stored under the previous one are neither found nor readable.
 
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -9,38 +9,38 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// Bytes of a sealed grant: more is none of ours.
+/// Maximum bytes of an encrypted grant; anything larger was not stored by the fleet.
 const SEALED_BYTES_MAX: usize = 32 * 1024;
 
-/// What a token service granted last.
+/// The last grant of a token service.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Kept {
     pub(super) access: String,
-    /// The refresh token that is good next.
+    /// The refresh token to use next.
     pub(super) refresh: String,
-    /// Until when the access token is used, ms of the time of the shard that keeps it.
+    /// Until when the access token is used, in ms of the time of the shard that stores it.
     pub(super) good_until_ms: i64,
-    /// Counts the grants.
+    /// The number of the grant.
     pub(super) number: u64,
 }
 
-/// Seals and opens the grants that follow from one configured refresh token.
+/// Encrypts and decrypts the grants that follow from one configured refresh token.
 pub(super) struct Seal {
     key: LessSafeKey,
-    /// The name that they are kept under.
+    /// The name under which the grants are stored.
     pub(super) id: String,
 }
 
 impl Seal {
-    /// Of the grants of this client that begin with this refresh token.
+    /// Makes the seal for this client's grants that begin with this refresh token.
     ///
     /// # Errors
-    /// The cipher refuses the key: a bug.
+    /// The cipher rejects the key, which would be a bug.
     pub(super) fn new(client_id: &str, refresh_token: &SecretString) -> Result<Self, String> {
         let hash = |purpose: &str| {
             let mut hash = Sha256::new();
             for part in [purpose, client_id, refresh_token.expose_secret()] {
-                // Lengths, so that no two parts run into each other.
+                // Lengths are included so that no two sequences of parts have the same hash input.
                 hash.update((part.len() as u64).to_be_bytes());
                 hash.update(part);
             }
@@ -62,7 +62,7 @@ impl Seal {
         Ok([nonce.as_slice(), &text].concat())
     }
 
-    /// None where it was not sealed by this seal, or has been changed since.
+    /// Decrypts a grant. `None` if it was not encrypted by this seal, or has been changed since.
     pub(super) fn open(&self, sealed: &[u8]) -> Option<Kept> {
         if sealed.len() > SEALED_BYTES_MAX {
             return None;

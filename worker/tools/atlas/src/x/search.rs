@@ -10,20 +10,20 @@ use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
 use super::api::{Api, Ask};
 
-/// Limit of one try.
+/// Time limit of one attempt.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// Bytes of a query.
+/// Maximum characters of a query.
 const QUERY_CHARS_MAX: usize = 512;
-/// What X answers at least and at most.
+/// The smallest and the largest number of results that X supports.
 const RESULTS: (u32, u32) = (10, 100);
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Search {
-    /// What to look for, in X's search syntax.
+    /// The search query, in X's search syntax.
     #[schemars(length(min = 1, max = QUERY_CHARS_MAX))]
     query: String,
-    /// The most posts to return, 10 to 100; left out, 10.
+    /// The maximum number of posts to return, 10 to 100. Default: 10.
     #[serde(default)]
     #[schemars(range(min = 10, max = 100))]
     max_results: Option<u32>,
@@ -31,11 +31,11 @@ struct Search {
 
 #[derive(Serialize, JsonSchema)]
 struct Found {
-    /// The posts, the newest first.
+    /// The posts, newest first.
     posts: Vec<Post>,
-    /// How many there are here.
+    /// The number of posts in this response.
     count: usize,
-    /// True if X has more.
+    /// True if X has more posts.
     more: bool,
 }
 
@@ -43,20 +43,20 @@ struct Found {
 struct Post {
     /// X's id of the post.
     id: String,
-    /// What it says.
+    /// The text of the post.
     text: String,
-    /// Where it can be seen.
+    /// The address of the post.
     url: String,
-    /// Who wrote it; left out where X does not say.
+    /// The author; absent if X does not name one.
     #[serde(skip_serializing_if = "Option::is_none")]
     author: Option<Author>,
-    /// When, RFC 3339.
+    /// When the post was created, RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     created_at: Option<String>,
-    /// Its language.
+    /// The language of the post.
     #[serde(skip_serializing_if = "Option::is_none")]
     lang: Option<String>,
-    /// How it is received: likes, reposts and so on, by X's names.
+    /// The reactions to the post: likes, reposts and so on, by X's names.
     metrics: BTreeMap<String, u64>,
 }
 
@@ -66,12 +66,12 @@ struct Author {
     id: String,
     /// The handle, without @.
     username: String,
-    /// The name that is shown.
+    /// The displayed name.
     #[serde(default)]
     name: String,
 }
 
-/// X's answer. What is not there counts as nothing; what is of another kind makes it no answer.
+/// X's response. Missing members count as empty; a member of the wrong type makes the response invalid.
 #[derive(Deserialize)]
 struct Answer {
     #[serde(default)]
@@ -104,7 +104,7 @@ struct Meta {
     next_token: Option<String>,
 }
 
-/// The tool, over this account.
+/// Makes the tool for this account.
 pub(super) fn search_x(api: Api) -> TypedTool {
     TypedTool::new(
         "search_x",

@@ -1,6 +1,6 @@
-//! Tokens of X: fixed ones, and those of OAuth 2.0 with a refresh token (docs.x.com, OAuth 2.0; scope
-//! `offline.access`). X's access tokens live for two hours, and each of its refresh tokens is good for one use: the next
-//! one is kept in Redis, sealed, before the token that came with it is used, and one worker at a time asks.
+//! Tokens of X: fixed tokens, and OAuth 2.0 with a refresh token (docs.x.com, OAuth 2.0; scope `offline.access`). X's
+//! access tokens live for two hours, and each refresh token can be used once. So the next refresh token is stored in
+//! Redis, encrypted, before its access token is used, and only one worker at a time requests a new grant.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,25 +15,25 @@ use tickfleet_tools_http::{Client, Credentials, Granted};
 
 use super::sealed::{Kept, Seal};
 
-/// The time for which one worker alone may ask for the next grant. It is longer than asking takes, and who has lost
-/// asks no sooner.
+/// How long one worker has the exclusive right to request the next grant. It is longer than a request takes, and after
+/// a failed request, no worker tries again before it is over.
 const RENEWAL_MS: u64 = 20_000;
-/// Limit of one sign-in.
+/// Time limit of one sign-in.
 const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(15);
-/// How often whoever waits for another worker's grant looks, and for how long.
+/// How often a call that waits for another worker's grant checks for it, and how many times.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 const LOOKS: u32 = 40;
-/// Tries to keep a grant: one that is lost cannot be had again.
+/// Maximum attempts to store a grant: a lost grant cannot be recovered.
 const KEEP_TRIES: u32 = 10;
-/// The time for which a grant is kept. X's refresh tokens live for half a year; each use makes a new one.
+/// How long a grant is stored. X's refresh tokens live for half a year; each use makes a new one.
 const KEPT_MS: u64 = 190 * 86_400_000;
 
-/// Who asks X.
+/// The account for requests to X.
 #[derive(Clone)]
 pub(super) enum Account {
-    /// A token that is a secret of the tool, by its name.
+    /// A fixed token: a secret of the tool, by its name.
     Fixed(&'static str),
-    /// Whoever signed in.
+    /// The user who signed in.
     SignedIn(Arc<SignIn>),
 }
 
@@ -47,12 +47,12 @@ impl fmt::Debug for Account {
 }
 
 impl Account {
-    /// The user in whose name is posted.
+    /// Returns the account that posts.
     pub(super) fn of_user(sign_in: Option<Arc<SignIn>>) -> Self {
         sign_in.map_or(Self::Fixed("X_USER_TOKEN"), Self::SignedIn)
     }
 
-    /// Who reads: the app itself where it has a token, else the user.
+    /// Returns the account that reads: the app itself if it has a token, otherwise the user.
     pub(super) fn of_reader(sign_in: Option<Arc<SignIn>>, environment: &Environment) -> Self {
         let is_set = |name: &str| environment.get(name).is_some();
         match sign_in {
@@ -62,7 +62,8 @@ impl Account {
         }
     }
 
-    /// The tool with the secrets that it needs: without them it is not configured, and none of them shows.
+    /// Declares the secrets that the tool needs: without them it is not configured, and their values are removed from
+    /// results.
     pub(super) fn declared_on(&self, tool: TypedTool, environment: &Environment) -> TypedTool {
         match self {
             Self::Fixed(name) => tool.secret_from_env(name, name),
@@ -73,7 +74,7 @@ impl Account {
         }
     }
 
-    /// A token that is good, as far as is known.
+    /// Returns a token that is valid as far as is known.
     pub(super) async fn token(&self, context: &CallContext) -> Result<SecretString, ToolError> {
         match self {
             Self::Fixed(name) => context.secret(name).map(SecretString::from),
@@ -81,7 +82,7 @@ impl Account {
         }
     }
 
-    /// The token after one that X refused; none where there cannot be another.
+    /// Returns the token after one that X rejected; `None` if there cannot be another.
     pub(super) async fn after(&self, refused: &SecretString) -> Result<Option<SecretString>, ToolError> {
         match self {
             Self::Fixed(_) => Ok(None),
@@ -90,22 +91,22 @@ impl Account {
     }
 }
 
-/// A sign-in that goes on with each grant.
+/// A sign-in that continues with each new grant.
 pub(super) struct SignIn {
     token_url: Url,
     client_id: SecretString,
     client_secret: Option<SecretString>,
-    /// As the fleet was configured: the first of all.
+    /// The configured refresh token, which is the first one.
     refresh_token: SecretString,
     client: Arc<Client>,
     home: Store,
     seal: Seal,
-    /// What this process knows, where Redis should have lost it.
+    /// The newest grant that this process knows, in case Redis has lost it.
     last: Mutex<Option<Kept>>,
 }
 
 impl SignIn {
-    /// The sign-in that the environment configures; none where it has no refresh token.
+    /// Returns the sign-in that the environment configures; `None` without a refresh token.
     ///
     /// # Errors
     /// The variable that is missing or cannot be used.
@@ -130,8 +131,8 @@ impl SignIn {
         }))
     }
 
-    /// A token that is good and not `refused`. In a task of its own: it goes on where the call is given up, for X has
-    /// then replaced the refresh token.
+    /// Returns a valid token other than `refused`. Runs in a separate task that continues if the call is dropped,
+    /// because X may already have replaced the refresh token by then.
     async fn token(self: &Arc<Self>, refused: Option<&SecretString>) -> Result<SecretString, ToolError> {
         let (this, refused) = (Arc::clone(self), refused.cloned());
         let found = tokio::spawn(async move { this.find(refused.as_ref()).await }).await;
@@ -148,7 +149,8 @@ impl SignIn {
                 return Ok(SecretString::from(kept.access.clone()));
             }
             if self.home.may_renew_grant(&self.seal.id, RENEWAL_MS).await.map_err(away)? {
-                // Somebody may have got it between the look and the right to ask.
+                // Another worker may have obtained it after the check above and before this worker got the right to
+                // request it.
                 let (kept, now_ms) = self.newest().await?;
                 return match kept.filter(|kept| is_good(kept, now_ms)) {
                     Some(kept) => Ok(SecretString::from(kept.access)),
@@ -160,7 +162,7 @@ impl SignIn {
         Err(not_signed_in("another worker is at it; try again later", None))
     }
 
-    /// The newest grant that Redis or this process knows, and the time.
+    /// Returns the newest grant that Redis or this process knows, and the current time.
     async fn newest(&self) -> Result<(Option<Kept>, i64), ToolError> {
         let (kept, now_ms) = tokio::try_join!(self.home.kept_grant(&self.seal.id), self.home.now_ms()).map_err(away)?;
         let kept = kept.and_then(|sealed| self.seal.open(&sealed));
@@ -172,7 +174,7 @@ impl SignIn {
         Ok((last.clone(), now_ms))
     }
 
-    /// Asks for the next grant, and keeps it before it is used.
+    /// Requests the next grant, and stores it before it is used.
     async fn renew(&self) -> Result<SecretString, ToolError> {
         let (last, _) = self.newest().await?;
         let refresh = last.as_ref().map_or_else(|| self.refresh_token.clone(), |kept| kept.refresh.clone().into());
@@ -213,7 +215,7 @@ fn away(error: StoreError) -> ToolError {
     not_signed_in(&error.to_string(), None)
 }
 
-/// Nothing was asked of X: whatever comes next repeats nothing.
+/// Nothing was requested from X, so a retry repeats nothing.
 fn not_signed_in(why: &str, retry_after: Option<Duration>) -> ToolError {
     ToolError::NotExecuted { message: format!("The tool could not sign in to X: {why}."), retry_after }
 }

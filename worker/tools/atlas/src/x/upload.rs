@@ -1,5 +1,5 @@
-//! Giving media to X (docs.x.com, Media upload): pictures in one request; animations and videos in pieces, which X then
-//! works on for a while.
+//! Uploads media to X (docs.x.com, Media upload): pictures in one request; animations and videos in pieces, which X
+//! then processes for a while.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use super::api::{Api, Ask};
 use super::media::Media;
 use super::multipart;
 
-/// Bytes of one piece; X takes up to 5 MB.
+/// Bytes of one piece; X accepts up to 5 MB.
 const PIECE_BYTES: usize = 2 * 1024 * 1024;
-/// Bounds of the wait before X is asked again how far it is.
+/// Minimum and maximum wait before X is asked for its progress again.
 const WAIT_S: (u64, u64) = (1, 10);
 
-/// Uploads media and answers X's id of them. Until a post names it, nobody sees anything of it.
+/// Uploads media and returns X's id for it. The media is not visible to others until a post refers to it.
 pub(super) async fn upload(api: &Api, context: &CallContext, mut media: Media) -> Result<String, ToolError> {
     if media.kind.is_picture {
         let all = usize::try_from(media.kind.bytes_max).unwrap_or(usize::MAX);
@@ -46,7 +46,7 @@ pub(super) async fn upload(api: &Api, context: &CallContext, mut media: Media) -
     finished(api, context, id, answer).await
 }
 
-/// Waits until X has worked on it. Whoever calls bounds the time.
+/// Waits until X has processed the media. The caller limits the time.
 async fn finished(api: &Api, context: &CallContext, id: String, mut answer: Value) -> Result<String, ToolError> {
     loop {
         let Some(info) = answer.pointer("/data/processing_info") else { return Ok(id) };
@@ -66,7 +66,7 @@ async fn finished(api: &Api, context: &CallContext, id: String, mut answer: Valu
     }
 }
 
-/// X's id in an answer: up to 19 digits, which go into addresses.
+/// Returns X's id from a response: up to 19 digits. It is validated because it becomes part of addresses.
 fn id_of(answer: &Value) -> Result<String, ToolError> {
     let id = answer.pointer("/data/id").and_then(Value::as_str);
     let sound = |id: &&str| (1..=19).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,4 +1,5 @@
-//! The problems of a value, in words that a model can act on: which argument, what was expected, what was found.
+//! Explains the problems of a value so that a model can correct them: which argument, what was expected, what was
+//! found.
 
 use std::sync::LazyLock;
 
@@ -10,32 +11,33 @@ use tickfleet_protocol::cut_response;
 
 use crate::wording;
 
-/// Problems named in one message: a model corrects a few at a time.
+/// Maximum number of problems in one message: a model corrects a few at a time.
 pub(super) const PROBLEMS_MAX: usize = 5;
-/// Bytes of a wrong value that a message quotes.
+/// Maximum bytes of a wrong value that a message quotes.
 const QUOTED_BYTES_MAX: usize = 80;
-/// Bytes of a list of values or names in a message; what does not fit is counted.
+/// Maximum bytes of a list of values or names in a message; the message gives the number of entries left out.
 const LISTED_BYTES_MAX: usize = 320;
-/// Bytes of one problem's text.
+/// Maximum bytes of one problem's text.
 const PROBLEM_BYTES_MAX: usize = 640;
-/// Bytes of a problem's path.
+/// Maximum bytes of a problem's path.
 const PATH_BYTES_MAX: usize = 300;
-/// Alternatives of which a message tells the wishes.
+/// Maximum number of alternatives whose requirements a message lists.
 const ALTERNATIVES_MAX: usize = 3;
 
-/// The name that a checked value has in messages.
+/// How messages name the checked value.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Subject {
     pub(super) whole: &'static str,
-    /// Of the whole: `are` or `is`.
+    /// The verb after `whole`: `are` or `is`.
     pub(super) is: &'static str,
     part: &'static str,
-    /// One, and several.
+    /// Singular and plural.
     missing: [&'static str; 2],
-    /// One, and several.
+    /// Singular and plural.
     unknown: [&'static str; 2],
     pub(super) bytes_max: usize,
-    /// True if messages quote what was found: a result that is withheld shows nowhere.
+    /// True if messages quote what was found. Results are not quoted, because a withheld result must not appear
+    /// anywhere.
     quoted: bool,
 }
 
@@ -62,20 +64,20 @@ pub(super) const OUTPUT: Subject = Subject {
 /// The problem with one argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The path of the argument (`user.emails[0]`); empty for the arguments as a whole.
+    /// The path of the argument (`user.emails[0]`); empty if the problem is with the arguments as a whole.
     pub path: String,
-    /// The text that says what was expected and what was found.
+    /// The expected and the found value, in words.
     pub message: String,
 }
 
-/// Arguments that do not parse or do not fit; at most five problems, each bounded.
+/// Arguments that do not parse or do not fit the schema. Contains at most five problems, each of bounded length.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArgumentError {
     /// The problems, in the schema's order; never empty.
     pub problems: Vec<Problem>,
-    /// True if there are more than these.
+    /// True if there are more problems than these.
     pub more: bool,
-    /// True if the arguments break off: the response that they are of was cut off.
+    /// True if the arguments end in the middle because the model's response was cut off.
     pub is_cut: bool,
 }
 
@@ -105,8 +107,8 @@ impl ArgumentError {
         wording::cut(&text, limits::ERROR_BYTES_MAX)
     }
 
-    /// The same for a program: `{"problems": [{"path", "message"}]}`, `"more": true` if there are more, and `"reason":
-    /// "cut"` if the arguments break off.
+    /// The same as JSON: `{"problems": [{"path", "message"}]}`, with `"more": true` if there are more problems, and
+    /// `"reason": "cut"` if the arguments were cut off.
     #[must_use]
     pub fn details(&self) -> Value {
         let problems = self.problems.iter().map(|p| serde_json::json!({"path": p.path, "message": p.message}));
@@ -121,7 +123,7 @@ impl ArgumentError {
     }
 }
 
-/// The errors of a validator as problems; `names` are those that the schema gives its top level.
+/// Converts validation errors to problems. `names` are the top-level names that the schema declares.
 pub(super) fn all<'e>(
     errors: impl Iterator<Item = ValidationError<'e>>,
     names: &[String],
@@ -135,7 +137,7 @@ pub(super) fn all<'e>(
         let room = problems.len() < PROBLEMS_MAX;
         if let ValidationErrorKind::Required { property } = error.kind() {
             let name = join(&path, property.as_str().unwrap_or_default());
-            // All that one object lacks is one problem.
+            // All missing members of one object are reported as one problem.
             match missing.iter_mut().find(|(at, _)| *at == path) {
                 Some((_, lacking)) => lacking.push(name),
                 None if room => {
@@ -186,9 +188,9 @@ fn message(error: &ValidationError<'_>, path: &str, names: &[String], subject: &
     }
 }
 
-/// The unknown members of the object at `path`, each with what was probably meant.
+/// Describes the unknown members of the object at `path`, each with the name that was probably meant.
 fn unknown(path: &str, unexpected: &[String], names: &[String], subject: &Subject) -> String {
-    // Hints are for the top level only: the names below it are not collected.
+    // Suggestions exist at the top level only: names below it are not collected.
     let names = if path.is_empty() { names } else { &[] };
     let meant = |name: &str| wording::closest(name, names.iter().map(String::as_str), 1).first().copied();
     let expected = || listed(names.iter().map(|name| wording::cut(name, QUOTED_BYTES_MAX)), LISTED_BYTES_MAX / 2);
@@ -211,7 +213,9 @@ fn unknown(path: &str, unexpected: &[String], names: &[String], subject: &Subjec
     if names.is_empty() { told } else { format!("{told}, expected: {}", expected()) }
 }
 
-/// Says what was expected, as the rest of a sentence that begins with the argument. None if no better words are known.
+/// Describes what was expected, as a predicate whose subject is the argument. `None` if no wording is known for the
+/// error.
+/// better.
 fn expected(error: &ValidationError<'_>) -> Option<String> {
     use ValidationErrorKind as K;
     let has = |count: usize| format!("has {count}");
@@ -255,8 +259,8 @@ fn expected(error: &ValidationError<'_>) -> Option<String> {
     })
 }
 
-/// The values that are allowed, where the schema lists them: as an enum, or as alternatives that are values each (a
-/// `oneOf` of `const` is how an enum is written whose values have descriptions).
+/// Returns the allowed values if the schema lists them: as an enum, or as alternatives that are single values (a
+/// `oneOf` of `const` is how schemas write an enum whose values have descriptions).
 fn allowed(error: &ValidationError<'_>) -> Option<Vec<Value>> {
     use ValidationErrorKind as K;
     match error.kind() {
@@ -275,7 +279,7 @@ fn allowed(error: &ValidationError<'_>) -> Option<Vec<Value>> {
     }
 }
 
-/// The first complaint of each alternative, so that a model can choose one.
+/// Returns the first error of each alternative, so that a model can choose one.
 fn alternatives(context: &[Vec<ValidationError<'static>>], pointer: &str) -> String {
     let wish = |error: &ValidationError<'_>| {
         let here = error.instance_path().as_str();
@@ -296,14 +300,14 @@ fn alternatives(context: &[Vec<ValidationError<'static>>], pointer: &str) -> Str
     format!("fits none of the allowed forms ({shown}{more})")
 }
 
-/// Says what is wrong with a schema, as the validator of schemas says it.
+/// Explains what is wrong with a schema, from an error of the meta-schema's validator.
 pub(super) fn of_schema(error: &ValidationError<'_>) -> String {
     let words = expected(error).map(|expected| format!("{} {expected}", quoted(error.instance())));
     wording::cut(&words.unwrap_or_else(|| error.masked().to_string()), PROBLEM_BYTES_MAX)
 }
 
-/// Says what was found, for a message. Of an argument whose name says that it is a secret, only its kind: messages are
-/// read and kept in more places than arguments.
+/// Describes a value that a message reports as found. If the argument's name marks it as a secret, only its kind is
+/// given (null and booleans are shown): messages are read and stored in more places than arguments.
 pub fn found(path: &str, value: &Value) -> String {
     let secret = is_secret(path);
     match value {
@@ -314,7 +318,7 @@ pub fn found(path: &str, value: &Value) -> String {
     }
 }
 
-/// Returns true if the name of an argument, or of what it is a part of, says that it is a secret.
+/// Returns true if any part of the path marks the argument as a secret.
 pub fn is_secret(path: &str) -> bool {
     static SECRETS: LazyLock<Redactor> = LazyLock::new(Redactor::default);
     path.split(['.', '[', ']']).any(|part| SECRETS.is_secret_key(part))
@@ -324,7 +328,7 @@ pub(super) fn quoted(value: &Value) -> String {
     quoted_up_to(value, QUOTED_BYTES_MAX)
 }
 
-/// A value for a message. A long string is cut before it is written out, so that a big argument costs little.
+/// Quotes a value for a message. A long string is cut before it is serialized, so that a large argument costs little.
 fn quoted_up_to(value: &Value, bytes_max: usize) -> String {
     match value {
         Value::String(text) => wording::cut(&Value::from(wording::cut(text, bytes_max)).to_string(), bytes_max),
@@ -338,7 +342,7 @@ fn listed_names(names: &[String]) -> String {
     listed(names.iter().map(|name| format!("'{}'", wording::cut(name, QUOTED_BYTES_MAX))), LISTED_BYTES_MAX)
 }
 
-/// Values or names one after the other; what does not fit into `bytes_max` is counted.
+/// Joins values or names with commas; entries beyond `bytes_max` are only counted.
 fn listed(items: impl Iterator<Item = String>, bytes_max: usize) -> String {
     let (mut text, mut left_out) = (String::new(), 0usize);
     for item in items {

@@ -1,4 +1,4 @@
-//! Hostile JSON text to a value, under bounds.
+//! Parses untrusted JSON text within bounds.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -11,12 +11,11 @@ use tickfleet_protocol::json::replace_beyond;
 
 /// Parses `text` within `bytes_max`, [`limits::JSON_DEPTH_MAX`] and [`limits::JSON_VALUES_MAX`].
 ///
-/// Integers beyond 64 bits become floats in the value (good enough to validate); the text keeps them.
-///
-/// A number beyond what can be compared counts as the largest or smallest there is; the text keeps it, too.
+/// Integers beyond 64 bits become floats in the value, which is good enough for validation. A number beyond the range
+/// of a float becomes the largest or smallest float. The text keeps the original digits.
 ///
 /// # Errors
-/// What is wrong and where. A key given twice is refused with its path: whoever reads such a text elsewhere may take the
+/// The problem and its place. A duplicate key is rejected with its path: another reader of the same text might use the
 /// other value.
 pub(super) fn parse_bounded(text: &str, bytes_max: usize) -> Result<Value, NotJson> {
     if text.len() > bytes_max {
@@ -31,10 +30,10 @@ pub(super) fn parse_bounded(text: &str, bytes_max: usize) -> Result<Value, NotJs
     Ok(value)
 }
 
-/// Why a text is no JSON within its bounds.
+/// Why a text is not JSON within its bounds.
 #[derive(Debug)]
 pub(super) struct NotJson {
-    /// One line for a model.
+    /// The reason in one line, worded for a model.
     pub(super) why: String,
     /// True if the text ends inside a value.
     pub(super) breaks_off: bool,
@@ -46,13 +45,13 @@ impl From<serde_json::Error> for NotJson {
     }
 }
 
-/// JSON whose numbers are all within what can be compared: one that is beyond counts as the largest or smallest there is.
+/// Replaces numbers beyond the range of a float with the largest or smallest float.
 fn comparable(text: &str) -> Cow<'_, str> {
     const LARGEST: &str = "1.7976931348623157e308";
     replace_beyond(text, |number| if number.starts_with('-') { format!("-{LARGEST}") } else { LARGEST.to_owned() })
 }
 
-/// The place of a value in the text; a list on the stack, so that the usual case costs nothing.
+/// The path of a value in the text, as a linked list on the stack: it costs nothing unless an error needs it.
 #[derive(Clone, Copy)]
 enum At<'a> {
     Root,
@@ -75,7 +74,7 @@ impl fmt::Display for At<'_> {
 struct Bounded<'a> {
     at: At<'a>,
     depth: usize,
-    /// Values that may still come.
+    /// The number of values that may still follow.
     left: &'a Cell<usize>,
 }
 

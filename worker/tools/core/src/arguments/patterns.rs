@@ -1,25 +1,25 @@
-//! Patterns of ECMA 262, as schemas have them. Most are matched in linear time; look-around and back references by an
-//! engine that goes back over the text, within a bound.
+//! ECMA 262 patterns in schemas. Most are matched in linear time; look-around and back references need a backtracking
+//! engine, whose steps are bounded.
 
 use std::sync::LazyLock;
 
 use jsonschema::{Draft, PatternOptions, ValidationOptions};
 use serde_json::{Map, Value, json};
 
-/// Bytes of a compiled `pattern`; beyond it, a pattern like `(a{1000}){1000}` eats memory.
+/// Maximum bytes of a compiled `pattern`. Without it, a pattern such as `(a{1000}){1000}` takes up too much memory.
 const PATTERN_BYTES_MAX: usize = 1024 * 1024;
-/// Steps back of one match. Patterns that schemas really have need some hundred; one that needs more on a long text is
-/// not decided here.
+/// Maximum backtracking steps of one match. Real patterns need a few hundred; if a long text needs more, the pattern is
+/// not checked here.
 const STEPS_BACK_MAX: usize = 10_000;
 
-/// What is said of a pattern that no engine here can read, as the rest of a sentence about its schema.
+/// The warning about a pattern that no available engine supports, as a predicate whose subject is the schema.
 pub(super) const LEFT_TO_THE_TOOL: &str =
     "has a pattern that cannot be read here: it is not checked, and left to the tool";
 
 /// Keywords whose values are data, not schemas.
 const DATA: [&str; 5] = ["const", "enum", "default", "examples", "example"];
 
-/// How `schema` is compiled.
+/// Returns the options with which `schema` is compiled.
 pub(super) fn engine(schema: &Value) -> ValidationOptions<'static> {
     let patterns = PatternOptions::fancy_regex()
         .backtrack_limit(STEPS_BACK_MAX)
@@ -29,15 +29,16 @@ pub(super) fn engine(schema: &Value) -> ValidationOptions<'static> {
     if schema.get("$schema").is_none() { options.with_draft(Draft::Draft202012) } else { options }
 }
 
-/// The schema without the patterns that cannot be read, and where they stood; none if all can be read as they are.
+/// Returns the schema without its unsupported patterns, and their places. `None` if all patterns are supported as they
+/// are.
 pub(super) fn without_unread(schema: &Value) -> Option<(Value, Vec<String>)> {
     let (mut readable, mut unread) = (schema.clone(), Vec::new());
     strip(&mut readable, &mut String::new(), &mut unread);
     (readable != *schema).then_some((readable, unread))
 }
 
-/// The pattern with a backslash before each hyphen beside a class escape: `[\w-.]` is a word character, a hyphen or a
-/// point in ECMA 262, and no range elsewhere.
+/// Escapes each hyphen next to a class escape: in ECMA 262, `[\w-.]` is a word character, a hyphen or a dot, and other
+/// engines reject it as a range.
 fn literal_hyphens(pattern: &str) -> String {
     let is_class = |escape: Option<&char>| escape.is_some_and(|escape| "dDsSwW".contains(*escape));
     let (mut text, mut in_class, mut behind_class) = (String::with_capacity(pattern.len() + 8), false, false);
@@ -102,8 +103,8 @@ fn strip(schema: &mut Value, at: &mut String, unread: &mut Vec<String>) {
     }
 }
 
-/// Takes patterns of names out of an object's schema. What they would have allowed is then of no name that is known, so
-/// that other names are left to the tool too.
+/// Removes unsupported name patterns from an object's schema. It is then unknown which names they would have allowed,
+/// so the check of additional members is removed too, and left to the tool.
 fn strip_names(members: &mut Map<String, Value>, at: &str, unread: &mut Vec<String>) {
     let Some(Value::Object(patterns)) = members.get_mut("patternProperties") else { return };
     let odd: Vec<String> = patterns.keys().filter(|pattern| !can_be_read(pattern)).cloned().collect();

@@ -1,28 +1,28 @@
-//! The cost that validating against a schema can have, told before it is used.
+//! Estimates the cost of validating against a schema before the schema is used.
 //!
-//! A short schema can ask for exponential work: definitions that each use the one before twice. So a schema is walked
-//! the way a validator walks it, every `$ref` followed, and refused when the walk does not end within a bound.
+//! A short schema can require exponential work: for example, definitions that each use the previous one twice. So this
+//! walk follows every `$ref`, as a validator does, and rejects the schema if the walk does not end within a bound.
 //!
-//! What applies to every item of a list, or to every member of an object, is paid for as often as the instance has
-//! such parts. There the bound is lower, and patterns and lists of values count for what they cost.
+//! Subschemas that apply to every item of a list, or to every member of an object, cost their work once per part of the
+//! instance. For them the bound is lower, and patterns and lists of values have extra weight.
 
 use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 use tickfleet_model::limits;
 
-/// Subschemas that a walk may meet, every use of a definition counted anew. Real tools stay below a few hundred.
+/// Maximum subschemas in a walk; each use of a definition counts. Real tools stay below a few hundred.
 const SUBSCHEMAS_MAX: usize = 4_000;
-/// The weight that may apply to one repeated part of an instance: 256 KiB of arguments have up to 100,000 of them.
+/// Maximum weight that may apply to one repeated part of an instance: 256 KiB of arguments have up to 100,000 parts.
 const WEIGHT_PER_PART_MAX: usize = 512;
-/// The weight of a pattern: it looks at every character.
+/// The weight of a pattern, which examines every character.
 const PATTERN_WEIGHT: usize = 8;
-/// Listed values that count for one subschema, where they are not looked up by a digest.
+/// Number of listed values that weigh as much as one subschema. Lists of strings only are hashed and have no weight.
 const VALUES_PER_WEIGHT: usize = 16;
-/// Longest chain of subschemas and references.
+/// Maximum length of a chain of subschemas and references.
 const CHAIN_MAX: usize = 2 * limits::JSON_DEPTH_MAX;
 
-/// One step from an instance to a part of it, as a schema names it.
+/// A step from an instance to one of its parts, as a schema describes it.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Step {
     Member(String),
@@ -32,7 +32,7 @@ enum Step {
 }
 
 impl Step {
-    /// Returns true if it leads to many parts.
+    /// Returns true if the step can lead to many parts.
     const fn repeats(&self) -> bool {
         matches!(self, Self::AnyMember | Self::AnyItem)
     }
@@ -52,8 +52,8 @@ impl Step {
 /// Checks that validation against `schema` costs no more than a small multiple of the instance's size.
 ///
 /// # Errors
-/// The place (a JSON pointer) and the reason, in words: too many subschemas, a reference that is not local, a recursion
-/// that doubles its work.
+/// The place (a JSON pointer) and the reason: too many subschemas, a reference that is not local, or a recursion that
+/// doubles its work.
 pub(super) fn check(schema: &Value) -> Result<(), (String, String)> {
     let mut walk = Walk {
         root: schema,
@@ -70,15 +70,15 @@ pub(super) fn check(schema: &Value) -> Result<(), (String, String)> {
 struct Walk<'a> {
     root: &'a Value,
     met: usize,
-    /// References being followed: target, and how many steps led to it.
+    /// The references being followed: target, and the number of steps at which it was opened.
     open: Vec<(&'a str, usize)>,
-    /// Steps from the root to here.
+    /// The steps from the root to the current place.
     steps: Vec<Step>,
-    /// Places where an open reference is used again: target, the steps since it was opened.
+    /// Uses of an open reference inside itself: target, and the steps since it was opened.
     returns: Vec<(&'a str, Vec<Step>)>,
-    /// The weight that applies to each repeated part, by the steps that lead there.
+    /// The weight that applies to each repeated part, by the steps that lead to it.
     weights: HashMap<Vec<Step>, usize>,
-    /// The place where the walk is, a JSON pointer; where it failed, once it has.
+    /// The current place as a JSON pointer; after a failure, the place of the failure.
     place: String,
 }
 
@@ -157,7 +157,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Walks the parts of a keyword, each at its place.
+    /// Walks each part of a keyword at its own place.
     fn each<Name: ToString>(
         &mut self,
         keyword: &str,
@@ -170,7 +170,7 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// Walks on at a place below this one, and comes back unless that fails.
+    /// Walks at a place below the current one, and returns to the current place unless the walk fails.
     fn at(&mut self, below: &str, walk: impl FnOnce(&mut Self) -> Result<(), String>) -> Result<(), String> {
         let here = self.place.len();
         self.place.push_str(below);
@@ -205,7 +205,8 @@ impl<'a> Walk<'a> {
         walked
     }
 
-    /// A definition uses itself. Once per part of the instance is a tree; twice is exponential in its depth.
+    /// Handles a definition that uses itself. Once per part of the instance forms a tree; twice is exponential in the
+    /// instance's depth.
     fn back(&mut self, target: &'a str, opened_at: usize) -> Result<(), String> {
         let since = self.steps[opened_at..].to_vec();
         if since.is_empty() {

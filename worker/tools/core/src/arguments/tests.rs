@@ -143,7 +143,7 @@ async fn long_arguments_are_checked_apart_and_not_for_long() {
 
 #[test]
 fn a_check_that_is_not_done_in_time_says_so() {
-    // The one thread that checks is busy, so that no machine is fast enough.
+    // The only thread for checks is busy, so that even the fastest machine exceeds the limit.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
     let (free, busy) = std::sync::mpsc::channel::<()>();
     runtime.spawn_blocking(move || busy.recv());
@@ -228,7 +228,7 @@ struct Pattern {
     pattern: String,
     fits: Vec<String>,
     unfit: Vec<String>,
-    /// True if no engine here reads it.
+    /// True if no available engine supports the pattern.
     #[serde(default)]
     unread: bool,
 }
@@ -257,11 +257,11 @@ fn patterns_of_ecma_262_are_checked_or_left_to_the_tool() {
     let long = "a".repeat(40) + "!";
     let began = tokio::time::Instant::now();
     assert!(slow.check(&json!({"a": long}).to_string()).is_ok());
-    // Without a bound it would take hours; with it milliseconds, and on a machine that stands still some seconds.
+    // Without a bound, this would take hours; with it, milliseconds, or some seconds on a stalled machine.
     assert!(began.elapsed() < Duration::from_secs(30));
     let wrong = slow.check(&json!({"a": long, "n": "x"}).to_string()).unwrap_err();
     assert_eq!(wrong.problems.len(), 1, "{wrong:?}");
-    // Names that an unreadable pattern may allow are left to the tool.
+    // Names that an unsupported pattern might allow are left to the tool.
     let names = json!({"type": "object", "patternProperties": {"(": {}}, "additionalProperties": false});
     assert!(ArgumentCheck::compile(&names).unwrap().check(r#"{"x": 1}"#).is_ok());
     let data = json!({"properties": {"a": {"const": {"pattern": "("}}, "b": {"pattern": "("}}});

@@ -1,12 +1,12 @@
-//! Schemas that no call can satisfy: sound JSON Schema, and a tool that can never run.
+//! Detects valid schemas that no arguments can satisfy, so that the tool could never run.
 
 use serde_json::{Map, Value};
 
-/// References followed one after another.
+/// Maximum number of references followed in a row.
 const DEPTH_MAX: usize = 16;
 
-/// Finds where and why no object fits `schema`, if that can be told from what every object must have. Returns a pointer
-/// into the schema, and words.
+/// Looks for a reason why no object can satisfy `schema`, considering only required members. Returns a JSON pointer
+/// into the schema, and an explanation.
 pub(super) fn find(schema: &Value) -> Option<(String, String)> {
     Look { root: schema }.object(schema, String::new(), 0)
 }
@@ -16,7 +16,7 @@ struct Look<'a> {
 }
 
 impl Look<'_> {
-    /// Looks at a schema that a value must fit.
+    /// Checks the schema of a required member.
     fn required(&self, schema: &Value, at: String, depth: usize) -> Option<(String, String)> {
         let members = match schema {
             Value::Bool(false) => return Some((at, "it is required, and its schema `false` allows no value".into())),
@@ -26,7 +26,7 @@ impl Look<'_> {
         if members.get("enum").and_then(Value::as_array).is_some_and(Vec::is_empty) {
             return Some((format!("{at}/enum"), "it is required, and none of no values can be given".into()));
         }
-        // The least and the most of what it may be, where both bind a value of its one type.
+        // The lower and upper bound that apply if the value can have only this one type.
         let pairs = match members.get("type").and_then(Value::as_str) {
             Some("string") => ["minLength", "maxLength"],
             Some("integer" | "number") => ["minimum", "maximum"],
@@ -47,7 +47,7 @@ impl Look<'_> {
         None
     }
 
-    /// Looks at a schema that an object must fit.
+    /// Checks a schema that an object must satisfy.
     fn object(&self, schema: &Value, at: String, depth: usize) -> Option<(String, String)> {
         let Value::Object(members) = schema else { return None };
         if depth > DEPTH_MAX {
@@ -79,7 +79,7 @@ impl Look<'_> {
     }
 }
 
-/// Returns true if an object has no members but those of `properties` beside it.
+/// Returns true if an object may have only the members listed in `properties`.
 fn closed(members: &Map<String, Value>) -> bool {
     members.get("additionalProperties") == Some(&Value::Bool(false)) && !members.contains_key("patternProperties")
 }

@@ -1,7 +1,7 @@
-//! Finds secrets in text that a service sent back, in every encoding in which it may echo them.
+//! Finds secrets in text that a service sent back, in every encoding in which the service may echo them.
 //!
-//! A secret is looked for in the text, and in the bytes that stretches of it stand for: what is encoded is decoded, not
-//! the secret encoded. Escapes ([`escapes`]) are read while matching, because encoders differ in which characters they
+//! The search covers the text itself and the bytes that encoded parts of it decode to: the text is decoded; the secret
+//! is not encoded. Escapes ([`escapes`]) are resolved while matching, because encoders differ in which characters they
 //! escape and in which case. The cost is linear in the length of the text.
 
 use std::collections::BTreeSet;
@@ -11,19 +11,19 @@ use encoding_rs::WINDOWS_1252;
 use super::encodings::Encoding;
 use super::escapes;
 
-/// Shorter values are not searched for: they would match everywhere.
+/// Shorter values are not searched for, because they would match everywhere.
 const SECRET_BYTES_MIN: usize = 4;
-/// In values of this length or longer, the case of letters makes no difference: hosts, headers and databases change it.
+/// Values of this length or longer match in any case: hosts, headers and databases change the case of letters.
 const CASELESS_BYTES_MIN: usize = 8;
-/// Encodings inside encodings that are followed.
+/// Maximum depth of nested encodings that are decoded.
 const ENCODED_MAX: usize = 2;
-/// Readings of one position that are followed, per byte of the secret: text with nested escapes costs linear time.
+/// Maximum steps from one position, per byte of the secret: keeps the cost linear for text with nested escapes.
 const STEPS_PER_BYTE: usize = 16;
 
 /// The values that must not appear in a text.
 pub(super) struct Echoes {
     wanted: Vec<Vec<u8>>,
-    /// The numbers of those that begin with a byte.
+    /// For each byte, the indexes of the values in `wanted` that may begin with it.
     by_first: [Vec<usize>; 256],
     shortest: usize,
 }
@@ -45,7 +45,7 @@ impl Echoes {
         Self { wanted, by_first, shortest }
     }
 
-    /// Byte ranges of `text` that show a secret, in order, at characters' boundaries. They do not overlap.
+    /// Returns the byte ranges of `text` that show a secret, in order, without overlaps, and at character boundaries.
     pub(super) fn found(&self, text: &str) -> Vec<(usize, usize)> {
         let mut found = Vec::new();
         if self.wanted.is_empty() {
@@ -72,7 +72,7 @@ impl Echoes {
         found
     }
 
-    /// Searches a text, and whatever is encoded in it; `place` says where a stretch of it lies in the whole text.
+    /// Searches a text and everything encoded in it. `place` maps a range of this text to a range of the whole text.
     fn search(
         &self,
         text: &[u8],
@@ -94,7 +94,7 @@ impl Echoes {
         }
     }
 
-    /// Where a text shows a secret, plain or escaped, in order.
+    /// Returns the ranges where a text shows a secret, plain or escaped, in order.
     fn spans(&self, text: &[u8]) -> Vec<(usize, usize)> {
         let mut spans = Vec::<(usize, usize)>::new();
         for (at, byte) in text.iter().enumerate() {
@@ -115,22 +115,22 @@ impl Echoes {
         spans
     }
 
-    /// The longest end of a secret that begins at `at` of the text with the byte `first`.
+    /// Returns the longest end of a secret that starts at `at` with the byte `first`.
     fn end_from(&self, first: u8, text: &[u8], at: usize) -> Option<usize> {
         self.by_first[usize::from(first)].iter().filter_map(|number| end_of(self.wanted.get(*number)?, text, at)).max()
     }
 }
 
-/// A secret as its bytes, and as those that programs make of it which take it for another character set.
+/// Returns the bytes of a secret, and the bytes that result if a program confuses its character set.
 fn in_character_sets(secret: &str) -> Vec<Vec<u8>> {
     let mut all = vec![secret.as_bytes().to_vec()];
     if secret.is_ascii() {
         return all;
     }
-    // Read as if it were of one byte a character.
+    // UTF-8 read as a single-byte character set.
     all.push(WINDOWS_1252.decode_without_bom_handling(secret.as_bytes()).0.into_owned().into_bytes());
     all.push(secret.bytes().map(char::from).collect::<String>().into_bytes());
-    // Written with one byte a character, and read as if it were UTF-8.
+    // Text in a single-byte character set, read as UTF-8.
     if let (bytes, _, false) = WINDOWS_1252.encode(secret) {
         all.extend([String::from_utf8_lossy(&bytes).into_owned().into_bytes(), bytes.into_owned()]);
     }
@@ -146,13 +146,13 @@ fn in_character_sets(secret: &str) -> Vec<Vec<u8>> {
     all
 }
 
-/// Returns the start of the escape that `at` lies in: a cut inside an escape would break the JSON around it.
+/// Returns the start of the escape that `at` is inside of: a cut within an escape would break the surrounding JSON.
 fn whole_escape(bytes: &[u8], at: usize) -> usize {
     let slashes = bytes.iter().take(at).rev().take_while(|byte| **byte == b'\\').count();
     at - slashes % 2
 }
 
-/// The longest end of `wanted` in `text` when it begins at `start`, plain or escaped.
+/// Returns the longest end of a match of `wanted` that starts at `start`, plain or escaped.
 fn end_of(wanted: &[u8], text: &[u8], start: usize) -> Option<usize> {
     let is_same = |byte: u8, wanted_byte: u8| {
         byte == wanted_byte || wanted.len() >= CASELESS_BYTES_MIN && byte.eq_ignore_ascii_case(&wanted_byte)
@@ -176,7 +176,7 @@ fn end_of(wanted: &[u8], text: &[u8], start: usize) -> Option<usize> {
             if wanted.get(matched).is_some_and(|wanted_byte| is_same(*byte, *wanted_byte)) {
                 next = Some((at + 1, matched + 1));
             } else if *byte == 0 && matched > 0 {
-                // UTF-16 has one beside each letter of ASCII.
+                // In UTF-16, each ASCII letter has a zero byte next to it.
                 next = Some((at + 1, matched));
             }
         }
@@ -326,7 +326,7 @@ mod tests {
             let text = unit.repeat((256 << 10) / unit.len());
             let began = tokio::time::Instant::now();
             assert!(Echoes::of(secrets.iter().map(String::as_str)).found(&text).is_empty());
-            // It takes half a second on a busy machine; what grows faster takes minutes.
+            // This takes half a second on a busy machine; superlinear growth would take minutes.
             assert!(began.elapsed() < std::time::Duration::from_secs(20), "{unit}: {:?}", began.elapsed());
         }
     }

@@ -1,22 +1,22 @@
-//! Base64, hexadecimal digits and lists of decimal numbers in a text, as the bytes that they stand for. Line breaks and
-//! other separators between the digits are skipped, and so are the escapes around them.
+//! Decodes base64, hexadecimal digits and lists of decimal numbers in a text. Line breaks and other separators between
+//! the digits are skipped, including escaped ones.
 
 use super::escapes;
 
-/// A way to write bytes.
+/// An encoding of bytes as text.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Encoding {
-    /// In both alphabets; lines of any length.
+    /// In both alphabets, with lines of any length.
     Base64,
-    /// In either case: `4142`, `41:42`, `41 42`, `0x41, 0x42`.
+    /// In upper or lower case: `4142`, `41:42`, `41 42`, `0x41, 0x42`.
     Hexadecimal,
-    /// `65, 66, 67`: how programs write a buffer into JSON.
+    /// `65, 66, 67`, as programs write a buffer into JSON.
     Decimal,
 }
 
-/// What an encoding makes of a byte: the value of a digit, or one of these.
+/// For each byte, its value as a digit or one of the constants below.
 type Kinds = [u8; 256];
-/// A byte between two digits.
+/// A byte that may be between two digits.
 const SEPARATOR: u8 = 0xfd;
 /// A byte that may begin an escape, a longer separator or a number.
 const LONGER: u8 = 0xfe;
@@ -26,14 +26,14 @@ static BASE64: Kinds = Encoding::Base64.kinds();
 static HEXADECIMAL: Kinds = Encoding::Hexadecimal.kinds();
 static DECIMAL: Kinds = Encoding::Decimal.kinds();
 
-/// Digits of one encoding side by side.
+/// A series of digits of one encoding.
 #[derive(Debug, Default)]
 pub(super) struct Run {
     digits: Vec<u8>,
     stretches: Vec<Stretch>,
 }
 
-/// Digits that follow each other in the text without anything between them, all of one length.
+/// Digits that follow each other in the text without a gap and have the same width.
 #[derive(Debug)]
 struct Stretch {
     first_digit: usize,
@@ -52,7 +52,8 @@ impl Encoding {
         }
     }
 
-    /// Digits of a run that the first byte may begin with: its bytes may begin before what is looked for.
+    /// Returns the number of alignments to try: other bytes may precede the secret in a run, so a byte may begin at any
+    /// of the first digits.
     pub(super) const fn phases(self) -> usize {
         match self {
             Self::Base64 => 4,
@@ -61,7 +62,7 @@ impl Encoding {
         }
     }
 
-    /// Hands each run that stands for `bytes_min` bytes or more to `see`.
+    /// Calls `see` for each run that encodes at least `bytes_min` bytes.
     pub(super) fn each_run(self, text: &[u8], bytes_min: usize, see: &mut dyn FnMut(&Run)) {
         let kinds = match self {
             Self::Base64 => &BASE64,
@@ -84,7 +85,7 @@ impl Encoding {
         run.end(self, bytes_min, see);
     }
 
-    /// What the escape, the longer separator or the number at `at` is, and its length.
+    /// Classifies the escape, longer separator or number at `at`, and returns its length too.
     fn longer(self, kinds: &Kinds, text: &[u8], at: usize) -> (u8, usize) {
         match (self, text.get(at)) {
             (Self::Decimal, Some(b'0'..=b'9')) => decimal(text, at),
@@ -127,12 +128,12 @@ impl Encoding {
     }
 }
 
-/// The number at `at`, if it is that of a byte.
+/// Returns the number at `at`, if it fits in a byte, and its length.
 fn decimal(text: &[u8], at: usize) -> (u8, usize) {
     let digits = text.get(at..).unwrap_or_default();
     let width = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let number = digits.get(..width).and_then(|digits| std::str::from_utf8(digits).ok()?.parse::<u8>().ok());
-    // The kinds that are no digits are numbers of bytes, too: none of them occurs in UTF-8.
+    // The values of the constants above are also numbers; they are rejected, because such bytes do not occur in UTF-8.
     (number.filter(|number| *number < SEPARATOR).unwrap_or(OTHER), width)
 }
 
@@ -155,7 +156,7 @@ impl Run {
         self.stretches.clear();
     }
 
-    /// The bytes of the digits from `phase` on.
+    /// Returns the bytes that the digits encode, starting at digit `phase`.
     pub(super) fn decoded(&self, encoding: Encoding, phase: usize) -> Vec<u8> {
         let digits = self.digits.get(phase..).unwrap_or_default();
         let mut decoded = Vec::with_capacity(digits.len() * encoding.bits() / 8);
@@ -173,7 +174,7 @@ impl Run {
         decoded
     }
 
-    /// Where the digits of the bytes `from..to` of [`Self::decoded`] are in the text.
+    /// Maps the bytes `from..to` of [`Self::decoded`] to the range of their digits in the text.
     pub(super) fn span(&self, encoding: Encoding, phase: usize, (from, to): (usize, usize)) -> (usize, usize) {
         let digit = |bit: usize| phase + bit / encoding.bits();
         (self.place(digit(from * 8)).0, self.place(digit((to * 8).saturating_sub(1))).1)

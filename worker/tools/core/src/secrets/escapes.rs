@@ -1,6 +1,6 @@
-//! What an escaped character of JSON, of an address or of HTML may stand for, also where one escape lies in another.
+//! Resolves escaped characters of JSON, URLs and HTML, including escapes nested in other escapes.
 
-/// Escapes inside escapes that are followed.
+/// Maximum depth of nested escapes.
 const NESTED_MAX: usize = 8;
 
 /// Returns true for a byte that may begin an escape.
@@ -8,7 +8,7 @@ pub(super) const fn begins(byte: u8) -> bool {
     matches!(byte, b'\\' | b'%' | b'&' | b'+')
 }
 
-/// Hands each reading of the escape at `at` to `read`: the bytes that it stands for, and its length.
+/// Calls `read` with each reading of the escape at `at`: the bytes that it means, and its length.
 pub(super) fn readings(text: &[u8], at: usize, read: &mut dyn FnMut(&[u8], usize)) {
     let tail = text.get(at..).unwrap_or_default();
     match tail.first() {
@@ -20,7 +20,7 @@ pub(super) fn readings(text: &[u8], at: usize, read: &mut dyn FnMut(&[u8], usize
     }
 }
 
-/// The byte that the escape at `at` stands for in the end, and the length of the escape.
+/// Returns the byte that the escape at `at` finally means, and the escape's length: the longest reading.
 pub(super) fn resolved(text: &[u8], at: usize) -> Option<(u8, usize)> {
     let mut longest: Option<(u8, usize)> = None;
     readings(text, at, &mut |unit, length| {
@@ -33,14 +33,14 @@ pub(super) fn resolved(text: &[u8], at: usize) -> Option<(u8, usize)> {
     longest
 }
 
-/// Reads the JSON escape that `tail` begins with, also of a string inside a string. A run of backslashes has several
+/// Reads the JSON escape at the start of `tail`, which may be in a nested JSON string. A run of backslashes has several
 /// readings.
 fn json_escape(tail: &[u8], read: &mut dyn FnMut(&[u8], usize)) {
     let run = tail.iter().take(NESTED_MAX + 1).take_while(|byte| **byte == b'\\').count();
     for doubled in [2, 4, 8].into_iter().filter(|doubled| *doubled <= run) {
         read(b"\\", doubled);
     }
-    // Each level of nesting doubles a backslash, and adds one before a quote.
+    // Each level of nesting doubles a backslash and adds one before a quote.
     if run > NESTED_MAX {
         return;
     }
@@ -64,7 +64,7 @@ fn json_escape(tail: &[u8], read: &mut dyn FnMut(&[u8], usize)) {
     read(&[plain], run + 1);
 }
 
-/// As [`json_escape`], for `\uXXXX` behind `run` backslashes, and for a pair of surrogates.
+/// As [`json_escape`], for `\uXXXX` with `run` backslashes, including surrogate pairs.
 fn numbered_escape(tail: &[u8], run: usize, read: &mut dyn FnMut(&[u8], usize)) {
     let unit = |from: usize| {
         let slashes = tail.get(from..from + run)?.iter().all(|byte| *byte == b'\\');
@@ -88,7 +88,7 @@ fn numbered_escape(tail: &[u8], run: usize, read: &mut dyn FnMut(&[u8], usize)) 
     }
 }
 
-/// Reads `%2F`, and `%252F` of an address inside an address.
+/// Reads `%2F`, and `%252F` as in a URL inside a URL.
 fn percent_escape(tail: &[u8], read: &mut dyn FnMut(&[u8], usize)) {
     for at in (0..NESTED_MAX).map(|nested| 1 + 2 * nested) {
         if let Some(byte) = hex_byte(tail, at) {
@@ -100,8 +100,8 @@ fn percent_escape(tail: &[u8], read: &mut dyn FnMut(&[u8], usize)) {
     }
 }
 
-/// Reads the HTML reference whose `&` takes the first `ampersand` bytes of `tail`, also of HTML inside HTML. Browsers read
-/// references whose `;` is missing, too.
+/// Reads the HTML reference at the start of `tail`, whose `&` takes `ampersand` bytes; it may be nested in other HTML.
+/// As in browsers, the `;` is optional.
 fn html_entity(tail: &[u8], ampersand: usize, read: &mut dyn FnMut(&[u8], usize)) {
     let mut at = ampersand;
     for _ in 0..NESTED_MAX {
@@ -123,12 +123,12 @@ fn html_entity(tail: &[u8], ampersand: usize, read: &mut dyn FnMut(&[u8], usize)
     }
 }
 
-/// Reads `#65` and `#x41`. What follows a reference without a `;` may be digits, too.
+/// Reads `#65` and `#x41`. Without a `;`, the last digits may not belong to the reference, so each prefix is a reading.
 fn numeric_reference(rest: &[u8], read: &mut dyn FnMut(&[u8], usize)) {
     let (radix, from) =
         if rest.get(1).is_some_and(|letter| letter.eq_ignore_ascii_case(&b'x')) { (16, 2) } else { (10, 1) };
     let mut number = 0_u32;
-    // `#x0010FFFF` is the longest that counts.
+    // `#x0010FFFF` is the longest reference that is read.
     for (at, byte) in rest.iter().enumerate().skip(from).take(8) {
         let Some(digit) = char::from(*byte).to_digit(radix) else { return };
         number = number.saturating_mul(radix).saturating_add(digit);
@@ -138,7 +138,7 @@ fn numeric_reference(rest: &[u8], read: &mut dyn FnMut(&[u8], usize)) {
     }
 }
 
-/// Names of HTML's references for characters of ASCII that are neither letters nor digits.
+/// The names of HTML references for ASCII characters that are neither letters nor digits.
 const HTML_ENTITIES: [(&str, u8); 32] = [
     ("amp", b'&'),
     ("apos", b'\''),

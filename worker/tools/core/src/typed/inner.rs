@@ -1,4 +1,4 @@
-//! Calls of other tools from within a call ([`CallContext::call`]).
+//! Calls to other tools from within a call ([`CallContext::call`]).
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,39 +10,39 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use crate::{CallContext, ToolError};
 
-/// Why there are no inner calls: outside of a fleet, and for tools that are never run again.
+/// The error if inner calls are not available: outside a fleet, and for tools that are never run again.
 const NONE_HERE: &str = "No other tool can be called from here: only tools with the effect read or idempotent do so, on a \
                          fleet. What has effects are the calls that they make.";
 
-/// What an inner call came to: what the model would have been told of it.
+/// The result of an inner call, with the text that a model would have received.
 #[derive(Debug, Clone)]
 pub struct InnerResult {
-    /// The outcome in a word, as results have it (`ok`, `denied`, `invalid_arguments`…).
+    /// The outcome as a word, as in results (`ok`, `denied`, `invalid_arguments`…).
     pub outcome: String,
-    /// What the tool returned; none where it did not succeed.
+    /// The tool's output; `None` if the call did not succeed.
     pub output: Option<Box<RawValue>>,
-    /// Why it did not succeed, in words that a model can act on.
+    /// The reason why it did not succeed, in words that a model can act on.
     pub error: Option<String>,
 }
 
 impl InnerResult {
-    /// What the tool returned.
+    /// Returns the tool's output.
     ///
     /// # Errors
-    /// [`ToolError::Permanent`] with the inner call's own words, where it did not succeed.
+    /// [`ToolError::Permanent`] with the inner call's error message, if it did not succeed.
     pub fn output(self) -> Result<Box<RawValue>, ToolError> {
         let Self { outcome, output, error } = self;
         output.ok_or_else(|| ToolError::Permanent(error.unwrap_or(outcome)))
     }
 }
 
-/// Carries out inner calls, as the worker does.
+/// Makes inner calls on behalf of the worker.
 #[async_trait]
 pub trait InnerCalls: Send + Sync {
-    /// Makes the `number`th call of `context`'s call, or says what it came to.
+    /// Begins inner call number `number` of `context`'s call, or returns its result if it has ended.
     ///
     /// # Errors
-    /// [`ToolError::Waits`] while it is under way; or why it cannot be made.
+    /// [`ToolError::Waits`] while the inner call is in progress, or the reason why it cannot be made.
     async fn call(
         &self,
         context: &CallContext,
@@ -52,7 +52,7 @@ pub trait InnerCalls: Send + Sync {
     ) -> Result<InnerResult, ToolError>;
 }
 
-/// The inner calls of one try of a call. Clones count together. By default there can be none.
+/// The inner calls of one attempt of a call. Clones share one counter. By default, inner calls are not available.
 #[derive(Clone, Default)]
 pub struct Inner {
     calls: Option<Arc<dyn InnerCalls>>,
@@ -60,7 +60,7 @@ pub struct Inner {
 }
 
 impl Inner {
-    /// Inner calls are carried out by `calls`.
+    /// Makes inner calls through `calls`.
     #[must_use]
     pub fn of(calls: Arc<dyn InnerCalls>) -> Self {
         Self { calls: Some(calls), made: Arc::default() }
@@ -74,20 +74,21 @@ impl fmt::Debug for Inner {
 }
 
 impl CallContext {
-    /// Calls another tool, as the same agent would: with its permissions, limits and caps, and with an audit entry of its
-    /// own. For a tool whose effect is `read` or `idempotent`: what has effects are the inner calls.
+    /// Calls another tool as the same agent, with the agent's permissions, limits and caps, and with its own audit
+    /// entry. Only for tools whose effect is `read` or `idempotent`: the effects come from the inner calls.
     ///
-    /// The first time, it begins a turn with the id `<turn>.<position>.call-<number>` and ends this try with
-    /// [`ToolError::Waits`], which the function passes on (`?`): no slot is held while that runs. When it has ended the
-    /// function is run again from its beginning, and gets the result. So what is before a call should have no effect of
-    /// its own, and the nth call be the same each time; it is carried out once, however often the function is run.
+    /// The first attempt begins a turn with the id `<turn>.<position>.call-<number>` and ends with
+    /// [`ToolError::Waits`], which the function must pass on (`?`). While the inner turn runs, the outer call holds no
+    /// slot. When the inner turn has ended, the function runs again from the start and receives the result. So code
+    /// before an inner call should have no effect of its own, and the nth inner call must be the same on each run. Each
+    /// inner call is carried out once, however often the function runs.
     ///
-    /// A function that returns [`ToolError::Waits`] for other reasons too makes its inner calls first: once the call has
-    /// waited, its first inner call is taken for made.
+    /// A function that also returns [`ToolError::Waits`] for other reasons must make its inner calls first: after the
+    /// call has waited once, its first inner call is assumed to have been made.
     ///
     /// # Errors
-    /// [`ToolError::Waits`]; [`ToolError::Permanent`] where a bound on inner calls is reached; others where it cannot be
-    /// made now. That it was denied, or failed, is no error: [`InnerResult`] says so.
+    /// [`ToolError::Waits`]; [`ToolError::Permanent`] if a bound on inner calls is reached; other errors if the call
+    /// cannot be made now. A denied or failed inner call is not an error: [`InnerResult`] reports it.
     pub async fn call(&self, tool: &str, arguments: impl Serialize) -> Result<InnerResult, ToolError> {
         let arguments = to_raw_value(&arguments).map_err(ToolError::internal)?;
         let number = self.inner.made.fetch_add(1, Ordering::Relaxed) + 1;

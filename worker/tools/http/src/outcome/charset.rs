@@ -1,28 +1,28 @@
-//! The text in an answer: UTF-8, or what the service says that it is.
+//! Decodes the text of a response: UTF-8, or the encoding that the service declares.
 
 use std::borrow::Cow;
 
 use encoding_rs::Encoding;
 use reqwest::header::{self, HeaderMap};
 
-/// The text of a body; none where it is no text.
+/// Returns the text of a body; `None` if the body is not text.
 ///
-/// What is UTF-8 is read so whatever is declared of it: declarations are often a server's default, and other text
-/// hardly ever looks like UTF-8. That does not hold for encodings whose bytes below 128 are not ASCII.
+/// Valid UTF-8 is read as UTF-8 whatever encoding is declared: declarations are often a server's default, and text in
+/// other encodings is hardly ever valid UTF-8. This does not apply to encodings that are not ASCII-compatible.
 pub(super) fn text<'a>(body: &'a [u8], headers: &HeaderMap) -> Option<Cow<'a, str>> {
     let declared = declared(headers);
     if declared.is_none_or(Encoding::is_ascii_compatible)
         && let Ok(text) = std::str::from_utf8(body)
     {
-        // A mark at the beginning is no part of it, and no JSON.
+        // A byte order mark at the start is not part of the text, and JSON does not allow it.
         return Some(Cow::Borrowed(text.strip_prefix('\u{feff}').unwrap_or(text)));
     }
     let (text, _, is_odd) = declared?.decode(body);
     (!is_odd).then_some(text)
 }
 
-/// The encoding that a text's media type declares. Of other types it says nothing: servers add their default to
-/// pictures and archives too, and some encodings make a text of any bytes.
+/// Returns the encoding that the media type of a text declares. For other media types it is ignored: servers add their
+/// default to images and archives too, and some encodings decode any bytes to text.
 fn declared(headers: &HeaderMap) -> Option<&'static Encoding> {
     let kind = headers.get(header::CONTENT_TYPE)?.to_str().ok()?.to_ascii_lowercase();
     let mut parts = kind.split(';').map(str::trim);

@@ -1,4 +1,4 @@
-//! Doors for the fuzz targets: what services answer, and what arguments make of a request, without a network.
+//! Entry points for fuzz targets: responses of services, and requests made from arguments, without a network.
 
 use std::time::Duration;
 
@@ -22,10 +22,10 @@ pub struct Sent {
     pub body: Option<String>,
 }
 
-/// Judges an answer as a call of `tool` does.
+/// Interprets a response as a call of `tool` does.
 ///
 /// # Errors
-/// As the call's.
+/// As for the call.
 pub async fn judge(tool: &HttpTool, answer: Response, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
     tool.rules.judge(answer.into(), secrets).await
 }
@@ -33,7 +33,7 @@ pub async fn judge(tool: &HttpTool, answer: Response, secrets: &Secrets) -> Resu
 /// Makes the request of a call with these arguments, a JSON object.
 ///
 /// # Errors
-/// The problem with an argument, for a model.
+/// The problem with an argument, worded for a model.
 pub fn request(tool: &HttpTool, context: &CallContext, arguments: &str, secrets: &Secrets) -> Result<Sent, String> {
     let arguments: Arguments = serde_json::from_str(arguments).map_err(|error| error.to_string())?;
     let request = tool.request(context, &Values { arguments: &arguments, secrets })?;
@@ -44,10 +44,10 @@ pub fn request(tool: &HttpTool, context: &CallContext, arguments: &str, secrets:
     })
 }
 
-/// Reads the answer of a token service: the access token, and for how long it is used.
+/// Reads a token service's response. Returns the access token and the time for which it is used.
 ///
 /// # Errors
-/// As a call's that signs in.
+/// As for a call that signs in.
 pub async fn granted(answer: Response) -> Result<(String, Duration), ToolFailure> {
     let granted = oauth2::granted(answer).await?;
     Ok((granted.token.expose_secret().to_owned(), granted.life))

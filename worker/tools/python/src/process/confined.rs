@@ -1,5 +1,5 @@
-//! An interpreter in a sandbox: the launcher starts it, watches it, and ends it with all that it has started, also where
-//! the worker is killed.
+//! An interpreter in a sandbox. The launcher starts it, monitors it, and ends it with everything that it has started,
+//! even if the worker is killed.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -22,27 +22,28 @@ use super::own::{DIES_IN, ENDS_IN, variables};
 use crate::machine::Machine;
 use crate::scratch::Scratch;
 
-/// Processes and threads beside those that run calls: the interpreter's own, and what its tools start.
+/// Allowed processes and threads in addition to one per concurrent call: for the interpreter itself and for its tools.
 const PROCESSES: u64 = 64;
-/// Open files of each process.
+/// Maximum open files of each process.
 const OPEN_FILES: u64 = 1_024;
-/// Times `memory_max`, at which an interpreter is replaced when its calls have ended: at so much it is killed.
+/// The sandbox's memory limit as a multiple of `memory_max`. At `memory_max` the interpreter is replaced after its
+/// calls have ended; at this limit it is killed.
 const WALL: u64 = 2;
-/// The variable that says where temporary files go: a confined interpreter has its own folder for them.
+/// The environment variable for the temporary folder: a confined interpreter has its own.
 const TEMPORARY: &str = "TMPDIR";
 
-/// A running interpreter in a sandbox. Dropping it kills all of it.
+/// A running interpreter in a sandbox. Dropping it kills the whole sandbox.
 pub(crate) struct ConfinedProcess {
     confined: Confined,
-    /// The task that reads its standard error.
+    /// The task that reads the interpreter's standard error.
     listening: Option<JoinHandle<()>>,
     scratch: Option<Scratch>,
 }
 
-/// Starts the host of the modules of `def` in its sandbox, and gives our end of its socket.
+/// Starts the host for the modules of `def` in its sandbox. Returns the worker's end of its socket.
 ///
 /// # Errors
-/// Why it could not be started, in words.
+/// The reason why it could not be started.
 pub(super) async fn start(
     name: &str,
     (def, sandbox): (&PythonDef, &PythonSandbox),
@@ -73,7 +74,8 @@ const fn level(level: ShellLevel) -> Level {
     }
 }
 
-/// What is run, and what it may reach: its own folder, the modules' folders, the interpreter's, and what the entry grants.
+/// Describes the command and what it may access: its own folder, the folders of the modules and of the interpreter, and
+/// the paths that the entry grants.
 fn spec(
     (def, sandbox): (&PythonDef, &PythonSandbox),
     variables: BTreeMap<String, String>,
@@ -82,7 +84,7 @@ fn spec(
 ) -> Result<Spec, String> {
     let interpreter = interpreter(&def.interpreter, &machine.environment.get("PATH").unwrap_or_default())?;
     let folders: Vec<PathBuf> = def.path.iter().map(|folder| real(folder)).collect::<Result<_, _>>()?;
-    // Its standard output is the socket: its standard input, an empty file, cannot be one.
+    // Standard output is the socket: standard input is an empty file in the sandbox and cannot be one.
     let mut argv: Vec<String> =
         ["-m", "tickfleet.host", "--fd", "1", "--concurrency", &def.concurrency.to_string()].map(String::from).into();
     argv.insert(0, interpreter.display().to_string());
@@ -98,7 +100,7 @@ fn spec(
         false => Network::Tcp(sandbox.tcp_ports.iter().copied().collect()),
     };
     let limits = Limits {
-        // It is up for as long as the worker is: what a call may take is the call's timeout.
+        // The interpreter lives as long as the worker; the timeout of a call limits the call.
         cpu_ms: u64::MAX,
         wall_ms: u64::MAX,
         memory_bytes: def.memory_max.saturating_mul(WALL),
@@ -110,8 +112,8 @@ fn spec(
     Ok(Spec { environment, grants, network, limits, ..Spec::new(argv, real(&scratch.display().to_string())?) })
 }
 
-/// The interpreter's place: as it is written where it has a `/`, else where the worker's `PATH` finds it. Links are not
-/// followed: a virtual environment is known by the link.
+/// Finds the interpreter: at the given path if it contains a `/`, otherwise in the worker's `PATH`. Links are not
+/// followed, because a virtual environment is recognized by the path of the link.
 fn interpreter(name: &str, path: &str) -> Result<PathBuf, String> {
     let found = match name.contains('/') {
         true => Some(PathBuf::from(name)),
@@ -121,7 +123,7 @@ fn interpreter(name: &str, path: &str) -> Result<PathBuf, String> {
     std::path::absolute(&found).map_err(|error| format!("'{}' has no place ({error})", found.display()))
 }
 
-/// The folder of the virtual environment that an interpreter belongs to.
+/// Returns the folder of the virtual environment that an interpreter belongs to.
 fn environment_of(interpreter: &Path) -> Option<PathBuf> {
     let folder = interpreter.parent()?.parent()?;
     folder.join("pyvenv.cfg").is_file().then(|| folder.canonicalize().ok()).flatten()
@@ -132,30 +134,30 @@ fn real(path: &str) -> Result<PathBuf, String> {
 }
 
 impl ConfinedProcess {
-    /// The launcher's process: the interpreter is below it.
+    /// Returns the process id of the launcher, whose descendant the interpreter is.
     pub(super) fn launcher(&self) -> Option<u32> {
         self.confined.launcher()
     }
 
-    /// Kills it now with all that it has started. [`Self::end`] has to follow.
+    /// Kills it now with everything that it has started. [`Self::end`] must follow.
     pub(super) fn kill(&self) {
         self.confined.kill();
     }
 
-    /// Waits for the end of a host whose socket was closed, and kills it where that does not come. Answers how it ended,
-    /// in words, where that is known.
+    /// Waits for a host whose socket was closed to exit, and kills it if it does not. Returns how it ended, in words,
+    /// if known.
     pub(super) async fn end(mut self) -> Option<String> {
         let mut ended = tokio::time::timeout(ENDS_IN, self.confined.ended()).await.ok();
         if ended.is_none() {
             self.kill();
             ended = tokio::time::timeout(DIES_IN, self.confined.ended()).await.ok();
         }
-        // Its last words may be on their way.
+        // The last output may still arrive.
         if let Some(listening) = self.listening.take() {
             let _ = tokio::time::timeout(Duration::from_millis(200), listening).await;
         }
         if let Some(scratch) = self.scratch.take() {
-            // An error says that the runtime stops, and the process with it.
+            // An error means that the runtime is stopping, and the process with it.
             let _ = tokio::task::spawn_blocking(move || drop(scratch)).await;
         }
         ended.and_then(words)

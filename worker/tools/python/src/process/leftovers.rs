@@ -1,20 +1,20 @@
-//! What a tool has started and left behind: processes that have left the group of their interpreter.
+//! Finds processes that a tool has started and left behind outside of its interpreter's process group.
 //!
-//! A process that calls `setsid` is out of reach of a signal to the group, and one whose parent has ended has no parent
-//! that leads back. But both have inherited their environment, and in it the mark of the interpreter. What clears its
-//! environment as well is not found: that is what a sandbox is for.
+//! A signal to the group does not reach a process that called `setsid`, and after its parent has exited, no chain of
+//! parents leads back to the interpreter. But such processes have inherited their environment, including the
+//! interpreter's mark. Processes that also clear their environment are not found; that requires a sandbox.
 
 use std::path::Path;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// The variable that marks an interpreter and all that it starts.
+/// The environment variable that marks an interpreter and everything that it starts.
 pub(super) const MARK: &str = "TICKFLEET_INTERPRETER";
-/// Looks at the processes of the machine: one that forks while it is looked for is found in the next.
+/// Maximum number of passes over the machine's processes: a process that forks during one pass is found in the next.
 const LOOKS_MAX: usize = 10;
 
-/// Ends every process with this mark. Blocks while it looks. Where there is no `/proc`, it finds nothing.
+/// Kills every process with this mark. Blocks meanwhile. Without `/proc`, it finds nothing.
 pub(super) fn end(mark: &str) {
     let variable = format!("{MARK}={mark}");
     for _ in 0..LOOKS_MAX {
@@ -23,7 +23,7 @@ pub(super) fn end(mark: &str) {
             return;
         }
         for process in found {
-            // It fails where the process has ended meanwhile, which is what is wanted.
+            // This fails if the process has exited in the meantime, which is fine.
             let _ = kill(process, Signal::SIGKILL);
         }
     }
@@ -33,14 +33,14 @@ fn marked(variable: &[u8]) -> Vec<Pid> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let has_mark = |id: &i32| {
-        // A process that has ended, or is somebody else's, has no environment to read.
+        // The environment of an exited process or of another user's process cannot be read.
         let environment = std::fs::read(Path::new("/proc").join(id.to_string()).join("environ")).unwrap_or_default();
         environment.split(|byte| *byte == 0).any(|one| one == variable)
     };
     ids.filter(has_mark).map(Pid::from_raw).collect()
 }
 
-/// Resident bytes of a process; none where that is not known.
+/// Returns the resident bytes of a process; `None` if unknown.
 pub(super) fn resident_bytes(process: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -48,7 +48,7 @@ pub(super) fn resident_bytes(process: u32) -> Option<u64> {
     Some(kib * 1_024)
 }
 
-/// Resident bytes of all processes below one.
+/// Returns the resident bytes of all descendants of a process.
 pub(super) fn resident_bytes_below(process: u32) -> u64 {
     let (mut waiting, mut bytes) = (children(process), 0);
     while let Some(one) = waiting.pop() {
@@ -58,7 +58,7 @@ pub(super) fn resident_bytes_below(process: u32) -> u64 {
     bytes
 }
 
-/// The children that a process' first thread has started; empty where it has gone.
+/// Returns the children that a process's first thread has started; empty if the process is gone.
 fn children(process: u32) -> Vec<u32> {
     let text = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
     text.split_whitespace().filter_map(|word| word.parse().ok()).collect()

@@ -1,4 +1,4 @@
-//! The process of an interpreter: the worker's own, confined or not, or one of a tool host's.
+//! The process of an interpreter: the worker's own, confined or not, or one in a tool host.
 
 mod confined;
 mod leftovers;
@@ -19,20 +19,20 @@ use own::OwnProcess;
 use remote::Remote;
 pub(crate) use remote::is_absent;
 
-/// A running interpreter. Dropping it kills it; [`Process::end`] ends also what it has started.
+/// A running interpreter. Dropping it kills it; [`Process::end`] also ends everything that it has started.
 pub(crate) enum Process {
-    /// The worker has started it.
+    /// Started by the worker.
     Own(Box<OwnProcess>),
-    /// A sandbox's launcher has.
+    /// Started by a sandbox's launcher.
     Confined(Box<ConfinedProcess>),
-    /// A tool host has, and this is the connection to it.
+    /// Started by a tool host; this is the connection to it.
     Remote(Remote),
 }
 
-/// Starts the interpreter of `def`, or reaches the tool host that does, and gives our end of its socket.
+/// Starts the interpreter of `def`, or connects to the tool host that does. Returns the worker's end of its socket.
 ///
 /// # Errors
-/// Why there is none, in words.
+/// The reason why it could not be started.
 pub(crate) async fn start(
     name: &str,
     def: &PythonDef,
@@ -53,7 +53,7 @@ pub(crate) async fn start(
 }
 
 impl Process {
-    /// The number of its process, where that is ours.
+    /// Returns its process id, if it is a process of the worker.
     pub(crate) fn id(&self) -> Option<u32> {
         match self {
             Self::Own(process) => process.id(),
@@ -62,7 +62,7 @@ impl Process {
         }
     }
 
-    /// Resident bytes, in a sandbox of all that it has started as well; none where that is not known.
+    /// Returns its resident bytes, in a sandbox including all its child processes; `None` if unknown.
     pub(crate) fn resident_bytes(&self) -> Option<u64> {
         match self {
             Self::Own(process) => leftovers::resident_bytes(process.id()?),
@@ -71,7 +71,7 @@ impl Process {
         }
     }
 
-    /// Ends it without a grace. [`Self::end`] has to follow.
+    /// Kills it without a grace period. [`Self::end`] must follow.
     pub(crate) fn kill(&self) {
         match self {
             Self::Own(process) => process.kill(),
@@ -80,8 +80,8 @@ impl Process {
         }
     }
 
-    /// Ends it with all that it has started. Answers how a process of ours ended, in words, where that is known; a tool host
-    /// ends its own without being waited for.
+    /// Ends it with everything that it has started. Returns how a process of the worker ended, in words, if known. A
+    /// tool host ends its interpreter itself, and this does not wait for it.
     pub(crate) async fn end(self) -> Option<String> {
         match self {
             Self::Own(process) => process.end().await.map(|status| status.to_string()),

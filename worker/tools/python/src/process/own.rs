@@ -1,5 +1,5 @@
-//! An interpreter as a process: a clean environment, a process group of its own, and an end that takes along whatever it
-//! has started.
+//! An interpreter as a child process: with a clean environment and its own process group, and ended together with
+//! everything that it has started.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -20,27 +20,29 @@ use tokio::task::JoinHandle;
 
 use super::leftovers;
 
-/// Variables of the worker that an interpreter gets: where programs are, and how text, times and temporary files are.
+/// Variables that an interpreter inherits from the worker: where programs and temporary files are, locale and time
+/// zone.
 const INHERITED: [&str; 6] = ["PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"];
-/// The time that a host has to end by itself once its socket is closed.
+/// How long a host may take to exit after its socket is closed.
 pub(super) const ENDS_IN: Duration = Duration::from_secs(1);
-/// And once it was killed.
+/// How long it may take after it was killed.
 pub(super) const DIES_IN: Duration = Duration::from_secs(1);
 
-/// A running interpreter. Dropping it kills it and its group; [`OwnProcess::end`] also what has left the group.
+/// A running interpreter. Dropping it kills it and its group; [`OwnProcess::end`] also kills processes that have left
+/// the group.
 pub(crate) struct OwnProcess {
     child: Child,
     group: Option<Pid>,
     mark: String,
-    /// The task that reads its standard error.
+    /// The task that reads the interpreter's standard error.
     listening: Option<JoinHandle<()>>,
 }
 
-/// Starts the host of the modules of `def`, and gives our end of its socket. Variables whose secret is not in `secrets`
-/// are left out.
+/// Starts the host for the modules of `def`. Returns the worker's end of its socket. Variables whose secret is not in
+/// `secrets` are left out.
 ///
 /// # Errors
-/// Why it could not be started, in words.
+/// The reason why it could not be started.
 pub(super) fn start(
     name: &str,
     def: &PythonDef,
@@ -54,7 +56,8 @@ pub(super) fn start(
     let ours = UnixStream::from_std(ours).map_err(no_socket)?;
     let mark = mark();
     let mut starting = Command::new(&def.interpreter);
-    // The socket is its standard input, so that no other descriptor is passed on; the host moves it away first of all.
+    // The socket is its standard input, so that no other file descriptor has to be passed on. The host moves it away
+    // first.
     starting.args(["-m", "tickfleet.host", "--fd", "0", "--concurrency", &def.concurrency.to_string()]);
     starting.args(def.path.iter().flat_map(|folder| ["--path", folder])).args(&def.modules);
     starting.env_clear().process_group(0).kill_on_drop(true);
@@ -75,7 +78,7 @@ pub(super) fn start(
     Ok((OwnProcess { child, group, mark, listening }, ours))
 }
 
-/// The environment of an interpreter. Variables whose secret is not in `secrets` are left out.
+/// Returns the environment of an interpreter. Variables whose secret is not in `secrets` are left out.
 pub(super) fn variables(def: &PythonDef, secrets: &Secrets, environment: &Environment) -> BTreeMap<String, String> {
     let inherited = INHERITED.iter().filter_map(|name| Some(((*name).to_owned(), environment.get(name)?.to_owned())));
     let known = |template: &String| {
@@ -87,7 +90,7 @@ pub(super) fn variables(def: &PythonDef, secrets: &Secrets, environment: &Enviro
     inherited.chain([("PYTHONUNBUFFERED".to_owned(), "1".to_owned())]).chain(own).collect()
 }
 
-/// A word that no other interpreter has.
+/// Returns a mark that no other interpreter has.
 fn mark() -> String {
     static STARTED: AtomicU64 = AtomicU64::new(0);
     format!("{}-{}", std::process::id(), STARTED.fetch_add(1, Ordering::Relaxed))
@@ -98,8 +101,8 @@ impl OwnProcess {
         self.child.id()
     }
 
-    /// Waits for the end of a host whose socket was closed, kills it where that does not come, and ends what it has left
-    /// behind. Answers how it ended, where that is known.
+    /// Waits for a host whose socket was closed to exit, kills it if it does not, and kills the processes that it left
+    /// behind. Returns the exit status, if known.
     pub(super) async fn end(mut self) -> Option<ExitStatus> {
         let mut status = self.ended_within(ENDS_IN).await;
         self.kill();
@@ -107,19 +110,19 @@ impl OwnProcess {
             status = self.ended_within(DIES_IN).await;
         }
         let mark = std::mem::take(&mut self.mark);
-        // An error says that the runtime stops, and the process with it.
+        // An error means that the runtime is stopping, and the process with it.
         let _ = tokio::task::spawn_blocking(move || leftovers::end(&mark)).await;
-        // Its last words may be on their way. Who holds its pipe open beyond its end is not waited for.
+        // The last output may still arrive. If another process keeps the pipe open, it is not waited for any longer.
         if let Some(listening) = self.listening.take() {
             let _ = tokio::time::timeout(DIES_IN, listening).await;
         }
         status
     }
 
-    /// Kills it and its group now. [`Self::end`] has to follow.
+    /// Kills it and its group now. [`Self::end`] must follow.
     pub(super) fn kill(&self) {
         if let Some(group) = self.group {
-            // It fails where the group has gone already, which is what is wanted.
+            // This fails if the group no longer exists, which is fine.
             let _ = killpg(group, Signal::SIGKILL);
         }
     }
@@ -131,7 +134,8 @@ impl OwnProcess {
 
 impl Drop for OwnProcess {
     fn drop(&mut self) {
-        // `kill_on_drop` ends the interpreter alone. After its end was waited for, the group may be somebody else's.
+        // `kill_on_drop` kills only the interpreter itself. Once the interpreter was waited for, the group id may have
+        // been reused.
         if self.child.id().is_some() {
             self.kill();
         }

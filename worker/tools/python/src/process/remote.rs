@@ -1,5 +1,5 @@
-//! An interpreter in a tool host: a program in a container of its own that listens on a Unix socket, and starts one
-//! interpreter a connection. Here only the connection is held: its end is the interpreter's end.
+//! An interpreter in a tool host: a program in a separate container that listens on a Unix socket and starts one
+//! interpreter per connection. The worker has only the connection; closing it ends the interpreter.
 
 use std::io::{Error, ErrorKind};
 use std::net::Shutdown;
@@ -9,14 +9,15 @@ use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio::time::Instant;
 
-/// The time between two tries to reach a host that is not there yet: containers of a pod start side by side.
+/// Wait between attempts to reach a host that is not there yet: the containers of a pod start at the same time.
 const TRY_EVERY: Duration = Duration::from_millis(100);
 
-/// A connection to a tool host. Dropping it closes the connection, and the host ends the interpreter behind it with all
+/// A connection to a tool host. Dropping it closes the connection, and the host ends the interpreter with everything
 /// that it has started.
 pub(crate) struct Remote(StdUnixStream);
 
-/// Returns true if no host is there: it has no socket yet, or was killed and has left one on which nobody listens.
+/// Returns true if the host is absent: it has no socket yet, or it was killed and left a socket on which nothing
+/// listens.
 fn is_absence(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused)
 }
@@ -26,10 +27,10 @@ pub(crate) fn is_absent(path: &str) -> bool {
     StdUnixStream::connect(path).is_err_and(|error| is_absence(&error))
 }
 
-/// Connects to the host that listens on `path`, and waits for at most `patience` until one does.
+/// Connects to the host that listens on `path`, and waits at most `patience` until one does.
 ///
 /// # Errors
-/// Why there is no connection, in words.
+/// The reason why connecting failed.
 pub(super) async fn dial(path: &str, patience: Duration) -> Result<(Remote, UnixStream), String> {
     let began = Instant::now();
     let mut reported = false;
@@ -52,16 +53,16 @@ pub(super) async fn dial(path: &str, patience: Duration) -> Result<(Remote, Unix
     }
 }
 
-/// A second hold of the connection, by which it can be closed whoever reads and writes.
+/// Makes a second handle to the connection, which can close it regardless of the reader and the writer.
 fn held(socket: UnixStream) -> std::io::Result<(Remote, UnixStream)> {
     let socket = socket.into_std()?;
     Ok((Remote(socket.try_clone()?), UnixStream::from_std(socket)?))
 }
 
 impl Remote {
-    /// Closes the connection now, for whoever reads and writes as well.
+    /// Closes the connection now, also for its reader and writer.
     pub(super) fn close(&self) {
-        // It fails where the host has closed it already, which is what is wanted.
+        // This fails if the host has already closed it, which is fine.
         let _ = self.0.shutdown(Shutdown::Both);
     }
 }

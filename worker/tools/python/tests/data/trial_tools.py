@@ -1,4 +1,4 @@
-"""Tools that behave, and tools that do not."""
+"""Well-behaved and misbehaving tools."""
 
 import asyncio
 import ctypes
@@ -23,39 +23,39 @@ def add(a: int, b: int = 2) -> dict[str, int]:
 
 @tool(effect="read")
 async def who(context: Context) -> dict[str, object]:
-    """Tells who calls, and in which process."""
+    """Returns the caller, and the process that runs the call."""
     return {"agent": context.agent, "process": os.getpid(), "left": context.remaining}
 
 
 @tool(effect="read")
 def nap(seconds: float) -> int:
-    """Sleeps without looking whether it is still wanted."""
+    """Sleeps without checking for cancellation."""
     time.sleep(seconds)
     return os.getpid()
 
 
 @tool(effect="read")
 async def wait(seconds: float) -> int:
-    """Sleeps, and ends when it is cancelled."""
+    """Sleeps; ends early if it is cancelled."""
     await asyncio.sleep(seconds)
     return os.getpid()
 
 
 @tool(effect="once")
 def crash() -> None:
-    """Takes its process down."""
+    """Crashes its process."""
     ctypes.string_at(0)
 
 
 @tool(effect="read")
 def large(count: int) -> str:
-    """Gives as many bytes back."""
+    """Returns this many bytes."""
     return "x" * count
 
 
 @tool(effect="read")
 def rogue() -> None:
-    """Writes to the socket that the host speaks on, wherever that is."""
+    """Writes garbage to all open descriptors, among them the host's socket."""
     for number in range(3, 64):
         try:
             os.write(number, b"\xff" * 64)
@@ -69,14 +69,14 @@ _kept: list[bytes] = []
 
 @tool(effect="read")
 def grow(mebibytes: int) -> int:
-    """Keeps memory."""
+    """Allocates memory and keeps it."""
     _kept.append(os.urandom(mebibytes << 20))
     return os.getpid()
 
 
 @tool(effect="read")
 def leave_behind() -> list[int]:
-    """Starts a process in its group, and one that leaves it and has no parent soon."""
+    """Starts a process in its group, and one that leaves the group and soon has no parent."""
     near = subprocess.Popen(["sleep", "600"])
     script = """
 import subprocess as s
@@ -88,7 +88,7 @@ print(s.Popen(['sleep', '600'], start_new_session=True, stdout=s.DEVNULL, stderr
 
 @tool(effect="read")
 def environment() -> dict[str, str]:
-    """Tells its environment."""
+    """Returns its environment variables."""
     return dict(os.environ)
 
 
@@ -106,7 +106,7 @@ def fail(how: str) -> None:
 
 @tool(effect="idempotent")
 async def relay(context: Context, tool: str, text: str) -> dict[str, object]:
-    """Has another tool answer, twice."""
+    """Calls another tool twice."""
     first = await context.call(tool, {"text": text})
     second = await context.call(tool, {"text": f"{text} again"})
     return {"first": first.unwrap(), "second": second.output, "why": second.error}
@@ -114,8 +114,8 @@ async def relay(context: Context, tool: str, text: str) -> dict[str, object]:
 
 @tool(effect="idempotent")
 def relay_blocking(context: Context, tool: str, text: str) -> object:
-    """Has another tool answer, from a thread."""
+    """Calls another tool from a thread."""
     try:
         return context.call_blocking(tool, {"text": text}).unwrap()
-    except Exception as error:  # What ends the function for a while must pass here.
+    except Exception as error:  # This must not catch the exception that suspends the function.
         return repr(error)

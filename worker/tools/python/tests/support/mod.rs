@@ -1,4 +1,4 @@
-//! Pools over the trial tools, and the interpreter that has what they need.
+//! Pools with the trial tools, and the Python packages that their interpreter needs.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,16 +15,17 @@ use tickfleet_tools::inner::Inner;
 use tickfleet_tools::{CallContext, Environment, Handler, ToolFailure, TypedTool};
 use tickfleet_tools_python::Pools;
 
-/// The packages that the package tickfleet stands on, pinned.
+/// The pinned dependencies of the package tickfleet.
 const PYPI: [&str; 2] = ["pydantic==2.12.5", "docstring-parser==0.17.0"];
 
-/// Folders for `PYTHONPATH`: our package, and what it stands on, which is installed once into cargo's target folder.
+/// Folders for `PYTHONPATH`: the package tickfleet, and its dependencies, which are installed once into cargo's target
+/// folder.
 pub fn python_path() -> &'static str {
     static PATH: OnceLock<String> = OnceLock::new();
     PATH.get_or_init(|| {
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("python-packages");
         fs::create_dir_all(&target).unwrap();
-        // The lock ends with the file: also when this process dies.
+        // The lock is released when the file is closed, even if this process dies.
         let lock = File::create(target.join("lock")).unwrap();
         lock.lock().unwrap();
         let (wanted, installed) = (PYPI.join(" "), target.join("installed"));
@@ -43,7 +44,7 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
 }
 
-/// The trial tools in two processes.
+/// A pool entry with the trial tools in two processes.
 pub fn def() -> PythonDef {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
     PythonDef {
@@ -105,7 +106,7 @@ impl Tools {
         self.call_with(Inner::default(), tool, arguments).await
     }
 
-    /// The same with calls of other tools.
+    /// As `call`, with calls to other tools.
     pub async fn call_with(&self, inner: Inner, tool: &str, arguments: Value) -> Result<Value, ToolFailure> {
         let call = CallId { turn: TurnId::new("t1").unwrap(), position: 0 };
         let context = CallContext::new(TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap(), call);
@@ -119,18 +120,18 @@ impl Tools {
     }
 }
 
-/// Whether a process runs: one that has ended and was not collected yet does not.
+/// Returns true if a process is running: a process that has exited but was not reaped does not count.
 pub fn is_running(process: i64) -> bool {
     let state = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     !state.is_empty() && !state.contains(") Z ")
 }
 
-/// Looks until something is so.
+/// Polls until the condition is true.
 pub async fn until(patience: Duration, is_so: impl AsyncFn() -> bool) {
     let began = tokio::time::Instant::now();
     while !is_so().await {
         assert!(began.elapsed() < patience, "it never was so");
-        // Nothing tells when a process that is not ours has ended.
+        // The end of a process that is not a child cannot be awaited.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
