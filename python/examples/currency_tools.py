@@ -1,4 +1,4 @@
-"""A converter of currencies: asynchronous, with the arguments described as reST does."""
+"""A currency converter: asynchronous, with a reST docstring."""
 
 import asyncio
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from tickfleet import Context, ToolError, tool
 
 
 class Currency(Enum):
-    """The currencies that there are rates of."""
+    """A currency with a known rate."""
 
     EUR = "EUR"
     USD = "USD"
     CHF = "CHF"
 
 
-#: Euros that one of each is worth.
+#: The value of one unit in euros.
 RATES = {Currency.EUR: Decimal(1), Currency.USD: Decimal("0.85"), Currency.CHF: Decimal("1.05")}
 
 
@@ -37,7 +37,7 @@ async def convert(amount: float, source: Currency, target: Currency, context: Co
     """
     if amount < 0:
         raise ToolError.invalid_arguments("The amount must not be negative.")
-    # Where a service would be asked: an asynchronous tool is cancelled at such a point when the call is.
+    # A real tool would call a service here. If the call is canceled, an asynchronous tool ends at such a point.
     await asyncio.sleep(0)
     context.log.info("converting from %s", source.value)
     worth = Decimal(str(amount)) * RATES[source] / RATES[target]

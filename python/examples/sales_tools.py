@@ -1,4 +1,4 @@
-"""A sales report, with the arguments described as NumPy does."""
+"""A sales report, with a NumPy docstring."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from tickfleet import Context, ToolError, tool
 
 @dataclass
 class Report:
-    """Sales of a month. Without data it says so, since a model that gets an empty answer makes figures up."""
+    """Sales of a month. Without data, `has_data` is false: a model that receives an empty result invents figures."""
 
     month: str
     region: str | None

@@ -1,4 +1,4 @@
-"""A writer of files: into the workspace of the calling tenant, and nowhere else."""
+"""A tool that writes files, only into the workspace of the calling tenant."""
 
 import os
 import re
@@ -8,14 +8,14 @@ from pydantic import BaseModel
 
 from tickfleet import Context, ToolError, tool
 
-#: Steps of a path, and characters of a file.
+#: Maximum numbers of steps of a path, and of characters of a file.
 STEPS_MAX = 8
 CHARS_MAX = 100_000
 STEP = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 
 
 class Written(BaseModel):
-    """What was written."""
+    """The written file."""
 
     path: str
     bytes: int
@@ -36,11 +36,11 @@ def write_file(path: str, content: str, context: Context) -> Written:
         raise ToolError.invalid_arguments(f"The content has more than {CHARS_MAX} characters.")
     workspace = (Path("data") / context.tenant / "workspace").resolve()
     target = workspace.joinpath(*steps)
-    # A link that lies there already must not lead out of the workspace.
+    # An existing link must not lead out of the workspace.
     if not target.parent.resolve().is_relative_to(workspace):
         raise ToolError.permanent(f"{path!r} leads out of the workspace.")
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Moved there when it is whole: a reader never sees half a file, and a link in its place is replaced.
+    # Write a draft and move it: a reader never sees half a file, and an existing link is replaced.
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     draft.write_text(content, encoding="utf-8")
     draft.replace(target)

@@ -1,4 +1,4 @@
-"""Each test begins without tools."""
+"""Each test starts without tools."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Ids of turns that adapters derive. What frameworks do with them is tried with the real ones: tests/conformance/resumed.py."""
+"""The turn ids that adapters derive. tests/conformance/resumed.py tests them with the real frameworks."""
 
 from __future__ import annotations
 

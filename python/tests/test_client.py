@@ -1,4 +1,4 @@
-"""What the client decides without Redis. What it does with a fleet is in tests/conformance."""
+"""Tests of the client's decisions without Redis. The tests with a fleet are in tests/conformance."""
 
 import asyncio
 import copy
@@ -37,7 +37,7 @@ from tickfleet.client._transport import DEFAULT_URL
 
 
 def test_definitions_of_each_dialect_are_those_that_the_fleet_makes() -> None:
-    # The fleet's own test writes what is in it.
+    # A test of the fleet writes this file.
     example = json.loads((Path(__file__).parents[2] / "tests/conformance/definitions.json").read_text())
     assert set(example["dialects"]) == set(DIALECTS)
     for dialect, definitions in example["dialects"].items():
@@ -110,7 +110,7 @@ def test_what_is_no_json_is_the_same_error_on_every_way_to_a_fleet(field: str, v
             method, given = fields()
             return await getattr(fleet, method)("kelly", **given)
 
-    # Nobody listens there, so nothing can be sent.
+    # No server listens there, so nothing can be sent.
     nowhere: list[tuple[str, Any]] = [("redis://127.0.0.1:1", {}), ("http://127.0.0.1:1", {"api_key": "key"})]
     said = set()
     for url, options in nowhere:
@@ -212,7 +212,7 @@ def test_a_reply_that_does_not_come_is_told_with_both_causes() -> None:
     assert told.endswith("the tenant or the id: tickfleet explain acme:order-17")
     assert str(ReplyTimeout("order-17", 20.0)).endswith(": tickfleet explain TENANT:order-17")
     source = (Path(__file__).parents[2] / "typescript/src/errors.ts").read_text(encoding="utf-8")
-    # The same words there.
+    # The TypeScript client has the same text.
     assert " ms. It can still run or wait for approval, or the fleet does not know " in source
     assert "the tenant or the id: tickfleet explain " in source
 
@@ -231,7 +231,7 @@ def test_a_gap_is_told_once_and_looked_back_for() -> None:
     inbox = Inbox("box")
     assert [entry.missed for entry in inbox.fresh(entries(5, 6))] == [0, 0]
     assert [entry.missed for entry in inbox.fresh(entries(9))] == [2] and inbox.last == "0-0"
-    # From the beginning again: what was read is not told twice.
+    # Reads from the start again: entries that were read are not reported twice.
     assert [entry.seq for entry in inbox.fresh(entries(5, 6, 7, 9))] == [7]
     assert inbox.last == "9-0" and not inbox.looks_back
 
@@ -268,7 +268,7 @@ def test_the_script_is_that_of_the_client_in_typescript() -> None:
 
 
 def errors() -> Iterator[Exception]:
-    """One of each class of errors that this package raises."""
+    """One error of each class that this package raises."""
     reply = read_reply(REFUSAL)
     special: dict[type[FleetError], Callable[[], FleetError]] = {
         Throttled: lambda: Throttled("inbox_full", "too many replies wait"),
@@ -344,7 +344,7 @@ def test_what_was_submitted_on_one_event_loop_is_not_waited_for_on_another() -> 
 
     async def first() -> Any:
         inbox.check_loop()
-        # Nothing is sent before the reply is waited for.
+        # Nothing is sent until the reply is awaited.
         return await fleet._submit("kelly", None, {"answer": "x"}, True), inbox.replies("box")
 
     submitted, replies = asyncio.run(first())

@@ -1,4 +1,4 @@
-"""The examples, called as a worker would call them."""
+"""Tests of the examples, called as a worker calls them."""
 
 import importlib
 import json

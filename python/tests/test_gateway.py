@@ -1,4 +1,5 @@
-"""What the client decides about a gateway's answers without one. What it does with a gateway is in tests/conformance."""
+"""Tests of the client's decisions about responses, without a gateway. The tests with a gateway are in
+tests/conformance."""
 
 import asyncio
 import json
@@ -71,13 +72,13 @@ Answers = Callable[[httpx.Request], Coroutine[None, None, httpx.Response]]
 
 
 def stub(fleet: AsyncFleet, answers: Answers) -> None:
-    """Has a gateway answer so."""
+    """Replaces the gateway with these responses."""
     transport = httpx.MockTransport(answers)
     getattr(fleet._transport, "http")._client = httpx.AsyncClient(base_url="http://gateway", transport=transport)
 
 
 def with_gateway(answers: Answers, work: Callable[[AsyncFleet], Awaitable[None]]) -> None:
-    """Does something with a fleet whose gateway answers so."""
+    """Runs work with a fleet whose gateway gives these responses."""
 
     async def run() -> None:
         async with AsyncFleet("http://gateway", api_key="tfk_x", patience=0.2) as fleet:
@@ -136,7 +137,7 @@ def test_an_answer_of_a_proxy_is_no_list_of_tools_and_no_cancel() -> None:
 
 
 class OneNote(httpx.AsyncByteStream):
-    """A stream that tells one event, and goes on."""
+    """A stream that sends one event and stays open."""
 
     def __init__(self) -> None:
         self.closed = threading.Event()
@@ -189,12 +190,12 @@ def test_events_are_read_as_they_come_and_odd_ones_left_out() -> None:
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_events_end_where_their_lines_do_and_nowhere_else(end: str) -> None:
-    # As models and tools write: all of these end a line for `str.splitlines`.
+    # Models and tools write such characters. `str.splitlines` would end a line at each of them.
     text = "a\u2028b\u2029c\x85dé"
     whole = f'event: note{end}data: {{"text": "{text}"}}{end}{end}event: note{end}data: {{"n": 2}}{end}{end}'.encode()
     expected = [("note", {"text": text}), ("note", {"n": 2})]
     assert told(whole) == expected
-    # Cut anywhere: within a character, and between a carriage return and its line feed.
+    # Split anywhere: within a character, and between a carriage return and its line feed.
     assert told(*(bytes([byte]) for byte in whole)) == expected
 
 

@@ -1,4 +1,4 @@
-"""The host as a worker meets it: a process at the other end of a socket."""
+"""Tests of the host from the worker's side: a process at the other end of a socket."""
 
 import json
 import os
@@ -126,7 +126,7 @@ async def put(what: str) -> object:
 
 
 class Host:
-    """A host, and this test as its worker."""
+    """A host process, and this test as its worker."""
 
     def __init__(self, folder: Path, *modules: str) -> None:
         self.ours, theirs = socket.socketpair()

@@ -1,4 +1,4 @@
-"""What a model reads of a function."""
+"""Tests of the model's view of a function."""
 
 from __future__ import annotations
 

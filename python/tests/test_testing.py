@@ -1,4 +1,4 @@
-"""Tools called as plain functions, and as a worker would."""
+"""Tests of calls to tools, as plain functions and as a worker makes them."""
 
 import asyncio
 import datetime

@@ -1,4 +1,4 @@
-/** Definitions of tools for a dialect, made of the form in which they are shared. */
+/** Tool definitions for a dialect, made from the shared form. */
 
 export interface SharedTool {
   name: string;
@@ -10,13 +10,13 @@ export interface SharedTool {
   wire_names?: { openai?: string; gemini?: string; mcp?: string };
 }
 
-/** A list of tools in Redis. */
+/** A tool list in Redis. */
 export interface SharedList {
   tools: SharedTool[];
   text: string;
 }
 
-/** What a request to a model has of a shared list: an array; for `text` a string; nothing if there is no such dialect. */
+/** Returns the tools for a model request: an array; for `text` a string; `undefined` for an unknown dialect. */
 export function defined(dialect: string, list: SharedList): unknown {
   if (dialect === "text") return list.text;
   const define = DIALECTS[dialect];
@@ -36,7 +36,7 @@ const DIALECTS: Record<string, ((tool: SharedTool) => unknown) | undefined> = {
     description: tool.description,
     parametersJsonSchema: tool.input_schema,
   }),
-  // Results of the older revisions are objects.
+  // Older revisions accept only objects as results.
   mcp: (tool) => mcp(tool, (output) => output.type === "object"),
   mcp_2026_07_28: (tool) => mcp(tool, () => true),
 };

@@ -47,7 +47,7 @@ async function awaited(waiter: Waiter, timeoutMs: number): Promise<Reply | undef
   }
 }
 
-/** One connection that reads replies for each shard in use, however many wait. */
+/** Reads replies on one connection for each shard in use, however many callers wait. */
 export class Direct implements Transport {
   readonly inbox: string;
   readonly #redis: Redis;
@@ -78,7 +78,7 @@ export class Direct implements Transport {
     for (const hub of this.#hubs.values()) hub.close();
     this.#hubs.clear();
     if (this.#isPrivate) {
-      // What cannot be removed now ages away.
+      // An inbox that cannot be removed now expires.
       for (const tenant of this.#tenants) {
         await this.#redis.forget(tenant, this.inbox, this.#prefix(tenant)).catch(() => {});
       }
@@ -99,7 +99,7 @@ export class Direct implements Transport {
     const waiter = there ?? new Waiter(`${tenant}:${id}`, what, isGiven);
     if (there === undefined) {
       this.#tenants.add(tenant);
-      // Before the message: no reply can slip in between.
+      // Add it before sending. Otherwise a reply could arrive unnoticed.
       hub.add(waiter, `${tenant}:${this.inbox}`);
     }
     waiter.holders += 1;

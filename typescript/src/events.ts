@@ -1,4 +1,4 @@
-/** What happens to a task, as its history and its record tell. */
+/** Events of a task, from its history and its record. */
 import { setTimeout as sleep } from "node:timers/promises";
 
 import { read } from "./json.js";
@@ -6,7 +6,7 @@ import type { Redis } from "./redis.js";
 import { type Reply, absent, readRecord } from "./reply.js";
 
 const LOOK_EVERY_MS = 250;
-/** Ms without a step, after which the tenant is looked for. */
+/** Ms without a step, after which the client checks whether the tenant exists. */
 const ABSENT_AFTER_MS = 1_000;
 
 /** An event of a task. */
@@ -32,7 +32,7 @@ export interface TaskEvent {
 
 const KINDS = new Set(["plan", "result", "note", "heard", "summary"]);
 
-/** Reads a step. One that cannot be read, or is of a later build, is `other`. */
+/** Parses a step. An unreadable step, or one of a newer version, is `other`. */
 function stepOf(entry: string, position: number): TaskEvent {
   try {
     // eslint-disable-next-line @typescript-eslint/no-explicit-any
@@ -50,11 +50,11 @@ function stepOf(entry: string, position: number): TaskEvent {
   }
 }
 
-/** The events of a task from a position on. */
+/** Yields the events of a task from a position on. */
 export async function* follow(redis: Redis, prefix: string, place: string, position: number): AsyncGenerator<TaskEvent> {
   const [first, started] = [position, performance.now()];
   for (;;) {
-    // First: what it has written before its record goes must not be missed.
+    // Read the record before the steps. Otherwise the last steps before the record could be lost.
     const record = await redis.get(`${prefix}done:${place}`);
     const steps = await redis.history(`${prefix}parts:steps:${place}`, position);
     for (const entry of steps) yield stepOf(entry, ++position);
@@ -64,7 +64,7 @@ export async function* follow(redis: Redis, prefix: string, place: string, posit
       yield { kind: "ended", position, text: "", calls: [], ...(reply && { reply }) };
       return;
     }
-    // Its message is decided about by then, where its tenant is not configured.
+    // By then, the scheduler has decided a message of an unknown tenant.
     const isLate = position === first && performance.now() - started > ABSENT_AFTER_MS;
     if (isLate && (await redis.isAbsent(prefix, place))) {
       yield { kind: "ended", position, text: "", calls: [], reply: absent(place, "task") };

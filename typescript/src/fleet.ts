@@ -1,4 +1,4 @@
-/** A producer's end of a fleet. */
+/** The client for producers. */
 import { Direct, type DirectOptions } from "./direct.js";
 import { ReplyTimeout, Unsupported } from "./errors.js";
 import type { TaskEvent } from "./events.js";
@@ -9,7 +9,7 @@ import type { Replies } from "./replies.js";
 import { type Dialect, type Reply, accepted } from "./reply.js";
 import type { Awaited, Transport } from "./transport.js";
 
-/** Ms that a reply is waited for, where nobody says otherwise. */
+/** Default timeout of a reply, ms. */
 const TIMEOUT_MS = 300_000;
 
 /** Options of a client. Those of {@link DirectOptions} work only with Redis. */
@@ -147,7 +147,7 @@ export class Fleet {
     try {
       return await submitted.reply(waiting);
     } catch (error) {
-      // Nobody holds it any more.
+      // The caller has no reference to it, and cannot release it.
       if (error instanceof ReplyTimeout) submitted.release();
       throw error;
     }

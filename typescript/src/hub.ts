@@ -1,4 +1,6 @@
-/** One reader of replies for a whole process: whoever waits for a reply is told by it, and asks Redis nothing itself. */
+/**
+ * One reader of replies for a whole process. Waiting callers get their replies from it, and make no requests to Redis.
+ */
 import { setTimeout as sleep } from "node:timers/promises";
 
 import { FleetError } from "./errors.js";
@@ -6,28 +8,28 @@ import { type Entry, Inbox } from "./inbox.js";
 import { BLOCK_MS, type Link, type Redis } from "./redis.js";
 import { type Reply, absent, isEnd, readRecord, readReply } from "./reply.js";
 
-/** Ms without a reply, after which the record of a turn is looked at for the first time … */
+/** Ms without a reply, after which the record of a turn is read for the first time … */
 const RECORD_AFTER_MS = 1_000;
-/** … the same, where its id was given by somebody, for it may have ended before … */
+/** … the same if the caller gave the id, because the turn may have ended before … */
 const RECORD_SOON_MS = 100;
-/** … and the longest time between two looks. */
+/** … and the longest interval between two reads. */
 const RECORD_EVERY_MAX_MS = 10_000;
 const LOOKS_AT_ONCE = 50;
 const PAUSE_MAX_MS = 2_000;
 
-/** Somebody who waits for one reply. */
+/** A caller that waits for one reply. */
 export class Waiter {
   readonly reply: Promise<Reply>;
-  /** Where its message was put, and as what; none where this process did not submit it. */
+  /** The stream and the entry of its message. The entry is `undefined` if this process did not submit it. */
   stream = "";
   entry: string | undefined;
-  /** Whether its message is on its way: nothing is known of it yet, and a record would be that of another turn. */
+  /** Whether its message is being sent. Until it is sent, a record would belong to another turn. */
   isSending = false;
-  /** Whether its entry was seen to be gone: a refusal is in the inbox by then. */
+  /** Whether its entry has left the stream. A rejection is in the inbox by then. */
   isDecided = false;
-  /** What it was told meanwhile: one reply for each approval that is waited for. */
+  /** Replies that arrived before the end: one for each approval that the turn waits for. */
   readonly pending: Reply[] = [];
-  /** How many wait for it by a handle. */
+  /** The number of handles that wait for it. */
   holders = 0;
   lookAt: number;
   pauseMs: number;
@@ -37,7 +39,7 @@ export class Waiter {
   constructor(
     /** `<tenant>:<id>` */
     readonly place: string,
-    /** What was asked for, to tell another turn of the same id. */
+    /** The submitted content, which distinguishes another turn with the same id. */
     readonly asked: string,
     isGiven: boolean,
   ) {
@@ -45,13 +47,13 @@ export class Waiter {
       this.#tell = resolve;
       this.#fail = reject;
     });
-    // Nobody need be there to hear that the client was closed.
+    // Avoids an unhandled rejection if the client is closed and no caller is left.
     this.reply.catch(() => {});
     this.pauseMs = isGiven ? RECORD_SOON_MS : RECORD_AFTER_MS;
     this.lookAt = Date.now() + this.pauseMs;
   }
 
-  /** Its message is on its stream. */
+  /** Records that its message is on its stream. */
   sent(stream: string, entry: string): void {
     this.stream = stream;
     this.entry = entry;
@@ -83,12 +85,12 @@ export class Hub {
     private readonly warn: (message: string) => void,
   ) {}
 
-  /** Who waits for the reply about this turn or task. */
+  /** Returns the waiter for the reply about this turn or task. */
   waiter(place: string): Waiter | undefined {
     return this.#waiters.get(place);
   }
 
-  /** From now on the reply is looked out for, in this inbox (`<tenant>:<name>`) and in its record. */
+  /** Starts to look for the reply, in this inbox (`<tenant>:<name>`) and in the record. */
   add(waiter: Waiter, inbox: string | undefined): void {
     this.#waiters.set(waiter.place, waiter);
     this.#lookLater();
@@ -96,19 +98,19 @@ export class Hub {
     const key = `${this.prefix}replies:${inbox}`;
     if (!this.#inboxes.has(key)) {
       this.#inboxes.set(key, new Inbox(key));
-      // A read that is given up takes its connection with it: reading removes nothing, so nothing is lost.
+      // Ends the running read with its connection. Reading removes nothing, so no reply is lost.
       this.#link?.drop();
       this.#link = undefined;
     }
     if (!this.#isListening) void this.#listen();
   }
 
-  /** It is not looked out for any more. */
+  /** Stops looking for the reply. */
   drop(waiter: Waiter): void {
     if (this.#waiters.get(waiter.place) === waiter) this.#waiters.delete(waiter.place);
   }
 
-  /** Stops reading. Whoever still waits is told. */
+  /** Stops reading. Callers that still wait get an error. */
   close(): void {
     this.#isClosed = true;
     this.#link?.drop();
@@ -117,7 +119,10 @@ export class Hub {
     this.#waiters.clear();
   }
 
-  /** Reads as long as the client is open, whatever Redis says: a connection comes back, and what was missed is in records. */
+  /**
+   * Reads while the client is open, despite errors of Redis: connections are restored, and missed replies are in the
+   * records.
+   */
   async #listen(): Promise<void> {
     this.#isListening = true;
     let pauseMs = 50;
@@ -143,7 +148,7 @@ export class Hub {
   async #round(): Promise<void> {
     const count = this.#inboxes.size;
     const link = (this.#link ??= await this.redis.dedicated());
-    // An inbox was added while it connected: it is read from the start.
+    // An inbox was added while it connected. The next round reads it from the start.
     if (this.#isClosed || this.#inboxes.size !== count) return;
     const found = await this.redis.read(link, [...this.#inboxes.values()], BLOCK_MS);
     for (const [key, entries] of found) {
@@ -167,11 +172,11 @@ export class Hub {
         this.warn(`${inbox.key} ${entry.id}: ${(error as Error).message}`);
       }
     }
-    // Those of a read before whose removal failed go with these.
+    // Includes entries of an earlier read whose removal failed.
     if (inbox.kept.size > 0) await this.redis.remove(inbox, [...inbox.kept]);
   }
 
-  /** Hands over the reply, once. */
+  /** Delivers the reply, once. */
   #tell(waiter: Waiter, reply: Reply): void {
     this.drop(waiter);
     waiter.tell(reply);
@@ -182,7 +187,7 @@ export class Hub {
     this.#lookLater();
   }
 
-  /** Looks when the first of those who wait is due. */
+  /** Schedules the next read of records, when the first waiter is due. */
   #lookLater(): void {
     clearTimeout(this.#timer);
     if (this.#isClosed || this.#waiters.size === 0) return;
@@ -190,7 +195,7 @@ export class Hub {
     this.#timer = setTimeout(() => void this.#look(), Math.max(0, first - Date.now()));
   }
 
-  /** Looks at the records of those who have waited for some time. */
+  /** Reads the records of waiters that have waited for some time. */
   async #look(): Promise<void> {
     const now = Date.now();
     const due = [...this.#waiters.values()].filter((waiter) => waiter.lookAt <= now).slice(0, LOOKS_AT_ONCE);
@@ -209,8 +214,8 @@ export class Hub {
   }
 
   /**
-   * Takes the reply from the record; but not before this process' own message was decided about, for it may have been refused:
-   * then the record is that of another turn.
+   * Takes the reply from the record, but not before this process' own message was decided. If that message was
+   * rejected, the record belongs to another turn.
    */
   async #lookAt(waiter: Waiter): Promise<void> {
     if (waiter.isSending) return;
@@ -226,7 +231,7 @@ export class Hub {
       }
       if (reply !== undefined) this.#tell(waiter, reply);
     } else if (waiter.isDecided) {
-      // A refusal would be in the inbox by now, and is read before this comes round again.
+      // A rejection is in the inbox by now, and is read before the next check.
       waiter.lookAt = Date.now() + RECORD_SOON_MS;
     }
   }

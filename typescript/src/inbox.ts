@@ -1,38 +1,38 @@
 /**
- * How far an inbox was read. It knows no Redis, so that what it decides can be seen at once.
+ * The read position in an inbox. It does not access Redis, so that its decisions are easy to follow.
  *
- * What was read can be less than was thought: a Redis that has lost its last writes, and whose clock is behind the one before,
- * numbers its next entries below those that were read already. So a reader looks back where it hears nothing or where replies
- * are missing, and removes by name what it has read, not all that is older.
+ * A position can be ahead of the inbox. If Redis has lost its last writes, and its clock is behind the earlier one, new
+ * entries get lower numbers than entries that were already read. A reader therefore starts again if it receives nothing
+ * or if replies are missing, and removes replies by their entries instead of by age.
  */
 
-/** Entries taken at once. */
+/** Maximum number of entries in one read. */
 export const COUNT = 128;
 
-/** Before every entry. */
+/** The position before every entry. */
 const BEGINNING = "0-0";
 
-/** A reply as it stands in the inbox. */
+/** A reply in the inbox. */
 export interface Entry {
   id: string;
-  /** From 1 without gaps; 0 where the entry has none. */
+  /** From 1 without gaps; 0 if the entry has no number. */
   seq: number;
   reply: string;
-  /** Replies that are missing before it. */
+  /** Number of missing replies before it. */
   missed: number;
 }
 
-/** Where a reader of one inbox stands. */
+/** The read position in one inbox. */
 export class Inbox {
   last = BEGINNING;
-  /** Entries that were read and are not removed yet. */
+  /** Entries that were read and not removed yet. */
   readonly kept = new Set<string>();
   #seq = 0;
   #looksBack = false;
 
   constructor(readonly key: string) {}
 
-  /** Those of the entries that were not read yet, each with what is missing before it. From here on they are read. */
+  /** Returns the entries that are new, each with the number of missing replies before it, and marks them as read. */
   fresh(found: Entry[]): Entry[] {
     const newest = found.at(-1);
     if (newest === undefined) return [];
@@ -42,31 +42,31 @@ export class Inbox {
     for (const entry of found) {
       if (this.kept.has(entry.id)) continue;
       this.kept.add(entry.id);
-      // The first that is read shows no gap, and neither does an inbox that was made anew and counts from 1 again.
+      // No gap is reported for the first reply, or for a recreated inbox that counts from 1 again.
       const missed = this.#seq === 0 ? 0 : Math.max(0, entry.seq - this.#seq - 1);
       follows &&= this.#seq === 0 || entry.seq === this.#seq + 1;
       told.push({ ...entry, missed });
       this.#seq = entry.seq;
     }
     if (this.#looksBack) this.#looksBack = found.length >= COUNT;
-    // What is missing may stand before the entries that were read.
+    // The missing replies may be before the entries that were read.
     else if (!follows) this.lookBack();
     return told;
   }
 
-  /** Reads from the beginning next. */
+  /** Continues to read from the start. */
   lookBack(): void {
     this.last = BEGINNING;
     this.#looksBack = true;
   }
 
-  /** Whether the newest entry, where nothing new was heard, was not read. */
+  /** Returns whether the newest entry has not been read, after a read that returned nothing. */
   isBehind(newest: string | undefined): boolean {
     return newest !== undefined && !this.kept.has(newest);
   }
 }
 
-/** An entry by the flat list of fields that Redis gives. */
+/** Parses an entry from the flat list of fields in Redis' response. */
 export function entryOf(id: string, flat: string[]): Entry {
   const fields = new Map<string, string>();
   for (let at = 0; at + 1 < flat.length; at += 2) fields.set(flat[at]!, flat[at + 1]!);

@@ -17,7 +17,7 @@ export function read(text: string): unknown {
   return parse(text, undefined, numberOf);
 }
 
-/** Half of a surrogate pair is no text in UTF-8, and no message of the fleet may have one. */
+/** Half of a surrogate pair cannot be encoded in UTF-8, so no message may contain one. */
 function isWritable(text: string): boolean {
   return text.isWellFormed();
 }

@@ -1,4 +1,4 @@
-/** What a producer writes: turns, tasks and cancels as JSON, checked as far as a producer can see it. */
+/** Messages of a producer: turns, tasks and cancels as JSON, with the checks that a producer can make. */
 import { randomUUID } from "node:crypto";
 
 import { InvalidMessage } from "./errors.js";
@@ -79,13 +79,13 @@ export interface Task extends CommonFields {
   capabilities?: readonly string[];
 }
 
-/** A message on its way. */
+/** A message to send. */
 export type Message = Record<string, unknown>;
 
 const MESSAGE_BYTES_MAX = 1_048_576;
 const CALLS = ["toolCalls", "content", "calls", "answer"] as const;
 
-/** The names of the protocol that are not ours in another spelling. */
+/** Protocol names that are not the field's name in snake case. */
 const RENAMED: Record<string, string> = { audits: "tool_call_audits" };
 
 const CRC_TABLE = Uint32Array.from({ length: 256 }, (_, byte) => {
@@ -94,7 +94,10 @@ const CRC_TABLE = Uint32Array.from({ length: 256 }, (_, byte) => {
   return crc;
 });
 
-/** CRC-32 as in zip, which finds the shard of a tenant. (`zlib.crc32` is younger than the oldest Node.js that this runs on.) */
+/**
+ * CRC-32 as in zip, which gives the shard of a tenant. (`zlib.crc32` needs a newer Node.js than the oldest supported
+ * one.)
+ */
 export function crc32(text: string): number {
   let crc = 0xffffffff;
   for (const byte of Buffer.from(text, "utf8")) crc = (CRC_TABLE[(crc ^ byte) & 0xff] ?? 0) ^ (crc >>> 8);
@@ -106,7 +109,10 @@ export function shardOf(tenant: string, shards: number): number {
   return crc32(tenant) % shards;
 }
 
-/** The value, where it may name a tenant, an agent or an inbox, or be an id; else {@link InvalidMessage} is thrown. */
+/**
+ * Returns the value if it is a valid name of a tenant, an agent or an inbox, or a valid id. Otherwise throws {@link
+ * InvalidMessage}.
+ */
 export function nameOf(value: unknown, what: string, bytesMax = 64): string {
   if (typeof value !== "string" || !/^[A-Za-z0-9_.-]+$/.test(value) || value.length > bytesMax) {
     throw new InvalidMessage(
@@ -116,7 +122,7 @@ export function nameOf(value: unknown, what: string, bytesMax = 64): string {
   return value;
 }
 
-/** An id. */
+/** Returns the value if it is a valid id. */
 export function idOf(value: unknown, what: string): string {
   return nameOf(value, what, 96);
 }
@@ -125,7 +131,7 @@ function snake(key: string): string {
   return RENAMED[key] ?? key.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 }
 
-/** The fields that say something, by the names of the protocol. */
+/** Returns the fields that are set, by their protocol names. */
 function filled(fields: object): Message {
   const said: Message = {};
   for (const [key, value] of Object.entries(fields)) {
@@ -135,12 +141,12 @@ function filled(fields: object): Message {
   return said;
 }
 
-/** Whose a message is; nothing where a gateway knows it by the key. */
+/** Returns the tenant field. It is empty if a gateway derives the tenant from the key. */
 function ownerOf(tenant: string | undefined): Message {
   return tenant === undefined ? {} : { tenant: nameOf(tenant, "tenant") };
 }
 
-/** A turn. Its id is made here where none is given, so that it may be sent again after a lost connection. */
+/** Builds a turn. Generates an id if none is given, so that the turn can be sent again after a lost connection. */
 export function turnMessage(tenant: string | undefined, turn: Turn, replyTo: string | undefined): Message {
   const { tenant: _, agent, ...fields } = turn;
   const given = CALLS.filter((key) => fields[key] !== undefined && fields[key] !== null);
@@ -156,7 +162,7 @@ export function turnMessage(tenant: string | undefined, turn: Turn, replyTo: str
   };
 }
 
-/** A delegation, with an id as {@link turnMessage} gives one. */
+/** Builds a task, with an id as in {@link turnMessage}. */
 export function taskMessage(tenant: string | undefined, task: Task, replyTo: string | undefined): Message {
   const { tenant: _, agent, description, ...fields } = task;
   return {
@@ -170,7 +176,7 @@ export function taskMessage(tenant: string | undefined, task: Task, replyTo: str
   };
 }
 
-/** A message as it goes on its stream. */
+/** Encodes a message for its stream. */
 export function written(message: Message): string {
   const text = write(message);
   const length = Buffer.byteLength(text, "utf8");
@@ -180,7 +186,7 @@ export function written(message: Message): string {
   return text;
 }
 
-/** What does not make another turn. */
+/** Fields that do not make it a different turn. */
 const ASIDE = new Set([
   "deadline",
   "priority",
@@ -197,7 +203,7 @@ const ASIDE = new Set([
   "tool_call_audits",
 ]);
 
-/** What two submits must share to be the same turn or task, as this process can tell it. */
+/** Returns the content by which this process recognizes an equal turn or task. */
 export function asked(message: Message): string {
   return write(Object.entries(message).filter(([key]) => !ASIDE.has(key)).sort(([a], [b]) => (a < b ? -1 : 1)));
 }

@@ -1,20 +1,20 @@
-/** The connection to Redis: one server, a primary that sentinels know, or a cluster. */
+/** The connection to Redis: a single server, a primary behind Sentinels, or a cluster. */
 import { createHash } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 
 import { FleetError, Pressure, QueueFull, Unavailable } from "./errors.js";
 import { COUNT, type Entry, type Inbox, entryOf } from "./inbox.js";
 
-/** One blocking read lasts this long at most, ms. */
+/** Maximum duration of a blocking read, ms. */
 export const BLOCK_MS = 5_000;
-/** A command answers within this time, ms; a blocking read has its own on top. */
+/** Timeout of a command, ms. A blocking read may also block for its own time. */
 const ANSWER_MS = 10_000;
-/** Pauses before each try again, ms; the last one is repeated. */
+/** Pauses before each retry, ms; the last value is repeated. */
 const PAUSES_MS = [50, 100, 200, 500, 1_000];
 
 /**
- * The bounds of the queue and the entry in one step, so that producers at the same time do not pass them. All keys are declared:
- * a cluster that moves the slot answers for all of them or none.
+ * Checks the bounds of the queue and adds the entry in one step, so that concurrent producers do not exceed them. All
+ * keys are declared: a cluster that moves the slot responds for all of them or for none.
  */
 const ENQUEUE = `#!lua
 -- enqueue: puts a message on an inbound stream, unless too much waits there.
@@ -31,7 +31,7 @@ return redis.call('XADD', KEYS[1], '*', ARGV[1], ARGV[2])
 `;
 const ENQUEUE_SHA = createHash("sha1").update(ENQUEUE).digest("hex");
 
-/** What was said by Redis itself, by its first word. */
+/** An error response of Redis, by its first word. */
 class Refused extends Error {
   constructor(
     readonly word: string,
@@ -41,7 +41,7 @@ class Refused extends Error {
   }
 }
 
-/** A connection that was made anew: it is thrown away on the first trouble. */
+/** A new connection. It is closed on the first error. */
 export interface Link {
   send(key: string, args: string[], isRead: boolean): Promise<unknown>;
   drop(): void;
@@ -51,7 +51,7 @@ interface Target {
   open(): Promise<Link>;
 }
 
-/** node-redis. It is there when it is needed: whoever goes through a gateway may do without. */
+/** node-redis. It is imported on demand, because clients of a gateway do not need it. */
 function library() {
   return import("@redis/client").catch((cause: unknown) => {
     throw new FleetError("no_redis_client", "Redis needs the package @redis/client: npm install @redis/client", { cause });
@@ -64,14 +64,14 @@ interface Driver {
   on(event: "error", listener: (error: unknown) => void): unknown;
 }
 
-/** What a driver is after it is connected; trouble with it shows where it is used. */
+/** Connects a driver. Its later errors show in the commands that use it. */
 async function opened(driver: Driver, send: Link["send"]): Promise<Link> {
   driver.on("error", () => {});
   const drop = () => {
     try {
       driver.destroy();
     } catch {
-      // It is closed already.
+      // It is already closed.
     }
   };
   try {
@@ -85,7 +85,7 @@ async function opened(driver: Driver, send: Link["send"]): Promise<Link> {
 
 const SOCKET = { connectTimeout: 5_000, reconnectStrategy: false } as const;
 
-/** User, password and database in the query of a socket's URL: `user=…&pass=…&db=…`. */
+/** Returns user, password and database from the query of a socket's URL: `user=…&pass=…&db=…`. */
 function secretOf(query = "") {
   const said = new URLSearchParams(query);
   const [user, password, db] = ["user", "pass", "db"].map((key) => said.get(key));
@@ -106,7 +106,7 @@ function single(url: string): Target {
   };
 }
 
-/** `scheme://[user:password@]host[:port],…/path` */
+/** Parses `scheme://[user:password@]host[:port],…/path`. */
 function several(url: string, port: number) {
   const parts = /^(rediss?)\+(?:sentinel|cluster):\/\/(?:([^@/]*)@)?([^/?]+)(?:\/([^?]*))?/.exec(url);
   if (parts === null) throw new TypeError("the URL cannot be read: expected redis+sentinel:// or redis+cluster://");
@@ -167,21 +167,21 @@ function targetOf(url: string): Target {
   );
 }
 
-/** Whether Redis itself has said no, and with which word. */
+/** Returns the first word of an error response of Redis. */
 function wordOf(error: unknown): string | undefined {
   const text = error instanceof Error ? error.message : "";
   return /^([A-Z][A-Z0-9]+) /.exec(text)?.[1];
 }
 
-/** What passes by itself, though Redis has said so. */
+/** Error responses that are temporary. */
 const PASSING = new Set(["READONLY", "LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "MOVED", "ASK"]);
 
 /** Redis, if no URL is passed and the variable `REDIS_URL` is unset. */
 export const DEFAULT_URL = "redis://127.0.0.1:6379";
 
-/** What this client asks of Redis. Every method may be repeated: it does no more than once. */
+/** The commands of this client. Each method can be repeated without a further effect. */
 export class Redis {
-  /** How errors name it. */
+  /** The name in error messages. */
   readonly name: string;
   readonly #target: Target;
   readonly #patienceMs: number;
@@ -203,12 +203,12 @@ export class Redis {
     this.#link = undefined;
   }
 
-  /** A connection of one's own, for reads that block. */
+  /** Opens a separate connection, for blocking reads. */
   dedicated(): Promise<Link> {
     return this.#target.open();
   }
 
-  /** One command over the shared connection; after trouble the next one uses a new connection. */
+  /** Sends one command over the shared connection. After an error, the next command uses a new connection. */
   async #ask(key: string, ...args: string[]): Promise<unknown> {
     const opening = (this.#link ??= this.#target.open());
     try {
@@ -223,7 +223,7 @@ export class Redis {
     }
   }
 
-  /** Asks, and asks again where the connection was the trouble, as long as there is patience. */
+  /** Runs a command, and retries it after connection errors within the patience. */
   async #patiently<T>(ask: () => Promise<T>): Promise<T> {
     const end = Date.now() + this.#patienceMs;
     for (let tries = 0; ; tries++) {
@@ -244,7 +244,7 @@ export class Redis {
     }
   }
 
-  /** Puts a message on an inbound stream, and answers its entry. */
+  /** Adds a message to an inbound stream, and returns its entry. */
   enqueue(stream: string, meta: string, field: string, message: string, bounds: [number, number]): Promise<string> {
     return this.#patiently(async () => {
       const answer = await this.#enqueue(stream, meta, field, message, bounds);
@@ -268,7 +268,7 @@ export class Redis {
         );
       } catch (error) {
         if (!(error instanceof Refused && error.word === "NOPERM")) throw error;
-        // A user of Redis who may run no script: its bounds are looked at just before.
+        // This Redis user may not run scripts. Check the bounds just before adding the message.
         this.#mayRunScripts = false;
       }
     }
@@ -277,12 +277,15 @@ export class Redis {
     return String(await this.#ask(stream, "XADD", stream, "*", field, message));
   }
 
-  /** Puts a message on a stream, whatever waits there: what ends work is never refused. */
+  /** Adds a message to a stream without checking its bounds: messages that end work are never rejected. */
   async add(stream: string, field: string, message: string): Promise<void> {
     await this.#patiently(() => this.#ask(stream, "XADD", stream, "*", field, message));
   }
 
-  /** What stands in inboxes behind what was read, waited for on a connection of one's own. Looks back where nothing came. */
+  /**
+   * Waits for entries after the read position of each inbox, on a separate connection. If none arrives, checks whether
+   * to start again.
+   */
   async read(link: Link, inboxes: Inbox[], blockMs: number): Promise<Map<string, Entry[]>> {
     const keys = inboxes.map((inbox) => inbox.key);
     const head = ["XREAD", "COUNT", String(COUNT), "BLOCK", String(Math.max(1, Math.floor(blockMs))), "STREAMS"];
@@ -306,7 +309,7 @@ export class Redis {
     }
   }
 
-  /** Removes what was read from an inbox. */
+  /** Removes read entries from an inbox. */
   async remove(inbox: Inbox, ids: string[]): Promise<void> {
     for (let at = 0; at < ids.length; at += 1_000) {
       const some = ids.slice(at, at + 1_000);
@@ -315,7 +318,7 @@ export class Redis {
     }
   }
 
-  /** Removes an inbox with all that is in it, for one that was made for this process. */
+  /** Deletes the private inbox of this process, with its replies. */
   async forget(tenant: string, inbox: string, prefix: string): Promise<void> {
     for (const kind of ["replies", "read"]) {
       const key = `${prefix}${kind}:${tenant}:${inbox}`;
@@ -325,12 +328,12 @@ export class Redis {
     await this.#ask(`${prefix}inboxes:${tenant}`, "ZREM", `${prefix}inboxes:${tenant}`, inbox);
   }
 
-  /** The text of a key. */
+  /** Returns the value of a key. */
   get(key: string): Promise<string | null> {
     return this.#patiently(() => this.#ask(key, "GET", key) as Promise<string | null>);
   }
 
-  /** As {@link get}, for one who may not be allowed to: whose user of Redis reads its inbox alone. */
+  /** As {@link get}. Returns `null` if the Redis user may read only its own inbox. */
   async record(key: string): Promise<string | null> {
     if (!this.#mayReadRecords) return null;
     try {
@@ -343,15 +346,15 @@ export class Redis {
   }
 
   /**
-   * Whether the fleet refuses what names this tenant, for it knows none of this name, and nothing is there of this turn or task
-   * (`<tenant>:<id>`).
+   * Returns whether the fleet rejects this turn or task (`<tenant>:<id>`) because its tenant is not configured, and has
+   * no record of it.
    */
   async isAbsent(prefix: string, place: string): Promise<boolean> {
     if (!this.#mayLookForTenants) return false;
     const key = `${prefix}absent:${place.slice(0, place.indexOf(":"))}`;
     try {
       if (Number(await this.#ask(key, "EXISTS", key)) === 0) return false;
-      // A tenant may have been configured since: what was taken in has a record, in this order.
+      // The tenant may have been configured since. An accepted message then has one of these records, in this order.
       for (const record of [`${prefix}turn:${place}`, `${prefix}done:${place}`]) {
         if (Number(await this.#ask(record, "EXISTS", record)) > 0) return false;
       }
@@ -363,20 +366,20 @@ export class Redis {
     }
   }
 
-  /** The JSON of a record: what follows its version, entry, counters and schema number. */
+  /** Returns the JSON of a record, after its version, entry, counters and schema number. */
   async content(key: string): Promise<string | null> {
     const record = await this.get(key);
     return record === null ? null : record.replace(/^\S+ \S+ \S+ \d+/, "");
   }
 
-  /** The steps of a task from one on. Each is a part of its history. */
+  /** Returns the steps of a task from `start` on. Each step is a part of its history. */
   async history(key: string, start: number): Promise<string[]> {
     const names = Array.from({ length: 32 }, (_, at) => `s${String(start + at).padStart(6, "0")}`);
     const found = await this.#patiently(() => this.#ask(key, "HMGET", key, ...names) as Promise<(string | null)[]>);
     return found.filter((step) => step !== null);
   }
 
-  /** Whether an entry is still on its stream: what was decided about is taken from it. */
+  /** Returns whether an entry is still on its stream. A decided entry is removed from the stream. */
   async waits(stream: string, entry: string): Promise<boolean> {
     if (!this.#mayLookAtStreams) return false;
     try {
@@ -390,7 +393,7 @@ export class Redis {
   }
 }
 
-/** The answer, unless it takes too long. */
+/** Returns the result, or throws if it takes too long. */
 async function within<T>(answer: Promise<T>, ms: number, what: string): Promise<T> {
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<never>((_, reject) => {
@@ -400,7 +403,7 @@ async function within<T>(answer: Promise<T>, ms: number, what: string): Promise<
     return await Promise.race([answer, late]);
   } finally {
     clearTimeout(timer);
-    // Whoever gave up does not hear of the late one.
+    // Avoids an unhandled rejection after the timeout.
     answer.catch(() => {});
   }
 }

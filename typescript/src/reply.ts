@@ -117,7 +117,7 @@ function resultOf(value: any): Result {
   };
 }
 
-/** Reads a reply; throws a {@link FleetError} where it is none. */
+/** Reads a reply. Throws a {@link FleetError} if the text is not a reply. */
 export function readReply(text: string, seq?: number, missed = 0): Reply {
   try {
     // eslint-disable-next-line @typescript-eslint/no-explicit-any
@@ -149,7 +149,8 @@ export function readReply(text: string, seq?: number, missed = 0): Reply {
 }
 
 /**
- * The refusal of a turn or task (`<tenant>:<id>`) whose tenant is not configured. It has no inbox, so the fleet writes none.
+ * Returns the rejection of a turn or task (`<tenant>:<id>`) whose tenant is not configured. Such a tenant has no inbox,
+ * so the fleet writes no reply.
  */
 export function absent(place: string, kind: "turn" | "task"): Reply {
   const [tenant = "", id = ""] = place.split(":");
@@ -159,8 +160,8 @@ export function absent(place: string, kind: "turn" | "task"): Reply {
 }
 
 /**
- * Reads what `done:<tenant>:<id>` holds: a line that is the fleet's own, then the reply. None where memory was so short that the
- * record was written without it.
+ * Reads the value of `done:<tenant>:<id>`: a line for the fleet, then the reply. Returns `undefined` if memory was
+ * short, so that the record has no reply.
  */
 export function readRecord(record: string): Reply | undefined {
   const end = record.indexOf("\n");
@@ -168,12 +169,12 @@ export function readRecord(record: string): Reply | undefined {
   return reply === "" ? undefined : readReply(reply);
 }
 
-/** Whether no other reply about this turn or task follows. */
+/** Returns whether this is the last reply about the turn or task. */
 export function isEnd({ status }: Reply): boolean {
   return status === "done" || status === "rejected" || status === "conflict";
 }
 
-/** The reply, where the message was accepted; else {@link Rejected} or {@link Conflict} is thrown. */
+/** Returns the reply if the message was accepted. Otherwise throws {@link Rejected} or {@link Conflict}. */
 export function accepted(reply: Reply): Reply {
   if (reply.status === "done") return reply;
   const { code, message } = reply.error ?? { code: "internal", message: "no reason was given" };

@@ -1,4 +1,4 @@
-/** What a fleet is asked, whichever way it is reached: the interface of `Direct` (Redis) and `Gateway` (HTTP). */
+/** The operations of a fleet, over any transport: the interface of `Direct` (Redis) and `Gateway` (HTTP). */
 import type { TaskEvent } from "./events.js";
 import type { Message } from "./message.js";
 import type { Replies } from "./replies.js";
@@ -6,39 +6,40 @@ import type { Reply } from "./reply.js";
 
 export type Kind = "turn" | "task";
 
-/** A turn or task whose reply somebody may wait for. */
+/** A turn or task whose reply can be awaited. */
 export interface Awaited {
-  /** What was told before its end. */
+  /** Replies before the end. */
   readonly pending: readonly Reply[];
-  /** The reply, also one that refuses; none where none came in time. */
+  /** Returns the reply, even if it is a rejection. `undefined` if none arrived in time. */
   reply(timeoutMs: number): Promise<Reply | undefined>;
-  /** Nobody holds it any more. */
+  /** Ends one reference to it. */
   release(): void;
 }
 
-/** One way to a fleet. */
+/** A transport to a fleet. */
 export interface Transport {
-  /** Where replies to this process go; none where that is not the client's business. */
+  /** The inbox for replies to this process. `undefined` if the transport needs none. */
   readonly inbox: string | undefined;
-  /** The tenant, checked; none where the key says it. */
+  /** Returns the checked tenant. `undefined` if a gateway derives it from the key. */
   whose(tenant: string | undefined): string | undefined;
   /**
-   * Submits a message whose id somebody gave or not. With `waits` its reply is waited for next, so that both may be one request.
+   * Submits a message. `isGiven` states whether the caller gave the id. With `waits`, the reply is awaited next, so
+   * that a single request can do both.
    */
   submit(kind: Kind, tenant: string | undefined, message: Message, isGiven: boolean, waits: boolean): Promise<Awaited>;
-  /** Submits a message whose reply nobody here waits for. */
+  /** Submits a message without waiting for its reply. */
   send(kind: Kind, tenant: string | undefined, message: Message): Promise<void>;
-  /** The reply to what somebody submitted; none where none came in time. */
+  /** Waits for the reply to a turn or task of any client. `undefined` if none arrived in time. */
   wait(tenant: string | undefined, id: string, timeoutMs: number): Promise<Reply | undefined>;
-  /** The reply as it is recorded; none where there is none. */
+  /** Returns the reply in the record. `undefined` without one. */
   reply(tenant: string | undefined, id: string): Promise<Reply | undefined>;
-  /** What a model is told of an agent's tools. */
+  /** Returns an agent's tool definitions for a model. */
   tools(tenant: string | undefined, agent: string, dialect: string): Promise<unknown>;
-  /** Asks for the end of a turn or task. */
+  /** Cancels a turn or task. */
   cancel(kind: Kind, tenant: string | undefined, id: string, reason: string): Promise<void>;
-  /** What happens to a task, from a position on. */
+  /** Yields the events of a task from a position on. */
   follow(tenant: string | undefined, taskId: string, position: number): AsyncGenerator<TaskEvent>;
-  /** A reader of an inbox. */
+  /** Returns a reader of an inbox. */
   replies(tenant: string | undefined, inbox: string): Replies;
   close(): Promise<void>;
 }

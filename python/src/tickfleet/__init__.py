@@ -1,10 +1,10 @@
 """Tickfleet for Python: tools that a fleet runs, and a client for services that submit turns.
 
-Tools: start with :func:`tool`. A parameter of type :class:`Context` gets the facts of the call; :class:`ToolError` says how a
-call failed. :mod:`tickfleet.testing` calls a tool as a worker would, without a worker.
+Tools: start with :func:`tool`. A parameter of type :class:`Context` receives the context of the call;
+:class:`ToolError` reports how a call failed. :mod:`tickfleet.testing` calls a tool as a worker would, without a worker.
 
-Client: :class:`Fleet` and :class:`AsyncFleet`, which need ``pip install 'tickfleet[client]'``. :mod:`tickfleet.client` has the
-rest of it, and :mod:`tickfleet.adapters` what agent frameworks need.
+Client: :class:`Fleet` and :class:`AsyncFleet`, which need ``pip install 'tickfleet[client]'``. The rest of the client
+is in :mod:`tickfleet.client`, and adapters for agent frameworks are in :mod:`tickfleet.adapters`.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Whoever only writes tools needs no client of Redis.
+    # Tools do not need the Redis client, so import it only on demand.
     if name in ("AsyncFleet", "Fleet"):
         from tickfleet import client
 

@@ -137,7 +137,7 @@ class Context:
         try:
             return self.caller(tool, arguments or {}).result()
         except concurrent.futures.CancelledError:
-            # One that `except Exception` does not catch: the function ends here.
+            # `except Exception` does not catch this error, so the function ends here.
             raise asyncio.CancelledError from None
 
     @property

@@ -1,4 +1,4 @@
-"""How a call fails, and what is wrong with a declaration."""
+"""Failures of calls, and errors in declarations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ToolError(Exception):
         retry_after: float | None = None,
         not_executed: bool = False,
     ) -> None:
-        # As text: an exception that is handed in may not pickle.
+        # Convert it to text, because a caller may pass an exception that cannot be pickled.
         super().__init__(str(message))
         if retry_after is not None and not (isinstance(retry_after, (int, float)) and 0 <= retry_after < float("inf")):
             raise ValueError(f"retry_after is a number of seconds, not {retry_after!r}")
@@ -48,7 +48,7 @@ class ToolError(Exception):
             raise ValueError(f"retry_after and not_executed are for transient failures, not for {kind} ones")
         if kind != "permanent" and details is not None:
             raise ValueError(f"details are for permanent failures, not for {kind} ones")
-        # Often an exception is handed in.
+        # Callers often pass an exception.
         self.message = str(message)
         self.kind: Kind = kind
         self.details = details

@@ -1,4 +1,4 @@
-"""From a function to what a model reads of it: pydantic makes the schemas, docstring-parser reads the descriptions."""
+"""Makes the model's view of a function: pydantic creates the schemas, docstring-parser reads the descriptions."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapte
 
 from tickfleet._context import Context
 
-#: Members of a schema whose keys are names of the user's, not words of JSON Schema.
+#: Schema members whose keys are names from the user, not keywords of JSON Schema.
 _NAMED = ("properties", "$defs", "patternProperties", "dependentSchemas")
-#: Members whose values are data, not schemas.
+#: Schema members whose values are data, not schemas.
 _DATA = ("default", "const", "enum", "examples", "example")
 
 
 @dataclass(frozen=True)
 class Signature:
-    """What a function takes and gives."""
+    """The parameters and the result of a function."""
 
     description: str
     arguments: type[BaseModel]
     #: Field of :attr:`arguments` → parameter of the function.
     parameters: dict[str, str]
-    #: The parameter that gets the context, where there is one.
+    #: The parameter that gets the context, if there is one.
     context: str | None
     result: TypeAdapter[Any]
     input_schema: dict[str, Any]
     output_schema: dict[str, Any] | None
-    #: True if a parameter takes decimals, whose digits a float would lose.
+    #: True if a parameter is a decimal, whose digits a float would lose.
     has_decimals: bool
 
 
 def read(function: Callable[..., Any]) -> Signature:
-    """Reads a function's hints and docstring.
+    """Reads a function's type hints and docstring.
 
     Raises:
-        TypeError: A parameter that a model could not fill in, a type that has no JSON Schema, or an asynchronous generator.
-        ValueError: The docstring describes a parameter that there is not.
+        TypeError: A model cannot pass a parameter, a type has no JSON Schema, or it is an asynchronous generator.
+        ValueError: The docstring describes an unknown parameter.
     """
     name = getattr(function, "__qualname__", repr(function))
     if inspect.isasyncgenfunction(function):
@@ -63,7 +63,7 @@ def read(function: Callable[..., Any]) -> Signature:
                 raise TypeError(f"{name}: more than one parameter is a Context")
             context = parameter.name
             continue
-        # By number, since a field of a model may not be called `schema` or `_id`, and a parameter may.
+        # By number, because a model's field cannot have a name such as `schema` or `_id`, and a parameter can.
         key = f"a{len(parameters)}"
         parameters[key] = parameter.name
         fields[key] = (hint, _field(hint, parameter, described.get(parameter.name)))
@@ -92,10 +92,11 @@ def read(function: Callable[..., Any]) -> Signature:
 
 
 def _described(docstring: docstring_parser.Docstring) -> dict[str, str]:
-    """What a docstring says of parameters. NumPy's style says of several at once: ``x, y : float``."""
+    """Returns the parameter descriptions of a docstring. NumPy's style can describe several at once: ``x, y :
+    float``."""
     found: dict[str, str] = {}
     for param in docstring.params:
-        # Attributes are read as parameters, too.
+        # The parser returns attributes as parameters, too.
         if param.args[0] != "attribute":
             text = " ".join((param.description or "").split())
             found |= {word.strip(): text for word in param.arg_name.split(",")}
@@ -103,7 +104,7 @@ def _described(docstring: docstring_parser.Docstring) -> dict[str, str]:
 
 
 def _check_names(name: str, described: dict[str, str], parameters: list[str]) -> None:
-    """Refuses descriptions that no model would get: a misspelt one leaves a parameter without."""
+    """Rejects descriptions of unknown parameters: a misspelled name would leave a parameter without a description."""
     unknown = [word for word in described if word not in parameters]
     if unknown:
         there = ", ".join(parameters) or "none"
@@ -111,7 +112,7 @@ def _check_names(name: str, described: dict[str, str], parameters: list[str]) ->
 
 
 def _hint(name: str, parameter: inspect.Parameter, hints: dict[str, Any]) -> Any:
-    """The type of a parameter that a model can fill in by its name."""
+    """Returns the type of a parameter that a model can pass by name."""
     if parameter.kind not in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
         raise TypeError(f"{name}: the parameter {parameter.name!r} is positional-only: arguments are passed by name")
     if parameter.name not in hints:
@@ -120,14 +121,14 @@ def _hint(name: str, parameter: inspect.Parameter, hints: dict[str, Any]) -> Any
 
 
 def _is_context(hint: Any) -> bool:
-    """Whether a hint is the context, or an optional one."""
+    """Returns whether a hint is the context, or an optional context."""
     if get_origin(hint) in (Union, types.UnionType):
         return any(_is_context(one) for one in get_args(hint))
     return isinstance(hint, type) and issubclass(hint, Context)
 
 
 def _field(hint: Any, parameter: inspect.Parameter, description: str | None) -> Any:
-    """The field of a parameter. What a hint says of itself goes before what the docstring says of it."""
+    """Returns the field of a parameter. A description in the hint takes precedence over the docstring."""
     default = ... if parameter.default is inspect.Parameter.empty else parameter.default
     says = get_origin(hint) is Annotated and any(getattr(extra, "description", None) for extra in get_args(hint)[1:])
     if says or not description:
@@ -136,7 +137,7 @@ def _field(hint: Any, parameter: inspect.Parameter, description: str | None) -> 
 
 
 def _clean(schema: Any) -> Any:
-    """A schema without titles: they repeat names in other words, and cost tokens."""
+    """Returns a schema without titles, which only repeat names and cost tokens."""
     if isinstance(schema, list):
         return [_clean(item) for item in schema]
     if not isinstance(schema, dict):

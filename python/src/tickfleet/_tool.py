@@ -1,4 +1,4 @@
-"""The decorator that makes a function a tool, and the tools that there are."""
+"""The decorator that turns a function into a tool, and the registered tools."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Effect = Literal["read", "idempotent", "once"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-#: A number in JSON that is no integer.
+#: A JSON number that is not an integer.
 _FRACTION = re.compile(r"\d[.eE]")
-#: Problems with arguments that a model is told of at once.
+#: Maximum number of argument problems in one message to a model.
 _PROBLEMS_MAX = 5
 
 _registered: dict[str, Tool] = {}
@@ -84,7 +84,7 @@ class Tool:
     def _read(self, arguments: str | bytes) -> BaseModel:
         model = self.signature.arguments
         if self.signature.has_decimals and _FRACTION.search(arguments if isinstance(arguments, str) else arguments.decode()):
-            # Pydantic reads JSON's fractions as floats, and would make decimals of those.
+            # Pydantic would parse fractions as floats, and make decimals of those.
             return model.model_validate(json.loads(arguments, parse_float=_Written))
         return model.model_validate_json(arguments)
 
@@ -94,7 +94,7 @@ class Tool:
 
 
 class _Written(float):
-    """A float that says its digits as they were written: decimals are made of what it says."""
+    """A float that keeps its original digits as text. Decimals are made from this text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -194,14 +194,15 @@ def tool(
 
 
 def _called(function: Any, name: Any) -> str:
-    """The name of a tool, for messages, too."""
+    """Returns the name of a tool, which error messages contain, too."""
     if not callable(function):
         raise TypeError(f"@tool is given {function!r}; expected a function, and options by name: @tool(name='stock')")
     return name if name and isinstance(name, str) else str(function.__name__)
 
 
 def _check_types(tool: str, texts: dict[str, Any], timeout: Any, requires_approval: Any) -> None:
-    """Refuses options of other types here, where their line is known: the worker knows only that a frame does not fit."""
+    """Rejects options of the wrong type here, where the traceback shows the line. The worker would only see an invalid
+    frame."""
     for option, value in texts.items():
         if value is not None and not isinstance(value, str):
             raise _other_type(tool, option, value, "a text")
@@ -249,10 +250,10 @@ def registered() -> list[Tool]:
 
 
 def of(function: Callable[..., Any]) -> Tool:
-    """The tool that a function was made.
+    """Returns the tool of a decorated function.
 
     Raises:
-        TypeError: It is none.
+        TypeError: The function is not a tool.
     """
     made = getattr(function, "__tickfleet_tool__", None)
     if not isinstance(made, Tool):

@@ -1,4 +1,4 @@
-"""Calls tools as a worker does, for tests of tools without a worker."""
+"""Calls tools as a worker does, for tests without a worker."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-//! Approvals: what people are asked about agents' calls, and what they say. The operators' verbs for all their faces; who
-//! somebody is, and which roles that one has, is for the face to know.
+//! Approvals: the questions to people about agents' calls, and their decisions. Every operator interface uses this
+//! module. The interface authenticates people and looks up their roles.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,169 +17,170 @@ use tickfleet_store::{ApprovalView, Store, StoreError, TurnName};
 
 use crate::Client;
 
-/// Tenants that are asked about at the same time.
+/// Tenants that are read concurrently.
 const TENANTS_TOGETHER: usize = 64;
-/// Approvals of one tenant that are listed at most.
+/// Maximum number of approvals of one tenant in a list.
 pub const APPROVALS_LISTED_MAX: usize = 500;
 
-/// What people are, or were, asked about a call.
+/// A question to people about a call.
 #[derive(Debug, Clone, Serialize)]
 pub struct Approval {
-    /// Whose call it is.
+    /// The tenant of the call.
     pub tenant: TenantId,
-    /// Its id.
+    /// Its ID.
     pub id: String,
-    /// `waiting`, `approved` (the call has not begun yet), `used` (its call has it), `denied`, `expired`, or `void` (its
-    /// call has ended otherwise, or is another one by now).
+    /// `waiting`, `approved` (the call has not begun yet), `used` (the call has begun with it), `denied`, `expired`, or
+    /// `void` (the call has ended in another way, or has changed).
     pub state: String,
     /// The call, `<turn>/<position>`.
     pub call: String,
-    /// The agent that makes it.
+    /// The agent that makes the call.
     pub agent: String,
     /// The tool.
     pub tool: String,
     /// Its version.
     pub version: String,
-    /// The arguments that the call runs with, where [`Self::arguments_exact`] says so; else their short form, without secrets
-    /// and cut where they are long.
+    /// The arguments that the call runs with, if [`Self::arguments_exact`] is true; otherwise their short form: secrets
+    /// removed, and truncated if long.
     pub arguments: Box<RawValue>,
-    /// True if `arguments` are those that the call runs with, to the last character.
+    /// True if the call runs with exactly these `arguments`.
     pub arguments_exact: bool,
     /// Bytes of the arguments that the call runs with.
     pub arguments_bytes: u64,
-    /// The short form of exact arguments, where it differs.
+    /// The short form of exact arguments, if it differs.
     #[serde(skip)]
     short: Option<Box<RawValue>>,
-    /// What asks.
+    /// What requires the approval.
     pub asked_by: Vec<AskedFor>,
-    /// Who has to agree: all of it has to be met.
+    /// The demands for approvers, all of which have to be met.
     pub needs: Vec<Needed>,
-    /// The arguments that may be changed, by their JSON pointers.
+    /// The arguments that may be changed, as JSON pointers.
     pub may_narrow: Vec<String>,
-    /// What was changed of them: pointer to value.
+    /// Changes of these arguments: pointer to value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub narrowed: Option<Box<RawValue>>,
-    /// When it was asked for, ms of shard time.
+    /// Time of the request, ms of shard time.
     pub asked_ms: i64,
-    /// Until when it may be decided, and once it was given, until when it counts, ms of shard time.
+    /// Deadline of the decision; after an approval, the time until which it is valid; after the end, the time of the
+    /// end. ms of shard time.
     pub until_ms: i64,
-    /// When it ended, ms of shard time.
+    /// Time of the end, ms of shard time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_ms: Option<i64>,
-    /// Who has agreed.
+    /// The people who agreed.
     pub agreed: Vec<Said>,
-    /// Who has denied it.
+    /// The person who denied it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub denied: Option<Said>,
 }
 
-/// Something that asks.
+/// A configuration entry that requires an approval.
 #[derive(Debug, Clone, Serialize, serde::Deserialize)]
 pub struct AskedFor {
-    /// Where the configuration has it.
+    /// Its place in the configuration.
     pub place: String,
-    /// The same in words.
+    /// The reason in words.
     pub why: String,
 }
 
-/// People who have to agree.
+/// A demand for approvers.
 #[derive(Debug, Clone, Serialize)]
 pub struct Needed {
-    /// So many.
+    /// The number of approvers.
     pub approvers: u32,
-    /// Each with one of these roles; none: of any role.
+    /// Each approver has one of these roles. Empty: any role.
     pub roles: Vec<String>,
 }
 
-/// What a person has said.
+/// A person's decision.
 #[derive(Debug, Clone, Serialize)]
 pub struct Said {
-    /// Who.
+    /// The person.
     pub by: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// When, ms of shard time.
+    /// Time of the decision, ms of shard time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_ms: Option<i64>,
 }
 
-/// What a person says about a call.
+/// A verdict of a person about a call.
 #[derive(Debug)]
 pub struct Verdict<'a> {
-    /// Who.
+    /// The person.
     pub by: &'a str,
-    /// That one's roles, as the configuration in force has them.
+    /// The person's roles in the active configuration.
     pub roles: &'a BTreeSet<String>,
     /// True to agree, false to deny.
     pub agrees: bool,
-    /// Why.
+    /// The reason.
     pub reason: &'a str,
-    /// What is to be changed of the arguments, on top of what was changed before.
+    /// Changes of the arguments, in addition to earlier changes.
     pub narrow: Narrowed,
-    /// What had been changed of them when that one looked ([`Approval::narrowed`]); none where nothing had.
+    /// The changes that the person has seen ([`Approval::narrowed`]). `None` without changes.
     pub seen: Option<&'a RawValue>,
-    /// Takes secrets out of what is said.
+    /// Removes secrets from the reason and the changes.
     pub redactor: &'a Redactor,
 }
 
-/// Why a verdict was not taken.
+/// Why a verdict was rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum ApprovalError {
-    /// Never asked for, or it ended longer ago than approvals are kept.
+    /// It was never requested, or ended longer ago than approvals are kept.
     #[error("unknown approval: never requested, or ended more than seven days ago")]
     Unknown,
-    /// It was asked about a call of this very agent.
+    /// The verdict comes from the agent that makes the call.
     #[error("an agent never approves its own call")]
     Own,
-    /// Somebody else has to decide.
+    /// The person has none of the required roles.
     #[error("none of {0}'s roles may approve this call")]
     Role(String),
-    /// It was decided before, has expired, or its call has it.
+    /// It was decided before, has expired, or was used by its call.
     #[error("it has ended: {0}")]
     Ended(String),
-    /// Its call is over, or another one by now.
+    /// Its call has ended, or has changed.
     #[error("its call has ended or changed")]
     Gone,
-    /// The arguments are others than that one has looked at.
+    /// The arguments have changed since the person saw them.
     #[error("another approver has changed the arguments")]
     Changed,
-    /// That one has agreed already.
+    /// The person has already agreed.
     #[error("{0} has already agreed; each approver counts once")]
     Again(String),
-    /// The arguments cannot be changed so.
+    /// The arguments cannot be changed in this way.
     #[error(transparent)]
     Narrow(#[from] NotNarrowed),
-    /// What is changed has too many bytes.
+    /// The changes have too many bytes.
     #[error("the changed arguments have {0} bytes; at most {max} are allowed", max = limits::APPROVAL_NARROWED_BYTES_MAX)]
     TooLong(usize),
-    /// Redis did not do what it was asked.
+    /// The request to Redis failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// The outcome of a verdict that counts.
+/// The result of an accepted verdict.
 #[derive(Debug, Clone, Serialize)]
 pub struct Counted {
-    /// `approved`, `denied`, or `waiting` for more people.
+    /// `approved`, `denied`, or `waiting` for more approvers.
     pub state: String,
-    /// So many more have to agree.
+    /// The number of approvers that are still missing.
     pub missing: u32,
 }
 
-/// Which approvals are wanted. What is not said takes all.
+/// A filter of approvals. An unset field matches all.
 #[derive(Debug, Clone, Default)]
 pub struct ApprovalFilter {
-    /// Those of calls of this agent.
+    /// Only approvals of calls of this agent.
     pub agent: Option<AgentId>,
-    /// Those of calls of this tool.
+    /// Only approvals of calls of this tool.
     pub tool: Option<String>,
-    /// Those that were asked for at least so long ago.
+    /// Only approvals that were requested at least this long ago.
     pub older_than: Option<Duration>,
-    /// So many at most.
+    /// Maximum number of approvals.
     pub limit: usize,
 }
 
-/// Where a list goes on: behind an approval, by the time until which it may be decided.
+/// A position in a list: after an approval, in order of deadlines.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ApprovalsAt {
     until_ms: i64,
@@ -214,14 +215,14 @@ impl FromStr for ApprovalsAt {
 /// A page of approvals.
 #[derive(Debug, Clone, Default)]
 pub struct ApprovalPage {
-    /// Of all tenants that were asked about, those first that end first.
+    /// Approvals of all the tenants, the earliest deadline first.
     pub approvals: Vec<Approval>,
-    /// Where the list goes on; none at its end.
+    /// The position of the next page. `None` at the end.
     pub next: Option<ApprovalsAt>,
 }
 
-/// A page of the approvals of these tenants that wait for people and pass the filter, those first that end first. However
-/// many tenants there are, no more than a page and some are held in memory.
+/// A page of the waiting approvals of these tenants that pass the filter, the earliest deadline first. Memory stays
+/// bounded by the page size, regardless of the number of tenants.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -238,7 +239,7 @@ pub async fn approval_page(
             page.next = [page.next.take(), end].into_iter().flatten().min();
         }
         page.approvals.sort_by_cached_key(ApprovalsAt::of);
-        // Behind where one tenant was not looked at any more, others' are for the next page.
+        // `next` is the position where the reading of a tenant stopped. Later approvals belong to the next page.
         if let Some(end) = &page.next {
             page.approvals.retain(|approval| ApprovalsAt::of(approval) <= *end);
         }
@@ -250,7 +251,7 @@ pub async fn approval_page(
     Ok(page)
 }
 
-/// Those of a tenant, and up to where it was looked at; none where that is all of it.
+/// The matching approvals of a tenant, and the position where reading stopped. `None` if all were read.
 async fn of_tenant(
     client: &Client,
     tenant: &TenantId,
@@ -282,7 +283,8 @@ async fn of_tenant(
         if looked_at < APPROVALS_LISTED_MAX {
             return Ok((found, None));
         }
-        // Where none of these waits any more, nothing says where they end: it looks on, as far as a tenant may ask.
+        // If none of these approvals waits any longer, no position can be reported, so reading continues. It is bounded
+        // by the number of approvals that a tenant may request.
         if found.len() > filter.limit && end.is_some() {
             return Ok((found, end));
         }
@@ -353,7 +355,7 @@ pub(crate) async fn decide(
     })
 }
 
-/// What is changed of the arguments with this verdict, as records have it; empty where nothing is.
+/// Returns the changes of the arguments with this verdict, in the format of the record. Empty without changes.
 fn narrowed(view: &ApprovalView, verdict: &Verdict<'_>) -> Result<String, ApprovalError> {
     if verdict.narrow.is_empty() {
         return Ok(String::new());
@@ -361,11 +363,11 @@ fn narrowed(view: &ApprovalView, verdict: &Verdict<'_>) -> Result<String, Approv
     let seen = verdict.seen.map_or("", RawValue::get);
     let mut values: Narrowed = serde_json::from_str(seen).unwrap_or_default();
     values.extend(verdict.narrow.iter().map(|(pointer, value)| (pointer.clone(), value.clone())));
-    // One that has ended has no arguments any more, and is refused where it is decided.
+    // An ended approval has no exact arguments. The decision rejects it below.
     if let Some(arguments) = &view.exact {
         narrow(arguments, &view.record.shown.may_narrow, &values)?;
     }
-    // Values are JSON already.
+    // The values are JSON, so serialization cannot fail.
     let text = serde_json::to_string(&values).unwrap_or_default();
     if text.len() > limits::APPROVAL_NARROWED_BYTES_MAX {
         return Err(ApprovalError::TooLong(text.len()));
@@ -424,7 +426,7 @@ impl Approval {
         }
     }
 
-    /// The same for lists, logs and whoever may not decide: without secrets, and cut where it is long.
+    /// The approval for lists, logs and people who may not decide it: secrets removed, and truncated if long.
     #[must_use]
     pub fn for_onlookers(self, redactor: &Redactor) -> Self {
         let clean = |json: Box<RawValue>| RawValue::from_string(redactor.json(json.get()).into_owned()).ok();
@@ -437,7 +439,7 @@ impl Approval {
         }
     }
 
-    /// Returns true if an approver with these roles may decide about it.
+    /// Returns true if an approver with these roles may decide it.
     #[must_use]
     pub fn may_be_decided_by(&self, by: &str, roles: &BTreeSet<String>) -> bool {
         let has_role =
@@ -445,13 +447,13 @@ impl Approval {
         by != self.agent && self.needs.iter().any(has_role)
     }
 
-    /// Who has to agree, in words (`2 of finance, legal`).
+    /// The demands for approvers, in words (`2 of finance, legal`).
     #[must_use]
     pub fn needed(&self) -> String {
         self.needs.iter().map(Needed::in_words).collect::<Vec<_>>().join(", and ")
     }
 
-    /// The turn of its call; none where a foreign writer has left something else.
+    /// The turn of its call. `None` if another program has written an invalid call.
     #[must_use]
     pub fn turn(&self) -> Option<TurnName> {
         TurnName::parse(&format!("{}:{}", self.tenant, self.call.rsplit_once('/')?.0))
@@ -459,7 +461,7 @@ impl Approval {
 }
 
 impl Needed {
-    /// The same in words (`2 of finance, legal`).
+    /// The demand in words (`2 of finance, legal`).
     #[must_use]
     pub fn in_words(&self) -> String {
         match (self.approvers, self.roles.as_slice()) {

@@ -1,4 +1,4 @@
-//! Ending many turns and tasks, with entries of the audit log for whoever asks for it.
+//! Canceling many turns and tasks, with entries in the audit log.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +10,15 @@ use crate::Client;
 use crate::operate::Operator;
 use crate::tasks::Word;
 
-/// Names that an entry of the audit log lists.
+/// Maximum number of names in an entry of the audit log.
 const NAMED_MAX: usize = 100;
 
-/// Asks turns and tasks to end; tasks with all that they have begun. Before the first is asked, the log of each tenant has
-/// an entry that says who, why, how many and which: by `filter`, where they were found by what they have in common. Their
-/// calls' own entries and results say it, too. Answers in their order.
+/// Cancels turns and tasks, and returns the results in their order. A task ends with everything that it began. Before
+/// the first cancel, each tenant's audit log gets an entry with the operator, the reason, the number and the names;
+/// with `filter`, if they were found by a filter. The entries and results of their calls have the reason, too.
 ///
 /// # Errors
-/// [`StoreError`]: those that stand first may have been asked. The same may be asked again.
+/// [`StoreError`]: the first of them may have been canceled. The call may be repeated.
 pub async fn end_many(
     client: &Client,
     names: &[TurnName],
@@ -26,7 +26,7 @@ pub async fn end_many(
     operator: Operator<'_>,
 ) -> Result<Vec<Word>, StoreError> {
     note(client, names, filter, operator).await?;
-    // Whoever waits is told who has ended it.
+    // The results name the operator.
     let reason = format!("{}: {}", operator.by, operator.reason);
     let mut answers = Vec::with_capacity(names.len());
     for name in names {
@@ -35,14 +35,15 @@ pub async fn end_many(
     Ok(answers)
 }
 
-/// Returns true if there is a turn or task of this name: under way, ended and still known, or taken in and not decided about.
+/// Returns true if a turn or task of this name exists: in progress, ended and still recorded, or accepted and not yet
+/// decided by a scheduler.
 ///
 /// # Errors
 /// [`StoreError`].
 pub async fn is_there(client: &Client, name: &TurnName) -> Result<bool, StoreError> {
     let store = client.store(&name.tenant);
     let is_known = || async { Ok::<_, StoreError>(!matches!(store.look(name).await?, TurnView::Unknown)) };
-    // What is decided about between the looks has its record by the last one.
+    // A turn that is decided between these reads has its record at the last one.
     Ok(is_known().await? || client.undecided(name).await?.is_some() || is_known().await?)
 }
 
@@ -59,7 +60,7 @@ async fn end(client: &Client, name: &TurnName, reason: &str) -> Result<Word, Sto
     Ok(client.cancel(name, reason).await?.into())
 }
 
-/// Writes down that an operator is about to ask these to end.
+/// Writes audit entries that an operator is about to cancel these turns and tasks.
 ///
 /// # Errors
 /// [`StoreError`].

@@ -1,4 +1,4 @@
-//! The calls that calls of a turn make of other tools.
+//! Inner calls: calls of other tools that a call of a turn makes.
 
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, join_all};
@@ -19,15 +19,15 @@ pub struct InnerCall {
     pub made_by: usize,
     /// Its own turn, which `tickfleet explain` takes.
     pub id: TurnId,
-    /// Its tool; none if memory was too short to keep its record.
+    /// Its tool. `None` if its record was not kept, because memory was short.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
-    /// How it ended; none while it is under way.
+    /// Its outcome. `None` while it is in progress.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
-    /// Its tries so far.
+    /// Its attempts so far.
     pub attempts: u32,
-    /// The duration of its last try, ms; none while it is under way.
+    /// The duration of its last attempt, ms. `None` while it is in progress.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
     /// Why it failed, if it did.
@@ -38,8 +38,8 @@ pub struct InnerCall {
     pub inner: Vec<Self>,
 }
 
-/// The inner calls of the calls at `positions` of a turn or task of `agent`, in the order in which they were made. Their ids
-/// follow from the turn's; a turn of that id that another agent submitted is no inner call.
+/// The inner calls of the calls at `positions` of a turn or task of `agent`, in the order in which they were made.
+/// Their IDs are derived from the turn's ID. A turn with such an ID does not count if another agent submitted it.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -52,7 +52,7 @@ pub async fn inner_calls(
     below(store, name, agent, positions.collect()).await
 }
 
-/// Boxed, for it calls itself; [`inner_turn`] bounds how deep.
+/// Boxed because it is recursive; [`inner_turn`] bounds the depth.
 fn below<'a>(
     store: &'a Store,
     name: &'a TurnName,
@@ -64,7 +64,7 @@ fn below<'a>(
         for position in positions {
             let outer = CallId { turn: name.turn.clone(), position };
             let mut number = 1;
-            // Most calls make none: one look finds that out.
+            // Most calls make no inner calls, which the first read shows.
             let mut together = 1;
             while number <= limits::INNER_CALLS_MAX {
                 let numbers = (number..number + together).filter_map(|number| inner_turn(&outer, number).ok());

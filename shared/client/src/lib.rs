@@ -23,8 +23,8 @@
 //! # }
 //! ```
 //!
-//! Delivery: a turn with an id of the producer's own ([`Turn::id`]) may be submitted again after any error and is
-//! carried out once. One without an id may have been taken in although an error was returned.
+//! Delivery: a turn with an ID from the producer ([`Turn::id`]) may be submitted again after any error, and runs once.
+//! A turn without an ID may have been accepted even if an error was returned.
 
 pub mod approvals;
 pub mod audit;
@@ -52,7 +52,7 @@ pub use approvals::{Approval, ApprovalError, Counted, Verdict};
 pub use replies::{PendingApproval, Recorded, Replies, Reply, ReplyStatus};
 pub use session::{Exchange, InvalidSession, Session, SessionError, SessionId};
 pub use tasks::{Progress, TaskEvent, Watch};
-/// The types of turns, tasks and ids.
+/// The types of turns, tasks and IDs.
 pub use tickfleet_model as model;
 pub use tickfleet_protocol::{RejectedMessage, parse_turn};
 pub use tickfleet_store::{StoreError, StoreOptions};
@@ -63,38 +63,38 @@ use tickfleet_model::{InboxName, Task, TaskId, TenantId, Turn, TurnId, content_d
 use tickfleet_protocol::{about, write_task, write_turn};
 use tickfleet_store::{Cancelled, Observer, Store, Submission, Submitted as Word, TurnName};
 
-/// A turn that was taken in.
+/// An accepted turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Submitted {
-    /// Its id: the producer's own, or the one that was made for it.
+    /// Its ID: the producer's, or a generated one.
     pub turn_id: TurnId,
-    /// True if it was submitted before: it is not carried out again, and no second reply comes. What became of it is in
-    /// its record; [`Replies::await_reply`] looks there.
+    /// True if the turn was submitted before. It does not run again, and no second reply arrives. Its record has the
+    /// result; [`Replies::await_reply`] reads it.
     pub duplicate: bool,
 }
 
-/// Why a turn or task was not taken in.
+/// Why a turn or task was not accepted.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum SubmitError {
-    /// It breaks a bound, whenever it is submitted.
+    /// It exceeds a bound, so a retry fails as well.
     #[error("invalid turn: {0}")]
     Invalid(String),
-    /// Its id belongs to a turn with other content.
+    /// Its ID belongs to a turn with different content.
     #[error("the id {0} was used for a turn with other content")]
     Conflict(TurnId),
-    /// Too many turns wait for admission; try again later.
+    /// Too many turns wait for admission; retry later.
     #[error("the queue is full (queue_full); retry later")]
     QueueFull,
     /// The inbox has too many unread replies; read them first.
     #[error("the inbox has too many unread replies (inbox_full); read them first")]
     InboxFull,
-    /// The tenant has as many inboxes as it may have; use one that it has.
+    /// The tenant has reached its maximum number of inboxes; use an existing one.
     #[error("the tenant has too many inboxes (too_many_inboxes); use one that it has, or raise queues.inboxes_max")]
     TooManyInboxes,
-    /// Redis' memory is nearly full; try again later.
+    /// Redis memory is nearly full; retry later.
     #[error("Redis memory is nearly full; new work is rejected (pressure); retry later")]
     Pressure,
-    /// Redis did not do what it was asked. A turn without an id may have been taken in all the same.
+    /// The request to Redis failed. A turn without an ID may have been accepted nevertheless.
     #[error(transparent)]
     Store(Arc<StoreError>),
 }
@@ -108,26 +108,26 @@ impl From<StoreError> for SubmitError {
     }
 }
 
-/// A producer's end of a fleet. Cheap to clone; all clones share one connection per shard.
+/// A producer's connection to a fleet. Cheap to clone; all clones share one connection per shard.
 #[derive(Debug, Clone)]
 pub struct Client {
     shards: Arc<[Store]>,
 }
 
 impl Client {
-    /// Connects to the fleet at `url`. `options` have to be the fleet's: namespace, number of shards, bounds.
+    /// Connects to the fleet at `url`. `options` must match the fleet: namespace, number of shards, bounds.
     ///
     /// # Errors
-    /// [`StoreError::Url`], [`StoreError::Connect`]; [`StoreError::Shards`] where the fleet has another number of
-    /// shards, for then turns would be put where nobody looks for them.
+    /// [`StoreError::Url`], [`StoreError::Connect`]; [`StoreError::Shards`] if the fleet has another number of shards,
+    /// because turns would then go to shards that no scheduler reads.
     pub async fn connect(url: &str, options: StoreOptions) -> Result<Self, StoreError> {
         let client = Self::open(url, options)?;
         client.check().await?;
         Ok(client)
     }
 
-    /// As [`Self::connect`], for a process that starts while Redis may be away: nothing is connected yet. Submit nothing
-    /// before [`Self::check`] has passed.
+    /// As [`Self::connect`], for a process that may start while Redis is unavailable: does not connect yet. Submit
+    /// nothing before [`Self::check`] has passed.
     ///
     /// # Errors
     /// [`StoreError::Url`].
@@ -149,20 +149,20 @@ impl Client {
         Ok(())
     }
 
-    /// Tells `observer` of everything that Redis is asked.
+    /// Reports every request to Redis to `observer`.
     #[must_use]
     pub fn observed_by(self, observer: Arc<dyn Observer>) -> Self {
         let observed = self.shards.iter().map(|store| store.clone().observed_by(Arc::clone(&observer)));
         Self { shards: observed.collect() }
     }
 
-    /// A producer's end over shards that are open already, all of them in order. For simulations.
+    /// A client over open shards: all of them, in order. For simulations.
     #[must_use]
     pub fn over(shards: Vec<Store>) -> Self {
         Self { shards: shards.into() }
     }
 
-    /// The shard of a tenant: for what this client has no word for.
+    /// The shard of a tenant, for operations that this client does not offer.
     #[must_use]
     pub fn store(&self, tenant: &TenantId) -> &Store {
         let shard = shard_of(tenant, u32::try_from(self.shards.len()).unwrap_or(1));
@@ -178,14 +178,14 @@ impl Client {
     /// Submits one turn.
     ///
     /// # Errors
-    /// [`SubmitError`] says why it was not taken in.
+    /// [`SubmitError`] states why the turn was not accepted.
     pub async fn submit(&self, turn: Turn) -> Result<Submitted, SubmitError> {
         let missing = || SubmitError::Invalid("it has no answer".into());
         self.submit_many(vec![turn]).await.pop().unwrap_or_else(|| Err(missing()))
     }
 
-    /// Submits many turns with one script per shard and batch; answers in their order. The shards are asked at the
-    /// same time; turns of one shard keep their order.
+    /// Submits many turns with one script per shard and batch, and returns the results in their order. The shards run
+    /// concurrently; turns of one shard keep their order.
     pub async fn submit_many(&self, turns: Vec<Turn>) -> Vec<Result<Submitted, SubmitError>> {
         let mut answers: Vec<Option<Result<Submitted, SubmitError>>> = turns.iter().map(|_| None).collect();
         let mut by_shard: BTreeMap<usize, Vec<(usize, Submission)>> = BTreeMap::new();
@@ -206,11 +206,11 @@ impl Client {
         answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect()
     }
 
-    /// Enqueues a task for an agent. A scheduler validates it; a refusal comes as a `rejected` reply. Answers the
-    /// task's id: the producer's own, or the one that is made for it.
+    /// Enqueues a task for an agent, and returns its ID: the producer's, or a generated one. A scheduler validates the
+    /// task; if it is rejected, the reply has the status `rejected`.
     ///
     /// # Errors
-    /// [`SubmitError`] says why it was not taken in.
+    /// [`SubmitError`] states why the task was not accepted.
     pub async fn delegate(&self, task: Task) -> Result<TaskId, SubmitError> {
         let message = write_task(&task);
         if message.len() > limits::TURN_BYTES_MAX {
@@ -226,7 +226,7 @@ impl Client {
         };
         let entry = match self.store(&task.tenant).enqueue_task(&submission).await? {
             Word::Accepted { entry } => entry,
-            // An ID of another task has its reply from the scheduler.
+            // If the ID belongs to another task, the scheduler says so in its reply.
             Word::Duplicate | Word::Conflict => String::new(),
             Word::QueueFull => return Err(SubmitError::QueueFull),
             Word::InboxFull => return Err(SubmitError::InboxFull),
@@ -239,8 +239,8 @@ impl Client {
         }
     }
 
-    /// Returns true if the id that its producer gave this task belongs to another one, or to a turn. While messages with one id
-    /// wait for their decision, none of them has it.
+    /// Returns true if the ID that the producer gave this task belongs to another task or to a turn. While several
+    /// messages with one ID wait for the scheduler's decision, the ID belongs to none of them.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -253,7 +253,7 @@ impl Client {
         Ok(found.is_some_and(|found| found != task_digest(task)))
     }
 
-    /// Asks for the end of a turn or task. Calls that run already end first.
+    /// Cancels a turn or task. Running calls end first.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -261,8 +261,8 @@ impl Client {
         self.store(&name.tenant).cancel(name, reason).await
     }
 
-    /// The reply to a turn or task as its record keeps it: for one whose reply was lost on its way, was read by somebody
-    /// else, or was to go to no inbox.
+    /// The reply to a turn or task from its record. Use it if the reply was lost, was read by another reader, or was
+    /// not addressed to an inbox.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -270,8 +270,8 @@ impl Client {
         replies::recorded(self.store(&name.tenant), name).await
     }
 
-    /// What was taken in under this name, and nobody has decided about so far; none of what nobody has taken in, or somebody
-    /// has decided about. Whoever asks for this first, and for the record then, misses nothing in between.
+    /// The accepted turn or task of this name, as long as no scheduler has decided it; otherwise `None`. A caller that
+    /// first calls this and then reads the record misses nothing in between.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -279,19 +279,19 @@ impl Client {
         undecided::undecided(self.store(&name.tenant), name).await
     }
 
-    /// Watches a task: what happens to it as a stream of events, from the beginning to its end.
+    /// Watches a task: its events as a stream, from its beginning to its end.
     #[must_use]
     pub fn watch(&self, task: &TurnName) -> Watch {
         Watch::new(self.store(&task.tenant).clone(), task.clone())
     }
 
-    /// Watches a task from a [position](Progress::position) on.
+    /// Watches a task from a [position](Progress::position).
     #[must_use]
     pub fn watch_from(&self, task: &TurnName, position: usize) -> Watch {
         Watch::from(self.store(&task.tenant).clone(), task.clone(), position)
     }
 
-    /// A tenant's tasks, the newest first: one [page](tasks::task_page).
+    /// A tenant's tasks, newest first: one [page](tasks::task_page).
     ///
     /// # Errors
     /// [`StoreError`].
@@ -303,7 +303,7 @@ impl Client {
         Ok(tasks::task_page(self, &BTreeSet::from([tenant.clone()]), filter, None).await?.tasks)
     }
 
-    /// The story of a task with the tasks below it; none where nothing is known.
+    /// The details of a task with the tasks below it. `None` if the task is unknown.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -311,15 +311,15 @@ impl Client {
         tasks::task_story(self.store(&task.tenant), task).await
     }
 
-    /// Ends a task, its turn that is out, and the tasks below it.
+    /// Cancels a task, the turn that it waits for, and the tasks below it.
     ///
     /// # Errors
-    /// [`StoreError`]; the same may be asked again.
+    /// [`StoreError`]; the call may be repeated.
     pub async fn cancel_task(&self, task: &TurnName, reason: &str) -> Result<tasks::CancelledTask, StoreError> {
         tasks::cancel_task(self.store(&task.tenant), task, reason).await
     }
 
-    /// The approvals of a tenant that wait for people, `count` at most, those first that end first.
+    /// The waiting approvals of a tenant, at most `count`, the earliest deadline first.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -327,7 +327,7 @@ impl Client {
         approvals::list(self.store(tenant), tenant, count).await
     }
 
-    /// One approval; none where it was never asked for, or ended longer ago than they are kept.
+    /// One approval. `None` if it never existed, or ended longer ago than approvals are kept.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -335,7 +335,7 @@ impl Client {
         approvals::find(self.store(tenant), tenant, id).await
     }
 
-    /// The approval of this id, whichever of these tenants it is of: one question to each shard for a thousand of them.
+    /// The approval with this ID, of any of these tenants. Sends each shard one request per thousand tenants.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -350,11 +350,10 @@ impl Client {
         Ok(found.into_iter().flatten().next())
     }
 
-    /// A person agrees to a call that waits for it, or denies it. Whether that one is who it says is for the caller to
-    /// know.
+    /// Records that a person approves or denies a waiting call. The caller must authenticate the person.
     ///
     /// # Errors
-    /// [`ApprovalError`] says why it does not count.
+    /// [`ApprovalError`] states why the verdict does not count.
     pub async fn decide_approval(
         &self,
         tenant: &TenantId,
@@ -364,31 +363,31 @@ impl Client {
         approvals::decide(self.store(tenant), tenant, id, verdict).await
     }
 
-    /// Reads the replies of an inbox, from the oldest that is there.
+    /// Reads the replies of an inbox, from the oldest one in it.
     #[must_use]
     pub fn replies(&self, tenant: &TenantId, inbox: &InboxName) -> Replies {
         Replies::new(self.store(tenant).clone(), tenant.clone(), inbox.clone())
     }
 }
 
-/// Returns true if the digest of the task is known before its decision. Without a delegator, the agent of its parent
-/// delegates it.
+/// Returns true if the digest of the task is known before the scheduler decides it. A task with a parent and no
+/// delegator gets its delegator, which the digest contains, from its parent.
 const fn has_own_content(task: &Task) -> bool {
     task.parent.is_none() || task.delegator.is_some()
 }
 
-/// A name for an inbox that nobody else uses: `<purpose>-…`. Give it up with [`Replies::forget`].
+/// A unique name for an inbox: `<purpose>-…`. Delete the inbox with [`Replies::forget`].
 #[must_use]
 pub fn private_inbox(purpose: &str) -> InboxName {
     let unique = tickfleet_store::incarnation("r", purpose);
-    // An incarnation is an id, and short enough for an inbox but for a very long purpose.
+    // An incarnation is a valid ID. Only a very long purpose makes it too long for an inbox.
     InboxName::new(unique.as_str()).unwrap_or_else(|_| private_inbox("reader"))
 }
 
-/// Returns what the store submits, if it is within the bounds of a turn.
+/// Returns the submission for the store, if the turn is within its bounds.
 fn submission(turn: &Turn) -> Result<Submission, SubmitError> {
     let calls = turn.calls.len();
-    // A plain answer may call nothing.
+    // A plain answer may have no calls.
     let none = calls == 0 && !about(turn.dialect).in_words;
     if none || calls > limits::CALLS_PER_TURN_MAX {
         let max = limits::CALLS_PER_TURN_MAX;
@@ -408,7 +407,7 @@ fn submission(turn: &Turn) -> Result<Submission, SubmitError> {
     })
 }
 
-/// Submits turns of one shard in batches that a script takes.
+/// Submits turns of one shard in batches. One script accepts one batch.
 async fn submit_to(store: &Store, turns: Vec<(usize, Submission)>) -> Vec<(usize, Result<Submitted, SubmitError>)> {
     let (indexes, submissions): (Vec<usize>, Vec<Submission>) = turns.into_iter().unzip();
     let mut answers = Vec::with_capacity(indexes.len());
@@ -427,7 +426,7 @@ async fn submit_to(store: &Store, turns: Vec<(usize, Submission)>) -> Vec<(usize
     indexes.into_iter().zip(answers).collect()
 }
 
-/// Counts the turns of these that one script takes: at least one, and no more than its bounds allow.
+/// Counts the leading turns that fit in one script: at least one, and no more than its bounds allow.
 fn batch_length(turns: &[Submission]) -> usize {
     let mut bytes = 0;
     let fits = |turn: &&Submission| {
@@ -438,7 +437,7 @@ fn batch_length(turns: &[Submission]) -> usize {
 }
 
 fn answer(turn: &Submission, word: Word) -> Result<Submitted, SubmitError> {
-    // The same name as the scheduler mints for an inbound entry.
+    // The scheduler derives the same ID from an inbound entry.
     let minted = |entry: &str| TurnId::new(format!("t{entry}")).map_err(|e| SubmitError::Invalid(e.to_string()));
     match (word, &turn.turn) {
         (Word::Accepted { entry }, None) => Ok(Submitted { turn_id: minted(&entry)?, duplicate: false }),

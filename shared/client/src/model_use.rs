@@ -1,26 +1,26 @@
-//! What models have used, as rows of statistics have it.
+//! Model usage in rows of statistics.
 
 use serde::{Serialize, Serializer};
 use serde_json::Number;
 use tickfleet_model::limit::amount;
 use tickfleet_store::Used;
 
-/// What models have used.
+/// Model usage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct ModelUse {
-    /// Requests that models have answered.
+    /// Requests that models answered.
     pub requests: u64,
-    /// Tokens of requests.
+    /// Tokens of the requests.
     pub input_tokens: u64,
-    /// Tokens of answers.
+    /// Tokens of the answers.
     pub output_tokens: u64,
-    /// What they cost, in millionths of the currency of the prices; told in that currency.
+    /// The cost, in millionths of the currency of the prices. Serialized in that currency.
     #[serde(serialize_with = "in_currency")]
     pub cost: u64,
 }
 
 fn in_currency<S: Serializer>(millionths: &u64, serializer: S) -> Result<S::Ok, S::Error> {
-    // An amount as it is written is a number.
+    // A formatted amount is a valid JSON number.
     let number: Number = amount::show(*millionths).parse().unwrap_or_else(|_| (*millionths).into());
     number.serialize(serializer)
 }

@@ -1,4 +1,4 @@
-//! The verbs of operators: which turns are under way, and pauses.
+//! Operations for operators: list unfinished turns, pause and resume agents, tenants and tools, and set tenants.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,44 +11,44 @@ use tickfleet_model::{AgentId, Redactor, TenantId, TurnId, limits};
 use tickfleet_protocol::{OperatorAct, act_entry};
 use tickfleet_store::{LiveTurn, PauseSet, Store, StoreError, TurnName, TurnView};
 
-/// Turns that are looked at together.
+/// Turns that are read concurrently.
 const TOGETHER: usize = 32;
-/// Steps of the search through keys that one page costs at most: some 500 keys each.
+/// Maximum number of key scan steps for one page, about 500 keys each.
 const STEPS_MAX: usize = 400;
 
-/// Where a turn stands.
+/// The state of an unfinished turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TurnState {
-    /// It waits on a lane: for a tick, a day, a limit, or the end of a pause.
+    /// It waits in a throttle queue: for a tick, a day, a limit, or the end of a pause.
     Lane,
     /// It waits for a worker.
     Ready,
     /// A worker holds it.
     Running,
-    /// It waits for its next try, or for what it has begun.
+    /// It waits for a retry, or for something that it has begun.
     Parked,
-    /// Its calls are being ended without having run.
+    /// It is ending: its remaining calls do not run.
     Ending,
 }
 
-/// What a list says of a turn that has not ended.
+/// A list entry of an unfinished turn.
 #[derive(Debug, Clone, Serialize)]
 pub struct TurnSummary {
-    /// Whose.
+    /// Its tenant.
     pub tenant: TenantId,
-    /// Its id.
+    /// Its ID.
     pub id: TurnId,
-    /// Where it stands.
+    /// Its state.
     pub state: TurnState,
-    /// The agent whose calls they are.
+    /// The agent that makes its calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
     /// The tools of the calls that have no result yet.
     pub tools: Vec<String>,
     /// The number of its calls.
     pub calls: usize,
-    /// Those that have their result.
+    /// The number of calls that have a result.
     pub done: usize,
     /// When it was admitted, ms of shard time.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -56,29 +56,29 @@ pub struct TurnSummary {
     /// When it expires, ms of shard time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<i64>,
-    /// Who holds it.
+    /// The worker that holds it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holder: Option<String>,
 }
 
-/// Which turns are wanted. What is not said takes all.
+/// A filter of turns. An unset field matches all.
 #[derive(Debug, Clone, Default)]
 pub struct TurnFilter {
-    /// Those of this tenant.
+    /// Only turns of this tenant.
     pub tenant: Option<TenantId>,
-    /// Those of this agent.
+    /// Only turns of this agent.
     pub agent: Option<AgentId>,
-    /// Those with a call of this tool that has no result yet.
+    /// Only turns with a call of this tool that has no result yet.
     pub tool: Option<String>,
-    /// Those that stand there.
+    /// Only turns in this state.
     pub state: Option<TurnState>,
-    /// Those that were admitted at least so long ago.
+    /// Only turns that were admitted at least this long ago.
     pub older_than: Option<Duration>,
-    /// So many at most; a page may have a few more.
+    /// Maximum number of turns; a page may have a few more.
     pub limit: usize,
 }
 
-/// Where a list goes on: a shard, and a place among its keys.
+/// A position in a list: a shard, and a scan cursor among its keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TurnsAt {
     shard: usize,
@@ -104,15 +104,16 @@ impl std::str::FromStr for TurnsAt {
 /// A page of turns.
 #[derive(Debug, Clone, Default)]
 pub struct TurnPage {
-    /// Those that were found; in no order, for they come as Redis has their keys.
+    /// The matching turns, unordered, because Redis scans keys in no order.
     pub turns: Vec<TurnSummary>,
-    /// Where the list goes on; none at its end.
+    /// The position of the next page. `None` at the end.
     pub next: Option<TurnsAt>,
 }
 
-/// A page of the turns under way that pass the filter. The keys of the shards are searched step by step, and at most 400
-/// steps (some 200,000 keys) a page, so that a filter that nothing passes costs no more; hot paths keep no index for it.
-/// What is there all the while is found once or more; what comes or ends meanwhile may be missed.
+/// A page of the unfinished turns that pass the filter. Scans the keys of the shards in at most 400 steps (about
+/// 200,000 keys) a page, which bounds the cost of a filter that matches nothing. An index would slow down the hot path.
+/// A turn that is unfinished during the whole scan is found at least once; a turn that begins or ends meanwhile may be
+/// missing.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -134,7 +135,7 @@ pub async fn list_turns(shards: &[Store], filter: &TurnFilter, from: TurnsAt) ->
     Ok(page)
 }
 
-/// Adds those of these turns that pass the filter.
+/// Adds the turns that pass the filter.
 async fn found(
     store: &Store,
     filter: &TurnFilter,
@@ -184,7 +185,7 @@ fn summary(name: &TurnName, live: &LiveTurn) -> TurnSummary {
     }
 }
 
-/// The state of an unfinished turn, as it is shown to people.
+/// The state of an unfinished turn, as shown to operators.
 #[must_use]
 pub const fn turn_state(live: &LiveTurn) -> TurnState {
     match live.turn.state {
@@ -196,18 +197,18 @@ pub const fn turn_state(live: &LiveTurn) -> TurnState {
     }
 }
 
-/// Who does something, and why: for the audit log.
+/// The operator and the reason of an action. The audit log records both.
 #[derive(Debug, Clone, Copy)]
 pub struct Operator<'a> {
-    /// Who, as that one says.
+    /// The operator, as the caller states it.
     pub by: &'a str,
-    /// Why.
+    /// The reason.
     pub reason: &'a str,
-    /// Takes out secrets.
+    /// Removes secrets.
     pub redactor: &'a Redactor,
 }
 
-/// Lets no call of a tenant, or of one of its agents, go out any more.
+/// Pauses the calls of a tenant, or of one of its agents.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -218,7 +219,7 @@ pub async fn pause(store: &Store, who: &Paused, operator: Operator<'_>) -> Resul
     store.pause(who, &pause, &entry(who, operator, since_ms, ("PAUSE", "paused"))).await
 }
 
-/// Lets calls of a tenant, or of one of its agents, go out again.
+/// Resumes the calls of a tenant, or of one of its agents.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -227,19 +228,19 @@ pub async fn resume(store: &Store, who: &Paused, operator: Operator<'_>) -> Resu
     store.resume(who, &entry(who, operator, now_ms, ("RESUME", "resumed"))).await
 }
 
-/// What came of pausing a tool.
+/// The result of pausing a tool.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ToolPaused {
-    /// True if it was not paused before, in a shard at least.
+    /// True if at least one shard had no such pause before.
     pub changed: bool,
-    /// Shards that have as many pauses as they may: there it is not paused.
+    /// Shards that have reached their maximum number of pauses. The tool is not paused there.
     pub full: Vec<u32>,
-    /// Shards in which it is paused now.
+    /// The number of shards in which the tool is now paused.
     pub paused: usize,
 }
 
 impl ToolPaused {
-    /// Where it is not paused, and where it is, in words; none where it is paused everywhere.
+    /// A message about the shards that could not pause the tool. `None` if it is paused in all of them.
     #[must_use]
     pub fn not_everywhere(&self) -> Option<String> {
         let full: Vec<String> = self.full.iter().map(ToString::to_string).collect();
@@ -249,11 +250,11 @@ impl ToolPaused {
     }
 }
 
-/// Lets no call go to a tool any more: in its tenant's shard, or in all. One that has too many pauses already keeps none of
-/// the others from it.
+/// Pauses a tool, in its tenant's shard or in all shards. If one shard has too many pauses already, the tool is still
+/// paused in the others.
 ///
 /// # Errors
-/// [`StoreError`]; the same may be asked again.
+/// [`StoreError`]; the call may be repeated.
 pub async fn pause_tool(shards: &[Store], tool: &PausedTool, operator: Operator<'_>) -> Result<ToolPaused, StoreError> {
     let text = |text: &str| operator.redactor.text(text).into_owned();
     let mut set = ToolPaused::default();
@@ -274,10 +275,10 @@ pub async fn pause_tool(shards: &[Store], tool: &PausedTool, operator: Operator<
     Ok(set)
 }
 
-/// Lets calls go to a tool again.
+/// Resumes the calls of a tool.
 ///
 /// # Errors
-/// [`StoreError`]; the same may be asked again.
+/// [`StoreError`]; the call may be repeated.
 pub async fn resume_tool(shards: &[Store], tool: &PausedTool, operator: Operator<'_>) -> Result<PauseSet, StoreError> {
     let mut set = PauseSet::None;
     for store in of_tool(shards, tool) {
@@ -290,20 +291,21 @@ pub async fn resume_tool(shards: &[Store], tool: &PausedTool, operator: Operator
     Ok(set)
 }
 
-/// The longest name or id of a tool that may be switched, bytes.
+/// Maximum bytes of the name or ID of a tool that is switched.
 pub const SWITCHED_BYTES_MAX: usize = 2 * limits::NAME_BYTES_MAX;
 
-/// Whether a text can be the name of a tool, or the id of a version, which has an `@`.
+/// Returns true if a text can be the name of a tool, or the ID of a version, which contains an `@`.
 #[must_use]
 pub fn may_be_switched(tool: &str) -> bool {
     let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '@');
     !tool.is_empty() && tool.len() <= SWITCHED_BYTES_MAX && tool.chars().all(sound)
 }
 
-/// Takes a tool away from everybody in all shards, or gives it back. False where it was so already, in all.
+/// Switches a tool off for all agents in all shards, or on again. Returns false if every shard already had the wanted
+/// state.
 ///
 /// # Errors
-/// [`StoreError`]; the same may be asked again.
+/// [`StoreError`]; the call may be repeated.
 pub async fn switch_tool(shards: &[Store], tool: &str, on: bool, operator: Operator<'_>) -> Result<bool, StoreError> {
     let (action, verb) = if on { ("ENABLE_TOOL", "enabled") } else { ("DISABLE_TOOL", "disabled") };
     let of_all = PausedTool { tenant: None, tool: tool.to_owned() };
@@ -315,8 +317,8 @@ pub async fn switch_tool(shards: &[Store], tool: &str, on: bool, operator: Opera
     Ok(changed)
 }
 
-/// The tools that were taken away from everybody so, by name or id, each with the shards that have it so: all, where no
-/// change is under way or was interrupted.
+/// The tools that are switched off for all agents, by name or ID, each with its shards. These are all shards, unless a
+/// change is in progress or was interrupted.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -330,7 +332,8 @@ pub async fn switched_off(shards: &[Store]) -> Result<BTreeMap<String, Vec<u32>>
     Ok(off)
 }
 
-/// Sets a tenant in its shard. From the answer on, no call is admitted by what was declared before.
+/// Sets the run-time settings of a tenant in its shard. After the response, no call is admitted by the earlier
+/// settings.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -346,7 +349,7 @@ pub async fn set_tenant(
     store.set_tenant(tenant, policy, &said).await
 }
 
-/// Takes back what was set for a tenant. False where nothing was.
+/// Removes the run-time settings of a tenant. Returns false if nothing was set.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -377,7 +380,7 @@ fn tenant_entry(
     })
 }
 
-/// The shards that have to know of it.
+/// The shards that store settings of the tool.
 fn of_tool<'a>(shards: &'a [Store], tool: &'a PausedTool) -> impl Iterator<Item = &'a Store> {
     shards.iter().filter(|store| tool.tenant.as_ref().is_none_or(|tenant| store.is_home_of(tenant)))
 }

@@ -1,4 +1,4 @@
-//! Reading replies: in order, with gaps made visible, and with the turn's record as the second source.
+//! Reading replies in order. Gaps are reported, and the turn's record is a second source.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,24 +10,24 @@ use tokio::time::Instant;
 use tickfleet_model::{CallError, CallResult, Dialect, InboxName, TenantId, TurnId};
 use tickfleet_store::{InboxEntry, InboxReader, Store, StoreError, TurnName, TurnView};
 
-/// The time for which a reply is awaited in the inbox before the turn's record is looked at.
+/// How often the turn's record is read while the inbox does not have the awaited reply.
 const RECORD_EVERY: Duration = Duration::from_secs(1);
 
-/// The way in which a turn or task ended as a whole.
+/// How a turn or task ended as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplyStatus {
-    /// Every call has its result.
+    /// Every call has a result.
     Done,
-    /// It was not accepted; [`Reply::error`] says why.
+    /// It was rejected; [`Reply::error`] states why.
     Rejected,
-    /// Its id belongs to another turn; [`Reply::results`] is empty, for they are not this producer's.
+    /// Its ID belongs to another turn. [`Reply::results`] is empty, because those results are not this producer's.
     Conflict,
-    /// One of its calls waits for people's consent ([`Reply::approval`]). This is not its end: another reply comes.
+    /// One of its calls waits for an approval ([`Reply::approval`]). The turn has not ended: another reply follows.
     PendingApproval,
 }
 
-/// What people are asked about a call.
+/// An approval that a call waits for.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PendingApproval {
     /// The approval.
@@ -36,74 +36,74 @@ pub struct PendingApproval {
     pub call: String,
     /// The tool.
     pub tool: String,
-    /// When it was asked for, ms of shard time.
+    /// Time of the request, ms of shard time.
     pub asked_ms: i64,
-    /// Until when it may be decided, ms of shard time.
+    /// Deadline of the decision, ms of shard time.
     pub until_ms: i64,
 }
 
 /// The reply to a turn or task: every result, in call order.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Reply {
-    /// The turn; none where the reply is about a task.
+    /// The turn. `None` in a reply about a task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn_id: Option<TurnId>,
-    /// The task; none where the reply is about a turn.
+    /// The task. `None` in a reply about a turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task_id: Option<TurnId>,
-    /// Whose.
+    /// The tenant.
     pub tenant: String,
-    /// The agent that made the calls, as the message named it; empty where nobody could read that.
+    /// The agent that made the calls, as the message named it. Empty if the message could not be read.
     #[serde(default)]
     pub agent: String,
-    /// The agent that asked for a task, where an agent did.
+    /// The agent that delegated the task, if an agent did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delegator: Option<String>,
-    /// The call that asked for a task, `<turn id>/<position>`, where an agent's call did. The turn's own reply may come
-    /// after the task's.
+    /// The call that delegated the task, `<turn id>/<position>`, if an agent's call did. The reply of that turn may
+    /// arrive after the reply of the task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delegated_by: Option<String>,
-    /// The way in which it ended.
+    /// How it ended.
     pub status: ReplyStatus,
     /// The dialect of [`Self::messages`].
     pub dialect: Dialect,
-    /// The producer's own id, unchanged.
+    /// The producer's correlation ID, unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<String>,
     /// The producer's trace context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
-    /// Why it was not accepted.
+    /// Why it was rejected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<CallError>,
-    /// What people are asked about, while a call waits for that: its id, call, tool, and times.
+    /// The approval that a call waits for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<PendingApproval>,
     /// One result per call, in call order.
     pub results: Vec<CallResult>,
-    /// The messages for the model, in the dialect that the turn came in; none for raw turns.
+    /// The messages for the model, in the dialect of the turn. `None` for raw turns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages: Option<Box<RawValue>>,
-    /// The audit entries of the calls, where the turn asked for them.
+    /// The audit entries of the calls, if the turn requested them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_audits: Option<Vec<Box<RawValue>>>,
-    /// Its number within the inbox; none where it was read from the turn's record.
+    /// Its number within the inbox. `None` if it was read from the turn's record.
     #[serde(skip)]
     pub seq: Option<u64>,
-    /// Replies that are missing between this one and the one read before it: trimmed by age, or taken by another
-    /// reader. What they said is in the records of their turns.
+    /// The number of replies missing between this one and the previous one: trimmed by age, or taken by another reader.
+    /// The records of their turns have their results.
     #[serde(skip)]
     pub missed: u64,
 }
 
 impl Reply {
-    /// The id of the turn or task.
+    /// The ID of the turn or task.
     #[must_use]
     pub fn id(&self) -> Option<&TurnId> {
         self.turn_id.as_ref().or(self.task_id.as_ref())
     }
 
-    /// Returns true if the turn or task has ended: not where it only waits for people.
+    /// Returns true if the turn or task has ended, and false if a call waits for an approval.
     #[must_use]
     pub fn is_final(&self) -> bool {
         self.status != ReplyStatus::PendingApproval
@@ -121,20 +121,20 @@ impl Reply {
     }
 }
 
-/// The state of a turn's or task's reply by its record.
+/// The state of a reply, according to the record of its turn or task.
 #[derive(Debug, Clone)]
 pub enum Recorded {
-    /// It has ended, with this reply.
+    /// The turn has ended, with this reply.
     Ended(Box<Reply>),
-    /// It has ended while memory was short, so its inbox alone has the reply.
+    /// The turn has ended while memory was short. Only its inbox has the reply.
     InInbox,
-    /// It has not ended.
+    /// The turn has not ended.
     UnderWay,
-    /// Nothing is known: it was not admitted, was rejected, or ended longer ago than records are kept.
+    /// No record exists: the turn was not admitted, was rejected, or ended longer ago than records are kept.
     Unknown,
 }
 
-/// Looks at the record of a turn or task.
+/// Reads the record of a turn or task.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -147,19 +147,20 @@ pub(super) async fn recorded(store: &Store, name: &TurnName) -> Result<Recorded,
     })
 }
 
-/// A reader of one inbox. An inbox has one reader: what it has handed out, it removes with its next read.
+/// A reader of one inbox. An inbox must have only one reader: it removes the replies that it has returned when it reads
+/// from Redis again.
 #[derive(Debug)]
 pub struct Replies {
     store: Store,
     tenant: TenantId,
     inbox: InboxName,
     reader: InboxReader,
-    /// Read from Redis and not looked at.
+    /// Read from Redis, and not parsed yet.
     unread: VecDeque<InboxEntry>,
-    /// Looked at while another reply was awaited, each with its entry.
+    /// Parsed while another reply was awaited, each with its entry.
     set_aside: VecDeque<(String, Reply)>,
     seq: u64,
-    /// Entries that were handed out and are still in the inbox.
+    /// Entries that were returned and are still in the inbox.
     handed_out: Vec<String>,
 }
 
@@ -170,13 +171,13 @@ impl Replies {
         Self { store, tenant, inbox, reader, unread, set_aside, seq: 0, handed_out }
     }
 
-    /// The next reply, waited for at most as long as `timeout`; none came: `None`.
+    /// Waits at most `timeout` for the next reply. `None` if none arrives.
     ///
-    /// The reply that was handed out before is removed from the inbox now: whoever crashes while it works on a
-    /// reply finds it again.
+    /// Before it reads from Redis again, it removes the returned replies from the inbox. A process that crashes while
+    /// it handles a reply therefore receives it again.
     ///
     /// # Errors
-    /// [`StoreError`]; ask again, nothing is lost. [`StoreError::Reply`] for a reply that cannot be read, which is
+    /// [`StoreError`]; call again, no reply is lost. [`StoreError::Reply`] for a reply that cannot be parsed, which is
     /// skipped.
     pub async fn next(&mut self, timeout: Duration) -> Result<Option<Reply>, StoreError> {
         let found = match self.set_aside.pop_front() {
@@ -186,9 +187,9 @@ impl Replies {
         Ok(found.map(|found| self.hand_out(found)))
     }
 
-    /// The reply about this turn or task, waited for at most as long as `timeout`. Others that come meanwhile are
-    /// kept for [`Self::next`]. Where the inbox does not bring it (it was trimmed, another reader took it, or the
-    /// turn was a duplicate), the turn's record does, as long as records are kept.
+    /// Waits at most `timeout` for the reply about this turn or task. Other replies that arrive meanwhile are kept for
+    /// [`Self::next`]. If the reply is not in the inbox (it was trimmed, another reader took it, or the turn was a
+    /// duplicate), it is read from the turn's record, as long as records are kept.
     ///
     /// # Errors
     /// As [`Self::next`].
@@ -216,18 +217,18 @@ impl Replies {
         }
     }
 
-    /// Ends the reading: removes from the inbox what was handed out, and leaves the rest for another reader.
+    /// Stops reading: removes the returned replies from the inbox, and leaves the rest for another reader.
     ///
     /// # Errors
-    /// [`StoreError`]; the next reader gets the last replies once more.
+    /// [`StoreError`]; the next reader receives the last replies again.
     pub async fn finish(mut self) -> Result<(), StoreError> {
         self.trim().await
     }
 
-    /// Ends the reading and removes the inbox with all that is in it: for a private one.
+    /// Stops reading, and deletes the inbox with its replies. Use it for a private inbox.
     ///
     /// # Errors
-    /// [`StoreError`]; the inbox ages away.
+    /// [`StoreError`]; the inbox then expires.
     pub async fn forget(self) -> Result<(), StoreError> {
         self.store.forget_inbox(&self.tenant, &self.inbox).await
     }
@@ -237,7 +238,7 @@ impl Replies {
         reply
     }
 
-    /// The next entry, read and numbered.
+    /// The next entry, parsed and with its number.
     async fn read(&mut self, deadline: Instant) -> Result<Option<(String, Reply)>, StoreError> {
         loop {
             if let Some(entry) = self.unread.pop_front() {
@@ -261,7 +262,7 @@ impl Replies {
         }
     }
 
-    /// Removes what was handed out.
+    /// Removes the returned replies.
     async fn trim(&mut self) -> Result<(), StoreError> {
         self.reader.remove(&self.handed_out).await?;
         self.handed_out.clear();
@@ -277,8 +278,8 @@ impl Replies {
     }
 }
 
-/// Counts the replies that are missing between two numbers. The first that is read shows no gap, and neither does an
-/// inbox that was made anew and counts from 1 again.
+/// The number of replies missing between two sequence numbers. 0 for the first reply that is read, and for an inbox
+/// that was recreated and counts from 1 again.
 fn missed(before: u64, now: u64) -> u64 {
     if before == 0 { 0 } else { now.saturating_sub(before.saturating_add(1)) }
 }

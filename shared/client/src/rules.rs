@@ -1,6 +1,6 @@
-//! Rules, conditions of facts and limits with their modes, and how often each has denied a call, or would have: by the counts
-//! that [statistics](crate::stats) make of the audit log. They stand beside those of calls in the counts of a day, in fields
-//! that a build which does not know them takes for none of its own.
+//! Rules, conditions on facts, and limits, with their modes, and how many calls each has denied or would have denied.
+//! [Statistics](crate::stats) count these in the audit log. The counts are stored with those of calls, in fields whose
+//! names cannot be confused with counts of calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,15 +10,15 @@ use tickfleet_model::policy::{FactCondition, Policy, Rule, RuleMode, ToolGrant};
 use tickfleet_model::{Limit, Outcome, TenantId};
 use tickfleet_store::{Store, StoreError};
 
-/// What is between the parts of a field: nothing that a tenant's name may have.
+/// The separator of a field's parts. No tenant's name contains it.
 const BETWEEN: char = '|';
 
-/// What a rule did with a call.
+/// The effect of a rule on a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Did {
-    /// It would have stopped it, or held it up, were it not in shadow.
+    /// The rule is in shadow mode, and would otherwise have stopped or delayed the call.
     Shadow,
-    /// It denied it.
+    /// The rule denied the call.
     Deny,
 }
 
@@ -31,20 +31,20 @@ impl Did {
     }
 }
 
-/// The field that counts what a rule did with calls of a tenant.
+/// The field that counts the effects of a rule on calls of a tenant.
 pub(crate) fn field(did: Did, tenant: &str, rule: &str) -> String {
-    // With three colons it would be a count of calls.
+    // A name with three colons would be a count of calls.
     format!("{}{BETWEEN}{tenant}{BETWEEN}{}", did.word(), rule.replace(':', "/"))
 }
 
-/// The tenant whose calls a field counts, by how they ended; none of any other count.
+/// The tenant of a field that counts calls by outcome. `None` for other counts.
 pub(crate) fn call_of(field: &str) -> Option<&str> {
     let (tenant, rest) = field.split_once(':')?;
     let (_, what) = rest.split_once(':')?.1.rsplit_once(':')?;
     Outcome::ALL.into_iter().any(|outcome| outcome.as_str() == what).then_some(tenant)
 }
 
-/// What a field counts; none where it is no count of rules.
+/// Parses a field. `None` if it does not count effects of rules.
 fn read(field: &str) -> Option<(Did, &str, &str)> {
     let mut parts = field.splitn(3, BETWEEN);
     let (word, tenant, rule) = (parts.next()?, parts.next()?, parts.next()?);
@@ -52,41 +52,41 @@ fn read(field: &str) -> Option<(Did, &str, &str)> {
     Some((did, tenant, rule))
 }
 
-/// Something that may stop a call.
+/// A rule, a condition on a fact, or a limit: anything that can stop a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RuleHere {
-    /// Where the configuration has it, as results and the audit log name it: `permissions.send_money.rules.small_amounts`.
+    /// Its place in the configuration, as in results and the audit log: `permissions.send_money.rules.small_amounts`.
     pub rule: String,
-    /// `rule`, `fact`, `limit`; `other` for what is counted and stands in none of these.
+    /// `rule`, `fact` or `limit`; `other` for a counted name that is not in the configuration.
     pub kind: &'static str,
-    /// `enforce`, `ask` (people may let pass what it does not), or `shadow`; absent for others.
+    /// `enforce`, `ask` (if the rule fails, people may approve the call), or `shadow`. `None` for `other`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<&'static str>,
-    /// What it says, in words or as it is written.
+    /// Its content, in words or as configured.
     pub says: String,
 }
 
-/// The same, with what it did.
+/// A rule with its counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RuleRow {
     /// The rule.
     #[serde(flatten)]
     pub here: RuleHere,
-    /// Calls that it would have stopped or held up, were it not in shadow.
+    /// Calls that it would have stopped or delayed if it were not in shadow mode.
     pub shadow: u64,
-    /// Calls that it has denied. What limits hold up is no denial, and not in it.
+    /// Calls that it denied. A call that a limit only delays is not denied.
     pub denied: u64,
-    /// The last day (UTC) with one of these, days since the epoch.
+    /// The last day (UTC) with one of these calls, in days since the epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_day: Option<i64>,
 }
 
-/// Rules with what they did.
+/// Rules with their counts.
 #[derive(Debug, Clone, Default)]
 pub struct RuleCounts {
     /// The rules.
     pub rules: Vec<RuleRow>,
-    /// Calls that were counted.
+    /// The number of counted calls.
     pub calls: u64,
 }
 
@@ -97,7 +97,7 @@ const fn mode(mode: RuleMode) -> &'static str {
     }
 }
 
-/// The rules, conditions of facts and limits of a policy.
+/// The rules, conditions on facts, and limits of a policy.
 #[must_use]
 pub fn rules_of(policy: &Policy) -> Vec<RuleHere> {
     let rows = policy.permissions.matrix.iter().flat_map(|(tool, row)| of_row(tool, row));
@@ -139,8 +139,9 @@ fn of_limit(limit: &Limit) -> RuleHere {
     }
 }
 
-/// How often they did something in these days, of a tenant or of all, as far as the log is [counted](crate::stats::count_on);
-/// behind them, what did something and is none of them: rows of the matrix, rules that are not in the configuration any more.
+/// The rules in `here` with their counts in these days, of one tenant or all, as far as the log is
+/// [counted](crate::stats::count_on). After them, the counts of other names, such as rows of the permission matrix and
+/// rules that are no longer in the configuration.
 ///
 /// # Errors
 /// [`StoreError`].

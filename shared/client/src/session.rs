@@ -1,4 +1,4 @@
-//! A conversation with an agent: each thing that the user says becomes a task, and what was said before goes along.
+//! A conversation with an agent: each user message becomes a task, which also receives the earlier messages.
 //!
 //! ```no_run
 //! use tickfleet_client::model::{AgentId, Context, TenantId};
@@ -18,8 +18,8 @@
 //! # }
 //! ```
 //!
-//! The conversation is in Redis: whoever opens a session of the same name goes on with it. The agent writes its answer down
-//! itself, so that it is there whatever becomes of the one who asked.
+//! The conversation is stored in Redis. Opening a session with the same name continues it. The agent stores its answer
+//! itself, so the answer is kept even if the client has exited.
 
 use std::fmt;
 
@@ -30,11 +30,11 @@ use tickfleet_store::{MessageResult, SessionRecord, Side, Store, StoreError, Tur
 use crate::tasks::{CancelledTask, Progress, TaskEvent, Watch, cancel_task};
 use crate::{Client, SubmitError};
 
-/// Bytes of a session's id at most: the ids of its tasks hold it.
+/// Maximum bytes of a session ID. The IDs of its tasks contain it.
 const ID_BYTES_MAX: usize = 64;
-/// The prefix of the ids of a session's tasks.
+/// The prefix of the task IDs of a session.
 const TASKS: &str = "ses-";
-/// The times that the next place of a session is tried for, while others send too.
+/// Attempts to reserve the next exchange of a session while others send concurrently.
 const PLACES_TRIED: usize = 8;
 
 /// The name of a session within its tenant.
@@ -42,16 +42,16 @@ const PLACES_TRIED: usize = 8;
 #[serde(transparent)]
 pub struct SessionId(SessionName);
 
-/// A text that names no session.
+/// A text that is not a session name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a session name: expected 1 to 64 letters, digits, _ or -")]
 pub struct InvalidSession(String);
 
 impl SessionId {
-    /// A session's name.
+    /// Checks a session name.
     ///
     /// # Errors
-    /// The text is none.
+    /// The text is not a valid name.
     pub fn new(id: impl Into<String>) -> Result<Self, InvalidSession> {
         let id = id.into();
         let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
@@ -81,7 +81,7 @@ impl fmt::Display for SessionId {
     }
 }
 
-/// The place of a task in a session: which exchange it answers.
+/// The place of a task in a session: the exchange that it answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// The session.
@@ -91,7 +91,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// The place that a task's id tells; none where it is no session's. Whether it really is one's, the session knows.
+    /// Parses the place from a task ID. `None` if the ID does not have the form of a session task. Only the session's
+    /// record shows whether the task really belongs to it.
     #[must_use]
     pub fn of_task(task: &str) -> Option<Self> {
         let (session, number) = task.strip_prefix(TASKS)?.rsplit_once('-')?;
@@ -104,44 +105,44 @@ impl Place {
     }
 }
 
-/// What a user and an agent said to each other once.
+/// One exchange: a user message and the agent's answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Spoken {
     /// Its number, from 1.
     pub number: u64,
-    /// What the user said.
+    /// The user's message.
     pub user: String,
-    /// What the agent answered; none where it has not, or ended otherwise.
+    /// The agent's answer. `None` until there is one, or if the task ended without an answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
 }
 
-/// What the user said, as a session keeps it: with its task, so that no other passes for it.
+/// The user's message as the session stores it. It includes the task, so that no other task can pass for it.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     task: String,
     text: String,
 }
 
-/// Why something could not be said.
+/// Why a message could not be sent.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
-    /// Nothing was said, or too much.
+    /// The message is empty or too long.
     #[error("a message has 1 to {max} bytes, this one has {found}", max = limits::TASK_DESCRIPTION_BYTES_MAX)]
     Length {
-        /// The bytes that it has.
+        /// The length found, bytes.
         found: usize,
     },
-    /// The session is held with another agent.
+    /// The session belongs to another agent.
     #[error("the session {0} belongs to another agent; choose another name")]
     Others(SessionId),
-    /// Others said too much at the same time.
+    /// Too many other messages were sent concurrently.
     #[error("too many concurrent messages in this session; retry")]
     Busy,
-    /// The task was not taken in.
+    /// The task was not accepted.
     #[error(transparent)]
     Submit(#[from] SubmitError),
-    /// Redis did not do what it was asked.
+    /// The request to Redis failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -157,7 +158,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens a session, or goes on with it. `context` goes with every task of it.
+    /// Opens a new session, or continues an existing one. `context` is part of each of its tasks.
     #[must_use]
     pub fn open(client: &Client, tenant: TenantId, agent: AgentId, id: SessionId, context: Context) -> Self {
         Self { client: client.clone(), tenant, agent, id, context }
@@ -169,7 +170,7 @@ impl Session {
         &self.id
     }
 
-    /// What was said so far, as far as it is kept: 50 exchanges and 256 KiB, for 7 days.
+    /// The stored exchanges. Up to 50 exchanges and 256 KiB are kept, for 7 days.
     ///
     /// # Errors
     /// [`SessionError::Others`], [`SessionError::Store`].
@@ -178,10 +179,10 @@ impl Session {
         Ok(record.exchanges.into_iter().filter_map(|(number, user, agent)| spoken(number, &user, agent)).collect())
     }
 
-    /// Says something. It becomes a task of the agent, which is told what was said before.
+    /// Sends a message. It becomes a task of the agent, which also receives the earlier exchanges.
     ///
     /// # Errors
-    /// [`SessionError`]. Where the task was not taken in, what was said stands in the session without an answer.
+    /// [`SessionError`]. If the task was not accepted, the message stays in the session without an answer.
     pub async fn send(&self, text: &str) -> Result<Exchange, SessionError> {
         let found = text.len();
         if text.trim().is_empty() || found > limits::TASK_DESCRIPTION_BYTES_MAX {
@@ -195,7 +196,7 @@ impl Session {
         Ok(Exchange { session: self.clone(), place, task, watch, answer: None })
     }
 
-    /// Writes down what the user says, at the next place that is free.
+    /// Stores the user's message as the next free exchange.
     async fn take_place(&self, text: &str) -> Result<Place, SessionError> {
         for _ in 0..PLACES_TRIED {
             let place = Place { session: self.id.clone(), number: self.record().await?.last + 1 };
@@ -205,7 +206,7 @@ impl Session {
             match self.store().say(session, &self.agent, place.number, Side::User, &kept).await? {
                 MessageResult::Done => return Ok(place),
                 MessageResult::OtherAgent => return Err(SessionError::Others(self.id.clone())),
-                // The same message of another sender belongs to another exchange.
+                // An equal message from another sender belongs to another exchange.
                 MessageResult::Already | MessageResult::Conflict | MessageResult::Gap => {}
             }
         }
@@ -242,28 +243,29 @@ impl Session {
     }
 }
 
-/// One thing that the user said, and what comes of it.
+/// A user message and the task that answers it.
 #[derive(Debug)]
 pub struct Exchange {
     session: Session,
     place: Place,
     task: TaskId,
     watch: Watch,
-    /// The answer, while it is written down: whoever gives up meanwhile gets it when it asks again.
+    /// The answer, while it is being stored. If the caller drops the future of `next` meanwhile, the next call returns
+    /// the answer.
     answer: Option<Progress>,
 }
 
 impl Exchange {
-    /// The task that it became.
+    /// The ID of its task.
     #[must_use]
     pub const fn task(&self) -> &TaskId {
         &self.task
     }
 
-    /// The next event of the task; none after the last one.
+    /// The next event of the task. `None` after the last one.
     ///
     /// # Errors
-    /// [`StoreError`]; ask again, nothing is lost.
+    /// [`StoreError`]; call again, no event is lost.
     pub async fn next(&mut self) -> Result<Option<Progress>, StoreError> {
         if self.answer.is_none() {
             let progress = self.watch.next().await?;
@@ -273,14 +275,14 @@ impl Exchange {
             }
         }
         if let Some(Progress { event: TaskEvent::Answer { answer, .. }, .. }) = &self.answer {
-            // Agents that a model runs have done so themselves; for others, whoever asked does.
+            // Agents that run on a model have already stored their answer. For other agents, the client stores it.
             let session = &self.session;
             answered(session.store(), &session.tenant, &session.agent, &self.place, answer).await?;
         }
         Ok(self.answer.take())
     }
 
-    /// Asks for its end: the task, its turn that is out, and the tasks below it.
+    /// Cancels the task, the turn that it waits for, and the tasks below it.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -289,7 +291,7 @@ impl Exchange {
     }
 }
 
-/// What was said before the exchange that a task answers; none where the task is no session's of this agent.
+/// The exchanges before the one that a task answers. `None` if the task belongs to no session of this agent.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -312,10 +314,10 @@ pub async fn said_before(
     Ok(Some((place, before)))
 }
 
-/// Writes down what the agent answered in an exchange, once.
+/// Stores the agent's answer in an exchange, once.
 ///
 /// # Errors
-/// [`StoreError`]; the same may be said again.
+/// [`StoreError`]; the call may be repeated.
 pub async fn answered(
     store: &Store,
     tenant: &TenantId,

@@ -1,5 +1,5 @@
-//! Where turns stand, for those who follow many of them: what each waits for, whether somebody carries it out, and which
-//! calls have their results.
+//! The states of turns, for callers that follow many of them: what each turn waits for, whether a worker runs it, and
+//! which calls have results.
 
 use futures::future::join_all;
 use serde::Serialize;
@@ -9,62 +9,62 @@ use tickfleet_core::turn::{State, WaitReason};
 use tickfleet_model::{CallResult, Outcome, TaskId};
 use tickfleet_store::{Stand, Store, StoreError, TurnName};
 
-/// What is known of a turn under way.
+/// The state of an unfinished turn, with results.
 #[derive(Debug, Clone)]
 pub struct Stood {
     /// The agent that makes its calls.
     pub agent: String,
-    /// Where it stands.
+    /// Its state.
     pub standing: Standing,
-    /// The results from the one on that was asked for; some 16 at most, the rest comes with the next look.
+    /// The results from the requested one on, at most about 16. The next request returns more.
     pub results: Vec<CallEnded>,
 }
 
-/// Where a turn stands that has not ended.
+/// The states of an unfinished turn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum Standing {
-    /// It was taken in, and nobody has decided about it so far.
+    /// Accepted, and not yet decided by a scheduler.
     Queued,
     /// Its next call waits.
     Waiting(Wait),
-    /// Calls of it were admitted, and wait for a free worker.
+    /// Calls were admitted, and wait for a free worker.
     Dispatched,
-    /// A worker has it, from this call on. Short calls behind it may be over.
+    /// A worker runs its calls, starting with this one. Short calls after it may already have ended.
     Running {
         /// The first call that has no result in Redis, `<turn>/<position>`.
         call: String,
     },
-    /// It is being ended: its other calls will not run.
+    /// It is ending: its remaining calls do not run.
     Ending,
 }
 
-/// What a turn's next call waits for.
+/// The wait of a turn's next call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Wait {
-    /// What it is.
+    /// The reason.
     #[serde(flatten)]
     pub reason: WaitFor,
-    /// Until when at most, or when it is looked at next, ms of shard time, where that is known.
+    /// The latest end of the wait, or the time of the next check, ms of shard time, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until_ms: Option<i64>,
 }
 
-/// The kinds of waits.
+/// The reasons to wait.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "for", rename_all = "snake_case")]
 pub enum WaitFor {
-    /// A cap or limit is used up, or turns of the agent that came before it do come before it.
+    /// A cap or limit is used up, or earlier turns of the agent go first.
     Limit {
-        /// Which: the name of a limit, `calls per tick` or `actions per day`.
+        /// The name of a limit, `calls per tick` or `actions per day`.
         limit: String,
     },
     /// An operator has paused its agent or its tenant.
     Pause {
-        /// Why, as that one said.
+        /// The operator's reason.
         reason: String,
     },
-    /// People have to agree.
+    /// People have to approve the call.
     Approval {
         /// The approval.
         approval: String,
@@ -72,29 +72,29 @@ pub enum WaitFor {
         call: String,
         /// Its tool.
         tool: String,
-        /// Who has to agree, in words.
+        /// The demands for approvers, in words.
         needs: String,
     },
-    /// A task that it has delegated.
+    /// A task that the call has delegated.
     Task {
-        /// Which.
+        /// The task.
         task: String,
     },
-    /// Work that it has begun, or an equal call.
+    /// Another turn: one that the call began, one that may change a fact, or one with an equal call.
     Turn {
-        /// The turn of that.
+        /// The turn.
         turn: String,
     },
-    /// Its next try, or the end of its tool's rest.
+    /// A retry, the end of a circuit breaker's wait or of a tool's pause, or a worker that can read the slice.
     NextTry,
 }
 
-/// The end of a call, without what it brought.
+/// The end of a call, without its output.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CallEnded {
     /// The call, `<turn>/<position>`.
     pub call: String,
-    /// The provider's id of it.
+    /// The provider's ID of the call.
     pub tool_call_id: Option<String>,
     /// The tool as the model named it.
     pub tool: String,
@@ -102,7 +102,7 @@ pub struct CallEnded {
     pub success: bool,
     /// How it ended.
     pub outcome: Outcome,
-    /// Tries; 0 if it never ran.
+    /// Attempts; 0 if it never ran.
     pub attempts: u32,
 }
 
@@ -119,11 +119,11 @@ impl From<&CallResult> for CallEnded {
     }
 }
 
-/// Where these turns of one shard stand, each with the ends of its calls from that one on; none for each that is not under
-/// way, and an error for each of which cannot be read what is kept: that is its own alone.
+/// The states of these turns of one shard, each with the ends of its calls from the given one on. `None` for a turn
+/// that is not in progress. An error for a turn whose record cannot be read, which does not affect the others.
 ///
 /// # Errors
-/// [`StoreError`]: none of them could be looked at.
+/// [`StoreError`] if none of them could be read.
 pub async fn stands(
     store: &Store,
     turns: &[(TurnName, usize)],
@@ -173,7 +173,7 @@ async fn parked(store: &Store, name: &TurnName, stand: &Stand) -> Result<Wait, S
                 WaitFor::Turn { turn: turn.to_string() }
             }
             WaitReason::Budget { counter } => WaitFor::Limit { limit: limit_of(counter) },
-            // A decided approval is called again, like a rest that is over.
+            // A call with a decided approval is dispatched again, as after a breaker's wait.
             WaitReason::Approval { .. } | WaitReason::Breaker { .. } | WaitReason::Reader { .. } => WaitFor::NextTry,
         },
         _ => WaitFor::NextTry,
@@ -189,7 +189,7 @@ fn throttled(counter: &CounterKey, stand: &Stand) -> Wait {
     Wait { reason: WaitFor::Limit { limit: limit_of(counter) }, until_ms: stand.due_ms }
 }
 
-/// The limit of a counter, in words if every fleet has it.
+/// The name of a counter's limit; in words for the caps that every fleet has.
 pub(crate) fn limit_of(counter: &CounterKey) -> String {
     match &*counter.limit {
         limits::TICK => "calls per tick".into(),

@@ -1,8 +1,9 @@
-//! Statistics of calls: how many, how they ended, how long they took, by day, tenant, agent and tool.
+//! Statistics of calls: number, outcomes and durations, by day, tenant, agent and tool.
 //!
-//! The hot path counts nothing for it. Whoever asks counts what the audit log has that nobody has counted yet, and keeps the
-//! counts beside it ([`count_on`]); each entry counts once, whoever counts. So the first look at a long log takes a while,
-//! later ones do not, and counts outlive the log. What leaves the log before anybody has asked is not counted.
+//! The hot path counts nothing for statistics. A reader counts the entries of the audit log that are not counted yet,
+//! and stores the counts next to the log ([`count_on`]); each entry is counted once, even with several readers. The
+//! first read of a long log therefore takes a while, later reads do not, and counts outlive the log. Entries that leave
+//! the log before the first read are not counted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -14,44 +15,44 @@ use tickfleet_store::{Addition, LogEntry, Store, StoreError};
 use crate::model_use::ModelUse;
 use crate::rules::{Did, field};
 
-/// Entries that are counted in one step: what a script then adds stays far below 10 ms.
+/// Entries counted in one step. The script that adds their counts stays far below 10 ms.
 const STEP: usize = 1_000;
 /// Milliseconds of a day.
 const DAY_MS: i64 = 86_400_000;
-/// Who stands for those that a day has no room for, and for tools that do not exist.
+/// The name that replaces agents and tools beyond a day's maximum, and tools that do not exist.
 const OTHERS: &str = "~";
 
-/// What rows are told apart by.
+/// A dimension by which rows are grouped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum By {
     /// The day, UTC.
     Day,
     /// The tenant.
     Tenant,
-    /// The agent that made the calls, or carried the task out.
+    /// The agent that made the calls, or that ran the task.
     Agent,
-    /// The tool, by its id.
+    /// The tool, by its name.
     Tool,
 }
 
-/// Which calls are wanted.
+/// A query for statistics.
 #[derive(Debug, Clone, Default)]
 pub struct StatsQuery {
-    /// Those of this tenant.
+    /// Only calls of this tenant.
     pub tenant: Option<TenantId>,
-    /// Those of this agent.
+    /// Only calls of this agent.
     pub agent: Option<String>,
-    /// Those of this tool, by its id.
+    /// Only calls of this tool, by its name.
     pub tool: Option<String>,
-    /// From this day on, days since the epoch.
+    /// The first day, in days since the epoch.
     pub from_day: i64,
-    /// Up to this day.
+    /// The last day, inclusive.
     pub until_day: i64,
-    /// What rows are told apart by.
+    /// The dimensions by which rows are grouped.
     pub by: BTreeSet<By>,
 }
 
-/// One row.
+/// One row of statistics.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct StatsRow {
     /// The day, UTC: `2026-11-26`.
@@ -68,47 +69,47 @@ pub struct StatsRow {
     pub tool: Option<String>,
     /// Calls that have ended.
     pub calls: u64,
-    /// Those that went well.
+    /// Successful calls.
     pub ok: u64,
-    /// All of them by outcome.
+    /// All calls by outcome.
     pub outcomes: BTreeMap<String, u64>,
-    /// Tries beyond the first.
+    /// Attempts after the first.
     pub retries: u64,
-    /// Mean duration of the last try, ms.
+    /// Mean duration of the last attempt, ms.
     pub mean_ms: u64,
-    /// Half of them took no longer, ms; up to a fifth more than it was.
+    /// Median duration, ms; overestimated by up to a fifth.
     pub p50_ms: u64,
-    /// 95 of 100 took no longer, ms; likewise.
+    /// 95th percentile of the duration, ms; overestimated by up to a fifth.
     pub p95_ms: u64,
-    /// 99 of 100 took no longer, ms; likewise.
+    /// 99th percentile of the duration, ms; overestimated by up to a fifth.
     pub p99_ms: u64,
-    /// What models have used, where it was [added](crate::usage::add_use).
+    /// Model usage, if it was [added](crate::usage::add_use).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub used: Option<ModelUse>,
 }
 
 impl StatsRow {
-    /// What tells it apart from other rows: day, tenant, agent, tool.
+    /// The values that identify the row: day, tenant, agent, tool.
     #[must_use]
     pub fn key(&self) -> [Option<String>; 4] {
         [self.day.clone(), self.tenant.clone(), self.agent.clone(), self.tool.clone()]
     }
 }
 
-/// How far a shard's log is counted.
+/// How much of a shard's log is counted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Counted {
-    /// Entries that this step has counted.
+    /// Entries that this call has counted.
     pub entries: usize,
-    /// Up to this time, ms by Redis' clock.
+    /// Time of the last counted entry, ms by Redis' clock.
     pub upto_ms: i64,
-    /// True if the log has more.
+    /// True if the log has uncounted entries.
     pub more: bool,
     /// True if entries may have left the log before they were counted.
     pub gap: bool,
 }
 
-/// Counts on in the log of a shard, for `steps` of 1,000 entries at most.
+/// Continues counting the log of a shard, at most `steps` times 1,000 entries.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -136,7 +137,7 @@ fn ms_of(id: &str) -> i64 {
     id.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0)
 }
 
-/// What an entry of the log says of a call.
+/// The fields of a call's audit entry that are counted.
 #[derive(Deserialize)]
 struct Logged {
     action: String,
@@ -152,7 +153,7 @@ struct LoggedMeta {
     agent: Option<String>,
     duration_ms: u64,
     retry_count: u64,
-    /// What rules and limits in shadow would have said.
+    /// Rules and limits in shadow mode that would have stopped the call.
     #[serde(default)]
     shadow: Vec<LoggedRule>,
     error: Option<LoggedError>,
@@ -169,7 +170,7 @@ struct LoggedError {
 }
 
 impl LoggedMeta {
-    /// The rules that would have stopped the call, and the one that did.
+    /// The rules that would have stopped the call, and the rule that stopped it.
     fn rules(&self) -> impl Iterator<Item = (Did, &str)> {
         let denied = || self.error.as_ref()?.details.as_ref()?.get("rule")?.as_str();
         let denied = denied().filter(|_| self.outcome == Outcome::Denied.as_str());
@@ -178,7 +179,7 @@ impl LoggedMeta {
     }
 }
 
-/// The counts of some entries, added up.
+/// The summed counts of these entries.
 fn additions(entries: &[LogEntry]) -> Vec<Addition> {
     let mut sums: HashMap<(i64, String, String, String), u64> = HashMap::new();
     for entry in entries {
@@ -193,7 +194,7 @@ fn additions(entries: &[LogEntry]) -> Vec<Addition> {
                 1;
         }
         let agent = logged.meta.agent.unwrap_or(logged.actor_id);
-        // A model may name any tool that does not exist.
+        // A model can name tools that do not exist, without a bound.
         let is_tool = logged.meta.outcome != Outcome::UnknownTool.as_str();
         let tool = if is_tool { logged.entity_id.as_str() } else { OTHERS };
         let took = format!("h{}", bucket(logged.meta.duration_ms));
@@ -213,7 +214,7 @@ fn additions(entries: &[LogEntry]) -> Vec<Addition> {
     sums.into_iter().map(addition).collect()
 }
 
-/// Durations are counted by powers of the fourth root of two.
+/// The bucket of a duration. Bucket bounds grow by the fourth root of two.
 fn bucket(ms: u64) -> u32 {
     ((ms as f64 + 1.0).log2() * 4.0).ceil() as u32
 }
@@ -223,7 +224,7 @@ fn longest_of(bucket: u32) -> u64 {
     (f64::from(bucket) / 4.0).exp2() as u64 - 1
 }
 
-/// What is known of a row while it is added up.
+/// The sums of a row.
 #[derive(Default)]
 struct Sums {
     outcomes: BTreeMap<String, u64>,
@@ -244,7 +245,7 @@ impl Sums {
         }
     }
 
-    /// The duration that so many of a hundred do not exceed.
+    /// The duration that this percentage of the calls does not exceed, ms.
     fn quantile(&self, percent: u64) -> u64 {
         let all: u64 = self.buckets.values().sum();
         let wanted = (all * percent).div_ceil(100);
@@ -259,7 +260,8 @@ impl Sums {
     }
 }
 
-/// The counts of the calls that are wanted, added up by what rows are told apart by, as far as they are [counted](count_on).
+/// The statistics of the calls that match the query, grouped by its dimensions, as far as the log is
+/// [counted](count_on).
 ///
 /// # Errors
 /// [`StoreError`].
@@ -279,7 +281,7 @@ pub async fn stats(shards: &[Store], query: &StatsQuery) -> Result<Vec<StatsRow>
     Ok(rows.into_iter().map(|(of, sums)| row(of, &sums)).collect())
 }
 
-/// The row that a count belongs to, and what it counts; none where it is not wanted, or no count.
+/// The row and the name of a count. `None` if it does not match the query, or is not a count of calls.
 fn key_of<'a>(query: &StatsQuery, day: i64, field: &'a str) -> Option<([Option<String>; 4], &'a str)> {
     let (tenant, rest) = field.split_once(':')?;
     let (agent, rest) = rest.split_once(':')?;
@@ -316,7 +318,7 @@ fn row([day, tenant, agent, tool]: [Option<String>; 4], sums: &Sums) -> StatsRow
     }
 }
 
-/// A day as people write it.
+/// Formats a day as `YYYY-MM-DD`.
 fn date(day: i64) -> String {
     let time = day.checked_mul(DAY_MS).and_then(chrono::DateTime::from_timestamp_millis).unwrap_or_default();
     time.format("%Y-%m-%d").to_string()

@@ -1,13 +1,13 @@
-//! What was taken in, and nobody has decided about so far: there is no record of it yet.
+//! Accepted turns and tasks that no scheduler has decided yet. They have no record.
 
 use tickfleet_model::AgentId;
 use tickfleet_protocol::{TaskMessage, parse_task_message, parse_turn};
 use tickfleet_store::{Inbound, Store, StoreError, TurnName, Waits};
 
-/// A turn or task that waits for its decision.
+/// A turn or task that waits for a scheduler's decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Undecided {
-    /// The agent that its message names; none where the message is not known.
+    /// The agent in its message. `None` if the message cannot be read now.
     pub agent: Option<AgentId>,
 }
 
@@ -15,11 +15,12 @@ pub(super) async fn undecided(store: &Store, name: &TurnName) -> Result<Option<U
     if let Some(waits) = store.undecided(name).await? {
         return Ok(agent(&waits, name).map(|agent| Undecided { agent: Some(agent) }));
     }
-    // Its entry is moved just now.
+    // Its entry is being moved.
     Ok(store.waits_for_admission(name).await?.then_some(Undecided { agent: None }))
 }
 
-/// The agent that a message names, where it is this turn's or task's: what is minted from an entry may be another tenant's.
+/// The agent in the message, if the message is of this turn or task. The same ID may have been derived from the entry
+/// of another tenant's message.
 fn agent(waits: &Waits, name: &TurnName) -> Option<AgentId> {
     let raw = waits.message.as_bytes();
     let (tenant, given, agent) = match waits.from {

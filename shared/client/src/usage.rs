@@ -1,5 +1,5 @@
-//! What models have used, beside [statistics](crate::stats) of calls: requests, tokens and money, by the day, tenant and
-//! agent of their rows. Models are no tools: rows of tools have none of it.
+//! Model usage, in addition to the [statistics](crate::stats) of calls: requests, tokens and cost by day, tenant and
+//! agent. Models are not tools, so rows of tools have no model usage.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,24 +13,24 @@ use crate::Client;
 pub use crate::model_use::ModelUse;
 use crate::stats::{By, StatsQuery, StatsRow};
 
-/// Tenants that are asked about at the same time.
+/// Tenants that are read concurrently.
 const TOGETHER: usize = 32;
-/// Days of tenants that one answer reads: a thousand tenants for four days, or a hundred for forty.
+/// Maximum number of tenants times days in one response: 1,000 tenants for 4 days, or 100 tenants for 40 days.
 const READ_MAX: usize = 4_000;
 
-/// All that is in the rows, and whether that is all there is.
+/// The sum of the usage, and whether it is complete.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct UseTotal {
     /// The sum.
     #[serde(flatten)]
     pub used: ModelUse,
-    /// False where more tenants and days were asked about than one answer reads, or days before use was kept (40).
+    /// False if the query has more tenants and days than one response reads, or more days than usage is kept for (40).
     pub complete: bool,
 }
 
-/// Adds to the rows of a query what models have used, with rows for those that have no calls. `zones` are the tenants that
-/// are asked about, each with the time zone of its days: the day of a row is the tenant's, as its models' use is counted so.
-/// None where the query is about tools.
+/// Adds model usage to the rows of a query, and rows for usage without calls. `zones` has the tenants of the query,
+/// each with the time zone of its days. The days of model usage begin at midnight in that zone. Returns `None` if the
+/// query is about tools.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -77,7 +77,7 @@ async fn days_of(store: &Store, tenant: &TenantId, zone: Tz, days: usize) -> Res
     store.usage(tenant, &starts).await
 }
 
-/// What of a day is wanted, each with its row.
+/// The usage of a day that matches the query, each with the key of its row.
 fn keyed<'a>(
     query: &StatsQuery,
     (tenant, zone): (&TenantId, Tz),
@@ -99,7 +99,7 @@ fn keyed<'a>(
     wanted.map(|(agent, used)| (key(Some(agent)), used)).collect()
 }
 
-/// Puts what was used into the rows that it belongs to, in their order.
+/// Adds the usage to its rows, and sorts the rows.
 fn join(rows: &mut Vec<StatsRow>, found: BTreeMap<[Option<String>; 4], ModelUse>) {
     let at: HashMap<[Option<String>; 4], usize> = rows.iter().enumerate().map(|(at, row)| (row.key(), at)).collect();
     rows.iter_mut().for_each(|row| row.used = Some(ModelUse::default()));

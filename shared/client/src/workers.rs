@@ -1,4 +1,4 @@
-//! Workers, and operators who have some of them take no new work.
+//! Workers, and operators who drain and resume them.
 
 use std::collections::BTreeMap;
 
@@ -10,46 +10,46 @@ use tickfleet_store::{PauseSet, ShardWorkers, Slots, Store, StoreError, worker_o
 
 use crate::operate::Operator;
 
-/// A drained worker that nobody has heard of for so long is forgotten when another one is drained.
+/// Age of a drain flag, ms, after which it is removed if its worker is gone. Checked when another worker is drained.
 const GONE_MS: i64 = 24 * 3_600 * 1_000;
 
-/// A worker: a process, in all shards that it serves.
+/// A worker process, with all shards that it serves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WorkerSummary {
-    /// Its name: `w-`, the host's or pod's, and the process' number.
+    /// Its name: `w-`, the name of the host or pod, and the number of the process.
     pub name: String,
-    /// True if its lease runs in a shard at least.
+    /// True if it has a valid lease in at least one shard.
     pub alive: bool,
-    /// The shards in which it was heard.
+    /// The number of shards in which it has a valid lease.
     pub shards: usize,
-    /// Slots that carry out a slice now.
+    /// Slots that run a slice now.
     pub busy: usize,
-    /// All of them; of one that is drained, those that are busy.
+    /// All slots; of a drained worker, only the busy ones.
     pub slots: usize,
-    /// Time since its last heartbeat, ms; none where it was not heard of.
+    /// Time since its last heartbeat, ms. `None` without a heartbeat.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beat_age_ms: Option<i64>,
-    /// Who has it take no new work, why and since when.
+    /// The operator who drained it, with reason and time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drained: Option<Pause>,
-    /// False while it is drained and has not heard of it yet, or was resumed and has not.
+    /// False until its heartbeat has read the latest drain or resume.
     pub heard: bool,
 }
 
-/// What came of it.
+/// The result of a drain or resume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DrainSet {
-    /// It was done, in a shard at least.
+    /// It was changed in at least one shard.
     Ok,
-    /// It was so already.
+    /// It already had the wanted state.
     None,
-    /// No worker of that name is there, or was drained.
+    /// No worker with this name exists or is drained.
     Unknown,
-    /// Too many are drained in a shard; in others it may have been done.
+    /// A shard has too many drained workers; in other shards it may have been done.
     Full,
 }
 
-/// The workers of the fleet by name, with those that were drained and are gone; and shard time, ms.
+/// The workers of the fleet by name, including drained workers that are gone; and shard time, ms.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -92,7 +92,7 @@ fn add(found: &mut BTreeMap<String, WorkerSummary>, shard: &ShardWorkers) {
     }
 }
 
-/// The worker that somebody means: by its name, or by that of one of its consumers, as `top` shows it.
+/// The worker with this name, or with a consumer of this name, as shown by `top`.
 fn meant<'a>(known: &'a [ShardWorkers], said: &'a str) -> Option<&'a str> {
     let is_known = |name: &str| {
         let mut all = known.iter();
@@ -103,7 +103,7 @@ fn meant<'a>(known: &'a [ShardWorkers], said: &'a str) -> Option<&'a str> {
     [Some(said), worker_of(said)].into_iter().flatten().find(|name| is_known(name))
 }
 
-/// Says that there is no such worker, with the nearest names of those that there are.
+/// Returns a message that the worker does not exist, with the nearest names.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -116,18 +116,19 @@ pub async fn no_worker(shards: &[Store], worker: &str) -> Result<String, StoreEr
     Ok(format!("unknown worker {worker:?}. {near}."))
 }
 
-/// Has a worker take no new work, in all shards: it ends what it holds, and stays. It hears of it with its next heartbeat.
+/// Drains a worker in all shards: it finishes its slices and takes no new ones, but keeps running. Its next heartbeat
+/// reads the drain flag.
 ///
 /// # Errors
-/// [`StoreError`]; the same may be asked again.
+/// [`StoreError`]; the call may be repeated.
 pub async fn drain(shards: &[Store], worker: &str, operator: Operator<'_>) -> Result<DrainSet, StoreError> {
     change(shards, worker, operator, true).await
 }
 
-/// Lets a worker take new work again, in all shards.
+/// Resumes a drained worker in all shards.
 ///
 /// # Errors
-/// [`StoreError`]; the same may be asked again.
+/// [`StoreError`]; the call may be repeated.
 pub async fn resume(shards: &[Store], worker: &str, operator: Operator<'_>) -> Result<DrainSet, StoreError> {
     change(shards, worker, operator, false).await
 }
@@ -157,7 +158,7 @@ async fn change(shards: &[Store], said: &str, operator: Operator<'_>, drains: bo
     Ok(if is_full { DrainSet::Full } else { set })
 }
 
-/// Drained workers, but for one, that are gone for long.
+/// Drained workers whose flags can be removed, except for one worker.
 fn gone(shard: &ShardWorkers, but: &str) -> Vec<String> {
     let is_heard = |name: &str| shard.consumers.iter().any(|node| worker_of(&node.name) == Some(name));
     let old = shard.drained.iter().filter(|(_, note)| shard.now_ms - note.since_ms > GONE_MS);

@@ -1,7 +1,7 @@
-//! The names that OpenTelemetry has for what models and agents do (`gen_ai.*`): beside our own, where that is asked for.
+//! OpenTelemetry's names for models and agents (`gen_ai.*`), in addition to the project's own names, if enabled.
 //!
-//! The conventions are in development (semantic-conventions-genai, read in November 2026), which is why a setting asks for
-//! them. What was said, arguments and results, is recorded only where a second one asks for that.
+//! The conventions are still in development (semantic-conventions-genai, read in November 2026), so a setting enables
+//! them. A second setting enables the content: arguments and results.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,34 +11,36 @@ use tracing::Span;
 
 use crate::traces::TARGET;
 
-/// Buckets of [`TOOL_SECONDS`], seconds, as the conventions ask for.
+/// Buckets of [`TOOL_SECONDS`], seconds, as the conventions require.
 const BUCKETS: [f64; 14] = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92];
-/// `gen_ai.execute_tool.duration` as Prometheus writes it.
+/// `gen_ai.execute_tool.duration` in the notation of Prometheus.
 const TOOL_SECONDS: &str = "gen_ai_execute_tool_duration_seconds";
 
-/// What is recorded: one choice per process.
+/// The recorded data of the whole process.
 static NAMES: AtomicBool = AtomicBool::new(false);
 static CONTENT: AtomicBool = AtomicBool::new(false);
 
-/// From here on, spans and the metric have these names too; with `content`, arguments and results are in them.
+/// Sets whether spans and the metric have these names from now on, and with `content` whether they contain arguments
+/// and results.
 pub fn record(names: bool, content: bool) {
     NAMES.store(names, Ordering::Relaxed);
     CONTENT.store(names && content, Ordering::Relaxed);
 }
 
-/// Whether the names are recorded.
+/// Returns true if the names are recorded.
 #[must_use]
 pub fn is_recorded() -> bool {
     NAMES.load(Ordering::Relaxed)
 }
 
-/// Whether arguments and results are recorded.
+/// Returns true if arguments and results are recorded.
 #[must_use]
 pub fn records_content() -> bool {
     CONTENT.load(Ordering::Relaxed)
 }
 
-/// The span of one try of a call; none where the names are not recorded. `id` is the provider's id of the call, or ours.
+/// The span of one attempt of a call; disabled if the names are not recorded. `id` is the provider's ID of the call, or
+/// the fleet's.
 #[must_use]
 pub fn tool_span(tool: &str, id: &str, agent: &str) -> Span {
     if !is_recorded() {
@@ -53,7 +55,7 @@ pub fn tool_span(tool: &str, id: &str, agent: &str) -> Span {
     )
 }
 
-/// The span of one request to a model; none where the names are not recorded.
+/// The span of one request to a model; disabled if the names are not recorded.
 #[must_use]
 pub fn chat_span(provider: &str, model: &str, agent: &str) -> Span {
     if !is_recorded() {
@@ -67,13 +69,13 @@ pub fn chat_span(provider: &str, model: &str, agent: &str) -> Span {
     )
 }
 
-/// Says that what the span is of has failed, by a word of a closed list.
+/// Marks the span as failed, with a word of a closed list.
 pub fn failed(span: &Span, word: &str) {
     span.record("otel.status_code", "ERROR");
     span.record("error.type", word);
 }
 
-/// The metric of the conventions: without series until it is recorded.
+/// The metric of the conventions. It has no series while the names are not recorded.
 #[derive(Debug)]
 pub(crate) struct ToolSeconds(HistogramVec);
 
@@ -86,7 +88,7 @@ impl ToolSeconds {
         Ok(Self(seconds))
     }
 
-    /// A try of a call of `tool` took so long, and failed by this word, or did not.
+    /// An attempt of a call of `tool` took this long. `failed` is the word of its error.
     pub(crate) fn observe(&self, tool: &str, took: Duration, failed: Option<&str>) {
         if is_recorded() {
             self.0.with_label_values(&[tool, failed.unwrap_or_default()]).observe(took.as_secs_f64());

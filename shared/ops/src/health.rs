@@ -1,4 +1,4 @@
-//! The probes and the scrape: `/startupz`, `/livez`, `/readyz` and `/metrics` on one small HTTP server per process.
+//! Probes and metrics: `/startupz`, `/livez`, `/readyz` and `/metrics` on a small HTTP server in each process.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -22,13 +22,13 @@ use tokio_util::sync::CancellationToken;
 use super::metrics::{Metrics, Scraped, seconds_since_epoch};
 pub use super::progress::{LoopHandle, LoopState, Progress};
 
-/// The time for which a probe or a scrape waits for Redis: below the second or more that kubelet and Prometheus allow
-/// in the chart, so that they hear an answer and not a time-out.
+/// How long a probe or scrape waits for Redis. It is below the timeouts of kubelet and Prometheus in the chart (1 s or
+/// more), so that they receive a response instead of a timeout.
 const ASK_TIMEOUT: Duration = Duration::from_millis(900);
 
 type Ask<T> = Arc<dyn Fn() -> BoxFuture<'static, T> + Send + Sync>;
 
-/// The state that the probes of one process answer from. Cloning shares it.
+/// The state behind the probes of one process. Clones share it.
 #[derive(Clone)]
 pub struct Health {
     progress: Progress,
@@ -44,12 +44,12 @@ impl std::fmt::Debug for Health {
     }
 }
 
-/// Why a process cannot do its work now.
+/// Why a process is not ready.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotReady {
-    /// For people.
+    /// The reason in words.
     pub reason: String,
-    /// Why Redis refuses, if it answers.
+    /// Why Redis rejects writes, if it responds.
     pub refusal: Option<Refusal>,
 }
 
@@ -62,16 +62,16 @@ impl From<String> for NotReady {
 /// Why the server did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum HealthError {
-    /// Somebody else listens there.
+    /// Another process uses the address.
     #[error("the address {addr} for metrics and health is taken by another process; configure another, or port 0")]
     Taken {
-        /// The address asked for.
+        /// The requested address.
         addr: SocketAddr,
     },
-    /// The system refuses the address.
+    /// The system rejects the address.
     #[error("cannot listen on {addr} for metrics and health: {source}")]
     Listen {
-        /// The address asked for.
+        /// The requested address.
         addr: SocketAddr,
         /// The system's error.
         source: std::io::Error,
@@ -79,8 +79,9 @@ pub enum HealthError {
 }
 
 impl Health {
-    /// Probes that watch `progress` and show `metrics`. `ready` tells whether the process can do its work now:
-    /// `Ok` when Redis answers and takes writes, with lines to add or nothing, else why not. It is given 0.9 s.
+    /// Probes that check `progress` and serve `metrics`. `ready` checks within 0.9 s whether the process can work now.
+    /// It returns `Ok` if Redis responds and accepts writes, with optional lines for the response, and otherwise the
+    /// reason.
     pub fn new<F, Fut>(progress: Progress, metrics: Arc<Metrics>, ready: F) -> Self
     where
         F: Fn() -> Fut + Send + Sync + 'static,
@@ -90,14 +91,15 @@ impl Health {
         Self { progress, metrics, started, ready: Arc::new(move || ready().boxed()), scrape: None }
     }
 
-    /// Everything is built and the loops run: `/startupz` answers 200 from now on. Redis is not asked: one that is
-    /// away when a process starts is waited for, and must not restart it over and over.
+    /// Marks startup as complete: `/startupz` returns 200 from now on. Call it when everything is built and the loops
+    /// run. It does not depend on Redis: if Redis is unavailable when a process starts, the process waits and must not
+    /// be restarted repeatedly.
     pub fn started(&self) {
         self.started.store(true, Ordering::Relaxed);
     }
 
-    /// Asks Redis by `scrape` at each scrape for what only it knows. `None`, or no answer in 0.9 s, makes all of that
-    /// absent from the scrape.
+    /// Adds `scrape`, which reads values from Redis at each scrape. If it returns `None` or takes longer than 0.9 s,
+    /// these values are absent from the scrape.
     #[must_use]
     pub fn with_scrape<F, Fut>(mut self, scrape: F) -> Self
     where
@@ -108,11 +110,11 @@ impl Health {
         self
     }
 
-    /// Listens on `addr` (port 0: any free one) until `shutdown`, and gives the address it listens on. Probes
-    /// have to be answered during a drain too: `shutdown` is for its end.
+    /// Listens on `addr` (port 0: any free port) until `shutdown`, and returns the bound address. Probes must also
+    /// respond during a drain, so cancel `shutdown` only at its end.
     ///
     /// # Errors
-    /// [`HealthError`] where the address cannot be had.
+    /// [`HealthError`] if the address is unavailable.
     pub async fn serve(self, addr: SocketAddr, shutdown: CancellationToken) -> Result<SocketAddr, HealthError> {
         let listener = TcpListener::bind(addr).await.map_err(|source| match source.kind() {
             std::io::ErrorKind::AddrInUse => HealthError::Taken { addr },
@@ -168,7 +170,7 @@ async fn readyz(State(health): State<Health>) -> Response {
 }
 
 async fn metrics(State(health): State<Health>) -> Response {
-    // Both at once: a scrape waits for Redis once.
+    // Run both at once, so that a scrape waits for Redis only once.
     let ready = timeout(ASK_TIMEOUT, (health.ready)());
     let scraped = async {
         let scrape = health.scrape.as_ref()?;
@@ -182,7 +184,7 @@ async fn metrics(State(health): State<Health>) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], health.metrics.render()).into_response()
 }
 
-/// Loops of the same name, one a shard, share a series: it shows the one that is furthest behind.
+/// Loops with the same name, one per shard, share a series. It shows the loop that is furthest behind.
 fn show_loops(health: &Health) {
     let mut oldest: BTreeMap<&'static str, Duration> = BTreeMap::new();
     for LoopState { name, age, .. } in health.progress.loops() {
@@ -209,7 +211,7 @@ mod tests {
         Health::new(Progress::default(), Arc::new(Metrics::new().unwrap()), || async { Ok(String::new()) })
     }
 
-    /// The whole answer to one GET, head and body.
+    /// The complete response to a GET request, head and body.
     async fn ask(addr: SocketAddr, path: &str) -> String {
         let mut stream = tokio::net::TcpStream::connect(addr).await.unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
@@ -225,7 +227,7 @@ mod tests {
         let tick = health.progress.register("tick", Duration::ZERO);
         let addr = health.serve(ANY_PORT, CancellationToken::new()).await.unwrap();
 
-        // Some time passes, however short: a loop that may take none is then late.
+        // Wait until some time has passed: a loop with a maximum gap of zero is then late.
         let stalled = loop {
             let answer = ask(addr, "/livez").await;
             if answer.starts_with("HTTP/1.1 503") {
@@ -317,7 +319,7 @@ mod tests {
     async fn a_scrape_does_not_wait_for_a_redis_that_is_away_and_says_that_it_is() {
         let (progress, metrics) = (Progress::default(), Arc::new(Metrics::new().unwrap()));
         metrics.scraped(Some(&Scraped { backlog: vec![(Place::Ready, Backlog::default())], ..Scraped::default() }));
-        // Neither question is answered; they meet only where both are asked at once.
+        // Neither request gets a response. They meet only if both run at once.
         let (meeting, have_met) = (Arc::new(Barrier::new(2)), Arc::new(AtomicBool::new(false)));
         let asked = (Arc::clone(&meeting), Arc::clone(&have_met));
         let meets = move || {
@@ -343,7 +345,7 @@ mod tests {
     async fn of_loops_with_one_name_the_one_that_is_behind_is_shown() {
         let health = healthy();
         let stuck = health.progress.register("tick", Duration::from_secs(60));
-        // The stuck one stays behind by a time that the scrape can show.
+        // Keeps the stuck loop behind by a time that the scrape can show.
         tokio::time::sleep(Duration::from_millis(50)).await;
         let alive = health.progress.register("tick", Duration::from_secs(60));
         alive.advanced();

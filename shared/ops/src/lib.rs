@@ -1,5 +1,5 @@
-//! Operation: what every process has, whatever it does. Logs, traces, metrics, health, shutdown, and the private
-//! Redis that `tickfleet dev` and the tests start.
+//! The operational parts of every process: logs, traces, metrics, health and shutdown; and the private Redis that
+//! `tickfleet dev` and the tests start.
 
 pub mod gen_ai;
 pub mod health;

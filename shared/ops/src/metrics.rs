@@ -1,9 +1,8 @@
-//! Every metric, in one place. `catalogue` is the table of their names, labels and help texts; here are the methods
-//! that record them.
+//! All metrics. `catalogue` is the table of their names, labels and help texts. The methods in this module record them.
 //!
-//! No label names a tenant, an agent, a turn or a task: their number has no bound, and ids belong into logs,
-//! traces and `explain`. The one label from outside, `tool`, is bounded in `tool_labels.rs`; every other label has a
-//! closed list in `words`.
+//! No label names a tenant, agent, turn or task: their number is unbounded, and IDs belong in logs, traces and
+//! `explain`. `tool_labels.rs` bounds the label `tool`, the only one with outside values. Each other label has a closed
+//! list in `labels`.
 
 mod breakers;
 mod catalogue;
@@ -51,32 +50,32 @@ use tickfleet_store::Observer;
 /// Digits of the configuration's digest that become a label.
 const DIGEST_DIGITS: usize = 12;
 
-/// The amount that is in one [`Place`].
+/// The amount of work in one [`Place`].
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Backlog {
-    /// Entries, turns or slices: whatever the place holds.
+    /// Entries, turns or slices, depending on the place.
     pub count: u64,
-    /// Age of the oldest one; none where the place is empty.
+    /// Age of the oldest one. `None` if the place is empty.
     pub oldest: Option<Duration>,
 }
 
-/// A whole backlog. A place that is left out is absent from the scrape.
+/// The complete backlog. A place that is left out is absent from the scrape.
 pub type Backlogs = Vec<(Place, Backlog)>;
 
-/// Redis' answers during a scrape.
+/// Values that were read from Redis during a scrape.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Scraped {
-    /// The work that waits and runs, in all shards.
+    /// The waiting and running work in all shards.
     pub backlog: Backlogs,
-    /// Memory in use, bytes.
+    /// Used memory, bytes.
     pub memory_used: u64,
-    /// The bound on memory, bytes; 0 means none.
+    /// The memory limit, bytes. 0: no limit.
     pub memory_max: u64,
-    /// True if any shard refuses new work because memory is nearly full.
+    /// True if any shard rejects new work because memory is nearly full.
     pub pressure: bool,
-    /// How old the oldest entry of the audit log is that is not sealed; none where nothing is to be sealed.
+    /// Age of the oldest unsealed entry of the audit log. `None` if no entry waits for a seal.
     pub unsealed: Option<Duration>,
-    /// What time it is in each shard, ms since the epoch.
+    /// The current time of each shard, ms since the epoch.
     pub shard_times_ms: Vec<i64>,
 }
 
@@ -89,7 +88,7 @@ pub struct Metrics {
     turns_admitted: IntCounterVec,
     calls_admitted: IntCounter,
     governance: GovernanceMetrics,
-    /// What only a gateway has.
+    /// Metrics that only a gateway records.
     pub gateway: GatewayMetrics,
     turns_refused: IntCounterVec,
     released: IntCounter,
@@ -129,7 +128,7 @@ pub struct Metrics {
     loop_progress: GaugeVec,
     config_info: GaugeVec,
     config_generation: IntGauge,
-    /// The digest that the generation belongs to.
+    /// The digest of the configuration with this generation.
     config_digest: Mutex<String>,
     config_agents: IntGauge,
     config_tenants: IntGauge,
@@ -140,8 +139,8 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// The metrics of a process that is both scheduler and worker, all at zero, with their own registry, so that a
-    /// process or a test may have several.
+    /// The metrics of a process that is both scheduler and worker, all at zero. They have their own registry, so that a
+    /// process or a test can have several.
     ///
     /// # Errors
     /// As [`Self::of`].
@@ -149,10 +148,10 @@ impl Metrics {
         Self::of(Part::Both)
     }
 
-    /// The metrics of a process that is `part`.
+    /// The metrics of a process with this role.
     ///
     /// # Errors
-    /// Two metrics share a name, or a name has a character that Prometheus refuses: a mistake in the catalogue.
+    /// Two metrics share a name, or a name has a character that Prometheus rejects: a mistake in the catalogue.
     pub fn of(part: Part) -> Result<Self, prometheus::Error> {
         let make = Maker::new(part, &c::BUILD_INFO)?;
         let config_successful = make.gauge(&c::CONFIG_SUCCESSFUL)?;
@@ -221,22 +220,22 @@ impl Metrics {
         self.inbound.with_label_values(&[labels::known(&labels::STREAMS, stream)]).inc_by(entries);
     }
 
-    /// Admission decided about `turns` turns.
+    /// Admission decided `turns` turns.
     pub fn admitted(&self, decision: Decision, turns: u64) {
         self.turns_admitted.with_label_values(&[decision.as_str()]).inc_by(turns);
     }
 
-    /// `calls` calls were debited and let through.
+    /// `calls` calls were debited and admitted.
     pub fn calls_admitted(&self, calls: u64) {
         self.calls_admitted.inc_by(calls);
     }
 
-    /// A turn was refused with this code.
+    /// A turn was rejected with this code.
     pub fn refused(&self, code: &str) {
         self.turns_refused.with_label_values(&[labels::known(&RejectionCode::WORDS, code)]).inc();
     }
 
-    /// An entry went to the dead stream.
+    /// An entry was written to the dead stream.
     pub fn dead(&self, reason: &str) {
         self.dead.with_label_values(&[labels::known(&RejectionCode::WORDS, reason)]).inc();
     }
@@ -244,24 +243,24 @@ impl Metrics {
 
 /// Durations and times.
 impl Metrics {
-    /// `slices` slices with `calls` calls left their lanes.
+    /// `slices` slices with `calls` calls left their throttle queues.
     pub fn released(&self, slices: u64, calls: u64) {
         self.released.inc_by(slices);
         self.calls_admitted.inc_by(calls);
     }
 
-    /// `slices` parked slices went back to their queues.
+    /// `slices` parked slices returned to their queues.
     pub fn promoted(&self, slices: u64) {
         self.promoted.inc_by(slices);
     }
 
-    /// One round of the tick on a shard ended after `took`; the lane that had waited longest was `lag` late.
+    /// A round of the tick on a shard ended after `took`. The throttle queue that had waited longest was `lag` late.
     pub fn ticked(&self, shard: u32, took: Duration, lag: Duration) {
         self.tick_seconds.observe(took.as_secs_f64());
         self.tick_lags.saw(shard, lag, Instant::now());
     }
 
-    /// `entries` slices or inbound entries were taken back from dead consumers.
+    /// `entries` slices or inbound entries were recovered from dead consumers.
     pub fn reaped(&self, entries: u64) {
         self.reaped.inc_by(entries);
     }
@@ -271,15 +270,15 @@ impl Metrics {
         self.quarantined.inc_by(slices);
     }
 
-    /// A lease ended against the will of its holder (`scheduler`, `worker`, `external`).
+    /// A holder lost its lease while it was alive (`scheduler`, `worker`, `external`).
     pub fn lease_lost(&self, holder: &'static str) {
         self.leases_lost.with_label_values(&[labels::known(&labels::HOLDERS, holder)]).inc();
     }
 }
 
-/// Carrying out.
+/// Execution of calls.
 impl Metrics {
-    /// These tools are configured: their counters begin at zero.
+    /// Registers configured tools: their counters start at zero.
     pub fn tools_known<'a>(&self, tools: impl IntoIterator<Item = &'a str>) {
         for tool in tools {
             let tool = self.tools.label(tool, Outcome::Ok);
@@ -299,7 +298,7 @@ impl Metrics {
         self.turn_seconds.observe(took.as_secs_f64());
     }
 
-    /// A call of `tool` ended. `executed` is the time its handler ran in the last try; none where it never ran.
+    /// A call of `tool` ended. `executed` is the time that its handler ran in the last attempt. `None` if it never ran.
     pub fn call_ended(&self, tool: &str, outcome: Outcome, executed: Option<Duration>) {
         let tool = self.tools.label(tool, outcome);
         self.calls.with_label_values(&[&*tool, outcome.as_str()]).inc();
@@ -308,37 +307,37 @@ impl Metrics {
         }
     }
 
-    /// A call ended that no worker ran. `tool` is its name if the configuration knows it.
+    /// A call ended without a worker. `tool` is its name if it is configured.
     pub fn call_not_run(&self, tool: Option<&str>, outcome: Outcome) {
         let tool = self.tools.known_label(tool);
         self.calls.with_label_values(&[&*tool, outcome.as_str()]).inc();
     }
 
-    /// A try failed and will be repeated.
+    /// An attempt failed and will be retried.
     pub fn retried(&self, reason: &'static str) {
         self.retries.with_label_values(&[labels::known(&labels::RETRIES, reason)]).inc();
     }
 
-    /// The verb was refused by the fence (`STALE`).
+    /// The fence rejected the verb (`STALE`).
     pub fn fenced(&self, verb: &'static str) {
         self.fenced.with_label_values(&[labels::known(&labels::FENCED, verb)]).inc();
     }
 
-    /// Asks `busy_and_all` for one worker's busy slots and all its slots whenever the metrics are read; the process'
-    /// gauges are the sums. An answer of none takes the worker off the list.
+    /// Reads one worker's busy slots and all its slots from `busy_and_all` whenever the metrics are read. The process'
+    /// gauges are the sums. If it returns `None`, the worker is removed.
     pub fn watch_slots(&self, busy_and_all: impl Fn() -> Option<(usize, usize)> + Send + Sync + 'static) {
         self.slots_now.watch(busy_and_all);
     }
 
-    /// Asks `servers` for the MCP servers of the process whenever the metrics are read.
+    /// Reads the MCP servers of the process from `servers` whenever the metrics are read.
     pub fn watch_mcp(&self, servers: impl Fn() -> Vec<McpServer> + Send + Sync + 'static) {
         self.mcp_now.watch(servers);
     }
 }
 
-/// Redis, as the processes and their scrapes see it.
+/// Redis, as seen by the process and its scrapes.
 impl Metrics {
-    /// Redis was asked and answered after `took`; none for a read that waits on purpose.
+    /// Redis responded after `took`. `None` for a blocking read.
     pub fn redis_answered(&self, verb: &'static str, took: Option<Duration>) {
         let verb = labels::known(&labels::VERBS, verb);
         self.redis_commands.with_label_values(&[verb]).inc();
@@ -347,23 +346,23 @@ impl Metrics {
         }
     }
 
-    /// A question to Redis failed.
+    /// A request to Redis failed.
     pub fn redis_error(&self, verb: &'static str) {
         self.redis_errors.with_label_values(&[labels::known(&labels::VERBS, verb)]).inc();
     }
 
-    /// Redis' answers during a scrape. None: it could not be asked, and what it would have said disappears, because a
-    /// gauge that keeps its last value through an outage hides it, and one that reads 0 denies it.
+    /// Sets the values that were read from Redis during a scrape. `None`: Redis did not respond, and the values are
+    /// removed. A gauge that kept its last value would hide the outage, and 0 would be wrong.
     pub fn scraped(&self, scraped: Option<&Scraped>) {
         self.backlog(scraped.map_or(&[], |scraped| &scraped.backlog));
         self.unsealed_age(scraped.and_then(|scraped| scraped.unsealed));
         self.server.scraped(scraped);
     }
 
-    /// Sets the work in each place. A place that is left out disappears.
+    /// Sets the work in each place. A place that is left out is removed.
     fn backlog(&self, places: &[(Place, Backlog)]) {
         for gone in Place::ALL.iter().filter(|place| !places.iter().any(|(known, _)| known == *place)) {
-            // Fails where the place was not shown before either.
+            // Fails if the place had no series before.
             let _ = self.backlog.remove_label_values(&[gone.as_str()]);
             let _ = self.oldest_age.remove_label_values(&[gone.as_str()]);
         }
@@ -374,17 +373,17 @@ impl Metrics {
         }
     }
 
-    /// A script answered that this process' policy is outdated.
+    /// A script rejected this process' policy as outdated.
     pub fn policy_stale(&self) {
         self.policy_stale.inc();
     }
 
-    /// The clock of Redis jumped ahead.
+    /// The clock of Redis has jumped ahead.
     pub fn clock_jumped(&self) {
         self.clock_jumps.inc();
     }
 
-    /// Another Redis answers than before.
+    /// The restart epoch of Redis has changed.
     pub fn epoch_changed(&self) {
         self.epoch_changes.inc();
     }
@@ -395,10 +394,10 @@ impl Metrics {
     }
 }
 
-/// The process itself.
+/// The process.
 impl Metrics {
-    /// When the loops that run last advanced, seconds since the epoch. The health server sets it at each scrape. A loop
-    /// that has ended disappears: its last time would look as if it stood still.
+    /// Sets when the running loops last advanced, seconds since the epoch. The health server calls this at each scrape.
+    /// A loop that has ended is removed, because its last time would look like a stalled loop.
     pub fn loops(&self, advanced_seconds: impl IntoIterator<Item = (&'static str, f64)>) {
         self.loop_progress.reset();
         for (name, seconds) in advanced_seconds {
@@ -406,11 +405,11 @@ impl Metrics {
         }
     }
 
-    /// The configuration with this digest decides now, as this generation of the policy (0: not known yet). Each shard
-    /// counts generations by itself: the highest is shown.
+    /// The configuration with this digest is active, with this generation of the policy (0: not known yet). Each shard
+    /// counts generations separately; the highest one is shown.
     pub fn config_in_force(&self, digest: &str, generation: u64) {
         let digits: String = digest.chars().take(DIGEST_DIGITS).collect();
-        // One series a process: the configuration before this one is gone.
+        // One series per process: the previous configuration is removed.
         self.config_info.reset();
         self.config_info.with_label_values(&[digits.as_str()]).set(1.0);
         let generation = i64::try_from(generation).unwrap_or(i64::MAX);
@@ -429,13 +428,13 @@ impl Metrics {
         self.tool_lists_left_out.set(i64::try_from(agents).unwrap_or(i64::MAX));
     }
 
-    /// Sets the number of agents and of tenants of the policy in force.
+    /// Sets the numbers of agents and tenants in the active policy.
     pub fn config_admits(&self, agents: usize, tenants: usize) {
         self.config_agents.set(i64::try_from(agents).unwrap_or(i64::MAX));
         self.config_tenants.set(i64::try_from(tenants).unwrap_or(i64::MAX));
     }
 
-    /// A reload of the configuration was taken over (`ok`), or rejected and changed nothing.
+    /// A reload of the configuration was applied (`ok`), or rejected without a change.
     pub fn config_reloaded(&self, ok: bool) {
         let [taken, rejected] = labels::RELOADS;
         self.config_reloads.with_label_values(&[if ok { taken } else { rejected }]).inc();
@@ -445,7 +444,7 @@ impl Metrics {
         }
     }
 
-    /// All metrics in Prometheus' text format. A metric that cannot be written is left out and logged.
+    /// All metrics in the text format of Prometheus. A metric that cannot be encoded is left out and logged.
     #[must_use]
     pub fn render(&self) -> String {
         let (busy, all) = self.slots_now.sum();
@@ -454,7 +453,7 @@ impl Metrics {
         self.tick_lag.set(self.tick_lags.worst().as_secs_f64());
         self.reach.read();
         self.gateway.read();
-        // A server that is configured no more has no series any more.
+        // A server that is no longer configured has no series.
         self.mcp_up.reset();
         self.mcp_quarantined.reset();
         for McpServer { name, up, quarantined } in self.mcp_now.now() {
@@ -487,7 +486,8 @@ impl Observer for Metrics {
     }
 }
 
-/// The values of no labels: such a gauge can be taken away, as one without a vector cannot.
+/// An empty list of label values. A vector without labels is used for gauges that can be removed, because a plain gauge
+/// cannot.
 const fn none() -> &'static [&'static str] {
     &[]
 }

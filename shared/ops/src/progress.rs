@@ -7,8 +7,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// All watched loops of one process. Cloning shares them. Time is monotonic, and nothing here asks Redis: a
-/// liveness check that did would restart the whole fleet in step whenever Redis is away.
+/// All watched loops of one process. Clones share them. Time is monotonic, and Redis is not involved: a liveness check
+/// that depended on Redis would restart the whole fleet at once whenever Redis is unavailable.
 #[derive(Debug, Clone)]
 pub struct Progress {
     born: Instant,
@@ -19,34 +19,34 @@ pub struct Progress {
 struct Watched {
     name: &'static str,
     gap_ms_max: u64,
-    /// When it last advanced, ms since `born`.
+    /// When the loop last advanced, ms since `born`.
     advanced_ms: AtomicU64,
     finished: AtomicBool,
 }
 
-/// One loop's end of its watch; the loop calls [`Self::advanced`] once a turn of the loop, idle or not.
+/// The handle of a watched loop. The loop calls [`Self::advanced`] in each iteration, idle or not.
 ///
-/// Dropping it does not end the watch, because a loop that panicked drops it too: that loop must show up as
-/// stalled. [`Self::finished`] ends the watch.
+/// Dropping it does not end the watch: a loop that panics also drops its handle, and must be reported as stalled.
+/// [`Self::finished`] ends the watch.
 #[derive(Debug, Clone)]
 pub struct LoopHandle {
     born: Instant,
     watched: Arc<Watched>,
 }
 
-/// A loop as a probe sees it.
+/// The state of a loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoopState {
     /// Its name, as registered.
     pub name: &'static str,
     /// Time since it last advanced.
     pub age: Duration,
-    /// Longest time it may take to advance.
+    /// The longest time that it may take to advance.
     pub gap_max: Duration,
 }
 
 impl LoopState {
-    /// Returns true if the loop took longer than it may.
+    /// Returns true if the loop took longer than that.
     #[must_use]
     pub fn is_stalled(&self) -> bool {
         self.age > self.gap_max
@@ -60,8 +60,8 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// Watches one more loop, which counts as advanced now. `gap_max` is the longest time between two calls of
-    /// [`LoopHandle::advanced`] in a healthy process, blocking reads and time-outs included.
+    /// Watches another loop, which counts as advanced now. `gap_max` is the longest time between two calls of
+    /// [`LoopHandle::advanced`] in a healthy process, including blocking reads and timeouts.
     #[must_use = "a loop whose handle is dropped is reported as stalled"]
     pub fn register(&self, name: &'static str, gap_max: Duration) -> LoopHandle {
         let watched = Arc::new(Watched {
@@ -83,7 +83,7 @@ impl Progress {
         loops.iter().map(|watched| watched.state(now_ms)).collect()
     }
 
-    /// The loops that took longer than they may.
+    /// The loops that took longer than their maximum gap.
     #[must_use]
     pub fn stalled(&self) -> Vec<LoopState> {
         self.loops().into_iter().filter(LoopState::is_stalled).collect()
@@ -103,12 +103,12 @@ impl Watched {
 }
 
 impl LoopHandle {
-    /// The loop has come round.
+    /// Reports an iteration of the loop.
     pub fn advanced(&self) {
         self.watched.advanced_ms.store(millis(self.born.elapsed()), Ordering::Relaxed);
     }
 
-    /// The loop ends as it should, in a drain: it is no longer watched.
+    /// Ends the watch, because the loop ends as intended, for example in a drain.
     pub fn finished(self) {
         self.watched.finished.store(true, Ordering::Relaxed);
     }

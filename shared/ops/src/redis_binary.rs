@@ -1,19 +1,19 @@
-//! The choice of the Redis server program to start.
+//! Finds the Redis server program.
 
 use std::path::{Path, PathBuf};
 
-/// Names the program by hand: a path, or a name that PATH knows.
+/// The environment variable with the program: a path, or a name in PATH.
 const VARIABLE: &str = "TICKFLEET_REDIS_SERVER";
-/// Looked for in PATH, in this order.
+/// Names to find in PATH, in this order.
 const NAMES: [&str; 2] = ["redis-server", "valkey-server"];
 
 /// No server program was found.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoServerFound {
-    /// The variable names something that is no program.
+    /// The variable does not name a program.
     #[error("TICKFLEET_REDIS_SERVER: {0:?} is not a program")]
     Named(PathBuf),
-    /// PATH has none.
+    /// PATH has neither program.
     #[error(
         "found neither redis-server nor valkey-server in PATH. Install one (Debian: apt-get install redis-server), \
          name one with TICKFLEET_REDIS_SERVER, or point REDIS_URL at a running one"
@@ -21,10 +21,10 @@ pub enum NoServerFound {
     InPath,
 }
 
-/// The program that `TICKFLEET_REDIS_SERVER` names, else the first `redis-server` or `valkey-server` in PATH.
+/// The program in `TICKFLEET_REDIS_SERVER`, or otherwise the first `redis-server` or `valkey-server` in PATH.
 ///
 /// # Errors
-/// [`NoServerFound`] says how to get one.
+/// [`NoServerFound`] explains how to install one.
 #[allow(clippy::disallowed_methods, reason = "PATH and the program's name belong to the machine, not to the fleet")]
 pub fn find_binary() -> Result<PathBuf, NoServerFound> {
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -1,7 +1,7 @@
-//! A private Redis as a child process: what `tickfleet dev` and the tests run on.
+//! A private Redis as a child process, for `tickfleet dev` and the tests.
 //!
-//! The child listens on a unix socket in its own folder (or on a port of the loopback interface), is in a
-//! process group of its own, so that Ctrl-C reaches us and not it, and does not outlive us: see `Watchdog`.
+//! The child listens on a unix socket in its own folder, or on a port of the loopback interface. It has its own process
+//! group, so that Ctrl-C does not reach it. It ends when this process ends: see `Watchdog`.
 
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io;
@@ -21,50 +21,50 @@ use super::redis_binary;
 pub use super::redis_binary::{NoServerFound, find_binary};
 use super::redis_watchdog::Watchdog;
 
-/// Longest path of a unix socket on Linux, bytes (`sun_path` less its terminator).
+/// Maximum length of a unix socket's path on Linux, bytes (`sun_path` without its terminator).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
-/// Wait between two looks at a server that starts or stops.
+/// The interval between two checks of a server that starts or stops.
 const STEP: Duration = Duration::from_millis(10);
-/// The number of times that a free port is tried: another process may take it between our look and the server's.
+/// Attempts to find a free port. Another process may take a port before the server does.
 const PORT_TRIES: usize = 5;
-/// Lines of the server's log that an error shows.
+/// Maximum number of lines of the server's log in an error.
 const LOG_LINES: usize = 8;
 
-/// The place where the server listens.
+/// The address of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Listen {
-    /// On the unix socket `redis.sock` in the server's folder, which only our user may open.
+    /// The unix socket `redis.sock` in the server's folder, which only this user may open.
     #[default]
     Socket,
-    /// On this port of 127.0.0.1; 0 takes a free one and keeps it over restarts.
+    /// This port of 127.0.0.1. 0 takes a free port, and keeps it over restarts.
     Loopback(u16),
 }
 
-/// The server to start, and its settings.
+/// Options of a server.
 #[derive(Debug, Clone)]
 pub struct ServerOptions {
-    /// Folder of socket, data and log; made if missing. For a socket its path must be short (about 90 bytes).
+    /// Folder of the socket, data and log. Created if missing. For a socket, its path must be short (about 90 bytes).
     pub dir: PathBuf,
-    /// The place where it listens.
+    /// The address.
     pub listen: Listen,
-    /// True if it keeps an append-only file in `dir`, and so its data over a restart.
+    /// True if it keeps an append-only file in `dir`, and with it its data over a restart.
     pub appendonly: bool,
-    /// Bytes of memory; none means no bound.
+    /// Maximum bytes of memory. `None`: no limit.
     pub maxmemory: Option<u64>,
-    /// A file of settings, full path, which arguments win over; a sentinel needs one that it may rewrite.
+    /// A configuration file, absolute path. Arguments override it. A sentinel needs a file that it may rewrite.
     pub config: Option<PathBuf>,
-    /// More arguments, `["--io-threads", "2"]`; they win over ours.
+    /// Further arguments, such as `["--io-threads", "2"]`. They override the default ones.
     pub extra_args: Vec<String>,
-    /// The program; none looks it up with [`find_binary`].
+    /// The program. `None`: found with [`find_binary`].
     pub binary: Option<PathBuf>,
-    /// The time that it may take to answer: a large append-only file takes its time to load.
+    /// How long it may take to respond. Loading a large append-only file takes time.
     pub ready_within: Duration,
-    /// The time that it may take to end after SIGTERM, while it saves.
+    /// How long it may take to save and end after SIGTERM.
     pub stop_within: Duration,
 }
 
 impl ServerOptions {
-    /// A server in `dir` on a unix socket that persists nothing.
+    /// A server in `dir` on a unix socket, without persistence.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
             dir: dir.into(),
@@ -80,18 +80,18 @@ impl ServerOptions {
     }
 }
 
-/// Why the server did not start or stop as asked.
+/// Why a server did not start or stop.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// There is no program to start.
+    /// No program was found.
     #[error(transparent)]
     NoBinary(#[from] NoServerFound),
-    /// The socket's path does not fit.
+    /// The socket's path is too long.
     #[error(
         "the path of the socket {0:?} has more than {SOCKET_PATH_BYTES_MAX} bytes; choose a folder with a shorter path"
     )]
     PathTooLong(PathBuf),
-    /// Its folder cannot be used.
+    /// The folder cannot be used.
     #[error("cannot use the folder {dir:?} for Redis: {source}")]
     Folder {
         /// The folder.
@@ -99,7 +99,7 @@ pub enum ServerError {
         /// The system's error.
         source: io::Error,
     },
-    /// Another server keeps its data there.
+    /// Another server has its data there.
     #[error("a running Redis uses the folder {0:?}: stop the other Tickfleet, or wait until it has saved")]
     InUse(PathBuf),
     /// The program cannot be started.
@@ -110,7 +110,7 @@ pub enum ServerError {
         /// The system's error.
         source: io::Error,
     },
-    /// It ended instead of answering.
+    /// It ended instead of responding.
     #[error("{binary:?} exited at once ({status}); its output:\n{log}")]
     Ended {
         /// The program.
@@ -120,25 +120,25 @@ pub enum ServerError {
         /// The end of its log.
         log: String,
     },
-    /// The port that was asked for is taken.
+    /// The requested port is taken.
     #[error("the port {0} of 127.0.0.1 is taken: choose another one")]
     PortTaken(u16),
-    /// It runs and does not answer.
+    /// It runs, but does not respond.
     #[error("{binary:?} did not respond within {waited:?}; its output:\n{log}")]
     Silent {
         /// The program.
         binary: PathBuf,
-        /// The time for which the server was waited for.
+        /// How long it was waited for.
         waited: Duration,
         /// The end of its log.
         log: String,
     },
-    /// The system refuses to signal it or to wait for it.
+    /// The system rejects a signal, or a wait for the process.
     #[error("cannot control the Redis child process: {0}")]
     Control(#[from] io::Error),
 }
 
-/// A running private server. Dropping it kills it without saving; [`Self::stop`] lets it save.
+/// A running private server. Dropping it kills the server without saving. [`Self::stop`] lets it save.
 #[derive(Debug)]
 pub struct PrivateRedis {
     options: ServerOptions,
@@ -150,10 +150,10 @@ pub struct PrivateRedis {
 }
 
 impl PrivateRedis {
-    /// Starts a server and waits until it answers.
+    /// Starts a server and waits until it responds.
     ///
     /// # Errors
-    /// [`ServerError`]; the server's own words are in it where it said any.
+    /// [`ServerError`], with the end of the server's log if there is one.
     pub async fn start(mut options: ServerOptions) -> Result<Self, ServerError> {
         let binary = options.binary.clone().map_or_else(redis_binary::find_binary, Ok)?;
         options.dir = own_folder(&options.dir).map_err(|source| folder_error(&options, source))?;
@@ -187,7 +187,7 @@ impl PrivateRedis {
         Ok(server)
     }
 
-    /// Returns the URL that clients connect to: `unix:///…/redis.sock`, which clients of every language know, or
+    /// The URL for clients: `unix:///…/redis.sock`, which clients in every language support, or
     /// `redis://127.0.0.1:PORT/`.
     #[must_use]
     pub fn url(&self) -> String {
@@ -197,13 +197,13 @@ impl PrivateRedis {
         }
     }
 
-    /// Its socket; none where it listens on a port.
+    /// Its socket. `None` if it listens on a port.
     #[must_use]
     pub fn socket(&self) -> Option<PathBuf> {
         self.port.is_none().then(|| socket_in(&self.options.dir))
     }
 
-    /// Its process id.
+    /// Its process ID.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
@@ -215,12 +215,12 @@ impl PrivateRedis {
         &self.options.dir
     }
 
-    /// Sends a signal to the server (SIGSTOP makes it a server that hangs, SIGCONT mends it).
+    /// Sends a signal to the server. SIGSTOP makes it hang, SIGCONT ends that.
     ///
     /// # Errors
-    /// [`ServerError::Control`] where the process has ended.
+    /// [`ServerError::Control`] if the process has ended.
     pub fn signal(&mut self, signal: Signal) -> Result<(), ServerError> {
-        // Only a child that was not waited for keeps its id; a reaped one's could be somebody else's by now.
+        // Only a child that was not reaped keeps its process ID. Afterwards, the ID may belong to another process.
         if let Some(status) = self.child.try_wait()? {
             return Err(io::Error::other(format!("it has ended ({status})")).into());
         }
@@ -228,10 +228,10 @@ impl PrivateRedis {
         Ok(kill(Pid::from_raw(pid), signal).map_err(io::Error::from)?)
     }
 
-    /// Kills the server as a crash would: nothing is saved.
+    /// Kills the server, as in a crash: nothing is saved.
     ///
     /// # Errors
-    /// [`ServerError::Control`] where the system refuses.
+    /// [`ServerError::Control`] if the system rejects it.
     pub fn kill9(&mut self) -> Result<(), ServerError> {
         self.watchdog = None;
         self.child.kill()?;
@@ -239,13 +239,13 @@ impl PrivateRedis {
         Ok(())
     }
 
-    /// Asks the server to save and end, and kills it if it takes longer than `stop_within`.
+    /// Lets the server save and end, and kills it if it takes longer than `stop_within`.
     ///
     /// # Errors
-    /// [`ServerError::Control`] where the system refuses.
+    /// [`ServerError::Control`] if the system rejects it.
     pub async fn stop(&mut self) -> Result<(), ServerError> {
         if self.child.try_wait()?.is_none() {
-            // First of all awake: a stopped process takes no notice of SIGTERM.
+            // A stopped process does not handle SIGTERM, so continue it first.
             self.signal(Signal::SIGCONT)?;
             self.signal(Signal::SIGTERM)?;
         }
@@ -261,8 +261,8 @@ impl PrivateRedis {
         Ok(())
     }
 
-    /// Starts the server again with the same folder, port and options, after [`Self::kill9`] or [`Self::stop`];
-    /// one that still runs is stopped first.
+    /// Starts the server again with the same folder, port and options, after [`Self::kill9`] or [`Self::stop`]. A
+    /// running server is stopped first.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -290,7 +290,8 @@ impl PrivateRedis {
         }
     }
 
-    /// Returns true if the server answers PING with PONG, or asks for a login. It says LOADING while it reads its file.
+    /// Returns true if the server responds to PING with PONG or requires a login. It responds with LOADING while it
+    /// reads its file.
     async fn answers(&self) -> io::Result<bool> {
         match self.port {
             Some(port) => ping(TcpStream::connect(("127.0.0.1", port)).await?).await,
@@ -318,15 +319,15 @@ fn folder_error(options: &ServerOptions, source: io::Error) -> ServerError {
     ServerError::Folder { dir: options.dir.clone(), source }
 }
 
-/// Makes the folder, for our user only, and gives its full path: the server and its clients may see the path
-/// from different folders.
+/// Creates the folder with access for this user only, and returns its absolute path, because server and clients may
+/// have different working folders.
 fn own_folder(dir: &Path) -> io::Result<PathBuf> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     dir.canonicalize()
 }
 
-/// Two servers in one folder would share a socket and ruin each other's data. The server inherits the lock with
-/// its standard input, so it stays locked until both of us are gone, in whatever order.
+/// Locks the folder. Two servers in one folder would share a socket and destroy each other's data. The server inherits
+/// the lock as its standard input, so the folder stays locked until both processes have ended, in any order.
 fn lock(options: &ServerOptions) -> Result<File, ServerError> {
     let lock = File::create(options.dir.join("redis.lock")).map_err(|source| folder_error(options, source))?;
     match lock.try_lock() {
@@ -344,7 +345,7 @@ fn spawn(options: &ServerOptions, binary: &Path, port: Option<u16>, lock: &File)
     let lock = lock.try_clone().map_err(fail)?;
     Command::new(binary)
         .args(arguments(options, port))
-        // Our environment may hold secrets, and another process of this user can read that of a server.
+        // The environment may contain secrets, and other processes of this user can read the environment of a server.
         .env_clear()
         .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
         .current_dir(&options.dir)
@@ -371,7 +372,7 @@ fn arguments(options: &ServerOptions, port: Option<u16>) -> Vec<String> {
     set("daemonize", "no");
     set("save", "");
     set("appendonly", if options.appendonly { "yes" } else { "no" });
-    // Tickfleet refuses work itself before memory is full; evicting keys would lose accepted calls.
+    // Tickfleet rejects work before memory is full. Evicting keys would lose accepted calls.
     set("maxmemory-policy", "noeviction");
     if let Some(bytes) = options.maxmemory {
         set("maxmemory", &bytes.to_string());

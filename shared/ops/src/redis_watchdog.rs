@@ -1,13 +1,13 @@
-//! Ends the private Redis when its parent is gone, however it went.
+//! Ends the private Redis after the parent process has ended in any way.
 //!
-//! `Drop` does not run when a process is killed, and the kernel's own means (`PR_SET_PDEATHSIG`) needs unsafe
-//! code and counts the death of the *thread* that started the child. So a tiny shell holds the reading end of a
-//! pipe whose writing end only we have: when we are gone, its `read` ends, and it ends the server.
+//! `Drop` does not run when a process is killed, and the kernel's `PR_SET_PDEATHSIG` needs unsafe code and reacts to
+//! the end of the *thread* that started the child. Instead, a small shell holds the read end of a pipe, and only this
+//! process has the write end. When this process ends, the shell's `read` returns, and the shell ends the server.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-/// Continue (it may be stopped), ask to save, wait five seconds, kill. `$1` is the server's process id.
+/// Continue the server (it may be stopped), let it save, wait five seconds, kill it. `$1` is its process ID.
 const SCRIPT: &str = r#"
 read -r _
 kill -CONT "$1" && kill -TERM "$1" || exit 0
@@ -18,24 +18,26 @@ done
 kill -KILL "$1"
 "#;
 
-/// Dropping it calls the watch off, which has to come before the server is waited for: its process id may then
-/// become somebody else's.
+/// Dropping it ends the watch. Drop it before the server is reaped: afterwards, the process ID may belong to another
+/// process.
 #[derive(Debug)]
 pub(super) struct Watchdog {
     shell: Child,
 }
 
 impl Watchdog {
-    /// Watches over the server `pid`. Without a shell there is no watchdog, and a crash of ours leaves the server.
+    /// Watches the server `pid`. If no shell can be started, there is no watchdog, and a crash of this process leaves
+    /// the server running.
     pub(super) fn over(pid: u32) -> Option<Self> {
         let spawned = Command::new("/bin/sh")
             .args(["-c", SCRIPT, "tickfleet-watchdog", &pid.to_string()])
-            // Our environment may hold secrets, and another process of this user can read that of a shell.
+            // The environment may contain secrets, and other processes of this user can read the environment of a
+            // shell.
             .env_clear()
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // A group of its own: Ctrl-C and a killed terminal must not take it away before its work.
+            // Its own process group: Ctrl-C or a closed terminal must not end it before the server has ended.
             .process_group(0)
             .spawn();
         match spawned {
@@ -50,7 +52,7 @@ impl Watchdog {
 
 #[cfg(test)]
 impl Watchdog {
-    /// Closes our end of the pipe, as the system does when we are gone.
+    /// Closes this end of the pipe, as the system does when the process ends.
     pub(super) fn close_pipe(&mut self) {
         self.shell.stdin = None;
     }
@@ -58,8 +60,8 @@ impl Watchdog {
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
-        // `kill` before the pipe closes: the shell must not take this for our death. It fails only where the
-        // shell is gone already, and `wait` only where nothing is left to wait for.
+        // Kill it before the pipe closes: the shell must not mistake the closed pipe for the end of this process.
+        // `kill` fails only if the shell has ended already, and `wait` only if it is already reaped.
         let _ = self.shell.kill();
         let _ = self.shell.wait();
     }

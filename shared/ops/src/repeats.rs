@@ -1,5 +1,5 @@
-//! A line that is logged again and again is logged once in a while: while Redis is full or away, every loop of every
-//! process finds the same to say, twenty times a second.
+//! Limits repeated log lines. While Redis is full or unavailable, every loop of every process would log the same line
+//! twenty times a second.
 
 use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
@@ -12,12 +12,12 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Filter};
 
-/// The same warning or error is logged once in this time.
+/// The interval at which an equal warning or error is logged.
 const EVERY: Duration = Duration::from_secs(10);
-/// Different lines that are remembered: far more than there are places that log.
+/// Maximum number of remembered lines: far more than there are log statements.
 const REMEMBERED_MAX: usize = 4_096;
 
-/// Lets the first of equal warnings and errors through, and one in [`EVERY`] from then on. Lines of lower levels pass.
+/// Passes the first of equal warnings and errors, and then one in each [`EVERY`]. Lines of lower levels always pass.
 #[derive(Debug, Default)]
 pub(super) struct Repeats {
     seen: Mutex<HashMap<u64, Instant>>,
@@ -31,7 +31,7 @@ impl Repeats {
         }
         if seen.len() >= REMEMBERED_MAX {
             seen.retain(|_, last| now.duration_since(*last) < EVERY);
-            // All of them are new: rather a repeated line than memory without bound.
+            // All of them are recent. A repeated line is better than unbounded memory.
             if seen.len() >= REMEMBERED_MAX {
                 seen.clear();
             }
@@ -41,7 +41,7 @@ impl Repeats {
     }
 }
 
-/// All that a line says: where it is logged, and every field.
+/// Hashes a line: its call site and every field.
 struct Line(DefaultHasher);
 
 impl Visit for Line {
@@ -79,7 +79,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts the lines that come through.
+    /// Counts the lines that pass.
     struct Counting(Arc<AtomicUsize>);
 
     impl<S: Subscriber> Layer<S> for Counting {

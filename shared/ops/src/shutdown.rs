@@ -1,4 +1,4 @@
-//! Shutdown in two phases: the first signal asks to finish, the second one to stop.
+//! Shutdown in two phases: the first signal starts a drain, the second one stops the process.
 
 use std::io;
 
@@ -6,23 +6,23 @@ use futures::{Stream, StreamExt, stream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// The two phases. Cloning shares them.
+/// The two phases. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Shutdown {
-    /// Phase one: stop claiming, finish what runs, hand back the rest.
+    /// Phase one: lease nothing new, finish running work, and hand back the rest.
     pub draining: CancellationToken,
-    /// Phase two: stop now; what still runs is left to the reaper. Always after [`Self::draining`].
+    /// Phase two: stop now, and leave running work to the reaper. Always after [`Self::draining`].
     pub now: CancellationToken,
 }
 
 impl Shutdown {
-    /// Listens for SIGTERM and SIGINT from here on. The first one starts [`Self::draining`], the second one
-    /// [`Self::now`]; later ones change nothing. Must be called inside a tokio runtime.
+    /// Handles SIGTERM and SIGINT from here on. The first signal starts [`Self::draining`], the second one
+    /// [`Self::now`]; later ones have no effect. Must be called inside a tokio runtime.
     ///
-    /// As PID 1 a process has no default action for these signals: without this it would ignore them.
+    /// These signals have no default action for PID 1, which would otherwise ignore them.
     ///
     /// # Errors
-    /// The system refuses a signal handler.
+    /// The system rejects a signal handler.
     pub fn on_signals() -> io::Result<Self> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -34,18 +34,18 @@ impl Shutdown {
         Ok(shutdown)
     }
 
-    /// Starts phase one by hand, as the first signal does.
+    /// Starts phase one, as the first signal does.
     pub fn drain(&self) {
         self.draining.cancel();
     }
 
-    /// Starts phase two by hand, and phase one where nobody did.
+    /// Starts phase two, and phase one if it has not started.
     pub fn stop_now(&self) {
         self.draining.cancel();
         self.now.cancel();
     }
 
-    /// Moves one phase on with each of `signals`, until both have begun.
+    /// Starts one phase for each of `signals`, until both have started.
     async fn follow(self, signals: impl Stream<Item = &'static str>) {
         let mut signals = std::pin::pin!(signals);
         while let Some(name) = signals.next().await {

@@ -1,5 +1,5 @@
-//! Logs: one subscriber per process, to stderr, so that stdout belongs to a command's result. Spans that are exported
-//! ([`super::traces`]) go through the same one.
+//! Logs: one subscriber per process. They go to stderr, because stdout is for a command's result. Exported spans
+//! ([`super::traces`]) use the same subscriber.
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;
@@ -14,14 +14,14 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
 use super::repeats::Repeats;
 use super::traces::Traces;
 
-/// The look of log lines.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people: one line an event, in colour on a terminal.
+    /// For people: one line per event, colored on a terminal.
     #[default]
     Pretty,
-    /// For collectors: one JSON object an event.
+    /// For collectors: one JSON object per event.
     Json,
 }
 
@@ -40,7 +40,7 @@ impl std::str::FromStr for LogFormat {
 /// The level and format of a process' log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogOptions {
-    /// The look of lines.
+    /// The format of lines.
     pub format: LogFormat,
     /// A level (`info`), or levels by target (`info,tickfleet_store=debug`), as `EnvFilter` takes them.
     pub level: String,
@@ -52,35 +52,36 @@ impl Default for LogOptions {
     }
 }
 
-/// Why logging cannot start as asked.
+/// Why logging cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
-    /// The level is no directive.
+    /// The level is invalid.
     #[error("log level {level:?}: {why}; expected off, error, warn, info, debug or trace, or TARGET=LEVEL pairs")]
     Level {
-        /// The text that was given.
+        /// The text found.
         level: String,
         /// The problem with it.
         why: String,
     },
-    /// No format has this name.
+    /// The format is unknown.
     #[error("log format {0:?} is unknown; expected pretty or json")]
     Format(String),
-    /// The process logs already.
+    /// Logging has already started in this process.
     #[error("logging was started twice in one process: {0}")]
     Started(#[from] tracing_subscriber::util::TryInitError),
-    /// The process does not log, so there is no level to change.
+    /// Logging has not started, so its level cannot be changed.
     #[error("cannot change the log level: logging was not started")]
     NotStarted,
 }
 
-/// The level of the process' log, once it has started: there is one log per process.
+/// The level of the process' log, once logging has started. There is one log per process.
 static LEVEL: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
-/// Starts logging for the whole process, and the export of spans where there is one. Call it once, before anything logs.
+/// Starts logging for the whole process, and the export of spans if it is configured. Call it once, before the first
+/// log line.
 ///
 /// # Errors
-/// [`TelemetryError::Level`] where the level does not parse, [`TelemetryError::Started`] on a second call.
+/// [`TelemetryError::Level`] if the level is invalid, [`TelemetryError::Started`] on a second call.
 pub fn init(options: &LogOptions, traces: Option<&Traces>) -> Result<(), TelemetryError> {
     let (filter, level) = reload::Layer::new(filter(&options.level)?);
     let lines = fmt::layer().with_writer(std::io::stderr);
@@ -97,58 +98,58 @@ pub fn init(options: &LogOptions, traces: Option<&Traces>) -> Result<(), Telemet
         }
         None => process.try_init()?,
     }
-    // Only the one start that succeeds comes here.
+    // Only the call that succeeded gets here.
     let _ = LEVEL.set(level);
     Ok(())
 }
 
-/// Lines of JSON on stderr.
+/// A layer that writes JSON lines to stderr.
 fn json_lines<S>() -> Box<dyn Layer<S> + Send + Sync>
 where
     S: tracing::Subscriber + for<'a> LookupSpan<'a>,
 {
     let lines = fmt::layer().with_writer(std::io::stderr).json();
-    // Fields at the top level, so that a collector's query says `turn`, not `fields.turn`.
+    // Fields at the top level, so that a collector's query uses `turn` instead of `fields.turn`.
     lines.flatten_event(true).with_current_span(true).with_span_list(false).boxed()
 }
 
-/// Writes what `emit` logs as lines of a JSON log, whether the process' log has started or not: for what is wrong before.
+/// Writes the events of `emit` as JSON log lines, even before logging has started. For errors before that.
 pub fn emit_json(emit: impl FnOnce()) {
     tracing::subscriber::with_default(tracing_subscriber::registry().with(json_lines()), emit);
 }
 
-/// Changes what the process logs from here on.
+/// Changes the level of the process' log from now on.
 ///
 /// # Errors
-/// [`TelemetryError::Level`] where the level does not parse, [`TelemetryError::NotStarted`] before [`init`]; then
-/// nothing has changed.
+/// [`TelemetryError::Level`] if the level is invalid, [`TelemetryError::NotStarted`] before [`init`]. The level is then
+/// unchanged.
 pub fn set_level(level: &str) -> Result<(), TelemetryError> {
     let filter = filter(level)?;
     let handle = LEVEL.get().ok_or(TelemetryError::NotStarted)?;
     handle.reload(filter).map_err(|_| TelemetryError::NotStarted)
 }
 
-/// Returns true if lines are coloured: on a terminal, unless the user said no (<https://no-color.org>).
+/// Returns true if lines are colored: on a terminal, unless the user has disabled it (<https://no-color.org>).
 #[allow(clippy::disallowed_methods, reason = "NO_COLOR is a convention of terminals, no setting of ours")]
 fn colour_wanted() -> bool {
     std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Parses a level. `EnvFilter` alone takes a misspelt level (`inof`) for the name of a target and then logs
-/// nothing at all: a bare word has to be a level here.
+/// Parses a level. `EnvFilter` alone would interpret a misspelled level (`inof`) as the name of a target, and then log
+/// nothing. A bare word must therefore be a level here.
 fn filter(level: &str) -> Result<EnvFilter, TelemetryError> {
     let fail = |why: String| TelemetryError::Level { level: level.to_owned(), why };
     let directives: Vec<&str> = level.split(',').map(str::trim).collect();
     for directive in &directives {
         let bare = !directive.contains(['=', '[']);
-        // An empty word is a level too for the parser (error), but nobody means that.
+        // The parser accepts an empty word as a level (error), which is certainly a mistake.
         if directive.is_empty() || (bare && directive.parse::<LevelFilter>().is_err()) {
             return Err(fail(format!("{directive:?} is not a level")));
         }
     }
-    // The MCP library logs whole messages, arguments and results among them: it is silent unless it is named.
+    // The MCP library logs whole messages, including arguments and results. It is silent unless the level names it.
     let quiet = if level.contains("rmcp") { "" } else { ",rmcp=off" };
-    // Joined again without the blanks around commas, which `EnvFilter` takes for a part of the names.
+    // Joined without blanks around commas, which `EnvFilter` would treat as part of the names.
     EnvFilter::try_new(directives.join(",") + quiet).map_err(|error| fail(error.to_string()))
 }
 

@@ -1,8 +1,8 @@
-//! Traces: the trace context that a producer gave is carried on, and where an endpoint is set, spans of our own leave
-//! as OTLP over HTTP.
+//! Traces: the trace context of a producer is passed on. If an endpoint is configured, the process also exports its own
+//! spans as OTLP over HTTP.
 //!
-//! Without an endpoint nothing of it runs: our spans are of level debug under the target [`TARGET`], which no log
-//! shows unless it is asked for that level, so `tracing` does not build them.
+//! Without an endpoint this costs nothing: the spans have level debug and the target [`TARGET`]. `tracing` does not
+//! build them unless a log enables that level.
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,23 +25,23 @@ use tracing_subscriber::registry::LookupSpan;
 
 use tickfleet_model::Context;
 
-/// The target of every span that is exported, and of nothing else.
+/// The target of all exported spans, and of nothing else.
 pub const TARGET: &str = "tickfleet::span";
 
-/// Limit of one request to the collector.
+/// Timeout of one request to the collector.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time for which a process that ends waits for its last spans to leave.
+/// How long an ending process waits for the export of its last spans.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// True if spans are exported: there is one exporter per process.
+/// True if spans are exported. There is one exporter per process.
 static EXPORTING: AtomicBool = AtomicBool::new(false);
 
-/// The place where spans go, and which of them.
+/// The destination of spans, and their sampling.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TraceOptions {
     /// Base URL of the collector (`http://otel-collector:4318`); spans are posted to `/v1/traces` below it.
     pub endpoint: String,
-    /// Share of the traces that begin here which are sampled, from 0 to 1. A producer's decision goes before.
+    /// Share of the traces starting here that are sampled, from 0 to 1. A producer's decision takes precedence.
     pub sample_ratio: f64,
     /// `service.name` of the spans.
     pub service_name: String,
@@ -51,9 +51,9 @@ pub struct TraceOptions {
 #[derive(Debug, thiserror::Error)]
 #[error("spans cannot be exported to {endpoint}: {why}")]
 pub struct TracesError {
-    /// The place that they go to.
+    /// The destination.
     pub endpoint: String,
-    /// Why not.
+    /// The reason.
     pub why: String,
 }
 
@@ -64,11 +64,11 @@ pub struct Traces {
 }
 
 impl Traces {
-    /// Prepares the export; [`super::telemetry::init`] starts it. Must be called inside a tokio runtime. The
-    /// collector need not be there: spans that it does not take are dropped, and the log says so.
+    /// Prepares the export; [`super::telemetry::init`] starts it. Must be called inside a tokio runtime. The collector
+    /// may be unavailable: spans that it does not accept are dropped, with a log line.
     ///
     /// # Errors
-    /// [`TracesError`] where the endpoint is no URL, or no client can be made.
+    /// [`TracesError`] if the endpoint is not a URL, or the client cannot be created.
     pub fn new(options: &TraceOptions) -> Result<Self, TracesError> {
         let endpoint = format!("{}/v1/traces", options.endpoint.trim_end_matches('/'));
         let fail = |why: String| TracesError { endpoint: endpoint.clone(), why };
@@ -92,7 +92,7 @@ impl Traces {
         Ok(Self { provider })
     }
 
-    /// Returns the layer that hands our spans, and nothing else, to the exporter.
+    /// Returns the layer that passes only these spans to the exporter.
     pub(super) fn layer<S>(&self) -> impl Layer<S> + use<S>
     where
         S: tracing::Subscriber + for<'a> LookupSpan<'a>,
@@ -102,12 +102,12 @@ impl Traces {
         layer.with_tracked_inactivity(false).with_threads(false).with_location(false).with_filter(ours)
     }
 
-    /// From here on, spans have a context that others can follow.
+    /// From now on, spans have a context that others can follow.
     pub(super) fn started(&self) {
         EXPORTING.store(true, Ordering::Relaxed);
     }
 
-    /// Sends what is left, and ends.
+    /// Exports the remaining spans, and ends the export.
     pub async fn flush(self) {
         let provider = self.provider;
         let flushed = tokio::task::spawn_blocking(move || provider.shutdown());
@@ -123,25 +123,25 @@ impl Traces {
 /// The trace context of a request to another service: the headers `traceparent` and `tracestate`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outgoing {
-    /// W3C trace context; its parent is our span where spans are exported, else the producer's.
+    /// W3C trace context. Its parent is the current span if spans are exported, and otherwise the producer's.
     pub traceparent: String,
-    /// The vendors' data beside it, unchanged.
+    /// The vendors' data, unchanged.
     pub tracestate: Option<String>,
 }
 
-/// Makes `span` a child of the span that `traceparent` names. Nothing happens where spans are not exported, or where
-/// it names none.
+/// Makes `span` a child of the span in `traceparent`. Has no effect if spans are not exported, or `traceparent` is
+/// absent or invalid.
 pub fn follow(span: &Span, traceparent: Option<&str>, tracestate: Option<&str>) {
     if span.is_disabled() || !EXPORTING.load(Ordering::Relaxed) {
         return;
     }
     if let Some(remote) = traceparent.and_then(|parent| remote(parent, tracestate)) {
-        // It fails only where the span has begun already, and then has a parent.
+        // Fails only if the span has already begun; it then has a parent.
         let _ = span.set_parent(OtelContext::new().with_remote_span_context(remote));
     }
 }
 
-/// The `traceparent` that makes others children of `span`; none where spans are not exported.
+/// The `traceparent` of children of `span`. `None` if spans are not exported.
 #[must_use]
 pub fn traceparent(span: &Span) -> Option<String> {
     if span.is_disabled() || !EXPORTING.load(Ordering::Relaxed) {
@@ -153,15 +153,15 @@ pub fn traceparent(span: &Span) -> Option<String> {
     context.is_valid().then(|| format!("00-{}-{}-{flags:02x}", context.trace_id(), context.span_id()))
 }
 
-/// Returns the trace context of a request that is sent now, for a turn with this context. None where the producer gave
-/// no trace context and spans are not exported.
+/// The trace context of a request that is sent now, for a turn with this context. `None` if the producer gave no trace
+/// context and spans are not exported.
 #[must_use]
 pub fn outgoing(context: &Context) -> Option<Outgoing> {
     let traceparent = traceparent(&Span::current()).or_else(|| context.traceparent.clone())?;
     Some(Outgoing { traceparent, tracestate: context.tracestate.clone() })
 }
 
-/// A span of another process. The form was checked when it came in; what is still none is none here too.
+/// Parses a span of another process. Its format was checked on arrival. `None` if it is invalid nevertheless.
 fn remote(traceparent: &str, tracestate: Option<&str>) -> Option<SpanContext> {
     let mut parts = traceparent.split('-').skip(1);
     let trace = TraceId::from_hex(parts.next()?).ok()?;

@@ -1,9 +1,9 @@
-//! A clock that a test turns by hand.
+//! A clock that a test sets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// The shard's time in ms since the epoch. Clones show the same time; it moves only when it is told to.
+/// The shard's time in ms since the epoch. Clones share the time. It moves only when a test moves it.
 #[derive(Debug, Clone)]
 pub struct TestClock {
     now_ms: Arc<AtomicI64>,
@@ -29,7 +29,7 @@ impl TestClock {
         self.now_ms.load(Ordering::SeqCst)
     }
 
-    /// Turns it by `ms`, back where negative, and gives the new time.
+    /// Advances it by `ms`, back if negative, and returns the new time.
     pub fn advance(&self, ms: i64) -> i64 {
         self.now_ms.fetch_add(ms, Ordering::SeqCst) + ms
     }

@@ -1,6 +1,6 @@
-/* Put before a program (LD_PRELOAD), it moves the program's wall clock by so many milliseconds as the first eight bytes of a
-   file say: that which TICKFLEET_TEST_CLOCK names, or `clock` in the folder that it starts in. Whoever writes there moves the
-   clock of a program that runs. How long something takes (CLOCK_MONOTONIC) is not touched. */
+/* If preloaded (LD_PRELOAD), this library shifts a program's wall clock by the milliseconds in the first eight bytes
+   of a file: the file in TICKFLEET_TEST_CLOCK, or `clock` in the working folder. Writing to the file shifts the clock
+   of a running program. CLOCK_MONOTONIC is unaffected. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
@@ -24,7 +24,7 @@ __attribute__((constructor)) static void open_the_file(void) {
   close(file);
 }
 
-/* Asks the system itself: nothing here waits for another library, not even for the memory of one. */
+/* A direct system call: depends on no other library, which might not be initialized yet, and allocates no memory. */
 int clock_gettime(clockid_t clock, struct timespec *at) {
   long failed = syscall(SYS_clock_gettime, clock, at);
   if (failed == 0 && ahead_ms && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) {

@@ -10,29 +10,28 @@ use tickfleet_ops::redis_server::find_binary;
 
 use crate::{RedisOptions, RedisServer};
 
-/// What is put before a program. libfaketime would be, if Redis started with it: its memory asks for the time before that
-/// library is ready to say it.
+/// The preloaded library. libfaketime does not work, because Redis' allocator asks for the time before that library is
+/// initialized.
 const SOURCE: &str = include_str!("clocks.c");
-/// Names the file of a process.
+/// The environment variable with the clock file of a process.
 const VARIABLE: &str = "TICKFLEET_TEST_CLOCK";
-/// The file of a server, in its folder.
+/// The clock file of a server, in its folder.
 const FILE: &str = "clock";
 
-/// Makes programs see another wall clock than the machine has, each one of its own, at first the machine's. How long
-/// something takes they see as it is.
+/// Gives programs their own wall clocks, initially the machine's. Monotonic time is unaffected.
 #[derive(Debug)]
 pub struct Clocks {
     dir: TempDir,
-    /// Redis, with such a clock.
+    /// The script that starts Redis with such a clock.
     server: PathBuf,
 }
 
 impl Clocks {
-    /// Builds what is put before programs. None where that cannot be: no `cc`, a system that puts nothing before programs, a
-    /// Redis that is one piece. Then it says why.
+    /// Builds the preloaded library. `None`, with a message, if that fails: `cc` is missing, the system does not
+    /// support preloading, or Redis is linked statically.
     ///
     /// # Panics
-    /// There is no Redis, or no temporary folder.
+    /// Redis is missing, or a temporary folder cannot be created.
     pub async fn new() -> Option<Self> {
         match Self::build().await {
             Ok(clocks) => Some(clocks),
@@ -66,7 +65,7 @@ impl Clocks {
         self.dir.path().join("clocks.so")
     }
 
-    /// A script: its process becomes that of Redis.
+    /// Writes a script that executes Redis in its own process.
     fn write_server(&self) -> std::io::Result<()> {
         let program = find_binary().expect("a Redis server");
         let text = format!(
@@ -78,40 +77,40 @@ impl Clocks {
         std::fs::set_permissions(&self.server, std::fs::Permissions::from_mode(0o700))
     }
 
-    /// Whether a server's clock really moves.
+    /// Returns true if a server's clock really moves.
     async fn holds(&self) -> bool {
         let options = RedisOptions { program: Some(self.server()), ..RedisOptions::default() };
         let Ok(server) = RedisServer::try_start_with(options).await else { return false };
         let before = time_ms(&server).await;
         move_clock(&file_of(&server), -3_600_500);
         let after = time_ms(&server).await;
-        // The look itself takes a moment.
+        // The check itself takes a moment.
         (before - 3_600_500..before).contains(&after)
     }
 
-    /// Redis, as the program of a server ([`RedisOptions::program`]); [`file_of`] the server moves its clock.
+    /// Redis, as the program of a server ([`RedisOptions::program`]). The file [`file_of`] the server moves its clock.
     #[must_use]
     pub fn server(&self) -> PathBuf {
         self.server.clone()
     }
 
-    /// Variables of the environment with which another program starts: this file moves its clock.
+    /// Environment variables for another program. This file moves its clock.
     #[must_use]
     pub fn variables(&self, file: &Path) -> [(&'static str, String); 2] {
         [("LD_PRELOAD", self.library().display().to_string()), (VARIABLE, file.display().to_string())]
     }
 }
 
-/// The file that moves the clock of a server which was started as [`Clocks::server`].
+/// The file that moves the clock of a server that was started with [`Clocks::server`].
 #[must_use]
 pub fn file_of(server: &RedisServer) -> PathBuf {
     server.dir().join(FILE)
 }
 
-/// Has the process that goes by this file see the machine's clock, so many ms ahead; behind, where negative.
+/// Sets how many ms the clock of the process with this file is ahead of the machine's clock; behind it, if negative.
 ///
 /// # Panics
-/// There is no such file: its process was not started.
+/// The file does not exist, because its process was not started.
 pub fn move_clock(file: &Path, ahead_ms: i64) {
     let file = std::fs::OpenOptions::new().write(true).open(file).expect("the file of a clock");
     file.write_all_at(&ahead_ms.to_ne_bytes(), 0).expect("move a clock");

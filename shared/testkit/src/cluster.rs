@@ -1,4 +1,4 @@
-//! A Redis Cluster: primaries that divide the slots among them, and replicas that take their place.
+//! A Redis Cluster: primaries that share the slots, and replicas that can take over from them.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -13,32 +13,33 @@ use crate::{Network, RedisOptions, RedisServer, TlsFiles};
 
 /// The slots of every cluster.
 const SLOTS: u16 = 16_384;
-/// After so much silence most primaries take another for dead. Shorter, and a busy machine fails over by itself.
+/// Silence after which a node is considered dead by a majority of primaries. With less, a busy machine causes failovers
+/// by itself.
 const NODE_TIMEOUT: Duration = Duration::from_millis(1_500);
-/// The longest wait for what must come: a whole cluster, a failover.
+/// The longest wait for an expected event, such as a complete cluster or a failover.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a node may take to say what it knows of the others: one that is paused says nothing.
+/// The time in which a node has to report what it knows about the others. A paused node does not respond.
 const ANSWER: Duration = Duration::from_secs(1);
-/// Wait between two looks.
+/// The interval between two checks.
 const STEP: Duration = Duration::from_millis(20);
-/// How often another port for the nodes' own talk is tried, where somebody took the first meanwhile.
+/// Attempts to find a free port for the cluster bus, if another process takes the port first.
 const PORT_TRIES: usize = 5;
 
-/// The servers, all on ports of 127.0.0.1. They end with it.
+/// The servers, all on ports of 127.0.0.1. They end when it is dropped.
 #[derive(Debug)]
 pub struct Cluster {
-    /// The primaries of the beginning, then the replicas of each in turn: of three primaries with one replica each, the
+    /// The initial primaries, then the first replica of each, and so on. With three primaries and one replica each, the
     /// replica of server 1 is server 4.
     pub servers: Vec<RedisServer>,
     primaries: usize,
-    /// Where clients reach each of them, if that is with TLS.
+    /// The ports for clients, if they use TLS.
     tls_ports: Vec<u16>,
-    /// What is between them, if it can be cut, and where each is reached through it.
+    /// The network between them, if it can be cut. `announced` has the port through which each server is reached.
     network: Option<Network>,
     announced: Vec<u16>,
 }
 
-/// What a node says of a node (`CLUSTER NODES`).
+/// A line of `CLUSTER NODES`.
 #[derive(Debug, Clone)]
 struct NodeLine {
     id: String,
@@ -48,8 +49,8 @@ struct NodeLine {
 }
 
 impl Cluster {
-    /// Starts so many primaries, which share the slots evenly, each with so many replicas, and waits until every node
-    /// calls the cluster whole. Three primaries at least can find that one of them is dead.
+    /// Starts this many primaries, which share the slots evenly, with this many replicas each. Waits until every node
+    /// reports a complete cluster. The detection of a dead primary needs at least three primaries.
     ///
     /// # Panics
     /// One of them does not start, or does not find the others.
@@ -57,8 +58,8 @@ impl Cluster {
         Self::start_of(primaries, replicas, &RedisOptions::default(), false).await
     }
 
-    /// As [`Self::start`], with more arguments and another program for each server, and with a network between them that can
-    /// be cut ([`Self::network`]) or without.
+    /// As [`Self::start`], with further options for each server, and optionally with a network between them that can be
+    /// cut ([`Self::network`]).
     ///
     /// # Panics
     /// As [`Self::start`].
@@ -74,17 +75,17 @@ impl Cluster {
         Self::start_of(primaries, replicas, &RedisOptions::with(extra_args), true).await
     }
 
-    /// What is between the nodes of [`Self::start_apart`].
+    /// The network between the nodes of [`Self::start_apart`].
     ///
     /// # Panics
-    /// It was started otherwise.
+    /// It was started without a network.
     #[must_use]
     pub const fn network(&self) -> &Network {
         self.network.as_ref().expect("a cluster with a network that can be cut")
     }
 
-    /// As [`Self::start`], where the nodes speak TLS, with each other and with clients. Which servers hold which slots
-    /// ([`Self::holder`]) is not known of such.
+    /// As [`Self::start`], but the nodes use TLS, with each other and with clients. [`Self::holder`] does not work with
+    /// such a cluster.
     ///
     /// # Panics
     /// As [`Self::start`].
@@ -128,7 +129,7 @@ impl Cluster {
         cluster.until("all have met", |nodes, _| nodes.len() == cluster.servers.len()).await;
         for index in primaries..cluster.servers.len() {
             let primary = cluster.id((index - primaries) % primaries).await;
-            // Until the primary's name has come round, the replica does not know whom it is told.
+            // Until it knows the primary, the replica rejects the command.
             cluster.until_told(index, &["REPLICATE", &primary]).await;
         }
         let replicating = primaries * replicas;
@@ -144,7 +145,7 @@ impl Cluster {
         cluster
     }
 
-    /// The URL of the cluster: its first servers are named, whatever has become of them.
+    /// The URL of the cluster, with its initial primaries as seeds, whether or not they are still primaries.
     #[must_use]
     pub fn url(&self) -> String {
         if !self.tls_ports.is_empty() {
@@ -164,16 +165,17 @@ impl Cluster {
     /// The slot of a key.
     ///
     /// # Panics
-    /// No server answers.
+    /// No server responds.
     pub async fn slot(&self, key: &str) -> u16 {
         let asked = self.any_living().await;
         self.tell(asked, &["KEYSLOT", key]).await
     }
 
-    /// Which server holds this slot, as most of those say that answer; none where they say nothing of it.
+    /// The server that holds this slot according to most of the servers that respond. `None` if no server reports a
+    /// holder.
     ///
     /// # Panics
-    /// They name none of the servers.
+    /// The reported node is none of the servers.
     pub async fn holder(&self, slot: u16) -> Option<usize> {
         let mut says = BTreeMap::new();
         for server in 0..self.servers.len() {
@@ -189,10 +191,10 @@ impl Cluster {
         Some(found.expect("the nodes name a server of theirs"))
     }
 
-    /// Waits until another server than `before` holds this slot, in the eyes of most, and answers which.
+    /// Waits until a server other than `before` holds this slot according to most servers, and returns that server.
     ///
     /// # Panics
-    /// There is none in time.
+    /// The slot was not taken over in time.
     pub async fn another_holder(&self, slot: u16, before: usize) -> usize {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -204,14 +206,14 @@ impl Cluster {
         }
     }
 
-    /// The other server of a pair, of primaries with one replica each: whichever is the primary now.
+    /// The other server of a pair, in a cluster with one replica per primary, whichever of the two is the primary now.
     #[must_use]
     pub const fn partner(&self, server: usize) -> usize {
         (server + self.primaries) % (2 * self.primaries)
     }
 
-    /// A primary that is not `server` or its partner, if one answers: who holds the middle of the next third of the slots,
-    /// where there are three.
+    /// A primary other than `server` and its partner, if one responds: the holder of a slot in the middle of another
+    /// primary's initial range.
     pub async fn elsewhere(&self, server: usize) -> Option<usize> {
         let part = SLOTS / u16::try_from(self.primaries).ok()?;
         for next in 1..self.primaries {
@@ -227,10 +229,10 @@ impl Cluster {
         None
     }
 
-    /// Has the replica `server` take over while all live, and waits until it has, as it says itself.
+    /// Makes the replica `server` take over while all servers run, and waits until it reports itself as the primary.
     ///
     /// # Panics
-    /// It does not in time.
+    /// It does not take over in time.
     pub async fn fail_over_to(&self, server: usize) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -239,22 +241,22 @@ impl Cluster {
                 return;
             }
             assert!(Instant::now() < deadline, "server {server} did not take over within {PATIENCE:?}");
-            // Refused while its link is down, or where one is under way.
+            // Rejected while its link is down, or while a failover is in progress.
             let _: Option<String> = self.ask(server, &["CLUSTER", "FAILOVER"]).await;
             sleep(STEP * 10).await;
         }
     }
 
-    /// A server's answer to a command, if it gives one.
+    /// A server's response to a command. `None` if there is an error.
     async fn ask<T: redis::FromRedisValue>(&self, server: usize, words: &[&str]) -> Option<T> {
         let mut connection = crate::connect(&self.servers[server].url()).await.ok()?;
         redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await.ok()
     }
 
-    /// Waits until this server itself refuses to write a key, in this word (`CLUSTERDOWN`).
+    /// Waits until this server rejects a write of a key with this error code (`CLUSTERDOWN`).
     ///
     /// # Panics
-    /// It does not in time.
+    /// It does not reject the write in time.
     pub async fn refuses(&self, server: usize, key: &str, word: &str) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -269,31 +271,31 @@ impl Cluster {
         }
     }
 
-    /// Begins to move a slot between two primaries: from now on the one answers `ASK` for keys that it does not have, and
-    /// the other takes them from whoever was so sent.
+    /// Starts to move a slot between two primaries. From now on, `from` responds with `ASK` for keys that it does not
+    /// have, and `to` accepts them from clients that were redirected.
     ///
     /// # Panics
-    /// They refuse.
+    /// A server rejects the command.
     pub async fn begin_to_move(&self, slot: u16, from: usize, to: usize) {
         let (slot, source, target) = (slot.to_string(), self.id(from).await, self.id(to).await);
         self.tell::<()>(to, &["SETSLOT", &slot, "IMPORTING", &source]).await;
         self.tell::<()>(from, &["SETSLOT", &slot, "MIGRATING", &target]).await;
     }
 
-    /// The keys of a slot that lie on this server.
+    /// The keys of a slot on this server.
     ///
     /// # Panics
-    /// It does not answer.
+    /// It does not respond.
     pub async fn keys_in(&self, slot: u16, server: usize) -> Vec<Vec<u8>> {
         let mut command = redis::cmd("CLUSTER");
         command.arg("GETKEYSINSLOT").arg(slot).arg(1_000_000);
         command.query_async(&mut self.servers[server].connection().await).await.expect("the keys of a slot")
     }
 
-    /// Moves keys of a slot that is on its way, one by one in this order. While the cluster is down, they wait.
+    /// Moves keys of a migrating slot one by one, in this order. Waits while the cluster is down.
     ///
     /// # Panics
-    /// A server refuses.
+    /// A server rejects a key.
     pub async fn move_keys(&self, keys: &[Vec<u8>], from: usize, to: usize) {
         let (mut source, port) = (self.servers[from].connection().await, self.port(to));
         for key in keys {
@@ -303,20 +305,21 @@ impl Cluster {
             let said: String = loop {
                 match command.query_async(&mut source).await {
                     Ok(said) => break said,
-                    // On a machine that is far too busy primaries take each other for dead for a moment.
+                    // On an overloaded machine, primaries may consider each other dead for a moment.
                     Err(error) if is_down(&error) && Instant::now() < deadline => sleep(STEP).await,
                     Err(error) => panic!("a key that moves: {error}"),
                 }
             };
-            // `NOKEY`: it has expired, or was removed.
+            // `NOKEY`: the key has expired, or was removed.
             assert!(matches!(said.as_str(), "OK" | "NOKEY"), "{said}");
         }
     }
 
-    /// Gives a slot to the server where all its keys are now: first to that one, so that there is never none.
+    /// Assigns a slot to the server that has all of its keys now. Assigns it there first, so that the slot always has
+    /// an owner.
     ///
     /// # Panics
-    /// They refuse: keys are left where they were.
+    /// A server rejects the command because it still has keys of the slot.
     pub async fn end_move(&self, slot: u16, from: usize, to: usize) {
         let (slot, target) = (slot.to_string(), self.id(to).await);
         for server in [to, from] {
@@ -324,7 +327,8 @@ impl Cluster {
         }
     }
 
-    /// Moves a slot as a whole, where the servers can (Valkey 9), and waits until it has arrived; answers whether they can.
+    /// Moves a whole slot with `MIGRATESLOTS` (Valkey 9), and waits until it has arrived. Returns false if the server
+    /// does not support the command.
     ///
     /// # Panics
     /// It does not arrive in time.
@@ -338,10 +342,10 @@ impl Cluster {
         true
     }
 
-    /// Waits until so many replicas have all that this primary has now.
+    /// Waits until this many replicas have all of the primary's current data.
     ///
     /// # Panics
-    /// They do not in time.
+    /// They do not catch up in time.
     pub async fn replicated(&self, primary: usize, replicas: usize) {
         let deadline = Instant::now() + PATIENCE;
         while self.following(primary).await < replicas {
@@ -350,7 +354,7 @@ impl Cluster {
         }
     }
 
-    /// How many replicas have all that this primary had at the beginning of the look.
+    /// The number of replicas that have all of the data that the primary had when this call began.
     async fn following(&self, primary: usize) -> usize {
         let offsets = |info: &str| -> (u64, Vec<u64>) {
             let number = |text: &str| text.trim().parse().unwrap_or(0);
@@ -364,7 +368,7 @@ impl Cluster {
         };
         let mut connection = self.servers[primary].connection().await;
         let mut first = None;
-        // A replica tells once a second how far it is.
+        // A replica reports its offset once a second.
         for _ in 0..60 {
             let info: String =
                 redis::cmd("INFO").arg("replication").query_async(&mut connection).await.expect("the primary answers");
@@ -379,18 +383,18 @@ impl Cluster {
         0
     }
 
-    /// Shares the slots out among the primaries.
+    /// Distributes the slots among the primaries.
     async fn divide(&self) {
         let (count, primaries) = (usize::from(SLOTS), self.primaries);
         for primary in 0..primaries {
             let (first, last) = (primary * count / primaries, (primary + 1) * count / primaries - 1);
             self.tell::<()>(primary, &["ADDSLOTSRANGE", &first.to_string(), &last.to_string()]).await;
-            // Each a number of its own, or they would first have to agree on them.
+            // Unique epochs. Otherwise the nodes would first have to resolve the conflict.
             self.tell::<()>(primary, &["SET-CONFIG-EPOCH", &(primary + 1).to_string()]).await;
         }
     }
 
-    /// Waits until every node says so of the cluster: its list of nodes, and its own account.
+    /// Waits until every node fulfills the condition, by its list of nodes and its `CLUSTER INFO`.
     async fn until(&self, what: &str, is: impl Fn(&[NodeLine], &str) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         for server in 0..self.servers.len() {
@@ -414,7 +418,7 @@ impl Cluster {
         }
     }
 
-    /// The answer to `CLUSTER …`.
+    /// The response to `CLUSTER …`.
     async fn tell<T: redis::FromRedisValue>(&self, server: usize, words: &[&str]) -> T {
         self.try_tell(server, words).await.unwrap_or_else(|error| panic!("CLUSTER {words:?}: {error}"))
     }
@@ -441,12 +445,12 @@ impl Cluster {
         port_of(&self.servers[server])
     }
 
-    /// The port that the nodes name for this one.
+    /// The port under which the other nodes know this one.
     fn announced(&self, server: usize) -> String {
         self.announced.get(server).map_or_else(|| self.port(server), ToString::to_string)
     }
 
-    /// The nodes that this one knows; none where it does not answer.
+    /// The nodes that this node knows. `None` if it does not respond.
     async fn nodes(&self, server: usize) -> Option<Vec<NodeLine>> {
         let text: String = timeout(ANSWER, self.try_tell(server, &["NODES"])).await.ok()?.ok()?;
         let line = |line: &str| {
@@ -463,14 +467,14 @@ impl Cluster {
     }
 }
 
-/// `0-5460` or `7`; none for a slot that is on its way (`[7->-…]`).
+/// Parses `0-5460` or `7`. `None` for a migrating slot (`[7->-…]`).
 fn slots_of(range: &str) -> Option<RangeInclusive<u16>> {
     let (first, last) = range.split_once('-').unwrap_or((range, range));
     Some(first.parse().ok()?..=last.parse().ok()?)
 }
 
-/// One node, and the port of its own talk with the others. By default that is its port and 10,000, which a free port of
-/// the system may be too high for.
+/// Starts a node, and returns it with its cluster bus port. The default bus port is the port plus 10,000, which can
+/// exceed the valid range for a free port of the system.
 async fn node(options: RedisOptions) -> (RedisServer, u16) {
     let mut last = String::new();
     for _ in 0..PORT_TRIES {
@@ -492,7 +496,8 @@ async fn node(options: RedisOptions) -> (RedisServer, u16) {
     panic!("a test needs a node of a cluster: {last}");
 }
 
-/// As [`node`], behind doors of the network: the port and the port of its own talk by which others know it.
+/// As [`node`], behind proxies of the network. Also returns the port and the bus port under which the other nodes know
+/// it.
 async fn node_apart(network: &mut Network, index: usize, options: RedisOptions) -> (RedisServer, u16, u16) {
     let (door, bus_door): (Door, Door) = (network.door(index).await, network.door(index).await);
     let own = [
@@ -513,7 +518,7 @@ fn port_of(server: &RedisServer) -> String {
     server.url().trim_end_matches('/').rsplit(':').next().unwrap_or_default().to_owned()
 }
 
-/// Whether a server does not see its cluster whole: itself, or one that it has asked, whose words it passes on.
+/// Returns true if the cluster is down for this server, or for a server whose error it forwards.
 fn is_down(error: &redis::RedisError) -> bool {
     error.code() == Some("CLUSTERDOWN") || error.detail().is_some_and(|detail| detail.contains("CLUSTERDOWN"))
 }

@@ -1,15 +1,15 @@
-//! The check at the end of tests for leaked keys: what is over has a TTL, and what has none is on a list with a reason.
+//! A check for leaked keys at the end of tests: every key either has a TTL, or matches an exception with a reason.
 
 use redis::aio::ConnectionLike;
 
-/// Keys looked at per round trip.
+/// Keys scanned per round trip.
 const SCAN_COUNT: usize = 1_000;
 
-/// Fails the test if a key of the whole server has no TTL and matches no exception. An exception is a pattern
-/// (`*` any characters, `?` one character) with the reason why such keys stay.
+/// Fails the test if a key of the whole server has no TTL and matches no exception. An exception is a pattern (`*` any
+/// characters, `?` one character) with the reason why such keys have no TTL.
 ///
 /// # Panics
-/// Keys leaked (all are listed), an exception has no reason, or Redis does not answer.
+/// Keys leaked (the message lists them), an exception has no reason, or Redis does not respond.
 pub async fn assert_no_leaked_keys(connection: &mut impl ConnectionLike, exceptions: &[(&str, &str)]) {
     for (pattern, reason) in exceptions {
         assert!(!reason.trim().is_empty(), "the exception {pattern:?} needs a reason");
@@ -29,7 +29,7 @@ pub async fn assert_no_leaked_keys(connection: &mut impl ConnectionLike, excepti
 /// The keys without a TTL that match no exception, sorted.
 ///
 /// # Errors
-/// Redis does not answer.
+/// Redis does not respond.
 pub async fn leaked_keys(
     connection: &mut impl ConnectionLike,
     exceptions: &[(&str, &str)],
@@ -47,7 +47,7 @@ pub async fn leaked_keys(
     }
     leaked.retain(|key| !exceptions.iter().any(|(pattern, _)| matches(pattern.as_bytes(), key.as_bytes())));
     leaked.sort();
-    // SCAN may show a key twice.
+    // SCAN may return a key twice.
     leaked.dedup();
     Ok(leaked)
 }
@@ -61,11 +61,11 @@ async fn without_ttl(connection: &mut impl ConnectionLike, keys: Vec<String>) ->
         pipe.cmd("PTTL").arg(key);
     }
     let ttls: Vec<i64> = pipe.query_async(connection).await?;
-    // -1: no TTL. -2: gone since the scan.
+    // -1: no TTL. -2: the key has expired since the scan.
     Ok(keys.into_iter().zip(ttls).filter(|(_, ttl)| *ttl == -1).map(|(key, _)| key).collect())
 }
 
-/// Returns true if `text` matches `pattern`: the greedy walk that goes back to the last `*` at a mismatch.
+/// Returns true if `text` matches `pattern`. Greedy: at a mismatch it continues from the last `*`.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
     let mut star: Option<(usize, usize)> = None;

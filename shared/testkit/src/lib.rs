@@ -1,6 +1,7 @@
-//! Tools for tests that production never sees: a Redis of their own, a look for leaked keys, a clock to turn.
+//! Test tools that production does not contain: Redis servers, clusters and networks, a check for leaked keys, and
+//! clocks.
 //!
-//! Everything here panics where a test has to fail, with a message that says why.
+//! If a test has to fail, these functions panic with the reason.
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod clock;

@@ -1,5 +1,5 @@
-//! The network between servers, which can be cut: doors before their ports, and an address of its own from which each of them
-//! calls the others. It needs no rights, but a system where all of 127.0.0.0/8 is the machine itself.
+//! A network between servers that a test can partition. Each port has a proxy ("door") in front of it, and each server
+//! calls the others from its own address. It needs no privileges, but a system on which all of 127.0.0.0/8 is local.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -14,19 +14,19 @@ use tokio::task::JoinHandle;
 /// Two servers, the lower one first.
 type Pair = (usize, usize);
 
-/// What is between the servers. Dropped, it carries nothing any more.
+/// The network between the servers. It carries nothing after it is dropped.
 #[derive(Debug)]
 pub struct Network {
     cuts: watch::Sender<BTreeSet<Pair>>,
     doors: Vec<JoinHandle<()>>,
 }
 
-/// Where others reach a port of a server.
+/// A proxy in front of a port of a server.
 #[derive(Debug)]
 pub(crate) struct Door {
     /// The port that the server announces.
     pub(crate) port: u16,
-    /// The port behind it, as soon as that is known.
+    /// The port behind it, once it is known.
     pub(crate) behind: Arc<OnceLock<u16>>,
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn address_of(server: usize) -> Ipv4Addr {
     Ipv4Addr::new(127, 0, 1, u8::try_from(server + 1).expect("a few servers"))
 }
 
-/// The server that calls from this address; none for a client.
+/// The server that calls from this address. `None` for a client.
 fn caller(address: IpAddr) -> Option<usize> {
     let IpAddr::V4(address) = address else { return None };
     let [127, 0, 1, number] = address.octets() else { return None };
@@ -47,17 +47,17 @@ const fn pair(a: usize, b: usize) -> Pair {
 }
 
 impl Network {
-    /// A network that is whole.
+    /// A network without a partition.
     pub(crate) fn new() -> Self {
         Self { cuts: watch::Sender::default(), doors: Vec::new() }
     }
 
-    /// Whether this system lets servers call from addresses of their own.
+    /// Returns true if servers can call from their own addresses on this system.
     pub async fn is_possible() -> bool {
         TcpListener::bind((address_of(0), 0)).await.is_ok()
     }
 
-    /// A door before a port of this server.
+    /// Opens a proxy in front of a port of this server.
     pub(crate) async fn door(&mut self, server: usize) -> Door {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = listener.local_addr().expect("its number").port();
@@ -73,20 +73,20 @@ impl Network {
         Door { port, behind }
     }
 
-    /// From now on nothing gets from these servers to any other, nor back; what is under way arrives when they are joined
-    /// again, as TCP has it. Clients reach all of them.
+    /// Cuts all traffic between these servers and the others. Data in transit arrives after the network is joined
+    /// again, as with TCP. Clients still reach all servers.
     pub fn isolate(&self, servers: &[usize], of: usize) {
         let others = (0..of).filter(|other| !servers.contains(other));
         let cut = others.flat_map(|other| servers.iter().map(move |server| pair(*server, other)));
         self.cuts.send_modify(|cuts| cuts.extend(cut));
     }
 
-    /// Nothing gets from the one to the other, nor back.
+    /// Cuts all traffic between two servers.
     pub fn part(&self, one: usize, other: usize) {
         self.cuts.send_if_modified(|cuts| cuts.insert(pair(one, other)));
     }
 
-    /// All reach each other again.
+    /// Removes all cuts.
     pub fn join(&self) {
         self.cuts.send_replace(BTreeSet::new());
     }
@@ -102,7 +102,7 @@ impl Drop for Network {
 
 async fn connect(calling: TcpStream, port: u16, between: Option<Pair>, cuts: watch::Receiver<BTreeSet<Pair>>) {
     let Ok(called) = TcpStream::connect(("127.0.0.1", port)).await else { return };
-    // Answers of one line are not to wait for more.
+    // One-line responses must not wait for more data.
     let _ = (calling.set_nodelay(true), called.set_nodelay(true));
     let ((from_calling, to_calling), (from_called, to_called)) = (calling.into_split(), called.into_split());
     tokio::spawn(carry(from_calling, to_called, between, cuts.clone()));

@@ -1,4 +1,4 @@
-//! A Redis of a test's own.
+//! A private Redis server for a test.
 
 use std::time::Duration;
 
@@ -9,34 +9,35 @@ use tempfile::TempDir;
 
 use tickfleet_ops::redis_server::{Listen, PrivateRedis, ServerError, ServerOptions};
 
-/// How long a test's command may take, with what it blocks. The library's default of 500 ms fails on a busy machine.
+/// Timeout of a test's command, including blocking. The library's default of 500 ms is too short on a busy machine.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Options of a test's server.
 #[derive(Debug, Clone, Default)]
 pub struct RedisOptions {
-    /// Whether it keeps its data over [`RedisServer::restart`] and, fsynced always, over [`RedisServer::kill9`].
+    /// Whether it keeps its data over [`RedisServer::restart`] and over [`RedisServer::kill9`]; it fsyncs every write.
     pub appendonly: bool,
-    /// Whether it listens on a free port of 127.0.0.1 instead of a unix socket: for a proxy in between.
+    /// Whether it listens on a free port of 127.0.0.1 instead of a unix socket, so that a proxy can be put in front of
+    /// it.
     pub tcp: bool,
-    /// Bytes of memory; none means no bound.
+    /// Maximum bytes of memory. `None`: no limit.
     pub maxmemory: Option<u64>,
     /// More arguments for the server.
     pub extra_args: Vec<String>,
-    /// The program; none takes the machine's.
+    /// The program. `None`: the installed Redis.
     pub program: Option<std::path::PathBuf>,
 }
 
 impl RedisOptions {
-    /// These arguments for the server, and nothing else.
+    /// Options with only these arguments.
     #[must_use]
     pub fn with(extra_args: &[&str]) -> Self {
         Self { extra_args: extra_args.iter().map(|arg| (*arg).to_owned()).collect(), ..Self::default() }
     }
 }
 
-/// A server with a folder of its own; both go when it is dropped. Where the test process is killed, a watchdog
-/// ends the server within seconds, and only the folder is left to the system's own cleaning.
+/// A server with its own folder. Both are removed when it is dropped. If the test process is killed, a watchdog ends
+/// the server within seconds; only the folder is left for the system to clean up.
 #[derive(Debug)]
 pub struct RedisServer {
     // Dropped before its folder.
@@ -48,15 +49,15 @@ impl RedisServer {
     /// An empty server that persists nothing, on a unix socket.
     ///
     /// # Panics
-    /// It does not start; the message says why, and how to install one.
+    /// It does not start. The message states the reason, and how to install Redis.
     pub async fn start() -> Self {
         Self::start_with(RedisOptions::default()).await
     }
 
-    /// An empty server as the test needs it.
+    /// An empty server with these options.
     ///
     /// # Panics
-    /// It does not start; the message says why, and how to install one.
+    /// It does not start. The message states the reason, and how to install Redis.
     pub async fn start_with(options: RedisOptions) -> Self {
         match Self::try_start_with(options).await {
             Ok(server) => server,
@@ -64,7 +65,7 @@ impl RedisServer {
         }
     }
 
-    /// As [`Self::start_with`], for who can try again with other options.
+    /// As [`Self::start_with`], for callers that can retry with other options.
     pub(crate) async fn try_start_with(options: RedisOptions) -> Result<Self, ServerError> {
         let dir = tempfile::Builder::new().prefix("tickfleet-").tempdir().expect("a temporary folder for Redis");
         let mut extra_args: Vec<String> = ["--enable-debug-command", "yes"].map(String::from).into();
@@ -95,10 +96,10 @@ impl RedisServer {
         self.server.dir()
     }
 
-    /// A new connection, whose commands may take two minutes each. Not for blocking reads longer than that.
+    /// A new connection, with a timeout of two minutes for each command. Do not use it for longer blocking reads.
     ///
     /// # Panics
-    /// The server does not answer.
+    /// The server does not respond.
     pub async fn connection(&self) -> MultiplexedConnection {
         match connect(&self.url()).await {
             Ok(connection) => connection,
@@ -106,15 +107,15 @@ impl RedisServer {
         }
     }
 
-    /// Kills the server as a crash would. Only what an append-only file has is there after [`Self::restart`].
+    /// Kills the server, as in a crash. After [`Self::restart`], only data in an append-only file is left.
     ///
     /// # Panics
-    /// The system refuses.
+    /// The system rejects the signal.
     pub fn kill9(&mut self) {
         self.server.kill9().expect("kill the test's Redis");
     }
 
-    /// Starts the server again on the same socket or port and the same folder; one that runs saves and ends first.
+    /// Starts the server again with the same socket or port and the same folder. A running server first saves and ends.
     ///
     /// # Panics
     /// It does not start.
@@ -124,11 +125,11 @@ impl RedisServer {
         }
     }
 
-    /// Cuts off the server's replicas, which are not let in again. A paused one has what reached it before its primary was
-    /// killed, and goes on to read it; this one does not.
+    /// Disconnects the server's replicas, and does not let them connect again. Pausing a replica would not be enough:
+    /// after the primary is killed, a paused replica still reads the data that has reached it.
     ///
     /// # Panics
-    /// The server does not answer.
+    /// The server does not respond.
     pub async fn cut_replicas(&self) {
         let mut connection = self.connection().await;
         let mut pipe = redis::pipe();
@@ -137,7 +138,7 @@ impl RedisServer {
         let () = pipe.query_async(&mut connection).await.expect("cut the replicas off");
     }
 
-    /// Makes the server hang: connections stay open, and nothing answers.
+    /// Makes the server hang: connections stay open, but it does not respond.
     ///
     /// # Panics
     /// The server has ended.
@@ -146,7 +147,7 @@ impl RedisServer {
         crate::until_stopped(self.server.pid());
     }
 
-    /// Ends a [`Self::pause`]; what was sent meanwhile is carried out.
+    /// Ends a [`Self::pause`]. The server then runs the commands that it has received meanwhile.
     ///
     /// # Panics
     /// The server has ended.
@@ -155,11 +156,11 @@ impl RedisServer {
     }
 }
 
-/// A connection to `url` with the patience of [`RedisServer::connection`]: as one of the server's users, or again and
-/// again while it is away.
+/// A connection to `url` with the timeouts of [`RedisServer::connection`]. Use it to connect as a certain user, or to
+/// retry while the server is down.
 ///
 /// # Errors
-/// The server does not answer, or refuses the user.
+/// The server does not respond, or rejects the user.
 pub async fn connect(url: &str) -> redis::RedisResult<MultiplexedConnection> {
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(RESPONSE_TIMEOUT))

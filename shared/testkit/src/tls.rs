@@ -1,22 +1,22 @@
-//! Servers that speak TLS, with each other as well.
+//! Servers that speak TLS, also with each other.
 
 use std::path::PathBuf;
 
 use tokio::net::TcpListener;
 
-/// The files by which servers show who they are, and know others.
+/// The files with which servers authenticate themselves and others.
 #[derive(Debug, Clone)]
 pub struct TlsFiles {
-    /// Certificate of the authority.
+    /// Certificate of the certificate authority.
     pub ca: PathBuf,
-    /// The servers' certificate; it has to name `localhost` and 127.0.0.1.
+    /// The servers' certificate; it must name `localhost` and 127.0.0.1.
     pub certificate: PathBuf,
     /// Its key.
     pub key: PathBuf,
 }
 
 impl TlsFiles {
-    /// The arguments of one server, which listens on a free port for TLS beside its own, and that port.
+    /// The arguments of a server that also listens for TLS on a free port, and that port.
     pub(crate) async fn arguments(&self) -> (Vec<String>, u16) {
         let free = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = free.local_addr().expect("its number").port();

@@ -1,4 +1,4 @@
-//! A primary, its replicas, and three sentinels that watch over them.
+//! A primary, its replicas, and three sentinels that monitor them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,22 +12,26 @@ use tickfleet_ops::redis_server::{Listen, PrivateRedis, ServerOptions};
 use crate::network::{Door, address_of};
 use crate::{Network, RedisOptions, RedisServer, TlsFiles, connect};
 
-/// What the sentinels call the primary.
+/// The name of the primary in the sentinels.
 const NAME: &str = "fleet";
-/// Sentinels; most of them must agree on a failover.
+/// Number of sentinels. A majority must agree on a failover.
 const SENTINELS: usize = 3;
-/// After so much silence a sentinel takes a server for dead.
+/// Silence after which a sentinel considers a server dead.
 const DOWN_AFTER: Duration = Duration::from_millis(1_000);
-/// The longest wait for what must come: a replica, a failover.
+/// The longest wait for an expected event, such as a replica or a failover.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Wait between two looks.
+/// The interval between two checks.
 const STEP: Duration = Duration::from_millis(20);
-/// Sentinels ask and tell each other often, so that tests need not wait for it; a busy machine does not make them
-/// believe that the clock was moved. Of a replica whose primary is down they hear once a second (`INFO`), whatever is set
-/// here, and promote none of which they have heard for longer than five times the pause between two `PING`: were that a
-/// second, too, one that answers a moment late would be unfit, and they try again twice a `failover-timeout` later. Who sees
-/// a server promoted makes it a replica again unless a sentinel has told of it within four times the pause between two
-/// `PUBLISH`: a busy machine needs seconds for that.
+/// Intervals of the sentinels, ms. Short ones, so that tests do not wait. `TILT-TRIGGER` is long, so that a busy
+/// machine is not mistaken for a moved clock.
+///
+/// If the primary is down, sentinels read `INFO` from a replica once a second, regardless of `INFO-PERIOD`. They
+/// promote no replica whose `INFO` is older than five times `PING-PERIOD`. If that product were one second, too, a
+/// replica that responds a moment late would be unfit, and the next attempt would follow only after twice
+/// `failover-timeout`.
+///
+/// A sentinel that sees a promoted server makes it a replica again, unless another sentinel announces the promotion
+/// within four times `PUBLISH-PERIOD`. A busy machine needs seconds for that.
 const PACE: [&str; 14] = [
     "INFO-PERIOD",
     "200",
@@ -45,16 +49,16 @@ const PACE: [&str; 14] = [
     "6000",
 ];
 
-/// The servers and the sentinels, all on ports of 127.0.0.1. They end with it.
+/// The servers and the sentinels, all on ports of 127.0.0.1. They end when it is dropped.
 #[derive(Debug)]
 pub struct Trio {
-    /// The primary of the beginning, and its replicas.
+    /// The initial primary, and its replicas.
     pub servers: Vec<RedisServer>,
     sentinels: Vec<Sentinel>,
     speaks_tls: bool,
-    /// Where sentinels and clients reach each server.
+    /// The ports under which sentinels and clients reach each server.
     ports: Vec<String>,
-    /// What is between all of them, if it can be cut.
+    /// The network between all of them, if it can be cut.
     network: Option<Network>,
 }
 
@@ -62,13 +66,13 @@ pub struct Trio {
 struct Sentinel {
     // Dropped before its folder.
     server: PrivateRedis,
-    /// Where clients reach it.
+    /// The port under which clients reach it.
     port: String,
     _dir: TempDir,
 }
 
 impl Trio {
-    /// Starts a primary with so many replicas, and waits until the sentinels know all of them and each other.
+    /// Starts a primary with this many replicas, and waits until the sentinels know all of them and each other.
     ///
     /// # Panics
     /// One of them does not start, or does not find the others.
@@ -76,8 +80,8 @@ impl Trio {
         Self::start_of(replicas, &RedisOptions::default(), false).await
     }
 
-    /// As [`Self::start`], with more arguments and another program for each server, and with a network between servers and
-    /// sentinels that can be cut ([`Self::network`]) or without.
+    /// As [`Self::start`], with further options for each server, and optionally with a network between servers and
+    /// sentinels that can be cut ([`Self::network`]).
     ///
     /// # Panics
     /// As [`Self::start`].
@@ -93,23 +97,24 @@ impl Trio {
         Self::start_of(replicas, &RedisOptions::with(extra_args), true).await
     }
 
-    /// What is between the servers and the sentinels of [`Self::start_apart`], which have the numbers behind theirs: of two
-    /// servers, sentinel 0 is 2.
+    /// The network between the servers and sentinels of [`Self::start_apart`]. On the network, the numbers of the
+    /// sentinels follow those of the servers: with two servers, sentinel 0 is number 2.
     ///
     /// # Panics
-    /// It was started otherwise.
+    /// It was started without a network.
     #[must_use]
     pub const fn network(&self) -> &Network {
         self.network.as_ref().expect("a trio with a network that can be cut")
     }
 
-    /// How many servers and sentinels there are on the network.
+    /// The number of servers and sentinels on the network.
     #[must_use]
     pub const fn on_network(&self) -> usize {
         self.servers.len() + SENTINELS
     }
 
-    /// As [`Self::start`], where all speak TLS, with each other and with clients. [`Self::primary`] knows nothing of such.
+    /// As [`Self::start`], but all use TLS, with each other and with clients. [`Self::primary`] does not work with such
+    /// servers.
     ///
     /// # Panics
     /// As [`Self::start`].
@@ -149,13 +154,13 @@ impl Trio {
         trio
     }
 
-    /// The URL of the primary, whichever server that is.
+    /// The URL of the current primary.
     #[must_use]
     pub fn url(&self) -> String {
         self.url_by(0..SENTINELS)
     }
 
-    /// The URL of the primary for somebody who knows these sentinels alone.
+    /// The URL of the primary for a client that knows only these sentinels.
     #[must_use]
     pub fn url_by(&self, sentinels: std::ops::Range<usize>) -> String {
         let hosts: Vec<String> = self.sentinels[sentinels].iter().map(|s| format!("127.0.0.1:{}", s.port)).collect();
@@ -163,16 +168,16 @@ impl Trio {
         format!("{scheme}+sentinel://{}/{NAME}", hosts.join(","))
     }
 
-    /// The port at which sentinels name this server.
+    /// The port under which the sentinels know this server.
     #[must_use]
     pub fn port(&self, server: usize) -> &str {
         &self.ports[server]
     }
 
-    /// Which server the sentinels say is the primary, if most of them say the same.
+    /// The primary, if a majority of the sentinels agrees on it.
     ///
     /// # Panics
-    /// They name none of the servers.
+    /// The reported primary is none of the servers.
     pub async fn primary(&self) -> Option<usize> {
         let mut says = BTreeMap::new();
         for sentinel in &self.sentinels {
@@ -186,10 +191,10 @@ impl Trio {
         Some(found.expect("the sentinels name a server of theirs"))
     }
 
-    /// Waits until most sentinels name another primary than `before`, and answers which.
+    /// Waits until a majority of the sentinels names a primary other than `before`, and returns it.
     ///
     /// # Panics
-    /// There is none in time.
+    /// No failover happens in time.
     pub async fn another_primary(&self, before: usize) -> usize {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -201,11 +206,11 @@ impl Trio {
         }
     }
 
-    /// Has a replica promoted while all servers live. A sentinel gives up where it finds the replica unfit, as one is that
-    /// has just come back: then it is asked again.
+    /// Promotes a replica while all servers run. A sentinel aborts if it finds the replica unfit, for example because
+    /// it has just restarted. The failover is then requested again.
     ///
     /// # Panics
-    /// None is promoted in time.
+    /// No replica is promoted in time.
     pub async fn fail_over(&self) {
         let first = &self.sentinels[0];
         let names = || async {
@@ -213,7 +218,7 @@ impl Trio {
             named.map(|(_, port)| port)
         };
         let deadline = Instant::now() + PATIENCE;
-        // One that was cut off hears a moment later who the primary is.
+        // A sentinel that was cut off learns the primary a moment later.
         let before = loop {
             let (named, primary) = (names().await, self.primary().await);
             if named.as_deref() == primary.map(|primary| self.port(primary)) && named.is_some() {
@@ -224,12 +229,12 @@ impl Trio {
         };
         loop {
             let state = first.told::<BTreeMap<String, String>>(&["MASTER", NAME]).await.unwrap_or_default();
-            // It names the new one before it says that its failover is over.
+            // The sentinel names the new primary before it reports the end of its failover.
             if names().await != before {
                 return;
             }
             assert!(Instant::now() < deadline, "no replica was promoted within {PATIENCE:?}");
-            // Asked while it is at it, it might turn back what it has just done.
+            // A request during a failover could undo that failover.
             if state.get("flags").is_some_and(|flags| !flags.contains("failover_in_progress")) {
                 let _: Option<()> = first.told(&["FAILOVER", NAME]).await;
             }
@@ -237,10 +242,10 @@ impl Trio {
         }
     }
 
-    /// Has the server `wanted` promoted while all live, and waits until most sentinels name it.
+    /// Promotes the server `wanted` while all servers run, and waits until a majority of the sentinels names it.
     ///
     /// # Panics
-    /// It is not in time.
+    /// It is not promoted in time.
     pub async fn fail_over_to(&self, wanted: usize) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -248,7 +253,7 @@ impl Trio {
                 Some(primary) if primary == wanted => return,
                 Some(before) => {
                     self.fail_over().await;
-                    // The one that was asked knows it first.
+                    // The sentinel that started the failover knows the new primary first.
                     self.another_primary(before).await;
                 }
                 None => sleep(STEP).await,
@@ -265,11 +270,11 @@ impl Trio {
         self.sentinels[index].server.kill9().expect("kill a sentinel");
     }
 
-    /// Has the server `primary` lose its replicas, which do not come back until they are let in again: what is written to it
-    /// now, nobody else has.
+    /// Disconnects the replicas of the server `primary` until they are allowed again. Data written to it from now on is
+    /// only on this server.
     ///
     /// # Panics
-    /// The primary does not answer.
+    /// The primary does not respond.
     pub async fn cut_replicas(&self, primary: usize) {
         self.servers[primary].cut_replicas().await;
     }
@@ -290,13 +295,13 @@ impl Trio {
         self.replicated(0, replicas).await;
     }
 
-    /// Waits until so many replicas have all that the server `primary` has now.
+    /// Waits until this many replicas have all of the current data of the server `primary`.
     ///
     /// # Panics
-    /// They do not in time.
+    /// They do not catch up in time.
     pub async fn replicated(&self, primary: usize, replicas: usize) {
         let mut connection = self.servers[primary].connection().await;
-        // A replica has what was written before a write of this connection, too.
+        // `WAIT` for this write also covers earlier writes of other connections.
         let mut pipe = redis::pipe();
         pipe.cmd("SET").arg("replicated").arg("").arg("PX").arg(1).ignore();
         pipe.cmd("WAIT").arg(replicas).arg(0);
@@ -305,7 +310,7 @@ impl Trio {
             let waited = timeout(PATIENCE, pipe.query_async::<(usize,)>(&mut connection)).await;
             match waited.expect("the replicas follow") {
                 Ok(_) => return,
-                // A primary that wants replicas has none yet.
+                // A primary with `min-replicas-to-write` has no replica yet.
                 Err(_) if Instant::now() < deadline => sleep(STEP).await,
                 Err(error) => panic!("the primary answers: {error}"),
             }
@@ -314,7 +319,8 @@ impl Trio {
 }
 
 impl Sentinel {
-    /// Watches over the primary at this port. On a network it is reached through a door, and has a number there.
+    /// Starts a sentinel that monitors the primary at this port. On a network it has a number, and is reached through a
+    /// proxy.
     async fn start(port: &str, tls: Option<&TlsFiles>, apart: Option<(usize, Door)>) -> Self {
         let dir = tempfile::Builder::new().prefix("tickfleet-").tempdir().expect("a temporary folder for a sentinel");
         let config = dir.path().join("sentinel.conf");
@@ -354,26 +360,26 @@ impl Sentinel {
         sentinel
     }
 
-    /// The answer to `SENTINEL …`; none where it does not answer.
+    /// The response to `SENTINEL …`. `None` if there is an error.
     async fn told<T: redis::FromRedisValue>(&self, words: &[&str]) -> Option<T> {
         let mut connection: MultiplexedConnection = connect(&self.server.url()).await.ok()?;
         redis::cmd("SENTINEL").arg(words).query_async(&mut connection).await.ok()
     }
 }
 
-/// A door before this one of servers and sentinels, if there is a network between them.
+/// A proxy in front of this server or sentinel, if there is a network.
 async fn door_of(network: Option<&mut Network>, own: usize) -> Option<Door> {
     Some(network?.door(own).await)
 }
 
-/// The port at which others reach whoever listens at this one.
+/// Sets the port behind the proxy, and returns the port under which others reach it.
 fn behind(door: Option<Door>, port: String) -> String {
     let Some(door) = door else { return port };
     door.behind.set(port.parse().expect("a port")).expect("a door of its own");
     door.port.to_string()
 }
 
-/// A server, and the port at which it listens.
+/// Starts a server, and returns it with its port.
 async fn start(options: RedisOptions, tls: Option<&TlsFiles>) -> (RedisServer, String) {
     let mut extra_args = options.extra_args;
     extra_args.extend(["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"].map(str::to_owned));

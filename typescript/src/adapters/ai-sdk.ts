@@ -6,10 +6,10 @@
  * const { text } = await generateText({ model, prompt, tools, stopWhen: stepCountIs(5) });
  * ```
  *
- * The SDK makes each call of a step separately, so each call is a turn of its own. The turn's id is derived from `runId`, the call id,
- * the arguments, and the results that the messages already contain for that call id. A repeated request, or an approval that is
- * resumed twice, receives the first result. A call that is repeated in a later step is a new call, even if the provider numbers the
- * calls of each response from 1.
+ * The SDK makes each call of a step separately, so each call is a turn of its own. The turn's id is derived from
+ * `runId`, the call id, the arguments, and the results that the messages already contain for that call id. A repeated
+ * request, or an approval that is resumed twice, receives the first result. A call that is repeated in a later step is
+ * a new call, even if the provider numbers the calls of each response from 1.
  */
 import { createHash } from "node:crypto";
 
@@ -42,7 +42,7 @@ interface Definition {
  * @throws {InvalidMessage} `runId` is missing, or `turnId` is set, which all calls would share.
  */
 export async function fleetTools(fleet: Fleet, agent: string, given: RunFields): Promise<ToolSet> {
-  // JavaScript may leave it out.
+  // JavaScript callers can omit it.
   const { runId, ...fields } = (given ?? {}) as RunFields;
   if (typeof runId !== "function") runNamed(runId);
   if ("turnId" in fields) {
@@ -52,7 +52,7 @@ export async function fleetTools(fleet: Fleet, agent: string, given: RunFields):
   const tools = definitions.map(({ function: { name, description, parameters } }) => {
     const tool = dynamicTool({
       description,
-      // The fleet checks arguments against it in any case.
+      // The fleet checks arguments against the schema in any case.
       inputSchema: jsonSchema(parameters),
       execute: async (input, options) => {
         const { toolCallId, messages } = options;
@@ -77,20 +77,20 @@ function runNamed(runId: unknown): string {
   );
 }
 
-/** An id that is the same for equal parts, and different for different ones. */
+/** Returns an id that is the same for equal parts, and differs for different ones. */
 function turnIdOf(parts: readonly (string | number)[]): string {
   return `ai-sdk-${createHash("sha256").update(JSON.stringify(parts)).digest("hex")}`;
 }
 
-/** How many calls with this id have their result by now: a provider may give the same id in each response. */
+/** Returns the number of calls with this id that already have results. A provider may reuse ids in each response. */
 function resultsOf(messages: readonly ModelMessage[], toolCallId: string): number {
   const parts = messages.flatMap((message) => (message.role === "tool" ? message.content : []));
   return parts.filter((part) => part.type === "tool-result" && part.toolCallId === toolCallId).length;
 }
 
 /**
- * The arguments with their members sorted: a history that was stored and loaded may order them differently, and the fleet
- * compares a repeated turn by its text.
+ * Returns the arguments with sorted members, because a history that was stored and loaded may order them differently,
+ * and the fleet compares the text of a repeated turn.
  */
 function sorted(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(sorted);

@@ -1,4 +1,4 @@
-/** What happens to a task, as a gateway tells it in server-sent events. */
+/** Events of a task from a gateway, as server-sent events. */
 import { FleetError, NotFound, Unavailable } from "../errors.js";
 import type { TaskEvent } from "../events.js";
 import { type Reply, readReply } from "../reply.js";
@@ -6,17 +6,17 @@ import { type Http, Tries, answerOf, checked, passing, segment, unreachable } fr
 import { EventReader, type Told } from "./sse.js";
 
 /**
- * The steps of a task's history. What else a gateway tells (accepted, execute, waiting, capped) is no step, and has no position of
- * its own.
+ * The steps of a task's history. Other events of a gateway (accepted, execute, waiting, capped) are not steps, and have
+ * no positions of their own.
  */
 const STEPS = new Set(["plan", "result", "note", "heard"]);
 const ENDS = new Set(["answer", "failed"]);
-/** A stream that lasted so long, ms, was none of a gateway in trouble: patience begins anew. */
+/** Ms after which a stream counts as healthy, so that the patience starts again. */
 const GOOD_MS = 5_000;
-/** A gateway says something every 15 s. */
+/** Ms without data after which a stream counts as lost. A gateway sends something every 15 s. */
 const SILENCE_MS = 45_000;
 
-/** No stream now: why, and how many ms the gateway asks to wait. */
+/** No stream is available now: the error, and the ms that the gateway asks to wait. */
 class Later extends Error {
   constructor(
     readonly error: FleetError,
@@ -26,7 +26,7 @@ class Later extends Error {
   }
 }
 
-/** The events of a task from a position on; a stream that breaks is taken up behind the last step that was told. */
+/** Yields the events of a task from a position on. After a lost stream, it continues after the last reported step. */
 export async function* follow(
   http: Http,
   tenant: string | undefined,
@@ -56,7 +56,7 @@ export async function* follow(
       trouble = error;
       const reply = error.error instanceof NotFound ? await replyOf(http, tenant, taskId) : undefined;
       if (reply?.status === "rejected") {
-        // There are no events of a task that was refused.
+        // A rejected task has no events.
         yield { kind: "ended", position, text: "", calls: [], reply };
         return;
       }
@@ -85,7 +85,7 @@ async function replyOf(http: Http, tenant: string | undefined, taskId: string): 
   return answer.status === 200 || answer.status === 422 ? readReply(answer.text) : undefined;
 }
 
-/** One stream, until it ends or breaks. */
+/** Yields the events of one stream, until it ends or breaks. */
 async function* events(http: Http, tenant: string | undefined, taskId: string, position: number) {
   http.checkOpen();
   const silent = new AbortController();
@@ -98,7 +98,7 @@ async function* events(http: Http, tenant: string | undefined, taskId: string, p
     const response = await http.fetch("GET", path, tenant, { headers, signal: silent.signal }).catch(broken);
     if (response.status !== 200 || response.body === null) {
       const answer = checked(await answerOf(response).catch(broken));
-      // What is not found may not have been admitted yet.
+      // A task that is not found may not be admitted yet.
       throw new Later(answer.status === 404 ? new NotFound(answer.message) : passing(answer), answer.retryAfterMs);
     }
     const events = new EventReader();
@@ -112,7 +112,7 @@ async function* events(http: Http, tenant: string | undefined, taskId: string, p
   } finally {
     clearTimeout(timer);
     http.closed.removeEventListener("abort", end);
-    // Whoever stops listening ends the request.
+    // A caller that stops listening ends the request.
     end();
   }
 }

@@ -1,7 +1,7 @@
 /**
  * Transport over a gateway, as docs/reference/http-api.md specifies it.
  *
- * A request without a response is sent again with the same id, so that it is carried out once. A reply is awaited with long
+ * A request without a response is sent again with the same id, so that it runs once. A reply is awaited with long
  * polls, each on its own connection.
  */
 import { setTimeout as sleep } from "node:timers/promises";
@@ -25,16 +25,16 @@ import type { Awaited, Kind, Transport } from "../transport.js";
 import { follow } from "./events.js";
 import { type Answer, type ApiKey, type Asked, Http, Tries, segment, within } from "./http.js";
 
-/** One request waits so long, s: below the time-out of most proxies, and of the gateway's own 60 s. */
+/** Seconds of one long poll: below the timeout of most proxies, and below the gateway's own limit of 60 s. */
 const POLL_S = 25;
-/** What was taken in so lately, ms, may be sent again to hear of it: no fleet forgets an id so soon. */
+/** Ms within which a message may be submitted again to learn of a rejection. No fleet forgets an id so soon. */
 const FRESH_MS = 10_000;
-/** Ms between two looks where the gateway answers at once. */
+/** Ms between two requests if the gateway responds at once. */
 const LOOK_AGAIN_MS = 250;
-/** The least time for a look, ms, however short somebody waits. */
+/** Minimum ms for one request, even if the caller's timeout is shorter. */
 const ONE_LOOK_MS = 2_000;
 
-/** A client of one gateway, or of what stands before several. */
+/** A client of one gateway, or of a load balancer in front of several. */
 export class Gateway implements Transport {
   readonly inbox = undefined;
   readonly #http: Http;
@@ -70,7 +70,7 @@ export class Gateway implements Transport {
 
   async reply(tenant: string | undefined, id: string): Promise<Reply | undefined> {
     const answer = await this.#http.ask("GET", `/v1/turns/${segment(id)}`, tenant);
-    // A refusal is known to the gateway alone that took the message in.
+    // Only the gateway that accepted the message knows of a rejection.
     return answer.status === 200 ? readReply(answer.text) : undefined;
   }
 
@@ -98,11 +98,11 @@ export class Gateway implements Transport {
   }
 }
 
-/** A message that is submitted, and its reply. */
+/** A submitted message and its reply. */
 class Sent implements Awaited {
   readonly #text: string;
   readonly #id: string;
-  /** When it was taken in, by a clock that also counts while the machine sleeps. */
+  /** When it was accepted, by a clock that also runs while the machine sleeps. */
   #takenAt: number | undefined;
   #isAskedFor = false;
   #reply: Reply | undefined;
@@ -123,9 +123,13 @@ class Sent implements Awaited {
 
   release(): void {}
 
-  /** Sends it, also once more: under its id it is carried out once. Answers the reply, if it comes within the wait. */
+  /**
+   * Sends the message, and repeats the request if necessary: the id makes it run once. Returns the reply, if it arrives
+   * within the wait.
+   */
   async submit(wait: number, asked: Asked = {}): Promise<Reply | undefined> {
-    // What stands before the gateway may cut a request that waits, each time: sent again it only asks whether it is in.
+    // A proxy may cut off every request that waits. The retry therefore does not wait: it only asks whether the message
+    // was accepted.
     const again = `/v1/${this.kind}s`;
     const path = again + (wait > 0 ? `?wait=${wait}` : "");
     const headers = { "idempotency-key": this.#id };
@@ -144,16 +148,16 @@ class Sent implements Awaited {
   }
 
   async reply(timeoutMs: number): Promise<Reply | undefined> {
-    // Sending may wait for the reply, too: the time is for both.
+    // Sending may wait for the reply, too, so both share the timeout.
     const end = performance.now() + timeoutMs;
-    // As long as it is not known to be taken in, it is the sending that may fail, and not the waiting.
+    // Until the message is known to be accepted, an error is one of sending, not of waiting.
     if (this.#takenAt === undefined) this.#reply = await this.submit(seconds(timeoutMs));
     return (this.#reply ??= await polled((wait, asked) => this.#look(wait, asked), end - performance.now(), this.http));
   }
 
   async #look(wait: number, asked: Asked): Promise<Reply | undefined> {
-    // Another gateway may have taken it in, and been told alone that it was refused: sent once more it is refused here, too.
-    // Whatever was not refused is not carried out again.
+    // Another gateway may have accepted the message, and alone know of its rejection. If it is sent again here, this
+    // gateway learns of the rejection, too. A message that was not rejected does not run again.
     if (this.#takenAt !== undefined && !this.#isAskedFor && Math.abs(Date.now() - this.#takenAt) < FRESH_MS) {
       this.#isAskedFor = true;
       return this.submit(wait, asked);
@@ -161,7 +165,7 @@ class Sent implements Awaited {
     return look(this.http, this.tenant, this.#id, wait, asked);
   }
 
-  /** An error for what the gateway could not read: a rule of the protocol is broken, or one of HTTP. */
+  /** Returns the error for a message that the gateway rejected: it breaks a rule of the protocol, or of HTTP. */
   #refused(answer: Answer): FleetError {
     const { code, message } = answer;
     if (code === "invalid_request") return new InvalidMessage(message);
@@ -172,10 +176,10 @@ class Sent implements Awaited {
   }
 }
 
-/** The reply to a turn or task, if it comes within the wait. */
+/** Returns the reply to a turn or task, if it arrives within the wait. */
 async function look(http: Http, tenant: string | undefined, id: string, wait: number, asked: Asked): Promise<Reply | undefined> {
   const answer = await http.ask("GET", `/v1/turns/${segment(id)}${wait > 0 ? `?wait=${wait}` : ""}`, tenant, { ...asked, wait });
-  // It may not have come yet.
+  // It may not have arrived yet.
   return answer.status === 404 ? undefined : endedBy(good(answer));
 }
 
@@ -183,7 +187,7 @@ function endedBy({ status, text }: Answer): Reply | undefined {
   return status === 200 || status === 422 ? readReply(text) : undefined;
 }
 
-/** The answer, where it is one to what was asked. */
+/** Returns the response if it is successful. */
 function good(answer: Answer): Answer {
   const { status, message } = answer;
   if (status === 200 || status === 202 || status === 422) return answer;
@@ -192,12 +196,12 @@ function good(answer: Answer): Answer {
   throw new Unavailable(`the gateway answered with status ${status}: ${message}`);
 }
 
-/** How long one request waits. */
+/** Returns how long one request waits, in seconds. */
 function seconds(ms: number): number {
   return Math.max(0, Math.min(POLL_S, Math.floor(ms / 1_000)));
 }
 
-/** Looks, again and again, until there is a reply or the time is over. Trouble on the way passes. */
+/** Polls until there is a reply or the time is over. Temporary errors are retried. */
 async function polled(
   look: (wait: number, asked: Asked) => Promise<Reply | undefined>,
   timeoutMs: number,
@@ -206,7 +210,7 @@ async function polled(
   const end = performance.now() + timeoutMs;
   let isLate = false;
   try {
-    // A gateway that hangs makes nobody wait for longer; one look is always taken.
+    // Limits the wait if the gateway hangs. At least one request is made.
     return await within(Math.max(ONE_LOOK_MS, timeoutMs), http.closed, async (signal) => {
       signal.addEventListener("abort", () => (isLate = true));
       for (;;) {
@@ -215,7 +219,7 @@ async function polled(
         const wait = seconds(left);
         const found = await look(wait, { tries: new Tries(Infinity), signal });
         if (found !== undefined || left <= 0) return found;
-        // Whoever answers before the time, as a gateway that ends does, does not let us wait.
+        // A gateway that responds early, for example because it shuts down, must not cause a busy loop.
         if (performance.now() - began < Math.max(wait, 1) * 500) {
           await sleep(Math.min(LOOK_AGAIN_MS, left), undefined, { signal });
         }

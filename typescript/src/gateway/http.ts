@@ -1,4 +1,4 @@
-/** Requests to a gateway, sent again where that can help. */
+/** Requests to a gateway, with retries. */
 import { setMaxListeners } from "node:events";
 import { setTimeout as sleep } from "node:timers/promises";
 
@@ -15,18 +15,18 @@ import {
 } from "../errors.js";
 import { read } from "../json.js";
 
-/** An answer comes within this time, ms, on top of what was asked to be waited. */
+/** Timeout of a response, ms, in addition to the requested wait. */
 const ANSWER_MS = 10_000;
-/** Pauses before each try again, ms; the last one is repeated. */
+/** Pauses before each retry, ms; the last value is repeated. */
 const PAUSES_MS = [50, 100, 200, 500, 1_000, 2_000];
-/** The longest pause, ms, whatever is asked for: somebody waits. */
+/** The longest pause, ms, even if the gateway requests more, because a caller is waiting. */
 const PAUSE_MAX_MS = 60_000;
-/** What the same request may do better after. */
+/** Statuses after which the same request may succeed. */
 const PASSING = new Set([429, 500, 502, 503, 504]);
 
 export type ApiKey = string | (() => string | Promise<string>);
 
-/** What a gateway answered. */
+/** The response of a gateway. */
 export class Answer {
   /** Seconds that the request was allowed to wait. */
   waited = 0;
@@ -37,7 +37,7 @@ export class Answer {
     readonly retryAfterMs: number | undefined,
   ) {}
 
-  /** An object; an empty one where what stands before the gateway has answered in its own way. */
+  /** The response as an object. It is empty if a proxy has responded in another format. */
   get json(): Record<string, unknown> {
     try {
       const value = read(this.text);
@@ -47,7 +47,7 @@ export class Answer {
     }
   }
 
-  /** The JSON that it is, for programs: its numbers are those of JavaScript. */
+  /** Returns the parsed JSON for programs, with JavaScript numbers. */
   parsed(): unknown {
     try {
       return JSON.parse(this.text);
@@ -57,18 +57,18 @@ export class Answer {
     }
   }
 
-  /** The word for what is wrong. */
+  /** The error code. */
   get code(): string {
     return String((this.json["error"] as { code?: unknown } | undefined)?.code ?? "");
   }
 
-  /** What is wrong, in words. */
+  /** The error message. */
   get message(): string {
     return String((this.json["error"] as { message?: unknown } | undefined)?.message ?? `status ${this.status}`);
   }
 }
 
-/** How long it is tried again: so many ms from the first failure. */
+/** Retries until `patienceMs` after the first failure. */
 export class Tries {
   #end: number | undefined;
   #tries = 0;
@@ -76,12 +76,12 @@ export class Tries {
   constructor(private readonly patienceMs: number) {}
 
   /**
-   * Waits before the next try, at least as long as the gateway asks for, unless the signal ends it; throws the error where there
-   * is none.
+   * Waits before the next attempt, at least as long as the gateway requests, unless the signal ends the wait. Throws
+   * the error if the time is over.
    */
   async pause(error: Error, atLeastMs = 0, signal?: AbortSignal): Promise<void> {
     const pause = PAUSES_MS[Math.min(this.#tries++, PAUSES_MS.length - 1)]!;
-    // Not all at once: those who were refused together come back apart.
+    // Jitter: requests that were rejected together must not return together.
     const ms = Math.max(pause, atLeastMs) * (1 + Math.random() / 4);
     this.#end ??= performance.now() + this.patienceMs;
     if (performance.now() + ms >= this.#end) throw error;
@@ -89,17 +89,17 @@ export class Tries {
   }
 }
 
-/** One request. */
+/** The options of a request. */
 export interface Asked {
   body?: string;
   headers?: Record<string, string>;
-  /** Seconds that the gateway was asked to wait. */
+  /** Seconds that the gateway is asked to wait. */
   wait?: number;
-  /** Where it goes from the second time on, and does not wait; default the same place. */
+  /** The path of later attempts, which do not wait. Default: the same path. */
   again?: string;
-  /** How long it is tried again; default the client's patience. */
+  /** The retries. Default: the client's patience. */
   tries?: Tries;
-  /** Ends it before its time, also when the client is closed; default when it is closed. */
+  /** Ends the request early, and must also do so when the client is closed. Default: only when it is closed. */
   signal?: AbortSignal;
 }
 
@@ -120,26 +120,26 @@ export class Http {
     }
     this.#url = url.replace(/\/+$/, "");
     this.#key = typeof key === "function" ? key : checkedKey(key);
-    // However many wait for it: that is no leak.
+    // Any number of requests may listen for the close. This is not a leak.
     setMaxListeners(0, this.closed);
   }
 
-  /** Ends what is open. Whoever waits is told. */
+  /** Closes all connections. Waiting callers get an error. */
   close(): void {
     this.#closing.abort();
   }
 
-  /** Ends what goes on when the client is closed. */
+  /** The signal that the client was closed. */
   get closed(): AbortSignal {
     return this.#closing.signal;
   }
 
-  /** Throws where the client was closed: whatever went wrong then, that is why. */
+  /** Throws if the client was closed, because that is then the reason of any error. */
   checkOpen(cause?: unknown): void {
     if (this.closed.aborted) throw new FleetError("closed", "the fleet's client was closed", { cause });
   }
 
-  /** An answer to a request that may be sent twice, waited for. Statuses that are about the request are the caller's. */
+  /** Returns the response to a request that may be sent twice. The caller handles statuses about the request. */
   async ask(method: string, path: string, tenant: string | undefined, asked: Asked = {}): Promise<Answer> {
     this.checkOpen();
     try {
@@ -168,7 +168,8 @@ export class Http {
       answer.waited = wait;
       if (!PASSING.has(answer.status)) return checked(answer);
       if (answer.code === "too_many_waiting" && again !== undefined && wait > 0) {
-        // What was sent is taken in, and only the waiting was not: to be told so needs no patience.
+        // The message was accepted, and only the wait was rejected. Ask for the acceptance at once, without using up
+        // patience.
         [place, wait] = [again, 0];
         continue;
       }
@@ -177,7 +178,7 @@ export class Http {
     }
   }
 
-  /** One try; trouble with it is the caller's. */
+  /** Makes one attempt. The caller handles errors. */
   async fetch(method: string, path: string, tenant: string | undefined, { body, headers, signal }: Asked): Promise<Response> {
     const key = typeof this.#key === "function" ? checkedKey(await this.#key()) : this.#key;
     return fetch(this.#url + path, {
@@ -189,7 +190,7 @@ export class Http {
         ...(tenant !== undefined && { "tickfleet-tenant": tenant }),
         ...headers,
       },
-      // A key goes where it was meant to go.
+      // The key must not reach another server.
       redirect: "manual",
       ...(body !== undefined && { body }),
       ...(signal !== undefined && { signal }),
@@ -197,7 +198,7 @@ export class Http {
   }
 }
 
-/** Does something that is ended when its time is over, or when the outer signal says so. */
+/** Runs work with a timeout, which the outer signal can end early. */
 export async function within<T>(
   ms: number,
   outer: AbortSignal | undefined,
@@ -205,12 +206,12 @@ export async function within<T>(
 ): Promise<T> {
   const own = new AbortController();
   const stop = () => own.abort(outer?.reason);
-  // What a timer cannot count is as good as for ever.
+  // A timer cannot count longer times. They have no timeout.
   const timer = ms < 2 ** 31 ? setTimeout(() => own.abort(new Error(`no response within ${ms} ms`)), ms) : undefined;
   outer?.addEventListener("abort", stop);
   try {
     outer?.throwIfAborted();
-    // Not all that is waited for knows of signals: what gives a key may hang.
+    // Work may ignore the signal: a function that returns a key may hang.
     const ended = new Promise<never>((_, fail) => own.signal.addEventListener("abort", () => fail(own.signal.reason)));
     return await Promise.race([work(own.signal), ended]);
   } finally {
@@ -221,31 +222,34 @@ export async function within<T>(
 
 function checkedKey(key: string): string {
   if (/^[\x21-\x7e]+$/.test(key)) return key;
-  // Not what it is: errors are logged.
+  // Without the key itself, because errors are logged.
   throw new FleetError("invalid_key", "the gateway's API key contains whitespace or non-ASCII characters");
 }
 
-/** An id as a part of a path. Its characters need no escaping; one that means another place in a URL is {@link Unsupported}. */
+/**
+ * Returns an id as a URL path segment. Its characters need no escaping. Throws {@link Unsupported} if the id has
+ * another meaning in a URL.
+ */
 export function segment(id: string): string {
   if (id !== "." && id !== "..") return id;
   throw new Unsupported(`the id ${id} is not valid in a URL and cannot be used through a gateway`);
 }
 
-/** An answer with what its headers say. */
+/** Returns the response with the headers that it needs. */
 export async function answerOf(response: Response): Promise<Answer> {
   const after = response.headers.get("retry-after") ?? "";
-  // A date is for caches; no gateway says one.
+  // Gateways send seconds, never a date.
   return new Answer(response.status, await response.text(), /^\d+$/.test(after) ? Number(after) * 1_000 : undefined);
 }
 
-/** No answer came. */
+/** Returns the error for a request without a response. */
 export function unreachable(error: unknown): Unavailable {
   const { message, cause } = error as Error;
   const why = cause instanceof Error ? cause.message || cause.name : message;
   return new Unavailable(`the gateway cannot be reached: ${why}`, { cause: error });
 }
 
-/** The answer, where the key was good for it, and it is the gateway's own. */
+/** Returns the response, unless it rejects the key or redirects. */
 export function checked(answer: Answer): Answer {
   if (answer.status === 401) throw new Unauthorized(answer.message);
   if (answer.status === 403) throw new Forbidden(answer.message);
@@ -255,13 +259,13 @@ export function checked(answer: Answer): Answer {
   return answer;
 }
 
-/** What is wrong now, and may be right later. */
+/** Returns the error for a failure that may be temporary. */
 export function passing(answer: Answer): FleetError {
   const { code, message, status } = answer;
   let error: NotAccepted;
   if (code === "queue_full") error = new QueueFull(`queue_full: ${message}`);
   else if (code === "pressure") error = new Pressure();
-  // The turn was taken in, and only the waiting was not.
+  // If the code is `too_many_waiting`, the turn was accepted, and only the wait was rejected.
   else if (status === 429 && code !== "too_many_waiting") {
     error = new Throttled(code || "too_many_requests", `${code || "too_many_requests"}: ${message}`);
   } else return new Unavailable(`the gateway failed: ${message}`);

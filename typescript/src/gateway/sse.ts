@@ -1,7 +1,7 @@
-/** Server-sent events, read as they come. */
+/** Reads server-sent events from a stream of text. */
 import { read } from "../json.js";
 
-/** An event by its name, with its JSON: an object. */
+/** An event: its name and its JSON object. */
 export interface Told {
   kind: string;
   // eslint-disable-next-line @typescript-eslint/no-explicit-any
@@ -9,22 +9,22 @@ export interface Told {
 }
 
 /**
- * Of server-sent events. What else Unicode, and `.` of an expression, take for the end of a line (U+2028, U+2029) is a part of the
- * text.
+ * Line ends of server-sent events. Other line ends of Unicode and of `.` in regular expressions (U+2028, U+2029) are
+ * part of the text.
  */
 const LINE_ENDS = /\r\n|\n|\r/;
 
-/** Makes events of text, however it was cut on its way. Those that cannot be read are left out. */
+/** Parses events from text, however it was split. Skips unreadable events. */
 export class EventReader {
   #rest = "";
   #wasCr = false;
   #kind = "";
   #data: string[] = [];
 
-  /** The events that end within this piece. */
+  /** Returns the events that end within this piece. */
   take(piece: string): Told[] {
     if (piece === "") return [];
-    // A line feed behind a carriage return that came before it ends no line of its own.
+    // A line feed after a carriage return of the previous piece belongs to the same line end.
     const text = this.#wasCr && piece.startsWith("\n") ? piece.slice(1) : piece;
     this.#wasCr = piece.endsWith("\r");
     const lines = (this.#rest + text).split(LINE_ENDS);
@@ -32,7 +32,7 @@ export class EventReader {
     return lines.map((line) => this.#line(line)).filter((told) => told !== undefined);
   }
 
-  /** The event that ends with this line, if one does, and can be read. */
+  /** Returns the event that ends with this line, if there is one and it is readable. */
   #line(line: string): Told | undefined {
     if (line !== "") {
       const colon = line.indexOf(":");

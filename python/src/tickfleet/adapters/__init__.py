@@ -6,12 +6,12 @@ LangGraph              :func:`tickfleet.adapters.langgraph.fleet_node`          
 Pydantic AI            :class:`tickfleet.adapters.pydantic_ai.FleetToolset`        ``tickfleet[pydantic-ai]``
 =====================  ==========================================================  =================================
 
-Each takes an :class:`tickfleet.AsyncFleet`, the agent's name, and the fields of a turn that go with every call. A call that was
-denied, capped or failed is told to the model in the fleet's words, as any result is; what is no result (`Rejected`,
-`Unavailable`, …) ends the run of the agent.
+Each takes an :class:`tickfleet.AsyncFleet`, the agent's name, and the fields of a turn, which apply to every call. If a
+call is denied, capped or failed, the model receives the fleet's message, as with any result. An error without a result
+(`Rejected`, `Unavailable`, …) ends the run of the agent.
 
-A run that is resumed, retried or replayed repeats no effect. The id of each turn follows from the framework's own ids and from
-the arguments, so the fleet recognizes a repeated call and returns the first result, for as long as it remembers ids
-(``retention.dedupe_for``). If a call cannot be identified, the adapter raises
-:class:`tickfleet.client.InvalidMessage`, sends nothing, and says what to pass.
+A run that is resumed, retried or replayed repeats no effect. The id of each turn is derived from the framework's own
+ids and from the arguments, so the fleet recognizes a repeated call and returns the first result, for as long as it
+keeps ids (``retention.dedupe_for``). If a call cannot be identified, the adapter raises
+:class:`tickfleet.client.InvalidMessage`, sends nothing, and states what to pass.
 """

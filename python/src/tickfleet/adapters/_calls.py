@@ -1,4 +1,4 @@
-"""What the adapters share."""
+"""Shared code of the adapters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tickfleet.client import AsyncFleet, InvalidMessage, Reply, TurnFields
 
 @dataclass(frozen=True)
 class Definition:
-    """A tool as a model is told of it."""
+    """A tool definition for a model."""
 
     name: str
     description: str
@@ -21,28 +21,28 @@ class Definition:
 
 
 def call_of(name: str, arguments: str, id: str | None) -> dict[str, Any]:
-    """A call as OpenAI Chat has it."""
+    """Returns a call in the format of OpenAI Chat."""
     function = {"name": name, "arguments": arguments}
     return {"type": "function", "function": function} | ({} if id is None else {"id": id})
 
 
 def arguments_text(arguments: Any) -> str:
-    """Arguments as JSON text. Members are sorted: a history that was stored and loaded may order them differently, and the
-    fleet compares a repeated turn by its text."""
+    """Returns arguments as JSON text. Members are sorted, because a history that was stored and loaded may order them
+    differently, and the fleet compares the text of a repeated turn."""
     return arguments if isinstance(arguments, str) else json.dumps(arguments, sort_keys=True)
 
 
 def turn_id(framework: str, *parts: Any) -> str:
-    """An id that is the same for equal parts, and different for different ones. The parts are JSON values."""
+    """Returns an id that is the same for equal parts, and differs for different ones. The parts are JSON values."""
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     return f"{framework}-{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def checked(fields: TurnFields) -> TurnFields:
-    """The fields that go with every call.
+    """Returns the fields that apply to every call.
 
     Raises:
-        InvalidMessage: There is a ``turn_id``, which all calls would share.
+        InvalidMessage: A ``turn_id`` is set, which all calls would share.
     """
     if "turn_id" in fields:
         raise InvalidMessage("turn_id: omit it; the adapter derives an id for the turn of each call")
@@ -50,10 +50,10 @@ def checked(fields: TurnFields) -> TurnFields:
 
 
 def run_named_by(run_id: str | Callable[[Any], str] | None, context: Any) -> str | None:
-    """The name of a run as its owner gives it, if they do.
+    """Returns the id of a run that its owner has set, if any.
 
     Raises:
-        InvalidMessage: It is empty or no text.
+        InvalidMessage: It is empty or not a text.
     """
     named = run_id(context) if callable(run_id) else run_id
     if named is None and run_id is None:
@@ -72,17 +72,17 @@ async def run(
     turn_id: str,
     timeout: float | None = 300.0,
 ) -> Reply:
-    """Has calls of one model response carried out as one turn."""
+    """Runs calls of one model response as one turn."""
     own: TurnFields = {**fields, "tool_calls": calls, "turn_id": turn_id}
     return await fleet.run(agent, tenant=tenant, timeout=timeout, **own)
 
 
 def told(reply: Reply, at: int = 0) -> str:
-    """What the model is told of a call."""
+    """Returns the message to the model about a call."""
     return str(reply.messages[at]["content"])
 
 
 async def definitions(fleet: AsyncFleet, agent: str, tenant: str | None) -> list[Definition]:
-    """The tools that the agent may call."""
+    """Returns the tools that the agent may call."""
     found = [tool["function"] for tool in await fleet.tools(agent, format="openai", tenant=tenant)]
     return [Definition(tool["name"], tool.get("description", ""), tool["parameters"]) for tool in found]

@@ -2,13 +2,13 @@
 
     graph.add_node("tools", fleet_node(fleet, "kelly"))
 
-Give the model the same tools with ``model.bind_tools(await fleet.tools("kelly"))``. All calls of a message are one turn: they run
-in order, and their results arrive together.
+Give the model the same tools with ``model.bind_tools(await fleet.tools("kelly"))``. All calls of a message are one
+turn: they run in order, and their results arrive together.
 
-The turn's id is derived from the thread, the checkpoint namespace, the message id and the calls. If a thread is resumed, retried
-or replayed, in this process or another one, it receives the first results. The message id comes from the model or from
-``add_messages`` and is in the checkpoint. Without a thread or message ids, the id of the node's execution is used. It stays the
-same if the node is retried or resumed from the same checkpoint.
+The turn's id is derived from the thread, the checkpoint namespace, the message id and the calls. If a thread is
+resumed, retried or replayed, in this process or another one, it receives the first results. The message id comes from
+the model or from ``add_messages`` and is in the checkpoint. Without a thread or message ids, the id of the node's
+execution is used. It stays the same if the node is retried or resumed from the same checkpoint.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ def fleet_node(
         raise TypeError("fleet_node needs an AsyncFleet")
     fields = checked(fields)
 
-    # LangGraph fills in `runtime` by its name.
+    # LangGraph passes `runtime` by its name.
     async def tools(state: dict[str, Any], runtime: Any = None) -> dict[str, list[ToolMessage]]:
         last = state[messages_key][-1]
         if not isinstance(last, AIMessage) or not (last.tool_calls or last.invalid_tool_calls):
             return {messages_key: []}
         asked = [(call["id"], call["name"], arguments_text(call["args"])) for call in last.tool_calls]
-        # What the model wrote badly is told to it by the fleet, in words that it can act on.
+        # For invalid calls, the fleet's message tells the model how to correct them.
         asked += [(call["id"], call["name"] or "", call["args"] or "") for call in last.invalid_tool_calls]
         calls = [call_of(name, arguments, id) for id, name, arguments in asked]
         id = turn_id("langgraph", agent, _place(runtime, last, len(state[messages_key])), asked)
@@ -78,14 +78,14 @@ def fleet_node(
 
 
 def _place(runtime: Any, message: AIMessage, length: int) -> list[str | int | None]:
-    """What names the message among those of all threads and runs."""
+    """Returns values that identify the message among those of all threads and runs."""
     info = getattr(runtime, "execution_info", None)
     if info is None:
         raise InvalidMessage(
             "the calls cannot be distinguished from equal calls of another run: add fleet_node to a graph, which has "
             "a thread and an execution"
         )
-    # The graph that this one is a part of, with the execution that called it. The last part names this node's own execution.
+    # The parent graph, with the execution that called this one. The last part is this node's own execution.
     parents = info.checkpoint_ns.rpartition("|")[0]
     if info.thread_id is not None and message.id:
         return ["message", str(info.thread_id), parents, message.id]

@@ -2,18 +2,18 @@
 
     agent = Agent(name="kelly", tools=await fleet_tools(fleet, "kelly"))
 
-The SDK makes each call of a response separately, so each call is a turn of its own. The turn's id is derived from the id of the
-response's item (``fc_…`` in the Responses API), the call id and the arguments. A ``RunState`` that is resumed twice receives the
-first result.
+The SDK makes each call of a response separately, so each call is a turn of its own. The turn's id is derived from the
+id of the response's item (``fc_…`` in the Responses API), the call id and the arguments. A ``RunState`` that is resumed
+twice receives the first result.
 
-The SDK has no run id. Models over Chat Completions have no item ids either, and some repeat call ids in each response. For those,
-set ``run_id`` to a text or a function of the tool's context::
+The SDK has no run id. Models over Chat Completions have no item ids either, and some repeat call ids in each response.
+For those, set ``run_id`` to a text or a function of the tool's context::
 
     tools = await fleet_tools(fleet, "kelly", run_id=lambda context: context.context["order"])
     await Runner.run(agent, "Pay the invoice.", context={"order": "order-17"})
 
-A resumed run must have the same ``run_id``, any other run a different one. Within a run, the SDK rejects a call id that is reused
-for another call.
+A resumed run must have the same ``run_id``, any other run a different one. Within a run, the SDK rejects a call id that
+is reused for another call.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tickfleet.client import AsyncFleet, InvalidMessage, TurnFields
 
 
 _ITEM_LENGTH_MIN = 16
-# A shorter id of an item is a number that other runs have, too: it does not tell runs apart.
+# A shorter item id is a number that other runs have, too, so it does not identify the run.
 
 
 async def fleet_tools(
@@ -69,7 +69,7 @@ async def fleet_tools(
             description=definition.description,
             params_json_schema=definition.parameters,
             on_invoke_tool=invoke,
-            # The schema is that of the tool's maker. The fleet checks arguments against it in any case.
+            # The schema comes from the tool's author. The fleet checks arguments against it in any case.
             strict_json_schema=False,
         )
 
@@ -77,7 +77,7 @@ async def fleet_tools(
 
 
 def _place(run: str | None, context: ToolContext[Any], tool: str) -> list[str | None]:
-    """What names the run, and the response's item where the model gives it an id."""
+    """Returns the ids of the run, and of the response's item if the model sets one."""
     item = getattr(context.tool_call, "id", None)
     if item == FAKE_RESPONSES_ID:
         item = None

@@ -2,16 +2,17 @@
 
     agent = Agent(model, toolsets=[FleetToolset(fleet, "kelly")])
 
-Pydantic AI makes each call of a response separately, so each call is a turn of its own. The fleet validates the arguments.
+Pydantic AI makes each call of a response separately, so each call is a turn of its own. The fleet validates the
+arguments.
 
-The turn's id is derived from the response that made the call (run, provider id, time), the call id and the model's unmodified
-arguments. All of these are in the message history. A history that is resumed twice receives the first result. If an approval
-changes the arguments the second time, `Conflict` is raised. A run that is restarted from its prompt requests a new response, whose
-calls are new calls.
+The turn's id is derived from the response that made the call (run, provider id, time), the call id and the model's
+unmodified arguments. All of these are in the message history. A history that is resumed twice receives the first
+result. If an approval changes the arguments the second time, `Conflict` is raised. A run that is restarted from its
+prompt requests a new response, whose calls are new calls.
 
-A history from elsewhere, such as a user interface, can lack both the run and the provider id. For those, set ``run_id`` to a text
-or a function of the run's context: ``FleetToolset(fleet, "kelly", run_id=lambda ctx: ctx.deps.chat)``. A resumed run must have
-the same ``run_id``, any other run a different one.
+A history from elsewhere, such as a user interface, can lack both the run and the provider id. For those, set ``run_id``
+to a text or a function of the run's context: ``FleetToolset(fleet, "kelly", run_id=lambda ctx: ctx.deps.chat)``. A
+resumed run must have the same ``run_id``, any other run a different one.
 """
 
 from __future__ import annotations
@@ -97,8 +98,8 @@ class FleetToolset(AbstractToolset[Any]):
         return told(reply)
 
     def _origin(self, ctx: RunContext[Any], name: str) -> tuple[list[Any], str | None]:
-        """What names the response that made the call, and the arguments as they were written there; none where several calls
-        of one response share the id."""
+        """Returns values that identify the response that made the call, and the call's arguments as written there. The
+        arguments are ``None`` if several calls of the response share the id."""
         named = run_named_by(self._run_id, ctx)
         responses = [message for message in ctx.messages if isinstance(message, ModelResponse)]
         made = [(response, parts) for response in responses if (parts := _calls(response, ctx.tool_call_id))]
@@ -106,7 +107,7 @@ class FleetToolset(AbstractToolset[Any]):
             response, parts = made[-1]
             written = arguments_text(parts[0].args or {}) if len(parts) == 1 else None
             if named is not None:
-                # A history that was made elsewhere has no more than the order of its messages.
+                # A history from elsewhere has only the order of its messages.
                 return [named, len(made)], written
             if response.run_id or response.provider_response_id:
                 origin = _identity(response)

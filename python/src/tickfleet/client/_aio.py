@@ -1,4 +1,4 @@
-"""A producer's end of a fleet, for asyncio."""
+"""The asyncio client for producers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Format = Literal[
 """Format of tool definitions. `openai` is `openai_chat`."""
 
 TIMEOUT = 300.0
-"""Seconds that a reply is waited for, where nobody says otherwise."""
+"""Default timeout of a reply, in seconds."""
 
 
 def _accepted(reply: Reply | None, tenant: str | None, id: str, timeout: float | None) -> Reply:
@@ -313,7 +313,7 @@ class AsyncFleet:
         """
         self.check_loop()
         id = name(task_id, "task_id", ID_BYTES_MAX)
-        # Whoever stops listening ends the request.
+        # A caller that stops listening ends the request.
         async with aclosing(self._transport.follow(self._whose(tenant), id, position)) as events:
             async for event in events:
                 yield event

@@ -1,4 +1,4 @@
-"""Definitions of tools for a dialect, made of the form in which they are shared."""
+"""Tool definitions for a dialect, made from the shared form."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ DIALECTS = ("raw", "openai_chat", "openai_responses", "anthropic", "gemini", "mc
 
 
 def defined(dialect: str, shared: dict[str, Any]) -> Any:
-    """What a request to a model has of a shared list: a list; for ``text`` a string."""
+    """Returns the tools for a model request: a list; for ``text`` a string."""
     if dialect == "text":
         return shared["text"]
     tools = [_defined(dialect, tool) for tool in shared["tools"]]
@@ -25,7 +25,7 @@ def _defined(dialect: str, tool: dict[str, Any]) -> dict[str, Any]:
         hints = {"readOnlyHint": effect == "read", "idempotentHint": effect != "once"}
         shown: dict[str, Any] = {"name": names.get("mcp", tool["name"]), "title": tool["display_name"], **described}
         shown |= {"inputSchema": schema, "annotations": hints}
-        # Results of the older revisions are objects.
+        # Older revisions accept only objects as results.
         takes_any = dialect != "mcp"
         if isinstance(output, dict) and (takes_any or output.get("type") == "object"):
             shown["outputSchema"] = output

@@ -25,13 +25,13 @@ from tickfleet.client._transport import DirectOptions, Kind
 
 
 def _private() -> str:
-    """An inbox that nobody else uses."""
+    """Returns a unique name for an inbox."""
     host = "".join(c for c in socket.gethostname() if c.isascii() and c.isalnum())[:20]
     return f"py-{host or 'host'}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
 
 
 class _Awaited:
-    """Somebody's hold on a waiter: as long as it is kept, its reply is looked out for."""
+    """Keeps a waiter alive, and with it the search for its reply."""
 
     def __init__(self, waiter: Waiter) -> None:
         self._waiter = waiter
@@ -46,7 +46,8 @@ class _Awaited:
 
 
 class Direct:
-    """One connection that reads replies for each shard in use, however many wait; see :mod:`tickfleet.client._hub`."""
+    """Reads replies on one connection for each shard in use, however many callers wait; see
+    :mod:`tickfleet.client._hub`."""
 
     def __init__(self, url: str, patience: float, options: DirectOptions) -> None:
         self._shards = _or(options.get("shards"), 1)
@@ -76,7 +77,7 @@ class Direct:
         self._hubs.clear()
         if self._is_private:
             for tenant in self._tenants:
-                # What cannot be removed now ages away.
+                # An inbox that cannot be removed now expires.
                 with contextlib.suppress(Exception):
                     await self._redis.forget(tenant, self._inbox, self._prefix(tenant))
         self._tenants.clear()
@@ -93,7 +94,7 @@ class Direct:
         waiter = there or Waiter(place, asked=what, is_given=is_given)
         if there is None:
             self._tenants.add(tenant)
-            # Before the message: no reply can slip in between.
+            # Add it before sending. Otherwise a reply could arrive unnoticed.
             hub.add(waiter, f"{tenant}:{self._inbox}")
         waiter.sending = True
         try:

@@ -32,12 +32,12 @@ class FleetError(Exception):
             self.code = code
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # An exception is made anew from `args` when it is unpickled, which are not the arguments of every class here.
+        # Unpickling creates an exception from `args`, which are not the constructor arguments of every class here.
         return _restored, (type(self), self.args, self.__dict__)
 
 
 def _restored(kind: type[E], args: tuple[Any, ...], state: dict[str, Any]) -> E:
-    """An error as it was pickled."""
+    """Restores a pickled error."""
     error = kind.__new__(kind, *args)
     error.args = args
     error.__dict__.update(state)

@@ -1,4 +1,4 @@
-"""What happens to a task, as its history and its record tell."""
+"""Events of a task, from its history and its record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _LOOK_EVERY = 0.25
 _ABSENT_AFTER = 1.0
-# Seconds without a step, after which the tenant is looked for.
+# Seconds without a step, after which the client checks whether the tenant exists.
 
 Kind = Literal["plan", "result", "note", "heard", "summary", "ended", "other"]
 
@@ -55,7 +55,7 @@ _KINDS: dict[str, Kind] = {
 
 
 def step(entry: str, position: int) -> Event:
-    """Reads a step. One that cannot be read, or is of a later build, is ``other``."""
+    """Parses a step. An unreadable step, or one of a newer version, is ``other``."""
     try:
         value = json.loads(entry)
         return Event(
@@ -72,11 +72,11 @@ def step(entry: str, position: int) -> Event:
 
 
 async def follow(redis: Redis, prefix: str, tenant: str, task_id: str, position: int) -> AsyncGenerator[Event, None]:
-    """The events of a task from a position on."""
+    """Yields the events of a task from a position on."""
     place = f"{tenant}:{name(task_id, 'task_id', ID_BYTES_MAX)}"
     first, started = position, time.monotonic()
     while True:
-        # First: what it has written before its record goes must not be missed.
+        # Read the record before the steps. Otherwise the last steps before the record could be lost.
         record = await redis.get(f"{prefix}done:{place}")
         began = time.monotonic()
         steps = await redis.history(f"{prefix}parts:steps:{place}", position)
@@ -86,7 +86,7 @@ async def follow(redis: Redis, prefix: str, tenant: str, task_id: str, position:
         if not steps and record is not None:
             yield Event(kind="ended", position=position, reply=read_record(record))
             return
-        # Its message is decided about by then, where its tenant is not configured.
+        # By then, the scheduler has decided a message of an unknown tenant.
         is_late = position == first and time.monotonic() - started > _ABSENT_AFTER
         if is_late and await redis.is_absent(prefix, place):
             yield Event(kind="ended", position=position, reply=absent(place, "task"))

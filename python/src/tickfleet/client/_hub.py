@@ -1,4 +1,5 @@
-"""One reader of replies for a whole process: whoever waits for a reply is told by it, and asks Redis nothing itself."""
+"""One reader of replies for a whole process. Waiting callers get their replies from it, and make no requests to
+Redis."""
 
 from __future__ import annotations
 
@@ -19,45 +20,45 @@ from tickfleet.client._reply import Reply, absent, read_record, read_reply
 log = logging.getLogger("tickfleet.client")
 
 _RECORD_AFTER = 1.0
-# Seconds without a reply, after which the record of a turn is looked at for the first time …
+# Seconds without a reply, after which the record of a turn is read for the first time …
 _RECORD_SOON = 0.1
-# … the same, where its id was given by somebody, for it may have ended before …
+# … the same if the caller gave the id, because the turn may have ended before …
 _RECORD_EVERY_MAX = 10.0
-# … and the longest time between two looks.
+# … and the longest interval between two reads.
 _LOOKS_AT_ONCE = 50
 _PAUSE_MAX = 2.0
 
 
 @dataclass(eq=False)
 class Waiter:
-    """Somebody who waits for one reply."""
+    """A caller that waits for one reply."""
 
     place: str
     """``<tenant>:<id>``."""
     stream: str = ""
-    """Where its message was put."""
+    """The stream of its message."""
     entry: str | None = None
-    """As what; none where this process did not submit it."""
+    """The entry of its message. ``None`` if this process did not submit it."""
     asked: str = ""
-    """What was asked for, to tell another turn of the same id."""
+    """The submitted content, which distinguishes another turn with the same id."""
     reply: asyncio.Future[Reply] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     is_given: bool = True
-    """Whether somebody gave the id, so that the same may have been submitted before."""
+    """Whether the caller gave the id, so that the turn may have been submitted before."""
     look_at: float = 0.0
     pause: float = 0.0
     pending: list[Reply] = field(default_factory=list)
-    """What it was told meanwhile: one reply for each approval that is waited for."""
+    """Replies that arrived before the end: one for each approval that the turn waits for."""
     sending: bool = False
-    """Whether its message is on its way: nothing is known of it yet, and a record would be that of another turn."""
+    """Whether its message is being sent. Until it is sent, a record would belong to another turn."""
     decided: bool = False
-    """Whether its entry was seen to be gone: a refusal is in the inbox by then."""
+    """Whether its entry has left the stream. A rejection is in the inbox by then."""
 
     def __post_init__(self) -> None:
         self.pause = _RECORD_SOON if self.is_given else _RECORD_AFTER
         self.look_at = time.monotonic() + self.pause
 
     def sent(self, stream: str, entry: str) -> None:
-        """Its message is on its stream."""
+        """Records that its message is on its stream."""
         self.stream, self.entry, self.decided, self.sending = stream, entry, False, False
 
 
@@ -68,7 +69,7 @@ class Hub:
         self._redis = redis
         self._prefix = prefix
         self._inboxes: dict[str, Inbox] = {}
-        # Whoever gives up waiting lets go of its waiter, and nobody looks for that reply any more.
+        # Weak references: a caller that stops waiting drops its waiter, and the search for that reply ends.
         self._waiters: WeakValueDictionary[str, Waiter] = WeakValueDictionary()
         self._changed = asyncio.Event()
         self._due = asyncio.Event()
@@ -76,11 +77,11 @@ class Hub:
         self._closed = False
 
     def waiter(self, place: str) -> Waiter | None:
-        """Who waits for the reply about this turn or task."""
+        """Returns the waiter for the reply about this turn or task."""
         return self._waiters.get(place)
 
     def add(self, waiter: Waiter, inbox: str | None) -> None:
-        """From now on the reply is looked out for, in this inbox (`<tenant>:<name>`) and in its record."""
+        """Starts to look for the reply, in this inbox (`<tenant>:<name>`) and in the record."""
         self._waiters[waiter.place] = waiter
         self._due.set()
         key = None if inbox is None else f"{self._prefix}replies:{inbox}"
@@ -91,13 +92,13 @@ class Hub:
             self._tasks = [asyncio.create_task(self._always(loop)) for loop in (self._listen, self._look)]
 
     def drop(self, waiter: Waiter) -> None:
-        """It is not looked out for any more."""
+        """Stops looking for the reply."""
         if self._waiters.get(waiter.place) is waiter:
             del self._waiters[waiter.place]
 
     async def close(self) -> None:
-        """Stops reading. Whoever still waits is told."""
-        # A library may swallow a cancellation that comes together with an answer: then the loops end by themselves.
+        """Stops reading. Callers that still wait get an error."""
+        # A library may swallow a cancellation that arrives together with a result. This flag then ends the loops.
         self._closed = True
         self._changed.set()
         self._due.set()
@@ -107,25 +108,25 @@ class Hub:
         for waiter in list(self._waiters.values()):
             if not waiter.reply.done():
                 waiter.reply.set_exception(FleetError("the fleet's client was closed", "closed"))
-                # Nobody may be there any more to hear it.
+                # Marks the exception as retrieved, in case no caller is left.
                 waiter.reply.exception()
 
     async def _always(self, loop: Callable[[], Awaitable[None]]) -> None:
-        """Goes on whatever Redis says: a connection comes back, and what was missed is found in the records."""
+        """Runs a loop despite errors of Redis: connections are restored, and missed replies are in the records."""
         pause = 0.05
         while not self._closed:
             try:
                 await loop()
                 pause = 0.05
                 continue
-            except Exception as error:  # Whatever it is: nobody else would read on.
+            except Exception as error:  # Any error: no other task would continue reading.
                 log.warning("replies cannot be read, trying again in %.2g s: %s", pause, error)
                 self._look_now()
             await asyncio.sleep(pause)
             pause = min(pause * 2, _PAUSE_MAX)
 
     async def _listen(self) -> None:
-        """One read of all inboxes; an inbox that is added meanwhile is read at once."""
+        """Reads all inboxes once. An inbox that is added meanwhile is read at once."""
         self._changed.clear()
         inboxes = list(self._inboxes.values())
         changed = asyncio.create_task(self._changed.wait())
@@ -138,11 +139,11 @@ class Hub:
                     inbox = self._inboxes[key]
                     await self._take(inbox, inbox.fresh(entries))
         finally:
-            # A read that is given up takes its connection with it: reading removes nothing, so nothing is lost.
+            # A canceled read closes its connection. Reading removes nothing, so no reply is lost.
             while tasks:
                 for task in tasks:
                     task.cancel()
-                # A library may swallow a cancellation that comes in the wrong moment: it is asked again.
+                # A library may swallow a cancellation that arrives at the wrong moment, so repeat it.
                 _, tasks = await asyncio.wait(tasks, timeout=0.1)
             if read is not None and not read.cancelled():
                 read.exception()
@@ -162,12 +163,12 @@ class Hub:
                 self._tell(waiter, reply)
             elif waiter is not None:
                 waiter.pending.append(reply)
-        # Those of a read before whose removal failed go with these.
+        # Includes entries of an earlier read whose removal failed.
         if inbox.kept:
             await self._redis.remove(inbox, sorted(inbox.kept))
 
     def _tell(self, waiter: Waiter, reply: Reply) -> None:
-        """Hands over the reply, once."""
+        """Delivers the reply, once."""
         self.drop(waiter)
         if not waiter.reply.done():
             waiter.reply.set_result(reply)
@@ -178,12 +179,12 @@ class Hub:
         self._due.set()
 
     async def _look(self) -> None:
-        """Looks at the records of those who have waited for some time, all of them in one task."""
+        """Reads the records of waiters that have waited for some time, all of them in one task."""
         self._due.clear()
         now = time.monotonic()
         next_at = min((waiter.look_at for waiter in list(self._waiters.values())), default=None)
         if next_at is None or next_at > now:
-            # No waiter is held meanwhile: one that is given up goes at once.
+            # Hold no reference to a waiter meanwhile, so that an abandoned one disappears at once.
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._due.wait(), None if next_at is None else next_at - now)
             return
@@ -196,8 +197,8 @@ class Hub:
                 log.warning("a record cannot be read: %s", found)
 
     async def _look_at(self, waiter: Waiter) -> None:
-        """Takes the reply from the record; but not before this process' own message was decided about, for it may have been
-        refused: then the record is that of another turn."""
+        """Takes the reply from the record, but not before this process' own message was decided. If that message was
+        rejected, the record belongs to another turn."""
         if waiter.sending:
             return
         was_decided = waiter.decided
@@ -211,5 +212,5 @@ class Hub:
             if reply is not None:
                 self._tell(waiter, reply)
         elif waiter.decided:
-            # A refusal would be in the inbox by now, and is read before this comes round again.
+            # A rejection is in the inbox by now, and is read before the next check.
             waiter.look_at = time.monotonic() + _RECORD_SOON

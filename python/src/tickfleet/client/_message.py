@@ -1,4 +1,4 @@
-"""What a producer writes: turns, tasks and cancels as JSON, checked as far as a producer can see it."""
+"""Messages of a producer: turns, tasks and cancels as JSON, with the checks that a producer can make."""
 
 from __future__ import annotations
 
@@ -114,12 +114,12 @@ class TaskFields(TypedDict, total=False):
 
 
 _CALLS = ("tool_calls", "content", "calls", "answer")
-# What does not make another turn.
+# Fields that do not make it a different turn.
 _ASIDE = frozenset(
     ("deadline", "priority", "reply_to", "user_context", "session_data", "session_id", "correlation_id", "traceparent", "tracestate")
     + ("strict", "parallel_reads", "pending_approval", "tool_call_audits")
 )
-# Our words that are not the protocol's.
+# Argument names that differ from the protocol's.
 _RENAMED = {"audits": "tool_call_audits"}
 
 
@@ -129,15 +129,15 @@ def shard_of(tenant: str, shards: int) -> int:
 
 
 def new_id() -> str:
-    """An id that nobody else uses."""
+    """Returns a unique id."""
     return uuid.uuid4().hex
 
 
 def name(value: str, what: str, bytes_max: int = NAME_BYTES_MAX) -> str:
-    """The value, where it may name a tenant, an agent or an inbox, or be an id.
+    """Returns the value, if it is a valid name of a tenant, an agent or an inbox, or a valid id.
 
     Raises:
-        InvalidMessage: It may not.
+        InvalidMessage: It is not valid.
     """
     if not isinstance(value, str) or not _NAME.match(value) or len(value) > bytes_max:
         allowed = f"1 to {bytes_max} characters of A-Z a-z 0-9 _ . -"
@@ -146,7 +146,7 @@ def name(value: str, what: str, bytes_max: int = NAME_BYTES_MAX) -> str:
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON has it: models of Pydantic, as the SDKs of providers give them, and data classes are written out."""
+    """Converts a value to JSON types, including Pydantic models, as in the SDKs of providers, and data classes."""
     dump = getattr(value, "model_dump", None)
     if callable(dump) and not isinstance(value, type):
         return dump(mode="json", exclude_unset=True)
@@ -170,7 +170,7 @@ def _moment(deadline: Deadline) -> str:
 
 
 def _filled(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that say something, by the names of the protocol."""
+    """Returns the fields that are set, by their protocol names."""
     said = {_RENAMED.get(key, key): value for key, value in fields.items() if value is not None and value is not False}
     if "deadline" in said:
         said["deadline"] = _moment(said["deadline"])
@@ -181,15 +181,15 @@ def _filled(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _owner(tenant: str | None) -> dict[str, Any]:
-    """Whose a message is; nothing where a gateway knows it by the key."""
+    """Returns the tenant field. It is empty if a gateway derives the tenant from the key."""
     return {} if tenant is None else {"tenant": name(tenant, "tenant")}
 
 
 def turn_message(tenant: str | None, agent: str, reply_to: str | None, fields: TurnFields) -> dict[str, Any]:
-    """A turn. Its id is made here where none is given, so that it may be sent again after a lost connection.
+    """Builds a turn. Generates an id if none is given, so that the turn can be sent again after a lost connection.
 
     Raises:
-        InvalidMessage: It breaks a rule.
+        InvalidMessage: The turn is invalid.
     """
     said = _filled(fields)
     given = [key for key in _CALLS if key in said]
@@ -208,10 +208,10 @@ def turn_message(tenant: str | None, agent: str, reply_to: str | None, fields: T
 def task_message(
     tenant: str | None, agent: str, description: str, reply_to: str | None, fields: TaskFields
 ) -> dict[str, Any]:
-    """A delegation, with an id as :func:`turn_message` gives one.
+    """Builds a task, with an id as in :func:`turn_message`.
 
     Raises:
-        InvalidMessage: It breaks a rule.
+        InvalidMessage: The task is invalid.
     """
     said = _filled(fields)
     said["task_id"] = name(said.get("task_id", None) or new_id(), "task_id", ID_BYTES_MAX)
@@ -224,7 +224,8 @@ def task_message(
 
 @contextlib.contextmanager
 def _refused() -> Iterator[None]:
-    """Refuses what is no JSON, wherever that shows first: :func:`asked` comes before :func:`written`."""
+    """Rejects values that JSON cannot represent, wherever the error occurs first: :func:`asked` runs before
+    :func:`written`."""
     try:
         yield
     except (TypeError, ValueError, RecursionError) as error:
@@ -236,10 +237,10 @@ def _text(message: Mapping[str, Any]) -> str:
 
 
 def written(message: Mapping[str, Any]) -> str:
-    """A message as it goes on its stream.
+    """Encodes a message for its stream.
 
     Raises:
-        InvalidMessage: It is no JSON, or too long.
+        InvalidMessage: It cannot be encoded as JSON, or is too long.
     """
     with _refused():
         text = _text(message)
@@ -250,12 +251,13 @@ def written(message: Mapping[str, Any]) -> str:
 
 
 def asked(message: Mapping[str, Any]) -> str:
-    """What two submits must share to be the same turn or task, as this process can tell it.
+    """Returns the content by which this process recognizes an equal turn or task.
 
     Raises:
-        InvalidMessage: It is no JSON.
+        InvalidMessage: It cannot be encoded as JSON.
     """
     said = {key: value for key, value in message.items() if key not in _ASIDE}
     with _refused():
-        # Written once before: keys that are no text, which JSON writes as text, cannot be sorted beside others.
+        # Encode it once before. JSON turns keys that are not strings into strings, and the original keys could not be
+        # sorted.
         return json.dumps(json.loads(_text(said)), sort_keys=True)

@@ -1,4 +1,4 @@
-"""The connection to Redis: one server, a primary that sentinels know, or a cluster."""
+"""The connection to Redis: a single server, a primary behind Sentinels, or a cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ try:
     from redis.asyncio.cluster import ClusterNode
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
-except ImportError as error:  # pragma: no cover - said in words
+except ImportError as error:  # pragma: no cover - names the package to install
     raise ImportError("the client needs redis-py: pip install 'tickfleet[client]'") from error
 
 from tickfleet.client._errors import Pressure, QueueFull, Unavailable
@@ -24,21 +24,21 @@ from tickfleet.client._inbox import BLOCK_MS, COUNT, Entry, Inbox, entry_of
 from tickfleet.client._transport import DEFAULT_URL
 
 _ANSWER_S = 10.0
-# A command answers within this time, a blocking read too. It is longer than BLOCK_MS.
+# Timeout of a command in seconds, including a blocking read. It is longer than BLOCK_MS.
 
 _AT_ONCE = 32
-# Commands under way at the same time, each on a connection of its own: a burst of turns opens no more.
+# Maximum number of concurrent commands, each on its own connection. A burst of turns opens no more connections.
 
 _PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0)
-# Seconds before each try again; the last one is repeated.
+# Seconds before each retry; the last value is repeated.
 
 _PASSING = (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.ReadOnlyError, exceptions.TryAgainError, OSError)
-# What a command may be tried again after: whatever is sent here does no more when it is sent twice.
+# Errors after which a command is retried. Every command in this file can safely be sent twice.
 
 _SENTINEL_PORT = 26379
 
-# The bounds of the queue and the entry in one step, so that producers at the same time do not pass them. All keys are
-# declared: a cluster that moves the slot answers for all of them or none.
+# Checks the bounds of the queue and adds the entry in one step, so that concurrent producers do not exceed them. All
+# keys are declared: a cluster that moves the slot responds for all of them or for none.
 ENQUEUE = """#!lua
 -- enqueue: puts a message on an inbound stream, unless too much waits there.
 -- KEYS  1 stream · 2 meta
@@ -57,7 +57,7 @@ T = TypeVar("T")
 
 
 def _hosts(parts: SplitResult, port: int) -> list[tuple[str, int]]:
-    """The servers of a URL that may name several."""
+    """Returns the servers of a URL that may name several."""
     found = []
     for place in parts.netloc.rpartition("@")[2].split(","):
         host, colon, number = place.rpartition(":")
@@ -66,31 +66,31 @@ def _hosts(parts: SplitResult, port: int) -> list[tuple[str, int]]:
 
 
 def _options(parts: SplitResult) -> dict[str, Any]:
-    """User, password and encryption of a URL that names several servers."""
+    """Returns user, password and encryption of a URL with several servers."""
     user, _, password = parts.netloc.rpartition("@")[0].partition(":")
     said = {"username": unquote(user) or None, "password": unquote(password) or None}
     return {key: value for key, value in said.items() if value} | ({"ssl": True} if parts.scheme[:6] == "rediss" else {})
 
 
 def connect(url: str) -> Any:
-    """A client for ``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://host,host/name[/db]`` or
-    ``redis+cluster://host,host``. Nothing is connected to yet.
+    """Creates a client for ``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://host,host/name[/db]`` or
+    ``redis+cluster://host,host``. It does not connect yet.
 
     Raises:
-        ValueError: The URL cannot be read.
+        ValueError: The URL is invalid.
     """
     common: dict[str, Any] = {
         "decode_responses": True,
         "protocol": 2,
         "socket_timeout": _ANSWER_S,
         "socket_connect_timeout": 5.0,
-        # Those under way, and room for what reads.
+        # Concurrent commands, and room for blocking reads.
         "max_connections": 4 * _AT_ONCE,
         "retry": Retry(NoBackoff(), 0),
     }
     parts = urlsplit(url)
     if parts.scheme in ("unix", "redis+unix"):
-        # The fleet's own words for a user are not the library's.
+        # The fleet's parameter names for the user differ from the library's.
         names = {"user": "username", "pass": "password"}
         query = [(names.get(key, key), value) for key, value in parse_qsl(parts.query)]
         parts = parts._replace(scheme="unix", query=urlencode(query))
@@ -101,8 +101,8 @@ def connect(url: str) -> Any:
         if not name:
             raise ValueError("the URL lacks the name of the primary: expected redis+sentinel://host:26379/primary")
         secret = _options(parts)
-        # The sentinels have no password of their own here.
-        sentinel: Any = aio.Sentinel  # It has no types.
+        # Sentinels have no password here.
+        sentinel: Any = aio.Sentinel  # The library has no types for it.
         sentinels = sentinel(_hosts(parts, _SENTINEL_PORT), sentinel_kwargs={"socket_timeout": 5.0})
         return sentinels.master_for(name, db=int(db or 0), **secret, **common)
     if parts.scheme in ("redis+cluster", "rediss+cluster"):
@@ -119,7 +119,7 @@ def connect(url: str) -> Any:
 
 
 class Redis:
-    """What this client asks of Redis. Every method may be repeated: it does no more than once."""
+    """The commands of this client. Each method can be repeated without a further effect."""
 
     def __init__(self, url: str, patience: float) -> None:
         self._client = connect(url)
@@ -140,7 +140,7 @@ class Redis:
     async def _try(
         self, ask: Callable[[], Awaitable[T]], place: contextlib.AbstractAsyncContextManager[None] | None = None
     ) -> T:
-        """Asks, and asks again where the connection was the trouble, as long as there is patience."""
+        """Runs a command, and retries it after connection errors within `patience`."""
         end, tries = time.monotonic() + self._patience, 0
         while True:
             try:
@@ -158,7 +158,7 @@ class Redis:
             await asyncio.sleep(pause)
 
     async def enqueue(self, stream: str, meta: str, field: str, message: str, bounds: tuple[int, int]) -> str:
-        """Puts a message on an inbound stream. Answers its entry.
+        """Adds a message to an inbound stream, and returns its entry.
 
         Raises:
             QueueFull, Pressure: Nothing was written.
@@ -176,7 +176,7 @@ class Redis:
             try:
                 return await self._run(ENQUEUE, [stream, meta], [field, message, *bounds])
             except exceptions.NoPermissionError:
-                # A user of Redis who may run no script: its bounds are looked at just before.
+                # This Redis user may not run scripts. Check the bounds just before adding the message.
                 self._may_run_scripts = False
         if await self._client.hget(meta, "pressure") == "1":
             return "PRESSURE"
@@ -196,12 +196,12 @@ class Redis:
         return str(answer)
 
     async def add(self, stream: str, field: str, message: str) -> str:
-        """Puts a message on a stream, whatever waits there: what ends work is never refused."""
+        """Adds a message to a stream without checking its bounds: messages that end work are never rejected."""
         entry: str = await self._try(lambda: self._client.xadd(stream, {field: message}))
         return entry
 
     async def read(self, inboxes: Sequence[Inbox], block_ms: int = BLOCK_MS) -> dict[str, list[Entry]]:
-        """What stands in inboxes behind what was read, waited for. Looks back where nothing came."""
+        """Waits for entries after the read position of each inbox. If none arrives, checks whether to start again."""
         places = {inbox.key: inbox.last for inbox in inboxes}
         found = await self._client.xread(places, count=COUNT, block=max(1, block_ms))
         if not found:
@@ -211,13 +211,13 @@ class Redis:
         return {key: [entry_of(id, fields or {}) for id, fields in entries] for key, entries in found or []}
 
     async def patiently_read(self, inbox: Inbox, block_ms: int) -> list[Entry]:
-        """As :meth:`read`, of one inbox, tried again where the connection was the trouble."""
-        # It may last: it takes no place of those that do not.
+        """As :meth:`read`, for one inbox, with retries after connection errors."""
+        # A blocking read must not occupy a place of short commands.
         found = await self._try(lambda: self.read([inbox], block_ms), contextlib.nullcontext())
         return found.get(inbox.key, [])
 
     async def patiently_remove(self, inbox: Inbox, ids: list[str]) -> None:
-        """As :meth:`remove`, tried again where the connection was the trouble."""
+        """As :meth:`remove`, with retries after connection errors."""
         await self._try(lambda: self.remove(inbox, ids))
 
     async def _newest(self, key: str) -> str | None:
@@ -228,26 +228,26 @@ class Redis:
         return newest[0][0] if newest else None
 
     async def remove(self, inbox: Inbox, ids: list[str]) -> None:
-        """Removes what was read from an inbox."""
+        """Removes read entries from an inbox."""
         for at in range(0, len(ids), 1_000):
             some = ids[at : at + 1_000]
             await self._client.xdel(inbox.key, *some)
             inbox.removed(some)
 
     async def forget(self, tenant: str, inbox: str, prefix: str) -> None:
-        """Removes an inbox with all that is in it, for one that was made for this process."""
+        """Deletes the private inbox of this process, with its replies."""
         place = f"{tenant}:{inbox}"
         await self._client.delete(f"{prefix}replies:{place}", f"{prefix}read:{place}")
         await self._client.hdel(f"{prefix}seqs:{tenant}", inbox)
         await self._client.zrem(f"{prefix}inboxes:{tenant}", inbox)
 
     async def get(self, key: str) -> str | None:
-        """The text of a key."""
+        """Returns the value of a key."""
         text: str | None = await self._try(lambda: self._client.get(key))
         return text
 
     async def record(self, key: str) -> str | None:
-        """As :meth:`get`, for one who may not be allowed to: whose user of Redis reads its inbox alone."""
+        """As :meth:`get`. Returns ``None`` if the Redis user may read only its own inbox."""
         if not self._may_read_records:
             return None
 
@@ -262,36 +262,37 @@ class Redis:
         return await self._try(ask)
 
     async def is_absent(self, prefix: str, place: str) -> bool:
-        """Whether the fleet refuses what names this tenant, for it knows none of this name, and nothing is there of this turn
-        or task (``<tenant>:<id>``)."""
+        """Returns whether the fleet rejects this turn or task (``<tenant>:<id>``) because its tenant is not configured,
+        and has no record of it."""
         if not self._may_look_for_tenants:
             return False
         try:
             if not await self._client.exists(f"{prefix}absent:{place.partition(':')[0]}"):
                 return False
-            # A tenant may have been configured since: what was taken in has a record, in this order.
+            # The tenant may have been configured since. An accepted message then has one of these records, in this
+            # order.
             return not any([await self._client.exists(f"{prefix}{kind}:{place}") for kind in ("turn", "done")])
         except exceptions.NoPermissionError:
             self._may_look_for_tenants = False
             return False
 
     async def content(self, key: str) -> str | None:
-        """The JSON of a record: what follows its version, entry, counters and schema number."""
+        """Returns the JSON of a record, after its version, entry, counters and schema number."""
         record = await self.get(key)
         return None if record is None else record.split(" ", 3)[-1].lstrip("0123456789")
 
     async def history(self, key: str, start: int) -> list[str]:
-        """The steps of a task from one on. Each is a part of its history."""
+        """Returns the steps of a task from `start` on. Each step is a part of its history."""
         names = [f"s{number:06}" for number in range(start, start + 32)]
         found: list[str | None] = await self._try(lambda: self._client.hmget(key, names))
         return [step for step in found if step is not None]
 
     async def exists(self, key: str) -> bool:
-        """Whether there is such a key."""
+        """Returns whether a key exists."""
         return bool(await self._try(lambda: self._client.exists(key)))
 
     async def waits(self, stream: str, entry: str) -> bool:
-        """Whether an entry is still on its stream: what was decided about is taken from it."""
+        """Returns whether an entry is still on its stream. A decided entry is removed from the stream."""
         if not self._may_look_at_streams:
             return False
         try:

@@ -18,7 +18,7 @@ Dialect = Literal[
 Status = Literal["done", "rejected", "conflict", "pending_approval"]
 """Status of a turn or task. ``pending_approval`` is not final: a call waits for approval."""
 
-# Python refuses to read integers of more than 4,300 digits.
+# Python rejects integers of more than 4,300 digits.
 _DIGITS_MAX = 4_300
 
 _ENDS = ("done", "rejected", "conflict")
@@ -175,7 +175,7 @@ def read_reply(text: str, seq: int | None = None, missed: int = 0) -> Reply:
     """Reads a reply.
 
     Raises:
-        FleetError: It is none.
+        FleetError: The text is not a reply.
     """
     try:
         value: dict[str, Any] = json.loads(text, parse_float=_float, parse_int=_int)
@@ -203,15 +203,15 @@ def read_reply(text: str, seq: int | None = None, missed: int = 0) -> Reply:
 
 
 def absent(place: str, kind: Literal["turn", "task"]) -> Reply:
-    """The refusal of a turn or task (``<tenant>:<id>``) whose tenant is not configured. It has no inbox, so the fleet writes
-    none."""
+    """Returns the rejection of a turn or task (``<tenant>:<id>``) whose tenant is not configured. Such a tenant has no
+    inbox, so the fleet writes no reply."""
     tenant, _, id = place.partition(":")
     error = CallError("unknown_tenant", f"tenant {tenant!r} is not configured: is it misspelt? Nothing was carried out")
     return Reply(id, kind, tenant, "", "rejected", "raw", [], [], error)
 
 
 def read_record(record: str) -> Reply | None:
-    """Reads what ``done:<tenant>:<id>`` holds: a line that is the fleet's own, then the reply. None where memory was so
-    short that the record was written without it."""
+    """Reads the value of ``done:<tenant>:<id>``: a line for the fleet, then the reply. Returns ``None`` if memory was
+    short, so that the record has no reply."""
     _, _, reply = record.partition("\n")
     return read_reply(reply) if reply else None

@@ -1,4 +1,4 @@
-"""The same for code that blocks: one thread of the process runs an :class:`AsyncFleet`, and everybody else waits for it."""
+"""The blocking client: one thread of the process runs an :class:`AsyncFleet`, and all other threads wait for it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tickfleet.client._transport import FleetOptions
 
 T = TypeVar("T")
 
-# How long a process that ends waits for its inboxes to be removed, seconds.
+# Seconds that an ending process waits for the removal of its inboxes.
 _CLOSING_S = 2.0
 
 
 class _Thread:
-    """An event loop in a thread of its own, and the fleet in it."""
+    """An event loop in its own thread, and the client in it."""
 
     def __init__(self, url: str | None, options: FleetOptions) -> None:
         self.pid = os.getpid()
@@ -52,19 +52,20 @@ class _Thread:
         try:
             return future.result(timeout)
         except BaseException:
-            # Ctrl-C: nobody waits any more.
+            # Ctrl-C: the result is no longer awaited.
             future.cancel()
             raise
 
     def leave(self, work: Coroutine[Any, Any, None]) -> None:
-        """Has something done that nobody waits for: what nobody holds may be collected in the thread itself."""
+        """Runs work without waiting for it. An unreferenced generator may be collected in the loop's own thread, where
+        a wait would block."""
         if self.thread.is_alive():
             asyncio.run_coroutine_threadsafe(work, self.loop)
         else:
             work.close()
 
     def close(self) -> None:
-        # After a fork the thread is the parent's, and so are its connections.
+        # After a fork, the thread and its connections belong to the parent process.
         if self.pid != os.getpid() or not self.thread.is_alive():
             return
         try:
@@ -74,7 +75,7 @@ class _Thread:
 
     def _end(self) -> None:
         def end() -> None:
-            # Threads that wait for these are told.
+            # Threads that wait for these tasks get a CancelledError.
             for task in asyncio.all_tasks(self.loop):
                 task.cancel()
             self.loop.call_later(0.05, self.loop.stop)
@@ -96,7 +97,7 @@ class Fleet:
         self._lock = threading.Lock()
         self._thread: _Thread | None = None
         self._closed = False
-        # What is wrong with the arguments is said here.
+        # Raises errors about the arguments here.
         self._running()
 
     def _running(self) -> _Thread:
@@ -189,7 +190,7 @@ class SyncSubmitted:
     """A submitted turn or task. While the object exists, the client keeps its reply."""
 
     def __init__(self, fleet: Fleet, thread: _Thread, submitted: Submitted) -> None:
-        # A fleet that nobody holds is closed.
+        # Keeps the fleet alive, because an unreferenced fleet is closed.
         self._fleet = fleet
         self._thread = thread
         self._submitted = submitted
@@ -246,7 +247,7 @@ class SyncReplies:
 
 
 def _each(fleet: Fleet, thread: _Thread, events: AsyncGenerator[Event, None]) -> Iterator[Event]:
-    """The events, one at a time, until nobody listens any more. The fleet is held meanwhile."""
+    """Yields the events one at a time until the caller stops. Keeps the fleet alive meanwhile."""
 
     async def one() -> Event | None:
         return await anext(events, None)
@@ -259,7 +260,7 @@ def _each(fleet: Fleet, thread: _Thread, events: AsyncGenerator[Event, None]) ->
 
 
 def _quietly(thread: _Thread) -> None:
-    """Closes what its owner forgot to close; what cannot be removed ages away."""
+    """Closes a client that its owner did not close. Inboxes that cannot be removed expire."""
     try:
         thread.close()
     except Exception:

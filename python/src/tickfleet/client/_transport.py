@@ -1,4 +1,4 @@
-"""What a fleet is asked, whichever way it is reached: the interface of `Direct` (Redis) and `Gateway` (HTTP)."""
+"""The operations of a fleet, over any transport: the interface of `Direct` (Redis) and `Gateway` (HTTP)."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ DEFAULT_URL = "redis://127.0.0.1:6379"
 """Redis, if no URL is passed and the variable `REDIS_URL` is unset."""
 
 PATIENCE = 10.0
-"""Seconds for which a lost connection is tried again, where nobody says otherwise."""
+"""Default duration of retries after a lost connection, in seconds."""
 
 
 class DirectOptions(TypedDict, total=False):
-    """What is to be known of a fleet that is reached through Redis; a gateway knows it itself."""
+    """Options of a fleet over Redis. A gateway knows them itself."""
 
     namespace: str | None
     shards: int | None
@@ -37,7 +37,7 @@ class DirectOptions(TypedDict, total=False):
 
 
 class FleetOptions(DirectOptions, total=False):
-    """The arguments of `AsyncFleet` beside the URL."""
+    """The arguments of `AsyncFleet` except the URL."""
 
     api_key: ApiKey | None
     tenant: str | None
@@ -45,61 +45,61 @@ class FleetOptions(DirectOptions, total=False):
 
 
 class Awaited(Protocol):
-    """A turn or task whose reply somebody may wait for."""
+    """A turn or task whose reply can be awaited."""
 
     @property
     def pending(self) -> list[Reply]:
-        """What was told before its end."""
+        """Replies before the end."""
 
     async def reply(self, timeout: float | None) -> Reply | None:
-        """The reply, also one that refuses; none where none came in time."""
+        """Returns the reply, even if it is a rejection. ``None`` if none arrived in time."""
 
 
 class Transport(Protocol):
-    """One way to a fleet."""
+    """A transport to a fleet."""
 
     @property
     def inbox(self) -> str | None:
-        """Where replies to this process go; none where that is not the client's business."""
+        """The inbox for replies to this process. ``None`` if the transport needs none."""
 
     def whose(self, tenant: str | None) -> str | None:
-        """The tenant, checked; none where the key says it."""
+        """Returns the checked tenant. ``None`` if a gateway derives it from the key."""
 
     async def submit(self, kind: Kind, tenant: str | None, message: dict[str, Any], is_given: bool, waits: bool) -> Awaited:
-        """Submits a message whose id somebody gave or not. With `waits` its reply is waited for next, so that both may be
-        one request."""
+        """Submits a message. `is_given` states whether the caller gave the id. With `waits`, the reply is awaited next,
+        so that one request can do both."""
 
     async def send(self, kind: Kind, tenant: str | None, message: dict[str, Any]) -> None:
-        """Submits a message whose reply nobody here waits for."""
+        """Submits a message without waiting for its reply."""
 
     async def wait(self, tenant: str | None, id: str, timeout: float | None) -> Reply | None:
-        """The reply to what somebody submitted; none where none came in time."""
+        """Waits for the reply to a turn or task of any client. ``None`` if none arrived in time."""
 
     async def reply(self, tenant: str | None, id: str) -> Reply | None:
-        """The reply as it is recorded; none where there is none."""
+        """Returns the reply in the record. ``None`` without one."""
 
     async def tools(self, tenant: str | None, agent: str, dialect: str) -> Any:
-        """What a model is told of an agent's tools."""
+        """Returns an agent's tool definitions for a model."""
 
     async def cancel(self, kind: Kind, tenant: str | None, id: str, reason: str) -> None:
-        """Asks for the end of a turn or task."""
+        """Cancels a turn or task."""
 
     def follow(self, tenant: str | None, task_id: str, position: int) -> AsyncGenerator[Event, None]:
-        """What happens to a task, from a position on. Whoever listens no more closes it."""
+        """Yields the events of a task from a position on. A caller that stops early closes it."""
 
     def replies(self, tenant: str | None, inbox: str, check: Callable[[], None]) -> Replies:
-        """A reader of an inbox, which asks first whether its caller may read."""
+        """Returns a reader of an inbox, which calls `check` before each read."""
 
     async def close(self) -> None:
-        """Ends what is open."""
+        """Closes all connections."""
 
 
 def transport(url: str, api_key: ApiKey | None, patience: float, options: DirectOptions) -> Transport:
-    """The way that a URL names. Nothing is connected to yet, and only what this way needs is imported.
+    """Returns the transport for a URL. It does not connect yet, and imports only what this transport needs.
 
     Raises:
-        ValueError: The URL or the key cannot be read.
-        Unsupported: An option makes no sense for a gateway.
+        ValueError: The URL or the key is invalid.
+        Unsupported: An option does not apply to a gateway.
     """
     if urlsplit(url).scheme in ("http", "https"):
         if said := sorted(key for key, value in options.items() if value is not None):

@@ -16,7 +16,7 @@ from tickfleet.host._serve import Host
 
 
 def main() -> None:
-    """Connects, imports the modules, and serves their tools until the worker has had enough."""
+    """Connects, imports the modules, and serves their tools until the worker ends the connection."""
     arguments = _arguments()
     if arguments.listen is not None:
         _listen.run(arguments)
@@ -28,7 +28,7 @@ def main() -> None:
         for module in arguments.modules:
             _failures.belongs_to_user(module)
             importlib.import_module(module)
-    except BaseException as error:  # noqa: BLE001 - whatever a module does while it is imported is told.
+    except BaseException as error:  # noqa: BLE001 - any error of an import is reported.
         refused = {"type": "failed", "message": _failures.stack(error)}
         connection.sendall(_frames.encode(refused))
         _end(1)
@@ -55,7 +55,7 @@ def _positive(text: str) -> int:
 
 
 def _connect(arguments: argparse.Namespace) -> socket.socket:
-    # A copy that no child of a tool inherits.
+    # A copy that child processes of tools do not inherit.
     inherited = socket.socket(fileno=arguments.fd)
     connection = inherited.dup()
     inherited.close()
@@ -63,7 +63,7 @@ def _connect(arguments: argparse.Namespace) -> socket.socket:
 
 
 def _keep_frames_apart() -> None:
-    """What a tool prints goes to standard error, and what it reads is empty: neither touches the socket."""
+    """Redirects a tool's output to standard error and makes its input empty, so that neither uses the socket."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     if nothing != 0:
@@ -79,12 +79,12 @@ async def _serve(connection: socket.socket, concurrency: int) -> None:
         await asyncio.wait_for(writer.drain(), 1)
     except (OSError, asyncio.TimeoutError):
         pass  # The worker has gone.
-    # Here, since leaving the loop would wait for threads in which a tool still runs.
+    # End the process here: leaving the loop would wait for threads in which a tool still runs.
     _end(0)
 
 
 def _end(code: int) -> NoReturn:
-    """Ends the process with whatever its tools have started, without waiting for threads that still run."""
+    """Ends the process with all processes that its tools have started, without waiting for running threads."""
     sys.stdout.flush()
     sys.stderr.flush()
     if os.getpgrp() == os.getpid():

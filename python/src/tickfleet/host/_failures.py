@@ -1,4 +1,4 @@
-"""What is told of an exception: the stack to a log, and of a stack only the lines that the user wrote."""
+"""Reports of exceptions. Logs get the stack, with only the lines of the user's code."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _OTHERS = tuple(
         str(Path(__file__).resolve().parent.parent),
     )
 )
-#: Folders and files of the modules that are served: the user's own, wherever they are installed.
+#: Folders and files of the served modules: the user's code, wherever it is installed.
 _own: list[str] = []
-#: Characters of a text: it goes into a frame and a log.
+#: Maximum characters of a text, because it is sent in a frame and logged.
 _CHARS_MAX = 8_000
 
 
 def belongs_to_user(module: str) -> None:
-    """Counts the package of a module as the user's own, wherever it lies."""
+    """Counts the package of a module as the user's code, wherever it is installed."""
     try:
         found = importlib.util.find_spec(module.partition(".")[0])
     except (ImportError, ValueError):
@@ -36,7 +36,7 @@ def belongs_to_user(module: str) -> None:
 
 
 def stack(error: BaseException) -> str:
-    """The exception with the lines of the user's own files, the outermost first."""
+    """Formats the exception with the lines of the user's files, the outermost first."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_own(frame.filename)]
     lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
     lines += traceback.format_exception_only(type(error), error)
@@ -51,7 +51,7 @@ def _is_own(file: str) -> bool:
 
 
 def of(error: BaseException) -> dict[str, Any]:
-    """The failure of a call, for the worker."""
+    """Returns the failure of a call in the worker's format."""
     if isinstance(error, ToolError):
         return {
             "kind": error.kind,
@@ -64,5 +64,6 @@ def of(error: BaseException) -> dict[str, Any]:
 
 
 def bare(failure: dict[str, Any]) -> dict[str, Any]:
-    """A failure without what may not be JSON, or too long. What kind it is stays: the worker goes by it."""
+    """Returns a failure without the parts that may not be JSON, or may be too long. Keeps its kind, which the worker
+    acts on."""
     return {**failure, "message": failure["message"][:_CHARS_MAX], "details": None}

@@ -1,4 +1,5 @@
-"""Frames: a length of four bytes, big-endian, and as many bytes of JSON. Neither side takes a longer one than agreed."""
+"""Frames: a length of four bytes, big-endian, and as many bytes of JSON. Neither side accepts a frame above the common
+bound."""
 
 from __future__ import annotations
 
@@ -7,24 +8,24 @@ import json
 import struct
 from typing import Any
 
-#: Bytes of a frame's JSON. The worker has the same bound.
+#: Maximum bytes of a frame's JSON. The worker has the same bound.
 FRAME_BYTES_MAX = 4 * 1024 * 1024
-#: The same in words.
+#: The bound as text.
 BOUND = f"{FRAME_BYTES_MAX} bytes (4 MiB)"
 
 _LENGTH = struct.Struct(">I")
 
 
 class FrameTooLarge(ValueError):
-    """A frame is longer than both sides agreed on."""
+    """A frame exceeds the common bound."""
 
 
 def encode(message: dict[str, Any]) -> bytes:
-    """A frame. Half of a surrogate pair is no text that the worker can read: a question mark stands for it.
+    """Encodes a frame. Replaces half of a surrogate pair, which the worker could not read, with a question mark.
 
     Raises:
-        FrameTooLarge: It would be longer than the other side takes.
-        TypeError, ValueError, RecursionError: It cannot be written as JSON.
+        FrameTooLarge: It would exceed the bound.
+        TypeError, ValueError, RecursionError: It cannot be encoded as JSON.
     """
     text = json.dumps(message, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     body = text.encode(errors="replace")
@@ -34,10 +35,10 @@ def encode(message: dict[str, Any]) -> bytes:
 
 
 async def read(reader: asyncio.StreamReader) -> dict[str, Any] | None:
-    """The next message; none where the other side has closed the socket.
+    """Reads the next message. ``None`` if the other side has closed the socket.
 
     Raises:
-        FrameTooLarge: Its length is beyond the bound: what follows cannot be understood.
+        FrameTooLarge: Its length exceeds the bound, so the rest of the stream cannot be read.
     """
     try:
         (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))

@@ -1,4 +1,4 @@
-"""Calls that tools make of other tools: the worker makes them, and tells what they came to."""
+"""Inner calls: a tool calls another tool. The worker makes the call, and sends the result."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tickfleet._context import Caller, InnerResult
 from tickfleet._errors import ToolError
 from tickfleet.host import _frames
 
-#: Inner calls of one call; the worker allows as many.
+#: Maximum number of inner calls of one call; the worker has the same bound.
 _CALLS_MAX = 32
 
 _Future = concurrent.futures.Future[InnerResult]
 
 
 class InnerCalls:
-    """The inner calls of all calls that run here."""
+    """The inner calls of all running calls."""
 
     def __init__(self, send: Callable[[dict[str, Any]], None], loop: asyncio.AbstractEventLoop) -> None:
         self._send = send
@@ -29,12 +29,12 @@ class InnerCalls:
         self._waiting: dict[int, dict[int, _Future]] = {}
 
     def of(self, identity: int) -> Caller:
-        """What makes the inner calls of the call ``identity``."""
+        """Returns the caller for inner calls of the call ``identity``."""
         made = 0
 
         def call(tool: str, arguments: dict[str, Any], /) -> _Future:
             nonlocal made
-            # As text, so that what cannot be written fails here, in the tool.
+            # Encode it here, so that an error is raised in the tool.
             text = json.dumps(arguments)
             future: _Future = concurrent.futures.Future()
             with self._lock:
@@ -56,7 +56,7 @@ class InnerCalls:
             future.set_exception(ToolError.permanent(f"{message['tool']} was not called: {error}"))
 
     def ended(self, message: dict[str, Any]) -> None:
-        """Hands over what an inner call came to."""
+        """Delivers the result of an inner call."""
         with self._lock:
             future = self._waiting.get(message["id"], {}).pop(message["number"], None)
         if future is not None and not future.cancelled():
@@ -65,7 +65,7 @@ class InnerCalls:
             future.set_result(InnerResult(message["outcome"], value, message.get("error")))
 
     def give_up(self, identity: int) -> None:
-        """Nobody waits for the call any more: whoever waits in it for an inner one is let go."""
+        """Cancels the inner calls of a call whose result is no longer needed."""
         with self._lock:
             waiting = self._waiting.pop(identity, {})
         for future in waiting.values():

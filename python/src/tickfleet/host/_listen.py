@@ -1,8 +1,8 @@
-"""A tool host: listens on a Unix socket, and starts an interpreter of its own for each connection.
+"""A tool host: listens on a Unix socket, and starts a separate interpreter for each connection.
 
-It is what a container of its own beside the worker runs. Connections come from the worker, which speaks to the
-interpreter behind each; the tool host itself reads and writes none of what passes. An interpreter whose connection has
-ended is ended with all that it has started.
+It runs in a separate container next to the worker. The worker connects, and communicates directly with the
+interpreter of each connection; the tool host itself reads and writes no messages. When a connection ends, the tool
+host ends its interpreter, with every process that the interpreter has started.
 """
 
 from __future__ import annotations
@@ -21,35 +21,37 @@ from pathlib import Path
 
 from tickfleet.host import _frames
 
-#: The variable that marks an interpreter and all that it starts, also what leaves its process group.
+#: The environment variable that marks an interpreter and all processes that it starts, even if they leave its process
+#: group.
 _MARK = "TICKFLEET_INTERPRETER"
-#: Seconds that an interpreter has to end by itself once its connection has ended.
+#: Seconds in which an interpreter must end by itself after its connection has ended.
 _GRACE_S = 1.0
-#: Seconds between two looks at interpreters that have to end.
+#: Seconds between two checks of interpreters that must end.
 _LOOK_S = 0.1
-#: Seconds without a connection after which a tool host ends that was told to: a worker that replaces its only
-#: interpreter has none for a moment.
+#: Seconds without a connection after which a terminating tool host ends. A worker that replaces its only interpreter
+#: has no connection for a moment.
 _LINGER_S = 2.0
-#: Looks at the processes of the machine: one that forks while it is looked for is found in the next.
+#: Maximum number of scans of the machine's processes. A process that forks during one scan is found in the next.
 _LOOKS_MAX = 10
-#: The other end of a connection was closed. Not all platforms have it; there the interpreter ends by itself alone.
+#: The event of a closed connection. Without it, as on some platforms, interpreters end only by themselves.
 _GONE = getattr(select, "POLLRDHUP", 0)
 
 
 @dataclass
 class _Interpreter:
-    """One process and the connection that it serves."""
+    """A process and the connection that it serves."""
 
     process: subprocess.Popen[bytes]
-    #: The tool host's own copy of the connection: it is watched, and closed when the process has ended.
+    #: The tool host's copy of the connection: watched, and closed when the process has ended.
     connection: socket.socket
     mark: str
-    #: When it is killed; none while its connection is open.
+    #: When the process is killed. ``None`` while its connection is open.
     ends_at: float | None = None
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Listens until it is told to end: by SIGTERM, once no connection was left for a while; by a second one, or SIGINT, at once."""
+    """Listens until SIGTERM, and then until all connections have been closed for a while. A second SIGTERM, or SIGINT,
+    ends it at once."""
     _ToolHost(arguments).run()
 
 
@@ -88,7 +90,7 @@ class _ToolHost:
         self._ends += signals
 
     def _is_alone(self) -> bool:
-        """Whether the last connection ended some time ago."""
+        """Returns whether the last connection ended some time ago."""
         return not self._running and time.monotonic() >= self._served_at + _LINGER_S
 
     def _step(self, listening: socket.socket, woken: socket.socket) -> None:
@@ -98,7 +100,7 @@ class _ToolHost:
             elif number == woken.fileno():
                 woken.recv(4096)
             elif (interpreter := self._running.get(number)) is not None:
-                # It has noticed itself, and ends; where that does not come, it is killed.
+                # The interpreter has noticed this, too, and ends. If it does not, it is killed.
                 interpreter.ends_at = time.monotonic() + _GRACE_S
                 self._poll.unregister(number)
         self._reap()
@@ -115,7 +117,7 @@ class _ToolHost:
         try:
             connection, _ = listening.accept()
         except OSError:
-            return  # Who connected has gone again.
+            return  # The client has disconnected.
         if len(self._running) >= self._max:
             _refuse(connection, f"it runs {self._max} interpreters already, as many as --processes-max allows")
             return
@@ -131,7 +133,7 @@ class _ToolHost:
         self._poll.register(connection, _GONE)
 
     def _reap(self) -> None:
-        """Collects processes that have ended: interpreters, and in a container whatever has lost its parent."""
+        """Reaps ended processes: interpreters, and in a container orphans, too."""
         by_process = {interpreter.process.pid: number for number, interpreter in self._running.items()}
         while True:
             try:
@@ -151,7 +153,7 @@ class _ToolHost:
             self._poll.unregister(number)
             print(f"an interpreter has ended with {code}", file=sys.stderr, flush=True)
         _kill(interpreter)
-        # Closing our copy alone would leave the worker waiting where a process still holds another.
+        # Closing only this copy would leave the worker waiting while a process still holds another.
         try:
             interpreter.connection.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -168,7 +170,7 @@ def _command(arguments: argparse.Namespace) -> list[str]:
 def _listen(path: str) -> socket.socket:
     _remove(path)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # The worker may be another user of the same group; nobody else may connect.
+    # The worker may be another user of the same group. No other user may connect.
     before = os.umask(0o117)
     try:
         listening.bind(path)
@@ -179,23 +181,23 @@ def _listen(path: str) -> socket.socket:
 
 
 def _remove(path: str, ours: os.stat_result | None = None) -> None:
-    """Removes a socket; with ``ours``, only if it is that one: a successor may listen there already."""
+    """Removes a socket; with ``ours``, only that socket, because a successor may already listen there."""
     if Path(path).is_socket() and (ours is None or os.path.samestat(os.stat(path), ours)):
         os.unlink(path)
 
 
 def _refuse(connection: socket.socket, why: str) -> None:
-    """Tells the worker why no interpreter serves a connection, and closes it."""
+    """Reports to the worker why a connection gets no interpreter, and closes it."""
     print(f"a connection was refused: {why}", file=sys.stderr, flush=True)
     with connection:
         try:
             connection.sendall(_frames.encode({"type": "refused", "message": why}))
         except OSError:
-            pass  # Who connected has gone again.
+            pass  # The client has disconnected.
 
 
 def _kill(interpreter: _Interpreter) -> None:
-    """Kills an interpreter, its group, and on Linux whatever else has its mark."""
+    """Kills an interpreter and its process group, and on Linux every other process with its mark."""
     if interpreter.process.returncode is None:
         _signal(interpreter.process.pid, group=True)
     variable = f"{_MARK}={interpreter.mark}".encode()
@@ -211,7 +213,7 @@ def _signal(process: int, *, group: bool) -> None:
     try:
         (os.killpg if group else os.kill)(process, signal.SIGKILL)
     except ProcessLookupError:
-        pass  # It has ended, which is what is wanted.
+        pass  # It has already ended.
 
 
 def _processes() -> list[int]:
@@ -225,4 +227,4 @@ def _environment(process: int) -> list[bytes]:
     try:
         return Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
     except OSError:
-        return []  # It has ended, or is somebody else's.
+        return []  # It has ended, or belongs to another user.

@@ -1,4 +1,5 @@
-"""What a function returned, as it goes to the worker; and what is told where it cannot go there: the function has done its work."""
+"""Encodes results for the worker. If a result cannot be encoded, the function has still done its work, and the response
+states so."""
 
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ from tickfleet.host import _failures, _frames
 
 
 class Withheld(Exception):
-    """What a function returned cannot be encoded.
+    """A result that cannot be encoded.
 
     Attributes:
-        why: In words for a model, about what the tool returned.
-        log: The same for whoever can mend it.
+        why: The reason for the model, as the predicate of a sentence about the result.
+        log: The reason for the log.
     """
 
     def __init__(self, why: str, log: str) -> None:
@@ -25,15 +26,16 @@ class Withheld(Exception):
 
     @classmethod
     def too_large(cls, tool: Tool, output: str, error: _frames.FrameTooLarge) -> Withheld:
-        """It does not fit into a frame."""
-        # As others say it: HTTP tools, whose answers have a bound, too.
+        """The result does not fit into a frame."""
+        # The same wording as for HTTP tools, whose responses have a bound, too.
         less = ". Ask for less at a time" if tool.effect == "read" else ""
         why = f"takes more than {_frames.BOUND} to be passed on and is not shown{less}"
         size = f"{len(output.encode())} bytes of JSON, which makes {error}"
         return cls(why, f"what {tool.name} returned cannot be encoded: it has {size}")
 
     def answer(self, tool: Tool) -> dict[str, Any]:
-        """How the call ends: told as a failure, whoever asked would do again what was done. To read again does no harm."""
+        """Returns the end of the call. A failure would make the model repeat what was done. Only repeating a read is
+        harmless."""
         if tool.effect == "read":
             return {"error": {"kind": "permanent", "message": f"The tool ran, but its result {self.why}."}}
         note = f"The tool did what was asked. Its result {self.why}. Do not call this tool again to repeat it."
@@ -41,18 +43,18 @@ class Withheld(Exception):
 
 
 def dump(tool: Tool, result: Any) -> str:
-    """What a function returned, as JSON text.
+    """Encodes a function's result as JSON text.
 
     Raises:
-        Withheld: It cannot be written as JSON.
+        Withheld: It cannot be encoded as JSON.
     """
     if isinstance(result, Iterator):
-        # What a generator does, it does while it is read: where it fails, the function has not come to its end.
-        # Read by its own serializer, as an iterator: a list would show what the declared type leaves out.
+        # A generator does its work while it is read. If it fails, the function has not completed. The list is passed on
+        # as an iterator, because a list's serializer would include fields that the declared type omits.
         result = iter(list(result))
     try:
         return tool.dump(result)
-    except BaseException as error:  # noqa: BLE001 - a serializer of the user's may do anything; the function has returned.
+    except BaseException as error:  # noqa: BLE001 - a user's serializer may do anything; the function has returned.
         why = "cannot be written as JSON and is not shown. The error has been logged for investigation"
         log = f"what {tool.name} returned cannot be written as JSON: {_failures.stack(error)}"
         raise Withheld(why, log) from error

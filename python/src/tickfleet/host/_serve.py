@@ -1,4 +1,4 @@
-"""Serves calls: asynchronous tools in the event loop, synchronous ones in threads, as many at once as was agreed."""
+"""Serves calls: asynchronous tools in the event loop, synchronous ones in threads, up to the agreed concurrency."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tickfleet._tool import Tool, registered
 from tickfleet.host import _failures, _frames, _results
 from tickfleet.host._inner import InnerCalls
 
-#: Characters of one line of a tool's log.
+#: Maximum characters of one line of a tool's log.
 _LINE_CHARS_MAX = 4_000
-#: The answer to a call that was cancelled.
+#: The result of a canceled call.
 _CANCELLED = {"kind": "cancelled", "message": "It was cancelled."}
-#: The level of what a tool logs, as the worker knows it.
+#: The worker's names of log levels.
 _LEVELS = ((logging.ERROR, "error"), (logging.WARNING, "warn"), (logging.INFO, "info"))
 
 
 class Host:
-    """One process' end of the socket."""
+    """The tool process' side of the socket."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, concurrency: int) -> None:
         self._reader = reader
@@ -36,7 +36,7 @@ class Host:
         self._inner = InnerCalls(self.send, self._loop)
 
     async def serve(self) -> None:
-        """Answers until the worker says goodbye, or has gone."""
+        """Handles messages until the worker ends the connection."""
         self.send({"type": "ready", "protocol": 1})
         while (message := await _frames.read(self._reader)) is not None:
             kind = message.get("type")
@@ -50,13 +50,13 @@ class Host:
                 self.send({"type": "tools", "tools": [tool.definition() for tool in self._tools.values()]})
             elif kind == "bye":
                 break
-        # The worker has gone, or wants nothing more: what still runs has nobody to tell.
+        # The worker has gone, or needs nothing more: the results of running calls have no receiver.
         for task, context in self._running.values():
             context.cancelled.cancel()
             task.cancel()
 
     def send(self, message: dict[str, Any]) -> None:
-        """Sends a message. One that is too long is the caller's bug."""
+        """Sends a message. A message above the bound is a bug of the caller."""
         self._writer.write(_frames.encode(message))
 
     def _begin(self, message: dict[str, Any]) -> None:
@@ -72,14 +72,14 @@ class Host:
         task.add_done_callback(lambda _: self._never_began(identity))
 
     def _never_began(self, identity: int) -> None:
-        """Answers for a call that was cancelled before it took its first step."""
+        """Sends the result of a call that was canceled before its first step."""
         if self._running.pop(identity, None) is not None:
             self.send({"type": "result", "id": identity, "error": _CANCELLED})
 
     def _context(self, facts: dict[str, Any], caller: Caller) -> Context:
         logger = logging.Logger(f"tickfleet.tool.{facts['call_id']}", logging.INFO)
         logger.addHandler(_ToWorker(self, facts["call_id"]))
-        # The end of this try, or of the call where that comes first.
+        # The end of this attempt, or of the call, whichever comes first.
         deadline = time.time() + facts.pop("timeout_ms") / 1000
         if (end := facts.pop("deadline_ms", None)) is not None:
             deadline = min(deadline, end / 1000)
@@ -90,7 +90,8 @@ class Host:
             task, context = running
             context.cancelled.cancel()
             self._inner.give_up(identity)
-            # A synchronous tool cannot be interrupted: it looks for itself, or the worker ends the process.
+            # A synchronous tool cannot be interrupted. It checks for the cancellation itself, or the worker ends the
+            # process.
             task.cancel()
 
     async def _call(self, identity: int, tool: Tool, arguments: str, context: Context) -> None:
@@ -99,7 +100,7 @@ class Host:
             answer["output"] = await self._run(tool, arguments, context)
         except _results.Withheld as withheld:
             answer |= self._withheld(tool, context, withheld)
-        except BaseException as error:  # noqa: BLE001 - a tool that calls sys.exit() has failed, and ends nothing else.
+        except BaseException as error:  # noqa: BLE001 - a tool that calls sys.exit() fails, and ends nothing else.
             answer["error"] = _CANCELLED if context.cancelled.requested else _failures.of(error)
         finally:
             del self._running[identity]
@@ -116,12 +117,12 @@ class Host:
         await self._writer.drain()
 
     def _withheld(self, tool: Tool, context: Context, withheld: _results.Withheld) -> dict[str, Any]:
-        """The end of a call whose function has returned."""
+        """Returns the end of a call whose function has returned, but whose result cannot be sent."""
         self._log(context, withheld.log)
         return withheld.answer(tool)
 
     def _log(self, context: Context, line: str) -> None:
-        """An error in the worker's log. Not by the tool's own logger, which may be silent."""
+        """Writes an error to the worker's log. The tool's own logger may be silent."""
         self.send({"type": "log", "call": context.call_id, "level": "error", "message": line[:_LINE_CHARS_MAX]})
 
     async def _run(self, tool: Tool, arguments: str, context: Context) -> str:
@@ -133,7 +134,7 @@ class Host:
             try:
                 result = tool.function(**keywords)
             except StopIteration as error:
-                # A future cannot carry it.
+                # A future cannot carry a StopIteration.
                 raise RuntimeError("the tool raised StopIteration") from error
             return _results.dump(tool, result)
 
@@ -142,7 +143,7 @@ class Host:
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            # Only the end of the thread frees it: until then the call counts as running.
+            # The thread is busy until it ends. Until then the call counts as running.
             await _ended(future)
             raise
 
@@ -157,7 +158,7 @@ async def _ended(future: asyncio.Future[str]) -> None:
 
 
 class _ToWorker(logging.Handler):
-    """Hands what a tool logs to the worker, which knows what must not be shown."""
+    """Sends a tool's log records to the worker, which redacts secrets."""
 
     def __init__(self, host: Host, call: str) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-//! Exporting the audit log with its seals, as lines that whoever gets them can check by themselves.
+//! Exporting the audit log with its seals, as lines that recipients can verify themselves.
 //!
-//! An export has whole seals: an entry that is sealed together with one in the time comes along, and so do the last ones
-//! before the time that were sealed in it, for anchors go by that. It goes through the shards
-//! one after the other, and may be gone on with where it was cut off.
+//! An export contains complete seals: those with an entry in the time range, and those sealed after its start, because
+//! anchors refer to the time of sealing. A seal brings all of its entries, including those before the range. The export
+//! writes one shard after the other, and an interrupted export can be continued.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -13,41 +13,42 @@ use tickfleet_proof::seal::{EntryId, SealBody};
 use tickfleet_protocol::json::with_numbers_as_text;
 use tickfleet_store::{LogSeal, Store, StoreError};
 
-/// Entries, or seals, that are read at once.
+/// Entries, or seals, that are read in one page.
 const PAGE: usize = 500;
 
-/// What is exported.
+/// The range of an export.
 #[derive(Debug, Clone, Default)]
 pub struct ExportRange {
-    /// This tenant's entries alone.
+    /// Only entries of this tenant.
     pub tenant: Option<TenantId>,
-    /// From this time on, ms by Redis' clock.
+    /// Start, ms by Redis' clock.
     pub from_ms: Option<i64>,
-    /// Before this time, ms.
+    /// End, exclusive, ms by Redis' clock.
     pub until_ms: Option<i64>,
 }
 
-/// Where an export that was cut off goes on.
+/// The content of an interrupted export, from which it continues.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resume {
-    /// The last entry of each shard that is there.
+    /// The last exported entry of each shard.
     entries: BTreeMap<u32, EntryId>,
-    /// The last seal of each chain that is there.
+    /// The number of the last exported seal of each chain.
     seals: BTreeMap<(u32, String), u64>,
-    /// What is there.
+    /// The numbers of exported entries and seals.
     counted: End,
-    /// The fleet that the file is of, as its header says.
+    /// The fleet, from the file's header.
     fleet: Option<String>,
-    /// The tenant that it is of; none where it is of all.
+    /// The tenant. `None` if the export is of all tenants.
     tenant: Option<String>,
-    /// The public keys of its seals, by their ids.
+    /// The public keys of its seals, by their IDs.
     keys: BTreeMap<String, String>,
-    /// The last entry of each shard, as it is there.
+    /// The text of the last exported entry of each shard.
     last: BTreeMap<u32, String>,
 }
 
 impl Resume {
-    /// Takes a line of what is there; answers whether it is one to keep: the end is written anew.
+    /// Reads a line of the existing file. Returns true if the line is kept. The end line is not kept, because it is
+    /// written again.
     pub fn take(&mut self, line: &str) -> bool {
         match Line::read(line) {
             Some(Line::Entry(entry)) => {
@@ -78,7 +79,7 @@ impl Resume {
         }
     }
 
-    /// Returns true if a header was there, which says whose export it is.
+    /// Returns true if the file has a header, which identifies the export.
     #[must_use]
     pub const fn has_header(&self) -> bool {
         self.fleet.is_some()
@@ -86,10 +87,11 @@ impl Resume {
 }
 
 impl Resume {
-    /// Checks that what is there is of this fleet, as `header` says it, so that what is written behind it belongs to it.
+    /// Checks that the existing file belongs to this fleet and has the tenant of `header`, so that the rest can be
+    /// appended.
     ///
     /// # Errors
-    /// [`ExportError::Other`] says what differs; [`StoreError`].
+    /// [`ExportError::Other`] states the difference; [`StoreError`].
     pub async fn check(&self, stores: &[Store], header: &Header) -> Result<(), ExportError> {
         let differs = |what: &str, theirs: &str, ours: &str| {
             let why = format!("it is an export of the {what} {theirs:?}, and this one is of {ours:?}");
@@ -114,7 +116,7 @@ impl Resume {
             let (at, id) = (*id, id.to_string());
             let is_ours = match store.log_entries_back(&id, &id, 1).await?.first() {
                 Some(entry) => entry.text == *text,
-                // It may have left the log since: then the log was trimmed, and all that it has is newer.
+                // The entry may have left the log since. Then the log was trimmed, and all of its entries are newer.
                 None => {
                     let page = store.log_page("0-0", 1).await?;
                     let first = page.first.as_deref().and_then(|id| id.parse::<EntryId>().ok());
@@ -130,7 +132,7 @@ impl Resume {
     }
 }
 
-/// An export under way.
+/// An export in progress.
 pub struct Export<'a, W> {
     stores: &'a [Store],
     range: ExportRange,
@@ -138,25 +140,26 @@ pub struct Export<'a, W> {
     out: W,
 }
 
-/// Seals of a shard in the range, and what they reach over.
+/// The seals of a shard in the range, and their entries.
 struct Covered {
     seals: Vec<(LogSeal, SealBody)>,
-    /// The sealed entries that are exported.
+    /// The sealed entries to export.
     ids: BTreeSet<EntryId>,
-    /// All that is not behind this entry is sealed.
+    /// Entries up to this one are sealed.
     upto: EntryId,
 }
 
 impl<'a, W: io::Write> Export<'a, W> {
-    /// An export of these shards, to be written to `out`.
+    /// Creates an export of these shards, to be written to `out`.
     pub fn new(stores: &'a [Store], range: ExportRange, resume: Resume, out: W) -> Self {
         Self { stores, range, resume, out }
     }
 
-    /// Writes it: `header` first, unless it goes on with one that has it. Answers how much it has.
+    /// Writes the export, and returns its numbers of entries and seals. `header` comes first, unless a file with a
+    /// header is continued.
     ///
     /// # Errors
-    /// [`StoreError`]; writing failed.
+    /// [`StoreError`], or an I/O error.
     pub async fn write(mut self, header: &Header) -> Result<End, ExportError> {
         if self.resume == Resume::default() {
             let header = Header { begins: self.begins().await?, ..header.clone() };
@@ -172,7 +175,7 @@ impl<'a, W: io::Write> Export<'a, W> {
         Ok(self.resume.counted)
     }
 
-    /// When the first entry was written of each shard whose log has been trimmed.
+    /// The time of the first entry of each shard whose log has been trimmed.
     async fn begins(&self) -> Result<BTreeMap<u32, i64>, StoreError> {
         let mut begins = BTreeMap::new();
         for store in self.stores {
@@ -185,7 +188,7 @@ impl<'a, W: io::Write> Export<'a, W> {
         Ok(begins)
     }
 
-    /// The seals of a shard that are of the time, and not there yet.
+    /// The seals of a shard that belong to the time range and are not exported yet.
     async fn covered(&self, store: &Store) -> Result<Covered, StoreError> {
         let shard = store.shard();
         let mut found = Covered { seals: Vec::new(), ids: BTreeSet::new(), upto: EntryId::default() };
@@ -235,7 +238,7 @@ impl<'a, W: io::Write> Export<'a, W> {
             let page = store.log_entries(&from, &until, PAGE).await?;
             for entry in &page {
                 let Ok(id) = entry.id.parse::<EntryId>() else { continue };
-                // What is sealed comes with its seal; what is not comes if it is in the range.
+                // Sealed entries are exported with their seal, unsealed ones if they are in the range.
                 let unsealed = id > covered.upto && self.is_inside(id) && self.is_of_tenant(&entry.text);
                 if covered.ids.contains(&id) || unsealed {
                     while let Some((seal, body)) = seals.next_if(|(_, body)| ended(body) < id) {
@@ -274,16 +277,16 @@ fn ended(body: &SealBody) -> EntryId {
     body.entry_ids().ok().and_then(|ids| ids.last().copied()).unwrap_or_default()
 }
 
-/// Why an export could not be made.
+/// Why an export failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
-    /// Redis did not do what it was asked.
+    /// The request to Redis failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// What was to be written could not be.
+    /// The output could not be written.
     #[error("the export cannot be written: {0}")]
     Write(#[from] io::Error),
-    /// The file that is there is no part of this export.
+    /// The existing file is not a part of this export.
     #[error("nothing was exported: {0}")]
     Other(String),
 }

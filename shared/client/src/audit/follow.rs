@@ -1,7 +1,7 @@
-//! Following the audit log and its seals, a batch after the other, for whoever exports them continuously.
+//! Following the audit log and its seals in batches, for continuous exports.
 //!
-//! A [`Position`] says how far a shard was followed, and counts what was ever added to its log up to there: what was trimmed
-//! before it was read is found by that count, and is an item of the batch like an entry.
+//! A [`Position`] records how much of a shard was read, and the number of entries ever added to the log up to there.
+//! That number reveals entries that were trimmed before they were read. The batch reports them as an item.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,28 +10,28 @@ use tickfleet_proof::lines::{self, Gone};
 use tickfleet_proof::seal::{EntryId, SealBody};
 use tickfleet_store::{LogEntry, LogPage, LogSeal, Store, StoreError};
 
-/// Entries of a batch at most, and seals.
+/// Maximum number of entries in a batch, and of seals.
 const PAGE: usize = 500;
 
-/// How far a shard was followed.
+/// A position in the log of a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Position {
-    /// Whether it was ever looked at.
+    /// Whether the log was ever read.
     begun: bool,
     /// The last entry.
     entry: EntryId,
-    /// Entries up to it, of all that were ever added: those that were read, and those that were gone.
+    /// The number of entries ever added up to this one, whether they were read or were already gone.
     counted: u64,
-    /// How often the log was made anew.
+    /// The number of times that the log was recreated, or lost its last writes.
     remade: u64,
-    /// Entries that were gone.
+    /// The number of entries that were gone before they were read.
     gone: u64,
-    /// The last seal's place.
+    /// The last seal.
     seal: EntryId,
 }
 
 impl Position {
-    /// As it is once this line of an export was written.
+    /// Updates the position after a line of an export was written.
     pub fn take(&mut self, line: &lines::Line<'_>) {
         match line {
             lines::Line::Entry(entry) => {
@@ -51,12 +51,12 @@ impl Position {
         self.gone += gone.entries;
         self.counted = gone.counted;
         self.remade += u64::from(gone.remade);
-        // A log that was made anew may have ids before the last one.
+        // A recreated log may have IDs before the last one.
         self.entry = gone.after.parse().unwrap_or(self.entry);
     }
 }
 
-/// One text; empty before anything was looked at.
+/// A line of text; empty before the first read.
 impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.begun {
@@ -66,7 +66,7 @@ impl fmt::Display for Position {
     }
 }
 
-/// No text of a position.
+/// A text that is not a position.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a position in the audit log")]
 pub struct NoPosition(String);
@@ -94,19 +94,19 @@ impl FromStr for Position {
     }
 }
 
-/// Something of a batch.
+/// An item of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Item {
     /// An entry.
     Entry(LogEntry),
-    /// A seal; its entries were before it.
+    /// A seal; its entries precede it.
     Seal(LogSeal),
     /// Entries that were gone before they were read.
     Gone(Gone),
 }
 
 impl Item {
-    /// The line of an export that it is.
+    /// Formats the item as a line of an export.
     #[must_use]
     pub fn line(&self, shard: u32) -> String {
         match self {
@@ -117,33 +117,33 @@ impl Item {
     }
 }
 
-/// What comes next of a shard.
+/// The next items of a shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
     /// The shard.
     pub shard: u32,
-    /// In the order in which they are to be written; none where only the position has begun.
+    /// The items in the order in which they are written. Empty if only the position has begun.
     pub items: Vec<Item>,
-    /// The position once they are.
+    /// The position after these items.
     pub after: Position,
-    /// Whether there is more.
+    /// True if there is more to read.
     pub more: bool,
 }
 
 impl Batch {
-    /// Its entries.
+    /// The number of entries.
     #[must_use]
     pub fn entries(&self) -> u64 {
         self.items.iter().filter(|item| matches!(item, Item::Entry(_))).count() as u64
     }
 
-    /// Entries that were gone, and whether the log was made anew.
+    /// Entries that were gone, and whether the log was recreated.
     #[must_use]
     pub fn gone(&self) -> Option<&Gone> {
         self.items.iter().find_map(|item| if let Item::Gone(gone) = item { Some(gone) } else { None })
     }
 
-    /// When its first entry was written, ms by Redis' clock.
+    /// The time of its first entry, ms by Redis' clock.
     #[must_use]
     pub fn first_ms(&self) -> Option<i64> {
         let first =
@@ -152,7 +152,7 @@ impl Batch {
     }
 }
 
-/// The position from which whoever follows a shard for the first time begins: before the oldest entry that is there.
+/// The position from which a shard is followed for the first time: before its oldest entry.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -162,19 +162,19 @@ pub async fn begin(store: &Store) -> Result<Position, StoreError> {
     Ok(Position { begun: true, counted, ..Position::default() })
 }
 
-/// Reads what comes next of a shard; none where nothing is new.
+/// Reads the next batch of a shard. `None` if there is nothing new.
 ///
 /// # Errors
 /// [`StoreError`].
 pub async fn next(store: &Store, position: &Position) -> Result<Option<Batch>, StoreError> {
-    // Seals first: what they stand for was in the log before.
+    // Read the seals first: their entries were written to the log before them.
     let seals = store.seals(&position.seal.to_string(), PAGE).await?;
     let page = store.log_page(&position.entry.to_string(), PAGE).await?;
     Ok(batch(store.shard(), position, page, seals))
 }
 
 fn batch(shard: u32, position: &Position, page: LogPage, seals: Vec<LogSeal>) -> Option<Batch> {
-    // What was trimmed before anybody followed is no loss of following.
+    // Entries that were trimmed before the first read are not reported as gone.
     let begun = if position.begun { position.counted } else { page.added.saturating_sub(page.length) };
     let mut after = Position { begun: true, counted: begun, ..*position };
     let mut items = Vec::new();
@@ -185,12 +185,13 @@ fn batch(shard: u32, position: &Position, page: LogPage, seals: Vec<LogSeal>) ->
     let (full, more_seals) = (page.entries.len() == PAGE, seals.len() == PAGE);
     for entry in page.entries {
         after.counted += 1;
-        // An id that Redis gives is one.
+        // IDs from Redis are valid.
         after.entry = entry.id.parse().unwrap_or(after.entry);
         items.push(Item::Entry(entry));
     }
     for seal in seals {
-        // At the end of the log, all that a seal stands for was read, or is gone.
+        // If the page is full, the entries of this seal may come later. At the end of the log, they were read or are
+        // gone.
         let ended =
             serde_json::from_str::<SealBody>(&seal.body).ok().and_then(|body| body.entry_ids().ok()?.last().copied());
         if full && ended.is_some_and(|ended| ended > after.entry) {
@@ -202,15 +203,16 @@ fn batch(shard: u32, position: &Position, page: LogPage, seals: Vec<LogSeal>) ->
     (after != *position).then_some(Batch { shard, items, after, more: full || more_seals })
 }
 
-/// What was gone before it was read. The log counts what was ever added: at its end, or where all that was read has been
-/// trimmed, it follows how many there must be behind the position.
+/// Returns the entries that were gone before they were read. The log counts all entries that were ever added. At the
+/// end of the log, or if all entries read so far have been trimmed, that count gives the number of entries after the
+/// position.
 fn gone(shard: u32, position: &Position, page: &LogPage) -> Option<Gone> {
     let first = page.first.as_deref().and_then(|id| id.parse::<EntryId>().ok());
     let (read, all_read_is_gone) = (page.entries.len() as u64, first.is_none_or(|first| first > position.entry));
     let remade = page.added < position.counted;
     let trimmed = page.added.saturating_sub(page.length);
-    // A log that was never trimmed and has nothing new may be another one, under a clock that has stepped back: what is there
-    // is exported again, under the same ids, rather than never.
+    // A log that was never trimmed and has no new entries may be a new log, whose clock has stepped back. Its entries
+    // are exported again, under the same IDs, because otherwise they would never be exported.
     let made_anew = remade && (all_read_is_gone || read == 0 && trimmed == 0);
     let (mut after, mut counted) = (position.entry, position.counted);
     let entries = match remade {
@@ -221,7 +223,7 @@ fn gone(shard: u32, position: &Position, page: &LogPage) -> Option<Gone> {
             counted = 0;
             trimmed
         }
-        // Redis has lost its last writes, and what was before them is there: nobody knows how many.
+        // Redis has lost its last writes, and still has the earlier ones. The number of lost entries is unknown.
         true => {
             counted = page.added.saturating_sub(read);
             0
@@ -276,15 +278,15 @@ mod tests {
         let (after, before) = ("4-0".to_owned(), Some("7-0".to_owned()));
         let lost = Gone { shard: 3, entries: 2, counted: 12, remade: false, after, before };
         assert_eq!((found.gone(), found.after.counted), (Some(&lost), 14));
-        // All of it is gone; then nothing is new.
+        // All of them are gone; after that, nothing is new.
         let found = batch(3, &at(4, 10), page(&[], 13, 0, ""), Vec::new()).unwrap();
         assert_eq!((found.gone().map(|gone| gone.entries), found.after.counted), (Some(3), 13));
         assert_eq!(batch(3, &found.after, page(&[], 13, 0, ""), Vec::new()), None);
-        // A full page behind what was trimmed.
+        // A full page after the trimmed entries.
         let ids: Vec<u64> = (20..20 + PAGE as u64).collect();
         let found = batch(3, &at(4, 10), page(&ids, 1_000, 600, "20-0"), Vec::new()).unwrap();
         assert_eq!((found.gone().map(|gone| gone.entries), found.after.counted), (Some(390), 900));
-        // A full page, and what was read is there still.
+        // A full page, and the log still has the entries that were read.
         let found = batch(3, &at(4, 10), page(&ids, 1_000, 995, "3-0"), Vec::new()).unwrap();
         assert_eq!((found.gone(), found.after.counted), (None, 510));
     }
@@ -294,7 +296,7 @@ mod tests {
         let found = batch(0, &at(9, 10), page(&[11], 1, 1, "11-0"), Vec::new()).unwrap();
         assert!(found.gone().unwrap().remade);
         assert_eq!((found.after.counted, found.after.remade, found.after.gone), (1, 1, 0));
-        // Under a clock that has stepped back.
+        // The clock has stepped back.
         let found = batch(0, &at(9, 10), page(&[], 1, 1, "2-0"), Vec::new()).unwrap();
         assert_eq!((found.after.entry, found.after.counted), (EntryId::default(), 0));
         let found = batch(0, &found.after, page(&[2], 1, 1, "2-0"), Vec::new()).unwrap();

@@ -1,4 +1,4 @@
-//! The audit log, for operators: searching it, and exporting it with its seals.
+//! The audit log, for operators: search, follow, and export it with its seals.
 
 mod export;
 mod follow;

@@ -1,5 +1,5 @@
-//! Searching the audit log. It has no index, for that would cost every call a write: a search reads entries, the newest
-//! first, as many as it may, and says how far it looked and where to go on.
+//! Searching the audit log. It has no index, because that would cost every call a write. A search reads a bounded
+//! number of entries, newest first, and returns how many it read and the cursor of the next search.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -8,53 +8,53 @@ use tickfleet_model::TenantId;
 use tickfleet_protocol::json::with_numbers_as_text;
 use tickfleet_store::{Store, StoreError};
 
-/// Entries that are read at once.
+/// Entries that are read in one page.
 const PAGE: usize = 500;
 
-/// What is looked for; all that is given has to fit.
+/// A query. An entry has to match all fields that are set.
 #[derive(Debug, Clone, Default)]
 pub struct AuditQuery {
-    /// Entries of this tenant.
+    /// Only entries of this tenant.
     pub tenant: Option<TenantId>,
-    /// Of this agent.
+    /// Only entries of this agent.
     pub agent: Option<String>,
-    /// Of this tool, by its name.
+    /// Only entries of this tool, by its name.
     pub tool: Option<String>,
-    /// With this outcome.
+    /// Only entries with this outcome.
     pub outcome: Option<String>,
-    /// With this text anywhere in them.
+    /// Only entries that contain this text.
     pub text: Option<String>,
-    /// Written from this time on, ms by Redis' clock.
+    /// Start, ms by Redis' clock.
     pub from_ms: Option<i64>,
-    /// Written before this time, ms.
+    /// End, exclusive, ms by Redis' clock.
     pub until_ms: Option<i64>,
-    /// Entries that are found at most.
+    /// Maximum number of results.
     pub found_max: usize,
-    /// Entries that are read at most.
+    /// Maximum number of entries to read.
     pub read_max: usize,
-    /// Where an earlier search of the same shard ended.
+    /// The cursor of an earlier search of the same shard.
     pub cursor: Option<String>,
 }
 
-/// An entry that was found.
+/// A result of a search.
 #[derive(Debug, Clone, Serialize)]
 pub struct Found {
     /// The shard.
     pub shard: u32,
-    /// Its id.
+    /// The ID of the entry.
     pub id: String,
-    /// What it says.
+    /// The entry.
     pub audit: Box<RawValue>,
 }
 
-/// What a search came to.
+/// The result of a search.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct SearchResult {
-    /// The entries, the newest first.
+    /// The matching entries, newest first.
     pub entries: Vec<Found>,
-    /// Entries that were read.
+    /// The number of entries read.
     pub read: usize,
-    /// Where to go on; none where all of the time was searched.
+    /// The cursor to continue from. `None` if the whole range was searched.
     pub cursor: Option<String>,
 }
 
@@ -103,7 +103,7 @@ impl AuditQuery {
             && is(self.agent.as_deref(), &["/actor_id", "/meta/agent"])
             && is(self.tool.as_deref(), &["/entity_id"])
             && is(self.outcome.as_deref(), &["/meta/outcome"]);
-        // The text itself: numbers keep their digits.
+        // Returns the text itself, so that numbers keep their digits.
         fits.then(|| RawValue::from_string(text.to_owned()).ok()).flatten()
     }
 }

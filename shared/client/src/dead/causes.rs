@@ -1,4 +1,5 @@
-//! What was put aside, by its cause: what failed alike counts as one, so that a thousand letters are a few lines.
+//! Dead items by cause: items that failed in the same way are counted together, so that a thousand letters take a few
+//! lines.
 
 use std::collections::BTreeMap;
 
@@ -9,41 +10,41 @@ use tickfleet_store::{Store, StoreError};
 use super::list::list;
 use super::{Dead, DeadAt, DeadFilter, DeadId, Kind};
 
-/// Those that are read at once.
+/// Items that are read in one page.
 const PAGE: usize = 500;
-/// Entries that one step reads, some more at most.
+/// Entries after which one step ends; the last page may exceed it.
 const READ_MAX: usize = 20_000;
-/// Causes that are told apart; what comes beyond is only counted.
+/// Maximum number of causes. Items with further causes are only counted.
 const CAUSES_MAX: usize = 500;
-/// Bytes of what was told by which causes are told apart.
+/// Maximum bytes of a normalized error, which tells causes apart.
 const TOLD_BYTES_MAX: usize = 160;
-/// Tenants that a cause names.
+/// Maximum number of tenants in a cause.
 const TENANTS_MAX: usize = 10;
 
-/// Those that failed alike.
+/// Items that failed in the same way.
 #[derive(Debug, Clone, Serialize)]
 pub struct Cause {
-    /// Letters, calls, or tasks.
+    /// Whether they are letters, calls or tasks.
     pub kind: Kind,
-    /// The code of the refusal, or the outcome.
+    /// The code of the rejection, or the outcome.
     pub cause: String,
     /// The tool of calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
-    /// What was told of calls and tasks, [alike](Dead::told) for all of them; none where nothing was.
+    /// The [normalized error](Dead::told) of calls and tasks. `None` without an error text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub told: Option<String>,
-    /// How many.
+    /// The number of items.
     pub count: u64,
-    /// Those of them that can be replayed as they are.
+    /// The number of items that can be replayed unchanged.
     pub as_they_are: u64,
-    /// When the newest was put aside, ms by Redis' clock.
+    /// When the newest item was added, ms by Redis' clock.
     pub newest_ms: i64,
-    /// And the oldest.
+    /// When the oldest item was added, ms by Redis' clock.
     pub oldest_ms: i64,
-    /// The newest.
+    /// The newest item.
     pub example: DeadId,
-    /// Whose they are, ten at most.
+    /// Their tenants, ten at most.
     pub tenants: Vec<TenantId>,
 }
 
@@ -63,7 +64,7 @@ impl Cause {
         }
     }
 
-    /// What finds those of this cause, and no others.
+    /// A filter that matches exactly the items with this cause.
     #[must_use]
     pub fn filter(&self) -> DeadFilter {
         DeadFilter {
@@ -91,21 +92,21 @@ impl Cause {
     }
 }
 
-/// By what causes are told apart.
+/// The values that identify a cause.
 type Alike = (Kind, String, Option<String>, Option<String>);
 
-/// Causes as far as they were read.
+/// The causes found so far.
 #[derive(Debug, Clone, Default)]
 pub struct Causes {
     by: BTreeMap<Alike, Cause>,
-    /// Entries that were read.
+    /// The number of entries read.
     pub read: usize,
-    /// Those for whose causes there was no room: more than 500 differ.
+    /// The number of items without room for their cause, because there are more than 500 causes.
     pub others: u64,
 }
 
 impl Causes {
-    /// The causes of most first, `limit` of them at most.
+    /// The `limit` most frequent causes, the most frequent first.
     #[must_use]
     pub fn most(self, limit: usize) -> Vec<Cause> {
         let mut causes: Vec<Cause> = self.by.into_values().collect();
@@ -124,8 +125,8 @@ impl Causes {
     }
 }
 
-/// Adds those that pass the filter to their causes, from `from` on; answers where it goes on, none at the end. One step reads
-/// 20,000 entries, or some more, so that a long log is read in steps that can be stopped.
+/// Adds the items that pass the filter to their causes, starting at `from`. Returns the next position; `None` at the
+/// end. One step reads about 20,000 entries, so that the caller can stop between the steps of a long log.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -150,9 +151,9 @@ pub async fn causes(
 }
 
 impl Dead {
-    /// What was told of a call or task, without what differs from one to the next: words with a digit are `#`, but for the
-    /// numbers of three digits that services answer with (503). None of letters: of these, their message is told. None, too, where
-    /// nothing of it is short enough to be shown.
+    /// The normalized error of a call or task: every word that contains a digit is replaced with `#`, except
+    /// three-digit status codes of services (503). `None` for letters, whose error is their message. Also `None` if
+    /// nothing of the error is short enough to be shown.
     #[must_use]
     pub fn told(&self) -> Option<String> {
         if self.id.kind == Kind::Letter {
@@ -162,7 +163,7 @@ impl Dead {
     }
 }
 
-/// The beginning of a text, with `#` for each word that has a digit and is no answer of a service.
+/// The beginning of a text, with `#` for each word that contains a digit and is not a status code.
 fn alike(told: &str) -> String {
     let mut text = String::new();
     let is_of_word = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
@@ -224,7 +225,7 @@ mod tests {
     #[test]
     fn a_cause_finds_its_own_and_no_others_also_where_nothing_was_told() {
         let mut all = vec![dead(1, "a", "got 503 for x1"), dead(2, "a", "got 503 for x2"), dead(3, "a", "got 404")];
-        // Nothing was told, nothing that is shown, and of another tool.
+        // No error, an error that is too long to be shown, and another tool.
         all.extend([dead(4, "a", ""), dead(5, "a", &"ö".repeat(500)), dead(6, "b", "")]);
         all[3].error = None;
         for (at_ms, kind) in [(7, "letter"), (8, "task")] {

@@ -1,5 +1,5 @@
-//! Listing what was put aside. There is no index, for it would cost every call a write: dead letters are few, and the audit
-//! log is read from its newest entry on, as many entries as a page may read.
+//! Listing dead items. There is no index, because it would cost every call a write. Dead letters are few, and the audit
+//! log is read from its newest entry, up to a bound for each page.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -11,20 +11,20 @@ use tickfleet_store::{DeadLetter, LogEntry, Store, StoreError};
 
 use super::{Dead, DeadAt, DeadFilter, DeadId, DeadPage, DeadWhole, Kind};
 
-/// Entries that are read at once.
+/// Entries that are read in one round trip.
 const PAGE: usize = 500;
-/// Entries that one page of the list reads at most.
+/// Maximum number of entries read for one page of the list.
 const READ_MAX: usize = 20_000;
 
-/// The id that a replay gives where the message has none of its own: the old one's name with this behind it.
+/// Returns the ID of a replay: the old name with a suffix.
 fn again(old: &str, suffix: &str, id: &DeadId) -> String {
     let name = format!("{old}{suffix}");
-    // A name that is as long as names may be has no room; the place that it stands at is a name, too.
+    // A name of maximum length has no room for the suffix. The shard and entry of the item are unique, too.
     if name.len() <= limits::ID_BYTES_MAX { name } else { format!("again-{}-{}", id.shard, id.entry) }
 }
 
-/// A page of what was put aside and passes the filter: letters first, then calls, of each shard the newest first. At most
-/// 20,000 entries are read a page, so that a filter that nothing passes costs no more.
+/// A page of the dead items that pass the filter: letters first, then calls and tasks; in each shard the newest first.
+/// A page reads at most 20,000 entries, which bounds the cost of a filter that matches nothing.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -47,7 +47,7 @@ pub async fn list(shards: &[Store], filter: &DeadFilter, from: DeadAt) -> Result
     Ok(page)
 }
 
-/// Reads on in one shard; answers whether all of its time was read.
+/// Continues reading one shard. Returns true if the whole time range was read.
 async fn read_shard(
     store: &Store,
     filter: &DeadFilter,
@@ -84,7 +84,7 @@ async fn read_shard(
     }
 }
 
-/// Takes those that pass the filter, up to the page's end.
+/// Adds the items that pass the filter, up to the page's limit.
 async fn take(
     store: &Store,
     filter: &DeadFilter,
@@ -126,7 +126,7 @@ pub(super) fn passes(filter: &DeadFilter, dead: &Dead) -> bool {
         && (!filter.untold || dead.told().is_none())
 }
 
-/// One by its id; none where it is not there any more. A call that somebody is done with is found all the same.
+/// One item by its ID. `None` if it is no longer stored. Also finds calls that were already replayed or dropped.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -146,7 +146,7 @@ pub async fn find(shards: &[Store], id: &DeadId) -> Result<Option<DeadWhole>, St
     }
 }
 
-/// A letter as it is shown, and what would be sent of it.
+/// A letter as it is listed, with the message and ID of its replay.
 fn letter(shard: u32, letter: &DeadLetter) -> DeadWhole {
     let id = DeadId { kind: Kind::Letter, shard, entry: letter.id.clone() };
     let said: Value = serde_json::from_str(&letter.raw).unwrap_or_default();
@@ -154,7 +154,7 @@ fn letter(shard: u32, letter: &DeadLetter) -> DeadWhole {
     let is_task = letter.from == "tasks";
     let own = if is_task { text("task_id") } else { text("turn_id") };
     let minted = format!("{}{}", if is_task { "k" } else { "t" }, letter.entry);
-    // Of a message that killed its readers, the id may have been taken: it is not free like that of a refused one.
+    // The ID of a poison message may belong to a turn already. The ID of a rejected message is free.
     let becomes = match &own {
         Some(own) if letter.reason != "poison" => own.clone(),
         Some(own) => again(own, ".again", &id),
@@ -177,7 +177,7 @@ fn letter(shard: u32, letter: &DeadLetter) -> DeadWhole {
     DeadWhole { dead, message: Some(letter.raw.clone()), becomes: Some(becomes) }
 }
 
-/// Why a letter cannot be sent as it lies there.
+/// Why a letter cannot be replayed unchanged.
 fn needs_message(letter: &DeadLetter, is_task: bool) -> Option<&'static str> {
     if letter.reason == "poison" || letter.reason == "unreadable" {
         return Some("its message is no longer stored");
@@ -193,7 +193,7 @@ fn needs_message(letter: &DeadLetter, is_task: bool) -> Option<&'static str> {
     (!is_whole).then_some("its message is invalid or was stored only in part")
 }
 
-/// What an entry of the audit log says of a call.
+/// The fields of a call's audit entry that are needed here.
 #[derive(Deserialize)]
 struct Logged<'a> {
     action: String,
@@ -223,10 +223,10 @@ struct LoggedError {
     details: Option<Value>,
 }
 
-/// A call that failed, as it is shown, and the turn that a replay makes of it. None for what is no such call: of other
-/// outcomes than those that are listed where nobody asks for one.
+/// A failed call as it is listed, with the turn that a replay submits. `None` if the entry is not a failed call, or if
+/// its outcome is not listed by default and is not `asked` for.
 fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<DeadWhole> {
-    // Most entries are of calls that went well: these are told apart by a look at their beginning.
+    // Most entries are of successful calls. Skip them by their beginning, without parsing.
     let (head, _) = entry.text.split_once(r#""action":"TOOL_CALL""#)?;
     if !head.contains(r#""level":"error""#) {
         return None;
@@ -271,8 +271,8 @@ fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<DeadWhole> 
     Some(DeadWhole { dead, message: Some(message), becomes: Some(becomes) })
 }
 
-/// A task that failed, as it is shown. What its delegator, or the service that enqueued it, granted it, where its answer goes
-/// and what it had to know stand in no log: sent anew without them, it could do more than it was allowed.
+/// A failed task as it is listed. The log does not have its grants, its context, or the inbox for its answer. A replay
+/// without them could do more than the task was allowed to do.
 fn task(shard: u32, entry: &LogEntry, logged: &Logged<'_>, target: &str) -> DeadWhole {
     let id = DeadId { kind: Kind::Task, shard, entry: entry.id.clone() };
     let becomes = again(&logged.meta.turn, ".again", &id);
@@ -307,7 +307,7 @@ fn at_ms(entry: &LogEntry) -> i64 {
     entry.id.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0)
 }
 
-/// What was told of a failure.
+/// The error of a failed call, as one text.
 fn told(logged: &Logged<'_>) -> Option<String> {
     logged.meta.error.as_ref().map(|error| {
         let details = error.details.as_ref().map(|details| format!(" {details}")).unwrap_or_default();
@@ -315,7 +315,7 @@ fn told(logged: &Logged<'_>) -> Option<String> {
     })
 }
 
-/// The turn of the one call.
+/// The message of a turn with this one call.
 fn message(logged: &Logged<'_>, tool: &str, arguments: &str, id: &str) -> String {
     let quoted = |text: &str| serde_json::to_string(text).unwrap_or_default();
     let tenant = logged.tenant.as_ref().map(TenantId::as_str).unwrap_or_default();
@@ -328,12 +328,12 @@ fn message(logged: &Logged<'_>, tool: &str, arguments: &str, id: &str) -> String
     )
 }
 
-/// The id as one of a turn, or of a task.
+/// Parses the ID of a turn.
 pub(super) fn turn_id(text: &str) -> Option<TurnId> {
     TurnId::new(text).ok()
 }
 
-/// As [`turn_id`].
+/// Parses the ID of a task.
 pub(super) fn task_id(text: &str) -> Option<TaskId> {
     TaskId::new(text).ok()
 }
@@ -347,7 +347,7 @@ mod tests {
 
     use super::*;
 
-    /// The entry of a task of atlas that ended so.
+    /// The audit entry of a task of agent `atlas` with this outcome.
     fn entry(outcome: Outcome) -> LogEntry {
         let (tenant, agent, redactor) =
             (TenantId::new("demo").unwrap(), AgentId::new("atlas").unwrap(), Redactor::default());
@@ -391,7 +391,7 @@ mod tests {
         assert_eq!(task.id.unwrap().as_str(), "job-7.again");
         assert_eq!((task.target.as_str(), task.description.as_str()), ("atlas", "count the boards"));
         assert_eq!("task-0-1764130000000-0".parse::<DeadId>().unwrap(), dead.id);
-        // What was refused, or ended by hand, would be so again.
+        // A denied or canceled call would end in the same way again.
         for outcome in [Outcome::Cancelled, Outcome::Denied] {
             assert!(call(0, &entry(outcome), None).is_none(), "{outcome:?}");
         }

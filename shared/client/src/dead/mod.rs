@@ -1,11 +1,10 @@
-//! What was put aside, and what operators do with it: dead letters, and calls and tasks that failed for good.
+//! Dead items, and what operators do with them: dead letters, and calls and tasks that failed permanently.
 //!
-//! A **letter** is an entry of the dead stream: a message that was refused, killed whoever read it, or could not be read.
-//! Nothing of it was carried out. A **call** is an entry of the audit log: a call of a turn that has ended, which failed and
-//! is tried no more. Its agent has its result, which stays what it is; a replay is a new turn of that one call, under the
-//! same caps, permissions and rules as any other, with an id that follows from the old one's. A **task** is an entry of the
-//! audit log, too: of one that was delegated, and ended as a failure. What it was granted is not in the log, so that it is done
-//! anew by a message alone.
+//! A **letter** is an entry of the dead stream: a message that was rejected, crashed its readers, or could not be read.
+//! Nothing of it was run. A **call** is an entry of the audit log: a failed call of an ended turn, without further
+//! retries. The agent has received its result, which does not change. A replay is a new turn with only this call, under
+//! the same caps, permissions and rules as any other. Its ID is derived from the old ID. A **task** is an entry of the
+//! audit log, too: a delegated task that failed. Its grants are not in the log, so a replay needs a new message.
 
 mod causes;
 mod list;
@@ -22,23 +21,23 @@ pub use causes::{Cause, Causes, causes};
 pub use list::{find, list};
 pub use replay::{Answer, Drop, Replay, Replayed, drop_one, replay};
 
-/// What was put aside.
+/// The kinds of dead items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// A message that was never carried out.
+    /// A message that was never run.
     Letter,
-    /// A call that failed for good.
+    /// A call that failed permanently.
     Call,
-    /// A delegated task that failed for good.
+    /// A delegated task that failed permanently.
     Task,
 }
 
 impl Kind {
-    /// All of them. Calls and tasks are listed together, behind the letters.
+    /// All kinds. Calls and tasks are listed together, after the letters.
     pub const ALL: [Self; 3] = [Self::Letter, Self::Call, Self::Task];
 
-    /// Its word.
+    /// The name of the kind.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -49,10 +48,10 @@ impl Kind {
     }
 }
 
-/// Which one: its kind, its shard, and its entry there.
+/// The ID of an item: its kind, its shard, and its entry there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadId {
-    /// Letter or call.
+    /// The kind.
     pub kind: Kind,
     /// The shard.
     pub shard: u32,
@@ -88,7 +87,7 @@ impl FromStr for DeadId {
     }
 }
 
-/// Whether a text is the id of a stream's entry: two numbers.
+/// Returns true if a text is the ID of a stream entry: two numbers.
 fn is_entry(text: &str) -> bool {
     let number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit()) && part.parse::<u64>().is_ok();
     text.split_once('-').is_some_and(|(ms, number_within)| number(ms) && number(number_within))
@@ -100,87 +99,87 @@ impl Serialize for DeadId {
     }
 }
 
-/// What a list says of one.
+/// An item of the list.
 #[derive(Debug, Clone, Serialize)]
 pub struct Dead {
-    /// Which.
+    /// Its ID.
     pub id: DeadId,
-    /// When it was put aside, ms by Redis' clock.
+    /// When it was added, ms by Redis' clock.
     pub at_ms: i64,
-    /// Whose, where that is known.
+    /// Its tenant, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<TenantId>,
-    /// The agent, where that can be read.
+    /// Its agent, if the message can be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// The turn or task of a letter; of a call, `<turn>/<position>`.
+    /// For a letter, its turn or task; for a call, `<turn>/<position>`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The tool of a call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
-    /// Where a letter came in.
+    /// The inbound stream of a letter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// Why: the code of the refusal, or the outcome of the call.
+    /// The reason: the code of the rejection, or the outcome of the call.
     pub cause: String,
-    /// What the agent was told of a call.
+    /// The error of a call, as the agent received it; the message of a letter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// True if it may have taken effect: a replay then has to be asked for by name.
+    /// True if it may have taken effect. A replay then needs an explicit confirmation.
     pub may_have_run: bool,
-    /// Why it cannot be replayed as it is, but only with another message; none where it can.
+    /// Why it cannot be replayed unchanged, but only with another message. `None` if it can.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub needs_message: Option<&'static str>,
 }
 
-/// One as a whole.
+/// A complete item.
 #[derive(Debug, Clone, Serialize)]
 pub struct DeadWhole {
-    /// What a list says of it.
+    /// The item of the list.
     #[serde(flatten)]
     pub dead: Dead,
-    /// The message that a replay sends, as far as it is known: of a letter its beginning, without secrets.
+    /// The message that a replay sends, as far as it is known. For a letter, its beginning, without secrets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// The id of the turn or task that a replay makes, where that is known before.
+    /// The ID of the turn or task that a replay creates, if it is known in advance.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub becomes: Option<String>,
 }
 
-/// Which are wanted. What is not said takes all.
+/// A filter of dead items. An unset field matches all.
 #[derive(Debug, Clone, Default)]
 pub struct DeadFilter {
-    /// Those of one kind.
+    /// Only items of this kind.
     pub kind: Option<Kind>,
-    /// Those of this tenant.
+    /// Only items of this tenant.
     pub tenant: Option<TenantId>,
-    /// Those of this agent.
+    /// Only items of this agent.
     pub agent: Option<AgentId>,
-    /// Calls of this tool.
+    /// Only calls of this tool.
     pub tool: Option<String>,
-    /// Those with this cause: a code of refusal, or an outcome.
+    /// Only items with this cause: a code of rejection, or an outcome.
     pub cause: Option<String>,
-    /// Those that have this text in what was told: of letters, in the cause and the message.
+    /// Only items with this text in their cause or error; for letters, in their cause or message.
     pub error: Option<String>,
-    /// Calls and tasks of which was [told](Dead::told) this, as their [cause](Cause::told) has it.
+    /// Only calls and tasks with this [normalized error](Dead::told), as in [`Cause::told`].
     pub told: Option<String>,
-    /// Those of which nothing was [told](Dead::told).
+    /// Only items without a [normalized error](Dead::told).
     pub untold: bool,
-    /// Put aside from this time on, ms by Redis' clock.
+    /// Only items added at or after this time, ms by Redis' clock.
     pub from_ms: Option<i64>,
-    /// Put aside before this time, ms.
+    /// Only items added before this time, ms.
     pub until_ms: Option<i64>,
-    /// So many at most.
+    /// Maximum number of items.
     pub limit: usize,
 }
 
-/// Where a list goes on.
+/// A position in the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadAt {
     kind: Kind,
     shard: usize,
-    /// Before this entry; none: from the newest.
+    /// Before this entry. `None`: from the newest entry.
     before: Option<String>,
 }
 
@@ -211,14 +210,14 @@ impl FromStr for DeadAt {
     }
 }
 
-/// A page of what was put aside.
+/// A page of dead items.
 #[derive(Debug, Clone, Default)]
 pub struct DeadPage {
-    /// Letters first, then calls; of each shard the newest first.
+    /// Letters first, then calls and tasks; in each shard the newest first.
     pub dead: Vec<Dead>,
-    /// Entries that were read.
+    /// The number of entries read.
     pub read: usize,
-    /// Where the list goes on; none at its end.
+    /// The position of the next page. `None` at the end.
     pub next: Option<DeadAt>,
 }
 

@@ -1,4 +1,4 @@
-//! Replaying what was put aside, and dropping it.
+//! Replaying and dropping dead items.
 
 use serde::Serialize;
 use tickfleet_model::{Task, TenantId, Turn, TurnId, content_digest, task_digest};
@@ -12,55 +12,55 @@ use super::{DeadId, DeadWhole, Kind};
 use crate::has_own_content;
 use crate::operate::Operator;
 
-/// How something is replayed.
+/// The options of a replay.
 #[derive(Debug, Clone, Copy)]
 pub struct Replay<'a> {
-    /// The message that is sent instead, of a turn or (of a letter from `tasks`) a task; none: its own.
+    /// The message to send: a turn, or a task if the letter is from `tasks`. `None`: the item's own message.
     pub message: Option<&'a [u8]>,
-    /// Also where it may have taken effect already.
+    /// Whether to replay an item that may have taken effect already.
     pub although_it_may_have_run: bool,
-    /// Only what is this tenant's: all else is as if it were not there.
+    /// The tenant to which the item must belong. An item of another tenant is reported as gone.
     pub within: Option<&'a TenantId>,
-    /// Who, and why.
+    /// The operator, and the reason.
     pub operator: Operator<'a>,
 }
 
-/// How something is dropped.
+/// The options of a drop.
 #[derive(Debug, Clone, Copy)]
 pub struct Drop<'a> {
-    /// Only what is this tenant's: all else is as if it were not there.
+    /// The tenant to which the item must belong. An item of another tenant is reported as gone.
     pub within: Option<&'a TenantId>,
-    /// Who, and why.
+    /// The operator, and the reason.
     pub operator: Operator<'a>,
 }
 
-/// What came of a replay or a drop, as a word.
+/// The result of a replay or a drop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
     /// It was done.
     Ok,
-    /// Nothing of this id is there, or not any more.
+    /// The item does not exist, or no longer.
     Gone,
-    /// Somebody has replayed or dropped this call before.
+    /// An operator has already replayed or dropped it.
     Again,
-    /// A turn of its id and content was submitted meanwhile: nothing was sent.
+    /// A turn with its ID and content was submitted meanwhile. Nothing was sent.
     Duplicate,
-    /// Another turn has its id.
+    /// Another turn has its ID.
     Conflict,
-    /// Too much waits for admission; try again later.
+    /// Too much work waits for admission; retry later.
     QueueFull,
-    /// The inbox of its reply has too many unread ones; they have to be read first.
+    /// The inbox of its reply has too many unread replies; read them first.
     InboxFull,
-    /// The tenant has as many inboxes as it may have.
+    /// The tenant has reached its maximum number of inboxes.
     TooManyInboxes,
-    /// Redis is nearly full; try again later.
+    /// Redis memory is nearly full; retry later.
     Pressure,
-    /// Too many calls are kept as done with.
+    /// Too many handled calls are recorded.
     Full,
     /// It can only be replayed with another message.
     NeedsMessage,
-    /// It may have taken effect already: this has to be said.
+    /// It may have taken effect already, and the options do not allow that.
     MayHaveRun,
     /// The message is not valid.
     Invalid,
@@ -83,17 +83,17 @@ impl From<Handled> for Answer {
     }
 }
 
-/// What came of it.
+/// The result for one item.
 #[derive(Debug, Clone, Serialize)]
 pub struct Replayed {
-    /// Which.
+    /// The ID of the item.
     pub id: DeadId,
-    /// What came of it.
+    /// The result.
     pub answer: Answer,
-    /// The turn or task that was made of it, `tenant:id`.
+    /// The turn or task that the replay created, `tenant:id`.
     #[serde(rename = "as", skip_serializing_if = "Option::is_none")]
     pub becomes: Option<String>,
-    /// Why not, where there is more to say than the word.
+    /// Details of a failure, if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
@@ -104,17 +104,18 @@ impl Replayed {
     }
 }
 
-/// What is sent.
+/// The message that a replay sends.
 struct Sent {
     to: Inbound,
     name: TurnName,
     message: Submission,
 }
 
-/// Replays one. It is sent and done with in one step: whatever happens to whoever asks, nothing is sent twice.
+/// Replays one item. The message is sent and the item is marked as handled in one transaction, so nothing is sent twice
+/// even if the caller crashes.
 ///
 /// # Errors
-/// [`StoreError`]; the same may be asked again.
+/// [`StoreError`]; the call may be repeated.
 pub async fn replay(shards: &[Store], id: &DeadId, wish: &Replay<'_>) -> Result<Replayed, StoreError> {
     let Some((store, whole)) = of(shards, id, wish.within).await? else {
         return Ok(Replayed::not(id, Answer::Gone, None));
@@ -141,7 +142,7 @@ pub async fn replay(shards: &[Store], id: &DeadId, wish: &Replay<'_>) -> Result<
     Ok(Replayed { id: id.clone(), answer, becomes, why: None })
 }
 
-/// Drops one: a letter goes, a call is not listed any more.
+/// Drops one item: a letter is deleted, a call is no longer listed.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -153,7 +154,7 @@ pub async fn drop_one(shards: &[Store], id: &DeadId, wish: &Drop<'_>) -> Result<
     Ok(Replayed::not(id, store.drop_dead(id.aside(), &entry).await?.into(), None))
 }
 
-/// One with its shard, where it is there and the tenant's.
+/// An item with its shard, if it exists and belongs to the tenant.
 async fn of<'a>(
     shards: &'a [Store],
     id: &DeadId,
@@ -165,7 +166,7 @@ async fn of<'a>(
     Ok(found.filter(is_theirs).map(|whole| (store, whole)))
 }
 
-/// The message that is sent, under its id.
+/// Builds the message of a replay, with its ID.
 fn sent(store: &Store, whole: &DeadWhole, wish: &Replay<'_>) -> Result<Sent, String> {
     let own = whole.message.as_deref().unwrap_or_default();
     let bytes = wish.message.unwrap_or(own.as_bytes());
@@ -198,7 +199,7 @@ fn sent(store: &Store, whole: &DeadWhole, wish: &Replay<'_>) -> Result<Sent, Str
     Ok(Sent { to: Inbound::Turns, name, message })
 }
 
-/// Nobody's message becomes another tenant's.
+/// Checks that the message has the tenant of the item, and that this shard is the tenant's.
 fn at_home(store: &Store, tenant: &TenantId, whole: &DeadWhole, wish: &Replay<'_>) -> Result<(), String> {
     if whole.dead.tenant.as_ref().or(wish.within).is_some_and(|own| own != tenant) {
         return Err(format!("tenant: it does not belong to {tenant}"));

@@ -1,4 +1,4 @@
-//! Ending a task with what it has begun, and reporting that: the turn that it waits for, and the tasks below it.
+//! Canceling a task, the turn that it waits for, and the tasks below it.
 
 use std::collections::BTreeSet;
 
@@ -6,26 +6,26 @@ use serde::Serialize;
 use tickfleet_model::TurnId;
 use tickfleet_store::{Cancelled, Store, StoreError, TurnName, TurnView};
 
-/// An entry that no history has: its steps are not asked for.
+/// A position after the end of any history, so that no steps are read.
 const NO_STEPS: usize = 1 << 40;
-/// Tasks that one cancel ends at most.
+/// Maximum number of tasks and turns in the result of a cancel.
 const TASKS_MAX: usize = 200;
 
-/// What a cancel came to.
+/// The result of a cancel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Word {
-    /// It ends now.
+    /// It ends at once.
     Ok,
-    /// It ends as soon as whoever holds it has heard of it.
+    /// A worker or runtime holds it: it ends as soon as the holder notices.
     Flagged,
-    /// It had ended.
+    /// It had already ended.
     Ended,
-    /// Nothing of that name has come; when it comes, it ends.
+    /// Nothing with this name has arrived yet. If it arrives, it ends without running.
     Waiting,
-    /// As `waiting`, but too many cancels wait already: this one was not kept.
+    /// As `waiting`, but too many cancels wait already: this one was not stored.
     Full,
-    /// Nothing of that name is there, or its record is lost.
+    /// Nothing with this name exists, or its record is lost.
     Unknown,
 }
 
@@ -42,40 +42,40 @@ impl From<Cancelled> for Word {
     }
 }
 
-/// What was done to a task.
+/// A canceled task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CancelledTask {
     /// The task.
     pub task: TurnId,
-    /// What its cancel came to.
+    /// The result of its cancel.
     pub answer: Word,
-    /// Its turns that were out.
+    /// The unfinished turns of its calls.
     pub turns: Vec<CancelledTurn>,
     /// The tasks below it.
     pub children: Vec<CancelledTask>,
 }
 
-/// What was done to a turn of a task.
+/// A canceled turn of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CancelledTurn {
     /// The turn.
     pub turn: TurnId,
-    /// What its cancel came to.
+    /// The result of its cancel.
     pub answer: Word,
 }
 
-/// Ends a task, the turn that it waits for, and the tasks below it. The report names what was under way below it; what else is there
-/// ends with it, too (see [`Store::cancel`]).
+/// Cancels a task, the turn that it waits for, and the tasks below it. The result names what was in progress below the
+/// task. Everything else below it ends, too (see [`Store::cancel`]).
 ///
 /// # Errors
-/// [`StoreError`]; what was reached until then is ending, and the same cancel may be repeated.
+/// [`StoreError`]; the canceled part ends, and the call may be repeated.
 pub async fn cancel_task(store: &Store, name: &TurnName, reason: &str) -> Result<CancelledTask, StoreError> {
-    // Looked at first: once the task is cancelled, schedulers end what is below it, too.
+    // Read the tree first: once the task is canceled, schedulers start to end what is below it.
     let branch = look_below(store, name, &mut BTreeSet::new()).await?;
     end(store, branch, reason, &format!("its parent was cancelled: {reason}")).await
 }
 
-/// A task, and what is under way below it.
+/// A task, with the unfinished turn and tasks below it.
 struct Branch {
     name: TurnName,
     /// The turn that it waits for.
@@ -90,7 +90,7 @@ async fn look_below(store: &Store, name: &TurnName, seen: &mut BTreeSet<TurnId>)
     let awaits = awaits.filter(|turn| seen.insert(turn.clone()));
     if let Some(turn) = awaits {
         let turn = TurnName { tenant: name.tenant.clone(), turn };
-        // One that has not come so far waits for its admission.
+        // A turn without a record may wait for its admission.
         let is_there = is_live(store, &turn).await? || store.waits_for_admission(&turn).await?;
         branch.awaits = is_there.then_some(turn);
     }

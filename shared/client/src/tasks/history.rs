@@ -1,40 +1,40 @@
-//! The steps of a task that a model carries out, as its history in Redis has them.
+//! The steps of a task that runs on a model, as in its history in Redis.
 
 use serde::{Deserialize, Serialize};
 
-/// One entry of a history.
+/// An entry of a history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "k", rename_all = "snake_case")]
 pub enum Step {
-    /// What the model answered.
+    /// A response of the model.
     Plan(PlanStep),
-    /// The result of one call of the plan before it, in the order of the calls.
+    /// The result of one call of the preceding plan, in the order of the calls.
     Result(ResultStep),
-    /// What the loop told the model beside results.
+    /// A note of the model loop to the model, in addition to results.
     Note {
-        /// In words.
+        /// The text.
         text: String,
     },
-    /// A message of another agent that the model was given.
+    /// A message from another agent, which the model received.
     Heard {
-        /// Who sent it.
+        /// The sender.
         from: String,
-        /// Its words.
+        /// The text.
         text: String,
     },
-    /// What a model wrote down of the first steps, which the agent's model is not told any more.
+    /// A model's summary of the first steps, which the agent's model no longer receives.
     Summary(SummaryStep),
-    /// One of a later build.
+    /// An entry of a newer build.
     #[serde(other)]
     Other,
 }
 
-/// An answer of the model.
+/// A response of the model.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanStep {
-    /// The model that gave it.
+    /// The model.
     pub model: String,
-    /// Its words.
+    /// Its text.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub text: String,
     /// Its calls.
@@ -43,30 +43,30 @@ pub struct PlanStep {
     /// Tokens of the request.
     #[serde(default)]
     pub input: u64,
-    /// Tokens of the answer.
+    /// Tokens of the response.
     #[serde(default)]
     pub output: u64,
-    /// What they cost, in millionths of the currency.
+    /// The cost, in millionths of the currency.
     #[serde(default)]
     pub cost: u64,
 }
 
-/// A summary of first steps.
+/// A summary of the first steps.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SummaryStep {
     /// The model that wrote it.
     pub model: String,
-    /// Its words.
+    /// Its text.
     pub text: String,
     /// Tokens of the request.
     pub input: u64,
-    /// Tokens of the answer.
+    /// Tokens of the response.
     pub output: u64,
-    /// What they cost, in millionths of the currency.
+    /// The cost, in millionths of the currency.
     pub cost: u64,
 }
 
-/// A call that the model asked for.
+/// A call that the model requested.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedCall {
     /// The tool.
@@ -75,26 +75,26 @@ pub struct PlannedCall {
     pub arguments: String,
 }
 
-/// The result of a call as the model reads it.
+/// The result of a call, as the model receives it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResultStep {
     /// The tool.
     pub tool: String,
     /// True if it succeeded.
     pub ok: bool,
-    /// The result, or why there is none.
+    /// The result, or the error.
     pub content: String,
 }
 
 impl Step {
-    /// Reads an entry. One that cannot be read is [`Step::Other`]: whoever looks on goes on.
+    /// Parses an entry. An unreadable entry is [`Step::Other`], so that readers continue.
     #[must_use]
     pub fn read(entry: &str) -> Self {
         serde_json::from_str(entry).unwrap_or(Self::Other)
     }
 }
 
-/// The step that a task is in by its history, and how often its model has answered; none where it has no history.
+/// The current step of a task according to its history, and the number of model responses. `None` without a history.
 #[must_use]
 pub fn step_of(steps: &[Step]) -> Option<(&'static str, usize)> {
     let iterations = steps.iter().filter(|step| matches!(step, Step::Plan(_))).count();

@@ -1,4 +1,4 @@
-//! Which tasks there are.
+//! Listing tasks.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,20 +16,20 @@ use tickfleet_store::{LiveTurn, Store, StoreError, TurnName, TurnView};
 use crate::Client;
 use crate::replies::Reply;
 
-/// Tasks that are looked at together.
+/// Tasks that are read concurrently.
 const PAGE: usize = 32;
-/// Tasks of one tenant that a listing looks at, at most.
+/// Maximum number of tasks that a page reads of one tenant.
 const WINDOW: usize = 63 * PAGE;
-/// Bytes of a description that a list has.
+/// Maximum bytes of a description in a list.
 const DESCRIPTION_BYTES_MAX: usize = 400;
 
-/// Where a task stands.
+/// The state of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskState {
-    /// Nobody holds it: it waits for a worker, for a turn or task that it has begun, or for its next try.
+    /// Not held: it waits for a worker, a retry, or a turn or task that it has begun.
     Waiting,
-    /// A worker or a runtime carries it out.
+    /// A worker or a runtime runs it.
     Running,
     /// It has ended.
     Ended,
@@ -37,22 +37,22 @@ pub enum TaskState {
     Forgotten,
 }
 
-/// What a list says of a task.
+/// A task in a list.
 #[derive(Debug, Clone, Serialize)]
 pub struct TaskSummary {
-    /// Whose.
+    /// Its tenant.
     pub tenant: TenantId,
-    /// Its id.
+    /// Its ID.
     pub id: TaskId,
-    /// Where it stands.
+    /// Its state.
     pub state: TaskState,
-    /// The agent that does it.
+    /// The agent that does the work.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// The agent that asked for it.
+    /// The agent that delegated it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delegator: Option<String>,
-    /// What is to be done: the beginning; of one that has not ended.
+    /// The beginning of its description, unless it has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// When it was accepted, ms of shard time.
@@ -61,7 +61,7 @@ pub struct TaskSummary {
     /// When it ended, ms of shard time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_ms: Option<i64>,
-    /// When it expires, ms of shard time; of one that has not ended.
+    /// When it expires, ms of shard time, unless it has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<i64>,
     /// How it ended.
@@ -72,18 +72,18 @@ pub struct TaskSummary {
     pub waits_for: Option<String>,
 }
 
-/// Which tasks are wanted. What is not said takes all.
+/// A filter of tasks. An unset field matches all, except tasks whose records have expired.
 #[derive(Debug, Clone, Default)]
 pub struct TaskFilter {
-    /// Those of this agent.
+    /// Only tasks of this agent.
     pub agent: Option<AgentId>,
-    /// Those that stand there.
+    /// Only tasks in this state.
     pub state: Option<TaskState>,
-    /// Those that ended so.
+    /// Only tasks with this outcome.
     pub outcome: Option<String>,
-    /// Those that were accepted at least so long ago.
+    /// Only tasks that were accepted at least this long ago.
     pub older_than: Option<Duration>,
-    /// So many at most.
+    /// Maximum number of tasks.
     pub limit: usize,
 }
 
@@ -98,13 +98,13 @@ impl TaskFilter {
     }
 }
 
-/// The position of the next page: behind a task of a tenant, or at a tenant's newest. The task is one that the list has
-/// shown: whoever pages may not see all tasks of the tenant.
+/// The position of the next page: after a task of a tenant, or at a tenant's newest task. The task was in an earlier
+/// page, because the position contains its ID, and the caller may not see all tasks of the tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TasksAt {
     tenant: TenantId,
     behind: Option<TaskId>,
-    /// Windows behind that task in which nothing was shown.
+    /// The number of windows after that task that matched nothing.
     windows: usize,
 }
 
@@ -140,19 +140,19 @@ impl FromStr for TasksAt {
 pub struct TaskPage {
     /// Tenant by tenant, the newest of each first.
     pub tasks: Vec<TaskSummary>,
-    /// Where the list goes on; none at its end.
+    /// The position of the next page. `None` at the end.
     pub next: Option<TasksAt>,
-    /// True if the position was not found: its task is no longer kept, or whoever asks does not see it. The list of the
-    /// tenant starts over.
+    /// True if the position was not found: its task is no longer kept, or the caller may not see it. The list of the
+    /// tenant then starts over.
     pub list_restarted: bool,
 }
 
-/// Whether somebody sees what is an agent's; none: of a task whose agent is not known.
+/// Returns true if the caller may see tasks of an agent. `None`: a task whose agent is unknown.
 pub type Sees<'a> = &'a (dyn Fn(Option<&str>) -> bool + Sync);
 
-/// A page of the tasks of these tenants. A page looks at about 2,000 tasks of one tenant at most, and begins no other tenant
-/// after that many, so that a filter that nothing passes costs no more. Tasks that come meanwhile are at their tenant's
-/// beginning.
+/// A page of the tasks of these tenants. A page reads at most about 2,000 tasks of one tenant, and does not start
+/// another tenant after that number. This bounds the cost of a filter that matches nothing. Tasks that arrive meanwhile
+/// are at the start of their tenant's list.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -165,7 +165,7 @@ pub async fn task_page(
     task_page_of(client, tenants, filter, from, &|_| true).await
 }
 
-/// As [`task_page`], of those tasks alone whose agent somebody `sees`: what that one does not see takes no place of the page.
+/// As [`task_page`], but only with tasks whose agent the caller `sees`. Other tasks do not count toward the page size.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -192,7 +192,7 @@ pub async fn task_page_of(
     Ok(page)
 }
 
-/// Adds those of a tenant from a position on; answers whether the page has room for more.
+/// Adds the tasks of a tenant from a position on. Returns true if the page has room for more.
 async fn of_tenant(
     store: &Store,
     mut at: TasksAt,
@@ -221,7 +221,7 @@ async fn of_tenant(
             for summary in join_all(ids.into_iter().map(|id| task_summary(store, &tenant, id))).await {
                 *looked_at += 1;
                 let summary = match summary {
-                    // Rule 18: a key that a hand has damaged costs itself alone.
+                    // Rule 18: a damaged key affects only itself.
                     Err(error) if error.is_script_error() => continue,
                     summary => summary?,
                 };
@@ -248,8 +248,8 @@ async fn of_tenant(
     }
 }
 
-/// How many tasks are newer than one that a list has shown; none if it is not there, or is not to be seen. Both are asked
-/// either way: what may not be seen takes as long as what does not exist.
+/// The number of tasks that are newer than a task from an earlier page. `None` if that task does not exist, or the
+/// caller may not see it. Both cases make the same requests, so that their timing does not reveal a hidden task.
 async fn newer(store: &Store, tenant: &TenantId, task: &TaskId, sees: Sees<'_>) -> Result<Option<usize>, StoreError> {
     let name = TurnName::task(tenant, task);
     let newer = store.newer_tasks(&name).await?;
@@ -261,13 +261,13 @@ async fn newer(store: &Store, tenant: &TenantId, task: &TaskId, sees: Sees<'_>) 
     Ok(newer.filter(|_| sees(agent.as_deref())))
 }
 
-/// Those of `ids` that are behind the last one that was looked at: tasks that came meanwhile have moved it down.
+/// The IDs after the last one that was read. Tasks that arrived meanwhile have moved it down.
 fn behind(mut ids: Vec<TaskId>, last: Option<&TaskId>) -> Vec<TaskId> {
     let known = last.and_then(|last| ids.iter().position(|id| id == last)).map_or(0, |at| at + 1);
     ids.split_off(known)
 }
 
-/// What is known of one task in short.
+/// The summary of one task.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -275,7 +275,7 @@ pub async fn task_summary(store: &Store, tenant: &TenantId, id: TaskId) -> Resul
     Ok(summary(tenant, id.clone(), &store.look(&TurnName::task(tenant, &id)).await?))
 }
 
-/// A summary of what is known of a task.
+/// The summary of a task from its record.
 pub(super) fn summary(tenant: &TenantId, id: TaskId, view: &TurnView) -> TaskSummary {
     let blank = TaskSummary {
         tenant: tenant.clone(),
@@ -327,7 +327,7 @@ fn of_finished(blank: TaskSummary, finished: &Finished) -> TaskSummary {
     }
 }
 
-/// The work in words: of a task that workers carry out, in the arguments of its call; of another, in its message.
+/// The description of a task. If workers run the task, it is in the arguments of its call; otherwise in its message.
 fn description(blob: &str) -> Option<String> {
     let arguments = serde_json::from_str::<Call>(blob).map(|call| call.arguments);
     let task: Value = serde_json::from_str(&with_numbers_as_text(arguments.as_deref().unwrap_or(blob))).ok()?;
@@ -335,7 +335,7 @@ fn description(blob: &str) -> Option<String> {
     Some(cut(text, DESCRIPTION_BYTES_MAX))
 }
 
-/// The beginning of a text, between characters.
+/// The beginning of a text, cut between characters.
 pub(super) fn cut(text: &str, bytes_max: usize) -> String {
     if text.len() <= bytes_max {
         return text.to_owned();

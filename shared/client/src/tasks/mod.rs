@@ -1,7 +1,7 @@
-//! Tasks for those who look on: listing, telling their story, watching them, ending them.
+//! Tasks for observers: list them, show their details, watch them, and cancel them.
 //!
-//! `watch` is one task as a stream of events; `story` is all that is known of it at once; `cancel` ends it with all
-//! that it has begun. `history` is how the steps of a task are written in Redis.
+//! `watch` is one task as a stream of events; `story` is everything that is known about it at one time; `cancel` ends
+//! it with everything that it has begun. `history` is the format of the steps of a task in Redis.
 
 mod cancel;
 mod history;
@@ -18,14 +18,14 @@ pub use watch::{Progress, TaskEvent, Watch};
 use tickfleet_model::{TaskId, TurnId};
 use tickfleet_store::TurnName;
 
-/// The turn that carries out the calls of a task's `number`th plan, from 1. None where the task's id is as long as ids may
-/// be: its turns have names of their own then.
+/// The turn with the calls of a task's `number`th plan, from 1. `None` if the task ID is too long for the suffix; its
+/// turns then have other names.
 fn turn_of(task: &TurnName, number: usize) -> Option<TurnName> {
     let turn = TurnId::new(format!("{}.step-{number}", task.turn)).ok()?;
     Some(TurnName { tenant: task.tenant.clone(), turn })
 }
 
-/// The id of a turn or task as a task's.
+/// The ID of a turn or task, as a task ID.
 fn task_id(name: &TurnName) -> Option<TaskId> {
     TaskId::new(name.turn.as_str()).ok()
 }

@@ -1,4 +1,4 @@
-//! All that is known of a task: its steps, what it waits for, and the tasks below it.
+//! Everything that is known about a task: its steps, what it waits for, and the tasks below it.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -12,29 +12,29 @@ use super::{task_id, turn_of};
 use crate::replies::Reply;
 use crate::stands::limit_of;
 
-/// Tasks of a tree that are told.
+/// Maximum number of tasks in a tree.
 const TREE_MAX: usize = 200;
-/// Children of one task that are told.
+/// Maximum number of children of one task.
 const CHILDREN_MAX: usize = 50;
 
-/// The story of a task.
+/// The details of a task.
 #[derive(Debug, Serialize)]
 pub struct TaskStory {
-    /// What a list says of it.
+    /// Its list entry.
     #[serde(flatten)]
     pub summary: TaskSummary,
-    /// Its steps, where a model carries it out.
+    /// Its steps, if it runs on a model.
     pub rounds: Vec<Round>,
-    /// What it waits for now.
+    /// Its current wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits: Option<TaskWait>,
-    /// What it came to.
+    /// Its output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<Box<RawValue>>,
-    /// Why it did not end well.
+    /// Its error, if it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Why its end was asked for, where it was.
+    /// The reason of its cancel, if it was canceled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cancelled: Option<String>,
     /// The tasks that were delegated from it.
@@ -42,34 +42,34 @@ pub struct TaskStory {
     pub children: Vec<TaskStory>,
 }
 
-/// One answer of the model, and what followed from it: the steps `plan`, `execute` and `validate`, or `answer`.
+/// One response of the model, and what followed: the steps `plan`, `execute` and `validate`, or `answer`.
 #[derive(Debug, Default, Serialize)]
 pub struct Round {
     /// Its number, from 1.
     pub number: usize,
     /// The model.
     pub model: String,
-    /// Its words.
+    /// Its text.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub text: String,
     /// Tokens of the request.
     pub input_tokens: u64,
-    /// Tokens of the answer.
+    /// Tokens of the response.
     pub output_tokens: u64,
-    /// What they cost, in millionths of the currency.
+    /// The cost, in millionths of the currency.
     pub cost_micros: u64,
     /// The turn of its calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn: Option<String>,
-    /// When that was admitted, ms of shard time, while its record is kept.
+    /// When the turn was admitted, ms of shard time, while its record is kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub executed_ms: Option<i64>,
-    /// When that ended, ms of shard time, while its record is kept.
+    /// When the turn ended, ms of shard time, while its record is kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validated_ms: Option<i64>,
     /// The calls.
     pub calls: Vec<StoryCall>,
-    /// What the model was told beside results.
+    /// Notes and messages that the model received in addition to results.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -81,49 +81,49 @@ pub struct StoryCall {
     pub tool: String,
     /// Its arguments, as the model wrote them.
     pub arguments: String,
-    /// Whether it succeeded; none while it has no result.
+    /// Whether it succeeded. `None` without a result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ok: Option<bool>,
-    /// The result as the model reads it.
+    /// The result, as the model receives it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
 }
 
-/// What a task waits for.
+/// The wait of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TaskWait {
-    /// What it is.
+    /// The reason.
     #[serde(flatten)]
     pub reason: WaitReason,
-    /// Until when, or when it is looked at again, ms of shard time.
+    /// The end of the wait, or the time of the next check, ms of shard time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until_ms: Option<i64>,
 }
 
-/// The kinds of waits.
+/// The reasons to wait.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "waits", rename_all = "snake_case")]
 pub enum WaitReason {
-    /// For the turn of its calls, which is under way.
+    /// The turn of its calls is in progress.
     Turn {
         /// The turn.
         turn: String,
     },
-    /// For the turn of its calls, which waits for a cap or limit.
+    /// The turn of its calls waits for a cap or limit.
     Capped {
         /// The turn.
         turn: String,
         /// The cap or limit.
         limit: String,
     },
-    /// For the turn of its calls, one of which waits for another task.
+    /// A call in the turn of its calls waits for another task.
     Child {
         /// The turn.
         turn: String,
         /// The task.
         task: String,
     },
-    /// For the turn of its calls, one of which waits for people's consent.
+    /// A call in the turn of its calls waits for an approval.
     Approval {
         /// The turn.
         turn: String,
@@ -132,12 +132,12 @@ pub enum WaitReason {
         /// The call's tool.
         tool: String,
     },
-    /// For its next try.
+    /// It waits for a retry.
     Retry,
 }
 
 impl WaitReason {
-    /// The turn that is out.
+    /// The turn that it waits for.
     pub(super) fn turn(&self) -> Option<&str> {
         match self {
             Self::Turn { turn }
@@ -149,7 +149,7 @@ impl WaitReason {
     }
 }
 
-/// The story of a task with the tasks below it; none where nothing is known.
+/// The details of a task and the tasks below it. `None` if nothing is known about it.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -197,7 +197,7 @@ async fn one(store: &Store, name: &TurnName, left: &mut usize) -> Result<TaskSto
     Ok(story)
 }
 
-/// The rounds of a history.
+/// Groups a history by rounds.
 fn rounds(steps: impl Iterator<Item = Step>) -> Vec<Round> {
     let mut rounds: Vec<Round> = Vec::new();
     let mut answered = 0;
@@ -242,7 +242,7 @@ fn rounds(steps: impl Iterator<Item = Step>) -> Vec<Round> {
     rounds
 }
 
-/// Adds when the turns of the rounds were admitted and ended, as far as their records are kept.
+/// Adds the times at which the turns of the rounds were admitted and ended, as far as their records are kept.
 async fn times(store: &Store, name: &TurnName, rounds: &mut [Round]) -> Result<(), StoreError> {
     for round in rounds.iter_mut().filter(|round| !round.calls.is_empty()) {
         let Some(turn) = turn_of(name, round.number) else { continue };
@@ -279,7 +279,7 @@ pub(super) async fn wait_of(
     Ok(Some(of_turn(turn.turn.to_string(), &wait)))
 }
 
-/// The wait for people's consent to a call of a turn; `None` if nobody is asked now.
+/// The wait for an approval of a call of the turn. `None` if none is waiting now.
 async fn asked(store: &Store, name: &TurnName, wait: &LaneWait) -> Result<Option<TaskWait>, StoreError> {
     let State::Waiting { reason: Waits::Approval { approval }, .. } = &wait.turn.state else { return Ok(None) };
     let asked = crate::approvals::find(store, &name.tenant, approval).await?.filter(|asked| asked.state == "waiting");
@@ -289,7 +289,7 @@ async fn asked(store: &Store, name: &TurnName, wait: &LaneWait) -> Result<Option
     }))
 }
 
-/// The wait of the turn of a task's calls.
+/// The wait for the turn of a task's calls.
 fn of_turn(turn: String, wait: &LaneWait) -> TaskWait {
     let state = &wait.turn.state;
     if let Some(task) = state.awaits().filter(|awaits| TaskId::new(awaits.as_str()).is_ok()) {

@@ -1,4 +1,4 @@
-//! One task as a stream of events, from where the watcher left off to the task's end.
+//! One task as a stream of events, from a position to the end of the task.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,35 +15,35 @@ use super::story::{TaskWait, WaitReason, wait_of};
 use super::turn_of;
 use crate::replies::Reply;
 
-/// The time between two looks.
+/// The interval between two reads.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// A task that nothing is known of after this time may have been refused.
+/// A task that is unknown after this time may have been rejected.
 const REFUSED_AFTER: Duration = Duration::from_secs(1);
-/// Dead letters that are searched for the task.
+/// Number of dead letters that are searched for the task.
 const LETTERS: usize = 100;
 
-/// What happens to a task.
+/// An event of a task.
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum TaskEvent {
-    /// It was written durably, and is offered to whoever carries it out.
+    /// It was stored durably, and is offered to workers or runtimes.
     Accepted {
-        /// The agent that does it.
+        /// The agent that does the work.
         agent: String,
         /// When, ms of shard time.
         at_ms: i64,
     },
-    /// The model has answered: with calls, or with its answer, which follows as an event of its own.
+    /// The model has responded: with calls, or with its answer, which follows as a separate event.
     Plan {
         /// The model.
         model: String,
-        /// Its words.
+        /// Its text.
         #[serde(skip_serializing_if = "String::is_empty")]
         text: String,
-        /// The calls that it asked for.
+        /// The calls that it requested.
         calls: Vec<PlannedCall>,
     },
-    /// The calls are out as a turn.
+    /// The calls were submitted as a turn.
     Execute {
         /// The turn.
         turn: String,
@@ -54,74 +54,73 @@ pub enum TaskEvent {
         tool: String,
         /// True if it succeeded.
         ok: bool,
-        /// The result as the model reads it.
+        /// The result, as the model receives it.
         content: String,
     },
-    /// The model was told something beside results.
+    /// The model received a note in addition to results.
     Note {
-        /// In words.
+        /// The text.
         text: String,
     },
-    /// The model was given a message of another agent.
+    /// The model received a message from another agent.
     Heard {
-        /// Who sent it.
+        /// The sender.
         from: String,
-        /// Its words.
+        /// The text.
         text: String,
     },
-    /// It waits for another turn or task, for people's consent, or for its next try.
+    /// It waits for another turn or task, an approval, or a retry.
     Waiting {
-        /// For what, in words or by its id.
+        /// The reason for the wait, in words or as an ID.
         #[serde(rename = "for")]
         what: String,
-        /// Until when at most, ms of shard time, where that is known.
+        /// The latest end of the wait, ms of shard time, if known.
         #[serde(skip_serializing_if = "Option::is_none")]
         until_ms: Option<i64>,
     },
     /// Its calls wait because a cap or limit is used up.
     Capped {
-        /// Which.
+        /// The cap or limit.
         limit: String,
-        /// When they are looked at again, ms of shard time, where that is known.
+        /// The time of the next check, ms of shard time, if known.
         #[serde(skip_serializing_if = "Option::is_none")]
         until_ms: Option<i64>,
     },
-    /// It has ended well.
+    /// It has succeeded.
     Answer {
-        /// The answer in words; where there are none, the output as it is.
+        /// The answer as text. Without a text, the output itself.
         answer: String,
         /// The whole output.
         output: Box<RawValue>,
     },
-    /// It has ended otherwise.
+    /// It has ended without success.
     Failed {
-        /// How: an outcome of calls, or `rejected` and `forgotten`.
+        /// An outcome of calls, or `rejected` or `forgotten`.
         outcome: String,
-        /// Why.
+        /// The reason.
         message: String,
     },
 }
 
 impl TaskEvent {
-    /// Returns true if nothing comes after it.
+    /// Returns true if no event follows.
     #[must_use]
     pub const fn is_end(&self) -> bool {
         matches!(self, Self::Answer { .. } | Self::Failed { .. })
     }
 }
 
-/// An event, and where to go on after it.
+/// An event, and the position after it.
 #[derive(Debug, Clone, Serialize)]
 pub struct Progress {
-    /// Entries of the task's history that were told so far: [`Watch::from`] goes on there.
+    /// The number of entries of the task's history that were reported. Pass it to [`Watch::from`] to continue.
     pub position: usize,
     /// What happened.
     #[serde(flatten)]
     pub event: TaskEvent,
 }
 
-/// A watcher of one task. It holds no connection of its own, and looks four times a second; the looks of all watchers of a
-/// process share a connection.
+/// A watcher of one task. It reads four times a second, on a connection that all watchers of the process share.
 #[derive(Debug)]
 pub struct Watch {
     store: Store,
@@ -129,11 +128,11 @@ pub struct Watch {
     position: usize,
     accepted: bool,
     since: Instant,
-    /// The wait that was told last.
+    /// The wait that was reported last.
     told: Option<WaitReason>,
-    /// The plans of its history so far; none where the history before the position is not counted yet.
+    /// The number of plans in its history so far. `None` if the history before the position is not counted yet.
     plans: Option<usize>,
-    /// Whether it was told that the calls of the last plan are out.
+    /// Whether the submit of the last plan's calls was reported.
     executed: bool,
     ready: VecDeque<Progress>,
     ended: bool,
@@ -147,7 +146,7 @@ impl Watch {
         Self::from(store, name, 0)
     }
 
-    /// Watches a task from a position on: events of its history before it are not told again.
+    /// Watches a task from a position on. Events of its history before that position are not reported again.
     #[must_use]
     pub fn from(store: Store, name: TurnName, position: usize) -> Self {
         let (ready, since) = (VecDeque::new(), Instant::now());
@@ -163,10 +162,10 @@ impl Watch {
         &self.name
     }
 
-    /// The next event, waited for as long as it takes; none after the last one.
+    /// Waits for the next event, without a timeout. `None` after the last one.
     ///
     /// # Errors
-    /// [`StoreError`]; ask again, nothing is lost.
+    /// [`StoreError`]; call again, no event is lost.
     pub async fn next(&mut self) -> Result<Option<Progress>, StoreError> {
         loop {
             if let Some(progress) = self.ready.pop_front() {
@@ -176,7 +175,7 @@ impl Watch {
             if self.ended {
                 return Ok(None);
             }
-            // Whoever gives up while it sleeps has lost nothing.
+            // A caller that drops the future during this sleep loses no event.
             if self.looked {
                 tokio::time::sleep(LOOK_EVERY).await;
             }
@@ -185,7 +184,7 @@ impl Watch {
         }
     }
 
-    /// The events as a stream, which ends behind the last one, or behind an error.
+    /// The events as a stream. It ends after the last event, or after an error.
     pub fn into_stream(self) -> impl Stream<Item = Result<Progress, StoreError>> {
         futures::stream::unfold(Some(self), |watch| async {
             let mut watch = watch?;
@@ -197,7 +196,7 @@ impl Watch {
         })
     }
 
-    /// Counts the plans before the position that it goes on from.
+    /// Counts the plans before the position from which the watch continues.
     async fn catch_up(&mut self) -> Result<(), StoreError> {
         let steps = self.store.steps(&self.name, 0).await?;
         let mut plans = 0;
@@ -241,10 +240,10 @@ impl Watch {
                 self.plans = self.plans.map(|plans| plans + 1);
                 self.executed = false;
             }
-            // A turn that came back at once was not seen while it was out.
+            // A turn that ended between two reads was not seen in progress.
             Step::Result(_) => {
                 if let Some(turn) = turn_of(&self.name, self.plans.unwrap_or_default()) {
-                    // Whoever goes on behind it has not heard the result.
+                    // A watcher that continues after this event still has to receive the result.
                     self.execute(turn.turn.as_str(), self.position.saturating_sub(1));
                 }
             }
@@ -255,7 +254,8 @@ impl Watch {
         }
     }
 
-    /// Tells that the calls of the last plan are out, once, as what lies behind the first `position` entries.
+    /// Reports once that the calls of the last plan were submitted. `position` is the number of entries before this
+    /// event.
     fn execute(&mut self, turn: &str, position: usize) {
         if !self.executed {
             self.executed = true;
@@ -283,7 +283,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Tells what it waits for, once for each wait.
+    /// Reports what the task waits for, once for each wait.
     async fn wait(&mut self, turn: &Turn, pulse: &Pulse) -> Result<(), StoreError> {
         let Some(TaskWait { reason, until_ms }) = wait_of(&self.store, &self.name, turn, pulse.timer_ms).await? else {
             return Ok(());
@@ -291,7 +291,7 @@ impl Watch {
         if self.told.as_ref() == Some(&reason) {
             return Ok(());
         }
-        // That the turn is out is told before why it waits.
+        // Report that the turn was submitted before the reason why it waits.
         if let Some(turn) = reason.turn() {
             self.execute(turn, self.position);
         }
@@ -319,7 +319,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Nothing is known of it: it has not come yet, was refused, or its record has gone.
+    /// Handles a task that is not found: it has not arrived yet, was rejected, or its record has expired.
     async fn unknown(&mut self) -> Result<(), StoreError> {
         if self.accepted {
             self.tell(forgotten());
@@ -338,7 +338,8 @@ impl Watch {
     }
 }
 
-/// Whether a dead letter is this task's message. Of a message that asked for no reply, the tenant may not be noted.
+/// Returns true if a dead letter is this task's message. If the message asked for no reply, the letter may lack the
+/// tenant.
 fn is_about(letter: &DeadLetter, name: &TurnName) -> bool {
     let says = |member: &str, value: &str| {
         ["", " "].iter().any(|blank| letter.raw.contains(&format!("\"{member}\":{blank}\"{value}\"")))
@@ -366,7 +367,7 @@ fn forgotten() -> TaskEvent {
     TaskEvent::Failed { outcome: "forgotten".into(), message: "The task has ended, and its record has expired.".into() }
 }
 
-/// The end of a task, by its reply.
+/// The last event of a task, from its reply.
 fn ended(reply: &str) -> TaskEvent {
     let failed = |outcome: &str, message: String| TaskEvent::Failed { outcome: outcome.to_owned(), message };
     let result = serde_json::from_str::<Reply>(reply).ok().and_then(|reply| reply.results.into_iter().next());
@@ -380,7 +381,7 @@ fn ended(reply: &str) -> TaskEvent {
     }
 }
 
-/// The words of an output: what a model answered; of another handler, a text, or the output as it is.
+/// The text of an output: a model's answer, a plain text, or otherwise the output itself.
 pub(crate) fn answer_of(output: &RawValue) -> String {
     #[derive(serde::Deserialize)]
     #[serde(untagged)]

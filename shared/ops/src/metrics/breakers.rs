@@ -1,4 +1,4 @@
-//! What circuit breakers of tools do.
+//! Metrics of the circuit breakers of tools.
 
 use prometheus::{IntCounterVec, IntGauge};
 use tickfleet_model::Outcome;
@@ -21,13 +21,13 @@ impl BreakerMetrics {
 }
 
 impl Metrics {
-    /// The breaker of a tool did something.
+    /// An event of a tool's circuit breaker.
     pub fn breaker(&self, tool: &str, event: BreakerEvent) {
         let tool = self.tools.label(tool, Outcome::Ok);
         self.governance.breakers.events.with_label_values(&[&*tool, event.as_str()]).inc();
     }
 
-    /// So many tools are not called now.
+    /// Sets the number of tools whose circuit breaker is open.
     pub fn tools_resting(&self, tools: usize) {
         self.governance.breakers.resting.set(i64::try_from(tools).unwrap_or(i64::MAX));
     }

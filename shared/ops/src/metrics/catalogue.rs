@@ -1,27 +1,27 @@
-//! Every metric by name: what it counts, its labels and their values, which processes export it. The page
-//! `docs/reference/metrics.md` is written from this table, and a process registers nothing that is not in it.
+//! All metrics by name: their meaning, their labels with values, and the processes that export them. The page
+//! `docs/reference/metrics.md` is generated from this table, and a process registers only metrics in it.
 
 use super::labels::{self, RELOADS, STREAMS, VERBS};
 
-/// Prefix of every metric but the `process_*` ones.
+/// Prefix of every metric except `process_*`.
 pub(super) const PREFIX: &str = "tickfleet_";
 
-/// Buckets of a call's duration, seconds: from a look-up in memory to far beyond the default timeout of 30 s.
+/// Buckets of a call's duration, seconds: from a lookup in memory to far beyond the default timeout of 30 s.
 pub(super) const CALL_SECONDS: [f64; 14] =
     [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0];
 
-/// Buckets of waiting for a worker, seconds: from idle slots to a fleet that is far too small.
+/// Buckets of the wait for a worker, seconds: from idle slots to a fleet that is far too small.
 pub(super) const WAIT_SECONDS: [f64; 13] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5, 10.0, 60.0, 600.0];
 
-/// Buckets of a turn's whole life, seconds: within one tick, over some ticks, over a night.
+/// Buckets of a turn's total duration, seconds: from one tick to a night.
 pub(super) const TURN_SECONDS: [f64; 13] =
     [0.005, 0.025, 0.1, 0.25, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0, 600.0, 3_600.0, 86_400.0];
 
-/// Buckets of one round of the tick, seconds: from nothing due to a shard that cannot keep up.
+/// Buckets of one round of the tick, seconds: from nothing due to an overloaded shard.
 pub(super) const TICK_SECONDS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0];
 
-/// Buckets of one question to Redis, seconds: few, for there is one histogram a verb.
+/// Buckets of one request to Redis, seconds. Only a few, because there is one histogram per verb.
 pub(super) const REDIS_SECONDS: [f64; 8] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0];
 
 /// The processes that export a metric.
@@ -42,34 +42,34 @@ pub(super) enum Kind {
     Histogram(&'static [f64]),
 }
 
-/// The values that a label may have.
+/// The values of a label.
 #[derive(Clone, Copy)]
 pub(super) enum Values {
-    /// These words of the code.
+    /// Words in the code.
     Words(fn() -> Vec<&'static str>),
-    /// Values from outside, with what bounds them.
+    /// Values from outside, with a description of their bound.
     Bounded(#[cfg_attr(not(test), allow(dead_code, reason = "for the page, which a test writes"))] &'static str),
 }
 
-/// One metric.
+/// The definition of a metric.
 #[derive(Clone, Copy)]
 pub(super) struct Def {
-    /// Its name without [`PREFIX`].
+    /// Its name, without [`PREFIX`].
     pub(super) name: &'static str,
     pub(super) kind: Kind,
     pub(super) by: By,
     pub(super) labels: &'static [(&'static str, Values)],
-    /// A sentence or two that say what it is for.
+    /// The help text: one or two sentences.
     pub(super) help: &'static str,
 }
 
-/// The table: a constant a metric, and the list of them all.
+/// The table: a constant for each metric, and a list of all of them.
 macro_rules! catalogue {
     ($($constant:ident = $name:literal, $kind:expr, $by:ident, [$($label:literal: $values:expr),*], $help:literal;)*) => {
         $(pub(super) const $constant: Def = Def {
             name: $name, kind: $kind, by: By::$by, labels: &[$(($label, $values)),*], help: $help,
         };)*
-        /// All of them, in the order of the page.
+        /// All metrics, in the order of the page.
         #[cfg(test)]
         pub(super) const ALL: &[Def] = &[$($constant),*];
     };
@@ -297,7 +297,7 @@ catalogue! {
         "Time at which the configuration in force was loaded, seconds since the epoch.";
 }
 
-/// The metrics of the process that the library adds by itself: name and type.
+/// The metrics of the process that the library adds: name and type.
 #[cfg(test)]
 pub(super) const PROCESS: [(&str, &str); 7] = [
     ("process_cpu_seconds_total", "counter"),

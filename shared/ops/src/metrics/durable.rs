@@ -1,4 +1,4 @@
-//! Begins that had to be durable before their calls ran.
+//! Metrics of calls whose begin must be durable before they run.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ impl DurableMetrics {
 }
 
 impl Metrics {
-    /// A call was begun that runs only if that is durable; it is known after `took` whether it is.
+    /// A call with a durable begin was confirmed or not, after `took`.
     pub fn begun_durably(&self, durability: Durability, is_confirmed: bool, took: Duration) {
         let outcome = if is_confirmed { "confirmed" } else { "unconfirmed" };
         self.reach.durable.begins.with_label_values(&[durability.as_str(), outcome]).inc();

@@ -1,4 +1,4 @@
-//! What is recorded of the export of the audit log, and of how far it is sealed.
+//! Metrics of the audit log: its export, and how much of it is sealed.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ impl ExportMetrics {
 
 /// The export of the audit log.
 impl Metrics {
-    /// The oldest entry that is not sealed is so old; none where that is not known, or nothing is to be sealed.
+    /// Sets the age of the oldest unsealed entry. `None` if it is unknown, or no entry waits for a seal.
     pub(super) fn unsealed_age(&self, age: Option<Duration>) {
         match age {
             Some(age) => self.governance.export.unsealed.with_label_values(none()).set(age.as_secs_f64()),
@@ -44,32 +44,32 @@ impl Metrics {
         }
     }
 
-    /// Others were told what has happened to an approval, or not.
+    /// A notification about an approval was sent, or failed.
     pub fn told(&self, told: Told) {
         self.governance.export.told.with_label_values(&[told.as_str()]).inc();
     }
 
-    /// So many entries of the audit log were exported.
+    /// This many entries of the audit log were exported.
     pub fn exported(&self, entries: u64) {
         self.governance.export.exported.inc_by(entries);
     }
 
-    /// So many entries of the audit log were gone before they were exported.
+    /// This many entries of the audit log were gone before they were exported.
     pub fn gone_unexported(&self, entries: u64) {
         self.governance.export.gone.inc_by(entries);
     }
 
-    /// The destination has refused so many records for good.
+    /// The destination has permanently rejected this many records.
     pub fn export_refused(&self, records: u64) {
         self.governance.export.refused.inc_by(records);
     }
 
-    /// The audit log could not be exported, and will be tried again.
+    /// An export of the audit log failed, and will be retried.
     pub fn export_failed(&self) {
         self.governance.export.failures.inc();
     }
 
-    /// The oldest entry that is not exported is so old.
+    /// Sets the age of the oldest entry that is not exported.
     pub fn unexported_age(&self, age: Duration) {
         self.governance.export.age.set(age.as_secs_f64());
     }

@@ -1,4 +1,4 @@
-//! What is recorded of a gateway.
+//! Metrics of a gateway.
 
 use std::fmt;
 use std::time::Duration;
@@ -28,7 +28,7 @@ impl fmt::Debug for GatewayMetrics {
     }
 }
 
-/// A stream of events that is being sent; until it is dropped.
+/// An open stream of events. Dropping it marks the end.
 #[derive(Debug)]
 pub struct OpenStream(IntGauge);
 
@@ -51,7 +51,7 @@ impl GatewayMetrics {
         })
     }
 
-    /// A request was answered with this status after `took`.
+    /// A request got a response with this status after `took`.
     pub fn answered(&self, request: &'static str, status: u16, took: Duration) {
         let request = labels::known(&labels::REQUESTS, request);
         let [good, elsewhere, wrong, failed, _] = labels::STATUSES;
@@ -65,7 +65,7 @@ impl GatewayMetrics {
         self.seconds.with_label_values(&[request]).observe(took.as_secs_f64());
     }
 
-    /// A request was answered with this status: counted where that is a refusal.
+    /// A request got a response with this status. Counts it if the status is a rejection.
     pub fn refused(&self, status: u16) {
         let [key, forbidden, too_large, busy, unavailable, ..] = labels::REFUSALS;
         let reason = match status {
@@ -79,39 +79,39 @@ impl GatewayMetrics {
         self.refused.with_label_values(&[reason]).inc();
     }
 
-    /// A request was refused as its key or token is over its rate.
+    /// A request was rejected because its key or token exceeds its rate.
     pub fn over_rate(&self) {
         let [.., rate, _] = labels::REFUSALS;
         self.refused.with_label_values(&[rate]).inc();
     }
 
-    /// A request was refused unread, as too many wrong keys have come from its address.
+    /// A request was rejected unread, because too many wrong keys came from its address.
     pub fn wrong_keys(&self) {
         let [.., wrong_keys] = labels::REFUSALS;
         self.refused.with_label_values(&[wrong_keys]).inc();
     }
 
-    /// Whoever sent a request went away before it was answered.
+    /// The client disconnected before the response.
     pub fn gone(&self, request: &'static str) {
         let [.., gone] = labels::STATUSES;
         self.requests.with_label_values(&[labels::known(&labels::REQUESTS, request), gone]).inc();
     }
 
-    /// A stream of events begins.
+    /// A stream of events starts.
     #[must_use]
     pub fn stream(&self) -> OpenStream {
         self.streams.inc();
         OpenStream(self.streams.clone())
     }
 
-    /// A call over MCP was answered so: a word of `labels::MCP_ANSWERS`.
+    /// A call over MCP got this response: a word of `labels::MCP_ANSWERS`.
     pub fn mcp_called(&self, answer: &'static str) {
         let [.., error] = labels::MCP_ANSWERS;
         let known = labels::MCP_ANSWERS.into_iter().find(|word| *word == answer);
         self.mcp_calls.with_label_values(&[known.unwrap_or(error)]).inc();
     }
 
-    /// Asks `waiting` how many requests wait for a reply whenever the metrics are read.
+    /// Reads the number of requests that wait for a reply from `waiting`, whenever the metrics are read.
     pub fn watch_waiting(&self, waiting: impl Fn() -> usize + Send + Sync + 'static) {
         *self.waiting_now.lock() = Some(Box::new(waiting));
     }

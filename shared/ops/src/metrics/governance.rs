@@ -1,4 +1,4 @@
-//! What is recorded of limits, of rules on arguments and context, of circuit breakers, of kept answers, and of loops.
+//! Metrics of limits, rules, approvals, circuit breakers, cached reads, streaks of equal calls, and seals.
 
 use std::time::Duration;
 
@@ -58,12 +58,12 @@ impl GovernanceMetrics {
 
 /// Limits, rules and seals.
 impl Metrics {
-    /// So many entries of the audit log were sealed.
+    /// This many entries of the audit log were sealed.
     pub fn sealed(&self, entries: u64) {
         self.governance.sealed.inc_by(entries);
     }
 
-    /// So many entries of the audit log were gone before they were sealed.
+    /// This many entries of the audit log were gone before they were sealed.
     pub fn gone_unsealed(&self, entries: u64) {
         self.governance.unsealed.inc_by(entries);
     }
@@ -73,12 +73,12 @@ impl Metrics {
         self.governance.seal_failures.inc();
     }
 
-    /// Heads of chains could not be kept outside.
+    /// Anchors could not be stored outside of Redis.
     pub fn anchor_failed(&self) {
         self.governance.anchor_failures.inc();
     }
 
-    /// A limit of the configuration had no room for so many turns or calls.
+    /// A configured limit had no room for this many turns or calls.
     pub fn limit_reached(&self, limit: &str, action: LimitAction, count: u64) {
         self.governance.limits_reached.with_label_values(&[limit, action.as_str()]).inc_by(count);
     }
@@ -88,22 +88,22 @@ impl Metrics {
         limits.iter().for_each(|limit| self.limit_reached(limit, action, 1));
     }
 
-    /// A read whose answers are kept found one, or did not.
+    /// A call of a tool with a cache was a hit or a miss.
     pub fn read_cached(&self, read: CachedRead) {
         self.governance.reads_cached.with_label_values(&[read.as_str()]).inc();
     }
 
-    /// A call was made in a row too often.
+    /// A streak of equal calls was too long.
     pub fn loop_broken(&self, action: LoopAction) {
         self.governance.loops.with_label_values(&[action.as_str()]).inc();
     }
 
-    /// A call waits for another one of its session, whose end may change what facts allow it.
+    /// A call waits for another call of its session whose end may change its facts.
     pub fn waited_for_facts(&self) {
         self.governance.fact_waits.inc();
     }
 
-    /// It was found out whether a call had taken effect; none where that cannot be told.
+    /// Reconciliation found out whether a call took effect. `None` if it is still unknown.
     pub fn reconciled(&self, happened: Option<bool>) {
         let verdict = match happened {
             Some(true) => "happened",
@@ -113,18 +113,18 @@ impl Metrics {
         self.governance.reconciled.with_label_values(&[verdict]).inc();
     }
 
-    /// A call did not meet this rule.
+    /// A call did not pass this rule.
     pub fn rule_unmet(&self, rule: &str, action: RuleAction) {
         let rule = self.governance.rules.label(rule);
         self.governance.rules_unmet.with_label_values(&[&*rule, action.as_str()]).inc();
     }
-    /// Something became of a call that needs people's consent.
+    /// An event of a call that needs an approval.
     pub fn approval(&self, event: ApprovalEvent) {
         self.governance.approvals.with_label_values(&[event.as_str()]).inc();
     }
 
-    /// A try of a call of `tool`, which exists, took so long, and failed by this word, or did not: for the names of
-    /// OpenTelemetry, where they are recorded.
+    /// An attempt of a call of `tool`, which exists, took this long. `failed` is the word of its error. Recorded under
+    /// the OpenTelemetry name, if enabled.
     pub fn tool_tried(&self, tool: &str, took: Duration, failed: Option<&str>) {
         self.governance.tool_seconds.observe(&self.tools.label(tool, Outcome::Ok), took, failed);
     }

@@ -1,11 +1,11 @@
-//! The words that labels may have: closed lists, so that the number of series has a bound.
+//! The values of labels: closed lists, so that the number of series is bounded.
 
 use std::sync::LazyLock;
 
 use tickfleet_model::{Outcome, RejectionCode};
 use tickfleet_store::Refusal;
 
-/// The reasons for which Redis refuses.
+/// The reasons for which Redis rejects commands.
 pub(crate) fn refusals() -> Vec<&'static str> {
     Refusal::ALL.map(Refusal::as_str).to_vec()
 }
@@ -13,15 +13,15 @@ pub(crate) fn refusals() -> Vec<&'static str> {
 /// The decision of admission about a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Decision {
-    /// At least its first slice went out at once.
+    /// At least its first slice was dispatched at once.
     Dispatched,
-    /// It waits on its agent's lane.
+    /// It waits in its agent's throttle queue.
     Laned,
     /// It ended at once: the day's or the task's budget was used up, or its deadline had passed.
     Capped,
     /// It was admitted before.
     Duplicate,
-    /// Its id was used for another content.
+    /// Its ID belongs to different content.
     Conflict,
     /// It was malformed, or its tenant or agent is unknown.
     Rejected,
@@ -46,14 +46,14 @@ impl Decision {
     }
 }
 
-/// What a limit did to a turn that it had no room for.
+/// The effect of a limit on a turn that it has no room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LimitAction {
-    /// It waits for room.
+    /// The turn waits for room.
     Wait,
-    /// Calls of it ended with a result that says so.
+    /// Calls of the turn ended with a result that names the limit.
     Reject,
-    /// Nothing: the limit only counts.
+    /// None: the limit only counts.
     Shadow,
 }
 
@@ -72,18 +72,18 @@ impl LimitAction {
     }
 }
 
-/// What a rule on arguments and context did to a call that does not meet it.
+/// The effect of a rule on a call that does not pass it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RuleAction {
-    /// The call ended with a result that says so.
+    /// The call ended with a result that names the rule.
     Deny,
-    /// The same, for whether the call meets it cannot be said.
+    /// As `Deny`, because the rule could not be evaluated.
     Undecided,
-    /// Nothing: the rule only counts.
+    /// None: the rule only counts.
     Shadow,
 }
 
-/// What was found out of calls of which nobody knew whether they had taken effect.
+/// Results of a reconciliation of calls with an unknown outcome.
 pub(super) const VERDICTS: [&str; 3] = ["happened", "not_happened", "unknown"];
 
 /// The labels of [`RuleAction`].
@@ -101,20 +101,20 @@ impl RuleAction {
     }
 }
 
-/// What became of a call that needs people's consent.
+/// An event of a call that needs an approval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ApprovalEvent {
     /// People were asked.
     Asked,
-    /// They agreed, and the call went on.
+    /// They approved it, and the call continued.
     Approved,
-    /// One of them denied it.
+    /// A person denied it.
     Denied,
-    /// They did not decide in time.
+    /// It was not decided in time.
     Expired,
-    /// What they had changed of the arguments cannot be used.
+    /// An approver's change of the arguments is invalid.
     Narrowed,
-    /// Nobody could be asked.
+    /// No approver can be asked.
     NotAsked,
 }
 
@@ -136,12 +136,12 @@ impl ApprovalEvent {
     }
 }
 
-/// Whether a read whose answers are kept found one.
+/// The result of a cache lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CachedRead {
-    /// It did.
+    /// The result was in the cache.
     Hit,
-    /// It was carried out.
+    /// The call was run.
     Miss,
 }
 
@@ -159,14 +159,14 @@ impl CachedRead {
     }
 }
 
-/// What came of telling others what has happened to an approval.
+/// The result of a notification about an approval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Told {
-    /// The receiver has it.
+    /// The receiver accepted it.
     Taken,
-    /// It has not, and is told again.
+    /// It failed, and is retried.
     Failed,
-    /// It is told no more.
+    /// It was dropped.
     GivenUp,
 }
 
@@ -185,12 +185,12 @@ impl Told {
     }
 }
 
-/// What came of a call that was made in a row too often.
+/// The effect of a streak of equal calls that is too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoopAction {
-    /// Its agent was told so.
+    /// The agent was warned.
     Told,
-    /// It was refused.
+    /// The call was denied.
     Refused,
 }
 
@@ -208,23 +208,23 @@ impl LoopAction {
     }
 }
 
-/// What a circuit breaker did with a tool, or with one of its calls.
+/// An event of a tool's circuit breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BreakerEvent {
-    /// It opened: the tool rests.
+    /// It opened: the tool is not called.
     Opened,
     /// A call was not sent, and waits.
     Waited,
-    /// After a rest, one call tries the tool.
+    /// It is half-open: one call probes the tool.
     Tried,
-    /// That call was answered: the tool is called as before.
+    /// The probe succeeded, and the tool is called again.
     Closed,
-    /// A call had waited for as long as it may, and ended without having been sent again.
+    /// A call reached its longest wait, and ended without another attempt.
     GaveUp,
 }
 
 impl BreakerEvent {
-    /// All of them.
+    /// All events.
     pub const ALL: [Self; 5] = [Self::Opened, Self::Waited, Self::Tried, Self::Closed, Self::GaveUp];
 
     /// The label.
@@ -240,24 +240,25 @@ impl BreakerEvent {
     }
 }
 
-/// The place where work waits or runs.
+/// A place in which work waits or runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {
-    /// On the inbound streams: not yet read, or read and not yet decided.
+    /// In the inbound streams: not read yet, or read and not decided yet.
     Inbound,
-    /// On the ready streams, for a worker to take.
+    /// In the ready streams, until a worker takes it.
     Ready,
-    /// On the streams of suspects, for a worker whose lane for them is free: an earlier holder died.
+    /// In the streams of suspects, because an earlier holder died. It waits for a worker whose slot pool for suspects
+    /// is free.
     Suspect,
-    /// On a lane, for a later tick or day.
+    /// In a throttle queue, until a later tick or day.
     ParkedCapped,
-    /// Parked after a transient failure, for its next try.
+    /// Parked after a transient failure, until its retry.
     Delayed,
     /// Parked until people have decided about its next call.
     Approval,
     /// Leased by a worker.
     Running,
-    /// On the dead stream.
+    /// In the dead stream.
     Dead,
 }
 
@@ -290,23 +291,23 @@ impl Place {
     }
 }
 
-/// The value that stands for every other value.
+/// The value that replaces every unlisted value.
 pub(crate) const OTHER: &str = "other";
 
 /// The inbound streams.
 pub(super) const STREAMS: [&str; 2] = ["turns", "tasks"];
 
-/// The levels of the sandbox.
+/// The sandbox levels.
 pub(super) const SANDBOX_LEVELS: [&str; 3] = ["basic", "strict", "docker"];
 
-/// Why a call is tried again.
+/// Reasons for a retry.
 pub(super) const RETRIES: [&str; 5] = ["timeout", "transient", "not_durable", "task", OTHER];
 
-/// What has to know of a begin before its call runs, and whether it was known in time.
+/// The required durability of a begin, and whether it was confirmed in time.
 pub(super) const DURABLE: [&str; 2] = ["local", "replica"];
 pub(super) const CONFIRMED: [&str; 2] = ["confirmed", "unconfirmed"];
 
-/// How requests to models end: the words of the failures, and that of success.
+/// Outcomes of requests to models: success, and the words of the failures.
 pub(super) const MODEL_OUTCOMES: [&str; 14] = [
     "ok",
     "rate_limited",
@@ -324,7 +325,7 @@ pub(super) const MODEL_OUTCOMES: [&str; 14] = [
     OTHER,
 ];
 
-/// What is asked of a gateway.
+/// Kinds of requests to a gateway.
 pub(super) const REQUESTS: [&str; 19] = [
     "submit",
     "submit_wait",
@@ -347,22 +348,22 @@ pub(super) const REQUESTS: [&str; 19] = [
     OTHER,
 ];
 
-/// The classes of what a gateway answers.
+/// Classes of a gateway's responses.
 pub(super) const STATUSES: [&str; 5] = ["2xx", "3xx", "4xx", "5xx", "gone"];
 
-/// Why a gateway refuses a request.
+/// Reasons for which a gateway rejects a request.
 pub(super) const REFUSALS: [&str; 7] = ["key", "forbidden", "too_large", "busy", "unavailable", "rate", "wrong_keys"];
 
-/// What a call over MCP is answered.
+/// Kinds of responses to calls over MCP.
 pub(super) const MCP_ANSWERS: [&str; 4] = ["result", "task", "given_up", "error"];
 
-/// Which way tokens go.
+/// Directions of tokens.
 pub(super) const DIRECTIONS: [&str; 2] = ["input", "output"];
 
-/// The steps of a task that a model carries out.
+/// Steps of a task that runs on a model.
 pub(super) const STEPS: [&str; 6] = ["plan", "execute", "validate", "answer", "compact", OTHER];
 
-/// The verbs that a fence may refuse.
+/// Verbs that the fence can reject.
 pub(super) const FENCED: [&str; 14] = [
     "settle",
     "retry",
@@ -380,22 +381,22 @@ pub(super) const FENCED: [&str; 14] = [
     OTHER,
 ];
 
-/// The verbs and questions that Redis is asked: the store's own list.
+/// Verbs and queries of Redis, from the store's own list.
 pub(super) static VERBS: LazyLock<Vec<&'static str>> =
     LazyLock::new(|| tickfleet_store::asked().into_iter().chain([OTHER]).collect());
 
-/// Whose lease was lost.
+/// Holders of a lost lease.
 pub(super) const HOLDERS: [&str; 3] = ["scheduler", "worker", "external"];
 
 /// The results of a reload of the configuration.
 pub(super) const RELOADS: [&str; 2] = ["ok", "rejected"];
 
-/// `word` where the list has it, else `other`: a word that nobody foresaw must not make a series of its own.
+/// Returns `word` if the list has it, and otherwise `other`, so that an unexpected word does not create a series.
 pub(super) fn known(list: &[&'static str], word: &str) -> &'static str {
     list.iter().find(|known| **known == word).copied().unwrap_or(OTHER)
 }
 
-/// Why a message is refused, or an entry dead.
+/// Reasons for which a message is rejected, or an entry is dead.
 pub(super) fn rejections() -> Vec<&'static str> {
     RejectionCode::WORDS.into_iter().chain([OTHER]).collect()
 }

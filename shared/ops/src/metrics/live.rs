@@ -1,4 +1,4 @@
-//! Gauges that are read when the metrics are, over the parts of a process: one worker or scheduler a shard.
+//! Gauges that are read together with the metrics, over the parts of a process: one worker or scheduler per shard.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 type Probe = Box<dyn Fn() -> Option<(usize, usize)> + Send + Sync>;
 type McpProbe = Box<dyn Fn() -> Vec<McpServer> + Send + Sync>;
 
-/// MCP servers that have series of their own.
+/// Maximum number of MCP servers with their own series.
 const MCP_SERVERS_MAX: usize = 64;
 
 /// The state of one MCP server.
@@ -20,7 +20,7 @@ pub struct McpServer {
     pub name: String,
     /// True if calls can be sent to it.
     pub up: bool,
-    /// Tools that are not called because they are not what was pinned.
+    /// Tools that are not called because they differ from their pin.
     pub quarantined: usize,
 }
 
@@ -41,7 +41,7 @@ impl McpServers {
         *self.probe.lock() = Some(Box::new(probe));
     }
 
-    /// The servers by name, as many as have series.
+    /// The servers by name, up to the maximum.
     pub(super) fn now(&self) -> Vec<McpServer> {
         let probe = self.probe.lock();
         let mut servers = probe.as_ref().map(|probe| probe()).unwrap_or_default();
@@ -68,7 +68,7 @@ impl Slots {
         self.probes.lock().push(Box::new(probe));
     }
 
-    /// Busy slots and all slots. Workers that are gone are forgotten.
+    /// Busy slots and all slots. Removes workers that have ended.
     pub(super) fn sum(&self) -> (i64, i64) {
         let (mut busy, mut all) = (0, 0);
         let mut add = |(b, a): (usize, usize)| {
@@ -81,11 +81,11 @@ impl Slots {
     }
 }
 
-/// The time for which a lag is remembered: longer than the usual time between two scrapes, else a short one would never
-/// be seen.
+/// How long a lag is kept: longer than the usual interval between two scrapes. Otherwise a short lag would never be
+/// scraped.
 pub(super) const LAG_MEMORY: Duration = Duration::from_secs(30);
 
-/// The largest lag of the last while, over all shards.
+/// The largest recent lag, over all shards.
 #[derive(Debug, Default)]
 pub(super) struct Worst {
     by_shard: Mutex<BTreeMap<u32, (Duration, Instant)>>,

@@ -1,4 +1,4 @@
-//! Makes metrics as the catalogue has them, and registers those that the process exports.
+//! Creates the metrics of the catalogue, and registers the ones that the process exports.
 
 use prometheus::core::Collector;
 use prometheus::{
@@ -8,7 +8,8 @@ use prometheus::{
 use super::catalogue::{By, Def, Kind, PREFIX, Values};
 use super::labels::OTHER;
 
-/// The role of a process: it exports what it can know, and nothing else, so that an absent metric means an absent part.
+/// The role of a process. A process exports only the metrics of its role, so that an absent metric means an absent
+/// role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Part {
     /// Schedulers only.
@@ -18,7 +19,7 @@ pub enum Part {
     /// Both in one process.
     #[default]
     Both,
-    /// Neither: it exports the audit log.
+    /// Neither: it exports the audit log, or sends notifications.
     Exporter,
     /// Neither: it is a gateway.
     Gateway,
@@ -30,14 +31,14 @@ pub(super) struct Maker {
 }
 
 impl Maker {
-    /// One for a process that is `part`, with what every process says of itself.
+    /// A maker for a process with this role, with the metrics that every process has.
     pub(super) fn new(part: Part, build: &Def) -> Result<Self, Error> {
         let make = Self { registry: Registry::new(), part };
         make.build_info(build).and_then(|()| make.process())?;
         Ok(make)
     }
 
-    /// Registers the metric where the process exports it. One that it does not export can be recorded all the same.
+    /// Registers the metric if the process exports it. Other metrics can still be recorded.
     fn add<M: Collector + Clone + 'static>(&self, def: &Def, metric: Result<M, Error>) -> Result<M, Error> {
         let metric = metric?;
         if exported(self.part, def.by) {
@@ -50,8 +51,8 @@ impl Maker {
         self.add(def, IntCounter::with_opts(options(def)))
     }
 
-    /// Counters with every value that their labels can have: one that begins with its first event hides that event
-    /// from `rate` and `increase`.
+    /// Counters with every known label value. A counter that starts with its first event hides that event from `rate`
+    /// and `increase`.
     pub(super) fn counters(&self, def: &Def) -> Result<IntCounterVec, Error> {
         let counters = self.add(def, IntCounterVec::new(options(def), &labels(def)))?;
         for values in known_values(def) {
@@ -80,13 +81,13 @@ impl Maker {
         self.add(def, HistogramVec::new(histogram_options(def), &labels(def)))
     }
 
-    /// The one gauge that is always 1 and names the version.
+    /// The gauge that names the version; it is always 1.
     fn build_info(&self, def: &Def) -> Result<(), Error> {
         self.gauges(def)?.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
         Ok(())
     }
 
-    /// Registers the system's metrics of the process.
+    /// Registers the operating system's metrics of the process.
     fn process(&self) -> Result<(), Error> {
         #[cfg(target_os = "linux")]
         self.registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
@@ -94,7 +95,7 @@ impl Maker {
     }
 }
 
-/// Returns true if a process that is `part` exports metrics of `by`.
+/// Returns true if a process with this role exports metrics of `by`.
 pub(super) fn exported(part: Part, by: By) -> bool {
     match by {
         By::Everyone => true,
@@ -121,7 +122,7 @@ fn labels(def: &Def) -> Vec<&'static str> {
     def.labels.iter().map(|(name, _)| *name).collect()
 }
 
-/// Every combination of the labels' known values. Of a label with values from outside, `other` is known.
+/// Every combination of the labels' known values. For a label with outside values, only `other` is known.
 fn known_values(def: &Def) -> Vec<Vec<&'static str>> {
     def.labels.iter().fold(vec![Vec::new()], |combinations, (_, values)| {
         let values = match values {

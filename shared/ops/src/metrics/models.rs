@@ -1,4 +1,4 @@
-//! What is recorded of models, and of the tasks that they carry out.
+//! Metrics of models, and of the tasks that they run.
 
 use prometheus::IntCounterVec;
 
@@ -27,19 +27,19 @@ impl ModelMetrics {
 
 /// Models.
 impl Metrics {
-    /// A model was asked, and the request ended so: `ok`, or the word of a failure.
+    /// A request to a model ended with this outcome: `ok`, or the word of a failure.
     pub fn model_asked(&self, model: &str, outcome: &str) {
         self.models.requests.with_label_values(&[model, labels::known(&labels::MODEL_OUTCOMES, outcome)]).inc();
     }
 
-    /// An answer of a model took so many tokens, and cost so many millionths of the currency.
+    /// A model's response used this many tokens, and cost this many millionths of the currency.
     pub fn model_used(&self, model: &str, input: u64, output: u64, cost: u64) {
         self.models.tokens.with_label_values(&[model, "input"]).inc_by(input);
         self.models.tokens.with_label_values(&[model, "output"]).inc_by(output);
         self.models.cost.with_label_values(&[model]).inc_by(cost);
     }
 
-    /// A task that a model carries out has come so far: `plan`, `execute`, `validate` or `answer`.
+    /// A task on a model has reached this step: `plan`, `execute`, `validate` or `answer`.
     pub fn task_step(&self, step: &str) {
         self.models.steps.with_label_values(&[labels::known(&labels::STEPS, step)]).inc();
     }

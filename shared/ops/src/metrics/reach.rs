@@ -1,5 +1,5 @@
-//! Whether Redis is reached, in metrics, and what it answers of itself at a scrape; and where sentinels or the nodes of a cluster name the primaries, whether there
-//! are such, and how often they became others.
+//! Metrics of Redis: whether it responds, the values that it reports at a scrape, and the primaries that Sentinels or
+//! cluster nodes name, with the number of their changes.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::durable::DurableMetrics;
 use super::make::Maker;
 use super::{Metrics, Scraped, catalogue as c, none, seconds_since_epoch, wide};
 
-/// What Redis says of itself at a scrape. While it does not answer, none of it is shown.
+/// Values that Redis reports at a scrape. They are absent while Redis does not respond.
 #[derive(Debug)]
 pub(super) struct ServerMetrics {
     memory: GaugeVec,
@@ -51,7 +51,7 @@ impl ServerMetrics {
     }
 }
 
-/// The metrics of who is reached.
+/// The metrics of the connections to Redis.
 #[derive(Debug)]
 pub(super) struct ReachMetrics {
     up: IntGauge,
@@ -60,16 +60,17 @@ pub(super) struct ReachMetrics {
     missing: GaugeVec,
     pub(super) durable: DurableMetrics,
     turned_away: IntCounterVec,
-    /// By what is sought: of a cluster, each slot of a shard.
+    /// By the name of the primary that is looked up: in a cluster, one for each slot of a shard.
     state: Mutex<HashMap<String, State>>,
 }
 
-/// What the process' connections found last.
+/// The last result of the process' connections.
 #[derive(Debug, Default)]
 struct State {
-    /// Where the primary was, host and port. It outlives a while without one: only another primary is a move.
+    /// The last primary, host and port. It is kept while no primary is found, so that only a different primary counts
+    /// as a move.
     last: Option<String>,
-    /// Since when none is found.
+    /// Since when no primary is found.
     missing_since: Option<Instant>,
 }
 
@@ -86,24 +87,24 @@ impl ReachMetrics {
         })
     }
 
-    /// Sets what grows while nothing happens.
+    /// Sets the gauges that grow without an event.
     pub(super) fn read(&self) {
         let missing = |state: &State| state.missing_since.map_or(0.0, |since| since.elapsed().as_secs_f64());
-        // Where nobody is asked for a primary, nobody tells of it.
+        // Without Sentinels or a cluster, no primary is looked up, and the gauge is absent.
         if let Some(longest) = self.state.lock().values().map(missing).max_by(f64::total_cmp) {
             self.missing.with_label_values(none()).set(longest);
         }
     }
 }
 
-/// Redis, as it is reached.
+/// The connections to Redis.
 impl Metrics {
-    /// Sets whether Redis answered during the scrape and took writes.
+    /// Sets whether Redis responded during the scrape and accepted writes.
     pub fn redis_up(&self, up: bool) {
         self.reach.up.set(i64::from(up));
     }
 
-    /// Sets why Redis answered during the scrape and refused; none if it did not.
+    /// Sets why Redis responded to the scrape with a rejection. `None` if it did not reject it.
     pub fn redis_refuses(&self, refusal: Option<Refusal>) {
         for reason in Refusal::ALL {
             let value = f64::from(u8::from(refusal == Some(reason)));
@@ -111,8 +112,8 @@ impl Metrics {
         }
     }
 
-    /// A connection was led to the primary of `what` at `found`, or found that there is none. The connections of a process
-    /// learn of a failover one by one: it counts once.
+    /// A connection looked up the primary of `what`, and found it at `found`, or found none. The connections of a
+    /// process notice a failover one by one; it is counted once.
     pub fn primary_sought(&self, what: &str, found: Option<&str>) {
         let mut states = self.reach.state.lock();
         let state = states.entry(what.to_owned()).or_default();
@@ -126,7 +127,7 @@ impl Metrics {
         }
     }
 
-    /// A server said that it is not the one, or not now.
+    /// A server responded that it is not the right server, or not ready.
     pub fn redis_turned_away(&self, answer: &str) {
         self.reach.turned_away.with_label_values(&[answer]).inc();
     }

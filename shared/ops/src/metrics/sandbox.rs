@@ -1,4 +1,4 @@
-//! What a worker's machine can hold of sandboxes, in metrics.
+//! Metrics of the sandboxes that a worker's machine supports.
 
 use prometheus::{GaugeVec, IntGauge};
 
@@ -20,8 +20,8 @@ impl SandboxMetrics {
 
 /// Sandboxes.
 impl Metrics {
-    /// The machine was looked at for tools that want a sandbox: which levels it can hold, and how many tools are refused
-    /// for what it cannot. No levels where no tool wants one.
+    /// Sets which sandbox levels the machine supports, and how many tools are rejected because it lacks their level.
+    /// Without tools that need a sandbox, `levels` is empty.
     pub fn sandbox_found(&self, levels: impl IntoIterator<Item = (String, bool)>, refused: usize) {
         self.sandbox.levels.reset();
         for (level, held) in levels {

@@ -7,17 +7,17 @@ use prometheus::proto::MetricType;
 use super::catalogue::{ALL, Kind, PREFIX, PROCESS, Values};
 use super::*;
 
-/// The names that no label may have: the number of its values has no bound, or it is Prometheus' own business.
+/// Forbidden names of labels: they have an unbounded number of values, or Prometheus sets them.
 const FORBIDDEN_LABELS: [&str; 16] = [
     "tenant", "agent", "turn", "task", "call", "pod", "slice", "consumer", "worker", "id", "instance", "job", "inbox",
     "reply_to", "shard", "le",
 ];
 
-/// Series of one process that is scheduler and worker at once, with 500 tools of which each has seen every outcome, as the
-/// page of metrics states it. The number of agents adds none.
+/// Maximum number of series of a process that is both scheduler and worker, with 500 tools and every outcome for each,
+/// as stated on the page of metrics. The number of agents does not matter.
 const SERIES_MAX: usize = 500 * 40 + 2_500;
 
-/// Lines of a scrape that are samples.
+/// The samples of a scrape.
 fn samples(text: &str) -> Vec<&str> {
     text.lines().filter(|line| !line.starts_with('#')).collect()
 }
@@ -126,7 +126,7 @@ fn counters_begin_at_zero_with_every_value_that_is_known() {
     }
 }
 
-/// The time in so many seconds, ms since the epoch.
+/// The time this many seconds from now, ms since the epoch.
 fn in_seconds(seconds: i64) -> i64 {
     i64::try_from(Duration::from_secs_f64(seconds_since_epoch()).as_millis()).unwrap() + seconds * 1_000
 }
@@ -183,11 +183,11 @@ async fn a_failover_counts_once_and_a_missing_primary_shows_for_how_long() {
     has(&metrics.render(), "tickfleet_redis_primary_moves_total 0");
     metrics.primary_sought("fleet", None);
     tokio::time::advance(Duration::from_secs(3)).await;
-    // The next connection fails, too: it is still the same trouble.
+    // The next connection fails, too. It is still the same outage.
     metrics.primary_sought("fleet", None);
     has(&metrics.render(), "tickfleet_redis_primary_missing_seconds 3");
     for _ in 0..4 {
-        // Each connection of the process finds it for itself.
+        // Each connection of the process finds the new primary separately.
         metrics.primary_sought("fleet", Some("b:1"));
     }
     has(&metrics.render(), "tickfleet_redis_primary_missing_seconds 0");
@@ -195,7 +195,7 @@ async fn a_failover_counts_once_and_a_missing_primary_shows_for_how_long() {
     metrics.primary_sought("fleet", None);
     metrics.primary_sought("fleet", Some("b:1"));
     has(&metrics.render(), "tickfleet_redis_primary_moves_total 1");
-    // The shards of a cluster have primaries of their own.
+    // Each shard of a cluster has its own primary.
     metrics.primary_sought("slot 1", Some("a:1"));
     metrics.primary_sought("slot 2", None);
     tokio::time::advance(Duration::from_secs(2)).await;
@@ -222,7 +222,7 @@ fn one_configuration_is_shown_at_a_time() {
     has(&text, "tickfleet_config_info{digest=\"fedcba987654\"} 1");
     assert!(!text.contains("0123456789ab"), "{text}");
     has(&text, "tickfleet_config_generation 4");
-    // Another shard has seen fewer changes.
+    // Another shard has had fewer changes.
     metrics.config_in_force("fedcba9876543210", 2);
     has(&metrics.render(), "tickfleet_config_generation 4");
     has(&text, "tickfleet_config_last_reload_successful 1");
@@ -258,7 +258,7 @@ fn busy(part: Part) -> Metrics {
     metrics.gateway.answered("submit", 202, Duration::ZERO);
     metrics.watch_mcp(|| vec![McpServer { name: "notes".into(), up: true, quarantined: 0 }]);
     metrics.sandbox_found(labels::SANDBOX_LEVELS.map(|level| (level.to_owned(), true)), 0);
-    // Servers are asked when the metrics are read.
+    // MCP servers are read together with the metrics.
     drop(metrics.render());
     metrics
 }
@@ -306,7 +306,7 @@ fn types_labels_and_help_are_those_of_the_catalogue() {
     }
 }
 
-/// Says what is wrong with a name: units are base units and go last, `_total` is for counters and all of them.
+/// Returns the rule that a name breaks: it ends with a base unit, and only counters end with `_total`.
 fn misnamed(name: &str, kind: Kind) -> Option<&'static str> {
     let has_any = |parts: &[&str]| name.split('_').any(|part| parts.contains(&part));
     if !name.chars().all(|c| c.is_ascii_lowercase() || c == '_') || name.starts_with('_') {
@@ -378,7 +378,7 @@ fn a_thousand_agents_and_more_than_500_tools_stay_within_the_bound_on_series() {
     let metrics = busy(Part::Both);
     metrics.tools_known((0..600).map(|n| format!("tool_{n}")).collect::<Vec<_>>().iter().map(String::as_str));
     for agent in 0..1_000 {
-        // What agents do reaches the metrics by tool and outcome only; some of them make names up.
+        // Metrics count agents' calls by tool and outcome only. Some agents invent tool names.
         let tool = format!("tool_{}", agent % 600);
         for outcome in Outcome::ALL {
             metrics.call_ended(&tool, outcome, Some(Duration::from_millis(1)));

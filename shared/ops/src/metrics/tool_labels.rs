@@ -1,4 +1,5 @@
-//! The bounds on the labels `tool` and `rule`: models invent tool names, and every new label value lives forever.
+//! Bounds of the labels `tool` and `rule`. Models invent tool names, and every new label value stays until the process
+//! ends.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -7,13 +8,14 @@ use super::labels::OTHER;
 use parking_lot::RwLock;
 use tickfleet_model::Outcome;
 
-/// Distinct values of the label; more tools than a fleet's configuration is likely to declare.
+/// Maximum number of values of the label `tool`: more tools than a fleet is likely to configure.
 const TOOLS_MAX: usize = 500;
 
-/// Distinct values of the label `rule`: a configuration may have more rules, but each counts only once it was not met.
+/// Maximum number of values of the label `rule`. A configuration may have more rules, but a rule needs a label only
+/// after a call has violated it.
 const RULES_MAX: usize = 200;
 
-/// Names that became labels so far, the first `MAX`.
+/// The names that have become labels: the first `MAX`.
 #[derive(Debug, Default)]
 struct FirstNames<const MAX: usize> {
     seen: RwLock<HashSet<Arc<str>>>,
@@ -38,7 +40,7 @@ impl<const MAX: usize> FirstNames<MAX> {
     }
 }
 
-/// The rules that became labels so far. Their names come from the configuration, which changes while a process runs.
+/// The rules that have become labels. Their names come from the configuration, which can change while the process runs.
 #[derive(Debug, Default)]
 pub(super) struct RuleLabels(FirstNames<RULES_MAX>);
 
@@ -49,20 +51,20 @@ impl RuleLabels {
     }
 }
 
-/// The tool names that became labels so far.
+/// The tool names that have become labels.
 #[derive(Debug, Default)]
 pub(super) struct ToolLabels(FirstNames<TOOLS_MAX>);
 
 impl ToolLabels {
     /// The label for a call of `tool` that ended as `outcome`: its name, or `other`.
     ///
-    /// A new name is taken only with an outcome that proves that such a tool exists. Else an agent that makes up
-    /// names would use up the bound, and real tools would hide under `other`.
+    /// A new name becomes a label only with an outcome that proves that the tool exists. Otherwise, an agent that
+    /// invents names would use up the bound, and real tools would be counted as `other`.
     pub(super) fn label(&self, tool: &str, outcome: Outcome) -> Arc<str> {
         if outcome.proves_tool() { self.0.take(tool) } else { self.0.get(tool).unwrap_or_else(|| OTHER.into()) }
     }
 
-    /// The label for a tool that the configuration knows; `other` for none.
+    /// The label of a configured tool; `other` if `tool` is `None`.
     pub(super) fn known_label(&self, tool: Option<&str>) -> Arc<str> {
         tool.map_or_else(|| OTHER.into(), |tool| self.0.take(tool))
     }

@@ -1,7 +1,7 @@
 """Transport over a gateway, as docs/reference/http-api.md specifies it.
 
-A request without a response is sent again with the same id, so that it is carried out once. A reply is awaited with long
-polls, each on its own connection.
+A request without a response is sent again with the same id, so that it runs once. A reply is awaited with long polls,
+each on its own connection.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from tickfleet.client._reply import CallError, Reply, read_reply
 from tickfleet.client._transport import ApiKey, Kind
 
 _POLL_S = 25
-# One request waits so long: below the time-out of most proxies, and of the gateway's own 60 s.
+# Seconds of one long poll: below the timeout of most proxies, and below the gateway's own limit of 60 s.
 
 _FRESH_S = 10.0
-# What was taken in so lately may be sent again to hear of it: no fleet forgets an id so soon.
+# Seconds within which a message may be submitted again to learn of a rejection. No fleet forgets an id so soon.
 
 _LOOK_AGAIN_S = 0.25
-# Between two looks where the gateway answers at once.
+# Seconds between two requests if the gateway responds at once.
 
 _ONE_LOOK_S = 2.0
-# The least time for a look, however short somebody waits.
+# Minimum seconds for one request, even if the caller's timeout is shorter.
 
 
 class Gateway:
-    """A client of one gateway, or of what stands before several."""
+    """A client of one gateway, or of a load balancer in front of several."""
 
     inbox = None
 
@@ -76,7 +76,7 @@ class Gateway:
 
     async def reply(self, tenant: str | None, id: str) -> Reply | None:
         answer = await self.http.ask("GET", f"/v1/turns/{segment(id)}", tenant)
-        # A refusal is known to the gateway alone that took the message in.
+        # Only the gateway that accepted the message knows of a rejection.
         return read_reply(answer.text) if answer.status == 200 else None
 
     async def tools(self, tenant: str | None, agent: str, dialect: str) -> Any:
@@ -100,7 +100,7 @@ class Gateway:
 
 
 class _Awaited:
-    """A message that is submitted, and its reply."""
+    """A submitted message and its reply."""
 
     def __init__(self, http: Http, kind: Kind, tenant: str | None, message: dict[str, Any]) -> None:
         self._http = http
@@ -109,7 +109,7 @@ class _Awaited:
         self._id = segment(str(message[f"{kind}_id"]))
         self._text = written(message)
         self._kind: Kind = kind
-        # When it was taken in, by a clock that also counts while the machine sleeps.
+        # When it was accepted, by a clock that also runs while the machine sleeps.
         self._taken: float | None = None
         self._is_asked_for = False
         self._reply: Reply | None = None
@@ -119,9 +119,11 @@ class _Awaited:
         raise Unsupported("pending: a gateway does not report approvals before the turn ends")
 
     async def submit(self, wait: int, tries: Tries | None = None) -> Reply | None:
-        """Sends it, also once more: under its id it is carried out once. Answers the reply, if it comes within the wait."""
+        """Sends the message, and repeats the request if necessary: the id makes it run once. Returns the reply, if it
+        arrives within the wait."""
         headers = {"idempotency-key": self._id}
-        # What stands before the gateway may cut a request that waits, each time: sent again it only asks whether it is in.
+        # A proxy may cut off every request that waits. The retry therefore does not wait: it only asks whether the
+        # message was accepted.
         path, again = self._path + (f"?wait={wait}" if wait else ""), self._path
         try:
             answer = await self._http.ask(
@@ -138,25 +140,25 @@ class _Awaited:
         return _ended(_good(answer))
 
     async def reply(self, timeout: float | None) -> Reply | None:
-        # Sending may wait for the reply, too: the time is for both.
+        # Sending may wait for the reply, too, so both share the timeout.
         end = None if timeout is None else time.monotonic() + timeout
         if self._reply is None and self._taken is None:
-            # As long as it is not known to be taken in, it is the sending that may fail, and not the waiting.
+            # Until the message is known to be accepted, an error is one of sending, not of waiting.
             self._reply = await self.submit(_seconds(timeout))
         if self._reply is None:
             self._reply = await _polled(self._http, self._look, None if end is None else end - time.monotonic())
         return self._reply
 
     async def _look(self, wait: int, tries: Tries) -> Reply | None:
-        # Another gateway may have taken it in, and been told alone that it was refused: sent once more it is refused here, too.
-        # Whatever was not refused is not carried out again.
+        # Another gateway may have accepted the message, and alone know of its rejection. If it is sent again here, this
+        # gateway learns of the rejection, too. A message that was not rejected does not run again.
         if self._taken is not None and not self._is_asked_for and abs(time.time() - self._taken) < _FRESH_S:
             self._is_asked_for = True
             return await self.submit(wait, tries)
         return await _look(self._http, self._tenant, self._id, wait, tries)
 
     def _refused(self, answer: Answer) -> Exception:
-        """An error for what the gateway could not read: a rule of the protocol is broken, or one of HTTP."""
+        """Returns the error for a message that the gateway rejected: it breaks a rule of the protocol, or of HTTP."""
         if answer.code == "invalid_request":
             return InvalidMessage(answer.message)
         if answer.json.get("status") == "rejected":
@@ -170,9 +172,9 @@ class _Awaited:
 
 
 async def _look(http: Http, tenant: str | None, id: str, wait: int, tries: Tries) -> Reply | None:
-    """The reply to a turn or task, if it comes within the wait."""
+    """Returns the reply to a turn or task, if it arrives within the wait."""
     answer = await http.ask("GET", f"/v1/turns/{segment(id)}{f'?wait={wait}' if wait else ''}", tenant, wait=wait, tries=tries)
-    # It may not have come yet.
+    # It may not have arrived yet.
     return None if answer.status == 404 else _ended(_good(answer))
 
 
@@ -181,7 +183,7 @@ def _ended(answer: Answer) -> Reply | None:
 
 
 def _good(answer: Answer) -> Answer:
-    """The answer, where it is one to what was asked."""
+    """Returns the response if it is successful."""
     if answer.status in (200, 202, 422):
         return answer
     if answer.status == 404:
@@ -192,17 +194,17 @@ def _good(answer: Answer) -> Answer:
 
 
 def _seconds(timeout: float | None) -> int:
-    """How long one request waits."""
+    """Returns how long one request waits, in seconds."""
     return _POLL_S if timeout is None else max(0, int(min(_POLL_S, timeout)))
 
 
 async def _polled(
     http: Http, look: Callable[[int, Tries], Awaitable[Reply | None]], timeout: float | None
 ) -> Reply | None:
-    """Looks, again and again, until there is a reply or the time is over. Trouble on the way passes."""
+    """Polls until there is a reply or the time is over. Temporary errors are retried."""
     end = None if timeout is None else time.monotonic() + timeout
     try:
-        # A gateway that hangs makes nobody wait for longer; one look is always taken.
+        # Limits the wait if the gateway hangs. At least one request is made.
         async with asyncio.timeout(None if timeout is None else max(_ONE_LOOK_S, timeout)):
             while True:
                 began = time.monotonic()
@@ -211,7 +213,7 @@ async def _polled(
                 found = await look(wait, http.tries(None))
                 if found is not None or (left is not None and left <= 0):
                     return found
-                # Whoever answers before the time, as a gateway that ends does, does not let us wait.
+                # A gateway that responds early, for example because it shuts down, must not cause a busy loop.
                 if time.monotonic() - began < max(wait, 1) / 2:
                     await asyncio.sleep(_LOOK_AGAIN_S if left is None else min(_LOOK_AGAIN_S, left))
     except TimeoutError:

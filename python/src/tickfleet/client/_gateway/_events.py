@@ -1,4 +1,4 @@
-"""What happens to a task, as a gateway tells it in server-sent events."""
+"""Events of a task from a gateway, as server-sent events."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from tickfleet.client._events import Event, Kind
 from tickfleet.client._gateway._http import Http, answer_of, checked, passing, segment
 from tickfleet.client._reply import Reply, read_reply
 
-# The steps of a task's history. What else a gateway tells (accepted, execute, waiting, capped) is no step, and has no position
-# of its own.
+# The steps of a task's history. Other events of a gateway (accepted, execute, waiting, capped) are not steps, and have
+# no positions of their own.
 _STEPS: dict[str, Kind] = {"plan": "plan", "result": "result", "note": "note", "heard": "heard"}
 
 _ENDS = ("answer", "failed")
 
 _LINE_ENDS = re.compile(rb"\r\n|\n|\r")
-# Of server-sent events. What else Unicode takes for the end of a line (U+2028, U+0085, …) is a part of the text.
+# Line ends of server-sent events. Other line ends in Unicode (U+2028, U+0085, …) are part of the text.
 
 _GOOD_S = 5.0
-# A stream that lasted so long was none of a gateway in trouble: patience begins anew.
+# Seconds after which a stream counts as healthy, so that the patience starts again.
 
 
 class _Later(Exception):
-    """No stream now: why, and how many seconds the gateway asks to wait."""
+    """No stream is available now: the error, and the seconds that the gateway asks to wait."""
 
     def __init__(self, error: FleetError, seconds: float | None = None) -> None:
         self.error = error
@@ -37,7 +37,8 @@ class _Later(Exception):
 
 
 async def follow(http: Http, tenant: str | None, task_id: str, position: int) -> AsyncGenerator[Event, None]:
-    """The events of a task from a position on; a stream that breaks is taken up behind the last step that was told."""
+    """Yields the events of a task from a position on. After a lost stream, it continues after the last reported
+    step."""
     tries = http.tries(http.patience)
     while True:
         trouble = _Later(Unavailable("the gateway ended the event stream before the task ended"))
@@ -59,7 +60,7 @@ async def follow(http: Http, tenant: str | None, task_id: str, position: int) ->
             trouble = later
             reply = await _reply(http, tenant, task_id) if isinstance(later.error, NotFound) else None
             if reply is not None and reply.status == "rejected":
-                # There are no events of a task that was refused.
+                # A rejected task has no events.
                 yield Event("ended", position, reply=reply)
                 return
         if position > came_from or time.monotonic() - began > _GOOD_S:
@@ -72,7 +73,7 @@ async def _check(response: httpx.Response) -> None:
         return
     text = (await response.aread()).decode(errors="replace")
     answer = checked(answer_of(response.status_code, text, response.headers))
-    # What is not found may not have been admitted yet.
+    # A task that is not found may not be admitted yet.
     error = NotFound(answer.message) if answer.status == 404 else passing(answer)
     raise _Later(error, answer.retry_after)
 
@@ -95,12 +96,12 @@ async def _reply(http: Http, tenant: str | None, task_id: str) -> Reply | None:
 
 
 async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[str]:
-    """Whole lines, however the bytes were cut on their way. What ends without an end of line is none."""
+    """Yields complete lines, however the bytes were split. Drops an incomplete last line."""
     rest, was_cr = b"", False
     async for piece in pieces:
         if not piece:
             continue
-        # A line feed behind a carriage return that came before it ends no line of its own.
+        # A line feed after a carriage return of the previous piece belongs to the same line end.
         text = piece[1:] if was_cr and piece.startswith(b"\n") else piece
         was_cr = piece.endswith(b"\r")
         *lines, rest = _LINE_ENDS.split(rest + text)
@@ -109,7 +110,7 @@ async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[str]:
 
 
 async def _events(lines: AsyncIterator[str]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-    """Events by their names, with their JSON. Those that cannot be read are left out."""
+    """Yields events by name, with their JSON. Skips unreadable ones."""
     kind, data = "", []
     async for line in lines:
         field, _, value = line.partition(":")

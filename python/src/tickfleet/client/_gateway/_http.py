@@ -1,4 +1,4 @@
-"""Requests to a gateway, sent again where that can help."""
+"""Requests to a gateway, with retries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 try:
     import httpx2 as httpx
-except ImportError as error:  # pragma: no cover - said in words
+except ImportError as error:  # pragma: no cover - names the package to install
     raise ImportError("a gateway needs httpx2: pip install 'tickfleet[gateway]' (Python 3.11 or later)") from error
 
 from tickfleet.client._errors import (
@@ -32,23 +32,23 @@ from tickfleet.client._errors import (
 from tickfleet.client._transport import ApiKey
 
 _ANSWER_S = 10.0
-# An answer comes within this time, on top of what was asked to be waited.
+# Timeout of a response in seconds, in addition to the requested wait.
 
 _PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
-# Seconds before each try again; the last one is repeated.
+# Seconds before each retry; the last value is repeated.
 
 _PAUSE_MAX_S = 60.0
-# The longest pause, whatever is asked for: somebody waits.
+# Maximum pause in seconds, even if the gateway requests more, because a caller is waiting.
 
 _PASSING = (429, 500, 502, 503, 504)
-# What the same request may do better after.
+# Statuses after which the same request may succeed.
 
 _SECRET = re.compile(r"[\x21-\x7e]+\Z")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a gateway answered."""
+    """The response of a gateway."""
 
     status: int
     text: str
@@ -58,7 +58,7 @@ class Answer:
 
     @property
     def json(self) -> dict[str, Any]:
-        """An object; an empty one where what stands before the gateway has answered in its own way."""
+        """The response as an object. It is empty if a proxy has responded in another format."""
         try:
             value = json.loads(self.text)
         except ValueError:
@@ -66,10 +66,10 @@ class Answer:
         return value if isinstance(value, dict) else {}
 
     def read(self) -> Any:
-        """The JSON that it is.
+        """Returns the JSON of the response.
 
         Raises:
-            FleetError: It is none.
+            FleetError: The response is not JSON.
         """
         try:
             return json.loads(self.text)
@@ -79,20 +79,20 @@ class Answer:
 
     @property
     def code(self) -> str:
-        """The word for what is wrong."""
+        """The error code."""
         error = self.json.get("error")
         return str(error.get("code", "")) if isinstance(error, dict) else ""
 
     @property
     def message(self) -> str:
-        """What is wrong, in words."""
+        """The error message."""
         error = self.json.get("error")
         said = error.get("message") if isinstance(error, dict) else None
         return str(said or f"status {self.status}")
 
 
 class Tries:
-    """How long it is tried again: so many seconds from the first failure; for as long as it takes where none are given."""
+    """Retries until `patience` seconds after the first failure, or without a limit if it is ``None``."""
 
     def __init__(self, patience: float | None, closed: asyncio.Event | None = None) -> None:
         self._patience = patience
@@ -102,9 +102,10 @@ class Tries:
         self._tries = 0
 
     async def pause(self, error: Exception, at_least: float | None = None) -> None:
-        """Waits before the next try, at least as long as the gateway asks for; raises the error where there is none."""
+        """Waits before the next attempt, at least as long as the gateway requests. Raises the error if the time is
+        over."""
         pause = _PAUSES[min(self._tries, len(_PAUSES) - 1)]
-        # Not all at once: those who were refused together come back apart.
+        # Jitter: requests that were rejected together must not return together.
         pause = max(pause, at_least or 0.0) * random.uniform(1.0, 1.25)
         self._tries += 1
         if self._end is None and self._patience is not None:
@@ -129,18 +130,18 @@ class Http:
             self._authorization()
         self.patience = patience
         self._closed = asyncio.Event()
-        # However many wait, each on a connection of its own: the bound is the gateway's.
+        # No limit, because each waiting request has its own connection. The gateway limits them.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=32)
-        # A redirect is not followed: a key goes where it was meant to go.
+        # Redirects are not followed: the key must not reach another server.
         self._client = httpx.AsyncClient(base_url=url.rstrip("/"), limits=limits, follow_redirects=False)
 
     async def close(self) -> None:
-        """Ends what is open. Whoever waits is told."""
+        """Closes all connections. Waiting callers get an error."""
         self._closed.set()
         await self._client.aclose()
 
     def tries(self, patience: float | None) -> Tries:
-        """Tries that end when this is closed."""
+        """Returns retries that end when this client is closed."""
         return Tries(patience, self._closed)
 
     def check_open(self) -> None:
@@ -159,13 +160,13 @@ class Http:
         tries: Tries | None = None,
         again: str | None = None,
     ) -> Answer:
-        """An answer to a request that may be sent twice, waited for; from the second time on to the path `again`, if one is
-        given, which does not wait. Statuses that are about the request are the caller's.
+        """Returns the response to a request that may be sent twice. If `again` is given, later attempts use that path,
+        which does not wait. The caller handles statuses about the request.
 
         Raises:
-            Unauthorized, Forbidden: The key is not good, or not for this.
-            QueueFull, Pressure, Throttled: It was not taken, as often as it was tried.
-            Unavailable: No answer, as often as it was tried.
+            Unauthorized, Forbidden: The key is invalid, or does not cover the request.
+            QueueFull, Pressure, Throttled: It was not accepted in any attempt.
+            Unavailable: No attempt got a response.
         """
         tries = tries or self.tries(self.patience)
         while True:
@@ -187,7 +188,8 @@ class Http:
             if answer.status not in _PASSING:
                 return replace(checked(answer), waited=wait)
             if answer.code == "too_many_waiting" and again is not None and wait:
-                # What was sent is taken in, and only the waiting was not: to be told so needs no patience.
+                # The message was accepted, and only the wait was rejected. Ask for the acceptance at once, without
+                # using up patience.
                 path, wait = again, 0
                 continue
             await tries.pause(passing(answer), answer.retry_after)
@@ -196,12 +198,12 @@ class Http:
 
     @asynccontextmanager
     async def stream(self, path: str, tenant: str | None, position: int) -> AsyncIterator[httpx.Response]:
-        """An answer that is read as it comes, once; trouble with it is the caller's."""
+        """Opens a streamed response, without retries. The caller handles errors."""
         self.check_open()
         headers = self._headers(tenant, False) | {"accept": "text/event-stream"}
         if position:
             headers["last-event-id"] = str(position)
-        # A gateway says something every 15 s.
+        # A gateway sends something every 15 s.
         timeout = httpx.Timeout(45.0, connect=_ANSWER_S, pool=None)
         async with self._client.stream("GET", path, headers=headers, timeout=timeout) as response:
             yield response
@@ -209,7 +211,7 @@ class Http:
     def _authorization(self) -> str:
         key = self._key()
         if not _SECRET.match(key):
-            # Not what it is: errors are logged.
+            # Without the key itself, because errors are logged.
             raise ValueError("the gateway's API key contains whitespace or non-ASCII characters")
         return f"Bearer {key}"
 
@@ -221,10 +223,10 @@ class Http:
 
 
 def segment(id: str) -> str:
-    """An id as a part of a path. Its characters need no escaping.
+    """Returns an id as a URL path segment. Its characters need no escaping.
 
     Raises:
-        Unsupported: It is one that means another place in a URL.
+        Unsupported: The id has another meaning in a URL.
     """
     if id in (".", ".."):
         raise Unsupported(f"the id {id} is not valid in a URL and cannot be used through a gateway")
@@ -232,14 +234,14 @@ def segment(id: str) -> str:
 
 
 def answer_of(status: int, text: str, headers: Mapping[str, str]) -> Answer:
-    """An answer with what its headers say."""
+    """Returns the response with the headers that it needs."""
     after = headers.get("retry-after", "")
-    # A date is for caches; no gateway says one.
+    # Gateways send seconds, never a date.
     return Answer(status, text, float(after) if after.isdecimal() else None)
 
 
 def checked(answer: Answer) -> Answer:
-    """The answer, where the key was good for it, and it is the gateway's own."""
+    """Returns the response, unless it rejects the key or redirects."""
     if answer.status == 401:
         raise Unauthorized(answer.message)
     if answer.status == 403:
@@ -250,10 +252,10 @@ def checked(answer: Answer) -> Answer:
 
 
 def passing(answer: Answer) -> FleetError:
-    """What is wrong now, and may be right later."""
+    """Returns the error for a failure that may be temporary."""
     if answer.code in ("queue_full", "pressure"):
         error: FleetError = (QueueFull if answer.code == "queue_full" else Pressure)(f"{answer.code}: {answer.message}")
-    # The turn was taken in, and only the waiting was not.
+    # If the code is `too_many_waiting`, the turn was accepted, and only the wait was rejected.
     elif answer.status == 429 and answer.code != "too_many_waiting":
         error = Throttled(answer.code or "too_many_requests", answer.message)
     else:
