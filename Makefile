@@ -64,9 +64,9 @@ lint-packaging: ## Judge what releases are made of: workflows, Dockerfile, compo
 	python3 docs/site/build.py --check
 	python3 docs/reference/generate.py --check
 
-bench: prepare-demo ## Build the release binary and measure it
-	cargo build --release --locked -p tickfleet
-	"$(BUILT)/release/tickfleet" bench
+bench: prepare-demo ## Build the release binary and measure it, with ARGS="--limits 20" or others
+	cargo build --release --locked -p tickfleet -p tickfleet-bench
+	"$(BUILT)/release/tickfleet-bench" $(ARGS)
 
 fuzz: ## Fuzz the parsers of what others write: all, or TARGET=turn; RUNS=100000 inputs each
 	@.ci/fuzz "$(TARGET)" "$(RUNS)"

@@ -4,7 +4,6 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::approvals;
 use crate::commands::audit;
-use crate::commands::bench;
 use crate::commands::cancel;
 use crate::commands::chat;
 use crate::commands::config;
@@ -125,9 +124,6 @@ pub(crate) enum Command {
     Top(top::Top),
     /// Check the configuration, or print the settings in force.
     Config(config::Config),
-    /// Measure throughput and latency of a whole fleet, compared with the raw stream cycle.
-    #[command(after_help = bench::HELP)]
-    Bench(bench::BenchArgs),
     /// Print a completion script for a shell.
     #[command(after_help = "Example: tickfleet completions bash > /etc/bash_completion.d/tickfleet")]
     Completions {

@@ -30,8 +30,8 @@ use args::{Cli, Command};
 use commands::doctor::acl;
 use commands::operate::{dead, pause, stats, turns, workers};
 use commands::{
-    approvals, audit, bench, cancel, chat, config, delegate, demo, deploy, dev, doctor, explain, gateway, import, kb,
-    limits, mcp, memory, prove, reply, rules, submit, tasks, tenant, tools, top, try_tool, usage, whatif,
+    approvals, audit, cancel, chat, config, delegate, demo, deploy, dev, doctor, explain, gateway, import, kb, limits,
+    mcp, memory, prove, reply, rules, submit, tasks, tenant, tools, top, try_tool, usage, whatif,
 };
 use failure::Failure;
 use global::Global;
@@ -92,7 +92,6 @@ async fn run_alone(command: Command, global: &Global, output: &Output) -> Result
     Err(match command {
         Command::Completions { shell } => output.completions(shell, &mut Cli::command()),
         Command::Config(args) => config::run(&args, global, output),
-        Command::Bench(args) => bench::command(&args, output).await,
         Command::Prove(args) => prove::run(&args, output).await,
         Command::WhatIf(args) => whatif::run(&args, global, output).await,
         Command::Audit(audit::Audit { what: audit::What::Verify(args) }) => audit::verify::run(&args, output).await,

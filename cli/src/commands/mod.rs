@@ -3,7 +3,6 @@
 pub(crate) mod answer;
 pub(crate) mod approvals;
 pub(crate) mod audit;
-pub(crate) mod bench;
 pub(crate) mod cancel;
 pub(crate) mod chat;
 pub(crate) mod config;

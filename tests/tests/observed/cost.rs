@@ -168,7 +168,7 @@ fn caps() -> Vec<Limit> {
     ]
 }
 
-/// The limits that `tickfleet bench --limits` adds to every call: a counter of its agent, and two that all calls share.
+/// The limits that `make bench ARGS="--limits 20"` adds to every call: a counter of its agent, and two that all calls share.
 fn three() -> Vec<Limit> {
     let of =
         |name: &str, key: LimitKey, every: Every| Limit { every, ..of_slots(name, key, LimitBound::Calls(PLACES)) };

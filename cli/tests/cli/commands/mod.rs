@@ -1,7 +1,6 @@
 //! Commands, each against a Redis of its own.
 
 mod audit;
-mod bench;
 pub(crate) mod chat;
 mod config;
 mod demo;

@@ -5,13 +5,8 @@ mod services;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
-
-use crate::commands::mcp;
-use crate::failure::Failure;
-use crate::fleet::extensions::Extensions;
-use crate::global::Global;
-use crate::setup;
+use anyhow::{Context, Result, ensure};
+use tokio::process::Command;
 
 pub(super) use services::Services;
 
@@ -79,12 +74,18 @@ impl ToolKind {
         }
     }
 
-    /// Writes the configuration of the tool to `dir`, for up to `slots` concurrent calls. Returns the services that the
+    /// Writes the configuration of the tool to `dir`, for up to `slots` concurrent calls. `program` pins tools of MCP. Returns the services that the
     /// tool calls, which must be kept as long as it is called.
     ///
     /// # Errors
     /// A file cannot be written, or a service cannot be started.
-    pub(super) async fn write(self, dir: &Path, interpreter: &str, slots: usize) -> Result<Option<Services>> {
+    pub(super) async fn write(
+        self,
+        dir: &Path,
+        program: &Path,
+        interpreter: &str,
+        slots: usize,
+    ) -> Result<Option<Services>> {
         let services = match self {
             Self::Http | Self::Mcp => Some(Services::start().await?),
             Self::Typed | Self::Python | Self::Shell => None,
@@ -108,7 +109,7 @@ impl ToolKind {
         if self == Self::Mcp {
             let server = format!("servers:\n  bench: {{url: 'http://{address}/mcp', allow_private: ['{address}']}}\n");
             std::fs::write(dir.join("mcp.yaml"), server)?;
-            pin(dir).await?;
+            pin(program, dir).await?;
         }
         Ok(services)
     }
@@ -131,13 +132,11 @@ fn python(dir: &Path, interpreter: &str, slots: usize) -> io::Result<String> {
     ))
 }
 
-/// Pins the MCP server's tool definitions, as `tickfleet mcp pin` does.
-async fn pin(dir: &Path) -> Result<()> {
-    let global =
-        Global { config: Some(dir.to_owned()), redis_url: None, json: false, extensions: Extensions::default() };
-    let failed = |failure: Failure| anyhow::anyhow!(failure.message().unwrap_or_default());
-    let sources = setup::sources(&global).map_err(failed)?;
-    mcp::pin_all(&sources).await.map_err(failed).context("pinning the bench's tool")
+/// Pins the MCP server's tool definitions.
+async fn pin(program: &Path, dir: &Path) -> Result<()> {
+    let pinned = Command::new(program).args(["mcp", "pin", "--config"]).arg(dir).output().await?;
+    ensure!(pinned.status.success(), "pinning the bench's tool: {}", String::from_utf8_lossy(&pinned.stderr));
+    Ok(())
 }
 
 /// The folder of the workspaces for a configuration in `dir`. It is not inside `dir`: if the benchmark runs as root,

@@ -1,5 +1,5 @@
-//! `tickfleet bench`: measures producer, schedulers, workers and a reader of replies as real processes. The same run
-//! also measures the raw stream cycle with the same payloads, so that every figure is also a ratio.
+//! The benchmark of a fleet: measures producer, schedulers, workers and a reader of replies as real processes. The same
+//! run also measures the raw stream cycle with the same payloads, so that every figure is also a ratio.
 
 mod baseline;
 mod beside;
@@ -17,13 +17,15 @@ mod spread;
 mod tool_kind;
 mod via;
 
+use std::io::Write as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use clap::Args;
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
 
-use crate::failure::Failure;
-use crate::output::Output;
 use beside::Beside;
 use boundary::Boundary;
 use extra::Extra;
@@ -38,11 +40,18 @@ use spread::Spread;
 use tool_kind::ToolKind;
 use via::{Door, Via};
 
-pub(crate) use report::Report;
+use report::Report;
 
-/// Options of a measurement.
-#[derive(Debug, Clone, Args)]
+/// Measure a fleet on this machine.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "tickfleet-bench", version, after_help = HELP)]
 pub(crate) struct BenchArgs {
+    /// Print the results as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Program whose processes make the fleet. If missing, the `tickfleet` beside this program.
+    #[arg(long, value_name = "PROGRAM")]
+    tickfleet: Option<PathBuf>,
     /// Seconds of the saturation phase.
     #[arg(long, default_value_t = 8)]
     pub(crate) seconds: u64,
@@ -151,54 +160,83 @@ impl BenchArgs {
     }
 }
 
-pub(crate) const HELP: &str = "\
+const HELP: &str = "\
 Examples:
-  tickfleet bench                        one run on a private Redis without persistence
-  tickfleet bench --runs 5 --json        medians of five runs, for programs
-  tickfleet bench --capped               half of the turns wait for the next window
-  tickfleet bench --limits 20            20 limits, of which three count every call
-  tickfleet bench --pin                  Redis alone on one core
-  tickfleet bench --boundary 200000      200,000 capped agents whose windows end together
-  tickfleet bench --primaries 3          a cluster compared with one primary, by CPU time of Redis
-  tickfleet bench --beside seal --runs 5   cost of a sealed audit log; also rule, fact and all
-  tickfleet bench --via gateway          latency that HTTP and MCP add to a turn
-  tickfleet bench --aof everysec         with an append-only file
-  tickfleet bench --calls-per-turn 5
-  tickfleet bench --tool-kind http       also mcp and shell
-  tickfleet bench --tool-kind python --interpreter .venv/bin/python
+  tickfleet-bench                        one run on a private Redis without persistence
+  tickfleet-bench --runs 5 --json        medians of five runs, for programs
+  tickfleet-bench --capped               half of the turns wait for the next window
+  tickfleet-bench --limits 20            20 limits, of which three count every call
+  tickfleet-bench --pin                  Redis alone on one core
+  tickfleet-bench --boundary 200000      200,000 capped agents whose windows end together
+  tickfleet-bench --primaries 3          a cluster compared with one primary, by CPU time of Redis
+  tickfleet-bench --beside seal --runs 5   cost of a sealed audit log; also rule, fact and all
+  tickfleet-bench --via gateway          latency that HTTP and MCP add to a turn
+  tickfleet-bench --aof everysec         with an append-only file
+  tickfleet-bench --calls-per-turn 5
+  tickfleet-bench --tool-kind http       also mcp and shell
+  tickfleet-bench --tool-kind python --interpreter .venv/bin/python
 
 Every result is also a ratio to the raw stream cycle of the same run. Use a machine without other load.";
 
-/// Runs `tickfleet bench`.
-///
-/// # Errors
-/// As [`run`].
-pub(crate) async fn command(args: &BenchArgs, output: &Output) -> Result<(), Failure> {
-    let spinner = output.spinner("starting".to_owned());
-    let cores = args.pin.then(Cores::leave_the_first).transpose().map_err(Failure::failed)?;
-    if let Some(agents) = args.boundary {
-        let found = boundary::run(args, agents, cores.as_ref(), |what| spinner.set_message(what.to_owned())).await;
-        spinner.finish_and_clear();
-        return output.show(&found.map_err(Failure::failed)?, Boundary::text);
+impl BenchArgs {
+    /// The program whose processes make the fleet.
+    ///
+    /// # Errors
+    /// It does not exist.
+    fn program(&self) -> Result<PathBuf> {
+        let program = match &self.tickfleet {
+            Some(program) => program.clone(),
+            None => std::env::current_exe().context("finding this program")?.with_file_name("tickfleet"),
+        };
+        ensure!(
+            program.exists(),
+            "{} does not exist: build it with `cargo build --release`, or name it with --tickfleet",
+            program.display()
+        );
+        Ok(program)
     }
-    if let Some(primaries) = args.primaries {
-        let found = spread::run(args, primaries, |what| spinner.set_message(what.to_owned())).await;
-        spinner.finish_and_clear();
-        return output.show(&found.map_err(Failure::failed)?, Spread::text);
+}
+
+fn main() -> Result<()> {
+    let args = BenchArgs::parse();
+    tickfleet_outbound::install_crypto_provider();
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("starting the runtime")?
+        .block_on(measure(&args))
+}
+
+/// Runs the measurement that the arguments choose, and prints its results.
+async fn measure(args: &BenchArgs) -> Result<()> {
+    args.program()?;
+    let spinner = ProgressBar::new_spinner().with_message("starting");
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
+        spinner.set_style(style);
     }
-    if let Some(extra) = args.beside {
-        let found = beside::run(args, extra, |what| spinner.set_message(what.to_owned())).await;
-        spinner.finish_and_clear();
-        return output.show(&found.map_err(Failure::failed)?, Beside::text);
-    }
-    if let Some(Door::Gateway) = args.via {
-        let found = via::run(args, |what| spinner.set_message(what.to_owned())).await;
-        spinner.finish_and_clear();
-        return output.show(&found.map_err(Failure::failed)?, Via::text);
-    }
-    let report = run(args, cores.as_ref(), |what| spinner.set_message(what.to_owned())).await;
+    spinner.enable_steady_tick(Duration::from_millis(120));
+    let say = |what: &str| spinner.set_message(what.to_owned());
+    let cores = args.pin.then(Cores::leave_the_first).transpose()?;
+    let results = if let Some(agents) = args.boundary {
+        args.results(&boundary::run(args, agents, cores.as_ref(), say).await?, Boundary::text)
+    } else if let Some(primaries) = args.primaries {
+        args.results(&spread::run(args, primaries, say).await?, Spread::text)
+    } else if let Some(extra) = args.beside {
+        args.results(&beside::run(args, extra, say).await?, Beside::text)
+    } else if let Some(Door::Gateway) = args.via {
+        args.results(&via::run(args, say).await?, Via::text)
+    } else {
+        args.results(&run(args, cores.as_ref(), say).await?, Report::text)
+    };
     spinner.finish_and_clear();
-    output.show(&report.map_err(Failure::failed)?, Report::text)
+    writeln!(std::io::stdout(), "{}", results?.trim_end()).context("writing the results")
+}
+
+impl BenchArgs {
+    /// Results as JSON, or as the text that `text` returns.
+    fn results<T: Serialize>(&self, results: &T, text: impl FnOnce(&T) -> String) -> Result<String> {
+        if self.json { Ok(serde_json::to_string_pretty(results)?) } else { Ok(text(results)) }
+    }
 }
 
 /// Runs the benchmark and returns the medians of its runs. `say` receives progress messages.
@@ -223,7 +261,7 @@ async fn one_run(args: &BenchArgs, cores: Option<&Cores>, say: &mut impl FnMut(&
     let raw =
         raw::measure(&server, args.payload_bytes, Duration::from_secs(3)).await.context("the raw stream cycle")?;
 
-    let fleet = Fleet::start(&server, &Shape::of(args, args.agents())).await.context("starting the fleet")?;
+    let fleet = Fleet::start(&server, &Shape::of(args, args.agents())?).await.context("starting the fleet")?;
     let load = Load::connect(&server, args).await?;
     load.warm_up().await.context("warming up")?;
 
@@ -248,7 +286,7 @@ async fn without_limits(args: &BenchArgs, cores: Option<&Cores>, say: &mut impl 
     say("measuring throughput without limits");
     let args = BenchArgs { limits: 0, ..args.clone() };
     let server = Server::start(args.on.as_deref(), args.aof, cores).await?;
-    let fleet = Fleet::start(&server, &Shape::of(&args, args.agents())).await.context("starting the fleet")?;
+    let fleet = Fleet::start(&server, &Shape::of(&args, args.agents())?).await.context("starting the fleet")?;
     let load = Load::connect(&server, &args).await?;
     load.warm_up().await.context("warming up")?;
     let phase = Phase::run(&args, &server, &fleet, &load).await?;

@@ -13,7 +13,7 @@ use tokio::process::Child;
 
 use super::BenchArgs;
 use super::load::{Load, now, percentile, words};
-use super::nodes::{Fleet, Shape, free_addresses, process_with};
+use super::nodes::{Fleet, Shape, free_addresses, process};
 use super::server::Server;
 
 /// Number of rounds. Each measures all routes, so that other load on the machine affects all of them.
@@ -47,8 +47,8 @@ pub(crate) struct Via {
 /// Runs the measurement: `--steady-seconds` per route, at `--rate` turns per second.
 pub(super) async fn run(args: &BenchArgs, mut say: impl FnMut(&str)) -> Result<Via> {
     let server = Server::start(args.on.as_deref(), args.aof, None).await?;
-    let fleet = Fleet::start(&server, &Shape::of(args, args.agents())).await.context("starting the fleet")?;
-    let gateway = Gateway::start(&server, &fleet).await.context("starting a gateway")?;
+    let fleet = Fleet::start(&server, &Shape::of(args, args.agents())?).await.context("starting the fleet")?;
+    let gateway = Gateway::start(&args.program()?, &server, &fleet).await.context("starting a gateway")?;
     let load = Load::connect(&server, args).await?;
     load.warm_up().await.context("warming up")?;
     let round = Duration::from_secs((args.steady_seconds / ROUNDS).max(1));
@@ -88,7 +88,7 @@ struct Gateway {
 }
 
 impl Gateway {
-    async fn start(server: &Server, fleet: &Fleet) -> Result<Self> {
+    async fn start(program: &std::path::Path, server: &Server, fleet: &Fleet) -> Result<Self> {
         let key = NewKey::random()?;
         let keys = tempfile::NamedTempFile::with_suffix(".yaml").context("a file of keys")?;
         let verbs = "verbs: [submit, read, cancel]";
@@ -96,7 +96,7 @@ impl Gateway {
         std::fs::write(keys.path(), row)?;
         let address = free_addresses(1)?[0];
         let more = ["--address".into(), address.to_string(), "--keys".into(), keys.path().display().to_string()];
-        let child = process_with("gateway", &more, address, fleet.dir(), server)?;
+        let child = process(program, "gateway", &more, address, fleet.dir(), server)?;
         let client = reqwest::Client::builder().timeout(PATIENCE).build()?;
         let gateway = Self { _child: child, _keys: keys, address, client, key: key.secret };
         for _ in 0..600 {

@@ -28,6 +28,8 @@ pub(super) struct Shape {
     pub(super) tool_kind: ToolKind,
     pub(super) interpreter: String,
     pub(super) shards: u32,
+    /// The program whose processes make the fleet.
+    pub(super) program: PathBuf,
     pub(super) tenants: Vec<String>,
     /// An optional feature of the fleet.
     pub(super) extra: Option<Extra>,
@@ -35,8 +37,11 @@ pub(super) struct Shape {
 
 impl Shape {
     /// The fleet of the command line, with this many agents, on one shard.
-    pub(super) fn of(args: &BenchArgs, agents: usize) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// The program of the fleet does not exist.
+    pub(super) fn of(args: &BenchArgs, agents: usize) -> Result<Self> {
+        Ok(Self {
             name: "config",
             schedulers: args.schedulers,
             workers: args.workers,
@@ -46,9 +51,10 @@ impl Shape {
             tool_kind: args.tool_kind,
             interpreter: args.interpreter.clone(),
             shards: 1,
+            program: args.program()?,
             tenants: vec!["bench".into()],
             extra: None,
-        }
+        })
     }
 }
 
@@ -86,10 +92,10 @@ impl Fleet {
         let mut fleet =
             Self { schedulers: Vec::new(), schedulers_at, workers: Vec::new(), dir: dir.clone(), _services: services };
         for address in &fleet.schedulers_at {
-            fleet.schedulers.push(process("scheduler", *address, &dir, server)?);
+            fleet.schedulers.push(process(&shape.program, "scheduler", &[], *address, &dir, server)?);
         }
         for _ in 0..shape.workers {
-            fleet.workers.push(process("worker", ANY_PORT, &dir, server)?);
+            fleet.workers.push(process(&shape.program, "worker", &[], ANY_PORT, &dir, server)?);
         }
         fleet.ready(server, shape.schedulers + shape.workers).await?;
         Ok(fleet)
@@ -154,20 +160,16 @@ pub(super) fn free_addresses(count: usize) -> std::io::Result<Vec<SocketAddr>> {
     listeners.iter().map(TcpListener::local_addr).collect()
 }
 
-fn process(role: &str, address: SocketAddr, dir: &Path, server: &Server) -> Result<Child> {
-    process_with(role, &[], address, dir, server)
-}
-
-/// Starts a process with additional arguments.
-pub(super) fn process_with(
+/// Starts a process of the fleet with additional arguments.
+pub(super) fn process(
+    program: &Path,
     role: &str,
     more: &[String],
     address: SocketAddr,
     dir: &Path,
     server: &Server,
 ) -> Result<Child> {
-    let binary = std::env::current_exe().context("finding our own binary")?;
-    Command::new(binary)
+    Command::new(program)
         .arg(role)
         .args(more)
         .arg("--config")
@@ -206,7 +208,7 @@ pub(super) async fn write_config(dir: &Path, shape: &Shape) -> Result<Option<Ser
     std::fs::write(dir.join("limits.yaml"), limits(shape.limits))?;
     let tenants: String = shape.tenants.iter().map(|tenant| format!("  {tenant}:\n    plan: bench\n")).collect();
     std::fs::write(dir.join("tenants.yaml"), format!("tenants:\n{tenants}"))?;
-    let services = shape.tool_kind.write(dir, &shape.interpreter, shape.slots).await?;
+    let services = shape.tool_kind.write(dir, &shape.program, &shape.interpreter, shape.slots).await?;
     shape.extra.map_or(Ok(()), |extra| extra.write(dir, shape.tool_kind.tool()))?;
     Ok(services)
 }

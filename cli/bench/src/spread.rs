@@ -165,7 +165,7 @@ impl Running {
         let cluster = Cluster::start(name, primaries, shards).await.context("starting a cluster")?;
         // Leaves room for a round of all shards.
         let slots = args.slots.max(usize::try_from(args.round * u64::from(shards))?);
-        let shape = Shape { name, slots, shards, tenants: tenants(shards)?, ..Shape::of(args, args.agents()) };
+        let shape = Shape { name, slots, shards, tenants: tenants(shards)?, ..Shape::of(args, args.agents())? };
         let server = Server::of_cluster(cluster.url(), cluster.urls[cluster.nodes_of_shards[0]].clone());
         let fleet = Fleet::start(&server, &shape).await.context("starting the fleet")?;
         let load = Load::connect(args, &cluster, &shape.tenants).await?;

@@ -62,7 +62,7 @@ pub(super) async fn run(
     mut say: impl FnMut(&str),
 ) -> Result<Boundary> {
     let server = Server::start(None, args.aof, cores).await?;
-    let shape = Shape::of(args, agents);
+    let shape = Shape::of(args, agents)?;
     say("starting the fleet");
     let fleet = Fleet::start(&server, &shape).await.context("starting the fleet")?;
     let load = Load::connect(&server, &BenchArgs { agents: Some(agents), capped: false, ..args.clone() }).await?;

@@ -62,7 +62,7 @@ pub(super) async fn run(args: &BenchArgs, extra: Extra, mut say: impl FnMut(&str
 
 async fn measure(args: &BenchArgs, extra: Option<Extra>) -> Result<Cost> {
     let server = Server::start(args.on.as_deref(), args.aof, None).await?;
-    let fleet = Fleet::start(&server, &Shape { extra, ..Shape::of(args, args.agents()) }).await;
+    let fleet = Fleet::start(&server, &Shape { extra, ..Shape::of(args, args.agents())? }).await;
     let fleet = fleet.context("starting the fleet")?;
     let load = Load::connect(&server, args).await?;
     load.warm_up().await.context("warming up")?;
@@ -121,31 +121,24 @@ mod tests {
 
     use clap::Parser;
 
-    use super::*;
-    use crate::commands::bench::nodes::write_config;
-    use crate::fleet::extensions::Extensions;
-    use crate::global::Global;
-    use crate::setup::{Setup, sources_in};
+    use tickfleet_config::Sources;
 
-    #[derive(Parser)]
-    struct Given {
-        #[command(flatten)]
-        args: BenchArgs,
-    }
+    use super::*;
+    use crate::nodes::write_config;
 
     #[tokio::test]
     async fn what_a_fleet_has_more_is_a_configuration_of_its_own() {
-        let args = Given::parse_from(["bench"]).args;
+        // Any program: no process is started.
+        let args = BenchArgs::parse_from(["bench", "--tickfleet", "/dev/null"]);
         for extra in [None, Some(Extra::Seal), Some(Extra::Rule), Some(Extra::Fact), Some(Extra::All)] {
             let dir = tempfile::tempdir().unwrap();
-            write_config(dir.path(), &Shape { extra, ..Shape::of(&args, 3) }).await.unwrap();
-            let extensions = Extensions::default();
-            let config = Some(dir.path().to_owned());
-            let global = Global { config, redis_url: None, json: false, extensions: extensions.clone() };
-            let setup = Setup::of(&sources_in([].into(), &global).unwrap(), &extensions, None).unwrap();
-            let row = &setup.configuration.policy.permissions.matrix["echo"];
+            write_config(dir.path(), &Shape { extra, ..Shape::of(&args, 3).unwrap() }).await.unwrap();
+            let built_in_tools = ["echo", "fail"].map(String::from).into();
+            let sources = Sources { dir: Some(dir.path().to_owned()), built_in_tools, ..Sources::default() };
+            let configuration = tickfleet_config::load(&sources).unwrap();
+            let row = &configuration.policy.permissions.matrix["echo"];
             let has = |what: Extra| extra.is_some_and(|extra| extra.has(what));
-            assert_eq!(setup.settings().seal.key.is_some(), has(Extra::Seal), "{extra:?}");
+            assert_eq!(configuration.settings.seal.key.is_some(), has(Extra::Seal), "{extra:?}");
             assert_eq!(
                 (row.rules.len(), row.facts.forbid.len()),
                 (2 * usize::from(has(Extra::Rule)), usize::from(has(Extra::Fact)))

@@ -15,7 +15,7 @@ const VERSIONS: [&str; 3] = ["2025-11-25", "2025-06-18", "2025-03-26"];
 const METHOD_NOT_FOUND: i32 = -32601;
 
 /// The running services. Dropping this stops them.
-pub(in crate::commands::bench) struct Services {
+pub(crate) struct Services {
     /// Host and port.
     pub(super) address: String,
     serving: tokio::task::JoinHandle<()>,
