@@ -42,15 +42,15 @@ test: prepare ## Run every test
 
 # `make test` plays the first of them for less than a minute. `kills` takes no time but a number: KILLS primaries of a cluster
 # are lost, one after the other. BINARY is another build of the processes than the tests' own: target/release/tickfleet. FAULTS names
-# those that are played, with commas between; none: all of the target. PREVIOUS is another build that some of the processes are of.
+# those that are played, with commas between; none: all of the target.
 CHAOS_single := one_redis_loses_nothing_and_doubles_nothing_whatever_happens
 CHAOS_sentinel := behind_sentinels_every_turn_that_its_producer_has_sent_again_is_answered
 CHAOS_cluster := on_a_cluster_every_turn_that_its_producer_has_sent_again_is_answered
 CHAOS_kills := primaries_that_are_lost_one_after_the_other_exceed_no_cap_and_double_nothing
 CHAOS := $(CHAOS_$(or $(TARGET),single))
-chaos: ## Play faults against real processes and judge by ledgers; SECONDS=180 TARGET=single|sentinel|cluster|kills SEED=1 KILLS=200 BINARY= PREVIOUS= FAULTS=
+chaos: ## Play faults against real processes and judge by ledgers; SECONDS=180 TARGET=single|sentinel|cluster|kills SEED=1 KILLS=200 BINARY= FAULTS=
 	@test -n "$(CHAOS)" || { echo "TARGET is single, sentinel, cluster or kills"; exit 2; }
-	TICKFLEET_CHAOS_SECONDS=$(or $(SECONDS),180) TICKFLEET_CHAOS_SEED=$(or $(SEED),1) TICKFLEET_CHAOS_KILLS=$(or $(KILLS),200) TICKFLEET_CHAOS_FAULTS="$(FAULTS)" TICKFLEET_TEST_BINARY=$(abspath $(BINARY)) TICKFLEET_PREVIOUS=$(abspath $(PREVIOUS)) cargo test -p tickfleet --test cli --locked -- chaos::$(CHAOS) --exact --nocapture --include-ignored
+	TICKFLEET_CHAOS_SECONDS=$(or $(SECONDS),180) TICKFLEET_CHAOS_SEED=$(or $(SEED),1) TICKFLEET_CHAOS_KILLS=$(or $(KILLS),200) TICKFLEET_CHAOS_FAULTS="$(FAULTS)" TICKFLEET_TEST_BINARY=$(abspath $(BINARY)) cargo test -p tickfleet --test cli --locked -- chaos::$(CHAOS) --exact --nocapture --include-ignored
 
 lint: ## Check formatting, lints, documentation and dependencies
 	@.ci/lint

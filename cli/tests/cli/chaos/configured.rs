@@ -7,9 +7,8 @@ use super::judge::{DAY_CALLS, TICK_CALLS};
 use super::target::Target;
 use super::{AGENTS, INBOX_UNREAD_MAX};
 
-/// Writes the configuration files. `is_plain` leaves out limits, which older builds do not support: then the cap per
-/// day is the agent's own.
-pub fn write(folder: &Path, address: &str, target: &Target, is_plain: bool) {
+/// Writes the configuration files.
+pub fn write(folder: &Path, address: &str, target: &Target) {
     // If a failover may lose an intent record, `once` calls wait for the replica.
     let once = if target.forgets() { "once\n    durable: replica" } else { "once" };
     let tenants: String = target.homes.iter().map(|home| format!("  {}: {{plan: pro}}\n", home.tenant)).collect();
@@ -22,23 +21,16 @@ pub fn write(folder: &Path, address: &str, target: &Target, is_plain: bool) {
         )
     };
     let agents: String = (0..AGENTS).map(|agent| format!("  a{agent}: {{}}\n")).collect();
-    let (own_cap, per_day) = if is_plain {
-        (format!("max_actions_per_day: {DAY_CALLS}"), String::new())
-    } else {
-        let row = "match: {agents: [daily]}, per: [agent], every: day, on_reach: reject";
-        (String::new(), format!("limits: {{per_day: {{{row}, max: {DAY_CALLS}}}}}\n"))
-    };
+    let row = "match: {agents: [daily]}, per: [agent], every: day, on_reach: reject";
     for (name, text) in [
         ("tickfleet.yaml", settings(target)),
-        ("agents.yaml", format!("agents:\n{agents}  daily: {{{own_cap}}}\n  probe: {{}}\n")),
+        ("agents.yaml", format!("agents:\n{agents}  daily: {{}}\n  probe: {{}}\n")),
         ("tenants.yaml", format!("tenants:\n{tenants}")),
-        ("limits.yaml", per_day),
+        ("limits.yaml", format!("limits: {{per_day: {{{row}, max: {DAY_CALLS}}}}}\n")),
         ("tools.yaml", format!("tools:\n{}{}", tool("pay", once), tool("look", "read"))),
         ("permissions.yaml", "permissions:\n  pay: {everyone: true}\n  look: {everyone: true}\n".to_owned()),
     ] {
-        if !text.is_empty() {
-            fs::write(folder.join(name), text).unwrap();
-        }
+        fs::write(folder.join(name), text).unwrap();
     }
 }
 

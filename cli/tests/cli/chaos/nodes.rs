@@ -1,4 +1,4 @@
-//! The processes of the fleet, with the build and the clock of each.
+//! The processes of the fleet, with the clock of each.
 
 use std::path::PathBuf;
 
@@ -12,27 +12,18 @@ pub struct Node {
     pub process: Process,
     /// The file that moves the process' clock, if clocks can be moved.
     pub clock: PathBuf,
-    /// True if the process is of the previous build.
-    is_previous: bool,
-}
-
-/// The binary of the previous build, which some of the processes run. `None` if all run the current build.
-#[allow(clippy::disallowed_methods, reason = "the other build is an argument of whoever has built it")]
-pub fn previous() -> Option<PathBuf> {
-    std::env::var_os("TICKFLEET_PREVIOUS").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
 impl World {
-    /// Starts all processes. If there is a previous build, one scheduler and one worker run it.
+    /// Starts all processes.
     pub fn start_all(&mut self) {
         for number in 0..ROLES.len() {
-            let is_first = number == 0 || ROLES[number - 1] != ROLES[number];
-            let node = self.start(number, is_first && self.target.previous.is_some());
+            let node = self.start(number);
             self.nodes.push(node);
         }
     }
 
-    fn start(&mut self, number: usize, is_previous: bool) -> Node {
+    fn start(&mut self, number: usize) -> Node {
         let (role, folder) = (ROLES[number], self.folder.path());
         // Each process has its own clock file, so it starts with the machine's clock.
         self.started += 1;
@@ -43,11 +34,11 @@ impl World {
         ];
         variables.extend(self.target.clocks.iter().flat_map(|clocks| clocks.variables(&clock)));
         let variables: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        let program = if is_previous { self.target.previous.clone() } else { chosen_build() };
+        let program = chosen_build();
         let url = self.target.url();
         let process =
             tokio::task::block_in_place(|| Process::start_build(program.as_deref(), role, folder, &url, &variables));
-        Node { process, clock, is_previous }
+        Node { process, clock }
     }
 
     /// A random process of this role.
@@ -67,13 +58,13 @@ impl World {
     pub fn kill(&mut self, role: &str) {
         let number = self.any(role);
         self.nodes[number].process.signal(Signal::SIGKILL);
-        self.nodes[number] = self.start(number, self.nodes[number].is_previous);
+        self.nodes[number] = self.start(number);
     }
 
-    /// Replaces a process by a new one of the same or of the other build, and stops the old one cleanly.
-    pub fn replace(&mut self, by_other_build: bool) {
+    /// Replaces a process by a new one, and stops the old one cleanly.
+    pub fn replace(&mut self) {
         let number = self.dice.below(ROLES.len());
-        let next = self.start(number, self.nodes[number].is_previous != by_other_build);
+        let next = self.start(number);
         let last = std::mem::replace(&mut self.nodes[number], next);
         assert_eq!(tokio::task::block_in_place(|| last.process.stop()), Some(0), "a process that is told to stop");
     }

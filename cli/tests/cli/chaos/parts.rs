@@ -1,11 +1,9 @@
 //! The surroundings of the fleet: the tools' server with its ledger, and a proxy in front of Redis.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::extract::State;
-use axum::http::HeaderMap;
 use axum::{Json, Router};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -19,8 +17,6 @@ use super::judge::Run;
 #[derive(Clone, Default)]
 pub struct Ledger {
     entries: Arc<Mutex<Vec<(Instant, Run)>>>,
-    /// Calls by the version in their user agent.
-    builds: Arc<Mutex<BTreeMap<String, usize>>>,
 }
 
 impl Ledger {
@@ -34,11 +30,10 @@ impl Ledger {
         (ledger, address)
     }
 
-    async fn enter(State(ledger): State<Self>, headers: HeaderMap, Json(body): Json<Value>) -> Json<Value> {
+    async fn enter(State(ledger): State<Self>, Json(body): Json<Value>) -> Json<Value> {
         let (agent, tool) = (body["agent"].as_str().unwrap().to_owned(), body["tool"].as_str().unwrap());
         let run = Run { agent, number: body["number"].as_u64().unwrap(), once: tool == "pay" };
         ledger.entries.lock().unwrap().push((Instant::now(), run));
-        *ledger.builds.lock().unwrap().entry(headers["user-agent"].to_str().unwrap().to_owned()).or_default() += 1;
         // A delay, so that kills fall between the effect and the response.
         tokio::time::sleep(Duration::from_millis(15)).await;
         Json(json!({"number": body["number"]}))
@@ -46,11 +41,6 @@ impl Ledger {
 
     pub fn runs(&self) -> Vec<Run> {
         self.entries.lock().unwrap().iter().map(|(_, run)| run.clone()).collect()
-    }
-
-    /// The number of calls from workers of each build.
-    pub fn builds(&self) -> BTreeMap<String, usize> {
-        self.builds.lock().unwrap().clone()
     }
 
     /// The start times of runs, in order.

@@ -8,7 +8,6 @@ use tickfleet_model::ids::shard_of;
 use tickfleet_testkit::{Clocks, Cluster, Network, RedisOptions, RedisServer, Trio};
 use tokio::time::{Instant, sleep};
 
-use super::nodes::previous;
 use super::parts::Proxy;
 use super::{PAST_THE_LEASE, PATIENCE};
 
@@ -35,8 +34,6 @@ const OF_NETWORKS: [&str; 3] =
 const OF_NETWORKS_OF_CLUSTERS: [&str; 1] = ["a primary and its replica that clients alone reach"];
 /// Faults of targets whose clocks can be moved.
 const OF_CLOCKS: [&str; 2] = ["step Redis' clock", "step a process' clock"];
-/// Faults if there is a previous build.
-const OF_BUILDS: [&str; 1] = ["replace a process by one of the other build"];
 const OF_NETWORKS_OF_SENTINELS: [&str; 1] = ["a primary and a sentinel cut from the others"];
 /// The number of shards on a cluster.
 const SHARDS: u32 = 4;
@@ -77,8 +74,6 @@ pub struct Target {
     is_cuttable: bool,
     /// Moves the clocks of servers and processes, if possible.
     pub clocks: Option<Clocks>,
-    /// The binary of the previous build.
-    pub previous: Option<PathBuf>,
 }
 
 impl Target {
@@ -118,7 +113,7 @@ impl Target {
 
     fn of(kind: Kind) -> Self {
         let homes = vec![Home { tenant: "demo".into(), shard: 0, slot: 0 }];
-        Self { kind, homes, aim: 0, is_cuttable: false, clocks: None, previous: previous() }
+        Self { kind, homes, aim: 0, is_cuttable: false, clocks: None }
     }
 
     /// Three primaries, each with a replica.
@@ -160,7 +155,6 @@ impl Target {
         let mut faults = [&FAULTS[..], &of_target.concat()].concat();
         faults.extend(of_networks.concat().into_iter().filter(|_| self.is_cuttable));
         faults.extend(OF_CLOCKS.into_iter().filter(|_| self.clocks.is_some()));
-        faults.extend(OF_BUILDS.into_iter().filter(|_| self.previous.is_some()));
         wanted(faults)
     }
 
