@@ -10,7 +10,7 @@ use futures::future::try_join_all;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tickfleet_core::call::approval::{self as core, ApprovalState, DecideApproval, DecideResult};
-use tickfleet_model::approval::{Narrowed, NotNarrowed, narrow};
+use tickfleet_model::approval::{NarrowError, NarrowedValues, narrow};
 use tickfleet_model::{AgentId, Redactor, TenantId, limits};
 use tickfleet_protocol::{ApprovalSaid, approval_entry};
 use tickfleet_store::{ApprovalView, Store, StoreError, TurnName};
@@ -115,7 +115,7 @@ pub struct Verdict<'a> {
     /// Why.
     pub reason: &'a str,
     /// What is to be changed of the arguments, on top of what was changed before.
-    pub narrow: Narrowed,
+    pub narrow: NarrowedValues,
     /// What had been changed of them when that one looked ([`Approval::narrowed`]); none where nothing had.
     pub seen: Option<&'a RawValue>,
     /// Takes secrets out of what is said.
@@ -148,7 +148,7 @@ pub enum ApprovalError {
     Again(String),
     /// The arguments cannot be changed so.
     #[error(transparent)]
-    Narrow(#[from] NotNarrowed),
+    Narrow(#[from] NarrowError),
     /// What is changed has too many bytes.
     #[error("the changed arguments have {0} bytes; at most {max} are allowed", max = limits::APPROVAL_NARROWED_BYTES_MAX)]
     TooLong(usize),
@@ -359,7 +359,7 @@ fn narrowed(view: &ApprovalView, verdict: &Verdict<'_>) -> Result<String, Approv
         return Ok(String::new());
     }
     let seen = verdict.seen.map_or("", RawValue::get);
-    let mut values: Narrowed = serde_json::from_str(seen).unwrap_or_default();
+    let mut values: NarrowedValues = serde_json::from_str(seen).unwrap_or_default();
     values.extend(verdict.narrow.iter().map(|(pointer, value)| (pointer.clone(), value.clone())));
     // One that has ended has no arguments any more, and is refused where it is decided.
     if let Some(arguments) = &view.exact {

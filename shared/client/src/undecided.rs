@@ -2,7 +2,7 @@
 
 use tickfleet_model::AgentId;
 use tickfleet_protocol::{TaskMessage, parse_task_message, parse_turn};
-use tickfleet_store::{Inbound, Store, StoreError, TurnName, Waits};
+use tickfleet_store::{Inbound, Store, StoreError, TurnName, UndecidedMessage};
 
 /// A turn or task that waits for its decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(super) async fn undecided(store: &Store, name: &TurnName) -> Result<Option<U
 }
 
 /// The agent that a message names, where it is this turn's or task's: what is minted from an entry may be another tenant's.
-fn agent(waits: &Waits, name: &TurnName) -> Option<AgentId> {
+fn agent(waits: &UndecidedMessage, name: &TurnName) -> Option<AgentId> {
     let raw = waits.message.as_bytes();
     let (tenant, given, agent) = match waits.from {
         Inbound::Turns => {

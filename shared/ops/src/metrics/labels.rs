@@ -382,7 +382,7 @@ pub(super) const FENCED: [&str; 14] = [
 
 /// The verbs and questions that Redis is asked: the store's own list.
 pub(super) static VERBS: LazyLock<Vec<&'static str>> =
-    LazyLock::new(|| tickfleet_store::asked().into_iter().chain([OTHER]).collect());
+    LazyLock::new(|| tickfleet_store::command_names().into_iter().chain([OTHER]).collect());
 
 /// Whose lease was lost.
 pub(super) const HOLDERS: [&str; 3] = ["scheduler", "worker", "external"];
