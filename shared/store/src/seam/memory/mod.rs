@@ -1,6 +1,6 @@
 //! A store in memory, for development, tests, simulations and single machines.
 //!
-//! `shard` holds the data and the effects that change it. `guards` and `writes` implement commits, `answers`
+//! `shard` holds the data and the effects that change it. `guards` and `writes` implement commits, `queries`
 //! implements reads. With a directory, `journal` persists the effects. [`faults`] makes a store fail like a real one.
 
 mod clock;
