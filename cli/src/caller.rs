@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tickfleet_engine::active_policy::PolicyHandle;
-use tickfleet_model::policy::{Policy, Unknown};
+use tickfleet_model::policy::{Policy, UnknownCaller};
 use tickfleet_model::suggest::{closest, list};
 use tickfleet_model::{AgentId, TenantId};
 use tickfleet_store::Store;
@@ -48,11 +48,11 @@ fn not_configured(tenant: &TenantId, failure: Failure) -> Failure {
 }
 
 /// Returns the failure for an unknown tenant or agent.
-pub(crate) fn nobody(unknown: Unknown, policy: &Policy, tenant: &TenantId, agent: &AgentId) -> Failure {
+pub(crate) fn nobody(unknown: UnknownCaller, policy: &Policy, tenant: &TenantId, agent: &AgentId) -> Failure {
     Failure::failed(match unknown {
-        Unknown::Tenant => anyhow::anyhow!("unknown tenant {:?}; see tickfleet tenant list", tenant.as_str()),
-        Unknown::Withheld => anyhow::anyhow!(tickfleet_engine::delegation::unreadable(tenant)),
-        Unknown::Agent => {
+        UnknownCaller::Tenant => anyhow::anyhow!("unknown tenant {:?}; see tickfleet tenant list", tenant.as_str()),
+        UnknownCaller::Withheld => anyhow::anyhow!(tickfleet_engine::delegation::unreadable(tenant)),
+        UnknownCaller::Agent => {
             let of_tenant = |agent: &&AgentId| policy.look_up(tenant, agent).is_ok();
             let agents: Vec<&str> = policy.agents.keys().filter(of_tenant).map(AgentId::as_str).collect();
             let meant = closest(agent.as_str(), agents.iter().copied());

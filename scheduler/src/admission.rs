@@ -11,7 +11,7 @@ use tickfleet_core::turn::reject::{Reject, RejectedTenant};
 use tickfleet_core::turn::submit::Inbound;
 use tickfleet_engine::limit_rows::known_zone;
 use tickfleet_model::day::day_bounds;
-use tickfleet_model::policy::{TenantPolicy, Unknown};
+use tickfleet_model::policy::{TenantPolicy, UnknownCaller};
 use tickfleet_model::{
     AgentPolicy, DayCapAction, InboxName, Policy, Redactor, RejectionCode, TaskGrant, TenantId, Turn, TurnId,
     content_digest, limits,
@@ -199,13 +199,13 @@ pub(crate) fn head(
 /// The turn's tenant and agent, if both are configured.
 fn look_up<'a>(policy: &'a Policy, turn: &Turn) -> Result<(&'a TenantPolicy, &'a AgentPolicy), Box<RejectedMessage>> {
     policy.look_up(&turn.tenant, &turn.agent).map_err(|unknown| match unknown {
-        Unknown::Tenant => {
+        UnknownCaller::Tenant => {
             refuse(RejectionCode::UnknownTenant, format!("tenant {:?} is not configured", turn.tenant.as_str()), turn)
         }
-        Unknown::Withheld => {
+        UnknownCaller::Withheld => {
             refuse(RejectionCode::UnreadableTenant, tickfleet_engine::delegation::unreadable(&turn.tenant), turn)
         }
-        Unknown::Agent => {
+        UnknownCaller::Agent => {
             let message = format!("tenant {:?} has no agent {:?}", turn.tenant.as_str(), turn.agent.as_str());
             refuse(RejectionCode::UnknownAgent, message, turn)
         }

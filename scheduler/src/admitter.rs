@@ -23,13 +23,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Common;
 use crate::admission::{Arrival, Candidate, Rejection, expected, head, refuse};
-use crate::decider::Decider;
-use crate::ended::{NotingRenderer, turn_ended};
-use crate::house::trim_inbox;
-use crate::intake::{Intake, Taker, WRONG_SHARD, rejections_length};
-use crate::policy::Deciding;
-use crate::reading::Reading;
+use crate::inbound_reader::InboundReader;
+use crate::intake::{BatchHandler, Intake, WRONG_SHARD, rejections_length};
+use crate::janitor::trim_inbox;
+use crate::policy::PolicySnapshot;
+use crate::policy_tracker::PolicyTracker;
 use crate::recovery::slices;
+use crate::unrun_calls::{RecordingRenderer, turn_ended};
 
 /// The time between two checks while memory is short and no turn may be admitted.
 const ROOM_EVERY: Duration = Duration::from_millis(50);
@@ -47,23 +47,23 @@ const TIGHT_BYTES: usize = 512 * 1024;
 pub(crate) struct Admitter {
     store: Store,
     active: Arc<PolicyHandle>,
-    decider: Arc<Decider>,
+    policy_tracker: Arc<PolicyTracker>,
     intake: Arc<Intake>,
     metrics: Arc<Metrics>,
 }
 
-impl Taker for Admitter {
+impl BatchHandler for Admitter {
     /// Admits a batch. Entries of a scheduler that died are admitted one by one, and each is marked before.
-    async fn take(&self, reading: &Reading, arrivals: Vec<Arrival>) {
+    async fn handle_batch(&self, reader: &InboundReader, arrivals: Vec<Arrival>) {
         let (suspects, clean): (Vec<_>, Vec<_>) = arrivals.into_iter().partition(|arrival| arrival.crashes > 0);
-        self.admit_batch(reading, clean).await;
+        self.admit_batch(reader, clean).await;
         for suspect in suspects {
             // This consumer keeps the remaining entries and returns them when it stops.
-            if self.decider.is_over() || !reading.look_into(&suspect.entry).await {
+            if self.policy_tracker.is_over() || !reader.mark_suspect(&suspect.entry).await {
                 return;
             }
-            self.admit_batch(reading, vec![suspect]).await;
-            reading.look_away().await;
+            self.admit_batch(reader, vec![suspect]).await;
+            reader.clear_suspect().await;
         }
     }
 }
@@ -74,7 +74,7 @@ impl Admitter {
         Self {
             store: common.store.clone(),
             active: common.active.clone(),
-            decider: common.decider.clone(),
+            policy_tracker: common.policy_tracker.clone(),
             intake: intake.clone(),
             metrics: common.metrics.clone(),
         }
@@ -85,7 +85,7 @@ impl Admitter {
         self.intake.read(Inbound::Turns, consumer, stop, &*self).await;
     }
 
-    async fn admit_batch(&self, reading: &Reading, arrivals: Vec<Arrival>) {
+    async fn admit_batch(&self, reader: &InboundReader, arrivals: Vec<Arrival>) {
         let mut rejections = Vec::new();
         let mut candidates = Vec::with_capacity(arrivals.len());
         for arrival in arrivals {
@@ -104,28 +104,28 @@ impl Admitter {
             }
             // The rejections of a batch may have many times the bytes of the batch.
             if rejections_length(&rejections) < rejections.len() {
-                self.intake.reject_all(reading, Inbound::Turns, std::mem::take(&mut rejections)).await;
+                self.intake.reject_all(reader, Inbound::Turns, std::mem::take(&mut rejections)).await;
             }
         }
         let mut rest = candidates.as_slice();
-        while !rest.is_empty() && !self.decider.is_over() {
-            let Some(count) = self.room(reading, rest).await else { break };
+        while !rest.is_empty() && !self.policy_tracker.is_over() {
+            let Some(count) = self.wait_for_room(reader, rest).await else { break };
             let (batch, later) = rest.split_at(count);
-            rejections.extend(self.admit_some(reading, batch).await);
+            rejections.extend(self.admit_until_decided(reader, batch).await);
             rest = later;
         }
-        self.intake.reject_all(reading, Inbound::Turns, rejections).await;
+        self.intake.reject_all(reader, Inbound::Turns, rejections).await;
     }
 
     /// The number of candidates to admit at once. Waits until there is room for some.
-    async fn room(&self, reading: &Reading, candidates: &[Candidate]) -> Option<usize> {
-        let room = retry_until(reading, || async {
+    async fn wait_for_room(&self, reader: &InboundReader, candidates: &[Candidate]) -> Option<usize> {
+        let room = retry_until(reader, || async {
             if !self.store.state().pressure {
-                let cost = self.decider.cost_of_call();
-                return Attempt::Done(length(candidates, usize::MAX, limits::BATCH_BYTES_MAX, cost));
+                let cost = self.policy_tracker.cost_of_call();
+                return Attempt::Done(batch_length(candidates, usize::MAX, limits::BATCH_BYTES_MAX, cost));
             }
             match self.has_few_slices_out().await {
-                Ok(true) => Attempt::Done(length(candidates, TIGHT_TURNS, TIGHT_BYTES, 1)),
+                Ok(true) => Attempt::Done(batch_length(candidates, TIGHT_TURNS, TIGHT_BYTES, 1)),
                 Ok(false) => Attempt::Later(ROOM_EVERY),
                 Err(error) => {
                     tracing::warn!(%error, "failed to count the slices on queues; retrying");
@@ -148,15 +148,15 @@ impl Admitter {
     }
 
     /// Admits turns that fit one commit, until all are decided. Returns the ones to reject.
-    async fn admit_some(&self, reading: &Reading, candidates: &[Candidate]) -> Vec<Rejection> {
+    async fn admit_until_decided(&self, reader: &InboundReader, candidates: &[Candidate]) -> Vec<Rejection> {
         let mut left: Vec<&Candidate> = candidates.iter().collect();
         let mut rejections = Vec::new();
         while !left.is_empty() {
-            let attempt = retry_until(reading, || async {
+            let attempt = retry_until(reader, || async {
                 match self.try_to_admit(&left).await {
                     Ok(tried) => Attempt::Done(tried),
                     Err(StoreError::StateLost(what)) => {
-                        self.decider.state_lost(&what).await;
+                        self.policy_tracker.restore_lost_state(&what).await;
                         Attempt::AtOnce
                     }
                     Err(error) => {
@@ -166,32 +166,35 @@ impl Admitter {
                 }
             });
             // No result: this incarnation has ended, and others take its entries over.
-            let Some(Tried { again, rejections: more }) = attempt.await else { break };
+            let Some(AdmissionAttempt { retry, rejections: more }) = attempt.await else { break };
             rejections.extend(more);
-            left = again.into_iter().filter_map(|at| left.get(at).copied()).collect();
+            left = retry.into_iter().filter_map(|at| left.get(at).copied()).collect();
         }
         rejections
     }
 
-    async fn try_to_admit(&self, candidates: &[&Candidate]) -> Result<Tried, StoreError> {
+    async fn try_to_admit(&self, candidates: &[&Candidate]) -> Result<AdmissionAttempt, StoreError> {
         self.refresh_for_unknown(candidates).await?;
         let grants = self.grants(candidates).await?;
         // None: a newer policy is in force, and this incarnation has ended.
-        let Some(deciding) = self.decider.deciding().await? else { return Ok(Tried::default()) };
+        let Some(snapshot) = self.policy_tracker.policy_snapshot().await? else {
+            return Ok(AdmissionAttempt::default());
+        };
         let now_ms = self.store.state().now_ms;
-        let (mut heads, mut tried) = (Vec::with_capacity(candidates.len()), Tried::default());
+        let (mut heads, mut tried) = (Vec::with_capacity(candidates.len()), AdmissionAttempt::default());
         for (at, candidate) in candidates.iter().enumerate() {
-            match self.head(candidate, &deciding, grants.get(&at).cloned(), now_ms) {
+            match self.head(candidate, &snapshot, grants.get(&at).cloned(), now_ms) {
                 Ok(head) => heads.push((at, head)),
                 Err(rejection) => tried.rejections.push(*rejection),
             }
         }
-        self.expect(&deciding, candidates, &heads).await;
-        let (rules, render, bounds) = (deciding.rules(), NotingRenderer::new(deciding.renderer()), self.store.bounds());
+        self.announce_fact_calls(&snapshot, candidates, &heads).await;
+        let (rules, render, bounds) =
+            (snapshot.rules(), RecordingRenderer::new(snapshot.renderer()), self.store.bounds());
         let (mut positions, mut admits) = (Vec::with_capacity(heads.len()), Vec::with_capacity(heads.len()));
         for (at, head) in heads {
             let Some(candidate) = candidates.get(at) else { continue };
-            deciding.slots.takes();
+            snapshot.slots.count_arrival();
             positions.push(at);
             admits.push(admit(candidate, head, &rules, &render, &bounds));
         }
@@ -205,16 +208,16 @@ impl Admitter {
             let Some(candidate) = candidates.get(at) else { continue };
             let decision = match decided {
                 Ok(Receipt { result: Admitted::PolicyStale, .. }) => {
-                    (is_stale, _) = (true, tried.again.push(at));
+                    (is_stale, _) = (true, tried.retry.push(at));
                     continue;
                 }
                 Ok(Receipt { result: Admitted::Refused(RejectionCode::InboxFull), .. })
                     if self.has_trimmed(candidate).await? =>
                 {
-                    tried.again.push(at);
+                    tried.retry.push(at);
                     continue;
                 }
-                Ok(receipt) => match self.decided(candidate, admit, &render, &receipt) {
+                Ok(receipt) => match self.count_decision(candidate, admit, &render, &receipt) {
                     Ok(decision) => decision,
                     Err(rejection) => {
                         let is_conflict = rejection.reason == RejectionCode::Conflict;
@@ -223,11 +226,11 @@ impl Admitter {
                     }
                 },
                 Err(RunError::Contended(_)) => {
-                    tried.again.push(at);
+                    tried.retry.push(at);
                     continue;
                 }
                 Err(error) => {
-                    tried.rejections.push(self.at_fault(candidate, &error));
+                    tried.rejections.push(self.reject_faulty(candidate, &error));
                     Decision::Rejected
                 }
             };
@@ -238,7 +241,7 @@ impl Admitter {
             self.metrics.admitted(decision, turns);
         }
         if is_stale {
-            self.decider.stale().await?;
+            self.policy_tracker.handle_stale_policy().await?;
         }
         Ok(tried)
     }
@@ -254,7 +257,7 @@ impl Admitter {
     async fn refresh_for_unknown(&self, candidates: &[&Candidate]) -> Result<(), StoreError> {
         let active = self.active.load();
         if candidates.iter().any(|one| active.policy.look_up(&one.turn.tenant, &one.turn.agent).is_err()) {
-            self.active.refresh_where_news(&self.store).await?;
+            self.active.refresh_if_changed(&self.store).await?;
         }
         Ok(())
     }
@@ -280,20 +283,24 @@ impl Admitter {
     fn head(
         &self,
         candidate: &Candidate,
-        deciding: &Deciding,
+        snapshot: &PolicySnapshot,
         grant: Option<(TaskGrant, i64)>,
         now_ms: i64,
     ) -> Result<Head, Box<Rejection>> {
         if !self.store.is_home_of(&candidate.turn.tenant) {
             let refusal = refuse(RejectionCode::WrongShard, WRONG_SHARD.into(), &candidate.turn);
-            return Err(Box::new(self.rejected(candidate, &refusal)));
+            return Err(Box::new(self.reject_before_decision(candidate, &refusal)));
         }
-        head(candidate, &deciding.active.policy, grant, now_ms)
-            .map_err(|refusal| Box::new(self.rejected(candidate, &refusal)))
+        head(candidate, &snapshot.active.policy, grant, now_ms)
+            .map_err(|refusal| Box::new(self.reject_before_decision(candidate, &refusal)))
     }
 
     /// The rejection of a turn before its admission is decided.
-    fn rejected(&self, candidate: &Candidate, refusal: &tickfleet_protocol::RejectedMessage) -> Rejection {
+    fn reject_before_decision(
+        &self,
+        candidate: &Candidate,
+        refusal: &tickfleet_protocol::RejectedMessage,
+    ) -> Rejection {
         self.metrics.admitted(Decision::Rejected, 1);
         let (entry, code, reason) = (&candidate.arrival.entry, refusal.code.as_str(), &refusal.message);
         tracing::debug!(%entry, code, reason, "turn rejected");
@@ -303,10 +310,10 @@ impl Admitter {
 
     /// Records calls that may set facts, so that calls that need one of these facts wait for them. No guarantee depends
     /// on it.
-    async fn expect(&self, deciding: &Deciding, candidates: &[&Candidate], heads: &[(usize, Head)]) {
+    async fn announce_fact_calls(&self, snapshot: &PolicySnapshot, candidates: &[&Candidate], heads: &[(usize, Head)]) {
         let batch: Vec<_> =
             heads.iter().filter_map(|(at, head)| candidates.get(*at).map(|candidate| (*candidate, head))).collect();
-        let expected = expected(&deciding.active.policy, &batch);
+        let expected = expected(&snapshot.active.policy, &batch);
         if expected.is_empty() {
             return;
         }
@@ -316,11 +323,11 @@ impl Admitter {
     }
 
     /// Counts a decision. Returns the rejection of a refused turn as the error.
-    fn decided(
+    fn count_decision(
         &self,
         candidate: &Candidate,
         admit: &Admit<'_>,
-        render: &NotingRenderer<'_>,
+        render: &RecordingRenderer<'_>,
         receipt: &Receipt<Admitted>,
     ) -> Result<Decision, Box<Rejection>> {
         let now_ms = receipt.committed.as_ref().map_or_else(|| self.store.state().now_ms, |it| it.now_ms);
@@ -337,7 +344,7 @@ impl Admitter {
                         Decision::Dispatched
                     }
                     Advanced::Throttled { counter, .. } => {
-                        waits(&self.metrics, &counter.limit);
+                        count_throttled(&self.metrics, &counter.limit);
                         Decision::Laned
                     }
                     // A turn without calls is done, not capped.
@@ -363,7 +370,7 @@ impl Admitter {
     }
 
     /// The rejection of a turn that cannot be decided. The other turns of its batch are decided.
-    fn at_fault(&self, candidate: &Candidate, error: &RunError) -> Rejection {
+    fn reject_faulty(&self, candidate: &Candidate, error: &RunError) -> Rejection {
         tracing::error!(%error, entry = %candidate.arrival.entry, "turn cannot be admitted");
         let message = "The turn could not be admitted. The error has been logged.".to_owned();
         let refusal = refuse(RejectionCode::Internal, message, &candidate.turn);
@@ -372,7 +379,7 @@ impl Admitter {
 }
 
 /// Counts a turn that waits for a configured limit.
-pub(crate) fn waits(metrics: &Metrics, limit: &str) {
+pub(crate) fn count_throttled(metrics: &Metrics, limit: &str) {
     if !limit.starts_with('_') {
         metrics.limits_reached(&[limit.to_owned()], LimitAction::Wait);
     }
@@ -382,7 +389,7 @@ fn admit<'a>(
     candidate: &'a Candidate,
     head: Head,
     rules: &'a tickfleet_engine::rules::ActiveRules<'a>,
-    render: &'a NotingRenderer<'a>,
+    render: &'a RecordingRenderer<'a>,
     bounds: &'a Bounds,
 ) -> Admit<'a> {
     Admit {
@@ -401,15 +408,15 @@ fn admit<'a>(
 
 /// The result of one attempt.
 #[derive(Default)]
-struct Tried {
+struct AdmissionAttempt {
     /// Indexes of turns to be decided again.
-    again: Vec<usize>,
+    retry: Vec<usize>,
     rejections: Vec<Rejection>,
 }
 
 /// The number of candidates that fit one commit, by number, calls and bytes; at least one. A call costs as much as
 /// `cost` calls without limits.
-fn length(candidates: &[Candidate], turns_max: usize, bytes_max: usize, cost: usize) -> usize {
+fn batch_length(candidates: &[Candidate], turns_max: usize, bytes_max: usize, cost: usize) -> usize {
     let (mut calls, mut bytes) = (0, 0);
     let fits = |candidate: &&Candidate| {
         calls += candidate.turn.calls.len() * cost;

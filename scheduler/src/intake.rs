@@ -8,22 +8,22 @@ use tickfleet_core::recovery::reap::HeldEntry;
 use tickfleet_core::turn::reject::{Reject, Rejected};
 use tickfleet_core::turn::submit::Inbound;
 use tickfleet_engine::active_policy::PolicyHandle;
-use tickfleet_engine::one_suspect::OneSuspect;
-use tickfleet_engine::retry_until::{Attempt, Waiting, retry_until};
+use tickfleet_engine::retry_until::{Attempt, RetryWait, retry_until};
+use tickfleet_engine::suspect_permit::SuspectSemaphore;
 use tickfleet_model::{ConsumerId, Redactor, limits};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
 use tickfleet_protocol::{RejectedMessage, RejectionStatus};
-use tickfleet_store::seam::Take;
+use tickfleet_store::seam::TakeRequest;
 use tickfleet_store::{Backoff, Store, StoreError};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::Common;
 use crate::admission::{Arrival, Rejection};
-use crate::decider::Decider;
-use crate::held::held;
-use crate::reading::Reading;
+use crate::held_entries::held_entries;
+use crate::inbound_reader::InboundReader;
+use crate::policy_tracker::PolicyTracker;
 
 /// All records of a tenant are in one shard, so its turns count in no other (invariant 10).
 pub(crate) const WRONG_SHARD: &str = "the tenant lives in another shard: CRC32(tenant) mod the number of shards";
@@ -32,7 +32,7 @@ pub(crate) const WRONG_SHARD: &str = "the tenant lives in another shard: CRC32(t
 pub(crate) struct Intake {
     store: Store,
     active: Arc<PolicyHandle>,
-    decider: Arc<Decider>,
+    policy_tracker: Arc<PolicyTracker>,
     metrics: Arc<Metrics>,
     progress: Progress,
     /// Entries taken at once.
@@ -40,13 +40,13 @@ pub(crate) struct Intake {
     /// Removes secrets from the messages that the dead letters keep.
     redactor: Arc<Redactor>,
     /// Allows one suspect at a time in the whole process.
-    suspects: OneSuspect,
+    suspects: SuspectSemaphore,
 }
 
 /// A part that acts on the entries of an inbound stream.
-pub(crate) trait Taker {
+pub(crate) trait BatchHandler {
     /// Handles a batch. Returns when everything is written.
-    fn take(&self, reading: &Reading, arrivals: Vec<Arrival>) -> impl Future<Output = ()> + Send;
+    fn handle_batch(&self, reader: &InboundReader, arrivals: Vec<Arrival>) -> impl Future<Output = ()> + Send;
 }
 
 impl Intake {
@@ -55,7 +55,7 @@ impl Intake {
         Self {
             store: common.store.clone(),
             active: common.active.clone(),
-            decider: common.decider.clone(),
+            policy_tracker: common.policy_tracker.clone(),
             metrics: common.metrics.clone(),
             progress: common.progress.clone(),
             batch,
@@ -64,15 +64,21 @@ impl Intake {
         }
     }
 
-    /// Reads one inbound stream until `stop`, and gives each batch to `taker`.
-    pub(crate) async fn read(&self, from: Inbound, consumer: ConsumerId, stop: CancellationToken, taker: &impl Taker) {
+    /// Reads one inbound stream until `stop`, and gives each batch to `handler`.
+    pub(crate) async fn read(
+        &self,
+        from: Inbound,
+        consumer: ConsumerId,
+        stop: CancellationToken,
+        handler: &impl BatchHandler,
+    ) {
         let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
         let block = lease / u32::try_from(limits::BLOCK_FRACTION).unwrap_or(4);
         let name = stream_name(from);
         let handle = self.progress.register(name, block * 4 + Duration::from_secs(30));
-        let reading = Reading::new(&self.store, &self.suspects, from, consumer, handle, stop.clone());
-        let take = Take {
-            consumer: reading.consumer.as_str().into(),
+        let reader = InboundReader::new(&self.store, &self.suspects, from, consumer, handle, stop.clone());
+        let take = TakeRequest {
+            consumer: reader.consumer.as_str().into(),
             queues: vec![from.stream()],
             count: self.batch,
             wait_ms: u64::try_from(block.as_millis()).unwrap_or(u64::MAX),
@@ -83,7 +89,7 @@ impl Intake {
         let mut compared: Option<Instant> = None;
         while !stop.is_cancelled() {
             let compares = compared.is_none_or(|at| at.elapsed() >= lease);
-            match self.next(&take, &stop, compares).await {
+            match self.next_batch(&take, &stop, compares).await {
                 Ok(entries) => {
                     if compares {
                         compared = Some(Instant::now());
@@ -92,25 +98,30 @@ impl Intake {
                     if !entries.is_empty() {
                         self.metrics.inbound(name, entries.len() as u64);
                         let arrivals = entries.into_iter().map(|entry| arrival(from, entry)).collect();
-                        taker.take(&reading, arrivals).await;
+                        handler.handle_batch(&reader, arrivals).await;
                     }
                 }
-                Err(StoreError::StateLost(what)) => self.decider.state_lost(&what).await,
+                Err(StoreError::StateLost(what)) => self.policy_tracker.restore_lost_state(&what).await,
                 Err(error) => {
                     tracing::warn!(%error, stream = name, "failed to read inbound entries; retrying");
                     compared = None;
-                    reading.pause(backoff.pause()).await;
+                    reader.pause(backoff.pause()).await;
                 }
             }
-            reading.advanced();
+            reader.advanced();
         }
-        reading.finished();
+        reader.finished();
     }
 
     /// The next batch. If `compares`, entries that this consumer already holds come first, then new entries.
-    async fn next(&self, take: &Take, stop: &CancellationToken, compares: bool) -> Result<Vec<HeldEntry>, StoreError> {
+    async fn next_batch(
+        &self,
+        take: &TakeRequest,
+        stop: &CancellationToken,
+        compares: bool,
+    ) -> Result<Vec<HeldEntry>, StoreError> {
         if compares {
-            let mine = held(&self.store, &take.queues, &take.consumer, self.batch).await?;
+            let mine = held_entries(&self.store, &take.queues, &take.consumer, self.batch).await?;
             if !mine.is_empty() {
                 return Ok(mine);
             }
@@ -119,7 +130,7 @@ impl Intake {
             // If the take is dropped, this consumer keeps the delivered entries and returns them when it stops.
             () = stop.cancelled() => Ok(Vec::new()),
             taken = self.store.seam().take(take) => {
-                let held = |one: tickfleet_store::seam::Taken| HeldEntry {
+                let held = |one: tickfleet_store::seam::TakenEntry| HeldEntry {
                     queue: one.queue,
                     entry: one.entry,
                     fields: one.fields,
@@ -141,13 +152,13 @@ impl Intake {
     }
 
     /// Writes rejections, and retries until the store has written all of them.
-    pub(crate) async fn reject_all(&self, reading: &Reading, from: Inbound, mut rejections: Vec<Rejection>) {
+    pub(crate) async fn reject_all(&self, reader: &InboundReader, from: Inbound, mut rejections: Vec<Rejection>) {
         while !rejections.is_empty() {
             let rest = rejections.split_off(rejections_length(&rejections));
             let (active, bounds) = (self.active.load(), self.store.bounds());
             let rejects: Vec<Reject<'_>> =
                 rejections.iter().map(|rejection| rejection.decision(from, &active.policy, &bounds)).collect();
-            let written = retry_until(reading, || async {
+            let written = retry_until(reader, || async {
                 match self.store.decide_all(&rejects).await {
                     Ok(written) => Attempt::Done(written),
                     Err(error) => {

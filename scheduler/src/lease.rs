@@ -8,22 +8,22 @@ use tickfleet_core::workers::{Beat, Leave, Role};
 use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_model::{ConsumerId, limits};
 use tickfleet_ops::progress::Progress;
-use tickfleet_store::{Announced, Store, StoreError};
+use tickfleet_store::{AnnounceResult, Store, StoreError};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::Common;
 use crate::PATIENCE;
-use crate::decider::Decider;
-use crate::held::held;
+use crate::held_entries::held_entries;
+use crate::policy_tracker::PolicyTracker;
 use crate::recovery::inbound;
 
 /// The maximum time for which a stopping scheduler tries to return its entries: its supervisor waits for it.
-const PUT_BACK_WAIT: Duration = Duration::from_secs(3);
+const RETURN_WAIT: Duration = Duration::from_secs(3);
 /// Entries of a stream that a stopping scheduler returns at once.
-const PUT_BACK_MAX: usize = 1_000;
+const RETURN_MAX: usize = 1_000;
 /// The maximum time between two checks of a scheduler on standby.
-const STAND_BY: Duration = Duration::from_secs(1);
+const STANDBY_POLL: Duration = Duration::from_secs(1);
 
 /// The lease of one scheduler, renewed by heartbeats.
 pub(crate) struct Lease {
@@ -31,7 +31,7 @@ pub(crate) struct Lease {
     /// Prefix of the incarnations' names.
     name: String,
     active: Arc<PolicyHandle>,
-    decider: Arc<Decider>,
+    policy_tracker: Arc<PolicyTracker>,
     progress: Progress,
 }
 
@@ -42,7 +42,7 @@ impl Lease {
             store: common.store.clone(),
             name,
             active: common.active.clone(),
-            decider: common.decider.clone(),
+            policy_tracker: common.policy_tracker.clone(),
             progress: common.progress.clone(),
         }
     }
@@ -53,19 +53,19 @@ impl Lease {
     pub(crate) async fn prepare(&self, shutdown: &CancellationToken) -> Result<Option<ConsumerId>, StoreError> {
         self.store.ensure_groups().await?;
         let consumer = tickfleet_store::incarnation("s", &self.name);
-        self.decider.take_name(&consumer);
+        self.policy_tracker.set_consumer(&consumer);
         let (mut waits, mut silent_since) = (false, None);
         loop {
-            self.beat(&consumer).await?;
+            self.send_heartbeat(&consumer).await?;
             let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
             // Silent schedulers may be back soon: if the store was away, this scheduler was only the first to beat.
             let take = silent_since.is_some_and(|since: Instant| since.elapsed() > lease);
             self.active.refresh(&self.store).await?;
             let active = self.active.load();
-            match self.decider.announce(&active, take).await? {
-                Announced::InForce { .. } => return Ok(Some(consumer)),
-                Announced::Older { silent, generation } => {
-                    self.decider.still_stale();
+            match self.policy_tracker.announce(&active, take).await? {
+                AnnounceResult::InForce { .. } => return Ok(Some(consumer)),
+                AnnounceResult::Older { silent, generation } => {
+                    self.policy_tracker.count_stale_policy();
                     silent_since = silent.then(|| silent_since.unwrap_or_else(Instant::now));
                     if !std::mem::replace(&mut waits, true) {
                         tracing::warn!(
@@ -78,15 +78,15 @@ impl Lease {
             }
             tokio::select! {
                 () = shutdown.cancelled() => {
-                    self.leave(&consumer).await;
+                    self.release(&consumer).await;
                     return Ok(None);
                 }
-                () = tokio::time::sleep(STAND_BY.min(lease / 4)) => {}
+                () = tokio::time::sleep(STANDBY_POLL.min(lease / 4)) => {}
             }
         }
     }
 
-    async fn beat(&self, consumer: &ConsumerId) -> Result<(), StoreError> {
+    async fn send_heartbeat(&self, consumer: &ConsumerId) -> Result<(), StoreError> {
         let beat = Beat {
             consumer: consumer.clone(),
             role: Role::Scheduler,
@@ -98,8 +98,8 @@ impl Lease {
     }
 
     /// Returns entries that were taken and not decided. The process did not crash, so no crash counts against them.
-    pub(crate) async fn put_back(&self, consumer: &ConsumerId) {
-        match tokio::time::timeout(PUT_BACK_WAIT, self.return_all(consumer)).await {
+    pub(crate) async fn return_entries(&self, consumer: &ConsumerId) {
+        match tokio::time::timeout(RETURN_WAIT, self.return_all(consumer)).await {
             Ok(Ok(0)) => {}
             Ok(Ok(entries)) => tracing::info!(entries, "returning undecided inbound entries"),
             Ok(Err(error)) => {
@@ -110,14 +110,14 @@ impl Lease {
     }
 
     async fn return_all(&self, consumer: &ConsumerId) -> Result<usize, StoreError> {
-        let entries = held(&self.store, &inbound(), consumer.as_str(), PUT_BACK_MAX).await?;
+        let entries = held_entries(&self.store, &inbound(), consumer.as_str(), RETURN_MAX).await?;
         let returns: Vec<ReturnInbound> = entries.into_iter().map(|entry| ReturnInbound { entry }).collect();
         let returned = self.store.decide_all(&returns).await?;
         Ok(returned.iter().filter(|one| one.as_ref().is_ok_and(|receipt| receipt.result)).count())
     }
 
     /// Ends the lease, so that other schedulers need not wait until it expires.
-    pub(crate) async fn leave(&self, consumer: &ConsumerId) {
+    pub(crate) async fn release(&self, consumer: &ConsumerId) {
         let leave = Leave { consumer: consumer.clone(), role: Role::Scheduler };
         if let Err(error) = self.store.decide(leave).await {
             tracing::debug!(%error, "failed to release the lease; it expires by itself");
@@ -125,7 +125,7 @@ impl Lease {
     }
 
     /// Sends heartbeats until `stop`. Returns true if a whole lease passed without a successful one.
-    pub(crate) async fn beats(&self, consumer: &ConsumerId, stop: &CancellationToken) -> bool {
+    pub(crate) async fn send_heartbeats(&self, consumer: &ConsumerId, stop: &CancellationToken) -> bool {
         let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
         let handle = self.progress.register("beat", lease * 3 + PATIENCE);
         let every = lease / u32::try_from(limits::BEATS_PER_LEASE).unwrap_or(4);
@@ -139,10 +139,10 @@ impl Lease {
                 () = tokio::time::sleep(every) => {}
             }
             let sent = Instant::now();
-            match self.beat(consumer).await {
+            match self.send_heartbeat(consumer).await {
                 Ok(()) => {
                     beaten = sent;
-                    self.decider.heard().await;
+                    self.policy_tracker.apply_store_state().await;
                 }
                 Err(error) => {
                     tracing::warn!(%error, "heartbeat failed");

@@ -6,28 +6,28 @@
 
 pub mod admission;
 pub mod admitter;
-mod decider;
-mod ended;
-mod held;
-mod house;
+mod held_entries;
+mod inbound_reader;
 pub mod intake;
+mod janitor;
 mod lease;
 pub mod policy;
-mod reading;
+mod policy_tracker;
 mod recovery;
 pub mod scrape;
 mod sealing;
 pub mod tasks;
 pub mod timers;
+mod unrun_calls;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tickfleet_config::Settings;
 use tickfleet_engine::active_policy::PolicyHandle;
-use tickfleet_engine::one_suspect::OneSuspect;
 use tickfleet_engine::report::ReportOptions;
 use tickfleet_engine::retry_until::{Attempt, retry_until};
+use tickfleet_engine::suspect_permit::SuspectSemaphore;
 use tickfleet_model::ConsumerId;
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
@@ -35,13 +35,13 @@ use tickfleet_store::{Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use admitter::Admitter;
-use decider::Decider;
-use house::House;
 use intake::Intake;
+use janitor::Janitor;
 use lease::Lease;
+use policy_tracker::PolicyTracker;
 use recovery::Recovery;
 use sealing::Sealing;
-pub use sealing::{Place as AnchorPlace, SealOptions};
+pub use sealing::{AnchorTarget, SealOptions};
 use tasks::TaskQueues;
 use timers::Timers;
 
@@ -95,13 +95,13 @@ const REAPS_PER_LEASE: u32 = 6;
 /// One scheduler on one shard.
 pub struct Scheduler {
     metrics: Arc<Metrics>,
-    decider: Arc<Decider>,
+    policy_tracker: Arc<PolicyTracker>,
     lease: Lease,
     admitter: Arc<Admitter>,
     tasks: Arc<TaskQueues>,
     timers: Arc<Timers>,
     recovery: Arc<Recovery>,
-    house: Arc<House>,
+    janitor: Arc<Janitor>,
     sealing: Option<Arc<Sealing>>,
 }
 
@@ -115,21 +115,21 @@ pub struct Process {
     /// Progress of the process' loops, for `/livez`.
     pub progress: Progress,
     /// Lets one suspect entry at a time be handled, in all shards, because the schedulers of a process die together.
-    pub suspects: OneSuspect,
+    pub suspects: SuspectSemaphore,
 }
 
 /// The state that the parts of a scheduler share.
 pub(crate) struct Common {
-    pub(crate) suspects: OneSuspect,
+    pub(crate) suspects: SuspectSemaphore,
     pub(crate) store: Store,
     pub(crate) active: Arc<PolicyHandle>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) progress: Progress,
-    pub(crate) decider: Arc<Decider>,
+    pub(crate) policy_tracker: Arc<PolicyTracker>,
 }
 
 /// Why an incarnation ended.
-enum Ended {
+enum IncarnationEnd {
     Shutdown,
     LeaseLost,
     PolicyStale,
@@ -145,18 +145,18 @@ impl Scheduler {
         let store = store.observed_by(metrics.clone());
         let lease = Duration::from_millis(store.options().lease_ms.unsigned_abs());
         let redactor = report.redactor.clone();
-        let decider = Arc::new(Decider::new(store.clone(), active.clone(), metrics.clone(), report));
-        let common = Common { store, active, metrics, progress, suspects, decider };
+        let policy_tracker = Arc::new(PolicyTracker::new(store.clone(), active.clone(), metrics.clone(), report));
+        let common = Common { store, active, metrics, progress, suspects, policy_tracker };
         let intake = Arc::new(Intake::new(&common, options.batch, redactor));
         Self {
             metrics: common.metrics.clone(),
-            decider: common.decider.clone(),
+            policy_tracker: common.policy_tracker.clone(),
             lease: Lease::new(&common, name.to_owned()),
             admitter: Arc::new(Admitter::new(&common, &intake)),
             tasks: Arc::new(TaskQueues::new(&common, &intake)),
             timers: Arc::new(Timers::new(&common, options.tick_poll)),
             recovery: Arc::new(Recovery::new(&common, options.reap_period(lease))),
-            house: Arc::new(House::new(&common, options)),
+            janitor: Arc::new(Janitor::new(&common, options)),
             sealing: options.seal.clone().map(|seal| Arc::new(Sealing::new(&common, seal))),
         }
     }
@@ -179,10 +179,10 @@ impl Scheduler {
             });
             let Some(consumer) = prepared.await.transpose()?.flatten() else { break };
             match self.incarnation(consumer, &shutdown).await {
-                Ended::Shutdown => break,
-                Ended::LeaseLost => self.metrics.lease_lost("scheduler"),
+                IncarnationEnd::Shutdown => break,
+                IncarnationEnd::LeaseLost => self.metrics.lease_lost("scheduler"),
                 // The next incarnation is on standby until it may decide.
-                Ended::PolicyStale => {}
+                IncarnationEnd::PolicyStale => {}
             }
         }
         Ok(())
@@ -190,20 +190,20 @@ impl Scheduler {
 
     /// Runs all loops under one consumer name, until shutdown or until a lease has passed without a heartbeat. After
     /// such a lease, others have taken over the entries of this name, and a new incarnation begins.
-    async fn incarnation(&self, consumer: ConsumerId, shutdown: &CancellationToken) -> Ended {
+    async fn incarnation(&self, consumer: ConsumerId, shutdown: &CancellationToken) -> IncarnationEnd {
         let stop = shutdown.child_token();
-        self.decider.begin(&stop);
+        self.policy_tracker.begin_incarnation(&stop);
         let mut loops = tokio::task::JoinSet::new();
         loops.spawn(self.admitter.clone().run(consumer.clone(), stop.clone()));
         loops.spawn(self.tasks.clone().run(consumer.clone(), stop.clone()));
         loops.spawn(self.timers.clone().run(stop.clone()));
         loops.spawn(self.recovery.clone().run(stop.clone()));
-        loops.spawn(self.house.clone().collect(stop.clone()));
-        loops.spawn(self.house.clone().sample(stop.clone()));
+        loops.spawn(self.janitor.clone().enforce_bounds(stop.clone()));
+        loops.spawn(self.janitor.clone().sample_memory_until(stop.clone()));
         if let Some(sealing) = &self.sealing {
             loops.spawn(sealing.clone().run(consumer.clone(), stop.clone()));
         }
-        let lost = self.lease.beats(&consumer, &stop).await;
+        let lost = self.lease.send_heartbeats(&consumer, &stop).await;
         stop.cancel();
         while let Some(ended) = loops.join_next().await {
             if let Err(error) = ended {
@@ -211,10 +211,10 @@ impl Scheduler {
             }
         }
         if lost {
-            return Ended::LeaseLost;
+            return IncarnationEnd::LeaseLost;
         }
-        self.lease.put_back(&consumer).await;
-        self.lease.leave(&consumer).await;
-        if shutdown.is_cancelled() { Ended::Shutdown } else { Ended::PolicyStale }
+        self.lease.return_entries(&consumer).await;
+        self.lease.release(&consumer).await;
+        if shutdown.is_cancelled() { IncarnationEnd::Shutdown } else { IncarnationEnd::PolicyStale }
     }
 }

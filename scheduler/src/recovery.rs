@@ -17,8 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Common;
 use crate::PATIENCE;
-use crate::decider::Decider;
-use crate::held::held;
+use crate::held_entries::held_entries;
+use crate::policy_tracker::PolicyTracker;
 
 /// Dead consumers handled in one round.
 const DEAD_MAX: usize = 16;
@@ -40,7 +40,7 @@ struct Recovered {
 /// Reaps dead consumers.
 pub(crate) struct Recovery {
     store: Store,
-    decider: Arc<Decider>,
+    policy_tracker: Arc<PolicyTracker>,
     metrics: Arc<Metrics>,
     progress: Progress,
     /// The period between checks for dead consumers.
@@ -52,7 +52,7 @@ impl Recovery {
     pub(crate) fn new(common: &Common, every: Duration) -> Self {
         Self {
             store: common.store.clone(),
-            decider: common.decider.clone(),
+            policy_tracker: common.policy_tracker.clone(),
             metrics: common.metrics.clone(),
             progress: common.progress.clone(),
             every,
@@ -69,7 +69,7 @@ impl Recovery {
             match self.round(lists).await {
                 Ok(()) if lists => listed = Some(Instant::now()),
                 Ok(()) => {}
-                Err(StoreError::StateLost(what)) => self.decider.state_lost(&what).await,
+                Err(StoreError::StateLost(what)) => self.policy_tracker.restore_lost_state(&what).await,
                 Err(error) => tracing::warn!(%error, "failed to look for dead consumers"),
             }
             handle.advanced();
@@ -138,7 +138,7 @@ impl Recovery {
         self.reap_inbound(consumer, &lease, recovered).await?;
         let bounds = self.store.bounds();
         for _ in 0..STEPS_MAX {
-            let held = held(&self.store, &slices(), consumer.as_str(), HELD_MAX).await?;
+            let held = held_entries(&self.store, &slices(), consumer.as_str(), HELD_MAX).await?;
             if held.is_empty() {
                 return self.bury(consumer).await;
             }
@@ -162,9 +162,9 @@ impl Recovery {
         lease: &Lease,
         recovered: &mut Recovered,
     ) -> Result<(), StoreError> {
-        let (bounds, active) = (self.store.bounds(), self.decider.active());
+        let (bounds, active) = (self.store.bounds(), self.policy_tracker.active());
         let is_tenant = |tenant: &TenantId| active.policy.tenants.contains_key(tenant);
-        let entries = held(&self.store, &inbound(), consumer.as_str(), HELD_MAX).await?;
+        let entries = held_entries(&self.store, &inbound(), consumer.as_str(), HELD_MAX).await?;
         let reaps: Vec<ReapInbound<'_>> = entries
             .into_iter()
             .map(|entry| ReapInbound {

@@ -8,7 +8,7 @@ use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_model::limit::LimitBound;
 use tickfleet_model::{Limit, TenantId};
 use tickfleet_ops::metrics::{Backlog, Metrics, Place, Scraped};
-use tickfleet_store::{Backlog as ShardBacklog, Store};
+use tickfleet_store::{ShardBacklog, Store};
 
 /// Queries Redis at each scrape.
 pub struct Scrape {
@@ -35,20 +35,20 @@ impl Scrape {
 
     /// The backlog of all shards together. Returns `None` if a shard does not respond, because a part of the backlog
     /// would look like a small backlog.
-    pub async fn ask(&self) -> Option<Scraped> {
+    pub async fn scrape(&self) -> Option<Scraped> {
         let active = self.active.load();
         self.metrics.config_admits(active.policy.agents.len(), active.policy.tenants.len());
-        let asked = self.stores.iter().map(|store| async move {
+        let reads = self.stores.iter().map(|store| async move {
             let (tenants, active) = (self.tenants_of(store), self.active.load());
             let is_share = |limit: &&Limit| matches!(limit.bound, LimitBound::Share(_));
             let shares: Vec<&str> = active.policy.limits.iter().filter(is_share).map(|l| l.name.as_str()).collect();
             let unsealed_ms = if self.sealed { store.unsealed_ms().await? } else { 0 };
-            store.backlog(&tenants, &shares).await.map(|seen| (seen, unsealed_ms))
+            store.backlog(&tenants, &shares).await.map(|backlog| (backlog, unsealed_ms))
         });
-        match try_join_all(asked).await {
+        match try_join_all(reads).await {
             Ok(shards) => {
                 let unsealed_ms = shards.iter().map(|(_, unsealed_ms)| *unsealed_ms).max().unwrap_or(0);
-                let shards: Vec<_> = shards.into_iter().map(|(seen, _)| seen).collect();
+                let shards: Vec<_> = shards.into_iter().map(|(backlog, _)| backlog).collect();
                 let unsealed = self.sealed.then(|| Duration::from_millis(unsealed_ms.max(0).unsigned_abs()));
                 Some(Scraped { unsealed, ..merged(&shards) })
             }
@@ -75,20 +75,20 @@ fn merged(shards: &[ShardBacklog]) -> Scraped {
     };
     Scraped {
         backlog: vec![
-            place(Place::Inbound, |seen| seen.inbound + seen.tasks, |seen| seen.oldest_inbound_ms),
-            place(Place::Ready, |seen| seen.ready, |seen| seen.oldest_ready_ms),
-            place(Place::Suspect, |seen| seen.suspect, |seen| seen.oldest_suspect_ms),
-            place(Place::ParkedCapped, |seen| seen.parked, |seen| seen.oldest_parked_ms),
-            place(Place::Delayed, |seen| seen.delayed, |seen| seen.oldest_delayed_ms),
-            place(Place::Approval, |seen| seen.approval, |seen| seen.oldest_approval_ms),
-            place(Place::Running, |seen| seen.running, |seen| seen.oldest_pending_ms),
-            place(Place::Dead, |seen| seen.dead, |seen| seen.oldest_dead_ms),
+            place(Place::Inbound, |backlog| backlog.inbound + backlog.tasks, |backlog| backlog.oldest_inbound_ms),
+            place(Place::Ready, |backlog| backlog.ready, |backlog| backlog.oldest_ready_ms),
+            place(Place::Suspect, |backlog| backlog.suspect, |backlog| backlog.oldest_suspect_ms),
+            place(Place::ParkedCapped, |backlog| backlog.parked, |backlog| backlog.oldest_parked_ms),
+            place(Place::Delayed, |backlog| backlog.delayed, |backlog| backlog.oldest_delayed_ms),
+            place(Place::Approval, |backlog| backlog.approval, |backlog| backlog.oldest_approval_ms),
+            place(Place::Running, |backlog| backlog.running, |backlog| backlog.oldest_pending_ms),
+            place(Place::Dead, |backlog| backlog.dead, |backlog| backlog.oldest_dead_ms),
         ],
-        memory_used: shards.iter().map(|seen| seen.memory.used).max().unwrap_or(0),
-        memory_max: shards.iter().map(|seen| seen.memory.max).max().unwrap_or(0),
+        memory_used: shards.iter().map(|backlog| backlog.memory.used).max().unwrap_or(0),
+        memory_max: shards.iter().map(|backlog| backlog.memory.max).max().unwrap_or(0),
         // Decisions use the flag, which may be a second old, so the sampled memory counts, too.
-        pressure: shards.iter().any(|seen| seen.pressure || seen.memory.is_tight()),
+        pressure: shards.iter().any(|backlog| backlog.pressure || backlog.memory.is_tight()),
         unsealed: None,
-        shard_times_ms: shards.iter().map(|seen| seen.now_ms).collect(),
+        shard_times_ms: shards.iter().map(|backlog| backlog.now_ms).collect(),
     }
 }

@@ -11,9 +11,9 @@ use tickfleet_core::turn::submit::Inbound;
 use tickfleet_core::turn::{Park, ParkReason, Parked, Settle, Settled, Slice, Turn};
 use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_engine::delegation;
-use tickfleet_engine::report::{self, Reported};
+use tickfleet_engine::report::{self, ReportedCall};
 use tickfleet_engine::retry_until::{Attempt, retry_until};
-use tickfleet_model::retry::{Ladder, Verdict};
+use tickfleet_model::retry::{Ladder, RetryDecision};
 use tickfleet_model::{
     AgentId, CallError, CallId, CallResult, ConsumerId, Outcome, RejectionCode, Task, TaskGrant, TaskId, limits,
     task_digest,
@@ -23,16 +23,16 @@ use tickfleet_ops::traces;
 use tickfleet_protocol::{
     CancelTarget, Leased, RejectedMessage, RejectionStatus, TaskMessage, bounded_output, parse_task_message,
 };
-use tickfleet_store::{Cancelled, Store, StoreError, TurnName};
+use tickfleet_store::{CancelResult, Store, StoreError, TurnName};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use crate::Common;
 use crate::admission::{Arrival, minted};
-use crate::decider::Decider;
-use crate::ended::turn_ended;
-use crate::intake::{Intake, Taker, WRONG_SHARD};
-use crate::reading::Reading;
+use crate::inbound_reader::InboundReader;
+use crate::intake::{BatchHandler, Intake, WRONG_SHARD};
+use crate::policy_tracker::PolicyTracker;
+use crate::unrun_calls::turn_ended;
 
 /// Attempts to settle or park a task if heartbeats of its runtime change it meanwhile.
 const ATTEMPTS_MAX: usize = 4;
@@ -41,23 +41,23 @@ const ATTEMPTS_MAX: usize = 4;
 pub(crate) struct TaskQueues {
     store: Store,
     active: Arc<PolicyHandle>,
-    decider: Arc<Decider>,
+    policy_tracker: Arc<PolicyTracker>,
     intake: Arc<Intake>,
     metrics: Arc<Metrics>,
 }
 
-impl Taker for TaskQueues {
-    async fn take(&self, reading: &Reading, arrivals: Vec<Arrival>) {
+impl BatchHandler for TaskQueues {
+    async fn handle_batch(&self, reader: &InboundReader, arrivals: Vec<Arrival>) {
         for arrival in arrivals {
             // This consumer keeps the remaining entries and returns them when it stops.
-            if self.decider.is_over() {
+            if self.policy_tracker.is_over() {
                 return;
             }
-            if arrival.crashes > 0 && !reading.look_into(&arrival.entry).await {
+            if arrival.crashes > 0 && !reader.mark_suspect(&arrival.entry).await {
                 return;
             }
-            self.message(reading, &arrival).await;
-            reading.look_away().await;
+            self.handle_message(reader, &arrival).await;
+            reader.clear_suspect().await;
         }
     }
 }
@@ -68,7 +68,7 @@ impl TaskQueues {
         Self {
             store: common.store.clone(),
             active: common.active.clone(),
-            decider: common.decider.clone(),
+            policy_tracker: common.policy_tracker.clone(),
             intake: intake.clone(),
             metrics: common.metrics.clone(),
         }
@@ -79,26 +79,26 @@ impl TaskQueues {
         self.intake.read(Inbound::Tasks, consumer, stop, &*self).await;
     }
 
-    async fn message(&self, reading: &Reading, arrival: &Arrival) {
+    async fn handle_message(&self, reader: &InboundReader, arrival: &Arrival) {
         let handled = match parse_task_message(&arrival.raw) {
             Ok(TaskMessage::Delegate(task)) => {
                 let span = tracing::debug_span!(
                     target: traces::TARGET, "delegate", tenant = %task.tenant, agent = %task.target,
                 );
                 traces::follow(&span, task.context.traceparent.as_deref(), task.context.tracestate.as_deref());
-                return self.delegate(reading, arrival, *task).instrument(span).await;
+                return self.delegate(reader, arrival, *task).instrument(span).await;
             }
-            Ok(message) => self.runtime_says(reading, message).await,
+            Ok(message) => self.apply_runtime_message(reader, message).await,
             Err(refusal) => Err(refusal),
         };
         match handled {
-            Ok(()) if self.decider.is_over() => {}
+            Ok(()) if self.policy_tracker.is_over() => {}
             Ok(()) => self.acknowledge(arrival).await,
-            Err(refusal) => self.refuse_task(reading, arrival, &refusal).await,
+            Err(refusal) => self.refuse_task(reader, arrival, &refusal).await,
         }
     }
 
-    async fn refuse_task(&self, reading: &Reading, arrival: &Arrival, refusal: &RejectedMessage) {
+    async fn refuse_task(&self, reader: &InboundReader, arrival: &Arrival, refusal: &RejectedMessage) {
         tracing::debug!(
             entry = %arrival.entry,
             code = refusal.code.as_str(),
@@ -106,7 +106,7 @@ impl TaskQueues {
             "task message rejected"
         );
         let rejected = self.intake.rejection(Inbound::Tasks, arrival, refusal, RejectionStatus::Rejected);
-        self.intake.reject_all(reading, Inbound::Tasks, vec![rejected]).await;
+        self.intake.reject_all(reader, Inbound::Tasks, vec![rejected]).await;
     }
 
     async fn acknowledge(&self, arrival: &Arrival) {
@@ -118,18 +118,18 @@ impl TaskQueues {
     }
 
     /// Validates a task and writes it durably. Retries until Redis has decided.
-    async fn delegate(&self, reading: &Reading, arrival: &Arrival, task: Task) {
-        let decided = retry_until(reading, || async {
+    async fn delegate(&self, reader: &InboundReader, arrival: &Arrival, task: Task) {
+        let decided = retry_until(reader, || async {
             match self.try_delegate(arrival, task.clone()).await {
-                Ok(Tried::Written) => Attempt::Done(None),
-                Ok(Tried::Later) => Attempt::Failed,
-                Ok(Tried::Refused(refusal)) => Attempt::Done(Some(refusal)),
+                Ok(DelegateAttempt::Written) => Attempt::Done(None),
+                Ok(DelegateAttempt::Later) => Attempt::Failed,
+                Ok(DelegateAttempt::Refused(refusal)) => Attempt::Done(Some(refusal)),
                 Err(error) if error.is_script_error() => {
                     tracing::error!(%error, "cannot write a task");
                     Attempt::Done(Some(refuse(&task, RejectionCode::Internal, "The task could not be written.".into())))
                 }
                 Err(error) => {
-                    self.unanswered("delegate", &error).await;
+                    self.handle_store_error("delegate", &error).await;
                     Attempt::Failed
                 }
             }
@@ -139,51 +139,55 @@ impl TaskQueues {
         refusal.digest = Some(task_digest(&task));
         if refusal.code == RejectionCode::Conflict {
             let rejected = self.intake.rejection(Inbound::Tasks, arrival, &refusal, RejectionStatus::Conflict);
-            return self.intake.reject_all(reading, Inbound::Tasks, vec![rejected]).await;
+            return self.intake.reject_all(reader, Inbound::Tasks, vec![rejected]).await;
         }
-        self.refuse_task(reading, arrival, &refusal).await;
+        self.refuse_task(reader, arrival, &refusal).await;
     }
 
-    async fn try_delegate(&self, arrival: &Arrival, mut task: Task) -> Result<Tried, StoreError> {
+    async fn try_delegate(&self, arrival: &Arrival, mut task: Task) -> Result<DelegateAttempt, StoreError> {
         let id = minted(Inbound::Tasks, &arrival.origin, task.id.clone().map(Into::into));
         if !self.store.is_home_of(&task.tenant) {
-            return Ok(Tried::Refused(refuse(&task, RejectionCode::WrongShard, WRONG_SHARD.into())));
+            return Ok(DelegateAttempt::Refused(refuse(&task, RejectionCode::WrongShard, WRONG_SHARD.into())));
         }
         if self.active.load().policy.look_up(&task.tenant, &task.target).is_err() {
             // The tenant or agent may have been configured a moment ago.
-            self.active.refresh_where_news(&self.store).await?;
+            self.active.refresh_if_changed(&self.store).await?;
         }
         let active = self.active.load();
         if let Some(parent) = task.parent.clone().filter(|_| active.policy.tenants.contains_key(&task.tenant)) {
             let Some((agent, grant, deadline_ms)) = self.grant_of(&TurnName::task(&task.tenant, &parent)).await? else {
                 let (code, message) = delegation::refused("unknown_parent");
-                return Ok(Tried::Refused(refuse(&task, code, message.into())));
+                return Ok(DelegateAttempt::Refused(refuse(&task, code, message.into())));
             };
             if let Err((code, message)) = delegation::under_parent(&mut task, &agent, &grant) {
-                return Ok(Tried::Refused(refuse(&task, code, message)));
+                return Ok(DelegateAttempt::Refused(refuse(&task, code, message)));
             }
             delegation::end_with(&mut task, deadline_ms, self.store.state().now_ms);
         }
         let planned = match delegation::plan(&active, &task, self.store.state().now_ms) {
             Ok(planned) => planned,
-            Err((code, message)) => return Ok(Tried::Refused(refuse(&task, code, message))),
+            Err((code, message)) => return Ok(DelegateAttempt::Refused(refuse(&task, code, message))),
         };
         let Ok(id) = TaskId::new(id.as_str()) else {
-            return Ok(Tried::Refused(refuse(&task, RejectionCode::Internal, "the task has no valid id".into())));
+            return Ok(DelegateAttempt::Refused(refuse(
+                &task,
+                RejectionCode::Internal,
+                "the task has no valid id".into(),
+            )));
         };
         let bounds = self.store.bounds();
         let delegate = planned.decision(Source::Inbound(arrival.entry.clone()), id, task.id.is_some(), &bounds);
         Ok(match self.store.decide(delegate).await?.result {
-            Delegated::Offered | Delegated::Ends | Delegated::Duplicate => Tried::Written,
-            Delegated::Pressure => Tried::Later,
-            Delegated::Conflict => Tried::Refused(refuse(
+            Delegated::Offered | Delegated::Ends | Delegated::Duplicate => DelegateAttempt::Written,
+            Delegated::Pressure => DelegateAttempt::Later,
+            Delegated::Conflict => DelegateAttempt::Refused(refuse(
                 &task,
                 RejectionCode::Conflict,
                 "this task_id was accepted before with other content".into(),
             )),
             Delegated::Refused(refusal) => {
                 let (code, message) = delegation::refused(refusal.code());
-                Tried::Refused(refuse(&task, code, message.into()))
+                DelegateAttempt::Refused(refuse(&task, code, message.into()))
             }
         })
     }
@@ -195,18 +199,22 @@ impl TaskQueues {
         Ok(head.and_then(|head| Some((head.agent, head.task?.1, head.deadline_ms))))
     }
 
-    async fn unanswered(&self, verb: &'static str, error: &StoreError) {
+    async fn handle_store_error(&self, verb: &'static str, error: &StoreError) {
         if let StoreError::StateLost(what) = error {
-            return self.decider.state_lost(what).await;
+            return self.policy_tracker.restore_lost_state(what).await;
         }
         tracing::warn!(%error, verb, "Redis did not respond; retrying");
     }
 
     /// Applies a heartbeat, finish, fail or cancel, and retries until Redis has decided, because a runtime reports each
     /// event once. A message about a lease that has ended changes nothing.
-    async fn runtime_says(&self, reading: &Reading, message: TaskMessage) -> Result<(), Box<RejectedMessage>> {
-        let decided = retry_until(reading, || async {
-            match self.act(&message).await {
+    async fn apply_runtime_message(
+        &self,
+        reader: &InboundReader,
+        message: TaskMessage,
+    ) -> Result<(), Box<RejectedMessage>> {
+        let decided = retry_until(reader, || async {
+            match self.apply(&message).await {
                 Ok(None) => Attempt::Done(Ok(())),
                 Ok(Some(refusal)) => Attempt::Done(Err(refusal)),
                 Err(error) if error.is_script_error() => {
@@ -215,7 +223,7 @@ impl TaskQueues {
                     Attempt::Done(Err(Box::new(RejectedMessage::new(RejectionCode::Internal, message))))
                 }
                 Err(error) => {
-                    self.unanswered("task", &error).await;
+                    self.handle_store_error("task", &error).await;
                     Attempt::Failed
                 }
             }
@@ -225,15 +233,15 @@ impl TaskQueues {
     }
 
     /// Applies a message. Returns the refusal of a message that cannot be applied.
-    async fn act(&self, message: &TaskMessage) -> Result<Option<Box<RejectedMessage>>, StoreError> {
+    async fn apply(&self, message: &TaskMessage) -> Result<Option<Box<RejectedMessage>>, StoreError> {
         match message {
-            TaskMessage::Heartbeat(leased) => self.touched(leased).await?,
+            TaskMessage::Heartbeat(leased) => self.touch_lease(leased).await?,
             TaskMessage::Finish { leased, output } => {
-                self.finish(leased, |call| finished(call, output.clone())).await?
+                self.finish(leased, |call| success_result(call, output.clone())).await?
             }
             TaskMessage::Fail { leased, error, retryable: true } => self.fail_for_now(leased, error.clone()).await?,
             TaskMessage::Fail { leased, error, retryable: false } => {
-                self.finish(leased, |call| failed(call, Outcome::Permanent, error.clone())).await?;
+                self.finish(leased, |call| failure_result(call, Outcome::Permanent, error.clone())).await?;
             }
             TaskMessage::Cancel { tenant, target, reason } => {
                 let turn = match target {
@@ -258,7 +266,7 @@ impl TaskQueues {
         let is_known = || self.active.load().policy.tenants.contains_key(&name.tenant);
         if !is_known() {
             // The tenant may have been configured a moment ago.
-            self.active.refresh_where_news(&self.store).await?;
+            self.active.refresh_if_changed(&self.store).await?;
         }
         if !is_known() {
             return refusal(
@@ -267,14 +275,18 @@ impl TaskQueues {
             );
         }
         match self.store.cancel(name, reason).await? {
-            Cancelled::Full => {
+            CancelResult::Full => {
                 refusal(RejectionCode::TooManyCancels, "too many early cancels are pending; retry later".into())
             }
-            Cancelled::Ok | Cancelled::Flagged | Cancelled::Ended | Cancelled::Waiting | Cancelled::Unknown => Ok(None),
+            CancelResult::Ok
+            | CancelResult::Flagged
+            | CancelResult::Ended
+            | CancelResult::Waiting
+            | CancelResult::Unknown => Ok(None),
         }
     }
 
-    async fn touched(&self, leased: &Leased) -> Result<(), StoreError> {
+    async fn touch_lease(&self, leased: &Leased) -> Result<(), StoreError> {
         let touch = Touch { name: leased_name(leased), entry: EntryId::new(&leased.lease) };
         if self.store.decide(touch).await?.result == Touched::Stale {
             self.metrics.fenced("touch");
@@ -283,7 +295,7 @@ impl TaskQueues {
     }
 
     /// The slice of a task that a runtime holds, if `leased` is the current lease.
-    async fn held(&self, leased: &Leased) -> Result<Option<Box<Slice>>, StoreError> {
+    async fn leased_slice(&self, leased: &Leased) -> Result<Option<Box<Slice>>, StoreError> {
         let read = ReadHeld { name: leased_name(leased), entry: EntryId::new(&leased.lease) };
         Ok(self.store.decide(read).await?.result)
     }
@@ -291,7 +303,7 @@ impl TaskQueues {
     /// Ends the task and writes its record and reply.
     async fn finish(&self, leased: &Leased, result: impl Fn(CallResult) -> CallResult) -> Result<(), StoreError> {
         for _ in 0..ATTEMPTS_MAX {
-            let Some(slice) = self.held(leased).await? else { break };
+            let Some(slice) = self.leased_slice(leased).await? else { break };
             let (name, head) = (&slice.name, &slice.turn.head);
             let call = slice.calls.first();
             let blank = CallError { code: String::new(), message: String::new(), details: None };
@@ -301,7 +313,7 @@ impl TaskQueues {
             // The time at which the runtime took the task is unknown, so the duration counts from the offer.
             let took_ms = (now_ms - slice.turn.admitted_ms).max(0).unsigned_abs();
             let result = result(CallResult { attempts: slice.turn.attempts + 1, duration_ms: took_ms, ..blank });
-            let reported = Reported {
+            let reported = ReportedCall {
                 name,
                 head,
                 tool_name: None,
@@ -313,7 +325,7 @@ impl TaskQueues {
                 effect: None,
                 now_ms,
             };
-            let rendered = [report::rendered_call(&self.decider.report(), &reported)];
+            let rendered = [report::rendered_call(&self.policy_tracker.report(), &reported)];
             let (frame, bounds) = (report::frame(name, head), self.store.bounds());
             let settle = Settle {
                 slice: &slice,
@@ -338,17 +350,17 @@ impl TaskQueues {
     /// Parks a task for another attempt, as the runtime requested: after 1, 3 and 9 s. Then the failure is final.
     async fn fail_for_now(&self, leased: &Leased, error: CallError) -> Result<(), StoreError> {
         for _ in 0..ATTEMPTS_MAX {
-            let Some(slice) = self.held(leased).await? else { break };
+            let Some(slice) = self.leased_slice(leased).await? else { break };
             let attempts = slice.turn.attempts + 1;
             let left = self.store.clock().until(slice.turn.head.deadline_ms);
-            let Verdict::RetryAfter(wait) = Ladder::default().verdict(attempts, None, left) else {
-                return self.finish(leased, |call| failed(call, Outcome::Transient, error.clone())).await;
+            let RetryDecision::RetryAfter(wait) = Ladder::default().decide(attempts, None, left) else {
+                return self.finish(leased, |call| failure_result(call, Outcome::Transient, error.clone())).await;
             };
             let cause = format!("{}: {}", error.code, error.message);
             let reason = ParkReason::Retry {
                 attempts,
                 delay_ms: i64::try_from(wait.as_millis()).unwrap_or(i64::MAX),
-                cause: self.decider.report().redactor.text(&cause).into_owned(),
+                cause: self.policy_tracker.report().redactor.text(&cause).into_owned(),
                 keeps_begun: false,
             };
             let park = Park { slice: &slice, reason: &reason, beside: false, waits_while: &[], sections: &[] };
@@ -368,11 +380,11 @@ impl TaskQueues {
 
     /// Ends a task that was canceled after an attempt had failed.
     async fn end_canceled(&self, leased: &Leased, name: &TurnName, error: CallError) -> Result<(), StoreError> {
-        let (why, report) = (self.store.cancelled_because(name).await?, self.decider.report());
+        let (why, report) = (self.store.cancelled_because(name).await?, self.policy_tracker.report());
         let because = report::because(why.as_deref().map(|why| report.redactor.text(why)).as_deref());
         let message = format!("The task was cancelled{because} after a try had failed: {}", error.message);
         let error = CallError { message, ..error };
-        self.finish(leased, |call| failed(call, Outcome::Cancelled, error.clone())).await
+        self.finish(leased, |call| failure_result(call, Outcome::Cancelled, error.clone())).await
     }
 }
 
@@ -393,14 +405,14 @@ fn refuse(task: &Task, code: RejectionCode, message: String) -> Box<RejectedMess
 }
 
 /// The result of one attempt to write a task.
-enum Tried {
+enum DelegateAttempt {
     Written,
     Refused(Box<RejectedMessage>),
     /// The store is short of memory.
     Later,
 }
 
-fn finished(blank: CallResult, output: Box<serde_json::value::RawValue>) -> CallResult {
+fn success_result(blank: CallResult, output: Box<serde_json::value::RawValue>) -> CallResult {
     CallResult {
         success: true,
         outcome: Outcome::Ok,
@@ -410,6 +422,6 @@ fn finished(blank: CallResult, output: Box<serde_json::value::RawValue>) -> Call
     }
 }
 
-fn failed(blank: CallResult, outcome: Outcome, error: CallError) -> CallResult {
+fn failure_result(blank: CallResult, outcome: Outcome, error: CallError) -> CallResult {
     CallResult { success: false, outcome, output: None, error: Some(error), ..blank }
 }

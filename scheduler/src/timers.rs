@@ -24,9 +24,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Common;
 use crate::PATIENCE;
-use crate::admitter::waits;
-use crate::decider::Decider;
-use crate::ended::NotingRenderer;
+use crate::admitter::count_throttled;
+use crate::policy_tracker::PolicyTracker;
+use crate::unrun_calls::RecordingRenderer;
 
 /// Timers fired in one round.
 const DUE_MAX: usize = 256;
@@ -61,7 +61,7 @@ impl Timer {
 
 /// The result of one round.
 #[derive(Default)]
-struct Round {
+struct TimerRound {
     /// True if more timers or turns may be due.
     full: bool,
     /// True if a turn left the queue of a configured limit: the limit may soon have more room.
@@ -73,7 +73,7 @@ struct Round {
 /// Fires due timers.
 pub(crate) struct Timers {
     store: Store,
-    decider: Arc<Decider>,
+    policy_tracker: Arc<PolicyTracker>,
     metrics: Arc<Metrics>,
     progress: Progress,
     /// The period between checks for due timers.
@@ -87,7 +87,7 @@ impl Timers {
     pub(crate) fn new(common: &Common, poll: Duration) -> Self {
         Self {
             store: common.store.clone(),
-            decider: common.decider.clone(),
+            policy_tracker: common.policy_tracker.clone(),
             metrics: common.metrics.clone(),
             progress: common.progress.clone(),
             poll,
@@ -108,7 +108,7 @@ impl Timers {
                 }
                 Err(error) => {
                     tracing::warn!(%error, "failed to fire timers");
-                    Round::default()
+                    TimerRound::default()
                 }
             };
             handle.advanced();
@@ -127,15 +127,15 @@ impl Timers {
         handle.finished();
     }
 
-    async fn fire(&self) -> Result<Round, StoreError> {
+    async fn fire(&self) -> Result<TimerRound, StoreError> {
         // Announces a new policy even if no timer is due.
-        if self.decider.deciding().await?.is_none() {
-            return Ok(Round::default());
+        if self.policy_tracker.policy_snapshot().await?.is_none() {
+            return Ok(TimerRound::default());
         }
         let now_ms = self.store.state().now_ms;
         let first = Query::First { set: keys::timers(), upto: Some(now_ms.max(0).unsigned_abs()), count: DUE_MAX };
-        let Value::Members(due) = self.store.query(first).await? else { return Ok(Round::default()) };
-        let mut round = Round { full: due.len() >= DUE_MAX, ..Round::default() };
+        let Value::Members(due) = self.store.query(first).await? else { return Ok(TimerRound::default()) };
+        let mut round = TimerRound { full: due.len() >= DUE_MAX, ..TimerRound::default() };
         let (mut turns, mut queues, mut cascades) = (Vec::new(), Vec::new(), Vec::new());
         queues.extend(self.unfinished.lock().drain(..));
         for (name, due_ms) in due {
@@ -176,16 +176,17 @@ impl Timers {
     }
 
     /// Releases turns from throttle queues, in order of admission.
-    async fn release(&self, counters: &[CounterKey], round: &mut Round) -> Result<(), StoreError> {
-        let Some(deciding) = self.decider.deciding().await? else { return Ok(()) };
+    async fn release(&self, counters: &[CounterKey], round: &mut TimerRound) -> Result<(), StoreError> {
+        let Some(snapshot) = self.policy_tracker.policy_snapshot().await? else { return Ok(()) };
         let rearms: Vec<Rearm> = counters.iter().map(|counter| Rearm { counter: counter.clone() }).collect();
         let heads = self.store.decide_all(&rearms).await?;
-        let (rules, render, bounds) = (deciding.rules(), NotingRenderer::new(deciding.renderer()), self.store.bounds());
+        let (rules, render, bounds) =
+            (snapshot.rules(), RecordingRenderer::new(snapshot.renderer()), self.store.bounds());
         let mut releases = Vec::new();
         for (counter, head) in counters.iter().zip(heads) {
             let Ok(QueueHead::Turns(turns)) = head.map(|receipt| receipt.result) else { continue };
             for name in turns {
-                deciding.slots.saw_waiting(counter, &name);
+                snapshot.slots.record_waiting(counter, &name);
                 releases.push(Release {
                     counter: counter.clone(),
                     name,
@@ -204,8 +205,8 @@ impl Timers {
             let receipt = match released {
                 Ok(receipt) => receipt,
                 Err(error) => {
-                    match self.damage(name, &error).await? {
-                        Some(why) => self.put_aside(counter, name, &why).await?,
+                    match self.unreadable_reason(name, &error).await? {
+                        Some(why) => self.discard_unreadable(counter, name, &why).await?,
                         None => tracing::warn!(%error, turn = %name, "failed to release a turn; retrying"),
                     }
                     continue;
@@ -231,13 +232,13 @@ impl Timers {
         round.full |= !more.is_empty();
         self.unfinished.lock().extend(more);
         if is_stale {
-            self.decider.stale().await?;
+            self.policy_tracker.handle_stale_policy().await?;
             round.full = true;
         }
         Ok(())
     }
 
-    fn count_released(&self, name: &TurnName, released: &Released, render: &NotingRenderer<'_>) {
+    fn count_released(&self, name: &TurnName, released: &Released, render: &RecordingRenderer<'_>) {
         let Released::Advanced(advanced) = released else { return };
         let is_over = matches!(advanced, Advanced::Ended { .. });
         render.count(name, is_over, self.store.state().now_ms, &self.metrics);
@@ -245,29 +246,29 @@ impl Timers {
             Advanced::Dispatched { calls, resumed } => {
                 self.metrics.released(1, if *resumed { 0 } else { *calls as u64 });
             }
-            Advanced::Throttled { counter, .. } => waits(&self.metrics, &counter.limit),
+            Advanced::Throttled { counter, .. } => count_throttled(&self.metrics, &counter.limit),
             _ => {}
         }
     }
 
     /// Removes an unreadable turn from a throttle queue, so that it does not block the queue.
-    async fn put_aside(&self, counter: &CounterKey, name: &TurnName, why: &str) -> Result<(), StoreError> {
+    async fn discard_unreadable(&self, counter: &CounterKey, name: &TurnName, why: &str) -> Result<(), StoreError> {
         let bounds = self.store.bounds();
         let discard = Discard { counter: counter.clone(), name: name.clone(), why: why.to_owned(), bounds: &bounds };
         self.store.decide(discard).await?;
-        self.unreadable(name, why);
+        self.report_unreadable(name, why);
         Ok(())
     }
 
-    fn unreadable(&self, name: &TurnName, why: &str) {
+    fn report_unreadable(&self, name: &TurnName, why: &str) {
         self.metrics.dead(RejectionCode::Unreadable.as_str());
         tracing::error!(turn = %name, why, "unreadable record; see the dead letters");
     }
 
     /// Handles due timers of turns.
-    async fn fire_turns(&self, turns: &[TurnName], round: &mut Round) -> Result<(), StoreError> {
-        let Some(deciding) = self.decider.deciding().await? else { return Ok(()) };
-        let (render, bounds) = (NotingRenderer::new(deciding.renderer()), self.store.bounds());
+    async fn fire_turns(&self, turns: &[TurnName], round: &mut TimerRound) -> Result<(), StoreError> {
+        let Some(snapshot) = self.policy_tracker.policy_snapshot().await? else { return Ok(()) };
+        let (render, bounds) = (RecordingRenderer::new(snapshot.renderer()), self.store.bounds());
         let due: Vec<Due<'_>> = turns
             .iter()
             .map(|name| Due { name, render: &render, sections: &[&EndUnreported], bounds: &bounds })
@@ -279,17 +280,17 @@ impl Timers {
                 Ok(Fired::Dispatched) => self.metrics.promoted(1),
                 // The turn's throttle queue is due now, so it is handled before the next wait.
                 Ok(Fired::Throttled) => round.full = true,
-                Ok(Fired::External) => self.lapse(name).await?,
+                Ok(Fired::External) => self.expire_external_lease(name).await?,
                 Ok(Fired::Gone | Fired::Later(_) | Fired::Noticed(_) | Fired::Ending(_)) => {}
                 Err(error) => {
                     let mut transaction = Transaction::new(self.store.versions().draw());
-                    if let Some(why) = self.damage(name, &error).await? {
+                    if let Some(why) = self.unreadable_reason(name, &error).await? {
                         let (from, entry) = ("record", name.to_string());
                         let (reason, raw) = (RejectionCode::Unreadable, why.clone().into());
                         let letter = DeadLetter { from, entry: &entry, reason, raw, tenant: Some(&name.tenant) };
                         letter.add_to(&mut transaction, &bounds);
                         transaction.write(Write::ClearTimer(name.timer().into()));
-                        self.unreadable(name, &why);
+                        self.report_unreadable(name, &why);
                     } else {
                         tracing::warn!(%error, turn = %name, "failed to handle a timer; retrying");
                         // Another key that the turn needs may be damaged. Postpone its timer, so that other timers do
@@ -306,7 +307,7 @@ impl Timers {
     }
 
     /// The reason why the record of a turn is unreadable, if a decision failed because of the record.
-    async fn damage(&self, name: &TurnName, error: &RunError) -> Result<Option<String>, StoreError> {
+    async fn unreadable_reason(&self, name: &TurnName, error: &RunError) -> Result<Option<String>, StoreError> {
         match error {
             RunError::Unreadable { why, .. } => Ok(Some(why.to_string())),
             // A record of another type is read as absent, and only a guard detects it.
@@ -321,7 +322,7 @@ impl Timers {
     }
 
     /// Handles the timer of a task that an external runtime may hold.
-    async fn lapse(&self, name: &TurnName) -> Result<(), StoreError> {
+    async fn expire_external_lease(&self, name: &TurnName) -> Result<(), StoreError> {
         let bounds = self.store.bounds();
         if self.store.decide(Lapse { name: name.clone(), bounds: &bounds }).await?.result == Lapsed::Offered {
             self.metrics.lease_lost("external");
@@ -330,7 +331,7 @@ impl Timers {
     }
 
     /// Cancels some of the work below a turn or task that was canceled or has failed.
-    async fn cascade(&self, name: &TurnName, round: &mut Round) -> Result<(), StoreError> {
+    async fn cascade(&self, name: &TurnName, round: &mut TimerRound) -> Result<(), StoreError> {
         let bounds = self.store.bounds();
         let step = CascadeStep { name: name.clone(), bounds: &bounds };
         let Cascade::End { members, reason } = self.store.decide(step).await?.result else { return Ok(()) };
@@ -342,7 +343,7 @@ impl Timers {
         for (cancel, canceled) in cancels.iter().zip(self.store.decide_all(&cancels).await?) {
             match canceled {
                 Ok(receipt) if receipt.result == Canceled::Unreadable => {
-                    self.unreadable(&cancel.name, "its parent has ended");
+                    self.report_unreadable(&cancel.name, "its parent has ended");
                 }
                 Ok(_) => {}
                 Err(error) => {

@@ -8,12 +8,12 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tickfleet_config::{McpFile, ModelDef, TaskHandlerDef, ToolsFile, known_tools};
 use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
-use tickfleet_engine::one_suspect::OneSuspect;
 use tickfleet_engine::report::ReportOptions;
+use tickfleet_engine::suspect_permit::SuspectSemaphore;
 use tickfleet_llm::{LlmKind, ModelSet};
 use tickfleet_model::policy::{DefaultCaps, Permissions, TenantPolicy, ToolGrant};
 use tickfleet_model::retry::Ladder;
-use tickfleet_model::retry::breaker::Endurance;
+use tickfleet_model::retry::breaker::BreakerSettings;
 use tickfleet_model::{AgentId, AgentPolicy, Durability, Policy, Priorities, TenantId};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
@@ -58,7 +58,7 @@ pub struct Plan {
     /// When an agent counts as looping.
     pub loops: Option<worker::LoopOptions>,
     /// When the circuit breaker of a failing tool opens.
-    pub breaker: Option<Endurance>,
+    pub breaker: Option<BreakerSettings>,
     /// Times and bounds.
     pub store: StoreOptions,
     /// Whether the fleet has the tools of every fleet (`echo`, `sleep`, `fail`…).
@@ -91,7 +91,7 @@ pub struct Plan {
     pub users: bool,
     /// The permit to process a suspect, shared by all parts as in one process. `None`: each part has its own, like a
     /// process.
-    pub suspects: Option<OneSuspect>,
+    pub suspects: Option<SuspectSemaphore>,
 }
 
 impl Default for Plan {

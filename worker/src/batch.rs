@@ -16,7 +16,7 @@ use tickfleet_core::turn::end::{RenderedCall, ReplyFrame};
 use tickfleet_core::turn::state::EndReason;
 use tickfleet_core::turn::{HandBack, HandBackReason, HandedBack, Park, ParkReason, Parked, Settle, Settled, Slice};
 use tickfleet_core::{Decision as _, Guard, Query, Receipt, RecordKey, Section, View};
-use tickfleet_engine::retry_until::{Attempt, Endless, retry_until};
+use tickfleet_engine::retry_until::{Attempt, NeverStop, retry_until};
 use tickfleet_model::{Durability, limits};
 use tickfleet_store::seam::RunError;
 use tickfleet_store::{Confirmed, Store, StoreError};
@@ -486,7 +486,7 @@ impl Work {
     /// must stop.
     async fn persist<I: Item>(&self, items: &[I]) -> Result<Vec<Result<I::Reply, RunError>>, ()> {
         // Owed items go on when the worker stops; others have at least one attempt.
-        let answered = retry_until(&Endless, || async {
+        let answered = retry_until(&NeverStop, || async {
             match I::decide(&self.store, items).await {
                 Ok(results) => Attempt::Done(Ok(results)),
                 Err(error) => {

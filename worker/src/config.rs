@@ -66,7 +66,7 @@ impl WorkerConfigs {
 
     /// Reads what was set at run time if there is news, for a slice whose tenant nobody here knows.
     pub(crate) async fn hear_of_new_tenants(&self, store: &Store) -> Result<(), StoreError> {
-        self.in_force.refresh_where_news(store).await?;
+        self.in_force.refresh_if_changed(store).await?;
         // A scheduler of this process, or the worker of another shard, may have read the news.
         if !Arc::ptr_eq(&self.load().active, &self.in_force.load()) {
             self.take_over(store).await?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tickfleet_engine::one_suspect::Look;
+use tickfleet_engine::suspect_permit::SuspectPermit;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Room for one slice: its slot, and its share of the slices that may be held.
@@ -74,12 +74,12 @@ impl Lane {
 /// The right to run a group of suspects. The next group waits until all slots of this group are free.
 pub(crate) struct SuspectGroup {
     _slot: OwnedSemaphorePermit,
-    _look: Look,
+    _look: SuspectPermit,
 }
 
 impl SuspectGroup {
     /// A group with the worker's slot for suspects, and the process' right to run suspects.
-    pub(crate) const fn new(slot: OwnedSemaphorePermit, look: Look) -> Self {
+    pub(crate) const fn new(slot: OwnedSemaphorePermit, look: SuspectPermit) -> Self {
         Self { _slot: slot, _look: look }
     }
 }
@@ -109,15 +109,15 @@ impl Drop for Slot {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use tickfleet_engine::one_suspect::OneSuspect;
+    use tickfleet_engine::suspect_permit::SuspectSemaphore;
 
     use super::*;
 
     #[tokio::test]
     async fn a_group_of_suspects_lasts_until_its_last_slice_has_run() {
-        let (suspects, others, right) = (Lane::new(1, 1), Lane::new(2, 2), OneSuspect::default());
+        let (suspects, others, right) = (Lane::new(1, 1), Lane::new(2, 2), SuspectSemaphore::default());
         let (slot, _held) = suspects.try_room().unwrap();
-        let group = Arc::new(SuspectGroup::new(slot, right.look().await));
+        let group = Arc::new(SuspectGroup::new(slot, right.acquire().await));
         let first = suspects.begin_first(&group);
         let second = others.begin(others.try_room().unwrap().0).of_group(&group);
         drop(group);

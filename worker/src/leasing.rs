@@ -8,12 +8,12 @@ use tickfleet_core::recovery::reap::HeldEntry;
 use tickfleet_core::recovery::regroup::{SuspectRoom, TakenSuspect, choose};
 use tickfleet_core::turn::{HandBackReason, Slice};
 use tickfleet_core::{StreamKey, keys};
-use tickfleet_engine::one_suspect::OneSuspect;
-use tickfleet_engine::retry_until::Waiting;
+use tickfleet_engine::retry_until::RetryWait;
+use tickfleet_engine::suspect_permit::SuspectSemaphore;
 use tickfleet_model::{ConsumerId, Priorities, Priority, limits};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
-use tickfleet_store::seam::{Take, Taken};
+use tickfleet_store::seam::{TakeRequest, TakenEntry};
 use tickfleet_store::{Backoff, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -48,7 +48,7 @@ pub(crate) struct Leasing {
     strays: Arc<Strays>,
     outbox: Arc<Outbox>,
     pipeline: Arc<Pipeline>,
-    suspects: OneSuspect,
+    suspects: SuspectSemaphore,
     metrics: Arc<Metrics>,
     progress: Progress,
     /// Canceled when running calls must stop at once.
@@ -177,7 +177,7 @@ impl Leasing {
 
     /// Takes about `count` entries. After a failed take, entries that were delivered and have not arrived are handed back
     /// first.
-    async fn take(&self, reader: &mut QueueReader, count: usize) -> Result<Vec<Taken>, StoreError> {
+    async fn take(&self, reader: &mut QueueReader, count: usize) -> Result<Vec<TakenEntry>, StoreError> {
         if reader.failed {
             self.strays.give_back(&reader.consumer, &reader.queues, Which::All).await?;
             reader.failed = false;
@@ -188,7 +188,7 @@ impl Leasing {
     }
 
     /// Starts regular slices.
-    fn start(self: &Arc<Self>, taken: Vec<Taken>, epoch: u64, tracker: &TaskTracker) {
+    fn start(self: &Arc<Self>, taken: Vec<TakenEntry>, epoch: u64, tracker: &TaskTracker) {
         let lane = self.slices.lane(false);
         for entry in taken {
             let Some(slice) = self.slice_of(entry, tracker) else { continue };
@@ -203,7 +203,7 @@ impl Leasing {
     }
 
     /// Reads an entry. `None` if the worker holds its slice, or cannot read it.
-    fn slice_of(self: &Arc<Self>, taken: Taken, tracker: &TaskTracker) -> Option<Slice> {
+    fn slice_of(self: &Arc<Self>, taken: TakenEntry, tracker: &TaskTracker) -> Option<Slice> {
         match Slice::read(taken.queue.clone(), taken.entry.clone(), &taken.fields) {
             // A restart of the store may have lost that it was taken.
             Ok(slice) if self.slices.holds(&slice.name, &slice.entry) => None,
@@ -244,7 +244,7 @@ impl Leasing {
 
 /// Suspects: slices that were redelivered after a crash. One group of them runs at a time, see [`tickfleet_core::recovery`].
 impl Leasing {
-    fn start_group(self: &Arc<Self>, consumer: &ConsumerId, taken: Vec<Taken>, epoch: u64, tracker: &TaskTracker) {
+    fn start_group(self: &Arc<Self>, consumer: &ConsumerId, taken: Vec<TakenEntry>, epoch: u64, tracker: &TaskTracker) {
         let mut slices = taken.into_iter().filter_map(|entry| self.slice_of(entry, tracker));
         let Some(first) = slices.next() else { return };
         let others: Vec<Slice> = slices.collect();
@@ -274,7 +274,7 @@ impl Leasing {
     ) {
         let group = self.take_group(consumer, first, epoch, tracker).await;
         let look = tokio::select! {
-            look = self.suspects.look() => look,
+            look = self.suspects.acquire() => look,
             // Others may carry them out at once.
             () = self.now.cancelled() => {
                 join_all(group.into_iter().map(|(slice, _)| self.release(slice))).await;
@@ -323,7 +323,7 @@ impl Leasing {
         let mut group = vec![first];
         if more > 0 {
             let queues = group.iter().map(|(slice, _)| slice.queue.clone()).collect();
-            let take = Take { consumer: consumer.as_str().into(), queues, count: more, wait_ms: 0 };
+            let take = TakeRequest { consumer: consumer.as_str().into(), queues, count: more, wait_ms: 0 };
             match self.store.seam().take(&take).await {
                 Ok(taken) => {
                     let slices = taken.into_iter().filter_map(|entry| self.slice_of(entry, tracker));
@@ -369,13 +369,13 @@ struct QueueReader {
 
 impl QueueReader {
     /// The next take: the most urgent queue first, and now and then the least urgent one.
-    fn next(&mut self, count: usize) -> Take {
+    fn next(&mut self, count: usize) -> TakeRequest {
         self.round += 1;
         let mut queues = self.queues.clone();
         if self.round.is_multiple_of(STARVATION_GUARD) {
             queues.reverse();
         }
-        Take { consumer: self.consumer.as_str().into(), queues, count, wait_ms: self.wait_ms }
+        TakeRequest { consumer: self.consumer.as_str().into(), queues, count, wait_ms: self.wait_ms }
     }
 }
 

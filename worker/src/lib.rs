@@ -27,8 +27,8 @@ use std::time::Duration;
 
 use tickfleet_core::workers::Slots;
 use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
-use tickfleet_engine::one_suspect::OneSuspect;
 use tickfleet_engine::report::ReportOptions;
+use tickfleet_engine::suspect_permit::SuspectSemaphore;
 use tickfleet_model::retry::Ladder;
 use tickfleet_model::{Durability, Priorities};
 use tickfleet_ops::metrics::Metrics;
@@ -85,7 +85,7 @@ pub struct Surroundings {
     pub progress: Progress,
     /// One slice at a time that a worker has died with, in all shards that the process serves: their workers die
     /// together.
-    pub suspects: OneSuspect,
+    pub suspects: SuspectSemaphore,
     /// Whether tools are called that have failed: one answer for all shards that the process serves.
     pub breakers: Breakers,
     /// The tools of the policy in force.
@@ -112,7 +112,7 @@ pub(crate) struct Common {
     pub(crate) configs: Arc<WorkerConfigs>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) progress: Progress,
-    pub(crate) suspects: OneSuspect,
+    pub(crate) suspects: SuspectSemaphore,
     pub(crate) breakers: Breakers,
     pub(crate) quiet: Arc<Quiet>,
     /// Canceled when running calls must stop at once.

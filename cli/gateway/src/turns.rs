@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use tickfleet_client::{Reply, ReplyStatus};
 use tickfleet_model::{Context, IdError, TurnId};
 use tickfleet_protocol::{parse_turn, trace_id, with_owner};
-use tickfleet_store::{Cancelled, TurnName};
+use tickfleet_store::{CancelResult, TurnName};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::Shared;
@@ -186,12 +186,12 @@ pub(crate) async fn cancel(
         return Err(unknown(&name));
     }
     let answer = match shared.client.cancel(&name, &reason).await? {
-        Cancelled::Ok => "ok",
-        Cancelled::Flagged => "flagged",
-        Cancelled::Ended => "ended",
-        Cancelled::Waiting => "waiting",
-        Cancelled::Full => "full",
-        Cancelled::Unknown => "unknown",
+        CancelResult::Ok => "ok",
+        CancelResult::Flagged => "flagged",
+        CancelResult::Ended => "ended",
+        CancelResult::Waiting => "waiting",
+        CancelResult::Full => "full",
+        CancelResult::Unknown => "unknown",
     };
     Ok(Json(Ending { answer }))
 }

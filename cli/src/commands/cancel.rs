@@ -6,7 +6,7 @@ use tickfleet_client::end_many;
 use tickfleet_client::operate::Operator;
 use tickfleet_gateway::Named;
 use tickfleet_model::{TenantId, TurnId};
-use tickfleet_store::Cancelled;
+use tickfleet_store::CancelResult;
 
 use crate::commands::limits::{by_environment, who};
 use crate::commands::operate::known::{self, named};
@@ -69,21 +69,21 @@ pub(crate) async fn run(setup: &Setup, args: &Cancel, output: &Output) -> Result
     end_many::note(&client, std::slice::from_ref(&name), "", operator).await?;
     let cancelled = client.cancel(&name, &args.reason).await?;
     let (word, said) = match cancelled {
-        Cancelled::Ok => ("ok", "it ends now: calls that have not run get the result `cancelled`"),
-        Cancelled::Flagged => ("flagged", "it ends as soon as its worker receives the cancellation"),
-        Cancelled::Ended => ("ended", "it had already ended"),
-        Cancelled::Waiting => (
+        CancelResult::Ok => ("ok", "it ends now: calls that have not run get the result `cancelled`"),
+        CancelResult::Flagged => ("flagged", "it ends as soon as its worker receives the cancellation"),
+        CancelResult::Ended => ("ended", "it had already ended"),
+        CancelResult::Waiting => (
             "waiting",
             "no turn or task with this id has been admitted, or its record has expired; if it arrives within 24 h, it \
              ends without running",
         ),
-        Cancelled::Full => {
+        CancelResult::Full => {
             return Err(Failure::failed(anyhow::anyhow!(
                 "{name} has not been admitted, and the tenant has too many early cancels: this one was not stored. \
                  Cancel it again after admission"
             )));
         }
-        Cancelled::Unknown => {
+        CancelResult::Unknown => {
             return Err(Failure::failed(anyhow::anyhow!("{name} was admitted, but its record is lost")));
         }
     };

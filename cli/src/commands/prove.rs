@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Serialize;
 use tickfleet_proof::prove::{Proof, Prover};
 use tickfleet_proof::report::markdown;
-use tickfleet_proof::verify::Verdict;
+use tickfleet_proof::verify::ExportVerdict;
 
 use crate::commands::audit::verify::{Against, at, verified};
 use crate::failure::Failure;
@@ -43,7 +43,7 @@ pub(crate) struct Prove {
 #[derive(Serialize)]
 struct Proved<'a> {
     proof: &'a Proof,
-    verdict: &'a Verdict,
+    verdict: &'a ExportVerdict,
 }
 
 /// Runs the proof.

@@ -7,7 +7,7 @@ use serde::Serialize;
 use tickfleet_client::operate::{self, Operator};
 use tickfleet_model::policy::TenantPolicy;
 use tickfleet_model::{AgentId, Limit, TenantId, TenantUser, suggest};
-use tickfleet_store::AtRunTime;
+use tickfleet_store::RunTimeConfig;
 
 use crate::commands::operate::said::Said;
 use crate::failure::Failure;
@@ -116,7 +116,7 @@ pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result
         What::List => {
             let mut set = BTreeMap::new();
             for store in client.stores() {
-                let found = store.at_run_time().await?;
+                let found = store.run_time_config().await?;
                 unreadable(&found).iter().for_each(|(tenant, why)| output.note(&format!("{tenant}: {why}")));
                 set.extend(found.declared);
             }
@@ -127,7 +127,7 @@ pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result
             output.show(&rows, |rows| shown(rows))
         }
         What::Show { tenant } => {
-            let set = client.store(tenant).at_run_time().await?;
+            let set = client.store(tenant).run_time_config().await?;
             if let Some((tenant, why)) = unreadable(&set).into_iter().find(|(of, _)| of == tenant) {
                 return Err(Failure::failed(anyhow::anyhow!(
                     "{tenant}: {why}; run tickfleet tenant set or tickfleet tenant unset"
@@ -140,7 +140,7 @@ pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result
         }
         What::Set(change) => {
             let store = client.store(&change.tenant);
-            let before = store.at_run_time().await?.declared.remove(&change.tenant);
+            let before = store.run_time_config().await?.declared.remove(&change.tenant);
             let before = before.or_else(|| configured.get(&change.tenant).cloned()).unwrap_or_default();
             let policy = changed(before, change, setup)?;
             let (by, report) = (change.said.by(), setup.report());
@@ -163,7 +163,7 @@ pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result
 }
 
 /// Tenants with unreadable run-time settings, whose turns are rejected, with the reason.
-pub(crate) fn unreadable(set: &AtRunTime) -> Vec<(TenantId, String)> {
+pub(crate) fn unreadable(set: &RunTimeConfig) -> Vec<(TenantId, String)> {
     let words = |problem: &String| format!("unreadable run-time settings ({problem})");
     set.unreadable.iter().map(|(tenant, problem)| (tenant.clone(), words(problem))).collect()
 }

@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use scheduler::scrape::Scrape;
-use scheduler::{AnchorPlace, Process, Scheduler, SealOptions};
+use scheduler::{AnchorTarget, Process, Scheduler, SealOptions};
 use tickfleet_config::{self as config, LoopSettings};
 use tickfleet_engine::active_policy::PolicyHandle;
-use tickfleet_engine::one_suspect::OneSuspect;
+use tickfleet_engine::suspect_permit::SuspectSemaphore;
 use tickfleet_ops::health::{Health, HealthError};
 use tickfleet_ops::metrics::{Metrics, Part};
 use tickfleet_ops::progress::Progress;
@@ -274,7 +274,7 @@ fn schedulers(setup: &Setup, shared: &Shared, stores: &[Store]) -> Result<Vec<Sc
         active: Arc::clone(&shared.active),
         metrics: Arc::clone(&shared.metrics),
         progress: shared.progress.clone(),
-        suspects: OneSuspect::default(),
+        suspects: SuspectSemaphore::default(),
     };
     let make = |store: &Store| Scheduler::new(store.clone(), process.clone(), &options, setup.report(), &setup.name());
     Ok(stores.iter().map(make).collect())
@@ -286,13 +286,13 @@ fn seal_options(setup: &Setup) -> Result<Option<SealOptions>, Failure> {
     let Some(signer) = setup.signer()? else { return Ok(None) };
     let anchor = match &settings.anchor {
         config::AnchorPlace::None => None,
-        config::AnchorPlace::Log => Some(AnchorPlace::Log),
-        config::AnchorPlace::File(path) => Some(AnchorPlace::File(path.into())),
-        config::AnchorPlace::Stream(None) => Some(AnchorPlace::Stream),
+        config::AnchorPlace::Log => Some(AnchorTarget::Log),
+        config::AnchorPlace::File(path) => Some(AnchorTarget::File(path.into())),
+        config::AnchorPlace::Stream(None) => Some(AnchorTarget::Stream),
         config::AnchorPlace::Stream(Some(stream)) => {
             let place = settings.anchor_redis.as_ref();
             let url = place.map(|place| setup.secret("seal.anchor_redis", place)).transpose()?.unwrap_or_default();
-            Some(AnchorPlace::OtherStream(Pool::open(url.trim(), 1)?, stream.clone()))
+            Some(AnchorTarget::OtherStream(Pool::open(url.trim(), 1)?, stream.clone()))
         }
     };
     Ok(Some(SealOptions { signer: Arc::new(signer), every: settings.every, anchor }))
@@ -311,7 +311,7 @@ fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown
         report: setup.report(),
         name: setup.name(),
     };
-    let (suspects, breakers) = (OneSuspect::default(), Breakers::new(setup.configuration.endurance()));
+    let (suspects, breakers) = (SuspectSemaphore::default(), Breakers::new(setup.configuration.endurance()));
     let make = |store: &Store| {
         let registry = Arc::new(setup.registry(store, &shared.active, crate::setup::Runs::Here)?);
         if store.shard() == 0 {
@@ -363,7 +363,7 @@ async fn listen(
     if roles.scheduler {
         health = health.with_scrape(move || {
             let scrape = Arc::clone(&scrape);
-            async move { scrape.ask().await }
+            async move { scrape.scrape().await }
         });
     }
     let (Answer::On(address) | Answer::OnOrFree(address)) = answer;

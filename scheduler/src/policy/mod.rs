@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use arc_swap::ArcSwap;
-use slots::Slots;
+use slots::WorkerSlots;
 use tickfleet_core::CounterKey;
 use tickfleet_core::keys::TurnName;
 use tickfleet_core::turn::limit::Generations;
@@ -19,17 +19,17 @@ use tickfleet_ops::metrics::Metrics;
 
 /// The policy that this scheduler has announced, and the last known state of the store.
 #[derive(Debug)]
-pub struct PolicyClock {
+pub struct PolicyState {
     announced: ArcSwap<AnnouncedPolicy>,
     /// The start of the known restart epoch, or [`UNKNOWN_MS`].
     epoch_ms: AtomicI64,
-    slots: Arc<Slots>,
+    slots: Arc<WorkerSlots>,
 }
 
 /// The epoch before the first report. A scheduler that starts must not report an old restart.
 const UNKNOWN_MS: i64 = i64::MAX;
 
-impl Default for PolicyClock {
+impl Default for PolicyState {
     fn default() -> Self {
         Self { announced: ArcSwap::default(), epoch_ms: AtomicI64::new(UNKNOWN_MS), slots: Arc::default() }
     }
@@ -44,7 +44,7 @@ pub(crate) struct AnnouncedPolicy {
 }
 
 /// The policy and settings of a batch of decisions.
-pub(crate) struct Deciding {
+pub(crate) struct PolicySnapshot {
     pub(crate) active: Arc<ActivePolicy>,
     pub(crate) generations: Generations,
     /// The shard, and the number of shards.
@@ -54,7 +54,7 @@ pub(crate) struct Deciding {
     pub(crate) report: ReportOptions,
 }
 
-impl Deciding {
+impl PolicySnapshot {
     /// The limits of this policy.
     pub(crate) fn rules(&self) -> ActiveRules<'_> {
         let (active, generations, shard) = (Arc::clone(&self.active), self.generations, self.shard);
@@ -70,38 +70,38 @@ impl Deciding {
 /// The workers' slots, for limits that are a share or a part of them.
 pub(crate) struct ShardSlots {
     pub(crate) active: Arc<ActivePolicy>,
-    pub(crate) slots: Arc<Slots>,
+    pub(crate) slots: Arc<WorkerSlots>,
     pub(crate) shards: u32,
     pub(crate) now_ms: i64,
 }
 
-impl tickfleet_engine::rules::Slots for ShardSlots {
+impl tickfleet_engine::rules::SlotBounds for ShardSlots {
     fn counts(&self, limit: &Limit) -> bool {
         !matches!(limit.bound, LimitBound::Share(_))
-            || !is_for_nobody(&self.active.policy, limit) && self.slots.are_short(&limit.name, self.now_ms)
+            || !is_share_unneeded(&self.active.policy, limit) && self.slots.are_short(&limit.name, self.now_ms)
     }
 
     fn max_of(&self, limit: &Limit, tenant: &TenantId) -> Option<u64> {
-        self.slots.places(limit, tenant, self.shards, self.now_ms)
+        self.slots.max_permits(limit, tenant, self.shards, self.now_ms)
     }
 }
 
 impl ShardSlots {
     /// Counts an arrived turn that may be dispatched immediately.
-    pub(crate) fn takes(&self) {
-        if goes_by_slots(&self.active.policy) {
-            self.slots.takes();
+    pub(crate) fn count_arrival(&self) {
+        if has_slot_limits(&self.active.policy) {
+            self.slots.count_arrival();
         }
     }
 
     /// Records that a turn waits in the throttle queue of `counter`. If it waits for a share of the slots, its tenant
     /// is limited to that share from now on.
-    pub(crate) fn saw_waiting(&self, counter: &CounterKey, turn: &TurnName) {
+    pub(crate) fn record_waiting(&self, counter: &CounterKey, turn: &TurnName) {
         let policy = &self.active.policy;
         let is_share = |limit: &&Limit| *limit.name == *counter.limit && matches!(limit.bound, LimitBound::Share(_));
         let found = policy.limits.iter().find(is_share).zip(policy.tenants.get(&turn.tenant));
         if let Some((limit, owner)) = found {
-            self.slots.waits(&limit.name, &turn.tenant, owner.limit(limit).bound.max(), self.now_ms);
+            self.slots.record_waiting(&limit.name, &turn.tenant, owner.limit(limit).bound.max(), self.now_ms);
         }
     }
 }
@@ -109,9 +109,9 @@ impl ShardSlots {
 /// The minimum jump of shard time to report, ms. A slow response looks like a small jump.
 const LARGE_JUMP_MS: i64 = 60_000;
 
-impl PolicyClock {
+impl PolicyState {
     /// The slots of the workers, and the tenants that wait for a share of them.
-    pub(crate) const fn slots(&self) -> &Arc<Slots> {
+    pub(crate) const fn slots(&self) -> &Arc<WorkerSlots> {
         &self.slots
     }
 
@@ -131,7 +131,7 @@ impl PolicyClock {
     }
 
     /// Reports a large clock jump. Shard time follows the jump, because a wrong clock looks like a pause (ADR 27).
-    pub(crate) fn saw_jump(&self, ahead_ms: i64, metrics: &Metrics) {
+    pub(crate) fn report_clock_jump(&self, ahead_ms: i64, metrics: &Metrics) {
         if ahead_ms >= LARGE_JUMP_MS {
             metrics.clock_jumped();
             tracing::error!(
@@ -141,7 +141,7 @@ impl PolicyClock {
         }
     }
 
-    pub(crate) fn saw_epoch(&self, epoch_ms: i64, metrics: &Metrics) {
+    pub(crate) fn set_epoch(&self, epoch_ms: i64, metrics: &Metrics) {
         let known = self.epoch_ms.swap(epoch_ms, Ordering::Relaxed);
         if epoch_ms > known {
             metrics.epoch_changed();
@@ -154,12 +154,12 @@ impl PolicyClock {
 }
 
 /// Returns true if a limit depends on the workers' slots, which must then be counted.
-pub(crate) fn goes_by_slots(policy: &Policy) -> bool {
-    policy.limits.iter().any(|limit| limit.bound.is_of_slots() && !is_for_nobody(policy, limit))
+pub(crate) fn has_slot_limits(policy: &Policy) -> bool {
+    policy.limits.iter().any(|limit| limit.bound.is_of_slots() && !is_share_unneeded(policy, limit))
 }
 
 /// Returns true for a share of the slots in a fleet with one tenant, which needs no share.
-fn is_for_nobody(policy: &Policy, limit: &Limit) -> bool {
+fn is_share_unneeded(policy: &Policy, limit: &Limit) -> bool {
     matches!(limit.bound, LimitBound::Share(_)) && policy.tenants.len() < 2
 }
 
@@ -167,7 +167,7 @@ fn is_for_nobody(policy: &Policy, limit: &Limit) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use tickfleet_engine::rules::Slots as _;
+    use tickfleet_engine::rules::SlotBounds as _;
     use tickfleet_model::limit::{Every, LimitKey, LimitMatch, LimitMode, OnReach};
     use tickfleet_model::policy::TenantPolicy;
     use tickfleet_store::FleetLoad;
@@ -186,13 +186,13 @@ mod tests {
             mode: LimitMode::Enforce,
             keys_max: 9,
         };
-        let clock = PolicyClock::default();
-        clock.slots.counted(&FleetLoad { slots: 4, out: 500, read: None, now_ms: 1_000 });
+        let clock = PolicyState::default();
+        clock.slots.set_load(&FleetLoad { slots: 4, out: 500, read: None, now_ms: 1_000 });
         let mut policy = Policy { limits: Arc::new(vec![share.clone()]), ..Policy::default() };
         let counts = |policy: &Policy| {
             let active = Arc::new(ActivePolicy { policy: policy.clone(), ..ActivePolicy::default() });
             let slots = ShardSlots { active, slots: Arc::clone(clock.slots()), shards: 1, now_ms: 1_000 };
-            (goes_by_slots(policy), policy.limits.iter().any(|limit| slots.counts(limit)))
+            (has_slot_limits(policy), policy.limits.iter().any(|limit| slots.counts(limit)))
         };
         for (tenant, counted) in [("acme", (false, false)), ("globex", (true, true))] {
             policy.tenants.insert(TenantId::new(tenant).unwrap(), TenantPolicy::default());
@@ -207,30 +207,30 @@ mod tests {
 
     #[test]
     fn what_happened_before_a_scheduler_started_is_no_news_to_it() {
-        let (clock, metrics) = (PolicyClock::default(), Metrics::new().unwrap());
+        let (clock, metrics) = (PolicyState::default(), Metrics::new().unwrap());
         let counts = |restarts: u64| {
             let (text, line) = (metrics.render(), format!("tickfleet_epoch_changes_total {restarts}"));
             assert!(text.lines().any(|found| found == line), "no {line} in:\n{text}");
         };
         // An old restart is not reported.
-        clock.saw_epoch(5_000, &metrics);
+        clock.set_epoch(5_000, &metrics);
         counts(0);
-        clock.saw_epoch(9_000, &metrics);
+        clock.set_epoch(9_000, &metrics);
         counts(1);
         // Late responses are not reported as jumps.
         for ahead_ms in [-86_400_000, 0, 59_999] {
-            clock.saw_jump(ahead_ms, &metrics);
+            clock.report_clock_jump(ahead_ms, &metrics);
         }
         assert!(metrics.render().contains("tickfleet_clock_jumps_total 0"));
-        clock.saw_jump(86_400_000, &metrics);
+        clock.report_clock_jump(86_400_000, &metrics);
         assert!(metrics.render().contains("tickfleet_clock_jumps_total 1"));
     }
 
     #[test]
     fn the_first_restart_in_a_redis_life_is_news() {
-        let (clock, metrics) = (PolicyClock::default(), Metrics::new().unwrap());
-        clock.saw_epoch(0, &metrics);
-        clock.saw_epoch(7_000, &metrics);
+        let (clock, metrics) = (PolicyState::default(), Metrics::new().unwrap());
+        clock.set_epoch(0, &metrics);
+        clock.set_epoch(7_000, &metrics);
         assert!(metrics.render().contains("tickfleet_epoch_changes_total 1"));
     }
 }

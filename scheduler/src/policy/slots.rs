@@ -24,30 +24,30 @@ const FORGET_MS: i64 = 2_000;
 
 /// The known state of slots. Empty at first.
 #[derive(Debug, Default)]
-pub(crate) struct Slots {
-    known: Mutex<Known>,
+pub(crate) struct WorkerSlots {
+    state: Mutex<SlotState>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct SlotState {
     load: FleetLoad,
     /// Slices that workers read per second.
     rate: u64,
     /// Turns that this process has admitted since the last count and that may be dispatched by now.
     taken: u64,
     /// The tenants that wait for a permit, by limit.
-    waiting: HashMap<String, Waiting>,
+    waiting: HashMap<String, WaitingTenants>,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct WaitingTenants {
     /// The weight of each tenant, and when it was last seen, ms.
     tenants: HashMap<TenantId, (u64, i64)>,
     weights: u64,
     looked_ms: i64,
 }
 
-impl Known {
+impl SlotState {
     fn slots(&self) -> u64 {
         if self.load.slots > 0 { self.load.slots } else { SLOTS_UNKNOWN }
     }
@@ -65,9 +65,9 @@ impl Known {
     }
 }
 
-impl Waiting {
+impl WaitingTenants {
     /// Drops tenants that were not seen for [`FORGET_MS`]. Checks at most ten times a second.
-    fn forget(&mut self, now_ms: i64) {
+    fn drop_unseen(&mut self, now_ms: i64) {
         // A negative difference, after a clock was set back, also counts as old. Otherwise a tenant would stay forever.
         if (0..100).contains(&(now_ms - self.looked_ms)) {
             return;
@@ -78,62 +78,62 @@ impl Waiting {
     }
 }
 
-impl Slots {
+impl WorkerSlots {
     /// Stores a new count.
-    pub(crate) fn counted(&self, load: &FleetLoad) {
-        let mut known = self.known.lock();
-        let since_ms = load.now_ms - known.load.now_ms;
-        if let (Some(before), Some(read), 1..) = (known.load.read, load.read, since_ms)
-            && known.load.now_ms > 0
+    pub(crate) fn set_load(&self, load: &FleetLoad) {
+        let mut state = self.state.lock();
+        let since_ms = load.now_ms - state.load.now_ms;
+        if let (Some(before), Some(read), 1..) = (state.load.read, load.read, since_ms)
+            && state.load.now_ms > 0
         {
             let rate = read.saturating_sub(before).saturating_mul(1_000) / since_ms.unsigned_abs();
             // The rate falls slowly: a moment without work does not show how fast work is done.
-            known.rate = rate.max(known.rate * 3 / 4);
+            state.rate = rate.max(state.rate * 3 / 4);
         }
-        (known.load, known.taken) = (*load, 0);
+        (state.load, state.taken) = (*load, 0);
     }
 
     /// Counts an arrived turn that may be dispatched immediately.
-    pub(crate) fn takes(&self) {
-        self.known.lock().taken += 1;
+    pub(crate) fn count_arrival(&self) {
+        self.state.lock().taken += 1;
     }
 
     /// Returns true if more slices are out than the slots soon carry out, or if a tenant waits for a share of the
     /// slots. Otherwise, tenants do not delay each other, and shares need not be counted. If no worker reports slots,
     /// as in an older build, the slots must not look short.
     pub(crate) fn are_short(&self, limit: &str, now_ms: i64) -> bool {
-        let mut known = self.known.lock();
-        let waits = known.waiting.get_mut(limit).is_some_and(|waiting| {
-            waiting.forget(now_ms);
+        let mut state = self.state.lock();
+        let waits = state.waiting.get_mut(limit).is_some_and(|waiting| {
+            waiting.drop_unseen(now_ms);
             !waiting.tenants.is_empty()
         });
-        waits || (known.load.slots > 0 && known.out(now_ms) > known.depth())
+        waits || (state.load.slots > 0 && state.out(now_ms) > state.depth())
     }
 
     /// Records that a tenant has turns that wait for a permit of a limit.
-    pub(crate) fn waits(&self, limit: &str, tenant: &TenantId, weight: u64, now_ms: i64) {
-        let mut known = self.known.lock();
-        let waiting = match known.waiting.get_mut(limit) {
+    pub(crate) fn record_waiting(&self, limit: &str, tenant: &TenantId, weight: u64, now_ms: i64) {
+        let mut state = self.state.lock();
+        let waiting = match state.waiting.get_mut(limit) {
             Some(waiting) => waiting,
-            None => known.waiting.entry(limit.to_owned()).or_default(),
+            None => state.waiting.entry(limit.to_owned()).or_default(),
         };
         let before = waiting.tenants.insert(tenant.clone(), (weight, now_ms)).map_or(0, |(weight, _)| weight);
         waiting.weights = waiting.weights - before.min(waiting.weights) + weight;
-        waiting.forget(now_ms);
+        waiting.drop_unseen(now_ms);
     }
 
     /// The permits that a limit on slots gives a tenant now, in one of `shards`. `None` for any other limit.
-    pub(crate) fn places(&self, limit: &Limit, tenant: &TenantId, shards: u32, now_ms: i64) -> Option<u64> {
+    pub(crate) fn max_permits(&self, limit: &Limit, tenant: &TenantId, shards: u32, now_ms: i64) -> Option<u64> {
         if !limit.bound.is_of_slots() {
             return None;
         }
-        let mut known = self.known.lock();
+        let mut state = self.state.lock();
         let places = match limit.bound {
-            LimitBound::Part(percent) => limit.places_of(percent, known.slots(), shards),
+            LimitBound::Part(percent) => limit.places_of(percent, state.slots(), shards),
             _ => {
-                let (depth, weight) = (known.depth(), limit.bound.max());
-                let others = known.waiting.get_mut(&limit.name).map_or(0, |waiting| {
-                    waiting.forget(now_ms);
+                let (depth, weight) = (state.depth(), limit.bound.max());
+                let others = state.waiting.get_mut(&limit.name).map_or(0, |waiting| {
+                    waiting.drop_unseen(now_ms);
                     let own = waiting.tenants.get(tenant).map_or(0, |(weight, _)| *weight);
                     waiting.weights.saturating_sub(own)
                 });
@@ -177,73 +177,74 @@ mod tests {
 
     #[test]
     fn a_part_of_the_slots_is_divided_among_shards_and_never_nothing() {
-        let slots = Slots::default();
-        let part = |percent, key| slots.places(&limit(LimitBound::Part(percent), key), &tenant("acme"), 4, 0);
+        let slots = WorkerSlots::default();
+        let part = |percent, key| slots.max_permits(&limit(LimitBound::Part(percent), key), &tenant("acme"), 4, 0);
         assert_eq!(part(50, LimitKey::Tenant), Some(1), "before any worker was seen");
-        slots.counted(&fleet(80, 0, 1_000));
+        slots.set_load(&fleet(80, 0, 1_000));
         assert_eq!((part(50, LimitKey::Tenant), part(50, LimitKey::Tool)), (Some(40), Some(10)));
         assert_eq!(part(1, LimitKey::Tool), Some(1));
         let concurrent = limit(LimitBound::Concurrent(3), LimitKey::Tool);
-        assert_eq!(slots.places(&concurrent, &tenant("acme"), 4, 0), None, "that is a number of its own");
+        assert_eq!(slots.max_permits(&concurrent, &tenant("acme"), 4, 0), None, "that is a number of its own");
     }
 
     #[test]
     fn whoever_is_alone_has_all_slots_and_those_who_wait_share_them_by_weight() {
-        let slots = Slots::default();
-        slots.counted(&fleet(40, 0, 1_000));
+        let slots = WorkerSlots::default();
+        slots.set_load(&fleet(40, 0, 1_000));
         let share = |name, weight, now_ms| {
-            slots.places(&limit(LimitBound::Share(weight), LimitKey::Tenant), &tenant(name), 1, now_ms).unwrap()
+            slots.max_permits(&limit(LimitBound::Share(weight), LimitKey::Tenant), &tenant(name), 1, now_ms).unwrap()
         };
         assert_eq!(share("acme", 1, 0), 50, "the slots, and a quarter that waits for them");
-        slots.waits("slots", &tenant("acme"), 1, 10);
+        slots.record_waiting("slots", &tenant("acme"), 1, 10);
         assert_eq!(share("acme", 1, 10), 50, "nobody else waits");
         assert_eq!(share("globex", 4, 10), 40, "whoever comes has its share at once");
-        slots.waits("slots", &tenant("globex"), 4, 20);
-        slots.waits("slots", &tenant("globex"), 4, 30);
+        slots.record_waiting("slots", &tenant("globex"), 4, 20);
+        slots.record_waiting("slots", &tenant("globex"), 4, 30);
         assert_eq!((share("acme", 1, 30), share("globex", 4, 30)), (10, 40));
         // A tenant that no longer waits frees its share for the others.
-        slots.waits("slots", &tenant("acme"), 1, 2_050);
+        slots.record_waiting("slots", &tenant("acme"), 1, 2_050);
         assert_eq!(share("acme", 1, 2_200), 50);
         // If the clock is set back, no tenant is kept as waiting.
-        slots.waits("slots", &tenant("globex"), 4, 2_200);
+        slots.record_waiting("slots", &tenant("globex"), 4, 2_200);
         assert_eq!(share("acme", 1, -90_000_000), 50);
     }
 
     #[test]
     fn fast_calls_have_more_on_their_way() {
-        let slots = Slots::default();
-        slots.counted(&fleet(16, 1_000, 1_000));
-        let alone = || slots.places(&limit(LimitBound::Share(1), LimitKey::Tenant), &tenant("acme"), 1, 0).unwrap();
+        let slots = WorkerSlots::default();
+        slots.set_load(&fleet(16, 1_000, 1_000));
+        let alone =
+            || slots.max_permits(&limit(LimitBound::Share(1), LimitKey::Tenant), &tenant("acme"), 1, 0).unwrap();
         assert_eq!(alone(), 20);
-        slots.counted(&fleet(16, 9_000, 2_000));
+        slots.set_load(&fleet(16, 9_000, 2_000));
         assert_eq!(alone(), 16 + 200, "25 ms of 8,000 calls a second");
         // The streams were deleted, and nothing was read since: the rate falls slowly.
-        slots.counted(&fleet(16, 0, 3_000));
+        slots.set_load(&fleet(16, 0, 3_000));
         assert_eq!(alone(), 16 + 150);
     }
 
     #[test]
     fn slots_are_short_while_more_is_out_than_they_soon_carry_out_or_somebody_waits() {
-        let slots = Slots::default();
-        slots.counted(&FleetLoad { out: 10, ..fleet(16, 0, 1_000) });
+        let slots = WorkerSlots::default();
+        slots.set_load(&FleetLoad { out: 10, ..fleet(16, 0, 1_000) });
         let are_short = |now_ms| slots.are_short("slots", now_ms);
-        (0..10).for_each(|_| slots.takes());
+        (0..10).for_each(|_| slots.count_arrival());
         assert!(!are_short(1_000), "20 slices for 16 slots and four that wait for one");
-        slots.takes();
+        slots.count_arrival();
         assert!(are_short(1_000));
         // At the known rate of 100 a second, the slices have been carried out 200 ms later.
-        slots.counted(&FleetLoad { out: 20, ..fleet(16, 100, 2_000) });
-        (0..20).for_each(|_| slots.takes());
+        slots.set_load(&FleetLoad { out: 20, ..fleet(16, 100, 2_000) });
+        (0..20).for_each(|_| slots.count_arrival());
         assert!(are_short(2_000) && !are_short(2_200));
-        slots.waits("slots", &tenant("acme"), 1, 2_200);
+        slots.record_waiting("slots", &tenant("acme"), 1, 2_200);
         assert!(are_short(2_200) && are_short(4_200) && !are_short(4_400), "two seconds after the last that waited");
         // If Redis cannot report the number of slices read, the known rate stays.
-        slots.counted(&FleetLoad { out: 20, read: None, ..fleet(16, 0, 5_000) });
-        slots.counted(&FleetLoad { out: 20, ..fleet(16, 90_000, 6_000) });
-        (0..20).for_each(|_| slots.takes());
+        slots.set_load(&FleetLoad { out: 20, read: None, ..fleet(16, 0, 5_000) });
+        slots.set_load(&FleetLoad { out: 20, ..fleet(16, 90_000, 6_000) });
+        (0..20).for_each(|_| slots.count_arrival());
         assert!(are_short(6_000) && !are_short(6_200));
         // No worker reports slots.
-        slots.counted(&FleetLoad { out: 500, ..fleet(0, 90_000, 7_000) });
+        slots.set_load(&FleetLoad { out: 500, ..fleet(0, 90_000, 7_000) });
         assert!(!are_short(7_000));
     }
 }

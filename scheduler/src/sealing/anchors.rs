@@ -20,7 +20,7 @@ const ANCHORS_MAX: u64 = 100_000;
 
 /// The place where heads are kept.
 #[derive(Debug, Clone)]
-pub enum Place {
+pub enum AnchorTarget {
     /// A stream of the shard.
     Stream,
     /// This stream of another Redis.
@@ -44,10 +44,10 @@ impl Anchors {
     ///
     /// # Errors
     /// A description of the problem.
-    pub(super) async fn follow(
+    pub(super) async fn write_new_heads(
         &mut self,
         store: &Store,
-        place: &Place,
+        target: &AnchorTarget,
         (public_key, key_id): (&str, &str),
         candidate: Candidate,
     ) -> Result<(), String> {
@@ -86,15 +86,15 @@ impl Anchors {
             return Ok(());
         }
         let lines: Vec<String> = heads.values().filter_map(|anchor| serde_json::to_string(anchor).ok()).collect();
-        let own = keep(place, lines).await?;
-        self.at = note(store, candidate, at, last, own).await?;
+        let own = write_heads(target, lines).await?;
+        self.at = record_anchored(store, candidate, at, last, own).await?;
         Ok(())
     }
 }
 
 /// Records that heads up to `upto` are kept, and writes `own` into the shard's stream. Returns the last recorded seal,
 /// or `None` while another process has the lease.
-async fn note(
+async fn record_anchored(
     store: &Store,
     candidate: Candidate,
     before: String,
@@ -123,15 +123,15 @@ async fn note(
 }
 
 /// Keeps heads outside the shard. Returns the lines for the shard's own stream.
-async fn keep(place: &Place, lines: Vec<String>) -> Result<Vec<String>, String> {
-    match place {
+async fn write_heads(target: &AnchorTarget, lines: Vec<String>) -> Result<Vec<String>, String> {
+    match target {
         _ if lines.is_empty() => {}
-        Place::Stream => return Ok(lines),
-        Place::OtherStream(pool, stream) => {
+        AnchorTarget::Stream => return Ok(lines),
+        AnchorTarget::OtherStream(pool, stream) => {
             pool.keep_anchors(stream, &lines).await.map_err(|e| format!("seal.anchor: stream {stream}: {e}"))?;
         }
-        Place::Log => lines.iter().for_each(|anchor| tracing::info!(anchor = %anchor, "audit log sealed")),
-        Place::File(path) => {
+        AnchorTarget::Log => lines.iter().for_each(|anchor| tracing::info!(anchor = %anchor, "audit log sealed")),
+        AnchorTarget::File(path) => {
             let path = path.clone();
             let written = tokio::task::spawn_blocking(move || append(&path, &lines));
             written.await.map_err(|e| e.to_string())?.map_err(|e| format!("seal.anchor: {e}"))?;

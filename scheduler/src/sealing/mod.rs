@@ -23,8 +23,8 @@ use tickfleet_store::{Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::Common;
+pub use anchors::AnchorTarget;
 use anchors::Anchors;
-pub use anchors::Place;
 use page::{Step, step};
 use position::Position;
 
@@ -43,7 +43,7 @@ pub struct SealOptions {
     /// How often new entries are sealed.
     pub every: Duration,
     /// The place outside where heads are kept. `None` for no anchors.
-    pub anchor: Option<Place>,
+    pub anchor: Option<AnchorTarget>,
 }
 
 /// Seals the log of one shard.
@@ -59,22 +59,22 @@ pub(crate) struct Sealing {
 
 /// State that is kept between two steps.
 #[derive(Default)]
-struct Known {
+struct SealState {
     position: Position,
     /// Heads of chains at that position.
     heads: BTreeMap<String, Head>,
     /// How far heads are anchored.
     anchors: Anchors,
     /// True after the log message that another key has this key's ID.
-    told: bool,
+    has_logged_other_key: bool,
 }
 
 /// The result of a step.
-enum Went {
+enum StepResult {
     /// There may be more entries.
-    On,
+    More,
     /// There are no more entries, or another process seals.
-    Rest,
+    Done,
 }
 
 impl Sealing {
@@ -89,12 +89,12 @@ impl Sealing {
     /// Seals until `stop`.
     pub(crate) async fn run(self: Arc<Self>, consumer: ConsumerId, stop: CancellationToken) {
         let handle = self.progress.register("seal", self.options.every * 10 + Duration::from_secs(60));
-        let mut known = Known::default();
+        let mut seal_state = SealState::default();
         loop {
-            if let Err(error) = self.round(&consumer, &mut known, &stop).await {
+            if let Err(error) = self.round(&consumer, &mut seal_state, &stop).await {
                 self.metrics.seal_failed();
                 tracing::warn!(%error, "failed to seal the audit log; retrying");
-                known.position = Position::default();
+                seal_state.position = Position::default();
             }
             handle.advanced();
             tokio::select! {
@@ -108,11 +108,11 @@ impl Sealing {
     async fn round(
         &self,
         consumer: &ConsumerId,
-        known: &mut Known,
+        seal_state: &mut SealState,
         stop: &CancellationToken,
     ) -> Result<(), StoreError> {
         for _ in 0..STEPS_MAX {
-            if stop.is_cancelled() || matches!(self.step(consumer, known).await?, Went::Rest) {
+            if stop.is_cancelled() || matches!(self.step(consumer, seal_state).await?, StepResult::Done) {
                 break;
             }
         }
@@ -146,58 +146,59 @@ impl Sealing {
     }
 
     /// Takes the lease, reads the next entries, and seals them.
-    async fn step(&self, consumer: &ConsumerId, known: &mut Known) -> Result<Went, StoreError> {
-        let state = known.position.to_string();
+    async fn step(&self, consumer: &ConsumerId, seal_state: &mut SealState) -> Result<StepResult, StoreError> {
+        let state = seal_state.position.to_string();
         match self.extend(consumer, &state, &state, Vec::new()).await? {
             SealResult::Done => {}
             SealResult::Stale { state } => {
-                known.position = Position::read(&state);
-                known.heads.clear();
-                return Ok(Went::On);
+                seal_state.position = Position::read(&state);
+                seal_state.heads.clear();
+                return Ok(StepResult::More);
             }
-            SealResult::Held => return Ok(Went::Rest),
+            SealResult::Held => return Ok(StepResult::Done),
             SealResult::OtherKey => {
-                self.tell_other_key(known);
-                return Ok(Went::Rest);
+                self.log_other_key(seal_state);
+                return Ok(StepResult::Done);
             }
         }
         let now_ms = self.store.state().now_ms;
-        let page = self.store.log_page(known.position.after(), PAGE).await?;
+        let page = self.store.log_page(seal_state.position.after(), PAGE).await?;
         let full = page.entries.len() == PAGE;
-        let Some(Step { position, chains, losses, gone }) = step(&known.position, &page, PAGE) else {
-            self.anchor(consumer, known).await;
-            return Ok(Went::Rest);
+        let Some(Step { position, chains, losses, gone }) = step(&seal_state.position, &page, PAGE) else {
+            self.anchor(consumer, seal_state).await;
+            return Ok(StepResult::Done);
         };
-        self.learn_heads(known, chains.keys()).await?;
+        self.load_heads(seal_state, chains.keys()).await?;
         let (fleet, shard) = (&self.store.options().namespace, self.store.shard());
-        let (rows, heads) = page::seals(fleet, shard, &chains, &known.heads, &losses, now_ms, &self.options.signer);
+        let (rows, heads) =
+            page::seals(fleet, shard, &chains, &seal_state.heads, &losses, now_ms, &self.options.signer);
         match self.extend(consumer, &state, &position.to_string(), rows).await? {
             SealResult::Done => {
                 self.metrics.sealed(page.entries.len() as u64);
-                if gone > 0 || position.breaks != known.position.breaks {
+                if gone > 0 || position.breaks != seal_state.position.breaks {
                     self.metrics.gone_unsealed(gone);
                     tracing::error!(entries = gone, "audit entries were trimmed before sealing");
                 }
-                known.position = position;
-                known.heads.extend(heads);
+                seal_state.position = position;
+                seal_state.heads.extend(heads);
             }
             SealResult::Stale { state } => {
-                known.position = Position::read(&state);
-                known.heads.clear();
+                seal_state.position = Position::read(&state);
+                seal_state.heads.clear();
             }
-            SealResult::Held | SealResult::OtherKey => return Ok(Went::Rest),
+            SealResult::Held | SealResult::OtherKey => return Ok(StepResult::Done),
         }
         if full {
-            return Ok(Went::On);
+            return Ok(StepResult::More);
         }
-        self.anchor(consumer, known).await;
-        Ok(Went::Rest)
+        self.anchor(consumer, seal_state).await;
+        Ok(StepResult::Done)
     }
 
     /// Logs once that another key has this key's ID. The problem stays until the configured ID changes.
-    fn tell_other_key(&self, known: &mut Known) {
+    fn log_other_key(&self, seal_state: &mut SealState) {
         self.metrics.seal_failed();
-        if !std::mem::replace(&mut known.told, true) {
+        if !std::mem::replace(&mut seal_state.has_logged_other_key, true) {
             tracing::error!(
                 key_id = self.options.signer.key_id(),
                 "another key has signed seals under this id; sealing stops until seal.key_id changes"
@@ -206,19 +207,25 @@ impl Sealing {
     }
 
     /// Reads the heads that are not known yet. An unreadable head begins a new chain, which verification reports.
-    async fn learn_heads(&self, known: &mut Known, tenants: impl Iterator<Item = &String>) -> Result<(), StoreError> {
-        let unknown: Vec<String> = tenants.filter(|tenant| !known.heads.contains_key(*tenant)).cloned().collect();
+    async fn load_heads(
+        &self,
+        seal_state: &mut SealState,
+        tenants: impl Iterator<Item = &String>,
+    ) -> Result<(), StoreError> {
+        let unknown: Vec<String> = tenants.filter(|tenant| !seal_state.heads.contains_key(*tenant)).cloned().collect();
         let found = self.store.seal_heads(&unknown).await?;
         let head = |text: Option<String>| text.and_then(|text| text.parse().ok()).unwrap_or_default();
-        known.heads.extend(unknown.into_iter().zip(found.into_iter().map(head)));
+        seal_state.heads.extend(unknown.into_iter().zip(found.into_iter().map(head)));
         Ok(())
     }
 
     /// Writes anchors. A failure is retried in the next round.
-    async fn anchor(&self, consumer: &ConsumerId, known: &mut Known) {
+    async fn anchor(&self, consumer: &ConsumerId, seal_state: &mut SealState) {
         let Some(place) = &self.options.anchor else { return };
         let key = (self.public_key.as_str(), self.options.signer.key_id());
-        if let Err(problem) = known.anchors.follow(&self.store, place, key, self.candidate(consumer)).await {
+        if let Err(problem) =
+            seal_state.anchors.write_new_heads(&self.store, place, key, self.candidate(consumer)).await
+        {
             self.metrics.anchor_failed();
             tracing::warn!(problem, "failed to write external anchors of the audit log; retrying");
         }

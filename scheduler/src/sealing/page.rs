@@ -77,14 +77,14 @@ pub(super) fn step(position: &Position, page: &LogPage, page_max: usize) -> Opti
 }
 
 #[derive(Deserialize)]
-struct Whose {
+struct EntryTenant {
     #[serde(default)]
     tenant: Option<String>,
 }
 
 /// The tenant of an entry. Empty if the entry is not an audit entry of the fleet.
 fn tenant_of(text: &str) -> String {
-    serde_json::from_str::<Whose>(text).ok().and_then(|whose| whose.tenant).unwrap_or_default()
+    serde_json::from_str::<EntryTenant>(text).ok().and_then(|entry| entry.tenant).unwrap_or_default()
 }
 
 /// The seals of a step, and the new heads of their chains.

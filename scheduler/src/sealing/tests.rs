@@ -9,8 +9,8 @@ use tickfleet_core::{Context, Decision, Query, Step as Decided, Transaction, Val
 use tickfleet_proof::anchor::Anchor;
 use tickfleet_proof::lines;
 use tickfleet_proof::seal::{Leaf, Losses, SealBody, seal};
-use tickfleet_proof::verify::{Verdict, Verifier};
-use tickfleet_store::seam::Keep;
+use tickfleet_proof::verify::{ExportVerdict, Verifier};
+use tickfleet_store::seam::TrimBounds;
 use tickfleet_store::seam::memory::MemoryStore;
 use tickfleet_store::{Pool, StoreOptions};
 use tickfleet_testkit::RedisServer;
@@ -32,11 +32,11 @@ impl Shard {
     }
 
     /// A sealer whose lease ends at once, so that only the position prevents double sealing.
-    fn sealing(&self, anchor: Option<Place>) -> Arc<Sealing> {
+    fn sealing(&self, anchor: Option<AnchorTarget>) -> Arc<Sealing> {
         self.sealing_as("k1", "07", anchor)
     }
 
-    fn sealing_as(&self, key_id: &str, secret: &str, anchor: Option<Place>) -> Arc<Sealing> {
+    fn sealing_as(&self, key_id: &str, secret: &str, anchor: Option<AnchorTarget>) -> Arc<Sealing> {
         let signer = Arc::new(Signer::new(key_id, &secret.repeat(32)).unwrap());
         Arc::new(Sealing {
             store: self.store(),
@@ -67,10 +67,13 @@ impl Shard {
 
     /// Seals the whole log.
     async fn seal_all(&self) {
-        self.sealing(None).round(&consumer("last"), &mut Known::default(), &CancellationToken::new()).await.unwrap();
+        self.sealing(None)
+            .round(&consumer("last"), &mut SealState::default(), &CancellationToken::new())
+            .await
+            .unwrap();
     }
 
-    async fn verify(&self, anchors: &[Anchor]) -> Verdict {
+    async fn verify(&self, anchors: &[Anchor]) -> ExportVerdict {
         let store = self.store();
         let mut verifier = Verifier::new(store.seal_keys().await.unwrap());
         for entry in store.log_entries("-", "+", 100_000).await.unwrap() {
@@ -118,8 +121,8 @@ async fn one_that_stood_still_while_another_sealed_writes_nothing() {
     let shard = Shard::start();
     shard.write(0..10).await;
     let (slow, name) = (shard.sealing(None), consumer("slow"));
-    let mut known = Known::default();
-    slow.step(&name, &mut known).await.unwrap();
+    let mut seal_state = SealState::default();
+    slow.step(&name, &mut seal_state).await.unwrap();
     let sealed = shard.seals().await;
     // The position of the slow sealer is one step old.
     shard.write(10..20).await;
@@ -128,10 +131,10 @@ async fn one_that_stood_still_while_another_sealed_writes_nothing() {
     assert_eq!((sealed, between), (3, 6));
     tokio::time::sleep(Duration::from_millis(5)).await; // until the other lease ends; nothing signals that
     let row = Seal { tenant: "t0".into(), head: "x".into(), body: "x".into(), signature: "x".into() };
-    let state = known.position.to_string();
+    let state = seal_state.position.to_string();
     let result = slow.extend(&name, &state, "another", vec![row]).await.unwrap();
     assert!(matches!(result, SealResult::Stale { .. }), "{result:?}");
-    slow.round(&name, &mut known, &CancellationToken::new()).await.unwrap();
+    slow.round(&name, &mut seal_state, &CancellationToken::new()).await.unwrap();
     assert_eq!(shard.seals().await, between);
     assert!(shard.verify(&[]).await.intact);
 }
@@ -142,7 +145,7 @@ async fn entries_that_were_trimmed_unsealed_are_told_by_number() {
     shard.write(0..50).await;
     shard.seal_all().await;
     shard.write(50..100).await;
-    shard.store.seam().trim(&keys::audit(), Keep { entries: 30, ..Keep::default() }).await.unwrap();
+    shard.store.seam().trim(&keys::audit(), TrimBounds { entries: 30, ..TrimBounds::default() }).await.unwrap();
     shard.seal_all().await;
     let verdict = shard.verify(&[]).await;
     assert!(verdict.chains.iter().all(|chain| chain.lost == 20), "{:?}", verdict.chains);
@@ -163,10 +166,10 @@ async fn heads_are_kept_in_a_file_and_what_is_cut_off_afterwards_is_found() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("anchors.jsonl");
     shard.write(0..9).await;
-    let sealing = shard.sealing(Some(Place::File(path.clone())));
-    let mut known = Known::default();
+    let sealing = shard.sealing(Some(AnchorTarget::File(path.clone())));
+    let mut seal_state = SealState::default();
     for _ in 0..2 {
-        sealing.round(&consumer("a"), &mut known, &CancellationToken::new()).await.unwrap();
+        sealing.round(&consumer("a"), &mut seal_state, &CancellationToken::new()).await.unwrap();
     }
     let text = std::fs::read_to_string(&path).unwrap();
     let anchors: Vec<Anchor> = text.lines().filter_map(Anchor::read).collect();
@@ -176,10 +179,10 @@ async fn heads_are_kept_in_a_file_and_what_is_cut_off_afterwards_is_found() {
     let verdict = shard.verify(&anchors).await;
     assert!(verdict.findings.iter().filter(|finding| finding.kind.as_str() == "truncated").count() == 3);
     // An anchor that cannot be written is reported, and sealing continues.
-    let broken = shard.sealing(Some(Place::File("/nowhere/anchors".into())));
+    let broken = shard.sealing(Some(AnchorTarget::File("/nowhere/anchors".into())));
     shard.write(9..12).await;
     tokio::time::sleep(Duration::from_millis(5)).await; // until the other lease ends; nothing signals that
-    broken.round(&consumer("b"), &mut Known::default(), &CancellationToken::new()).await.unwrap();
+    broken.round(&consumer("b"), &mut SealState::default(), &CancellationToken::new()).await.unwrap();
     let page = broken.metrics.render();
     assert!(page.contains("tickfleet_audit_anchor_failures_total 1"), "{page}");
     assert!(page.contains("tickfleet_audit_sealed_total 3"), "{page}");
@@ -189,15 +192,15 @@ async fn heads_are_kept_in_a_file_and_what_is_cut_off_afterwards_is_found() {
 async fn heads_in_a_stream_of_this_store_or_of_a_redis_find_what_is_cut_off() {
     let redis = RedisServer::start().await;
     let pool = Pool::open(&redis.url(), 1).unwrap();
-    for place in [Place::Stream, Place::OtherStream(pool.clone(), "heads".into())] {
+    for place in [AnchorTarget::Stream, AnchorTarget::OtherStream(pool.clone(), "heads".into())] {
         let shard = Shard::start();
         shard.write(0..9).await;
-        let (sealing, mut known) = (shard.sealing(Some(place.clone())), Known::default());
+        let (sealing, mut seal_state) = (shard.sealing(Some(place.clone())), SealState::default());
         for _ in 0..2 {
-            sealing.round(&consumer("a"), &mut known, &CancellationToken::new()).await.unwrap();
+            sealing.round(&consumer("a"), &mut seal_state, &CancellationToken::new()).await.unwrap();
         }
         let kept = match &place {
-            Place::OtherStream(pool, stream) => pool.anchors(stream).await.unwrap(),
+            AnchorTarget::OtherStream(pool, stream) => pool.anchors(stream).await.unwrap(),
             _ => own_anchors(&shard.store).await,
         };
         let anchors: Vec<Anchor> = kept.iter().filter_map(|line| Anchor::read(line)).collect();
@@ -226,7 +229,7 @@ async fn another_key_under_a_known_name_seals_nothing_and_under_a_new_one_goes_o
     for (key_id, sealed) in [("k1", 3), ("k2", 6)] {
         tokio::time::sleep(Duration::from_millis(5)).await; // until the other lease ends; nothing signals that
         let other = shard.sealing_as(key_id, "08", None);
-        other.round(&consumer(key_id), &mut Known::default(), &CancellationToken::new()).await.unwrap();
+        other.round(&consumer(key_id), &mut SealState::default(), &CancellationToken::new()).await.unwrap();
         let verdict = shard.verify(&[]).await;
         assert!(verdict.intact, "{:?}", verdict.findings);
         assert_eq!(verdict.sealed, sealed);
@@ -245,8 +248,8 @@ async fn the_last_heads_of_quiet_tenants_are_kept_outside_by_whoever_seals_with_
     // Then the key changes, and only one tenant writes more.
     shard.write_of(1, 9).await;
     tokio::time::sleep(Duration::from_millis(5)).await; // until the other lease ends; nothing signals that
-    let next = shard.sealing_as("k2", "08", Some(Place::File(file.clone())));
-    next.round(&consumer("next"), &mut Known::default(), &CancellationToken::new()).await.unwrap();
+    let next = shard.sealing_as("k2", "08", Some(AnchorTarget::File(file.clone())));
+    next.round(&consumer("next"), &mut SealState::default(), &CancellationToken::new()).await.unwrap();
     let kept = std::fs::read_to_string(&file).unwrap();
     let anchors: Vec<Anchor> = kept.lines().filter_map(Anchor::read).collect();
     let named: BTreeMap<&str, (&str, u64)> =
@@ -276,7 +279,10 @@ async fn what_somebody_puts_among_the_seals_displaces_no_head() {
     let mut anchors = Anchors::default();
     let public_key = Signer::new("k1", &"07".repeat(32)).unwrap().public_key();
     let candidate = shard.sealing(None).candidate(&consumer("a"));
-    anchors.follow(&shard.store(), &Place::File(file.clone()), (&public_key, "k1"), candidate).await.unwrap();
+    anchors
+        .write_new_heads(&shard.store(), &AnchorTarget::File(file.clone()), (&public_key, "k1"), candidate)
+        .await
+        .unwrap();
     let kept = std::fs::read_to_string(&file).unwrap();
     let own: Vec<u64> = kept
         .lines()

@@ -10,7 +10,7 @@ use futures::future::try_join_all;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tickfleet_core::call::approval::{self as core, ApprovalState, DecideApproval, DecideResult};
-use tickfleet_model::approval::{Narrowed, NotNarrowed, narrow};
+use tickfleet_model::approval::{NarrowError, NarrowedValues, narrow};
 use tickfleet_model::{AgentId, Redactor, TenantId, limits};
 use tickfleet_protocol::{ApprovalSaid, approval_entry};
 use tickfleet_store::{ApprovalView, Store, StoreError, TurnName};
@@ -116,7 +116,7 @@ pub struct Verdict<'a> {
     /// The reason.
     pub reason: &'a str,
     /// Changes of the arguments, in addition to earlier changes.
-    pub narrow: Narrowed,
+    pub narrow: NarrowedValues,
     /// The changes that the person has seen ([`Approval::narrowed`]). `None` without changes.
     pub seen: Option<&'a RawValue>,
     /// Removes secrets from the reason and the changes.
@@ -149,7 +149,7 @@ pub enum ApprovalError {
     Again(String),
     /// The arguments cannot be changed in this way.
     #[error(transparent)]
-    Narrow(#[from] NotNarrowed),
+    Narrow(#[from] NarrowError),
     /// The changes have too many bytes.
     #[error("the changed arguments have {0} bytes; at most {max} are allowed", max = limits::APPROVAL_NARROWED_BYTES_MAX)]
     TooLong(usize),
@@ -361,7 +361,7 @@ fn narrowed(view: &ApprovalView, verdict: &Verdict<'_>) -> Result<String, Approv
         return Ok(String::new());
     }
     let seen = verdict.seen.map_or("", RawValue::get);
-    let mut values: Narrowed = serde_json::from_str(seen).unwrap_or_default();
+    let mut values: NarrowedValues = serde_json::from_str(seen).unwrap_or_default();
     values.extend(verdict.narrow.iter().map(|(pointer, value)| (pointer.clone(), value.clone())));
     // An ended approval has no exact arguments. The decision rejects it below.
     if let Some(arguments) = &view.exact {

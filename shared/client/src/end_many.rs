@@ -42,13 +42,13 @@ pub async fn end_many(
 /// [`StoreError`].
 pub async fn is_there(client: &Client, name: &TurnName) -> Result<bool, StoreError> {
     let store = client.store(&name.tenant);
-    let is_known = || async { Ok::<_, StoreError>(!matches!(store.look(name).await?, TurnView::Unknown)) };
+    let is_known = || async { Ok::<_, StoreError>(!matches!(store.turn_view(name).await?, TurnView::Unknown)) };
     // A turn that is decided between these reads has its record at the last one.
     Ok(is_known().await? || client.undecided(name).await?.is_some() || is_known().await?)
 }
 
 async fn end(client: &Client, name: &TurnName, reason: &str) -> Result<Word, StoreError> {
-    let is_task = match client.store(&name.tenant).look(name).await? {
+    let is_task = match client.store(&name.tenant).turn_view(name).await? {
         TurnView::Live(live) => live.turn.is_task(),
         TurnView::Finished(_) => false,
         TurnView::Unknown if !is_there(client, name).await? => return Ok(Word::Unknown),
@@ -90,7 +90,7 @@ pub async fn note(client: &Client, names: &[TurnName], filter: &str, operator: O
             details: &details,
             redactor: operator.redactor,
         });
-        store.note_act(&entry).await?;
+        store.record_action(&entry).await?;
     }
     Ok(())
 }

@@ -69,7 +69,7 @@ fn below<'a>(
             while number <= limits::INNER_CALLS_MAX {
                 let numbers = (number..number + together).filter_map(|number| inner_turn(&outer, number).ok());
                 let names: Vec<TurnName> = numbers.map(|turn| TurnName { tenant: name.tenant.clone(), turn }).collect();
-                let looks = join_all(names.iter().map(|name| store.look(name))).await;
+                let looks = join_all(names.iter().map(|name| store.turn_view(name))).await;
                 let before = found.len();
                 for (inner, view) in names.iter().zip(looks) {
                     let Some(mut call) = seen(position, inner, agent, view?) else { continue };

@@ -61,7 +61,7 @@ pub use undecided::Undecided;
 use tickfleet_model::ids::shard_of;
 use tickfleet_model::{InboxName, Task, TaskId, TenantId, Turn, TurnId, content_digest, limits, task_digest};
 use tickfleet_protocol::{about, write_task, write_turn};
-use tickfleet_store::{Cancelled, Observer, Store, Submission, Submitted as Word, TurnName};
+use tickfleet_store::{CancelResult, Observer, Store, Submission, Submitted as Word, TurnName};
 
 /// An accepted turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -257,7 +257,7 @@ impl Client {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn cancel(&self, name: &TurnName, reason: &str) -> Result<Cancelled, StoreError> {
+    pub async fn cancel(&self, name: &TurnName, reason: &str) -> Result<CancelResult, StoreError> {
         self.store(&name.tenant).cancel(name, reason).await
     }
 

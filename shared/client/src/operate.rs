@@ -9,7 +9,7 @@ use tickfleet_core::turn::State;
 use tickfleet_model::policy::{Pause, Paused, PausedTool, TenantPolicy};
 use tickfleet_model::{AgentId, Redactor, TenantId, TurnId, limits};
 use tickfleet_protocol::{OperatorAct, act_entry};
-use tickfleet_store::{LiveTurn, PauseSet, Store, StoreError, TurnName, TurnView};
+use tickfleet_store::{LiveTurn, PauseResult, Store, StoreError, TurnName, TurnView};
 
 /// Turns that are read concurrently.
 const TOGETHER: usize = 32;
@@ -147,7 +147,7 @@ async fn found(
     }
     let now_ms = store.now_ms().await?;
     for some in names.chunks(TOGETHER) {
-        let looks = join_all(some.iter().map(|name| store.look(name))).await;
+        let looks = join_all(some.iter().map(|name| store.turn_view(name))).await;
         for (name, look) in some.iter().zip(looks) {
             let TurnView::Live(live) = look? else { continue };
             let is_known = into.iter().any(|known| known.id == name.turn && known.tenant == name.tenant);
@@ -212,7 +212,7 @@ pub struct Operator<'a> {
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn pause(store: &Store, who: &Paused, operator: Operator<'_>) -> Result<PauseSet, StoreError> {
+pub async fn pause(store: &Store, who: &Paused, operator: Operator<'_>) -> Result<PauseResult, StoreError> {
     let since_ms = store.now_ms().await?;
     let text = |text: &str| operator.redactor.text(text).into_owned();
     let pause = Pause { by: text(operator.by), reason: text(operator.reason), since_ms };
@@ -223,7 +223,7 @@ pub async fn pause(store: &Store, who: &Paused, operator: Operator<'_>) -> Resul
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn resume(store: &Store, who: &Paused, operator: Operator<'_>) -> Result<PauseSet, StoreError> {
+pub async fn resume(store: &Store, who: &Paused, operator: Operator<'_>) -> Result<PauseResult, StoreError> {
     let now_ms = store.now_ms().await?;
     store.resume(who, &entry(who, operator, now_ms, ("RESUME", "resumed"))).await
 }
@@ -263,12 +263,12 @@ pub async fn pause_tool(shards: &[Store], tool: &PausedTool, operator: Operator<
         let pause = Pause { by: text(operator.by), reason: text(operator.reason), since_ms };
         let said = tool_entry(tool, operator, since_ms, ("PAUSE_TOOL", "paused"));
         match store.pause_tool(tool, &pause, &said).await? {
-            PauseSet::Full => {
+            PauseResult::Full => {
                 set.full.push(store.shard());
                 continue;
             }
-            PauseSet::Ok => set.changed = true,
-            PauseSet::None => {}
+            PauseResult::Ok => set.changed = true,
+            PauseResult::None => {}
         }
         set.paused += 1;
     }
@@ -279,13 +279,17 @@ pub async fn pause_tool(shards: &[Store], tool: &PausedTool, operator: Operator<
 ///
 /// # Errors
 /// [`StoreError`]; the call may be repeated.
-pub async fn resume_tool(shards: &[Store], tool: &PausedTool, operator: Operator<'_>) -> Result<PauseSet, StoreError> {
-    let mut set = PauseSet::None;
+pub async fn resume_tool(
+    shards: &[Store],
+    tool: &PausedTool,
+    operator: Operator<'_>,
+) -> Result<PauseResult, StoreError> {
+    let mut set = PauseResult::None;
     for store in of_tool(shards, tool) {
         let now_ms = store.now_ms().await?;
         let said = tool_entry(tool, operator, now_ms, ("RESUME_TOOL", "resumed"));
-        if store.resume_tool(tool, &said).await? == PauseSet::Ok {
-            set = PauseSet::Ok;
+        if store.resume_tool(tool, &said).await? == PauseResult::Ok {
+            set = PauseResult::Ok;
         }
     }
     Ok(set)
@@ -325,7 +329,7 @@ pub async fn switch_tool(shards: &[Store], tool: &str, on: bool, operator: Opera
 pub async fn switched_off(shards: &[Store]) -> Result<BTreeMap<String, Vec<u32>>, StoreError> {
     let mut off: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     for store in shards {
-        for tool in store.at_run_time().await?.tools_off {
+        for tool in store.run_time_config().await?.tools_off {
             off.entry(tool).or_default().push(store.shard());
         }
     }

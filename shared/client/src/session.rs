@@ -203,7 +203,7 @@ impl Session {
             let kept = Kept { task: place.task(), text: text.to_owned() };
             let kept = serde_json::to_string(&kept).map_err(|error| SubmitError::Invalid(error.to_string()))?;
             let session = (&self.tenant, &self.id.0);
-            match self.store().say(session, &self.agent, place.number, Side::User, &kept).await? {
+            match self.store().add_message(session, &self.agent, place.number, Side::User, &kept).await? {
                 MessageResult::Done => return Ok(place),
                 MessageResult::OtherAgent => return Err(SessionError::Others(self.id.clone())),
                 // An equal message from another sender belongs to another exchange.
@@ -326,7 +326,7 @@ pub async fn answered(
     answer: &str,
 ) -> Result<(), StoreError> {
     let answer = beginning(answer, limits::SESSION_ANSWER_BYTES_MAX);
-    store.say((tenant, &place.session.0), agent, place.number, Side::Agent, answer).await.map(|_| ())
+    store.add_message((tenant, &place.session.0), agent, place.number, Side::Agent, answer).await.map(|_| ())
 }
 
 fn spoken(number: u64, user: &str, agent: Option<String>) -> Option<Spoken> {

@@ -7,7 +7,7 @@ use tickfleet_core::CounterKey;
 use tickfleet_core::keys::limits;
 use tickfleet_core::turn::{State, WaitReason};
 use tickfleet_model::{CallResult, Outcome, TaskId};
-use tickfleet_store::{Stand, Store, StoreError, TurnName};
+use tickfleet_store::{FollowedTurn, Store, StoreError, TurnName};
 
 /// The state of an unfinished turn, with results.
 #[derive(Debug, Clone)]
@@ -128,7 +128,7 @@ pub async fn stands(
     store: &Store,
     turns: &[(TurnName, usize)],
 ) -> Result<Vec<Result<Option<Stood>, StoreError>>, StoreError> {
-    let found = store.stands(turns).await?;
+    let found = store.followed_turns(turns).await?;
     let told = turns.iter().zip(found).map(async |((name, _), stand)| match stand? {
         Some(stand) => stood(store, name, stand).await.map(Some),
         None => Ok(None),
@@ -136,7 +136,7 @@ pub async fn stands(
     Ok(join_all(told).await)
 }
 
-async fn stood(store: &Store, name: &TurnName, stand: Stand) -> Result<Stood, StoreError> {
+async fn stood(store: &Store, name: &TurnName, stand: FollowedTurn) -> Result<Stood, StoreError> {
     let turn = &stand.turn;
     let standing = match &turn.state {
         State::Throttled { counter, .. } => Standing::Waiting(throttled(counter, &stand)),
@@ -154,7 +154,7 @@ async fn stood(store: &Store, name: &TurnName, stand: Stand) -> Result<Stood, St
 }
 
 /// The wait of a call that was dispatched before.
-async fn parked(store: &Store, name: &TurnName, stand: &Stand) -> Result<Wait, StoreError> {
+async fn parked(store: &Store, name: &TurnName, stand: &FollowedTurn) -> Result<Wait, StoreError> {
     let state = &stand.turn.state;
     if let State::Waiting { reason: WaitReason::Approval { approval }, .. } = state
         && let Some(asked) = crate::approvals::find(store, &name.tenant, approval).await?
@@ -182,7 +182,7 @@ async fn parked(store: &Store, name: &TurnName, stand: &Stand) -> Result<Wait, S
 }
 
 /// The wait of a call in a throttle queue.
-fn throttled(counter: &CounterKey, stand: &Stand) -> Wait {
+fn throttled(counter: &CounterKey, stand: &FollowedTurn) -> Wait {
     if let Some(pause) = &stand.pause {
         return Wait { reason: WaitFor::Pause { reason: pause.reason.clone() }, until_ms: None };
     }

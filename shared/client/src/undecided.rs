@@ -2,7 +2,7 @@
 
 use tickfleet_model::AgentId;
 use tickfleet_protocol::{TaskMessage, parse_task_message, parse_turn};
-use tickfleet_store::{Inbound, Store, StoreError, TurnName, Waits};
+use tickfleet_store::{Inbound, Store, StoreError, TurnName, UndecidedMessage};
 
 /// A turn or task that waits for a scheduler's decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(super) async fn undecided(store: &Store, name: &TurnName) -> Result<Option<U
 
 /// The agent in the message, if the message is of this turn or task. The same ID may have been derived from the entry
 /// of another tenant's message.
-fn agent(waits: &Waits, name: &TurnName) -> Option<AgentId> {
+fn agent(waits: &UndecidedMessage, name: &TurnName) -> Option<AgentId> {
     let raw = waits.message.as_bytes();
     let (tenant, given, agent) = match waits.from {
         Inbound::Turns => {

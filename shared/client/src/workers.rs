@@ -6,7 +6,7 @@ use serde::Serialize;
 use tickfleet_model::policy::Pause;
 use tickfleet_model::suggest::{list, nearest};
 use tickfleet_protocol::{OperatorAct, act_entry};
-use tickfleet_store::{PauseSet, ShardWorkers, Slots, Store, StoreError, worker_of};
+use tickfleet_store::{PauseResult, ShardWorkers, Slots, Store, StoreError, worker_of};
 
 use crate::operate::Operator;
 
@@ -150,9 +150,9 @@ async fn change(shards: &[Store], said: &str, operator: Operator<'_>, drains: bo
             store.resume_worker(worker, &entry).await?
         };
         match done {
-            PauseSet::Ok => set = DrainSet::Ok,
-            PauseSet::Full => is_full = true,
-            PauseSet::None => {}
+            PauseResult::Ok => set = DrainSet::Ok,
+            PauseResult::Full => is_full = true,
+            PauseResult::None => {}
         }
     }
     Ok(if is_full { DrainSet::Full } else { set })

@@ -67,7 +67,7 @@ pub(super) struct Agents {
 
 /// The names that `agents.yaml` may refer to.
 #[derive(Clone, Copy)]
-pub(super) struct Surroundings<'a> {
+pub(super) struct AgentReferences<'a> {
     pub(super) sources: &'a Sources,
     /// The names of tools; `None` if their file could not be read.
     pub(super) tools: Option<&'a BTreeSet<String>>,
@@ -77,7 +77,7 @@ pub(super) struct Surroundings<'a> {
 }
 
 /// Reads `agents.yaml`.
-pub(super) fn read(tree: &Node, known: &Surroundings<'_>, errors: &Errors) -> Agents {
+pub(super) fn read(tree: &Node, known: &AgentReferences<'_>, errors: &Errors) -> Agents {
     let mut agents = Agents::default();
     let before = errors.len();
     let mut root = Section::open(tree, "", errors);
@@ -98,7 +98,7 @@ pub(super) fn read(tree: &Node, known: &Surroundings<'_>, errors: &Errors) -> Ag
     agents
 }
 
-fn agent(cursor: &Cursor<'_>, known: &Surroundings<'_>) -> (AgentPolicy, Option<TaskHandlerDef>) {
+fn agent(cursor: &Cursor<'_>, known: &AgentReferences<'_>) -> (AgentPolicy, Option<TaskHandlerDef>) {
     let mut s = cursor.section();
     let policy = AgentPolicy {
         roles: s.optional("roles").map(|c| c.words()).unwrap_or_default(),
@@ -131,7 +131,7 @@ fn tool_versions(cursor: &Cursor<'_>, tools: Option<&BTreeSet<String>>) -> BTree
 
 /// Exactly one kind of handler; a new kind needs one line here and one in the enum. `http` also has the effect and the
 /// limit of a try, as in a tool.
-fn task_handler(cursor: &Cursor<'_>, known: &Surroundings<'_>) -> Option<TaskHandlerDef> {
+fn task_handler(cursor: &Cursor<'_>, known: &AgentReferences<'_>) -> Option<TaskHandlerDef> {
     const KINDS: [&str; 4] = ["typed", "http", "llm", "external"];
     let mut s = cursor.section();
     let typed = s.optional("typed").and_then(|c| typed(&c, known.sources));

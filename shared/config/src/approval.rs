@@ -7,7 +7,7 @@ use std::time::Duration;
 use tickfleet_model::approval::{ApprovalDemand, is_approver_word};
 use tickfleet_model::{AgentId, limits, suggest};
 
-use crate::document::errors::{Errors, Place};
+use crate::document::errors::{ConfigLocation, Errors};
 use crate::document::reader::Cursor;
 
 /// Maximum number of arguments that approvers may change.
@@ -19,7 +19,7 @@ const WORD: &str = "1 to 64 of A-Z a-z 0-9 _ . @ -";
 /// known.
 #[derive(Debug, Clone)]
 pub(super) struct NamedRole {
-    place: Place,
+    place: ConfigLocation,
     path: String,
     role: String,
 }
@@ -27,7 +27,7 @@ pub(super) struct NamedRole {
 /// A quorum with its place. Whether there are enough approvers is checked once they are known.
 #[derive(Debug, Clone)]
 struct Quorum {
-    place: Place,
+    place: ConfigLocation,
     path: String,
     by: BTreeSet<String>,
     quorum: usize,
@@ -35,13 +35,13 @@ struct Quorum {
 
 /// The demands of all approvals.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Asked {
+pub(super) struct ApprovalDemands {
     roles: Vec<NamedRole>,
     quorums: Vec<Quorum>,
 }
 
 /// Reads the section `approval`, and records its demands.
-pub(super) fn demand(cursor: &Cursor<'_>, asked: &mut Asked) -> ApprovalDemand {
+pub(super) fn demand(cursor: &Cursor<'_>, asked: &mut ApprovalDemands) -> ApprovalDemand {
     let mut s = cursor.section();
     let mut by = BTreeSet::new();
     for item in s.optional("by").map(|c| c.items()).unwrap_or_default() {
@@ -107,7 +107,7 @@ fn roles(cursor: &Cursor<'_>) -> BTreeSet<String> {
 /// Checks the demands of approvals against the approvers. An unknown role could never approve, and a call that needs
 /// more approvers than exist would wait until its deadline. Without any approvers, calls that need one are refused at
 /// once.
-pub(super) fn check(asked: &Asked, approvers: &BTreeMap<String, BTreeSet<String>>, errors: &Errors) {
+pub(super) fn check(asked: &ApprovalDemands, approvers: &BTreeMap<String, BTreeSet<String>>, errors: &Errors) {
     let known: BTreeSet<&str> = approvers.values().flatten().map(String::as_str).collect();
     for NamedRole { place, path, role } in asked.roles.iter().filter(|named| !known.contains(named.role.as_str())) {
         let names = || known.iter().copied();

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use super::{Part, Sources};
 use crate::document::canonical::{write_name, write_tree};
 use crate::document::environment::{self, Environment};
-use crate::document::errors::{Errors, Place};
+use crate::document::errors::{ConfigLocation, Errors};
 use crate::document::reader::Cursor;
 use crate::document::tree::{Entry, Node, Value, join};
 use crate::document::yaml::{Origin, parse};
@@ -150,7 +150,7 @@ pub(super) fn wants_json_log(dir: Option<&Path>, environment: &Environment) -> b
     if let Some(text) = environment.get("TICKFLEET_LOG_FORMAT").filter(|text| !text.trim().is_empty()) {
         return text.trim() == JSON;
     }
-    if let Found::Tree(tree) = from_folder(SETTINGS, dir, &Errors::default()) {
+    if let ParsedFile::Tree(tree) = from_folder(SETTINGS, dir, &Errors::default()) {
         let format = tree.get("log").and_then(|log| log.get("format")).map(|node| &node.value);
         return matches!(format, Some(Value::Text(text)) if text == JSON);
     }
@@ -171,17 +171,17 @@ fn built_in(name: &str) -> Option<Node> {
 fn settings(built_in: &Node, sources: &Sources, errors: &Errors) -> Option<Node> {
     let mut tree = built_in.clone();
     match from_folder(SETTINGS, sources.dir.as_deref(), errors) {
-        Found::Nothing => {}
-        Found::Broken => return None,
-        Found::Tree(mut over) if sources.part == Part::Redis => {
+        ParsedFile::Missing => {}
+        ParsedFile::Broken => return None,
+        ParsedFile::Tree(mut over) if sources.part == Part::Redis => {
             if let Value::Mapping(sections) = &mut over.value {
                 sections.retain(|section| section.key == "redis");
                 tree.merge(over);
             }
         }
         // A list instead of the sections replaces nothing; it is refused.
-        Found::Tree(over) if matches!(over.value, Value::Mapping(_) | Value::Null) => tree.merge(over),
-        Found::Tree(over) => {
+        ParsedFile::Tree(over) if matches!(over.value, Value::Mapping(_) | Value::Null) => tree.merge(over),
+        ParsedFile::Tree(over) => {
             errors.push(&over.place, "", over.describe(), "a mapping of sections such as `caps:`");
             return None;
         }
@@ -204,31 +204,31 @@ fn with_samples(settings: Option<&Node>) -> bool {
 /// Returns the folder's file. If it is missing: the built-in one, or, without samples, an empty one.
 fn replacing(name: &'static str, dir: Option<&Path>, samples: bool, errors: &Errors) -> Option<Node> {
     match from_folder(name, dir, errors) {
-        Found::Nothing => match SAMPLES.iter().find(|(file, _)| *file == name) {
+        ParsedFile::Missing => match SAMPLES.iter().find(|(file, _)| *file == name) {
             Some((_, section)) if !samples => parse(&format!("{section}: {{}}"), Origin::File(name), errors),
             _ => built_in(name),
         },
-        Found::Broken => None,
-        Found::Tree(tree) => Some(tree),
+        ParsedFile::Broken => None,
+        ParsedFile::Tree(tree) => Some(tree),
     }
 }
 
-enum Found {
+enum ParsedFile {
     /// The file does not exist.
-    Nothing,
+    Missing,
     /// The file exists but cannot be parsed; that error is noted.
     Broken,
     Tree(Node),
 }
 
-fn from_folder(name: &str, dir: Option<&Path>, errors: &Errors) -> Found {
+fn from_folder(name: &str, dir: Option<&Path>, errors: &Errors) -> ParsedFile {
     let Some(path) = dir.map(|dir| dir.join(name)).filter(|path| path.exists()) else {
-        return Found::Nothing;
+        return ParsedFile::Missing;
     };
     let shown = path.display().to_string();
     let broken = |found: String, expected: &str| {
-        errors.push(&Place::whole_file(&shown), "", found, expected);
-        Found::Broken
+        errors.push(&ConfigLocation::whole_file(&shown), "", found, expected);
+        ParsedFile::Broken
     };
     if fs::metadata(&path).is_ok_and(|file| file.len() > FILE_BYTES_MAX) {
         return broken(format!("more than {} MiB", FILE_BYTES_MAX >> 20), "a configuration file");
@@ -236,7 +236,7 @@ fn from_folder(name: &str, dir: Option<&Path>, errors: &Errors) -> Found {
     match fs::read(&path).map(String::from_utf8) {
         Err(error) => broken(format!("an unreadable file ({error})"), "a readable file"),
         Ok(Err(_)) => broken("bytes that are not UTF-8".into(), "text in UTF-8"),
-        Ok(Ok(text)) => parse(&text, Origin::File(&shown), errors).map_or(Found::Broken, Found::Tree),
+        Ok(Ok(text)) => parse(&text, Origin::File(&shown), errors).map_or(ParsedFile::Broken, ParsedFile::Tree),
     }
 }
 
@@ -248,13 +248,13 @@ fn check_folder(dir: &Path, errors: &Errors) {
         Ok(entries) => entries,
         Err(error) => {
             let found = format!("an unreadable folder ({error})");
-            return errors.push(&Place::whole_file(&shown), "", found, "a folder with configuration files");
+            return errors.push(&ConfigLocation::whole_file(&shown), "", found, "a folder with configuration files");
         }
     };
     for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
         let is_yaml = name.ends_with(".yaml") || name.ends_with(".yml");
         if is_yaml && !name.starts_with('.') && !names().any(|known| known == name) {
-            let place = Place::whole_file(&dir.join(&name).display().to_string());
+            let place = ConfigLocation::whole_file(&dir.join(&name).display().to_string());
             let expected = format!("one of {}", suggest::list(names()));
             errors.suggest(&place, "", "a file that nothing reads", expected, suggest::closest(&name, names()));
         }

@@ -33,14 +33,14 @@ use std::sync::Arc;
 
 pub use agents::{EXTERNAL_LEASE_DEFAULT, HttpTaskDef, TASK_ARGUMENTS, TaskHandlerDef};
 pub use document::environment::Environment;
-pub use document::errors::{ConfigError, ConfigErrors, ConfigWarning, Place};
+pub use document::errors::{ConfigError, ConfigErrors, ConfigLocation, ConfigWarning};
 pub use document::units;
 pub use limits::known_tools;
 pub use llm::LlmDef;
 pub use mcp::McpFile;
 pub use mcp::lock::{MCP_LOCK_FILE, McpAnnotations, McpChange, McpDefinition, McpPinned, McpPins};
 pub use models::{MODEL_TIMEOUT_DEFAULT, ModelApi, ModelDef, Models, Prices, ProviderDef};
-pub use print::{Shown, ShownSetting, print, shown};
+pub use print::{PrintedConfig, PrintedSetting, print, printed_parts};
 pub use reload::{fingerprint, load_settled, needs_restart};
 pub use settings::redis_url::RedisUrl;
 pub use settings::*;
@@ -49,14 +49,14 @@ pub use tools::read::default_id;
 pub use tools::schema::{SchemaCheck, SchemaProblem, SchemaUse};
 pub use tools::{PythonDef, ToolsFile};
 
-use agents::Surroundings;
+use agents::AgentReferences;
 use document::errors::Errors;
 use files::Trees;
-use policy::Known;
+use policy::KnownNames;
 use prompts::AgentPrompts;
 use tickfleet_model::policy::{DefaultCaps, Permissions, Policy, TRIAL_TOOLS, ToolGrant};
 use tickfleet_model::retry::Ladder;
-use tickfleet_model::retry::breaker::Endurance;
+use tickfleet_model::retry::breaker::BreakerSettings;
 use tickfleet_model::{AgentId, AgentPolicy};
 use tickfleet_protocol::Prompts;
 
@@ -183,9 +183,9 @@ impl Configuration {
 
     /// When the circuit breaker of a tool opens, and for how long; `None` if breakers are off.
     #[must_use]
-    pub fn endurance(&self) -> Option<Endurance> {
+    pub fn endurance(&self) -> Option<BreakerSettings> {
         let worker = &self.settings.worker;
-        let endurance = Endurance { failures_max: worker.breaker_failures, rest: worker.breaker_rest };
+        let endurance = BreakerSettings { failures_max: worker.breaker_failures, rest: worker.breaker_rest };
         (worker.breaker_failures > 0).then_some(endurance)
     }
 }
@@ -260,7 +260,7 @@ fn assemble(
     let names = known_tools.map(|tools| &tools.names);
     tools::reconcile::check(tools.as_ref().map(|it| &it.file), names, trees.tools.as_ref(), errors);
     let models = trees.models.as_ref().map(|tree| models::read(tree, errors));
-    let around = Surroundings { sources, tools: names, models: models.as_ref(), prompts: &agent_prompts };
+    let around = AgentReferences { sources, tools: names, models: models.as_ref(), prompts: &agent_prompts };
     let agents = trees.agents.as_ref().map(|tree| agents::read(tree, &around, errors));
     let known = known(agents.as_ref().filter(|agents| agents.has_all_names), known_tools);
     let permitted = trees.permissions.as_ref().map(|tree| policy::permissions(tree, &known, tools.as_ref(), errors));
@@ -303,8 +303,8 @@ fn assemble(
 }
 
 /// The names that other files may refer to.
-fn known(agents: Option<&agents::Agents>, tools: Option<&tools::read::Tools>) -> Known {
-    Known {
+fn known(agents: Option<&agents::Agents>, tools: Option<&tools::read::Tools>) -> KnownNames {
+    KnownNames {
         agents: agents.map(|agents| agents.names.clone()),
         roles: agents.map(|agents| roles(agents.policies.values())),
         tools: tools.map(|tools| tools.names.clone()),
@@ -319,7 +319,7 @@ fn servers(trees: &Trees, tools: Option<&mut tools::read::Tools>, errors: &Error
 }
 
 /// The permissions of a matrix. Only the sample business has rows for trial tools.
-fn permissions(permitted: &mut policy::Permitted, settings: &PermissionSettings, is_sample: bool) -> Permissions {
+fn permissions(permitted: &mut policy::PermissionsFile, settings: &PermissionSettings, is_sample: bool) -> Permissions {
     let (mut matrix, approvers) = (std::mem::take(&mut permitted.matrix), std::mem::take(&mut permitted.approvers));
     if settings.trial_tools && is_sample {
         let everyone = ToolGrant { everyone: true, ..ToolGrant::default() };

@@ -8,7 +8,7 @@ use crate::document::reader::{Cursor, Section};
 use crate::document::tree::Node;
 use crate::document::units::parse_duration;
 use crate::mcp::McpFile;
-use crate::policy::{Known, names};
+use crate::policy::{KnownNames, names};
 use crate::settings::Settings;
 use crate::tools::ToolsFile;
 use crate::tools::read::EFFECTS;
@@ -24,7 +24,7 @@ use tickfleet_protocol::NameMap;
 const KEYS_MAX_DEFAULT: u64 = 100_000;
 
 /// Reads `limits.yaml`. `settings` has the number of shards, if they could be read.
-pub(super) fn read(tree: &Node, known: &Known, settings: Option<&Settings>, errors: &Errors) -> Vec<Limit> {
+pub(super) fn read(tree: &Node, known: &KnownNames, settings: Option<&Settings>, errors: &Errors) -> Vec<Limit> {
     let shards = settings.map(|settings| settings.redis.shards);
     let mut root = Section::open(tree, "", errors);
     let members = root.required("limits").map(|c| c.members()).unwrap_or_default();
@@ -83,7 +83,7 @@ fn of_slots(name: &str, per: LimitKey, bound: LimitBound) -> Limit {
     }
 }
 
-fn limit(name: &str, cursor: &Cursor<'_>, known: &Known) -> Option<Limit> {
+fn limit(name: &str, cursor: &Cursor<'_>, known: &KnownNames) -> Option<Limit> {
     let mut s = cursor.section();
     let matches = s.optional("match").map(|c| matches(&c, known)).unwrap_or_default();
     let per = s.optional("per").map(|c| per(&c)).unwrap_or_default();
@@ -187,7 +187,7 @@ fn places(cursor: &Cursor<'_>) -> Option<LimitBound> {
     of_slots
 }
 
-fn matches(cursor: &Cursor<'_>, known: &Known) -> LimitMatch {
+fn matches(cursor: &Cursor<'_>, known: &KnownNames) -> LimitMatch {
     let mut s = cursor.section();
     let read = LimitMatch {
         tools: s.optional("tools").map(|c| patterns(&c, known.tools.as_ref(), "a tool")).unwrap_or_default(),

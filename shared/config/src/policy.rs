@@ -5,15 +5,15 @@ mod facts;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::approval::{self, Asked};
-use crate::document::errors::{Errors, Place};
+use crate::approval::{self, ApprovalDemands};
+use crate::document::errors::{ConfigLocation, Errors};
 use crate::document::reader::{Cursor, Section};
 use crate::document::tree::Node;
 use crate::settings::read::time_zone;
 use crate::tools::read::Tools;
 use tickfleet_model::policy::{Rule, RuleMode, TenantPolicy, ToolGrant};
 use tickfleet_model::{AgentId, ApprovalDemand, Limit, TenantId, TenantUser, limits, suggest};
-use tickfleet_rules::{Refused, check_condition, check_message};
+use tickfleet_rules::{RuleError, check_condition, check_message};
 
 /// Maximum number of users of one tenant, so that lists can show them.
 const USERS_MAX: usize = 1_000;
@@ -22,7 +22,7 @@ const USER_TEXT_BYTES_MAX: usize = 254;
 
 /// Names that rows may use. `None` if their file could not be read: then names are not checked against it.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct KnownNames {
     pub(super) agents: Option<BTreeSet<String>>,
     pub(super) roles: Option<BTreeSet<String>>,
     pub(super) tools: Option<BTreeSet<String>>,
@@ -34,7 +34,7 @@ pub(super) struct Known {
 #[derive(Debug, Clone)]
 pub(super) struct RuleText {
     tool: String,
-    place: Place,
+    place: ConfigLocation,
     path: String,
     text: String,
     is_message: bool,
@@ -70,20 +70,20 @@ impl RuleText {
 
 /// The content of `permissions.yaml`.
 #[derive(Debug, Default)]
-pub(super) struct Permitted {
+pub(super) struct PermissionsFile {
     pub(super) matrix: BTreeMap<String, ToolGrant>,
     /// The texts of the rules.
     pub(super) texts: Vec<RuleText>,
     /// People who may approve: name → roles.
     pub(super) approvers: BTreeMap<String, BTreeSet<String>>,
     /// Roles and quorums that rules demand of approvers.
-    pub(super) asked: Asked,
+    pub(super) asked: ApprovalDemands,
 }
 
 /// Reads `permissions.yaml`: the rows with the texts of their rules, and the approvers. Approvers must meet the
 /// demands of `tools` and of the rules.
-pub(super) fn permissions(tree: &Node, known: &Known, tools: Option<&Tools>, errors: &Errors) -> Permitted {
-    let mut permitted = Permitted::default();
+pub(super) fn permissions(tree: &Node, known: &KnownNames, tools: Option<&Tools>, errors: &Errors) -> PermissionsFile {
+    let mut permitted = PermissionsFile::default();
     let mut root = Section::open(tree, "", errors);
     for (tool, place, cursor) in root.required("permissions").map(|c| c.members()).unwrap_or_default() {
         if let Some(tools) = known.tools.as_ref().filter(|tools| !tools.contains(tool)) {
@@ -105,7 +105,7 @@ pub(super) fn permissions(tree: &Node, known: &Known, tools: Option<&Tools>, err
     permitted
 }
 
-fn grant(cursor: &Cursor<'_>, tool: &str, known: &Known, permitted: &mut Permitted) -> ToolGrant {
+fn grant(cursor: &Cursor<'_>, tool: &str, known: &KnownNames, permitted: &mut PermissionsFile) -> ToolGrant {
     let mut s = cursor.section();
     let grant = ToolGrant {
         agents: s.optional("agents").map(|c| agents(&c, known)).unwrap_or_default(),
@@ -122,7 +122,7 @@ fn grant(cursor: &Cursor<'_>, tool: &str, known: &Known, permitted: &mut Permitt
 
 /// Reads the rules of a row. They are compiled here, so that an invalid rule is refused with its place. Workers
 /// compile them again, because a policy contains them as text.
-fn rules(cursor: &Cursor<'_>, tool: &str, permitted: &mut Permitted) -> Vec<Rule> {
+fn rules(cursor: &Cursor<'_>, tool: &str, permitted: &mut PermissionsFile) -> Vec<Rule> {
     let items = cursor.items();
     if items.len() > limits::RULES_PER_TOOL_MAX {
         cursor.refuse(format!("at most {} rules", limits::RULES_PER_TOOL_MAX));
@@ -151,7 +151,7 @@ fn rules(cursor: &Cursor<'_>, tool: &str, permitted: &mut Permitted) -> Vec<Rule
 }
 
 /// What happens to a call that violates a rule: it is denied, or needs approval.
-fn otherwise(s: &mut Section<'_>, asked: &mut Asked) -> Option<ApprovalDemand> {
+fn otherwise(s: &mut Section<'_>, asked: &mut ApprovalDemands) -> Option<ApprovalDemand> {
     let (otherwise, approval) = (s.optional("otherwise"), s.optional("approval"));
     let asks = otherwise.and_then(|c| c.choice(&[("deny", false), ("ask", true)])).unwrap_or_default();
     let demand = approval.as_ref().map(|c| approval::demand(c, asked));
@@ -174,7 +174,7 @@ fn rule_name(cursor: &Cursor<'_>, others: &[Rule]) -> Option<String> {
 }
 
 /// A text of a rule. It must compile.
-fn checked(cursor: &Cursor<'_>, check: fn(&str) -> Result<(), Refused>) -> Option<String> {
+fn checked(cursor: &Cursor<'_>, check: fn(&str) -> Result<(), RuleError>) -> Option<String> {
     let text = cursor.some_text()?;
     if let Err(refused) = check(&text) {
         let found = format!("{}, which {}", cursor.node.describe(), refused.found);
@@ -186,7 +186,7 @@ fn checked(cursor: &Cursor<'_>, check: fn(&str) -> Result<(), Refused>) -> Optio
 /// Reads `tenants.yaml`.
 pub(super) fn tenants(
     tree: &Node,
-    known: &Known,
+    known: &KnownNames,
     limits: Option<&[Limit]>,
     errors: &Errors,
 ) -> BTreeMap<TenantId, TenantPolicy> {
@@ -207,7 +207,7 @@ pub(super) fn tenants(
     tenants
 }
 
-fn tenant(cursor: &Cursor<'_>, known: &Known, limits: Option<&[Limit]>) -> TenantPolicy {
+fn tenant(cursor: &Cursor<'_>, known: &KnownNames, limits: Option<&[Limit]>) -> TenantPolicy {
     let mut s = cursor.section();
     let tenant = TenantPolicy {
         plan: s.optional("plan").and_then(|c| c.some_text()).unwrap_or_default(),
@@ -289,12 +289,12 @@ fn own_limits(cursor: &Cursor<'_>, limits: Option<&[Limit]>) -> BTreeMap<String,
     own
 }
 
-fn agents(cursor: &Cursor<'_>, known: &Known) -> BTreeSet<AgentId> {
+fn agents(cursor: &Cursor<'_>, known: &KnownNames) -> BTreeSet<AgentId> {
     let names = names(cursor, known.agents.as_ref(), "an agent of agents.yaml");
     names.iter().filter_map(|name| AgentId::new(name).ok()).collect()
 }
 
-fn roles(cursor: &Cursor<'_>, known: &Known) -> BTreeSet<String> {
+fn roles(cursor: &Cursor<'_>, known: &KnownNames) -> BTreeSet<String> {
     names(cursor, known.roles.as_ref(), "a role that an agent of agents.yaml has")
 }
 

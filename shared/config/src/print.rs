@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::Configuration;
-use crate::document::errors::Place;
+use crate::document::errors::ConfigLocation;
 use crate::document::tree::{Node, Value, join};
 use crate::mask::{MASK, hides_number, masked};
 use tickfleet_model::Redactor;
@@ -39,16 +39,16 @@ fn redactor(configuration: &Configuration) -> Redactor {
 
 /// The effective configuration in parts, for other layouts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shown {
+pub struct PrintedConfig {
     /// Every setting.
-    pub settings: Vec<ShownSetting>,
+    pub settings: Vec<PrintedSetting>,
     /// The other files: name, and content as YAML.
     pub files: Vec<(String, String)>,
 }
 
 /// A setting with its origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ShownSetting {
+pub struct PrintedSetting {
     /// Its name with sections: `caps.tick`.
     pub path: String,
     /// Its value, as YAML.
@@ -59,7 +59,7 @@ pub struct ShownSetting {
 
 /// The same as [`print()`], in parts.
 #[must_use]
-pub fn shown(configuration: &Configuration) -> Shown {
+pub fn printed_parts(configuration: &Configuration) -> PrintedConfig {
     let trees = &configuration.trees;
     let (mut settings, redactor) = (Vec::new(), &redactor(configuration));
     for tree in trees.settings.iter() {
@@ -74,24 +74,24 @@ pub fn shown(configuration: &Configuration) -> Shown {
             .for_each(|e| Printer { out: &mut out, origins: false, redactor }.member(&e.key, &e.node, "", 0));
         (file(&tree.place), out)
     });
-    Shown { files: files.collect(), settings }
+    PrintedConfig { files: files.collect(), settings }
 }
 
-fn leaves(key: &str, node: &Node, path: &str, redactor: &Redactor, settings: &mut Vec<ShownSetting>) {
+fn leaves(key: &str, node: &Node, path: &str, redactor: &Redactor, settings: &mut Vec<PrintedSetting>) {
     let path = join(path, key);
     match &node.value {
         Value::Mapping(entries) if !entries.is_empty() => {
             entries.iter().for_each(|entry| leaves(&entry.key, &entry.node, &path, redactor, settings));
         }
-        _ => settings.push(ShownSetting { value: flow(node, &path, redactor), origin: origin(&node.place), path }),
+        _ => settings.push(PrintedSetting { value: flow(node, &path, redactor), origin: origin(&node.place), path }),
     }
 }
 
-fn file(place: &Place) -> String {
+fn file(place: &ConfigLocation) -> String {
     match place {
-        Place::BuiltIn { file, .. } => format!("the built-in {file}"),
-        Place::File { file, .. } => file.to_string(),
-        Place::Environment(name) => name.to_string(),
+        ConfigLocation::BuiltIn { file, .. } => format!("the built-in {file}"),
+        ConfigLocation::File { file, .. } => file.to_string(),
+        ConfigLocation::Environment(name) => name.to_string(),
     }
 }
 
@@ -128,11 +128,11 @@ impl Printer<'_> {
     }
 }
 
-fn origin(place: &Place) -> String {
+fn origin(place: &ConfigLocation) -> String {
     match place {
-        Place::BuiltIn { .. } => "default".into(),
-        Place::File { file, line, .. } => format!("{file}:{line}"),
-        Place::Environment(name) => format!("{name} (environment)"),
+        ConfigLocation::BuiltIn { .. } => "default".into(),
+        ConfigLocation::File { file, line, .. } => format!("{file}:{line}"),
+        ConfigLocation::Environment(name) => format!("{name} (environment)"),
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use crate::document::errors::{Errors, Place};
+use crate::document::errors::{ConfigLocation, Errors};
 use crate::document::reader::Cursor;
 use tickfleet_model::suggest;
 use tickfleet_protocol::Prompts;
@@ -79,14 +79,14 @@ pub(super) fn read(dir: Option<&Path>, errors: &Errors) -> Option<Prompts> {
     let texts: Vec<String> = texts.into_iter().collect::<Option<_>>()?;
     let made = Prompts::new(texts.try_into().ok()?);
     let refused = |error: &tickfleet_protocol::text::PromptError| {
-        let place = Place::whole_file(&folder.join(error.file).display().to_string());
+        let place = ConfigLocation::whole_file(&folder.join(error.file).display().to_string());
         errors.push(&place, "", error.to_string(), format!("a text with {} in it", error.placeholder));
     };
     made.inspect_err(refused).ok()
 }
 
 fn file(path: &Path, errors: &Errors) -> Option<String> {
-    let place = Place::whole_file(&path.display().to_string());
+    let place = ConfigLocation::whole_file(&path.display().to_string());
     if fs::metadata(path).is_ok_and(|file| file.len() > FILE_BYTES_MAX) {
         errors.push(&place, "", format!("more than {} MiB", FILE_BYTES_MAX >> 20), "a prompt");
         return None;
@@ -105,7 +105,7 @@ fn check_folder(folder: &Path, errors: &Errors) {
     for name in entries.filter_map(|entry| entry.file_name().into_string().ok()) {
         // Kubernetes mounts a ConfigMap through entries that begin with a dot.
         if !name.starts_with('.') && name_of(&name).is_none() && !names().any(|known| known == name) {
-            let place = Place::whole_file(&folder.join(&name).display().to_string());
+            let place = ConfigLocation::whole_file(&folder.join(&name).display().to_string());
             let expected = format!("{OF_AGENT}<name>{ENDING} or one of {}", suggest::list(names()));
             errors.suggest(&place, "", "a file that nothing reads", expected, suggest::closest(&name, names()));
         }

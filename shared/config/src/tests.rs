@@ -23,17 +23,17 @@ const BUILT_IN: [&str; 8] =
     ["cancel_task", "delegate_task", "echo", "fail", "fail_once", "read_messages", "send_mcp_message", "sleep"];
 
 /// A configuration folder with these files, these variables, and the usual built-in tools.
-struct Given {
+struct TestConfig {
     files: Vec<(&'static str, String)>,
     variables: Vec<(&'static str, &'static str)>,
     part: Part,
 }
 
-fn given() -> Given {
-    Given { files: vec![], variables: vec![], part: Part::Whole }
+fn given() -> TestConfig {
+    TestConfig { files: vec![], variables: vec![], part: Part::Whole }
 }
 
-impl Given {
+impl TestConfig {
     fn file(mut self, name: &'static str, text: impl Into<String>) -> Self {
         self.files.push((name, text.into()));
         self

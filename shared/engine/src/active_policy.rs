@@ -12,7 +12,7 @@ use tickfleet_core::settings::{ChangeSetting, Origin};
 use tickfleet_model::policy::{Pause, Paused, PausedTool, TenantPolicy};
 use tickfleet_model::{AgentId, Policy, TenantId};
 use tickfleet_rules::Rulebook;
-use tickfleet_store::{AtRunTime, Store, StoreError};
+use tickfleet_store::{RunTimeConfig, Store, StoreError};
 
 /// A consistent snapshot of all configuration and settings that decisions depend on.
 #[derive(Debug, Clone, Default)]
@@ -56,26 +56,26 @@ pub fn short_digest(digest: &str) -> &str {
 pub struct PolicyHandle {
     current: ArcSwap<ActivePolicy>,
     /// The sources of the current state. Writers take this lock in turn, so that none overwrites another's change.
-    sources: Mutex<Sources>,
+    sources: Mutex<PolicySources>,
     /// Numbers the reads from Redis. A response that arrives after that of a later read is dropped.
-    looks: AtomicU64,
+    reads: AtomicU64,
 }
 
 /// The parts of the policy, by source.
 #[derive(Debug, Default)]
-struct Sources {
+struct PolicySources {
     /// Tenants of the configuration.
     configured: BTreeMap<TenantId, TenantPolicy>,
     /// Run-time settings by shard. They override the configuration.
-    shards: BTreeMap<u32, Shard>,
+    shards: BTreeMap<u32, ShardSettings>,
 }
 
 /// The run-time settings of one shard, as last read. Any other setting that affects decisions (a pause, a limit)
 /// belongs here too, so that a single read gets everything and no decision is made before it.
 #[derive(Debug, Default)]
-struct Shard {
+struct ShardSettings {
     /// The number of the read that they come from.
-    look: u64,
+    read_number: u64,
     generation: u64,
     tenants: BTreeMap<TenantId, TenantPolicy>,
     /// Tenants whose settings are unreadable and were never read before.
@@ -87,18 +87,18 @@ struct Shard {
 
 /// Settings that Redis has lost and this process still has.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Lost {
+struct LostSettings {
     tenants: BTreeMap<TenantId, TenantPolicy>,
     tools_off: BTreeSet<String>,
     pauses: BTreeMap<Paused, Pause>,
     tool_pauses: BTreeMap<PausedTool, Pause>,
 }
 
-impl Shard {
+impl ShardSettings {
     /// Applies a read. A tenant's settings that are unreadable or lost stay as last read. If they were never read, the
     /// tenant is withheld, because its entry in the configuration may be laxer. Returns the settings that the store has
     /// lost.
-    fn take_over(&mut self, look: u64, read: AtRunTime) -> Lost {
+    fn apply_read(&mut self, read_number: u64, read: RunTimeConfig) -> LostSettings {
         let known = std::mem::take(&mut self.tenants);
         let (mut lost, mut tools_off, mut lost_tools) = (BTreeSet::new(), read.tools_off, BTreeSet::new());
         let (mut pauses, mut lost_pauses) = (read.pauses, BTreeMap::new());
@@ -127,8 +127,8 @@ impl Shard {
             let problem = read.unreadable.get(tenant).map_or("", String::as_str);
             tracing::error!(%tenant, problem, "unreadable declaration of a run-time tenant; admission for it stops");
         }
-        *self = Self { look, generation: read.generation, tenants, withheld, tools_off, pauses, tool_pauses };
-        Lost { tenants: restored, tools_off: lost_tools, pauses: lost_pauses, tool_pauses: lost_tool_pauses }
+        *self = Self { read_number, generation: read.generation, tenants, withheld, tools_off, pauses, tool_pauses };
+        LostSettings { tenants: restored, tools_off: lost_tools, pauses: lost_pauses, tool_pauses: lost_tool_pauses }
     }
 }
 
@@ -140,7 +140,7 @@ fn keep_known<K: Ord + Clone, V: Clone>(known: &BTreeMap<K, V>, read: &mut BTree
     lost
 }
 
-impl Sources {
+impl PolicySources {
     /// Writes the tenants and settings of all sources into `active`.
     fn put_into(&self, active: &mut ActivePolicy) {
         let policy = &mut active.policy;
@@ -167,8 +167,8 @@ impl PolicyHandle {
     #[must_use]
     pub fn new(mut active: ActivePolicy) -> Self {
         active.rules = Rulebook::of(&active.policy.permissions.matrix);
-        let sources = Sources { configured: active.policy.tenants.clone(), ..Sources::default() };
-        Self { current: ArcSwap::from_pointee(active), sources: Mutex::new(sources), looks: AtomicU64::new(0) }
+        let sources = PolicySources { configured: active.policy.tenants.clone(), ..PolicySources::default() };
+        Self { current: ArcSwap::from_pointee(active), sources: Mutex::new(sources), reads: AtomicU64::new(0) }
     }
 
     /// The current state.
@@ -184,9 +184,9 @@ impl PolicyHandle {
     /// # Errors
     /// [`StoreError`]; the current state is unchanged.
     pub async fn refresh(&self, store: &Store) -> Result<(), StoreError> {
-        let look = self.looks.fetch_add(1, Ordering::Relaxed) + 1;
-        let read = store.at_run_time().await?;
-        let lost = self.take_over(store.shard(), look, read);
+        let read_number = self.reads.fetch_add(1, Ordering::Relaxed) + 1;
+        let read = store.run_time_config().await?;
+        let lost = self.apply_read(store.shard(), read_number, read);
         for (tenant, policy) in &lost.tenants {
             let change = ChangeSetting::set_tenant(tenant.clone(), policy, Origin::Restored);
             let restored = store.decide(change).await.map(|receipt| receipt.result);
@@ -214,7 +214,7 @@ impl PolicyHandle {
     ///
     /// # Errors
     /// [`StoreError`]; the current state is unchanged.
-    pub async fn refresh_where_news(&self, store: &Store) -> Result<bool, StoreError> {
+    pub async fn refresh_if_changed(&self, store: &Store) -> Result<bool, StoreError> {
         if store.tenants_generation().await? == self.load().tenants_generation(store.shard()) {
             return Ok(false);
         }
@@ -223,13 +223,13 @@ impl PolicyHandle {
     }
 
     /// Applies the response to a read. Returns the settings that Redis has lost.
-    fn take_over(&self, shard: u32, look: u64, read: AtRunTime) -> Lost {
+    fn apply_read(&self, shard: u32, read_number: u64, read: RunTimeConfig) -> LostSettings {
         let mut sources = self.sources.lock();
         let held = sources.shards.entry(shard).or_default();
-        if held.look > look {
-            return Lost::default();
+        if held.read_number > read_number {
+            return LostSettings::default();
         }
-        let lost = held.take_over(look, read);
+        let lost = held.apply_read(read_number, read);
         let current = self.current.load();
         let mut next = (**current).clone();
         sources.put_into(&mut next);
@@ -277,9 +277,9 @@ mod tests {
         (TenantId::new(name).unwrap(), TenantPolicy { max_actions_per_day: cap, ..TenantPolicy::default() })
     }
 
-    fn read(generation: u64, declared: &[(&str, u32)]) -> AtRunTime {
+    fn read(generation: u64, declared: &[(&str, u32)]) -> RunTimeConfig {
         let declared = declared.iter().map(|(name, cap)| capped(name, Some(*cap))).collect();
-        AtRunTime { generation, declared, ..AtRunTime::default() }
+        RunTimeConfig { generation, declared, ..RunTimeConfig::default() }
     }
 
     /// Tenants with their caps, and the withheld tenants.
@@ -296,19 +296,19 @@ mod tests {
     #[test]
     fn tenants_set_at_run_time_outlive_a_new_configuration() {
         let in_force = PolicyHandle::new(active("one", &["acme"]));
-        in_force.take_over(0, 1, read(1, &[("guest", 3)]));
+        in_force.apply_read(0, 1, read(1, &[("guest", 3)]));
         assert_eq!(in_force.replace(active("two", &["bolt"])).digest, "two");
         assert_eq!(seen(&in_force).0, tenants(&[("bolt", None), ("guest", Some(3))]));
-        in_force.take_over(0, 2, read(2, &[]));
+        in_force.apply_read(0, 2, read(2, &[]));
         assert_eq!(seen(&in_force).0, tenants(&[("bolt", None)]), "taken back");
     }
 
     #[test]
     fn each_shard_decides_about_its_own_tenants_alone() {
         let in_force = PolicyHandle::new(active("one", &["acme", "bolt"]));
-        in_force.take_over(0, 1, read(1, &[("acme", 3)]));
-        in_force.take_over(1, 2, read(7, &[("bolt", 5)]));
-        in_force.take_over(0, 3, read(1, &[("acme", 3)]));
+        in_force.apply_read(0, 1, read(1, &[("acme", 3)]));
+        in_force.apply_read(1, 2, read(7, &[("bolt", 5)]));
+        in_force.apply_read(0, 3, read(1, &[("acme", 3)]));
         assert_eq!(seen(&in_force).0, tenants(&[("acme", Some(3)), ("bolt", Some(5))]));
         let active = in_force.load();
         assert_eq!((active.tenants_generation(0), active.tenants_generation(1)), (1, 7));
@@ -318,10 +318,10 @@ mod tests {
     fn what_cannot_be_read_stays_as_it_was_read_last_or_is_withheld() {
         let unreadable = |generation, declared: &[(&str, u32)]| {
             let unreadable = [(TenantId::new("acme").unwrap(), "no JSON".to_owned())].into();
-            AtRunTime { unreadable, ..read(generation, declared) }
+            RunTimeConfig { unreadable, ..read(generation, declared) }
         };
         let fresh = PolicyHandle::new(active("one", &["acme", "bolt"]));
-        fresh.take_over(0, 1, unreadable(2, &[("bolt", 5)]));
+        fresh.apply_read(0, 1, unreadable(2, &[("bolt", 5)]));
         let withheld = vec!["acme".to_owned()];
         assert_eq!(
             seen(&fresh),
@@ -330,10 +330,10 @@ mod tests {
         );
         fresh.replace(active("two", &["acme"]));
         assert_eq!(seen(&fresh), (tenants(&[("bolt", Some(5))]), withheld));
-        fresh.take_over(0, 2, read(3, &[("acme", 4)]));
+        fresh.apply_read(0, 2, read(3, &[("acme", 4)]));
         assert_eq!(seen(&fresh), (tenants(&[("acme", Some(4))]), vec![]), "mended");
         assert!(
-            fresh.take_over(0, 3, unreadable(4, &[])).tenants.is_empty(),
+            fresh.apply_read(0, 3, unreadable(4, &[])).tenants.is_empty(),
             "what is there is nobody's to write over"
         );
         assert_eq!(seen(&fresh), (tenants(&[("acme", Some(4))]), vec![]), "the last good one");
@@ -342,12 +342,12 @@ mod tests {
     #[test]
     fn what_redis_has_lost_is_known_and_put_back() {
         let in_force = PolicyHandle::new(active("one", &["acme"]));
-        in_force.take_over(0, 1, read(5, &[("acme", 3), ("bolt", 4)]));
-        let lost = in_force.take_over(0, 2, read(4, &[("acme", 3)]));
+        in_force.apply_read(0, 1, read(5, &[("acme", 3), ("bolt", 4)]));
+        let lost = in_force.apply_read(0, 2, read(4, &[("acme", 3)]));
         assert_eq!(lost.tenants, [capped("bolt", Some(4))].into());
         // After a flush, Redis has no settings at all.
-        let _ = in_force.take_over(0, 2, read(5, &[("acme", 3), ("bolt", 4)]));
-        let lost = in_force.take_over(0, 3, read(0, &[]));
+        let _ = in_force.apply_read(0, 2, read(5, &[("acme", 3), ("bolt", 4)]));
+        let lost = in_force.apply_read(0, 3, read(0, &[]));
         assert_eq!(lost.tenants.len(), 2, "{lost:?}");
         assert_eq!(seen(&in_force).0, tenants(&[("acme", Some(3)), ("bolt", Some(4))]));
     }
@@ -356,24 +356,24 @@ mod tests {
     fn a_tool_that_was_switched_off_stays_off_until_it_is_switched_on() {
         let off = |generation, tools: &[&str]| {
             let tools_off = tools.iter().map(ToString::to_string).collect();
-            AtRunTime { tools_off, ..read(generation, &[]) }
+            RunTimeConfig { tools_off, ..read(generation, &[]) }
         };
         let in_force = PolicyHandle::new(active("one", &[]));
         let now = || in_force.load().policy.permissions.switched_off.iter().cloned().collect::<Vec<_>>();
-        in_force.take_over(0, 1, off(1, &["pay"]));
+        in_force.apply_read(0, 1, off(1, &["pay"]));
         in_force.replace(active("two", &[]));
         assert_eq!(now(), ["pay"], "a new configuration does not know of it");
-        let lost = in_force.take_over(0, 2, off(0, &[]));
+        let lost = in_force.apply_read(0, 2, off(0, &[]));
         assert_eq!((lost.tools_off.len(), now()), (1, vec!["pay".to_owned()]), "a flush switches nothing on");
-        in_force.take_over(0, 3, off(2, &[]));
+        in_force.apply_read(0, 3, off(2, &[]));
         assert!(now().is_empty());
     }
 
     #[test]
     fn an_answer_that_was_overtaken_changes_nothing() {
         let in_force = PolicyHandle::new(active("one", &[]));
-        in_force.take_over(0, 2, read(6, &[("acme", 3)]));
-        in_force.take_over(0, 1, read(5, &[("acme", 9)]));
+        in_force.apply_read(0, 2, read(6, &[("acme", 3)]));
+        in_force.apply_read(0, 1, read(5, &[("acme", 9)]));
         assert_eq!(seen(&in_force).0, tenants(&[("acme", Some(3))]));
     }
 }

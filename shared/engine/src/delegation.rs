@@ -24,7 +24,7 @@ const TASK_TOOL_ID: &str = "tool_delegate_task";
 
 /// A task that passed all checks and may be written.
 #[derive(Debug, Clone)]
-pub struct Planned {
+pub struct PlannedTask {
     tenant: TenantId,
     agent: AgentId,
     queue: Queue,
@@ -48,7 +48,7 @@ pub struct Planned {
 ///
 /// # Errors
 /// A stable code, and a message for the delegator.
-pub fn plan(active: &ActivePolicy, task: &Task, now_ms: i64) -> Result<Planned, (RejectionCode, String)> {
+pub fn plan(active: &ActivePolicy, task: &Task, now_ms: i64) -> Result<PlannedTask, (RejectionCode, String)> {
     if active.policy.withheld.contains(&task.tenant) {
         return Err((RejectionCode::UnreadableTenant, unreadable(&task.tenant)));
     }
@@ -80,7 +80,7 @@ pub fn plan(active: &ActivePolicy, task: &Task, now_ms: i64) -> Result<Planned, 
         }
         TaskHandlerDef::Typed(_) | TaskHandlerDef::Http(_) | TaskHandlerDef::Llm(_) => (Queue::Ready(task.priority), 0),
     };
-    Ok(Planned {
+    Ok(PlannedTask {
         tenant: task.tenant.clone(),
         agent: task.target.clone(),
         queue,
@@ -244,7 +244,7 @@ fn arguments(task: &Task) -> String {
     serde_json::to_string(&map).unwrap_or_default()
 }
 
-impl Planned {
+impl PlannedTask {
     /// Returns when the task expires, ms of shard time.
     #[must_use]
     pub const fn deadline_ms(&self) -> i64 {

@@ -11,8 +11,8 @@ use tickfleet_core::keys::TurnName;
 use tickfleet_core::turn::Head;
 use tickfleet_core::turn::end::{EndedCall, Fate, Render, RenderedCall, ReplyFrame};
 use tickfleet_core::turn::state::EndReason;
-use tickfleet_model::approval::{Narrowed, narrow};
-use tickfleet_model::outcome::{Approved, Premises};
+use tickfleet_model::approval::{NarrowedValues, narrow};
+use tickfleet_model::outcome::{CallApproval, Premises};
 use tickfleet_model::policy::{Policy, ShadowDenial, session_note};
 use tickfleet_model::redaction::Redactor;
 use tickfleet_model::{AgentId, Call, CallError, CallId, CallResult, EffectNote, Outcome, TenantId, limits};
@@ -125,7 +125,7 @@ pub fn pending_approval(name: &TurnName, head: &Head, (approval, call, tool): (&
 }
 
 /// A result with everything that its message and audit entry report.
-pub struct Reported<'a> {
+pub struct ReportedCall<'a> {
     /// The turn or task.
     pub name: &'a TurnName,
     /// The immutable part of its record.
@@ -155,7 +155,7 @@ pub fn delegated<'a>(name: &TurnName, head: &'a Head) -> Option<Option<&'a Agent
 }
 
 /// The inputs of the policy evaluation that are not in the audit entry otherwise, with secrets redacted.
-fn premises(r: &Reported<'_>, redactor: &Redactor) -> String {
+fn premises(r: &ReportedCall<'_>, redactor: &Redactor) -> String {
     let head = r.head;
     let clean = |raw: &Option<Box<RawValue>>| raw.as_ref().map(|raw| redactor.json(raw.get()).into_owned());
     let raw = |text: Option<String>| text.and_then(|text| RawValue::from_string(text).ok());
@@ -178,7 +178,7 @@ fn premises(r: &Reported<'_>, redactor: &Redactor) -> String {
 
 /// Renders one result.
 #[must_use]
-pub fn rendered_call(options: &ReportOptions, r: &Reported<'_>) -> RenderedCall {
+pub fn rendered_call(options: &ReportOptions, r: &ReportedCall<'_>) -> RenderedCall {
     let audit = if options.log_tool_calls {
         audit::audit_entry(&audit::AuditInput {
             timestamp_ms: r.now_ms,
@@ -211,7 +211,7 @@ pub fn rendered_call(options: &ReportOptions, r: &Reported<'_>) -> RenderedCall 
 
 /// The history of a call that ends without its own result.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Past<'a> {
+pub struct CallHistory<'a> {
     /// The configured bounds of the limit that the call reached, see [`limit_words`].
     pub limit: Option<&'a str>,
     /// Failed attempts.
@@ -224,9 +224,9 @@ pub struct Past<'a> {
     pub why: Option<&'a str>,
 }
 
-impl Past<'_> {
+impl CallHistory<'_> {
     /// The end of the sentence that reports why a call ended. It never denies that a call began (invariant 21).
-    fn told(&self) -> String {
+    fn sentence_end(&self) -> String {
         match (self.tries, self.lost) {
             _ if self.waited => {
                 " while this call waited for work that it had begun. What was done until then stands.".into()
@@ -247,19 +247,19 @@ impl Past<'_> {
 
 /// The outcome and error of calls that end without their own results. `deadline_ms` is that of the turn.
 #[must_use]
-pub fn ended(reason: &EndReason, deadline_ms: i64, past: &Past<'_>) -> (Outcome, CallError) {
+pub fn ended(reason: &EndReason, deadline_ms: i64, history: &CallHistory<'_>) -> (Outcome, CallError) {
     let (outcome, code, message, details) = match reason {
         EndReason::Expired => (
             Outcome::Expired,
             "expired",
-            format!("The deadline {} came{}", rfc3339(deadline_ms), past.told()),
+            format!("The deadline {} came{}", rfc3339(deadline_ms), history.sentence_end()),
             Some(serde_json::json!({ "deadline": rfc3339(deadline_ms) })),
         ),
         EndReason::Canceled => (
             Outcome::Cancelled,
             "cancelled",
-            format!("The turn was cancelled{}{}", because(past.why), past.told()),
-            past.why.map(|why| serde_json::json!({ "reason": why })),
+            format!("The turn was cancelled{}{}", because(history.why), history.sentence_end()),
+            history.why.map(|why| serde_json::json!({ "reason": why })),
         ),
         EndReason::DailyCapReached { resets_ms } => (
             Outcome::DailyCapReached,
@@ -277,25 +277,27 @@ pub fn ended(reason: &EndReason, deadline_ms: i64, past: &Past<'_>) -> (Outcome,
             None,
         ),
         EndReason::OverLimit { limit } => {
-            let named = named(limit, past);
+            let named = limit_text(limit, history);
             let message = format!("This call asks for more than the limit {named} ever allows. It was not executed.");
             (Outcome::Rejected, "limit_reached", message, Some(serde_json::json!({ "limit": limit })))
         }
         // The limit cannot be counted because of the call's own arguments, so the caller must correct them.
         EndReason::NoAmount { limit } => {
-            let (named, what) =
-                (named(limit, past), "counts an argument that is missing from this call, or is not a plain number");
+            let (named, what) = (
+                limit_text(limit, history),
+                "counts an argument that is missing from this call, or is not a plain number",
+            );
             let message = format!("The limit {named} {what}. Give it as a number; the call was not executed.");
             (Outcome::InvalidArguments, "invalid_arguments", message, Some(serde_json::json!({ "limit": limit })))
         }
         // Permits: the time at which a running call returns its permit is unknown.
         EndReason::LimitReached { limit, resets_ms: 0 } => {
-            let (named, what) = (named(limit, past), "Every place of the limit");
+            let (named, what) = (limit_text(limit, history), "Every place of the limit");
             let message = format!("{what} {named} is taken. This call was not executed; it may be repeated later.");
             (Outcome::Rejected, "limit_reached", message, Some(serde_json::json!({ "limit": limit })))
         }
         EndReason::LimitReached { limit, resets_ms } => {
-            let (named, resets_at) = (named(limit, past), rfc3339(*resets_ms));
+            let (named, resets_at) = (limit_text(limit, history), rfc3339(*resets_ms));
             let message = format!(
                 "The limit {named} is used up. There is room again at {resets_at}. This call was not executed."
             );
@@ -319,8 +321,8 @@ pub fn ended(reason: &EndReason, deadline_ms: i64, past: &Past<'_>) -> (Outcome,
 }
 
 /// A limit as part of a sentence: `mails_per_user (5 calls per user in 1h)`.
-fn named(limit: &str, past: &Past<'_>) -> String {
-    past.limit.map_or_else(|| limit.to_owned(), |words| format!("{limit} ({words})"))
+fn limit_text(limit: &str, history: &CallHistory<'_>) -> String {
+    history.limit.map_or_else(|| limit.to_owned(), |words| format!("{limit} ({words})"))
 }
 
 /// The bounds of a configured limit in words, with this tenant's values: `5 calls per user in 1h`.
@@ -366,12 +368,12 @@ fn unknown(message: String) -> (Outcome, CallError) {
 /// The approval of a call with these arguments, as reported in its result. `narrowed` has the values that approvers
 /// changed, as a JSON object from pointer to value.
 #[must_use]
-pub fn approved(id: &str, by: &[String], narrowed: Option<&str>, arguments: &str) -> Approved {
-    let values: Narrowed = narrowed.and_then(|narrowed| serde_json::from_str(narrowed).ok()).unwrap_or_default();
+pub fn approved(id: &str, by: &[String], narrowed: Option<&str>, arguments: &str) -> CallApproval {
+    let values: NarrowedValues = narrowed.and_then(|narrowed| serde_json::from_str(narrowed).ok()).unwrap_or_default();
     let may = values.keys().cloned().collect();
     let changed = (!values.is_empty()).then(|| narrow(arguments, &may, &values).ok()).flatten();
     let arguments = changed.and_then(|changed| RawValue::from_string(changed).ok());
-    Approved { id: id.to_owned(), by: by.to_vec(), arguments }
+    CallApproval { id: id.to_owned(), by: by.to_vec(), arguments }
 }
 
 /// Renders calls that end without running, for schedulers.
@@ -396,18 +398,18 @@ impl Renderer<'_> {
             }
             _ => None,
         };
-        let past = Past { why: why.as_deref(), limit: limit.as_deref(), ..Past::default() };
+        let history = CallHistory { why: why.as_deref(), limit: limit.as_deref(), ..CallHistory::default() };
         let ((outcome, error), more) = match fate {
-            Fate::NotRun => (ended(reason, deadline_ms, &past), 0),
-            Fate::Tried(tries) => (ended(reason, deadline_ms, &Past { tries: *tries, ..past }), 0),
+            Fate::NotRun => (ended(reason, deadline_ms, &history), 0),
+            Fate::Tried(tries) => (ended(reason, deadline_ms, &CallHistory { tries: *tries, ..history }), 0),
             Fate::Begun => (begun_and_lost(tool), 1),
-            Fate::TakenByRuntime => (taken_and_not_ended(reason, deadline_ms, past.why), 1),
+            Fate::TakenByRuntime => (taken_and_not_ended(reason, deadline_ms, history.why), 1),
             Fate::MayHaveRun => {
                 let is_open =
                     matches!(reason, EndReason::Expired | EndReason::Canceled | EndReason::Quarantined { .. });
-                (ended(reason, deadline_ms, &Past { lost: true, ..past }), u32::from(is_open))
+                (ended(reason, deadline_ms, &CallHistory { lost: true, ..history }), u32::from(is_open))
             }
-            Fate::WorkedElsewhere => (ended(reason, deadline_ms, &Past { waited: true, ..past }), 0),
+            Fate::WorkedElsewhere => (ended(reason, deadline_ms, &CallHistory { waited: true, ..history }), 0),
         };
         (outcome, error, more)
     }
@@ -438,7 +440,7 @@ impl Render for Renderer<'_> {
             result.approval =
                 Some(approved(&consent.approval, &consent.by, consent.narrowed.as_deref(), &call.arguments));
         }
-        let reported = Reported {
+        let reported = ReportedCall {
             name,
             head,
             tool_name: self.policy.tool_name(&call.tool),
@@ -529,10 +531,10 @@ mod tests {
 
     #[test]
     fn an_argument_that_a_limit_needs_is_the_calls_own_fault() {
-        let past = Past { limit: Some("500 of /amount per agent in a day"), ..Past::default() };
-        let (outcome, error) = ended(&EndReason::NoAmount { limit: "spent".into() }, 0, &past);
+        let history = CallHistory { limit: Some("500 of /amount per agent in a day"), ..CallHistory::default() };
+        let (outcome, error) = ended(&EndReason::NoAmount { limit: "spent".into() }, 0, &history);
         assert_eq!((outcome, error.code.as_str()), (Outcome::InvalidArguments, "invalid_arguments"));
         assert!(error.message.contains("spent (500 of /amount"), "{}", error.message);
-        assert_eq!(ended(&EndReason::OverLimit { limit: "spent".into() }, 0, &past).0, Outcome::Rejected);
+        assert_eq!(ended(&EndReason::OverLimit { limit: "spent".into() }, 0, &history).0, Outcome::Rejected);
     }
 }

@@ -21,14 +21,14 @@ pub enum Attempt<T> {
 }
 
 /// How a loop waits between two attempts, and when it must stop.
-pub trait Waiting {
+pub trait RetryWait {
     /// Returns true if the loop must stop.
     fn is_over(&self) -> bool;
     /// Waits for `time`, or until the loop must stop.
     fn pause(&self, time: Duration) -> impl Future<Output = ()> + Send;
 }
 
-impl Waiting for CancellationToken {
+impl RetryWait for CancellationToken {
     fn is_over(&self) -> bool {
         self.is_cancelled()
     }
@@ -43,9 +43,9 @@ impl Waiting for CancellationToken {
 
 /// Waits that nothing interrupts: the attempts decide when to stop.
 #[derive(Debug, Clone, Copy)]
-pub struct Endless;
+pub struct NeverStop;
 
-impl Waiting for Endless {
+impl RetryWait for NeverStop {
     fn is_over(&self) -> bool {
         false
     }
@@ -59,9 +59,9 @@ impl Waiting for Endless {
 /// had to stop first, which is checked after each attempt, before and after the wait.
 ///
 /// This function logs nothing: each attempt logs its own failures.
-pub async fn retry_until<T, Tried: Future<Output = Attempt<T>>>(
-    waiting: &impl Waiting,
-    mut attempt: impl FnMut() -> Tried,
+pub async fn retry_until<T, AttemptFuture: Future<Output = Attempt<T>>>(
+    waiting: &impl RetryWait,
+    mut attempt: impl FnMut() -> AttemptFuture,
 ) -> Option<T> {
     let mut backoff = Backoff::default();
     loop {
@@ -102,7 +102,7 @@ mod tests {
                 _ => Attempt::Failed,
             }
         };
-        assert_eq!(retry_until(&Endless, attempt).await, Some("an answer"));
+        assert_eq!(retry_until(&NeverStop, attempt).await, Some("an answer"));
         assert!(began.elapsed() > Duration::from_millis(300), "{:?}", began.elapsed());
     }
 

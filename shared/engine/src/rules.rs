@@ -5,15 +5,15 @@ use std::sync::Arc;
 use tickfleet_core::keys::TurnName;
 use tickfleet_core::turn::Head;
 use tickfleet_core::turn::limit::{CapRows, Debit, Generations, LimitRow, Rules};
-use tickfleet_model::limit::counters::{Debits, Maker, counters};
-use tickfleet_model::policy::{AgentPolicy, TenantPolicy, Unknown};
+use tickfleet_model::limit::counters::{Debits, LimitCaller, counters};
+use tickfleet_model::policy::{AgentPolicy, TenantPolicy, UnknownCaller};
 use tickfleet_model::{AgentId, Call, Limit, Policy, TenantId};
 
 use crate::active_policy::ActivePolicy;
 use crate::limit_rows::{counter_of, known_zone};
 
 /// The worker slots that a process has counted. Limits on shares and parts of the slots depend on them.
-pub trait Slots: Sync {
+pub trait SlotBounds: Sync {
     /// False if a limit is a share of the slots and there are enough for every tenant: such a limit is not counted.
     fn counts(&self, limit: &Limit) -> bool;
 
@@ -23,9 +23,9 @@ pub trait Slots: Sync {
 
 /// For a process without a count of slots: limits on shares of slots are not counted.
 #[derive(Debug, Clone, Copy)]
-pub struct NoSlots;
+pub struct NoSlotBounds;
 
-impl Slots for NoSlots {
+impl SlotBounds for NoSlotBounds {
     fn counts(&self, limit: &Limit) -> bool {
         !limit.bound.is_of_slots()
     }
@@ -45,7 +45,7 @@ pub struct ActiveRules<'a> {
     /// The shard, and the number of shards.
     pub shard: (u32, u32),
     /// The workers' slots.
-    pub slots: &'a dyn Slots,
+    pub slots: &'a dyn SlotBounds,
 }
 
 impl std::fmt::Debug for ActiveRules<'_> {
@@ -59,8 +59,8 @@ impl tickfleet_core::turn::limit::Policy for ActiveRules<'_> {
         let policy = &self.active.policy;
         match policy.look_up(&name.tenant, &head.agent) {
             Ok((owner, agent)) => Rules::Debits(self.debits(name, head, calls, (owner, agent))),
-            Err(Unknown::Tenant | Unknown::Agent) => Rules::AgentRemoved,
-            Err(Unknown::Withheld) => Rules::Withheld,
+            Err(UnknownCaller::Tenant | UnknownCaller::Agent) => Rules::AgentRemoved,
+            Err(UnknownCaller::Withheld) => Rules::Withheld,
         }
     }
 
@@ -102,7 +102,7 @@ impl ActiveRules<'_> {
         if !policy.limits.iter().any(|limit| self.slots.counts(limit)) {
             return Vec::new();
         }
-        let maker = Maker {
+        let caller = LimitCaller {
             tenant,
             owner,
             agent: &head.agent,
@@ -111,7 +111,7 @@ impl ActiveRules<'_> {
             task: head.task.as_ref().map(|(task, _)| task),
             parallel_reads: head.parallel_reads,
         };
-        let found = counters(&policy.limits, &policy.known_tools, &maker, calls);
+        let found = counters(&policy.limits, &policy.known_tools, &caller, calls);
         found.into_iter().filter_map(|debits| self.limit_debit(policy, owner, tenant, debits)).collect()
     }
 
@@ -153,7 +153,12 @@ mod tests {
     use super::*;
 
     fn rules(active: ActivePolicy) -> ActiveRules<'static> {
-        ActiveRules { active: Arc::new(active), generations: Generations::default(), shard: (0, 1), slots: &NoSlots }
+        ActiveRules {
+            active: Arc::new(active),
+            generations: Generations::default(),
+            shard: (0, 1),
+            slots: &NoSlotBounds,
+        }
     }
 
     #[test]

@@ -22,11 +22,11 @@ pub mod tool;
 pub mod turn;
 
 pub use admission::{AdmissionMore, AdmissionNote, DebitNote, DebitNotes, PlacesNote, WaitCause, WaitNote};
-pub use approval::{ApprovalBinding, ApprovalDemand, AskedBy};
+pub use approval::{ApprovalBinding, ApprovalDemand, ApprovalReason};
 pub use digest::{content_digest, idempotency_key, task_digest};
 pub use ids::{AgentId, CallId, ConsumerId, EntryId, IdError, InboxName, SessionName, TaskId, TenantId, TurnId};
 pub use limit::Limit;
-pub use outcome::{Cached, CallError, CallResult, Outcome};
+pub use outcome::{CacheHit, CallError, CallResult, Outcome};
 pub use policy::{AgentPolicy, Caps, DayCapAction, Policy, TenantUser};
 pub use redaction::Redactor;
 pub use rejection::RejectionCode;

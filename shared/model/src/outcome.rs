@@ -62,8 +62,8 @@ outcomes! {
 
 /// The meaning of an outcome. All code that treats outcomes differently uses this.
 #[derive(Debug, Clone, Copy)]
-struct Meaning {
-    happened: Happened,
+struct OutcomeTraits {
+    happened: EffectHappened,
     tone: Tone,
     /// See [`Outcome::proves_tool`].
     proves_tool: bool,
@@ -75,7 +75,7 @@ struct Meaning {
 
 /// Whether the effect of a call happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Happened {
+pub enum EffectHappened {
     /// It happened.
     Yes,
     /// It may have happened.
@@ -98,8 +98,8 @@ pub enum Tone {
 }
 
 /// The meaning of most outcomes: the call was rejected before it ran.
-const REFUSED: Meaning = Meaning {
-    happened: Happened::No,
+const REFUSED: OutcomeTraits = OutcomeTraits {
+    happened: EffectHappened::No,
     tone: Tone::Bad,
     proves_tool: false,
     changes_facts: false,
@@ -107,20 +107,22 @@ const REFUSED: Meaning = Meaning {
 };
 
 impl Outcome {
-    const fn meaning(self) -> Meaning {
-        use Happened::{IfRun, Perhaps, Yes};
+    const fn meaning(self) -> OutcomeTraits {
+        use EffectHappened::{IfRun, Perhaps, Yes};
         use Tone::{Doubtful, Good};
         let (proves_tool, changes_facts, has_failed_running) = (true, true, true);
         match self {
-            Self::Ok => Meaning { happened: Yes, tone: Good, proves_tool, changes_facts, ..REFUSED },
-            Self::Permanent | Self::Transient => Meaning { proves_tool, changes_facts, has_failed_running, ..REFUSED },
-            // The call ran and its output was withheld, or it did not reach its tool.
-            Self::Internal => Meaning { happened: IfRun, changes_facts, has_failed_running, ..REFUSED },
-            Self::OutcomeUnknown => {
-                Meaning { happened: Perhaps, tone: Doubtful, proves_tool, has_failed_running, ..REFUSED }
+            Self::Ok => OutcomeTraits { happened: Yes, tone: Good, proves_tool, changes_facts, ..REFUSED },
+            Self::Permanent | Self::Transient => {
+                OutcomeTraits { proves_tool, changes_facts, has_failed_running, ..REFUSED }
             }
-            Self::Denied | Self::InvalidArguments | Self::ApprovalRefused => Meaning { proves_tool, ..REFUSED },
-            Self::Expired | Self::Cancelled | Self::DailyCapReached => Meaning { tone: Doubtful, ..REFUSED },
+            // The call ran and its output was withheld, or it did not reach its tool.
+            Self::Internal => OutcomeTraits { happened: IfRun, changes_facts, has_failed_running, ..REFUSED },
+            Self::OutcomeUnknown => {
+                OutcomeTraits { happened: Perhaps, tone: Doubtful, proves_tool, has_failed_running, ..REFUSED }
+            }
+            Self::Denied | Self::InvalidArguments | Self::ApprovalRefused => OutcomeTraits { proves_tool, ..REFUSED },
+            Self::Expired | Self::Cancelled | Self::DailyCapReached => OutcomeTraits { tone: Doubtful, ..REFUSED },
             Self::UnknownTool | Self::Rejected => REFUSED,
         }
     }
@@ -133,14 +135,14 @@ impl Outcome {
 
     /// Whether the effect of the call happened.
     #[must_use]
-    pub const fn happened(self) -> Happened {
+    pub const fn happened(self) -> EffectHappened {
         self.meaning().happened
     }
 
     /// Returns true if the call may have run although its result does not show it.
     #[must_use]
     pub const fn may_have_run(self) -> bool {
-        matches!(self.meaning().happened, Happened::Perhaps | Happened::IfRun)
+        matches!(self.meaning().happened, EffectHappened::Perhaps | EffectHappened::IfRun)
     }
 
     /// How the outcome is displayed.
@@ -212,10 +214,10 @@ pub struct CallResult {
     pub repeats: Option<String>,
     /// The approval that the call needed, if it was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub approval: Option<Approved>,
+    pub approval: Option<CallApproval>,
     /// The origin and age of the result, if it comes from the read cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cached: Option<Cached>,
+    pub cached: Option<CacheHit>,
     /// A message of the fleet to the agent, in addition to the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
@@ -230,7 +232,7 @@ pub struct CallResult {
 
 /// The approval of a call.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Approved {
+pub struct CallApproval {
     /// The approval's ID.
     pub id: String,
     /// The approvers.
@@ -242,7 +244,7 @@ pub struct Approved {
 
 /// The origin of a cached result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cached {
+pub struct CacheHit {
     /// Age of the result, ms.
     pub age_ms: u64,
     /// The call that produced the result, `<turn>/<position>`.

@@ -393,10 +393,10 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The name of the tool that a model means by `said`; `None` if the configuration does not know the tool.
+    /// The name of the tool that a model means by `spelling`; `None` if the configuration does not know the tool.
     #[must_use]
-    pub fn tool_name<'a>(&'a self, said: &'a str) -> Option<&'a str> {
-        let name = self.known_tools.meant(said);
+    pub fn tool_name<'a>(&'a self, spelling: &'a str) -> Option<&'a str> {
+        let name = self.known_tools.meant(spelling);
         let is_known = self.known_tools.traits(name).is_some()
             || self.permissions.matrix.contains_key(name)
             || META_TOOLS.contains(&name);
@@ -435,14 +435,14 @@ impl Policy {
     /// The declarations of a tenant and its agent.
     ///
     /// # Errors
-    /// [`Unknown`] names the unknown one.
-    pub fn look_up(&self, tenant: &TenantId, agent: &AgentId) -> Result<(&TenantPolicy, &AgentPolicy), Unknown> {
+    /// [`UnknownCaller`] names the unknown one.
+    pub fn look_up(&self, tenant: &TenantId, agent: &AgentId) -> Result<(&TenantPolicy, &AgentPolicy), UnknownCaller> {
         if self.withheld.contains(tenant) {
-            return Err(Unknown::Withheld);
+            return Err(UnknownCaller::Withheld);
         }
-        let owner = self.tenants.get(tenant).ok_or(Unknown::Tenant)?;
+        let owner = self.tenants.get(tenant).ok_or(UnknownCaller::Tenant)?;
         let known = self.agents.get(agent).filter(|_| owner.agents.is_empty() || owner.agents.contains(agent));
-        Ok((owner, known.ok_or(Unknown::Agent)?))
+        Ok((owner, known.ok_or(UnknownCaller::Agent)?))
     }
 
     /// The reason if every turn is rejected, from any sender; `None` if some may be admitted.
@@ -477,7 +477,7 @@ impl Policy {
 
 /// Why the policy has no declaration of an agent of a tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unknown {
+pub enum UnknownCaller {
     /// The tenant is unknown.
     Tenant,
     /// The agent is unknown, or the tenant does not have it.

@@ -63,31 +63,35 @@ impl Ladder {
     /// `retry_after` is the wait that the service asks for. It is a lower bound of the wait. The failure is final if
     /// it exceeds [`limits::RETRY_AFTER_MS_MAX`] or ends after the deadline (`left`, the time until it).
     #[must_use]
-    pub fn verdict(&self, attempt: u32, retry_after: Option<Duration>, left: Duration) -> Verdict {
+    pub fn decide(&self, attempt: u32, retry_after: Option<Duration>, left: Duration) -> RetryDecision {
         let Some(wait) = self.waits.get((attempt as usize).saturating_sub(1)).copied() else {
-            return Verdict::GiveUp(GiveUp::TriesUsedUp);
+            return RetryDecision::NoRetry(NoRetryReason::TriesUsedUp);
         };
         let floor = retry_after.unwrap_or_default();
         if floor > Duration::from_millis(limits::RETRY_AFTER_MS_MAX) {
-            return Verdict::GiveUp(GiveUp::RetryAfterTooLong);
+            return RetryDecision::NoRetry(NoRetryReason::RetryAfterTooLong);
         }
         let wait = wait.max(floor);
-        if wait >= left { Verdict::GiveUp(GiveUp::DeadlineFirst) } else { Verdict::RetryAfter(wait) }
+        if wait >= left {
+            RetryDecision::NoRetry(NoRetryReason::DeadlineFirst)
+        } else {
+            RetryDecision::RetryAfter(wait)
+        }
     }
 }
 
 /// The decision after a transient failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RetryDecision {
     /// Retry after this wait.
     RetryAfter(Duration),
     /// The failure is final.
-    GiveUp(GiveUp),
+    NoRetry(NoRetryReason),
 }
 
 /// Why a transient failure is final.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GiveUp {
+pub enum NoRetryReason {
     /// All retries are used up.
     TriesUsedUp,
     /// The service asks for a wait that is too long.
@@ -105,9 +109,9 @@ mod tests {
     #[test]
     fn the_default_ladder_waits_1_3_and_9_seconds_then_gives_up() {
         let ladder = Ladder::default();
-        let waits: Vec<_> = (1..=4).map(|attempt| ladder.verdict(attempt, None, FAR)).collect();
-        let secs = |s| Verdict::RetryAfter(Duration::from_secs(s));
-        assert_eq!(waits, [secs(1), secs(3), secs(9), Verdict::GiveUp(GiveUp::TriesUsedUp)]);
+        let waits: Vec<_> = (1..=4).map(|attempt| ladder.decide(attempt, None, FAR)).collect();
+        let secs = |s| RetryDecision::RetryAfter(Duration::from_secs(s));
+        assert_eq!(waits, [secs(1), secs(3), secs(9), RetryDecision::NoRetry(NoRetryReason::TriesUsedUp)]);
     }
 
     #[test]
@@ -122,9 +126,12 @@ mod tests {
     fn retry_after_is_a_floor_and_bounded() {
         let ladder = Ladder::default();
         let after = |s| Some(Duration::from_secs(s));
-        assert_eq!(ladder.verdict(1, after(7), FAR), Verdict::RetryAfter(Duration::from_secs(7)));
-        assert_eq!(ladder.verdict(3, after(7), FAR), Verdict::RetryAfter(Duration::from_secs(9)));
-        assert_eq!(ladder.verdict(1, after(61), FAR), Verdict::GiveUp(GiveUp::RetryAfterTooLong));
-        assert_eq!(ladder.verdict(1, after(7), Duration::from_secs(5)), Verdict::GiveUp(GiveUp::DeadlineFirst));
+        assert_eq!(ladder.decide(1, after(7), FAR), RetryDecision::RetryAfter(Duration::from_secs(7)));
+        assert_eq!(ladder.decide(3, after(7), FAR), RetryDecision::RetryAfter(Duration::from_secs(9)));
+        assert_eq!(ladder.decide(1, after(61), FAR), RetryDecision::NoRetry(NoRetryReason::RetryAfterTooLong));
+        assert_eq!(
+            ladder.decide(1, after(7), Duration::from_secs(5)),
+            RetryDecision::NoRetry(NoRetryReason::DeadlineFirst)
+        );
     }
 }

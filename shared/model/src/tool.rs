@@ -9,12 +9,12 @@ pub mod version;
 
 pub use durable::Durability;
 pub use effect_key::{EFFECT_WINDOW_MS_DEFAULT, EFFECT_WINDOW_MS_MAX, EffectKey, EffectNote};
-pub(crate) use effect_key::{at, canonical, said};
+pub(crate) use effect_key::{at, canonical, canonical_argument};
 pub use known::KnownTools;
-pub use read_cache::{CACHE_TTL_MS_MAX, CachePer, Question, ReadCache};
+pub use read_cache::{CACHE_TTL_MS_MAX, CacheInputs, CachePer, ReadCache};
 pub use reconcile::{
     RECONCILE_GRACE_MS_DEFAULT, RECONCILE_GRACE_MS_MAX, RECONCILE_TRIES_DEFAULT, RECONCILE_TRIES_MAX, Reconcile,
-    ReconcileArgument, Verdict as ReconcileVerdict,
+    ReconcileArgument, ReconcileVerdict,
 };
 
 use std::time::Duration;

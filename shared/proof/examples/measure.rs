@@ -17,7 +17,7 @@ use tickfleet_proof::lines::Line;
 use tickfleet_proof::prove::Prover;
 use tickfleet_proof::seal::{ChainName, Head, Leaf, Losses, Signer, seal};
 use tickfleet_proof::verify::Verifier;
-use tickfleet_proof::whatif::recorded::{Began, Operated, Read};
+use tickfleet_proof::whatif::recorded::{LogStart, OperatorActions, RecordedEntry};
 use tickfleet_proof::whatif::replay::{Fleet, Replay};
 use tickfleet_proof::whatif::turns::Turn;
 
@@ -66,16 +66,16 @@ fn measure(path: &str, what: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-type Measured = std::io::Result<(u64, String)>;
+type MeasureResult = std::io::Result<(u64, String)>;
 
 #[derive(Deserialize)]
-struct Whose {
+struct EntryTenant {
     tenant: String,
 }
 
 /// The work of a scheduler for entries, except for requests to Redis: reading the tenant, hashing, and one seal for 500
 /// entries. Without `seals`, entries are only read, and that time is to be subtracted.
-fn seal_all(lines: impl Iterator<Item = std::io::Result<String>>, seals: bool) -> Measured {
+fn seal_all(lines: impl Iterator<Item = std::io::Result<String>>, seals: bool) -> MeasureResult {
     let chain = ChainName { fleet: "f".into(), shard: 0, tenant: "acme".into() };
     let signer = Signer::new("k1", &"07".repeat(32)).map_err(std::io::Error::other)?;
     let (mut head, mut leaves, mut entries, mut made) = (Head::default(), Vec::new(), 0, 0);
@@ -86,8 +86,8 @@ fn seal_all(lines: impl Iterator<Item = std::io::Result<String>>, seals: bool) -
         if !seals {
             continue;
         }
-        let whose = serde_json::from_str::<Whose>(&entry.text).map_err(std::io::Error::other)?;
-        if whose.tenant == chain.tenant {
+        let entry_tenant = serde_json::from_str::<EntryTenant>(&entry.text).map_err(std::io::Error::other)?;
+        if entry_tenant.tenant == chain.tenant {
             leaves.push(Leaf::of(entry.id.parse().unwrap_or_default(), &entry.admitted, &entry.text));
         }
         if leaves.len() == 500 {
@@ -99,7 +99,7 @@ fn seal_all(lines: impl Iterator<Item = std::io::Result<String>>, seals: bool) -
     Ok((entries, format!("{made} seals")))
 }
 
-fn verify(lines: impl Iterator<Item = std::io::Result<String>>) -> Measured {
+fn verify(lines: impl Iterator<Item = std::io::Result<String>>) -> MeasureResult {
     let mut verifier = Verifier::new(BTreeMap::new());
     for line in lines {
         verifier.line(&line?);
@@ -108,7 +108,7 @@ fn verify(lines: impl Iterator<Item = std::io::Result<String>>) -> Measured {
     Ok((verdict.entries, if verdict.intact { "intact".to_owned() } else { format!("{:?}", verdict.findings) }))
 }
 
-fn prove(lines: impl Iterator<Item = std::io::Result<String>>) -> Measured {
+fn prove(lines: impl Iterator<Item = std::io::Result<String>>) -> MeasureResult {
     let mut prover = Prover::new(None, None);
     for line in lines {
         prover.line(&line?);
@@ -119,7 +119,7 @@ fn prove(lines: impl Iterator<Item = std::io::Result<String>>) -> Measured {
 
 /// Replays caps and limits under the fleet's own policy. The command also runs the guards for each call, and sorts the
 /// log first.
-fn decide_anew(lines: impl Iterator<Item = std::io::Result<String>>) -> Measured {
+fn decide_anew(lines: impl Iterator<Item = std::io::Result<String>>) -> MeasureResult {
     let mut policy = Policy::default();
     policy.defaults.calls_per_tick = CALLS_PER_TICK;
     policy.defaults.max_actions_per_day = CALLS_PER_DAY;
@@ -136,12 +136,12 @@ fn decide_anew(lines: impl Iterator<Item = std::io::Result<String>>) -> Measured
     };
     let (differences, mut entries) = (Cell::new(0_u64), 0);
     let tell = |_| differences.set(differences.get() + 1);
-    let began = Began::default();
-    let mut replay = Replay::new(fleet, &Operated::default(), &began, tell);
+    let began = LogStart::default();
+    let mut replay = Replay::new(fleet, &OperatorActions::default(), &began, tell);
     for line in lines {
         let line = line?;
         let Some(Line::Entry(entry)) = Line::read(&line) else { continue };
-        let Read::Call(call) = Read::entry(&entry) else { continue };
+        let RecordedEntry::Call(call) = RecordedEntry::entry(&entry) else { continue };
         entries += 1;
         if let Some(turn) = Turn::of(&[*call]) {
             replay.turn(turn);

@@ -39,17 +39,17 @@ impl Anchor {
     /// The anchor of a seal; `None` if the body is unreadable.
     #[must_use]
     pub fn of(body: &str, signature: &str, public_key: &str) -> Option<Self> {
-        let said: SealBody = serde_json::from_str(body).ok()?;
+        let seal: SealBody = serde_json::from_str(body).ok()?;
         Some(Self {
             anchor: FORMAT,
-            entries: said.first.saturating_sub(1) + said.count,
+            entries: seal.first.saturating_sub(1) + seal.count,
             head: encode(&head_of(body)),
-            fleet: said.fleet,
-            shard: said.shard,
-            tenant: said.tenant,
-            number: said.number,
-            sealed_ms: said.sealed_ms,
-            key_id: said.key_id,
+            fleet: seal.fleet,
+            shard: seal.shard,
+            tenant: seal.tenant,
+            number: seal.number,
+            sealed_ms: seal.sealed_ms,
+            key_id: seal.key_id,
             public_key: public_key.to_owned(),
             signature: signature.to_owned(),
         })

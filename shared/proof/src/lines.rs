@@ -69,7 +69,7 @@ pub struct End {
 
 /// Entries that were lost from the log before they were exported.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Gone {
+pub struct LostEntries {
     /// The shard.
     pub shard: u32,
     /// The number of entries. If the log was recreated, it is a lower bound.
@@ -96,7 +96,7 @@ pub enum Line<'a> {
     /// A seal.
     Seal(SealLine<'a>),
     /// Entries that could not be exported.
-    Gone(Gone),
+    Gone(LostEntries),
     /// The end.
     End(End),
 }
@@ -130,7 +130,7 @@ pub struct SealLine<'a> {
 /// Other members are rejected, because no seal would cover them.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Raw<'a> {
+struct RawLine<'a> {
     #[serde(default)]
     shard: Option<u32>,
     #[serde(borrow, default)]
@@ -146,7 +146,7 @@ struct Raw<'a> {
     #[serde(borrow, default)]
     signature: Option<Cow<'a, str>>,
     #[serde(default)]
-    gone: Option<Gone>,
+    gone: Option<LostEntries>,
     #[serde(default)]
     end: Option<End>,
 }
@@ -158,7 +158,7 @@ impl<'a> Line<'a> {
         if line.starts_with("{\"export\":") {
             return serde_json::from_str(line).ok().map(|header| Self::Header(Box::new(header)));
         }
-        let raw: Raw<'a> = serde_json::from_str(line).ok()?;
+        let raw: RawLine<'a> = serde_json::from_str(line).ok()?;
         if let Some(end) = raw.end {
             return Some(Self::End(end));
         }
@@ -224,7 +224,7 @@ pub fn followed_seal(shard: u32, id: &str, body: &str, signature: &str) -> Strin
 
 /// Entries that could not be exported, as a line.
 #[must_use]
-pub fn gone(gone: &Gone) -> String {
+pub fn gone(gone: &LostEntries) -> String {
     format!(r#"{{"gone":{}}}"#, serde_json::to_string(gone).unwrap_or_default())
 }
 
@@ -264,7 +264,7 @@ mod tests {
             Some(Line::End(End { entries: 1, seals: 2 }))
         ));
         assert!(matches!(Line::read(&seal(1, "{\"v\": 1}", "s")), Some(Line::Seal(seal)) if seal.body == "{\"v\": 1}"));
-        let lost = Gone { shard: 1, entries: 3, after: "1-0".into(), ..Gone::default() };
+        let lost = LostEntries { shard: 1, entries: 3, after: "1-0".into(), ..LostEntries::default() };
         assert!(matches!(Line::read(&gone(&lost)), Some(Line::Gone(read)) if read == lost));
         let seal = followed_seal(1, "7-0", "{}", "s");
         let Some(Line::Seal(read)) = Line::read(&seal) else { panic!("no seal") };

@@ -3,14 +3,14 @@
 use chrono::DateTime;
 
 use crate::prove::{Claim, Proof};
-use crate::verify::Verdict;
+use crate::verify::ExportVerdict;
 
 /// Maximum violations of a claim, and findings, in a report. The JSON output has more.
 const SHOWN_MAX: usize = 50;
 
 /// The report in Markdown.
 #[must_use]
-pub fn markdown(proof: &Proof, verdict: &Verdict) -> String {
+pub fn markdown(proof: &Proof, verdict: &ExportVerdict) -> String {
     let mut text = String::from("# What the audit log proves\n\n");
     let time =
         |ms: Option<i64>| ms.and_then(DateTime::from_timestamp_millis).map_or("–".into(), |at| at.to_rfc3339());
@@ -63,7 +63,7 @@ fn violations(claim: &Claim) -> String {
     text
 }
 
-fn intact(verdict: &Verdict) -> String {
+fn intact(verdict: &ExportVerdict) -> String {
     let mut text = format!(
         "{} entries, of which {} are sealed and {} are not; {} seals in {} chains.\n\n",
         verdict.entries,

@@ -9,7 +9,7 @@ use super::cut::{cut_chars, cut_output};
 use super::json::{Bounds, check};
 use super::result::cached_json;
 use super::write::{Object, time};
-use tickfleet_model::outcome::Approved;
+use tickfleet_model::outcome::CallApproval;
 use tickfleet_model::policy::ShadowDenial;
 use tickfleet_model::{AgentId, CallError, CallResult, EffectNote, Redactor, TenantId, limits};
 
@@ -171,7 +171,7 @@ fn error(error: &CallError, redactor: &Redactor) -> String {
 }
 
 /// Who has agreed to the call, and the arguments that they had it run with, where these are others.
-fn approved(approval: &Approved, redactor: &Redactor) -> String {
+fn approved(approval: &CallApproval, redactor: &Redactor) -> String {
     let mut object = Object::new(128);
     object.text("id", &approval.id);
     object.raw("by", &serde_json::to_string(&approval.by).unwrap_or_else(|_| "[]".into()));

@@ -2,7 +2,7 @@
 
 use super::dialects::rules;
 use super::write::Object;
-use tickfleet_model::{Cached, CallResult, Dialect};
+use tickfleet_model::{CacheHit, CallResult, Dialect};
 
 /// A result as JSON, in the documented order of its fields.
 #[must_use]
@@ -49,7 +49,7 @@ pub fn result_json(result: &CallResult) -> String {
 }
 
 /// The origin of a kept answer as JSON.
-pub(crate) fn cached_json(cached: &Cached) -> String {
+pub(crate) fn cached_json(cached: &CacheHit) -> String {
     let mut object = Object::new(cached.call.len() + 48);
     object.raw("age_ms", &cached.age_ms.to_string());
     object.text("call", &cached.call);

@@ -11,8 +11,8 @@ use tickfleet_model::limits::{RULE_BYTES_MAX, RULE_DEPTH_MAX, RULE_NODES_MAX, RU
 use tickfleet_model::suggest;
 
 use crate::evaluate::{Comparison, Literal, Node, Pattern, Quantifier, Sum, TextTest};
-use crate::facts::Known;
-use crate::names::{self, Unknown};
+use crate::facts::Variable;
+use crate::names::{self, UnknownName};
 use crate::number::Number;
 
 /// Bounds on the program of a regular expression, KiB. The smallest bound that fits a pattern is its cost: the steps of
@@ -26,20 +26,20 @@ const FUNCTIONS: &str =
 
 /// The problem in a rejected text, as the rest of a sentence that begins with the text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
+pub struct RuleError {
     /// The problem as a verb phrase (`names the unknown …`).
     pub found: String,
     /// The expectation that completes the sentence.
     pub expected: String,
 }
 
-impl Refused {
+impl RuleError {
     pub(crate) fn because(found: impl Into<String>, expected: impl Into<String>) -> Self {
         Self { found: found.into(), expected: expected.into() }
     }
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for RuleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}; expected {}", self.found, self.expected)
     }
@@ -49,7 +49,7 @@ impl fmt::Display for Refused {
 ///
 /// # Errors
 /// The problem, and what is expected instead.
-pub(crate) fn condition(text: &str) -> Result<Node, Refused> {
+pub(crate) fn condition(text: &str) -> Result<Node, RuleError> {
     let node = expression(text)?;
     let never = match &node {
         Node::Literal(Literal::Bool(_)) => None,
@@ -60,23 +60,23 @@ pub(crate) fn condition(text: &str) -> Result<Node, Refused> {
         _ => None,
     };
     match never {
-        Some(()) => Err(Refused::because("gives a value", "a condition such as `args.amount <= 500`")),
+        Some(()) => Err(RuleError::because("gives a value", "a condition such as `args.amount <= 500`")),
         None => Ok(node),
     }
 }
 
 /// Compiles an expression of any kind.
-pub(crate) fn expression(text: &str) -> Result<Node, Refused> {
+pub(crate) fn expression(text: &str) -> Result<Node, RuleError> {
     if text.len() > RULE_BYTES_MAX {
-        return Err(Refused::because(format!("has {} bytes", text.len()), format!("at most {RULE_BYTES_MAX}")));
+        return Err(RuleError::because(format!("has {} bytes", text.len()), format!("at most {RULE_BYTES_MAX}")));
     }
     let depth = RULE_DEPTH_MAX;
     // The parser is a foreign crate: a text over which it panics is rejected.
     let parsed = catch_unwind(AssertUnwindSafe(|| PrattParser::new().max_recursion_depth(depth).parse(text)));
-    let Ok(parsed) = parsed else { return Err(Refused::because("crashes the CEL parser", CONDITION)) };
+    let Ok(parsed) = parsed else { return Err(RuleError::because("crashes the CEL parser", CONDITION)) };
     let parsed = parsed.map_err(|errors| match errors.errors.first() {
         Some(first) if first.msg.contains("recursion limit") => too_deep(),
-        Some(first) => Refused::because(
+        Some(first) => RuleError::because(
             format!(
                 "is not CEL at line {}, column {}: {}",
                 first.pos.0.max(1),
@@ -85,11 +85,11 @@ pub(crate) fn expression(text: &str) -> Result<Node, Refused> {
             ),
             CONDITION,
         ),
-        None => Refused::because("is not CEL", CONDITION),
+        None => RuleError::because("is not CEL", CONDITION),
     })?;
     let node = Compiler::default().node(&parsed)?;
     match names::unknown_in_context(&node) {
-        Some(Unknown { name, there, .. }) => Err(unknown_of(&name, there.iter().map(String::as_str))),
+        Some(UnknownName { name, there, .. }) => Err(unknown_of(&name, there.iter().map(String::as_str))),
         None => Ok(node),
     }
 }
@@ -98,8 +98,8 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn too_deep() -> Refused {
-    Refused::because("is nested too deeply", format!("at most {RULE_DEPTH_MAX} levels"))
+fn too_deep() -> RuleError {
+    RuleError::because("is nested too deeply", format!("at most {RULE_DEPTH_MAX} levels"))
 }
 
 #[derive(Default)]
@@ -110,14 +110,14 @@ struct Compiler {
     locals: Vec<String>,
 }
 
-type Compiled = Result<Node, Refused>;
+type CompileResult = Result<Node, RuleError>;
 
 impl Compiler {
-    fn node(&mut self, of: &Expression) -> Compiled {
+    fn node(&mut self, of: &Expression) -> CompileResult {
         self.nodes += 1;
         self.depth += 1;
         if self.nodes > RULE_NODES_MAX {
-            return Err(Refused::because("has too many parts", format!("at most {RULE_NODES_MAX}")));
+            return Err(RuleError::because("has too many parts", format!("at most {RULE_NODES_MAX}")));
         }
         if self.depth > RULE_DEPTH_MAX {
             return Err(too_deep());
@@ -131,46 +131,48 @@ impl Compiler {
             Expr::List(list) if list.optional_indices.is_empty() => {
                 list.elements.iter().map(|item| self.node(item)).collect::<Result<_, _>>().map(Node::List)
             }
-            Expr::List(_) | Expr::Map(_) | Expr::Struct(_) => Err(Refused::because("makes an object", "lists at most")),
-            Expr::Unspecified => Err(Refused::because("has an empty part", CONDITION)),
+            Expr::List(_) | Expr::Map(_) | Expr::Struct(_) => {
+                Err(RuleError::because("makes an object", "lists at most"))
+            }
+            Expr::Unspecified => Err(RuleError::because("has an empty part", CONDITION)),
         };
         self.depth -= 1;
         node
     }
 
-    fn boxed(&mut self, of: &Expression) -> Result<Box<Node>, Refused> {
+    fn boxed(&mut self, of: &Expression) -> Result<Box<Node>, RuleError> {
         self.node(of).map(Box::new)
     }
 
-    fn sides(&mut self, one: &Expression, other: &Expression) -> Result<Box<[Node; 2]>, Refused> {
+    fn sides(&mut self, one: &Expression, other: &Expression) -> Result<Box<[Node; 2]>, RuleError> {
         Ok(Box::new([self.node(one)?, self.node(other)?]))
     }
 
-    fn name(&self, name: &str) -> Compiled {
+    fn name(&self, name: &str) -> CompileResult {
         // As in CEL, the innermost variable has precedence.
         if let Some(number) = self.locals.iter().rposition(|local| local == name) {
             return Ok(Node::Local(number));
         }
-        match Known::find(name) {
-            Some(known) => Ok(Node::Known(known)),
+        match Variable::find(name) {
+            Some(known) => Ok(Node::Variable(known)),
             None => Err(unknown(name)),
         }
     }
 
-    fn select(&mut self, select: &SelectExpr) -> Compiled {
+    fn select(&mut self, select: &SelectExpr) -> CompileResult {
         if let Expr::Ident(group) = &select.operand.expr
             && !self.locals.contains(group)
-            && Known::is_group(group)
+            && Variable::is_group(group)
         {
             let name = format!("{group}.{}", select.field);
-            let known = Known::find(&name).ok_or_else(|| unknown(&name))?;
-            return Ok(if select.test { Node::HasKnown(known) } else { Node::Known(known) });
+            let known = Variable::find(&name).ok_or_else(|| unknown(&name))?;
+            return Ok(if select.test { Node::HasVariable(known) } else { Node::Variable(known) });
         }
         let of = self.boxed(&select.operand)?;
         Ok(if select.test { Node::Has(of, select.field.clone()) } else { Node::Member(of, select.field.clone()) })
     }
 
-    fn call(&mut self, call: &CallExpr) -> Compiled {
+    fn call(&mut self, call: &CallExpr) -> CompileResult {
         let name = call.func_name.as_str();
         match (&call.target, call.args.as_slice()) {
             (None, [one]) => self.unary(name, one),
@@ -188,7 +190,7 @@ impl Compiler {
         }
     }
 
-    fn unary(&mut self, name: &str, of: &Expression) -> Compiled {
+    fn unary(&mut self, name: &str, of: &Expression) -> CompileResult {
         Ok(match name {
             operators::LOGICAL_NOT => Node::Not(self.boxed(of)?),
             operators::NEGATE => Node::Negate(self.boxed(of)?),
@@ -198,14 +200,14 @@ impl Compiler {
         })
     }
 
-    fn method(&mut self, name: &str, of: &Expression, argument: &Expression) -> Compiled {
+    fn method(&mut self, name: &str, of: &Expression, argument: &Expression) -> CompileResult {
         let test =
             [TextTest::StartsWith, TextTest::EndsWith, TextTest::Contains].into_iter().find(|t| t.word() == name);
         match test {
             Some(test) => Ok(Node::Text(test, self.sides(of, argument)?)),
             None if name == "matches" => {
                 let Node::Literal(Literal::Text(pattern)) = self.node(argument)? else {
-                    return Err(Refused::because("passes a computed pattern to `matches`", "a pattern as a text"));
+                    return Err(RuleError::because("passes a computed pattern to `matches`", "a pattern as a text"));
                 };
                 Ok(Node::Matches(self.boxed(of)?, self::pattern(&pattern)?))
             }
@@ -213,7 +215,7 @@ impl Compiler {
         }
     }
 
-    fn binary(&mut self, name: &str, one: &Expression, other: &Expression) -> Compiled {
+    fn binary(&mut self, name: &str, one: &Expression, other: &Expression) -> CompileResult {
         if name == operators::INDEX {
             return Ok(Node::Item(self.boxed(one)?, self.boxed(other)?));
         }
@@ -221,7 +223,7 @@ impl Compiler {
             return Ok(Node::In(self.boxed(one)?, self.boxed(other)?));
         }
         if [operators::DIVIDE, operators::MODULO].contains(&name) {
-            return Err(Refused::because(
+            return Err(RuleError::because(
                 "divides",
                 "a product on the other side, such as `2 * args.part <= args.whole`",
             ));
@@ -245,7 +247,7 @@ impl Compiler {
 
     /// Recognizes `all`, `exists` and `exists_one`, which the parser has expanded to loops. `map` and `filter` are
     /// rejected: they make lists, whose cost grows with the square of their length.
-    fn quantified(&mut self, loops: &ComprehensionExpr) -> Compiled {
+    fn quantified(&mut self, loops: &ComprehensionExpr) -> CompileResult {
         let step = match &loops.loop_step.expr {
             Expr::Call(call) => (call.func_name.as_str(), call.args.as_slice()),
             _ => ("", [].as_slice()),
@@ -254,11 +256,11 @@ impl Compiler {
             (Expr::Literal(_), (operators::LOGICAL_AND, [_, body])) => (Quantifier::All, body),
             (Expr::Literal(_), (operators::LOGICAL_OR, [_, body])) => (Quantifier::Exists, body),
             (Expr::Literal(_), (operators::CONDITIONAL, [body, ..])) => (Quantifier::ExistsOne, body),
-            _ => return Err(Refused::because("uses map or filter", "all, exists or exists_one")),
+            _ => return Err(RuleError::because("uses map or filter", "all, exists or exists_one")),
         };
         let items = self.node(&loops.iter_range)?;
         if self.locals.len() >= RULE_QUANTIFIERS_MAX {
-            return Err(Refused::because(
+            return Err(RuleError::because(
                 "nests all, exists or exists_one",
                 format!("at most {RULE_QUANTIFIERS_MAX} levels"),
             ));
@@ -270,11 +272,11 @@ impl Compiler {
     }
 }
 
-fn literal(literal: &LiteralValue) -> Result<Literal, Refused> {
+fn literal(literal: &LiteralValue) -> Result<Literal, RuleError> {
     let number = |number: Option<Number>| {
         number
             .map(Literal::Number)
-            .ok_or_else(|| Refused::because("has a number that is too large", "at most 38 digits"))
+            .ok_or_else(|| RuleError::because("has a number that is too large", "at most 38 digits"))
     };
     match literal {
         LiteralValue::Null => Ok(Literal::Null),
@@ -283,11 +285,11 @@ fn literal(literal: &LiteralValue) -> Result<Literal, Refused> {
         LiteralValue::UInt(int) => number(Number::parse(&int.inner().to_string())),
         LiteralValue::Double(double) => number(Number::from_double(*double.inner())),
         LiteralValue::String(text) => Ok(Literal::Text(text.inner().to_owned())),
-        LiteralValue::Bytes(_) => Err(Refused::because("has bytes, which JSON lacks", "a text")),
+        LiteralValue::Bytes(_) => Err(RuleError::because("has bytes, which JSON lacks", "a text")),
     }
 }
 
-fn pattern(text: &str) -> Result<Pattern, Refused> {
+fn pattern(text: &str) -> Result<Pattern, RuleError> {
     let mut last = None;
     for kib in PATTERN_KIB {
         let mut builder = RegexBuilder::new(text);
@@ -300,25 +302,25 @@ fn pattern(text: &str) -> Result<Pattern, Refused> {
             }
         }
     }
-    Err(Refused::because(format!("has an invalid pattern ({})", last.unwrap_or_default()), "a regular expression"))
+    Err(RuleError::because(format!("has an invalid pattern ({})", last.unwrap_or_default()), "a regular expression"))
 }
 
-fn unknown(name: &str) -> Refused {
-    unknown_of(name, Known::ALL.iter().map(|known| known.name()))
+fn unknown(name: &str) -> RuleError {
+    unknown_of(name, Variable::ALL.iter().map(|known| known.name()))
 }
 
-fn unknown_of<'a>(name: &str, there: impl Iterator<Item = &'a str>) -> Refused {
+fn unknown_of<'a>(name: &str, there: impl Iterator<Item = &'a str>) -> RuleError {
     let names: Vec<&str> = there.collect();
     // Callers pass a path only up to its unknown part: `agrs` for `agrs.amount`.
     let meant = suggest::closest(name, names.iter().copied())
         .map(|meant| format!(" (did you mean `{meant}`?)"))
         .unwrap_or_default();
-    Refused::because(format!("names the unknown `{name}`{meant}"), format!("one of {}", names.join(", ")))
+    RuleError::because(format!("names the unknown `{name}`{meant}"), format!("one of {}", names.join(", ")))
 }
 
-fn not_a_function(name: &str) -> Refused {
+fn not_a_function(name: &str) -> RuleError {
     let name = operators::find_operator(name).unwrap_or(name);
-    Refused::because(
+    RuleError::because(
         format!("calls the unknown `{name}`, or passes operands that it does not take"),
         format!("one of {FUNCTIONS}"),
     )

@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 use regex::Regex;
 use tickfleet_model::limits::RULE_PATTERN_TEXT_BYTES_MAX;
 
-use crate::facts::{Facts, Known};
+use crate::facts::{Facts, Variable};
 use crate::number::Number;
 use crate::value::Value;
 use crate::work::{Problem, Work};
@@ -16,12 +16,12 @@ use crate::work::{Problem, Work};
 #[derive(Debug, Clone)]
 pub(crate) enum Node {
     Literal(Literal),
-    Known(Known),
+    Variable(Variable),
     /// A variable of `all`, `exists` or `exists_one`, by the number of its quantifier. The outermost is 0.
     Local(usize),
     Member(Box<Node>, String),
     Has(Box<Node>, String),
-    HasKnown(Known),
+    HasVariable(Variable),
     Item(Box<Node>, Box<Node>),
     Not(Box<Node>),
     Negate(Box<Node>),
@@ -103,7 +103,7 @@ pub(crate) struct Evaluation<'a> {
     arguments: Option<Value<'a>>,
 }
 
-type Answer<'a> = Result<Value<'a>, Problem>;
+type EvalResult<'a> = Result<Value<'a>, Problem>;
 
 fn cannot<T>(why: impl Into<String>) -> Result<T, Problem> {
     Err(Problem::Cannot(why.into()))
@@ -125,19 +125,19 @@ impl<'a> Evaluation<'a> {
     }
 
     /// The value of a node, with its first level parsed.
-    pub(crate) fn value(&mut self, node: &'a Node) -> Answer<'a> {
+    pub(crate) fn value(&mut self, node: &'a Node) -> EvalResult<'a> {
         self.work.spend(1)?;
         match node {
             Node::Literal(literal) => Ok(literal.value()),
-            Node::Known(Known::Args) => self.arguments(),
-            Node::Known(known) => known.value(self.facts).opened(&mut self.work),
+            Node::Variable(Variable::Args) => self.arguments(),
+            Node::Variable(known) => known.value(self.facts).opened(&mut self.work),
             Node::Local(number) => self.local(*number),
             Node::Member(of, name) => self.member(of, name),
             Node::Has(of, name) => {
                 let of = self.value(of)?;
                 Ok(Value::Bool(of.member(name, &mut self.work)?.is_some()))
             }
-            Node::HasKnown(known) => Ok(Value::Bool(known.is_there(self.facts))),
+            Node::HasVariable(known) => Ok(Value::Bool(known.is_there(self.facts))),
             Node::Item(of, at) => self.item(of, at),
             Node::Not(node) => Ok(Value::Bool(!self.boolean(node, "!")?)),
             Node::Negate(node) => Ok(Value::Number(self.number(node, "-")?.negated())),
@@ -170,14 +170,14 @@ impl<'a> Evaluation<'a> {
         }
     }
 
-    fn arguments(&mut self) -> Answer<'a> {
+    fn arguments(&mut self) -> EvalResult<'a> {
         if self.arguments.is_none() {
             self.arguments = Some(Value::Json(self.facts.arguments).opened(&mut self.work)?);
         }
         Ok(self.arguments.clone().unwrap_or(Value::Null))
     }
 
-    fn local(&mut self, number: usize) -> Answer<'a> {
+    fn local(&mut self, number: usize) -> EvalResult<'a> {
         let Some(value) = self.locals.get(number) else { return cannot("a variable has no value") };
         if let Value::Text(Cow::Owned(text)) = value {
             self.work.spend_bytes(text.len())?;
@@ -185,7 +185,7 @@ impl<'a> Evaluation<'a> {
         Ok(value.clone())
     }
 
-    fn member(&mut self, of: &'a Node, name: &str) -> Answer<'a> {
+    fn member(&mut self, of: &'a Node, name: &str) -> EvalResult<'a> {
         let value = self.value(of)?;
         match value.member(name, &mut self.work)? {
             Some(member) => member.opened(&mut self.work),
@@ -193,7 +193,7 @@ impl<'a> Evaluation<'a> {
         }
     }
 
-    fn item(&mut self, of: &'a Node, at: &'a Node) -> Answer<'a> {
+    fn item(&mut self, of: &'a Node, at: &'a Node) -> EvalResult<'a> {
         let (of, at) = (self.value(of)?, self.value(at)?);
         let found = match (&of, &at) {
             (Value::List(items), Value::Number(at)) => at.as_index().and_then(|at| items.get(at)).cloned(),
@@ -227,7 +227,7 @@ impl<'a> Evaluation<'a> {
         }
     }
 
-    fn both(&mut self, decisive: bool, sides: &'a [Node; 2]) -> Answer<'a> {
+    fn both(&mut self, decisive: bool, sides: &'a [Node; 2]) -> EvalResult<'a> {
         let of = if decisive { "||" } else { "&&" };
         let locals = self.locals.len();
         let first = self.boolean(&sides[0], of);
@@ -239,7 +239,7 @@ impl<'a> Evaluation<'a> {
         if second == decisive { Ok(Value::Bool(decisive)) } else { first.map(|_| Value::Bool(second)) }
     }
 
-    fn compare(&mut self, how: Comparison, sides: &'a [Node; 2]) -> Answer<'a> {
+    fn compare(&mut self, how: Comparison, sides: &'a [Node; 2]) -> EvalResult<'a> {
         let order = match (self.value(&sides[0])?, self.value(&sides[1])?) {
             (Value::Number(one), Value::Number(other)) => one.cmp(&other),
             (Value::Text(one), Value::Text(other)) => {
@@ -256,7 +256,7 @@ impl<'a> Evaluation<'a> {
         }))
     }
 
-    fn within(&mut self, one: &'a Node, all: &'a Node) -> Answer<'a> {
+    fn within(&mut self, one: &'a Node, all: &'a Node) -> EvalResult<'a> {
         let one = self.value(one)?;
         // Most lists are literals in the rule. They are compared without building a list for each call.
         if let Node::List(nodes) = all
@@ -286,7 +286,7 @@ impl<'a> Evaluation<'a> {
         }
     }
 
-    fn sum(&mut self, how: Sum, sides: &'a [Node; 2]) -> Answer<'a> {
+    fn sum(&mut self, how: Sum, sides: &'a [Node; 2]) -> EvalResult<'a> {
         let (word, reckon): (_, fn(Number, Number) -> Option<Number>) = match how {
             Sum::Plus => ("+", Number::plus),
             Sum::Minus => ("-", Number::minus),
@@ -299,7 +299,7 @@ impl<'a> Evaluation<'a> {
         }
     }
 
-    fn size(&mut self, of: &'a Node) -> Answer<'a> {
+    fn size(&mut self, of: &'a Node) -> EvalResult<'a> {
         let size = match self.value(of)? {
             Value::Text(text) => {
                 self.work.spend_bytes(text.len())?;
@@ -312,7 +312,7 @@ impl<'a> Evaluation<'a> {
         Ok(Value::Number(Number::count(size)))
     }
 
-    fn test_text(&mut self, test: TextTest, sides: &'a [Node; 2]) -> Answer<'a> {
+    fn test_text(&mut self, test: TextTest, sides: &'a [Node; 2]) -> EvalResult<'a> {
         let word = test.word();
         let (text, part) = (self.text(&sides[0], word)?, self.text(&sides[1], word)?);
         self.work.spend_bytes(text.len() + part.len())?;
@@ -323,7 +323,7 @@ impl<'a> Evaluation<'a> {
         }))
     }
 
-    fn matches(&mut self, text: &'a Node, pattern: &Pattern) -> Answer<'a> {
+    fn matches(&mut self, text: &'a Node, pattern: &Pattern) -> EvalResult<'a> {
         let text = self.text(text, "matches")?;
         if text.len() > RULE_PATTERN_TEXT_BYTES_MAX {
             return cannot(format!("`matches` is for texts of at most {RULE_PATTERN_TEXT_BYTES_MAX} bytes"));
@@ -332,7 +332,7 @@ impl<'a> Evaluation<'a> {
         Ok(Value::Bool(pattern.regex.is_match(&text)))
     }
 
-    fn double(&mut self, node: &'a Node) -> Answer<'a> {
+    fn double(&mut self, node: &'a Node) -> EvalResult<'a> {
         match self.value(node)? {
             Value::Text(text) => {
                 self.work.spend_bytes(text.len())?;
@@ -347,7 +347,7 @@ impl<'a> Evaluation<'a> {
     }
 
     /// `all`, `exists` and `exists_one`. As in CEL, an item that decides does so even if another item is an error.
-    fn quantified(&mut self, quantifier: Quantifier, parts: &'a [Node; 2]) -> Answer<'a> {
+    fn quantified(&mut self, quantifier: Quantifier, parts: &'a [Node; 2]) -> EvalResult<'a> {
         let items: Vec<Value<'a>> = match self.value(&parts[0])? {
             Value::List(items) => items.to_vec(),
             Value::Map(members) => members.iter().map(|(key, _)| Value::Text(key.clone())).collect(),
@@ -391,7 +391,7 @@ impl Node {
     /// The full path of a member, as far as it is known.
     fn path_to(&self, name: &str) -> String {
         match self {
-            Self::Known(known) => format!("{}.{name}", known.name()),
+            Self::Variable(known) => format!("{}.{name}", known.name()),
             Self::Member(of, own) => format!("{}.{name}", of.path_to(own)),
             _ => name.to_owned(),
         }

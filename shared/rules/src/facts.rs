@@ -25,13 +25,13 @@ pub struct Facts<'a> {
     pub task: Option<&'a (TaskId, TaskGrant)>,
 }
 
-macro_rules! known {
+macro_rules! variables {
     ($($variant:ident $name:literal),+ $(,)?) => {
         /// A name that conditions may use.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub(crate) enum Known { $($variant),+ }
+        pub(crate) enum Variable { $($variant),+ }
 
-        impl Known {
+        impl Variable {
             /// All names.
             pub(crate) const ALL: &[Self] = &[$(Self::$variant),+];
 
@@ -43,7 +43,7 @@ macro_rules! known {
     };
 }
 
-known! {
+variables! {
     Args "args",
     AgentName "agent.name",
     AgentRoles "agent.roles",
@@ -61,7 +61,7 @@ known! {
     SessionData "session_data",
 }
 
-impl Known {
+impl Variable {
     /// The fact with this name.
     pub(crate) fn find(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|known| known.name() == name)

@@ -18,7 +18,7 @@ mod value;
 mod work;
 
 #[cfg(test)]
-mod referee;
+mod cel_comparison;
 #[cfg(test)]
 mod tests;
 
@@ -26,20 +26,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tickfleet_model::policy::{Rule, RuleMode, ShadowDenial, ToolGrant};
-use tickfleet_model::{ApprovalDemand, AskedBy};
+use tickfleet_model::{ApprovalDemand, ApprovalReason};
 
-pub use compile::Refused;
+pub use compile::RuleError;
 use evaluate::{Evaluation, Node};
 pub use facts::Facts;
 use message::Message;
-pub use names::Unknown;
+pub use names::UnknownName;
 use work::Problem;
 
 /// Checks the condition of a rule when a configuration is read.
 ///
 /// # Errors
 /// The problem, and what is expected instead.
-pub fn check_condition(text: &str) -> Result<(), Refused> {
+pub fn check_condition(text: &str) -> Result<(), RuleError> {
     compile::condition(text).map(drop)
 }
 
@@ -47,31 +47,31 @@ pub fn check_condition(text: &str) -> Result<(), Refused> {
 ///
 /// # Errors
 /// The problem, and what is expected instead.
-pub fn check_message(text: &str) -> Result<(), Refused> {
+pub fn check_message(text: &str) -> Result<(), RuleError> {
     Message::compile(text).map(drop)
 }
 
 /// The arguments in a condition that no input schema of its tool declares. `schemas` has those of all versions of the
 /// tool. Empty if the text does not compile.
 #[must_use]
-pub fn unknown_in_condition(text: &str, schemas: &[&serde_json::Value]) -> Vec<Unknown> {
+pub fn unknown_in_condition(text: &str, schemas: &[&serde_json::Value]) -> Vec<UnknownName> {
     compile::condition(text).map(|node| names::unknown_arguments(&[&node], schemas)).unwrap_or_default()
 }
 
 /// Like [`unknown_in_condition`], for the values in a message.
 #[must_use]
-pub fn unknown_in_message(text: &str, schemas: &[&serde_json::Value]) -> Vec<Unknown> {
+pub fn unknown_in_message(text: &str, schemas: &[&serde_json::Value]) -> Vec<UnknownName> {
     let compiled = Message::compile(text);
     compiled.map(|message| names::unknown_arguments(&message.values(), schemas)).unwrap_or_default()
 }
 
 /// The compiled rules of a permission matrix. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub struct Rulebook(Arc<BTreeMap<String, Vec<Compiled>>>);
+pub struct Rulebook(Arc<BTreeMap<String, Vec<CompiledRule>>>);
 
 /// One rule.
 #[derive(Debug)]
-struct Compiled {
+struct CompiledRule {
     /// The rule's path in the configuration.
     place: String,
     /// The condition as written. It is shown if the rule has no message.
@@ -82,11 +82,11 @@ struct Compiled {
     ask: Option<(ApprovalDemand, String)>,
     /// `None` if a part does not compile. Such a configuration is rejected when it is read. If the rule gets here by
     /// another path, it stops every call.
-    parts: Option<Parts>,
+    parts: Option<RuleParts>,
 }
 
 #[derive(Debug)]
-struct Parts {
+struct RuleParts {
     when: Option<Node>,
     require: Node,
     message: Option<Message>,
@@ -94,14 +94,14 @@ struct Parts {
 
 /// Why a rule stops a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
+pub enum DenialCause {
     /// The condition of the rule is false.
     NotMet,
     /// The condition of the rule cannot be evaluated.
     Undecided,
 }
 
-impl Why {
+impl DenialCause {
     /// The stable code for `details.reason`.
     #[must_use]
     pub const fn reason(self) -> &'static str {
@@ -114,27 +114,27 @@ impl Why {
 
 /// The rule that stops a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unmet {
+pub struct RuleDenial {
     /// The path of the rule in the configuration (`permissions.send_money.rules.small_amounts`).
     pub rule: String,
     /// Why it stops the call.
-    pub why: Why,
+    pub why: DenialCause,
     /// The reason in words, as the model reads it.
     pub message: String,
 }
 
-impl Unmet {
+impl RuleDenial {
     /// The denial for a tool whose rules were declared but never compiled: a policy that bypasses the handle which
     /// compiles rules must not become laxer.
     #[must_use]
     pub fn not_compiled(tool: &str) -> Self {
         let message = "the tool has rules that were not compiled, so that they stop every call".to_owned();
-        Self { rule: format!("permissions.{tool}.rules"), why: Why::Undecided, message }
+        Self { rule: format!("permissions.{tool}.rules"), why: DenialCause::Undecided, message }
     }
 
     /// The question to people, who may still let the call pass.
-    fn asked(self, demand: ApprovalDemand, terms: String) -> AskedBy {
-        AskedBy { place: self.rule, why: self.message, terms, demand }
+    fn asked(self, demand: ApprovalDemand, terms: String) -> ApprovalReason {
+        ApprovalReason { place: self.rule, why: self.message, terms, demand }
     }
 
     fn in_shadow(self) -> ShadowDenial {
@@ -144,11 +144,11 @@ impl Unmet {
 
 /// The findings of rules about a call that they do not deny.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Ruling {
+pub struct RuleFindings {
     /// The rules in shadow mode that would have stopped it.
     pub shadow: Vec<ShadowDenial>,
     /// The rules that it does not meet, but that let a person approve it.
-    pub asked: Vec<AskedBy>,
+    pub asked: Vec<ApprovalReason>,
 }
 
 impl Rulebook {
@@ -157,7 +157,7 @@ impl Rulebook {
     pub fn of(matrix: &BTreeMap<String, ToolGrant>) -> Self {
         let with_rules = matrix.iter().filter(|(_, row)| !row.rules.is_empty());
         let rules = |(tool, row): (&String, &ToolGrant)| {
-            let rules = row.rules.iter().enumerate().map(|(at, rule)| Compiled::of(tool, at, rule));
+            let rules = row.rules.iter().enumerate().map(|(at, rule)| CompiledRule::of(tool, at, rule));
             (tool.clone(), rules.collect())
         };
         Self(Arc::new(with_rules.map(rules).collect()))
@@ -180,15 +180,15 @@ impl Rulebook {
     ///
     /// # Errors
     /// The first rule that is not met and does not ask people, or that cannot be evaluated.
-    pub fn decide(&self, tool: &str, facts: &Facts<'_>) -> Result<Ruling, Unmet> {
-        let Some(rules) = self.0.get(tool) else { return Ok(Ruling::default()) };
+    pub fn decide(&self, tool: &str, facts: &Facts<'_>) -> Result<RuleFindings, RuleDenial> {
+        let Some(rules) = self.0.get(tool) else { return Ok(RuleFindings::default()) };
         let (mut evaluation, mut asked) = (Evaluation::of(facts), Vec::new());
         for rule in rules.iter().filter(|rule| rule.mode.is_enforced()) {
             match (rule.decide(&mut evaluation), &rule.ask) {
                 (Ok(()), _) => {}
                 // People are asked only about conditions that are false. A condition that cannot be evaluated denies
                 // the call.
-                (Err(unmet), Some((demand, terms))) if unmet.why == Why::NotMet => {
+                (Err(unmet), Some((demand, terms))) if unmet.why == DenialCause::NotMet => {
                     asked.push(unmet.asked(demand.clone(), terms.clone()));
                 }
                 (Err(unmet), _) => return Err(unmet),
@@ -196,17 +196,17 @@ impl Rulebook {
         }
         // Shadow rules are evaluated last, so that they do not use up the work that enforced rules need.
         let shadows = rules.iter().filter(|rule| !rule.mode.is_enforced());
-        let shadow = shadows.filter_map(|rule| rule.decide(&mut evaluation).err()).map(Unmet::in_shadow).collect();
-        Ok(Ruling { shadow, asked })
+        let shadow = shadows.filter_map(|rule| rule.decide(&mut evaluation).err()).map(RuleDenial::in_shadow).collect();
+        Ok(RuleFindings { shadow, asked })
     }
 }
 
-impl Compiled {
+impl CompiledRule {
     fn of(tool: &str, at: usize, rule: &Rule) -> Self {
         let when = rule.when.as_deref().map(compile::condition).transpose();
         let message = rule.message.as_deref().map(Message::compile).transpose();
         let parts = match (when, compile::condition(&rule.require), message) {
-            (Ok(when), Ok(require), Ok(message)) => Some(Parts { when, require, message }),
+            (Ok(when), Ok(require), Ok(message)) => Some(RuleParts { when, require, message }),
             _ => None,
         };
         // A rule is plain data, so it can be serialized.
@@ -215,10 +215,10 @@ impl Compiled {
         Self { place: rule.place(tool, at), text: rule.require.clone(), mode: rule.mode, ask, parts }
     }
 
-    fn decide<'a>(&'a self, evaluation: &mut Evaluation<'a>) -> Result<(), Unmet> {
-        let unmet = |why, message: String| Err(Unmet { rule: self.place.clone(), why, message });
+    fn decide<'a>(&'a self, evaluation: &mut Evaluation<'a>) -> Result<(), RuleDenial> {
+        let unmet = |why, message: String| Err(RuleDenial { rule: self.place.clone(), why, message });
         let Some(parts) = &self.parts else {
-            return unmet(Why::Undecided, "the rule cannot be read, so that it stops every call".to_owned());
+            return unmet(DenialCause::Undecided, "the rule cannot be read, so that it stops every call".to_owned());
         };
         let applies = parts.when.as_ref().map_or(Ok(true), |when| evaluation.holds(when));
         let met = match applies {
@@ -228,17 +228,17 @@ impl Compiled {
         match met {
             Ok(true) => Ok(()),
             Ok(false) => unmet(
-                Why::NotMet,
+                DenialCause::NotMet,
                 match &parts.message {
-                    Some(message) => message.told(evaluation),
+                    Some(message) => message.render(evaluation),
                     None => format!("they do not meet {:?}", self.text),
                 },
             ),
             Err(Problem::Cannot(why)) => {
-                unmet(Why::Undecided, format!("whether they meet {:?} cannot be said: {why}", self.text))
+                unmet(DenialCause::Undecided, format!("whether they meet {:?} cannot be said: {why}", self.text))
             }
             Err(Problem::TooMuch) => unmet(
-                Why::Undecided,
+                DenialCause::Undecided,
                 format!("to see whether they meet {:?} takes more work than a rule may", self.text),
             ),
         }

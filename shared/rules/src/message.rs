@@ -2,7 +2,7 @@
 
 use tickfleet_model::redaction::Redactor;
 
-use crate::compile::{self, Refused};
+use crate::compile::{self, RuleError};
 use crate::evaluate::{Evaluation, Node};
 use crate::value::Value;
 
@@ -30,9 +30,12 @@ impl Message {
     ///
     /// # Errors
     /// The problem, and what is expected instead.
-    pub(crate) fn compile(text: &str) -> Result<Self, Refused> {
+    pub(crate) fn compile(text: &str) -> Result<Self, RuleError> {
         if text.len() > MESSAGE_BYTES_MAX {
-            return Err(Refused::because(format!("has {} bytes", text.len()), format!("at most {MESSAGE_BYTES_MAX}")));
+            return Err(RuleError::because(
+                format!("has {} bytes", text.len()),
+                format!("at most {MESSAGE_BYTES_MAX}"),
+            ));
         }
         let (mut parts, mut words, mut rest) = (Vec::new(), String::new(), text);
         while let Some(at) = rest.find(['{', '}']) {
@@ -45,7 +48,7 @@ impl Message {
             }
             let inner = from.strip_prefix('{').and_then(|inner| inner.split_once('}'));
             let Some((path, after)) = inner else {
-                return Err(Refused::because("has a lone brace", "`{args.amount}`, or `{{` for the brace itself"));
+                return Err(RuleError::because("has a lone brace", "`{args.amount}`, or `{{` for the brace itself"));
             };
             parts.push(Part::Words(std::mem::take(&mut words)));
             parts.push(Part::Value(value(path)?));
@@ -54,7 +57,7 @@ impl Message {
         words.push_str(rest);
         parts.push(Part::Words(words));
         if parts.len() > 2 * VALUES_MAX + 1 {
-            return Err(Refused::because("shows too many values", format!("at most {VALUES_MAX}")));
+            return Err(RuleError::because("shows too many values", format!("at most {VALUES_MAX}")));
         }
         Ok(Self(parts))
     }
@@ -70,30 +73,33 @@ impl Message {
 
     /// The message about one call. A value that cannot be evaluated is shown as a question mark: it is certain already
     /// that the call is stopped, and why.
-    pub(crate) fn told<'a>(&'a self, evaluation: &mut Evaluation<'a>) -> String {
+    pub(crate) fn render<'a>(&'a self, evaluation: &mut Evaluation<'a>) -> String {
         let mut text = String::new();
         for part in &self.0 {
             match part {
                 Part::Words(words) => text.push_str(words),
-                Part::Value(node) => text.push_str(&evaluation.value(node).map_or_else(|_| "?".to_owned(), told)),
+                Part::Value(node) => text.push_str(&evaluation.value(node).map_or_else(|_| "?".to_owned(), render)),
             }
         }
         text
     }
 }
 
-fn value(path: &str) -> Result<Node, Refused> {
+fn value(path: &str) -> Result<Node, RuleError> {
     let mut names = path.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '-');
     if let Some(secret) = names.find(|name| Redactor::default().is_secret_key(name)) {
-        return Err(Refused::because(format!("shows `{secret}`, which names a secret"), "a value that is not secret"));
+        return Err(RuleError::because(
+            format!("shows `{secret}`, which names a secret"),
+            "a value that is not secret",
+        ));
     }
-    compile::expression(path).map_err(|refused| Refused {
+    compile::expression(path).map_err(|refused| RuleError {
         found: format!("shows {{{path}}}, which {}", refused.found),
         expected: refused.expected,
     })
 }
 
-fn told(value: Value<'_>) -> String {
+fn render(value: Value<'_>) -> String {
     match value {
         Value::Null => "null".to_owned(),
         Value::Bool(is) => is.to_string(),

@@ -9,7 +9,7 @@ use serde_json::{Map, Value as Json, json};
 use tickfleet_model::suggest;
 
 use crate::evaluate::{Literal, Node};
-use crate::facts::Known;
+use crate::facts::Variable;
 
 /// References that are followed before a schema counts as unknown.
 const REFERENCES_MAX: usize = 8;
@@ -34,7 +34,7 @@ static USERS: LazyLock<Json> = LazyLock::new(|| {
 
 /// A name in a rule that is not declared.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unknown {
+pub struct UnknownName {
     /// The full name, such as `args.amont`. `[]` means the items of a list.
     pub name: String,
     /// The names that are declared there.
@@ -43,7 +43,7 @@ pub struct Unknown {
     pub closed: bool,
 }
 
-impl Unknown {
+impl UnknownName {
     /// The declared name that was probably meant.
     #[must_use]
     pub fn meant(&self) -> Option<String> {
@@ -53,8 +53,8 @@ impl Unknown {
 
 /// Returns the argument names in `nodes` that none of `schemas` declares. `schemas` has those of all versions of the
 /// tool.
-pub(crate) fn unknown_arguments(nodes: &[&Node], schemas: &[&Json]) -> Vec<Unknown> {
-    let mut of_each = schemas.iter().map(|schema| look(nodes, Some(schema)));
+pub(crate) fn unknown_arguments(nodes: &[&Node], schemas: &[&Json]) -> Vec<UnknownName> {
+    let mut of_each = schemas.iter().map(|schema| check(nodes, Some(schema)));
     let Some(mut unknown) = of_each.next() else { return Vec::new() };
     for others in of_each {
         unknown.retain_mut(|one| {
@@ -67,16 +67,16 @@ pub(crate) fn unknown_arguments(nodes: &[&Node], schemas: &[&Json]) -> Vec<Unkno
 }
 
 /// The first name in `node`, other than an argument, that is not declared. It is wrong for every tool.
-pub(crate) fn unknown_in_context(node: &Node) -> Option<Unknown> {
-    look(&[node], None).into_iter().next()
+pub(crate) fn unknown_in_context(node: &Node) -> Option<UnknownName> {
+    check(&[node], None).into_iter().next()
 }
 
-fn look(nodes: &[&Node], arguments: Option<&Json>) -> Vec<Unknown> {
-    let mut looker = Looker { arguments, locals: Vec::new(), unknown: Vec::new() };
+fn check(nodes: &[&Node], arguments: Option<&Json>) -> Vec<UnknownName> {
+    let mut checker = NameChecker { arguments, locals: Vec::new(), unknown: Vec::new() };
     for node in nodes {
-        looker.look(node);
+        checker.check(node);
     }
-    looker.unknown
+    checker.unknown
 }
 
 /// A value as its schema declares it.
@@ -88,44 +88,44 @@ struct Declared<'a> {
     path: String,
 }
 
-struct Looker<'a> {
+struct NameChecker<'a> {
     arguments: Option<&'a Json>,
     /// The schemas of the variables of the quantifiers around a node, if they are declared.
     locals: Vec<Option<Declared<'a>>>,
-    unknown: Vec<Unknown>,
+    unknown: Vec<UnknownName>,
 }
 
-impl<'a> Looker<'a> {
+impl<'a> NameChecker<'a> {
     /// Checks all names below a node. Returns the schema of the node, if it is declared.
-    fn look(&mut self, node: &Node) -> Option<Declared<'a>> {
+    fn check(&mut self, node: &Node) -> Option<Declared<'a>> {
         match node {
-            Node::Known(Known::Args) => Some(Declared::of(self.arguments?, "args")),
-            Node::Known(Known::TenantUsers) => Some(Declared::of(&USERS, "tenant.users")),
+            Node::Variable(Variable::Args) => Some(Declared::of(self.arguments?, "args")),
+            Node::Variable(Variable::TenantUsers) => Some(Declared::of(&USERS, "tenant.users")),
             Node::Local(number) => self.locals.get(*number).cloned().flatten(),
-            Node::Literal(_) | Node::Known(_) | Node::HasKnown(_) => None,
+            Node::Literal(_) | Node::Variable(_) | Node::HasVariable(_) => None,
             Node::Member(of, name) | Node::Has(of, name) => {
-                let of = self.look(of)?;
+                let of = self.check(of)?;
                 self.member(&of, name)
             }
             Node::Item(of, at) => {
-                self.look(at);
-                let of = self.look(of)?;
+                self.check(at);
+                let of = self.check(of)?;
                 match &**at {
                     Node::Literal(Literal::Text(name)) => self.member(&of, name),
                     _ => of.item(),
                 }
             }
             Node::In(one, all) => {
-                self.look(one);
-                if let (Some(all), Node::Literal(Literal::Text(name))) = (self.look(all), &**one) {
+                self.check(one);
+                if let (Some(all), Node::Literal(Literal::Text(name))) = (self.check(all), &**one) {
                     self.member(&all, name);
                 }
                 None
             }
             Node::Quantified(_, parts) => {
-                let item = self.look(&parts[0]).and_then(|list| list.item());
+                let item = self.check(&parts[0]).and_then(|list| list.item());
                 self.locals.push(item);
-                self.look(&parts[1]);
+                self.check(&parts[1]);
                 self.locals.pop();
                 None
             }
@@ -134,20 +134,20 @@ impl<'a> Looker<'a> {
             | Node::Size(of)
             | Node::Matches(of, _)
             | Node::Lower(of)
-            | Node::ToNumber(of) => self.look_at_all([&**of]),
+            | Node::ToNumber(of) => self.check_all([&**of]),
             Node::Both { sides, .. }
             | Node::Compare(_, sides)
             | Node::Equal { sides, .. }
             | Node::Sum(_, sides)
-            | Node::Text(_, sides) => self.look_at_all(sides.iter()),
-            Node::If(parts) => self.look_at_all(parts.iter()),
-            Node::List(items) => self.look_at_all(items),
+            | Node::Text(_, sides) => self.check_all(sides.iter()),
+            Node::If(parts) => self.check_all(parts.iter()),
+            Node::List(items) => self.check_all(items),
         }
     }
 
-    fn look_at_all<'n>(&mut self, nodes: impl IntoIterator<Item = &'n Node>) -> Option<Declared<'a>> {
+    fn check_all<'n>(&mut self, nodes: impl IntoIterator<Item = &'n Node>) -> Option<Declared<'a>> {
         for node in nodes {
-            self.look(node);
+            self.check(node);
         }
         None
     }
@@ -169,7 +169,7 @@ impl<'a> Looker<'a> {
         if declares && !open && !self.unknown.iter().any(|known| known.name == path) {
             let names = properties.into_iter().flat_map(Map::keys);
             let there = names.map(|name| format!("{}.{name}", of.path)).collect();
-            self.unknown.push(Unknown { name: path, there, closed });
+            self.unknown.push(UnknownName { name: path, there, closed });
         }
         None
     }

@@ -50,7 +50,7 @@ impl Call {
         Evaluation::of(&self.facts()).holds(&node)
     }
 
-    fn decide(&self, rule: Rule) -> Result<(), Unmet> {
+    fn decide(&self, rule: Rule) -> Result<(), RuleDenial> {
         let row = ToolGrant { rules: vec![rule], ..ToolGrant::default() };
         Rulebook::of(&[("send_money".to_owned(), row)].into()).decide("send_money", &self.facts()).map(drop)
     }
@@ -332,7 +332,7 @@ fn a_rule_that_is_not_met_says_why() {
         None,
         Some("amount {args.amount} exceeds {{500}} for {agent.name}: {args.list}, {args.x}"),
     ));
-    assert_eq!((said.rule.as_str(), said.why), ("permissions.send_money.rules.small", Why::NotMet));
+    assert_eq!((said.rule.as_str(), said.why), ("permissions.send_money.rules.small", DenialCause::NotMet));
     assert_eq!(said.message, "amount 700 exceeds {500} for kelly: [2 items], ?");
     let said = unmet(rule(None, None, None));
     assert_eq!(said.rule, "permissions.send_money.rules[0]");
@@ -344,8 +344,8 @@ fn a_rule_that_is_not_met_says_why() {
         ("rule_undecided", true)
     );
     let said = unmet(Rule { require: "nonsense(".into(), ..Rule::default() });
-    assert_eq!(said.why, Why::Undecided, "a rule that does not compile stops every call");
-    assert_eq!(Rulebook::default().decide("send_money", &call.facts()), Ok(Ruling::default()));
+    assert_eq!(said.why, DenialCause::Undecided, "a rule that does not compile stops every call");
+    assert_eq!(Rulebook::default().decide("send_money", &call.facts()), Ok(RuleFindings::default()));
 }
 
 #[test]
@@ -401,7 +401,7 @@ fn a_rule_in_shadow_stops_nothing_and_says_what_it_would_have_stopped() {
     assert_eq!(short, [(&*place("small"), "rule_not_met"), (&*place("known"), "rule_undecided")]);
     assert_eq!((said[0].message.as_str(), enforced, all), ("700 is too much", 1, 4));
     let acts = Rule { mode: RuleMode::Enforce, ..small.clone() };
-    assert_eq!(decided(&[small, acts]).0.unwrap_err().why, Why::NotMet, "another one stops it");
+    assert_eq!(decided(&[small, acts]).0.unwrap_err().why, DenialCause::NotMet, "another one stops it");
 
     let costly = "args.l.all(x, args.l.all(y, x == y))";
     let long = Call::with(&json!({"l": vec![1; 2_000]}).to_string());
@@ -434,7 +434,7 @@ fn a_rule_that_asks_lets_people_decide_and_never_about_what_cannot_be_said() {
     assert_eq!(places(r#"{"amount": 50}"#), [(place("tiny"), "50 is too much".to_owned())]);
     assert_eq!(places(r#"{"amount": 700}"#).len(), 2);
     let undecided = decided(r#"{"amount": "a lot"}"#, &asks).unwrap_err();
-    assert_eq!((undecided.rule, undecided.why), (place("small"), Why::Undecided));
+    assert_eq!((undecided.rule, undecided.why), (place("small"), DenialCause::Undecided));
     // A rule that denies has precedence, in any position.
     let mixed = [asks[0].clone(), rule("never", "args.amount <= 600", false)];
     assert_eq!(decided(r#"{"amount": 700}"#, &mixed).unwrap_err().rule, place("never"));

@@ -33,7 +33,7 @@ use tickfleet_core::{
     CounterKey, EntryId, Guard, InboxKey, RecordKey, Room, StreamKey, TimerRule, Transaction, Version, Window, Write,
 };
 use tickfleet_store::seam::redis::RedisStore;
-use tickfleet_store::seam::{Store as _, Take};
+use tickfleet_store::seam::{Store as _, TakeRequest};
 
 const REPETITIONS: usize = 5;
 const INSTRUCTIONS: &str = "instructions";
@@ -212,7 +212,7 @@ impl Bench {
     }
 
     async fn take(&self, queue: &str, count: usize) -> Vec<EntryId> {
-        let take = Take { consumer: "c".into(), queues: vec![StreamKey::new(queue)], count, wait_ms: 0 };
+        let take = TakeRequest { consumer: "c".into(), queues: vec![StreamKey::new(queue)], count, wait_ms: 0 };
         self.store.take(&take).await.unwrap().into_iter().map(|taken| taken.entry).collect()
     }
 

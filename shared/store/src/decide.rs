@@ -36,33 +36,33 @@ impl std::fmt::Debug for Backend {
 
 /// The state that a process has for a shard. All clones of a [`Store`] share it.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct ShardCache {
     versions: Versions,
     state: Mutex<ShardState>,
     clock: ShardClock,
-    inbound: [Mutex<Look>; 2],
+    inbound: [Mutex<InboundCheck>; 2],
     /// The largest jump of shard time ahead of this process's clock since the last read of this value, ms.
     ahead_ms: AtomicI64,
 }
 
 /// The last check of the bytes of an inbound stream.
 #[derive(Debug, Clone, Copy, Default)]
-struct Look {
+struct InboundCheck {
     looked_ms: i64,
     is_full: bool,
 }
 
 /// Time between two checks of the bytes of an inbound stream, ms.
-const INBOUND_LOOK_MS: i64 = 100;
+const INBOUND_CHECK_MS: i64 = 100;
 
-impl Default for Known {
+impl Default for ShardCache {
     fn default() -> Self {
         let prefix = format!("{:x}.", rand_prefix());
         Self {
             versions: Versions::new(prefix),
             state: Mutex::default(),
             clock: ShardClock::default(),
-            inbound: <[Mutex<Look>; 2]>::default(),
+            inbound: <[Mutex<InboundCheck>; 2]>::default(),
             ahead_ms: AtomicI64::new(0),
         }
     }
@@ -125,9 +125,9 @@ impl Store {
         };
         let lock = || look.lock().unwrap_or_else(PoisonError::into_inner);
         let mut inbound = *lock();
-        if (now_ms - inbound.looked_ms).abs() >= INBOUND_LOOK_MS {
+        if (now_ms - inbound.looked_ms).abs() >= INBOUND_CHECK_MS {
             let bytes = self.seam().stream_bytes(&to.stream()).await?;
-            inbound = Look { looked_ms: now_ms, is_full: bytes >= self.options().turns_bytes_max };
+            inbound = InboundCheck { looked_ms: now_ms, is_full: bytes >= self.options().turns_bytes_max };
             *lock() = inbound;
         }
         let bounds = self.bounds();
@@ -330,7 +330,7 @@ mod tests {
             let tenant = TenantId::new("acme").unwrap();
             let submit = Submit { to: Inbound::Turns, tenant, given, reply_to: None, payload, bounds: &bounds };
             let submitted = store.decide(submit).await.unwrap().result;
-            *store.known.inbound[0].lock().unwrap() = Look::default();
+            *store.known.inbound[0].lock().unwrap() = InboundCheck::default();
             submitted
         };
         assert_eq!(submit("a").await, Submitted::Accepted);

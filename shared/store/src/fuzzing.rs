@@ -6,13 +6,13 @@ use tickfleet_core::turn::Turn;
 use tickfleet_core::turn::state::Finished;
 use tickfleet_model::policy::TenantPolicy;
 
-use crate::{AdmissionNote, FailedTry};
+use crate::{AdmissionNote, FailedAttempt};
 
 /// The record of an unfinished turn, with the notes that people see.
 #[must_use]
-pub fn turn(content: &[u8]) -> Option<(Turn, Vec<AdmissionNote>, Vec<FailedTry>)> {
+pub fn turn(content: &[u8]) -> Option<(Turn, Vec<AdmissionNote>, Vec<FailedAttempt>)> {
     let turn = Turn::decode(content).ok()?;
-    let (admissions, tries) = (crate::admissions(&turn.notes), crate::failed_tries(&turn.notes));
+    let (admissions, tries) = (crate::admissions(&turn.notes), crate::failed_attempts(&turn.notes));
     Some((turn, admissions, tries))
 }
 

@@ -18,43 +18,45 @@ pub mod seam;
 mod verbs;
 
 pub use clock::ShardClock;
-pub use connection::cluster::{ClusterView, HolderView, NodeSays};
+pub use connection::cluster::{ClusterView, HolderView, NodeReport};
+pub use connection::command::RedisCommand;
 pub use connection::confirm::Confirmed;
-pub use connection::dial::{Dial, SentinelSays};
+pub use connection::dial::{Dial, SentinelReport};
 pub use connection::error::StoreError;
 pub use connection::pool::Pool;
-pub use connection::question::Question;
 pub use connection::refusal::{Refusal, refusal_in};
 pub use connection::tls_fault::TlsFault;
 pub use connection::{Backoff, Connection, Observer};
 pub use incarnation::{incarnation, worker_of};
 pub use keys::{CounterName, Keys, Queue, TurnName};
 pub use reads::audit::seals::{LogEntry, LogPage, LogSeal};
-pub use reads::audit::{AuditFound, AuditSearch};
-pub use reads::backlog::Backlog;
+pub use reads::audit::{AuditSearch, AuditSearchResult};
+pub use reads::backlog::ShardBacklog;
 pub use reads::budgets::{AgentBudget, BudgetFacts, CounterFacts};
-pub use reads::diagnosis::{ConsumerFacts, DeadLetter, Remembered, ShardFacts};
+pub use reads::diagnosis::{ConsumerFacts, DeadLetter, GivenIdProgress, ShardFacts};
 pub use reads::entry_ms;
 pub use reads::inbox::{InboxEntry, InboxReader};
 pub use reads::knowledge::{AuditEntry, KnowledgeState};
 pub use reads::limits::{SeenCounters, TaskBudget};
 pub use reads::load::{FleetLoad, ShardWorkers};
-pub use reads::look::{LiveTurn, TurnView};
-pub use reads::memory::Memory;
+pub use reads::memory_usage::MemoryUsage;
 pub use reads::nodes::{NodeView, Slots};
-pub use reads::notes::{AdmissionNote, FailedTry, RestNote, admissions, failed_tries, present_rest, rests};
+pub use reads::notes::{
+    AdmissionNote, BreakerWait, FailedAttempt, admissions, breaker_waits, current_breaker_wait, failed_attempts,
+};
 pub use reads::preflight::{DefaultUser, ServerFacts};
-pub use reads::standing::Standing;
-pub use reads::tasks::{LaneWait, Pulse};
+pub use reads::tasks::{TaskProgress, ThrottledTurn};
+pub use reads::tenant_usage::TenantUsage;
+pub use reads::turn_view::{LiveTurn, TurnView};
 pub use reads::usage::{DayUsage, Used};
-pub use reads::watch::{EndedCall, LaneView, ServerLoad, ShardView, Stand, StreamView, Watch};
+pub use reads::watch::{EndedCall, FollowedTurn, ServerLoad, ShardView, StreamView, ThrottleQueueView, Watch};
 pub use roles::{DEFAULT_USER, Role};
 pub use verbs::approvals::*;
 pub use verbs::audit::*;
+pub use verbs::conversations::*;
 pub use verbs::dead::*;
 pub use verbs::knowledge::*;
 pub use verbs::run_time::*;
-pub use verbs::talks::*;
 pub use verbs::tasks::*;
 pub use verbs::turns::*;
 pub use verbs::upkeep::*;
@@ -64,14 +66,14 @@ use std::sync::Arc;
 
 use connection::no_redis::NoRedis;
 use connection::url::{Target, target_of};
-use decide::{Backend, Known};
+use decide::{Backend, ShardCache};
 use seam::redis::RedisStore;
 use seam::socket::{self, SocketStore};
 
 /// The words of all verbs and commands, without duplicates, as reported to [`Observer`].
 #[must_use]
-pub fn asked() -> Vec<&'static str> {
-    let mut words = [Question::WORDS, &[seam::redis::COMMIT]].concat();
+pub fn command_names() -> Vec<&'static str> {
+    let mut words = [RedisCommand::WORDS, &[seam::redis::COMMIT]].concat();
     words.sort_unstable();
     words.dedup();
     words
@@ -79,7 +81,7 @@ pub fn asked() -> Vec<&'static str> {
 
 /// The error replies of servers that are not responsible or not ready, as reported to [`Observer`].
 #[must_use]
-pub fn turned_away() -> Vec<&'static str> {
+pub fn refusal_names() -> Vec<&'static str> {
     connection::error::ANSWERS.to_vec()
 }
 
@@ -172,7 +174,7 @@ pub struct Store {
     options: Arc<StoreOptions>,
     time: TimeSource,
     backend: Backend,
-    known: Arc<Known>,
+    known: Arc<ShardCache>,
 }
 
 impl Store {

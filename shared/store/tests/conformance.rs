@@ -26,8 +26,8 @@ use std::time::Duration;
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
 
 use tickfleet_core::{Committed, InboxKey, StreamKey, Transaction, Version, Write};
-use tickfleet_store::seam::Take;
-use tickfleet_store::seam::look::Follow;
+use tickfleet_store::seam::TakeRequest;
+use tickfleet_store::seam::inspect::FollowRequest;
 use tokio::sync::Mutex;
 
 use conformance::dice::Games;
@@ -187,7 +187,7 @@ async fn a_take_that_waits_gets_what_comes_on_any_queue() {
 async fn waits(subject: &impl Subject) {
     let store = subject.store();
     let queues = vec![StreamKey::new("preferred"), StreamKey::new("other")];
-    let take = Take { consumer: "worker".into(), queues, count: 3, wait_ms: 60_000 };
+    let take = TakeRequest { consumer: "worker".into(), queues, count: 3, wait_ms: 60_000 };
     let mut transaction = Transaction::new(Version::new("v1"));
     transaction.write(Write::Enqueue(StreamKey::new("other"), vec![("t".into(), "1".into())]));
     let enqueue = async {
@@ -221,7 +221,7 @@ async fn follows(subject: &impl Subject) {
         transaction.write(Write::Reply(inbox.clone(), "{}".into()));
         transaction
     };
-    let follow = Follow { log: log.clone(), after: None, count: 3, wait_ms: 60_000 };
+    let follow = FollowRequest { log: log.clone(), after: None, count: 3, wait_ms: 60_000 };
     let send = async {
         // Lets the reader wait before a reply arrives.
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -235,10 +235,10 @@ async fn follows(subject: &impl Subject) {
     };
     assert_eq!(number(&fields), Some("1".into()));
     // The server's clock is stopped, so it would wait forever.
-    let nothing = Follow { after: Some(entry), wait_ms: 0, ..follow.clone() };
+    let nothing = FollowRequest { after: Some(entry), wait_ms: 0, ..follow.clone() };
     assert!(store.follow(&nothing).await.unwrap().is_empty());
     store.drop_stream(&log).await.unwrap();
-    assert!(store.follow(&Follow { wait_ms: 0, ..follow.clone() }).await.unwrap().is_empty());
+    assert!(store.follow(&FollowRequest { wait_ms: 0, ..follow.clone() }).await.unwrap().is_empty());
     store.commit(&[reply("v2")]).await.unwrap();
     let found = store.follow(&follow).await.unwrap();
     assert_eq!(number(&found[0].1), Some("1".into()), "the removed inbox begins again");

@@ -10,7 +10,7 @@ use tickfleet_core::turn::Turn;
 use tickfleet_core::workers::{Beat, Role, Slots};
 use tickfleet_core::{CounterKey, Transaction, Write};
 use tickfleet_model::{AgentId, ConsumerId, TenantId};
-use tickfleet_store::seam::Take;
+use tickfleet_store::seam::TakeRequest;
 use tickfleet_store::seam::memory::MemoryStore;
 use tickfleet_store::{AuditSearch, Store, StoreOptions, TurnName, TurnView, Watch};
 
@@ -74,21 +74,21 @@ async fn a_throttled_turn_shows_its_queue_counter_and_calls() {
             transaction.timer(name.timer(), 9_000, tickfleet_core::TimerRule::Set);
         })
         .await;
-    let TurnView::Live(live) = shard.store.look(&name).await.unwrap() else { panic!("the turn is under way") };
-    assert_eq!((live.timer_ms, live.lane_due_ms, live.holder.clone()), (Some(9_000), Some(7_000), None));
+    let TurnView::Live(live) = shard.store.turn_view(&name).await.unwrap() else { panic!("the turn is under way") };
+    assert_eq!((live.timer_ms, live.throttle_due_ms, live.holder.clone()), (Some(9_000), Some(7_000), None));
     assert!(live.first_call().is_some_and(|call| call.contains("send")));
     let budget = shard.store.budget("kelly", &name, Some(&counter)).await.unwrap();
     assert_eq!((budget.ahead_on_lane, budget.counter.map(|counter| counter.held)), (Some(0), Some(3)));
-    let stand = shard.store.stands(&[(name.clone(), 0)]).await.unwrap().remove(0).unwrap().unwrap();
+    let stand = shard.store.followed_turns(&[(name.clone(), 0)]).await.unwrap().remove(0).unwrap().unwrap();
     assert_eq!((stand.due_ms, stand.is_held), (Some(7_000), false));
-    assert_eq!(shard.store.lane_wait(&name).await.unwrap().unwrap().due_ms, Some(7_000));
+    assert_eq!(shard.store.throttled_turn(&name).await.unwrap().unwrap().due_ms, Some(7_000));
     assert_eq!(shard.store.scan_turns(Some(&tenant()), 0).await.unwrap(), (0, vec![name.clone()]));
     assert_eq!(shard.store.are_under_way(std::slice::from_ref(&name)).await.unwrap(), [true]);
-    let view = Watch::new(shard.store.clone()).look().await.unwrap();
-    assert_eq!((view.timers, view.lanes.len(), view.lanes_whole), (2, 1, true));
-    assert_eq!((view.lanes[0].limit.as_deref(), view.lanes[0].turns), (Some("mails"), 1));
+    let view = Watch::new(shard.store.clone()).poll().await.unwrap();
+    assert_eq!((view.timers, view.throttle_queues.len(), view.throttle_queues_whole), (2, 1, true));
+    assert_eq!((view.throttle_queues[0].limit.as_deref(), view.throttle_queues[0].turns), (Some("mails"), 1));
     let unknown = TurnName::parse("acme:other").unwrap();
-    assert!(matches!(shard.store.look(&unknown).await.unwrap(), TurnView::Unknown));
+    assert!(matches!(shard.store.turn_view(&unknown).await.unwrap(), TurnView::Unknown));
 }
 
 #[tokio::test]
@@ -107,9 +107,9 @@ async fn a_held_slice_shows_its_holder_and_its_calls() {
             transaction.write(Write::Enqueue(queue.clone(), fields.to_vec())).put(&name.record(), &turn);
         })
         .await;
-    let take = Take { consumer: "w-1".into(), queues: vec![queue], count: 1, wait_ms: 0 };
+    let take = TakeRequest { consumer: "w-1".into(), queues: vec![queue], count: 1, wait_ms: 0 };
     shard.store.seam().take(&take).await.unwrap();
-    let TurnView::Live(live) = shard.store.look(&name).await.unwrap() else { panic!("the turn is under way") };
+    let TurnView::Live(live) = shard.store.turn_view(&name).await.unwrap() else { panic!("the turn is under way") };
     assert_eq!((live.holder.as_deref(), live.next_call()), (Some("w-1"), Some("first")));
     assert!(live.held_ms.is_some_and(|held_ms| held_ms < 60_000));
     let load = shard.store.fleet_load().await.unwrap();
@@ -133,7 +133,7 @@ async fn counters_show_what_agents_and_tenants_have_used() {
             add(transaction, limits::OUT, "acme", 1);
         })
         .await;
-    let standing = shard.store.standing(&tenant(), std::slice::from_ref(&agent)).await.unwrap();
+    let standing = shard.store.tenant_usage(&tenant(), std::slice::from_ref(&agent)).await.unwrap();
     assert_eq!((standing.unfinished, standing.out), (2, 1));
     assert_eq!((standing.agents[0].tick_used, standing.agents[0].day_used), (3, 8));
     let (budgets, complete) = shard.store.budgets(10).await.unwrap();

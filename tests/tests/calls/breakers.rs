@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 use tickfleet_config::ToolsFile;
 use tickfleet_model::EffectKey;
 use tickfleet_model::policy::DefaultCaps;
-use tickfleet_model::retry::breaker::Endurance;
+use tickfleet_model::retry::breaker::BreakerSettings;
 use tickfleet_model::tool::{CachePer, ReadCache};
-use tickfleet_store::{TurnName, TurnView, failed_tries, rests};
+use tickfleet_store::{TurnName, TurnView, breaker_waits, failed_attempts};
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tokio::net::TcpListener;
 
@@ -82,7 +82,7 @@ fn plan(declared: ToolsFile, failures_max: u32, rest: Duration) -> Plan {
         declared,
         slots: 4,
         caps: DefaultCaps { tick_ms: 1_000, calls_per_tick: 1_000, ..DefaultCaps::default() },
-        breaker: Some(Endurance { failures_max, rest }),
+        breaker: Some(BreakerSettings { failures_max, rest }),
         ..Plan::default()
     }
 }
@@ -170,10 +170,10 @@ async fn calls_that_must_not_run_twice_wait_unsent_and_run_once_when_the_tool_is
     assert_eq!(events(&fleet, "opened"), 1);
     assert_eq!((events(&fleet, "tried"), events(&fleet, "closed"), events(&fleet, "gave_up")), (1, 1, 0));
     assert!(service.asked().values().all(|times| *times == 1), "{:?}", service.asked());
-    let ended = fleet.store.look(&TurnName::parse(&format!("acme:{waiting}")).unwrap()).await.unwrap();
+    let ended = fleet.store.turn_view(&TurnName::parse(&format!("acme:{waiting}")).unwrap()).await.unwrap();
     let TurnView::Finished(ended) = ended else { panic!("{ended:?}") };
-    let rests = rests(&ended.notes);
-    assert_eq!((ended.retries, failed_tries(&ended.notes).len(), rests.len()), (0, 0, 1), "{ended:?}");
+    let rests = breaker_waits(&ended.notes);
+    assert_eq!((ended.retries, failed_attempts(&ended.notes).len(), rests.len()), (0, 0, 1), "{ended:?}");
     assert_eq!(rests[0].why, "post failed 2 times in a row");
     let text = fleet.metrics.render();
     assert!(text.contains("tickfleet_tools_resting 0"), "{text}");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tickfleet_model::{Effect, Policy, TenantId, TurnId};
-use tickfleet_store::{Cancelled, TurnName};
+use tickfleet_store::{CancelResult, TurnName};
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
@@ -70,7 +70,7 @@ async fn a_cancelled_turn_cancels_the_calls_that_its_call_has_made_however_deep(
     let name = submit(&fleet, "far").await;
     until(async || running.load(Ordering::SeqCst) == 1).await;
     // Both calls above the running one are parked, and hold no slot.
-    assert_eq!(fleet.store.cancel(&name, "not wanted any more").await.unwrap(), Cancelled::Ok);
+    assert_eq!(fleet.store.cancel(&name, "not wanted any more").await.unwrap(), CancelResult::Ok);
     let reply = fleet.reply().await;
     assert_eq!(reply["results"][0]["outcome"], "cancelled", "{reply}");
     let told = outcomes(&fleet, 3).await;
@@ -90,7 +90,7 @@ async fn an_inner_call_that_waits_for_a_cap_is_cancelled_without_having_run() {
     let name = submit(&fleet, "near").await;
     let inner = TurnName { turn: TurnId::new("t1.0.call-1").unwrap(), ..name.clone() };
     // Its outer call has used up the tick.
-    until(async || matches!(fleet.store.look(&inner).await.unwrap(), tickfleet_store::TurnView::Live(_))).await;
+    until(async || matches!(fleet.store.turn_view(&inner).await.unwrap(), tickfleet_store::TurnView::Live(_))).await;
     fleet.store.cancel(&name, "not wanted any more").await.unwrap();
     let reply = fleet.reply().await;
     assert_eq!(reply["results"][0]["outcome"], "cancelled", "{reply}");
@@ -118,7 +118,7 @@ async fn an_inner_call_that_is_being_begun_while_its_turn_is_cancelled_does_not_
     let mut fleet = Fleet::start(Plan { tools, ..plan }).await;
     let name = submit(&fleet, "stays").await;
     until(async || running.load(Ordering::SeqCst) >= 101).await;
-    assert_eq!(fleet.store.cancel(&name, "not wanted any more").await.unwrap(), Cancelled::Flagged);
+    assert_eq!(fleet.store.cancel(&name, "not wanted any more").await.unwrap(), CancelResult::Flagged);
     let reply = fleet.reply().await;
     assert_eq!(reply["results"][0]["outcome"], "cancelled", "{reply}");
     let told = outcomes(&fleet, 2).await;

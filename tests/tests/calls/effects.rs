@@ -102,7 +102,7 @@ fn proof(audits: &[Value]) -> Proof {
 async fn waits(fleet: &Fleet, turn: &str) -> String {
     let name = TurnName { tenant: TenantId::new("acme").unwrap(), turn: TurnId::new(turn).unwrap() };
     loop {
-        if let TurnView::Live(live) = fleet.store.look(&name).await.unwrap()
+        if let TurnView::Live(live) = fleet.store.turn_view(&name).await.unwrap()
             && let Some(awaits) = live.turn.state.awaits()
         {
             return awaits.to_string();

@@ -359,12 +359,12 @@ async fn deferred_calls_wait_for_the_next_day_and_can_be_cancelled_or_expire_mea
     assert_eq!((&reply["turn_id"], outcomes(&reply)), (&json!("short"), vec!["expired"]));
     let now_ms = fleet.store.now_ms().await.unwrap();
     let waits_for_tomorrow = async |fleet: &Fleet| {
-        let found = fleet.store.look(&TurnName::parse("acme:parked").unwrap()).await.unwrap();
+        let found = fleet.store.turn_view(&TurnName::parse("acme:parked").unwrap()).await.unwrap();
         let TurnView::Live(live) = found else { panic!("{found:?}") };
         let counter = CounterKey::new(limits::DAY, "acme:kelly");
         assert!(matches!(&live.turn.state, State::Throttled { counter: of, .. } if *of == counter), "{live:?}");
         // When a turn leaves the throttle queue, the queue is checked once more.
-        live.lane_due_ms.is_some_and(|due_ms| due_ms > now_ms && due_ms <= (now_ms / DAY_MS + 1) * DAY_MS)
+        live.throttle_due_ms.is_some_and(|due_ms| due_ms > now_ms && due_ms <= (now_ms / DAY_MS + 1) * DAY_MS)
     };
     fleet.until("the lane is looked at again, at the latest when the day begins", waits_for_tomorrow).await;
     fleet.cancel_turn("parked").await;

@@ -17,7 +17,7 @@ use tickfleet_model::{Call, ConsumerId, Effect, Priority, TenantId, TurnId};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_protocol::parse_turn;
-use tickfleet_store::seam::Take;
+use tickfleet_store::seam::TakeRequest;
 use tickfleet_store::{DEFAULT_USER, DefaultUser, Follower, Pool, Refusal, Role, Store, Submission, TurnName};
 use tickfleet_testkit::{RedisOptions, RedisServer};
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan, users};
@@ -122,7 +122,7 @@ async fn a_producer_submits_and_reads_and_does_nothing_that_is_a_workers() {
     };
     let consumer = ConsumerId::new("w").unwrap();
     let beat = Beat { consumer, role: workers::Role::Scheduler, lease_ms: options.lease_ms, policy: String::new() };
-    let take = Take { consumer: "w".into(), queues: vec![keys::ready(Priority::Normal)], count: 1, wait_ms: 0 };
+    let take = TakeRequest { consumer: "w".into(), queues: vec![keys::ready(Priority::Normal)], count: 1, wait_ms: 0 };
     for role in ["producer", "onlooker"] {
         let store = Store::open(&fleet.url_of(role), 0, options.clone().into()).unwrap();
         let back = HandBack { slice: &slice, reason: &HandBackReason::Unsent { nonce: None } };

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tickfleet_core::keys;
 use tickfleet_core::recovery::epoch::{Mark, Marks};
 use tickfleet_core::turn::Turn;
-use tickfleet_engine::one_suspect::OneSuspect;
+use tickfleet_engine::suspect_permit::SuspectSemaphore;
 use tickfleet_model::policy::DefaultCaps;
 use tickfleet_model::{Effect, TenantId, TurnId};
 use tickfleet_store::{StoreOptions, TurnName, TurnView};
@@ -187,7 +187,7 @@ async fn until_held(fleet: &Fleet, stream: &str) {
 async fn a_process_looks_into_one_suspect_at_a_time_and_marks_no_other() {
     let log = Arc::new(Mutex::new(Vec::new()));
     let (runs, mut running) = mpsc::unbounded_channel();
-    let suspects = OneSuspect::default();
+    let suspects = SuspectSemaphore::default();
     let mut fleet = Fleet::start(Plan {
         workers: 0,
         tools: vec![strike(log.clone(), runs)],
@@ -202,7 +202,7 @@ async fn a_process_looks_into_one_suspect_at_a_time_and_marks_no_other() {
     worker.kill();
 
     // The loop of another shard processes a suspect.
-    let look = suspects.look().await;
+    let look = suspects.acquire().await;
     let survivor = Doomed::start(&fleet, "survivor");
     until_held(&fleet, "ready:suspect:normal").await;
     let turn = json!({"tenant": "acme", "agent": "kelly", "turn_id": "alone", "reply_to": "box",
@@ -261,7 +261,7 @@ async fn a_slice_that_was_delivered_to_a_worker_when_it_was_told_to_go_counts_no
     fleet.reply().await;
     let reply = fleet.reply().await;
     assert_eq!((reply["turn_id"].as_str(), outcomes(&reply)), (Some(astray.as_str()), vec!["ok"]));
-    let ended = fleet.store.look(&TurnName::parse(&format!("acme:{astray}")).unwrap()).await.unwrap();
+    let ended = fleet.store.turn_view(&TurnName::parse(&format!("acme:{astray}")).unwrap()).await.unwrap();
     let TurnView::Finished(ended) = ended else { panic!("{ended:?}") };
     assert_eq!(ended.crashes, 0, "whoever goes in order has not died: {ended:?}");
     fleet.stop().await;

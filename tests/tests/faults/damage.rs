@@ -286,7 +286,7 @@ async fn submit(fleet: &Fleet, tenant: &str, agent: &str, id: &str, calls: Value
 async fn ended(fleet: &Fleet, tenant: &str, id: &str) -> Result<Vec<String>, String> {
     let (name, began) = (TurnName::parse(&format!("{tenant}:{id}")).unwrap(), Instant::now());
     loop {
-        if let Ok(TurnView::Finished(finished)) = fleet.store.look(&name).await {
+        if let Ok(TurnView::Finished(finished)) = fleet.store.turn_view(&name).await {
             let reply: Value = serde_json::from_str(&finished.reply).unwrap_or_default();
             return Ok(outcomes(&reply).into_iter().map(ToString::to_string).collect());
         }

@@ -13,7 +13,7 @@ use tickfleet_model::retry::Ladder;
 use tickfleet_model::{Durability, Effect};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::shutdown::Shutdown;
-use tickfleet_store::seam::Take;
+use tickfleet_store::seam::TakeRequest;
 use tickfleet_store::{Confirmed, Store, StoreOptions, TurnName};
 use tickfleet_testkit::{RedisOptions, RedisServer, Trio};
 use tickfleet_tests::doomed::Doomed;
@@ -370,7 +370,7 @@ async fn held_slice(store: &Store) -> Slice {
     let mut transaction = Transaction::new(store.versions().draw());
     slice::dispatch(&mut transaction, &name, &mut turn, &[call.to_string().into()]);
     store.seam().commit(&[transaction]).await.unwrap().results.remove(0).unwrap();
-    let take = Take { consumer: "w".into(), queues: vec![turn.queue(&name.tenant)], count: 1, wait_ms: 0 };
+    let take = TakeRequest { consumer: "w".into(), queues: vec![turn.queue(&name.tenant)], count: 1, wait_ms: 0 };
     let taken = store.seam().take(&take).await.unwrap().remove(0);
     Slice::read(taken.queue, taken.entry, &taken.fields).unwrap()
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use tickfleet_core::keys;
 use tickfleet_model::Priority;
-use tickfleet_store::seam::Take;
-use tickfleet_store::{Pool, Question, Store, StoreOptions};
+use tickfleet_store::seam::TakeRequest;
+use tickfleet_store::{Pool, RedisCommand, Store, StoreOptions};
 use tickfleet_testkit::RedisServer;
 use tickfleet_tests::fleet::PATIENCE;
 
@@ -30,12 +30,12 @@ async fn a_reader_that_waits_tells_all_others_that_its_server_was_demoted() {
     let store = Store::open(&server.url(), 0, Arc::new(StoreOptions::default())).unwrap();
     store.ensure_groups().await.unwrap();
     let id =
-        async || -> u64 { store.connection().query(Question::Look, redis::cmd("CLIENT").arg("ID")).await.unwrap() };
+        async || -> u64 { store.connection().query(RedisCommand::Look, redis::cmd("CLIENT").arg("ID")).await.unwrap() };
     let before = id().await;
     assert_eq!(id().await, before, "a connection that works is kept");
 
     let wait_ms = u64::try_from(PATIENCE.as_millis()).unwrap();
-    let take = Take { consumer: "w".into(), queues: vec![keys::ready(Priority::Normal)], count: 1, wait_ms };
+    let take = TakeRequest { consumer: "w".into(), queues: vec![keys::ready(Priority::Normal)], count: 1, wait_ms };
     let reader = store.clone();
     let waiting = tokio::spawn(async move { reader.seam().take(&take).await });
     let mut redis = server.connection().await;

@@ -17,11 +17,11 @@ use tickfleet_model::{AgentId, Effect, Redactor, Task, TenantId, Turn, TurnId};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_protocol::{TaskMessage, parse_task_message, parse_turn};
-use tickfleet_store::seam::look::Range;
+use tickfleet_store::seam::inspect::Range;
 use tickfleet_store::seam::memory::Clock;
 use tickfleet_store::seam::memory::MemoryOptions;
 use tickfleet_store::seam::memory::faults::{Faults, FaultyStore};
-use tickfleet_store::seam::{Store as _, Take};
+use tickfleet_store::seam::{Store as _, TakeRequest};
 use tickfleet_store::{Store, StoreOptions, TurnName};
 use tickfleet_tests::fleet::Plan;
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
@@ -93,7 +93,7 @@ fn handler() -> TypedTool {
 /// An external runtime: takes tasks of `ext`, and finishes most of them.
 async fn outside(connection: FaultyStore, tenant: &'static str, mut dice: Dice) {
     let queue = StreamKey::new(format!("external:{tenant}:ext"));
-    let take = Take { consumer: "runtime".into(), queues: vec![queue], count: 4, wait_ms: 500 };
+    let take = TakeRequest { consumer: "runtime".into(), queues: vec![queue], count: 4, wait_ms: 500 };
     loop {
         let Ok(taken) = connection.take(&take).await else {
             // The store refused the command: a pause, as a client makes it.

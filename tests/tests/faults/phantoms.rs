@@ -80,7 +80,7 @@ async fn a_lag_that_redis_made_up_is_no_backlog_for_anybody_and_holds_nothing_up
     let backlog = store.backlog(&[], &[]).await.unwrap();
     assert_eq!((backlog.inbound, backlog.ready, backlog.running), (0, 0, 0), "{backlog:?}");
     assert_eq!(store.fleet_load().await.unwrap().out, 0);
-    let seen = Watch::new(store.clone()).look().await.unwrap();
+    let seen = Watch::new(store.clone()).poll().await.unwrap();
     let waiting: u64 = seen.streams.iter().map(|stream| stream.waiting).sum();
     assert_eq!(waiting, 0, "{:?}", seen.streams);
 

@@ -17,7 +17,7 @@ use tickfleet_model::{Durability, Effect, Priority};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_protocol::parse_turn;
-use tickfleet_store::seam::Take;
+use tickfleet_store::seam::TakeRequest;
 use tickfleet_store::{Pool, Store, StoreError, StoreOptions};
 use tickfleet_testkit::{RedisServer, Trio};
 use tickfleet_tests::fleet::{PATIENCE, Plan};
@@ -351,7 +351,7 @@ async fn a_primary_that_was_replaced_and_does_not_know_it_is_left_within_seconds
     let pool = Pool::open(&url, 1).unwrap();
     store.ensure_groups().await.unwrap();
     assert_eq!(pool.server().await.unwrap().role, "master");
-    let take = Take { consumer: "w".into(), queues: vec![keys::ready(Priority::Normal)], count: 1, wait_ms: 50 };
+    let take = TakeRequest { consumer: "w".into(), queues: vec![keys::ready(Priority::Normal)], count: 1, wait_ms: 50 };
     assert!(store.seam().take(&take).await.unwrap().is_empty());
 
     names.send_replace(port_of(&new));

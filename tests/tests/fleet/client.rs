@@ -11,7 +11,9 @@ use tickfleet_core::turn::state::Finished;
 use tickfleet_model::policy::{Pause, Paused, PausedTool};
 use tickfleet_model::{AgentId, InboxName, Redactor, TenantId, Turn, TurnId, limits};
 use tickfleet_protocol::parse_turn;
-use tickfleet_store::{Aside, Handled, Inbound, PauseSet, StoreError, StoreOptions, Submission, TurnName};
+use tickfleet_store::{
+    DeadItemRef, HandleResult, Inbound, PauseResult, StoreError, StoreOptions, Submission, TurnName,
+};
 use tickfleet_testkit::RedisServer;
 
 const SOON: Duration = Duration::from_secs(60);
@@ -265,7 +267,7 @@ async fn a_tool_is_paused_in_the_shards_where_it_can_be_and_the_others_are_told(
     let pause = Pause { by: "anna".into(), reason: "many".into(), since_ms: 1 };
     for n in 0..limits::PAUSES_MAX {
         let who = Paused { tenant: world.tenant.clone(), agent: Some(AgentId::new(format!("a{n}")).unwrap()) };
-        assert_eq!(shards[0].pause(&who, &pause, "").await.unwrap(), PauseSet::Ok);
+        assert_eq!(shards[0].pause(&who, &pause, "").await.unwrap(), PauseResult::Ok);
     }
     let tool = PausedTool { tenant: None, tool: "post".into() };
     let redactor = Redactor::default();
@@ -276,9 +278,9 @@ async fn a_tool_is_paused_in_the_shards_where_it_can_be_and_the_others_are_told(
         let told = set.not_everywhere().unwrap();
         assert!(told.contains("in shard 0") && told.contains("it is paused in the others"), "{told}");
     }
-    let paused = shards[1].at_run_time().await.unwrap().tool_pauses;
+    let paused = shards[1].run_time_config().await.unwrap().tool_pauses;
     assert_eq!(paused.keys().collect::<Vec<_>>(), [&tool]);
-    assert_eq!(operate::resume_tool(&shards, &tool, operator).await.unwrap(), PauseSet::Ok);
+    assert_eq!(operate::resume_tool(&shards, &tool, operator).await.unwrap(), PauseResult::Ok);
     assert_eq!(ToolPaused { changed: true, full: Vec::new(), paused: 2 }.not_everywhere(), None);
 }
 
@@ -295,11 +297,11 @@ async fn what_was_put_aside_is_not_replayed_for_an_inbox_that_nobody_reads() {
         reply_to: Some(world.inbox.clone()),
         payload: "{}".into(),
     };
-    let replay = async || store.replay(Aside::Letter(&letter), Inbound::Turns, &new, "{}").await.unwrap();
-    assert_eq!(replay().await, Handled::InboxFull);
+    let replay = async || store.replay(DeadItemRef::Letter(&letter), Inbound::Turns, &new, "{}").await.unwrap();
+    assert_eq!(replay().await, HandleResult::InboxFull);
     assert_eq!(world.redis.xlen::<_, usize>(store.keys().key("turns")).await.unwrap(), 0);
     let mut replies = world.client.replies(&world.tenant, &world.inbox);
     while replies.next(NOT_LONG).await.unwrap().is_some() {}
-    assert_eq!(replay().await, Handled::Ok);
-    assert_eq!(replay().await, Handled::Again);
+    assert_eq!(replay().await, HandleResult::Ok);
+    assert_eq!(replay().await, HandleResult::Again);
 }

@@ -15,7 +15,7 @@ use tickfleet_engine::rules::stagger_ms;
 use tickfleet_model::policy::DefaultCaps;
 use tickfleet_model::{AgentId, Effect, Priority, TenantId};
 use tickfleet_store::StoreOptions;
-use tickfleet_store::seam::look::Range;
+use tickfleet_store::seam::inspect::Range;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inbox::submit_all;
 use tickfleet_tools::{CallContext, ToolError, TypedTool};

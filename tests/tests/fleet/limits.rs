@@ -10,7 +10,7 @@ use tickfleet_core::turn::{Slice, State};
 use tickfleet_core::{CounterKey, keys};
 use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
 use tickfleet_model::{Effect, Limit, Policy, Priority};
-use tickfleet_store::seam::look::Range;
+use tickfleet_store::seam::inspect::Range;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tickfleet_core::workers::{Beat, Leave, Role};
 use tickfleet_model::ConsumerId;
-use tickfleet_store::{Announced, Store, StoreOptions};
+use tickfleet_store::{AnnounceResult, Store, StoreOptions};
 use tickfleet_testkit::RedisServer;
 
 /// A shard.
@@ -28,21 +28,21 @@ impl World {
         consumer
     }
 
-    async fn announce(&self, digest: &str, scheduler: &ConsumerId, take: bool) -> Announced {
+    async fn announce(&self, digest: &str, scheduler: &ConsumerId, take: bool) -> AnnounceResult {
         self.store.announce(digest, Some(scheduler), take).await.unwrap()
     }
 
     /// Announces a policy that becomes active, and returns its generation.
     async fn in_force(&self, digest: &str, scheduler: &ConsumerId) -> u64 {
         match self.announce(digest, scheduler, false).await {
-            Announced::InForce { generation } => generation,
-            older @ Announced::Older { .. } => panic!("{digest}: {older:?}"),
+            AnnounceResult::InForce { generation } => generation,
+            older @ AnnounceResult::Older { .. } => panic!("{digest}: {older:?}"),
         }
     }
 }
 
-const fn older(generation: u64, silent: bool) -> Announced {
-    Announced::Older { generation, silent }
+const fn older(generation: u64, silent: bool) -> AnnounceResult {
+    AnnounceResult::Older { generation, silent }
 }
 
 #[tokio::test]

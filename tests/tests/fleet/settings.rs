@@ -17,7 +17,7 @@ use tickfleet_core::turn::slice::dispatch;
 use tickfleet_core::workers::{Beat, Liveness, MayReap, ReapPermit, Role, Slots};
 use tickfleet_core::{Context, Transaction, View};
 use tickfleet_model::{Call, ConsumerId, Priority};
-use tickfleet_store::seam::Take;
+use tickfleet_store::seam::TakeRequest;
 use tickfleet_store::seam::memory::{ManualClock, MemoryOptions, MemoryStore};
 use tickfleet_store::{Store, StoreOptions};
 
@@ -111,7 +111,7 @@ impl Shard {
         self.store.seam().commit(&[transaction]).await.unwrap().results.remove(0).unwrap();
         self.beat().await;
         let queues = vec![keys::ready(Priority::Normal)];
-        let take = Take { consumer: self.worker.as_str().into(), queues, count: 1, wait_ms: 0 };
+        let take = TakeRequest { consumer: self.worker.as_str().into(), queues, count: 1, wait_ms: 0 };
         let taken = self.store.seam().take(&take).await.unwrap().remove(0);
         HeldEntry { queue: taken.queue, entry: taken.entry, fields: taken.fields }
     }

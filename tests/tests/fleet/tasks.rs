@@ -243,7 +243,7 @@ async fn cancelling_a_task_ends_its_turn_and_the_tasks_below_it() {
     assert_eq!((listed.len(), listed[0].outcome.as_deref()), (1, Some("cancelled")));
     // No work continues below the task.
     loop {
-        let left = fleet.store.look(&name(&format!("{child}.step-1"))).await.unwrap();
+        let left = fleet.store.turn_view(&name(&format!("{child}.step-1"))).await.unwrap();
         if !matches!(left, tickfleet_store::TurnView::Live(_)) {
             break;
         }
@@ -382,9 +382,9 @@ async fn a_message_is_told_once_and_heard_once_whatever_is_repeated_and_a_full_b
     let fleet = Fleet::start(Plan { schedulers: 0, workers: 0, ..Plan::default() }).await;
     let (tenant, kelly) = (TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap());
     let store = &fleet.store;
-    let told = async |text: &str| store.tell(&tenant, &kelly, text, text).await.unwrap();
+    let told = async |text: &str| store.send_message(&tenant, &kelly, text, text).await.unwrap();
     let heard = async |by: &str, count| {
-        let heard = store.hear(&tenant, &kelly, by, count).await.unwrap();
+        let heard = store.receive_messages(&tenant, &kelly, by, count).await.unwrap();
         heard.into_iter().map(|heard| heard.text).collect::<Vec<_>>()
     };
     let sent = (told("one").await, told("one").await, told("two").await);

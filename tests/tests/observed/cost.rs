@@ -22,14 +22,14 @@ use tickfleet_core::turn::{Settle, Settled, Slice};
 use tickfleet_core::{Section, StreamKey, View, keys};
 use tickfleet_engine::active_policy::ActivePolicy;
 use tickfleet_engine::report::{Renderer, ReportOptions, frame};
-use tickfleet_engine::rules::{ActiveRules, Slots};
+use tickfleet_engine::rules::{ActiveRules, SlotBounds};
 use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
 use tickfleet_model::policy::{Becomes, DefaultCaps, FactRow, Permissions, TenantPolicy, ToolGrant};
 use tickfleet_model::{AgentId, AgentPolicy, ConsumerId, Limit, Policy, Priority, TenantId, TurnId};
 use tickfleet_ops::redis_server::{PrivateRedis, ServerOptions};
 use tickfleet_proof::seal::{ChainName, Head, Leaf, Losses, Signer, seal};
 use tickfleet_protocol::parse_turn;
-use tickfleet_store::seam::{Take, Taken};
+use tickfleet_store::seam::{TakeRequest, TakenEntry};
 use tickfleet_store::{Store, StoreOptions, TurnName};
 use tickfleet_testkit::connect;
 
@@ -60,7 +60,7 @@ struct Measured {
 /// More slots than are ever used.
 struct Enough;
 
-impl Slots for Enough {
+impl SlotBounds for Enough {
     fn counts(&self, _limit: &Limit) -> bool {
         true
     }
@@ -236,21 +236,21 @@ impl Measured {
             let entries = self.take("s1", keys::turns(), batch).await;
             self.admit(entries).await;
             let taken = self.take("w1", keys::ready(Priority::Normal), batch).await;
-            let slice = |taken: Taken| Slice::read(taken.queue, taken.entry, &taken.fields).unwrap();
+            let slice = |taken: TakenEntry| Slice::read(taken.queue, taken.entry, &taken.fields).unwrap();
             self.carry_out(taken.into_iter().map(slice).collect()).await;
         }
     }
 
-    async fn take(&self, consumer: &str, queue: StreamKey, count: usize) -> Vec<Taken> {
+    async fn take(&self, consumer: &str, queue: StreamKey, count: usize) -> Vec<TakenEntry> {
         let mut taken = Vec::new();
         while taken.len() < count {
-            let take = Take { consumer: consumer.into(), queues: vec![queue.clone()], count: 256, wait_ms: 100 };
+            let take = TakeRequest { consumer: consumer.into(), queues: vec![queue.clone()], count: 256, wait_ms: 100 };
             taken.extend(self.store.seam().take(&take).await.unwrap());
         }
         taken
     }
 
-    async fn admit(&mut self, entries: Vec<Taken>) {
+    async fn admit(&mut self, entries: Vec<TakenEntry>) {
         let deadline_ms = self.store.state().now_ms + DAY_MS;
         let (options, bounds) = (ReportOptions::default(), self.store.bounds());
         let render = Renderer { options: &options, policy: &self.active.policy };
@@ -259,7 +259,7 @@ impl Measured {
         let calls = parse_turn(MESSAGE.as_bytes()).unwrap().calls;
         let first = self.number;
         self.number += entries.len();
-        let admit = |(number, taken): (usize, Taken)| {
+        let admit = |(number, taken): (usize, TakenEntry)| {
             let agent = format!("a{}", number % AGENTS);
             let head = json!({"ag": agent, "rt": "bench", "dl": deadline_ms, "ts": deadline_ms, "dg": DIGEST, "n": 1});
             Admit {

@@ -60,7 +60,7 @@ impl Endpoint {
         };
         let health = Health::new(Progress::default(), fleet.metrics.clone(), ready).with_scrape(move || {
             let scrape = scrape.clone();
-            async move { scrape.ask().await }
+            async move { scrape.scrape().await }
         });
         Self(health.serve(ANY_PORT, CancellationToken::new()).await.unwrap())
     }

@@ -41,7 +41,7 @@ pub(crate) async fn answer(store: &Store, context: &CallContext, text: &str) -> 
 /// same messages are answered.
 pub(crate) async fn heard(store: &Store, context: &CallContext, known: usize) -> Result<Vec<Entry>, StoreError> {
     let name = format!("{}:{known}", context.call.turn);
-    let heard = store.hear(&context.tenant, &context.agent, &name, MESSAGES).await?;
+    let heard = store.receive_messages(&context.tenant, &context.agent, &name, MESSAGES).await?;
     let read = heard.iter().filter_map(|heard| serde_json::from_slice::<Message>(&heard.text).ok());
     Ok(read.map(|message| Entry::Heard { id: message.id, from: message.from, text: message.text }).collect())
 }

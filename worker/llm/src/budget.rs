@@ -15,7 +15,7 @@ use tickfleet_engine::active_policy::ActivePolicy;
 use tickfleet_engine::limit_rows::{counter_of, known_zone};
 use tickfleet_engine::time::rfc3339;
 use tickfleet_model::day::day_bounds;
-use tickfleet_model::limit::counters::{Debits, Maker, Spend, model_counters};
+use tickfleet_model::limit::counters::{Debits, LimitCaller, Spend, model_counters};
 use tickfleet_model::limit::{LimitBound, OnReach, amount};
 use tickfleet_model::policy::TenantPolicy;
 use tickfleet_model::{Limit, limits};
@@ -149,8 +149,8 @@ impl<'a> Budgets<'a> {
         let (owner, of_agent) = policy.look_up(tenant, agent).map_err(unknown)?;
         let task = self.context.task.as_ref().map(|(task, _)| task);
         let context = &*self.context.context;
-        let maker = Maker { tenant, owner, agent, policy: of_agent, context, task, parallel_reads: false };
-        let found = model_counters(&policy.limits, &maker, at_most);
+        let caller = LimitCaller { tenant, owner, agent, policy: of_agent, context, task, parallel_reads: false };
+        let found = model_counters(&policy.limits, &caller, at_most);
         Ok(found.iter().map(|debits| self.debit(owner, debits)).collect())
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tickfleet_client::Reply;
-use tickfleet_engine::begun::{BegunTurn, Same, begin_turn};
+use tickfleet_engine::begin_turn::{BegunTurn, SameTurn, begin_turn};
 use tickfleet_model::{Call, Dialect, Priority, Turn, TurnId};
 use tickfleet_protocol::bounded_output;
 use tickfleet_store::{Store, StoreError};
@@ -45,7 +45,7 @@ pub(crate) async fn carry_out(
     result_bytes_max: usize,
 ) -> Result<Results, ToolFailure> {
     let turn = turn(context, plan, turn_id(context, number)?, priority);
-    Ok(match begin_turn(store, &turn, Same::Calls, is_new(store, since)).await.map_err(away)? {
+    Ok(match begin_turn(store, &turn, SameTurn::Calls, is_new(store, since)).await.map_err(away)? {
         BegunTurn::Ended(reply) => Results::In(read(&reply, plan, result_bytes_max)),
         BegunTurn::Out(turn) => Results::Out(turn),
         BegunTurn::Forgotten => Results::In(all(plan, FORGOTTEN)),

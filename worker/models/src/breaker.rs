@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tickfleet_model::retry::breaker::{Breaker as State, Endurance, Leave as Given, Rests};
+use tickfleet_model::retry::breaker::{Breaker as State, BreakerPermit, BreakerRejection, BreakerSettings};
 use tokio::time::Instant;
 
 /// Failures in a row after which a provider rests, and how long it rests then, before one request tries it.
-const ENDURANCE: Endurance = Endurance { failures_max: 5, rest: Duration::from_secs(30) };
+const ENDURANCE: BreakerSettings = BreakerSettings { failures_max: 5, rest: Duration::from_secs(30) };
 
 /// The breaker of one provider.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(crate) struct Breaker {
 #[derive(Debug)]
 pub(crate) struct Leave<'a> {
     breaker: &'a Breaker,
-    given: Option<Given>,
+    given: Option<BreakerPermit>,
 }
 
 impl Default for Breaker {
@@ -32,16 +32,16 @@ impl Default for Breaker {
 impl Breaker {
     /// Leave to ask now, or the time for which the provider still rests.
     pub(crate) fn leave(&self) -> Result<Leave<'_>, Duration> {
-        match self.state.lock().leave(self.since.elapsed()) {
+        match self.state.lock().acquire(self.since.elapsed()) {
             Ok(given) => Ok(Leave { breaker: self, given: Some(given) }),
-            Err(Rests::For(left)) => Err(left),
-            Err(Rests::UntilTried) => Err(Duration::from_secs(1)),
+            Err(BreakerRejection::Open(left)) => Err(left),
+            Err(BreakerRejection::TrialInProgress) => Err(Duration::from_secs(1)),
         }
     }
 
     /// It answered, and says that nothing is left of its rate for so long.
     pub(crate) fn rest(&self, rest: Duration) {
-        self.state.lock().rest(rest, self.since.elapsed());
+        self.state.lock().open_for(rest, self.since.elapsed());
     }
 }
 
@@ -49,14 +49,14 @@ impl Leave<'_> {
     /// It answered: whatever was counted is forgotten.
     pub(crate) fn answered(mut self) {
         if let Some(given) = self.given.take() {
-            self.breaker.state.lock().answered(given, self.breaker.since.elapsed());
+            self.breaker.state.lock().record_success(given, self.breaker.since.elapsed());
         }
     }
 
     /// It failed in a way that later requests would meet too; `rest` is what it asked for.
     pub(crate) fn failed(mut self, rest: Option<Duration>) {
         if let Some(given) = self.given.take() {
-            self.breaker.state.lock().failed(given, rest, self.breaker.since.elapsed(), ENDURANCE);
+            self.breaker.state.lock().record_failure(given, rest, self.breaker.since.elapsed(), ENDURANCE);
         }
     }
 }
@@ -64,7 +64,7 @@ impl Leave<'_> {
 impl Drop for Leave<'_> {
     fn drop(&mut self) {
         if let Some(given) = self.given.take() {
-            self.breaker.state.lock().unsaid(given);
+            self.breaker.state.lock().release(given);
         }
     }
 }

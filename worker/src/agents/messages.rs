@@ -84,7 +84,7 @@ async fn send(
     let id = format!("m-{}", &context.idempotency_key[..32.min(context.idempotency_key.len())]);
     let message = Message { id, from: context.agent.to_string(), text: args.message_body };
     let json = serde_json::to_string(&message).map_err(ToolError::internal)?;
-    match store.tell(&context.tenant, &to, &message.id, &json).await.map_err(away)? {
+    match store.send_message(&context.tenant, &to, &message.id, &json).await.map_err(away)? {
         SendResult::Done | SendResult::Already => Ok(Sent {
             message_id: message.id,
             recipient_agent: to.to_string(),
@@ -126,7 +126,8 @@ pub fn read_messages(store: Store) -> TypedTool {
             let store = store.clone();
             async move {
                 let name = &context.idempotency_key;
-                let heard = store.hear(&context.tenant, &context.agent, name, READ_MAX).await.map_err(away)?;
+                let heard =
+                    store.receive_messages(&context.tenant, &context.agent, name, READ_MAX).await.map_err(away)?;
                 let read = heard.into_iter().filter_map(|heard| {
                     let message: Message = serde_json::from_slice(&heard.text).ok()?;
                     let at = tickfleet_engine::time::rfc3339(heard.at_ms);

@@ -14,7 +14,7 @@ use tickfleet_core::turn::{HandBackReason, WaitReason};
 use tickfleet_core::{Query, View};
 use tickfleet_engine::report;
 use tickfleet_engine::retry_until::{Attempt, retry_until};
-use tickfleet_model::outcome::Approved;
+use tickfleet_model::outcome::CallApproval;
 use tickfleet_model::{CallResult, Durability, Effect, Outcome, idempotency_key};
 use tickfleet_store::Confirmed;
 use tickfleet_store::seam::RunError;
@@ -222,7 +222,7 @@ impl Calls {
                     }
                     let approved = check.map(|check| {
                         let arguments = changed.map(ToOwned::to_owned);
-                        Approved { id: check.uses.id, by: agreed, arguments }
+                        CallApproval { id: check.uses.id, by: agreed, arguments }
                     });
                     if approved.is_some() {
                         self.count_agreed(trying);

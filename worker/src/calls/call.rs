@@ -11,9 +11,9 @@ use tickfleet_core::call::begin::StreakCheck;
 use tickfleet_core::call::streak::Streak;
 use tickfleet_core::turn::state::EndReason;
 use tickfleet_core::turn::{Cancellation, Destination, HandBackReason, Slice, Turn};
-use tickfleet_engine::report::Past;
+use tickfleet_engine::report::CallHistory;
 use tickfleet_engine::retry_until::{Attempt, retry_until};
-use tickfleet_model::retry::Verdict;
+use tickfleet_model::retry::RetryDecision;
 use tickfleet_model::{CallError, Effect, Outcome, Priority, TurnId};
 use tickfleet_ops::metrics::RuleAction;
 use tickfleet_protocol::{about, cut_response, is_cut, text};
@@ -137,7 +137,7 @@ impl Calls {
     }
 
     /// The end of a call that does not run (again), for one of the reasons that schedulers know too.
-    fn ended(&self, trying: &Trying<'_>, reason: &EndReason, past: &Past<'_>) -> Disposition {
+    fn ended(&self, trying: &Trying<'_>, reason: &EndReason, past: &CallHistory<'_>) -> Disposition {
         let result = trying.ended(reason, past);
         // What has never run is counted where it is rendered.
         if result.attempts > 0 {
@@ -154,13 +154,13 @@ impl Calls {
         };
         let why = self.why(trying, reason).await;
         let once = trying.config.registry.effect(&trying.call.tool) == Some(Effect::Once);
-        let past = Past {
+        let past = CallHistory {
             tries: trying.tries(),
             // Of a call that must not run twice it is certain that no lost holder began it.
             lost: matches!(earlier, Earlier::MayHaveRun) || !once && may_have_been_held(trying.slice),
             waited: trying.waited,
             why: why.as_deref(),
-            ..Past::default()
+            ..CallHistory::default()
         };
         self.ended(trying, reason, &past)
     }
@@ -340,13 +340,13 @@ impl Calls {
         reason: &'static str,
     ) -> Disposition {
         let left = self.store.clock().until(trying.head().deadline_ms);
-        match self.ladder.verdict(trying.attempt, after, left) {
-            Verdict::RetryAfter(wait) => {
+        match self.ladder.decide(trying.attempt, after, left) {
+            RetryDecision::RetryAfter(wait) => {
                 self.metrics.retried(reason);
                 // It goes into the turn's log, which people read.
                 Disposition::Again(wait, self.redactor.text(message).into_owned())
             }
-            Verdict::GiveUp(why) => {
+            RetryDecision::NoRetry(why) => {
                 let mut error = messages::gave_up(message, trying.attempt, Some(why), after);
                 if reason == messages::NOT_DURABLE {
                     error.details = Some(serde_json::json!({ "reason": messages::NOT_DURABLE }));

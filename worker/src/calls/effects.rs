@@ -11,7 +11,7 @@ use tickfleet_core::View;
 use tickfleet_core::call::CallName;
 use tickfleet_core::call::claim::{Claim, ClaimEffect, ClaimState, Claimant, EffectEnd, EffectName, EndClaim};
 use tickfleet_core::turn::Slice;
-use tickfleet_model::outcome::Happened;
+use tickfleet_model::outcome::EffectHappened;
 use tickfleet_model::{Call, CallResult, Effect, EffectKey, EffectNote, Outcome, limits};
 use tickfleet_protocol::{bounded_output, result_json, without_nulls};
 use tickfleet_store::Store;
@@ -231,11 +231,11 @@ fn read(result: &str) -> Option<CallResult> {
 /// call may have is never told as anything but done or unknown (rules 7 and 25).
 fn end_by(result: &CallResult) -> EffectEnd {
     match result.outcome.happened() {
-        Happened::Yes => EffectEnd::Ended(kept(result)),
-        Happened::Perhaps => EffectEnd::Unknown(kept(result)),
-        Happened::IfRun if result.attempts > 0 => EffectEnd::Ended(kept(result)),
+        EffectHappened::Yes => EffectEnd::Ended(kept(result)),
+        EffectHappened::Perhaps => EffectEnd::Unknown(kept(result)),
+        EffectHappened::IfRun if result.attempts > 0 => EffectEnd::Ended(kept(result)),
         // A payment without cover may be made again later.
-        Happened::IfRun | Happened::No => EffectEnd::Undone,
+        EffectHappened::IfRun | EffectHappened::No => EffectEnd::Undone,
     }
 }
 

@@ -7,11 +7,13 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 use tickfleet_core::call::cache::CachedResult;
-use tickfleet_model::outcome::Approved;
+use tickfleet_model::outcome::CallApproval;
 use tickfleet_model::policy::ShadowDenial;
-use tickfleet_model::{AgentId, AskedBy, CallError, CallResult, Context, Outcome, TaskGrant, TaskId, TenantId, limits};
+use tickfleet_model::{
+    AgentId, ApprovalReason, CallError, CallResult, Context, Outcome, TaskGrant, TaskId, TenantId, limits,
+};
 use tickfleet_protocol::without_nulls;
-use tickfleet_rules::Ruling;
+use tickfleet_rules::RuleFindings;
 
 use crate::agents::TaskHandlers;
 use crate::calls::governed::cache::Question;
@@ -88,14 +90,14 @@ pub(crate) struct Passed {
     /// The rules in shadow that would have stopped it.
     pub(crate) shadow: Vec<ShadowDenial>,
     /// What asks for people's consent: the call runs only with it.
-    pub(crate) asked: Vec<AskedBy>,
+    pub(crate) asked: Vec<ApprovalReason>,
 }
 
 /// A call that has passed every guard, and has begun.
 pub(crate) struct Admitted {
     pub(crate) passed: Passed,
     /// People's consent to it.
-    pub(crate) approved: Option<Approved>,
+    pub(crate) approved: Option<CallApproval>,
     /// When facts let it begin, as [`tickfleet_model::CallResult::entered_ms`].
     pub(crate) entered_ms: Option<i64>,
     /// Its question, if its result may be cached.
@@ -145,7 +147,7 @@ pub(crate) async fn pass(
     validated?;
     let ruled = asked.follows_rules(&tool, &arguments);
     observe(Guard::Rules, ruled.as_ref().map(|_| &*tool).map_err(Box::as_ref));
-    let Ruling { shadow, asked: by_rules } = ruled?;
+    let RuleFindings { shadow, asked: by_rules } = ruled?;
     let asked = asked.consent(&tool, &arguments, by_rules);
     observe(Guard::Approval, asked.as_ref().map(|_| &*tool).map_err(Box::as_ref));
     Ok(Passed { asked: asked?, tool, arguments, shadow })
@@ -183,11 +185,13 @@ impl Asked<'_> {
 impl Asked<'_> {
     /// Decides by the rules of the tool's row. The arguments are those that the tool gets: a rule never judges others. A
     /// task has no row: whoever delegated it made a call that has.
-    fn follows_rules(&self, tool: &RegisteredTool, arguments: &RawValue) -> Result<Ruling, Box<CallEnding>> {
-        let Self::Tool { tools, tenant, agent, name, context, task, .. } = *self else { return Ok(Ruling::default()) };
+    fn follows_rules(&self, tool: &RegisteredTool, arguments: &RawValue) -> Result<RuleFindings, Box<CallEnding>> {
+        let Self::Tool { tools, tenant, agent, name, context, task, .. } = *self else {
+            return Ok(RuleFindings::default());
+        };
         let call = RuledCall { tenant, agent, tool, arguments, context, task };
         tools.follow_rules(&call).map_err(|ruled| match ruled {
-            Ruled::Unmet(unmet) => {
+            Ruled::RuleDenial(unmet) => {
                 Box::new(CallEnding { outcome: Outcome::Denied, error: messages::unmet(name, &unmet) })
             }
             Ruled::Unusable(unusable) => not_usable(tools, tenant, agent, name, unusable),
@@ -206,15 +210,15 @@ impl Asked<'_> {
         &self,
         tool: &RegisteredTool,
         arguments: &RawValue,
-        by_rules: Vec<AskedBy>,
-    ) -> Result<Vec<AskedBy>, Box<CallEnding>> {
-        let by_tool = tool.spec.requires_approval.then(|| AskedBy {
+        by_rules: Vec<ApprovalReason>,
+    ) -> Result<Vec<ApprovalReason>, Box<CallEnding>> {
+        let by_tool = tool.spec.requires_approval.then(|| ApprovalReason {
             place: format!("tools.{}.approval", tool.spec.name),
             why: "each call of this tool needs approval".into(),
             terms: String::new(),
             demand: tool.spec.approval.clone().unwrap_or_default(),
         });
-        let asked: Vec<AskedBy> = by_tool.into_iter().chain(by_rules).collect();
+        let asked: Vec<ApprovalReason> = by_tool.into_iter().chain(by_rules).collect();
         let can_be_asked = matches!(self, Self::Tool { tools, .. } if !tools.approvers().is_empty());
         let bytes = arguments.get().len();
         if can_be_asked && !asked.is_empty() && bytes > limits::APPROVAL_ARGUMENTS_BYTES_MAX {

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use tickfleet_client::Reply;
-use tickfleet_engine::begun::{BegunTurn, Same, begin_turn};
+use tickfleet_engine::begin_turn::{BegunTurn, SameTurn, begin_turn};
 use tickfleet_model::turn::inner::inner_turn;
 use tickfleet_model::{Call, Dialect, Priority, Turn, TurnId};
 use tickfleet_store::{Store, StoreError, TurnName, TurnView};
@@ -47,7 +47,7 @@ impl Begins {
         };
         let Ok(turn) = inner_turn(&context.call, before) else { return Ok(false) };
         let name = TurnName { tenant: context.tenant.clone(), turn };
-        Ok(matches!(self.store.look(&name).await?, TurnView::Finished(_)))
+        Ok(matches!(self.store.turn_view(&name).await?, TurnView::Finished(_)))
     }
 }
 
@@ -65,7 +65,7 @@ impl InnerCalls for Begins {
         // Before it is sent: whoever drops this future does not know whether it was.
         *self.out.lock() = Some(id.clone());
         let later = |message: String| ToolError::NotExecuted { message, retry_after: None };
-        match begin_turn(&self.store, &turn, Same::Agent, self.is_new(context, number))
+        match begin_turn(&self.store, &turn, SameTurn::Agent, self.is_new(context, number))
             .await
             .map_err(|error| later(error.to_string()))?
         {

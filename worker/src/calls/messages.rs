@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use tickfleet_model::policy::Denial;
-use tickfleet_model::retry::GiveUp;
+use tickfleet_model::retry::NoRetryReason;
 use tickfleet_model::{CallError, Durability, Outcome, limits};
 use tickfleet_ops::metrics::{Metrics, RuleAction};
-use tickfleet_rules::{Unmet, Why};
+use tickfleet_rules::{DenialCause, RuleDenial};
 
 use crate::tools::wording;
 
@@ -100,10 +100,10 @@ pub(crate) fn denied(name: &str, denial: &Denial, rule: &str, allowed: &[&str]) 
 }
 
 /// A rule on arguments and context stops the call. The agent may call the tool with others.
-pub(crate) fn unmet(name: &str, unmet: &Unmet) -> CallError {
+pub(crate) fn unmet(name: &str, unmet: &RuleDenial) -> CallError {
     let advice = match unmet.why {
-        Why::NotMet => "",
-        Why::Undecided => " What cannot be decided is denied.",
+        DenialCause::NotMet => "",
+        DenialCause::Undecided => " What cannot be decided is denied.",
     };
     let said = unmet.message.trim_end_matches('.');
     let message = format!("You may not call {name:?} with these arguments: {said}.{advice}");
@@ -115,7 +115,7 @@ pub(crate) fn unmet(name: &str, unmet: &Unmet) -> CallError {
 pub(crate) fn count_rule(error: &CallError, metrics: &Metrics) {
     let said = |name: &str| error.details.as_ref()?.get(name)?.as_str();
     let Some(rule) = said("rule") else { return };
-    for (why, action) in [(Why::NotMet, RuleAction::Deny), (Why::Undecided, RuleAction::Undecided)] {
+    for (why, action) in [(DenialCause::NotMet, RuleAction::Deny), (DenialCause::Undecided, RuleAction::Undecided)] {
         if said("reason") == Some(why.reason()) {
             metrics.rule_unmet(rule, action);
         }
@@ -123,19 +123,21 @@ pub(crate) fn count_rule(error: &CallError, metrics: &Metrics) {
 }
 
 /// A transient failure after its last try. `why` says why it is the last one, `after` what wait the far side asked for.
-pub(crate) fn gave_up(message: &str, attempts: u32, why: Option<GiveUp>, after: Option<Duration>) -> CallError {
+pub(crate) fn gave_up(message: &str, attempts: u32, why: Option<NoRetryReason>, after: Option<Duration>) -> CallError {
     let tries = if attempts == 1 { "1 try".to_owned() } else { format!("{attempts} tries") };
     let asked_s = after.unwrap_or_default().as_secs();
     let (why, advice) = match why {
-        Some(GiveUp::RetryAfterTooLong) => (
+        Some(NoRetryReason::RetryAfterTooLong) => (
             format!(
                 " It asks to wait {asked_s} s before the next try, and a call waits {} s for one at most.",
                 limits::RETRY_AFTER_MS_MAX / 1_000
             ),
             "Try again after that time",
         ),
-        Some(GiveUp::DeadlineFirst) => (" The deadline comes before the next try.".to_owned(), "Try again later"),
-        Some(GiveUp::TriesUsedUp) | None => (String::new(), "Try again later"),
+        Some(NoRetryReason::DeadlineFirst) => {
+            (" The deadline comes before the next try.".to_owned(), "Try again later")
+        }
+        Some(NoRetryReason::TriesUsedUp) | None => (String::new(), "Try again later"),
     };
     let said = format!("{} (after {tries}).{why} {advice} or use another approach.", message.trim_end_matches('.'));
     let details = after.map(|_| serde_json::json!({ "retry_after_s": asked_s }));
@@ -241,16 +243,16 @@ mod tests {
     #[test]
     fn a_call_that_may_not_wait_so_long_says_what_wait_was_asked_for() {
         let after = Some(Duration::from_secs(999_999));
-        let told = gave_up("The service answered with status 429.", 1, Some(GiveUp::RetryAfterTooLong), after);
+        let told = gave_up("The service answered with status 429.", 1, Some(NoRetryReason::RetryAfterTooLong), after);
         assert_eq!(
             told.message,
             "The service answered with status 429 (after 1 try). It asks to wait 999999 s before the next try, and a call \
              waits 60 s for one at most. Try again after that time or use another approach."
         );
         assert_eq!(told.details, Some(serde_json::json!({"retry_after_s": 999_999})));
-        let told = gave_up("No answer.", 2, Some(GiveUp::DeadlineFirst), None);
+        let told = gave_up("No answer.", 2, Some(NoRetryReason::DeadlineFirst), None);
         assert!(told.message.contains("The deadline comes before the next try."), "{}", told.message);
-        let told = gave_up("No answer.", 4, Some(GiveUp::TriesUsedUp), None);
+        let told = gave_up("No answer.", 4, Some(NoRetryReason::TriesUsedUp), None);
         assert_eq!(told.message, "No answer (after 4 tries). Try again later or use another approach.");
         assert_eq!(told.details, None);
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tickfleet_engine::active_policy::ActivePolicy;
 use tickfleet_model::outcome::Premises;
 use tickfleet_model::policy::FactRow;
-use tickfleet_model::{AgentId, AskedBy, Context, Effect, TaskGrant, TaskId, TenantId};
+use tickfleet_model::{AgentId, ApprovalReason, Context, Effect, TaskGrant, TaskId, TenantId};
 
 use crate::calls::guards::{self, Asked};
 use crate::calls::messages::CallEnding;
@@ -147,7 +147,7 @@ fn grant(premises: &Premises) -> TaskGrant {
     }
 }
 
-fn places(asked: &[AskedBy]) -> String {
+fn places(asked: &[ApprovalReason]) -> String {
     asked.iter().map(|asked| asked.place.as_str()).collect::<Vec<_>>().join(", ")
 }
 

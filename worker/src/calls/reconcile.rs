@@ -101,7 +101,7 @@ impl Calls {
         };
         let (name, head) = (&trying.slice.name, trying.head());
         let key = idempotency_key(&name.tenant, &trying.id.turn, &head.digest, trying.id.position);
-        let asked = by.asked(arguments, &key, &trying.id.to_string());
+        let asked = by.lookup_arguments(arguments, &key, &trying.id.to_string());
         let asked = match other.arguments.check_in_time(&asked).await {
             Ok(asked) => asked,
             Err(error) => {

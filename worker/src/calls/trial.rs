@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tickfleet_model::policy::{FactChange, FactCondition, ShadowDenial};
-use tickfleet_model::retry::{Ladder, Verdict};
+use tickfleet_model::retry::{Ladder, RetryDecision};
 use tickfleet_model::{
-    AgentId, AskedBy, CallError, CallId, CallResult, Context, Effect, Outcome, TenantId, TurnId, idempotency_key,
+    AgentId, ApprovalReason, CallError, CallId, CallResult, Context, Effect, Outcome, TenantId, TurnId, idempotency_key,
 };
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -230,11 +230,11 @@ impl Trial {
             }
             Judged::Again { message, after, .. } => {
                 step("run", false, format!("failed after {seconds:.3} s, a retry may succeed: {message}"));
-                let (next, why) = match self.ladder.verdict(1, after, Duration::MAX) {
-                    Verdict::RetryAfter(wait) => {
+                let (next, why) = match self.ladder.decide(1, after, Duration::MAX) {
+                    RetryDecision::RetryAfter(wait) => {
                         (format!("A worker would retry after {:.1} s", wait.as_secs_f64()), None)
                     }
-                    Verdict::GiveUp(why) => ("A worker would not retry".to_owned(), Some(why)),
+                    RetryDecision::NoRetry(why) => ("A worker would not retry".to_owned(), Some(why)),
                 };
                 tried.next = Some(next);
                 self.result(call, Outcome::Transient, crate::calls::messages::gave_up(&message, 1, why, after))
@@ -259,8 +259,8 @@ impl Trial {
 }
 
 /// Who would have to agree, and for what.
-fn needs(asked: &[AskedBy]) -> String {
-    let each = asked.iter().map(|AskedBy { place, why, demand, .. }| {
+fn needs(asked: &[ApprovalReason]) -> String {
+    let each = asked.iter().map(|ApprovalReason { place, why, demand, .. }| {
         let who = match demand.by.iter().map(String::as_str).collect::<Vec<_>>().join(", ") {
             roles if roles.is_empty() => "any approver".to_owned(),
             roles => roles,

@@ -10,7 +10,7 @@ use tickfleet_core::turn::end::RenderedCall;
 use tickfleet_core::turn::state::EndReason;
 use tickfleet_core::turn::{HandBackReason, Head, Slice, Turn, WaitReason};
 use tickfleet_core::{Guard, Version, View};
-use tickfleet_engine::report::{self, Past};
+use tickfleet_engine::report::{self, CallHistory};
 use tickfleet_model::policy::ShadowDenial;
 use tickfleet_model::{Call, CallError, CallId, CallResult, Outcome};
 use tickfleet_ops::traces;
@@ -207,7 +207,7 @@ impl Trying<'_> {
     }
 
     /// A call that ends without a result of its own, for one of the reasons that schedulers know too.
-    pub(super) fn ended(&self, reason: &EndReason, past: &Past<'_>) -> Box<CallResult> {
+    pub(super) fn ended(&self, reason: &EndReason, past: &CallHistory<'_>) -> Box<CallResult> {
         let (outcome, error) = report::ended(reason, self.head().deadline_ms, past);
         Box::new(CallResult { attempts: past.tries, ..self.result(outcome, error) })
     }

@@ -13,7 +13,7 @@ use tickfleet_core::turn::end::RenderedCall;
 use tickfleet_core::turn::state::EndReason;
 use tickfleet_core::turn::{HandBackReason, Note, Settled, Slice};
 use tickfleet_core::{CounterKey, EntryId, View};
-use tickfleet_engine::report::{self, ReportOptions, Reported, limit_words};
+use tickfleet_engine::report::{self, ReportOptions, ReportedCall, limit_words};
 use tickfleet_model::policy::{FactRow, ShadowDenial};
 use tickfleet_model::{Call, CallId, CallResult, Context, Durability, Effect, Outcome};
 use tickfleet_ops::metrics::Metrics;
@@ -341,7 +341,7 @@ impl Pipeline {
         let mut all = shadow.to_vec();
         all.extend(shades(config, slice, index));
         let effect = tool.and_then(|tool| effects::note_of(tool, slice, call, result));
-        let reported = Reported {
+        let reported = ReportedCall {
             name: &slice.name,
             head,
             tool_name: named.map(|tool| tool.spec.name.as_str()),

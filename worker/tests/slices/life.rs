@@ -9,7 +9,7 @@ use tickfleet_core::workers::{self, Consumer};
 use tickfleet_core::{Query, StreamKey, Value};
 use tickfleet_model::policy::Pause;
 use tickfleet_model::{Call, Priority};
-use tickfleet_store::seam::Take;
+use tickfleet_store::seam::TakeRequest;
 use tickfleet_store::worker_of;
 
 use std::time::Duration;
@@ -129,7 +129,7 @@ async fn a_slice_that_the_worker_holds_and_does_not_run_goes_back() {
     let shard = Shard::start().await;
     let consumer = shard.consumer().await;
     // A take whose response is lost: of a queue that the worker waits for, the test is faster now and then.
-    let take = Take { consumer, queues: vec![keys::ready(Priority::Low)], count: 1, wait_ms: 0 };
+    let take = TakeRequest { consumer, queues: vec![keys::ready(Priority::Low)], count: 1, wait_ms: 0 };
     let mut number = 0;
     let stray = loop {
         number += 1;

@@ -14,8 +14,8 @@ use tickfleet_core::view::{Undecided, View};
 use tickfleet_core::workers::{self, notify_cancel};
 use tickfleet_core::{Context, Decision, Query, RecordKey, Step, StreamKey, Transaction, Value, Write};
 use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
-use tickfleet_engine::one_suspect::OneSuspect;
 use tickfleet_engine::report::{Renderer, ReportOptions};
+use tickfleet_engine::suspect_permit::SuspectSemaphore;
 use tickfleet_model::policy::{AgentPolicy, Policy, TenantPolicy, ToolGrant};
 use tickfleet_model::retry::Ladder;
 use tickfleet_model::{AgentId, Call, Dialect, Durability, InboxName, Priorities, Priority, TenantId};
@@ -254,7 +254,7 @@ fn worker(store: Store, shutdown: &Shutdown, set_up: impl FnOnce(&mut ActivePoli
         active,
         metrics: Arc::new(Metrics::new().unwrap()),
         progress: Progress::default(),
-        suspects: OneSuspect::default(),
+        suspects: SuspectSemaphore::default(),
         breakers: Breakers::new(None),
         registry: Arc::new(registry),
         task_handlers: worker::agents::TaskHandlers::new(),

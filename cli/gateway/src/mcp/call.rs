@@ -157,7 +157,7 @@ impl McpServer {
 
     async fn tell_progress(&self, name: &TurnName, began: Instant, context: &RequestContext<RoleServer>) {
         let Some(token) = context.meta.get_progress_token() else { return };
-        let Ok(TurnView::Live(live)) = self.client.store(&name.tenant).look(name).await else { return };
+        let Ok(TurnView::Live(live)) = self.client.store(&name.tenant).turn_view(name).await else { return };
         // The real progress is unknown. Elapsed seconds always increase, as the protocol requires.
         let mut progress = ProgressNotificationParam::new(token, began.elapsed().as_secs_f64());
         let asked = self.asked(name, &live).await;

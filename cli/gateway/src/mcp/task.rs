@@ -32,12 +32,12 @@ impl McpServer {
         let failed = |error: tickfleet_store::StoreError| failed(&error.into());
         // A task of another agent is unknown, before and after it has been decided. The check takes equally long.
         let is_own = |view: &TurnView| agent_of(view).as_deref() == Some(who.agent.as_str());
-        let mut view = store.look(&name).await.map_err(failed)?;
+        let mut view = store.turn_view(&name).await.map_err(failed)?;
         let waits = if is_own(&view) { None } else { self.client.undecided(&name).await.map_err(failed)? };
         let is_queued = waits.is_some_and(|waits| waits.agent.as_ref() == Some(&who.agent));
         if !is_own(&view) && !is_queued {
             // It may have been admitted between the two reads.
-            view = store.look(&name).await.map_err(failed)?;
+            view = store.turn_view(&name).await.map_err(failed)?;
         }
         match view {
             TurnView::Live(live) if live.turn.head.agent == who.agent => {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tickfleet_client::approvals::{APPROVALS_LISTED_MAX, ApprovalFilter, ApprovalsAt, Needed, approval_page};
 use tickfleet_client::{Approval, ApprovalError, Counted, Verdict};
-use tickfleet_model::approval::{Narrowed, is_same};
+use tickfleet_model::approval::{NarrowedValues, is_same};
 use tickfleet_model::{TenantId, limits};
 use utoipa::{IntoParams, ToSchema};
 
@@ -137,7 +137,7 @@ pub(crate) struct Agrees {
     /// New values of arguments that can be changed, by JSON pointer.
     #[serde(default)]
     #[schema(value_type = Option<Object>, example = json!({}))]
-    set: Option<Narrowed>,
+    set: Option<NarrowedValues>,
     /// Changes by another approver: the approval's `narrowed` as it was shown. If it has changed since, the response
     /// is 409.
     #[serde(default)]

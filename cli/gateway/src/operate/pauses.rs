@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tickfleet_client::operate::{self, Operator as Who};
 use tickfleet_model::policy::{Pause, Paused, PausedTool};
 use tickfleet_model::{AgentId, limits};
-use tickfleet_store::PauseSet;
+use tickfleet_store::PauseResult;
 use utoipa::ToSchema;
 
 use super::{Operator, because, body, known, optional};
@@ -81,7 +81,7 @@ pub(crate) async fn list(State(shared): State<Arc<Shared>>, operator: Operator) 
     let tenant = operator.within(None)?;
     let mut pauses = Vec::new();
     for store in shared.client.stores() {
-        let set = store.at_run_time().await?;
+        let set = store.run_time_config().await?;
         let wanted = set.pauses.into_iter().filter(|(who, _)| tenant.as_ref().is_none_or(|own| *own == who.tenant));
         let holds = |(who, pause): (Paused, Pause)| Holds {
             tenant: Some(who.tenant.to_string()),
@@ -137,8 +137,8 @@ pub(crate) async fn pause(
         }
     };
     match set {
-        PauseSet::Full => Err(Problem::conflict("too many tenants and agents are paused: resume some first")),
-        set => Ok(Json(Done { changed: set == PauseSet::Ok })),
+        PauseResult::Full => Err(Problem::conflict("too many tenants and agents are paused: resume some first")),
+        set => Ok(Json(Done { changed: set == PauseResult::Ok })),
     }
 }
 
@@ -166,7 +166,7 @@ pub(crate) async fn resume(
             let tool = PausedTool { tool: shared.desk.tool_switched(&given.tool).await?, ..given.clone() };
             match operate::resume_tool(shared.client.stores(), &tool, by).await? {
                 // It may have been paused under its id, at a time when the id could not be resolved to a name.
-                set if set != PauseSet::Ok && tool != *given => {
+                set if set != PauseResult::Ok && tool != *given => {
                     operate::resume_tool(shared.client.stores(), given, by).await?
                 }
                 set => set,
@@ -174,10 +174,10 @@ pub(crate) async fn resume(
         }
     };
     // Checked only now, because the configuration may no longer have the paused tenant, agent or tool.
-    if set != PauseSet::Ok {
+    if set != PauseResult::Ok {
         who.is_known(&shared).await?;
     }
-    Ok(Json(Done { changed: set == PauseSet::Ok }))
+    Ok(Json(Done { changed: set == PauseResult::Ok }))
 }
 
 /// The target of a pause.

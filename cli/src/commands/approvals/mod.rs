@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tickfleet_client::approvals::{APPROVALS_LISTED_MAX, ApprovalFilter, ApprovalsAt, approval_page};
 use tickfleet_client::{Approval, ApprovalError, Client, Verdict};
-use tickfleet_model::approval::Narrowed;
+use tickfleet_model::approval::NarrowedValues;
 use tickfleet_model::suggest::{closest, list as listed_names, nearest};
 use tickfleet_model::{AgentId, TenantId, TurnId, limits};
 use tickfleet_store::TurnName;
@@ -165,7 +165,7 @@ pub(crate) async fn run(setup: &Setup, args: &Approvals, output: &Output) -> Res
         }
         What::Deny(args) => {
             let said = Said { by: args.by.clone(), agrees: false, reason: &args.reason };
-            decide(setup, &client, &args.which, said, (Narrowed::new(), false), output).await
+            decide(setup, &client, &args.which, said, (NarrowedValues::new(), false), output).await
         }
         What::Notify(_) => Ok(()),
     }
@@ -233,7 +233,7 @@ async fn decide(
     client: &Client,
     which: &One,
     said: Said<'_>,
-    (narrow, as_narrowed): (Narrowed, bool),
+    (narrow, as_narrowed): (NarrowedValues, bool),
     output: &Output,
 ) -> Result<(), Failure> {
     let by = said.by.map_or_else(by_environment, Ok)?;

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use clap::Args;
 use tickfleet_model::TenantId;
 use tickfleet_proof::anchor::Anchor;
-use tickfleet_proof::verify::{Expected, Verdict, Verifier};
+use tickfleet_proof::verify::{Expected, ExportVerdict, Verifier};
 use tickfleet_store::Pool;
 
 use crate::failure::Failure;
@@ -102,7 +102,7 @@ pub(crate) fn verified(
     against: &Against,
     anchors: &[Anchor],
     also: &mut dyn FnMut(&str),
-) -> Result<Verdict, Failure> {
+) -> Result<ExportVerdict, Failure> {
     let mut keys = BTreeMap::new();
     for key in &against.keys {
         let (id, key) = key.split_once('=').ok_or_else(|| Failure::usage(format!("--key {key:?}: expected ID=KEY")))?;
@@ -154,7 +154,7 @@ fn each_line(path: &Path, take: &mut dyn FnMut(&str)) -> Result<(), Failure> {
 /// Maximum number of findings in the text; the JSON has all.
 const SHOWN_MAX: usize = 100;
 
-pub(crate) fn shown(verdict: &Verdict) -> String {
+pub(crate) fn shown(verdict: &ExportVerdict) -> String {
     let mut text = if verdict.intact { "Intact.".to_owned() } else { "NOT as it was written.".to_owned() };
     text += &format!(
         " {} entries: {} sealed, {} not yet; {} seals.\n",

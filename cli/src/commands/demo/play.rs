@@ -81,7 +81,7 @@ async fn submit_all(client: &Client, day: &[Planned], inbox: &InboxName) -> Resu
 /// Cancels a turn as soon as a scheduler has accepted it. If it were canceled earlier, it would not begin at all.
 async fn cancel(client: &Client, planned: &Planned, reason: &str) -> Result<(), Failure> {
     let name = name(planned)?;
-    while matches!(client.store(&name.tenant).look(&name).await?, TurnView::Unknown) {
+    while matches!(client.store(&name.tenant).turn_view(&name).await?, TurnView::Unknown) {
         sleep(Duration::from_millis(5)).await;
     }
     client.cancel(&name, reason).await?;
@@ -130,7 +130,7 @@ fn delegated(reply: &Reply) -> Vec<String> {
 
 /// Reads the admissions of a turn from its record, and how long it waited for them, ms.
 async fn trace(client: &Client, planned: &Planned) -> Result<(Vec<AdmissionNote>, i64), Failure> {
-    let turn = match client.store(&planned.turn.tenant).look(&name(planned)?).await? {
+    let turn = match client.store(&planned.turn.tenant).turn_view(&name(planned)?).await? {
         TurnView::Finished(finished) => finished,
         TurnView::Live(_) => return Err(still_open(planned)),
         // A rejected turn was never admitted and has no record.

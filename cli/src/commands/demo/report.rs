@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tickfleet_client::Reply;
-use tickfleet_model::outcome::Happened;
+use tickfleet_model::outcome::EffectHappened;
 use tickfleet_model::{CallResult, Outcome};
 
 use super::agents::Agents;
@@ -215,10 +215,10 @@ fn effects_agree(planned: &Planned, turn: &PlayedTurn, ledger: &Ledger) -> Vec<S
     let disagrees = |(ask, result): (&Option<String>, &CallResult)| {
         let times = ledger.times(ask.as_deref()?);
         let agrees = match result.outcome.happened() {
-            Happened::Yes => times == 1,
-            Happened::Perhaps => times <= 1,
-            Happened::IfRun => times == usize::from(result.attempts > 0),
-            Happened::No => times == 0,
+            EffectHappened::Yes => times == 1,
+            EffectHappened::Perhaps => times <= 1,
+            EffectHappened::IfRun => times == usize::from(result.attempts > 0),
+            EffectHappened::No => times == 0,
         };
         (!agrees).then(|| format!("{} ended as {}, and happened {times} times", result.call, result.outcome.as_str()))
     };

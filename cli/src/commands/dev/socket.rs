@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tickfleet_store::seam::socket::{Lender, SCHEME};
+use tickfleet_store::seam::socket::{SCHEME, SocketServer};
 
 use crate::failure::Failure;
 
@@ -13,10 +13,10 @@ pub(crate) const DIR: &str = ".tickfleet";
 ///
 /// # Errors
 /// The socket cannot be created.
-pub(crate) fn lend_in(dir: &Path) -> Result<(Lender, String), Failure> {
+pub(crate) fn lend_in(dir: &Path) -> Result<(SocketServer, String), Failure> {
     let dir = dir.canonicalize().map_err(|error| cannot(dir, &error))?;
     let path = dir.join("dev.sock");
-    let lender = Lender::bind(&path).map_err(|error| match error.kind() {
+    let lender = SocketServer::bind(&path).map_err(|error| match error.kind() {
         std::io::ErrorKind::AddrInUse => Failure::failed(anyhow::anyhow!(
             "another tickfleet dev runs in {}: stop it, or name another folder with --dir",
             dir.display()

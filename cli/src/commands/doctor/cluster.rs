@@ -85,7 +85,7 @@ fn fewness(view: &ClusterView) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use tickfleet_store::NodeSays;
+    use tickfleet_store::NodeReport;
 
     use super::super::Level;
     use super::*;
@@ -100,7 +100,7 @@ mod tests {
         ClusterView {
             slots: (100..108).collect(),
             holders: holders.into(),
-            nodes: vec![NodeSays { node: "a:1".into(), primaries }],
+            nodes: vec![NodeReport { node: "a:1".into(), primaries }],
         }
     }
 
@@ -120,7 +120,7 @@ mod tests {
     fn nodes_that_differ_or_are_silent_and_too_few_shards_are_told() {
         let mut odd = view([&[0, 1], &[]]);
         odd.slots.truncate(2);
-        odd.nodes.push(NodeSays { node: "b:1".into(), primaries: Err("no answer".into()) });
+        odd.nodes.push(NodeReport { node: "b:1".into(), primaries: Err("no answer".into()) });
         let told = judge(&odd);
         assert!(told.iter().any(|f| f.says == "1 of 2 nodes agree on the slot owners; b:1: no answer"), "{told:?}");
         assert!(told.iter().any(|f| f.says == "2 shards over 2 primaries: fewer than 4 for each"), "{told:?}");

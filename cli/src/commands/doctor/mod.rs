@@ -268,7 +268,7 @@ fn lacking(dir: Option<&Path>, file: &str) -> String {
 /// Whether a tenant is set at run time. If a shard does not respond, another finding reports that.
 async fn any_tenant_is_set(stores: &[Store]) -> bool {
     for store in stores {
-        if store.at_run_time().await.is_ok_and(|set| !set.declared.is_empty()) {
+        if store.run_time_config().await.is_ok_and(|set| !set.declared.is_empty()) {
             return true;
         }
     }
@@ -340,7 +340,7 @@ async fn tenants(store: &Store) -> Result<Vec<Finding>, StoreError> {
         let advice = format!("tickfleet tenant set {tenant} …, or tickfleet tenant unset {tenant}");
         Finding::fail("tenants", format!("{tenant}: {why}; its turns are rejected"), advice)
     };
-    let set = store.at_run_time().await?;
+    let set = store.run_time_config().await?;
     let mut findings: Vec<Finding> = crate::commands::tenant::unreadable(&set).into_iter().map(finding).collect();
     let callers = set.pauses.keys().map(|who| match &who.agent {
         Some(agent) => format!("{}:{agent}", who.tenant),

@@ -6,7 +6,7 @@ use tickfleet_config::Settings;
 use tickfleet_engine::active_policy::short_digest;
 use tickfleet_model::Redactor;
 use tickfleet_model::suggest::list;
-use tickfleet_store::{Backlog, DeadLetter, ShardFacts};
+use tickfleet_store::{DeadLetter, ShardBacklog, ShardFacts};
 
 use super::Finding;
 use crate::output::short;
@@ -93,7 +93,7 @@ fn others(facts: &ShardFacts) -> Option<Finding> {
 }
 
 /// Reports low memory, which is then the single cause of all waiting work.
-fn memory(b: &Backlog) -> Option<Finding> {
+fn memory(b: &ShardBacklog) -> Option<Finding> {
     let says = format!(
         "{} MiB of {} MiB used: new work is rejected; accepted work continues in small batches",
         b.memory.used >> 20,
@@ -104,7 +104,7 @@ fn memory(b: &Backlog) -> Option<Finding> {
 }
 
 /// Checks how much work waits, and for how long.
-pub(super) fn backlog(backlog: &Backlog, settings: &Settings) -> Vec<Finding> {
+pub(super) fn backlog(backlog: &ShardBacklog, settings: &Settings) -> Vec<Finding> {
     let b = backlog;
     let memory = memory(b);
     let short = memory.is_some();
@@ -243,7 +243,7 @@ fn named(raw: &str, redactor: &Redactor) -> String {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-    use tickfleet_store::{ConsumerFacts, Memory};
+    use tickfleet_store::{ConsumerFacts, MemoryUsage};
 
     use super::super::Level;
     use super::*;
@@ -326,12 +326,18 @@ mod tests {
             ..Default::default()
         });
         let settings = settings.unwrap().settings;
-        assert_eq!(worst(&backlog(&Backlog::default(), &settings)), Level::Ok);
-        assert_eq!(worst(&backlog(&Backlog { late_ms: 5_000, ..Backlog::default() }, &settings)), Level::Fail);
-        assert_eq!(worst(&backlog(&Backlog { oldest_ready_ms: 60_000, ..Backlog::default() }, &settings)), Level::Warn);
+        assert_eq!(worst(&backlog(&ShardBacklog::default(), &settings)), Level::Ok);
+        assert_eq!(
+            worst(&backlog(&ShardBacklog { late_ms: 5_000, ..ShardBacklog::default() }, &settings)),
+            Level::Fail
+        );
+        assert_eq!(
+            worst(&backlog(&ShardBacklog { oldest_ready_ms: 60_000, ..ShardBacklog::default() }, &settings)),
+            Level::Warn
+        );
         // Full memory is reported as the single cause, even if the pressure flag for scripts is not set.
-        let memory = Memory { used: 90 << 20, max: 100 << 20 };
-        let full = Backlog { late_ms: 5_000, oldest_inbound_ms: 60_000, memory, ..Backlog::default() };
+        let memory = MemoryUsage { used: 90 << 20, max: 100 << 20 };
+        let full = ShardBacklog { late_ms: 5_000, oldest_inbound_ms: 60_000, memory, ..ShardBacklog::default() };
         let found = backlog(&full, &settings);
         assert_eq!((found[0].what, found[0].level), ("pressure", Level::Fail));
         let advice: Vec<_> = found[1..].iter().filter_map(|finding| finding.advice.as_deref()).collect();

@@ -47,7 +47,7 @@ async fn audit(setup: &Setup, store: &Store, by: &str, faults: &[FaultFound]) ->
             named: &named,
             redactor: &setup.report().redactor,
         };
-        store.note_act(&repair_entry(&repair)).await?;
+        store.record_action(&repair_entry(&repair)).await?;
     }
     Ok(())
 }

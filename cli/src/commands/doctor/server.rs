@@ -1,6 +1,6 @@
 //! Checks a Redis server by what it reports about itself. Pure.
 
-use tickfleet_store::{DEFAULT_USER, DefaultUser, Refusal, SentinelSays, ServerFacts};
+use tickfleet_store::{DEFAULT_USER, DefaultUser, Refusal, SentinelReport, ServerFacts};
 
 use super::Finding;
 
@@ -86,7 +86,7 @@ fn role(facts: &ServerFacts) -> Finding {
 }
 
 /// Checks whether all Sentinels name the same primary. `None` without Sentinels.
-pub(super) fn sentinels(says: &[SentinelSays]) -> Option<Finding> {
+pub(super) fn sentinels(says: &[SentinelReport]) -> Option<Finding> {
     const ADVICE: &str = "start or repair it, or remove it from the URL: a failover needs a majority of sentinels";
     let named: Vec<&String> = says.iter().filter_map(|said| said.primary.as_ref().ok()).collect();
     // They are queried one after the other, so their answers may differ for a moment during a failover.
@@ -230,9 +230,9 @@ mod tests {
         judge(facts).into_iter().map(|finding| finding.level).max()
     }
 
-    fn says(sentinel: &str, primary: Result<&str, &str>) -> SentinelSays {
+    fn says(sentinel: &str, primary: Result<&str, &str>) -> SentinelReport {
         let primary = primary.map(str::to_owned).map_err(str::to_owned);
-        SentinelSays { sentinel: sentinel.into(), primary }
+        SentinelReport { sentinel: sentinel.into(), primary }
     }
 
     #[test]

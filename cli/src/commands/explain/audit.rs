@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use serde_json::value::RawValue;
-use tickfleet_store::{AuditFound, AuditSearch, Store, TurnName, entry_ms};
+use tickfleet_store::{AuditSearch, AuditSearchResult, Store, TurnName, entry_ms};
 
 use super::{Explain, State, Story};
 use crate::failure::Failure;
@@ -30,7 +30,7 @@ pub(super) struct Audit {
 }
 
 impl Audit {
-    fn of(found: AuditFound) -> Self {
+    fn of(found: AuditSearchResult) -> Self {
         let entries = found.entries.into_iter().filter_map(|entry| RawValue::from_string(entry).ok()).collect();
         Self { entries, complete: found.complete, read: found.read }
     }

@@ -16,7 +16,7 @@ use tickfleet_client::tasks::TaskStory;
 use tickfleet_core::turn::state::EndReason;
 use tickfleet_engine::active_policy::short_digest;
 use tickfleet_model::{CallResult, TenantId, TurnId};
-use tickfleet_store::{AdmissionNote, FailedTry, Remembered, RestNote, Store, TurnName, TurnView};
+use tickfleet_store::{AdmissionNote, BreakerWait, FailedAttempt, GivenIdProgress, Store, TurnName, TurnView};
 
 use self::attendance::Attendance;
 use self::audit::Audit;
@@ -106,10 +106,10 @@ struct Story {
     admissions: Vec<AdmissionNote>,
     /// Each failed attempt that was retried.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    tries: Vec<FailedTry>,
+    tries: Vec<FailedAttempt>,
     /// Each period in which a call was held back because its tool accepted no calls.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    rests: Vec<RestNote>,
+    rests: Vec<BreakerWait>,
     /// For a task: the agent that delegated it.
     #[serde(skip_serializing_if = "Option::is_none")]
     delegator: Option<String>,
@@ -273,7 +273,7 @@ async fn tenants(asked: &Asked, setup: &Setup, client: &Client) -> Result<BTreeS
 async fn story(setup: &Setup, client: &Client, name: &TurnName) -> Result<Option<Story>, Failure> {
     let store = client.store(&name.tenant);
     let now_ms = store.now_ms().await?;
-    match store.look(name).await? {
+    match store.turn_view(name).await? {
         TurnView::Live(live) => {
             let agent = live.turn.head.agent.to_string();
             let counter = record::counter(&live);
@@ -327,7 +327,7 @@ async fn not_admitted(store: &Store, name: &TurnName, now_ms: i64) -> Result<Opt
         return inbound(store, name, now_ms).await.map(Some);
     }
     let remembered = store.remembered(name).await?;
-    if remembered == Some(Remembered::Queued) {
+    if remembered == Some(GivenIdProgress::Queued) {
         return inbound(store, name, now_ms).await.map(Some);
     }
     if let Some(letter) = letters::about(store, name).await? {

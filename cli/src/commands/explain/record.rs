@@ -13,7 +13,9 @@ use tickfleet_model::limit::amount;
 use tickfleet_model::policy::Pause;
 use tickfleet_model::{AgentId, Call, CallResult, Caps, Policy, TenantId};
 use tickfleet_protocol::json::with_numbers_as_text;
-use tickfleet_store::{BudgetFacts, LiveTurn, TurnName, admissions, failed_tries, present_rest, rests};
+use tickfleet_store::{
+    BudgetFacts, LiveTurn, TurnName, admissions, breaker_waits, current_breaker_wait, failed_attempts,
+};
 
 use super::audit::Audit;
 use super::{State, Story};
@@ -242,8 +244,8 @@ pub(super) fn live(name: &TurnName, live: &LiveTurn, budget: BudgetFacts, caps: 
         is_task: turn.is_task(),
         delegator,
         description,
-        tries: failed_tries(&turn.notes),
-        rests: rests(&turn.notes),
+        tries: failed_attempts(&turn.notes),
+        rests: breaker_waits(&turn.notes),
         agent: Some(turn.head.agent.to_string()),
         queue: Some(live.queue(&name.tenant)),
         accepted_ms: Some(turn.admitted_ms),
@@ -302,10 +304,11 @@ fn wait(live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, now_ms: i64) -
         TurnState::Ready { .. } | TurnState::Running { .. } | TurnState::Ending { .. } => return None,
     };
     let began_work = matches!(turn.state, TurnState::Waiting { reason: WaitReason::Child { .. }, .. });
-    let resting = present_rest(&turn.notes).filter(|rest| rule == Rule::ToolRests && rest.position == turn.position);
+    let resting =
+        current_breaker_wait(&turn.notes).filter(|rest| rule == Rule::ToolRests && rest.position == turn.position);
     Some(Wait {
         rule,
-        until_ms: if turn.state.is_parked() { live.timer_ms } else { live.lane_due_ms },
+        until_ms: if turn.state.is_parked() { live.timer_ms } else { live.throttle_due_ms },
         turns_ahead: budget.ahead_on_lane,
         tick_used,
         day_used,
@@ -359,8 +362,8 @@ pub(super) fn finished(name: &TurnName, turn: Finished, now_ms: i64) -> Story {
         calls_admitted: if is_task { results.len() } else { calls_admitted },
         calls_done: results.len(),
         admissions,
-        tries: failed_tries(&turn.notes),
-        rests: rests(&turn.notes),
+        tries: failed_attempts(&turn.notes),
+        rests: breaker_waits(&turn.notes),
         delegator: reply.as_ref().and_then(|reply| reply.delegator.clone()),
         cancel_asked: turn.canceled,
         retries: u64::from(turn.retries),
@@ -418,7 +421,7 @@ mod tests {
             calls: Vec::new(),
             results: Vec::new(),
             timer_ms: Some(3_000),
-            lane_due_ms: Some(2_000),
+            throttle_due_ms: Some(2_000),
             holder: None,
             held_ms: None,
         }

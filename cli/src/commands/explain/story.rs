@@ -8,7 +8,7 @@ use tickfleet_client::inner::InnerCall;
 use tickfleet_client::tasks::{TaskWait, WaitReason};
 use tickfleet_core::turn::state::EndReason;
 use tickfleet_model::CallResult;
-use tickfleet_store::{AdmissionNote, FailedTry, RestNote};
+use tickfleet_store::{AdmissionNote, BreakerWait, FailedAttempt};
 
 use super::attendance::Attendance;
 use super::record::{LimitWait, Rule, Wait};
@@ -345,7 +345,7 @@ fn admission(a: &AdmissionNote) -> String {
     )
 }
 
-fn failed_try(failed: &FailedTry) -> String {
+fn failed_try(failed: &FailedAttempt) -> String {
     let cause = if failed.cause.is_empty() { "no cause recorded" } else { &failed.cause };
     if failed.attempt == 0 {
         let (at, next) = (clock(failed.at_ms), span(failed.delay_ms));
@@ -363,7 +363,7 @@ fn failed_try(failed: &FailedTry) -> String {
     )
 }
 
-fn rest(rest: &RestNote) -> String {
+fn rest(rest: &BreakerWait) -> String {
     let times = if rest.times == 1 { String::new() } else { format!(", checked {} times", rest.times) };
     format!(
         "{}  call /{} was held back: {}. It waited until {}{times}",

@@ -1,15 +1,15 @@
 //! The configuration as operators see it: each setting with its origin, and the files that decide about calls.
 
 use serde_json::{Value, json};
-use tickfleet_config::{Configuration, ShownSetting, shown};
+use tickfleet_config::{Configuration, PrintedSetting, printed_parts};
 
 /// Maximum number of bytes shown of one file.
 const FILE_BYTES_MAX: usize = 256 * 1024;
 
 /// Returns the configuration as JSON. Secrets are already masked. A file longer than [`FILE_BYTES_MAX`] is cut.
 pub(super) fn view(configuration: &Configuration) -> Value {
-    let shown = shown(configuration);
-    let setting = |ShownSetting { path, value, origin }: ShownSetting| {
+    let shown = printed_parts(configuration);
+    let setting = |PrintedSetting { path, value, origin }: PrintedSetting| {
         let is_default = origin == "default";
         json!({"name": path, "value": value, "origin": origin, "is_default": is_default})
     };

@@ -98,7 +98,7 @@ pub(crate) async fn unknown(setup: &Setup, client: &Client, named: Named<'_>) ->
 pub(crate) async fn tenants(setup: &Setup, client: &Client) -> Result<BTreeSet<TenantId>, Failure> {
     let mut tenants: BTreeSet<TenantId> = setup.configuration.policy.tenants.keys().cloned().collect();
     for store in client.stores() {
-        tenants.extend(store.at_run_time().await?.declared.into_keys());
+        tenants.extend(store.run_time_config().await?.declared.into_keys());
     }
     Ok(tenants)
 }

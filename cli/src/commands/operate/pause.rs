@@ -7,7 +7,7 @@ use tickfleet_client::operate::{self, Operator};
 use tickfleet_gateway::Named;
 use tickfleet_model::policy::{Pause, Paused, PausedTool};
 use tickfleet_model::{AgentId, TenantId, limits};
-use tickfleet_store::PauseSet;
+use tickfleet_store::PauseResult;
 
 use super::known;
 use crate::commands::limits::{by_environment, reason, who};
@@ -134,7 +134,7 @@ pub(crate) async fn run(setup: &Setup, args: &PauseArgs, output: &Output) -> Res
     let report = setup.report();
     let operator = Operator { by: &by, reason, redactor: &report.redactor };
     let set = operate::pause(client.store(tenant), &who, operator).await?;
-    if set == PauseSet::Full {
+    if set == PauseResult::Full {
         return Err(Failure::failed(anyhow::anyhow!("too many tenants and agents are paused: resume some first")));
     }
     done(&who, set, output, |name, changed| {
@@ -158,14 +158,14 @@ pub(crate) async fn resume(setup: &Setup, args: &ResumeArgs, output: &Output) ->
         let paused = PausedTool { tenant: args.tenant.clone(), tool: name };
         let mut set = operate::resume_tool(client.stores(), &paused, operator).await?;
         // It may have been paused by its ID while the ID was unknown.
-        if set != PauseSet::Ok && paused.tool != *tool {
+        if set != PauseResult::Ok && paused.tool != *tool {
             let by_id = PausedTool { tool: tool.clone(), ..paused.clone() };
             set = operate::resume_tool(client.stores(), &by_id, operator).await?;
         }
-        if set != PauseSet::Ok {
+        if set != PauseResult::Ok {
             known::check(setup, &client, Named::Tool(tool), output).await?;
         }
-        return done_tool(&paused, set == PauseSet::Ok, output, |changed| match changed {
+        return done_tool(&paused, set == PauseResult::Ok, output, |changed| match changed {
             true => format!("calls to {tool} run again; waiting calls start within a minute"),
             false => format!("{tool} was not paused; tickfleet pause lists all pauses"),
         });
@@ -176,7 +176,7 @@ pub(crate) async fn resume(setup: &Setup, args: &ResumeArgs, output: &Output) ->
     let who = Paused { tenant: tenant.clone(), agent: args.rest.agent.clone() };
     let set = operate::resume(client.store(&who.tenant), &who, operator).await?;
     // A paused name may no longer be configured.
-    if set != PauseSet::Ok {
+    if set != PauseResult::Ok {
         known::check(setup, &client, named(&who), output).await?;
     }
     done(&who, set, output, |name, changed| {
@@ -217,8 +217,13 @@ fn done_tool(
     output.show(&done, |_| words(changed))
 }
 
-fn done(who: &Paused, set: PauseSet, output: &Output, words: impl FnOnce(&str, bool) -> String) -> Result<(), Failure> {
-    let changed = set == PauseSet::Ok;
+fn done(
+    who: &Paused,
+    set: PauseResult,
+    output: &Output,
+    words: impl FnOnce(&str, bool) -> String,
+) -> Result<(), Failure> {
+    let changed = set == PauseResult::Ok;
     let done = Done { tenant: Some(&who.tenant), tool: None, agent: who.agent.as_ref(), changed };
     output.show(&done, |_| words(&name(&who.tenant, who.agent.as_ref()), changed))
 }
@@ -236,7 +241,7 @@ async fn list(client: &Client, output: &Output) -> Result<(), Failure> {
     let mut now_ms = 0;
     for store in client.stores() {
         now_ms = store.now_ms().await?;
-        let set = store.at_run_time().await?;
+        let set = store.run_time_config().await?;
         let held = set.pauses.into_iter();
         pauses.extend(held.map(|(who, pause)| Holds { tenant: Some(who.tenant), tool: None, agent: who.agent, pause }));
         for (PausedTool { tenant, tool }, pause) in set.tool_pauses {

@@ -6,7 +6,7 @@ use serde::Serialize;
 use tickfleet_model::policy::Policy;
 use tickfleet_model::suggest::list;
 use tickfleet_model::{AgentId, TenantId};
-use tickfleet_store::{LaneView, Memory, NodeView, ServerLoad, ShardView};
+use tickfleet_store::{MemoryUsage, NodeView, ServerLoad, ShardView, ThrottleQueueView};
 
 use super::seen::Seen;
 use super::tools::Tools;
@@ -211,8 +211,8 @@ impl Frame {
             slots,
             backlog: backlog(shards),
             nodes,
-            agents: shards.iter().flat_map(|shard| shard.lanes.iter().map(agent)).collect(),
-            agents_whole: shards.iter().all(|shard| shard.lanes_whole),
+            agents: shards.iter().flat_map(|shard| shard.throttle_queues.iter().map(agent)).collect(),
+            agents_whole: shards.iter().all(|shard| shard.throttle_queues_whole),
             tools,
             shards: in_short(last, now, passed),
             warnings: Vec::new(),
@@ -297,7 +297,7 @@ fn backlog(shards: &[ShardView]) -> Vec<Waiting> {
     let is_ready: fn(&str) -> bool = |name| name.starts_with("ready");
     let running: u64 = streams(is_ready).map(|stream| stream.held).sum();
     let held_longest = streams(is_ready).map(|stream| stream.oldest_held_ms).max();
-    let lanes = || shards.iter().flat_map(|shard| &shard.lanes);
+    let lanes = || shards.iter().flat_map(|shard| &shard.throttle_queues);
     let only = |state, unit, count| Waiting { state, count, unit, oldest_ms: None };
     vec![
         unread("inbound turns", "turns", |name| name == "turns"),
@@ -340,7 +340,7 @@ fn nodes(shards: &[ShardView]) -> Vec<Node> {
     all.map(node).collect()
 }
 
-fn agent(lane: &LaneView) -> Agent {
+fn agent(lane: &ThrottleQueueView) -> Agent {
     Agent {
         tenant: lane.tenant.clone(),
         agent: lane.agent.clone(),
@@ -370,7 +370,7 @@ fn in_short(last: Option<&Seen>, now: &Seen, passed_s: f64) -> Vec<Shard> {
             inbound: sum(|name| !name.starts_with("ready"), |stream| stream.waiting),
             ready: sum(|name| name.starts_with("ready"), |stream| stream.waiting),
             running: sum(|name| name.starts_with("ready"), |stream| stream.held),
-            agents: shard.lanes.len(),
+            agents: shard.throttle_queues.len(),
             calls_per_s: per_second(before, shard.calls, passed_s),
         }
     };
@@ -407,7 +407,7 @@ fn waiting(frame: &Frame) -> Vec<String> {
 
 fn warnings(server: &ServerLoad, shards: &[ShardView], nodes: &[Node]) -> Vec<String> {
     let mut warnings = Vec::new();
-    let memory = Memory { used: server.used_memory, max: server.maxmemory };
+    let memory = MemoryUsage { used: server.used_memory, max: server.maxmemory };
     let short = memory.is_tight() || shards.iter().any(|shard| shard.pressure);
     if short {
         // Low memory is the single cause of everything that is late.
@@ -547,7 +547,7 @@ mod tests {
 
     #[test]
     fn agents_are_sorted_as_asked() {
-        let lane = |agent: &str, turns, oldest_ms| LaneView {
+        let lane = |agent: &str, turns, oldest_ms| ThrottleQueueView {
             tenant: "t".into(),
             agent: agent.into(),
             limit: None,
@@ -558,7 +558,8 @@ mod tests {
             tick_used: 10,
             day_used: 10,
         };
-        let shard = ShardView { lanes: vec![lane("b", 1, 90), lane("c", 9, 10), lane("a", 5, 50)], ..view(0) };
+        let shard =
+            ShardView { throttle_queues: vec![lane("b", 1, 90), lane("c", 9, 10), lane("a", 5, 50)], ..view(0) };
         let mut frame = frame(None, &seen(Duration::ZERO, vec![shard]));
         let mut order = |sort| {
             frame.sort(sort);

@@ -49,7 +49,7 @@ impl Poller {
         };
         let at = Instant::now();
         for watch in &mut self.watches {
-            shards.push(watch.look().await?);
+            shards.push(watch.poll().await?);
         }
         let now = Seen { at, server, shards };
         for (number, shard) in now.shards.iter().enumerate() {

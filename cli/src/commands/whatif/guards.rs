@@ -5,11 +5,11 @@ use std::sync::Arc;
 use tickfleet_config::TaskHandlerDef;
 use tickfleet_engine::active_policy::ActivePolicy;
 use tickfleet_model::limit::LimitBound;
-use tickfleet_model::policy::Unknown;
+use tickfleet_model::policy::UnknownCaller;
 use tickfleet_model::{AgentId, Limit, Policy, TenantId};
-use tickfleet_proof::whatif::facts::{FactCall, FactTurn, Guarded, Kept, Row};
-use tickfleet_proof::whatif::recorded::{Arguments, Fate, Recorded};
-use tickfleet_proof::whatif::{self, Difference, Kind};
+use tickfleet_proof::whatif::facts::{FactCall, FactLifetimes, FactTurn, GuardResult, ToolFacts};
+use tickfleet_proof::whatif::recorded::{Arguments, RecordedCall, RecordedFate};
+use tickfleet_proof::whatif::{self, Difference, DifferenceKind};
 use tickfleet_tools::Registry;
 use worker::calls::recalled::{Recall, Recalled, facts};
 
@@ -28,7 +28,7 @@ pub(super) struct Guards {
     active: Arc<ActivePolicy>,
     registry: Arc<Registry>,
     /// How long facts are kept.
-    kept: Kept,
+    kept: FactLifetimes,
 }
 
 impl Guards {
@@ -43,7 +43,7 @@ impl Guards {
         let store = stores.first().ok_or_else(|| Failure::failed(anyhow::anyhow!("no shard is configured")))?;
         let registry = Arc::new(setup.registry(store, &active, Runs::Elsewhere)?);
         let active = active.load();
-        Ok(Self { kept: Kept::of(&active.policy.permissions), active, registry })
+        Ok(Self { kept: FactLifetimes::of(&active.policy.permissions), active, registry })
     }
 
     /// The policy.
@@ -69,7 +69,7 @@ impl Guards {
     }
 
     /// Counts a task for each budget of tokens or money that its requests may have debited.
-    fn budgets_of_models(&self, task: &Recorded, told: &mut Told) {
+    fn budgets_of_models(&self, task: &RecordedCall, told: &mut Told) {
         let names = TenantId::new(task.tenant.as_str()).ok().zip(AgentId::new(task.agent.as_str()).ok());
         let Some((tenant, agent)) = names else { return };
         if !matches!(self.active.task_handlers.get(&agent), Some(TaskHandlerDef::Llm(_))) {
@@ -85,7 +85,7 @@ impl Guards {
     }
 
     /// Evaluates the calls of a turn and reports differences. Returns the calls that depend on facts.
-    pub(super) async fn judge(&self, calls: &[Recorded], told: &mut Told) -> Option<FactTurn> {
+    pub(super) async fn judge(&self, calls: &[RecordedCall], told: &mut Told) -> Option<FactTurn> {
         let (mut by_facts, mut before_ms) = (Vec::new(), None);
         for call in calls {
             told.summary.look_at(call);
@@ -101,33 +101,33 @@ impl Guards {
     }
 
     /// Evaluates a call. A difference is reported at once, unless facts may still stop the call.
-    async fn judge_call(&self, call: &Recorded, before_ms: Option<i64>, told: &mut Told) -> Option<FactCall> {
+    async fn judge_call(&self, call: &RecordedCall, before_ms: Option<i64>, told: &mut Told) -> Option<FactCall> {
         if is_lost(call) {
             told.summary.cannot_say(LOST, 1);
         }
-        let recall = if call.fate == Fate::NotReached { None } else { Some(self.recall(call, told).await?) };
+        let recall = if call.fate == RecordedFate::NotReached { None } else { Some(self.recall(call, told).await?) };
         let otherwise = recall.as_ref().and_then(|recall| difference(call, recall, told));
         let row = facts(&call.tool, &self.active, &self.registry);
-        let row = row.map(|(tool, facts, effect)| Row { tool, facts, effect });
+        let row = row.map(|(tool, facts, effect)| ToolFacts { tool, facts, effect });
         let is_stopped = matches!(recall, Some(Recall::Ends { .. }));
         let guarded = match otherwise {
-            Some(difference) if row.is_some() && !is_stopped => Guarded::Otherwise(Box::new(difference)),
+            Some(difference) if row.is_some() && !is_stopped => GuardResult::Otherwise(Box::new(difference)),
             Some(difference) => {
                 told.tell(difference);
-                Guarded::Same
+                GuardResult::Same
             }
-            None => Guarded::Same,
+            None => GuardResult::Same,
         };
         // A call that the guards now stop does not reach its session.
-        let runs = !is_stopped || matches!(call.fate, Fate::Ended { .. });
+        let runs = !is_stopped || matches!(call.fate, RecordedFate::Ended { .. });
         FactCall::of(call, &row.filter(|_| runs)?, &self.kept, guarded, before_ms)
     }
 
     /// The result of the guards for a call; `None` if they cannot evaluate it.
-    async fn recall(&self, call: &Recorded, told: &mut Told) -> Option<Recall> {
+    async fn recall(&self, call: &RecordedCall, told: &mut Told) -> Option<Recall> {
         let names = TenantId::new(call.tenant.as_str()).ok().zip(AgentId::new(call.agent.as_str()).ok());
         let is_of = |(tenant, agent): &(TenantId, AgentId)| {
-            !matches!(self.active.policy.look_up(tenant, agent), Err(Unknown::Tenant | Unknown::Withheld))
+            !matches!(self.active.policy.look_up(tenant, agent), Err(UnknownCaller::Tenant | UnknownCaller::Withheld))
         };
         let Some((tenant, agent)) = names.filter(is_of) else {
             told.summary.cannot_say(NO_TENANT, 1);
@@ -145,12 +145,12 @@ impl Guards {
 }
 
 /// Whether it is unknown how far an admitted call got: the guards may have passed it, and people may have approved it.
-fn is_lost(call: &Recorded) -> bool {
-    call.fate == Fate::NotReached && matches!(call.outcome.as_str(), "internal" | "outcome_unknown")
+fn is_lost(call: &RecordedCall) -> bool {
+    call.fate == RecordedFate::NotReached && matches!(call.outcome.as_str(), "internal" | "outcome_unknown")
 }
 
 /// The arguments, or `None` if they are incomplete.
-fn arguments(call: &Recorded) -> Option<&str> {
+fn arguments(call: &RecordedCall) -> Option<&str> {
     match &call.arguments {
         Arguments::Whole(text) => Some(text),
         Arguments::Hidden(_) | Arguments::Cut(_) => None,
@@ -158,9 +158,9 @@ fn arguments(call: &Recorded) -> Option<&str> {
 }
 
 /// The difference in the results of the guards for a call.
-fn difference(call: &Recorded, recall: &Recall, told: &mut Told) -> Option<Difference> {
+fn difference(call: &RecordedCall, recall: &Recall, told: &mut Told) -> Option<Difference> {
     // Arguments that were not JSON, or too long to be logged, were rejected for that reason.
-    let is_unread = matches!(&call.fate, Fate::Ended { outcome, .. } if outcome == "invalid_arguments");
+    let is_unread = matches!(&call.fate, RecordedFate::Ended { outcome, .. } if outcome == "invalid_arguments");
     if is_unread && arguments(call).is_none() && !matches!(recall, Recall::Ends { .. }) {
         return None;
     }
@@ -188,39 +188,43 @@ enum Compared {
     Same,
     Unknown(&'static str),
     /// The decision would change in this way, because of this rule.
-    Other(Kind, String),
+    Other(DifferenceKind, String),
 }
 
 /// Compares the new result of the guards with the recorded one.
-fn compared(fate: &Fate, recall: &Recall) -> Compared {
+fn compared(fate: &RecordedFate, recall: &Recall) -> Compared {
     let by_facts = |reason: &str| reason.starts_with("fact_");
     let stop = |outcome: &str, rule: &str| if rule.is_empty() { outcome.to_owned() } else { rule.to_owned() };
     match (fate, recall) {
-        (Fate::NotReached, _) => Compared::Same,
+        (RecordedFate::NotReached, _) => Compared::Same,
         (_, Recall::Unknown(why)) => Compared::Unknown(why),
         // Unless facts stop it under the other policy, too.
-        (Fate::Stopped { reason, rule }, Recall::Passes) if by_facts(reason) => {
-            Compared::Other(Kind::Allowed, rule.clone())
+        (RecordedFate::Stopped { reason, rule }, Recall::Passes) if by_facts(reason) => {
+            Compared::Other(DifferenceKind::Allowed, rule.clone())
         }
-        (Fate::Stopped { reason, .. }, Recall::Asks(by)) if by_facts(reason) => {
-            Compared::Other(Kind::Asked, by.clone())
+        (RecordedFate::Stopped { reason, .. }, Recall::Asks(by)) if by_facts(reason) => {
+            Compared::Other(DifferenceKind::Asked, by.clone())
         }
-        (Fate::Stopped { .. }, Recall::Passes | Recall::Asks(_)) => Compared::Unknown(STOPPED),
-        (Fate::Stopped { .. }, Recall::Ends { outcome, rule, .. }) => {
-            Compared::Other(Kind::Otherwise, stop(outcome, rule))
+        (RecordedFate::Stopped { .. }, Recall::Passes | Recall::Asks(_)) => Compared::Unknown(STOPPED),
+        (RecordedFate::Stopped { .. }, Recall::Ends { outcome, rule, .. }) => {
+            Compared::Other(DifferenceKind::Otherwise, stop(outcome, rule))
         }
-        (Fate::Passed, Recall::Passes) | (Fate::Asked, Recall::Asks(_)) => Compared::Same,
-        (Fate::Passed | Fate::Asked, Recall::Ends { outcome, rule, .. }) => {
-            Compared::Other(Kind::Denied, stop(outcome, rule))
+        (RecordedFate::Passed, Recall::Passes) | (RecordedFate::Asked, Recall::Asks(_)) => Compared::Same,
+        (RecordedFate::Passed | RecordedFate::Asked, Recall::Ends { outcome, rule, .. }) => {
+            Compared::Other(DifferenceKind::Denied, stop(outcome, rule))
         }
-        (Fate::Passed | Fate::Ended { .. }, Recall::Asks(by)) => Compared::Other(Kind::Asked, by.clone()),
-        (Fate::Asked, Recall::Passes) => Compared::Other(Kind::Allowed, "approval".to_owned()),
-        (Fate::Ended { outcome, rule, .. }, Recall::Passes) => Compared::Other(Kind::Allowed, stop(outcome, rule)),
-        (Fate::Ended { outcome, reason, rule }, Recall::Ends { outcome: now, reason: why, rule: by }) => {
+        (RecordedFate::Passed | RecordedFate::Ended { .. }, Recall::Asks(by)) => {
+            Compared::Other(DifferenceKind::Asked, by.clone())
+        }
+        (RecordedFate::Asked, Recall::Passes) => Compared::Other(DifferenceKind::Allowed, "approval".to_owned()),
+        (RecordedFate::Ended { outcome, rule, .. }, Recall::Passes) => {
+            Compared::Other(DifferenceKind::Allowed, stop(outcome, rule))
+        }
+        (RecordedFate::Ended { outcome, reason, rule }, Recall::Ends { outcome: now, reason: why, rule: by }) => {
             if (outcome.as_str(), reason, rule) == (*now, why, by) {
                 Compared::Same
             } else {
-                Compared::Other(Kind::Otherwise, stop(now, by))
+                Compared::Other(DifferenceKind::Otherwise, stop(now, by))
             }
         }
     }
@@ -231,7 +235,7 @@ fn words(recall: &Recall) -> String {
         Recall::Passes => "passed".into(),
         Recall::Asks(by) => format!("approval requested ({by})"),
         Recall::Ends { outcome, reason, rule } => {
-            Fate::Ended { outcome: (*outcome).to_owned(), reason: reason.clone(), rule: rule.clone() }.words()
+            RecordedFate::Ended { outcome: (*outcome).to_owned(), reason: reason.clone(), rule: rule.clone() }.words()
         }
         Recall::Unknown(why) => (*why).to_owned(),
     }

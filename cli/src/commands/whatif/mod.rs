@@ -19,7 +19,7 @@ use tickfleet_engine::time::counter_stagger_ms;
 use tickfleet_model::TenantId;
 use tickfleet_proof::lines::{FORMAT, Header, Line};
 use tickfleet_proof::whatif::facts::replay::FactReplay;
-use tickfleet_proof::whatif::recorded::{Began, Operated, Read, Recorded};
+use tickfleet_proof::whatif::recorded::{LogStart, OperatorActions, RecordedCall, RecordedEntry};
 use tickfleet_proof::whatif::replay::{Fleet, Replay};
 use tickfleet_proof::whatif::turns::Turn;
 use tickfleet_proof::whatif::{Difference, Summary};
@@ -115,10 +115,10 @@ struct Wanted {
 /// The calls of the log, by turn, and its other entries.
 struct Gathered {
     calls: Sorter,
-    operated: Operated,
+    operated: OperatorActions,
     /// Since when the log is complete: as each part states it, and after each gap.
     parts: Vec<Part>,
-    began: Began,
+    began: LogStart,
     /// When the first entry was written, ms.
     first_ms: Option<i64>,
     /// Whether only one tenant's calls are evaluated.
@@ -148,9 +148,9 @@ pub(crate) async fn run(args: &WhatIf, global: &Global, output: &Output) -> Resu
     };
     let mut gathered = Gathered {
         calls: Sorter::default(),
-        operated: Operated::default(),
+        operated: OperatorActions::default(),
         parts: Vec::new(),
-        began: Began::default(),
+        began: LogStart::default(),
         first_ms: None,
         one_tenant: wanted.tenant.is_some(),
         unread: 0,
@@ -216,18 +216,18 @@ impl Gathered {
                     self.one_tenant |= header.tenant.is_some();
                     self.parts.push(Part::of(&header));
                 }
-                Some(Line::Entry(entry)) => match Read::entry(&entry) {
-                    Read::Call(call) => {
+                Some(Line::Entry(entry)) => match RecordedEntry::entry(&entry) {
+                    RecordedEntry::Call(call) => {
                         self.first_ms = Some(self.first_ms.map_or(call.written_ms, |at| at.min(call.written_ms)));
                         self.call(&call, &line, wanted)?;
                     }
-                    Read::Reset(reset) if self.operated.resets.len() < OPERATED_MAX => {
+                    RecordedEntry::Reset(reset) if self.operated.resets.len() < OPERATED_MAX => {
                         self.operated.resets.push(reset);
                     }
-                    Read::Pause(pause) if self.operated.pauses.len() < OPERATED_MAX => {
+                    RecordedEntry::Pause(pause) if self.operated.pauses.len() < OPERATED_MAX => {
                         self.operated.pauses.push(pause);
                     }
-                    Read::Reset(_) | Read::Pause(_) | Read::Other => {}
+                    RecordedEntry::Reset(_) | RecordedEntry::Pause(_) | RecordedEntry::Other => {}
                 },
                 // Windows have also counted the missing entries, so the log is complete only after the gap.
                 Some(Line::Gone(gone)) => {
@@ -242,7 +242,7 @@ impl Gathered {
     }
 
     /// Since when all parts together are complete. The parts follow each other, so the earliest start counts.
-    fn began(&self) -> Began {
+    fn began(&self) -> LogStart {
         let mut began = self.began.clone();
         let first = |of: &dyn Fn(&Part) -> Option<i64>| {
             self.parts.iter().map(of).collect::<Option<Vec<i64>>>().and_then(|all| all.into_iter().min())
@@ -260,7 +260,7 @@ impl Gathered {
         began
     }
 
-    fn call(&mut self, call: &Recorded, line: &str, wanted: &Wanted) -> std::io::Result<()> {
+    fn call(&mut self, call: &RecordedCall, line: &str, wanted: &Wanted) -> std::io::Result<()> {
         let (ended_ms, tenant) = (call.ended_ms, &call.tenant);
         if wanted.tenant.as_ref().is_some_and(|only| only != tenant)
             || wanted.from_ms.is_some_and(|from| ended_ms < from)
@@ -307,7 +307,7 @@ async fn decide(setup: &Setup, gathered: Gathered, mut told: Told, slots: Option
 }
 
 /// Evaluates the conditions on session facts.
-fn by_their_facts(turns: Sorter, began: &Began, told: Told) -> Result<Told, Failure> {
+fn by_their_facts(turns: Sorter, began: &LogStart, told: Told) -> Result<Told, Failure> {
     let told = RefCell::new(told);
     let mut replay = FactReplay::new(began, |difference| told.borrow_mut().tell(difference));
     let mut lines = turns.sorted().map_err(Failure::failed)?;
@@ -326,14 +326,14 @@ fn by_their_facts(turns: Sorter, began: &Began, told: Told) -> Result<Told, Fail
 async fn judged(guards: &Guards, calls: Sorter, told: &mut Told) -> Result<(Sorter, Sorter), Failure> {
     let (mut turns, mut by_facts) = (Sorter::default(), Sorter::default());
     let mut lines = calls.sorted().map_err(Failure::failed)?;
-    let mut group: Vec<Recorded> = Vec::new();
+    let mut group: Vec<RecordedCall> = Vec::new();
     loop {
         let call = lines.next().map_err(Failure::failed)?.map(|line| recorded(&line));
         if let Some(Some(next)) = &call
             && is_of(&group, next)
         {
             // Parts of an export may overlap.
-            let is_twice = |last: &Recorded| (last.position, last.written_ms) == (next.position, next.written_ms);
+            let is_twice = |last: &RecordedCall| (last.position, last.written_ms) == (next.position, next.written_ms);
             if !group.last().is_some_and(is_twice) {
                 group.push(next.clone());
             }
@@ -356,16 +356,16 @@ async fn judged(guards: &Guards, calls: Sorter, told: &mut Told) -> Result<(Sort
 }
 
 /// Whether a call belongs to the same turn as these.
-fn is_of(group: &[Recorded], call: &Recorded) -> bool {
-    let name = |call: &Recorded| (call.shard, call.tenant.clone(), call.turn.clone());
+fn is_of(group: &[RecordedCall], call: &RecordedCall) -> bool {
+    let name = |call: &RecordedCall| (call.shard, call.tenant.clone(), call.turn.clone());
     group.len() < CALLS_MAX && group.first().is_none_or(|first| name(first) == name(call))
 }
 
-fn recorded(line: &str) -> Option<Recorded> {
+fn recorded(line: &str) -> Option<RecordedCall> {
     match Line::read(line)? {
-        Line::Entry(entry) => match Read::entry(&entry) {
-            Read::Call(call) => Some(*call),
-            Read::Reset(_) | Read::Pause(_) | Read::Other => None,
+        Line::Entry(entry) => match RecordedEntry::entry(&entry) {
+            RecordedEntry::Call(call) => Some(*call),
+            RecordedEntry::Reset(_) | RecordedEntry::Pause(_) | RecordedEntry::Other => None,
         },
         _ => None,
     }
@@ -383,9 +383,9 @@ mod tests {
     fn began(exports: &[&[&str]]) -> (i64, i64) {
         let mut gathered = Gathered {
             calls: Sorter::default(),
-            operated: Operated::default(),
+            operated: OperatorActions::default(),
             parts: Vec::new(),
-            began: Began::default(),
+            began: LogStart::default(),
             first_ms: None,
             one_tenant: false,
             unread: 0,

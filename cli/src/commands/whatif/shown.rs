@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tickfleet_proof::whatif::{Counts, Kind};
+use tickfleet_proof::whatif::{Counts, DifferenceKind};
 
 use crate::commands::whatif::Told;
 use crate::output::{lines, table};
@@ -30,7 +30,7 @@ pub(super) fn text(told: &Told, policy: &Path, printed_max: usize) -> String {
         let mut kinds = table(&["CALLS", ""]);
         for (kind, calls) in &summary.by_kind {
             let longer = match kind {
-                Kind::Delayed => format!(", {} s in all", summary.delayed_ms / 1_000),
+                DifferenceKind::Delayed => format!(", {} s in all", summary.delayed_ms / 1_000),
                 _ => String::new(),
             };
             kinds.add_row([calls.to_string(), format!("{}{longer}", kind.words())]);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tickfleet_client::Client;
 use tickfleet_model::{InboxName, TenantId, Turn, TurnId};
 use tickfleet_protocol::parse_turn;
-use tickfleet_store::{Cancelled, StoreOptions, TurnName};
+use tickfleet_store::{CancelResult, StoreOptions, TurnName};
 use tickfleet_testkit::RedisServer;
 
 use crate::support::binary::tickfleet;
@@ -53,7 +53,7 @@ async fn a_cancel_that_comes_before_its_turn_waits_for_it_whoever_dies_meanwhile
     // The producer cancels and submits at the same time, and the cancel is faster.
     for i in 0..10 {
         let id = TurnId::new(format!("fast-{i}")).unwrap();
-        assert_eq!(client.cancel(&name(&id), "no longer wanted").await.unwrap(), Cancelled::Waiting);
+        assert_eq!(client.cancel(&name(&id), "no longer wanted").await.unwrap(), CancelResult::Waiting);
         client.submit(turn(Some(id.as_str()))).await.unwrap();
     }
     // The turns are submitted, some with an ID of the producer and some with one of the fleet, but not yet admitted.
@@ -63,7 +63,7 @@ async fn a_cancel_that_comes_before_its_turn_waits_for_it_whoever_dies_meanwhile
         let id = client.submit(turn(id.as_deref())).await.unwrap().turn_id;
         let cancelled = client.cancel(&name(&id), "no longer wanted").await.unwrap();
         // Turns that the scheduler read before it was stopped are not decided before it continues.
-        assert_eq!(cancelled, Cancelled::Waiting, "{id}");
+        assert_eq!(cancelled, CancelResult::Waiting, "{id}");
     }
     // The scheduler dies with these turns. The next one knows only what Redis has.
     fleet[1].signal(Signal::SIGKILL);

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use tickfleet_proof::lines::{self, Gone};
+use tickfleet_proof::lines::{self, LostEntries};
 use tickfleet_proof::seal::{EntryId, SealBody};
 use tickfleet_store::{LogEntry, LogPage, LogSeal, Store, StoreError};
 
@@ -47,7 +47,7 @@ impl Position {
         }
     }
 
-    fn take_gone(&mut self, gone: &Gone) {
+    fn take_gone(&mut self, gone: &LostEntries) {
         self.gone += gone.entries;
         self.counted = gone.counted;
         self.remade += u64::from(gone.remade);
@@ -102,7 +102,7 @@ pub enum Item {
     /// A seal; its entries precede it.
     Seal(LogSeal),
     /// Entries that were gone before they were read.
-    Gone(Gone),
+    Gone(LostEntries),
 }
 
 impl Item {
@@ -139,7 +139,7 @@ impl Batch {
 
     /// Entries that were gone, and whether the log was recreated.
     #[must_use]
-    pub fn gone(&self) -> Option<&Gone> {
+    pub fn gone(&self) -> Option<&LostEntries> {
         self.items.iter().find_map(|item| if let Item::Gone(gone) = item { Some(gone) } else { None })
     }
 
@@ -206,7 +206,7 @@ fn batch(shard: u32, position: &Position, page: LogPage, seals: Vec<LogSeal>) ->
 /// Returns the entries that were gone before they were read. The log counts all entries that were ever added. At the
 /// end of the log, or if all entries read so far have been trimmed, that count gives the number of entries after the
 /// position.
-fn gone(shard: u32, position: &Position, page: &LogPage) -> Option<Gone> {
+fn gone(shard: u32, position: &Position, page: &LogPage) -> Option<LostEntries> {
     let first = page.first.as_deref().and_then(|id| id.parse::<EntryId>().ok());
     let (read, all_read_is_gone) = (page.entries.len() as u64, first.is_none_or(|first| first > position.entry));
     let remade = page.added < position.counted;
@@ -233,7 +233,7 @@ fn gone(shard: u32, position: &Position, page: &LogPage) -> Option<Gone> {
         after = EntryId::default();
     }
     let before = page.entries.first().map(|entry| entry.id.clone());
-    let gone = Gone { shard, entries, counted: counted + entries, remade, after: after.to_string(), before };
+    let gone = LostEntries { shard, entries, counted: counted + entries, remade, after: after.to_string(), before };
     (entries > 0 || remade).then_some(gone)
 }
 
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!((found.gone(), found.after.counted, found.entries()), (None, 12, 2));
         let found = batch(3, &at(4, 10), page(&[7, 8], 14, 2, "7-0"), Vec::new()).unwrap();
         let (after, before) = ("4-0".to_owned(), Some("7-0".to_owned()));
-        let lost = Gone { shard: 3, entries: 2, counted: 12, remade: false, after, before };
+        let lost = LostEntries { shard: 3, entries: 2, counted: 12, remade: false, after, before };
         assert_eq!((found.gone(), found.after.counted), (Some(&lost), 14));
         // All of them are gone; after that, nothing is new.
         let found = batch(3, &at(4, 10), page(&[], 13, 0, ""), Vec::new()).unwrap();

@@ -15,7 +15,7 @@ use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 use tickfleet_model::{AgentId, TenantId};
-use tickfleet_store::Aside;
+use tickfleet_store::DeadItemRef;
 
 pub use causes::{Cause, Causes, causes};
 pub use list::{find, list};
@@ -60,10 +60,10 @@ pub struct DeadId {
 }
 
 impl DeadId {
-    fn aside(&self) -> Aside<'_> {
+    fn aside(&self) -> DeadItemRef<'_> {
         match self.kind {
-            Kind::Letter => Aside::Letter(&self.entry),
-            Kind::Call | Kind::Task => Aside::Call(&self.entry),
+            Kind::Letter => DeadItemRef::Letter(&self.entry),
+            Kind::Call | Kind::Task => DeadItemRef::Call(&self.entry),
         }
     }
 }

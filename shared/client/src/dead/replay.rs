@@ -5,7 +5,7 @@ use tickfleet_model::{Task, TenantId, Turn, TurnId, content_digest, task_digest}
 use tickfleet_protocol::{
     OperatorAct, RejectedMessage, TaskMessage, act_entry, parse_task_message, parse_turn, write_task, write_turn,
 };
-use tickfleet_store::{Handled, Inbound, Store, StoreError, Submission, TurnName};
+use tickfleet_store::{HandleResult, Inbound, Store, StoreError, Submission, TurnName};
 
 use super::list::{find, task_id, turn_id};
 use super::{DeadId, DeadWhole, Kind};
@@ -66,19 +66,19 @@ pub enum Answer {
     Invalid,
 }
 
-impl From<Handled> for Answer {
-    fn from(handled: Handled) -> Self {
+impl From<HandleResult> for Answer {
+    fn from(handled: HandleResult) -> Self {
         match handled {
-            Handled::Ok => Self::Ok,
-            Handled::Gone => Self::Gone,
-            Handled::Again => Self::Again,
-            Handled::Duplicate => Self::Duplicate,
-            Handled::Conflict => Self::Conflict,
-            Handled::QueueFull => Self::QueueFull,
-            Handled::InboxFull => Self::InboxFull,
-            Handled::TooManyInboxes => Self::TooManyInboxes,
-            Handled::Pressure => Self::Pressure,
-            Handled::Full => Self::Full,
+            HandleResult::Ok => Self::Ok,
+            HandleResult::Gone => Self::Gone,
+            HandleResult::Again => Self::Again,
+            HandleResult::Duplicate => Self::Duplicate,
+            HandleResult::Conflict => Self::Conflict,
+            HandleResult::QueueFull => Self::QueueFull,
+            HandleResult::InboxFull => Self::InboxFull,
+            HandleResult::TooManyInboxes => Self::TooManyInboxes,
+            HandleResult::Pressure => Self::Pressure,
+            HandleResult::Full => Self::Full,
         }
     }
 }

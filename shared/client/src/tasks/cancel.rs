@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 use tickfleet_model::TurnId;
-use tickfleet_store::{Cancelled, Store, StoreError, TurnName, TurnView};
+use tickfleet_store::{CancelResult, Store, StoreError, TurnName, TurnView};
 
 /// A position after the end of any history, so that no steps are read.
 const NO_STEPS: usize = 1 << 40;
@@ -29,15 +29,15 @@ pub enum Word {
     Unknown,
 }
 
-impl From<Cancelled> for Word {
-    fn from(cancelled: Cancelled) -> Self {
+impl From<CancelResult> for Word {
+    fn from(cancelled: CancelResult) -> Self {
         match cancelled {
-            Cancelled::Ok => Self::Ok,
-            Cancelled::Flagged => Self::Flagged,
-            Cancelled::Ended => Self::Ended,
-            Cancelled::Waiting => Self::Waiting,
-            Cancelled::Full => Self::Full,
-            Cancelled::Unknown => Self::Unknown,
+            CancelResult::Ok => Self::Ok,
+            CancelResult::Flagged => Self::Flagged,
+            CancelResult::Ended => Self::Ended,
+            CancelResult::Waiting => Self::Waiting,
+            CancelResult::Full => Self::Full,
+            CancelResult::Unknown => Self::Unknown,
         }
     }
 }
@@ -86,7 +86,7 @@ struct Branch {
 async fn look_below(store: &Store, name: &TurnName, seen: &mut BTreeSet<TurnId>) -> Result<Branch, StoreError> {
     seen.insert(name.turn.clone());
     let mut branch = Branch { name: name.clone(), awaits: None, children: Vec::new() };
-    let awaits = store.pulse(name, NO_STEPS).await?.live.and_then(|turn| turn.state.awaits().cloned());
+    let awaits = store.task_progress(name, NO_STEPS).await?.live.and_then(|turn| turn.state.awaits().cloned());
     let awaits = awaits.filter(|turn| seen.insert(turn.clone()));
     if let Some(turn) = awaits {
         let turn = TurnName { tenant: name.tenant.clone(), turn };
@@ -104,7 +104,7 @@ async fn look_below(store: &Store, name: &TurnName, seen: &mut BTreeSet<TurnId>)
 }
 
 async fn is_live(store: &Store, name: &TurnName) -> Result<bool, StoreError> {
-    Ok(matches!(store.look(name).await?, TurnView::Live(_)))
+    Ok(matches!(store.turn_view(name).await?, TurnView::Live(_)))
 }
 
 async fn end(store: &Store, branch: Branch, reason: &str, below: &str) -> Result<CancelledTask, StoreError> {

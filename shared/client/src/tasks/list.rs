@@ -272,7 +272,7 @@ fn behind(mut ids: Vec<TaskId>, last: Option<&TaskId>) -> Vec<TaskId> {
 /// # Errors
 /// [`StoreError`].
 pub async fn task_summary(store: &Store, tenant: &TenantId, id: TaskId) -> Result<TaskSummary, StoreError> {
-    Ok(summary(tenant, id.clone(), &store.look(&TurnName::task(tenant, &id)).await?))
+    Ok(summary(tenant, id.clone(), &store.turn_view(&TurnName::task(tenant, &id)).await?))
 }
 
 /// The summary of a task from its record.

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tickfleet_core::turn::{State, Turn, WaitReason as Waits};
 use tickfleet_model::TaskId;
-use tickfleet_store::{LaneWait, Store, StoreError, TurnName, TurnView};
+use tickfleet_store::{Store, StoreError, ThrottledTurn, TurnName, TurnView};
 
 use super::history::Step;
 use super::list::{TaskState, TaskSummary, summary};
@@ -160,7 +160,7 @@ pub async fn task_story(store: &Store, name: &TurnName) -> Result<Option<TaskSto
 }
 
 async fn one(store: &Store, name: &TurnName, left: &mut usize) -> Result<TaskStory, StoreError> {
-    let (view, steps) = (store.look(name).await?, store.steps(name, 0).await?);
+    let (view, steps) = (store.turn_view(name).await?, store.steps(name, 0).await?);
     let id = task_id(name).ok_or_else(|| StoreError::Reply { verb: "look", found: format!("{name} is not a task") })?;
     let mut story = TaskStory {
         summary: summary(&name.tenant, id, &view),
@@ -246,7 +246,7 @@ fn rounds(steps: impl Iterator<Item = Step>) -> Vec<Round> {
 async fn times(store: &Store, name: &TurnName, rounds: &mut [Round]) -> Result<(), StoreError> {
     for round in rounds.iter_mut().filter(|round| !round.calls.is_empty()) {
         let Some(turn) = turn_of(name, round.number) else { continue };
-        match store.look(&turn).await? {
+        match store.turn_view(&turn).await? {
             TurnView::Live(live) => round.executed_ms = Some(live.turn.admitted_ms),
             TurnView::Finished(finished) => {
                 (round.executed_ms, round.validated_ms) = (Some(finished.admitted_ms), Some(finished.ended_ms));
@@ -270,7 +270,7 @@ pub(super) async fn wait_of(
         return Ok(matches!(task.state, State::Retrying { .. }).then_some(retry));
     };
     let turn = TurnName { tenant: name.tenant.clone(), turn: awaits.clone() };
-    let Some(wait) = store.lane_wait(&turn).await? else {
+    let Some(wait) = store.throttled_turn(&turn).await? else {
         return Ok(Some(TaskWait { reason: WaitReason::Turn { turn: turn.turn.to_string() }, until_ms: None }));
     };
     if let Some(asked) = asked(store, &turn, &wait).await? {
@@ -280,7 +280,7 @@ pub(super) async fn wait_of(
 }
 
 /// The wait for an approval of a call of the turn. `None` if none is waiting now.
-async fn asked(store: &Store, name: &TurnName, wait: &LaneWait) -> Result<Option<TaskWait>, StoreError> {
+async fn asked(store: &Store, name: &TurnName, wait: &ThrottledTurn) -> Result<Option<TaskWait>, StoreError> {
     let State::Waiting { reason: Waits::Approval { approval }, .. } = &wait.turn.state else { return Ok(None) };
     let asked = crate::approvals::find(store, &name.tenant, approval).await?.filter(|asked| asked.state == "waiting");
     Ok(asked.map(|asked| {
@@ -290,7 +290,7 @@ async fn asked(store: &Store, name: &TurnName, wait: &LaneWait) -> Result<Option
 }
 
 /// The wait for the turn of a task's calls.
-fn of_turn(turn: String, wait: &LaneWait) -> TaskWait {
+fn of_turn(turn: String, wait: &ThrottledTurn) -> TaskWait {
     let state = &wait.turn.state;
     if let Some(task) = state.awaits().filter(|awaits| TaskId::new(awaits.as_str()).is_ok()) {
         let until_ms = Some(wait.turn.head.deadline_ms);

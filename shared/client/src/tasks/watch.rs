@@ -7,7 +7,7 @@ use futures::Stream;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tickfleet_core::turn::Turn;
-use tickfleet_store::{DeadLetter, Pulse, Store, StoreError, TurnName, TurnView};
+use tickfleet_store::{DeadLetter, Store, StoreError, TaskProgress, TurnName, TurnView};
 use tokio::time::Instant;
 
 use super::history::{PlannedCall, Step};
@@ -215,7 +215,7 @@ impl Watch {
         if self.plans.is_none() {
             self.catch_up().await?;
         }
-        let pulse = self.store.pulse(&self.name, self.position).await?;
+        let pulse = self.store.task_progress(&self.name, self.position).await?;
         if !self.accepted && (pulse.live.is_some() || pulse.ended) {
             self.accept(pulse.live.as_ref()).await?;
         }
@@ -270,7 +270,7 @@ impl Watch {
     async fn accept(&mut self, live: Option<&Turn>) -> Result<(), StoreError> {
         let (agent, at_ms) = match live {
             Some(turn) => (Some(turn.head.agent.to_string()), Some(turn.admitted_ms)),
-            None => match self.store.look(&self.name).await? {
+            None => match self.store.turn_view(&self.name).await? {
                 TurnView::Finished(finished) => {
                     let agent = serde_json::from_str::<Reply>(&finished.reply).ok().map(|reply| reply.agent);
                     (agent, Some(finished.admitted_ms))
@@ -284,7 +284,7 @@ impl Watch {
     }
 
     /// Reports what the task waits for, once for each wait.
-    async fn wait(&mut self, turn: &Turn, pulse: &Pulse) -> Result<(), StoreError> {
+    async fn wait(&mut self, turn: &Turn, pulse: &TaskProgress) -> Result<(), StoreError> {
         let Some(TaskWait { reason, until_ms }) = wait_of(&self.store, &self.name, turn, pulse.timer_ms).await? else {
             return Ok(());
         };
@@ -310,7 +310,7 @@ impl Watch {
     }
 
     async fn end(&mut self) -> Result<(), StoreError> {
-        let event = match self.store.look(&self.name).await? {
+        let event = match self.store.turn_view(&self.name).await? {
             TurnView::Finished(finished) => ended(&finished.reply),
             TurnView::Live(_) => return Ok(()),
             TurnView::Unknown => forgotten(),

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::document::errors::{Errors, Place};
+use crate::document::errors::{ConfigLocation, Errors};
 use crate::document::reader::Cursor;
 use crate::document::tree::{Node, Value, join};
 use tickfleet_model::suggest;
@@ -45,7 +45,7 @@ pub(crate) fn lay_over(tree: &mut Node, built_in: &Node, environment: &Environme
         let (name, text) = match (given(&long), short.and_then(|name| Some((name, given(name)?)))) {
             (Some(text), Some((short, other))) => {
                 if text != other {
-                    let place = Place::Environment(long.as_str().into());
+                    let place = ConfigLocation::Environment(long.as_str().into());
                     let found = format!("another value than in {short}");
                     errors.push(&place, path, found, "one of the two variables, or the same value in both");
                 }
@@ -63,7 +63,7 @@ pub(crate) fn lay_over(tree: &mut Node, built_in: &Node, environment: &Environme
 /// Replaces a setting by the text of a variable. If the setting is a list, the text contains its items, separated by
 /// commas.
 fn set(tree: &mut Node, built_in: &Node, path: &str, name: &str, text: String) {
-    let place = Place::Environment(name.into());
+    let place = ConfigLocation::Environment(name.into());
     let is_list = path.split('.').try_fold(built_in, |node, field| node.get(field));
     let is_list = is_list.is_some_and(|setting| matches!(setting.value, Value::List(_)));
     let value = if is_list {
@@ -90,9 +90,15 @@ fn refuse_unknown(settings: &[String], built_in: &Node, environment: &Environmen
         if let Some(section) = sections.iter().find(|section| name.starts_with(section.as_str())) {
             let fields = known.iter().filter(|known| known.starts_with(section.as_str()));
             let expected = format!("one of {}", suggest::list(fields.map(String::as_str)));
-            errors.suggest(&Place::Environment(name.as_str().into()), "", "an unknown setting", expected, meant);
+            errors.suggest(
+                &ConfigLocation::Environment(name.as_str().into()),
+                "",
+                "an unknown setting",
+                expected,
+                meant,
+            );
         } else if meant.is_some() {
-            let place = Place::Environment(name.as_str().into());
+            let place = ConfigLocation::Environment(name.as_str().into());
             errors.suggest(&place, "", "an unknown setting", "TICKFLEET_<SECTION>_<FIELD>", meant);
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 /// The place where a value was written.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum ConfigLocation {
     /// In the configuration that is built into the binary.
     BuiltIn {
         /// File name, `tickfleet.yaml`.
@@ -29,7 +29,7 @@ pub enum Place {
     Environment(Arc<str>),
 }
 
-impl Place {
+impl ConfigLocation {
     /// The file as a whole.
     #[must_use]
     pub fn whole_file(path: &str) -> Self {
@@ -43,7 +43,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ConfigLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::BuiltIn { file, line, column } => write!(f, "built-in {file}:{line}:{column}"),
@@ -58,7 +58,7 @@ impl fmt::Display for Place {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub struct ConfigError {
     /// The place where it was written.
-    pub place: Place,
+    pub place: ConfigLocation,
     /// The field, `worker.lease` or `tools.search_x.http.method`; empty if the error concerns a whole file.
     pub path: String,
     /// The value that was found. Never a secret.
@@ -109,7 +109,7 @@ impl fmt::Display for ConfigErrors {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConfigWarning {
     /// The place where it was written.
-    pub place: Place,
+    pub place: ConfigLocation,
     /// The field.
     pub path: String,
     /// The problem, and its consequence.
@@ -128,14 +128,20 @@ pub(crate) struct Errors(RefCell<Vec<ConfigError>>, RefCell<Vec<ConfigWarning>>)
 
 impl Errors {
     /// Notes an error. Reading continues.
-    pub(crate) fn push(&self, place: &Place, path: &str, found: impl Into<String>, expected: impl Into<String>) {
+    pub(crate) fn push(
+        &self,
+        place: &ConfigLocation,
+        path: &str,
+        found: impl Into<String>,
+        expected: impl Into<String>,
+    ) {
         self.suggest(place, path, found, expected, None);
     }
 
     /// Notes an error, with the value that was probably meant.
     pub(crate) fn suggest(
         &self,
-        place: &Place,
+        place: &ConfigLocation,
         path: &str,
         found: impl Into<String>,
         expected: impl Into<String>,
@@ -146,7 +152,7 @@ impl Errors {
     }
 
     /// Notes a warning.
-    pub(crate) fn warn(&self, place: &Place, path: &str, message: impl Into<String>) {
+    pub(crate) fn warn(&self, place: &ConfigLocation, path: &str, message: impl Into<String>) {
         let (path, message) = (path.to_owned(), message.into());
         self.1.borrow_mut().push(ConfigWarning { place: place.clone(), path, message });
     }
@@ -197,10 +203,10 @@ const ORDER: [&str; 9] = [
 
 /// The position of a file in this order. The environment contains settings. Prompts of agents come before every file
 /// that names them.
-fn rank(place: &Place) -> usize {
+fn rank(place: &ConfigLocation) -> usize {
     match place {
-        Place::Environment(_) => 0,
-        Place::BuiltIn { file, .. } | Place::File { file, .. } => {
+        ConfigLocation::Environment(_) => 0,
+        ConfigLocation::BuiltIn { file, .. } | ConfigLocation::File { file, .. } => {
             let name = file.rsplit(['/', '\\']).next().unwrap_or_default();
             ORDER.iter().position(|known| *known == name).unwrap_or(0)
         }
@@ -210,7 +216,7 @@ fn rank(place: &Place) -> usize {
 /// The sorted errors, with all errors of a built-in file combined into one: operators cannot fix the file itself.
 fn gathered(errors: Vec<ConfigError>) -> Vec<ConfigError> {
     let sample = |error: &ConfigError| match &error.place {
-        Place::BuiltIn { file, .. } if OF_SAMPLES.contains(&&**file) => Some(Arc::clone(file)),
+        ConfigLocation::BuiltIn { file, .. } if OF_SAMPLES.contains(&&**file) => Some(Arc::clone(file)),
         _ => None,
     };
     let runs = errors.chunk_by(|a, b| sample(a).is_some() && sample(a) == sample(b));
@@ -237,7 +243,7 @@ fn of_sample(file: &str, errors: &[ConfigError]) -> ConfigError {
     let (place, path) = errors
         .first()
         .map(|first| (first.place.clone(), first.path.clone()))
-        .unwrap_or_else(|| (Place::BuiltIn { file: file.into(), line: 1, column: 1 }, String::new()));
+        .unwrap_or_else(|| (ConfigLocation::BuiltIn { file: file.into(), line: 1, column: 1 }, String::new()));
     let path = if names.len() == 1 { path } else { String::new() };
     ConfigError { place, path, found, expected, suggestion: None }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::document::errors::{Errors, Place};
+use crate::document::errors::{ConfigLocation, Errors};
 use crate::document::tree::{Entry, Node, Value, join};
 use crate::document::units::{format_duration, format_size, parse_duration, parse_size};
 use crate::mask;
@@ -13,7 +13,7 @@ use tickfleet_model::suggest;
 /// A mapping with known fields: fields that are read are known, and [`Section::close`] refuses the rest.
 pub(crate) struct Section<'a> {
     path: String,
-    place: &'a Place,
+    place: &'a ConfigLocation,
     entries: &'a [Entry],
     /// True if this is a mapping. If not, that error was already noted, and missing fields are not reported.
     sound: bool,
@@ -194,7 +194,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The members of a mapping whose keys are names: key, its place, value.
-    pub(crate) fn members(&self) -> Vec<(&'a str, &'a Place, Self)> {
+    pub(crate) fn members(&self) -> Vec<(&'a str, &'a ConfigLocation, Self)> {
         if !matches!(self.node.value, Value::Mapping(_)) {
             self.refuse("a mapping");
         }
@@ -221,7 +221,7 @@ impl<'a> Cursor<'a> {
     /// The text of an environment variable. Variables have no types.
     fn variable_text(&self) -> Option<&'a str> {
         match (&self.node.place, &self.node.value) {
-            (Place::Environment(_), Value::Text(text)) => Some(text.trim()),
+            (ConfigLocation::Environment(_), Value::Text(text)) => Some(text.trim()),
             _ => None,
         }
     }

@@ -1,7 +1,7 @@
 //! A YAML file as a tree in which every key and value has its place. Merging, overriding and reporting need the
 //! places, and a typed deserializer would lose them.
 
-use crate::document::errors::Place;
+use crate::document::errors::ConfigLocation;
 use crate::settings::redis_url::mask_url;
 use tickfleet_model::Redactor;
 
@@ -9,7 +9,7 @@ use tickfleet_model::Redactor;
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
     pub(crate) value: Value,
-    pub(crate) place: Place,
+    pub(crate) place: ConfigLocation,
 }
 
 /// A YAML value.
@@ -28,7 +28,7 @@ pub(crate) enum Value {
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) key: String,
-    pub(crate) key_place: Place,
+    pub(crate) key_place: ConfigLocation,
     pub(crate) node: Node,
 }
 

@@ -11,7 +11,7 @@ use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::options::{DuplicateKeyPolicy, MergeKeyPolicy};
 use serde_saphyr::{Location, Spanned};
 
-use crate::document::errors::{Errors, Place};
+use crate::document::errors::{ConfigLocation, Errors};
 use crate::document::tree::{Entry, Node, Value, join};
 
 /// Maximum nesting depth of lists and mappings.
@@ -105,13 +105,17 @@ impl Places {
         }
     }
 
-    fn at(&self, location: Location) -> Place {
+    fn at(&self, location: Location) -> ConfigLocation {
         self.at_line(location.line().max(1), location.column().max(1))
     }
 
-    fn at_line(&self, line: u64, column: u64) -> Place {
+    fn at_line(&self, line: u64, column: u64) -> ConfigLocation {
         let file = Arc::clone(&self.file);
-        if self.built_in { Place::BuiltIn { file, line, column } } else { Place::File { file, line, column } }
+        if self.built_in {
+            ConfigLocation::BuiltIn { file, line, column }
+        } else {
+            ConfigLocation::File { file, line, column }
+        }
     }
 
     fn node(&self, raw: Raw, path: &str, errors: &Errors) -> Node {
@@ -248,8 +252,8 @@ mod tests {
         tree
     }
 
-    fn place(line: u64, column: u64) -> Place {
-        Place::File { file: "a.yaml".into(), line, column }
+    fn place(line: u64, column: u64) -> ConfigLocation {
+        ConfigLocation::File { file: "a.yaml".into(), line, column }
     }
 
     #[test]

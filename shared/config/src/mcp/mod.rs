@@ -194,7 +194,7 @@ fn import(name: &str, own: &str, cursor: &Cursor<'_>, known: &mut Tools) {
 }
 
 /// The fields that choose the imported tools and their effects.
-struct Chosen<'a> {
+struct ImportChoice<'a> {
     only: Option<Cursor<'a>>,
     exclude: Option<Cursor<'a>>,
     effects: Option<Cursor<'a>>,
@@ -202,7 +202,7 @@ struct Chosen<'a> {
     effect_window: Option<Cursor<'a>>,
 }
 
-impl Chosen<'_> {
+impl ImportChoice<'_> {
     /// The effect keys of imported tools, checked against their pinned schemas.
     fn effect_keys(&self, def: &McpServerDef) -> BTreeMap<String, EffectKey> {
         let members = self.effect_keys.as_ref().map(Cursor::members).unwrap_or_default();
@@ -256,7 +256,7 @@ impl Chosen<'_> {
     }
 }
 
-fn server<'a>(name: &str, cursor: &Cursor<'a>) -> Option<(McpServerDef, Chosen<'a>)> {
+fn server<'a>(name: &str, cursor: &Cursor<'a>) -> Option<(McpServerDef, ImportChoice<'a>)> {
     const EFFECTS: [(&str, Effect); 3] =
         [("read", Effect::Read), ("idempotent", Effect::Idempotent), ("once", Effect::Once)];
     let mut s = cursor.section();
@@ -267,7 +267,7 @@ fn server<'a>(name: &str, cursor: &Cursor<'a>) -> Option<(McpServerDef, Chosen<'
     let timeout_ms: Option<u64> = s.optional("timeout_ms").and_then(|c| c.integer(1, TIMEOUT_MS_MAX));
     let least = timeout_ms.map_or(1, i128::from);
     let timeout_max_ms: Option<u64> = s.optional("timeout_max_ms").and_then(|c| c.integer(least, TIMEOUT_MS_MAX));
-    let chosen = Chosen {
+    let chosen = ImportChoice {
         only: s.optional("tools"),
         exclude: s.optional("exclude"),
         effects: effects.clone(),

@@ -5,7 +5,7 @@ mod seal;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use crate::document::errors::{Errors, Place};
+use crate::document::errors::{ConfigLocation, Errors};
 use crate::document::reader::{Cursor, Section};
 use crate::document::tree::{Node, Value};
 use crate::document::units::format_duration;
@@ -427,7 +427,7 @@ impl Relation<'_> {
         self.errors.push(at, path, found, format!("{bound} {} ({}): {why}", than.0, than.1));
     }
 
-    fn place(&self, path: &str) -> Option<&Place> {
+    fn place(&self, path: &str) -> Option<&ConfigLocation> {
         path.split('.').try_fold(self.tree, |node, field| node.get(field)).map(|node| &node.place)
     }
 }

@@ -56,7 +56,7 @@ fn a_part_of_a_folder_is_read_beside_files_that_are_broken() {
             .file("prompts/x", "")
     };
     assert!(folder().load().is_err());
-    let part = |given: super::Given, part| given.part(part).load();
+    let part = |given: super::TestConfig, part| given.part(part).load();
     let settings = part(folder(), Part::Settings).unwrap();
     assert_eq!(settings.settings.redis.namespace, "shop");
     assert_eq!(settings.settings.retention.records, Duration::from_secs(1_800));
@@ -125,7 +125,7 @@ fn every_knob_has_a_variable() {
             let errors = given().variable(leaked, "\u{1}").load();
             let takes_text = matches!(name.as_str(), "TICKFLEET_AUDIT_REDACT_KEYS" | "TICKFLEET_LOOPS_EXCEPT");
             assert_eq!(errors.is_ok(), takes_text, "{name}");
-            let place = Place::Environment(name.as_str().into());
+            let place = ConfigLocation::Environment(name.as_str().into());
             assert!(takes_text || errors.unwrap_err().as_slice().iter().all(|e| e.place == place), "{name}");
         }
     }
@@ -174,7 +174,7 @@ fn base_urls_and_private_hosts_read_the_environment() {
 
 #[test]
 fn the_digest_tells_policies_apart_and_nothing_else() {
-    let digest = |given: super::Given| given.load().unwrap().digest;
+    let digest = |given: super::TestConfig| given.load().unwrap().digest;
     let base = digest(given());
     assert_eq!(base.len(), 64);
     assert_eq!(base, digest(given().variable("TICKFLEET_WORKER_SLOTS", "64")));
@@ -280,7 +280,7 @@ tools:
         .variable("REDIS_URL", "redis://:hunter2@redis/0")
         .load()
         .unwrap();
-    let (printed, parts) = (print(&configuration), format!("{:?}", crate::shown(&configuration)));
+    let (printed, parts) = (print(&configuration), format!("{:?}", crate::printed_parts(&configuration)));
     for shown in [&printed, &parts] {
         let lines: Vec<&str> = shown.lines().filter(|line| line.contains("hunter2")).collect();
         assert!(lines.is_empty(), "{lines:#?}");

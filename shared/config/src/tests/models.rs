@@ -8,14 +8,14 @@ use super::*;
 use crate::tools::SecretRef;
 use crate::{LlmDef, ModelApi, TaskHandlerDef};
 
-fn agent(llm: &str) -> Given {
+fn agent(llm: &str) -> TestConfig {
     given()
         .file("agents.yaml", format!("agents:\n  ada: {{task_handler: {{llm: {llm}}}}}\n"))
         .file("permissions.yaml", "permissions: {echo: {everyone: true}}\n")
         .file("tenants.yaml", "tenants: {acme: {}}\n")
 }
 
-fn loaded(given: Given) -> LlmDef {
+fn loaded(given: TestConfig) -> LlmDef {
     let loaded = given.load().unwrap();
     match &loaded.task_handlers[&AgentId::new("ada").unwrap()] {
         TaskHandlerDef::Llm(def) => (**def).clone(),

@@ -5,10 +5,10 @@ use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMode, OnReach};
 use tickfleet_model::policy::ToolGrant;
 use tickfleet_protocol::NameMap;
 
-use super::{Given, given};
+use super::{TestConfig, given};
 use crate::known_tools;
 
-fn limits(text: &str) -> Given {
+fn limits(text: &str) -> TestConfig {
     given().file("limits.yaml", format!("limits:\n  mails:\n{text}"))
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Given, given};
+use super::{TestConfig, given};
 use crate::mcp::McpTransport;
 use crate::{McpAnnotations, McpDefinition, McpPinned, McpPins};
 use tickfleet_model::Effect;
@@ -19,7 +19,7 @@ fn tool(name: &str, hints: (Option<bool>, Option<bool>)) -> McpDefinition {
 }
 
 /// A server `files` with these lines and three pinned tools: `look` reads, `put` is idempotent, `send` has no hints.
-fn server(lines: &str) -> Given {
+fn server(lines: &str) -> TestConfig {
     let tools = vec![tool("look", (Some(true), None)), tool("put", (None, Some(true))), tool("send", (None, None))];
     let pins = McpPins { servers: [("files".to_owned(), McpPinned { version: None, tools })].into() };
     given()

@@ -1,15 +1,15 @@
 //! Invalid agents, permissions and tenants.
 
-use super::{Given, given};
+use super::{TestConfig, given};
 
-fn agents(text: &str) -> Given {
+fn agents(text: &str) -> TestConfig {
     given()
         .file("agents.yaml", text)
         .file("permissions.yaml", "permissions: {echo: {everyone: true}}\n")
         .file("tenants.yaml", "tenants: {acme: {}}\n")
 }
 
-fn permissions(text: &str) -> Given {
+fn permissions(text: &str) -> TestConfig {
     agents("agents:\n  ada: {roles: [engineer]}\n  bob: {roles: [writer]}\n").file("permissions.yaml", text)
 }
 

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::{Given, given};
+use super::{TestConfig, given};
 use crate::tools::ShellLevel;
 
 /// An entry `shop` with these fields, and a row for a tool that can only be a Python tool.
-fn shop(fields: &str) -> Given {
+fn shop(fields: &str) -> TestConfig {
     given()
         .file("tools.yaml", format!("python:\n  shop: {{{fields}}}\n"))
         .file("permissions.yaml", "permissions: {stock: {everyone: true}}\n")

@@ -4,7 +4,7 @@
 use super::super::*;
 use super::given;
 
-fn settings(text: &str) -> super::Given {
+fn settings(text: &str) -> super::TestConfig {
     given().file("tickfleet.yaml", text)
 }
 

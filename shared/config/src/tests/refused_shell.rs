@@ -1,9 +1,9 @@
 //! Invalid shell tools.
 
-use super::{Given, given};
+use super::{TestConfig, given};
 
 /// A tool `call` whose `shell:` begins on line 7 with these lines, and whose schema has the argument `text`.
-fn tool(lines: &str) -> Given {
+fn tool(lines: &str) -> TestConfig {
     let text = format!(
         "tools:\n  call:\n    description: Calls.\n    input_schema: {{type: object, properties: {{text: {{type: string, \
          description: A text.}}}}}}\n    effect: read\n    shell:\n      {lines}\n"

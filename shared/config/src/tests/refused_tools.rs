@@ -1,9 +1,9 @@
 //! Invalid tools.
 
-use super::{Given, given};
+use super::{TestConfig, given};
 
 /// A tool `call` with this line 10 in its `http:`, and a schema with one required and one optional argument.
-fn tool(line: &str) -> Given {
+fn tool(line: &str) -> TestConfig {
     tools(&format!(
         "tools:\n  call:\n    description: Calls.\n    input_schema:\n      type: object\n      properties: {{id: \
          {{type: string}}, note: {{type: string}}}}\n      required: [id]\n    http:\n      base_url: \
@@ -11,7 +11,7 @@ fn tool(line: &str) -> Given {
     ))
 }
 
-fn tools(text: &str) -> Given {
+fn tools(text: &str) -> TestConfig {
     given().file("tools.yaml", text).file("permissions.yaml", "permissions: {echo: {everyone: true}}\n")
 }
 
@@ -172,7 +172,7 @@ fn a_built_in_tool_is_not_declared_as_http() {
 }
 
 /// A tool `call` with these lines in its `http:`, from line 8 on.
-fn http(lines: &str) -> Given {
+fn http(lines: &str) -> TestConfig {
     tools(&format!(
         "tools:\n  call:\n    description: Calls.\n    input_schema: {{type: object, properties: {{id: {{type: \
          string}}}}}}\n    http:\n      {{method: POST, base_url: https://a.example, path: /, secrets: {{S: {{env: \
@@ -258,7 +258,7 @@ fn a_parameter_without_a_description_is_worth_a_warning_with_its_place() {
 }
 
 /// A tool `pay` with these lines. Its schema requires `to` and `amount`, and allows `text`.
-fn paying(lines: &str) -> Given {
+fn paying(lines: &str) -> TestConfig {
     tools(&format!(
         "tools:\n  pay:\n    description: Pays.\n    input_schema:\n      type: object\n      properties: {{to: {{type: \
          string}}, amount: {{type: number}}, text: {{type: string}}}}\n      required: [to, amount]\n{lines}\n"

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Sources;
-use crate::approval::{self, Asked};
-use crate::document::errors::{Errors, Place};
+use crate::approval::{self, ApprovalDemands};
+use crate::document::errors::{ConfigLocation, Errors};
 use crate::document::reader::{Cursor, Section};
 use crate::document::tree::{Node, Value, join};
 use crate::tools::cache;
@@ -37,7 +37,7 @@ pub(crate) struct Tools {
     /// False if names may be missing because they could not be read. Names are not checked then.
     pub(crate) has_all_names: bool,
     /// The roles that approvals of tools demand.
-    pub(crate) asked: Asked,
+    pub(crate) asked: ApprovalDemands,
 }
 
 /// The ID of a tool that declares none.
@@ -49,7 +49,7 @@ pub fn default_id(name: &str) -> String {
 /// Reads `tools.yaml`.
 pub(crate) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Tools {
     let mut tools = Tools { names: sources.built_in_tools.clone(), ..Tools::default() };
-    let mut ids: BTreeMap<String, Place> = BTreeMap::new();
+    let mut ids: BTreeMap<String, ConfigLocation> = BTreeMap::new();
     let before = errors.len();
     let mut root = Section::open(tree, "", errors);
     let python = root.optional("python");
@@ -86,7 +86,7 @@ pub(crate) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Tools {
     tools
 }
 
-fn tool_name(name: &str, place: &Place, cursor: &Cursor<'_>) {
+fn tool_name(name: &str, place: &ConfigLocation, cursor: &Cursor<'_>) {
     let max = limits::NAME_BYTES_MAX;
     let (name, label) = split(name);
     if let Some(label) = label.filter(|label| parse(label).is_none()) {
@@ -99,7 +99,7 @@ fn tool_name(name: &str, place: &Place, cursor: &Cursor<'_>) {
     }
 }
 
-fn tool(cursor: &Cursor<'_>, check: SchemaCheck, asked: &mut Asked) -> ToolDef {
+fn tool(cursor: &Cursor<'_>, check: SchemaCheck, asked: &mut ApprovalDemands) -> ToolDef {
     let errors = cursor.errors;
     let mut s = cursor.section();
     let before = errors.len();
@@ -170,7 +170,7 @@ fn object_schema(cursor: &Cursor<'_>, check: SchemaCheck) -> serde_json::Value {
 }
 
 /// Models fill in what they understand. For a parameter without a description, they can only guess.
-fn warn_undescribed(place: &Place, parameter: &Cursor<'_>) {
+fn warn_undescribed(place: &ConfigLocation, parameter: &Cursor<'_>) {
     let node = parameter.node;
     let says = |key: &str| node.get(key).is_some();
     if matches!(node.value, Value::Mapping(_)) && !says("description") && !says("$ref") && !says("const") {

@@ -2,7 +2,7 @@
 
 use serde_json::value::RawValue;
 
-use super::AskedBy;
+use super::ApprovalReason;
 use crate::digest::hash_of;
 use crate::tool::effect_key::write_canonical;
 use crate::{AgentId, TenantId, ToolSpec, TurnId};
@@ -32,7 +32,7 @@ pub struct ApprovalBinding<'a> {
     /// The arguments, as the tool would receive them.
     pub arguments: &'a RawValue,
     /// The reasons for which the call needs approval.
-    pub asked: &'a [AskedBy],
+    pub asked: &'a [ApprovalReason],
 }
 
 impl ApprovalBinding<'_> {
@@ -104,29 +104,29 @@ mod tests {
     }
 
     /// The hash of a call with one part changed by `change`, and fixed values for the rest.
-    fn hash(change: impl FnOnce(&mut Said)) -> String {
-        let mut said = Said::default();
-        change(&mut said);
-        let arguments: Box<RawValue> = serde_json::from_str(&said.arguments).unwrap();
-        let demand = ApprovalDemand { quorum: said.quorum, ..ApprovalDemand::default() };
-        let terms = format!("{} {demand:?}", said.rule);
-        let asked = [AskedBy { place: "tools.pay".into(), why: String::new(), terms, demand }];
+    fn hash(change: impl FnOnce(&mut BindingFixture)) -> String {
+        let mut fixture = BindingFixture::default();
+        change(&mut fixture);
+        let arguments: Box<RawValue> = serde_json::from_str(&fixture.arguments).unwrap();
+        let demand = ApprovalDemand { quorum: fixture.quorum, ..ApprovalDemand::default() };
+        let terms = format!("{} {demand:?}", fixture.rule);
+        let asked = [ApprovalReason { place: "tools.pay".into(), why: String::new(), terms, demand }];
         ApprovalBinding {
-            tenant: &TenantId::new(&said.tenant).unwrap(),
-            agent: &AgentId::new(&said.agent).unwrap(),
-            turn: &TurnId::new(&said.turn).unwrap(),
-            position: said.position,
-            digest: &said.digest,
-            times_ms: said.times_ms,
-            tool: &spec(&said.version),
-            runs: &said.runs,
+            tenant: &TenantId::new(&fixture.tenant).unwrap(),
+            agent: &AgentId::new(&fixture.agent).unwrap(),
+            turn: &TurnId::new(&fixture.turn).unwrap(),
+            position: fixture.position,
+            digest: &fixture.digest,
+            times_ms: fixture.times_ms,
+            tool: &spec(&fixture.version),
+            runs: &fixture.runs,
             arguments: &arguments,
             asked: &asked,
         }
         .hash()
     }
 
-    struct Said {
+    struct BindingFixture {
         tenant: String,
         agent: String,
         turn: String,
@@ -140,7 +140,7 @@ mod tests {
         quorum: u32,
     }
 
-    impl Default for Said {
+    impl Default for BindingFixture {
         fn default() -> Self {
             Self {
                 tenant: "acme".into(),
@@ -161,24 +161,24 @@ mod tests {
     #[test]
     fn whatever_changes_about_a_call_makes_it_another_one() {
         let base = hash(|_| {});
-        let changes: [fn(&mut Said); 12] = [
-            |said| said.tenant = "bolt".into(),
-            |said| said.agent = "fran".into(),
-            |said| said.turn = "t2".into(),
-            |said| said.position = 1,
-            |said| said.digest = "e".into(),
-            |said| said.times_ms = (2, 2),
-            |said| said.times_ms = (1, 3),
-            |said| said.version = "1.0.1".into(),
-            |said| said.runs = "POST /charge".into(),
-            |said| said.arguments = r#"{"amount": 701, "to": "kim"}"#.into(),
-            |said| said.rule = "args.amount <= 600".into(),
-            |said| said.quorum = 2,
+        let changes: [fn(&mut BindingFixture); 12] = [
+            |fixture| fixture.tenant = "bolt".into(),
+            |fixture| fixture.agent = "fran".into(),
+            |fixture| fixture.turn = "t2".into(),
+            |fixture| fixture.position = 1,
+            |fixture| fixture.digest = "e".into(),
+            |fixture| fixture.times_ms = (2, 2),
+            |fixture| fixture.times_ms = (1, 3),
+            |fixture| fixture.version = "1.0.1".into(),
+            |fixture| fixture.runs = "POST /charge".into(),
+            |fixture| fixture.arguments = r#"{"amount": 701, "to": "kim"}"#.into(),
+            |fixture| fixture.rule = "args.amount <= 600".into(),
+            |fixture| fixture.quorum = 2,
         ];
         for (at, change) in changes.into_iter().enumerate() {
             assert_ne!(hash(change), base, "change {at}");
         }
-        assert_eq!(hash(|said| said.arguments = r#"{"to":"kim","amount":7e2}"#.into()), base);
+        assert_eq!(hash(|fixture| fixture.arguments = r#"{"to":"kim","amount":7e2}"#.into()), base);
     }
 
     #[test]

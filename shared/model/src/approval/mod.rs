@@ -4,7 +4,7 @@ mod binding;
 mod narrowed;
 
 pub use binding::ApprovalBinding;
-pub use narrowed::{Narrowed, NotNarrowed, is_same, narrow};
+pub use narrowed::{NarrowError, NarrowedValues, is_same, narrow};
 
 use std::collections::BTreeSet;
 
@@ -39,7 +39,7 @@ const fn one() -> u32 {
 
 /// One reason for which a call needs approval.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AskedBy {
+pub struct ApprovalReason {
     /// Its place in the configuration (`tools.pay`, `permissions.pay.rules.large`).
     pub place: String,
     /// The reason in words (`amount 700 exceeds 500`).
@@ -52,13 +52,13 @@ pub struct AskedBy {
 
 /// Time in which approvers may decide, ms, if there are several reasons: the shortest of them.
 #[must_use]
-pub fn expires_ms(asked: &[AskedBy]) -> Option<i64> {
+pub fn expires_ms(asked: &[ApprovalReason]) -> Option<i64> {
     asked.iter().filter_map(|asked| asked.demand.expires_ms).min()
 }
 
 /// The arguments that an approver may change: only arguments that every reason allows to change.
 #[must_use]
-pub fn may_narrow(asked: &[AskedBy]) -> BTreeSet<String> {
+pub fn may_narrow(asked: &[ApprovalReason]) -> BTreeSet<String> {
     let mut all = asked.iter().map(|asked| asked.demand.narrow.clone());
     let first = all.next().unwrap_or_default();
     all.fold(first, |both, next| both.intersection(&next).cloned().collect())
@@ -66,7 +66,7 @@ pub fn may_narrow(asked: &[AskedBy]) -> BTreeSet<String> {
 
 /// The demands as in records: `<quorum>:<role>,<role>` each, separated by `;`. Roles do not contain these characters.
 #[must_use]
-pub fn demands_text(asked: &[AskedBy]) -> String {
+pub fn demands_text(asked: &[ApprovalReason]) -> String {
     let one = |demand: &ApprovalDemand| {
         let roles: Vec<&str> = demand.by.iter().map(String::as_str).collect();
         format!("{}:{}", demand.quorum, roles.join(","))
@@ -86,10 +86,10 @@ pub fn is_approver_word(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn asked(quorum: u32, by: &[&str], expires_ms: Option<i64>, narrow: &[&str]) -> AskedBy {
+    fn asked(quorum: u32, by: &[&str], expires_ms: Option<i64>, narrow: &[&str]) -> ApprovalReason {
         let words = |words: &[&str]| words.iter().map(ToString::to_string).collect();
         let demand = ApprovalDemand { by: words(by), quorum, expires_ms, narrow: words(narrow) };
-        AskedBy { place: "tools.pay".into(), why: String::new(), terms: String::new(), demand }
+        ApprovalReason { place: "tools.pay".into(), why: String::new(), terms: String::new(), demand }
     }
 
     #[test]

@@ -7,11 +7,11 @@ use serde_json::value::RawValue;
 use crate::tool::effect_key::{at, canonical};
 
 /// The values that an approver sets: JSON pointer → value.
-pub type Narrowed = BTreeMap<String, Box<RawValue>>;
+pub type NarrowedValues = BTreeMap<String, Box<RawValue>>;
 
 /// Why an argument cannot be narrowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NotNarrowed {
+pub enum NarrowError {
     /// The arguments of the call are not JSON.
     #[error("the arguments of the call cannot be read")]
     Unreadable,
@@ -46,24 +46,24 @@ pub enum NotNarrowed {
 /// stays as written, to the last digit.
 ///
 /// # Errors
-/// [`NotNarrowed`] with the value that is invalid.
-pub fn narrow(arguments: &str, may: &BTreeSet<String>, values: &Narrowed) -> Result<String, NotNarrowed> {
+/// [`NarrowError`] with the value that is invalid.
+pub fn narrow(arguments: &str, may: &BTreeSet<String>, values: &NarrowedValues) -> Result<String, NarrowError> {
     let mut text = arguments.trim().to_owned();
     for (pointer, value) in values {
         if !may.contains(pointer) {
             return Err(not_allowed(pointer.clone(), may));
         }
-        let whole: &RawValue = serde_json::from_str(&text).map_err(|_| NotNarrowed::Unreadable)?;
-        let found = at(whole, pointer).ok_or_else(|| NotNarrowed::Absent(pointer.clone()))?;
+        let whole: &RawValue = serde_json::from_str(&text).map_err(|_| NarrowError::Unreadable)?;
+        let found = at(whole, pointer).ok_or_else(|| NarrowError::Absent(pointer.clone()))?;
         if !is_narrower(found.get(), value.get()) {
             let (was, found) = (shown(found.get()), shown(value.get()));
-            return Err(NotNarrowed::Wider { pointer: pointer.clone(), was, found });
+            return Err(NarrowError::Wider { pointer: pointer.clone(), was, found });
         }
         // `found` is a slice of the text, not a copy, so its address minus the text's address is its offset.
         let begins = found.get().as_ptr().addr().wrapping_sub(text.as_ptr().addr());
         let ends = begins.wrapping_add(found.get().len());
         let (Some(before), Some(behind)) = (text.get(..begins), text.get(ends..)) else {
-            return Err(NotNarrowed::Unreadable);
+            return Err(NarrowError::Unreadable);
         };
         text = [before, value.get(), behind].concat();
     }
@@ -76,10 +76,10 @@ pub fn is_same(one: &RawValue, other: &RawValue) -> bool {
     canonical(one).is_some_and(|one| canonical(other) == Some(one))
 }
 
-fn not_allowed(pointer: String, may: &BTreeSet<String>) -> NotNarrowed {
+fn not_allowed(pointer: String, may: &BTreeSet<String>) -> NarrowError {
     let names: Vec<&str> = may.iter().map(String::as_str).collect();
     let may = if names.is_empty() { "nothing may".to_owned() } else { format!("these may: {}", names.join(", ")) };
-    NotNarrowed::NotAllowed { pointer, may }
+    NarrowError::NotAllowed { pointer, may }
 }
 
 /// The first characters of a value, as messages show it.
@@ -128,7 +128,7 @@ fn object(text: &str) -> serde_json::Result<BTreeMap<String, &RawValue>> {
 
 /// Whether `now` is between 0 and `was`. Both must be numbers.
 fn is_less(was: &str, now: &str) -> bool {
-    match (Written::of(was), Written::of(now)) {
+    match (WrittenNumber::of(was), WrittenNumber::of(now)) {
         (Some(was), Some(now)) => {
             let is_zero = now.digits.is_empty();
             is_zero || now.negative == was.negative && (now.magnitude, &now.digits) <= (was.magnitude, &was.digits)
@@ -139,13 +139,13 @@ fn is_less(was: &str, now: &str) -> bool {
 
 /// A number of any length, as written: its digits without leading and trailing zeros, and the power of ten of the
 /// first digit. 0 has no digits.
-struct Written {
+struct WrittenNumber {
     negative: bool,
     magnitude: i64,
     digits: String,
 }
 
-impl Written {
+impl WrittenNumber {
     fn of(text: &str) -> Option<Self> {
         let (negative, text) = text.strip_prefix('-').map_or((false, text), |rest| (true, rest));
         let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
@@ -177,7 +177,7 @@ mod tests {
         pointers.iter().map(ToString::to_string).collect()
     }
 
-    fn values(pairs: &[(&str, &str)]) -> Narrowed {
+    fn values(pairs: &[(&str, &str)]) -> NarrowedValues {
         pairs.iter().map(|(at, value)| ((*at).to_owned(), serde_json::from_str(value).unwrap())).collect()
     }
 
@@ -254,13 +254,13 @@ mod tests {
         let refused = |pairs: &[(&str, &str)]| narrow(CALL, &may(&["/amount", "/note"]), &values(pairs)).unwrap_err();
         let other = refused(&[("/amount", "1"), ("/to/iban", "\"y\"")]);
         assert_eq!(other.to_string(), "the argument at '/to/iban' may not be changed; these may: /amount, /note");
-        assert_eq!(refused(&[("/note", "1")]), NotNarrowed::Absent("/note".into()));
+        assert_eq!(refused(&[("/note", "1")]), NarrowError::Absent("/note".into()));
         assert_eq!(
             refused(&[("/amount", "\"much\"")]).to_string(),
             "the argument at '/amount' may only become narrower, but \"much\" is not narrower than \
              12345678901234567890.10: \
              expected a number between 0 and the requested one, or a list or object with fewer members"
         );
-        assert_eq!(narrow("no JSON", &may(&["/a"]), &values(&[("/a", "1")])), Err(NotNarrowed::Unreadable));
+        assert_eq!(narrow("no JSON", &may(&["/a"]), &values(&[("/a", "1")])), Err(NarrowError::Unreadable));
     }
 }

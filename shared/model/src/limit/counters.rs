@@ -11,7 +11,7 @@ use crate::{AgentId, AgentPolicy, Call, Context, Effect, TaskId, TenantId, limit
 
 /// The caller of a turn.
 #[derive(Debug, Clone, Copy)]
-pub struct Maker<'a> {
+pub struct LimitCaller<'a> {
     /// The tenant.
     pub tenant: &'a TenantId,
     /// Its declaration.
@@ -41,7 +41,7 @@ pub struct Debits {
 
 /// The counters of all limits that any of these calls debits, in the order of the limits.
 #[must_use]
-pub fn counters(limits: &[Limit], tools: &KnownTools, maker: &Maker<'_>, calls: &[Call]) -> Vec<Debits> {
+pub fn counters(limits: &[Limit], tools: &KnownTools, caller: &LimitCaller<'_>, calls: &[Call]) -> Vec<Debits> {
     // A call counts for the tool that it runs, regardless of the model's spelling.
     let meant: Vec<&str> = calls.iter().map(|call| tools.meant(&call.tool)).collect();
     let mut found: BTreeMap<(usize, String), Vec<Option<u64>>> = BTreeMap::new();
@@ -49,7 +49,7 @@ pub fn counters(limits: &[Limit], tools: &KnownTools, maker: &Maker<'_>, calls: 
     // digit.
     let mut arguments: Vec<Option<Option<&RawValue>>> = vec![None; calls.len()];
     for (number, limit) in limits.iter().enumerate() {
-        if limit.bound.is_of_models() || !counts(limit, maker) {
+        if limit.bound.is_of_models() || !counts(limit, caller) {
             continue;
         }
         let reads = matches!(limit.bound, LimitBound::Sum { .. })
@@ -70,13 +70,13 @@ pub fn counters(limits: &[Limit], tools: &KnownTools, maker: &Maker<'_>, calls: 
                 _ => Some(1),
             };
             let category = tools.traits(tool).map_or("", |traits| &traits.category);
-            let amounts = found.entry((number, key(limit, maker, (tool, category), parsed)));
+            let amounts = found.entry((number, key(limit, caller, (tool, category), parsed)));
             amounts.or_insert_with(|| vec![Some(0); calls.len()])[at] = amount;
         }
     }
     let debits = found.into_iter().map(|((limit, key), mut amounts)| {
         if limits[limit].bound.is_held() {
-            share_places(&mut amounts, |at| maker.parallel_reads && may_read(tools, meant[at]));
+            share_places(&mut amounts, |at| caller.parallel_reads && may_read(tools, meant[at]));
         }
         Debits { limit, key, amounts }
     });
@@ -84,8 +84,8 @@ pub fn counters(limits: &[Limit], tools: &KnownTools, maker: &Maker<'_>, calls: 
 }
 
 /// Whether the limit counts calls of this caller, as far as the caller decides.
-fn counts(limit: &Limit, maker: &Maker<'_>) -> bool {
-    matches_maker(&limit.matches, maker) && (maker.task.is_some() || !limit.per.contains(&LimitKey::Task))
+fn counts(limit: &Limit, caller: &LimitCaller<'_>) -> bool {
+    matches_caller(&limit.matches, caller) && (caller.task.is_some() || !limit.per.contains(&LimitKey::Task))
 }
 
 /// The maximum that a request to a model may use, or the amount that a response has used.
@@ -99,7 +99,7 @@ pub struct Spend {
 
 /// The counters that a request to a model debits, in the order of the limits: one amount each.
 #[must_use]
-pub fn model_counters(limits: &[Limit], maker: &Maker<'_>, at_most: Spend) -> Vec<Debits> {
+pub fn model_counters(limits: &[Limit], caller: &LimitCaller<'_>, at_most: Spend) -> Vec<Debits> {
     // A request is not a call, so limits on tools and arguments do not apply.
     let of = |(number, limit): (usize, &Limit)| {
         let amount = match limit.bound {
@@ -107,8 +107,8 @@ pub fn model_counters(limits: &[Limit], maker: &Maker<'_>, at_most: Spend) -> Ve
             LimitBound::Money(_) => at_most.money,
             _ => return None,
         };
-        let key = key(limit, maker, ("", ""), None);
-        counts(limit, maker).then(|| Debits { limit: number, key, amounts: vec![Some(amount)] })
+        let key = key(limit, caller, ("", ""), None);
+        counts(limit, caller).then(|| Debits { limit: number, key, amounts: vec![Some(amount)] })
     };
     limits.iter().enumerate().filter_map(of).collect()
 }
@@ -145,8 +145,8 @@ impl LimitMatch {
     }
 }
 
-fn matches_maker(wanted: &LimitMatch, maker: &Maker<'_>) -> bool {
-    wanted.fits_agent(maker.agent, maker.policy) && wanted.fits_tenant(maker.owner)
+fn matches_caller(wanted: &LimitMatch, caller: &LimitCaller<'_>) -> bool {
+    wanted.fits_agent(caller.agent, caller.policy) && wanted.fits_tenant(caller.owner)
 }
 
 fn matches_tool(wanted: &LimitMatch, tools: &KnownTools, tool: &str) -> bool {
@@ -166,18 +166,23 @@ fn matches_tool(wanted: &LimitMatch, tools: &KnownTools, tool: &str) -> bool {
 const UNSAID: &str = "-";
 
 /// The counter that a call debits. Values of producers and models are hashed: they are not names, and may be private.
-fn key(limit: &Limit, maker: &Maker<'_>, (called, category): (&str, &str), arguments: Option<&RawValue>) -> String {
-    let of_tenant = limit.is_of_tenants().then(|| maker.tenant.to_string());
+fn key(
+    limit: &Limit,
+    caller: &LimitCaller<'_>,
+    (called, category): (&str, &str),
+    arguments: Option<&RawValue>,
+) -> String {
+    let of_tenant = limit.is_of_tenants().then(|| caller.tenant.to_string());
     let parts = limit.per.iter().filter(|key| **key != LimitKey::Tenant).map(|key| match key {
         LimitKey::Tenant => String::new(),
-        LimitKey::Agent => maker.agent.to_string(),
-        LimitKey::User => said(maker, maker.context.user_context.as_deref(), &["user_id", "id"]),
-        LimitKey::Session => said(maker, maker.context.session_data.as_deref(), &["session_id", "id"]),
-        LimitKey::Task => maker.task.map(ToString::to_string).unwrap_or_default(),
+        LimitKey::Agent => caller.agent.to_string(),
+        LimitKey::User => context_key(caller, caller.context.user_context.as_deref(), &["user_id", "id"]),
+        LimitKey::Session => context_key(caller, caller.context.session_data.as_deref(), &["session_id", "id"]),
+        LimitKey::Task => caller.task.map(ToString::to_string).unwrap_or_default(),
         LimitKey::Tool => tool(called),
         LimitKey::Category if category.is_empty() => UNSAID.to_owned(),
         LimitKey::Category => tool(category),
-        LimitKey::Argument(pointer) => one_text(maker, arguments.and_then(|arguments| value_at(arguments, pointer))),
+        LimitKey::Argument(pointer) => one_text(caller, arguments.and_then(|arguments| value_at(arguments, pointer))),
     });
     of_tenant.into_iter().chain(parts).collect::<Vec<_>>().join(":")
 }
@@ -215,17 +220,17 @@ fn tool(name: &str) -> String {
 }
 
 /// The context's value under one of these names, or the context itself if it is a text.
-fn said(maker: &Maker<'_>, context: Option<&RawValue>, names: &[&str]) -> String {
+fn context_key(caller: &LimitCaller<'_>, context: Option<&RawValue>, names: &[&str]) -> String {
     let Some(context) = context else { return UNSAID.to_owned() };
     let named = names.iter().find_map(|name| value_at(context, &format!("/{name}")));
-    one_text(maker, named.or_else(|| Some(context).filter(|context| context.get().starts_with('"'))))
+    one_text(caller, named.or_else(|| Some(context).filter(|context| context.get().starts_with('"'))))
 }
 
 /// The counter of a value. Equal values share a counter, however they are written: `7`, `7.0` and `7e0` are one
 /// customer.
-fn one_text(maker: &Maker<'_>, value: Option<&RawValue>) -> String {
+fn one_text(caller: &LimitCaller<'_>, value: Option<&RawValue>) -> String {
     let text = value.and_then(canonical);
-    text.map_or_else(|| UNSAID.to_owned(), |text| short_hash(maker.tenant.as_str(), &text))
+    text.map_or_else(|| UNSAID.to_owned(), |text| short_hash(caller.tenant.as_str(), &text))
 }
 
 #[cfg(test)]
@@ -257,7 +262,7 @@ mod tests {
     fn found(limits: &[Limit], context: &Context, calls: &[Call]) -> Vec<(String, Vec<Option<u64>>)> {
         let (tenant, agent) = (TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap());
         let (owner, policy) = (TenantPolicy::default(), AgentPolicy::default());
-        let maker = Maker {
+        let caller = LimitCaller {
             tenant: &tenant,
             owner: &owner,
             agent: &agent,
@@ -271,9 +276,9 @@ mod tests {
         let tools = [("search", read), ("send_mail", write.clone()), ("send_sms", write.clone()), ("crm.pay", write)];
         let tools = tools.into_iter().map(|(name, traits)| (name.to_owned(), traits)).collect();
         let spellings = [("crm_x2E_pay", "crm.pay"), ("crm_x2E_of_a_binary", "crm.of_a_binary")];
-        let spellings = spellings.map(|(said, name)| (said.to_owned(), name.to_owned()));
+        let spellings = spellings.map(|(spelling, name)| (spelling.to_owned(), name.to_owned()));
         let tools = KnownTools::new(tools, spellings.into());
-        counters(limits, &tools, &maker, calls).into_iter().map(|d| (d.key, d.amounts)).collect()
+        counters(limits, &tools, &caller, calls).into_iter().map(|d| (d.key, d.amounts)).collect()
     }
 
     #[test]
@@ -346,8 +351,8 @@ mod tests {
         let (tenant, agent) = (TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap());
         let (owner, policy, context) = (TenantPolicy::default(), AgentPolicy::default(), Context::default());
         let (tenant, agent, owner, policy, context) = (&tenant, &agent, &owner, &policy, &context);
-        let maker = Maker { tenant, owner, agent, policy, context, task: None, parallel_reads: false };
-        let found = model_counters(&limits, &maker, Spend { tokens: 700, money: 12 });
+        let caller = LimitCaller { tenant, owner, agent, policy, context, task: None, parallel_reads: false };
+        let found = model_counters(&limits, &caller, Spend { tokens: 700, money: 12 });
         let of = |limit, key: &str, amount| Debits { limit, key: key.into(), amounts: vec![Some(amount)] };
         assert_eq!(found, [of(0, "acme:kelly", 700), of(3, "", 12)], "without a task, none of a task's is debited");
     }

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 use super::RuleMode;
 use crate::digest::hash_of;
-use crate::tool::said;
+use crate::tool::canonical_argument;
 use crate::{AgentId, CallResult, Context, Effect, Outcome, SessionName, TaskId, TenantId, limits};
 
 /// Time that a fact is kept if its row does not set it, ms.
@@ -144,7 +144,8 @@ impl Fact {
         if self.arguments.is_empty() {
             return self.name.clone();
         }
-        let values: Vec<String> = self.arguments.iter().map(|at| said(arguments, at).unwrap_or_default()).collect();
+        let values: Vec<String> =
+            self.arguments.iter().map(|at| canonical_argument(arguments, at).unwrap_or_default()).collect();
         let hash = hash_of(std::iter::once(self.name.as_str()).chain(values.iter().map(String::as_str)));
         format!("{}({})", self.name, &hash[..HASH_CHARS])
     }

@@ -47,7 +47,7 @@ pub(super) fn is_secret(key: &str, extra: &[String]) -> bool {
     if key.len() > SHORT {
         let mut words = Vec::with_capacity(key.len() * 2);
         split(key, |byte| words.push(byte));
-        return judge(&words, extra);
+        return is_secret_key(&words, extra);
     }
     let mut words = [0; 2 * SHORT + 2];
     let mut len = 0;
@@ -57,10 +57,10 @@ pub(super) fn is_secret(key: &str, extra: &[String]) -> bool {
             len += 1;
         }
     });
-    judge(words.get(..len).unwrap_or_default(), extra)
+    is_secret_key(words.get(..len).unwrap_or_default(), extra)
 }
 
-fn judge(words: &[u8], extra: &[String]) -> bool {
+fn is_secret_key(words: &[u8], extra: &[String]) -> bool {
     let mut before: &[u8] = b"";
     let (mut count, mut token, mut measured) = (0, false, false);
     let (mut pin, mut pinned) = (false, false);

@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 /// The longest pause that a service can ask for: a wrong clock must not stop calls for good.
-pub const REST_MAX: Duration = Duration::from_secs(3_600);
+pub const OPEN_MAX: Duration = Duration::from_secs(3_600);
 
 /// When a breaker opens, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Endurance {
+pub struct BreakerSettings {
     /// Failures in a row that open the breaker.
     pub failures_max: u32,
     /// Time that the breaker stays open; then one trial request is let through.
@@ -22,92 +22,98 @@ pub struct Breaker {
     until: Option<Duration>,
     /// True if the breaker is open because of failures: after the pause, one trial request decides. After a pause that
     /// the service asked for, all requests pass again at once.
-    is_worn: bool,
+    opened_by_failures: bool,
     /// A trial request is under way.
-    trying: bool,
+    trial_in_progress: bool,
 }
 
-/// Permission for one request. It is returned with one of `answered`, `failed` and `unsaid`.
+/// Permission for one request. It is returned with one of `record_success`, `record_failure` and `release`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Leave {
+pub struct BreakerPermit {
     /// This is the trial request of a half-open breaker.
     pub is_trial: bool,
 }
 
 /// The request is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rests {
+pub enum BreakerRejection {
     /// The breaker stays open for this long.
-    For(Duration),
+    Open(Duration),
     /// The breaker is half-open, and a trial request is already under way.
-    UntilTried,
+    TrialInProgress,
 }
 
 impl Breaker {
     /// Permission to send a request at `now`.
     ///
     /// # Errors
-    /// [`Rests`].
-    pub fn leave(&mut self, now: Duration) -> Result<Leave, Rests> {
-        let Some(until) = self.until else { return Ok(Leave { is_trial: false }) };
+    /// [`BreakerRejection`].
+    pub fn acquire(&mut self, now: Duration) -> Result<BreakerPermit, BreakerRejection> {
+        let Some(until) = self.until else { return Ok(BreakerPermit { is_trial: false }) };
         let left = until.saturating_sub(now);
         if !left.is_zero() {
-            return Err(Rests::For(left));
+            return Err(BreakerRejection::Open(left));
         }
-        if !self.is_worn {
+        if !self.opened_by_failures {
             self.until = None;
-            return Ok(Leave { is_trial: false });
+            return Ok(BreakerPermit { is_trial: false });
         }
-        if self.trying {
-            return Err(Rests::UntilTried);
+        if self.trial_in_progress {
+            return Err(BreakerRejection::TrialInProgress);
         }
-        self.trying = true;
-        Ok(Leave { is_trial: true })
+        self.trial_in_progress = true;
+        Ok(BreakerPermit { is_trial: true })
     }
 
     /// The service answered, and reported that its rate limit is used up for this long.
-    pub fn rest(&mut self, rest: Duration, now: Duration) {
-        self.until = self.until.max(Some(now + rest.min(REST_MAX)));
+    pub fn open_for(&mut self, rest: Duration, now: Duration) {
+        self.until = self.until.max(Some(now + rest.min(OPEN_MAX)));
     }
 
     /// The service answered: resets the failures. A response to an older request does not close an open breaker.
-    pub fn answered(&mut self, leave: Leave, now: Duration) {
+    pub fn record_success(&mut self, permit: BreakerPermit, now: Duration) {
         self.failures = 0;
-        if leave.is_trial {
-            self.is_worn = false;
+        if permit.is_trial {
+            self.opened_by_failures = false;
             // Keeps a pause that the service asked for in that response.
             self.until = self.until.filter(|until| *until > now);
         }
-        self.unsaid(leave);
+        self.release(permit);
     }
 
     /// The request failed in a way that later requests would too; `named` is the pause that the service asked for. A
     /// service that names a pause is alive, so the failure does not count, however many requests it rejected at once.
     /// Returns true if the breaker was closed, and this failure opens it or starts a pause.
-    pub fn failed(&mut self, leave: Leave, named: Option<Duration>, now: Duration, endurance: Endurance) -> bool {
-        let rested = self.is_resting(now);
+    pub fn record_failure(
+        &mut self,
+        permit: BreakerPermit,
+        named: Option<Duration>,
+        now: Duration,
+        endurance: BreakerSettings,
+    ) -> bool {
+        let rested = self.is_open(now);
         if named.is_none() {
             self.failures = self.failures.saturating_add(1);
-            self.is_worn |= leave.is_trial || self.failures >= endurance.failures_max;
+            self.opened_by_failures |= permit.is_trial || self.failures >= endurance.failures_max;
         }
-        if let Some(rest) = named.or(self.is_worn.then_some(endurance.rest)) {
-            self.rest(rest, now);
+        if let Some(rest) = named.or(self.opened_by_failures.then_some(endurance.rest)) {
+            self.open_for(rest, now);
         }
-        self.unsaid(leave);
-        !rested && self.is_resting(now)
+        self.release(permit);
+        !rested && self.is_open(now)
     }
 
     /// The request says nothing about the service: it does not count, and the next one may be the trial.
-    pub fn unsaid(&mut self, leave: Leave) {
-        if leave.is_trial {
-            self.trying = false;
+    pub fn release(&mut self, permit: BreakerPermit) {
+        if permit.is_trial {
+            self.trial_in_progress = false;
         }
     }
 
     /// Whether the breaker is open at `now`, or half-open.
     #[must_use]
-    pub fn is_resting(&self, now: Duration) -> bool {
-        self.is_worn || self.until.is_some_and(|until| until > now)
+    pub fn is_open(&self, now: Duration) -> bool {
+        self.opened_by_failures || self.until.is_some_and(|until| until > now)
     }
 
     /// Failures in a row.
@@ -130,14 +136,14 @@ mod tests {
     use super::*;
 
     const REST: Duration = Duration::from_secs(30);
-    const ENDURANCE: Endurance = Endurance { failures_max: 5, rest: REST };
+    const ENDURANCE: BreakerSettings = BreakerSettings { failures_max: 5, rest: REST };
     const AT_FIRST: Duration = Duration::from_secs(1_000);
 
     fn worn_out() -> Breaker {
         let mut breaker = Breaker::default();
         for failure in 1..=ENDURANCE.failures_max {
-            let leave = breaker.leave(AT_FIRST).unwrap();
-            assert_eq!(breaker.failed(leave, None, AT_FIRST, ENDURANCE), failure == ENDURANCE.failures_max);
+            let permit = breaker.acquire(AT_FIRST).unwrap();
+            assert_eq!(breaker.record_failure(permit, None, AT_FIRST, ENDURANCE), failure == ENDURANCE.failures_max);
         }
         breaker
     }
@@ -145,50 +151,50 @@ mod tests {
     #[test]
     fn after_five_failures_it_rests_and_then_one_request_tries() {
         let mut breaker = worn_out();
-        assert_eq!(breaker.leave(AT_FIRST), Err(Rests::For(REST)));
+        assert_eq!(breaker.acquire(AT_FIRST), Err(BreakerRejection::Open(REST)));
         let later = AT_FIRST + REST;
-        let trial = breaker.leave(later).unwrap();
-        assert_eq!(breaker.leave(later), Err(Rests::UntilTried), "one request tries, no second one");
-        breaker.unsaid(trial);
-        let trial = breaker.leave(later).expect("a trial that was given up makes room for the next");
-        assert!(!breaker.failed(trial, None, later, ENDURANCE), "it rested all the time");
-        assert_eq!(breaker.leave(later), Err(Rests::For(REST)));
-        let trial = breaker.leave(later + REST).unwrap();
-        breaker.answered(trial, later + REST);
+        let trial = breaker.acquire(later).unwrap();
+        assert_eq!(breaker.acquire(later), Err(BreakerRejection::TrialInProgress), "one request tries, no second one");
+        breaker.release(trial);
+        let trial = breaker.acquire(later).expect("a trial that was given up makes room for the next");
+        assert!(!breaker.record_failure(trial, None, later, ENDURANCE), "it rested all the time");
+        assert_eq!(breaker.acquire(later), Err(BreakerRejection::Open(REST)));
+        let trial = breaker.acquire(later + REST).unwrap();
+        breaker.record_success(trial, later + REST);
         assert!(breaker.is_new());
     }
 
     #[test]
     fn a_late_answer_to_an_older_request_does_not_end_a_rest() {
         let mut breaker = Breaker::default();
-        let slow = breaker.leave(AT_FIRST).unwrap();
+        let slow = breaker.acquire(AT_FIRST).unwrap();
         for _ in 0..ENDURANCE.failures_max {
-            let leave = breaker.leave(AT_FIRST).unwrap();
-            breaker.failed(leave, None, AT_FIRST, ENDURANCE);
+            let permit = breaker.acquire(AT_FIRST).unwrap();
+            breaker.record_failure(permit, None, AT_FIRST, ENDURANCE);
         }
-        breaker.answered(slow, AT_FIRST);
-        assert_eq!(breaker.leave(AT_FIRST), Err(Rests::For(REST)));
+        breaker.record_success(slow, AT_FIRST);
+        assert_eq!(breaker.acquire(AT_FIRST), Err(BreakerRejection::Open(REST)));
     }
 
     #[test]
     fn a_pause_that_it_asked_for_is_over_for_everybody_and_wears_nobody() {
         let mut breaker = Breaker::default();
-        let asked: Vec<Leave> = (0..10).map(|_| breaker.leave(AT_FIRST).unwrap()).collect();
-        for leave in asked {
-            breaker.failed(leave, Some(Duration::from_secs(1)), AT_FIRST, ENDURANCE);
+        let asked: Vec<BreakerPermit> = (0..10).map(|_| breaker.acquire(AT_FIRST).unwrap()).collect();
+        for permit in asked {
+            breaker.record_failure(permit, Some(Duration::from_secs(1)), AT_FIRST, ENDURANCE);
         }
-        assert_eq!(breaker.leave(AT_FIRST), Err(Rests::For(Duration::from_secs(1))));
+        assert_eq!(breaker.acquire(AT_FIRST), Err(BreakerRejection::Open(Duration::from_secs(1))));
         let later = AT_FIRST + Duration::from_secs(1);
-        let one = breaker.leave(later).unwrap();
-        assert!(!breaker.failed(one, None, later, ENDURANCE), "one failure is no reason to rest");
-        assert!(breaker.leave(later).is_ok());
+        let one = breaker.acquire(later).unwrap();
+        assert!(!breaker.record_failure(one, None, later, ENDURANCE), "one failure is no reason to rest");
+        assert!(breaker.acquire(later).is_ok());
     }
 
     #[test]
     fn it_rests_for_as_long_as_it_was_asked_but_no_longer_than_an_hour() {
         let mut breaker = Breaker::default();
-        let leave = breaker.leave(AT_FIRST).unwrap();
-        breaker.failed(leave, Some(Duration::MAX), AT_FIRST, ENDURANCE);
-        assert_eq!(breaker.leave(AT_FIRST), Err(Rests::For(REST_MAX)));
+        let permit = breaker.acquire(AT_FIRST).unwrap();
+        breaker.record_failure(permit, Some(Duration::MAX), AT_FIRST, ENDURANCE);
+        assert_eq!(breaker.acquire(AT_FIRST), Err(BreakerRejection::Open(OPEN_MAX)));
     }
 }

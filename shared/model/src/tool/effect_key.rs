@@ -36,7 +36,7 @@ impl EffectKey {
     /// The pointer of an argument that is missing or null in the call; `None` if all are present.
     #[must_use]
     pub fn missing(&self, arguments: &RawValue) -> Option<&str> {
-        self.arguments.iter().map(String::as_str).find(|pointer| said(arguments, pointer).is_none())
+        self.arguments.iter().map(String::as_str).find(|pointer| canonical_argument(arguments, pointer).is_none())
     }
 
     /// A hash that equal calls of a tenant's tool share: 64 hexadecimal characters. It does not reveal the arguments.
@@ -50,7 +50,7 @@ impl EffectKey {
     pub fn hash(&self, tenant: &TenantId, tool: &str, arguments: &RawValue) -> Result<String, &str> {
         let mut values = Vec::with_capacity(self.arguments.len());
         for pointer in &self.arguments {
-            values.push(said(arguments, pointer).ok_or(pointer.as_str())?);
+            values.push(canonical_argument(arguments, pointer).ok_or(pointer.as_str())?);
         }
         let parts = [tenant.as_str(), tool].into_iter().chain(self.arguments.iter().map(String::as_str));
         Ok(hash_of(parts.chain(values.iter().map(String::as_str))))
@@ -58,7 +58,7 @@ impl EffectKey {
 }
 
 /// The value of an argument as text that is the same for equal values; `None` if it is missing or null.
-pub(crate) fn said(arguments: &RawValue, pointer: &str) -> Option<String> {
+pub(crate) fn canonical_argument(arguments: &RawValue, pointer: &str) -> Option<String> {
     canonical(at(arguments, pointer).filter(|value| value.get().trim() != "null")?)
 }
 

@@ -26,13 +26,13 @@ impl KnownTools {
         self.traits.get(name)
     }
 
-    /// The name of the tool that a model means by `said`; `said` itself if the spelling is unknown.
+    /// The name of the tool that a model means by `spelling`; `spelling` itself if the spelling is unknown.
     #[must_use]
-    pub fn meant<'a>(&'a self, said: &'a str) -> &'a str {
-        if self.traits.contains_key(said) {
-            return said;
+    pub fn meant<'a>(&'a self, spelling: &'a str) -> &'a str {
+        if self.traits.contains_key(spelling) {
+            return spelling;
         }
-        self.spellings.get(said).map_or(said, String::as_str)
+        self.spellings.get(spelling).map_or(spelling, String::as_str)
     }
 }
 
@@ -44,16 +44,16 @@ mod tests {
     fn a_declared_name_is_itself_and_another_spelling_of_one_leads_to_it() {
         let declared = ["crm.find", "crm_x2E_lose"].map(|name| (name.to_owned(), ToolTraits::default()));
         let spellings = [("crm_x2E_find", "crm.find"), ("crm_x2E_lose", "crm.lose"), ("crm_x2E_keep", "crm.keep")];
-        let spellings = spellings.map(|(said, name)| (said.to_owned(), name.to_owned()));
+        let spellings = spellings.map(|(spelling, name)| (spelling.to_owned(), name.to_owned()));
         let known = KnownTools::new(declared.into(), spellings.into());
-        for (said, meant) in [
+        for (spelling, meant) in [
             ("crm.find", "crm.find"),
             ("crm_x2E_find", "crm.find"),
             ("crm_x2E_lose", "crm_x2E_lose"),
             ("crm_x2E_keep", "crm.keep"),
             ("made_up", "made_up"),
         ] {
-            assert_eq!(known.meant(said), meant);
+            assert_eq!(known.meant(spelling), meant);
         }
     }
 }

@@ -37,7 +37,7 @@ pub struct ReadCache {
 
 /// Everything that the result of a read may depend on.
 #[derive(Debug, Clone, Copy)]
-pub struct Question<'a> {
+pub struct CacheInputs<'a> {
     /// The tenant.
     pub tenant: &'a TenantId,
     /// The calling agent.
@@ -60,21 +60,21 @@ impl ReadCache {
     /// A hash that equal questions share: 64 hexadecimal characters. It does not reveal the question. Arguments and
     /// context are compared as in [`super::EffectKey::hash`]. `None` if the arguments or the context cannot be read.
     #[must_use]
-    pub fn hash(&self, of: &Question<'_>) -> Option<String> {
-        let said = |value: &Option<Box<RawValue>>| match value {
+    pub fn hash(&self, of: &CacheInputs<'_>) -> Option<String> {
+        let canonical_or_empty = |value: &Option<Box<RawValue>>| match value {
             None => Some(String::new()),
             Some(value) => canonical(value),
         };
-        let user = said(&of.context.user_context)?;
-        let session = said(&of.context.session_data)?;
+        let user = canonical_or_empty(&of.context.user_context)?;
+        let session = canonical_or_empty(&of.context.session_data)?;
         let arguments = canonical(of.arguments)?;
         let agent = match self.per {
             CachePer::Tenant => "",
             CachePer::Agent => of.agent.as_str(),
         };
         let parts = [of.tenant.as_str(), agent, of.tool, of.version, of.configuration];
-        let said = [arguments.as_str(), user.as_str(), session.as_str()];
-        Some(hash_of(parts.into_iter().chain(said).chain(of.task)))
+        let inputs = [arguments.as_str(), user.as_str(), session.as_str()];
+        Some(hash_of(parts.into_iter().chain(inputs).chain(of.task)))
     }
 }
 
@@ -98,7 +98,7 @@ mod tests {
         let of = |user: &str| Context { user_context: Some(raw(user)), ..Context::default() };
         let (kim, ada) = (of(r#"{"id":"kim"}"#), of(r#"{"id":"ada"}"#));
         let session = Context { session_data: Some(raw(r#"{"id":"kim"}"#)), ..Context::default() };
-        let base = Question {
+        let base = CacheInputs {
             tenant: &acme,
             agent: &kelly,
             tool: "get",
@@ -109,25 +109,25 @@ mod tests {
             context: &nobody,
         };
         let cache = |per| ReadCache { ttl_ms: 1_000, per };
-        let hash = |question: &Question<'_>| cache(CachePer::Tenant).hash(question).unwrap();
+        let hash = |question: &CacheInputs<'_>| cache(CachePer::Tenant).hash(question).unwrap();
         assert_eq!(hash(&base).len(), 64);
-        assert_eq!(hash(&Question { arguments: &same, ..base }), hash(&base));
-        assert_eq!(hash(&Question { agent: &fran, ..base }), hash(&base), "agents of a tenant share it");
+        assert_eq!(hash(&CacheInputs { arguments: &same, ..base }), hash(&base));
+        assert_eq!(hash(&CacheInputs { agent: &fran, ..base }), hash(&base), "agents of a tenant share it");
         let others = [
-            Question { tenant: &bolt, ..base },
-            Question { tool: "got", ..base },
-            Question { version: "1.0.1", ..base },
-            Question { configuration: "e", ..base },
-            Question { arguments: &other, ..base },
-            Question { task: Some("task-1"), ..base },
-            Question { task: Some("task-2"), ..base },
-            Question { context: &kim, ..base },
-            Question { context: &ada, ..base },
-            Question { context: &session, ..base },
+            CacheInputs { tenant: &bolt, ..base },
+            CacheInputs { tool: "got", ..base },
+            CacheInputs { version: "1.0.1", ..base },
+            CacheInputs { configuration: "e", ..base },
+            CacheInputs { arguments: &other, ..base },
+            CacheInputs { task: Some("task-1"), ..base },
+            CacheInputs { task: Some("task-2"), ..base },
+            CacheInputs { context: &kim, ..base },
+            CacheInputs { context: &ada, ..base },
+            CacheInputs { context: &session, ..base },
         ];
         let hashes: std::collections::BTreeSet<String> = others.iter().chain([&base]).map(hash).collect();
         assert_eq!(hashes.len(), others.len() + 1);
         let alone = cache(CachePer::Agent);
-        assert_ne!(alone.hash(&base), alone.hash(&Question { agent: &fran, ..base }));
+        assert_ne!(alone.hash(&base), alone.hash(&CacheInputs { agent: &fran, ..base }));
     }
 }

@@ -50,7 +50,7 @@ pub enum ReconcileArgument {
 
 /// The result of a lookup.
 #[derive(Debug, Clone)]
-pub enum Verdict {
+pub enum ReconcileVerdict {
     /// The call took effect, and this is its output.
     Happened(Box<RawValue>),
     /// The call has not taken effect so far.
@@ -62,7 +62,7 @@ pub enum Verdict {
 impl Reconcile {
     /// The arguments of the lookup, as JSON.
     #[must_use]
-    pub fn asked(&self, arguments: &RawValue, idempotency_key: &str, call: &str) -> String {
+    pub fn lookup_arguments(&self, arguments: &RawValue, idempotency_key: &str, call: &str) -> String {
         let given = |argument: &ReconcileArgument| match argument {
             // Copied as written, with all digits.
             ReconcileArgument::Of(pointer) => at(arguments, pointer).map(|value| value.get().to_owned()),
@@ -78,14 +78,14 @@ impl Reconcile {
 
     /// Reads the result of a lookup.
     #[must_use]
-    pub fn verdict(&self, answer: &RawValue) -> Verdict {
+    pub fn verdict(&self, answer: &RawValue) -> ReconcileVerdict {
         match at(answer, &self.happened).map(RawValue::get) {
             Some("true") => {
                 let output = self.output.as_ref().and_then(|pointer| at(answer, pointer));
-                Verdict::Happened(output.unwrap_or(answer).to_owned())
+                ReconcileVerdict::Happened(output.unwrap_or(answer).to_owned())
             }
-            Some("false") => Verdict::NotSoFar,
-            _ => Verdict::Unknown,
+            Some("false") => ReconcileVerdict::NotSoFar,
+            _ => ReconcileVerdict::Unknown,
         }
     }
 }
@@ -113,12 +113,12 @@ mod tests {
             grace_ms: RECONCILE_GRACE_MS_DEFAULT,
         };
         let raw = |text: &str| RawValue::from_string(text.to_owned()).unwrap();
-        let asked = reconcile.asked(&raw(r#"{"to":1180591620717411303424,"amount":1e400}"#), "k1", "t1/0");
+        let asked = reconcile.lookup_arguments(&raw(r#"{"to":1180591620717411303424,"amount":1e400}"#), "k1", "t1/0");
         assert_eq!(asked, r#"{"key":"k1","kind":"payment","to":1180591620717411303424}"#);
         let verdict = |answer: &str| match reconcile.verdict(&raw(answer)) {
-            Verdict::Happened(output) => output.get().to_owned(),
-            Verdict::NotSoFar => "no".into(),
-            Verdict::Unknown => "?".into(),
+            ReconcileVerdict::Happened(output) => output.get().to_owned(),
+            ReconcileVerdict::NotSoFar => "no".into(),
+            ReconcileVerdict::Unknown => "?".into(),
         };
         assert_eq!(verdict(r#"{"found":true,"payment":{"id":7.10},"sum":1e400}"#), r#"{"id":7.10}"#);
         assert_eq!(verdict(r#"{"found":true}"#), r#"{"found":true}"#);

@@ -253,7 +253,7 @@ catalogue! {
     REDIS_PRIMARY_MISSING = "redis_primary_missing_seconds", Gauge, Everyone, [],
         "Time without a known primary, 0 while there is one; of several shards the longest. Absent without Sentinel \
          and Cluster.";
-    REDIS_TURNED_AWAY = "redis_turned_away_total", Counter, Everyone, ["answer": Words(tickfleet_store::turned_away)],
+    REDIS_TURNED_AWAY = "redis_turned_away_total", Counter, Everyone, ["answer": Words(tickfleet_store::refusal_names)],
         "Responses that name another server (MOVED, READONLY, UNBLOCKED) or ask to wait (ASK, TRYAGAIN, CLUSTERDOWN, \
          LOADING, MASTERDOWN). The process then looks up the primary again, or waits.";
     REDIS_MEMORY_USED = "redis_memory_used_bytes", Gauge, Schedulers, [],

@@ -383,7 +383,7 @@ pub(super) const FENCED: [&str; 14] = [
 
 /// Verbs and queries of Redis, from the store's own list.
 pub(super) static VERBS: LazyLock<Vec<&'static str>> =
-    LazyLock::new(|| tickfleet_store::asked().into_iter().chain([OTHER]).collect());
+    LazyLock::new(|| tickfleet_store::command_names().into_iter().chain([OTHER]).collect());
 
 /// Holders of a lost lease.
 pub(super) const HOLDERS: [&str; 3] = ["scheduler", "worker", "external"];

@@ -11,7 +11,7 @@ const MAY_HAVE_HAPPENED: [&str; 3] = ["ok", "outcome_unknown", "internal"];
 /// most this long, ms.
 const NOT_JUDGED_MS_MAX: i64 = 60_000;
 
-struct Ran {
+struct EffectRun {
     call: String,
     began_ms: i64,
     ended_ms: i64,
@@ -21,22 +21,22 @@ struct Ran {
 /// The calls that claimed effects, by effect.
 #[derive(Default)]
 pub(super) struct Effects {
-    ran: HashMap<String, Vec<Ran>>,
-    told: u64,
+    ran: HashMap<String, Vec<EffectRun>>,
+    repeated: u64,
 }
 
 impl Effects {
-    pub(super) fn take(&mut self, call: &CallEntry) {
+    pub(super) fn add(&mut self, call: &CallEntry) {
         if call.repeats.is_some() {
             // It did not run: it got the result of an equal call.
-            self.told += 1;
+            self.repeated += 1;
             return;
         }
         let Some(effect) = call.effect.as_ref().filter(|_| MAY_HAVE_HAPPENED.contains(&call.outcome.as_str())) else {
             return;
         };
         let key = format!("{}:{}:{}", call.tenant, call.tool, effect.key);
-        self.ran.entry(key).or_default().push(Ran {
+        self.ran.entry(key).or_default().push(EffectRun {
             call: call.call.clone(),
             began_ms: call.ended_ms - call.duration_ms,
             ended_ms: call.ended_ms,
@@ -50,7 +50,7 @@ impl Effects {
             "keys",
             "calls of tools without an effect key have none",
         );
-        let mut keys: Vec<(String, Vec<Ran>)> = self.ran.into_iter().collect();
+        let mut keys: Vec<(String, Vec<EffectRun>)> = self.ran.into_iter().collect();
         keys.sort_by(|a, b| a.0.cmp(&b.0));
         for (key, mut calls) in keys {
             claim.checked += 1;

@@ -58,7 +58,7 @@ pub(super) struct EffectFacts {
 }
 
 #[derive(Deserialize)]
-struct Said<'a> {
+struct RawEntry<'a> {
     #[serde(borrow)]
     timestamp: Cow<'a, str>,
     #[serde(borrow)]
@@ -69,11 +69,11 @@ struct Said<'a> {
     actor_id: Cow<'a, str>,
     #[serde(default)]
     tenant: Option<String>,
-    meta: Meta,
+    meta: RawMeta,
 }
 
 #[derive(Deserialize, Default)]
-struct Meta {
+struct RawMeta {
     #[serde(default)]
     call: String,
     #[serde(default)]
@@ -99,12 +99,12 @@ struct Meta {
 impl EntryRead {
     /// Reads an entry.
     pub(super) fn of(id: EntryId, admitted: &str, text: &str) -> Self {
-        let Ok(said) = serde_json::from_str::<Said<'_>>(text) else { return Self::Other };
-        if said.action == "LIMIT_RESET" {
-            let Meta { limit, counter, window_ends_ms, .. } = said.meta;
+        let Ok(raw) = serde_json::from_str::<RawEntry<'_>>(text) else { return Self::Other };
+        if raw.action == "LIMIT_RESET" {
+            let RawMeta { limit, counter, window_ends_ms, .. } = raw.meta;
             return if window_ends_ms.is_none() { Self::Remade(format!("{limit}@{counter}")) } else { Self::Other };
         }
-        CallEntry::of(id, admitted, said).map_or(Self::Other, |call| Self::Call(Box::new(call)))
+        CallEntry::of(id, admitted, raw).map_or(Self::Other, |call| Self::Call(Box::new(call)))
     }
 }
 
@@ -116,19 +116,19 @@ impl CallEntry {
     }
 
     /// Takes it from an entry; `None` if the entry is not of a call.
-    fn of(id: EntryId, admitted: &str, said: Said<'_>) -> Option<Self> {
-        if said.action != "TOOL_CALL" {
+    fn of(id: EntryId, admitted: &str, raw: RawEntry<'_>) -> Option<Self> {
+        if raw.action != "TOOL_CALL" {
             return None;
         }
-        let meta = said.meta;
+        let meta = raw.meta;
         Some(Self {
             id,
-            tenant: said.tenant.unwrap_or_default(),
-            agent: meta.agent.unwrap_or_else(|| said.actor_id.into_owned()),
+            tenant: raw.tenant.unwrap_or_default(),
+            agent: meta.agent.unwrap_or_else(|| raw.actor_id.into_owned()),
             call: meta.call,
             turn: meta.turn,
-            tool: said.entity_id.into_owned(),
-            ended_ms: DateTime::parse_from_rfc3339(&said.timestamp).ok()?.timestamp_millis(),
+            tool: raw.entity_id.into_owned(),
+            ended_ms: DateTime::parse_from_rfc3339(&raw.timestamp).ok()?.timestamp_millis(),
             duration_ms: meta.duration_ms,
             outcome: meta.outcome,
             repeats: meta.repeats,

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 use tickfleet_model::DebitNotes;
 
 use super::entry::CallEntry;
-use super::{Claim, Mark, mark};
+use super::{Claim, NameHash, name_hash};
 
 const WHY_UNCHECKED: &str = "their debits are not in the log: they were never admitted, audit.admissions was off, \
                              an older version decided them, there were too many, or an unreadable counter \
@@ -17,7 +17,7 @@ const WHY_UNCHECKED: &str = "their debits are not in the log: they were never ad
 const RESET_MS: i64 = 10;
 
 /// The debit of a counter by one admission.
-struct Debited {
+struct LimitDebit {
     turn: Box<str>,
     at_ms: i64,
     debited: u64,
@@ -26,7 +26,7 @@ struct Debited {
 }
 
 /// A counter's windows, by end and beginning.
-type Counter = BTreeMap<(i64, i64), Vec<Debited>>;
+type Counter = BTreeMap<(i64, i64), Vec<LimitDebit>>;
 
 /// The counters of all limits.
 #[derive(Default)]
@@ -36,13 +36,13 @@ pub(super) struct Limits {
     /// Unreadable counters that an operator reset: their windows began twice.
     remade: HashSet<(u32, String)>,
     /// The admissions that were counted.
-    seen: HashSet<Mark>,
+    seen: HashSet<NameHash>,
     unchecked: u64,
 }
 
 impl Limits {
     /// Reads the debits of a call.
-    pub(super) fn take(&mut self, shard: u32, call: &CallEntry) {
+    pub(super) fn add(&mut self, shard: u32, call: &CallEntry) {
         let Some(note) = &call.admission else {
             self.unchecked += 1;
             return;
@@ -50,13 +50,13 @@ impl Limits {
         let notes = DebitNotes::read(&call.admitted);
         self.unchecked += u64::from(!notes.are_told || notes.is_cut);
         // All calls of an admission have the same notes, except that an older version writes none.
-        if notes.debits.is_empty() || !self.seen.insert(mark(&[&call.tenant, &call.turn, call.admission_text()])) {
+        if notes.debits.is_empty() || !self.seen.insert(name_hash(&[&call.tenant, &call.turn, call.admission_text()])) {
             return;
         }
         for more in notes.debits {
             let turn = call.turn.as_str().into();
             let (window, at_ms) = ((more.ends_ms, more.began_ms), note.at_ms);
-            let debited = Debited { turn, at_ms, debited: more.debited, used: more.used, max: more.max };
+            let debited = LimitDebit { turn, at_ms, debited: more.debited, used: more.used, max: more.max };
             self.counters.entry((shard, more.counter)).or_default().entry(window).or_default().push(debited);
         }
     }
@@ -91,7 +91,7 @@ fn check(name: &str, windows: Counter, is_remade: bool, claim: &mut Claim) {
         claim.checked += 1;
         // A reset begins another window with the same end. From then on, this window is not debited.
         let until_ms = begins.get(at + 1).filter(|next| next.0 == end).map_or(end, |next| next.1);
-        let is_outside = |debited: &&Debited| debited.at_ms < began - RESET_MS || debited.at_ms > until_ms;
+        let is_outside = |debited: &&LimitDebit| debited.at_ms < began - RESET_MS || debited.at_ms > until_ms;
         if let Some(other) = inside.iter().find(is_outside) {
             let at_ms = other.at_ms;
             claim.violated(format!(
@@ -114,8 +114,8 @@ fn check(name: &str, windows: Counter, is_remade: bool, claim: &mut Claim) {
 }
 
 /// Checks each admission alone.
-fn each(name: &str, end: i64, inside: &[Debited], claim: &mut Claim) {
-    for Debited { turn, at_ms, used, max, .. } in inside {
+fn each(name: &str, end: i64, inside: &[LimitDebit], claim: &mut Claim) {
+    for LimitDebit { turn, at_ms, used, max, .. } in inside {
         if used > max {
             claim.violated(format!("{name}: {turn} was admitted with {used} of {max} used"));
         }
@@ -126,7 +126,7 @@ fn each(name: &str, end: i64, inside: &[Debited], claim: &mut Claim) {
 }
 
 /// Checks that admissions do not overlap: each has its own range of counts, from the use before it to the use with it.
-fn overlaps(name: &str, inside: &mut [Debited], claim: &mut Claim) {
+fn overlaps(name: &str, inside: &mut [LimitDebit], claim: &mut Claim) {
     inside.sort_by_key(|debited| (debited.used, debited.at_ms));
     for pair in inside.windows(2) {
         let [one, two] = pair else { continue };

@@ -94,22 +94,22 @@ impl Claim {
 }
 
 /// A result of a call, to detect a second one.
-struct Result {
+struct SeenResult {
     id: EntryId,
     ended_ms: i64,
 }
 
 /// A truncated hash in place of names that are only compared. The names themselves would take most of the memory.
-type Mark = [u8; 16];
+type NameHash = [u8; 16];
 
 /// The beginning of a hash of these parts, each preceded by its length.
-fn mark(parts: &[&str]) -> Mark {
+fn name_hash(parts: &[&str]) -> NameHash {
     let mut context = Context::new(&SHA256);
     for part in parts {
         context.update(&(part.len() as u64).to_be_bytes());
         context.update(part.as_bytes());
     }
-    let mut mark = Mark::default();
+    let mut mark = NameHash::default();
     mark.iter_mut().zip(context.finish().as_ref()).for_each(|(to, from)| *to = *from);
     mark
 }
@@ -125,7 +125,7 @@ pub struct Prover {
     sealed: bool,
     span: Option<(i64, i64)>,
     results: Claim,
-    seen: HashMap<Mark, Result>,
+    seen: HashMap<NameHash, SeenResult>,
     windows: Windows,
     limits: Limits,
     effects: Effects,
@@ -204,15 +204,15 @@ impl Prover {
         self.calls += 1;
         self.span = Some(self.span.map_or((ended, ended), |(first, last)| (first.min(ended), last.max(ended))));
         self.one_result(&call);
-        self.windows.take(&call);
-        self.limits.take(shard, &call);
-        self.effects.take(&call);
+        self.windows.add(&call);
+        self.limits.add(shard, &call);
+        self.effects.add(&call);
     }
 
     fn one_result(&mut self, call: &CallEntry) {
         self.results.checked += 1;
-        let result = Result { id: call.id, ended_ms: call.ended_ms };
-        let Some(before) = self.seen.insert(mark(&[&call.tenant, &call.call]), result) else { return };
+        let result = SeenResult { id: call.id, ended_ms: call.ended_ms };
+        let Some(before) = self.seen.insert(name_hash(&[&call.tenant, &call.call]), result) else { return };
         // An ID that is no longer remembered may be used again, by another turn.
         if self.header.dedupe_ms > 0 && call.ended_ms - before.ended_ms >= self.header.dedupe_ms {
             self.results.unchecked += 1;

@@ -134,7 +134,7 @@ fn what_is_taken_from_the_first_line_is_told_as_its_word_and_what_it_excuses_as_
         "Days of acme are in the time zone Europe/Paris; the cap is 9 calls a day.",
     ];
     assert_eq!(proof.as_said, told);
-    let report = crate::report::markdown(&proof, &crate::verify::Verdict::default());
+    let report = crate::report::markdown(&proof, &crate::verify::ExportVerdict::default());
     let row =
         "| No call has two results. | yes | 2 calls | 1 calls: their ids were reused after their records had expired";
     assert!(report.contains(row) && report.contains("## As the export says") && report.contains(told[1]), "{report}");

@@ -7,14 +7,14 @@ use tickfleet_model::AdmissionNote;
 use tickfleet_model::day::{Tz, day_bounds, zone};
 
 use super::entry::CallEntry;
-use super::{Claim, Mark, mark};
+use super::{Claim, NameHash, name_hash};
 use crate::lines::Header;
 
 const WHY_UNCHECKED: &str = "their admission is not in the log: they were never admitted, or audit.admissions was off";
 
 /// An admission: the calls of a turn that were admitted together.
 #[derive(Clone)]
-struct Admitted {
+struct AdmittedSlice {
     turn: Box<str>,
     note: AdmissionNote,
     /// The number of its calls that have ended.
@@ -25,19 +25,19 @@ struct Admitted {
 #[derive(Default)]
 pub(super) struct Windows {
     /// By `(tenant, agent)`, then by the hash of turn and admission.
-    agents: BTreeMap<(String, String), HashMap<Mark, Admitted>>,
+    agents: BTreeMap<(String, String), HashMap<NameHash, AdmittedSlice>>,
     unknown: u64,
 }
 
 impl Windows {
-    pub(super) fn take(&mut self, call: &CallEntry) {
+    pub(super) fn add(&mut self, call: &CallEntry) {
         let Some(note) = &call.admission else {
             self.unknown += 1;
             return;
         };
         let agent = self.agents.entry((call.tenant.clone(), call.agent.clone())).or_default();
-        let made = || Admitted { turn: call.turn.as_str().into(), note: note.clone(), ended: 0 };
-        agent.entry(mark(&[&call.turn, call.admission_text()])).or_insert_with(made).ended += 1;
+        let made = || AdmittedSlice { turn: call.turn.as_str().into(), note: note.clone(), ended: 0 };
+        agent.entry(name_hash(&[&call.turn, call.admission_text()])).or_insert_with(made).ended += 1;
     }
 
     /// The tenants whose windows are checked.
@@ -55,7 +55,7 @@ impl Windows {
         let mut of_tenant: BTreeMap<(String, i64), u64> = BTreeMap::new();
         for ((tenant, agent), admissions) in self.agents {
             let name = format!("{tenant}:{agent}");
-            let mut admissions: Vec<Admitted> = admissions.into_values().collect();
+            let mut admissions: Vec<AdmittedSlice> = admissions.into_values().collect();
             admissions.sort_by_key(|a| (a.note.at_ms, a.note.day_used, a.note.tick_used));
             let zone = zone_of(header, &tenant);
             check_ticks(&name, &admissions, &mut ticks);
@@ -83,8 +83,8 @@ fn zone_of(header: &Header, tenant: &str) -> Tz {
     header.tenants.get(tenant).and_then(|facts| zone(&facts.time_zone).ok()).unwrap_or(Tz::UTC)
 }
 
-fn check_ticks(name: &str, admissions: &[Admitted], claim: &mut Claim) {
-    let mut windows: BTreeMap<i64, Vec<&Admitted>> = BTreeMap::new();
+fn check_ticks(name: &str, admissions: &[AdmittedSlice], claim: &mut Claim) {
+    let mut windows: BTreeMap<i64, Vec<&AdmittedSlice>> = BTreeMap::new();
     for admitted in admissions {
         let note = &admitted.note;
         windows.entry(note.tick_ends_ms).or_default().push(admitted);
@@ -118,8 +118,8 @@ fn check_ticks(name: &str, admissions: &[Admitted], claim: &mut Claim) {
     }
 }
 
-fn check_days(name: &str, admissions: &[Admitted], zone: Tz, claim: &mut Claim) {
-    let mut days: BTreeMap<i64, Vec<&Admitted>> = BTreeMap::new();
+fn check_days(name: &str, admissions: &[AdmittedSlice], zone: Tz, claim: &mut Claim) {
+    let mut days: BTreeMap<i64, Vec<&AdmittedSlice>> = BTreeMap::new();
     for admitted in admissions {
         days.entry(day_bounds(admitted.note.at_ms, zone).0).or_default().push(admitted);
         let note = &admitted.note;
@@ -141,13 +141,13 @@ fn check_days(name: &str, admissions: &[Admitted], zone: Tz, claim: &mut Claim) 
 }
 
 /// The number of ended calls in a window, and the largest cap in it.
-fn sum(inside: &[&Admitted], cap: impl Fn(&AdmissionNote) -> u32) -> (u64, u64) {
+fn sum(inside: &[&AdmittedSlice], cap: impl Fn(&AdmissionNote) -> u32) -> (u64, u64) {
     let calls = inside.iter().map(|a| a.ended).sum();
     (calls, inside.iter().map(|a| u64::from(cap(&a.note))).max().unwrap_or_default())
 }
 
 /// Checks that admissions do not overlap: each has its own range of numbers, from the use before it to the use with it.
-fn overlaps<'a>(name: &str, what: &str, inside: impl Iterator<Item = (&'a Admitted, u32)>, claim: &mut Claim) {
+fn overlaps<'a>(name: &str, what: &str, inside: impl Iterator<Item = (&'a AdmittedSlice, u32)>, claim: &mut Claim) {
     let mut spans: Vec<(u32, u32, &str)> =
         inside.map(|(a, used)| (used.saturating_sub(a.note.calls), used, &*a.turn)).collect();
     spans.sort_unstable();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{ChainVerdict, Finding, FoundSeal, Kind, Verifier};
+use super::{ChainVerdict, Finding, FindingKind, FoundSeal, Verifier};
 use crate::anchor::Anchor;
 use crate::seal::{ChainName, decode_hash, encode};
 
@@ -40,7 +40,7 @@ impl Verifier {
         // fleet's name would contradict none of them.
         let fits = fleets.is_empty() || anchors.iter().any(|anchor| fleets.contains(&anchor.fleet));
         if !fits && !anchors.is_empty() && !seals.is_empty() {
-            self.note(Finding::new(Kind::HeaderWrong, "all anchors are of another fleet than its seals"));
+            self.note(Finding::new(FindingKind::HeaderWrong, "all anchors are of another fleet than its seals"));
         }
         let (mut others, mut past) = (0_u64, 0_u64);
         for (name, anchors) in known {
@@ -55,8 +55,8 @@ impl Verifier {
             self.verdict.told.push(format!("{others} anchored chains of other tenants are not checked."));
         }
         if past > 0 {
-            let told = format!("{past} anchored chains were sealed before that time and are not checked.");
-            self.verdict.told.push(told);
+            let note = format!("{past} anchored chains were sealed before that time and are not checked.");
+            self.verdict.told.push(note);
         }
     }
 
@@ -71,7 +71,7 @@ impl Verifier {
             None => String::new(),
         };
         let what = format!("an anchor lists its seals, but this export has none of them{says}");
-        self.note(Finding::of_chain(Kind::Truncated, name, what));
+        self.note(Finding::of_chain(FindingKind::Truncated, name, what));
     }
 
     fn check_against(&mut self, name: &ChainName, chain: &[FoundSeal], anchors: &[&Anchor]) {
@@ -89,7 +89,7 @@ impl Verifier {
                 Some(_) => {
                     let what =
                         "an anchor has a different seal with this number: the chain was rewritten from here or earlier";
-                    let finding = Finding::of_chain(Kind::Rewritten, name, what);
+                    let finding = Finding::of_chain(FindingKind::Rewritten, name, what);
                     self.note(Finding {
                         seal: Some(number),
                         line: heads.get(&number).map(|seal| seal.line),
@@ -108,7 +108,7 @@ impl Verifier {
                  export is older than that, pass its time (--anchors-until)",
                 anchor.number, anchor.sealed_ms
             );
-            let finding = Finding::of_chain(Kind::Truncated, name, what);
+            let finding = Finding::of_chain(FindingKind::Truncated, name, what);
             self.note(Finding { seal: Some(last + 1), line: Some(ends.line), ..finding });
         }
         if let Some(verdict) = self.verdict_of(name) {
@@ -123,7 +123,7 @@ impl Verifier {
         let Some(before) = before else { return };
         if self.expected.anchors_from_ms.is_some() && self.has_to_be_there(before) {
             let what = format!("the export begins with seal {first}; an anchor lists {}", before.number);
-            let finding = Finding::of_chain(Kind::SealMissing, name, what);
+            let finding = Finding::of_chain(FindingKind::SealMissing, name, what);
             self.note(Finding { seal: Some(before.number), line: Some(begins.line), ..finding });
         }
         let number = before.number;

@@ -1,6 +1,6 @@
 //! Checks one chain: its seals in order, each with its entries.
 
-use super::{ChainVerdict, Finding, FoundSeal, Kind, Verifier};
+use super::{ChainVerdict, Finding, FindingKind, FoundSeal, Verifier};
 use crate::seal::{ChainName, EntryId, FORMAT, Hash, decode_hash, root_of, short_bytes};
 
 impl Verifier {
@@ -9,7 +9,7 @@ impl Verifier {
         for pair in chain.windows(2) {
             if pair[1].body.number < pair[0].body.number {
                 let what = format!("it follows seal {}", pair[0].body.number);
-                let finding = Finding::of_seal(Kind::Reordered, &pair[1].body, what);
+                let finding = Finding::of_seal(FindingKind::Reordered, &pair[1].body, what);
                 self.note(Finding { line: Some(pair[1].line), ..finding });
             }
         }
@@ -25,7 +25,7 @@ impl Verifier {
             self.check_entries(seal);
         }
         if first.body.number == 1 && decode_hash(&first.body.previous) != Ok([0; 32]) {
-            let finding = Finding::of_seal(Kind::Forked, &first.body, "the first seal names one before it");
+            let finding = Finding::of_seal(FindingKind::Forked, &first.body, "the first seal names one before it");
             self.note(Finding { line: Some(first.line), ..finding });
         }
         self.verdict.chains.push(ChainVerdict {
@@ -48,14 +48,14 @@ impl Verifier {
         if missing == 0 {
             let same = if before.head == seal.head { "the same seal is" } else { "another seal is" };
             let what = format!("{same} already in line {}", before.line);
-            let kind = if before.head == seal.head { Kind::Inserted } else { Kind::Forked };
+            let kind = if before.head == seal.head { FindingKind::Inserted } else { FindingKind::Forked };
             return self.note(Finding { line: Some(seal.line), ..Finding::of_seal(kind, body, what) });
         }
         if missing > 1 {
             let entries = body.first.saturating_sub(earlier.first + earlier.count);
             let upto = body.number - 1;
             let what = format!("seals {} to {upto} with {entries} entries are missing", earlier.number + 1);
-            let finding = Finding::of_chain(Kind::SealMissing, name, what);
+            let finding = Finding::of_chain(FindingKind::SealMissing, name, what);
             return self.note(Finding { seal: Some(earlier.number + 1), line: Some(seal.line), ..finding });
         }
         let problem = if decode_hash(&body.previous) != Ok(before.head) {
@@ -65,14 +65,14 @@ impl Verifier {
         } else if body.lost < earlier.lost {
             "it records fewer losses than the seal before it"
         } else {
-            self.tell_losses(name, before, seal);
+            self.report_losses(name, before, seal);
             return;
         };
-        self.note(Finding { line: Some(seal.line), ..Finding::of_seal(Kind::Forked, body, problem) });
+        self.note(Finding { line: Some(seal.line), ..Finding::of_seal(FindingKind::Forked, body, problem) });
     }
 
     /// Entries that were trimmed before they were sealed are not a fault of the export, but must be reported.
-    fn tell_losses(&mut self, name: &ChainName, before: &FoundSeal, seal: &FoundSeal) {
+    fn report_losses(&mut self, name: &ChainName, before: &FoundSeal, seal: &FoundSeal) {
         let (lost, broken) = (seal.body.lost - before.body.lost, seal.body.breaks != before.body.breaks);
         if lost == 0 && !broken {
             return;
@@ -91,7 +91,8 @@ impl Verifier {
     /// Checks the entries of a seal: each is present, and as it was sealed.
     fn check_entries(&mut self, seal: &FoundSeal) {
         let body = &seal.body;
-        let broken = |what: &str| Finding { line: Some(seal.line), ..Finding::of_seal(Kind::SealBroken, body, what) };
+        let broken =
+            |what: &str| Finding { line: Some(seal.line), ..Finding::of_seal(FindingKind::SealBroken, body, what) };
         if body.v != FORMAT {
             return self.note(broken("this version does not support its format"));
         }
@@ -143,19 +144,19 @@ impl Verifier {
                 ""
             };
             let what = format!("it was sealed, but is missing from this export{says}");
-            self.note(of(Finding::of_entry(Kind::Missing, shard, id, what)));
+            self.note(of(Finding::of_entry(FindingKind::Missing, shard, id, what)));
             return None;
         };
         let before = found.sealed.replace(number).filter(|before| *before != number);
         let (line, hash, is_it) = (found.line, found.leaf.hash, found.leaf.short() == named);
         if let Some(before) = before {
             let what = format!("seal {before} covers it too: sealed entries were sealed again");
-            self.note(of(Finding { line: Some(line), ..Finding::of_entry(Kind::Forked, shard, id, what) }));
+            self.note(of(Finding { line: Some(line), ..Finding::of_entry(FindingKind::Forked, shard, id, what) }));
         }
         if is_it {
             return Some(hash);
         }
-        let finding = Finding::of_entry(Kind::Edited, shard, id, "it differs from what was sealed".to_owned());
+        let finding = Finding::of_entry(FindingKind::Edited, shard, id, "it differs from what was sealed".to_owned());
         self.note(Finding { line: Some(line), ..of(finding) });
         None
     }

@@ -9,7 +9,7 @@ use crate::seal::{ChainName, EntryId, SealBody};
 /// The kind of problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum FindingKind {
     /// The line is not a line of an export.
     Unreadable,
     /// The first line contradicts the seals, or the seals or anchors are of another fleet than expected.
@@ -34,7 +34,7 @@ pub enum Kind {
     Rewritten,
 }
 
-impl Kind {
+impl FindingKind {
     /// The name of the kind.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -58,7 +58,7 @@ impl Kind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// The kind.
-    pub kind: Kind,
+    pub kind: FindingKind,
     /// The shard, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shard: Option<u32>,
@@ -82,23 +82,23 @@ pub struct Finding {
 }
 
 impl Finding {
-    pub(super) fn new(kind: Kind, what: impl Into<String>) -> Self {
+    pub(super) fn new(kind: FindingKind, what: impl Into<String>) -> Self {
         Self { kind, shard: None, tenant: None, seal: None, id: None, beside: None, line: None, what: what.into() }
     }
 
-    pub(super) fn at_line(kind: Kind, line: u64, what: &str) -> Self {
+    pub(super) fn at_line(kind: FindingKind, line: u64, what: &str) -> Self {
         Self { line: Some(line), ..Self::new(kind, what) }
     }
 
-    pub(super) fn of_entry(kind: Kind, shard: u32, id: EntryId, what: String) -> Self {
+    pub(super) fn of_entry(kind: FindingKind, shard: u32, id: EntryId, what: String) -> Self {
         Self { shard: Some(shard), id: Some(id.to_string()), ..Self::new(kind, what) }
     }
 
-    pub(super) fn of_seal(kind: Kind, body: &SealBody, what: impl Into<String>) -> Self {
+    pub(super) fn of_seal(kind: FindingKind, body: &SealBody, what: impl Into<String>) -> Self {
         Self { seal: Some(body.number), ..Self::of_chain(kind, &body.chain(), what) }
     }
 
-    pub(super) fn of_chain(kind: Kind, chain: &ChainName, what: impl Into<String>) -> Self {
+    pub(super) fn of_chain(kind: FindingKind, chain: &ChainName, what: impl Into<String>) -> Self {
         Self { shard: Some(chain.shard), tenant: Some(chain.tenant.clone()), ..Self::new(kind, what) }
     }
 

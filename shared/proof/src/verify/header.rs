@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{ChainName, EntryId, Finding, FoundSeal, Header, Kind, SealBody, Verifier};
+use super::{ChainName, EntryId, Finding, FindingKind, FoundSeal, Header, SealBody, Verifier};
 
 /// The statements of a part about itself.
 pub(super) struct Part {
@@ -37,18 +37,18 @@ impl Verifier {
         let known = self.last.get(&shard).max(self.before.get(&shard)).copied();
         let Some(last) = known.filter(|last| *last < behind) else { return };
         let what = format!("this part continues after it, but the part before ends with entry {last}");
-        self.note(Finding { line: Some(self.lines), ..Finding::of_entry(Kind::Missing, shard, behind, what) });
+        self.note(Finding { line: Some(self.lines), ..Finding::of_entry(FindingKind::Missing, shard, behind, what) });
     }
 
     /// A part with another tenant's seal is not restricted to one tenant.
-    pub(super) fn hold_against_part(&mut self, body: &SealBody) {
+    pub(super) fn compare_with_part(&mut self, body: &SealBody) {
         let Some(part) = self.parts.last_mut().filter(|part| !part.lies) else { return };
         let Some(tenant) = part.tenant.as_ref().filter(|tenant| **tenant != body.tenant) else { return };
         let other = if body.tenant.is_empty() { "no tenant" } else { &body.tenant };
         let what = format!("it says that the export contains only {tenant}, but it has seals of {other}");
         part.lies = true;
         let line = part.line;
-        self.note(Finding::at_line(Kind::HeaderWrong, line, &what));
+        self.note(Finding::at_line(FindingKind::HeaderWrong, line, &what));
     }
 
     /// The fleets of the export: the expected one, or the fleets of its signed seals.
@@ -59,7 +59,7 @@ impl Verifier {
         };
         for name in seals.keys().filter(|name| name.fleet != fleet) {
             let what = format!("its seals are of the fleet {}; expected {fleet}", name.fleet);
-            self.note(Finding::of_chain(Kind::HeaderWrong, name, what));
+            self.note(Finding::of_chain(FindingKind::HeaderWrong, name, what));
         }
         BTreeSet::from([fleet])
     }
@@ -77,7 +77,7 @@ impl Verifier {
             .filter(|part| !fleets.contains(&part.fleet))
             .map(|part| {
                 let what = format!("it says that the export is of the fleet {}; {is} {sealed}", part.fleet);
-                Finding::at_line(Kind::HeaderWrong, part.line, &what)
+                Finding::at_line(FindingKind::HeaderWrong, part.line, &what)
             })
             .collect();
         wrong.into_iter().for_each(|finding| self.note(finding));

@@ -11,12 +11,12 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Serialize;
 
 use crate::anchor::Anchor;
-use crate::lines::{End, EntryLine, Gone, Header, Line, SealLine};
+use crate::lines::{End, EntryLine, Header, Line, LostEntries, SealLine};
 use crate::seal::{ChainName, EntryId, Hash, Leaf, SealBody, head_of, is_signed};
 
 use header::Part;
 
-pub use finding::{Finding, Kind};
+pub use finding::{Finding, FindingKind};
 
 /// Maximum findings that are kept. Any more are only counted.
 const FINDINGS_MAX: usize = 10_000;
@@ -39,7 +39,7 @@ pub struct Expected {
 
 /// The result of verifying.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct Verdict {
+pub struct ExportVerdict {
     /// True if `findings` is empty: the sealed entries are unchanged.
     pub intact: bool,
     /// Entries in the export.
@@ -128,7 +128,7 @@ pub struct Verifier {
     earlier: u64,
     /// The number of missing sealed entries that may have been trimmed.
     trimmed: u64,
-    verdict: Verdict,
+    verdict: ExportVerdict,
     lines: u64,
 }
 
@@ -152,7 +152,7 @@ impl Verifier {
             before: BTreeMap::new(),
             earlier: 0,
             trimmed: 0,
-            verdict: Verdict::default(),
+            verdict: ExportVerdict::default(),
             lines: 0,
         }
     }
@@ -183,7 +183,7 @@ impl Verifier {
             Some(Line::Seal(seal)) => self.take_seal(&seal),
             Some(Line::Gone(gone)) => self.take_gone(&gone),
             Some(Line::End(end)) => self.end = Some(end),
-            None => self.note(Finding::at_line(Kind::Unreadable, self.lines, "it is not a line of an export")),
+            None => self.note(Finding::at_line(FindingKind::Unreadable, self.lines, "it is not a line of an export")),
         }
     }
 
@@ -202,7 +202,7 @@ impl Verifier {
     }
 
     /// Reports entries that were lost from the log before they were exported.
-    fn take_gone(&mut self, gone: &Gone) {
+    fn take_gone(&mut self, gone: &LostEntries) {
         let before = gone.before.as_deref().map_or_else(|| "the end".to_owned(), |id| format!("entry {id}"));
         let more = if gone.remade { " or more: Redis had lost the log or its end" } else { "" };
         self.verdict.told.push(format!(
@@ -215,7 +215,7 @@ impl Verifier {
         self.verdict.entries += 1;
         let (line, shard) = (self.lines, entry.shard);
         let Ok(id) = entry.id.parse::<EntryId>() else {
-            return self.note(Finding::at_line(Kind::Unreadable, line, "it has no entry id"));
+            return self.note(Finding::at_line(FindingKind::Unreadable, line, "it has no entry id"));
         };
         let leaf = Leaf::of(id, &entry.admitted, &entry.text);
         if self.before.get(&shard).is_some_and(|before| id <= *before) {
@@ -225,11 +225,15 @@ impl Verifier {
         if let Some(before) = self.entries.get(&(shard, id)) {
             let what = if before.leaf == leaf { "the same entry is" } else { "another entry with this id is" };
             let what = format!("{what} already in line {}", before.line);
-            return self.note(Finding { line: Some(line), ..Finding::of_entry(Kind::Inserted, shard, id, what) });
+            return self
+                .note(Finding { line: Some(line), ..Finding::of_entry(FindingKind::Inserted, shard, id, what) });
         }
         if let Some(last) = self.last.insert(shard, id).filter(|last| *last > id) {
             let what = format!("it follows {last}, which was written later");
-            self.note(Finding { line: Some(line), ..Finding::of_entry(Kind::Reordered, shard, id, what).beside(last) });
+            self.note(Finding {
+                line: Some(line),
+                ..Finding::of_entry(FindingKind::Reordered, shard, id, what).beside(last)
+            });
         }
         let first = self.first.entry(shard).or_insert(id);
         *first = id.min(*first);
@@ -240,16 +244,16 @@ impl Verifier {
         self.verdict.seals += 1;
         let line = self.lines;
         let Ok(body) = serde_json::from_str::<SealBody>(seal.body) else {
-            return self.note(Finding::at_line(Kind::SealBroken, line, "the body of this seal cannot be read"));
+            return self.note(Finding::at_line(FindingKind::SealBroken, line, "the body of this seal cannot be read"));
         };
         let head = head_of(seal.body);
         if body.shard != seal.shard {
             let what = format!("it is among the seals of shard {}", seal.shard);
-            self.note(Finding { line: Some(line), ..Finding::of_seal(Kind::SealBroken, &body, what) });
+            self.note(Finding { line: Some(line), ..Finding::of_seal(FindingKind::SealBroken, &body, what) });
         }
         let signed = self.check_signature(&body, &head, &seal.signature, line);
         if signed {
-            self.hold_against_part(&body);
+            self.compare_with_part(&body);
         }
         self.seals.entry(body.chain()).or_default().push(FoundSeal { line, body, head, signed });
     }
@@ -267,14 +271,14 @@ impl Verifier {
             Some(_) => "its signature is invalid for the key".to_owned(),
             None => format!("unknown key id {:?}", body.key_id),
         };
-        self.note(Finding { line: Some(line), ..Finding::of_seal(Kind::SealBroken, body, what) });
+        self.note(Finding { line: Some(line), ..Finding::of_seal(FindingKind::SealBroken, body, what) });
         false
     }
 
     /// Returns the result. Anchors that were sealed after `until_ms` are ignored, because they are younger than the
     /// export.
     #[must_use]
-    pub fn finish(mut self, anchors: &[Anchor], until_ms: Option<i64>) -> Verdict {
+    pub fn finish(mut self, anchors: &[Anchor], until_ms: Option<i64>) -> ExportVerdict {
         let seals = std::mem::take(&mut self.seals);
         for (name, mut chain) in seals.iter().map(|(name, chain)| (name, chain.iter().collect::<Vec<_>>())) {
             self.check_order(name, &chain);
@@ -285,7 +289,7 @@ impl Verifier {
         let fleets = self.fleets(&seals);
         self.check_parts(&fleets);
         self.check_anchors(&seals, &fleets, anchors, until_ms);
-        self.tell();
+        self.collect_notes();
         self.verdict.findings.sort_by_key(|finding| (finding.shard, finding.line.unwrap_or(u64::MAX)));
         self.verdict.intact = self.verdict.findings.is_empty();
         self.verdict
@@ -306,7 +310,7 @@ impl Verifier {
                 self.verdict.sealed += 1;
             } else if last.get(shard).is_some_and(|upto| id <= upto) {
                 let what = "no seal covers it, although later entries are sealed".to_owned();
-                let finding = Finding::of_entry(Kind::Inserted, *shard, *id, what);
+                let finding = Finding::of_entry(FindingKind::Inserted, *shard, *id, what);
                 inserted.push(Finding { line: Some(found.line), ..finding });
             } else {
                 self.verdict.unsealed += 1;
@@ -317,38 +321,39 @@ impl Verifier {
     }
 
     /// Reports facts that are not problems, but that the reader must know.
-    fn tell(&mut self) {
-        let mut told = Vec::new();
+    fn collect_notes(&mut self) {
+        let mut notes = Vec::new();
         if self.verdict.seals == 0 {
-            told.push("No seals: nothing can be checked.".to_owned());
+            notes.push("No seals: nothing can be checked.".to_owned());
         }
         for (key, seals) in &self.by_untrusted {
-            told.push(format!(
+            notes.push(format!(
                 "{seals} seals were checked with the key {key:?} that the export itself contains: pass a key that you \
                  trust (--key)."
             ));
         }
         if self.verdict.unsealed > 0 {
-            told.push(format!("{} entries at the end are not sealed and could not be checked.", self.verdict.unsealed));
+            notes
+                .push(format!("{} entries at the end are not sealed and could not be checked.", self.verdict.unsealed));
         }
         if self.earlier > 0 {
             let behind: Vec<String> = self.before.iter().map(|(shard, id)| format!("{id} in shard {shard}")).collect();
-            told.push(format!(
+            notes.push(format!(
                 "{} sealed entries belong to an earlier part: this part continues after entry {}.",
                 self.earlier,
                 behind.join(", ")
             ));
         }
         if self.trimmed > 0 {
-            told.push(format!("{} sealed entries were written before that time and are missing.", self.trimmed));
+            notes.push(format!("{} sealed entries were written before that time and are missing.", self.trimmed));
         }
         match (self.end, self.header.as_ref()) {
             (None, Some(header)) if !header.follows.is_empty() => {}
             (None, Some(_)) => {
-                told.push("The export has no last line: it was truncated, or is still being written.".to_owned())
+                notes.push("The export has no last line: it was truncated, or is still being written.".to_owned())
             }
             (Some(end), _) if (end.entries, end.seals) != (self.verdict.entries, self.verdict.seals) => {
-                told.push(format!(
+                notes.push(format!(
                     "The export's last line counts {} entries and {} seals: there are {} and {}.",
                     end.entries, end.seals, self.verdict.entries, self.verdict.seals
                 ));
@@ -359,7 +364,7 @@ impl Verifier {
             let name = ChainName { fleet: String::new(), shard: chain.shard, tenant: chain.tenant.clone() };
             if chain.first_seal > 1 {
                 let known = chain.anchored_before.map(|seal| format!("; an anchor lists seal {seal} of them"));
-                told.push(format!(
+                notes.push(format!(
                     "{name} begins with seal {}: {} entries before it are not in this export{}.",
                     chain.first_seal,
                     chain.entries_before,
@@ -367,12 +372,12 @@ impl Verifier {
                 ));
             }
             if chain.anchored.is_none() {
-                told.push(format!("No anchor confirms a seal of {name}: its end may have been cut off."));
+                notes.push(format!("No anchor confirms a seal of {name}: its end may have been cut off."));
             } else if chain.anchored.is_some_and(|seal| seal < chain.last_seal) {
                 let last = chain.anchored.unwrap_or_default();
-                told.push(format!("{name} is confirmed by anchors up to seal {last} of {}.", chain.last_seal));
+                notes.push(format!("{name} is confirmed by anchors up to seal {last} of {}.", chain.last_seal));
             }
         }
-        self.verdict.told.append(&mut told);
+        self.verdict.told.append(&mut notes);
     }
 }

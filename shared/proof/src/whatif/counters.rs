@@ -8,7 +8,7 @@ use tickfleet_core::keys::limits;
 use tickfleet_core::turn::limit::{CapRows, Debit, LimitRow, WindowKind, task_debit};
 use tickfleet_core::{CounterKey, CounterState, Window};
 use tickfleet_model::day::{Tz, zone};
-use tickfleet_model::limit::counters::{Debits, Maker, counters};
+use tickfleet_model::limit::counters::{Debits, LimitCaller, counters};
 use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMode};
 use tickfleet_model::policy::TenantPolicy;
 use tickfleet_model::{AgentId, AgentPolicy, Call, Caps, Context, Limit, Policy, TaskId, TenantId};
@@ -37,7 +37,7 @@ pub struct Fleet<'a> {
 }
 
 /// The tenant and agent of a turn, with their policies.
-pub(super) struct Whose<'a> {
+pub(super) struct TurnCaller<'a> {
     pub(super) tenant: TenantId,
     pub(super) agent: AgentId,
     pub(super) owner: &'a TenantPolicy,
@@ -46,33 +46,33 @@ pub(super) struct Whose<'a> {
 
 /// The counters.
 #[derive(Default)]
-pub(super) struct Books {
+pub(super) struct CounterLedger {
     /// Counters with windows, by `<shard> <limit>@<counter>`.
     pub(super) counters: HashMap<String, CounterState>,
     /// Permits in use. Permits that were returned in the current millisecond are included.
     held: HashMap<String, u64>,
-    /// Permits that were returned in the millisecond `given_back_ms`. A decision in the same millisecond may have come
+    /// Permits that were returned in the millisecond `returned_ms`. A decision in the same millisecond may have come
     /// before or after the return, and only its result shows which.
-    given_back: HashMap<String, u64>,
-    given_back_ms: i64,
+    returned: HashMap<String, u64>,
+    returned_ms: i64,
     /// The number of worker slots, as last stated in the log.
     pub(super) slots: Option<u64>,
-    crowds: HashMap<String, Crowd>,
+    live_counters: HashMap<String, LiveCounters>,
     kept: usize,
 }
 
 /// The counters of a limit in a shard that may still exist, with the ends of their windows, ms.
 #[derive(Default)]
-struct Crowd {
+struct LiveCounters {
     ends: HashMap<String, i64>,
     /// Time until which some calls of the limit may share a counter, ms.
     until_ms: i64,
 }
 
-impl Crowd {
+impl LiveCounters {
     /// Returns true if calls may share a counter now, and the call of counter `key`, whose window ends at `end_ms`, may
     /// be one of them. The log does not show which calls share it.
-    fn shares(&mut self, key: &str, end_ms: i64, most: u64, now_ms: i64) -> bool {
+    fn may_share(&mut self, key: &str, end_ms: i64, most: u64, now_ms: i64) -> bool {
         if now_ms < self.until_ms {
             // This may be the shared counter, which stays shared until it is deleted.
             self.until_ms = self.until_ms.max(end_ms + PRUNED_MS);
@@ -94,29 +94,29 @@ impl Crowd {
 
 /// The debit of one counter by a turn's next calls.
 #[derive(Clone)]
-pub(super) struct Side {
+pub(super) struct CounterDebit {
     /// The name of the counter among all.
     pub(super) counter: String,
     /// The throttle queue for it. All caps of an agent share one.
-    pub(super) lane: String,
+    pub(super) queue: String,
     /// Its limit, as named in differences.
     pub(super) by: String,
     pub(super) debit: Debit,
     /// The state of the counter in its current window.
     pub(super) state: CounterState,
     /// Permits in `state` that were returned in this millisecond.
-    pub(super) given_back: u64,
+    pub(super) returned: u64,
 }
 
-impl Side {
+impl CounterDebit {
     /// True for a counter of a configured limit, which has its own throttle queue.
     pub(super) fn is_limit(&self) -> bool {
-        self.lane == self.counter
+        self.queue == self.counter
     }
 }
 
 /// A limit whose debits are unknown.
-pub(super) struct NotKnown {
+pub(super) struct UnknownLimit {
     /// The limit, as named in differences.
     pub(super) by: String,
     /// Why they are unknown.
@@ -125,7 +125,7 @@ pub(super) struct NotKnown {
     counted: Option<Vec<bool>>,
 }
 
-impl NotKnown {
+impl UnknownLimit {
     /// A limit whose debits by these calls are unknown; `None` in shadow mode, in which it stops no call.
     fn of(limit: &Limit, why: &'static str, debits: &Debits) -> Option<Self> {
         // A call with an unreadable amount is counted.
@@ -155,78 +155,78 @@ pub const SHARE: &str =
 /// Why a budget of models is not evaluated.
 pub const OF_MODELS: &str = "counts model requests, which are not in the log: tasks that it counts";
 
-impl Books {
+impl CounterLedger {
     /// Returns permits now.
-    pub(super) fn give_back(&mut self, counter: &str, places: u64, now_ms: i64) {
-        self.is(now_ms);
-        self.given_back_ms = now_ms;
-        *self.given_back.entry(counter.to_owned()).or_default() += places;
+    pub(super) fn return_permits(&mut self, counter: &str, permits: u64, now_ms: i64) {
+        self.advance_to(now_ms);
+        self.returned_ms = now_ms;
+        *self.returned.entry(counter.to_owned()).or_default() += permits;
     }
 
     /// Takes permits, even beyond the maximum, because the fleet did.
-    pub(super) fn take(&mut self, counter: &str, places: u64) {
-        *self.held.entry(counter.to_owned()).or_default() += places;
+    pub(super) fn take_permits(&mut self, counter: &str, permits: u64) {
+        *self.held.entry(counter.to_owned()).or_default() += permits;
     }
 
     /// Sets the current time. Permits that were returned earlier become free.
-    pub(super) fn is(&mut self, now_ms: i64) {
-        if now_ms > self.given_back_ms && !self.given_back.is_empty() {
-            let given_back: Vec<String> = self.given_back.keys().cloned().collect();
-            given_back.iter().for_each(|counter| self.free(counter));
+    pub(super) fn advance_to(&mut self, now_ms: i64) {
+        if now_ms > self.returned_ms && !self.returned.is_empty() {
+            let returned: Vec<String> = self.returned.keys().cloned().collect();
+            returned.iter().for_each(|counter| self.free_returned(counter));
         }
     }
 
     /// Frees the permits of a counter that were returned in this millisecond, because the recorded decision found them
     /// free.
-    pub(super) fn free(&mut self, counter: &str) {
-        let places = self.given_back.remove(counter).unwrap_or(0);
+    pub(super) fn free_returned(&mut self, counter: &str) {
+        let permits = self.returned.remove(counter).unwrap_or(0);
         if let Some(held) = self.held.get_mut(counter) {
-            *held = held.saturating_sub(places);
+            *held = held.saturating_sub(permits);
         }
     }
 
     /// Drops ended windows, which the next debit would reset anyway.
-    pub(super) fn forget(&mut self, now_ms: i64) {
+    pub(super) fn drop_ended(&mut self, now_ms: i64) {
         if self.counters.len() < self.kept.max(KEPT_MIN) {
             return;
         }
         self.counters.retain(|_, counter| counter.ends_ms > now_ms);
-        self.held.retain(|_, places| *places > 0);
+        self.held.retain(|_, permits| *permits > 0);
         self.kept = 2 * self.counters.len();
     }
 
     /// The debits of the caps of agent, tenant and task by a turn's next `calls`. `task` has the task's budget and its
     /// use.
-    pub(super) fn caps(
+    pub(super) fn cap_debits(
         &self,
         fleet: &Fleet<'_>,
-        whose: &Whose<'_>,
+        caller: &TurnCaller<'_>,
         (turn, calls): (&Turn, usize),
         (caps, task): (&Caps, Option<(u64, u64)>),
         now_ms: i64,
-    ) -> Vec<Side> {
-        let lane = format!("{}:{}", turn.tenant, turn.agent);
-        let zone = zone(fleet.policy.time_zone(whose.owner)).unwrap_or(Tz::UTC);
-        let stagger_ms = (fleet.agent_stagger)(&whose.tenant, &whose.agent, caps.tick_ms);
+    ) -> Vec<CounterDebit> {
+        let queue = format!("{}:{}", turn.tenant, turn.agent);
+        let zone = zone(fleet.policy.time_zone(caller.owner)).unwrap_or(Tz::UTC);
+        let stagger_ms = (fleet.agent_stagger)(&caller.tenant, &caller.agent, caps.tick_ms);
         let budget = task.and_then(|(max, used)| {
             let task = TaskId::new(turn.context.as_ref()?.task.as_deref()?).ok()?;
-            Some((task_debit(&whose.tenant, &task, max, calls), CounterState { used, ..CounterState::default() }))
+            Some((task_debit(&caller.tenant, &task, max, calls), CounterState { used, ..CounterState::default() }))
         });
-        let budget = budget.map(|(debit, state)| Side {
+        let budget = budget.map(|(debit, state)| CounterDebit {
             counter: String::new(),
-            lane: lane.clone(),
+            queue: queue.clone(),
             by: TASK.to_owned(),
             debit,
             state,
-            given_back: 0,
+            returned: 0,
         });
-        let side = |debit: Debit| {
+        let counter_debit = |debit: Debit| {
             let by = if &*debit.row.name == limits::TICK { TICK } else { DAY };
             let (counter, state) = self.state(turn.shard, &debit, now_ms);
-            Side { counter, lane: lane.clone(), by: by.to_owned(), debit, state, given_back: 0 }
+            CounterDebit { counter, queue: queue.clone(), by: by.to_owned(), debit, state, returned: 0 }
         };
-        let rows = CapRows::new(caps, zone).debits(&whose.tenant, &whose.agent, stagger_ms, calls);
-        budget.into_iter().chain(rows.into_iter().map(side)).collect()
+        let rows = CapRows::new(caps, zone).debits(&caller.tenant, &caller.agent, stagger_ms, calls);
+        budget.into_iter().chain(rows.into_iter().map(counter_debit)).collect()
     }
 
     /// The name of a debit's counter among all, and its state in the current window.
@@ -244,14 +244,14 @@ impl Books {
     }
 
     /// The debits of limits by the calls of a turn from `from` on, and the limits whose debits are unknown.
-    pub(super) fn sides(
+    pub(super) fn limit_debits(
         &mut self,
         fleet: &Fleet<'_>,
-        whose: &Whose<'_>,
+        caller: &TurnCaller<'_>,
         turn: &Turn,
         from: usize,
         now_ms: i64,
-    ) -> (Vec<Side>, Vec<NotKnown>) {
+    ) -> (Vec<CounterDebit>, Vec<UnknownLimit>) {
         let limits = &fleet.policy.limits;
         if limits.is_empty() {
             return (Vec::new(), Vec::new());
@@ -260,46 +260,47 @@ impl Books {
         let context = known.map(context).unwrap_or_default();
         let task = known.and_then(|known| TaskId::new(known.task.as_deref()?).ok());
         let calls: Vec<Call> = turn.calls[from..].iter().map(call).collect();
-        let maker = Maker {
-            tenant: &whose.tenant,
-            owner: whose.owner,
-            agent: &whose.agent,
-            policy: whose.policy,
+        let limit_caller = LimitCaller {
+            tenant: &caller.tenant,
+            owner: caller.owner,
+            agent: &caller.agent,
+            policy: caller.policy,
             context: &context,
             task: task.as_ref(),
             parallel_reads: known.is_some_and(|known| known.parallel_reads),
         };
-        let (mut sides, mut unknown) = (Vec::new(), Vec::new());
-        for debits in counters(limits, &fleet.policy.known_tools, &maker, &calls) {
-            let limit = whose.owner.limit(&limits[debits.limit]);
+        let (mut counter_debits, mut unknown) = (Vec::new(), Vec::new());
+        for debits in counters(limits, &fleet.policy.known_tools, &limit_caller, &calls) {
+            let limit = caller.owner.limit(&limits[debits.limit]);
             // By default, tenants share the slots. That stops no call while there are enough.
             if matches!(limit.bound, LimitBound::Share(_)) {
                 continue;
             }
             let is_of_others = fleet.one_tenant && fleet.policy.tenants.len() > 1 && !limit.is_of_tenants();
-            let why_not = is_of_others.then_some(ONE_TENANT).or_else(|| why_not(&limit, &debits, turn, from));
-            let not_known = |why| NotKnown::of(&limit, why, &debits);
-            let max = match (why_not, self.max(fleet, &limit, turn.shard)) {
+            let unknown_reason =
+                is_of_others.then_some(ONE_TENANT).or_else(|| unknown_reason(&limit, &debits, turn, from));
+            let unknown_limit = |why| UnknownLimit::of(&limit, why, &debits);
+            let max = match (unknown_reason, self.max(fleet, &limit, turn.shard)) {
                 (None, Some(max)) => max,
                 (why, _) => {
-                    unknown.extend(not_known(why.unwrap_or(NO_SLOTS)));
+                    unknown.extend(unknown_limit(why.unwrap_or(NO_SLOTS)));
                     continue;
                 }
             };
-            let crowded = not_known(CROWDED);
+            let crowded = unknown_limit(CROWDED);
             let key = debits.key.clone();
-            let side = self.side(fleet, whose, &limit, (debits, max), (turn.shard, now_ms));
-            let crowd = self.crowds.entry(format!("{} {}", turn.shard, limit.name)).or_default();
-            if limit.every != Every::Held && crowd.shares(&key, side.state.ends_ms, limit.keys_max, now_ms) {
+            let counter_debit = self.limit_debit(fleet, caller, &limit, (debits, max), (turn.shard, now_ms));
+            let live = self.live_counters.entry(format!("{} {}", turn.shard, limit.name)).or_default();
+            if limit.every != Every::Held && live.may_share(&key, counter_debit.state.ends_ms, limit.keys_max, now_ms) {
                 unknown.extend(crowded);
                 continue;
             }
-            sides.push(side);
+            counter_debits.push(counter_debit);
         }
         if known.is_none() {
             unknown.extend(of_tasks(limits));
         }
-        (sides, unknown)
+        (counter_debits, unknown)
     }
 
     /// The maximum of a counter; `None` if it depends on an unknown number of slots.
@@ -312,15 +313,15 @@ impl Books {
         }
     }
 
-    fn side(
+    fn limit_debit(
         &self,
         fleet: &Fleet<'_>,
-        whose: &Whose<'_>,
+        caller: &TurnCaller<'_>,
         limit: &Limit,
         (debits, max): (Debits, u64),
         (shard, now_ms): (u32, i64),
-    ) -> Side {
-        let mut row = LimitRow::configured(fleet.policy, whose.owner, limit, (shard, fleet.shards));
+    ) -> CounterDebit {
+        let mut row = LimitRow::configured(fleet.policy, caller.owner, limit, (shard, fleet.shards));
         row.max = max;
         let stagger_ms = match row.window {
             WindowKind::Fixed { length_ms } => (fleet.counter_stagger)(&limit.name, &debits.key, length_ms),
@@ -329,26 +330,28 @@ impl Books {
         let counter = CounterKey::new(&*row.name, &*debits.key);
         let debit = Debit { row: Arc::new(row), counter, stagger_ms, amounts: debits.amounts };
         let (counter, state) = self.state(shard, &debit, now_ms);
-        let given_back = self.given_back.get(&counter).copied().unwrap_or(0);
-        Side { lane: counter.clone(), counter, by: super::limit(&limit.name), debit, state, given_back }
+        let returned = self.returned.get(&counter).copied().unwrap_or(0);
+        CounterDebit { queue: counter.clone(), counter, by: super::limit(&limit.name), debit, state, returned }
     }
 
     /// Stores counters as they are.
-    pub(super) fn keep(&mut self, sides: &[Side]) {
-        for side in sides.iter().filter(|side| side.debit.row.window != WindowKind::Total) {
-            self.counters.insert(side.counter.clone(), side.state);
+    pub(super) fn store_states(&mut self, counter_debits: &[CounterDebit]) {
+        for counter_debit in
+            counter_debits.iter().filter(|counter_debit| counter_debit.debit.row.window != WindowKind::Total)
+        {
+            self.counters.insert(counter_debit.counter.clone(), counter_debit.state);
         }
     }
 
     /// Debits `calls` that are dispatched. Returns the permits that they hold now.
-    pub(super) fn debit(&mut self, sides: Vec<Side>, calls: usize) -> Vec<(String, u64)> {
-        let mut places = Vec::new();
-        for Side { counter, debit, state, .. } in sides {
+    pub(super) fn debit(&mut self, counter_debits: Vec<CounterDebit>, calls: usize) -> Vec<(String, u64)> {
+        let mut permits = Vec::new();
+        for CounterDebit { counter, debit, state, .. } in counter_debits {
             let amount = debit.sum(calls);
             match debit.row.window {
                 WindowKind::Held if amount > 0 => {
                     *self.held.entry(counter.clone()).or_default() += amount;
-                    places.push((counter, amount));
+                    permits.push((counter, amount));
                 }
                 WindowKind::Held | WindowKind::Total => {}
                 WindowKind::Fixed { .. } | WindowKind::Day { .. } | WindowKind::Rolling { .. } => {
@@ -357,20 +360,20 @@ impl Books {
                 }
             }
         }
-        places
+        permits
     }
 }
 
 /// The limits that count by task, as unknown. They do not count calls without a task, and entries without premises do
 /// not show whether a call had one.
-fn of_tasks(limits: &[Limit]) -> impl Iterator<Item = NotKnown> {
+fn of_tasks(limits: &[Limit]) -> impl Iterator<Item = UnknownLimit> {
     let counts = |limit: &&Limit| limit.per.contains(&LimitKey::Task) && limit.mode != LimitMode::Shadow;
-    let not_known = |limit: &Limit| NotKnown { by: super::limit(&limit.name), why: NO_CONTEXT, counted: None };
-    limits.iter().filter(counts).map(not_known)
+    let unknown_limit = |limit: &Limit| UnknownLimit { by: super::limit(&limit.name), why: NO_CONTEXT, counted: None };
+    limits.iter().filter(counts).map(unknown_limit)
 }
 
 /// Why the debits of a limit's counter are unknown; `None` if they are known.
-fn why_not(limit: &Limit, debits: &Debits, turn: &Turn, from: usize) -> Option<&'static str> {
+fn unknown_reason(limit: &Limit, debits: &Debits, turn: &Turn, from: usize) -> Option<&'static str> {
     if matches!(limit.every, Every::Rolling(_)) {
         return Some(ROLLING);
     }
@@ -381,19 +384,21 @@ fn why_not(limit: &Limit, debits: &Debits, turn: &Turn, from: usize) -> Option<&
     if by_arguments && calls.any(|call| call.arguments.is_none()) {
         return Some(NO_ARGUMENTS);
     }
-    let hidden = |said: &Option<Box<serde_json::value::RawValue>>| {
-        said.as_ref().is_some_and(|said| said.get().contains("[REDACTED]"))
+    let hidden = |recorded: &Option<Box<serde_json::value::RawValue>>| {
+        recorded.as_ref().is_some_and(|recorded| recorded.get().contains("[REDACTED]"))
     };
     let by = |key: &LimitKey| limit.per.contains(key);
-    let is_said = match &turn.context {
+    let is_recorded = match &turn.context {
         None => !(by(&LimitKey::User) || by(&LimitKey::Session)),
-        Some(said) => !(by(&LimitKey::User) && hidden(&said.user) || by(&LimitKey::Session) && hidden(&said.session)),
+        Some(recorded) => {
+            !(by(&LimitKey::User) && hidden(&recorded.user) || by(&LimitKey::Session) && hidden(&recorded.session))
+        }
     };
-    (!is_said).then_some(NO_CONTEXT)
+    (!is_recorded).then_some(NO_CONTEXT)
 }
 
-fn context(said: &TurnContext) -> Context {
-    Context { user_context: said.user.clone(), session_data: said.session.clone(), ..Context::default() }
+fn context(recorded: &TurnContext) -> Context {
+    Context { user_context: recorded.user.clone(), session_data: recorded.session.clone(), ..Context::default() }
 }
 
 fn call(call: &super::turns::TurnCall) -> Call {

@@ -42,7 +42,7 @@ pub use counters::{OF_MODELS, SHARE};
 /// How a call would have been decided differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum DifferenceKind {
     /// Permission, arguments or a rule would have denied it.
     Denied,
     /// It would have passed a guard that ended it, or would not have needed approval.
@@ -61,7 +61,7 @@ pub enum Kind {
     Sooner,
 }
 
-impl Kind {
+impl DifferenceKind {
     /// All kinds.
     pub const ALL: [Self; 8] = [
         Self::Denied,
@@ -94,7 +94,7 @@ impl Kind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
     /// How it would have been decided differently.
-    pub kind: Kind,
+    pub kind: DifferenceKind,
     /// The rule, cap or limit that causes the difference.
     pub by: String,
     /// The tenant.
@@ -134,7 +134,7 @@ pub struct Summary {
     /// The number of differences. A call may have several.
     pub differences: u64,
     /// Differences by kind.
-    pub by_kind: BTreeMap<Kind, u64>,
+    pub by_kind: BTreeMap<DifferenceKind, u64>,
     /// Differences by rule, cap or limit.
     pub by_rule: Counts,
     /// Differences by tool.
@@ -158,13 +158,13 @@ impl Summary {
         add(&mut self.by_tool, &difference.tool, 1);
         add(&mut self.by_agent, &format!("{}:{}", difference.tenant, difference.agent), 1);
         add(&mut self.by_tenant, &difference.tenant, 1);
-        if difference.kind == Kind::Delayed {
+        if difference.kind == DifferenceKind::Delayed {
             self.delayed_ms = self.delayed_ms.saturating_add(difference.by_ms.unwrap_or(0));
         }
     }
 
     /// Counts a call that is evaluated.
-    pub fn look_at(&mut self, call: &recorded::Recorded) {
+    pub fn look_at(&mut self, call: &recorded::RecordedCall) {
         self.calls += 1;
         if !call.policy.is_empty() {
             add(&mut self.by_policy, &call.policy, 1);

@@ -16,7 +16,7 @@ const REDACTED: &str = "[REDACTED]";
 
 /// A call, as recorded in the audit log.
 #[derive(Debug, Clone)]
-pub struct Recorded {
+pub struct RecordedCall {
     /// The shard.
     pub shard: u32,
     /// When its entry was written, ms. Its result was committed and its slice ended at the same time.
@@ -45,9 +45,9 @@ pub struct Recorded {
     /// The arguments that approvers changed it to.
     pub narrowed: Option<Arguments>,
     /// The decision about it when it was about to run.
-    pub fate: Fate,
+    pub fate: RecordedFate,
     /// The rejection before it was admitted, if any.
-    pub refused: Option<Refused>,
+    pub refused: Option<AdmissionRefusal>,
     /// Its outcome, as named in entries.
     pub outcome: String,
     /// The duration of its last attempt, ms.
@@ -77,7 +77,7 @@ impl Arguments {
     fn read(raw: &RawValue) -> Self {
         let text = raw.get();
         match serde_json::from_str::<String>(text) {
-            Ok(said) => Self::Cut(said),
+            Ok(raw) => Self::Cut(raw),
             Err(_) if text.contains(REDACTED) => Self::Hidden(text.to_owned()),
             Err(_) => Self::Whole(text.to_owned()),
         }
@@ -94,7 +94,7 @@ impl Arguments {
 
 /// The decision about a call when it was about to run: permission, arguments, rules, consent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fate {
+pub enum RecordedFate {
     /// It passed.
     Passed,
     /// People were asked for approval.
@@ -119,7 +119,7 @@ pub enum Fate {
     NotReached,
 }
 
-impl Fate {
+impl RecordedFate {
     /// The decision in a few words.
     #[must_use]
     pub fn words(&self) -> String {
@@ -137,7 +137,7 @@ impl Fate {
 
 /// The rejection of a call before it was admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
+pub struct AdmissionRefusal {
     /// The limit or cap, as named in differences; `None` if the policy was not the reason.
     pub by: Option<String>,
     /// When there would have been room, ms; 0 if unknown.
@@ -145,7 +145,7 @@ pub struct Refused {
 }
 
 #[derive(Deserialize)]
-struct Said<'a> {
+struct RawEntry<'a> {
     #[serde(borrow)]
     timestamp: Cow<'a, str>,
     #[serde(borrow)]
@@ -159,11 +159,11 @@ struct Said<'a> {
     #[serde(default)]
     message: String,
     #[serde(borrow)]
-    meta: Meta<'a>,
+    meta: RawMeta<'a>,
 }
 
 #[derive(Deserialize)]
-struct Meta<'a> {
+struct RawMeta<'a> {
     #[serde(default)]
     call: String,
     #[serde(default)]
@@ -181,9 +181,9 @@ struct Meta<'a> {
     #[serde(default)]
     retry_count: u32,
     #[serde(default)]
-    error: Option<Error>,
+    error: Option<RawError>,
     #[serde(borrow, default)]
-    approval: Option<Approval<'a>>,
+    approval: Option<RawApproval<'a>>,
     #[serde(default)]
     premises: Option<Premises>,
     #[serde(default)]
@@ -198,7 +198,7 @@ struct Meta<'a> {
 }
 
 #[derive(Deserialize, Default)]
-struct Error {
+struct RawError {
     #[serde(default)]
     code: String,
     // Tools may write any JSON into their own details.
@@ -206,14 +206,14 @@ struct Error {
     details: serde_json::Value,
 }
 
-impl Error {
+impl RawError {
     fn detail(&self, name: &str) -> Option<&str> {
         self.details.get(name)?.as_str()
     }
 }
 
 #[derive(Deserialize)]
-struct Approval<'a> {
+struct RawApproval<'a> {
     #[serde(borrow, default)]
     arguments: Option<&'a RawValue>,
 }
@@ -244,7 +244,7 @@ pub struct Pause {
 
 /// Actions of operators that affect decisions, in any order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Operated {
+pub struct OperatorActions {
     /// Resets of counters.
     pub resets: Vec<Reset>,
     /// Pauses, and their ends.
@@ -253,12 +253,12 @@ pub struct Operated {
 
 /// The time from which a log is complete, by shard.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Began {
+pub struct LogStart {
     all_ms: Option<i64>,
     shards: BTreeMap<u32, i64>,
 }
 
-impl Began {
+impl LogStart {
     /// No shard's log is complete before this time, ms.
     pub fn cut(&mut self, at_ms: i64) {
         self.all_ms = self.all_ms.max(Some(at_ms));
@@ -279,9 +279,9 @@ impl Began {
 
 /// The parts of an entry that the replay needs.
 #[derive(Debug)]
-pub enum Read {
+pub enum RecordedEntry {
     /// A call.
-    Call(Box<Recorded>),
+    Call(Box<RecordedCall>),
     /// An operator's reset of a counter.
     Reset(Reset),
     /// An operator's pause, or its end.
@@ -290,39 +290,39 @@ pub enum Read {
     Other,
 }
 
-impl Read {
+impl RecordedEntry {
     /// Reads an entry.
     #[must_use]
     pub fn entry(entry: &EntryLine<'_>) -> Self {
-        let Ok(said) = serde_json::from_str::<Said<'_>>(&entry.text) else { return Self::Other };
+        let Ok(raw) = serde_json::from_str::<RawEntry<'_>>(&entry.text) else { return Self::Other };
         let written_ms = entry.id.split('-').next().and_then(|ms| ms.parse().ok());
         let at_ms = |text: &str| DateTime::parse_from_rfc3339(text).ok().map(|at| at.timestamp_millis());
-        let (Some(written_ms), Some(ended_ms)) = (written_ms, at_ms(&said.timestamp)) else { return Self::Other };
-        if said.action == "LIMIT_RESET" {
-            let Meta { limit, counter, .. } = said.meta;
+        let (Some(written_ms), Some(ended_ms)) = (written_ms, at_ms(&raw.timestamp)) else { return Self::Other };
+        if raw.action == "LIMIT_RESET" {
+            let RawMeta { limit, counter, .. } = raw.meta;
             return Self::Reset(Reset { at_ms: ended_ms, shard: entry.shard, limit, counter });
         }
-        if let "PAUSE" | "RESUME" = &*said.action {
-            let ends = said.action == "RESUME";
-            return Self::Pause(Pause { at_ms: written_ms, who: said.entity_id.into_owned(), ends });
+        if let "PAUSE" | "RESUME" = &*raw.action {
+            let ends = raw.action == "RESUME";
+            return Self::Pause(Pause { at_ms: written_ms, who: raw.entity_id.into_owned(), ends });
         }
-        let position = said.meta.call.rsplit('/').next().and_then(|at| at.parse().ok());
-        let (true, Some(position)) = (said.action == "TOOL_CALL", position) else { return Self::Other };
-        let is_task = said.meta.agent.is_some();
-        let tool = called(&said, is_task).unwrap_or_else(|| said.entity_id.to_string());
-        let (fate, refused) = (fate(&said.meta), refused(&said.meta, at_ms));
-        let Meta {
+        let position = raw.meta.call.rsplit('/').next().and_then(|at| at.parse().ok());
+        let (true, Some(position)) = (raw.action == "TOOL_CALL", position) else { return Self::Other };
+        let is_task = raw.meta.agent.is_some();
+        let tool = called(&raw, is_task).unwrap_or_else(|| raw.entity_id.to_string());
+        let (fate, refused) = (fate(&raw.meta), refused(&raw.meta, at_ms));
+        let RawMeta {
             turn, agent, arguments, outcome, duration_ms, approval, premises, ended_ms: over_ms, places, ..
-        } = said.meta;
+        } = raw.meta;
         let narrowed = approval.and_then(|approval| approval.arguments).map(Arguments::read);
-        Self::Call(Box::new(Recorded {
+        Self::Call(Box::new(RecordedCall {
             shard: entry.shard,
             written_ms,
             ended_ms,
             over_ms,
             places: PlacesNote::read_all(&places),
-            tenant: said.tenant,
-            agent: agent.unwrap_or_else(|| said.actor_id.into_owned()),
+            tenant: raw.tenant,
+            agent: agent.unwrap_or_else(|| raw.actor_id.into_owned()),
             turn,
             position,
             tool,
@@ -333,15 +333,15 @@ impl Read {
             refused,
             outcome,
             duration_ms,
-            retries: said.meta.retry_count,
-            policy: said.meta.policy_digest,
+            retries: raw.meta.retry_count,
+            policy: raw.meta.policy_digest,
             premises,
             admitted: entry.admitted.to_string(),
         }))
     }
 }
 
-impl Recorded {
+impl RecordedCall {
     /// Its admission.
     #[must_use]
     pub fn admission(&self) -> Option<AdmissionNote> {
@@ -356,13 +356,13 @@ impl Recorded {
 }
 
 /// The tool, as the model named it.
-fn called(said: &Said<'_>, is_task: bool) -> Option<String> {
-    let rest = said.message.strip_prefix(&format!("{} called ", said.actor_id)).filter(|_| !is_task)?;
+fn called(raw: &RawEntry<'_>, is_task: bool) -> Option<String> {
+    let rest = raw.message.strip_prefix(&format!("{} called ", raw.actor_id)).filter(|_| !is_task)?;
     Some(rest.rsplit_once(": ")?.0.to_owned())
 }
 
 /// The rejection of a call before it was admitted; `None` if it was not rejected.
-fn refused(meta: &Meta<'_>, at_ms: impl Fn(&str) -> Option<i64>) -> Option<Refused> {
+fn refused(meta: &RawMeta<'_>, at_ms: impl Fn(&str) -> Option<i64>) -> Option<AdmissionRefusal> {
     let error = meta.error.as_ref()?;
     let by = match error.code.as_str() {
         "daily_cap_reached" => Some(super::DAY.to_owned()),
@@ -371,28 +371,30 @@ fn refused(meta: &Meta<'_>, at_ms: impl Fn(&str) -> Option<i64>) -> Option<Refus
         _ => return None,
     };
     let resets_ms = error.detail("resets_at").and_then(at_ms).unwrap_or(0);
-    Some(Refused { by, resets_ms })
+    Some(AdmissionRefusal { by, resets_ms })
 }
 
-fn fate(meta: &Meta<'_>) -> Fate {
+fn fate(meta: &RawMeta<'_>) -> RecordedFate {
     let detail = |name: &str| meta.error.as_ref().and_then(|error| error.detail(name)).unwrap_or_default().to_owned();
     let (reason, rule) = (detail("reason"), detail("rule"));
-    let is_told_by_others = meta.premises.as_ref().is_some_and(|said| said.session.is_some() && !said.ran);
+    let is_told_by_others = meta.premises.as_ref().is_some_and(|raw| raw.session.is_some() && !raw.ran);
     match (meta.outcome.as_str(), reason.as_str()) {
         // The worker that began it died, or its turn was lost too often. The log does not show whether people had
         // approved it.
-        ("outcome_unknown" | "internal", _) if is_told_by_others && meta.approval.is_none() => Fate::NotReached,
-        ("daily_cap_reached" | "rejected" | "expired" | "cancelled", _) => Fate::NotReached,
+        ("outcome_unknown" | "internal", _) if is_told_by_others && meta.approval.is_none() => RecordedFate::NotReached,
+        ("daily_cap_reached" | "rejected" | "expired" | "cancelled", _) => RecordedFate::NotReached,
         // A limit could not count it.
-        ("invalid_arguments", _) if !detail("limit").is_empty() => Fate::NotReached,
+        ("invalid_arguments", _) if !detail("limit").is_empty() => RecordedFate::NotReached,
         ("denied", "loop" | "fact_missing" | "fact_forbidden" | "fact_deadlock" | "facts_full") => {
-            Fate::Stopped { reason, rule }
+            RecordedFate::Stopped { reason, rule }
         }
-        ("approval_refused", "denied" | "expired" | "narrowed" | "too_many_waiting" | "not_asked") => Fate::Asked,
+        ("approval_refused", "denied" | "expired" | "narrowed" | "too_many_waiting" | "not_asked") => {
+            RecordedFate::Asked
+        }
         (outcome @ ("unknown_tool" | "denied" | "invalid_arguments" | "approval_refused"), _) => {
-            Fate::Ended { outcome: outcome.to_owned(), reason, rule }
+            RecordedFate::Ended { outcome: outcome.to_owned(), reason, rule }
         }
-        _ if meta.approval.is_some() => Fate::Asked,
-        _ => Fate::Passed,
+        _ if meta.approval.is_some() => RecordedFate::Asked,
+        _ => RecordedFate::Passed,
     }
 }

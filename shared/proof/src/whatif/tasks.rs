@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::TASK;
-use super::turns::{Decision, Turn, What};
+use super::turns::{Decision, DispatchDecision, Turn};
 
 /// If there are this many tasks, inactive ones are dropped.
 const KEPT_MIN: usize = 100_000;
@@ -36,10 +36,10 @@ fn name_of(turn: &Turn) -> Option<String> {
 
 impl Tasks {
     /// Notes a recorded decision before it is replayed: what the task had used just before.
-    pub(super) fn before(&mut self, turn: &Turn, decision: &Decision) {
+    pub(super) fn apply_before(&mut self, turn: &Turn, decision: &Decision) {
         let Some(name) = name_of(turn) else { return };
         match &decision.what {
-            What::Go(calls, note) => {
+            DispatchDecision::Go(calls, note) => {
                 let Some((used, max)) = note.task else { return };
                 let used = used.saturating_sub(u32::try_from(*calls).unwrap_or(u32::MAX));
                 let more = self.known.get(&name).map_or(0, |known| known.more);
@@ -47,18 +47,18 @@ impl Tasks {
                 self.forget(decision.at_ms);
             }
             // The budget was used up.
-            What::Refuse(_, Some(by)) if by == TASK => {
+            DispatchDecision::Refuse(_, Some(by)) if by == TASK => {
                 if let Some(known) = self.known.get_mut(&name) {
                     known.used = known.max;
                 }
             }
-            What::Refuse(..) | What::Wait(..) => {}
+            DispatchDecision::Refuse(..) | DispatchDecision::Wait(..) => {}
         }
     }
 
     /// Notes a recorded decision after it was replayed: calls that were dispatched are now used in the fleet.
-    pub(super) fn after(&mut self, turn: &Turn, decision: &Decision) {
-        let What::Go(calls, note) = &decision.what else { return };
+    pub(super) fn apply_after(&mut self, turn: &Turn, decision: &Decision) {
+        let DispatchDecision::Go(calls, note) = &decision.what else { return };
         let Some((used, _)) = note.task else { return };
         if let Some(known) = name_of(turn).and_then(|name| self.known.get_mut(&name)) {
             known.used = used;
@@ -67,7 +67,7 @@ impl Tasks {
     }
 
     /// Counts calls that are dispatched in the replay.
-    pub(super) fn go(&mut self, turn: &Turn, calls: usize) {
+    pub(super) fn count_dispatched(&mut self, turn: &Turn, calls: usize) {
         if let Some(known) = name_of(turn).and_then(|name| self.known.get_mut(&name)) {
             known.more += i64::try_from(calls).unwrap_or(0);
         }

@@ -8,13 +8,13 @@ use tickfleet_model::limit::{Every, Limit, LimitBound, LimitKey, LimitMatch, Lim
 use tickfleet_model::policy::TenantPolicy;
 use tickfleet_model::{AgentId, AgentPolicy, Policy, TenantId};
 
-use super::recorded::{Arguments, Began, Fate, Operated, Pause, Read};
+use super::recorded::{Arguments, LogStart, OperatorActions, Pause, RecordedEntry, RecordedFate};
 use super::replay::{Fleet, Replay};
-use super::turns::{Decision, Note, Turn, TurnCall, TurnContext, What};
-use super::{Difference, Kind};
+use super::turns::{Decision, DispatchDecision, DispatchNote, Turn, TurnCall, TurnContext};
+use super::{Difference, DifferenceKind};
 use crate::lines::{self, Line};
 
-mod places;
+mod permit_gaps;
 mod unknown;
 
 fn policy(calls_per_tick: u32, limits: Vec<Limit>) -> Policy {
@@ -39,12 +39,12 @@ fn limit(bound: LimitBound, every: Every, on_reach: OnReach) -> Limit {
 }
 
 /// A turn with calls that each end 100 ms after their dispatch.
-fn turn(id: &str, decisions: &[(i64, usize, What)]) -> Turn {
+fn turn(id: &str, decisions: &[(i64, usize, DispatchDecision)]) -> Turn {
     let mut calls = Vec::new();
     for (at_ms, _, what) in decisions {
         let count = match what {
-            What::Go(count, _) | What::Refuse(count, _) => *count,
-            What::Wait(..) => 0,
+            DispatchDecision::Go(count, _) | DispatchDecision::Refuse(count, _) => *count,
+            DispatchDecision::Wait(..) => 0,
         };
         calls.extend((0..count).map(|_| TurnCall {
             tool: "echo".into(),
@@ -53,7 +53,7 @@ fn turn(id: &str, decisions: &[(i64, usize, What)]) -> Turn {
             over_ms: None,
         }));
     }
-    let decision = |(at_ms, first, what): &(i64, usize, What)| Decision {
+    let decision = |(at_ms, first, what): &(i64, usize, DispatchDecision)| Decision {
         at_ms: *at_ms,
         first: *first,
         what: what.clone(),
@@ -75,35 +75,35 @@ fn turn(id: &str, decisions: &[(i64, usize, What)]) -> Turn {
 }
 
 /// An admission in a tick that ends at `ends_ms`, with a cap of 3.
-fn go(calls: u32, used: u32, ends_ms: i64) -> What {
-    What::Go(calls as usize, Note { calls, tick: (used, 3, ends_ms), day: (0, 1_000), task: None })
+fn go(calls: u32, used: u32, ends_ms: i64) -> DispatchDecision {
+    DispatchDecision::Go(calls as usize, DispatchNote { calls, tick: (used, 3, ends_ms), day: (0, 1_000), task: None })
 }
 
 fn replay(policy: &Policy, turns: &[Turn]) -> (Vec<Difference>, super::Summary) {
-    replay_with(policy, &Operated::default(), turns)
+    replay_with(policy, &OperatorActions::default(), turns)
 }
 
-fn replay_with(policy: &Policy, operated: &Operated, turns: &[Turn]) -> (Vec<Difference>, super::Summary) {
+fn replay_with(policy: &Policy, operated: &OperatorActions, turns: &[Turn]) -> (Vec<Difference>, super::Summary) {
     replay_of(policy, operated, turns, false)
 }
 
 fn replay_of(
     policy: &Policy,
-    operated: &Operated,
+    operated: &OperatorActions,
     turns: &[Turn],
     one_tenant: bool,
 ) -> (Vec<Difference>, super::Summary) {
     let found = RefCell::new(Vec::new());
     let fleet =
         Fleet { policy, shards: 1, agent_stagger: |_, _, _| 0, counter_stagger: |_, _, _| 0, slots: None, one_tenant };
-    let began = Began::default();
+    let began = LogStart::default();
     let mut replay = Replay::new(fleet, operated, &began, |difference| found.borrow_mut().push(difference));
     turns.iter().for_each(|turn| replay.turn(turn.clone()));
     let summary = replay.finish();
     (found.into_inner(), summary)
 }
 
-fn told(policy: &Policy, turns: &[Turn]) -> Vec<(String, Kind, String, Option<i64>)> {
+fn told(policy: &Policy, turns: &[Turn]) -> Vec<(String, DifferenceKind, String, Option<i64>)> {
     let (found, summary) = replay(policy, turns);
     assert!(summary.not_decidable.is_empty(), "{summary:?}");
     found.into_iter().map(|one| (one.call, one.kind, one.by, one.by_ms)).collect()
@@ -113,21 +113,27 @@ fn told(policy: &Policy, turns: &[Turn]) -> Vec<(String, Kind, String, Option<i6
 fn ticks_are_waited_for_as_they_were_and_longer_or_shorter_under_another_cap() {
     let turns = [
         turn("a", &[(1_000, 0, go(3, 3, 5_000)), (5_020, 3, go(2, 2, 10_000))]),
-        turn("b", &[(1_100, 0, What::Wait("max_calls_per_tick".into(), 5_000)), (5_030, 0, go(1, 3, 10_000))]),
+        turn(
+            "b",
+            &[(1_100, 0, DispatchDecision::Wait("max_calls_per_tick".into(), 5_000)), (5_030, 0, go(1, 3, 10_000))],
+        ),
     ];
     assert_eq!(told(&policy(3, vec![]), &turns), []);
     let more = told(&policy(9, vec![]), &turns);
-    let sooner = |call: &str, ms| (call.to_owned(), Kind::Sooner, "max_calls_per_tick".to_owned(), Some(ms));
+    let sooner = |call: &str, ms| (call.to_owned(), DifferenceKind::Sooner, "max_calls_per_tick".to_owned(), Some(ms));
     assert_eq!(more, [sooner("a/3", 4_020), sooner("a/4", 4_020), sooner("b/0", 3_930)]);
     let fewer = told(&policy(2, vec![]), &turns);
-    assert!(fewer.iter().all(|(_, kind, by, _)| *kind == Kind::Delayed && by == "max_calls_per_tick"), "{fewer:?}");
+    assert!(
+        fewer.iter().all(|(_, kind, by, _)| *kind == DifferenceKind::Delayed && by == "max_calls_per_tick"),
+        "{fewer:?}"
+    );
     let calls: BTreeSet<&str> = fewer.iter().map(|one| one.0.as_str()).collect();
     assert_eq!(calls, BTreeSet::from(["a/2", "a/3", "a/4", "b/0"]), "{fewer:?}");
 }
 
 #[test]
 fn whoever_waits_behind_others_of_its_agent_debits_nothing_meanwhile() {
-    let waits = (6_100, 0, What::Wait("earlier turns of its agent".into(), 10_000));
+    let waits = (6_100, 0, DispatchDecision::Wait("earlier turns of its agent".into(), 10_000));
     // The rest of the first turn is dispatched late, as if no scheduler ran when its tick began.
     let turns = [
         turn("a", &[(1_000, 0, go(3, 3, 5_000)), (6_200, 3, go(3, 3, 10_000))]),
@@ -154,12 +160,12 @@ fn of_one_moment_whoever_found_a_limit_full_came_after_those_who_filled_it() {
 
 #[test]
 fn what_a_limit_refused_is_let_go_by_a_larger_one_and_debits_it() {
-    let refused = |at_ms| (at_ms, 0, What::Refuse(1, Some("limits.few".into())));
+    let refused = |at_ms| (at_ms, 0, DispatchDecision::Refuse(1, Some("limits.few".into())));
     let turns = [turn("a", &[(1_000, 0, go(1, 1, 5_000))]), turn("b", &[refused(1_100)]), turn("c", &[refused(1_200)])];
     let few = |max| policy(3, vec![limit(LimitBound::Calls(max), Every::Period(60_000), OnReach::Reject)]);
     assert_eq!(told(&few(1), &turns), []);
-    assert_eq!(told(&few(2), &turns), [("b/0".into(), Kind::LetGo, "limits.few".into(), None)]);
-    assert_eq!(told(&few(0), &turns), [("a/0".into(), Kind::Capped, "limits.few".into(), None)]);
+    assert_eq!(told(&few(2), &turns), [("b/0".into(), DifferenceKind::LetGo, "limits.few".into(), None)]);
+    assert_eq!(told(&few(0), &turns), [("a/0".into(), DifferenceKind::Capped, "limits.few".into(), None)]);
 }
 
 #[test]
@@ -169,12 +175,12 @@ fn a_limit_that_counts_calls_of_several_tenants_is_not_decided_by_the_calls_of_o
     let mut policy = policy(9, vec![few]);
     policy.tenants.insert(TenantId::new("umbrella").unwrap(), TenantPolicy::default());
     // It was rejected because of another tenant's calls.
-    let turns = [turn("a", &[(1_000, 0, What::Refuse(1, Some("limits.few".into())))])];
-    let (found, summary) = replay_of(&policy, &Operated::default(), &turns, true);
+    let turns = [turn("a", &[(1_000, 0, DispatchDecision::Refuse(1, Some("limits.few".into())))])];
+    let (found, summary) = replay_of(&policy, &OperatorActions::default(), &turns, true);
     let why: Vec<&String> = summary.not_decidable.keys().collect();
     assert!(found.is_empty() && why.len() == 1 && why[0].contains("several tenants"), "{found:?} {why:?}");
     let (found, _) = replay(&policy, &turns);
-    assert_eq!(found.iter().map(|one| one.kind).collect::<Vec<_>>(), [Kind::LetGo]);
+    assert_eq!(found.iter().map(|one| one.kind).collect::<Vec<_>>(), [DifferenceKind::LetGo]);
 }
 
 #[test]
@@ -186,7 +192,7 @@ fn places_are_free_again_when_the_calls_end_that_had_them() {
     ];
     let places = |max| policy(3, vec![limit(LimitBound::Concurrent(max), Every::Held, OnReach::Wait)]);
     assert_eq!(told(&places(2), &turns), []);
-    assert_eq!(told(&places(1), &turns), [("b/0".into(), Kind::Delayed, "limits.few".into(), Some(50))]);
+    assert_eq!(told(&places(1), &turns), [("b/0".into(), DifferenceKind::Delayed, "limits.few".into(), Some(50))]);
 }
 
 /// The turn, with the shard's time of the end of its slices.
@@ -197,7 +203,7 @@ fn over(mut turn: Turn, over_ms: i64) -> Turn {
 
 #[test]
 fn places_that_are_given_back_in_the_millisecond_of_a_decision_were_free_as_what_was_decided_says() {
-    let waits = |at_ms| (at_ms, 0, What::Wait("limits.few".into(), 0));
+    let waits = |at_ms| (at_ms, 0, DispatchDecision::Wait("limits.few".into(), 0));
     let places = |max| policy(9, vec![limit(LimitBound::Concurrent(max), Every::Held, OnReach::Wait)]);
     // The turn waited although the permit was returned in the same millisecond; another turn got it.
     let waited = [
@@ -206,7 +212,7 @@ fn places_that_are_given_back_in_the_millisecond_of_a_decision_were_free_as_what
         turn("c", &[(1_232, 0, go(1, 3, 5_000))]),
     ];
     assert_eq!(told(&places(1), &waited), []);
-    assert_eq!(told(&places(2), &waited), [("b/0".into(), Kind::Sooner, "limits.few".into(), Some(32))]);
+    assert_eq!(told(&places(2), &waited), [("b/0".into(), DifferenceKind::Sooner, "limits.few".into(), Some(32))]);
     // A turn that was dispatched got the permit that was returned.
     let went = [turn("a", &[(1_000, 0, go(1, 1, 5_000))]), turn("b", &[waits(1_099), (1_100, 0, go(1, 2, 5_000))])];
     assert_eq!(told(&places(1), &went), []);
@@ -223,7 +229,7 @@ fn where_the_shard_says_when_places_were_given_back_that_counts() {
     early.calls[0].written_ms = 900;
     assert_eq!(told(&places, &[over(early.clone(), 1_200), went(1_200)]), []);
     let late = told(&places, &[over(early, 1_200), went(1_150)]);
-    assert_eq!(late, [("b/0".into(), Kind::Delayed, "limits.few".into(), Some(50))]);
+    assert_eq!(late, [("b/0".into(), DifferenceKind::Delayed, "limits.few".into(), Some(50))]);
 }
 
 /// A turn of the task `k1`, with the budget notes of its admissions.
@@ -231,7 +237,7 @@ fn of_task(mut turn: Turn, budgets: &[(u32, u32)]) -> Turn {
     let context = TurnContext { task: Some("k1".into()), user: None, session: None, parallel_reads: false };
     turn.context = Some(context);
     let notes = turn.decisions.iter_mut().filter_map(|one| match &mut one.what {
-        What::Go(_, note) => Some(note),
+        DispatchDecision::Go(_, note) => Some(note),
         _ => None,
     });
     notes.zip(budgets).for_each(|(note, budget)| note.task = Some(*budget));
@@ -240,7 +246,7 @@ fn of_task(mut turn: Turn, budgets: &[(u32, u32)]) -> Turn {
 
 #[test]
 fn a_tasks_budget_refuses_what_it_refused_and_lets_go_what_others_no_longer_use_up() {
-    let refused = |at_ms, first, calls| (at_ms, first, What::Refuse(calls, Some("task_budget".into())));
+    let refused = |at_ms, first, calls| (at_ms, first, DispatchDecision::Refuse(calls, Some("task_budget".into())));
     // Between the two turns, three calls of the budget of five were given to a task below it.
     let turns = [
         of_task(turn("a", &[(1_000, 0, go(1, 1, 5_000))]), &[(1, 5)]),
@@ -263,7 +269,7 @@ fn a_tasks_budget_refuses_what_it_refused_and_lets_go_what_others_no_longer_use_
     let mut named = turns.clone();
     named[0].calls[0].tool = "never".into();
     let found: Vec<_> = super::tests::told(&refuses_a, &named).into_iter().map(|one| (one.0, one.1, one.2)).collect();
-    let expected = [of("a/0", Kind::Capped, "limits.few"), of("b/1", Kind::LetGo, "task_budget")];
+    let expected = [of("a/0", DifferenceKind::Capped, "limits.few"), of("b/1", DifferenceKind::LetGo, "task_budget")];
     assert_eq!(found, expected);
     // Without a note about the budget, the rest of it is unknown.
     let silent = [turn("c", &[refused(1_000, 0, 1)])];
@@ -280,7 +286,7 @@ fn with_slots(mut turns: Vec<Turn>, slots: u64) -> Vec<Turn> {
 #[test]
 fn a_part_of_the_slots_is_decided_by_the_slots_that_there_were() {
     let part = |percent| policy(9, vec![limit(LimitBound::Part(percent), Every::Held, OnReach::Wait)]);
-    let waits = (1_050, 0, What::Wait("limits.few".into(), 0));
+    let waits = (1_050, 0, DispatchDecision::Wait("limits.few".into(), 0));
     let turns = vec![
         turn("a", &[(1_000, 0, go(1, 1, 5_000))]),
         turn("b", &[(1_010, 0, go(1, 2, 5_000))]),
@@ -288,12 +294,12 @@ fn a_part_of_the_slots_is_decided_by_the_slots_that_there_were() {
     ];
     let said = with_slots(turns.clone(), 8);
     assert_eq!(told(&part(25), &said), []);
-    assert_eq!(told(&part(50), &said), [("c/0".into(), Kind::Sooner, "limits.few".into(), Some(50))]);
+    assert_eq!(told(&part(50), &said), [("c/0".into(), DifferenceKind::Sooner, "limits.few".into(), Some(50))]);
     let less: Vec<_> = told(&part(12), &said).into_iter().map(|one| (one.0, one.1)).collect();
-    assert!(less.contains(&("b/0".into(), Kind::Delayed)), "{less:?}");
+    assert!(less.contains(&("b/0".into(), DifferenceKind::Delayed)), "{less:?}");
     // A quarter of twice as many slots is the same as half of them before.
     let more = with_slots(turns.clone(), 16);
-    assert_eq!(told(&part(25), &more), [("c/0".into(), Kind::Sooner, "limits.few".into(), Some(50))]);
+    assert_eq!(told(&part(25), &more), [("c/0".into(), DifferenceKind::Sooner, "limits.few".into(), Some(50))]);
     // If the log does not have the number of slots, the limit is reported as undecidable, and the recorded decision
     // stands.
     let (found, summary) = replay(&part(25), &turns);
@@ -308,19 +314,22 @@ fn a_part_of_the_slots_is_decided_by_the_slots_that_there_were() {
 fn a_wait_for_a_share_of_the_slots_stands_and_is_told_as_not_decided() {
     let mut share = limit(LimitBound::Share(1), Every::Held, OnReach::Wait);
     share.per = BTreeSet::from([LimitKey::Tenant]);
-    let waits = (1_050, 0, What::Wait("limits.few".into(), 0));
+    let waits = (1_050, 0, DispatchDecision::Wait("limits.few".into(), 0));
     let turns = [turn("a", &[(1_000, 0, go(1, 1, 5_000))]), turn("b", &[waits, (1_400, 0, go(1, 2, 5_000))])];
     let (found, summary) = replay(&policy(9, vec![share]), &turns);
     let why: Vec<&String> = summary.not_decidable.keys().collect();
     assert!(found.is_empty() && why.len() == 1 && why[0].starts_with("limits.few is a share"), "{found:?} {why:?}");
     // Without such a limit, the turn would not have waited.
-    assert_eq!(told(&policy(9, vec![]), &turns), [("b/0".into(), Kind::Sooner, "limits.few".into(), Some(350))]);
+    assert_eq!(
+        told(&policy(9, vec![]), &turns),
+        [("b/0".into(), DifferenceKind::Sooner, "limits.few".into(), Some(350))]
+    );
 }
 
 #[test]
 fn what_waited_while_its_agent_was_paused_waits_as_it_did_and_not_where_nobody_paused_it() {
     let act = |at_ms, who: &str, ends| Pause { at_ms, who: who.into(), ends };
-    let waits = |at_ms, until_ms| (at_ms, 0, What::Wait("max_calls_per_tick".into(), until_ms));
+    let waits = |at_ms, until_ms| (at_ms, 0, DispatchDecision::Wait("max_calls_per_tick".into(), until_ms));
     let turns = [
         turn("a", &[(1_000, 0, go(1, 1, 5_000))]),
         turn("b", &[waits(1_000, 5_000), waits(5_010, 10_000), (10_010, 0, go(1, 1, 15_000))]),
@@ -329,14 +338,14 @@ fn what_waited_while_its_agent_was_paused_waits_as_it_did_and_not_where_nobody_p
     let policy = policy(3, vec![]);
     for who in ["acme", "acme:kelly"] {
         let pauses = vec![act(1_000, who, false), act(7_000, who, true)];
-        let operated = Operated { pauses, ..Operated::default() };
+        let operated = OperatorActions { pauses, ..OperatorActions::default() };
         let (found, summary) = replay_with(&policy, &operated, &turns);
         assert!(found.is_empty() && summary.not_decidable.is_empty(), "{who}: {found:?} {summary:?}");
     }
-    let another = Operated { pauses: vec![act(1_000, "acme:ben", false)], ..Operated::default() };
+    let another = OperatorActions { pauses: vec![act(1_000, "acme:ben", false)], ..OperatorActions::default() };
     let (found, _) = replay_with(&policy, &another, &turns);
     let told: Vec<_> = found.iter().map(|one| (one.call.as_str(), one.kind)).collect();
-    assert_eq!(told, [("b/0", Kind::Sooner)]);
+    assert_eq!(told, [("b/0", DifferenceKind::Sooner)]);
 }
 
 #[test]
@@ -347,8 +356,8 @@ fn a_pause_and_its_end_are_read_from_the_log() {
         );
         let line = lines::entry(0, "5101-0", "", &text);
         let Some(Line::Entry(entry)) = Line::read(&line) else { unreachable!() };
-        match Read::entry(&entry) {
-            Read::Pause(pause) => pause,
+        match RecordedEntry::entry(&entry) {
+            RecordedEntry::Pause(pause) => pause,
             other => unreachable!("{other:?}"),
         }
     };
@@ -364,7 +373,7 @@ fn what_was_refused_was_refused_when_the_shard_says_so() {
         );
         let line = lines::entry(0, "5381-0", "", &text);
         let Some(Line::Entry(entry)) = Line::read(&line) else { unreachable!() };
-        let Read::Call(call) = Read::entry(&entry) else { unreachable!() };
+        let RecordedEntry::Call(call) = RecordedEntry::entry(&entry) else { unreachable!() };
         Turn::of(&[*call]).unwrap().at_ms()
     };
     // By the clock of the process that reported it, and by that of the shard.
@@ -379,7 +388,7 @@ fn a_wait_before_a_refusal_was_one_of_the_call_that_was_refused() {
         );
         let line = lines::entry(0, "5300-0", admitted, &text);
         let Some(Line::Entry(entry)) = Line::read(&line) else { unreachable!() };
-        let Read::Call(call) = Read::entry(&entry) else { unreachable!() };
+        let RecordedEntry::Call(call) = RecordedEntry::entry(&entry) else { unreachable!() };
         *call
     };
     let refused = r#""outcome":"rejected","error":{"code":"limit_reached","details":{"limit":"few"}},"ended_ms":5178"#;
@@ -387,7 +396,7 @@ fn a_wait_before_a_refusal_was_one_of_the_call_that_was_refused() {
     let turn = Turn::of(&calls).unwrap();
     let decided: Vec<(i64, usize)> = turn.decisions.iter().map(|one| (one.at_ms, one.first)).collect();
     assert_eq!(decided, [(5_167, 0), (5_178, 0), (5_199, 1)]);
-    assert!(matches!(turn.decisions[0].what, What::Wait(..)), "{:?}", turn.decisions);
+    assert!(matches!(turn.decisions[0].what, DispatchDecision::Wait(..)), "{:?}", turn.decisions);
 }
 
 #[test]
@@ -395,28 +404,32 @@ fn an_entry_says_what_was_decided_and_how_it_was_admitted() {
     let text = r#"{"timestamp":"1970-01-01T00:00:05.100Z","action":"TOOL_CALL","entity_id":"tool_pay","actor_id":"kelly","tenant":"acme","message":"kelly called pay: denied","meta":{"call":"t/1","turn":"t","arguments":{"pin":"[REDACTED]"},"outcome":"denied","error":{"code":"denied","details":{"reason":"rule_not_met","rule":"permissions.pay.rules.few","limit":5}},"premises":{"calls":2,"task":"k1"}}}"#;
     let line = lines::entry(2, "5100-0", "A5000,1,1,3,10000,1,9;W1000,t,5000", text);
     let Some(Line::Entry(entry)) = Line::read(&line) else { unreachable!() };
-    let Read::Call(call) = Read::entry(&entry) else { unreachable!() };
+    let RecordedEntry::Call(call) = RecordedEntry::entry(&entry) else { unreachable!() };
     assert_eq!((call.shard, call.position, call.tool.as_str(), call.written_ms), (2, 1, "pay", 5_100));
     assert!(matches!(call.arguments, Arguments::Hidden(_)));
     assert_eq!(call.fate.words(), "denied (permissions.pay.rules.few)");
-    assert_ne!(call.fate, Fate::Passed);
+    assert_ne!(call.fate, RecordedFate::Passed);
     let turn = Turn::of(&[*call]).unwrap();
     assert_eq!((turn.first, turn.is_whole), (1, true));
-    let decided: Vec<(i64, &What)> = turn.decisions.iter().map(|one| (one.at_ms, &one.what)).collect();
-    assert_eq!(decided[0], (1_000, &What::Wait("max_calls_per_tick".into(), 5_000)));
+    let decided: Vec<(i64, &DispatchDecision)> = turn.decisions.iter().map(|one| (one.at_ms, &one.what)).collect();
+    assert_eq!(decided[0], (1_000, &DispatchDecision::Wait("max_calls_per_tick".into(), 5_000)));
     assert_eq!((decided.len(), decided[1].0), (2, 5_000));
 }
 
 #[test]
 fn where_a_limit_and_a_cap_both_held_up_calls_a_difference_is_not_decided() {
-    let limited = turn("c", &[(6_000, 0, What::Wait("limits.few".into(), 12_000)), (12_000, 0, go(1, 1, 15_000))]);
+    let limited =
+        turn("c", &[(6_000, 0, DispatchDecision::Wait("limits.few".into(), 12_000)), (12_000, 0, go(1, 1, 15_000))]);
     let few = policy(3, vec![limit(LimitBound::Calls(9), Every::Period(60_000), OnReach::Wait)]);
     // With the limit alone, the difference is that the turn would not have waited.
     let alone = told(&few, &[turn("a", &[(1_000, 0, go(1, 1, 5_000))]), limited.clone()]);
-    assert_eq!(alone, [("c/0".into(), Kind::Sooner, "limits.few".into(), Some(6_000))]);
+    assert_eq!(alone, [("c/0".into(), DifferenceKind::Sooner, "limits.few".into(), Some(6_000))]);
     let capped = [
         turn("a", &[(1_000, 0, go(3, 3, 5_000))]),
-        turn("b", &[(1_100, 0, What::Wait("max_calls_per_tick".into(), 5_000)), (5_030, 0, go(1, 1, 10_000))]),
+        turn(
+            "b",
+            &[(1_100, 0, DispatchDecision::Wait("max_calls_per_tick".into(), 5_000)), (5_030, 0, go(1, 1, 10_000))],
+        ),
         limited,
     ];
     let (found, summary) = replay(&few, &capped);
@@ -443,7 +456,7 @@ fn an_agent_that_only_a_cap_holds_up_is_decided_beside_one_that_a_limit_holds_up
         turn.calls.iter_mut().for_each(|call| call.tool = "pay".into());
         turn
     };
-    let waits = |until_ms| What::Wait("limits.few".into(), until_ms);
+    let waits = |until_ms| DispatchDecision::Wait("limits.few".into(), until_ms);
     // The tick and the limit both delay calls of kelly; only the tick delays calls of fran.
     let turns = [
         paying(turn("p", &[(1_000, 0, go(1, 1, 5_000))])),
@@ -456,7 +469,11 @@ fn an_agent_that_only_a_cap_holds_up_is_decided_beside_one_that_a_limit_holds_up
 
     let (found, summary) = replay(&policy(9, LimitKey::Agent), &turns);
     let told: Vec<_> = found.iter().map(|one| (one.call.as_str(), one.kind, one.by_ms)).collect();
-    assert_eq!(told, [("f/3", Kind::Sooner, Some(3_950)), ("f/4", Kind::Sooner, Some(3_950))], "{summary:?}");
+    assert_eq!(
+        told,
+        [("f/3", DifferenceKind::Sooner, Some(3_950)), ("f/4", DifferenceKind::Sooner, Some(3_950))],
+        "{summary:?}"
+    );
     assert_eq!(summary.not_decidable.len(), 1, "kelly's calls wait for both: {summary:?}");
 
     // If fran's calls wait for the same counter, they are undecidable too.

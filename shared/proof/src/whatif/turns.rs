@@ -5,22 +5,22 @@ use serde_json::value::RawValue;
 use tickfleet_model::outcome::Premises;
 use tickfleet_model::{AdmissionMore, AdmissionNote, PlacesNote, WaitCause, WaitNote};
 
-use super::recorded::{Arguments, Recorded};
+use super::recorded::{Arguments, RecordedCall};
 
 /// The decision at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum What {
+pub enum DispatchDecision {
     /// The next calls wait: the cause, and the earliest end, ms (0: unknown).
     Wait(String, i64),
     /// This many calls are dispatched, with this admission.
-    Go(usize, Note),
+    Go(usize, DispatchNote),
     /// This many calls are rejected, by this limit; `None` if the policy was not the reason.
     Refuse(usize, Option<String>),
 }
 
 /// The shard's note about an admission.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Note {
+pub struct DispatchNote {
     /// Calls that were admitted.
     pub calls: u32,
     /// The agent's tick: calls including these, the cap, and the end, ms.
@@ -31,7 +31,7 @@ pub struct Note {
     pub task: Option<(u32, u32)>,
 }
 
-impl Note {
+impl DispatchNote {
     /// Returns true if tick, day or task had no room left for more calls of the turn.
     pub(super) fn is_full(&self) -> bool {
         let is_used_up = |(used, most): (u32, u32)| used >= most;
@@ -47,7 +47,7 @@ pub struct Decision {
     /// The first of the calls, as an index.
     pub first: usize,
     /// The decision.
-    pub what: What,
+    pub what: DispatchDecision,
     /// The number of worker slots, if the decision depended on it.
     pub slots: Option<u64>,
     /// The times at which these calls returned permits while one of them waited, and took them again.
@@ -124,10 +124,10 @@ pub const ROOM: &str = "queues.tenant_ready_max";
 impl Turn {
     /// Makes a turn from its calls, in order; `None` for a task, or without calls.
     #[must_use]
-    pub fn of(calls: &[Recorded]) -> Option<Self> {
+    pub fn of(calls: &[RecordedCall]) -> Option<Self> {
         let first = calls.first().filter(|call| !call.is_task)?;
         // A call in two parts of an export counts once. Calls after a gap are ignored.
-        let mut seen: Vec<&Recorded> = Vec::with_capacity(calls.len());
+        let mut seen: Vec<&RecordedCall> = Vec::with_capacity(calls.len());
         for call in calls {
             match call.position.checked_sub(first.position + seen.len()) {
                 Some(0) => seen.push(call),
@@ -160,10 +160,10 @@ impl Turn {
     }
 
     /// Reads the decisions from the calls.
-    fn decide(&mut self, calls: &[&Recorded]) {
+    fn decide(&mut self, calls: &[&RecordedCall]) {
         let mut at = 0;
         while let Some(call) = calls.get(at) {
-            let alike = |other: &&&Recorded| {
+            let alike = |other: &&&RecordedCall| {
                 let is_same_moment = other.refused.is_none() || other.over_ms == call.over_ms;
                 is_one_admission(&other.admitted, &call.admitted) && other.refused == call.refused && is_same_moment
             };
@@ -174,17 +174,24 @@ impl Turn {
                 self.waits(at, &call.waits());
                 let AdmissionNote { at_ms, calls, tick_used, tick_cap, tick_ends_ms, day_used, day_cap } = note;
                 let AdmissionMore { task, slots } = AdmissionMore::read(&call.admitted);
-                let note = Note { calls, tick: (tick_used, tick_cap, tick_ends_ms), day: (day_used, day_cap), task };
-                self.decisions.push(Decision { at_ms, first: at, what: What::Go(count, note), slots, places });
+                let note =
+                    DispatchNote { calls, tick: (tick_used, tick_cap, tick_ends_ms), day: (day_used, day_cap), task };
+                self.decisions.push(Decision {
+                    at_ms,
+                    first: at,
+                    what: DispatchDecision::Go(count, note),
+                    slots,
+                    places,
+                });
             } else if let Some(refused) = &call.refused {
                 // Without the shard's own time: the entry is written when the rejection is reported, but never in a
                 // later window.
                 let ended_ms = call.ended_ms.min(call.written_ms);
                 let told_ms = if refused.resets_ms > 0 { ended_ms.min(refused.resets_ms - 1) } else { ended_ms };
                 let at_ms = call.over_ms.unwrap_or(told_ms);
-                let what = What::Refuse(count, refused.by.clone());
+                let what = DispatchDecision::Refuse(count, refused.by.clone());
                 self.decisions.push(Decision { at_ms, first: at, what, slots: None, places: Vec::new() });
-            } else if call.fate != super::recorded::Fate::NotReached {
+            } else if call.fate != super::recorded::RecordedFate::NotReached {
                 self.unknown += count as u64;
             }
             at += count;
@@ -200,10 +207,11 @@ impl Turn {
 
     fn waits(&mut self, first: usize, waits: &[WaitNote]) {
         for wait in waits {
-            let what = What::Wait(cause(&wait.cause), wait.until_ms);
+            let what = DispatchDecision::Wait(cause(&wait.cause), wait.until_ms);
             // The turn may have waited before a limit rejected its first calls, whose entries have no notes about
             // waits.
-            let came_later = |other: &&Decision| matches!(other.what, What::Refuse(..)) && other.at_ms > wait.at_ms;
+            let came_later =
+                |other: &&Decision| matches!(other.what, DispatchDecision::Refuse(..)) && other.at_ms > wait.at_ms;
             let later = self.decisions.iter().rev().take_while(came_later).count();
             let at = self.decisions.len() - later;
             let first = self.decisions.get(at).map_or(first, |refused| refused.first);
@@ -213,7 +221,7 @@ impl Turn {
     }
 }
 
-fn turn_call(call: &Recorded) -> TurnCall {
+fn turn_call(call: &RecordedCall) -> TurnCall {
     let arguments = match &call.arguments {
         Arguments::Whole(text) => Some(text.clone()),
         Arguments::Hidden(_) | Arguments::Cut(_) => None,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tickfleet_proof::anchor::Anchor;
 use tickfleet_proof::lines::{self, Header, Line};
 use tickfleet_proof::seal::{ChainName, EntryId, Head, Leaf, Losses, SealBody, Signer, seal};
-use tickfleet_proof::verify::{Expected, Kind, Verdict, Verifier};
+use tickfleet_proof::verify::{Expected, ExportVerdict, FindingKind, Verifier};
 
 use super::{Export, export, signer, verify, verify_as};
 
@@ -27,30 +27,30 @@ pub(crate) enum Edit {
 pub(crate) const HEADERS: [Edit; 5] = [Edit::Tenant, Edit::TenantAlone, Edit::Fleet, Edit::Follows, Edit::FollowsAll];
 
 /// Returns the kinds of findings of which one must be reported.
-pub(crate) fn edit_header(lines: &mut Vec<String>, way: Edit, seal: usize) -> Vec<Kind> {
+pub(crate) fn edit_header(lines: &mut Vec<String>, way: Edit, seal: usize) -> Vec<FindingKind> {
     let Some(Line::Header(mut header)) = Line::read(&lines[0]) else { panic!("a header") };
     let ids: Vec<EntryId> = lines.iter().filter_map(|line| entry_id(line)).collect();
     let kinds = match way {
         Edit::Tenant => {
             header.tenant = Some("acme".into());
             lines.retain(|line| tenant_of(line).is_none_or(|tenant| tenant == "acme"));
-            vec![Kind::Truncated]
+            vec![FindingKind::Truncated]
         }
         Edit::TenantAlone => {
             header.tenant = Some("acme".into());
-            vec![Kind::HeaderWrong]
+            vec![FindingKind::HeaderWrong]
         }
         Edit::Fleet => {
             header.fleet = "x".into();
             lines.truncate(seal);
-            vec![Kind::HeaderWrong, Kind::Truncated]
+            vec![FindingKind::HeaderWrong, FindingKind::Truncated]
         }
         Edit::Follows | Edit::FollowsAll => {
             let at = if matches!(way, Edit::Follows) { seal } else { lines.len() };
             let upto = lines[..at].iter().filter_map(|line| entry_id(line)).max().unwrap_or(ids[0]);
             header.follows = BTreeMap::from([(0, format!("{upto} 0-0 0"))]);
             lines.retain(|line| entry_id(line).is_none_or(|id| id > upto));
-            vec![Kind::Missing]
+            vec![FindingKind::Missing]
         }
     };
     lines[0] = lines::header(&header);
@@ -85,7 +85,7 @@ fn what_the_first_line_says_excuses_nothing() {
             assert!(named && !verdict.intact, "{way:?}: {:?}, {:?}", verdict.findings, verdict.told);
         }
         // An anchor is not ignored because the header names another fleet.
-        let known = verify(&lines, &made.anchors).findings.iter().any(|finding| finding.kind == Kind::Truncated);
+        let known = verify(&lines, &made.anchors).findings.iter().any(|finding| finding.kind == FindingKind::Truncated);
         assert_eq!(known, matches!(way, Edit::Tenant | Edit::Fleet), "{way:?}");
     }
     // Without any seal, the fleet is unknown.
@@ -100,7 +100,7 @@ fn what_whoever_verifies_says_of_an_export_excuses_what_is_not_there() {
     let made = export(1, 12, 0);
     let mut alone = made.lines.clone();
     edit_header(&mut alone, Edit::Tenant, 0);
-    let told = |verdict: &Verdict, what: &str| verdict.told.iter().any(|told| told.contains(what));
+    let told = |verdict: &ExportVerdict, what: &str| verdict.told.iter().any(|told| told.contains(what));
     let of_acme = Expected { tenant: Some("acme".into()), ..Expected::default() };
     let verdict = verify_as(&alone, &made.anchors, of_acme);
     assert!(verdict.intact, "{:?}", verdict.findings);
@@ -127,8 +127,8 @@ fn what_whoever_verifies_says_of_an_export_excuses_what_is_not_there() {
         let verdict = verify_as(&trimmed, &made.anchors, expected);
         assert_eq!(verdict.intact, is_intact, "{from_ms:?}: {:?}", verdict.findings);
         assert!(told(&verdict, "are not in this export; an anchor lists seal"), "{:?}", verdict.told);
-        let kinds: Vec<Kind> = verdict.findings.iter().map(|finding| finding.kind).collect();
-        assert!(is_intact || kinds.iter().all(|kind| *kind == Kind::SealMissing), "{kinds:?}");
+        let kinds: Vec<FindingKind> = verdict.findings.iter().map(|finding| finding.kind).collect();
+        assert!(is_intact || kinds.iter().all(|kind| *kind == FindingKind::SealMissing), "{kinds:?}");
     }
     // A tenant without later calls has no line left.
     alone[0].clone_from(&made.lines[0]);
@@ -150,7 +150,7 @@ fn a_part_of_a_log_that_was_followed_goes_on_where_the_one_before_it_ends() {
     let (first, second, third) = (part("0-0", &["1-0", "2-0"]), part("2-0", &["3-0"]), part("3-0", &["4-0"]));
     let missing = |parts: &[&[String]]| -> Vec<Option<String>> {
         let verdict = verify_as(&parts.concat(), &[], Expected { goes_on: true, ..Expected::default() });
-        verdict.findings.into_iter().filter(|found| found.kind == Kind::Missing).map(|found| found.id).collect()
+        verdict.findings.into_iter().filter(|found| found.kind == FindingKind::Missing).map(|found| found.id).collect()
     };
     assert_eq!(missing(&[&first, &second, &third]), []);
     assert_eq!(missing(&[&second, &third]), []);
@@ -175,7 +175,7 @@ fn a_log_that_was_trimmed_within_a_seal_is_intact_from_there_on() {
         (Expected::default(), gone),
     ] {
         let verdict = verify_as(&trimmed, &made.anchors, expected.clone());
-        let named = verdict.findings.iter().filter(|finding| finding.kind == Kind::Missing).count();
+        let named = verdict.findings.iter().filter(|finding| finding.kind == FindingKind::Missing).count();
         assert_eq!((named, verdict.findings.len()), (missing, missing), "{expected:?}: {:?}", verdict.findings);
         let excused = format!("{} sealed entries were written before that time", gone - missing);
         assert_eq!(verdict.told.iter().any(|told| told.contains(&excused)), gone > missing, "{:?}", verdict.told);
@@ -261,7 +261,7 @@ fn as_fleet(made: &Export, fleet: &str) -> Export {
 }
 
 /// Verifies without trusted keys.
-fn held_against(lines: &[String], anchors: &[Anchor], fleet: Option<&str>) -> Verdict {
+fn held_against(lines: &[String], anchors: &[Anchor], fleet: Option<&str>) -> ExportVerdict {
     let expected = Expected { fleet: fleet.map(str::to_owned), ..Expected::default() };
     let mut verifier = Verifier::new(BTreeMap::new()).expecting(expected);
     lines.iter().for_each(|line| verifier.line(line));
@@ -272,9 +272,9 @@ fn held_against(lines: &[String], anchors: &[Anchor], fleet: Option<&str>) -> Ve
 fn an_export_that_was_made_anew_as_another_fleets_is_not_intact() {
     let made = export(1, 6, 0);
     let anew = as_fleet(&made, "x");
-    let kinds = |verdict: &Verdict| verdict.findings.iter().map(|finding| finding.kind).collect::<Vec<_>>();
+    let kinds = |verdict: &ExportVerdict| verdict.findings.iter().map(|finding| finding.kind).collect::<Vec<_>>();
     let verdict = held_against(&anew.lines, &made.anchors, None);
-    assert_eq!(kinds(&verdict), [Kind::HeaderWrong], "{:?}", verdict.findings);
+    assert_eq!(kinds(&verdict), [FindingKind::HeaderWrong], "{:?}", verdict.findings);
     // With one file of anchors for all fleets, the verifier must name the fleet.
     let both = [&made.anchors[..], &anew.anchors[..]].concat();
     for (lines, fleet, is_intact) in [
@@ -286,7 +286,8 @@ fn an_export_that_was_made_anew_as_another_fleets_is_not_intact() {
     ] {
         let verdict = held_against(lines, &both, fleet);
         assert_eq!(verdict.intact, is_intact, "{fleet:?}: {:?}", verdict.findings);
-        let named = [Kind::HeaderWrong, Kind::Truncated].iter().all(|kind| kinds(&verdict).contains(kind));
+        let named =
+            [FindingKind::HeaderWrong, FindingKind::Truncated].iter().all(|kind| kinds(&verdict).contains(kind));
         assert!(is_intact || named, "{:?}", verdict.findings);
     }
     // An export without seals has no fleet, unless it is given.

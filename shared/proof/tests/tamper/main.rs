@@ -12,7 +12,7 @@ use rand::{Rng, SeedableRng};
 use tickfleet_proof::anchor::Anchor;
 use tickfleet_proof::lines::{self, End, Header, Line};
 use tickfleet_proof::seal::{ChainName, EntryId, Head, Leaf, Losses, Signer, is_signed, seal};
-use tickfleet_proof::verify::{Expected, Kind, Verdict, Verifier};
+use tickfleet_proof::verify::{Expected, ExportVerdict, FindingKind, Verifier};
 
 use header::{HEADERS, edit_header};
 
@@ -85,11 +85,11 @@ fn is_signed_once(key: &str, head: &[u8; 32], signature: &str) -> bool {
 }
 
 /// The log was never trimmed, so everything that is anchored must be in the export.
-fn verify(lines: &[String], anchors: &[Anchor]) -> Verdict {
+fn verify(lines: &[String], anchors: &[Anchor]) -> ExportVerdict {
     verify_as(lines, anchors, Expected { anchors_from_ms: Some(0), ..Expected::default() })
 }
 
-fn verify_as(lines: &[String], anchors: &[Anchor], expected: Expected) -> Verdict {
+fn verify_as(lines: &[String], anchors: &[Anchor], expected: Expected) -> ExportVerdict {
     let trusted = BTreeMap::from([("k1".to_owned(), signer().public_key())]);
     let mut verifier = Verifier::new(trusted).checking_by(Box::new(is_signed_once)).expecting(expected);
     lines.iter().for_each(|line| verifier.line(line));
@@ -112,8 +112,8 @@ fn id_of(line: &str) -> String {
 
 /// The kinds and entries that findings must name after an edit.
 enum Named {
-    Entry(Vec<Kind>, Vec<String>),
-    Seal(Vec<Kind>),
+    Entry(Vec<FindingKind>, Vec<String>),
+    Seal(Vec<FindingKind>),
 }
 
 /// Changes one byte of the line to an ASCII digit, so that the line stays valid UTF-8.
@@ -135,7 +135,7 @@ fn swap_texts(lines: &mut [String], entry: usize, other: usize) -> Named {
     let changed = (lines::entry(0, &a.id, &a.admitted, &b.text), lines::entry(0, &b.id, &b.admitted, &a.text));
     let ids = vec![a.id.to_string(), b.id.to_string()];
     (lines[entry], lines[other]) = changed;
-    Named::Entry(vec![Kind::Edited], ids)
+    Named::Entry(vec![FindingKind::Edited], ids)
 }
 
 /// Removes a seal, in half of the cases with its entries.
@@ -149,7 +149,7 @@ fn take_seal(rng: &mut StdRng, lines: &mut Vec<String>, seal: usize) -> Named {
             |line| !matches!(Line::read(line), Some(Line::Entry(entry)) if ids.contains(&entry.id.to_string())),
         );
     }
-    Named::Seal(vec![Kind::SealMissing, Kind::Truncated, Kind::Inserted])
+    Named::Seal(vec![FindingKind::SealMissing, FindingKind::Truncated, FindingKind::Inserted])
 }
 
 fn tamper(rng: &mut StdRng, export: &mut Export) -> Named {
@@ -162,11 +162,11 @@ fn tamper(rng: &mut StdRng, export: &mut Export) -> Named {
             // Change a byte anywhere in an entry's line: in its text, its ID or a name.
             let id = id_of(&lines[entry]);
             lines[entry] = edit(rng, &lines[entry]);
-            Named::Entry(vec![Kind::Edited, Kind::Missing], vec![id])
+            Named::Entry(vec![FindingKind::Edited, FindingKind::Missing], vec![id])
         }
         1 => {
             let id = id_of(&lines.remove(entry));
-            Named::Entry(vec![Kind::Missing], vec![id])
+            Named::Entry(vec![FindingKind::Missing], vec![id])
         }
         2 => {
             // Swap two entries.
@@ -176,7 +176,7 @@ fn tamper(rng: &mut StdRng, export: &mut Export) -> Named {
             }
             let ids = vec![id_of(&lines[entry]), id_of(&lines[other])];
             lines.swap(entry, other);
-            Named::Entry(vec![Kind::Reordered], ids)
+            Named::Entry(vec![FindingKind::Reordered], ids)
         }
         3 => {
             let other = entries[rng.random_range(0..entries.len())];
@@ -190,12 +190,12 @@ fn tamper(rng: &mut StdRng, export: &mut Export) -> Named {
             let more = if id.ms < last.ms { 1_000 * rng.random_range(0..2) } else { 0 };
             let id = EntryId { seq: id.seq + more, ..id };
             lines.insert(entry + 1, lines::entry(0, &id.to_string(), "", r#"{"action":"TOOL_CALL"}"#));
-            Named::Entry(vec![Kind::Inserted], vec![id.to_string()])
+            Named::Entry(vec![FindingKind::Inserted], vec![id.to_string()])
         }
         5 => {
             // Change a byte of a seal, in its body or signature.
             lines[seal] = edit(rng, &lines[seal]);
-            Named::Seal(vec![Kind::SealBroken, Kind::Unreadable])
+            Named::Seal(vec![FindingKind::SealBroken, FindingKind::Unreadable])
         }
         6 => take_seal(rng, lines, seal),
         7 => {
@@ -205,7 +205,7 @@ fn tamper(rng: &mut StdRng, export: &mut Export) -> Named {
         _ => {
             // Truncate the export.
             lines.truncate(rng.random_range(1..=*seals.last().unwrap()));
-            Named::Seal(vec![Kind::Truncated])
+            Named::Seal(vec![FindingKind::Truncated])
         }
     }
 }
@@ -225,7 +225,7 @@ fn an_export_as_it_was_made_is_intact() {
 fn a_thousand_edits_deletions_reorderings_insertions_and_truncations_are_found_and_named() {
     #[allow(clippy::disallowed_methods, reason = "a test's own knob: which export to play again")]
     let seed = std::env::var("TICKFLEET_SEED").ok().and_then(|seed| seed.parse().ok());
-    let mut kinds: BTreeMap<Kind, u64> = BTreeMap::new();
+    let mut kinds: BTreeMap<FindingKind, u64> = BTreeMap::new();
     let (mut done, mut exports) = (0, BTreeMap::new());
     for run in seed.map_or(0..1_200_u64, |seed| seed..seed + 1) {
         let mut rng = StdRng::seed_from_u64(run);
@@ -247,7 +247,7 @@ fn a_thousand_edits_deletions_reorderings_insertions_and_truncations_are_found_a
             before.len()
         );
         verdict.findings.iter().for_each(|finding| *kinds.entry(finding.kind).or_default() += 1);
-        let found = |kinds: &[Kind], ids: &[String]| {
+        let found = |kinds: &[FindingKind], ids: &[String]| {
             verdict.findings.iter().any(|finding| {
                 let stands = |id: &String| finding.id.as_ref() == Some(id) || finding.beside.as_ref() == Some(id);
                 kinds.contains(&finding.kind) && (ids.is_empty() || ids.iter().any(stands))
@@ -275,7 +275,7 @@ fn a_thousand_edits_deletions_reorderings_insertions_and_truncations_are_found_a
 fn a_chain_that_was_made_anew_with_the_right_key_does_not_lead_to_what_was_anchored() {
     let (made, other) = (export(1, 10, 0), export(2, 20, 0));
     let verdict = verify(&other.lines, &made.anchors);
-    assert!(verdict.findings.iter().any(|finding| finding.kind == Kind::Rewritten), "{:?}", verdict.findings);
+    assert!(verdict.findings.iter().any(|finding| finding.kind == FindingKind::Rewritten), "{:?}", verdict.findings);
     let verdict = verify(&other.lines, &other.anchors);
     assert!(verdict.intact);
 }
@@ -292,7 +292,7 @@ fn an_entry_that_two_seals_stand_for_is_named() {
     made.extend([&first, &second].map(|sealed| lines::seal(0, &sealed.body, &sealed.signature)));
     let verdict = verify(&made, &[]);
     let named: Vec<_> = verdict.findings.iter().map(|finding| (finding.kind, finding.id.as_deref())).collect();
-    assert_eq!(named, [(Kind::Forked, Some("2-0"))], "{:?}", verdict.findings);
+    assert_eq!(named, [(FindingKind::Forked, Some("2-0"))], "{:?}", verdict.findings);
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn another_key_signs_nothing_and_a_key_that_the_export_names_is_told() {
         Verifier::new(BTreeMap::from([("k1".to_owned(), Signer::new("k1", &"08".repeat(32)).unwrap().public_key())]));
     made.lines.iter().for_each(|line| verifier.line(line));
     let verdict = verifier.finish(&[], None);
-    assert!(verdict.findings.iter().all(|finding| finding.kind == Kind::SealBroken) && !verdict.intact);
+    assert!(verdict.findings.iter().all(|finding| finding.kind == FindingKind::SealBroken) && !verdict.intact);
     let mut verifier = Verifier::new(BTreeMap::new());
     made.lines.iter().for_each(|line| verifier.line(line));
     let verdict = verifier.finish(&made.anchors, None);

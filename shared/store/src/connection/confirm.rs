@@ -10,8 +10,8 @@ use redis::Value;
 use tickfleet_model::Durability;
 use tokio::sync::Mutex;
 
-use super::question::Question;
-use super::{Connection, Live, is_of_this_connection};
+use super::command::RedisCommand;
+use super::{Connection, OpenConnection, is_of_this_connection};
 use crate::StoreError;
 use crate::script::Function;
 
@@ -30,12 +30,12 @@ pub enum Confirmed {
 #[derive(Debug, Default)]
 pub(crate) struct Confirming {
     /// The connection, and the count of `Connection::moves` when it was made.
-    kept: Mutex<Option<(Live, u64)>>,
+    kept: Mutex<Option<(OpenConnection, u64)>>,
 }
 
-impl std::fmt::Debug for Live {
+impl std::fmt::Debug for OpenConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Live")
+        f.write_str("OpenConnection")
     }
 }
 
@@ -59,7 +59,7 @@ impl Connection {
             Some(live) => live,
             None => {
                 let (moves, connection) = (self.moves(), Box::pin(self.dedicated(at_most)).await?);
-                (Live::new(connection), moves)
+                (OpenConnection::new(connection), moves)
             }
         };
         // If the Redis user may not read the run ID, continue without it.
@@ -74,7 +74,12 @@ impl Connection {
         Ok((reply, confirmed))
     }
 
-    async fn confirm(&self, live: &Live, durability: Durability, at_most: Duration) -> Result<Confirmed, StoreError> {
+    async fn confirm(
+        &self,
+        live: &OpenConnection,
+        durability: Durability,
+        at_most: Duration,
+    ) -> Result<Confirmed, StoreError> {
         let within_ms = u64::try_from(at_most.as_millis()).unwrap_or(u64::MAX).max(1);
         let command = match durability {
             Durability::None => return Ok(Confirmed::Yes),
@@ -87,13 +92,13 @@ impl Connection {
                 Ok(_) => Ok(Confirmed::NotInTime),
                 Err(error) if is_of_this_connection(&error) => {
                     self.heard_by_a_reader(&error).await;
-                    Err(StoreError::verb(Question::Confirm.as_str(), error))
+                    Err(StoreError::verb(RedisCommand::Confirm.as_str(), error))
                 }
                 // The command is unknown or not permitted, or the append-only file is off.
                 Err(error) => Ok(Confirmed::CannotTell(error.to_string())),
             }
         };
-        self.observe(Question::Confirm.as_str(), false, ask).await
+        self.observe(RedisCommand::Confirm.as_str(), false, ask).await
     }
 }
 

@@ -42,14 +42,14 @@ pub trait Dial: fmt::Debug + Send + Sync {
     }
 
     /// The primary that each sentinel reports now; empty without sentinels.
-    async fn sentinels(&self) -> Vec<SentinelSays> {
+    async fn sentinels(&self) -> Vec<SentinelReport> {
         Vec::new()
     }
 }
 
 /// The report of one sentinel.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SentinelSays {
+pub struct SentinelReport {
     /// Its host and port.
     pub sentinel: String,
     /// Host and port of the primary, or why it reports none.

@@ -95,7 +95,7 @@ impl StoreError {
     #[must_use]
     pub fn is_script_error(&self) -> bool {
         match self {
-            Self::Verb { source, .. } => blame(source) == Blame::Data,
+            Self::Verb { source, .. } => fault_source(source) == FaultSource::Data,
             Self::Reply { .. } | Self::Undecided(_) => true,
             _ => false,
         }
@@ -123,7 +123,7 @@ impl StoreError {
 
 /// The subject of a failure, which decides what helps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Blame {
+pub(super) enum FaultSource {
     /// The input of a script, or the data that a command met. Repeating cannot help.
     Data,
     /// The connection: it is broken, leads to a server that is not or no longer a primary, or has lost its login.
@@ -135,39 +135,45 @@ pub(super) enum Blame {
 
 /// The subject of the failure. If several commands of a pipeline failed, an error about the connection takes
 /// precedence, because another connection may return different replies to all of them.
-pub(super) fn blame(error: &redis::RedisError) -> Blame {
+pub(super) fn fault_source(error: &redis::RedisError) -> FaultSource {
     if error.is_io_error() || error.is_timeout() || error.is_connection_dropped() || error.is_unrecoverable_error() {
-        return Blame::Connection;
+        return FaultSource::Connection;
     }
     // The error of a pipeline does not contain the codes of its commands.
     let replies = error.clone().into_server_errors();
     let replies = replies.as_deref().unwrap_or_default();
-    let blames = || replies.iter().map(|(_, reply)| blame_of_reply(reply.code(), reply.details().unwrap_or_default()));
-    [Blame::Connection, Blame::Data].into_iter().find(|blame| blames().any(|b| b == *blame)).unwrap_or(Blame::Server)
+    let blames =
+        || replies.iter().map(|(_, reply)| fault_source_of_reply(reply.code(), reply.details().unwrap_or_default()));
+    [FaultSource::Connection, FaultSource::Data]
+        .into_iter()
+        .find(|blame| blames().any(|b| b == *blame))
+        .unwrap_or(FaultSource::Server)
 }
 
 /// The subject of one error reply, by its first word and the rest.
-fn blame_of_reply(code: &str, said: &str) -> Blame {
+fn fault_source_of_reply(code: &str, said: &str) -> FaultSource {
     // Only a replica replies `UNBLOCKED` or `MASTERDOWN`. `ASK` is not in this list: the slot is migrating, and
     // meanwhile neither server has all keys of a shard, so a script must wait for `MOVED`.
     const ELSEWHERE: [&str; 6] = ["READONLY", "MOVED", "MASTERDOWN", "UNBLOCKED", "NOAUTH", "WRONGPASS"];
     const NOT_ALLOWED: [&str; 3] =
         ["The user executing the script", "ACL failure in script", "Unknown Redis command called from script"];
     match code {
-        _ if ELSEWHERE.contains(&code) => Blame::Connection,
+        _ if ELSEWHERE.contains(&code) => FaultSource::Connection,
         // A key of another type is an error of the data for every reader.
-        "WRONGTYPE" => Blame::Data,
+        "WRONGTYPE" => FaultSource::Data,
         // Raised by Lua itself, or by a command because of the data that it met. Redis reports the position in the
         // script for both. It also does so for a command that the script is not permitted to run, which is not about
         // the data.
-        "ERR" if said.contains("user_script:") && !NOT_ALLOWED.iter().any(|why| said.contains(why)) => Blame::Data,
-        _ => Blame::Server,
+        "ERR" if said.contains("user_script:") && !NOT_ALLOWED.iter().any(|why| said.contains(why)) => {
+            FaultSource::Data
+        }
+        _ => FaultSource::Server,
     }
 }
 
 /// Returns true if another connection may help.
 pub(super) fn is_of_this_connection(error: &redis::RedisError) -> bool {
-    blame(error) == Blame::Connection
+    fault_source(error) == FaultSource::Connection
 }
 
 /// Whether a server does not know the command.
@@ -188,7 +194,7 @@ pub(super) fn answer_of(error: &redis::RedisError) -> Option<&'static str> {
 
 /// The replies of a pipeline if the server is responsible for all of its keys; otherwise the first redirection or
 /// similar error.
-pub(super) fn all_served(mut answers: super::Answers) -> redis::RedisResult<super::Answers> {
+pub(super) fn all_served(mut answers: super::PipelineReplies) -> redis::RedisResult<super::PipelineReplies> {
     let sent_away = |answer: &redis::RedisResult<_>| matches!(answer, Err(error) if answer_of(error).is_some());
     match answers.iter().position(sent_away) {
         Some(at) => Err(answers.swap_remove(at).err().unwrap_or_else(|| (redis::ErrorKind::Client, "no error").into())),
@@ -206,11 +212,11 @@ pub(super) fn was_not_run(error: &redis::RedisError) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use super::Blame::{Connection, Data, Server};
+    use super::FaultSource::{Connection, Data, Server};
     use super::*;
 
     /// Replies of Redis and Valkey, word for word, and their subjects.
-    const REPLIES: [(&str, Blame); 26] = [
+    const REPLIES: [(&str, FaultSource); 26] = [
         // The shard has another primary, or this server is no longer a primary.
         ("MOVED 866 10.0.0.7:6379", Connection),
         ("READONLY You can't write against a read only replica.", Connection),
@@ -260,7 +266,7 @@ mod tests {
     fn every_reply_is_the_fault_of_the_data_or_the_connection_or_the_server() {
         for (reply, blame) in REPLIES {
             let error = told(reply);
-            assert_eq!(super::blame(&error), blame, "{reply}");
+            assert_eq!(super::fault_source(&error), blame, "{reply}");
             assert_eq!(is_of_this_connection(&error), blame == Connection, "{reply}");
             assert_eq!(StoreError::verb("settle", error).is_script_error(), blame == Data, "{reply}");
         }
@@ -270,7 +276,7 @@ mod tests {
     fn a_connection_that_broke_is_made_anew_and_costs_no_item_anything() {
         for kind in [std::io::ErrorKind::TimedOut, std::io::ErrorKind::BrokenPipe, std::io::ErrorKind::Other] {
             let error = redis::RedisError::from(std::io::Error::from(kind));
-            assert_eq!(blame(&error), Connection, "{kind}");
+            assert_eq!(fault_source(&error), Connection, "{kind}");
             assert!(!StoreError::verb("settle", error).is_script_error(), "{kind}");
         }
     }

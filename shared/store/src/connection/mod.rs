@@ -3,12 +3,12 @@
 //! The reconnect helper: apart from `model/retry`, only this module names `backoff`.
 
 pub(crate) mod cluster;
+pub(crate) mod command;
 pub(crate) mod confirm;
 pub(crate) mod dial;
 pub(crate) mod error;
 pub(crate) mod no_redis;
 pub(crate) mod pool;
-pub(crate) mod question;
 pub(crate) mod refusal;
 mod role;
 mod sentinel;
@@ -27,9 +27,9 @@ use tokio::sync::{Mutex, OnceCell};
 use tokio::time::Instant;
 
 use crate::script::{Function, Script};
+use command::RedisCommand;
 use dial::Dial;
 use error::{StoreError, answer_of, is_of_this_connection, is_unknown_command, was_not_run};
-use question::Question;
 
 /// Longest wait for the reply to one script: far above the 2 ms that a batch takes, far below a lease.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(4);
@@ -57,7 +57,7 @@ pub trait Observer: Send + Sync {
 #[derive(Clone)]
 pub struct Connection {
     dial: Arc<dyn Dial>,
-    current: Arc<Mutex<Option<Live>>>,
+    current: Arc<Mutex<Option<OpenConnection>>>,
     /// The primary of the last connection, if sentinels or a cluster reported it.
     led_to: Arc<Mutex<Option<String>>>,
     /// Number of changes of the primary. Earlier dedicated connections lead to the old one.
@@ -67,7 +67,7 @@ pub struct Connection {
 
 /// An open connection.
 #[derive(Clone)]
-struct Live {
+struct OpenConnection {
     connection: MultiplexedConnection,
     /// The run ID of the Redis at its other end, once read. A restart of Redis closes the connection, so the ID is
     /// valid as long as the connection.
@@ -76,7 +76,7 @@ struct Live {
     without_functions: Arc<AtomicBool>,
 }
 
-impl Live {
+impl OpenConnection {
     fn new(connection: MultiplexedConnection) -> Self {
         Self { connection, run_id: Arc::default(), without_functions: Arc::default() }
     }
@@ -167,12 +167,12 @@ impl Connection {
         Ok(self.live().await?.connection)
     }
 
-    async fn live(&self) -> Result<Live, StoreError> {
+    async fn live(&self) -> Result<OpenConnection, StoreError> {
         let mut current = self.current.lock().await;
         if let Some(live) = current.as_ref() {
             return Ok(live.clone());
         }
-        let made = Live::new(self.connect(RESPONSE_TIMEOUT).await?);
+        let made = OpenConnection::new(self.connect(RESPONSE_TIMEOUT).await?);
         *current = Some(made.clone());
         if let Some(Ok(primary)) = self.dial.primary() {
             let before = self.led_to.lock().await.replace(primary.clone());
@@ -186,7 +186,7 @@ impl Connection {
 
     /// While `made` is in use, checks periodically whether it still leads to the primary, and drops it otherwise. A
     /// replaced primary that does not know it answers as before.
-    fn watch(&self, made: &Live, primary: String) {
+    fn watch(&self, made: &OpenConnection, primary: String) {
         let Some(every) = self.dial.looks_every() else { return };
         let (dial, moves) = (Arc::clone(&self.dial), Arc::clone(&self.moves));
         let (current, made) = (Arc::downgrade(&self.current), Arc::downgrade(&made.run_id));
@@ -236,7 +236,7 @@ impl Connection {
 
     /// Drops the connection that `error` came from, if a new one may help. A connection that was opened meanwhile
     /// stays: otherwise each caller that failed on the old one would reopen it.
-    async fn look_at(&self, from: &Live, error: &redis::RedisError) {
+    async fn look_at(&self, from: &OpenConnection, error: &redis::RedisError) {
         self.tell_of(error);
         if !is_of_this_connection(error) {
             return;
@@ -282,7 +282,7 @@ impl Connection {
             loop {
                 let live = self.live().await?;
                 let answer = match live.run_id().await {
-                    Err(error) if is_of_this_connection(&error) => self.judge(verb, &live, Err(error)).await,
+                    Err(error) if is_of_this_connection(&error) => self.check_reply(verb, &live, Err(error)).await,
                     // If the Redis user may not read the run ID, continue without it.
                     known => {
                         let run_id = known.unwrap_or_default();
@@ -307,7 +307,7 @@ impl Connection {
     /// another process has loaded it.
     async fn call(
         &self,
-        live: &Live,
+        live: &OpenConnection,
         function: &Function,
         arguments: impl Fn(&mut redis::Cmd),
     ) -> Result<Value, StoreError> {
@@ -330,7 +330,7 @@ impl Connection {
                 // The next call may find enough memory, or the function.
                 Err(error) if error.code() == Some("OOM") || !may_load => {}
                 Err(error) if error.code() == Some("NOPERM") || is_unknown_command(&error) => live.refuse_functions(),
-                answer => return self.judge(function.script.verb, live, answer).await,
+                answer => return self.check_reply(function.script.verb, live, answer).await,
             }
         }
         let mut command = redis::cmd("EVALSHA");
@@ -343,7 +343,12 @@ impl Connection {
     }
 
     /// Runs a script with the command that names its digest, and loads it if Redis does not know it.
-    async fn evaluate(&self, live: &Live, script: &Script, command: &redis::Cmd) -> Result<Value, StoreError> {
+    async fn evaluate(
+        &self,
+        live: &OpenConnection,
+        script: &Script,
+        command: &redis::Cmd,
+    ) -> Result<Value, StoreError> {
         let mut connection = live.connection.clone();
         let mut answer = command.query_async::<Value>(&mut connection).await;
         if matches!(&answer, Err(error) if error.code() == Some("NOSCRIPT")) {
@@ -355,14 +360,14 @@ impl Connection {
                 Err(error) => Err(error),
             };
         }
-        self.judge(script.verb, live, answer).await
+        self.check_reply(script.verb, live, answer).await
     }
 
     /// Adds the verb to an error, and drops the connection `from` if the error says that it is broken.
-    async fn judge<T>(
+    async fn check_reply<T>(
         &self,
         verb: &'static str,
-        from: &Live,
+        from: &OpenConnection,
         answer: Result<T, redis::RedisError>,
     ) -> Result<T, StoreError> {
         match answer {
@@ -377,35 +382,35 @@ impl Connection {
     /// Runs any command. For reads.
     ///
     /// # Errors
-    /// [`StoreError::Verb`] with the name of the question.
+    /// [`StoreError::Verb`] with the name of the command.
     pub async fn query<T: redis::FromRedisValue>(
         &self,
-        question: Question,
+        name: RedisCommand,
         command: &redis::Cmd,
     ) -> Result<T, StoreError> {
         let ask = async {
             let live = self.live().await?;
             let answer = command.query_async::<T>(&mut live.connection.clone()).await;
-            self.judge(question.as_str(), &live, answer).await
+            self.check_reply(name.as_str(), &live, answer).await
         };
-        self.observe(question.as_str(), true, ask).await
+        self.observe(name.as_str(), true, ask).await
     }
 
     /// Runs a pipeline. For reads, and for one-time setup.
     ///
     /// # Errors
-    /// [`StoreError::Verb`] with the name of the question.
+    /// [`StoreError::Verb`] with the name of the command.
     pub async fn pipeline<T: redis::FromRedisValue>(
         &self,
-        question: Question,
+        name: RedisCommand,
         pipe: &redis::Pipeline,
     ) -> Result<T, StoreError> {
         let ask = async {
             let live = self.live().await?;
             let answer = pipe.query_async::<T>(&mut live.connection.clone()).await;
-            self.judge(question.as_str(), &live, answer).await
+            self.check_reply(name.as_str(), &live, answer).await
         };
-        self.observe(question.as_str(), true, ask).await
+        self.observe(name.as_str(), true, ask).await
     }
 
     /// Runs a pipeline, and returns a result for each command: a key of another type affects only its own result (rule
@@ -413,19 +418,23 @@ impl Connection {
     /// fails: otherwise the key would seem to be missing.
     ///
     /// # Errors
-    /// [`StoreError::Verb`] with the name of the question.
-    pub(crate) async fn answers(&self, question: Question, pipe: &redis::Pipeline) -> Result<Answers, StoreError> {
+    /// [`StoreError::Verb`] with the name of the command.
+    pub(crate) async fn replies(
+        &self,
+        name: RedisCommand,
+        pipe: &redis::Pipeline,
+    ) -> Result<PipelineReplies, StoreError> {
         let ask = async {
             let (live, mut pipe) = (self.live().await?, pipe.clone());
-            let answers = pipe.ignore_errors().query_async::<Answers>(&mut live.connection.clone()).await;
-            self.judge(question.as_str(), &live, answers.and_then(error::all_served)).await
+            let answers = pipe.ignore_errors().query_async::<PipelineReplies>(&mut live.connection.clone()).await;
+            self.check_reply(name.as_str(), &live, answers.and_then(error::all_served)).await
         };
-        self.observe(question.as_str(), true, ask).await
+        self.observe(name.as_str(), true, ask).await
     }
 }
 
 /// The replies of a pipeline, one for each command.
-pub(crate) type Answers = Vec<redis::RedisResult<Value>>;
+pub(crate) type PipelineReplies = Vec<redis::RedisResult<Value>>;
 
 /// The run ID in the text of `INFO`; empty if it is missing.
 fn run_id_of(info: &str) -> &str {

@@ -12,7 +12,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, FromRedisValue, RedisError, RedisResult};
 
 use super::cluster::{ClusterView, slot_of};
-use super::dial::{Dial, SentinelSays};
+use super::dial::{Dial, SentinelReport};
 use super::error::is_of_this_connection;
 use super::role::{Role, role};
 use super::url::{Target, target_of};
@@ -34,24 +34,24 @@ struct Manager {
 }
 
 /// A connection, and the primary that it leads to, if sentinels or a cluster reported it.
-struct Pooled {
+struct PooledConnection {
     connection: MultiplexedConnection,
     primary: Option<String>,
 }
 
 impl managed::Manager for Manager {
-    type Type = Pooled;
+    type Type = PooledConnection;
     type Error = RedisError;
 
-    async fn create(&self) -> RedisResult<Pooled> {
+    async fn create(&self) -> RedisResult<PooledConnection> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
             .set_response_timeout(Some(RESPONSE_TIMEOUT));
         let connection = self.dial.dial(config).await?;
-        Ok(Pooled { connection, primary: self.dial.primary().and_then(Result::ok) })
+        Ok(PooledConnection { connection, primary: self.dial.primary().and_then(Result::ok) })
     }
 
-    async fn recycle(&self, pooled: &mut Pooled, _: &Metrics) -> managed::RecycleResult<RedisError> {
+    async fn recycle(&self, pooled: &mut PooledConnection, _: &Metrics) -> managed::RecycleResult<RedisError> {
         // A replaced primary that was not notified yet still reports the role of a primary.
         if let Some(primary) = &pooled.primary
             && self.dial.has_moved(primary).await
@@ -61,7 +61,7 @@ impl managed::Manager for Manager {
         // A demoted primary answers PING and reads as before.
         match role(&mut pooled.connection).await? {
             Role::Other(role) => Err(managed::RecycleError::message(format!("the server has become a {role}"))),
-            Role::Primary | Role::Untold => Ok(()),
+            Role::Primary | Role::Unreported => Ok(()),
         }
     }
 }
@@ -127,7 +127,7 @@ impl Pool {
     }
 
     /// The primary that each sentinel of the URL reports; empty without sentinels.
-    pub async fn sentinels(&self) -> Vec<SentinelSays> {
+    pub async fn sentinels(&self) -> Vec<SentinelReport> {
         self.dial.sentinels().await
     }
 

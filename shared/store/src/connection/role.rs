@@ -14,7 +14,7 @@ pub(super) enum Role {
     /// A replica or a sentinel, which accept no writes; its own word.
     Other(String),
     /// Unknown: the user may not ask, or the server does not have the command.
-    Untold,
+    Unreported,
 }
 
 /// Asks the server of `connection` for its role.
@@ -26,9 +26,9 @@ pub(super) async fn role(connection: &mut MultiplexedConnection) -> RedisResult<
         Ok(said) => Ok(match said.first().and_then(text_of).as_deref() {
             Some("master") => Role::Primary,
             Some(other) => Role::Other(other.to_owned()),
-            None => Role::Untold,
+            None => Role::Unreported,
         }),
         Err(error) if is_of_this_connection(&error) => Err(error),
-        Err(_) => Ok(Role::Untold),
+        Err(_) => Ok(Role::Unreported),
     }
 }

@@ -16,7 +16,7 @@ use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, RedisResult};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::dial::{Dial, SentinelSays};
+use super::dial::{Dial, SentinelReport};
 use super::role::{Role, role};
 use super::tls::{Server, TlsFiles};
 
@@ -42,21 +42,21 @@ pub(super) struct Sentinels {
     /// TLS files of the connections.
     tls: TlsFiles,
     /// The open connection to each sentinel.
-    kept: Vec<Kept>,
+    kept: Vec<ReusedConnection>,
     /// Address of the primary at the last search, or why it was not found; `None` before the first search.
     found: watch::Sender<Option<Result<String, String>>>,
 }
 
 /// A connection to a sentinel that is reused for the next question.
-type Kept = Mutex<Option<MultiplexedConnection>>;
+type ReusedConnection = Mutex<Option<MultiplexedConnection>>;
 
 /// A question to a sentinel. If it fails or is dropped, its connection is dropped.
-struct Asking<'a> {
-    kept: &'a Kept,
+struct SentinelQuery<'a> {
+    kept: &'a ReusedConnection,
     was_answered: bool,
 }
 
-impl Drop for Asking<'_> {
+impl Drop for SentinelQuery<'_> {
     fn drop(&mut self) {
         if !self.was_answered {
             *locked(self.kept) = None;
@@ -64,13 +64,13 @@ impl Drop for Asking<'_> {
     }
 }
 
-fn locked(kept: &Kept) -> MutexGuard<'_, Option<MultiplexedConnection>> {
+fn locked(kept: &ReusedConnection) -> MutexGuard<'_, Option<MultiplexedConnection>> {
     kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The primary that a sentinel reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Named {
+struct ReportedPrimary {
     host: String,
     port: u16,
     /// The epoch of its configuration, which increases with each failover. 0 if the sentinel does not report it.
@@ -78,11 +78,11 @@ struct Named {
 }
 
 /// The report of each sentinel, or the reason for its failure.
-type Answers = Vec<Result<Named, String>>;
+type PrimaryReports = Vec<Result<ReportedPrimary, String>>;
 
 /// The reported servers, without duplicates: those of the newest configuration first, then servers that most sentinels
 /// report.
-fn ranked(answers: &Answers) -> Vec<(String, u16)> {
+fn ranked(answers: &PrimaryReports) -> Vec<(String, u16)> {
     let mut found: Vec<(u64, usize, (String, u16))> = Vec::new();
     for named in answers.iter().flatten() {
         let place = (named.host.clone(), named.port);
@@ -114,13 +114,13 @@ impl Sentinels {
     }
 
     pub(super) fn new(sentinels: Vec<Server>, name: String, primary: ConnectionInfo, tls: TlsFiles) -> Self {
-        let kept = sentinels.iter().map(|_| Kept::default()).collect();
+        let kept = sentinels.iter().map(|_| ReusedConnection::default()).collect();
         Self { sentinels, name, primary, tls, kept, found: watch::Sender::new(None) }
     }
 
     /// Asks all sentinels. Once most have replied, the others have `grace` left.
-    async fn ask_all(&self, grace: Duration) -> Answers {
-        let mut answers: Answers = self.sentinels.iter().map(|_| Err(silent())).collect();
+    async fn ask_all(&self, grace: Duration) -> PrimaryReports {
+        let mut answers: PrimaryReports = self.sentinels.iter().map(|_| Err(silent())).collect();
         let ask = |index: usize| async move { (index, self.ask(index).await) };
         let mut asked: FuturesUnordered<_> = (0..self.sentinels.len()).map(ask).collect();
         // Each question has its own time limit.
@@ -138,11 +138,11 @@ impl Sentinels {
     }
 
     /// The primary that this sentinel reports, or why it reports none. Reuses the open connection.
-    async fn ask(&self, index: usize) -> Result<Named, String> {
+    async fn ask(&self, index: usize) -> Result<ReportedPrimary, String> {
         let (Some(sentinel), Some(kept)) = (self.sentinels.get(index), self.kept.get(index)) else {
             return Err(silent());
         };
-        let mut asking = Asking { kept, was_answered: false };
+        let mut asking = SentinelQuery { kept, was_answered: false };
         let said = timeout(ASK_TIMEOUT, async {
             let used = locked(kept).clone();
             if let Some(connection) = used
@@ -162,7 +162,7 @@ impl Sentinels {
     }
 
     /// As [`Self::ask`], over this connection to the sentinel.
-    async fn ask_over(&self, connection: MultiplexedConnection) -> Result<Named, String> {
+    async fn ask_over(&self, connection: MultiplexedConnection) -> Result<ReportedPrimary, String> {
         let (mut place, mut state) = (redis::cmd("SENTINEL"), redis::cmd("SENTINEL"));
         place.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
         state.arg("MASTER").arg(&self.name);
@@ -175,7 +175,7 @@ impl Sentinels {
             place.map_err(|error| error.to_string())?.ok_or_else(|| format!("it does not monitor {:?}", self.name))?;
         // Most users may not run this command. Then the epoch counts as 0.
         let epoch = state.ok().and_then(|state| state.get("config-epoch")?.parse().ok());
-        Ok(Named { host, port, epoch: epoch.unwrap_or(0) })
+        Ok(ReportedPrimary { host, port, epoch: epoch.unwrap_or(0) })
     }
 
     /// A connection to the server at this place if it confirms that it is the primary; otherwise the reason.
@@ -193,7 +193,7 @@ impl Sentinels {
         match timeout(PRIMARY_TIMEOUT, connect).await {
             Ok(Ok((connection, Role::Primary))) => Ok(connection),
             Ok(Ok((_, Role::Other(role)))) => Err(format!("it reports the role {role}")),
-            Ok(Ok((_, Role::Untold))) => Err("it does not report its role: the user needs the command ROLE".into()),
+            Ok(Ok((_, Role::Unreported))) => Err("it does not report its role: the user needs the command ROLE".into()),
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => Err(format!("no answer within {PRIMARY_TIMEOUT:?}")),
         }
@@ -279,9 +279,9 @@ impl Dial for Sentinels {
         false
     }
 
-    async fn sentinels(&self) -> Vec<SentinelSays> {
+    async fn sentinels(&self) -> Vec<SentinelReport> {
         let answers = self.ask_all(2 * ASK_TIMEOUT).await;
-        let says = self.sentinels.iter().zip(answers).map(|(sentinel, answer)| SentinelSays {
+        let says = self.sentinels.iter().zip(answers).map(|(sentinel, answer)| SentinelReport {
             sentinel: sentinel.address(),
             primary: answer.map(|named| self.place(named.host, named.port).to_string()),
         });
@@ -299,8 +299,8 @@ mod tests {
 
     #[test]
     fn the_newest_configuration_counts_then_most_voices_then_the_order_of_the_url() {
-        let named = |port, epoch| Ok(Named { host: "a".into(), port, epoch });
-        let cases: [(Answers, &[u16]); 5] = [
+        let named = |port, epoch| Ok(ReportedPrimary { host: "a".into(), port, epoch });
+        let cases: [(PrimaryReports, &[u16]); 5] = [
             (vec![named(1, 3), named(1, 3), named(2, 4)], &[2, 1]),
             (vec![named(1, 0), named(2, 0), named(2, 0)], &[2, 1]),
             (vec![named(1, 0), named(2, 0)], &[1, 2]),

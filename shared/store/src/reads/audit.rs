@@ -2,7 +2,7 @@
 //! call a write. Its entries are numbered by the time of their writing, so a bounded search around the right times
 //! finds them.
 
-mod aside;
+mod dead_letters;
 pub(crate) mod seals;
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::ops::Bound;
 use tickfleet_core::{EntryId, keys};
 
 use super::field;
-use crate::seam::look::Range;
+use crate::seam::inspect::Range;
 use crate::{Store, StoreError, TurnName};
 
 /// Entries per round trip.
@@ -38,7 +38,7 @@ pub struct AuditSearch {
 
 /// The result of a search.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct AuditFound {
+pub struct AuditSearchResult {
     /// The entries, JSON, in the order in which they were written.
     pub entries: Vec<String>,
     /// True if these are all entries.
@@ -58,11 +58,11 @@ struct Search<'a> {
 
 /// The result of a search in one direction.
 #[derive(PartialEq, Eq)]
-enum Went {
+enum SearchEnd {
     /// Everything is found, or there is nothing left to read.
-    Through,
+    Complete,
     /// The maximum number of entries was read.
-    Spent,
+    ReadMax,
 }
 
 impl Store {
@@ -70,7 +70,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn audit_of(&self, name: &TurnName, wanted: &AuditSearch) -> Result<AuditFound, StoreError> {
+    pub async fn audit_of(&self, name: &TurnName, wanted: &AuditSearch) -> Result<AuditSearchResult, StoreError> {
         // Texts are compared, not parsed: IDs need no escaping, and the writer puts no blanks between members.
         let mut needles = vec![format!("\"tenant\":\"{}\"", name.tenant)];
         needles.push(match wanted.position {
@@ -80,7 +80,7 @@ impl Store {
         let expected = wanted.expected.unwrap_or(usize::MAX);
         let mut search = Search { store: self, needles, expected, found: BTreeMap::new(), read: 0 };
         let complete = search.run(wanted).await?;
-        Ok(AuditFound { complete, read: search.read, entries: search.found.into_values().collect() })
+        Ok(AuditSearchResult { complete, read: search.read, entries: search.found.into_values().collect() })
     }
 }
 
@@ -91,7 +91,7 @@ impl Search<'_> {
         let likely: Vec<i64> = wanted.likely_ms.iter().map(|at| *at.max(&wanted.from_ms)).collect();
         let ways = likely.len() + usize::from(wanted.from_the_end);
         let share = (wanted.read_max / ways.max(1)).max(PAGE);
-        if wanted.from_the_end && self.backwards(&begin, end.clone(), share).await? == Went::Through {
+        if wanted.from_the_end && self.backwards(&begin, end.clone(), share).await? == SearchEnd::Complete {
             return Ok(true);
         }
         // If the first range begins at the start and has no gap, the whole time was searched.
@@ -100,7 +100,7 @@ impl Search<'_> {
             // The entries after the next likely time are read from there.
             let next = likely.get(at + 1).filter(|next| *next > start).map(|next| upto_ms(*next));
             let next = next.as_ref().unwrap_or(&end);
-            whole &= self.forwards(from_ms(*start), next, share).await? == Went::Through;
+            whole &= self.forwards(from_ms(*start), next, share).await? == SearchEnd::Complete;
             if self.is_done() {
                 return Ok(true);
             }
@@ -117,15 +117,15 @@ impl Search<'_> {
         from: &Bound<EntryId>,
         mut upto: Bound<EntryId>,
         share: usize,
-    ) -> Result<Went, StoreError> {
+    ) -> Result<SearchEnd, StoreError> {
         let end = self.read + share;
         while self.read < end {
             match self.page(Range { from: from.clone(), upto, ..Range::newest(PAGE) }).await? {
                 Some(last) if !self.is_done() => upto = Bound::Excluded(last),
-                _ => return Ok(Went::Through),
+                _ => return Ok(SearchEnd::Complete),
             }
         }
-        Ok(Went::Spent)
+        Ok(SearchEnd::ReadMax)
     }
 
     async fn forwards(
@@ -133,15 +133,15 @@ impl Search<'_> {
         mut from: Bound<EntryId>,
         upto: &Bound<EntryId>,
         share: usize,
-    ) -> Result<Went, StoreError> {
+    ) -> Result<SearchEnd, StoreError> {
         let end = self.read + share;
         while self.read < end {
             match self.page(Range { from, upto: upto.clone(), ..Range::oldest(PAGE) }).await? {
                 Some(last) if !self.is_done() => from = Bound::Excluded(last),
-                _ => return Ok(Went::Through),
+                _ => return Ok(SearchEnd::Complete),
             }
         }
-        Ok(Went::Spent)
+        Ok(SearchEnd::ReadMax)
     }
 
     /// Reads a page. Returns its last entry if more may follow.

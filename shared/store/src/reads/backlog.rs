@@ -7,8 +7,8 @@ use tickfleet_core::{CounterKey, Query, SetKey, Stored, StreamKey};
 use tickfleet_model::TenantId;
 
 use super::{age, counter, members, place_ms, queues, size};
-use crate::reads::memory::Memory;
-use crate::seam::look::{QueueState, Range, Vitals};
+use crate::reads::memory_usage::MemoryUsage;
+use crate::seam::inspect::{QueueState, Range, Vitals};
 use crate::{Store, StoreError, TurnName};
 
 /// Tenants per round trip.
@@ -18,7 +18,7 @@ const TIMERS_SAMPLED: usize = 256;
 
 /// The amount of waiting work, by place. Ages of entries are by the store's clock, which numbers the entries.
 #[derive(Debug, Clone, Default)]
-pub struct Backlog {
+pub struct ShardBacklog {
     /// Undecided turns on the inbound stream: unread, or held by a scheduler.
     pub inbound: u64,
     /// Undecided task messages.
@@ -63,7 +63,7 @@ pub struct Backlog {
     /// Shard time, ms.
     pub now_ms: i64,
     /// The store's memory.
-    pub memory: Memory,
+    pub memory: MemoryUsage,
     /// True if new work is refused because memory is nearly full.
     pub pressure: bool,
 }
@@ -75,13 +75,13 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn backlog(&self, tenants: &[TenantId], shares: &[&str]) -> Result<Backlog, StoreError> {
+    pub async fn backlog(&self, tenants: &[TenantId], shares: &[&str]) -> Result<ShardBacklog, StoreError> {
         let vitals = self.seam().vitals().await?;
-        let mut backlog = Backlog {
+        let mut backlog = ShardBacklog {
             now_ms: vitals.shard.now_ms,
             pressure: vitals.shard.pressure,
-            memory: Memory { used: vitals.memory_bytes, max: vitals.memory_max },
-            ..Backlog::default()
+            memory: MemoryUsage { used: vitals.memory_bytes, max: vitals.memory_max },
+            ..ShardBacklog::default()
         };
         self.add_sets(&mut backlog).await?;
         let (_, audit) = self.seam().page(&keys::audit(), &Range::oldest(1)).await?;
@@ -103,7 +103,7 @@ impl Store {
     }
 
     /// Adds timers, parked turns and waiting approvals.
-    async fn add_sets(&self, backlog: &mut Backlog) -> Result<(), StoreError> {
+    async fn add_sets(&self, backlog: &mut ShardBacklog) -> Result<(), StoreError> {
         let sets = [keys::timers(), keys::parked(), approval::waiting()];
         let query = |set: SetKey| [Query::Size(set.clone()), Query::First { set, upto: None, count: 1 }];
         let mut found = self.values(&sets.map(query).concat()).await?;
@@ -179,7 +179,7 @@ impl Store {
     }
 }
 
-fn add_queue(backlog: &mut Backlog, queue: &StreamKey, state: &QueueState, vitals: &Vitals) {
+fn add_queue(backlog: &mut ShardBacklog, queue: &StreamKey, state: &QueueState, vitals: &Vitals) {
     let waiting_ms = age(state.oldest_waiting.as_ref(), vitals.clock_ms);
     let held_ms = age(state.oldest_held.as_ref(), vitals.clock_ms);
     if *queue == keys::turns() || *queue == keys::tasks() {

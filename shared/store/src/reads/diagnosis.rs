@@ -9,7 +9,7 @@ use tickfleet_core::turn::submit::Inbound;
 use tickfleet_core::{EntryId, Query, Stored, StreamKey, Value};
 
 use super::{entry_ms, field, queues};
-use crate::seam::look::Entry;
+use crate::seam::inspect::Entry;
 use crate::{Store, StoreError, TurnName};
 
 /// A shard's settings, clock, and processes.
@@ -83,7 +83,7 @@ pub struct DeadLetter {
 
 /// The progress of the turn with an ID that a producer gave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Remembered {
+pub enum GivenIdProgress {
     /// It waits for a scheduler.
     Queued,
     /// It was admitted.
@@ -181,12 +181,12 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn remembered(&self, name: &TurnName) -> Result<Option<Remembered>, StoreError> {
+    pub async fn remembered(&self, name: &TurnName) -> Result<Option<GivenIdProgress>, StoreError> {
         let stored = self.record_of::<GivenId>(&name.given()).await?;
         Ok(stored.map(|stored| match stored.value.state {
-            GivenState::Queued => Remembered::Queued,
-            GivenState::Admitted => Remembered::Admitted,
-            GivenState::Ended => Remembered::Ended,
+            GivenState::Queued => GivenIdProgress::Queued,
+            GivenState::Admitted => GivenIdProgress::Admitted,
+            GivenState::Ended => GivenIdProgress::Ended,
         }))
     }
 

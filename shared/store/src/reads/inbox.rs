@@ -11,7 +11,7 @@ use tickfleet_core::{EntryId, SetKey, StreamKey, Transaction, Write, keys};
 use tickfleet_model::{InboxName, TenantId};
 
 use super::field;
-use crate::seam::look::{Entry, Follow, Range};
+use crate::seam::inspect::{Entry, FollowRequest, Range};
 use crate::{Store, StoreError};
 
 /// Entries per read.
@@ -83,7 +83,7 @@ impl InboxReader {
     /// [`StoreError`]; the next read continues without a gap.
     pub async fn wait(&mut self, block: Duration) -> Result<Vec<InboxEntry>, StoreError> {
         let wait_ms = u64::try_from(block.min(BLOCK_MAX).as_millis()).unwrap_or(u64::MAX).max(1);
-        let follow = Follow { log: self.inbox.clone(), after: self.last.clone(), count: COUNT, wait_ms };
+        let follow = FollowRequest { log: self.inbox.clone(), after: self.last.clone(), count: COUNT, wait_ms };
         let found: Vec<InboxEntry> = self.store.seam().follow(&follow).await?.into_iter().map(reply).collect();
         if found.is_empty() && self.is_behind().await? {
             (self.last, self.looks_back) = (None, true);

@@ -8,7 +8,7 @@ use tickfleet_model::knowledge::{Document, Memory, Passages};
 use tickfleet_model::{AgentId, TenantId};
 
 use super::{field, passages};
-use crate::seam::look::Range;
+use crate::seam::inspect::Range;
 use crate::{Store, StoreError, TurnName};
 
 /// Generations and sizes. If a generation is unchanged, so are the contents.

@@ -8,14 +8,14 @@ pub(crate) mod inbox;
 pub(crate) mod knowledge;
 pub(crate) mod limits;
 pub(crate) mod load;
-pub(crate) mod look;
-pub(crate) mod memory;
+pub(crate) mod memory_usage;
 pub(crate) mod nodes;
 pub(crate) mod notes;
 pub(crate) mod passages;
 pub(crate) mod preflight;
-pub(crate) mod standing;
 pub(crate) mod tasks;
+pub(crate) mod tenant_usage;
+pub(crate) mod turn_view;
 pub(crate) mod usage;
 pub(crate) mod watch;
 

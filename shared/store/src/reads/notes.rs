@@ -7,7 +7,7 @@ use tickfleet_core::turn::Note;
 
 /// A failed attempt.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct FailedTry {
+pub struct FailedAttempt {
     /// When it failed, ms of shard time.
     pub at_ms: i64,
     /// The call's position.
@@ -22,7 +22,7 @@ pub struct FailedTry {
 
 /// Consecutive waits of a call for a circuit breaker or a paused tool.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct RestNote {
+pub struct BreakerWait {
     /// Since when, ms of shard time.
     pub at_ms: i64,
     /// The call's position.
@@ -57,9 +57,9 @@ fn admission(note: &Note) -> Option<AdmissionNote> {
 
 /// The failed attempts of a turn.
 #[must_use]
-pub fn failed_tries(notes: &[Note]) -> Vec<FailedTry> {
+pub fn failed_attempts(notes: &[Note]) -> Vec<FailedAttempt> {
     let failed = |note: &Note| match note {
-        Note::Failed { at_ms, position, attempt, delay_ms, cause } => Some(FailedTry {
+        Note::Failed { at_ms, position, attempt, delay_ms, cause } => Some(FailedAttempt {
             at_ms: *at_ms,
             position: *position,
             attempt: *attempt,
@@ -73,19 +73,19 @@ pub fn failed_tries(notes: &[Note]) -> Vec<FailedTry> {
 
 /// The waits of a turn for circuit breakers and paused tools.
 #[must_use]
-pub fn rests(notes: &[Note]) -> Vec<RestNote> {
-    notes.iter().filter_map(rest).collect()
+pub fn breaker_waits(notes: &[Note]) -> Vec<BreakerWait> {
+    notes.iter().filter_map(breaker_wait).collect()
 }
 
 /// The wait that is the last event of a turn, if any.
 #[must_use]
-pub fn present_rest(notes: &[Note]) -> Option<RestNote> {
-    notes.last().and_then(rest)
+pub fn current_breaker_wait(notes: &[Note]) -> Option<BreakerWait> {
+    notes.last().and_then(breaker_wait)
 }
 
-fn rest(note: &Note) -> Option<RestNote> {
+fn breaker_wait(note: &Note) -> Option<BreakerWait> {
     let Note::Rested { at_ms, position, times, until_ms, cause } = note else { return None };
-    Some(RestNote { at_ms: *at_ms, position: *position, times: *times, until_ms: *until_ms, why: cause.clone() })
+    Some(BreakerWait { at_ms: *at_ms, position: *position, times: *times, until_ms: *until_ms, why: cause.clone() })
 }
 
 #[cfg(test)]
@@ -113,6 +113,9 @@ mod tests {
         };
         let rest = Note::Rested { at_ms: 1, position: 0, times: 2, until_ms: 9, cause: "open".into() };
         assert_eq!(admissions(&[rest.clone(), note.clone()]), [expected]);
-        assert_eq!((present_rest(&[rest.clone(), note.clone()]), rests(&[rest, note]).len()), (None, 1));
+        assert_eq!(
+            (current_breaker_wait(&[rest.clone(), note.clone()]), breaker_waits(&[rest, note]).len()),
+            (None, 1)
+        );
     }
 }

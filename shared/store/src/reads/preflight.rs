@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use crate::connection::command::RedisCommand;
 use crate::connection::pool::Pool;
-use crate::connection::question::Question;
 use crate::connection::refusal::Refusal;
 use crate::{Store, StoreError};
 
@@ -160,12 +160,12 @@ impl Store {
     /// # Errors
     /// [`StoreError`]; [`StoreError::refusal`] has the reason of a refusal.
     pub async fn probe(&self) -> Result<(), StoreError> {
-        self.at_run_time().await?;
+        self.run_time_config().await?;
         if self.is_in_memory() {
             return Ok(());
         }
         let command = redis::cmd("SET").arg(self.keys.prefix()).arg("").arg("XX").to_owned();
-        match self.connection.query::<Option<String>>(Question::Probe, &command).await {
+        match self.connection.query::<Option<String>>(RedisCommand::Probe, &command).await {
             Err(error) if error.refusal() != Some(Refusal::Memory) => Err(error),
             _ => Ok(()),
         }

@@ -5,7 +5,7 @@ use tickfleet_core::turn::{State, Turn};
 use tickfleet_core::{Query, Value, keys};
 use tickfleet_model::{TaskId, TenantId};
 
-use super::look::read_turn;
+use super::turn_view::read_turn;
 use super::{place, text};
 use crate::{Store, StoreError, TurnName};
 
@@ -14,7 +14,7 @@ const STEPS_READ: usize = 32;
 
 /// The progress of a task, for callers that poll it.
 #[derive(Debug, Clone, Default)]
-pub struct Pulse {
+pub struct TaskProgress {
     /// Entries of its history from the requested one on, about 32 at most.
     pub steps: Vec<String>,
     /// Its record. `None` if it has ended, or is unknown.
@@ -27,7 +27,7 @@ pub struct Pulse {
 
 /// An unfinished turn, and the wait for its throttle queue.
 #[derive(Debug, Clone)]
-pub struct LaneWait {
+pub struct ThrottledTurn {
     /// Its record.
     pub turn: Turn,
     /// When its throttle queue is evaluated next, ms of shard time. `None` if it is in none.
@@ -69,7 +69,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn pulse(&self, task: &TurnName, from: usize) -> Result<Pulse, StoreError> {
+    pub async fn task_progress(&self, task: &TurnName, from: usize) -> Result<TaskProgress, StoreError> {
         let names = (from..from.saturating_add(STEPS_READ)).map(|number| part(number as u64)).collect();
         let queries = [
             // Read first, so that entries that were written before the record was removed are included.
@@ -83,14 +83,14 @@ impl Store {
         let (timer_ms, ended) = (place(found.next()), matches!(found.next(), Some(Value::Record(Some(_)))));
         let steps = if let Some(Value::Parts(steps)) = found.next() { steps } else { Vec::new() };
         let steps = steps.into_iter().map_while(|step| step.map(|step| text(&step))).collect();
-        Ok(Pulse { steps, live, timer_ms, ended })
+        Ok(TaskProgress { steps, live, timer_ms, ended })
     }
 
     /// The record of an unfinished turn, and the wait for its throttle queue. `None` if it is not under way.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn lane_wait(&self, name: &TurnName) -> Result<Option<LaneWait>, StoreError> {
+    pub async fn throttled_turn(&self, name: &TurnName) -> Result<Option<ThrottledTurn>, StoreError> {
         let found = self.query(Query::Record(name.record())).await?;
         let Some(stored) = read_turn(&name.record(), Some(found))? else { return Ok(None) };
         let due_ms = match &stored.value.state {
@@ -100,6 +100,6 @@ impl Store {
             }
             _ => None,
         };
-        Ok(Some(LaneWait { turn: stored.value, due_ms }))
+        Ok(Some(ThrottledTurn { turn: stored.value, due_ms }))
     }
 }

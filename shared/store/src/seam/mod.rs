@@ -6,7 +6,7 @@
 //!
 //! [`run`] is the loop of every decision: read, decide, commit, and decide again after a conflict.
 
-pub mod look;
+pub mod inspect;
 pub mod memory;
 pub mod redis;
 pub mod socket;
@@ -27,7 +27,7 @@ use tickfleet_model::Durability;
 
 use crate::Confirmed;
 use crate::StoreError;
-use look::{Entry, Follow, QueueState, Range, StreamState, Vitals};
+use inspect::{Entry, FollowRequest, QueueState, Range, StreamState, Vitals};
 
 /// The consumer group of every queue.
 pub const GROUP: &str = "workers";
@@ -66,7 +66,7 @@ impl ShardState {
 
 /// The result of a batch of transactions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Batch {
+pub struct BatchResult {
     /// The shard's state after the batch.
     pub shard: ShardState,
     /// One result for each transaction, in order.
@@ -75,7 +75,7 @@ pub struct Batch {
 
 /// A blocking read of queues.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Take {
+pub struct TakeRequest {
     /// The consumer. It holds the entries until a transaction acknowledges them.
     pub consumer: Arc<str>,
     /// The queues, the preferred one first.
@@ -88,7 +88,7 @@ pub struct Take {
 
 /// An entry that was taken.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Taken {
+pub struct TakenEntry {
     /// The queue.
     pub queue: StreamKey,
     /// The entry.
@@ -99,7 +99,7 @@ pub struct Taken {
 
 /// The number of entries of a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Backlog {
+pub struct QueueCounts {
     /// Entries that no consumer has taken.
     pub waiting: u64,
     /// Entries that consumers hold.
@@ -119,7 +119,7 @@ pub struct Consumer {
 
 /// The bounds of a log or inbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Keep {
+pub struct TrimBounds {
     /// Maximum age of entries, ms, by the clock that numbered them; 0 means unlimited.
     pub age_ms: i64,
     /// Maximum number of entries; the oldest are removed first; 0 means unlimited.
@@ -142,7 +142,7 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// [`StoreError`] if the outcome of the batch is unknown. The batch may be repeated: a transaction with a proof is
     /// then reported as [`Committed::already`].
-    async fn commit(&self, batch: &[Transaction]) -> Result<Batch, StoreError>;
+    async fn commit(&self, batch: &[Transaction]) -> Result<BatchResult, StoreError>;
 
     /// As [`Self::commit`], and waits up to `at_most` until the batch, and everything that was committed before, has
     /// this durability.
@@ -151,10 +151,10 @@ pub trait Store: Send + Sync {
         batch: &[Transaction],
         durability: Durability,
         at_most: Duration,
-    ) -> Result<(Batch, Confirmed), StoreError>;
+    ) -> Result<(BatchResult, Confirmed), StoreError>;
 
     /// Takes entries from queues. They stay with the consumer until a transaction acknowledges them.
-    async fn take(&self, take: &Take) -> Result<Vec<Taken>, StoreError>;
+    async fn take(&self, take: &TakeRequest) -> Result<Vec<TakenEntry>, StoreError>;
 
     /// The shard's state. It also advances the shard's clock.
     async fn shard(&self) -> Result<ShardState, StoreError> {
@@ -165,7 +165,7 @@ pub trait Store: Send + Sync {
     async fn ensure_queues(&self, queues: &[StreamKey]) -> Result<(), StoreError>;
 
     /// The number of waiting and held entries of a queue.
-    async fn backlog(&self, queue: &StreamKey) -> Result<Backlog, StoreError>;
+    async fn backlog(&self, queue: &StreamKey) -> Result<QueueCounts, StoreError>;
 
     /// The consumers of a queue, by name. Consumers without entries may be omitted.
     async fn consumers(&self, queue: &StreamKey) -> Result<Vec<Consumer>, StoreError>;
@@ -174,7 +174,7 @@ pub trait Store: Send + Sync {
     async fn remove_consumer(&self, queue: &StreamKey, consumer: &str) -> Result<bool, StoreError>;
 
     /// Trims a log or an inbox. Returns the number of removed entries.
-    async fn trim(&self, log: &StreamKey, keep: Keep) -> Result<u64, StoreError>;
+    async fn trim(&self, log: &StreamKey, keep: TrimBounds) -> Result<u64, StoreError>;
 
     /// Assigns to `consumer` delivered entries of a queue whose consumer was deleted: at most `count`, and only among
     /// the oldest entries. Returns their number. A store in memory never has such entries.
@@ -183,7 +183,7 @@ pub trait Store: Send + Sync {
     }
 
     /// The last entry of an inbox up to which all consumer groups of its readers have acknowledged all entries, in the
-    /// form of [`Keep::read_upto`]. `None` without such groups. A store in memory never has them.
+    /// form of [`TrimBounds::read_upto`]. `None` without such groups. A store in memory never has them.
     async fn acknowledged(&self, _log: &StreamKey) -> Result<Option<u128>, StoreError> {
         Ok(None)
     }
@@ -229,7 +229,7 @@ pub trait Store: Send + Sync {
     async fn page(&self, stream: &StreamKey, range: &Range) -> Result<(Vec<Entry>, StreamState), StoreError>;
 
     /// Waits for entries of a log or inbox. The entries stay.
-    async fn follow(&self, follow: &Follow) -> Result<Vec<Entry>, StoreError>;
+    async fn follow(&self, follow: &FollowRequest) -> Result<Vec<Entry>, StoreError>;
 
     /// The counts of queues, in their order.
     async fn queue_states(&self, queues: &[StreamKey]) -> Result<Vec<QueueState>, StoreError>;
@@ -363,7 +363,7 @@ struct Committer<'a> {
 }
 
 impl Committer<'_> {
-    async fn commit(&mut self, batch: &[Transaction]) -> Result<Batch, StoreError> {
+    async fn commit(&mut self, batch: &[Transaction]) -> Result<BatchResult, StoreError> {
         let Some((durability, at_most)) = self.durably else { return self.store.commit(batch).await };
         let (batch, confirmed) = self.store.commit_durably(batch, durability, at_most).await?;
         if batch.results.iter().any(Result::is_ok) {

@@ -3,8 +3,8 @@
 //! `tickfleet dev` has its fleet in memory and serves it here, so that commands in other terminals can use it as they
 //! use Redis. Both processes must have the same version, because they share the types of the messages.
 //!
-//! After a greeting, a connection carries one request at a time: a frame with the shard's number and an `Ask`, then a
-//! frame with the reply. A frame is its length (4 bytes, little endian) and a postcard message.
+//! After a greeting, a connection carries one request at a time: a frame with the shard's number and a
+//! `SocketRequest`, then a frame with the reply. A frame is its length (4 bytes, little endian) and a postcard message.
 
 use std::fs::Permissions;
 use std::io;
@@ -21,8 +21,8 @@ use tickfleet_model::Durability;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
-use super::look::{Entry, Follow, QueueState, Range, StreamState, Vitals};
-use super::{Backlog, Batch, Consumer, Keep, Store, Take, Taken};
+use super::inspect::{Entry, FollowRequest, QueueState, Range, StreamState, Vitals};
+use super::{BatchResult, Consumer, QueueCounts, Store, TakeRequest, TakenEntry, TrimBounds};
 use crate::{Confirmed, StoreError};
 
 /// The scheme of URLs: `tickfleet+unix://` and the socket's path.
@@ -35,16 +35,16 @@ const GREETING: &str = concat!("tickfleet ", env!("CARGO_PKG_VERSION"));
 
 /// A request: one method of [`Store`].
 #[derive(Debug, Serialize, Deserialize)]
-enum Ask {
+enum SocketRequest {
     Read(Vec<Query>),
     Commit(Vec<Transaction>),
     CommitDurably(Vec<Transaction>, Durability, Duration),
-    Take(Take),
+    Take(TakeRequest),
     EnsureQueues(Vec<StreamKey>),
     Backlog(StreamKey),
     Consumers(StreamKey),
     RemoveConsumer(StreamKey, String),
-    Trim(StreamKey, Keep),
+    Trim(StreamKey, TrimBounds),
     AdoptLost(StreamKey, String, usize),
     Acknowledged(StreamKey),
     SampleMemory,
@@ -56,7 +56,7 @@ enum Ask {
     Rank(SetKey, String),
     Entries(StreamKey, Range),
     Page(StreamKey, Range),
-    Follow(Follow),
+    Follow(FollowRequest),
     QueueStates(Vec<StreamKey>),
     Holder(StreamKey, EntryId),
     Vitals,
@@ -65,14 +65,14 @@ enum Ask {
 
 /// Serves shards on a socket, to processes of the same user.
 #[derive(Debug)]
-pub struct Lender {
+pub struct SocketServer {
     listener: UnixListener,
     path: PathBuf,
     /// The user that may connect.
     owner: u32,
 }
 
-impl Lender {
+impl SocketServer {
     /// Listens on a socket at `path`. Replaces a leftover socket.
     ///
     /// # Errors
@@ -117,7 +117,7 @@ impl Lender {
     }
 }
 
-impl Drop for Lender {
+impl Drop for SocketServer {
     fn drop(&mut self) {
         // A leftover socket is replaced at the next start.
         let _ = std::fs::remove_file(&self.path);
@@ -129,7 +129,7 @@ async fn lend(mut stream: UnixStream, shards: &[crate::Store]) -> io::Result<()>
     write_frame(&mut stream, GREETING.as_bytes()).await?;
     let (mut from, mut to) = stream.split();
     while let Some(frame) = read_frame(&mut from).await? {
-        let (shard, ask): (usize, Ask) = postcard::from_bytes(&frame).map_err(io::Error::other)?;
+        let (shard, ask): (usize, SocketRequest) = postcard::from_bytes(&frame).map_err(io::Error::other)?;
         let answer = match shards.get(shard) {
             Some(store) => tokio::select! {
                 answer = answer(store.seam(), ask) => answer,
@@ -146,35 +146,37 @@ async fn lend(mut stream: UnixStream, shards: &[crate::Store]) -> io::Result<()>
     Ok(())
 }
 
-async fn answer(store: &dyn Store, ask: Ask) -> postcard::Result<Vec<u8>> {
+async fn answer(store: &dyn Store, ask: SocketRequest) -> postcard::Result<Vec<u8>> {
     match ask {
-        Ask::Read(queries) => encoded(store.read(&queries).await),
-        Ask::Commit(batch) => encoded(store.commit(&batch).await),
-        Ask::CommitDurably(batch, durability, at_most) => {
+        SocketRequest::Read(queries) => encoded(store.read(&queries).await),
+        SocketRequest::Commit(batch) => encoded(store.commit(&batch).await),
+        SocketRequest::CommitDurably(batch, durability, at_most) => {
             encoded(store.commit_durably(&batch, durability, at_most).await)
         }
-        Ask::Take(take) => encoded(store.take(&take).await),
-        Ask::EnsureQueues(queues) => encoded(store.ensure_queues(&queues).await),
-        Ask::Backlog(queue) => encoded(store.backlog(&queue).await),
-        Ask::Consumers(queue) => encoded(store.consumers(&queue).await),
-        Ask::RemoveConsumer(queue, consumer) => encoded(store.remove_consumer(&queue, &consumer).await),
-        Ask::Trim(log, keep) => encoded(store.trim(&log, keep).await),
-        Ask::AdoptLost(queue, consumer, count) => encoded(store.adopt_lost(&queue, &consumer, count).await),
-        Ask::Acknowledged(log) => encoded(store.acknowledged(&log).await),
-        Ask::SampleMemory => encoded(store.sample_memory().await),
-        Ask::StreamBytes(stream) => encoded(store.stream_bytes(&stream).await),
-        Ask::Scan(prefix, cursor, count) => encoded(store.scan(&prefix, cursor, count).await),
-        Ask::ScanCounters(limit, cursor, count) => encoded(store.scan_counters(&limit, cursor, count).await),
-        Ask::ScanMembers(set, prefix, cursor, count) => encoded(store.scan_members(&set, &prefix, cursor, count).await),
-        Ask::Last(set, skip, count) => encoded(store.last(&set, skip, count).await),
-        Ask::Rank(set, member) => encoded(store.rank(&set, &member).await),
-        Ask::Entries(stream, range) => encoded(store.entries(&stream, &range).await),
-        Ask::Page(stream, range) => encoded(store.page(&stream, &range).await),
-        Ask::Follow(follow) => encoded(store.follow(&follow).await),
-        Ask::QueueStates(queues) => encoded(store.queue_states(&queues).await),
-        Ask::Holder(queue, entry) => encoded(store.holder(&queue, &entry).await),
-        Ask::Vitals => encoded(store.vitals().await),
-        Ask::DropStream(stream) => encoded(store.drop_stream(&stream).await),
+        SocketRequest::Take(take) => encoded(store.take(&take).await),
+        SocketRequest::EnsureQueues(queues) => encoded(store.ensure_queues(&queues).await),
+        SocketRequest::Backlog(queue) => encoded(store.backlog(&queue).await),
+        SocketRequest::Consumers(queue) => encoded(store.consumers(&queue).await),
+        SocketRequest::RemoveConsumer(queue, consumer) => encoded(store.remove_consumer(&queue, &consumer).await),
+        SocketRequest::Trim(log, keep) => encoded(store.trim(&log, keep).await),
+        SocketRequest::AdoptLost(queue, consumer, count) => encoded(store.adopt_lost(&queue, &consumer, count).await),
+        SocketRequest::Acknowledged(log) => encoded(store.acknowledged(&log).await),
+        SocketRequest::SampleMemory => encoded(store.sample_memory().await),
+        SocketRequest::StreamBytes(stream) => encoded(store.stream_bytes(&stream).await),
+        SocketRequest::Scan(prefix, cursor, count) => encoded(store.scan(&prefix, cursor, count).await),
+        SocketRequest::ScanCounters(limit, cursor, count) => encoded(store.scan_counters(&limit, cursor, count).await),
+        SocketRequest::ScanMembers(set, prefix, cursor, count) => {
+            encoded(store.scan_members(&set, &prefix, cursor, count).await)
+        }
+        SocketRequest::Last(set, skip, count) => encoded(store.last(&set, skip, count).await),
+        SocketRequest::Rank(set, member) => encoded(store.rank(&set, &member).await),
+        SocketRequest::Entries(stream, range) => encoded(store.entries(&stream, &range).await),
+        SocketRequest::Page(stream, range) => encoded(store.page(&stream, &range).await),
+        SocketRequest::Follow(follow) => encoded(store.follow(&follow).await),
+        SocketRequest::QueueStates(queues) => encoded(store.queue_states(&queues).await),
+        SocketRequest::Holder(queue, entry) => encoded(store.holder(&queue, &entry).await),
+        SocketRequest::Vitals => encoded(store.vitals().await),
+        SocketRequest::DropStream(stream) => encoded(store.drop_stream(&stream).await),
     }
 }
 
@@ -216,13 +218,13 @@ impl SocketStore {
         Self { path: path.to_owned(), shard: shard as usize, idle: Mutex::default() }
     }
 
-    async fn ask<T: DeserializeOwned>(&self, ask: Ask) -> Result<T, StoreError> {
+    async fn request<T: DeserializeOwned>(&self, ask: SocketRequest) -> Result<T, StoreError> {
         let answer: Result<T, String> =
             self.exchange(&ask).await.map_err(|source| StoreError::Lender { path: self.path.clone(), source })?;
         answer.map_err(StoreError::Lent)
     }
 
-    async fn exchange<T: DeserializeOwned>(&self, ask: &Ask) -> io::Result<T> {
+    async fn exchange<T: DeserializeOwned>(&self, ask: &SocketRequest) -> io::Result<T> {
         let request = postcard::to_stdvec(&(self.shard, ask)).map_err(io::Error::other)?;
         let idle = self.idle().pop();
         let mut stream = match idle {
@@ -253,11 +255,11 @@ impl SocketStore {
 #[async_trait]
 impl Store for SocketStore {
     async fn read(&self, queries: &[Query]) -> Result<Vec<Value>, StoreError> {
-        self.ask(Ask::Read(queries.to_vec())).await
+        self.request(SocketRequest::Read(queries.to_vec())).await
     }
 
-    async fn commit(&self, batch: &[Transaction]) -> Result<Batch, StoreError> {
-        self.ask(Ask::Commit(batch.to_vec())).await
+    async fn commit(&self, batch: &[Transaction]) -> Result<BatchResult, StoreError> {
+        self.request(SocketRequest::Commit(batch.to_vec())).await
     }
 
     async fn commit_durably(
@@ -265,52 +267,52 @@ impl Store for SocketStore {
         batch: &[Transaction],
         durability: Durability,
         at_most: Duration,
-    ) -> Result<(Batch, Confirmed), StoreError> {
-        self.ask(Ask::CommitDurably(batch.to_vec(), durability, at_most)).await
+    ) -> Result<(BatchResult, Confirmed), StoreError> {
+        self.request(SocketRequest::CommitDurably(batch.to_vec(), durability, at_most)).await
     }
 
-    async fn take(&self, take: &Take) -> Result<Vec<Taken>, StoreError> {
-        self.ask(Ask::Take(take.clone())).await
+    async fn take(&self, take: &TakeRequest) -> Result<Vec<TakenEntry>, StoreError> {
+        self.request(SocketRequest::Take(take.clone())).await
     }
 
     async fn ensure_queues(&self, queues: &[StreamKey]) -> Result<(), StoreError> {
-        self.ask(Ask::EnsureQueues(queues.to_vec())).await
+        self.request(SocketRequest::EnsureQueues(queues.to_vec())).await
     }
 
-    async fn backlog(&self, queue: &StreamKey) -> Result<Backlog, StoreError> {
-        self.ask(Ask::Backlog(queue.clone())).await
+    async fn backlog(&self, queue: &StreamKey) -> Result<QueueCounts, StoreError> {
+        self.request(SocketRequest::Backlog(queue.clone())).await
     }
 
     async fn consumers(&self, queue: &StreamKey) -> Result<Vec<Consumer>, StoreError> {
-        self.ask(Ask::Consumers(queue.clone())).await
+        self.request(SocketRequest::Consumers(queue.clone())).await
     }
 
     async fn remove_consumer(&self, queue: &StreamKey, consumer: &str) -> Result<bool, StoreError> {
-        self.ask(Ask::RemoveConsumer(queue.clone(), consumer.to_owned())).await
+        self.request(SocketRequest::RemoveConsumer(queue.clone(), consumer.to_owned())).await
     }
 
-    async fn trim(&self, log: &StreamKey, keep: Keep) -> Result<u64, StoreError> {
-        self.ask(Ask::Trim(log.clone(), keep)).await
+    async fn trim(&self, log: &StreamKey, keep: TrimBounds) -> Result<u64, StoreError> {
+        self.request(SocketRequest::Trim(log.clone(), keep)).await
     }
 
     async fn adopt_lost(&self, queue: &StreamKey, consumer: &str, count: usize) -> Result<usize, StoreError> {
-        self.ask(Ask::AdoptLost(queue.clone(), consumer.to_owned(), count)).await
+        self.request(SocketRequest::AdoptLost(queue.clone(), consumer.to_owned(), count)).await
     }
 
     async fn acknowledged(&self, log: &StreamKey) -> Result<Option<u128>, StoreError> {
-        self.ask(Ask::Acknowledged(log.clone())).await
+        self.request(SocketRequest::Acknowledged(log.clone())).await
     }
 
     async fn sample_memory(&self) -> Result<(u64, u64), StoreError> {
-        self.ask(Ask::SampleMemory).await
+        self.request(SocketRequest::SampleMemory).await
     }
 
     async fn stream_bytes(&self, stream: &StreamKey) -> Result<u64, StoreError> {
-        self.ask(Ask::StreamBytes(stream.clone())).await
+        self.request(SocketRequest::StreamBytes(stream.clone())).await
     }
 
     async fn scan(&self, prefix: &str, cursor: u64, count: usize) -> Result<(Vec<RecordKey>, u64), StoreError> {
-        self.ask(Ask::Scan(prefix.to_owned(), cursor, count)).await
+        self.request(SocketRequest::Scan(prefix.to_owned(), cursor, count)).await
     }
 
     async fn scan_counters(
@@ -319,7 +321,7 @@ impl Store for SocketStore {
         cursor: u64,
         count: usize,
     ) -> Result<(Vec<(Arc<str>, CounterState)>, u64), StoreError> {
-        self.ask(Ask::ScanCounters(limit.to_owned(), cursor, count)).await
+        self.request(SocketRequest::ScanCounters(limit.to_owned(), cursor, count)).await
     }
 
     async fn scan_members(
@@ -329,42 +331,42 @@ impl Store for SocketStore {
         cursor: u64,
         count: usize,
     ) -> Result<(Vec<(Arc<str>, u64)>, u64), StoreError> {
-        self.ask(Ask::ScanMembers(set.clone(), prefix.to_owned(), cursor, count)).await
+        self.request(SocketRequest::ScanMembers(set.clone(), prefix.to_owned(), cursor, count)).await
     }
 
     async fn last(&self, set: &SetKey, skip: usize, count: usize) -> Result<Vec<(Arc<str>, u64)>, StoreError> {
-        self.ask(Ask::Last(set.clone(), skip, count)).await
+        self.request(SocketRequest::Last(set.clone(), skip, count)).await
     }
 
     async fn rank(&self, set: &SetKey, member: &str) -> Result<Option<u64>, StoreError> {
-        self.ask(Ask::Rank(set.clone(), member.to_owned())).await
+        self.request(SocketRequest::Rank(set.clone(), member.to_owned())).await
     }
 
     async fn entries(&self, stream: &StreamKey, range: &Range) -> Result<Vec<Entry>, StoreError> {
-        self.ask(Ask::Entries(stream.clone(), range.clone())).await
+        self.request(SocketRequest::Entries(stream.clone(), range.clone())).await
     }
 
     async fn page(&self, stream: &StreamKey, range: &Range) -> Result<(Vec<Entry>, StreamState), StoreError> {
-        self.ask(Ask::Page(stream.clone(), range.clone())).await
+        self.request(SocketRequest::Page(stream.clone(), range.clone())).await
     }
 
-    async fn follow(&self, follow: &Follow) -> Result<Vec<Entry>, StoreError> {
-        self.ask(Ask::Follow(follow.clone())).await
+    async fn follow(&self, follow: &FollowRequest) -> Result<Vec<Entry>, StoreError> {
+        self.request(SocketRequest::Follow(follow.clone())).await
     }
 
     async fn queue_states(&self, queues: &[StreamKey]) -> Result<Vec<QueueState>, StoreError> {
-        self.ask(Ask::QueueStates(queues.to_vec())).await
+        self.request(SocketRequest::QueueStates(queues.to_vec())).await
     }
 
     async fn holder(&self, queue: &StreamKey, entry: &EntryId) -> Result<Option<(Arc<str>, i64)>, StoreError> {
-        self.ask(Ask::Holder(queue.clone(), entry.clone())).await
+        self.request(SocketRequest::Holder(queue.clone(), entry.clone())).await
     }
 
     async fn vitals(&self) -> Result<Vitals, StoreError> {
-        self.ask(Ask::Vitals).await
+        self.request(SocketRequest::Vitals).await
     }
 
     async fn drop_stream(&self, stream: &StreamKey) -> Result<(), StoreError> {
-        self.ask(Ask::DropStream(stream.clone())).await
+        self.request(SocketRequest::DropStream(stream.clone())).await
     }
 }

@@ -8,7 +8,7 @@ pub(crate) mod turns {
     mod submit;
 
     pub use cancel::*;
-    pub use inbound::Waits;
+    pub use inbound::UndecidedMessage;
     pub use submit::*;
     pub use tickfleet_core::turn::submit::Inbound;
 }
@@ -32,12 +32,12 @@ pub(crate) mod tasks {
 }
 
 /// Messages: of people and agents in sessions, and between agents.
-pub(crate) mod talks {
-    mod say;
-    mod tell;
+pub(crate) mod conversations {
+    mod messages;
+    mod sessions;
 
-    pub use say::*;
-    pub use tell::*;
+    pub use messages::*;
+    pub use sessions::*;
 }
 
 /// Drained workers, and missing queues.
@@ -49,17 +49,17 @@ pub(crate) mod recovery {
 /// Changes while the fleet runs: the policy in force, tenants, disabled tools, pauses, resets of counters.
 pub(crate) mod run_time {
     mod announce;
-    mod at_run_time;
-    mod note_act;
     mod pause;
+    mod record_action;
     mod reset_limit;
+    mod run_time_config;
     mod set_tenant;
     mod switch_tool;
 
     pub use announce::*;
-    pub use at_run_time::*;
-    pub use pause::PauseSet;
+    pub use pause::PauseResult;
     pub use reset_limit::*;
+    pub use run_time_config::*;
 }
 
 /// Knowledge of agents: documents and memories.

@@ -16,7 +16,7 @@ pub enum Step {
     /// Takes entries of queues.
     Take { consumer: usize, queues: Vec<usize>, count: usize },
     /// Reads.
-    Read(Vec<Question>),
+    Read(Vec<QueryDraft>),
     /// Moves the clock, ms.
     Clock(i64),
     /// Moves the clock to the end of a running window, rounded down to an even millisecond.
@@ -24,7 +24,7 @@ pub enum Step {
     /// Restarts the store.
     Restart,
     /// Samples the memory.
-    Sample(Memory),
+    Sample(MemoryLevel),
     /// Trims a log or an inbox.
     Trim { stream: usize, age: Option<Age>, entries: u64, read_upto: Option<ReadUpto> },
     /// Reads backlog and consumers of all queues.
@@ -41,7 +41,7 @@ pub enum Step {
 
 /// The memory at a sample.
 #[derive(Debug, Clone, Copy)]
-pub enum Memory {
+pub enum MemoryLevel {
     /// No bound.
     Plenty,
     /// Memory in use is close to the bound.
@@ -221,7 +221,7 @@ pub enum WriteDraft {
 
 /// A query.
 #[derive(Debug, Clone)]
-pub enum Question {
+pub enum QueryDraft {
     Record(usize),
     Parts(usize, Vec<usize>),
     AllParts(usize),
@@ -265,7 +265,7 @@ fn step(dice: &mut Dice<'_>) -> Step {
         3 => Step::Read(dice.list(1, 8, question)),
         4 => Step::Clock(clock(dice)),
         5 => Step::Restart,
-        6 => Step::Sample([Memory::Plenty, Memory::Short, Memory::Full][dice.weighted(&[2, 1, 1])]),
+        6 => Step::Sample([MemoryLevel::Plenty, MemoryLevel::Short, MemoryLevel::Full][dice.weighted(&[2, 1, 1])]),
         7 => Step::Trim {
             stream: QUEUES.len() + dice.below(STREAMS - QUEUES.len()),
             age: match dice.weighted(&[4, 1, 5]) {
@@ -434,20 +434,20 @@ fn write(dice: &mut Dice<'_>) -> WriteDraft {
     }
 }
 
-fn question(dice: &mut Dice<'_>) -> Question {
+fn question(dice: &mut Dice<'_>) -> QueryDraft {
     let count = if dice.chance(80) { 1 + dice.below(4) } else { 10_000 };
     let set = dice.chance(70).then(|| dice.below(SETS));
     match dice.below(11) {
-        0 => Question::Record(dice.below(RECORDS.len())),
-        1 => Question::Parts(dice.below(RECORDS.len()), dice.list(0, 3, |dice| dice.below(PARTS.len()))),
-        2 => Question::AllParts(dice.below(RECORDS.len())),
-        3 => Question::Counter(dice.below(LIMITS.len()), dice.below(COUNTERS.len())),
-        4 => Question::First { set, upto: dice.chance(50).then(|| dice.within(0, 6)), count },
-        5 => Question::Place(set, dice.below(TIMERS.len())),
-        6 => Question::Size(set),
-        7 => Question::Entry(dice.below(STREAMS), pick(dice)),
-        8 => Question::Holder(dice.below(QUEUES.len()), pick(dice)),
-        9 => Question::Holds { queue: dice.below(QUEUES.len()), consumer: dice.below(CONSUMERS.len()), count },
-        _ => Question::Entries { stream: dice.below(STREAMS), after: dice.chance(50).then(|| pick(dice)), count },
+        0 => QueryDraft::Record(dice.below(RECORDS.len())),
+        1 => QueryDraft::Parts(dice.below(RECORDS.len()), dice.list(0, 3, |dice| dice.below(PARTS.len()))),
+        2 => QueryDraft::AllParts(dice.below(RECORDS.len())),
+        3 => QueryDraft::Counter(dice.below(LIMITS.len()), dice.below(COUNTERS.len())),
+        4 => QueryDraft::First { set, upto: dice.chance(50).then(|| dice.within(0, 6)), count },
+        5 => QueryDraft::Place(set, dice.below(TIMERS.len())),
+        6 => QueryDraft::Size(set),
+        7 => QueryDraft::Entry(dice.below(STREAMS), pick(dice)),
+        8 => QueryDraft::Holder(dice.below(QUEUES.len()), pick(dice)),
+        9 => QueryDraft::Holds { queue: dice.below(QUEUES.len()), consumer: dice.below(CONSUMERS.len()), count },
+        _ => QueryDraft::Entries { stream: dice.below(STREAMS), after: dice.chance(50).then(|| pick(dice)), count },
     }
 }

@@ -9,11 +9,11 @@ use bytes::Bytes;
 use tickfleet_core::keys::timers;
 use tickfleet_core::{Committed, Conflict, Guard, Query, RecordKey, Transaction, Version, Write};
 use tickfleet_store::StoreError;
-use tickfleet_store::seam::look::{Follow, Range};
-use tickfleet_store::seam::{Batch, Consumer, Keep, ShardState, Store, Take};
+use tickfleet_store::seam::inspect::{FollowRequest, Range};
+use tickfleet_store::seam::{BatchResult, Consumer, ShardState, Store, TakeRequest, TrimBounds};
 
-use super::plan::{Age, Memory, Pick, ReadUpto, Step};
-use super::resolve::{Known, number};
+use super::plan::{Age, MemoryLevel, Pick, ReadUpto, Step};
+use super::resolve::{StoreModel, number};
 use super::universe::{
     CONSUMERS, COUNTERS, LIMITS, PREFIXES, QUEUES, RECORDS, SETS, STREAMS, counter, queue, record, set, stream,
 };
@@ -28,7 +28,7 @@ pub trait Subject {
     /// Restarts the store. Its contents stay.
     async fn restart(&mut self);
     /// Samples the memory. Afterwards memory is not short.
-    async fn sample_memory(&mut self, memory: Memory) -> Result<(), StoreError>;
+    async fn sample_memory(&mut self, memory: MemoryLevel) -> Result<(), StoreError>;
 }
 
 /// A difference between two stores.
@@ -39,7 +39,7 @@ pub struct Table<'a, A, B> {
     pub first: &'a mut A,
     pub second: &'a mut B,
     clock_ms: i64,
-    known: Known,
+    known: StoreModel,
     /// The epoch of the second store. The stores number their epochs differently, so only the counts are compared.
     second_epoch: u64,
     /// Committed batches, for repetition.
@@ -94,7 +94,7 @@ macro_rules! both {
 impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
     /// Two empty stores whose clocks are at `clock_ms`.
     pub fn new(first: &'a mut A, second: &'a mut B, clock_ms: i64) -> Self {
-        let (known, batches) = (Known::default(), Vec::new());
+        let (known, batches) = (StoreModel::default(), Vec::new());
         Self { first, second, clock_ms, known, second_epoch: 0, batches, seen: Seen::default() }
     }
 
@@ -122,7 +122,7 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
     async fn step(&mut self, step: &Step) -> Result<(), Differs> {
         match step {
             Step::Commit(drafts) => {
-                self.known.look(self.first.store()).await;
+                self.known.refresh(self.first.store()).await;
                 let batch = self.known.transactions(drafts);
                 self.commit(batch).await
             }
@@ -132,13 +132,13 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
             },
             Step::Take { consumer, queues, count } => self.take(*consumer, queues, *count).await,
             Step::Read(questions) => {
-                self.known.look(self.first.store()).await;
+                self.known.refresh(self.first.store()).await;
                 let queries: Vec<Query> = questions.iter().map(|question| self.known.query(question)).collect();
                 self.read(&queries).await
             }
             Step::Clock(by_ms) => self.clock(*by_ms).await,
             Step::ClockToEnd(number) => {
-                self.known.look(self.first.store()).await;
+                self.known.refresh(self.first.store()).await;
                 let left_ms = self.known.end_of_window(*number).map_or(0, |end_ms| end_ms - self.known.shard.now_ms);
                 self.clock(left_ms / 2 * 2).await
             }
@@ -156,7 +156,7 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
                 self.commit(Vec::new()).await
             }
             Step::Trim { stream: index, age, entries, read_upto } => {
-                self.known.look(self.first.store()).await;
+                self.known.refresh(self.first.store()).await;
                 let log = stream(*index);
                 let age_ms = age.map_or(0, |age| match age {
                     Age::Ms(age_ms) => age_ms,
@@ -169,7 +169,7 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
                     ReadUpto::Entry(pick) => number(&self.known.entry(&log, pick)),
                     ReadUpto::Lost => u128::from(self.clock_ms.unsigned_abs() + 1_000) << 64,
                 });
-                let keep = Keep { age_ms, entries: *entries, read_upto };
+                let keep = TrimBounds { age_ms, entries: *entries, read_upto };
                 both!(self, format!("trim {log} {keep:?}"), store => store.trim(&log, keep));
                 Ok(())
             }
@@ -244,7 +244,7 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
         let mut queues: Vec<_> = queues.iter().map(|index| queue(*index)).collect();
         let mut listed = HashSet::new();
         queues.retain(|queue| listed.insert(queue.clone()));
-        let take = Take { consumer: CONSUMERS[consumer].into(), queues, count, wait_ms: 0 };
+        let take = TakeRequest { consumer: CONSUMERS[consumer].into(), queues, count, wait_ms: 0 };
         let taken = both!(self, format!("{take:?}"), store => store.take(&take));
         for taken in taken {
             self.seen.count("is", &"taken");
@@ -391,7 +391,7 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
                 ranges.push(Range { from: Bound::Included(entry.clone()), ..Range::newest(2) });
                 ranges.push(Range { upto: Bound::Excluded(entry.clone()), ..Range::newest(2) });
                 let log = stream.clone();
-                let follow = Follow { log, after: Some(entry.clone()), count: 2, wait_ms: 0 };
+                let follow = FollowRequest { log, after: Some(entry.clone()), count: 2, wait_ms: 0 };
                 both!(self, format!("{follow:?}"), store => store.follow(&follow));
                 ranges.push(Range::after(entry, 2));
             }
@@ -404,7 +404,7 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
 }
 
 /// A batch without store-specific texts and numbers.
-fn comparable(batch: &Batch) -> Batch {
+fn comparable(batch: &BatchResult) -> BatchResult {
     let mut batch = batch.clone();
     batch.shard = comparable_shard(batch.shard);
     for result in &mut batch.results {

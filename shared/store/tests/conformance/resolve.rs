@@ -10,7 +10,7 @@ use tickfleet_core::{
 };
 use tickfleet_store::seam::{ShardState, Store};
 
-use super::plan::{Belief, Draft, GuardDraft, Pick, Question, RoomDraft, WriteDraft};
+use super::plan::{Belief, Draft, GuardDraft, Pick, QueryDraft, RoomDraft, WriteDraft};
 use super::universe::{
     COUNTERS, LIMITS, LOGS, QUEUES, RECORDS, STREAMS, TIMERS, content, counter, fields, inbox, member, part, queue,
     record, set, stream,
@@ -18,7 +18,7 @@ use super::universe::{
 
 /// The game's knowledge of the stores.
 #[derive(Default)]
-pub struct Known {
+pub struct StoreModel {
     /// The shard's state, as the last batch reported it.
     pub shard: ShardState,
     /// Entries that were enqueued, by queue, in order.
@@ -33,9 +33,9 @@ pub struct Known {
     counters: HashMap<CounterKey, CounterState>,
 }
 
-impl Known {
+impl StoreModel {
     /// Reads the state that plans refer to: versions, counters, entries of logs and inboxes.
-    pub async fn look(&mut self, store: &dyn Store) {
+    pub async fn refresh(&mut self, store: &dyn Store) {
         let records = (0..RECORDS.len()).map(record);
         let counters: Vec<_> =
             (0..LIMITS.len()).flat_map(|limit| (0..COUNTERS.len()).map(move |index| counter(limit, index))).collect();
@@ -242,31 +242,31 @@ impl Known {
     }
 
     /// The query of a question.
-    pub fn query(&self, question: &Question) -> Query {
+    pub fn query(&self, question: &QueryDraft) -> Query {
         let set_of = |index: &Option<usize>| index.map_or_else(timers, |index| set(index).0);
         match question {
-            Question::Record(index) => Query::Record(record(*index)),
-            Question::Parts(index, parts) => {
+            QueryDraft::Record(index) => Query::Record(record(*index)),
+            QueryDraft::Parts(index, parts) => {
                 Query::Parts(record(*index), parts.iter().map(|index| part(*index)).collect())
             }
-            Question::AllParts(index) => Query::AllParts(record(*index)),
-            Question::Counter(limit, index) => Query::Counter(counter(*limit, *index)),
-            Question::First { set: index, upto, count } => {
+            QueryDraft::AllParts(index) => Query::AllParts(record(*index)),
+            QueryDraft::Counter(limit, index) => Query::Counter(counter(*limit, *index)),
+            QueryDraft::First { set: index, upto, count } => {
                 let now = if index.is_none() { self.shard.now_ms } else { 0 };
                 let upto = upto.map(|upto| u64::try_from(now + upto).unwrap_or_default());
                 Query::First { set: set_of(index), upto, count: *count }
             }
-            Question::Place(Some(index), of) => Query::Place(set(*index).0, member(*of)),
-            Question::Place(None, timer) => Query::Place(SetKey::new("timers"), TIMERS[*timer].into()),
-            Question::Size(index) => Query::Size(set_of(index)),
-            Question::Entry(index, entry) => Query::Entry(stream(*index), self.entry(&stream(*index), *entry)),
-            Question::Holder(index, entry) => Query::Holder(queue(*index), self.entry(&queue(*index), *entry)),
-            Question::Holds { queue: index, consumer, count } => Query::Holds {
+            QueryDraft::Place(Some(index), of) => Query::Place(set(*index).0, member(*of)),
+            QueryDraft::Place(None, timer) => Query::Place(SetKey::new("timers"), TIMERS[*timer].into()),
+            QueryDraft::Size(index) => Query::Size(set_of(index)),
+            QueryDraft::Entry(index, entry) => Query::Entry(stream(*index), self.entry(&stream(*index), *entry)),
+            QueryDraft::Holder(index, entry) => Query::Holder(queue(*index), self.entry(&queue(*index), *entry)),
+            QueryDraft::Holds { queue: index, consumer, count } => Query::Holds {
                 stream: queue(*index),
                 consumer: super::universe::CONSUMERS[*consumer].into(),
                 count: *count,
             },
-            Question::Entries { stream: index, after, count } => Query::Entries {
+            QueryDraft::Entries { stream: index, after, count } => Query::Entries {
                 stream: stream(*index),
                 after: after.map(|after| self.entry(&stream(*index), after)),
                 count: *count,

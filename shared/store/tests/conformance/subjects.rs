@@ -8,10 +8,10 @@ use tempfile::TempDir;
 use tickfleet_store::seam::Store;
 use tickfleet_store::seam::memory::{FsyncPolicy, ManualClock, MemoryOptions, MemoryStore};
 use tickfleet_store::seam::redis::RedisStore;
-use tickfleet_store::seam::socket::{Lender, SocketStore};
+use tickfleet_store::seam::socket::{SocketServer, SocketStore};
 use tickfleet_store::{StoreError, StoreOptions};
 
-use super::plan::Memory;
+use super::plan::MemoryLevel;
 use super::play::Subject;
 use super::server::Server;
 
@@ -72,12 +72,12 @@ impl Subject for InMemory {
         self.store = open(dir, &self.clock);
     }
 
-    async fn sample_memory(&mut self, memory: Memory) -> Result<(), StoreError> {
+    async fn sample_memory(&mut self, memory: MemoryLevel) -> Result<(), StoreError> {
         let (used, _) = self.store.sample_memory().await?;
         let bytes_max = match memory {
-            Memory::Plenty => 0,
-            Memory::Short => used + used / 8,
-            Memory::Full => used / 2,
+            MemoryLevel::Plenty => 0,
+            MemoryLevel::Short => used + used / 8,
+            MemoryLevel::Full => used / 2,
         };
         self.store.set_bytes_max(bytes_max);
         let sampled = self.store.sample_memory().await;
@@ -101,7 +101,7 @@ impl OverSocket {
         let dir = tempfile::Builder::new().prefix("tickfleet-").tempdir().expect("a temporary folder");
         let path = dir.path().join("dev.sock");
         let shard = tickfleet_store::Store::in_memory(memory.store.clone(), 0, Arc::new(StoreOptions::default()));
-        let serving = tokio::spawn(Lender::bind(&path).unwrap().serve(vec![shard]));
+        let serving = tokio::spawn(SocketServer::bind(&path).unwrap().serve(vec![shard]));
         Self { memory, store: SocketStore::new(&path, 0), serving, _dir: dir }
     }
 }
@@ -126,7 +126,7 @@ impl Subject for OverSocket {
         self.memory.restart().await;
     }
 
-    async fn sample_memory(&mut self, memory: Memory) -> Result<(), StoreError> {
+    async fn sample_memory(&mut self, memory: MemoryLevel) -> Result<(), StoreError> {
         self.memory.sample_memory(memory).await
     }
 }
@@ -176,12 +176,12 @@ impl Subject for OnRedis<'_> {
         }
     }
 
-    async fn sample_memory(&mut self, memory: Memory) -> Result<(), StoreError> {
+    async fn sample_memory(&mut self, memory: MemoryLevel) -> Result<(), StoreError> {
         let (used, _) = self.store.sample_memory().await?;
         let bytes_max = match memory {
-            Memory::Plenty => 0,
-            Memory::Short => used + used / 8,
-            Memory::Full => used / 2,
+            MemoryLevel::Plenty => 0,
+            MemoryLevel::Short => used + used / 8,
+            MemoryLevel::Full => used / 2,
         };
         self.set_memory_max(bytes_max).await;
         let sampled = self.store.sample_memory().await;

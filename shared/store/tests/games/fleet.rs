@@ -32,7 +32,7 @@ use tickfleet_model::{AgentId, Call, Caps, ConsumerId, DayCapAction, InboxName, 
 use tickfleet_store::StoreError;
 use tickfleet_store::seam::memory::faults::{Faults, FaultyStore};
 use tickfleet_store::seam::memory::{ManualClock, MemoryOptions};
-use tickfleet_store::seam::{RunError, ShardState, Store, Take, Versions, run};
+use tickfleet_store::seam::{RunError, ShardState, Store, TakeRequest, Versions, run};
 
 use crate::executor::{Chances, Executor, VirtualClock, yield_now};
 use crate::oracle::{Oracle, SharedOracle};
@@ -164,9 +164,9 @@ impl Policy for Rulebook {
     }
 }
 
-pub struct Words;
+pub struct TestRenderer;
 
-impl Render for Words {
+impl Render for TestRenderer {
     fn ended(&self, call: &EndedCall<'_>) -> RenderedCall {
         let fate = match call.fate {
             Fate::NotRun => "not_run",
@@ -213,9 +213,9 @@ pub struct Process {
 }
 
 /// The process ends: its store failed, or it lost its lease.
-pub struct Over;
+pub struct ProcessEnded;
 
-impl From<StoreError> for Over {
+impl From<StoreError> for ProcessEnded {
     fn from(_: StoreError) -> Self {
         Self
     }
@@ -231,7 +231,7 @@ impl Process {
         Self { shared, versions, consumer, shard, beaten_ms: 0, rng, journal, epoch: 0 }
     }
 
-    async fn decide_all<D: Decision>(&mut self, decisions: &[D]) -> Result<Vec<Option<D::Output>>, Over> {
+    async fn decide_all<D: Decision>(&mut self, decisions: &[D]) -> Result<Vec<Option<D::Output>>, ProcessEnded> {
         let (shard, receipts) = run(&self.shared.store, &self.versions, self.shard, decisions).await?;
         self.shard = shard;
         let mut outputs = Vec::new();
@@ -248,15 +248,15 @@ impl Process {
         Ok(outputs)
     }
 
-    pub async fn decide<D: Decision>(&mut self, decision: D) -> Result<Option<D::Output>, Over> {
+    pub async fn decide<D: Decision>(&mut self, decision: D) -> Result<Option<D::Output>, ProcessEnded> {
         Ok(self.decide_all(&[decision]).await?.pop().flatten())
     }
 
-    pub async fn read(&self, query: Query) -> Result<Value, Over> {
+    pub async fn read(&self, query: Query) -> Result<Value, ProcessEnded> {
         Ok(self.shared.store.read(&[query]).await?.remove(0))
     }
 
-    pub async fn beat(&mut self, is_worker: bool) -> Result<Vec<TurnName>, Over> {
+    pub async fn beat(&mut self, is_worker: bool) -> Result<Vec<TurnName>, ProcessEnded> {
         if self.beaten_ms > 0 && self.shared.clock.now_ms() < self.beaten_ms + LEASE_MS / 4 {
             return Ok(Vec::new());
         }
@@ -268,7 +268,7 @@ impl Process {
         };
         let consumer = ConsumerId::new(&self.consumer).unwrap();
         let beat = Beat { consumer, role, lease_ms: LEASE_MS, policy: "p".to_owned() };
-        let report = self.decide(beat).await?.ok_or(Over)?;
+        let report = self.decide(beat).await?.ok_or(ProcessEnded)?;
         self.beaten_ms = asked_ms;
         Ok(report.canceled)
     }
@@ -299,7 +299,7 @@ fn message_of(seed: u64, number: usize, governed: bool) -> Message {
 
 impl Process {
     /// Submits turns that are not accepted yet; after a restart of the store, also accepted turns, which may be lost.
-    async fn produce(&mut self, seed: u64, plan: Plan) -> Result<(), Over> {
+    async fn produce(&mut self, seed: u64, plan: Plan) -> Result<(), ProcessEnded> {
         let all_accepted = self.shared.oracle.lock().unwrap().accepted.len() == plan.turns;
         let numbers = if all_accepted { 0..0 } else { 0..plan.turns };
         for number in numbers {
@@ -354,7 +354,7 @@ async fn schedule(shared: Arc<Shared>, index: usize, incarnation: u32, seed: u64
 }
 
 impl Process {
-    async fn schedule_once(&mut self) -> Result<(), Over> {
+    async fn schedule_once(&mut self) -> Result<(), ProcessEnded> {
         self.beat(false).await?;
         self.intake().await?;
         // A long pause between two requests would count as an outage of the store.
@@ -366,8 +366,9 @@ impl Process {
         self.reap().await
     }
 
-    async fn intake(&mut self) -> Result<(), Over> {
-        let take = Take { consumer: self.consumer.as_str().into(), queues: vec![keys::turns()], count: 4, wait_ms: 0 };
+    async fn intake(&mut self) -> Result<(), ProcessEnded> {
+        let take =
+            TakeRequest { consumer: self.consumer.as_str().into(), queues: vec![keys::turns()], count: 4, wait_ms: 0 };
         let taken = self.shared.store.take(&take).await?;
         let shared = Arc::clone(&self.shared);
         let mut admits = Vec::new();
@@ -399,7 +400,7 @@ impl Process {
                 priority: Priority::Normal,
                 calls,
                 policy: &shared.rules,
-                render: &Words,
+                render: &TestRenderer,
                 bounds: &shared.bounds,
             });
         }
@@ -411,7 +412,7 @@ impl Process {
         Ok(())
     }
 
-    async fn timers(&mut self) -> Result<(), Over> {
+    async fn timers(&mut self) -> Result<(), ProcessEnded> {
         self.shard = self.shared.store.shard().await?;
         let upto = Some(self.shard.now_ms.unsigned_abs());
         let due = match self.read(Query::First { set: keys::timers(), upto, count: 8 }).await? {
@@ -424,7 +425,8 @@ impl Process {
             match kind {
                 "turn" => {
                     let name = TurnName::parse(rest).unwrap();
-                    let due = Due { name: &name, render: &Words, sections: &[&EndUnreported], bounds: &shared.bounds };
+                    let due =
+                        Due { name: &name, render: &TestRenderer, sections: &[&EndUnreported], bounds: &shared.bounds };
                     self.decide(due).await?;
                 }
                 "throttle" => {
@@ -448,7 +450,7 @@ impl Process {
         Ok(())
     }
 
-    async fn release(&mut self, counter: CounterKey) -> Result<(), Over> {
+    async fn release(&mut self, counter: CounterKey) -> Result<(), ProcessEnded> {
         let shared = Arc::clone(&self.shared);
         for _ in 0..4 {
             let Some(QueueHead::Turns(turns)) = self.decide(Rearm { counter: counter.clone() }).await? else { break };
@@ -458,7 +460,7 @@ impl Process {
                     counter: counter.clone(),
                     name,
                     policy: &shared.rules,
-                    render: &Words,
+                    render: &TestRenderer,
                     sections: &[&EndUnreported],
                     bounds: &shared.bounds,
                 })
@@ -471,11 +473,11 @@ impl Process {
         Ok(())
     }
 
-    async fn may_reap(&mut self, every_ms: i64) -> Result<bool, Over> {
+    async fn may_reap(&mut self, every_ms: i64) -> Result<bool, ProcessEnded> {
         Ok(self.decide(MayReap { lease_ms: LEASE_MS, every_ms }).await? == Some(ReapPermit::Granted))
     }
 
-    async fn reap(&mut self) -> Result<(), Over> {
+    async fn reap(&mut self) -> Result<(), ProcessEnded> {
         if !self.may_reap(20).await? {
             return Ok(());
         }
@@ -496,7 +498,7 @@ impl Process {
     }
 
     /// Lists consumers that took entries after the reaper removed them.
-    async fn list_holders(&mut self) -> Result<(), Over> {
+    async fn list_holders(&mut self) -> Result<(), ProcessEnded> {
         for queue in [keys::turns(), keys::ready(Priority::Normal), keys::suspect(Priority::Normal)] {
             let consumers = self.shared.store.consumers(&queue).await?;
             for holder in consumers.into_iter().filter(|one| one.held > 0) {
@@ -506,7 +508,7 @@ impl Process {
         Ok(())
     }
 
-    async fn reap_consumer(&mut self, consumer: &str, ends_ms: i64) -> Result<(), Over> {
+    async fn reap_consumer(&mut self, consumer: &str, ends_ms: i64) -> Result<(), ProcessEnded> {
         let shared = Arc::clone(&self.shared);
         let heartbeat = workers::key(consumer);
         let version = match self.read(Query::Record(heartbeat.clone())).await? {
@@ -541,7 +543,7 @@ impl Process {
     }
 
     /// The entries of queues that a consumer holds.
-    pub async fn held(&self, queues: &[StreamKey], consumer: &str) -> Result<Vec<HeldEntry>, Over> {
+    pub async fn held(&self, queues: &[StreamKey], consumer: &str) -> Result<Vec<HeldEntry>, ProcessEnded> {
         let holds = |stream: &StreamKey| {
             let (stream, consumer) = (stream.clone(), consumer.into());
             Query::Holds { stream, consumer, count: 64 }

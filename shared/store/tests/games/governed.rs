@@ -21,7 +21,7 @@ use tickfleet_model::policy::Becomes;
 use tickfleet_model::{Call, TenantId};
 
 use crate::executor::yield_now;
-use crate::fleet::{DEADLINE_MS, Over, Process, Shared};
+use crate::fleet::{DEADLINE_MS, Process, ProcessEnded, Shared};
 
 /// The governed tools.
 pub const TOOLS: [&str; 8] = ["quote", "quote", "buy", "sign", "sign", "charge0", "charge1", "charge2"];
@@ -86,7 +86,7 @@ impl Governed {
             sections.push(Box::new(EndClaim { effect, by, end, window_ms: KEPT_MS }));
         }
         if let Some(approval) = slice.turn.approval.clone() {
-            sections.push(Box::new(Void(approval)));
+            sections.push(Box::new(VoidSection(approval)));
         }
         sections
     }
@@ -122,14 +122,14 @@ pub fn unreported(slice: &Slice) -> Vec<Box<dyn Section>> {
         sections.push(Box::new(ends));
     }
     if let Some(approval) = slice.turn.approval.clone() {
-        sections.push(Box::new(Void(approval)));
+        sections.push(Box::new(VoidSection(approval)));
     }
     sections
 }
 
-struct Void(String);
+struct VoidSection(String);
 
-impl Section for Void {
+impl Section for VoidSection {
     fn add_to(
         &self,
         transaction: &mut tickfleet_core::Transaction,
@@ -142,7 +142,12 @@ impl Section for Void {
 
 impl Process {
     /// Parks a waiting call. The awaited event wakes it, or its turn expires.
-    pub async fn wait(&mut self, slice: &Slice, governed: &Governed, reason: WaitReason) -> Result<Parked, Over> {
+    pub async fn wait(
+        &mut self,
+        slice: &Slice,
+        governed: &Governed,
+        reason: WaitReason,
+    ) -> Result<Parked, ProcessEnded> {
         let own = slice.turn.clone();
         let is_own = matches!(&reason, WaitReason::Fact { turn } if *turn == slice.name.turn);
         let most_ms = if is_own { 500 } else { 2 * DEADLINE_MS };
@@ -161,13 +166,13 @@ impl Process {
         };
         let reason = ParkReason::Wait { reason, most_ms, has_begun: false, cause: String::new() };
         let park = Park { slice, reason: &reason, beside: false, waits_while: &[], sections: &sections };
-        self.decide(park).await?.ok_or(Over)
+        self.decide(park).await?.ok_or(ProcessEnded)
     }
 }
 
 /// Decisions of people by call, and the store's replies.
 #[derive(Default)]
-pub struct People {
+pub struct ApproverDecisions {
     /// Calls that they tried to approve.
     pub meant: BTreeSet<String>,
     /// Calls that the store reported as denied.
@@ -184,7 +189,7 @@ pub async fn approve(shared: Arc<Shared>, incarnation: u32, seed: u64) {
 }
 
 impl Process {
-    async fn approve_once(&mut self) -> Result<(), Over> {
+    async fn approve_once(&mut self) -> Result<(), ProcessEnded> {
         let tenant = tenant();
         let query = Query::First { set: approval::waiting_of(&tenant), upto: None, count: 4 };
         let Value::Members(mut ids) = self.read(query).await? else { return Ok(()) };
@@ -222,7 +227,7 @@ impl Process {
 }
 
 /// Checks governed calls from the tools' executions in order: turn, position, tool, agent.
-pub fn check(executions: &[(String, usize, String, String)], people: &People) -> Vec<String> {
+pub fn check(executions: &[(String, usize, String, String)], people: &ApproverDecisions) -> Vec<String> {
     let mut violations = Vec::new();
     let mut charged: BTreeMap<&str, Vec<(&str, usize)>> = BTreeMap::new();
     let mut quotes: BTreeMap<&str, i64> = BTreeMap::new();

@@ -39,7 +39,7 @@ pub struct Loss {
 pub struct Oracle {
     pub losses: Vec<Loss>,
     number: u64,
-    pub people: crate::governed::People,
+    pub people: crate::governed::ApproverDecisions,
     known: BTreeSet<(String, usize)>,
     /// Each call's first dispatch to a queue, with its agent and tool.
     dispatches: Vec<(i64, String, String)>,

@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tickfleet_core::{CounterState, EntryId, Query, RecordKey, SetKey, StreamKey, Transaction, Value};
 use tickfleet_model::Durability;
-use tickfleet_store::seam::look::{Entry, Follow, QueueState, Range, StreamState, Vitals};
-use tickfleet_store::seam::{Backlog, Batch, Consumer, Keep, Store, Take, Taken};
+use tickfleet_store::seam::inspect::{Entry, FollowRequest, QueueState, Range, StreamState, Vitals};
+use tickfleet_store::seam::{BatchResult, Consumer, QueueCounts, Store, TakeRequest, TakenEntry, TrimBounds};
 use tickfleet_store::{Confirmed, StoreError};
 
 use crate::executor::yield_now;
@@ -27,7 +27,7 @@ impl<S: Store> Store for Watched<S> {
         values
     }
 
-    async fn commit(&self, batch: &[Transaction]) -> Result<Batch, StoreError> {
+    async fn commit(&self, batch: &[Transaction]) -> Result<BatchResult, StoreError> {
         yield_now().await;
         let answer = self.inner.commit(batch).await;
         if answer.is_err() {
@@ -53,13 +53,13 @@ impl<S: Store> Store for Watched<S> {
         batch: &[Transaction],
         _: Durability,
         _: Duration,
-    ) -> Result<(Batch, Confirmed), StoreError> {
+    ) -> Result<(BatchResult, Confirmed), StoreError> {
         Ok((self.commit(batch).await?, Confirmed::Yes))
     }
 
-    async fn take(&self, take: &Take) -> Result<Vec<Taken>, StoreError> {
+    async fn take(&self, take: &TakeRequest) -> Result<Vec<TakenEntry>, StoreError> {
         yield_now().await;
-        let taken = self.inner.take(&Take { wait_ms: 0, ..take.clone() }).await;
+        let taken = self.inner.take(&TakeRequest { wait_ms: 0, ..take.clone() }).await;
         yield_now().await;
         taken
     }
@@ -68,7 +68,7 @@ impl<S: Store> Store for Watched<S> {
         self.inner.ensure_queues(queues).await
     }
 
-    async fn backlog(&self, queue: &StreamKey) -> Result<Backlog, StoreError> {
+    async fn backlog(&self, queue: &StreamKey) -> Result<QueueCounts, StoreError> {
         self.inner.backlog(queue).await
     }
 
@@ -82,7 +82,7 @@ impl<S: Store> Store for Watched<S> {
         self.inner.remove_consumer(queue, consumer).await
     }
 
-    async fn trim(&self, log: &StreamKey, keep: Keep) -> Result<u64, StoreError> {
+    async fn trim(&self, log: &StreamKey, keep: TrimBounds) -> Result<u64, StoreError> {
         self.inner.trim(log, keep).await
     }
 
@@ -133,7 +133,7 @@ impl<S: Store> Store for Watched<S> {
         self.inner.page(stream, range).await
     }
 
-    async fn follow(&self, follow: &Follow) -> Result<Vec<Entry>, StoreError> {
+    async fn follow(&self, follow: &FollowRequest) -> Result<Vec<Entry>, StoreError> {
         self.inner.follow(follow).await
     }
 

@@ -14,10 +14,10 @@ use tickfleet_core::turn::end::{EndedCall, Fate, Render, RenderedCall};
 use tickfleet_core::turn::state::EndReason;
 use tickfleet_core::turn::{HandBack, HandBackReason, Park, ParkReason, Parked, Settle, Settled, Slice, WaitReason};
 use tickfleet_model::{Call, Priority};
-use tickfleet_store::seam::{Store, Take};
+use tickfleet_store::seam::{Store, TakeRequest};
 
 use crate::executor::yield_now;
-use crate::fleet::{DEADLINE_MS, LEASE_MS, Over, Process, Shared, Words, is_once, rendered};
+use crate::fleet::{DEADLINE_MS, LEASE_MS, Process, ProcessEnded, Shared, TestRenderer, is_once, rendered};
 use crate::governed::{Governed, unreported};
 
 /// A worker. If it loses its lease or its store, it continues under another name, with its journal.
@@ -46,11 +46,11 @@ enum Next {
 }
 
 impl Process {
-    async fn work_once(&mut self) -> Result<(), Over> {
+    async fn work_once(&mut self) -> Result<(), ProcessEnded> {
         self.beat(true).await?;
         self.report().await?;
         if !self.is_leased() {
-            return Err(Over);
+            return Err(ProcessEnded);
         }
         self.journal.forget(self.shard.now_ms);
         if self.rng.random_range(0..16) == 0 {
@@ -58,7 +58,7 @@ impl Process {
         }
         let queues = vec![keys::suspect(Priority::Normal), keys::ready(Priority::Normal)];
         let count = self.rng.random_range(1..=2);
-        let take = Take { consumer: self.consumer.as_str().into(), queues, count, wait_ms: 0 };
+        let take = TakeRequest { consumer: self.consumer.as_str().into(), queues, count, wait_ms: 0 };
         for taken in self.shared.store.take(&take).await? {
             let slice = Slice::read(taken.queue, taken.entry, &taken.fields).unwrap();
             self.run_slice(slice).await?;
@@ -68,7 +68,7 @@ impl Process {
 
     /// Returns slices that the store assigns to this worker although the worker holds none: the store has lost their
     /// end.
-    async fn give_back_strays(&mut self) -> Result<(), Over> {
+    async fn give_back_strays(&mut self) -> Result<(), ProcessEnded> {
         let queues = [keys::suspect(Priority::Normal), keys::ready(Priority::Normal)];
         for entry in self.held(&queues, &self.consumer).await?.into_iter().filter(|one| !one.fields.is_empty()) {
             let slice = Slice::read(entry.queue, entry.entry, &entry.fields).unwrap();
@@ -78,13 +78,13 @@ impl Process {
     }
 
     /// Reports the journal to a restarted store.
-    async fn report(&mut self) -> Result<(), Over> {
+    async fn report(&mut self) -> Result<(), ProcessEnded> {
         while self.epoch != self.shard.epoch {
             let epoch = self.shard.epoch;
             let reports: Vec<Report<()>> = self.journal.reports(self.shard.now_ms).collect();
             for report in reports {
                 let Report::Call(assert) = report else { continue };
-                self.decide(assert).await?.ok_or(Over)?;
+                self.decide(assert).await?.ok_or(ProcessEnded)?;
             }
             self.epoch = epoch;
             let losses = usize::try_from(epoch).unwrap_or(1) - 1;
@@ -99,7 +99,7 @@ impl Process {
         self.consumer.split_once('-').unwrap_or_default().1.to_owned()
     }
 
-    async fn run_slice(&mut self, mut slice: Slice) -> Result<(), Over> {
+    async fn run_slice(&mut self, mut slice: Slice) -> Result<(), ProcessEnded> {
         let mut results: Vec<RenderedCall> = Vec::new();
         let taken_epoch = self.epoch;
         let mut nothing: Option<Claimant> = None;
@@ -111,7 +111,7 @@ impl Process {
             }
             if !self.is_leased() {
                 // Uncommitted results can be produced again: the reaper redelivers the slice.
-                return Err(Over);
+                return Err(ProcessEnded);
             }
             if self.epoch != taken_epoch {
                 // The store may have lost the take, so another worker may have the slice, too.
@@ -169,7 +169,7 @@ impl Process {
             }
             if !self.is_leased() {
                 self.journal.undo(&slice.name, position);
-                return Err(Over);
+                return Err(ProcessEnded);
             }
             if !self.execute(&slice, position, &call).await {
                 // The payment was refused before it took place.
@@ -196,7 +196,13 @@ impl Process {
 
     /// Begins a call. The journal records every call first, with any effect type. Otherwise, a read that ran would be
     /// reported as not run if the store lost its result.
-    async fn begin(&mut self, slice: &Slice, position: usize, once: bool, governed: &Governed) -> Result<Next, Over> {
+    async fn begin(
+        &mut self,
+        slice: &Slice,
+        position: usize,
+        once: bool,
+        governed: &Governed,
+    ) -> Result<Next, ProcessEnded> {
         let by = self.versions.draw().to_string();
         let (name, digest) = (slice.name.clone(), slice.turn.head.digest.clone());
         let until_ms = slice.turn.head.deadline_ms + 2 * DEADLINE_MS;
@@ -237,8 +243,8 @@ impl Process {
             Ok(Some(BeginResult::Hold)) => Ok(Next::Hold),
             Ok(Some(BeginResult::Stale)) => Ok(Next::Stale),
             Ok(Some(other)) => panic!("a begin ends as {}", other.word()),
-            Ok(None) => Err(Over),
-            Err(Over) => Err(Over),
+            Ok(None) => Err(ProcessEnded),
+            Err(ProcessEnded) => Err(ProcessEnded),
         };
         self.journal.undo(&slice.name, position);
         self.journal.confirm(&slice.name, position + 1, self.shard.now_ms);
@@ -246,7 +252,12 @@ impl Process {
     }
 
     /// Handles the end of an equal call. If it may have taken effect, this call ends with its result.
-    async fn take_over(&mut self, governed: &Governed, by: Claimant, result: Option<String>) -> Result<Next, Over> {
+    async fn take_over(
+        &mut self,
+        governed: &Governed,
+        by: Claimant,
+        result: Option<String>,
+    ) -> Result<Next, ProcessEnded> {
         let did_nothing =
             result.as_deref().is_some_and(|word| ["not_run", "tried", "failed"].contains(&word.trim_matches('"')));
         if did_nothing {
@@ -286,7 +297,7 @@ impl Process {
         slice: &Slice,
         results: &[RenderedCall],
         governed: &Governed,
-    ) -> Result<Option<Slice>, Over> {
+    ) -> Result<Option<Slice>, ProcessEnded> {
         let mut slice = slice.clone();
         if !results.is_empty() {
             let Some(next) = self.settle(&slice, results, None).await? else { return Ok(None) };
@@ -308,19 +319,20 @@ impl Process {
     }
 
     /// Settles the calls that ran, and ends the others. Asks first whether another worker began one of them.
-    async fn end(&mut self, slice: Slice, mut results: Vec<RenderedCall>, why: EndReason) -> Result<(), Over> {
+    async fn end(&mut self, slice: Slice, mut results: Vec<RenderedCall>, why: EndReason) -> Result<(), ProcessEnded> {
         let ran = results.len();
         loop {
             results.truncate(ran);
             let (from, upto) = (slice.turn.position + ran, slice.turn.head.calls);
             let (name, digest) = (&slice.name, slice.turn.head.digest.as_str());
             self.shard = self.shared.store.shard().await?;
-            let unrun = self.decide(AskUnrun { name, digest, from, upto, lease_ms: LEASE_MS }).await?.ok_or(Over)?;
+            let unrun =
+                self.decide(AskUnrun { name, digest, from, upto, lease_ms: LEASE_MS }).await?.ok_or(ProcessEnded)?;
             let Unrun::Known(known) = unrun else {
                 self.beat(true).await?;
                 self.report().await?;
                 if !self.is_leased() {
-                    return Err(Over);
+                    return Err(ProcessEnded);
                 }
                 continue;
             };
@@ -341,7 +353,7 @@ impl Process {
         }
         let fate = if mark.is_some() { Fate::MayHaveRun } else { slice.turn.fate(position) };
         let (name, turn, now_ms) = (&slice.name, &slice.turn, self.shard.now_ms);
-        Words.ended(&EndedCall { name, turn, position, call: None, reason: why, fate, now_ms })
+        TestRenderer.ended(&EndedCall { name, turn, position, call: None, reason: why, fate, now_ms })
     }
 
     async fn settle(
@@ -349,7 +361,7 @@ impl Process {
         slice: &Slice,
         results: &[RenderedCall],
         reason: Option<&EndReason>,
-    ) -> Result<Option<Slice>, Over> {
+    ) -> Result<Option<Slice>, ProcessEnded> {
         self.settle_with(slice, results, reason, &[]).await
     }
 
@@ -360,7 +372,7 @@ impl Process {
         results: &[RenderedCall],
         reason: Option<&EndReason>,
         ends: &[Box<dyn Section>],
-    ) -> Result<Option<Slice>, Over> {
+    ) -> Result<Option<Slice>, ProcessEnded> {
         let Settled::Continues { version, turn } = self.settled(slice, results, reason, ends).await? else {
             return Ok(None);
         };
@@ -376,9 +388,9 @@ impl Process {
         results: &[RenderedCall],
         reason: Option<&EndReason>,
         ends: &[Box<dyn Section>],
-    ) -> Result<Settled, Over> {
+    ) -> Result<Settled, ProcessEnded> {
         let shared = Arc::clone(&self.shared);
-        let frame = Words.frame(&slice.name, &slice.turn.head);
+        let frame = TestRenderer.frame(&slice.name, &slice.turn.head);
         let canceled = reason.filter(|why| **why == EndReason::Canceled).map(|_| "enough");
         let sections: Vec<&dyn Section> = ends.iter().map(AsRef::as_ref).collect();
         let upto = slice.turn.position + results.len();
@@ -394,8 +406,8 @@ impl Process {
                     }
                     return Ok(settled);
                 }
-                Ok(None) => return Err(Over),
-                Err(Over) => {
+                Ok(None) => return Err(ProcessEnded),
+                Err(ProcessEnded) => {
                     // The store failed: settle the same results again.
                     yield_now().await;
                 }

@@ -21,7 +21,7 @@ use tickfleet_core::{
 use tickfleet_model::day::Tz;
 use tickfleet_model::{Call, Caps, DayCapAction, InboxName, Priority, TenantId, TurnId};
 use tickfleet_store::seam::memory::{ManualClock, MemoryOptions, MemoryStore};
-use tickfleet_store::seam::{RunError, ShardState, Store, Take, Versions, run_with};
+use tickfleet_store::seam::{RunError, ShardState, Store, TakeRequest, Versions, run_with};
 
 pub const BEGIN_MS: i64 = 1_000_000_000;
 pub const TICK_MS: i64 = 5_000;
@@ -79,9 +79,9 @@ impl Policy for Table {
 }
 
 /// Renders results as words.
-pub struct Words;
+pub struct TestRenderer;
 
-impl Render for Words {
+impl Render for TestRenderer {
     fn ended(&self, call: &EndedCall<'_>) -> RenderedCall {
         let word = format!("\"{:?} {}\"", call.reason, call.position);
         RenderedCall { result: word.into(), failed: true, ..RenderedCall::default() }
@@ -192,7 +192,7 @@ impl Fleet {
 
     /// A scheduler takes inbound entries.
     pub async fn take(&mut self, by: usize, count: usize) -> Vec<EntryId> {
-        let take = Take { consumer: format!("s{by}").into(), queues: vec![keys::turns()], count, wait_ms: 0 };
+        let take = TakeRequest { consumer: format!("s{by}").into(), queues: vec![keys::turns()], count, wait_ms: 0 };
         self.store.take(&take).await.unwrap().into_iter().map(|taken| taken.entry).collect()
     }
 
@@ -222,7 +222,7 @@ impl Fleet {
                 priority: Priority::Normal,
                 calls,
                 policy: &*table,
-                render: &Words,
+                render: &TestRenderer,
                 bounds: &bounds,
             }
         };
@@ -261,7 +261,7 @@ impl Fleet {
                 counter: counter.clone(),
                 name: name.clone(),
                 policy: &*table,
-                render: &Words,
+                render: &TestRenderer,
                 sections: &[],
                 bounds: &bounds,
             };
@@ -283,13 +283,13 @@ impl Fleet {
     /// A worker takes slices, and ends them.
     pub async fn work(&mut self, count: usize) {
         let queues = Priority::ALL.map(keys::ready).to_vec();
-        let take = Take { consumer: "w".into(), queues, count, wait_ms: 0 };
+        let take = TakeRequest { consumer: "w".into(), queues, count, wait_ms: 0 };
         for taken in self.store.take(&take).await.unwrap() {
             let slice = Slice::read(taken.queue, taken.entry, &taken.fields).unwrap();
             check_stamp(&slice);
             let ok = |at| RenderedCall { result: format!("\"ok {at}\"").into(), ..RenderedCall::default() };
             let results: Vec<RenderedCall> = (slice.turn.position..).map(ok).take(slice.calls.len()).collect();
-            let (bounds, frame) = (self.bounds.clone(), Words.frame(&slice.name, &slice.turn.head));
+            let (bounds, frame) = (self.bounds.clone(), TestRenderer.frame(&slice.name, &slice.turn.head));
             let (slice, results, frame, bounds) = (&slice, results.as_slice(), &frame, &bounds);
             let settle = Settle { slice, results, frame, sections: &[], reason: None, canceled: None, bounds };
             self.run(None, &[settle]).await;
@@ -299,7 +299,7 @@ impl Fleet {
     /// A worker takes a slice and parks it: its call waits for an approval, and its permits are returned.
     pub async fn park(&mut self, most_ms: i64) {
         let queues = Priority::ALL.map(keys::ready).to_vec();
-        let take = Take { consumer: "w".into(), queues, count: 1, wait_ms: 0 };
+        let take = TakeRequest { consumer: "w".into(), queues, count: 1, wait_ms: 0 };
         for taken in self.store.take(&take).await.unwrap() {
             let slice = Slice::read(taken.queue, taken.entry, &taken.fields).unwrap();
             let reason = WaitReason::Approval { approval: "a".into() };
@@ -316,7 +316,7 @@ impl Fleet {
         let timers = self.members(keys::timers(), Some(upto)).await;
         for name in timers.iter().filter_map(|timer| TurnName::parse(timer.strip_prefix("turn:")?)) {
             let bounds = self.bounds.clone();
-            self.run(None, &[Due { name: &name, render: &Words, sections: &[], bounds: &bounds }]).await;
+            self.run(None, &[Due { name: &name, render: &TestRenderer, sections: &[], bounds: &bounds }]).await;
         }
     }
 

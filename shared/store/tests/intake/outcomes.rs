@@ -24,7 +24,7 @@ use tickfleet_model::{Call, DayCapAction, InboxName, RejectionCode, TenantId};
 use tickfleet_store::seam::{Store, run_with};
 
 use crate::block_on;
-use crate::fleet::{BEGIN_MS, Fleet, TICK_MS, Table, Words, call, ended, head, turn_name};
+use crate::fleet::{BEGIN_MS, Fleet, TICK_MS, Table, TestRenderer, call, ended, head, turn_name};
 use crate::games::row;
 
 const LATER_MS: i64 = BEGIN_MS + 1_000_000_000;
@@ -291,8 +291,14 @@ fn a_stale_release_does_not_repeat_calls() {
         fleet.clock.step(TICK_MS);
         let (bounds, table) = (fleet.bounds.clone(), Arc::clone(&fleet.table));
         let counter = CounterKey::new(limits::TICK, "acme:kelly");
-        let release =
-            Release { counter, name: name.clone(), policy: &*table, render: &Words, sections: &[], bounds: &bounds };
+        let release = Release {
+            counter,
+            name: name.clone(),
+            policy: &*table,
+            render: &TestRenderer,
+            sections: &[],
+            bounds: &bounds,
+        };
         run_with(&fleet.store, &fleet.versions, fleet.shard, &mut stale, &[release]).await.unwrap();
         assert_eq!(fleet.turn(&name).await.unwrap().position, 4);
     });
@@ -643,7 +649,7 @@ fn a_turn_that_cannot_be_read_is_taken_off_the_queue() {
             counter: counter(),
             name: name.clone(),
             policy: &*table,
-            render: &Words,
+            render: &TestRenderer,
             sections: &[],
             bounds: &bounds,
         };

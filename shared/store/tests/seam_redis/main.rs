@@ -18,7 +18,7 @@ use tickfleet_core::{
     Value, Version, Window, Write,
 };
 use tickfleet_store::seam::redis::RedisStore;
-use tickfleet_store::seam::{Store as _, Take};
+use tickfleet_store::seam::{Store as _, TakeRequest};
 
 use server::Server;
 
@@ -125,7 +125,7 @@ impl Bench {
     }
 
     pub async fn take(&self, name: &str, count: usize) -> Vec<EntryId> {
-        let take = Take { consumer: "c".into(), queues: vec![queue(name)], count, wait_ms: 0 };
+        let take = TakeRequest { consumer: "c".into(), queues: vec![queue(name)], count, wait_ms: 0 };
         self.store.take(&take).await.unwrap().into_iter().map(|taken| taken.entry).collect()
     }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use tickfleet_core::TimerRule;
-use tickfleet_store::seam::{Backlog, Keep};
+use tickfleet_store::seam::{QueueCounts, TrimBounds};
 
 fn put_for(name: &str, ttl_ms: i64) -> Write {
     Write::Put { key: key(name), content: Bytes::from_static(b"1{}"), ttl_ms: Some(ttl_ms) }
@@ -97,8 +97,12 @@ async fn a_take_of_empty_queues_does_not_look_at_each_first_until_one_gives_its_
             let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_xinfo|groups:calls="));
             line.and_then(|line| line.split(',').next()).map_or(0, |calls| calls.parse().unwrap())
         };
-        let take =
-            |wait_ms| Take { consumer: "w".into(), queues: vec![queue("high"), queue("low")], count: 4, wait_ms };
+        let take = |wait_ms| TakeRequest {
+            consumer: "w".into(),
+            queues: vec![queue("high"), queue("low")],
+            count: 4,
+            wait_ms,
+        };
         assert_eq!(b.store.take(&take(20)).await.unwrap(), vec![]);
         let before = looks().await;
         assert_eq!(b.store.take(&take(20)).await.unwrap(), vec![]);
@@ -118,13 +122,17 @@ async fn queues_are_taken_in_order_of_preference() {
     on_each(false, async |b| {
         let batch = vec![enqueue("low", "1"), enqueue("low", "2"), enqueue("high", "3"), enqueue("high", "4")];
         b.commit(with(vec![], batch)).await.unwrap();
-        let take =
-            |count, wait_ms| Take { consumer: "w".into(), queues: vec![queue("high"), queue("low")], count, wait_ms };
+        let take = |count, wait_ms| TakeRequest {
+            consumer: "w".into(),
+            queues: vec![queue("high"), queue("low")],
+            count,
+            wait_ms,
+        };
         let taken = b.store.take(&take(3, 0)).await.unwrap();
         let values: Vec<_> = taken.iter().map(|taken| (taken.queue.as_str(), taken.fields[0].1.clone())).collect();
         let value = |text: &'static str| Bytes::from_static(text.as_bytes());
         assert_eq!(values, vec![("high", value("3")), ("high", value("4")), ("low", value("1"))]);
-        assert_eq!(b.store.backlog(&queue("low")).await.unwrap(), Backlog { waiting: 1, held: 1 });
+        assert_eq!(b.store.backlog(&queue("low")).await.unwrap(), QueueCounts { waiting: 1, held: 1 });
         let holds = Query::Holds { stream: queue("high"), consumer: "w".into(), count: 9 };
         assert_eq!(b.read(holds).await, Value::Holds(vec![taken[0].entry.clone(), taken[1].entry.clone()]));
         assert_eq!(b.read(Query::Holder(queue("low"), taken[2].entry.clone())).await, Value::Holder(Some("w".into())));
@@ -148,7 +156,7 @@ async fn queues_are_taken_in_order_of_preference() {
         };
         let removed = held.into_iter().map(|entry| Write::Remove(queue("low"), entry)).collect();
         b.commit(with(vec![], removed)).await.unwrap();
-        assert_eq!(b.store.backlog(&queue("low")).await.unwrap(), Backlog::default());
+        assert_eq!(b.store.backlog(&queue("low")).await.unwrap(), QueueCounts::default());
         assert!(b.store.remove_consumer(&queue("low"), "w").await.unwrap());
         assert_eq!(b.store.consumers(&queue("low")).await.unwrap(), vec![]);
         assert_eq!(b.store.consumers(&queue("none")).await.unwrap(), vec![]);
@@ -176,15 +184,18 @@ async fn logs_are_appended_and_trimmed() {
             let (ms, seq) = id.as_str().split_once('-').unwrap();
             ms.parse::<u128>().unwrap() << 64 | seq.parse::<u128>().unwrap()
         };
-        let keep = Keep { read_upto: Some(packed(&all[1].0)), ..Keep::default() };
+        let keep = TrimBounds { read_upto: Some(packed(&all[1].0)), ..TrimBounds::default() };
         assert_eq!(b.store.trim(&queue("audit"), keep).await.unwrap(), 2);
-        let ahead = Keep { read_upto: Some(packed(&all[9].0) + 1), ..Keep::default() };
+        let ahead = TrimBounds { read_upto: Some(packed(&all[9].0) + 1), ..TrimBounds::default() };
         assert_eq!(b.store.trim(&queue("audit"), ahead).await.unwrap(), 0);
-        assert_eq!(b.store.trim(&queue("audit"), Keep { entries: 3, ..Keep::default() }).await.unwrap(), 5);
-        assert_eq!(b.store.trim(&queue("audit"), Keep { age_ms: 60_000, ..Keep::default() }).await.unwrap(), 0);
+        assert_eq!(b.store.trim(&queue("audit"), TrimBounds { entries: 3, ..TrimBounds::default() }).await.unwrap(), 5);
+        assert_eq!(
+            b.store.trim(&queue("audit"), TrimBounds { age_ms: 60_000, ..TrimBounds::default() }).await.unwrap(),
+            0
+        );
         // Entries get older by the server's clock.
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        assert_eq!(b.store.trim(&queue("audit"), Keep { age_ms: 5, ..Keep::default() }).await.unwrap(), 3);
+        assert_eq!(b.store.trim(&queue("audit"), TrimBounds { age_ms: 5, ..TrimBounds::default() }).await.unwrap(), 3);
         b.commit(with(vec![], (0..2_000).map(|_| append(100)).collect())).await.unwrap();
         assert!(b.command::<u64>(&["XLEN", &b.full("audit")]).await <= 300);
     })
@@ -265,7 +276,7 @@ async fn replies_that_all_groups_have_acknowledged_are_read() {
             let _: u64 = b.command(&["XACK", &full, group, &ids[0]]).await;
             assert_eq!(b.store.acknowledged(&log).await.unwrap(), number(&ids[1]));
         }
-        let keep = Keep { read_upto: number(&ids[1]), ..Keep::default() };
+        let keep = TrimBounds { read_upto: number(&ids[1]), ..TrimBounds::default() };
         assert_eq!(b.store.trim(&log, keep).await.unwrap(), 2);
     })
     .await;
@@ -279,7 +290,7 @@ async fn entries_whose_consumer_was_deleted_are_adopted_and_no_others() {
         b.commit(with(vec![], (0..5).map(|_| enqueue("q", "v")).collect())).await.unwrap();
         assert_eq!(adopt().await, 0, "nothing was delivered");
         let held = b.take("q", 1).await;
-        let other = Take { consumer: "gone".into(), queues: vec![queue("q")], count: 3, wait_ms: 0 };
+        let other = TakeRequest { consumer: "gone".into(), queues: vec![queue("q")], count: 3, wait_ms: 0 };
         assert_eq!(b.store.take(&other).await.unwrap().len(), 3);
         assert_eq!(adopt().await, 0, "all that was delivered is held");
         let deleted: u64 = b.command(&["XGROUP", "DELCONSUMER", &b.full("q"), "workers", "gone"]).await;
@@ -314,7 +325,7 @@ async fn a_trim_of_acknowledged_entries_takes_no_lost_ones() {
         let before = trims().await;
         settle(10).await;
         assert_eq!(trims().await, before + 1);
-        let other = Take { consumer: "gone".into(), queues: vec![queue("q")], count: 3, wait_ms: 0 };
+        let other = TakeRequest { consumer: "gone".into(), queues: vec![queue("q")], count: 3, wait_ms: 0 };
         assert_eq!(b.store.take(&other).await.unwrap().len(), 3);
         let _: u64 = b.command(&["XGROUP", "DELCONSUMER", &b.full("q"), "workers", "gone"]).await;
         settle(20).await;
@@ -324,7 +335,7 @@ async fn a_trim_of_acknowledged_entries_takes_no_lost_ones() {
     .await;
 }
 
-/// The form of [`Keep::read_upto`].
+/// The form of [`TrimBounds::read_upto`].
 fn number(id: &str) -> Option<u128> {
     let (ms, sequence) = id.split_once('-')?;
     Some(u128::from(ms.parse::<u64>().ok()?) << 64 | u128::from(sequence.parse::<u64>().ok()?))

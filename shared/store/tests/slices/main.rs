@@ -34,7 +34,7 @@ use tickfleet_core::{
 use tickfleet_model::{AgentId, Call, InboxName, Priority, TaskGrant, TaskId, TenantId, TurnId};
 use tickfleet_store::seam::memory::faults::FaultyStore;
 use tickfleet_store::seam::memory::{ManualClock, MemoryOptions};
-use tickfleet_store::seam::{ShardState, Store, Take, Versions, run_with};
+use tickfleet_store::seam::{ShardState, Store, TakeRequest, Versions, run_with};
 
 const LEASE_MS: i64 = 100;
 const DEADLINE_MS: i64 = 2_000;
@@ -89,9 +89,9 @@ fn text(call: &Call) -> Bytes {
     serde_json::to_vec(call).unwrap().into()
 }
 
-struct Texts;
+struct TestRenderer;
 
-impl Render for Texts {
+impl Render for TestRenderer {
     fn ended(&self, call: &EndedCall<'_>) -> RenderedCall {
         let known = call.call.is_some();
         let word = if call.fate == Fate::NotRun { "not_run" } else { "other" };
@@ -136,7 +136,7 @@ where
 
 /// A worker's slice, and the worker's knowledge of it.
 #[derive(Clone)]
-struct Held {
+struct HeldSlice {
     slice: Slice,
     /// Calls that ran and are not yet settled.
     ran: BTreeSet<usize>,
@@ -156,7 +156,7 @@ struct Game {
     versions: Versions,
     /// Stale reads of timers.
     stale: BTreeMap<usize, (View, ShardState)>,
-    workers: Vec<Vec<Held>>,
+    workers: Vec<Vec<HeldSlice>>,
     calls: Vec<usize>,
     ran: BTreeSet<(usize, usize)>,
     /// The workers' journal: the calls that they ran, with the attempt.

@@ -8,7 +8,7 @@ pub(super) enum Op {
         worker: usize,
     },
     /// `pick` selects one of all held slices.
-    Held {
+    HeldSlice {
         pick: usize,
         act: Act,
     },
@@ -84,7 +84,7 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
     let turn = 0..TURNS;
     prop_oneof![
         12 => (0..WORKERS).prop_map(|worker| Op::Take { worker }),
-        40 => (0..4_usize, act()).prop_map(|(pick, act)| Op::Held { pick, act }),
+        40 => (0..4_usize, act()).prop_map(|(pick, act)| Op::HeldSlice { pick, act }),
         2 => (0..WORKERS).prop_map(|worker| Op::Crash { worker }),
         12 => (turn.clone(), 1..5_usize).prop_map(|(turn, calls)| Op::Release { turn, calls }),
         6 => turn.clone().prop_map(|turn| Op::Look { turn }),
@@ -128,7 +128,7 @@ impl Game {
     pub(super) fn play(&mut self, op: &Op) {
         match *op {
             Op::Take { worker } => self.take(worker),
-            Op::Held { pick, ref act } => {
+            Op::HeldSlice { pick, ref act } => {
                 let holders = self.workers.iter().enumerate();
                 let all: Vec<(usize, usize)> =
                     holders.flat_map(|(worker, held)| (0..held.len()).map(move |held| (worker, held))).collect();

@@ -45,7 +45,7 @@ impl Game {
     pub(super) fn fire(&mut self, turn: usize, view: Option<(View, ShardState)>) {
         let name = name(turn);
         let (mut view, shard) = view.unwrap_or_else(|| (View::default(), self.shard()));
-        let due = Due { name: &name, render: &Texts, sections: &[], bounds: &bounds() };
+        let due = Due { name: &name, render: &TestRenderer, sections: &[], bounds: &bounds() };
         let fired = self.decide_from(&due, &mut view, shard);
         if fired == Fired::Ended {
             let shard = self.shard();

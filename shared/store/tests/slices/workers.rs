@@ -4,13 +4,14 @@ use super::*;
 
 impl Game {
     pub(super) fn take(&mut self, worker: usize) {
-        let take = Take { consumer: format!("w{worker}").into(), queues: queues().to_vec(), count: 1, wait_ms: 0 };
+        let take =
+            TakeRequest { consumer: format!("w{worker}").into(), queues: queues().to_vec(), count: 1, wait_ms: 0 };
         for taken in block_on(self.store.take(&take)).unwrap() {
             let slice = Slice::read(taken.queue, taken.entry, &taken.fields).unwrap();
             self.nonce += 1;
             let nonce = format!("n{}", self.nonce);
             let epoch = self.shard().epoch;
-            self.workers[worker].push(Held {
+            self.workers[worker].push(HeldSlice {
                 slice,
                 ran: BTreeSet::new(),
                 begun: None,
@@ -21,7 +22,7 @@ impl Game {
         }
     }
 
-    pub(super) fn held(&self, worker: usize, held: usize) -> Option<Held> {
+    pub(super) fn held(&self, worker: usize, held: usize) -> Option<HeldSlice> {
         self.workers[worker].get(held).cloned()
     }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use tempfile::TempDir;
 use tickfleet::fuzzing::Importer;
 use tickfleet_config::{
-    ConfigErrors, Environment, MCP_LOCK_FILE, McpPins, Place, SchemaCheck, Sources, load, load_mcp, print,
+    ConfigErrors, ConfigLocation, Environment, MCP_LOCK_FILE, McpPins, SchemaCheck, Sources, load, load_mcp, print,
 };
 use tickfleet_model::limits;
 use tickfleet_tools::check_schema;
@@ -84,13 +84,13 @@ fn assert_told(errors: &ConfigErrors, name: &str, yaml: &str) {
     let lines = yaml.split(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']).count() as u64 + 1;
     for error in errors.as_slice() {
         match &error.place {
-            Place::File { file, line, column } => {
+            ConfigLocation::File { file, line, column } => {
                 assert!(file.contains(name) || *line == 0, "{error}");
                 assert!(*line <= lines, "{error}: there are {lines} lines");
                 assert!((*line == 0) == (*column == 0), "{error}");
             }
             // If this file lacks a name that a built-in file uses, the error's place is in the built-in file.
-            Place::BuiltIn { .. } | Place::Environment(_) => {}
+            ConfigLocation::BuiltIn { .. } | ConfigLocation::Environment(_) => {}
         }
     }
 }

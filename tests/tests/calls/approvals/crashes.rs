@@ -11,7 +11,7 @@ use tickfleet_core::keys;
 use tickfleet_core::turn::Slice;
 use tickfleet_core::workers::{Beat, Role, Slots};
 use tickfleet_model::{ConsumerId, Policy, Priority};
-use tickfleet_store::seam::Take;
+use tickfleet_store::seam::TakeRequest;
 use tickfleet_testkit::{RedisOptions, RedisServer};
 use tickfleet_tests::doomed::Doomed;
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
@@ -74,7 +74,7 @@ async fn leased_by_a_ghost(fleet: &Fleet) -> Slice {
     fleet.store.decide(beat).await.unwrap();
     let queue = keys::ready(Priority::Normal);
     // A scheduler dispatches the slice.
-    let take = Take {
+    let take = TakeRequest {
         consumer: "ghost".into(),
         queues: vec![queue.clone()],
         count: 1,

@@ -274,7 +274,7 @@ async fn what_is_on_its_way_is_not_told_as_missing() {
     store.ensure_groups().await.unwrap();
     store.announce("policy", None, false).await.unwrap();
     let mut watch = Watch::new(store.clone());
-    let generation = watch.look().await.unwrap().policy_generation;
+    let generation = watch.poll().await.unwrap().policy_generation;
     assert_ne!(generation, 0);
     let slot = cluster.slot(store.keys().prefix()).await;
     let from = cluster.holder(slot).await.unwrap();
@@ -282,9 +282,9 @@ async fn what_is_on_its_way_is_not_told_as_missing() {
     cluster.begin_to_move(slot, from, to).await;
     let keys = cluster.keys_in(slot, from).await;
     cluster.move_keys(&keys, from, to).await;
-    assert_eq!(sent_away(&watch.look().await.unwrap_err()), Some("ASK"));
+    assert_eq!(sent_away(&watch.poll().await.unwrap_err()), Some("ASK"));
     cluster.end_move(slot, from, to).await;
     // The watch's own connection gets the error from the old primary, and connects to the new one.
-    assert_eq!(sent_away(&watch.look().await.unwrap_err()), Some("MOVED"));
-    assert_eq!(watch.look().await.unwrap().policy_generation, generation);
+    assert_eq!(sent_away(&watch.poll().await.unwrap_err()), Some("MOVED"));
+    assert_eq!(watch.poll().await.unwrap().policy_generation, generation);
 }

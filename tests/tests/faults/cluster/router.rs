@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tickfleet_core::keys;
 use tickfleet_model::Priority;
-use tickfleet_store::seam::Take;
+use tickfleet_store::seam::TakeRequest;
 use tickfleet_store::{Keys, Pool, Store};
 use tickfleet_testkit::Cluster;
 use tokio::time::{Instant, sleep};
@@ -24,7 +24,7 @@ async fn a_waiting_reader_hears_that_its_slot_has_moved() {
     assert_eq!(first, cluster.address(from));
 
     let ready = vec![keys::ready(Priority::Normal)];
-    let take = Take { consumer: "w".into(), queues: ready, count: 1, wait_ms: 20_000 };
+    let take = TakeRequest { consumer: "w".into(), queues: ready, count: 1, wait_ms: 20_000 };
     let (reader, waits) = (store.clone(), take.clone());
     let waiting = tokio::spawn(async move {
         let (asked, answer) = (Instant::now(), reader.seam().take(&waits).await);
@@ -42,7 +42,7 @@ async fn a_waiting_reader_hears_that_its_slot_has_moved() {
 
     // The reader no longer waits at the old primary.
     let deadline = Instant::now() + RECOVERS_WITHIN;
-    while store.seam().take(&Take { wait_ms: 50, ..take.clone() }).await.is_err() {
+    while store.seam().take(&TakeRequest { wait_ms: 50, ..take.clone() }).await.is_err() {
         assert!(Instant::now() < deadline, "the reader does not find the next holder");
         // While the nodes disagree; the deadline bounds this.
         sleep(Duration::from_millis(50)).await;

@@ -38,7 +38,7 @@ async fn family(fleet: &Fleet, job: Value) -> Leased {
 async fn holder(fleet: &Fleet, id: &str) -> Option<String> {
     let name = TurnName::parse(&format!("acme:{id}")).unwrap();
     // If Redis does not respond in time, the request is repeated.
-    match fleet.store.look(&name).await {
+    match fleet.store.turn_view(&name).await {
         Ok(TurnView::Live(live)) => live.holder,
         Ok(TurnView::Finished(_) | TurnView::Unknown) | Err(_) => None,
     }
@@ -118,7 +118,7 @@ async fn a_task_that_a_call_waits_for_ends_with_the_calls_turn() {
     waits["arguments"]["wait"] = json!(true);
     fleet.submit_turn(json!({"turn_id": "asks", "calls": [waits]})).await;
     let asks = TurnName::parse("acme:asks").unwrap();
-    let awaits = async |fleet: &Fleet| match fleet.store.look(&asks).await {
+    let awaits = async |fleet: &Fleet| match fleet.store.turn_view(&asks).await {
         Ok(TurnView::Live(live)) => live.turn.state.awaits().map(ToString::to_string),
         Ok(TurnView::Finished(_) | TurnView::Unknown) | Err(_) => None,
     };

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 use tickfleet_core::View;
 use tickfleet_core::call::cache::{CacheName, CachedResult, Fill};
-use tickfleet_model::tool::Question as ToolQuestion;
-use tickfleet_model::{Cached, CallError, CallResult, Effect, Outcome, limits};
+use tickfleet_model::tool::CacheInputs;
+use tickfleet_model::{CacheHit, CallError, CallResult, Effect, Outcome, limits};
 use tickfleet_ops::metrics::{CachedRead, Metrics};
 use tickfleet_protocol::bounded_output;
 use tickfleet_store::Store;
@@ -47,7 +47,7 @@ impl Cache {
         let cache = tool.spec.cache.filter(|_| tool.spec.effect == Effect::Read && !trying.is_task())?;
         let (tenant, head) = (&trying.slice.name.tenant, trying.head());
         let task = head.task.as_ref().filter(|_| tool.answers_by_agent);
-        let hash = cache.hash(&ToolQuestion {
+        let hash = cache.hash(&CacheInputs {
             tenant,
             agent: &head.agent,
             tool: &tool.spec.name,
@@ -108,7 +108,7 @@ fn told(trying: &Trying<'_>, cached: CachedResult, now_ms: i64) -> CallResult {
         output: Some(bounded_output(cached.output, limits::output_bytes_max(trying.head().calls))),
         error: None,
         content_type: cached.media,
-        cached: Some(Cached { age_ms, call: cached.by.to_string() }),
+        cached: Some(CacheHit { age_ms, call: cached.by.to_string() }),
         ..trying.result(Outcome::Ok, none)
     }
 }

@@ -16,8 +16,8 @@ use tickfleet_core::turn::WaitReason;
 use tickfleet_core::{Guard, InboxKey, View, keys};
 use tickfleet_engine::report;
 use tickfleet_engine::time::rfc3339;
-use tickfleet_model::approval::{Narrowed, expires_ms, may_narrow, narrow};
-use tickfleet_model::{ApprovalBinding, AskedBy, CallError, Outcome, limits};
+use tickfleet_model::approval::{NarrowedValues, expires_ms, may_narrow, narrow};
+use tickfleet_model::{ApprovalBinding, ApprovalReason, CallError, Outcome, limits};
 use tickfleet_ops::metrics::ApprovalEvent;
 use tickfleet_protocol::bounded_output;
 
@@ -107,7 +107,7 @@ impl Calls {
         let instead = |disposition| Instead { disposition, counts: false };
         let refused = |problem: &str| instead(self.not_agreed(trying, not_narrowed(problem), ApprovalEvent::Narrowed));
         let begun = self.begun_by_another(trying).await;
-        let values: Narrowed = serde_json::from_str(values).unwrap_or_default();
+        let values: NarrowedValues = serde_json::from_str(values).unwrap_or_default();
         let given = match narrow(passed.arguments.get(), &may_narrow(&passed.asked), &values) {
             Ok(given) => given,
             Err(problem) => return Err(begun.map_or_else(|| refused(&problem.to_string()), instead)),
@@ -208,7 +208,7 @@ impl Calls {
     }
 
     /// What asks, as JSON, within a bound.
-    fn why_asked(&self, asked: &[AskedBy], before: Option<(String, &'static str)>) -> String {
+    fn why_asked(&self, asked: &[ApprovalReason], before: Option<(String, &'static str)>) -> String {
         let again = before.filter(|(_, state)| matches!(*state, "waiting" | "approved")).map(|(before, _)| {
             let why = format!("{before} was asked for before; the call, its tool or what asks has changed since then");
             json!({"place": "asked anew", "why": why})
@@ -235,9 +235,11 @@ fn early(trying: &Trying<'_>, id: &str, tool: &str) -> Option<(InboxKey, String)
 }
 
 /// The demands of everything that asks, each once.
-fn demands(asked: &[AskedBy]) -> Vec<Demand> {
-    let demand =
-        |asked: &AskedBy| Demand { quorum: asked.demand.quorum, roles: asked.demand.by.iter().cloned().collect() };
+fn demands(asked: &[ApprovalReason]) -> Vec<Demand> {
+    let demand = |asked: &ApprovalReason| Demand {
+        quorum: asked.demand.quorum,
+        roles: asked.demand.by.iter().cloned().collect(),
+    };
     asked.iter().map(demand).collect::<BTreeSet<_>>().into_iter().collect()
 }
 

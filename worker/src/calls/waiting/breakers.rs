@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tickfleet_model::retry::breaker::{Breaker, Endurance, Leave as Given, Rests};
+use tickfleet_model::retry::breaker::{Breaker, BreakerPermit, BreakerRejection, BreakerSettings};
 use tickfleet_model::{CallId, TenantId};
 use tickfleet_ops::metrics::{BreakerEvent, Metrics};
 use tokio::time::Instant;
@@ -26,7 +26,7 @@ const LOOKS_A_REST: u32 = 4;
 #[derive(Debug, Clone)]
 pub struct Breakers {
     /// None: every tool is called, whatever it does.
-    endurance: Option<Endurance>,
+    endurance: Option<BreakerSettings>,
     tools: Arc<Mutex<HashMap<String, ToolBreakers>>>,
     since: Instant,
 }
@@ -48,7 +48,7 @@ pub(crate) struct Leave<'a> {
     tool: &'a str,
     tenant: &'a TenantId,
     /// That of the whole tool and that of the tenant; none where no breakers are wanted, or it was given back.
-    given: Option<(Given, Given)>,
+    given: Option<(BreakerPermit, BreakerPermit)>,
 }
 
 /// The tool is not called now.
@@ -57,7 +57,7 @@ pub(crate) struct Resting {
     /// For how long.
     pub(crate) left: Duration,
     /// After how many failures it rests, and for how long each time.
-    pub(crate) endurance: Endurance,
+    pub(crate) endurance: BreakerSettings,
     /// The longest of the tries that failed in a row.
     pub(crate) slowest: Duration,
 }
@@ -91,7 +91,7 @@ pub(crate) enum Heard {
 impl Breakers {
     /// Breakers that open by `endurance`; none: they never open.
     #[must_use]
-    pub fn new(endurance: Option<Endurance>) -> Self {
+    pub fn new(endurance: Option<BreakerSettings>) -> Self {
         Self { endurance, tools: Arc::default(), since: Instant::now() }
     }
 
@@ -102,7 +102,7 @@ impl Breakers {
         tenant: &'a TenantId,
         metrics: &Metrics,
     ) -> Result<Leave<'a>, Resting> {
-        const AS_ALWAYS: Given = Given { is_trial: false };
+        const AS_ALWAYS: BreakerPermit = BreakerPermit { is_trial: false };
         let leave = |given| Leave { breakers: self, tool, tenant, given };
         let Some(endurance) = self.endurance else { return Ok(leave(None)) };
         let now = self.since.elapsed();
@@ -111,16 +111,16 @@ impl Breakers {
         let slowest = of_tool.slowest;
         let resting = |rests| Resting {
             left: match rests {
-                Rests::For(left) => left,
-                Rests::UntilTried => endurance.rest / LOOKS_A_REST,
+                BreakerRejection::Open(left) => left,
+                BreakerRejection::TrialInProgress => endurance.rest / LOOKS_A_REST,
             },
             endurance,
             slowest,
         };
-        let all = of_tool.all.leave(now).map_err(resting)?;
-        let own = of_tool.of_tenants.get_mut(tenant).map_or(Ok(AS_ALWAYS), |own| own.leave(now));
+        let all = of_tool.all.acquire(now).map_err(resting)?;
+        let own = of_tool.of_tenants.get_mut(tenant).map_or(Ok(AS_ALWAYS), |own| own.acquire(now));
         let own = own.map_err(|rests| {
-            of_tool.all.unsaid(all);
+            of_tool.all.release(all);
             resting(rests)
         })?;
         if all.is_trial || own.is_trial {
@@ -132,7 +132,7 @@ impl Breakers {
 
 /// The number of tools that rest, for some tenant at least.
 fn resting(tools: &HashMap<String, ToolBreakers>, now: Duration) -> usize {
-    let rests = |of: &&ToolBreakers| of.all.is_resting(now) || of.of_tenants.values().any(|own| own.is_resting(now));
+    let rests = |of: &&ToolBreakers| of.all.is_open(now) || of.of_tenants.values().any(|own| own.is_open(now));
     tools.values().filter(rests).count()
 }
 
@@ -186,23 +186,29 @@ impl<'a> Leave<'a> {
 
 impl ToolBreakers {
     /// Counts a failure. Answers whether calls of somebody rest from now on that did not before.
-    fn failed(&mut self, tenant: &TenantId, (all, own): (Given, Given), now: Duration, endurance: Endurance) -> bool {
+    fn failed(
+        &mut self,
+        tenant: &TenantId,
+        (all, own): (BreakerPermit, BreakerPermit),
+        now: Duration,
+        endurance: BreakerSettings,
+    ) -> bool {
         let is_told_apart = self.of_tenants.len() < TENANTS_MAX || self.of_tenants.contains_key(tenant);
         let own_breaker = is_told_apart.then(|| self.of_tenants.entry(tenant.clone()).or_default());
-        let of_own = own_breaker.map(|breaker| (breaker.failed(own, None, now, endurance), breaker.failures()));
+        let of_own = own_breaker.map(|breaker| (breaker.record_failure(own, None, now, endurance), breaker.failures()));
         // One tenant alone never brings the row to its end.
         if all.is_trial || of_own.is_none_or(|(_, failures)| failures <= endurance.failures_max / 2) {
-            return self.all.failed(all, None, now, endurance) || of_own.is_some_and(|(opened, _)| opened);
+            return self.all.record_failure(all, None, now, endurance) || of_own.is_some_and(|(opened, _)| opened);
         }
-        self.all.unsaid(all);
+        self.all.release(all);
         of_own.is_some_and(|(opened, _)| opened)
     }
 
     /// Forgets who has nothing against him.
-    fn answered(&mut self, tenant: &TenantId, (all, own): (Given, Given), now: Duration) {
-        self.all.answered(all, now);
+    fn answered(&mut self, tenant: &TenantId, (all, own): (BreakerPermit, BreakerPermit), now: Duration) {
+        self.all.record_success(all, now);
         if let Some(breaker) = self.of_tenants.get_mut(tenant) {
-            breaker.answered(own, now);
+            breaker.record_success(own, now);
             if breaker.is_new() {
                 self.of_tenants.remove(tenant);
             }
@@ -213,10 +219,10 @@ impl ToolBreakers {
         self.all.is_new() && self.of_tenants.is_empty()
     }
 
-    fn unsaid(&mut self, tenant: &TenantId, (all, own): (Given, Given)) {
-        self.all.unsaid(all);
+    fn unsaid(&mut self, tenant: &TenantId, (all, own): (BreakerPermit, BreakerPermit)) {
+        self.all.release(all);
         if let Some(breaker) = self.of_tenants.get_mut(tenant) {
-            breaker.unsaid(own);
+            breaker.release(own);
         }
     }
 }
@@ -258,7 +264,7 @@ mod tests {
 
     use super::*;
 
-    const ENDURANCE: Endurance = Endurance { failures_max: 4, rest: Duration::from_secs(10) };
+    const ENDURANCE: BreakerSettings = BreakerSettings { failures_max: 4, rest: Duration::from_secs(10) };
     const TRY: Duration = Duration::from_millis(300);
 
     struct World {

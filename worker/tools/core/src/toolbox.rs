@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use tickfleet_engine::active_policy::ActivePolicy;
 use tickfleet_engine::delegation::narrower;
-use tickfleet_model::policy::{Caller, Denial, FactRow, Unknown};
+use tickfleet_model::policy::{Caller, Denial, FactRow, UnknownCaller};
 use tickfleet_model::{AgentId, Context, TaskGrant, TaskId, TenantId};
-use tickfleet_rules::{Facts, Ruling, Unmet};
+use tickfleet_rules::{Facts, RuleDenial, RuleFindings};
 
 use serde_json::value::RawValue;
 
@@ -43,7 +43,7 @@ pub struct RuledCall<'a> {
 #[derive(Debug, Clone)]
 pub enum Ruled {
     /// This rule is not met or cannot be evaluated.
-    Unmet(Unmet),
+    RuleDenial(RuleDenial),
     /// The calling agent or its tenant is no longer known.
     Unusable(Unusable),
 }
@@ -130,14 +130,14 @@ impl Toolbox {
     ///
     /// # Errors
     /// [`Ruled`] names the rule that stops the call.
-    pub fn follow_rules(&self, call: &RuledCall<'_>) -> Result<Ruling, Ruled> {
+    pub fn follow_rules(&self, call: &RuledCall<'_>) -> Result<RuleFindings, Ruled> {
         let name = &call.tool.spec.name;
         let declared = self.active.policy.permissions.matrix.get(name).map_or(0, |row| row.rules.len());
         if declared == 0 {
-            return Ok(Ruling::default());
+            return Ok(RuleFindings::default());
         }
         if declared != self.active.rules.count(name) {
-            return Err(Ruled::Unmet(Unmet::not_compiled(name)));
+            return Err(Ruled::RuleDenial(RuleDenial::not_compiled(name)));
         }
         let caller = self.caller(call.tenant, call.agent).map_err(Ruled::Unusable)?;
         let facts = Facts {
@@ -148,7 +148,7 @@ impl Toolbox {
             context: call.context,
             task: call.task,
         };
-        self.active.rules.decide(name, &facts).map_err(Ruled::Unmet)
+        self.active.rules.decide(name, &facts).map_err(Ruled::RuleDenial)
     }
 
     /// Returns all tools that an agent may call, by name.
@@ -178,8 +178,8 @@ impl Toolbox {
 
     fn caller<'a>(&'a self, tenant: &TenantId, agent: &'a AgentId) -> Result<Caller<'a>, Unusable> {
         let known = self.active.policy.look_up(tenant, agent).map_err(|unknown| match unknown {
-            Unknown::Withheld => Unusable::Withheld,
-            Unknown::Tenant | Unknown::Agent => Unusable::NoAgent,
+            UnknownCaller::Withheld => Unusable::Withheld,
+            UnknownCaller::Tenant | UnknownCaller::Agent => Unusable::NoAgent,
         });
         known.map(|(tenant, policy)| Caller { agent, policy, tenant, granted: self.granted.as_deref() })
     }

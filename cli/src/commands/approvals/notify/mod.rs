@@ -169,7 +169,7 @@ pub(super) async fn run(setup: &Setup, args: &Notify) -> Result<(), Failure> {
 impl Teller<'_> {
     /// The tenants of a shard, configured or set at run time.
     async fn tenants(&self, store: &Store) -> Result<Vec<TenantId>, StoreError> {
-        let mut tenants: BTreeSet<TenantId> = store.at_run_time().await?.declared.into_keys().collect();
+        let mut tenants: BTreeSet<TenantId> = store.run_time_config().await?.declared.into_keys().collect();
         tenants.extend(self.setup.active().load().policy.tenants.keys().cloned());
         Ok(tenants.into_iter().filter(|tenant| store.is_home_of(tenant)).collect())
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use redis::streams::StreamReadReply;
 use serde_json::{Value, json};
-use tickfleet_client::model::approval::Narrowed;
+use tickfleet_client::model::approval::NarrowedValues;
 use tickfleet_client::model::{Redactor, TenantId};
 use tickfleet_client::{ApprovalError, Client, StoreOptions, SubmitError, Verdict, parse_turn};
 use tickfleet_protocol::{TaskMessage, parse_task_message};
@@ -220,7 +220,7 @@ async fn approve(hand: Hand) -> usize {
                 roles: &roles,
                 agrees: !number.is_multiple_of(3),
                 reason: "so it is",
-                narrow: Narrowed::default(),
+                narrow: NarrowedValues::default(),
                 seen: None,
                 redactor: &redactor,
             };

@@ -1,8 +1,8 @@
 //! Reads the request of an HTTP tool or task handler, and checks that its templates use known names. A misspelled
 //! argument is found when the configuration is loaded, not when a model first calls the tool.
 
-mod answers;
-mod sign_in;
+mod oauth2;
+mod outcomes;
 mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,8 +47,8 @@ pub(crate) fn read(cursor: &Cursor<'_>, arguments: &Arguments, once: bool) -> Op
         defaults: s.optional("defaults").map(|c| templates.defaults(&c)).unwrap_or_default(),
         body: body.map(|c| templates.body(&c)),
         not_executed: s.optional("not_executed").map(|c| statuses(&c)).unwrap_or_default(),
-        outcomes: s.optional("outcomes").map(|c| answers::read(&c)).unwrap_or_default(),
-        oauth2: oauth2.and_then(|c| sign_in::read(&c, &templates)),
+        outcomes: s.optional("outcomes").map(|c| outcomes::read(&c)).unwrap_or_default(),
+        oauth2: oauth2.and_then(|c| oauth2::read(&c, &templates)),
         result: s.optional("result").and_then(|c| pointer(&c)),
         idempotency_header: s.optional("idempotency_header").and_then(|c| header_name(&c)),
         response_bytes_max: s.optional("response_bytes_max").and_then(|c| c.integer(1, RESPONSE_BYTES_MAX)),

@@ -17,14 +17,14 @@ use tickfleet_model::policy::{Becomes, Fact, FactCondition, FactRow, FactScope, 
 use tickfleet_model::{AgentId, Context, Effect, Outcome, SessionName, TaskId};
 
 use super::Difference;
-use super::recorded::{Arguments, Fate, Recorded};
+use super::recorded::{Arguments, RecordedCall, RecordedFate};
 
 /// A call with a single attempt began at most this long before the attempt, ms.
 const BEGIN_SLACK_MS: i64 = 1_000;
 
 /// The facts of a tool in the policy.
 #[derive(Debug, Clone, Copy)]
-pub struct Row<'a> {
+pub struct ToolFacts<'a> {
     /// The tool's name.
     pub tool: &'a str,
     /// The facts in its row.
@@ -35,9 +35,9 @@ pub struct Row<'a> {
 
 /// The longest time for which the policy keeps each fact, by name, ms.
 #[derive(Debug, Clone, Default)]
-pub struct Kept(HashMap<String, i64>);
+pub struct FactLifetimes(HashMap<String, i64>);
 
-impl Kept {
+impl FactLifetimes {
     /// Reads the times from a permission matrix.
     #[must_use]
     pub fn of(permissions: &Permissions) -> Self {
@@ -52,7 +52,7 @@ impl Kept {
 
 /// The result of the guards under the policy. Facts may still stop the call.
 #[derive(Debug, Default)]
-pub enum Guarded {
+pub enum GuardResult {
     /// The recorded result.
     #[default]
     Same,
@@ -87,11 +87,11 @@ pub struct FactCall {
     /// Its tenant and session; `None` if the log does not have the session.
     pub session: Option<String>,
     /// Its conditions in order, without those in shadow mode.
-    pub conditions: Vec<Asked>,
+    pub conditions: Vec<FactRequirement>,
     /// The changes of facts that it may make.
-    pub may: Vec<May>,
+    pub may: Vec<PossibleChange>,
     /// The changes of facts at its end; `None` if it may have made any of `may`.
-    pub did: Option<Vec<Did>>,
+    pub did: Option<Vec<ActualChange>>,
     /// The earliest and latest time at which it may have begun, ms.
     pub began: (i64, i64),
     /// The earliest and latest time at which it may have ended, ms.
@@ -121,7 +121,7 @@ pub enum FactFate {
 
 /// A condition on a fact.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Asked {
+pub struct FactRequirement {
     /// The key of the fact; `None` if it depends on unknown arguments.
     pub key: Option<String>,
     /// The name of the fact.
@@ -136,8 +136,8 @@ pub struct Asked {
 
 /// A change of a fact that a call may make.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct May {
-    /// The key of the fact, as in [`Asked`].
+pub struct PossibleChange {
+    /// The key of the fact, as in [`FactRequirement`].
     pub key: Option<String>,
     /// The name of the fact.
     pub name: String,
@@ -147,8 +147,8 @@ pub struct May {
 
 /// The change of a fact at the end of a call.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Did {
-    /// The key of the fact, as in [`Asked`].
+pub struct ActualChange {
+    /// The key of the fact, as in [`FactRequirement`].
     pub key: Option<String>,
     /// The name of the fact.
     pub name: String,
@@ -186,7 +186,7 @@ impl FactTurn {
     /// A turn with its calls that depend on facts; `None` without such calls. `first` is the first call of the turn in
     /// the log.
     #[must_use]
-    pub fn of(first: &Recorded, calls: Vec<FactCall>) -> Option<Self> {
+    pub fn of(first: &RecordedCall, calls: Vec<FactCall>) -> Option<Self> {
         let waits = first.waits().first().map(|wait| wait.at_ms);
         let decided_ms = waits.or_else(|| first.admission().map(|note| note.at_ms));
         let at_ms = calls.iter().map(|call| call.began.0).min()?.min(decided_ms.unwrap_or(i64::MAX));
@@ -201,21 +201,30 @@ impl FactCall {
     ///
     /// `before_ms` is the end of the previous call in its turn.
     #[must_use]
-    pub fn of(call: &Recorded, row: &Row<'_>, kept: &Kept, guarded: Guarded, before_ms: Option<i64>) -> Option<Self> {
+    pub fn of(
+        call: &RecordedCall,
+        row: &ToolFacts<'_>,
+        kept: &FactLifetimes,
+        guarded: GuardResult,
+        before_ms: Option<i64>,
+    ) -> Option<Self> {
         let premises = call.premises.as_ref();
-        if row.facts.is_empty() || call.is_task || call.fate == Fate::NotReached && call.admitted.is_empty() {
+        if row.facts.is_empty() || call.is_task || call.fate == RecordedFate::NotReached && call.admitted.is_empty() {
             return None;
         }
         let held = match guarded {
-            Guarded::Same => None,
-            Guarded::Otherwise(difference) => Some(difference),
+            GuardResult::Same => None,
+            GuardResult::Otherwise(difference) => Some(difference),
         };
         let fate = match &call.fate {
-            Fate::Passed => FactFate::Passed,
-            Fate::Asked if call.outcome != Outcome::ApprovalRefused.as_str() => FactFate::Passed,
-            Fate::Stopped { reason, rule } if reason.starts_with("fact_") => FactFate::Stopped(rule.clone()),
-            Fate::Ended { .. } if held.is_some() => FactFate::New,
-            Fate::Asked | Fate::Stopped { .. } | Fate::Ended { .. } | Fate::NotReached => FactFate::NotReached,
+            RecordedFate::Passed => FactFate::Passed,
+            RecordedFate::Asked if call.outcome != Outcome::ApprovalRefused.as_str() => FactFate::Passed,
+            RecordedFate::Stopped { reason, rule } if reason.starts_with("fact_") => FactFate::Stopped(rule.clone()),
+            RecordedFate::Ended { .. } if held.is_some() => FactFate::New,
+            RecordedFate::Asked
+            | RecordedFate::Stopped { .. }
+            | RecordedFate::Ended { .. }
+            | RecordedFate::NotReached => FactFate::NotReached,
         };
         let keys = Keys::of(call);
         let required = row.facts.require.iter().map(|it| (it, true));
@@ -246,7 +255,7 @@ impl FactCall {
 }
 
 /// The tenant and session whose facts apply to a call; `None` if the log does not have the session.
-fn session(call: &Recorded, row: &FactRow) -> Option<String> {
+fn session(call: &RecordedCall, row: &FactRow) -> Option<String> {
     let premises = call.premises.as_ref();
     let said = premises.and_then(|premises| premises.session.as_deref());
     let is_said = match row.of {
@@ -262,7 +271,7 @@ fn session(call: &Recorded, row: &FactRow) -> Option<String> {
 }
 
 /// The earliest and latest time at which a call may have begun. They are the same if the shard evaluated facts then.
-fn began(call: &Recorded, before_ms: Option<i64>) -> (i64, i64) {
+fn began(call: &RecordedCall, before_ms: Option<i64>) -> (i64, i64) {
     let said = call.premises.as_ref().and_then(|premises| premises.entered_ms).filter(|at_ms| *at_ms > 0);
     if let Some(at_ms) = said {
         return (at_ms, at_ms);
@@ -277,7 +286,7 @@ fn began(call: &Recorded, before_ms: Option<i64>) -> (i64, i64) {
 
 /// The earliest and latest time at which it may have ended. They are the same if a worker ended the call and the entry
 /// has the shard's time.
-fn ended(call: &Recorded) -> (i64, i64) {
+fn ended(call: &RecordedCall) -> (i64, i64) {
     let ran = call.premises.as_ref().is_some_and(|premises| premises.ran);
     let (one, other) = match call.over_ms {
         Some(over_ms) if ran => (over_ms, over_ms),
@@ -292,7 +301,7 @@ struct Keys(Option<Box<RawValue>>);
 
 impl Keys {
     /// The arguments that a call ran with, if they are completely known.
-    fn of(call: &Recorded) -> Self {
+    fn of(call: &RecordedCall) -> Self {
         let text = match call.narrowed.as_ref().unwrap_or(&call.arguments) {
             Arguments::Whole(text) => Some(text.clone()),
             Arguments::Hidden(_) | Arguments::Cut(_) => None,
@@ -304,9 +313,9 @@ impl Keys {
         if fact.arguments.is_empty() { Some(fact.name.clone()) } else { self.0.as_deref().map(|said| fact.key(said)) }
     }
 
-    fn asked(&self, tool: &str, condition: &FactCondition, required: bool, kept: &Kept) -> Asked {
+    fn asked(&self, tool: &str, condition: &FactCondition, required: bool, kept: &FactLifetimes) -> FactRequirement {
         let (name, list) = (condition.fact.name.clone(), if required { "require" } else { "forbid" });
-        Asked {
+        FactRequirement {
             key: self.key(&condition.fact),
             required,
             rule: format!("permissions.{tool}.facts.{list}.{name}"),
@@ -315,12 +324,12 @@ impl Keys {
         }
     }
 
-    fn may(&self, fact: &Fact, sets: bool) -> May {
-        May { key: self.key(fact), name: fact.name.clone(), sets }
+    fn may(&self, fact: &Fact, sets: bool) -> PossibleChange {
+        PossibleChange { key: self.key(fact), name: fact.name.clone(), sets }
     }
 
     /// The changes of facts at its end; `None` if the log does not show whether it had entered its session.
-    fn did(&self, call: &Recorded, row: &Row<'_>) -> Option<Vec<Did>> {
+    fn did(&self, call: &RecordedCall, row: &ToolFacts<'_>) -> Option<Vec<ActualChange>> {
         let outcome = Outcome::ALL.into_iter().find(|outcome| outcome.as_str() == call.outcome)?;
         let ran = call.premises.as_ref().map_or(outcome.is_success(), |premises| premises.ran);
         let after = row.facts.after_end(outcome, ran, row.effect);
@@ -331,7 +340,7 @@ impl Keys {
         if after.is_empty() && !ran && is_unsaid && !call.admitted.is_empty() {
             return None;
         }
-        let did = |(change, becomes): (&tickfleet_model::policy::FactChange, Becomes)| Did {
+        let did = |(change, becomes): (&tickfleet_model::policy::FactChange, Becomes)| ActualChange {
             key: self.key(&change.fact),
             name: change.fact.name.clone(),
             change: becomes.into(),

@@ -7,10 +7,10 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-use super::session::{Asker, Session};
-use super::{Asked, FactCall, FactFate, FactTurn};
-use crate::whatif::recorded::Began;
-use crate::whatif::{Difference, Kind, Summary};
+use super::session::{EvaluationTime, Session};
+use super::{FactCall, FactFate, FactRequirement, FactTurn};
+use crate::whatif::recorded::LogStart;
+use crate::whatif::{Difference, DifferenceKind, Summary};
 
 /// If there are this many sessions, those without known facts are dropped.
 const KEPT_MIN: usize = 10_000;
@@ -32,7 +32,7 @@ const NEVER: &str = "it would wait for a fact, and the log does not show until w
 
 /// The next event of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Next {
+enum TurnEvent {
     /// Its call in progress ends.
     End(u64),
     /// Its next call is about to begin.
@@ -40,7 +40,7 @@ enum Next {
 }
 
 /// A turn with calls to come.
-struct Going {
+struct RunningTurn {
     turn: FactTurn,
     /// The index of the next call, or of the call in progress.
     next: usize,
@@ -52,7 +52,7 @@ struct Going {
 }
 
 /// The result of all conditions of a call.
-enum Said {
+enum ConditionsResult {
     Passes,
     /// The condition that denies it.
     Denied(String),
@@ -62,7 +62,7 @@ enum Said {
 }
 
 /// The result of one condition.
-enum Met {
+enum ConditionResult {
     Yes,
     No,
     Waits(u64, usize),
@@ -71,15 +71,15 @@ enum Met {
 
 /// Replays conditions on facts.
 pub struct FactReplay<'a> {
-    began: &'a Began,
+    began: &'a LogStart,
     sessions: HashMap<String, Session>,
     /// Unknown changes: from a session or tenant, with the name of a fact, to the time until which the fact is unknown,
     /// ms.
     unsaid: HashMap<String, i64>,
-    turns: HashMap<u64, Going>,
+    turns: HashMap<u64, RunningTurn>,
     next_turn: u64,
     order: u64,
-    events: BinaryHeap<Reverse<(i64, u8, u64, Next)>>,
+    events: BinaryHeap<Reverse<(i64, u8, u64, TurnEvent)>>,
     waiting: usize,
     kept: usize,
     decided: u64,
@@ -90,7 +90,7 @@ pub struct FactReplay<'a> {
 impl<'a> FactReplay<'a> {
     /// A replay that reports differences to `tell`. `began` has the time from which the log is complete.
     #[must_use]
-    pub fn new(began: &'a Began, tell: impl FnMut(Difference) + 'a) -> Self {
+    pub fn new(began: &'a LogStart, tell: impl FnMut(Difference) + 'a) -> Self {
         Self {
             began,
             sessions: HashMap::new(),
@@ -116,11 +116,11 @@ impl<'a> FactReplay<'a> {
             if let Some(name) = &call.session
                 && call.may.iter().any(|may| may.sets)
             {
-                self.sessions.entry(name.clone()).or_default().comes(number, call.position, false, &call.may);
+                self.sessions.entry(name.clone()).or_default().add_call(number, call.position, false, &call.may);
             }
         }
-        let going = Going { turn, next: 0, is_under_way: false, shift_ms: 0, waits: None };
-        self.come_to(number, going, i64::MIN);
+        let running = RunningTurn { turn, next: 0, is_under_way: false, shift_ms: 0, waits: None };
+        self.schedule_next(number, running, i64::MIN);
     }
 
     /// Returns how many calls were decided, and a summary of what was undecidable.
@@ -131,9 +131,9 @@ impl<'a> FactReplay<'a> {
         (self.decided, self.summary)
     }
 
-    fn at(&mut self, at_ms: i64, next: Next) {
+    fn at(&mut self, at_ms: i64, next: TurnEvent) {
         self.order += 1;
-        let class = u8::from(matches!(next, Next::Enter(_)));
+        let class = u8::from(matches!(next, TurnEvent::Enter(_)));
         self.events.push(Reverse((at_ms, class, self.order, next)));
     }
 
@@ -144,159 +144,173 @@ impl<'a> FactReplay<'a> {
         {
             let Some(Reverse((now_ms, _, _, next))) = self.events.pop() else { return };
             match next {
-                Next::End(number) => self.end(number, now_ms),
-                Next::Enter(number) => self.enter(number, now_ms),
+                TurnEvent::End(number) => self.end(number, now_ms),
+                TurnEvent::Enter(number) => self.enter(number, now_ms),
             }
-            self.forget(now_ms);
+            self.drop_idle_sessions(now_ms);
         }
     }
 
     /// Schedules the next call of a turn, now at the earliest. If no calls are left, the turn is dropped.
-    fn come_to(&mut self, number: u64, going: Going, now_ms: i64) {
-        if let Some(call) = going.turn.calls.get(going.next) {
-            self.at(call.began.1.saturating_add(going.shift_ms).max(now_ms), Next::Enter(number));
-            self.turns.insert(number, going);
+    fn schedule_next(&mut self, number: u64, running: RunningTurn, now_ms: i64) {
+        if let Some(call) = running.turn.calls.get(running.next) {
+            self.at(call.began.1.saturating_add(running.shift_ms).max(now_ms), TurnEvent::Enter(number));
+            self.turns.insert(number, running);
         }
     }
 
     /// A call is about to begin.
     fn enter(&mut self, number: u64, now_ms: i64) {
-        let Some(mut going) = self.turns.remove(&number) else { return };
+        let Some(mut running) = self.turns.remove(&number) else { return };
         // A turn that waited for several calls is woken by each of them, but begins its call only once.
-        let Some(call) = going.turn.calls.get(going.next).filter(|_| !going.is_under_way).cloned() else {
-            self.turns.insert(number, going);
+        let Some(call) = running.turn.calls.get(running.next).filter(|_| !running.is_under_way).cloned() else {
+            self.turns.insert(number, running);
             return;
         };
-        match self.decided(number, &going, &call, now_ms) {
-            Said::Waits(turn, position, rule) if self.waiting < WAITING_MAX => {
+        match self.evaluate(number, &running, &call, now_ms) {
+            ConditionsResult::Waits(turn, position, rule) if self.waiting < WAITING_MAX => {
                 let live = call.session.as_ref().and_then(|name| self.sessions.get_mut(name));
                 let live = live.and_then(|it| it.live.iter_mut().find(|it| (it.turn, it.position) == (turn, position)));
                 live.into_iter().for_each(|live| live.waiters.push(number));
-                if going.waits.is_none() {
+                if running.waits.is_none() {
                     self.waiting += 1;
-                    going.waits = Some((now_ms, rule));
+                    running.waits = Some((now_ms, rule));
                 }
-                self.turns.insert(number, going);
+                self.turns.insert(number, running);
             }
-            said => {
-                if going.waits.is_some() {
+            result => {
+                if running.waits.is_some() {
                     self.waiting = self.waiting.saturating_sub(1);
                 }
-                self.begin(number, going, &call, said, now_ms);
+                self.begin(number, running, &call, result, now_ms);
             }
         }
     }
 
     /// Evaluates the conditions of a call, as far as the log allows.
-    fn decided(&mut self, number: u64, going: &Going, call: &FactCall, now_ms: i64) -> Said {
+    fn evaluate(&mut self, number: u64, running: &RunningTurn, call: &FactCall, now_ms: i64) -> ConditionsResult {
         if !call.asks() {
-            return Said::Passes;
+            return ConditionsResult::Passes;
         }
-        let Some(session) = &call.session else { return Said::Unsure(NO_SESSION) };
+        let Some(session) = &call.session else { return ConditionsResult::Unsure(NO_SESSION) };
         // A call that is later than in the fleet is evaluated now, any other at its recorded time.
-        let is_moved = going.shift_ms > 0 || going.waits.is_some();
+        let is_moved = running.shift_ms > 0 || running.waits.is_some();
         let at = if is_moved { (now_ms, now_ms) } else { call.began };
-        let asker = Asker { turn: number, at, is_moved };
-        let said = self.ask(going.turn.shard, session, call, asker, true);
+        let time = EvaluationTime { turn: number, at, is_moved };
+        let result = self.evaluate_all(running.turn.shard, session, call, time, true);
         let is_apart = self.sessions.get(session).is_some_and(|session| session.is_apart);
         // The shard evaluated facts at this time and did not let the call wait. It knew more than the log shows, so
         // evaluate the conditions without waits.
-        if !matches!(said, Said::Waits(..)) || !call.was_asked || is_moved || is_apart {
-            return said;
+        if !matches!(result, ConditionsResult::Waits(..)) || !call.was_asked || is_moved || is_apart {
+            return result;
         }
-        let said = self.ask(going.turn.shard, session, call, asker, false);
-        match (&call.fate, said) {
-            (FactFate::Stopped(was), Said::Denied(rule)) if *was == rule => Said::Denied(rule),
-            (FactFate::Passed, Said::Passes) => {
+        let result = self.evaluate_all(running.turn.shard, session, call, time, false);
+        match (&call.fate, result) {
+            (FactFate::Stopped(was), ConditionsResult::Denied(rule)) if *was == rule => ConditionsResult::Denied(rule),
+            (FactFate::Passed, ConditionsResult::Passes) => {
                 self.summary.cannot_say(WAS_LET_IN, 1);
-                Said::Passes
+                ConditionsResult::Passes
             }
-            _ => Said::Unsure(WAS_LET_IN),
+            _ => ConditionsResult::Unsure(WAS_LET_IN),
         }
     }
 
     /// Evaluates all conditions of a call. As in the core, a denial has precedence over a wait.
-    fn ask(&mut self, shard: u32, session: &str, call: &FactCall, asker: Asker, waits: bool) -> Said {
+    fn evaluate_all(
+        &mut self,
+        shard: u32,
+        session: &str,
+        call: &FactCall,
+        time: EvaluationTime,
+        waits: bool,
+    ) -> ConditionsResult {
         let (mut unsure, mut waits_for) = (None, None);
         for condition in &call.conditions {
-            match self.look(shard, session, condition, asker, waits) {
-                Met::Yes => {}
-                Met::No if unsure.is_none() => return Said::Denied(condition.rule.clone()),
-                Met::No => {}
-                Met::Waits(turn, position) => {
-                    waits_for.get_or_insert_with(|| Said::Waits(turn, position, condition.rule.clone()));
+            match self.evaluate_one(shard, session, condition, time, waits) {
+                ConditionResult::Yes => {}
+                ConditionResult::No if unsure.is_none() => return ConditionsResult::Denied(condition.rule.clone()),
+                ConditionResult::No => {}
+                ConditionResult::Waits(turn, position) => {
+                    waits_for.get_or_insert_with(|| ConditionsResult::Waits(turn, position, condition.rule.clone()));
                 }
-                Met::Unsure(why) => {
+                ConditionResult::Unsure(why) => {
                     unsure.get_or_insert(why);
                 }
             }
         }
         match (unsure, waits_for) {
-            (Some(why), _) => Said::Unsure(why),
+            (Some(why), _) => ConditionsResult::Unsure(why),
             (None, Some(waits)) => waits,
-            (None, None) => Said::Passes,
+            (None, None) => ConditionsResult::Passes,
         }
     }
 
-    fn look(&mut self, shard: u32, session: &str, condition: &Asked, asker: Asker, waits: bool) -> Met {
+    fn evaluate_one(
+        &mut self,
+        shard: u32,
+        session: &str,
+        condition: &FactRequirement,
+        time: EvaluationTime,
+        waits: bool,
+    ) -> ConditionResult {
         let tenant = session.split(':').next().unwrap_or_default();
-        let is_unsaid = |whose: &str| {
-            let until_ms = self.unsaid.get(&format!("{whose} {}", condition.name));
-            until_ms.is_some_and(|until_ms| *until_ms >= asker.at.0)
+        let is_unsaid = |scope: &str| {
+            let until_ms = self.unsaid.get(&format!("{scope} {}", condition.name));
+            until_ms.is_some_and(|until_ms| *until_ms >= time.at.0)
         };
         if is_unsaid(tenant) || is_unsaid(session) {
-            return Met::Unsure(OTHERS_UNSAID);
+            return ConditionResult::Unsure(OTHERS_UNSAID);
         }
-        let Some(key) = &condition.key else { return Met::Unsure(NO_ARGUMENTS) };
-        let known = self.sessions.get(session).and_then(|known| known.is_so(key, condition.required, asker));
+        let Some(key) = &condition.key else { return ConditionResult::Unsure(NO_ARGUMENTS) };
+        let known = self.sessions.get(session).and_then(|known| known.is_so(key, condition.required, time));
         let is_so = match known {
             Some(Some(is_so)) => is_so,
-            Some(None) => return Met::Unsure(SAME_MOMENT),
-            None if asker.at.0 < self.began.of(shard).saturating_add(condition.kept_ms) => {
-                return Met::Unsure(OPEN_BEFORE);
+            Some(None) => return ConditionResult::Unsure(SAME_MOMENT),
+            None if time.at.0 < self.began.of(shard).saturating_add(condition.kept_ms) => {
+                return ConditionResult::Unsure(OPEN_BEFORE);
             }
             None => false,
         };
         if waits && let Some(known) = self.sessions.get_mut(session) {
             let is_missing = condition.required && !is_so;
-            if let Some(live) = known.who_may(key, !is_so, is_missing, asker.turn) {
-                return Met::Waits(live.turn, live.position);
+            if let Some(live) = known.call_to_wait_for(key, !is_so, is_missing, time.turn) {
+                return ConditionResult::Waits(live.turn, live.position);
             }
         }
-        if is_so == condition.required { Met::Yes } else { Met::No }
+        if is_so == condition.required { ConditionResult::Yes } else { ConditionResult::No }
     }
 
     /// Begins a call or stops it, and reports differences.
-    fn begin(&mut self, number: u64, mut going: Going, call: &FactCall, said: Said, now_ms: i64) {
-        let late_ms = going.waits.take().map(|(since_ms, rule)| (now_ms - since_ms, rule));
-        if matches!(said, Said::Passes | Said::Denied(_)) && call.asks() {
+    fn begin(&mut self, number: u64, mut running: RunningTurn, call: &FactCall, result: ConditionsResult, now_ms: i64) {
+        let late_ms = running.waits.take().map(|(since_ms, rule)| (now_ms - since_ms, rule));
+        if matches!(result, ConditionsResult::Passes | ConditionsResult::Denied(_)) && call.asks() {
             self.decided += 1;
         }
-        let (passes, rule) = match said {
-            Said::Passes => (true, None),
-            Said::Denied(rule) => (false, Some(rule)),
+        let (passes, rule) = match result {
+            ConditionsResult::Passes => (true, None),
+            ConditionsResult::Denied(rule) => (false, Some(rule)),
             // An undecidable call keeps its recorded result.
-            Said::Waits(..) => self.unsure(NEVER, &call.fate),
-            Said::Unsure(why) => self.unsure(why, &call.fate),
+            ConditionsResult::Waits(..) => self.unsure(NEVER, &call.fate),
+            ConditionsResult::Unsure(why) => self.unsure(why, &call.fate),
         };
-        let (is_otherwise, stopped) = self.told(&going.turn, call, (passes, rule), late_ms.as_ref());
+        let (is_otherwise, stopped) = self.report_differences(&running.turn, call, (passes, rule), late_ms.as_ref());
         if let Some(session) = call.session.as_ref().filter(|_| is_otherwise) {
             self.sessions.entry(session.clone()).or_default().is_apart = true;
         }
-        going.shift_ms += late_ms.map_or(0, |(late_ms, _)| late_ms);
+        running.shift_ms += late_ms.map_or(0, |(late_ms, _)| late_ms);
         if stopped {
-            self.leave(number, call, now_ms);
-            going.next += 1;
-            return self.come_to(number, going, now_ms);
+            self.remove_call(number, call, now_ms);
+            running.next += 1;
+            return self.schedule_next(number, running, now_ms);
         }
-        going.is_under_way = true;
+        running.is_under_way = true;
         if let Some(session) = call.session.as_ref().filter(|_| call.fate != FactFate::NotReached) {
-            self.sessions.entry(session.clone()).or_default().comes(number, call.position, true, &call.may);
+            self.sessions.entry(session.clone()).or_default().add_call(number, call.position, true, &call.may);
         }
         // A call that was stopped has no end in the log.
-        let ends_ms = if matches!(call.fate, FactFate::Stopped(_)) { now_ms } else { call.ended.0 + going.shift_ms };
-        self.at(ends_ms.max(now_ms), Next::End(number));
-        self.turns.insert(number, going);
+        let ends_ms = if matches!(call.fate, FactFate::Stopped(_)) { now_ms } else { call.ended.0 + running.shift_ms };
+        self.at(ends_ms.max(now_ms), TurnEvent::End(number));
+        self.turns.insert(number, running);
     }
 
     fn unsure(&mut self, why: &str, fate: &FactFate) -> (bool, Option<String>) {
@@ -308,7 +322,7 @@ impl<'a> FactReplay<'a> {
     }
 
     /// Reports the differences of a call. Returns whether there are any, and whether the call does not run.
-    fn told(
+    fn report_differences(
         &mut self,
         turn: &FactTurn,
         call: &FactCall,
@@ -320,19 +334,23 @@ impl<'a> FactReplay<'a> {
             |kind, by: &str, would: String, by_ms| (self.tell)(difference(turn, call, kind, by, would, by_ms));
         match (passes, &call.fate) {
             (false, FactFate::Stopped(was)) if *was == rule => return (false, true),
-            (false, FactFate::Stopped(_) | FactFate::New) => tell(Kind::Otherwise, &rule, denied(&rule), None),
-            (false, FactFate::Passed | FactFate::NotReached) => tell(Kind::Denied, &rule, denied(&rule), None),
+            (false, FactFate::Stopped(_) | FactFate::New) => {
+                tell(DifferenceKind::Otherwise, &rule, denied(&rule), None)
+            }
+            (false, FactFate::Passed | FactFate::NotReached) => {
+                tell(DifferenceKind::Denied, &rule, denied(&rule), None)
+            }
             (true, fate) => {
                 if let Some(held) = &call.held {
                     (self.tell)((**held).clone());
                 } else if let FactFate::Stopped(was) = fate {
-                    tell(Kind::Allowed, was, "passed".to_owned(), None);
+                    tell(DifferenceKind::Allowed, was, "passed".to_owned(), None);
                 }
                 if let Some((by_ms, rule)) = late.filter(|(by_ms, _)| *by_ms > 0) {
                     let mut tell = |kind, by: &str, would: String, by_ms| {
                         (self.tell)(difference(turn, call, kind, by, would, by_ms))
                     };
-                    tell(Kind::Delayed, rule, format!("begun {by_ms} ms later ({rule})"), Some(*by_ms));
+                    tell(DifferenceKind::Delayed, rule, format!("begun {by_ms} ms later ({rule})"), Some(*by_ms));
                 }
                 let is_same = matches!(fate, FactFate::Passed | FactFate::NotReached) && late.is_none();
                 return (!is_same, false);
@@ -343,13 +361,13 @@ impl<'a> FactReplay<'a> {
 
     /// Ends a call.
     fn end(&mut self, number: u64, now_ms: i64) {
-        let Some(mut going) = self.turns.remove(&number) else { return };
-        let Some(call) = going.turn.calls.get(going.next).cloned() else { return };
+        let Some(mut running) = self.turns.remove(&number) else { return };
+        let Some(call) = running.turn.calls.get(running.next).cloned() else { return };
         let took_ms = call.ended.1 - call.ended.0;
         let at = (now_ms, now_ms + took_ms);
         let did = call.did.as_ref().filter(|_| !matches!(call.fate, FactFate::Stopped(_)));
         match (&call.session, did) {
-            (None, _) => self.hide(&going.turn.tenant, &call, at),
+            (None, _) => self.mark_unknown(&running.turn.tenant, &call, at),
             (Some(session), Some(did)) => {
                 for change in did {
                     match &change.key {
@@ -368,37 +386,37 @@ impl<'a> FactReplay<'a> {
                     match &may.key {
                         Some(key) => {
                             let of = self.sessions.entry(session.clone()).or_default();
-                            of.leave_unsaid((key, may.sets), UNSAID_MS, number, at);
+                            of.mark_unknown((key, may.sets), UNSAID_MS, number, at);
                         }
-                        None => self.hide(session, &call, at),
+                        None => self.mark_unknown(session, &call, at),
                     }
                 }
             }
         }
-        self.leave(number, &call, now_ms);
-        going.next += 1;
-        going.is_under_way = false;
-        self.come_to(number, going, now_ms);
+        self.remove_call(number, &call, now_ms);
+        running.next += 1;
+        running.is_under_way = false;
+        self.schedule_next(number, running, now_ms);
     }
 
     /// Marks the changes that a call may have made as unknown.
-    fn hide(&mut self, whose: &str, call: &FactCall, at: (i64, i64)) {
+    fn mark_unknown(&mut self, scope: &str, call: &FactCall, at: (i64, i64)) {
         if call.did.as_ref().is_some_and(Vec::is_empty) {
             return;
         }
         for may in &call.may {
-            self.unsaid.insert(format!("{whose} {}", may.name), at.1.saturating_add(UNSAID_MS));
+            self.unsaid.insert(format!("{scope} {}", may.name), at.1.saturating_add(UNSAID_MS));
         }
     }
 
     /// Removes a call from its session, and wakes the turns that wait for it.
-    fn leave(&mut self, number: u64, call: &FactCall, now_ms: i64) {
+    fn remove_call(&mut self, number: u64, call: &FactCall, now_ms: i64) {
         let session = call.session.as_ref().and_then(|name| self.sessions.get_mut(name));
-        let waiters = session.map(|session| session.goes(number, call.position)).unwrap_or_default();
-        waiters.into_iter().for_each(|waiter| self.at(now_ms, Next::Enter(waiter)));
+        let waiters = session.map(|session| session.remove_call(number, call.position)).unwrap_or_default();
+        waiters.into_iter().for_each(|waiter| self.at(now_ms, TurnEvent::Enter(waiter)));
     }
 
-    fn forget(&mut self, now_ms: i64) {
+    fn drop_idle_sessions(&mut self, now_ms: i64) {
         if self.sessions.len() + self.unsaid.len() < self.kept.max(KEPT_MIN) {
             return;
         }
@@ -412,7 +430,14 @@ fn denied(rule: &str) -> String {
     format!("denied ({rule})")
 }
 
-fn difference(turn: &FactTurn, call: &FactCall, kind: Kind, by: &str, would: String, by_ms: Option<i64>) -> Difference {
+fn difference(
+    turn: &FactTurn,
+    call: &FactCall,
+    kind: DifferenceKind,
+    by: &str,
+    would: String,
+    by_ms: Option<i64>,
+) -> Difference {
     Difference {
         kind,
         by: by.to_owned(),

@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 
-use super::{Change, May};
+use super::{Change, PossibleChange};
 
 /// Maximum calls in progress in a session for which others wait. As in the fleet, others do not wait for any more.
 const LIVE_MAX: usize = 256;
 
 /// The times until which a fact is set, ms. As in the fleet, only a certain clear ends them earlier.
 #[derive(Debug, Clone, Copy, Default)]
-struct Standing {
+struct FactState {
     surely_ms: i64,
     perhaps_ms: i64,
     /// Until then, the log does not show whether the fact is set.
@@ -20,8 +20,8 @@ struct Standing {
 
 /// A fact.
 #[derive(Debug, Clone, Copy)]
-struct Known {
-    now: Standing,
+struct KnownFact {
+    now: FactState,
     /// The earliest and latest time of its last change, ms.
     since: (i64, i64),
     /// Time until which this record is needed, ms.
@@ -29,17 +29,17 @@ struct Known {
     /// The turn whose call changed it.
     turn: u64,
     /// The state before that change.
-    before: Standing,
+    before: FactState,
 }
 
 /// A call that may change facts and has not ended.
 #[derive(Debug)]
-pub(super) struct Live {
+pub(super) struct LiveCall {
     pub(super) turn: u64,
     pub(super) position: usize,
     /// True if it has begun. A call that has not begun is waited for only if a fact is missing.
     pub(super) entered: bool,
-    pub(super) may: Vec<May>,
+    pub(super) may: Vec<PossibleChange>,
     /// Turns that wait for this call.
     pub(super) waiters: Vec<u64>,
 }
@@ -47,15 +47,15 @@ pub(super) struct Live {
 /// A session.
 #[derive(Debug, Default)]
 pub(super) struct Session {
-    facts: HashMap<String, Known>,
-    pub(super) live: Vec<Live>,
+    facts: HashMap<String, KnownFact>,
+    pub(super) live: Vec<LiveCall>,
     /// True if a call in this session was decided differently, so that recorded waits no longer apply.
     pub(super) is_apart: bool,
 }
 
 /// The turn whose condition is evaluated, and the time.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Asker {
+pub(super) struct EvaluationTime {
     pub(super) turn: u64,
     /// The earliest and latest time, ms.
     pub(super) at: (i64, i64),
@@ -63,7 +63,7 @@ pub(super) struct Asker {
     pub(super) is_moved: bool,
 }
 
-impl Standing {
+impl FactState {
     /// Whether a fact counts as set at a given time; `None` if the log does not show it.
     fn counts(self, required: bool, at_ms: i64) -> Option<bool> {
         let is_so = self.surely_ms > at_ms || !required && self.perhaps_ms > at_ms;
@@ -84,13 +84,13 @@ impl Standing {
 impl Session {
     /// Whether a fact is set for a condition. The inner `None` means that it is uncertain. The outer `None` means that
     /// nothing in the log sets the fact, but that it may have been set before the log began.
-    pub(super) fn is_so(&self, fact: &str, required: bool, asker: Asker) -> Option<Option<bool>> {
+    pub(super) fn is_so(&self, fact: &str, required: bool, time: EvaluationTime) -> Option<Option<bool>> {
         let known = self.facts.get(fact)?;
-        let mut is_so = known.now.counts_between(required, asker.at);
+        let mut is_so = known.now.counts_between(required, time.at);
         let mut was_cleared = known.now.was_cleared;
         // The calls of one turn run one after the other, so only changes by other turns are uncertain.
-        if !asker.is_moved && known.turn != asker.turn && known.since.1 >= asker.at.0 {
-            let before = known.before.counts_between(required, asker.at);
+        if !time.is_moved && known.turn != time.turn && known.since.1 >= time.at.0 {
+            let before = known.before.counts_between(required, time.at);
             is_so = is_so.filter(|_| is_so == before);
             was_cleared &= known.before.was_cleared;
         }
@@ -102,62 +102,69 @@ impl Session {
         let was = self.facts.get(fact).map(|known| known.now).unwrap_or_default();
         let until_ms = at.0.saturating_add(kept_ms);
         let now = match change {
-            Change::Set => Standing { surely_ms: was.surely_ms.max(until_ms), ..was },
-            Change::MaybeSet => Standing { perhaps_ms: was.perhaps_ms.max(until_ms), ..was },
-            Change::Cleared => Standing { was_cleared: true, ..Standing::default() },
+            Change::Set => FactState { surely_ms: was.surely_ms.max(until_ms), ..was },
+            Change::MaybeSet => FactState { perhaps_ms: was.perhaps_ms.max(until_ms), ..was },
+            Change::Cleared => FactState { was_cleared: true, ..FactState::default() },
             Change::MaybeCleared if was.surely_ms <= at.0 => return,
-            Change::MaybeCleared => Standing { surely_ms: 0, perhaps_ms: was.perhaps_ms.max(was.surely_ms), ..was },
+            Change::MaybeCleared => FactState { surely_ms: 0, perhaps_ms: was.perhaps_ms.max(was.surely_ms), ..was },
         };
         self.put(fact, now, until_ms, turn, at);
     }
 
     /// Notes that a call may have changed a fact, which the log does not show.
-    pub(super) fn leave_unsaid(&mut self, may: (&str, bool), kept_ms: i64, turn: u64, at: (i64, i64)) {
+    pub(super) fn mark_unknown(&mut self, may: (&str, bool), kept_ms: i64, turn: u64, at: (i64, i64)) {
         let was = self.facts.get(may.0).map(|known| known.now).unwrap_or_default();
         let now = match may.1 {
-            true => Standing { unsaid_ms: was.unsaid_ms.max(at.1.saturating_add(kept_ms)), ..was },
+            true => FactState { unsaid_ms: was.unsaid_ms.max(at.1.saturating_add(kept_ms)), ..was },
             // A fact that is not set cannot be cleared.
             false if was.last_ms() <= at.0 => return,
-            false => Standing { surely_ms: 0, perhaps_ms: 0, unsaid_ms: was.last_ms(), ..was },
+            false => FactState { surely_ms: 0, perhaps_ms: 0, unsaid_ms: was.last_ms(), ..was },
         };
         self.put(may.0, now, 0, turn, at);
     }
 
-    fn put(&mut self, fact: &str, now: Standing, kept_until_ms: i64, turn: u64, since: (i64, i64)) {
+    fn put(&mut self, fact: &str, now: FactState, kept_until_ms: i64, turn: u64, since: (i64, i64)) {
         let last = self.facts.get(fact);
         // The order of two changes at the same time is unknown, so the state before both may still have applied.
-        let is_of_one_moment = |last: &&Known| last.since.1 >= since.0 && last.turn != turn;
+        let is_of_one_moment = |last: &&KnownFact| last.since.1 >= since.0 && last.turn != turn;
         let both = last.filter(is_of_one_moment).map(|last| last.before);
         let before = both.or(last.map(|last| last.now)).unwrap_or_default();
         let kept_until_ms = kept_until_ms.max(now.last_ms());
-        self.facts.insert(fact.to_owned(), Known { now, since, kept_until_ms, turn, before });
+        self.facts.insert(fact.to_owned(), KnownFact { now, since, kept_until_ms, turn, before });
     }
 
     /// Adds a call that may change facts from now on.
-    pub(super) fn comes(&mut self, turn: u64, position: usize, entered: bool, may: &[May]) {
+    pub(super) fn add_call(&mut self, turn: u64, position: usize, entered: bool, may: &[PossibleChange]) {
         if may.is_empty() {
             return;
         }
         if let Some(live) = self.live.iter_mut().find(|live| (live.turn, live.position) == (turn, position)) {
             live.entered |= entered;
         } else if self.live.len() < LIVE_MAX {
-            self.live.push(Live { turn, position, entered, may: may.to_vec(), waiters: Vec::new() });
+            self.live.push(LiveCall { turn, position, entered, may: may.to_vec(), waiters: Vec::new() });
         }
     }
 
     /// Removes a call that has ended. Returns the turns that wait for it.
-    pub(super) fn goes(&mut self, turn: u64, position: usize) -> Vec<u64> {
+    pub(super) fn remove_call(&mut self, turn: u64, position: usize) -> Vec<u64> {
         let at = self.live.iter().position(|live| (live.turn, live.position) == (turn, position));
         at.map(|at| self.live.swap_remove(at).waiters).unwrap_or_default()
     }
 
     /// Returns the call to wait for, if any: a call of another turn that has begun and may set or clear the fact. If
     /// the fact is missing, a call of an earlier turn that has not begun is waited for too.
-    pub(super) fn who_may(&mut self, fact: &str, sets: bool, is_missing: bool, turn: u64) -> Option<&mut Live> {
+    pub(super) fn call_to_wait_for(
+        &mut self,
+        fact: &str,
+        sets: bool,
+        is_missing: bool,
+        turn: u64,
+    ) -> Option<&mut LiveCall> {
         // A turn that changes nothing in the session comes after all others.
         let number = if self.live.iter().any(|live| live.turn == turn) { turn } else { u64::MAX };
-        let may = |live: &&mut Live| live.may.iter().any(|may| may.sets == sets && may.key.as_deref() == Some(fact));
-        let counts = |live: &&mut Live| live.turn != turn && (live.entered || is_missing && live.turn < number);
+        let may =
+            |live: &&mut LiveCall| live.may.iter().any(|may| may.sets == sets && may.key.as_deref() == Some(fact));
+        let counts = |live: &&mut LiveCall| live.turn != turn && (live.entered || is_missing && live.turn < number);
         self.live.iter_mut().filter(counts).filter(may).min_by_key(|live| (live.turn, live.position))
     }
 

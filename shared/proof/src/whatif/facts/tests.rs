@@ -8,10 +8,10 @@ use tickfleet_model::policy::{Fact, FactChange, FactCondition, FactRow, Permissi
 use tickfleet_model::{Effect, Outcome};
 
 use super::replay::{FactReplay, NO_SESSION};
-use super::{FactCall, FactTurn, Guarded, Kept, Row};
+use super::{FactCall, FactLifetimes, FactTurn, GuardResult, ToolFacts};
 use crate::lines::{self, Line};
-use crate::whatif::recorded::{Began, Read, Recorded};
-use crate::whatif::{Difference, Kind, Summary};
+use crate::whatif::recorded::{LogStart, RecordedCall, RecordedEntry};
+use crate::whatif::{Difference, DifferenceKind, Summary};
 
 /// A row: `S` sets, `C` clears, `R` requires, `F` forbids. After `S` and `C`, a number is the time for which the change
 /// is kept, ms.
@@ -90,7 +90,7 @@ impl Call {
         Self { entered_ms: None, ..self }
     }
 
-    fn recorded(&self) -> Recorded {
+    fn recorded(&self) -> RecordedCall {
         let Self { turn, position, tool, admitted_ms, entered_ms, ended_ms, outcome, session, .. } = self;
         let ran = self.stopped.is_none();
         let mut premises = json!({"calls": 1, "ran": ran});
@@ -117,23 +117,23 @@ impl Call {
         let admitted = format!("A{admitted_ms},1,1,9,{},1,9", admitted_ms + 5_000);
         let line = lines::entry(0, &format!("{ended_ms}-0"), &admitted, &text.to_string());
         let Some(Line::Entry(entry)) = Line::read(&line) else { unreachable!() };
-        let Read::Call(call) = Read::entry(&entry) else { unreachable!() };
+        let RecordedEntry::Call(call) = RecordedEntry::entry(&entry) else { unreachable!() };
         *call
     }
 }
 
 /// Evaluates all calls under a policy.
-fn replay_from(permissions: &Permissions, began: &Began, calls: &[Call]) -> (Vec<Difference>, u64, Summary) {
+fn replay_from(permissions: &Permissions, began: &LogStart, calls: &[Call]) -> (Vec<Difference>, u64, Summary) {
     let mut turns: Vec<FactTurn> = Vec::new();
     for of in calls.chunk_by(|one, other| one.turn == other.turn) {
-        let recorded: Vec<Recorded> = of.iter().map(Call::recorded).collect();
-        let kept = Kept::of(permissions);
+        let recorded: Vec<RecordedCall> = of.iter().map(Call::recorded).collect();
+        let kept = FactLifetimes::of(permissions);
         let mut before_ms = None;
         let by_facts = recorded.iter().filter_map(|call| {
             let before_ms = before_ms.replace(call.ended_ms);
             let facts = &permissions.matrix.get(&call.tool)?.facts;
-            let row = Row { tool: &call.tool, facts, effect: Effect::Once };
-            FactCall::of(call, &row, &kept, Guarded::Same, before_ms)
+            let row = ToolFacts { tool: &call.tool, facts, effect: Effect::Once };
+            FactCall::of(call, &row, &kept, GuardResult::Same, before_ms)
         });
         turns.extend(FactTurn::of(&recorded[0], by_facts.collect()));
     }
@@ -147,15 +147,15 @@ fn replay_from(permissions: &Permissions, began: &Began, calls: &[Call]) -> (Vec
     (found.into_inner(), decided, summary)
 }
 
-type Told = (String, Kind, String, Option<i64>);
+type ReportedDifference = (String, DifferenceKind, String, Option<i64>);
 
-fn told(rows: &[(&str, &[&str])], calls: &[Call]) -> (Vec<Told>, u64) {
-    let (found, decided, summary) = replay_from(&policy(rows), &Began::default(), calls);
+fn told(rows: &[(&str, &[&str])], calls: &[Call]) -> (Vec<ReportedDifference>, u64) {
+    let (found, decided, summary) = replay_from(&policy(rows), &LogStart::default(), calls);
     assert!(summary.not_decidable.is_empty(), "{summary:?}");
     (found.into_iter().map(|one| (one.call, one.kind, one.by, one.by_ms)).collect(), decided)
 }
 
-fn one(call: &str, kind: Kind, by: &str, by_ms: Option<i64>) -> Told {
+fn one(call: &str, kind: DifferenceKind, by: &str, by_ms: Option<i64>) -> ReportedDifference {
     (call.to_owned(), kind, by.to_owned(), by_ms)
 }
 
@@ -178,15 +178,15 @@ fn a_fact_that_was_set_stops_what_forbids_it_until_it_is_cleared_or_over() {
     assert_eq!(told(&[MAIL, PAY, look], &calls), (vec![], 4));
     // The fact is not cleared any more.
     let found = told(&[MAIL, PAY], &calls);
-    assert_eq!(found.0, [one("d/0", Kind::Denied, FORBIDS, None)]);
+    assert_eq!(found.0, [one("d/0", DifferenceKind::Denied, FORBIDS, None)]);
     // The fact is not set any more.
-    assert_eq!(told(&[PAY, look], &calls).0, [one("b/1", Kind::Allowed, FORBIDS, None)]);
+    assert_eq!(told(&[PAY, look], &calls).0, [one("b/1", DifferenceKind::Allowed, FORBIDS, None)]);
     // Another condition stops the call.
     let quoted: (&str, &[&str]) = ("pay", &["Rquoted"]);
-    let all: Vec<_> = ["a/0", "d/0", "f/0"].map(|call| one(call, Kind::Denied, REQUIRES, None)).into();
+    let all: Vec<_> = ["a/0", "d/0", "f/0"].map(|call| one(call, DifferenceKind::Denied, REQUIRES, None)).into();
     let mut found = told(&[MAIL, quoted, look], &calls).0;
-    let other = found.iter().position(|one| one.1 == Kind::Otherwise).map(|at| found.remove(at));
-    assert_eq!((found, other), (all, Some(one("b/1", Kind::Otherwise, REQUIRES, None))));
+    let other = found.iter().position(|one| one.1 == DifferenceKind::Otherwise).map(|at| found.remove(at));
+    assert_eq!((found, other), (all, Some(one("b/1", DifferenceKind::Otherwise, REQUIRES, None))));
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn what_perhaps_has_happened_forbids_for_as_long_as_it_may_and_makes_nothing_cer
 
 #[test]
 fn what_was_set_before_the_log_began_may_last_longer_than_what_is_set_in_it_until_that_is_cleared() {
-    let mut began = Began::default();
+    let mut began = LogStart::default();
     began.cut_shard(0, 90);
     let rows: &[(&str, &[&str])] =
         &[MAIL, PAY, ("note", &["Stainted 1000"]), ("look", &["Ctainted"]), ("ask", &["Rtainted"])];
@@ -249,7 +249,7 @@ fn a_condition_that_is_new_is_decided_by_when_calls_began_and_within_a_turn_by_t
         Call { session: Some("07e4"), ..ran(("b", 0), "pay", (2_000, 0, 2_010)).unasked() },
         ran(("c", 0), "pay", (3_000, 0, 3_010)).unasked(),
     ];
-    let expected = ["a/1", "c/0"].map(|call| one(call, Kind::Denied, FORBIDS, None));
+    let expected = ["a/1", "c/0"].map(|call| one(call, DifferenceKind::Denied, FORBIDS, None));
     assert_eq!(told(&[MAIL, PAY], &calls).0, expected);
 }
 
@@ -262,7 +262,7 @@ fn a_call_waits_for_an_earlier_turn_that_may_bring_what_it_requires_and_those_be
         ran(("b", 1), "pay", (200, 0, 235)).unasked(),
         ran(("c", 0), "pay", (600, 0, 625)).unasked(),
     ];
-    let expected = [one("b/0", Kind::Delayed, REQUIRES, Some(280))];
+    let expected = [one("b/0", DifferenceKind::Delayed, REQUIRES, Some(280))];
     assert_eq!(told(pays, &calls).0, expected);
     // A call of a later turn is not waited for, so no two turns wait for each other.
     let late = [
@@ -270,7 +270,7 @@ fn a_call_waits_for_an_earlier_turn_that_may_bring_what_it_requires_and_those_be
         ran(("b", 1), "quote", (200, 0, 300)).unasked(),
         ran(("z", 0), "quote", (210, 0, 500)).unasked(),
     ];
-    assert_eq!(told(pays, &late).0, [one("b/0", Kind::Denied, REQUIRES, None)]);
+    assert_eq!(told(pays, &late).0, [one("b/0", DifferenceKind::Denied, REQUIRES, None)]);
 }
 
 #[test]
@@ -279,22 +279,25 @@ fn what_another_decision_leaves_out_is_not_there_for_those_behind_it() {
     let rows: &[(&str, &[&str])] = &[("offer", &["Rquoted", "Soffered"]), ("order", &["Roffered"])];
     let calls = [ran(("a", 0), "offer", (100, 0, 120)).unasked(), ran(("b", 0), "order", (2_000, 0, 2_020)).unasked()];
     let expected = [
-        one("a/0", Kind::Denied, "permissions.offer.facts.require.quoted", None),
-        one("b/0", Kind::Denied, "permissions.order.facts.require.offered", None),
+        one("a/0", DifferenceKind::Denied, "permissions.offer.facts.require.quoted", None),
+        one("b/0", DifferenceKind::Denied, "permissions.order.facts.require.offered", None),
     ];
     assert_eq!(told(rows, &calls).0, expected);
     // If a call would be allowed, it is unknown how it would have ended.
     let first = denied(ran(("a", 0), "offer", (100, 110, 0)), "permissions.offer.facts.require.quoted");
     let then = ran(("b", 0), "order", (2_000, 0, 2_020)).unasked();
     let without = policy(&[("offer", &["Soffered"]), ("order", &["Roffered"])]);
-    let (found, _, summary) = replay_from(&without, &Began::default(), &[first, then]);
-    assert_eq!(found.iter().map(|one| (one.call.as_str(), one.kind)).collect::<Vec<_>>(), [("a/0", Kind::Allowed)]);
+    let (found, _, summary) = replay_from(&without, &LogStart::default(), &[first, then]);
+    assert_eq!(
+        found.iter().map(|one| (one.call.as_str(), one.kind)).collect::<Vec<_>>(),
+        [("a/0", DifferenceKind::Allowed)]
+    );
     assert_eq!(summary.not_decidable.values().sum::<u64>(), 1, "{summary:?}");
 }
 
 #[test]
 fn what_the_log_does_not_say_is_told_and_no_difference() {
-    let undecided = |calls: &[Call], rows: &[(&str, &[&str])], began: &Began| {
+    let undecided = |calls: &[Call], rows: &[(&str, &[&str])], began: &LogStart| {
         let (found, _, summary) = replay_from(&policy(rows), began, calls);
         assert!(found.is_empty(), "{found:?}");
         assert_eq!(summary.not_decidable.len(), 1, "{summary:?}");
@@ -302,12 +305,12 @@ fn what_the_log_does_not_say_is_told_and_no_difference() {
     };
     // Entries of an older version have no session. The effect of such a call on any session of the tenant is unknown.
     let old = || Call { session: None, ..ran(("a", 0), "pay", (100, 0, 110)).unasked() };
-    assert_eq!(undecided(&[old()], &[MAIL, PAY], &Began::default()), NO_SESSION);
+    assert_eq!(undecided(&[old()], &[MAIL, PAY], &LogStart::default()), NO_SESSION);
     let mail = Call { session: None, ..ran(("a", 0), "mail", (100, 0, 110)).unasked() };
     let then = ran(("b", 0), "pay", (2_000, 2_010, 2_020));
-    assert!(undecided(&[mail, then], &[MAIL, PAY], &Began::default()).contains("may have changed a fact"));
+    assert!(undecided(&[mail, then], &[MAIL, PAY], &LogStart::default()).contains("may have changed a fact"));
     // Facts from before the log began are unknown.
-    let mut began = Began::default();
+    let mut began = LogStart::default();
     began.cut_shard(0, 90);
     let at = |ms: i64| [ran(("a", 0), "pay", (ms, ms + 10, ms + 20))];
     assert!(undecided(&at(100), &[MAIL, PAY], &began).contains("before the log began"));
@@ -317,7 +320,7 @@ fn what_the_log_does_not_say_is_told_and_no_difference() {
     // Facts about arguments that are secrets.
     let of: &[(&str, &[&str])] = &[("quote", &["Squoted(/item)"]), ("pay", &["Rquoted(/item)"])];
     let hidden = Call { arguments: r#"{"item":"[REDACTED]"}"#, ..ran(("a", 0), "pay", (100, 110, 120)) };
-    assert!(undecided(&[hidden], of, &Began::default()).contains("arguments"));
+    assert!(undecided(&[hidden], of, &LogStart::default()).contains("arguments"));
 }
 
 #[test]
@@ -326,12 +329,15 @@ fn of_one_moment_both_orders_are_looked_at() {
     let pay = || ran(("b", 0), "pay", (101, 120, 125));
     // The fact was set and evaluated in the same millisecond. The call passed, so it came first, or the fact was not
     // set yet.
-    let (found, decided, summary) = replay_from(&policy(&[MAIL, PAY]), &Began::default(), &[mail("a", 120), pay()]);
+    let (found, decided, summary) = replay_from(&policy(&[MAIL, PAY]), &LogStart::default(), &[mail("a", 120), pay()]);
     assert!(found.is_empty() && decided == 0 && summary.not_decidable.len() == 1, "{found:?} {summary:?}");
     // The fact was set before, and is set again. Both orders give the same result.
     let calls = [mail("a", 110), mail("c", 120), pay()];
-    let (found, ..) = replay_from(&policy(&[MAIL, PAY]), &Began::default(), &calls);
-    assert_eq!(found.iter().map(|one| (one.call.as_str(), one.kind)).collect::<Vec<_>>(), [("b/0", Kind::Denied)]);
+    let (found, ..) = replay_from(&policy(&[MAIL, PAY]), &LogStart::default(), &calls);
+    assert_eq!(
+        found.iter().map(|one| (one.call.as_str(), one.kind)).collect::<Vec<_>>(),
+        [("b/0", DifferenceKind::Denied)]
+    );
 }
 
 #[test]

@@ -5,11 +5,11 @@
 //! dispatched when there is room, in the order in which they came. If calls that waited or were rejected may run, they
 //! are dispatched at once and debit counters.
 
-mod ask;
-mod held_up;
+mod delay_groups;
+mod dispatch;
+mod evaluate;
 mod pauses;
-mod places;
-mod told;
+mod permit_gaps;
 mod unknown;
 mod waiting;
 
@@ -17,18 +17,18 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 
 use tickfleet_model::limit::LimitBound;
-use tickfleet_model::policy::Unknown;
+use tickfleet_model::policy::UnknownCaller;
 use tickfleet_model::{AgentId, Limit, TenantId, limits};
 
-use self::ask::{Said, Verdict};
-use self::held_up::HeldUp;
+use self::delay_groups::DelayGroups;
+use self::evaluate::{AdmissionVerdict, TurnEvaluation};
 use self::pauses::Pauses;
 use self::unknown::{cut_by_others, waits_for_unknown};
 pub use super::counters::Fleet;
-use super::counters::{Books, SHARE, Side, Whose};
-use super::recorded::{Began, Operated};
+use super::counters::{CounterDebit, CounterLedger, SHARE, TurnCaller};
+use super::recorded::{LogStart, OperatorActions};
 use super::tasks::Tasks;
-use super::turns::{Decision, EARLIER, ROOM, Turn, What};
+use super::turns::{Decision, DispatchDecision, EARLIER, ROOM, Turn};
 use super::{DAY, Difference, Summary, TASK, TICK};
 
 /// Maximum turns that wait at the same time under the policy. Any more are undecidable.
@@ -51,7 +51,7 @@ const TOO_MANY: &str = "more calls would wait than this command tracks";
 
 /// The next event.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Next {
+enum ReplayEvent {
     /// An operator resets a counter.
     Reset(String),
     /// Permits are returned.
@@ -68,15 +68,15 @@ enum Next {
 
 /// The time of an event, ms, and the order of events at the same time: class, tie, and order of creation. Then the
 /// event.
-type Event = (i64, u8, i64, u64, Next);
+type Event = (i64, u8, i64, u64, ReplayEvent);
 
 /// A turn with decisions to come.
-struct Live {
+struct ReplayTurn {
     turn: Turn,
     /// The index of the first undecided call.
     next: usize,
     /// The wait in the replay, if it did not wait in the fleet, or for another time.
-    apart: Option<Apart>,
+    divergence: Option<Divergence>,
     /// The number of decisions to come.
     left: usize,
     /// When its last slice in the replay ends, ms.
@@ -85,9 +85,9 @@ struct Live {
     parked: Option<String>,
 }
 
-struct Apart {
+struct Divergence {
     by: String,
-    lane: String,
+    queue: String,
     since_ms: i64,
 }
 
@@ -99,27 +99,27 @@ const fn is_full(used: u32, allowed: u32) -> bool {
 /// Replays caps and limits.
 pub struct Replay<'a> {
     fleet: Fleet<'a>,
-    books: Books,
+    ledger: CounterLedger,
     tasks: Tasks,
     /// The pauses by operators.
     pauses: Pauses,
-    turns: HashMap<u64, Live>,
+    turns: HashMap<u64, ReplayTurn>,
     next_turn: u64,
     order: u64,
     events: BinaryHeap<Reverse<Event>>,
     /// Turns that wait only in the replay, by throttle queue, in the order in which they came.
-    lanes: HashMap<String, BTreeMap<u64, ()>>,
+    queues: HashMap<String, BTreeMap<u64, ()>>,
     waiting: usize,
     /// The number of turns that wait in a throttle queue as in the fleet.
     parked: HashMap<String, u64>,
     /// Agents with calls that were decided differently: recorded values of their counters no longer apply.
     apart: HashSet<String>,
     /// The causes that delayed calls, by agent.
-    held_up: HeldUp,
+    delay_groups: DelayGroups,
     /// Agents whose counters are known from the recorded note of an admission.
     anchored: HashSet<String>,
     /// The time from which the log is complete.
-    began: &'a Began,
+    began: &'a LogStart,
     tell: Box<dyn FnMut(Difference) + 'a>,
     summary: Summary,
 }
@@ -130,21 +130,26 @@ impl<'a> Replay<'a> {
     /// `operated` has the actions of operators. `began` has the time from which the log is complete; the use of earlier
     /// windows is unknown.
     #[must_use]
-    pub fn new(fleet: Fleet<'a>, operated: &Operated, began: &'a Began, tell: impl FnMut(Difference) + 'a) -> Self {
+    pub fn new(
+        fleet: Fleet<'a>,
+        operated: &OperatorActions,
+        began: &'a LogStart,
+        tell: impl FnMut(Difference) + 'a,
+    ) -> Self {
         let mut replay = Self {
             fleet,
-            books: Books::default(),
+            ledger: CounterLedger::default(),
             tasks: Tasks::default(),
             pauses: Pauses::of(&operated.pauses),
             turns: HashMap::new(),
             next_turn: 0,
             order: 0,
             events: BinaryHeap::new(),
-            lanes: HashMap::new(),
+            queues: HashMap::new(),
             waiting: 0,
             parked: HashMap::new(),
             apart: HashSet::new(),
-            held_up: HeldUp::default(),
+            delay_groups: DelayGroups::default(),
             anchored: HashSet::new(),
             began,
             tell: Box::new(tell),
@@ -152,7 +157,7 @@ impl<'a> Replay<'a> {
         };
         for reset in &operated.resets {
             let counter = format!("{} {}@{}", reset.shard, reset.limit, reset.counter);
-            replay.at(reset.at_ms, 0, 0, Next::Reset(counter));
+            replay.at(reset.at_ms, 0, 0, ReplayEvent::Reset(counter));
         }
         replay
     }
@@ -166,29 +171,29 @@ impl<'a> Replay<'a> {
         self.next_turn += 1;
         for (index, decision) in turn.decisions.iter().enumerate() {
             match &decision.what {
-                What::Wait(by, _) | What::Refuse(_, Some(by)) => self.is_held_up(&turn, by),
-                What::Go(calls, note)
+                DispatchDecision::Wait(by, _) | DispatchDecision::Refuse(_, Some(by)) => self.record_delay(&turn, by),
+                DispatchDecision::Go(calls, note)
                     if decision.first + calls < turn.calls.len()
                         && (is_full(note.tick.0, note.tick.1) || is_full(note.day.0, note.day.1)) =>
                 {
-                    self.is_held_up(&turn, TICK);
+                    self.record_delay(&turn, TICK);
                 }
-                What::Go(..) | What::Refuse(_, None) => {}
+                DispatchDecision::Go(..) | DispatchDecision::Refuse(_, None) => {}
             }
             // At the same time, calls that are dispatched come first, in order. Then come slices that a limit cut
             // short, because it was full by then, and then waits and rejections.
             let (class, tie) = match &decision.what {
-                What::Go(calls, note) => {
+                DispatchDecision::Go(calls, note) => {
                     let is_cut = decision.first + calls < turn.calls.len() && !note.is_full();
                     (1 + u8::from(is_cut), i64::from(note.tick.0))
                 }
-                What::Wait(..) => (3, 0),
-                What::Refuse(..) => (4, 0),
+                DispatchDecision::Wait(..) => (3, 0),
+                DispatchDecision::Refuse(..) => (4, 0),
             };
-            self.at(decision.at_ms, class, tie, Next::Decision(number, index));
+            self.at(decision.at_ms, class, tie, ReplayEvent::Decision(number, index));
         }
         let left = turn.decisions.len();
-        self.turns.insert(number, Live { turn, next: 0, apart: None, left, busy_ms: 0, parked: None });
+        self.turns.insert(number, ReplayTurn { turn, next: 0, divergence: None, left, busy_ms: 0, parked: None });
     }
 
     /// Returns the summary of what was undecidable.
@@ -198,7 +203,7 @@ impl<'a> Replay<'a> {
         self.summary
     }
 
-    fn at(&mut self, at_ms: i64, class: u8, tie: i64, next: Next) {
+    fn at(&mut self, at_ms: i64, class: u8, tie: i64, next: ReplayEvent) {
         self.order += 1;
         self.events.push(Reverse((at_ms, class, tie, self.order, next)));
     }
@@ -209,23 +214,23 @@ impl<'a> Replay<'a> {
             && *now_ms < at_ms
         {
             let Some(Reverse((now_ms, _, _, _, next))) = self.events.pop() else { return };
-            self.books.is(now_ms);
+            self.ledger.advance_to(now_ms);
             match next {
-                Next::Reset(counter) => {
-                    self.books.counters.remove(&counter);
+                ReplayEvent::Reset(counter) => {
+                    self.ledger.counters.remove(&counter);
                 }
-                Next::Free(counter, places) => {
-                    self.books.give_back(&counter, places, now_ms);
-                    if self.lanes.contains_key(&counter) {
-                        self.at(now_ms, 5, 0, Next::Room(counter));
+                ReplayEvent::Free(counter, places) => {
+                    self.ledger.return_permits(&counter, places, now_ms);
+                    if self.queues.contains_key(&counter) {
+                        self.at(now_ms, 5, 0, ReplayEvent::Room(counter));
                     }
                 }
-                Next::Take(counter, places) => self.books.take(&counter, places),
-                Next::Line(counter, stands) => self.line(counter, stands),
-                Next::Decision(turn, index) => self.decision(turn, index, now_ms),
-                Next::Room(lane) => self.room(&lane, now_ms),
+                ReplayEvent::Take(counter, places) => self.ledger.take_permits(&counter, places),
+                ReplayEvent::Line(counter, stands) => self.count_queued(counter, stands),
+                ReplayEvent::Decision(turn, index) => self.decision(turn, index, now_ms),
+                ReplayEvent::Room(queue) => self.dispatch_waiting(&queue, now_ms),
             }
-            self.books.forget(now_ms);
+            self.ledger.drop_ended(now_ms);
         }
     }
 
@@ -235,54 +240,57 @@ impl<'a> Replay<'a> {
         live.left -= 1;
         self.unpark(&mut live);
         let decision = live.turn.decisions[index].clone();
-        self.books.slots = decision.slots.or(self.books.slots);
-        self.tasks.before(&live.turn, &decision);
+        self.ledger.slots = decision.slots.or(self.ledger.slots);
+        self.tasks.apply_before(&live.turn, &decision);
         // A turn that waits in the replay continues by itself, and calls that it already dispatched are decided.
         let behind = match &decision.what {
-            What::Go(calls, _) | What::Refuse(calls, _) => decision.first + calls,
-            What::Wait(..) => decision.first + 1,
+            DispatchDecision::Go(calls, _) | DispatchDecision::Refuse(calls, _) => decision.first + calls,
+            DispatchDecision::Wait(..) => decision.first + 1,
         };
-        if live.apart.is_none() && live.next >= decision.first && live.next < behind {
+        if live.divergence.is_none() && live.next >= decision.first && live.next < behind {
             live.next = live.next.max(decision.first);
             self.compare(number, &mut live, &decision, (now_ms, true));
-        } else if live.apart.is_none() && live.next < decision.first {
+        } else if live.divergence.is_none() && live.next < decision.first {
             // The calls in between ended in another way (expired, canceled).
             live.next = decision.first;
             self.compare(number, &mut live, &decision, (now_ms, true));
         }
-        self.tasks.after(&live.turn, &decision);
-        if live.left > 0 || live.apart.is_some() {
+        self.tasks.apply_after(&live.turn, &decision);
+        if live.left > 0 || live.divergence.is_some() {
             self.turns.insert(number, live);
         }
     }
 
     /// Compares the result under the policy with the recorded decision. `is_first` is false for the rest of a decision.
-    fn compare(&mut self, number: u64, live: &mut Live, decision: &Decision, (now_ms, is_first): (i64, bool)) {
+    fn compare(&mut self, number: u64, live: &mut ReplayTurn, decision: &Decision, (now_ms, is_first): (i64, bool)) {
         // The guards have reported that the agent or tenant does not exist.
-        let Ok(whose) = whose(&self.fleet, &live.turn) else {
+        let Ok(caller) = caller_of(&self.fleet, &live.turn) else {
             live.next = live.turn.calls.len();
             return;
         };
         let wanted = live.turn.calls.len() - live.next;
-        let mut said = self.ask(&whose, live, (Some(decision), wanted), None, now_ms);
-        let cut = cut_by_others(live, decision, &said);
-        if is_first && !matches!(decision.what, What::Wait(..)) {
-            self.cannot_ask(&said);
+        let mut evaluation = self.evaluate(&caller, live, (Some(decision), wanted), None, now_ms);
+        let cut = cut_by_others(live, decision, &evaluation);
+        if is_first && !matches!(decision.what, DispatchDecision::Wait(..)) {
+            self.count_unknown(&evaluation);
         }
         if let Some(went) = cut {
-            said = self.ask(&whose, live, (Some(decision), went), None, now_ms);
+            evaluation = self.evaluate(&caller, live, (Some(decision), went), None, now_ms);
         }
-        let verdict = said.verdict.clone();
+        let verdict = evaluation.verdict.clone();
         match (&decision.what, verdict) {
-            (What::Wait(by, until_ms), _)
-                if waits_for_unknown(live, decision, &said) || self.stands(live, by, *until_ms, &said) =>
+            (DispatchDecision::Wait(by, until_ms), _)
+                if waits_for_unknown(live, decision, &evaluation)
+                    || self.is_wait_confirmed(live, by, *until_ms, &evaluation) =>
             {
-                self.park(live, Self::lane_of(live, by, &said));
+                self.park(live, Self::queue_of(live, by, &evaluation));
             }
-            (What::Refuse(calls, by), verdict) if self.is_refused(live.turn.shard, by.as_deref(), &said) => {
+            (DispatchDecision::Refuse(calls, by), verdict)
+                if self.is_refused(live.turn.shard, by.as_deref(), &evaluation) =>
+            {
                 let end = decision.first + calls;
                 live.next = match verdict {
-                    Verdict::Refuse(_, ends) => (live.next + ends).min(end),
+                    AdmissionVerdict::Refuse(_, ends) => (live.next + ends).min(end),
                     _ => end,
                 };
                 // The rest of the calls that were rejected together is evaluated separately.
@@ -290,61 +298,76 @@ impl<'a> Replay<'a> {
                     self.compare(number, live, decision, (now_ms, false));
                 }
             }
-            (What::Go(calls, _), Verdict::Dispatch(fits)) if fits >= *calls && !live.turn.is_whole => {
+            (DispatchDecision::Go(calls, _), AdmissionVerdict::Dispatch(fits))
+                if fits >= *calls && !live.turn.is_whole =>
+            {
                 // The log does not have the other calls of the turn.
-                self.go(live, *calls, said, now_ms);
+                self.dispatch(live, *calls, evaluation, now_ms);
             }
-            (_, Verdict::Dispatch(fits)) => {
-                let recorded = self.recorded(live, decision, &said, cut);
-                self.go_as_fits(number, live, (fits, recorded), said, now_ms);
+            (_, AdmissionVerdict::Dispatch(fits)) => {
+                let recorded = self.recorded(live, decision, &evaluation, cut);
+                self.dispatch_fitting(number, live, (fits, recorded), evaluation, now_ms);
             }
-            (_, Verdict::Refuse(reason, calls)) => {
+            (_, AdmissionVerdict::Refuse(reason, calls)) => {
                 let upto = live.next + calls;
-                self.end(live, upto, &said.by, reason.word());
+                self.end(live, upto, &evaluation.by, reason.word());
                 if live.next < live.turn.calls.len() {
-                    let (by, lane) = (said.by, said.lane);
-                    self.wait(number, live, Apart { by, lane, since_ms: now_ms }, now_ms + 1);
+                    let (by, queue) = (evaluation.by, evaluation.queue);
+                    self.wait(number, live, Divergence { by, queue, since_ms: now_ms }, now_ms + 1);
                 }
             }
-            (_, Verdict::End(reason)) => {
+            (_, AdmissionVerdict::End(reason)) => {
                 let all = live.turn.calls.len();
-                self.end(live, all, &said.by, reason.word());
+                self.end(live, all, &evaluation.by, reason.word());
             }
-            (_, Verdict::Wait { .. }) => {
-                let apart = Apart { by: said.by, lane: said.lane, since_ms: now_ms };
-                self.wait(number, live, apart, said.until_ms);
+            (_, AdmissionVerdict::Wait { .. }) => {
+                let apart = Divergence { by: evaluation.by, queue: evaluation.queue, since_ms: now_ms };
+                self.wait(number, live, apart, evaluation.until_ms);
             }
         }
     }
 
     /// How many of the calls to dispatch were dispatched. If they waited: how many were later dispatched together, if
     /// known (`cut`).
-    fn recorded(&mut self, live: &Live, decision: &Decision, said: &Said, cut: Option<usize>) -> usize {
-        if let What::Go(calls, _) = &decision.what {
+    fn recorded(
+        &mut self,
+        live: &ReplayTurn,
+        decision: &Decision,
+        evaluation: &TurnEvaluation,
+        cut: Option<usize>,
+    ) -> usize {
+        if let DispatchDecision::Go(calls, _) = &decision.what {
             return *calls - (live.next - decision.first).min(*calls);
         }
-        cut.inspect(|_| self.cannot_ask(said)).unwrap_or(0)
+        cut.inspect(|_| self.count_unknown(evaluation)).unwrap_or(0)
     }
 
     /// Counts decisions by limits that cannot be evaluated.
-    fn cannot_ask(&mut self, said: &Said) {
-        said.unknown.iter().for_each(|unknown| self.summary.cannot_say_of(&unknown.by, unknown.why, 1));
+    fn count_unknown(&mut self, evaluation: &TurnEvaluation) {
+        evaluation.unknown.iter().for_each(|unknown| self.summary.cannot_say_of(&unknown.by, unknown.why, 1));
     }
 
     /// Dispatches as many calls as fit, of which `recorded` were dispatched in the fleet. The rest waits.
-    fn go_as_fits(&mut self, number: u64, live: &mut Live, (fits, recorded): (usize, usize), said: Said, now_ms: i64) {
-        let (by, lane, until_ms) = (said.by.clone(), said.lane.clone(), said.until_ms);
-        self.go(live, fits, said, now_ms);
+    fn dispatch_fitting(
+        &mut self,
+        number: u64,
+        live: &mut ReplayTurn,
+        (fits, recorded): (usize, usize),
+        evaluation: TurnEvaluation,
+        now_ms: i64,
+    ) {
+        let (by, queue, until_ms) = (evaluation.by.clone(), evaluation.queue.clone(), evaluation.until_ms);
+        self.dispatch(live, fits, evaluation, now_ms);
         if fits < recorded || recorded == 0 && live.next < live.turn.calls.len() {
-            self.wait(number, live, Apart { by, lane, since_ms: now_ms }, until_ms);
+            self.wait(number, live, Divergence { by, queue, since_ms: now_ms }, until_ms);
         } else if fits == recorded && live.next < live.turn.calls.len() && live.left > 0 {
             // The rest waits for the limit that cut the slice short, until these calls have ended.
-            self.park(live, lane);
+            self.park(live, queue);
         }
     }
 
     /// Returns true if a recorded wait stands: the calls wait as long under the policy, or this is undecidable.
-    fn stands(&mut self, live: &Live, by: &str, until_ms: i64, said: &Said) -> bool {
+    fn is_wait_confirmed(&mut self, live: &ReplayTurn, by: &str, until_ms: i64, evaluation: &TurnEvaluation) -> bool {
         let agent = agent_of(&live.turn);
         if by == ROOM || by == EARLIER && !self.apart.contains(&agent) {
             return true;
@@ -353,19 +376,20 @@ impl<'a> Replay<'a> {
             self.summary.cannot_say_of(by, SHARE, 1);
             return true;
         }
-        match said.verdict {
+        match evaluation.verdict {
             // These calls are not dispatched, whatever else applies.
-            Verdict::Refuse(..) | Verdict::End(_) => false,
-            _ if said.is_unknown(by) => true,
-            Verdict::Wait { behind: true } => true,
-            Verdict::Wait { behind: false } => {
-                until_ms == 0 || said.until_ms >= until_ms || said.by != by && self.apart.is_empty()
+            AdmissionVerdict::Refuse(..) | AdmissionVerdict::End(_) => false,
+            _ if evaluation.is_unknown(by) => true,
+            AdmissionVerdict::Wait { behind: true } => true,
+            AdmissionVerdict::Wait { behind: false } => {
+                until_ms == 0 || evaluation.until_ms >= until_ms || evaluation.by != by && self.apart.is_empty()
             }
             // A turn that comes while others wait for the same limit queues behind them, even if there is room by then.
-            Verdict::Dispatch(_) => {
-                let is_waited_for =
-                    |side: &Side| side.by == by && side.is_limit() && self.parked.contains_key(&side.lane);
-                said.sides.iter().any(is_waited_for) || self.was_open(live.turn.shard, by, said)
+            AdmissionVerdict::Dispatch(_) => {
+                let is_waited_for = |counter_debit: &CounterDebit| {
+                    counter_debit.by == by && counter_debit.is_limit() && self.parked.contains_key(&counter_debit.queue)
+                };
+                evaluation.counter_debits.iter().any(is_waited_for) || self.was_open(live.turn.shard, by, evaluation)
             }
         }
     }
@@ -377,57 +401,59 @@ impl<'a> Replay<'a> {
     }
 
     /// The throttle queue of a turn that waits for this.
-    fn lane_of(live: &Live, by: &str, said: &Said) -> String {
-        let side = said.sides.iter().find(|side| side.by == by);
-        side.map_or_else(|| agent_of(&live.turn), |side| side.lane.clone())
+    fn queue_of(live: &ReplayTurn, by: &str, evaluation: &TurnEvaluation) -> String {
+        let counter_debit = evaluation.counter_debits.iter().find(|counter_debit| counter_debit.by == by);
+        counter_debit.map_or_else(|| agent_of(&live.turn), |counter_debit| counter_debit.queue.clone())
     }
 
     /// Notes the throttle queue in which a turn waits as in the fleet, because others queue behind it.
-    fn park(&mut self, live: &mut Live, lane: String) {
-        self.line(lane.clone(), true);
-        live.parked = Some(lane);
+    fn park(&mut self, live: &mut ReplayTurn, queue: String) {
+        self.count_queued(queue.clone(), true);
+        live.parked = Some(queue);
     }
 
-    fn unpark(&mut self, live: &mut Live) {
-        if let Some(lane) = live.parked.take() {
-            self.line(lane, false);
+    fn unpark(&mut self, live: &mut ReplayTurn) {
+        if let Some(queue) = live.parked.take() {
+            self.count_queued(queue, false);
         }
     }
 
     /// Adds a turn to the count of a throttle queue, or removes one.
-    fn line(&mut self, lane: String, waits: bool) {
+    fn count_queued(&mut self, queue: String, waits: bool) {
         if waits {
-            *self.parked.entry(lane).or_default() += 1;
-        } else if let Some(count) = self.parked.get_mut(&lane) {
+            *self.parked.entry(queue).or_default() += 1;
+        } else if let Some(count) = self.parked.get_mut(&queue) {
             *count -= 1;
             if *count == 0 {
-                self.parked.remove(&lane);
+                self.parked.remove(&queue);
             }
         }
     }
 
     /// Returns true if a recorded rejection stands.
-    fn is_refused(&mut self, shard: u32, by: Option<&str>, said: &Said) -> bool {
+    fn is_refused(&mut self, shard: u32, by: Option<&str>, evaluation: &TurnEvaluation) -> bool {
         let Some(by) = by else { return true };
-        if by == TASK && !said.knows_task {
+        if by == TASK && !evaluation.knows_task {
             self.summary.cannot_say(NO_TASK, 1);
             return true;
         }
-        match said.verdict {
-            Verdict::Refuse(..) | Verdict::End(_) => said.by == by,
-            _ if said.is_unknown(by) => true,
-            Verdict::Dispatch(_) => self.was_open(shard, by, said),
-            Verdict::Wait { .. } => false,
+        match evaluation.verdict {
+            AdmissionVerdict::Refuse(..) | AdmissionVerdict::End(_) => evaluation.by == by,
+            _ if evaluation.is_unknown(by) => true,
+            AdmissionVerdict::Dispatch(_) => self.was_open(shard, by, evaluation),
+            AdmissionVerdict::Wait { .. } => false,
         }
     }
 
     /// Returns true if the window that stopped calls was open before the log began, so that its use is unknown.
-    fn was_open(&mut self, shard: u32, by: &str, said: &Said) -> bool {
+    fn was_open(&mut self, shard: u32, by: &str, evaluation: &TurnEvaluation) -> bool {
         let began_ms = self.began.of(shard);
         let open = match by {
-            DAY => said.known_ms.1 < began_ms,
-            TICK => said.known_ms.0 < began_ms,
-            _ => said.sides.iter().any(|side| side.by == by && side.is_limit() && side.state.began_ms < began_ms),
+            DAY => evaluation.known_ms.1 < began_ms,
+            TICK => evaluation.known_ms.0 < began_ms,
+            _ => evaluation.counter_debits.iter().any(|counter_debit| {
+                counter_debit.by == by && counter_debit.is_limit() && counter_debit.state.began_ms < began_ms
+            }),
         };
         if open {
             self.summary.cannot_say(OPEN_BEFORE, 1);
@@ -437,11 +463,11 @@ impl<'a> Replay<'a> {
 }
 
 /// The tenant and agent of a turn, with their policies.
-fn whose<'p>(fleet: &Fleet<'p>, turn: &Turn) -> Result<Whose<'p>, Unknown> {
-    let tenant = TenantId::new(turn.tenant.as_str()).map_err(|_| Unknown::Tenant)?;
-    let agent = AgentId::new(turn.agent.as_str()).map_err(|_| Unknown::Agent)?;
+fn caller_of<'p>(fleet: &Fleet<'p>, turn: &Turn) -> Result<TurnCaller<'p>, UnknownCaller> {
+    let tenant = TenantId::new(turn.tenant.as_str()).map_err(|_| UnknownCaller::Tenant)?;
+    let agent = AgentId::new(turn.agent.as_str()).map_err(|_| UnknownCaller::Agent)?;
     let (owner, policy) = fleet.policy.look_up(&tenant, &agent)?;
-    Ok(Whose { tenant, agent, owner, policy })
+    Ok(TurnCaller { tenant, agent, owner, policy })
 }
 
 /// The key of an agent's counters.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::whatif::recorded::Pause;
-use crate::whatif::turns::{Decision, Turn, What};
+use crate::whatif::turns::{Decision, DispatchDecision, Turn};
 
 /// The begin and end of each pause, ms, in order, by `<tenant>` or `<tenant>:<agent>`.
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ impl Pauses {
         if self.0.is_empty() {
             return None;
         }
-        let went = on.is_some_and(|on| matches!(on.what, What::Go(..)));
+        let went = on.is_some_and(|on| matches!(on.what, DispatchDecision::Go(..)));
         let lasts = |&&(from, to): &&(i64, i64)| {
             if went { from < now_ms && now_ms < to } else { from <= now_ms && now_ms <= to }
         };

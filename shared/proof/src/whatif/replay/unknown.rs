@@ -1,36 +1,36 @@
 //! Decisions that limits which cannot be evaluated may explain: these stay as recorded.
 
-use super::Live;
-use super::ask::{Said, Verdict};
-use crate::whatif::turns::{Decision, What};
+use super::ReplayTurn;
+use super::evaluate::{AdmissionVerdict, TurnEvaluation};
+use crate::whatif::turns::{Decision, DispatchDecision};
 
 /// How many calls were dispatched together, if the policy would dispatch more of them and there may be another reason
 /// why the rest was not: the log does not have all calls, or a limit cannot be evaluated.
-pub(super) fn cut_by_others(live: &Live, decision: &Decision, said: &Said) -> Option<usize> {
-    let Verdict::Dispatch(fits) = said.verdict else { return None };
+pub(super) fn cut_by_others(live: &ReplayTurn, decision: &Decision, evaluation: &TurnEvaluation) -> Option<usize> {
+    let AdmissionVerdict::Dispatch(fits) = evaluation.verdict else { return None };
     let turn = &live.turn;
     let mut gone = turn.decisions.iter().filter_map(|other| match &other.what {
-        What::Go(calls, note) if other.first + calls > live.next => Some((other.first + calls, note)),
+        DispatchDecision::Go(calls, note) if other.first + calls > live.next => Some((other.first + calls, note)),
         _ => None,
     });
     let (end, note) = match &decision.what {
-        What::Go(calls, note) => (decision.first + calls, note),
-        What::Wait(..) => gone.next()?,
-        What::Refuse(..) => return None,
+        DispatchDecision::Go(calls, note) => (decision.first + calls, note),
+        DispatchDecision::Wait(..) => gone.next()?,
+        DispatchDecision::Refuse(..) => return None,
     };
     let went = end.checked_sub(live.next).filter(|went| (1..fits).contains(went))?;
-    let is_go = matches!(decision.what, What::Go(..));
-    let is_other = !note.is_full() && said.unknown.iter().any(|unknown| unknown.counts(went));
+    let is_go = matches!(decision.what, DispatchDecision::Go(..));
+    let is_other = !note.is_full() && evaluation.unknown.iter().any(|unknown| unknown.counts(went));
     (is_go && !turn.is_whole || is_other).then_some(went)
 }
 
 /// Returns true if a turn that would be dispatched now waited for a limit that cannot be evaluated, after this decision
 /// and before its dispatch.
-pub(super) fn waits_for_unknown(live: &Live, decision: &Decision, said: &Said) -> bool {
+pub(super) fn waits_for_unknown(live: &ReplayTurn, decision: &Decision, evaluation: &TurnEvaluation) -> bool {
     let behind = live.turn.decisions.iter().skip_while(|other| *other != decision).skip(1);
     let waits = behind.map_while(|other| match &other.what {
-        What::Wait(by, _) => Some(by),
-        What::Go(..) | What::Refuse(..) => None,
+        DispatchDecision::Wait(by, _) => Some(by),
+        DispatchDecision::Go(..) | DispatchDecision::Refuse(..) => None,
     });
-    matches!(said.verdict, Verdict::Dispatch(_)) && waits.into_iter().any(|by| said.is_unknown(by))
+    matches!(evaluation.verdict, AdmissionVerdict::Dispatch(_)) && waits.into_iter().any(|by| evaluation.is_unknown(by))
 }

@@ -1,138 +1,149 @@
 //! Turns that wait only in the replay, or longer or shorter than recorded. They are dispatched when there is room, in
 //! the order in which they came.
 
-use super::ask::{Said, Verdict};
-use super::told::fate_of;
-use super::{Apart, Live, Next, Replay, TOO_MANY, WAIT_MS_MAX, WAITING_MAX, whose};
+use super::dispatch::recorded_decision;
+use super::evaluate::{AdmissionVerdict, TurnEvaluation};
+use super::{Divergence, Replay, ReplayEvent, ReplayTurn, TOO_MANY, WAIT_MS_MAX, WAITING_MAX, caller_of};
 
 impl Replay<'_> {
     /// Makes a turn wait that did not wait in the fleet, or not as long.
-    pub(super) fn wait(&mut self, number: u64, live: &mut Live, apart: Apart, until_ms: i64) {
-        if self.waiting >= WAITING_MAX && live.apart.is_none() {
+    pub(super) fn wait(&mut self, number: u64, live: &mut ReplayTurn, apart: Divergence, until_ms: i64) {
+        if self.waiting >= WAITING_MAX && live.divergence.is_none() {
             self.summary.cannot_say(TOO_MANY, (live.turn.calls.len() - live.next) as u64);
             live.next = live.turn.calls.len();
             return;
         }
-        self.is_held_up(&live.turn, &apart.by);
-        let since_ms = live.apart.as_ref().map_or(apart.since_ms, |before| before.since_ms);
-        let lane = apart.lane.clone();
-        live.apart = Some(Apart { since_ms, ..apart });
+        self.record_delay(&live.turn, &apart.by);
+        let since_ms = live.divergence.as_ref().map_or(apart.since_ms, |before| before.since_ms);
+        let queue = apart.queue.clone();
+        live.divergence = Some(Divergence { since_ms, ..apart });
         self.waiting += 1;
-        self.lanes.entry(lane.clone()).or_default().insert(number, ());
-        self.at(until_ms, 5, 0, Next::Room(lane));
+        self.queues.entry(queue.clone()).or_default().insert(number, ());
+        self.at(until_ms, 5, 0, ReplayEvent::Room(queue));
     }
 
     /// There may be room for the turns that wait in this throttle queue only in the replay. Dispatches as many as may
     /// run, in order.
-    pub(super) fn room(&mut self, lane: &str, now_ms: i64) {
+    pub(super) fn dispatch_waiting(&mut self, queue: &str, now_ms: i64) {
         loop {
-            let Some(number) = self.lanes.get(lane).and_then(|waiting| waiting.keys().next().copied()) else { return };
+            let Some(number) = self.queues.get(queue).and_then(|waiting| waiting.keys().next().copied()) else {
+                return;
+            };
             let Some(mut live) = self.turns.remove(&number) else {
-                self.leave(lane, number);
+                self.leave_queue(queue, number);
                 continue;
             };
-            let look_again_ms = self.look(number, &mut live, lane, now_ms);
-            if live.left > 0 || live.apart.is_some() {
+            let look_again_ms = self.evaluate_first(number, &mut live, queue, now_ms);
+            if live.left > 0 || live.divergence.is_some() {
                 self.turns.insert(number, live);
             }
             if let Some(again_ms) = look_again_ms {
-                return self.at(again_ms.max(now_ms + 1), 5, 0, Next::Room(lane.to_owned()));
+                return self.at(again_ms.max(now_ms + 1), 5, 0, ReplayEvent::Room(queue.to_owned()));
             }
         }
     }
 
-    pub(super) fn leave(&mut self, lane: &str, number: u64) {
-        let Some(waiting) = self.lanes.get_mut(lane) else { return };
+    pub(super) fn leave_queue(&mut self, queue: &str, number: u64) {
+        let Some(waiting) = self.queues.get_mut(queue) else { return };
         if waiting.remove(&number).is_some() {
             self.waiting = self.waiting.saturating_sub(1);
         }
         if waiting.is_empty() {
-            self.lanes.remove(lane);
+            self.queues.remove(queue);
         }
     }
 
     /// Evaluates the first turn of a throttle queue. Returns when to evaluate it again, if it stays there.
-    pub(super) fn look(&mut self, number: u64, live: &mut Live, lane: &str, now_ms: i64) -> Option<i64> {
-        let Some((since_ms, by)) = live.apart.as_ref().map(|apart| (apart.since_ms, apart.by.clone())) else {
-            self.leave(lane, number);
+    pub(super) fn evaluate_first(
+        &mut self,
+        number: u64,
+        live: &mut ReplayTurn,
+        queue: &str,
+        now_ms: i64,
+    ) -> Option<i64> {
+        let Some((since_ms, by)) = live.divergence.as_ref().map(|apart| (apart.since_ms, apart.by.clone())) else {
+            self.leave_queue(queue, number);
             return None;
         };
         if live.busy_ms > now_ms {
             return Some(live.busy_ms);
         }
-        let Ok(whose) = whose(&self.fleet, &live.turn) else {
-            self.leave(lane, number);
-            live.apart = None;
+        let Ok(caller) = caller_of(&self.fleet, &live.turn) else {
+            self.leave_queue(queue, number);
+            live.divergence = None;
             return None;
         };
         if now_ms - since_ms > WAIT_MS_MAX {
-            self.leave(lane, number);
+            self.leave_queue(queue, number);
             let all = live.turn.calls.len();
             self.end(live, all, &by, "expired");
-            live.apart = None;
+            live.divergence = None;
             return None;
         }
         // Calls with a later recorded dispatch keep that time, unless no other calls are left.
-        let is_due = |at: &usize| fate_of(&live.turn, *at).is_none_or(|(then_ms, _)| then_ms <= now_ms);
+        let is_due = |at: &usize| recorded_decision(&live.turn, *at).is_none_or(|(then_ms, _)| then_ms <= now_ms);
         let left = live.next..live.turn.calls.len();
         let wanted = match left.clone().take_while(is_due).count() {
             0 => left.len(),
             due => due,
         };
-        let said = self.ask(&whose, live, (None, wanted), Some(lane), now_ms);
-        self.look_at(number, live, (lane, wanted), (since_ms, by), said, now_ms)
+        let evaluation = self.evaluate(&caller, live, (None, wanted), Some(queue), now_ms);
+        self.apply_evaluation(number, live, (queue, wanted), (since_ms, by), evaluation, now_ms)
     }
 
-    /// Continues [`Self::look`] with the result for the `wanted` calls.
-    pub(super) fn look_at(
+    /// Continues [`Self::evaluate_first`] with the result for the `wanted` calls.
+    pub(super) fn apply_evaluation(
         &mut self,
         number: u64,
-        live: &mut Live,
-        (lane, wanted): (&str, usize),
+        live: &mut ReplayTurn,
+        (queue, wanted): (&str, usize),
         (since_ms, by): (i64, String),
-        said: Said,
+        evaluation: TurnEvaluation,
         now_ms: i64,
     ) -> Option<i64> {
-        match said.verdict {
-            Verdict::Wait { .. } if said.lane == lane => return Some(said.until_ms),
-            Verdict::Wait { .. } => {
-                self.leave(lane, number);
-                let apart = Apart { by: said.by, lane: said.lane, since_ms };
-                self.wait(number, live, apart, said.until_ms.max(now_ms + 1));
+        match evaluation.verdict {
+            AdmissionVerdict::Wait { .. } if evaluation.queue == queue => return Some(evaluation.until_ms),
+            AdmissionVerdict::Wait { .. } => {
+                self.leave_queue(queue, number);
+                let apart = Divergence { by: evaluation.by, queue: evaluation.queue, since_ms };
+                self.wait(number, live, apart, evaluation.until_ms.max(now_ms + 1));
                 return None;
             }
-            Verdict::Refuse(ref reason, calls) => {
+            AdmissionVerdict::Refuse(ref reason, calls) => {
                 let upto = live.next + calls;
-                self.end(live, upto, &said.by, reason.word());
+                self.end(live, upto, &evaluation.by, reason.word());
             }
-            Verdict::End(ref reason) => {
+            AdmissionVerdict::End(ref reason) => {
                 let all = live.turn.calls.len();
-                self.end(live, all, &said.by, reason.word());
+                self.end(live, all, &evaluation.by, reason.word());
             }
-            Verdict::Dispatch(calls) => {
-                let (by, lane_of_rest) =
-                    if calls < wanted { (said.by.clone(), said.lane.clone()) } else { (by, lane.to_owned()) };
-                self.go(live, calls, said, now_ms);
-                self.leave(lane, number);
-                live.apart = None;
+            AdmissionVerdict::Dispatch(calls) => {
+                let (by, queue_of_rest) = if calls < wanted {
+                    (evaluation.by.clone(), evaluation.queue.clone())
+                } else {
+                    (by, queue.to_owned())
+                };
+                self.dispatch(live, calls, evaluation, now_ms);
+                self.leave_queue(queue, number);
+                live.divergence = None;
                 if self.is_ahead(live, now_ms) {
                     let until_ms = live.busy_ms;
-                    self.wait(number, live, Apart { by, lane: lane_of_rest, since_ms: now_ms }, until_ms);
+                    self.wait(number, live, Divergence { by, queue: queue_of_rest, since_ms: now_ms }, until_ms);
                 }
                 return None;
             }
         }
         if live.next >= live.turn.calls.len() {
-            self.leave(lane, number);
-            live.apart = None;
+            self.leave_queue(queue, number);
+            live.divergence = None;
             return None;
         }
         Some(now_ms + 1)
     }
 
     /// Returns true if calls are left and their recorded decision is not in the future.
-    pub(super) fn is_ahead(&self, live: &Live, now_ms: i64) -> bool {
+    pub(super) fn is_ahead(&self, live: &ReplayTurn, now_ms: i64) -> bool {
         live.next < live.turn.calls.len()
-            && fate_of(&live.turn, live.next).is_some_and(|(then_ms, _)| then_ms <= now_ms.max(live.busy_ms))
+            && recorded_decision(&live.turn, live.next).is_some_and(|(then_ms, _)| then_ms <= now_ms.max(live.busy_ms))
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn what_is_not_known_is_told_and_no_difference() {
-    let mut one = turn("a", &[(1_000, 0, What::Refuse(1, Some("limits.few".into())))]);
+    let mut one = turn("a", &[(1_000, 0, DispatchDecision::Refuse(1, Some("limits.few".into())))]);
     one.calls[0].arguments = None;
     let sum = LimitBound::Sum { argument: "/amount".into(), max: 5 };
     let policy = policy(3, vec![limit(sum, Every::Day, OnReach::Reject)]);
@@ -18,10 +18,10 @@ const HOUR_MS: i64 = 3_600_000;
 fn where_counters_may_be_shared_nothing_is_said_of_their_limit() {
     let mut few = limit(LimitBound::Calls(1), Every::Period(60_000), OnReach::Reject);
     let one = turn("a", &[(1_000, 0, go(1, 1, 5_000))]);
-    let mut other = turn("b", &[(1_100, 0, What::Refuse(1, Some("limits.few".into())))]);
+    let mut other = turn("b", &[(1_100, 0, DispatchDecision::Refuse(1, Some("limits.few".into())))]);
     other.agent = "stan".into();
     let later = |id, at_ms| {
-        let mut later = turn(id, &[(at_ms, 0, What::Refuse(1, Some("limits.few".into())))]);
+        let mut later = turn(id, &[(at_ms, 0, DispatchDecision::Refuse(1, Some("limits.few".into())))]);
         later.agent = "stan".into();
         later
     };
@@ -51,7 +51,7 @@ fn what_a_limit_may_have_cut_short_that_cannot_be_asked_stays_cut_short() {
     let turns = [
         // The entries do not have its user.
         turn("a", &[(1_000, 0, go(1, 1, 5_000)), (2_020, 1, go(1, 2, 5_000))]),
-        turn("b", &[(2_100, 0, What::Wait("limits.few".into(), 4_500)), (4_510, 0, go(1, 3, 5_000))]),
+        turn("b", &[(2_100, 0, DispatchDecision::Wait("limits.few".into(), 4_500)), (4_510, 0, go(1, 3, 5_000))]),
     ];
     let (found, summary) = replay(&policy(3, vec![few.clone(), known.clone()]), &turns);
     assert!(found.is_empty() && summary.not_decidable.len() == 1, "{found:?} {summary:?}");
@@ -77,7 +77,7 @@ fn by_user_and_by_agent(known: u64, on_reach: OnReach) -> Policy {
 
 #[test]
 fn what_cut_a_slice_short_is_not_what_its_rest_waited_for_later() {
-    let rest = What::Wait("limits.known".into(), 3_000);
+    let rest = DispatchDecision::Wait("limits.known".into(), 3_000);
     let turns = [
         turn("a", &[(1_000, 0, go(1, 1, 5_000)), (2_500, 1, rest), (3_010, 1, go(1, 2, 5_000))]),
         turn("b", &[(2_400, 0, go(2, 3, 5_000))]),
@@ -91,9 +91,9 @@ fn where_a_wait_is_none_any_more_no_more_go_than_went_together() {
     let turns = [turn(
         "a",
         &[
-            (2_000, 0, What::Wait("limits.known".into(), 9_000)),
+            (2_000, 0, DispatchDecision::Wait("limits.known".into(), 9_000)),
             (9_010, 0, go(1, 1, 10_000)),
-            (9_200, 1, What::Wait("limits.few".into(), 12_000)),
+            (9_200, 1, DispatchDecision::Wait("limits.few".into(), 12_000)),
             (12_010, 1, go(2, 2, 15_000)),
         ],
     )];
@@ -104,8 +104,8 @@ fn where_a_wait_is_none_any_more_no_more_go_than_went_together() {
     let turns = [turn(
         "a",
         &[
-            (2_000, 0, What::Wait("limits.known".into(), 3_000)),
-            (3_010, 0, What::Wait("limits.few".into(), 9_000)),
+            (2_000, 0, DispatchDecision::Wait("limits.known".into(), 3_000)),
+            (3_010, 0, DispatchDecision::Wait("limits.few".into(), 9_000)),
             (9_010, 0, go(3, 1, 10_000)),
         ],
     )];
@@ -117,11 +117,11 @@ fn where_a_wait_is_none_any_more_no_more_go_than_went_together() {
 fn who_is_refused_now_does_not_wait_for_what_cannot_be_asked() {
     let turns = [
         turn("a", &[(1_000, 0, go(1, 1, 5_000))]),
-        turn("b", &[(1_100, 0, What::Wait("limits.few".into(), 4_500)), (4_510, 0, go(1, 2, 5_000))]),
+        turn("b", &[(1_100, 0, DispatchDecision::Wait("limits.few".into(), 4_500)), (4_510, 0, go(1, 2, 5_000))]),
     ];
     let (found, _) = replay(&by_user_and_by_agent(1, OnReach::Reject), &turns);
-    let told: Vec<(&str, Kind)> = found.iter().map(|one| (one.call.as_str(), one.kind)).collect();
-    assert_eq!(told, [("b/0", Kind::Capped)], "{found:?}");
+    let told: Vec<(&str, DifferenceKind)> = found.iter().map(|one| (one.call.as_str(), one.kind)).collect();
+    assert_eq!(told, [("b/0", DifferenceKind::Capped)], "{found:?}");
 }
 
 #[test]
@@ -133,5 +133,5 @@ fn a_limit_that_does_not_count_the_next_call_has_cut_nothing_short() {
     turns[0].calls[2].tool = "pay".into();
     turns[0].calls[2].arguments = None;
     let (found, summary) = replay(&policy(9, vec![paid]), &turns);
-    assert_eq!((found[0].call.as_str(), found[0].kind), ("a/1", Kind::Sooner), "{found:?} {summary:?}");
+    assert_eq!((found[0].call.as_str(), found[0].kind), ("a/1", DifferenceKind::Sooner), "{found:?} {summary:?}");
 }

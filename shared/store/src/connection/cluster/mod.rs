@@ -23,9 +23,9 @@ use tokio::time::{Instant, timeout};
 use super::dial::Dial;
 use super::role::{Role, role};
 use super::tls::{Server, TlsFiles};
-pub use placement::{ClusterView, HolderView, NodeSays};
+pub use placement::{ClusterView, HolderView, NodeReport};
 pub(crate) use slot::slot_of;
-use view::{Place, View, place_in};
+use view::{NodeAddress, View, place_in};
 
 /// Longest time for one node to accept a connection and report the owners of slots.
 const ASK_TIMEOUT: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(1);
 /// (`cluster-node-timeout`), and loses them.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Consecutive checks of the same node. A node that was cut off reports an outdated view forever.
-const LOOKS_IN_A_ROW: usize = 4;
+const CHECKS_IN_A_ROW: usize = 4;
 /// Longest time for the reported owner to accept a connection and confirm that it owns the slot.
 const PRIMARY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest search in total. In a large cluster, more nodes may be down than can be asked one after the other.
@@ -42,21 +42,21 @@ const SEARCH_MAX: Duration = Duration::from_secs(8);
 /// A cluster. The connections of a process share its views.
 pub(crate) struct Cluster {
     /// The nodes of the URL.
-    seeds: Vec<Place>,
+    seeds: Vec<NodeAddress>,
     /// Connection settings of all nodes. The address in it is a placeholder.
     login: ConnectionInfo,
     /// TLS files of the connections.
     tls: TlsFiles,
     /// The nodes that the last view reported.
-    known: std::sync::RwLock<Vec<Place>>,
+    known: std::sync::RwLock<Vec<NodeAddress>>,
     /// Index of the node, among seeds and known nodes, that is asked first.
     first: AtomicUsize,
-    looked: Mutex<Looked>,
+    cached: Mutex<CachedView>,
 }
 
 /// The last view, and how it was read.
 #[derive(Default)]
-struct Looked {
+struct CachedView {
     at: Option<Instant>,
     view: Option<Arc<View>>,
     /// The connection to the node that was asked, its host, and the number of consecutive checks over it.
@@ -71,10 +71,10 @@ impl fmt::Debug for Cluster {
 
 impl Cluster {
     /// Does not connect yet.
-    pub(super) fn new(seeds: Vec<Place>, login: ConnectionInfo, tls: TlsFiles) -> Self {
+    pub(super) fn new(seeds: Vec<NodeAddress>, login: ConnectionInfo, tls: TlsFiles) -> Self {
         // Processes start at different nodes, so that they do not all ask the same one first.
         let first = AtomicUsize::new(std::process::id() as usize % seeds.len().max(1));
-        Self { seeds, login, tls, known: std::sync::RwLock::default(), first, looked: Mutex::default() }
+        Self { seeds, login, tls, known: std::sync::RwLock::default(), first, cached: Mutex::default() }
     }
 
     #[cfg(test)]
@@ -88,7 +88,7 @@ impl Cluster {
     }
 
     /// The address of a node for connections of this fleet: with TLS if the URL uses it.
-    fn address_of(&self, (host, port): &Place) -> ConnectionAddr {
+    fn address_of(&self, (host, port): &NodeAddress) -> ConnectionAddr {
         match self.login.addr() {
             ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
                 host: host.clone(),
@@ -100,19 +100,19 @@ impl Cluster {
         }
     }
 
-    fn shown(&self, place: &Place) -> String {
+    fn shown(&self, place: &NodeAddress) -> String {
         self.address_of(place).to_string()
     }
 
-    async fn connect(&self, place: &Place, config: AsyncConnectionConfig) -> RedisResult<MultiplexedConnection> {
+    async fn connect(&self, place: &NodeAddress, config: AsyncConnectionConfig) -> RedisResult<MultiplexedConnection> {
         let info = self.login.clone().set_addr(self.address_of(place));
         Server::new(info, self.tls.clone())?.dial(config).await
     }
 
     /// All nodes that can be asked, without duplicates, starting with the one that answered last.
-    fn to_ask(&self) -> Vec<Place> {
+    fn to_ask(&self) -> Vec<NodeAddress> {
         let known = self.known.read().map(|known| known.clone()).unwrap_or_default();
-        let mut all: Vec<Place> = self.seeds.clone();
+        let mut all: Vec<NodeAddress> = self.seeds.clone();
         all.extend(known.into_iter().filter(|place| !self.seeds.contains(place)));
         let first = self.first.load(Ordering::Relaxed) % all.len().max(1);
         all.rotate_left(first);
@@ -120,7 +120,7 @@ impl Cluster {
     }
 
     /// Records the node that answered, and the nodes that it reported.
-    fn answered(&self, asked: &Place, view: &View) {
+    fn answered(&self, asked: &NodeAddress, view: &View) {
         if let Ok(mut known) = self.known.write() {
             let told = view.nodes();
             // An empty list does not mean that the known nodes are gone.
@@ -134,7 +134,7 @@ impl Cluster {
     }
 
     /// The view of the node at this place, or the reason for its failure.
-    async fn ask(&self, place: &Place) -> Result<(View, MultiplexedConnection), String> {
+    async fn ask(&self, place: &NodeAddress) -> Result<(View, MultiplexedConnection), String> {
         // The time limit is on the whole exchange, not on each step.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let ask = async {
@@ -145,17 +145,17 @@ impl Cluster {
     }
 
     /// A view that a node reported within the last second; `None` if no node answers.
-    async fn look(&self) -> Option<Arc<View>> {
-        let mut looked = self.looked.lock().await;
-        if looked.at.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
-            return looked.view.clone();
+    async fn recent_view(&self) -> Option<Arc<View>> {
+        let mut cached = self.cached.lock().await;
+        if cached.at.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
+            return cached.view.clone();
         }
-        looked.view = None;
-        if let Some((mut connection, host, asked)) = looked.over.take().filter(|(_, _, asked)| *asked < LOOKS_IN_A_ROW)
+        cached.view = None;
+        if let Some((mut connection, host, asked)) = cached.over.take().filter(|(_, _, asked)| *asked < CHECKS_IN_A_ROW)
             && let Ok(Ok(view)) = timeout(ASK_TIMEOUT, view_over(&mut connection, &host)).await
         {
-            looked.view = Some(Arc::new(view));
-            looked.over = Some((connection, host, asked + 1));
+            cached.view = Some(Arc::new(view));
+            cached.over = Some((connection, host, asked + 1));
         } else {
             // Starts with the next node.
             self.first.fetch_add(1, Ordering::Relaxed);
@@ -169,18 +169,18 @@ impl Cluster {
                 None
             };
             if let Some((view, connection, host)) = timeout(SEARCH_MAX, search).await.ok().flatten() {
-                looked.view = Some(Arc::new(view));
-                looked.over = Some((connection, host, 1));
+                cached.view = Some(Arc::new(view));
+                cached.over = Some((connection, host, 1));
             }
         }
-        looked.at = Some(Instant::now());
-        looked.view.clone()
+        cached.at = Some(Instant::now());
+        cached.view.clone()
     }
 
     /// The view of the last second, if there is one. Does not wait for a check under way, because nodes may be silent.
     fn seen_just_now(&self) -> Option<Arc<View>> {
-        let looked = self.looked.try_lock().ok()?;
-        looked.view.clone().filter(|_| looked.at.is_some_and(|at| at.elapsed() < LOOK_EVERY))
+        let cached = self.cached.try_lock().ok()?;
+        cached.view.clone().filter(|_| cached.at.is_some_and(|at| at.elapsed() < LOOK_EVERY))
     }
 }
 
@@ -206,17 +206,17 @@ impl fmt::Debug for Holder {
 }
 
 /// The result of an attempt.
-enum Reached {
+enum ReachResult {
     Primary(MultiplexedConnection),
     /// The node reports another owner.
-    Moved(Place),
+    Moved(NodeAddress),
 }
 
 /// One search for the owner: refused nodes and reasons.
 #[derive(Default)]
 struct Search {
     reasons: Vec<String>,
-    refused: Vec<Place>,
+    refused: Vec<NodeAddress>,
 }
 
 impl Holder {
@@ -226,7 +226,7 @@ impl Holder {
     }
 
     /// The owners in this view.
-    fn named(&self, view: &View) -> Result<Vec<Place>, String> {
+    fn named(&self, view: &View) -> Result<Vec<NodeAddress>, String> {
         match &self.key {
             Some((_, slot)) => view.primary_of(*slot).map(|place| vec![place.clone()]),
             None => Ok(view.primaries().into_iter().map(|(place, _)| place).collect()),
@@ -234,21 +234,21 @@ impl Holder {
     }
 
     /// A connection to the node at this place if it confirms that it is the owner; otherwise the reason.
-    async fn reach(&self, place: &Place, config: AsyncConnectionConfig) -> Result<Reached, String> {
+    async fn reach(&self, place: &NodeAddress, config: AsyncConnectionConfig) -> Result<ReachResult, String> {
         let connect = async {
             let mut connection = self.cluster.connect(place, config).await.map_err(|error| error.to_string())?;
             let Some((key, _)) = &self.key else {
                 return match role(&mut connection).await.map_err(|error| error.to_string())? {
                     Role::Other(role) => Err(format!("it reports the role {role}")),
-                    Role::Primary | Role::Untold => Ok(Reached::Primary(connection)),
+                    Role::Primary | Role::Unreported => Ok(ReachResult::Primary(connection)),
                 };
             };
             match redis::cmd("EXISTS").arg(key).query_async::<Value>(&mut connection).await {
-                Ok(_) => Ok(Reached::Primary(connection)),
+                Ok(_) => Ok(ReachResult::Primary(connection)),
                 // The node owns the slot, which is migrating. Until the migration ends, scripts wait at this node.
-                Err(error) if error.code() == Some("ASK") => Ok(Reached::Primary(connection)),
+                Err(error) if error.code() == Some("ASK") => Ok(ReachResult::Primary(connection)),
                 Err(error) => match moved_to(&error, &place.0) {
-                    Some(elsewhere) => Ok(Reached::Moved(elsewhere)),
+                    Some(elsewhere) => Ok(ReachResult::Moved(elsewhere)),
                     None => Err(error.to_string()),
                 },
             }
@@ -285,11 +285,11 @@ impl Holder {
             }
             search.refused.push(place.clone());
             match self.reach(&place, config.clone()).await {
-                Ok(Reached::Primary(connection)) => {
+                Ok(ReachResult::Primary(connection)) => {
                     self.found.send_replace(Some(Ok(shown)));
                     return Some(connection);
                 }
-                Ok(Reached::Moved(elsewhere)) => {
+                Ok(ReachResult::Moved(elsewhere)) => {
                     search.reasons.push(format!("{shown} names {}", self.cluster.shown(&elsewhere)));
                     named.push(elsewhere);
                 }
@@ -356,13 +356,13 @@ impl Dial for Holder {
     }
 
     async fn has_moved(&self, from: &str) -> bool {
-        let Some(view) = self.cluster.look().await else { return false };
+        let Some(view) = self.cluster.recent_view().await else { return false };
         let named = self.named(&view).unwrap_or_default();
         let elsewhere = named.iter().find(|_| named.iter().all(|place| self.cluster.shown(place) != from));
         let Some(elsewhere) = elsewhere else { return false };
         // The view may be out of date, so the reported node must confirm.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-        matches!(self.reach(elsewhere, config).await, Ok(Reached::Primary(_)))
+        matches!(self.reach(elsewhere, config).await, Ok(ReachResult::Primary(_)))
     }
 
     async fn is_on_its_way(&self, connection: &mut MultiplexedConnection) -> Option<RedisError> {
@@ -373,7 +373,7 @@ impl Dial for Holder {
 }
 
 /// The new place of the slot, if the error reports one.
-fn moved_to(error: &RedisError, asked: &str) -> Option<Place> {
+fn moved_to(error: &RedisError, asked: &str) -> Option<NodeAddress> {
     if error.code() != Some("MOVED") {
         return None;
     }

@@ -13,7 +13,7 @@ pub struct ClusterView {
     /// The primaries that own slots, as reported by the first node that answered.
     pub holders: Vec<HolderView>,
     /// The report of each node.
-    pub nodes: Vec<NodeSays>,
+    pub nodes: Vec<NodeReport>,
 }
 
 /// One primary.
@@ -29,7 +29,7 @@ pub struct HolderView {
 
 /// The report of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeSays {
+pub struct NodeReport {
     /// Its host and port.
     pub node: String,
     /// For each shard in order: host and port of its primary, if the node reports it; or why the node did not answer.
@@ -40,7 +40,7 @@ impl Cluster {
     /// Asks every node that can be found, one after the other.
     pub(crate) async fn view(self: &Arc<Self>, prefixes: &[String]) -> ClusterView {
         let slots: Vec<u16> = prefixes.iter().map(|prefix| slot_of(prefix)).collect();
-        let (mut nodes, mut first): (Vec<NodeSays>, Option<View>) = (Vec::new(), None);
+        let (mut nodes, mut first): (Vec<NodeReport>, Option<View>) = (Vec::new(), None);
         let mut to_ask = self.to_ask();
         let mut next = 0;
         while let Some(place) = to_ask.get(next).cloned() {
@@ -53,7 +53,7 @@ impl Cluster {
             }
             let primary = |view: &View, slot: u16| view.primary_of(slot).ok().map(|place| self.shown(place));
             let primaries = asked.map(|(view, _)| slots.iter().map(|slot| primary(&view, *slot)).collect());
-            nodes.push(NodeSays { node: self.shown(&place), primaries });
+            nodes.push(NodeReport { node: self.shown(&place), primaries });
         }
         let holders = first.map(|view| self.holders(&view, &slots)).unwrap_or_default();
         ClusterView { slots, holders, nodes }

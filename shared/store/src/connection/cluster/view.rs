@@ -9,7 +9,7 @@ use crate::script::reply::{number_of, text_of};
 const NODES_MAX: usize = 2_000;
 
 /// Host and port.
-pub(super) type Place = (String, u16);
+pub(super) type NodeAddress = (String, u16);
 
 /// Consecutive slots on the same nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,8 +17,8 @@ struct Range {
     first: u16,
     last: u16,
     /// `None` if the asked node does not report an address.
-    primary: Option<Place>,
-    replicas: Vec<Place>,
+    primary: Option<NodeAddress>,
+    replicas: Vec<NodeAddress>,
 }
 
 /// The reply of one node to `CLUSTER SLOTS`.
@@ -49,15 +49,15 @@ impl View {
     ///
     /// # Errors
     /// The slot has no primary, or the address of the primary is unknown.
-    pub(super) fn primary_of(&self, slot: u16) -> Result<&Place, String> {
+    pub(super) fn primary_of(&self, slot: u16) -> Result<&NodeAddress, String> {
         let range = self.ranges.iter().find(|range| (range.first..=range.last).contains(&slot));
         let range = range.ok_or_else(|| format!("reports no owner of slot {slot}"))?;
         range.primary.as_ref().ok_or_else(|| format!("does not report the address of the owner of slot {slot}"))
     }
 
     /// The primaries that own slots, without duplicates, with the number of their slots.
-    pub(super) fn primaries(&self) -> Vec<(Place, u32)> {
-        let mut found: Vec<(Place, u32)> = Vec::new();
+    pub(super) fn primaries(&self) -> Vec<(NodeAddress, u32)> {
+        let mut found: Vec<(NodeAddress, u32)> = Vec::new();
         for range in self.ranges.iter().take(usize::from(SLOTS)) {
             let Some(primary) = &range.primary else { continue };
             let count = u32::from(range.last.saturating_sub(range.first)) + 1;
@@ -70,8 +70,8 @@ impl View {
     }
 
     /// All nodes, primaries first, without duplicates.
-    pub(super) fn nodes(&self) -> Vec<Place> {
-        let mut found: Vec<Place> = self.primaries().into_iter().map(|(place, _)| place).collect();
+    pub(super) fn nodes(&self) -> Vec<NodeAddress> {
+        let mut found: Vec<NodeAddress> = self.primaries().into_iter().map(|(place, _)| place).collect();
         for replica in self.ranges.iter().flat_map(|range| &range.replicas) {
             if found.len() < NODES_MAX && !found.contains(replica) {
                 found.push(replica.clone());
@@ -83,7 +83,7 @@ impl View {
 
 /// A node, `[endpoint, port, id, [more, …]]`; `None` if its address is unknown. If the endpoint is nil or empty, it is
 /// the host that was asked.
-fn place(node: &Value, asked: &str) -> Option<Place> {
+fn place(node: &Value, asked: &str) -> Option<NodeAddress> {
     let Value::Array(parts) = node else { return None };
     let port = u16::try_from(number_of(parts.get(1)?)?).ok()?;
     let host = match parts.first()? {
@@ -114,7 +114,7 @@ fn address_in(more: &Value) -> Option<String> {
 }
 
 /// The place in a `MOVED` error, `host:port`. An empty host is the host that was asked.
-pub(super) fn place_in(redirect: &str, asked: &str) -> Option<Place> {
+pub(super) fn place_in(redirect: &str, asked: &str) -> Option<NodeAddress> {
     let (host, port) = redirect.rsplit_once(':')?;
     let host = match host {
         "" => asked,

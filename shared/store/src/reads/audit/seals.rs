@@ -10,7 +10,7 @@ use super::range_of;
 use crate::connection::pool::Pool;
 use crate::reads::{age, field, text};
 use crate::script::reply::{into_text, text_of};
-use crate::seam::look::{Entry, Range};
+use crate::seam::inspect::{Entry, Range};
 use crate::{Store, StoreError};
 
 /// Maximum number of heads in a stream, approximate.

@@ -16,13 +16,13 @@ pub struct EndedCall {
 }
 
 #[derive(Deserialize)]
-struct AuditEntry {
+struct RawAuditEntry {
     entity_id: String,
-    meta: AuditMeta,
+    meta: RawAuditMeta,
 }
 
 #[derive(Deserialize)]
-struct AuditMeta {
+struct RawAuditMeta {
     outcome: String,
     #[serde(default)]
     duration_ms: u64,
@@ -30,7 +30,7 @@ struct AuditMeta {
 
 /// Reads an audit entry. The name of an unknown tool is the model's own text, and is not shown.
 pub(super) fn ended_call(id: &str, audit: &[u8]) -> Option<EndedCall> {
-    let audit: AuditEntry = serde_json::from_slice(audit).ok()?;
+    let audit: RawAuditEntry = serde_json::from_slice(audit).ok()?;
     let known = audit.meta.outcome != "unknown_tool";
     Some(EndedCall {
         at_ms: id.split('-').next()?.parse().ok()?,

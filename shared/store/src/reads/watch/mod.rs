@@ -2,14 +2,14 @@
 //! bounded number of throttle queues. Its cost does not grow with the waiting work.
 
 mod ended;
+mod followed_turns;
 mod load;
-mod stands;
 mod view;
 
 pub use ended::EndedCall;
+pub use followed_turns::FollowedTurn;
 pub use load::ServerLoad;
-pub use stands::Stand;
-pub use view::{LaneView, ShardView, StreamView};
+pub use view::{ShardView, StreamView, ThrottleQueueView};
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -25,8 +25,8 @@ use load::server_load;
 use super::budgets::AgentBudget;
 use super::nodes::nodes;
 use super::{age, counter, entry_ms, members, place_ms, queues, size};
-use crate::connection::question::Question;
-use crate::seam::look::{Entry, Range};
+use crate::connection::command::RedisCommand;
+use crate::seam::inspect::{Entry, Range};
 use crate::{Store, StoreError, TurnName};
 
 /// Maximum number of audit entries per poll. Further ones are counted, but their tools are not shown.
@@ -36,7 +36,7 @@ const TIMERS_SEEN: usize = 500;
 /// Approximate number of timers of throttle queues that a poll reads from a slow scan of all timers.
 const TIMERS_SWEPT: usize = 128;
 /// Maximum number of throttle queues per poll.
-const LANES_MAX: usize = 256;
+const QUEUES_MAX: usize = 256;
 
 /// Watches a shard, poll by poll.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ impl Watch {
                 ..ServerLoad::default()
             });
         }
-        let info: String = self.store.connection().query(Question::Watch, &redis::cmd("INFO")).await?;
+        let info: String = self.store.connection().query(RedisCommand::Watch, &redis::cmd("INFO")).await?;
         Ok(server_load(&info))
     }
 
@@ -86,7 +86,7 @@ impl Watch {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn look(&mut self) -> Result<ShardView, StoreError> {
+    pub async fn poll(&mut self) -> Result<ShardView, StoreError> {
         let store = self.store.clone();
         let vitals = store.seam().vitals().await?;
         let (now_ms, clock_ms) = (vitals.shard.now_ms, vitals.clock_ms);
@@ -113,7 +113,8 @@ impl Watch {
         let prefix = "throttle:";
         let (swept, next) = store.seam().scan_members(&keys::timers(), prefix, self.cursor, TIMERS_SWEPT).await?;
         view.timer_late_ms = self.sweep(Timers { earliest, swept, next }, now_ms);
-        view.lanes_whole = self.known.as_ref().is_some_and(|known| known.len().max(self.found.len()) <= LANES_MAX);
+        view.throttle_queues_whole =
+            self.known.as_ref().is_some_and(|known| known.len().max(self.found.len()) <= QUEUES_MAX);
         let names = queues();
         for (name, state) in names.iter().zip(store.seam().queue_states(&names).await?) {
             view.streams.push(StreamView {
@@ -162,12 +163,12 @@ impl Watch {
     fn sweep(&mut self, timers: Timers, now_ms: i64) -> i64 {
         let late_ms = timers.earliest.first().map_or(0, |(_, due)| (now_ms - place_ms(*due)).max(0));
         self.cursor = timers.next;
-        let lanes = timers.earliest.into_iter().chain(timers.swept);
-        let lanes = lanes.filter_map(|(member, due)| {
+        let queues = timers.earliest.into_iter().chain(timers.swept);
+        let queues = queues.filter_map(|(member, due)| {
             let (limit, counter) = member.strip_prefix("throttle:")?.split_once('@')?;
             Some((CounterKey::new(limit, counter), place_ms(due)))
         });
-        self.found.extend(lanes.take(2 * TIMERS_SEEN));
+        self.found.extend(queues.take(2 * TIMERS_SEEN));
         if self.cursor == 0 {
             self.known = Some(std::mem::take(&mut self.found));
         }
@@ -175,27 +176,27 @@ impl Watch {
     }
 
     /// The known throttle queues, each with its next evaluation, the earliest first.
-    fn lanes(&self) -> Vec<(CounterKey, i64)> {
-        let mut lanes = self.known.clone().unwrap_or_default();
-        lanes.extend(self.found.iter().map(|(counter, due)| (counter.clone(), *due)));
-        let mut lanes: Vec<_> = lanes.into_iter().collect();
-        lanes.sort_by_key(|(_, due)| *due);
-        lanes.truncate(LANES_MAX);
-        lanes
+    fn queues(&self) -> Vec<(CounterKey, i64)> {
+        let mut queues = self.known.clone().unwrap_or_default();
+        queues.extend(self.found.iter().map(|(counter, due)| (counter.clone(), *due)));
+        let mut queues: Vec<_> = queues.into_iter().collect();
+        queues.sort_by_key(|(_, due)| *due);
+        queues.truncate(QUEUES_MAX);
+        queues
     }
 
     /// Adds the throttle queues with turns.
     async fn add_lanes(&self, view: &mut ShardView) -> Result<(), StoreError> {
-        let lanes = self.lanes();
-        let mut queries = Vec::with_capacity(4 * lanes.len());
-        for (waits, _) in &lanes {
+        let queues = self.queues();
+        let mut queries = Vec::with_capacity(4 * queues.len());
+        for (waits, _) in &queues {
             let set = keys::throttle_queue(waits);
             queries.extend([Query::Size(set.clone()), Query::First { set, upto: None, count: 1 }]);
             queries.extend(super::budgets::of_agent(&waits.counter));
         }
         let mut found = self.store.values(&queries).await?;
         let mut turns = Vec::new();
-        for (waits, due_ms) in lanes {
+        for (waits, due_ms) in queues {
             let (count, first) = (size(found.next()), members(found.next()));
             let used = AgentBudget::of(counter(found.next()), counter(found.next()));
             let Some(first) = first.first().and_then(|(name, _)| TurnName::parse(name)) else { continue };
@@ -208,7 +209,7 @@ impl Watch {
                 // A counter may be shared by tenants, or private.
                 limit => (String::new(), String::new(), Some(limit.to_owned())),
             };
-            view.lanes.push(LaneView {
+            view.throttle_queues.push(ThrottleQueueView {
                 tenant,
                 agent,
                 limit,
@@ -223,10 +224,10 @@ impl Watch {
         }
         let queries: Vec<Query> = turns.iter().map(|record| Query::Record(record.clone())).collect();
         let found = self.store.values(&queries).await?;
-        for ((lane, record), value) in view.lanes.iter_mut().zip(&turns).zip(found) {
+        for ((queue, record), value) in view.throttle_queues.iter_mut().zip(&turns).zip(found) {
             // An unreadable record affects only its own line.
             let stored: Option<Stored<Turn>> = super::stored(record, Some(value)).unwrap_or_default();
-            lane.oldest_ms = stored.map(|stored| (view.now_ms - stored.value.admitted_ms).max(0));
+            queue.oldest_ms = stored.map(|stored| (view.now_ms - stored.value.admitted_ms).max(0));
         }
         Ok(())
     }

@@ -22,7 +22,7 @@ pub struct StreamView {
 
 /// An agent or a counter of a limit, with turns that wait for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LaneView {
+pub struct ThrottleQueueView {
     /// The agent's tenant; empty for a counter, which several tenants may share.
     pub tenant: String,
     /// The agent; empty for a counter of a tenant or limit.
@@ -60,9 +60,9 @@ pub struct ShardView {
     /// The nodes of the shard that are alive, or stopped less than five minutes ago.
     pub nodes: Vec<NodeView>,
     /// Agents and counters with waiting turns, as far as they are known yet.
-    pub lanes: Vec<LaneView>,
+    pub throttle_queues: Vec<ThrottleQueueView>,
     /// True if these are all: a scan of all timers takes several polls, and a poll reads at most 256 throttle queues.
-    pub lanes_whole: bool,
+    pub throttle_queues_whole: bool,
     /// Number of timers: throttle queues, turns under way, retries.
     pub timers: u64,
     /// Lateness of the earliest timer, ms.

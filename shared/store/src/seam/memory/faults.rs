@@ -12,8 +12,8 @@ use tokio::sync::watch;
 use super::history::History;
 use super::shard::Shard;
 use super::{MemoryOptions, MemoryStore};
-use crate::seam::look::{Entry, Follow, QueueState, Range, StreamState, Vitals};
-use crate::seam::{Backlog, Batch, Consumer, Keep, Store, Take, Taken};
+use crate::seam::inspect::{Entry, FollowRequest, QueueState, Range, StreamState, Vitals};
+use crate::seam::{BatchResult, Consumer, QueueCounts, Store, TakeRequest, TakenEntry, TrimBounds};
 use crate::{Confirmed, StoreError};
 
 /// The faults of a call. None by default.
@@ -34,7 +34,7 @@ impl Default for Faults {
 }
 
 /// The faults of one call.
-struct Fate {
+struct CallFaults {
     before_ms: u64,
     after_ms: u64,
     refused: bool,
@@ -49,20 +49,20 @@ pub struct FaultyStore {
     severed: watch::Sender<bool>,
     lease_ms: i64,
     history_ms: i64,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<FaultState>>,
 }
 
 #[derive(Debug)]
-struct State {
+struct FaultState {
     faults: Faults,
-    chance: Chance,
+    chance: SplitMix64,
 }
 
 /// Random numbers from a seed: SplitMix64.
 #[derive(Debug)]
-struct Chance(u64);
+struct SplitMix64(u64);
 
-impl Chance {
+impl SplitMix64 {
     const fn draw(&mut self, below: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
@@ -84,7 +84,7 @@ impl FaultyStore {
             kept.shard.record_effects();
             kept.history = Some(History::new(kept.shard.contents.clone(), history_ms));
         }
-        let state = State { faults: Faults::default(), chance: Chance(seed) };
+        let state = FaultState { faults: Faults::default(), chance: SplitMix64(seed) };
         Self { store, severed: watch::Sender::new(false), lease_ms, history_ms, state: Arc::new(Mutex::new(state)) }
     }
 
@@ -131,16 +131,16 @@ impl FaultyStore {
         self.store.set_bytes_max(u64::from(short));
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    fn state(&self) -> std::sync::MutexGuard<'_, FaultState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn fate(&self) -> Fate {
+    fn fate(&self) -> CallFaults {
         let mut state = self.state();
-        let State { faults, chance } = &mut *state;
+        let FaultState { faults, chance } = &mut *state;
         let (least, span) =
             (*faults.latency_ms.start(), faults.latency_ms.end().saturating_sub(*faults.latency_ms.start()));
-        Fate {
+        CallFaults {
             before_ms: least + chance.draw(span + 1),
             after_ms: least + chance.draw(span + 1),
             refused: chance.draw(1000) < faults.refused_per_mille,
@@ -184,7 +184,7 @@ impl Store for FaultyStore {
         self.call(self.store.read(queries)).await
     }
 
-    async fn commit(&self, batch: &[Transaction]) -> Result<Batch, StoreError> {
+    async fn commit(&self, batch: &[Transaction]) -> Result<BatchResult, StoreError> {
         self.call(self.store.commit(batch)).await
     }
 
@@ -193,11 +193,11 @@ impl Store for FaultyStore {
         batch: &[Transaction],
         durability: Durability,
         at_most: Duration,
-    ) -> Result<(Batch, Confirmed), StoreError> {
+    ) -> Result<(BatchResult, Confirmed), StoreError> {
         self.call(self.store.commit_durably(batch, durability, at_most)).await
     }
 
-    async fn take(&self, take: &Take) -> Result<Vec<Taken>, StoreError> {
+    async fn take(&self, take: &TakeRequest) -> Result<Vec<TakenEntry>, StoreError> {
         self.call(self.store.take(take)).await
     }
 
@@ -205,7 +205,7 @@ impl Store for FaultyStore {
         self.call(self.store.ensure_queues(queues)).await
     }
 
-    async fn backlog(&self, queue: &StreamKey) -> Result<Backlog, StoreError> {
+    async fn backlog(&self, queue: &StreamKey) -> Result<QueueCounts, StoreError> {
         self.call(self.store.backlog(queue)).await
     }
 
@@ -217,7 +217,7 @@ impl Store for FaultyStore {
         self.call(self.store.remove_consumer(queue, consumer)).await
     }
 
-    async fn trim(&self, log: &StreamKey, keep: Keep) -> Result<u64, StoreError> {
+    async fn trim(&self, log: &StreamKey, keep: TrimBounds) -> Result<u64, StoreError> {
         self.call(self.store.trim(log, keep)).await
     }
 
@@ -268,7 +268,7 @@ impl Store for FaultyStore {
         self.call(self.store.page(stream, range)).await
     }
 
-    async fn follow(&self, follow: &Follow) -> Result<Vec<Entry>, StoreError> {
+    async fn follow(&self, follow: &FollowRequest) -> Result<Vec<Entry>, StoreError> {
         self.call(self.store.follow(follow)).await
     }
 

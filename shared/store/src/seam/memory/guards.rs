@@ -14,7 +14,7 @@ use super::streams::Id;
 
 /// The changes that a transaction's guards make once all of them hold.
 #[derive(Debug, Default)]
-pub struct Passed {
+pub struct GuardEffects {
     /// Counters with their debits.
     pub counters: Vec<(CounterKey, Counter)>,
     /// Their stamps, one for each [`Guard::Room`].
@@ -47,15 +47,15 @@ impl Shard {
     ///
     /// # Errors
     /// The conflict of the first guard that fails.
-    pub fn check(&self, guards: &[Guard]) -> Result<Passed, Conflict> {
-        let mut passed = Passed::default();
+    pub fn check(&self, guards: &[Guard]) -> Result<GuardEffects, Conflict> {
+        let mut passed = GuardEffects::default();
         for guard in guards {
             self.check_one(guard, &mut passed)?;
         }
         Ok(passed)
     }
 
-    fn check_one(&self, guard: &Guard, passed: &mut Passed) -> Result<(), Conflict> {
+    fn check_one(&self, guard: &Guard, passed: &mut GuardEffects) -> Result<(), Conflict> {
         let contents = &self.contents;
         let now_ms = contents.clock.last_ms;
         let (holds, conflict) = match guard {
@@ -106,7 +106,7 @@ impl Shard {
         if holds(text) { Ok(()) } else { Err(Conflict::Record { key: key.clone(), stored: text.cloned() }) }
     }
 
-    fn check_room(&self, room: &Room, passed: &mut Passed) -> Result<(), Conflict> {
+    fn check_room(&self, room: &Room, passed: &mut GuardEffects) -> Result<(), Conflict> {
         let moment = self.moment();
         let room = &Room { window: room.window.running_at(moment.now_ms), ..room.clone() };
         if let Window::Fixed { start_ms, end_ms, .. } | Window::Day { start_ms, end_ms } = room.window
@@ -142,7 +142,7 @@ impl Shard {
     }
 
     /// The counter that a guard debits: its own, or the shared one if the limit's counters are used up.
-    fn counter_for(&self, room: &Room, passed: &Passed) -> CounterKey {
+    fn counter_for(&self, room: &Room, passed: &GuardEffects) -> CounterKey {
         let stored = self.contents.counters.get(&room.counter.limit);
         let is_stored = |name: &Arc<str>| stored.is_some_and(|counters| counters.contains_key(name));
         let is_others = |name: &str| name == Room::OTHERS;

@@ -1,9 +1,8 @@
 //! A store in memory, for development, tests, simulations and single machines.
 //!
-//! `shard` holds the data and the effects that change it. `guards` and `writes` implement commits, `answers`
+//! `shard` holds the data and the effects that change it. `guards` and `writes` implement commits, `queries`
 //! implements reads. With a directory, `journal` persists the effects. [`faults`] makes a store fail like a real one.
 
-mod answers;
 mod clock;
 mod counters;
 mod effects;
@@ -12,6 +11,7 @@ mod frames;
 mod guards;
 mod history;
 mod journal;
+mod queries;
 mod shard;
 mod snapshot;
 mod streams;
@@ -34,8 +34,8 @@ pub use journal::FsyncPolicy;
 use self::history::History;
 use self::journal::{Journal, Opened, Position};
 use self::shard::{Contents, Shard};
-use super::look::{Entry, Follow, QueueState, Range, StreamState, Vitals};
-use super::{Backlog, Batch, Consumer, Keep, Store, Take, Taken};
+use super::inspect::{Entry, FollowRequest, QueueState, Range, StreamState, Vitals};
+use super::{BatchResult, Consumer, QueueCounts, Store, TakeRequest, TakenEntry, TrimBounds};
 use crate::{Confirmed, StoreError};
 
 /// Options of a memory store.
@@ -90,7 +90,7 @@ impl Locked {
     }
 
     /// Writes the effects of a call. Returns the position to sync before the reply.
-    fn keep(&mut self) -> Result<Option<Position>, StoreError> {
+    fn persist(&mut self) -> Result<Option<Position>, StoreError> {
         let effects = self.shard.drain();
         let contents = &self.shard.contents;
         let position = match &mut self.journal {
@@ -183,7 +183,7 @@ impl MemoryStore {
     }
 
     /// Reads the shard.
-    fn look<T>(&self, look: impl FnOnce(&Contents) -> T) -> Result<T, StoreError> {
+    fn read_contents<T>(&self, look: impl FnOnce(&Contents) -> T) -> Result<T, StoreError> {
         self.look_at(|shard, _| look(&shard.contents))
     }
 
@@ -202,7 +202,7 @@ impl MemoryStore {
             let mut locked = self.lock();
             locked.check()?;
             let result = change(&mut locked.shard, self.raw_ms());
-            (result, locked.keep()?)
+            (result, locked.persist()?)
         };
         if let Some(position) = position {
             position.synced().await?;
@@ -215,10 +215,10 @@ impl MemoryStore {
 impl Store for MemoryStore {
     async fn read(&self, queries: &[Query]) -> Result<Vec<Value>, StoreError> {
         self.shared.reads.fetch_add(1, Ordering::Relaxed);
-        self.look(|contents| queries.iter().map(|query| contents.answer(query)).collect())
+        self.read_contents(|contents| queries.iter().map(|query| contents.read(query)).collect())
     }
 
-    async fn commit(&self, batch: &[Transaction]) -> Result<Batch, StoreError> {
+    async fn commit(&self, batch: &[Transaction]) -> Result<BatchResult, StoreError> {
         self.shared.commits.fetch_add(1, Ordering::Relaxed);
         let committed = self.change(|shard, raw_ms| shard.commit(raw_ms, batch)).await?;
         if committed.results.iter().flatten().any(|one| !one.entries.is_empty()) {
@@ -236,7 +236,7 @@ impl Store for MemoryStore {
         batch: &[Transaction],
         durability: Durability,
         at_most: Duration,
-    ) -> Result<(Batch, Confirmed), StoreError> {
+    ) -> Result<(BatchResult, Confirmed), StoreError> {
         let committed = self.commit(batch).await?;
         let position = self.lock().journal.as_ref().map(Journal::position);
         // Without a directory, everything that could repeat the batch is lost with it.
@@ -252,7 +252,7 @@ impl Store for MemoryStore {
         })
     }
 
-    async fn take(&self, take: &Take) -> Result<Vec<Taken>, StoreError> {
+    async fn take(&self, take: &TakeRequest) -> Result<Vec<TakenEntry>, StoreError> {
         let deadline = Instant::now() + Duration::from_millis(take.wait_ms);
         loop {
             let enqueued = self.shared.enqueued.notified();
@@ -273,8 +273,8 @@ impl Store for MemoryStore {
         self.change(|shard, _| queues.iter().for_each(|queue| shard.ensure_queue(queue))).await
     }
 
-    async fn backlog(&self, queue: &StreamKey) -> Result<Backlog, StoreError> {
-        self.look(|contents| contents.backlog(queue))
+    async fn backlog(&self, queue: &StreamKey) -> Result<QueueCounts, StoreError> {
+        self.read_contents(|contents| contents.backlog(queue))
     }
 
     async fn consumers(&self, queue: &StreamKey) -> Result<Vec<Consumer>, StoreError> {
@@ -285,7 +285,7 @@ impl Store for MemoryStore {
         self.change(|shard, _| shard.remove_consumer(queue, consumer)).await
     }
 
-    async fn trim(&self, log: &StreamKey, keep: Keep) -> Result<u64, StoreError> {
+    async fn trim(&self, log: &StreamKey, keep: TrimBounds) -> Result<u64, StoreError> {
         self.change(|shard, raw_ms| shard.trim(raw_ms, log, keep)).await
     }
 
@@ -300,11 +300,11 @@ impl Store for MemoryStore {
     }
 
     async fn stream_bytes(&self, stream: &StreamKey) -> Result<u64, StoreError> {
-        self.look(|contents| contents.stream_bytes(stream))
+        self.read_contents(|contents| contents.stream_bytes(stream))
     }
 
     async fn scan(&self, prefix: &str, cursor: u64, count: usize) -> Result<(Vec<RecordKey>, u64), StoreError> {
-        self.look(|contents| contents.scan(prefix, cursor, count))
+        self.read_contents(|contents| contents.scan(prefix, cursor, count))
     }
 
     async fn scan_counters(
@@ -313,7 +313,7 @@ impl Store for MemoryStore {
         cursor: u64,
         count: usize,
     ) -> Result<(Vec<(Arc<str>, CounterState)>, u64), StoreError> {
-        self.look(|contents| contents.scan_counters(limit, cursor, count))
+        self.read_contents(|contents| contents.scan_counters(limit, cursor, count))
     }
 
     async fn scan_members(
@@ -323,34 +323,34 @@ impl Store for MemoryStore {
         cursor: u64,
         count: usize,
     ) -> Result<(Vec<(Arc<str>, u64)>, u64), StoreError> {
-        self.look(|contents| contents.scan_members(set, prefix, cursor, count))
+        self.read_contents(|contents| contents.scan_members(set, prefix, cursor, count))
     }
 
     async fn last(&self, set: &SetKey, skip: usize, count: usize) -> Result<Vec<(Arc<str>, u64)>, StoreError> {
-        self.look(|contents| contents.last(set, skip, count))
+        self.read_contents(|contents| contents.last(set, skip, count))
     }
 
     async fn rank(&self, set: &SetKey, member: &str) -> Result<Option<u64>, StoreError> {
-        self.look(|contents| contents.rank(set, member))
+        self.read_contents(|contents| contents.rank(set, member))
     }
 
     async fn entries(&self, stream: &StreamKey, range: &Range) -> Result<Vec<Entry>, StoreError> {
-        self.look(|contents| contents.range(stream, range))
+        self.read_contents(|contents| contents.range(stream, range))
     }
 
     async fn page(&self, stream: &StreamKey, range: &Range) -> Result<(Vec<Entry>, StreamState), StoreError> {
-        self.look(|contents| (contents.range(stream, range), contents.stream_state(stream)))
+        self.read_contents(|contents| (contents.range(stream, range), contents.stream_state(stream)))
     }
 
-    async fn follow(&self, follow: &Follow) -> Result<Vec<Entry>, StoreError> {
+    async fn follow(&self, follow: &FollowRequest) -> Result<Vec<Entry>, StoreError> {
         let deadline = Instant::now() + Duration::from_millis(follow.wait_ms);
         loop {
             let appended = self.shared.appended.notified();
             tokio::pin!(appended);
             // From here on every append wakes this reader.
             appended.as_mut().enable();
-            let found =
-                self.look(|contents| contents.entries_after(&follow.log, follow.after.as_ref(), follow.count))?;
+            let found = self
+                .read_contents(|contents| contents.entries_after(&follow.log, follow.after.as_ref(), follow.count))?;
             if !found.is_empty() || follow.wait_ms == 0 {
                 return Ok(found);
             }
@@ -361,7 +361,7 @@ impl Store for MemoryStore {
     }
 
     async fn queue_states(&self, queues: &[StreamKey]) -> Result<Vec<QueueState>, StoreError> {
-        self.look(|contents| queues.iter().map(|queue| contents.queue_state(queue)).collect())
+        self.read_contents(|contents| queues.iter().map(|queue| contents.queue_state(queue)).collect())
     }
 
     async fn holder(&self, queue: &StreamKey, entry: &EntryId) -> Result<Option<(Arc<str>, i64)>, StoreError> {

@@ -23,7 +23,7 @@ impl Id {
         Some(Self { ms: ms.parse().ok()?, seq: seq.parse().ok()? })
     }
 
-    /// The ID as a number, in the form of [`crate::seam::Keep`].
+    /// The ID as a number, in the form of [`crate::seam::TrimBounds`].
     pub const fn packed(self) -> u128 {
         (self.ms as u128) << 64 | self.seq as u128
     }

@@ -11,10 +11,10 @@ use tickfleet_core::{
 
 use super::counters::Counter;
 use super::effects::Effect;
-use super::guards::{Passed, inbox_stream, inboxes, is_version};
+use super::guards::{GuardEffects, inbox_stream, inboxes, is_version};
 use super::shard::Shard;
 use super::streams::{Id, Stream};
-use crate::seam::{Batch, Keep, Take, Taken};
+use crate::seam::{BatchResult, TakeRequest, TakenEntry, TrimBounds};
 
 /// A transaction while its writes are applied.
 struct Applying<'a> {
@@ -26,11 +26,11 @@ struct Applying<'a> {
 
 impl Shard {
     /// Commits a batch: each transaction is atomic, and sees the earlier ones.
-    pub fn commit(&mut self, raw_ms: i64, batch: &[Transaction]) -> Batch {
+    pub fn commit(&mut self, raw_ms: i64, batch: &[Transaction]) -> BatchResult {
         self.tick(raw_ms);
         self.expire(raw_ms);
         let results = batch.iter().map(|transaction| self.commit_one(raw_ms, transaction)).collect();
-        Batch { shard: self.state(), results }
+        BatchResult { shard: self.state(), results }
     }
 
     fn commit_one(&mut self, raw_ms: i64, transaction: &Transaction) -> Result<Committed, Conflict> {
@@ -40,7 +40,7 @@ impl Shard {
             return Ok(Committed { now_ms, already: true, entries: Vec::new(), shadowed: Vec::new() });
         }
         let passed = self.check(&transaction.guards)?;
-        let Passed { counters, debited, shadowed, held, inboxes } = passed;
+        let GuardEffects { counters, debited, shadowed, held, inboxes } = passed;
         for (key, counter) in counters {
             self.change(Effect::Counter { key, counter });
         }
@@ -224,7 +224,7 @@ impl Shard {
     }
 
     /// Trims a log or an inbox. Returns the number of removed entries.
-    pub fn trim(&mut self, raw_ms: i64, log: &StreamKey, keep: Keep) -> u64 {
+    pub fn trim(&mut self, raw_ms: i64, log: &StreamKey, keep: TrimBounds) -> u64 {
         let Some(stream) = self.contents.streams.get(log) else { return 0 };
         let oldest_ms = if keep.age_ms > 0 { u64::try_from(raw_ms - keep.age_ms).unwrap_or(0) } else { 0 };
         let beyond = if keep.entries > 0 { (stream.entries.len() as u64).saturating_sub(keep.entries) } else { 0 };
@@ -235,7 +235,7 @@ impl Shard {
     }
 
     /// Takes entries from queues, the preferred one first.
-    pub fn take(&mut self, raw_ms: i64, take: &Take) -> Vec<Taken> {
+    pub fn take(&mut self, raw_ms: i64, take: &TakeRequest) -> Vec<TakenEntry> {
         let mut taken = Vec::new();
         for queue in &take.queues {
             self.ensure_queue(queue);
@@ -246,7 +246,7 @@ impl Shard {
             for (id, fields) in entries {
                 self.seen.taken.insert((queue.clone(), id), raw_ms);
                 self.change(Effect::Taken { stream: queue.clone(), id, consumer: Arc::clone(&take.consumer) });
-                taken.push(Taken { queue: queue.clone(), entry: id.entry(), fields: (*fields).clone() });
+                taken.push(TakenEntry { queue: queue.clone(), entry: id.entry(), fields: (*fields).clone() });
             }
             if taken.len() >= take.count {
                 break;

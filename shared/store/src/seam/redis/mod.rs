@@ -26,7 +26,7 @@
 //! memory to load the library, the same text runs as a script. This needs `+evalsha` and `+script|load`.
 
 mod encode;
-mod look;
+mod inspect;
 mod read;
 mod reply;
 mod take;
@@ -40,12 +40,12 @@ use async_trait::async_trait;
 use tickfleet_core::{CounterState, EntryId, Query, RecordKey, SetKey, StreamKey, Transaction, Value};
 use tickfleet_model::Durability;
 
-use super::look::{Entry, Follow, QueueState, Range, StreamState, Vitals};
-use super::{Backlog, Batch, Consumer, Keep, Store, Take, Taken};
+use super::inspect::{Entry, FollowRequest, QueueState, Range, StreamState, Vitals};
+use super::{BatchResult, Consumer, QueueCounts, Store, TakeRequest, TakenEntry, TrimBounds};
 use crate::connection::Connection;
+use crate::connection::command::RedisCommand;
 use crate::connection::confirm::{Confirmed, Confirming};
 use crate::connection::dial::Dial;
-use crate::connection::question::Question;
 use crate::connection::url::target_of;
 use crate::script::Function;
 use crate::{Keys, Observer, StoreError};
@@ -130,12 +130,12 @@ impl RedisStore {
         format!("{}{stream}", self.prefix)
     }
 
-    async fn commit_encoded(&self, encoded: &Encoded) -> Result<Batch, StoreError> {
+    async fn commit_encoded(&self, encoded: &Encoded) -> Result<BatchResult, StoreError> {
         let reply = self.connection.run_function(&FUNCTION, self.arguments(encoded)).await?;
         self.read_reply(encoded, reply)
     }
 
-    fn read_reply(&self, encoded: &Encoded, reply: redis::Value) -> Result<Batch, StoreError> {
+    fn read_reply(&self, encoded: &Encoded, reply: redis::Value) -> Result<BatchResult, StoreError> {
         let batch = reply::read(&self.prefix, encoded, reply)?;
         self.epoch.store(batch.shard.epoch, Ordering::Release);
         Ok(batch)
@@ -163,11 +163,11 @@ impl Store for RedisStore {
         for query in queries {
             pipe.add_command(read::command(&self.prefix, query));
         }
-        let answers = self.connection.answers(Question::Read, &pipe).await?;
+        let answers = self.connection.replies(RedisCommand::Read, &pipe).await?;
         Ok(queries.iter().zip(answers).map(|(query, reply)| read::answer(query, reply)).collect())
     }
 
-    async fn commit(&self, batch: &[Transaction]) -> Result<Batch, StoreError> {
+    async fn commit(&self, batch: &[Transaction]) -> Result<BatchResult, StoreError> {
         self.commit_encoded(&encode(&self.prefix, batch)).await
     }
 
@@ -176,7 +176,7 @@ impl Store for RedisStore {
         batch: &[Transaction],
         durability: Durability,
         at_most: Duration,
-    ) -> Result<(Batch, Confirmed), StoreError> {
+    ) -> Result<(BatchResult, Confirmed), StoreError> {
         let confirming = match durability {
             Durability::None => return Ok((self.commit(batch).await?, Confirmed::Yes)),
             Durability::Disk => &self.confirming[0],
@@ -192,7 +192,7 @@ impl Store for RedisStore {
         self.connection.run_function_confirmed(confirming, function, (durability, at_most), read).await
     }
 
-    async fn take(&self, take: &Take) -> Result<Vec<Taken>, StoreError> {
+    async fn take(&self, take: &TakeRequest) -> Result<Vec<TakenEntry>, StoreError> {
         self.take_entries(take).await
     }
 
@@ -200,7 +200,7 @@ impl Store for RedisStore {
         self.make_queues(queues).await
     }
 
-    async fn backlog(&self, queue: &StreamKey) -> Result<Backlog, StoreError> {
+    async fn backlog(&self, queue: &StreamKey) -> Result<QueueCounts, StoreError> {
         Ok(self.backlogs(std::slice::from_ref(queue)).await?.pop().unwrap_or_default())
     }
 
@@ -220,7 +220,7 @@ impl Store for RedisStore {
         self.acknowledged_by_groups(log).await
     }
 
-    async fn trim(&self, log: &StreamKey, keep: Keep) -> Result<u64, StoreError> {
+    async fn trim(&self, log: &StreamKey, keep: TrimBounds) -> Result<u64, StoreError> {
         self.trim_log(log, keep).await
     }
 
@@ -271,7 +271,7 @@ impl Store for RedisStore {
         self.page_of(stream, range).await
     }
 
-    async fn follow(&self, follow: &Follow) -> Result<Vec<Entry>, StoreError> {
+    async fn follow(&self, follow: &FollowRequest) -> Result<Vec<Entry>, StoreError> {
         self.follow_log(follow).await
     }
 

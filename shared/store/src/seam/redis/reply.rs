@@ -7,14 +7,14 @@ use tickfleet_core::{Committed, Conflict, CounterKey, CounterState, EntryId, Rec
 use super::encode::Encoded;
 use crate::StoreError;
 use crate::script::reply::{into_text, number_of, unexpected};
-use crate::seam::look::Vitals;
-use crate::seam::{Batch, ShardState};
+use crate::seam::inspect::Vitals;
+use crate::seam::{BatchResult, ShardState};
 
 /// The operation's name in errors and metrics.
 pub(crate) const COMMIT: &str = "commit";
 
 /// Reads the reply to a batch.
-pub(super) fn read(prefix: &str, encoded: &Encoded, reply: Value) -> Result<Batch, StoreError> {
+pub(super) fn read(prefix: &str, encoded: &Encoded, reply: Value) -> Result<BatchResult, StoreError> {
     let Value::Array(values) = reply else { return Err(unexpected(COMMIT, &reply)) };
     let mut values = values.into_iter();
     let mut number = || {
@@ -31,7 +31,7 @@ pub(super) fn read(prefix: &str, encoded: &Encoded, reply: Value) -> Result<Batc
     };
     let reader = Reader { prefix, counters: &encoded.counters, shard };
     let results = values.map(|value| reader.result(value)).collect::<Result<_, _>>()?;
-    Ok(Batch { shard, results })
+    Ok(BatchResult { shard, results })
 }
 
 fn unsigned(number: i64) -> u64 {

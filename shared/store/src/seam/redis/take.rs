@@ -9,9 +9,9 @@ use tickfleet_core::StreamKey;
 
 use super::RedisStore;
 use super::read::{list, taken_entries};
-use crate::connection::question::Question;
+use crate::connection::command::RedisCommand;
 use crate::script::reply::number_of;
-use crate::seam::{GROUP, Take, Taken};
+use crate::seam::{GROUP, TakeRequest, TakenEntry};
 use crate::{Connection, StoreError};
 
 /// Idle blocking connections.
@@ -27,7 +27,7 @@ pub(super) struct Blocking {
 }
 
 impl RedisStore {
-    pub(super) async fn take_entries(&self, take: &Take) -> Result<Vec<Taken>, StoreError> {
+    pub(super) async fn take_entries(&self, take: &TakeRequest) -> Result<Vec<TakenEntry>, StoreError> {
         if take.queues.is_empty() || take.count == 0 {
             return Ok(Vec::new());
         }
@@ -62,11 +62,11 @@ impl RedisStore {
     /// As [`Self::read_queues`], but creates missing queues.
     async fn read_made(
         &self,
-        take: &Take,
+        take: &TakeRequest,
         queues: &[StreamKey],
         count: usize,
         wait: Option<Duration>,
-    ) -> Result<Vec<Taken>, StoreError> {
+    ) -> Result<Vec<TakenEntry>, StoreError> {
         match self.read_queues(take, queues, count, wait).await {
             Err(StoreError::StateLost(_)) => {
                 self.make_queues(queues).await?;
@@ -77,7 +77,7 @@ impl RedisStore {
     }
 
     /// The queues with waiting entries, the preferred one first, and the number of entries to take of each.
-    async fn waiting(&self, take: &Take) -> Result<Vec<(StreamKey, usize)>, StoreError> {
+    async fn waiting(&self, take: &TakeRequest) -> Result<Vec<(StreamKey, usize)>, StoreError> {
         let mut left = take.count;
         let mut shares = Vec::new();
         for (queue, backlog) in take.queues.iter().zip(self.backlogs(&take.queues).await?) {
@@ -92,11 +92,11 @@ impl RedisStore {
 
     async fn read_queues(
         &self,
-        take: &Take,
+        take: &TakeRequest,
         queues: &[StreamKey],
         count: usize,
         wait: Option<Duration>,
-    ) -> Result<Vec<Taken>, StoreError> {
+    ) -> Result<Vec<TakenEntry>, StoreError> {
         let mut command = cmd("XREADGROUP");
         command.arg("GROUP").arg(GROUP).arg(take.consumer.as_bytes()).arg("COUNT").arg(count);
         if let Some(wait) = wait {
@@ -111,11 +111,11 @@ impl RedisStore {
         }
         let reply = match wait {
             Some(wait) => self.connection.observe("read", false, self.block(&command, wait)).await?,
-            None => self.connection.query::<Value>(Question::Read, &command).await?,
+            None => self.connection.query::<Value>(RedisCommand::Read, &command).await?,
         };
         let by_queue = taken_entries(&self.prefix, reply);
         let taken = |(queue, entries): (StreamKey, Vec<_>)| {
-            entries.into_iter().map(move |(entry, fields)| Taken { queue: queue.clone(), entry, fields })
+            entries.into_iter().map(move |(entry, fields)| TakenEntry { queue: queue.clone(), entry, fields })
         };
         Ok(by_queue.into_iter().flat_map(taken).collect())
     }

@@ -11,10 +11,10 @@ use super::read::list;
 use super::reply::{bytes, counter_state};
 use super::take::{field, held_by_group};
 use crate::StoreError;
-use crate::connection::question::Question;
-use crate::reads::memory::memory_of;
+use crate::connection::command::RedisCommand;
+use crate::reads::memory_usage::memory_of;
 use crate::script::reply::{into_text, number_of};
-use crate::seam::{Backlog, Consumer, GROUP, Keep};
+use crate::seam::{Consumer, GROUP, QueueCounts, TrimBounds};
 
 impl RedisStore {
     pub(super) async fn make_queues(&self, queues: &[StreamKey]) -> Result<(), StoreError> {
@@ -26,18 +26,18 @@ impl RedisStore {
     }
 
     /// The backlogs of queues, in their order. Acknowledged entries are removed, so entries without a holder are unread.
-    pub(super) async fn backlogs(&self, queues: &[StreamKey]) -> Result<Vec<Backlog>, StoreError> {
+    pub(super) async fn backlogs(&self, queues: &[StreamKey]) -> Result<Vec<QueueCounts>, StoreError> {
         let mut ask = pipe();
         for queue in queues {
             ask.cmd("XLEN").arg(self.key(queue));
             ask.cmd("XINFO").arg("GROUPS").arg(self.key(queue));
         }
-        let mut answers = self.connection.answers(Question::Backlog, &ask).await?.into_iter();
+        let mut answers = self.connection.replies(RedisCommand::Backlog, &ask).await?.into_iter();
         let mut next = || answers.next().and_then(Result::ok).unwrap_or(Value::Nil);
         let backlog = |_| {
             let (length, held) = (next(), held_by_group(next()));
             let length = number_of(&length).and_then(|length| u64::try_from(length).ok()).unwrap_or_default();
-            Backlog { waiting: length.saturating_sub(held), held }
+            QueueCounts { waiting: length.saturating_sub(held), held }
         };
         Ok(queues.iter().map(backlog).collect())
     }
@@ -46,7 +46,7 @@ impl RedisStore {
         let mut ask = pipe();
         ask.cmd("XINFO").arg("CONSUMERS").arg(self.key(queue)).arg(GROUP);
         // Without a stream or group there are no consumers.
-        let reply = self.connection.answers(Question::Held, &ask).await?.pop().and_then(Result::ok);
+        let reply = self.connection.replies(RedisCommand::Held, &ask).await?.pop().and_then(Result::ok);
         let consumer = |about: Vec<Value>| {
             let held = field(&about, "pending").as_ref().and_then(number_of)?;
             let name = field(&about, "name").and_then(into_text)?;
@@ -65,11 +65,11 @@ impl RedisStore {
         Ok(batch.results.first().is_some_and(Result::is_ok))
     }
 
-    pub(super) async fn trim_log(&self, log: &StreamKey, keep: Keep) -> Result<u64, StoreError> {
+    pub(super) async fn trim_log(&self, log: &StreamKey, keep: TrimBounds) -> Result<u64, StoreError> {
         let key = self.key(log);
         let mut trim = pipe();
         if keep.age_ms > 0 {
-            let (seconds, micros): (i64, i64) = self.connection.query(Question::Now, &cmd("TIME")).await?;
+            let (seconds, micros): (i64, i64) = self.connection.query(RedisCommand::Now, &cmd("TIME")).await?;
             let oldest_ms = (seconds * 1_000 + micros / 1_000 - keep.age_ms).max(0);
             trim.cmd("XTRIM").arg(&key).arg("MINID").arg(oldest_ms);
         }
@@ -85,7 +85,7 @@ impl RedisStore {
         if trim.is_empty() {
             return Ok(0);
         }
-        let went: Vec<u64> = self.connection.pipeline(Question::Housekeep, &trim).await?;
+        let went: Vec<u64> = self.connection.pipeline(RedisCommand::Housekeep, &trim).await?;
         Ok(went.into_iter().sum())
     }
 
@@ -94,7 +94,7 @@ impl RedisStore {
     async fn newest(&self, key: &str) -> Result<u128, StoreError> {
         let mut ask = pipe();
         ask.cmd("XINFO").arg("STREAM").arg(key);
-        let reply = self.connection.answers(Question::Housekeep, &ask).await?.pop().and_then(Result::ok);
+        let reply = self.connection.replies(RedisCommand::Housekeep, &ask).await?.pop().and_then(Result::ok);
         let newest = field(&list(reply.unwrap_or(Value::Nil)), "last-generated-id").and_then(into_text);
         Ok(newest.as_deref().and_then(entry_number).unwrap_or_default())
     }
@@ -105,7 +105,7 @@ impl RedisStore {
         let mut ask = pipe();
         ask.cmd("XINFO").arg("GROUPS").arg(&key);
         // An inbox without replies does not exist.
-        let reply = self.connection.answers(Question::Housekeep, &ask).await?.pop().and_then(Result::ok);
+        let reply = self.connection.replies(RedisCommand::Housekeep, &ask).await?.pop().and_then(Result::ok);
         let groups: Vec<Vec<Value>> = list(reply.unwrap_or(Value::Nil)).into_iter().map(list).collect();
         if groups.is_empty() {
             return Ok(None);
@@ -114,7 +114,7 @@ impl RedisStore {
         for group in &groups {
             ask.cmd("XPENDING").arg(&key).arg(field(group, "name").and_then(into_text)).arg("-").arg("+").arg(1);
         }
-        let pending = self.connection.answers(Question::Housekeep, &ask).await?;
+        let pending = self.connection.replies(RedisCommand::Housekeep, &ask).await?;
         let upto = groups.iter().zip(pending).map(|(group, pending)| {
             let read = field(group, "last-delivered-id").and_then(into_text);
             let held = list(list(pending.ok()?).into_iter().next().unwrap_or(Value::Nil)).into_iter().next();
@@ -139,7 +139,7 @@ impl RedisStore {
         ask.cmd("XINFO").arg("GROUPS").arg(&key);
         ask.cmd("XRANGE").arg(&key).arg("-").arg("+").arg("COUNT").arg(count);
         ask.cmd("XPENDING").arg(&key).arg(GROUP).arg("-").arg("+").arg(count);
-        let mut answers = self.connection.answers(Question::Held, &ask).await?.into_iter();
+        let mut answers = self.connection.replies(RedisCommand::Held, &ask).await?.into_iter();
         let mut next = || list(answers.next().and_then(Result::ok).unwrap_or(Value::Nil));
         let groups: Vec<Vec<Value>> = next().into_iter().map(list).collect();
         let is_ours = |group: &&Vec<Value>| field(group, "name").and_then(into_text).as_deref() == Some(GROUP);
@@ -157,11 +157,11 @@ impl RedisStore {
         }
         let mut claim = cmd("XCLAIM");
         claim.arg(&key).arg(GROUP).arg(consumer).arg(u32::MAX).arg(&lost).arg("FORCE").arg("JUSTID");
-        Ok(list(self.connection.query(Question::Held, &claim).await?).len())
+        Ok(list(self.connection.query(RedisCommand::Held, &claim).await?).len())
     }
 
     pub(super) async fn sample(&self) -> Result<(u64, u64), StoreError> {
-        let info: String = self.connection.query(Question::Probe, cmd("INFO").arg("memory")).await?;
+        let info: String = self.connection.query(RedisCommand::Probe, cmd("INFO").arg("memory")).await?;
         let memory = memory_of(&info);
         self.commit_encoded(&encode_pressure(memory.is_tight())).await?;
         Ok((memory.used, memory.max))
@@ -171,7 +171,7 @@ impl RedisStore {
     pub(super) async fn bytes_of(&self, stream: &StreamKey) -> Result<u64, StoreError> {
         let mut usage = cmd("MEMORY");
         usage.arg("USAGE").arg(self.key(stream)).arg("SAMPLES").arg(5);
-        let bytes: Option<u64> = self.connection.query(Question::Probe, &usage).await?;
+        let bytes: Option<u64> = self.connection.query(RedisCommand::Probe, &usage).await?;
         Ok(bytes.unwrap_or_default())
     }
 
@@ -184,7 +184,7 @@ impl RedisStore {
         let pattern = escaped(&format!("{}{prefix}", self.prefix)) + "*";
         let mut scan = cmd("SCAN");
         scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(count.max(1)).arg("TYPE").arg("string");
-        let (next, keys): (u64, Vec<String>) = self.connection.query(Question::Sweep, &scan).await?;
+        let (next, keys): (u64, Vec<String>) = self.connection.query(RedisCommand::Sweep, &scan).await?;
         let keys = keys.iter().filter_map(|key| key.strip_prefix(&*self.prefix)).map(RecordKey::new).collect();
         Ok((keys, next))
     }
@@ -199,7 +199,7 @@ impl RedisStore {
         let mut scan: Cmd = cmd("HSCAN");
         scan.arg(format!("{}counters:{}", self.prefix, hash_of(limit))).arg(cursor);
         scan.arg("MATCH").arg(escaped(&before) + "*").arg("COUNT").arg(count.max(1));
-        let (next, values): (u64, Vec<Value>) = self.connection.query(Question::Sweep, &scan).await?;
+        let (next, values): (u64, Vec<Value>) = self.connection.query(RedisCommand::Sweep, &scan).await?;
         let mut values = values.into_iter();
         let mut counters = Vec::new();
         while let (Some(name), Some(value)) = (values.next(), values.next()) {
@@ -223,7 +223,7 @@ pub(super) fn escaped(text: &str) -> String {
     pattern
 }
 
-/// The number of an entry's ID, in the form of [`Keep::read_upto`].
+/// The number of an entry's ID, in the form of [`TrimBounds::read_upto`].
 fn entry_number(id: &str) -> Option<u128> {
     let (ms, sequence) = id.split_once('-')?;
     Some(u128::from(ms.parse::<u64>().ok()?) << 64 | u128::from(sequence.parse::<u64>().ok()?))

@@ -8,14 +8,14 @@ use crate::{Store, StoreError, Submission};
 
 /// A dead letter or failed call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Aside<'a> {
+pub enum DeadItemRef<'a> {
     /// A dead letter, by its entry in the dead log.
     Letter(&'a str),
     /// A call that failed permanently, by its entry in the audit log.
     Call(&'a str),
 }
 
-impl Aside<'_> {
+impl DeadItemRef<'_> {
     fn item(&self) -> DeadItem {
         match self {
             Self::Letter(entry) => DeadItem::Letter(EntryId::new(entry)),
@@ -26,7 +26,7 @@ impl Aside<'_> {
 
 /// The result of a replay or drop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Handled {
+pub enum HandleResult {
     /// It was done.
     Ok,
     /// The item is not in the log, or no longer.
@@ -49,7 +49,7 @@ pub enum Handled {
     Full,
 }
 
-impl From<NotHandled> for Handled {
+impl From<NotHandled> for HandleResult {
     fn from(why: NotHandled) -> Self {
         match why {
             NotHandled::Gone => Self::Gone,
@@ -59,7 +59,7 @@ impl From<NotHandled> for Handled {
     }
 }
 
-impl From<Submitted> for Handled {
+impl From<Submitted> for HandleResult {
     fn from(submitted: Submitted) -> Self {
         match submitted {
             Submitted::Accepted => Self::Ok,
@@ -80,11 +80,11 @@ impl Store {
     /// [`StoreError`]; it may be repeated, and submits once.
     pub async fn replay(
         &self,
-        aside: Aside<'_>,
+        item: DeadItemRef<'_>,
         to: Inbound,
         new: &Submission,
         entry: &str,
-    ) -> Result<Handled, StoreError> {
+    ) -> Result<HandleResult, StoreError> {
         let bounds = self.inbound_bounds(to).await?;
         let submission = Submit {
             to,
@@ -94,7 +94,7 @@ impl Store {
             payload: new.payload.clone(),
             bounds: &bounds,
         };
-        let replay = Replay { item: aside.item(), submission, entry: self.audit_entry(entry) };
+        let replay = Replay { item: item.item(), submission, entry: self.audit_entry(entry) };
         Ok(match self.decide(replay).await?.result {
             ReplayResult::Submitted(result) | ReplayResult::Refused(result) => result.into(),
             ReplayResult::NotHandled(why) => why.into(),
@@ -105,10 +105,10 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn drop_dead(&self, aside: Aside<'_>, entry: &str) -> Result<Handled, StoreError> {
-        let drop = DropDead { item: aside.item(), entry: self.audit_entry(entry) };
+    pub async fn drop_dead(&self, item: DeadItemRef<'_>, entry: &str) -> Result<HandleResult, StoreError> {
+        let drop = DropDead { item: item.item(), entry: self.audit_entry(entry) };
         Ok(match self.decide(drop).await?.result {
-            Ok(()) => Handled::Ok,
+            Ok(()) => HandleResult::Ok,
             Err(why) => why.into(),
         })
     }

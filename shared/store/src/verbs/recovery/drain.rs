@@ -3,10 +3,10 @@
 use tickfleet_core::settings::drain::{ChangeDrain, DrainChange, DrainResult};
 use tickfleet_model::policy::Pause;
 
-use crate::verbs::run_time::PauseSet;
+use crate::verbs::run_time::PauseResult;
 use crate::{Store, StoreError};
 
-impl From<DrainResult> for PauseSet {
+impl From<DrainResult> for PauseResult {
     fn from(result: DrainResult) -> Self {
         match result {
             DrainResult::Done => Self::Ok,
@@ -28,7 +28,7 @@ impl Store {
         note: &Pause,
         entry: &str,
         gone: &[String],
-    ) -> Result<PauseSet, StoreError> {
+    ) -> Result<PauseResult, StoreError> {
         let entry = self.audit_entry(entry);
         self.change_drain(worker, DrainChange::Drain { note: note.clone(), gone: gone.to_vec(), entry }).await
     }
@@ -37,11 +37,11 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn resume_worker(&self, worker: &str, entry: &str) -> Result<PauseSet, StoreError> {
+    pub async fn resume_worker(&self, worker: &str, entry: &str) -> Result<PauseResult, StoreError> {
         self.change_drain(worker, DrainChange::Resume { entry: self.audit_entry(entry) }).await
     }
 
-    async fn change_drain(&self, worker: &str, change: DrainChange) -> Result<PauseSet, StoreError> {
+    async fn change_drain(&self, worker: &str, change: DrainChange) -> Result<PauseResult, StoreError> {
         Ok(self.decide(ChangeDrain { worker: worker.to_owned(), change }).await?.result.into())
     }
 }

@@ -7,7 +7,7 @@ use crate::{Store, StoreError};
 
 /// The result of the announcement of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Announced {
+pub enum AnnounceResult {
     /// It is in force.
     InForce {
         /// Its generation.
@@ -55,12 +55,12 @@ impl Store {
         digest: &str,
         scheduler: Option<&ConsumerId>,
         take: bool,
-    ) -> Result<Announced, StoreError> {
+    ) -> Result<AnnounceResult, StoreError> {
         let shards = self.options().shards;
         let (digest, scheduler) = (digest.to_owned(), scheduler.cloned());
         match self.decide(Announce { digest, shards, scheduler, ignore_silent: take }).await?.result {
-            Announcement::InForce { generation } => Ok(Announced::InForce { generation }),
-            Announcement::Older { generation, silent } => Ok(Announced::Older { generation, silent }),
+            Announcement::InForce { generation } => Ok(AnnounceResult::InForce { generation }),
+            Announcement::Older { generation, silent } => Ok(AnnounceResult::Older { generation, silent }),
             Announcement::OtherShards { stored } => {
                 Err(StoreError::Shards { ours: shards, stored: stored.to_string() })
             }

@@ -7,7 +7,7 @@ use crate::{Store, StoreError};
 
 /// The result of a change of a pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PauseSet {
+pub enum PauseResult {
     /// It is changed.
     Ok,
     /// It already had the wanted state.
@@ -16,7 +16,7 @@ pub enum PauseSet {
     Full,
 }
 
-impl From<SettingResult> for PauseSet {
+impl From<SettingResult> for PauseResult {
     fn from(result: SettingResult) -> Self {
         match result {
             SettingResult::Done { .. } => Self::Ok,
@@ -32,7 +32,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn pause_tool(&self, tool: &PausedTool, pause: &Pause, entry: &str) -> Result<PauseSet, StoreError> {
+    pub async fn pause_tool(&self, tool: &PausedTool, pause: &Pause, entry: &str) -> Result<PauseResult, StoreError> {
         let origin = Origin::Operator(self.audit_entry(entry));
         self.change_pause(ChangeSetting::pause_tool(tool.clone(), pause, origin)).await
     }
@@ -41,7 +41,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn resume_tool(&self, tool: &PausedTool, entry: &str) -> Result<PauseSet, StoreError> {
+    pub async fn resume_tool(&self, tool: &PausedTool, entry: &str) -> Result<PauseResult, StoreError> {
         let entry = self.audit_entry(entry);
         self.change_pause(ChangeSetting::remove(Setting::ToolPause(tool.clone()), entry)).await
     }
@@ -50,7 +50,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn pause(&self, who: &Paused, pause: &Pause, entry: &str) -> Result<PauseSet, StoreError> {
+    pub async fn pause(&self, who: &Paused, pause: &Pause, entry: &str) -> Result<PauseResult, StoreError> {
         let origin = Origin::Operator(self.audit_entry(entry));
         self.change_pause(ChangeSetting::pause(who.clone(), pause, origin)).await
     }
@@ -59,12 +59,12 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn resume(&self, who: &Paused, entry: &str) -> Result<PauseSet, StoreError> {
+    pub async fn resume(&self, who: &Paused, entry: &str) -> Result<PauseResult, StoreError> {
         let entry = self.audit_entry(entry);
         self.change_pause(ChangeSetting::remove(Setting::Pause(who.clone()), entry)).await
     }
 
-    async fn change_pause(&self, change: ChangeSetting) -> Result<PauseSet, StoreError> {
+    async fn change_pause(&self, change: ChangeSetting) -> Result<PauseResult, StoreError> {
         Ok(self.decide(change).await?.result.into())
     }
 }

@@ -8,7 +8,7 @@ use crate::{Store, StoreError, TurnName};
 
 /// The result of a cancel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cancelled {
+pub enum CancelResult {
     /// It ends at once.
     Ok,
     /// A worker or runtime holds it: its running call ends first.
@@ -30,19 +30,19 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`]; the cancel may have been stored.
-    pub async fn cancel(&self, name: &TurnName, reason: &str) -> Result<Cancelled, StoreError> {
+    pub async fn cancel(&self, name: &TurnName, reason: &str) -> Result<CancelResult, StoreError> {
         let bounds = self.bounds();
         let cancel = Cancel { name: name.clone(), reason: reason.to_owned(), above: None, bounds: &bounds };
         let mut view = View::default();
         let mut results = self.decide_with(&mut view, std::slice::from_ref(&cancel)).await?;
-        let Some(result) = results.pop() else { return Ok(Cancelled::Unknown) };
+        let Some(result) = results.pop() else { return Ok(CancelResult::Unknown) };
         Ok(match result?.result {
-            Canceled::Ending if self.is_held(name, &view).await? => Cancelled::Flagged,
-            Canceled::Ending => Cancelled::Ok,
-            Canceled::Ended => Cancelled::Ended,
-            Canceled::Waiting => Cancelled::Waiting,
-            Canceled::Full => Cancelled::Full,
-            Canceled::Unknown | Canceled::Unreadable => Cancelled::Unknown,
+            Canceled::Ending if self.is_held(name, &view).await? => CancelResult::Flagged,
+            Canceled::Ending => CancelResult::Ok,
+            Canceled::Ended => CancelResult::Ended,
+            Canceled::Waiting => CancelResult::Waiting,
+            Canceled::Full => CancelResult::Full,
+            Canceled::Unknown | Canceled::Unreadable => CancelResult::Unknown,
         })
     }
 

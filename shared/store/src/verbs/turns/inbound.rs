@@ -14,7 +14,7 @@ const LOOKUPS_MAX: usize = 4;
 
 /// A message that waits for its decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Waits {
+pub struct UndecidedMessage {
     /// Its stream.
     pub from: Inbound,
     /// The message, JSON.
@@ -58,12 +58,12 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn undecided(&self, name: &TurnName) -> Result<Option<Waits>, StoreError> {
+    pub async fn undecided(&self, name: &TurnName) -> Result<Option<UndecidedMessage>, StoreError> {
         if let Some((from, minted)) = minted(name)
             && let Some(fields) = self.inbound_entry(from, minted).await?
             && let Some(message) = text(&fields, from.field())
         {
-            return Ok(Some(Waits { from, message, is_minted: true }));
+            return Ok(Some(UndecidedMessage { from, message, is_minted: true }));
         }
         let mut known: Option<EntryId> = None;
         for _ in 0..LOOKUPS_MAX {
@@ -75,7 +75,7 @@ impl Store {
                 if text(&fields, fields::GIVEN).as_deref() == Some(name.to_string().as_str())
                     && let Some(message) = text(&fields, from.field())
                 {
-                    return Ok(Some(Waits { from, message, is_minted: false }));
+                    return Ok(Some(UndecidedMessage { from, message, is_minted: false }));
                 }
             }
             known = Some(entry);
@@ -156,7 +156,8 @@ mod tests {
         let name = |turn: &str| TurnName { tenant: tenant.clone(), turn: TurnId::new(turn).unwrap() };
         let all = store.submit(&[submission(Some("mine"), "{}"), submission(None, "[]")]).await.unwrap();
         let Ok(Submitted::Accepted { entry }) = &all[1] else { unreachable!() };
-        let waits = |message: &str, is_minted| Waits { from: Inbound::Turns, message: message.into(), is_minted };
+        let waits =
+            |message: &str, is_minted| UndecidedMessage { from: Inbound::Turns, message: message.into(), is_minted };
         assert_eq!(store.undecided(&name("mine")).await.unwrap(), Some(waits("{}", false)));
         assert_eq!(store.undecided(&name(&format!("t{entry}"))).await.unwrap(), Some(waits("[]", true)));
         assert_eq!(store.undecided(&name("other")).await.unwrap(), None);

@@ -80,9 +80,9 @@ pub struct ShardCheck {
 }
 
 /// The faults of a subject, or the report that its record cannot be read.
-type Found = Result<Vec<Fault>, FaultFound>;
+type CheckResult = Result<Vec<Fault>, FaultFound>;
 
-fn is_faulty((_, found): &(Subject, Found)) -> bool {
+fn is_faulty((_, found): &(Subject, CheckResult)) -> bool {
     found.as_ref().map_or(true, |faults| !faults.is_empty())
 }
 
@@ -307,14 +307,14 @@ impl Checker<'_> {
 
     /// Checks several times, and reports the faults that each check found. With `repair`, repairs them.
     async fn check_page(&mut self, subjects: &[Subject]) -> Result<(), StoreError> {
-        let found = self.look(subjects, false).await?;
-        let mut faulty: Vec<(Subject, Found)> = subjects.iter().cloned().zip(found).filter(is_faulty).collect();
+        let found = self.check_subjects(subjects, false).await?;
+        let mut faulty: Vec<(Subject, CheckResult)> = subjects.iter().cloned().zip(found).filter(is_faulty).collect();
         for _ in 1..LOOKS {
             if faulty.is_empty() {
                 return Ok(());
             }
             let subjects: Vec<Subject> = faulty.iter().map(|(subject, _)| subject.clone()).collect();
-            let again = self.look(&subjects, false).await?;
+            let again = self.check_subjects(&subjects, false).await?;
             let both = faulty.into_iter().zip(again).map(|((subject, before), now)| match (before, now) {
                 (Ok(before), Ok(now)) => {
                     (subject, Ok(now.into_iter().filter(|fault| before.contains(fault)).collect()))
@@ -325,7 +325,7 @@ impl Checker<'_> {
         }
         if self.repair {
             let subjects: Vec<Subject> = faulty.into_iter().map(|(subject, _)| subject).collect();
-            let repaired = self.look(&subjects, true).await?;
+            let repaired = self.check_subjects(&subjects, true).await?;
             faulty = subjects.into_iter().zip(repaired).collect();
         }
         for (subject, found) in faulty {
@@ -335,8 +335,9 @@ impl Checker<'_> {
     }
 
     /// The faults of each subject, or why its record cannot be read.
-    async fn look(&self, subjects: &[Subject], mend: bool) -> Result<Vec<Found>, StoreError> {
-        let checks: Vec<Check> = subjects.iter().map(|subject| Check { subject: subject.clone(), mend }).collect();
+    async fn check_subjects(&self, subjects: &[Subject], repair: bool) -> Result<Vec<CheckResult>, StoreError> {
+        let checks: Vec<Check> =
+            subjects.iter().map(|subject| Check { subject: subject.clone(), mend: repair }).collect();
         let mut found = Vec::with_capacity(checks.len());
         for result in self.store.decide_all(&checks).await? {
             found.push(match result {
@@ -353,7 +354,7 @@ impl Checker<'_> {
         Ok(found)
     }
 
-    fn report_all(&mut self, subject: &Subject, found: Found) {
+    fn report_all(&mut self, subject: &Subject, found: CheckResult) {
         match found {
             Ok(faults) => {
                 for fault in faults {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_model::policy::{AgentPolicy, TenantPolicy};
 use tickfleet_model::{AgentId, TenantId};
-use tickfleet_store::{Standing, Store, StoreError};
+use tickfleet_store::{Store, StoreError, TenantUsage};
 use tickfleet_tools::{CallContext, ToolError};
 
 /// Maximum agents of one tenant that a call reads: a fleet may have very many, and Redis must also serve others.
@@ -48,7 +48,7 @@ impl Caller {
     }
 }
 
-async fn standing(store: &Store, tenant: &TenantId, agents: &[AgentId]) -> Result<Standing, ToolError> {
+async fn standing(store: &Store, tenant: &TenantId, agents: &[AgentId]) -> Result<TenantUsage, ToolError> {
     let away = |error: StoreError| ToolError::Transient(error.to_string());
-    store.standing(tenant, agents).await.map_err(away)
+    store.tenant_usage(tenant, agents).await.map_err(away)
 }

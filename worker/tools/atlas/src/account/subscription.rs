@@ -9,7 +9,7 @@ use tickfleet_engine::time::rfc3339;
 use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
 use tickfleet_model::policy::DayCapAction;
 use tickfleet_model::{Effect, Limit, day};
-use tickfleet_store::{KnowledgeState, Standing, Store, StoreError, Used};
+use tickfleet_store::{KnowledgeState, Store, StoreError, TenantUsage, Used};
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
 use super::{Caller, caller, standing};
@@ -160,7 +160,7 @@ async fn counted(store: &Store, context: &CallContext, today_ms: i64) -> Result<
 fn subscription(
     caller: &Caller,
     context: &CallContext,
-    standing: &Standing,
+    standing: &TenantUsage,
     (models, kept): (Used, KnowledgeState),
 ) -> Result<Subscription, ToolError> {
     let (policy, tenant) = (&caller.active.policy, &caller.tenant);

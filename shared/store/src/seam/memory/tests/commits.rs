@@ -62,7 +62,7 @@ async fn a_repeated_commit_is_recognized_by_its_proof() {
     assert_eq!((first.already, first.entries.len()), (false, 1));
     let second = bench.commit(&transaction).await.unwrap();
     assert_eq!((second.already, second.entries.len()), (true, 0));
-    assert_eq!(bench.store.backlog(&StreamKey::new("q1")).await.unwrap(), Backlog { waiting: 1, held: 0 });
+    assert_eq!(bench.store.backlog(&StreamKey::new("q1")).await.unwrap(), QueueCounts { waiting: 1, held: 0 });
 }
 
 #[tokio::test]

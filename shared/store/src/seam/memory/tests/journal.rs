@@ -168,7 +168,7 @@ impl Bench {
                 store.commit(&batch.collect::<Vec<_>>()).await.unwrap();
             }
             Call::Take(count) => {
-                let take = Take { consumer: "c".into(), queues: vec![queue], count: *count, wait_ms: 0 };
+                let take = TakeRequest { consumer: "c".into(), queues: vec![queue], count: *count, wait_ms: 0 };
                 store.take(&take).await.unwrap();
             }
             Call::Acknowledge => {
@@ -180,7 +180,7 @@ impl Bench {
                 store.commit(&[transaction]).await.unwrap();
             }
             Call::Trim(entries) => {
-                let keep = Keep { entries: *entries, age_ms: 50, read_upto: None };
+                let keep = TrimBounds { entries: *entries, age_ms: 50, read_upto: None };
                 store.trim(&StreamKey::new("log"), keep).await.unwrap();
             }
             Call::RemoveConsumer => {

@@ -88,6 +88,6 @@ fn room(counter: &str, amount: u64, max: u64, window: Window) -> Room {
     }
 }
 
-fn take(count: usize, wait_ms: u64) -> Take {
-    Take { consumer: "c".into(), queues: vec![StreamKey::new("q1"), StreamKey::new("q2")], count, wait_ms }
+fn take(count: usize, wait_ms: u64) -> TakeRequest {
+    TakeRequest { consumer: "c".into(), queues: vec![StreamKey::new("q1"), StreamKey::new("q2")], count, wait_ms }
 }

@@ -23,9 +23,9 @@ async fn inboxes_are_bounded_and_their_replies_numbered() {
     assert_eq!(entries, Value::Entries(vec![(EntryId::new(format!("{START}-1")), reply("two", "2"))]));
     // A read position that the store has lost does not confirm new entries.
     let read_upto = Some((START as u128 + 1) << 64);
-    assert_eq!(bench.store.trim(&stream, Keep { read_upto, ..Keep::default() }).await.unwrap(), 0);
+    assert_eq!(bench.store.trim(&stream, TrimBounds { read_upto, ..TrimBounds::default() }).await.unwrap(), 0);
     let read_upto = Some((START as u128) << 64);
-    assert_eq!(bench.store.trim(&stream, Keep { read_upto, ..Keep::default() }).await.unwrap(), 1);
+    assert_eq!(bench.store.trim(&stream, TrimBounds { read_upto, ..TrimBounds::default() }).await.unwrap(), 1);
     bench.guard(vec![guard("a")]).await.unwrap();
     bench.write(vec![Write::Reply(inbox("a"), "three".into())]).await;
     let Value::Entries(entries) = bench.read(Query::Entries { stream, after: None, count: 9 }).await else { panic!() };
@@ -43,9 +43,9 @@ async fn logs_are_bounded_by_number_and_age() {
     }
     let count = async |bench: &Bench| bench.store.backlog(&StreamKey::new("audit")).await.unwrap().waiting;
     assert_eq!(count(&bench).await, 4);
-    assert_eq!(bench.store.trim(&log, Keep { entries: 3, ..Keep::default() }).await.unwrap(), 1);
+    assert_eq!(bench.store.trim(&log, TrimBounds { entries: 3, ..TrimBounds::default() }).await.unwrap(), 1);
     // The youngest three were appended 10, 20 and 30 ms ago.
-    assert_eq!(bench.store.trim(&log, Keep { age_ms: 20, ..Keep::default() }).await.unwrap(), 1);
+    assert_eq!(bench.store.trim(&log, TrimBounds { age_ms: 20, ..TrimBounds::default() }).await.unwrap(), 1);
     assert_eq!(count(&bench).await, 2);
 }
 
@@ -56,7 +56,7 @@ async fn entries_are_taken_held_and_acknowledged() {
     bench.write(vec![Write::Enqueue(two.clone(), fields("b")), Write::Enqueue(one.clone(), fields("a"))]).await;
     let taken = bench.store.take(&take(1, 0)).await.unwrap();
     let entry = EntryId::new(format!("{START}-0"));
-    assert_eq!(taken, [Taken { queue: one.clone(), entry: entry.clone(), fields: fields("a") }]);
+    assert_eq!(taken, [TakenEntry { queue: one.clone(), entry: entry.clone(), fields: fields("a") }]);
     assert_eq!(bench.guard(vec![Guard::Unread(one.clone(), entry.clone())]).await, Err(Conflict::Read));
     bench.guard(vec![Guard::Unread(two.clone(), entry.clone())]).await.unwrap();
     assert_eq!(bench.guard(vec![Guard::Held(two.clone(), entry.clone())]).await, Err(Conflict::NotHeld));
@@ -64,7 +64,7 @@ async fn entries_are_taken_held_and_acknowledged() {
     let holds = Query::Holds { stream: one.clone(), consumer: "c".into(), count: 9 };
     assert_eq!(bench.read(holds.clone()).await, Value::Holds(vec![entry.clone()]));
     assert_eq!(bench.store.consumers(&one).await.unwrap(), [Consumer { name: "c".into(), held: 1, idle_ms: 0 }]);
-    assert_eq!(bench.store.backlog(&one).await.unwrap(), Backlog { waiting: 0, held: 1 });
+    assert_eq!(bench.store.backlog(&one).await.unwrap(), QueueCounts { waiting: 0, held: 1 });
     assert!(!bench.store.remove_consumer(&one, "c").await.unwrap());
     bench.guard(vec![Guard::Held(one.clone(), entry.clone())]).await.unwrap();
     assert_eq!(bench.guard(vec![Guard::Held(one.clone(), entry.clone())]).await, Err(Conflict::NotHeld));

@@ -23,7 +23,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`]; the same message may be added again.
-    pub async fn say(
+    pub async fn add_message(
         &self,
         (tenant, session): (&TenantId, &SessionName),
         agent: &AgentId,

@@ -2,14 +2,14 @@
 
 /// Redis's memory, as it reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Memory {
+pub struct MemoryUsage {
     /// Bytes in use.
     pub used: u64,
     /// `maxmemory`, bytes; 0 means unlimited.
     pub max: u64,
 }
 
-impl Memory {
+impl MemoryUsage {
     /// Rule 13: from 80 % of `maxmemory` on, no new work is admitted, so that admitted work can be finished.
     #[must_use]
     pub const fn is_tight(self) -> bool {
@@ -18,12 +18,12 @@ impl Memory {
 }
 
 /// Reads the text of `INFO memory`.
-pub(crate) fn memory_of(info: &str) -> Memory {
+pub(crate) fn memory_of(info: &str) -> MemoryUsage {
     let read = |name: &str| {
         let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         line.and_then(|v| v.trim().parse().ok()).unwrap_or(0)
     };
-    Memory { used: read("used_memory"), max: read("maxmemory") }
+    MemoryUsage { used: read("used_memory"), max: read("maxmemory") }
 }
 
 #[cfg(test)]
@@ -32,7 +32,7 @@ mod tests {
 
     #[test]
     fn memory_is_tight_from_80_percent_on_and_never_without_a_bound() {
-        let tight = |used, max| Memory { used, max }.is_tight();
+        let tight = |used, max| MemoryUsage { used, max }.is_tight();
         assert_eq!([tight(799, 1_000), tight(800, 1_000), tight(u64::MAX, 0)], [false, true, false]);
     }
 }

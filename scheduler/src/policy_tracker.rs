@@ -9,17 +9,17 @@ use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_engine::report::ReportOptions;
 use tickfleet_model::ConsumerId;
 use tickfleet_ops::metrics::Metrics;
-use tickfleet_store::{Announced, Store, StoreError};
+use tickfleet_store::{AnnounceResult, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
-use crate::policy::{Deciding, PolicyClock, ShardSlots};
+use crate::policy::{PolicySnapshot, PolicyState, ShardSlots};
 
 /// Knows whether this scheduler may decide, and by which policy.
-pub(crate) struct Decider {
+pub(crate) struct PolicyTracker {
     store: Store,
     active: Arc<PolicyHandle>,
     metrics: Arc<Metrics>,
-    policy: PolicyClock,
+    state: PolicyState,
     /// Canceled when the current incarnation ends. Loops that wait for Redis stop then.
     stopping: ArcSwap<CancellationToken>,
     /// The name of the current incarnation.
@@ -27,20 +27,20 @@ pub(crate) struct Decider {
     report: ReportOptions,
 }
 
-impl Decider {
+impl PolicyTracker {
     /// Makes no decision until a policy is announced.
     pub(crate) fn new(store: Store, active: Arc<PolicyHandle>, metrics: Arc<Metrics>, report: ReportOptions) -> Self {
-        let (policy, stopping, consumer) = (PolicyClock::default(), ArcSwap::default(), ArcSwapOption::default());
-        Self { store, active, metrics, policy, stopping, consumer, report }
+        let (state, stopping, consumer) = (PolicyState::default(), ArcSwap::default(), ArcSwapOption::default());
+        Self { store, active, metrics, state, stopping, consumer, report }
     }
 
     /// Sets the name of a new incarnation.
-    pub(crate) fn take_name(&self, consumer: &ConsumerId) {
+    pub(crate) fn set_consumer(&self, consumer: &ConsumerId) {
         self.consumer.store(Some(Arc::new(consumer.clone())));
     }
 
     /// Begins an incarnation. It ends when `stop` is canceled.
-    pub(crate) fn begin(&self, stop: &CancellationToken) {
+    pub(crate) fn begin_incarnation(&self, stop: &CancellationToken) {
         self.stopping.store(Arc::new(stop.clone()));
     }
 
@@ -50,8 +50,8 @@ impl Decider {
     }
 
     /// The announced policy, the known restart epoch, and the workers' slots.
-    pub(crate) const fn policy(&self) -> &PolicyClock {
-        &self.policy
+    pub(crate) const fn state(&self) -> &PolicyState {
+        &self.state
     }
 
     /// The policy and tools in force in this process.
@@ -67,7 +67,7 @@ impl Decider {
 
     /// Returns how endings are reported.
     pub(crate) fn report(&self) -> ReportOptions {
-        let policy = self.policy.announced();
+        let policy = self.state.announced();
         ReportOptions {
             policy_version: Some(policy.generation),
             policy_digest: Arc::clone(&policy.short),
@@ -77,14 +77,15 @@ impl Decider {
 
     /// Reports changes of the store that the last commits returned: a restart, a clock jump. Ends the incarnation if a
     /// newer policy is in force, and reads changed run-time settings.
-    pub(crate) async fn heard(&self) {
+    pub(crate) async fn apply_store_state(&self) {
         let state = self.store.state();
-        self.policy.saw_jump(self.store.take_jump_ms(), &self.metrics);
-        self.policy.saw_epoch(state.epoch_began_ms, &self.metrics);
-        if state.policy > self.policy.generation() && self.policy.generation() > 0 {
-            self.policy_stale();
+        self.state.report_clock_jump(self.store.take_jump_ms(), &self.metrics);
+        self.state.set_epoch(state.epoch_began_ms, &self.metrics);
+        if state.policy > self.state.generation() && self.state.generation() > 0 {
+            self.end_stale_incarnation();
         }
-        // A decision that relies on older settings is refused and calls `stale`, so a failure here is retried there.
+        // A decision that relies on older settings is refused and calls `handle_stale_policy`, so a failure here is
+        // retried there.
         if let Err(error) = self.active.refresh(&self.store).await {
             tracing::warn!(%error, "failed to read run-time settings; the last ones read stay in force");
         }
@@ -94,9 +95,9 @@ impl Decider {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub(crate) async fn stale(&self) -> Result<(), StoreError> {
-        if self.store.refresh_state().await?.policy > self.policy.generation() {
-            self.policy_stale();
+    pub(crate) async fn handle_stale_policy(&self) -> Result<(), StoreError> {
+        if self.store.refresh_state().await?.policy > self.state.generation() {
+            self.end_stale_incarnation();
             return Ok(());
         }
         tracing::debug!("run-time settings changed; reading them");
@@ -104,12 +105,12 @@ impl Decider {
     }
 
     /// Announces the policy by which this scheduler decides: at the start, after a reload, and if Redis has lost it.
-    pub(crate) async fn announce(&self, active: &ActivePolicy, take: bool) -> Result<Announced, StoreError> {
+    pub(crate) async fn announce(&self, active: &ActivePolicy, take: bool) -> Result<AnnounceResult, StoreError> {
         let consumer = self.consumer.load();
         let announced = self.store.announce(&active.digest, consumer.as_deref(), take).await?;
-        if let Announced::InForce { generation } = announced {
-            let before = self.policy.announced();
-            self.policy.set_announced(&active.digest, generation);
+        if let AnnounceResult::InForce { generation } = announced {
+            let before = self.state.announced();
+            self.state.set_announced(&active.digest, generation);
             self.metrics.config_in_force(active.short_digest(), generation);
             if (before.digest.as_str(), before.generation) != (active.digest.as_str(), generation) {
                 tracing::info!(policy = active.short_digest(), generation, "policy in force");
@@ -120,47 +121,47 @@ impl Decider {
 
     /// The policy to decide by. After a reload, the new policy is announced first, so that no batch is decided under
     /// the generation of another policy. Returns `None` and ends the incarnation if a newer policy is in force.
-    pub(crate) async fn deciding(&self) -> Result<Option<Deciding>, StoreError> {
+    pub(crate) async fn policy_snapshot(&self) -> Result<Option<PolicySnapshot>, StoreError> {
         let active = self.active.load();
-        let announced = self.policy.announced();
+        let announced = self.state.announced();
         if announced.digest == active.digest {
-            return Ok(Some(self.by(active, announced.generation)));
+            return Ok(Some(self.snapshot(active, announced.generation)));
         }
         match self.announce(&active, false).await? {
-            Announced::InForce { generation } => Ok(Some(self.by(active, generation))),
-            Announced::Older { .. } => {
-                self.policy_stale();
+            AnnounceResult::InForce { generation } => Ok(Some(self.snapshot(active, generation))),
+            AnnounceResult::Older { .. } => {
+                self.end_stale_incarnation();
                 Ok(None)
             }
         }
     }
 
     /// The active policy with run-time settings, and the generations under which this shard knows them.
-    fn by(&self, active: Arc<ActivePolicy>, policy: u64) -> Deciding {
+    fn snapshot(&self, active: Arc<ActivePolicy>, policy: u64) -> PolicySnapshot {
         let generations = Generations { policy, settings: active.tenants_generation(self.store.shard()) };
         let (shard, shards) = (self.store.shard(), self.store.options().shards);
         let slots = ShardSlots {
             active: Arc::clone(&active),
-            slots: Arc::clone(self.policy.slots()),
+            slots: Arc::clone(self.state.slots()),
             shards,
             now_ms: self.store.state().now_ms,
         };
-        Deciding { active, generations, shard: (shard, shards), slots, report: self.report() }
+        PolicySnapshot { active, generations, shard: (shard, shards), slots, report: self.report() }
     }
 
     /// Counts an outdated policy, while the scheduler is on standby because of it.
-    pub(crate) fn still_stale(&self) {
+    pub(crate) fn count_stale_policy(&self) {
         self.metrics.policy_stale();
     }
 
     /// Ends this incarnation: a newer policy is in force, because another replica has a newer configuration.
-    pub(crate) fn policy_stale(&self) {
+    pub(crate) fn end_stale_incarnation(&self) {
         self.metrics.policy_stale();
         self.stopping.load().cancel();
     }
 
     /// Recreates missing streams and groups, and logs an error: Redis has been flushed.
-    pub(crate) async fn state_lost(&self, what: &str) {
+    pub(crate) async fn restore_lost_state(&self, what: &str) {
         self.metrics.state_lost();
         tracing::error!(what, "streams or groups of the shard are missing; recreating them");
         if let Err(error) = self.store.ensure_groups().await {

@@ -14,32 +14,32 @@ use tickfleet_model::Outcome;
 use tickfleet_ops::metrics::{LimitAction, Metrics};
 
 /// Renders results, and records what it rendered.
-pub(crate) struct NotingRenderer<'a> {
+pub(crate) struct RecordingRenderer<'a> {
     renderer: Renderer<'a>,
-    noted: Mutex<HashMap<TurnName, Noted>>,
+    rendered: Mutex<HashMap<TurnName, RenderedTurn>>,
 }
 
 /// The rendered calls of a turn.
-struct Noted {
+struct RenderedTurn {
     submitted_ms: i64,
     reason: EndReason,
     /// The tool and outcome of each call, by position.
     calls: BTreeMap<usize, (Option<String>, Outcome)>,
 }
 
-impl<'a> NotingRenderer<'a> {
+impl<'a> RecordingRenderer<'a> {
     pub(crate) fn new(renderer: Renderer<'a>) -> Self {
-        Self { renderer, noted: Mutex::default() }
+        Self { renderer, rendered: Mutex::default() }
     }
 
     /// Counts the calls that a committed decision on a turn has ended. `is_over` is true if the turn has ended, too.
     pub(crate) fn count(&self, name: &TurnName, is_over: bool, now_ms: i64, metrics: &Metrics) {
-        let Some(noted) = self.noted.lock().remove(name) else { return };
-        let calls = noted.calls.len() as u64;
-        for (tool, outcome) in noted.calls.into_values() {
+        let Some(rendered) = self.rendered.lock().remove(name) else { return };
+        let calls = rendered.calls.len() as u64;
+        for (tool, outcome) in rendered.calls.into_values() {
             metrics.call_not_run(tool.as_deref(), outcome);
         }
-        match &noted.reason {
+        match &rendered.reason {
             EndReason::LimitReached { limit, .. } | EndReason::OverLimit { limit } | EndReason::NoAmount { limit } => {
                 metrics.limit_reached(limit, LimitAction::Reject, calls);
             }
@@ -50,7 +50,7 @@ impl<'a> NotingRenderer<'a> {
             _ => {}
         }
         if is_over {
-            turn_ended(noted.submitted_ms, now_ms, metrics);
+            turn_ended(rendered.submitted_ms, now_ms, metrics);
         }
     }
 }
@@ -62,21 +62,24 @@ pub(crate) fn turn_ended(submitted_ms: i64, now_ms: i64, metrics: &Metrics) {
     }
 }
 
-impl Render for NotingRenderer<'_> {
+impl Render for RecordingRenderer<'_> {
     fn ended(&self, call: &EndedCall<'_>) -> RenderedCall {
         let spelled = call.call.map_or("", |call| call.tool.as_str());
         let tool = self.renderer.policy.tool_name(spelled).map(str::to_owned);
         let (outcome, ..) = self.renderer.outcome(call, spelled);
-        let mut noted = self.noted.lock();
+        let mut rendered = self.rendered.lock();
         let is_first = call.position == call.turn.position;
-        let new =
-            || Noted { submitted_ms: call.turn.head.submitted_ms, reason: call.reason.clone(), calls: BTreeMap::new() };
-        let of_turn = noted.entry(call.name.clone()).or_insert_with(new);
+        let new = || RenderedTurn {
+            submitted_ms: call.turn.head.submitted_ms,
+            reason: call.reason.clone(),
+            calls: BTreeMap::new(),
+        };
+        let of_turn = rendered.entry(call.name.clone()).or_insert_with(new);
         if is_first {
             *of_turn = new();
         }
         of_turn.calls.insert(call.position, (tool, outcome));
-        drop(noted);
+        drop(rendered);
         self.renderer.ended(call)
     }
 

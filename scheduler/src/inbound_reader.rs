@@ -6,8 +6,8 @@ use std::time::Duration;
 use tickfleet_core::EntryId;
 use tickfleet_core::recovery::inbound::NameSuspect;
 use tickfleet_core::turn::submit::Inbound;
-use tickfleet_engine::one_suspect::{Look, OneSuspect};
-use tickfleet_engine::retry_until::Waiting;
+use tickfleet_engine::retry_until::RetryWait;
+use tickfleet_engine::suspect_permit::{SuspectPermit, SuspectSemaphore};
 use tickfleet_model::ConsumerId;
 use tickfleet_ops::progress::LoopHandle;
 use tickfleet_store::{Store, StoreError};
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 
 /// A loop that reads an inbound stream.
-pub(crate) struct Reading {
+pub(crate) struct InboundReader {
     /// The stream.
     pub(crate) from: Inbound,
     /// The consumer name.
@@ -27,56 +27,56 @@ pub(crate) struct Reading {
     handle: LoopHandle,
     stop: CancellationToken,
     /// Shared by all loops of the process.
-    suspects: OneSuspect,
+    suspects: SuspectSemaphore,
     /// Present while an entry is marked as the suspect in work.
-    look: Mutex<Option<Look>>,
+    permit: Mutex<Option<SuspectPermit>>,
 }
 
-impl Reading {
+impl InboundReader {
     /// A loop that reads `from` of `store`, under the name `consumer`.
     pub(crate) fn new(
         store: &Store,
-        suspects: &OneSuspect,
+        suspects: &SuspectSemaphore,
         from: Inbound,
         consumer: ConsumerId,
         handle: LoopHandle,
         stop: CancellationToken,
     ) -> Self {
         let (store, suspects) = (store.clone(), suspects.clone());
-        Self { from, consumer, store, handle, stop, suspects, look: Mutex::default() }
+        Self { from, consumer, store, handle, stop, suspects, permit: Mutex::default() }
     }
 
     /// Marks the suspect entry that is handled next: a crash from now on counts against it. Waits while another loop of
     /// this process handles a suspect. Returns false if the loop must stop first.
-    pub(crate) async fn look_into(&self, suspect: &EntryId) -> bool {
-        let mut turn = std::pin::pin!(self.suspects.look());
-        let look = loop {
+    pub(crate) async fn mark_suspect(&self, suspect: &EntryId) -> bool {
+        let mut turn = std::pin::pin!(self.suspects.acquire());
+        let permit = loop {
             tokio::select! {
-                look = &mut turn => break look,
+                permit = &mut turn => break permit,
                 () = self.stop.cancelled() => return false,
                 () = tokio::time::sleep(SIGN_OF_LIFE) => self.handle.advanced(),
             }
         };
-        if let Err(error) = self.name(Some(suspect.clone())).await {
+        if let Err(error) = self.write_suspect(Some(suspect.clone())).await {
             tracing::warn!(%error, "failed to mark a suspect entry; reading it anyway");
         }
-        *self.look.lock().await = Some(look);
+        *self.permit.lock().await = Some(permit);
         true
     }
 
     /// Clears the mark, if there is one, and lets another loop handle a suspect.
-    pub(crate) async fn look_away(&self) {
-        let mut look = self.look.lock().await;
-        if look.is_none() {
+    pub(crate) async fn clear_suspect(&self) {
+        let mut permit = self.permit.lock().await;
+        if permit.is_none() {
             return;
         }
-        if let Err(error) = self.name(None).await {
+        if let Err(error) = self.write_suspect(None).await {
             tracing::debug!(%error, "failed to clear the mark of a suspect entry; the next entry replaces it");
         }
-        *look = None;
+        *permit = None;
     }
 
-    async fn name(&self, entry: Option<EntryId>) -> Result<(), StoreError> {
+    async fn write_suspect(&self, entry: Option<EntryId>) -> Result<(), StoreError> {
         let (stream, consumer) = (self.from.stream(), self.consumer.as_str().into());
         let keep_ms = 2 * self.store.options().lease_ms;
         self.store.decide(NameSuspect { stream, consumer, entry, keep_ms }).await?;
@@ -94,7 +94,7 @@ impl Reading {
     }
 }
 
-impl Waiting for Reading {
+impl RetryWait for InboundReader {
     fn is_over(&self) -> bool {
         self.stop.is_over()
     }
@@ -103,7 +103,7 @@ impl Waiting for Reading {
     /// does not kill the waiting process: the crash would count against its entries. A suspect that got this far was
     /// handled without a crash, so its mark is cleared, and a later crash does not count against it.
     async fn pause(&self, time: Duration) {
-        self.look_away().await;
+        self.clear_suspect().await;
         self.handle.advanced();
         self.stop.pause(time).await;
         self.handle.advanced();

@@ -9,7 +9,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn note_act(&self, entry: &str) -> Result<(), StoreError> {
+    pub async fn record_action(&self, entry: &str) -> Result<(), StoreError> {
         self.decide(Report(self.audit_entry(entry))).await?;
         Ok(())
     }

@@ -10,15 +10,15 @@ use tickfleet_core::{CounterState, EntryId, Query, RecordKey, SetKey, StreamKey,
 
 use super::shard::{Contents, Shard};
 use super::streams::Id;
-use crate::seam::look::{Entry, QueueState, Range, StreamState, Vitals};
-use crate::seam::{Backlog, Consumer, ShardState};
+use crate::seam::inspect::{Entry, QueueState, Range, StreamState, Vitals};
+use crate::seam::{Consumer, QueueCounts, ShardState};
 
 /// Members of a page and the cursor of the next page, as in [`crate::seam::Store::scan`].
 pub type Page<T> = (Vec<T>, u64);
 
 impl Contents {
     /// Answers a query.
-    pub fn answer(&self, query: &Query) -> Value {
+    pub fn read(&self, query: &Query) -> Value {
         match query {
             Query::Record(key) => Value::Record(self.text(key).cloned()),
             Query::Parts(key, names) => {
@@ -75,11 +75,11 @@ impl Contents {
     }
 
     /// The number of waiting and held entries of a queue.
-    pub fn backlog(&self, queue: &StreamKey) -> Backlog {
-        let Some(stream) = self.streams.get(queue) else { return Backlog::default() };
+    pub fn backlog(&self, queue: &StreamKey) -> QueueCounts {
+        let Some(stream) = self.streams.get(queue) else { return QueueCounts::default() };
         let held = stream.group.as_ref().map_or(0, |group| group.holders.len() as u64);
         // An acknowledged entry is removed, so each entry is either waiting or held.
-        Backlog { waiting: (stream.entries.len() as u64).saturating_sub(held), held }
+        QueueCounts { waiting: (stream.entries.len() as u64).saturating_sub(held), held }
     }
 
     /// Approximate size of a stream, bytes.
@@ -125,7 +125,7 @@ impl Contents {
 
     /// The counts of a queue.
     pub fn queue_state(&self, queue: &StreamKey) -> QueueState {
-        let Backlog { waiting, held } = self.backlog(queue);
+        let QueueCounts { waiting, held } = self.backlog(queue);
         let Some(stream) = self.streams.get(queue) else { return QueueState::default() };
         QueueState {
             waiting,

@@ -22,7 +22,7 @@ pub enum BegunTurn {
 
 /// The criterion by which an existing turn with the same ID counts as the turn to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Same {
+pub enum SameTurn {
     /// It has the same calls: they are recorded before they are submitted.
     Calls,
     /// It belongs to the same agent. A tool that runs again may pass other arguments; it then gets the results of the
@@ -37,10 +37,10 @@ fn is_agent(turn: &Turn, found: Option<&str>) -> bool {
 
 fn agent_of(reply: &str) -> Option<String> {
     #[derive(serde::Deserialize)]
-    struct Of {
+    struct ReplyAgent {
         agent: String,
     }
-    serde_json::from_str::<Of>(reply).ok().map(|of| of.agent)
+    serde_json::from_str::<ReplyAgent>(reply).ok().map(|of| of.agent)
 }
 
 /// Why nothing is begun if a turn with other content has the ID.
@@ -60,21 +60,21 @@ const ID_IS_TAKEN: &str = "its id is used by another turn.";
 pub async fn begin_turn(
     store: &Store,
     turn: &Turn,
-    same: Same,
+    same: SameTurn,
     is_new: impl Future<Output = Result<bool, StoreError>>,
 ) -> Result<BegunTurn, StoreError> {
     let Some(id) = turn.id.clone() else {
         return Ok(BegunTurn::Refused("a turn that is begun by a call has an id".to_owned()));
     };
     let name = TurnName { tenant: turn.tenant.clone(), turn: id };
-    let view = store.look(&name).await?;
+    let view = store.turn_view(&name).await?;
     // Any producer of the tenant may have given its turn this ID. That turn's results would not be those of these
     // calls.
     let is_ours = match (&view, same) {
         (TurnView::Unknown, _) => true,
-        (_, Same::Calls) => store.content_of(&name).await?.is_none_or(|found| found == content_digest(turn)),
-        (TurnView::Live(live), Same::Agent) => is_agent(turn, Some(live.turn.head.agent.as_str())),
-        (TurnView::Finished(finished), Same::Agent) => is_agent(turn, agent_of(&finished.reply).as_deref()),
+        (_, SameTurn::Calls) => store.content_of(&name).await?.is_none_or(|found| found == content_digest(turn)),
+        (TurnView::Live(live), SameTurn::Agent) => is_agent(turn, Some(live.turn.head.agent.as_str())),
+        (TurnView::Finished(finished), SameTurn::Agent) => is_agent(turn, agent_of(&finished.reply).as_deref()),
     };
     if !is_ours {
         return Ok(BegunTurn::Refused(ID_IS_TAKEN.to_owned()));
@@ -123,7 +123,7 @@ async fn submitted_before(store: &Store, name: &TurnName) -> Result<BegunTurn, S
     if store.waits_for_admission(name).await? {
         return Ok(BegunTurn::Out(name.turn.clone()));
     }
-    Ok(match store.look(name).await? {
+    Ok(match store.turn_view(name).await? {
         TurnView::Live(_) | TurnView::Finished(_) => BegunTurn::Out(name.turn.clone()),
         TurnView::Unknown => BegunTurn::Forgotten,
     })

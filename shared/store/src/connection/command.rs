@@ -1,15 +1,15 @@
 //! Commands to Redis besides the verbs: names for errors and metrics.
 
 /// Generates an enum from the list; its variants have these words.
-macro_rules! questions {
+macro_rules! redis_commands {
     ($($(#[$doc:meta])* $variant:ident: $word:literal),* $(,)?) => {
         /// A command to Redis that needs no script.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum Question {
+        pub enum RedisCommand {
             $($(#[$doc])* $variant,)*
         }
 
-        impl Question {
+        impl RedisCommand {
             /// The words of all variants.
             pub(crate) const WORDS: &[&str] = &[$($word),*];
 
@@ -24,7 +24,7 @@ macro_rules! questions {
     };
 }
 
-questions! {
+redis_commands! {
     /// A consumer reads its streams.
     Read: "read",
     /// The state of turns.

@@ -10,7 +10,7 @@ use crate::{Store, StoreError};
 
 /// The run-time settings of a shard. Settings of tenants whose home is another shard have no effect, and are omitted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct AtRunTime {
+pub struct RunTimeConfig {
     /// Increases with every change. A decision by older settings is refused.
     pub generation: u64,
     /// Declared tenants.
@@ -30,13 +30,13 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn at_run_time(&self) -> Result<AtRunTime, StoreError> {
+    pub async fn run_time_config(&self) -> Result<RunTimeConfig, StoreError> {
         let mut set = self.decide(ReadSettings).await?.result;
         set.tenants.retain(|tenant, _| self.is_home_of(tenant));
         set.unreadable.retain(|tenant, _| self.is_home_of(tenant));
         set.pauses.retain(|paused, _| self.is_home_of(&paused.tenant));
         set.tool_pauses.retain(|paused, _| paused.tenant.as_ref().is_none_or(|tenant| self.is_home_of(tenant)));
-        Ok(AtRunTime {
+        Ok(RunTimeConfig {
             generation: set.generation,
             declared: set.tenants,
             unreadable: set.unreadable,

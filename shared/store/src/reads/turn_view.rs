@@ -34,7 +34,7 @@ pub struct LiveTurn {
     /// When its timer is due, ms of shard time.
     pub timer_ms: Option<i64>,
     /// When its throttle queue is evaluated next, ms of shard time.
-    pub lane_due_ms: Option<i64>,
+    pub throttle_due_ms: Option<i64>,
     /// The consumer that holds its slice.
     pub holder: Option<String>,
     /// Time since the consumer took it, ms.
@@ -89,16 +89,16 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn look(&self, name: &TurnName) -> Result<TurnView, StoreError> {
+    pub async fn turn_view(&self, name: &TurnName) -> Result<TurnView, StoreError> {
         let mut view = self.record(name).await?;
         if let TurnView::Live(live) = &mut view {
-            self.look_closer(name, live).await?;
+            self.complete_view(name, live).await?;
         }
         Ok(view)
     }
 
-    /// The record of a turn or task, in one round trip: as [`Self::look`], but without its holder, its throttle queue,
-    /// and the calls of its dispatched slice.
+    /// The record of a turn or task, in one round trip: as [`Self::turn_view`], but without its holder, its throttle
+    /// queue, and the calls of its dispatched slice.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -135,17 +135,17 @@ impl Store {
             calls,
             results,
             timer_ms: place(timer),
-            lane_due_ms: None,
+            throttle_due_ms: None,
             holder: None,
             held_ms: None,
         })))
     }
 
     /// Reads where an unfinished turn waits: in its throttle queue, or with a holder.
-    async fn look_closer(&self, name: &TurnName, live: &mut LiveTurn) -> Result<(), StoreError> {
+    async fn complete_view(&self, name: &TurnName, live: &mut LiveTurn) -> Result<(), StoreError> {
         if let State::Throttled { counter, .. } = &live.turn.state {
             let timer = Query::Place(keys::timers(), keys::throttle_timer(counter).into());
-            live.lane_due_ms = place(Some(self.query(timer).await?));
+            live.throttle_due_ms = place(Some(self.query(timer).await?));
         }
         let (Some(entry), Some(upto)) = (live.entry.clone(), live.turn.state.out()) else { return Ok(()) };
         let queue = live.turn.queue(&name.tenant);

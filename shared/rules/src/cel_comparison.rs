@@ -14,7 +14,7 @@ const ARGUMENTS: &str = r#"{"i": 3, "j": -2, "d": 2.5, "s": "ab", "t": "abc", "l
     "e": [], "n": null, "y": true, "f": false, "w": ["ab", "c", "ab"], "x": [1, "a", null]}"#;
 
 /// The crate's result for a condition; `None` if it returns an error.
-fn theirs(condition: &str) -> Option<bool> {
+fn cel_result(condition: &str) -> Option<bool> {
     let mut context = cel::Context::default();
     let arguments: serde_json::Value = serde_json::from_str(ARGUMENTS).unwrap();
     context.add_variable("args", arguments).unwrap();
@@ -25,7 +25,7 @@ fn theirs(condition: &str) -> Option<bool> {
     }
 }
 
-fn ours(condition: &str) -> Option<bool> {
+fn our_result(condition: &str) -> Option<bool> {
     let arguments = RawValue::from_string(ARGUMENTS.to_owned()).unwrap();
     let (agent, tenant) = (AgentId::new("a").unwrap(), TenantId::new("t").unwrap());
     let (policy, owner) = (AgentPolicy::default(), TenantPolicy::default());
@@ -145,8 +145,8 @@ proptest! {
     /// which the crate rejects.
     #[test]
     fn what_both_can_evaluate_both_evaluate_alike(condition in condition()) {
-        if let (Some(ours), Some(theirs)) = (ours(&condition), theirs(&condition)) {
-            prop_assert_eq!(ours, theirs, "{}", condition);
+        if let (Some(our_result), Some(cel_result)) = (our_result(&condition), cel_result(&condition)) {
+            prop_assert_eq!(our_result, cel_result, "{}", condition);
         }
     }
 
@@ -162,7 +162,7 @@ fn the_referee_and_we_decide_most_of_what_is_drawn() {
     let (mut both, mut neither, mut ours_alone, mut theirs_alone) = (0, 0, 0, Vec::new());
     for _ in 0..2_000 {
         let drawn = condition().new_tree(runner).unwrap().current();
-        match (ours(&drawn), theirs(&drawn)) {
+        match (our_result(&drawn), cel_result(&drawn)) {
             (Some(_), Some(_)) => both += 1,
             (None, None) => neither += 1,
             (Some(_), None) => ours_alone += 1,

@@ -11,7 +11,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`]; the same message may be sent again.
-    pub async fn tell(
+    pub async fn send_message(
         &self,
         tenant: &TenantId,
         to: &AgentId,
@@ -27,7 +27,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`]; repeat it under the same name.
-    pub async fn hear(
+    pub async fn receive_messages(
         &self,
         tenant: &TenantId,
         agent: &AgentId,

@@ -13,7 +13,7 @@ fn noted(mut turn: Turn, notes: &str) -> Turn {
 #[test]
 fn a_place_that_was_given_back_while_a_call_waited_was_others_meanwhile() {
     let places = |max| policy(9, vec![limit(LimitBound::Concurrent(max), Every::Held, OnReach::Wait)]);
-    let waits = |at_ms| (at_ms, 0, What::Wait("limits.few".into(), 0));
+    let waits = |at_ms| (at_ms, 0, DispatchDecision::Wait("limits.few".into(), 0));
     let first = over(turn("a", &[(1_000, 0, go(2, 1, 5_000))]), 1_500);
     let others = [
         over(turn("b", &[waits(1_050), (1_100, 0, go(1, 2, 5_000))]), 1_200),

@@ -8,26 +8,26 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// shards has a single such right: all of its work dies with it, and a crash must count against one suspect alone
 /// (invariant 17). Clones share the right.
 #[derive(Debug, Clone)]
-pub struct OneSuspect(Arc<Semaphore>);
+pub struct SuspectSemaphore(Arc<Semaphore>);
 
 /// The right to handle a suspect, held until this is dropped.
 #[derive(Debug)]
-pub struct Look {
+pub struct SuspectPermit {
     /// `None` if the semaphore was closed, which does not happen.
-    _right: Option<OwnedSemaphorePermit>,
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
-impl Default for OneSuspect {
+impl Default for SuspectSemaphore {
     fn default() -> Self {
         Self(Arc::new(Semaphore::new(1)))
     }
 }
 
-impl OneSuspect {
+impl SuspectSemaphore {
     /// Waits until no other suspect is handled in this process. Waiters are served in order. If the future is dropped
     /// before it completes, it has taken nothing.
-    pub async fn look(&self) -> Look {
-        Look { _right: Arc::clone(&self.0).acquire_owned().await.ok() }
+    pub async fn acquire(&self) -> SuspectPermit {
+        SuspectPermit { _permit: Arc::clone(&self.0).acquire_owned().await.ok() }
     }
 }
 
@@ -43,12 +43,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn of_two_that_share_the_right_one_waits() {
-        let (ours, theirs) = (OneSuspect::default(), OneSuspect::default());
+        let (ours, theirs) = (SuspectSemaphore::default(), SuspectSemaphore::default());
         let same = ours.clone();
-        let look = ours.look().await;
-        assert!(timeout(AT_ONCE, same.look()).await.is_err(), "two suspects at a time");
-        assert!(timeout(AT_ONCE, theirs.look()).await.is_ok(), "another process waits for this one");
-        drop(look);
-        assert!(timeout(AT_ONCE, same.look()).await.is_ok(), "the right was not given back");
+        let permit = ours.acquire().await;
+        assert!(timeout(AT_ONCE, same.acquire()).await.is_err(), "two suspects at a time");
+        assert!(timeout(AT_ONCE, theirs.acquire()).await.is_ok(), "another process waits for this one");
+        drop(permit);
+        assert!(timeout(AT_ONCE, same.acquire()).await.is_ok(), "the right was not given back");
     }
 }

@@ -74,7 +74,7 @@ pub struct QueueState {
 
 /// A blocking read of a log or inbox.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Follow {
+pub struct FollowRequest {
     /// The log or inbox.
     pub log: tickfleet_core::StreamKey,
     /// The last known entry. `None` reads from the start.

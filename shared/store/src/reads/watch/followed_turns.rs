@@ -6,7 +6,7 @@ use tickfleet_core::turn::{State, Turn};
 use tickfleet_core::{Query, Stored, Value, keys};
 use tickfleet_model::policy::{Pause, Paused};
 
-use crate::reads::look::read_turn;
+use crate::reads::turn_view::read_turn;
 use crate::reads::{place, text};
 use crate::{Store, StoreError, TurnName};
 
@@ -15,7 +15,7 @@ const RESULTS_READ: usize = 16;
 
 /// The state of an unfinished turn.
 #[derive(Debug, Clone)]
-pub struct Stand {
+pub struct FollowedTurn {
     /// Its record.
     pub turn: Turn,
     /// Its results from the requested one on, 16 at most, JSON.
@@ -32,14 +32,14 @@ pub struct Stand {
 
 /// The state of one turn: `None` if it has ended or is unknown, and an error if its record cannot be read, which
 /// affects only this turn (rule 18).
-type Found = Result<Option<Stand>, StoreError>;
+type FollowedTurnResult = Result<Option<FollowedTurn>, StoreError>;
 
 impl Store {
     /// The states of these turns, each with its results from the given index on. For a few hundred turns at once.
     ///
     /// # Errors
     /// [`StoreError`]; for one turn, if its record cannot be read.
-    pub async fn stands(&self, turns: &[(TurnName, usize)]) -> Result<Vec<Found>, StoreError> {
+    pub async fn followed_turns(&self, turns: &[(TurnName, usize)]) -> Result<Vec<FollowedTurnResult>, StoreError> {
         let mut queries = Vec::with_capacity(3 * turns.len());
         for (name, from) in turns {
             let results = (*from..from.saturating_add(RESULTS_READ)).map(parts::result).collect();
@@ -48,36 +48,37 @@ impl Store {
             queries.push(Query::Place(keys::timers(), name.timer().into()));
         }
         let mut found = self.values(&queries).await?;
-        let (mut stands, mut further, mut asked): (Vec<Found>, _, _) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut states, mut further, mut asked): (Vec<FollowedTurnResult>, _, _) =
+            (Vec::new(), Vec::new(), Vec::new());
         for (at, (name, from)) in turns.iter().enumerate() {
             let (record, results, timer) = (found.next(), found.next(), found.next());
-            let stand = match read_turn(&name.record(), record) {
+            let turn_state = match read_turn(&name.record(), record) {
                 Ok(None) => Ok(None),
                 Err(error) => Err(error),
                 Ok(Some(stored)) => {
-                    let questions = questions(name, &stored);
-                    if !questions.is_empty() {
-                        asked.push((at, questions.len()));
-                        further.extend(questions);
+                    let state_queries = state_queries(name, &stored);
+                    if !state_queries.is_empty() {
+                        asked.push((at, state_queries.len()));
+                        further.extend(state_queries);
                     }
-                    Ok(Some(stand(stored.value, results, place(timer), *from)))
+                    Ok(Some(followed_turn(stored.value, results, place(timer), *from)))
                 }
             };
-            stands.push(stand);
+            states.push(turn_state);
         }
-        let mut answers = self.values(&further).await?;
+        let mut values = self.values(&further).await?;
         for (at, count) in asked {
-            let answers: Vec<Value> = answers.by_ref().take(count).collect();
-            if let Some(Ok(Some(stand))) = stands.get_mut(at) {
-                complete(stand, answers);
+            let values: Vec<Value> = values.by_ref().take(count).collect();
+            if let Some(Ok(Some(turn_state))) = states.get_mut(at) {
+                complete(turn_state, values);
             }
         }
-        Ok(stands)
+        Ok(states)
     }
 }
 
 /// The queries about a turn that depend on its state: its holder, or its throttle queue and pauses.
-fn questions(name: &TurnName, stored: &Stored<Turn>) -> Vec<Query> {
+fn state_queries(name: &TurnName, stored: &Stored<Turn>) -> Vec<Query> {
     let turn = &stored.value;
     if let Some(entry) = stored.out_entry() {
         return vec![Query::Holder(turn.queue(&name.tenant), entry.clone())];
@@ -90,22 +91,22 @@ fn questions(name: &TurnName, stored: &Stored<Turn>) -> Vec<Query> {
     vec![timer, Query::Parts(settings::key(), pauses)]
 }
 
-fn stand(turn: Turn, results: Option<Value>, timer_ms: Option<i64>, from: usize) -> Stand {
+fn followed_turn(turn: Turn, results: Option<Value>, timer_ms: Option<i64>, from: usize) -> FollowedTurn {
     let results = if let Some(Value::Parts(results)) = results { results } else { Vec::new() };
     let known = turn.position.saturating_sub(from);
     let results = results.into_iter().take(known).map_while(|result| result.map(|result| text(&result))).collect();
-    Stand { turn, results, timer_ms, due_ms: None, pause: None, is_held: false }
+    FollowedTurn { turn, results, timer_ms, due_ms: None, pause: None, is_held: false }
 }
 
-fn complete(stand: &mut Stand, answers: Vec<Value>) {
-    for answer in answers {
-        match answer {
-            Value::Holder(holder) => stand.is_held = holder.is_some(),
+fn complete(turn_state: &mut FollowedTurn, values: Vec<Value>) {
+    for value in values {
+        match value {
+            Value::Holder(holder) => turn_state.is_held = holder.is_some(),
             Value::Parts(notes) => {
                 let note = notes.into_iter().flatten().next();
-                stand.pause = note.map(|note| serde_json::from_slice(&note).unwrap_or_default());
+                turn_state.pause = note.map(|note| serde_json::from_slice(&note).unwrap_or_default());
             }
-            due => stand.due_ms = place(Some(due)),
+            due => turn_state.due_ms = place(Some(due)),
         }
     }
 }

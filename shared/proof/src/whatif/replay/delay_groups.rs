@@ -7,13 +7,13 @@ use std::collections::HashMap;
 
 use tickfleet_model::limit::LimitKey;
 
-use super::{Replay, agent_of, whose};
+use super::{Replay, agent_of, caller_of};
 use crate::whatif::turns::Turn;
 use crate::whatif::{DAY, TICK, limit};
 
 /// Agents and the counters that they share, in groups.
 #[derive(Default)]
-pub(super) struct HeldUp {
+pub(super) struct DelayGroups {
     numbers: HashMap<String, usize>,
     groups: Vec<Group>,
 }
@@ -26,7 +26,7 @@ struct Group {
     by_limit: bool,
 }
 
-impl HeldUp {
+impl DelayGroups {
     fn number(&mut self, name: &str) -> usize {
         if let Some(number) = self.numbers.get(name) {
             return *number;
@@ -47,7 +47,7 @@ impl HeldUp {
     }
 
     /// Notes that a cap or a limit delayed calls of an agent. `shared` is a counter for which others wait too.
-    pub(super) fn note(&mut self, agent: &str, shared: Option<&str>, (by_cap, by_limit): (bool, bool)) {
+    pub(super) fn record(&mut self, agent: &str, shared: Option<&str>, (by_cap, by_limit): (bool, bool)) {
         let agent = self.number(agent);
         let mut root = self.root(agent);
         if let Some(shared) = shared {
@@ -73,11 +73,11 @@ impl HeldUp {
 
 impl Replay<'_> {
     /// Notes that `by` delays calls of a turn, in the fleet or in the replay.
-    pub(super) fn is_held_up(&mut self, turn: &Turn, by: &str) {
+    pub(super) fn record_delay(&mut self, turn: &Turn, by: &str) {
         let (by_cap, by_limit) = ([TICK, DAY].contains(&by), by.starts_with("limits."));
         if by_cap || by_limit {
             let shared = self.shared(turn, by);
-            self.held_up.note(&agent_of(turn), shared.as_deref(), (by_cap, by_limit));
+            self.delay_groups.record(&agent_of(turn), shared.as_deref(), (by_cap, by_limit));
         }
     }
 
@@ -88,10 +88,10 @@ impl Replay<'_> {
             return None;
         }
         if by == DAY {
-            let has_day = |whose: super::Whose<'_>| {
-                self.fleet.policy.caps(whose.owner, whose.policy).tenant_calls_per_day.is_some()
+            let has_day = |caller: super::TurnCaller<'_>| {
+                self.fleet.policy.caps(caller.owner, caller.policy).tenant_calls_per_day.is_some()
             };
-            return whose(&self.fleet, turn).is_ok_and(has_day).then(of_tenant);
+            return caller_of(&self.fleet, turn).is_ok_and(has_day).then(of_tenant);
         }
         // A limit that only the fleet's policy has may have counted any call.
         let Some(known) = self.fleet.policy.limits.iter().find(|known| limit(&known.name) == by) else {

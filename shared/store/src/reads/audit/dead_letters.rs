@@ -5,7 +5,7 @@ use tickfleet_core::{Query, Value, keys};
 
 use super::range_of;
 use crate::reads::diagnosis::{DeadLetter, dead_letter};
-use crate::seam::look::Range;
+use crate::seam::inspect::Range;
 use crate::{Store, StoreError};
 
 impl Store {

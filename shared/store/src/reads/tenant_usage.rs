@@ -10,7 +10,7 @@ use crate::{Store, StoreError};
 
 /// The usage of a tenant in its shard.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct TenantUsage {
     /// Shard time, ms since the epoch.
     pub now_ms: i64,
     /// Unfinished turns and tasks.
@@ -30,7 +30,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn standing(&self, tenant: &TenantId, agents: &[AgentId]) -> Result<Standing, StoreError> {
+    pub async fn tenant_usage(&self, tenant: &TenantId, agents: &[AgentId]) -> Result<TenantUsage, StoreError> {
         let of_tenant = |limit: &str| Query::Counter(CounterKey::new(limit, tenant.as_str()));
         let mut queries = [limits::UNFINISHED, limits::OUT, limits::TENANT_DAY].map(of_tenant).to_vec();
         queries.extend(agents.iter().flat_map(|agent| of_agent(&format!("{tenant}:{agent}"))));
@@ -38,7 +38,7 @@ impl Store {
         let (unfinished, out, day) = (counter(found.next()), counter(found.next()), counter(found.next()));
         let day_ends_ms = Some(day.ends_ms).filter(|end| *end > now_ms);
         let agents = agents.iter().map(|_| AgentBudget::of(counter(found.next()), counter(found.next())));
-        Ok(Standing {
+        Ok(TenantUsage {
             now_ms,
             unfinished: unfinished.used,
             out: out.used,

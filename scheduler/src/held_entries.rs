@@ -8,17 +8,17 @@ use tickfleet_store::{Store, StoreError};
 ///
 /// # Errors
 /// [`StoreError`].
-pub(crate) async fn held(
+pub(crate) async fn held_entries(
     store: &Store,
     queues: &[StreamKey],
     consumer: &str,
     count: usize,
 ) -> Result<Vec<HeldEntry>, StoreError> {
     let holds = |stream: &StreamKey| Query::Holds { stream: stream.clone(), consumer: consumer.into(), count };
-    let answers = store.seam().read(&queues.iter().map(holds).collect::<Vec<_>>()).await?;
+    let values = store.seam().read(&queues.iter().map(holds).collect::<Vec<_>>()).await?;
     let mut found = Vec::new();
-    for (queue, answer) in queues.iter().zip(answers) {
-        let Value::Holds(entries) = answer else { continue };
+    for (queue, value) in queues.iter().zip(values) {
+        let Value::Holds(entries) = value else { continue };
         found.extend(entries.into_iter().map(|entry| (queue.clone(), entry)));
     }
     if found.is_empty() {
@@ -26,8 +26,8 @@ pub(crate) async fn held(
     }
     let queries: Vec<Query> = found.iter().map(|(queue, entry)| Query::Entry(queue.clone(), entry.clone())).collect();
     let fields = store.seam().read(&queries).await?;
-    let entries = found.into_iter().zip(fields).map(|((queue, entry), answer)| {
-        let fields = if let Value::Entry(Some(fields)) = answer { fields } else { Vec::new() };
+    let entries = found.into_iter().zip(fields).map(|((queue, entry), value)| {
+        let fields = if let Value::Entry(Some(fields)) = value { fields } else { Vec::new() };
         HeldEntry { queue, entry, fields }
     });
     Ok(entries.collect())

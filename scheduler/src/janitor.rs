@@ -12,12 +12,12 @@ use tickfleet_core::{CounterKey, Query, RecordKey, SetKey, StreamKey, Transactio
 use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_model::{AgentId, TenantId, limits};
 use tickfleet_ops::progress::Progress;
-use tickfleet_store::seam::Keep;
+use tickfleet_store::seam::TrimBounds;
 use tickfleet_store::{Store, StoreError, entry_ms};
 use tokio_util::sync::CancellationToken;
 
-use crate::decider::Decider;
-use crate::policy::goes_by_slots;
+use crate::policy::has_slot_limits;
+use crate::policy_tracker::PolicyTracker;
 use crate::{Common, Options};
 
 /// The time between two samples of memory. A fast producer fills a few percent of memory in that time.
@@ -43,10 +43,10 @@ fn share(memory: Memory, bytes_max: u64, part: u64) -> u64 {
 }
 
 /// Enforces bounds.
-pub(crate) struct House {
+pub(crate) struct Janitor {
     store: Store,
     active: Arc<PolicyHandle>,
-    decider: Arc<Decider>,
+    policy_tracker: Arc<PolicyTracker>,
     progress: Progress,
     /// The period at which bounds are enforced.
     every: Duration,
@@ -56,13 +56,13 @@ pub(crate) struct House {
     dead_retain_ms: i64,
 }
 
-impl House {
+impl Janitor {
     /// Enforces the bounds of `options`.
     pub(crate) fn new(common: &Common, options: &Options) -> Self {
         Self {
             store: common.store.clone(),
             active: common.active.clone(),
-            decider: common.decider.clone(),
+            policy_tracker: common.policy_tracker.clone(),
             progress: common.progress.clone(),
             every: options.collect_every,
             audit_bytes_max: options.audit_bytes_max,
@@ -71,7 +71,7 @@ impl House {
     }
 
     /// Enforces bounds until `stop`.
-    pub(crate) async fn collect(self: Arc<Self>, stop: CancellationToken) {
+    pub(crate) async fn enforce_bounds(self: Arc<Self>, stop: CancellationToken) {
         let handle = self.progress.register("collect", self.every * 10 + Duration::from_secs(30));
         let mut cursors = Cursors::default();
         loop {
@@ -96,7 +96,7 @@ impl House {
     }
 
     /// Samples memory until `stop`. While memory is short, each sample also trims the logs.
-    pub(crate) async fn sample(self: Arc<Self>, stop: CancellationToken) {
+    pub(crate) async fn sample_memory_until(self: Arc<Self>, stop: CancellationToken) {
         let handle = self.progress.register("weigh", Duration::from_secs(60));
         let mut was_short = false;
         loop {
@@ -135,8 +135,8 @@ impl House {
 
     /// Counts the workers' slots, if limits depend on them.
     async fn count_slots(&self) -> Result<(), StoreError> {
-        if goes_by_slots(&self.active.load().policy) {
-            self.decider.policy().slots().counted(&self.store.fleet_load().await?);
+        if has_slot_limits(&self.active.load().policy) {
+            self.policy_tracker.state().slots().set_load(&self.store.fleet_load().await?);
         }
         Ok(())
     }
@@ -152,14 +152,14 @@ impl House {
             && let Some(first_ms) = entries.first().and_then(|(entry, _)| entry_ms(entry.as_str()))
         {
             let age_ms = (self.store.state().now_ms - first_ms).max(1);
-            self.store.seam().trim(&audit::seal::seals(), Keep { age_ms, ..Keep::default() }).await?;
+            self.store.seam().trim(&audit::seal::seals(), TrimBounds { age_ms, ..TrimBounds::default() }).await?;
         }
         Ok(())
     }
 
     async fn trim(&self, log: &StreamKey, bytes_max: u64, age_ms: i64) -> Result<(), StoreError> {
         let bytes = self.store.seam().stream_bytes(log).await?;
-        let mut keep = Keep { age_ms, ..Keep::default() };
+        let mut keep = TrimBounds { age_ms, ..TrimBounds::default() };
         if bytes > bytes_max {
             let entries = u128::from(self.store.seam().backlog(log).await?.waiting);
             let kept = entries * u128::from(bytes_max) / u128::from(bytes.max(1));
@@ -193,7 +193,7 @@ impl House {
             }
         }
         let events = call::approval::events(tenant);
-        self.store.seam().trim(&events, Keep { age_ms: EVENTS_MS, ..Keep::default() }).await.map(drop)
+        self.store.seam().trim(&events, TrimBounds { age_ms: EVENTS_MS, ..TrimBounds::default() }).await.map(drop)
     }
 
     /// Removes expired members of lists, and handled dead letters that the audit log no longer has.
@@ -294,10 +294,10 @@ pub(crate) async fn trim_inbox(store: &Store, tenant: &TenantId, inbox: &str, ag
     };
     let log = StreamKey::new(format!("replies:{tenant}:{inbox}"));
     let read_upto = read_upto.max(store.seam().acknowledged(&log).await?);
-    store.seam().trim(&log, Keep { age_ms, read_upto, ..Keep::default() }).await
+    store.seam().trim(&log, TrimBounds { age_ms, read_upto, ..TrimBounds::default() }).await
 }
 
-/// The last entry that readers have confirmed, in the form of [`Keep::read_upto`].
+/// The last entry that readers have confirmed, in the form of [`TrimBounds::read_upto`].
 fn read_position(text: &[u8]) -> Option<u128> {
     let (ms, sequence) = std::str::from_utf8(text).ok()?.split_once('-')?;
     Some(u128::from(ms.parse::<u64>().ok()?) << 64 | u128::from(sequence.parse::<u64>().ok()?))

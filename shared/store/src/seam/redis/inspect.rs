@@ -13,11 +13,11 @@ use super::reply::vitals;
 use super::take::{field, held_by_group};
 use super::upkeep::escaped;
 use crate::StoreError;
-use crate::connection::question::Question;
-use crate::reads::memory::memory_of;
+use crate::connection::command::RedisCommand;
+use crate::reads::memory_usage::memory_of;
 use crate::script::reply::{into_text, number_of};
 use crate::seam::GROUP;
-use crate::seam::look::{Entry, Follow, QueueState, Range, StreamState, Vitals};
+use crate::seam::inspect::{Entry, FollowRequest, QueueState, Range, StreamState, Vitals};
 
 /// A server runs pipelined commands at once, and seldom another's between them.
 const PAGE_READS_MAX: usize = 16;
@@ -33,7 +33,7 @@ impl RedisStore {
         let mut scan = cmd("ZSCAN");
         scan.arg(format!("{}{set}", self.prefix)).arg(cursor);
         scan.arg("MATCH").arg(escaped(prefix) + "*").arg("COUNT").arg(count.max(1));
-        let (next, found): (u64, Value) = self.connection.query(Question::Look, &scan).await?;
+        let (next, found): (u64, Value) = self.connection.query(RedisCommand::Look, &scan).await?;
         Ok((members(found), next))
     }
 
@@ -49,13 +49,13 @@ impl RedisStore {
         let mut range = cmd("ZRANGE");
         range.arg(format!("{}{set}", self.prefix)).arg(skip).arg(skip.saturating_add(count - 1));
         range.arg("REV").arg("WITHSCORES");
-        Ok(members(self.connection.query(Question::Look, &range).await?))
+        Ok(members(self.connection.query(RedisCommand::Look, &range).await?))
     }
 
     pub(super) async fn rank_of(&self, set: &SetKey, member: &str) -> Result<Option<u64>, StoreError> {
         let mut rank = cmd("ZRANK");
         rank.arg(format!("{}{set}", self.prefix)).arg(member);
-        self.connection.query(Question::Look, &rank).await
+        self.connection.query(RedisCommand::Look, &rank).await
     }
 
     fn range(&self, stream: &StreamKey, range: &Range) -> Cmd {
@@ -75,7 +75,7 @@ impl RedisStore {
         if range.count == 0 {
             return Ok(Vec::new());
         }
-        Ok(entries(self.connection.query(Question::AuditLog, &self.range(stream, range)).await?))
+        Ok(entries(self.connection.query(RedisCommand::AuditLog, &self.range(stream, range)).await?))
     }
 
     /// Callers compare the counts with the entries, so the stream must not change between the two reads. MULTI would prevent
@@ -90,10 +90,10 @@ impl RedisStore {
         ask.add_command(self.range(stream, range));
         ask.cmd("XINFO").arg("STREAM").arg(self.key(stream));
         for _ in 0..PAGE_READS_MAX {
-            let mut answers = self.connection.answers(Question::AuditLog, &ask).await?.into_iter();
+            let mut answers = self.connection.replies(RedisCommand::AuditLog, &ask).await?.into_iter();
             let mut next = || answers.next().unwrap_or(Ok(Value::Nil));
             let (before, found, after) = (next(), next(), next());
-            let error = |source| StoreError::verb(Question::AuditLog.as_str(), source);
+            let error = |source| StoreError::verb(RedisCommand::AuditLog.as_str(), source);
             let found = found.map_err(error)?;
             let (before, after) = (state_or_none(before).map_err(error)?, state_or_none(after).map_err(error)?);
             if before == after {
@@ -101,10 +101,10 @@ impl RedisStore {
             }
         }
         let found = format!("{stream} changed during each of {PAGE_READS_MAX} reads");
-        Err(StoreError::Reply { verb: Question::AuditLog.as_str(), found })
+        Err(StoreError::Reply { verb: RedisCommand::AuditLog.as_str(), found })
     }
 
-    pub(super) async fn follow_log(&self, follow: &Follow) -> Result<Vec<Entry>, StoreError> {
+    pub(super) async fn follow_log(&self, follow: &FollowRequest) -> Result<Vec<Entry>, StoreError> {
         if follow.count == 0 {
             return Ok(Vec::new());
         }
@@ -119,7 +119,7 @@ impl RedisStore {
             let wait = Duration::from_millis(follow.wait_ms);
             self.connection.observe("replies", false, self.block(&command, wait)).await?
         } else {
-            self.connection.query::<Value>(Question::Read, &command).await?
+            self.connection.query::<Value>(RedisCommand::Read, &command).await?
         };
         let by_stream = super::read::taken_entries(&self.prefix, reply);
         Ok(by_stream.into_iter().flat_map(|(_, entries)| entries).collect())
@@ -132,7 +132,7 @@ impl RedisStore {
             ask.cmd("XINFO").arg("STREAM").arg(&key).cmd("XINFO").arg("GROUPS").arg(&key);
             ask.cmd("XPENDING").arg(&key).arg(GROUP);
         }
-        let mut answers = self.connection.answers(Question::Backlog, &ask).await?.into_iter();
+        let mut answers = self.connection.replies(RedisCommand::Backlog, &ask).await?.into_iter();
         let mut next = || answers.next().and_then(Result::ok).unwrap_or(Value::Nil);
         let (mut states, mut oldest) = (Vec::with_capacity(queues.len()), pipe());
         for queue in queues {
@@ -152,7 +152,7 @@ impl RedisStore {
         if queues.is_empty() {
             return Ok(states);
         }
-        let found: Vec<RedisResult<Value>> = self.connection.answers(Question::Backlog, &oldest).await?;
+        let found: Vec<RedisResult<Value>> = self.connection.replies(RedisCommand::Backlog, &oldest).await?;
         for (state, found) in states.iter_mut().zip(found) {
             state.oldest_waiting = entries(found.unwrap_or(Value::Nil)).into_iter().next().map(|(entry, _)| entry);
         }
@@ -167,7 +167,7 @@ impl RedisStore {
         let mut ask = pipe();
         ask.cmd("XPENDING").arg(self.key(queue)).arg(GROUP).arg(entry.as_str()).arg(entry.as_str()).arg(1);
         // Without a stream or group nobody holds it.
-        let reply = self.connection.answers(Question::Look, &ask).await?.pop().and_then(Result::ok);
+        let reply = self.connection.replies(RedisCommand::Look, &ask).await?.pop().and_then(Result::ok);
         let held = list(reply.unwrap_or(Value::Nil)).into_iter().next().map(list).unwrap_or_default();
         let mut held = held.into_iter().skip(1);
         let (consumer, for_ms) = (held.next().and_then(into_text), held.next().as_ref().and_then(number_of));
@@ -180,7 +180,7 @@ impl RedisStore {
         ask.cmd("HMGET").arg(format!("{}meta", self.prefix)).arg(&["last_ms", "state", "steps", "step_ms"]);
         ask.cmd("INFO").arg("memory");
         let ((seconds, micros), meta, info): ((i64, i64), Vec<Option<String>>, String) =
-            self.connection.pipeline(Question::Backlog, &ask).await?;
+            self.connection.pipeline(RedisCommand::Backlog, &ask).await?;
         let memory = memory_of(&info);
         let found = vitals(seconds * 1_000 + micros / 1_000, &meta);
         Ok(Vitals { memory_bytes: memory.used, memory_max: memory.max, ..found })
@@ -192,7 +192,7 @@ impl RedisStore {
         if let Some((tenant, inbox)) = stream.as_str().strip_prefix("replies:").and_then(|name| name.split_once(':')) {
             remove.cmd("HDEL").arg(format!("{}seqs:{tenant}", self.prefix)).arg(inbox);
         }
-        self.connection.pipeline::<Vec<i64>>(Question::ForgetInbox, &remove).await.map(drop)
+        self.connection.pipeline::<Vec<i64>>(RedisCommand::ForgetInbox, &remove).await.map(drop)
     }
 }
 
