@@ -1,10 +1,10 @@
 //! The output of a command: results to stdout, everything else to stderr.
 
-pub(crate) mod early;
+pub(crate) mod dead_letters;
 pub(crate) mod format;
 pub(crate) mod invoked;
-pub(crate) mod letters;
 pub(crate) mod results;
+pub(crate) mod startup_log;
 pub(crate) mod time_format;
 
 use std::io::{IsTerminal, Write};
@@ -32,7 +32,7 @@ pub(crate) struct Output {
 
 /// The meaning of a word to the reader, shown as a color.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mood {
+pub(crate) enum StatusColor {
     Good,
     Bad,
     Doubtful,
@@ -87,23 +87,23 @@ impl Output {
     }
 
     /// A word in the color of its meaning, if colors are used.
-    pub(crate) fn paint(&self, mood: Mood, word: &str) -> String {
-        let code = match mood {
-            Mood::Good => 32,
-            Mood::Bad => 31,
-            Mood::Doubtful => 33,
-            Mood::Strong => 1,
+    pub(crate) fn paint(&self, color: StatusColor, word: &str) -> String {
+        let code = match color {
+            StatusColor::Good => 32,
+            StatusColor::Bad => 31,
+            StatusColor::Doubtful => 33,
+            StatusColor::Strong => 1,
         };
         if self.colour { format!("\u{1b}[{code}m{word}\u{1b}[0m") } else { word.to_owned() }
     }
 
     /// A table cell in the color of its meaning, if colors are used.
-    pub(crate) fn cell(&self, mood: Mood, word: &str) -> Cell {
-        let colour = match mood {
-            Mood::Good => Color::Green,
-            Mood::Bad => Color::Red,
-            Mood::Doubtful => Color::Yellow,
-            Mood::Strong => Color::White,
+    pub(crate) fn cell(&self, color: StatusColor, word: &str) -> Cell {
+        let colour = match color {
+            StatusColor::Good => Color::Green,
+            StatusColor::Bad => Color::Red,
+            StatusColor::Doubtful => Color::Yellow,
+            StatusColor::Strong => Color::White,
         };
         if self.colour { Cell::new(word).fg(colour) } else { Cell::new(word) }
     }
