@@ -247,7 +247,7 @@ const LINE_CHARS: usize = 80;
 
 /// JSON for people, uncut: every value, all digits of numbers, and no needless escapes in texts. JSON that does not fit
 /// on one line gets a line for each value, indented by `margin`.
-pub(crate) fn whole(json: &str, margin: &str) -> String {
+pub(crate) fn readable_json(json: &str, margin: &str) -> String {
     let line = written(json, None);
     if line.chars().count() <= LINE_CHARS { line } else { format!("\n{margin}{}", written(json, Some(margin))) }
 }
@@ -309,9 +309,9 @@ mod tests {
     fn json_is_written_whole_with_every_digit_and_without_needless_escapes() {
         let json = r#" {"to": "\u006b\u0069m \"x\" \\u202e", "amount":12345678901234567890.10,"no":[],"of": {}} "#;
         let line = r#"{"to":"kim \"x\" \\u202e","amount":12345678901234567890.10,"no":[],"of":{}}"#;
-        assert_eq!(whole(json, "    "), line);
+        assert_eq!(readable_json(json, "    "), line);
         let long = format!(r#"{{"note":"{}","of":[1e400,{{"a":null}}],"last":"\u202e"}}"#, "x".repeat(5_000));
-        let shown = whole(&long, "  ");
+        let shown = readable_json(&long, "  ");
         let expected = format!(
             "\n  {{\n    \"note\": \"{}\",\n    \"of\": [\n      1e400,\n      {{\n        \"a\": null\n      }}\n    ],\n    \
              \"last\": \"\u{202e}\"\n  }}",
@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(shown, expected);
         assert!(visible(&shown).contains(r#""last": "\u202e""#), "what is hidden shows where it is printed");
         for odd in ["", "{", "}]", "\"a", "\"\\", "null"] {
-            assert_eq!(whole(odd, ""), odd);
+            assert_eq!(readable_json(odd, ""), odd);
         }
     }
 

@@ -7,7 +7,7 @@ use tickfleet_client::Approval;
 use tickfleet_client::approvals::Needed;
 
 use crate::output::time_format::{clock, from_now};
-use crate::output::{Output, StatusColor, lines, short, summary, table, whole};
+use crate::output::{Output, StatusColor, lines, readable_json, short, summary, table};
 
 /// Characters of arguments in a list.
 const ARGUMENTS_CHARS: usize = 48;
@@ -95,9 +95,9 @@ pub(super) fn story(approval: &Approval, now_ms: i64, output: &Output) -> String
         (false, None) => "Arguments, shortened and without secrets",
         (false, Some(_)) => "Arguments, shortened and without secrets (the exact ones were dropped when it ended)",
     };
-    let _ = writeln!(text, "  {what}: {}", whole(approval.arguments.get(), "    "));
+    let _ = writeln!(text, "  {what}: {}", readable_json(approval.arguments.get(), "    "));
     if let Some(narrowed) = &approval.narrowed {
-        let _ = writeln!(text, "  Changed: {}", whole(narrowed.get(), "    "));
+        let _ = writeln!(text, "  Changed: {}", readable_json(narrowed.get(), "    "));
     }
     let _ = writeln!(text, "  Asked {} by {}", clock(approval.asked_ms), why(approval));
     let _ = writeln!(text, "  Needs {}", needs(approval));

@@ -83,14 +83,14 @@ impl LocalBackend {
     /// # Errors
     /// It cannot be read, or is invalid.
     async fn current(&self) -> Result<Arc<Setup>, OperatorBackendError> {
-        let known = self.setup.load_full();
+        let previous = self.setup.load_full();
         let read = tokio::task::spawn_blocking(move || -> Result<Arc<Setup>, Failure> {
-            let sources = known.sources();
-            if fingerprint(sources, &tickfleet_config::load_python(sources)) == known.fingerprint {
-                return Ok(known);
+            let sources = previous.sources();
+            if fingerprint(sources, &tickfleet_config::load_python(sources)) == previous.fingerprint {
+                return Ok(previous);
             }
-            let read = Setup::of(sources, &known.extensions, None)?;
-            Ok(Arc::new(read.on_store_of(&known).sharing(&known.mcp, &known.knowledge)))
+            let read = Setup::of(sources, &previous.extensions, None)?;
+            Ok(Arc::new(read.on_store_of(&previous).sharing(&previous.mcp, &previous.knowledge)))
         });
         let read = read.await.unwrap_or_else(|error| Err(Failure::failed(error)));
         let setup = read.map_err(|failure| OperatorBackendError::Unavailable(failure.message().unwrap_or_default()))?;
@@ -102,7 +102,7 @@ impl LocalBackend {
 impl LocalBackend {
     /// As [`Self::current`], but returns the previous setup if the configuration cannot be read. An operator who looks
     /// for a problem must not be blocked by an error in a file.
-    async fn known(&self) -> Arc<Setup> {
+    async fn current_or_previous(&self) -> Arc<Setup> {
         match self.current().await {
             Ok(setup) => setup,
             Err(error) => {
@@ -139,7 +139,7 @@ impl LocalBackend {
 impl OperatorBackend for LocalBackend {
     fn overview(&self) -> BackendFuture<'_> {
         async {
-            let setup = self.known().await;
+            let setup = self.current_or_previous().await;
             let frame = self.frames.lock().await.now(&setup.configuration.policy).await.map_err(refused)?;
             serde_json::to_value(frame).map_err(|error| OperatorBackendError::Unavailable(error.to_string()))
         }
@@ -148,7 +148,7 @@ impl OperatorBackend for LocalBackend {
 
     fn explain<'a>(&'a self, tenant: Option<&'a TenantId>, id: &'a str) -> BackendFuture<'a, Box<RawValue>> {
         async move {
-            let setup = self.known().await;
+            let setup = self.current_or_previous().await;
             let view = explain::render(&setup, &self.client, tenant, id).await.map_err(refused)?;
             to_raw_value(&view).map_err(|error| OperatorBackendError::Unavailable(error.to_string()))
         }
@@ -157,7 +157,7 @@ impl OperatorBackend for LocalBackend {
 
     fn limits<'a>(&'a self, asked: &'a LimitFilter) -> BackendFuture<'a> {
         async move {
-            let setup = self.known().await;
+            let setup = self.current_or_previous().await;
             limits::as_json(&setup, &self.client, asked).await.map_err(refused)
         }
         .boxed()
@@ -188,12 +188,12 @@ impl OperatorBackend for LocalBackend {
     }
 
     fn rules(&self) -> BackendFuture<'_, Vec<RuleHere>> {
-        async move { Ok(rules_of(&self.known().await.configuration.policy)) }.boxed()
+        async move { Ok(rules_of(&self.current_or_previous().await.configuration.policy)) }.boxed()
     }
 
     fn tenants(&self) -> BackendFuture<'_, BTreeSet<TenantId>> {
         async move {
-            let setup = self.known().await;
+            let setup = self.current_or_previous().await;
             name_check::tenants(&setup, &self.client).await.map_err(refused)
         }
         .boxed()
@@ -201,7 +201,7 @@ impl OperatorBackend for LocalBackend {
 
     fn zones(&self) -> BackendFuture<'_, BTreeMap<TenantId, Tz>> {
         async move {
-            let setup = self.known().await;
+            let setup = self.current_or_previous().await;
             usage::zones(&setup, &self.client).await.map_err(refused)
         }
         .boxed()
@@ -219,7 +219,7 @@ impl OperatorBackend for LocalBackend {
 
     fn tool_name<'a>(&'a self, given: &'a str) -> BackendFuture<'a, String> {
         async move {
-            let setup = self.known().await;
+            let setup = self.current_or_previous().await;
             name_check::tool_name(&setup, &self.client, given).await.map_err(refused)
         }
         .boxed()
@@ -227,7 +227,7 @@ impl OperatorBackend for LocalBackend {
 
     fn tool_switched<'a>(&'a self, given: &'a str) -> BackendFuture<'a, String> {
         async move {
-            let setup = self.known().await;
+            let setup = self.current_or_previous().await;
             name_check::tool_switched(&setup, &self.client, given).await.map_err(refused)
         }
         .boxed()
@@ -235,7 +235,7 @@ impl OperatorBackend for LocalBackend {
 
     fn unknown<'a>(&'a self, named: FleetName<'a>) -> BackendFuture<'a, Option<String>> {
         async move {
-            let setup = self.known().await;
+            let setup = self.current_or_previous().await;
             let found = name_check::find_unknown(&setup, &self.client, named).await.map_err(refused)?;
             Ok(found.filter(|unknown| unknown.is_in_force_here).map(|unknown| unknown.message))
         }

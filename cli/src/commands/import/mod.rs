@@ -96,7 +96,7 @@ pub(crate) fn run(args: &Import, global: &Global, output: &Output) -> Result<(),
     let document = bundled(read(&args.file)?, &args.file);
     let taken = setup::sources(global)?.built_in_tools;
     let report = imported(document, args, &taken, &ToolBuilder::new())?;
-    told(&report, args, output)
+    show_report(&report, args, output)
 }
 
 /// Builds tools as a worker does.
@@ -254,7 +254,7 @@ fn operations(document: &Document) -> Result<Operations<'_>, Failure> {
     Ok((operations, unread))
 }
 
-fn told(report: &Report, args: &Import, output: &Output) -> Result<(), Failure> {
+fn show_report(report: &Report, args: &Import, output: &Output) -> Result<(), Failure> {
     if output.json {
         output.data(report)?;
     } else if !report.tools.is_empty() {
