@@ -16,13 +16,13 @@ pub(crate) enum Failure {
     /// The command failed with this reason.
     Failed(anyhow::Error),
     /// The command failed, and its output already shows how.
-    Told,
+    Reported,
     /// Its arguments are invalid.
     Usage(String),
     /// Redis cannot be reached.
     Redis(String),
     /// Redis cannot be reached, and the message already says what to do.
-    RedisTold(String),
+    RedisReported(String),
 }
 
 impl Failure {
@@ -36,9 +36,9 @@ impl Failure {
 
     pub(crate) const fn code(&self) -> u8 {
         match self {
-            Self::Failed(_) | Self::Told => FAILED,
+            Self::Failed(_) | Self::Reported => FAILED,
             Self::Usage(_) => USAGE,
-            Self::Redis(_) | Self::RedisTold(_) => REDIS,
+            Self::Redis(_) | Self::RedisReported(_) => REDIS,
         }
     }
 
@@ -49,12 +49,12 @@ impl Failure {
                 let remedy = refusal_in(reason.as_ref()).map(|refusal| format!("\n{}", refusal.remedy()));
                 Some(format!("{reason:#}{}", remedy.unwrap_or_default()))
             }
-            Self::Usage(message) | Self::RedisTold(message) => Some(message.clone()),
+            Self::Usage(message) | Self::RedisReported(message) => Some(message.clone()),
             Self::Redis(message) => Some(format!(
                 "{message}\nIs it running? Set its address with --redis-url or REDIS_URL, or start one with \
                  `tickfleet dev`."
             )),
-            Self::Told => None,
+            Self::Reported => None,
         }
     }
 }
@@ -71,7 +71,7 @@ pub(crate) fn is_away(error: &StoreError) -> bool {
 /// The failure for an unreachable Redis, with a remedy if the error points to one.
 fn away(error: &StoreError) -> Option<Failure> {
     is_away(error).then(|| match error.remedy() {
-        Some(remedy) => Failure::RedisTold(format!("{error}\n{remedy}")),
+        Some(remedy) => Failure::RedisReported(format!("{error}\n{remedy}")),
         None => Failure::Redis(error.to_string()),
     })
 }

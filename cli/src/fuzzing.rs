@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::commands::import::{Building, Import, imported, parse};
+use crate::commands::import::{Import, ToolBuilder, imported, parse};
 
 /// Imports documents.
-pub struct Importer(Building);
+pub struct Importer(ToolBuilder);
 
 impl Default for Importer {
     fn default() -> Self {
-        Self(Building::new())
+        Self(ToolBuilder::new())
     }
 }
 

@@ -48,7 +48,10 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
     // change is not taken for a whole one. Commands that show tools do the same.
     let knows_tools = match &command {
         // Disabling a tool in an emergency must work even if the configuration has errors elsewhere.
-        Command::Tools(tools::Tools { what: Some(tools::What::Disable(_) | tools::What::Enable(_)), .. }) => false,
+        Command::Tools(tools::Tools {
+            command: Some(tools::ToolsCommand::Disable(_) | tools::ToolsCommand::Enable(_)),
+            ..
+        }) => false,
         Command::Tools(_) => true,
         _ => false,
     };
@@ -82,7 +85,10 @@ const fn operates(command: &Command) -> bool {
             | Command::Tenant(_)
             | Command::Reply(_)
             | Command::Rules(_)
-            | Command::Tools(tools::Tools { what: Some(tools::What::Disable(_) | tools::What::Enable(_)), .. })
+            | Command::Tools(tools::Tools {
+                command: Some(tools::ToolsCommand::Disable(_) | tools::ToolsCommand::Enable(_)),
+                ..
+            })
     )
 }
 
@@ -94,16 +100,20 @@ async fn run_alone(command: Command, global: &Global, output: &Output) -> Result
         Command::Config(args) => config::run(&args, global, output),
         Command::Prove(args) => prove::run(&args, output).await,
         Command::WhatIf(args) => whatif::run(&args, global, output).await,
-        Command::Audit(audit::Audit { what: audit::What::Verify(args) }) => audit::verify::run(&args, output).await,
-        Command::Audit(audit::Audit { what: audit::What::Key(audit::key::Key { new: Some(path) }) }) => {
+        Command::Audit(audit::Audit { command: audit::AuditCommand::Verify(args) }) => {
+            audit::verify::run(&args, output).await
+        }
+        Command::Audit(audit::Audit { command: audit::AuditCommand::Key(audit::key::Key { new: Some(path) }) }) => {
             audit::key::make(&path, output)
         }
-        Command::Mcp(args) if !matches!(args.what, mcp::What::Serve(_)) => mcp::run(&args, global, output).await,
+        Command::Mcp(args) if !matches!(args.command, mcp::McpCommand::Serve(_)) => {
+            mcp::run(&args, global, output).await
+        }
         Command::Demo(args) => demo::run(&args, output).await,
         Command::Scheduler => deploy::run(global, fleet::Roles::SCHEDULER).await,
         Command::Worker => deploy::run(global, fleet::Roles::WORKER).await,
         Command::Gateway(args) if gateway::needs_nothing(&args) => gateway::aside(&args, output),
-        Command::Tools(tools::Tools { what: Some(tools::What::Import(args)), .. }) => {
+        Command::Tools(tools::Tools { command: Some(tools::ToolsCommand::Import(args)), .. }) => {
             import::run(&args, global, output)
         }
         command => return Ok(command),
@@ -115,7 +125,7 @@ async fn run_with(command: Command, setup: &Setup, output: &Output) -> Result<()
     match command {
         Command::Dev(args) => dev::run(setup, &args, output).await,
         Command::Gateway(args) => gateway::run(setup, &args).await,
-        Command::Mcp(mcp::Mcp { what: mcp::What::Serve(args) }) => mcp::serve::run(setup, &args).await,
+        Command::Mcp(mcp::Mcp { command: mcp::McpCommand::Serve(args) }) => mcp::serve::run(setup, &args).await,
         Command::Submit(args) => submit::run(setup, &args, output).await,
         Command::Delegate(args) => delegate::run(setup, &args, output).await,
         Command::Cancel(args) => cancel::run(setup, &args, output).await,
@@ -138,7 +148,7 @@ async fn run_with(command: Command, setup: &Setup, output: &Output) -> Result<()
         Command::Acl(args) => acl::run(setup, &args, output),
         Command::Kb(args) => kb::run(setup, &args, output).await,
         Command::Memory(args) => memory::run(setup, &args, output).await,
-        Command::Tools(tools::Tools { what: Some(tools::What::Try(args)), .. }) => {
+        Command::Tools(tools::Tools { command: Some(tools::ToolsCommand::Try(args)), .. }) => {
             try_tool::run(setup, &args, output).await
         }
         Command::Tools(args) => tools::run(setup, &args, output).await,

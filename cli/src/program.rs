@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::fleet::extensions::Extensions;
 use crate::fleet::registrar::Registrar;
 use crate::output::Output;
-use crate::output::early::logs_json;
+use crate::output::startup_log::logs_json;
 
 /// How long to wait at the end for blocking work that is still running.
 const LEFT_OVERS: Duration = Duration::from_secs(1);

@@ -343,7 +343,7 @@ impl Setup {
         let connected = Client::connect(&self.url, self.store_options()).await.map_err(Failure::from);
         connected.map_err(|failure| match failure {
             Failure::Redis(message) if !self.url_chosen => {
-                Failure::RedisTold(format!("{message}\n{}", self.which_redis()))
+                Failure::RedisReported(format!("{message}\n{}", self.which_redis()))
             }
             other => other,
         })

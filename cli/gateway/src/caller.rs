@@ -11,9 +11,9 @@ use tickfleet_model::{AgentId, TenantId};
 use crate::Shared;
 use crate::keys::KeysFile;
 use crate::problem::Problem;
-use crate::serving::connections::Origin;
+use crate::serving::connections::RequestConnection;
 use crate::tokens::Tokens;
-use crate::verbs::{Grant, Holder, Rate, Verb};
+use crate::verbs::{CallerIdentity, Grant, Rate, Verb};
 
 /// Header in which a request can name its tenant. A key for another tenant is then rejected.
 const TENANT: &str = "tickfleet-tenant";
@@ -76,7 +76,7 @@ impl FromRequestParts<Arc<Shared>> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self, Problem> {
-        let grant = asked_by(parts, shared).await?;
+        let grant = authenticate(parts, shared).await?;
         let all =
             || Problem::forbidden(format!("{} is an operator key for all tenants and covers no agent", grant.named()));
         let tenant = grant.tenant.one().cloned().ok_or_else(all)?;
@@ -93,22 +93,22 @@ impl FromRequestParts<Arc<Shared>> for Caller {
 /// # Errors
 /// As [`grant_of`]. 429: the holder exceeds its rate or its connections, or too many invalid credentials came from this
 /// address.
-pub(crate) async fn asked_by(parts: &Parts, shared: &Shared) -> Result<Arc<Grant>, Problem> {
+pub(crate) async fn authenticate(parts: &Parts, shared: &Shared) -> Result<Arc<Grant>, Problem> {
     let secret = sent(parts)?;
     // A valid key skips this check: finding it costs no more than looking up whether it was valid before. Clients that
     // try keys therefore do not block holders of valid keys.
     if !shared.credentials.has_key(secret) {
-        shared.strangers.let_pass(parts, secret)?;
+        shared.invalid_credentials.check_rate(parts, secret)?;
     }
     let found = shared.credentials.holder(secret).await;
     match &found {
-        Ok(_) => shared.strangers.knows(parts, secret),
-        Err(problem) if problem.is_unauthorized() => shared.strangers.count(parts, secret),
+        Ok(_) => shared.invalid_credentials.knows(parts, secret),
+        Err(problem) if problem.is_unauthorized() => shared.invalid_credentials.count(parts, secret),
         Err(_) => {}
     }
     let grant = found?;
-    if let Some(origin) = Origin::of(parts) {
-        origin.is_of(&grant.holder())?;
+    if let Some(connection) = RequestConnection::of(parts) {
+        connection.assign_to(&grant.holder())?;
     }
     shared.rates.take(&grant)?;
     Ok(grant)
@@ -141,7 +141,7 @@ impl Caller {
     }
 
     /// The identity under which requests are counted.
-    pub(crate) fn holder(&self) -> Holder {
+    pub(crate) fn holder(&self) -> CallerIdentity {
         self.grant.holder()
     }
 

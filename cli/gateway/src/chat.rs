@@ -21,14 +21,15 @@ use crate::Shared;
 use crate::caller::Caller;
 use crate::events::{event, named, respond};
 use crate::problem::{Problem, ProblemBody};
-use crate::serving::listening::{Listener, Listening};
-use crate::turns::{path, whole};
+use crate::serving::streams::{OpenStream, StreamRequester};
+use crate::turns::{path, read_body};
 use crate::verbs::Verb;
 
 /// A message to an agent.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Said {
+#[schema(as = Said)]
+pub(crate) struct ChatMessage {
     /// Text of the message.
     message: String,
     /// Conversation to continue, 1 to 64 letters, digits and `_ -`. If missing, a new one.
@@ -37,7 +38,7 @@ pub(crate) struct Said {
 
 /// The first event: the ids to continue from.
 #[derive(Serialize)]
-struct Opened<'a> {
+struct SessionEvent<'a> {
     session_id: &'a str,
     task_id: &'a str,
 }
@@ -47,7 +48,7 @@ struct Opened<'a> {
 /// The response is a stream of server-sent events: `session` with the ids of conversation and task, events of the
 /// task, and finally `answer` or `failed`.
 #[utoipa::path(post, path = "/v1/agents/{agent}/chat", tag = "agents", params(("agent" = String, Path, description = "Agent")),
-    request_body = Said,
+    request_body = ChatMessage,
     responses((status = 200, description = "Events: session, accepted, plan, result, waiting, answer, failed …", body = String, content_type = "text/event-stream"),
         (status = 400, description = "Invalid body", body = ProblemBody),
         (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
@@ -58,26 +59,27 @@ struct Opened<'a> {
         (status = 503, description = "Redis is unavailable or nearly full", body = ProblemBody)))]
 pub(crate) async fn say(
     State(shared): State<Arc<Shared>>,
-    listener: Listener,
+    requester: StreamRequester,
     agent: Result<Path<String>, PathRejection>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
-    let caller = listener.caller.clone();
+    let caller = requester.caller.clone();
     caller.may(Verb::Submit)?;
     let agent = AgentId::new(path(agent)?).map_err(|error| Problem::invalid(error.to_string()))?;
     caller.speaks_for(&agent)?;
-    let said: Said = serde_json::from_slice(&whole(body)?).map_err(|error| Problem::invalid(error.to_string()))?;
-    let id = said
+    let message: ChatMessage =
+        serde_json::from_slice(&read_body(body)?).map_err(|error| Problem::invalid(error.to_string()))?;
+    let id = message
         .session_id
         .map_or_else(new_session, |id| SessionId::new(id).map_err(|error| Problem::invalid(error.to_string())))?;
     let session = Session::open(&shared.client, caller.tenant().clone(), agent, id, Context::default());
     // Reserved before the message is sent: a message whose answer cannot be streamed must not be sent.
-    let listening = Listening::begin(&shared, listener, Verb::Submit)?;
-    let exchange = session.send(&said.message).await?;
-    let opened = Opened { session_id: session.id().as_str(), task_id: exchange.task().as_str() };
-    let first = named("session", &opened);
+    let open_stream = OpenStream::begin(&shared, requester, Verb::Submit)?;
+    let exchange = session.send(&message.message).await?;
+    let session_event = SessionEvent { session_id: session.id().as_str(), task_id: exchange.task().as_str() };
+    let first = named("session", &session_event);
     let events = stream::iter([first]).chain(stream::unfold(Some(exchange), next));
-    Ok(respond(listening, events, shared.draining.clone()))
+    Ok(respond(open_stream, events, shared.draining.clone()))
 }
 
 /// Return the messages of a conversation, the oldest first: the last 50 exchanges, for 7 days.

@@ -24,13 +24,13 @@ use utoipa::{Modify, OpenApi};
         crate::operate::tasks::list, crate::operate::switches::list, crate::operate::switches::disable, crate::operate::switches::enable,
     ),
     security(("key" = []), ("token" = [])),
-    modifiers(&Keys, &Rates)
+    modifiers(&SecuritySchemes, &TooManyRequestsResponse)
 )]
 struct Api;
 
-struct Keys;
+struct SecuritySchemes;
 
-impl Modify for Keys {
+impl Modify for SecuritySchemes {
     fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
         let components = openapi.components.get_or_insert_with(Default::default);
         components.add_security_scheme("key", SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)));
@@ -43,9 +43,9 @@ impl Modify for Keys {
 }
 
 /// Adds the response 429 to every operation: any request can exceed the rate of its key.
-struct Rates;
+struct TooManyRequestsResponse;
 
-impl Modify for Rates {
+impl Modify for TooManyRequestsResponse {
     fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
         let body = ContentBuilder::new().schema(Some(Ref::from_schema_name("ProblemBody"))).build();
         let refused = ResponseBuilder::new()

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::caller::Caller;
 use crate::problem::Problem;
-use crate::serving::listening::Listening;
+use crate::serving::streams::OpenStream;
 
 /// Interval of empty comment lines, which keep proxies from closing an idle connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -33,7 +33,7 @@ pub(crate) fn position(headers: &HeaderMap) -> Result<usize, Problem> {
 }
 
 /// The events of a task until it ends. The stream is empty if the key does not cover the task's agent.
-pub(crate) fn of_task(listening: Listening, caller: Caller, watch: Watch, draining: CancellationToken) -> Response {
+pub(crate) fn of_task(open_stream: OpenStream, caller: Caller, watch: Watch, draining: CancellationToken) -> Response {
     let is_for = move |progress: &Result<Progress, StoreError>| {
         let of_another = |progress: &Progress| match &progress.event {
             TaskEvent::Accepted { agent, .. } => !caller.sees(Some(agent)),
@@ -41,16 +41,16 @@ pub(crate) fn of_task(listening: Listening, caller: Caller, watch: Watch, draini
         };
         ready(!progress.as_ref().is_ok_and(of_another))
     };
-    respond(listening, watch.into_stream().take_while(is_for).map(event), draining)
+    respond(open_stream, watch.into_stream().take_while(is_for).map(event), draining)
 }
 
 /// Streams events until they end or the listener loses its permission.
 pub(crate) fn respond(
-    listening: Listening,
+    open_stream: OpenStream,
     events: impl Stream<Item = Event> + Send + 'static,
     draining: CancellationToken,
 ) -> Response {
-    stream(events.take_until(Box::pin(listening.over())), draining)
+    stream(events.take_until(Box::pin(open_stream.permission_lost())), draining)
 }
 
 /// Streams events. The stream ends when the process drains; the client reconnects with the last id.

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use crate::verbs::{Grant, Held, Rate, Verb, Whose};
+use crate::verbs::{CredentialKind, Grant, Rate, TenantScope, Verb};
 
 /// Random bytes of a key. It cannot be found by trying, so an unsalted hash reveals nothing.
 const KEY_BYTES: usize = 32;
@@ -37,7 +37,7 @@ pub struct KeyRow {
     /// SHA-256 of the key, 64 hexadecimal characters.
     pub sha256: String,
     /// The tenant whose agents are covered; `*` for operators of all tenants.
-    pub tenant: Whose,
+    pub tenant: TenantScope,
     /// The covered agents: `*` for all, a name that ends in `*` for all with that prefix.
     pub agents: Vec<String>,
     /// The allowed verbs.
@@ -57,7 +57,7 @@ impl KeyRow {
     /// The permissions of the holder.
     fn grant(&self) -> Grant {
         let Self { id, tenant, agents, verbs, approver, rate, expires, .. } = self.clone();
-        Grant { id, held: Held::Key, tenant, agents, verbs, approver, rate, expires }
+        Grant { id, credential: CredentialKind::Key, tenant, agents, verbs, approver, rate, expires }
     }
 }
 
@@ -319,7 +319,7 @@ mod tests {
         assert!(refused(&good.replace("id: shop", "id: shop\n  sekret: x")).contains("sekret"));
         let rated = |rate: &str| ApiKeys::parse(&format!("{good}  rate: {rate}\n"));
         let row = rated("{per_second: 20}").unwrap().find(&key.secret, at("2026-01-01T00:00:00Z")).unwrap();
-        assert_eq!(row.rate.map(Rate::at_once), Some(20));
+        assert_eq!(row.rate.map(Rate::burst_size), Some(20));
         for (rate, why) in
             [("{per_second: 0}", "from 1"), ("{per_second: 9, burst: 0}", "from 1"), ("{burst: 9}", "per_second")]
         {

@@ -12,13 +12,13 @@ mod agui;
 mod caller;
 mod chat;
 mod console;
-mod desk;
 mod doc;
 mod events;
 mod keys;
 mod mcp;
 mod names;
 mod operate;
+mod operator_backend;
 mod owners;
 mod problem;
 mod progress;
@@ -50,27 +50,27 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 pub use caller::Credentials;
-pub use desk::{Desk, DeskError, LimitsAsked, Named, Told};
 pub use doc::openapi;
 pub use keys::{ApiKeys, KeyError, KeyRow, KeysFile, NewKey};
 pub use mcp::{META, serve_stdio};
+pub use operator_backend::{BackendFuture, FleetName, LimitFilter, OperatorBackend, OperatorBackendError};
 pub use serving::gate::Gate;
 pub use serving::public::PublicUrl;
 pub use serving::tls::{TlsError, TlsFiles};
 pub use tokens::{Algorithm, TokenError, TokenOptions, Tokens};
-pub use verbs::{Grant, Held, Rate, Role, Verb, Whose};
+pub use verbs::{CredentialKind, Grant, Rate, Role, TenantScope, Verb};
 
 use mcp::McpServer;
-use operate::live::Live;
+use operate::live::FleetPoller;
 use problem::Problem;
-use progress::Followed;
-use rates::Rates;
-use serving::connections::{Connections, Origin, PlainListener};
-use serving::listening::Streams;
-use serving::strangers::Strangers;
+use progress::FollowedTurns;
+use rates::RequestRates;
+use serving::connections::{Connections, PlainListener, RequestConnection};
+use serving::invalid_credentials::InvalidCredentialLimiter;
+use serving::streams::Streams;
 use serving::tls::TlsListener;
-use serving::{access, bodies, gate, headers, observed, public};
-use waiting::Waiting;
+use serving::{access, bodies, gate, headers, public, request_metrics};
+use waiting::ReplyWaiters;
 
 /// Bytes that a body may have in addition to the turn: mostly white space.
 const BODY_SLACK_BYTES: usize = 64 * 1024;
@@ -79,13 +79,13 @@ const BODY_SLACK_BYTES: usize = 64 * 1024;
 struct Shared {
     client: Client,
     credentials: Credentials,
-    rates: Rates,
-    strangers: Strangers,
-    desk: Arc<dyn Desk>,
-    waiting: Waiting,
+    rates: RequestRates,
+    invalid_credentials: InvalidCredentialLimiter,
+    backend: Arc<dyn OperatorBackend>,
+    waiting: ReplyWaiters,
     mcp: mcp::HttpServer,
-    live: Live,
-    followed: Followed,
+    live: FleetPoller,
+    followed: FollowedTurns,
     streams: Streams,
     metrics: Arc<Metrics>,
     /// Canceled when the gateway drains: requests then stop waiting.
@@ -109,19 +109,19 @@ impl std::fmt::Debug for Gateway {
 
 impl Gateway {
     /// A gateway for the fleet of `client`. It accepts the given `credentials` and runs until `draining` is canceled.
-    /// `desk` answers operator requests that need the configuration, and `metrics` count requests. `public` is the base
-    /// URL for callers, if known: links to pages and metadata use it.
+    /// `backend` answers operator requests that need the configuration, and `metrics` count requests. `public` is the
+    /// base URL for callers, if known: links to pages and metadata use it.
     #[must_use]
     pub fn new(
         client: Client,
         credentials: impl Into<Credentials>,
-        desk: Arc<dyn Desk>,
+        backend: Arc<dyn OperatorBackend>,
         metrics: Arc<Metrics>,
         draining: CancellationToken,
         public: Option<PublicUrl>,
     ) -> Self {
         let credentials = credentials.into();
-        let waiting = Waiting::new(client.clone(), draining.clone());
+        let waiting = ReplyWaiters::new(client.clone(), draining.clone());
         let waits = waiting.clone();
         metrics.gateway.watch_waiting(move || waits.count());
         let server = McpServer::for_keys(
@@ -131,16 +131,16 @@ impl Gateway {
             draining.clone(),
             public.clone(),
         );
-        let (mcp, live) = (mcp::http_server(server), Live::new());
-        let (rates, streams) = (Rates::default(), Streams::default());
-        let strangers = Strangers::new(credentials.wrong);
-        let followed = Followed::new(client.clone(), waiting.clone());
+        let (mcp, live) = (mcp::http_server(server), FleetPoller::new());
+        let (rates, streams) = (RequestRates::default(), Streams::default());
+        let invalid_credentials = InvalidCredentialLimiter::new(credentials.wrong);
+        let followed = FollowedTurns::new(client.clone(), waiting.clone());
         let shared = Shared {
             client,
             credentials,
             rates,
-            strangers,
-            desk,
+            invalid_credentials,
+            backend,
             waiting,
             mcp,
             live,
@@ -184,12 +184,12 @@ impl Gateway {
 
     async fn serve_on<L: Listener<Addr: std::fmt::Debug>>(self, listener: L)
     where
-        for<'a> Origin: Connected<IncomingStream<'a, L>>,
+        for<'a> RequestConnection: Connected<IncomingStream<'a, L>>,
     {
         let (shared, draining) = (Arc::clone(&self.shared), self.shared.draining.clone());
-        tokio::spawn(shared.live.clone().follow(Arc::clone(&shared.desk), draining.clone()));
-        tokio::spawn(shared.followed.clone().look(draining.clone()));
-        let router = self.router().into_make_service_with_connect_info::<Origin>();
+        tokio::spawn(shared.live.clone().poll(Arc::clone(&shared.backend), draining.clone()));
+        tokio::spawn(shared.followed.clone().poll(draining.clone()));
+        let router = self.router().into_make_service_with_connect_info::<RequestConnection>();
         let served = axum::serve(listener, router).with_graceful_shutdown(draining.cancelled_owned()).await;
         if let Err(error) = served {
             tracing::error!(%error, "gateway server stopped unexpectedly");
@@ -225,7 +225,7 @@ impl Gateway {
             .layer(map_response(guarded))
             .layer(from_fn_with_state(Arc::clone(&self.shared), public::challenge))
             .layer(from_fn_with_state(self.shared.gate.clone(), gate::pass))
-            .layer(from_fn_with_state(Arc::clone(&self.shared.metrics), observed::observe))
+            .layer(from_fn_with_state(Arc::clone(&self.shared.metrics), request_metrics::observe))
             .layer(from_fn(access::log))
             .with_state(self.shared)
     }

@@ -39,7 +39,7 @@ pub(crate) fn sees_reply(caller: &Caller, reply: &Reply) -> bool {
 
 /// Who owns a record, as seen by one caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kept {
+pub(crate) enum RecordOwner {
     /// No record exists.
     Nothing,
     /// It belongs to an agent that the key covers.
@@ -52,12 +52,12 @@ pub(crate) enum Kept {
 ///
 /// # Errors
 /// Redis does not respond.
-pub(crate) async fn kept(shared: &Shared, caller: &Caller, name: &TurnName) -> Result<Kept, Problem> {
+pub(crate) async fn record_owner(shared: &Shared, caller: &Caller, name: &TurnName) -> Result<RecordOwner, Problem> {
     match shared.client.store(&name.tenant).record(name).await.map_err(Problem::from) {
-        Ok(TurnView::Unknown) => Ok(Kept::Nothing),
-        Ok(view) if agent_of(&view).is_some_and(|agent| caller.sees(Some(&agent))) => Ok(Kept::Own),
-        Ok(_) => Ok(Kept::Others),
-        Err(problem) if problem.is_damaged() => Ok(Kept::Others),
+        Ok(TurnView::Unknown) => Ok(RecordOwner::Nothing),
+        Ok(view) if agent_of(&view).is_some_and(|agent| caller.sees(Some(&agent))) => Ok(RecordOwner::Own),
+        Ok(_) => Ok(RecordOwner::Others),
+        Err(problem) if problem.is_damaged() => Ok(RecordOwner::Others),
         Err(problem) => Err(problem),
     }
 }
@@ -68,5 +68,5 @@ pub(crate) async fn kept(shared: &Shared, caller: &Caller, name: &TurnName) -> R
 /// # Errors
 /// Redis does not respond.
 pub(crate) async fn may_act_on(shared: &Shared, caller: &Caller, name: &TurnName) -> Result<bool, Problem> {
-    Ok(caller.sees(None) || kept(shared, caller, name).await? == Kept::Own)
+    Ok(caller.sees(None) || record_owner(shared, caller, name).await? == RecordOwner::Own)
 }

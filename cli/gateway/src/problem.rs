@@ -9,10 +9,10 @@ use tickfleet_protocol::{RejectedId, RejectionStatus, rejection_reply};
 use tickfleet_store::Refusal;
 use utoipa::ToSchema;
 
-use crate::serving::bounds::Bounds;
+use crate::serving::bounds::PermitBounds;
 
 /// `Retry-After` of errors that a retry may resolve, seconds.
-const TRY_AGAIN_S: u64 = 1;
+const RETRY_AFTER_S: u64 = 1;
 
 /// Error code for a request that exceeds the rate of its key.
 const RATE: &str = "rate_exceeded";
@@ -25,7 +25,7 @@ const WRONG_KEYS: &str = "too_many_wrong_keys";
 
 /// Response extension for requests that came too fast. It lets metrics tell them from a full queue.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum TooFast {
+pub(crate) enum RateRejection {
     /// The key's rate is exceeded.
     Rate,
     /// The address sent too many invalid keys.
@@ -99,7 +99,7 @@ impl Problem {
     }
 
     /// Redis has not responded since the gateway started.
-    pub(crate) fn not_yet() -> Self {
+    pub(crate) fn redis_not_reached() -> Self {
         let message = "the fleet's Redis has not responded since this gateway started; retry the request";
         Self::later(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
     }
@@ -119,7 +119,7 @@ impl Problem {
     }
 
     /// The message, and whether a retry may succeed later.
-    pub(crate) fn told(&self) -> (&str, bool) {
+    pub(crate) fn summary(&self) -> (&str, bool) {
         (&self.message, self.retry_after_s.is_some())
     }
 
@@ -129,11 +129,11 @@ impl Problem {
     }
 
     fn later(status: StatusCode, code: &str, message: impl Into<String>) -> Self {
-        Self { retry_after_s: Some(TRY_AGAIN_S), ..Self::new(status, code, message) }
+        Self { retry_after_s: Some(RETRY_AFTER_S), ..Self::new(status, code, message) }
     }
 
     /// A token cannot be verified now.
-    pub(crate) fn issuer_away() -> Self {
+    pub(crate) fn issuer_unavailable() -> Self {
         let message = "the issuer's keys are unavailable, so this token cannot be verified";
         Self::later(StatusCode::SERVICE_UNAVAILABLE, "issuer_unavailable", message)
     }
@@ -156,7 +156,7 @@ impl Problem {
     }
 
     /// Too many live views are open on this gateway.
-    pub(crate) fn too_many_watch(Bounds { all, caller, .. }: Bounds) -> Self {
+    pub(crate) fn too_many_watch(PermitBounds { all, caller, .. }: PermitBounds) -> Self {
         let message = format!(
             "too many live views (at most {all}, and {caller} with this key); poll GET /v1/operate/overview instead"
         );
@@ -164,7 +164,7 @@ impl Problem {
     }
 
     /// Too many event streams are open on this gateway.
-    pub(crate) fn too_many_follow(Bounds { tenant, caller, .. }: Bounds) -> Self {
+    pub(crate) fn too_many_follow(PermitBounds { tenant, caller, .. }: PermitBounds) -> Self {
         let message = format!(
             "too many open event streams (at most {tenant} per tenant and {caller} per key): wait for the reply with GET /v1/turns/{{turn_id}}?wait=60"
         );
@@ -172,7 +172,7 @@ impl Problem {
     }
 
     /// Too many requests wait on this gateway.
-    pub(crate) fn too_many_wait(Bounds { all, tenant, caller }: Bounds) -> Self {
+    pub(crate) fn too_many_wait(PermitBounds { all, tenant, caller }: PermitBounds) -> Self {
         let message = format!(
             "too many requests wait on this gateway (at most {all}, {tenant} per tenant and {caller} per key): nothing was accepted; retry, or do not wait"
         );
@@ -263,8 +263,8 @@ impl From<Box<RejectedMessage>> for Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let too_fast = match self.code.as_str() {
-            RATE => Some(TooFast::Rate),
-            WRONG_KEYS => Some(TooFast::WrongKeys),
+            RATE => Some(RateRejection::Rate),
+            WRONG_KEYS => Some(RateRejection::WrongKeys),
             _ => None,
         };
         let body = ProblemBody { error: ProblemError { code: self.code, message: self.message } };
@@ -307,13 +307,13 @@ mod tests {
                     .unwrap_err(),
             };
             for problem in [Problem::from(error()), Problem::from(SubmitError::from(error()))] {
-                let (message, is_later) = problem.told();
+                let (message, is_later) = problem.summary();
                 assert!(message.contains(refusal.remedy()) && is_later, "{reply}: {message}");
                 assert!(!message.contains(reply), "what the server said is for the log: {message}");
             }
         }
         let away =
             StoreError::Verb { verb: "submit", source: std::io::Error::from(std::io::ErrorKind::BrokenPipe).into() };
-        assert!(Problem::from(away).told().0.contains("does not respond"));
+        assert!(Problem::from(away).summary().0.contains("does not respond"));
     }
 }

@@ -9,12 +9,12 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::problem::Problem;
-use crate::verbs::{Grant, Holder, Rate};
+use crate::verbs::{CallerIdentity, Grant, Rate};
 
 /// Maximum callers in memory, a few hundred bytes each.
 const CALLERS_MAX: usize = 100_000;
 /// Interval between log messages about one caller over its rate.
-const TELL_EVERY: Duration = Duration::from_secs(60);
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Allowances by name.
 ///
@@ -35,25 +35,25 @@ struct Allowance {
     /// When it is full again.
     whole_at: Instant,
     /// When the log last reported it as used up.
-    told: Option<Instant>,
+    logged_at: Option<Instant>,
 }
 
 /// An exhausted allowance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Over {
+pub(crate) struct RateExceeded {
     /// Seconds until one more request is accepted.
     pub(crate) seconds: u64,
     /// True if this has not been logged for a minute.
-    pub(crate) is_news: bool,
+    pub(crate) is_log_due: bool,
 }
 
 impl<N: Eq + Hash> Allowances<N> {
     /// Takes one from an allowance.
-    pub(crate) fn take(&self, name: N, rate: Rate) -> Result<(), Over> {
+    pub(crate) fn take(&self, name: N, rate: Rate) -> Result<(), RateExceeded> {
         let now = Instant::now();
         let mut all = self.of.lock();
         make_room(&mut all, now);
-        let allowance = all.entry(name).or_insert_with(|| Allowance { whole_at: now, told: None });
+        let allowance = all.entry(name).or_insert_with(|| Allowance { whole_at: now, logged_at: None });
         allowance.whole_at = allowance.used(rate, now);
         let used_up = allowance.whole_at + one(rate);
         match over(used_up, rate, now) {
@@ -62,11 +62,12 @@ impl<N: Eq + Hash> Allowances<N> {
                 Ok(())
             }
             Some(seconds) => {
-                let is_news = allowance.told.is_none_or(|told| now.duration_since(told) >= TELL_EVERY);
-                if is_news {
-                    allowance.told = Some(now);
+                let is_log_due =
+                    allowance.logged_at.is_none_or(|logged_at| now.duration_since(logged_at) >= LOG_INTERVAL);
+                if is_log_due {
+                    allowance.logged_at = Some(now);
                 }
-                Err(Over { seconds, is_news })
+                Err(RateExceeded { seconds, is_log_due })
             }
         }
     }
@@ -83,7 +84,7 @@ impl Allowance {
     /// When it is full again. At most the time that a fully used allowance takes at the current rate, so that earlier
     /// use at another rate does not delay a caller any longer.
     fn used(&self, rate: Rate, now: Instant) -> Instant {
-        self.whole_at.clamp(now, now + one(rate) * rate.at_once())
+        self.whole_at.clamp(now, now + one(rate) * rate.burst_size())
     }
 }
 
@@ -93,17 +94,17 @@ fn one(rate: Rate) -> Duration {
 
 /// Seconds until `whole_at` is within the allowance, rounded up; `None` if it already is.
 fn over(whole_at: Instant, rate: Rate, now: Instant) -> Option<u64> {
-    let over = whole_at.saturating_duration_since(now).saturating_sub(one(rate) * rate.at_once());
+    let over = whole_at.saturating_duration_since(now).saturating_sub(one(rate) * rate.burst_size());
     (!over.is_zero()).then(|| over.as_secs() + 1)
 }
 
 /// The allowances of callers with a rate.
 #[derive(Debug, Default)]
-pub(crate) struct Rates {
-    callers: Allowances<Holder>,
+pub(crate) struct RequestRates {
+    callers: Allowances<CallerIdentity>,
 }
 
-impl Rates {
+impl RequestRates {
     /// Takes one request from the sender's allowance.
     ///
     /// # Errors
@@ -112,7 +113,7 @@ impl Rates {
         let Some(rate) = grant.rate else { return Ok(()) };
         self.callers.take(grant.holder(), rate).map_err(|over| {
             let per_second = rate.per_second;
-            if over.is_news {
+            if over.is_log_due {
                 tracing::warn!(
                     caller = grant.named(),
                     per_second,
@@ -147,29 +148,30 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
-    use crate::verbs::{Held, Verb, Whose};
+    use crate::verbs::{CredentialKind, TenantScope, Verb};
 
-    fn grant(id: &str, held: Held, rate: Option<Rate>) -> Grant {
-        let tenant = Whose::One(tickfleet_model::TenantId::new("demo").unwrap());
+    fn grant(id: &str, credential: CredentialKind, rate: Option<Rate>) -> Grant {
+        let tenant = TenantScope::One(tickfleet_model::TenantId::new("demo").unwrap());
         let (agents, verbs) = (vec!["*".into()], [Verb::Read].into());
-        Grant { id: id.into(), held, tenant, agents, verbs, approver: None, rate, expires: None }
+        Grant { id: id.into(), credential, tenant, agents, verbs, approver: None, rate, expires: None }
     }
 
     fn rate(per_second: u32, burst: u32) -> Option<Rate> {
         Some(Rate { per_second, burst: Some(burst) })
     }
 
-    fn taken(rates: &Rates, grant: &Grant, tries: usize) -> usize {
+    fn taken(rates: &RequestRates, grant: &Grant, tries: usize) -> usize {
         (0..tries).filter(|_| rates.take(grant).is_ok()).count()
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_burst_passes_and_then_so_many_a_second_for_each_caller_by_itself() {
-        let rates = Rates::default();
-        let (shop, till) = (grant("shop", Held::Key, rate(2, 5)), grant("till", Held::Key, rate(2, 5)));
+        let rates = RequestRates::default();
+        let (shop, till) =
+            (grant("shop", CredentialKind::Key, rate(2, 5)), grant("till", CredentialKind::Key, rate(2, 5)));
         assert_eq!(taken(&rates, &shop, 20), 5);
         assert_eq!(taken(&rates, &till, 20), 5, "another's allowance is its own");
-        assert_eq!(taken(&rates, &grant("shop", Held::Token, rate(2, 5)), 20), 5, "a token is no key");
+        assert_eq!(taken(&rates, &grant("shop", CredentialKind::Token, rate(2, 5)), 20), 5, "a token is no key");
         for _ in 0..10 {
             advance(Duration::from_millis(500)).await;
             assert_eq!(taken(&rates, &shop, 20), 1);
@@ -177,20 +179,20 @@ mod tests {
         advance(Duration::from_secs(3_600)).await;
         assert_eq!(taken(&rates, &shop, 20), 5, "never more than the burst, however long nobody came");
         // A changed rate applies immediately.
-        let faster = grant("shop", Held::Key, rate(100, 3));
+        let faster = grant("shop", CredentialKind::Key, rate(100, 3));
         assert_eq!(taken(&rates, &faster, 100), 0, "what was used up stays so");
         advance(Duration::from_millis(10)).await;
         assert_eq!(taken(&rates, &faster, 100), 1);
-        assert_eq!(taken(&rates, &grant("shop", Held::Key, None), 1_000), 1_000);
+        assert_eq!(taken(&rates, &grant("shop", CredentialKind::Key, None), 1_000), 1_000);
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_is_refused_is_told_when_to_come_again_and_what_the_rate_is() {
-        let rates = Rates::default();
-        let shop = grant("shop", Held::Key, rate(1, 1));
+        let rates = RequestRates::default();
+        let shop = grant("shop", CredentialKind::Key, rate(1, 1));
         rates.take(&shop).unwrap();
         let refused = rates.take(&shop).unwrap_err();
-        assert_eq!(refused.told(), ("the key \"shop\" may send 1 requests a second; retry after Retry-After", true));
+        assert_eq!(refused.summary(), ("the key \"shop\" may send 1 requests a second; retry after Retry-After", true));
         let answer = refused.into_response();
         let after: u64 = answer.headers()["retry-after"].to_str().unwrap().parse().unwrap();
         assert_eq!(answer.status(), 429);
@@ -200,9 +202,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn callers_that_are_remembered_are_bounded_in_number() {
-        let rates = Rates::default();
+        let rates = RequestRates::default();
         for number in 0..CALLERS_MAX + 10 {
-            rates.take(&grant(&number.to_string(), Held::Token, rate(1, 10))).unwrap();
+            rates.take(&grant(&number.to_string(), CredentialKind::Token, rate(1, 10))).unwrap();
             // Allowances that are full at different times.
             if number % 1_000 == 0 {
                 advance(Duration::from_micros(1)).await;

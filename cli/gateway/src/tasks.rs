@@ -20,12 +20,15 @@ use crate::Shared;
 use crate::caller::Caller;
 use crate::events::{self, position};
 use crate::names;
-use crate::owners::{Kept, kept, may_act_on};
+use crate::owners::{RecordOwner, may_act_on, record_owner};
 use crate::problem::{Problem, ProblemBody};
-use crate::serving::listening::{Listener, Listening};
-use crate::turns::{Reason, Wait, ended, given, named, optional, place, placed, query, reason, trace, whole, within};
+use crate::serving::streams::{OpenStream, StreamRequester};
+use crate::turns::{
+    CancelReason, WaitQuery, bounded, chosen_id, named_turn, optional, parse_cursor, query, read_body, reason,
+    reply_response, reserve_wait, trace,
+};
 use crate::verbs::Verb;
-use crate::waiting::Found;
+use crate::waiting::TurnLookup;
 
 /// Tasks per page: default and maximum.
 const LISTED: (usize, usize) = (20, 500);
@@ -37,7 +40,8 @@ const LIST_RESTARTED: HeaderName = HeaderName::from_static("tickfleet-list-resta
 
 /// An accepted task.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Delegated {
+#[schema(as = Delegated)]
+pub(crate) struct DelegatedTask {
     /// Id of the task. `GET /v1/tasks/{task_id}/events` streams its progress.
     task_id: String,
     /// `accepted`.
@@ -47,7 +51,8 @@ pub(crate) struct Delegated {
 /// State of a task.
 #[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Standing {
+#[schema(as = Standing)]
+pub(crate) enum TaskStateParam {
     /// Waits for a worker.
     Waiting,
     /// Runs on a worker.
@@ -56,12 +61,12 @@ pub(crate) enum Standing {
     Ended,
 }
 
-impl From<Standing> for TaskState {
-    fn from(standing: Standing) -> Self {
-        match standing {
-            Standing::Waiting => Self::Waiting,
-            Standing::Running => Self::Running,
-            Standing::Ended => Self::Ended,
+impl From<TaskStateParam> for TaskState {
+    fn from(state: TaskStateParam) -> Self {
+        match state {
+            TaskStateParam::Waiting => Self::Waiting,
+            TaskStateParam::Running => Self::Running,
+            TaskStateParam::Ended => Self::Ended,
         }
     }
 }
@@ -70,12 +75,12 @@ impl From<Standing> for TaskState {
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Wanted {
+pub(crate) struct TasksQuery {
     /// Only tasks of this agent.
     agent: Option<String>,
     /// Only this state.
     #[param(inline)]
-    state: Option<Standing>,
+    state: Option<TaskStateParam>,
     /// Tasks per page. Default: 20.
     #[param(minimum = 1, maximum = 500)]
     limit: Option<usize>,
@@ -86,10 +91,10 @@ pub(crate) struct Wanted {
 /// Delegate a task to an agent.
 ///
 /// Send an id (`task_id`, or the header `Idempotency-Key`) to make the request safe to repeat.
-#[utoipa::path(post, path = "/v1/tasks", tag = "tasks", params(Wait, ("idempotency-key" = Option<String>, Header, description = "Id of the task, if the body has none: `A-Z a-z 0-9 _ . -`")),
+#[utoipa::path(post, path = "/v1/tasks", tag = "tasks", params(WaitQuery, ("idempotency-key" = Option<String>, Header, description = "Id of the task, if the body has none: `A-Z a-z 0-9 _ . -`")),
     request_body = crate::shapes::TaskBody,
     responses((status = 200, description = "The reply of the finished turn or task", body = crate::shapes::ReplyBody),
-        (status = 202, description = "Accepted, and not finished yet", body = Delegated),
+        (status = 202, description = "Accepted, and not finished yet", body = DelegatedTask),
         (status = 400, description = "Invalid body, or a bound is exceeded", body = ProblemBody),
         (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
         (status = 403, description = "The key lacks the permission", body = ProblemBody),
@@ -102,13 +107,13 @@ pub(crate) struct Wanted {
 pub(crate) async fn delegate(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
-    wait: Result<Query<Wait>, QueryRejection>,
+    wait: Result<Query<WaitQuery>, QueryRejection>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
     caller.may(Verb::Submit)?;
     let wait = query(wait)?.time()?;
-    let body = with_owner(whole(body)?.to_vec(), Some(caller.tenant()), None);
+    let body = with_owner(read_body(body)?.to_vec(), Some(caller.tenant()), None);
     let TaskMessage::Delegate(mut task) = parse_task_message(&body)? else {
         return Err(Problem::invalid("op: expected delegate or no value; cancel a running task with its own path"));
     };
@@ -118,7 +123,7 @@ pub(crate) async fn delegate(
     caller.speaks_for(&task.target)?;
     task.delegator.as_ref().map_or(Ok(()), |delegator| caller.speaks_for(delegator))?;
     let id = task.id.take();
-    task.id = given(&headers, "task_id", id)?;
+    task.id = chosen_id(&headers, "task_id", id)?;
     names::chosen("task_id", task.id.as_ref())?;
     names::no_inbox(task.reply_to.as_ref())?;
     names::session(&shared, &caller, &task.context).await?;
@@ -128,25 +133,25 @@ pub(crate) async fn delegate(
     if shared.client.is_taken(&task).await? {
         return Err(taken());
     }
-    let place = place(&shared, &caller, wait)?;
+    let permit = reserve_wait(&shared, &caller, wait)?;
     let id = shared.client.delegate(task.as_ref().clone()).await?;
     let name = TurnName::task(caller.tenant(), &id);
-    if let Some(place) = place
-        && let Found::Ended(reply) = shared.waiting.reply(&name, wait, &place, None).await?
+    if let Some(permit) = permit
+        && let TurnLookup::Ended(reply) = shared.waiting.reply(&name, wait, &permit, None).await?
     {
         // Another message may have been decided first, or the id may have been created for other work. Its result is
         // not the result of this request.
         let is_others = reply.status == ReplyStatus::Done && reply.agent != task.target.as_str();
         let is_taken = is_others || shared.client.is_taken(&task).await?;
-        return if is_taken { Err(taken()) } else { Ok(ended(&reply)) };
+        return if is_taken { Err(taken()) } else { Ok(reply_response(&reply)) };
     }
-    Ok((StatusCode::ACCEPTED, Json(Delegated { task_id: id.to_string(), state: "accepted" })).into_response())
+    Ok((StatusCode::ACCEPTED, Json(DelegatedTask { task_id: id.to_string(), state: "accepted" })).into_response())
 }
 
 /// List the tasks that the key can see, the newest first.
 ///
 /// A page reads about 2,000 tasks of the tenant and can be short or empty although more pages follow.
-#[utoipa::path(get, path = "/v1/tasks", tag = "tasks", params(Wanted),
+#[utoipa::path(get, path = "/v1/tasks", tag = "tasks", params(TasksQuery),
     responses((status = 200, description = "Tasks, the newest first", body = Vec<Object>,
             headers(("tickfleet-next" = String, description = "Position of the next page, for `from`. Absent on the last page"),
                 ("tickfleet-list-restarted" = String, description = "`true` if the position has expired or its task is not visible to the key, so that the list starts over"))),
@@ -157,17 +162,17 @@ pub(crate) async fn delegate(
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
-    wanted: Result<Query<Wanted>, QueryRejection>,
+    filters: Result<Query<TasksQuery>, QueryRejection>,
 ) -> Result<(HeaderMap, Json<Vec<TaskSummary>>), Problem> {
     caller.may(Verb::Read)?;
-    let wanted = query(wanted)?;
+    let filters = query(filters)?;
     let filter = TaskFilter {
-        agent: optional("agent", wanted.agent)?,
-        state: wanted.state.map(Into::into),
-        limit: within("limit", wanted.limit, LISTED.0, LISTED.1)?,
+        agent: optional("agent", filters.agent)?,
+        state: filters.state.map(Into::into),
+        limit: bounded("limit", filters.limit, LISTED.0, LISTED.1)?,
         ..TaskFilter::default()
     };
-    let from: Option<TasksAt> = placed(wanted.from)?;
+    let from: Option<TasksAt> = parse_cursor(filters.from)?;
     let tenants = BTreeSet::from([caller.tenant().clone()]);
     let sees = |agent: Option<&str>| caller.sees(agent);
     let page = task_page_of(&shared.client, &tenants, &filter, from.as_ref(), &sees).await?;
@@ -197,7 +202,7 @@ pub(crate) async fn story(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<TaskStory>, Problem> {
     caller.may(Verb::Read)?;
-    let name = named(&caller, id)?;
+    let name = named_turn(&caller, id)?;
     if !may_act_on(&shared, &caller, &name).await? {
         return Err(unknown(&name));
     }
@@ -218,19 +223,19 @@ pub(crate) async fn story(
         (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
 pub(crate) async fn events(
     State(shared): State<Arc<Shared>>,
-    listener: Listener,
+    requester: StreamRequester,
     id: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    listener.caller.may(Verb::Read)?;
-    let name = named(&listener.caller, id)?;
+    requester.caller.may(Verb::Read)?;
+    let name = named_turn(&requester.caller, id)?;
     let position = position(&headers)?;
-    let caller = listener.caller.clone();
-    let listening = Listening::begin(&shared, listener, Verb::Read)?;
+    let caller = requester.caller.clone();
+    let open_stream = OpenStream::begin(&shared, requester, Verb::Read)?;
     // While a task waits for a decision, another message with its id may be decided first. The stream then starts at
     // its beginning, which names the agent.
     let position = if is_decided(&shared, &caller, &name).await? { position } else { 0 };
-    Ok(events::of_task(listening, caller, shared.client.watch_from(&name, position), shared.draining.clone()))
+    Ok(events::of_task(open_stream, caller, shared.client.watch_from(&name, position), shared.draining.clone()))
 }
 
 /// Checks that the caller may watch a task, even one that was accepted a moment ago. Returns whether a scheduler has
@@ -240,12 +245,12 @@ async fn is_decided(shared: &Shared, caller: &Caller, name: &TurnName) -> Result
     let agent = |task: &Undecided| task.agent.as_ref().map(ToString::to_string);
     for _ in 0..2 {
         // A task of another agent takes as long as an unknown id.
-        let kept = if caller.sees(None) { Kept::Own } else { kept(shared, caller, name).await? };
-        if kept == Kept::Own && shared.client.task(name).await?.is_some() {
+        let owner = if caller.sees(None) { RecordOwner::Own } else { record_owner(shared, caller, name).await? };
+        if owner == RecordOwner::Own && shared.client.task(name).await?.is_some() {
             return Ok(true);
         }
         let waits = shared.client.undecided(name).await?;
-        if kept != Kept::Others && waits.is_some_and(|task| caller.sees(agent(&task).as_deref())) {
+        if owner != RecordOwner::Others && waits.is_some_and(|task| caller.sees(agent(&task).as_deref())) {
             return Ok(false);
         }
     }
@@ -254,7 +259,7 @@ async fn is_decided(shared: &Shared, caller: &Caller, name: &TurnName) -> Result
 
 /// Cancel a task, its running turn and its subtasks.
 #[utoipa::path(post, path = "/v1/tasks/{task_id}/cancel", tag = "tasks", params(("task_id" = String, Path, description = "Id of the task")),
-    request_body = Option<Reason>,
+    request_body = Option<CancelReason>,
     responses((status = 200, description = "One result per task", body = Object),
         (status = 400, description = "Invalid id or reason", body = ProblemBody),
         (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
@@ -269,8 +274,8 @@ pub(crate) async fn cancel(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<CancelledTask>, Problem> {
     caller.may(Verb::Cancel)?;
-    let name = named(&caller, id)?;
-    let reason = reason(&whole(body)?)?;
+    let name = named_turn(&caller, id)?;
+    let reason = reason(&read_body(body)?)?;
     if !may_act_on(&shared, &caller, &name).await? {
         return Err(unknown(&name));
     }

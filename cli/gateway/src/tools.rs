@@ -21,13 +21,13 @@ use crate::verbs::Verb;
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Form {
+pub(crate) struct ToolsQuery {
     /// Dialect, such as `openai_chat`, `openai_responses`, `anthropic`, `gemini` or `mcp`. Default: `openai_chat`.
     format: Option<String>,
 }
 
 /// Return the tool definitions of an agent for a model request.
-#[utoipa::path(get, path = "/v1/agents/{agent}/tools", tag = "agents", params(("agent" = String, Path, description = "Agent"), Form),
+#[utoipa::path(get, path = "/v1/agents/{agent}/tools", tag = "agents", params(("agent" = String, Path, description = "Agent"), ToolsQuery),
     responses((status = 200, description = "Definitions in the requested format", body = Object),
         (status = 400, description = "Invalid agent or format", body = ProblemBody),
         (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
@@ -38,7 +38,7 @@ pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
     agent: Result<Path<String>, PathRejection>,
-    form: Result<Query<Form>, QueryRejection>,
+    form: Result<Query<ToolsQuery>, QueryRejection>,
 ) -> Result<Response, Problem> {
     caller.may(Verb::Read)?;
     let agent = AgentId::new(path(agent)?).map_err(|error| Problem::invalid(error.to_string()))?;

@@ -25,7 +25,7 @@ use crate::problem::{Problem, ProblemBody};
 use crate::serving::access::TRACEPARENT;
 use crate::serving::headers::only;
 use crate::verbs::Verb;
-use crate::waiting::{Found, Place};
+use crate::waiting::{TurnLookup, WaitPermit};
 
 /// Maximum wait of a request, seconds. It is below the timeout of most proxies.
 const WAIT_S_MAX: u64 = 60;
@@ -36,13 +36,13 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
 #[derive(Debug, Clone, Copy, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Wait {
+pub(crate) struct WaitQuery {
     /// Seconds to wait for the end. If missing, the response is immediate.
     #[param(minimum = 0, maximum = 60)]
     wait: Option<u64>,
 }
 
-impl Wait {
+impl WaitQuery {
     pub(crate) fn time(self) -> Result<Duration, Problem> {
         match self.wait.unwrap_or_default() {
             seconds if seconds <= WAIT_S_MAX => Ok(Duration::from_secs(seconds)),
@@ -67,14 +67,16 @@ pub(crate) struct Accepted {
 /// Reason of a cancel.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Reason {
+#[schema(as = Reason)]
+pub(crate) struct CancelReason {
     /// Reason for the record and the caller, at most 1,000 characters.
     reason: Option<String>,
 }
 
 /// Result of a cancel.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Ending {
+#[schema(as = Ending)]
+pub(crate) struct CancelResult {
     /// `ok`: canceled. `flagged`: ends when its worker sees the cancel. `ended`: had already ended. `waiting`: ends
     /// when it arrives. `full`: too many cancels wait; this one was not stored. `unknown`: no such turn or task.
     answer: &'static str,
@@ -83,7 +85,7 @@ pub(crate) struct Ending {
 /// Submit a turn: the tool calls of one model response.
 ///
 /// Send an id (`turn_id`, or the header `Idempotency-Key`) to make the request safe to repeat.
-#[utoipa::path(post, path = "/v1/turns", tag = "turns", params(Wait, ("idempotency-key" = Option<String>, Header, description = "Id of the turn, if the body has none: `A-Z a-z 0-9 _ . -`")),
+#[utoipa::path(post, path = "/v1/turns", tag = "turns", params(WaitQuery, ("idempotency-key" = Option<String>, Header, description = "Id of the turn, if the body has none: `A-Z a-z 0-9 _ . -`")),
     request_body = crate::shapes::TurnBody,
     responses((status = 200, description = "The reply of the finished turn or task", body = crate::shapes::ReplyBody),
         (status = 202, description = "Accepted, and not finished yet", body = Accepted),
@@ -98,32 +100,32 @@ pub(crate) struct Ending {
 pub(crate) async fn submit(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
-    wait: Result<Query<Wait>, QueryRejection>,
+    wait: Result<Query<WaitQuery>, QueryRejection>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
     caller.may(Verb::Submit)?;
     let wait = query(wait)?.time()?;
-    let body = with_owner(whole(body)?.to_vec(), Some(caller.tenant()), None);
+    let body = with_owner(read_body(body)?.to_vec(), Some(caller.tenant()), None);
     let mut turn = parse_turn(&body)?;
     if turn.tenant != *caller.tenant() {
         return Err(Problem::forbidden("the turn names another tenant than the key's; remove the field"));
     }
     caller.speaks_for(&turn.agent)?;
-    turn.id = given(&headers, "turn_id", turn.id)?;
+    turn.id = chosen_id(&headers, "turn_id", turn.id)?;
     names::chosen("turn_id", turn.id.as_ref())?;
     names::no_inbox(turn.reply_to.as_ref())?;
     names::session(&shared, &caller, &turn.context).await?;
     trace(&headers, &mut turn.context);
     turn.reply_to = Some(shared.waiting.inbox(&turn.tenant));
-    let place = place(&shared, &caller, wait)?;
+    let permit = reserve_wait(&shared, &caller, wait)?;
     let submitted = shared.client.submit(turn).await?;
     let name = TurnName { tenant: caller.tenant().clone(), turn: submitted.turn_id };
     let accepted = Accepted { turn_id: name.turn.to_string(), state: "accepted", duplicate: submitted.duplicate };
-    if let Some(place) = place
-        && let Found::Ended(reply) = shared.waiting.reply(&name, wait, &place, None).await?
+    if let Some(permit) = permit
+        && let TurnLookup::Ended(reply) = shared.waiting.reply(&name, wait, &permit, None).await?
     {
-        return Ok(ended(&reply));
+        return Ok(reply_response(&reply));
     }
     Ok((StatusCode::ACCEPTED, Json(accepted)).into_response())
 }
@@ -137,7 +139,7 @@ pub(crate) fn trace(headers: &HeaderMap, context: &mut Context) {
 }
 
 /// Return the reply to a turn, or to a task by its id.
-#[utoipa::path(get, path = "/v1/turns/{turn_id}", tag = "turns", params(("turn_id" = String, Path, description = "Id of the turn or task"), Wait),
+#[utoipa::path(get, path = "/v1/turns/{turn_id}", tag = "turns", params(("turn_id" = String, Path, description = "Id of the turn or task"), WaitQuery),
     responses((status = 200, description = "The reply of the finished turn or task", body = crate::shapes::ReplyBody),
         (status = 202, description = "Not finished yet", body = Accepted),
         (status = 400, description = "Invalid id", body = ProblemBody),
@@ -151,22 +153,22 @@ pub(crate) async fn reply(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
-    wait: Result<Query<Wait>, QueryRejection>,
+    wait: Result<Query<WaitQuery>, QueryRejection>,
 ) -> Result<Response, Problem> {
     caller.may(Verb::Read)?;
-    let name = named(&caller, id)?;
+    let name = named_turn(&caller, id)?;
     let wait = query(wait)?.time()?;
-    let found = match place(&shared, &caller, wait)? {
-        Some(place) => shared.waiting.reply(&name, wait, &place, Some(&caller)).await?,
-        None => shared.waiting.look(&name, Some(&caller)).await?,
+    let found = match reserve_wait(&shared, &caller, wait)? {
+        Some(permit) => shared.waiting.reply(&name, wait, &permit, Some(&caller)).await?,
+        None => shared.waiting.look_up(&name, Some(&caller)).await?,
     };
-    told(&name, &found)
+    lookup_response(&name, &found)
 }
 
 /// Cancel a turn. Running calls are stopped; a `once` call ends as `outcome_unknown`.
 #[utoipa::path(post, path = "/v1/turns/{turn_id}/cancel", tag = "turns", params(("turn_id" = String, Path, description = "Id of the turn")),
-    request_body = Option<Reason>,
-    responses((status = 200, description = "Result of the cancel", body = Ending),
+    request_body = Option<CancelReason>,
+    responses((status = 200, description = "Result of the cancel", body = CancelResult),
         (status = 400, description = "Invalid id or reason", body = ProblemBody),
         (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
         (status = 403, description = "The key lacks the permission", body = ProblemBody),
@@ -178,10 +180,10 @@ pub(crate) async fn cancel(
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Ending>, Problem> {
+) -> Result<Json<CancelResult>, Problem> {
     caller.may(Verb::Cancel)?;
-    let name = named(&caller, id)?;
-    let reason = reason(&whole(body)?)?;
+    let name = named_turn(&caller, id)?;
+    let reason = reason(&read_body(body)?)?;
     if !may_act_on(&shared, &caller, &name).await? {
         return Err(unknown(&name));
     }
@@ -193,27 +195,27 @@ pub(crate) async fn cancel(
         CancelResult::Full => "full",
         CancelResult::Unknown => "unknown",
     };
-    Ok(Json(Ending { answer }))
+    Ok(Json(CancelResult { answer }))
 }
 
 /// Reserves a place to wait, if the request waits.
 ///
 /// # Errors
 /// 429.
-pub(crate) fn place(shared: &Shared, caller: &Caller, wait: Duration) -> Result<Option<Place>, Problem> {
-    if wait.is_zero() { Ok(None) } else { shared.waiting.place(&caller.holder()).map(Some) }
+pub(crate) fn reserve_wait(shared: &Shared, caller: &Caller, wait: Duration) -> Result<Option<WaitPermit>, Problem> {
+    if wait.is_zero() { Ok(None) } else { shared.waiting.reserve(&caller.holder()).map(Some) }
 }
 
 /// The response to a request for a turn or task by id.
-pub(crate) fn told(name: &TurnName, found: &Found) -> Result<Response, Problem> {
+pub(crate) fn lookup_response(name: &TurnName, found: &TurnLookup) -> Result<Response, Problem> {
     match found {
-        Found::Ended(reply) => Ok(ended(reply)),
-        Found::Unknown => Err(unknown(name)),
-        Found::UnderWay => {
+        TurnLookup::Ended(reply) => Ok(reply_response(reply)),
+        TurnLookup::Unknown => Err(unknown(name)),
+        TurnLookup::UnderWay => {
             let accepted = Accepted { turn_id: name.turn.to_string(), state: "under_way", duplicate: false };
             Ok((StatusCode::ACCEPTED, Json(accepted)).into_response())
         }
-        Found::InInbox => Err(Problem::not_found(format!(
+        TurnLookup::InInbox => Err(Problem::not_found(format!(
             "{} has ended; Redis memory was full, so its reply went only to its inbox",
             name.turn
         ))),
@@ -225,7 +227,7 @@ fn unknown(name: &TurnName) -> Problem {
 }
 
 /// A reply as a response. The status shows whether the turn was rejected at admission.
-pub(crate) fn ended(reply: &Reply) -> Response {
+pub(crate) fn reply_response(reply: &Reply) -> Response {
     let status = match reply.status {
         ReplyStatus::Done => StatusCode::OK,
         // Not an end: waiting requests never return this reply.
@@ -239,7 +241,7 @@ pub(crate) fn ended(reply: &Reply) -> Response {
 ///
 /// # Errors
 /// 400: the header is not a valid id, or differs from the body.
-pub(crate) fn given<T>(headers: &HeaderMap, field: &str, body: Option<T>) -> Result<Option<T>, Problem>
+pub(crate) fn chosen_id<T>(headers: &HeaderMap, field: &str, body: Option<T>) -> Result<Option<T>, Problem>
 where
     T: FromStr<Err = IdError> + PartialEq,
 {
@@ -269,12 +271,12 @@ pub(crate) fn optional<T: FromStr<Err = IdError>>(name: &str, text: Option<Strin
 }
 
 /// Parses the position of a page.
-pub(crate) fn placed<T: FromStr<Err = String>>(text: Option<String>) -> Result<Option<T>, Problem> {
+pub(crate) fn parse_cursor<T: FromStr<Err = String>>(text: Option<String>) -> Result<Option<T>, Problem> {
     text.map(|text| text.parse()).transpose().map_err(|error: String| Problem::invalid(format!("from: {error}")))
 }
 
 /// Checks a number against its bounds, with a default.
-pub(crate) fn within(name: &str, found: Option<usize>, default: usize, max: usize) -> Result<usize, Problem> {
+pub(crate) fn bounded(name: &str, found: Option<usize>, default: usize, max: usize) -> Result<usize, Problem> {
     let found = found.unwrap_or(default);
     if (1..=max).contains(&found) {
         return Ok(found);
@@ -292,7 +294,7 @@ where
 }
 
 /// The whole body, or 413 if it is too large.
-pub(crate) fn whole(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Problem> {
+pub(crate) fn read_body(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Problem> {
     body.map_err(|rejection| match rejection.status() {
         StatusCode::PAYLOAD_TOO_LARGE => Problem::too_large(),
         _ => Problem::invalid(rejection.body_text()),
@@ -300,7 +302,7 @@ pub(crate) fn whole(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Proble
 }
 
 /// The turn or task in the path, in the key's tenant.
-pub(crate) fn named(caller: &Caller, id: Result<Path<String>, PathRejection>) -> Result<TurnName, Problem> {
+pub(crate) fn named_turn(caller: &Caller, id: Result<Path<String>, PathRejection>) -> Result<TurnName, Problem> {
     let turn = TurnId::new(path(id)?).map_err(|error| Problem::invalid(error.to_string()))?;
     Ok(TurnName { tenant: caller.tenant().clone(), turn })
 }
@@ -311,7 +313,7 @@ pub(crate) fn reason(body: &[u8]) -> Result<String, Problem> {
     if body.iter().all(u8::is_ascii_whitespace) {
         return Ok("cancelled through the gateway".into());
     }
-    let Reason { reason } = serde_json::from_slice::<Option<Reason>>(body)
+    let CancelReason { reason } = serde_json::from_slice::<Option<CancelReason>>(body)
         .map_err(|error| Problem::invalid(format!("expected {{\"reason\": \"…\"}}: {error}")))?
         .unwrap_or_default();
     let reason = reason.unwrap_or_else(|| "cancelled through the gateway".into());

@@ -98,13 +98,13 @@ impl Rate {
 
     /// Requests that may come at once.
     #[must_use]
-    pub fn at_once(self) -> u32 {
+    pub fn burst_size(self) -> u32 {
         self.burst.unwrap_or(self.per_second)
     }
 
     fn check(self) -> Result<(), String> {
         let bounds = 1..=Self::MAX;
-        if bounds.contains(&self.per_second) && bounds.contains(&self.at_once()) {
+        if bounds.contains(&self.per_second) && bounds.contains(&self.burst_size()) {
             return Ok(());
         }
         Err(format!("rate: per_second and burst: expected numbers from 1 to {}", Self::MAX))
@@ -113,14 +113,14 @@ impl Rate {
 
 /// The kind of credential that a request was sent with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Held {
+pub enum CredentialKind {
     /// An API key.
     Key,
     /// A token of an identity provider.
     Token,
 }
 
-impl Held {
+impl CredentialKind {
     const fn as_str(self) -> &'static str {
         match self {
             Self::Key => "key",
@@ -131,9 +131,9 @@ impl Held {
 
 /// The sender of requests, for counting: the id of a key, or the name in a token, which is unique within its tenant.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Holder {
-    pub(crate) held: Held,
-    pub(crate) tenant: Whose,
+pub(crate) struct CallerIdentity {
+    pub(crate) credential: CredentialKind,
+    pub(crate) tenant: TenantScope,
     pub(crate) id: String,
 }
 
@@ -143,9 +143,9 @@ pub struct Grant {
     /// Id in logs and in the audit log: the name of the key, or the name in the token.
     pub id: String,
     /// Whether it was a key or a token.
-    pub held: Held,
+    pub credential: CredentialKind,
     /// The tenant whose agents are covered; all tenants only for operators.
-    pub tenant: Whose,
+    pub tenant: TenantScope,
     /// The covered agents: `*` for all, a name that ends in `*` for all with that prefix.
     pub agents: Vec<String>,
     /// The allowed verbs.
@@ -169,13 +169,13 @@ impl Grant {
     }
 
     /// The identity under which requests are counted.
-    pub(crate) fn holder(&self) -> Holder {
-        Holder { held: self.held, tenant: self.tenant.clone(), id: self.id.clone() }
+    pub(crate) fn holder(&self) -> CallerIdentity {
+        CallerIdentity { credential: self.credential, tenant: self.tenant.clone(), id: self.id.clone() }
     }
 
     /// Kind and id for messages: `the key "shop"`.
     pub(crate) fn named(&self) -> String {
-        format!("the {} {:?}", self.held.as_str(), self.id)
+        format!("the {} {:?}", self.credential.as_str(), self.id)
     }
 
     /// Checks that a verb is allowed.
@@ -224,14 +224,14 @@ impl Grant {
 /// The tenants that a key covers. `*` in the file means all tenants.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub enum Whose {
+pub enum TenantScope {
     /// One tenant.
     One(TenantId),
     /// All tenants.
     All,
 }
 
-impl Whose {
+impl TenantScope {
     /// The tenant; `None` if all are covered.
     #[must_use]
     pub const fn one(&self) -> Option<&TenantId> {
@@ -242,22 +242,22 @@ impl Whose {
     }
 }
 
-impl std::str::FromStr for Whose {
+impl std::str::FromStr for TenantScope {
     type Err = IdError;
     fn from_str(text: &str) -> Result<Self, IdError> {
         if text == "*" { Ok(Self::All) } else { TenantId::new(text).map(Self::One) }
     }
 }
 
-impl TryFrom<String> for Whose {
+impl TryFrom<String> for TenantScope {
     type Error = IdError;
     fn try_from(text: String) -> Result<Self, IdError> {
         text.parse()
     }
 }
 
-impl From<Whose> for String {
-    fn from(whose: Whose) -> Self {
-        whose.one().map_or_else(|| "*".into(), ToString::to_string)
+impl From<TenantScope> for String {
+    fn from(scope: TenantScope) -> Self {
+        scope.one().map_or_else(|| "*".into(), ToString::to_string)
     }
 }

@@ -18,28 +18,28 @@ use tokio_util::task::TaskTracker;
 use crate::caller::Caller;
 use crate::owners::{agent_of, sees_reply};
 use crate::problem::Problem;
-use crate::serving::shares::{Bounds, Share, Shares};
-use crate::verbs::Holder;
+use crate::serving::permits::{Permit, PermitBounds, PermitPool};
+use crate::verbs::CallerIdentity;
 
 /// Waiting requests at once: of the process, of one tenant, and of one caller. Each costs a few kilobytes and a
 /// connection.
-const WAITING_MAX: Bounds = Bounds { all: 10_000, tenant: 2_500, caller: 2_000 };
+const WAITING_MAX: PermitBounds = PermitBounds { all: 10_000, tenant: 2_500, caller: 2_000 };
 /// First and longest interval between reads of the record of a turn whose reply has not arrived.
-const LOOKS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
+const LOOKUP_INTERVALS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
 /// Timeout of one blocking read of an inbox.
 const READ: Duration = Duration::from_secs(5);
 /// A reader ends, with its connection, after its tenant has been unused for this long.
 const IDLE: Duration = Duration::from_secs(300);
 /// Pause after a failed read.
-const READ_AGAIN: Duration = Duration::from_millis(500);
+const READ_RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// Rejections kept per tenant for later requests: they are stored nowhere else.
-const REFUSALS_MAX: usize = 1_000;
+const REJECTIONS_MAX: usize = 1_000;
 
-type Told = watch::Sender<Option<Arc<Reply>>>;
+type ReplySender = watch::Sender<Option<Arc<Reply>>>;
 
 /// The state of a turn or task.
 #[derive(Debug, Clone)]
-pub(crate) enum Found {
+pub(crate) enum TurnLookup {
     /// Ended, with this reply.
     Ended(Arc<Reply>),
     /// Not ended yet.
@@ -52,13 +52,13 @@ pub(crate) enum Found {
 
 /// A place among the waiting requests, released on drop.
 #[derive(Debug)]
-pub(crate) struct Place {
-    _share: Share,
+pub(crate) struct WaitPermit {
+    _share: Permit,
 }
 
 /// The requests that wait on this process.
 #[derive(Clone)]
-pub(crate) struct Waiting {
+pub(crate) struct ReplyWaiters {
     inner: Arc<Inner>,
 }
 
@@ -66,16 +66,16 @@ struct Inner {
     client: Client,
     /// Inbox of this process: replies to the turns that it submits go there, whatever the tenant.
     inbox: InboxName,
-    tenants: Mutex<HashMap<TenantId, Tenant>>,
-    places: Shares,
+    tenants: Mutex<HashMap<TenantId, TenantWaiters>>,
+    permits: PermitPool,
     draining: CancellationToken,
     readers: TaskTracker,
 }
 
 /// The waiting requests of one tenant.
-struct Tenant {
-    turns: HashMap<TurnId, Told>,
-    refusals: VecDeque<Arc<Reply>>,
+struct TenantWaiters {
+    turns: HashMap<TurnId, ReplySender>,
+    rejections: VecDeque<Arc<Reply>>,
     used: Instant,
 }
 
@@ -83,30 +83,30 @@ struct Tenant {
 struct Waiter<'a> {
     inner: &'a Inner,
     name: &'a TurnName,
-    told: Option<watch::Receiver<Option<Arc<Reply>>>>,
+    replies: Option<watch::Receiver<Option<Arc<Reply>>>>,
 }
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         let mut tenants = self.inner.tenants.lock();
-        self.told = None;
+        self.replies = None;
         let Some(tenant) = tenants.get_mut(&self.name.tenant) else { return };
-        if tenant.turns.get(&self.name.turn).is_some_and(|told| told.receiver_count() == 0) {
+        if tenant.turns.get(&self.name.turn).is_some_and(|replies| replies.receiver_count() == 0) {
             tenant.turns.remove(&self.name.turn);
         }
     }
 }
 
-impl Waiting {
+impl ReplyWaiters {
     pub(crate) fn new(client: Client, draining: CancellationToken) -> Self {
-        let (inbox, places) = (private_inbox("gw"), Shares::new(WAITING_MAX));
+        let (inbox, permits) = (private_inbox("gw"), PermitPool::new(WAITING_MAX));
         let (tenants, readers) = (Mutex::default(), TaskTracker::new());
-        Self { inner: Arc::new(Inner { client, inbox, tenants, places, draining, readers }) }
+        Self { inner: Arc::new(Inner { client, inbox, tenants, permits, draining, readers }) }
     }
 
     /// The inbox for replies to turns that this process submits for a tenant. A reader for it runs from now on.
     pub(crate) fn inbox(&self, tenant: &TenantId) -> InboxName {
-        self.read(tenant);
+        self.start_reader(tenant);
         self.inner.inbox.clone()
     }
 
@@ -115,8 +115,8 @@ impl Waiting {
     ///
     /// # Errors
     /// Redis does not respond.
-    pub(crate) async fn glance(&self, name: &TurnName) -> Result<Option<Found>, Problem> {
-        self.inner.glance(name, None).await
+    pub(crate) async fn peek(&self, name: &TurnName) -> Result<Option<TurnLookup>, Problem> {
+        self.inner.peek(name, None).await
     }
 
     /// Reserves a place to wait. A submit reserves it before it sends the turn, so that an accepted turn is not refused
@@ -124,11 +124,11 @@ impl Waiting {
     ///
     /// # Errors
     /// Too many requests wait already.
-    pub(crate) fn place(&self, holder: &Holder) -> Result<Place, Problem> {
+    pub(crate) fn reserve(&self, holder: &CallerIdentity) -> Result<WaitPermit, Problem> {
         self.inner
-            .places
+            .permits
             .take(holder)
-            .map(|share| Place { _share: share })
+            .map(|share| WaitPermit { _share: share })
             .ok_or_else(|| Problem::too_many_wait(WAITING_MAX))
     }
 
@@ -136,8 +136,8 @@ impl Waiting {
     ///
     /// # Errors
     /// Redis does not respond.
-    pub(crate) async fn look(&self, name: &TurnName, caller: Option<&Caller>) -> Result<Found, Problem> {
-        self.inner.look(name, caller).await
+    pub(crate) async fn look_up(&self, name: &TurnName, caller: Option<&Caller>) -> Result<TurnLookup, Problem> {
+        self.inner.look_up(name, caller).await
     }
 
     /// Waits for the reply to a turn or task, at most for `wait`. If the caller's key does not cover it, the wait is as
@@ -149,35 +149,38 @@ impl Waiting {
         &self,
         name: &TurnName,
         wait: Duration,
-        _place: &Place,
+        _permit: &WaitPermit,
         caller: Option<&Caller>,
-    ) -> Result<Found, Problem> {
+    ) -> Result<TurnLookup, Problem> {
         let inner = &*self.inner;
-        self.read(&name.tenant);
+        self.start_reader(&name.tenant);
         // Registered before the first lookup, so that a reply that arrives in between is not lost.
         let mut waiter = inner.waiter(name);
         let deadline = Instant::now() + wait;
-        let (mut every, longest) = LOOKS;
+        let (mut every, longest) = LOOKUP_INTERVALS;
         let is_for = |reply: &Reply| caller.is_none_or(|caller| sees_reply(caller, reply));
-        let mut heard: Option<Arc<Reply>> = None;
+        let mut previous: Option<Arc<Reply>> = None;
         let found = loop {
-            let found = match (inner.look(name, caller).await?, &heard) {
+            let found = match (inner.look_up(name, caller).await?, &previous) {
                 // Without a record, the rejection that arrived is the result.
-                (Found::Unknown, Some(refusal)) if is_for(refusal) => Found::Ended(Arc::clone(refusal)),
+                (TurnLookup::Unknown, Some(rejection)) if is_for(rejection) => TurnLookup::Ended(Arc::clone(rejection)),
                 (found, _) => found,
             };
             let left = deadline.saturating_duration_since(Instant::now());
-            if matches!(found, Found::Ended(_) | Found::InInbox) || left.is_zero() || inner.draining.is_cancelled() {
+            if matches!(found, TurnLookup::Ended(_) | TurnLookup::InInbox)
+                || left.is_zero()
+                || inner.draining.is_cancelled()
+            {
                 break found;
             }
-            match inner.told(&mut waiter, every.min(left), heard.as_ref()).await {
+            match inner.next_reply(&mut waiter, every.min(left), previous.as_ref()).await {
                 // The caller keeps waiting, as for an id that does not exist.
-                Some(reply) if !is_for(&reply) => heard = Some(reply),
-                Some(reply) if reply.status == ReplyStatus::Done => break Found::Ended(reply),
+                Some(reply) if !is_for(&reply) => previous = Some(reply),
+                Some(reply) if reply.status == ReplyStatus::Done => break TurnLookup::Ended(reply),
                 // It may belong to an earlier attempt or to another message with this id: the next lookup decides
                 // whether it counts.
-                Some(refusal) => {
-                    heard = Some(refusal);
+                Some(rejection) => {
+                    previous = Some(rejection);
                     continue;
                 }
                 None => {}
@@ -190,7 +193,7 @@ impl Waiting {
 
     /// How many requests wait now.
     pub(crate) fn count(&self) -> usize {
-        self.inner.places.count()
+        self.inner.permits.count()
     }
 
     /// Waits until the readers have ended and have removed their inboxes.
@@ -199,14 +202,14 @@ impl Waiting {
         self.inner.readers.wait().await;
     }
 
-    fn read(&self, tenant: &TenantId) {
+    fn start_reader(&self, tenant: &TenantId) {
         let mut tenants = self.inner.tenants.lock();
-        if let Some(known) = tenants.get_mut(tenant) {
-            known.used = Instant::now();
+        if let Some(tenant_waiters) = tenants.get_mut(tenant) {
+            tenant_waiters.used = Instant::now();
             return;
         }
-        let (turns, refusals) = (HashMap::new(), VecDeque::new());
-        tenants.insert(tenant.clone(), Tenant { turns, refusals, used: Instant::now() });
+        let (turns, rejections) = (HashMap::new(), VecDeque::new());
+        tenants.insert(tenant.clone(), TenantWaiters { turns, rejections, used: Instant::now() });
         self.inner.readers.spawn(Arc::clone(&self.inner).read_inbox(tenant.clone()));
     }
 }
@@ -214,35 +217,40 @@ impl Waiting {
 impl Inner {
     fn waiter<'a>(&'a self, name: &'a TurnName) -> Waiter<'a> {
         let mut tenants = self.tenants.lock();
-        let told = tenants
+        let replies = tenants
             .get_mut(&name.tenant)
             .map(|tenant| tenant.turns.entry(name.turn.clone()).or_insert_with(|| watch::channel(None).0).subscribe());
-        Waiter { inner: self, name, told }
+        Waiter { inner: self, name, replies }
     }
 
-    /// Waits for a reply other than `but`. Returns `None` after `within`, or when the process drains.
-    async fn told(&self, waiter: &mut Waiter<'_>, within: Duration, but: Option<&Arc<Reply>>) -> Option<Arc<Reply>> {
-        let told = waiter.told.as_mut()?;
-        let is_heard = |reply: &Arc<Reply>| but.is_some_and(|heard| Arc::ptr_eq(heard, reply));
-        let is_news = |reply: &Option<Arc<Reply>>| reply.as_ref().is_some_and(|reply| !is_heard(reply));
-        let heard = async { told.wait_for(is_news).await.ok().and_then(|reply| reply.clone()) };
-        self.draining.run_until_cancelled(timeout(within, heard)).await?.ok().flatten()
+    /// Waits for a reply other than `previous`. Returns `None` after `within`, or when the process drains.
+    async fn next_reply(
+        &self,
+        waiter: &mut Waiter<'_>,
+        within: Duration,
+        previous: Option<&Arc<Reply>>,
+    ) -> Option<Arc<Reply>> {
+        let replies = waiter.replies.as_mut()?;
+        let is_previous = |reply: &Arc<Reply>| previous.is_some_and(|previous| Arc::ptr_eq(previous, reply));
+        let is_new = |reply: &Option<Arc<Reply>>| reply.as_ref().is_some_and(|reply| !is_previous(reply));
+        let next = async { replies.wait_for(is_new).await.ok().and_then(|reply| reply.clone()) };
+        self.draining.run_until_cancelled(timeout(within, next)).await?.ok().flatten()
     }
 
-    /// The implementation of `Waiting::glance`, limited to what the caller may see.
-    async fn glance(&self, name: &TurnName, caller: Option<&Caller>) -> Result<Option<Found>, Problem> {
-        let found = self.recorded(name, caller).await?;
-        if !matches!(found, Found::Unknown) {
+    /// The implementation of `ReplyWaiters::peek`, limited to what the caller may see.
+    async fn peek(&self, name: &TurnName, caller: Option<&Caller>) -> Result<Option<TurnLookup>, Problem> {
+        let found = self.look_up_record(name, caller).await?;
+        if !matches!(found, TurnLookup::Unknown) {
             return Ok(Some(found));
         }
         // A rejected id is free again, so it may have been accepted since.
-        let refusal = self.refusal(name).filter(|reply| caller.is_none_or(|caller| sees_reply(caller, reply)));
-        let Some(refusal) = refusal else { return Ok(None) };
+        let rejection = self.rejection(name).filter(|reply| caller.is_none_or(|caller| sees_reply(caller, reply)));
+        let Some(rejection) = rejection else { return Ok(None) };
         if self.is_undecided(name, caller).await? {
-            return Ok(Some(Found::UnderWay));
+            return Ok(Some(TurnLookup::UnderWay));
         }
-        Ok(Some(match self.recorded(name, caller).await? {
-            Found::Unknown => Found::Ended(refusal),
+        Ok(Some(match self.look_up_record(name, caller).await? {
+            TurnLookup::Unknown => TurnLookup::Ended(rejection),
             found => found,
         }))
     }
@@ -258,47 +266,47 @@ impl Inner {
         Ok(agent.is_some_and(|agent| caller.sees(Some(agent.as_str()))))
     }
 
-    async fn look(&self, name: &TurnName, caller: Option<&Caller>) -> Result<Found, Problem> {
-        if let Some(found) = self.glance(name, caller).await? {
+    async fn look_up(&self, name: &TurnName, caller: Option<&Caller>) -> Result<TurnLookup, Problem> {
+        if let Some(found) = self.peek(name, caller).await? {
             return Ok(found);
         }
         if self.is_undecided(name, caller).await? {
-            return Ok(Found::UnderWay);
+            return Ok(TurnLookup::UnderWay);
         }
         // It may have been admitted between the two reads.
-        match self.recorded(name, caller).await? {
-            Found::Unknown if self.client.store(&name.tenant).is_absent(&name.tenant).await? => {
-                Ok(absent(name).map_or(Found::Unknown, Found::Ended))
+        match self.look_up_record(name, caller).await? {
+            TurnLookup::Unknown if self.client.store(&name.tenant).is_absent(&name.tenant).await? => {
+                Ok(unknown_tenant_reply(name).map_or(TurnLookup::Unknown, TurnLookup::Ended))
             }
             found => Ok(found),
         }
     }
 
-    async fn recorded(&self, name: &TurnName, caller: Option<&Caller>) -> Result<Found, Problem> {
+    async fn look_up_record(&self, name: &TurnName, caller: Option<&Caller>) -> Result<TurnLookup, Problem> {
         let sees_all = caller.is_none_or(|caller| caller.sees(None));
         let view = match self.client.store(&name.tenant).record(name).await.map_err(Problem::from) {
             // The agent of a damaged record is unknown, so the caller may not see it.
-            Err(problem) if problem.is_damaged() && !sees_all => return Ok(Found::Unknown),
+            Err(problem) if problem.is_damaged() && !sees_all => return Ok(TurnLookup::Unknown),
             view => view?,
         };
         if !sees_all && !caller.is_some_and(|caller| agent_of(&view).is_some_and(|agent| caller.sees(Some(&agent)))) {
-            return Ok(Found::Unknown);
+            return Ok(TurnLookup::Unknown);
         }
         Ok(match view {
-            TurnView::Finished(finished) if finished.reply.is_empty() => Found::InInbox,
-            TurnView::Finished(finished) => Found::Ended(Arc::new(
+            TurnView::Finished(finished) if finished.reply.is_empty() => TurnLookup::InInbox,
+            TurnView::Finished(finished) => TurnLookup::Ended(Arc::new(
                 serde_json::from_str(&finished.reply)
                     .map_err(|error| StoreError::Reply { verb: "replies", found: format!("{name}: {error}") })?,
             )),
-            TurnView::Live(_) => Found::UnderWay,
-            TurnView::Unknown => Found::Unknown,
+            TurnView::Live(_) => TurnLookup::UnderWay,
+            TurnView::Unknown => TurnLookup::Unknown,
         })
     }
 
-    fn refusal(&self, name: &TurnName) -> Option<Arc<Reply>> {
+    fn rejection(&self, name: &TurnName) -> Option<Arc<Reply>> {
         let tenants = self.tenants.lock();
-        let refusals = &tenants.get(&name.tenant)?.refusals;
-        refusals.iter().rev().find(|reply| reply.id() == Some(&name.turn)).cloned()
+        let rejections = &tenants.get(&name.tenant)?.rejections;
+        rejections.iter().rev().find(|reply| reply.id() == Some(&name.turn)).cloned()
     }
 
     /// Reads the replies of one tenant until the tenant is idle.
@@ -307,14 +315,14 @@ impl Inner {
         loop {
             let Some(read) = self.draining.run_until_cancelled(replies.next(READ)).await else { break };
             match read {
-                Ok(Some(reply)) => self.tell(&tenant, reply),
+                Ok(Some(reply)) => self.deliver(&tenant, reply),
                 Ok(None) if self.is_idle(&tenant) => break,
                 Ok(None) => {}
                 // Skipped: waiting requests read the turn's record.
                 Err(error @ StoreError::Reply { .. }) => tracing::error!(%error, "cannot read a reply"),
                 Err(error) => {
                     tracing::warn!(%error, %tenant, "cannot read replies; retrying");
-                    self.draining.run_until_cancelled(tokio::time::sleep(READ_AGAIN)).await;
+                    self.draining.run_until_cancelled(tokio::time::sleep(READ_RETRY_PAUSE)).await;
                 }
             }
         }
@@ -323,7 +331,7 @@ impl Inner {
         }
     }
 
-    fn tell(&self, tenant: &TenantId, reply: Reply) {
+    fn deliver(&self, tenant: &TenantId, reply: Reply) {
         // This reply only announces that a call waits for approval. The request keeps waiting.
         if reply.status == ReplyStatus::PendingApproval {
             return;
@@ -331,13 +339,13 @@ impl Inner {
         let reply = Arc::new(reply);
         let mut tenants = self.tenants.lock();
         let (Some(id), Some(tenant)) = (reply.id(), tenants.get_mut(tenant)) else { return };
-        if let Some(told) = tenant.turns.get(id) {
-            told.send_replace(Some(Arc::clone(&reply)));
+        if let Some(replies) = tenant.turns.get(id) {
+            replies.send_replace(Some(Arc::clone(&reply)));
         }
         if reply.status != ReplyStatus::Done {
-            tenant.refusals.push_back(reply);
-            if tenant.refusals.len() > REFUSALS_MAX {
-                tenant.refusals.pop_front();
+            tenant.rejections.push_back(reply);
+            if tenant.rejections.len() > REJECTIONS_MAX {
+                tenant.rejections.pop_front();
             }
         }
     }
@@ -346,7 +354,9 @@ impl Inner {
     /// reader.
     fn is_idle(&self, tenant: &TenantId) -> bool {
         let mut tenants = self.tenants.lock();
-        let idle = tenants.get(tenant).is_none_or(|known| known.turns.is_empty() && known.used.elapsed() > IDLE);
+        let idle = tenants
+            .get(tenant)
+            .is_none_or(|tenant_waiters| tenant_waiters.turns.is_empty() && tenant_waiters.used.elapsed() > IDLE);
         if idle {
             tenants.remove(tenant);
         }
@@ -355,7 +365,7 @@ impl Inner {
 }
 
 /// The rejection of a message whose tenant is not configured. Such a tenant has no inbox for a rejection.
-fn absent(name: &TurnName) -> Option<Arc<Reply>> {
+fn unknown_tenant_reply(name: &TurnName) -> Option<Arc<Reply>> {
     let message = format!("tenant {:?} is not configured", name.tenant.as_str());
     let reply = serde_json::json!({
         "turn_id": name.turn, "tenant": name.tenant, "agent": "", "status": "rejected", "dialect": "raw",

@@ -12,7 +12,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::json;
-use support::{Front, exchange, key};
+use support::{TestGateway, exchange, key};
 use tickfleet_gateway::TlsFiles;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tokio::io::AsyncWriteExt;
@@ -43,7 +43,7 @@ async fn a_thousand_silent_connections_shut_nobody_out_of_a_gateway_with_tls() {
     let files = certificate(folder.path());
     let fleet = Fleet::start(Plan::default()).await;
     let (row, secret) = key("kelly", "acme", &["kelly"], &["submit", "read"]);
-    let front = Front::over(&fleet, &[row], Some(files)).await;
+    let front = TestGateway::over(&fleet, &[row], Some(files)).await;
     let mut silent = Vec::new();
     for _ in 0..1_000 {
         silent.push(TcpStream::connect(front.address).await.unwrap());
@@ -78,7 +78,7 @@ async fn a_thousand_silent_connections_shut_nobody_out_of_a_gateway_with_tls() {
 async fn a_known_connection_stays_while_silent_ones_come_and_go() {
     let fleet = Fleet::start(Plan::default()).await;
     let (row, secret) = key("kelly", "acme", &["kelly"], &["submit", "read"]);
-    let front = Front::of(&fleet, &[row]).await;
+    let front = TestGateway::of(&fleet, &[row]).await;
     let ask = |close: &str| {
         format!("GET /v1/turns/none HTTP/1.1\r\nhost: x\r\n{close}authorization: Bearer {secret}\r\n\r\n")
     };

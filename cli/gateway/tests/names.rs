@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::{Front, key};
+use support::{TestGateway, key};
 use tickfleet_client::{Session, SessionId};
 use tickfleet_config::TaskHandlerDef;
 use tickfleet_gateway::{META, openapi};
@@ -94,15 +94,15 @@ const DATA: &[(&str, &[&str])] = &[
 struct Probe {
     operation: &'static str,
     field: &'static str,
-    key: Whose,
+    key: ProbeKey,
     path: String,
     headers: Vec<(&'static str, &'static str)>,
     body: Value,
-    refused: Refused,
+    refused: ExpectedRejection,
 }
 
 #[derive(Clone, Copy)]
-enum Whose {
+enum ProbeKey {
     /// A key restricted to the agent kelly of acme.
     Kelly,
     /// A key of the tenant bolt with all operator verbs.
@@ -110,7 +110,7 @@ enum Whose {
 }
 
 #[derive(Debug)]
-enum Refused {
+enum ExpectedRejection {
     Status(u16),
     /// A response with several results; the one result has this word.
     Answer(&'static str),
@@ -122,8 +122,8 @@ fn probe(operation: &'static str, field: &'static str, body: Value, status: u16)
     let path = operation.split(' ').nth(1).unwrap().replace("{agent}", "kelly");
     let is_waited = [TURNS, TASKS].contains(&operation);
     let path = if is_waited { format!("{path}?wait=30") } else { path };
-    let key = if path.contains("/operate/") { Whose::Bolt } else { Whose::Kelly };
-    Probe { operation, field, key, path, headers: Vec::new(), body, refused: Refused::Status(status) }
+    let key = if path.contains("/operate/") { ProbeKey::Bolt } else { ProbeKey::Kelly };
+    Probe { operation, field, key, path, headers: Vec::new(), body, refused: ExpectedRejection::Status(status) }
 }
 
 /// A turn with one more member.
@@ -148,7 +148,7 @@ fn call(meta: Value) -> Value {
 
 fn rpc(field: &'static str, body: Value) -> Probe {
     let headers = vec![("accept", "application/json, text/event-stream"), ("mcp-protocol-version", "2025-11-25")];
-    Probe { headers, refused: Refused::Rpc, ..probe(MCP, field, body, 200) }
+    Probe { headers, refused: ExpectedRejection::Rpc, ..probe(MCP, field, body, 200) }
 }
 
 /// Requests that name something of fran's or of another tenant's. `letter` is a dead letter of bolt's.
@@ -170,8 +170,10 @@ fn probes(letter: &str) -> Vec<Probe> {
         Probe { path: format!("{}{id}{}", &path[..begin], &path[end + 1..]), ..found }
     };
     let reason = |member: &str, value: Value| with(json!({"reason": "a test"}), member, value);
-    let letters =
-        |operation, field, body, word| Probe { refused: Refused::Answer(word), ..probe(operation, field, body, 200) };
+    let letters = |operation, field, body, word| Probe {
+        refused: ExpectedRejection::Answer(word),
+        ..probe(operation, field, body, 200)
+    };
     let foreign_letter = json!(["letter-0-1-0"]);
     let mut probes = vec![
         probe(TURNS, "agent", turn("agent", json!("fran")), 403),
@@ -326,7 +328,7 @@ fn plan() -> Plan {
 }
 
 /// Ends tasks, so that none of them is left.
-async fn end(fleet: &Fleet, front: &Front, key: &str, tasks: &[&str]) {
+async fn end(fleet: &Fleet, front: &TestGateway, key: &str, tasks: &[&str]) {
     for task in tasks {
         front.ask(key, "POST", &format!("/v1/tasks/{task}/cancel"), &Value::Null).await;
         let name = TurnName::parse(&format!("acme:{task}")).unwrap();
@@ -341,7 +343,7 @@ async fn a_name_that_the_key_does_not_cover_is_refused_wherever_it_stands() {
     let (all_row, all) = key("all", "acme", &["*"], &services);
     let (kelly_row, kelly) = key("kelly", "acme", &["kelly"], &services);
     let (bolt_row, bolt) = key("bolt", "bolt", &["*"], &["view", "operate", "approve"]);
-    let front = Front::of(&fleet, &[all_row, kelly_row, bolt_row]).await;
+    let front = TestGateway::of(&fleet, &[all_row, kelly_row, bolt_row]).await;
 
     // Fran owns a running task, a finished turn and a conversation.
     let task = json!({"target_agent": "fran", "task_description": "work", "task_id": "frans-task", "budget": 5});
@@ -369,15 +371,15 @@ async fn a_name_that_the_key_does_not_cover_is_refused_wherever_it_stands() {
     for probe in probes(letter.as_str().unwrap()) {
         let Probe { operation, field, key, path, headers, body, refused } = probe;
         let key = match key {
-            Whose::Kelly => &kelly,
-            Whose::Bolt => &bolt,
+            ProbeKey::Kelly => &kelly,
+            ProbeKey::Bolt => &bolt,
         };
         let method = operation.split(' ').next().unwrap();
         let answer = front.ask_with(key, method, &path, &headers, &body).await;
         let is_refused = match refused {
-            Refused::Status(status) => answer.status == status,
-            Refused::Answer(word) => answer.status == 200 && answer.json()[0]["answer"] == word,
-            Refused::Rpc => answer.status == 200 && answer.json()["error"]["code"] == -32602,
+            ExpectedRejection::Status(status) => answer.status == status,
+            ExpectedRejection::Answer(word) => answer.status == 200 && answer.json()[0]["answer"] == word,
+            ExpectedRejection::Rpc => answer.status == 200 && answer.json()["error"]["code"] == -32602,
         };
         if !is_refused {
             wrong.push(format!("{operation} {field} ({body}): expected {refused:?}, found {answer:?}"));
@@ -404,7 +406,7 @@ async fn a_task_is_delegated_under_a_parent_of_an_agent_that_the_key_covers() {
     let fleet = Fleet::start(plan()).await;
     let (row, kelly) = key("kelly", "acme", &["kelly"], &["submit", "read"]);
     let (all_row, all) = key("all", "acme", &["*"], &["submit", "read", "cancel"]);
-    let front = Front::of(&fleet, &[row, all_row]).await;
+    let front = TestGateway::of(&fleet, &[row, all_row]).await;
     let parent = json!({"target_agent": "kelly", "task_description": "work", "task_id": "parent", "budget": 5});
     // The parent may not have been decided yet.
     assert_eq!(front.ask(&kelly, "POST", "/v1/tasks", &parent).await.status, 202);
@@ -425,9 +427,9 @@ async fn a_turn_whose_inbox_cannot_be_had_is_refused_at_once() {
     let fleet = Fleet::start(Plan { store, ..plan() }).await;
     let (row, kelly) = key("kelly", "acme", &["kelly"], &["submit", "read"]);
     let fronts = [
-        Front::of(&fleet, std::slice::from_ref(&row)).await,
-        Front::of(&fleet, std::slice::from_ref(&row)).await,
-        Front::of(&fleet, std::slice::from_ref(&row)).await,
+        TestGateway::of(&fleet, std::slice::from_ref(&row)).await,
+        TestGateway::of(&fleet, std::slice::from_ref(&row)).await,
+        TestGateway::of(&fleet, std::slice::from_ref(&row)).await,
     ];
     let turn = json!({"agent": "kelly", "calls": [{"name": "echo", "arguments": {"text": "hi"}}]});
     let task = json!({"target_agent": "kelly", "task_description": "work"});
@@ -451,9 +453,9 @@ async fn a_turn_whose_inbox_cannot_be_had_is_refused_at_once() {
 
 /// Counts queries to Redis.
 #[derive(Default)]
-struct Questions(AtomicUsize);
+struct QueryCounter(AtomicUsize);
 
-impl Observer for Questions {
+impl Observer for QueryCounter {
     fn answered(&self, _: &'static str, took: Option<Duration>) {
         // Blocking reads are not counted.
         if took.is_some() {
@@ -475,9 +477,9 @@ async fn what_is_an_agents_that_the_key_does_not_cover_takes_as_long_as_what_doe
     let (all_row, all) = key("all", "acme", &["*"], &services);
     let (kelly_row, kelly) = key("kelly", "acme", &["kelly"], &services);
     let rows = [all_row, kelly_row];
-    let front = Front::of(&fleet, &rows).await;
-    let questions = Arc::new(Questions::default());
-    let observed = Front::observed(&fleet, &rows, questions.clone()).await;
+    let front = TestGateway::of(&fleet, &rows).await;
+    let questions = Arc::new(QueryCounter::default());
+    let observed = TestGateway::observed(&fleet, &rows, questions.clone()).await;
 
     let turn =
         json!({"agent": "fran", "turn_id": "frans-turn", "calls": [{"name": "echo", "arguments": {"text": "hers"}}]});
@@ -534,7 +536,7 @@ async fn what_is_an_agents_that_the_key_does_not_cover_takes_as_long_as_what_doe
 async fn two_ids_or_two_headers_for_one_thing_are_refused() {
     let fleet = Fleet::start(plan()).await;
     let (row, kelly) = key("kelly", "acme", &["kelly"], &["submit", "read"]);
-    let front = Front::of(&fleet, &[row]).await;
+    let front = TestGateway::of(&fleet, &[row]).await;
     let turn = turn("turn_id", json!("one"));
     let task = task("task_id", json!("one-task"));
     for (path, body, field, id) in [("/v1/turns", &turn, "turn_id", "one"), ("/v1/tasks", &task, "task_id", "one-task")]
@@ -567,7 +569,7 @@ async fn two_ids_or_two_headers_for_one_thing_are_refused() {
 }
 
 /// The tasks that a key sees, page by page, and the positions between the pages.
-async fn paged(front: &Front, key: &str, limit: usize) -> (Vec<String>, Vec<String>) {
+async fn paged(front: &TestGateway, key: &str, limit: usize) -> (Vec<String>, Vec<String>) {
     let (mut tasks, mut positions) = (Vec::new(), Vec::<String>::new());
     loop {
         let from = positions.last().map(|last| format!("&from={last}")).unwrap_or_default();
@@ -587,7 +589,7 @@ async fn a_list_of_tasks_names_no_task_that_its_key_does_not_see_and_leaves_out_
     let (all_row, all) = key("all", "acme", &["*"], &services);
     let (kelly_row, kelly) = key("kelly", "acme", &["kelly"], &services);
     let rows = [all_row, kelly_row];
-    let front = Front::of(&fleet, &rows).await;
+    let front = TestGateway::of(&fleet, &rows).await;
     let delegated = async |agent: &str, id: &str| {
         let task = json!({"target_agent": agent, "task_description": "work", "task_id": id, "budget": 5});
         assert_eq!(front.ask(&all, "POST", "/v1/tasks", &task).await.status, 202);
@@ -616,8 +618,8 @@ async fn a_list_of_tasks_names_no_task_that_its_key_does_not_see_and_leaves_out_
     assert_eq!(tasks, ["frans-new", "kellys-new", "frans-old", "kellys-old"]);
 
     // A position at another agent's task is invalid, like a position at a task that does not exist.
-    let questions = Arc::new(Questions::default());
-    let observed = Front::observed(&fleet, &rows, questions.clone()).await;
+    let questions = Arc::new(QueryCounter::default());
+    let observed = TestGateway::observed(&fleet, &rows, questions.clone()).await;
     let listed = async |key: &str, id: &str| {
         let before = questions.0.load(Ordering::SeqCst);
         let page = observed.ask(key, "GET", &format!("/v1/tasks?from=acme:{id}"), &Value::Null).await;
@@ -640,7 +642,7 @@ async fn null_counts_as_absent_in_every_optional_field_of_a_body() {
     let fleet = Fleet::start(plan()).await;
     let (kelly_row, kelly) = key("kelly", "acme", &["kelly"], &["submit", "read", "cancel"]);
     let (bolt_row, bolt) = key("bolt", "bolt", &["*"], &["view", "operate", "approve"]);
-    let front = Front::of(&fleet, &[kelly_row, bolt_row]).await;
+    let front = TestGateway::of(&fleet, &[kelly_row, bolt_row]).await;
     let nulls = |fields: &[&str], mut body: Value| {
         for field in fields {
             let members = body.as_object_mut().unwrap();
@@ -676,7 +678,7 @@ async fn null_counts_as_absent_in_every_optional_field_of_a_body() {
 async fn a_key_that_comes_twice_in_an_operators_body_is_refused() {
     let fleet = Fleet::start(plan()).await;
     let (row, bolt) = key("bolt", "bolt", &["*"], &["view", "operate", "approve"]);
-    let front = Front::of(&fleet, &[row]).await;
+    let front = TestGateway::of(&fleet, &[row]).await;
     let path = "/v1/operate/approvals/bolt:none/approve";
     for set in [r#"{"/a": 1, "/a": 2}"#, r#"{"/a": 1, "/\u0061": 2}"#, r#"{"/a": {"b": 1, "b": 2}}"#] {
         let body = format!(r#"{{"reason": "a test", "set": {set}}}"#);
@@ -692,7 +694,7 @@ async fn a_key_that_comes_twice_in_an_operators_body_is_refused() {
 async fn the_id_of_an_event_that_no_stream_has_is_refused() {
     let fleet = Fleet::start(plan()).await;
     let (row, kelly) = key("kelly", "acme", &["kelly"], &["submit", "read", "cancel"]);
-    let front = Front::of(&fleet, &[row]).await;
+    let front = TestGateway::of(&fleet, &[row]).await;
     let task = json!({"target_agent": "kelly", "task_description": "work", "task_id": "job"});
     assert_eq!(front.ask(&kelly, "POST", "/v1/tasks", &task).await.status, 202);
     let name = TurnName::parse("acme:job").unwrap();

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::{Front, key};
+use support::{TestGateway, key};
 use tickfleet_model::policy::Rule;
 use tickfleet_model::{ApprovalDemand, Policy};
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 async fn a_name_that_the_fleet_does_not_have_is_refused_by_every_verb_and_changes_nothing() {
     let fleet = Fleet::start(Plan::default()).await;
     let (row, anna) = key("anna", "*", &["*"], &["view", "operate", "approve"]);
-    let front = Front::of(&fleet, &[row]).await;
+    let front = TestGateway::of(&fleet, &[row]).await;
     let all = async || {
         let mut found: Vec<String> = redis::cmd("KEYS")
             .arg(fleet.store.keys().key("early:*").replace(['{', '}'], "?"))
@@ -85,7 +85,7 @@ async fn whoever_may_decide_sees_every_argument_and_all_others_a_short_form_that
     let mut fleet = Fleet::start(Plan { policy: people_are_asked, ..Plan::default() }).await;
     let (anna_row, anna) = key("anna", "*", &["*"], &["view", "approve"]);
     let (viewer_row, viewer) = key("viewer", "*", &["*"], &["view"]);
-    let front = Front::of(&fleet, &[anna_row, viewer_row]).await;
+    let front = TestGateway::of(&fleet, &[anna_row, viewer_row]).await;
     let get = async |key: &str, path: &str| {
         let answer = front.ask(key, "GET", &format!("/v1/operate/approvals{path}"), &Value::Null).await;
         assert_eq!(answer.status, 200, "{answer:?}");

@@ -4,12 +4,12 @@ use clap::Args;
 use serde::Serialize;
 use tickfleet_client::end_many;
 use tickfleet_client::operate::Operator;
-use tickfleet_gateway::Named;
+use tickfleet_gateway::FleetName;
 use tickfleet_model::{TenantId, TurnId};
 use tickfleet_store::CancelResult;
 
 use crate::commands::limits::{by_environment, who};
-use crate::commands::operate::known::{self, named};
+use crate::commands::operate::name_check::{self, parse_turn_name};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
@@ -42,7 +42,7 @@ pub(crate) struct Cancel {
 }
 
 #[derive(Serialize)]
-struct Answer<'a> {
+struct CancelOutput<'a> {
     tenant: &'a TenantId,
     id: &'a TurnId,
     answer: &'static str,
@@ -53,12 +53,12 @@ struct Answer<'a> {
 /// # Errors
 /// The turn or task is unknown, or the cancellation could not be stored.
 pub(crate) async fn run(setup: &Setup, args: &Cancel, output: &Output) -> Result<(), Failure> {
-    let name = named(&args.tenant, args.id.as_ref())?;
+    let name = parse_turn_name(&args.tenant, args.id.as_ref())?;
     let (client, report) = (setup.client().await?, setup.report());
     // A cancellation in an emergency must not fail because a variable is not set.
     let by = args.by.clone().map_or_else(by_environment, Ok).unwrap_or_else(|_| "somebody".into());
     let operator = Operator { by: &by, reason: &args.reason, redactor: &report.redactor };
-    known::check(setup, &client, Named::Tenant(&name.tenant), output).await?;
+    name_check::check(setup, &client, FleetName::Tenant(&name.tenant), output).await?;
     if !args.early && !end_many::is_there(&client, &name).await? {
         return Err(Failure::failed(anyhow::anyhow!(
             "unknown turn or task {name}: it has not arrived, was rejected, or its record has expired. tickfleet \
@@ -87,6 +87,6 @@ pub(crate) async fn run(setup: &Setup, args: &Cancel, output: &Output) -> Result
             return Err(Failure::failed(anyhow::anyhow!("{name} was admitted, but its record is lost")));
         }
     };
-    let answer = Answer { tenant: &name.tenant, id: &name.turn, answer: word };
+    let answer = CancelOutput { tenant: &name.tenant, id: &name.turn, answer: word };
     output.show(&answer, |_| format!("{name}: {said}"))
 }

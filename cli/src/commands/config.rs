@@ -8,7 +8,7 @@ use crate::commands::config_warnings::{arguments_of_two_types, missing_secrets};
 use crate::failure::Failure;
 use crate::fleet::python;
 use crate::global::Global;
-use crate::output::{Mood, Output};
+use crate::output::{Output, StatusColor};
 use crate::setup::{self, Setup};
 
 /// Check the configuration, or print the settings in force.
@@ -19,11 +19,11 @@ Examples:
   tickfleet config print | grep max_actions_per_day")]
 pub(crate) struct Config {
     #[command(subcommand)]
-    what: What,
+    command: ConfigCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum ConfigCommand {
     /// Report every error with file, line and field. Exit code 1 if there is any.
     Check,
     /// Print every setting with its source. Secrets are masked.
@@ -31,14 +31,14 @@ enum What {
 }
 
 #[derive(Serialize)]
-struct Report<'a> {
+struct CheckReport<'a> {
     valid: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     policy_digest: Option<&'a str>,
     /// The files of the built-in sample business that are in use.
     #[serde(skip_serializing_if = "Option::is_none")]
     built_in: Option<Vec<&'static str>>,
-    errors: Vec<Wrong>,
+    errors: Vec<InvalidConfiguration>,
     warnings: Vec<Warning>,
 }
 
@@ -51,7 +51,7 @@ struct Warning {
 }
 
 #[derive(Serialize)]
-struct Wrong {
+struct InvalidConfiguration {
     place: String,
     field: String,
     found: String,
@@ -65,9 +65,9 @@ struct Wrong {
 /// # Errors
 /// The configuration is invalid.
 pub(crate) fn run(args: &Config, global: &Global, output: &Output) -> Result<(), Failure> {
-    match args.what {
-        What::Check => check(global, output),
-        What::Print => {
+    match args.command {
+        ConfigCommand::Check => check(global, output),
+        ConfigCommand::Print => {
             let setup = Setup::with_text(&setup::sources(global)?, &global.extensions, None)?;
             if output.json {
                 return Err(Failure::usage("config print prints YAML only: omit --json"));
@@ -93,9 +93,9 @@ fn check(global: &Global, output: &Output) -> Result<(), Failure> {
     let configuration = &setup.configuration;
     let warnings = warnings(&setup, &of_rules);
     let (digest, built_in) = (Some(&*configuration.digest), Some(configuration.samples().to_vec()));
-    let report = Report { valid: true, policy_digest: digest, built_in, errors: Vec::new(), warnings };
+    let report = CheckReport { valid: true, policy_digest: digest, built_in, errors: Vec::new(), warnings };
     output.show(&report, |report| {
-        let (policy, ok) = (&configuration.policy, output.paint(Mood::Good, "valid"));
+        let (policy, ok) = (&configuration.policy, output.paint(StatusColor::Good, "valid"));
         let mut text = format!(
             "The configuration is {ok}: {}, {}, {}, policy {}",
             counted(policy.tenants.len(), "tenant"),
@@ -103,7 +103,7 @@ fn check(global: &Global, output: &Output) -> Result<(), Failure> {
             counted(configuration.tools.tools.len(), "declared tool"),
             configuration.digest.get(..12).unwrap_or_default()
         );
-        let word = output.paint(Mood::Doubtful, "warning");
+        let word = output.paint(StatusColor::Doubtful, "warning");
         for Warning { place, field, message } in &report.warnings {
             text.push_str(&format!("\n{word}: {place}: {field}: {message}"));
         }
@@ -116,13 +116,13 @@ fn check(global: &Global, output: &Output) -> Result<(), Failure> {
 
 fn refused(errors: &ConfigErrors, output: &Output) -> Result<(), Failure> {
     let (errors_shown, warnings) = (wrong(errors), Vec::new());
-    let report = Report { valid: false, policy_digest: None, built_in: None, errors: errors_shown, warnings };
+    let report = CheckReport { valid: false, policy_digest: None, built_in: None, errors: errors_shown, warnings };
     output.show(&report, |_| errors.to_string())?;
-    Err(Failure::Told)
+    Err(Failure::Reported)
 }
 
-fn counted(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Returns the warnings about the configuration, about its rules, and about the program's own tools.
@@ -162,8 +162,8 @@ fn warnings(setup: &Setup, of_rules: &[ConfigWarning]) -> Vec<Warning> {
     written.chain(extensions).chain(hosts).chain(nobody).chain(homeless).chain(looked).collect()
 }
 
-fn wrong(errors: &ConfigErrors) -> Vec<Wrong> {
-    let wrong = |error: &configuration::ConfigError| Wrong {
+fn wrong(errors: &ConfigErrors) -> Vec<InvalidConfiguration> {
+    let wrong = |error: &configuration::ConfigError| InvalidConfiguration {
         place: error.place.to_string(),
         field: error.path.clone(),
         found: error.found.clone(),

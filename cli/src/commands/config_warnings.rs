@@ -10,10 +10,10 @@ use tickfleet_model::limit::{LimitBound, fits};
 use tickfleet_tools::Environment;
 
 /// A file of the configuration, a field, and the warning.
-pub(super) type Found = (&'static str, String, String);
+pub(super) type ConfigWarning = (&'static str, String, String);
 
 /// Secrets of tools and MCP servers whose variable is not set or whose file does not exist.
-pub(super) fn missing_secrets(configuration: &Configuration, environment: &Environment) -> Vec<Found> {
+pub(super) fn missing_secrets(configuration: &Configuration, environment: &Environment) -> Vec<ConfigWarning> {
     let mut found = Vec::new();
     let mut look = |file: &'static str, field: String, secret: &SecretRef| {
         let what = match secret {
@@ -45,7 +45,7 @@ pub(super) fn missing_secrets(configuration: &Configuration, environment: &Envir
 
 /// Arguments of effect keys, sums and rules that may be a number or a text. `5` and `"5"` are two different effects, a
 /// text has no sum, and a comparison with a text cannot be evaluated.
-pub(super) fn arguments_of_two_types(configuration: &Configuration) -> Vec<Found> {
+pub(super) fn arguments_of_two_types(configuration: &Configuration) -> Vec<ConfigWarning> {
     let mut found = Vec::new();
     let policy = &configuration.policy;
     for (tool, def) in &configuration.tools.tools {

@@ -11,7 +11,7 @@ use tickfleet_model::{AgentId, Context, InboxName, Priority, Task, TaskGrant, Ta
 use crate::commands::submit::parse_priority;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::output::results::{self, Awaited, Told};
+use crate::output::results::{self, Awaited, PriorLetter};
 use crate::output::time_format::Deadline;
 use crate::setup::Setup;
 
@@ -59,7 +59,7 @@ pub(crate) struct Delegate {
 
 /// The output for a task without `--wait`.
 #[derive(Serialize)]
-struct Enqueued<'a> {
+struct DelegateOutput<'a> {
     task_id: &'a TaskId,
     tenant: &'a TenantId,
 }
@@ -97,19 +97,19 @@ pub(crate) async fn run(setup: &Setup, args: &Delegate, output: &Output) -> Resu
         grant: TaskGrant { budget: args.budget, ..TaskGrant::default() },
         context: Context::default(),
     };
-    let told = Told::before(&client, &args.tenant, args.task_id.as_ref().map(TaskId::as_str)).await?;
+    let prior_letter = PriorLetter::before(&client, &args.tenant, args.task_id.as_ref().map(TaskId::as_str)).await?;
     let task_id = client.delegate(task).await?;
     if let Some(hint) = setup.unserved(&client, &args.tenant).await? {
         output.note(&hint);
     }
     let (Some(timeout), Some(inbox)) = (args.wait, inbox) else {
-        let enqueued = Enqueued { task_id: &task_id, tenant: &args.tenant };
+        let enqueued = DelegateOutput { task_id: &task_id, tenant: &args.tenant };
         return output.show(&enqueued, |said| {
             let (tenant, task) = (said.tenant, said.task_id);
             format!("{tenant}:{task}\nFollow it: tickfleet explain {tenant}:{task}")
         });
     };
     let id = TurnId::from(task_id);
-    let awaited = Awaited { tenant: &args.tenant, id: &id, inbox: &inbox, private, timeout, told };
+    let awaited = Awaited { tenant: &args.tenant, id: &id, inbox: &inbox, private, timeout, prior_letter };
     results::wait(&client, &awaited, output).await
 }

@@ -4,7 +4,7 @@ use tickfleet_ops::shutdown::Shutdown;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::failure::Failure;
-use crate::fleet::{self, Answer, Roles};
+use crate::fleet::{self, ProbeAddress, Roles};
 use crate::global::Global;
 use crate::setup::Setup;
 
@@ -27,10 +27,10 @@ pub(crate) async fn run(global: &Global, roles: Roles) -> Result<(), Failure> {
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     let hangups = signal(SignalKind::hangup()).map_err(Failure::failed)?;
     let address = setup.settings().http.address;
-    let fleet = fleet::start(setup, roles, Answer::On(address), shutdown).await?;
+    let fleet = fleet::start(setup, roles, ProbeAddress::On(address), shutdown).await?;
     fleet.follow_configuration(setup, Some(hangups));
     // The failure is already in the log.
-    let outcome = fleet.wait().await.map_err(|_| Failure::Told);
+    let outcome = fleet.wait().await.map_err(|_| Failure::Reported);
     if let Some(traces) = traces {
         traces.flush().await;
     }

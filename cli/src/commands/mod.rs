@@ -1,6 +1,5 @@
 //! The commands: each with its arguments and `run`.
 
-pub(crate) mod answer;
 pub(crate) mod approvals;
 pub(crate) mod audit;
 pub(crate) mod cancel;
@@ -19,6 +18,7 @@ pub(crate) mod kb;
 pub(crate) mod limits;
 pub(crate) mod mcp;
 pub(crate) mod memory;
+pub(crate) mod model_response;
 pub(crate) mod operate;
 pub(crate) mod prove;
 pub(crate) mod reply;

@@ -9,7 +9,7 @@ use tickfleet_proof::prove::{Proof, Prover};
 use tickfleet_proof::report::markdown;
 use tickfleet_proof::verify::ExportVerdict;
 
-use crate::commands::audit::verify::{Against, at, verified};
+use crate::commands::audit::verify::{References, at, verified};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::output::time_format::Deadline;
@@ -37,11 +37,11 @@ pub(crate) struct Prove {
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     #[command(flatten)]
-    against: Against,
+    against: References,
 }
 
 #[derive(Serialize)]
-struct Proved<'a> {
+struct ProofOutput<'a> {
     proof: &'a Proof,
     verdict: &'a ExportVerdict,
 }
@@ -61,10 +61,10 @@ pub(crate) async fn run(args: &Prove, output: &Output) -> Result<(), Failure> {
             std::fs::write(path, &report).with_context(|| path.display().to_string()).map_err(Failure::failed)?;
             output.note(&format!("The report is in {}.", path.display()));
             if output.json() {
-                output.data(&Proved { proof: &proof, verdict: &verdict })?;
+                output.data(&ProofOutput { proof: &proof, verdict: &verdict })?;
             }
         }
-        None => output.show(&Proved { proof: &proof, verdict: &verdict }, |_| report)?,
+        None => output.show(&ProofOutput { proof: &proof, verdict: &verdict }, |_| report)?,
     }
-    if proof.holds && verdict.intact { Ok(()) } else { Err(Failure::Told) }
+    if proof.holds && verdict.intact { Ok(()) } else { Err(Failure::Reported) }
 }

@@ -4,7 +4,7 @@ use clap::Args;
 use tickfleet_client::Recorded;
 use tickfleet_model::TurnId;
 
-use crate::commands::operate::known::named;
+use crate::commands::operate::name_check::parse_turn_name;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::output::results;
@@ -32,9 +32,9 @@ pub(crate) struct ReplyArgs {
 /// Reads and prints the reply.
 ///
 /// # Errors
-/// The turn or task has not ended, or is unknown; [`Failure::Told`] if a call did not succeed.
+/// The turn or task has not ended, or is unknown; [`Failure::Reported`] if a call did not succeed.
 pub(crate) async fn run(setup: &Setup, args: &ReplyArgs, output: &Output) -> Result<(), Failure> {
-    let name = named(&args.tenant, args.id.as_ref())?;
+    let name = parse_turn_name(&args.tenant, args.id.as_ref())?;
     match setup.client().await?.reply(&name).await? {
         Recorded::Ended(reply) => results::print(&reply, output),
         Recorded::InInbox => Err(Failure::failed(anyhow::anyhow!(

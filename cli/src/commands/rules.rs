@@ -9,9 +9,9 @@ use serde::Serialize;
 use tickfleet_client::rules::{RuleCounts, RuleRow, rule_rows, rules_of};
 use tickfleet_model::TenantId;
 
-use crate::commands::operate::stats::{DAY_MS, count};
+use crate::commands::operate::stats::{DAY_MS, count_new_entries};
 use crate::failure::Failure;
-use crate::output::{Mood, Output, lines, short, table};
+use crate::output::{Output, StatusColor, lines, short, table};
 use crate::setup::Setup;
 
 /// Days that are counted by default, including today.
@@ -51,7 +51,7 @@ fn days(text: &str) -> Result<NonZeroU16, String> {
 }
 
 #[derive(Serialize)]
-struct Told {
+struct RulesOutput {
     rules: Vec<RuleRow>,
     /// Number of calls counted in these days.
     calls: u64,
@@ -67,7 +67,7 @@ struct Told {
 /// Redis.
 pub(crate) async fn run(setup: &Setup, args: &Rules, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
-    let counted = count(&client, output).await?;
+    let counted = count_new_entries(&client, output).await?;
     let today = counted.now_ms.div_euclid(DAY_MS);
     let here = rules_of(&setup.configuration.policy);
     let span = (today - i64::from(args.days.get()) + 1, today);
@@ -76,18 +76,18 @@ pub(crate) async fn run(setup: &Setup, args: &Rules, output: &Output) -> Result<
     if counted.gap {
         output.note("entries may have been trimmed before they were counted: some calls may be missing");
     }
-    let told = Told { rules, calls, counted_upto_ms: counted.upto_ms, gap: counted.gap };
-    output.show(&told, |told| in_words(&told.rules, output))
+    let rules_output = RulesOutput { rules, calls, counted_upto_ms: counted.upto_ms, gap: counted.gap };
+    output.show(&rules_output, |rules_output| rules_text(&rules_output.rules, output))
 }
 
-fn in_words(rules: &[RuleRow], output: &Output) -> String {
+fn rules_text(rules: &[RuleRow], output: &Output) -> String {
     if rules.is_empty() {
         return "No rules or limits match, and no other cause has denied a call.".into();
     }
     let mut shown = table(&["RULE", "MODE", "WOULD STOP", "DENIED", "SAYS"]);
     for row in rules {
         let mode = match row.here.mode {
-            Some("shadow") => output.cell(Mood::Doubtful, "shadow"),
+            Some("shadow") => output.cell(StatusColor::Doubtful, "shadow"),
             mode => Cell::new(mode.unwrap_or("other")),
         };
         shown.add_row([

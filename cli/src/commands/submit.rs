@@ -9,11 +9,11 @@ use tickfleet_client::private_inbox;
 use tickfleet_model::{AgentId, Call, Context, Dialect, InboxName, Priority, TenantId, Turn, TurnId, limits};
 use tickfleet_protocol::{about, parse_turn, with_owner};
 
-use crate::commands::answer;
+use crate::commands::model_response;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::output::format::Format;
-use crate::output::results::{self, Awaited, Told};
+use crate::output::results::{self, Awaited, PriorLetter};
 use crate::output::time_format::Deadline;
 use crate::setup::Setup;
 
@@ -70,7 +70,7 @@ pub(crate) struct Submit {
 
 /// The output for a turn without `--wait`.
 #[derive(Serialize)]
-struct Accepted<'a> {
+struct SubmitOutput<'a> {
     turn_id: &'a TurnId,
     tenant: &'a TenantId,
     duplicate: bool,
@@ -100,20 +100,20 @@ pub(crate) async fn run(setup: &Setup, args: &Submit, output: &Output) -> Result
     }
     let (tenant, inbox) = (turn.tenant.clone(), turn.reply_to.clone());
     let given = turn.id.clone();
-    let told = Told::before(&client, &tenant, given.as_ref().map(TurnId::as_str)).await?;
+    let prior_letter = PriorLetter::before(&client, &tenant, given.as_ref().map(TurnId::as_str)).await?;
     let submitted = client.submit(turn).await?;
     if let Some(hint) = setup.unserved(&client, &tenant).await? {
         output.note(&hint);
     }
     let (Some(timeout), Some(inbox)) = (args.wait, inbox) else {
-        let accepted = Accepted { turn_id: &submitted.turn_id, tenant: &tenant, duplicate: submitted.duplicate };
-        return output.show(&accepted, |accepted| said(accepted));
+        let accepted = SubmitOutput { turn_id: &submitted.turn_id, tenant: &tenant, duplicate: submitted.duplicate };
+        return output.show(&accepted, |accepted| accepted_text(accepted));
     };
-    let awaited = Awaited { tenant: &tenant, id: &submitted.turn_id, inbox: &inbox, private, timeout, told };
+    let awaited = Awaited { tenant: &tenant, id: &submitted.turn_id, inbox: &inbox, private, timeout, prior_letter };
     results::wait(&client, &awaited, output).await
 }
 
-fn said(accepted: &Accepted<'_>) -> String {
+fn accepted_text(accepted: &SubmitOutput<'_>) -> String {
     let (tenant, turn) = (accepted.tenant, accepted.turn_id);
     let again = if accepted.duplicate { " (already submitted; it does not run again)" } else { "" };
     format!("{tenant}:{turn}{again}\nFollow it: tickfleet explain {tenant}:{turn}")
@@ -130,7 +130,7 @@ fn turn(args: &Submit) -> Result<Turn, Failure> {
     let bytes = read(file)?;
     let bytes = match args.format {
         Some(format) => around_calls(format, &bytes).map_err(|why| Failure::usage(format!("{file} {why}")))?,
-        None => match std::str::from_utf8(&bytes).ok().and_then(answer::turn_of) {
+        None => match std::str::from_utf8(&bytes).ok().and_then(model_response::turn_of) {
             Some(turn) => turn.map_err(|why| Failure::failed(anyhow::anyhow!("{file} {why}")))?.into_bytes(),
             None => bytes,
         },
@@ -217,11 +217,11 @@ mod tests {
 
     #[test]
     fn a_call_is_a_name_and_json() {
-        let said = |text| call(text).map(|c| (c.tool, c.arguments)).map_err(|f| f.message());
-        assert_eq!(said("echo"), Ok(("echo".into(), "{}".into())));
-        assert_eq!(said(" echo  {\"text\": \"a b\"} "), Ok(("echo".into(), "{\"text\": \"a b\"}".into())));
-        assert!(said("echo text=hi").unwrap_err().unwrap().contains("not JSON"));
-        assert!(said("  ").is_err());
+        let parsed = |text| call(text).map(|c| (c.tool, c.arguments)).map_err(|f| f.message());
+        assert_eq!(parsed("echo"), Ok(("echo".into(), "{}".into())));
+        assert_eq!(parsed(" echo  {\"text\": \"a b\"} "), Ok(("echo".into(), "{\"text\": \"a b\"}".into())));
+        assert!(parsed("echo text=hi").unwrap_err().unwrap().contains("not JSON"));
+        assert!(parsed("  ").is_err());
     }
 
     #[test]

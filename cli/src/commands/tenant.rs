@@ -9,7 +9,7 @@ use tickfleet_model::policy::TenantPolicy;
 use tickfleet_model::{AgentId, Limit, TenantId, TenantUser, suggest};
 use tickfleet_store::RunTimeConfig;
 
-use crate::commands::operate::said::Said;
+use crate::commands::operate::audit_note::AuditNote;
 use crate::failure::Failure;
 use crate::output::{Output, lines, table};
 use crate::setup::Setup;
@@ -28,11 +28,11 @@ admissions use the new values. Features and agents reach workers with their next
 quarter of worker.lease.")]
 pub(crate) struct Tenant {
     #[command(subcommand)]
-    what: What,
+    command: TenantCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum TenantCommand {
     /// List all tenants with their sources.
     List,
     /// Show one tenant.
@@ -41,18 +41,18 @@ enum What {
         tenant: TenantId,
     },
     /// Create or change a tenant. Omitted options keep their values.
-    Set(Set),
+    Set(SetArgs),
     /// Remove the runtime settings of a tenant, so that tenants.yaml applies again.
     Unset {
         /// Tenant to reset.
         tenant: TenantId,
         #[command(flatten)]
-        said: Said,
+        note: AuditNote,
     },
 }
 
 #[derive(Debug, Args)]
-struct Set {
+struct SetArgs {
     /// Tenant to set.
     tenant: TenantId,
     /// Name of the plan.
@@ -77,7 +77,7 @@ struct Set {
     #[arg(long, value_name = "NAME")]
     user: Vec<String>,
     #[command(flatten)]
-    said: Said,
+    note: AuditNote,
 }
 
 /// A day cap; `None` removes it.
@@ -97,7 +97,7 @@ fn parse_limit(text: &str) -> Result<(String, String), String> {
 }
 
 #[derive(Serialize)]
-struct Row<'a> {
+struct TenantRow<'a> {
     tenant: &'a TenantId,
     /// `configuration` or `run time`.
     source: &'static str,
@@ -112,21 +112,21 @@ struct Row<'a> {
 pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     let configured = &setup.configuration.policy.tenants;
-    match &args.what {
-        What::List => {
+    match &args.command {
+        TenantCommand::List => {
             let mut set = BTreeMap::new();
             for store in client.stores() {
                 let found = store.run_time_config().await?;
                 unreadable(&found).iter().for_each(|(tenant, why)| output.note(&format!("{tenant}: {why}")));
                 set.extend(found.declared);
             }
-            let mut rows: Vec<Row<'_>> = set.iter().map(|(tenant, policy)| row(tenant, policy, true)).collect();
+            let mut rows: Vec<TenantRow<'_>> = set.iter().map(|(tenant, policy)| row(tenant, policy, true)).collect();
             let others = configured.iter().filter(|(tenant, _)| !set.contains_key(*tenant));
             rows.extend(others.map(|(tenant, policy)| row(tenant, policy, false)));
             rows.sort_by(|a, b| a.tenant.cmp(b.tenant));
             output.show(&rows, |rows| shown(rows))
         }
-        What::Show { tenant } => {
+        TenantCommand::Show { tenant } => {
             let set = client.store(tenant).run_time_config().await?;
             if let Some((tenant, why)) = unreadable(&set).into_iter().find(|(of, _)| of == tenant) {
                 return Err(Failure::failed(anyhow::anyhow!(
@@ -138,19 +138,19 @@ pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result
             let unknown = || Failure::failed(anyhow::anyhow!("unknown tenant {tenant:?}; see tickfleet tenant list"));
             output.show(&found.ok_or_else(unknown)?, |row| shown(std::slice::from_ref(row)))
         }
-        What::Set(change) => {
+        TenantCommand::Set(change) => {
             let store = client.store(&change.tenant);
             let before = store.run_time_config().await?.declared.remove(&change.tenant);
             let before = before.or_else(|| configured.get(&change.tenant).cloned()).unwrap_or_default();
             let policy = changed(before, change, setup)?;
-            let (by, report) = (change.said.by(), setup.report());
-            let operator = Operator { by: &by, reason: change.said.reason(), redactor: &report.redactor };
+            let (by, report) = (change.note.by(), setup.report());
+            let operator = Operator { by: &by, reason: change.note.reason(), redactor: &report.redactor };
             operate::set_tenant(store, &change.tenant, &policy, operator).await?;
             output.show(&row(&change.tenant, &policy, true), |row| shown(std::slice::from_ref(row)))
         }
-        What::Unset { tenant, said } => {
-            let (by, report) = (said.by(), setup.report());
-            let operator = Operator { by: &by, reason: said.reason(), redactor: &report.redactor };
+        TenantCommand::Unset { tenant, note } => {
+            let (by, report) = (note.by(), setup.report());
+            let operator = Operator { by: &by, reason: note.reason(), redactor: &report.redactor };
             if !operate::unset_tenant(client.store(tenant), tenant, operator).await? {
                 return Err(Failure::failed(anyhow::anyhow!("tenant {:?} has no run-time settings", tenant.as_str())));
             }
@@ -168,12 +168,12 @@ pub(crate) fn unreadable(set: &RunTimeConfig) -> Vec<(TenantId, String)> {
     set.unreadable.iter().map(|(tenant, problem)| (tenant.clone(), words(problem))).collect()
 }
 
-const fn row<'a>(tenant: &'a TenantId, policy: &'a TenantPolicy, at_run_time: bool) -> Row<'a> {
-    Row { tenant, source: if at_run_time { "run time" } else { "configuration" }, policy }
+const fn row<'a>(tenant: &'a TenantId, policy: &'a TenantPolicy, at_run_time: bool) -> TenantRow<'a> {
+    TenantRow { tenant, source: if at_run_time { "run time" } else { "configuration" }, policy }
 }
 
 /// The policy with the changes that the command requests.
-fn changed(before: TenantPolicy, change: &Set, setup: &Setup) -> Result<TenantPolicy, Failure> {
+fn changed(before: TenantPolicy, change: &SetArgs, setup: &Setup) -> Result<TenantPolicy, Failure> {
     let known = &setup.configuration.policy.agents;
     if let Some(agent) = change.agent.iter().find(|agent| !known.contains_key(*agent)) {
         return Err(Failure::failed(anyhow::anyhow!("agents.yaml declares no agent {agent:?}")));
@@ -236,7 +236,7 @@ fn replaced<T: Ord + Clone>(before: BTreeSet<T>, given: &[T]) -> BTreeSet<T> {
     if given.is_empty() { before } else { given.iter().cloned().collect() }
 }
 
-fn shown(rows: &[Row<'_>]) -> String {
+fn shown(rows: &[TenantRow<'_>]) -> String {
     let mut table = table(&["TENANT", "PLAN", "FEATURES", "TIME ZONE", "A DAY", "LIMITS", "AGENTS", "FROM"]);
     for row in rows {
         let policy = row.policy;

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use tickfleet_client::operate::{self, Operator};
 use tickfleet_config::units::format_duration;
-use tickfleet_gateway::Named;
+use tickfleet_gateway::FleetName;
 use tickfleet_model::policy::{Caller, Denial, META_TOOLS, Policy, ToolGrant};
 use tickfleet_model::suggest::list as listed_names;
 use tickfleet_model::{AgentId, Dialect, Effect, TenantId, ToolSpec};
@@ -15,12 +15,12 @@ use tickfleet_tools::{RegisteredTool, Registry};
 
 use crate::caller::{nobody, with_run_time, with_tenant};
 use crate::commands::import::Import;
-use crate::commands::operate::known;
-use crate::commands::operate::said::Said;
+use crate::commands::operate::audit_note::AuditNote;
+use crate::commands::operate::name_check;
 use crate::commands::try_tool::Try;
 use crate::failure::Failure;
 use crate::output::format::Format;
-use crate::output::{Mood, Output, lines, table};
+use crate::output::{Output, StatusColor, lines, table};
 use crate::setup::Setup;
 
 /// List all tools with their permissions. With --agent, list the tools of that agent or print their definitions.
@@ -39,7 +39,7 @@ Examples:
 )]
 pub(crate) struct Tools {
     #[command(subcommand)]
-    pub(crate) what: Option<What>,
+    pub(crate) command: Option<ToolsCommand>,
     /// Agent that calls the tools.
     #[arg(long, requires = "tenant")]
     agent: Option<AgentId>,
@@ -57,25 +57,25 @@ pub(crate) struct Tools {
 
 /// Subcommands.
 #[derive(Debug, Subcommand)]
-pub(crate) enum What {
+pub(crate) enum ToolsCommand {
     /// Convert an OpenAPI document into a section of tools.yaml.
     Import(Import),
     /// Run one call through all checks of a worker and print the result of each.
     Try(Try),
     /// Disable a tool for every agent at run time, even if configuration files are broken.
-    Disable(Switch),
+    Disable(SwitchArgs),
     /// Enable a tool that was disabled at run time.
-    Enable(Switch),
+    Enable(SwitchArgs),
 }
 
 /// Tool to switch.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Switch {
+pub(crate) struct SwitchArgs {
     /// Name or id of the tool.
     #[arg(value_parser = parse_tool)]
     tool: String,
     #[command(flatten)]
-    said: Said,
+    note: AuditNote,
 }
 
 fn parse_tool(text: &str) -> Result<String, String> {
@@ -86,15 +86,15 @@ fn parse_tool(text: &str) -> Result<String, String> {
 ///
 /// # Errors
 /// Redis; a tool to enable that was not disabled at run time.
-async fn switch(setup: &Setup, args: &Switch, on: bool, output: &Output) -> Result<(), Failure> {
+async fn switch(setup: &Setup, args: &SwitchArgs, on: bool, output: &Output) -> Result<(), Failure> {
     let (client, report) = (setup.client().await?, setup.report());
-    let by = args.said.by();
-    let operator = Operator { by: &by, reason: args.said.reason(), redactor: &report.redactor };
+    let by = args.note.by();
+    let operator = Operator { by: &by, reason: args.note.reason(), redactor: &report.redactor };
     let tool = &args.tool;
     if !on {
-        known::check(setup, &client, Named::Tool(tool), output).await?;
+        name_check::check(setup, &client, FleetName::Tool(tool), output).await?;
     }
-    let name = known::tool_switched(setup, &client, tool).await?;
+    let name = name_check::tool_switched(setup, &client, tool).await?;
     let mut changed = operate::switch_tool(client.stores(), &name, on, operator).await?;
     // It may have been disabled by its ID while the ID was unknown.
     if on && !changed && name != *tool {
@@ -115,7 +115,7 @@ async fn switch(setup: &Setup, args: &Switch, on: bool, output: &Output) -> Resu
 
 /// A tool and who may call it.
 #[derive(Serialize)]
-struct Row<'a> {
+struct ListedTool<'a> {
     name: &'a str,
     id: &'a str,
     effect: Effect,
@@ -140,10 +140,10 @@ struct Decision<'a> {
 /// # Errors
 /// An unknown tenant or agent; tools that cannot be used.
 pub(crate) async fn run(setup: &Setup, args: &Tools, output: &Output) -> Result<(), Failure> {
-    match &args.what {
-        Some(What::Disable(args)) => return switch(setup, args, false, output).await,
-        Some(What::Enable(args)) => return switch(setup, args, true, output).await,
-        Some(What::Try(_) | What::Import(_)) | None => {}
+    match &args.command {
+        Some(ToolsCommand::Disable(args)) => return switch(setup, args, false, output).await,
+        Some(ToolsCommand::Enable(args)) => return switch(setup, args, true, output).await,
+        Some(ToolsCommand::Try(_) | ToolsCommand::Import(_)) | None => {}
     }
     let active = setup.active();
     let stores = setup.stores()?;
@@ -158,7 +158,7 @@ pub(crate) async fn run(setup: &Setup, args: &Tools, output: &Output) -> Result<
         output.note(hint);
     }
     let (Some(tenant), Some(agent)) = (&args.tenant, &args.agent) else {
-        let rows: Vec<Row<'_>> = registry.iter().map(|tool| row(&tool.spec, policy)).collect();
+        let rows: Vec<ListedTool<'_>> = registry.iter().map(|tool| row(&tool.spec, policy)).collect();
         return output.show(&rows, |rows| listed(rows, output));
     };
     let decisions = decide(&registry, policy, tenant, agent)?;
@@ -232,8 +232,8 @@ fn decision<'a>((spec, denial): &(&'a ToolSpec, Option<String>)) -> Decision<'a>
     Decision { name: &spec.name, allowed: denial.is_none(), reason: denial.clone(), description: &spec.description }
 }
 
-fn row<'a>(spec: &'a ToolSpec, policy: &Policy) -> Row<'a> {
-    Row {
+fn row<'a>(spec: &'a ToolSpec, policy: &Policy) -> ListedTool<'a> {
+    ListedTool {
         name: &spec.name,
         id: &spec.id,
         effect: spec.effect,
@@ -271,9 +271,9 @@ fn who(spec: &ToolSpec, policy: &Policy) -> String {
     if !facts.require.is_empty() || !facts.forbid.is_empty() {
         text.push_str("; by facts");
     }
-    for (what, needed) in [("features", &spec.required_features), ("capabilities", &spec.required_capabilities)] {
+    for (command, needed) in [("features", &spec.required_features), ("capabilities", &spec.required_capabilities)] {
         if !needed.is_empty() {
-            text.push_str(&format!("; needs {what} {}", needed.join(", ")));
+            text.push_str(&format!("; needs {command} {}", needed.join(", ")));
         }
     }
     text
@@ -287,11 +287,14 @@ const fn effect(effect: Effect) -> &'static str {
     }
 }
 
-fn listed(rows: &[Row<'_>], output: &Output) -> String {
+fn listed(rows: &[ListedTool<'_>], output: &Output) -> String {
     let mut table = table(&["TOOL", "EFFECT", "TIMEOUT", "RUNS", "WHO MAY CALL"]);
     for row in rows {
-        let runs =
-            if row.configured { output.cell(Mood::Good, "yes") } else { output.cell(Mood::Doubtful, "not configured") };
+        let runs = if row.configured {
+            output.cell(StatusColor::Good, "yes")
+        } else {
+            output.cell(StatusColor::Doubtful, "not configured")
+        };
         let timeout = format_duration(std::time::Duration::from_millis(row.timeout_ms));
         table.add_row([row.name.into(), effect(row.effect).into(), timeout.into(), runs, row.who.as_str().into()]);
     }
@@ -301,7 +304,8 @@ fn listed(rows: &[Row<'_>], output: &Output) -> String {
 fn decided(decisions: &[Decision<'_>], output: &Output) -> String {
     let mut table = table(&["TOOL", "MAY CALL", "WHY NOT"]);
     for decision in decisions {
-        let word = if decision.allowed { output.cell(Mood::Good, "yes") } else { output.cell(Mood::Bad, "no") };
+        let word =
+            if decision.allowed { output.cell(StatusColor::Good, "yes") } else { output.cell(StatusColor::Bad, "no") };
         table.add_row([decision.name.into(), word, decision.reason.clone().unwrap_or_default().into()]);
     }
     lines(table)

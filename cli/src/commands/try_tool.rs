@@ -12,7 +12,7 @@ use worker::calls::trial::{Step, Trial, Tried};
 
 use crate::caller::{nobody, with_run_time, with_tenant};
 use crate::failure::Failure;
-use crate::output::{Mood, Output, lines, table};
+use crate::output::{Output, StatusColor, lines, table};
 use crate::setup::{self, Setup};
 
 /// Run one call through all checks of a worker and print the result of each.
@@ -50,7 +50,7 @@ pub(crate) struct Try {
 
 /// The output of a trial.
 #[derive(Serialize)]
-struct Shown<'a> {
+struct TrialOutput<'a> {
     tenant: &'a TenantId,
     agent: &'a AgentId,
     #[serde(flatten)]
@@ -60,7 +60,7 @@ struct Shown<'a> {
 /// Runs one trial.
 ///
 /// # Errors
-/// An unknown tenant or agent; tools that cannot be used or started; [`Failure::Told`] if the call did not succeed.
+/// An unknown tenant or agent; tools that cannot be used or started; [`Failure::Reported`] if the call did not succeed.
 pub(crate) async fn run(setup: &Setup, args: &Try, output: &Output) -> Result<(), Failure> {
     let trial = trial(setup, args).await?;
     if trial.effect() == Some(Effect::Once) && !args.yes && !args.dry_run {
@@ -80,7 +80,7 @@ pub(crate) async fn run(setup: &Setup, args: &Try, output: &Output) -> Result<()
         let mut extensions = setup.extensions.tools.clone();
         extensions.retain(|tool| Some(tool.spec().name.as_str()) == trial.name().as_deref());
         let started = start_all(&extensions, &setup.tool_environment()).await;
-        started.map_err(|errors| errors.into_iter().next().map_or(Failure::Told, Failure::failed))?;
+        started.map_err(|errors| errors.into_iter().next().map_or(Failure::Reported, Failure::failed))?;
         let tried = trial.run(id, now_ms).await;
         tokio::join!(setup.mcp.stop(), setup.stop_python(), stop_all(&extensions));
         tried
@@ -89,9 +89,9 @@ pub(crate) async fn run(setup: &Setup, args: &Try, output: &Output) -> Result<()
         traces.flush().await;
     }
     let good = tried.result.as_ref().map_or(args.dry_run, |result| result.outcome == Outcome::Ok);
-    let shown = Shown { tenant: &trial.tenant, agent: &trial.agent, tried };
-    output.show(&shown, |shown| told(shown, args, output))?;
-    if good { Ok(()) } else { Err(Failure::Told) }
+    let trial_output = TrialOutput { tenant: &trial.tenant, agent: &trial.agent, tried };
+    output.show(&trial_output, |trial_output| trial_text(trial_output, args, output))?;
+    if good { Ok(()) } else { Err(Failure::Reported) }
 }
 
 /// The call, with the tools that a worker would have.
@@ -139,12 +139,13 @@ async fn trial(setup: &Setup, args: &Try) -> Result<Trial, Failure> {
 }
 
 /// The text for people.
-fn told(shown: &Shown<'_>, args: &Try, output: &Output) -> String {
-    let Tried { steps, result, next } = &shown.tried;
-    let mut text = format!("{} of {} calls {}\n\n", shown.agent, shown.tenant, args.tool);
+fn trial_text(trial_output: &TrialOutput<'_>, args: &Try, output: &Output) -> String {
+    let Tried { steps, result, next } = &trial_output.tried;
+    let mut text = format!("{} of {} calls {}\n\n", trial_output.agent, trial_output.tenant, args.tool);
     let mut table = table(&["GUARD", "", "DETAIL"]);
     for Step { step, passed, detail } in steps {
-        let word = if *passed { output.cell(Mood::Good, "passed") } else { output.cell(Mood::Bad, "ended") };
+        let word =
+            if *passed { output.cell(StatusColor::Good, "passed") } else { output.cell(StatusColor::Bad, "ended") };
         table.add_row([(*step).into(), word, detail.as_str().into()]);
     }
     text.push_str(&lines(table));

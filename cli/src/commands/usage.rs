@@ -36,7 +36,7 @@ pub(crate) struct Usage {
 
 /// One row: a day of the tenant or of an agent.
 #[derive(Debug, Serialize)]
-struct Row {
+struct UsageRow {
     /// The date in the tenant's time zone.
     day: String,
     /// The agent; `None` for the tenant's total.
@@ -75,8 +75,8 @@ pub(crate) async fn run(setup: &Setup, args: &Usage, output: &Output) -> Result<
         let time = chrono::DateTime::from_timestamp_millis(ms).unwrap_or_default();
         time.with_timezone(&zone).format("%Y-%m-%d").to_string()
     };
-    let rows: Vec<Row> = found.iter().flat_map(|day| rows(&date(day.day_ms), day)).collect();
-    output.show(&rows, |rows| shown(rows))
+    let rows: Vec<UsageRow> = found.iter().flat_map(|day| rows(&date(day.day_ms), day)).collect();
+    output.show(&rows, |rows| usage_text(rows))
 }
 
 /// All tenants, configured or set at run time, with the time zones of their days.
@@ -94,8 +94,8 @@ pub(crate) async fn zones(setup: &Setup, client: &Client) -> Result<BTreeMap<Ten
 }
 
 /// The day's total, then its agents.
-fn rows(date: &str, day: &DayUsage) -> Vec<Row> {
-    let row = |agent: Option<&String>, used: &Used| Row {
+fn rows(date: &str, day: &DayUsage) -> Vec<UsageRow> {
+    let row = |agent: Option<&String>, used: &Used| UsageRow {
         day: date.to_owned(),
         agent: agent.cloned(),
         requests: used.requests,
@@ -108,7 +108,7 @@ fn rows(date: &str, day: &DayUsage) -> Vec<Row> {
     std::iter::once(row(None, &day.total)).chain(agents).collect()
 }
 
-fn shown(rows: &[Row]) -> String {
+fn usage_text(rows: &[UsageRow]) -> String {
     let mut table = table(&["DAY", "AGENT", "REQUESTS", "TOKENS IN", "TOKENS OUT", "COST"]);
     for row in rows {
         let agent = match row.agent.as_deref() {

@@ -10,7 +10,7 @@ use tickfleet_tools::TypedTool;
 
 use crate::fleet::registrar::Registrar;
 
-type Beside = dyn Fn(Registrar) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
+type CompanionTask = dyn Fn(Registrar) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
 
 /// The program's own tools and task handlers. Clones share the tools registered at run time.
 #[derive(Clone, Default)]
@@ -22,7 +22,7 @@ pub(crate) struct Extensions {
     /// Tools that were unregistered, until their last call has ended and they have been stopped.
     retiring: Arc<Mutex<Vec<TypedTool>>>,
     /// Runs next to a worker, and can register tools.
-    pub(crate) beside: Option<Arc<Beside>>,
+    pub(crate) beside: Option<Arc<CompanionTask>>,
 }
 
 impl fmt::Debug for Extensions {

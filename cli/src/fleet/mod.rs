@@ -1,11 +1,11 @@
 //! Starts schedulers and workers: what both need, one of each per shard, and the wait for their end.
 
 pub(crate) mod extensions;
-pub(crate) mod live;
 pub(crate) mod python;
 pub(crate) mod readiness;
 pub(crate) mod registrar;
 pub(crate) mod reload;
+pub(crate) mod reloadable;
 
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
@@ -31,9 +31,9 @@ use worker::{Breakers, Surroundings, Worker};
 
 use crate::commands::doctor::{Level, durable};
 use crate::failure::Failure;
-use crate::fleet::live::Live;
 use crate::fleet::registrar::Registrar;
 use crate::fleet::reload::Reload;
+use crate::fleet::reloadable::ReloadableParts;
 use crate::setup::Setup;
 
 /// Time between two attempts to reach Redis.
@@ -63,7 +63,7 @@ impl Roles {
 
 /// The address for probes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Answer {
+pub(crate) enum ProbeAddress {
     /// This one, or the start fails.
     On(SocketAddr),
     /// This one, or any free port of its host.
@@ -77,7 +77,7 @@ pub(crate) struct Fleet {
     running: JoinSet<Result<(), StoreError>>,
     shutdown: Shutdown,
     drained: CancellationToken,
-    live: Live,
+    live: ReloadableParts,
 }
 
 /// State shared by the schedulers and workers of one process.
@@ -92,7 +92,12 @@ struct Shared {
 ///
 /// # Errors
 /// Tools or handlers that cannot be used; an address that cannot be bound.
-pub(crate) async fn start(setup: &Setup, roles: Roles, answer: Answer, shutdown: Shutdown) -> Result<Fleet, Failure> {
+pub(crate) async fn start(
+    setup: &Setup,
+    roles: Roles,
+    answer: ProbeAddress,
+    shutdown: Shutdown,
+) -> Result<Fleet, Failure> {
     if !roles.worker {
         // A worker builds all tools anyway.
         setup.check_tools()?;
@@ -117,7 +122,7 @@ pub(crate) async fn start(setup: &Setup, roles: Roles, answer: Answer, shutdown:
             return Err(failure);
         }
         setup.tell_of_sandbox(&shared.metrics);
-        tell_of_durability(setup, &shutdown.draining);
+        report_durability(setup, &shutdown.draining);
         setup.mcp.start();
         if let Some(python) = &setup.python {
             python.start();
@@ -125,7 +130,7 @@ pub(crate) async fn start(setup: &Setup, roles: Roles, answer: Answer, shutdown:
         let servers = Arc::clone(&setup.mcp);
         shared.metrics.watch_mcp(move || servers.state());
     }
-    let live = Live {
+    let live = ReloadableParts {
         active: Arc::clone(&shared.active),
         metrics: Arc::clone(&shared.metrics),
         workers: workers.clone(),
@@ -239,8 +244,8 @@ pub(crate) async fn serve_probes(
 }
 
 /// Logs, once Redis responds, which durability requirements it cannot confirm: calls that need them will not run.
-fn tell_of_durability(setup: &Setup, until: &CancellationToken) {
-    let wanted = durable::wanted(setup);
+fn report_durability(setup: &Setup, until: &CancellationToken) {
+    let wanted = durable::durability_needs(setup);
     let Ok(pool) = setup.pool() else { return };
     if wanted.is_empty() || setup.is_in_memory() {
         return;
@@ -252,7 +257,7 @@ fn tell_of_durability(setup: &Setup, until: &CancellationToken) {
                 Err(_) => tokio::time::sleep(ASK_AGAIN).await,
             }
         };
-        for finding in durable::judge(&facts, &wanted).into_iter().filter(|finding| finding.level == Level::Fail) {
+        for finding in durable::check(&facts, &wanted).into_iter().filter(|finding| finding.level == Level::Fail) {
             tracing::error!(found = finding.says, "cannot meet the configured durability; run tickfleet doctor");
         }
     };
@@ -349,7 +354,7 @@ async fn listen(
     shared: &Shared,
     stores: &[Store],
     roles: Roles,
-    answer: Answer,
+    answer: ProbeAddress,
     sealed: bool,
     drained: &CancellationToken,
 ) -> Result<(Health, SocketAddr), Failure> {
@@ -366,9 +371,9 @@ async fn listen(
             async move { scrape.scrape().await }
         });
     }
-    let (Answer::On(address) | Answer::OnOrFree(address)) = answer;
+    let (ProbeAddress::On(address) | ProbeAddress::OnOrFree(address)) = answer;
     let served = match (health.clone().serve(address, drained.clone()).await, answer) {
-        (Err(HealthError::Taken { addr }), Answer::OnOrFree(_)) => {
+        (Err(HealthError::Taken { addr }), ProbeAddress::OnOrFree(_)) => {
             health.clone().serve(SocketAddr::new(addr.ip(), 0), drained.clone()).await
         }
         (served, _) => served,

@@ -105,7 +105,7 @@ mod tests {
 
     use super::*;
     use crate::fleet::extensions::Extensions;
-    use crate::fleet::{self, Answer, Roles};
+    use crate::fleet::{self, ProbeAddress, Roles};
     use crate::global::Global;
     use crate::setup::{self, Setup};
 
@@ -171,7 +171,7 @@ mod tests {
         extensions.beside = Some(Arc::new(beside));
         let global = Global { config: Some(dir.path().to_owned()), redis_url: None, json: false, extensions };
         let setup = Setup::of(&setup::sources_in(environment, &global).unwrap(), &global.extensions, None).unwrap();
-        let (shutdown, probes) = (Shutdown::default(), Answer::On("127.0.0.1:0".parse().unwrap()));
+        let (shutdown, probes) = (Shutdown::default(), ProbeAddress::On("127.0.0.1:0".parse().unwrap()));
         let fleet = fleet::start(&setup, Roles::BOTH, probes, shutdown.clone()).await.unwrap();
         fleet.follow_configuration(&setup, None);
         let registrar = registrars.recv().await.unwrap();

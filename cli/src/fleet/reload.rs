@@ -16,9 +16,9 @@ use tokio_util::sync::CancellationToken;
 use worker::agents::TaskHandlers;
 
 use crate::failure::Failure;
-use crate::fleet::live::Live;
 use crate::fleet::python::fingerprint;
 use crate::fleet::registrar::{RegisterError, Request};
+use crate::fleet::reloadable::ReloadableParts;
 use crate::setup::Setup;
 
 /// Time between two checks of the folder. A change is applied once two checks in a row find the same state, so that
@@ -37,7 +37,7 @@ pub(crate) struct Reload {
     started: Configuration,
     /// The setup in force, to which registered tools are added.
     current: Setup,
-    live: Live,
+    live: ReloadableParts,
     /// Canceled when tools can no longer be registered.
     draining: CancellationToken,
     /// Python modules whose code is also checked for changes.
@@ -48,7 +48,7 @@ pub(crate) struct Reload {
 }
 
 /// Everything that a reload builds before it replaces anything.
-struct Made {
+struct ReloadResult {
     setup: Setup,
     /// One per worker, in the order of the workers.
     registries: Vec<Arc<Registry>>,
@@ -56,7 +56,7 @@ struct Made {
 }
 
 impl Reload {
-    pub(crate) fn new(setup: &Setup, live: Live, draining: CancellationToken) -> Self {
+    pub(crate) fn new(setup: &Setup, live: ReloadableParts, draining: CancellationToken) -> Self {
         Self {
             sources: Arc::new(setup.sources().clone()),
             started: setup.configuration.clone(),
@@ -164,15 +164,15 @@ impl Reload {
         let (sources, live) = (Arc::clone(&self.sources), self.live.clone());
         let read = move || {
             let modules = Arc::new(tickfleet_config::load_python(&sources));
-            let (fingerprint, made) = make(&sources, &modules, &live);
-            (modules, fingerprint, made)
+            let (fingerprint, result) = make(&sources, &modules, &live);
+            (modules, fingerprint, result)
         };
-        let Some((modules, fingerprint, made)) = off_the_runtime(read).await else { return };
+        let Some((modules, fingerprint, result)) = off_the_runtime(read).await else { return };
         (self.modules, self.tried, self.seen) = (modules, fingerprint.clone(), fingerprint);
-        match made {
-            Ok(made) => {
-                self.take_over(&made);
-                self.current = made.setup;
+        match result {
+            Ok(result) => {
+                self.take_over(&result);
+                self.current = result.setup;
             }
             Err(failure) => {
                 self.live.metrics.config_reloaded(false);
@@ -186,11 +186,13 @@ impl Reload {
     }
 
     /// Nothing here can fail, so the replacement is never partial.
-    fn take_over(&self, made: &Made) {
-        let configuration = &made.setup.configuration;
+    fn take_over(&self, result: &ReloadResult) {
+        let configuration = &result.setup.configuration;
         let before = self.live.active.load().digest.clone();
-        let active = self.live.active.replace(made.setup.configured());
-        for ((worker, registry), handlers) in self.live.workers.iter().zip(&made.registries).zip(&made.task_handlers) {
+        let active = self.live.active.replace(result.setup.configured());
+        for ((worker, registry), handlers) in
+            self.live.workers.iter().zip(&result.registries).zip(&result.task_handlers)
+        {
             worker.configure(Arc::clone(&active), Arc::clone(registry), Arc::clone(handlers));
         }
         let level = &configuration.settings.log.level;
@@ -198,10 +200,10 @@ impl Reload {
             tracing::error!(%error, "log level unchanged");
         }
         self.live.metrics.config_reloaded(true);
-        made.setup.warn_of_nobody();
-        if let Some(registry) = made.registries.first() {
-            made.setup.tell_of_sandbox(&self.live.metrics);
-            made.setup.tell_of_rules(registry);
+        result.setup.warn_of_nobody();
+        if let Some(registry) = result.registries.first() {
+            result.setup.tell_of_sandbox(&self.live.metrics);
+            result.setup.tell_of_rules(registry);
         }
         if !self.live.workers.is_empty() && active.digest != before {
             // The generation arrives with a heartbeat.
@@ -221,7 +223,7 @@ impl Reload {
 }
 
 /// Reads, checks and builds everything. Also returns the fingerprint of the folder.
-fn make(sources: &Sources, modules: &Modules, live: &Live) -> (String, Result<Made, Failure>) {
+fn make(sources: &Sources, modules: &Modules, live: &ReloadableParts) -> (String, Result<ReloadResult, Failure>) {
     // Taken before reading, so that the next check detects a change during the read.
     let before = fingerprint(sources, modules);
     let setup = match Setup::of(sources, &live.extensions, live.python.as_ref()) {
@@ -231,11 +233,11 @@ fn make(sources: &Sources, modules: &Modules, live: &Live) -> (String, Result<Ma
     // A process without workers also builds all tools, so that every role rejects what a worker would reject.
     let sound = if live.workers.is_empty() { setup.check_tools() } else { Ok(()) };
     let built = sound.and_then(|()| Ok((registries(&setup, live)?, task_handlers(&setup, live)?)));
-    (before, built.map(|(registries, task_handlers)| Made { setup, registries, task_handlers }))
+    (before, built.map(|(registries, task_handlers)| ReloadResult { setup, registries, task_handlers }))
 }
 
 /// The tools of each worker, in the order of the workers.
-fn registries(setup: &Setup, live: &Live) -> Result<Vec<Arc<Registry>>, Failure> {
+fn registries(setup: &Setup, live: &ReloadableParts) -> Result<Vec<Arc<Registry>>, Failure> {
     live.workers
         .iter()
         .map(|worker| setup.registry(worker.store(), &live.active, crate::setup::Runs::Here).map(Arc::new))
@@ -243,7 +245,7 @@ fn registries(setup: &Setup, live: &Live) -> Result<Vec<Arc<Registry>>, Failure>
 }
 
 /// The task handlers of each worker, in the same order.
-fn task_handlers(setup: &Setup, live: &Live) -> Result<Vec<Arc<TaskHandlers>>, Failure> {
+fn task_handlers(setup: &Setup, live: &ReloadableParts) -> Result<Vec<Arc<TaskHandlers>>, Failure> {
     live.workers
         .iter()
         .map(|worker| setup.task_handlers(worker.store(), &live.active, &live.metrics).map(Arc::new))

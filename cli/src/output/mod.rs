@@ -1,10 +1,10 @@
 //! The output of a command: results to stdout, everything else to stderr.
 
-pub(crate) mod early;
+pub(crate) mod dead_letters;
 pub(crate) mod format;
 pub(crate) mod invoked;
-pub(crate) mod letters;
 pub(crate) mod results;
+pub(crate) mod startup_log;
 pub(crate) mod time_format;
 
 use std::io::{IsTerminal, Write};
@@ -32,7 +32,7 @@ pub(crate) struct Output {
 
 /// The meaning of a word to the reader, shown as a color.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mood {
+pub(crate) enum StatusColor {
     Good,
     Bad,
     Doubtful,
@@ -87,23 +87,23 @@ impl Output {
     }
 
     /// A word in the color of its meaning, if colors are used.
-    pub(crate) fn paint(&self, mood: Mood, word: &str) -> String {
-        let code = match mood {
-            Mood::Good => 32,
-            Mood::Bad => 31,
-            Mood::Doubtful => 33,
-            Mood::Strong => 1,
+    pub(crate) fn paint(&self, color: StatusColor, word: &str) -> String {
+        let code = match color {
+            StatusColor::Good => 32,
+            StatusColor::Bad => 31,
+            StatusColor::Doubtful => 33,
+            StatusColor::Strong => 1,
         };
         if self.colour { format!("\u{1b}[{code}m{word}\u{1b}[0m") } else { word.to_owned() }
     }
 
     /// A table cell in the color of its meaning, if colors are used.
-    pub(crate) fn cell(&self, mood: Mood, word: &str) -> Cell {
-        let colour = match mood {
-            Mood::Good => Color::Green,
-            Mood::Bad => Color::Red,
-            Mood::Doubtful => Color::Yellow,
-            Mood::Strong => Color::White,
+    pub(crate) fn cell(&self, color: StatusColor, word: &str) -> Cell {
+        let colour = match color {
+            StatusColor::Good => Color::Green,
+            StatusColor::Bad => Color::Red,
+            StatusColor::Doubtful => Color::Yellow,
+            StatusColor::Strong => Color::White,
         };
         if self.colour { Cell::new(word).fg(colour) } else { Cell::new(word) }
     }
@@ -247,7 +247,7 @@ const LINE_CHARS: usize = 80;
 
 /// JSON for people, uncut: every value, all digits of numbers, and no needless escapes in texts. JSON that does not fit
 /// on one line gets a line for each value, indented by `margin`.
-pub(crate) fn whole(json: &str, margin: &str) -> String {
+pub(crate) fn readable_json(json: &str, margin: &str) -> String {
     let line = written(json, None);
     if line.chars().count() <= LINE_CHARS { line } else { format!("\n{margin}{}", written(json, Some(margin))) }
 }
@@ -309,9 +309,9 @@ mod tests {
     fn json_is_written_whole_with_every_digit_and_without_needless_escapes() {
         let json = r#" {"to": "\u006b\u0069m \"x\" \\u202e", "amount":12345678901234567890.10,"no":[],"of": {}} "#;
         let line = r#"{"to":"kim \"x\" \\u202e","amount":12345678901234567890.10,"no":[],"of":{}}"#;
-        assert_eq!(whole(json, "    "), line);
+        assert_eq!(readable_json(json, "    "), line);
         let long = format!(r#"{{"note":"{}","of":[1e400,{{"a":null}}],"last":"\u202e"}}"#, "x".repeat(5_000));
-        let shown = whole(&long, "  ");
+        let shown = readable_json(&long, "  ");
         let expected = format!(
             "\n  {{\n    \"note\": \"{}\",\n    \"of\": [\n      1e400,\n      {{\n        \"a\": null\n      }}\n    ],\n    \
              \"last\": \"\u{202e}\"\n  }}",
@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(shown, expected);
         assert!(visible(&shown).contains(r#""last": "\u202e""#), "what is hidden shows where it is printed");
         for odd in ["", "{", "}]", "\"a", "\"\\", "null"] {
-            assert_eq!(whole(odd, ""), odd);
+            assert_eq!(readable_json(odd, ""), odd);
         }
     }
 

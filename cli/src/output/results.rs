@@ -11,8 +11,8 @@ use tickfleet_model::{CallResult, InboxName, Outcome, TenantId, TurnId};
 use tickfleet_store::{DeadLetter, StoreError, TurnName};
 
 use crate::failure::Failure;
-use crate::output::letters;
-use crate::output::{Mood, Output, lines, short, table};
+use crate::output::dead_letters;
+use crate::output::{Output, StatusColor, lines, short, table};
 
 /// Characters of an output or error that a table shows.
 const OUTPUT_CHARS: usize = 200;
@@ -37,16 +37,16 @@ pub(crate) struct Awaited<'a> {
     pub(crate) private: bool,
     pub(crate) timeout: Duration,
     /// The dead letter of this ID from before the submit.
-    pub(crate) told: Told,
+    pub(crate) prior_letter: PriorLetter,
 }
 
 /// The dead letter of a turn or task from before it was sent, since its ID may have been rejected earlier. A tenant
 /// that is not configured has no inbox for a reply, so the dead stream is the only place that reports a rejection.
-pub(crate) struct Told {
+pub(crate) struct PriorLetter {
     before: Option<DeadLetter>,
 }
 
-impl Told {
+impl PriorLetter {
     /// Reads the dead stream if the producer chose the ID. A generated ID is new.
     ///
     /// # Errors
@@ -55,7 +55,7 @@ impl Told {
         let name = given.and_then(|id| TurnId::new(id).ok());
         let before = match name.map(|turn| TurnName { tenant: tenant.clone(), turn }) {
             // A Redis user that may not read the dead stream can still submit, but does not see rejections there.
-            Some(name) => letters::about(client.store(tenant), &name).await.unwrap_or_default(),
+            Some(name) => dead_letters::about(client.store(tenant), &name).await.unwrap_or_default(),
             None => None,
         };
         Ok(Self { before })
@@ -64,7 +64,7 @@ impl Told {
     /// The rejection, if there is one now.
     async fn refusal(&self, client: &Client, awaited: &Awaited<'_>) -> Option<Reply> {
         let name = TurnName { tenant: awaited.tenant.clone(), turn: awaited.id.clone() };
-        let letter = letters::about(client.store(awaited.tenant), &name).await.ok()??;
+        let letter = dead_letters::about(client.store(awaited.tenant), &name).await.ok()??;
         // If the ID is known, ours was accepted, and the letter is about another message with the same ID.
         if !matches!(client.reply(&name).await.ok()?, Recorded::Unknown) {
             return None;
@@ -87,7 +87,7 @@ impl Told {
 /// Waits for the reply and prints it.
 ///
 /// # Errors
-/// [`Failure::Told`] if a call did not succeed; if no reply came in time, a failure that names the next command.
+/// [`Failure::Reported`] if a call did not succeed; if no reply came in time, a failure that names the next command.
 pub(crate) async fn wait(client: &Client, awaited: &Awaited<'_>, output: &Output) -> Result<(), Failure> {
     let spinner = output.spinner(format!("waiting for {}", awaited.id));
     let mut replies = client.replies(awaited.tenant, awaited.inbox);
@@ -121,7 +121,7 @@ async fn await_reply(
         if let Some(reply) = replies.await_reply(awaited.id, time).await? {
             return Ok(Some(reply));
         }
-        if let Some(refusal) = awaited.told.refusal(client, awaited).await {
+        if let Some(refusal) = awaited.prior_letter.refusal(client, awaited).await {
             // Both are written at once, and the reply has more details.
             let reply = replies.await_reply(awaited.id, Duration::from_millis(1)).await?;
             return Ok(Some(reply.unwrap_or(refusal)));
@@ -136,10 +136,10 @@ async fn await_reply(
 /// Prints a reply.
 ///
 /// # Errors
-/// [`Failure::Told`] if a call did not succeed.
+/// [`Failure::Reported`] if a call did not succeed.
 pub(crate) fn print(reply: &Reply, output: &Output) -> Result<(), Failure> {
     output.show(reply, |reply| text(reply, output))?;
-    if reply.is_success() { Ok(()) } else { Err(Failure::Told) }
+    if reply.is_success() { Ok(()) } else { Err(Failure::Reported) }
 }
 
 /// The reply for people.
@@ -148,7 +148,7 @@ fn text(reply: &Reply, output: &Output) -> String {
     if let Some(error) = &reply.error {
         let word = if reply.status == ReplyStatus::Conflict { "conflict" } else { "rejected" };
         let hint = to_do(&error.code).map(|hint| format!("{hint}\n")).unwrap_or_default();
-        text = format!("{}: {} ({})\n{hint}", output.paint(Mood::Bad, word), error.message, error.code);
+        text = format!("{}: {} ({})\n{hint}", output.paint(StatusColor::Bad, word), error.message, error.code);
     }
     if !reply.results.is_empty() {
         text.push_str(&results(&reply.results, output));
@@ -176,16 +176,16 @@ pub(crate) fn results(results: &[CallResult], output: &Output) -> String {
         table.add_row([
             Cell::new(&result.call),
             Cell::new(short(&result.tool, 64)),
-            output.cell(mood(result.outcome), result.outcome.as_str()),
+            output.cell(outcome_color(result.outcome), result.outcome.as_str()),
             Cell::new(result.attempts),
             Cell::new(result.duration_ms),
-            Cell::new(said(result)),
+            Cell::new(output_text(result)),
         ]);
     }
     lines(table)
 }
 
-fn said(result: &CallResult) -> String {
+fn output_text(result: &CallResult) -> String {
     let text = match (&result.output, &result.error) {
         (Some(output), _) => output.get(),
         (None, Some(error)) => &error.message,
@@ -195,10 +195,10 @@ fn said(result: &CallResult) -> String {
 }
 
 /// Returns the color of an outcome.
-pub(crate) const fn mood(outcome: Outcome) -> Mood {
+pub(crate) const fn outcome_color(outcome: Outcome) -> StatusColor {
     match outcome.tone() {
-        Tone::Good => Mood::Good,
-        Tone::Doubtful => Mood::Doubtful,
-        Tone::Bad => Mood::Bad,
+        Tone::Good => StatusColor::Good,
+        Tone::Doubtful => StatusColor::Doubtful,
+        Tone::Bad => StatusColor::Bad,
     }
 }

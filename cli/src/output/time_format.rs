@@ -44,14 +44,14 @@ impl Deadline {
 
 /// When something happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Past {
+pub(crate) enum TimeArg {
     /// At this time, ms since the epoch.
     At(i64),
     /// This long ago, ms.
     Ago(i64),
 }
 
-impl Past {
+impl TimeArg {
     /// Reads `2026-03-01T12:00:00Z`, or `2h` for two hours ago.
     ///
     /// # Errors
@@ -109,8 +109,8 @@ mod tests {
         assert_eq!(Deadline::parse("90s").map(|d| d.at(10_000)), Ok(100_000));
         assert_eq!(Deadline::parse("1970-01-01T00:00:05Z").map(|d| d.at(10_000)), Ok(5_000));
         assert!(Deadline::parse("tomorrow").is_err());
-        assert_eq!(Past::parse("90s").map(|past| past.at(100_000)), Ok(10_000));
-        assert_eq!(Past::parse("1970-01-01T00:00:05Z").map(|past| past.at(0)), Ok(5_000));
+        assert_eq!(TimeArg::parse("90s").map(|past| past.at(100_000)), Ok(10_000));
+        assert_eq!(TimeArg::parse("1970-01-01T00:00:05Z").map(|past| past.at(0)), Ok(5_000));
     }
 
     #[test]

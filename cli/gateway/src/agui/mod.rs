@@ -1,9 +1,9 @@
 //! Conversations for front ends that speak AG-UI, the Agent-User Interaction Protocol of CopilotKit and others.
 //!
-//! START HERE: [`run`] handles a run from its input to its stream. `told` converts the events of a task to events of
-//! the protocol.
+//! START HERE: [`run`] handles a run from its input to its stream. `conversion` converts the events of a task to events
+//! of the protocol.
 
-mod told;
+mod conversion;
 
 use std::sync::Arc;
 
@@ -21,10 +21,10 @@ use utoipa::ToSchema;
 use crate::Shared;
 use crate::events::respond;
 use crate::problem::{Problem, ProblemBody};
-use crate::serving::listening::{Listener, Listening};
-use crate::turns::{or_default, path, whole};
+use crate::serving::streams::{OpenStream, StreamRequester};
+use crate::turns::{or_default, path, read_body};
 use crate::verbs::Verb;
-use told::{Run, events};
+use conversion::{RunIds, events};
 
 /// Maximum characters of a run id, which the response repeats.
 const RUN_ID_CHARS_MAX: usize = 256;
@@ -56,7 +56,7 @@ pub(crate) struct Message {
 
 impl RunInput {
     /// The text of the user's message.
-    fn said(&self) -> Result<String, Problem> {
+    fn last_user_text(&self) -> Result<String, Problem> {
         let last = self.messages.last().filter(|message| message.role == "user");
         let last = last.ok_or_else(|| {
             Problem::invalid(
@@ -92,27 +92,28 @@ impl RunInput {
         (status = 503, description = "Redis is unavailable or nearly full", body = ProblemBody)))]
 pub(crate) async fn run(
     State(shared): State<Arc<Shared>>,
-    listener: Listener,
+    requester: StreamRequester,
     agent: Result<Path<String>, PathRejection>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
-    let caller = listener.caller.clone();
+    let caller = requester.caller.clone();
     caller.may(Verb::Submit)?;
     let agent = AgentId::new(path(agent)?).map_err(|error| Problem::invalid(error.to_string()))?;
     caller.speaks_for(&agent)?;
-    let input: RunInput = serde_json::from_slice(&whole(body)?).map_err(|error| Problem::invalid(error.to_string()))?;
+    let input: RunInput =
+        serde_json::from_slice(&read_body(body)?).map_err(|error| Problem::invalid(error.to_string()))?;
     if !(1..=RUN_ID_CHARS_MAX).contains(&input.run_id.chars().count()) {
         return Err(Problem::invalid(format!("runId: expected 1 to {RUN_ID_CHARS_MAX} characters")));
     }
     let id = SessionId::new(&*input.thread_id).map_err(|error| Problem::invalid(format!("threadId: {error}")))?;
     let session = Session::open(&shared.client, caller.tenant().clone(), agent, id, Context::default());
-    let said = input.said()?;
-    let listening = Listening::begin(&shared, listener, Verb::Submit)?;
+    let said = input.last_user_text()?;
+    let open_stream = OpenStream::begin(&shared, requester, Verb::Submit)?;
     let exchange = session.send(&said).await?;
-    let run = Run { thread: input.thread_id, id: input.run_id };
+    let run = RunIds { thread: input.thread_id, id: input.run_id };
     // The protocol requires an end event for every run. `events` therefore handles draining itself, and this token is
     // never canceled.
-    Ok(respond(listening, events(run, exchange, shared.draining.clone()), CancellationToken::new()))
+    Ok(respond(open_stream, events(run, exchange, shared.draining.clone()), CancellationToken::new()))
 }
 
 #[cfg(test)]
@@ -123,23 +124,27 @@ mod tests {
 
     use super::*;
 
-    fn said(messages: &Value) -> Result<String, String> {
+    fn last_user_text(messages: &Value) -> Result<String, String> {
         let input =
             json!({"threadId": "t", "runId": "r", "messages": messages, "tools": [], "state": {}, "context": []});
         let input: RunInput = serde_json::from_value(input).unwrap();
-        input.said().map_err(|problem| problem.told().0.to_owned())
+        input.last_user_text().map_err(|problem| problem.summary().0.to_owned())
     }
 
     #[test]
     fn what_the_user_says_is_the_last_message_in_words_alone() {
         let before = json!({"id": "1", "role": "assistant", "toolCalls": []});
-        assert_eq!(said(&json!([before, {"id": "2", "role": "user", "content": "hi"}])).unwrap(), "hi");
+        assert_eq!(last_user_text(&json!([before, {"id": "2", "role": "user", "content": "hi"}])).unwrap(), "hi");
         let parts = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]);
-        assert_eq!(said(&json!([{"id": "2", "role": "user", "content": parts}])).unwrap(), "a\nb");
+        assert_eq!(last_user_text(&json!([{"id": "2", "role": "user", "content": parts}])).unwrap(), "a\nb");
         let picture = json!([{"type": "text", "text": "a"}, {"type": "image", "source": {}}]);
-        assert!(said(&json!([{"id": "2", "role": "user", "content": picture}])).unwrap_err().contains("type text"));
-        assert!(said(&json!([{"id": "2", "role": "user"}])).unwrap_err().contains("type text"));
-        assert!(said(&json!([before])).unwrap_err().contains("a user message at the end"));
-        assert!(said(&json!([])).unwrap_err().contains("a user message at the end"));
+        assert!(
+            last_user_text(&json!([{"id": "2", "role": "user", "content": picture}]))
+                .unwrap_err()
+                .contains("type text")
+        );
+        assert!(last_user_text(&json!([{"id": "2", "role": "user"}])).unwrap_err().contains("type text"));
+        assert!(last_user_text(&json!([before])).unwrap_err().contains("a user message at the end"));
+        assert!(last_user_text(&json!([])).unwrap_err().contains("a user message at the end"));
     }
 }

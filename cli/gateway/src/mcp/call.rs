@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use super::{McpServer, Principal, dialect, digits, failed, is_stateless};
 use crate::names;
 use crate::problem::Problem;
-use crate::waiting::Found;
+use crate::waiting::TurnLookup;
 
 /// If the client supports tasks, a longer call becomes a task. Most calls end within this time, so their clients need
 /// not poll.
@@ -45,43 +45,43 @@ impl McpServer {
     /// Runs a call as a turn of its own.
     pub(super) async fn call(
         &self,
-        who: &Principal,
+        principal: &Principal,
         request: CallToolRequestParams,
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let began = Instant::now();
         // Reserved before the submit: a call that could not wait for its result must not be submitted.
-        let place = match self.waiting.place(&who.holder()) {
-            Ok(place) => place,
+        let permit = match self.waiting.reserve(&principal.holder()) {
+            Ok(permit) => permit,
             Err(problem) => return Ok(CallToolResponse::Complete(not_now(&problem))),
         };
-        let (name, is_duplicate) = match self.submit(who, request, context).await? {
+        let (name, is_duplicate) = match self.submit(principal, request, context).await? {
             Ok(submitted) => submitted,
-            Err(told) => return Ok(CallToolResponse::Complete(told)),
+            Err(result) => return Ok(CallToolResponse::Complete(result)),
         };
         let knows_tasks = context.client_capabilities().is_some_and(|can| can.supports_tasks());
         let most = if knows_tasks { TASK_AFTER } else { WAIT_MAX };
         loop {
             let left = most.saturating_sub(began.elapsed());
             let found = tokio::select! {
-                found = self.waiting.reply(&name, left.min(PROGRESS), &place, None) => found,
-                () = context.ct.cancelled() => return Err(self.given_up(&name, context).await),
+                found = self.waiting.reply(&name, left.min(PROGRESS), &permit, None) => found,
+                () = context.ct.cancelled() => return Err(self.cancelled(&name, context).await),
             };
             match found {
-                Ok(Found::Ended(reply)) => return complete(&reply).map(CallToolResponse::Complete),
-                Ok(Found::InInbox) => return Ok(lost_for_want_of_memory(&name)),
-                Ok(Found::Unknown) if is_duplicate => return self.not_there(&name).await,
-                Ok(Found::UnderWay | Found::Unknown) => {}
-                Err(problem) => return Ok(CallToolResponse::Complete(under_way(&name, problem.told().0))),
+                Ok(TurnLookup::Ended(reply)) => return complete(&reply).map(CallToolResponse::Complete),
+                Ok(TurnLookup::InInbox) => return Ok(lost_for_want_of_memory(&name)),
+                Ok(TurnLookup::Unknown) if is_duplicate => return self.not_there(&name).await,
+                Ok(TurnLookup::UnderWay | TurnLookup::Unknown) => {}
+                Err(problem) => return Ok(CallToolResponse::Complete(under_way(&name, problem.summary().0))),
             }
             if began.elapsed() >= most || self.draining.is_cancelled() {
                 if knows_tasks {
-                    let task = self.task(who, name.turn.as_str(), context).await?;
+                    let task = self.task(principal, name.turn.as_str(), context).await?;
                     return Ok(CallToolResponse::Task(CreateTaskResult::new(task.task)));
                 }
                 return Ok(CallToolResponse::Complete(under_way(&name, "it has not ended yet")));
             }
-            self.tell_progress(&name, began, context).await;
+            self.notify_progress(&name, began, context).await;
         }
     }
 
@@ -89,7 +89,7 @@ impl McpServer {
     /// model.
     async fn submit(
         &self,
-        who: &Principal,
+        principal: &Principal,
         request: CallToolRequestParams,
         context: &RequestContext<RoleServer>,
     ) -> Result<Result<(TurnName, bool), CallToolResult>, ErrorData> {
@@ -99,11 +99,11 @@ impl McpServer {
         }
         let body = body(request, dialect(context), context);
         let body = digits::restored(&body.to_string()).into_owned().into_bytes();
-        let body = with_owner(body, Some(&who.tenant), Some(&who.agent));
+        let body = with_owner(body, Some(&principal.tenant), Some(&principal.agent));
         let mut turn = parse_turn(&body).map_err(|refusal| ErrorData::invalid_params(refusal.message, None))?;
         names::chosen(TURN_ID, turn.id.as_ref())
-            .map_err(|problem| ErrorData::invalid_params(problem.told().0.to_owned(), None))?;
-        turn.reply_to = Some(self.waiting.inbox(&who.tenant));
+            .map_err(|problem| ErrorData::invalid_params(problem.summary().0.to_owned(), None))?;
+        turn.reply_to = Some(self.waiting.inbox(&principal.tenant));
         // With an id chosen here, a submit without a response from Redis can be repeated, and still runs once.
         let id = turn.id.take().map_or_else(new_id, Ok)?;
         turn.id = Some(id.clone());
@@ -111,7 +111,7 @@ impl McpServer {
         loop {
             match self.client.submit(turn.clone()).await {
                 Ok(submitted) => {
-                    let name = TurnName { tenant: who.tenant.clone(), turn: submitted.turn_id };
+                    let name = TurnName { tenant: principal.tenant.clone(), turn: submitted.turn_id };
                     return Ok(Ok((name, submitted.duplicate)));
                 }
                 Err(SubmitError::Store(error)) if began.elapsed() >= SUBMIT_MAX || self.draining.is_cancelled() => {
@@ -142,7 +142,7 @@ impl McpServer {
 
     /// The client has stopped waiting. If that cancels the call, the turn is canceled too. Over HTTP with a revision
     /// before 2026-07-28, a broken connection does not cancel a call.
-    async fn given_up(&self, name: &TurnName, context: &RequestContext<RoleServer>) -> ErrorData {
+    async fn cancelled(&self, name: &TurnName, context: &RequestContext<RoleServer>) -> ErrorData {
         let is_wanted_no_more = self.only.is_some() || is_stateless(context);
         if is_wanted_no_more && let Err(error) = self.cancel(name).await {
             tracing::warn!(turn = %name, %error, "failed to cancel a call whose client disconnected");
@@ -155,13 +155,14 @@ impl McpServer {
         cancelled.map(drop).map_err(|error| failed(&error.into()))
     }
 
-    async fn tell_progress(&self, name: &TurnName, began: Instant, context: &RequestContext<RoleServer>) {
+    async fn notify_progress(&self, name: &TurnName, began: Instant, context: &RequestContext<RoleServer>) {
         let Some(token) = context.meta.get_progress_token() else { return };
         let Ok(TurnView::Live(live)) = self.client.store(&name.tenant).turn_view(name).await else { return };
         // The real progress is unknown. Elapsed seconds always increase, as the protocol requires.
         let mut progress = ProgressNotificationParam::new(token, began.elapsed().as_secs_f64());
-        let asked = self.asked(name, &live).await;
-        let words = asked.map_or_else(|| state_words(turn_state(&live)).into(), |asked| self.asked_in_words(&asked));
+        let approval = self.pending_approval(name, &live).await;
+        let words = approval
+            .map_or_else(|| state_words(turn_state(&live)).into(), |approval| self.describe_approval(&approval));
         progress.message = Some(words);
         if let Err(error) = context.peer.notify_progress(progress).await {
             tracing::debug!(%error, "failed to send progress");
@@ -243,7 +244,7 @@ fn not_known(id: &TurnId, refusal: Option<Refusal>) -> CallToolResult {
 /// The call was rejected before it was accepted, for example by a full queue or for lack of memory. The model may
 /// retry.
 fn not_now(problem: &Problem) -> CallToolResult {
-    let (message, is_worth_another) = problem.told();
+    let (message, is_worth_another) = problem.summary();
     let advice = if is_worth_another { " Nothing ran. Retry in a moment." } else { " Nothing ran." };
     CallToolResult::error(vec![ContentBlock::text(format!("{message}.{advice}"))])
 }

@@ -3,9 +3,9 @@
 //! record, so any gateway can serve it, even after the gateway that accepted the call is gone.
 //!
 //! START HERE: [`McpServer`] handles requests. `call` runs a call from its parameters to its result. `task` shows a
-//! call in progress, `asked` a call that waits for approval. `digits` preserves large numbers.
+//! call in progress, `approval` a call that waits for approval. `digits` preserves large numbers.
 
-mod asked;
+mod approval;
 mod call;
 mod digits;
 mod http;
@@ -36,8 +36,8 @@ use tokio_util::sync::CancellationToken;
 use crate::caller::Caller;
 use crate::problem::Problem;
 use crate::serving::public::PublicUrl;
-use crate::verbs::{Held, Holder, Verb, Whose};
-use crate::waiting::Waiting;
+use crate::verbs::{CallerIdentity, CredentialKind, TenantScope, Verb};
+use crate::waiting::ReplyWaiters;
 
 pub use call::META;
 pub(crate) use http::{HttpServer, answer, http_server};
@@ -67,8 +67,12 @@ impl Principal {
     }
 
     /// The identity under which requests are counted.
-    fn holder(&self) -> Holder {
-        let started = || Holder { held: Held::Key, tenant: Whose::One(self.tenant.clone()), id: String::new() };
+    fn holder(&self) -> CallerIdentity {
+        let started = || CallerIdentity {
+            credential: CredentialKind::Key,
+            tenant: TenantScope::One(self.tenant.clone()),
+            id: String::new(),
+        };
         self.caller.as_ref().map_or_else(started, Caller::holder)
     }
 
@@ -83,7 +87,7 @@ impl Principal {
 #[derive(Clone)]
 pub(crate) struct McpServer {
     client: Client,
-    waiting: Waiting,
+    waiting: ReplyWaiters,
     /// Metrics of the gateway; `None` over standard input and output.
     metrics: Option<Arc<Metrics>>,
     draining: CancellationToken,
@@ -97,7 +101,7 @@ impl McpServer {
     /// A server whose requests have a key and name an agent.
     pub(crate) const fn for_keys(
         client: Client,
-        waiting: Waiting,
+        waiting: ReplyWaiters,
         metrics: Arc<Metrics>,
         draining: CancellationToken,
         public: Option<PublicUrl>,
@@ -108,14 +112,14 @@ impl McpServer {
     /// The tool list of an agent in its shared form; `None` if no worker has written it in time.
     async fn list_of(
         &self,
-        who: &Principal,
+        principal: &Principal,
         context: &RequestContext<RoleServer>,
     ) -> Result<Option<String>, ErrorData> {
-        let (store, asked, mut pause) = (self.client.store(&who.tenant), Instant::now(), LIST_LOOKS_MIN);
+        let (store, began, mut pause) = (self.client.store(&principal.tenant), Instant::now(), LIST_LOOKS_MIN);
         loop {
             // Redis may start at the same time as the fleet.
-            let list = store.tool_list(&who.tenant, &who.agent).await;
-            let is_over = asked.elapsed() >= LIST_WAIT || context.ct.is_cancelled() || self.draining.is_cancelled();
+            let list = store.tool_list(&principal.tenant, &principal.agent).await;
+            let is_over = began.elapsed() >= LIST_WAIT || context.ct.is_cancelled() || self.draining.is_cancelled();
             if is_over || matches!(list, Ok(Some(_))) {
                 return list.map_err(|error| failed(&error.into()));
             }
@@ -149,11 +153,11 @@ fn is_stateless(context: &RequestContext<RoleServer>) -> bool {
 }
 
 fn refused(problem: &Problem) -> ErrorData {
-    ErrorData::invalid_request(problem.told().0.to_owned(), None)
+    ErrorData::invalid_request(problem.summary().0.to_owned(), None)
 }
 
 fn failed(problem: &Problem) -> ErrorData {
-    ErrorData::internal_error(problem.told().0.to_owned(), None)
+    ErrorData::internal_error(problem.summary().0.to_owned(), None)
 }
 
 fn unknown_task(task_id: &str) -> ErrorData {
@@ -182,20 +186,20 @@ impl ServerHandler for McpServer {
         request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let who = self.principal(&context)?;
-        who.may(Verb::Read)?;
+        let principal = self.principal(&context)?;
+        principal.may(Verb::Read)?;
         let cursor = request.and_then(|request| request.cursor);
         let from = cursor.map_or(Ok(0), |cursor| cursor.parse::<usize>());
         let from = from.map_err(|_| ErrorData::invalid_params("cursor: expected a cursor returned by a list", None))?;
-        let Some(list) = self.list_of(&who, &context).await? else {
+        let Some(list) = self.list_of(&principal, &context).await? else {
             let message =
-                format!("no tool list for {}: the tenant has no such agent, or no worker is running", who.agent);
+                format!("no tool list for {}: the tenant has no such agent, or no worker is running", principal.agent);
             return Err(ErrorData::internal_error(message, None));
         };
         let list = define_shared(dialect(&context), &list).map(|list| list.to_string());
         let tools = list.and_then(|list| serde_json::from_str::<Vec<Tool>>(&digits::guarded(&list)));
         let tools = tools.map_err(|error| {
-            tracing::error!(%error, agent = %who.agent, "invalid tool list");
+            tracing::error!(%error, agent = %principal.agent, "invalid tool list");
             ErrorData::internal_error("cannot read the tool list in Redis", None)
         })?;
         let left = tools.len().saturating_sub(from);
@@ -244,9 +248,9 @@ impl ServerHandler for McpServer {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let who = self.principal(&context)?;
-        who.may(Verb::Submit)?;
-        let answer = self.call(&who, request, &context).await;
+        let principal = self.principal(&context)?;
+        principal.may(Verb::Submit)?;
+        let answer = self.call(&principal, request, &context).await;
         if let Some(metrics) = &self.metrics {
             metrics.gateway.mcp_called(match &answer {
                 _ if context.ct.is_cancelled() => "given_up",
@@ -263,9 +267,9 @@ impl ServerHandler for McpServer {
         request: GetTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<GetTaskResult, ErrorData> {
-        let who = self.principal(&context)?;
-        who.may(Verb::Read)?;
-        self.task(&who, &request.task_id, &context).await.map(GetTaskResult::new)
+        let principal = self.principal(&context)?;
+        principal.may(Verb::Read)?;
+        self.task(&principal, &request.task_id, &context).await.map(GetTaskResult::new)
     }
 
     /// Receives responses to a task's requests. They decide nothing: the caller cannot approve its own call.
@@ -274,9 +278,9 @@ impl ServerHandler for McpServer {
         request: UpdateTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        let who = self.principal(&context)?;
-        who.may(Verb::Read)?;
-        self.task(&who, &request.task_id, &context).await.map(drop)
+        let principal = self.principal(&context)?;
+        principal.may(Verb::Read)?;
+        self.task(&principal, &request.task_id, &context).await.map(drop)
     }
 
     async fn cancel_task(
@@ -284,10 +288,10 @@ impl ServerHandler for McpServer {
         request: CancelTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        let who = self.principal(&context)?;
-        who.may(Verb::Cancel)?;
+        let principal = self.principal(&context)?;
+        principal.may(Verb::Cancel)?;
         // A task of another agent is unknown.
-        self.task(&who, &request.task_id, &context).await?;
-        self.cancel(&who.turn(&request.task_id)?).await
+        self.task(&principal, &request.task_id, &context).await?;
+        self.cancel(&principal.turn(&request.task_id)?).await
     }
 }

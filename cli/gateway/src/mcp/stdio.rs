@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{McpServer, Principal, digits};
 use crate::BODY_SLACK_BYTES;
-use crate::waiting::Waiting;
+use crate::waiting::ReplyWaiters;
 
 /// Longest line that is converted. A longer line passes unchanged, and is rejected later.
 const LINE_BYTES_MAX: usize = limits::TURN_BYTES_MAX + BODY_SLACK_BYTES;
@@ -29,7 +29,7 @@ pub async fn serve_stdio(
 ) -> std::io::Result<()> {
     // Canceled last, so that waiting calls get a response before the inbox is removed.
     let readers = CancellationToken::new();
-    let waiting = Waiting::new(client.clone(), readers.clone());
+    let waiting = ReplyWaiters::new(client.clone(), readers.clone());
     let only = Some(Principal { tenant, agent, caller: None });
     let server =
         McpServer { client, waiting: waiting.clone(), metrics: None, draining: draining.clone(), only, public: None };

@@ -10,7 +10,7 @@ use tickfleet_core::turn::state::Finished;
 use tickfleet_model::Outcome;
 use tickfleet_store::{LiveTurn, TurnName, TurnView};
 
-use super::asked::question;
+use super::approval::approval_prompt;
 use super::call::{complete, state_words};
 use super::{McpServer, Principal, failed, unknown_task};
 use crate::owners::agent_of;
@@ -22,43 +22,44 @@ impl McpServer {
     /// The state of a task.
     pub(super) async fn task(
         &self,
-        who: &Principal,
+        principal: &Principal,
         task_id: &str,
         context: &RequestContext<RoleServer>,
     ) -> Result<DetailedTask, ErrorData> {
-        let name = who.turn(task_id)?;
-        let store = self.client.store(&who.tenant);
+        let name = principal.turn(task_id)?;
+        let store = self.client.store(&principal.tenant);
         let retain_ms = store.options().retain_ms;
         let failed = |error: tickfleet_store::StoreError| failed(&error.into());
         // A task of another agent is unknown, before and after it has been decided. The check takes equally long.
-        let is_own = |view: &TurnView| agent_of(view).as_deref() == Some(who.agent.as_str());
+        let is_own = |view: &TurnView| agent_of(view).as_deref() == Some(principal.agent.as_str());
         let mut view = store.turn_view(&name).await.map_err(failed)?;
         let waits = if is_own(&view) { None } else { self.client.undecided(&name).await.map_err(failed)? };
-        let is_queued = waits.is_some_and(|waits| waits.agent.as_ref() == Some(&who.agent));
+        let is_queued = waits.is_some_and(|waits| waits.agent.as_ref() == Some(&principal.agent));
         if !is_own(&view) && !is_queued {
             // It may have been admitted between the two reads.
             view = store.turn_view(&name).await.map_err(failed)?;
         }
         match view {
-            TurnView::Live(live) if live.turn.head.agent == who.agent => {
-                let mut told = working(&name, &live, retain_ms);
-                if let Some(asked) = self.asked(&name, &live).await {
-                    let words = self.asked_in_words(&asked);
+            TurnView::Live(live) if live.turn.head.agent == principal.agent => {
+                let mut task = working(&name, &live, retain_ms);
+                if let Some(approval) = self.pending_approval(&name, &live).await {
+                    let words = self.describe_approval(&approval);
                     if let Some(page) = self.page(context) {
-                        told.task.status = TaskStatus::InputRequired;
-                        told.payload = TaskPayload::InputRequired { input_requests: question(&asked, &words, page) };
+                        task.task.status = TaskStatus::InputRequired;
+                        task.payload =
+                            TaskPayload::InputRequired { input_requests: approval_prompt(&approval, &words, page) };
                     }
-                    told.task.status_message = Some(words);
+                    task.task.status_message = Some(words);
                 }
-                Ok(told)
+                Ok(task)
             }
             // Without a reply, only a key for all agents may see the record.
             TurnView::Finished(finished)
-                if finished.reply.is_empty() && who.caller.as_ref().is_some_and(|caller| !caller.sees(None)) =>
+                if finished.reply.is_empty() && principal.caller.as_ref().is_some_and(|caller| !caller.sees(None)) =>
             {
                 Err(unknown_task(task_id))
             }
-            TurnView::Finished(finished) => ended(&name, who, &finished, retain_ms),
+            TurnView::Finished(finished) => ended(&name, principal, &finished, retain_ms),
             // Accepted; no scheduler has decided it yet.
             TurnView::Unknown if is_queued => {
                 let now = instant(store.now_ms().await.map_err(failed)?);
@@ -81,7 +82,12 @@ fn working(name: &TurnName, live: &LiveTurn, retain_ms: i64) -> DetailedTask {
     DetailedTask::new(task, TaskPayload::Working)
 }
 
-fn ended(name: &TurnName, who: &Principal, finished: &Finished, retain_ms: i64) -> Result<DetailedTask, ErrorData> {
+fn ended(
+    name: &TurnName,
+    principal: &Principal,
+    finished: &Finished,
+    retain_ms: i64,
+) -> Result<DetailedTask, ErrorData> {
     let (created_ms, ended_ms) = (finished.admitted_ms, finished.ended_ms);
     let mut task = Task::new(name.turn.as_str(), TaskStatus::Completed, instant(created_ms), instant(ended_ms));
     task.ttl_ms = u64::try_from(ended_ms - created_ms + retain_ms).ok();
@@ -93,7 +99,7 @@ fn ended(name: &TurnName, who: &Principal, finished: &Finished, retain_ms: i64) 
     let Ok(reply) = serde_json::from_str::<Reply>(&finished.reply) else {
         return Err(ErrorData::internal_error("cannot read the record of this task", None));
     };
-    if reply.agent != who.agent.as_str() {
+    if reply.agent != principal.agent.as_str() {
         return Err(unknown_task(name.turn.as_str()));
     }
     if reply.results.iter().any(|result| result.outcome == Outcome::Cancelled) {

@@ -15,10 +15,10 @@ use tickfleet_model::approval::{NarrowedValues, is_same};
 use tickfleet_model::{TenantId, limits};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Operator, because, body, optional, placed, within};
+use super::{Operator, body, bounded, optional, parse_cursor, validate_reason};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
-use crate::turns::{or_default, path, query, whole};
+use crate::turns::{or_default, path, query, read_body};
 use crate::verbs::Verb;
 
 /// Default number of approvals per page.
@@ -28,7 +28,7 @@ const LISTED: usize = 50;
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Wanted {
+pub(crate) struct ApprovalsQuery {
     /// Only this tenant.
     tenant: Option<String>,
     /// Only calls of this agent.
@@ -46,7 +46,7 @@ pub(crate) struct Wanted {
 
 /// A page of waiting approvals.
 #[derive(Debug, Serialize)]
-pub(crate) struct Waiting {
+pub(crate) struct ApprovalsPage {
     approvals: Vec<Approval>,
     /// Position of the next page; `None` on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,7 +58,7 @@ pub(crate) struct Waiting {
 /// List calls that wait for approval, the first to expire first, page by page. `arguments` are masked and may be
 /// shortened: `arguments_exact` is true if they are complete. `GET /v1/operate/approvals/{approval}` returns the
 /// complete arguments.
-#[utoipa::path(get, path = "/v1/operate/approvals", tag = "operators", params(Wanted),
+#[utoipa::path(get, path = "/v1/operate/approvals", tag = "operators", params(ApprovalsQuery),
     responses((status = 200, description = "`approvals`, `now_ms`, and `next` if more follow", body = Object),
         (status = 400, description = "Invalid query parameter", body = ProblemBody),
         (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
@@ -67,29 +67,29 @@ pub(crate) struct Waiting {
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
-    wanted: Result<Query<Wanted>, QueryRejection>,
-) -> Result<Json<Waiting>, Problem> {
+    filters: Result<Query<ApprovalsQuery>, QueryRejection>,
+) -> Result<Json<ApprovalsPage>, Problem> {
     operator.may(Verb::View)?;
-    let wanted = query(wanted)?;
+    let filters = query(filters)?;
     let filter = ApprovalFilter {
-        agent: optional("agent", wanted.agent)?,
-        tool: super::tool_wanted(&shared, wanted.tool).await?,
-        older_than: wanted.older_than_s.map(|seconds| Duration::from_secs(seconds.into())),
-        limit: within("limit", wanted.limit, LISTED, APPROVALS_LISTED_MAX)?,
+        agent: optional("agent", filters.agent)?,
+        tool: super::resolve_tool_filter(&shared, filters.tool).await?,
+        older_than: filters.older_than_s.map(|seconds| Duration::from_secs(seconds.into())),
+        limit: bounded("limit", filters.limit, LISTED, APPROVALS_LISTED_MAX)?,
     };
-    let from: Option<ApprovalsAt> = placed(wanted.from)?;
-    let tenants = tenants(&shared, operator.within(wanted.tenant)?).await?;
+    let from: Option<ApprovalsAt> = parse_cursor(filters.from)?;
+    let tenants = tenants(&shared, operator.restrict_tenant(filters.tenant)?).await?;
     let page = approval_page(&shared.client, &tenants, &filter, from.as_ref()).await?;
     let next = page.next.map(|next| next.to_string());
-    let redactor = shared.desk.redactor();
+    let redactor = shared.backend.redactor();
     let approvals = page.approvals.into_iter().map(|approval| approval.for_onlookers(&redactor)).collect();
-    Ok(Json(Waiting { approvals, next, now_ms: super::views::now_ms(&shared).await? }))
+    Ok(Json(ApprovalsPage { approvals, next, now_ms: super::views::now_ms(&shared).await? }))
 }
 
 async fn tenants(shared: &Shared, asked: Option<TenantId>) -> Result<Vec<TenantId>, Problem> {
     match asked {
         Some(tenant) => Ok(vec![tenant]),
-        None => Ok(shared.desk.tenants().await?.into_iter().collect()),
+        None => Ok(shared.backend.tenants().await?.into_iter().collect()),
     }
 }
 
@@ -108,20 +108,20 @@ pub(crate) async fn show(
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Approval>, Problem> {
     operator.may(Verb::View)?;
-    let approval = find(&shared, &operator, &path(name)?).await?;
-    let decides = decides(&shared, &operator, &approval).await;
-    Ok(Json(if decides { approval } else { approval.for_onlookers(&shared.desk.redactor()) }))
+    let approval = find_approval(&shared, &operator, &path(name)?).await?;
+    let may_decide = may_decide(&shared, &operator, &approval).await;
+    Ok(Json(if may_decide { approval } else { approval.for_onlookers(&shared.backend.redactor()) }))
 }
 
 /// Returns true if the key's approver may decide this approval. False while the configuration cannot be read.
-async fn decides(shared: &Shared, operator: &Operator, approval: &Approval) -> bool {
+async fn may_decide(shared: &Shared, operator: &Operator, approval: &Approval) -> bool {
     let Ok(by) = operator.may(Verb::Approve).and_then(|()| operator.approver()) else { return false };
-    let roles = shared.desk.approver(by).await.ok().flatten();
+    let roles = shared.backend.approver(by).await.ok().flatten();
     roles.is_some_and(|roles| approval.may_be_decided_by(by, &roles))
 }
 
-async fn find(shared: &Shared, operator: &Operator, name: &str) -> Result<Approval, Problem> {
-    let (tenant, id) = operator.parted(name)?;
+async fn find_approval(shared: &Shared, operator: &Operator, name: &str) -> Result<Approval, Problem> {
+    let (tenant, id) = operator.split_tenant(name)?;
     let found = shared.client.approval_of_any(&tenants(shared, tenant).await?, id).await?;
     found.ok_or_else(|| Problem::not_found(format!("{name}: {}", ApprovalError::Unknown)))
 }
@@ -129,7 +129,8 @@ async fn find(shared: &Shared, operator: &Operator, name: &str) -> Result<Approv
 /// An approval with its reason and changed arguments.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Agrees {
+#[schema(as = Agrees)]
+pub(crate) struct ApproveRequest {
     /// Reason for the audit log.
     #[serde(default, deserialize_with = "or_default")]
     #[schema(example = "agreed with Ben")]
@@ -148,7 +149,8 @@ pub(crate) struct Agrees {
 /// The reason for a denial.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Denies {
+#[schema(as = Denies)]
+pub(crate) struct DenyRequest {
     /// Reason for the agent and the audit log.
     #[schema(example = "not this month")]
     reason: String,
@@ -156,7 +158,7 @@ pub(crate) struct Denies {
 
 /// Approve a call as the approver of the key.
 #[utoipa::path(post, path = "/v1/operate/approvals/{approval}/approve", tag = "operators", params(("approval" = String, Path, description = "`tenant:id`")),
-    request_body = Agrees,
+    request_body = ApproveRequest,
     responses((status = 200, description = "`state` is `approved`, or `waiting` with the number of `missing` approvals", body = Object),
         (status = 400, description = "Invalid change of arguments", body = ProblemBody),
         (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
@@ -172,16 +174,16 @@ pub(crate) async fn approve(
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Counted>, Problem> {
     operator.may(Verb::Approve)?;
-    let said: Agrees = body(&whole(bytes)?, "{\"reason\": \"…\"}")?;
-    if said.reason.len() > limits::CANCEL_REASON_BYTES_MAX {
+    let request: ApproveRequest = body(&read_body(bytes)?, "{\"reason\": \"…\"}")?;
+    if request.reason.len() > limits::CANCEL_REASON_BYTES_MAX {
         return Err(Problem::invalid(format!("reason: at most {} bytes", limits::CANCEL_REASON_BYTES_MAX)));
     }
-    decide(&shared, &operator, &path(name)?, (true, &said.reason), &said).await
+    decide(&shared, &operator, &path(name)?, (true, &request.reason), &request).await
 }
 
 /// Deny a call as the approver of the key. The call ends, and its agent receives the reason.
 #[utoipa::path(post, path = "/v1/operate/approvals/{approval}/deny", tag = "operators", params(("approval" = String, Path, description = "`tenant:id`")),
-    request_body = Denies,
+    request_body = DenyRequest,
     responses((status = 200, description = "`state` is `denied`", body = Object),
         (status = 400, description = "Missing reason", body = ProblemBody),
         (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
@@ -197,8 +199,9 @@ pub(crate) async fn deny(
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Counted>, Problem> {
     operator.may(Verb::Approve)?;
-    let said: Denies = body(&whole(bytes)?, "{\"reason\": \"…\"}")?;
-    decide(&shared, &operator, &path(name)?, (false, because(&said.reason)?), &Agrees::default()).await
+    let request: DenyRequest = body(&read_body(bytes)?, "{\"reason\": \"…\"}")?;
+    decide(&shared, &operator, &path(name)?, (false, validate_reason(&request.reason)?), &ApproveRequest::default())
+        .await
 }
 
 async fn decide(
@@ -206,23 +209,23 @@ async fn decide(
     operator: &Operator,
     name: &str,
     (agrees, reason): (bool, &str),
-    said: &Agrees,
+    request: &ApproveRequest,
 ) -> Result<Json<Counted>, Problem> {
     let by = operator.approver()?;
     let unknown = || Problem::forbidden(format!("permissions.yaml has no approver {by:?}"));
-    let roles = shared.desk.approver(by).await?.ok_or_else(unknown)?;
-    let approval = find(shared, operator, name).await?;
+    let roles = shared.backend.approver(by).await?.ok_or_else(unknown)?;
+    let approval = find_approval(shared, operator, name).await?;
     let verdict = Verdict {
         by,
         roles: &roles,
         agrees,
         reason: reason.trim(),
-        narrow: said.set.clone().unwrap_or_default(),
-        seen: seen(&approval, said.narrowed.as_deref())?,
-        redactor: &shared.desk.redactor(),
+        narrow: request.set.clone().unwrap_or_default(),
+        seen: changes_seen(&approval, request.narrowed.as_deref())?,
+        redactor: &shared.backend.redactor(),
     };
     let counted = shared.client.decide_approval(&approval.tenant, &approval.id, &verdict).await;
-    let counted = counted.map_err(|error| refused(error, &approval))?;
+    let counted = counted.map_err(|error| decision_problem(error, &approval))?;
     // Two keys may have the same approver: the log shows which one was used.
     tracing::info!(key = operator.by(), by, approval = %approval.id, agrees, state = %counted.state, "approval decided");
     Ok(Json(counted))
@@ -231,13 +234,17 @@ async fn decide(
 /// Returns the changed arguments that the approver saw, as the record has them. They are compared by value, with all
 /// digits, because JSON clients format values differently. The store's script compares the returned text with the
 /// record again when it decides.
-fn seen<'a>(approval: &'a Approval, shown: Option<&RawValue>) -> Result<Option<&'a RawValue>, Problem> {
+fn changes_seen<'a>(approval: &'a Approval, shown: Option<&RawValue>) -> Result<Option<&'a RawValue>, Problem> {
     let Some(shown) = shown else { return Ok(None) };
     let now = approval.narrowed.as_deref();
-    if now.is_some_and(|now| is_same(now, shown)) { Ok(now) } else { Err(refused(ApprovalError::Changed, approval)) }
+    if now.is_some_and(|now| is_same(now, shown)) {
+        Ok(now)
+    } else {
+        Err(decision_problem(ApprovalError::Changed, approval))
+    }
 }
 
-fn refused(error: ApprovalError, approval: &Approval) -> Problem {
+fn decision_problem(error: ApprovalError, approval: &Approval) -> Problem {
     let message = format!("{}:{}: {error}", approval.tenant, approval.id);
     match error {
         ApprovalError::Store(error) => error.into(),

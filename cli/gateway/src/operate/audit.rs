@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 use tickfleet_client::audit::{AuditQuery, Found};
 use utoipa::IntoParams;
 
-use super::{Operator, within};
+use super::{Operator, bounded};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::query;
 use crate::verbs::Verb;
 
 /// Entries per shard: default and maximum.
-const FOUND: (usize, usize) = (50, 500);
+const ENTRIES: (usize, usize) = (50, 500);
 /// Maximum entries per shard that are read in one request.
 const READ_MAX: usize = 20_000;
 
@@ -24,7 +24,7 @@ const READ_MAX: usize = 20_000;
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Wanted {
+pub(crate) struct AuditSearchQuery {
     /// Only this tenant.
     tenant: Option<String>,
     /// Only this agent.
@@ -46,7 +46,7 @@ pub(crate) struct Wanted {
 
 /// The result of a search.
 #[derive(Debug, Default, Serialize)]
-pub(crate) struct Searched {
+pub(crate) struct AuditSearchResponse {
     entries: Vec<Found>,
     /// Entries that were read.
     read: usize,
@@ -57,7 +57,7 @@ pub(crate) struct Searched {
 /// Search the audit log, the newest entries first.
 ///
 /// A request reads at most 20,000 entries per shard. The response contains the positions to continue from.
-#[utoipa::path(get, path = "/v1/operate/audit", tag = "operators", params(Wanted),
+#[utoipa::path(get, path = "/v1/operate/audit", tag = "operators", params(AuditSearchQuery),
     responses((status = 200, description = "`entries`, the number of entries `read`, and `cursors` to continue from", body = Object),
         (status = 400, description = "Invalid query parameter", body = ProblemBody),
         (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
@@ -66,42 +66,42 @@ pub(crate) struct Searched {
 pub(crate) async fn search(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
-    wanted: Result<Query<Wanted>, QueryRejection>,
-) -> Result<Json<Searched>, Problem> {
+    filters: Result<Query<AuditSearchQuery>, QueryRejection>,
+) -> Result<Json<AuditSearchResponse>, Problem> {
     operator.may(Verb::View)?;
-    let wanted = query(wanted)?;
-    let tenant = operator.within(wanted.tenant)?;
-    let at = wanted.cursor.as_deref().map(place).transpose()?;
-    let given = |text: Option<String>| text.filter(|text| !text.is_empty());
-    let asked = AuditQuery {
+    let filters = query(filters)?;
+    let tenant = operator.restrict_tenant(filters.tenant)?;
+    let at = filters.cursor.as_deref().map(parse_cursor).transpose()?;
+    let non_empty = |text: Option<String>| text.filter(|text| !text.is_empty());
+    let audit_query = AuditQuery {
         tenant: tenant.clone(),
-        agent: given(wanted.agent),
-        tool: super::tool_wanted(&shared, wanted.tool).await?,
-        outcome: given(wanted.outcome),
-        text: given(wanted.text),
-        found_max: within("limit", wanted.limit, FOUND.0, FOUND.1)?,
+        agent: non_empty(filters.agent),
+        tool: super::resolve_tool_filter(&shared, filters.tool).await?,
+        outcome: non_empty(filters.outcome),
+        text: non_empty(filters.text),
+        found_max: bounded("limit", filters.limit, ENTRIES.0, ENTRIES.1)?,
         read_max: READ_MAX,
         cursor: at.map(|(_, entry)| entry.to_owned()),
         ..AuditQuery::default()
     };
-    let mut searched = Searched::default();
+    let mut response = AuditSearchResponse::default();
     for store in shared.client.stores() {
         let is_elsewhere = tenant.as_ref().is_some_and(|tenant| !store.is_home_of(tenant));
         if is_elsewhere || at.is_some_and(|(shard, _)| shard != store.shard()) {
             continue;
         }
         let now_ms = store.now_ms().await?;
-        let from_ms = wanted.since_s.map(|seconds| now_ms - i64::from(seconds) * 1_000);
-        let found = AuditQuery { from_ms, ..asked.clone() }.search(store).await?;
-        searched.read += found.read;
-        searched.entries.extend(found.entries);
-        searched.cursors.extend(found.cursor.map(|cursor| format!("{}:{cursor}", store.shard())));
+        let from_ms = filters.since_s.map(|seconds| now_ms - i64::from(seconds) * 1_000);
+        let found = AuditQuery { from_ms, ..audit_query.clone() }.search(store).await?;
+        response.read += found.read;
+        response.entries.extend(found.entries);
+        response.cursors.extend(found.cursor.map(|cursor| format!("{}:{cursor}", store.shard())));
     }
-    Ok(Json(searched))
+    Ok(Json(response))
 }
 
 /// Parses a position such as `0:1700000000000-3`: shard and entry.
-fn place(text: &str) -> Result<(u32, &str), Problem> {
+fn parse_cursor(text: &str) -> Result<(u32, &str), Problem> {
     let read = text.split_once(':').and_then(|(shard, entry)| {
         let (ms, number) = entry.split_once('-')?;
         let is_entry = ms.parse::<u64>().is_ok() && number.parse::<u64>().is_ok();

@@ -9,24 +9,25 @@ use axum::extract::{Path, Query, State};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tickfleet_client::dead::{self, Cause, Causes, Dead, DeadAt, DeadFilter, DeadId, DeadWhole, Kind, Replayed};
-use tickfleet_client::operate::Operator as Who;
+use tickfleet_client::operate::Operator as Actor;
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Operator, because, body, optional, placed, within};
+use super::{Operator, body, bounded, optional, parse_cursor, validate_reason};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
-use crate::turns::{or_default, path, query, whole};
+use crate::turns::{or_default, path, query, read_body};
 use crate::verbs::Verb;
 
 /// Entries per page: default and maximum.
 const LISTED: (usize, usize) = (50, 500);
 /// Maximum entries per replay or drop request.
-const HANDLED_MAX: usize = 500;
+const IDS_MAX: usize = 500;
 
 /// Kind of an entry.
 #[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-enum Sort {
+#[schema(as = Sort)]
+enum DeadKindParam {
     /// A message that was never executed.
     Letter,
     /// A call that failed permanently.
@@ -39,10 +40,10 @@ enum Sort {
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Wanted {
+pub(crate) struct DeadQuery {
     /// Only this kind.
     #[param(inline)]
-    kind: Option<Sort>,
+    kind: Option<DeadKindParam>,
     /// Only this tenant.
     tenant: Option<String>,
     /// Only this agent.
@@ -70,7 +71,7 @@ pub(crate) struct Wanted {
 
 /// A page of entries.
 #[derive(Debug, Serialize)]
-pub(crate) struct Page {
+pub(crate) struct DeadPage {
     dead: Vec<Dead>,
     /// Entries read from the log.
     read: usize,
@@ -84,7 +85,7 @@ pub(crate) struct Page {
 /// List dead letters, then failed calls and tasks, the newest of each shard first.
 ///
 /// A page reads at most 20,000 entries and contains the position to continue from.
-#[utoipa::path(get, path = "/v1/operate/dead", tag = "operators", params(Wanted),
+#[utoipa::path(get, path = "/v1/operate/dead", tag = "operators", params(DeadQuery),
     responses((status = 200, description = "`dead`, `read`, `now_ms`, and `next` if more follow", body = Object),
         (status = 400, description = "Invalid query parameter", body = ProblemBody),
         (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
@@ -93,43 +94,43 @@ pub(crate) struct Page {
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
-    wanted: Result<Query<Wanted>, QueryRejection>,
-) -> Result<Json<Page>, Problem> {
+    filters: Result<Query<DeadQuery>, QueryRejection>,
+) -> Result<Json<DeadPage>, Problem> {
     operator.may(Verb::View)?;
     let now_ms = super::views::now_ms(&shared).await?;
-    let (filter, from) = query(wanted)?.filter(&shared, &operator, now_ms).await?;
+    let (filter, from) = query(filters)?.filter(&shared, &operator, now_ms).await?;
     let page = dead::list(shared.client.stores(), &filter, from).await?;
-    Ok(Json(Page { dead: page.dead, read: page.read, next: page.next.map(|next| next.to_string()), now_ms }))
+    Ok(Json(DeadPage { dead: page.dead, read: page.read, next: page.next.map(|next| next.to_string()), now_ms }))
 }
 
-impl Wanted {
+impl DeadQuery {
     async fn filter(self, shared: &Shared, operator: &Operator, now_ms: i64) -> Result<(DeadFilter, DeadAt), Problem> {
-        let given = |text: Option<String>| text.filter(|text| !text.is_empty());
+        let non_empty = |text: Option<String>| text.filter(|text| !text.is_empty());
         let filter = DeadFilter {
             kind: self.kind.map(|kind| match kind {
-                Sort::Letter => Kind::Letter,
-                Sort::Call => Kind::Call,
-                Sort::Task => Kind::Task,
+                DeadKindParam::Letter => Kind::Letter,
+                DeadKindParam::Call => Kind::Call,
+                DeadKindParam::Task => Kind::Task,
             }),
-            tenant: operator.within(self.tenant)?,
+            tenant: operator.restrict_tenant(self.tenant)?,
             agent: optional("agent", self.agent)?,
-            tool: super::tool_wanted(shared, self.tool).await?,
-            cause: given(self.cause),
-            error: given(self.error),
-            told: given(self.told),
+            tool: super::resolve_tool_filter(shared, self.tool).await?,
+            cause: non_empty(self.cause),
+            error: non_empty(self.error),
+            told: non_empty(self.told),
             untold: self.untold.unwrap_or_default(),
             from_ms: self.since_s.map(|seconds| now_ms - i64::from(seconds) * 1_000),
             until_ms: self.before_ms,
-            limit: within("limit", self.limit, LISTED.0, LISTED.1)?,
+            limit: bounded("limit", self.limit, LISTED.0, LISTED.1)?,
         };
-        let from: Option<DeadAt> = placed(self.from)?;
+        let from: Option<DeadAt> = parse_cursor(self.from)?;
         Ok((filter, from.unwrap_or_default()))
     }
 }
 
 /// Groups of entries by cause, as far as the log was read.
 #[derive(Debug, Serialize)]
-pub(crate) struct CausesPage {
+pub(crate) struct DeadCausesPage {
     causes: Vec<Cause>,
     /// Entries read from the log.
     read: usize,
@@ -147,7 +148,7 @@ pub(crate) struct CausesPage {
 /// A group has its count, newest and oldest entry and an example. The same filters, with a group's `kind`, `cause`,
 /// `tool` and `told` (or `untold`), list its entries. A response reads about 20,000 entries and contains the position
 /// to continue from; `limit` counts groups.
-#[utoipa::path(get, path = "/v1/operate/dead/causes", tag = "operators", params(Wanted),
+#[utoipa::path(get, path = "/v1/operate/dead/causes", tag = "operators", params(DeadQuery),
     responses((status = 200, description = "`causes`, the most frequent first, `read`, `others`, `now_ms`, and `next` if more follow", body = Object),
         (status = 400, description = "Invalid query parameter", body = ProblemBody),
         (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
@@ -156,16 +157,16 @@ pub(crate) struct CausesPage {
 pub(crate) async fn causes(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
-    wanted: Result<Query<Wanted>, QueryRejection>,
-) -> Result<Json<CausesPage>, Problem> {
+    filters: Result<Query<DeadQuery>, QueryRejection>,
+) -> Result<Json<DeadCausesPage>, Problem> {
     operator.may(Verb::View)?;
     let now_ms = super::views::now_ms(&shared).await?;
-    let (filter, from) = query(wanted)?.filter(&shared, &operator, now_ms).await?;
+    let (filter, from) = query(filters)?.filter(&shared, &operator, now_ms).await?;
     let mut found = Causes::default();
     let next = dead::causes(shared.client.stores(), &filter, from, &mut found).await?;
     let (read, others) = (found.read, found.others);
     let next = next.map(|next| next.to_string());
-    Ok(Json(CausesPage { causes: found.most(filter.limit), read, others, next, now_ms }))
+    Ok(Json(DeadCausesPage { causes: found.most(filter.limit), read, others, next, now_ms }))
 }
 
 /// Return one entry with the message that a replay sends.
@@ -182,21 +183,22 @@ pub(crate) async fn show(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<DeadWhole>, Problem> {
     operator.may(Verb::View)?;
-    let id = named(&path(id)?)?;
-    let own = operator.within(None)?;
+    let id = parse_id(&path(id)?)?;
+    let own = operator.restrict_tenant(None)?;
     let found = dead::find(shared.client.stores(), &id).await?;
-    let found = found.filter(|whole| own.is_none() || whole.dead.tenant == own);
+    let found = found.filter(|entry| own.is_none() || entry.dead.tenant == own);
     found.map(Json).ok_or_else(|| Problem::not_found(format!("{id}: no entry with this id")))
 }
 
-fn named(text: &str) -> Result<DeadId, Problem> {
+fn parse_id(text: &str) -> Result<DeadId, Problem> {
     text.parse().map_err(|error: String| Problem::invalid(format!("{text:?}: {error}")))
 }
 
 /// Entries to replay.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Replays {
+#[schema(as = Replays)]
+pub(crate) struct ReplayRequest {
     /// Ids, at most 500.
     #[schema(example = json!(["call-0-1764130000000-0"]))]
     ids: Vec<String>,
@@ -216,7 +218,7 @@ pub(crate) struct Replays {
 ///
 /// Repeating the request sends nothing twice. A call becomes a new turn of its agent, with a new idempotency key,
 /// under caps and permissions.
-#[utoipa::path(post, path = "/v1/operate/dead/replay", tag = "operators", request_body = Replays,
+#[utoipa::path(post, path = "/v1/operate/dead/replay", tag = "operators", request_body = ReplayRequest,
     responses((status = 200, description = "One result per id, in order: `id`, `answer` and, if it was sent, `as`", body = Vec<Object>),
         (status = 400, description = "Invalid list of ids, or missing reason", body = ProblemBody),
         (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
@@ -229,22 +231,22 @@ pub(crate) async fn replay(
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Vec<Replayed>>, Problem> {
     operator.may(Verb::Operate)?;
-    let asked: Replays = body(&whole(bytes)?, "{\"ids\": [\"call-0-…\"], \"reason\": \"…\"}")?;
-    let ids = these(&asked.ids)?;
-    if asked.message.is_some() && ids.len() != 1 {
+    let request: ReplayRequest = body(&read_body(bytes)?, "{\"ids\": [\"call-0-…\"], \"reason\": \"…\"}")?;
+    let ids = parse_ids(&request.ids)?;
+    if request.message.is_some() && ids.len() != 1 {
         return Err(Problem::invalid("message: requires exactly one id"));
     }
-    let (own, redactor) = (operator.within(None)?, shared.desk.redactor());
-    let who = Who { by: operator.by(), reason: because(&asked.reason)?, redactor: &redactor };
-    let wish = dead::Replay {
-        message: asked.message.as_deref().map(|message| message.get().as_bytes()),
-        although_it_may_have_run: asked.although_it_may_have_run,
+    let (own, redactor) = (operator.restrict_tenant(None)?, shared.backend.redactor());
+    let who = Actor { by: operator.by(), reason: validate_reason(&request.reason)?, redactor: &redactor };
+    let options = dead::Replay {
+        message: request.message.as_deref().map(|message| message.get().as_bytes()),
+        although_it_may_have_run: request.although_it_may_have_run,
         within: own.as_ref(),
         operator: who,
     };
     let mut replayed = Vec::with_capacity(ids.len());
     for id in &ids {
-        replayed.push(dead::replay(shared.client.stores(), id, &wish).await?);
+        replayed.push(dead::replay(shared.client.stores(), id, &options).await?);
     }
     Ok(Json(replayed))
 }
@@ -252,7 +254,8 @@ pub(crate) async fn replay(
 /// Entries to drop.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Drops {
+#[schema(as = Drops)]
+pub(crate) struct DropRequest {
     /// Ids, at most 500.
     #[schema(example = json!(["letter-0-1764130000000-0"]))]
     ids: Vec<String>,
@@ -262,7 +265,7 @@ pub(crate) struct Drops {
 }
 
 /// Drop entries: dead letters are deleted, calls and tasks are no longer listed but stay in the audit log.
-#[utoipa::path(post, path = "/v1/operate/dead/drop", tag = "operators", request_body = Drops,
+#[utoipa::path(post, path = "/v1/operate/dead/drop", tag = "operators", request_body = DropRequest,
     responses((status = 200, description = "One result per id, in order: `id` and `answer`", body = Vec<Object>),
         (status = 400, description = "Invalid list of ids, or missing reason", body = ProblemBody),
         (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
@@ -275,21 +278,21 @@ pub(crate) async fn discard(
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Vec<Replayed>>, Problem> {
     operator.may(Verb::Operate)?;
-    let asked: Drops = body(&whole(bytes)?, "{\"ids\": [\"letter-0-…\"], \"reason\": \"…\"}")?;
-    let ids = these(&asked.ids)?;
-    let (own, redactor) = (operator.within(None)?, shared.desk.redactor());
-    let who = Who { by: operator.by(), reason: because(&asked.reason)?, redactor: &redactor };
+    let request: DropRequest = body(&read_body(bytes)?, "{\"ids\": [\"letter-0-…\"], \"reason\": \"…\"}")?;
+    let ids = parse_ids(&request.ids)?;
+    let (own, redactor) = (operator.restrict_tenant(None)?, shared.backend.redactor());
+    let who = Actor { by: operator.by(), reason: validate_reason(&request.reason)?, redactor: &redactor };
     let mut dropped = Vec::with_capacity(ids.len());
     for id in &ids {
-        let wish = dead::Drop { within: own.as_ref(), operator: who };
-        dropped.push(dead::drop_one(shared.client.stores(), id, &wish).await?);
+        let options = dead::Drop { within: own.as_ref(), operator: who };
+        dropped.push(dead::drop_one(shared.client.stores(), id, &options).await?);
     }
     Ok(Json(dropped))
 }
 
-fn these(ids: &[String]) -> Result<Vec<DeadId>, Problem> {
-    if ids.is_empty() || ids.len() > HANDLED_MAX {
-        return Err(Problem::invalid(format!("ids: expected 1 to {HANDLED_MAX}")));
+fn parse_ids(ids: &[String]) -> Result<Vec<DeadId>, Problem> {
+    if ids.is_empty() || ids.len() > IDS_MAX {
+        return Err(Problem::invalid(format!("ids: expected 1 to {IDS_MAX}")));
     }
-    ids.iter().map(|id| named(id)).collect()
+    ids.iter().map(|id| parse_id(id)).collect()
 }

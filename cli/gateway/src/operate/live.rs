@@ -17,21 +17,21 @@ use tokio_util::sync::CancellationToken;
 use super::Operator;
 use crate::Shared;
 use crate::caller::grant_of;
-use crate::desk::Desk;
 use crate::events::{named, stream};
+use crate::operator_backend::OperatorBackend;
 use crate::problem::{Problem, ProblemBody};
-use crate::serving::shares::{Bounds, Share, Shares};
-use crate::verbs::{Holder, Verb};
+use crate::serving::permits::{Permit, PermitBounds, PermitPool};
+use crate::verbs::{CallerIdentity, Verb};
 
 /// Time between two polls.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Live views open at once: of one gateway, and of one key. Each is a connection, and all receive the same snapshot.
 /// Only keys for all tenants can open one.
-const WATCHERS_MAX: Bounds = Bounds { all: 200, tenant: 200, caller: 50 };
+const WATCHERS_MAX: PermitBounds = PermitBounds { all: 200, tenant: 200, caller: 50 };
 
 /// The latest snapshot.
 #[derive(Debug, Clone)]
-enum Seen {
+enum FleetSnapshot {
     /// Not polled yet.
     Nothing,
     /// The state of the fleet. The number increases with every change.
@@ -42,47 +42,47 @@ enum Seen {
 
 /// Polls the fleet for all watchers of this gateway.
 #[derive(Debug, Clone)]
-pub(crate) struct Live {
-    seen: watch::Sender<Arc<Seen>>,
-    somebody: Arc<Notify>,
-    places: Shares,
+pub(crate) struct FleetPoller {
+    snapshot: watch::Sender<Arc<FleetSnapshot>>,
+    watcher_arrived: Arc<Notify>,
+    permits: PermitPool,
 }
 
-impl Live {
+impl FleetPoller {
     pub(crate) fn new() -> Self {
-        let (seen, _) = watch::channel(Arc::new(Seen::Nothing));
-        Self { seen, somebody: Arc::default(), places: Shares::new(WATCHERS_MAX) }
+        let (snapshot, _) = watch::channel(Arc::new(FleetSnapshot::Nothing));
+        Self { snapshot, watcher_arrived: Arc::default(), permits: PermitPool::new(WATCHERS_MAX) }
     }
 
     /// Polls while there are watchers, until `stop`.
-    pub(crate) async fn follow(self, desk: Arc<dyn Desk>, stop: CancellationToken) {
-        let looking = async {
+    pub(crate) async fn poll(self, backend: Arc<dyn OperatorBackend>, stop: CancellationToken) {
+        let polling = async {
             let mut changes = 0;
             let mut before = Value::Null;
             loop {
-                if self.seen.receiver_count() == 0 {
+                if self.snapshot.receiver_count() == 0 {
                     // A snapshot from before a pause in polling must not be sent as current.
-                    self.seen.send_replace(Arc::new(Seen::Nothing));
-                    self.somebody.notified().await;
+                    self.snapshot.send_replace(Arc::new(FleetSnapshot::Nothing));
+                    self.watcher_arrived.notified().await;
                     continue;
                 }
-                let seen = match desk.overview().await {
+                let snapshot = match backend.overview().await {
                     Ok(fleet) => {
-                        let mark = mark(&fleet);
-                        changes += u64::from(mark != before || is_busy(&fleet));
-                        before = mark;
-                        Seen::Fleet(changes, fleet)
+                        let change_marker = change_marker(&fleet);
+                        changes += u64::from(change_marker != before || is_busy(&fleet));
+                        before = change_marker;
+                        FleetSnapshot::Fleet(changes, fleet)
                     }
                     Err(error) => {
                         tracing::warn!(%error, "live view cannot read the fleet");
-                        Seen::Away
+                        FleetSnapshot::Away
                     }
                 };
-                self.seen.send_replace(Arc::new(seen));
-                tokio::time::sleep(LOOK_EVERY).await;
+                self.snapshot.send_replace(Arc::new(snapshot));
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
         };
-        stop.run_until_cancelled(looking).await;
+        stop.run_until_cancelled(polling).await;
     }
 
     /// Snapshots from now on, while `may_still` returns true for the watcher. A slow reader skips snapshots and always
@@ -90,21 +90,21 @@ impl Live {
     ///
     /// # Errors
     /// 429: too many live views.
-    fn watched<F, Fut>(
+    fn watch<F, Fut>(
         &self,
-        holder: &Holder,
+        holder: &CallerIdentity,
         may_still: F,
     ) -> Result<impl Stream<Item = Event> + Send + 'static + use<F, Fut>, Problem>
     where
         F: Fn() -> Fut + Send + Sync + 'static,
         Fut: Future<Output = bool> + Send,
     {
-        let place = self.places.take(holder).ok_or_else(|| Problem::too_many_watch(WATCHERS_MAX))?;
-        let mut seen = self.seen.subscribe();
+        let permit = self.permits.take(holder).ok_or_else(|| Problem::too_many_watch(WATCHERS_MAX))?;
+        let mut snapshot = self.snapshot.subscribe();
         // An existing snapshot is sent without waiting for the next poll.
-        seen.mark_changed();
-        self.somebody.notify_one();
-        let watcher = Watcher { seen, may_still, _place: place };
+        snapshot.mark_changed();
+        self.watcher_arrived.notify_one();
+        let watcher = Watcher { snapshot, may_still, _permit: permit };
         Ok(stream::unfold(watcher, |mut watcher| async {
             let event = watcher.next().await?;
             Some((event, watcher))
@@ -113,10 +113,10 @@ impl Live {
 }
 
 struct Watcher<F> {
-    seen: watch::Receiver<Arc<Seen>>,
+    snapshot: watch::Receiver<Arc<FleetSnapshot>>,
     may_still: F,
     /// Released when the watcher disconnects.
-    _place: Share,
+    _permit: Permit,
 }
 
 impl<F, Fut> Watcher<F>
@@ -128,32 +128,34 @@ where
     async fn next(&mut self) -> Option<Event> {
         loop {
             // The poll may hang on Redis, so the permission is checked on a timeout too.
-            let changed = tokio::time::timeout(LOOK_EVERY, self.seen.changed()).await;
+            let changed = tokio::time::timeout(POLL_INTERVAL, self.snapshot.changed()).await;
             if matches!(changed, Ok(Err(_))) || !(self.may_still)().await {
                 return None;
             }
             if changed.is_err() {
                 continue;
             }
-            let seen = Arc::clone(&self.seen.borrow_and_update());
-            match &*seen {
-                Seen::Nothing => {}
-                Seen::Fleet(changes, fleet) => {
+            let snapshot = Arc::clone(&self.snapshot.borrow_and_update());
+            match &*snapshot {
+                FleetSnapshot::Nothing => {}
+                FleetSnapshot::Fleet(changes, fleet) => {
                     return Some(named("fleet", &json!({"changes": changes, "fleet": fleet})));
                 }
-                Seen::Away => return Some(named("away", &json!({"message": "the fleet's state is unavailable"}))),
+                FleetSnapshot::Away => {
+                    return Some(named("away", &json!({"message": "the fleet's state is unavailable"})));
+                }
             }
         }
     }
 }
 
 /// The parts of a snapshot that show a change. Ages and rates are left out: they always differ.
-fn mark(fleet: &Value) -> Value {
+fn change_marker(fleet: &Value) -> Value {
     let counts: Vec<&Value> = fleet["backlog"].as_array().into_iter().flatten().map(|one| &one["count"]).collect();
     json!([counts, fleet["paused"], fleet["policy_generation"], fleet["slots"], fleet["warnings"]])
 }
 
-/// Returns true if there is traffic, which can change other views without changing the counts in `mark`.
+/// Returns true if there is traffic, which can change other views without changing the counts in `change_marker`.
 fn is_busy(fleet: &Value) -> bool {
     ["turns", "slices", "calls"].iter().any(|rate| fleet["rates"][rate].as_f64().is_some_and(|rate| rate > 0.0))
 }
@@ -167,8 +169,8 @@ fn is_busy(fleet: &Value) -> bool {
         (status = 403, description = "The key lacks the permission", body = ProblemBody),
         (status = 429, description = "Too many streams are open", body = ProblemBody),
         (status = 503, description = "The identity provider is unavailable", body = ProblemBody)))]
-pub(crate) async fn events(State(shared): State<Arc<Shared>>, watching: Watching) -> Result<Response, Problem> {
-    let Watching { operator, parts } = watching;
+pub(crate) async fn events(State(shared): State<Arc<Shared>>, request: WatchRequest) -> Result<Response, Problem> {
+    let WatchRequest { operator, parts } = request;
     may_watch(&operator)?;
     let (known, parts) = (Arc::clone(&shared), Arc::new(parts));
     let may_still = move || {
@@ -179,7 +181,7 @@ pub(crate) async fn events(State(shared): State<Arc<Shared>>, watching: Watching
         }
     };
     let holder = operator.holder();
-    Ok(stream(shared.live.watched(&holder, may_still)?, shared.draining.clone()))
+    Ok(stream(shared.live.watch(&holder, may_still)?, shared.draining.clone()))
 }
 
 fn may_watch(operator: &Operator) -> Result<(), Problem> {
@@ -188,12 +190,12 @@ fn may_watch(operator: &Operator) -> Result<(), Problem> {
 }
 
 /// A watcher and the credential it sent, which is checked again while it watches.
-pub(crate) struct Watching {
+pub(crate) struct WatchRequest {
     operator: Operator,
     parts: Parts,
 }
 
-impl FromRequestParts<Arc<Shared>> for Watching {
+impl FromRequestParts<Arc<Shared>> for WatchRequest {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self, Problem> {
@@ -216,46 +218,46 @@ mod tests {
     use tickfleet_model::{Redactor, TenantId};
 
     use super::*;
-    use crate::desk::{LimitsAsked, Named, Told};
-    use crate::verbs::{Held, Whose};
+    use crate::operator_backend::{BackendFuture, FleetName, LimitFilter};
+    use crate::verbs::{CredentialKind, TenantScope};
 
-    /// A desk that counts polls.
+    /// A backend that counts polls.
     #[derive(Default)]
     struct Counting(AtomicU64);
 
-    impl Desk for Counting {
-        fn overview(&self) -> Told<'_> {
+    impl OperatorBackend for Counting {
+        fn overview(&self) -> BackendFuture<'_> {
             let looks = self.0.fetch_add(1, Ordering::SeqCst);
             async move { Ok(json!({"backlog": [{"count": looks / 2}], "paused": 0})) }.boxed()
         }
-        fn explain<'a>(&'a self, _: Option<&'a TenantId>, _: &'a str) -> Told<'a, Box<RawValue>> {
+        fn explain<'a>(&'a self, _: Option<&'a TenantId>, _: &'a str) -> BackendFuture<'a, Box<RawValue>> {
             async { Ok(RawValue::NULL.to_owned()) }.boxed()
         }
-        fn limits<'a>(&'a self, _: &'a LimitsAsked) -> Told<'a> {
+        fn limits<'a>(&'a self, _: &'a LimitFilter) -> BackendFuture<'a> {
             async { Ok(Value::Null) }.boxed()
         }
-        fn configuration(&self) -> Told<'_> {
+        fn configuration(&self) -> BackendFuture<'_> {
             async { Ok(Value::Null) }.boxed()
         }
-        fn rules(&self) -> Told<'_, Vec<RuleHere>> {
+        fn rules(&self) -> BackendFuture<'_, Vec<RuleHere>> {
             async { Ok(Vec::new()) }.boxed()
         }
-        fn tenants(&self) -> Told<'_, BTreeSet<TenantId>> {
+        fn tenants(&self) -> BackendFuture<'_, BTreeSet<TenantId>> {
             async { Ok(BTreeSet::new()) }.boxed()
         }
-        fn zones(&self) -> Told<'_, BTreeMap<TenantId, Tz>> {
+        fn zones(&self) -> BackendFuture<'_, BTreeMap<TenantId, Tz>> {
             async { Ok(BTreeMap::new()) }.boxed()
         }
-        fn approver<'a>(&'a self, _: &'a str) -> Told<'a, Option<BTreeSet<String>>> {
+        fn approver<'a>(&'a self, _: &'a str) -> BackendFuture<'a, Option<BTreeSet<String>>> {
             async { Ok(None) }.boxed()
         }
-        fn tool_name<'a>(&'a self, given: &'a str) -> Told<'a, String> {
+        fn tool_name<'a>(&'a self, given: &'a str) -> BackendFuture<'a, String> {
             async { Ok(given.to_owned()) }.boxed()
         }
-        fn tool_switched<'a>(&'a self, given: &'a str) -> Told<'a, String> {
+        fn tool_switched<'a>(&'a self, given: &'a str) -> BackendFuture<'a, String> {
             async { Ok(given.to_owned()) }.boxed()
         }
-        fn unknown<'a>(&'a self, _: Named<'a>) -> Told<'a, Option<String>> {
+        fn unknown<'a>(&'a self, _: FleetName<'a>) -> BackendFuture<'a, Option<String>> {
             async { Ok(None) }.boxed()
         }
         fn redactor(&self) -> Arc<Redactor> {
@@ -265,29 +267,30 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_look_serves_all_who_watch_and_nobody_looks_for_nobody() {
-        let (live, desk, stop) = (Live::new(), Arc::new(Counting::default()), CancellationToken::new());
-        drop(tokio::spawn(live.clone().follow(Arc::clone(&desk) as Arc<dyn Desk>, stop.clone())));
+        let (live, backend, stop) = (FleetPoller::new(), Arc::new(Counting::default()), CancellationToken::new());
+        drop(tokio::spawn(live.clone().poll(Arc::clone(&backend) as Arc<dyn OperatorBackend>, stop.clone())));
         // The test's clock is paused: sleeping advances it.
-        tokio::time::sleep(LOOK_EVERY * 10).await;
-        assert_eq!(desk.0.load(Ordering::SeqCst), 0, "nobody watches");
+        tokio::time::sleep(POLL_INTERVAL * 10).await;
+        assert_eq!(backend.0.load(Ordering::SeqCst), 0, "nobody watches");
 
         let may = Arc::new(AtomicBool::new(true));
         let with = |key: usize| {
             let may = Arc::clone(&may);
-            let holder = Holder { held: Held::Key, tenant: Whose::All, id: format!("key-{key}") };
-            live.watched(&holder, move || std::future::ready(may.load(Ordering::SeqCst))).map(Box::pin)
+            let holder =
+                CallerIdentity { credential: CredentialKind::Key, tenant: TenantScope::All, id: format!("key-{key}") };
+            live.watch(&holder, move || std::future::ready(may.load(Ordering::SeqCst))).map(Box::pin)
         };
-        let Bounds { all, caller, .. } = WATCHERS_MAX;
+        let PermitBounds { all, caller, .. } = WATCHERS_MAX;
         let mut watchers: Vec<_> = (0..all).map(|number| with(number / caller).unwrap()).collect();
-        assert!(with(0).err().unwrap().told().0.contains("50 with this key"), "one more than may");
+        assert!(with(0).err().unwrap().summary().0.contains("50 with this key"), "one more than may");
         let watch = || with(all / caller);
-        assert!(watch().err().unwrap().told().0.contains("200"), "one more than all may");
+        assert!(watch().err().unwrap().summary().0.contains("200"), "one more than all may");
         for _ in 0..5 {
             for watcher in &mut watchers {
                 assert!(watcher.next().await.is_some());
             }
         }
-        assert_eq!(desk.0.load(Ordering::SeqCst), 5, "one look for all of them");
+        assert_eq!(backend.0.load(Ordering::SeqCst), 5, "one look for all of them");
 
         // The stream of an invalid key ends, and its place becomes free.
         may.store(false, Ordering::SeqCst);
@@ -297,11 +300,11 @@ mod tests {
         assert!(watch().is_ok());
         drop(watchers);
         // As above.
-        tokio::time::sleep(LOOK_EVERY * 2).await;
-        let looks = desk.0.load(Ordering::SeqCst);
+        tokio::time::sleep(POLL_INTERVAL * 2).await;
+        let looks = backend.0.load(Ordering::SeqCst);
         // As above.
-        tokio::time::sleep(LOOK_EVERY * 10).await;
-        assert_eq!(desk.0.load(Ordering::SeqCst), looks, "and nobody looks on when all have gone");
+        tokio::time::sleep(POLL_INTERVAL * 10).await;
+        assert_eq!(backend.0.load(Ordering::SeqCst), looks, "and nobody looks on when all have gone");
         stop.cancel();
     }
 }

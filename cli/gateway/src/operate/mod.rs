@@ -1,8 +1,8 @@
 //! The operator API: the commands `turns`, `approvals`, `dead`, `pause`, `tools disable`, `explain`, `limits`, `stats`,
 //! `audit search` and `top` over HTTP. The [`Client`](tickfleet_client::Client) implements the actions; everything that
-//! needs the fleet's configuration comes from the [`Desk`](crate::Desk). A key with `view` may read. A key with
-//! `operate` may pause, resume and cancel. A key with `approve` decides approvals as the approver in its row. For
-//! tokens of an identity provider, rules about their claims grant these permissions.
+//! needs the fleet's configuration comes from the [`OperatorBackend`](crate::OperatorBackend). A key with `view` may
+//! read. A key with `operate` may pause, resume and cancel. A key with `approve` decides approvals as the approver in
+//! its row. For tokens of an identity provider, rules about their claims grant these permissions.
 
 pub(crate) mod approvals;
 pub(crate) mod audit;
@@ -33,11 +33,11 @@ use tickfleet_store::TurnName;
 use utoipa::ToSchema;
 
 use crate::Shared;
-use crate::caller::asked_by;
-use crate::desk::Named;
+use crate::caller::authenticate;
+use crate::operator_backend::FleetName;
 use crate::problem::{Problem, ProblemBody};
-use crate::turns::{optional, placed, within};
-use crate::verbs::{Grant, Holder, Verb};
+use crate::turns::{bounded, optional, parse_cursor};
+use crate::verbs::{CallerIdentity, Grant, Verb};
 
 /// The paths of the operator API.
 pub(crate) fn routes() -> Router<Arc<Shared>> {
@@ -78,9 +78,9 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
 ///
 /// # Errors
 /// 503.
-async fn tool_wanted(shared: &Shared, given: Option<String>) -> Result<Option<String>, Problem> {
+async fn resolve_tool_filter(shared: &Shared, given: Option<String>) -> Result<Option<String>, Problem> {
     match given.filter(|tool| !tool.is_empty()) {
-        Some(tool) => Ok(Some(shared.desk.tool_name(&tool).await?)),
+        Some(tool) => Ok(Some(shared.backend.tool_name(&tool).await?)),
         None => Ok(None),
     }
 }
@@ -95,7 +95,7 @@ impl FromRequestParts<Arc<Shared>> for Operator {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self, Problem> {
-        Ok(Self { grant: asked_by(parts, shared).await? })
+        Ok(Self { grant: authenticate(parts, shared).await? })
     }
 }
 
@@ -109,7 +109,7 @@ impl Operator {
     }
 
     /// The identity under which requests are counted.
-    pub(crate) fn holder(&self) -> Holder {
+    pub(crate) fn holder(&self) -> CallerIdentity {
         self.grant.holder()
     }
 
@@ -123,25 +123,25 @@ impl Operator {
     /// # Errors
     /// 403: the key has no approver.
     pub(crate) fn approver(&self) -> Result<&str, Problem> {
-        let nobody = || {
+        let no_approver = || {
             Problem::forbidden(format!(
                 "{} has no approver; configure one for this key or token rule",
                 self.grant.named()
             ))
         };
-        self.grant.approver.as_deref().ok_or_else(nobody)
+        self.grant.approver.as_deref().ok_or_else(no_approver)
     }
 
     /// Restricts a requested tenant to the tenants of the key. `None` means all tenants.
     ///
     /// # Errors
     /// 400: invalid tenant. 403: the key does not cover it.
-    pub(crate) fn within(&self, asked: Option<String>) -> Result<Option<TenantId>, Problem> {
-        let asked: Option<TenantId> = optional("tenant", asked)?;
-        match (self.grant.tenant.one(), asked) {
-            (None, asked) => Ok(asked),
+    pub(crate) fn restrict_tenant(&self, requested: Option<String>) -> Result<Option<TenantId>, Problem> {
+        let requested: Option<TenantId> = optional("tenant", requested)?;
+        match (self.grant.tenant.one(), requested) {
+            (None, requested) => Ok(requested),
             (Some(own), None) => Ok(Some(own.clone())),
-            (Some(own), Some(asked)) if *own == asked => Ok(Some(asked)),
+            (Some(own), Some(requested)) if *own == requested => Ok(Some(requested)),
             (Some(own), Some(_)) => Err(Problem::forbidden(format!("the key is for tenant {own} only"))),
         }
     }
@@ -150,10 +150,10 @@ impl Operator {
     ///
     /// # Errors
     /// 400, 403.
-    pub(crate) fn parted<'a>(&self, text: &'a str) -> Result<(Option<TenantId>, &'a str), Problem> {
+    pub(crate) fn split_tenant<'a>(&self, text: &'a str) -> Result<(Option<TenantId>, &'a str), Problem> {
         match text.split_once(':') {
-            Some((tenant, id)) => Ok((self.within(Some(tenant.to_owned()))?, id)),
-            None => Ok((self.within(None)?, text)),
+            Some((tenant, id)) => Ok((self.restrict_tenant(Some(tenant.to_owned()))?, id)),
+            None => Ok((self.restrict_tenant(None)?, text)),
         }
     }
 
@@ -161,8 +161,8 @@ impl Operator {
     ///
     /// # Errors
     /// 400, 403.
-    pub(crate) fn named(&self, text: &str) -> Result<TurnName, Problem> {
-        let (tenant, id) = self.parted(text)?;
+    pub(crate) fn parse_turn_name(&self, text: &str) -> Result<TurnName, Problem> {
+        let (tenant, id) = self.split_tenant(text)?;
         let turn = TurnId::new(id).map_err(|error| Problem::invalid(format!("{text:?}: {error}")))?;
         let tenant = tenant.ok_or_else(|| Problem::invalid(format!("{text:?}: expected tenant:id")))?;
         Ok(TurnName { tenant, turn })
@@ -221,8 +221,8 @@ pub(crate) async fn me(operator: Operator) -> Json<Me> {
 ///
 /// # Errors
 /// 404, with similar names.
-async fn known(shared: &Shared, named: Named<'_>) -> Result<(), Problem> {
-    match shared.desk.unknown(named).await? {
+async fn require_known(shared: &Shared, named: FleetName<'_>) -> Result<(), Problem> {
+    match shared.backend.unknown(named).await? {
         Some(message) => Err(Problem::not_found(message)),
         None => Ok(()),
     }
@@ -237,7 +237,7 @@ fn body<T: DeserializeOwned>(bytes: &[u8], expected: &str) -> Result<T, Problem>
 }
 
 /// Validates a reason for the audit log.
-fn because(reason: &str) -> Result<&str, Problem> {
+fn validate_reason(reason: &str) -> Result<&str, Problem> {
     let (reason, max) = (reason.trim(), limits::CANCEL_REASON_BYTES_MAX);
     if reason.is_empty() || reason.len() > max {
         return Err(Problem::invalid(format!("reason: expected 1 to {max} bytes (written to the audit log)")));

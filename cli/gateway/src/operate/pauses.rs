@@ -7,22 +7,22 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use serde::{Deserialize, Serialize};
-use tickfleet_client::operate::{self, Operator as Who};
+use tickfleet_client::operate::{self, Operator as Actor};
 use tickfleet_model::policy::{Pause, Paused, PausedTool};
 use tickfleet_model::{AgentId, limits};
 use tickfleet_store::PauseResult;
 use utoipa::ToSchema;
 
-use super::{Operator, because, body, known, optional};
+use super::{Operator, body, optional, require_known, validate_reason};
 use crate::Shared;
-use crate::desk::Named;
+use crate::operator_backend::FleetName;
 use crate::problem::{Problem, ProblemBody};
-use crate::turns::whole;
+use crate::turns::read_body;
 use crate::verbs::Verb;
 
 /// A pause in force.
 #[derive(Debug, Serialize)]
-pub(crate) struct Holds {
+pub(crate) struct ActivePause {
     /// Absent if a tool is paused for all tenants.
     #[serde(skip_serializing_if = "Option::is_none")]
     tenant: Option<String>,
@@ -38,8 +38,8 @@ pub(crate) struct Holds {
 
 /// The pauses in force.
 #[derive(Debug, Serialize)]
-pub(crate) struct Pauses {
-    pauses: Vec<Holds>,
+pub(crate) struct PausesResponse {
+    pauses: Vec<ActivePause>,
     /// Now, ms of shard time.
     now_ms: i64,
 }
@@ -47,7 +47,8 @@ pub(crate) struct Pauses {
 /// Tenant, agent or tool to pause or resume.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Whom {
+#[schema(as = Whom)]
+pub(crate) struct PauseRequest {
     /// Tenant. If missing, the tenant of the key.
     #[schema(example = "demo")]
     tenant: Option<String>,
@@ -65,7 +66,8 @@ pub(crate) struct Whom {
 
 /// Result of the change.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Done {
+#[schema(as = Done)]
+pub(crate) struct ChangeResult {
     /// False if nothing changed.
     pub(super) changed: bool,
 }
@@ -76,38 +78,42 @@ pub(crate) struct Done {
         (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
         (status = 403, description = "The key lacks the permission", body = ProblemBody),
         (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
-pub(crate) async fn list(State(shared): State<Arc<Shared>>, operator: Operator) -> Result<Json<Pauses>, Problem> {
+pub(crate) async fn list(
+    State(shared): State<Arc<Shared>>,
+    operator: Operator,
+) -> Result<Json<PausesResponse>, Problem> {
     operator.may(Verb::View)?;
-    let tenant = operator.within(None)?;
+    let tenant = operator.restrict_tenant(None)?;
     let mut pauses = Vec::new();
     for store in shared.client.stores() {
         let set = store.run_time_config().await?;
-        let wanted = set.pauses.into_iter().filter(|(who, _)| tenant.as_ref().is_none_or(|own| *own == who.tenant));
-        let holds = |(who, pause): (Paused, Pause)| Holds {
-            tenant: Some(who.tenant.to_string()),
+        let visible =
+            set.pauses.into_iter().filter(|(target, _)| tenant.as_ref().is_none_or(|own| *own == target.tenant));
+        let active = |(target, pause): (Paused, Pause)| ActivePause {
+            tenant: Some(target.tenant.to_string()),
             tool: None,
-            agent: who.agent,
+            agent: target.agent,
             pause,
         };
-        pauses.extend(wanted.map(holds));
+        pauses.extend(visible.map(active));
         // Every key sees tools that are paused for all tenants. Each shard stores such a pause; it is listed once.
-        let is_theirs = |who: &PausedTool| tenant.is_none() || who.tenant.is_none() || who.tenant == tenant;
-        for (who, pause) in set.tool_pauses.into_iter().filter(|(who, _)| is_theirs(who)) {
-            let is_same = |held: &Holds| held.tenant.is_none() && held.tool.as_ref() == Some(&who.tool);
-            if who.tenant.is_some() || !pauses.iter().any(is_same) {
-                let tenant = who.tenant.map(|tenant| tenant.to_string());
-                pauses.push(Holds { tenant, tool: Some(who.tool), agent: None, pause });
+        let is_theirs = |target: &PausedTool| tenant.is_none() || target.tenant.is_none() || target.tenant == tenant;
+        for (target, pause) in set.tool_pauses.into_iter().filter(|(target, _)| is_theirs(target)) {
+            let is_same = |pause: &ActivePause| pause.tenant.is_none() && pause.tool.as_ref() == Some(&target.tool);
+            if target.tenant.is_some() || !pauses.iter().any(is_same) {
+                let tenant = target.tenant.map(|tenant| tenant.to_string());
+                pauses.push(ActivePause { tenant, tool: Some(target.tool), agent: None, pause });
             }
         }
     }
-    Ok(Json(Pauses { pauses, now_ms: super::views::now_ms(&shared).await? }))
+    Ok(Json(PausesResponse { pauses, now_ms: super::views::now_ms(&shared).await? }))
 }
 
 /// Pause a tenant, agent or tool.
 ///
 /// Admitted calls finish, except calls to a paused tool, which wait. New turns wait.
-#[utoipa::path(post, path = "/v1/operate/pause", tag = "operators", request_body = Whom,
-    responses((status = 200, description = "The change was applied", body = Done),
+#[utoipa::path(post, path = "/v1/operate/pause", tag = "operators", request_body = PauseRequest,
+    responses((status = 200, description = "The change was applied", body = ChangeResult),
         (status = 400, description = "Invalid tenant, agent or tool, or missing reason", body = ProblemBody),
         (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
         (status = 403, description = "The key lacks the permission", body = ProblemBody),
@@ -119,32 +125,32 @@ pub(crate) async fn pause(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
     bytes: Result<Bytes, BytesRejection>,
-) -> Result<Json<Done>, Problem> {
+) -> Result<Json<ChangeResult>, Problem> {
     operator.may(Verb::Operate)?;
-    let (who, reason) = asked(&operator, bytes)?;
-    let redactor = shared.desk.redactor();
-    let by = Who { by: operator.by(), reason: &reason, redactor: &redactor };
-    who.is_known(&shared).await?;
-    let set = match &who {
-        Whose::Caller(who) => operate::pause(shared.client.store(&who.tenant), who, by).await?,
-        Whose::Tool(tool) => {
-            let tool = PausedTool { tool: shared.desk.tool_switched(&tool.tool).await?, ..tool.clone() };
+    let (target, reason) = parse_request(&operator, bytes)?;
+    let redactor = shared.backend.redactor();
+    let by = Actor { by: operator.by(), reason: &reason, redactor: &redactor };
+    target.is_known(&shared).await?;
+    let set = match &target {
+        PauseTarget::Caller(target) => operate::pause(shared.client.store(&target.tenant), target, by).await?,
+        PauseTarget::Tool(tool) => {
+            let tool = PausedTool { tool: shared.backend.tool_switched(&tool.tool).await?, ..tool.clone() };
             let set = operate::pause_tool(shared.client.stores(), &tool, by).await?;
             return match set.not_everywhere() {
                 Some(where_not) => Err(Problem::conflict(where_not)),
-                None => Ok(Json(Done { changed: set.changed })),
+                None => Ok(Json(ChangeResult { changed: set.changed })),
             };
         }
     };
     match set {
         PauseResult::Full => Err(Problem::conflict("too many tenants and agents are paused: resume some first")),
-        set => Ok(Json(Done { changed: set == PauseResult::Ok })),
+        set => Ok(Json(ChangeResult { changed: set == PauseResult::Ok })),
     }
 }
 
 /// Resume a paused tenant or agent within a tick, or a paused tool within a minute.
-#[utoipa::path(post, path = "/v1/operate/resume", tag = "operators", request_body = Whom,
-    responses((status = 200, description = "The change was applied", body = Done),
+#[utoipa::path(post, path = "/v1/operate/resume", tag = "operators", request_body = PauseRequest,
+    responses((status = 200, description = "The change was applied", body = ChangeResult),
         (status = 400, description = "Invalid tenant, agent or tool, or missing reason", body = ProblemBody),
         (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
         (status = 403, description = "The key lacks the permission", body = ProblemBody),
@@ -155,15 +161,15 @@ pub(crate) async fn resume(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
     bytes: Result<Bytes, BytesRejection>,
-) -> Result<Json<Done>, Problem> {
+) -> Result<Json<ChangeResult>, Problem> {
     operator.may(Verb::Operate)?;
-    let (who, reason) = asked(&operator, bytes)?;
-    let redactor = shared.desk.redactor();
-    let by = Who { by: operator.by(), reason: &reason, redactor: &redactor };
-    let set = match &who {
-        Whose::Caller(who) => operate::resume(shared.client.store(&who.tenant), who, by).await?,
-        Whose::Tool(given) => {
-            let tool = PausedTool { tool: shared.desk.tool_switched(&given.tool).await?, ..given.clone() };
+    let (target, reason) = parse_request(&operator, bytes)?;
+    let redactor = shared.backend.redactor();
+    let by = Actor { by: operator.by(), reason: &reason, redactor: &redactor };
+    let set = match &target {
+        PauseTarget::Caller(target) => operate::resume(shared.client.store(&target.tenant), target, by).await?,
+        PauseTarget::Tool(given) => {
+            let tool = PausedTool { tool: shared.backend.tool_switched(&given.tool).await?, ..given.clone() };
             match operate::resume_tool(shared.client.stores(), &tool, by).await? {
                 // It may have been paused under its id, at a time when the id could not be resolved to a name.
                 set if set != PauseResult::Ok && tool != *given => {
@@ -175,30 +181,32 @@ pub(crate) async fn resume(
     };
     // Checked only now, because the configuration may no longer have the paused tenant, agent or tool.
     if set != PauseResult::Ok {
-        who.is_known(&shared).await?;
+        target.is_known(&shared).await?;
     }
-    Ok(Json(Done { changed: set == PauseResult::Ok }))
+    Ok(Json(ChangeResult { changed: set == PauseResult::Ok }))
 }
 
 /// The target of a pause.
-enum Whose {
+enum PauseTarget {
     Caller(Paused),
     Tool(PausedTool),
 }
 
-impl Whose {
+impl PauseTarget {
     /// Checks that the fleet has the target.
     ///
     /// # Errors
     /// 404.
     async fn is_known(&self, shared: &Shared) -> Result<(), Problem> {
         match self {
-            Self::Caller(Paused { tenant, agent: Some(agent) }) => known(shared, Named::Agent(tenant, agent)).await,
-            Self::Caller(Paused { tenant, agent: None }) => known(shared, Named::Tenant(tenant)).await,
+            Self::Caller(Paused { tenant, agent: Some(agent) }) => {
+                require_known(shared, FleetName::Agent(tenant, agent)).await
+            }
+            Self::Caller(Paused { tenant, agent: None }) => require_known(shared, FleetName::Tenant(tenant)).await,
             Self::Tool(PausedTool { tenant, tool }) => {
-                known(shared, Named::Tool(tool)).await?;
+                require_known(shared, FleetName::Tool(tool)).await?;
                 match tenant {
-                    Some(tenant) => known(shared, Named::Tenant(tenant)).await,
+                    Some(tenant) => require_known(shared, FleetName::Tenant(tenant)).await,
                     None => Ok(()),
                 }
             }
@@ -206,17 +214,17 @@ impl Whose {
     }
 }
 
-fn asked(operator: &Operator, bytes: Result<Bytes, BytesRejection>) -> Result<(Whose, String), Problem> {
-    let whom: Whom =
-        body(&whole(bytes)?, "{\"tenant\": \"…\", \"agent\": \"…\" or \"tool\": \"…\", \"reason\": \"…\"}")?;
-    let tenant = operator.within(whom.tenant)?;
-    let (agent, reason) = (optional("agent", whom.agent)?, because(&whom.reason)?.to_owned());
-    if let Some(tool) = whom.tool.filter(|tool| !tool.is_empty()) {
+fn parse_request(operator: &Operator, bytes: Result<Bytes, BytesRejection>) -> Result<(PauseTarget, String), Problem> {
+    let request: PauseRequest =
+        body(&read_body(bytes)?, "{\"tenant\": \"…\", \"agent\": \"…\" or \"tool\": \"…\", \"reason\": \"…\"}")?;
+    let tenant = operator.restrict_tenant(request.tenant)?;
+    let (agent, reason) = (optional("agent", request.agent)?, validate_reason(&request.reason)?.to_owned());
+    if let Some(tool) = request.tool.filter(|tool| !tool.is_empty()) {
         if agent.is_some() || tool.len() > limits::TOOL_NAME_BYTES_MAX || tool.contains(char::is_whitespace) {
             return Err(Problem::invalid("tool: expected a name or id without an agent"));
         }
-        return Ok((Whose::Tool(PausedTool { tenant, tool }), reason));
+        return Ok((PauseTarget::Tool(PausedTool { tenant, tool }), reason));
     }
     let tenant = tenant.ok_or_else(|| Problem::invalid("tenant: required, because this key covers all tenants"))?;
-    Ok((Whose::Caller(Paused { tenant, agent }), reason))
+    Ok((PauseTarget::Caller(Paused { tenant, agent }), reason))
 }

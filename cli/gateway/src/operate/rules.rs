@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use tickfleet_client::rules::{RuleCounts, RuleRow, rule_rows};
 use utoipa::IntoParams;
 
-use super::stats::{DAY_MS, DAYS, counted};
-use super::{Operator, optional, within};
+use super::stats::{DAY_MS, DAYS, count_new_entries};
+use super::{Operator, bounded, optional};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::query;
@@ -23,7 +23,7 @@ const USUAL_DAYS: usize = 7;
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Wanted {
+pub(crate) struct RulesQuery {
     /// Only calls of this tenant.
     tenant: Option<String>,
     /// Days in UTC, including today. Default: 7.
@@ -33,7 +33,7 @@ pub(crate) struct Wanted {
 
 /// The rules, and how far the audit log has been counted.
 #[derive(Debug, Serialize)]
-pub(crate) struct Told {
+pub(crate) struct RulesResponse {
     rules: Vec<RuleRow>,
     /// Counted calls of these days.
     calls: u64,
@@ -51,7 +51,7 @@ pub(crate) struct Told {
 /// mode. Requires a key of all tenants.
 ///
 /// Other causes of denials follow. The request counts new audit entries first, as `stats` does.
-#[utoipa::path(get, path = "/v1/operate/rules", tag = "operators", params(Wanted),
+#[utoipa::path(get, path = "/v1/operate/rules", tag = "operators", params(RulesQuery),
     responses((status = 200, description = "`rules` with `mode`, `shadow` and `denied`; counted `calls`; the counted time, `more` and `gap`", body = Object),
         (status = 400, description = "Invalid query parameter", body = ProblemBody),
         (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
@@ -60,18 +60,18 @@ pub(crate) struct Told {
 pub(crate) async fn show(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
-    wanted: Result<Query<Wanted>, QueryRejection>,
-) -> Result<Json<Told>, Problem> {
+    filters: Result<Query<RulesQuery>, QueryRejection>,
+) -> Result<Json<RulesResponse>, Problem> {
     operator.may(Verb::View)?;
     operator.sees_all()?;
-    let wanted = query(wanted)?;
-    let tenant = optional("tenant", wanted.tenant)?;
-    let days = i64::try_from(within("days", wanted.days, USUAL_DAYS, DAYS.1)?).unwrap_or(1);
-    let counted = counted(&shared, tenant.as_ref()).await?;
+    let filters = query(filters)?;
+    let tenant = optional("tenant", filters.tenant)?;
+    let days = i64::try_from(bounded("days", filters.days, USUAL_DAYS, DAYS.1)?).unwrap_or(1);
+    let counted = count_new_entries(&shared, tenant.as_ref()).await?;
     let today = counted.now_ms.div_euclid(DAY_MS);
-    let here = shared.desk.rules().await?;
+    let here = shared.backend.rules().await?;
     let found = rule_rows(shared.client.stores(), here, tenant.as_ref(), (today - days + 1, today)).await?;
     let (counted_upto_ms, more, gap) = (counted.upto_ms, counted.more, counted.gap);
     let RuleCounts { rules, calls } = found;
-    Ok(Json(Told { rules, calls, counted_upto_ms, more, gap, now_ms: counted.now_ms }))
+    Ok(Json(RulesResponse { rules, calls, counted_upto_ms, more, gap, now_ms: counted.now_ms }))
 }

@@ -12,7 +12,7 @@ use tickfleet_client::usage::{UseTotal, add_use};
 use tickfleet_model::{AgentId, TenantId};
 use utoipa::IntoParams;
 
-use super::{Operator, optional, within};
+use super::{Operator, bounded, optional};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::query;
@@ -29,7 +29,7 @@ pub(super) const DAY_MS: i64 = 86_400_000;
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Wanted {
+pub(crate) struct CallStatsQuery {
     /// Only this tenant.
     tenant: Option<String>,
     /// Only this agent.
@@ -46,7 +46,7 @@ pub(crate) struct Wanted {
 
 /// The rows, and how far the audit log has been counted.
 #[derive(Debug, Serialize)]
-pub(crate) struct Told {
+pub(crate) struct CallStatsResponse {
     rows: Vec<StatsRow>,
     /// Total model usage. Absent if rows are per tool.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -65,7 +65,7 @@ pub(crate) struct Told {
 ///
 /// The request counts new audit entries first, at most 20,000 per shard. Counts are kept for 400 days. Rows without
 /// tools include `used`: model usage in tokens and money, by days of the tenant's time zone.
-#[utoipa::path(get, path = "/v1/operate/stats", tag = "operators", params(Wanted),
+#[utoipa::path(get, path = "/v1/operate/stats", tag = "operators", params(CallStatsQuery),
     responses((status = 200, description = "`rows`, `models` with model usage, the counted time, `more` and `gap`", body = Object),
         (status = 400, description = "Invalid query parameter", body = ProblemBody),
         (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
@@ -74,29 +74,30 @@ pub(crate) struct Told {
 pub(crate) async fn show(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
-    wanted: Result<Query<Wanted>, QueryRejection>,
-) -> Result<Json<Told>, Problem> {
+    filters: Result<Query<CallStatsQuery>, QueryRejection>,
+) -> Result<Json<CallStatsResponse>, Problem> {
     operator.may(Verb::View)?;
-    let wanted = query(wanted)?;
-    let tenant = operator.within(wanted.tenant)?;
-    let days = i64::try_from(within("days", wanted.days, DAYS.0, DAYS.1)?).unwrap_or(1);
-    let by = wanted.by.as_deref().unwrap_or("tool").split(',').map(part).collect::<Result<BTreeSet<_>, _>>()?;
-    let agent: Option<AgentId> = optional("agent", wanted.agent)?;
-    let counted = counted(&shared, tenant.as_ref()).await?;
-    let now_ms = counted.now_ms;
-    let (counted_upto_ms, more, gap) = (counted.upto_ms, counted.more, counted.gap);
-    let mut told = Told { rows: Vec::new(), models: None, counted_upto_ms, more, gap, now_ms };
+    let filters = query(filters)?;
+    let tenant = operator.restrict_tenant(filters.tenant)?;
+    let days = i64::try_from(bounded("days", filters.days, DAYS.0, DAYS.1)?).unwrap_or(1);
+    let by =
+        filters.by.as_deref().unwrap_or("tool").split(',').map(parse_grouping).collect::<Result<BTreeSet<_>, _>>()?;
+    let agent: Option<AgentId> = optional("agent", filters.agent)?;
+    let progress = count_new_entries(&shared, tenant.as_ref()).await?;
+    let now_ms = progress.now_ms;
+    let (counted_upto_ms, more, gap) = (progress.upto_ms, progress.more, progress.gap);
+    let mut response = CallStatsResponse { rows: Vec::new(), models: None, counted_upto_ms, more, gap, now_ms };
     let today = now_ms.div_euclid(DAY_MS);
-    let tool = super::tool_wanted(&shared, wanted.tool).await?;
+    let tool = super::resolve_tool_filter(&shared, filters.tool).await?;
     let agent = agent.map(|agent| agent.to_string());
-    let asked = StatsQuery { tenant, agent, tool, from_day: today - days + 1, until_day: today, by };
-    told.rows = stats(shared.client.stores(), &asked).await?;
-    told.models = add_use(&shared.client, &shared.desk.zones().await?, &asked, &mut told.rows).await?;
-    Ok(Json(told))
+    let stats_query = StatsQuery { tenant, agent, tool, from_day: today - days + 1, until_day: today, by };
+    response.rows = stats(shared.client.stores(), &stats_query).await?;
+    response.models = add_use(&shared.client, &shared.backend.zones().await?, &stats_query, &mut response.rows).await?;
+    Ok(Json(response))
 }
 
 /// How far the logs have been counted.
-pub(super) struct CountedAll {
+pub(super) struct CountProgress {
     pub(super) upto_ms: i64,
     pub(super) more: bool,
     pub(super) gap: bool,
@@ -104,9 +105,9 @@ pub(super) struct CountedAll {
 }
 
 /// Counts new entries in the tenant's shard, or in all shards if no tenant is given: at most 20,000 per shard.
-pub(super) async fn counted(shared: &Shared, tenant: Option<&TenantId>) -> Result<CountedAll, Problem> {
+pub(super) async fn count_new_entries(shared: &Shared, tenant: Option<&TenantId>) -> Result<CountProgress, Problem> {
     let now_ms = super::views::now_ms(shared).await?;
-    let mut all = CountedAll { upto_ms: now_ms, more: false, gap: false, now_ms };
+    let mut all = CountProgress { upto_ms: now_ms, more: false, gap: false, now_ms };
     for store in shared.client.stores() {
         if tenant.is_some_and(|tenant| !store.is_home_of(tenant)) {
             continue;
@@ -118,7 +119,7 @@ pub(super) async fn counted(shared: &Shared, tenant: Option<&TenantId>) -> Resul
     Ok(all)
 }
 
-fn part(word: &str) -> Result<By, Problem> {
+fn parse_grouping(word: &str) -> Result<By, Problem> {
     match word {
         "day" => Ok(By::Day),
         "tenant" => Ok(By::Tenant),

@@ -7,20 +7,20 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use serde::{Deserialize, Serialize};
-use tickfleet_client::operate::{self, Operator as Who, SWITCHED_BYTES_MAX};
+use tickfleet_client::operate::{self, Operator as Actor, SWITCHED_BYTES_MAX};
 use utoipa::ToSchema;
 
-use super::pauses::Done;
-use super::{Operator, because, body, known};
+use super::pauses::ChangeResult;
+use super::{Operator, body, require_known, validate_reason};
 use crate::Shared;
-use crate::desk::Named;
+use crate::operator_backend::FleetName;
 use crate::problem::{Problem, ProblemBody};
-use crate::turns::whole;
+use crate::turns::read_body;
 use crate::verbs::Verb;
 
 /// A disabled tool.
 #[derive(Debug, Serialize)]
-pub(crate) struct Off {
+pub(crate) struct DisabledTool {
     /// Its name or id.
     tool: String,
     /// Shards in which it is disabled; absent if in all.
@@ -30,14 +30,15 @@ pub(crate) struct Off {
 
 /// The tools that were disabled at run time.
 #[derive(Debug, Serialize)]
-pub(crate) struct Disabled {
-    disabled: Vec<Off>,
+pub(crate) struct DisabledToolsResponse {
+    disabled: Vec<DisabledTool>,
 }
 
 /// Tool to switch.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Which {
+#[schema(as = Which)]
+pub(crate) struct SwitchToolRequest {
     /// Name, or id of a version.
     #[schema(example = "post_to_x")]
     tool: String,
@@ -54,19 +55,23 @@ pub(crate) struct Which {
         (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
         (status = 403, description = "The key lacks the permission", body = ProblemBody),
         (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
-pub(crate) async fn list(State(shared): State<Arc<Shared>>, operator: Operator) -> Result<Json<Disabled>, Problem> {
+pub(crate) async fn list(
+    State(shared): State<Arc<Shared>>,
+    operator: Operator,
+) -> Result<Json<DisabledToolsResponse>, Problem> {
     operator.may(Verb::View)?;
     let shards = shared.client.stores();
-    let off = operate::switched_off(shards).await?;
-    let told = |(tool, of): (String, Vec<u32>)| Off { tool, only_in: (of.len() < shards.len()).then_some(of) };
-    Ok(Json(Disabled { disabled: off.into_iter().map(told).collect() }))
+    let disabled = operate::switched_off(shards).await?;
+    let disabled_tool =
+        |(tool, of): (String, Vec<u32>)| DisabledTool { tool, only_in: (of.len() < shards.len()).then_some(of) };
+    Ok(Json(DisabledToolsResponse { disabled: disabled.into_iter().map(disabled_tool).collect() }))
 }
 
 /// Disable a tool for every agent at run time. Requires a key of all tenants.
 ///
 /// Workers apply it within a quarter of `worker.lease`. Calls that already run finish.
-#[utoipa::path(post, path = "/v1/operate/tools/disable", tag = "operators", request_body = Which,
-    responses((status = 200, description = "The change was applied", body = Done),
+#[utoipa::path(post, path = "/v1/operate/tools/disable", tag = "operators", request_body = SwitchToolRequest,
+    responses((status = 200, description = "The change was applied", body = ChangeResult),
         (status = 400, description = "Invalid name, or missing reason", body = ProblemBody),
         (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
         (status = 403, description = "The key lacks the permission", body = ProblemBody),
@@ -77,13 +82,13 @@ pub(crate) async fn disable(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
     bytes: Result<Bytes, BytesRejection>,
-) -> Result<Json<Done>, Problem> {
+) -> Result<Json<ChangeResult>, Problem> {
     switch(&shared, &operator, bytes, false).await
 }
 
 /// Enable a tool that was disabled at run time. Requires a key of all tenants.
-#[utoipa::path(post, path = "/v1/operate/tools/enable", tag = "operators", request_body = Which,
-    responses((status = 200, description = "The change was applied", body = Done),
+#[utoipa::path(post, path = "/v1/operate/tools/enable", tag = "operators", request_body = SwitchToolRequest,
+    responses((status = 200, description = "The change was applied", body = ChangeResult),
         (status = 400, description = "Invalid name, or missing reason", body = ProblemBody),
         (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
         (status = 403, description = "The key lacks the permission", body = ProblemBody),
@@ -94,7 +99,7 @@ pub(crate) async fn enable(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
     bytes: Result<Bytes, BytesRejection>,
-) -> Result<Json<Done>, Problem> {
+) -> Result<Json<ChangeResult>, Problem> {
     switch(&shared, &operator, bytes, true).await
 }
 
@@ -103,25 +108,25 @@ async fn switch(
     operator: &Operator,
     bytes: Result<Bytes, BytesRejection>,
     on: bool,
-) -> Result<Json<Done>, Problem> {
+) -> Result<Json<ChangeResult>, Problem> {
     operator.may(Verb::Operate)?;
     operator.sees_all()?;
-    let which: Which = body(&whole(bytes)?, "{\"tool\": \"…\", \"reason\": \"…\"}")?;
-    if !operate::may_be_switched(&which.tool) {
+    let request: SwitchToolRequest = body(&read_body(bytes)?, "{\"tool\": \"…\", \"reason\": \"…\"}")?;
+    if !operate::may_be_switched(&request.tool) {
         return Err(Problem::invalid(format!(
             "tool: expected its name or id, at most {SWITCHED_BYTES_MAX} of A-Z a-z 0-9 _ . - @"
         )));
     }
     if !on {
-        known(shared, Named::Tool(&which.tool)).await?;
+        require_known(shared, FleetName::Tool(&request.tool)).await?;
     }
-    let redactor = shared.desk.redactor();
-    let by = Who { by: operator.by(), reason: because(&which.reason)?, redactor: &redactor };
-    let name = shared.desk.tool_switched(&which.tool).await?;
+    let redactor = shared.backend.redactor();
+    let by = Actor { by: operator.by(), reason: validate_reason(&request.reason)?, redactor: &redactor };
+    let name = shared.backend.tool_switched(&request.tool).await?;
     let mut changed = operate::switch_tool(shared.client.stores(), &name, on, by).await?;
     // It may have been disabled under its id, at a time when the id could not be resolved to a name.
-    if on && !changed && name != which.tool {
-        changed = operate::switch_tool(shared.client.stores(), &which.tool, on, by).await?;
+    if on && !changed && name != request.tool {
+        changed = operate::switch_tool(shared.client.stores(), &request.tool, on, by).await?;
     }
-    Ok(Json(Done { changed }))
+    Ok(Json(ChangeResult { changed }))
 }

@@ -12,10 +12,10 @@ use tickfleet_client::tasks::{TaskFilter, TaskSummary, TasksAt, task_page};
 use tickfleet_model::Outcome;
 use utoipa::IntoParams;
 
-use super::{Operator, optional, placed, within};
+use super::{Operator, bounded, optional, parse_cursor};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
-use crate::tasks::Standing;
+use crate::tasks::TaskStateParam;
 use crate::turns::query;
 use crate::verbs::Verb;
 
@@ -26,14 +26,14 @@ const LISTED: (usize, usize) = (50, 500);
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Wanted {
+pub(crate) struct AllTasksQuery {
     /// Only this tenant.
     tenant: Option<String>,
     /// Only tasks of this agent.
     agent: Option<String>,
     /// Only this state.
     #[param(inline)]
-    state: Option<Standing>,
+    state: Option<TaskStateParam>,
     /// Only this outcome: `ok`, `permanent`, `cancelled` …
     outcome: Option<String>,
     /// Only tasks that were accepted at least this many seconds ago.
@@ -47,7 +47,7 @@ pub(crate) struct Wanted {
 
 /// A page of tasks.
 #[derive(Debug, Serialize)]
-pub(crate) struct Page {
+pub(crate) struct AllTasksPage {
     tasks: Vec<TaskSummary>,
     /// Position of the next page; `None` on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -62,7 +62,7 @@ pub(crate) struct Page {
 ///
 /// A page reads about 2,000 tasks and contains the position to continue from. `POST /v1/operate/cancel` cancels tasks
 /// too.
-#[utoipa::path(get, path = "/v1/operate/tasks", tag = "operators", params(Wanted),
+#[utoipa::path(get, path = "/v1/operate/tasks", tag = "operators", params(AllTasksQuery),
     responses((status = 200, description = "`tasks`, `now_ms`, and `next` if more follow", body = Object),
         (status = 400, description = "Invalid query parameter", body = ProblemBody),
         (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
@@ -71,25 +71,25 @@ pub(crate) struct Page {
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
-    wanted: Result<Query<Wanted>, QueryRejection>,
-) -> Result<Json<Page>, Problem> {
+    filters: Result<Query<AllTasksQuery>, QueryRejection>,
+) -> Result<Json<AllTasksPage>, Problem> {
     operator.may(Verb::View)?;
-    let wanted = query(wanted)?;
+    let filters = query(filters)?;
     let filter = TaskFilter {
-        agent: optional("agent", wanted.agent)?,
-        state: wanted.state.map(Into::into),
-        outcome: wanted.outcome.filter(|outcome| !outcome.is_empty()).map(outcome).transpose()?,
-        older_than: wanted.older_than_s.map(|seconds| Duration::from_secs(seconds.into())),
-        limit: within("limit", wanted.limit, LISTED.0, LISTED.1)?,
+        agent: optional("agent", filters.agent)?,
+        state: filters.state.map(Into::into),
+        outcome: filters.outcome.filter(|outcome| !outcome.is_empty()).map(outcome).transpose()?,
+        older_than: filters.older_than_s.map(|seconds| Duration::from_secs(seconds.into())),
+        limit: bounded("limit", filters.limit, LISTED.0, LISTED.1)?,
     };
-    let from: Option<TasksAt> = placed(wanted.from)?;
-    let tenants = match operator.within(wanted.tenant)? {
+    let from: Option<TasksAt> = parse_cursor(filters.from)?;
+    let tenants = match operator.restrict_tenant(filters.tenant)? {
         Some(tenant) => BTreeSet::from([tenant]),
-        None => shared.desk.tenants().await?,
+        None => shared.backend.tenants().await?,
     };
     let page = task_page(&shared.client, &tenants, &filter, from.as_ref()).await?;
     let (next, now_ms) = (page.next.map(|next| next.to_string()), super::views::now_ms(&shared).await?);
-    Ok(Json(Page { tasks: page.tasks, next, list_restarted: page.list_restarted, now_ms }))
+    Ok(Json(AllTasksPage { tasks: page.tasks, next, list_restarted: page.list_restarted, now_ms }))
 }
 
 fn outcome(word: String) -> Result<String, Problem> {

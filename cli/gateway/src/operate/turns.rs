@@ -10,25 +10,26 @@ use axum::extract::State;
 use axum::extract::rejection::{BytesRejection, QueryRejection};
 use serde::{Deserialize, Serialize};
 use tickfleet_client::end_many::end_many;
-use tickfleet_client::operate::{Operator as Who, TurnFilter, TurnState, TurnSummary, TurnsAt, list_turns};
+use tickfleet_client::operate::{Operator as Actor, TurnFilter, TurnState, TurnSummary, TurnsAt, list_turns};
 use tickfleet_client::tasks::Word;
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Operator, because, body, optional, placed, within};
+use super::{Operator, body, bounded, optional, parse_cursor, validate_reason};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
-use crate::turns::{query, whole};
+use crate::turns::{query, read_body};
 use crate::verbs::Verb;
 
 /// Turns per page: default and maximum.
 const LISTED: (usize, usize) = (50, 500);
 /// Maximum turns per cancel request.
-const ENDED_MAX: usize = 500;
+const IDS_MAX: usize = 500;
 
 /// State of a turn.
 #[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-enum Standing {
+#[schema(as = Standing)]
+enum TurnStateParam {
     /// Waits in a throttle queue: for a tick, a day, a limit, or the end of a pause.
     Lane,
     /// Waits for a worker.
@@ -41,14 +42,14 @@ enum Standing {
     Ending,
 }
 
-impl From<Standing> for TurnState {
-    fn from(standing: Standing) -> Self {
-        match standing {
-            Standing::Lane => Self::Lane,
-            Standing::Ready => Self::Ready,
-            Standing::Running => Self::Running,
-            Standing::Parked => Self::Parked,
-            Standing::Ending => Self::Ending,
+impl From<TurnStateParam> for TurnState {
+    fn from(state: TurnStateParam) -> Self {
+        match state {
+            TurnStateParam::Lane => Self::Lane,
+            TurnStateParam::Ready => Self::Ready,
+            TurnStateParam::Running => Self::Running,
+            TurnStateParam::Parked => Self::Parked,
+            TurnStateParam::Ending => Self::Ending,
         }
     }
 }
@@ -57,7 +58,7 @@ impl From<Standing> for TurnState {
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Wanted {
+pub(crate) struct TurnsQuery {
     /// Only this tenant.
     tenant: Option<String>,
     /// Only this agent.
@@ -66,7 +67,7 @@ pub(crate) struct Wanted {
     tool: Option<String>,
     /// Only this state.
     #[param(inline)]
-    state: Option<Standing>,
+    state: Option<TurnStateParam>,
     /// Only turns that were admitted at least this many seconds ago.
     older_than_s: Option<u32>,
     /// Turns per page. Default: 50. A page can have a few more.
@@ -78,7 +79,7 @@ pub(crate) struct Wanted {
 
 /// A page of turns.
 #[derive(Debug, Serialize)]
-pub(crate) struct Page {
+pub(crate) struct TurnsPage {
     turns: Vec<TurnSummary>,
     /// Position of the next page; `None` on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,7 +91,7 @@ pub(crate) struct Page {
 /// List unfinished turns, in no order.
 ///
 /// Turns have no index: a page scans up to about 200,000 keys.
-#[utoipa::path(get, path = "/v1/operate/turns", tag = "operators", params(Wanted),
+#[utoipa::path(get, path = "/v1/operate/turns", tag = "operators", params(TurnsQuery),
     responses((status = 200, description = "`turns`, `now_ms`, and `next` if more follow", body = Object),
         (status = 400, description = "Invalid query parameter", body = ProblemBody),
         (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
@@ -99,28 +100,29 @@ pub(crate) struct Page {
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
-    wanted: Result<Query<Wanted>, QueryRejection>,
-) -> Result<Json<Page>, Problem> {
+    filters: Result<Query<TurnsQuery>, QueryRejection>,
+) -> Result<Json<TurnsPage>, Problem> {
     operator.may(Verb::View)?;
-    let wanted = query(wanted)?;
+    let filters = query(filters)?;
     let filter = TurnFilter {
-        tenant: operator.within(wanted.tenant)?,
-        agent: optional("agent", wanted.agent)?,
-        tool: super::tool_wanted(&shared, wanted.tool).await?,
-        state: wanted.state.map(Into::into),
-        older_than: wanted.older_than_s.map(|seconds| Duration::from_secs(seconds.into())),
-        limit: within("limit", wanted.limit, LISTED.0, LISTED.1)?,
+        tenant: operator.restrict_tenant(filters.tenant)?,
+        agent: optional("agent", filters.agent)?,
+        tool: super::resolve_tool_filter(&shared, filters.tool).await?,
+        state: filters.state.map(Into::into),
+        older_than: filters.older_than_s.map(|seconds| Duration::from_secs(seconds.into())),
+        limit: bounded("limit", filters.limit, LISTED.0, LISTED.1)?,
     };
-    let from: Option<TurnsAt> = placed(wanted.from)?;
+    let from: Option<TurnsAt> = parse_cursor(filters.from)?;
     let page = list_turns(shared.client.stores(), &filter, from.unwrap_or_default()).await?;
     let now_ms = super::views::now_ms(&shared).await?;
-    Ok(Json(Page { turns: page.turns, next: page.next.map(|next| next.to_string()), now_ms }))
+    Ok(Json(TurnsPage { turns: page.turns, next: page.next.map(|next| next.to_string()), now_ms }))
 }
 
 /// Turns and tasks to cancel.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Ends {
+#[schema(as = Ends)]
+pub(crate) struct CancelTurnsRequest {
     /// Names, as `tenant:id`, at most 500.
     #[schema(example = json!(["demo:order-17"]))]
     ids: Vec<String>,
@@ -131,7 +133,8 @@ pub(crate) struct Ends {
 
 /// Result for one turn or task.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Ended {
+#[schema(as = Ended)]
+pub(crate) struct CancelledTurn {
     /// Its name.
     id: String,
     /// `ok`: canceled. `flagged`: ends when its worker sees the cancel. `ended`: had already ended. `waiting`: ends
@@ -142,8 +145,8 @@ pub(crate) struct Ended {
 }
 
 /// Cancel turns, and tasks with their subtasks. Running calls are stopped; a `once` call ends as `outcome_unknown`.
-#[utoipa::path(post, path = "/v1/operate/cancel", tag = "operators", request_body = Ends,
-    responses((status = 200, description = "One result per id, in order", body = Vec<Ended>),
+#[utoipa::path(post, path = "/v1/operate/cancel", tag = "operators", request_body = CancelTurnsRequest,
+    responses((status = 200, description = "One result per id, in order", body = Vec<CancelledTurn>),
         (status = 400, description = "Invalid list of names, or missing reason", body = ProblemBody),
         (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
         (status = 403, description = "The key lacks the permission", body = ProblemBody),
@@ -153,18 +156,18 @@ pub(crate) async fn cancel(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
     bytes: Result<Bytes, BytesRejection>,
-) -> Result<Json<Vec<Ended>>, Problem> {
+) -> Result<Json<Vec<CancelledTurn>>, Problem> {
     operator.may(Verb::Operate)?;
-    let asked: Ends = body(&whole(bytes)?, "{\"ids\": [\"tenant:id\"], \"reason\": \"…\"}")?;
-    if asked.ids.is_empty() || asked.ids.len() > ENDED_MAX {
-        return Err(Problem::invalid(format!("ids: expected 1 to {ENDED_MAX}")));
+    let request: CancelTurnsRequest = body(&read_body(bytes)?, "{\"ids\": [\"tenant:id\"], \"reason\": \"…\"}")?;
+    if request.ids.is_empty() || request.ids.len() > IDS_MAX {
+        return Err(Problem::invalid(format!("ids: expected 1 to {IDS_MAX}")));
     }
-    let redactor = shared.desk.redactor();
-    let who = Who { by: operator.by(), reason: because(&asked.reason)?, redactor: &redactor };
-    let names = asked.ids.iter().map(|id| operator.named(id)).collect::<Result<Vec<_>, _>>()?;
+    let redactor = shared.backend.redactor();
+    let who = Actor { by: operator.by(), reason: validate_reason(&request.reason)?, redactor: &redactor };
+    let names = request.ids.iter().map(|id| operator.parse_turn_name(id)).collect::<Result<Vec<_>, _>>()?;
     let answers = end_many(&shared.client, &names, "", who).await?;
-    let ended: Vec<Ended> =
-        names.iter().zip(answers).map(|(name, answer)| Ended { id: name.to_string(), answer }).collect();
+    let ended: Vec<CancelledTurn> =
+        names.iter().zip(answers).map(|(name, answer)| CancelledTurn { id: name.to_string(), answer }).collect();
     tracing::info!(key = operator.by(), turns = ended.len(), "operator cancelled turns");
     Ok(Json(ended))
 }

@@ -10,9 +10,9 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use utoipa::IntoParams;
 
-use super::{Operator, optional, within};
+use super::{Operator, bounded, optional};
 use crate::Shared;
-use crate::desk::LimitsAsked;
+use crate::operator_backend::LimitFilter;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::query;
 use crate::verbs::Verb;
@@ -37,7 +37,7 @@ pub(super) async fn now_ms(shared: &Shared) -> Result<i64, Problem> {
 pub(crate) async fn overview(State(shared): State<Arc<Shared>>, operator: Operator) -> Result<Json<Value>, Problem> {
     operator.may(Verb::View)?;
     operator.sees_all()?;
-    Ok(Json(shared.desk.overview().await?))
+    Ok(Json(shared.backend.overview().await?))
 }
 
 /// Return the configuration of the gateway, with sources and masked secrets. Requires a key of all tenants.
@@ -54,21 +54,21 @@ pub(crate) async fn configuration(
 ) -> Result<Json<Value>, Problem> {
     operator.may(Verb::View)?;
     operator.sees_all()?;
-    Ok(Json(shared.desk.configuration().await?))
+    Ok(Json(shared.backend.configuration().await?))
 }
 
 /// Turn, call or task to explain.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Asked {
+pub(crate) struct ExplainQuery {
     /// `tenant:turn`, `tenant:turn/position`, or the id of a task. Without a tenant, all tenants of the key are
     /// searched.
     id: String,
 }
 
 /// Explain a turn, call or task: decisions, waits, attempts and outcome.
-#[utoipa::path(get, path = "/v1/operate/explain", tag = "operators", params(Asked),
+#[utoipa::path(get, path = "/v1/operate/explain", tag = "operators", params(ExplainQuery),
     responses((status = 200, description = "`story` as `tickfleet explain --json` prints it, and `lines`, the same as text", body = Object),
         (status = 400, description = "Invalid name", body = ProblemBody),
         (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
@@ -78,19 +78,19 @@ pub(crate) struct Asked {
 pub(crate) async fn explain(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
-    asked: Result<Query<Asked>, QueryRejection>,
+    filters: Result<Query<ExplainQuery>, QueryRejection>,
 ) -> Result<Json<Box<RawValue>>, Problem> {
     operator.may(Verb::View)?;
-    let Asked { id } = query(asked)?;
-    let (tenant, id) = operator.parted(id.trim())?;
-    Ok(Json(shared.desk.explain(tenant.as_ref(), id).await?))
+    let ExplainQuery { id } = query(filters)?;
+    let (tenant, id) = operator.split_tenant(id.trim())?;
+    Ok(Json(shared.backend.explain(tenant.as_ref(), id).await?))
 }
 
 /// Filter of limits.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Wanted {
+pub(crate) struct LimitsQuery {
     /// One limit or cap.
     limit: Option<String>,
     /// Only limits for calls of this tenant.
@@ -103,7 +103,7 @@ pub(crate) struct Wanted {
 }
 
 /// List limits and caps with their fullest counters and the number of waiting turns.
-#[utoipa::path(get, path = "/v1/operate/limits", tag = "operators", params(Wanted),
+#[utoipa::path(get, path = "/v1/operate/limits", tag = "operators", params(LimitsQuery),
     responses((status = 200, description = "`caps` and `limits`, as `tickfleet limits --json` prints them", body = Object),
         (status = 400, description = "Invalid query parameter", body = ProblemBody),
         (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
@@ -113,18 +113,18 @@ pub(crate) struct Wanted {
 pub(crate) async fn limits(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
-    wanted: Result<Query<Wanted>, QueryRejection>,
+    filters: Result<Query<LimitsQuery>, QueryRejection>,
 ) -> Result<Json<Value>, Problem> {
     operator.may(Verb::View)?;
-    let wanted = query(wanted)?;
-    let asked = LimitsAsked {
-        limit: wanted.limit.filter(|limit| !limit.is_empty()),
-        tenant: operator.within(wanted.tenant)?,
-        agent: optional("agent", wanted.agent)?,
-        top: within("top", wanted.top, TOP.0, TOP.1)?.try_into().unwrap_or(u8::MAX),
+    let filters = query(filters)?;
+    let filter = LimitFilter {
+        limit: filters.limit.filter(|limit| !limit.is_empty()),
+        tenant: operator.restrict_tenant(filters.tenant)?,
+        agent: optional("agent", filters.agent)?,
+        top: bounded("top", filters.top, TOP.0, TOP.1)?.try_into().unwrap_or(u8::MAX),
     };
-    if asked.agent.is_some() && asked.tenant.is_none() {
+    if filter.agent.is_some() && filter.tenant.is_none() {
         return Err(Problem::invalid("agent: requires tenant"));
     }
-    Ok(Json(shared.desk.limits(&asked).await?))
+    Ok(Json(shared.backend.limits(&filter).await?))
 }

@@ -7,15 +7,15 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use serde::{Deserialize, Serialize};
-use tickfleet_client::operate::Operator as Who;
+use tickfleet_client::operate::Operator as Actor;
 use tickfleet_client::workers::{self, DrainSet, WorkerSummary};
 use utoipa::ToSchema;
 
-use super::pauses::Done;
-use super::{Operator, because, body};
+use super::pauses::ChangeResult;
+use super::{Operator, body, validate_reason};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
-use crate::turns::whole;
+use crate::turns::read_body;
 use crate::verbs::Verb;
 
 /// Maximum bytes of a worker's name.
@@ -23,7 +23,7 @@ const NAME_BYTES_MAX: usize = 128;
 
 /// The list of workers.
 #[derive(Debug, Serialize)]
-pub(crate) struct Workers {
+pub(crate) struct WorkersResponse {
     workers: Vec<WorkerSummary>,
     /// Now, ms of shard time.
     now_ms: i64,
@@ -33,7 +33,7 @@ pub(crate) struct Workers {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = WhichWorker)]
-pub(crate) struct Which {
+pub(crate) struct DrainWorkerRequest {
     /// Name from the list.
     #[schema(example = "w-host-7-1a4")]
     worker: String,
@@ -48,17 +48,20 @@ pub(crate) struct Which {
         (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
         (status = 403, description = "The key lacks the permission", body = ProblemBody),
         (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
-pub(crate) async fn list(State(shared): State<Arc<Shared>>, operator: Operator) -> Result<Json<Workers>, Problem> {
+pub(crate) async fn list(
+    State(shared): State<Arc<Shared>>,
+    operator: Operator,
+) -> Result<Json<WorkersResponse>, Problem> {
     operator.may(Verb::View)?;
     operator.sees_all()?;
     let (workers, now_ms) = workers::workers(shared.client.stores()).await?;
-    Ok(Json(Workers { workers, now_ms }))
+    Ok(Json(WorkersResponse { workers, now_ms }))
 }
 
 /// Drain a worker: it takes no new work, finishes its current work, and stays alive until it is resumed. Takes effect
 /// with its next heartbeat.
-#[utoipa::path(post, path = "/v1/operate/workers/drain", tag = "operators", request_body = Which,
-    responses((status = 200, description = "The change was applied", body = Done),
+#[utoipa::path(post, path = "/v1/operate/workers/drain", tag = "operators", request_body = DrainWorkerRequest,
+    responses((status = 200, description = "The change was applied", body = ChangeResult),
         (status = 400, description = "Invalid name, or missing reason", body = ProblemBody),
         (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
         (status = 403, description = "The key lacks the permission", body = ProblemBody),
@@ -70,17 +73,17 @@ pub(crate) async fn drain(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
     bytes: Result<Bytes, BytesRejection>,
-) -> Result<Json<Done>, Problem> {
-    let which = asked(&operator, bytes)?;
-    let redactor = shared.desk.redactor();
-    let by = Who { by: operator.by(), reason: &which.reason, redactor: &redactor };
-    let set = workers::drain(shared.client.stores(), &which.worker, by).await?;
-    done(&shared, &which.worker, set).await
+) -> Result<Json<ChangeResult>, Problem> {
+    let request = parse_request(&operator, bytes)?;
+    let redactor = shared.backend.redactor();
+    let by = Actor { by: operator.by(), reason: &request.reason, redactor: &redactor };
+    let set = workers::drain(shared.client.stores(), &request.worker, by).await?;
+    change_result(&shared, &request.worker, set).await
 }
 
 /// Resume a drained worker.
-#[utoipa::path(post, path = "/v1/operate/workers/resume", tag = "operators", request_body = Which,
-    responses((status = 200, description = "The change was applied", body = Done),
+#[utoipa::path(post, path = "/v1/operate/workers/resume", tag = "operators", request_body = DrainWorkerRequest,
+    responses((status = 200, description = "The change was applied", body = ChangeResult),
         (status = 400, description = "Invalid name, or missing reason", body = ProblemBody),
         (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
         (status = 403, description = "The key lacks the permission", body = ProblemBody),
@@ -91,29 +94,29 @@ pub(crate) async fn resume(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
     bytes: Result<Bytes, BytesRejection>,
-) -> Result<Json<Done>, Problem> {
-    let which = asked(&operator, bytes)?;
-    let redactor = shared.desk.redactor();
-    let by = Who { by: operator.by(), reason: &which.reason, redactor: &redactor };
-    let set = workers::resume(shared.client.stores(), &which.worker, by).await?;
-    done(&shared, &which.worker, set).await
+) -> Result<Json<ChangeResult>, Problem> {
+    let request = parse_request(&operator, bytes)?;
+    let redactor = shared.backend.redactor();
+    let by = Actor { by: operator.by(), reason: &request.reason, redactor: &redactor };
+    let set = workers::resume(shared.client.stores(), &request.worker, by).await?;
+    change_result(&shared, &request.worker, set).await
 }
 
-fn asked(operator: &Operator, bytes: Result<Bytes, BytesRejection>) -> Result<Which, Problem> {
+fn parse_request(operator: &Operator, bytes: Result<Bytes, BytesRejection>) -> Result<DrainWorkerRequest, Problem> {
     operator.may(Verb::Operate)?;
     operator.sees_all()?;
-    let which: Which = body(&whole(bytes)?, "{\"worker\": \"…\", \"reason\": \"…\"}")?;
-    if which.worker.is_empty() || which.worker.len() > NAME_BYTES_MAX {
+    let request: DrainWorkerRequest = body(&read_body(bytes)?, "{\"worker\": \"…\", \"reason\": \"…\"}")?;
+    if request.worker.is_empty() || request.worker.len() > NAME_BYTES_MAX {
         return Err(Problem::invalid("worker: expected a name from GET /v1/operate/workers"));
     }
-    let reason = because(&which.reason)?.to_owned();
-    Ok(Which { reason, ..which })
+    let reason = validate_reason(&request.reason)?.to_owned();
+    Ok(DrainWorkerRequest { reason, ..request })
 }
 
-async fn done(shared: &Shared, worker: &str, set: DrainSet) -> Result<Json<Done>, Problem> {
+async fn change_result(shared: &Shared, worker: &str, set: DrainSet) -> Result<Json<ChangeResult>, Problem> {
     match set {
-        DrainSet::Ok => Ok(Json(Done { changed: true })),
-        DrainSet::None => Ok(Json(Done { changed: false })),
+        DrainSet::Ok => Ok(Json(ChangeResult { changed: true })),
+        DrainSet::None => Ok(Json(ChangeResult { changed: false })),
         DrainSet::Unknown => Err(Problem::not_found(workers::no_worker(shared.client.stores(), worker).await?)),
         DrainSet::Full => Err(Problem::conflict("too many workers are drained: resume some first")),
     }

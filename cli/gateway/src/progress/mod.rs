@@ -1,11 +1,11 @@
 //! The progress of turns, streamed to followers: what a turn waits for, where it runs, which calls have ended, and its
 //! reply.
 //!
-//! START HERE: [`events`] handles a request to follow a turn. `look` is the one task of a gateway that polls Redis for
-//! all followers. `told` turns the polled states into the events of one follower.
+//! START HERE: [`events`] handles a request to follow a turn. `poller` is the one task of a gateway that polls Redis
+//! for all followers. `follower` turns the polled states into the events of one follower.
 
-mod look;
-mod told;
+mod follower;
+mod poller;
 
 use std::sync::Arc;
 
@@ -17,11 +17,11 @@ use axum::response::Response;
 use crate::Shared;
 use crate::events::{position, respond};
 use crate::problem::{Problem, ProblemBody};
-use crate::serving::listening::{Listener, Listening};
-use crate::turns::{named, told};
+use crate::serving::streams::{OpenStream, StreamRequester};
+use crate::turns::{lookup_response, named_turn};
 use crate::verbs::Verb;
 
-pub(crate) use look::Followed;
+pub(crate) use poller::FollowedTurns;
 
 /// Stream the progress of a turn as server-sent events, from its current state to its reply.
 ///
@@ -37,16 +37,16 @@ pub(crate) use look::Followed;
         (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
 pub(crate) async fn events(
     State(shared): State<Arc<Shared>>,
-    listener: Listener,
+    requester: StreamRequester,
     id: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let caller = listener.caller.clone();
+    let caller = requester.caller.clone();
     caller.may(Verb::Read)?;
-    let (name, heard) = (named(&caller, id)?, position(&headers)?);
+    let (name, skipped) = (named_turn(&caller, id)?, position(&headers)?);
     // A turn that the caller may not see is unknown, as in a request for its reply.
-    told(&name, &shared.waiting.look(&name, Some(&caller)).await?)?;
-    let listening = Listening::begin(&shared, listener, Verb::Read)?;
+    lookup_response(&name, &shared.waiting.look_up(&name, Some(&caller)).await?)?;
+    let open_stream = OpenStream::begin(&shared, requester, Verb::Read)?;
     let seen = shared.followed.follow(&name);
-    Ok(respond(listening, told::events(seen, caller, name, heard), shared.draining.clone()))
+    Ok(respond(open_stream, follower::events(seen, caller, name, skipped), shared.draining.clone()))
 }

@@ -21,7 +21,7 @@ const ID_CHARS_MAX: usize = 128;
 /// response begins. Requests that probes send constantly are logged at debug level.
 pub(crate) async fn log(request: Request, next: Next) -> Response {
     let began = Instant::now();
-    let id = given(request.headers()).unwrap_or_else(made);
+    let id = valid_request_id(request.headers()).unwrap_or_else(random_id);
     let trace = only(request.headers(), TRACEPARENT).and_then(|value| value.to_str().ok()).and_then(trace_id);
     let trace = trace.map(str::to_owned);
     let method = request.method().clone();
@@ -42,13 +42,13 @@ pub(crate) async fn log(request: Request, next: Next) -> Response {
 }
 
 /// The caller's id, if it is safe in a log line.
-fn given(headers: &HeaderMap) -> Option<String> {
+fn valid_request_id(headers: &HeaderMap) -> Option<String> {
     let text = only(headers, REQUEST_ID.as_str())?.to_str().ok()?;
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | '/' | '+' | '=');
     (!text.is_empty() && text.len() <= ID_CHARS_MAX && text.chars().all(plain)).then(|| text.to_owned())
 }
 
-fn made() -> String {
+fn random_id() -> String {
     let mut bytes = [0_u8; 16];
     // Without random numbers all requests share one id, which only affects the log.
     let _ = SystemRandom::new().fill(&mut bytes);
@@ -66,12 +66,12 @@ mod tests {
         let of = |text: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(REQUEST_ID, HeaderValue::from_static(text));
-            given(&headers)
+            valid_request_id(&headers)
         };
         assert_eq!(of("3f2a-1/b.c:d"), Some("3f2a-1/b.c:d".into()));
         assert_eq!((of(""), of("a b"), of("a\tb")), (None, None, None));
-        assert_eq!(given(&HeaderMap::new()), None);
-        let (one, other) = (made(), made());
+        assert_eq!(valid_request_id(&HeaderMap::new()), None);
+        let (one, other) = (random_id(), random_id());
         assert!(one.len() == 32 && one != other, "{one} {other}");
     }
 }

@@ -2,7 +2,7 @@
 
 /// Maximum numbers in use at once.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Bounds {
+pub(crate) struct PermitBounds {
     /// By all callers together.
     pub(crate) all: usize,
     /// By the callers of one tenant.

@@ -20,9 +20,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
 use super::peer::Peer;
-use super::shares::{Bounds, Share, Shares};
+use super::permits::{Permit, PermitBounds, PermitPool};
 use crate::problem::Problem;
-use crate::verbs::Holder;
+use crate::verbs::CallerIdentity;
 
 /// Maximum connections without a valid key, including those in a TLS handshake.
 const UNKNOWN_MAX: usize = 512;
@@ -30,7 +30,7 @@ const UNKNOWN_MAX: usize = 512;
 const UNKNOWN_TIME_MAX: Duration = Duration::from_secs(30);
 /// Connections of one tenant and of one caller at once. These bounds exceed those for waiting requests and streams
 /// together.
-const KNOWN_MAX: Bounds = Bounds { all: usize::MAX, tenant: 5_000, caller: 4_000 };
+const KNOWN_MAX: PermitBounds = PermitBounds { all: usize::MAX, tenant: 5_000, caller: 4_000 };
 
 /// The connections of one gateway.
 #[derive(Debug, Clone)]
@@ -40,20 +40,20 @@ pub(crate) struct Connections {
 
 #[derive(Debug)]
 struct Inner {
-    unknown: Mutex<Unknown>,
-    known: Shares,
+    unknown: Mutex<UnauthenticatedConnections>,
+    known: PermitPool,
 }
 
 /// Connections without a valid key, the oldest first.
 #[derive(Debug, Default)]
-struct Unknown {
+struct UnauthenticatedConnections {
     next: u64,
     all: BTreeMap<u64, (Peer, CancellationToken)>,
 }
 
-impl Unknown {
+impl UnauthenticatedConnections {
     /// Closes the oldest connection of the address that has the most.
-    fn close_one(&mut self) {
+    fn close_oldest(&mut self) {
         let mut counts: HashMap<Peer, usize> = HashMap::new();
         for (peer, _) in self.all.values() {
             *counts.entry(*peer).or_default() += 1;
@@ -68,60 +68,63 @@ impl Unknown {
 
 impl Default for Connections {
     fn default() -> Self {
-        Self { inner: Arc::new(Inner { unknown: Mutex::default(), known: Shares::new(KNOWN_MAX) }) }
+        Self { inner: Arc::new(Inner { unknown: Mutex::default(), known: PermitPool::new(KNOWN_MAX) }) }
     }
 }
 
 impl Connections {
     /// Registers a new connection.
-    pub(crate) fn enter(&self, peer: Peer) -> Arc<Guest> {
+    pub(crate) fn register(&self, peer: Peer) -> Arc<OpenConnection> {
         let closed = CancellationToken::new();
         let mut unknown = self.inner.unknown.lock();
         if unknown.all.len() >= UNKNOWN_MAX {
-            unknown.close_one();
+            unknown.close_oldest();
         }
         let number = unknown.next;
         unknown.next += 1;
         unknown.all.insert(number, (peer, closed.clone()));
         drop(unknown);
-        Arc::new(Guest { peer, number, closed, share: OnceLock::new(), inner: Arc::clone(&self.inner) })
+        Arc::new(OpenConnection { peer, number, closed, permit: OnceLock::new(), inner: Arc::clone(&self.inner) })
     }
 }
 
 /// An open connection.
-pub(crate) struct Guest {
+pub(crate) struct OpenConnection {
     peer: Peer,
     number: u64,
     closed: CancellationToken,
-    /// The share of the caller whose key was sent.
-    share: OnceLock<Share>,
+    /// The permit of the caller whose key was sent.
+    permit: OnceLock<Permit>,
     inner: Arc<Inner>,
 }
 
-impl fmt::Debug for Guest {
+impl fmt::Debug for OpenConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Guest").field("peer", &self.peer).field("is_known", &self.is_known()).finish_non_exhaustive()
+        f.debug_struct("OpenConnection")
+            .field("peer", &self.peer)
+            .field("is_known", &self.is_known())
+            .finish_non_exhaustive()
     }
 }
 
-impl Guest {
+impl OpenConnection {
     /// Counts the connection for the caller of its first valid key. Later keys do not change that.
     ///
     /// # Errors
     /// 429: the caller or its tenant has too many connections.
-    pub(crate) fn is_of(&self, holder: &Holder) -> Result<(), Problem> {
+    pub(crate) fn assign_to(&self, holder: &CallerIdentity) -> Result<(), Problem> {
         if self.is_known() {
             return Ok(());
         }
-        let share = self.inner.known.take(holder).ok_or_else(|| Problem::too_many_connections(KNOWN_MAX.caller))?;
-        // If two requests race, the second share is released here.
-        drop(self.share.set(share));
+        let permit = self.inner.known.take(holder).ok_or_else(|| Problem::too_many_connections(KNOWN_MAX.caller))?;
+        // If two requests race, the second permit is released here.
+        drop(self.permit.set(permit));
         self.inner.unknown.lock().all.remove(&self.number);
         Ok(())
     }
 
     fn is_known(&self) -> bool {
-        self.share.get().is_some()
+        self.permit.get().is_some()
     }
 
     /// Runs `work` until the connection is closed to make room for others.
@@ -130,7 +133,7 @@ impl Guest {
     }
 }
 
-impl Drop for Guest {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.inner.unknown.lock().all.remove(&self.number);
     }
@@ -138,9 +141,9 @@ impl Drop for Guest {
 
 /// The connection of a request, as an extension of the request.
 #[derive(Debug, Clone)]
-pub(crate) struct Origin(pub(super) Arc<Guest>);
+pub(crate) struct RequestConnection(pub(super) Arc<OpenConnection>);
 
-impl Origin {
+impl RequestConnection {
     /// The origin of a request; `None` if it did not come over a network.
     pub(crate) fn of(parts: &Parts) -> Option<&Self> {
         parts.extensions.get::<ConnectInfo<Self>>().map(|origin| &origin.0)
@@ -154,13 +157,13 @@ impl Origin {
     /// Counts the connection for a caller.
     ///
     /// # Errors
-    /// As [`Guest::is_of`].
-    pub(crate) fn is_of(&self, holder: &Holder) -> Result<(), Problem> {
-        self.0.is_of(holder)
+    /// As [`OpenConnection::assign_to`].
+    pub(crate) fn assign_to(&self, holder: &CallerIdentity) -> Result<(), Problem> {
+        self.0.assign_to(holder)
     }
 }
 
-impl Connected<IncomingStream<'_, PlainListener>> for Origin {
+impl Connected<IncomingStream<'_, PlainListener>> for RequestConnection {
     fn connect_info(stream: IncomingStream<'_, PlainListener>) -> Self {
         stream.remote_addr().clone()
     }
@@ -179,43 +182,43 @@ impl PlainListener {
 }
 
 impl Listener for PlainListener {
-    type Io = Guarded<TcpStream>;
-    type Addr = Origin;
+    type Io = ConnectionStream<TcpStream>;
+    type Addr = RequestConnection;
 
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         let (stream, address) = Listener::accept(&mut self.listener).await;
-        let guest = self.connections.enter(Peer::of(address));
-        (Guarded::new(stream, Arc::clone(&guest)), Origin(guest))
+        let connection = self.connections.register(Peer::of(address));
+        (ConnectionStream::new(stream, Arc::clone(&connection)), RequestConnection(connection))
     }
 
     fn local_addr(&self) -> io::Result<Self::Addr> {
         let address = self.listener.local_addr()?;
-        Ok(Origin(self.connections.enter(Peer::of(address))))
+        Ok(RequestConnection(self.connections.register(Peer::of(address))))
     }
 }
 
 /// The byte stream of a connection. It fails once the connection must not stay open.
-pub(crate) struct Guarded<S> {
+pub(crate) struct ConnectionStream<S> {
     stream: S,
-    guest: Arc<Guest>,
+    connection: Arc<OpenConnection>,
     /// Ready when the time without a valid key is over.
     over: Pin<Box<dyn Future<Output = ()> + Send>>,
     is_over: bool,
 }
 
-impl<S> Guarded<S> {
-    pub(super) fn new(stream: S, guest: Arc<Guest>) -> Self {
-        let closed = guest.closed.clone();
+impl<S> ConnectionStream<S> {
+    pub(super) fn new(stream: S, connection: Arc<OpenConnection>) -> Self {
+        let closed = connection.closed.clone();
         let over = async move {
             // Whichever comes first.
             _ = tokio::time::timeout(UNKNOWN_TIME_MAX, closed.cancelled()).await;
         };
-        Self { stream, guest, over: Box::pin(over), is_over: false }
+        Self { stream, connection, over: Box::pin(over), is_over: false }
     }
 
     /// Fails if the connection is still unknown and its time is over.
-    fn stays(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        if self.guest.is_known() {
+    fn check_open(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        if self.connection.is_known() {
             return Ok(());
         }
         self.is_over = self.is_over || self.over.as_mut().poll(cx).is_ready();
@@ -223,21 +226,21 @@ impl<S> Guarded<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for ConnectionStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        self.stays(cx)?;
+        self.check_open(cx)?;
         Pin::new(&mut self.stream).poll_read(cx, buffer)
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for ConnectionStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.stays(cx)?;
+        self.check_open(cx)?;
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stays(cx)?;
+        self.check_open(cx)?;
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
@@ -248,10 +251,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
 }
 
 #[cfg(test)]
-pub(super) fn origin(address: &str) -> ConnectInfo<Origin> {
+pub(super) fn origin(address: &str) -> ConnectInfo<RequestConnection> {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     let address: std::net::SocketAddr = address.parse().unwrap();
-    ConnectInfo(Origin(Connections::default().enter(Peer::of(address))))
+    ConnectInfo(RequestConnection(Connections::default().register(Peer::of(address))))
 }
 
 #[cfg(test)]
@@ -262,28 +265,28 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
-    use crate::verbs::{Held, Whose};
+    use crate::verbs::{CredentialKind, TenantScope};
 
     fn peer(address: &str) -> Peer {
         Peer::of(format!("{address}:1000").parse().unwrap())
     }
 
-    fn holder(id: &str) -> Holder {
-        let tenant = Whose::One(tickfleet_model::TenantId::new("acme").unwrap());
-        Holder { held: Held::Key, tenant, id: id.into() }
+    fn holder(id: &str) -> CallerIdentity {
+        let tenant = TenantScope::One(tickfleet_model::TenantId::new("acme").unwrap());
+        CallerIdentity { credential: CredentialKind::Key, tenant, id: id.into() }
     }
 
     #[test]
     fn the_oldest_of_the_address_that_has_most_makes_room_and_known_ones_never_do() {
         let connections = Connections::default();
-        let known = connections.enter(peer("192.0.2.1"));
-        known.is_of(&holder("shop")).unwrap();
-        let quiet = connections.enter(peer("192.0.2.2"));
-        let silent: Vec<_> = (0..UNKNOWN_MAX - 1).map(|_| connections.enter(peer("192.0.2.3"))).collect();
-        assert!(!silent.iter().any(|guest| guest.closed.is_cancelled()), "there is room for so many");
-        let late: Vec<_> = (4..14).map(|last| connections.enter(peer(&format!("192.0.2.{last}")))).collect();
-        assert!(silent[..10].iter().all(|guest| guest.closed.is_cancelled()), "the oldest");
-        assert!(!silent[10..].iter().chain(&late).any(|guest| guest.closed.is_cancelled()));
+        let known = connections.register(peer("192.0.2.1"));
+        known.assign_to(&holder("shop")).unwrap();
+        let quiet = connections.register(peer("192.0.2.2"));
+        let silent: Vec<_> = (0..UNKNOWN_MAX - 1).map(|_| connections.register(peer("192.0.2.3"))).collect();
+        assert!(!silent.iter().any(|connection| connection.closed.is_cancelled()), "there is room for so many");
+        let late: Vec<_> = (4..14).map(|last| connections.register(peer(&format!("192.0.2.{last}")))).collect();
+        assert!(silent[..10].iter().all(|connection| connection.closed.is_cancelled()), "the oldest");
+        assert!(!silent[10..].iter().chain(&late).any(|connection| connection.closed.is_cancelled()));
         assert!(!quiet.closed.is_cancelled() && !known.closed.is_cancelled());
         drop((silent, late, quiet));
         assert!(connections.inner.unknown.lock().all.is_empty(), "whoever leaves makes room");
@@ -293,30 +296,32 @@ mod tests {
     fn where_each_address_has_one_the_oldest_makes_room() {
         let connections = Connections::default();
         let from = |number: usize| peer(&format!("10.0.{}.{}", number / 256, number % 256));
-        let all: Vec<_> = (0..=UNKNOWN_MAX).map(|number| connections.enter(from(number))).collect();
+        let all: Vec<_> = (0..=UNKNOWN_MAX).map(|number| connections.register(from(number))).collect();
         assert!(all[0].closed.is_cancelled() && !all[1].closed.is_cancelled());
     }
 
     #[test]
     fn one_caller_has_so_many_connections_and_no_more() {
         let connections = Connections::default();
-        let guests: Vec<_> = (0..=KNOWN_MAX.caller).map(|_| connections.enter(peer("192.0.2.1"))).collect();
-        let refused: Vec<_> = guests.iter().filter_map(|guest| guest.is_of(&holder("shop")).err()).collect();
+        let open_connections: Vec<_> =
+            (0..=KNOWN_MAX.caller).map(|_| connections.register(peer("192.0.2.1"))).collect();
+        let refused: Vec<_> =
+            open_connections.iter().filter_map(|connection| connection.assign_to(&holder("shop")).err()).collect();
         assert_eq!(refused.len(), 1);
-        assert!(refused[0].told().1, "it may be tried again");
-        guests[KNOWN_MAX.caller].is_of(&holder("till")).unwrap();
+        assert!(refused[0].summary().1, "it may be tried again");
+        open_connections[KNOWN_MAX.caller].assign_to(&holder("till")).unwrap();
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_shows_no_key_ends_and_one_that_has_does_not() {
         let connections = Connections::default();
         let (near, _far) = duplex(64);
-        let mut unknown = Guarded::new(near, connections.enter(peer("192.0.2.1")));
+        let mut unknown = ConnectionStream::new(near, connections.register(peer("192.0.2.1")));
         let read = tokio::spawn(async move { unknown.read_u8().await });
         let (near, mut far) = duplex(64);
-        let guest = connections.enter(peer("192.0.2.1"));
-        let mut known = Guarded::new(near, Arc::clone(&guest));
-        guest.is_of(&holder("shop")).unwrap();
+        let connection = connections.register(peer("192.0.2.1"));
+        let mut known = ConnectionStream::new(near, Arc::clone(&connection));
+        connection.assign_to(&holder("shop")).unwrap();
         advance(UNKNOWN_TIME_MAX + Duration::from_secs(1)).await;
         assert_eq!(read.await.unwrap().unwrap_err().kind(), io::ErrorKind::TimedOut);
         tokio::io::AsyncWriteExt::write_u8(&mut far, 7).await.unwrap();

@@ -37,7 +37,7 @@ pub(crate) async fn pass(State(gate): State<Gate>, request: Request, next: Next)
     let path = request.uri().path();
     let asks_fleet = path.starts_with("/v1/") && path != "/v1/openapi.json";
     if asks_fleet && !gate.0.load(Ordering::Acquire) {
-        return Problem::not_yet().into_response();
+        return Problem::redis_not_reached().into_response();
     }
     next.run(request).await
 }

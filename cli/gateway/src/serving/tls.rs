@@ -20,7 +20,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
-use super::connections::{Connections, Guarded, Origin};
+use super::connections::{ConnectionStream, Connections, RequestConnection};
 use super::peer::Peer;
 
 /// Interval at which the files are checked. A mounted Secret changes by swapping links, without a file event.
@@ -128,7 +128,7 @@ fn config(certificate: &Path, key: &Path, certificates: &[u8], secret: &[u8]) ->
 }
 
 /// A connection after its handshake, and its origin.
-type Accepted = (Guarded<TlsStream<TcpStream>>, Origin);
+type Accepted = (ConnectionStream<TlsStream<TcpStream>>, RequestConnection);
 
 /// Accepts connections whose handshake is complete.
 pub(crate) struct TlsListener {
@@ -153,15 +153,15 @@ impl Drop for TlsListener {
     }
 }
 
-impl Connected<IncomingStream<'_, TlsListener>> for Origin {
+impl Connected<IncomingStream<'_, TlsListener>> for RequestConnection {
     fn connect_info(stream: IncomingStream<'_, TlsListener>) -> Self {
         stream.remote_addr().clone()
     }
 }
 
 impl Listener for TlsListener {
-    type Io = Guarded<TlsStream<TcpStream>>;
-    type Addr = Origin;
+    type Io = ConnectionStream<TlsStream<TcpStream>>;
+    type Addr = RequestConnection;
 
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         match self.ready.recv().await {
@@ -171,8 +171,8 @@ impl Listener for TlsListener {
         }
     }
 
-    fn local_addr(&self) -> io::Result<Origin> {
-        Ok(Origin(self.connections.enter(Peer::of(self.address))))
+    fn local_addr(&self) -> io::Result<RequestConnection> {
+        Ok(RequestConnection(self.connections.register(Peer::of(self.address))))
     }
 }
 
@@ -196,14 +196,14 @@ async fn accept(listener: TcpListener, files: TlsFiles, connections: Connections
             }
         };
         let (acceptor, ready) = (TlsAcceptor::from(files.config.load_full()), ready.clone());
-        let guest = connections.enter(Peer::of(from));
+        let connection = connections.register(Peer::of(from));
         tokio::spawn(async move {
             let shaking = tokio::time::timeout(HANDSHAKE_TIME_MAX, acceptor.accept(stream));
-            match guest.until_closed(shaking).await {
+            match connection.until_closed(shaking).await {
                 // Fails only if the listener is gone.
                 Some(Ok(Ok(stream))) => {
-                    let guarded = Guarded::new(stream, Arc::clone(&guest));
-                    drop(ready.send((guarded, Origin(guest))).await);
+                    let connection_stream = ConnectionStream::new(stream, Arc::clone(&connection));
+                    drop(ready.send((connection_stream, RequestConnection(connection))).await);
                 }
                 Some(Ok(Err(error))) => tracing::debug!(%error, %from, "TLS negotiation failed"),
                 Some(Err(_)) => tracing::debug!(%from, "TLS handshake timed out"),

@@ -17,22 +17,22 @@ const MODULUS_BYTES: std::ops::RangeInclusive<usize> = 256..=1024;
 #[derive(Debug, Default)]
 pub(super) struct KeySet {
     /// Keys of different types may share an id.
-    by_id: HashMap<String, Vec<Key>>,
+    by_id: HashMap<String, Vec<VerificationKey>>,
     /// Keys without an id. Such a key is used only if it is the only one.
-    nameless: Vec<Key>,
+    nameless: Vec<VerificationKey>,
     /// Number of keys that are not for signatures, or whose algorithm is not supported.
     pub(super) skipped: usize,
 }
 
 #[derive(Debug)]
-struct Key {
+struct VerificationKey {
     /// The algorithms that it may be used with, given by its type and by its `alg` if it has one.
     algorithms: Vec<Algorithm>,
     key: DecodingKey,
 }
 
 #[derive(Deserialize)]
-struct Set {
+struct JwkSet {
     keys: Vec<serde_json::Value>,
 }
 
@@ -45,7 +45,7 @@ impl KeySet {
         if text.len() > SET_BYTES_MAX {
             return Err(format!("more than {SET_BYTES_MAX} bytes of keys"));
         }
-        let set: Set = serde_json::from_slice(text).map_err(|error| format!("not a JSON Web Key Set: {error}"))?;
+        let set: JwkSet = serde_json::from_slice(text).map_err(|error| format!("not a JSON Web Key Set: {error}"))?;
         if set.keys.len() > KEYS_MAX {
             return Err(format!("a set of {} keys; at most {KEYS_MAX} are read", set.keys.len()));
         }
@@ -66,7 +66,7 @@ impl KeySet {
     }
 
     /// The keys with this id; if the token names none, the only key of the set. `None` if there is no such id.
-    fn named(&self, id: Option<&str>) -> Option<&[Key]> {
+    fn named(&self, id: Option<&str>) -> Option<&[VerificationKey]> {
         match id {
             Some(id) => self.by_id.get(id).map(Vec::as_slice),
             None if self.len() == 1 => {
@@ -84,7 +84,7 @@ impl KeySet {
 }
 
 /// Converts a key, if it is for signatures by a supported algorithm.
-fn usable(jwk: &Jwk) -> Option<Key> {
+fn usable(jwk: &Jwk) -> Option<VerificationKey> {
     if jwk.common.public_key_use.as_ref().is_some_and(|r#use| *r#use != PublicKeyUse::Signature) {
         return None;
     }
@@ -105,5 +105,5 @@ fn usable(jwk: &Jwk) -> Option<Key> {
         DecodingKeyKind::RsaModulusExponent { n, .. } => MODULUS_BYTES.contains(&n.len()),
         DecodingKeyKind::SecretOrDer(_) => true,
     };
-    (is_sound && !algorithms.is_empty()).then_some(Key { algorithms, key })
+    (is_sound && !algorithms.is_empty()).then_some(VerificationKey { algorithms, key })
 }

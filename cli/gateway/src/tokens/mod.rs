@@ -33,7 +33,7 @@ use crate::problem::Problem;
 use crate::verbs::Grant;
 use issuer::Source;
 use keyset::KeySet;
-use rules::{Claims, Rules, claim, text};
+use rules::{Claims, GrantRules, claim, text};
 
 /// Maximum bytes of a token. Those of the largest providers have a few kilobytes.
 const TOKEN_BYTES_MAX: usize = 16 * 1024;
@@ -112,17 +112,17 @@ pub enum TokenError {
 
 /// Progress of the task that reads keys.
 #[derive(Debug, Clone, Copy)]
-struct Round {
+struct KeyRead {
     /// Number of reads, including failed ones.
     number: u64,
-    phase: Phase,
+    phase: KeyReadPhase,
     /// True if the last read failed.
     failed: bool,
 }
 
 /// State of the task that reads keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum KeyReadPhase {
     /// Reading.
     Reading,
     /// Has read a moment ago, and ignores requests until its rest is over.
@@ -142,11 +142,11 @@ struct Inner {
     options: TokenOptions,
     source: Source,
     keys: ArcSwap<KeySet>,
-    rules: ArcSwap<Rules>,
-    round: watch::Sender<Round>,
+    rules: ArcSwap<GrantRules>,
+    key_read: watch::Sender<KeyRead>,
     /// Notified when a token names an unknown key.
-    asked: Notify,
-    waiters: Semaphore,
+    key_requested: Notify,
+    waiter_permits: Semaphore,
 }
 
 impl Tokens {
@@ -169,10 +169,10 @@ impl Tokens {
         signature::install();
         let source = Source::of(&options)?;
         let rules = read_rules(&options.rules).and_then(|text| parse_rules(&options.rules, &text))?;
-        let round = watch::Sender::new(Round { number: 0, phase: Phase::Reading, failed: false });
-        let (asked, waiters) = (Notify::new(), Semaphore::new(WAITERS_MAX));
+        let key_read = watch::Sender::new(KeyRead { number: 0, phase: KeyReadPhase::Reading, failed: false });
+        let (key_requested, waiter_permits) = (Notify::new(), Semaphore::new(WAITERS_MAX));
         let (keys, rules) = (ArcSwap::default(), ArcSwap::from_pointee(rules));
-        Ok(Self { inner: Arc::new(Inner { options, source, keys, rules, round, asked, waiters }) })
+        Ok(Self { inner: Arc::new(Inner { options, source, keys, rules, key_read, key_requested, waiter_permits }) })
     }
 
     /// The name of the issuer.
@@ -186,7 +186,7 @@ impl Tokens {
         let keys = async {
             loop {
                 self.inner.read_keys().await;
-                self.inner.rest().await;
+                self.inner.wait_for_next_read().await;
             }
         };
         let both = async { tokio::join!(keys, self.inner.follow_rules()) };
@@ -232,12 +232,12 @@ impl Inner {
         if let Some(checked) = self.checked(token, header) {
             return checked;
         }
-        let round = self.keys_anew().await;
+        let key_read = self.request_keys().await;
         if let Some(checked) = self.checked(token, header) {
             return checked;
         }
-        if round.failed || round.number == 0 {
-            return Err(Problem::issuer_away());
+        if key_read.failed || key_read.number == 0 {
+            return Err(Problem::issuer_unavailable());
         }
         Err(Problem::unauthorized("this token is signed with a key that its issuer is not known to have"))
     }
@@ -295,33 +295,33 @@ impl Inner {
 
     /// Requests a read of the keys, and waits for it. If they were read a moment ago, returns immediately: the content
     /// of tokens must not decide how often the issuer is queried.
-    async fn keys_anew(&self) -> Round {
-        let mut rounds = self.round.subscribe();
-        let now = *rounds.borrow_and_update();
-        self.asked.notify_one();
-        if now.phase == Phase::Resting {
+    async fn request_keys(&self) -> KeyRead {
+        let mut key_reads = self.key_read.subscribe();
+        let now = *key_reads.borrow_and_update();
+        self.key_requested.notify_one();
+        if now.phase == KeyReadPhase::Resting {
             return now;
         }
-        let Ok(_one_of_few) = self.waiters.try_acquire() else { return now };
+        let Ok(_one_of_few) = self.waiter_permits.try_acquire() else { return now };
         match tokio::time::timeout(
             self.options.answer_max * ANSWERS,
-            rounds.wait_for(|round| round.number > now.number),
+            key_reads.wait_for(|key_read| key_read.number > now.number),
         )
         .await
         {
-            Ok(Ok(round)) => *round,
-            _ => Round { failed: true, ..now },
+            Ok(Ok(key_read)) => *key_read,
+            _ => KeyRead { failed: true, ..now },
         }
     }
 
     /// Reads the keys once.
     async fn read_keys(&self) {
-        self.round.send_modify(|round| round.phase = Phase::Reading);
+        self.key_read.send_modify(|key_read| key_read.phase = KeyReadPhase::Reading);
         let read = self.source.read().await;
         let failed = read.is_err();
         match read {
             Ok(keys) => {
-                let before = self.round.borrow().failed || self.round.borrow().number == 0;
+                let before = self.key_read.borrow().failed || self.key_read.borrow().number == 0;
                 if before || keys.len() != self.keys.load().len() {
                     let (used, skipped) = (keys.len(), keys.skipped);
                     tracing::info!(issuer = self.options.issuer, keys = used, skipped, "the issuer's keys were read");
@@ -333,20 +333,22 @@ impl Inner {
                 tracing::warn!(problem, known, "the issuer's keys cannot be read; those that are known stay in force");
             }
         }
-        self.round.send_modify(|round| *round = Round { number: round.number + 1, phase: Phase::Resting, failed });
+        self.key_read.send_modify(|key_read| {
+            *key_read = KeyRead { number: key_read.number + 1, phase: KeyReadPhase::Resting, failed }
+        });
     }
 
     /// Waits until the keys are due again.
-    async fn rest(&self) {
-        let (rest, every) = match self.source {
+    async fn wait_for_next_read(&self) {
+        let (cooldown, every) = match self.source {
             Source::File(_) => (LOOK_EVERY, LOOK_FILE_EVERY),
-            Source::Issuer { .. } if self.round.borrow().failed => (self.options.keys_rest, TRY_AGAIN),
+            Source::Issuer { .. } if self.key_read.borrow().failed => (self.options.keys_rest, TRY_AGAIN),
             Source::Issuer { .. } => (self.options.keys_rest, READ_EVERY),
         };
-        tokio::time::sleep(rest).await;
-        self.round.send_modify(|round| round.phase = Phase::Idle);
+        tokio::time::sleep(cooldown).await;
+        self.key_read.send_modify(|key_read| key_read.phase = KeyReadPhase::Idle);
         // The result does not matter: the keys are due either way.
-        let _ = tokio::time::timeout(every, self.asked.notified()).await;
+        let _ = tokio::time::timeout(every, self.key_requested.notified()).await;
     }
 
     /// Follows the file of rules. A permission that is removed from it is rejected about a second later.
@@ -405,6 +407,6 @@ fn read_rules(path: &Path) -> Result<String, TokenError> {
     std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))
 }
 
-fn parse_rules(path: &Path, text: &str) -> Result<Rules, TokenError> {
-    Rules::parse(text).map_err(|problem| TokenError::Rules { path: path.display().to_string(), problem })
+fn parse_rules(path: &Path, text: &str) -> Result<GrantRules, TokenError> {
+    GrantRules::parse(text).map_err(|problem| TokenError::Rules { path: path.display().to_string(), problem })
 }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use tickfleet_model::{AgentId, TenantId};
 
-use crate::verbs::{Grant, Held, Rate, Role, Verb, Whose, is_pattern};
+use crate::verbs::{CredentialKind, Grant, Rate, Role, TenantScope, Verb, is_pattern};
 
 /// Maximum bytes of the file.
 pub(super) const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -19,21 +19,21 @@ pub(super) type Claims = Map<String, Value>;
 
 /// The rules of a file, in order.
 #[derive(Debug, Default)]
-pub(super) struct Rules {
-    rules: Vec<Rule>,
+pub(super) struct GrantRules {
+    rules: Vec<GrantRule>,
 }
 
 /// One rule: the claims that it matches, and what it grants.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Rule {
+struct GrantRule {
     /// Name of the rule in messages.
     name: String,
     /// Claims and their required values: a text, with `*` at its end for any text with that prefix; a number; true or
     /// false. If the claim is a list, one element must match.
     claims: BTreeMap<String, Value>,
     /// The tenant, or `*`.
-    tenant: Option<Whose>,
+    tenant: Option<TenantScope>,
     /// The claim that names the tenant.
     tenant_claim: Option<String>,
     /// Agents, in the form of a key's row.
@@ -53,28 +53,28 @@ struct Rule {
 }
 
 /// The source of a field: a fixed value, or the claim that has it.
-enum From<'a, T> {
-    Given(&'a T),
+enum FieldSource<'a, T> {
+    Fixed(&'a T),
     Claim(&'a str),
 }
 
 /// # Errors
 /// Both or neither are given.
-fn one_of<'a, T>(name: &str, given: Option<&'a T>, claim: Option<&'a String>) -> Result<From<'a, T>, String> {
+fn one_of<'a, T>(name: &str, given: Option<&'a T>, claim: Option<&'a String>) -> Result<FieldSource<'a, T>, String> {
     match (given, claim) {
-        (Some(given), None) => Ok(From::Given(given)),
-        (None, Some(claim)) => Ok(From::Claim(claim)),
+        (Some(given), None) => Ok(FieldSource::Fixed(given)),
+        (None, Some(claim)) => Ok(FieldSource::Claim(claim)),
         _ => Err(format!("{name} or {name}_claim: expected one of the two")),
     }
 }
 
-impl Rules {
+impl GrantRules {
     /// Parses a file: a YAML list of rules.
     ///
     /// # Errors
     /// The error, with its line if known.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let rules: Option<Vec<Rule>> = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+        let rules: Option<Vec<GrantRule>> = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
         let rules = rules.unwrap_or_default();
         let mut names = BTreeSet::new();
         for rule in &rules {
@@ -102,7 +102,7 @@ impl Rules {
     }
 }
 
-impl Rule {
+impl GrantRule {
     /// Rejects a rule that is inconsistent or could never grant anything, and with it the whole file.
     fn check(&self) -> Result<(), String> {
         if self.claims.is_empty() {
@@ -131,9 +131,11 @@ impl Rule {
 
     fn grant(&self, id: String, claims: &Claims) -> Result<Grant, String> {
         let tenant = match one_of("tenant", self.tenant.as_ref(), self.tenant_claim.as_ref())? {
-            From::Given(tenant) => tenant.clone(),
+            FieldSource::Fixed(tenant) => tenant.clone(),
             // A claim never grants all tenants: only the file can.
-            From::Claim(name) => Whose::One(TenantId::new(text(claims, name)?).map_err(|error| error.to_string())?),
+            FieldSource::Claim(name) => {
+                TenantScope::One(TenantId::new(text(claims, name)?).map_err(|error| error.to_string())?)
+            }
         };
         let verbs = match (self.role, &self.verbs) {
             (Some(role), None) => role.verbs(),
@@ -144,18 +146,27 @@ impl Rule {
             // Operator verbs cover all agents.
             (None, None) if self.role.is_some() => vec!["*".into()],
             (agents, claim) => match one_of("agents", agents.as_ref(), claim.as_ref())? {
-                From::Given(agents) => agents.clone(),
-                From::Claim(name) => agents_in(claims, name)?,
+                FieldSource::Fixed(agents) => agents.clone(),
+                FieldSource::Claim(name) => agents_in(claims, name)?,
             },
         };
         let approver = match (&self.approver, &self.approver_claim) {
             (None, None) => None,
             (approver, claim) => match one_of("approver", approver.as_ref(), claim.as_ref())? {
-                From::Given(approver) => Some(approver.clone()),
-                From::Claim(name) => Some(text(claims, name)?.to_owned()),
+                FieldSource::Fixed(approver) => Some(approver.clone()),
+                FieldSource::Claim(name) => Some(text(claims, name)?.to_owned()),
             },
         };
-        let grant = Grant { id, held: Held::Token, tenant, agents, verbs, approver, rate: self.rate, expires: None };
+        let grant = Grant {
+            id,
+            credential: CredentialKind::Token,
+            tenant,
+            agents,
+            verbs,
+            approver,
+            rate: self.rate,
+            expires: None,
+        };
         grant.check().map(|()| grant)
     }
 }

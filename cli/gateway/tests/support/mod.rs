@@ -12,7 +12,9 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tickfleet_client::Client;
 use tickfleet_client::rules::RuleHere;
-use tickfleet_gateway::{Desk, DeskError, Gateway, KeysFile, LimitsAsked, Named, NewKey, TlsFiles, Told};
+use tickfleet_gateway::{
+    BackendFuture, FleetName, Gateway, KeysFile, LimitFilter, NewKey, OperatorBackend, OperatorBackendError, TlsFiles,
+};
 use tickfleet_model::day::Tz;
 use tickfleet_model::{AgentId, Redactor, TenantId};
 use tickfleet_store::Observer;
@@ -25,63 +27,65 @@ use tokio_util::sync::CancellationToken;
 /// Timeout of a response.
 const ANSWER: Duration = Duration::from_secs(60);
 
-/// A desk that has tenants, their agents and the tool echo, and nothing else.
-pub struct PlainDesk {
+/// A backend that has tenants, their agents and the tool echo, and nothing else.
+pub struct TestBackend {
     pub tenants: BTreeSet<TenantId>,
     pub agents: BTreeSet<AgentId>,
 }
 
-fn away<'a, T: Send + 'a>() -> Told<'a, T> {
-    async { Err(DeskError::Unavailable("this desk has no configuration".into())) }.boxed()
+fn unavailable<'a, T: Send + 'a>() -> BackendFuture<'a, T> {
+    async { Err(OperatorBackendError::Unavailable("this desk has no configuration".into())) }.boxed()
 }
 
-impl Desk for PlainDesk {
-    fn overview(&self) -> Told<'_> {
-        away()
+impl OperatorBackend for TestBackend {
+    fn overview(&self) -> BackendFuture<'_> {
+        unavailable()
     }
 
-    fn tool_name<'a>(&'a self, given: &'a str) -> Told<'a, String> {
+    fn tool_name<'a>(&'a self, given: &'a str) -> BackendFuture<'a, String> {
         async { Ok(given.to_owned()) }.boxed()
     }
 
-    fn tool_switched<'a>(&'a self, given: &'a str) -> Told<'a, String> {
+    fn tool_switched<'a>(&'a self, given: &'a str) -> BackendFuture<'a, String> {
         async { Ok(given.to_owned()) }.boxed()
     }
 
-    fn explain<'a>(&'a self, _: Option<&'a TenantId>, _: &'a str) -> Told<'a, Box<RawValue>> {
-        away()
+    fn explain<'a>(&'a self, _: Option<&'a TenantId>, _: &'a str) -> BackendFuture<'a, Box<RawValue>> {
+        unavailable()
     }
 
-    fn limits<'a>(&'a self, _: &'a LimitsAsked) -> Told<'a> {
-        away()
+    fn limits<'a>(&'a self, _: &'a LimitFilter) -> BackendFuture<'a> {
+        unavailable()
     }
 
-    fn configuration(&self) -> Told<'_> {
-        away()
+    fn configuration(&self) -> BackendFuture<'_> {
+        unavailable()
     }
 
-    fn rules(&self) -> Told<'_, Vec<RuleHere>> {
-        away()
+    fn rules(&self) -> BackendFuture<'_, Vec<RuleHere>> {
+        unavailable()
     }
 
-    fn tenants(&self) -> Told<'_, BTreeSet<TenantId>> {
+    fn tenants(&self) -> BackendFuture<'_, BTreeSet<TenantId>> {
         let tenants = self.tenants.clone();
         async { Ok(tenants) }.boxed()
     }
 
-    fn zones(&self) -> Told<'_, BTreeMap<TenantId, Tz>> {
-        away()
+    fn zones(&self) -> BackendFuture<'_, BTreeMap<TenantId, Tz>> {
+        unavailable()
     }
 
-    fn approver<'a>(&'a self, _: &'a str) -> Told<'a, Option<BTreeSet<String>>> {
+    fn approver<'a>(&'a self, _: &'a str) -> BackendFuture<'a, Option<BTreeSet<String>>> {
         async { Ok(Some(BTreeSet::new())) }.boxed()
     }
 
-    fn unknown<'a>(&'a self, named: Named<'a>) -> Told<'a, Option<String>> {
+    fn unknown<'a>(&'a self, named: FleetName<'a>) -> BackendFuture<'a, Option<String>> {
         let found = match named {
-            Named::Tenant(tenant) | Named::Agent(tenant, _) if !self.tenants.contains(tenant) => Some("no such tenant"),
-            Named::Agent(_, agent) if !self.agents.contains(agent) => Some("no such agent"),
-            Named::Tool(tool) if tool != "echo" => Some("no such tool"),
+            FleetName::Tenant(tenant) | FleetName::Agent(tenant, _) if !self.tenants.contains(tenant) => {
+                Some("no such tenant")
+            }
+            FleetName::Agent(_, agent) if !self.agents.contains(agent) => Some("no such agent"),
+            FleetName::Tool(tool) if tool != "echo" => Some("no such tool"),
             _ => None,
         };
         async move { Ok(found.map(str::to_owned)) }.boxed()
@@ -94,13 +98,13 @@ impl Desk for PlainDesk {
 
 /// A response.
 #[derive(Debug)]
-pub struct Answer {
+pub struct HttpResponse {
     pub status: u16,
     pub head: String,
     pub body: String,
 }
 
-impl Answer {
+impl HttpResponse {
     /// The value of a header.
     pub fn header(&self, name: &str) -> Option<&str> {
         let lines = self.head.lines().filter_map(|line| line.split_once(": "));
@@ -113,7 +117,7 @@ impl Answer {
 }
 
 /// A gateway in front of a fleet.
-pub struct Front {
+pub struct TestGateway {
     pub address: SocketAddr,
     pub client: Client,
     pub draining: CancellationToken,
@@ -129,7 +133,7 @@ pub fn key(id: &str, tenant: &str, agents: &[&str], verbs: &[&str]) -> (Value, S
     (row, key.secret)
 }
 
-impl Front {
+impl TestGateway {
     /// Serves `fleet` to the holders of these keys.
     pub async fn of(fleet: &Fleet, rows: &[Value]) -> Self {
         Self::over(fleet, rows, None).await
@@ -154,13 +158,13 @@ impl Front {
         let draining = CancellationToken::new();
         let tenants = fleet.active.load().policy.tenants.keys().cloned().collect();
         let agents = fleet.active.load().policy.agents.keys().cloned().collect();
-        let desk = Arc::new(PlainDesk { tenants, agents });
-        let gateway = Gateway::new(client.clone(), keys, desk, Arc::clone(&fleet.metrics), draining.clone(), None);
+        let backend = Arc::new(TestBackend { tenants, agents });
+        let gateway = Gateway::new(client.clone(), keys, backend, Arc::clone(&fleet.metrics), draining.clone(), None);
         let (address, _) = gateway.serve("127.0.0.1:0".parse().unwrap(), tls).await.unwrap();
         Self { address, client, draining }
     }
 
-    pub async fn ask(&self, key: &str, method: &str, path: &str, body: &Value) -> Answer {
+    pub async fn ask(&self, key: &str, method: &str, path: &str, body: &Value) -> HttpResponse {
         self.ask_with(key, method, path, &[], body).await
     }
 
@@ -171,13 +175,20 @@ impl Front {
         path: &str,
         headers: &[(&str, &str)],
         body: &Value,
-    ) -> Answer {
+    ) -> HttpResponse {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         self.ask_in(key, method, path, headers, &body).await
     }
 
     /// Like [`Self::ask_with`], with an unchanged body.
-    pub async fn ask_in(&self, key: &str, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+    pub async fn ask_in(
+        &self,
+        key: &str,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> HttpResponse {
         let mut head =
             format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {key}\r\n");
         for (name, value) in headers {
@@ -189,12 +200,12 @@ impl Front {
 }
 
 /// Sends a request over a connection of its own, and reads the response.
-pub async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> Answer {
+pub async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> HttpResponse {
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut bytes = Vec::new();
     timeout(ANSWER, stream.read_to_end(&mut bytes)).await.expect("an answer in time").unwrap();
     let text = String::from_utf8(bytes).unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_default();
-    Answer { status, head: head.to_owned(), body: body.to_owned() }
+    HttpResponse { status, head: head.to_owned(), body: body.to_owned() }
 }

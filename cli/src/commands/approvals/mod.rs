@@ -1,7 +1,7 @@
-//! `tickfleet approvals`: lists the calls that wait for approval, and decides them. [`tell`] formats them.
+//! `tickfleet approvals`: lists the calls that wait for approval, and decides them. [`text`] formats them.
 
 mod notify;
-pub(crate) mod tell;
+pub(crate) mod text;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,8 +17,8 @@ use tickfleet_model::{AgentId, TenantId, TurnId, limits};
 use tickfleet_store::TurnName;
 
 use crate::commands::limits::reset::{by_environment, who};
-use crate::commands::operate::known::named;
-use crate::commands::operate::said::age;
+use crate::commands::operate::audit_note::age;
+use crate::commands::operate::name_check::parse_turn_name;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
@@ -41,25 +41,25 @@ permissions.yaml lists the approvers. The command does not authenticate --by: ev
 Redis user of an operator can name any approver.")]
 pub(crate) struct Approvals {
     #[command(subcommand)]
-    what: What,
+    command: ApprovalsCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum ApprovalsCommand {
     /// List the calls that wait, the first to expire first.
-    List(List),
+    List(ListArgs),
     /// Show one approval: the call with all arguments, the required approvers and their decisions.
-    Show(One),
+    Show(ApprovalArgs),
     /// Approve a call.
-    Approve(Approve),
+    Approve(ApproveArgs),
     /// Deny a call. The call ends, and its agent receives the reason.
-    Deny(Deny),
+    Deny(DenyArgs),
     /// Send a webhook for every requested and decided approval, until SIGTERM.
     Notify(notify::Notify),
 }
 
 #[derive(Debug, Args)]
-struct List {
+struct ListArgs {
     /// Only calls of this tenant.
     #[arg(long)]
     tenant: Option<TenantId>,
@@ -86,7 +86,7 @@ fn limit(text: &str) -> Result<usize, String> {
 }
 
 #[derive(Debug, Args)]
-struct One {
+struct ApprovalArgs {
     /// The tenant, or tenant:id.
     #[arg(value_name = "TENANT")]
     tenant: String,
@@ -96,9 +96,9 @@ struct One {
 }
 
 #[derive(Debug, Args)]
-struct Approve {
+struct ApproveArgs {
     #[command(flatten)]
-    which: One,
+    approval_args: ApprovalArgs,
     /// Your name among the approvers of permissions.yaml. If missing, the variable USER.
     #[arg(long, value_name = "NAME", value_parser = who)]
     by: Option<String>,
@@ -114,9 +114,9 @@ struct Approve {
 }
 
 #[derive(Debug, Args)]
-struct Deny {
+struct DenyArgs {
     #[command(flatten)]
-    which: One,
+    approval_args: ApprovalArgs,
     /// Your name among the approvers of permissions.yaml. If missing, the variable USER.
     #[arg(long, value_name = "NAME", value_parser = who)]
     by: Option<String>,
@@ -147,32 +147,32 @@ fn setting(text: &str) -> Result<(String, Box<RawValue>), String> {
 /// The approval is unknown; the approver may not decide it; it is no longer valid.
 pub(crate) async fn run(setup: &Setup, args: &Approvals, output: &Output) -> Result<(), Failure> {
     // This command waits for an unreachable Redis.
-    if let What::Notify(args) = &args.what {
+    if let ApprovalsCommand::Notify(args) = &args.command {
         return notify::run(setup, args).await;
     }
     let client = setup.client().await?;
-    match &args.what {
-        What::List(args) => list(setup, &client, args, output).await,
-        What::Show(which) => {
-            let (name, approval) = find(&client, which).await?;
+    match &args.command {
+        ApprovalsCommand::List(args) => list(setup, &client, args, output).await,
+        ApprovalsCommand::Show(approval_args) => {
+            let (name, approval) = find(&client, approval_args).await?;
             let now_ms = client.store(&name.tenant).now_ms().await?;
-            output.show(&approval, |approval| tell::story(approval, now_ms, output))
+            output.show(&approval, |approval| text::story(approval, now_ms, output))
         }
-        What::Approve(args) => {
-            let said = Said { by: args.by.clone(), agrees: true, reason: &args.reason };
+        ApprovalsCommand::Approve(args) => {
+            let decision = Decision { by: args.by.clone(), agrees: true, reason: &args.reason };
             let narrow = args.set.iter().cloned().collect();
-            decide(setup, &client, &args.which, said, (narrow, args.narrowed), output).await
+            decide(setup, &client, &args.approval_args, decision, (narrow, args.narrowed), output).await
         }
-        What::Deny(args) => {
-            let said = Said { by: args.by.clone(), agrees: false, reason: &args.reason };
-            decide(setup, &client, &args.which, said, (NarrowedValues::new(), false), output).await
+        ApprovalsCommand::Deny(args) => {
+            let decision = Decision { by: args.by.clone(), agrees: false, reason: &args.reason };
+            decide(setup, &client, &args.approval_args, decision, (NarrowedValues::new(), false), output).await
         }
-        What::Notify(_) => Ok(()),
+        ApprovalsCommand::Notify(_) => Ok(()),
     }
 }
 
-async fn find(client: &Client, which: &One) -> Result<(TurnName, Approval), Failure> {
-    let name = named(&which.tenant, which.id.as_ref())?;
+async fn find(client: &Client, approval_args: &ApprovalArgs) -> Result<(TurnName, Approval), Failure> {
+    let name = parse_turn_name(&approval_args.tenant, approval_args.id.as_ref())?;
     let found = client.approval(&name.tenant, name.turn.as_str()).await?;
     if let Some(approval) = found {
         return Ok((name, approval));
@@ -183,14 +183,14 @@ async fn find(client: &Client, which: &One) -> Result<(TurnName, Approval), Fail
     Err(Failure::failed(anyhow::anyhow!("{name}: {}{near}", ApprovalError::Unknown)))
 }
 
-async fn list(setup: &Setup, client: &Client, args: &List, output: &Output) -> Result<(), Failure> {
+async fn list(setup: &Setup, client: &Client, args: &ListArgs, output: &Output) -> Result<(), Failure> {
     let tenants = match &args.tenant {
         Some(tenant) => BTreeSet::from([tenant.clone()]),
-        None => crate::commands::operate::known::tenants(setup, client).await?,
+        None => crate::commands::operate::name_check::tenants(setup, client).await?,
     };
     let filter = ApprovalFilter {
         agent: args.agent.clone(),
-        tool: crate::commands::operate::known::tool_wanted(setup, client, args.tool.as_deref()).await?,
+        tool: crate::commands::operate::name_check::resolve_tool_filter(setup, client, args.tool.as_deref()).await?,
         older_than: args.older_than,
         limit: args.limit,
     };
@@ -202,7 +202,7 @@ async fn list(setup: &Setup, client: &Client, args: &List, output: &Output) -> R
     };
     let redactor = setup.report().redactor;
     let found: Vec<Approval> = page.approvals.into_iter().map(|found| found.for_onlookers(&redactor)).collect();
-    output.show(&found, |found| tell::listed(found, now_ms))?;
+    output.show(&found, |found| text::listed(found, now_ms))?;
     if let Some(next) = page.next {
         output.note(&format!("there may be more: continue with --from {next}"));
     }
@@ -210,7 +210,7 @@ async fn list(setup: &Setup, client: &Client, args: &List, output: &Output) -> R
 }
 
 /// A decision and its approver.
-struct Said<'a> {
+struct Decision<'a> {
     by: Option<String>,
     agrees: bool,
     reason: &'a str,
@@ -218,7 +218,7 @@ struct Said<'a> {
 
 /// The result of a decision.
 #[derive(Serialize)]
-struct Done<'a> {
+struct DecisionResult<'a> {
     tenant: &'a TenantId,
     id: &'a str,
     call: &'a str,
@@ -231,27 +231,27 @@ struct Done<'a> {
 async fn decide(
     setup: &Setup,
     client: &Client,
-    which: &One,
-    said: Said<'_>,
+    approval_args: &ApprovalArgs,
+    decision: Decision<'_>,
     (narrow, as_narrowed): (NarrowedValues, bool),
     output: &Output,
 ) -> Result<(), Failure> {
-    let by = said.by.map_or_else(by_environment, Ok)?;
+    let by = decision.by.map_or_else(by_environment, Ok)?;
     let approvers = &setup.configuration.policy.permissions.approvers;
     let Some(roles) = approvers.get(&by) else { return Err(nobody(&by, approvers.keys().map(String::as_str))) };
-    let (name, approval) = find(client, which).await?;
+    let (name, approval) = find(client, approval_args).await?;
     let verdict = Verdict {
         by: &by,
         roles,
-        agrees: said.agrees,
-        reason: said.reason,
+        agrees: decision.agrees,
+        reason: decision.reason,
         seen: approval.narrowed.as_deref().filter(|_| as_narrowed || !narrow.is_empty()),
         narrow,
         redactor: &setup.report().redactor,
     };
     let counted = client.decide_approval(&name.tenant, &approval.id, &verdict).await;
     let counted = counted.map_err(|error| not_counted(error, &name, &approval))?;
-    let done = Done {
+    let result = DecisionResult {
         tenant: &name.tenant,
         id: &approval.id,
         call: &approval.call,
@@ -259,7 +259,9 @@ async fn decide(
         state: &counted.state,
         missing: counted.missing,
     };
-    output.show(&done, |done| tell::decided(&done.tenant.to_string(), (done.id, done.call), done.state, done.missing))
+    output.show(&result, |result| {
+        text::decided(&result.tenant.to_string(), (result.id, result.call), result.state, result.missing)
+    })
 }
 
 fn not_counted(error: ApprovalError, name: &TurnName, approval: &Approval) -> Failure {

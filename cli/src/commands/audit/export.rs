@@ -9,10 +9,10 @@ use tickfleet_client::audit::{Export, ExportError, ExportRange, Resume};
 use tickfleet_model::TenantId;
 use tickfleet_proof::lines::{FORMAT, Header, Line, TenantFacts};
 
-use super::follow::{self, Follow, To};
+use super::follow::{self, Destination, Follow};
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::output::time_format::Past;
+use crate::output::time_format::TimeArg;
 use crate::setup::Setup;
 
 /// Export entries and seals as JSON lines, for `verify` and `prove`.
@@ -23,14 +23,14 @@ pub(crate) struct ExportArgs {
     tenant: Option<TenantId>,
     /// Only entries since this time: 24h (ago) or 2026-03-01T12:00:00Z. Starts at a seal; `verify --anchors-from`
     /// takes the same time.
-    #[arg(long, value_name = "TIME", value_parser = Past::parse)]
-    since: Option<Past>,
+    #[arg(long, value_name = "TIME", value_parser = TimeArg::parse)]
+    since: Option<TimeArg>,
     /// Only entries before this time.
-    #[arg(long, value_name = "TIME", value_parser = Past::parse)]
-    until: Option<Past>,
+    #[arg(long, value_name = "TIME", value_parser = TimeArg::parse)]
+    until: Option<TimeArg>,
     /// Output file. If missing, standard output. An existing file is continued at its end.
     #[arg(long, value_name = "TO")]
-    to: Option<To>,
+    to: Option<Destination>,
     #[command(flatten)]
     follow: Follow,
 }
@@ -76,9 +76,9 @@ pub(super) async fn run(setup: &Setup, args: &ExportArgs, output: &Output) -> Re
         begins: BTreeMap::new(),
     };
     let (resume, out): (Resume, Box<dyn Write>) = match &args.to {
-        None | Some(To::Stdout) => (Resume::default(), Box::new(std::io::stdout().lock())),
-        Some(To::Otlp(_)) => return Err(Failure::usage("--to otlp:… requires --follow")),
-        Some(To::File(path)) => {
+        None | Some(Destination::Stdout) => (Resume::default(), Box::new(std::io::stdout().lock())),
+        Some(Destination::Otlp(_)) => return Err(Failure::usage("--to otlp:… requires --follow")),
+        Some(Destination::File(path)) => {
             let failed = |error: anyhow::Error| Failure::failed(error.context(path.display().to_string()));
             let (resume, kept, file) = opened(path).map_err(|error| failed(error.into()))?;
             resume.check(client.stores(), &header).await.map_err(|error| match error {

@@ -28,7 +28,7 @@ pub(crate) struct Key {
 pub(crate) fn show(setup: &Setup, output: &Output) -> Result<(), Failure> {
     let missing = || Failure::failed(anyhow::anyhow!("no signing key is configured: set seal.key"));
     let signer = setup.signer()?.ok_or_else(missing)?;
-    told(signer.key_id(), &signer, output)
+    show_key(signer.key_id(), &signer, output)
 }
 
 /// Creates a secret key.
@@ -49,10 +49,10 @@ pub(crate) fn make(path: &Path, output: &Output) -> Result<(), Failure> {
         "The secret key is in {}. Set seal.key to file:… with this path. The public key:",
         path.display()
     ));
-    told("seal-1", &signer, output)
+    show_key("seal-1", &signer, output)
 }
 
-fn told(key_id: &str, signer: &Signer, output: &Output) -> Result<(), Failure> {
+fn show_key(key_id: &str, signer: &Signer, output: &Output) -> Result<(), Failure> {
     let key = json!({ "key_id": key_id, "public_key": signer.public_key() });
     output.show(&key, |_| format!("{key_id}={}", signer.public_key()))
 }

@@ -27,11 +27,11 @@ Examples:
 Exit code 1 of verify: the export differs from the log as it was written.")]
 pub(crate) struct Audit {
     #[command(subcommand)]
-    pub(crate) what: What,
+    pub(crate) command: AuditCommand,
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum What {
+pub(crate) enum AuditCommand {
     /// Search entries, the newest first, and print how far the search went.
     Search(search::Search),
     /// Export entries and seals as JSON lines, for `verify` and `prove`.
@@ -48,10 +48,10 @@ pub(crate) enum What {
 /// # Errors
 /// As the subcommand.
 pub(crate) async fn run(setup: &Setup, args: &Audit, output: &Output) -> Result<(), Failure> {
-    match &args.what {
-        What::Search(args) => search::run(setup, args, output).await,
-        What::Export(args) => export::run(setup, args, output).await,
-        What::Verify(args) => verify::run(args, output).await,
-        What::Key(_) => key::show(setup, output),
+    match &args.command {
+        AuditCommand::Search(args) => search::run(setup, args, output).await,
+        AuditCommand::Export(args) => export::run(setup, args, output).await,
+        AuditCommand::Verify(args) => verify::run(args, output).await,
+        AuditCommand::Key(_) => key::show(setup, output),
     }
 }

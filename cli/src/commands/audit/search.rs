@@ -6,9 +6,9 @@ use serde_json::Value;
 use tickfleet_client::audit::{AuditQuery, Found};
 use tickfleet_model::TenantId;
 
-use crate::commands::operate::known;
+use crate::commands::operate::name_check;
 use crate::failure::Failure;
-use crate::output::time_format::Past;
+use crate::output::time_format::TimeArg;
 use crate::output::{Output, lines, short, table};
 use crate::setup::Setup;
 
@@ -31,11 +31,11 @@ pub(crate) struct Search {
     #[arg(long)]
     text: Option<String>,
     /// Only entries since this time: 2h (ago) or 2026-03-01T12:00:00Z.
-    #[arg(long, value_name = "TIME", value_parser = Past::parse)]
-    since: Option<Past>,
+    #[arg(long, value_name = "TIME", value_parser = TimeArg::parse)]
+    since: Option<TimeArg>,
     /// Only entries before this time.
-    #[arg(long, value_name = "TIME", value_parser = Past::parse)]
-    until: Option<Past>,
+    #[arg(long, value_name = "TIME", value_parser = TimeArg::parse)]
+    until: Option<TimeArg>,
     /// Entries to show per shard.
     #[arg(long, value_name = "COUNT", default_value_t = 50)]
     limit: usize,
@@ -48,7 +48,7 @@ pub(crate) struct Search {
 }
 
 #[derive(Serialize)]
-struct Searched {
+struct SearchResult {
     entries: Vec<Found>,
     read: usize,
     /// Where to continue, by shard; empty if the whole time range was searched.
@@ -63,8 +63,8 @@ pub(super) async fn run(setup: &Setup, args: &Search, output: &Output) -> Result
     let client = setup.client().await?;
     let at = args.cursor.as_ref().map(|cursor| cursor.split_once(':').ok_or(cursor)).transpose();
     let at = at.map_err(|cursor| Failure::usage(format!("--cursor {cursor:?}: expected SHARD:ENTRY")))?;
-    let tool = known::tool_wanted(setup, &client, args.tool.as_deref()).await?;
-    let mut searched = Searched { entries: Vec::new(), read: 0, cursors: Vec::new() };
+    let tool = name_check::resolve_tool_filter(setup, &client, args.tool.as_deref()).await?;
+    let mut result = SearchResult { entries: Vec::new(), read: 0, cursors: Vec::new() };
     for store in client.stores() {
         let number = store.shard().to_string();
         if args.tenant.as_ref().is_some_and(|tenant| !store.is_home_of(tenant))
@@ -86,25 +86,25 @@ pub(super) async fn run(setup: &Setup, args: &Search, output: &Output) -> Result
             cursor: at.map(|(_, entry)| entry.to_owned()),
         };
         let found = query.search(store).await?;
-        searched.read += found.read;
-        searched.entries.extend(found.entries);
-        searched.cursors.extend(found.cursor.map(|cursor| format!("{number}:{cursor}")));
+        result.read += found.read;
+        result.entries.extend(found.entries);
+        result.cursors.extend(found.cursor.map(|cursor| format!("{number}:{cursor}")));
     }
-    output.show(&searched, shown)
+    output.show(&result, result_text)
 }
 
-fn shown(searched: &Searched) -> String {
+fn result_text(result: &SearchResult) -> String {
     let mut table = table(&["TIME", "TENANT", "ENTRY", "MESSAGE"]);
-    for found in &searched.entries {
+    for found in &result.entries {
         let entry: Value = serde_json::from_str(found.audit.get()).unwrap_or_default();
         let text = |name: &str| entry.get(name).and_then(Value::as_str).unwrap_or("-").to_owned();
         table.add_row([text("timestamp"), text("tenant"), found.id.clone(), short(&text("message"), 80)]);
     }
-    let mut shown = lines(table);
-    shown.push_str(&format!("\n{} entries were read.", searched.read));
-    match searched.cursors.as_slice() {
-        [] => shown.push_str(" No more entries in this time range."),
-        cursors => cursors.iter().for_each(|cursor| shown.push_str(&format!(" More: --cursor {cursor}"))),
+    let mut text = lines(table);
+    text.push_str(&format!("\n{} entries were read.", result.read));
+    match result.cursors.as_slice() {
+        [] => text.push_str(" No more entries in this time range."),
+        cursors => cursors.iter().for_each(|cursor| text.push_str(&format!(" More: --cursor {cursor}"))),
     }
-    shown
+    text
 }

@@ -18,7 +18,7 @@ use crate::output::time_format::Deadline;
 
 /// References for the verification.
 #[derive(Debug, Args)]
-pub(crate) struct Against {
+pub(crate) struct References {
     /// Anchored hashes: the file of `seal.anchor`, a log with its lines, or stream:KEY of --anchor-redis.
     #[arg(long, value_name = "FILE|stream:KEY")]
     anchors: Option<String>,
@@ -54,7 +54,7 @@ pub(crate) struct Verify {
     #[arg(required = true, value_name = "EXPORT")]
     exports: Vec<PathBuf>,
     #[command(flatten)]
-    against: Against,
+    against: References,
 }
 
 /// Runs the verification.
@@ -65,11 +65,11 @@ pub(crate) async fn run(args: &Verify, output: &Output) -> Result<(), Failure> {
     let anchors = args.against.anchors().await?;
     let mut nothing = |_: &str| {};
     let verdict = verified(&args.exports, &args.against, &anchors, &mut nothing)?;
-    output.show(&verdict, shown)?;
-    if verdict.intact { Ok(()) } else { Err(Failure::Told) }
+    output.show(&verdict, verdict_text)?;
+    if verdict.intact { Ok(()) } else { Err(Failure::Reported) }
 }
 
-impl Against {
+impl References {
     /// The heads that were stored elsewhere.
     ///
     /// # Errors
@@ -78,7 +78,7 @@ impl Against {
         let Some(place) = &self.anchors else { return Ok(Vec::new()) };
         let mut anchors = Vec::new();
         match place.strip_prefix("stream:") {
-            None => each_line(Path::new(place), &mut |line| anchors.extend(Anchor::read(line)))?,
+            None => for_each_line(Path::new(place), &mut |line| anchors.extend(Anchor::read(line)))?,
             Some(stream) => {
                 let url = self.anchor_redis.as_deref();
                 let url = url.ok_or_else(|| Failure::usage("--anchors stream:KEY needs --anchor-redis URL"))?;
@@ -99,7 +99,7 @@ impl Against {
 /// A file cannot be read; a key or a time is invalid.
 pub(crate) fn verified(
     exports: &[PathBuf],
-    against: &Against,
+    against: &References,
     anchors: &[Anchor],
     also: &mut dyn FnMut(&str),
 ) -> Result<ExportVerdict, Failure> {
@@ -117,7 +117,7 @@ pub(crate) fn verified(
     };
     let mut verifier = Verifier::new(keys).expecting(expected);
     for path in exports {
-        each_line(path, &mut |line| {
+        for_each_line(path, &mut |line| {
             verifier.line(line);
             also(line);
         })?;
@@ -138,7 +138,7 @@ pub(crate) fn at(time: Option<Deadline>, option: &str) -> Result<Option<i64>, Fa
 }
 
 /// Passes each line of a file to `take`. Invalid UTF-8 is replaced, and then no longer matches its seal.
-fn each_line(path: &Path, take: &mut dyn FnMut(&str)) -> Result<(), Failure> {
+fn for_each_line(path: &Path, take: &mut dyn FnMut(&str)) -> Result<(), Failure> {
     let read = || -> std::io::Result<()> {
         let (mut reader, mut line) = (BufReader::with_capacity(1 << 20, File::open(path)?), Vec::new());
         while reader.read_until(b'\n', &mut line)? > 0 {
@@ -154,7 +154,7 @@ fn each_line(path: &Path, take: &mut dyn FnMut(&str)) -> Result<(), Failure> {
 /// Maximum number of findings in the text; the JSON has all.
 const SHOWN_MAX: usize = 100;
 
-pub(crate) fn shown(verdict: &ExportVerdict) -> String {
+pub(crate) fn verdict_text(verdict: &ExportVerdict) -> String {
     let mut text = if verdict.intact { "Intact.".to_owned() } else { "NOT as it was written.".to_owned() };
     text += &format!(
         " {} entries: {} sealed, {} not yet; {} seals.\n",

@@ -13,8 +13,8 @@ use tickfleet_client::{Session, SessionError, SessionId};
 use tickfleet_model::{AgentId, Context, TenantId};
 
 use self::keys::{Key, Keys};
-use self::play::Played;
-use self::show::Show;
+use self::play::ExchangeEnd;
+use self::show::ConversationPrinter;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
@@ -65,11 +65,11 @@ pub(crate) async fn run(setup: &Setup, args: &Chat, output: &Output) -> Result<(
         output.note(&note);
     }
     let mut keys = Keys::listen(args.once.is_none())?;
-    let show = Show::new(output, &args.agent);
+    let show = ConversationPrinter::new(output, &args.agent);
     if let Some(text) = &args.once {
         return match play::exchange(&session, text, &mut keys, &show).await? {
-            Played::Answered => Ok(()),
-            Played::NotAnswered | Played::Left => Err(Failure::Told),
+            ExchangeEnd::Answered => Ok(()),
+            ExchangeEnd::NotAnswered | ExchangeEnd::Left => Err(Failure::Reported),
         };
     }
     show.greeting(&session, before);
@@ -81,7 +81,7 @@ pub(crate) async fn run(setup: &Setup, args: &Chat, output: &Output) -> Result<(
         match keys.next().await {
             Key::Line(text) if text.trim().is_empty() => {}
             Key::Line(text) => {
-                if play::exchange(&session, &text, &mut keys, &show).await? == Played::Left {
+                if play::exchange(&session, &text, &mut keys, &show).await? == ExchangeEnd::Left {
                     break;
                 }
             }

@@ -4,12 +4,12 @@ use tickfleet_client::{Exchange, Progress, Session, SessionError, TaskEvent};
 
 use super::failed;
 use super::keys::Keys;
-use super::show::{Show, Shown};
+use super::show::{ConversationPrinter, ExchangeSpinner};
 use crate::failure::Failure;
 
 /// How an exchange ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Played {
+pub(super) enum ExchangeEnd {
     /// With an answer.
     Answered,
     /// Without an answer.
@@ -26,13 +26,13 @@ pub(super) async fn exchange(
     session: &Session,
     text: &str,
     keys: &mut Keys,
-    show: &Show<'_>,
-) -> Result<Played, Failure> {
+    show: &ConversationPrinter<'_>,
+) -> Result<ExchangeEnd, Failure> {
     let mut exchange = match session.send(text).await {
         Ok(exchange) => exchange,
         Err(error @ (SessionError::Length { .. } | SessionError::Busy)) => {
             show.problem(&error.to_string());
-            return Ok(Played::NotAnswered);
+            return Ok(ExchangeEnd::NotAnswered);
         }
         Err(error) => return Err(failed(error)),
     };
@@ -43,26 +43,26 @@ pub(super) async fn exchange(
             progress = exchange.next() => match progress? {
                 Some(Progress { event: TaskEvent::Answer { .. }, .. }) if cancelled => {
                     shown.problem("It had ended before the cancellation arrived.");
-                    return Ok(Played::Answered);
+                    return Ok(ExchangeEnd::Answered);
                 }
                 Some(progress) => {
                     shown.progress(&progress)?;
                     match progress.event {
-                        TaskEvent::Answer { .. } => return Ok(Played::Answered),
-                        TaskEvent::Failed { .. } => return Ok(Played::NotAnswered),
+                        TaskEvent::Answer { .. } => return Ok(ExchangeEnd::Answered),
+                        TaskEvent::Failed { .. } => return Ok(ExchangeEnd::NotAnswered),
                         _ => {}
                     }
                 }
-                None => return Ok(Played::NotAnswered),
+                None => return Ok(ExchangeEnd::NotAnswered),
             },
             () = keys.interrupted() => {
                 if cancelled {
-                    return Ok(Played::Left);
+                    return Ok(ExchangeEnd::Left);
                 }
                 cancelled = true;
                 shown.problem("Canceling the task. Press Ctrl-C again to exit at once.");
-                if cancel(&exchange, keys, &shown).await? == Played::Left {
-                    return Ok(Played::Left);
+                if cancel(&exchange, keys, &shown).await? == ExchangeEnd::Left {
+                    return Ok(ExchangeEnd::Left);
                 }
             }
         }
@@ -70,7 +70,7 @@ pub(super) async fn exchange(
 }
 
 /// Cancels the task and its subtasks, unless the user leaves meanwhile.
-async fn cancel(exchange: &Exchange, keys: &mut Keys, shown: &Shown<'_>) -> Result<Played, Failure> {
+async fn cancel(exchange: &Exchange, keys: &mut Keys, shown: &ExchangeSpinner<'_>) -> Result<ExchangeEnd, Failure> {
     tokio::select! {
         cancelled = exchange.cancel("cancelled in the chat") => {
             let cancelled = cancelled?;
@@ -78,8 +78,8 @@ async fn cancel(exchange: &Exchange, keys: &mut Keys, shown: &Shown<'_>) -> Resu
             if below > 0 {
                 shown.problem(&format!("Its subtasks end too: {below}."));
             }
-            Ok(Played::NotAnswered)
+            Ok(ExchangeEnd::NotAnswered)
         }
-        () = keys.interrupted() => Ok(Played::Left),
+        () = keys.interrupted() => Ok(ExchangeEnd::Left),
     }
 }

@@ -8,7 +8,7 @@ use tickfleet_model::AgentId;
 
 use crate::failure::Failure;
 use crate::output::time_format::clock;
-use crate::output::{Mood, Output, short};
+use crate::output::{Output, StatusColor, short};
 
 /// Characters of a text within a line.
 const TEXT_CHARS: usize = 140;
@@ -16,25 +16,25 @@ const TEXT_CHARS: usize = 140;
 const SPIN_EVERY: Duration = Duration::from_millis(120);
 
 /// Prints a conversation with one agent: its content to stdout, everything else to stderr.
-pub(super) struct Show<'a> {
+pub(super) struct ConversationPrinter<'a> {
     output: &'a Output,
     agent: &'a AgentId,
 }
 
 /// The spinner of one exchange; it is removed on drop.
-pub(super) struct Shown<'a> {
+pub(super) struct ExchangeSpinner<'a> {
     output: &'a Output,
     agent: &'a AgentId,
     spinner: ProgressBar,
 }
 
-impl Drop for Shown<'_> {
+impl Drop for ExchangeSpinner<'_> {
     fn drop(&mut self) {
         self.spinner.finish_and_clear();
     }
 }
 
-impl<'a> Show<'a> {
+impl<'a> ConversationPrinter<'a> {
     pub(super) const fn new(output: &'a Output, agent: &'a AgentId) -> Self {
         Self { output, agent }
     }
@@ -51,7 +51,7 @@ impl<'a> Show<'a> {
     pub(super) fn prompt(&self) {
         use std::io::Write as _;
         // A prompt that cannot be written changes nothing.
-        let _ = write!(std::io::stderr(), "{} ", self.output.paint(Mood::Strong, "you>"));
+        let _ = write!(std::io::stderr(), "{} ", self.output.paint(StatusColor::Strong, "you>"));
         let _ = std::io::stderr().flush();
     }
 
@@ -67,18 +67,18 @@ impl<'a> Show<'a> {
     }
 
     /// Starts the spinner of an exchange.
-    pub(super) fn begin(&self) -> Shown<'a> {
+    pub(super) fn begin(&self) -> ExchangeSpinner<'a> {
         let spinner = if self.output.json { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
             spinner.set_style(style);
         }
         spinner.set_message("waiting for a scheduler");
         spinner.enable_steady_tick(SPIN_EVERY);
-        Shown { output: self.output, agent: self.agent, spinner }
+        ExchangeSpinner { output: self.output, agent: self.agent, spinner }
     }
 }
 
-impl Shown<'_> {
+impl ExchangeSpinner<'_> {
     /// Prints a message for the user.
     pub(super) fn problem(&self, text: &str) {
         self.spinner.suspend(|| self.output.note(text));
@@ -100,8 +100,8 @@ impl Shown<'_> {
     }
 
     fn lines(&self, event: &TaskEvent) -> Vec<String> {
-        let step = |mood, word: &str, rest: &str| {
-            format!("  {} {}", self.output.paint(mood, &format!("{word:<9}")), short(rest, TEXT_CHARS))
+        let step = |color, word: &str, rest: &str| {
+            format!("  {} {}", self.output.paint(color, &format!("{word:<9}")), short(rest, TEXT_CHARS))
         };
         match event {
             TaskEvent::Accepted { .. } => Vec::new(),
@@ -109,30 +109,33 @@ impl Shown<'_> {
             TaskEvent::Plan { calls, .. } if calls.is_empty() => Vec::new(),
             TaskEvent::Plan { model, text, calls } => {
                 let said = if text.trim().is_empty() { model.clone() } else { format!("{model}: {}", text.trim()) };
-                let calls =
-                    calls.iter().map(|call| step(Mood::Strong, "", &format!("{} {}", call.tool, call.arguments)));
-                [step(Mood::Strong, "plan", &said)].into_iter().chain(calls).collect()
+                let calls = calls
+                    .iter()
+                    .map(|call| step(StatusColor::Strong, "", &format!("{} {}", call.tool, call.arguments)));
+                [step(StatusColor::Strong, "plan", &said)].into_iter().chain(calls).collect()
             }
-            TaskEvent::Execute { turn } => vec![step(Mood::Strong, "execute", &format!("turn {turn}"))],
+            TaskEvent::Execute { turn } => vec![step(StatusColor::Strong, "execute", &format!("turn {turn}"))],
             TaskEvent::Result { tool, ok: true, content } => {
-                vec![step(Mood::Good, "ok", &format!("{tool}: {content}"))]
+                vec![step(StatusColor::Good, "ok", &format!("{tool}: {content}"))]
             }
             TaskEvent::Result { tool, ok: false, content } => {
-                vec![step(Mood::Bad, "failed", &format!("{tool}: {content}"))]
+                vec![step(StatusColor::Bad, "failed", &format!("{tool}: {content}"))]
             }
-            TaskEvent::Note { text } => vec![step(Mood::Doubtful, "note", text)],
-            TaskEvent::Heard { from, text } => vec![step(Mood::Good, "message", &format!("from {from}: {text}"))],
+            TaskEvent::Note { text } => vec![step(StatusColor::Doubtful, "note", text)],
+            TaskEvent::Heard { from, text } => {
+                vec![step(StatusColor::Good, "message", &format!("from {from}: {text}"))]
+            }
             TaskEvent::Waiting { what, until_ms } => {
-                vec![step(Mood::Doubtful, "waits", &format!("for {what}{}", until(*until_ms)))]
+                vec![step(StatusColor::Doubtful, "waits", &format!("for {what}{}", until(*until_ms)))]
             }
             TaskEvent::Capped { limit, until_ms } => {
-                vec![step(Mood::Doubtful, "capped", &format!("{limit} used up{}", until(*until_ms)))]
+                vec![step(StatusColor::Doubtful, "capped", &format!("{limit} used up{}", until(*until_ms)))]
             }
             TaskEvent::Answer { answer, .. } => {
-                vec![format!("{} {answer}", self.output.paint(Mood::Good, &format!("{}>", self.agent)))]
+                vec![format!("{} {answer}", self.output.paint(StatusColor::Good, &format!("{}>", self.agent)))]
             }
             TaskEvent::Failed { outcome, message } => {
-                vec![format!("{} {message}", self.output.paint(Mood::Bad, &format!("{outcome}:")))]
+                vec![format!("{} {message}", self.output.paint(StatusColor::Bad, &format!("{outcome}:")))]
             }
         }
     }

@@ -17,11 +17,11 @@ use tickfleet_tools_knowledge::import::Import;
 use tokio::process::{Child, Command};
 
 use super::day::tenant;
-use super::model::{Model, Said};
+use super::model::{Model, ModelOutput};
 use super::stand_in::StandIn;
 use crate::failure::Failure;
-use crate::fleet::{self, Answer, Roles};
-use crate::output::{Mood, Output};
+use crate::fleet::{self, ProbeAddress, Roles};
+use crate::output::{Output, StatusColor};
 use crate::setup::Setup;
 
 /// The longest wait for an answer: the lease of a killed worker has to end first.
@@ -83,7 +83,7 @@ pub(super) async fn play(
 ) -> Result<Agents, Failure> {
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     let probes = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
-    let fleet = fleet::start(setup, Roles::SCHEDULER, Answer::On(probes), shutdown.clone()).await?;
+    let fleet = fleet::start(setup, Roles::SCHEDULER, ProbeAddress::On(probes), shutdown.clone()).await?;
     if !output.json {
         output.print(&opening(output))?;
     }
@@ -195,7 +195,7 @@ async fn answer(client: &Client, inbox: &InboxName) -> Result<Reply, Failure> {
     }
 }
 
-fn round(reply: &Reply, said: &[Said], posted: usize, killed: bool) -> Result<Round, Failure> {
+fn round(reply: &Reply, said: &[ModelOutput], posted: usize, killed: bool) -> Result<Round, Failure> {
     let result = reply.results.first().ok_or_else(|| Failure::failed(anyhow!("a task without a result")))?;
     let output = result.output.as_ref().and_then(|json| serde_json::from_str::<serde_json::Value>(json.get()).ok());
     let words = output.as_ref().and_then(|output| output["answer"].as_str());
@@ -209,19 +209,19 @@ fn opening(output: &Output) -> String {
     format!(
         "\n{}\n\nThe workers are now separate processes. The model is scripted: it answers as an OpenAI-like server \
          on a\nport of this machine. What it says:\n",
-        output.paint(Mood::Strong, title)
+        output.paint(StatusColor::Strong, title)
     )
 }
 
-fn told(round: &Round, said: &[Said], output: &Output) -> String {
+fn told(round: &Round, said: &[ModelOutput], output: &Output) -> String {
     let mut text = String::new();
-    for Said { agent, what } in said {
+    for ModelOutput { agent, what } in said {
         text.push_str(&format!("  {agent:6} {what}\n"));
     }
     let killed =
         if round.killed { "The worker was killed after publishing the post; another one took over. " } else { "" };
     let posted = format!("Published {} time{}.", round.posted, if round.posted == 1 { "" } else { "s" });
-    let mood = if round.posted == 1 { Mood::Good } else { Mood::Bad };
-    text.push_str(&format!("{killed}Atlas' task: {}. {}\n", round.outcome, output.paint(mood, &posted)));
+    let color = if round.posted == 1 { StatusColor::Good } else { StatusColor::Bad };
+    text.push_str(&format!("{killed}Atlas' task: {}. {}\n", round.outcome, output.paint(color, &posted)));
     text
 }

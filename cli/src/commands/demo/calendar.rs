@@ -15,41 +15,41 @@ const INVALID_PARAMS: i32 = -32602;
 
 /// A parsed message of a client.
 #[derive(Debug, PartialEq)]
-pub(super) enum Heard {
+pub(super) enum ParsedMessage {
     /// A message that needs no response.
-    Notice,
+    Notification,
     /// A request about the server itself, or an invalid one, with its response.
-    Question(Value),
+    Respond(Value),
     /// A tool call, with the ID for its response.
-    Call { id: Value, call: Call },
+    Call { id: Value, call: CalendarCall },
 }
 
 /// A tool call.
 #[derive(Debug, PartialEq)]
-pub(super) enum Call {
+pub(super) enum CalendarCall {
     List,
     /// The requested meeting.
     Book(Value),
 }
 
 /// Parses a message.
-pub(super) fn heard(message: &Value) -> Heard {
+pub(super) fn parse_message(message: &Value) -> ParsedMessage {
     let id = message["id"].clone();
     if !message.is_object() {
         return error(&id, INVALID_REQUEST, "This is not a JSON-RPC message.");
     }
     let (true, Some(method)) = (message.get("id").is_some(), message["method"].as_str()) else {
-        return Heard::Notice;
+        return ParsedMessage::Notification;
     };
     let params = &message["params"];
     match method {
-        "initialize" => Heard::Question(answer(&id, &handshake(params))),
-        "ping" => Heard::Question(answer(&id, &json!({}))),
-        "tools/list" => Heard::Question(answer(&id, &json!({"tools": tools()}))),
+        "initialize" => ParsedMessage::Respond(answer(&id, &handshake(params))),
+        "ping" => ParsedMessage::Respond(answer(&id, &json!({}))),
+        "tools/list" => ParsedMessage::Respond(answer(&id, &json!({"tools": tools()}))),
         "tools/call" => match (params["name"].as_str(), &params["arguments"]) {
-            (Some("list_meetings"), _) => Heard::Call { id, call: Call::List },
+            (Some("list_meetings"), _) => ParsedMessage::Call { id, call: CalendarCall::List },
             (Some("book_meeting"), meeting) if meeting["title"].is_string() => {
-                Heard::Call { id, call: Call::Book(meeting.clone()) }
+                ParsedMessage::Call { id, call: CalendarCall::Book(meeting.clone()) }
             }
             _ => error(&id, INVALID_PARAMS, "There is no such tool, or it needs other arguments."),
         },
@@ -66,8 +66,8 @@ fn answer(id: &Value, result: &Value) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "result": result})
 }
 
-fn error(id: &Value, code: i32, message: &str) -> Heard {
-    Heard::Question(json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}}))
+fn error(id: &Value, code: i32, message: &str) -> ParsedMessage {
+    ParsedMessage::Respond(json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}}))
 }
 
 fn handshake(params: &Value) -> Value {
@@ -110,13 +110,13 @@ fn tools() -> Value {
 mod tests {
     use super::*;
 
-    fn request(method: &str, params: &Value) -> Heard {
-        heard(&json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params}))
+    fn request(method: &str, params: &Value) -> ParsedMessage {
+        parse_message(&json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params}))
     }
 
-    fn code(heard: &Heard) -> Option<i64> {
+    fn code(heard: &ParsedMessage) -> Option<i64> {
         match heard {
-            Heard::Question(answer) => answer["error"]["code"].as_i64(),
+            ParsedMessage::Respond(answer) => answer["error"]["code"].as_i64(),
             _ => None,
         }
     }
@@ -124,21 +124,26 @@ mod tests {
     #[test]
     fn a_client_gets_the_version_that_it_asks_for_or_the_newest() {
         for (wanted, got) in [("2025-06-18", "2025-06-18"), ("2030-01-01", VERSIONS[0])] {
-            let Heard::Question(answer) = request("initialize", &json!({"protocolVersion": wanted})) else { return };
+            let ParsedMessage::Respond(answer) = request("initialize", &json!({"protocolVersion": wanted})) else {
+                return;
+            };
             assert_eq!((&answer["id"], &answer["result"]["protocolVersion"]), (&json!(7), &json!(got)));
         }
     }
 
     #[test]
     fn notices_are_not_answered_and_nonsense_is_told_from_calls() {
-        assert_eq!(heard(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"})), Heard::Notice);
-        assert_eq!(heard(&json!({"jsonrpc": "2.0", "id": 1, "result": {}})), Heard::Notice);
-        assert_eq!(code(&heard(&Value::Null)), Some(-32600));
+        assert_eq!(
+            parse_message(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"})),
+            ParsedMessage::Notification
+        );
+        assert_eq!(parse_message(&json!({"jsonrpc": "2.0", "id": 1, "result": {}})), ParsedMessage::Notification);
+        assert_eq!(code(&parse_message(&Value::Null)), Some(-32600));
         assert_eq!(code(&request("resources/list", &json!({}))), Some(-32601));
         assert_eq!(code(&request("tools/call", &json!({"name": "cancel_meeting"}))), Some(-32602));
         assert_eq!(code(&request("tools/call", &json!({"name": "book_meeting", "arguments": {}}))), Some(-32602));
         let meeting = json!({"title": "Review"});
         let called = request("tools/call", &json!({"name": "book_meeting", "arguments": meeting}));
-        assert_eq!(called, Heard::Call { id: json!(7), call: Call::Book(meeting) });
+        assert_eq!(called, ParsedMessage::Call { id: json!(7), call: CalendarCall::Book(meeting) });
     }
 }

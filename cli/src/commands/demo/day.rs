@@ -16,7 +16,7 @@ const DAY: &str = include_str!("day.json");
 
 /// How the fake services respond to one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize)]
-pub(super) enum Answer {
+pub(super) enum ServiceResponse {
     /// They handle the request.
     #[default]
     #[serde(rename = "ok")]
@@ -50,7 +50,7 @@ struct Entry {
     repeat: Option<usize>,
     /// The responses of the fake services to the turn's requests, in order. Later requests are handled.
     #[serde(default)]
-    stand_in: Vec<Answer>,
+    stand_in: Vec<ServiceResponse>,
     /// Its deadline, ms after it is submitted.
     #[serde(default)]
     expires_after_ms: Option<i64>,
@@ -75,7 +75,7 @@ pub(super) struct Planned {
     pub(super) turn: Turn,
     /// The text that each call sends to a service (its text, query or title), by which the fake services recognize it.
     pub(super) asks: Vec<Option<String>>,
-    pub(super) stand_in: Vec<Answer>,
+    pub(super) stand_in: Vec<ServiceResponse>,
     pub(super) expires_after_ms: Option<i64>,
     pub(super) cancel: Option<String>,
     pub(super) submits: usize,

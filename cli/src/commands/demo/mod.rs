@@ -36,16 +36,16 @@ use crate::commands::mcp;
 use crate::failure::Failure;
 use crate::fleet::extensions::Extensions;
 use crate::fleet::python::python;
-use crate::fleet::{self, Answer, Roles};
+use crate::fleet::{self, ProbeAddress, Roles};
 use crate::global::Global;
 use crate::output::Output;
 use crate::setup::{self, Setup};
 use day::Planned;
-use kinds::{Kinds, LeftOut, Probed};
+use kinds::{Kinds, Probed, SkippedKinds};
 use model::Model;
 use report::Report;
 use stand_in::StandIn;
-use watched::Watched;
+use watched::DemoConsole;
 
 /// The agent that reaches its day cap, and the cap.
 const CAPPED: (&str, u32) = ("dwight", 6);
@@ -96,7 +96,7 @@ pub(crate) struct Demo {
 /// Plays the demo.
 ///
 /// # Errors
-/// The fleet cannot be started or ends too early; [`Failure::Told`] if a check failed.
+/// The fleet cannot be started or ends too early; [`Failure::Reported`] if a check failed.
 pub(crate) async fn run(args: &Demo, output: &Output) -> Result<(), Failure> {
     let dir = std::env::temp_dir().join(format!("tickfleet-demo-{}", std::process::id()));
     let probed = Probed::on_this_machine(dir.with_extension("workspaces"), &args.interpreter).await;
@@ -118,7 +118,7 @@ pub(crate) async fn run(args: &Demo, output: &Output) -> Result<(), Failure> {
     drop(std::fs::remove_dir_all(probed.workspaces()));
     let report = outcome?;
     stopped.map_err(Failure::failed)?;
-    if report.ok { Ok(()) } else { Err(Failure::Told) }
+    if report.ok { Ok(()) } else { Err(Failure::Reported) }
 }
 
 /// Plays the day, prints its report, and plays the other acts.
@@ -133,7 +133,7 @@ async fn all_acts(
     let conf = dir.join("conf");
     let mut setup = configured(url.unwrap_or_default(), &conf, probed, (stand_in, model)).await?;
     let in_memory = setup.in_memory(None)?;
-    let mut watched = Watched::open(&in_memory, output).await;
+    let mut watched = DemoConsole::open(&in_memory, output).await;
     let played = first_act(&in_memory, (day, &probed.left_out()), (stand_in, &watched), output).await;
     // Also if the fleet did not start. The workers of the second act are processes with interpreters of their own.
     setup.stop_python().await;
@@ -163,7 +163,7 @@ async fn other_acts(
     setup: &Setup,
     (url, dir): (&str, &Path),
     (stand_in, model): (&StandIn, &Model),
-    (watched, report): (&mut Watched, &mut Report),
+    (watched, report): (&mut DemoConsole, &mut Report),
     output: &Output,
 ) -> Result<(), Failure> {
     watched.go_on(setup, output).await;
@@ -187,14 +187,14 @@ async fn other_acts(
 /// Plays the day on a fleet of its own.
 async fn first_act(
     setup: &Setup,
-    (day, left_out): (&[Planned], &LeftOut),
-    (stand_in, watched): (&StandIn, &Watched),
+    (day, left_out): (&[Planned], &SkippedKinds),
+    (stand_in, watched): (&StandIn, &DemoConsole),
     output: &Output,
 ) -> Result<Report, Failure> {
     let kinds = Kinds::of(setup);
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     let probes = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
-    let fleet = fleet::start(setup, Roles::BOTH, Answer::On(probes), shutdown.clone()).await?;
+    let fleet = fleet::start(setup, Roles::BOTH, ProbeAddress::On(probes), shutdown.clone()).await?;
     if !output.json {
         let opening =
             show::opening(day, &setup.configuration.policy, (&kinds, left_out), &watched.invitation(), output);

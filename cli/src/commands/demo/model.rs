@@ -20,13 +20,13 @@ const QUESTION: &str = "What do we tell people about shared research boards?";
 pub(super) struct Model {
     /// The value for `OPENAI_BASE_URL`.
     pub(super) base_url: String,
-    said: Arc<Mutex<Vec<Said>>>,
+    said: Arc<Mutex<Vec<ModelOutput>>>,
     serving: tokio::task::JoinHandle<()>,
 }
 
 /// One response.
 #[derive(Debug, Clone)]
-pub(super) struct Said {
+pub(super) struct ModelOutput {
     /// The agent that received it.
     pub(super) agent: &'static str,
     /// Its content, in short.
@@ -39,7 +39,7 @@ impl Model {
     /// # Errors
     /// No port is available.
     pub(super) async fn start() -> Result<Self> {
-        let said: Arc<Mutex<Vec<Said>>> = Arc::default();
+        let said: Arc<Mutex<Vec<ModelOutput>>> = Arc::default();
         let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .await
             .context("cannot open a port for the model")?;
@@ -54,7 +54,7 @@ impl Model {
     }
 
     /// The responses from the `from`th on.
-    pub(super) fn said(&self, from: usize) -> Vec<Said> {
+    pub(super) fn said(&self, from: usize) -> Vec<ModelOutput> {
         self.said.lock().iter().skip(from).cloned().collect()
     }
 }
@@ -65,19 +65,19 @@ impl Drop for Model {
     }
 }
 
-async fn answer(State(said): State<Arc<Mutex<Vec<Said>>>>, Json(request): Json<Value>) -> Json<Value> {
-    let asked = Asked::of(&request);
-    let next = asked.next();
+async fn answer(State(said): State<Arc<Mutex<Vec<ModelOutput>>>>, Json(request): Json<Value>) -> Json<Value> {
+    let model_request = ModelRequest::of(&request);
+    let next = model_request.next();
     let (what, message, finish) = match &next {
-        Next::Words(words) => (words.clone(), json!({"role": "assistant", "content": words}), "stop"),
-        Next::Call(tool, arguments) => {
+        ScriptedResponse::Words(words) => (words.clone(), json!({"role": "assistant", "content": words}), "stop"),
+        ScriptedResponse::Call(tool, arguments) => {
             let function = json!({"name": tool, "arguments": arguments.to_string()});
             let call = json!({"id": "call", "type": "function", "function": function});
             let message = json!({"role": "assistant", "content": null, "tool_calls": [call]});
             (called(tool, arguments), message, "tool_calls")
         }
     };
-    said.lock().push(Said { agent: asked.agent, what });
+    said.lock().push(ModelOutput { agent: model_request.agent, what });
     // Estimate tokens from the number of words.
     let count = |text: &Value| text.to_string().split_whitespace().count() * 4 / 3;
     let usage = json!({"prompt_tokens": count(&request["messages"]), "completion_tokens": count(&message)});
@@ -91,13 +91,13 @@ fn called(tool: &str, arguments: &Value) -> String {
 }
 
 /// The next response of the model.
-enum Next {
+enum ScriptedResponse {
     Words(String),
     Call(&'static str, Value),
 }
 
 /// One request.
-struct Asked<'a> {
+struct ModelRequest<'a> {
     agent: &'static str,
     task: &'a str,
     /// Number of earlier responses.
@@ -106,7 +106,7 @@ struct Asked<'a> {
     result: &'a str,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> ModelRequest<'a> {
     fn of(request: &'a Value) -> Self {
         let messages = request["messages"].as_array().map_or(&[][..], Vec::as_slice);
         let of = |role: &str| messages.iter().filter(move |message| message["role"] == role).collect::<Vec<_>>();
@@ -123,26 +123,28 @@ impl<'a> Asked<'a> {
         }
     }
 
-    fn next(&self) -> Next {
+    fn next(&self) -> ScriptedResponse {
         match (self.agent, self.answers) {
             ("atlas", 0) => delegate("archy", QUESTION.to_owned()),
             ("atlas", 1) => delegate("kelly", format!("{PUBLISH}{}", self.post())),
-            ("atlas", _) => Next::Words("Archy has looked it up, and Kelly has published it.".to_owned()),
+            ("atlas", _) => ScriptedResponse::Words("Archy has looked it up, and Kelly has published it.".to_owned()),
             ("archy", 0) => {
-                Next::Call("search_atlasux_knowledge", json!({"query": "what we tell people about boards"}))
+                ScriptedResponse::Call("search_atlasux_knowledge", json!({"query": "what we tell people about boards"}))
             }
             ("archy", _) if self.result.contains("one place to argue in") => {
-                Next::Words("Say that a board is one place to argue in (boards.md).".to_owned())
+                ScriptedResponse::Words("Say that a board is one place to argue in (boards.md).".to_owned())
             }
-            ("archy", _) => Next::Words("I did not find anything about it.".to_owned()),
-            ("kelly", 0) if self.task.starts_with(PUBLISH) => Next::Call("post_to_x", json!({"content": self.post()})),
+            ("archy", _) => ScriptedResponse::Words("I did not find anything about it.".to_owned()),
+            ("kelly", 0) if self.task.starts_with(PUBLISH) => {
+                ScriptedResponse::Call("post_to_x", json!({"content": self.post()}))
+            }
             ("kelly", _) if self.task.starts_with(PUBLISH) => {
                 let sure = self.result.contains("post_url") || self.result.contains("\"id\"");
                 let words =
                     if sure { "It is published." } else { "It may have been published: I do not post it again." };
-                Next::Words(words.to_owned())
+                ScriptedResponse::Words(words.to_owned())
             }
-            _ => Next::Words("It is drafted.".to_owned()),
+            _ => ScriptedResponse::Words("It is drafted.".to_owned()),
         }
     }
 
@@ -153,6 +155,9 @@ impl<'a> Asked<'a> {
     }
 }
 
-fn delegate(agent: &str, description: String) -> Next {
-    Next::Call("delegate_task", json!({"target_agent": agent, "task_description": description, "wait": true}))
+fn delegate(agent: &str, description: String) -> ScriptedResponse {
+    ScriptedResponse::Call(
+        "delegate_task",
+        json!({"target_agent": agent, "task_description": description, "wait": true}),
+    )
 }

@@ -10,7 +10,7 @@ use tickfleet_store::{AdmissionNote, TurnName, TurnView, admissions};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::day::{Planned, tenant};
-use super::played::{Played, PlayedTurn};
+use super::played::{DayResult, PlayedTurn};
 use super::show;
 use crate::failure::Failure;
 use crate::output::Output;
@@ -34,7 +34,7 @@ struct Collected {
 ///
 /// # Errors
 /// Redis is unreachable, a turn is not accepted, or a reply is missing.
-pub(super) async fn day(setup: &Setup, day: &[Planned], output: &Output) -> Result<Played, Failure> {
+pub(super) async fn day(setup: &Setup, day: &[Planned], output: &Output) -> Result<DayResult, Failure> {
     let client = setup.client().await?;
     let inbox = private_inbox("demo");
     let replies = client.replies(&tenant()?, &inbox);
@@ -47,7 +47,7 @@ pub(super) async fn day(setup: &Setup, day: &[Planned], output: &Output) -> Resu
         let (slices, waited_ms) = trace(&client, planned).await?;
         played.push(PlayedTurn { replies, duplicates, slices, waited_ms });
     }
-    Ok(Played { turns: played, tasks })
+    Ok(DayResult { turns: played, tasks })
 }
 
 fn name(planned: &Planned) -> Result<TurnName, Failure> {

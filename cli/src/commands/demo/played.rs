@@ -7,7 +7,7 @@ use tickfleet_client::Reply;
 use tickfleet_store::AdmissionNote;
 
 /// All results of the day.
-pub(super) struct Played {
+pub(super) struct DayResult {
     /// One per turn of the day, in order.
     pub(super) turns: Vec<PlayedTurn>,
     /// Replies to delegated tasks, by task.

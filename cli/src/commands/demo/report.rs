@@ -9,10 +9,10 @@ use tickfleet_model::outcome::EffectHappened;
 use tickfleet_model::{CallResult, Outcome};
 
 use super::agents::Agents;
-use super::day::{Answer, Planned};
+use super::day::{Planned, ServiceResponse};
 use super::desk::Desk;
-use super::kinds::{Kind, Kinds, LeftOut};
-use super::played::{Played, PlayedTurn};
+use super::kinds::{Kind, Kinds, SkippedKinds};
+use super::played::{DayResult, PlayedTurn};
 use super::stand_in::Ledger;
 
 /// The whole report.
@@ -31,14 +31,14 @@ pub(super) struct Report {
     /// Delegated tasks, each with a reply.
     pub(super) tasks: usize,
     pub(super) outcomes: BTreeMap<&'static str, usize>,
-    pub(super) caps: Vec<Capped>,
+    pub(super) caps: Vec<CappedTurn>,
     pub(super) retries: Retries,
     pub(super) latency: Latency,
-    pub(super) stand_in: Seen,
+    pub(super) stand_in: RequestCounts,
     pub(super) day: Vec<Row>,
     /// The kinds of tools that the day left out, each with the reason.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub(super) left_out: LeftOut,
+    pub(super) left_out: SkippedKinds,
     /// The result of the second act, once it was played.
     pub(super) second_act: Option<Agents>,
     /// The result of the third act, once it was played.
@@ -47,7 +47,7 @@ pub(super) struct Report {
 
 /// A turn that waited for its agent's windows.
 #[derive(Debug, Serialize)]
-pub(super) struct Capped {
+pub(super) struct CappedTurn {
     pub(super) agent: String,
     pub(super) turn: String,
     pub(super) calls: usize,
@@ -82,7 +82,7 @@ pub(super) struct Figures {
 
 /// The requests to the three fake services.
 #[derive(Debug, Serialize)]
-pub(super) struct Seen {
+pub(super) struct RequestCounts {
     pub(super) requests: usize,
     pub(super) searches: usize,
     pub(super) calendar_looks: usize,
@@ -127,7 +127,7 @@ pub(super) struct CallRow {
 }
 
 impl Report {
-    pub(super) fn new(day: &[Planned], played: &Played, ledger: Ledger, kinds: &Kinds) -> Self {
+    pub(super) fn new(day: &[Planned], played: &DayResult, ledger: Ledger, kinds: &Kinds) -> Self {
         let mut broken = Vec::new();
         for (planned, turn) in day.iter().zip(&played.turns) {
             broken.extend(answered_once(planned, turn));
@@ -138,7 +138,7 @@ impl Report {
         for (task, replies) in played.tasks.iter().filter(|(_, replies)| replies.len() != 1) {
             broken.push(format!("task {task} got {} replies", replies.len()));
         }
-        let seen = Seen::new(&ledger);
+        let seen = RequestCounts::new(&ledger);
         broken.extend(seen.twice.iter().map(|text| format!("sent, posted or booked more than once: {text}")));
         let results: Vec<&CallResult> = played.turns.iter().flat_map(results).collect();
         let mut outcomes = BTreeMap::new();
@@ -160,7 +160,7 @@ impl Report {
             latency: Latency::new(&played.turns),
             stand_in: seen,
             day: day.iter().zip(&played.turns).map(|(planned, turn)| row(planned, turn, kinds)).collect(),
-            left_out: LeftOut::new(),
+            left_out: SkippedKinds::new(),
             second_act: None,
             third_act: None,
         }
@@ -190,7 +190,7 @@ fn within_caps(planned: &Planned, turn: &PlayedTurn) -> Option<String> {
 
 /// Guarantee 2 again, by addition instead of the fleet's own counters: the admissions of an agent in one window, or in
 /// the day, do not exceed its cap.
-fn sums_within_caps(day: &[Planned], played: &Played) -> Vec<String> {
+fn sums_within_caps(day: &[Planned], played: &DayResult) -> Vec<String> {
     let mut sums: BTreeMap<(&str, Option<i64>), (u32, u32)> = BTreeMap::new();
     for (planned, turn) in day.iter().zip(&played.turns) {
         for slice in &turn.slices {
@@ -230,8 +230,8 @@ fn is_once(tool: &str) -> bool {
     matches!(tool, "post_to_x" | "send_telegram_message" | "calendar__book_meeting")
 }
 
-fn capped(planned: &Planned, turn: &PlayedTurn) -> Option<Capped> {
-    (turn.slices.len() > 1).then(|| Capped {
+fn capped(planned: &Planned, turn: &PlayedTurn) -> Option<CappedTurn> {
+    (turn.slices.len() > 1).then(|| CappedTurn {
         agent: planned.turn.agent.to_string(),
         turn: planned.turn_id(),
         calls: planned.turn.calls.len(),
@@ -272,7 +272,7 @@ impl Figures {
     }
 }
 
-impl Seen {
+impl RequestCounts {
     fn new(ledger: &Ledger) -> Self {
         let texts = ledger.messages.iter().chain(&ledger.posts).map(|(text, times)| (text, *times));
         let effects = texts.chain(ledger.meetings.iter().map(|(title, meetings)| (title, meetings.len())));
@@ -285,10 +285,10 @@ impl Seen {
             posts_published: ledger.posts.values().sum(),
             meetings_booked: ledger.meetings.values().map(Vec::len).sum(),
             twice: effects.filter(|(_, times)| *times > 1).map(|(text, _)| text.clone()).collect(),
-            answered_429: answered(Answer::SlowDown),
-            answered_503: answered(Answer::Unavailable),
-            answered_403: answered(Answer::Forbidden),
-            connections_cut: answered(Answer::Cut),
+            answered_429: answered(ServiceResponse::SlowDown),
+            answered_503: answered(ServiceResponse::Unavailable),
+            answered_403: answered(ServiceResponse::Forbidden),
+            connections_cut: answered(ServiceResponse::Cut),
         }
     }
 }
@@ -384,7 +384,7 @@ mod tests {
         let sums_of = |log: &str| {
             let (planned, mut turn) = posted("ok", 1);
             turn.slices = AdmissionNote::read_all(log);
-            sums_within_caps(&[planned], &Played { turns: vec![turn], tasks: BTreeMap::new() })
+            sums_within_caps(&[planned], &DayResult { turns: vec![turn], tasks: BTreeMap::new() })
         };
         assert_eq!(sums_of("A1,6,6,10,5,6,12;A6,6,6,10,10,12,12"), Vec::<String>::new());
         assert_eq!(sums_of("A1,6,6,10,5,6,12;A4,6,6,10,5,6,12").len(), 1, "two slices of one tick");
@@ -404,6 +404,6 @@ mod tests {
         ledger.posts.insert("once".into(), 1);
         ledger.messages.insert("again".into(), 2);
         ledger.meetings.insert("review".into(), vec![json!({}); 2]);
-        assert_eq!(Seen::new(&ledger).twice, ["again", "review"]);
+        assert_eq!(RequestCounts::new(&ledger).twice, ["again", "review"]);
     }
 }

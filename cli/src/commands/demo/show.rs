@@ -10,13 +10,13 @@ use tickfleet_model::policy::Policy;
 
 use super::CAPPED;
 use super::day::Planned;
-use super::kinds::{Kind, Kinds, LeftOut};
-use super::report::{CallRow, Capped, Report, Row};
+use super::kinds::{Kind, Kinds, SkippedKinds};
+use super::report::{CallRow, CappedTurn, Report, Row};
 use super::words::{counted, whole_sentences};
 use crate::output::invoked::into_path;
-use crate::output::results::mood;
+use crate::output::results::outcome_color;
 use crate::output::time_format::span;
-use crate::output::{Mood, Output, lines, short, table};
+use crate::output::{Output, StatusColor, lines, short, table};
 
 /// Characters of an agent's message in the table, whose lines have at most 110.
 const TOLD_CHARS: usize = 87;
@@ -27,7 +27,7 @@ const COLUMNS: [&str; 7] = ["TIME", "AGENT", "KIND", "TOOL", "RESULT", "TRIES", 
 pub(super) fn opening(
     day: &[Planned],
     policy: &Policy,
-    (kinds, left_out): (&Kinds, &LeftOut),
+    (kinds, left_out): (&Kinds, &SkippedKinds),
     invitation: &str,
     output: &Output,
 ) -> String {
@@ -51,13 +51,13 @@ pub(super) fn opening(
          1, 3 and 9 s). {who} may make {cap} calls a day.\n\n\
          Kinds of tools, governed alike:\n{}\n{invitation}\
          Replies as they come, each with the time at which its turn was submitted:\n",
-        output.paint(Mood::Strong, &title),
+        output.paint(StatusColor::Strong, &title),
         tools_by_kind(day, kinds, left_out, output)
     )
 }
 
 /// The tools that the day calls, by kind.
-fn tools_by_kind(day: &[Planned], kinds: &Kinds, left_out: &LeftOut, output: &Output) -> String {
+fn tools_by_kind(day: &[Planned], kinds: &Kinds, left_out: &SkippedKinds, output: &Output) -> String {
     let called: BTreeSet<&str> = day.iter().flat_map(|p| &p.turn.calls).map(|call| call.tool.as_str()).collect();
     let mut text = String::new();
     for kind in Kind::ALL {
@@ -70,7 +70,7 @@ fn tools_by_kind(day: &[Planned], kinds: &Kinds, left_out: &LeftOut, output: &Ou
         };
         let tools: Vec<&str> = called.iter().copied().filter(|tool| kinds.get(tool) == Some(kind)).collect();
         let tools = left_out.get(&kind).map_or_else(|| tools.join(", "), |why| format!("left out: {why}"));
-        let word = output.paint(Mood::Strong, &format!("{:6}", kind.as_str()));
+        let word = output.paint(StatusColor::Strong, &format!("{:6}", kind.as_str()));
         let _ = writeln!(text, "  {word}  {what:32}  {tools}");
     }
     text
@@ -85,16 +85,16 @@ pub(super) fn live(day: &[Planned], reply: &Reply, output: &Output) -> String {
         None => ("", "answers the task that was delegated"),
     };
     let outcomes = reply.results.iter().map(|result| result.outcome);
-    let mut came = counted(outcomes.map(|outcome| (outcome.as_str().to_owned(), mood(outcome))), output);
+    let mut came = counted(outcomes.map(|outcome| (outcome.as_str().to_owned(), outcome_color(outcome))), output);
     if reply.status != ReplyStatus::Done && reply.results.is_empty() {
-        came = output.paint(Mood::Bad, "rejected");
+        came = output.paint(StatusColor::Bad, "rejected");
     }
-    format!("{at:5}  {} {story}: {came}", output.paint(Mood::Strong, &reply.agent))
+    format!("{at:5}  {} {story}: {came}", output.paint(StatusColor::Strong, &reply.agent))
 }
 
 /// The whole report.
 pub(super) fn account(report: &Report, output: &Output) -> String {
-    let mut text = format!("\n{}\n", output.paint(Mood::Strong, "The day, call by call"));
+    let mut text = format!("\n{}\n", output.paint(StatusColor::Strong, "The day, call by call"));
     // Writing to a `String` cannot fail, here and below.
     text.push_str(&day_table(&report.day, output));
     let parts: [(&str, String); 5] = [
@@ -105,7 +105,7 @@ pub(super) fn account(report: &Report, output: &Output) -> String {
         ("Requests at the stand-in", stand_in(report)),
     ];
     for (title, body) in parts {
-        let _ = write!(text, "\n{}\n{body}", output.paint(Mood::Strong, title));
+        let _ = write!(text, "\n{}\n{body}", output.paint(StatusColor::Strong, title));
     }
     let _ = write!(text, "\n{}", verdict(report, output));
     text
@@ -141,7 +141,7 @@ fn day_table(day: &[Row], output: &Output) -> String {
                 first(&row.agent),
                 Cell::new(call.kind.map_or("-", Kind::as_str)),
                 Cell::new(tool),
-                output.cell(mood(call.outcome), call.outcome.as_str()),
+                output.cell(outcome_color(call.outcome), call.outcome.as_str()),
                 Cell::new(if call.attempts == 0 { "-".to_owned() } else { call.attempts.to_string() }),
                 first(&waited),
             ]);
@@ -183,7 +183,7 @@ fn outcomes(report: &Report, output: &Output) -> String {
     let mut text = String::new();
     for outcome in Outcome::ALL {
         if let Some(count) = report.outcomes.get(outcome.as_str()) {
-            let _ = writeln!(text, "  {count:>4}  {}", output.paint(mood(outcome), outcome.as_str()));
+            let _ = writeln!(text, "  {count:>4}  {}", output.paint(outcome_color(outcome), outcome.as_str()));
         }
     }
     let _ = writeln!(text, "  {:>4}  results for {} calls", report.results, report.calls);
@@ -191,7 +191,7 @@ fn outcomes(report: &Report, output: &Output) -> String {
 }
 
 fn caps(report: &Report) -> String {
-    let one = |capped: &Capped| {
+    let one = |capped: &CappedTurn| {
         let windows: Vec<String> = capped.windows.iter().map(ToString::to_string).collect();
         let (agent, calls, waited) = (&capped.agent, capped.calls, span(capped.waited_ms));
         format!("  {agent} made {calls} calls in one turn: {}, the last ones after {waited}\n", windows.join(" + "))
@@ -246,10 +246,10 @@ fn verdict(report: &Report, output: &Output) -> String {
             "{} tasks were delegated and answered; {} turn was submitted twice and carried out once.",
             report.tasks, report.duplicates
         );
-        return format!("{}\n{more}\n", output.paint(Mood::Good, kept));
+        return format!("{}\n{more}\n", output.paint(StatusColor::Good, kept));
     }
     let broken: String = report.broken.iter().map(|promise| format!("  {promise}\n")).collect();
-    format!("{}\n{broken}", output.paint(Mood::Bad, "Failed checks:"))
+    format!("{}\n{broken}", output.paint(StatusColor::Bad, "Failed checks:"))
 }
 
 /// The verdicts of the second and third act if all checks passed.
@@ -259,10 +259,10 @@ pub(super) const THIRD_KEPT: &str = "Every payment was decided as expected, and 
 /// The verdict on an act.
 pub(super) fn verdict_on(broken: &[String], kept: &str, output: &Output) -> String {
     if broken.is_empty() {
-        return format!("\n{}\n", output.paint(Mood::Good, kept));
+        return format!("\n{}\n", output.paint(StatusColor::Good, kept));
     }
     let broken: String = broken.iter().map(|promise| format!("  {promise}\n")).collect();
-    format!("\n{}\n{broken}", output.paint(Mood::Bad, "Failed checks:"))
+    format!("\n{}\n{broken}", output.paint(StatusColor::Bad, "Failed checks:"))
 }
 
 #[cfg(test)]

@@ -15,8 +15,8 @@ use axum::response::{IntoResponse, Response};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::calendar::{self, Call, Heard};
-use super::day::{Answer, Planned};
+use super::calendar::{self, CalendarCall, ParsedMessage};
+use super::day::{Planned, ServiceResponse};
 
 /// Maximum bytes of a request.
 const REQUEST_BYTES_MAX: usize = 64 * 1024;
@@ -37,7 +37,7 @@ struct Services {
     /// The turn of each text, query or title in a request.
     turns: HashMap<String, usize>,
     /// The next responses to each turn's requests.
-    moods: Mutex<Vec<VecDeque<Answer>>>,
+    moods: Mutex<Vec<VecDeque<ServiceResponse>>>,
     ledger: Mutex<Ledger>,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Ledger {
     /// Number of times that the calendar was read.
     pub(super) looks: usize,
     /// Number of requests by response, except successful ones.
-    pub(super) troubles: BTreeMap<Answer, usize>,
+    pub(super) troubles: BTreeMap<ServiceResponse, usize>,
     /// Number of times that each message was sent, by its text.
     pub(super) messages: BTreeMap<String, usize>,
     /// Number of times that each post was published, by its text.
@@ -66,40 +66,42 @@ impl Ledger {
         sent + posted + self.meetings.get(text).map_or(0, Vec::len)
     }
 
-    fn note(&mut self, asked: &Asked, answer: Answer) {
+    fn note(&mut self, service_request: &ServiceRequest, answer: ServiceResponse) {
         self.requests += 1;
-        if answer != Answer::Ok {
+        if answer != ServiceResponse::Ok {
             *self.troubles.entry(answer).or_default() += 1;
         }
-        if !matches!(answer, Answer::Ok | Answer::Cut) {
+        if !matches!(answer, ServiceResponse::Ok | ServiceResponse::Cut) {
             return;
         }
-        let text = || asked.text.clone();
-        match &asked.what {
-            What::Message(_) => *self.messages.entry(text()).or_default() += 1,
-            What::Post => *self.posts.entry(text()).or_default() += 1,
-            What::Search => self.searches += 1,
-            What::Tool(_, Call::List) => self.looks += 1,
-            What::Tool(_, Call::Book(meeting)) => self.meetings.entry(text()).or_default().push(meeting.clone()),
+        let text = || service_request.text.clone();
+        match &service_request.action {
+            ServiceAction::Message(_) => *self.messages.entry(text()).or_default() += 1,
+            ServiceAction::Post => *self.posts.entry(text()).or_default() += 1,
+            ServiceAction::Search => self.searches += 1,
+            ServiceAction::Tool(_, CalendarCall::List) => self.looks += 1,
+            ServiceAction::Tool(_, CalendarCall::Book(meeting)) => {
+                self.meetings.entry(text()).or_default().push(meeting.clone())
+            }
         }
     }
 }
 
 /// One request.
-struct Asked {
-    what: What,
+struct ServiceRequest {
+    action: ServiceAction,
     /// Its text, query or title, by which its turn is found.
     text: String,
 }
 
 /// The requested action.
-enum What {
+enum ServiceAction {
     /// To this chat.
     Message(Value),
     Post,
     Search,
     /// A tool of the calendar, with the ID for its response.
-    Tool(Value, Call),
+    Tool(Value, CalendarCall),
 }
 
 /// The service that a request is for.
@@ -149,7 +151,7 @@ impl Drop for StandIn {
 
 impl Services {
     /// Returns the response to the next request with this text.
-    fn next_answer(&self, text: &str) -> Answer {
+    fn next_answer(&self, text: &str) -> ServiceResponse {
         let turn = self.turns.get(text);
         turn.and_then(|turn| self.moods.lock().get_mut(*turn)?.pop_front()).unwrap_or_default()
     }
@@ -162,37 +164,38 @@ async fn serve(State(services): State<Arc<Services>>, request: Request) -> Respo
     };
     let body = axum::body::to_bytes(body, REQUEST_BYTES_MAX).await.unwrap_or_default();
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-    let asked = match asked(service, &parts, &body) {
-        ControlFlow::Continue(asked) => asked,
+    let service_request = match service_request(service, &parts, &body) {
+        ControlFlow::Continue(service_request) => service_request,
         ControlFlow::Break(answer) => return answer,
     };
-    let answer = services.next_answer(&asked.text);
+    let answer = services.next_answer(&service_request.text);
     let mut ledger = services.ledger.lock();
-    ledger.note(&asked, answer);
-    respond(&asked, answer, &ledger)
+    ledger.note(&service_request, answer);
+    respond(&service_request, answer, &ledger)
 }
 
 /// Returns the requested action, or the response to a request without one.
-fn asked(service: Service, request: &Parts, body: &Value) -> ControlFlow<Response, Asked> {
+fn service_request(service: Service, request: &Parts, body: &Value) -> ControlFlow<Response, ServiceRequest> {
     let text = |of: &Value| of.as_str().unwrap_or_default().to_owned();
-    let (what, text) = match service {
-        Service::Telegram => (What::Message(body["chat_id"].clone()), text(&body["text"])),
-        Service::XPosts => (What::Post, text(&body["text"])),
-        Service::XSearch => (What::Search, parameter(request.uri.query().unwrap_or_default(), "query")),
+    let (action, text) = match service {
+        Service::Telegram => (ServiceAction::Message(body["chat_id"].clone()), text(&body["text"])),
+        Service::XPosts => (ServiceAction::Post, text(&body["text"])),
+        Service::XSearch => (ServiceAction::Search, parameter(request.uri.query().unwrap_or_default(), "query")),
         // No streaming, and no sessions to end.
         Service::Calendar if request.method != Method::POST => {
             return ControlFlow::Break(StatusCode::METHOD_NOT_ALLOWED.into_response());
         }
-        Service::Calendar => match calendar::heard(body) {
-            Heard::Notice => return ControlFlow::Break(StatusCode::ACCEPTED.into_response()),
-            Heard::Question(answer) => return ControlFlow::Break(axum::Json(answer).into_response()),
-            Heard::Call { id, call } => {
-                let title = if let Call::Book(meeting) = &call { text(&meeting["title"]) } else { String::new() };
-                (What::Tool(id, call), title)
+        Service::Calendar => match calendar::parse_message(body) {
+            ParsedMessage::Notification => return ControlFlow::Break(StatusCode::ACCEPTED.into_response()),
+            ParsedMessage::Respond(answer) => return ControlFlow::Break(axum::Json(answer).into_response()),
+            ParsedMessage::Call { id, call } => {
+                let title =
+                    if let CalendarCall::Book(meeting) = &call { text(&meeting["title"]) } else { String::new() };
+                (ServiceAction::Tool(id, call), title)
             }
         },
     };
-    ControlFlow::Continue(Asked { what, text })
+    ControlFlow::Continue(ServiceRequest { action, text })
 }
 
 /// Finds the service for a path, if the request has the right token.
@@ -209,35 +212,37 @@ fn recognise(path: &str, headers: &HeaderMap) -> Option<Service> {
     }
 }
 
-fn respond(asked: &Asked, answer: Answer, ledger: &Ledger) -> Response {
-    let (text, number) = (&asked.text, ledger.requests);
-    let done = match &asked.what {
-        What::Message(chat) => {
+fn respond(service_request: &ServiceRequest, answer: ServiceResponse, ledger: &Ledger) -> Response {
+    let (text, number) = (&service_request.text, ledger.requests);
+    let done = match &service_request.action {
+        ServiceAction::Message(chat) => {
             json!({"ok": true, "result": {"message_id": number, "chat": {"id": chat}, "text": text}})
         }
-        What::Post => json!({"data": {"id": format!("14458805484723{number:05}"), "text": text}}),
-        What::Search => {
+        ServiceAction::Post => json!({"data": {"id": format!("14458805484723{number:05}"), "text": text}}),
+        ServiceAction::Search => {
             json!({"data": [{"id": "1445880548472300001", "text": "A post that fits."}], "meta": {"result_count": 1}})
         }
-        What::Tool(id, Call::List) => {
+        ServiceAction::Tool(id, CalendarCall::List) => {
             let meetings: Vec<&Value> = ledger.meetings.values().flatten().collect();
             calendar::called(id, &json!({"meetings": meetings}))
         }
-        What::Tool(id, Call::Book(meeting)) => calendar::called(id, &json!({"booked": meeting})),
+        ServiceAction::Tool(id, CalendarCall::Book(meeting)) => calendar::called(id, &json!({"booked": meeting})),
     };
     let refused = |status: StatusCode, code: u16, said: &str| {
-        let body = match asked.what {
-            What::Message(_) => json!({"ok": false, "error_code": code, "description": said}),
+        let body = match service_request.action {
+            ServiceAction::Message(_) => json!({"ok": false, "error_code": code, "description": said}),
             _ => json!({"status": code, "title": said}),
         };
         (status, axum::Json(body)).into_response()
     };
     match answer {
-        Answer::Ok => axum::Json(done).into_response(),
-        Answer::Cut => cut(&done),
-        Answer::Forbidden => refused(StatusCode::FORBIDDEN, 403, "Forbidden: bot was kicked from the group chat"),
-        Answer::Unavailable => refused(StatusCode::SERVICE_UNAVAILABLE, 503, "Service Unavailable"),
-        Answer::SlowDown => {
+        ServiceResponse::Ok => axum::Json(done).into_response(),
+        ServiceResponse::Cut => cut(&done),
+        ServiceResponse::Forbidden => {
+            refused(StatusCode::FORBIDDEN, 403, "Forbidden: bot was kicked from the group chat")
+        }
+        ServiceResponse::Unavailable => refused(StatusCode::SERVICE_UNAVAILABLE, 503, "Service Unavailable"),
+        ServiceResponse::SlowDown => {
             let mut response = refused(StatusCode::TOO_MANY_REQUESTS, 429, "Too Many Requests: retry after 1");
             response.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from_static("1"));
             response
@@ -292,11 +297,12 @@ mod tests {
     #[test]
     fn a_cut_connection_hides_an_effect_and_a_refusal_hides_none() {
         let mut ledger = Ledger::default();
-        let mut note = |what, text: &str, answer| ledger.note(&Asked { what, text: text.to_owned() }, answer);
-        note(What::Post, "a", Answer::Cut);
-        note(What::Post, "b", Answer::Unavailable);
-        note(What::Message(json!(1)), "c", Answer::Ok);
-        note(What::Tool(json!(1), Call::Book(json!({"title": "d"}))), "d", Answer::Cut);
+        let mut note =
+            |action, text: &str, answer| ledger.note(&ServiceRequest { action, text: text.to_owned() }, answer);
+        note(ServiceAction::Post, "a", ServiceResponse::Cut);
+        note(ServiceAction::Post, "b", ServiceResponse::Unavailable);
+        note(ServiceAction::Message(json!(1)), "c", ServiceResponse::Ok);
+        note(ServiceAction::Tool(json!(1), CalendarCall::Book(json!({"title": "d"}))), "d", ServiceResponse::Cut);
         assert_eq!(["a", "b", "c", "d"].map(|text| ledger.times(text)), [1, 0, 1, 1]);
         assert_eq!((ledger.requests, ledger.troubles.values().sum::<usize>()), (4, 3));
     }

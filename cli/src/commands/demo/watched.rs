@@ -9,11 +9,11 @@ use crate::output::Output;
 use crate::setup::Setup;
 
 /// The console of the present act.
-pub(super) struct Watched {
+pub(super) struct DemoConsole {
     console: Option<Console>,
 }
 
-impl Watched {
+impl DemoConsole {
     /// Starts the console on its default port, or on any free port.
     pub(super) async fn open(setup: &Setup, output: &Output) -> Self {
         let ending = CancellationToken::new();

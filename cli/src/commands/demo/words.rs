@@ -1,19 +1,19 @@
 //! Text helpers of all acts: counts of outcomes, and sentences that fit.
 
-use crate::output::{Mood, Output, short};
+use crate::output::{Output, StatusColor, short};
 
 /// Counts equal words, in the order of their first occurrence: `3 ok, 1 denied`.
-pub(super) fn counted(words: impl Iterator<Item = (String, Mood)>, output: &Output) -> String {
-    let mut counts: Vec<(String, Mood, usize)> = Vec::new();
-    for (word, mood) in words {
+pub(super) fn counted(words: impl Iterator<Item = (String, StatusColor)>, output: &Output) -> String {
+    let mut counts: Vec<(String, StatusColor, usize)> = Vec::new();
+    for (word, color) in words {
         match counts.iter_mut().find(|(known, ..)| *known == word) {
             Some((_, _, count)) => *count += 1,
-            None => counts.push((word, mood, 1)),
+            None => counts.push((word, color, 1)),
         }
     }
-    let one = |(word, mood, count): &(String, Mood, usize)| {
+    let one = |(word, color, count): &(String, StatusColor, usize)| {
         let text = if *count == 1 { word.clone() } else { format!("{count} {word}") };
-        output.paint(*mood, &text)
+        output.paint(*color, &text)
     };
     counts.iter().map(one).collect::<Vec<_>>().join(", ")
 }
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn calls_are_counted_by_outcome_in_the_order_in_which_they_first_came() {
-        let words = ["ok", "denied", "ok"].map(|word| (word.to_owned(), Mood::Good));
+        let words = ["ok", "denied", "ok"].map(|word| (word.to_owned(), StatusColor::Good));
         assert_eq!(counted(words.into_iter(), &Output::new(true)), "2 ok, denied");
     }
 }

@@ -15,7 +15,7 @@ use self::socket::DIR;
 use crate::commands::gateway::console::{Console, PORT};
 use crate::failure::Failure;
 use crate::fleet::python;
-use crate::fleet::{self, Answer, Fleet, Roles};
+use crate::fleet::{self, Fleet, ProbeAddress, Roles};
 use crate::global::Global;
 use crate::output::Output;
 use crate::output::invoked::{program, quoted};
@@ -76,7 +76,7 @@ fn has_trial_tools(setup: &Setup) -> bool {
 /// Runs until a signal.
 ///
 /// # Errors
-/// The reason why it cannot start; [`Failure::RedisTold`] if the chosen Redis cannot be reached.
+/// The reason why it cannot start; [`Failure::RedisReported`] if the chosen Redis cannot be reached.
 pub(crate) async fn run(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failure> {
     let traces = setup.start_log()?;
     let outcome = run_on(setup, args, output).await;
@@ -100,7 +100,14 @@ async fn run_on(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failur
         }
         setup.pool()?.time_ms().await.map_err(|error| chosen_is_away(error.into()))?;
         let place = format!("Redis at {}", setup.shown_url());
-        return serve(setup, &Place { place, ..Place::default() }, console_on(args.console), shutdown, output).await;
+        return serve(
+            setup,
+            &DataLocation { place, ..DataLocation::default() },
+            console_on(args.console),
+            shutdown,
+            output,
+        )
+        .await;
     }
     make_private(&args.dir);
     if !args.redis && args.port.is_none() {
@@ -108,7 +115,7 @@ async fn run_on(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failur
         let (lender, url) = socket::lend_in(&args.dir)?;
         let lending = tokio::spawn(lender.serve(setup.stores()?));
         let kept = args.data.as_ref().map(|data| format!("data in {}", data.display()));
-        let place = Place { place: kept.unwrap_or_else(|| "in memory".into()), url: Some(url), redis_cli: None };
+        let place = DataLocation { place: kept.unwrap_or_else(|| "in memory".into()), url: Some(url), redis_cli: None };
         let console = console_on(args.console).or(Some((PORT, true)));
         let outcome = serve(&setup, &place, console, shutdown, output).await;
         lending.abort();
@@ -119,7 +126,7 @@ async fn run_on(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failur
     let listen = args.port.map_or(Listen::Socket, Listen::Loopback);
     let options = ServerOptions { listen, appendonly: true, ..ServerOptions::new(&args.dir) };
     let mut redis = PrivateRedis::start(options).await.map_err(Failure::failed)?;
-    let place = Place {
+    let place = DataLocation {
         place: format!("a private Redis in {}", redis.dir().display()),
         url: Some(redis.url()),
         redis_cli: redis_cli(&redis),
@@ -137,7 +144,7 @@ fn console_on(port: Option<u16>) -> Option<(u16, bool)> {
 
 /// Where the fleet keeps its data.
 #[derive(Default)]
-struct Place {
+struct DataLocation {
     /// A description.
     place: String,
     /// The URL for other commands, unless they already have it.
@@ -149,7 +156,7 @@ struct Place {
 /// Adds a hint, because a variable that was set long ago is easily forgotten.
 fn chosen_is_away(failure: Failure) -> Failure {
     match failure {
-        Failure::Redis(message) => Failure::RedisTold(format!(
+        Failure::Redis(message) => Failure::RedisReported(format!(
             "{message}\nREDIS_URL (or --redis-url) names this Redis. Unset it to let dev start a private one."
         )),
         other => other,
@@ -167,7 +174,7 @@ fn make_private(dir: &Path) {
 /// Runs the fleet, with a console on this port if one is given. If the flag is true, the console may use another port.
 async fn serve(
     setup: &Setup,
-    place: &Place,
+    place: &DataLocation,
     console: Option<(u16, bool)>,
     shutdown: Shutdown,
     output: &Output,
@@ -178,7 +185,7 @@ async fn serve(
         address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), address.port());
     }
     let draining = shutdown.draining.clone();
-    let fleet = fleet::start(setup, Roles::BOTH, Answer::OnOrFree(address), shutdown).await?;
+    let fleet = fleet::start(setup, Roles::BOTH, ProbeAddress::OnOrFree(address), shutdown).await?;
     let console = match console {
         Some((port, any)) => Some(match Console::start(setup, port, &draining).await {
             Err(_) if any => Console::start(setup, 0, &draining).await?,
@@ -190,7 +197,7 @@ async fn serve(
     fleet.follow_configuration(setup, None);
     output.print(&welcome(setup, place, &fleet, console.as_ref()))?;
     // The failure is already in the log.
-    fleet.wait().await.map_err(|_| Failure::Told)?;
+    fleet.wait().await.map_err(|_| Failure::Reported)?;
     if let Some(console) = console {
         console.ended().await;
     }
@@ -198,7 +205,7 @@ async fn serve(
 }
 
 /// Returns the welcome message: what runs, and what to do next.
-fn welcome(setup: &Setup, place: &Place, fleet: &Fleet, console: Option<&Console>) -> String {
+fn welcome(setup: &Setup, place: &DataLocation, fleet: &Fleet, console: Option<&Console>) -> String {
     let slots = setup.settings().worker.slots;
     let url =
         place.url.as_ref().map(|url| format!("  export REDIS_URL={}\n", format_args!("'{url}'"))).unwrap_or_default();

@@ -8,7 +8,7 @@ use super::Finding;
 const SHARDS_PER_PRIMARY_MIN: usize = 4;
 
 /// Checks whether all nodes agree, where the shards are, and whether they are spread evenly.
-pub(super) fn judge(view: &ClusterView) -> Vec<Finding> {
+pub(super) fn check(view: &ClusterView) -> Vec<Finding> {
     [agreement(view), placement(view)].into_iter().chain(fewness(view)).collect()
 }
 
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn an_even_placement_is_told_and_an_uneven_one_has_the_moves_that_mend_it() {
-        let even = judge(&view([&[0, 1, 2, 3], &[4, 5, 6, 7]]));
+        let even = check(&view([&[0, 1, 2, 3], &[4, 5, 6, 7]]));
         assert!(even.iter().all(|finding| finding.level == Level::Ok), "{even:?}");
         let uneven = placement(&view([&[0, 1, 2, 3, 4, 5], &[6, 7]]));
         assert_eq!(uneven.level, Level::Warn);
@@ -121,7 +121,7 @@ mod tests {
         let mut odd = view([&[0, 1], &[]]);
         odd.slots.truncate(2);
         odd.nodes.push(NodeReport { node: "b:1".into(), primaries: Err("no answer".into()) });
-        let told = judge(&odd);
+        let told = check(&odd);
         assert!(told.iter().any(|f| f.says == "1 of 2 nodes agree on the slot owners; b:1: no answer"), "{told:?}");
         assert!(told.iter().any(|f| f.says == "2 shards over 2 primaries: fewer than 4 for each"), "{told:?}");
     }

@@ -10,20 +10,23 @@ use crate::setup::Setup;
 const WAITAOF_SINCE: (u32, u32) = (7, 2);
 
 /// The durability that the configuration requires before a call runs: the setting, and tools with their own value.
-pub(crate) fn wanted(setup: &Setup) -> Vec<(String, Durability)> {
+pub(crate) fn durability_needs(setup: &Setup) -> Vec<(String, Durability)> {
     let setting = ("worker.durable".to_owned(), setup.settings().worker.durable);
     let tools = &setup.configuration.tools.tools;
     let of_tools = tools.iter().filter_map(|(name, def)| Some((format!("the tool {name}"), def.durable?)));
-    std::iter::once(setting).chain(of_tools).filter(|(_, wanted)| *wanted != Durability::None).collect()
+    std::iter::once(setting).chain(of_tools).filter(|(_, durability)| *durability != Durability::None).collect()
 }
 
 /// One finding for each required kind of durability.
-pub(crate) fn judge(facts: &ServerFacts, wanted: &[(String, Durability)]) -> Vec<Finding> {
-    [Durability::Disk, Durability::Replica].into_iter().filter_map(|kind| of_kind(facts, kind, wanted)).collect()
+pub(crate) fn check(facts: &ServerFacts, durability_needs: &[(String, Durability)]) -> Vec<Finding> {
+    [Durability::Disk, Durability::Replica]
+        .into_iter()
+        .filter_map(|kind| of_kind(facts, kind, durability_needs))
+        .collect()
 }
 
-fn of_kind(facts: &ServerFacts, kind: Durability, wanted: &[(String, Durability)]) -> Option<Finding> {
-    let mut who = wanted.iter().filter(|(_, durable)| *durable == kind).map(|(who, _)| who.as_str());
+fn of_kind(facts: &ServerFacts, kind: Durability, durability_needs: &[(String, Durability)]) -> Option<Finding> {
+    let mut who = durability_needs.iter().filter(|(_, durable)| *durable == kind).map(|(who, _)| who.as_str());
     let first = who.next()?;
     let more = who.count();
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
@@ -62,7 +65,7 @@ mod tests {
             replicas,
             ..ServerFacts::default()
         };
-        let wanted = |durable| vec![("worker.durable".to_owned(), durable), ("the tool pay".to_owned(), durable)];
+        let needs = |durable| vec![("worker.durable".to_owned(), durable), ("the tool pay".to_owned(), durable)];
         for (version, aof, replicas, durable, level, told) in [
             ("7.0.15", true, Some(0), Durability::Disk, Level::Fail, "Redis 7.0.15 has no WAITAOF"),
             ("7.2.0", false, Some(0), Durability::Disk, Level::Fail, "no append-only file"),
@@ -72,7 +75,7 @@ mod tests {
             ("7.0.15", true, Some(2), Durability::Replica, Level::Ok, "can be confirmed"),
             ("7.0.15", true, None, Durability::Replica, Level::Ok, "can be confirmed"),
         ] {
-            let found = judge(&facts(version, aof, replicas), &wanted(durable));
+            let found = check(&facts(version, aof, replicas), &needs(durable));
             let [finding] = &found[..] else { unreachable!("{found:?}") };
             assert_eq!(finding.level, level, "{finding:?}");
             assert!(
@@ -80,6 +83,6 @@ mod tests {
                 "{finding:?}"
             );
         }
-        assert_eq!(judge(&facts("7.0.15", false, Some(0)), &[]), []);
+        assert_eq!(check(&facts("7.0.15", false, Some(0)), &[]), []);
     }
 }

@@ -3,13 +3,13 @@
 //! [`seals`] check it. [`repair`] also repairs it, and [`away`] handles primaries that are unreachable.
 
 pub(crate) mod acl;
-mod away;
 mod cluster;
 pub(crate) mod durable;
 mod queues;
 mod repair;
 mod seals;
 mod server;
+mod unreachable;
 
 use std::path::Path;
 
@@ -19,9 +19,9 @@ use tickfleet_model::suggest::list;
 use tickfleet_model::{Durability, TenantId};
 use tickfleet_store::{Keys, Pool, Refusal, ShardFacts, Store, StoreError};
 
-use self::away::Away;
+use self::unreachable::UnreachableShards;
 use crate::failure::{Failure, is_away};
-use crate::output::{Mood, Output};
+use crate::output::{Output, StatusColor};
 use crate::setup::Setup;
 
 /// Number of dead letters shown.
@@ -89,7 +89,7 @@ struct Report {
 /// Runs all checks and prints the report.
 ///
 /// # Errors
-/// [`Failure::Redis`] if Redis cannot be reached; [`Failure::Told`] if a finding is severe enough to fail.
+/// [`Failure::Redis`] if Redis cannot be reached; [`Failure::Reported`] if a finding is severe enough to fail.
 pub(crate) async fn run(setup: &Setup, args: &Doctor, output: &Output) -> Result<(), Failure> {
     let by = match (args.repair, &args.by) {
         (false, _) => None,
@@ -108,7 +108,7 @@ pub(crate) async fn run(setup: &Setup, args: &Doctor, output: &Output) -> Result
         return Err(failure);
     }
     let bound = if args.strict { Level::Warn } else { Level::Fail };
-    if level >= bound { Err(Failure::Told) } else { Ok(()) }
+    if level >= bound { Err(Failure::Reported) } else { Ok(()) }
 }
 
 /// Findings about Redis and every shard, and the failure if a primary of a cluster was unreachable.
@@ -118,7 +118,7 @@ async fn store_findings(
     by: Option<&str>,
 ) -> Result<(Vec<Finding>, Option<Failure>), Failure> {
     let (mut findings, mut away, is_cluster) = match setup.is_in_memory() {
-        true => (vec![in_memory()], Away::default(), false),
+        true => (vec![in_memory()], UnreachableShards::default(), false),
         false => servers_findings(setup, &setup.pool()?, stores).await?,
     };
     for (number, store) in (0_u32..).zip(stores) {
@@ -127,7 +127,7 @@ async fn store_findings(
             continue;
         }
         let found = shard_findings(setup, (store, shard), by).await;
-        findings.extend(if is_cluster { away.or_told(&[number], found)? } else { found? });
+        findings.extend(if is_cluster { away.or_finding(&[number], found)? } else { found? });
     }
     Ok((findings, away.first))
 }
@@ -138,19 +138,23 @@ fn in_memory() -> Finding {
 
 /// Findings about the server, or in a cluster about each primary with a shard, connected to by the first of its shards.
 /// The flag is true for a cluster.
-async fn servers_findings(setup: &Setup, pool: &Pool, stores: &[Store]) -> Result<(Vec<Finding>, Away, bool), Failure> {
-    let mut away = Away::default();
-    let wanted = durable::wanted(setup);
+async fn servers_findings(
+    setup: &Setup,
+    pool: &Pool,
+    stores: &[Store],
+) -> Result<(Vec<Finding>, UnreachableShards, bool), Failure> {
+    let mut away = UnreachableShards::default();
+    let wanted = durable::durability_needs(setup);
     let keys: Vec<Keys> = stores.iter().map(|store| store.keys().clone()).collect();
     let Some(view) = pool.cluster(&keys).await.filter(|view| !view.holders.is_empty()) else {
         let found = server_findings(pool, &wanted, false).await?;
         return Ok((found, away, false));
     };
-    let mut findings = cluster::judge(&view);
+    let mut findings = cluster::check(&view);
     for holder in &view.holders {
         let Some(first) = holder.shards.first().and_then(|first| keys.get(*first as usize)) else { continue };
         let found = server_findings(&pool.at(first)?, &wanted, true).await;
-        findings.extend(away.or_told(&holder.shards, found)?);
+        findings.extend(away.or_finding(&holder.shards, found)?);
     }
     Ok((findings, away, true))
 }
@@ -162,11 +166,11 @@ async fn server_findings(
 ) -> Result<Vec<Finding>, Failure> {
     let mut facts = pool.server().await?;
     facts.default_user = pool.default_user().await?;
-    let mut findings = server::judge(&facts);
+    let mut findings = server::check(&facts);
     if !is_cluster {
         findings.extend(server::cluster_by_one_node(&facts));
     }
-    findings.extend(durable::judge(&facts, wanted));
+    findings.extend(durable::check(&facts, wanted));
     findings.extend(server::sentinels(&pool.sentinels().await));
     let (before, theirs, after) = (local_ms(), pool.time_ms().await, local_ms());
     findings.extend(or_refused("clock", theirs.map(|theirs| vec![server::clock(theirs, before, after)]))?);
@@ -206,7 +210,7 @@ async fn mcp_findings(setup: &Setup) -> Vec<Finding> {
             Finding::warn("mcp", format!("{name}: {why}"), advice)
         }
     };
-    let looked = crate::commands::mcp::look_at_all(&setup.configuration.mcp, &setup.tool_environment()).await;
+    let looked = crate::commands::mcp::check_all_servers(&setup.configuration.mcp, &setup.tool_environment()).await;
     looked.into_iter().map(finding).collect()
 }
 
@@ -371,12 +375,12 @@ fn local_ms() -> i64 {
 fn text(report: &Report, output: &Output) -> String {
     let mut text = format!("Store at {}\n", report.redis);
     for finding in &report.findings {
-        let (mood, word) = match finding.level {
-            Level::Ok => (Mood::Good, "OK  "),
-            Level::Warn => (Mood::Doubtful, "WARN"),
-            Level::Fail => (Mood::Bad, "FAIL"),
+        let (color, word) = match finding.level {
+            Level::Ok => (StatusColor::Good, "OK  "),
+            Level::Warn => (StatusColor::Doubtful, "WARN"),
+            Level::Fail => (StatusColor::Bad, "FAIL"),
         };
-        text.push_str(&format!("{}  {:11}  {}\n", output.paint(mood, word), finding.what, finding.says));
+        text.push_str(&format!("{}  {:11}  {}\n", output.paint(color, word), finding.what, finding.says));
         if let Some(advice) = &finding.advice {
             text.push_str(&format!("                   → {advice}\n"));
         }

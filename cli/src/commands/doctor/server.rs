@@ -14,7 +14,7 @@ const MEMORY_PERCENT_FULL: u64 = 80;
 const MEMORY_PERCENT_WARN: u64 = 60;
 
 /// All checks of what the server reports.
-pub(super) fn judge(facts: &ServerFacts) -> Vec<Finding> {
+pub(super) fn check(facts: &ServerFacts) -> Vec<Finding> {
     let mut findings = vec![version(facts), role(facts), eviction(facts), durability(facts), memory(facts)];
     findings.extend(default_user(facts));
     findings.extend(facts.refused.iter().map(|refused| {
@@ -227,7 +227,7 @@ mod tests {
     }
 
     fn worst(facts: &ServerFacts) -> Option<Level> {
-        judge(facts).into_iter().map(|finding| finding.level).max()
+        check(facts).into_iter().map(|finding| finding.level).max()
     }
 
     fn says(sentinel: &str, primary: Result<&str, &str>) -> SentinelReport {

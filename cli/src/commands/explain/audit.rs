@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tickfleet_store::{AuditSearch, AuditSearchResult, Store, TurnName, entry_ms};
 
-use super::{Explain, State, Story};
+use super::{Explain, Story, StoryState};
 use crate::failure::Failure;
 
 /// Margin around the times in the record, ms: entries are numbered by Redis' clock.
@@ -38,7 +38,7 @@ impl Audit {
 
 /// The entries of a turn with a record, or of its single call.
 pub(super) async fn of_story(store: &Store, name: &TurnName, story: &Story, args: &Explain) -> Result<Audit, Failure> {
-    if matches!(story.state, State::Inbound | State::Rejected) {
+    if matches!(story.state, StoryState::Inbound | StoryState::Rejected) {
         return Ok(Audit { complete: true, ..Audit::default() });
     }
     let Some(accepted) = story.accepted_ms else { return unrecorded(store, name, story.now_ms, args).await };

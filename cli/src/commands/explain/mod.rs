@@ -1,7 +1,7 @@
 //! `tickfleet explain`: the whole history of a turn, call or task. This file collects it; [`story`] formats it.
 
-mod attendance;
 mod audit;
+mod queue_readers;
 mod record;
 mod story;
 
@@ -18,12 +18,12 @@ use tickfleet_engine::active_policy::short_digest;
 use tickfleet_model::{CallResult, TenantId, TurnId};
 use tickfleet_store::{AdmissionNote, BreakerWait, FailedAttempt, GivenIdProgress, Store, TurnName, TurnView};
 
-use self::attendance::Attendance;
 use self::audit::Audit;
+use self::queue_readers::QueueReaders;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::output::letters;
-use crate::output::time_format::Past;
+use crate::output::dead_letters;
+use crate::output::time_format::TimeArg;
 use crate::setup::Setup;
 
 /// Explain a turn, call or task: decisions, waits, attempts and outcome.
@@ -48,17 +48,17 @@ pub(crate) struct Explain {
     #[arg(long)]
     tenant: Option<TenantId>,
     /// Search the audit log since this time: RFC 3339, or 2h (ago).
-    #[arg(long, value_name = "WHEN", value_parser = Past::parse)]
-    since: Option<Past>,
+    #[arg(long, value_name = "WHEN", value_parser = TimeArg::parse)]
+    since: Option<TimeArg>,
     /// Search the audit log until this time. Default: the end of the turn, or a day after --since.
-    #[arg(long, value_name = "WHEN", value_parser = Past::parse)]
-    until: Option<Past>,
+    #[arg(long, value_name = "WHEN", value_parser = TimeArg::parse)]
+    until: Option<TimeArg>,
 }
 
 /// The state of a turn or task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum State {
+enum StoryState {
     /// No scheduler has decided about it yet.
     Inbound,
     /// It was rejected.
@@ -84,7 +84,7 @@ enum State {
 struct Story {
     tenant: TenantId,
     id: TurnId,
-    state: State,
+    state: StoryState,
     is_task: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     position: Option<usize>,
@@ -118,15 +118,15 @@ struct Story {
     description: Option<String>,
     /// The processes that could take it, if it is not taken yet.
     #[serde(skip_serializing_if = "Option::is_none")]
-    attendance: Option<Attendance>,
+    attendance: Option<QueueReaders>,
     /// Why it waits, if it waits.
     #[serde(skip_serializing_if = "Option::is_none")]
-    waits: Option<record::Wait>,
+    waits: Option<record::TurnWait>,
     #[serde(skip_serializing_if = "Option::is_none")]
     holder: Option<String>,
     /// The call that its holder runs.
     #[serde(skip_serializing_if = "Option::is_none")]
-    running: Option<record::Running>,
+    running: Option<record::RunningCall>,
     retries: u64,
     crashes: u64,
     /// Why the remaining calls were ended without running.
@@ -158,7 +158,7 @@ struct PolicyInForce {
 }
 
 /// The turn or task to explain.
-struct Asked {
+struct ExplainTarget {
     /// `None` searches all tenants.
     tenant: Option<TenantId>,
     turn: TurnId,
@@ -171,14 +171,14 @@ struct Asked {
 /// The ID is unknown.
 pub(crate) async fn run(setup: &Setup, args: &Explain, output: &Output) -> Result<(), Failure> {
     // Report invalid arguments without connecting to Redis.
-    let asked = asked(args)?;
-    let story = gather(setup, &setup.client().await?, &asked, args).await?;
-    output.show(&story, |story| story::tell(story, output))
+    let target = parse_target(args)?;
+    let story = gather(setup, &setup.client().await?, &target, args).await?;
+    output.show(&story, |story| story::text(story, output))
 }
 
 /// A history as JSON, and as lines of text.
 #[derive(Debug, Serialize)]
-pub(crate) struct ToldStory {
+pub(crate) struct RenderedStory {
     story: Box<RawValue>,
     pub(crate) lines: Vec<String>,
 }
@@ -187,36 +187,36 @@ pub(crate) struct ToldStory {
 ///
 /// # Errors
 /// The ID is unknown.
-pub(crate) async fn told(
+pub(crate) async fn render(
     setup: &Setup,
     client: &Client,
     tenant: Option<&TenantId>,
     id: &str,
-) -> Result<ToldStory, Failure> {
+) -> Result<RenderedStory, Failure> {
     // Always prefix the tenant: otherwise a colon within `id` could select another tenant.
     let id = tenant.map_or_else(|| id.to_owned(), |tenant| format!("{tenant}:{id}"));
     let args = Explain { id, tenant: None, since: None, until: None };
-    let story = gather(setup, client, &asked(&args)?, &args).await?;
-    let lines = story::told(&story);
-    Ok(ToldStory { story: to_raw_value(&story).map_err(Failure::failed)?, lines })
+    let story = gather(setup, client, &parse_target(&args)?, &args).await?;
+    let lines = story::story_lines(&story);
+    Ok(RenderedStory { story: to_raw_value(&story).map_err(Failure::failed)?, lines })
 }
 
 /// Collects all that is known about the requested turn or task.
-async fn gather(setup: &Setup, client: &Client, asked: &Asked, args: &Explain) -> Result<Story, Failure> {
+async fn gather(setup: &Setup, client: &Client, target: &ExplainTarget, args: &Explain) -> Result<Story, Failure> {
     let mut found = None;
-    for tenant in tenants(asked, setup, client).await? {
-        let name = TurnName { tenant, turn: asked.turn.clone() };
+    for tenant in tenants(target, setup, client).await? {
+        let name = TurnName { tenant, turn: target.turn.clone() };
         if let Some(story) = story(setup, client, &name).await? {
             found = Some((name, story));
             break;
         }
     }
     if found.is_none() {
-        found = remembered_by_audit(client, asked, args).await?;
+        found = remembered_by_audit(client, target, args).await?;
     }
-    let Some((name, mut story)) = found else { return Err(unknown(asked, args)) };
-    story.position = asked.position;
-    if let Some(position) = asked.position.filter(|position| *position >= story.calls && story.calls > 0) {
+    let Some((name, mut story)) = found else { return Err(unknown(target, args)) };
+    story.position = target.position;
+    if let Some(position) = target.position.filter(|position| *position >= story.calls && story.calls > 0) {
         return Err(Failure::usage(format!(
             "{name} has {} calls, starting at /0; there is no /{position}",
             story.calls
@@ -228,7 +228,7 @@ async fn gather(setup: &Setup, client: &Client, asked: &Asked, args: &Explain) -
     }
     record::describe_by_audit(&mut story);
     if let Some(agent) = &story.agent {
-        let positions = asked.position.map_or(0..story.calls, |position| position..position + 1);
+        let positions = target.position.map_or(0..story.calls, |position| position..position + 1);
         story.inner_calls = inner_calls(client.store(&name.tenant), &name, agent, positions).await?;
     }
     if story.is_task {
@@ -245,7 +245,7 @@ async fn policy_in_force(store: &Store) -> Result<Option<PolicyInForce>, Failure
 }
 
 /// The turn or task that the arguments name.
-fn asked(args: &Explain) -> Result<Asked, Failure> {
+fn parse_target(args: &Explain) -> Result<ExplainTarget, Failure> {
     let (tenant, rest) = match args.id.split_once(':') {
         Some((tenant, rest)) => (Some(TenantId::new(tenant)?), rest),
         None => (args.tenant.clone(), args.id.as_str()),
@@ -258,14 +258,14 @@ fn asked(args: &Explain) -> Result<Asked, Failure> {
         }
         None => (rest, None),
     };
-    Ok(Asked { tenant, turn: TurnId::new(turn)?, position })
+    Ok(ExplainTarget { tenant, turn: TurnId::new(turn)?, position })
 }
 
 /// The tenants that it may belong to.
-async fn tenants(asked: &Asked, setup: &Setup, client: &Client) -> Result<BTreeSet<TenantId>, Failure> {
-    match &asked.tenant {
+async fn tenants(target: &ExplainTarget, setup: &Setup, client: &Client) -> Result<BTreeSet<TenantId>, Failure> {
+    match &target.tenant {
         Some(tenant) => Ok([tenant.clone()].into()),
-        None => super::operate::known::tenants(setup, client).await,
+        None => super::operate::name_check::tenants(setup, client).await,
     }
 }
 
@@ -290,9 +290,9 @@ async fn story(setup: &Setup, client: &Client, name: &TurnName) -> Result<Option
                 // The timer of its throttle queue may be due before the counter has room.
                 wait.until_ms = budget.counter.map(|counter| counter.ends_ms).filter(|ends_ms| *ends_ms > now_ms);
             }
-            if let (State::Retry, Some(id)) = (story.state, &live.turn.approval) {
-                let asked = client.approval(&name.tenant, id).await?;
-                let open = asked.filter(|asked| asked.state == "waiting" || asked.state == "approved");
+            if let (StoryState::Retry, Some(id)) = (story.state, &live.turn.approval) {
+                let approval = client.approval(&name.tenant, id).await?;
+                let open = approval.filter(|approval| approval.state == "waiting" || approval.state == "approved");
                 // The gateway also shows this to keys that can only view.
                 let open = open.map(|open| open.for_onlookers(&setup.report().redactor));
                 story.waits = story.waits.map(|wait| wait.or_for_approval(open));
@@ -301,8 +301,8 @@ async fn story(setup: &Setup, client: &Client, name: &TurnName) -> Result<Option
                 record::complete(wait, name, &agent, &active.policy);
             }
             story.running = record::running(&live, |tool| timeout_ms(setup, tool));
-            if let (State::Ready, Some(queue)) = (story.state, &story.queue) {
-                story.attendance = Some(Attendance::of_queue(store, queue, now_ms).await?);
+            if let (StoryState::Ready, Some(queue)) = (story.state, &story.queue) {
+                story.attendance = Some(QueueReaders::of_queue(store, queue, now_ms).await?);
             }
             Ok(Some(story))
         }
@@ -321,7 +321,7 @@ fn timeout_ms(setup: &Setup, tool: &str) -> u64 {
 /// A turn without a record: it waits for a scheduler, was rejected, or ended too long ago. A generated ID contains its
 /// inbound entry; a given ID is stored.
 async fn not_admitted(store: &Store, name: &TurnName, now_ms: i64) -> Result<Option<Story>, Failure> {
-    if let Some((from, entry)) = letters::minted(name)
+    if let Some((from, entry)) = dead_letters::minted(name)
         && store.is_inbound(from, entry).await?
     {
         return inbound(store, name, now_ms).await.map(Some);
@@ -330,37 +330,37 @@ async fn not_admitted(store: &Store, name: &TurnName, now_ms: i64) -> Result<Opt
     if remembered == Some(GivenIdProgress::Queued) {
         return inbound(store, name, now_ms).await.map(Some);
     }
-    if let Some(letter) = letters::about(store, name).await? {
-        let story = record::unadmitted(name, State::Rejected, Some(letter.reason), now_ms);
+    if let Some(letter) = dead_letters::about(store, name).await? {
+        let story = record::unadmitted(name, StoryState::Rejected, Some(letter.reason), now_ms);
         return Ok(Some(Story { ended_ms: Some(letter.at_ms), ..story }));
     }
-    Ok(remembered.map(|_| record::unadmitted(name, State::Forgotten, None, now_ms)))
+    Ok(remembered.map(|_| record::unadmitted(name, StoryState::Forgotten, None, now_ms)))
 }
 
 /// A message that is not decided yet, and the schedulers that could decide it.
 async fn inbound(store: &Store, name: &TurnName, now_ms: i64) -> Result<Story, Failure> {
-    let attendance = Some(Attendance::of_inbound(store, now_ms).await?);
-    Ok(Story { attendance, ..record::unadmitted(name, State::Inbound, None, now_ms) })
+    let attendance = Some(QueueReaders::of_inbound(store, now_ms).await?);
+    Ok(Story { attendance, ..record::unadmitted(name, StoryState::Inbound, None, now_ms) })
 }
 
 /// A turn without a record, as far as the audit log shows it. Without a tenant, there are too many logs to search.
 async fn remembered_by_audit(
     client: &Client,
-    asked: &Asked,
+    target: &ExplainTarget,
     args: &Explain,
 ) -> Result<Option<(TurnName, Story)>, Failure> {
-    let Some(tenant) = asked.tenant.clone() else { return Ok(None) };
-    let name = TurnName { tenant, turn: asked.turn.clone() };
+    let Some(tenant) = target.tenant.clone() else { return Ok(None) };
+    let name = TurnName { tenant, turn: target.turn.clone() };
     let store = client.store(&name.tenant);
     let now_ms = store.now_ms().await?;
     let audit = audit::unrecorded(store, &name, now_ms, args).await?;
-    let story = Story { audit, ..record::unadmitted(&name, State::Forgotten, None, now_ms) };
+    let story = Story { audit, ..record::unadmitted(&name, StoryState::Forgotten, None, now_ms) };
     Ok((!story.audit.entries.is_empty()).then_some((name, story)))
 }
 
 /// The failure for an unknown ID, with other places to search.
-fn unknown(asked: &Asked, args: &Explain) -> Failure {
-    let (id, tenant) = (&asked.turn, &asked.tenant);
+fn unknown(target: &ExplainTarget, args: &Explain) -> Failure {
+    let (id, tenant) = (&target.turn, &target.tenant);
     let whose = tenant.as_ref().map_or_else(|| " for any tenant".into(), |tenant| format!(" for tenant {tenant}"));
     let more = match tenant {
         None => " Audit entries are kept longer: add --tenant to search them.",

@@ -18,7 +18,7 @@ use tickfleet_store::{
 };
 
 use super::audit::Audit;
-use super::{State, Story};
+use super::{Story, StoryState};
 
 /// The rule that keeps a turn waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -52,7 +52,7 @@ pub(super) enum Rule {
 
 /// Why a turn waits, and until when.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Wait {
+pub(super) struct TurnWait {
     pub(super) rule: Rule,
     /// When its next call is eligible or checked again, ms of shard time.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,7 +97,7 @@ pub(super) struct Wait {
 
 /// The call that is running.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Running {
+pub(super) struct RunningCall {
     /// Its position: the first without a result in Redis. Short calls after it may already have ended.
     pub(super) position: usize,
     /// Its tool.
@@ -110,15 +110,15 @@ pub(super) struct Running {
 }
 
 /// The running call, if there is one. `timeout_ms` returns the time limit of an attempt of a tool.
-pub(super) fn running(live: &LiveTurn, timeout_ms: impl FnOnce(&str) -> u64) -> Option<Running> {
+pub(super) fn running(live: &LiveTurn, timeout_ms: impl FnOnce(&str) -> u64) -> Option<RunningCall> {
     live.holder.as_ref()?;
     let call: Call = serde_json::from_str(live.next_call()?).ok()?;
     let timeout_ms = timeout_ms(&call.tool);
-    Some(Running { position: live.turn.position, tool: call.tool, held_ms: live.held_ms, timeout_ms })
+    Some(RunningCall { position: live.turn.position, tool: call.tool, held_ms: live.held_ms, timeout_ms })
 }
 
 /// Adds an operator's pause to a wait, unless the turn waits for a retry, an approval or other work.
-pub(super) fn complete(wait: &mut Wait, name: &TurnName, agent: &str, policy: &Policy) {
+pub(super) fn complete(wait: &mut TurnWait, name: &TurnName, agent: &str, policy: &Policy) {
     let pause = AgentId::new(agent).ok().and_then(|agent| policy.pause(&name.tenant, &agent).cloned());
     let on_lane = !matches!(wait.rule, Rule::Backoff | Rule::Other | Rule::Approval);
     if let Some(pause) = pause.filter(|_| on_lane) {
@@ -174,7 +174,7 @@ pub(super) fn caps(policy: &Policy, tenant: &TenantId, agent: &str) -> Option<Ca
 }
 
 /// A history without any data yet.
-fn blank(name: &TurnName, state: State, now_ms: i64) -> Story {
+fn blank(name: &TurnName, state: StoryState, now_ms: i64) -> Story {
     Story {
         tenant: name.tenant.clone(),
         id: name.turn.clone(),
@@ -213,7 +213,7 @@ fn blank(name: &TurnName, state: State, now_ms: i64) -> Story {
 }
 
 /// A turn that was not admitted, or is not admitted yet.
-pub(super) fn unadmitted(name: &TurnName, state: State, refusal: Option<String>, now_ms: i64) -> Story {
+pub(super) fn unadmitted(name: &TurnName, state: StoryState, refusal: Option<String>, now_ms: i64) -> Story {
     let is_task = name.turn.as_str().starts_with('k');
     Story { is_task, refusal, ..blank(name, state, now_ms) }
 }
@@ -266,17 +266,17 @@ pub(super) fn live(name: &TurnName, live: &LiveTurn, budget: BudgetFacts, caps: 
 }
 
 /// The state of a turn that has not ended.
-const fn state(live: &LiveTurn) -> State {
+const fn state(live: &LiveTurn) -> StoryState {
     match &live.turn.state {
-        TurnState::Throttled { .. } => State::Lane,
-        TurnState::Ready { .. } | TurnState::Running { .. } if live.holder.is_some() => State::Running,
-        TurnState::Ready { .. } | TurnState::Running { .. } => State::Ready,
-        TurnState::Retrying { .. } | TurnState::Waiting { .. } => State::Retry,
-        TurnState::Ending { .. } => State::Ending,
+        TurnState::Throttled { .. } => StoryState::Lane,
+        TurnState::Ready { .. } | TurnState::Running { .. } if live.holder.is_some() => StoryState::Running,
+        TurnState::Ready { .. } | TurnState::Running { .. } => StoryState::Ready,
+        TurnState::Retrying { .. } | TurnState::Waiting { .. } => StoryState::Retry,
+        TurnState::Ending { .. } => StoryState::Ending,
     }
 }
 
-fn wait(live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, now_ms: i64) -> Option<Wait> {
+fn wait(live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, now_ms: i64) -> Option<TurnWait> {
     // A counter means nothing after its end.
     let tick_used = if budget.tick_ends_ms > now_ms { budget.tick_used } else { 0 };
     let day_used = if budget.day_ends_ms > now_ms { budget.day_used } else { 0 };
@@ -306,7 +306,7 @@ fn wait(live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, now_ms: i64) -
     let began_work = matches!(turn.state, TurnState::Waiting { reason: WaitReason::Child { .. }, .. });
     let resting =
         current_breaker_wait(&turn.notes).filter(|rest| rule == Rule::ToolRests && rest.position == turn.position);
-    Some(Wait {
+    Some(TurnWait {
         rule,
         until_ms: if turn.state.is_parked() { live.timer_ms } else { live.throttle_due_ms },
         turns_ahead: budget.ahead_on_lane,
@@ -327,7 +327,7 @@ fn wait(live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, now_ms: i64) -
     })
 }
 
-impl Wait {
+impl TurnWait {
     /// Returns the wait for approval if one is open, and otherwise this wait.
     pub(super) fn or_for_approval(self, open: Option<Approval>) -> Self {
         match open {
@@ -372,7 +372,7 @@ pub(super) fn finished(name: &TurnName, turn: Finished, now_ms: i64) -> Story {
         ended_because: turn.reason.filter(|_| !no_calls),
         refusal: refused.and_then(|reply| reply.error.as_ref()).map(|error| error.message.clone()),
         results,
-        ..blank(name, State::Done, now_ms)
+        ..blank(name, StoryState::Done, now_ms)
     }
 }
 
@@ -484,7 +484,7 @@ mod tests {
     #[test]
     fn a_turn_on_its_lane_waits_for_the_rule_that_its_counters_name() {
         let story = live(&name(), &laned(), budget(10), caps(), 1_000);
-        assert_eq!((story.state, story.waits.unwrap().rule), (State::Lane, Rule::TickCap));
+        assert_eq!((story.state, story.waits.unwrap().rule), (StoryState::Lane, Rule::TickCap));
         // The tick has ended, so its counter means nothing.
         let story = live(&name(), &laned(), budget(10), caps(), 2_500);
         assert_eq!(story.waits.unwrap().rule, Rule::NextLook);
@@ -508,12 +508,12 @@ mod tests {
     #[test]
     fn the_state_of_the_record_is_the_stage_of_the_turn() {
         let out = turn(0, &json!({"s": "ready", "upto": 2}));
-        assert_eq!(state(&out), State::Ready);
-        assert_eq!(state(&LiveTurn { holder: Some("w".into()), ..out }), State::Running);
-        assert_eq!(state(&turn(1, &json!({"s": "retrying", "upto": 2, "due_ms": 3_000}))), State::Retry);
+        assert_eq!(state(&out), StoryState::Ready);
+        assert_eq!(state(&LiveTurn { holder: Some("w".into()), ..out }), StoryState::Running);
+        assert_eq!(state(&turn(1, &json!({"s": "retrying", "upto": 2, "due_ms": 3_000}))), StoryState::Retry);
         assert_eq!(
             state(&turn(0, &json!({"s": "ending", "reason": {"w": "expired"}, "due_ms": 3_000}))),
-            State::Ending
+            StoryState::Ending
         );
     }
 }

@@ -10,14 +10,14 @@ use tickfleet_core::turn::state::EndReason;
 use tickfleet_model::CallResult;
 use tickfleet_store::{AdmissionNote, BreakerWait, FailedAttempt};
 
-use super::attendance::Attendance;
-use super::record::{LimitWait, Rule, Wait};
-use super::{State, Story};
-use crate::commands::approvals::tell as approvals;
+use super::queue_readers::QueueReaders;
+use super::record::{LimitWait, Rule, TurnWait};
+use super::{Story, StoryState};
+use crate::commands::approvals::text as approvals;
 use crate::commands::tasks;
 use crate::output::results;
 use crate::output::time_format::{clock, from_now, span};
-use crate::output::{Mood, Output, short, summary};
+use crate::output::{Output, StatusColor, short, summary};
 
 /// Maximum number of audit entries shown.
 const AUDIT_TOLD: usize = 20;
@@ -25,10 +25,10 @@ const AUDIT_TOLD: usize = 20;
 const DESCRIPTION_CHARS: usize = 200;
 
 /// Formats the history, one line per step. Writing to a `String` cannot fail, so the results of `writeln!` are ignored.
-pub(super) fn tell(story: &Story, output: &Output) -> String {
+pub(super) fn text(story: &Story, output: &Output) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "{}", head(story, output));
-    for line in told(story) {
+    for line in story_lines(story) {
         let _ = writeln!(text, "  {line}");
     }
     let shown: Vec<_> = match story.position {
@@ -43,14 +43,14 @@ pub(super) fn tell(story: &Story, output: &Output) -> String {
 }
 
 /// The steps, rules and approvals, one per line.
-pub(super) fn told(story: &Story) -> Vec<String> {
+pub(super) fn story_lines(story: &Story) -> Vec<String> {
     let inner = inner(&story.inner_calls);
     life(story).into_iter().chain(inner).chain(rules(story)).chain(consents(story)).chain(beside(story)).collect()
 }
 
 /// The calls made by calls, each below its caller.
 fn inner(calls: &[InnerCall]) -> Vec<String> {
-    fn tell(call: &InnerCall, depth: usize, lines: &mut Vec<String>) {
+    fn push_inner_call(call: &InnerCall, depth: usize, lines: &mut Vec<String>) {
         let tool = call.tool.as_deref().unwrap_or("a tool");
         let tries = match call.attempts {
             1 => "1 try".to_owned(),
@@ -67,7 +67,7 @@ fn inner(calls: &[InnerCall]) -> Vec<String> {
         let why = call.error.as_ref().map(|why| format!(": {}", short(why, 120))).unwrap_or_default();
         lines.push(format!("{}{} called {tool}: {how}{why}", "  ".repeat(depth), call.id));
         for inner in &call.inner {
-            tell(inner, depth + 1, lines);
+            push_inner_call(inner, depth + 1, lines);
         }
     }
     let mut lines = Vec::new();
@@ -76,7 +76,7 @@ fn inner(calls: &[InnerCall]) -> Vec<String> {
         if made_by.replace(call.made_by) != Some(call.made_by) {
             lines.push(format!("Call /{} called other tools:", call.made_by));
         }
-        tell(call, 1, &mut lines);
+        push_inner_call(call, 1, &mut lines);
     }
     lines
 }
@@ -100,37 +100,37 @@ fn audit(story: &Story, text: &mut String) {
             "\nAudit: {} found in {read} entries. There may be more: narrow the time with --since and --until.",
             plural(entries.len(), "entry")
         );
-    } else if !complete && story.state == State::Forgotten {
+    } else if !complete && story.state == StoryState::Forgotten {
         text.push_str("\nAudit entries are kept longer than records: search them with --since.\n");
     }
 }
 
 fn head(story: &Story, output: &Output) -> String {
     let what = if story.is_task { "Task" } else { "Turn" };
-    let (mood, word) = match story.state {
-        State::Inbound => (Mood::Doubtful, "waits for a scheduler"),
-        State::Rejected => (Mood::Bad, "was rejected"),
-        State::Lane if story.waits.as_ref().is_some_and(|wait| wait.limit.is_some()) => {
-            (Mood::Doubtful, "waits for a limit")
+    let (color, word) = match story.state {
+        StoryState::Inbound => (StatusColor::Doubtful, "waits for a scheduler"),
+        StoryState::Rejected => (StatusColor::Bad, "was rejected"),
+        StoryState::Lane if story.waits.as_ref().is_some_and(|wait| wait.limit.is_some()) => {
+            (StatusColor::Doubtful, "waits for a limit")
         }
-        State::Lane => (Mood::Doubtful, "waits in its agent's throttle queue"),
-        State::Ready => (Mood::Doubtful, "waits for a worker"),
-        State::Running => (Mood::Good, "runs"),
-        State::Retry if waits_for_work(story).is_some() => (Mood::Doubtful, "waits for work that it began"),
-        State::Retry if story.waits.as_ref().is_some_and(|wait| wait.approval.is_some()) => {
-            (Mood::Doubtful, "waits for an approval")
+        StoryState::Lane => (StatusColor::Doubtful, "waits in its agent's throttle queue"),
+        StoryState::Ready => (StatusColor::Doubtful, "waits for a worker"),
+        StoryState::Running => (StatusColor::Good, "runs"),
+        StoryState::Retry if waits_for_work(story).is_some() => (StatusColor::Doubtful, "waits for work that it began"),
+        StoryState::Retry if story.waits.as_ref().is_some_and(|wait| wait.approval.is_some()) => {
+            (StatusColor::Doubtful, "waits for an approval")
         }
-        State::Retry => (Mood::Doubtful, "waits for a retry"),
-        State::Ending => (Mood::Doubtful, "is being ended"),
-        State::Done => (Mood::Good, "has ended"),
-        State::Forgotten => (Mood::Doubtful, "has ended; its record has expired (retention.records)"),
+        StoryState::Retry => (StatusColor::Doubtful, "waits for a retry"),
+        StoryState::Ending => (StatusColor::Doubtful, "is being ended"),
+        StoryState::Done => (StatusColor::Good, "has ended"),
+        StoryState::Forgotten => (StatusColor::Doubtful, "has ended; its record has expired (retention.records)"),
     };
     let agent = story.agent.as_ref().map(|agent| format!(" of agent {agent}")).unwrap_or_default();
     format!(
         "{what} {}:{}{agent} {}",
         story.tenant,
-        output.paint(Mood::Strong, story.id.as_str()),
-        output.paint(mood, word)
+        output.paint(StatusColor::Strong, story.id.as_str()),
+        output.paint(color, word)
     )
 }
 
@@ -148,8 +148,8 @@ fn steps(story: &Story) -> impl Iterator<Item = String> {
 fn life(story: &Story) -> Vec<String> {
     let mut lines = Vec::new();
     match (story.state, &story.refusal) {
-        (State::Inbound, _) => lines.extend(story.attendance.as_ref().map(Attendance::in_words)),
-        (State::Rejected, Some(reason)) => lines.push(format!(
+        (StoryState::Inbound, _) => lines.extend(story.attendance.as_ref().map(QueueReaders::describe)),
+        (StoryState::Rejected, Some(reason)) => lines.push(format!(
             "Rejected: {reason}. The message is in the dead letters; tickfleet doctor shows the latest."
         )),
         (_, Some(reason)) => lines.push(format!("Rejected: {reason}")),
@@ -172,7 +172,7 @@ fn life(story: &Story) -> Vec<String> {
     } else if story.admissions.is_empty() && story.accepted_ms.is_some() {
         lines.push("No calls admitted, no caps debited.".into());
     }
-    lines.extend(story.task.iter().flat_map(tasks::tell::steps));
+    lines.extend(story.task.iter().flat_map(tasks::text::steps));
     // Recorded attempts are listed above.
     let noted = story.tries.iter().filter(|noted| noted.attempt > 0).count();
     let unnoted = story.retries.saturating_sub(u64::try_from(noted).unwrap_or(u64::MAX));
@@ -305,11 +305,11 @@ fn present(story: &Story) -> Vec<String> {
     lines.push(format!("Now: {done} of {} done, {admitted} admitted", plural(all, "call")));
     match (&story.holder, story.state) {
         (Some(holder), _) => lines.push(held(story, holder)),
-        (None, State::Ready) => lines.extend(story.attendance.as_ref().map(Attendance::in_words)),
+        (None, StoryState::Ready) => lines.extend(story.attendance.as_ref().map(QueueReaders::describe)),
         _ => {}
     }
     match waits_for_work(story) {
-        Some(wait) => lines.push(format!("It waits: {}", tasks::tell::waits(wait, story.now_ms))),
+        Some(wait) => lines.push(format!("It waits: {}", tasks::text::waits(wait, story.now_ms))),
         None => lines.extend(story.waits.as_ref().map(|wait| waiting(wait, story.now_ms))),
     }
     if let Some(deadline) = story.deadline_ms {
@@ -374,7 +374,7 @@ fn rest(rest: &BreakerWait) -> String {
     )
 }
 
-fn waiting(wait: &Wait, now_ms: i64) -> String {
+fn waiting(wait: &TurnWait, now_ms: i64) -> String {
     if let Some(approval) = &wait.approval {
         return format!("It waits: {}", approvals::waits(approval, now_ms));
     }
@@ -428,7 +428,7 @@ fn waiting(wait: &Wait, now_ms: i64) -> String {
 }
 
 /// Who paused it, and how to resume it.
-fn paused(wait: &Wait, now_ms: i64) -> String {
+fn paused(wait: &TurnWait, now_ms: i64) -> String {
     let Some(pause) = &wait.pause else { return "it is paused".into() };
     let (since, ago) = (clock(pause.since_ms), from_now(pause.since_ms, now_ms));
     let who = format!("paused by {} since {since} ({ago})", pause.by);
@@ -530,7 +530,7 @@ mod tests {
 
     #[test]
     fn a_wait_names_the_rule_the_counters_and_the_time() {
-        let wait = Wait {
+        let wait = TurnWait {
             rule: Rule::TickCap,
             until_ms: Some(5_000),
             turns_ahead: Some(2),
@@ -563,23 +563,23 @@ mod tests {
         };
         let held = LimitWait { is_held: true, ..limit.clone() };
         let why = Some("lookup failed 5 times in a row".into());
-        let said = waiting(&Wait { rule: Rule::ToolRests, rests: why, turns_ahead: None, ..wait.clone() }, 1_000);
+        let said = waiting(&TurnWait { rule: Rule::ToolRests, rests: why, turns_ahead: None, ..wait.clone() }, 1_000);
         assert!(
             said.starts_with("It waits: the tool takes no calls: lookup failed 5 times in a row. The next call"),
             "{said}"
         );
-        let said = waiting(&Wait { rule: Rule::Limit, limit: Some(limit.clone()), ..wait.clone() }, 1_000);
+        let said = waiting(&TurnWait { rule: Rule::Limit, limit: Some(limit.clone()), ..wait.clone() }, 1_000);
         assert!(said.contains("the limit mails is used up (5 calls per user in 1h; 5 used by demo:u1)"), "{said}");
-        let said = waiting(&Wait { rule: Rule::Limit, limit: Some(held), until_ms: None, ..wait.clone() }, 1_000);
+        let said = waiting(&TurnWait { rule: Rule::Limit, limit: Some(held), until_ms: None, ..wait.clone() }, 1_000);
         assert!(
             said.contains("all slots of the limit mails are taken (5 calls per user in 1h; 5 held by demo:u1)"),
             "{said}"
         );
-        let again = Wait { rule: Rule::Limit, limit: Some(limit.clone()), gave_places: true, ..wait.clone() };
+        let again = TurnWait { rule: Rule::Limit, limit: Some(limit.clone()), gave_places: true, ..wait.clone() };
         let said = waiting(&again, 1_000);
         assert!(said.contains("demo:u1), and it returned its slot while one of its calls waited"), "{said}");
         let limit = LimitWait { counter: String::new(), allows: None, ..limit };
-        let said = waiting(&Wait { rule: Rule::Limit, limit: Some(limit), ..wait }, 1_000);
+        let said = waiting(&TurnWait { rule: Rule::Limit, limit: Some(limit), ..wait }, 1_000);
         assert!(said.contains("the limit mails is used up (5 used)"), "{said}");
     }
 }

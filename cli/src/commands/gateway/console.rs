@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tickfleet_gateway::{KeyRow, KeysFile, NewKey, Verb, Whose};
+use tickfleet_gateway::{KeyRow, KeysFile, NewKey, TenantScope, Verb};
 use tickfleet_model::TenantId;
 use tickfleet_ops::metrics::{Metrics, Part};
 use tokio::task::JoinHandle;
@@ -108,7 +108,7 @@ fn row(setup: &Setup, key: &NewKey) -> KeyRow {
     KeyRow {
         id: "dev".into(),
         sha256: key.sha256.clone(),
-        tenant: Whose::All,
+        tenant: TenantScope::All,
         agents: vec!["*".into()],
         verbs: [Verb::View, Verb::Operate].into_iter().chain(decides).collect(),
         approver,
@@ -122,7 +122,7 @@ fn service_row(tenant: &TenantId, key: &NewKey) -> KeyRow {
     KeyRow {
         id: "dev-service".into(),
         sha256: key.sha256.clone(),
-        tenant: Whose::One(tenant.clone()),
+        tenant: TenantScope::One(tenant.clone()),
         agents: vec!["*".into()],
         verbs: Verb::OF_SERVICES.into(),
         approver: None,

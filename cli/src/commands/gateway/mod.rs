@@ -1,10 +1,10 @@
-//! `tickfleet gateway`: the HTTP API of a fleet, and the keys for it. [`desk`] serves operator views of the
-//! configuration, [`shown`] formats the configuration, [`tokens`] has the options for OpenID Connect tokens, and
-//! [`console`] serves a fleet on the operator's own machine.
+//! `tickfleet gateway`: the HTTP API of a fleet, and the keys for it. [`local_backend`] serves operator views of the
+//! configuration, [`configuration_view`] formats the configuration, [`tokens`] has the options for OpenID Connect
+//! tokens, and [`console`] serves a fleet on the operator's own machine.
 
+mod configuration_view;
 pub(crate) mod console;
-mod desk;
-mod shown;
+mod local_backend;
 mod tokens;
 
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use tickfleet_client::Client;
 use tickfleet_config::units::parse_duration;
 use tickfleet_gateway::{
-    Credentials, Gateway, KeyRow, KeysFile, NewKey, PublicUrl, Rate, Role, TlsFiles, Tokens, Verb, Whose, openapi,
+    Credentials, Gateway, KeyRow, KeysFile, NewKey, PublicUrl, Rate, Role, TenantScope, TlsFiles, Tokens, Verb, openapi,
 };
 use tickfleet_ops::health::Health;
 use tickfleet_ops::metrics::{Metrics, Part};
@@ -52,7 +52,7 @@ Examples:
 )]
 pub(crate) struct GatewayArgs {
     #[command(subcommand)]
-    what: Option<What>,
+    command: Option<GatewayCommand>,
     /// File of API keys, as `tickfleet gateway key` prints them. Changes apply without a restart.
     #[arg(long, value_name = "FILE", required_unless_present = "oidc_issuer")]
     keys: Option<PathBuf>,
@@ -82,7 +82,7 @@ pub(crate) struct GatewayArgs {
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum GatewayCommand {
     /// Create a key. The entry for the key file goes to standard output, the key itself to standard error.
     Key(Key),
     /// Print the OpenAPI document.
@@ -96,7 +96,7 @@ struct Key {
     id: String,
     /// Tenant of the key. '*' grants operators all tenants.
     #[arg(long)]
-    tenant: Whose,
+    tenant: TenantScope,
     /// Agent that the key can act for, or a prefix followed by *. Repeatable. If missing, all agents.
     #[arg(long, value_name = "AGENT")]
     agent: Vec<String>,
@@ -195,7 +195,7 @@ impl GatewayArgs {
 
 /// Returns true for a subcommand, which needs neither a configuration nor Redis.
 pub(crate) const fn needs_nothing(args: &GatewayArgs) -> bool {
-    args.what.is_some()
+    args.command.is_some()
 }
 
 /// Creates a key, or prints the OpenAPI document.
@@ -203,9 +203,9 @@ pub(crate) const fn needs_nothing(args: &GatewayArgs) -> bool {
 /// # Errors
 /// The system has no randomness.
 pub(crate) fn aside(args: &GatewayArgs, output: &Output) -> Result<(), Failure> {
-    match &args.what {
-        Some(What::Key(key)) => make_key(key, output),
-        Some(What::Openapi) => output.show(&openapi(), |document| format!("{document:#}")),
+    match &args.command {
+        Some(GatewayCommand::Key(key)) => make_key(key, output),
+        Some(GatewayCommand::Openapi) => output.show(&openapi(), |document| format!("{document:#}")),
         None => Ok(()),
     }
 }
@@ -225,7 +225,7 @@ pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure
     let gateway =
         of(setup, client.clone(), credentials.clone(), Arc::clone(&metrics), shutdown.draining.clone(), public)?;
     let gate = gateway.gate();
-    let is_away = !known_fleet(&client).await?;
+    let is_away = !is_fleet_known(&client).await?;
     if is_away {
         gate.close();
     }
@@ -249,7 +249,7 @@ pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure
         tokio::spawn(tokens.follow(shutdown.draining.clone()));
     }
     let opening = async {
-        while !known_fleet(&client).await? {
+        while !is_fleet_known(&client).await? {
             tokio::time::sleep(ASK_AGAIN).await;
         }
         gate.open();
@@ -274,7 +274,7 @@ pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure
 ///
 /// # Errors
 /// Redis holds another fleet: one with a different number of shards.
-async fn known_fleet(client: &Client) -> Result<bool, Failure> {
+async fn is_fleet_known(client: &Client) -> Result<bool, Failure> {
     match client.check().await {
         Ok(()) => Ok(true),
         Err(error @ StoreError::Shards { .. }) => Err(error.into()),
@@ -297,8 +297,8 @@ fn of(
     draining: CancellationToken,
     public: Option<PublicUrl>,
 ) -> Result<Gateway, Failure> {
-    let desk = Arc::new(desk::HereDesk::new(setup, &client)?);
-    Ok(Gateway::new(client, credentials, desk, metrics, draining, public))
+    let backend = Arc::new(local_backend::LocalBackend::new(setup, &client)?);
+    Ok(Gateway::new(client, credentials, backend, metrics, draining, public))
 }
 
 /// Serves probes and scrapes until `ended`, including during a drain.

@@ -23,7 +23,7 @@ pub(super) struct TokenArgs {
     oidc_jwks: Option<PathBuf>,
     /// Accepted signature algorithm. Repeatable. If missing, RS256, ES256 and EdDSA.
     #[arg(long, value_enum, value_name = "ALGORITHM", requires = "oidc_issuer")]
-    oidc_algorithm: Vec<Signed>,
+    oidc_algorithm: Vec<AlgorithmArg>,
     /// Claim with the name for the audit log, such as email.
     #[arg(long, value_name = "CLAIM", requires = "oidc_issuer", default_value = "sub")]
     oidc_name_claim: String,
@@ -35,7 +35,7 @@ pub(super) struct TokenArgs {
 /// Signature algorithm of tokens. Only asymmetric algorithms are safe here.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 #[value(rename_all = "verbatim")]
-enum Signed {
+enum AlgorithmArg {
     RS256,
     RS384,
     RS512,
@@ -47,18 +47,18 @@ enum Signed {
     EdDSA,
 }
 
-impl From<Signed> for Algorithm {
-    fn from(signed: Signed) -> Self {
+impl From<AlgorithmArg> for Algorithm {
+    fn from(signed: AlgorithmArg) -> Self {
         match signed {
-            Signed::RS256 => Self::RS256,
-            Signed::RS384 => Self::RS384,
-            Signed::RS512 => Self::RS512,
-            Signed::PS256 => Self::PS256,
-            Signed::PS384 => Self::PS384,
-            Signed::PS512 => Self::PS512,
-            Signed::ES256 => Self::ES256,
-            Signed::ES384 => Self::ES384,
-            Signed::EdDSA => Self::EdDSA,
+            AlgorithmArg::RS256 => Self::RS256,
+            AlgorithmArg::RS384 => Self::RS384,
+            AlgorithmArg::RS512 => Self::RS512,
+            AlgorithmArg::PS256 => Self::PS256,
+            AlgorithmArg::PS384 => Self::PS384,
+            AlgorithmArg::PS512 => Self::PS512,
+            AlgorithmArg::ES256 => Self::ES256,
+            AlgorithmArg::ES384 => Self::ES384,
+            AlgorithmArg::EdDSA => Self::EdDSA,
         }
     }
 }

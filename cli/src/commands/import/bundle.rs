@@ -31,7 +31,7 @@ impl From<Value> for Bundle {
 }
 
 /// The files that have been read so far.
-struct Reading {
+struct BundleReader {
     document: PathBuf,
     folder: PathBuf,
     /// The index of each file in the document, by path.
@@ -44,32 +44,32 @@ struct Reading {
 pub(super) fn bundled(mut root: Value, file: &Path) -> Bundle {
     let Ok(document) = file.canonicalize() else { return root.into() };
     let folder = document.parent().map(Path::to_owned).unwrap_or_default();
-    let mut reading =
-        Reading { folder: folder.clone(), document, known: BTreeMap::new(), contents: Vec::new(), bytes: 0 };
+    let mut reader =
+        BundleReader { folder: folder.clone(), document, known: BTreeMap::new(), contents: Vec::new(), bytes: 0 };
     let mut from = folder.clone();
-    reading.rewrite(&mut root, None, &from);
+    reader.rewrite(&mut root, None, &from);
     let mut next = 0;
     // Each file is read once, so files that refer to each other do not cause an endless loop.
-    while next < reading.contents.len() {
-        let mut content = std::mem::take(&mut reading.contents[next]);
-        if let Some((path, _)) = reading.known.iter().find(|(_, place)| **place == next) {
+    while next < reader.contents.len() {
+        let mut content = std::mem::take(&mut reader.contents[next]);
+        if let Some((path, _)) = reader.known.iter().find(|(_, place)| **place == next) {
             from = path.parent().map(Path::to_owned).unwrap_or_default();
         }
-        reading.rewrite(&mut content, Some(next), &from);
-        reading.contents[next] = content;
+        reader.rewrite(&mut content, Some(next), &from);
+        reader.contents[next] = content;
         next += 1;
     }
-    let mut files = vec![String::new(); reading.contents.len()];
-    for (path, place) in &reading.known {
+    let mut files = vec![String::new(); reader.contents.len()];
+    for (path, place) in &reader.known {
         files[*place] = path.strip_prefix(&folder).unwrap_or(path).display().to_string();
     }
     if let Value::Object(members) = &mut root {
-        members.insert(FILES.to_owned(), json!(reading.contents));
+        members.insert(FILES.to_owned(), json!(reader.contents));
     }
     Bundle { root, files }
 }
 
-impl Reading {
+impl BundleReader {
     /// Makes every reference within a value of one file local to the document.
     fn rewrite(&mut self, value: &mut Value, place: Option<usize>, from: &Path) {
         match value {
@@ -145,7 +145,7 @@ mod tests {
 
     use std::collections::BTreeSet;
 
-    use super::super::{Building, Import, Report, imported};
+    use super::super::{Import, Report, ToolBuilder, imported};
     use super::*;
 
     const DOCUMENT: &str = r##"
@@ -190,7 +190,7 @@ paths:
         let file = inner.join("openapi.yaml");
         std::fs::write(&file, document).unwrap();
         let bundle = bundled(parse(document).unwrap(), &file);
-        imported(bundle, &Import::default(), &BTreeSet::new(), &Building::new()).unwrap()
+        imported(bundle, &Import::default(), &BTreeSet::new(), &ToolBuilder::new()).unwrap()
     }
 
     #[test]

@@ -26,9 +26,9 @@ use crate::output::Output;
 use crate::setup;
 
 use bundle::{Bundle, bundled};
-use operation::{Imported, Operation};
+use operation::{ImportedTool, Operation};
 use schema::Document;
-use security::Naming;
+use security::SecretNaming;
 
 /// Maximum size of a document in bytes.
 const DOCUMENT_BYTES_MAX: u64 = 16 << 20;
@@ -95,17 +95,17 @@ impl Report {
 pub(crate) fn run(args: &Import, global: &Global, output: &Output) -> Result<(), Failure> {
     let document = bundled(read(&args.file)?, &args.file);
     let taken = setup::sources(global)?.built_in_tools;
-    let report = imported(document, args, &taken, &Building::new())?;
-    told(&report, args, output)
+    let report = imported(document, args, &taken, &ToolBuilder::new())?;
+    show_report(&report, args, output)
 }
 
 /// Builds tools as a worker does.
-pub(crate) struct Building {
+pub(crate) struct ToolBuilder {
     kinds: ToolKinds,
     environment: Environment,
 }
 
-impl Building {
+impl ToolBuilder {
     pub(crate) fn new() -> Self {
         let environment = Environment::of([]);
         Self {
@@ -123,7 +123,7 @@ pub(crate) fn imported(
     document: Bundle,
     args: &Import,
     taken: &BTreeSet<String>,
-    building: &Building,
+    builder: &ToolBuilder,
 ) -> Result<Report, Failure> {
     let version = document.root.get("openapi").and_then(Value::as_str).unwrap_or_default();
     let old = version.starts_with("3.0");
@@ -151,7 +151,7 @@ pub(crate) fn imported(
         let known = taken.contains(&tool) || report.tools.contains_key(&tool);
         let made = match known {
             true => Err("its name is taken; pass --prefix to change it".to_owned()),
-            false => one(&operation, &tool, args, building),
+            false => one(&operation, &tool, args, builder),
         };
         match made {
             Ok(imported) => {
@@ -165,7 +165,7 @@ pub(crate) fn imported(
 }
 
 /// Converts one operation into a tool that a worker can build.
-fn one(operation: &Operation<'_>, name: &str, args: &Import, building: &Building) -> Result<Imported, String> {
+fn one(operation: &Operation<'_>, name: &str, args: &Import, builder: &ToolBuilder) -> Result<ImportedTool, String> {
     let server = match &args.server {
         Some(server) => server.trim_end_matches('/').to_owned(),
         None => server(operation)?,
@@ -173,11 +173,11 @@ fn one(operation: &Operation<'_>, name: &str, args: &Import, building: &Building
     if !is_service_url(&server) {
         return Err(format!("the server's address is {server:?}; expected {SERVICE_URL}"));
     }
-    let naming = Naming { prefix: args.prefix.clone(), per_tenant: args.per_tenant };
+    let naming = SecretNaming { prefix: args.prefix.clone(), per_tenant: args.per_tenant };
     let imported = operation.import(&server, &naming, &args.allow_private)?;
     let file: ToolsFile =
         serde_json::from_value(json!({ "tools": { name: imported.tool } })).map_err(|error| error.to_string())?;
-    let built = Registry::build(Vec::new(), &file, &building.kinds, &building.environment, Duration::from_secs(1));
+    let built = Registry::build(Vec::new(), &file, &builder.kinds, &builder.environment, Duration::from_secs(1));
     built.map(|_| imported).map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
 }
 
@@ -254,7 +254,7 @@ fn operations(document: &Document) -> Result<Operations<'_>, Failure> {
     Ok((operations, unread))
 }
 
-fn told(report: &Report, args: &Import, output: &Output) -> Result<(), Failure> {
+fn show_report(report: &Report, args: &Import, output: &Output) -> Result<(), Failure> {
     if output.json {
         output.data(report)?;
     } else if !report.tools.is_empty() {

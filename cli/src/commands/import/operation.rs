@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value, json};
 
 use super::schema::Document;
-use super::security::{self, Naming};
+use super::security::{self, SecretNaming};
 
 /// Maximum bytes of a description: models read all descriptions with every request.
 const DESCRIPTION_BYTES_MAX: usize = 1_024;
@@ -24,7 +24,7 @@ pub(super) struct Operation<'d> {
 }
 
 /// A tool, and remarks for the reader.
-pub(super) struct Imported {
+pub(super) struct ImportedTool {
     /// Its declaration in `tools.yaml`.
     pub(super) tool: Value,
     pub(super) notes: Vec<String>,
@@ -57,7 +57,12 @@ impl Operation<'_> {
     ///
     /// # Errors
     /// Why a tool cannot make this request.
-    pub(super) fn import(&self, server: &str, naming: &Naming, allow_private: &[String]) -> Result<Imported, String> {
+    pub(super) fn import(
+        &self,
+        server: &str,
+        naming: &SecretNaming,
+        allow_private: &[String],
+    ) -> Result<ImportedTool, String> {
         let (method, effect) = match self.method {
             "get" => ("GET", "read"),
             "put" => ("PUT", "idempotent"),
@@ -91,7 +96,7 @@ impl Operation<'_> {
         }
         let tool = json!({ "description": self.description(), "effect": effect, "input_schema": schema, "http": http });
         arguments.notes.append(&mut signing.notes);
-        Ok(Imported { tool, notes: arguments.notes })
+        Ok(ImportedTool { tool, notes: arguments.notes })
     }
 
     fn description(&self) -> String {

@@ -112,17 +112,17 @@ impl Document {
     /// # Errors
     /// It refers to itself, is too large, or uses a feature that the arguments of a tool do not support.
     pub(super) fn inlined(&self, schema: &Value) -> Result<Value, String> {
-        Inlining { document: self, nodes: 0, trail: Vec::new() }.schema(schema, 0)
+        SchemaInliner { document: self, nodes: 0, trail: Vec::new() }.schema(schema, 0)
     }
 }
 
-struct Inlining<'d> {
+struct SchemaInliner<'d> {
     document: &'d Document,
     nodes: usize,
     trail: Vec<String>,
 }
 
-impl Inlining<'_> {
+impl SchemaInliner<'_> {
     fn schema(&mut self, schema: &Value, depth: usize) -> Result<Value, String> {
         self.nodes += 1;
         if self.nodes > NODES_MAX || depth > DEPTH_MAX {

@@ -8,7 +8,7 @@ use super::schema::Document;
 
 /// The credentials that a tool sends, and the secrets that they refer to.
 #[derive(Default)]
-pub(super) struct Signing {
+pub(super) struct ImportedCredentials {
     pub(super) headers: BTreeMap<String, String>,
     pub(super) query: BTreeMap<String, String>,
     pub(super) oauth2: Option<Value>,
@@ -18,14 +18,14 @@ pub(super) struct Signing {
 }
 
 /// How secrets are named.
-pub(super) struct Naming {
+pub(super) struct SecretNaming {
     /// Prefix of each variable.
     pub(super) prefix: String,
     /// True if each tenant has a secret of its own.
     pub(super) per_tenant: bool,
 }
 
-impl Naming {
+impl SecretNaming {
     /// The name of a scheme's secret.
     fn secret(&self, scheme: &str, what: &str) -> String {
         let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
@@ -46,9 +46,13 @@ impl Naming {
 ///
 /// # Errors
 /// Why there is no such way.
-pub(super) fn signing(document: &Document, operation: &Value, naming: &Naming) -> Result<Signing, String> {
+pub(super) fn signing(
+    document: &Document,
+    operation: &Value,
+    naming: &SecretNaming,
+) -> Result<ImportedCredentials, String> {
     let wanted = operation.get("security").or_else(|| document.root.get("security")).and_then(Value::as_array);
-    let Some(ways) = wanted.filter(|ways| !ways.is_empty()) else { return Ok(Signing::default()) };
+    let Some(ways) = wanted.filter(|ways| !ways.is_empty()) else { return Ok(ImportedCredentials::default()) };
     let mut why = None;
     for way in ways {
         match together(document, way, naming) {
@@ -60,8 +64,8 @@ pub(super) fn signing(document: &Document, operation: &Value, naming: &Naming) -
 }
 
 /// Combines all schemes of one way, which are sent together.
-fn together(document: &Document, way: &Value, naming: &Naming) -> Result<Signing, String> {
-    let mut signing = Signing::default();
+fn together(document: &Document, way: &Value, naming: &SecretNaming) -> Result<ImportedCredentials, String> {
+    let mut signing = ImportedCredentials::default();
     for (name, scopes) in way.as_object().into_iter().flatten() {
         let scheme = document.root.pointer("/components/securitySchemes").and_then(|schemes| schemes.get(name));
         let scheme = document.follow(scheme.ok_or_else(|| format!("the security scheme {name} is not declared"))?)?;
@@ -74,8 +78,8 @@ fn together(document: &Document, way: &Value, naming: &Naming) -> Result<Signing
     Ok(signing)
 }
 
-impl Signing {
-    fn add(&mut self, name: &str, scheme: &Value, scopes: &Value, naming: &Naming) -> Result<(), String> {
+impl ImportedCredentials {
+    fn add(&mut self, name: &str, scheme: &Value, scopes: &Value, naming: &SecretNaming) -> Result<(), String> {
         let text = |key: &str| scheme.get(key).and_then(Value::as_str).unwrap_or_default();
         let http = text("scheme").to_ascii_lowercase();
         match (text("type"), text("in"), http.as_str()) {
@@ -107,7 +111,7 @@ impl Signing {
         Ok(())
     }
 
-    fn oauth2(&mut self, name: &str, scheme: &Value, scopes: &Value, naming: &Naming) -> Result<(), String> {
+    fn oauth2(&mut self, name: &str, scheme: &Value, scopes: &Value, naming: &SecretNaming) -> Result<(), String> {
         let flow = |flow: &str| scheme.get("flows").and_then(|flows| flows.get(flow));
         let (grant, flow) = match (flow("clientCredentials"), flow("authorizationCode")) {
             (Some(flow), _) => ("client_credentials", flow),
@@ -139,7 +143,7 @@ impl Signing {
     }
 
     /// Declares a secret and returns the reference to it.
-    fn secret(&mut self, scheme: &str, what: &str, naming: &Naming) -> String {
+    fn secret(&mut self, scheme: &str, what: &str, naming: &SecretNaming) -> String {
         let name = naming.secret(scheme, what);
         let reference = naming.reference(&name);
         let text = format!("${{{name}}}");
@@ -154,7 +158,8 @@ mod tests {
 
     #[test]
     fn a_document_names_no_variable_that_the_worker_has_for_something_else() {
-        let named = |prefix: &str, scheme: &str| Naming { prefix: prefix.into(), per_tenant: false }.secret(scheme, "");
+        let named =
+            |prefix: &str, scheme: &str| SecretNaming { prefix: prefix.into(), per_tenant: false }.secret(scheme, "");
         assert_eq!(named("", "REDIS_URL"), "IMPORTED_REDIS_URL");
         assert_eq!(named("", "aws secret/access key"), "IMPORTED_AWS_SECRET_ACCESS_KEY");
         assert_eq!(named("shop_", "key"), "SHOP_KEY");

@@ -12,7 +12,7 @@ const DEPTH_MAX: usize = 32;
 
 /// A file to import.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct FoundFile {
     /// Its path, which becomes the source of its documents.
     pub(super) name: String,
     pub(super) form: Form,
@@ -21,7 +21,7 @@ pub(super) struct Found {
 /// The files found below the given paths.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
-    pub(super) files: Vec<Found>,
+    pub(super) files: Vec<FoundFile>,
     /// Paths that cannot be read, and given files that are not documents.
     pub(super) problems: Vec<Problem>,
     /// Number of other files in folders.
@@ -36,7 +36,7 @@ impl Tree {
             match fs::metadata(root) {
                 Ok(found) if found.is_dir() => tree.folder(root, 0),
                 Ok(found) if found.is_file() => match Form::of(root) {
-                    Some(form) => tree.files.push(Found { name: root.clone(), form }),
+                    Some(form) => tree.files.push(FoundFile { name: root.clone(), form }),
                     None => tree.problem(root, "expected .md, .markdown, .txt, .text, .jsonl or .ndjson"),
                 },
                 Ok(_) => tree.problem(root, "it is neither a file nor a folder"),
@@ -75,7 +75,7 @@ impl Tree {
                 if self.files.len() >= FILES_MAX {
                     return self.problem(folder, &format!("there are more than {FILES_MAX} files"));
                 }
-                self.files.push(Found { name: path, form });
+                self.files.push(FoundFile { name: path, form });
             } else {
                 self.others += 1;
             }
@@ -87,7 +87,7 @@ impl Tree {
     }
 }
 
-impl Found {
+impl FoundFile {
     /// Reads the file, unless it is larger than its format allows.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use tickfleet_store::{KeepResult, Store};
 use tickfleet_tools_knowledge::documents::{self, Problem};
 use tickfleet_tools_knowledge::import::{Import as Importer, Imported};
 
-use super::files::{Found, Tree};
+use super::files::{FoundFile, Tree};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
@@ -51,18 +51,18 @@ struct Report {
     /// The model that embeds passages, if one is configured.
     model: Option<String>,
     /// Invalid documents and unreadable files, each with the reason.
-    problems: Vec<Told>,
+    problems: Vec<ReportedProblem>,
     /// Why the import stopped early.
     stopped: Option<&'static str>,
 }
 
 #[derive(Debug, Serialize)]
-struct Told {
+struct ReportedProblem {
     place: String,
     why: String,
 }
 
-impl From<Problem> for Told {
+impl From<Problem> for ReportedProblem {
     fn from(Problem { place, why }: Problem) -> Self {
         Self { place, why }
     }
@@ -78,7 +78,7 @@ pub(super) async fn run(setup: &Setup, args: &Import, output: &Output) -> Result
     let mut report = Report { model: embedder.map(|embedder| embedder.model().to_owned()), ..Report::default() };
     let roots: Vec<String> = args.paths.iter().map(|path| tidy(path)).collect();
     let tree = Tree::below(&roots);
-    (report.left_out, report.problems) = (tree.others, tree.problems.into_iter().map(Told::from).collect());
+    (report.left_out, report.problems) = (tree.others, tree.problems.into_iter().map(ReportedProblem::from).collect());
     let mut importer = Importer::begin(&store, &args.tenant, embedder).await?;
     let bar = progress(tree.files.len());
     for file in &tree.files {
@@ -100,8 +100,8 @@ pub(super) async fn run(setup: &Setup, args: &Import, output: &Output) -> Result
         let line = format!("{}: {}", problem.place, problem.why);
         output.note(&line.chars().map(|c| if c.is_control() { '?' } else { c }).collect::<String>());
     }
-    output.show(&report, told)?;
-    if is_good { Ok(()) } else { Err(Failure::Told) }
+    output.show(&report, report_text)?;
+    if is_good { Ok(()) } else { Err(Failure::Reported) }
 }
 
 /// A path as documents name it, without a leading `./` or a trailing `/`.
@@ -115,7 +115,7 @@ fn tidy(path: &str) -> String {
 }
 
 async fn one_file(
-    file: &Found,
+    file: &FoundFile,
     args: &Import,
     importer: &mut Importer<'_>,
     report: &mut Report,
@@ -142,7 +142,7 @@ async fn one_file(
             Imported::Unchanged => report.unchanged += 1,
             Imported::Twice => {
                 let why = format!("{named} has the same title; documents of one source need different titles");
-                report.problems.push(Told { place: file.name.clone(), why });
+                report.problems.push(ReportedProblem { place: file.name.clone(), why });
             }
             Imported::Refused(kept) => {
                 report.stopped = Some(match kept {
@@ -184,7 +184,7 @@ fn progress(files: usize) -> ProgressBar {
     bar
 }
 
-fn told(report: &Report) -> String {
+fn report_text(report: &Report) -> String {
     let mut text = format!("{} new, {} replaced, {} unchanged", report.new, report.replaced, report.unchanged);
     if report.removed > 0 {
         text.push_str(&format!(", {} removed", report.removed));

@@ -13,7 +13,7 @@ use tickfleet_tools_knowledge::search::{Findings, Ranking};
 use crate::caller::with_tenant;
 use crate::failure::Failure;
 use crate::output::time_format::stamp;
-use crate::output::{Mood, Output, lines, short, table};
+use crate::output::{Output, StatusColor, lines, short, table};
 use crate::setup::Setup;
 
 /// Import, list, search or remove documents of a tenant's knowledge base, which agents search with
@@ -31,11 +31,11 @@ Search compares words. If EMBEDDINGS_MODEL names a model, search also compares m
 EMBEDDINGS_BASE_URL with EMBEDDINGS_API_KEY, or at OPENAI_BASE_URL with OPENAI_API_KEY. Workers need the same variables.")]
 pub(crate) struct Kb {
     #[command(subcommand)]
-    what: What,
+    command: KbCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum KbCommand {
     /// Import Markdown, text and JSON lines. Unchanged documents are skipped.
     Import(import::Import),
     /// List the documents.
@@ -48,7 +48,7 @@ enum What {
         category: Option<String>,
     },
     /// Remove documents by source or id.
-    Remove(Remove),
+    Remove(RemoveArgs),
     /// Search as an agent would.
     Search {
         /// Tenant of the knowledge base.
@@ -66,7 +66,7 @@ enum What {
 }
 
 #[derive(Debug, Args)]
-struct Remove {
+struct RemoveArgs {
     /// Tenant of the knowledge base.
     #[arg(long)]
     tenant: TenantId,
@@ -79,7 +79,7 @@ struct Remove {
 }
 
 #[derive(Serialize)]
-struct Removed {
+struct RemoveResult {
     removed: u64,
 }
 
@@ -88,19 +88,19 @@ struct Removed {
 /// # Errors
 /// An unknown tenant, invalid documents, a full knowledge base; Redis.
 pub(crate) async fn run(setup: &Setup, args: &Kb, output: &Output) -> Result<(), Failure> {
-    match &args.what {
-        What::Import(args) => import::run(setup, args, output).await,
-        What::List { tenant, category } => {
+    match &args.command {
+        KbCommand::Import(args) => import::run(setup, args, output).await,
+        KbCommand::List { tenant, category } => {
             let documents = documents(&store(setup, tenant).await?, tenant, category.as_deref()).await?;
             output.show(&documents, |documents| listed(documents))
         }
-        What::Remove(args) => remove(setup, args, output).await,
-        What::Search { tenant, query, category, max_results } => {
+        KbCommand::Remove(args) => remove(setup, args, output).await,
+        KbCommand::Search { tenant, query, category, max_results } => {
             let store = store(setup, tenant).await?;
             setup.knowledge.embedder().map_err(|why| Failure::failed(anyhow::anyhow!(why)))?;
             let most = usize::from(*max_results);
             let found = setup.knowledge.search(&store, tenant, query, category.as_deref(), most).await?;
-            output.show(&found, |found| shown(found, output))
+            output.show(&found, |found| findings_text(found, output))
         }
     }
 }
@@ -127,7 +127,7 @@ async fn documents(store: &Store, tenant: &TenantId, category: Option<&str>) -> 
     Ok(documents)
 }
 
-async fn remove(setup: &Setup, args: &Remove, output: &Output) -> Result<(), Failure> {
+async fn remove(setup: &Setup, args: &RemoveArgs, output: &Output) -> Result<(), Failure> {
     let store = store(setup, &args.tenant).await?;
     let documents = documents(&store, &args.tenant, None).await?;
     let named = |name: &str, document: &Document| {
@@ -140,7 +140,7 @@ async fn remove(setup: &Setup, args: &Remove, output: &Output) -> Result<(), Fai
     }
     let gone = documents.iter().filter(|document| args.all || args.sources.iter().any(|name| named(name, document)));
     let ids: Vec<String> = gone.map(|document| document.id.clone()).collect();
-    let removed = Removed { removed: store.drop_documents(&args.tenant, &ids).await? };
+    let removed = RemoveResult { removed: store.drop_documents(&args.tenant, &ids).await? };
     output.show(&removed, |removed| format!("documents removed: {}", removed.removed))
 }
 
@@ -164,7 +164,7 @@ fn listed(documents: &[Document]) -> String {
     lines(table)
 }
 
-fn shown(found: &Findings, output: &Output) -> String {
+fn findings_text(found: &Findings, output: &Output) -> String {
     let ranking = match found.ranking {
         Ranking::Words => "words",
         Ranking::Meaning => "meaning",
@@ -173,7 +173,7 @@ fn shown(found: &Findings, output: &Output) -> String {
     let mut text = format!("{} passages, ranked by {ranking}.{note}\n", found.passages.len());
     for passage in &found.passages {
         let category = if passage.category.is_empty() { String::new() } else { format!(", {}", passage.category) };
-        let head = output.paint(Mood::Strong, &short(&passage.title, 100));
+        let head = output.paint(StatusColor::Strong, &short(&passage.title, 100));
         text.push_str(&format!("\n{head}\n{}{category}  {:.3}\n", passage.source, passage.score));
         // Remove control characters, so that the text of a document cannot control the terminal.
         let clean = |line: &str| line.chars().filter(|c| !c.is_control()).collect::<String>();

@@ -5,13 +5,13 @@ use tickfleet_model::policy::{AgentPolicy, TenantPolicy};
 use tickfleet_model::{AgentId, DayCapAction, Policy, TenantId, limits};
 use tickfleet_store::{AgentBudget, TaskBudget};
 
-use super::seen::{SEEN_MAX, Shard};
+use super::counters::{COUNTERS_MAX, Shard};
 use super::views::{CounterView, LimitView};
 use crate::failure::Failure;
 
 /// The owner of the counters to show. Without a tenant, the counters of all.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Whose<'a> {
+pub(super) struct CounterOwner<'a> {
     pub(super) tenant: Option<&'a TenantId>,
     pub(super) agent: Option<&'a AgentId>,
 }
@@ -23,7 +23,7 @@ const TASKS_MIN: usize = 10;
 pub(super) async fn of(
     shards: &[Shard<'_>],
     policy: &Policy,
-    whose: Whose<'_>,
+    owner: CounterOwner<'_>,
     top: usize,
 ) -> Result<Vec<LimitView>, Failure> {
     let defaults = &policy.defaults;
@@ -33,20 +33,20 @@ pub(super) async fn of(
     };
     let tick = format!("{} calls per agent in a tick, unless the agent has its own cap", defaults.calls_per_tick);
     let day = format!("{} calls per agent in a day, unless the agent has its own cap", defaults.max_actions_per_day);
-    let mut ticks = Found::new("max_calls_per_tick", tick, OnReach::Wait);
-    let mut days = Found::new("max_actions_per_day", day, at_day);
+    let mut ticks = CapCounters::new("max_calls_per_tick", tick, OnReach::Wait);
+    let mut days = CapCounters::new("max_actions_per_day", day, at_day);
     let of_tenants = "calls per tenant in a day, as configured for the tenant".to_owned();
-    let mut tenants = Found::new("max_actions_per_day of the tenant", of_tenants, at_day);
+    let mut tenants = CapCounters::new("max_actions_per_day of the tenant", of_tenants, at_day);
     let of_tasks = format!("calls per task; {} unless the delegation sets a budget", limits::TASK_BUDGET_DEFAULT);
-    let mut tasks = Found::new("budget of the task", of_tasks, OnReach::Reject);
+    let mut tasks = CapCounters::new("budget of the task", of_tasks, OnReach::Reject);
     for shard in shards {
-        add_tasks(shard, policy, whose, &mut tasks).await?;
-        add_agents(shard, policy, whose, (&mut ticks, &mut days)).await?;
-        add_tenants(shard, policy, whose, &mut tenants).await?;
+        add_tasks(shard, policy, owner, &mut tasks).await?;
+        add_agents(shard, policy, owner, (&mut ticks, &mut days)).await?;
+        add_tenants(shard, policy, owner, &mut tenants).await?;
     }
-    for found in [&mut ticks, &mut days] {
-        found.keep_fullest(top);
-        for counter in &mut found.view.counters {
+    for cap in [&mut ticks, &mut days] {
+        cap.keep_fullest(top);
+        for counter in &mut cap.view.counters {
             let mut waiting = 0;
             for shard in shards {
                 waiting += shard.store.waiting_on(&counter.counter).await?;
@@ -59,24 +59,24 @@ pub(super) async fn of(
     Ok(vec![ticks.view, days.view, tenants.view, tasks.view])
 }
 
-/// Adds the budgets of agents in a shard: of the requested agents, or otherwise of up to `SEEN_MAX` agents.
+/// Adds the budgets of agents in a shard: of the requested agents, or otherwise of up to `COUNTERS_MAX` agents.
 async fn add_agents(
     shard: &Shard<'_>,
     policy: &Policy,
-    whose: Whose<'_>,
-    (ticks, days): (&mut Found, &mut Found),
+    owner: CounterOwner<'_>,
+    (ticks, days): (&mut CapCounters, &mut CapCounters),
 ) -> Result<(), Failure> {
-    let named: Option<Vec<String>> = whose.tenant.map(|tenant| {
-        let all = policy.agents.keys().filter(|agent| whose.agent.is_none_or(|wanted| wanted == *agent));
-        all.map(|agent| format!("{tenant}:{agent}")).take(SEEN_MAX).collect()
+    let named: Option<Vec<String>> = owner.tenant.map(|tenant| {
+        let all = policy.agents.keys().filter(|agent| owner.agent.is_none_or(|wanted| wanted == *agent));
+        all.map(|agent| format!("{tenant}:{agent}")).take(COUNTERS_MAX).collect()
     });
     let (budgets, complete) = match named {
-        Some(names) => (shard.store.budgets_of(&names).await?, names.len() < SEEN_MAX),
-        None => shard.store.budgets(SEEN_MAX).await?,
+        Some(names) => (shard.store.budgets_of(&names).await?, names.len() < COUNTERS_MAX),
+        None => shard.store.budgets(COUNTERS_MAX).await?,
     };
-    for found in [&mut *ticks, &mut *days] {
-        found.view.complete &= complete;
-        found.view.looked_at += budgets.len() as u64;
+    for cap in [&mut *ticks, &mut *days] {
+        cap.view.complete &= complete;
+        cap.view.looked_at += budgets.len() as u64;
     }
     for (name, budget) in budgets {
         let caps = agent_of(policy, &name).map(|(owner, agent)| policy.caps(owner, agent));
@@ -89,39 +89,49 @@ async fn add_agents(
 }
 
 /// Adds the daily counters of the requested tenant or, if none was requested, of all tenants with a cap of their own.
-async fn add_tenants(shard: &Shard<'_>, policy: &Policy, whose: Whose<'_>, found: &mut Found) -> Result<(), Failure> {
-    let wanted = |tenant: &TenantId, owner: &TenantPolicy| match whose.tenant {
+async fn add_tenants(
+    shard: &Shard<'_>,
+    policy: &Policy,
+    owner: CounterOwner<'_>,
+    cap: &mut CapCounters,
+) -> Result<(), Failure> {
+    let wanted = |tenant: &TenantId, policy: &TenantPolicy| match owner.tenant {
         Some(wanted) => wanted == tenant,
-        None => owner.max_actions_per_day.is_some(),
+        None => policy.max_actions_per_day.is_some(),
     };
     let here = policy.tenants.iter().filter(|(tenant, owner)| wanted(tenant, owner) && shard.store.is_home_of(tenant));
-    let here: Vec<(&TenantId, &TenantPolicy)> = here.take(SEEN_MAX).collect();
+    let here: Vec<(&TenantId, &TenantPolicy)> = here.take(COUNTERS_MAX).collect();
     let names: Vec<TenantId> = here.iter().map(|(tenant, _)| (*tenant).clone()).collect();
     let days = shard.store.tenant_days(&names).await?;
-    found.view.looked_at += days.len() as u64;
-    found.view.complete &= here.len() < SEEN_MAX;
+    cap.view.looked_at += days.len() as u64;
+    cap.view.complete &= here.len() < COUNTERS_MAX;
     for ((tenant, owner), day) in here.into_iter().zip(days) {
-        found.add(tenant.as_str(), day, owner.max_actions_per_day, shard.now_ms);
+        cap.add(tenant.as_str(), day, owner.max_actions_per_day, shard.now_ms);
     }
     Ok(())
 }
 
 /// Adds the budgets of running tasks, among the newest of each tenant. Calls beyond a task's budget end at once, so no
 /// turn waits for one.
-async fn add_tasks(shard: &Shard<'_>, policy: &Policy, whose: Whose<'_>, found: &mut Found) -> Result<(), Failure> {
-    let wanted = |tenant: &&TenantId| whose.tenant.is_none_or(|wanted| wanted == *tenant);
+async fn add_tasks(
+    shard: &Shard<'_>,
+    policy: &Policy,
+    owner: CounterOwner<'_>,
+    cap: &mut CapCounters,
+) -> Result<(), Failure> {
+    let wanted = |tenant: &&TenantId| owner.tenant.is_none_or(|wanted| wanted == *tenant);
     let here = policy.tenants.keys().filter(wanted).filter(|tenant| shard.store.is_home_of(tenant));
-    let names: Vec<TenantId> = here.take(SEEN_MAX).cloned().collect();
-    let of_tenant = (SEEN_MAX / names.len().max(1)).max(TASKS_MIN);
+    let names: Vec<TenantId> = here.take(COUNTERS_MAX).cloned().collect();
+    let of_tenant = (COUNTERS_MAX / names.len().max(1)).max(TASKS_MIN);
     let (budgets, looked_at, complete) = shard.store.task_budgets(&names, of_tenant).await?;
-    found.view.looked_at += looked_at;
-    found.view.complete &= complete && names.len() < SEEN_MAX;
+    cap.view.looked_at += looked_at;
+    cap.view.complete &= complete && names.len() < COUNTERS_MAX;
     for TaskBudget { task, agent, used, allowed, deadline_ms } in budgets {
-        if whose.agent.is_none_or(|wanted| wanted.as_str() == agent) {
-            found.add(&task, (used, deadline_ms), u32::try_from(allowed).ok(), shard.now_ms);
+        if owner.agent.is_none_or(|wanted| wanted.as_str() == agent) {
+            cap.add(&task, (used, deadline_ms), u32::try_from(allowed).ok(), shard.now_ms);
         }
     }
-    for counter in &mut found.view.counters {
+    for counter in &mut cap.view.counters {
         counter.waiting = Some(0);
     }
     Ok(())
@@ -134,11 +144,11 @@ fn agent_of<'a>(policy: &'a Policy, name: &str) -> Option<(&'a TenantPolicy, &'a
 }
 
 /// A cap and the counters found for it.
-struct Found {
+struct CapCounters {
     view: LimitView,
 }
 
-impl Found {
+impl CapCounters {
     fn new(name: &str, allows: String, on_reach: OnReach) -> Self {
         let view = LimitView {
             name: name.to_owned(),

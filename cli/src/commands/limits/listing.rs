@@ -10,9 +10,9 @@ use tickfleet_model::policy::{AgentPolicy, Policy, TenantPolicy};
 use tickfleet_model::suggest::{closest, list};
 use tickfleet_model::{AgentId, Limit, TenantId};
 
-use super::Which;
-use super::caps::{self, Whose};
-use super::seen::{self, Key, Seen, Shard, Tally};
+use super::LimitsFilter;
+use super::caps::{self, CounterOwner};
+use super::counters::{self, CounterKey, LimitCounters, Shard, Tally};
 use super::views::{CounterView, LimitView};
 use crate::caller::{nobody, with_run_time, with_tenant};
 use crate::failure::Failure;
@@ -25,7 +25,7 @@ const ASKED_MAX: usize = 100;
 #[derive(Debug, Serialize)]
 pub(super) struct Listing {
     pub(super) now_ms: i64,
-    pub(super) policy: PolicyHere,
+    pub(super) policy: PolicyComparison,
     /// The caps of agents, tenants and tasks.
     pub(super) caps: Vec<LimitView>,
     pub(super) limits: Vec<LimitView>,
@@ -33,13 +33,13 @@ pub(super) struct Listing {
 
 /// The local policy, which says what limits allow, and the policy by which the fleet decides.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct PolicyHere {
+pub(super) struct PolicyComparison {
     pub(super) here: String,
     /// Per shard; `None` until a scheduler has announced a policy there.
     pub(super) in_force: Vec<Option<String>>,
 }
 
-impl PolicyHere {
+impl PolicyComparison {
     async fn of(setup: &Setup, shards: &[Shard<'_>]) -> Result<Self, Failure> {
         let mut in_force = Vec::with_capacity(shards.len());
         for shard in shards {
@@ -72,9 +72,9 @@ struct Caller<'a> {
 
 impl<'a> Caller<'a> {
     /// Returns `None` if the command names no tenant.
-    fn of(which: &'a Which, policy: &'a Policy) -> Result<Option<Self>, Failure> {
-        let Some(tenant) = &which.tenant else { return Ok(None) };
-        if let Some(agent) = &which.agent {
+    fn of(filter: &'a LimitsFilter, policy: &'a Policy) -> Result<Option<Self>, Failure> {
+        let Some(tenant) = &filter.tenant else { return Ok(None) };
+        if let Some(agent) = &filter.agent {
             let found = policy.look_up(tenant, agent).map_err(|unknown| nobody(unknown, policy, tenant, agent))?;
             return Ok(Some(Self { tenant, owner: found.0, agent: Some((agent, found.1)) }));
         }
@@ -83,7 +83,7 @@ impl<'a> Caller<'a> {
     }
 
     /// Whether the limit counts calls of this caller.
-    fn meets(&self, limit: &Limit) -> bool {
+    fn is_limited_by(&self, limit: &Limit) -> bool {
         let fits = self.agent.is_none_or(|(agent, policy)| limit.matches.fits_agent(agent, policy));
         fits && limit.matches.fits_tenant(self.owner)
     }
@@ -110,19 +110,19 @@ fn no_tenant(tenant: &TenantId, policy: &Policy) -> Failure {
 ///
 /// # Errors
 /// An unknown limit, tenant or agent; Redis.
-pub(super) async fn of(setup: &Setup, client: &Client, which: &Which) -> Result<Listing, Failure> {
+pub(super) async fn of(setup: &Setup, client: &Client, filter: &LimitsFilter) -> Result<Listing, Failure> {
     let active = setup.active();
     with_run_time(&active, client.stores()).await;
-    if let Some(tenant) = &which.tenant {
+    if let Some(tenant) = &filter.tenant {
         with_tenant(setup, &active, tenant).await?;
     }
     let policy = &active.load().policy;
-    let caller = Caller::of(which, policy)?;
-    let shards = seen::shards(client).await?;
-    let mut names = seen::names(&policy.limits);
-    let whose = Whose { tenant: which.tenant.as_ref(), agent: which.agent.as_ref() };
-    let mut caps = caps::of(&shards, policy, whose, usize::from(which.top)).await?;
-    if let Some(wanted) = &which.limit {
+    let caller = Caller::of(filter, policy)?;
+    let shards = counters::shards(client).await?;
+    let mut names = counters::names(&policy.limits);
+    let owner = CounterOwner { tenant: filter.tenant.as_ref(), agent: filter.agent.as_ref() };
+    let mut caps = caps::of(&shards, policy, owner, usize::from(filter.top)).await?;
+    if let Some(wanted) = &filter.limit {
         caps.retain(|cap| cap.name == *wanted);
         if !names.contains(wanted) && caps.is_empty() {
             return Err(no_limit(wanted, names.iter().map(String::as_str)));
@@ -131,19 +131,19 @@ pub(super) async fn of(setup: &Setup, client: &Client, which: &Which) -> Result<
     }
     let mut limits = Vec::new();
     for name in names {
-        let limit = known(&policy.limits, &name);
-        let met = caller.as_ref().zip(limit).is_none_or(|(caller, limit)| caller.meets(limit));
-        if met {
-            let seen = Seen::of(&shards, (&name, limit), policy).await?;
-            limits.push(view(&shards, (name, limit, seen), caller.as_ref(), usize::from(which.top)).await?);
+        let limit = find_limit(&policy.limits, &name);
+        let is_included = caller.as_ref().zip(limit).is_none_or(|(caller, limit)| caller.is_limited_by(limit));
+        if is_included {
+            let found = LimitCounters::of(&shards, (&name, limit), policy).await?;
+            limits.push(view(&shards, (name, limit, found), caller.as_ref(), usize::from(filter.top)).await?);
         }
     }
     let now_ms = shards.iter().map(|shard| shard.now_ms).max().unwrap_or(0);
-    Ok(Listing { now_ms, policy: PolicyHere::of(setup, &shards).await?, caps, limits })
+    Ok(Listing { now_ms, policy: PolicyComparison::of(setup, &shards).await?, caps, limits })
 }
 
 /// The configured limit with this name.
-pub(super) fn known<'a>(limits: &'a [Limit], name: &str) -> Option<&'a Limit> {
+pub(super) fn find_limit<'a>(limits: &'a [Limit], name: &str) -> Option<&'a Limit> {
     limits.iter().find(|limit| limit.name == name)
 }
 
@@ -155,16 +155,16 @@ pub(super) fn no_limit<'a>(wanted: &str, names: impl Iterator<Item = &'a str> + 
 
 async fn view(
     shards: &[Shard<'_>],
-    (name, limit, seen): (String, Option<&Limit>, Seen),
+    (name, limit, found): (String, Option<&Limit>, LimitCounters),
     caller: Option<&Caller<'_>>,
     top: usize,
 ) -> Result<LimitView, Failure> {
-    let (total, looked_at, complete) = (seen.total, seen.looked_at, seen.complete);
-    let wanted = |key: &Key| caller.is_none_or(|caller| caller.may_debit(limit, &key.counter));
-    let mut fullest: Vec<(Key, Tally)> = seen.counters.into_iter().filter(|(key, _)| wanted(key)).collect();
+    let (total, looked_at, complete) = (found.total, found.looked_at, found.complete);
+    let wanted = |key: &CounterKey| caller.is_none_or(|caller| caller.may_debit(limit, &key.counter));
+    let mut fullest: Vec<(CounterKey, Tally)> = found.counters.into_iter().filter(|(key, _)| wanted(key)).collect();
     fullest.sort_by_key(|(_, tally)| fullness(tally));
     fullest.truncate(ASKED_MAX.max(top));
-    let waiting = seen::waiting(shards, &name, &fullest).await?;
+    let waiting = counters::waiting(shards, &name, &fullest).await?;
     let mut fullest: Vec<_> = fullest.into_iter().zip(waiting).collect();
     // Among equally full counters, show those with the most waiting turns.
     fullest.sort_by_key(|((_, tally), waiting)| (fullness(tally), std::cmp::Reverse(waiting.unwrap_or(0))));
@@ -190,7 +190,7 @@ fn fullness(tally: &Tally) -> std::cmp::Reverse<(u64, u64)> {
 }
 
 fn counter_view(
-    key: Key,
+    key: CounterKey,
     tally: Tally,
     waiting: Option<u64>,
     limit: Option<&Limit>,

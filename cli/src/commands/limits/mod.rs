@@ -1,12 +1,12 @@
 //! `tickfleet limits`: shows the limits with their fullest counters, and resets a counter.
 //!
-//! [`seen`] reads counters of all shards, up to a bound, and [`caps`] the counters of the general caps. [`listing`]
+//! [`counters`] reads counters of all shards, up to a bound, and [`caps`] the counters of the general caps. [`listing`]
 //! builds the list from them, and [`show`] formats it. Only [`reset`] changes anything.
 
 mod caps;
+mod counters;
 mod listing;
 pub(crate) mod reset;
-mod seen;
 mod show;
 mod views;
 
@@ -15,7 +15,7 @@ pub(crate) use reset::{by_environment, reason, who};
 use clap::{Args, Subcommand};
 use serde_json::Value;
 use tickfleet_client::Client;
-use tickfleet_gateway::LimitsAsked;
+use tickfleet_gateway::LimitFilter;
 use tickfleet_model::{AgentId, TenantId};
 
 use crate::failure::Failure;
@@ -39,20 +39,20 @@ per shard."
 )]
 pub(crate) struct Limits {
     #[command(subcommand)]
-    what: Option<What>,
+    command: Option<LimitsCommand>,
     #[command(flatten)]
-    which: Which,
+    filter: LimitsFilter,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum LimitsCommand {
     /// Reset a counter to zero. Waiting calls are reconsidered at once; the audit log records the reset.
     Reset(reset::Reset),
 }
 
 /// Filter of the list.
 #[derive(Debug, Args)]
-struct Which {
+struct LimitsFilter {
     /// One limit, or `cap`.
     #[arg(long, value_name = "NAME")]
     limit: Option<String>,
@@ -72,10 +72,10 @@ struct Which {
 /// # Errors
 /// An unknown limit, counter, tenant or agent; Redis.
 pub(crate) async fn run(setup: &Setup, args: &Limits, output: &Output) -> Result<(), Failure> {
-    if let Some(What::Reset(reset)) = &args.what {
+    if let Some(LimitsCommand::Reset(reset)) = &args.command {
         return reset::run(setup, reset, output).await;
     }
-    let listing = listing::of(setup, &setup.client().await?, &args.which).await?;
+    let listing = listing::of(setup, &setup.client().await?, &args.filter).await?;
     if let Some(hint) = setup.built_in_hint().filter(|_| !output.json) {
         output.note(hint);
     }
@@ -87,8 +87,8 @@ pub(crate) async fn run(setup: &Setup, args: &Limits, output: &Output) -> Result
 ///
 /// # Errors
 /// An unknown limit, tenant or agent; Redis.
-pub(crate) async fn told(setup: &Setup, client: &Client, asked: &LimitsAsked) -> Result<Value, Failure> {
-    let LimitsAsked { limit, tenant, agent, top } = asked.clone();
-    let listing = listing::of(setup, client, &Which { limit, tenant, agent, top }).await?;
+pub(crate) async fn as_json(setup: &Setup, client: &Client, filter: &LimitFilter) -> Result<Value, Failure> {
+    let LimitFilter { limit, tenant, agent, top } = filter.clone();
+    let listing = listing::of(setup, client, &LimitsFilter { limit, tenant, agent, top }).await?;
     serde_json::to_value(listing).map_err(Failure::failed)
 }

@@ -11,8 +11,8 @@ use tickfleet_model::{Limit, limits};
 use tickfleet_protocol::{LimitReset, limit_reset_entry};
 use tickfleet_store::{CounterName, ResetCounter, Store};
 
-use super::listing::{known, no_limit, number};
-use super::seen::{self, Seen};
+use super::counters::{self, LimitCounters};
+use super::listing::{find_limit, no_limit, number};
 use crate::failure::Failure;
 use crate::global::environment;
 use crate::output::Output;
@@ -62,7 +62,7 @@ pub(crate) fn who(text: &str) -> Result<String, String> {
 
 /// The result of a reset.
 #[derive(Debug, Serialize)]
-struct Done<'a> {
+struct ResetResult<'a> {
     limit: &'a str,
     counter: &'a str,
     /// The amount that was used, summed over all shards.
@@ -82,7 +82,7 @@ struct Done<'a> {
 pub(super) async fn run(setup: &Setup, args: &Reset, output: &Output) -> Result<(), Failure> {
     let by = args.by.clone().map_or_else(by_environment, Ok)?;
     let name = CounterName { limit: args.limit.clone(), counter: args.counter.clone() };
-    let limit = known(&setup.configuration.policy.limits, &name.limit);
+    let limit = find_limit(&setup.configuration.policy.limits, &name.limit);
     if limit.is_some_and(|limit| limit.every == Every::Held) {
         return Err(Failure::failed(anyhow::anyhow!(
             "{} counts running calls: each releases its slot when it ends. To end a turn, run tickfleet cancel",
@@ -102,7 +102,7 @@ pub(super) async fn run(setup: &Setup, args: &Reset, output: &Output) -> Result<
         return Err(no_counter(&client, setup, &name).await?);
     }
     let used: u64 = done.iter().map(|(_, was)| was.used).sum();
-    let told = Done {
+    let told = ResetResult {
         limit: &name.limit,
         counter: &name.counter,
         used_before: number(used, limit),
@@ -110,7 +110,7 @@ pub(super) async fn run(setup: &Setup, args: &Reset, output: &Output) -> Result<
         waiting: done.iter().map(|(_, was)| was.waiting).sum(),
         shards: done.iter().map(|(shard, _)| *shard).collect(),
     };
-    output.show(&told, |told| in_words(told, &name, limit, now_ms))
+    output.show(&told, |told| text(told, &name, limit, now_ms))
 }
 
 async fn reset_in(store: &Store, name: &CounterName, entry: &str) -> Result<Option<(u32, ResetCounter)>, Failure> {
@@ -151,7 +151,7 @@ fn entry(
     })
 }
 
-fn in_words(done: &Done<'_>, name: &CounterName, limit: Option<&Limit>, now_ms: i64) -> String {
+fn text(done: &ResetResult<'_>, name: &CounterName, limit: Option<&Limit>, now_ms: i64) -> String {
     let which =
         if name.counter.is_empty() { name.limit.clone() } else { format!("{} of {}", name.limit, name.counter) };
     let max = limit.and_then(|known| known.bound.fixed_max());
@@ -174,13 +174,13 @@ fn in_words(done: &Done<'_>, name: &CounterName, limit: Option<&Limit>, now_ms: 
 
 /// The failure for an unknown counter, with a suggestion.
 async fn no_counter(client: &Client, setup: &Setup, name: &CounterName) -> Result<Failure, Failure> {
-    let shards = seen::shards(client).await?;
-    let names = seen::names(&setup.configuration.policy.limits);
+    let shards = counters::shards(client).await?;
+    let names = counters::names(&setup.configuration.policy.limits);
     if !names.contains(&name.limit) {
         return Ok(no_limit(&name.limit, names.iter().map(String::as_str)));
     }
-    let limit = known(&setup.configuration.policy.limits, &name.limit);
-    let seen = Seen::of(&shards, (&name.limit, limit), &setup.configuration.policy).await?;
+    let limit = find_limit(&setup.configuration.policy.limits, &name.limit);
+    let seen = LimitCounters::of(&shards, (&name.limit, limit), &setup.configuration.policy).await?;
     let meant = closest(&name.counter, seen.counters.keys().map(|key| key.counter.as_str()));
     let meant = meant.filter(|meant| !meant.is_empty()).map(|meant| format!(" Did you mean {meant:?}?"));
     let which = if name.counter.is_empty() {

@@ -6,7 +6,7 @@ use tickfleet_model::limit::{LimitMode, OnReach};
 use super::listing::Listing;
 use super::views::{CounterView, LimitView};
 use crate::output::time_format::{clock, from_now};
-use crate::output::{Mood, Output, lines, table};
+use crate::output::{Output, StatusColor, lines, table};
 
 /// All limits, each followed by its counters.
 pub(super) fn text(listing: &Listing, output: &Output) -> String {
@@ -18,7 +18,7 @@ pub(super) fn text(listing: &Listing, output: &Output) -> String {
 }
 
 fn one(limit: &LimitView, now_ms: i64, output: &Output) -> String {
-    let mut parts = vec![format!("{}: {}", output.paint(Mood::Strong, &limit.name), allows(limit))];
+    let mut parts = vec![format!("{}: {}", output.paint(StatusColor::Strong, &limit.name), allows(limit))];
     if !limit.counters.is_empty() {
         let mut table = table(&["COUNTER", "USED", "WINDOW ENDS", "WAITING"]);
         for counter in &limit.counters {
@@ -26,7 +26,7 @@ fn one(limit: &LimitView, now_ms: i64, output: &Output) -> String {
             let used = used(counter);
             table.add_row([
                 name(counter).into(),
-                if is_full { output.cell(Mood::Doubtful, &used) } else { used.into() },
+                if is_full { output.cell(StatusColor::Doubtful, &used) } else { used.into() },
                 if limit.is_held { "when calls end".into() } else { ends(counter, now_ms).into() },
                 waiting(counter).into(),
             ]);

@@ -17,11 +17,11 @@ use tickfleet_tools_mcp::{LOOK_TIMEOUT, Offer, look};
 use crate::failure::Failure;
 use crate::global::Global;
 use crate::output::results;
-use crate::output::{Mood, Output, short};
+use crate::output::{Output, StatusColor, short};
 use crate::setup;
 
 /// How long to wait for a server before printing a note.
-const TOLD_AFTER: Duration = Duration::from_secs(3);
+const NOTE_AFTER: Duration = Duration::from_secs(3);
 /// Characters shown of a server's command or address.
 const REACHED_BY_CHARS: usize = 120;
 /// Lines shown of each side of a change, and characters shown of each line.
@@ -42,21 +42,21 @@ The command starts or connects to each server, lists its tools and disconnects; 
 Review the pinned descriptions, because models read them.")]
 pub(crate) struct Mcp {
     #[command(subcommand)]
-    pub(crate) what: What,
+    pub(crate) command: McpCommand,
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum What {
+pub(crate) enum McpCommand {
     /// Write the current tool definitions of the servers to mcp.lock.yaml.
-    Pin(Which),
+    Pin(ServerArgs),
     /// Compare the current tool definitions with mcp.lock.yaml.
-    Check(Which),
+    Check(ServerArgs),
     /// Serve the tools of one agent on standard input and output.
     Serve(serve::Serve),
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Which {
+pub(crate) struct ServerArgs {
     /// Only these servers.
     servers: Vec<String>,
     /// Time limit to start a server and list its tools: seconds (30) or a duration (2m).
@@ -66,7 +66,7 @@ pub(crate) struct Which {
 
 /// The result of checking one server.
 #[derive(Debug, Serialize)]
-pub(crate) struct Found {
+pub(crate) struct ServerCheck {
     server: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<String>,
@@ -104,23 +104,23 @@ struct Difference {
 pub(crate) async fn run(args: &Mcp, global: &Global, output: &Output) -> Result<(), Failure> {
     let sources = setup::sources(global)?;
     let (file, pins) = tickfleet_config::load_mcp(&sources).map_err(Failure::failed)?;
-    let (What::Pin(which) | What::Check(which)) = &args.what else { return Ok(()) };
-    let chosen = chosen(&file, &which.servers)?;
-    let backoff = Backoff { limit: which.timeout, output: Some(output) };
-    let looked = look_at(&chosen, &pins, &environment(&sources), backoff).await;
-    let failed = looked.iter().any(|(found, _)| found.error.is_some());
-    let differs = looked.iter().any(|(found, _)| !found.is_as_pinned());
-    let founds: Vec<&Found> = looked.iter().map(|(found, _)| found).collect();
-    let written = match &args.what {
-        What::Pin(_) if !failed && !looked.is_empty() => {
-            write(&sources, &merged(&file, pins, &which.servers, &looked))?;
+    let (McpCommand::Pin(server_args) | McpCommand::Check(server_args)) = &args.command else { return Ok(()) };
+    let chosen = chosen(&file, &server_args.servers)?;
+    let backoff = Backoff { limit: server_args.timeout, output: Some(output) };
+    let checked_servers = check_servers(&chosen, &pins, &environment(&sources), backoff).await;
+    let failed = checked_servers.iter().any(|(found, _)| found.error.is_some());
+    let differs = checked_servers.iter().any(|(found, _)| !found.is_as_pinned());
+    let checks: Vec<&ServerCheck> = checked_servers.iter().map(|(found, _)| found).collect();
+    let written = match &args.command {
+        McpCommand::Pin(_) if !failed && !checked_servers.is_empty() => {
+            write(&sources, &merged(&file, pins, &server_args.servers, &checked_servers))?;
             true
         }
         _ => false,
     };
-    output.show(&founds, |founds| text(founds, written, output))?;
-    let checked = matches!(args.what, What::Check(_));
-    if failed || (checked && differs) { Err(Failure::Told) } else { Ok(()) }
+    output.show(&checks, |checks| text(checks, written, output))?;
+    let checked = matches!(args.command, McpCommand::Check(_));
+    if failed || (checked && differs) { Err(Failure::Reported) } else { Ok(()) }
 }
 
 /// Pins the tools of every configured server, without output.
@@ -129,22 +129,27 @@ pub(crate) async fn run(args: &Mcp, global: &Global, output: &Output) -> Result<
 /// An invalid `mcp.yaml`, a server that does not respond, a file that cannot be written.
 pub(crate) async fn pin_all(sources: &Sources) -> Result<(), Failure> {
     let (file, pins) = tickfleet_config::load_mcp(sources).map_err(Failure::failed)?;
-    let looked = look_at(&chosen(&file, &[])?, &pins, &environment(sources), Backoff::QUIET).await;
-    if let Some((server, error)) = looked.iter().find_map(|(found, _)| Some((&found.server, found.error.as_ref()?))) {
+    let checked_servers = check_servers(&chosen(&file, &[])?, &pins, &environment(sources), Backoff::QUIET).await;
+    if let Some((server, error)) =
+        checked_servers.iter().find_map(|(found, _)| Some((&found.server, found.error.as_ref()?)))
+    {
         return Err(Failure::failed(anyhow::anyhow!("the MCP server {server}: {error}")));
     }
-    write(sources, &merged(&file, pins, &[], &looked))
+    write(sources, &merged(&file, pins, &[], &checked_servers))
 }
 
 /// Checks every configured server on behalf of `doctor`. Returns its name, and whether its tools match the pinned
 /// definitions.
-pub(crate) async fn look_at_all(file: &McpFile, environment: &Environment) -> Vec<(String, Result<String, String>)> {
+pub(crate) async fn check_all_servers(
+    file: &McpFile,
+    environment: &Environment,
+) -> Vec<(String, Result<String, String>)> {
     let servers: Vec<(&str, &McpServerDef)> = file.servers.iter().map(|(name, def)| (name.as_str(), def)).collect();
     let imported = |def: &McpServerDef| McpPinned { version: None, tools: def.tools.clone() };
     let pins = McpPins { servers: file.servers.iter().map(|(name, def)| (name.clone(), imported(def))).collect() };
-    let looked = look_at(&servers, &pins, environment, Backoff::QUIET).await.into_iter();
-    let verdict = |(found, _): (Found, Option<Offer>)| (found.server.clone(), found.of_imported());
-    looked.map(verdict).collect()
+    let checked_servers = check_servers(&servers, &pins, environment, Backoff::QUIET).await.into_iter();
+    let verdict = |(found, _): (ServerCheck, Option<Offer>)| (found.server.clone(), found.of_imported());
+    checked_servers.map(verdict).collect()
 }
 
 fn environment(sources: &Sources) -> Environment {
@@ -176,7 +181,7 @@ impl Backoff<'_> {
         let mut looking = std::pin::pin!(look(name, def, environment, self.limit));
         tokio::select! {
             offer = &mut looking => return offer,
-            () = tokio::time::sleep(TOLD_AFTER) => {}
+            () = tokio::time::sleep(NOTE_AFTER) => {}
         }
         if let Some(output) = self.output {
             let server = reached_by(def);
@@ -199,19 +204,19 @@ fn reached_by(def: &McpServerDef) -> String {
     }
 }
 
-async fn look_at(
+async fn check_servers(
     servers: &[(&str, &McpServerDef)],
     pins: &McpPins,
     environment: &Environment,
     backoff: Backoff<'_>,
-) -> Vec<(Found, Option<Offer>)> {
+) -> Vec<(ServerCheck, Option<Offer>)> {
     let each = servers.iter().map(|(name, def)| async move {
         let pinned = pins.servers.get(*name);
         match backoff.look(name, def, environment).await {
             Ok(offer) => (compared(name, def, pinned, &offer), Some(offer)),
             Err(error) => {
                 let (server, error) = ((*name).to_owned(), Some(error));
-                (Found { server, version: None, offered: 0, differences: Vec::new(), error }, None)
+                (ServerCheck { server, version: None, offered: 0, differences: Vec::new(), error }, None)
             }
         }
     });
@@ -223,7 +228,7 @@ fn on_one_line(text: &str) -> String {
     text.replace('\n', "\\n")
 }
 
-fn compared(name: &str, def: &McpServerDef, pinned: Option<&McpPinned>, offer: &Offer) -> Found {
+fn compared(name: &str, def: &McpServerDef, pinned: Option<&McpPinned>, offer: &Offer) -> ServerCheck {
     let pinned: &[McpDefinition] = pinned.map_or(&[], |pinned| &pinned.tools);
     let before = |tool: &McpDefinition| pinned.iter().find(|before| before.name == tool.name);
     let differs = |tool: &McpDefinition| {
@@ -257,7 +262,7 @@ fn compared(name: &str, def: &McpServerDef, pinned: Option<&McpPinned>, offer: &
         effect: None,
         is_pinned: pinned.iter().any(|pinned| pinned.name == *tool),
     }));
-    Found {
+    ServerCheck {
         server: name.to_owned(),
         version: offer.version.as_deref().map(on_one_line),
         offered: offer.tools.len(),
@@ -286,7 +291,7 @@ fn changed_lines(change: &McpChange) -> Vec<String> {
     lines
 }
 
-impl Found {
+impl ServerCheck {
     /// A refused tool that is not pinned is not a difference: it is not imported in either case.
     fn is_as_pinned(&self) -> bool {
         let differs = |difference: &Difference| difference.kind != "refused" || difference.is_pinned;
@@ -315,10 +320,10 @@ impl Found {
 
 /// The new pins: the current definitions of the checked servers, and the old pins of the others. Pins of servers that
 /// are no longer configured are removed.
-fn merged(file: &McpFile, pins: McpPins, only: &[String], looked: &[(Found, Option<Offer>)]) -> McpPins {
+fn merged(file: &McpFile, pins: McpPins, only: &[String], checked_servers: &[(ServerCheck, Option<Offer>)]) -> McpPins {
     let mut servers = pins.servers;
     servers.retain(|name, _| file.servers.contains_key(name) && (only.is_empty() || !only.contains(name)));
-    for (found, offer) in looked {
+    for (found, offer) in checked_servers {
         if let Some(offer) = offer {
             let pinned = McpPinned { version: offer.version.clone(), tools: offer.tools.clone() };
             servers.insert(found.server.clone(), pinned);
@@ -341,22 +346,22 @@ fn write(sources: &Sources, pins: &McpPins) -> Result<(), Failure> {
     written.map_err(|error| Failure::failed(anyhow::anyhow!("{} cannot be written: {error}", path.display())))
 }
 
-fn text(founds: &[&Found], written: bool, output: &Output) -> String {
-    if founds.is_empty() {
+fn text(checks: &[&ServerCheck], written: bool, output: &Output) -> String {
+    if checks.is_empty() {
         return "mcp.yaml has no servers.".to_owned();
     }
     let mut text = String::new();
-    for found in founds {
+    for found in checks {
         let version = found.version.as_deref().map(|version| format!(" {version}")).unwrap_or_default();
         match &found.error {
             Some(error) => {
-                text.push_str(&format!("{}: {} {error}\n", found.server, output.paint(Mood::Bad, "failed:")))
+                text.push_str(&format!("{}: {} {error}\n", found.server, output.paint(StatusColor::Bad, "failed:")))
             }
             None => {
                 let state = match (written, found.is_as_pinned()) {
-                    (true, _) => output.paint(Mood::Good, "pinned"),
-                    (false, true) => output.paint(Mood::Good, "as pinned"),
-                    (false, false) => output.paint(Mood::Bad, "different from pinned"),
+                    (true, _) => output.paint(StatusColor::Good, "pinned"),
+                    (false, true) => output.paint(StatusColor::Good, "as pinned"),
+                    (false, false) => output.paint(StatusColor::Bad, "different from pinned"),
                 };
                 text.push_str(&format!("{}{version}: {} tools, {state}\n", found.server, found.offered));
             }
@@ -366,7 +371,7 @@ fn text(founds: &[&Found], written: bool, output: &Output) -> String {
             difference.lines.iter().for_each(|line| text.push_str(&format!("    {line}\n")));
         }
     }
-    if founds.iter().any(|found| found.error.is_some()) {
+    if checks.iter().any(|found| found.error.is_some()) {
         text.push_str("Nothing was written.\n");
     }
     text
@@ -375,8 +380,8 @@ fn text(founds: &[&Found], written: bool, output: &Output) -> String {
 impl Difference {
     /// The tool, and what is wrong with it.
     fn named(&self) -> String {
-        let what = if self.kind == "refused" { self.details.join(", ") } else { self.kind.to_owned() };
-        format!("{} ({what})", self.tool)
+        let detail = if self.kind == "refused" { self.details.join(", ") } else { self.kind.to_owned() };
+        format!("{} ({detail})", self.tool)
     }
 
     fn rest(&self) -> String {

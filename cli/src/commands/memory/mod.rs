@@ -29,7 +29,7 @@ Examples:
   tickfleet memory forget --tenant demo --agent kelly p-0f1e2d3c4b5a69788796a5b4c3d2e1f0")]
 pub(crate) struct Memory {
     #[command(subcommand)]
-    what: What,
+    command: MemoryCommand,
 }
 
 /// Owner of the memories.
@@ -44,7 +44,7 @@ struct Owner {
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum MemoryCommand {
     /// Add a memory. Equal texts are stored once.
     Add {
         /// Text to remember.
@@ -83,14 +83,14 @@ enum What {
 
 /// The result of a command.
 #[derive(Debug, Default, Serialize)]
-struct Done {
+struct MemoryResult {
     added: usize,
     known: usize,
     forgotten: u64,
 }
 
 #[derive(Deserialize)]
-struct Line {
+struct MemoryLine {
     text: String,
     #[serde(default)]
     tags: Vec<String>,
@@ -101,20 +101,20 @@ struct Line {
 /// # Errors
 /// An unknown agent, an invalid text; Redis.
 pub(crate) async fn run(setup: &Setup, args: &Memory, output: &Output) -> Result<(), Failure> {
-    let done = match &args.what {
-        What::Add { text, owner, tag } => {
+    let done = match &args.command {
+        MemoryCommand::Add { text, owner, tag } => {
             let note = sound(text, tag).map_err(Failure::usage)?;
             add(&store(setup, owner).await?, owner, vec![note]).await?
         }
-        What::Import { file, owner } => {
+        MemoryCommand::Import { file, owner } => {
             let notes = read(file)?;
             add(&store(setup, owner).await?, owner, notes).await?
         }
-        What::List { owner } => {
+        MemoryCommand::List { owner } => {
             let memories = store(setup, owner).await?.memories(&owner.tenant, &owner.agent).await?;
             return output.show(&memories, |memories| listed(memories));
         }
-        What::Forget { ids, owner, all } => {
+        MemoryCommand::Forget { ids, owner, all } => {
             let store = store(setup, owner).await?;
             let memories = store.memories(&owner.tenant, &owner.agent).await?;
             if let Some(unknown) = ids.iter().find(|id| !memories.iter().any(|memory| memory.id == **id)) {
@@ -123,7 +123,10 @@ pub(crate) async fn run(setup: &Setup, args: &Memory, output: &Output) -> Result
             }
             let every = || memories.iter().map(|memory| memory.id.clone()).collect();
             let ids = if *all { every() } else { ids.clone() };
-            Done { forgotten: store.forget(&owner.tenant, &owner.agent, &ids).await?, ..Done::default() }
+            MemoryResult {
+                forgotten: store.forget(&owner.tenant, &owner.agent, &ids).await?,
+                ..MemoryResult::default()
+            }
         }
     };
     output
@@ -152,21 +155,21 @@ fn read(file: &PathBuf) -> Result<Vec<(String, Vec<String>)>, Failure> {
     let parts: Vec<&str> = if is_lines { text.lines().collect() } else { text.split("\n\n").collect() };
     let mut notes = Vec::new();
     for (number, part) in parts.into_iter().enumerate().filter(|(_, part)| !part.trim().is_empty()) {
-        let what = if is_lines { "line" } else { "paragraph" };
-        let at = |why: String| failed(format!("{what} {}: {why}", number + 1));
+        let unit = if is_lines { "line" } else { "paragraph" };
+        let at = |why: String| failed(format!("{unit} {}: {why}", number + 1));
         let line = if is_lines {
             serde_json::from_str(part).map_err(|error| at(format!("{error}; expected {{\"text\": …}}")))?
         } else {
-            Line { text: part.to_owned(), tags: Vec::new() }
+            MemoryLine { text: part.to_owned(), tags: Vec::new() }
         };
         notes.push(sound(&line.text, &line.tags).map_err(at)?);
     }
     Ok(notes)
 }
 
-async fn add(store: &Store, owner: &Owner, notes: Vec<(String, Vec<String>)>) -> Result<Done, Failure> {
+async fn add(store: &Store, owner: &Owner, notes: Vec<(String, Vec<String>)>) -> Result<MemoryResult, Failure> {
     let at_ms = store.now_ms().await?;
-    let mut done = Done::default();
+    let mut done = MemoryResult::default();
     for (text, tags) in notes {
         // The ID is derived from the text, so that a text added twice is stored once.
         let id = format!("p-{}", digest(&[&text]));

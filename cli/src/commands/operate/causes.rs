@@ -10,7 +10,7 @@ use crate::output::time_format::from_now;
 use crate::output::{Output, lines, short, table};
 
 #[derive(Serialize)]
-struct Told {
+struct CausesOutput {
     causes: Vec<Cause>,
     /// Number of entries read.
     read: usize,
@@ -37,13 +37,13 @@ pub(super) async fn show(client: &Client, filter: &DeadFilter, now_ms: i64, outp
         }
     }
     let (read, others) = (causes.read, causes.others);
-    output.show(&Told { causes: causes.most(filter.limit), read, others }, |told| in_words(told, now_ms))
+    output.show(&CausesOutput { causes: causes.most(filter.limit), read, others }, |groups| causes_text(groups, now_ms))
 }
 
-fn in_words(told: &Told, now_ms: i64) -> String {
-    let Some(most) = told.causes.first() else { return "No dead letters match.".into() };
+fn causes_text(groups: &CausesOutput, now_ms: i64) -> String {
+    let Some(most) = groups.causes.first() else { return "No dead letters match.".into() };
     let mut rows = table(&["COUNT", "KIND", "CAUSE", "TOOL", "NEWEST", "OLDEST", "TOLD", "EXAMPLE"]);
-    for cause in &told.causes {
+    for cause in &groups.causes {
         rows.add_row([
             Cell::new(cause.count),
             Cell::new(cause.kind.as_str()),
@@ -56,8 +56,8 @@ fn in_words(told: &Told, now_ms: i64) -> String {
         ]);
     }
     let mut text = lines(rows);
-    if told.others > 0 {
-        text += &format!("\n{} more have other causes: narrow the filter.", told.others);
+    if groups.others > 0 {
+        text += &format!("\n{} more have other causes: narrow the filter.", groups.others);
     }
     text + &format!("\nReview and replay the first cause:\n  {}", replay(most))
 }

@@ -11,10 +11,10 @@ use tickfleet_client::operate::Operator;
 use tickfleet_model::{AgentId, TenantId, limits};
 
 use crate::commands::limits::{by_environment, reason, who};
-use crate::commands::operate::{causes, known};
+use crate::commands::operate::{causes, name_check};
 use crate::failure::Failure;
-use crate::output::time_format::{Past, from_now};
-use crate::output::{Mood, Output, lines, short, table};
+use crate::output::time_format::{TimeArg, from_now};
+use crate::output::{Output, StatusColor, lines, short, table};
 use crate::setup::Setup;
 
 /// Entries per page by default.
@@ -44,15 +44,15 @@ idempotency key; the old result stays. A call that may have taken effect (outcom
 internal) requires --although-it-may-have-run.")]
 pub(crate) struct DeadArgs {
     #[command(subcommand)]
-    what: What,
+    command: DeadCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum DeadCommand {
     /// List entries, the newest first.
-    List(List),
+    List(ListArgs),
     /// Show one entry in full.
-    Show(Show),
+    Show(ShowArgs),
     /// Replay entries, by id or by filter.
     Replay(ReplayArgs),
     /// Drop entries: dead letters are deleted, calls and tasks are no longer listed.
@@ -60,7 +60,7 @@ enum What {
 }
 
 #[derive(Debug, Args)]
-struct Filter {
+struct DeadEntriesFilter {
     /// Only entries of this kind.
     #[arg(long)]
     kind: Option<KindArg>,
@@ -86,11 +86,11 @@ struct Filter {
     #[arg(long, conflicts_with = "told")]
     untold: bool,
     /// Only entries since this time: 1d (ago) or 2026-03-01T12:00:00Z.
-    #[arg(long, value_name = "TIME", value_parser = Past::parse)]
-    since: Option<Past>,
+    #[arg(long, value_name = "TIME", value_parser = TimeArg::parse)]
+    since: Option<TimeArg>,
     /// Only entries before this time.
-    #[arg(long, value_name = "TIME", value_parser = Past::parse)]
-    until: Option<Past>,
+    #[arg(long, value_name = "TIME", value_parser = TimeArg::parse)]
+    until: Option<TimeArg>,
 }
 
 /// Kind of an entry.
@@ -105,9 +105,9 @@ enum KindArg {
 }
 
 #[derive(Debug, Args)]
-struct List {
+struct ListArgs {
     #[command(flatten)]
-    filter: Filter,
+    filter: DeadEntriesFilter,
     /// Entries to list, 1 to 1000.
     #[arg(long, default_value_t = LISTED, value_parser = limit)]
     limit: usize,
@@ -120,7 +120,7 @@ struct List {
 }
 
 #[derive(Debug, Args)]
-struct Show {
+struct ShowArgs {
     /// Id of the entry, from the list.
     id: DeadId,
     /// Print only the message that a replay sends, for editing.
@@ -129,12 +129,12 @@ struct Show {
 }
 
 #[derive(Debug, Args)]
-struct Wish {
+struct EntriesArgs {
     /// Ids of entries, from the list. If missing, all entries that match the filter.
     #[arg(value_name = "ID", conflicts_with_all = ["kind", "tenant", "agent", "tool", "cause", "error", "told", "untold", "since", "until"])]
     ids: Vec<DeadId>,
     #[command(flatten)]
-    filter: Filter,
+    filter: DeadEntriesFilter,
     /// Reason for the audit log.
     #[arg(long, value_parser = reason)]
     reason: String,
@@ -149,7 +149,7 @@ struct Wish {
 #[derive(Debug, Args)]
 struct ReplayArgs {
     #[command(flatten)]
-    wish: Wish,
+    entries: EntriesArgs,
     /// Send the message in this file instead (-: standard input). Requires exactly one id.
     #[arg(long, value_name = "FILE")]
     message: Option<PathBuf>,
@@ -161,7 +161,7 @@ struct ReplayArgs {
 #[derive(Debug, Args)]
 struct DropArgs {
     #[command(flatten)]
-    wish: Wish,
+    entries: EntriesArgs,
 }
 
 fn limit(text: &str) -> Result<usize, String> {
@@ -169,8 +169,14 @@ fn limit(text: &str) -> Result<usize, String> {
     limit.ok_or_else(|| format!("expected a number from 1 to {LISTED_MAX}"))
 }
 
-impl Filter {
-    async fn wanted(&self, setup: &Setup, client: &Client, now_ms: i64, limit: usize) -> Result<DeadFilter, Failure> {
+impl DeadEntriesFilter {
+    async fn to_filter(
+        &self,
+        setup: &Setup,
+        client: &Client,
+        now_ms: i64,
+        limit: usize,
+    ) -> Result<DeadFilter, Failure> {
         Ok(DeadFilter {
             kind: self.kind.map(|kind| match kind {
                 KindArg::Letter => Kind::Letter,
@@ -179,7 +185,7 @@ impl Filter {
             }),
             tenant: self.tenant.clone(),
             agent: self.agent.clone(),
-            tool: known::tool_wanted(setup, client, self.tool.as_deref()).await?,
+            tool: name_check::resolve_tool_filter(setup, client, self.tool.as_deref()).await?,
             cause: self.cause.clone(),
             error: self.error.clone(),
             told: self.told.clone(),
@@ -203,24 +209,25 @@ impl Filter {
 /// Neither IDs nor filters; no name for the audit log; a message that cannot be read; Redis.
 pub(crate) async fn run(setup: &Setup, args: &DeadArgs, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
-    match &args.what {
-        What::List(args) => list(setup, &client, args, output).await,
-        What::Show(args) => show(&client, args, output).await,
-        What::Replay(args) => {
+    match &args.command {
+        DeadCommand::List(args) => list(setup, &client, args, output).await,
+        DeadCommand::Show(args) => show(&client, args, output).await,
+        DeadCommand::Replay(args) => {
             let message = args.message.as_ref().map(read).transpose()?;
-            if (message.is_some() && args.wish.ids.len() != 1)
-                || (args.although_it_may_have_run && args.wish.ids.is_empty())
+            if (message.is_some() && args.entries.ids.len() != 1)
+                || (args.although_it_may_have_run && args.entries.ids.is_empty())
             {
                 return Err(Failure::usage(
                     "--message requires exactly one id; --although-it-may-have-run requires ids",
                 ));
             }
-            let done = Done { message: message.as_deref(), although: args.although_it_may_have_run, is_drop: false };
-            many(setup, &client, &args.wish, done, output).await
+            let action =
+                EntryAction { message: message.as_deref(), although: args.although_it_may_have_run, is_drop: false };
+            handle_entries(setup, &client, &args.entries, action, output).await
         }
-        What::Drop(args) => {
-            let done = Done { message: None, although: true, is_drop: true };
-            many(setup, &client, &args.wish, done, output).await
+        DeadCommand::Drop(args) => {
+            let action = EntryAction { message: None, although: true, is_drop: true };
+            handle_entries(setup, &client, &args.entries, action, output).await
         }
     }
 }
@@ -246,7 +253,7 @@ async fn now_ms(client: &Client) -> Result<i64, Failure> {
 }
 
 #[derive(Serialize)]
-struct Listed<'a> {
+struct DeadPageOutput<'a> {
     dead: &'a [Dead],
     /// Number of entries read.
     read: usize,
@@ -255,16 +262,16 @@ struct Listed<'a> {
     next: Option<String>,
 }
 
-async fn list(setup: &Setup, client: &Client, args: &List, output: &Output) -> Result<(), Failure> {
+async fn list(setup: &Setup, client: &Client, args: &ListArgs, output: &Output) -> Result<(), Failure> {
     let now_ms = now_ms(client).await?;
-    let filter = args.filter.wanted(setup, client, now_ms, args.limit).await?;
+    let filter = args.filter.to_filter(setup, client, now_ms, args.limit).await?;
     if args.by_cause {
         return causes::show(client, &filter, now_ms, output).await;
     }
     let page = dead::list(client.stores(), &filter, args.from.clone().unwrap_or_default()).await?;
     let next = page.next.map(|next| next.to_string());
-    output.show(&Listed { dead: &page.dead, read: page.read, next }, |listed| {
-        let mut text = in_words(listed.dead, now_ms, output);
+    output.show(&DeadPageOutput { dead: &page.dead, read: page.read, next }, |listed| {
+        let mut text = entries_text(listed.dead, now_ms, output);
         if let Some(next) = &listed.next {
             text += &format!("\n{} entries read. There may be more: continue with --from {next}.", listed.read);
         }
@@ -272,25 +279,25 @@ async fn list(setup: &Setup, client: &Client, args: &List, output: &Output) -> R
     })
 }
 
-fn in_words(dead: &[Dead], now_ms: i64, output: &Output) -> String {
+fn entries_text(dead: &[Dead], now_ms: i64, output: &Output) -> String {
     if dead.is_empty() {
         return "No dead letters match.".into();
     }
     let mut rows = table(&["ID", "WHEN", "TENANT", "AGENT", "WHAT", "CAUSE", "REPLAY", "TOLD"]);
     for one in dead {
-        let what = [one.tool.as_deref(), one.from.as_deref(), one.name.as_deref()];
-        let what: Vec<&str> = what.into_iter().flatten().collect();
+        let subject = [one.tool.as_deref(), one.from.as_deref(), one.name.as_deref()];
+        let subject: Vec<&str> = subject.into_iter().flatten().collect();
         let replay = match (one.needs_message.is_some(), one.may_have_run) {
-            (true, _) => output.cell(Mood::Doubtful, "with a message"),
-            (false, true) => output.cell(Mood::Bad, "may have run"),
-            (false, false) => output.cell(Mood::Good, "yes"),
+            (true, _) => output.cell(StatusColor::Doubtful, "with a message"),
+            (false, true) => output.cell(StatusColor::Bad, "may have run"),
+            (false, false) => output.cell(StatusColor::Good, "yes"),
         };
         rows.add_row([
             Cell::new(one.id.to_string()),
             Cell::new(from_now(one.at_ms, now_ms)),
             Cell::new(one.tenant.as_ref().map(TenantId::as_str).unwrap_or_default()),
             Cell::new(one.agent.as_deref().unwrap_or_default()),
-            Cell::new(what.join(" ")),
+            Cell::new(subject.join(" ")),
             Cell::new(&one.cause),
             replay,
             Cell::new(short(one.error.as_deref().unwrap_or_default(), 80)),
@@ -299,7 +306,7 @@ fn in_words(dead: &[Dead], now_ms: i64, output: &Output) -> String {
     lines(rows)
 }
 
-async fn show(client: &Client, args: &Show, output: &Output) -> Result<(), Failure> {
+async fn show(client: &Client, args: &ShowArgs, output: &Output) -> Result<(), Failure> {
     let Some(whole) = dead::find(client.stores(), &args.id).await? else {
         return Err(Failure::failed(anyhow::anyhow!("{}: no entry with this id", args.id)));
     };
@@ -311,7 +318,7 @@ async fn show(client: &Client, args: &Show, output: &Output) -> Result<(), Failu
 
 /// The action on each entry.
 #[derive(Clone, Copy)]
-struct Done<'a> {
+struct EntryAction<'a> {
     message: Option<&'a [u8]>,
     although: bool,
     is_drop: bool,
@@ -333,73 +340,84 @@ struct Summary {
 /// Maximum number of results in a summary.
 const ANSWERS_MAX: usize = 1_000;
 
-async fn many(setup: &Setup, client: &Client, wish: &Wish, done: Done<'_>, output: &Output) -> Result<(), Failure> {
-    if wish.ids.is_empty() && wish.filter.is_empty() {
+async fn handle_entries(
+    setup: &Setup,
+    client: &Client,
+    args: &EntriesArgs,
+    action: EntryAction<'_>,
+    output: &Output,
+) -> Result<(), Failure> {
+    if args.ids.is_empty() && args.filter.is_empty() {
         return Err(Failure::usage("expected ids or filters (--error, --since …)"));
     }
-    let by = wish.by.clone().map_or_else(by_environment, Ok)?;
+    let by = args.by.clone().map_or_else(by_environment, Ok)?;
     let report = setup.report();
-    let operator = Operator { by: &by, reason: &wish.reason, redactor: &report.redactor };
-    let mut summary = Summary { done: wish.yes, ..Summary::default() };
-    if !wish.ids.is_empty() {
-        summary.found = wish.ids.len();
-        for id in wish.ids.iter().filter(|_| wish.yes) {
-            summary.add(one(client, id, done, operator).await?, true);
+    let operator = Operator { by: &by, reason: &args.reason, redactor: &report.redactor };
+    let mut summary = Summary { done: args.yes, ..Summary::default() };
+    if !args.ids.is_empty() {
+        summary.found = args.ids.len();
+        for id in args.ids.iter().filter(|_| args.yes) {
+            summary.add(handle_entry(client, id, action, operator).await?, true);
         }
-        return tell(&summary, done, output);
+        return show_summary(&summary, action, output);
     }
     // Exclude entries that fail after this command started, so that nothing is replayed repeatedly.
     let mut began_ms = 0;
     for store in client.stores() {
         began_ms = store.now_ms().await?.max(began_ms);
     }
-    let mut filter = wish.filter.wanted(setup, client, now_ms(client).await?, LISTED).await?;
+    let mut filter = args.filter.to_filter(setup, client, now_ms(client).await?, LISTED).await?;
     filter.until_ms.get_or_insert(began_ms + 1);
     let mut from = Some(DeadAt::default());
     while let Some(at) = from {
         let page = dead::list(client.stores(), &filter, at).await?;
         for found in &page.dead {
             summary.found += 1;
-            if wish.yes {
-                let answer = one(client, &found.id, done, operator).await?;
+            if args.yes {
+                let answer = handle_entry(client, &found.id, action, operator).await?;
                 let has_room = !matches!(answer.answer, Answer::QueueFull | Answer::Pressure | Answer::Full);
                 summary.add(answer, false);
                 if !has_room {
-                    return tell(&summary, done, output);
+                    return show_summary(&summary, action, output);
                 }
             } else if summary.found <= PREVIEWED {
                 preview(found, output);
             }
         }
-        if page.next.is_some() && wish.yes {
+        if page.next.is_some() && args.yes {
             output.note(&format!(
                 "{} found, {} {} so far; Ctrl-C stops here",
                 summary.found,
                 summary.handled,
-                done.word()
+                action.word()
             ));
         }
         from = page.next;
     }
-    tell(&summary, done, output)
+    show_summary(&summary, action, output)
 }
 
 fn preview(found: &Dead, output: &Output) {
-    let what = found.name.as_deref().unwrap_or_default();
+    let subject = found.name.as_deref().unwrap_or_default();
     let told = short(found.error.as_deref().unwrap_or_default(), 60);
-    output.note(&format!("{} {what} {}: {told}", found.id, found.cause));
+    output.note(&format!("{} {subject} {}: {told}", found.id, found.cause));
 }
 
-async fn one(client: &Client, id: &DeadId, done: Done<'_>, operator: Operator<'_>) -> Result<Replayed, Failure> {
-    if done.is_drop {
+async fn handle_entry(
+    client: &Client,
+    id: &DeadId,
+    action: EntryAction<'_>,
+    operator: Operator<'_>,
+) -> Result<Replayed, Failure> {
+    if action.is_drop {
         return Ok(dead::drop_one(client.stores(), id, &dead::Drop { within: None, operator }).await?);
     }
     let replay =
-        dead::Replay { message: done.message, although_it_may_have_run: done.although, within: None, operator };
+        dead::Replay { message: action.message, although_it_may_have_run: action.although, within: None, operator };
     Ok(dead::replay(client.stores(), id, &replay).await?)
 }
 
-impl Done<'_> {
+impl EntryAction<'_> {
     const fn word(self) -> &'static str {
         if self.is_drop { "dropped" } else { "replayed" }
     }
@@ -415,8 +433,8 @@ impl Summary {
     }
 }
 
-fn tell(summary: &Summary, done: Done<'_>, output: &Output) -> Result<(), Failure> {
-    let word = done.word();
+fn show_summary(summary: &Summary, action: EntryAction<'_>, output: &Output) -> Result<(), Failure> {
+    let word = action.word();
     output.show(summary, |summary| {
         if !summary.done {
             return format!("{} would be {word}: add --yes to do it", summary.found);
@@ -425,15 +443,15 @@ fn tell(summary: &Summary, done: Done<'_>, output: &Output) -> Result<(), Failur
         for one in &summary.answers {
             let becomes = one.becomes.as_ref().map(|becomes| format!(", as {becomes}")).unwrap_or_default();
             let why = one.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-            text += &format!("{}: {}{becomes}{why}\n", one.id, in_word(one.answer, word));
+            text += &format!("{}: {}{becomes}{why}\n", one.id, answer_text(one.answer, word));
         }
         text + &format!("{} found, {} of them {word}", summary.found, summary.handled)
     })
 }
 
-const fn in_word(answer: Answer, done: &'static str) -> &'static str {
+const fn answer_text(answer: Answer, action: &'static str) -> &'static str {
     match answer {
-        Answer::Ok => done,
+        Answer::Ok => action,
         Answer::Gone => "no entry with this id",
         Answer::Again => "already replayed or dropped",
         Answer::Duplicate => "not sent: a turn with the same id and content was submitted before",

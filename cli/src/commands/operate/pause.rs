@@ -4,12 +4,12 @@ use clap::Args;
 use serde::Serialize;
 use tickfleet_client::Client;
 use tickfleet_client::operate::{self, Operator};
-use tickfleet_gateway::Named;
+use tickfleet_gateway::FleetName;
 use tickfleet_model::policy::{Pause, Paused, PausedTool};
 use tickfleet_model::{AgentId, TenantId, limits};
 use tickfleet_store::PauseResult;
 
-use super::known;
+use super::name_check;
 use crate::commands::limits::{by_environment, reason, who};
 use crate::failure::Failure;
 use crate::output::time_format::{clock, from_now};
@@ -37,7 +37,7 @@ pub(crate) struct PauseArgs {
     #[arg(value_name = "TENANT", requires = "reason")]
     tenant: Option<TenantId>,
     #[command(flatten)]
-    rest: Rest,
+    rest: TargetArgs,
     /// Only calls to this tool (name or id), of the tenant or of all tenants.
     #[arg(long, value_name = "NAME", value_parser = tool, conflicts_with = "agent", requires = "reason")]
     tool: Option<String>,
@@ -54,7 +54,7 @@ pub(crate) struct ResumeArgs {
     #[arg(value_name = "TENANT", required_unless_present = "tool")]
     tenant: Option<TenantId>,
     #[command(flatten)]
-    rest: Rest,
+    rest: TargetArgs,
     /// Paused tool (name or id), of the tenant or of all tenants.
     #[arg(long, value_name = "NAME", value_parser = tool, conflicts_with = "agent")]
     tool: Option<String>,
@@ -64,7 +64,7 @@ pub(crate) struct ResumeArgs {
 }
 
 #[derive(Debug, Args)]
-struct Rest {
+struct TargetArgs {
     /// Agent. If missing, all agents of the tenant.
     #[arg(value_name = "AGENT")]
     agent: Option<AgentId>,
@@ -85,7 +85,7 @@ fn tool(text: &str) -> Result<String, String> {
 
 /// A pause in force.
 #[derive(Debug, Serialize)]
-struct Holds {
+struct ActivePause {
     /// `None` for a tool that is paused for all tenants.
     #[serde(skip_serializing_if = "Option::is_none")]
     tenant: Option<TenantId>,
@@ -99,7 +99,7 @@ struct Holds {
 
 /// The result of a command.
 #[derive(Debug, Serialize)]
-struct Done<'a> {
+struct PauseResult<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     tenant: Option<&'a TenantId>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -119,25 +119,25 @@ pub(crate) async fn run(setup: &Setup, args: &PauseArgs, output: &Output) -> Res
     let Some(reason) = &args.reason else { return list(&client, output).await };
     let by = args.rest.by.clone().map_or_else(by_environment, Ok)?;
     if let Some(tool) = &args.tool {
-        known::check(setup, &client, Named::Tool(tool), output).await?;
+        name_check::check(setup, &client, FleetName::Tool(tool), output).await?;
         if let Some(tenant) = &args.tenant {
-            known::check(setup, &client, Named::Tenant(tenant), output).await?;
+            name_check::check(setup, &client, FleetName::Tenant(tenant), output).await?;
         }
-        let tool = known::tool_switched(setup, &client, tool).await?;
+        let tool = name_check::tool_switched(setup, &client, tool).await?;
         return pause_tool(setup, &client, (&tool, args.tenant.as_ref()), (&by, reason), output).await;
     }
     let Some(tenant) = &args.tenant else {
         return Err(Failure::usage("expected a tenant, one of its agents, or --tool"));
     };
     let who = Paused { tenant: tenant.clone(), agent: args.rest.agent.clone() };
-    known::check(setup, &client, named(&who), output).await?;
+    name_check::check(setup, &client, fleet_name(&who), output).await?;
     let report = setup.report();
     let operator = Operator { by: &by, reason, redactor: &report.redactor };
     let set = operate::pause(client.store(tenant), &who, operator).await?;
     if set == PauseResult::Full {
         return Err(Failure::failed(anyhow::anyhow!("too many tenants and agents are paused: resume some first")));
     }
-    done(&who, set, output, |name, changed| {
+    report_caller(&who, set, output, |name, changed| {
         if changed {
             return format!("calls of {name} are paused; admitted calls finish, new calls wait");
         }
@@ -154,7 +154,7 @@ pub(crate) async fn resume(setup: &Setup, args: &ResumeArgs, output: &Output) ->
     let (client, report) = (setup.client().await?, setup.report());
     let operator = Operator { by: &by, reason: &args.reason, redactor: &report.redactor };
     if let Some(tool) = &args.tool {
-        let name = known::tool_switched(setup, &client, tool).await?;
+        let name = name_check::tool_switched(setup, &client, tool).await?;
         let paused = PausedTool { tenant: args.tenant.clone(), tool: name };
         let mut set = operate::resume_tool(client.stores(), &paused, operator).await?;
         // It may have been paused by its ID while the ID was unknown.
@@ -163,9 +163,9 @@ pub(crate) async fn resume(setup: &Setup, args: &ResumeArgs, output: &Output) ->
             set = operate::resume_tool(client.stores(), &by_id, operator).await?;
         }
         if set != PauseResult::Ok {
-            known::check(setup, &client, Named::Tool(tool), output).await?;
+            name_check::check(setup, &client, FleetName::Tool(tool), output).await?;
         }
-        return done_tool(&paused, set == PauseResult::Ok, output, |changed| match changed {
+        return report_tool(&paused, set == PauseResult::Ok, output, |changed| match changed {
             true => format!("calls to {tool} run again; waiting calls start within a minute"),
             false => format!("{tool} was not paused; tickfleet pause lists all pauses"),
         });
@@ -177,9 +177,9 @@ pub(crate) async fn resume(setup: &Setup, args: &ResumeArgs, output: &Output) ->
     let set = operate::resume(client.store(&who.tenant), &who, operator).await?;
     // A paused name may no longer be configured.
     if set != PauseResult::Ok {
-        known::check(setup, &client, named(&who), output).await?;
+        name_check::check(setup, &client, fleet_name(&who), output).await?;
     }
-    done(&who, set, output, |name, changed| {
+    report_caller(&who, set, output, |name, changed| {
         if changed {
             return format!("calls of {name} run again, the first within a tick");
         }
@@ -201,30 +201,30 @@ async fn pause_tool(
     if let Some(where_not) = set.not_everywhere() {
         return Err(Failure::failed(anyhow::anyhow!(where_not)));
     }
-    done_tool(&paused, set.changed, output, |changed| match changed {
+    report_tool(&paused, set.changed, output, |changed| match changed {
         true => format!("calls to {tool} wait as soon as each worker receives the pause"),
         false => format!("{tool} was paused already"),
     })
 }
 
-fn done_tool(
+fn report_tool(
     paused: &PausedTool,
     changed: bool,
     output: &Output,
     words: impl FnOnce(bool) -> String,
 ) -> Result<(), Failure> {
-    let done = Done { tenant: paused.tenant.as_ref(), tool: Some(&paused.tool), agent: None, changed };
+    let done = PauseResult { tenant: paused.tenant.as_ref(), tool: Some(&paused.tool), agent: None, changed };
     output.show(&done, |_| words(changed))
 }
 
-fn done(
+fn report_caller(
     who: &Paused,
     set: PauseResult,
     output: &Output,
     words: impl FnOnce(&str, bool) -> String,
 ) -> Result<(), Failure> {
     let changed = set == PauseResult::Ok;
-    let done = Done { tenant: Some(&who.tenant), tool: None, agent: who.agent.as_ref(), changed };
+    let done = PauseResult { tenant: Some(&who.tenant), tool: None, agent: who.agent.as_ref(), changed };
     output.show(&done, |_| words(&name(&who.tenant, who.agent.as_ref()), changed))
 }
 
@@ -232,8 +232,8 @@ fn name(tenant: &TenantId, agent: Option<&AgentId>) -> String {
     agent.map_or_else(|| format!("tenant {tenant}"), |agent| format!("agent {agent} of {tenant}"))
 }
 
-fn named(who: &Paused) -> Named<'_> {
-    who.agent.as_ref().map_or(Named::Tenant(&who.tenant), |agent| Named::Agent(&who.tenant, agent))
+fn fleet_name(who: &Paused) -> FleetName<'_> {
+    who.agent.as_ref().map_or(FleetName::Tenant(&who.tenant), |agent| FleetName::Agent(&who.tenant, agent))
 }
 
 async fn list(client: &Client, output: &Output) -> Result<(), Failure> {
@@ -242,14 +242,21 @@ async fn list(client: &Client, output: &Output) -> Result<(), Failure> {
     for store in client.stores() {
         now_ms = store.now_ms().await?;
         let set = store.run_time_config().await?;
-        let held = set.pauses.into_iter();
-        pauses.extend(held.map(|(who, pause)| Holds { tenant: Some(who.tenant), tool: None, agent: who.agent, pause }));
+        let pause_held = set.pauses.into_iter();
+        pauses.extend(pause_held.map(|(who, pause)| ActivePause {
+            tenant: Some(who.tenant),
+            tool: None,
+            agent: who.agent,
+            pause,
+        }));
         for (PausedTool { tenant, tool }, pause) in set.tool_pauses {
             // A pause for all tenants is stored in every shard.
             let is_known = tenant.is_none()
-                && pauses.iter().any(|held| held.tenant.is_none() && held.tool.as_ref() == Some(&tool));
+                && pauses
+                    .iter()
+                    .any(|pause_held| pause_held.tenant.is_none() && pause_held.tool.as_ref() == Some(&tool));
             if !is_known {
-                pauses.push(Holds { tenant, tool: Some(tool), agent: None, pause });
+                pauses.push(ActivePause { tenant, tool: Some(tool), agent: None, pause });
             }
         }
     }
@@ -258,15 +265,16 @@ async fn list(client: &Client, output: &Output) -> Result<(), Failure> {
             return "No pauses.".into();
         }
         let mut rows = table(&["TENANT", "AGENT", "TOOL", "SINCE", "BY", "WHY"]);
-        for held in pauses {
-            let since = format!("{} ({})", clock(held.pause.since_ms), from_now(held.pause.since_ms, now_ms));
-            let agent = held.agent.as_ref().map_or("all", AgentId::as_str);
-            let Pause { by, reason, .. } = &held.pause;
-            let tenant = held.tenant.as_ref().map_or("all", TenantId::as_str);
+        for pause_held in pauses {
+            let since =
+                format!("{} ({})", clock(pause_held.pause.since_ms), from_now(pause_held.pause.since_ms, now_ms));
+            let agent = pause_held.agent.as_ref().map_or("all", AgentId::as_str);
+            let Pause { by, reason, .. } = &pause_held.pause;
+            let tenant = pause_held.tenant.as_ref().map_or("all", TenantId::as_str);
             rows.add_row([
                 tenant,
                 agent,
-                held.tool.as_deref().unwrap_or("all"),
+                pause_held.tool.as_deref().unwrap_or("all"),
                 since.as_str(),
                 by.as_str(),
                 reason.as_str(),

@@ -11,7 +11,7 @@ use tickfleet_client::usage::{ModelUse, UseTotal, add_use};
 use tickfleet_model::limit::amount;
 use tickfleet_model::{AgentId, TenantId};
 
-use crate::commands::operate::known;
+use crate::commands::operate::name_check;
 use crate::commands::usage::zones;
 use crate::failure::Failure;
 use crate::output::time_format::from_now;
@@ -83,7 +83,7 @@ impl From<ByArg> for By {
 }
 
 #[derive(Serialize)]
-struct Told {
+struct StatsOutput {
     rows: Vec<StatsRow>,
     /// Model usage; `None` if rows are by tool.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -95,7 +95,7 @@ struct Told {
 }
 
 /// How far the logs of all shards have been counted.
-pub(crate) struct CountedAll {
+pub(crate) struct CountProgress {
     /// Up to this time, ms: of the shard that is furthest behind.
     pub(crate) upto_ms: i64,
     /// True if entries may have left the log before they were counted.
@@ -108,8 +108,8 @@ pub(crate) struct CountedAll {
 ///
 /// # Errors
 /// Redis.
-pub(crate) async fn count(client: &Client, output: &Output) -> Result<CountedAll, Failure> {
-    let mut all = CountedAll { upto_ms: i64::MAX, gap: false, now_ms: 0 };
+pub(crate) async fn count_new_entries(client: &Client, output: &Output) -> Result<CountProgress, Failure> {
+    let mut all = CountProgress { upto_ms: i64::MAX, gap: false, now_ms: 0 };
     for store in client.stores() {
         all.now_ms = store.now_ms().await?;
         loop {
@@ -136,29 +136,30 @@ pub(crate) async fn count(client: &Client, output: &Output) -> Result<CountedAll
 /// Redis.
 pub(crate) async fn run(setup: &Setup, args: &Stats, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
-    let counted = count(&client, output).await?;
-    let mut told = Told { rows: Vec::new(), models: None, counted_upto_ms: counted.upto_ms, gap: counted.gap };
+    let counted = count_new_entries(&client, output).await?;
+    let mut stats_output =
+        StatsOutput { rows: Vec::new(), models: None, counted_upto_ms: counted.upto_ms, gap: counted.gap };
     let today = counted.now_ms.div_euclid(DAY_MS);
     let query = StatsQuery {
         tenant: args.tenant.clone(),
         agent: args.agent.as_ref().map(ToString::to_string),
-        tool: known::tool_wanted(setup, &client, args.tool.as_deref()).await?,
+        tool: name_check::resolve_tool_filter(setup, &client, args.tool.as_deref()).await?,
         from_day: today - i64::from(args.days) + 1,
         until_day: today,
         by: args.by.iter().map(|by| By::from(*by)).collect::<BTreeSet<_>>(),
     };
-    told.rows = stats(client.stores(), &query).await?;
-    told.models = add_use(&client, &zones(setup, &client).await?, &query, &mut told.rows).await?;
-    if told.models.is_some_and(|models| !models.complete) {
+    stats_output.rows = stats(client.stores(), &query).await?;
+    stats_output.models = add_use(&client, &zones(setup, &client).await?, &query, &mut stats_output.rows).await?;
+    if stats_output.models.is_some_and(|models| !models.complete) {
         output.note("not all model usage was read: it is kept for 40 days, and large fleets are read in part; narrow with --tenant and --days");
     }
-    if told.gap {
+    if stats_output.gap {
         output.note("entries may have been trimmed before they were counted: some calls may be missing");
     }
     if args.csv {
-        return output.print(&csv(&told.rows));
+        return output.print(&csv(&stats_output.rows));
     }
-    output.show(&told, |told| in_words(&told.rows))
+    output.show(&stats_output, |stats_output| rows_text(&stats_output.rows))
 }
 
 /// The cells that identify the row.
@@ -182,21 +183,21 @@ const FIGURES: [&str; 8] = ["calls", "ok", "failed", "retries", "mean_ms", "p50_
 const USED: [&str; 4] = ["requests", "input_tokens", "output_tokens", "cost"];
 
 fn used(row: &StatsRow) -> Vec<String> {
-    let told = |used: &ModelUse| {
+    let stats_output = |used: &ModelUse| {
         [used.requests, used.input_tokens, used.output_tokens]
             .map(|count| count.to_string())
             .into_iter()
             .chain([amount::show(used.cost)])
             .collect()
     };
-    row.used.as_ref().map(told).unwrap_or_default()
+    row.used.as_ref().map(stats_output).unwrap_or_default()
 }
 
 fn outcomes(row: &StatsRow) -> String {
     row.outcomes.iter().map(|(outcome, count)| format!("{outcome} {count}")).collect::<Vec<_>>().join(", ")
 }
 
-fn in_words(rows: &[StatsRow]) -> String {
+fn rows_text(rows: &[StatsRow]) -> String {
     if rows.is_empty() {
         return "No calls ended in this time range.".into();
     }

@@ -13,11 +13,11 @@ use tickfleet_model::{AgentId, TenantId};
 use tickfleet_store::TurnName;
 
 use crate::commands::limits::{by_environment, reason, who};
-use crate::commands::operate::known;
-use crate::commands::operate::said::age;
+use crate::commands::operate::audit_note::age;
+use crate::commands::operate::name_check;
 use crate::failure::Failure;
 use crate::output::time_format::from_now;
-use crate::output::{Mood, Output, lines, short, table};
+use crate::output::{Output, StatusColor, lines, short, table};
 use crate::setup::Setup;
 
 /// Turns per page by default.
@@ -38,19 +38,19 @@ Examples:
   tickfleet turns cancel demo:order-17 demo:order-18 --reason 'sold out' --yes")]
 pub(crate) struct Turns {
     #[command(subcommand)]
-    what: What,
+    command: TurnsCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum TurnsCommand {
     /// List unfinished turns, in no order.
-    List(List),
+    List(ListArgs),
     /// Cancel turns by id or by filter.
-    Cancel(Many),
+    Cancel(CancelArgs),
 }
 
 #[derive(Debug, Args)]
-struct Filter {
+struct TurnsFilter {
     /// Only turns of this tenant.
     #[arg(long)]
     tenant: Option<TenantId>,
@@ -62,16 +62,16 @@ struct Filter {
     tool: Option<String>,
     /// Only turns in this state.
     #[arg(long)]
-    state: Option<State>,
+    state: Option<StateArg>,
     /// Only turns that were admitted at least this long ago, such as 10m.
     #[arg(long, value_name = "TIME", value_parser = age)]
     older_than: Option<Duration>,
 }
 
 #[derive(Debug, Args)]
-struct List {
+struct ListArgs {
     #[command(flatten)]
-    filter: Filter,
+    filter: TurnsFilter,
     /// Turns to list, 1 to 1000. A page can have a few more.
     #[arg(long, default_value_t = LISTED, value_parser = limit)]
     limit: usize,
@@ -81,12 +81,12 @@ struct List {
 }
 
 #[derive(Debug, Args)]
-struct Many {
+struct CancelArgs {
     /// Ids, as tenant:turn. If missing, all turns that match the filter.
     #[arg(value_name = "ID", value_parser = id, conflicts_with_all = ["tenant", "agent", "tool", "state", "older_than"])]
     ids: Vec<TurnName>,
     #[command(flatten)]
-    filter: Filter,
+    filter: TurnsFilter,
     /// Reason for the audit log and the agents.
     #[arg(long, value_parser = reason)]
     reason: String,
@@ -100,7 +100,7 @@ struct Many {
 
 /// State of a turn.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum State {
+enum StateArg {
     /// Waits in a throttle queue: for a tick, a day, a limit, or the end of a pause.
     Lane,
     /// Waits for a worker.
@@ -113,14 +113,14 @@ enum State {
     Ending,
 }
 
-impl From<State> for TurnState {
-    fn from(state: State) -> Self {
+impl From<StateArg> for TurnState {
+    fn from(state: StateArg) -> Self {
         match state {
-            State::Lane => Self::Lane,
-            State::Ready => Self::Ready,
-            State::Running => Self::Running,
-            State::Parked => Self::Parked,
-            State::Ending => Self::Ending,
+            StateArg::Lane => Self::Lane,
+            StateArg::Ready => Self::Ready,
+            StateArg::Running => Self::Running,
+            StateArg::Parked => Self::Parked,
+            StateArg::Ending => Self::Ending,
         }
     }
 }
@@ -134,12 +134,12 @@ fn id(text: &str) -> Result<TurnName, String> {
     TurnName::parse(text).ok_or_else(|| "expected tenant:id, such as demo:order-17".to_owned())
 }
 
-impl Filter {
-    async fn wanted(&self, setup: &Setup, client: &Client, limit: usize) -> Result<TurnFilter, Failure> {
+impl TurnsFilter {
+    async fn to_filter(&self, setup: &Setup, client: &Client, limit: usize) -> Result<TurnFilter, Failure> {
         Ok(TurnFilter {
             tenant: self.tenant.clone(),
             agent: self.agent.clone(),
-            tool: known::tool_wanted(setup, client, self.tool.as_deref()).await?,
+            tool: name_check::resolve_tool_filter(setup, client, self.tool.as_deref()).await?,
             state: self.state.map(Into::into),
             older_than: self.older_than,
             limit,
@@ -156,7 +156,7 @@ impl Filter {
 }
 
 /// The filter as it was given: the audit log records it.
-impl std::fmt::Display for Filter {
+impl std::fmt::Display for TurnsFilter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let state = self.state.map(|at| state(at.into()).1.to_owned());
         let older = self.older_than.map(|age| format!("{} s", age.as_secs()));
@@ -179,30 +179,30 @@ impl std::fmt::Display for Filter {
 /// Neither IDs nor filters; no name for the audit log; Redis.
 pub(crate) async fn run(setup: &Setup, args: &Turns, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
-    match &args.what {
-        What::List(args) => list(setup, &client, args, output).await,
-        What::Cancel(args) => cancel(setup, &client, args, output).await,
+    match &args.command {
+        TurnsCommand::List(args) => list(setup, &client, args, output).await,
+        TurnsCommand::Cancel(args) => cancel(setup, &client, args, output).await,
     }
 }
 
 #[derive(Serialize)]
-struct Listed<'a> {
+struct TurnsPage<'a> {
     turns: &'a [TurnSummary],
     /// Where the next page starts; `None` at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
 }
 
-async fn list(setup: &Setup, client: &Client, args: &List, output: &Output) -> Result<(), Failure> {
-    let filter = args.filter.wanted(setup, client, args.limit).await?;
+async fn list(setup: &Setup, client: &Client, args: &ListArgs, output: &Output) -> Result<(), Failure> {
+    let filter = args.filter.to_filter(setup, client, args.limit).await?;
     let page = list_turns(client.stores(), &filter, args.from.unwrap_or_default()).await?;
     let mut now_ms = 0;
     for store in client.stores().iter().take(1) {
         now_ms = store.now_ms().await?;
     }
     let next = page.next.map(|next| next.to_string());
-    output.show(&Listed { turns: &page.turns, next }, |listed| {
-        let mut text = in_words(listed.turns, now_ms, output);
+    output.show(&TurnsPage { turns: &page.turns, next }, |listed| {
+        let mut text = turns_text(listed.turns, now_ms, output);
         if let Some(next) = &listed.next {
             text += &format!("\nThere may be more: continue with --from {next}.");
         }
@@ -210,17 +210,17 @@ async fn list(setup: &Setup, client: &Client, args: &List, output: &Output) -> R
     })
 }
 
-fn in_words(turns: &[TurnSummary], now_ms: i64, output: &Output) -> String {
+fn turns_text(turns: &[TurnSummary], now_ms: i64, output: &Output) -> String {
     if turns.is_empty() {
         return "No turns match.".into();
     }
     let mut rows = table(&["TURN", "AGENT", "STATE", "ADMITTED", "DONE", "CALLS LEFT"]);
     for turn in turns {
-        let (mood, word) = state(turn.state);
+        let (color, word) = state(turn.state);
         rows.add_row([
             Cell::new(format!("{}:{}", turn.tenant, turn.id)),
             Cell::new(turn.agent.as_deref().unwrap_or_default()),
-            output.cell(mood, word),
+            output.cell(color, word),
             Cell::new(turn.accepted_ms.map(|at| from_now(at, now_ms)).unwrap_or_default()),
             Cell::new(format!("{} of {}", turn.done, turn.calls)),
             Cell::new(short(&turn.tools.join(", "), 48)),
@@ -229,19 +229,19 @@ fn in_words(turns: &[TurnSummary], now_ms: i64, output: &Output) -> String {
     lines(rows)
 }
 
-const fn state(state: TurnState) -> (Mood, &'static str) {
+const fn state(state: TurnState) -> (StatusColor, &'static str) {
     match state {
-        TurnState::Lane => (Mood::Doubtful, "lane"),
-        TurnState::Ready => (Mood::Doubtful, "ready"),
-        TurnState::Running => (Mood::Good, "running"),
-        TurnState::Parked => (Mood::Doubtful, "parked"),
-        TurnState::Ending => (Mood::Doubtful, "ending"),
+        TurnState::Lane => (StatusColor::Doubtful, "lane"),
+        TurnState::Ready => (StatusColor::Doubtful, "ready"),
+        TurnState::Running => (StatusColor::Good, "running"),
+        TurnState::Parked => (StatusColor::Doubtful, "parked"),
+        TurnState::Ending => (StatusColor::Doubtful, "ending"),
     }
 }
 
 /// The result of a bulk cancellation.
 #[derive(Debug, Default, Serialize)]
-struct Ended {
+struct CancelSummary {
     /// Number of turns found.
     found: usize,
     /// Number of turns that are being canceled. The others had ended or are unknown.
@@ -250,41 +250,41 @@ struct Ended {
     done: bool,
 }
 
-async fn cancel(setup: &Setup, client: &Client, args: &Many, output: &Output) -> Result<(), Failure> {
+async fn cancel(setup: &Setup, client: &Client, args: &CancelArgs, output: &Output) -> Result<(), Failure> {
     if args.ids.is_empty() && args.filter.is_empty() {
         return Err(Failure::usage("expected ids or filters (--tenant, --agent …)"));
     }
     let by = args.by.clone().map_or_else(by_environment, Ok)?;
     let report = setup.report();
     let operator = Operator { by: &by, reason: &args.reason, redactor: &report.redactor };
-    let mut ended = Ended { done: args.yes, ..Ended::default() };
+    let mut summary = CancelSummary { done: args.yes, ..CancelSummary::default() };
     if !args.ids.is_empty() {
-        ended.found = args.ids.len();
+        summary.found = args.ids.len();
         if args.yes {
-            ended.cancelled = end(client, &args.ids, "", operator).await?;
+            summary.cancelled = end(client, &args.ids, "", operator).await?;
         }
-        return tell(&ended, output);
+        return show_summary(&summary, output);
     }
-    let filter = args.filter.wanted(setup, client, LISTED_MAX).await?;
+    let filter = args.filter.to_filter(setup, client, LISTED_MAX).await?;
     let mut from = TurnsAt::default();
     loop {
         let TurnPage { turns, next } = list_turns(client.stores(), &filter, from).await?;
         if args.yes {
             let name = |turn: &TurnSummary| TurnName { tenant: turn.tenant.clone(), turn: turn.id.clone() };
             let names: Vec<TurnName> = turns.iter().map(name).collect();
-            ended.cancelled += end(client, &names, &args.filter.to_string(), operator).await?;
+            summary.cancelled += end(client, &names, &args.filter.to_string(), operator).await?;
         } else {
-            for turn in turns.iter().take(PREVIEWED.saturating_sub(ended.found)) {
+            for turn in turns.iter().take(PREVIEWED.saturating_sub(summary.found)) {
                 let agent = turn.agent.as_deref().unwrap_or("?");
                 output.note(&format!("{}:{} of {agent}, {}", turn.tenant, turn.id, state(turn.state).1));
             }
         }
-        ended.found += turns.len();
+        summary.found += turns.len();
         let Some(next) = next else { break };
-        output.note(&format!("{} found, {} cancelled so far; Ctrl-C stops here", ended.found, ended.cancelled));
+        output.note(&format!("{} found, {} cancelled so far; Ctrl-C stops here", summary.found, summary.cancelled));
         from = next;
     }
-    tell(&ended, output)
+    show_summary(&summary, output)
 }
 
 async fn end(client: &Client, names: &[TurnName], filter: &str, operator: Operator<'_>) -> Result<usize, Failure> {
@@ -292,11 +292,11 @@ async fn end(client: &Client, names: &[TurnName], filter: &str, operator: Operat
     Ok(answers.iter().filter(|answer| matches!(answer, Word::Ok | Word::Flagged)).count())
 }
 
-fn tell(ended: &Ended, output: &Output) -> Result<(), Failure> {
-    output.show(ended, |ended| {
-        if ended.done {
-            return format!("{} turns found, {} cancelled", ended.found, ended.cancelled);
+fn show_summary(summary: &CancelSummary, output: &Output) -> Result<(), Failure> {
+    output.show(summary, |summary| {
+        if summary.done {
+            return format!("{} turns found, {} cancelled", summary.found, summary.cancelled);
         }
-        format!("{} turns would be cancelled: add --yes to do it", ended.found)
+        format!("{} turns would be cancelled: add --yes to do it", summary.found)
     })
 }

@@ -9,7 +9,7 @@ use tickfleet_client::workers::{self, DrainSet, WorkerSummary};
 use crate::commands::limits::{by_environment, reason, who};
 use crate::failure::Failure;
 use crate::output::time_format::{clock, from_now, span};
-use crate::output::{Mood, Output, lines, table};
+use crate::output::{Output, StatusColor, lines, table};
 use crate::setup::Setup;
 
 /// List workers, drain a worker, or resume it.
@@ -25,21 +25,21 @@ heartbeat, within a quarter of worker.lease. The worker stays drained until it i
 not drained.")]
 pub(crate) struct Workers {
     #[command(subcommand)]
-    what: What,
+    command: WorkersCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum WorkersCommand {
     /// List live workers, and drained workers that are gone.
     List,
     /// Drain a worker: it takes no new work, finishes its current work, and stays alive.
-    Drain(One),
+    Drain(WorkerArgs),
     /// Resume a drained worker.
-    Resume(One),
+    Resume(WorkerArgs),
 }
 
 #[derive(Debug, Args)]
-struct One {
+struct WorkerArgs {
     /// Worker id from the list, or a name from `tickfleet top`.
     #[arg(value_name = "NAME")]
     worker: String,
@@ -53,7 +53,7 @@ struct One {
 
 /// The result of a command.
 #[derive(Debug, Serialize)]
-struct Done<'a> {
+struct DrainResult<'a> {
     worker: &'a str,
     /// False if nothing had to change.
     changed: bool,
@@ -65,18 +65,18 @@ struct Done<'a> {
 /// No name for the audit log; an unknown worker; too many drained workers; Redis.
 pub(crate) async fn run(setup: &Setup, args: &Workers, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
-    let (one, drains) = match &args.what {
-        What::List => {
+    let (worker_args, drains) = match &args.command {
+        WorkersCommand::List => {
             let (found, now_ms) = workers::workers(client.stores()).await?;
-            return output.show(&found, |found| in_words(found, now_ms, output));
+            return output.show(&found, |found| workers_text(found, now_ms, output));
         }
-        What::Drain(one) => (one, true),
-        What::Resume(one) => (one, false),
+        WorkersCommand::Drain(worker_args) => (worker_args, true),
+        WorkersCommand::Resume(worker_args) => (worker_args, false),
     };
-    let by = one.by.clone().map_or_else(by_environment, Ok)?;
+    let by = worker_args.by.clone().map_or_else(by_environment, Ok)?;
     let report = setup.report();
-    let operator = Operator { by: &by, reason: &one.reason, redactor: &report.redactor };
-    let (stores, worker) = (client.stores(), one.worker.as_str());
+    let operator = Operator { by: &by, reason: &worker_args.reason, redactor: &report.redactor };
+    let (stores, worker) = (client.stores(), worker_args.worker.as_str());
     let set = if drains {
         workers::drain(stores, worker, operator).await?
     } else {
@@ -93,7 +93,7 @@ pub(crate) async fn run(setup: &Setup, args: &Workers, output: &Output) -> Resul
             return Err(Failure::failed(many));
         }
     };
-    output.show(&Done { worker, changed }, |_| match (drains, changed) {
+    output.show(&DrainResult { worker, changed }, |_| match (drains, changed) {
         (true, true) => {
             format!("{worker} finishes its current work and takes no new work as soon as it receives the drain")
         }
@@ -103,18 +103,18 @@ pub(crate) async fn run(setup: &Setup, args: &Workers, output: &Output) -> Resul
     })
 }
 
-fn in_words(found: &[WorkerSummary], now_ms: i64, output: &Output) -> String {
+fn workers_text(found: &[WorkerSummary], now_ms: i64, output: &Output) -> String {
     if found.is_empty() {
         return "No workers.".into();
     }
     let mut rows = table(&["WORKER", "STATE", "BUSY", "LAST HEARD", "DRAINED", "BY", "WHY"]);
     for worker in found {
-        let (mood, state) = match (worker.alive, worker.drained.is_some(), worker.heard) {
-            (false, ..) => (Mood::Bad, "gone"),
-            (true, false, true) => (Mood::Good, "works"),
-            (true, true, true) if worker.busy == 0 => (Mood::Doubtful, "drained"),
-            (true, true, true) => (Mood::Doubtful, "drains"),
-            (true, _, false) => (Mood::Doubtful, "not reported yet"),
+        let (color, state) = match (worker.alive, worker.drained.is_some(), worker.heard) {
+            (false, ..) => (StatusColor::Bad, "gone"),
+            (true, false, true) => (StatusColor::Good, "works"),
+            (true, true, true) if worker.busy == 0 => (StatusColor::Doubtful, "drained"),
+            (true, true, true) => (StatusColor::Doubtful, "drains"),
+            (true, _, false) => (StatusColor::Doubtful, "not reported yet"),
         };
         let busy = if worker.alive { format!("{} of {}", worker.busy, worker.slots) } else { String::new() };
         let heard = worker.beat_age_ms.map(|age| format!("{} ago", span(age))).unwrap_or_default();
@@ -122,7 +122,7 @@ fn in_words(found: &[WorkerSummary], now_ms: i64, output: &Output) -> String {
         let since = drained.map(|note| format!("{} ({})", clock(note.since_ms), from_now(note.since_ms, now_ms)));
         rows.add_row([
             Cell::new(&worker.name),
-            output.cell(mood, state),
+            output.cell(color, state),
             Cell::new(busy),
             Cell::new(heard),
             Cell::new(since.unwrap_or_default()),

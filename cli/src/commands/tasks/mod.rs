@@ -1,6 +1,6 @@
-//! `tickfleet tasks`: lists tasks, shows the history of one, and cancels one. [`tell`] formats them.
+//! `tickfleet tasks`: lists tasks, shows the history of one, and cancels one. [`text`] formats them.
 
-pub(crate) mod tell;
+pub(crate) mod text;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use tickfleet_client::tasks::{TaskFilter, TaskState, TaskSummary, TasksAt, task_
 use tickfleet_model::{AgentId, Outcome, TenantId, TurnId};
 use tickfleet_store::TurnName;
 
-use crate::commands::operate::known::{named, tenants};
-use crate::commands::operate::said::age;
+use crate::commands::operate::audit_note::age;
+use crate::commands::operate::name_check::{parse_turn_name, tenants};
 use crate::failure::Failure;
 use crate::output::time_format::{clock, from_now};
-use crate::output::{Mood, Output, lines, short, table};
+use crate::output::{Output, StatusColor, lines, short, table};
 use crate::setup::Setup;
 
 /// Tasks that are listed by default.
@@ -36,21 +36,21 @@ Examples:
   tickfleet tasks cancel demo d-1f0c… --reason 'the user left'")]
 pub(crate) struct Tasks {
     #[command(subcommand)]
-    what: What,
+    command: TasksCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum TasksCommand {
     /// List tasks by tenant, the newest first.
-    List(List),
+    List(ListArgs),
     /// Show the history of a task and its subtasks.
-    Show(One),
+    Show(TaskArgs),
     /// Cancel a task, its running turn and its subtasks.
-    Cancel(Cancel),
+    Cancel(CancelArgs),
 }
 
 #[derive(Debug, Args)]
-struct List {
+struct ListArgs {
     /// Only tasks of this tenant.
     #[arg(long)]
     tenant: Option<TenantId>,
@@ -59,7 +59,7 @@ struct List {
     agent: Option<AgentId>,
     /// Only tasks in this state.
     #[arg(long)]
-    state: Option<State>,
+    state: Option<StateArg>,
     /// Only tasks with this outcome: ok, permanent, cancelled …
     #[arg(long, value_parser = outcome)]
     outcome: Option<Outcome>,
@@ -76,7 +76,7 @@ struct List {
 
 /// State of a task.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum State {
+enum StateArg {
     /// Waits for a worker.
     Waiting,
     /// Runs on a worker.
@@ -97,7 +97,7 @@ fn limit(text: &str) -> Result<usize, String> {
 }
 
 #[derive(Debug, Args)]
-struct One {
+struct TaskArgs {
     /// The tenant, or tenant:id.
     #[arg(value_name = "TENANT")]
     tenant: String,
@@ -107,9 +107,9 @@ struct One {
 }
 
 #[derive(Debug, Args)]
-struct Cancel {
+struct CancelArgs {
     #[command(flatten)]
-    task: One,
+    task: TaskArgs,
     /// Reason for the record and for the delegator.
     #[arg(long, default_value = "cancelled by an operator")]
     reason: String,
@@ -121,18 +121,18 @@ struct Cancel {
 /// An unknown task; a task that could not be canceled.
 pub(crate) async fn run(setup: &Setup, args: &Tasks, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
-    match &args.what {
-        What::List(args) => list(setup, &client, args, output).await,
-        What::Show(one) => {
-            let name = named(&one.tenant, one.id.as_ref())?;
+    match &args.command {
+        TasksCommand::List(args) => list(setup, &client, args, output).await,
+        TasksCommand::Show(one) => {
+            let name = parse_turn_name(&one.tenant, one.id.as_ref())?;
             let story = client.task(&name).await?.ok_or_else(|| unknown(&name))?;
             let now_ms = client.store(&name.tenant).now_ms().await?;
-            output.show(&story, |story| tell::story(story, now_ms, output))
+            output.show(&story, |story| text::story(story, now_ms, output))
         }
-        What::Cancel(args) => {
-            let name = named(&args.task.tenant, args.task.id.as_ref())?;
+        TasksCommand::Cancel(args) => {
+            let name = parse_turn_name(&args.task.tenant, args.task.id.as_ref())?;
             let cancelled = client.cancel_task(&name, &args.reason).await?;
-            output.show(&cancelled, tell::cancelled)
+            output.show(&cancelled, text::cancelled)
         }
     }
 }
@@ -143,11 +143,11 @@ fn unknown(name: &TurnName) -> Failure {
     ))
 }
 
-async fn list(setup: &Setup, client: &Client, args: &List, output: &Output) -> Result<(), Failure> {
+async fn list(setup: &Setup, client: &Client, args: &ListArgs, output: &Output) -> Result<(), Failure> {
     let state = args.state.map(|state| match state {
-        State::Waiting => TaskState::Waiting,
-        State::Running => TaskState::Running,
-        State::Ended => TaskState::Ended,
+        StateArg::Waiting => TaskState::Waiting,
+        StateArg::Running => TaskState::Running,
+        StateArg::Ended => TaskState::Ended,
     });
     let filter = TaskFilter {
         agent: args.agent.clone(),
@@ -181,19 +181,19 @@ fn listed(tasks: &[TaskSummary], now_ms: i64, output: &Output) -> String {
     }
     let mut rows = table(&["TASK", "AGENT", "STATE", "ACCEPTED", "WHAT"]);
     for task in tasks {
-        let (mood, word) = tell::state(task);
+        let (color, word) = text::state(task);
         rows.add_row([
             Cell::new(format!("{}:{}", task.tenant, task.id)),
             Cell::new(task.agent.as_deref().unwrap_or_default()),
-            output.cell(mood, &word),
+            output.cell(color, &word),
             Cell::new(task.accepted_ms.map(|at| from_now(at, now_ms)).unwrap_or_default()),
-            Cell::new(what(task)),
+            Cell::new(command(task)),
         ]);
     }
     lines(rows)
 }
 
-fn what(task: &TaskSummary) -> String {
+fn command(task: &TaskSummary) -> String {
     match (&task.description, task.ended_ms) {
         (Some(description), _) => short(description, SHORT_CHARS),
         (None, Some(ended)) => format!("ended {}", clock(ended)),
@@ -202,6 +202,6 @@ fn what(task: &TaskSummary) -> String {
 }
 
 /// The color of an outcome: good or bad.
-pub(crate) const fn good(is_good: bool) -> Mood {
-    if is_good { Mood::Good } else { Mood::Bad }
+pub(crate) const fn good(is_good: bool) -> StatusColor {
+    if is_good { StatusColor::Good } else { StatusColor::Bad }
 }

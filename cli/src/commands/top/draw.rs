@@ -65,7 +65,7 @@ impl Style {
 
 /// The explanation of a turn.
 #[derive(Debug, Clone)]
-pub(super) struct Story {
+pub(super) struct TurnStory {
     pub(super) title: String,
     pub(super) lines: Vec<String>,
     /// The first visible line.
@@ -74,7 +74,7 @@ pub(super) struct Story {
 
 /// The state of a live view, in addition to the frame.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Live {
+pub(super) struct ViewState {
     pub(super) sort: Sort,
     pub(super) every: String,
     pub(super) paused: bool,
@@ -86,7 +86,7 @@ pub(super) struct Live {
     /// The selected row of the capped agents.
     pub(super) chosen: Option<usize>,
     /// An explanation that covers the frame.
-    pub(super) story: Option<Story>,
+    pub(super) story: Option<TurnStory>,
 }
 
 /// A frame as text, with as many lines as it needs.
@@ -112,22 +112,22 @@ pub(super) fn printed(frame: &Frame, columns: u16) -> String {
 }
 
 /// Draws a frame into `area`. Rows that do not fit are left out at the end of each table.
-pub(super) fn draw(frame: &Frame, live: Option<&Live>, style: Style, area: Rect, buffer: &mut Buffer) {
-    let warnings: Vec<Line<'_>> = live
-        .and_then(|live| live.trouble.as_ref())
+pub(super) fn draw(frame: &Frame, view_state: Option<&ViewState>, style: Style, area: Rect, buffer: &mut Buffer) {
+    let warnings: Vec<Line<'_>> = view_state
+        .and_then(|view_state| view_state.trouble.as_ref())
         .into_iter()
         .chain(&frame.warnings)
         .map(|warning| Line::styled(format!("! {warning}"), style.of(Color::Red)))
         .collect();
-    let trend = live.and_then(|live| trend(&live.trend, area.width, style));
+    let trend = view_state.and_then(|view_state| trend(&view_state.trend, area.width, style));
     let head = 3 + u16::from(trend.is_some()) + u16::try_from(warnings.len()).unwrap_or(0);
-    let left = area.height.saturating_sub(head + u16::from(live.is_some()));
+    let left = area.height.saturating_sub(head + u16::from(view_state.is_some()));
     let top = tables_on_top(frame, left);
     let [header, upper, lower, footer] = Layout::vertical([
         Constraint::Length(head + 1),
         Constraint::Length(top),
         Constraint::Min(0),
-        Constraint::Length(u16::from(live.is_some())),
+        Constraint::Length(u16::from(view_state.is_some())),
     ])
     .areas(area);
     lines(heading(frame, style).into_iter().chain(trend).chain(warnings), header, buffer);
@@ -139,19 +139,19 @@ pub(super) fn draw(frame: &Frame, live: Option<&Live>, style: Style, area: Rect,
         (agents, tools)
     } else {
         let wanted = u16::try_from(frame.agents.len().clamp(1, PRINTED_ROWS_MAX) + 3).unwrap_or(u16::MAX);
-        let share = if live.is_some() { wanted.min(lower.height / 2 + 1) } else { wanted };
+        let share = if view_state.is_some() { wanted.min(lower.height / 2 + 1) } else { wanted };
         let [agents, tools] = Layout::vertical([Constraint::Length(share), Constraint::Min(0)]).areas(lower);
         (agents, tools)
     };
-    draw_agents(frame, live.and_then(|live| live.chosen), style, agents, buffer);
+    draw_agents(frame, view_state.and_then(|view_state| view_state.chosen), style, agents, buffer);
     draw_tools(frame, style, tools, buffer);
-    if let Some(live) = live {
-        lines([foot(live, style)], footer, buffer);
-        if live.help {
+    if let Some(view_state) = view_state {
+        lines([foot(view_state, style)], footer, buffer);
+        if view_state.help {
             let help = HELP.into_iter().map(|line| Line::raw(format!(" {line}"))).collect();
             draw_window(" tickfleet top ", help, 92, style, area, buffer);
         }
-        if let Some(story) = &live.story {
+        if let Some(story) = &view_state.story {
             draw_story(story, style, area, buffer);
         }
     }
@@ -212,9 +212,9 @@ fn heading(frame: &Frame, style: Style) -> Vec<Line<'static>> {
     ]
 }
 
-fn foot(live: &Live, style: Style) -> Line<'static> {
-    let state = if live.paused { "paused".to_owned() } else { format!("every {}", live.every) };
-    let keys = format!("q quit · p pause · + - pace · ↑↓ e explain · s sort: {} · ? help", live.sort.as_str());
+fn foot(view_state: &ViewState, style: Style) -> Line<'static> {
+    let state = if view_state.paused { "paused".to_owned() } else { format!("every {}", view_state.every) };
+    let keys = format!("q quit · p pause · + - pace · ↑↓ e explain · s sort: {} · ? help", view_state.sort.as_str());
     Line::from(vec![Span::styled(format!("{state}  "), style.bold()), Span::styled(keys, style.of(Color::DarkGray))])
 }
 
@@ -279,7 +279,7 @@ fn right(text: impl Into<String>) -> Cell<'static> {
 }
 
 fn draw_backlog(frame: &Frame, style: Style, area: Rect, buffer: &mut Buffer) {
-    let row = |waiting: &super::frame::Waiting| {
+    let row = |waiting: &super::frame::WorkInState| {
         let age = waiting.oldest_ms.map_or(String::new(), span);
         let loud = waiting.state == "dead" && waiting.count > 0;
         let row = Row::new([Cell::new(waiting.state), right(grouped(waiting.count as f64)), right(age)]);
@@ -382,7 +382,7 @@ fn draw_tools(frame: &Frame, style: Style, area: Rect, buffer: &mut Buffer) {
     table(&title, head, tools.rows.iter().map(row).collect(), &[18, 9, 9, 11, 0], style, area, buffer);
 }
 
-fn draw_story(story: &Story, style: Style, area: Rect, buffer: &mut Buffer) {
+fn draw_story(story: &TurnStory, style: Style, area: Rect, buffer: &mut Buffer) {
     // Wrap lines that are wider than the window.
     let columns = usize::from(area.width.saturating_sub(4)).max(1);
     let wrapped = story.lines.iter().skip(story.at).flat_map(|line| {
@@ -440,7 +440,7 @@ fn bytes(count: u64) -> String {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-    use super::super::frame::{Heading, Server, Slots, Waiting};
+    use super::super::frame::{Heading, Server, Slots, WorkInState};
     use super::super::tools::Tools;
     use super::*;
 
@@ -479,7 +479,7 @@ mod tests {
                 ..Server::default()
             },
             slots: Slots { busy: 12, all: 32 },
-            backlog: vec![Waiting { state: "ready", count: 1_234, unit: "slices", oldest_ms: Some(4_200) }],
+            backlog: vec![WorkInState { state: "ready", count: 1_234, unit: "slices", oldest_ms: Some(4_200) }],
             nodes: vec![node("w-gone", "worker", false), node("s-a", "scheduler", true), node("w-a", "worker", true)],
             agents: vec![agent("kelly", 4), agent("sunday", 1)],
             agents_whole: true,
@@ -524,20 +524,21 @@ mod tests {
 
     #[test]
     fn any_size_of_terminal_is_drawn_without_a_panic() {
-        let story = Story { title: "demo:x".into(), lines: vec!["it waits ".repeat(40); 9], at: 3 };
-        let mut live = Live { every: "1s".into(), paused: true, help: true, chosen: Some(7), ..Live::default() };
-        (live.sort, live.trouble, live.story) = (Sort::Time, Some("away".into()), Some(story));
-        (0..3).for_each(|_| live.trend.add(&frame()));
+        let story = TurnStory { title: "demo:x".into(), lines: vec!["it waits ".repeat(40); 9], at: 3 };
+        let mut view_state =
+            ViewState { every: "1s".into(), paused: true, help: true, chosen: Some(7), ..ViewState::default() };
+        (view_state.sort, view_state.trouble, view_state.story) = (Sort::Time, Some("away".into()), Some(story));
+        (0..3).for_each(|_| view_state.trend.add(&frame()));
         for (columns, rows) in [(80, 24), (200, 60), (40, 10), (20, 3), (1, 1), (130, 8)] {
             let area = Rect::new(0, 0, columns, rows);
-            draw(&frame(), Some(&live), Style { colour: true }, area, &mut Buffer::empty(area));
+            draw(&frame(), Some(&view_state), Style { colour: true }, area, &mut Buffer::empty(area));
         }
     }
 
-    fn text_of(frame: &Frame, live: &Live, (columns, rows): (u16, u16)) -> String {
+    fn text_of(frame: &Frame, view_state: &ViewState, (columns, rows): (u16, u16)) -> String {
         let area = Rect::new(0, 0, columns, rows);
         let mut buffer = Buffer::empty(area);
-        draw(frame, Some(live), Style::default(), area, &mut buffer);
+        draw(frame, Some(view_state), Style::default(), area, &mut buffer);
         let line = |y| (0..columns).filter_map(|x| buffer.cell((x, y))).map(ratatui::buffer::Cell::symbol).collect();
         (0..rows).map(line).collect::<Vec<String>>().join("\n")
     }
@@ -550,10 +551,10 @@ mod tests {
         (agent.turns, agent.oldest_ms, agent.due_in_ms) = (9_999, Some(86_399_000), 86_399_000);
         (agent.day_used, agent.day_max) = (100_000, Some(100_000));
         (frame.nodes[2].name, frame.tools.rows[0].calls) = ("w-tickfleet-worker-6d8f9c7b5-x2x4z-7".into(), 1_234_567);
-        frame.backlog.push(Waiting { state: "capped", count: 4, unit: "turns", oldest_ms: None });
-        let mut live = Live { every: "1s".into(), ..Live::default() };
-        (0..3).for_each(|_| live.trend.add(&frame));
-        let text = text_of(&frame, &live, (80, 40));
+        frame.backlog.push(WorkInState { state: "capped", count: 4, unit: "turns", oldest_ms: None });
+        let mut view_state = ViewState { every: "1s".into(), ..ViewState::default() };
+        (0..3).for_each(|_| view_state.trend.add(&frame));
+        let text = text_of(&frame, &view_state, (80, 40));
         for said in [
             "9,999 23 h 59 min in 23 h 59 min",
             "10/10",
@@ -577,10 +578,11 @@ mod tests {
         let mut frame = frame();
         frame.agents = vec![frame.agents[0].clone(); 30];
         frame.agents[25].agent = "chosen".into();
-        let mut live = Live { chosen: Some(25), ..Live::default() };
-        assert!(text_of(&frame, &live, (80, 24)).contains("atlas-ux:chosen"));
-        live.story = Some(Story { title: "demo:order-17".into(), lines: vec!["first".into(), "x".repeat(100)], at: 1 });
-        let told = text_of(&frame, &live, (80, 24));
+        let mut view_state = ViewState { chosen: Some(25), ..ViewState::default() };
+        assert!(text_of(&frame, &view_state, (80, 24)).contains("atlas-ux:chosen"));
+        view_state.story =
+            Some(TurnStory { title: "demo:order-17".into(), lines: vec!["first".into(), "x".repeat(100)], at: 1 });
+        let told = text_of(&frame, &view_state, (80, 24));
         assert!(told.contains("demo:order-17") && !told.contains("first"), "{told}");
         assert!(told.contains(&"x".repeat(76)), "what is wider goes on below: {told}");
     }
@@ -591,8 +593,8 @@ mod tests {
         frame.agents = vec![frame.agents[0].clone(); 30];
         let area = Rect::new(0, 0, 80, 24);
         let mut buffer = Buffer::empty(area);
-        let live = Live { every: "1s".into(), ..Live::default() };
-        draw(&frame, Some(&live), Style::default(), area, &mut buffer);
+        let view_state = ViewState { every: "1s".into(), ..ViewState::default() };
+        draw(&frame, Some(&view_state), Style::default(), area, &mut buffer);
         let text: String = buffer.content().iter().map(ratatui::buffer::Cell::symbol).collect();
         assert!(text.contains(" more"), "{text}");
         assert!(text.contains("q quit") && text.contains("every 1s"));

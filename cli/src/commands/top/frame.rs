@@ -8,7 +8,7 @@ use tickfleet_model::suggest::list;
 use tickfleet_model::{AgentId, TenantId};
 use tickfleet_store::{MemoryUsage, NodeView, ServerLoad, ShardView, ThrottleQueueView};
 
-use super::seen::Seen;
+use super::poll_result::PollResult;
 use super::tools::Tools;
 
 /// Schedulers check timers every `scheduler.tick_poll`. If a timer is later than this, none of them does, ms.
@@ -39,7 +39,7 @@ pub(crate) struct Frame {
     pub(crate) server: Server,
     pub(crate) rates: Rates,
     pub(crate) slots: Slots,
-    pub(crate) backlog: Vec<Waiting>,
+    pub(crate) backlog: Vec<WorkInState>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) agents: Vec<Agent>,
     /// True once all agents with waiting turns have been read.
@@ -85,7 +85,7 @@ pub(crate) struct Slots {
 
 /// The work in one state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Waiting {
+pub(crate) struct WorkInState {
     pub(crate) state: &'static str,
     pub(crate) count: u64,
     /// The unit of the count.
@@ -189,7 +189,7 @@ impl Sort {
 
 impl Frame {
     /// The view at `now`, with rates since `last`.
-    pub(super) fn of(heading: Heading, last: Option<&Seen>, now: &Seen, tools: Tools) -> Self {
+    pub(super) fn of(heading: Heading, last: Option<&PollResult>, now: &PollResult, tools: Tools) -> Self {
         let passed = last.map_or(0.0, |last| now.at.duration_since(last.at).as_secs_f64());
         let shards = &now.shards;
         let nodes = nodes(shards);
@@ -260,8 +260,13 @@ fn added(shard: &ShardView, wanted: impl Fn(&str) -> bool) -> Option<u64> {
 }
 
 /// Returns how fast a counter grew per second, over all shards.
-fn rate(last: Option<&Seen>, now: &Seen, passed_s: f64, counter: impl Fn(&ShardView) -> Option<u64>) -> Option<f64> {
-    let total = |seen: &Seen| seen.shards.iter().map(&counter).sum::<Option<u64>>();
+fn rate(
+    last: Option<&PollResult>,
+    now: &PollResult,
+    passed_s: f64,
+    counter: impl Fn(&ShardView) -> Option<u64>,
+) -> Option<f64> {
+    let total = |seen: &PollResult| seen.shards.iter().map(&counter).sum::<Option<u64>>();
     per_second(total(last?), total(now), passed_s)
 }
 
@@ -272,7 +277,7 @@ fn per_second(before: Option<u64>, now: Option<u64>, passed_s: f64) -> Option<f6
     (passed_s > 0.0).then(|| (grown as f64 / passed_s * 10.0).round() / 10.0)
 }
 
-fn server(last: Option<&Seen>, now: &Seen, passed_s: f64) -> Server {
+fn server(last: Option<&PollResult>, now: &PollResult, passed_s: f64) -> Server {
     let load = &now.server;
     let busy_s = last.map(|last| load.cpu_seconds - last.server.cpu_seconds).filter(|busy| *busy >= 0.0);
     Server {
@@ -285,32 +290,37 @@ fn server(last: Option<&Seen>, now: &Seen, passed_s: f64) -> Server {
     }
 }
 
-fn backlog(shards: &[ShardView]) -> Vec<Waiting> {
+fn backlog(shards: &[ShardView]) -> Vec<WorkInState> {
     let streams = |wanted: fn(&str) -> bool| {
         shards.iter().flat_map(|shard| &shard.streams).filter(move |stream| wanted(&stream.name))
     };
     let unread = |state, unit, wanted: fn(&str) -> bool| {
         let count: u64 = streams(wanted).map(|stream| stream.waiting).sum();
         let oldest = streams(wanted).map(|stream| stream.oldest_waiting_ms).max();
-        Waiting { state, count, unit, oldest_ms: oldest.filter(|_| count > 0) }
+        WorkInState { state, count, unit, oldest_ms: oldest.filter(|_| count > 0) }
     };
     let is_ready: fn(&str) -> bool = |name| name.starts_with("ready");
     let running: u64 = streams(is_ready).map(|stream| stream.held).sum();
     let held_longest = streams(is_ready).map(|stream| stream.oldest_held_ms).max();
     let lanes = || shards.iter().flat_map(|shard| &shard.throttle_queues);
-    let only = |state, unit, count| Waiting { state, count, unit, oldest_ms: None };
+    let only = |state, unit, count| WorkInState { state, count, unit, oldest_ms: None };
     vec![
         unread("inbound turns", "turns", |name| name == "turns"),
         unread("inbound tasks", "tasks", |name| name == "tasks"),
         unread("ready", "slices", is_ready),
-        Waiting { state: "running", count: running, unit: "slices", oldest_ms: held_longest.filter(|_| running > 0) },
-        Waiting {
+        WorkInState {
+            state: "running",
+            count: running,
+            unit: "slices",
+            oldest_ms: held_longest.filter(|_| running > 0),
+        },
+        WorkInState {
             state: "capped",
             count: lanes().map(|lane| lane.turns).sum(),
             unit: "turns",
             oldest_ms: lanes().filter_map(|lane| lane.oldest_ms).max(),
         },
-        Waiting {
+        WorkInState {
             state: "delayed",
             count: shards.iter().map(|shard| shard.delayed).sum(),
             unit: "turns",
@@ -356,7 +366,7 @@ fn agent(lane: &ThrottleQueueView) -> Agent {
     }
 }
 
-fn in_short(last: Option<&Seen>, now: &Seen, passed_s: f64) -> Vec<Shard> {
+fn in_short(last: Option<&PollResult>, now: &PollResult, passed_s: f64) -> Vec<Shard> {
     if now.shards.len() < 2 {
         return Vec::new();
     }
@@ -470,12 +480,12 @@ mod tests {
     }
 
     #[allow(clippy::disallowed_methods, reason = "a moment to count from")]
-    fn seen(after: Duration, shards: Vec<ShardView>) -> Seen {
+    fn seen(after: Duration, shards: Vec<ShardView>) -> PollResult {
         static START: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
-        Seen { at: *START + after, server: ServerLoad::default(), shards }
+        PollResult { at: *START + after, server: ServerLoad::default(), shards }
     }
 
-    fn frame(last: Option<&Seen>, now: &Seen) -> Frame {
+    fn frame(last: Option<&PollResult>, now: &PollResult) -> Frame {
         Frame::of(Heading::default(), last, now, Tools::default())
     }
 

@@ -6,9 +6,9 @@
 
 mod draw;
 mod frame;
+mod poll_result;
 mod poller;
 mod screen;
-mod seen;
 mod tools;
 mod trend;
 
@@ -68,11 +68,11 @@ fn every(text: &str) -> Result<Duration, String> {
 pub(crate) async fn run(setup: &Setup, args: &Top, output: &Output) -> Result<(), Failure> {
     let mut poller = Poller::new(setup)?;
     let policy = &setup.configuration.policy;
-    let first = poller.look(policy).await?;
+    let first = poller.poll(policy).await?;
     if output.json || args.once || !std::io::stdout().is_terminal() {
         // Rates need some time between two polls.
         tokio::time::sleep(args.every).await;
-        let frame = poller.look(policy).await?;
+        let frame = poller.poll(policy).await?;
         return output.show(&frame, text);
     }
     screen::run(setup, (poller, first), args.every, Style { colour: output.colours() }).await

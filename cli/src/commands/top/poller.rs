@@ -6,7 +6,7 @@ use tickfleet_model::policy::Policy;
 use tickfleet_store::{ServerLoad, Watch};
 
 use super::frame::{Frame, Heading};
-use super::seen::Seen;
+use super::poll_result::PollResult;
 use super::tools::Window;
 use crate::failure::Failure;
 use crate::setup::Setup;
@@ -15,7 +15,7 @@ use crate::setup::Setup;
 pub(crate) struct Poller {
     watches: Vec<Watch>,
     window: Window,
-    last: Option<Seen>,
+    last: Option<PollResult>,
     redis: String,
 }
 
@@ -41,7 +41,7 @@ impl Poller {
     /// # Errors
     /// [`Failure::Redis`], or an error that Redis returned.
     #[allow(clippy::disallowed_methods, reason = "the edge: rates are over the time that really passed")]
-    pub(crate) async fn look(&mut self, policy: &Policy) -> Result<Frame, Failure> {
+    pub(crate) async fn poll(&mut self, policy: &Policy) -> Result<Frame, Failure> {
         let mut shards = Vec::with_capacity(self.watches.len());
         let server = match self.watches.first() {
             Some(watch) => watch.server().await?,
@@ -51,7 +51,7 @@ impl Poller {
         for watch in &mut self.watches {
             shards.push(watch.poll().await?);
         }
-        let now = Seen { at, server, shards };
+        let now = PollResult { at, server, shards };
         for (number, shard) in now.shards.iter().enumerate() {
             let before = self.last.as_ref().and_then(|last| last.shards.get(number)?.calls);
             let ended = shard.calls.map(|calls| calls.saturating_sub(before.unwrap_or(0)));

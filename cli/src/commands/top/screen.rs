@@ -13,7 +13,7 @@ use tickfleet_ops::shutdown::Shutdown;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
-use super::draw::{self, Live, Story, Style};
+use super::draw::{self, Style, TurnStory, ViewState};
 use super::frame::Frame;
 use super::poller::Poller;
 use super::{EVERY_MAX, EVERY_MIN};
@@ -28,7 +28,7 @@ const KEYS_MAX: usize = 64;
 
 /// The action of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wish {
+enum KeyAction {
     Quit,
     Pause,
     Faster,
@@ -47,12 +47,12 @@ enum Wish {
 
 /// When the next poll is due, as set by keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Pace {
+struct PollPace {
     every: Duration,
     paused: bool,
 }
 
-impl Pace {
+impl PollPace {
     fn faster(self) -> Self {
         Self { every: (self.every / 2).max(EVERY_MIN), ..self }
     }
@@ -70,7 +70,7 @@ struct Screen {
 }
 
 impl Screen {
-    fn take() -> Result<(Self, mpsc::Receiver<Wish>), Failure> {
+    fn enter() -> Result<(Self, mpsc::Receiver<KeyAction>), Failure> {
         let refused =
             |error: io::Error| Failure::failed(anyhow::anyhow!("the terminal cannot be used: {error}; try --once"));
         let terminal = ratatui::try_init().map_err(refused)?;
@@ -81,10 +81,10 @@ impl Screen {
         Ok((Self { terminal, reading }, keys))
     }
 
-    fn draw(&mut self, frame: &Frame, live: &Live, style: Style) -> Result<(), Failure> {
+    fn draw(&mut self, frame: &Frame, view_state: &ViewState, style: Style) -> Result<(), Failure> {
         let drawn = self.terminal.draw(|canvas| {
             let area = canvas.area();
-            draw::draw(frame, Some(live), style, area, canvas.buffer_mut());
+            draw::draw(frame, Some(view_state), style, area, canvas.buffer_mut());
         });
         drawn.map(drop).map_err(|error| Failure::failed(anyhow::anyhow!("the terminal cannot be written: {error}")))
     }
@@ -107,22 +107,22 @@ pub(super) async fn run(
     every: Duration,
     style: Style,
 ) -> Result<(), Failure> {
-    let asker = Asker { setup: Arc::new(setup.clone()), client: setup.client().await? };
-    let (tell, mut told) = mpsc::channel(1);
+    let story_loader = StoryLoader { setup: Arc::new(setup.clone()), client: setup.client().await? };
+    let (stories, mut story_receiver) = mpsc::channel(1);
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     // A closed terminal, for example after a lost connection, also ends the view.
     let mut hangup = signal(SignalKind::hangup()).map_err(Failure::failed)?;
-    let (pace, paces) = watch::channel(Pace { every, paused: false });
+    let (pace, paces) = watch::channel(PollPace { every, paused: false });
     let (frames, mut fresh) = watch::channel(Ok(first.clone()));
-    tokio::spawn(keep_looking(Arc::clone(&asker.setup), poller, paces, frames));
+    tokio::spawn(poll_repeatedly(Arc::clone(&story_loader.setup), poller, paces, frames));
 
-    let (mut screen, mut keys) = Screen::take()?;
+    let (mut screen, mut keys) = Screen::enter()?;
     let mut frame = first;
-    let mut live = Live { every: format_duration(every), ..Live::default() };
-    live.trend.add(&frame);
+    let mut view_state = ViewState { every: format_duration(every), ..ViewState::default() };
+    view_state.trend.add(&frame);
     loop {
-        frame.sort(live.sort);
-        screen.draw(&frame, &live, style)?;
+        frame.sort(view_state.sort);
+        screen.draw(&frame, &view_state, style)?;
         tokio::select! {
             () = shutdown.draining.cancelled() => return Ok(()),
             _ = hangup.recv() => return Ok(()),
@@ -132,83 +132,86 @@ pub(super) async fn run(
                 }
                 match fresh.borrow_and_update().clone() {
                     Ok(seen) => {
-                        live.trend.add(&seen);
-                        (frame, live.trouble) = (seen, None);
+                        view_state.trend.add(&seen);
+                        (frame, view_state.trouble) = (seen, None);
                     }
-                    Err(trouble) => live.trouble = Some(trouble),
+                    Err(trouble) => view_state.trouble = Some(trouble),
                 }
             }
-            Some(story) = told.recv() => live.story = live.story.take().map(|_| story),
-            wish = keys.recv() => match wish {
-                Some(Wish::Quit) | None => return Ok(()),
-                Some(Wish::Explain) if live.story.is_none() => asker.ask(&frame, &mut live, &tell),
-                Some(wish) => follow(wish, frame.agents.len(), &mut live, &pace),
+            Some(story) = story_receiver.recv() => view_state.story = view_state.story.take().map(|_| story),
+            action = keys.recv() => match action {
+                Some(KeyAction::Quit) | None => return Ok(()),
+                Some(KeyAction::Explain) if view_state.story.is_none() => story_loader.load(&frame, &mut view_state, &stories),
+                Some(action) => apply(action, frame.agents.len(), &mut view_state, &pace),
             }
         }
     }
 }
 
 /// Explains why a turn waits.
-struct Asker {
+struct StoryLoader {
     setup: Arc<Setup>,
     client: Client,
 }
 
-impl Asker {
-    /// Requests an explanation of why the first turn of the selected row waits. The result arrives through `tell`.
-    fn ask(&self, frame: &Frame, live: &mut Live, tell: &mpsc::Sender<Story>) {
-        let row = live.chosen.unwrap_or(0);
+impl StoryLoader {
+    /// Requests an explanation of why the first turn of the selected row waits. The result arrives through `stories`.
+    fn load(&self, frame: &Frame, view_state: &mut ViewState, stories: &mpsc::Sender<TurnStory>) {
+        let row = view_state.chosen.unwrap_or(0);
         let Some(turn) = frame.agents.get(row).map(|agent| agent.first.clone()) else { return };
-        live.chosen = Some(row);
-        live.story = Some(Story { title: turn.clone(), lines: vec!["Looking …".to_owned()], at: 0 });
+        view_state.chosen = Some(row);
+        view_state.story = Some(TurnStory { title: turn.clone(), lines: vec!["Looking …".to_owned()], at: 0 });
         let (setup, client) = (Arc::clone(&self.setup), self.client.clone());
-        let tell = tell.clone();
+        let stories = stories.clone();
         tokio::spawn(async move {
-            let found = explain::told(&setup, &client, None, &turn).await;
-            let lines = found.map_or_else(|failure| vec![failure.message().unwrap_or_default()], |told| told.lines);
+            let found = explain::render(&setup, &client, None, &turn).await;
+            let lines = found.map_or_else(
+                |failure| vec![failure.message().unwrap_or_default()],
+                |story_receiver| story_receiver.lines,
+            );
             // The view may have ended meanwhile.
-            drop(tell.send(Story { title: turn, lines, at: 0 }).await);
+            drop(stories.send(TurnStory { title: turn, lines, at: 0 }).await);
         });
     }
 }
 
-fn follow(wish: Wish, rows: usize, live: &mut Live, pace: &watch::Sender<Pace>) {
-    if std::mem::take(&mut live.help) {
+fn apply(action: KeyAction, rows: usize, view_state: &mut ViewState, pace: &watch::Sender<PollPace>) {
+    if std::mem::take(&mut view_state.help) {
         return;
     }
-    if let Some(story) = &mut live.story {
-        match wish {
-            Wish::Up => story.at = story.at.saturating_sub(1),
-            Wish::Down => story.at = (story.at + 1).min(story.lines.len().saturating_sub(1)),
-            Wish::Redraw => {}
-            _ => live.story = None,
+    if let Some(story) = &mut view_state.story {
+        match action {
+            KeyAction::Up => story.at = story.at.saturating_sub(1),
+            KeyAction::Down => story.at = (story.at + 1).min(story.lines.len().saturating_sub(1)),
+            KeyAction::Redraw => {}
+            _ => view_state.story = None,
         }
         return;
     }
     let last = rows.saturating_sub(1);
-    match wish {
-        Wish::Up => live.chosen = Some(live.chosen.map_or(0, |at| at.saturating_sub(1)).min(last)),
-        Wish::Down => live.chosen = Some(live.chosen.map_or(0, |at| at + 1).min(last)),
-        Wish::Pause => pace.send_modify(|pace| pace.paused = !pace.paused),
-        Wish::Faster => pace.send_modify(|pace| *pace = pace.faster()),
-        Wish::Slower => pace.send_modify(|pace| *pace = pace.slower()),
-        Wish::Sort => live.sort = live.sort.next(),
-        Wish::Help => live.help = true,
-        Wish::Redraw | Wish::Other | Wish::Explain | Wish::Quit => {}
+    match action {
+        KeyAction::Up => view_state.chosen = Some(view_state.chosen.map_or(0, |at| at.saturating_sub(1)).min(last)),
+        KeyAction::Down => view_state.chosen = Some(view_state.chosen.map_or(0, |at| at + 1).min(last)),
+        KeyAction::Pause => pace.send_modify(|pace| pace.paused = !pace.paused),
+        KeyAction::Faster => pace.send_modify(|pace| *pace = pace.faster()),
+        KeyAction::Slower => pace.send_modify(|pace| *pace = pace.slower()),
+        KeyAction::Sort => view_state.sort = view_state.sort.next(),
+        KeyAction::Help => view_state.help = true,
+        KeyAction::Redraw | KeyAction::Other | KeyAction::Explain | KeyAction::Quit => {}
     }
     let now = *pace.borrow();
-    (live.every, live.paused) = (format_duration(now.every), now.paused);
+    (view_state.every, view_state.paused) = (format_duration(now.every), now.paused);
 }
 
 /// Polls repeatedly, at the pace set by keys, until the view ends.
-async fn keep_looking(
+async fn poll_repeatedly(
     setup: Arc<Setup>,
     mut poller: Poller,
-    mut paces: watch::Receiver<Pace>,
+    mut paces: watch::Receiver<PollPace>,
     frames: watch::Sender<Result<Frame, String>>,
 ) {
     loop {
-        let Pace { every, paused } = *paces.borrow_and_update();
+        let PollPace { every, paused } = *paces.borrow_and_update();
         tokio::select! {
             changed = paces.changed() => {
                 if changed.is_err() {
@@ -219,7 +222,7 @@ async fn keep_looking(
             () = tokio::time::sleep(every), if !paused => {}
         }
         let seen =
-            poller.look(&setup.configuration.policy).await.map_err(|failure| failure.message().unwrap_or_default());
+            poller.poll(&setup.configuration.policy).await.map_err(|failure| failure.message().unwrap_or_default());
         let seen = seen.map_err(|message| message.lines().next().unwrap_or_default().to_owned());
         if frames.send(seen).is_err() {
             return;
@@ -228,37 +231,37 @@ async fn keep_looking(
 }
 
 /// Reads keys until they are no longer needed. Runs on a thread of its own, because reading from the terminal blocks.
-fn read_keys(needed: &AtomicBool, wishes: &mpsc::Sender<Wish>) {
+fn read_keys(needed: &AtomicBool, actions: &mpsc::Sender<KeyAction>) {
     while needed.load(Ordering::Relaxed) {
-        let wish = match event::poll(KEYS_WAIT).and_then(|there| if there { event::read().map(Some) } else { Ok(None) })
-        {
-            Ok(None) => continue,
-            Ok(Some(event)) => wish_of(&event),
-            // The terminal is gone.
-            Err(_) => Wish::Quit,
-        };
-        if wishes.blocking_send(wish).is_err() || wish == Wish::Quit {
+        let action =
+            match event::poll(KEYS_WAIT).and_then(|there| if there { event::read().map(Some) } else { Ok(None) }) {
+                Ok(None) => continue,
+                Ok(Some(event)) => wish_of(&event),
+                // The terminal is gone.
+                Err(_) => KeyAction::Quit,
+            };
+        if actions.blocking_send(action).is_err() || action == KeyAction::Quit {
             return;
         }
     }
 }
 
-fn wish_of(event: &Event) -> Wish {
+fn wish_of(event: &Event) -> KeyAction {
     let Event::Key(KeyEvent { code, modifiers, kind: KeyEventKind::Press | KeyEventKind::Repeat, .. }) = event else {
-        return Wish::Redraw;
+        return KeyAction::Redraw;
     };
     match code {
-        KeyCode::Char('c' | 'd') if modifiers.contains(KeyModifiers::CONTROL) => Wish::Quit,
-        KeyCode::Char('q' | 'Q') | KeyCode::Esc => Wish::Quit,
-        KeyCode::Up | KeyCode::Char('k') => Wish::Up,
-        KeyCode::Down | KeyCode::Char('j') => Wish::Down,
-        KeyCode::Enter | KeyCode::Char('e') => Wish::Explain,
-        KeyCode::Char('p' | ' ') => Wish::Pause,
-        KeyCode::Char('+' | '=') => Wish::Faster,
-        KeyCode::Char('-' | '_') => Wish::Slower,
-        KeyCode::Char('s') => Wish::Sort,
-        KeyCode::Char('?' | 'h') => Wish::Help,
-        _ => Wish::Other,
+        KeyCode::Char('c' | 'd') if modifiers.contains(KeyModifiers::CONTROL) => KeyAction::Quit,
+        KeyCode::Char('q' | 'Q') | KeyCode::Esc => KeyAction::Quit,
+        KeyCode::Up | KeyCode::Char('k') => KeyAction::Up,
+        KeyCode::Down | KeyCode::Char('j') => KeyAction::Down,
+        KeyCode::Enter | KeyCode::Char('e') => KeyAction::Explain,
+        KeyCode::Char('p' | ' ') => KeyAction::Pause,
+        KeyCode::Char('+' | '=') => KeyAction::Faster,
+        KeyCode::Char('-' | '_') => KeyAction::Slower,
+        KeyCode::Char('s') => KeyAction::Sort,
+        KeyCode::Char('?' | 'h') => KeyAction::Help,
+        _ => KeyAction::Other,
     }
 }
 
@@ -269,37 +272,40 @@ mod tests {
     #[test]
     fn keys_say_what_they_are_for() {
         let key = |code| wish_of(&Event::Key(KeyEvent::new(code, KeyModifiers::NONE)));
-        assert_eq!([key(KeyCode::Char('q')), key(KeyCode::Esc)], [Wish::Quit; 2]);
-        assert_eq!(wish_of(&Event::Key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL))), Wish::Quit);
-        assert_eq!([key(KeyCode::Char('c')), wish_of(&Event::Resize(80, 24))], [Wish::Other, Wish::Redraw]);
+        assert_eq!([key(KeyCode::Char('q')), key(KeyCode::Esc)], [KeyAction::Quit; 2]);
+        assert_eq!(wish_of(&Event::Key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL))), KeyAction::Quit);
+        assert_eq!([key(KeyCode::Char('c')), wish_of(&Event::Resize(80, 24))], [KeyAction::Other, KeyAction::Redraw]);
     }
 
     #[test]
     fn a_row_is_chosen_and_a_story_scrolled_within_what_there_is() {
-        let (pace, _paces) = watch::channel(Pace { every: Duration::from_secs(1), paused: false });
-        let mut live = Live::default();
-        let press = |wish, live: &mut Live| follow(wish, 2, live, &pace);
+        let (pace, _paces) = watch::channel(PollPace { every: Duration::from_secs(1), paused: false });
+        let mut view_state = ViewState::default();
+        let press = |action, view_state: &mut ViewState| apply(action, 2, view_state, &pace);
         for chosen in [0, 1, 1] {
-            press(Wish::Down, &mut live);
-            assert_eq!(live.chosen, Some(chosen));
+            press(KeyAction::Down, &mut view_state);
+            assert_eq!(view_state.chosen, Some(chosen));
         }
-        press(Wish::Up, &mut live);
-        press(Wish::Up, &mut live);
-        assert_eq!(live.chosen, Some(0));
-        live.story = Some(Story { title: "demo:x".into(), lines: vec!["a".into(), "b".into()], at: 0 });
+        press(KeyAction::Up, &mut view_state);
+        press(KeyAction::Up, &mut view_state);
+        assert_eq!(view_state.chosen, Some(0));
+        view_state.story = Some(TurnStory { title: "demo:x".into(), lines: vec!["a".into(), "b".into()], at: 0 });
         for at in [1, 1] {
-            press(Wish::Down, &mut live);
-            assert_eq!(live.story.as_ref().map(|story| story.at), Some(at), "the picture's row stays");
+            press(KeyAction::Down, &mut view_state);
+            assert_eq!(view_state.story.as_ref().map(|story| story.at), Some(at), "the picture's row stays");
         }
-        press(Wish::Redraw, &mut live);
-        assert!(live.story.is_some(), "another size closes nothing");
-        press(Wish::Other, &mut live);
-        assert!(live.story.is_none() && !live.paused && live.chosen == Some(0), "any other key closes it");
+        press(KeyAction::Redraw, &mut view_state);
+        assert!(view_state.story.is_some(), "another size closes nothing");
+        press(KeyAction::Other, &mut view_state);
+        assert!(
+            view_state.story.is_none() && !view_state.paused && view_state.chosen == Some(0),
+            "any other key closes it"
+        );
     }
 
     #[test]
     fn the_pace_stays_within_its_bounds() {
-        let pace = Pace { every: Duration::from_secs(1), paused: false };
+        let pace = PollPace { every: Duration::from_secs(1), paused: false };
         assert_eq!(pace.faster().every, Duration::from_millis(500));
         assert_eq!((0..9).fold(pace, |pace, _| pace.faster()).every, EVERY_MIN);
         assert_eq!((0..9).fold(pace, |pace, _| pace.slower()).every, EVERY_MAX);

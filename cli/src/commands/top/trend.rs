@@ -82,14 +82,14 @@ fn bars(values: &[f64], cells: usize, most: f64) -> String {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use super::super::frame::{Heading, Rates, Waiting};
+    use super::super::frame::{Heading, Rates, WorkInState};
     use super::*;
 
     fn look(at_ms: i64, calls: f64) -> Frame {
         Frame {
             heading: Heading { now_ms: at_ms, ..Heading::default() },
             rates: Rates { calls: Some(calls), ..Rates::default() },
-            backlog: vec![Waiting { state: "capped", count: 3, unit: "turns", oldest_ms: None }],
+            backlog: vec![WorkInState { state: "capped", count: 3, unit: "turns", oldest_ms: None }],
             ..Frame::default()
         }
     }

@@ -13,7 +13,7 @@ use tickfleet_proof::whatif::{self, Difference, DifferenceKind};
 use tickfleet_tools::Registry;
 use worker::calls::recalled::{Recall, Recalled, facts};
 
-use crate::commands::whatif::Told;
+use crate::commands::whatif::Evaluation;
 use crate::failure::Failure;
 use crate::setup::{Runs, Setup};
 
@@ -52,16 +52,16 @@ impl Guards {
     }
 
     /// Lists the limits that cannot be evaluated from any log, whether or not a call debited them.
-    pub(super) fn name_undecided(&self, told: &mut Told) {
+    pub(super) fn name_undecided(&self, evaluation: &mut Evaluation) {
         let policy = self.policy();
         for limit in policy.limits.iter() {
             match limit.bound {
                 LimitBound::Tokens(_) | LimitBound::Money(_) => {
-                    told.summary.name_undecided(&whatif::limit(&limit.name), whatif::OF_MODELS);
+                    evaluation.summary.name_undecided(&whatif::limit(&limit.name), whatif::OF_MODELS);
                 }
                 // A single tenant has all slots.
                 LimitBound::Share(_) if policy.tenants.len() > 1 => {
-                    told.summary.name_undecided(&whatif::limit(&limit.name), whatif::SHARE);
+                    evaluation.summary.name_undecided(&whatif::limit(&limit.name), whatif::SHARE);
                 }
                 _ => {}
             }
@@ -69,7 +69,7 @@ impl Guards {
     }
 
     /// Counts a task for each budget of tokens or money that its requests may have debited.
-    fn budgets_of_models(&self, task: &RecordedCall, told: &mut Told) {
+    fn budgets_of_models(&self, task: &RecordedCall, evaluation: &mut Evaluation) {
         let names = TenantId::new(task.tenant.as_str()).ok().zip(AgentId::new(task.agent.as_str()).ok());
         let Some((tenant, agent)) = names else { return };
         if !matches!(self.active.task_handlers.get(&agent), Some(TaskHandlerDef::Llm(_))) {
@@ -80,20 +80,20 @@ impl Guards {
             limit.bound.is_of_models() && limit.matches.fits_agent(&agent, policy) && limit.matches.fits_tenant(owner)
         };
         for limit in self.active.policy.limits.iter().filter(counts) {
-            told.summary.cannot_say_of(&whatif::limit(&limit.name), whatif::OF_MODELS, 1);
+            evaluation.summary.cannot_say_of(&whatif::limit(&limit.name), whatif::OF_MODELS, 1);
         }
     }
 
     /// Evaluates the calls of a turn and reports differences. Returns the calls that depend on facts.
-    pub(super) async fn judge(&self, calls: &[RecordedCall], told: &mut Told) -> Option<FactTurn> {
+    pub(super) async fn evaluate_turn(&self, calls: &[RecordedCall], evaluation: &mut Evaluation) -> Option<FactTurn> {
         let (mut by_facts, mut before_ms) = (Vec::new(), None);
         for call in calls {
-            told.summary.look_at(call);
+            evaluation.summary.look_at(call);
             if call.is_task {
-                self.budgets_of_models(call, told);
-                told.summary.cannot_say(NO_TOOL, 1);
+                self.budgets_of_models(call, evaluation);
+                evaluation.summary.cannot_say(NO_TOOL, 1);
             } else {
-                by_facts.extend(self.judge_call(call, before_ms, told).await);
+                by_facts.extend(self.evaluate_call(call, before_ms, evaluation).await);
             }
             before_ms = Some(call.ended_ms);
         }
@@ -101,19 +101,25 @@ impl Guards {
     }
 
     /// Evaluates a call. A difference is reported at once, unless facts may still stop the call.
-    async fn judge_call(&self, call: &RecordedCall, before_ms: Option<i64>, told: &mut Told) -> Option<FactCall> {
+    async fn evaluate_call(
+        &self,
+        call: &RecordedCall,
+        before_ms: Option<i64>,
+        evaluation: &mut Evaluation,
+    ) -> Option<FactCall> {
         if is_lost(call) {
-            told.summary.cannot_say(LOST, 1);
+            evaluation.summary.cannot_say(LOST, 1);
         }
-        let recall = if call.fate == RecordedFate::NotReached { None } else { Some(self.recall(call, told).await?) };
-        let otherwise = recall.as_ref().and_then(|recall| difference(call, recall, told));
+        let recall =
+            if call.fate == RecordedFate::NotReached { None } else { Some(self.recall(call, evaluation).await?) };
+        let otherwise = recall.as_ref().and_then(|recall| difference(call, recall, evaluation));
         let row = facts(&call.tool, &self.active, &self.registry);
         let row = row.map(|(tool, facts, effect)| ToolFacts { tool, facts, effect });
         let is_stopped = matches!(recall, Some(Recall::Ends { .. }));
         let guarded = match otherwise {
             Some(difference) if row.is_some() && !is_stopped => GuardResult::Otherwise(Box::new(difference)),
             Some(difference) => {
-                told.tell(difference);
+                evaluation.add_difference(difference);
                 GuardResult::Same
             }
             None => GuardResult::Same,
@@ -124,13 +130,13 @@ impl Guards {
     }
 
     /// The result of the guards for a call; `None` if they cannot evaluate it.
-    async fn recall(&self, call: &RecordedCall, told: &mut Told) -> Option<Recall> {
+    async fn recall(&self, call: &RecordedCall, evaluation: &mut Evaluation) -> Option<Recall> {
         let names = TenantId::new(call.tenant.as_str()).ok().zip(AgentId::new(call.agent.as_str()).ok());
         let is_of = |(tenant, agent): &(TenantId, AgentId)| {
             !matches!(self.active.policy.look_up(tenant, agent), Err(UnknownCaller::Tenant | UnknownCaller::Withheld))
         };
         let Some((tenant, agent)) = names.filter(is_of) else {
-            told.summary.cannot_say(NO_TENANT, 1);
+            evaluation.summary.cannot_say(NO_TENANT, 1);
             return None;
         };
         let recalled = Recalled {
@@ -158,19 +164,19 @@ fn arguments(call: &RecordedCall) -> Option<&str> {
 }
 
 /// The difference in the results of the guards for a call.
-fn difference(call: &RecordedCall, recall: &Recall, told: &mut Told) -> Option<Difference> {
+fn difference(call: &RecordedCall, recall: &Recall, evaluation: &mut Evaluation) -> Option<Difference> {
     // Arguments that were not JSON, or too long to be logged, were rejected for that reason.
     let is_unread = matches!(&call.fate, RecordedFate::Ended { outcome, .. } if outcome == "invalid_arguments");
     if is_unread && arguments(call).is_none() && !matches!(recall, Recall::Ends { .. }) {
         return None;
     }
     match compared(&call.fate, recall) {
-        Compared::Same => None,
-        Compared::Unknown(why) => {
-            told.summary.cannot_say(why, 1);
+        Comparison::Same => None,
+        Comparison::Unknown(why) => {
+            evaluation.summary.cannot_say(why, 1);
             None
         }
-        Compared::Other(kind, by) => Some(Difference {
+        Comparison::Other(kind, by) => Some(Difference {
             kind,
             by,
             tenant: call.tenant.clone(),
@@ -184,7 +190,7 @@ fn difference(call: &RecordedCall, recall: &Recall, told: &mut Told) -> Option<D
     }
 }
 
-enum Compared {
+enum Comparison {
     Same,
     Unknown(&'static str),
     /// The decision would change in this way, because of this rule.
@@ -192,39 +198,39 @@ enum Compared {
 }
 
 /// Compares the new result of the guards with the recorded one.
-fn compared(fate: &RecordedFate, recall: &Recall) -> Compared {
+fn compared(fate: &RecordedFate, recall: &Recall) -> Comparison {
     let by_facts = |reason: &str| reason.starts_with("fact_");
     let stop = |outcome: &str, rule: &str| if rule.is_empty() { outcome.to_owned() } else { rule.to_owned() };
     match (fate, recall) {
-        (RecordedFate::NotReached, _) => Compared::Same,
-        (_, Recall::Unknown(why)) => Compared::Unknown(why),
+        (RecordedFate::NotReached, _) => Comparison::Same,
+        (_, Recall::Unknown(why)) => Comparison::Unknown(why),
         // Unless facts stop it under the other policy, too.
         (RecordedFate::Stopped { reason, rule }, Recall::Passes) if by_facts(reason) => {
-            Compared::Other(DifferenceKind::Allowed, rule.clone())
+            Comparison::Other(DifferenceKind::Allowed, rule.clone())
         }
         (RecordedFate::Stopped { reason, .. }, Recall::Asks(by)) if by_facts(reason) => {
-            Compared::Other(DifferenceKind::Asked, by.clone())
+            Comparison::Other(DifferenceKind::Asked, by.clone())
         }
-        (RecordedFate::Stopped { .. }, Recall::Passes | Recall::Asks(_)) => Compared::Unknown(STOPPED),
+        (RecordedFate::Stopped { .. }, Recall::Passes | Recall::Asks(_)) => Comparison::Unknown(STOPPED),
         (RecordedFate::Stopped { .. }, Recall::Ends { outcome, rule, .. }) => {
-            Compared::Other(DifferenceKind::Otherwise, stop(outcome, rule))
+            Comparison::Other(DifferenceKind::Otherwise, stop(outcome, rule))
         }
-        (RecordedFate::Passed, Recall::Passes) | (RecordedFate::Asked, Recall::Asks(_)) => Compared::Same,
+        (RecordedFate::Passed, Recall::Passes) | (RecordedFate::Asked, Recall::Asks(_)) => Comparison::Same,
         (RecordedFate::Passed | RecordedFate::Asked, Recall::Ends { outcome, rule, .. }) => {
-            Compared::Other(DifferenceKind::Denied, stop(outcome, rule))
+            Comparison::Other(DifferenceKind::Denied, stop(outcome, rule))
         }
         (RecordedFate::Passed | RecordedFate::Ended { .. }, Recall::Asks(by)) => {
-            Compared::Other(DifferenceKind::Asked, by.clone())
+            Comparison::Other(DifferenceKind::Asked, by.clone())
         }
-        (RecordedFate::Asked, Recall::Passes) => Compared::Other(DifferenceKind::Allowed, "approval".to_owned()),
+        (RecordedFate::Asked, Recall::Passes) => Comparison::Other(DifferenceKind::Allowed, "approval".to_owned()),
         (RecordedFate::Ended { outcome, rule, .. }, Recall::Passes) => {
-            Compared::Other(DifferenceKind::Allowed, stop(outcome, rule))
+            Comparison::Other(DifferenceKind::Allowed, stop(outcome, rule))
         }
         (RecordedFate::Ended { outcome, reason, rule }, Recall::Ends { outcome: now, reason: why, rule: by }) => {
             if (outcome.as_str(), reason, rule) == (*now, why, by) {
-                Compared::Same
+                Comparison::Same
             } else {
-                Compared::Other(DifferenceKind::Otherwise, stop(now, by))
+                Comparison::Other(DifferenceKind::Otherwise, stop(now, by))
             }
         }
     }

@@ -1,8 +1,8 @@
 //! `tickfleet whatif`: the decisions about recorded traffic that another policy would change.
 
 mod guards;
-mod shown;
 mod sort;
+mod text;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,13 +29,13 @@ use crate::commands::whatif::sort::Sorter;
 use crate::failure::Failure;
 use crate::global::Global;
 use crate::output::Output;
-use crate::output::time_format::Past;
+use crate::output::time_format::TimeArg;
 use crate::setup::{Setup, now_ms};
 
 /// Maximum number of differences that are printed; a file gets all of them.
 const PRINTED_MAX: usize = 100;
 /// Maximum number of differences in the JSON.
-const KEPT_MAX: usize = 10_000;
+const DIFFERENCES_MAX: usize = 10_000;
 /// Maximum number of calls of one turn that are evaluated together.
 const CALLS_MAX: usize = 1_000;
 /// Maximum number of counter resets, and of pauses, that are replayed.
@@ -64,11 +64,11 @@ pub(crate) struct WhatIf {
     #[arg(long)]
     tenant: Option<TenantId>,
     /// Only calls that ended since this time: 24h (ago) or 2026-03-01T12:00:00Z.
-    #[arg(long, value_name = "TIME", value_parser = Past::parse)]
-    from: Option<Past>,
+    #[arg(long, value_name = "TIME", value_parser = TimeArg::parse)]
+    from: Option<TimeArg>,
     /// Only calls that ended before this time.
-    #[arg(long, value_name = "TIME", value_parser = Past::parse)]
-    to: Option<Past>,
+    #[arg(long, value_name = "TIME", value_parser = TimeArg::parse)]
+    to: Option<TimeArg>,
     /// Worker slots, if the log lacks them. Limits on a share of the slots need it.
     #[arg(long, value_name = "SLOTS", value_parser = clap::value_parser!(u64).range(1..))]
     slots: Option<u64>,
@@ -79,7 +79,7 @@ pub(crate) struct WhatIf {
 
 /// The result of an evaluation.
 #[derive(Serialize)]
-pub(super) struct Told {
+pub(super) struct Evaluation {
     pub(super) summary: Summary,
     /// The first differences.
     pub(super) differences: Vec<Difference>,
@@ -89,9 +89,9 @@ pub(super) struct Told {
     failed: Option<std::io::Error>,
 }
 
-impl Told {
+impl Evaluation {
     /// Records a difference.
-    pub(super) fn tell(&mut self, difference: Difference) {
+    pub(super) fn add_difference(&mut self, difference: Difference) {
         self.summary.count(&difference);
         if let Some(file) = &mut self.file {
             let line = serde_json::to_string(&difference).unwrap_or_default();
@@ -99,25 +99,25 @@ impl Told {
                 self.failed.get_or_insert(error);
             }
         }
-        if self.differences.len() < KEPT_MAX {
+        if self.differences.len() < DIFFERENCES_MAX {
             self.differences.push(difference);
         }
     }
 }
 
 /// The calls to evaluate.
-struct Wanted {
+struct CallFilter {
     tenant: Option<String>,
     from_ms: Option<i64>,
     until_ms: Option<i64>,
 }
 
 /// The calls of the log, by turn, and its other entries.
-struct Gathered {
+struct RecordedLog {
     calls: Sorter,
     operated: OperatorActions,
     /// Since when the log is complete: as each part states it, and after each gap.
-    parts: Vec<Part>,
+    parts: Vec<ExportPart>,
     began: LogStart,
     /// When the first entry was written, ms.
     first_ms: Option<i64>,
@@ -128,7 +128,7 @@ struct Gathered {
 
 /// Since when a part of an export is complete, ms: for all shards, and by shard.
 #[derive(Default)]
-struct Part {
+struct ExportPart {
     all_ms: Option<i64>,
     shards: BTreeMap<u32, i64>,
 }
@@ -141,43 +141,44 @@ pub(crate) async fn run(args: &WhatIf, global: &Global, output: &Output) -> Resu
     let other = Global { config: Some(args.policy.clone()), ..global.clone() };
     let setup = Setup::load(&other)?;
     let now_ms = now_ms();
-    let wanted = Wanted {
+    let filter = CallFilter {
         tenant: args.tenant.as_ref().map(ToString::to_string),
         from_ms: args.from.map(|from| from.at(now_ms)),
         until_ms: args.to.map(|until| until.at(now_ms)),
     };
-    let mut gathered = Gathered {
+    let mut log = RecordedLog {
         calls: Sorter::default(),
         operated: OperatorActions::default(),
         parts: Vec::new(),
         began: LogStart::default(),
         first_ms: None,
-        one_tenant: wanted.tenant.is_some(),
+        one_tenant: filter.tenant.is_some(),
         unread: 0,
     };
-    wanted.from_ms.into_iter().for_each(|from_ms| gathered.began.cut(from_ms));
+    filter.from_ms.into_iter().for_each(|from_ms| log.began.cut(from_ms));
     for path in &args.exports {
         let file = File::open(path).with_context(|| path.display().to_string()).map_err(Failure::failed)?;
-        gathered.take(file, &wanted).with_context(|| path.display().to_string()).map_err(Failure::failed)?;
+        log.take(file, &filter).with_context(|| path.display().to_string()).map_err(Failure::failed)?;
     }
     if args.exports.is_empty() {
-        gathered.take(live(global, args, &wanted).await?, &wanted).map_err(Failure::failed)?;
+        log.take(live(global, args, &filter).await?, &filter).map_err(Failure::failed)?;
     }
     let file = args.differences.as_ref().map(|path| {
         File::create(path).map(BufWriter::new).with_context(|| path.display().to_string()).map_err(Failure::failed)
     });
-    let told = Told { summary: Summary::default(), differences: Vec::new(), file: file.transpose()?, failed: None };
-    let told = decide(&setup, gathered, told, args.slots).await?;
-    output.show(&told, |told| shown::text(told, &args.policy, PRINTED_MAX))?;
-    if told.summary.differences == 0 { Ok(()) } else { Err(Failure::Told) }
+    let evaluation =
+        Evaluation { summary: Summary::default(), differences: Vec::new(), file: file.transpose()?, failed: None };
+    let evaluation = decide(&setup, log, evaluation, args.slots).await?;
+    output.show(&evaluation, |evaluation| text::text(evaluation, &args.policy, PRINTED_MAX))?;
+    if evaluation.summary.differences == 0 { Ok(()) } else { Err(Failure::Reported) }
 }
 
 /// Exports the log in Redis to a temporary file.
-async fn live(global: &Global, args: &WhatIf, wanted: &Wanted) -> Result<File, Failure> {
+async fn live(global: &Global, args: &WhatIf, filter: &CallFilter) -> Result<File, Failure> {
     let setup = Setup::load_beside(global)?;
     let client = setup.client().await?;
-    let range = ExportRange { tenant: args.tenant.clone(), from_ms: wanted.from_ms, until_ms: wanted.until_ms };
-    let header = Header { export: FORMAT, from_ms: wanted.from_ms, until_ms: wanted.until_ms, ..Header::default() };
+    let range = ExportRange { tenant: args.tenant.clone(), from_ms: filter.from_ms, until_ms: filter.until_ms };
+    let header = Header { export: FORMAT, from_ms: filter.from_ms, until_ms: filter.until_ms, ..Header::default() };
     let mut file = tempfile::tempfile().map_err(Failure::failed)?;
     let out = BufWriter::new(file.try_clone().map_err(Failure::failed)?);
     let made = Export::new(client.stores(), range, Resume::default(), Box::new(out)).write(&header).await;
@@ -194,7 +195,7 @@ fn ms_of(id: &str) -> Option<i64> {
     id.split('-').next()?.parse().ok()
 }
 
-impl Part {
+impl ExportPart {
     fn of(header: &Header) -> Self {
         let follows = header.follows.iter().filter_map(|(shard, id)| Some((*shard, ms_of(id)?)));
         let mut shards: BTreeMap<u32, i64> = follows.collect();
@@ -206,20 +207,20 @@ impl Part {
     }
 }
 
-impl Gathered {
+impl RecordedLog {
     /// Adds the lines of an export.
-    fn take(&mut self, file: File, wanted: &Wanted) -> std::io::Result<()> {
+    fn take(&mut self, file: File, filter: &CallFilter) -> std::io::Result<()> {
         for line in BufReader::new(file).lines() {
             let line = line?;
             match Line::read(&line) {
                 Some(Line::Header(header)) => {
                     self.one_tenant |= header.tenant.is_some();
-                    self.parts.push(Part::of(&header));
+                    self.parts.push(ExportPart::of(&header));
                 }
                 Some(Line::Entry(entry)) => match RecordedEntry::entry(&entry) {
                     RecordedEntry::Call(call) => {
                         self.first_ms = Some(self.first_ms.map_or(call.written_ms, |at| at.min(call.written_ms)));
-                        self.call(&call, &line, wanted)?;
+                        self.call(&call, &line, filter)?;
                     }
                     RecordedEntry::Reset(reset) if self.operated.resets.len() < OPERATED_MAX => {
                         self.operated.resets.push(reset);
@@ -244,7 +245,7 @@ impl Gathered {
     /// Since when all parts together are complete. The parts follow each other, so the earliest start counts.
     fn began(&self) -> LogStart {
         let mut began = self.began.clone();
-        let first = |of: &dyn Fn(&Part) -> Option<i64>| {
+        let first = |of: &dyn Fn(&ExportPart) -> Option<i64>| {
             self.parts.iter().map(of).collect::<Option<Vec<i64>>>().and_then(|all| all.into_iter().min())
         };
         first(&|part| part.all_ms).into_iter().for_each(|at_ms| began.cut(at_ms));
@@ -260,11 +261,11 @@ impl Gathered {
         began
     }
 
-    fn call(&mut self, call: &RecordedCall, line: &str, wanted: &Wanted) -> std::io::Result<()> {
+    fn call(&mut self, call: &RecordedCall, line: &str, filter: &CallFilter) -> std::io::Result<()> {
         let (ended_ms, tenant) = (call.ended_ms, &call.tenant);
-        if wanted.tenant.as_ref().is_some_and(|only| only != tenant)
-            || wanted.from_ms.is_some_and(|from| ended_ms < from)
-            || wanted.until_ms.is_some_and(|until| ended_ms >= until)
+        if filter.tenant.as_ref().is_some_and(|only| only != tenant)
+            || filter.from_ms.is_some_and(|from| ended_ms < from)
+            || filter.until_ms.is_some_and(|until| ended_ms >= until)
         {
             return Ok(());
         }
@@ -274,14 +275,19 @@ impl Gathered {
 }
 
 /// Evaluates all calls, turn by turn. Then replays when they are admitted, in the recorded order.
-async fn decide(setup: &Setup, gathered: Gathered, mut told: Told, slots: Option<u64>) -> Result<Told, Failure> {
+async fn decide(
+    setup: &Setup,
+    log: RecordedLog,
+    mut evaluation: Evaluation,
+    slots: Option<u64>,
+) -> Result<Evaluation, Failure> {
     let guards = Guards::new(setup)?;
-    told.summary.cannot_say("lines that are not from an export", gathered.unread);
-    guards.name_undecided(&mut told);
-    let began = gathered.began();
-    let (operated, one_tenant) = (gathered.operated, gathered.one_tenant);
-    let (turns, by_facts) = judged(&guards, gathered.calls, &mut told).await?;
-    let told = by_their_facts(by_facts, &began, told)?;
+    evaluation.summary.cannot_say("lines that are not from an export", log.unread);
+    guards.name_undecided(&mut evaluation);
+    let began = log.began();
+    let (operated, one_tenant) = (log.operated, log.one_tenant);
+    let (turns, by_facts) = evaluate_guards(&guards, log.calls, &mut evaluation).await?;
+    let evaluation = by_their_facts(by_facts, &began, evaluation)?;
     let fleet = Fleet {
         policy: guards.policy(),
         shards: setup.settings().redis.shards,
@@ -290,40 +296,44 @@ async fn decide(setup: &Setup, gathered: Gathered, mut told: Told, slots: Option
         slots,
         one_tenant,
     };
-    let told = RefCell::new(told);
-    let tell = |difference| told.borrow_mut().tell(difference);
+    let evaluation = RefCell::new(evaluation);
+    let tell = |difference| evaluation.borrow_mut().add_difference(difference);
     let mut replay = Replay::new(fleet, &operated, &began, tell);
     let mut lines = turns.sorted().map_err(Failure::failed)?;
     while let Some(line) = lines.next().map_err(Failure::failed)? {
         replay.turn(serde_json::from_str(&line).map_err(Failure::failed)?);
     }
     let not_decidable = replay.finish().not_decidable;
-    let mut told = told.into_inner();
-    not_decidable.iter().for_each(|(why, calls)| told.summary.cannot_say(why, *calls));
-    if let Some(mut file) = told.file.take() {
+    let mut evaluation = evaluation.into_inner();
+    not_decidable.iter().for_each(|(why, calls)| evaluation.summary.cannot_say(why, *calls));
+    if let Some(mut file) = evaluation.file.take() {
         file.flush().map_err(Failure::failed)?;
     }
-    told.failed.take().map_or(Ok(told), |error| Err(Failure::failed(error)))
+    evaluation.failed.take().map_or(Ok(evaluation), |error| Err(Failure::failed(error)))
 }
 
 /// Evaluates the conditions on session facts.
-fn by_their_facts(turns: Sorter, began: &LogStart, told: Told) -> Result<Told, Failure> {
-    let told = RefCell::new(told);
-    let mut replay = FactReplay::new(began, |difference| told.borrow_mut().tell(difference));
+fn by_their_facts(turns: Sorter, began: &LogStart, evaluation: Evaluation) -> Result<Evaluation, Failure> {
+    let evaluation = RefCell::new(evaluation);
+    let mut replay = FactReplay::new(began, |difference| evaluation.borrow_mut().add_difference(difference));
     let mut lines = turns.sorted().map_err(Failure::failed)?;
     while let Some(line) = lines.next().map_err(Failure::failed)? {
         replay.turn(serde_json::from_str(&line).map_err(Failure::failed)?);
     }
     let (by_facts, said) = replay.finish();
-    let mut told = told.into_inner();
-    told.summary.by_facts = by_facts;
-    said.not_decidable.iter().for_each(|(why, calls)| told.summary.cannot_say(why, *calls));
-    Ok(told)
+    let mut evaluation = evaluation.into_inner();
+    evaluation.summary.by_facts = by_facts;
+    said.not_decidable.iter().for_each(|(why, calls)| evaluation.summary.cannot_say(why, *calls));
+    Ok(evaluation)
 }
 
 /// Evaluates all calls with the guards. Returns their turns, by when the first call of each was decided, and the turns
 /// that depend on facts, by when these first matter.
-async fn judged(guards: &Guards, calls: Sorter, told: &mut Told) -> Result<(Sorter, Sorter), Failure> {
+async fn evaluate_guards(
+    guards: &Guards,
+    calls: Sorter,
+    evaluation: &mut Evaluation,
+) -> Result<(Sorter, Sorter), Failure> {
     let (mut turns, mut by_facts) = (Sorter::default(), Sorter::default());
     let mut lines = calls.sorted().map_err(Failure::failed)?;
     let mut group: Vec<RecordedCall> = Vec::new();
@@ -339,7 +349,7 @@ async fn judged(guards: &Guards, calls: Sorter, told: &mut Told) -> Result<(Sort
             }
             continue;
         }
-        if let Some(turn) = guards.judge(&group, told).await {
+        if let Some(turn) = guards.evaluate_turn(&group, evaluation).await {
             let line = serde_json::to_string(&turn).map_err(Failure::failed)?;
             by_facts.push(format!("{:020}", turn.at_ms.max(0)), line).map_err(Failure::failed)?;
         }
@@ -381,7 +391,7 @@ mod tests {
 
     /// Returns since when exports with these lines are complete, in the first two shards.
     fn began(exports: &[&[&str]]) -> (i64, i64) {
-        let mut gathered = Gathered {
+        let mut log = RecordedLog {
             calls: Sorter::default(),
             operated: OperatorActions::default(),
             parts: Vec::new(),
@@ -394,9 +404,9 @@ mod tests {
             let mut file = tempfile::tempfile().unwrap();
             file.write_all(lines.join("\n").as_bytes()).unwrap();
             file.rewind().unwrap();
-            gathered.take(file, &Wanted { tenant: None, from_ms: None, until_ms: None }).unwrap();
+            log.take(file, &CallFilter { tenant: None, from_ms: None, until_ms: None }).unwrap();
         }
-        (gathered.began().of(0), gathered.began().of(1))
+        (log.began().of(0), log.began().of(1))
     }
 
     #[test]

@@ -22,10 +22,10 @@ impl Sorter {
     pub(super) fn push(&mut self, key: String, line: String) -> std::io::Result<()> {
         self.bytes += key.len() + line.len() + 64;
         self.part.push((key.replace(|c: char| c.is_control(), " "), line));
-        if self.bytes >= PART_BYTES { self.put_aside() } else { Ok(()) }
+        if self.bytes >= PART_BYTES { self.spill_to_disk() } else { Ok(()) }
     }
 
-    fn put_aside(&mut self) -> std::io::Result<()> {
+    fn spill_to_disk(&mut self) -> std::io::Result<()> {
         let mut part = std::mem::take(&mut self.part);
         part.sort();
         self.bytes = 0;
@@ -41,7 +41,7 @@ impl Sorter {
 
     /// Returns all lines in order.
     pub(super) fn sorted(mut self) -> std::io::Result<Sorted> {
-        self.put_aside()?;
+        self.spill_to_disk()?;
         let mut sorted = Sorted { parts: Vec::new(), heads: BinaryHeap::new() };
         for (number, file) in self.parts.into_iter().enumerate() {
             sorted.parts.push(BufReader::new(file).lines());
@@ -87,7 +87,7 @@ mod tests {
         for number in [7, 3, 9, 1, 8, 2] {
             sorter.push(format!("{number:03}"), format!("line {number}")).unwrap();
             if number == 9 {
-                sorter.put_aside().unwrap();
+                sorter.spill_to_disk().unwrap();
             }
         }
         let mut sorted = sorter.sorted().unwrap();

@@ -8,27 +8,27 @@ use axum::response::IntoResponse as _;
 use serde_json::json;
 
 use super::*;
-use crate::verbs::{Verb, Whose};
-use world::{Mode, Signer, World, coded};
+use crate::verbs::{TenantScope, Verb};
+use world::{Mode, Signer, TestIssuer, base64url};
 
 /// Waits until the next token with an unknown key triggers a read. The runtime has one thread, so a read that was
 /// already requested is seen as reading, not as idle.
 async fn idle(tokens: &Tokens) {
-    let mut rounds = tokens.inner.round.subscribe();
-    rounds.wait_for(|round| round.phase == Phase::Idle).await.unwrap();
+    let mut key_reads = tokens.inner.key_read.subscribe();
+    key_reads.wait_for(|key_read| key_read.phase == KeyReadPhase::Idle).await.unwrap();
 }
 
 /// The status and message with which a token is rejected.
 async fn refusal(tokens: &Tokens, token: &str) -> (u16, String) {
     let problem = tokens.holder(token).await.expect_err("it was taken");
-    let message = problem.told().0.to_owned();
+    let message = problem.summary().0.to_owned();
     (problem.into_response().status().as_u16(), message)
 }
 
 #[tokio::test]
 async fn a_token_grants_what_the_first_rule_that_fits_its_claims_says() {
     let (ed, p256) = (Signer::ed("a"), Signer::p256("b"));
-    let world = World::start(&[&ed, &p256]).await;
+    let world = TestIssuer::start(&[&ed, &p256]).await;
     let tokens = world.tokens(world.options());
     let grant = tokens.holder(&ed.token(&world.claims())).await.unwrap();
     assert_eq!((grant.id.as_str(), grant.tenant.one().unwrap().as_str()), ("shop-7", "demo"));
@@ -36,7 +36,7 @@ async fn a_token_grants_what_the_first_rule_that_fits_its_claims_says() {
     assert!(grant.expires.is_some(), "its end is the token's");
     let watch = world.with(&json!({"groups": ["staff", "fleet-watch"]}));
     let grant = tokens.holder(&p256.token(&watch)).await.unwrap();
-    assert_eq!((grant.tenant, grant.verbs), (Whose::All, [Verb::View].into()));
+    assert_eq!((grant.tenant, grant.verbs), (TenantScope::All, [Verb::View].into()));
     let decides = world.with(&json!({"groups": "approve-eu", "mfa": true, "org": {"id": "acme"}, "aud": "fleet"}));
     let grant = tokens.holder(&p256.token(&decides)).await.unwrap();
     assert_eq!((grant.approver.as_deref(), grant.tenant.one().unwrap().as_str()), (Some("shop-7"), "acme"));
@@ -56,13 +56,13 @@ async fn a_token_grants_what_the_first_rule_that_fits_its_claims_says() {
         let (status, message) = refusal(&tokens, &ed.token(&world.with(&change))).await;
         assert!(status == 403 && message.contains(why), "{change}: {status} {message}");
     }
-    assert_eq!(world.asked(), 1, "the keys were read once for all");
+    assert_eq!(world.requests(), 1, "the keys were read once for all");
 }
 
 #[tokio::test]
 async fn a_token_that_is_not_good_is_refused_whatever_is_wrong_with_it() {
     let (ed, p256, stranger) = (Signer::ed("a"), Signer::p256("b"), Signer::ed("a"));
-    let world = World::start(&[&ed, &p256]).await;
+    let world = TestIssuer::start(&[&ed, &p256]).await;
     let tokens = world.tokens(world.options());
     let good = ed.token(&world.claims());
     let header = |changes: Value| {
@@ -71,16 +71,16 @@ async fn a_token_that_is_not_good_is_refused_whatever_is_wrong_with_it() {
         ed.token_with(&header, &world.claims())
     };
     let (message, signature) = good.rsplit_once('.').unwrap();
-    let none = format!("{}.{}.", coded(br#"{"alg":"none"}"#), message.split('.').nth(1).unwrap());
+    let none = format!("{}.{}.", base64url(br#"{"alg":"none"}"#), message.split('.').nth(1).unwrap());
     // The public key, used as a shared secret.
     let confused = json!({"alg": "HS256", "kid": "a"}).to_string();
-    let confused = format!("{}.{}", coded(confused.as_bytes()), message.split('.').nth(1).unwrap());
+    let confused = format!("{}.{}", base64url(confused.as_bytes()), message.split('.').nth(1).unwrap());
     let mac = ring::hmac::sign(&ring::hmac::Key::new(ring::hmac::HMAC_SHA256, ed.public()), confused.as_bytes());
-    let other_claims = coded(world.with(&json!({"tenant": "acme"})).to_string().as_bytes());
+    let other_claims = base64url(world.with(&json!({"tenant": "acme"})).to_string().as_bytes());
     let stitched = format!("{}.{other_claims}.{signature}", message.split('.').next().unwrap());
     for (token, why) in [
         (none, "no signed token"),
-        (format!("{confused}.{}", coded(mac.as_ref())), "signed by HS256"),
+        (format!("{confused}.{}", base64url(mac.as_ref())), "signed by HS256"),
         (header(json!({"alg": "RS256"})), "another algorithm"),
         (header(json!({"alg": "RS512"})), "signed by RS512"),
         (header(json!({"kid": "b"})), "another algorithm"),
@@ -96,13 +96,13 @@ async fn a_token_that_is_not_good_is_refused_whatever_is_wrong_with_it() {
         let (status, said) = refusal(&tokens, &token).await;
         assert!(status == 401 && said.contains(why), "{status} {said}, and not {why}: {token}");
     }
-    assert_eq!(world.asked(), 1, "nothing of that asks the issuer");
+    assert_eq!(world.requests(), 1, "nothing of that asks the issuer");
 }
 
 #[tokio::test]
 async fn a_token_of_another_time_for_another_service_or_of_another_issuer_is_refused() {
     let ed = Signer::ed("a");
-    let world = World::start(&[&ed]).await;
+    let world = TestIssuer::start(&[&ed]).await;
     let tokens = world.tokens(world.options());
     let now = i64::try_from(jsonwebtoken::get_current_timestamp()).unwrap();
     for (change, why) in [
@@ -128,13 +128,13 @@ async fn a_token_of_another_time_for_another_service_or_of_another_issuer_is_ref
     {
         assert!(tokens.holder(&ed.token(&world.with(&change))).await.is_ok(), "{change}");
     }
-    assert_eq!(world.asked(), 1, "nothing of that asks the issuer");
+    assert_eq!(world.requests(), 1, "nothing of that asks the issuer");
 }
 
 #[tokio::test]
 async fn a_new_key_is_fetched_when_a_token_names_it_and_unknown_names_do_not_decide_how_often() {
     let (old, new) = (Signer::ed("old"), Signer::ed("new"));
-    let world = World::start(&[&old]).await;
+    let world = TestIssuer::start(&[&old]).await;
     let tokens = world.tokens(TokenOptions { keys_rest: Duration::ZERO, ..world.options() });
     assert!(tokens.holder(&old.token(&world.claims())).await.is_ok());
     idle(&tokens).await;
@@ -145,27 +145,27 @@ async fn a_new_key_is_fetched_when_a_token_names_it_and_unknown_names_do_not_dec
     // While the task rests, a thousand unknown names cause no read.
     let resting = world.tokens(world.options());
     assert!(resting.holder(&new.token(&world.claims())).await.is_ok());
-    let before = world.asked();
+    let before = world.requests();
     for n in 0..1_000 {
         let unknown = Signer { id: format!("k{n}"), ..Signer::ed("") }.token(&world.claims());
         let (status, said) = refusal(&resting, &unknown).await;
         assert!(status == 401 && said.contains("is not known to have"), "{status} {said}");
     }
-    assert_eq!(world.asked(), before, "whatever tokens name");
+    assert_eq!(world.requests(), before, "whatever tokens name");
     assert!(resting.holder(&new.token(&world.claims())).await.is_ok());
 }
 
 #[tokio::test]
 async fn an_issuer_that_is_away_or_hangs_stops_nobody_whose_key_is_known() {
     let (known, new) = (Signer::ed("known"), Signer::ed("new"));
-    let world = World::start(&[&known]).await;
+    let world = TestIssuer::start(&[&known]).await;
     let quick =
         || TokenOptions { keys_rest: Duration::ZERO, answer_max: Duration::from_millis(300), ..world.options() };
     let tokens = world.tokens(TokenOptions { answer_max: Duration::from_secs(60), ..quick() });
     assert!(tokens.holder(&known.token(&world.claims())).await.is_ok());
     idle(&tokens).await;
     world.has(&[&new]);
-    world.is(Mode::Broken);
+    world.set_mode(Mode::Broken);
     let (status, said) = refusal(&tokens, &new.token(&world.claims())).await;
     assert!(
         status == 503 && said.contains("keys are unavailable"),
@@ -173,10 +173,10 @@ async fn an_issuer_that_is_away_or_hangs_stops_nobody_whose_key_is_known() {
     );
     assert!(tokens.holder(&known.token(&world.claims())).await.is_ok(), "what was read stays in force");
     // A gateway that starts while the issuer hangs gets the keys when the issuer responds.
-    world.is(Mode::Hanging);
+    world.set_mode(Mode::Hanging);
     let late = world.tokens(quick());
     assert_eq!(refusal(&late, &new.token(&world.claims())).await.0, 503);
-    world.is(Mode::Well);
+    world.set_mode(Mode::Working);
     for look in 0.. {
         if late.holder(&new.token(&world.claims())).await.is_ok() {
             break;
@@ -188,10 +188,10 @@ async fn an_issuer_that_is_away_or_hangs_stops_nobody_whose_key_is_known() {
     idle(&tokens).await;
     assert!(tokens.holder(&new.token(&world.claims())).await.is_ok());
     // An issuer that names another issuer, or an untrusted URL for its keys, is rejected.
-    for mode in [Mode::Elsewhere, Mode::Well] {
-        world.is(mode);
-        *world.answers.name.lock() =
-            if mode == Mode::Well { "https://other.example".into() } else { world.url.clone() };
+    for mode in [Mode::OtherHost, Mode::Working] {
+        world.set_mode(mode);
+        *world.responses.name.lock() =
+            if mode == Mode::Working { "https://other.example".into() } else { world.url.clone() };
         assert_eq!(refusal(&world.tokens(world.options()), &new.token(&world.claims())).await.0, 503);
     }
 }
@@ -199,15 +199,15 @@ async fn an_issuer_that_is_away_or_hangs_stops_nobody_whose_key_is_known() {
 #[tokio::test]
 async fn a_set_that_is_too_large_is_not_read_and_a_key_that_is_of_no_use_costs_itself_alone() {
     let key = Signer::ed("a");
-    let world = World::start(&[&key]).await;
+    let world = TestIssuer::start(&[&key]).await;
     let file = world.folder.path().join("keys.json");
     let odd = [
-        json!({"kty": "oct", "k": coded(b"secret"), "kid": "shared"}),
-        json!({"kty": "RSA", "n": coded(&[255; 128]), "e": "AQAB", "kid": "short"}),
-        json!({"kty": "OKP", "crv": "X25519", "x": coded(&[1; 32]), "kid": "agree"}),
+        json!({"kty": "oct", "k": base64url(b"secret"), "kid": "shared"}),
+        json!({"kty": "RSA", "n": base64url(&[255; 128]), "e": "AQAB", "kid": "short"}),
+        json!({"kty": "OKP", "crv": "X25519", "x": base64url(&[1; 32]), "kid": "agree"}),
         json!({"kty": "EC", "crv": "P-256", "x": "!", "y": "!", "kid": "odd"}),
-        json!({"kty": "RSA", "n": coded(&[255; 256]), "e": "AQAB", "kid": "enc", "use": "enc"}),
-        json!({"kty": "RSA", "n": coded(&[255; 256]), "e": "AQAB", "kid": "for-es", "alg": "ES256"}),
+        json!({"kty": "RSA", "n": base64url(&[255; 256]), "e": "AQAB", "kid": "enc", "use": "enc"}),
+        json!({"kty": "RSA", "n": base64url(&[255; 256]), "e": "AQAB", "kid": "for-es", "alg": "ES256"}),
         json!(["no key"]),
     ];
     let mut keys: Vec<Value> = odd.into();
@@ -221,10 +221,10 @@ async fn a_set_that_is_too_large_is_not_read_and_a_key_that_is_of_no_use_costs_i
     let mut header = key.header();
     header.as_object_mut().unwrap().remove("kid");
     assert!(tokens.holder(&key.token_with(&header, &world.claims())).await.is_ok());
-    assert_eq!(world.asked(), 0);
+    assert_eq!(world.requests(), 0);
     let many = |count: usize| {
         let keys: Vec<Value> = (0..count)
-            .map(|n| json!({"kty": "OKP", "crv": "Ed25519", "x": coded(&[1; 32]), "kid": n.to_string()}))
+            .map(|n| json!({"kty": "OKP", "crv": "Ed25519", "x": base64url(&[1; 32]), "kid": n.to_string()}))
             .collect();
         json!({"keys": keys})
     };
@@ -238,14 +238,14 @@ async fn a_set_that_is_too_large_is_not_read_and_a_key_that_is_of_no_use_costs_i
     let tokens = world.tokens(TokenOptions { keys_rest: Duration::ZERO, ..world.options() });
     assert!(tokens.holder(&key.token(&world.claims())).await.is_ok());
     idle(&tokens).await;
-    *world.answers.keys.lock() = many(10_000);
+    *world.responses.keys.lock() = many(10_000);
     assert_eq!(refusal(&tokens, &Signer::ed("7").token(&world.claims())).await.0, 503);
     assert!(tokens.holder(&key.token(&world.claims())).await.is_ok());
 }
 
 #[test]
 fn a_rule_that_says_less_or_more_than_it_means_is_refused_with_its_file() {
-    let refused = |rule: &str| Rules::parse(&format!("- {{name: a, {rule}}}\n")).unwrap_err();
+    let refused = |rule: &str| GrantRules::parse(&format!("- {{name: a, {rule}}}\n")).unwrap_err();
     for (rule, why) in [
         ("claims: {}, tenant: demo, role: viewer", "at least one"),
         ("claims: {a: [x]}, tenant: demo, role: viewer", "a: expected a text"),
@@ -266,17 +266,17 @@ fn a_rule_that_says_less_or_more_than_it_means_is_refused_with_its_file() {
         assert!(refused(rule).contains(why), "{rule}: {}", refused(rule));
     }
     let good = "- {name: a, claims: {a: x}, tenant: demo, role: viewer}\n";
-    assert!(Rules::parse(&good.repeat(2)).unwrap_err().contains("two rules"));
-    assert_eq!(Rules::parse(good).unwrap().len(), 1);
+    assert!(GrantRules::parse(&good.repeat(2)).unwrap_err().contains("two rules"));
+    assert_eq!(GrantRules::parse(good).unwrap().len(), 1);
     // Texts may end with a multi-byte character.
-    assert_eq!(Rules::parse("- {name: a, claims: {a: café}, tenant: demo, role: viewer}\n").unwrap().len(), 1);
-    assert!(Rules::parse("# nobody\n").unwrap().grant("x".into(), &Claims::new()).is_err());
+    assert_eq!(GrantRules::parse("- {name: a, claims: {a: café}, tenant: demo, role: viewer}\n").unwrap().len(), 1);
+    assert!(GrantRules::parse("# nobody\n").unwrap().grant("x".into(), &Claims::new()).is_err());
 }
 
 #[tokio::test]
 async fn what_makes_no_sense_does_not_start_and_rules_are_read_again() {
     let key = Signer::ed("a");
-    let world = World::start(&[&key]).await;
+    let world = TestIssuer::start(&[&key]).await;
     let refused = |options: TokenOptions| Tokens::open(options).unwrap_err().to_string();
     assert!(refused(TokenOptions { audience: vec![], ..world.options() }).contains("audience"));
     assert!(refused(TokenOptions { algorithms: vec![Algorithm::HS256], ..world.options() }).contains("public keys"));

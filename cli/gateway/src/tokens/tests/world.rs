@@ -58,9 +58,9 @@ impl Signer {
     pub(super) fn jwk(&self) -> Value {
         let (public, id) = (self.public(), &self.id);
         match &self.kind {
-            Kind::Ed(_) => json!({"kty": "OKP", "crv": "Ed25519", "x": coded(public), "kid": id, "use": "sig"}),
+            Kind::Ed(_) => json!({"kty": "OKP", "crv": "Ed25519", "x": base64url(public), "kid": id, "use": "sig"}),
             Kind::P256(_) => {
-                json!({"kty": "EC", "crv": "P-256", "x": coded(&public[1..33]), "y": coded(&public[33..]), "kid": id, "alg": "ES256"})
+                json!({"kty": "EC", "crv": "P-256", "x": base64url(&public[1..33]), "y": base64url(&public[33..]), "kid": id, "alg": "ES256"})
             }
         }
     }
@@ -75,67 +75,68 @@ impl Signer {
     }
 
     pub(super) fn token_with(&self, header: &Value, claims: &Value) -> String {
-        let message = format!("{}.{}", coded(header.to_string().as_bytes()), coded(claims.to_string().as_bytes()));
+        let message =
+            format!("{}.{}", base64url(header.to_string().as_bytes()), base64url(claims.to_string().as_bytes()));
         let signature = match &self.kind {
             Kind::Ed(key) => key.sign(message.as_bytes()).as_ref().to_vec(),
             Kind::P256(key) => key.sign(&SystemRandom::new(), message.as_bytes()).unwrap().as_ref().to_vec(),
         };
-        format!("{message}.{}", coded(&signature))
+        format!("{message}.{}", base64url(&signature))
     }
 }
 
-pub(super) fn coded(bytes: &[u8]) -> String {
+pub(super) fn base64url(bytes: &[u8]) -> String {
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
 /// What an issuer responds, and how often its keys were requested.
-pub(super) struct Answers {
+pub(super) struct IssuerResponses {
     pub(super) name: Mutex<String>,
     pub(super) keys: Mutex<Value>,
     pub(super) mode: Mutex<Mode>,
-    pub(super) asked: AtomicUsize,
+    pub(super) requests: AtomicUsize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
-    Well,
+    Working,
     Broken,
     Hanging,
-    Elsewhere,
+    OtherHost,
 }
 
 /// An issuer, and the files for a gateway that accepts its tokens.
-pub(super) struct World {
+pub(super) struct TestIssuer {
     pub(super) url: String,
-    pub(super) answers: Arc<Answers>,
+    pub(super) responses: Arc<IssuerResponses>,
     pub(super) folder: tempfile::TempDir,
     pub(super) stop: CancellationToken,
 }
 
-impl Drop for World {
+impl Drop for TestIssuer {
     fn drop(&mut self) {
         self.stop.cancel();
     }
 }
 
-impl World {
+impl TestIssuer {
     pub(super) async fn start(keys: &[&Signer]) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/realms/acme", listener.local_addr().unwrap());
-        let answers = Arc::new(Answers {
+        let responses = Arc::new(IssuerResponses {
             name: Mutex::new(url.clone()),
             keys: Mutex::new(set(keys)),
-            mode: Mutex::new(Mode::Well),
-            asked: AtomicUsize::new(0),
+            mode: Mutex::new(Mode::Working),
+            requests: AtomicUsize::new(0),
         });
         let router = Router::new()
             .route("/realms/acme/.well-known/openid-configuration", get(discovery))
             .route("/keys", get(keys_of))
-            .with_state((Arc::clone(&answers), url.trim_end_matches("/realms/acme").to_owned()));
+            .with_state((Arc::clone(&responses), url.trim_end_matches("/realms/acme").to_owned()));
         drop(tokio::spawn(async { axum::serve(listener, router).await }));
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("rules.yaml"), RULES).unwrap();
-        Self { url, answers, folder, stop: CancellationToken::new() }
+        Self { url, responses, folder, stop: CancellationToken::new() }
     }
 
     pub(super) fn options(&self) -> TokenOptions {
@@ -159,16 +160,16 @@ impl World {
         tokens
     }
 
-    pub(super) fn is(&self, mode: Mode) {
-        *self.answers.mode.lock() = mode;
+    pub(super) fn set_mode(&self, mode: Mode) {
+        *self.responses.mode.lock() = mode;
     }
 
     pub(super) fn has(&self, keys: &[&Signer]) {
-        *self.answers.keys.lock() = set(keys);
+        *self.responses.keys.lock() = set(keys);
     }
 
-    pub(super) fn asked(&self) -> usize {
-        self.answers.asked.load(Ordering::SeqCst)
+    pub(super) fn requests(&self) -> usize {
+        self.responses.requests.load(Ordering::SeqCst)
     }
 
     /// The claims of a service's token.
@@ -198,26 +199,26 @@ pub(super) fn set(keys: &[&Signer]) -> Value {
     json!({"keys": keys.iter().map(|key| key.jwk()).collect::<Vec<_>>()})
 }
 
-type Asked = State<(Arc<Answers>, String)>;
+type IssuerState = State<(Arc<IssuerResponses>, String)>;
 
-pub(super) async fn discovery(State((answers, base)): Asked) -> Response {
-    let mode = *answers.mode.lock();
+pub(super) async fn discovery(State((responses, base)): IssuerState) -> Response {
+    let mode = *responses.mode.lock();
     match mode {
         Mode::Hanging => std::future::pending().await,
         Mode::Broken => {
-            answers.asked.fetch_add(1, Ordering::SeqCst);
+            responses.requests.fetch_add(1, Ordering::SeqCst);
             StatusCode::BAD_GATEWAY.into_response()
         }
-        Mode::Elsewhere => {
-            Json(json!({"issuer": &*answers.name.lock(), "jwks_uri": "http://keys.example/k"})).into_response()
+        Mode::OtherHost => {
+            Json(json!({"issuer": &*responses.name.lock(), "jwks_uri": "http://keys.example/k"})).into_response()
         }
-        Mode::Well => {
-            Json(json!({"issuer": &*answers.name.lock(), "jwks_uri": format!("{base}/keys")})).into_response()
+        Mode::Working => {
+            Json(json!({"issuer": &*responses.name.lock(), "jwks_uri": format!("{base}/keys")})).into_response()
         }
     }
 }
 
-pub(super) async fn keys_of(State((answers, _)): Asked) -> Json<Value> {
-    answers.asked.fetch_add(1, Ordering::SeqCst);
-    Json(answers.keys.lock().clone())
+pub(super) async fn keys_of(State((responses, _)): IssuerState) -> Json<Value> {
+    responses.requests.fetch_add(1, Ordering::SeqCst);
+    Json(responses.keys.lock().clone())
 }

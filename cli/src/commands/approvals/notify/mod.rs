@@ -32,16 +32,16 @@ use crate::setup::{Setup, now_ms as wall_ms};
 use sign::Keys;
 
 /// Time between two reads.
-const EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Waits after failed attempts for one event; the last one repeats.
-const LADDER_S: [u64; 5] = [1, 5, 30, 120, 300];
+const RETRY_WAITS_S: [u64; 5] = [1, 5, 30, 120, 300];
 /// Time limit of one request.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of concurrent requests.
-const AT_ONCE: usize = 8;
+const CONCURRENT_MAX: usize = 8;
 /// Number of events sent before Redis is updated, which renews the lease. If the receiver hangs, this takes 20 s. It
 /// must stay below the lease, or another process with the same name would send the same events.
-const BATCH: usize = 2 * AT_ONCE;
+const BATCH: usize = 2 * CONCURRENT_MAX;
 /// Tenants per query, and events per tenant. Failing events can hold up this many events, only of their own tenant.
 const TENANTS: usize = 50;
 const NOTICES: usize = 100;
@@ -64,7 +64,7 @@ pub(super) struct Notify {
     #[arg(long, value_name = "URL")]
     to: Url,
     /// Place of the signing secret: env:NAME or file:/PATH. Two secrets in it both sign.
-    #[arg(long, value_name = "PLACE", value_parser = place)]
+    #[arg(long, value_name = "PLACE", value_parser = parse_secret_place)]
     secret: SealKey,
     /// Private host, host:port or CIDR block that requests can reach. Repeatable.
     #[arg(long, value_name = "HOST")]
@@ -77,7 +77,7 @@ pub(super) struct Notify {
     give_up_after: Duration,
 }
 
-fn place(text: &str) -> Result<SealKey, String> {
+fn parse_secret_place(text: &str) -> Result<SealKey, String> {
     match text.split_once(':') {
         Some(("env", name)) if !name.is_empty() => Ok(SealKey::Env(name.to_owned())),
         Some(("file", path)) if path.starts_with('/') => Ok(SealKey::File(path.to_owned())),
@@ -92,15 +92,15 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 /// The retry state of an event that was not accepted. Only this process has it; after a restart, the event is tried at
 /// once.
-struct Waiting {
+struct RetryState {
     tries: usize,
     next: Instant,
 }
 
-type Name = (u32, TenantId, String);
+type EventName = (u32, TenantId, String);
 
 /// Sends the webhooks.
-struct Teller<'a> {
+struct Notifier<'a> {
     setup: &'a Setup,
     args: &'a Notify,
     stores: Vec<Store>,
@@ -108,17 +108,17 @@ struct Teller<'a> {
     keys: Keys,
     process: ConsumerId,
     metrics: Arc<Metrics>,
-    waiting: BTreeMap<Name, Waiting>,
+    waiting: BTreeMap<EventName, RetryState>,
     /// Events that were sent, but not yet acknowledged in Redis.
-    told: BTreeSet<Name>,
+    sent: BTreeSet<EventName>,
 }
 
 /// The result of sending an event.
-enum Came {
-    Told,
+enum SendResult {
+    Sent,
     /// The event cannot or need not be sent, and is acknowledged as if it were sent.
-    Left,
-    Again(Option<Duration>),
+    Skipped,
+    Retry(Option<Duration>),
 }
 
 /// Sends webhooks until it is stopped.
@@ -139,23 +139,23 @@ pub(super) async fn run(setup: &Setup, args: &Notify) -> Result<(), Failure> {
     let (progress, stopped) = (Progress::default(), CancellationToken::new());
     let address = serve_probes(setup, &metrics, &progress, &stores, &stopped).await?;
     let process = incarnation("teller", &setup.name());
-    let (waiting, told) = (BTreeMap::new(), BTreeSet::new());
-    let mut teller = Teller { setup, args, stores, client, keys, process, metrics, waiting, told };
+    let (waiting, sent) = (BTreeMap::new(), BTreeSet::new());
+    let mut notifier = Notifier { setup, args, stores, client, keys, process, metrics, waiting, sent };
     let host = args.to.host_str().unwrap_or_default();
     tracing::info!(to = host, health = %address, redis = %setup.shown_url(), "started");
     let handle = progress.register("notify", GAP_MAX);
     while !shutdown.draining.is_cancelled() {
-        for shard in 0..teller.stores.len() {
-            if let Err(error) = teller.shard(shard, &handle, &shutdown.draining).await {
+        for shard in 0..notifier.stores.len() {
+            if let Err(error) = notifier.shard(shard, &handle, &shutdown.draining).await {
                 tracing::warn!(%error, shard, "failed to read approval events; retrying");
             }
         }
         handle.advanced();
-        let _ = shutdown.draining.run_until_cancelled(tokio::time::sleep(EVERY)).await;
+        let _ = shutdown.draining.run_until_cancelled(tokio::time::sleep(POLL_INTERVAL)).await;
     }
     // Acknowledge the last events, so that they are not sent again.
-    for shard in 0..teller.stores.len() {
-        let _ = teller.note(shard).await;
+    for shard in 0..notifier.stores.len() {
+        let _ = notifier.note(shard).await;
     }
     handle.finished();
     stopped.cancel();
@@ -166,7 +166,7 @@ pub(super) async fn run(setup: &Setup, args: &Notify) -> Result<(), Failure> {
     Ok(())
 }
 
-impl Teller<'_> {
+impl Notifier<'_> {
     /// The tenants of a shard, configured or set at run time.
     async fn tenants(&self, store: &Store) -> Result<Vec<TenantId>, StoreError> {
         let mut tenants: BTreeSet<TenantId> = store.run_time_config().await?.declared.into_keys().collect();
@@ -187,24 +187,24 @@ impl Teller<'_> {
         self.waiting.retain(|(number, tenant, _), _| *number != store.shard() || tenants.contains(tenant));
         for some in tenants.chunks(TENANTS) {
             let asked: Vec<(TenantId, Vec<String>)> =
-                some.iter().map(|tenant| (tenant.clone(), self.told_of(store.shard(), tenant))).collect();
+                some.iter().map(|tenant| (tenant.clone(), self.sent_to(store.shard(), tenant))).collect();
             let Notices::Found { now_ms, of } = store.notices(self.follower(), NOTICES, &asked).await? else {
-                self.leave(store.shard());
+                self.drop_shard(store.shard());
                 return Ok(());
             };
             for (tenant, ids) in asked {
                 for id in ids {
-                    self.told.remove(&(store.shard(), tenant.clone(), id));
+                    self.sent.remove(&(store.shard(), tenant.clone(), id));
                 }
             }
             let mut due = self.due(store.shard(), some.iter().cloned().zip(of).collect());
             while !due.is_empty() {
                 let later = due.split_off(due.len().min(BATCH));
-                self.tell(now_ms, due).await;
+                self.send_due(now_ms, due).await;
                 due = later;
                 handle.advanced();
                 if !self.note(shard).await? {
-                    self.leave(store.shard());
+                    self.drop_shard(store.shard());
                     return Ok(());
                 }
                 if draining.is_cancelled() {
@@ -216,7 +216,7 @@ impl Teller<'_> {
     }
 
     /// Drops the retry state of a shard, because another process has its lease and starts from the pending events.
-    fn leave(&mut self, shard: u32) {
+    fn drop_shard(&mut self, shard: u32) {
         self.waiting.retain(|(number, ..), _| *number != shard);
     }
 
@@ -224,7 +224,7 @@ impl Teller<'_> {
     async fn note(&mut self, shard: usize) -> Result<bool, StoreError> {
         let store = self.stores[shard].clone();
         let of_shard: BTreeSet<TenantId> = self
-            .told
+            .sent
             .iter()
             .filter(|(number, ..)| *number == store.shard())
             .map(|(_, tenant, _)| tenant.clone())
@@ -232,7 +232,7 @@ impl Teller<'_> {
         let asked: Vec<(TenantId, Vec<String>)> = of_shard
             .into_iter()
             .map(|tenant| {
-                let ids = self.told_of(store.shard(), &tenant);
+                let ids = self.sent_to(store.shard(), &tenant);
                 (tenant, ids)
             })
             .collect();
@@ -243,7 +243,7 @@ impl Teller<'_> {
             let Notices::Found { .. } = store.notices(self.follower(), 1, some).await? else { return Ok(false) };
             for (tenant, ids) in some {
                 for id in ids {
-                    self.told.remove(&(store.shard(), tenant.clone(), id.clone()));
+                    self.sent.remove(&(store.shard(), tenant.clone(), id.clone()));
                 }
             }
         }
@@ -254,60 +254,61 @@ impl Teller<'_> {
         Follower { name: &self.args.name, process: &self.process, lease_ms: LEASE_MS }
     }
 
-    fn told_of(&self, shard: u32, tenant: &TenantId) -> Vec<String> {
-        let of = |(number, whose, _): &&Name| *number == shard && whose == tenant;
-        self.told.iter().filter(of).map(|(_, _, id)| id.clone()).collect()
+    fn sent_to(&self, shard: u32, tenant: &TenantId) -> Vec<String> {
+        let of = |(number, whose, _): &&EventName| *number == shard && whose == tenant;
+        self.sent.iter().filter(of).map(|(_, _, id)| id.clone()).collect()
     }
 
     /// The events that are neither sent nor scheduled for a later attempt.
-    fn due(&self, shard: u32, found: Vec<(TenantId, Vec<Notice>)>) -> Vec<(Name, Notice)> {
+    fn due(&self, shard: u32, found: Vec<(TenantId, Vec<Notice>)>) -> Vec<(EventName, Notice)> {
         let all = found.into_iter().flat_map(|(tenant, notices)| {
             notices.into_iter().map(move |notice| ((shard, tenant.clone(), notice.id.clone()), notice))
         });
-        all.filter(|(name, _)| !self.told.contains(name))
+        all.filter(|(name, _)| !self.sent.contains(name))
             .filter(|(name, _)| self.waiting.get(name).is_none_or(|waiting| waiting.next <= Instant::now()))
             .collect()
     }
 
     /// Sends these events, several at a time.
-    async fn tell(&mut self, now_ms: i64, due: Vec<(Name, Notice)>) {
+    async fn send_due(&mut self, now_ms: i64, due: Vec<(EventName, Notice)>) {
         let this = &*self;
         let posts = due.into_iter().map(|(name, notice)| async move {
-            let came = this.post(&name, &notice, now_ms).await;
-            (name, came)
+            let result = this.post(&name, &notice, now_ms).await;
+            (name, result)
         });
-        let came: Vec<(Name, Came)> = futures::stream::iter(posts).buffer_unordered(AT_ONCE).collect().await;
-        for (name, came) in came {
-            match came {
-                Came::Told | Came::Left => {
+        let results: Vec<(EventName, SendResult)> =
+            futures::stream::iter(posts).buffer_unordered(CONCURRENT_MAX).collect().await;
+        for (name, result) in results {
+            match result {
+                SendResult::Sent | SendResult::Skipped => {
                     self.waiting.remove(&name);
-                    self.told.insert(name);
+                    self.sent.insert(name);
                 }
-                Came::Again(wait) => {
+                SendResult::Retry(wait) => {
                     let tries = self.waiting.get(&name).map_or(0, |waiting| waiting.tries);
-                    let own = Duration::from_secs(LADDER_S[tries.min(LADDER_S.len() - 1)]);
+                    let own = Duration::from_secs(RETRY_WAITS_S[tries.min(RETRY_WAITS_S.len() - 1)]);
                     let next = Instant::now() + wait.map_or(own, |wait| wait.clamp(own, Duration::from_secs(300)));
-                    self.waiting.insert(name, Waiting { tries: tries + 1, next });
+                    self.waiting.insert(name, RetryState { tries: tries + 1, next });
                 }
             }
         }
     }
 
-    async fn post(&self, (shard, tenant, entry): &Name, notice: &Notice, now_ms: i64) -> Came {
+    async fn post(&self, (shard, tenant, entry): &EventName, notice: &Notice, now_ms: i64) -> SendResult {
         let Some(event) = notice.fields.get("event") else {
             tracing::error!(%tenant, entry, "approval event trimmed before delivery");
             self.metrics.told(Told::GivenUp);
-            return Came::Left;
+            return SendResult::Skipped;
         };
         if !EVENTS.contains(&event.as_str()) {
-            return Came::Left;
+            return SendResult::Skipped;
         }
         let id = format!("{}.{shard}.{tenant}.{entry}", self.setup.settings().redis.namespace);
         let age_ms = age_ms(entry, &notice.fields, now_ms, wall_ms());
         if Duration::from_millis(age_ms) > self.args.give_up_after {
             tracing::error!(id, event, "approval event not delivered in time; giving up");
             self.metrics.told(Told::GivenUp);
-            return Came::Left;
+            return SendResult::Skipped;
         }
         let body = message(tenant, event, &notice.fields);
         // Receivers compare it with their own clocks, and shard time may be permanently ahead of those.
@@ -323,7 +324,7 @@ impl Teller<'_> {
         let (why, wait) = match request.body(body).send().await {
             Ok(answer) if answer.status().is_success() => {
                 self.metrics.told(Told::Taken);
-                return Came::Told;
+                return SendResult::Sent;
             }
             Ok(answer) => {
                 let wait =
@@ -335,7 +336,7 @@ impl Teller<'_> {
         };
         self.metrics.told(Told::Failed);
         tracing::warn!(id, event, why, "receiver did not accept an approval event; retrying");
-        Came::Again(wait)
+        SendResult::Retry(wait)
     }
 }
 

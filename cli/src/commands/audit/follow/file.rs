@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use tickfleet_client::audit::{Batch, Position};
 use tickfleet_proof::lines::{Header, Line};
 
-use super::sent::text;
+use super::batch_text::text;
 
 type Positions = BTreeMap<u32, Position>;
 
@@ -28,7 +28,7 @@ pub(super) struct Files {
 }
 
 /// The content of a file.
-struct Found {
+struct FileContent {
     positions: Positions,
     /// Up to the end of its last complete line.
     length: u64,
@@ -38,13 +38,13 @@ impl Files {
     /// Opens or creates the file of a fleet. Returns the position of each shard in it. A file of another fleet, or one
     /// that is not an export, is not changed.
     pub(super) fn open(path: &Path, fleet: &str, size_max: u64, files_max: u32) -> io::Result<(Self, Positions)> {
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(beside(path, ".lock"))?;
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(with_suffix(path, ".lock"))?;
         lock.try_lock().map_err(|error| match error {
             TryLockError::WouldBlock => io::Error::other("another process exports to this file"),
             TryLockError::Error(error) => error,
         })?;
         let files = Self { path: path.to_owned(), size_max, files_max, current: None, _lock: lock };
-        let here = if path.exists() { found(path, fleet)? } else { None };
+        let here = if path.exists() { read_content(path, fleet)? } else { None };
         if here.is_none() && path.exists() && std::fs::read(path)?.contains(&b'\n') {
             return Err(io::Error::other("the file is not an export made with --follow: choose another file"));
         }
@@ -62,7 +62,7 @@ impl Files {
         }
         // The writer may have died just after it rotated the file: continue after the newest rotated file.
         for (_, closed) in files.closed()?.into_iter().rev() {
-            if let Some(found) = found(&closed, fleet)? {
+            if let Some(found) = read_content(&closed, fleet)? {
                 return Ok((files, found.positions));
             }
         }
@@ -115,7 +115,7 @@ impl Files {
     fn close(&self) -> io::Result<()> {
         let closed = self.closed()?;
         let number = closed.last().map_or(1, |(number, _)| number + 1);
-        std::fs::rename(&self.path, beside(&self.path, &format!(".{number:06}")))?;
+        std::fs::rename(&self.path, with_suffix(&self.path, &format!(".{number:06}")))?;
         let kept = (self.files_max as usize).saturating_sub(2);
         for (_, old) in closed.iter().take(closed.len().saturating_sub(kept)) {
             std::fs::remove_file(old)?;
@@ -145,7 +145,7 @@ fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-fn beside(path: &Path, suffix: &str) -> PathBuf {
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name: OsString = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
@@ -155,7 +155,7 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
 ///
 /// # Errors
 /// It cannot be read, or belongs to another fleet.
-fn found(path: &Path, fleet: &str) -> io::Result<Option<Found>> {
+fn read_content(path: &Path, fleet: &str) -> io::Result<Option<FileContent>> {
     let (mut reader, mut line) = (BufReader::with_capacity(1 << 20, File::open(path)?), Vec::new());
     let (mut found, mut read) = (None, 0_u64);
     loop {
@@ -175,7 +175,7 @@ fn found(path: &Path, fleet: &str) -> io::Result<Option<Found>> {
             }
             (None, Some(Line::Header(header))) if !header.follows.is_empty() => {
                 let positions = header.follows.iter().filter_map(|(shard, text)| Some((*shard, text.parse().ok()?)));
-                found = Some(Found { positions: positions.collect(), length: read });
+                found = Some(FileContent { positions: positions.collect(), length: read });
             }
             (Some(found), Some(line)) => {
                 let shard = match line {

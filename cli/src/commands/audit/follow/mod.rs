@@ -4,11 +4,11 @@
 //! in it once. Otherwise Redis stores the position after the destination has accepted a batch. A batch that was being
 //! sent when the process died is sent again, with the same IDs.
 
+mod batch_text;
+mod destination;
 mod file;
 mod otlp;
-mod sent;
 mod stdout;
-mod to;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,9 +29,9 @@ use tokio_util::sync::CancellationToken;
 use crate::failure::Failure;
 use crate::fleet::serve_probes;
 use crate::setup::Setup;
-use sent::SendError;
-use to::Sink;
-pub(super) use to::To;
+use batch_text::SendError;
+pub(super) use destination::Destination;
+use destination::Sink;
 
 /// Time between two reads of a log without new entries.
 const EVERY: Duration = Duration::from_secs(1);
@@ -76,7 +76,7 @@ struct Shard {
     store: Store,
     position: Position,
     /// Its position as stored in Redis; empty if the destination stores positions.
-    kept: String,
+    stored_position: String,
     /// Age of the oldest entry that is not yet exported.
     age: Duration,
 }
@@ -90,22 +90,22 @@ struct Exporter {
     metrics: Arc<Metrics>,
     header: Header,
     /// Whether it has logged that another process exports.
-    told_held: bool,
+    has_logged_standby: bool,
 }
 
 /// The result of a step.
-enum Went {
+enum StepResult {
     /// There are more entries.
-    On,
+    MoreEntries,
     /// There are no more entries, or another process exports them.
-    Rest,
+    Idle,
 }
 
 /// Exports until it is stopped.
 ///
 /// # Errors
 /// The destination cannot be used: for example, another process writes to the file, or standard output was closed.
-pub(super) async fn run(setup: &Setup, args: &Follow, to: &To, header: Header) -> Result<(), Failure> {
+pub(super) async fn run(setup: &Setup, args: &Follow, to: &Destination, header: Header) -> Result<(), Failure> {
     let traces = setup.start_log()?;
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     let metrics = Arc::new(Metrics::of(Part::Exporter).map_err(Failure::failed)?);
@@ -118,7 +118,7 @@ pub(super) async fn run(setup: &Setup, args: &Follow, to: &To, header: Header) -
     let address = serve_probes(setup, &metrics, &progress, &stores, &stopped).await?;
     let shard = |store: Store| {
         let position = positions.get(&store.shard()).copied().unwrap_or_default();
-        Shard { store, position, kept: String::new(), age: Duration::ZERO }
+        Shard { store, position, stored_position: String::new(), age: Duration::ZERO }
     };
     let exporter = Exporter {
         shards: stores.into_iter().map(shard).collect(),
@@ -127,7 +127,7 @@ pub(super) async fn run(setup: &Setup, args: &Follow, to: &To, header: Header) -
         process: incarnation("exporter", &setup.name()),
         metrics,
         header,
-        told_held: false,
+        has_logged_standby: false,
     };
     tracing::info!(to = %to, health = %address, redis = %setup.shown_url(), "started");
     let ended = exporter.run(&progress, &shutdown.draining).await;
@@ -171,13 +171,13 @@ impl Exporter {
         let mut failed = None;
         for at in 0..self.shards.len() {
             while !stop.is_cancelled() {
-                let went = self.step(at).await;
+                let result = self.step(at).await;
                 handle.advanced();
                 let age = self.shards.iter().map(|shard| shard.age).max().unwrap_or_default();
                 self.metrics.unexported_age(age);
-                match went {
-                    Ok(Went::On) => {}
-                    Ok(Went::Rest) => break,
+                match result {
+                    Ok(StepResult::MoreEntries) => {}
+                    Ok(StepResult::Idle) => break,
                     Err(over @ SendError::Over(_)) => return Err(over),
                     Err(again) => {
                         failed = Some(again);
@@ -189,32 +189,32 @@ impl Exporter {
         failed.map_or(Ok(()), Err)
     }
 
-    async fn step(&mut self, at: usize) -> Result<Went, SendError> {
+    async fn step(&mut self, at: usize) -> Result<StepResult, SendError> {
         self.begin().await?;
-        let Some(now_ms) = self.may_go_on(at).await? else { return Ok(Went::Rest) };
+        let Some(now_ms) = self.may_export(at).await? else { return Ok(StepResult::Idle) };
         let shard = &mut self.shards[at];
         let Some(batch) = next(&shard.store, &shard.position).await? else {
             shard.age = Duration::ZERO;
-            return Ok(Went::Rest);
+            return Ok(StepResult::Idle);
         };
         let age_ms = batch.first_ms().map_or(0, |first_ms| (now_ms - first_ms).max(0));
         shard.age = Duration::from_millis(age_ms.unsigned_abs());
         let refused = self.send(&batch).await?;
-        self.tell(&batch, refused);
+        self.record_batch(&batch, refused);
         let shard = &mut self.shards[at];
         shard.position = batch.after;
         if !batch.more {
             shard.age = Duration::ZERO;
         }
         if !self.sink.keeps_positions() {
-            let (before, after) = (self.shards[at].kept.clone(), batch.after.to_string());
+            let (before, after) = (self.shards[at].stored_position.clone(), batch.after.to_string());
             match self.checkpoint(at, &before, &after).await? {
-                Checkpoint::Done { .. } => self.shards[at].kept = after,
+                Checkpoint::Done { .. } => self.shards[at].stored_position = after,
                 Checkpoint::Stale { position, .. } => self.adopt(at, position),
-                Checkpoint::Held => return Ok(Went::Rest),
+                Checkpoint::Held => return Ok(StepResult::Idle),
             }
         }
-        Ok(if batch.more { Went::On } else { Went::Rest })
+        Ok(if batch.more { StepResult::MoreEntries } else { StepResult::Idle })
     }
 
     /// An export without a position starts with the present entries. The positions of all shards are set before the
@@ -229,19 +229,19 @@ impl Exporter {
     }
 
     /// Returns shard time if this process may continue, and `None` if another one exports.
-    async fn may_go_on(&mut self, at: usize) -> Result<Option<i64>, SendError> {
+    async fn may_export(&mut self, at: usize) -> Result<Option<i64>, SendError> {
         if self.sink.keeps_positions() {
             return Ok(Some(self.shards[at].store.now_ms().await?));
         }
-        let kept = self.shards[at].kept.clone();
-        match self.checkpoint(at, &kept, &kept).await? {
+        let stored_position = self.shards[at].stored_position.clone();
+        match self.checkpoint(at, &stored_position, &stored_position).await? {
             Checkpoint::Done { now_ms } => Ok(Some(now_ms)),
             Checkpoint::Stale { now_ms, position } => {
                 self.adopt(at, position);
                 Ok(Some(now_ms))
             }
             Checkpoint::Held => {
-                if !std::mem::replace(&mut self.told_held, true) {
+                if !std::mem::replace(&mut self.has_logged_standby, true) {
                     tracing::info!(name = self.name, "another process exports under this name; on standby");
                 }
                 Ok(None)
@@ -256,7 +256,7 @@ impl Exporter {
             tracing::error!(%error, "export restarts from the beginning; entries are exported again");
             Position::default()
         });
-        shard.kept = position;
+        shard.stored_position = position;
     }
 
     async fn checkpoint(&self, at: usize, before: &str, after: &str) -> Result<Checkpoint, StoreError> {
@@ -281,7 +281,7 @@ impl Exporter {
         self.sink.send(&self.header, batch).await
     }
 
-    fn tell(&self, batch: &Batch, refused: u64) {
+    fn record_batch(&self, batch: &Batch, refused: u64) {
         self.metrics.exported(batch.entries());
         self.metrics.export_refused(refused);
         let Some(gone) = batch.gone() else { return };

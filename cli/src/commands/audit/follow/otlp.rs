@@ -19,7 +19,7 @@ use tickfleet_proof::lines::Header;
 use tickfleet_proof::seal::EntryId;
 use tickfleet_protocol::json::with_numbers_as_text;
 
-use super::sent::SendError;
+use super::batch_text::SendError;
 
 /// Time limit of one request.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -59,15 +59,15 @@ impl Collector {
             return Ok(0);
         }
         match self.post(header, records.clone()).await? {
-            Answer::Taken { refused } => Ok(refused),
+            CollectorResponse::Accepted { refused } => Ok(refused),
             // Send the records one by one, so that an invalid record does not affect the others.
-            Answer::Refused(_) => {
+            CollectorResponse::Refused(_) => {
                 let mut refused = 0;
                 for record in records {
                     let uid = uid_of(&record);
                     match self.post(header, vec![record]).await? {
-                        Answer::Taken { refused: here } => refused += here,
-                        Answer::Refused(why) => {
+                        CollectorResponse::Accepted { refused: here } => refused += here,
+                        CollectorResponse::Refused(why) => {
                             tracing::error!(record = uid, why, "collector rejected an audit record");
                             refused += 1;
                         }
@@ -78,7 +78,7 @@ impl Collector {
         }
     }
 
-    async fn post(&self, header: &Header, records: Vec<LogRecord>) -> Result<Answer, SendError> {
+    async fn post(&self, header: &Header, records: Vec<LogRecord>) -> Result<CollectorResponse, SendError> {
         let body = request(&header.fleet, records).encode_to_vec();
         let request = self.client.post(self.url.clone()).headers(self.headers.clone()).timeout(TIMEOUT);
         let request = request.header(header::CONTENT_TYPE, "application/x-protobuf").body(body);
@@ -91,9 +91,9 @@ impl Collector {
         let said = answer.bytes().await.map_err(|error| SendError::again(error.without_url()))?;
         let said = &said[..said.len().min(ANSWER_BYTES_MAX)];
         match status {
-            _ if status.is_success() => Ok(Answer::Taken { refused: refused(said) }),
+            _ if status.is_success() => Ok(CollectorResponse::Accepted { refused: refused(said) }),
             StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE | StatusCode::UNPROCESSABLE_ENTITY => {
-                Ok(Answer::Refused(status.to_string()))
+                Ok(CollectorResponse::Refused(status.to_string()))
             }
             // The address, the headers or the collector are at fault, not the record.
             _ => Err(SendError::Again {
@@ -105,9 +105,9 @@ impl Collector {
 }
 
 /// The response of a collector to a batch.
-enum Answer {
+enum CollectorResponse {
     /// Accepted, except for `refused` records.
-    Taken { refused: u64 },
+    Accepted { refused: u64 },
     /// Permanently rejected.
     Refused(String),
 }

@@ -5,15 +5,15 @@ use std::io::Write as _;
 use tickfleet_client::audit::Batch;
 use tickfleet_proof::lines::Header;
 
-use super::sent::{SendError, text};
+use super::batch_text::{SendError, text};
 
 /// Standard output.
 #[derive(Default)]
-pub(super) struct Standard {
+pub(super) struct StdoutSink {
     begun: bool,
 }
 
-impl Standard {
+impl StdoutSink {
     pub(super) const fn is_new(&self) -> bool {
         !self.begun
     }

@@ -23,14 +23,14 @@ use tickfleet_proof::seal::secret_text;
 use tickfleet_protocol::parse_turn;
 
 use super::day::{TENANT, tenant};
-use super::watched::Watched;
+use super::watched::DemoConsole;
 use super::words::{counted, whole_sentences};
 use crate::failure::Failure;
 use crate::fleet::extensions::Extensions;
-use crate::fleet::{self, Answer, Roles};
+use crate::fleet::{self, ProbeAddress, Roles};
 use crate::global::Global;
-use crate::output::results::mood;
-use crate::output::{Mood, Output};
+use crate::output::results::outcome_color;
+use crate::output::{Output, StatusColor};
 use crate::setup::{self, Setup};
 use bank::Bank;
 use records::{Commands, Records};
@@ -96,13 +96,13 @@ impl Desk {
 ///
 /// # Errors
 /// The fleet cannot be started, or a reply does not arrive.
-pub(super) async fn play(url: &str, dir: &Path, watched: &mut Watched, output: &Output) -> Result<Desk, Failure> {
+pub(super) async fn play(url: &str, dir: &Path, watched: &mut DemoConsole, output: &Output) -> Result<Desk, Failure> {
     let bank = Bank::start().await?;
     let setup = configured(url, dir, &bank)?;
     watched.go_on(&setup, output).await;
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     let probes = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
-    let fleet = fleet::start(&setup, Roles::BOTH, Answer::On(probes), shutdown.clone()).await?;
+    let fleet = fleet::start(&setup, Roles::BOTH, ProbeAddress::On(probes), shutdown.clone()).await?;
     if !output.json {
         output.print(&opening(output))?;
     }
@@ -230,14 +230,14 @@ fn opening(output: &Output) -> String {
     format!(
         "\n{}\n\n\
          Another configuration, and a bank on a port of this machine, with a ledger of its own. Turns, one after the other:\n",
-        output.paint(Mood::Strong, title)
+        output.paint(StatusColor::Strong, title)
     )
 }
 
 fn shown(turn: &DeskTurn, output: &Output) -> String {
-    let outcomes = turn.outcomes.iter().map(|outcome| (outcome.as_str().to_owned(), mood(*outcome)));
+    let outcomes = turn.outcomes.iter().map(|outcome| (outcome.as_str().to_owned(), outcome_color(*outcome)));
     let mut text =
-        format!("  {} {}: {}\n", output.paint(Mood::Strong, turn.agent), turn.story, counted(outcomes, output));
+        format!("  {} {}: {}\n", output.paint(StatusColor::Strong, turn.agent), turn.story, counted(outcomes, output));
     for told in &turn.told {
         text.push_str(&format!("       {told}\n"));
     }

@@ -71,7 +71,7 @@ impl Kinds {
 }
 
 /// The kinds that the day leaves out, each with the reason on one line.
-pub(super) type LeftOut = BTreeMap<Kind, String>;
+pub(super) type SkippedKinds = BTreeMap<Kind, String>;
 
 /// The tools of the day that some machines cannot run.
 pub(super) struct Probed {
@@ -108,7 +108,7 @@ impl Probed {
     }
 
     /// The kinds that the day leaves out.
-    pub(super) fn left_out(&self) -> LeftOut {
+    pub(super) fn left_out(&self) -> SkippedKinds {
         let shell = self.shell.left_out.as_deref().map(|why| (Kind::Shell, why.to_owned()));
         let python = self.python.left_out().map(|why| (Kind::Python, why.to_owned()));
         shell.into_iter().chain(python).collect()

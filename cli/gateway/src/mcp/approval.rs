@@ -14,10 +14,10 @@ use crate::serving::public::PublicUrl;
 
 impl McpServer {
     /// The approval that the next call of a turn waits for; `None` if it waits for something else, or on a read error.
-    pub(super) async fn asked(&self, name: &TurnName, live: &LiveTurn) -> Option<Approval> {
+    pub(super) async fn pending_approval(&self, name: &TurnName, live: &LiveTurn) -> Option<Approval> {
         let id = live.turn.approval.as_deref().filter(|_| turn_state(live) == TurnState::Parked)?;
         match self.client.approval(&name.tenant, id).await {
-            Ok(found) => found.filter(|asked| asked.state == "waiting"),
+            Ok(found) => found.filter(|approval| approval.state == "waiting"),
             Err(error) => {
                 tracing::warn!(%error, turn = %name, "failed to read the approval of a call");
                 None
@@ -26,16 +26,16 @@ impl McpServer {
     }
 
     /// Describes the wait: who must approve, until when, and where.
-    pub(super) fn asked_in_words(&self, asked: &Approval) -> String {
-        let name = format!("{}:{}", asked.tenant, asked.id);
-        let until = DateTime::from_timestamp_millis(asked.until_ms).unwrap_or_default();
+    pub(super) fn describe_approval(&self, approval: &Approval) -> String {
+        let name = format!("{}:{}", approval.tenant, approval.id);
+        let until = DateTime::from_timestamp_millis(approval.until_ms).unwrap_or_default();
         let until = until.to_rfc3339_opts(SecondsFormat::Secs, true);
         let page = self.public.as_ref().map(|public| format!("at {} or ", public.approvals())).unwrap_or_default();
         format!(
             "waits for an approval of {} ({}): {} until {until}, {page}by tickfleet approvals approve {name}. The caller cannot approve it",
-            asked.tool,
-            asked.call,
-            asked.needed()
+            approval.tool,
+            approval.call,
+            approval.needed()
         )
     }
 
@@ -47,12 +47,12 @@ impl McpServer {
 }
 
 /// A request that the client shows its user the page for approvals.
-pub(super) fn question(asked: &Approval, words: &str, page: &PublicUrl) -> InputRequests {
+pub(super) fn approval_prompt(approval: &Approval, words: &str, page: &PublicUrl) -> InputRequests {
     let params = ElicitRequestParams::UrlElicitationParams {
         meta: None,
         message: format!("The call {words}. The page asks for the approver's key."),
         url: page.approvals(),
-        elicitation_id: asked.id.clone(),
+        elicitation_id: approval.id.clone(),
     };
-    [(format!("approval-{}", asked.id), InputRequest::Elicitation(ElicitRequest::new(params)))].into()
+    [(format!("approval-{}", approval.id), InputRequest::Elicitation(ElicitRequest::new(params)))].into()
 }

@@ -15,19 +15,19 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::problem::Problem;
-use crate::waiting::{Found, Waiting};
+use crate::waiting::{ReplyWaiters, TurnLookup};
 
 /// Interval between polls.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Pause after a failed poll.
-const LOOK_AGAIN: Duration = Duration::from_secs(2);
+const POLL_RETRY_PAUSE: Duration = Duration::from_secs(2);
 /// Polls between two reads of a message that waits for admission: it may be large.
 const READ_EVERY: u32 = 8;
 /// Maximum turns in one query to Redis.
-const TOGETHER: usize = 100;
+const TURNS_PER_QUERY: usize = 100;
 /// The last known state of a turn.
 #[derive(Debug, Clone)]
-pub(super) enum Seen {
+pub(super) enum PolledState {
     /// Not polled yet.
     Nothing,
     /// Accepted; no scheduler has decided it yet.
@@ -51,7 +51,7 @@ pub(super) enum Seen {
     Away,
 }
 
-impl Seen {
+impl PolledState {
     const fn is_last(&self) -> bool {
         matches!(self, Self::Ended(_) | Self::Gone | Self::Damaged)
     }
@@ -73,40 +73,40 @@ impl Seen {
 }
 
 /// A follower's subscription to a turn.
-pub(super) struct Following {
-    pub(super) seen: watch::Receiver<Seen>,
+pub(super) struct TurnSubscription {
+    pub(super) seen: watch::Receiver<PolledState>,
 }
 
 /// The turns that are followed through this process.
 #[derive(Clone)]
-pub(crate) struct Followed {
+pub(crate) struct FollowedTurns {
     inner: Arc<Inner>,
 }
 
 struct Inner {
     client: Client,
-    waiting: Waiting,
-    turns: Mutex<HashMap<TurnName, watch::Sender<Seen>>>,
-    somebody: Notify,
+    waiting: ReplyWaiters,
+    turns: Mutex<HashMap<TurnName, watch::Sender<PolledState>>>,
+    follower_arrived: Notify,
     /// Number of polls.
-    looks: AtomicU32,
+    polls: AtomicU32,
 }
 
-impl Followed {
-    pub(crate) fn new(client: Client, waiting: Waiting) -> Self {
-        let (turns, somebody) = (Mutex::default(), Notify::new());
-        Self { inner: Arc::new(Inner { client, waiting, turns, somebody, looks: AtomicU32::new(0) }) }
+impl FollowedTurns {
+    pub(crate) fn new(client: Client, waiting: ReplyWaiters) -> Self {
+        let (turns, follower_arrived) = (Mutex::default(), Notify::new());
+        Self { inner: Arc::new(Inner { client, waiting, turns, follower_arrived, polls: AtomicU32::new(0) }) }
     }
 
     /// Follows a turn from now on.
-    pub(super) fn follow(&self, name: &TurnName) -> Following {
+    pub(super) fn follow(&self, name: &TurnName) -> TurnSubscription {
         let mut turns = self.inner.turns.lock();
         let known = turns.get(name).filter(|seen| seen.receiver_count() > 0);
         let mut seen = match known {
             Some(seen) => seen.subscribe(),
             // The state that the last followers saw may be outdated.
             None => {
-                let (sender, seen) = watch::channel(Seen::Nothing);
+                let (sender, seen) = watch::channel(PolledState::Nothing);
                 turns.insert(name.clone(), sender);
                 seen
             }
@@ -114,25 +114,25 @@ impl Followed {
         drop(turns);
         // An existing state is sent without waiting for the next poll.
         seen.mark_changed();
-        self.inner.somebody.notify_one();
-        Following { seen }
+        self.inner.follower_arrived.notify_one();
+        TurnSubscription { seen }
     }
 
     /// Polls while there are followers, until `stop`.
-    pub(crate) async fn look(self, stop: CancellationToken) {
-        let looking = async {
+    pub(crate) async fn poll(self, stop: CancellationToken) {
+        let polling = async {
             loop {
                 let names = self.inner.names();
                 if names.is_empty() {
-                    self.inner.somebody.notified().await;
+                    self.inner.follower_arrived.notified().await;
                     continue;
                 }
-                self.inner.looks.fetch_add(1, Ordering::Relaxed);
-                let all = self.inner.look_at(names).await;
-                tokio::time::sleep(if all { LOOK_EVERY } else { LOOK_AGAIN }).await;
+                self.inner.polls.fetch_add(1, Ordering::Relaxed);
+                let all = self.inner.poll_turns(names).await;
+                tokio::time::sleep(if all { POLL_INTERVAL } else { POLL_RETRY_PAUSE }).await;
             }
         };
-        stop.run_until_cancelled(looking).await;
+        stop.run_until_cancelled(polling).await;
     }
 }
 
@@ -146,72 +146,72 @@ impl Inner {
     }
 
     /// Polls these turns. Returns false if some of them could not be read.
-    async fn look_at(&self, names: Vec<(TurnName, usize)>) -> bool {
+    async fn poll_turns(&self, names: Vec<(TurnName, usize)>) -> bool {
         let mut shards: HashMap<u32, Vec<(TurnName, usize)>> = HashMap::new();
         for (name, known) in names {
             shards.entry(self.client.store(&name.tenant).shard()).or_default().push((name, known));
         }
         // A shard that does not respond delays no other shard, and is tried once per poll.
-        let looks = shards.into_values().map(async |names| {
-            for some in names.chunks(TOGETHER) {
-                if !self.look_at_some(some).await {
+        let polls = shards.into_values().map(async |names| {
+            for some in names.chunks(TURNS_PER_QUERY) {
+                if !self.poll_shard_turns(some).await {
                     return false;
                 }
             }
             true
         });
-        join_all(looks).await.into_iter().all(|looked| looked)
+        join_all(polls).await.into_iter().all(|is_read| is_read)
     }
 
     /// Polls turns of one shard.
-    async fn look_at_some(&self, names: &[(TurnName, usize)]) -> bool {
+    async fn poll_shard_turns(&self, names: &[(TurnName, usize)]) -> bool {
         let Some((first, _)) = names.first() else { return true };
         let stood = match stands(self.client.store(&first.tenant), names).await {
             Ok(stood) => stood,
             Err(error) => {
                 tracing::warn!(%error, turns = names.len(), "failed to poll followed turns");
-                names.iter().for_each(|(name, _)| self.saw(name, |_| Seen::Away));
+                names.iter().for_each(|(name, _)| self.update_state(name, |_| PolledState::Away));
                 return false;
             }
         };
-        let told = names.iter().zip(stood).map(async |((name, _), stood)| match stood {
+        let polled = names.iter().zip(stood).map(async |((name, _), stood)| match stood {
             Ok(Some(stood)) => {
-                self.saw(name, |seen| seen.after(stood));
+                self.update_state(name, |seen| seen.after(stood));
                 true
             }
-            Ok(None) => self.look_for(name).await,
+            Ok(None) => self.look_up_inactive(name).await,
             Err(error) => {
                 let is_damaged = error.is_script_error();
                 tracing::warn!(%error, turn = %name, "failed to poll a followed turn");
-                self.saw(name, |_| if is_damaged { Seen::Damaged } else { Seen::Away });
+                self.update_state(name, |_| if is_damaged { PolledState::Damaged } else { PolledState::Away });
                 is_damaged
             }
         });
-        join_all(told).await.into_iter().all(|looked| looked)
+        join_all(polled).await.into_iter().all(|is_read| is_read)
     }
 
     /// Looks up a turn that is not in progress: it has ended, or has not been admitted.
-    async fn look_for(&self, name: &TurnName) -> bool {
-        let is_queued = self.turns.lock().get(name).is_some_and(|seen| matches!(*seen.borrow(), Seen::Queued));
-        let found = if is_queued && !self.looks.load(Ordering::Relaxed).is_multiple_of(READ_EVERY) {
-            self.waiting.glance(name).await.map(|found| found.unwrap_or(Found::UnderWay))
+    async fn look_up_inactive(&self, name: &TurnName) -> bool {
+        let is_queued = self.turns.lock().get(name).is_some_and(|seen| matches!(*seen.borrow(), PolledState::Queued));
+        let found = if is_queued && !self.polls.load(Ordering::Relaxed).is_multiple_of(READ_EVERY) {
+            self.waiting.peek(name).await.map(|found| found.unwrap_or(TurnLookup::UnderWay))
         } else {
-            self.waiting.look(name, None).await
+            self.waiting.look_up(name, None).await
         };
-        let looked = found.as_ref().map_or_else(Problem::is_damaged, |_| true);
-        self.saw(name, |seen| match found {
-            Ok(Found::Ended(reply)) => Seen::Ended(reply),
+        let is_read = found.as_ref().map_or_else(Problem::is_damaged, |_| true);
+        self.update_state(name, |seen| match found {
+            Ok(TurnLookup::Ended(reply)) => PolledState::Ended(reply),
             // It may have been admitted between the two reads: the next poll shows it.
-            Ok(Found::UnderWay) if matches!(seen, Seen::Underway { .. }) => seen.clone(),
-            Ok(Found::UnderWay) => Seen::Queued,
-            Ok(Found::InInbox | Found::Unknown) => Seen::Gone,
-            Err(problem) if problem.is_damaged() => Seen::Damaged,
-            Err(_) => Seen::Away,
+            Ok(TurnLookup::UnderWay) if matches!(seen, PolledState::Underway { .. }) => seen.clone(),
+            Ok(TurnLookup::UnderWay) => PolledState::Queued,
+            Ok(TurnLookup::InInbox | TurnLookup::Unknown) => PolledState::Gone,
+            Err(problem) if problem.is_damaged() => PolledState::Damaged,
+            Err(_) => PolledState::Away,
         });
-        looked
+        is_read
     }
 
-    fn saw(&self, name: &TurnName, now: impl FnOnce(&Seen) -> Seen) {
+    fn update_state(&self, name: &TurnName, now: impl FnOnce(&PolledState) -> PolledState) {
         let turns = self.turns.lock();
         if let Some(seen) = turns.get(name) {
             seen.send_modify(|seen| *seen = now(seen));
@@ -227,9 +227,9 @@ mod tests {
 
     use super::*;
 
-    fn followed() -> Followed {
+    fn followed() -> FollowedTurns {
         let client = Client::over(Vec::new());
-        Followed::new(client.clone(), Waiting::new(client, CancellationToken::new()))
+        FollowedTurns::new(client.clone(), ReplyWaiters::new(client, CancellationToken::new()))
     }
 
     fn name(tenant: &str, turn: &str) -> TurnName {
@@ -245,14 +245,14 @@ mod tests {
         drop(many);
         assert_eq!(followed.inner.names(), [(name("demo", "two"), 0)]);
         // An ended turn is not polled again. A new follower receives its state while another follower remains.
-        followed.inner.saw(&name("demo", "two"), |_| Seen::Gone);
+        followed.inner.update_state(&name("demo", "two"), |_| PolledState::Gone);
         assert!(followed.inner.names().is_empty());
         let mut late = followed.follow(&name("demo", "two"));
-        assert!(late.seen.has_changed().unwrap() && matches!(*late.seen.borrow_and_update(), Seen::Gone));
+        assert!(late.seen.has_changed().unwrap() && matches!(*late.seen.borrow_and_update(), PolledState::Gone));
         drop((other, late));
         // After all followers have left, a new follower gets a fresh state.
         let anew = followed.follow(&name("demo", "two"));
-        assert!(matches!(*anew.seen.borrow(), Seen::Nothing));
+        assert!(matches!(*anew.seen.borrow(), PolledState::Nothing));
     }
 
     #[test]
@@ -270,11 +270,11 @@ mod tests {
             standing: Standing::Dispatched,
             results: results.iter().map(|call| ended(call)).collect(),
         };
-        let first = Seen::Nothing.after(stood(&["t/0", "t/1"]));
-        let Seen::Underway { ended, .. } = first.after(stood(&[])).after(stood(&["t/2"])) else { panic!() };
+        let first = PolledState::Nothing.after(stood(&["t/0", "t/1"]));
+        let PolledState::Underway { ended, .. } = first.after(stood(&[])).after(stood(&["t/2"])) else { panic!() };
         let calls: Vec<&str> = ended.iter().map(|ended| ended.call.as_str()).collect();
         assert_eq!(calls, ["t/0", "t/1", "t/2"]);
         // After a failed poll, the results are read from the beginning.
-        assert_eq!(Seen::Away.ended(), 0);
+        assert_eq!(PolledState::Away.ended(), 0);
     }
 }

@@ -8,7 +8,7 @@ use crate::commands::limits::{by_environment, reason, who};
 
 /// Fields of the audit entry besides the action.
 #[derive(Debug, Args)]
-pub(crate) struct Said {
+pub(crate) struct AuditNote {
     /// Reason for the audit log.
     #[arg(long, value_parser = reason)]
     reason: Option<String>,
@@ -17,7 +17,7 @@ pub(crate) struct Said {
     by: Option<String>,
 }
 
-impl Said {
+impl AuditNote {
     /// The operator, or `unknown`: a command that revokes a right must not fail for lack of a name.
     pub(crate) fn by(&self) -> String {
         self.by.clone().unwrap_or_else(|| by_environment().unwrap_or_else(|_| "unknown".into()))

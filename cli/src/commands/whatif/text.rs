@@ -4,15 +4,15 @@ use std::path::Path;
 
 use tickfleet_proof::whatif::{Counts, DifferenceKind};
 
-use crate::commands::whatif::Told;
+use crate::commands::whatif::Evaluation;
 use crate::output::{lines, table};
 
 /// Maximum number of names printed per list.
 const NAMES_MAX: usize = 10;
 
 /// The whole text.
-pub(super) fn text(told: &Told, policy: &Path, printed_max: usize) -> String {
-    let summary = &told.summary;
+pub(super) fn text(evaluation: &Evaluation, policy: &Path, printed_max: usize) -> String {
+    let summary = &evaluation.summary;
     let mut text = format!("{} calls were evaluated again under {}.\n", summary.calls, policy.display());
     if summary.by_facts > 0 {
         text.push_str(&format!("{} of them depend on facts of their sessions.\n", summary.by_facts));
@@ -46,7 +46,7 @@ pub(super) fn text(told: &Told, policy: &Path, printed_max: usize) -> String {
             text.push_str(&listed(title, counts));
         }
         text.push_str("\n\n");
-        text.push_str(&differences(told, printed_max));
+        text.push_str(&differences(evaluation, printed_max));
         text.push('\n');
     }
     if !summary.not_decidable.is_empty() {
@@ -72,13 +72,13 @@ fn listed(title: &str, counts: &Counts) -> String {
     format!("{}{rest}", lines(shown))
 }
 
-fn differences(told: &Told, printed_max: usize) -> String {
+fn differences(evaluation: &Evaluation, printed_max: usize) -> String {
     let mut shown = table(&["CALL", "AGENT", "TOOL", "WAS", "WOULD BE"]);
-    for one in told.differences.iter().take(printed_max) {
+    for one in evaluation.differences.iter().take(printed_max) {
         let (call, agent) = (format!("{}:{}", one.tenant, one.call), one.agent.clone());
         shown.add_row([call, agent, one.tool.clone(), one.was.clone(), one.would.clone()]);
     }
-    let more = told.summary.differences.saturating_sub(printed_max as u64);
+    let more = evaluation.summary.differences.saturating_sub(printed_max as u64);
     let rest =
         if more > 0 { format!("\nand {more} more: --differences FILE writes all of them") } else { String::new() };
     format!("{}{rest}", lines(shown))

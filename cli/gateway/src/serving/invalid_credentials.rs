@@ -9,55 +9,55 @@ use axum::http::request::Parts;
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
-use super::connections::Origin;
+use super::connections::RequestConnection;
 use super::peer::Peer;
 use crate::problem::Problem;
-use crate::rates::{Allowances, Over};
+use crate::rates::{Allowances, RateExceeded};
 use crate::verbs::Rate;
 
 /// Maximum valid credentials that are remembered. The latest half of this number is always kept.
 const KNOWN_MAX: usize = 20_000;
 
 /// The address of a request; `None` if unknown, as for a request that did not come over a network.
-fn sent(parts: &Parts) -> Option<Peer> {
-    Origin::of(parts).map(Origin::peer)
+fn peer_of(parts: &Parts) -> Option<Peer> {
+    RequestConnection::of(parts).map(RequestConnection::peer)
 }
 
 /// Limits invalid keys and tokens per address.
 #[derive(Debug)]
-pub(crate) struct Strangers {
+pub(crate) struct InvalidCredentialLimiter {
     /// `None` for no limit.
     rate: Option<Rate>,
     wrong: Allowances<Peer>,
-    good: Mutex<Good>,
+    good: Mutex<ValidCredentialCache>,
 }
 
 /// Hashes of valid credentials in two generations. When the newer one is full, it replaces the older one.
 #[derive(Debug, Default)]
-struct Good {
-    lately: HashSet<[u8; 32]>,
-    before: HashSet<[u8; 32]>,
+struct ValidCredentialCache {
+    current: HashSet<[u8; 32]>,
+    previous: HashSet<[u8; 32]>,
 }
 
-impl Good {
+impl ValidCredentialCache {
     fn add(&mut self, hash: [u8; 32]) {
-        if self.lately.len() >= KNOWN_MAX / 2 && !self.lately.contains(&hash) {
-            self.before = take(&mut self.lately);
+        if self.current.len() >= KNOWN_MAX / 2 && !self.current.contains(&hash) {
+            self.previous = take(&mut self.current);
         }
-        self.lately.insert(hash);
+        self.current.insert(hash);
     }
 
     fn remove(&mut self, hash: &[u8; 32]) {
-        self.lately.remove(hash);
-        self.before.remove(hash);
+        self.current.remove(hash);
+        self.previous.remove(hash);
     }
 
     fn has(&self, hash: &[u8; 32]) -> bool {
-        self.lately.contains(hash) || self.before.contains(hash)
+        self.current.contains(hash) || self.previous.contains(hash)
     }
 }
 
-impl Strangers {
+impl InvalidCredentialLimiter {
     pub(crate) fn new(rate: Option<Rate>) -> Self {
         Self { rate, wrong: Allowances::default(), good: Mutex::default() }
     }
@@ -66,13 +66,13 @@ impl Strangers {
     ///
     /// # Errors
     /// 429: too many invalid credentials came from this address, and this one was not valid here before.
-    pub(crate) fn let_pass(&self, parts: &Parts, secret: &str) -> Result<(), Problem> {
-        let (Some(rate), Some(peer)) = (self.rate, sent(parts)) else { return Ok(()) };
+    pub(crate) fn check_rate(&self, parts: &Parts, secret: &str) -> Result<(), Problem> {
+        let (Some(rate), Some(peer)) = (self.rate, peer_of(parts)) else { return Ok(()) };
         if !self.wrong.is_used_up(&peer, rate) || self.good.lock().has(&Sha256::digest(secret).into()) {
             return Ok(());
         }
-        self.wrong.take(peer, rate).map_err(|Over { seconds, is_news }| {
-            if is_news {
+        self.wrong.take(peer, rate).map_err(|RateExceeded { seconds, is_log_due }| {
+            if is_log_due {
                 let from = peer.0;
                 tracing::warn!(%from, "too many invalid API keys from this address; rejecting its requests unchecked");
             }
@@ -82,14 +82,14 @@ impl Strangers {
 
     /// Records that the credential is valid.
     pub(crate) fn knows(&self, parts: &Parts, secret: &str) {
-        if self.rate.is_some() && sent(parts).is_some() {
+        if self.rate.is_some() && peer_of(parts).is_some() {
             self.good.lock().add(Sha256::digest(secret).into());
         }
     }
 
     /// Records that the credential is invalid, or is no longer valid.
     pub(crate) fn count(&self, parts: &Parts, secret: &str) {
-        if let (Some(rate), Some(peer)) = (self.rate, sent(parts)) {
+        if let (Some(rate), Some(peer)) = (self.rate, peer_of(parts)) {
             self.good.lock().remove(&Sha256::digest(secret).into());
             // If the allowance is used up, the next credential is not checked.
             _ = self.wrong.take(peer, rate);
@@ -114,53 +114,53 @@ mod tests {
         Request::builder().extension(origin(address)).body(()).unwrap().into_parts().0
     }
 
-    fn strangers(per_second: u32, burst: u32) -> Strangers {
-        Strangers::new(Some(Rate { per_second, burst: Some(burst) }))
+    fn limiter(per_second: u32, burst: u32) -> InvalidCredentialLimiter {
+        InvalidCredentialLimiter::new(Some(Rate { per_second, burst: Some(burst) }))
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_sends_wrong_keys_is_looked_at_so_often_and_holds_up_nobody_with_a_key_that_was_good() {
-        let (strangers, here) = (strangers(1, 3), from("192.0.2.7:1000"));
-        strangers.knows(&here, "good");
+        let (limiter, here) = (limiter(1, 3), from("192.0.2.7:1000"));
+        limiter.knows(&here, "good");
         for _ in 0..3 {
-            strangers.let_pass(&here, "wrong").unwrap();
-            strangers.count(&here, "wrong");
+            limiter.check_rate(&here, "wrong").unwrap();
+            limiter.count(&here, "wrong");
         }
         // The limit applies to any port, and to any credential not yet known as valid. Otherwise a valid one could be
         // found by trying.
         for (parts, secret) in
             [(&from("192.0.2.7:2000"), "wrong"), (&here, "other"), (&from("[::ffff:192.0.2.7]:1"), "x")]
         {
-            let refused = strangers.let_pass(parts, secret).unwrap_err().into_response();
+            let refused = limiter.check_rate(parts, secret).unwrap_err().into_response();
             let after: u64 = refused.headers()["retry-after"].to_str().unwrap().parse().unwrap();
             assert!(refused.status() == 429 && (1..=2).contains(&after), "{secret}: {after}");
         }
-        strangers.let_pass(&here, "good").unwrap();
-        strangers.let_pass(&from("192.0.2.8:1000"), "wrong").unwrap();
+        limiter.check_rate(&here, "good").unwrap();
+        limiter.check_rate(&from("192.0.2.8:1000"), "wrong").unwrap();
         advance(Duration::from_secs(2)).await;
-        strangers.let_pass(&here, "wrong").unwrap();
+        limiter.check_rate(&here, "wrong").unwrap();
     }
 
     #[tokio::test(start_paused = true)]
     async fn all_of_a_network_of_ipv6_is_one_and_where_nothing_is_bounded_nothing_is_counted() {
-        let strangers = strangers(1, 1);
-        strangers.count(&from("[2001:db8:1:2::1]:1"), "x");
-        assert!(strangers.let_pass(&from("[2001:db8:1:2:ffff::9]:1"), "x").is_err());
-        strangers.let_pass(&from("[2001:db8:1:3::1]:1"), "x").unwrap();
-        let unbounded = Strangers::new(None);
+        let limiter = limiter(1, 1);
+        limiter.count(&from("[2001:db8:1:2::1]:1"), "x");
+        assert!(limiter.check_rate(&from("[2001:db8:1:2:ffff::9]:1"), "x").is_err());
+        limiter.check_rate(&from("[2001:db8:1:3::1]:1"), "x").unwrap();
+        let unbounded = InvalidCredentialLimiter::new(None);
         for _ in 0..10_000 {
             unbounded.count(&from("192.0.2.7:1"), "x");
         }
-        unbounded.let_pass(&from("192.0.2.7:1"), "x").unwrap();
+        unbounded.check_rate(&from("192.0.2.7:1"), "x").unwrap();
         // A request whose address is unknown is not limited.
         let nowhere = Request::builder().body(()).unwrap().into_parts().0;
-        (0..3).for_each(|_| strangers.count(&nowhere, "x"));
-        strangers.let_pass(&nowhere, "x").unwrap();
+        (0..3).for_each(|_| limiter.count(&nowhere, "x"));
+        limiter.check_rate(&nowhere, "x").unwrap();
     }
 
     #[test]
     fn what_was_good_is_remembered_within_bounds_and_what_comes_again_longest() {
-        let mut good = Good::default();
+        let mut good = ValidCredentialCache::default();
         let hash = |number: usize| Sha256::digest(number.to_string()).into();
         for number in 1..=KNOWN_MAX * 2 {
             good.add(hash(number));
@@ -168,7 +168,7 @@ mod tests {
                 good.add(hash(0));
             }
         }
-        assert!(good.lately.len() + good.before.len() <= KNOWN_MAX);
+        assert!(good.current.len() + good.previous.len() <= KNOWN_MAX);
         assert!(good.has(&hash(0)) && good.has(&hash(KNOWN_MAX * 2)) && !good.has(&hash(1)));
     }
 }

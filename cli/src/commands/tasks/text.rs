@@ -8,19 +8,19 @@ use tickfleet_client::tasks::{
 
 use super::good;
 use crate::output::time_format::{clock, from_now, span};
-use crate::output::{Mood, Output, short};
+use crate::output::{Output, StatusColor, short};
 
 /// Characters of a text in a history.
 const TEXT_CHARS: usize = 160;
 
 /// The state of a task, with its color.
-pub(crate) fn state(task: &TaskSummary) -> (Mood, String) {
+pub(crate) fn state(task: &TaskSummary) -> (StatusColor, String) {
     match (task.state, &task.outcome) {
-        (TaskState::Waiting, _) => (Mood::Doubtful, "waiting".into()),
-        (TaskState::Running, _) => (Mood::Good, "running".into()),
+        (TaskState::Waiting, _) => (StatusColor::Doubtful, "waiting".into()),
+        (TaskState::Running, _) => (StatusColor::Good, "running".into()),
         (TaskState::Ended, Some(outcome)) => (good(outcome == "ok"), format!("ended: {outcome}")),
-        (TaskState::Ended, None) => (Mood::Doubtful, "ended".into()),
-        (TaskState::Forgotten, _) => (Mood::Doubtful, "forgotten".into()),
+        (TaskState::Ended, None) => (StatusColor::Doubtful, "ended".into()),
+        (TaskState::Forgotten, _) => (StatusColor::Doubtful, "forgotten".into()),
     }
 }
 
@@ -39,14 +39,14 @@ pub(super) fn story(story: &TaskStory, now_ms: i64, output: &Output) -> String {
 
 fn one(story: &TaskStory, now_ms: i64, output: &Output, text: &mut String) {
     let task = &story.summary;
-    let (mood, word) = state(task);
+    let (color, word) = state(task);
     let agent = task.agent.as_ref().map(|agent| format!(" of agent {agent}")).unwrap_or_default();
     let _ = writeln!(
         text,
         "Task {}:{}{agent} {}",
         task.tenant,
-        output.paint(Mood::Strong, task.id.as_str()),
-        output.paint(mood, &word)
+        output.paint(StatusColor::Strong, task.id.as_str()),
+        output.paint(color, &word)
     );
     if let Some(description) = &task.description {
         let from = task.delegator.as_ref().map(|agent| format!(" (from {agent})")).unwrap_or_default();
@@ -156,9 +156,9 @@ pub(crate) fn waits(wait: &TaskWait, now_ms: i64) -> String {
 /// The subtasks of a task, one per line.
 fn tree(story: &TaskStory, depth: usize, output: &Output, text: &mut String) {
     let task = &story.summary;
-    let (mood, word) = state(task);
+    let (color, word) = state(task);
     let agent = task.agent.as_deref().unwrap_or("?");
-    let _ = writeln!(text, "{}{} {agent} {}", "  ".repeat(depth), task.id, output.paint(mood, &word));
+    let _ = writeln!(text, "{}{} {agent} {}", "  ".repeat(depth), task.id, output.paint(color, &word));
     for child in &story.children {
         tree(child, depth + 1, output, text);
     }

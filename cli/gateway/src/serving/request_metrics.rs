@@ -12,18 +12,18 @@ use tickfleet_ops::metrics::Metrics;
 use tokio::time::Instant;
 
 use super::public::METADATA;
-use crate::problem::TooFast;
+use crate::problem::RateRejection;
 
 /// A request until its response begins. A client that disconnects before is counted too.
-struct Asked<'a> {
+struct RequestInFlight<'a> {
     metrics: &'a Metrics,
     request: &'static str,
-    answered: bool,
+    has_response: bool,
 }
 
-impl Drop for Asked<'_> {
+impl Drop for RequestInFlight<'_> {
     fn drop(&mut self) {
-        if !self.answered {
+        if !self.has_response {
             self.metrics.gateway.gone(self.request);
         }
     }
@@ -32,14 +32,15 @@ impl Drop for Asked<'_> {
 /// Counts a request with its response. A stream of events is counted while it is sent.
 pub(crate) async fn observe(State(metrics): State<Arc<Metrics>>, request: Request, next: Next) -> Response {
     let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
-    let name = named(request.method(), path.unwrap_or_default(), request.uri().query().unwrap_or_default());
-    let (mut asked, began) = (Asked { metrics: &metrics, request: name, answered: false }, Instant::now());
+    let name = operation_label(request.method(), path.unwrap_or_default(), request.uri().query().unwrap_or_default());
+    let (mut in_flight, began) =
+        (RequestInFlight { metrics: &metrics, request: name, has_response: false }, Instant::now());
     let response = next.run(request).await;
-    asked.answered = true;
+    in_flight.has_response = true;
     metrics.gateway.answered(name, response.status().as_u16(), began.elapsed());
-    match response.extensions().get::<TooFast>() {
-        Some(TooFast::Rate) => metrics.gateway.over_rate(),
-        Some(TooFast::WrongKeys) => metrics.gateway.wrong_keys(),
+    match response.extensions().get::<RateRejection>() {
+        Some(RateRejection::Rate) => metrics.gateway.over_rate(),
+        Some(RateRejection::WrongKeys) => metrics.gateway.wrong_keys(),
         None => metrics.gateway.refused(response.status().as_u16()),
     }
     let kind = response.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
@@ -57,7 +58,7 @@ pub(crate) async fn observe(State(metrics): State<Arc<Metrics>>, request: Reques
 }
 
 /// The operation of a request, as its metric label.
-fn named(method: &Method, path: &str, query: &str) -> &'static str {
+fn operation_label(method: &Method, path: &str, query: &str) -> &'static str {
     let is_get = method == Method::GET || method == Method::HEAD;
     if let Some(verb) = path.strip_prefix("/v1/operate/") {
         let decides = verb.starts_with("approvals/");
@@ -100,19 +101,19 @@ mod tests {
         for (path, methods) in document["paths"].as_object().unwrap() {
             for method in methods.as_object().unwrap().keys() {
                 let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
-                assert_ne!(named(&method, path, ""), "other", "{method} {path}");
+                assert_ne!(operation_label(&method, path, ""), "other", "{method} {path}");
             }
         }
     }
 
     #[test]
     fn who_waits_is_told_apart_and_so_are_the_verbs_of_operators() {
-        assert_eq!(named(&Method::POST, "/v1/turns", "wait=30"), "submit_wait");
-        assert_eq!(named(&Method::POST, "/v1/turns", "wait=0"), "submit");
-        assert_eq!(named(&Method::GET, "/v1/turns/{turn_id}", "a=b&wait=60"), "reply_wait");
-        assert_eq!(named(&Method::GET, "/v1/operate/approvals/{id}", ""), "view");
-        assert_eq!(named(&Method::POST, "/v1/operate/approvals/{id}/deny", ""), "approve");
-        assert_eq!(named(&Method::POST, "/v1/operate/pause", ""), "operate");
-        assert_eq!(named(&Method::GET, "", ""), "other");
+        assert_eq!(operation_label(&Method::POST, "/v1/turns", "wait=30"), "submit_wait");
+        assert_eq!(operation_label(&Method::POST, "/v1/turns", "wait=0"), "submit");
+        assert_eq!(operation_label(&Method::GET, "/v1/turns/{turn_id}", "a=b&wait=60"), "reply_wait");
+        assert_eq!(operation_label(&Method::GET, "/v1/operate/approvals/{id}", ""), "view");
+        assert_eq!(operation_label(&Method::POST, "/v1/operate/approvals/{id}/deny", ""), "approve");
+        assert_eq!(operation_label(&Method::POST, "/v1/operate/pause", ""), "operate");
+        assert_eq!(operation_label(&Method::GET, "", ""), "other");
     }
 }

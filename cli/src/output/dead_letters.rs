@@ -12,9 +12,10 @@ const SEARCHED: usize = 500;
 pub(crate) async fn about(store: &Store, name: &TurnName) -> Result<Option<DeadLetter>, StoreError> {
     let (tenant, minted) = (name.tenant.as_str(), minted(name));
     let is_it = |letter: &DeadLetter| {
-        let by_id = ["turn_id", "task_id"].iter().any(|field| says(&letter.raw, field, name.turn.as_str()));
+        let by_id = ["turn_id", "task_id"].iter().any(|field| has_member(&letter.raw, field, name.turn.as_str()));
         // The dead letter has no tenant if the message asked for no reply or could not get one.
-        let of_tenant = letter.tenant == tenant || letter.tenant.is_empty() && says(&letter.raw, "tenant", tenant);
+        let of_tenant =
+            letter.tenant == tenant || letter.tenant.is_empty() && has_member(&letter.raw, "tenant", tenant);
         of_tenant && (by_id || minted.is_some_and(|(_, entry)| letter.entry == entry))
     };
     Ok(store.dead_letters(SEARCHED).await?.into_iter().find(is_it))
@@ -27,6 +28,6 @@ pub(crate) fn minted(name: &TurnName) -> Option<(Inbound, &str)> {
 }
 
 /// Returns true if a message, which may be truncated, has a member with this ID. IDs need no escaping.
-fn says(raw: &str, member: &str, id: &str) -> bool {
+fn has_member(raw: &str, member: &str, id: &str) -> bool {
     ["", " "].iter().any(|blank| raw.contains(&format!("\"{member}\":{blank}\"{id}\"")))
 }

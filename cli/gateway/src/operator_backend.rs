@@ -12,9 +12,9 @@ use tickfleet_model::{AgentId, Redactor, TenantId};
 
 use crate::problem::Problem;
 
-/// Why a desk request failed.
+/// Why a request to the backend failed.
 #[derive(Debug, thiserror::Error)]
-pub enum DeskError {
+pub enum OperatorBackendError {
     /// The request is invalid.
     #[error("{0}")]
     Invalid(String),
@@ -26,19 +26,19 @@ pub enum DeskError {
     Unavailable(String),
 }
 
-impl From<DeskError> for Problem {
-    fn from(error: DeskError) -> Self {
+impl From<OperatorBackendError> for Problem {
+    fn from(error: OperatorBackendError) -> Self {
         match error {
-            DeskError::Invalid(message) => Self::invalid(message),
-            DeskError::Unknown(message) => Self::not_found(message),
-            DeskError::Unavailable(reason) => Self::unavailable(&reason),
+            OperatorBackendError::Invalid(message) => Self::invalid(message),
+            OperatorBackendError::Unknown(message) => Self::not_found(message),
+            OperatorBackendError::Unavailable(reason) => Self::unavailable(&reason),
         }
     }
 }
 
 /// A name in an operator's request.
 #[derive(Debug, Clone, Copy)]
-pub enum Named<'a> {
+pub enum FleetName<'a> {
     /// A tenant.
     Tenant(&'a TenantId),
     /// An agent of a tenant.
@@ -47,12 +47,12 @@ pub enum Named<'a> {
     Tool(&'a str),
 }
 
-/// The result of a desk request.
-pub type Told<'a, T = Value> = BoxFuture<'a, Result<T, DeskError>>;
+/// The future result of a request to the backend.
+pub type BackendFuture<'a, T = Value> = BoxFuture<'a, Result<T, OperatorBackendError>>;
 
 /// Filter of limits.
 #[derive(Debug, Clone, Default)]
-pub struct LimitsAsked {
+pub struct LimitFilter {
     /// One limit or cap; `None` for all.
     pub limit: Option<String>,
     /// Only limits that apply to calls of this tenant.
@@ -65,42 +65,42 @@ pub struct LimitsAsked {
 
 /// Answers operator requests that need the configuration: the views of `tickfleet top`, `explain`, `limits` and `config
 /// print`.
-pub trait Desk: Send + Sync {
+pub trait OperatorBackend: Send + Sync {
     /// The current state of the fleet: backlog, rates, processes, tools by outcome.
-    fn overview(&self) -> Told<'_>;
+    fn overview(&self) -> BackendFuture<'_>;
 
     /// The history of a turn, call or task, given as `<turn>` or `<turn>/<position>`. Without a tenant, all tenants are
     /// searched. Returns `{"story": …, "lines": […]}`: data, and the same as text lines. Numbers keep all their digits.
-    fn explain<'a>(&'a self, tenant: Option<&'a TenantId>, id: &'a str) -> Told<'a, Box<RawValue>>;
+    fn explain<'a>(&'a self, tenant: Option<&'a TenantId>, id: &'a str) -> BackendFuture<'a, Box<RawValue>>;
 
     /// Limits and caps with their fullest counters.
-    fn limits<'a>(&'a self, asked: &'a LimitsAsked) -> Told<'a>;
+    fn limits<'a>(&'a self, filter: &'a LimitFilter) -> BackendFuture<'a>;
 
     /// The configuration as this gateway reads it: settings with their sources, and the policy files with secrets
     /// masked.
-    fn configuration(&self) -> Told<'_>;
+    fn configuration(&self) -> BackendFuture<'_>;
 
     /// Rules, fact conditions and limits of the configuration.
-    fn rules(&self) -> Told<'_, Vec<RuleHere>>;
+    fn rules(&self) -> BackendFuture<'_, Vec<RuleHere>>;
 
     /// All tenants.
-    fn tenants(&self) -> Told<'_, BTreeSet<TenantId>>;
+    fn tenants(&self) -> BackendFuture<'_, BTreeSet<TenantId>>;
 
     /// All tenants, with the time zone of their days.
-    fn zones(&self) -> Told<'_, BTreeMap<TenantId, Tz>>;
+    fn zones(&self) -> BackendFuture<'_, BTreeMap<TenantId, Tz>>;
 
     /// The roles of an approver in the current configuration; `None` if it has no such approver.
-    fn approver<'a>(&'a self, name: &'a str) -> Told<'a, Option<BTreeSet<String>>>;
+    fn approver<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Option<BTreeSet<String>>>;
 
     /// The name of a tool, given by name or id.
-    fn tool_name<'a>(&'a self, given: &'a str) -> Told<'a, String>;
+    fn tool_name<'a>(&'a self, given: &'a str) -> BackendFuture<'a, String>;
 
     /// Like [`Self::tool_name`], but the id of one version is returned unchanged, because it is switched alone.
-    fn tool_switched<'a>(&'a self, given: &'a str) -> Told<'a, String>;
+    fn tool_switched<'a>(&'a self, given: &'a str) -> BackendFuture<'a, String>;
 
     /// A message with similar names if the fleet does not have this name. `None` if it does, or if that cannot be
     /// determined.
-    fn unknown<'a>(&'a self, named: Named<'a>) -> Told<'a, Option<String>>;
+    fn unknown<'a>(&'a self, named: FleetName<'a>) -> BackendFuture<'a, Option<String>>;
 
     /// Masks secrets in text that is stored.
     fn redactor(&self) -> Arc<Redactor>;

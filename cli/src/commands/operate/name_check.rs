@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tickfleet_client::Client;
-use tickfleet_gateway::Named;
+use tickfleet_gateway::FleetName;
 use tickfleet_model::policy::META_TOOLS;
 use tickfleet_model::suggest::{list, nearest};
 use tickfleet_model::{TenantId, TurnId};
@@ -24,11 +24,11 @@ const TOOL_ID: &str = "tool_";
 ///
 /// # Errors
 /// The name is unknown; Redis.
-pub(crate) async fn check(setup: &Setup, client: &Client, named: Named<'_>, output: &Output) -> Result<(), Failure> {
-    match unknown(setup, client, named).await? {
+pub(crate) async fn check(setup: &Setup, client: &Client, name: FleetName<'_>, output: &Output) -> Result<(), Failure> {
+    match find_unknown(setup, client, name).await? {
         None => Ok(()),
-        Some(Unknown { message, is_sure: true }) => Err(Failure::failed(anyhow::anyhow!(message))),
-        Some(Unknown { message, is_sure: false }) => {
+        Some(UnknownName { message, is_in_force_here: true }) => Err(Failure::failed(anyhow::anyhow!(message))),
+        Some(UnknownName { message, is_in_force_here: false }) => {
             output.note(&format!("{message} This configuration is not the policy in force."));
             Ok(())
         }
@@ -36,34 +36,38 @@ pub(crate) async fn check(setup: &Setup, client: &Client, named: Named<'_>, outp
 }
 
 /// A name that the local configuration does not have.
-pub(crate) struct Unknown {
+pub(crate) struct UnknownName {
     /// A message with the name and the nearest names.
     pub(crate) message: String,
     /// True if the local configuration is the one in force.
-    pub(crate) is_sure: bool,
+    pub(crate) is_in_force_here: bool,
 }
 
 /// Returns what is unknown about a name, or `None` if it is known.
 ///
 /// # Errors
 /// Redis.
-pub(crate) async fn unknown(setup: &Setup, client: &Client, named: Named<'_>) -> Result<Option<Unknown>, Failure> {
+pub(crate) async fn find_unknown(
+    setup: &Setup,
+    client: &Client,
+    name: FleetName<'_>,
+) -> Result<Option<UnknownName>, Failure> {
     let policy = &setup.configuration.policy;
     let of = |kind: &str, name: &str, known: &BTreeSet<&str>| {
         if known.contains(name) { None } else { Some(message(kind, name, known)) }
     };
-    let found = match named {
-        Named::Tenant(tenant) | Named::Agent(tenant, _) => {
+    let found = match name {
+        FleetName::Tenant(tenant) | FleetName::Agent(tenant, _) => {
             let tenants = tenants(setup, client).await?;
             let tenants: BTreeSet<&str> = tenants.iter().map(tickfleet_model::TenantId::as_str).collect();
             let agents: BTreeSet<&str> = policy.agents.keys().map(tickfleet_model::AgentId::as_str).collect();
-            let agent = match named {
-                Named::Agent(_, agent) => of("agent", agent.as_str(), &agents),
-                Named::Tenant(_) | Named::Tool(_) => None,
+            let agent = match name {
+                FleetName::Agent(_, agent) => of("agent", agent.as_str(), &agents),
+                FleetName::Tenant(_) | FleetName::Tool(_) => None,
             };
             of("tenant", tenant.as_str(), &tenants).or(agent)
         }
-        Named::Tool(tool) => {
+        FleetName::Tool(tool) => {
             let tools = ToolNames::read(setup, client).await?;
             let ids = tools.ids.keys().map(String::as_str);
             let known: BTreeSet<&str> = tools
@@ -82,16 +86,16 @@ pub(crate) async fn unknown(setup: &Setup, client: &Client, named: Named<'_>) ->
         }
     };
     let Some(message) = found else { return Ok(None) };
-    let mut is_sure = is_in_force(setup, client).await?;
-    if let (false, Named::Agent(tenant, agent)) = (is_sure, named) {
+    let mut is_in_force_here = is_in_force(setup, client).await?;
+    if let (false, FleetName::Agent(tenant, agent)) = (is_in_force_here, name) {
         // Workers publish the tools of every agent in the fleet, whatever the local configuration has.
         let store = client.store(tenant);
         if store.tool_list(tenant, agent).await?.is_some() {
             return Ok(None);
         }
-        is_sure = store.tool_lists_mark().await?.is_some_and(|mark| mark.left_out == 0);
+        is_in_force_here = store.tool_lists_mark().await?.is_some_and(|mark| mark.left_out == 0);
     }
-    Ok(Some(Unknown { message, is_sure }))
+    Ok(Some(UnknownName { message, is_in_force_here }))
 }
 
 /// All tenants, configured or set at run time.
@@ -107,7 +111,7 @@ pub(crate) async fn tenants(setup: &Setup, client: &Client) -> Result<BTreeSet<T
 ///
 /// # Errors
 /// The text names neither.
-pub(crate) fn named(tenant: &str, id: Option<&TurnId>) -> Result<TurnName, Failure> {
+pub(crate) fn parse_turn_name(tenant: &str, id: Option<&TurnId>) -> Result<TurnName, Failure> {
     match id {
         Some(turn) => Ok(TurnName { tenant: TenantId::new(tenant)?, turn: turn.clone() }),
         None => TurnName::parse(tenant)
@@ -128,7 +132,7 @@ pub(crate) async fn tool_name(setup: &Setup, client: &Client, given: &str) -> Re
 ///
 /// # Errors
 /// Redis.
-pub(crate) async fn tool_wanted(
+pub(crate) async fn resolve_tool_filter(
     setup: &Setup,
     client: &Client,
     given: Option<&str>,
@@ -208,9 +212,9 @@ impl ToolNames {
 
     /// The name of the tool with this name or ID. Unknown text and the ID of one version are returned unchanged.
     fn switched(&self, given: &str) -> String {
-        let named = self.ids.get(given).filter(|name| !self.names.contains(given) && !name.contains('@'));
+        let name = self.ids.get(given).filter(|name| !self.names.contains(given) && !name.contains('@'));
         let has_versions = |name: &str| self.ids.values().any(|known| known.starts_with(&format!("{name}@")));
-        named.filter(|name| !has_versions(name)).map_or(given, String::as_str).to_owned()
+        name.filter(|name| !has_versions(name)).map_or(given, String::as_str).to_owned()
     }
 }
 

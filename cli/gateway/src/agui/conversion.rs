@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Ids of a run, given by the front end.
 #[derive(Debug)]
-pub(super) struct Run {
+pub(super) struct RunIds {
     /// Conversation.
     pub(super) thread: String,
     /// Run.
@@ -20,8 +20,8 @@ pub(super) struct Run {
 }
 
 /// State of the conversion: what has been sent.
-struct Told {
-    run: Run,
+struct RunConverter {
+    run: RunIds,
     task: String,
     /// Model responses so far.
     plans: usize,
@@ -34,40 +34,40 @@ struct Told {
 
 /// The events of a run, until the task ends or the process drains.
 pub(super) fn events(
-    run: Run,
+    run: RunIds,
     exchange: Exchange,
     draining: CancellationToken,
 ) -> impl Stream<Item = Event> + Send + 'static {
-    let told = Told::begun(run, exchange.task().as_str());
-    stream::unfold((exchange, told, draining), |(mut exchange, mut told, draining)| async {
+    let converter = RunConverter::start(run, exchange.task().as_str());
+    stream::unfold((exchange, converter, draining), |(mut exchange, mut converter, draining)| async {
         loop {
-            if let Some(event) = told.ready.pop_front() {
+            if let Some(event) = converter.ready.pop_front() {
                 // Serialization cannot fail: the value is JSON already.
                 let event = Event::default().json_data(event).unwrap_or_default();
-                return Some((event, (exchange, told, draining)));
+                return Some((event, (exchange, converter, draining)));
             }
-            if told.over {
+            if converter.over {
                 return None;
             }
             match draining.run_until_cancelled(exchange.next()).await {
-                Some(Ok(Some(progress))) => told.tell(progress.event),
-                Some(Ok(None)) => told.interrupted("its end was reported"),
-                Some(Err(error)) => told.away(&error),
-                None => told.interrupted("this gateway stops"),
+                Some(Ok(Some(progress))) => converter.convert(progress.event),
+                Some(Ok(None)) => converter.end_interrupted("its end was reported"),
+                Some(Err(error)) => converter.end_unreachable(&error),
+                None => converter.end_interrupted("this gateway stops"),
             }
         }
     })
 }
 
-impl Told {
-    fn begun(run: Run, task: &str) -> Self {
+impl RunConverter {
+    fn start(run: RunIds, task: &str) -> Self {
         let started = json!({"type": "RUN_STARTED", "threadId": run.thread, "runId": run.id});
         let about = custom("tickfleet.task", json!({"task_id": task}));
         let (calls, ready) = (VecDeque::new(), [started, about].into());
         Self { run, task: task.to_owned(), plans: 0, calls, results: 0, ready, over: false }
     }
 
-    fn tell(&mut self, event: TaskEvent) {
+    fn convert(&mut self, event: TaskEvent) {
         match event {
             // Front ends do not show which agent and turn execute the task.
             TaskEvent::Accepted { .. } | TaskEvent::Execute { .. } => {}
@@ -85,7 +85,7 @@ impl Told {
             }
             TaskEvent::Answer { answer, output } => {
                 self.message(&format!("{}.answer", self.task), &answer);
-                let Run { thread, id } = &self.run;
+                let RunIds { thread, id } = &self.run;
                 self.end(json!({"type": "RUN_FINISHED", "threadId": thread, "runId": id, "result": output}));
             }
             TaskEvent::Failed { outcome, message } => {
@@ -135,13 +135,13 @@ impl Told {
         self.ready.push_back(json!({"type": "TEXT_MESSAGE_END", "messageId": id}));
     }
 
-    fn away(&mut self, error: &StoreError) {
+    fn end_unreachable(&mut self, error: &StoreError) {
         tracing::warn!(%error, "failed to follow the run");
-        self.interrupted("the gateway cannot reach Redis");
+        self.end_interrupted("the gateway cannot reach Redis");
     }
 
     /// Ends the stream with an error. The task continues.
-    fn interrupted(&mut self, why: &str) {
+    fn end_interrupted(&mut self, why: &str) {
         let message = format!("{why}; the task continues: GET /v1/tasks/{}/events returns the rest", self.task);
         self.end(json!({"type": "RUN_ERROR", "code": "interrupted", "message": message}));
     }
@@ -160,10 +160,10 @@ fn custom(name: &str, value: Value) -> Value {
 mod tests {
     use super::*;
 
-    fn told(events: impl IntoIterator<Item = TaskEvent>) -> Vec<Value> {
-        let mut told = Told::begun(Run { thread: "t".into(), id: "r".into() }, "ses-t-1");
-        events.into_iter().for_each(|event| told.tell(event));
-        told.ready.into()
+    fn convert_all(events: impl IntoIterator<Item = TaskEvent>) -> Vec<Value> {
+        let mut converter = RunConverter::start(RunIds { thread: "t".into(), id: "r".into() }, "ses-t-1");
+        events.into_iter().for_each(|event| converter.convert(event));
+        converter.ready.into()
     }
 
     fn types(events: &[Value]) -> Vec<&str> {
@@ -181,7 +181,8 @@ mod tests {
 
     #[test]
     fn calls_of_one_answer_are_of_one_message_and_results_are_told_of_them_in_order() {
-        let events = told([plan("I look.", &["a", "b"]), result("1"), result("2"), plan("", &["c"]), result("3")]);
+        let events =
+            convert_all([plan("I look.", &["a", "b"]), result("1"), result("2"), plan("", &["c"]), result("3")]);
         let named = |wanted: &str, member: &str| -> Vec<String> {
             let of = events.iter().filter(|event| event["type"] == wanted);
             of.map(|event| event[member].as_str().unwrap_or_default().to_owned()).collect()
@@ -194,19 +195,19 @@ mod tests {
         assert_eq!(named("TOOL_CALL_START", "parentMessageId"), parents);
         assert_eq!(named("TEXT_MESSAGE_START", "messageId"), ["ses-t-1.step-1"], "who says nothing has no message");
         // A result without a call is dropped.
-        assert_eq!(types(&told([result("stray")])), ["RUN_STARTED", "CUSTOM"]);
+        assert_eq!(types(&convert_all([result("stray")])), ["RUN_STARTED", "CUSTOM"]);
     }
 
     #[test]
     fn a_run_that_does_not_end_well_ends_with_its_reason() {
         let failed = TaskEvent::Failed { outcome: "cancelled".into(), message: "The user left.".into() };
-        let events = told([failed]);
+        let events = convert_all([failed]);
         assert_eq!(types(&events), ["RUN_STARTED", "CUSTOM", "RUN_ERROR"]);
         assert_eq!((&events[2]["code"], &events[2]["message"]), (&json!("cancelled"), &json!("The user left.")));
-        let mut told = Told::begun(Run { thread: "t".into(), id: "r".into() }, "ses-t-1");
-        told.interrupted("this gateway stops");
-        let last = told.ready.pop_back().unwrap_or_default();
-        assert!(told.over && last["code"] == "interrupted", "{last}");
+        let mut converter = RunConverter::start(RunIds { thread: "t".into(), id: "r".into() }, "ses-t-1");
+        converter.end_interrupted("this gateway stops");
+        let last = converter.ready.pop_back().unwrap_or_default();
+        assert!(converter.over && last["code"] == "interrupted", "{last}");
         assert!(last["message"].as_str().is_some_and(|words| words.contains("/v1/tasks/ses-t-1/events")), "{last}");
     }
 
@@ -214,7 +215,7 @@ mod tests {
     fn what_has_no_event_of_its_own_is_told_by_name_and_an_empty_answer_has_no_part() {
         let waits = TaskEvent::Waiting { what: "an approval of pay (demo:apr-1)".into(), until_ms: Some(7) };
         let output = serde_json::value::RawValue::from_string("{\"answer\":\"\"}".into()).unwrap_or_default();
-        let events = told([waits, TaskEvent::Answer { answer: String::new(), output }]);
+        let events = convert_all([waits, TaskEvent::Answer { answer: String::new(), output }]);
         let ends = ["TEXT_MESSAGE_START", "TEXT_MESSAGE_END", "RUN_FINISHED"];
         assert_eq!(types(&events), [&["RUN_STARTED", "CUSTOM", "CUSTOM"][..], &ends].concat());
         assert_eq!(events[2]["name"], "tickfleet.waiting");

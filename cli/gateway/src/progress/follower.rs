@@ -9,34 +9,42 @@ use serde_json::json;
 use tickfleet_client::stands::{CallEnded, Standing};
 use tickfleet_store::TurnName;
 
-use super::look::{Following, Seen};
+use super::poller::{PolledState, TurnSubscription};
 use crate::caller::Caller;
 use crate::events::named;
 
-/// The events of a turn, without the first `heard` results.
+/// The events of a turn, without the first `skipped` results.
 pub(super) fn events(
-    following: Following,
+    following: TurnSubscription,
     caller: Caller,
     name: TurnName,
-    heard: usize,
+    skipped: usize,
 ) -> impl Stream<Item = Event> + Send + 'static {
-    let told = Told { caller, name, ended: heard, standing: None, is_away: false, ready: VecDeque::new(), over: false };
-    stream::unfold((following, told), |(mut following, mut told)| async {
+    let follower = FollowerEvents {
+        caller,
+        name,
+        ended: skipped,
+        standing: None,
+        is_away: false,
+        ready: VecDeque::new(),
+        is_over: false,
+    };
+    stream::unfold((following, follower), |(mut following, mut follower)| async {
         loop {
-            if let Some(event) = told.ready.pop_front() {
-                return Some((event, (following, told)));
+            if let Some(event) = follower.ready.pop_front() {
+                return Some((event, (following, follower)));
             }
-            if told.over || following.seen.changed().await.is_err() {
+            if follower.is_over || following.seen.changed().await.is_err() {
                 return None;
             }
             let seen = following.seen.borrow_and_update().clone();
-            told.tell(seen);
+            follower.add_state(seen);
         }
     })
 }
 
 /// The progress of one follower.
-struct Told {
+struct FollowerEvents {
     caller: Caller,
     name: TurnName,
     /// Number of results.
@@ -44,64 +52,64 @@ struct Told {
     standing: Option<Standing>,
     is_away: bool,
     ready: VecDeque<Event>,
-    over: bool,
+    is_over: bool,
 }
 
-impl Told {
-    fn tell(&mut self, seen: Seen) {
-        let is_away = matches!(seen, Seen::Away);
+impl FollowerEvents {
+    fn add_state(&mut self, seen: PolledState) {
+        let is_away = matches!(seen, PolledState::Away);
         match seen {
-            Seen::Nothing => {}
-            Seen::Queued => self.stands(Standing::Queued),
-            Seen::Underway { agent, .. } if !self.caller.sees(Some(&agent)) => self.gone(),
-            Seen::Underway { standing, ended, .. } => {
-                self.calls(ended.get(self.ended..).unwrap_or_default());
-                self.stands(standing);
+            PolledState::Nothing => {}
+            PolledState::Queued => self.add_standing(Standing::Queued),
+            PolledState::Underway { agent, .. } if !self.caller.sees(Some(&agent)) => self.add_gone(),
+            PolledState::Underway { standing, ended, .. } => {
+                self.add_results(ended.get(self.ended..).unwrap_or_default());
+                self.add_standing(standing);
             }
-            Seen::Ended(reply) if !self.caller.sees(Some(&reply.agent)) => self.gone(),
-            Seen::Ended(reply) => {
+            PolledState::Ended(reply) if !self.caller.sees(Some(&reply.agent)) => self.add_gone(),
+            PolledState::Ended(reply) => {
                 let left: Vec<CallEnded> = reply.results.iter().skip(self.ended).map(CallEnded::from).collect();
-                self.calls(&left);
+                self.add_results(&left);
                 self.push("reply", &*reply);
-                self.over = true;
+                self.is_over = true;
             }
             // The agent of a damaged record is unknown, so only a key for all agents receives this event.
-            Seen::Damaged if self.caller.sees(None) => self.damaged(),
-            Seen::Damaged | Seen::Gone => self.gone(),
-            Seen::Away if self.is_away => {}
-            Seen::Away => self.push("away", &json!({"message": "the gateway cannot reach Redis"})),
+            PolledState::Damaged if self.caller.sees(None) => self.add_damaged(),
+            PolledState::Damaged | PolledState::Gone => self.add_gone(),
+            PolledState::Away if self.is_away => {}
+            PolledState::Away => self.push("away", &json!({"message": "the gateway cannot reach Redis"})),
         }
         self.is_away = is_away;
     }
 
     /// Sends results, each with the position to continue from.
-    fn calls(&mut self, ended: &[CallEnded]) {
+    fn add_results(&mut self, ended: &[CallEnded]) {
         for call in ended {
             self.ended += 1;
             self.push("result", call);
         }
     }
 
-    fn stands(&mut self, standing: Standing) {
+    fn add_standing(&mut self, standing: Standing) {
         // After a failed poll, the state is sent even if it is unchanged.
         if self.standing.as_ref() == Some(&standing) && !self.is_away {
             return;
         }
-        self.push(word(&standing), &standing);
+        self.push(event_name(&standing), &standing);
         self.standing = Some(standing);
     }
 
     /// Also used for a turn that the key does not cover, so that the event does not reveal its owner.
-    fn gone(&mut self) {
+    fn add_gone(&mut self) {
         let message = format!("{} is unknown: rejected, or its record has expired", self.name.turn);
         self.push("gone", &json!({"message": message}));
-        self.over = true;
+        self.is_over = true;
     }
 
-    fn damaged(&mut self) {
+    fn add_damaged(&mut self) {
         let message = format!("the record of {} cannot be read: see the gateway's log", self.name.turn);
         self.push("damaged", &json!({"message": message}));
-        self.over = true;
+        self.is_over = true;
     }
 
     fn push(&mut self, event: &str, data: &impl Serialize) {
@@ -109,7 +117,7 @@ impl Told {
     }
 }
 
-const fn word(standing: &Standing) -> &'static str {
+const fn event_name(standing: &Standing) -> &'static str {
     match standing {
         Standing::Queued => "queued",
         Standing::Waiting(_) => "waiting",

@@ -8,15 +8,15 @@ use std::str::FromStr;
 use tickfleet_client::audit::{Batch, Position};
 use tickfleet_proof::lines::Header;
 
+use super::batch_text::SendError;
 use super::file::Files;
 use super::otlp::Collector;
-use super::sent::SendError;
-use super::stdout::Standard;
+use super::stdout::StdoutSink;
 use crate::failure::Failure;
 
 /// A destination, as named on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum To {
+pub(crate) enum Destination {
     /// This file.
     File(PathBuf),
     /// Standard output.
@@ -25,7 +25,7 @@ pub(crate) enum To {
     Otlp(String),
 }
 
-impl FromStr for To {
+impl FromStr for Destination {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -43,7 +43,7 @@ impl FromStr for To {
 }
 
 /// Omits the user and password of a URL.
-impl fmt::Display for To {
+impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File(path) => write!(f, "file:{}", path.display()),
@@ -56,7 +56,7 @@ impl fmt::Display for To {
     }
 }
 
-impl To {
+impl Destination {
     /// Opens the destination. Returns the position of each shard, if the destination stores positions.
     ///
     /// # Errors
@@ -75,7 +75,7 @@ impl To {
                     Files::open(path, fleet, size_max, files_max).map_err(failed).map_err(Failure::failed)?;
                 (Sink::File(files), positions)
             }
-            Self::Stdout => (Sink::Stdout(Standard::default()), BTreeMap::new()),
+            Self::Stdout => (Sink::Stdout(StdoutSink::default()), BTreeMap::new()),
             Self::Otlp(url) => {
                 let made =
                     Collector::new(url, headers).map_err(|why| Failure::failed(anyhow::anyhow!("--to otlp: {why}")))?;
@@ -88,7 +88,7 @@ impl To {
 /// An open destination.
 pub(super) enum Sink {
     File(Files),
-    Stdout(Standard),
+    Stdout(StdoutSink),
     Otlp(Collector),
 }
 
@@ -134,10 +134,10 @@ mod tests {
 
     #[test]
     fn a_destination_is_a_file_unless_it_is_something_else() {
-        let read = |text: &str| text.parse::<To>();
-        assert_eq!(read("day.jsonl").unwrap(), To::File("day.jsonl".into()));
-        assert_eq!(read("file:/var/a:b").unwrap(), To::File("/var/a:b".into()));
-        assert_eq!((read("stdout").unwrap(), read("-").unwrap()), (To::Stdout, To::Stdout));
+        let read = |text: &str| text.parse::<Destination>();
+        assert_eq!(read("day.jsonl").unwrap(), Destination::File("day.jsonl".into()));
+        assert_eq!(read("file:/var/a:b").unwrap(), Destination::File("/var/a:b".into()));
+        assert_eq!((read("stdout").unwrap(), read("-").unwrap()), (Destination::Stdout, Destination::Stdout));
         let otlp = read("otlp:http://me:secret@collector:4318/").unwrap();
         assert_eq!(otlp.to_string(), "otlp:http://collector:4318");
         read("otlp:collector").unwrap_err();

@@ -5,14 +5,14 @@ use crate::failure::Failure;
 
 /// The shards that could not be checked.
 #[derive(Default)]
-pub(super) struct Away {
+pub(super) struct UnreachableShards {
     /// Shards whose primary does not respond.
     shards: Vec<u32>,
     /// The failure of the first of them, with which the command ends.
     pub(super) first: Option<Failure>,
 }
 
-impl Away {
+impl UnreachableShards {
     /// Whether the primary of this shard is known to be unreachable, so that the check need not wait for it again.
     pub(super) fn has(&self, shard: usize) -> bool {
         self.shards.iter().any(|away| usize::try_from(*away) == Ok(shard))
@@ -22,14 +22,14 @@ impl Away {
     ///
     /// # Errors
     /// Any other failure.
-    pub(super) fn or_told(
+    pub(super) fn or_finding(
         &mut self,
         shards: &[u32],
         found: Result<Vec<Finding>, Failure>,
     ) -> Result<Vec<Finding>, Failure> {
         let (failure, why) = match found {
             Err(Failure::Redis(why)) => (Failure::Redis(why.clone()), why),
-            Err(Failure::RedisTold(why)) => (Failure::RedisTold(why.clone()), why),
+            Err(Failure::RedisReported(why)) => (Failure::RedisReported(why.clone()), why),
             found => return found,
         };
         let named = shards.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");

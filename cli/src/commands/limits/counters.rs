@@ -13,7 +13,7 @@ use tickfleet_store::{CounterFacts, CounterName, SeenCounters};
 use crate::failure::Failure;
 
 /// Maximum number of counters of one limit that are read per shard: about 20 short commands.
-pub(super) const SEEN_MAX: usize = 10_000;
+pub(super) const COUNTERS_MAX: usize = 10_000;
 
 /// A shard and its current time.
 pub(super) struct Shard<'a> {
@@ -38,7 +38,7 @@ pub(super) fn names(known: &[Limit]) -> BTreeSet<String> {
 /// Identifies a counter across shards. The shared counter `OTHERS` is a separate one in each shard, unless the limit is
 /// divided among shards.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Key {
+pub(super) struct CounterKey {
     pub(super) counter: String,
     pub(super) shard: Option<u32>,
 }
@@ -60,8 +60,8 @@ pub(super) struct Tally {
 
 /// The counters of one limit.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
-    pub(super) counters: BTreeMap<Key, Tally>,
+pub(super) struct LimitCounters {
+    pub(super) counters: BTreeMap<CounterKey, Tally>,
     /// Number of counters in all shards.
     pub(super) total: u64,
     /// Number of counters that were read.
@@ -71,12 +71,12 @@ pub(super) struct Seen {
 }
 
 /// The limit that applies to a counter: its tenant may have a bound of its own.
-fn own<'l>(limit: &'l Limit, counter: &str, policy: &Policy) -> Cow<'l, Limit> {
+fn applicable_limit<'l>(limit: &'l Limit, counter: &str, policy: &Policy) -> Cow<'l, Limit> {
     let owner = tenant_of(limit, counter).and_then(|tenant| policy.tenants.get(&tenant));
     owner.map_or(Cow::Borrowed(limit), |owner| owner.limit(limit))
 }
 
-impl Seen {
+impl LimitCounters {
     /// Reads the counters of the limit `name`. `limit` is its definition, if known, and `policy` has the tenants' own
     /// bounds.
     pub(super) async fn of(
@@ -84,14 +84,14 @@ impl Seen {
         (name, limit): (&str, Option<&Limit>),
         policy: &Policy,
     ) -> Result<Self, Failure> {
-        let mut seen = Self { complete: true, ..Self::default() };
+        let mut counters = Self { complete: true, ..Self::default() };
         for shard in shards {
             let is_held = limit.is_some_and(|limit| limit.every == Every::Held);
-            let found = shard.store.counters(name, is_held, SEEN_MAX).await?;
+            let found = shard.store.counters(name, is_held, COUNTERS_MAX).await?;
             let place = (shard.store.shard(), shard.store.options().shards);
-            seen.add(found, limit, (place, shard.now_ms), policy);
+            counters.add(found, limit, (place, shard.now_ms), policy);
         }
-        Ok(seen)
+        Ok(counters)
     }
 
     /// Adds the counters of one shard. The third argument is the shard, the number of shards, and the shard's time.
@@ -107,11 +107,11 @@ impl Seen {
         self.complete &= found.complete;
         let is_shared = limit.is_some_and(|limit| !limit.is_of_tenants());
         for (counter, facts) in found.counters {
-            let own = limit.map(|limit| own(limit, &counter, policy));
-            let fixed = own.as_ref().filter(|limit| !limit.bound.is_of_slots());
+            let applicable_limit = limit.map(|limit| applicable_limit(limit, &counter, policy));
+            let fixed = applicable_limit.as_ref().filter(|limit| !limit.bound.is_of_slots());
             let share = fixed.map(|limit| limit.share(shard, shards));
             let of_shard = (counter == OTHERS && !is_shared).then_some(shard);
-            let tally = self.counters.entry(Key { counter, shard: of_shard }).or_default();
+            let tally = self.counters.entry(CounterKey { counter, shard: of_shard }).or_default();
             tally.shards.insert(shard);
             tally.allowed = fixed.map(|limit| limit.bound.max());
             let CounterFacts { used, ends_ms, held } = facts;
@@ -135,7 +135,7 @@ impl Seen {
 pub(super) async fn waiting(
     shards: &[Shard<'_>],
     limit: &str,
-    counters: &[(Key, Tally)],
+    counters: &[(CounterKey, Tally)],
 ) -> Result<Vec<Option<u64>>, Failure> {
     let mut waiting: Vec<Option<u64>> = counters.iter().map(|(key, _)| (key.counter != OTHERS).then_some(0)).collect();
     for shard in shards {
@@ -180,34 +180,35 @@ mod tests {
         SeenCounters { counters: counters.collect(), complete: true }
     }
 
-    fn tally(seen: &Seen, counter: &str, shard: Option<u32>) -> Tally {
-        seen.counters[&Key { counter: counter.into(), shard }].clone()
+    fn tally(counters: &LimitCounters, counter: &str, shard: Option<u32>) -> Tally {
+        counters.counters[&CounterKey { counter: counter.into(), shard }].clone()
     }
 
     #[test]
     fn a_counter_of_the_fleet_is_the_sum_of_its_shares_and_ended_windows_count_as_nothing() {
-        let (limit, mut seen) = (limit(&[LimitKey::Tool]), Seen { complete: true, ..Seen::default() });
-        seen.add(found(&[("send", 5, 2_000), ("~", 1, 2_000)]), Some(&limit), ((0, 2), 1_000), &Policy::default());
-        seen.add(
+        let (limit, mut counters) =
+            (limit(&[LimitKey::Tool]), LimitCounters { complete: true, ..LimitCounters::default() });
+        counters.add(found(&[("send", 5, 2_000), ("~", 1, 2_000)]), Some(&limit), ((0, 2), 1_000), &Policy::default());
+        counters.add(
             found(&[("send", 3, 2_500), ("old", 5, 900), ("~", 2, 2_000)]),
             Some(&limit),
             ((1, 2), 1_000),
             &Policy::default(),
         );
-        let send = tally(&seen, "send", None);
+        let send = tally(&counters, "send", None);
         assert_eq!((send.used, send.ends_ms, send.full_in), (8, Some(2_500), 1));
         assert_eq!(send.shards, [0, 1].into());
-        assert_eq!(tally(&seen, "old", None), Tally { shards: [1].into(), allowed: Some(10), ..Tally::default() });
-        assert_eq!(tally(&seen, "~", None).used, 3);
-        assert_eq!((seen.total, seen.looked_at, seen.complete), (5, 5, true));
+        assert_eq!(tally(&counters, "old", None), Tally { shards: [1].into(), allowed: Some(10), ..Tally::default() });
+        assert_eq!(tally(&counters, "~", None).used, 3);
+        assert_eq!((counters.total, counters.looked_at, counters.complete), (5, 5, true));
     }
 
     #[test]
     fn what_others_share_is_another_counter_in_each_shard_where_tenants_have_their_own() {
-        let (limit, mut seen) = (limit(&[LimitKey::User]), Seen::default());
+        let (limit, mut counters) = (limit(&[LimitKey::User]), LimitCounters::default());
         for shard in [0, 1] {
-            seen.add(found(&[("~", 7, 2_000)]), Some(&limit), ((shard, 2), 1_000), &Policy::default());
-            assert_eq!(tally(&seen, "~", Some(shard)).used, 7);
+            counters.add(found(&[("~", 7, 2_000)]), Some(&limit), ((shard, 2), 1_000), &Policy::default());
+            assert_eq!(tally(&counters, "~", Some(shard)).used, 7);
         }
     }
 }

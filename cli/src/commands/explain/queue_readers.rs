@@ -13,7 +13,7 @@ const RUNTIME_SILENT_MS: i64 = 60_000;
 /// The processes that could take a turn or task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "who", rename_all = "snake_case")]
-pub(super) enum Attendance {
+pub(super) enum QueueReaders {
     /// Workers that could take a slice.
     Workers {
         /// Number of workers with a heartbeat.
@@ -48,7 +48,7 @@ pub(super) enum Attendance {
     },
 }
 
-impl Attendance {
+impl QueueReaders {
     /// Finds the readers of `queue`.
     pub(super) async fn of_queue(store: &Store, queue: &str, now_ms: i64) -> Result<Self, Failure> {
         if queue.starts_with("external:") {
@@ -77,7 +77,7 @@ impl Attendance {
     }
 
     /// A sentence about them, with what to do.
-    pub(super) fn in_words(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         match self {
             Self::Workers { alive: 0, gone_ms, .. } => {
                 let last = gone_ms.map_or_else(
@@ -144,16 +144,17 @@ mod tests {
     #[test]
     fn an_absence_is_told_as_that_and_never_as_busy_slots() {
         let workers =
-            |alive, busy, slots| Attendance::Workers { alive, drained: 0, busy, slots, gone_ms: None }.in_words();
+            |alive, busy, slots| QueueReaders::Workers { alive, drained: 0, busy, slots, gone_ms: None }.describe();
         assert!(workers(0, 0, 0).contains("No worker is alive"));
         assert!(workers(2, 8, 8).contains("All 8 slots of 2 workers are busy"));
         assert!(workers(1, 1, 8).contains("1 of 8 slots busy"));
-        let runtimes =
-            |known, asked_ms| Attendance::Runtimes { stream: "{x:0}:external:a:b".into(), known, asked_ms }.in_words();
+        let runtimes = |known, asked_ms| {
+            QueueReaders::Runtimes { stream: "{x:0}:external:a:b".into(), known, asked_ms }.describe()
+        };
         assert!(runtimes(0, None).contains("No runtime has ever read {x:0}:external:a:b"));
         assert!(runtimes(1, Some(5_000)).contains("A runtime reads"));
         assert!(runtimes(1, Some(600_000)).contains("No runtime reads"));
-        let schedulers = |alive, pressure| Attendance::Schedulers { alive, pressure }.in_words();
+        let schedulers = |alive, pressure| QueueReaders::Schedulers { alive, pressure }.describe();
         assert!(schedulers(0, true).contains("no scheduler is alive"));
         assert!(schedulers(1, true).contains("nearly full"));
     }

@@ -7,7 +7,7 @@ use tickfleet_client::Approval;
 use tickfleet_client::approvals::Needed;
 
 use crate::output::time_format::{clock, from_now};
-use crate::output::{Mood, Output, lines, short, summary, table, whole};
+use crate::output::{Output, StatusColor, lines, readable_json, short, summary, table};
 
 /// Characters of arguments in a list.
 const ARGUMENTS_CHARS: usize = 48;
@@ -76,18 +76,18 @@ pub(crate) fn waits(approval: &Approval, now_ms: i64) -> String {
 /// All details of an approval.
 pub(super) fn story(approval: &Approval, now_ms: i64, output: &Output) -> String {
     let mut text = String::new();
-    let (mood, word) = match approval.state.as_str() {
-        "waiting" => (Mood::Doubtful, "waiting for approvers"),
-        "approved" => (Mood::Good, "approved; its call has not begun yet"),
-        "used" => (Mood::Good, "approved and used by its call"),
-        "denied" => (Mood::Bad, "was denied"),
-        "expired" => (Mood::Bad, "has expired"),
-        "void" => (Mood::Doubtful, "no longer valid: its call has ended or changed"),
-        other => (Mood::Doubtful, other),
+    let (color, word) = match approval.state.as_str() {
+        "waiting" => (StatusColor::Doubtful, "waiting for approvers"),
+        "approved" => (StatusColor::Good, "approved; its call has not begun yet"),
+        "used" => (StatusColor::Good, "approved and used by its call"),
+        "denied" => (StatusColor::Bad, "was denied"),
+        "expired" => (StatusColor::Bad, "has expired"),
+        "void" => (StatusColor::Doubtful, "no longer valid: its call has ended or changed"),
+        other => (StatusColor::Doubtful, other),
     };
-    let id = output.paint(Mood::Strong, &format!("{}:{}", approval.tenant, approval.id));
+    let id = output.paint(StatusColor::Strong, &format!("{}:{}", approval.tenant, approval.id));
     // Writing to a `String` cannot fail.
-    let _ = writeln!(text, "Approval {id} {}", output.paint(mood, word));
+    let _ = writeln!(text, "Approval {id} {}", output.paint(color, word));
     let call = (&approval.agent, &approval.tool, &approval.version);
     let _ = writeln!(text, "  {} calls {} {} (call {}:{})", call.0, call.1, call.2, approval.tenant, approval.call);
     let what = match (approval.arguments_exact, approval.ended_ms) {
@@ -95,9 +95,9 @@ pub(super) fn story(approval: &Approval, now_ms: i64, output: &Output) -> String
         (false, None) => "Arguments, shortened and without secrets",
         (false, Some(_)) => "Arguments, shortened and without secrets (the exact ones were dropped when it ended)",
     };
-    let _ = writeln!(text, "  {what}: {}", whole(approval.arguments.get(), "    "));
+    let _ = writeln!(text, "  {what}: {}", readable_json(approval.arguments.get(), "    "));
     if let Some(narrowed) = &approval.narrowed {
-        let _ = writeln!(text, "  Changed: {}", whole(narrowed.get(), "    "));
+        let _ = writeln!(text, "  Changed: {}", readable_json(narrowed.get(), "    "));
     }
     let _ = writeln!(text, "  Asked {} by {}", clock(approval.asked_ms), why(approval));
     let _ = writeln!(text, "  Needs {}", needs(approval));

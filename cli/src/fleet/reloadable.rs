@@ -13,7 +13,7 @@ use crate::fleet::extensions::Extensions;
 
 /// The parts that a reload replaces.
 #[derive(Clone)]
-pub(crate) struct Live {
+pub(crate) struct ReloadableParts {
     pub(crate) active: Arc<PolicyHandle>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) workers: Vec<Arc<Worker>>,
