@@ -53,21 +53,21 @@ pub enum SendError {
         why: &'static str,
     },
     /// The response is a redirect that is not followed.
-    Redirect(Box<Unfollowed>),
+    Redirect(Box<UnfollowedRedirect>),
 }
 
 /// A redirect that is not followed. It does not show whether the request was carried out: services often respond to a
 /// successful POST with a redirect to a page with its result.
-pub struct Unfollowed {
+pub struct UnfollowedRedirect {
     /// The response.
     pub answer: Response,
     /// The reason why it is not followed, worded for a model.
     pub why: String,
 }
 
-impl fmt::Debug for Unfollowed {
+impl fmt::Debug for UnfollowedRedirect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Unfollowed").field("why", &self.why).finish_non_exhaustive()
+        f.debug_struct("UnfollowedRedirect").field("why", &self.why).finish_non_exhaustive()
     }
 }
 
@@ -109,7 +109,7 @@ impl Client {
         redirects_max: u8,
         secrets: &Secrets,
     ) -> Result<Response, SendError> {
-        let unfollowed = |answer, why| Err(SendError::Redirect(Box::new(Unfollowed { answer, why })));
+        let unfollowed = |answer, why| Err(SendError::Redirect(Box::new(UnfollowedRedirect { answer, why })));
         let mut followed = 0;
         loop {
             let answer = self.send_one(&request, followed > 0).await?;

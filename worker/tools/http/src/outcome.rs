@@ -15,7 +15,7 @@ use tickfleet_model::{CallId, Effect, limits};
 use tickfleet_outbound::Blocked;
 use tickfleet_tools::json::{repaired, with_numbers_as_text};
 
-use super::client::{self, BodyError, Unfollowed};
+use super::client::{self, BodyError, UnfollowedRedirect};
 use super::mapping::{Mapping, Rule, pointed};
 use tickfleet_tools::Secrets;
 use tickfleet_tools::{ToolFailure, ToolOutput, wording};
@@ -30,7 +30,7 @@ const POINTER_BYTES_MAX: usize = 200;
 
 /// The declared rules about responses of a tool.
 #[derive(Debug, Clone)]
-pub(super) struct Rules {
+pub(super) struct OutcomeRules {
     /// Statuses, besides 429, that mean nothing took effect.
     pub(super) not_executed: BTreeSet<u16>,
     /// Rules about the body of a response; they take precedence over the status.
@@ -45,7 +45,7 @@ pub(super) struct Rules {
 }
 
 /// The response to a call.
-pub(super) struct Answered {
+pub(super) struct ToolResponse {
     pub(super) answer: Response,
     /// If it is a redirect: the reason why it is not followed.
     unfollowed: Option<String>,
@@ -53,32 +53,32 @@ pub(super) struct Answered {
     call: Option<CallId>,
 }
 
-impl Answered {
+impl ToolResponse {
     /// Marks this as the response to `call`.
     pub(super) fn to(self, call: &CallId) -> Self {
         Self { call: Some(call.clone()), ..self }
     }
 }
 
-impl From<Response> for Answered {
+impl From<Response> for ToolResponse {
     fn from(answer: Response) -> Self {
         Self { answer, unfollowed: None, call: None }
     }
 }
 
-impl From<Unfollowed> for Answered {
-    fn from(Unfollowed { answer, why }: Unfollowed) -> Self {
+impl From<UnfollowedRedirect> for ToolResponse {
+    fn from(UnfollowedRedirect { answer, why }: UnfollowedRedirect) -> Self {
         Self { answer, unfollowed: Some(why), call: None }
     }
 }
 
-impl Rules {
+impl OutcomeRules {
     /// Reads a response and returns its meaning. All text in it is scrubbed of secrets.
     ///
     /// # Errors
     /// [`ToolFailure`], depending on the status, or if the body is too large or incomplete.
-    pub(super) async fn judge(&self, answered: Answered, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
-        let Answered { mut answer, unfollowed, call } = answered;
+    pub(super) async fn judge(&self, answered: ToolResponse, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
+        let ToolResponse { mut answer, unfollowed, call } = answered;
         let status = answer.status().as_u16();
         let done = (200..300).contains(&status);
         // If the status alone decides, the body only explains the failure, so losing it is harmless.
@@ -346,7 +346,7 @@ mod tests {
 
     #[test]
     fn each_status_has_its_meaning() {
-        let rules = Rules {
+        let rules = OutcomeRules {
             not_executed: BTreeSet::from([409, 503]),
             mapping: Mapping::default(),
             result: None,
@@ -372,7 +372,7 @@ mod tests {
     #[test]
     fn the_services_own_words_are_passed_on_bounded() {
         let (not_executed, mapping) = (BTreeSet::new(), Mapping::default());
-        let rules = Rules { not_executed, mapping, result: None, response_bytes_max: 10, effect: Effect::Once };
+        let rules = OutcomeRules { not_executed, mapping, result: None, response_bytes_max: 10, effect: Effect::Once };
         let said = |text: &str, kind| match rules.failure(400, &headers(&[(header::CONTENT_TYPE, kind)]), text) {
             ToolFailure::Permanent { message, .. } => message,
             other => panic!("{other:?}"),

@@ -37,14 +37,14 @@ pub struct Embedder {
 }
 
 #[derive(Serialize)]
-struct Question<'a> {
+struct EmbeddingRequest<'a> {
     model: &'a str,
     input: &'a [String],
     encoding_format: &'a str,
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct EmbeddingResponse {
     data: Vec<Embedding>,
 }
 
@@ -111,7 +111,8 @@ impl Embedder {
     pub(crate) async fn of_texts(&self, texts: &[String], timeout: Duration) -> Result<Vec<Vec<i8>>, String> {
         let asked = tokio::time::timeout(timeout, self.ask(texts));
         let body = asked.await.map_err(|_| format!("no answer within {} ms", timeout.as_millis()))??;
-        let answer: Answer = serde_json::from_slice(&body).map_err(|_| "the response is not a list of embeddings")?;
+        let answer: EmbeddingResponse =
+            serde_json::from_slice(&body).map_err(|_| "the response is not a list of embeddings")?;
         let mut vectors: Vec<Option<Vec<i8>>> = vec![None; texts.len()];
         for Embedding { index, embedding } in answer.data {
             let place = vectors.get_mut(index).ok_or("the response has more embeddings than texts")?;
@@ -126,7 +127,7 @@ impl Embedder {
     }
 
     async fn ask(&self, texts: &[String]) -> Result<Vec<u8>, String> {
-        let question = Question { model: &self.model, input: texts, encoding_format: "float" };
+        let question = EmbeddingRequest { model: &self.model, input: texts, encoding_format: "float" };
         let body = serde_json::to_vec(&question).map_err(|error| error.to_string())?;
         let mut request = self.client.post(&self.url).header(CONTENT_TYPE, "application/json").body(body);
         if let Some(key) = &self.key {

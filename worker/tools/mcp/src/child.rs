@@ -11,7 +11,7 @@ use tickfleet_config::mcp::McpTransport;
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::task::JoinHandle;
 
-use tickfleet_tools::standard_error::{self, Tail};
+use tickfleet_tools::standard_error::{self, StderrTail};
 use tickfleet_tools::{Environment, Secrets};
 
 /// How long a server may take to exit after its input is closed, which is how the protocol asks it to exit.
@@ -36,7 +36,7 @@ pub(super) fn start(
     transport: &McpTransport,
     secrets: &Arc<Secrets>,
     environment: &Environment,
-    tail: &Arc<Tail>,
+    tail: &Arc<StderrTail>,
 ) -> Result<(ServerProcess, ChildStdout, ChildStdin), String> {
     let McpTransport::Stdio { command, args, env, cwd } = transport else {
         return Err("it is not a child process".to_owned());

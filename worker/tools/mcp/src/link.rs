@@ -24,15 +24,15 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::child::{self, ServerProcess};
-use super::http::Answering;
-use super::lines::Lines;
+use super::http::StreamableClient;
+use super::lines::StdioTransport;
 use super::listing::{Listing, Malformed};
 use super::printable::{REASON_BYTES_MAX, printable};
 use super::wire;
 use tickfleet_outbound::client_for;
 use tickfleet_tools::Environment;
 use tickfleet_tools::Secrets;
-use tickfleet_tools::standard_error::Tail;
+use tickfleet_tools::standard_error::StderrTail;
 
 /// Time limit for resolving, connecting and the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -47,7 +47,7 @@ const VERSION_BYTES_MAX: usize = 100;
 
 /// Whether a tool's current definition equals the pinned one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum PinStatus {
     /// The definition equals the pinned one.
     AsPinned,
     /// These parts of the definition differ from the pinned one.
@@ -59,23 +59,23 @@ pub(super) enum Verdict {
 }
 
 /// The result of checking all tools.
-pub(super) struct Checked {
+pub(super) struct ToolsCheck {
     /// The verdicts on the pinned tools.
-    pub(super) verdicts: Arc<Verdicts>,
+    pub(super) verdicts: Arc<PinStatuses>,
     /// The tools that cannot be read, pinned or not.
     pub(super) malformed: Vec<Malformed>,
 }
 
 /// The verdicts by the tools' names on the server.
-pub(super) type Verdicts = BTreeMap<String, Verdict>;
+pub(super) type PinStatuses = BTreeMap<String, PinStatus>;
 
 /// The state that notifications from the server update.
 #[derive(Debug)]
-struct Heard {
+struct NotificationState {
     /// Waiting calls, by their progress tokens.
     progress: Mutex<HashMap<ProgressToken, Arc<Notify>>>,
     /// `None` while the tools are being checked.
-    verdicts: watch::Sender<Option<Arc<Verdicts>>>,
+    verdicts: watch::Sender<Option<Arc<PinStatuses>>>,
     changed: Notify,
     /// True if the server announces changes so often that calls do not wait for each check.
     is_noisy: AtomicBool,
@@ -83,9 +83,9 @@ struct Heard {
 
 /// The client side of the protocol. It offers the server no capabilities.
 #[derive(Debug, Clone)]
-struct Listener(Arc<Heard>);
+struct NotificationHandler(Arc<NotificationState>);
 
-impl rmcp::ClientHandler for Listener {
+impl rmcp::ClientHandler for NotificationHandler {
     fn get_info(&self) -> ClientConfig {
         let ours = Implementation::new("tickfleet", env!("CARGO_PKG_VERSION"));
         // The newest revision with a handshake. A server that supports only later revisions reports that.
@@ -115,7 +115,7 @@ pub(super) struct Link {
     pub(super) peer: Peer<RoleClient>,
     /// The secrets with which the connection was made.
     pub(super) secrets: Arc<Secrets>,
-    heard: Arc<Heard>,
+    heard: Arc<NotificationState>,
     /// Cancelled when no more messages can arrive.
     closed: CancellationToken,
     /// Cancelled when a call found that the session has, or may have, ended.
@@ -142,23 +142,23 @@ pub(super) async fn connect_heard(
     name: &str,
     connection: &McpConnection,
     environment: &Environment,
-    tail: &Arc<Tail>,
+    tail: &Arc<StderrTail>,
 ) -> Result<Link, String> {
     let secrets = Secrets::resolve(&connection.secrets, environment, None).await;
     let secrets = Arc::new(secrets.map_err(|name| format!("the secret '{name}' is missing"))?);
-    let heard = Heard {
+    let heard = NotificationState {
         progress: Mutex::default(),
         verdicts: watch::Sender::new(None),
         changed: Notify::new(),
         is_noisy: AtomicBool::new(false),
     };
     let (heard, stop) = (Arc::new(heard), CancellationToken::new());
-    let listener = Listener(Arc::clone(&heard));
+    let listener = NotificationHandler(Arc::clone(&heard));
     let in_words = |error: ClientInitializeError| printable(&handshake_failure(&error), &secrets, REASON_BYTES_MAX);
     let (service, process) = match &connection.transport {
         stdio @ McpTransport::Stdio { .. } => {
             let (process, output, input) = child::start(name, stdio, &secrets, environment, tail)?;
-            let messages = Lines::new(name, Arc::clone(&secrets), output, input);
+            let messages = StdioTransport::new(name, Arc::clone(&secrets), output, input);
             match serve_client_with_ct(listener, messages, stop.clone()).await {
                 Ok(service) => (service, Some(process)),
                 Err(error) => {
@@ -178,8 +178,10 @@ pub(super) async fn connect_heard(
                 .reinit_on_expired_session(false);
             config.channel_buffer_capacity = REQUESTS_MAX;
             config.retry_config = Arc::new(resumptions());
-            let messages =
-                StreamableHttpClientTransport::with_client(Answering::new(client, name, Arc::clone(&secrets)), config);
+            let messages = StreamableHttpClientTransport::with_client(
+                StreamableClient::new(client, name, Arc::clone(&secrets)),
+                config,
+            );
             (serve_client_with_ct(listener, messages, stop.clone()).await.map_err(in_words)?, None)
         }
     };
@@ -241,9 +243,9 @@ fn filled(headers: &BTreeMap<String, String>, secrets: &Secrets) -> Result<HashM
 
 impl Link {
     fn new(
-        service: RunningService<RoleClient, Listener>,
+        service: RunningService<RoleClient, NotificationHandler>,
         process: Option<ServerProcess>,
-        heard: Arc<Heard>,
+        heard: Arc<NotificationState>,
         secrets: Arc<Secrets>,
         stop: CancellationToken,
     ) -> Self {
@@ -348,22 +350,22 @@ impl Link {
     ///
     /// # Errors
     /// As [`Self::tools`].
-    pub(super) async fn check(&self, pinned: &BTreeMap<String, McpDefinition>) -> Result<Checked, String> {
+    pub(super) async fn check(&self, pinned: &BTreeMap<String, McpDefinition>) -> Result<ToolsCheck, String> {
         let Listing { tools: live, malformed, .. } = self.tools().await?;
         let judge = |(name, tool): (&String, &McpDefinition)| {
             let verdict = match live.iter().find(|live| live.name == *name) {
                 None => match malformed.iter().find(|malformed| malformed.name == *name) {
-                    Some(malformed) => Verdict::Malformed(malformed.why.clone()),
-                    None => Verdict::Gone,
+                    Some(malformed) => PinStatus::Malformed(malformed.why.clone()),
+                    None => PinStatus::Gone,
                 },
-                Some(live) if live.digest() == tool.digest() => Verdict::AsPinned,
-                Some(live) => Verdict::Changed(tool.differences(live)),
+                Some(live) if live.digest() == tool.digest() => PinStatus::AsPinned,
+                Some(live) => PinStatus::Changed(tool.differences(live)),
             };
             (name.clone(), verdict)
         };
-        let verdicts: Arc<Verdicts> = Arc::new(pinned.iter().map(judge).collect());
+        let verdicts: Arc<PinStatuses> = Arc::new(pinned.iter().map(judge).collect());
         self.heard.verdicts.send_replace(Some(Arc::clone(&verdicts)));
-        Ok(Checked { verdicts, malformed })
+        Ok(ToolsCheck { verdicts, malformed })
     }
 
     /// Sets whether announcements of changes no longer make calls wait for a check.
@@ -373,46 +375,46 @@ impl Link {
 
     /// Returns whether a tool's definition equals the pinned one; waits while the tools are being checked. `None` if
     /// the connection ends first.
-    pub(super) async fn verdict(&self, tool: &str) -> Option<Verdict> {
+    pub(super) async fn verdict(&self, tool: &str) -> Option<PinStatus> {
         let mut verdicts = self.heard.verdicts.subscribe();
         let known = tokio::select! {
             known = verdicts.wait_for(Option::is_some) => known.ok()?.clone(),
             () = self.closed.cancelled() => None,
         };
-        Some(known?.get(tool).cloned().unwrap_or(Verdict::Gone))
+        Some(known?.get(tool).cloned().unwrap_or(PinStatus::Gone))
     }
 
     /// Returns the number of pinned tools that differed from their pins in the last check.
     pub(super) fn quarantined(&self) -> usize {
         let verdicts = self.heard.verdicts.borrow();
-        verdicts.as_ref().map_or(0, |verdicts| verdicts.values().filter(|v| **v != Verdict::AsPinned).count())
+        verdicts.as_ref().map_or(0, |verdicts| verdicts.values().filter(|v| **v != PinStatus::AsPinned).count())
     }
 
     /// Subscribes to a call's progress until the subscription is dropped.
-    pub(super) fn progress_of(self: &Arc<Self>, token: ProgressToken) -> Progress {
+    pub(super) fn progress_of(self: &Arc<Self>, token: ProgressToken) -> ProgressSubscription {
         let heard = Arc::new(Notify::new());
         let mut waiting = self.heard.progress.lock();
         waiting.insert(token.clone(), Arc::clone(&heard));
         drop(waiting);
-        Progress { heard, token, link: Arc::clone(self) }
+        ProgressSubscription { heard, token, link: Arc::clone(self) }
     }
 }
 
 /// A subscription to the progress of one call.
-pub(super) struct Progress {
+pub(super) struct ProgressSubscription {
     heard: Arc<Notify>,
     token: ProgressToken,
     link: Arc<Link>,
 }
 
-impl Progress {
+impl ProgressSubscription {
     /// Waits for the next progress notification.
     pub(super) async fn made(&self) {
         self.heard.notified().await;
     }
 }
 
-impl Drop for Progress {
+impl Drop for ProgressSubscription {
     fn drop(&mut self) {
         let mut waiting = self.link.heard.progress.lock();
         waiting.remove(&self.token);

@@ -92,7 +92,7 @@ pub(super) fn compact(json: &str) -> String {
 /// Determines for a message that is too large or cannot be parsed whether it is a response, and to which request. Only
 /// members at the top level of the message count, because the response to a call can contain anything.
 #[derive(Debug, Default)]
-pub(super) struct Scan {
+pub(super) struct MessageScan {
     pub(super) bytes: usize,
     depth: usize,
     in_text: bool,
@@ -113,7 +113,7 @@ enum Member {
     Other,
 }
 
-impl Scan {
+impl MessageScan {
     pub(super) fn take_all(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|byte| self.take(*byte));
     }
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn the_request_that_a_line_answers_is_found_in_the_message_itself_alone() {
         let answers = |line: &str| {
-            let mut read = Scan::default();
+            let mut read = MessageScan::default();
             read.take_all(line.as_bytes());
             read.answers()
         };

@@ -13,7 +13,7 @@ use crate::template::{Arguments, Values};
 
 /// The request of a call.
 #[derive(Debug, Clone)]
-pub struct Sent {
+pub struct SentRequest {
     /// The address.
     pub url: String,
     /// The headers.
@@ -34,10 +34,15 @@ pub async fn judge(tool: &HttpTool, answer: Response, secrets: &Secrets) -> Resu
 ///
 /// # Errors
 /// The problem with an argument, worded for a model.
-pub fn request(tool: &HttpTool, context: &CallContext, arguments: &str, secrets: &Secrets) -> Result<Sent, String> {
+pub fn request(
+    tool: &HttpTool,
+    context: &CallContext,
+    arguments: &str,
+    secrets: &Secrets,
+) -> Result<SentRequest, String> {
     let arguments: Arguments = serde_json::from_str(arguments).map_err(|error| error.to_string())?;
     let request = tool.request(context, &Values { arguments: &arguments, secrets })?;
-    Ok(Sent {
+    Ok(SentRequest {
         url: request.url.into(),
         headers: request.headers,
         body: request.body.map(|body| String::from_utf8_lossy(&body).into_owned()),
