@@ -10,8 +10,10 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
-use tickfleet_client::tasks::{CancelledTask, TaskFilter, TaskState, TaskStory, TaskSummary, TasksAt, task_page_of};
-use tickfleet_client::{ReplyStatus, Undecided};
+use tickfleet_client::tasks::{
+    CancelledTask, TaskCursor, TaskDetails, TaskFilter, TaskState, TaskSummary, task_page_of,
+};
+use tickfleet_client::{ReplyStatus, UndecidedTurn};
 use tickfleet_protocol::{TaskMessage, parse_task_message, with_owner};
 use tickfleet_store::TurnName;
 use utoipa::{IntoParams, ToSchema};
@@ -167,7 +169,7 @@ pub(crate) async fn list(
         limit: within("limit", wanted.limit, LISTED.0, LISTED.1)?,
         ..TaskFilter::default()
     };
-    let from: Option<TasksAt> = placed(wanted.from)?;
+    let from: Option<TaskCursor> = placed(wanted.from)?;
     let tenants = BTreeSet::from([caller.tenant().clone()]);
     let sees = |agent: Option<&str>| caller.sees(agent);
     let page = task_page_of(&shared.client, &tenants, &filter, from.as_ref(), &sees).await?;
@@ -195,7 +197,7 @@ pub(crate) async fn story(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
-) -> Result<Json<TaskStory>, Problem> {
+) -> Result<Json<TaskDetails>, Problem> {
     caller.may(Verb::Read)?;
     let name = named(&caller, id)?;
     if !may_act_on(&shared, &caller, &name).await? {
@@ -237,7 +239,7 @@ pub(crate) async fn events(
 /// decided it. An existing task takes precedence, because any caller can send another message with its id. A task that
 /// is decided between the two reads is found in the second round.
 async fn is_decided(shared: &Shared, caller: &Caller, name: &TurnName) -> Result<bool, Problem> {
-    let agent = |task: &Undecided| task.agent.as_ref().map(ToString::to_string);
+    let agent = |task: &UndecidedTurn| task.agent.as_ref().map(ToString::to_string);
     for _ in 0..2 {
         // A task of another agent takes as long as an unknown id.
         let kept = if caller.sees(None) { Kept::Own } else { kept(shared, caller, name).await? };

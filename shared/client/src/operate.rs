@@ -80,18 +80,18 @@ pub struct TurnFilter {
 
 /// A position in a list: a shard, and a scan cursor among its keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct TurnsAt {
+pub struct TurnCursor {
     shard: usize,
     cursor: u64,
 }
 
-impl std::fmt::Display for TurnsAt {
+impl std::fmt::Display for TurnCursor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}:{}", self.shard, self.cursor)
     }
 }
 
-impl std::str::FromStr for TurnsAt {
+impl std::str::FromStr for TurnCursor {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         let read = text
@@ -107,7 +107,7 @@ pub struct TurnPage {
     /// The matching turns, unordered, because Redis scans keys in no order.
     pub turns: Vec<TurnSummary>,
     /// The position of the next page. `None` at the end.
-    pub next: Option<TurnsAt>,
+    pub next: Option<TurnCursor>,
 }
 
 /// A page of the unfinished turns that pass the filter. Scans the keys of the shards in at most 400 steps (about
@@ -117,7 +117,7 @@ pub struct TurnPage {
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn list_turns(shards: &[Store], filter: &TurnFilter, from: TurnsAt) -> Result<TurnPage, StoreError> {
+pub async fn list_turns(shards: &[Store], filter: &TurnFilter, from: TurnCursor) -> Result<TurnPage, StoreError> {
     let mut page = TurnPage::default();
     let mut at = from;
     for _ in 0..STEPS_MAX {
@@ -126,7 +126,7 @@ pub async fn list_turns(shards: &[Store], filter: &TurnFilter, from: TurnsAt) ->
         let (next, names) =
             if is_home { store.scan_turns(filter.tenant.as_ref(), at.cursor).await? } else { (0, Vec::new()) };
         found(store, filter, names, &mut page.turns).await?;
-        at = if next == 0 { TurnsAt { shard: at.shard + 1, cursor: 0 } } else { TurnsAt { cursor: next, ..at } };
+        at = if next == 0 { TurnCursor { shard: at.shard + 1, cursor: 0 } } else { TurnCursor { cursor: next, ..at } };
         if page.turns.len() >= filter.limit {
             break;
         }

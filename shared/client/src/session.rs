@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use tickfleet_model::{AgentId, Context, Priority, SessionName, Task, TaskGrant, TaskId, TenantId, limits};
 use tickfleet_store::{MessageResult, SessionRecord, Side, Store, StoreError, TurnName};
 
-use crate::tasks::{CancelledTask, Progress, TaskEvent, Watch, cancel_task};
+use crate::tasks::{CancelledTask, TaskEvent, TaskProgress, TaskWatcher, cancel_task};
 use crate::{Client, SubmitError};
 
 /// Maximum bytes of a session ID. The IDs of its tasks contain it.
@@ -83,14 +83,14 @@ impl fmt::Display for SessionId {
 
 /// The place of a task in a session: the exchange that it answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct ExchangeRef {
     /// The session.
     pub session: SessionId,
     /// The number of the exchange, from 1.
     pub number: u64,
 }
 
-impl Place {
+impl ExchangeRef {
     /// Parses the place from a task ID. `None` if the ID does not have the form of a session task. Only the session's
     /// record shows whether the task really belongs to it.
     #[must_use]
@@ -107,7 +107,7 @@ impl Place {
 
 /// One exchange: a user message and the agent's answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Spoken {
+pub struct SessionExchange {
     /// Its number, from 1.
     pub number: u64,
     /// The user's message.
@@ -119,7 +119,7 @@ pub struct Spoken {
 
 /// The user's message as the session stores it. It includes the task, so that no other task can pass for it.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct StoredMessage {
     task: String,
     text: String,
 }
@@ -174,7 +174,7 @@ impl Session {
     ///
     /// # Errors
     /// [`SessionError::Others`], [`SessionError::Store`].
-    pub async fn history(&self) -> Result<Vec<Spoken>, SessionError> {
+    pub async fn history(&self) -> Result<Vec<SessionExchange>, SessionError> {
         let record = self.record().await?;
         Ok(record.exchanges.into_iter().filter_map(|(number, user, agent)| spoken(number, &user, agent)).collect())
     }
@@ -192,15 +192,15 @@ impl Session {
         let task = TaskId::new(place.task()).map_err(|error| SubmitError::Invalid(error.to_string()))?;
         self.client.delegate(self.task(&task, text)).await?;
         let name = TurnName::task(&self.tenant, &task);
-        let watch = Watch::new(self.store().clone(), name);
+        let watch = TaskWatcher::new(self.store().clone(), name);
         Ok(Exchange { session: self.clone(), place, task, watch, answer: None })
     }
 
     /// Stores the user's message as the next free exchange.
-    async fn take_place(&self, text: &str) -> Result<Place, SessionError> {
+    async fn take_place(&self, text: &str) -> Result<ExchangeRef, SessionError> {
         for _ in 0..PLACES_TRIED {
-            let place = Place { session: self.id.clone(), number: self.record().await?.last + 1 };
-            let kept = Kept { task: place.task(), text: text.to_owned() };
+            let place = ExchangeRef { session: self.id.clone(), number: self.record().await?.last + 1 };
+            let kept = StoredMessage { task: place.task(), text: text.to_owned() };
             let kept = serde_json::to_string(&kept).map_err(|error| SubmitError::Invalid(error.to_string()))?;
             let session = (&self.tenant, &self.id.0);
             match self.store().say(session, &self.agent, place.number, Side::User, &kept).await? {
@@ -247,12 +247,12 @@ impl Session {
 #[derive(Debug)]
 pub struct Exchange {
     session: Session,
-    place: Place,
+    place: ExchangeRef,
     task: TaskId,
-    watch: Watch,
+    watch: TaskWatcher,
     /// The answer, while it is being stored. If the caller drops the future of `next` meanwhile, the next call returns
     /// the answer.
-    answer: Option<Progress>,
+    answer: Option<TaskProgress>,
 }
 
 impl Exchange {
@@ -266,7 +266,7 @@ impl Exchange {
     ///
     /// # Errors
     /// [`StoreError`]; call again, no event is lost.
-    pub async fn next(&mut self) -> Result<Option<Progress>, StoreError> {
+    pub async fn next(&mut self) -> Result<Option<TaskProgress>, StoreError> {
         if self.answer.is_none() {
             let progress = self.watch.next().await?;
             match progress {
@@ -274,7 +274,7 @@ impl Exchange {
                 other => return Ok(other),
             }
         }
-        if let Some(Progress { event: TaskEvent::Answer { answer, .. }, .. }) = &self.answer {
+        if let Some(TaskProgress { event: TaskEvent::Answer { answer, .. }, .. }) = &self.answer {
             // Agents that run on a model have already stored their answer. For other agents, the client stores it.
             let session = &self.session;
             answered(session.store(), &session.tenant, &session.agent, &self.place, answer).await?;
@@ -300,11 +300,11 @@ pub async fn said_before(
     tenant: &TenantId,
     agent: &AgentId,
     task: &str,
-) -> Result<Option<(Place, Vec<Spoken>)>, StoreError> {
-    let Some(place) = Place::of_task(task) else { return Ok(None) };
+) -> Result<Option<(ExchangeRef, Vec<SessionExchange>)>, StoreError> {
+    let Some(place) = ExchangeRef::of_task(task) else { return Ok(None) };
     let record = store.session(tenant, &place.session.0).await?;
     let is_ours = record.exchanges.iter().any(|(number, user, _)| {
-        *number == place.number && serde_json::from_str::<Kept>(user).is_ok_and(|kept| kept.task == task)
+        *number == place.number && serde_json::from_str::<StoredMessage>(user).is_ok_and(|kept| kept.task == task)
     });
     if !is_ours || record.agent.as_ref() != Some(agent) {
         return Ok(None);
@@ -322,15 +322,15 @@ pub async fn answered(
     store: &Store,
     tenant: &TenantId,
     agent: &AgentId,
-    place: &Place,
+    place: &ExchangeRef,
     answer: &str,
 ) -> Result<(), StoreError> {
     let answer = beginning(answer, limits::SESSION_ANSWER_BYTES_MAX);
     store.say((tenant, &place.session.0), agent, place.number, Side::Agent, answer).await.map(|_| ())
 }
 
-fn spoken(number: u64, user: &str, agent: Option<String>) -> Option<Spoken> {
-    Some(Spoken { number, user: serde_json::from_str::<Kept>(user).ok()?.text, agent })
+fn spoken(number: u64, user: &str, agent: Option<String>) -> Option<SessionExchange> {
+    Some(SessionExchange { number, user: serde_json::from_str::<StoredMessage>(user).ok()?.text, agent })
 }
 
 fn beginning(text: &str, bytes_max: usize) -> &str {
@@ -346,10 +346,10 @@ mod tests {
 
     #[test]
     fn a_tasks_id_tells_its_place_in_a_session() {
-        let place = Place { session: SessionId::new("release-7").unwrap(), number: 12 };
-        assert_eq!(Place::of_task(&place.task()), Some(place));
+        let place = ExchangeRef { session: SessionId::new("release-7").unwrap(), number: 12 };
+        assert_eq!(ExchangeRef::of_task(&place.task()), Some(place));
         for other in ["job-1", "ses-x", "ses-x-0", "ses--1", "ses-a:b-1", "ses-x-y"] {
-            assert_eq!(Place::of_task(other), None, "{other}");
+            assert_eq!(ExchangeRef::of_task(other), None, "{other}");
         }
         assert!(SessionId::new("a:b").is_err() && SessionId::new("x".repeat(65)).is_err());
     }

@@ -38,7 +38,7 @@ pub struct WorkerSummary {
 
 /// The result of a drain or resume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DrainSet {
+pub enum WorkerDrainResult {
     /// It was changed in at least one shard.
     Ok,
     /// It already had the wanted state.
@@ -121,7 +121,7 @@ pub async fn no_worker(shards: &[Store], worker: &str) -> Result<String, StoreEr
 ///
 /// # Errors
 /// [`StoreError`]; the call may be repeated.
-pub async fn drain(shards: &[Store], worker: &str, operator: Operator<'_>) -> Result<DrainSet, StoreError> {
+pub async fn drain(shards: &[Store], worker: &str, operator: Operator<'_>) -> Result<WorkerDrainResult, StoreError> {
     change(shards, worker, operator, true).await
 }
 
@@ -129,18 +129,23 @@ pub async fn drain(shards: &[Store], worker: &str, operator: Operator<'_>) -> Re
 ///
 /// # Errors
 /// [`StoreError`]; the call may be repeated.
-pub async fn resume(shards: &[Store], worker: &str, operator: Operator<'_>) -> Result<DrainSet, StoreError> {
+pub async fn resume(shards: &[Store], worker: &str, operator: Operator<'_>) -> Result<WorkerDrainResult, StoreError> {
     change(shards, worker, operator, false).await
 }
 
-async fn change(shards: &[Store], said: &str, operator: Operator<'_>, drains: bool) -> Result<DrainSet, StoreError> {
+async fn change(
+    shards: &[Store],
+    said: &str,
+    operator: Operator<'_>,
+    drains: bool,
+) -> Result<WorkerDrainResult, StoreError> {
     let mut known = Vec::with_capacity(shards.len());
     for store in shards {
         known.push(store.workers().await?);
     }
-    let Some(worker) = meant(&known, said) else { return Ok(DrainSet::Unknown) };
+    let Some(worker) = meant(&known, said) else { return Ok(WorkerDrainResult::Unknown) };
     let text = |text: &str| operator.redactor.text(text).into_owned();
-    let (mut set, mut is_full) = (DrainSet::None, false);
+    let (mut set, mut is_full) = (WorkerDrainResult::None, false);
     for (store, shard) in shards.iter().zip(&known) {
         let entry = entry(worker, operator, shard.now_ms, drains);
         let done = if drains {
@@ -150,12 +155,12 @@ async fn change(shards: &[Store], said: &str, operator: Operator<'_>, drains: bo
             store.resume_worker(worker, &entry).await?
         };
         match done {
-            PauseSet::Ok => set = DrainSet::Ok,
+            PauseSet::Ok => set = WorkerDrainResult::Ok,
             PauseSet::Full => is_full = true,
             PauseSet::None => {}
         }
     }
-    Ok(if is_full { DrainSet::Full } else { set })
+    Ok(if is_full { WorkerDrainResult::Full } else { set })
 }
 
 /// Drained workers whose flags can be removed, except for one worker.

@@ -2,7 +2,7 @@
 //! Both are written into its history before the model reads them, so that whoever takes the task over tells the same.
 
 use serde::{Deserialize, Serialize};
-use tickfleet_client::session::{Place, answered, said_before};
+use tickfleet_client::session::{ExchangeRef, answered, said_before};
 use tickfleet_store::{Store, StoreError};
 use tickfleet_tools::CallContext;
 
@@ -31,7 +31,7 @@ pub(crate) async fn said(store: &Store, context: &CallContext) -> Result<Vec<Ent
 
 /// Writes the answer into the task's session, where it has one.
 pub(crate) async fn answer(store: &Store, context: &CallContext, text: &str) -> Result<(), StoreError> {
-    match Place::of_task(context.call.turn.as_str()) {
+    match ExchangeRef::of_task(context.call.turn.as_str()) {
         Some(place) => answered(store, &context.tenant, &context.agent, &place, text).await,
         None => Ok(()),
     }

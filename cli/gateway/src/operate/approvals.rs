@@ -9,8 +9,10 @@ use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tickfleet_client::approvals::{APPROVALS_LISTED_MAX, ApprovalFilter, ApprovalsAt, Needed, approval_page};
-use tickfleet_client::{Approval, ApprovalError, Counted, Verdict};
+use tickfleet_client::approvals::{
+    APPROVALS_LISTED_MAX, ApprovalCursor, ApprovalFilter, RequiredApprovers, approval_page,
+};
+use tickfleet_client::{Approval, ApprovalError, ApprovalVerdict, VerdictResult};
 use tickfleet_model::approval::{Narrowed, is_same};
 use tickfleet_model::{TenantId, limits};
 use utoipa::{IntoParams, ToSchema};
@@ -77,7 +79,7 @@ pub(crate) async fn list(
         older_than: wanted.older_than_s.map(|seconds| Duration::from_secs(seconds.into())),
         limit: within("limit", wanted.limit, LISTED, APPROVALS_LISTED_MAX)?,
     };
-    let from: Option<ApprovalsAt> = placed(wanted.from)?;
+    let from: Option<ApprovalCursor> = placed(wanted.from)?;
     let tenants = tenants(&shared, operator.within(wanted.tenant)?).await?;
     let page = approval_page(&shared.client, &tenants, &filter, from.as_ref()).await?;
     let next = page.next.map(|next| next.to_string());
@@ -170,7 +172,7 @@ pub(crate) async fn approve(
     operator: Operator,
     name: Result<Path<String>, PathRejection>,
     bytes: Result<Bytes, BytesRejection>,
-) -> Result<Json<Counted>, Problem> {
+) -> Result<Json<VerdictResult>, Problem> {
     operator.may(Verb::Approve)?;
     let said: Agrees = body(&whole(bytes)?, "{\"reason\": \"…\"}")?;
     if said.reason.len() > limits::CANCEL_REASON_BYTES_MAX {
@@ -195,7 +197,7 @@ pub(crate) async fn deny(
     operator: Operator,
     name: Result<Path<String>, PathRejection>,
     bytes: Result<Bytes, BytesRejection>,
-) -> Result<Json<Counted>, Problem> {
+) -> Result<Json<VerdictResult>, Problem> {
     operator.may(Verb::Approve)?;
     let said: Denies = body(&whole(bytes)?, "{\"reason\": \"…\"}")?;
     decide(&shared, &operator, &path(name)?, (false, because(&said.reason)?), &Agrees::default()).await
@@ -207,12 +209,12 @@ async fn decide(
     name: &str,
     (agrees, reason): (bool, &str),
     said: &Agrees,
-) -> Result<Json<Counted>, Problem> {
+) -> Result<Json<VerdictResult>, Problem> {
     let by = operator.approver()?;
     let unknown = || Problem::forbidden(format!("permissions.yaml has no approver {by:?}"));
     let roles = shared.desk.approver(by).await?.ok_or_else(unknown)?;
     let approval = find(shared, operator, name).await?;
-    let verdict = Verdict {
+    let verdict = ApprovalVerdict {
         by,
         roles: &roles,
         agrees,
@@ -243,7 +245,7 @@ fn refused(error: ApprovalError, approval: &Approval) -> Problem {
         ApprovalError::Store(error) => error.into(),
         ApprovalError::Unknown => Problem::not_found(message),
         ApprovalError::Role(_) => {
-            let needs: Vec<String> = approval.needs.iter().map(Needed::in_words).collect();
+            let needs: Vec<String> = approval.needs.iter().map(RequiredApprovers::in_words).collect();
             Problem::forbidden(format!("{message}; it needs {}", needs.join(" and ")))
         }
         ApprovalError::Own => Problem::forbidden(message),

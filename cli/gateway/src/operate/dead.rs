@@ -8,7 +8,9 @@ use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tickfleet_client::dead::{self, Cause, Causes, Dead, DeadAt, DeadFilter, DeadId, DeadWhole, Kind, Replayed};
+use tickfleet_client::dead::{
+    self, Cause, Causes, DeadCursor, DeadEntry, DeadEntryDetails, DeadFilter, DeadId, DeadKind, ReplayReport,
+};
 use tickfleet_client::operate::Operator as Who;
 use utoipa::{IntoParams, ToSchema};
 
@@ -71,7 +73,7 @@ pub(crate) struct Wanted {
 /// A page of entries.
 #[derive(Debug, Serialize)]
 pub(crate) struct Page {
-    dead: Vec<Dead>,
+    dead: Vec<DeadEntry>,
     /// Entries read from the log.
     read: usize,
     /// Position of the next page; `None` on the last page.
@@ -103,13 +105,18 @@ pub(crate) async fn list(
 }
 
 impl Wanted {
-    async fn filter(self, shared: &Shared, operator: &Operator, now_ms: i64) -> Result<(DeadFilter, DeadAt), Problem> {
+    async fn filter(
+        self,
+        shared: &Shared,
+        operator: &Operator,
+        now_ms: i64,
+    ) -> Result<(DeadFilter, DeadCursor), Problem> {
         let given = |text: Option<String>| text.filter(|text| !text.is_empty());
         let filter = DeadFilter {
             kind: self.kind.map(|kind| match kind {
-                Sort::Letter => Kind::Letter,
-                Sort::Call => Kind::Call,
-                Sort::Task => Kind::Task,
+                Sort::Letter => DeadKind::Letter,
+                Sort::Call => DeadKind::Call,
+                Sort::Task => DeadKind::Task,
             }),
             tenant: operator.within(self.tenant)?,
             agent: optional("agent", self.agent)?,
@@ -122,7 +129,7 @@ impl Wanted {
             until_ms: self.before_ms,
             limit: within("limit", self.limit, LISTED.0, LISTED.1)?,
         };
-        let from: Option<DeadAt> = placed(self.from)?;
+        let from: Option<DeadCursor> = placed(self.from)?;
         Ok((filter, from.unwrap_or_default()))
     }
 }
@@ -180,7 +187,7 @@ pub(crate) async fn show(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
     id: Result<Path<String>, PathRejection>,
-) -> Result<Json<DeadWhole>, Problem> {
+) -> Result<Json<DeadEntryDetails>, Problem> {
     operator.may(Verb::View)?;
     let id = named(&path(id)?)?;
     let own = operator.within(None)?;
@@ -227,7 +234,7 @@ pub(crate) async fn replay(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
     bytes: Result<Bytes, BytesRejection>,
-) -> Result<Json<Vec<Replayed>>, Problem> {
+) -> Result<Json<Vec<ReplayReport>>, Problem> {
     operator.may(Verb::Operate)?;
     let asked: Replays = body(&whole(bytes)?, "{\"ids\": [\"call-0-…\"], \"reason\": \"…\"}")?;
     let ids = these(&asked.ids)?;
@@ -236,7 +243,7 @@ pub(crate) async fn replay(
     }
     let (own, redactor) = (operator.within(None)?, shared.desk.redactor());
     let who = Who { by: operator.by(), reason: because(&asked.reason)?, redactor: &redactor };
-    let wish = dead::Replay {
+    let wish = dead::ReplayRequest {
         message: asked.message.as_deref().map(|message| message.get().as_bytes()),
         although_it_may_have_run: asked.although_it_may_have_run,
         within: own.as_ref(),
@@ -273,7 +280,7 @@ pub(crate) async fn discard(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
     bytes: Result<Bytes, BytesRejection>,
-) -> Result<Json<Vec<Replayed>>, Problem> {
+) -> Result<Json<Vec<ReplayReport>>, Problem> {
     operator.may(Verb::Operate)?;
     let asked: Drops = body(&whole(bytes)?, "{\"ids\": [\"letter-0-…\"], \"reason\": \"…\"}")?;
     let ids = these(&asked.ids)?;
@@ -281,7 +288,7 @@ pub(crate) async fn discard(
     let who = Who { by: operator.by(), reason: because(&asked.reason)?, redactor: &redactor };
     let mut dropped = Vec::with_capacity(ids.len());
     for id in &ids {
-        let wish = dead::Drop { within: own.as_ref(), operator: who };
+        let wish = dead::DropRequest { within: own.as_ref(), operator: who };
         dropped.push(dead::drop_one(shared.client.stores(), id, &wish).await?);
     }
     Ok(Json(dropped))

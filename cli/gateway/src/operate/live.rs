@@ -211,7 +211,7 @@ mod tests {
 
     use futures::{FutureExt, StreamExt};
     use serde_json::value::RawValue;
-    use tickfleet_client::rules::RuleHere;
+    use tickfleet_client::rules::ConfiguredRule;
     use tickfleet_model::day::Tz;
     use tickfleet_model::{Redactor, TenantId};
 
@@ -237,7 +237,7 @@ mod tests {
         fn configuration(&self) -> Told<'_> {
             async { Ok(Value::Null) }.boxed()
         }
-        fn rules(&self) -> Told<'_, Vec<RuleHere>> {
+        fn rules(&self) -> Told<'_, Vec<ConfiguredRule>> {
             async { Ok(Vec::new()) }.boxed()
         }
         fn tenants(&self) -> Told<'_, BTreeSet<TenantId>> {

@@ -8,7 +8,7 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use serde::{Deserialize, Serialize};
-use tickfleet_client::tasks::{TaskFilter, TaskSummary, TasksAt, task_page};
+use tickfleet_client::tasks::{TaskCursor, TaskFilter, TaskSummary, task_page};
 use tickfleet_model::Outcome;
 use utoipa::IntoParams;
 
@@ -82,7 +82,7 @@ pub(crate) async fn list(
         older_than: wanted.older_than_s.map(|seconds| Duration::from_secs(seconds.into())),
         limit: within("limit", wanted.limit, LISTED.0, LISTED.1)?,
     };
-    let from: Option<TasksAt> = placed(wanted.from)?;
+    let from: Option<TaskCursor> = placed(wanted.from)?;
     let tenants = match operator.within(wanted.tenant)? {
         Some(tenant) => BTreeSet::from([tenant]),
         None => shared.desk.tenants().await?,

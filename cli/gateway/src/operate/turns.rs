@@ -10,8 +10,8 @@ use axum::extract::State;
 use axum::extract::rejection::{BytesRejection, QueryRejection};
 use serde::{Deserialize, Serialize};
 use tickfleet_client::end_many::end_many;
-use tickfleet_client::operate::{Operator as Who, TurnFilter, TurnState, TurnSummary, TurnsAt, list_turns};
-use tickfleet_client::tasks::Word;
+use tickfleet_client::operate::{Operator as Who, TurnCursor, TurnFilter, TurnState, TurnSummary, list_turns};
+use tickfleet_client::tasks::CancelStatus;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{Operator, because, body, optional, placed, within};
@@ -111,7 +111,7 @@ pub(crate) async fn list(
         older_than: wanted.older_than_s.map(|seconds| Duration::from_secs(seconds.into())),
         limit: within("limit", wanted.limit, LISTED.0, LISTED.1)?,
     };
-    let from: Option<TurnsAt> = placed(wanted.from)?;
+    let from: Option<TurnCursor> = placed(wanted.from)?;
     let page = list_turns(shared.client.stores(), &filter, from.unwrap_or_default()).await?;
     let now_ms = super::views::now_ms(&shared).await?;
     Ok(Json(Page { turns: page.turns, next: page.next.map(|next| next.to_string()), now_ms }))
@@ -138,7 +138,7 @@ pub(crate) struct Ended {
     /// once it is admitted. `full`: too many cancels wait; this one was not stored. `unknown`: no such turn or task;
     /// nothing was stored.
     #[schema(value_type = String, example = "ok")]
-    answer: Word,
+    answer: CancelStatus,
 }
 
 /// Cancel turns, and tasks with their subtasks. Running calls are stopped; a `once` call ends as `outcome_unknown`.

@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use serde::{Deserialize, Serialize};
 use tickfleet_client::operate::Operator as Who;
-use tickfleet_client::workers::{self, DrainSet, WorkerSummary};
+use tickfleet_client::workers::{self, WorkerDrainResult, WorkerSummary};
 use utoipa::ToSchema;
 
 use super::pauses::Done;
@@ -110,11 +110,13 @@ fn asked(operator: &Operator, bytes: Result<Bytes, BytesRejection>) -> Result<Wh
     Ok(Which { reason, ..which })
 }
 
-async fn done(shared: &Shared, worker: &str, set: DrainSet) -> Result<Json<Done>, Problem> {
+async fn done(shared: &Shared, worker: &str, set: WorkerDrainResult) -> Result<Json<Done>, Problem> {
     match set {
-        DrainSet::Ok => Ok(Json(Done { changed: true })),
-        DrainSet::None => Ok(Json(Done { changed: false })),
-        DrainSet::Unknown => Err(Problem::not_found(workers::no_worker(shared.client.stores(), worker).await?)),
-        DrainSet::Full => Err(Problem::conflict("too many workers are drained: resume some first")),
+        WorkerDrainResult::Ok => Ok(Json(Done { changed: true })),
+        WorkerDrainResult::None => Ok(Json(Done { changed: false })),
+        WorkerDrainResult::Unknown => {
+            Err(Problem::not_found(workers::no_worker(shared.client.stores(), worker).await?))
+        }
+        WorkerDrainResult::Full => Err(Problem::conflict("too many workers are drained: resume some first")),
     }
 }

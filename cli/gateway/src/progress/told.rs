@@ -6,7 +6,7 @@ use axum::response::sse::Event;
 use futures::stream::{self, Stream};
 use serde::Serialize;
 use serde_json::json;
-use tickfleet_client::stands::{CallEnded, Standing};
+use tickfleet_client::turn_status::{CallEnd, TurnPhase};
 use tickfleet_store::TurnName;
 
 use super::look::{Following, Seen};
@@ -41,7 +41,7 @@ struct Told {
     name: TurnName,
     /// Number of results.
     ended: usize,
-    standing: Option<Standing>,
+    standing: Option<TurnPhase>,
     is_away: bool,
     ready: VecDeque<Event>,
     over: bool,
@@ -52,7 +52,7 @@ impl Told {
         let is_away = matches!(seen, Seen::Away);
         match seen {
             Seen::Nothing => {}
-            Seen::Queued => self.stands(Standing::Queued),
+            Seen::Queued => self.stands(TurnPhase::Queued),
             Seen::Underway { agent, .. } if !self.caller.sees(Some(&agent)) => self.gone(),
             Seen::Underway { standing, ended, .. } => {
                 self.calls(ended.get(self.ended..).unwrap_or_default());
@@ -60,7 +60,7 @@ impl Told {
             }
             Seen::Ended(reply) if !self.caller.sees(Some(&reply.agent)) => self.gone(),
             Seen::Ended(reply) => {
-                let left: Vec<CallEnded> = reply.results.iter().skip(self.ended).map(CallEnded::from).collect();
+                let left: Vec<CallEnd> = reply.results.iter().skip(self.ended).map(CallEnd::from).collect();
                 self.calls(&left);
                 self.push("reply", &*reply);
                 self.over = true;
@@ -75,14 +75,14 @@ impl Told {
     }
 
     /// Sends results, each with the position to continue from.
-    fn calls(&mut self, ended: &[CallEnded]) {
+    fn calls(&mut self, ended: &[CallEnd]) {
         for call in ended {
             self.ended += 1;
             self.push("result", call);
         }
     }
 
-    fn stands(&mut self, standing: Standing) {
+    fn stands(&mut self, standing: TurnPhase) {
         // After a failed poll, the state is sent even if it is unchanged.
         if self.standing.as_ref() == Some(&standing) && !self.is_away {
             return;
@@ -109,12 +109,12 @@ impl Told {
     }
 }
 
-const fn word(standing: &Standing) -> &'static str {
+const fn word(standing: &TurnPhase) -> &'static str {
     match standing {
-        Standing::Queued => "queued",
-        Standing::Waiting(_) => "waiting",
-        Standing::Dispatched => "dispatched",
-        Standing::Running { .. } => "running",
-        Standing::Ending => "ending",
+        TurnPhase::Queued => "queued",
+        TurnPhase::Waiting(_) => "waiting",
+        TurnPhase::Dispatched => "dispatched",
+        TurnPhase::Running { .. } => "running",
+        TurnPhase::Ending => "ending",
     }
 }

@@ -11,7 +11,7 @@ use futures::FutureExt;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tickfleet_client::Client;
-use tickfleet_client::rules::RuleHere;
+use tickfleet_client::rules::ConfiguredRule;
 use tickfleet_gateway::{Desk, DeskError, Gateway, KeysFile, LimitsAsked, Named, NewKey, TlsFiles, Told};
 use tickfleet_model::day::Tz;
 use tickfleet_model::{AgentId, Redactor, TenantId};
@@ -60,7 +60,7 @@ impl Desk for PlainDesk {
         away()
     }
 
-    fn rules(&self) -> Told<'_, Vec<RuleHere>> {
+    fn rules(&self) -> Told<'_, Vec<ConfiguredRule>> {
         away()
     }
 

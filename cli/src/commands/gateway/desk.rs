@@ -10,7 +10,7 @@ use futures::FutureExt;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 use tickfleet_client::Client;
-use tickfleet_client::rules::{RuleHere, rules_of};
+use tickfleet_client::rules::{ConfiguredRule, rules_of};
 use tickfleet_gateway::{Desk, DeskError, LimitsAsked, Named, Told};
 use tickfleet_model::day::Tz;
 use tickfleet_model::policy::Policy;
@@ -185,7 +185,7 @@ impl Desk for HereDesk {
         .boxed()
     }
 
-    fn rules(&self) -> Told<'_, Vec<RuleHere>> {
+    fn rules(&self) -> Told<'_, Vec<ConfiguredRule>> {
         async move { Ok(rules_of(&self.known().await.configuration.policy)) }.boxed()
     }
 

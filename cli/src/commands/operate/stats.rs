@@ -6,8 +6,8 @@ use clap::{Args, ValueEnum};
 use comfy_table::Cell;
 use serde::Serialize;
 use tickfleet_client::Client;
-use tickfleet_client::stats::{By, StatsQuery, StatsRow, count_on, stats};
-use tickfleet_client::usage::{ModelUse, UseTotal, add_use};
+use tickfleet_client::stats::{StatsDimension, StatsQuery, StatsRow, count_on, stats};
+use tickfleet_client::usage::{ModelUse, ModelUseTotal, add_use};
 use tickfleet_model::limit::amount;
 use tickfleet_model::{AgentId, TenantId};
 
@@ -71,7 +71,7 @@ enum ByArg {
     Tool,
 }
 
-impl From<ByArg> for By {
+impl From<ByArg> for StatsDimension {
     fn from(by: ByArg) -> Self {
         match by {
             ByArg::Day => Self::Day,
@@ -87,7 +87,7 @@ struct Told {
     rows: Vec<StatsRow>,
     /// Model usage; `None` if rows are by tool.
     #[serde(skip_serializing_if = "Option::is_none")]
-    models: Option<UseTotal>,
+    models: Option<ModelUseTotal>,
     /// All shards are counted up to this time, ms.
     counted_upto_ms: i64,
     /// True if entries may have left the log before they were counted.
@@ -145,7 +145,7 @@ pub(crate) async fn run(setup: &Setup, args: &Stats, output: &Output) -> Result<
         tool: known::tool_wanted(setup, &client, args.tool.as_deref()).await?,
         from_day: today - i64::from(args.days) + 1,
         until_day: today,
-        by: args.by.iter().map(|by| By::from(*by)).collect::<BTreeSet<_>>(),
+        by: args.by.iter().map(|by| StatsDimension::from(*by)).collect::<BTreeSet<_>>(),
     };
     told.rows = stats(client.stores(), &query).await?;
     told.models = add_use(&client, &zones(setup, &client).await?, &query, &mut told.rows).await?;

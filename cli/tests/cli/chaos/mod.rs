@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use serde_json::{Value, json};
-use tickfleet_client::{Client, Recorded};
+use tickfleet_client::{Client, RecordedReply};
 use tickfleet_protocol::parse_turn;
 use tickfleet_store::StoreOptions;
 use tokio::time::{Instant, sleep};
@@ -265,7 +265,7 @@ impl World {
         let id = submit(&self.client, &tenant, "probe", self.probes, 1).await;
         let name = tickfleet_store::TurnName::parse(&format!("{tenant}:{id}")).unwrap();
         loop {
-            if let Ok(Recorded::Ended(_) | Recorded::InInbox) = self.client.reply(&name).await {
+            if let Ok(RecordedReply::Ended(_) | RecordedReply::InInbox) = self.client.reply(&name).await {
                 break;
             }
             assert!(began.elapsed() < PATIENCE, "after {fault:?} nothing goes on");

@@ -141,7 +141,7 @@ pub struct Export<'a, W> {
 }
 
 /// The seals of a shard in the range, and their entries.
-struct Covered {
+struct SealedRange {
     seals: Vec<(LogSeal, SealBody)>,
     /// The sealed entries to export.
     ids: BTreeSet<EntryId>,
@@ -189,9 +189,9 @@ impl<'a, W: io::Write> Export<'a, W> {
     }
 
     /// The seals of a shard that belong to the time range and are not exported yet.
-    async fn covered(&self, store: &Store) -> Result<Covered, StoreError> {
+    async fn covered(&self, store: &Store) -> Result<SealedRange, StoreError> {
         let shard = store.shard();
-        let mut found = Covered { seals: Vec::new(), ids: BTreeSet::new(), upto: EntryId::default() };
+        let mut found = SealedRange { seals: Vec::new(), ids: BTreeSet::new(), upto: EntryId::default() };
         let mut at = "0-0".to_owned();
         loop {
             let page = store.seals(&at, PAGE).await?;

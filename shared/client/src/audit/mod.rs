@@ -5,5 +5,5 @@ mod follow;
 mod search;
 
 pub use export::{Export, ExportError, ExportRange, Resume};
-pub use follow::{Batch, Item, Position, begin, next};
-pub use search::{AuditQuery, Found, SearchResult};
+pub use follow::{Batch, LogItem, LogPosition, begin, next};
+pub use search::{AuditMatch, AuditQuery, SearchResult};

@@ -10,8 +10,8 @@ use tickfleet_core::turn::Turn;
 use tickfleet_store::{DeadLetter, Pulse, Store, StoreError, TurnName, TurnView};
 use tokio::time::Instant;
 
-use super::history::{PlannedCall, Step};
-use super::story::{TaskWait, WaitReason, wait_of};
+use super::details::{TaskWait, WaitReason, wait_of};
+use super::history::{HistoryStep, PlannedCall};
 use super::turn_of;
 use crate::replies::Reply;
 
@@ -112,8 +112,8 @@ impl TaskEvent {
 
 /// An event, and the position after it.
 #[derive(Debug, Clone, Serialize)]
-pub struct Progress {
-    /// The number of entries of the task's history that were reported. Pass it to [`Watch::from`] to continue.
+pub struct TaskProgress {
+    /// The number of entries of the task's history that were reported. Pass it to [`TaskWatcher::from`] to continue.
     pub position: usize,
     /// What happened.
     #[serde(flatten)]
@@ -122,7 +122,7 @@ pub struct Progress {
 
 /// A watcher of one task. It reads four times a second, on a connection that all watchers of the process share.
 #[derive(Debug)]
-pub struct Watch {
+pub struct TaskWatcher {
     store: Store,
     name: TurnName,
     position: usize,
@@ -134,12 +134,12 @@ pub struct Watch {
     plans: Option<usize>,
     /// Whether the submit of the last plan's calls was reported.
     executed: bool,
-    ready: VecDeque<Progress>,
+    ready: VecDeque<TaskProgress>,
     ended: bool,
     looked: bool,
 }
 
-impl Watch {
+impl TaskWatcher {
     /// Watches a task from the beginning.
     #[must_use]
     pub fn new(store: Store, name: TurnName) -> Self {
@@ -166,7 +166,7 @@ impl Watch {
     ///
     /// # Errors
     /// [`StoreError`]; call again, no event is lost.
-    pub async fn next(&mut self) -> Result<Option<Progress>, StoreError> {
+    pub async fn next(&mut self) -> Result<Option<TaskProgress>, StoreError> {
         loop {
             if let Some(progress) = self.ready.pop_front() {
                 self.ended = progress.event.is_end();
@@ -185,7 +185,7 @@ impl Watch {
     }
 
     /// The events as a stream. It ends after the last event, or after an error.
-    pub fn into_stream(self) -> impl Stream<Item = Result<Progress, StoreError>> {
+    pub fn into_stream(self) -> impl Stream<Item = Result<TaskProgress, StoreError>> {
         futures::stream::unfold(Some(self), |watch| async {
             let mut watch = watch?;
             match watch.next().await {
@@ -201,10 +201,11 @@ impl Watch {
         let steps = self.store.steps(&self.name, 0).await?;
         let mut plans = 0;
         for entry in steps.iter().take(self.position) {
-            match Step::read(entry) {
-                Step::Plan(_) => (plans, self.executed) = (plans + 1, false),
-                Step::Result(_) => self.executed = true,
-                Step::Note { .. } | Step::Heard { .. } | Step::Summary(_) | Step::Other => {}
+            match HistoryStep::read(entry) {
+                HistoryStep::Plan(_) => (plans, self.executed) = (plans + 1, false),
+                HistoryStep::Result(_) => self.executed = true,
+                HistoryStep::Note { .. } | HistoryStep::Heard { .. } | HistoryStep::Summary(_) | HistoryStep::Other => {
+                }
             }
         }
         self.plans = Some(plans);
@@ -222,7 +223,7 @@ impl Watch {
         for entry in &pulse.steps {
             self.position += 1;
             self.told = None;
-            self.step(Step::read(entry));
+            self.step(HistoryStep::read(entry));
         }
         if !pulse.steps.is_empty() {
             return Ok(());
@@ -234,20 +235,20 @@ impl Watch {
         }
     }
 
-    fn step(&mut self, step: Step) {
+    fn step(&mut self, step: HistoryStep) {
         match &step {
-            Step::Plan(_) => {
+            HistoryStep::Plan(_) => {
                 self.plans = self.plans.map(|plans| plans + 1);
                 self.executed = false;
             }
             // A turn that ended between two reads was not seen in progress.
-            Step::Result(_) => {
+            HistoryStep::Result(_) => {
                 if let Some(turn) = turn_of(&self.name, self.plans.unwrap_or_default()) {
                     // A watcher that continues after this event still has to receive the result.
                     self.execute(turn.turn.as_str(), self.position.saturating_sub(1));
                 }
             }
-            Step::Note { .. } | Step::Heard { .. } | Step::Summary(_) | Step::Other => {}
+            HistoryStep::Note { .. } | HistoryStep::Heard { .. } | HistoryStep::Summary(_) | HistoryStep::Other => {}
         }
         if let Some(event) = event_of(step) {
             self.tell(event);
@@ -259,12 +260,12 @@ impl Watch {
     fn execute(&mut self, turn: &str, position: usize) {
         if !self.executed {
             self.executed = true;
-            self.ready.push_back(Progress { position, event: TaskEvent::Execute { turn: turn.to_owned() } });
+            self.ready.push_back(TaskProgress { position, event: TaskEvent::Execute { turn: turn.to_owned() } });
         }
     }
 
     fn tell(&mut self, event: TaskEvent) {
-        self.ready.push_back(Progress { position: self.position, event });
+        self.ready.push_back(TaskProgress { position: self.position, event });
     }
 
     async fn accept(&mut self, live: Option<&Turn>) -> Result<(), StoreError> {
@@ -350,16 +351,16 @@ fn is_about(letter: &DeadLetter, name: &TurnName) -> bool {
     letter.from == "tasks" && of_tenant && (minted || says("task_id", name.turn.as_str()))
 }
 
-fn event_of(step: Step) -> Option<TaskEvent> {
+fn event_of(step: HistoryStep) -> Option<TaskEvent> {
     Some(match step {
-        Step::Plan(plan) => TaskEvent::Plan { model: plan.model, text: plan.text, calls: plan.calls },
-        Step::Result(result) => TaskEvent::Result { tool: result.tool, ok: result.ok, content: result.content },
-        Step::Note { text } => TaskEvent::Note { text },
-        Step::Heard { from, text } => TaskEvent::Heard { from, text },
-        Step::Summary(summary) => {
+        HistoryStep::Plan(plan) => TaskEvent::Plan { model: plan.model, text: plan.text, calls: plan.calls },
+        HistoryStep::Result(result) => TaskEvent::Result { tool: result.tool, ok: result.ok, content: result.content },
+        HistoryStep::Note { text } => TaskEvent::Note { text },
+        HistoryStep::Heard { from, text } => TaskEvent::Heard { from, text },
+        HistoryStep::Summary(summary) => {
             TaskEvent::Note { text: format!("{} summarized the steps so far: {}", summary.model, summary.text) }
         }
-        Step::Other => return None,
+        HistoryStep::Other => return None,
     })
 }
 
@@ -385,12 +386,12 @@ fn ended(reply: &str) -> TaskEvent {
 pub(crate) fn answer_of(output: &RawValue) -> String {
     #[derive(serde::Deserialize)]
     #[serde(untagged)]
-    enum Words {
+    enum TaskOutput {
         Answer { answer: String },
         Text(String),
     }
     match serde_json::from_str(output.get()) {
-        Ok(Words::Answer { answer: text } | Words::Text(text)) => text,
+        Ok(TaskOutput::Answer { answer: text } | TaskOutput::Text(text)) => text,
         Err(_) => output.get().to_owned(),
     }
 }

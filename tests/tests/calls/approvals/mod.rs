@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use tickfleet_client::{Approval, ApprovalError, Client, Counted, Verdict};
+use tickfleet_client::{Approval, ApprovalError, ApprovalVerdict, Client, VerdictResult};
 use tickfleet_model::policy::Rule;
 use tickfleet_model::{ApprovalDemand, Effect, Policy, Redactor, TenantId, limits};
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
@@ -138,10 +138,10 @@ impl<'a> Word<'a> {
         Self { by, agrees: true, set: &[], seen: None }
     }
 
-    async fn about(&self, fleet: &Fleet, id: &str) -> Result<Counted, ApprovalError> {
+    async fn about(&self, fleet: &Fleet, id: &str) -> Result<VerdictResult, ApprovalError> {
         let approvers = fleet.active.load().policy.permissions.approvers.clone();
         let narrow = self.set.iter().map(|(at, value)| ((*at).to_owned(), serde_json::from_str(value).unwrap()));
-        let verdict = Verdict {
+        let verdict = ApprovalVerdict {
             by: self.by,
             roles: &approvers[self.by],
             agrees: self.agrees,
@@ -154,7 +154,7 @@ impl<'a> Word<'a> {
     }
 }
 
-async fn approve(fleet: &Fleet, by: &str, id: &str) -> Counted {
+async fn approve(fleet: &Fleet, by: &str, id: &str) -> VerdictResult {
     Word::yes(by).about(fleet, id).await.unwrap()
 }
 

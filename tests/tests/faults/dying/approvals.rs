@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tickfleet_client::{Client, Verdict};
+use tickfleet_client::{ApprovalVerdict, Client};
 use tickfleet_model::{Effect, Redactor, TenantId};
 use tickfleet_store::{Store, StoreOptions};
 use tickfleet_tests::fleet::{Fleet, Plan};
@@ -42,8 +42,15 @@ async fn agrees(store: Store, given: Arc<AtomicUsize>) {
     loop {
         for waiting in client.approvals(&acme, 10).await.unwrap() {
             let narrow = std::collections::BTreeMap::new();
-            let verdict =
-                Verdict { by: "ann", roles: &roles, agrees: true, reason: "", narrow, seen: None, redactor: &redactor };
+            let verdict = ApprovalVerdict {
+                by: "ann",
+                roles: &roles,
+                agrees: true,
+                reason: "",
+                narrow,
+                seen: None,
+                redactor: &redactor,
+            };
             let said = client.decide_approval(&acme, &waiting.id, &verdict).await;
             given.fetch_add(usize::from(said.is_ok()), Ordering::SeqCst);
         }

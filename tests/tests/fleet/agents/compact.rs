@@ -65,7 +65,7 @@ async fn old_steps_are_told_as_notes_and_are_written_down_and_paid_for_once() {
     assert!(says(&keepers[1], "notes number 1") && says(&keepers[1], "Find all.") && keepers[1].tools.is_empty());
     // Operators see the summaries.
     let name = tickfleet_store::TurnName::parse("acme:job-1").unwrap();
-    let story = tickfleet_client::tasks::task_story(&fleet.store, &name).await.unwrap().unwrap();
+    let story = tickfleet_client::tasks::task_details(&fleet.store, &name).await.unwrap().unwrap();
     let told = story.rounds.iter().flat_map(|round| &round.notes).filter(|note| note.contains("summarized")).count();
     assert_eq!(told, 3);
     fleet.stop().await;

@@ -9,12 +9,12 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufRead as _, BufReader, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
-use tickfleet_client::audit::{Batch, Position};
+use tickfleet_client::audit::{Batch, LogPosition};
 use tickfleet_proof::lines::{Header, Line};
 
 use super::sent::text;
 
-type Positions = BTreeMap<u32, Position>;
+type Positions = BTreeMap<u32, LogPosition>;
 
 /// The files of one export.
 pub(super) struct Files {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use tickfleet_client::audit::{Batch, Position, begin, next};
+use tickfleet_client::audit::{Batch, LogPosition, begin, next};
 use tickfleet_config::SealKey;
 use tickfleet_config::units::parse_size;
 use tickfleet_model::ConsumerId;
@@ -74,7 +74,7 @@ fn size(text: &str) -> Result<u64, String> {
 /// A shard that is exported.
 struct Shard {
     store: Store,
-    position: Position,
+    position: LogPosition,
     /// Its position as stored in Redis; empty if the destination stores positions.
     kept: String,
     /// Age of the oldest entry that is not yet exported.
@@ -221,7 +221,7 @@ impl Exporter {
     /// first line, because the header contains them.
     async fn begin(&mut self) -> Result<(), SendError> {
         if self.sink.keeps_positions() {
-            for shard in self.shards.iter_mut().filter(|shard| shard.position == Position::default()) {
+            for shard in self.shards.iter_mut().filter(|shard| shard.position == LogPosition::default()) {
                 shard.position = begin(&shard.store).await?;
             }
         }
@@ -254,7 +254,7 @@ impl Exporter {
         let shard = &mut self.shards[at];
         shard.position = position.parse().unwrap_or_else(|error| {
             tracing::error!(%error, "export restarts from the beginning; entries are exported again");
-            Position::default()
+            LogPosition::default()
         });
         shard.kept = position;
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use tickfleet_client::audit::{Batch, Position};
+use tickfleet_client::audit::{Batch, LogPosition};
 use tickfleet_proof::lines::Header;
 
 use super::file::Files;
@@ -67,7 +67,7 @@ impl To {
         size_max: u64,
         files_max: u32,
         headers: &str,
-    ) -> Result<(Sink, BTreeMap<u32, Position>), Failure> {
+    ) -> Result<(Sink, BTreeMap<u32, LogPosition>), Failure> {
         Ok(match self {
             Self::File(path) => {
                 let failed = |error| anyhow::anyhow!("{}: {error}", path.display());

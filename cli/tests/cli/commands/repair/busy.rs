@@ -12,7 +12,7 @@ use redis::streams::StreamReadReply;
 use serde_json::{Value, json};
 use tickfleet_client::model::approval::Narrowed;
 use tickfleet_client::model::{Redactor, TenantId};
-use tickfleet_client::{ApprovalError, Client, StoreOptions, SubmitError, Verdict, parse_turn};
+use tickfleet_client::{ApprovalError, ApprovalVerdict, Client, StoreOptions, SubmitError, parse_turn};
 use tickfleet_protocol::{TaskMessage, parse_task_message};
 use tickfleet_store::{Submission, TurnName};
 use tokio::task::JoinHandle;
@@ -215,7 +215,7 @@ async fn approve(hand: Hand) -> usize {
             if number.is_multiple_of(4) {
                 continue;
             }
-            let verdict = Verdict {
+            let verdict = ApprovalVerdict {
                 by: hand.name,
                 roles: &roles,
                 agrees: !number.is_multiple_of(3),
