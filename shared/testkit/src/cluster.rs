@@ -8,7 +8,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::network::{Door, address_of};
+use crate::network::{PortProxy, address_of};
 use crate::{Network, RedisOptions, RedisServer, TlsFiles};
 
 /// The slots of every cluster.
@@ -499,7 +499,7 @@ async fn node(options: RedisOptions) -> (RedisServer, u16) {
 /// As [`node`], behind proxies of the network. Also returns the port and the bus port under which the other nodes know
 /// it.
 async fn node_apart(network: &mut Network, index: usize, options: RedisOptions) -> (RedisServer, u16, u16) {
-    let (door, bus_door): (Door, Door) = (network.door(index).await, network.door(index).await);
+    let (door, bus_door): (PortProxy, PortProxy) = (network.door(index).await, network.door(index).await);
     let own = [
         ("--cluster-announce-ip", "127.0.0.1".to_owned()),
         ("--cluster-announce-port", door.port.to_string()),

@@ -1,7 +1,7 @@
 //! The Redis of a fleet: one server, a server with Sentinels, or a node of a cluster.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use tickfleet_testkit::{Cluster, RedisServer, Trio};
+use tickfleet_testkit::{Cluster, RedisServer, SentinelSetup};
 
 /// Selects the kind of Redis for fleets that bring no server of their own: `single`, `sentinel` or `cluster`.
 const VARIABLE: &str = "TICKFLEET_TEST_REDIS";
@@ -21,7 +21,7 @@ pub struct Place {
 pub struct Around {
     /// Replicas, or the other nodes of a cluster.
     pub servers: Vec<RedisServer>,
-    _sentinels: Option<Trio>,
+    _sentinels: Option<SentinelSetup>,
 }
 
 impl Place {
@@ -36,7 +36,7 @@ impl Place {
         match std::env::var(VARIABLE).as_deref() {
             Err(_) | Ok("" | "single") => Self::of(RedisServer::start().await),
             Ok("sentinel") => {
-                let mut trio = Trio::start(1).await;
+                let mut trio = SentinelSetup::start(1).await;
                 let (url, mut servers) = (trio.url(), std::mem::take(&mut trio.servers));
                 Self { server: servers.remove(0), url: Some(url), around: Around { servers, _sentinels: Some(trio) } }
             }

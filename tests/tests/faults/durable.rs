@@ -15,7 +15,7 @@ use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_store::seam::Take;
 use tickfleet_store::{Confirmed, Store, StoreOptions, TurnName};
-use tickfleet_testkit::{RedisOptions, RedisServer, Trio};
+use tickfleet_testkit::{RedisOptions, RedisServer, SentinelSetup};
 use tickfleet_tests::doomed::Doomed;
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tickfleet_tools::{ToolError, TypedTool};
@@ -200,7 +200,7 @@ struct FailedOver {
 /// The replica knows the turn. If it `lags`, it knows nothing that happens then: a worker begins the payment. Primary
 /// and worker die together, and another worker continues with what the replica knows.
 async fn fail_over(durable: Durability, lags: bool) -> FailedOver {
-    let (paid, trio) = (Paid::default(), &mut Trio::start(1).await);
+    let (paid, trio) = (Paid::default(), &mut SentinelSetup::start(1).await);
     let [first, second] = [false, true].map(|answers| {
         let store = StoreOptions { lease_ms: SHORT_LEASE_MS, ..StoreOptions::default() };
         // If the machine stalls for half a second, a confirmation fails, and the begin is retried.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tickfleet_model::TenantId;
 use tickfleet_model::ids::shard_of;
-use tickfleet_testkit::{Clocks, Cluster, Network, RedisOptions, RedisServer, Trio};
+use tickfleet_testkit::{Clocks, Cluster, Network, RedisOptions, RedisServer, SentinelSetup};
 use tokio::time::{Instant, sleep};
 
 use super::nodes::previous;
@@ -57,7 +57,7 @@ fn wanted(mut faults: Vec<&'static str>) -> Vec<&'static str> {
 /// The kind of the fleet's Redis.
 pub enum Kind {
     One(Box<RedisServer>, Proxy),
-    Sentinels(Box<Trio>),
+    Sentinels(Box<SentinelSetup>),
     Cluster(Box<Cluster>),
 }
 
@@ -98,7 +98,7 @@ impl Target {
 
     pub async fn sentinels() -> Self {
         let (is_cuttable, clocks) = (Self::can_be_cut().await, Clocks::new().await);
-        let trio = Trio::start_of(1, &Self::witnessed(clocks.as_ref()), is_cuttable).await;
+        let trio = SentinelSetup::start_of(1, &Self::witnessed(clocks.as_ref()), is_cuttable).await;
         Self { is_cuttable, clocks, ..Self::of(Kind::Sentinels(Box::new(trio))) }
     }
 

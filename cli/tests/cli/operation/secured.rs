@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use tickfleet_store::Role;
-use tickfleet_testkit::{Cluster, RedisServer, TlsFiles, Trio};
+use tickfleet_testkit::{Cluster, RedisServer, SentinelSetup, TlsFiles};
 
 use crate::support::binary::{DevFleet, Said, command, reached, tickfleet, until_all_said, until_said};
 use crate::support::certificates::certificates;
@@ -85,7 +85,7 @@ async fn each_command_works_on_a_cluster_over_tls_as_the_user_of_its_role() {
 async fn a_fleet_finds_its_primary_by_sentinels_over_tls_and_the_next_one() {
     let dir = tempfile::tempdir().unwrap();
     let files = files(dir.path());
-    let mut trio = Trio::start_tls(1, &files).await;
+    let mut trio = SentinelSetup::start_tls(1, &files).await;
     let url = format!("{}?tls_ca={}", trio.url(), files.ca.display());
     assert!(url.starts_with("rediss+sentinel://"), "{url}");
     let config = tempfile::tempdir().unwrap();

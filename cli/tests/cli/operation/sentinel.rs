@@ -1,6 +1,6 @@
 //! Processes and `doctor` with a Redis behind Sentinels.
 
-use tickfleet_testkit::Trio;
+use tickfleet_testkit::SentinelSetup;
 
 use crate::support::binary::{tickfleet, until_said};
 use crate::support::process::{Process, pause};
@@ -34,14 +34,14 @@ fn until_metric(process: &Process, name: &str, is: impl Fn(f64) -> bool) {
     panic!("{name} is not so within two minutes:\n{}", process.metrics());
 }
 
-fn address(trio: &Trio, server: usize) -> String {
+fn address(trio: &SentinelSetup, server: usize) -> String {
     let url = trio.servers[server].url();
     format!("127.0.0.1:{}", url.trim_end_matches('/').rsplit(':').next().unwrap())
 }
 
 #[tokio::test]
 async fn readiness_and_doctor_tell_where_the_primary_is_and_why_there_is_none() {
-    let (mut trio, dir) = (Trio::start(1).await, tempfile::tempdir().unwrap());
+    let (mut trio, dir) = (SentinelSetup::start(1).await, tempfile::tempdir().unwrap());
     let url = trio.url();
     let scheduler = Process::start("scheduler", dir.path(), &url);
     until_ready_says(&scheduler, "200", &format!("primary {}", address(&trio, 0)));
@@ -66,7 +66,7 @@ async fn readiness_and_doctor_tell_where_the_primary_is_and_why_there_is_none() 
 
 #[tokio::test]
 async fn sentinels_and_the_primary_have_users_of_their_own_and_who_lacks_a_right_is_told() {
-    let trio = Trio::start(0).await;
+    let trio = SentinelSetup::start(0).await;
     let url = trio.url();
     let (hosts, _) = url.split_once("://").unwrap().1.split_once('/').unwrap();
     for host in hosts.split(',') {

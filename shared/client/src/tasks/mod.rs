@@ -1,6 +1,6 @@
 //! Tasks for observers: list them, show their details, watch them, and cancel them.
 //!
-//! `watch` is one task as a stream of events; `story` is everything that is known about it at one time; `cancel` ends
+//! `watch` is one task as a stream of events; `details` is everything that is known about it at one time; `cancel` ends
 //! it with everything that it has begun. `history` is the format of the steps of a task in Redis.
 
 mod cancel;

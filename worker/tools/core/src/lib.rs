@@ -25,7 +25,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::value::RawValue;
 use tickfleet_model::{AgentId, CallId, Context, InboxName, TaskGrant, TaskId, TenantId, TurnId};
-use tickfleet_ops::traces::{self, Outgoing};
+use tickfleet_ops::traces::{self, TraceContext};
 use tokio_util::sync::CancellationToken;
 
 /// Rewrites JSON from services so that every reader accepts it.
@@ -110,7 +110,7 @@ impl CallContext {
     /// Returns the `traceparent` and `tracestate` for requests that the handler sends to other services; `None` if the
     /// producer gave no trace context and spans are not exported.
     #[must_use]
-    pub fn trace(&self) -> Option<Outgoing> {
+    pub fn trace(&self) -> Option<TraceContext> {
         traces::outgoing(&self.context)
     }
 

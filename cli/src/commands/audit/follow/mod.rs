@@ -19,7 +19,7 @@ use tickfleet_client::audit::{Batch, LogPosition, begin, next};
 use tickfleet_config::SealKey;
 use tickfleet_config::units::parse_size;
 use tickfleet_model::ConsumerId;
-use tickfleet_ops::metrics::{Metrics, Part};
+use tickfleet_ops::metrics::{Metrics, ProcessRole};
 use tickfleet_ops::progress::{LoopHandle, Progress};
 use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_proof::lines::Header;
@@ -108,7 +108,7 @@ enum Went {
 pub(super) async fn run(setup: &Setup, args: &Follow, to: &To, header: Header) -> Result<(), Failure> {
     let traces = setup.start_log()?;
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
-    let metrics = Arc::new(Metrics::of(Part::Exporter).map_err(Failure::failed)?);
+    let metrics = Arc::new(Metrics::of(ProcessRole::Exporter).map_err(Failure::failed)?);
     let stores: Vec<Store> = setup.stores()?.into_iter().map(|store| store.observed_by(metrics.clone())).collect();
     // The variable is optional.
     let headers = setup.secret("--to", &SealKey::Env("OTEL_EXPORTER_OTLP_HEADERS".into())).unwrap_or_default();

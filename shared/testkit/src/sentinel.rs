@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use tickfleet_ops::redis_server::{Listen, PrivateRedis, ServerOptions};
 
-use crate::network::{Door, address_of};
+use crate::network::{PortProxy, address_of};
 use crate::{Network, RedisOptions, RedisServer, TlsFiles, connect};
 
 /// The name of the primary in the sentinels.
@@ -51,7 +51,7 @@ const PACE: [&str; 14] = [
 
 /// The servers and the sentinels, all on ports of 127.0.0.1. They end when it is dropped.
 #[derive(Debug)]
-pub struct Trio {
+pub struct SentinelSetup {
     /// The initial primary, and its replicas.
     pub servers: Vec<RedisServer>,
     sentinels: Vec<Sentinel>,
@@ -71,7 +71,7 @@ struct Sentinel {
     _dir: TempDir,
 }
 
-impl Trio {
+impl SentinelSetup {
     /// Starts a primary with this many replicas, and waits until the sentinels know all of them and each other.
     ///
     /// # Panics
@@ -321,7 +321,7 @@ impl Trio {
 impl Sentinel {
     /// Starts a sentinel that monitors the primary at this port. On a network it has a number, and is reached through a
     /// proxy.
-    async fn start(port: &str, tls: Option<&TlsFiles>, apart: Option<(usize, Door)>) -> Self {
+    async fn start(port: &str, tls: Option<&TlsFiles>, apart: Option<(usize, PortProxy)>) -> Self {
         let dir = tempfile::Builder::new().prefix("tickfleet-").tempdir().expect("a temporary folder for a sentinel");
         let config = dir.path().join("sentinel.conf");
         let quorum = SENTINELS / 2 + 1;
@@ -368,12 +368,12 @@ impl Sentinel {
 }
 
 /// A proxy in front of this server or sentinel, if there is a network.
-async fn door_of(network: Option<&mut Network>, own: usize) -> Option<Door> {
+async fn door_of(network: Option<&mut Network>, own: usize) -> Option<PortProxy> {
     Some(network?.door(own).await)
 }
 
 /// Sets the port behind the proxy, and returns the port under which others reach it.
-fn behind(door: Option<Door>, port: String) -> String {
+fn behind(door: Option<PortProxy>, port: String) -> String {
     let Some(door) = door else { return port };
     door.behind.set(port.parse().expect("a port")).expect("a door of its own");
     door.port.to_string()
