@@ -37,12 +37,12 @@ const LOOK_LIMIT: Duration = Duration::from_secs(120);
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The reference servers.
-pub struct Reference {
+pub struct ReferenceServers {
     dir: PathBuf,
     node: Node,
 }
 
-impl Reference {
+impl ReferenceServers {
     /// Installs the servers if they are missing. Returns `None` if [`SKIP_VARIABLE`] is `1`. Processes that run at the
     /// same time wait for each other.
     ///

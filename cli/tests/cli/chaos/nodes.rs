@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use nix::sys::signal::Signal;
 
-use super::{PAST_THE_LEASE, ROLES, World};
+use super::{ChaosFleet, PAST_THE_LEASE, ROLES};
 use crate::support::process::{Process, chosen_build};
 
 /// A role, with the process that has it at the moment.
@@ -22,7 +22,7 @@ pub fn previous() -> Option<PathBuf> {
     std::env::var_os("TICKFLEET_PREVIOUS").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-impl World {
+impl ChaosFleet {
     /// Starts all processes. If there is a previous build, one scheduler and one worker run it.
     pub fn start_all(&mut self) {
         for number in 0..ROLES.len() {

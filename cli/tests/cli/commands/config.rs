@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::support::binary::{DevFleet, Said, command, tickfleet};
+use crate::support::binary::{CommandOutput, DevFleet, command, tickfleet};
 use crate::support::documents;
 
 /// The snippets of `docs/operate/configuration-folder.md` are a configuration, and the commands that `dev` then
@@ -37,7 +37,7 @@ fn the_smallest_configuration_of_ones_own_runs_and_dev_shows_commands_that_fit_i
     let next: Vec<&String> = fleet.welcome.iter().filter(|line| line.starts_with("  tickfleet ")).collect();
     assert_eq!(next.len(), 3, "{:?}", fleet.welcome);
     for command in next {
-        let said = Said::of(documents::with_binary(&mut fleet.shell(command)).current_dir(folder.path()), "");
+        let said = CommandOutput::of(documents::with_binary(&mut fleet.shell(command)).current_dir(folder.path()), "");
         assert_eq!(said.code, 0, "{command}: {}{}", said.stdout, said.stderr);
     }
     let ignored = std::fs::read_to_string(folder.path().join(".tickfleet/.gitignore"));
@@ -231,6 +231,6 @@ fn a_plain_fleet_has_no_trial_tools_and_dev_has_them() {
     for trial in ["echo", "sleep", "fail", "fail_once"] {
         assert!(!listed.lines().any(|line| line.starts_with(trial)) && !defined.contains(&format!("\"{trial}\"")));
     }
-    let with = Said::of(command(&["tools"]).env("TICKFLEET_PERMISSION_TRIAL_TOOLS", "true"), "").exits(0);
+    let with = CommandOutput::of(command(&["tools"]).env("TICKFLEET_PERMISSION_TRIAL_TOOLS", "true"), "").exits(0);
     with.says("echo").says("fail_once");
 }

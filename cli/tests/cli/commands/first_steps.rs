@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::json;
 use tickfleet_testkit::RedisServer;
 
-use crate::support::binary::{DevFleet, Said, command, tickfleet};
+use crate::support::binary::{CommandOutput, DevFleet, command, tickfleet};
 use crate::support::prometheus::free_port;
 
 const KELLY: [&str; 5] = ["submit", "--tenant", "demo", "--agent", "kelly"];
@@ -72,7 +72,7 @@ fn dev_runs_without_redis_and_continues_with_its_data() {
     let variables = [("PATH", folder.path().to_str().unwrap())];
     let data = folder.path().join("state");
     let args = ["--data", data.to_str().unwrap(), "--console", "0"];
-    let curl = |fleet: &DevFleet, line: &str| Said::of(&mut fleet.shell(line), "").exits(0);
+    let curl = |fleet: &DevFleet, line: &str| CommandOutput::of(&mut fleet.shell(line), "").exits(0);
     let asks = |path: &str, body: &str| {
         format!("curl -s -H \"Authorization: Bearer $FLEET_KEY\" \"$FLEET_URL/v1/turns{path}\" {body}")
     };
@@ -104,7 +104,7 @@ fn other_commands_reach_a_fleet_in_memory_over_its_socket_and_say_when_it_has_go
     assert!(fleet.welcome.iter().any(|line| line.trim() == shown), "{:?}", fleet.welcome);
     assert_eq!(std::os::unix::fs::PermissionsExt::mode(&socket.metadata().unwrap().permissions()) & 0o777, 0o600);
     let mut other = command(&["dev"]);
-    Said::of(other.current_dir(folder.path()), "").exits(1).complains("another tickfleet dev runs in");
+    CommandOutput::of(other.current_dir(folder.path()), "").exits(1).complains("another tickfleet dev runs in");
     fleet.run(&["dev"]).exits(2).complains("names another tickfleet dev: unset it");
 
     let submit = |more: &[&str]| fleet.run(&kellys(&[&["--wait", "--json"], more].concat()));
@@ -123,7 +123,7 @@ fn other_commands_reach_a_fleet_in_memory_over_its_socket_and_say_when_it_has_go
     let mut late = fleet.command(&["workers", "list"]);
     assert_eq!(fleet.stop(), Some(0));
     assert!(!socket.exists());
-    Said::of(&mut late, "").exits(3).complains("does not answer").complains("Is it running?");
+    CommandOutput::of(&mut late, "").exits(3).complains("does not answer").complains("Is it running?");
 }
 
 #[tokio::test]
@@ -183,7 +183,7 @@ async fn what_was_forgotten_or_misspelt_is_told_with_what_to_do() {
     let conf = conf.path().to_str().unwrap();
     let here = |args: &[&str]| {
         let mut command = command(&[args, &["--config", conf]].concat());
-        Said::of(command.current_dir(folder.path()), "")
+        CommandOutput::of(command.current_dir(folder.path()), "")
     };
     let away = here(&kellys(&["--call", "echo"])).exits(3);
     away.complains("REDIS_URL is not set").complains("tickfleet dev starts one");

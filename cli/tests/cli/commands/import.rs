@@ -9,7 +9,7 @@ use axum::response::IntoResponse;
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
 
-use crate::support::binary::{DevFleet, Said, tickfleet};
+use crate::support::binary::{CommandOutput, DevFleet, tickfleet};
 
 /// The API of a shop, as such documents describe it: shared parameters, references, several security schemes, and
 /// operations that cannot become tools.
@@ -72,7 +72,7 @@ components:
     login: {type: oauth2, flows: {clientCredentials: {tokenUrl: "https://id.shop.example/token", scopes: {}}}}
 "##;
 
-fn import(folder: &Path, more: &[&str]) -> Said {
+fn import(folder: &Path, more: &[&str]) -> CommandOutput {
     let file = folder.join("shop.yaml");
     std::fs::write(&file, SHOP).unwrap();
     tickfleet(&[&["tools", "import", file.to_str().unwrap()], more].concat())

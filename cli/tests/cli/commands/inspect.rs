@@ -2,7 +2,7 @@
 
 use tickfleet_testkit::{RedisOptions, RedisServer};
 
-use crate::support::binary::{DevFleet, Said, command, submit, tickfleet};
+use crate::support::binary::{CommandOutput, DevFleet, command, submit, tickfleet};
 use crate::support::process::Process;
 
 #[tokio::test]
@@ -199,7 +199,7 @@ async fn what_keeps_a_process_from_starting_is_a_line_of_its_json_log() {
     let address = taken.local_addr().unwrap().to_string();
     let fails = |args: &[&str], variables: &[(&str, &str)], code: i32, error: &str| {
         let mut command = command(args);
-        let said = Said::of(command.env("REDIS_URL", &url).envs(variables.iter().copied()), "").exits(code);
+        let said = CommandOutput::of(command.env("REDIS_URL", &url).envs(variables.iter().copied()), "").exits(code);
         let lines: Vec<serde_json::Value> = said
             .stderr
             .lines()
@@ -230,7 +230,9 @@ async fn what_keeps_a_process_from_starting_is_a_line_of_its_json_log() {
     fails(&export, &[], 1, "/dev/null/none");
     // Commands for people print plain text.
     let mut submit = command(&["submit", "--no-such-option"]);
-    assert!(Said::of(submit.env(json.0, json.1), "").exits(2).stderr.starts_with("error: unexpected argument"));
+    assert!(
+        CommandOutput::of(submit.env(json.0, json.1), "").exits(2).stderr.starts_with("error: unexpected argument")
+    );
 }
 
 #[tokio::test]

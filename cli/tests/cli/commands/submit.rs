@@ -2,7 +2,7 @@
 
 use tickfleet_testkit::RedisServer;
 
-use crate::support::binary::{DevFleet, Said, command, submit, tickfleet};
+use crate::support::binary::{CommandOutput, DevFleet, command, submit, tickfleet};
 
 #[tokio::test]
 async fn dev_answers_a_submitted_turn_and_stops_cleanly() {
@@ -80,9 +80,9 @@ async fn tasks_are_delegated_and_refused_with_a_reason() {
 async fn a_producer_with_another_number_of_shards_is_refused() {
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
-    let said = Said::of(fleet.command(&submit(&["--call", "echo"])).env("TICKFLEET_REDIS_SHARDS", "4"), "");
+    let said = CommandOutput::of(fleet.command(&submit(&["--call", "echo"])).env("TICKFLEET_REDIS_SHARDS", "4"), "");
     said.exits(1).complains("4 shards").complains("written with 1");
-    let doctor = Said::of(fleet.command(&["doctor"]).env("TICKFLEET_REDIS_SHARDS", "4"), "");
+    let doctor = CommandOutput::of(fleet.command(&["doctor"]).env("TICKFLEET_REDIS_SHARDS", "4"), "");
     doctor.exits(1).says("set redis.shards to 1");
 }
 
@@ -103,7 +103,7 @@ fn exit_codes_tell_usage_from_failure_from_an_absent_redis() {
         tickfleet(wrong).exits(2);
     }
     tickfleet(&submit(&[])).exits(2).complains("give --call or a file");
-    let away = Said::of(command(&["dev"]).env("REDIS_URL", nowhere[1]), "").exits(3);
+    let away = CommandOutput::of(command(&["dev"]).env("REDIS_URL", nowhere[1]), "").exits(3);
     away.complains("REDIS_URL (or --redis-url) names this Redis. Unset it");
     tickfleet(&submit(&["--call", "echo text=hi"])).exits(2).complains("not JSON");
     tickfleet(&["doctor", "--redis-url", "localhost"]).exits(2).complains("redis://");

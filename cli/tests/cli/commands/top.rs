@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
 
-use crate::support::binary::{DevFleet, Said, tickfleet, until_all_said};
+use crate::support::binary::{CommandOutput, DevFleet, tickfleet, until_all_said};
 
 const TERMINAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/commands/terminal.py");
 
@@ -22,7 +22,7 @@ fn in_a_terminal(fleet: &DevFleet, more: &[&str], steps: &Value) -> Value {
     python.arg(TERMINAL).args(["110", "30"]).arg(steps.to_string());
     python.arg(top.get_program()).args(top.get_args()).envs(top.get_envs().filter_map(|(k, v)| Some((k, v?))));
     python.env("TERM", "xterm-256color").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    Said::of(&mut python, "").exits(0).json()
+    CommandOutput::of(&mut python, "").exits(0).json()
 }
 
 #[tokio::test]

@@ -2,11 +2,11 @@
 
 use tickfleet_testkit::RedisServer;
 
-use crate::support::binary::{DevFleet, Said, tickfleet};
+use crate::support::binary::{CommandOutput, DevFleet, tickfleet};
 
 const WHY: [&str; 4] = ["--reason", "agreed with Ben", "--by", "anna"];
 
-fn submit(fleet: &DevFleet, agent: &str, id: &str, call: &str) -> Said {
+fn submit(fleet: &DevFleet, agent: &str, id: &str, call: &str) -> CommandOutput {
     fleet.run(&["submit", "--tenant", "demo", "--agent", agent, "--turn-id", id, "--call", call])
 }
 
@@ -17,7 +17,7 @@ async fn a_paused_agents_turns_wait_and_a_resumed_ones_go_on() {
     fleet.run(&["pause"]).exits(0).says("No pauses.");
     // An unknown name is rejected with the nearest known name, and pauses nothing. Only the configuration in force has
     // the names, so these commands run with the fleet's configuration.
-    let run = |args: &[&str]| Said::of(fleet.command(args).env("TICKFLEET_CAPS_TICK", "500ms"), "");
+    let run = |args: &[&str]| CommandOutput::of(fleet.command(args).env("TICKFLEET_CAPS_TICK", "500ms"), "");
     for (verb, name, told) in [
         ("pause", &["demo", "kely"][..], "unknown agent \"kely\". Nearest: kelly"),
         ("pause", &["dmeo"], "unknown tenant \"dmeo\". Nearest: demo"),

@@ -10,7 +10,7 @@ use tickfleet_store::DEFAULT_USER;
 use tickfleet_testkit::{RedisOptions, RedisServer};
 use tokio::time::Instant;
 
-use crate::support::binary::{DevFleet, Said, tickfleet};
+use crate::support::binary::{CommandOutput, DevFleet, tickfleet};
 use crate::support::certificates::certificates;
 use crate::support::documents::{REPOSITORY, blocks};
 use crate::support::process::Process;
@@ -35,11 +35,11 @@ fn users() -> Vec<Vec<String>> {
 }
 
 /// A Redis with exactly these users.
-struct Guarded {
+struct RedisWithUsers {
     redis: RedisServer,
 }
 
-impl Guarded {
+impl RedisWithUsers {
     async fn start() -> Self {
         let redis = RedisServer::start_with(RedisOptions { tcp: true, ..RedisOptions::default() }).await;
         let mut connection = redis.connection().await;
@@ -103,7 +103,7 @@ fn words(command: &str) -> Vec<String> {
 
 #[tokio::test]
 async fn a_fleet_and_its_operator_work_under_the_users_of_the_guide() {
-    let redis = Guarded::start().await;
+    let redis = RedisWithUsers::start().await;
     // Without a password, nothing works.
     tickfleet(&["doctor", "--redis-url", &redis.redis.url()]).exits(1).complains("Authentication required");
     let folder = tempfile::tempdir().unwrap();
@@ -167,7 +167,7 @@ async fn the_users_of_the_guide_are_what_the_command_prints() {
 
 #[tokio::test]
 async fn each_user_of_the_guide_may_do_its_own_work_and_nothing_else() {
-    let redis = Guarded::start().await;
+    let redis = RedisWithUsers::start().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url("tickfleet")]);
     let refused = |answer: Result<redis::Value, String>| assert_eq!(answer.unwrap_err(), "NOPERM");
 
@@ -239,19 +239,21 @@ async fn a_fleet_works_over_tls_with_an_authority_of_its_own() {
     let fleet = DevFleet::start_with(&["--redis-url", &url], &[("TICKFLEET_REDIS_TLS_CA", &ca)]);
     let turn = ["submit", "--tenant", "demo", "--agent", "kelly", "--call", "echo", "--wait"];
     let mut command = fleet.command(&turn);
-    Said::of(command.env("TICKFLEET_REDIS_TLS_CA", &ca), "").exits(0).says("ok");
+    CommandOutput::of(command.env("TICKFLEET_REDIS_TLS_CA", &ca), "").exits(0).says("ok");
     // With its own CA for Redis, the CAs for tools (SSL_CERT_FILE) do not matter.
     let mut command = fleet.command(&turn);
     command.env("TICKFLEET_REDIS_TLS_CA", &ca).env("SSL_CERT_FILE", "/dev/null");
-    Said::of(&mut command, "").exits(0).says("ok");
+    CommandOutput::of(&mut command, "").exits(0).says("ok");
     // A server whose certificate is not trusted is rejected.
-    Said::of(fleet.command(&["doctor"]).env("SSL_CERT_FILE", "/dev/null"), "").exits(3).complains("cannot be reached");
+    CommandOutput::of(fleet.command(&["doctor"]).env("SSL_CERT_FILE", "/dev/null"), "")
+        .exits(3)
+        .complains("cannot be reached");
     let other_name = format!("rediss://127.0.0.1:{port}");
     let doctor = tickfleet(&["doctor", "--redis-url", &other_name]);
     doctor.exits(3).complains("UnknownIssuer").complains("TICKFLEET_REDIS_TLS_CA");
     let mut doctor = fleet.command(&["doctor", "--redis-url", &other_name]);
     let wrong_name = "put a name into the URL that the certificate of the Redis server has";
-    Said::of(doctor.env("TICKFLEET_REDIS_TLS_CA", &ca), "")
+    CommandOutput::of(doctor.env("TICKFLEET_REDIS_TLS_CA", &ca), "")
         .exits(3)
         .complains("not valid for name")
         .complains(wrong_name);
@@ -319,7 +321,7 @@ async fn a_turn_that_a_backup_holds_is_carried_out_after_it_was_restored() {
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped());
-    Said::of(&mut backup, "").exits(0);
+    CommandOutput::of(&mut backup, "").exits(0);
     drop(redis);
 
     let extra_args = ["--dir", folder.path().to_str().unwrap()].map(String::from).into();

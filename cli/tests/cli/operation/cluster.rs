@@ -2,7 +2,7 @@
 
 use tickfleet_testkit::Cluster;
 
-use crate::support::binary::{Said, command, reached, tickfleet, until_all_said, until_said};
+use crate::support::binary::{CommandOutput, command, reached, tickfleet, until_all_said, until_said};
 use crate::support::process::{Process, pause};
 
 /// The number of attempts before a check fails.
@@ -39,7 +39,7 @@ async fn roles_submit_and_doctor_take_the_url_of_a_cluster() {
 
     let asked = |args: &[&str]| {
         let mut command = command(&[args, &["--redis-url", &url]].concat());
-        Said::of(command.envs(variables), "")
+        CommandOutput::of(command.envs(variables), "")
     };
     let call = ["submit", "--tenant", "demo", "--agent", "kelly", "--call", "list_tools", "--wait"];
     reached(|| asked(&call)).exits(0).says("list_tools");

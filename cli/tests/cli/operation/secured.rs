@@ -5,7 +5,7 @@ use std::path::Path;
 use tickfleet_store::Role;
 use tickfleet_testkit::{Cluster, RedisServer, SentinelSetup, TlsFiles};
 
-use crate::support::binary::{DevFleet, Said, command, reached, tickfleet, until_all_said, until_said};
+use crate::support::binary::{CommandOutput, DevFleet, command, reached, tickfleet, until_all_said, until_said};
 use crate::support::certificates::certificates;
 use crate::support::process::Process;
 
@@ -49,7 +49,7 @@ async fn each_command_works_on_a_cluster_over_tls_as_the_user_of_its_role() {
     let asked = |role: &str, args: &[&str]| {
         reached(|| {
             let mut command = command(&[args, &["--redis-url", &url(role)]].concat());
-            Said::of(command.envs(variables), "")
+            CommandOutput::of(command.envs(variables), "")
         })
     };
     let turn =
@@ -67,7 +67,7 @@ async fn each_command_works_on_a_cluster_over_tls_as_the_user_of_its_role() {
 
     let fleet = DevFleet::start_with(&["--redis-url", &url("tickfleet")], &variables);
     let echo = ["submit", "--tenant", "demo", "--agent", "kelly", "--turn-id", "again", "--call", "echo", "--wait"];
-    reached(|| Said::of(fleet.command(&echo).envs(variables), "")).exits(0).says("ok");
+    reached(|| CommandOutput::of(fleet.command(&echo).envs(variables), "")).exits(0).says("ok");
     assert_eq!(fleet.stop(), Some(0));
     for server in &cluster.servers {
         let refused: Vec<redis::Value> =

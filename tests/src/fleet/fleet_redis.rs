@@ -7,27 +7,27 @@ use tickfleet_testkit::{Cluster, RedisServer, SentinelSetup};
 const VARIABLE: &str = "TICKFLEET_TEST_REDIS";
 
 /// The server with the keys of the fleet's one shard, and the other servers.
-pub struct Place {
+pub struct FleetRedis {
     /// The server with the keys.
     pub server: RedisServer,
     /// The URL at which schedulers and workers reach it, if it differs from the server's own.
     pub url: Option<String>,
     /// The other servers.
-    pub around: Around,
+    pub around: OtherServers,
 }
 
 /// The other servers, which end with the fleet.
 #[derive(Default)]
-pub struct Around {
+pub struct OtherServers {
     /// Replicas, or the other nodes of a cluster.
     pub servers: Vec<RedisServer>,
     _sentinels: Option<SentinelSetup>,
 }
 
-impl Place {
+impl FleetRedis {
     /// One server.
     pub fn of(server: RedisServer) -> Self {
-        Self { server, url: None, around: Around::default() }
+        Self { server, url: None, around: OtherServers::default() }
     }
 
     /// Starts the kind that the environment selects; one server by default.
@@ -38,13 +38,21 @@ impl Place {
             Ok("sentinel") => {
                 let mut trio = SentinelSetup::start(1).await;
                 let (url, mut servers) = (trio.url(), std::mem::take(&mut trio.servers));
-                Self { server: servers.remove(0), url: Some(url), around: Around { servers, _sentinels: Some(trio) } }
+                Self {
+                    server: servers.remove(0),
+                    url: Some(url),
+                    around: OtherServers { servers, _sentinels: Some(trio) },
+                }
             }
             Ok("cluster") => {
                 let cluster = Cluster::start(3, 0).await;
                 let holder = cluster.holder(cluster.slot(&format!("{{{namespace}:0}}:")).await).await.unwrap();
                 let (url, mut servers) = (cluster.url(), cluster.servers);
-                Self { server: servers.remove(holder), url: Some(url), around: Around { servers, _sentinels: None } }
+                Self {
+                    server: servers.remove(holder),
+                    url: Some(url),
+                    around: OtherServers { servers, _sentinels: None },
+                }
             }
             Ok(other) => panic!("{VARIABLE} is {other:?}, and not single, sentinel or cluster"),
         }
