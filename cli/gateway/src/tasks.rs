@@ -127,7 +127,7 @@ pub(crate) async fn delegate(
     trace(&headers, &mut task.context);
     names::under_parent(&shared, &caller, &mut task).await?;
     task.reply_to = Some(shared.waiting.inbox(&task.tenant));
-    if shared.client.is_taken(&task).await? {
+    if shared.client.has_id_conflict(&task).await? {
         return Err(taken());
     }
     let place = place(&shared, &caller, wait)?;
@@ -139,7 +139,7 @@ pub(crate) async fn delegate(
         // Another message may have been decided first, or the id may have been created for other work. Its result is
         // not the result of this request.
         let is_others = reply.status == ReplyStatus::Done && reply.agent != task.target.as_str();
-        let is_taken = is_others || shared.client.is_taken(&task).await?;
+        let is_taken = is_others || shared.client.has_id_conflict(&task).await?;
         return if is_taken { Err(taken()) } else { Ok(ended(&reply)) };
     }
     Ok((StatusCode::ACCEPTED, Json(Delegated { task_id: id.to_string(), state: "accepted" })).into_response())

@@ -40,7 +40,7 @@ pub async fn end_many(
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn is_there(client: &Client, name: &TurnName) -> Result<bool, StoreError> {
+pub async fn turn_exists(client: &Client, name: &TurnName) -> Result<bool, StoreError> {
     let store = client.store(&name.tenant);
     let is_known = || async { Ok::<_, StoreError>(!matches!(store.look(name).await?, TurnView::Unknown)) };
     // A turn that is decided between these reads has its record at the last one.
@@ -51,7 +51,7 @@ async fn end(client: &Client, name: &TurnName, reason: &str) -> Result<CancelSta
     let is_task = match client.store(&name.tenant).look(name).await? {
         TurnView::Live(live) => live.turn.is_task(),
         TurnView::Finished(_) => false,
-        TurnView::Unknown if !is_there(client, name).await? => return Ok(CancelStatus::Unknown),
+        TurnView::Unknown if !turn_exists(client, name).await? => return Ok(CancelStatus::Unknown),
         TurnView::Unknown => false,
     };
     if is_task {

@@ -244,7 +244,7 @@ impl Client {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn is_taken(&self, task: &Task) -> Result<bool, StoreError> {
+    pub async fn has_id_conflict(&self, task: &Task) -> Result<bool, StoreError> {
         let Some(id) = &task.id else { return Ok(false) };
         if !has_own_content(task) {
             return Ok(false);

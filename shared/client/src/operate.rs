@@ -125,7 +125,7 @@ pub async fn list_turns(shards: &[Store], filter: &TurnFilter, from: TurnCursor)
         let is_home = filter.tenant.as_ref().is_none_or(|tenant| store.is_home_of(tenant));
         let (next, names) =
             if is_home { store.scan_turns(filter.tenant.as_ref(), at.cursor).await? } else { (0, Vec::new()) };
-        found(store, filter, names, &mut page.turns).await?;
+        add_matching(store, filter, names, &mut page.turns).await?;
         at = if next == 0 { TurnCursor { shard: at.shard + 1, cursor: 0 } } else { TurnCursor { cursor: next, ..at } };
         if page.turns.len() >= filter.limit {
             break;
@@ -136,7 +136,7 @@ pub async fn list_turns(shards: &[Store], filter: &TurnFilter, from: TurnCursor)
 }
 
 /// Adds the turns that pass the filter.
-async fn found(
+async fn add_matching(
     store: &Store,
     filter: &TurnFilter,
     names: Vec<TurnName>,
@@ -242,7 +242,7 @@ pub struct ToolPaused {
 impl ToolPaused {
     /// A message about the shards that could not pause the tool. `None` if it is paused in all of them.
     #[must_use]
-    pub fn not_everywhere(&self) -> Option<String> {
+    pub fn incomplete_message(&self) -> Option<String> {
         let full: Vec<String> = self.full.iter().map(ToString::to_string).collect();
         let rest = if self.paused == 0 { "nothing was paused" } else { "it is paused in the others" };
         (!full.is_empty())
@@ -296,7 +296,7 @@ pub const SWITCHED_BYTES_MAX: usize = 2 * limits::NAME_BYTES_MAX;
 
 /// Returns true if a text can be the name of a tool, or the ID of a version, which contains an `@`.
 #[must_use]
-pub fn may_be_switched(tool: &str) -> bool {
+pub fn is_switchable_name(tool: &str) -> bool {
     let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '@');
     !tool.is_empty() && tool.len() <= SWITCHED_BYTES_MAX && tool.chars().all(sound)
 }

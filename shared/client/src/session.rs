@@ -176,7 +176,11 @@ impl Session {
     /// [`SessionError::Others`], [`SessionError::Store`].
     pub async fn history(&self) -> Result<Vec<SessionExchange>, SessionError> {
         let record = self.record().await?;
-        Ok(record.exchanges.into_iter().filter_map(|(number, user, agent)| spoken(number, &user, agent)).collect())
+        Ok(record
+            .exchanges
+            .into_iter()
+            .filter_map(|(number, user, agent)| session_exchange(number, &user, agent))
+            .collect())
     }
 
     /// Sends a message. It becomes a task of the agent, which also receives the earlier exchanges.
@@ -277,7 +281,7 @@ impl Exchange {
         if let Some(TaskProgress { event: TaskEvent::Answer { answer, .. }, .. }) = &self.answer {
             // Agents that run on a model have already stored their answer. For other agents, the client stores it.
             let session = &self.session;
-            answered(session.store(), &session.tenant, &session.agent, &self.place, answer).await?;
+            store_answer(session.store(), &session.tenant, &session.agent, &self.place, answer).await?;
         }
         Ok(self.answer.take())
     }
@@ -295,7 +299,7 @@ impl Exchange {
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn said_before(
+pub async fn earlier_exchanges(
     store: &Store,
     tenant: &TenantId,
     agent: &AgentId,
@@ -310,7 +314,7 @@ pub async fn said_before(
         return Ok(None);
     }
     let before = record.exchanges.into_iter().filter(|(number, ..)| *number < place.number);
-    let before = before.filter_map(|(number, user, answer)| spoken(number, &user, answer)).collect();
+    let before = before.filter_map(|(number, user, answer)| session_exchange(number, &user, answer)).collect();
     Ok(Some((place, before)))
 }
 
@@ -318,7 +322,7 @@ pub async fn said_before(
 ///
 /// # Errors
 /// [`StoreError`]; the call may be repeated.
-pub async fn answered(
+pub async fn store_answer(
     store: &Store,
     tenant: &TenantId,
     agent: &AgentId,
@@ -329,7 +333,7 @@ pub async fn answered(
     store.say((tenant, &place.session.0), agent, place.number, Side::Agent, answer).await.map(|_| ())
 }
 
-fn spoken(number: u64, user: &str, agent: Option<String>) -> Option<SessionExchange> {
+fn session_exchange(number: u64, user: &str, agent: Option<String>) -> Option<SessionExchange> {
     Some(SessionExchange { number, user: serde_json::from_str::<StoredMessage>(user).ok()?.text, agent })
 }
 

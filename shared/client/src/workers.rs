@@ -93,7 +93,7 @@ fn add(found: &mut BTreeMap<String, WorkerSummary>, shard: &ShardWorkers) {
 }
 
 /// The worker with this name, or with a consumer of this name, as shown by `top`.
-fn meant<'a>(known: &'a [ShardWorkers], said: &'a str) -> Option<&'a str> {
+fn resolve_worker<'a>(known: &'a [ShardWorkers], said: &'a str) -> Option<&'a str> {
     let is_known = |name: &str| {
         let mut all = known.iter();
         all.any(|shard| {
@@ -143,7 +143,7 @@ async fn change(
     for store in shards {
         known.push(store.workers().await?);
     }
-    let Some(worker) = meant(&known, said) else { return Ok(WorkerDrainResult::Unknown) };
+    let Some(worker) = resolve_worker(&known, said) else { return Ok(WorkerDrainResult::Unknown) };
     let text = |text: &str| operator.redactor.text(text).into_owned();
     let (mut set, mut is_full) = (WorkerDrainResult::None, false);
     for (store, shard) in shards.iter().zip(&known) {
@@ -215,9 +215,9 @@ mod tests {
         assert_eq!((b.name.as_str(), b.drained, b.heard), ("w-b-20", None, true));
         assert_eq!((old.name.as_str(), old.alive, old.beat_age_ms), ("w-old-9", false, None));
         let known = [one, other];
-        assert_eq!(meant(&known, "w-b-20"), Some("w-b-20"));
-        assert_eq!(meant(&known, "w-b-20-62f-0"), Some("w-b-20"));
-        assert_eq!((meant(&known, "w-old-9"), meant(&known, "w-c-1")), (Some("w-old-9"), None));
+        assert_eq!(resolve_worker(&known, "w-b-20"), Some("w-b-20"));
+        assert_eq!(resolve_worker(&known, "w-b-20-62f-0"), Some("w-b-20"));
+        assert_eq!((resolve_worker(&known, "w-old-9"), resolve_worker(&known, "w-c-1")), (Some("w-old-9"), None));
         assert_eq!(gone(&ShardWorkers { now_ms: 5 + GONE_MS + 1, ..known[0].clone() }, "w-b-20"), ["w-old-9"]);
         assert!(gone(&known[0], "w-b-20").is_empty(), "it was drained a moment ago");
     }

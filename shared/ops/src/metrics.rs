@@ -258,7 +258,7 @@ impl Metrics {
     /// A round of the tick on a shard ended after `took`. The throttle queue that had waited longest was `lag` late.
     pub fn ticked(&self, shard: u32, took: Duration, lag: Duration) {
         self.tick_seconds.observe(took.as_secs_f64());
-        self.tick_lags.saw(shard, lag, Instant::now());
+        self.tick_lags.record(shard, lag, Instant::now());
     }
 
     /// `entries` slices or inbound entries were recovered from dead consumers.

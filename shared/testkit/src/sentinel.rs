@@ -182,7 +182,7 @@ impl SentinelSetup {
         let mut says = BTreeMap::new();
         for sentinel in &self.sentinels {
             let command = ["GET-MASTER-ADDR-BY-NAME", NAME];
-            if let Some((_, port)) = sentinel.told::<Option<(String, String)>>(&command).await.flatten() {
+            if let Some((_, port)) = sentinel.sentinel_command::<Option<(String, String)>>(&command).await.flatten() {
                 *says.entry(port).or_insert(0) += 1;
             }
         }
@@ -214,7 +214,8 @@ impl SentinelSetup {
     pub async fn fail_over(&self) {
         let first = &self.sentinels[0];
         let names = || async {
-            let named = first.told::<Option<(String, String)>>(&["GET-MASTER-ADDR-BY-NAME", NAME]).await.flatten();
+            let named =
+                first.sentinel_command::<Option<(String, String)>>(&["GET-MASTER-ADDR-BY-NAME", NAME]).await.flatten();
             named.map(|(_, port)| port)
         };
         let deadline = Instant::now() + PATIENCE;
@@ -228,7 +229,7 @@ impl SentinelSetup {
             sleep(STEP).await;
         };
         loop {
-            let state = first.told::<BTreeMap<String, String>>(&["MASTER", NAME]).await.unwrap_or_default();
+            let state = first.sentinel_command::<BTreeMap<String, String>>(&["MASTER", NAME]).await.unwrap_or_default();
             // The sentinel names the new primary before it reports the end of its failover.
             if names().await != before {
                 return;
@@ -236,7 +237,7 @@ impl SentinelSetup {
             assert!(Instant::now() < deadline, "no replica was promoted within {PATIENCE:?}");
             // A request during a failover could undo that failover.
             if state.get("flags").is_some_and(|flags| !flags.contains("failover_in_progress")) {
-                let _: Option<()> = first.told(&["FAILOVER", NAME]).await;
+                let _: Option<()> = first.sentinel_command(&["FAILOVER", NAME]).await;
             }
             sleep(STEP).await;
         }
@@ -284,7 +285,8 @@ impl SentinelSetup {
         let wanted = [("num-slaves", replicas), ("num-other-sentinels", SENTINELS - 1)];
         for sentinel in &self.sentinels {
             loop {
-                let says: BTreeMap<String, String> = sentinel.told(&["MASTER", NAME]).await.unwrap_or_default();
+                let says: BTreeMap<String, String> =
+                    sentinel.sentinel_command(&["MASTER", NAME]).await.unwrap_or_default();
                 if wanted.iter().all(|(field, count)| says.get(*field) == Some(&count.to_string())) {
                     break;
                 }
@@ -356,12 +358,12 @@ impl Sentinel {
         behind(apart.map(|(_, door)| door), port.clone());
         let sentinel = Self { server, port, _dir: dir };
         let pace: Vec<&str> = ["DEBUG"].into_iter().chain(PACE).collect();
-        let () = sentinel.told(&pace).await.expect("a sentinel that takes another pace");
+        let () = sentinel.sentinel_command(&pace).await.expect("a sentinel that takes another pace");
         sentinel
     }
 
     /// The response to `SENTINEL …`. `None` if there is an error.
-    async fn told<T: redis::FromRedisValue>(&self, words: &[&str]) -> Option<T> {
+    async fn sentinel_command<T: redis::FromRedisValue>(&self, words: &[&str]) -> Option<T> {
         let mut connection: MultiplexedConnection = connect(&self.server.url()).await.ok()?;
         redis::cmd("SENTINEL").arg(words).query_async(&mut connection).await.ok()
     }

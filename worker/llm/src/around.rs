@@ -24,7 +24,7 @@ struct Message {
 
 /// What was said in the task's session before it; nothing where it has none.
 pub(crate) async fn said(store: &Store, context: &CallContext) -> Result<Vec<Entry>, StoreError> {
-    let before = said_before(store, &context.tenant, &context.agent, context.call.turn.as_str()).await?;
+    let before = earlier_exchanges(store, &context.tenant, &context.agent, context.call.turn.as_str()).await?;
     let exchanges = before.map(|(_, exchanges)| exchanges).unwrap_or_default();
     Ok(exchanges.into_iter().map(|spoken| Entry::Earlier { user: spoken.user, agent: spoken.agent }).collect())
 }
@@ -32,7 +32,7 @@ pub(crate) async fn said(store: &Store, context: &CallContext) -> Result<Vec<Ent
 /// Writes the answer into the task's session, where it has one.
 pub(crate) async fn answer(store: &Store, context: &CallContext, text: &str) -> Result<(), StoreError> {
     match ExchangeRef::of_task(context.call.turn.as_str()) {
-        Some(place) => answered(store, &context.tenant, &context.agent, &place, text).await,
+        Some(place) => store_answer(store, &context.tenant, &context.agent, &place, text).await,
         None => Ok(()),
     }
 }

@@ -256,7 +256,7 @@ fn not_usable(
         }
         UnusableTool::Withheld => CallEnding::of(Outcome::Denied, tickfleet_engine::delegation::unreadable(tenant)),
         UnusableTool::NoTool => {
-            let error = messages::unknown_tool(name, &tools.close_to(name, &allowed), &allowed);
+            let error = messages::unknown_tool(name, &tools.similar_names(name, &allowed), &allowed);
             Box::new(CallEnding { outcome: Outcome::UnknownTool, error })
         }
         UnusableTool::Denied(denial, rule) => {

@@ -130,7 +130,7 @@ pub(crate) async fn pause(
         Whose::Tool(tool) => {
             let tool = PausedTool { tool: shared.desk.tool_switched(&tool.tool).await?, ..tool.clone() };
             let set = operate::pause_tool(shared.client.stores(), &tool, by).await?;
-            return match set.not_everywhere() {
+            return match set.incomplete_message() {
                 Some(where_not) => Err(Problem::conflict(where_not)),
                 None => Ok(Json(Done { changed: set.changed })),
             };

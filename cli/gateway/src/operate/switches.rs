@@ -107,7 +107,7 @@ async fn switch(
     operator.may(Verb::Operate)?;
     operator.sees_all()?;
     let which: Which = body(&whole(bytes)?, "{\"tool\": \"…\", \"reason\": \"…\"}")?;
-    if !operate::may_be_switched(&which.tool) {
+    if !operate::is_switchable_name(&which.tool) {
         return Err(Problem::invalid(format!(
             "tool: expected its name or id, at most {SWITCHED_BYTES_MAX} of A-Z a-z 0-9 _ . - @"
         )));

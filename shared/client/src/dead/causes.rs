@@ -159,12 +159,12 @@ impl DeadEntry {
         if self.id.kind == DeadKind::Letter {
             return None;
         }
-        self.error.as_deref().map(alike).filter(|told| !told.is_empty())
+        self.error.as_deref().map(normalized_error).filter(|told| !told.is_empty())
     }
 }
 
 /// The beginning of a text, with `#` for each word that contains a digit and is not a status code.
-fn alike(told: &str) -> String {
+fn normalized_error(told: &str) -> String {
     let mut text = String::new();
     let is_of_word = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
     let mut rest = told;
@@ -215,11 +215,11 @@ mod tests {
             ("nicht möglich ", "nicht möglich"),
             ("", ""),
         ] {
-            assert_eq!(alike(told), shown);
-            assert_eq!(alike(shown), shown, "what is shown finds those that it was made of");
+            assert_eq!(normalized_error(told), shown);
+            assert_eq!(normalized_error(shown), shown, "what is shown finds those that it was made of");
         }
-        assert!(alike(&"ö ".repeat(500)).len() <= TOLD_BYTES_MAX);
-        assert_eq!(alike(&"ö".repeat(500)), "", "one word that is longer than all that is shown");
+        assert!(normalized_error(&"ö ".repeat(500)).len() <= TOLD_BYTES_MAX);
+        assert_eq!(normalized_error(&"ö".repeat(500)), "", "one word that is longer than all that is shown");
     }
 
     #[test]

@@ -280,14 +280,14 @@ pub(super) async fn wait_of(
     let Some(wait) = store.lane_wait(&turn).await? else {
         return Ok(Some(TaskWait { reason: WaitReason::Turn { turn: turn.turn.to_string() }, until_ms: None }));
     };
-    if let Some(asked) = asked(store, &turn, &wait).await? {
+    if let Some(asked) = approval_wait(store, &turn, &wait).await? {
         return Ok(Some(asked));
     }
     Ok(Some(of_turn(turn.turn.to_string(), &wait)))
 }
 
 /// The wait for an approval of a call of the turn. `None` if none is waiting now.
-async fn asked(store: &Store, name: &TurnName, wait: &LaneWait) -> Result<Option<TaskWait>, StoreError> {
+async fn approval_wait(store: &Store, name: &TurnName, wait: &LaneWait) -> Result<Option<TaskWait>, StoreError> {
     let State::Waiting { reason: Waits::Approval { approval }, .. } = &wait.turn.state else { return Ok(None) };
     let asked = crate::approvals::find(store, &name.tenant, approval).await?.filter(|asked| asked.state == "waiting");
     Ok(asked.map(|asked| {

@@ -179,7 +179,7 @@ impl TaskWatcher {
             if self.looked {
                 tokio::time::sleep(LOOK_EVERY).await;
             }
-            self.look().await?;
+            self.poll().await?;
             self.looked = self.ready.is_empty();
         }
     }
@@ -212,7 +212,7 @@ impl TaskWatcher {
         Ok(())
     }
 
-    async fn look(&mut self) -> Result<(), StoreError> {
+    async fn poll(&mut self) -> Result<(), StoreError> {
         if self.plans.is_none() {
             self.catch_up().await?;
         }
@@ -251,7 +251,7 @@ impl TaskWatcher {
             HistoryStep::Note { .. } | HistoryStep::Heard { .. } | HistoryStep::Summary(_) | HistoryStep::Other => {}
         }
         if let Some(event) = event_of(step) {
-            self.tell(event);
+            self.push_event(event);
         }
     }
 
@@ -264,7 +264,7 @@ impl TaskWatcher {
         }
     }
 
-    fn tell(&mut self, event: TaskEvent) {
+    fn push_event(&mut self, event: TaskEvent) {
         self.ready.push_back(TaskProgress { position: self.position, event });
     }
 
@@ -280,7 +280,7 @@ impl TaskWatcher {
             },
         };
         self.accepted = true;
-        self.tell(TaskEvent::Accepted { agent: agent.unwrap_or_default(), at_ms: at_ms.unwrap_or_default() });
+        self.push_event(TaskEvent::Accepted { agent: agent.unwrap_or_default(), at_ms: at_ms.unwrap_or_default() });
         Ok(())
     }
 
@@ -298,13 +298,13 @@ impl TaskWatcher {
         }
         match &reason {
             WaitReason::Turn { .. } => {}
-            WaitReason::Capped { limit, .. } => self.tell(TaskEvent::Capped { limit: limit.clone(), until_ms }),
+            WaitReason::Capped { limit, .. } => self.push_event(TaskEvent::Capped { limit: limit.clone(), until_ms }),
             WaitReason::Approval { approval, tool, .. } => {
                 let what = format!("an approval of {tool} ({}:{approval})", self.name.tenant);
-                self.tell(TaskEvent::Waiting { what, until_ms });
+                self.push_event(TaskEvent::Waiting { what, until_ms });
             }
-            WaitReason::Child { task, .. } => self.tell(TaskEvent::Waiting { what: task.clone(), until_ms }),
-            WaitReason::Retry => self.tell(TaskEvent::Waiting { what: "its next try".into(), until_ms }),
+            WaitReason::Child { task, .. } => self.push_event(TaskEvent::Waiting { what: task.clone(), until_ms }),
+            WaitReason::Retry => self.push_event(TaskEvent::Waiting { what: "its next try".into(), until_ms }),
         }
         self.told = Some(reason);
         Ok(())
@@ -316,14 +316,14 @@ impl TaskWatcher {
             TurnView::Live(_) => return Ok(()),
             TurnView::Unknown => forgotten(),
         };
-        self.tell(event);
+        self.push_event(event);
         Ok(())
     }
 
     /// Handles a task that is not found: it has not arrived yet, was rejected, or its record has expired.
     async fn unknown(&mut self) -> Result<(), StoreError> {
         if self.accepted {
-            self.tell(forgotten());
+            self.push_event(forgotten());
             return Ok(());
         }
         if self.since.elapsed() < REFUSED_AFTER {
@@ -333,7 +333,7 @@ impl TaskWatcher {
         let letters = self.store.dead_letters(LETTERS).await?;
         if let Some(letter) = letters.into_iter().find(|letter| is_about(letter, &self.name)) {
             let message = format!("The task was rejected: {}.", letter.reason);
-            self.tell(TaskEvent::Failed { outcome: "rejected".into(), message });
+            self.push_event(TaskEvent::Failed { outcome: "rejected".into(), message });
         }
         Ok(())
     }

@@ -143,12 +143,12 @@ catalogue! {
         "Delay of the throttle queue that was released latest, the maximum of about the last 30 s.";
     TICK_DURATION = "tick_duration_seconds", Histogram(&TICK_SECONDS), Schedulers, [],
         "Duration of one round of the tick, which releases throttle queues and due retries.";
-    BACKLOG = "backlog", Gauge, Schedulers, ["state": Words(labels::places)],
+    BACKLOG = "backlog", Gauge, Schedulers, ["state": Words(labels::work_stages)],
         "Waiting and running work of all shards, read from Redis at each scrape. Every scheduler reports the whole \
          fleet: take the maximum, not the sum. Absent while Redis does not answer. Counts entries for inbound and \
          dead, slices for ready, suspect and running, turns for parked_capped, delayed and approval. ready includes \
          turns that wait for their tenant's share of the slots.";
-    OLDEST_AGE = "oldest_age_seconds", Gauge, Schedulers, ["state": Words(labels::places)],
+    OLDEST_AGE = "oldest_age_seconds", Gauge, Schedulers, ["state": Words(labels::work_stages)],
         "Age of the oldest entry, slice or turn in a state, 0 if there is none. running counts from dispatch, \
          parked_capped from admission and from a sample.";
     SCHEDULE_TO_START = "schedule_to_start_seconds", Histogram(&WAIT_SECONDS), Workers, [],

@@ -405,7 +405,7 @@ pub(super) fn decisions() -> Vec<&'static str> {
     Decision::ALL.map(Decision::as_str).to_vec()
 }
 
-pub(super) fn places() -> Vec<&'static str> {
+pub(super) fn work_stages() -> Vec<&'static str> {
     WorkStage::ALL.map(WorkStage::as_str).to_vec()
 }
 

@@ -92,7 +92,7 @@ pub(super) struct WorstLag {
 }
 
 impl WorstLag {
-    pub(super) fn saw(&self, shard: u32, lag: Duration, now: Instant) {
+    pub(super) fn record(&self, shard: u32, lag: Duration, now: Instant) {
         let mut by_shard = self.by_shard.lock();
         let known =
             by_shard.get(&shard).filter(|(known, since)| *known > lag && now.duration_since(*since) < LAG_MEMORY);
@@ -114,14 +114,14 @@ mod tests {
     #[test]
     fn the_worst_lag_is_remembered_for_a_while_and_no_longer() {
         let (lags, ms, began) = (WorstLag::default(), Duration::from_millis, Instant::now());
-        lags.saw(0, ms(500), began);
-        lags.saw(1, ms(300), began);
-        lags.saw(0, ms(1), began);
+        lags.record(0, ms(500), began);
+        lags.record(1, ms(300), began);
+        lags.record(0, ms(1), began);
         assert_eq!(lags.worst(), ms(500));
         let later = began + LAG_MEMORY;
-        lags.saw(0, ms(1), later);
+        lags.record(0, ms(1), later);
         assert_eq!(lags.worst(), ms(300));
-        lags.saw(1, Duration::ZERO, later);
+        lags.record(1, Duration::ZERO, later);
         assert_eq!(lags.worst(), ms(1));
     }
 }

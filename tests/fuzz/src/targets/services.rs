@@ -120,7 +120,7 @@ fn answer(bytes: &[u8]) -> Option<(u8, reqwest::Response)> {
 pub(super) fn http_answer(bytes: &[u8]) {
     with_tools(|tools| {
         let Some((by, answer)) = answer(bytes) else { return };
-        let outcome = tools.runtime.block_on(http::judge(tools.chosen(by), answer, &tools.secrets));
+        let outcome = tools.runtime.block_on(http::interpret(tools.chosen(by), answer, &tools.secrets));
         assert_outcome(&outcome);
     });
 }
@@ -129,7 +129,7 @@ pub(super) fn http_answer(bytes: &[u8]) {
 pub(super) fn token(bytes: &[u8]) {
     with_tools(|tools| {
         let Some((_, answer)) = answer(bytes) else { return };
-        match tools.runtime.block_on(http::granted(answer)) {
+        match tools.runtime.block_on(http::parse_grant(answer)) {
             Ok((token, life)) => {
                 assert!(!token.is_empty() && HeaderValue::try_from(format!("Bearer {token}")).is_ok());
                 assert!(life.as_secs() <= 366 * 86_400, "a token of {life:?}");

@@ -363,7 +363,7 @@ impl Registry {
     /// Returns up to three tool names that an unknown name was probably meant to be, nearest first. The caller must
     /// remove the names that the agent may not call.
     #[must_use]
-    pub fn close_to(&self, wrong: &str) -> Vec<&str> {
+    pub fn similar_names(&self, wrong: &str) -> Vec<&str> {
         wording::closest(wrong, self.by_name.keys().map(String::as_str), NAMES_OFFERED_MAX)
     }
 }
@@ -705,9 +705,9 @@ mod tests {
         let mut registry = build(json!({})).unwrap();
         let again = RegisteredTool::clone(registry.get("echo").unwrap());
         assert!(matches!(registry.register(again), Err(RegistryError::NameTwice { .. })));
-        assert_eq!(registry.close_to("ecoh"), ["echo"]);
-        assert_eq!(registry.close_to("failonce"), ["fail_once"]);
-        assert!(registry.close_to("transfer_money").is_empty());
+        assert_eq!(registry.similar_names("ecoh"), ["echo"]);
+        assert_eq!(registry.similar_names("failonce"), ["fail_once"]);
+        assert!(registry.similar_names("transfer_money").is_empty());
         assert_eq!(registry.iter().count(), registry.len());
     }
 }

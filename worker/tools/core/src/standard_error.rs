@@ -36,7 +36,7 @@ impl StderrTail {
 
     /// Returns `; on standard error it said: …`, or an empty string if the process wrote nothing.
     #[must_use]
-    pub fn words(&self) -> String {
+    pub fn failure_suffix(&self) -> String {
         let lines = self.0.lock();
         if lines.is_empty() {
             return String::new();

@@ -162,8 +162,8 @@ impl Toolbox {
 
     /// Returns the names similar to an unknown one, among those in `allowed`.
     #[must_use]
-    pub fn close_to<'a>(&'a self, wrong: &str, allowed: &[&str]) -> Vec<&'a str> {
-        self.registry.close_to(wrong).into_iter().filter(|name| allowed.contains(name)).collect()
+    pub fn similar_names<'a>(&'a self, wrong: &str, allowed: &[&str]) -> Vec<&'a str> {
+        self.registry.similar_names(wrong).into_iter().filter(|name| allowed.contains(name)).collect()
     }
 
     /// Returns the version of the tool that is selected for the agent.

@@ -175,10 +175,14 @@ impl Credentials {
     /// # Errors
     /// [`ToolFailure`]: transient and certainly without effect if the service is unavailable, permanent if it rejects
     /// the request.
-    pub async fn ask(&self, client: &Client, rotated: Option<&SecretString>) -> Result<TokenGrant, ToolFailure> {
+    pub async fn request_grant(
+        &self,
+        client: &Client,
+        rotated: Option<&SecretString>,
+    ) -> Result<TokenGrant, ToolFailure> {
         let request = self.request(rotated).map_err(outcome::permanent)?;
         let answer = client.send(request, 0, &Secrets::default()).await.map_err(unanswered)?;
-        granted(answer).await
+        parse_grant(answer).await
     }
 
     fn request(&self, rotated: Option<&SecretString>) -> Result<Request, String> {
@@ -244,7 +248,7 @@ struct Grants {
     refresh_token: Option<String>,
 }
 
-pub(super) async fn granted(mut answer: Response) -> Result<TokenGrant, ToolFailure> {
+pub(super) async fn parse_grant(mut answer: Response) -> Result<TokenGrant, ToolFailure> {
     let status = answer.status().as_u16();
     let body = client::read_body(&mut answer, ANSWER_BYTES_MAX).await;
     if status != 200 {

@@ -55,7 +55,7 @@ pub(super) struct ToolResponse {
 
 impl ToolResponse {
     /// Marks this as the response to `call`.
-    pub(super) fn to(self, call: &CallId) -> Self {
+    pub(super) fn for_call(self, call: &CallId) -> Self {
         Self { call: Some(call.clone()), ..self }
     }
 }
@@ -77,7 +77,7 @@ impl OutcomeRules {
     ///
     /// # Errors
     /// [`ToolFailure`], depending on the status, or if the body is too large or incomplete.
-    pub(super) async fn judge(&self, answered: ToolResponse, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
+    pub(super) async fn interpret(&self, answered: ToolResponse, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
         let ToolResponse { mut answer, unfollowed, call } = answered;
         let status = answer.status().as_u16();
         let done = (200..300).contains(&status);
@@ -183,7 +183,7 @@ impl OutcomeRules {
 
     fn failure(&self, status: u16, headers: &HeaderMap, text: &str) -> ToolFailure {
         let body = as_value(text);
-        let message = told(status, message_of(body.as_ref(), text, headers));
+        let message = failure_message(status, message_of(body.as_ref(), text, headers));
         let not_executed = status == 429 || self.not_executed.contains(&status);
         match status {
             408 | 425 | 500..=599 => {}
@@ -205,7 +205,7 @@ fn not_shown(body: &[u8], headers: &HeaderMap, secrets: &Secrets) -> Result<Tool
 fn mapped(rule: &Rule, status: u16, headers: &HeaderMap, text: &str) -> ToolFailure {
     let body = as_value(text);
     let said = rule.message(body.as_ref()).map(|said| clean(&said));
-    let message = told(status, said.or_else(|| message_of(body.as_ref(), text, headers)));
+    let message = failure_message(status, said.or_else(|| message_of(body.as_ref(), text, headers)));
     let wished = rule.retry_after_s(body.as_ref()).map(Duration::from_secs);
     match rule.meaning {
         AnswerMeaning::Ok | AnswerMeaning::Permanent => {
@@ -220,7 +220,7 @@ fn mapped(rule: &Rule, status: u16, headers: &HeaderMap, text: &str) -> ToolFail
 }
 
 /// Returns the message about a failure that the model receives.
-fn told(status: u16, said: Option<String>) -> String {
+fn failure_message(status: u16, said: Option<String>) -> String {
     let told = match said {
         Some(said) => format!("The service answered with status {status}: {said}"),
         None => format!("The service answered with status {status}."),

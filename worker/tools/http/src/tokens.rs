@@ -132,7 +132,8 @@ async fn sign_in(
 ) -> Result<Arc<Token>, ToolFailure> {
     let client = Arc::clone(client);
     let signed_in = tokio::spawn(async move {
-        let asked = tokio::time::timeout(SIGN_IN_TIMEOUT, credentials.ask(&client, slot.rotated.as_ref())).await;
+        let asked =
+            tokio::time::timeout(SIGN_IN_TIMEOUT, credentials.request_grant(&client, slot.rotated.as_ref())).await;
         let result = asked.unwrap_or_else(|_| Err(too_slow())).map(|granted| {
             slot.granted += 1;
             slot.rotated = granted.refresh_token.or_else(|| slot.rotated.take());

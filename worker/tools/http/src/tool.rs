@@ -247,7 +247,7 @@ impl Handler for HttpTool {
             match &self.sign_in {
                 None => {
                     let answer = self.send(context, &values, &secrets, None).await?;
-                    self.rules.judge(answer, &secrets).await
+                    self.rules.interpret(answer, &secrets).await
                 }
                 Some(sign_in) => self.signed_in(sign_in, context, &values).await,
             }
@@ -286,7 +286,7 @@ impl HttpTool {
             Err(SendError::Lost { host, why }) => return Err(outcome::lost(&host, why)),
         };
         Span::current().record("http.response.status_code", answered.answer.status().as_u16());
-        Ok(answered.to(&context.call))
+        Ok(answered.for_call(&context.call))
     }
 
     /// Makes one call with an access token. If the service rejects the token, retries once with another token.
@@ -302,15 +302,15 @@ impl HttpTool {
         let secrets = values.secrets.with_token(&token.value);
         let answer = self.send(context, values, &secrets, Some(&token)).await?;
         if !self.refuses_token(&answer) {
-            return self.rules.judge(answer, &secrets).await;
+            return self.rules.interpret(answer, &secrets).await;
         }
         match self.tokens.replace(&self.client, credentials()?, &token).await {
-            None => self.rules.judge(answer, &secrets).await,
+            None => self.rules.interpret(answer, &secrets).await,
             Some(token) => {
                 let token = token?;
                 let secrets = values.secrets.with_token(&token.value);
                 let answer = self.send(context, values, &secrets, Some(&token)).await?;
-                self.rules.judge(answer, &secrets).await
+                self.rules.interpret(answer, &secrets).await
             }
         }
     }

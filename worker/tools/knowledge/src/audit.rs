@@ -92,8 +92,8 @@ impl AuditLogs {
         let log = Arc::clone(self.by_shard.lock().entry(store.shard()).or_default());
         let mut log = log.lock().await;
         log.read_on(store).await?;
-        let deeds = log.by_agent.get(&(tenant.clone(), agent.clone()));
-        Ok(deeds.map(|deeds| deeds.iter().rev().take(OF_AGENT_MAX).cloned().collect()).unwrap_or_default())
+        let actions = log.by_agent.get(&(tenant.clone(), agent.clone()));
+        Ok(actions.map(|actions| actions.iter().rev().take(OF_AGENT_MAX).cloned().collect()).unwrap_or_default())
     }
 }
 
@@ -127,29 +127,29 @@ impl ShardLog {
         }
         let actor = AgentId::new(&entry.actor_id).ok().filter(|_| entry.actor_type == "agent");
         let worker = entry.meta.agent.clone();
-        let deed = |is_task| Arc::new(deed(&entry, is_task));
+        let action = |is_task| Arc::new(action(&entry, is_task));
         if let Some(actor) = actor.filter(|actor| Some(actor) != worker.as_ref()) {
-            self.hold((entry.tenant.clone(), actor), deed(false));
+            self.insert((entry.tenant.clone(), actor), action(false));
         }
         if let Some(worker) = worker {
-            self.hold((entry.tenant.clone(), worker), deed(true));
+            self.insert((entry.tenant.clone(), worker), action(true));
         }
     }
 
-    fn hold(&mut self, whose: (TenantId, AgentId), deed: Arc<AuditedAction>) {
-        self.by_agent.entry(whose.clone()).or_default().push_back(deed);
-        self.order.push_back(whose);
+    fn insert(&mut self, owner: (TenantId, AgentId), action: Arc<AuditedAction>) {
+        self.by_agent.entry(owner.clone()).or_default().push_back(action);
+        self.order.push_back(owner);
         while self.order.len() > HELD_MAX {
             let Some(oldest) = self.order.pop_front() else { break };
-            let deeds = self.by_agent.get_mut(&oldest);
-            if deeds.is_some_and(|deeds| deeds.pop_front().is_some() && deeds.is_empty()) {
+            let actions = self.by_agent.get_mut(&oldest);
+            if actions.is_some_and(|actions| actions.pop_front().is_some() && actions.is_empty()) {
                 self.by_agent.remove(&oldest);
             }
         }
     }
 }
 
-fn deed(entry: &Entry<'_>, is_task: bool) -> AuditedAction {
+fn action(entry: &Entry<'_>, is_task: bool) -> AuditedAction {
     let meta = &entry.meta;
     let mut text = entry.message.clone();
     for (word, said) in [
@@ -189,8 +189,8 @@ mod tests {
     }
 
     fn of(log: &ShardLog, tenant: &str, agent: &str) -> usize {
-        let whose = (TenantId::new(tenant).unwrap(), AgentId::new(agent).unwrap());
-        log.by_agent.get(&whose).map_or(0, VecDeque::len)
+        let owner = (TenantId::new(tenant).unwrap(), AgentId::new(agent).unwrap());
+        log.by_agent.get(&owner).map_or(0, VecDeque::len)
     }
 
     #[test]

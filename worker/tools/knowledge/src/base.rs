@@ -74,7 +74,7 @@ impl KnowledgeBase {
         }
         let mut index = self.index.write();
         index.generation = generation;
-        if index.lexicon.is_worn() {
+        if index.lexicon.needs_rebuild() {
             index.make_anew();
         }
         Ok(())
@@ -117,7 +117,7 @@ impl KnowledgeBase {
         let mut found: Vec<(usize, f32)> = Vec::new();
         for (step, some) in places.chunks(STEP_VECTORS).enumerate() {
             for (at, (held, number)) in some.iter().enumerate() {
-                let likeness = held.passages.vectors.get(*number).map_or(0.0, |other| likeness(vector, other));
+                let likeness = held.passages.vectors.get(*number).map_or(0.0, |other| cosine_similarity(vector, other));
                 if likeness >= LIKE_MIN {
                     found.push((step * STEP_VECTORS + at, likeness));
                 }
@@ -170,10 +170,10 @@ impl Index {
 
     fn add(&mut self, document: Document, passages: Passages) {
         self.remove(&document.id);
-        self.hold(Arc::new(CachedDocument { document, passages }));
+        self.insert(Arc::new(CachedDocument { document, passages }));
     }
 
-    fn hold(&mut self, held: Arc<CachedDocument>) {
+    fn insert(&mut self, held: Arc<CachedDocument>) {
         let title = words(&held.document.title);
         let mut texts = Vec::new();
         for (number, passage) in held.passages.passages.iter().enumerate() {
@@ -205,7 +205,7 @@ impl Index {
         let held: Vec<Arc<CachedDocument>> =
             self.places.iter().flatten().filter(|(_, number)| *number == 0).map(|(held, _)| Arc::clone(held)).collect();
         *self = Self { generation: self.generation, ..Self::default() };
-        held.into_iter().for_each(|held| self.hold(held));
+        held.into_iter().for_each(|held| self.insert(held));
     }
 }
 

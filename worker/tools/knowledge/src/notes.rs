@@ -64,31 +64,31 @@ impl MemoryCaches {
     ) -> Result<Arc<AgentMemories>, StoreError> {
         // Read before the memories: a change in the meantime makes the generation differ again.
         let generation = store.knowledge_state(tenant, Some(agent)).await?.memories;
-        let whose = (tenant.clone(), agent.clone());
-        if let Some(notes) = self.held.lock().look(&whose).filter(|notes| notes.generation == generation) {
+        let owner = (tenant.clone(), agent.clone());
+        if let Some(notes) = self.held.lock().get(&owner).filter(|notes| notes.generation == generation) {
             return Ok(notes);
         }
         let notes = Arc::new(AgentMemories::new(generation, store.memories(tenant, agent).await?));
-        self.held.lock().hold(whose, Arc::clone(&notes));
+        self.held.lock().insert(owner, Arc::clone(&notes));
         Ok(notes)
     }
 }
 
 impl MemoryCache {
-    fn look(&mut self, whose: &(TenantId, AgentId)) -> Option<Arc<AgentMemories>> {
+    fn get(&mut self, owner: &(TenantId, AgentId)) -> Option<Arc<AgentMemories>> {
         self.asked += 1;
-        let (notes, asked) = self.of_agent.get_mut(whose)?;
+        let (notes, asked) = self.of_agent.get_mut(owner)?;
         *asked = self.asked;
         Some(Arc::clone(notes))
     }
 
     /// Stores an agent's notes. If there is not enough room, the least recently used ones are dropped.
-    fn hold(&mut self, whose: (TenantId, AgentId), notes: Arc<AgentMemories>) {
-        self.of_agent.insert(whose, (notes, self.asked));
+    fn insert(&mut self, owner: (TenantId, AgentId), notes: Arc<AgentMemories>) {
+        self.of_agent.insert(owner, (notes, self.asked));
         let mut bytes: usize = self.of_agent.values().map(|(notes, _)| notes.bytes()).sum();
         while bytes > HELD_BYTES_MAX && self.of_agent.len() > 1 {
-            let oldest = self.of_agent.iter().min_by_key(|(_, (_, asked))| *asked).map(|(whose, _)| whose.clone());
-            let Some((notes, _)) = oldest.and_then(|whose| self.of_agent.remove(&whose)) else { break };
+            let oldest = self.of_agent.iter().min_by_key(|(_, (_, asked))| *asked).map(|(owner, _)| owner.clone());
+            let Some((notes, _)) = oldest.and_then(|owner| self.of_agent.remove(&owner)) else { break };
             bytes = bytes.saturating_sub(notes.bytes());
         }
     }
@@ -102,16 +102,16 @@ mod tests {
 
     #[test]
     fn no_more_is_held_than_is_allowed_and_who_asked_last_stays() {
-        let whose = |agent: usize| (TenantId::new("acme").unwrap(), AgentId::new(format!("a{agent}")).unwrap());
+        let owner = |agent: usize| (TenantId::new("acme").unwrap(), AgentId::new(format!("a{agent}")).unwrap());
         let memory = || Memory { id: "m".into(), text: "x".repeat(8 << 20), tags: Vec::new(), at_ms: 0 };
         let mut held = MemoryCache::default();
         for agent in 0..9 {
-            held.look(&whose(0));
+            held.get(&owner(0));
             let notes = AgentMemories { generation: 1, memories: vec![memory()], lexicon: Lexicon::default() };
-            held.hold(whose(agent), Arc::new(notes));
+            held.insert(owner(agent), Arc::new(notes));
         }
         assert_eq!(held.of_agent.len(), 7);
-        assert!(held.look(&whose(0)).is_some() && held.look(&whose(8)).is_some());
-        assert!(held.look(&whose(1)).is_none() && held.look(&whose(2)).is_none());
+        assert!(held.get(&owner(0)).is_some() && held.get(&owner(8)).is_some());
+        assert!(held.get(&owner(1)).is_none() && held.get(&owner(2)).is_none());
     }
 }

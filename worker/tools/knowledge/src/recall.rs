@@ -98,7 +98,7 @@ impl Knowledge {
         most: usize,
     ) -> Recollection {
         let query = &*wording::cut(query, limits::QUERY_BYTES_MAX);
-        let asked = asked_words(query);
+        let asked = query_words(query);
         let asker = RecallQuery { knowledge: self, store, tenant, agent, query, asked: &asked };
         let wanted = Source::ALL.into_iter().filter(|source| sources.is_empty() || sources.contains(source));
         let searches = wanted.map(|source| (source, asker.search(source))).collect();
@@ -176,39 +176,40 @@ impl<'a> RecallQuery<'a> {
     }
 
     async fn calls(self) -> SourceResult {
-        let deeds = self.knowledge.logs.of_agent(self.store, self.tenant, self.agent).await?;
-        let deeds: Vec<_> = deeds.into_iter().filter(|deed| !deed.is_task).collect();
-        let found = self.best(deeds.iter().map(|deed| words(&deed.text))).into_iter().map(|(at, score)| Recalled {
-            source: Source::Audit,
-            text: deeds[at].text.clone(),
-            score,
-            at: Some(deeds[at].at.clone()),
-            from: deeds[at].turn.clone(),
-            same: Some(deeds[at].turn.clone()),
-        });
+        let actions = self.knowledge.logs.of_agent(self.store, self.tenant, self.agent).await?;
+        let actions: Vec<_> = actions.into_iter().filter(|action| !action.is_task).collect();
+        let found =
+            self.best(actions.iter().map(|action| words(&action.text))).into_iter().map(|(at, score)| Recalled {
+                source: Source::Audit,
+                text: actions[at].text.clone(),
+                score,
+                at: Some(actions[at].at.clone()),
+                from: actions[at].turn.clone(),
+                same: Some(actions[at].turn.clone()),
+            });
         Ok((found.collect(), Ranking::Words))
     }
 
     /// Searches ended turns, each summarized from its calls, and ended tasks.
     async fn workflows(self) -> SourceResult {
-        let deeds = self.knowledge.logs.of_agent(self.store, self.tenant, self.agent).await?;
+        let actions = self.knowledge.logs.of_agent(self.store, self.tenant, self.agent).await?;
         let (mut stories, mut of_turn): (Vec<Recalled>, HashMap<&str, usize>) = (Vec::new(), HashMap::new());
-        for deed in &deeds {
-            let text = if deed.is_task { &deed.text } else { &deed.brief };
-            match of_turn.get(deed.turn.as_str()) {
+        for action in &actions {
+            let text = if action.is_task { &action.text } else { &action.brief };
+            match of_turn.get(action.turn.as_str()) {
                 // The newest entry comes first and is the last one of its turn.
                 Some(story) => {
                     stories[*story].text = wording::cut(&format!("{text}\n{}", stories[*story].text), STORY_BYTES_MAX);
                 }
                 None => {
-                    of_turn.insert(&deed.turn, stories.len());
+                    of_turn.insert(&action.turn, stories.len());
                     stories.push(Recalled {
                         source: Source::Workflows,
                         text: text.clone(),
                         score: 0.0,
-                        at: Some(deed.at.clone()),
-                        from: deed.turn.clone(),
-                        same: Some(deed.turn.clone()),
+                        at: Some(action.at.clone()),
+                        from: action.turn.clone(),
+                        same: Some(action.turn.clone()),
                     });
                 }
             }

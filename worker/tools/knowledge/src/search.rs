@@ -120,7 +120,7 @@ impl Knowledge {
         let category = category.map(|category| category.trim().to_lowercase()).filter(|category| !category.is_empty());
         let base = self.base(tenant);
         base.refresh(store, tenant).await?;
-        let by_words = base.by_words(&asked_words(query), category.as_deref(), CONSIDERED);
+        let by_words = base.by_words(&query_words(query), category.as_deref(), CONSIDERED);
         let embedder = self.embedder.as_ref().ok().and_then(Option::as_ref);
         let embedder = embedder.filter(|embedder| base.has_vectors_of(embedder.model()));
         let alone =
@@ -128,7 +128,7 @@ impl Knowledge {
         let Some(embedder) = embedder else {
             return Ok(Findings { passages: shown(alone(by_words), most), ranking: Ranking::Words, note: None });
         };
-        match embedder.of_question(query, QUESTION_TIMEOUT).await {
+        match embedder.embed_query(query, QUESTION_TIMEOUT).await {
             Ok(vector) => {
                 let by_meaning = base.by_meaning(&vector, embedder.model(), category.as_deref(), CONSIDERED).await;
                 let joined = joined(by_meaning, by_words);

@@ -113,7 +113,7 @@ impl<R: AsyncRead + Unpin, W> StdioTransport<R, W> {
     fn take_line(&mut self) {
         let line = std::mem::take(&mut self.line);
         if let Some(scan) = self.excess.take() {
-            if let Some(id) = scan.answers().filter(|id| self.waiting.remove(id)) {
+            if let Some(id) = scan.response_id().filter(|id| self.waiting.remove(id)) {
                 self.ready.push_back(wire::too_large(id));
             }
             return;
@@ -175,7 +175,7 @@ impl<R: AsyncRead + Unpin, W> StdioTransport<R, W> {
         let why = if is_spread || is_cut { "it is cut off, or spread over several lines".to_owned() } else { why };
         let is_open = (is_spread || is_cut) && spread.scan.is_open();
         // The id of the request may come at the end of the response.
-        let id = spread.scan.answers().or_else(|| self.only_one().filter(|_| !is_open && spread.scan.is_answer()));
+        let id = spread.scan.response_id().or_else(|| self.only_one().filter(|_| !is_open && spread.scan.is_answer()));
         match id.filter(|_| !spread.is_reported) {
             Some(id) => {
                 spread.is_reported = true;

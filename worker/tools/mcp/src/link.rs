@@ -131,14 +131,14 @@ pub(super) struct Link {
 /// # Errors
 /// The reason, worded for an operator, without secrets.
 pub(super) async fn connect(name: &str, connection: &McpConnection, environment: &Environment) -> Result<Link, String> {
-    connect_heard(name, connection, environment, &Arc::default()).await
+    connect_with_tail(name, connection, environment, &Arc::default()).await
 }
 
 /// As [`connect`]. Meanwhile, `tail` shows the last lines that a child process has written to standard error.
 ///
 /// # Errors
 /// As [`connect`].
-pub(super) async fn connect_heard(
+pub(super) async fn connect_with_tail(
     name: &str,
     connection: &McpConnection,
     environment: &Environment,
@@ -163,7 +163,7 @@ pub(super) async fn connect_heard(
                 Ok(service) => (service, Some(process)),
                 Err(error) => {
                     let ended = process.end().await.map(|status| format!("; it ended with {status}"));
-                    return Err(format!("{}{}{}", in_words(error), ended.unwrap_or_default(), tail.words()));
+                    return Err(format!("{}{}{}", in_words(error), ended.unwrap_or_default(), tail.failure_suffix()));
                 }
             }
         }
@@ -292,7 +292,7 @@ impl Link {
     }
 
     /// Requests a check of the tools after a call got no response: it shows whether the server still responds.
-    pub(super) fn doubt(&self) {
+    pub(super) fn request_check(&self) {
         self.heard.changed.notify_one();
     }
 
@@ -409,7 +409,7 @@ pub(super) struct ProgressSubscription {
 
 impl ProgressSubscription {
     /// Waits for the next progress notification.
-    pub(super) async fn made(&self) {
+    pub(super) async fn notified(&self) {
         self.heard.notified().await;
     }
 }

@@ -39,13 +39,13 @@ pub async fn list_tools(
 ) -> Result<ServerTools, String> {
     let tail = Arc::new(StderrTail::default());
     let looked = tokio::time::timeout(limit, async {
-        let link = link::connect_heard(name, &def.connection, environment, &tail).await?;
+        let link = link::connect_with_tail(name, &def.connection, environment, &tail).await?;
         let listed = link.tools().await;
         let version = link.version();
         link.stop().await;
         Ok::<_, String>((listed?, version))
     });
-    let silent = || format!("it did not list its tools within {} s{}", limit.as_secs(), tail.words());
+    let silent = || format!("it did not list its tools within {} s{}", limit.as_secs(), tail.failure_suffix());
     let (listed, version) = looked.await.map_err(|_| silent())??;
     Ok(server_tools(def, listed, version))
 }

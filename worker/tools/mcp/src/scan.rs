@@ -170,7 +170,7 @@ impl MessageScan {
     }
 
     /// Returns the request that the message responds to; `None` if it is not a response, or if its request is unclear.
-    pub(super) fn answers(&self) -> Option<u64> {
+    pub(super) fn response_id(&self) -> Option<u64> {
         self.id.filter(|_| self.is_answer())
     }
 
@@ -194,11 +194,11 @@ mod tests {
         let answers = |line: &str| {
             let mut read = MessageScan::default();
             read.take_all(line.as_bytes());
-            read.answers()
+            read.response_id()
         };
-        assert_eq!(answers(r#"{"jsonrpc":"2.0","id":12,"result":{"id":7,"method":"x"}}"#), Some(12));
-        assert_eq!(answers(r#"{"result":{"a":[{"id":7}],"b":"\"}],\"id\":8"}, "id" : 12 }"#), Some(12));
-        assert_eq!(answers(r#"{"result":"id","id":3}"#), Some(3), "a value is no name");
+        assert_eq!(response_id(r#"{"jsonrpc":"2.0","id":12,"result":{"id":7,"method":"x"}}"#), Some(12));
+        assert_eq!(response_id(r#"{"result":{"a":[{"id":7}],"b":"\"}],\"id\":8"}, "id" : 12 }"#), Some(12));
+        assert_eq!(response_id(r#"{"result":"id","id":3}"#), Some(3), "a value is no name");
         for none in [
             r#"{"id":12,"method":"sampling/createMessage","params":{}}"#,
             r#"{"id":12}"#,
@@ -212,7 +212,7 @@ mod tests {
             r#"[{"id":1,"result":1}]"#,
             "id:1",
         ] {
-            assert_eq!(answers(none), None, "{none}");
+            assert_eq!(response_id(none), None, "{none}");
         }
     }
 

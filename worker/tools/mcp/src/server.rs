@@ -180,7 +180,7 @@ async fn run_once(server: &Arc<ServerShared>) -> Option<Instant> {
     let since = Instant::now();
     tracing::info!(server = server.name, version = link.version(), "MCP server connected");
     server.state.send_replace(State::Up(Arc::clone(&link)));
-    let reason = tend(server, &link).await;
+    let reason = monitor(server, &link).await;
     tracing::warn!(server = server.name, reason, "MCP server disconnected");
     Some(since)
 }
@@ -194,7 +194,7 @@ async fn connected(server: &ServerShared) -> Result<Arc<Link>, String> {
 
 /// Monitors a connection. Returns the reason why it cannot be used for new calls; running calls continue as long as
 /// they can.
-async fn tend(server: &ServerShared, link: &Arc<Link>) -> String {
+async fn monitor(server: &ServerShared, link: &Arc<Link>) -> String {
     let mut throttle = Throttle::default();
     loop {
         let is_announced = tokio::select! {

@@ -107,7 +107,7 @@ impl Handler for McpTool {
                 Err(failure)
             }
             None => {
-                link.doubt();
+                link.request_check();
                 Err(ToolFailure::Transient {
                     message: format!("The MCP server was silent for {:.1} s.", self.silence_max.as_secs_f64()),
                     retry_after: None,
@@ -137,7 +137,7 @@ impl PendingRequest {
             tokio::select! {
                 biased;
                 answer = &mut handle.rx => break answer.unwrap_or(Err(rmcp::service::ServiceError::TransportClosed)),
-                () = progress.made() => silence.as_mut().reset(Instant::now() + silence_max),
+                () = progress.notified() => silence.as_mut().reset(Instant::now() + silence_max),
                 () = silence.as_mut() => return None,
             }
         };

@@ -13,7 +13,7 @@ pub(crate) enum NotPublic {
 }
 
 impl NotPublic {
-    pub(crate) fn what(self) -> &'static str {
+    pub(crate) fn description(self) -> &'static str {
         match self {
             Self::Private(what) | Self::Forbidden(what) => what,
         }

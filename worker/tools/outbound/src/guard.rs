@@ -114,7 +114,7 @@ impl Guard {
             None => Ok(()),
             Some(NotPublic::Private(_)) if standing == HostTrust::Named => Ok(()),
             Some(_) if allowed(address) || allowed(address::plain(address)) => Ok(()),
-            Some(special) => Err(special.what()),
+            Some(special) => Err(special.description()),
         }
     }
 

@@ -87,13 +87,13 @@ pub(crate) async fn start(
             let status = process.end().await.filter(|_| why.is_none());
             let silent = if def.host.is_some() { "the tool host closed the connection" } else { "it did not answer" };
             let ended = || status.map_or_else(|| silent.to_owned(), |status| format!("it ended with {status}"));
-            let why = why.unwrap_or_else(|| format!("{}{}", ended(), tail.words()));
+            let why = why.unwrap_or_else(|| format!("{}{}", ended(), tail.failure_suffix()));
             Err(secrets.scrub(&why))
         }
         Err(_) => {
             process.kill();
             process.end().await;
-            Err(format!("it was not ready within {} s{}", def.start_timeout.as_secs_f32(), tail.words()))
+            Err(format!("it was not ready within {} s{}", def.start_timeout.as_secs_f32(), tail.failure_suffix()))
         }
     }
 }
@@ -153,7 +153,7 @@ impl Interpreter {
         });
         let (read, write) = socket.into_split();
         tokio::spawn(send(write, outgoing, interpreter.closed.clone()));
-        tokio::spawn(hear(name.to_owned(), read, Arc::clone(&interpreter)));
+        tokio::spawn(read_messages(name.to_owned(), read, Arc::clone(&interpreter)));
         interpreter
     }
 
@@ -185,7 +185,7 @@ impl Interpreter {
 
     /// Tells the host that a call's result is no longer awaited.
     pub(crate) fn cancel(&self, id: u64) {
-        self.say(&ToHost::Cancel { id });
+        self.send(&ToHost::Cancel { id });
     }
 
     /// Sends the result of an inner call. A result that is too long for a frame is reported as a failure.
@@ -202,11 +202,11 @@ impl Interpreter {
     }
 
     /// Asks the host to exit.
-    pub(crate) fn bye(&self) {
-        self.say(&ToHost::Bye);
+    pub(crate) fn send_bye(&self) {
+        self.send(&ToHost::Bye);
     }
 
-    fn say(&self, message: &ToHost<'_>) {
+    fn send(&self, message: &ToHost<'_>) {
         // If the host is gone, the message is not needed. These messages are short and always fit a frame.
         if let Ok(frame) = frames::encode(message) {
             let _ = self.frames.send(frame);
@@ -243,7 +243,7 @@ async fn send(mut to: OwnedWriteHalf, mut frames: mpsc::UnboundedReceiver<Vec<u8
 }
 
 /// Reads messages until the host has closed the connection or violates the protocol.
-async fn hear(name: String, from: OwnedReadHalf, interpreter: Arc<Interpreter>) {
+async fn read_messages(name: String, from: OwnedReadHalf, interpreter: Arc<Interpreter>) {
     let (mut from, redactor) = (BufReader::new(from), Redactor::default());
     loop {
         let message = match frames::read(&mut from).await {

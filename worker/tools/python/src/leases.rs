@@ -97,7 +97,7 @@ impl PoolShared {
     }
 
     /// Returns why no lease was available in time.
-    pub(crate) fn why_none(&self) -> NoLease {
+    pub(crate) fn unavailable_reason(&self) -> NoLease {
         if self.state.lock().live.is_empty() { NoLease::Away } else { NoLease::Busy }
     }
 
@@ -148,7 +148,7 @@ impl PoolShared {
     }
 
     /// Waits until a slot should start a process.
-    pub(crate) async fn wanted(&self) {
+    pub(crate) async fn until_needed(&self) {
         {
             let mut state = self.state.lock();
             state.waiting.retain(|waiting| !waiting.is_closed());
@@ -169,7 +169,7 @@ impl PoolShared {
     }
 
     /// Records that a process is ready and takes calls.
-    pub(crate) fn up(self: &Arc<Self>, interpreter: &Arc<Interpreter>) {
+    pub(crate) fn process_ready(self: &Arc<Self>, interpreter: &Arc<Interpreter>) {
         {
             let mut state = self.state.lock();
             state.starting -= 1;
@@ -191,7 +191,7 @@ impl PoolShared {
     }
 
     /// Records that a process has exited or is about to.
-    pub(crate) fn down(&self, interpreter: &Arc<Interpreter>) {
+    pub(crate) fn process_gone(&self, interpreter: &Arc<Interpreter>) {
         self.state.lock().live.retain(|live| !Arc::ptr_eq(&live.interpreter, interpreter));
     }
 

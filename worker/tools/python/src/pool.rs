@@ -60,7 +60,7 @@ impl Pool {
         match tokio::time::timeout(wait, coming).await {
             Ok(Ok(lease)) => Ok(lease),
             Ok(Err(_)) => Err(NoLease::Away),
-            Err(_) => Err(self.shared.why_none()),
+            Err(_) => Err(self.shared.unavailable_reason()),
         }
     }
 }

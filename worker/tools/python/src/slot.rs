@@ -41,7 +41,7 @@ enum ProcessEnd {
 pub(crate) async fn run(shared: Arc<PoolShared>) {
     let (mut rung, mut ending) = (0, None::<JoinHandle<()>>);
     loop {
-        let wanted = shared.stop.run_until_cancelled(shared.wanted()).await;
+        let wanted = shared.stop.run_until_cancelled(shared.until_needed()).await;
         if wanted.is_none() {
             break;
         }
@@ -81,7 +81,7 @@ async fn started(shared: &PoolShared) -> Result<(Arc<Interpreter>, Process), Str
     if definition::digest(&tools) == shared.digest {
         return Ok((interpreter, process));
     }
-    interpreter.bye();
+    interpreter.send_bye();
     process.end().await;
     Err("its tools have changed since the configuration was read; a reload applies the change".to_owned())
 }
@@ -95,18 +95,18 @@ async fn serve(
     ending: &mut Option<JoinHandle<()>>,
 ) -> ProcessEnd {
     tracing::info!(name = shared.name, process = interpreter.process, "Python process ready");
-    shared.up(&interpreter);
+    shared.process_ready(&interpreter);
     let over = watch(shared, &interpreter, &process).await;
     match over {
         ProcessEnd::Closed => {
-            shared.down(&interpreter);
+            shared.process_gone(&interpreter);
             let status = process.end().await;
             tracing::warn!(name = shared.name, status, "Python process exited");
         }
         ProcessEnd::Stopped => {
-            interpreter.bye();
+            interpreter.send_bye();
             process.end().await;
-            shared.down(&interpreter);
+            shared.process_gone(&interpreter);
         }
         ProcessEnd::Retired => {
             if let Some(before) = ending.take() {
@@ -161,8 +161,8 @@ async fn retire(shared: Arc<PoolShared>, interpreter: Arc<Interpreter>, process:
         tracing::warn!(name = shared.name, "cancelled Python call did not stop; killing its process");
         process.kill();
     } else {
-        interpreter.bye();
+        interpreter.send_bye();
     }
     process.end().await;
-    shared.down(&interpreter);
+    shared.process_gone(&interpreter);
 }

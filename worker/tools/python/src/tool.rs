@@ -135,13 +135,13 @@ impl Drop for RunningCall {
         lease.interpreter.cancel(ticket.id);
         // Without a runtime, the process is exiting, and its interpreters with it.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(given_up(lease, ticket, self.grace));
+            runtime.spawn(abandon(lease, ticket, self.grace));
         }
     }
 }
 
 /// Keeps the capacity of a dropped call occupied until the call has really ended.
-async fn given_up(lease: Lease, ticket: PendingCall, grace: Duration) {
+async fn abandon(lease: Lease, ticket: PendingCall, grace: Duration) {
     if tokio::time::timeout(grace, ticket.answer).await.is_err() {
         lease.interpreter.stuck.cancel();
         lease.interpreter.retired.cancel();

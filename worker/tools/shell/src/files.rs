@@ -82,7 +82,7 @@ impl Files {
             .map_or(FILE_MODE, |found| found.st_mode & 0o777);
         let file =
             TemporaryFile::new(above.as_fd(), Mode::from_raw_mode(mode)).map_err(|error| failed(path, &error))?;
-        self.give(file.as_file())?;
+        self.give_to_owner(file.as_file())?;
         file.persist(content, Path::new(name)).map_err(|error| failed(path, &error))
     }
 
@@ -144,13 +144,13 @@ impl Files {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let below = openat(&folder, part.as_os_str(), flags, Mode::empty());
             folder = below.map_err(|error| failed(told, &error.into()))?;
-            self.give(&folder)?;
+            self.give_to_owner(&folder)?;
         }
         Ok(folder)
     }
 
     /// Changes the owner of a new file or folder to the workspace's user, as which commands run.
-    fn give(&self, made: impl AsFd) -> Result<(), ToolError> {
+    fn give_to_owner(&self, made: impl AsFd) -> Result<(), ToolError> {
         let Some(owner) = self.workspace.owner else { return Ok(()) };
         let (user, group) = (rustix::fs::Uid::from_raw(owner), rustix::fs::Gid::from_raw(owner));
         fchown(made, Some(user), Some(group)).map_err(ToolError::internal)

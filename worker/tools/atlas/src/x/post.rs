@@ -127,7 +127,7 @@ async fn publish(api: &Api, context: &CallContext, content: &str, media: &[Strin
         body["media"] = json!({ "media_ids": media });
     }
     let ask = ApiRequest { is_effect: true, ..ApiRequest::post_json("/2/tweets", &body) };
-    let answer = api.ask(context, &ask).await?;
+    let answer = api.send(context, &ask).await?;
     let id = answer.pointer("/data/id").and_then(Value::as_str).unwrap_or_default();
     if id.is_empty() || id.len() > 19 || !id.bytes().all(|byte| byte.is_ascii_digit()) {
         let shown = wording::cut(&answer.to_string(), 200);

@@ -129,7 +129,7 @@ async fn find(api: &Api, context: &CallContext, search: Search) -> Result<Found,
         ("expansions", "author_id".to_owned()),
         ("user.fields", "name,username".to_owned()),
     ];
-    let answer = api.ask(context, &ApiRequest::get("/2/tweets/search/recent", query)).await?;
+    let answer = api.send(context, &ApiRequest::get("/2/tweets/search/recent", query)).await?;
     let answer: SearchResponse = serde_json::from_value(answer)
         .map_err(|_| ToolError::Transient("X's answer is not what its documentation says.".into()))?;
     let authors: BTreeMap<&str, &Author> = answer.includes.users.iter().map(|user| (user.id.as_str(), user)).collect();

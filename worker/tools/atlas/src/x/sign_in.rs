@@ -83,7 +83,10 @@ impl Account {
     }
 
     /// Returns the token after one that X rejected; `None` if there cannot be another.
-    pub(super) async fn after(&self, refused: &SecretString) -> Result<Option<SecretString>, ToolError> {
+    pub(super) async fn token_after_rejection(
+        &self,
+        refused: &SecretString,
+    ) -> Result<Option<SecretString>, ToolError> {
         match self {
             Self::Fixed(_) => Ok(None),
             Self::SignedIn(sign_in) => sign_in.token(Some(refused)).await.map(Some),
@@ -180,7 +183,7 @@ impl SignIn {
         let refresh = last.as_ref().map_or_else(|| self.refresh_token.clone(), |kept| kept.refresh.clone().into());
         let (secret, url) = (self.client_secret.clone(), self.token_url.clone());
         let credentials = Credentials::refreshing(url, self.client_id.clone(), secret, refresh.clone());
-        let asked = tokio::time::timeout(SIGN_IN_TIMEOUT, credentials.ask(&self.client, None)).await;
+        let asked = tokio::time::timeout(SIGN_IN_TIMEOUT, credentials.request_grant(&self.client, None)).await;
         let asked = asked.map_err(|_| not_signed_in("its token service did not answer in time", None))?;
         let Granted { token, life, refresh_token } = asked.map_err(refused)?;
         let now_ms = self.home.now_ms().await.unwrap_or(0);

@@ -26,8 +26,8 @@ pub struct SentRequest {
 ///
 /// # Errors
 /// As for the call.
-pub async fn judge(tool: &HttpTool, answer: Response, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
-    tool.rules.judge(answer.into(), secrets).await
+pub async fn interpret(tool: &HttpTool, answer: Response, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
+    tool.rules.interpret(answer.into(), secrets).await
 }
 
 /// Makes the request of a call with these arguments, a JSON object.
@@ -53,7 +53,7 @@ pub fn request(
 ///
 /// # Errors
 /// As for a call that signs in.
-pub async fn granted(answer: Response) -> Result<(String, Duration), ToolFailure> {
-    let granted = oauth2::granted(answer).await?;
+pub async fn parse_grant(answer: Response) -> Result<(String, Duration), ToolFailure> {
+    let granted = oauth2::parse_grant(answer).await?;
     Ok((granted.token.expose_secret().to_owned(), granted.life))
 }
