@@ -397,14 +397,14 @@ impl Approval {
             | ApprovalState::Void { at_ms }
             | ApprovalState::Expired { since_ms: at_ms } => (Some(*at_ms), None),
             ApprovalState::Denied { at_ms, by, reason } => {
-                let said = RecordedVerdict { by: by.clone(), reason: reason.clone(), at_ms: Some(*at_ms) };
-                (Some(*at_ms), Some(said))
+                let recorded = RecordedVerdict { by: by.clone(), reason: reason.clone(), at_ms: Some(*at_ms) };
+                (Some(*at_ms), Some(recorded))
             }
         };
-        let said =
+        let recorded =
             |(by, vote): (String, core::Vote)| RecordedVerdict { by, reason: vote.reason, at_ms: Some(vote.at_ms) };
-        let mut agreed: Vec<RecordedVerdict> = record.votes.into_iter().map(said).collect();
-        agreed.sort_by_key(|said| said.at_ms);
+        let mut agreed: Vec<RecordedVerdict> = record.votes.into_iter().map(recorded).collect();
+        agreed.sort_by_key(|recorded| recorded.at_ms);
         Self {
             tenant: tenant.clone(),
             id,

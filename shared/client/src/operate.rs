@@ -261,8 +261,8 @@ pub async fn pause_tool(shards: &[Store], tool: &PausedTool, operator: Operator<
     for store in of_tool(shards, tool) {
         let since_ms = store.now_ms().await?;
         let pause = Pause { by: text(operator.by), reason: text(operator.reason), since_ms };
-        let said = tool_entry(tool, operator, since_ms, ("PAUSE_TOOL", "paused"));
-        match store.pause_tool(tool, &pause, &said).await? {
+        let audit_entry = tool_entry(tool, operator, since_ms, ("PAUSE_TOOL", "paused"));
+        match store.pause_tool(tool, &pause, &audit_entry).await? {
             PauseSet::Full => {
                 set.full.push(store.shard());
                 continue;
@@ -283,8 +283,8 @@ pub async fn resume_tool(shards: &[Store], tool: &PausedTool, operator: Operator
     let mut set = PauseSet::None;
     for store in of_tool(shards, tool) {
         let now_ms = store.now_ms().await?;
-        let said = tool_entry(tool, operator, now_ms, ("RESUME_TOOL", "resumed"));
-        if store.resume_tool(tool, &said).await? == PauseSet::Ok {
+        let audit_entry = tool_entry(tool, operator, now_ms, ("RESUME_TOOL", "resumed"));
+        if store.resume_tool(tool, &audit_entry).await? == PauseSet::Ok {
             set = PauseSet::Ok;
         }
     }
@@ -311,8 +311,8 @@ pub async fn switch_tool(shards: &[Store], tool: &str, on: bool, operator: Opera
     let of_all = PausedTool { tenant: None, tool: tool.to_owned() };
     let mut changed = false;
     for store in shards {
-        let said = tool_entry(&of_all, operator, store.now_ms().await?, (action, verb));
-        changed |= store.switch_tool(tool, on, &said).await?;
+        let audit_entry = tool_entry(&of_all, operator, store.now_ms().await?, (action, verb));
+        changed |= store.switch_tool(tool, on, &audit_entry).await?;
     }
     Ok(changed)
 }
@@ -345,8 +345,8 @@ pub async fn set_tenant(
 ) -> Result<(), StoreError> {
     let now_ms = store.now_ms().await?;
     let declared = serde_json::to_string(policy).unwrap_or_default();
-    let said = tenant_entry(tenant, operator, now_ms, ("SET_TENANT", "set"), &[("declared", declared)]);
-    store.set_tenant(tenant, policy, &said).await
+    let audit_entry = tenant_entry(tenant, operator, now_ms, ("SET_TENANT", "set"), &[("declared", declared)]);
+    store.set_tenant(tenant, policy, &audit_entry).await
 }
 
 /// Removes the run-time settings of a tenant. Returns false if nothing was set.
@@ -355,8 +355,8 @@ pub async fn set_tenant(
 /// [`StoreError`].
 pub async fn unset_tenant(store: &Store, tenant: &TenantId, operator: Operator<'_>) -> Result<bool, StoreError> {
     let now_ms = store.now_ms().await?;
-    let said = tenant_entry(tenant, operator, now_ms, ("UNSET_TENANT", "removed the run-time settings of"), &[]);
-    store.unset_tenant(tenant, &said).await
+    let audit_entry = tenant_entry(tenant, operator, now_ms, ("UNSET_TENANT", "removed the run-time settings of"), &[]);
+    store.unset_tenant(tenant, &audit_entry).await
 }
 
 fn tenant_entry(

@@ -289,12 +289,12 @@ fn key_of<'a>(query: &StatsQuery, day: i64, field: &'a str) -> Option<([Option<S
     let is_wanted = query.tenant.as_ref().is_none_or(|wanted| wanted.as_str() == tenant)
         && query.agent.as_ref().is_none_or(|wanted| wanted == agent)
         && query.tool.as_ref().is_none_or(|wanted| wanted == tool);
-    let told = |by: StatsDimension, text: &dyn Fn() -> String| query.by.contains(&by).then(text);
+    let grouped = |by: StatsDimension, text: &dyn Fn() -> String| query.by.contains(&by).then(text);
     let key = [
-        told(StatsDimension::Day, &|| date(day)),
-        told(StatsDimension::Tenant, &|| tenant.to_owned()),
-        told(StatsDimension::Agent, &|| agent.to_owned()),
-        told(StatsDimension::Tool, &|| tool.to_owned()),
+        grouped(StatsDimension::Day, &|| date(day)),
+        grouped(StatsDimension::Tenant, &|| tenant.to_owned()),
+        grouped(StatsDimension::Agent, &|| agent.to_owned()),
+        grouped(StatsDimension::Tool, &|| tool.to_owned()),
     ];
     is_wanted.then_some((key, what))
 }
@@ -334,8 +334,8 @@ mod tests {
     #[test]
     fn a_duration_is_told_by_at_most_a_fifth_too_long() {
         for ms in [0, 1, 2, 7, 100, 999, 30_000, 86_400_000] {
-            let told = longest_of(bucket(ms));
-            assert!(told >= ms && told <= ms + ms / 5 + 1, "{ms} is told as {told}");
+            let estimate = longest_of(bucket(ms));
+            assert!(estimate >= ms && estimate <= ms + ms / 5 + 1, "{ms} is told as {estimate}");
         }
     }
 

@@ -88,9 +88,9 @@ fn keyed<'a>(
         time.with_timezone(&zone).format("%Y-%m-%d").to_string()
     };
     let key = |agent: Option<&str>| {
-        let told = |by: StatsDimension, text: &dyn Fn() -> String| query.by.contains(&by).then(text);
+        let grouped = |by: StatsDimension, text: &dyn Fn() -> String| query.by.contains(&by).then(text);
         let agent = agent.filter(|_| query.by.contains(&StatsDimension::Agent)).map(ToOwned::to_owned);
-        [told(StatsDimension::Day, &date), told(StatsDimension::Tenant, &|| tenant.to_string()), agent, None]
+        [grouped(StatsDimension::Day, &date), grouped(StatsDimension::Tenant, &|| tenant.to_string()), agent, None]
     };
     if query.agent.is_none() && !query.by.contains(&StatsDimension::Agent) {
         return vec![(key(None), &day.total)];
@@ -128,9 +128,9 @@ mod tests {
         let used = ModelUse { requests: 1, input_tokens: 10, output_tokens: 3, cost: 1_500_000 };
         let key = |agent: &str| [None, None, Some(agent.to_owned()), None];
         join(&mut rows, [(key("kelly"), used), (key("atlas"), used), (key("zoe"), ModelUse::default())].into());
-        let told: Vec<_> =
+        let rows: Vec<_> =
             rows.iter().map(|row| (row.agent.as_deref().unwrap(), row.calls, row.used.unwrap().requests)).collect();
-        assert_eq!(told, [("atlas", 0, 1), ("fran", 2, 0), ("kelly", 2, 1)]);
+        assert_eq!(rows, [("atlas", 0, 1), ("fran", 2, 0), ("kelly", 2, 1)]);
         assert_eq!(serde_json::to_value(used).unwrap()["cost"], 1.5);
     }
 

@@ -93,14 +93,14 @@ fn add(found: &mut BTreeMap<String, WorkerSummary>, shard: &ShardWorkers) {
 }
 
 /// The worker with this name, or with a consumer of this name, as shown by `top`.
-fn resolve_worker<'a>(known: &'a [ShardWorkers], said: &'a str) -> Option<&'a str> {
+fn resolve_worker<'a>(known: &'a [ShardWorkers], requested: &'a str) -> Option<&'a str> {
     let is_known = |name: &str| {
         let mut all = known.iter();
         all.any(|shard| {
             shard.drained.contains_key(name) || shard.consumers.iter().any(|node| worker_of(&node.name) == Some(name))
         })
     };
-    [Some(said), worker_of(said)].into_iter().flatten().find(|name| is_known(name))
+    [Some(requested), worker_of(requested)].into_iter().flatten().find(|name| is_known(name))
 }
 
 /// Returns a message that the worker does not exist, with the nearest names.
@@ -135,7 +135,7 @@ pub async fn resume(shards: &[Store], worker: &str, operator: Operator<'_>) -> R
 
 async fn change(
     shards: &[Store],
-    said: &str,
+    requested: &str,
     operator: Operator<'_>,
     drains: bool,
 ) -> Result<WorkerDrainResult, StoreError> {
@@ -143,7 +143,7 @@ async fn change(
     for store in shards {
         known.push(store.workers().await?);
     }
-    let Some(worker) = resolve_worker(&known, said) else { return Ok(WorkerDrainResult::Unknown) };
+    let Some(worker) = resolve_worker(&known, requested) else { return Ok(WorkerDrainResult::Unknown) };
     let text = |text: &str| operator.redactor.text(text).into_owned();
     let (mut set, mut is_full) = (WorkerDrainResult::None, false);
     for (store, shard) in shards.iter().zip(&known) {

@@ -149,8 +149,8 @@ pub async fn find(shards: &[Store], id: &DeadId) -> Result<Option<DeadEntryDetai
 /// A letter as it is listed, with the message and ID of its replay.
 fn letter(shard: u32, letter: &DeadLetter) -> DeadEntryDetails {
     let id = DeadId { kind: DeadKind::Letter, shard, entry: letter.id.clone() };
-    let said: Value = serde_json::from_str(&letter.raw).unwrap_or_default();
-    let text = |name: &str| said.get(name).and_then(Value::as_str).map(ToOwned::to_owned);
+    let content: Value = serde_json::from_str(&letter.raw).unwrap_or_default();
+    let text = |name: &str| content.get(name).and_then(Value::as_str).map(ToOwned::to_owned);
     let is_task = letter.from == "tasks";
     let own = if is_task { text("task_id") } else { text("turn_id") };
     let minted = format!("{}{}", if is_task { "k" } else { "t" }, letter.entry);
@@ -276,14 +276,15 @@ fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<DeadEntryDe
 fn task(shard: u32, entry: &LogEntry, logged: &Logged<'_>, target: &str) -> DeadEntryDetails {
     let id = DeadId { kind: DeadKind::Task, shard, entry: entry.id.clone() };
     let becomes = again(&logged.meta.turn, ".again", &id);
-    let said: Value = logged.meta.arguments.and_then(|said| serde_json::from_str(said.get()).ok()).unwrap_or_default();
+    let content: Value =
+        logged.meta.arguments.and_then(|content| serde_json::from_str(content.get()).ok()).unwrap_or_default();
     let mut message = serde_json::Map::new();
     for (name, value) in [("task_id", becomes.as_str()), ("target_agent", target)] {
         message.insert(name.to_owned(), value.into());
     }
     message.insert("tenant".into(), serde_json::to_value(&logged.tenant).unwrap_or_default());
     for (name, from) in [("task_description", "description"), ("input", "input"), ("priority", "priority")] {
-        if let Some(value) = said.get(from) {
+        if let Some(value) = content.get(from) {
             message.insert(name.to_owned(), value.clone());
         }
     }

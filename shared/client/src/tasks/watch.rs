@@ -129,7 +129,7 @@ pub struct TaskWatcher {
     accepted: bool,
     since: Instant,
     /// The wait that was reported last.
-    told: Option<WaitReason>,
+    reported_wait: Option<WaitReason>,
     /// The number of plans in its history so far. `None` if the history before the position is not counted yet.
     plans: Option<usize>,
     /// Whether the submit of the last plan's calls was reported.
@@ -152,8 +152,8 @@ impl TaskWatcher {
         let (ready, since) = (VecDeque::new(), Instant::now());
         let accepted = position > 0;
         let plans = (position == 0).then_some(0);
-        let (told, executed, ended, looked) = (None, false, false, false);
-        Self { store, name, position, accepted, since, told, plans, executed, ready, ended, looked }
+        let (reported_wait, executed, ended, looked) = (None, false, false, false);
+        Self { store, name, position, accepted, since, reported_wait, plans, executed, ready, ended, looked }
     }
 
     /// The task.
@@ -222,7 +222,7 @@ impl TaskWatcher {
         }
         for entry in &pulse.steps {
             self.position += 1;
-            self.told = None;
+            self.reported_wait = None;
             self.step(HistoryStep::read(entry));
         }
         if !pulse.steps.is_empty() {
@@ -289,7 +289,7 @@ impl TaskWatcher {
         let Some(TaskWait { reason, until_ms }) = wait_of(&self.store, &self.name, turn, pulse.timer_ms).await? else {
             return Ok(());
         };
-        if self.told.as_ref() == Some(&reason) {
+        if self.reported_wait.as_ref() == Some(&reason) {
             return Ok(());
         }
         // Report that the turn was submitted before the reason why it waits.
@@ -306,7 +306,7 @@ impl TaskWatcher {
             WaitReason::Child { task, .. } => self.push_event(TaskEvent::Waiting { what: task.clone(), until_ms }),
             WaitReason::Retry => self.push_event(TaskEvent::Waiting { what: "its next try".into(), until_ms }),
         }
-        self.told = Some(reason);
+        self.reported_wait = Some(reason);
         Ok(())
     }
 

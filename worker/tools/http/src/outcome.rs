@@ -204,8 +204,8 @@ fn not_shown(body: &[u8], headers: &HeaderMap, secrets: &Secrets) -> Result<Tool
 /// Returns the failure that a matching rule defines for a response.
 fn mapped(rule: &Rule, status: u16, headers: &HeaderMap, text: &str) -> ToolFailure {
     let body = as_value(text);
-    let said = rule.message(body.as_ref()).map(|said| clean(&said));
-    let message = failure_message(status, said.or_else(|| message_of(body.as_ref(), text, headers)));
+    let service_message = rule.message(body.as_ref()).map(|service_message| clean(&service_message));
+    let message = failure_message(status, service_message.or_else(|| message_of(body.as_ref(), text, headers)));
     let wished = rule.retry_after_s(body.as_ref()).map(Duration::from_secs);
     match rule.meaning {
         AnswerMeaning::Ok | AnswerMeaning::Permanent => {
@@ -220,12 +220,12 @@ fn mapped(rule: &Rule, status: u16, headers: &HeaderMap, text: &str) -> ToolFail
 }
 
 /// Returns the message about a failure that the model receives.
-fn failure_message(status: u16, said: Option<String>) -> String {
-    let told = match said {
-        Some(said) => format!("The service answered with status {status}: {said}"),
+fn failure_message(status: u16, service_message: Option<String>) -> String {
+    let message = match service_message {
+        Some(service_message) => format!("The service answered with status {status}: {service_message}"),
         None => format!("The service answered with status {status}."),
     };
-    wording::cut(&told, limits::ERROR_BYTES_MAX)
+    wording::cut(&message, limits::ERROR_BYTES_MAX)
 }
 
 /// Rewrites JSON text so that every reader accepts it, with every digit preserved. `None` if it is not JSON, or is
@@ -283,15 +283,18 @@ fn message_of(body: Option<&Value>, text: &str, headers: &HeaderMap) -> Option<S
         "/errors/0",
         "/title",
     ];
-    let said = body.and_then(|body| PLACES.iter().find_map(|place| body.pointer(place)?.as_str()));
+    let service_message = body.and_then(|body| PLACES.iter().find_map(|place| body.pointer(place)?.as_str()));
     let html = headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"));
-    let said = said.or((!html).then_some(text)).map(str::trim).filter(|said| !said.is_empty())?;
-    Some(clean(said))
+    let service_message = service_message
+        .or((!html).then_some(text))
+        .map(str::trim)
+        .filter(|service_message| !service_message.is_empty())?;
+    Some(clean(service_message))
 }
 
 /// Puts a service's message on one line and cuts it to a bound.
-fn clean(said: &str) -> String {
-    let line: String = said.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+fn clean(service_message: &str) -> String {
+    let line: String = service_message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     wording::cut(&line, MESSAGE_BYTES_MAX)
 }
 
@@ -373,18 +376,18 @@ mod tests {
     fn the_services_own_words_are_passed_on_bounded() {
         let (not_executed, mapping) = (BTreeSet::new(), Mapping::default());
         let rules = OutcomeRules { not_executed, mapping, result: None, response_bytes_max: 10, effect: Effect::Once };
-        let said = |text: &str, kind| match rules.failure(400, &headers(&[(header::CONTENT_TYPE, kind)]), text) {
+        let message_for = |text: &str, kind| match rules.failure(400, &headers(&[(header::CONTENT_TYPE, kind)]), text) {
             ToolFailure::Permanent { message, .. } => message,
             other => panic!("{other:?}"),
         };
         let telegram = r#"{"ok":false,"error_code":400,"description":"Bad Request: chat not found"}"#;
         let expected = "The service answered with status 400: Bad Request: chat not found";
-        assert_eq!(said(telegram, "application/json"), expected);
-        assert!(said(r#"{"error":{"message":"No"}}"#, "application/json").ends_with(": No"));
-        assert!(said("plain\nwords", "text/plain").ends_with(": plain words"));
-        assert_eq!(said("<html>", "text/html; charset=utf-8"), "The service answered with status 400.");
-        assert!(said(&"x".repeat(100_000), "text/plain").len() <= limits::ERROR_BYTES_MAX);
-        assert!(said(&"[".repeat(60_000), "application/json").len() <= limits::ERROR_BYTES_MAX);
+        assert_eq!(message_for(telegram, "application/json"), expected);
+        assert!(message_for(r#"{"error":{"message":"No"}}"#, "application/json").ends_with(": No"));
+        assert!(message_for("plain\nwords", "text/plain").ends_with(": plain words"));
+        assert_eq!(message_for("<html>", "text/html; charset=utf-8"), "The service answered with status 400.");
+        assert!(message_for(&"x".repeat(100_000), "text/plain").len() <= limits::ERROR_BYTES_MAX);
+        assert!(message_for(&"[".repeat(60_000), "application/json").len() <= limits::ERROR_BYTES_MAX);
     }
 
     #[test]

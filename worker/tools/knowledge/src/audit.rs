@@ -152,13 +152,13 @@ impl ShardLog {
 fn action(entry: &Entry<'_>, is_task: bool) -> AuditedAction {
     let meta = &entry.meta;
     let mut text = entry.message.clone();
-    for (word, said) in [
+    for (word, value) in [
         ("arguments", meta.arguments.map(RawValue::get)),
         ("result", meta.result.as_deref()),
         ("error", meta.error.map(RawValue::get)),
     ] {
-        if let Some(said) = said.filter(|said| !matches!(*said, "null" | "{}")) {
-            text.push_str(&format!("\n{word}: {}", wording::cut(said, TEXT_BYTES_MAX / 2)));
+        if let Some(value) = value.filter(|value| !matches!(*value, "null" | "{}")) {
+            text.push_str(&format!("\n{word}: {}", wording::cut(value, TEXT_BYTES_MAX / 2)));
         }
     }
     let arguments = meta.arguments.map_or("", RawValue::get);

@@ -177,11 +177,11 @@ impl Index {
         let title = words(&held.document.title);
         let mut texts = Vec::new();
         for (number, passage) in held.passages.passages.iter().enumerate() {
-            let mut said = words(&passage.text);
+            let mut terms = words(&passage.text);
             // The headings and the title describe the passage's subject.
-            said.extend(passage.headings.iter().flat_map(|heading| words(heading)));
-            said.extend(title.iter().cloned());
-            let text = self.lexicon.add(&said);
+            terms.extend(passage.headings.iter().flat_map(|heading| words(heading)));
+            terms.extend(title.iter().cloned());
+            let text = self.lexicon.add(&terms);
             self.places.resize(text, None);
             self.places.push(Some((Arc::clone(&held), number)));
             texts.push(text);

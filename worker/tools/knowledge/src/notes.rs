@@ -39,9 +39,9 @@ impl AgentMemories {
     fn new(generation: u64, memories: Vec<Memory>) -> Self {
         let mut lexicon = Lexicon::default();
         for memory in &memories {
-            let mut said = words(&memory.text);
-            said.extend(memory.tags.iter().flat_map(|tag| words(tag)));
-            lexicon.add(&said);
+            let mut terms = words(&memory.text);
+            terms.extend(memory.tags.iter().flat_map(|tag| words(tag)));
+            lexicon.add(&terms);
         }
         Self { generation, memories, lexicon }
     }

@@ -153,8 +153,8 @@ impl StreamableClient {
         if passes {
             return Err(failed());
         }
-        let said = format!("HTTP {}: {}", status.as_u16(), String::from_utf8_lossy(&body));
-        Err(StreamableHttpError::UnexpectedServerResponse(said.into()))
+        let message = format!("HTTP {}: {}", status.as_u16(), String::from_utf8_lossy(&body));
+        Err(StreamableHttpError::UnexpectedServerResponse(message.into()))
     }
 }
 
@@ -222,8 +222,8 @@ impl ResponseReader {
 fn session(headers: &HeaderMap) -> Outcome<Option<String>> {
     let Some(session) = headers.get(SESSION) else { return Ok(None) };
     if session.len() > SESSION_BYTES_MAX {
-        let said = format!("the id of its session has more than {SESSION_BYTES_MAX} bytes");
-        return Err(StreamableHttpError::UnexpectedServerResponse(said.into()));
+        let message = format!("the id of its session has more than {SESSION_BYTES_MAX} bytes");
+        return Err(StreamableHttpError::UnexpectedServerResponse(message.into()));
     }
     Ok(session.to_str().ok().map(str::to_owned))
 }

@@ -115,7 +115,7 @@ pub(super) struct Link {
     pub(super) peer: Peer<RoleClient>,
     /// The secrets with which the connection was made.
     pub(super) secrets: Arc<Secrets>,
-    heard: Arc<NotificationState>,
+    notifications: Arc<NotificationState>,
     /// Cancelled when no more messages can arrive.
     closed: CancellationToken,
     /// Cancelled when a call found that the session has, or may have, ended.
@@ -146,14 +146,14 @@ pub(super) async fn connect_with_tail(
 ) -> Result<Link, String> {
     let secrets = Secrets::resolve(&connection.secrets, environment, None).await;
     let secrets = Arc::new(secrets.map_err(|name| format!("the secret '{name}' is missing"))?);
-    let heard = NotificationState {
+    let notifications = NotificationState {
         progress: Mutex::default(),
         verdicts: watch::Sender::new(None),
         changed: Notify::new(),
         is_noisy: AtomicBool::new(false),
     };
-    let (heard, stop) = (Arc::new(heard), CancellationToken::new());
-    let listener = NotificationHandler(Arc::clone(&heard));
+    let (notifications, stop) = (Arc::new(notifications), CancellationToken::new());
+    let listener = NotificationHandler(Arc::clone(&notifications));
     let in_words = |error: ClientInitializeError| printable(&handshake_failure(&error), &secrets, REASON_BYTES_MAX);
     let (service, process) = match &connection.transport {
         stdio @ McpTransport::Stdio { .. } => {
@@ -185,7 +185,7 @@ pub(super) async fn connect_with_tail(
             (serve_client_with_ct(listener, messages, stop.clone()).await.map_err(in_words)?, None)
         }
     };
-    Ok(Link::new(service, process, heard, secrets, stop))
+    Ok(Link::new(service, process, notifications, secrets, stop))
 }
 
 /// Returns the reason why the handshake failed.
@@ -208,17 +208,17 @@ fn handshake_failure(error: &ClientInitializeError) -> String {
 
 /// Returns an error of the connection with its causes, without the name of the type that wraps them.
 fn causes(error: &DynamicTransportError) -> String {
-    let mut said = error.error.to_string();
+    let mut message = error.error.to_string();
     let mut source = error.error.source();
     while let Some(error) = source {
         let cause = error.to_string();
         // Some errors already quote their cause.
-        if !said.ends_with(&cause) {
-            said = format!("{said}: {cause}");
+        if !message.ends_with(&cause) {
+            message = format!("{message}: {cause}");
         }
         source = error.source();
     }
-    said
+    message
 }
 
 /// Returns how often a broken stream is resumed: few times, so that the end of a server is detected instead of waited
@@ -245,7 +245,7 @@ impl Link {
     fn new(
         service: RunningService<RoleClient, NotificationHandler>,
         process: Option<ServerProcess>,
-        heard: Arc<NotificationState>,
+        notifications: Arc<NotificationState>,
         secrets: Arc<Secrets>,
         stop: CancellationToken,
     ) -> Self {
@@ -262,7 +262,7 @@ impl Link {
             is_gone.cancel();
         });
         let stale = CancellationToken::new();
-        Self { peer, secrets, heard, closed, stale, gone, _stops: stop.clone().drop_guard(), stop }
+        Self { peer, secrets, notifications, closed, stale, gone, _stops: stop.clone().drop_guard(), stop }
     }
 
     /// Returns true if calls can be sent on this connection.
@@ -293,12 +293,12 @@ impl Link {
 
     /// Requests a check of the tools after a call got no response: it shows whether the server still responds.
     pub(super) fn request_check(&self) {
-        self.heard.changed.notify_one();
+        self.notifications.changed.notify_one();
     }
 
     /// Waits until the server announces changed tools, or until a call has requested a check.
     pub(super) async fn changed(&self) {
-        self.heard.changed.notified().await;
+        self.notifications.changed.notified().await;
     }
 
     /// Returns the version that the server reports.
@@ -314,7 +314,7 @@ impl Link {
     /// # Errors
     /// The reason. It is also an error if the server lists more tools than allowed.
     pub(super) async fn tools(&self) -> Result<Listing, String> {
-        let said = |what: String| printable(&what, &self.secrets, REASON_BYTES_MAX);
+        let reason = |what: String| printable(&what, &self.secrets, REASON_BYTES_MAX);
         let (mut listing, mut cursor) = (Listing::default(), None);
         loop {
             let page = PaginatedRequestParams::default().with_cursor(cursor);
@@ -324,21 +324,21 @@ impl Link {
                 Ok(ServerResult::CustomResult(CustomResult(serde_json::Value::String(page)))) => page,
                 Ok(_) => return Err("its response to `tools/list` is not a list".to_owned()),
                 Err(ServiceError::McpError(error)) if wire::is_unreadable(&error) || wire::is_too_large(&error) => {
-                    return Err(said(format!("its list of tools could not be read: {}", error.message)));
+                    return Err(reason(format!("its list of tools could not be read: {}", error.message)));
                 }
                 Err(ServiceError::McpError(error)) => {
-                    return Err(said(format!(
+                    return Err(reason(format!(
                         "it rejected `tools/list` with the error {}: {}",
                         error.code.0, error.message
                     )));
                 }
                 Err(ServiceError::TransportClosed) => return Err("it ended before it listed its tools".to_owned()),
                 Err(ServiceError::TransportSend(error)) => {
-                    return Err(said(format!("it did not list its tools: {}", causes(&error))));
+                    return Err(reason(format!("it did not list its tools: {}", causes(&error))));
                 }
-                Err(error) => return Err(said(format!("it did not list its tools: {error}"))),
+                Err(error) => return Err(reason(format!("it did not list its tools: {error}"))),
             };
-            cursor = listing.take(&page).map_err(said)?;
+            cursor = listing.take(&page).map_err(reason)?;
             if cursor.is_none() {
                 listing.scrub(&self.secrets);
                 return Ok(listing);
@@ -364,19 +364,19 @@ impl Link {
             (name.clone(), verdict)
         };
         let verdicts: Arc<PinStatuses> = Arc::new(pinned.iter().map(judge).collect());
-        self.heard.verdicts.send_replace(Some(Arc::clone(&verdicts)));
+        self.notifications.verdicts.send_replace(Some(Arc::clone(&verdicts)));
         Ok(ToolsCheck { verdicts, malformed })
     }
 
     /// Sets whether announcements of changes no longer make calls wait for a check.
     pub(super) fn set_noisy(&self, is_noisy: bool) {
-        self.heard.is_noisy.store(is_noisy, Ordering::Release);
+        self.notifications.is_noisy.store(is_noisy, Ordering::Release);
     }
 
     /// Returns whether a tool's definition equals the pinned one; waits while the tools are being checked. `None` if
     /// the connection ends first.
     pub(super) async fn verdict(&self, tool: &str) -> Option<PinStatus> {
-        let mut verdicts = self.heard.verdicts.subscribe();
+        let mut verdicts = self.notifications.verdicts.subscribe();
         let known = tokio::select! {
             known = verdicts.wait_for(Option::is_some) => known.ok()?.clone(),
             () = self.closed.cancelled() => None,
@@ -386,23 +386,23 @@ impl Link {
 
     /// Returns the number of pinned tools that differed from their pins in the last check.
     pub(super) fn quarantined(&self) -> usize {
-        let verdicts = self.heard.verdicts.borrow();
+        let verdicts = self.notifications.verdicts.borrow();
         verdicts.as_ref().map_or(0, |verdicts| verdicts.values().filter(|v| **v != PinStatus::AsPinned).count())
     }
 
     /// Subscribes to a call's progress until the subscription is dropped.
     pub(super) fn progress_of(self: &Arc<Self>, token: ProgressToken) -> ProgressSubscription {
-        let heard = Arc::new(Notify::new());
-        let mut waiting = self.heard.progress.lock();
-        waiting.insert(token.clone(), Arc::clone(&heard));
+        let progress = Arc::new(Notify::new());
+        let mut waiting = self.notifications.progress.lock();
+        waiting.insert(token.clone(), Arc::clone(&progress));
         drop(waiting);
-        ProgressSubscription { heard, token, link: Arc::clone(self) }
+        ProgressSubscription { progress, token, link: Arc::clone(self) }
     }
 }
 
 /// A subscription to the progress of one call.
 pub(super) struct ProgressSubscription {
-    heard: Arc<Notify>,
+    progress: Arc<Notify>,
     token: ProgressToken,
     link: Arc<Link>,
 }
@@ -410,13 +410,13 @@ pub(super) struct ProgressSubscription {
 impl ProgressSubscription {
     /// Waits for the next progress notification.
     pub(super) async fn notified(&self) {
-        self.heard.notified().await;
+        self.progress.notified().await;
     }
 }
 
 impl Drop for ProgressSubscription {
     fn drop(&mut self) {
-        let mut waiting = self.link.heard.progress.lock();
+        let mut waiting = self.link.notifications.progress.lock();
         waiting.remove(&self.token);
     }
 }

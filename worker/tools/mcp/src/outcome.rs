@@ -58,9 +58,9 @@ pub(super) fn output(
     };
     let result = CallResult::read(&text).map_err(|what| no_result(what, effect))?;
     if result.is_error {
-        let said = secrets.scrub(&result.words());
-        let said = if said.trim().is_empty() { "The tool failed without saying why." } else { said.trim() };
-        return Err(permanent(said));
+        let message = secrets.scrub(&result.words());
+        let message = if message.trim().is_empty() { "The tool failed without saying why." } else { message.trim() };
+        return Err(permanent(message));
     }
     let (text, content_type) = match result.structured {
         // JSON nested deeper than the fleet's own readers accept would make the reply unreadable, so it is sent as
@@ -307,9 +307,9 @@ fn answered(server: &str, error: &ErrorData, secrets: &Secrets) -> ToolFailure {
     /// Codes that servers use for internal failures: -32000 for any failure, -32001 for a request timeout in the
     /// server.
     const OWN_FAILURES: [ErrorCode; 3] = [ErrorCode::INTERNAL_ERROR, ErrorCode(-32000), ErrorCode(-32001)];
-    let said = format!("The MCP server '{server}' answered with an error: {}", secrets.scrub(&error.message));
-    let said = wording::cut(said.trim(), limits::ERROR_BYTES_MAX);
-    if OWN_FAILURES.contains(&error.code) { lost(said) } else { permanent(&said) }
+    let message = format!("The MCP server '{server}' answered with an error: {}", secrets.scrub(&error.message));
+    let message = wording::cut(message.trim(), limits::ERROR_BYTES_MAX);
+    if OWN_FAILURES.contains(&error.code) { lost(message) } else { permanent(&message) }
 }
 
 /// Returns the failure for a request without an HTTP response, or for a message that could not be written.
@@ -335,17 +335,18 @@ fn unsent(server: &str, error: &(dyn Error + Send + Sync + 'static), secrets: &S
             let not_executed = status.status == 429;
             CallFailure { failure: ToolFailure::Transient { message, retry_after, not_executed }, stale: false }
         }
-        Some(Http::UnexpectedServerResponse(said)) if is_refusal(said) => {
-            let said = format!("The MCP server '{server}' refused the call: {}", secrets.scrub(said));
-            CallFailure { failure: permanent(&said), stale: false }
+        Some(Http::UnexpectedServerResponse(message)) if is_refusal(message) => {
+            let message = format!("The MCP server '{server}' refused the call: {}", secrets.scrub(message));
+            CallFailure { failure: permanent(&message), stale: false }
         }
         _ => of(lost(format!("The connection to the MCP server '{server}' was lost before its answer."))),
     }
 }
 
 /// Returns true for `HTTP 4xx …`, except for statuses after which a retry makes sense.
-fn is_refusal(said: &str) -> bool {
-    let status = said.strip_prefix("HTTP ").and_then(|rest| rest.get(..3)).and_then(|code| code.parse::<u16>().ok());
+fn is_refusal(response: &str) -> bool {
+    let status =
+        response.strip_prefix("HTTP ").and_then(|rest| rest.get(..3)).and_then(|code| code.parse::<u16>().ok());
     status.is_some_and(|status| (400..500).contains(&status) && !matches!(status, 408 | 425 | 429))
 }
 
@@ -447,7 +448,7 @@ mod tests {
     async fn what_is_no_result_of_a_tool_does_not_say_that_nothing_was_done() {
         let secrets = secrets().await;
         let input = json!({"resultType": "input_required", "requestState": "s"});
-        for (answer, said) in [
+        for (answer, expected) in [
             (json!({}), "with an empty result"),
             (json!(null), "with null in place of a result"),
             (json!({"content": []}), "without `structuredContent`"),
@@ -465,7 +466,7 @@ mod tests {
                     other => panic!("{other:?}"),
                 };
                 assert_eq!(unknown, effect == Effect::Once, "{message}");
-                assert!(message.contains(said), "{message}");
+                assert!(message.contains(expected), "{message}");
             }
         }
     }

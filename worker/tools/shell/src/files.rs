@@ -128,22 +128,22 @@ impl Files {
         Ok((all, has_more))
     }
 
-    fn at(&self, path: &str, flags: OFlags, told: &str) -> Result<OwnedFd, ToolError> {
+    fn at(&self, path: &str, flags: OFlags, shown_path: &str) -> Result<OwnedFd, ToolError> {
         let inner = inner(path)?;
         beneath::open(&self.root, from_root(&inner), flags | OFlags::CLOEXEC)
-            .map_err(|error| failed(told, &error.into()))
+            .map_err(|error| failed(shown_path, &error.into()))
     }
 
-    fn make_folders(&self, path: &Path, told: &str) -> Result<OwnedFd, ToolError> {
-        let mut folder = self.at("", OFlags::RDONLY | OFlags::DIRECTORY, told)?;
+    fn make_folders(&self, path: &Path, shown_path: &str) -> Result<OwnedFd, ToolError> {
+        let mut folder = self.at("", OFlags::RDONLY | OFlags::DIRECTORY, shown_path)?;
         for part in path.components() {
             match mkdirat(&folder, part.as_os_str(), Mode::from_raw_mode(FOLDER_MODE)) {
                 Ok(()) | Err(Errno::EXIST) => {}
-                Err(error) => return Err(failed(told, &error.into())),
+                Err(error) => return Err(failed(shown_path, &error.into())),
             }
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let below = openat(&folder, part.as_os_str(), flags, Mode::empty());
-            folder = below.map_err(|error| failed(told, &error.into()))?;
+            folder = below.map_err(|error| failed(shown_path, &error.into()))?;
             self.give_to_owner(&folder)?;
         }
         Ok(folder)
@@ -163,9 +163,9 @@ fn inner(path: &str) -> Result<PathBuf, ToolError> {
     let relative = match path.strip_prefix(WORKSPACE) {
         Ok(relative) => relative,
         Err(_) if path.is_absolute() => {
-            let told = path.display();
+            let shown_path = path.display();
             return Err(ToolError::Permanent(format!(
-                "'{told}' is outside the workspace: give a path relative to it, or one below {WORKSPACE}."
+                "'{shown_path}' is outside the workspace: give a path relative to it, or one below {WORKSPACE}."
             )));
         }
         Err(_) => path,
@@ -176,8 +176,10 @@ fn inner(path: &str) -> Result<PathBuf, ToolError> {
             Component::Normal(name) => inner.push(name),
             Component::CurDir => {}
             _ => {
-                let told = path.display();
-                return Err(ToolError::Permanent(format!("'{told}' leaves the workspace: paths may not have ..")));
+                let shown_path = path.display();
+                return Err(ToolError::Permanent(format!(
+                    "'{shown_path}' leaves the workspace: paths may not have .."
+                )));
             }
         }
     }
@@ -245,8 +247,8 @@ pub(crate) mod tests {
         let mut limited = std::process::Command::new("sh");
         limited.args(["-c", "ulimit -n 32; exec \"$0\" --exact \"$1\""]).arg(program).arg(test).env(ROLE, "1");
         let ended = limited.output().unwrap();
-        let said = String::from_utf8_lossy(&ended.stdout);
-        assert!(ended.status.success() && said.contains("1 passed"), "{said}");
+        let output = String::from_utf8_lossy(&ended.stdout);
+        assert!(ended.status.success() && output.contains("1 passed"), "{output}");
     }
 
     #[test]

@@ -100,7 +100,7 @@ impl MediaFetcher {
             status @ (408 | 425 | 429 | 500..=599) => return Err(passing(&name, &format!("status {status}"))),
             status => return Err(refused(format!("its server answers with status {status}."))),
         }
-        let said = response.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).map(plain);
+        let declared_type = response.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).map(plain);
         let total = response.content_length();
         let none = MediaKind { mime: "", category: "", bytes_max: HEAD_BYTES as u64 * 1024, is_picture: false };
         let mut media = Media { kind: none, total, name: name.clone(), here: BytesMut::new(), read: 0, response };
@@ -108,8 +108,8 @@ impl MediaFetcher {
         media.kind = MediaKind::of(&media.here)
             .ok_or_else(|| refused("it is not a JPEG, PNG, WebP, GIF, MP4 or QuickTime file.".into()))?;
         let (mime, bytes_max) = (media.kind.mime, media.kind.bytes_max);
-        if let Some(said) = said.filter(|said| !agrees(said, mime)) {
-            return Err(refused(format!("its server says {said:?}, and it is {mime}.")));
+        if let Some(declared_type) = declared_type.filter(|declared_type| !agrees(declared_type, mime)) {
+            return Err(refused(format!("its server says {declared_type:?}, and it is {mime}.")));
         }
         if total.is_some_and(|total| total > bytes_max) || media.read > bytes_max {
             return Err(media.too_large());
@@ -124,9 +124,10 @@ fn plain(kind: &str) -> String {
 }
 
 /// Returns true if a declared content type is of the same family as the recognized one. Unspecific types are accepted.
-fn agrees(said: &str, mime: &str) -> bool {
+fn agrees(declared_type: &str, mime: &str) -> bool {
     let family = |kind: &str| kind.split('/').next().unwrap_or_default().to_owned();
-    matches!(said, "" | "application/octet-stream" | "binary/octet-stream") || family(said) == family(mime)
+    matches!(declared_type, "" | "application/octet-stream" | "binary/octet-stream")
+        || family(declared_type) == family(mime)
 }
 
 /// Makes the error of a failure that may be transient. Nothing was posted.
@@ -192,11 +193,11 @@ mod tests {
 
     #[test]
     fn a_server_may_not_call_it_something_else() {
-        for said in ["image/png", "image/jpeg", "application/octet-stream", ""] {
-            assert!(agrees(said, "image/jpeg"), "{said}");
+        for declared_type in ["image/png", "image/jpeg", "application/octet-stream", ""] {
+            assert!(agrees(declared_type, "image/jpeg"), "{declared_type}");
         }
-        for said in ["text/html", "video/mp4", "application/json"] {
-            assert!(!agrees(said, "image/jpeg"), "{said}");
+        for declared_type in ["text/html", "video/mp4", "application/json"] {
+            assert!(!agrees(declared_type, "image/jpeg"), "{declared_type}");
         }
         assert_eq!(plain("Image/JPEG; charset=x"), "image/jpeg");
     }

@@ -71,10 +71,10 @@ pub(super) fn start(
         None => format!("'{}' could not be started ({error})", def.interpreter),
     })?;
     let group = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
-    let said = child.stderr.take();
+    let stderr = child.stderr.take();
     let listen =
         |error| standard_error::log("a Python process", name.to_owned(), error, Arc::clone(secrets), Arc::clone(tail));
-    let listening = said.map(|error| tokio::spawn(listen(error)));
+    let listening = stderr.map(|error| tokio::spawn(listen(error)));
     Ok((OwnProcess { child, group, mark, listening }, ours))
 }
 
