@@ -147,7 +147,7 @@ struct Shard {
 
 impl DispatchRecord {
     /// Reads the commands of a file. Each comes with the interval in which it appeared.
-    fn read(&mut self, commands: impl IntoIterator<Item = (Words, Interval)>) {
+    fn read(&mut self, commands: impl IntoIterator<Item = (CommandWords, Interval)>) {
         // If a script writes more than once, its commands are between MULTI and EXEC.
         let mut sent = Vec::new();
         let mut shards: BTreeMap<Vec<u8>, Shard> = BTreeMap::new();
@@ -260,11 +260,11 @@ fn is_entry_id(word: &[u8]) -> bool {
 }
 
 /// The words of a command.
-type Words = Vec<Vec<u8>>;
+type CommandWords = Vec<Vec<u8>>;
 
 /// The commands of a file, each with the number of bytes after it. Ignores lines that begin with `#`, and a truncated
 /// last command.
-fn commands(mut bytes: &[u8]) -> Vec<(Words, usize)> {
+fn commands(mut bytes: &[u8]) -> Vec<(CommandWords, usize)> {
     fn line<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
         let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
         let (line, rest) = (&bytes[..end], &bytes[end + 2..]);
@@ -295,7 +295,7 @@ fn commands(mut bytes: &[u8]) -> Vec<(Words, usize)> {
 
 #[test]
 fn what_one_server_alone_had_counts_and_what_two_have_counts_once() {
-    let words = |text: &str| text.split(' ').map(|word| word.as_bytes().to_vec()).collect::<Words>();
+    let words = |text: &str| text.split(' ').map(|word| word.as_bytes().to_vec()).collect::<CommandWords>();
     let script = |at: u64, admits: bool| {
         let time = words(&format!("HSET {{tickfleet:0}}:meta last_ms {}", at - 50));
         let stamp = if admits { "1:1700000009000:1700000008000,1:0:0" } else { "1:0:0" };

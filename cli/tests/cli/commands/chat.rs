@@ -121,7 +121,10 @@ async fn a_talk_shows_steps_goes_on_later_and_ends_a_task_by_ctrl_c() {
     let csv = fleet.run(&[&stats[..], &["--csv"]].concat()).exits(0);
     csv.says(",outcomes,requests,input_tokens,output_tokens,cost").says(&format!(",{requests},{},", 10 * requests));
     fleet.run(&["--config", config, "tasks", "cancel", "demo:ses-talk-1"]).exits(0).says("it had already ended");
-    fleet.run(&["--config", config, "tasks", "show", "demo:no-such"]).exits(1).complains("unknown task demo:no-such");
+    fleet
+        .run(&["--config", config, "tasks", "show", "demo:no-such"])
+        .exits(1)
+        .prints_error("unknown task demo:no-such");
 }
 
 #[tokio::test]

@@ -37,7 +37,7 @@ fn the_first_act_needs_no_redis() {
     let empty = tempfile::tempdir().unwrap();
     let mut demo = command(&["demo", "--json", "--interpreter", "/nowhere/python3"]);
     let said = CommandOutput::of(demo.env("PATH", empty.path()).env_remove("TICKFLEET_REDIS_SERVER"), "").exits(0);
-    said.complains("The other acts need redis-server");
+    said.prints_error("The other acts need redis-server");
     let report = said.json();
     plays_its_day(&report);
     assert_eq!((&report["second_act"], &report["third_act"]), (&Value::Null, &Value::Null));

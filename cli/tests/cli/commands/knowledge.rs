@@ -90,7 +90,10 @@ async fn a_folder_is_imported_again_at_no_cost_and_what_is_gone_is_pruned_when_a
     let other = place.run(&["kb", "search", "--tenant", "atlas-ux", "refund", "--json"]).exits(0).json();
     assert_eq!(other["passages"], json!([]));
 
-    place.run(&["kb", "remove", "--tenant", "demo", "docs/a.md", "nothing"]).exits(1).complains("Nothing was removed");
+    place
+        .run(&["kb", "remove", "--tenant", "demo", "docs/a.md", "nothing"])
+        .exits(1)
+        .prints_error("Nothing was removed");
     place.run(&["kb", "remove", "--tenant", "demo", "docs/"]).exits(0).says("documents removed: 2");
     place.run(&["kb", "remove", "--tenant", "demo", "--all"]).exits(0).says("documents removed: 1");
     place.run(&["kb", "list", "--tenant", "demo"]).exits(0).says("no documents");
@@ -130,7 +133,7 @@ async fn what_is_no_document_is_named_with_the_reason_and_the_rest_is_imported()
         ]
     );
     assert_eq!(place.sources(), ["docs/good.md", "docs/lines.jsonl", "docs/other.md"]);
-    place.run(&["kb", "import", "docs/good.md", "--tenant", "nobody"]).exits(1).complains("unknown tenant");
+    place.run(&["kb", "import", "docs/good.md", "--tenant", "nobody"]).exits(1).prints_error("unknown tenant");
 }
 
 /// A fake endpoint for embeddings that answers this number of requests, and then hangs.
@@ -219,15 +222,15 @@ async fn memories_are_added_listed_and_forgotten_for_one_agent() {
     assert_eq!(memory(&["import", "notes.jsonl"], "kelly").exits(0).json()["added"], 2);
     assert_eq!(memory(&["import", "notes.txt"], "kelly").exits(0).json()["added"], 2);
     place.write("bad.jsonl", "{\"text\":\"Five.\"}\n{\"text\":\"\"}\n");
-    memory(&["import", "bad.jsonl"], "kelly").exits(1).complains("line 2: text: it says nothing");
+    memory(&["import", "bad.jsonl"], "kelly").exits(1).prints_error("line 2: text: it says nothing");
     let listed = memory(&["list"], "kelly").exits(0).json();
     assert_eq!(listed.as_array().unwrap().len(), 5, "all of a file or none");
     assert_eq!(memory(&["list"], "atlas").exits(0).json(), json!([]));
     let id = listed[0]["id"].as_str().unwrap();
-    memory(&["forget", id], "atlas").exits(1).complains("nothing was deleted");
+    memory(&["forget", id], "atlas").exits(1).prints_error("nothing was deleted");
     assert_eq!(memory(&["forget", id], "kelly").exits(0).json()["forgotten"], 1);
     assert_eq!(memory(&["forget", "--all"], "kelly").exits(0).json()["forgotten"], 4);
-    memory(&["list"], "kely").exits(1).complains("Did you mean \"kelly\"?");
+    memory(&["list"], "kely").exits(1).prints_error("Did you mean \"kelly\"?");
 }
 
 /// Submits one call. Returns its result.

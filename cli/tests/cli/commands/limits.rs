@@ -213,15 +213,15 @@ async fn a_wrong_name_and_a_missing_reason_change_nothing_and_say_what_is_meant(
     let () = redis::cmd("HSET").arg(key).arg("demo:kelly").arg(&counter).query_async(&mut redis).await.unwrap();
     let reset =
         |limit: &str, counter: &str| place.run(&["limits", "reset", limit, counter, "--reason", "why", "--by", "anna"]);
-    reset("echos", "demo:kelly").exits(1).complains("unknown limit \"echos\". Did you mean \"echoes\"?");
+    reset("echos", "demo:kelly").exits(1).prints_error("unknown limit \"echos\". Did you mean \"echoes\"?");
     let said = reset("echoes", "demo:kely").exits(1);
-    said.complains("echoes has no counter \"demo:kely\"").complains("Did you mean \"demo:kelly\"?");
-    reset("sleeps", "sleep").exits(1).complains("no calls were counted recently");
-    place.run(&["limits", "--limit", "slepes"]).exits(1).complains("Did you mean \"sleeps\"?");
-    place.run(&["limits", "--tenant", "nobody"]).exits(1).complains("unknown tenant \"nobody\"");
+    said.prints_error("echoes has no counter \"demo:kely\"").prints_error("Did you mean \"demo:kelly\"?");
+    reset("sleeps", "sleep").exits(1).prints_error("no calls were counted recently");
+    place.run(&["limits", "--limit", "slepes"]).exits(1).prints_error("Did you mean \"sleeps\"?");
+    place.run(&["limits", "--tenant", "nobody"]).exits(1).prints_error("unknown tenant \"nobody\"");
 
     let of_kelly = ["limits", "reset", "echoes", "demo:kelly"];
-    place.run(&of_kelly).exits(2).complains("--reason");
+    place.run(&of_kelly).exits(2).prints_error("--reason");
     for reason in [" ".to_owned(), "x".repeat(1_001)] {
         place.run(&[&of_kelly[..], &["--reason", &reason]].concat()).exits(2);
     }
@@ -229,7 +229,7 @@ async fn a_wrong_name_and_a_missing_reason_change_nothing_and_say_what_is_meant(
         command(&[&of_kelly[..], &["--reason", "why", "--redis-url", &place.redis.url()]].concat()).env_remove("USER"),
         "",
     );
-    nobody.exits(2).complains("--by");
+    nobody.exits(2).prints_error("--by");
     let kept: Vec<u8> = redis::cmd("HGET").arg(key).arg("demo:kelly").query_async(&mut redis).await.unwrap();
     assert_eq!(kept, counter);
     assert!(place.acts(0).await.is_empty());
@@ -346,7 +346,7 @@ async fn places_are_listed_while_calls_hold_them_and_a_tenants_own_number_counts
     let story = place.run(&["explain", "demo:two"]).exits(0);
     story.says("all slots of the limit at_once are taken (1 call at once per tenant; 1 held by demo)");
     let reset = ["limits", "reset", "at_once", "demo", "--reason", "why", "--by", "anna"];
-    place.run(&reset).exits(1).complains("each releases its slot when it ends");
+    place.run(&reset).exits(1).prints_error("each releases its slot when it ends");
     for turn in ["demo:one", "demo:two"] {
         place.run(&["cancel", turn]).exits(0);
     }

@@ -55,7 +55,7 @@ fn a_server_that_cannot_be_asked_is_told_of_and_nothing_is_written() {
     let said = tickfleet(&["mcp", "pin", "--config", config]).exits(1);
     said.says("gone: failed: 'a-program-that-is-not-there' could not be started").says("Nothing was written.");
     assert!(!Path::new(config).join("mcp.lock.yaml").exists());
-    tickfleet(&["mcp", "pin", "god", "--config", config]).exits(2).complains("it has: gone");
+    tickfleet(&["mcp", "pin", "god", "--config", config]).exits(2).prints_error("it has: gone");
     let said = tickfleet(&["config", "check", "--config", config]).exits(1);
     said.says("mcp.yaml:2:9: servers.gone: found a server without pinned tools").says("tickfleet mcp pin gone");
     tickfleet(&["mcp", "pin"]).exits(0).says("mcp.yaml has no servers.");

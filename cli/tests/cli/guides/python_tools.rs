@@ -55,7 +55,7 @@ fn changed_code_runs_without_a_restart_unless_it_cannot_be_imported() {
     }
     let mut check = command(&["config", "check", "--config", "shop-python"]);
     let said = CommandOutput::of(check.current_dir(folder.path()), "").exits(1);
-    said.complains("python.shop: a module cannot be imported:").complains("No module named 'nowhere'");
+    said.prints_error("python.shop: a module cannot be imported:").prints_error("No module named 'nowhere'");
     assert!(!said.stderr.contains("importlib"), "only lines of the tools: {}", said.stderr);
     assert_eq!(fleet.stop(), Some(0));
 }

@@ -167,7 +167,7 @@ fn a_plain_producer_serves_a_programs_own_fleet_and_a_plain_scheduler_refuses_it
     };
     let plain = Path::new(env!("CARGO_BIN_EXE_tickfleet"));
     CommandOutput::of(&mut run(plain, &["config", "check"]), "").exits(1).says("the unknown tool `quote_parcel`");
-    CommandOutput::of(&mut run(plain, &["scheduler"]), "").exits(1).complains("the unknown tool `quote_parcel`");
+    CommandOutput::of(&mut run(plain, &["scheduler"]), "").exits(1).prints_error("the unknown tool `quote_parcel`");
     let mut running = ["scheduler", "worker"].map(|role| run(&own_fleet(), &[role]).spawn().unwrap());
     let call = ["submit", "--tenant", "demo", "--agent", "fran", "--wait", "--json"];
     let call = [&call[..], &["--call", "quote_parcel {\"country\":\"AT\",\"weight_g\":1}"]].concat();
@@ -188,7 +188,7 @@ fn a_program_whose_tool_does_not_start_says_why_and_takes_no_calls() {
     dev.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     CommandOutput::of(&mut dev, "")
         .exits(1)
-        .complains("tool 'quote_parcel': its start hook failed: the secret CARRIER_KEY is missing");
+        .prints_error("tool 'quote_parcel': its start hook failed: the secret CARRIER_KEY is missing");
 }
 
 const SERVER: &str = r#"
@@ -274,6 +274,8 @@ fn a_result_that_is_not_what_a_tool_of_any_kind_promises_is_withheld() {
     let steps = tried["steps"].as_array().unwrap().iter().map(|step| step["passed"] == true).collect::<Vec<_>>();
     assert_eq!(steps, [true, true, true, true, true, true, false], "{tried}");
     // A tool with an irreversible effect needs an explicit `--yes`.
-    run(&["tools", "try", "echo", "--agent", "kelly", "--config", "conf"]).exits(2).complains("pass --yes to run it");
+    run(&["tools", "try", "echo", "--agent", "kelly", "--config", "conf"])
+        .exits(2)
+        .prints_error("pass --yes to run it");
     run(&["tools", "try", "echo", "--agent", "kelly", "--config", "conf", "--dry-run"]).exits(0).says("not run");
 }

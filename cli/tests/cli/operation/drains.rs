@@ -145,7 +145,7 @@ async fn a_drained_worker_ends_what_it_holds_and_takes_nothing_new_until_it_is_r
     place
         .run(&["workers", "resume", "w-nobody-1", "--reason", "x", "--by", "anna"])
         .exits(1)
-        .complains("unknown worker");
+        .prints_error("unknown worker");
     let audit = place.run(&["audit", "search", "--text", "a new kernel", "--json"]).exits(0).stdout;
     assert!(audit.contains("DRAIN_WORKER") && audit.contains("RESUME_WORKER"), "{audit}");
     // The drain ends with the worker, so that another process with its name takes work.

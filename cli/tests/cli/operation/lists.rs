@@ -52,9 +52,9 @@ async fn tasks_and_approvals_are_listed_by_what_they_have_in_common_page_by_page
         (3, &json!(true)),
         "what is kept no longer is no place"
     );
-    served.run(&["tasks", "list", "--limit", "2"]).exits(0).complains("--from demo:job-2");
+    served.run(&["tasks", "list", "--limit", "2"]).exits(0).prints_error("--from demo:job-2");
     served.run(&["tasks", "list", "--from", "demo:job-2"]).exits(0).says("job-1");
-    served.run(&["tasks", "list", "--outcome", "nice"]).exits(2).complains("expected one of ok,");
+    served.run(&["tasks", "list", "--outcome", "nice"]).exits(2).prints_error("expected one of ok,");
 
     for id in ["one", "two", "three"] {
         served.submit(id, "fail");
@@ -75,7 +75,7 @@ async fn tasks_and_approvals_are_listed_by_what_they_have_in_common_page_by_page
     served
         .run(&["approvals", "list", "--tool", "fail", "--limit", "1"])
         .exits(0)
-        .complains("there may be more: continue with --from ");
+        .prints_error("there may be more: continue with --from ");
     served.run(&["approvals", "list", "--agent", "fran"]).exits(0).says("No approvals waiting");
     for path in [
         "tasks?from=x",

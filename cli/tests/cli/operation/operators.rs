@@ -385,7 +385,7 @@ fn counted(served: &OperatorFleet) {
 /// Checks that a dry run from the command line changes nothing.
 fn looked_at_first(served: &OperatorFleet, bad: &str) {
     let asked = ["dead", "replay", "--cause", "permanent", "--reason", "mended", "--by", "anna"];
-    served.run(&asked).exits(0).says("1 would be replayed: add --yes to do it").complains(bad);
+    served.run(&asked).exits(0).says("1 would be replayed: add --yes to do it").prints_error(bad);
     served.run(&["dead", "list", "--kind", "call"]).exits(0).says("may have run").says("bad/0");
     served
         .run(&["dead", "show", bad, "--message"])
@@ -444,7 +444,7 @@ async fn what_was_put_aside_is_replayed_once_edited_or_dropped_and_the_log_says_
     let dropping = ["dead", "drop", "--tool", "fail_once", "--reason", "of no use", "--by", "anna", "--yes"];
     served.run(&dropping).exits(0).says("2 found, 2 of them dropped");
     assert_eq!(count(&served.sees("dead"), "dead"), 0);
-    served.run(&["dead", "drop", "--reason", "x", "--by", "anna"]).exits(2).complains("expected ids or filters");
+    served.run(&["dead", "drop", "--reason", "x", "--by", "anna"]).exits(2).prints_error("expected ids or filters");
     let entries = served.sees("audit?limit=500").to_string();
     for said in
         [format!("otto replayed {bad}"), "\"replayed_as\":\"demo:bad.again-0\"".into(), "anna dropped call-0-".into()]

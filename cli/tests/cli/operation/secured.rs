@@ -5,7 +5,7 @@ use std::path::Path;
 use tickfleet_store::Role;
 use tickfleet_testkit::{Cluster, RedisServer, SentinelSetup, TlsFiles};
 
-use crate::support::binary::{CommandOutput, DevFleet, command, reached, tickfleet, until_all_said, until_said};
+use crate::support::binary::{CommandOutput, DevFleet, command, reached, tickfleet, until_all_printed, until_printed};
 use crate::support::certificates::certificates;
 use crate::support::process::Process;
 
@@ -55,14 +55,14 @@ async fn each_command_works_on_a_cluster_over_tls_as_the_user_of_its_role() {
     let turn =
         ["submit", "--tenant", "demo", "--agent", "kelly", "--turn-id", "over-tls", "--call", "list_tools", "--wait"];
     asked("producer", &turn).exits(0).says("list_tools");
-    until_said("4 schedulers, 4 workers alive", || asked("onlooker", &["top", "--once"]));
+    until_printed("4 schedulers, 4 workers alive", || asked("onlooker", &["top", "--once"]));
     asked("onlooker", &["explain", "demo:over-tls"]).exits(0).says("has ended");
     asked("onlooker", &["limits"]).exits(0);
     // A node has one second to report its slots, and a process two seconds to send a heartbeat. Both may be late once.
-    until_all_said(&["3 of 3 nodes agree on the slot owners", "0 to fix"], || asked("operator", &["doctor"]));
+    until_all_printed(&["3 of 3 nodes agree on the slot owners", "0 to fix"], || asked("operator", &["doctor"]));
     asked("operator", &["tenant", "set", "acme", "--plan", "gold"]).exits(0);
     asked("operator", &["cancel", "demo:over-tls"]);
-    asked("onlooker", &["tenant", "set", "other", "--plan", "gold"]).complains("no permissions");
+    asked("onlooker", &["tenant", "set", "other", "--plan", "gold"]).prints_error("no permissions");
     assert_eq!((worker.stop(), scheduler.stop()), (Some(0), Some(0)));
 
     let fleet = DevFleet::start_with(&["--redis-url", &url("tickfleet")], &variables);
@@ -94,7 +94,7 @@ async fn a_fleet_finds_its_primary_by_sentinels_over_tls_and_the_next_one() {
     let turn =
         ["submit", "--tenant", "demo", "--agent", "kelly", "--call", "list_tools", "--wait", "--redis-url", &url];
     reached(|| tickfleet(&turn)).exits(0).says("list_tools");
-    until_said("according to 3 of 3 sentinels", || tickfleet(&["doctor", "--redis-url", &url]));
+    until_printed("according to 3 of 3 sentinels", || tickfleet(&["doctor", "--redis-url", &url]));
     // Without a trusted root, the connection fails.
     let unknown = tickfleet(&["doctor", "--redis-url", &trio.url()]);
     unknown.exits(3);

@@ -2,7 +2,7 @@
 
 use tickfleet_testkit::SentinelSetup;
 
-use crate::support::binary::{tickfleet, until_said};
+use crate::support::binary::{tickfleet, until_printed};
 use crate::support::process::{Process, pause};
 
 /// The number of attempts before a check fails: two minutes at least.
@@ -61,7 +61,7 @@ async fn readiness_and_doctor_tell_where_the_primary_is_and_why_there_is_none() 
     until_ready_says(&scheduler, "503", "cannot find the primary fleet");
     until_metric(&scheduler, "tickfleet_redis_primary_missing_seconds", |missing| missing > 0.0);
     let told = tickfleet(&doctor).exits(3);
-    told.complains("cannot find the primary fleet").complains(&format!("names {}", address(&trio, 1)));
+    told.prints_error("cannot find the primary fleet").prints_error(&format!("names {}", address(&trio, 1)));
 }
 
 #[tokio::test]
@@ -87,8 +87,8 @@ async fn sentinels_and_the_primary_have_users_of_their_own_and_who_lacks_a_right
         said
     };
     let watcher = "?sentinel_username=watcher&sentinel_password=watcher-secret";
-    until_said("according to 3 of 3 sentinels", || as_users("fleet:fleet-secret", watcher));
-    as_users("untold:untold-secret", watcher).exits(3).complains("the user needs the command ROLE");
-    as_users("fleet:fleet-secret", "").exits(3).complains("cannot find the primary fleet");
-    as_users("fleet:wrong-secret", watcher).exits(3).complains("cannot find the primary fleet");
+    until_printed("according to 3 of 3 sentinels", || as_users("fleet:fleet-secret", watcher));
+    as_users("untold:untold-secret", watcher).exits(3).prints_error("the user needs the command ROLE");
+    as_users("fleet:fleet-secret", "").exits(3).prints_error("cannot find the primary fleet");
+    as_users("fleet:wrong-secret", watcher).exits(3).prints_error("cannot find the primary fleet");
 }

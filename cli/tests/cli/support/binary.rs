@@ -78,7 +78,7 @@ impl CommandOutput {
         self
     }
 
-    pub fn complains(&self, text: &str) -> &Self {
+    pub fn prints_error(&self, text: &str) -> &Self {
         assert!(self.stderr.contains(text), "no {text:?} in stderr:\n{}\nstdout:\n{}", self.stderr, self.stdout);
         self
     }
@@ -102,12 +102,12 @@ pub fn reached(run: impl Fn() -> CommandOutput) -> CommandOutput {
 }
 
 /// Repeats a command until it succeeds and prints this text. For effects of other processes, which give no signal.
-pub fn until_said(text: &str, run: impl Fn() -> CommandOutput) {
-    until_all_said(&[text], run);
+pub fn until_printed(text: &str, run: impl Fn() -> CommandOutput) {
+    until_all_printed(&[text], run);
 }
 
 /// Repeats a command until it succeeds and prints all of these texts at once.
-pub fn until_all_said(texts: &[&str], run: impl Fn() -> CommandOutput) {
+pub fn until_all_printed(texts: &[&str], run: impl Fn() -> CommandOutput) {
     let began = Instant::now();
     loop {
         let said = run();
