@@ -217,7 +217,7 @@ impl Plan {
         let llm = LlmKind::new(store.clone(), models, Arc::clone(&active), Arc::clone(&metrics));
         let (defs, kinds) = (&active.load().task_handlers, kinds(&environment));
         let handlers = worker::agents::bind(defs, task_tools, &kinds, &llm, &environment, timeout).unwrap();
-        let surroundings = worker::NodeAddresses {
+        let surroundings = worker::Surroundings {
             suspects: self.suspects.clone().unwrap_or_default(),
             breakers: worker::Breakers::new(self.breaker),
             active,

@@ -273,13 +273,13 @@ async fn a_tool_is_paused_in_the_shards_where_it_can_be_and_the_others_are_told(
     for changed in [true, false] {
         let set = operate::pause_tool(&shards, &tool, operator).await.unwrap();
         assert_eq!(set, ToolPaused { changed, full: vec![0], paused: 1 });
-        let told = set.not_everywhere().unwrap();
+        let told = set.incomplete_message().unwrap();
         assert!(told.contains("in shard 0") && told.contains("it is paused in the others"), "{told}");
     }
     let paused = shards[1].at_run_time().await.unwrap().tool_pauses;
     assert_eq!(paused.keys().collect::<Vec<_>>(), [&tool]);
     assert_eq!(operate::resume_tool(&shards, &tool, operator).await.unwrap(), PauseSet::Ok);
-    assert_eq!(ToolPaused { changed: true, full: Vec::new(), paused: 2 }.not_everywhere(), None);
+    assert_eq!(ToolPaused { changed: true, full: Vec::new(), paused: 2 }.incomplete_message(), None);
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 //! Both are written into its history before the model reads them, so that whoever takes the task over tells the same.
 
 use serde::{Deserialize, Serialize};
-use tickfleet_client::session::{ExchangeRef, answered, said_before};
+use tickfleet_client::session::{ExchangeRef, earlier_exchanges, store_answer};
 use tickfleet_store::{Store, StoreError};
 use tickfleet_tools::CallContext;
 

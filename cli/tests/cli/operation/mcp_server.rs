@@ -11,7 +11,7 @@ use tickfleet_model::{AgentId, TenantId};
 use tickfleet_store::{Store, StoreOptions, ToolList, ToolLists};
 use tickfleet_testkit::RedisServer;
 
-use super::gateway::{Answer, Gateway, add_key};
+use super::gateway::{Gateway, HttpResponse, add_key};
 use crate::support::binary::{DevFleet, command, tickfleet};
 use crate::support::process::pause;
 
@@ -21,11 +21,11 @@ const LOOKS: usize = 2_400;
 const HEAD: &str = "content-type: application/json\r\naccept: application/json, text/event-stream\r\n";
 
 /// Sends a request of a revision that has a handshake.
-fn ask(gateway: &Gateway, key: &str, method: &str, params: &Value) -> Answer {
+fn ask(gateway: &Gateway, key: &str, method: &str, params: &Value) -> HttpResponse {
     ask_for("kelly", gateway, key, method, params)
 }
 
-fn ask_for(agent: &str, gateway: &Gateway, key: &str, method: &str, params: &Value) -> Answer {
+fn ask_for(agent: &str, gateway: &Gateway, key: &str, method: &str, params: &Value) -> HttpResponse {
     let head = format!("{HEAD}mcp-protocol-version: 2025-11-25\r\n");
     gateway.ask_with(key, "POST", &format!("/v1/agents/{agent}/mcp"), &head, &request(method, params))
 }
@@ -37,7 +37,7 @@ fn ask_stateless(gateway: &Gateway, key: &str, method: &str, params: Value) -> V
     answer.json()["result"].clone()
 }
 
-fn ask_stateless_for(agent: &str, gateway: &Gateway, key: &str, method: &str, mut params: Value) -> Answer {
+fn ask_stateless_for(agent: &str, gateway: &Gateway, key: &str, method: &str, mut params: Value) -> HttpResponse {
     let named = params["name"].as_str().or(params["taskId"].as_str()).map(|name| format!("mcp-name: {name}\r\n"));
     let head =
         format!("{HEAD}mcp-protocol-version: 2026-07-28\r\nmcp-method: {method}\r\n{}", named.unwrap_or_default());

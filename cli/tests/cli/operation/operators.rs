@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
 
-use super::gateway::{Answer, Gateway, add_key};
+use super::gateway::{Gateway, HttpResponse, add_key};
 use crate::support::binary::{CommandOutput, DevFleet};
 use crate::support::process::pause;
 
@@ -89,7 +89,7 @@ impl OperatorFleet {
         seen.json()
     }
 
-    pub(super) fn does(&self, key: &str, path: &str, body: &Value) -> Answer {
+    pub(super) fn does(&self, key: &str, path: &str, body: &Value) -> HttpResponse {
         self.gateway.ask(key, "POST", &format!("/v1/operate/{path}"), body)
     }
 

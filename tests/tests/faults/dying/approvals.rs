@@ -73,7 +73,7 @@ async fn play(kill_after: usize) -> ApprovalRun {
     let mut fleet = Fleet::start(plan).await;
     let ann = tokio::spawn(agrees(fleet.store.clone(), given.clone()));
     let submit = async |fleet: &Fleet| drop(fleet.submit(&[("pay", json!({}))]).await);
-    let super::ApprovalRun { commits, mut replies, killed } = super::play(&mut fleet, 1, kill_after, submit).await;
+    let super::DyingRun { commits, mut replies, killed } = super::play(&mut fleet, 1, kill_after, submit).await;
     ann.abort();
     let (paid, given) = (paid.load(Ordering::SeqCst), given.load(Ordering::SeqCst));
     ApprovalRun { commits, result: replies.remove(0)["results"][0].take(), paid, given, killed }

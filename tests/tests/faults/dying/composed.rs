@@ -67,7 +67,7 @@ async fn play(kill_after: usize) -> ComposedRun {
         let turn = json!({"turn_id": "t1", "tenant": "acme", "agent": "kelly", "reply_to": "box", "calls": [call]});
         fleet.submit_turn(turn).await;
     };
-    let super::ComposedRun { commits, mut replies, killed } = super::play(&mut fleet, 1, kill_after, submit).await;
+    let super::DyingRun { commits, mut replies, killed } = super::play(&mut fleet, 1, kill_after, submit).await;
     let mut audits = BTreeMap::new();
     for audit in fleet.audits().await {
         *audits.entry(audit["meta"]["turn"].as_str().unwrap().to_owned()).or_default() += 1;

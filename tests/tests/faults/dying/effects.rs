@@ -55,7 +55,7 @@ async fn play(kill_after: usize) -> EffectRun {
             fleet.submit_turn(turn).await;
         }
     };
-    let super::EffectRun { commits, replies, killed } = super::play(&mut fleet, 2, kill_after, submit).await;
+    let super::DyingRun { commits, replies, killed } = super::play(&mut fleet, 2, kill_after, submit).await;
     let results = replies.into_iter().map(|mut reply| reply["results"][0].take()).collect();
     EffectRun { commits, results, paid: paid.load(Ordering::SeqCst), killed }
 }

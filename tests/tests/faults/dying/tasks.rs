@@ -148,7 +148,7 @@ async fn play(kill_after: usize) -> TaskRun {
             "task_description": "Have the news posted.", "reply_to": "box"});
         fleet.xadd("tasks", "task", task.to_string().as_bytes()).await;
     };
-    let super::TaskRun { commits, mut replies, killed } = super::play(&mut fleet, 1, kill_after, submit).await;
+    let super::DyingRun { commits, mut replies, killed } = super::play(&mut fleet, 1, kill_after, submit).await;
     let (asked, posts) = (model.asked(), posts.load(Ordering::SeqCst));
     let session = fleet.store.session(&tenant, &session).await.unwrap();
     let said = session.exchanges.into_iter().next().and_then(|(_, _, agent)| agent);

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Response, StatusCode, Url};
 
-use tickfleet_outbound::{Blocked, Connecting, Guard, Standing, client};
+use tickfleet_outbound::{Blocked, ConnectOptions, Guard, HostTrust, client};
 use tickfleet_tools::Secrets;
 
 /// How long idle connections are kept for tools that may run twice.
@@ -92,9 +92,9 @@ impl Client {
     /// Why TLS cannot be set up: no crypto provider or no trust roots.
     pub fn new(guard: Guard, once: bool, connect_timeout: Duration) -> Result<Self, String> {
         let guard = Arc::new(guard);
-        let connecting = Connecting { timeout: connect_timeout, idle: Some(if once { IDLE_ONCE } else { IDLE }) };
-        let stranger = client(&guard, Standing::Stranger, connecting)?;
-        let named = if guard.names_any() { Some(client(&guard, Standing::Named, connecting)?) } else { None };
+        let connecting = ConnectOptions { timeout: connect_timeout, idle: Some(if once { IDLE_ONCE } else { IDLE }) };
+        let stranger = client(&guard, HostTrust::Unnamed, connecting)?;
+        let named = if guard.names_any() { Some(client(&guard, HostTrust::Named, connecting)?) } else { None };
         Ok(Self { guard, stranger, named })
     }
 
@@ -133,7 +133,7 @@ impl Client {
     async fn send_one(&self, request: &Request, again: bool) -> Result<Response, SendError> {
         let standing = self.guard.check(&request.url).map_err(SendError::Blocked)?;
         let client = match (standing, &self.named) {
-            (Standing::Named, Some(named)) => named,
+            (HostTrust::Named, Some(named)) => named,
             _ => &self.stranger,
         };
         let mut builder = client.request(request.method.clone(), request.url.clone()).headers(request.headers.clone());

@@ -8,7 +8,7 @@ use tickfleet_model::TenantId;
 use tickfleet_model::knowledge::{Document, Passages};
 use tickfleet_store::{Store, StoreError};
 
-use crate::embeddings::likeness;
+use crate::embeddings::cosine_similarity;
 use crate::lexicon::{Lexicon, best_first};
 use crate::words::words;
 

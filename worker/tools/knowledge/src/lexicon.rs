@@ -110,7 +110,7 @@ pub(crate) fn best_first(found: &mut Vec<(usize, f32)>, most: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::words::{asked_words, words};
+    use crate::words::{query_words, words};
 
     fn lexicon(texts: &[&str]) -> Lexicon {
         let mut lexicon = Lexicon::default();

@@ -13,7 +13,7 @@ use tickfleet_tools::wording;
 
 use crate::lexicon::Lexicon;
 use crate::search::{Knowledge, Ranking, rounded};
-use crate::words::{asked_words, words};
+use crate::words::{query_words, words};
 
 /// Time limit for one source. Its findings are left out if it takes longer.
 const SOURCE_DEADLINE: Duration = Duration::from_secs(2);

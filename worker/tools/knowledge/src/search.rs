@@ -14,8 +14,8 @@ use tickfleet_tools::{Environment, wording};
 use crate::audit::AuditLogs;
 use crate::base::{KnowledgeBase, PassageRef};
 use crate::embeddings::Embedder;
-use crate::notes::AllNotes;
-use crate::words::asked_words;
+use crate::notes::MemoryCaches;
+use crate::words::query_words;
 
 /// Approximate maximum bytes of all knowledge bases that a process holds; the most recently searched ones are kept.
 const BASES_BYTES_MAX: usize = 512 * 1024 * 1024;
@@ -34,7 +34,7 @@ pub struct Knowledge {
     embedder: Result<Option<Embedder>, String>,
     bases: Mutex<BaseCache>,
     pub(crate) logs: AuditLogs,
-    pub(crate) notes: AllNotes,
+    pub(crate) notes: MemoryCaches,
 }
 
 #[derive(Debug, Default)]
@@ -93,7 +93,7 @@ impl Knowledge {
     #[must_use]
     pub fn new(environment: &Environment) -> Self {
         let embedder = Embedder::from_environment(environment);
-        Self { embedder, bases: Mutex::default(), logs: AuditLogs::default(), notes: AllNotes::default() }
+        Self { embedder, bases: Mutex::default(), logs: AuditLogs::default(), notes: MemoryCaches::default() }
     }
 
     /// Returns the embeddings endpoint, if there is one.

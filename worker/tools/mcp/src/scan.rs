@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn the_request_that_a_line_answers_is_found_in_the_message_itself_alone() {
-        let answers = |line: &str| {
+        let response_id = |line: &str| {
             let mut read = MessageScan::default();
             read.take_all(line.as_bytes());
             read.response_id()

@@ -11,7 +11,7 @@ use reqwest::Url;
 use secrecy::{ExposeSecret, SecretString};
 use tickfleet_store::{Store, StoreError};
 use tickfleet_tools::{CallContext, Environment, ToolError, ToolFailure, TypedTool};
-use tickfleet_tools_http::{Client, Credentials, Granted};
+use tickfleet_tools_http::{Client, Credentials, TokenGrant};
 
 use super::sealed::{Seal, StoredGrant};
 
@@ -185,7 +185,7 @@ impl SignIn {
         let credentials = Credentials::refreshing(url, self.client_id.clone(), secret, refresh.clone());
         let asked = tokio::time::timeout(SIGN_IN_TIMEOUT, credentials.request_grant(&self.client, None)).await;
         let asked = asked.map_err(|_| not_signed_in("its token service did not answer in time", None))?;
-        let Granted { token, life, refresh_token } = asked.map_err(refused)?;
+        let TokenGrant { token, life, refresh_token } = asked.map_err(refused)?;
         let now_ms = self.home.now_ms().await.unwrap_or(0);
         let kept = StoredGrant {
             access: token.expose_secret().to_owned(),
