@@ -50,7 +50,7 @@ use futures::future::join_all;
 
 pub use approvals::{Approval, ApprovalError, ApprovalVerdict, VerdictResult};
 pub use replies::{PendingApproval, RecordedReply, Replies, Reply, ReplyStatus};
-pub use session::{Exchange, InvalidSession, Session, SessionError, SessionId};
+pub use session::{Exchange, InvalidSessionId, Session, SessionError, SessionId};
 pub use tasks::{TaskEvent, TaskProgress, TaskWatcher};
 /// The types of turns, tasks and IDs.
 pub use tickfleet_model as model;

@@ -45,18 +45,18 @@ pub struct SessionId(SessionName);
 /// A text that is not a session name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a session name: expected 1 to 64 letters, digits, _ or -")]
-pub struct InvalidSession(String);
+pub struct InvalidSessionId(String);
 
 impl SessionId {
     /// Checks a session name.
     ///
     /// # Errors
     /// The text is not a valid name.
-    pub fn new(id: impl Into<String>) -> Result<Self, InvalidSession> {
+    pub fn new(id: impl Into<String>) -> Result<Self, InvalidSessionId> {
         let id = id.into();
         let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
         let is_one = !id.is_empty() && id.len() <= ID_BYTES_MAX && id.bytes().all(plain);
-        let invalid = || InvalidSession(id.chars().take(80).collect());
+        let invalid = || InvalidSessionId(id.chars().take(80).collect());
         if is_one { SessionName::new(&*id).map(Self).map_err(|_| invalid()) } else { Err(invalid()) }
     }
 
@@ -68,9 +68,9 @@ impl SessionId {
 }
 
 impl std::str::FromStr for SessionId {
-    type Err = InvalidSession;
+    type Err = InvalidSessionId;
 
-    fn from_str(text: &str) -> Result<Self, InvalidSession> {
+    fn from_str(text: &str) -> Result<Self, InvalidSessionId> {
         Self::new(text)
     }
 }

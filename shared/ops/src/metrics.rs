@@ -153,8 +153,8 @@ impl Metrics {
     ///
     /// # Errors
     /// Two metrics share a name, or a name has a character that Prometheus rejects: a mistake in the catalogue.
-    pub fn of(part: ProcessRole) -> Result<Self, prometheus::Error> {
-        let builder = MetricBuilder::new(part, &c::BUILD_INFO)?;
+    pub fn of(role: ProcessRole) -> Result<Self, prometheus::Error> {
+        let builder = MetricBuilder::new(role, &c::BUILD_INFO)?;
         let config_successful = builder.gauge(&c::CONFIG_SUCCESSFUL)?;
         config_successful.set(1);
         Ok(Self {

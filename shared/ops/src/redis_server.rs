@@ -18,7 +18,7 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::redis_binary;
-pub use super::redis_binary::{NoServerFound, find_binary};
+pub use super::redis_binary::{ServerNotFound, find_binary};
 use super::redis_watchdog::Watchdog;
 
 /// Maximum length of a unix socket's path on Linux, bytes (`sun_path` without its terminator).
@@ -85,7 +85,7 @@ impl ServerOptions {
 pub enum ServerError {
     /// No program was found.
     #[error(transparent)]
-    NoBinary(#[from] NoServerFound),
+    NoBinary(#[from] ServerNotFound),
     /// The socket's path is too long.
     #[error(
         "the path of the socket {0:?} has more than {SOCKET_PATH_BYTES_MAX} bytes; choose a folder with a shorter path"

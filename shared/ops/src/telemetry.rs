@@ -11,7 +11,7 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
 
-use super::repeats::RepeatFilter;
+use super::repeat_filter::RepeatFilter;
 use super::traces::Traces;
 
 /// The format of log lines.

@@ -119,7 +119,7 @@ impl LogItem {
 
 /// The next items of a shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Batch {
+pub struct LogBatch {
     /// The shard.
     pub shard: u32,
     /// The items in the order in which they are written. Empty if only the position has begun.
@@ -130,7 +130,7 @@ pub struct Batch {
     pub more: bool,
 }
 
-impl Batch {
+impl LogBatch {
     /// The number of entries.
     #[must_use]
     pub fn entries(&self) -> u64 {
@@ -166,14 +166,14 @@ pub async fn begin(store: &Store) -> Result<LogPosition, StoreError> {
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn next(store: &Store, position: &LogPosition) -> Result<Option<Batch>, StoreError> {
+pub async fn next(store: &Store, position: &LogPosition) -> Result<Option<LogBatch>, StoreError> {
     // Read the seals first: their entries were written to the log before them.
     let seals = store.seals(&position.seal.to_string(), PAGE).await?;
     let page = store.log_page(&position.entry.to_string(), PAGE).await?;
     Ok(batch(store.shard(), position, page, seals))
 }
 
-fn batch(shard: u32, position: &LogPosition, page: LogPage, seals: Vec<LogSeal>) -> Option<Batch> {
+fn batch(shard: u32, position: &LogPosition, page: LogPage, seals: Vec<LogSeal>) -> Option<LogBatch> {
     // Entries that were trimmed before the first read are not reported as gone.
     let begun = if position.begun { position.counted } else { page.added.saturating_sub(page.length) };
     let mut after = LogPosition { begun: true, counted: begun, ..*position };
@@ -200,7 +200,7 @@ fn batch(shard: u32, position: &LogPosition, page: LogPage, seals: Vec<LogSeal>)
         after.seal = seal.id.parse().unwrap_or(after.seal);
         items.push(LogItem::Seal(seal));
     }
-    (after != *position).then_some(Batch { shard, items, after, more: full || more_seals })
+    (after != *position).then_some(LogBatch { shard, items, after, more: full || more_seals })
 }
 
 /// Returns the entries that were gone before they were read. The log counts all entries that were ever added. At the

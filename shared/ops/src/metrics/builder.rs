@@ -27,13 +27,13 @@ pub enum ProcessRole {
 
 pub(super) struct MetricBuilder {
     pub(super) registry: Registry,
-    part: ProcessRole,
+    role: ProcessRole,
 }
 
 impl MetricBuilder {
     /// A builder for a process with this role, with the metrics that every process has.
-    pub(super) fn new(part: ProcessRole, build: &MetricDef) -> Result<Self, Error> {
-        let builder = Self { registry: Registry::new(), part };
+    pub(super) fn new(role: ProcessRole, build: &MetricDef) -> Result<Self, Error> {
+        let builder = Self { registry: Registry::new(), role };
         builder.build_info(build).and_then(|()| builder.process())?;
         Ok(builder)
     }
@@ -41,7 +41,7 @@ impl MetricBuilder {
     /// Registers the metric if the process exports it. Other metrics can still be recorded.
     fn add<M: Collector + Clone + 'static>(&self, def: &MetricDef, metric: Result<M, Error>) -> Result<M, Error> {
         let metric = metric?;
-        if exported(self.part, def.by) {
+        if exported(self.role, def.by) {
             self.registry.register(Box::new(metric.clone()))?;
         }
         Ok(metric)
@@ -96,13 +96,13 @@ impl MetricBuilder {
 }
 
 /// Returns true if a process with this role exports metrics of `by`.
-pub(super) fn exported(part: ProcessRole, by: ExportedBy) -> bool {
+pub(super) fn exported(role: ProcessRole, by: ExportedBy) -> bool {
     match by {
         ExportedBy::Everyone => true,
-        ExportedBy::Schedulers => matches!(part, ProcessRole::Scheduler | ProcessRole::Both),
-        ExportedBy::Workers => matches!(part, ProcessRole::Worker | ProcessRole::Both),
-        ExportedBy::Exporters => part == ProcessRole::Exporter,
-        ExportedBy::Gateways => part == ProcessRole::Gateway,
+        ExportedBy::Schedulers => matches!(role, ProcessRole::Scheduler | ProcessRole::Both),
+        ExportedBy::Workers => matches!(role, ProcessRole::Worker | ProcessRole::Both),
+        ExportedBy::Exporters => role == ProcessRole::Exporter,
+        ExportedBy::Gateways => role == ProcessRole::Gateway,
     }
 }
 

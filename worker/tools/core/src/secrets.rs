@@ -1,8 +1,8 @@
 //! Secrets: read for each use, sent in requests only, and removed from every response.
 
-mod echoes;
 mod encodings;
 mod escapes;
+mod matcher;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use secrecy::{ExposeSecret, SecretString};
 use tickfleet_config::tools::{SecretRef, TENANT};
 use tickfleet_model::TenantId;
 
-use self::echoes::SecretMatcher;
+use self::matcher::SecretMatcher;
 use super::Environment;
 use super::percent;
 

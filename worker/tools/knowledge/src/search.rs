@@ -14,7 +14,7 @@ use tickfleet_tools::{Environment, wording};
 use crate::audit::AuditLogs;
 use crate::base::{KnowledgeBase, PassageRef};
 use crate::embeddings::Embedder;
-use crate::notes::MemoryCaches;
+use crate::memories::MemoryCaches;
 use crate::words::query_words;
 
 /// Approximate maximum bytes of all knowledge bases that a process holds; the most recently searched ones are kept.

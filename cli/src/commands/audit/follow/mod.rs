@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use tickfleet_client::audit::{Batch, LogPosition, begin, next};
+use tickfleet_client::audit::{LogBatch, LogPosition, begin, next};
 use tickfleet_config::SealKey;
 use tickfleet_config::units::parse_size;
 use tickfleet_model::ConsumerId;
@@ -265,7 +265,7 @@ impl Exporter {
     }
 
     /// Sends a batch and returns how many records the destination rejected.
-    async fn send(&mut self, batch: &Batch) -> Result<u64, SendError> {
+    async fn send(&mut self, batch: &LogBatch) -> Result<u64, SendError> {
         if self.sink.wants_header() {
             for shard in &self.shards {
                 self.header.keys.extend(shard.store.seal_keys().await?);
@@ -281,7 +281,7 @@ impl Exporter {
         self.sink.send(&self.header, batch).await
     }
 
-    fn tell(&self, batch: &Batch, refused: u64) {
+    fn tell(&self, batch: &LogBatch, refused: u64) {
         self.metrics.exported(batch.entries());
         self.metrics.export_refused(refused);
         let Some(gone) = batch.gone() else { return };

@@ -14,7 +14,7 @@ use opentelemetry_proto::tonic::resource::v1::Resource;
 use prost::Message as _;
 use reqwest::{StatusCode, Url, header};
 use serde_json::Value;
-use tickfleet_client::audit::{Batch, LogItem};
+use tickfleet_client::audit::{LogBatch, LogItem};
 use tickfleet_proof::lines::Header;
 use tickfleet_proof::seal::EntryId;
 use tickfleet_protocol::json::with_numbers_as_text;
@@ -52,7 +52,7 @@ impl Collector {
     }
 
     /// Sends a batch and returns how many records were permanently rejected.
-    pub(super) async fn send(&mut self, header: &Header, batch: &Batch) -> Result<u64, SendError> {
+    pub(super) async fn send(&mut self, header: &Header, batch: &LogBatch) -> Result<u64, SendError> {
         self.begun = true;
         let records: Vec<LogRecord> = batch.items.iter().map(|item| record(&header.fleet, batch.shard, item)).collect();
         if records.is_empty() {

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use tickfleet_client::audit::{Batch, LogPosition};
+use tickfleet_client::audit::{LogBatch, LogPosition};
 use tickfleet_proof::lines::Header;
 
 use super::file::Files;
@@ -117,7 +117,7 @@ impl Sink {
 
     /// Sends a batch and returns how many of its records were permanently rejected. The destination has accepted the
     /// rest when this returns.
-    pub(super) async fn send(&mut self, header: &Header, batch: &Batch) -> Result<u64, SendError> {
+    pub(super) async fn send(&mut self, header: &Header, batch: &LogBatch) -> Result<u64, SendError> {
         match self {
             Self::File(files) => files.append(header, batch).map_err(SendError::again).map(|()| 0),
             Self::Stdout(standard) => standard.print(header, batch).await.map(|()| 0),
