@@ -7,7 +7,7 @@ use futures::future::try_join_all;
 use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_model::limit::LimitBound;
 use tickfleet_model::{Limit, TenantId};
-use tickfleet_ops::metrics::{Backlog, Metrics, Place, Scraped};
+use tickfleet_ops::metrics::{Backlog, Metrics, RedisScrape, WorkStage};
 use tickfleet_store::{ShardBacklog, Store};
 
 /// Queries Redis at each scrape.
@@ -35,7 +35,7 @@ impl Scrape {
 
     /// The backlog of all shards together. Returns `None` if a shard does not respond, because a part of the backlog
     /// would look like a small backlog.
-    pub async fn scrape(&self) -> Option<Scraped> {
+    pub async fn scrape(&self) -> Option<RedisScrape> {
         let active = self.active.load();
         self.metrics.config_admits(active.policy.agents.len(), active.policy.tenants.len());
         let reads = self.stores.iter().map(|store| async move {
@@ -50,7 +50,7 @@ impl Scrape {
                 let unsealed_ms = shards.iter().map(|(_, unsealed_ms)| *unsealed_ms).max().unwrap_or(0);
                 let shards: Vec<_> = shards.into_iter().map(|(backlog, _)| backlog).collect();
                 let unsealed = self.sealed.then(|| Duration::from_millis(unsealed_ms.max(0).unsigned_abs()));
-                Some(Scraped { unsealed, ..merged(&shards) })
+                Some(RedisScrape { unsealed, ..merged(&shards) })
             }
             Err(error) => {
                 tracing::debug!(%error, "backlog missing from this scrape");
@@ -66,23 +66,23 @@ impl Scrape {
 }
 
 /// Adds counts. Takes the maximum of ages, and of memory because shards may share it.
-fn merged(shards: &[ShardBacklog]) -> Scraped {
-    let place = |place: Place, count: fn(&ShardBacklog) -> u64, oldest_ms: fn(&ShardBacklog) -> i64| {
+fn merged(shards: &[ShardBacklog]) -> RedisScrape {
+    let place = |place: WorkStage, count: fn(&ShardBacklog) -> u64, oldest_ms: fn(&ShardBacklog) -> i64| {
         let count = shards.iter().map(count).sum();
         let oldest_ms = shards.iter().map(oldest_ms).max().unwrap_or(0);
         let oldest = (count > 0).then(|| Duration::from_millis(oldest_ms.max(0).unsigned_abs()));
         (place, Backlog { count, oldest })
     };
-    Scraped {
+    RedisScrape {
         backlog: vec![
-            place(Place::Inbound, |backlog| backlog.inbound + backlog.tasks, |backlog| backlog.oldest_inbound_ms),
-            place(Place::Ready, |backlog| backlog.ready, |backlog| backlog.oldest_ready_ms),
-            place(Place::Suspect, |backlog| backlog.suspect, |backlog| backlog.oldest_suspect_ms),
-            place(Place::ParkedCapped, |backlog| backlog.parked, |backlog| backlog.oldest_parked_ms),
-            place(Place::Delayed, |backlog| backlog.delayed, |backlog| backlog.oldest_delayed_ms),
-            place(Place::Approval, |backlog| backlog.approval, |backlog| backlog.oldest_approval_ms),
-            place(Place::Running, |backlog| backlog.running, |backlog| backlog.oldest_pending_ms),
-            place(Place::Dead, |backlog| backlog.dead, |backlog| backlog.oldest_dead_ms),
+            place(WorkStage::Inbound, |backlog| backlog.inbound + backlog.tasks, |backlog| backlog.oldest_inbound_ms),
+            place(WorkStage::Ready, |backlog| backlog.ready, |backlog| backlog.oldest_ready_ms),
+            place(WorkStage::Suspect, |backlog| backlog.suspect, |backlog| backlog.oldest_suspect_ms),
+            place(WorkStage::ParkedCapped, |backlog| backlog.parked, |backlog| backlog.oldest_parked_ms),
+            place(WorkStage::Delayed, |backlog| backlog.delayed, |backlog| backlog.oldest_delayed_ms),
+            place(WorkStage::Approval, |backlog| backlog.approval, |backlog| backlog.oldest_approval_ms),
+            place(WorkStage::Running, |backlog| backlog.running, |backlog| backlog.oldest_pending_ms),
+            place(WorkStage::Dead, |backlog| backlog.dead, |backlog| backlog.oldest_dead_ms),
         ],
         memory_used: shards.iter().map(|backlog| backlog.memory.used).max().unwrap_or(0),
         memory_max: shards.iter().map(|backlog| backlog.memory.max).max().unwrap_or(0),

@@ -16,10 +16,10 @@ use serde_json::value::RawValue;
 use tickfleet_model::{Effect, ToolSpec};
 use tickfleet_tools::{CallContext, Handler, RegisteredTool, ToolFailure, ToolOutput};
 
-use crate::fetched::Fetched;
+use crate::fetched::FetchedData;
 
 /// The data that `tests/data/agentdojo.py` fetches.
-pub const DATA: Fetched = Fetched {
+pub const DATA: FetchedData = FetchedData {
     script: "agentdojo.py",
     folder: "agentdojo-0.1.35",
     what: "the PyPI package agentdojo 0.1.35 and four that it needs (7 MB)",
@@ -153,17 +153,17 @@ impl AgentDojo {
                 configured: true,
                 name,
             };
-            RegisteredTool::new(spec, Arc::new(Mirror)).map_err(|error| anyhow!("{error}"))
+            RegisteredTool::new(spec, Arc::new(ArgumentEcho)).map_err(|error| anyhow!("{error}"))
         };
         self.tools.iter().map(make).collect()
     }
 }
 
 /// Returns its arguments.
-struct Mirror;
+struct ArgumentEcho;
 
 #[async_trait]
-impl Handler for Mirror {
+impl Handler for ArgumentEcho {
     async fn call(&self, _: &CallContext, arguments: &RawValue) -> Result<ToolOutput, ToolFailure> {
         Ok(ToolOutput { json: arguments.to_owned(), content_type: "application/json" })
     }

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::fetched::Fetched;
+use crate::fetched::FetchedData;
 
 /// The file of tools in the data folder.
 pub const TOOLS_FILE: &str = "tools.jsonl";
@@ -168,7 +168,7 @@ struct MultiRow {
 }
 
 /// The data that `tests/data/bfcl.py` fetches and converts.
-const DATA: Fetched = Fetched {
+const DATA: FetchedData = FetchedData {
     script: "bfcl.py",
     folder: "bfcl-2026.3.23",
     what: "the PyPI package bfcl-eval 2026.3.23 (1.9 MB)",
@@ -178,7 +178,7 @@ const DATA: Fetched = Fetched {
 /// Fetches the data if it is missing, and loads it. Returns `None` if `TICKFLEET_SKIP_BFCL` is `1`.
 ///
 /// # Errors
-/// As [`Fetched::ensure`] and [`load`].
+/// As [`FetchedData::ensure`] and [`load`].
 pub fn load_unless_skipped() -> Result<Option<Bfcl>> {
     DATA.unless_skipped()?.map(|dir| load(&dir)).transpose()
 }
@@ -209,7 +209,7 @@ pub fn load(dir: &Path) -> Result<Bfcl> {
         source_text: Vec::new(),
         conversations: Vec::new(),
     };
-    let mut judge = Judge::default();
+    let mut judge = CallValidator::default();
     for row in read_lines::<SingleRow>(&dir.join("single_turn.jsonl"))? {
         data.offered.insert(row.entry_id.clone(), row.tools);
         if row.calls.is_empty() {
@@ -237,11 +237,11 @@ fn read_lines<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>> {
 
 /// Compiles each schema once.
 #[derive(Default)]
-struct Judge {
+struct CallValidator {
     compiled: HashMap<String, Validator>,
 }
 
-impl Judge {
+impl CallValidator {
     fn turn(&mut self, data: &Bfcl, entry: &str, category: &str, calls: Vec<CallRow>) -> Result<Turn> {
         let mut valid = Vec::with_capacity(calls.len());
         for call in &calls {

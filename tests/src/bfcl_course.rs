@@ -17,7 +17,7 @@ pub fn agents() -> Vec<String> {
 }
 
 /// The position of a turn: its conversation, and its index in the conversation.
-type Place = (usize, usize);
+type TurnPosition = (usize, usize);
 
 /// All turns of the leaderboard. A single-turn entry is a conversation of one turn. The next turn of a conversation is
 /// sent when the reply to the previous one has arrived. Every second conversation uses OpenAI's dialect, in which names
@@ -26,7 +26,7 @@ pub struct Course {
     conversations: Vec<Vec<Turn>>,
     names: NameMap,
     begun: usize,
-    sent: HashMap<String, Place>,
+    sent: HashMap<String, TurnPosition>,
     answered: HashMap<String, Value>,
 }
 
@@ -98,7 +98,7 @@ impl Course {
         (next.1 < self.conversations[conversation].len()).then(|| self.send(next))
     }
 
-    fn send(&mut self, place: Place) -> Value {
+    fn send(&mut self, place: TurnPosition) -> Value {
         let message = self.message(place);
         self.sent.insert(message["turn_id"].as_str().unwrap().to_owned(), place);
         message
@@ -109,7 +109,7 @@ impl Course {
         self.message(self.sent[id])
     }
 
-    fn message(&self, place: Place) -> Value {
+    fn message(&self, place: TurnPosition) -> Value {
         let turn = &self.conversations[place.0][place.1];
         let id = format!("{}.{}", turn.entry, place.1);
         let mut message = json!({

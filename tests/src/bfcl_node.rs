@@ -13,7 +13,7 @@ use tickfleet_store::StoreOptions;
 
 use crate::bfcl::Tool;
 use crate::bfcl_course::agents;
-use crate::bfcl_tools::{Manner, entered_in_ledger, registered};
+use crate::bfcl_tools::{ToolBehavior, entered_in_ledger, registered};
 use crate::fleet::Plan;
 
 /// The environment variable with the log level of the processes, which log to the test's standard error.
@@ -21,7 +21,8 @@ pub const LOG_VARIABLE: &str = "TICKFLEET_CHAOS_LOG";
 
 /// The plan of every process: short leases, so that recovery is quick, and each tool with its own behavior.
 pub fn plan(tools: &[Tool], ledger: &str) -> Plan {
-    let (once, others): (Vec<_>, Vec<_>) = tools.iter().partition(|tool| Manner::of(&tool.name) == Manner::Once);
+    let (once, others): (Vec<_>, Vec<_>) =
+        tools.iter().partition(|tool| ToolBehavior::of(&tool.name) == ToolBehavior::Once);
     Plan {
         slots: 8,
         agents: agents(),
@@ -40,7 +41,7 @@ pub fn plan(tools: &[Tool], ledger: &str) -> Plan {
             ..StoreOptions::default()
         },
         standard_tools: false,
-        registered: others.iter().map(|tool| registered(tool, Manner::of(&tool.name))).collect(),
+        registered: others.iter().map(|tool| registered(tool, ToolBehavior::of(&tool.name))).collect(),
         declared: ToolsFile {
             tools: once.iter().map(|tool| (tool.name.clone(), entered_in_ledger(tool, ledger))).collect(),
             ..ToolsFile::default()
@@ -68,7 +69,7 @@ impl Role {
 }
 
 /// The addresses and paths that the processes get.
-pub struct Surroundings {
+pub struct NodeAddresses {
     /// The URL of the Redis server.
     pub redis: String,
     /// Host and port of the ledger.
@@ -87,8 +88,8 @@ pub struct Node {
 
 impl Node {
     /// Starts `binary` (the `fleet_node` of this crate).
-    pub fn start(binary: &str, role: Role, number: usize, surroundings: &Surroundings) -> Self {
-        let Surroundings { redis, ledger, data } = surroundings;
+    pub fn start(binary: &str, role: Role, number: usize, surroundings: &NodeAddresses) -> Self {
+        let NodeAddresses { redis, ledger, data } = surroundings;
         let name = format!("{}-{number}", role.as_str());
         let arguments = [role.as_str(), &name, redis, ledger, data].map(String::from);
         let child = spawn(binary, &arguments);

@@ -15,7 +15,7 @@ use crate::bfcl::Tool;
 
 /// How a tool behaves in the chaos run. It depends only on the tool's name, so that every process agrees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Manner {
+pub enum ToolBehavior {
     /// Reads, and returns at once.
     Prompt,
     /// Reads for this many milliseconds, so that a kill can hit it while it runs.
@@ -26,7 +26,7 @@ pub enum Manner {
     Once,
 }
 
-impl Manner {
+impl ToolBehavior {
     /// Returns the behavior of the tool with this name.
     pub fn of(name: &str) -> Self {
         // FNV-1a; any stable hash would do.
@@ -51,7 +51,7 @@ impl Manner {
 }
 
 #[async_trait]
-impl Handler for Manner {
+impl Handler for ToolBehavior {
     async fn call(&self, context: &CallContext, arguments: &RawValue) -> Result<ToolOutput, ToolFailure> {
         match self {
             // Stands for a slow service.
@@ -67,7 +67,7 @@ impl Handler for Manner {
 }
 
 /// Registers the tool with its own schema and this behavior.
-pub fn registered(tool: &Tool, manner: Manner) -> RegisteredTool {
+pub fn registered(tool: &Tool, manner: ToolBehavior) -> RegisteredTool {
     let spec = ToolSpec {
         id: format!("tool_{}", tool.name),
         name: tool.name.clone(),

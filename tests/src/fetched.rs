@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 /// A script of `tests/data` and the data that it fetches.
 #[derive(Debug, Clone, Copy)]
-pub struct Fetched {
+pub struct FetchedData {
     /// The script's file name.
     pub script: &'static str,
     /// The folder in cargo's target folder; its name contains the version.
@@ -24,7 +24,7 @@ pub struct Fetched {
     pub skip_variable: &'static str,
 }
 
-impl Fetched {
+impl FetchedData {
     /// Fetches the data if it is missing, and returns its folder. Returns `None` if the skip variable is `1`.
     ///
     /// # Errors

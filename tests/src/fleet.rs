@@ -27,11 +27,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::inbox::Inbox;
+use fleet_redis::{FleetRedis, OtherServers};
 pub use lasting::LASTING;
-use place::{Around, Place};
 
+pub mod fleet_redis;
 mod lasting;
-pub mod place;
 pub mod users;
 
 /// The longest wait for an expected event; on a quiet machine it takes a second or two.
@@ -247,7 +247,7 @@ fn kinds(environment: &Environment) -> ToolKinds {
 }
 
 /// A worker or scheduler of the fleet.
-struct Part {
+struct FleetProcess {
     shutdown: Shutdown,
     running: JoinHandle<()>,
 }
@@ -264,26 +264,26 @@ pub struct Fleet {
     pub metrics: Arc<Metrics>,
     /// The URL at which the parts reach Redis, if it differs from the server's own, and the other servers.
     url: Option<String>,
-    _around: Around,
+    _around: OtherServers,
     plan: Arc<Plan>,
-    schedulers: Vec<Part>,
-    workers: Vec<Part>,
+    schedulers: Vec<FleetProcess>,
+    workers: Vec<FleetProcess>,
     last_reply: BTreeMap<String, String>,
 }
 
 impl Fleet {
     /// Starts a fleet on its own Redis, of the kind that the environment selects.
     pub async fn start(plan: Plan) -> Self {
-        let place = Place::wanted(&plan.store.namespace).await;
+        let place = FleetRedis::wanted(&plan.store.namespace).await;
         Self::start_at(place, plan).await
     }
 
     /// Starts a fleet on this Redis.
     pub async fn start_on(server: RedisServer, plan: Plan) -> Self {
-        Self::start_at(Place::of(server), plan).await
+        Self::start_at(FleetRedis::of(server), plan).await
     }
 
-    async fn start_at(place: Place, plan: Plan) -> Self {
+    async fn start_at(place: FleetRedis, plan: Plan) -> Self {
         // HTTP tools need it. It may already be installed by another test of this process.
         tickfleet_outbound::install_crypto_provider();
         if plan.users {
@@ -293,7 +293,7 @@ impl Fleet {
         }
         let store = plan.store(&place.url());
         store.ensure_groups().await.unwrap();
-        let Place { server, url, around } = place;
+        let FleetRedis { server, url, around } = place;
         let mut fleet = Self {
             store,
             server,
@@ -334,7 +334,7 @@ impl Fleet {
         let shutdown = Shutdown::default();
         let stop = shutdown.draining.clone();
         let running = tokio::spawn(async move { scheduler.run(stop).await.unwrap() });
-        self.schedulers.push(Part { shutdown, running });
+        self.schedulers.push(FleetProcess { shutdown, running });
     }
 
     /// Starts one more worker.
@@ -345,7 +345,7 @@ impl Fleet {
         let worker = self.plan.worker(store, self.active.clone(), self.metrics.clone(), &name, now);
         let until = shutdown.clone();
         let running = tokio::spawn(async move { worker.run(until).await.unwrap() });
-        self.workers.push(Part { shutdown, running });
+        self.workers.push(FleetProcess { shutdown, running });
     }
 
     /// Whether all schedulers and workers still run.
@@ -477,7 +477,7 @@ impl Fleet {
             })
             .await;
         }
-        let parts: Vec<Part> = self.workers.drain(..).chain(self.schedulers.drain(..)).collect();
+        let parts: Vec<FleetProcess> = self.workers.drain(..).chain(self.schedulers.drain(..)).collect();
         for part in &parts {
             part.shutdown.drain();
         }

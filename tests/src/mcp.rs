@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use tickfleet_config::mcp::{McpConnection, McpFile, McpServerDef, McpTransport};
 use tickfleet_tools::{Environment, RegisteredTool};
-use tickfleet_tools_mcp::{Servers, look};
+use tickfleet_tools_mcp::{Servers, list_tools};
 
 use crate::fetched::npm::{self, Node};
 use crate::fleet::Fleet;
@@ -37,12 +37,12 @@ const LOOK_LIMIT: Duration = Duration::from_secs(120);
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The reference servers.
-pub struct Reference {
+pub struct ReferenceServers {
     dir: PathBuf,
     node: Node,
 }
 
-impl Reference {
+impl ReferenceServers {
     /// Installs the servers if they are missing. Returns `None` if [`SKIP_VARIABLE`] is `1`. Processes that run at the
     /// same time wait for each other.
     ///
@@ -208,7 +208,7 @@ pub async fn pinned(name: &str, mut def: McpServerDef) -> Result<McpServerDef> {
     // Servers over HTTP need it. It may already be installed by another test of this process.
     tickfleet_outbound::install_crypto_provider();
     let offer =
-        look(name, &def, &environment(), LOOK_LIMIT).await.map_err(|error| anyhow::anyhow!("{name}: {error}"))?;
+        list_tools(name, &def, &environment(), LOOK_LIMIT).await.map_err(|error| anyhow::anyhow!("{name}: {error}"))?;
     ensure!(offer.refused.is_empty(), "{name}: {:?}", offer.refused);
     (def.tools, def.server_version) = (offer.tools, offer.version);
     def.prefix = format!("{name}__");

@@ -10,7 +10,7 @@ use tickfleet_model::AgentId;
 use tickfleet_model::policy::DefaultCaps;
 use tickfleet_store::StoreOptions;
 
-use crate::bfcl_node::{Node, Role, Surroundings};
+use crate::bfcl_node::{Node, NodeAddresses, Role};
 use crate::fleet::{Fleet, Plan};
 
 /// The shared plan of such processes and the test: kelly calls tools, archy is an external runtime.
@@ -37,7 +37,7 @@ impl Fleet {
     /// Starts a scheduler or worker of [`plan`] as a process; `binary` is the `fleet_node` of this crate.
     #[must_use]
     pub fn node(&self, binary: &str, role: Role, number: usize) -> Node {
-        let surroundings = Surroundings { redis: self.server.url(), ledger: "-".into(), data: "-".into() };
+        let surroundings = NodeAddresses { redis: self.server.url(), ledger: "-".into(), data: "-".into() };
         Node::start(binary, role, number, &surroundings)
     }
 

@@ -10,14 +10,14 @@ use crate::inspect::StreamEntry;
 
 /// A task that a runtime leased.
 #[derive(Debug, Clone)]
-pub struct Leased {
+pub struct LeasedTask {
     /// The message in the stream.
     pub task: Value,
     /// The entry's ID.
     pub lease: String,
 }
 
-impl Leased {
+impl LeasedTask {
     /// The task's ID.
     #[must_use]
     pub fn id(&self) -> &str {
@@ -36,7 +36,7 @@ impl Leased {
 
 impl Fleet {
     /// Leases the next task of `agent` as the runtime `name`; waits up to 15 s.
-    pub async fn lease_task(&self, agent: &str, name: &str) -> Leased {
+    pub async fn lease_task(&self, agent: &str, name: &str) -> LeasedTask {
         let stream = self.store.keys().key(format!("external:acme:{agent}"));
         let mut connection = self.server.connection().await;
         // The protocol requires this of a runtime; an error means that the group exists.
@@ -55,6 +55,6 @@ impl Fleet {
         let found: Option<Vec<(String, Vec<StreamEntry>)>> = command.query_async(&mut connection).await.unwrap();
         let (lease, fields): (String, BTreeMap<String, String>) =
             found.expect("a task comes in time").remove(0).1.remove(0);
-        Leased { task: serde_json::from_str(&fields["task"]).unwrap(), lease }
+        LeasedTask { task: serde_json::from_str(&fields["task"]).unwrap(), lease }
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tickfleet_client::Reply;
-use tickfleet_client::tasks::{Step, step_of};
+use tickfleet_client::tasks::{HistoryStep, step_of};
 use tickfleet_core::turn::Turn;
 use tickfleet_core::turn::state::Finished;
 use tickfleet_core::{Query, Stored, Value as Found, keys::TurnName};
@@ -124,7 +124,7 @@ fn check_task(store: Store) -> TypedTool {
                     KnownTurn::Live(live) => {
                         let status = live_task(&store, &name, &live, &context.agent).await?;
                         let steps = store.steps(&name, 0).await.map_err(|e| ToolError::Transient(e.to_string()))?;
-                        let steps: Vec<Step> = steps.iter().map(|entry| Step::read(entry)).collect();
+                        let steps: Vec<HistoryStep> = steps.iter().map(|entry| HistoryStep::read(entry)).collect();
                         let (step, iterations) = step_of(&steps).unzip();
                         Ok(TaskStatus { step, iterations, ..status })
                     }

@@ -12,7 +12,7 @@ use futures::StreamExt;
 use futures::stream;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use serde::{Deserialize, Serialize};
-use tickfleet_client::session::Spoken;
+use tickfleet_client::session::SessionExchange;
 use tickfleet_client::{Exchange, Session, SessionId};
 use tickfleet_model::{AgentId, Context};
 use utoipa::ToSchema;
@@ -96,7 +96,7 @@ pub(crate) async fn history(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
     named: Result<Path<(String, String)>, PathRejection>,
-) -> Result<Json<Vec<Spoken>>, Problem> {
+) -> Result<Json<Vec<SessionExchange>>, Problem> {
     caller.may(Verb::Read)?;
     let Path((agent, id)) = named.map_err(|rejection| Problem::invalid(rejection.body_text()))?;
     let agent = AgentId::new(agent).map_err(|error| Problem::invalid(error.to_string()))?;

@@ -9,7 +9,7 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures::{Stream, StreamExt};
 use serde::Serialize;
-use tickfleet_client::{Progress, StoreError, TaskEvent, Watch};
+use tickfleet_client::{StoreError, TaskEvent, TaskProgress, TaskWatcher};
 use tokio_util::sync::CancellationToken;
 
 use crate::caller::Caller;
@@ -33,9 +33,14 @@ pub(crate) fn position(headers: &HeaderMap) -> Result<usize, Problem> {
 }
 
 /// The events of a task until it ends. The stream is empty if the key does not cover the task's agent.
-pub(crate) fn of_task(open_stream: OpenStream, caller: Caller, watch: Watch, draining: CancellationToken) -> Response {
-    let is_for = move |progress: &Result<Progress, StoreError>| {
-        let of_another = |progress: &Progress| match &progress.event {
+pub(crate) fn of_task(
+    open_stream: OpenStream,
+    caller: Caller,
+    watch: TaskWatcher,
+    draining: CancellationToken,
+) -> Response {
+    let is_for = move |progress: &Result<TaskProgress, StoreError>| {
+        let of_another = |progress: &TaskProgress| match &progress.event {
             TaskEvent::Accepted { agent, .. } => !caller.sees(Some(agent)),
             _ => false,
         };
@@ -60,7 +65,7 @@ pub(crate) fn stream(events: impl Stream<Item = Event> + Send + 'static, drainin
 }
 
 /// One step of a task. The event has the step's name, and its id is the position to continue from.
-pub(crate) fn event(progress: Result<Progress, StoreError>) -> Event {
+pub(crate) fn event(progress: Result<TaskProgress, StoreError>) -> Event {
     match progress {
         Ok(progress) => {
             let json = serde_json::to_value(&progress).unwrap_or_default();

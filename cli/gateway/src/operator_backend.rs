@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use tickfleet_client::rules::RuleHere;
+use tickfleet_client::rules::ConfiguredRule;
 use tickfleet_model::day::Tz;
 use tickfleet_model::{AgentId, Redactor, TenantId};
 
@@ -81,7 +81,7 @@ pub trait OperatorBackend: Send + Sync {
     fn configuration(&self) -> BackendFuture<'_>;
 
     /// Rules, fact conditions and limits of the configuration.
-    fn rules(&self) -> BackendFuture<'_, Vec<RuleHere>>;
+    fn rules(&self) -> BackendFuture<'_, Vec<ConfiguredRule>>;
 
     /// All tenants.
     fn tenants(&self) -> BackendFuture<'_, BTreeSet<TenantId>>;

@@ -10,8 +10,10 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
-use tickfleet_client::tasks::{CancelledTask, TaskFilter, TaskState, TaskStory, TaskSummary, TasksAt, task_page_of};
-use tickfleet_client::{ReplyStatus, Undecided};
+use tickfleet_client::tasks::{
+    CancelledTask, TaskCursor, TaskDetails, TaskFilter, TaskState, TaskSummary, task_page_of,
+};
+use tickfleet_client::{ReplyStatus, UndecidedTurn};
 use tickfleet_protocol::{TaskMessage, parse_task_message, with_owner};
 use tickfleet_store::TurnName;
 use utoipa::{IntoParams, ToSchema};
@@ -130,7 +132,7 @@ pub(crate) async fn delegate(
     trace(&headers, &mut task.context);
     names::under_parent(&shared, &caller, &mut task).await?;
     task.reply_to = Some(shared.waiting.inbox(&task.tenant));
-    if shared.client.is_taken(&task).await? {
+    if shared.client.has_id_conflict(&task).await? {
         return Err(taken());
     }
     let permit = reserve_wait(&shared, &caller, wait)?;
@@ -142,7 +144,7 @@ pub(crate) async fn delegate(
         // Another message may have been decided first, or the id may have been created for other work. Its result is
         // not the result of this request.
         let is_others = reply.status == ReplyStatus::Done && reply.agent != task.target.as_str();
-        let is_taken = is_others || shared.client.is_taken(&task).await?;
+        let is_taken = is_others || shared.client.has_id_conflict(&task).await?;
         return if is_taken { Err(taken()) } else { Ok(reply_response(&reply)) };
     }
     Ok((StatusCode::ACCEPTED, Json(DelegatedTask { task_id: id.to_string(), state: "accepted" })).into_response())
@@ -172,7 +174,7 @@ pub(crate) async fn list(
         limit: bounded("limit", filters.limit, LISTED.0, LISTED.1)?,
         ..TaskFilter::default()
     };
-    let from: Option<TasksAt> = parse_cursor(filters.from)?;
+    let from: Option<TaskCursor> = parse_cursor(filters.from)?;
     let tenants = BTreeSet::from([caller.tenant().clone()]);
     let sees = |agent: Option<&str>| caller.sees(agent);
     let page = task_page_of(&shared.client, &tenants, &filter, from.as_ref(), &sees).await?;
@@ -200,7 +202,7 @@ pub(crate) async fn story(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
-) -> Result<Json<TaskStory>, Problem> {
+) -> Result<Json<TaskDetails>, Problem> {
     caller.may(Verb::Read)?;
     let name = named_turn(&caller, id)?;
     if !may_act_on(&shared, &caller, &name).await? {
@@ -242,7 +244,7 @@ pub(crate) async fn events(
 /// decided it. An existing task takes precedence, because any caller can send another message with its id. A task that
 /// is decided between the two reads is found in the second round.
 async fn is_decided(shared: &Shared, caller: &Caller, name: &TurnName) -> Result<bool, Problem> {
-    let agent = |task: &Undecided| task.agent.as_ref().map(ToString::to_string);
+    let agent = |task: &UndecidedTurn| task.agent.as_ref().map(ToString::to_string);
     for _ in 0..2 {
         // A task of another agent takes as long as an unknown id.
         let owner = if caller.sees(None) { RecordOwner::Own } else { record_owner(shared, caller, name).await? };

@@ -59,7 +59,7 @@ pub(crate) async fn run(setup: &Setup, args: &Cancel, output: &Output) -> Result
     let by = args.by.clone().map_or_else(by_environment, Ok).unwrap_or_else(|_| "somebody".into());
     let operator = Operator { by: &by, reason: &args.reason, redactor: &report.redactor };
     name_check::check(setup, &client, FleetName::Tenant(&name.tenant), output).await?;
-    if !args.early && !end_many::is_there(&client, &name).await? {
+    if !args.early && !end_many::turn_exists(&client, &name).await? {
         return Err(Failure::failed(anyhow::anyhow!(
             "unknown turn or task {name}: it has not arrived, was rejected, or its record has expired. tickfleet \
              turns list and tickfleet tasks list show all. With --early, a turn or task that arrives later with this \

@@ -1,7 +1,7 @@
 //! `tickfleet reply`: prints the reply to a turn or task from its record.
 
 use clap::Args;
-use tickfleet_client::Recorded;
+use tickfleet_client::RecordedReply;
 use tickfleet_model::TurnId;
 
 use crate::commands::operate::name_check::parse_turn_name;
@@ -36,15 +36,15 @@ pub(crate) struct ReplyArgs {
 pub(crate) async fn run(setup: &Setup, args: &ReplyArgs, output: &Output) -> Result<(), Failure> {
     let name = parse_turn_name(&args.tenant, args.id.as_ref())?;
     match setup.client().await?.reply(&name).await? {
-        Recorded::Ended(reply) => results::print(&reply, output),
-        Recorded::InInbox => Err(Failure::failed(anyhow::anyhow!(
+        RecordedReply::Ended(reply) => results::print(&reply, output),
+        RecordedReply::InInbox => Err(Failure::failed(anyhow::anyhow!(
             "{name} has ended, but Redis memory was full, so its reply went only to its inbox. tickfleet explain \
              {name} shows how its calls ended"
         ))),
-        Recorded::UnderWay => {
+        RecordedReply::UnderWay => {
             Err(Failure::failed(anyhow::anyhow!("{name} has not ended and has no reply yet: tickfleet explain {name}")))
         }
-        Recorded::Unknown => Err(Failure::failed(anyhow::anyhow!(
+        RecordedReply::Unknown => Err(Failure::failed(anyhow::anyhow!(
             "{name} has no record: it was not admitted yet, was rejected, or ended longer ago than retention.records. \
              tickfleet explain {name} may find it in the audit log"
         ))),

@@ -79,7 +79,11 @@ pub(crate) struct SwitchArgs {
 }
 
 fn parse_tool(text: &str) -> Result<String, String> {
-    if operate::may_be_switched(text) { Ok(text.to_owned()) } else { Err("expected the name or id of a tool".into()) }
+    if operate::is_switchable_name(text) {
+        Ok(text.to_owned())
+    } else {
+        Err("expected the name or id of a tool".into())
+    }
 }
 
 /// Enables or disables a tool in every shard.

@@ -19,7 +19,7 @@ use tickfleet_config::{self as config, LoopSettings};
 use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_engine::suspect_permit::SuspectSemaphore;
 use tickfleet_ops::health::{Health, HealthError};
-use tickfleet_ops::metrics::{Metrics, Part};
+use tickfleet_ops::metrics::{Metrics, ProcessRole};
 use tickfleet_ops::progress::Progress;
 use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_store::{Pool, Store, StoreError};
@@ -52,11 +52,11 @@ impl Roles {
     pub(crate) const BOTH: Self = Self { scheduler: true, worker: true };
 
     /// Returns the part of the metrics that such a process exports.
-    const fn part(self) -> Part {
+    const fn part(self) -> ProcessRole {
         match (self.scheduler, self.worker) {
-            (true, false) => Part::Scheduler,
-            (false, true) => Part::Worker,
-            _ => Part::Both,
+            (true, false) => ProcessRole::Scheduler,
+            (false, true) => ProcessRole::Worker,
+            _ => ProcessRole::Both,
         }
     }
 }

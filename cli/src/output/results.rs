@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use comfy_table::Cell;
 use serde_json::json;
-use tickfleet_client::{Client, Recorded, Replies, Reply, ReplyStatus};
+use tickfleet_client::{Client, RecordedReply, Replies, Reply, ReplyStatus};
 use tickfleet_config::units::parse_duration;
 use tickfleet_model::outcome::Tone;
 use tickfleet_model::{CallResult, InboxName, Outcome, TenantId, TurnId};
@@ -66,7 +66,7 @@ impl PriorLetter {
         let name = TurnName { tenant: awaited.tenant.clone(), turn: awaited.id.clone() };
         let letter = dead_letters::about(client.store(awaited.tenant), &name).await.ok()??;
         // If the ID is known, ours was accepted, and the letter is about another message with the same ID.
-        if !matches!(client.reply(&name).await.ok()?, Recorded::Unknown) {
+        if !matches!(client.reply(&name).await.ok()?, RecordedReply::Unknown) {
             return None;
         }
         if self.before.as_ref().is_some_and(|before| before.entry == letter.entry) {

@@ -51,9 +51,9 @@ pub struct Approval {
     #[serde(skip)]
     short: Option<Box<RawValue>>,
     /// What requires the approval.
-    pub asked_by: Vec<AskedFor>,
+    pub asked_by: Vec<ApprovalTrigger>,
     /// The demands for approvers, all of which have to be met.
-    pub needs: Vec<Needed>,
+    pub needs: Vec<RequiredApprovers>,
     /// The arguments that may be changed, as JSON pointers.
     pub may_narrow: Vec<String>,
     /// Changes of these arguments: pointer to value.
@@ -68,15 +68,15 @@ pub struct Approval {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_ms: Option<i64>,
     /// The people who agreed.
-    pub agreed: Vec<Said>,
+    pub agreed: Vec<RecordedVerdict>,
     /// The person who denied it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub denied: Option<Said>,
+    pub denied: Option<RecordedVerdict>,
 }
 
 /// A configuration entry that requires an approval.
 #[derive(Debug, Clone, Serialize, serde::Deserialize)]
-pub struct AskedFor {
+pub struct ApprovalTrigger {
     /// Its place in the configuration.
     pub place: String,
     /// The reason in words.
@@ -85,7 +85,7 @@ pub struct AskedFor {
 
 /// A demand for approvers.
 #[derive(Debug, Clone, Serialize)]
-pub struct Needed {
+pub struct RequiredApprovers {
     /// The number of approvers.
     pub approvers: u32,
     /// Each approver has one of these roles. Empty: any role.
@@ -94,7 +94,7 @@ pub struct Needed {
 
 /// A person's decision.
 #[derive(Debug, Clone, Serialize)]
-pub struct Said {
+pub struct RecordedVerdict {
     /// The person.
     pub by: String,
     /// The reason.
@@ -106,7 +106,7 @@ pub struct Said {
 
 /// A verdict of a person about a call.
 #[derive(Debug)]
-pub struct Verdict<'a> {
+pub struct ApprovalVerdict<'a> {
     /// The person.
     pub by: &'a str,
     /// The person's roles in the active configuration.
@@ -160,7 +160,7 @@ pub enum ApprovalError {
 
 /// The result of an accepted verdict.
 #[derive(Debug, Clone, Serialize)]
-pub struct Counted {
+pub struct VerdictResult {
     /// `approved`, `denied`, or `waiting` for more approvers.
     pub state: String,
     /// The number of approvers that are still missing.
@@ -182,25 +182,25 @@ pub struct ApprovalFilter {
 
 /// A position in a list: after an approval, in order of deadlines.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ApprovalsAt {
+pub struct ApprovalCursor {
     until_ms: i64,
     tenant: TenantId,
     id: String,
 }
 
-impl ApprovalsAt {
+impl ApprovalCursor {
     fn of(approval: &Approval) -> Self {
         Self { until_ms: approval.until_ms, tenant: approval.tenant.clone(), id: approval.id.clone() }
     }
 }
 
-impl fmt::Display for ApprovalsAt {
+impl fmt::Display for ApprovalCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}", self.until_ms, self.tenant, self.id)
     }
 }
 
-impl FromStr for ApprovalsAt {
+impl FromStr for ApprovalCursor {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         let read = || {
@@ -218,7 +218,7 @@ pub struct ApprovalPage {
     /// Approvals of all the tenants, the earliest deadline first.
     pub approvals: Vec<Approval>,
     /// The position of the next page. `None` at the end.
-    pub next: Option<ApprovalsAt>,
+    pub next: Option<ApprovalCursor>,
 }
 
 /// A page of the waiting approvals of these tenants that pass the filter, the earliest deadline first. Memory stays
@@ -230,7 +230,7 @@ pub async fn approval_page(
     client: &Client,
     tenants: &[TenantId],
     filter: &ApprovalFilter,
-    from: Option<&ApprovalsAt>,
+    from: Option<&ApprovalCursor>,
 ) -> Result<ApprovalPage, StoreError> {
     let mut page = ApprovalPage::default();
     for some in tenants.chunks(TENANTS_TOGETHER) {
@@ -238,14 +238,14 @@ pub async fn approval_page(
             page.approvals.extend(found);
             page.next = [page.next.take(), end].into_iter().flatten().min();
         }
-        page.approvals.sort_by_cached_key(ApprovalsAt::of);
+        page.approvals.sort_by_cached_key(ApprovalCursor::of);
         // `next` is the position where the reading of a tenant stopped. Later approvals belong to the next page.
         if let Some(end) = &page.next {
-            page.approvals.retain(|approval| ApprovalsAt::of(approval) <= *end);
+            page.approvals.retain(|approval| ApprovalCursor::of(approval) <= *end);
         }
         if page.approvals.len() > filter.limit {
             page.approvals.truncate(filter.limit);
-            page.next = page.approvals.last().map(ApprovalsAt::of);
+            page.next = page.approvals.last().map(ApprovalCursor::of);
         }
     }
     Ok(page)
@@ -256,8 +256,8 @@ async fn of_tenant(
     client: &Client,
     tenant: &TenantId,
     filter: &ApprovalFilter,
-    from: Option<&ApprovalsAt>,
-) -> Result<(Vec<Approval>, Option<ApprovalsAt>), StoreError> {
+    from: Option<&ApprovalCursor>,
+) -> Result<(Vec<Approval>, Option<ApprovalCursor>), StoreError> {
     let store = client.store(tenant);
     let mut before_ms = i64::MAX;
     if let Some(least) = filter.older_than {
@@ -274,7 +274,7 @@ async fn of_tenant(
         skip += APPROVALS_LISTED_MAX;
         let mut end = None;
         for approval in found_now.into_iter().map(|view| Approval::of(tenant, view)) {
-            let at = ApprovalsAt::of(&approval);
+            let at = ApprovalCursor::of(&approval);
             if from.is_none_or(|from| at > *from) && takes(&approval) {
                 found.push(approval);
             }
@@ -308,8 +308,8 @@ pub(crate) async fn decide(
     store: &Store,
     tenant: &TenantId,
     id: &str,
-    verdict: &Verdict<'_>,
-) -> Result<Counted, ApprovalError> {
+    verdict: &ApprovalVerdict<'_>,
+) -> Result<VerdictResult, ApprovalError> {
     let view = store.approval(tenant, id).await?.ok_or(ApprovalError::Unknown)?;
     let narrowed = narrowed(&view, verdict)?;
     let reason = verdict.redactor.text(verdict.reason);
@@ -344,7 +344,7 @@ pub(crate) async fn decide(
         bounds: &store.bounds(),
     };
     Ok(match store.decide(decision).await.map_err(StoreError::from)?.result {
-        DecideResult::Counts { state, missing } => Counted { state: state.to_owned(), missing },
+        DecideResult::Counts { state, missing } => VerdictResult { state: state.to_owned(), missing },
         DecideResult::Unknown => return Err(ApprovalError::Unknown),
         DecideResult::Own => return Err(ApprovalError::Own),
         DecideResult::Role => return Err(ApprovalError::Role(verdict.by.to_owned())),
@@ -356,7 +356,7 @@ pub(crate) async fn decide(
 }
 
 /// Returns the changes of the arguments with this verdict, in the format of the record. Empty without changes.
-fn narrowed(view: &ApprovalView, verdict: &Verdict<'_>) -> Result<String, ApprovalError> {
+fn narrowed(view: &ApprovalView, verdict: &ApprovalVerdict<'_>) -> Result<String, ApprovalError> {
     if verdict.narrow.is_empty() {
         return Ok(String::new());
     }
@@ -386,8 +386,10 @@ impl Approval {
             Some(exact) if abridged => (value(exact), Some(short)),
             _ => (short, None),
         };
-        let needed =
-            |demand: core::Demand| Needed { approvers: demand.quorum, roles: demand.roles.into_iter().collect() };
+        let needed = |demand: core::Demand| RequiredApprovers {
+            approvers: demand.quorum,
+            roles: demand.roles.into_iter().collect(),
+        };
         let until_ms = record.state.until_ms();
         let (ended_ms, denied) = match &record.state {
             ApprovalState::Waiting { .. } | ApprovalState::Approved { .. } => (None, None),
@@ -395,13 +397,14 @@ impl Approval {
             | ApprovalState::Void { at_ms }
             | ApprovalState::Expired { since_ms: at_ms } => (Some(*at_ms), None),
             ApprovalState::Denied { at_ms, by, reason } => {
-                let said = Said { by: by.clone(), reason: reason.clone(), at_ms: Some(*at_ms) };
-                (Some(*at_ms), Some(said))
+                let recorded = RecordedVerdict { by: by.clone(), reason: reason.clone(), at_ms: Some(*at_ms) };
+                (Some(*at_ms), Some(recorded))
             }
         };
-        let said = |(by, vote): (String, core::Vote)| Said { by, reason: vote.reason, at_ms: Some(vote.at_ms) };
-        let mut agreed: Vec<Said> = record.votes.into_iter().map(said).collect();
-        agreed.sort_by_key(|said| said.at_ms);
+        let recorded =
+            |(by, vote): (String, core::Vote)| RecordedVerdict { by, reason: vote.reason, at_ms: Some(vote.at_ms) };
+        let mut agreed: Vec<RecordedVerdict> = record.votes.into_iter().map(recorded).collect();
+        agreed.sort_by_key(|recorded| recorded.at_ms);
         Self {
             tenant: tenant.clone(),
             id,
@@ -442,15 +445,16 @@ impl Approval {
     /// Returns true if an approver with these roles may decide it.
     #[must_use]
     pub fn may_be_decided_by(&self, by: &str, roles: &BTreeSet<String>) -> bool {
-        let has_role =
-            |needed: &Needed| needed.roles.is_empty() || needed.roles.iter().any(|role| roles.contains(role));
+        let has_role = |needed: &RequiredApprovers| {
+            needed.roles.is_empty() || needed.roles.iter().any(|role| roles.contains(role))
+        };
         by != self.agent && self.needs.iter().any(has_role)
     }
 
     /// The demands for approvers, in words (`2 of finance, legal`).
     #[must_use]
     pub fn needed(&self) -> String {
-        self.needs.iter().map(Needed::in_words).collect::<Vec<_>>().join(", and ")
+        self.needs.iter().map(RequiredApprovers::in_words).collect::<Vec<_>>().join(", and ")
     }
 
     /// The turn of its call. `None` if another program has written an invalid call.
@@ -460,7 +464,7 @@ impl Approval {
     }
 }
 
-impl Needed {
+impl RequiredApprovers {
     /// The demand in words (`2 of finance, legal`).
     #[must_use]
     pub fn in_words(&self) -> String {

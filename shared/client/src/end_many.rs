@@ -8,7 +8,7 @@ use tickfleet_store::{StoreError, TurnName, TurnView};
 
 use crate::Client;
 use crate::operate::Operator;
-use crate::tasks::Word;
+use crate::tasks::CancelStatus;
 
 /// Maximum number of names in an entry of the audit log.
 const NAMED_MAX: usize = 100;
@@ -24,7 +24,7 @@ pub async fn end_many(
     names: &[TurnName],
     filter: &str,
     operator: Operator<'_>,
-) -> Result<Vec<Word>, StoreError> {
+) -> Result<Vec<CancelStatus>, StoreError> {
     note(client, names, filter, operator).await?;
     // The results name the operator.
     let reason = format!("{}: {}", operator.by, operator.reason);
@@ -40,18 +40,18 @@ pub async fn end_many(
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn is_there(client: &Client, name: &TurnName) -> Result<bool, StoreError> {
+pub async fn turn_exists(client: &Client, name: &TurnName) -> Result<bool, StoreError> {
     let store = client.store(&name.tenant);
     let is_known = || async { Ok::<_, StoreError>(!matches!(store.turn_view(name).await?, TurnView::Unknown)) };
     // A turn that is decided between these reads has its record at the last one.
     Ok(is_known().await? || client.undecided(name).await?.is_some() || is_known().await?)
 }
 
-async fn end(client: &Client, name: &TurnName, reason: &str) -> Result<Word, StoreError> {
+async fn end(client: &Client, name: &TurnName, reason: &str) -> Result<CancelStatus, StoreError> {
     let is_task = match client.store(&name.tenant).turn_view(name).await? {
         TurnView::Live(live) => live.turn.is_task(),
         TurnView::Finished(_) => false,
-        TurnView::Unknown if !is_there(client, name).await? => return Ok(Word::Unknown),
+        TurnView::Unknown if !turn_exists(client, name).await? => return Ok(CancelStatus::Unknown),
         TurnView::Unknown => false,
     };
     if is_task {

@@ -72,7 +72,7 @@ fn below<'a>(
                 let looks = join_all(names.iter().map(|name| store.turn_view(name))).await;
                 let before = found.len();
                 for (inner, view) in names.iter().zip(looks) {
-                    let Some(mut call) = seen(position, inner, agent, view?) else { continue };
+                    let Some(mut call) = inner_call(position, inner, agent, view?) else { continue };
                     call.inner = below(store, inner, agent, vec![0]).await?;
                     found.push(call);
                 }
@@ -87,7 +87,7 @@ fn below<'a>(
     .boxed()
 }
 
-fn seen(made_by: usize, name: &TurnName, agent: &str, view: TurnView) -> Option<InnerCall> {
+fn inner_call(made_by: usize, name: &TurnName, agent: &str, view: TurnView) -> Option<InnerCall> {
     let under_way = |live: &LiveTurn| InnerCall {
         made_by,
         id: name.turn.clone(),

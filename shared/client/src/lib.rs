@@ -36,9 +36,9 @@ pub mod operate;
 mod replies;
 pub mod rules;
 pub mod session;
-pub mod stands;
 pub mod stats;
 pub mod tasks;
+pub mod turn_status;
 mod undecided;
 pub mod usage;
 pub mod workers;
@@ -48,20 +48,20 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 
-pub use approvals::{Approval, ApprovalError, Counted, Verdict};
-pub use replies::{PendingApproval, Recorded, Replies, Reply, ReplyStatus};
-pub use session::{Exchange, InvalidSession, Session, SessionError, SessionId};
-pub use tasks::{Progress, TaskEvent, Watch};
+pub use approvals::{Approval, ApprovalError, ApprovalVerdict, VerdictResult};
+pub use replies::{PendingApproval, RecordedReply, Replies, Reply, ReplyStatus};
+pub use session::{Exchange, InvalidSessionId, Session, SessionError, SessionId};
+pub use tasks::{TaskEvent, TaskProgress, TaskWatcher};
 /// The types of turns, tasks and IDs.
 pub use tickfleet_model as model;
 pub use tickfleet_protocol::{RejectedMessage, parse_turn};
 pub use tickfleet_store::{StoreError, StoreOptions};
-pub use undecided::Undecided;
+pub use undecided::UndecidedTurn;
 
 use tickfleet_model::ids::shard_of;
 use tickfleet_model::{InboxName, Task, TaskId, TenantId, Turn, TurnId, content_digest, limits, task_digest};
 use tickfleet_protocol::{about, write_task, write_turn};
-use tickfleet_store::{CancelResult, Observer, Store, Submission, Submitted as Word, TurnName};
+use tickfleet_store::{CancelResult, Observer, Store, Submission, Submitted as SubmitStatus, TurnName};
 
 /// An accepted turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -225,13 +225,13 @@ impl Client {
             payload: message.into(),
         };
         let entry = match self.store(&task.tenant).enqueue_task(&submission).await? {
-            Word::Accepted { entry } => entry,
+            SubmitStatus::Accepted { entry } => entry,
             // If the ID belongs to another task, the scheduler says so in its reply.
-            Word::Duplicate | Word::Conflict => String::new(),
-            Word::QueueFull => return Err(SubmitError::QueueFull),
-            Word::InboxFull => return Err(SubmitError::InboxFull),
-            Word::TooManyInboxes => return Err(SubmitError::TooManyInboxes),
-            Word::Pressure => return Err(SubmitError::Pressure),
+            SubmitStatus::Duplicate | SubmitStatus::Conflict => String::new(),
+            SubmitStatus::QueueFull => return Err(SubmitError::QueueFull),
+            SubmitStatus::InboxFull => return Err(SubmitError::InboxFull),
+            SubmitStatus::TooManyInboxes => return Err(SubmitError::TooManyInboxes),
+            SubmitStatus::Pressure => return Err(SubmitError::Pressure),
         };
         match task.id {
             Some(id) => Ok(id),
@@ -244,7 +244,7 @@ impl Client {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn is_taken(&self, task: &Task) -> Result<bool, StoreError> {
+    pub async fn has_id_conflict(&self, task: &Task) -> Result<bool, StoreError> {
         let Some(id) = &task.id else { return Ok(false) };
         if !has_own_content(task) {
             return Ok(false);
@@ -266,7 +266,7 @@ impl Client {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn reply(&self, name: &TurnName) -> Result<Recorded, StoreError> {
+    pub async fn reply(&self, name: &TurnName) -> Result<RecordedReply, StoreError> {
         replies::recorded(self.store(&name.tenant), name).await
     }
 
@@ -275,20 +275,20 @@ impl Client {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn undecided(&self, name: &TurnName) -> Result<Option<Undecided>, StoreError> {
+    pub async fn undecided(&self, name: &TurnName) -> Result<Option<UndecidedTurn>, StoreError> {
         undecided::undecided(self.store(&name.tenant), name).await
     }
 
     /// Watches a task: its events as a stream, from its beginning to its end.
     #[must_use]
-    pub fn watch(&self, task: &TurnName) -> Watch {
-        Watch::new(self.store(&task.tenant).clone(), task.clone())
+    pub fn watch(&self, task: &TurnName) -> TaskWatcher {
+        TaskWatcher::new(self.store(&task.tenant).clone(), task.clone())
     }
 
-    /// Watches a task from a [position](Progress::position).
+    /// Watches a task from a [position](TaskProgress::position).
     #[must_use]
-    pub fn watch_from(&self, task: &TurnName, position: usize) -> Watch {
-        Watch::from(self.store(&task.tenant).clone(), task.clone(), position)
+    pub fn watch_from(&self, task: &TurnName, position: usize) -> TaskWatcher {
+        TaskWatcher::from(self.store(&task.tenant).clone(), task.clone(), position)
     }
 
     /// A tenant's tasks, newest first: one [page](tasks::task_page).
@@ -307,8 +307,8 @@ impl Client {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn task(&self, task: &TurnName) -> Result<Option<tasks::TaskStory>, StoreError> {
-        tasks::task_story(self.store(&task.tenant), task).await
+    pub async fn task(&self, task: &TurnName) -> Result<Option<tasks::TaskDetails>, StoreError> {
+        tasks::task_details(self.store(&task.tenant), task).await
     }
 
     /// Cancels a task, the turn that it waits for, and the tasks below it.
@@ -358,8 +358,8 @@ impl Client {
         &self,
         tenant: &TenantId,
         id: &str,
-        verdict: &Verdict<'_>,
-    ) -> Result<Counted, ApprovalError> {
+        verdict: &ApprovalVerdict<'_>,
+    ) -> Result<VerdictResult, ApprovalError> {
         approvals::decide(self.store(tenant), tenant, id, verdict).await
     }
 
@@ -436,21 +436,21 @@ fn batch_length(turns: &[Submission]) -> usize {
     turns.iter().take(limits::BATCH_ENTRIES_MAX).take_while(fits).count().max(1)
 }
 
-fn answer(turn: &Submission, word: Word) -> Result<Submitted, SubmitError> {
+fn answer(turn: &Submission, word: SubmitStatus) -> Result<Submitted, SubmitError> {
     // The scheduler derives the same ID from an inbound entry.
     let minted = |entry: &str| TurnId::new(format!("t{entry}")).map_err(|e| SubmitError::Invalid(e.to_string()));
     match (word, &turn.turn) {
-        (Word::Accepted { entry }, None) => Ok(Submitted { turn_id: minted(&entry)?, duplicate: false }),
-        (Word::Accepted { .. }, Some(id)) => Ok(Submitted { turn_id: id.clone(), duplicate: false }),
-        (Word::Duplicate, Some(id)) => Ok(Submitted { turn_id: id.clone(), duplicate: true }),
-        (Word::Conflict, Some(id)) => Err(SubmitError::Conflict(id.clone())),
-        (Word::Duplicate | Word::Conflict, None) => {
+        (SubmitStatus::Accepted { entry }, None) => Ok(Submitted { turn_id: minted(&entry)?, duplicate: false }),
+        (SubmitStatus::Accepted { .. }, Some(id)) => Ok(Submitted { turn_id: id.clone(), duplicate: false }),
+        (SubmitStatus::Duplicate, Some(id)) => Ok(Submitted { turn_id: id.clone(), duplicate: true }),
+        (SubmitStatus::Conflict, Some(id)) => Err(SubmitError::Conflict(id.clone())),
+        (SubmitStatus::Duplicate | SubmitStatus::Conflict, None) => {
             Err(SubmitError::Invalid("a turn without an id cannot have been accepted before".into()))
         }
-        (Word::QueueFull, _) => Err(SubmitError::QueueFull),
-        (Word::InboxFull, _) => Err(SubmitError::InboxFull),
-        (Word::TooManyInboxes, _) => Err(SubmitError::TooManyInboxes),
-        (Word::Pressure, _) => Err(SubmitError::Pressure),
+        (SubmitStatus::QueueFull, _) => Err(SubmitError::QueueFull),
+        (SubmitStatus::InboxFull, _) => Err(SubmitError::InboxFull),
+        (SubmitStatus::TooManyInboxes, _) => Err(SubmitError::TooManyInboxes),
+        (SubmitStatus::Pressure, _) => Err(SubmitError::Pressure),
     }
 }
 
@@ -481,11 +481,11 @@ mod tests {
 
     #[test]
     fn a_minted_id_derives_from_the_entry_and_a_given_one_stays() {
-        let accepted = || Word::Accepted { entry: "17-3".into() };
+        let accepted = || SubmitStatus::Accepted { entry: "17-3".into() };
         assert_eq!(answer(&submission_of(1), accepted()).unwrap().turn_id.as_str(), "t17-3");
         let given = Submission { turn: TurnId::new("mine").ok(), ..submission_of(1) };
         assert_eq!(answer(&given, accepted()).unwrap().turn_id.as_str(), "mine");
-        assert!(answer(&given, Word::Duplicate).unwrap().duplicate);
+        assert!(answer(&given, SubmitStatus::Duplicate).unwrap().duplicate);
     }
 
     #[test]

@@ -80,18 +80,18 @@ pub struct TurnFilter {
 
 /// A position in a list: a shard, and a scan cursor among its keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct TurnsAt {
+pub struct TurnCursor {
     shard: usize,
     cursor: u64,
 }
 
-impl std::fmt::Display for TurnsAt {
+impl std::fmt::Display for TurnCursor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}:{}", self.shard, self.cursor)
     }
 }
 
-impl std::str::FromStr for TurnsAt {
+impl std::str::FromStr for TurnCursor {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         let read = text
@@ -107,7 +107,7 @@ pub struct TurnPage {
     /// The matching turns, unordered, because Redis scans keys in no order.
     pub turns: Vec<TurnSummary>,
     /// The position of the next page. `None` at the end.
-    pub next: Option<TurnsAt>,
+    pub next: Option<TurnCursor>,
 }
 
 /// A page of the unfinished turns that pass the filter. Scans the keys of the shards in at most 400 steps (about
@@ -117,7 +117,7 @@ pub struct TurnPage {
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn list_turns(shards: &[Store], filter: &TurnFilter, from: TurnsAt) -> Result<TurnPage, StoreError> {
+pub async fn list_turns(shards: &[Store], filter: &TurnFilter, from: TurnCursor) -> Result<TurnPage, StoreError> {
     let mut page = TurnPage::default();
     let mut at = from;
     for _ in 0..STEPS_MAX {
@@ -125,8 +125,8 @@ pub async fn list_turns(shards: &[Store], filter: &TurnFilter, from: TurnsAt) ->
         let is_home = filter.tenant.as_ref().is_none_or(|tenant| store.is_home_of(tenant));
         let (next, names) =
             if is_home { store.scan_turns(filter.tenant.as_ref(), at.cursor).await? } else { (0, Vec::new()) };
-        found(store, filter, names, &mut page.turns).await?;
-        at = if next == 0 { TurnsAt { shard: at.shard + 1, cursor: 0 } } else { TurnsAt { cursor: next, ..at } };
+        add_matching(store, filter, names, &mut page.turns).await?;
+        at = if next == 0 { TurnCursor { shard: at.shard + 1, cursor: 0 } } else { TurnCursor { cursor: next, ..at } };
         if page.turns.len() >= filter.limit {
             break;
         }
@@ -136,7 +136,7 @@ pub async fn list_turns(shards: &[Store], filter: &TurnFilter, from: TurnsAt) ->
 }
 
 /// Adds the turns that pass the filter.
-async fn found(
+async fn add_matching(
     store: &Store,
     filter: &TurnFilter,
     names: Vec<TurnName>,
@@ -242,7 +242,7 @@ pub struct ToolPaused {
 impl ToolPaused {
     /// A message about the shards that could not pause the tool. `None` if it is paused in all of them.
     #[must_use]
-    pub fn not_everywhere(&self) -> Option<String> {
+    pub fn incomplete_message(&self) -> Option<String> {
         let full: Vec<String> = self.full.iter().map(ToString::to_string).collect();
         let rest = if self.paused == 0 { "nothing was paused" } else { "it is paused in the others" };
         (!full.is_empty())
@@ -261,8 +261,8 @@ pub async fn pause_tool(shards: &[Store], tool: &PausedTool, operator: Operator<
     for store in of_tool(shards, tool) {
         let since_ms = store.now_ms().await?;
         let pause = Pause { by: text(operator.by), reason: text(operator.reason), since_ms };
-        let said = tool_entry(tool, operator, since_ms, ("PAUSE_TOOL", "paused"));
-        match store.pause_tool(tool, &pause, &said).await? {
+        let audit_entry = tool_entry(tool, operator, since_ms, ("PAUSE_TOOL", "paused"));
+        match store.pause_tool(tool, &pause, &audit_entry).await? {
             PauseResult::Full => {
                 set.full.push(store.shard());
                 continue;
@@ -287,8 +287,8 @@ pub async fn resume_tool(
     let mut set = PauseResult::None;
     for store in of_tool(shards, tool) {
         let now_ms = store.now_ms().await?;
-        let said = tool_entry(tool, operator, now_ms, ("RESUME_TOOL", "resumed"));
-        if store.resume_tool(tool, &said).await? == PauseResult::Ok {
+        let audit_entry = tool_entry(tool, operator, now_ms, ("RESUME_TOOL", "resumed"));
+        if store.resume_tool(tool, &audit_entry).await? == PauseResult::Ok {
             set = PauseResult::Ok;
         }
     }
@@ -300,7 +300,7 @@ pub const SWITCHED_BYTES_MAX: usize = 2 * limits::NAME_BYTES_MAX;
 
 /// Returns true if a text can be the name of a tool, or the ID of a version, which contains an `@`.
 #[must_use]
-pub fn may_be_switched(tool: &str) -> bool {
+pub fn is_switchable_name(tool: &str) -> bool {
     let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '@');
     !tool.is_empty() && tool.len() <= SWITCHED_BYTES_MAX && tool.chars().all(sound)
 }
@@ -315,8 +315,8 @@ pub async fn switch_tool(shards: &[Store], tool: &str, on: bool, operator: Opera
     let of_all = PausedTool { tenant: None, tool: tool.to_owned() };
     let mut changed = false;
     for store in shards {
-        let said = tool_entry(&of_all, operator, store.now_ms().await?, (action, verb));
-        changed |= store.switch_tool(tool, on, &said).await?;
+        let audit_entry = tool_entry(&of_all, operator, store.now_ms().await?, (action, verb));
+        changed |= store.switch_tool(tool, on, &audit_entry).await?;
     }
     Ok(changed)
 }
@@ -349,8 +349,8 @@ pub async fn set_tenant(
 ) -> Result<(), StoreError> {
     let now_ms = store.now_ms().await?;
     let declared = serde_json::to_string(policy).unwrap_or_default();
-    let said = tenant_entry(tenant, operator, now_ms, ("SET_TENANT", "set"), &[("declared", declared)]);
-    store.set_tenant(tenant, policy, &said).await
+    let audit_entry = tenant_entry(tenant, operator, now_ms, ("SET_TENANT", "set"), &[("declared", declared)]);
+    store.set_tenant(tenant, policy, &audit_entry).await
 }
 
 /// Removes the run-time settings of a tenant. Returns false if nothing was set.
@@ -359,8 +359,8 @@ pub async fn set_tenant(
 /// [`StoreError`].
 pub async fn unset_tenant(store: &Store, tenant: &TenantId, operator: Operator<'_>) -> Result<bool, StoreError> {
     let now_ms = store.now_ms().await?;
-    let said = tenant_entry(tenant, operator, now_ms, ("UNSET_TENANT", "removed the run-time settings of"), &[]);
-    store.unset_tenant(tenant, &said).await
+    let audit_entry = tenant_entry(tenant, operator, now_ms, ("UNSET_TENANT", "removed the run-time settings of"), &[]);
+    store.unset_tenant(tenant, &audit_entry).await
 }
 
 fn tenant_entry(

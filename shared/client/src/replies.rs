@@ -123,7 +123,7 @@ impl Reply {
 
 /// The state of a reply, according to the record of its turn or task.
 #[derive(Debug, Clone)]
-pub enum Recorded {
+pub enum RecordedReply {
     /// The turn has ended, with this reply.
     Ended(Box<Reply>),
     /// The turn has ended while memory was short. Only its inbox has the reply.
@@ -138,12 +138,14 @@ pub enum Recorded {
 ///
 /// # Errors
 /// [`StoreError`].
-pub(super) async fn recorded(store: &Store, name: &TurnName) -> Result<Recorded, StoreError> {
+pub(super) async fn recorded(store: &Store, name: &TurnName) -> Result<RecordedReply, StoreError> {
     Ok(match store.record(name).await? {
-        TurnView::Finished(finished) if finished.reply.is_empty() => Recorded::InInbox,
-        TurnView::Finished(finished) => Recorded::Ended(Box::new(Reply::read(&finished.reply, name.turn.as_str())?)),
-        TurnView::Live(_) => Recorded::UnderWay,
-        TurnView::Unknown => Recorded::Unknown,
+        TurnView::Finished(finished) if finished.reply.is_empty() => RecordedReply::InInbox,
+        TurnView::Finished(finished) => {
+            RecordedReply::Ended(Box::new(Reply::read(&finished.reply, name.turn.as_str())?))
+        }
+        TurnView::Live(_) => RecordedReply::UnderWay,
+        TurnView::Unknown => RecordedReply::Unknown,
     })
 }
 
@@ -272,8 +274,8 @@ impl Replies {
     async fn recorded(&self, id: &TurnId) -> Result<Option<Reply>, StoreError> {
         let name = TurnName { tenant: self.tenant.clone(), turn: id.clone() };
         match recorded(&self.store, &name).await? {
-            Recorded::Ended(reply) => Ok(Some(*reply)),
-            Recorded::InInbox | Recorded::UnderWay | Recorded::Unknown => Ok(None),
+            RecordedReply::Ended(reply) => Ok(Some(*reply)),
+            RecordedReply::InInbox | RecordedReply::UnderWay | RecordedReply::Unknown => Ok(None),
         }
     }
 }

@@ -15,14 +15,14 @@ const BETWEEN: char = '|';
 
 /// The effect of a rule on a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Did {
+pub(crate) enum RuleEffect {
     /// The rule is in shadow mode, and would otherwise have stopped or delayed the call.
     Shadow,
     /// The rule denied the call.
     Deny,
 }
 
-impl Did {
+impl RuleEffect {
     const fn word(self) -> &'static str {
         match self {
             Self::Shadow => "shadow",
@@ -32,7 +32,7 @@ impl Did {
 }
 
 /// The field that counts the effects of a rule on calls of a tenant.
-pub(crate) fn field(did: Did, tenant: &str, rule: &str) -> String {
+pub(crate) fn field(did: RuleEffect, tenant: &str, rule: &str) -> String {
     // A name with three colons would be a count of calls.
     format!("{}{BETWEEN}{tenant}{BETWEEN}{}", did.word(), rule.replace(':', "/"))
 }
@@ -45,16 +45,16 @@ pub(crate) fn call_of(field: &str) -> Option<&str> {
 }
 
 /// Parses a field. `None` if it does not count effects of rules.
-fn read(field: &str) -> Option<(Did, &str, &str)> {
+fn read(field: &str) -> Option<(RuleEffect, &str, &str)> {
     let mut parts = field.splitn(3, BETWEEN);
     let (word, tenant, rule) = (parts.next()?, parts.next()?, parts.next()?);
-    let did = [Did::Shadow, Did::Deny].into_iter().find(|did| did.word() == word)?;
+    let did = [RuleEffect::Shadow, RuleEffect::Deny].into_iter().find(|did| did.word() == word)?;
     Some((did, tenant, rule))
 }
 
 /// A rule, a condition on a fact, or a limit: anything that can stop a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct RuleHere {
+pub struct ConfiguredRule {
     /// Its place in the configuration, as in results and the audit log: `permissions.send_money.rules.small_amounts`.
     pub rule: String,
     /// `rule`, `fact` or `limit`; `other` for a counted name that is not in the configuration.
@@ -71,7 +71,7 @@ pub struct RuleHere {
 pub struct RuleRow {
     /// The rule.
     #[serde(flatten)]
-    pub here: RuleHere,
+    pub here: ConfiguredRule,
     /// Calls that it would have stopped or delayed if it were not in shadow mode.
     pub shadow: u64,
     /// Calls that it denied. A call that a limit only delays is not denied.
@@ -99,13 +99,13 @@ const fn mode(mode: RuleMode) -> &'static str {
 
 /// The rules, conditions on facts, and limits of a policy.
 #[must_use]
-pub fn rules_of(policy: &Policy) -> Vec<RuleHere> {
+pub fn rules_of(policy: &Policy) -> Vec<ConfiguredRule> {
     let rows = policy.permissions.matrix.iter().flat_map(|(tool, row)| of_row(tool, row));
     rows.chain(policy.limits.iter().map(of_limit)).collect()
 }
 
-fn of_row(tool: &str, row: &ToolGrant) -> Vec<RuleHere> {
-    let rule = |(at, rule): (usize, &Rule)| RuleHere {
+fn of_row(tool: &str, row: &ToolGrant) -> Vec<ConfiguredRule> {
+    let rule = |(at, rule): (usize, &Rule)| ConfiguredRule {
         rule: rule.place(tool, at),
         kind: "rule",
         mode: Some(if rule.otherwise_ask.is_some() && rule.mode.is_enforced() { "ask" } else { mode(rule.mode) }),
@@ -115,7 +115,7 @@ fn of_row(tool: &str, row: &ToolGrant) -> Vec<RuleHere> {
         },
     };
     let fact = |list: &'static str| {
-        move |condition: &FactCondition| RuleHere {
+        move |condition: &FactCondition| ConfiguredRule {
             rule: format!("permissions.{tool}.facts.{list}.{}", condition.fact.name),
             kind: "fact",
             mode: Some(mode(condition.mode)),
@@ -127,8 +127,8 @@ fn of_row(tool: &str, row: &ToolGrant) -> Vec<RuleHere> {
     rules.chain(required).chain(row.facts.forbid.iter().map(fact("forbid"))).collect()
 }
 
-fn of_limit(limit: &Limit) -> RuleHere {
-    RuleHere {
+fn of_limit(limit: &Limit) -> ConfiguredRule {
+    ConfiguredRule {
         rule: format!("limits.{}", limit.name),
         kind: "limit",
         mode: Some(match limit.mode {
@@ -147,7 +147,7 @@ fn of_limit(limit: &Limit) -> RuleHere {
 /// [`StoreError`].
 pub async fn rule_rows(
     shards: &[Store],
-    here: Vec<RuleHere>,
+    here: Vec<ConfiguredRule>,
     tenant: Option<&TenantId>,
     (from_day, until_day): (i64, i64),
 ) -> Result<RuleCounts, StoreError> {
@@ -162,7 +162,7 @@ pub async fn rule_rows(
                 }
                 let Some((did, _, rule)) = read(&text).filter(|(_, of, _)| is_wanted(of)) else { continue };
                 let (shadow, denied, last) = counts.entry(rule.to_owned()).or_default();
-                *if did == Did::Shadow { shadow } else { denied } += amount;
+                *if did == RuleEffect::Shadow { shadow } else { denied } += amount;
                 *last = day.max(*last);
             }
         }
@@ -170,8 +170,8 @@ pub async fn rule_rows(
     Ok(RuleCounts { rules: joined(here, counts), calls })
 }
 
-fn joined(here: Vec<RuleHere>, mut counts: BTreeMap<String, (u64, u64, i64)>) -> Vec<RuleRow> {
-    let row = |here: RuleHere, found: Option<(u64, u64, i64)>| {
+fn joined(here: Vec<ConfiguredRule>, mut counts: BTreeMap<String, (u64, u64, i64)>) -> Vec<RuleRow> {
+    let row = |here: ConfiguredRule, found: Option<(u64, u64, i64)>| {
         let (shadow, denied, last) = found.unwrap_or_default();
         RuleRow { here, shadow, denied, last_day: found.map(|_| last) }
     };
@@ -185,11 +185,9 @@ fn joined(here: Vec<RuleHere>, mut counts: BTreeMap<String, (u64, u64, i64)>) ->
             row(one, found)
         })
         .collect();
-    rows.extend(
-        others
-            .into_iter()
-            .map(|(rule, found)| row(RuleHere { rule, kind: "other", mode: None, says: String::new() }, Some(found))),
-    );
+    rows.extend(others.into_iter().map(|(rule, found)| {
+        row(ConfiguredRule { rule, kind: "other", mode: None, says: String::new() }, Some(found))
+    }));
     rows
 }
 
@@ -206,17 +204,18 @@ mod tests {
     #[test]
     fn a_field_tells_what_it_was_made_of_and_is_no_count_of_calls() {
         for rule in ["limits.three", "permissions.mcp:a:b.rules.x", "permissions.send|money.rules[0]", "~"] {
-            let text = field(Did::Shadow, "demo", rule);
+            let text = field(RuleEffect::Shadow, "demo", rule);
             assert!(!text.contains(':'), "{text} would be a count of calls");
-            assert_eq!(read(&text), Some((Did::Shadow, "demo", counted_as(rule).as_str())));
+            assert_eq!(read(&text), Some((RuleEffect::Shadow, "demo", counted_as(rule).as_str())));
         }
         assert!(read("demo:kelly:x:ok").is_none() && read("since").is_none() && read("nod|demo|x").is_none());
     }
 
     #[test]
     fn what_is_counted_and_is_not_in_the_configuration_stands_behind_the_rest() {
-        let here = RuleHere { rule: "limits.three".into(), kind: "limit", mode: Some("shadow"), says: String::new() };
-        let quiet = RuleHere { rule: "limits.quiet".into(), ..here.clone() };
+        let here =
+            ConfiguredRule { rule: "limits.three".into(), kind: "limit", mode: Some("shadow"), says: String::new() };
+        let quiet = ConfiguredRule { rule: "limits.quiet".into(), ..here.clone() };
         let counts = [("limits.three".into(), (4, 0, 7)), ("permissions.echo".into(), (0, 2, 9))].into();
         let rows = joined(vec![here, quiet], counts);
         let told: Vec<_> =

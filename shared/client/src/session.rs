@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use tickfleet_model::{AgentId, Context, Priority, SessionName, Task, TaskGrant, TaskId, TenantId, limits};
 use tickfleet_store::{MessageResult, SessionRecord, Side, Store, StoreError, TurnName};
 
-use crate::tasks::{CancelledTask, Progress, TaskEvent, Watch, cancel_task};
+use crate::tasks::{CancelledTask, TaskEvent, TaskProgress, TaskWatcher, cancel_task};
 use crate::{Client, SubmitError};
 
 /// Maximum bytes of a session ID. The IDs of its tasks contain it.
@@ -45,18 +45,18 @@ pub struct SessionId(SessionName);
 /// A text that is not a session name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a session name: expected 1 to 64 letters, digits, _ or -")]
-pub struct InvalidSession(String);
+pub struct InvalidSessionId(String);
 
 impl SessionId {
     /// Checks a session name.
     ///
     /// # Errors
     /// The text is not a valid name.
-    pub fn new(id: impl Into<String>) -> Result<Self, InvalidSession> {
+    pub fn new(id: impl Into<String>) -> Result<Self, InvalidSessionId> {
         let id = id.into();
         let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
         let is_one = !id.is_empty() && id.len() <= ID_BYTES_MAX && id.bytes().all(plain);
-        let invalid = || InvalidSession(id.chars().take(80).collect());
+        let invalid = || InvalidSessionId(id.chars().take(80).collect());
         if is_one { SessionName::new(&*id).map(Self).map_err(|_| invalid()) } else { Err(invalid()) }
     }
 
@@ -68,9 +68,9 @@ impl SessionId {
 }
 
 impl std::str::FromStr for SessionId {
-    type Err = InvalidSession;
+    type Err = InvalidSessionId;
 
-    fn from_str(text: &str) -> Result<Self, InvalidSession> {
+    fn from_str(text: &str) -> Result<Self, InvalidSessionId> {
         Self::new(text)
     }
 }
@@ -83,14 +83,14 @@ impl fmt::Display for SessionId {
 
 /// The place of a task in a session: the exchange that it answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct ExchangeRef {
     /// The session.
     pub session: SessionId,
     /// The number of the exchange, from 1.
     pub number: u64,
 }
 
-impl Place {
+impl ExchangeRef {
     /// Parses the place from a task ID. `None` if the ID does not have the form of a session task. Only the session's
     /// record shows whether the task really belongs to it.
     #[must_use]
@@ -107,7 +107,7 @@ impl Place {
 
 /// One exchange: a user message and the agent's answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Spoken {
+pub struct SessionExchange {
     /// Its number, from 1.
     pub number: u64,
     /// The user's message.
@@ -119,7 +119,7 @@ pub struct Spoken {
 
 /// The user's message as the session stores it. It includes the task, so that no other task can pass for it.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct StoredMessage {
     task: String,
     text: String,
 }
@@ -174,9 +174,13 @@ impl Session {
     ///
     /// # Errors
     /// [`SessionError::Others`], [`SessionError::Store`].
-    pub async fn history(&self) -> Result<Vec<Spoken>, SessionError> {
+    pub async fn history(&self) -> Result<Vec<SessionExchange>, SessionError> {
         let record = self.record().await?;
-        Ok(record.exchanges.into_iter().filter_map(|(number, user, agent)| spoken(number, &user, agent)).collect())
+        Ok(record
+            .exchanges
+            .into_iter()
+            .filter_map(|(number, user, agent)| session_exchange(number, &user, agent))
+            .collect())
     }
 
     /// Sends a message. It becomes a task of the agent, which also receives the earlier exchanges.
@@ -192,15 +196,15 @@ impl Session {
         let task = TaskId::new(place.task()).map_err(|error| SubmitError::Invalid(error.to_string()))?;
         self.client.delegate(self.task(&task, text)).await?;
         let name = TurnName::task(&self.tenant, &task);
-        let watch = Watch::new(self.store().clone(), name);
+        let watch = TaskWatcher::new(self.store().clone(), name);
         Ok(Exchange { session: self.clone(), place, task, watch, answer: None })
     }
 
     /// Stores the user's message as the next free exchange.
-    async fn take_place(&self, text: &str) -> Result<Place, SessionError> {
+    async fn take_place(&self, text: &str) -> Result<ExchangeRef, SessionError> {
         for _ in 0..PLACES_TRIED {
-            let place = Place { session: self.id.clone(), number: self.record().await?.last + 1 };
-            let kept = Kept { task: place.task(), text: text.to_owned() };
+            let place = ExchangeRef { session: self.id.clone(), number: self.record().await?.last + 1 };
+            let kept = StoredMessage { task: place.task(), text: text.to_owned() };
             let kept = serde_json::to_string(&kept).map_err(|error| SubmitError::Invalid(error.to_string()))?;
             let session = (&self.tenant, &self.id.0);
             match self.store().add_message(session, &self.agent, place.number, Side::User, &kept).await? {
@@ -247,12 +251,12 @@ impl Session {
 #[derive(Debug)]
 pub struct Exchange {
     session: Session,
-    place: Place,
+    place: ExchangeRef,
     task: TaskId,
-    watch: Watch,
+    watch: TaskWatcher,
     /// The answer, while it is being stored. If the caller drops the future of `next` meanwhile, the next call returns
     /// the answer.
-    answer: Option<Progress>,
+    answer: Option<TaskProgress>,
 }
 
 impl Exchange {
@@ -266,7 +270,7 @@ impl Exchange {
     ///
     /// # Errors
     /// [`StoreError`]; call again, no event is lost.
-    pub async fn next(&mut self) -> Result<Option<Progress>, StoreError> {
+    pub async fn next(&mut self) -> Result<Option<TaskProgress>, StoreError> {
         if self.answer.is_none() {
             let progress = self.watch.next().await?;
             match progress {
@@ -274,10 +278,10 @@ impl Exchange {
                 other => return Ok(other),
             }
         }
-        if let Some(Progress { event: TaskEvent::Answer { answer, .. }, .. }) = &self.answer {
+        if let Some(TaskProgress { event: TaskEvent::Answer { answer, .. }, .. }) = &self.answer {
             // Agents that run on a model have already stored their answer. For other agents, the client stores it.
             let session = &self.session;
-            answered(session.store(), &session.tenant, &session.agent, &self.place, answer).await?;
+            store_answer(session.store(), &session.tenant, &session.agent, &self.place, answer).await?;
         }
         Ok(self.answer.take())
     }
@@ -295,22 +299,22 @@ impl Exchange {
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn said_before(
+pub async fn earlier_exchanges(
     store: &Store,
     tenant: &TenantId,
     agent: &AgentId,
     task: &str,
-) -> Result<Option<(Place, Vec<Spoken>)>, StoreError> {
-    let Some(place) = Place::of_task(task) else { return Ok(None) };
+) -> Result<Option<(ExchangeRef, Vec<SessionExchange>)>, StoreError> {
+    let Some(place) = ExchangeRef::of_task(task) else { return Ok(None) };
     let record = store.session(tenant, &place.session.0).await?;
     let is_ours = record.exchanges.iter().any(|(number, user, _)| {
-        *number == place.number && serde_json::from_str::<Kept>(user).is_ok_and(|kept| kept.task == task)
+        *number == place.number && serde_json::from_str::<StoredMessage>(user).is_ok_and(|kept| kept.task == task)
     });
     if !is_ours || record.agent.as_ref() != Some(agent) {
         return Ok(None);
     }
     let before = record.exchanges.into_iter().filter(|(number, ..)| *number < place.number);
-    let before = before.filter_map(|(number, user, answer)| spoken(number, &user, answer)).collect();
+    let before = before.filter_map(|(number, user, answer)| session_exchange(number, &user, answer)).collect();
     Ok(Some((place, before)))
 }
 
@@ -318,19 +322,19 @@ pub async fn said_before(
 ///
 /// # Errors
 /// [`StoreError`]; the call may be repeated.
-pub async fn answered(
+pub async fn store_answer(
     store: &Store,
     tenant: &TenantId,
     agent: &AgentId,
-    place: &Place,
+    place: &ExchangeRef,
     answer: &str,
 ) -> Result<(), StoreError> {
     let answer = beginning(answer, limits::SESSION_ANSWER_BYTES_MAX);
     store.add_message((tenant, &place.session.0), agent, place.number, Side::Agent, answer).await.map(|_| ())
 }
 
-fn spoken(number: u64, user: &str, agent: Option<String>) -> Option<Spoken> {
-    Some(Spoken { number, user: serde_json::from_str::<Kept>(user).ok()?.text, agent })
+fn session_exchange(number: u64, user: &str, agent: Option<String>) -> Option<SessionExchange> {
+    Some(SessionExchange { number, user: serde_json::from_str::<StoredMessage>(user).ok()?.text, agent })
 }
 
 fn beginning(text: &str, bytes_max: usize) -> &str {
@@ -346,10 +350,10 @@ mod tests {
 
     #[test]
     fn a_tasks_id_tells_its_place_in_a_session() {
-        let place = Place { session: SessionId::new("release-7").unwrap(), number: 12 };
-        assert_eq!(Place::of_task(&place.task()), Some(place));
+        let place = ExchangeRef { session: SessionId::new("release-7").unwrap(), number: 12 };
+        assert_eq!(ExchangeRef::of_task(&place.task()), Some(place));
         for other in ["job-1", "ses-x", "ses-x-0", "ses--1", "ses-a:b-1", "ses-x-y"] {
-            assert_eq!(Place::of_task(other), None, "{other}");
+            assert_eq!(ExchangeRef::of_task(other), None, "{other}");
         }
         assert!(SessionId::new("a:b").is_err() && SessionId::new("x".repeat(65)).is_err());
     }

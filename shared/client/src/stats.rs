@@ -13,7 +13,7 @@ use tickfleet_model::{Outcome, TenantId};
 use tickfleet_store::{Addition, LogEntry, Store, StoreError};
 
 use crate::model_use::ModelUse;
-use crate::rules::{Did, field};
+use crate::rules::{RuleEffect, field};
 
 /// Entries counted in one step. The script that adds their counts stays far below 10 ms.
 const STEP: usize = 1_000;
@@ -24,7 +24,7 @@ const OTHERS: &str = "~";
 
 /// A dimension by which rows are grouped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum By {
+pub enum StatsDimension {
     /// The day, UTC.
     Day,
     /// The tenant.
@@ -49,7 +49,7 @@ pub struct StatsQuery {
     /// The last day, inclusive.
     pub until_day: i64,
     /// The dimensions by which rows are grouped.
-    pub by: BTreeSet<By>,
+    pub by: BTreeSet<StatsDimension>,
 }
 
 /// One row of statistics.
@@ -98,7 +98,7 @@ impl StatsRow {
 
 /// How much of a shard's log is counted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Counted {
+pub struct CountProgress {
     /// Entries that this call has counted.
     pub entries: usize,
     /// Time of the last counted entry, ms by Redis' clock.
@@ -113,8 +113,8 @@ pub struct Counted {
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn count_on(store: &Store, steps: usize) -> Result<Counted, StoreError> {
-    let mut counted = Counted::default();
+pub async fn count_on(store: &Store, steps: usize) -> Result<CountProgress, StoreError> {
+    let mut counted = CountProgress::default();
     for _ in 0..steps {
         let before = store.rolled_upto().await?.unwrap_or_default();
         let from = if before.is_empty() { "-".to_owned() } else { format!("({before}") };
@@ -171,11 +171,11 @@ struct LoggedError {
 
 impl LoggedMeta {
     /// The rules that would have stopped the call, and the rule that stopped it.
-    fn rules(&self) -> impl Iterator<Item = (Did, &str)> {
+    fn rules(&self) -> impl Iterator<Item = (RuleEffect, &str)> {
         let denied = || self.error.as_ref()?.details.as_ref()?.get("rule")?.as_str();
         let denied = denied().filter(|_| self.outcome == Outcome::Denied.as_str());
-        let shadow = self.shadow.iter().map(|said| (Did::Shadow, said.rule.as_str()));
-        shadow.chain(denied.map(|rule| (Did::Deny, rule)))
+        let shadow = self.shadow.iter().map(|said| (RuleEffect::Shadow, said.rule.as_str()));
+        shadow.chain(denied.map(|rule| (RuleEffect::Deny, rule)))
     }
 }
 
@@ -289,12 +289,12 @@ fn key_of<'a>(query: &StatsQuery, day: i64, field: &'a str) -> Option<([Option<S
     let is_wanted = query.tenant.as_ref().is_none_or(|wanted| wanted.as_str() == tenant)
         && query.agent.as_ref().is_none_or(|wanted| wanted == agent)
         && query.tool.as_ref().is_none_or(|wanted| wanted == tool);
-    let told = |by: By, text: &dyn Fn() -> String| query.by.contains(&by).then(text);
+    let grouped = |by: StatsDimension, text: &dyn Fn() -> String| query.by.contains(&by).then(text);
     let key = [
-        told(By::Day, &|| date(day)),
-        told(By::Tenant, &|| tenant.to_owned()),
-        told(By::Agent, &|| agent.to_owned()),
-        told(By::Tool, &|| tool.to_owned()),
+        grouped(StatsDimension::Day, &|| date(day)),
+        grouped(StatsDimension::Tenant, &|| tenant.to_owned()),
+        grouped(StatsDimension::Agent, &|| agent.to_owned()),
+        grouped(StatsDimension::Tool, &|| tool.to_owned()),
     ];
     is_wanted.then_some((key, what))
 }
@@ -334,14 +334,14 @@ mod tests {
     #[test]
     fn a_duration_is_told_by_at_most_a_fifth_too_long() {
         for ms in [0, 1, 2, 7, 100, 999, 30_000, 86_400_000] {
-            let told = longest_of(bucket(ms));
-            assert!(told >= ms && told <= ms + ms / 5 + 1, "{ms} is told as {told}");
+            let estimate = longest_of(bucket(ms));
+            assert!(estimate >= ms && estimate <= ms + ms / 5 + 1, "{ms} is told as {estimate}");
         }
     }
 
     #[test]
     fn a_count_finds_its_row_whatever_the_tool_is_called() {
-        let by = [By::Day, By::Tool].into();
+        let by = [StatsDimension::Day, StatsDimension::Tool].into();
         let query = StatsQuery { agent: Some("kelly".into()), by, ..StatsQuery::default() };
         let (key, what) = key_of(&query, 20_783, "demo:kelly:mcp:files:read:transient").unwrap();
         assert_eq!(

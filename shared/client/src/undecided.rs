@@ -6,17 +6,17 @@ use tickfleet_store::{Inbound, Store, StoreError, TurnName, UndecidedMessage};
 
 /// A turn or task that waits for a scheduler's decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Undecided {
+pub struct UndecidedTurn {
     /// The agent in its message. `None` if the message cannot be read now.
     pub agent: Option<AgentId>,
 }
 
-pub(super) async fn undecided(store: &Store, name: &TurnName) -> Result<Option<Undecided>, StoreError> {
+pub(super) async fn undecided(store: &Store, name: &TurnName) -> Result<Option<UndecidedTurn>, StoreError> {
     if let Some(waits) = store.undecided(name).await? {
-        return Ok(agent(&waits, name).map(|agent| Undecided { agent: Some(agent) }));
+        return Ok(agent(&waits, name).map(|agent| UndecidedTurn { agent: Some(agent) }));
     }
     // Its entry is being moved.
-    Ok(store.waits_for_admission(name).await?.then_some(Undecided { agent: None }))
+    Ok(store.waits_for_admission(name).await?.then_some(UndecidedTurn { agent: None }))
 }
 
 /// The agent in the message, if the message is of this turn or task. The same ID may have been derived from the entry

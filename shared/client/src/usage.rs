@@ -11,7 +11,7 @@ use tickfleet_store::{DayUsage, Store, StoreError, Used};
 
 use crate::Client;
 pub use crate::model_use::ModelUse;
-use crate::stats::{By, StatsQuery, StatsRow};
+use crate::stats::{StatsDimension, StatsQuery, StatsRow};
 
 /// Tenants that are read concurrently.
 const TOGETHER: usize = 32;
@@ -20,7 +20,7 @@ const READ_MAX: usize = 4_000;
 
 /// The sum of the usage, and whether it is complete.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct UseTotal {
+pub struct ModelUseTotal {
     /// The sum.
     #[serde(flatten)]
     pub used: ModelUse,
@@ -39,8 +39,8 @@ pub async fn add_use(
     zones: &BTreeMap<TenantId, Tz>,
     query: &StatsQuery,
     rows: &mut Vec<StatsRow>,
-) -> Result<Option<UseTotal>, StoreError> {
-    if query.tool.is_some() || query.by.contains(&By::Tool) {
+) -> Result<Option<ModelUseTotal>, StoreError> {
+    if query.tool.is_some() || query.by.contains(&StatsDimension::Tool) {
         return Ok(None);
     }
     let asked = query.until_day.saturating_sub(query.from_day).saturating_add(1);
@@ -49,7 +49,7 @@ pub async fn add_use(
         zones.iter().filter(|(tenant, _)| query.tenant.as_ref().is_none_or(|own| own == *tenant)).collect();
     let read = wanted.len().min(READ_MAX / days.max(1));
     let mut total =
-        UseTotal { complete: read == wanted.len() && asked <= limits::USAGE_DAYS_MAX, ..UseTotal::default() };
+        ModelUseTotal { complete: read == wanted.len() && asked <= limits::USAGE_DAYS_MAX, ..ModelUseTotal::default() };
     let mut found: BTreeMap<[Option<String>; 4], ModelUse> = BTreeMap::new();
     for some in wanted[..read].chunks(TOGETHER) {
         let looks = some.iter().map(|(tenant, zone)| days_of(client.store(tenant), tenant, **zone, days));
@@ -88,11 +88,11 @@ fn keyed<'a>(
         time.with_timezone(&zone).format("%Y-%m-%d").to_string()
     };
     let key = |agent: Option<&str>| {
-        let told = |by: By, text: &dyn Fn() -> String| query.by.contains(&by).then(text);
-        let agent = agent.filter(|_| query.by.contains(&By::Agent)).map(ToOwned::to_owned);
-        [told(By::Day, &date), told(By::Tenant, &|| tenant.to_string()), agent, None]
+        let grouped = |by: StatsDimension, text: &dyn Fn() -> String| query.by.contains(&by).then(text);
+        let agent = agent.filter(|_| query.by.contains(&StatsDimension::Agent)).map(ToOwned::to_owned);
+        [grouped(StatsDimension::Day, &date), grouped(StatsDimension::Tenant, &|| tenant.to_string()), agent, None]
     };
-    if query.agent.is_none() && !query.by.contains(&By::Agent) {
+    if query.agent.is_none() && !query.by.contains(&StatsDimension::Agent) {
         return vec![(key(None), &day.total)];
     }
     let wanted = day.agents.iter().filter(|(agent, _)| query.agent.as_ref().is_none_or(|own| own == *agent));
@@ -128,9 +128,9 @@ mod tests {
         let used = ModelUse { requests: 1, input_tokens: 10, output_tokens: 3, cost: 1_500_000 };
         let key = |agent: &str| [None, None, Some(agent.to_owned()), None];
         join(&mut rows, [(key("kelly"), used), (key("atlas"), used), (key("zoe"), ModelUse::default())].into());
-        let told: Vec<_> =
+        let rows: Vec<_> =
             rows.iter().map(|row| (row.agent.as_deref().unwrap(), row.calls, row.used.unwrap().requests)).collect();
-        assert_eq!(told, [("atlas", 0, 1), ("fran", 2, 0), ("kelly", 2, 1)]);
+        assert_eq!(rows, [("atlas", 0, 1), ("fran", 2, 0), ("kelly", 2, 1)]);
         assert_eq!(serde_json::to_value(used).unwrap()["cost"], 1.5);
     }
 
@@ -144,7 +144,7 @@ mod tests {
             agents: [("kelly".into(), one), ("~".into(), one)].into(),
         };
         let berlin: Tz = "Europe/Berlin".parse().unwrap();
-        let asked = |by: &[By], agent: Option<&str>| {
+        let asked = |by: &[StatsDimension], agent: Option<&str>| {
             let query =
                 StatsQuery { by: by.iter().copied().collect(), agent: agent.map(Into::into), ..StatsQuery::default() };
             keyed(&query, (&tenant, berlin), &day)
@@ -153,8 +153,12 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         let of = |day: Option<&str>, agent: Option<&str>| [day.map(Into::into), None, agent.map(Into::into), None];
-        assert_eq!(asked(&[By::Day], None), [(of(Some("2025-11-26"), None), 3)], "a day begins at midnight there");
-        assert_eq!(asked(&[By::Agent], None), [(of(None, Some("kelly")), 1), (of(None, Some("~")), 1)]);
+        assert_eq!(
+            asked(&[StatsDimension::Day], None),
+            [(of(Some("2025-11-26"), None), 3)],
+            "a day begins at midnight there"
+        );
+        assert_eq!(asked(&[StatsDimension::Agent], None), [(of(None, Some("kelly")), 1), (of(None, Some("~")), 1)]);
         assert_eq!(asked(&[], Some("kelly")), [(of(None, None), 1)]);
     }
 }

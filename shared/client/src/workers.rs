@@ -38,7 +38,7 @@ pub struct WorkerSummary {
 
 /// The result of a drain or resume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DrainSet {
+pub enum WorkerDrainResult {
     /// It was changed in at least one shard.
     Ok,
     /// It already had the wanted state.
@@ -93,14 +93,14 @@ fn add(found: &mut BTreeMap<String, WorkerSummary>, shard: &ShardWorkers) {
 }
 
 /// The worker with this name, or with a consumer of this name, as shown by `top`.
-fn meant<'a>(known: &'a [ShardWorkers], said: &'a str) -> Option<&'a str> {
+fn resolve_worker<'a>(known: &'a [ShardWorkers], requested: &'a str) -> Option<&'a str> {
     let is_known = |name: &str| {
         let mut all = known.iter();
         all.any(|shard| {
             shard.drained.contains_key(name) || shard.consumers.iter().any(|node| worker_of(&node.name) == Some(name))
         })
     };
-    [Some(said), worker_of(said)].into_iter().flatten().find(|name| is_known(name))
+    [Some(requested), worker_of(requested)].into_iter().flatten().find(|name| is_known(name))
 }
 
 /// Returns a message that the worker does not exist, with the nearest names.
@@ -121,7 +121,7 @@ pub async fn no_worker(shards: &[Store], worker: &str) -> Result<String, StoreEr
 ///
 /// # Errors
 /// [`StoreError`]; the call may be repeated.
-pub async fn drain(shards: &[Store], worker: &str, operator: Operator<'_>) -> Result<DrainSet, StoreError> {
+pub async fn drain(shards: &[Store], worker: &str, operator: Operator<'_>) -> Result<WorkerDrainResult, StoreError> {
     change(shards, worker, operator, true).await
 }
 
@@ -129,18 +129,23 @@ pub async fn drain(shards: &[Store], worker: &str, operator: Operator<'_>) -> Re
 ///
 /// # Errors
 /// [`StoreError`]; the call may be repeated.
-pub async fn resume(shards: &[Store], worker: &str, operator: Operator<'_>) -> Result<DrainSet, StoreError> {
+pub async fn resume(shards: &[Store], worker: &str, operator: Operator<'_>) -> Result<WorkerDrainResult, StoreError> {
     change(shards, worker, operator, false).await
 }
 
-async fn change(shards: &[Store], said: &str, operator: Operator<'_>, drains: bool) -> Result<DrainSet, StoreError> {
+async fn change(
+    shards: &[Store],
+    requested: &str,
+    operator: Operator<'_>,
+    drains: bool,
+) -> Result<WorkerDrainResult, StoreError> {
     let mut known = Vec::with_capacity(shards.len());
     for store in shards {
         known.push(store.workers().await?);
     }
-    let Some(worker) = meant(&known, said) else { return Ok(DrainSet::Unknown) };
+    let Some(worker) = resolve_worker(&known, requested) else { return Ok(WorkerDrainResult::Unknown) };
     let text = |text: &str| operator.redactor.text(text).into_owned();
-    let (mut set, mut is_full) = (DrainSet::None, false);
+    let (mut set, mut is_full) = (WorkerDrainResult::None, false);
     for (store, shard) in shards.iter().zip(&known) {
         let entry = entry(worker, operator, shard.now_ms, drains);
         let done = if drains {
@@ -150,12 +155,12 @@ async fn change(shards: &[Store], said: &str, operator: Operator<'_>, drains: bo
             store.resume_worker(worker, &entry).await?
         };
         match done {
-            PauseResult::Ok => set = DrainSet::Ok,
+            PauseResult::Ok => set = WorkerDrainResult::Ok,
             PauseResult::Full => is_full = true,
             PauseResult::None => {}
         }
     }
-    Ok(if is_full { DrainSet::Full } else { set })
+    Ok(if is_full { WorkerDrainResult::Full } else { set })
 }
 
 /// Drained workers whose flags can be removed, except for one worker.
@@ -210,9 +215,9 @@ mod tests {
         assert_eq!((b.name.as_str(), b.drained, b.heard), ("w-b-20", None, true));
         assert_eq!((old.name.as_str(), old.alive, old.beat_age_ms), ("w-old-9", false, None));
         let known = [one, other];
-        assert_eq!(meant(&known, "w-b-20"), Some("w-b-20"));
-        assert_eq!(meant(&known, "w-b-20-62f-0"), Some("w-b-20"));
-        assert_eq!((meant(&known, "w-old-9"), meant(&known, "w-c-1")), (Some("w-old-9"), None));
+        assert_eq!(resolve_worker(&known, "w-b-20"), Some("w-b-20"));
+        assert_eq!(resolve_worker(&known, "w-b-20-62f-0"), Some("w-b-20"));
+        assert_eq!((resolve_worker(&known, "w-old-9"), resolve_worker(&known, "w-c-1")), (Some("w-old-9"), None));
         assert_eq!(gone(&ShardWorkers { now_ms: 5 + GONE_MS + 1, ..known[0].clone() }, "w-b-20"), ["w-old-9"]);
         assert!(gone(&known[0], "w-b-20").is_empty(), "it was drained a moment ago");
     }

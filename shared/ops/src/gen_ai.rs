@@ -80,7 +80,7 @@ pub fn failed(span: &Span, word: &str) {
 pub(crate) struct ToolSeconds(HistogramVec);
 
 impl ToolSeconds {
-    pub(crate) fn made(registry: &Registry) -> Result<Self, Error> {
+    pub(crate) fn register(registry: &Registry) -> Result<Self, Error> {
         let help = "Duration of one try of a call (OpenTelemetry's gen_ai.execute_tool.duration).";
         let options = HistogramOpts::new(TOOL_SECONDS, help).buckets(BUCKETS.to_vec());
         let seconds = HistogramVec::new(options, &["gen_ai_tool_name", "error_type"])?;

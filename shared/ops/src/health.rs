@@ -19,14 +19,14 @@ use tokio::net::TcpListener;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::metrics::{Metrics, Scraped, seconds_since_epoch};
+use super::metrics::{Metrics, RedisScrape, seconds_since_epoch};
 pub use super::progress::{LoopHandle, LoopState, Progress};
 
 /// How long a probe or scrape waits for Redis. It is below the timeouts of kubelet and Prometheus in the chart (1 s or
 /// more), so that they receive a response instead of a timeout.
 const ASK_TIMEOUT: Duration = Duration::from_millis(900);
 
-type Ask<T> = Arc<dyn Fn() -> BoxFuture<'static, T> + Send + Sync>;
+type HealthCheck<T> = Arc<dyn Fn() -> BoxFuture<'static, T> + Send + Sync>;
 
 /// The state behind the probes of one process. Clones share it.
 #[derive(Clone)]
@@ -34,8 +34,8 @@ pub struct Health {
     progress: Progress,
     metrics: Arc<Metrics>,
     started: Arc<AtomicBool>,
-    ready: Ask<Result<String, NotReady>>,
-    scrape: Option<Ask<Option<Scraped>>>,
+    ready: HealthCheck<Result<String, NotReady>>,
+    scrape: Option<HealthCheck<Option<RedisScrape>>>,
 }
 
 impl std::fmt::Debug for Health {
@@ -104,7 +104,7 @@ impl Health {
     pub fn with_scrape<F, Fut>(mut self, scrape: F) -> Self
     where
         F: Fn() -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Option<Scraped>> + Send + 'static,
+        Fut: Future<Output = Option<RedisScrape>> + Send + 'static,
     {
         self.scrape = Some(Arc::new(move || scrape().boxed()));
         self
@@ -202,7 +202,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::sync::Barrier;
 
-    use super::super::metrics::{Backlog, Place};
+    use super::super::metrics::{Backlog, WorkStage};
     use super::*;
 
     const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
@@ -301,7 +301,7 @@ mod tests {
     #[tokio::test]
     async fn a_scrape_asks_for_the_backlog_and_shows_the_loops() {
         let full = Backlog { count: 3, oldest: None };
-        let scraped = Scraped { backlog: vec![(Place::ParkedCapped, full)], ..Scraped::default() };
+        let scraped = RedisScrape { backlog: vec![(WorkStage::ParkedCapped, full)], ..RedisScrape::default() };
         let health = healthy().with_scrape(move || {
             let scraped = scraped.clone();
             async move { Some(scraped) }
@@ -318,7 +318,10 @@ mod tests {
     #[tokio::test]
     async fn a_scrape_does_not_wait_for_a_redis_that_is_away_and_says_that_it_is() {
         let (progress, metrics) = (Progress::default(), Arc::new(Metrics::new().unwrap()));
-        metrics.scraped(Some(&Scraped { backlog: vec![(Place::Ready, Backlog::default())], ..Scraped::default() }));
+        metrics.scraped(Some(&RedisScrape {
+            backlog: vec![(WorkStage::Ready, Backlog::default())],
+            ..RedisScrape::default()
+        }));
         // Neither request gets a response. They meet only if both run at once.
         let (meeting, have_met) = (Arc::new(Barrier::new(2)), Arc::new(AtomicBool::new(false)));
         let asked = (Arc::clone(&meeting), Arc::clone(&have_met));

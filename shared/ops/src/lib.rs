@@ -8,7 +8,7 @@ pub mod progress;
 mod redis_binary;
 pub mod redis_server;
 mod redis_watchdog;
-mod repeats;
+mod repeat_filter;
 pub mod shutdown;
 pub mod telemetry;
 pub mod traces;

@@ -5,6 +5,7 @@
 //! list in `labels`.
 
 mod breakers;
+mod builder;
 mod catalogue;
 mod durable;
 mod export;
@@ -12,11 +13,10 @@ mod gateway;
 mod governance;
 mod labels;
 mod live;
-mod make;
 mod models;
 #[cfg(test)]
 mod page;
-mod reach;
+mod redis_connections;
 mod sandbox;
 #[cfg(test)]
 mod tests;
@@ -30,18 +30,19 @@ use prometheus::{
 };
 use tokio::time::Instant;
 
+use self::builder::MetricBuilder;
+pub use self::builder::ProcessRole;
 use self::catalogue as c;
 pub use self::gateway::GatewayMetrics;
 use self::governance::GovernanceMetrics;
 pub use self::labels::{
-    ApprovalEvent, BreakerEvent, CachedRead, Decision, LimitAction, LoopAction, Place, RuleAction, Told,
+    ApprovalEvent, BreakerEvent, CachedRead, Decision, LimitAction, LoopAction, NotificationResult, RuleAction,
+    WorkStage,
 };
 pub use self::live::McpServer;
-use self::live::{McpServers, Slots, Worst};
-use self::make::Maker;
-pub use self::make::Part;
+use self::live::{McpServers, SlotProbes, WorstLag};
 use self::models::ModelMetrics;
-use self::reach::{ReachMetrics, ServerMetrics};
+use self::redis_connections::{RedisConnectionMetrics, RedisServerMetrics};
 use self::sandbox::SandboxMetrics;
 use self::tool_labels::ToolLabels;
 use tickfleet_model::{Outcome, RejectionCode};
@@ -50,7 +51,7 @@ use tickfleet_store::Observer;
 /// Digits of the configuration's digest that become a label.
 const DIGEST_DIGITS: usize = 12;
 
-/// The amount of work in one [`Place`].
+/// The amount of work in one [`WorkStage`].
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Backlog {
     /// Entries, turns or slices, depending on the place.
@@ -60,11 +61,11 @@ pub struct Backlog {
 }
 
 /// The complete backlog. A place that is left out is absent from the scrape.
-pub type Backlogs = Vec<(Place, Backlog)>;
+pub type Backlogs = Vec<(WorkStage, Backlog)>;
 
 /// Values that were read from Redis during a scrape.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Scraped {
+pub struct RedisScrape {
     /// The waiting and running work in all shards.
     pub backlog: Backlogs,
     /// Used memory, bytes.
@@ -94,7 +95,7 @@ pub struct Metrics {
     released: IntCounter,
     promoted: IntCounter,
     tick_lag: Gauge,
-    tick_lags: Worst,
+    tick_lags: WorstLag,
     tick_seconds: Histogram,
     backlog: GaugeVec,
     oldest_age: GaugeVec,
@@ -110,7 +111,7 @@ pub struct Metrics {
     dead: IntCounterVec,
     slots: IntGauge,
     slots_busy: IntGauge,
-    slots_now: Slots,
+    slots_now: SlotProbes,
     mcp_up: GaugeVec,
     mcp_quarantined: GaugeVec,
     mcp_now: McpServers,
@@ -119,8 +120,8 @@ pub struct Metrics {
     redis_commands: IntCounterVec,
     redis_seconds: HistogramVec,
     redis_errors: IntCounterVec,
-    reach: ReachMetrics,
-    server: ServerMetrics,
+    redis: RedisConnectionMetrics,
+    server: RedisServerMetrics,
     policy_stale: IntCounter,
     clock_jumps: IntCounter,
     epoch_changes: IntCounter,
@@ -145,70 +146,70 @@ impl Metrics {
     /// # Errors
     /// As [`Self::of`].
     pub fn new() -> Result<Self, prometheus::Error> {
-        Self::of(Part::Both)
+        Self::of(ProcessRole::Both)
     }
 
     /// The metrics of a process with this role.
     ///
     /// # Errors
     /// Two metrics share a name, or a name has a character that Prometheus rejects: a mistake in the catalogue.
-    pub fn of(part: Part) -> Result<Self, prometheus::Error> {
-        let make = Maker::new(part, &c::BUILD_INFO)?;
-        let config_successful = make.gauge(&c::CONFIG_SUCCESSFUL)?;
+    pub fn of(role: ProcessRole) -> Result<Self, prometheus::Error> {
+        let builder = MetricBuilder::new(role, &c::BUILD_INFO)?;
+        let config_successful = builder.gauge(&c::CONFIG_SUCCESSFUL)?;
         config_successful.set(1);
         Ok(Self {
             tools: ToolLabels::default(),
-            inbound: make.counters(&c::INBOUND_ENTRIES)?,
-            turns_admitted: make.counters(&c::TURNS_ADMITTED)?,
-            calls_admitted: make.counter(&c::CALLS_ADMITTED)?,
-            governance: GovernanceMetrics::made(&make)?,
-            gateway: GatewayMetrics::made(&make)?,
-            turns_refused: make.counters(&c::TURNS_REFUSED)?,
-            released: make.counter(&c::RELEASED)?,
-            promoted: make.counter(&c::PROMOTED)?,
-            tick_lag: make.float(&c::TICK_LAG)?,
-            tick_lags: Worst::default(),
-            tick_seconds: make.histogram(&c::TICK_DURATION)?,
-            backlog: make.gauges(&c::BACKLOG)?,
-            oldest_age: make.gauges(&c::OLDEST_AGE)?,
-            schedule_to_start: make.histogram(&c::SCHEDULE_TO_START)?,
-            turn_seconds: make.histogram(&c::TURN_DURATION)?,
-            calls: make.counters(&c::CALLS)?,
-            call_seconds: make.histograms(&c::CALL_DURATION)?,
-            retries: make.counters(&c::RETRIES)?,
-            leases_lost: make.counters(&c::LEASES_LOST)?,
-            reaped: make.counter(&c::REAPED)?,
-            fenced: make.counters(&c::FENCED)?,
-            quarantined: make.counter(&c::QUARANTINED)?,
-            dead: make.counters(&c::DEAD)?,
-            slots: make.gauge(&c::SLOTS)?,
-            slots_busy: make.gauge(&c::SLOTS_BUSY)?,
-            slots_now: Slots::default(),
-            mcp_up: make.gauges(&c::MCP_SERVER_UP)?,
-            mcp_quarantined: make.gauges(&c::MCP_QUARANTINED)?,
+            inbound: builder.counters(&c::INBOUND_ENTRIES)?,
+            turns_admitted: builder.counters(&c::TURNS_ADMITTED)?,
+            calls_admitted: builder.counter(&c::CALLS_ADMITTED)?,
+            governance: GovernanceMetrics::register(&builder)?,
+            gateway: GatewayMetrics::register(&builder)?,
+            turns_refused: builder.counters(&c::TURNS_REFUSED)?,
+            released: builder.counter(&c::RELEASED)?,
+            promoted: builder.counter(&c::PROMOTED)?,
+            tick_lag: builder.float(&c::TICK_LAG)?,
+            tick_lags: WorstLag::default(),
+            tick_seconds: builder.histogram(&c::TICK_DURATION)?,
+            backlog: builder.gauges(&c::BACKLOG)?,
+            oldest_age: builder.gauges(&c::OLDEST_AGE)?,
+            schedule_to_start: builder.histogram(&c::SCHEDULE_TO_START)?,
+            turn_seconds: builder.histogram(&c::TURN_DURATION)?,
+            calls: builder.counters(&c::CALLS)?,
+            call_seconds: builder.histograms(&c::CALL_DURATION)?,
+            retries: builder.counters(&c::RETRIES)?,
+            leases_lost: builder.counters(&c::LEASES_LOST)?,
+            reaped: builder.counter(&c::REAPED)?,
+            fenced: builder.counters(&c::FENCED)?,
+            quarantined: builder.counter(&c::QUARANTINED)?,
+            dead: builder.counters(&c::DEAD)?,
+            slots: builder.gauge(&c::SLOTS)?,
+            slots_busy: builder.gauge(&c::SLOTS_BUSY)?,
+            slots_now: SlotProbes::default(),
+            mcp_up: builder.gauges(&c::MCP_SERVER_UP)?,
+            mcp_quarantined: builder.gauges(&c::MCP_QUARANTINED)?,
             mcp_now: McpServers::default(),
-            sandbox: SandboxMetrics::made(&make)?,
-            models: ModelMetrics::made(&make)?,
-            redis_commands: make.counters(&c::REDIS_COMMANDS)?,
-            redis_seconds: make.histograms(&c::REDIS_DURATION)?,
-            redis_errors: make.counters(&c::REDIS_ERRORS)?,
-            reach: ReachMetrics::made(&make)?,
-            server: ServerMetrics::made(&make)?,
-            policy_stale: make.counter(&c::POLICY_STALE)?,
-            clock_jumps: make.counter(&c::CLOCK_JUMPS)?,
-            epoch_changes: make.counter(&c::EPOCH_CHANGES)?,
-            state_lost: make.counter(&c::STATE_LOST)?,
-            loop_progress: make.gauges(&c::LOOP_PROGRESS)?,
-            config_info: make.gauges(&c::CONFIG_INFO)?,
-            config_generation: make.gauge(&c::CONFIG_GENERATION)?,
+            sandbox: SandboxMetrics::register(&builder)?,
+            models: ModelMetrics::register(&builder)?,
+            redis_commands: builder.counters(&c::REDIS_COMMANDS)?,
+            redis_seconds: builder.histograms(&c::REDIS_DURATION)?,
+            redis_errors: builder.counters(&c::REDIS_ERRORS)?,
+            redis: RedisConnectionMetrics::register(&builder)?,
+            server: RedisServerMetrics::register(&builder)?,
+            policy_stale: builder.counter(&c::POLICY_STALE)?,
+            clock_jumps: builder.counter(&c::CLOCK_JUMPS)?,
+            epoch_changes: builder.counter(&c::EPOCH_CHANGES)?,
+            state_lost: builder.counter(&c::STATE_LOST)?,
+            loop_progress: builder.gauges(&c::LOOP_PROGRESS)?,
+            config_info: builder.gauges(&c::CONFIG_INFO)?,
+            config_generation: builder.gauge(&c::CONFIG_GENERATION)?,
             config_digest: Mutex::default(),
-            tool_lists_left_out: make.gauge(&c::TOOL_LISTS_LEFT_OUT)?,
-            config_agents: make.gauge(&c::CONFIG_AGENTS)?,
-            config_tenants: make.gauge(&c::CONFIG_TENANTS)?,
-            config_reloads: make.counters(&c::CONFIG_RELOADS)?,
+            tool_lists_left_out: builder.gauge(&c::TOOL_LISTS_LEFT_OUT)?,
+            config_agents: builder.gauge(&c::CONFIG_AGENTS)?,
+            config_tenants: builder.gauge(&c::CONFIG_TENANTS)?,
+            config_reloads: builder.counters(&c::CONFIG_RELOADS)?,
             config_successful,
-            config_loaded: make.float(&c::CONFIG_RELOADED)?,
-            registry: make.registry,
+            config_loaded: builder.float(&c::CONFIG_RELOADED)?,
+            registry: builder.registry,
         })
     }
 }
@@ -257,7 +258,7 @@ impl Metrics {
     /// A round of the tick on a shard ended after `took`. The throttle queue that had waited longest was `lag` late.
     pub fn ticked(&self, shard: u32, took: Duration, lag: Duration) {
         self.tick_seconds.observe(took.as_secs_f64());
-        self.tick_lags.saw(shard, lag, Instant::now());
+        self.tick_lags.record(shard, lag, Instant::now());
     }
 
     /// `entries` slices or inbound entries were recovered from dead consumers.
@@ -353,15 +354,15 @@ impl Metrics {
 
     /// Sets the values that were read from Redis during a scrape. `None`: Redis did not respond, and the values are
     /// removed. A gauge that kept its last value would hide the outage, and 0 would be wrong.
-    pub fn scraped(&self, scraped: Option<&Scraped>) {
+    pub fn scraped(&self, scraped: Option<&RedisScrape>) {
         self.backlog(scraped.map_or(&[], |scraped| &scraped.backlog));
         self.unsealed_age(scraped.and_then(|scraped| scraped.unsealed));
         self.server.scraped(scraped);
     }
 
     /// Sets the work in each place. A place that is left out is removed.
-    fn backlog(&self, places: &[(Place, Backlog)]) {
-        for gone in Place::ALL.iter().filter(|place| !places.iter().any(|(known, _)| known == *place)) {
+    fn backlog(&self, places: &[(WorkStage, Backlog)]) {
+        for gone in WorkStage::ALL.iter().filter(|place| !places.iter().any(|(known, _)| known == *place)) {
             // Fails if the place had no series before.
             let _ = self.backlog.remove_label_values(&[gone.as_str()]);
             let _ = self.oldest_age.remove_label_values(&[gone.as_str()]);
@@ -451,7 +452,7 @@ impl Metrics {
         self.slots_busy.set(busy);
         self.slots.set(all);
         self.tick_lag.set(self.tick_lags.worst().as_secs_f64());
-        self.reach.read();
+        self.redis.read();
         self.gateway.read();
         // A server that is no longer configured has no series.
         self.mcp_up.reset();

@@ -12,11 +12,11 @@ use tokio::time::Instant;
 #[derive(Debug, Clone)]
 pub struct Progress {
     born: Instant,
-    loops: Arc<Mutex<Vec<Arc<Watched>>>>,
+    loops: Arc<Mutex<Vec<Arc<WatchedLoop>>>>,
 }
 
 #[derive(Debug)]
-struct Watched {
+struct WatchedLoop {
     name: &'static str,
     gap_ms_max: u64,
     /// When the loop last advanced, ms since `born`.
@@ -31,7 +31,7 @@ struct Watched {
 #[derive(Debug, Clone)]
 pub struct LoopHandle {
     born: Instant,
-    watched: Arc<Watched>,
+    watched: Arc<WatchedLoop>,
 }
 
 /// The state of a loop.
@@ -64,7 +64,7 @@ impl Progress {
     /// [`LoopHandle::advanced`] in a healthy process, including blocking reads and timeouts.
     #[must_use = "a loop whose handle is dropped is reported as stalled"]
     pub fn register(&self, name: &'static str, gap_max: Duration) -> LoopHandle {
-        let watched = Arc::new(Watched {
+        let watched = Arc::new(WatchedLoop {
             name,
             gap_ms_max: millis(gap_max),
             advanced_ms: AtomicU64::new(millis(self.born.elapsed())),
@@ -90,7 +90,7 @@ impl Progress {
     }
 }
 
-impl Watched {
+impl WatchedLoop {
     fn state(&self, now_ms: u64) -> LoopState {
         // Another thread may have advanced the loop since `now_ms` was read.
         let age_ms = now_ms.saturating_sub(self.advanced_ms.load(Ordering::Relaxed));
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_loop_stalls_once_it_took_longer_than_it_may() {
-        let watched = Watched {
+        let watched = WatchedLoop {
             name: "tick",
             gap_ms_max: 100,
             advanced_ms: AtomicU64::new(1_000),

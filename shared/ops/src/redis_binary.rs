@@ -9,7 +9,7 @@ const NAMES: [&str; 2] = ["redis-server", "valkey-server"];
 
 /// No server program was found.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NoServerFound {
+pub enum ServerNotFound {
     /// The variable does not name a program.
     #[error("TICKFLEET_REDIS_SERVER: {0:?} is not a program")]
     Named(PathBuf),
@@ -24,21 +24,21 @@ pub enum NoServerFound {
 /// The program in `TICKFLEET_REDIS_SERVER`, or otherwise the first `redis-server` or `valkey-server` in PATH.
 ///
 /// # Errors
-/// [`NoServerFound`] explains how to install one.
+/// [`ServerNotFound`] explains how to install one.
 #[allow(clippy::disallowed_methods, reason = "PATH and the program's name belong to the machine, not to the fleet")]
-pub fn find_binary() -> Result<PathBuf, NoServerFound> {
+pub fn find_binary() -> Result<PathBuf, ServerNotFound> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
     let named = std::env::var_os(VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
     choose(named, &folders)
 }
 
-fn choose(named: Option<PathBuf>, folders: &[PathBuf]) -> Result<PathBuf, NoServerFound> {
+fn choose(named: Option<PathBuf>, folders: &[PathBuf]) -> Result<PathBuf, ServerNotFound> {
     let look_up = |name: &Path| folders.iter().map(|folder| folder.join(name)).find(|file| is_program(file));
     match named {
         Some(file) if file.components().count() > 1 && is_program(&file) => Ok(file),
-        Some(name) => look_up(&name).ok_or(NoServerFound::Named(name)),
-        None => NAMES.iter().find_map(|name| look_up(Path::new(name))).ok_or(NoServerFound::InPath),
+        Some(name) => look_up(&name).ok_or(ServerNotFound::Named(name)),
+        None => NAMES.iter().find_map(|name| look_up(Path::new(name))).ok_or(ServerNotFound::InPath),
     }
 }
 
@@ -66,7 +66,7 @@ mod tests {
     fn the_named_program_wins_then_redis_then_valkey() {
         let folder = tempfile::tempdir().unwrap();
         let folders = [folder.path().to_owned()];
-        assert_eq!(choose(None, &folders), Err(NoServerFound::InPath));
+        assert_eq!(choose(None, &folders), Err(ServerNotFound::InPath));
 
         let valkey = program(folder.path(), "valkey-server", 0o755);
         assert_eq!(choose(None, &folders), Ok(valkey.clone()));
@@ -80,7 +80,7 @@ mod tests {
     fn what_cannot_be_run_is_not_chosen() {
         let folder = tempfile::tempdir().unwrap();
         let text = program(folder.path(), "redis-server", 0o644);
-        assert_eq!(choose(None, &[folder.path().to_owned()]), Err(NoServerFound::InPath));
-        assert_eq!(choose(Some(text.clone()), &[]), Err(NoServerFound::Named(text)));
+        assert_eq!(choose(None, &[folder.path().to_owned()]), Err(ServerNotFound::InPath));
+        assert_eq!(choose(Some(text.clone()), &[]), Err(ServerNotFound::Named(text)));
     }
 }

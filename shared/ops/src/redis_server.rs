@@ -18,7 +18,7 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::redis_binary;
-pub use super::redis_binary::{NoServerFound, find_binary};
+pub use super::redis_binary::{ServerNotFound, find_binary};
 use super::redis_watchdog::Watchdog;
 
 /// Maximum length of a unix socket's path on Linux, bytes (`sun_path` without its terminator).
@@ -85,7 +85,7 @@ impl ServerOptions {
 pub enum ServerError {
     /// No program was found.
     #[error(transparent)]
-    NoBinary(#[from] NoServerFound),
+    NoBinary(#[from] ServerNotFound),
     /// The socket's path is too long.
     #[error(
         "the path of the socket {0:?} has more than {SOCKET_PATH_BYTES_MAX} bytes; choose a folder with a shorter path"
@@ -182,7 +182,7 @@ impl PrivateRedis {
         let lock = lock(&options)?;
         let child = spawn(&options, &binary, port, &lock)?;
         let mut server = Self { options, binary, port, lock, child, watchdog: None };
-        server.watchdog = Watchdog::over(server.pid());
+        server.watchdog = Watchdog::watch(server.pid());
         server.until_ready().await?;
         Ok(server)
     }
@@ -269,7 +269,7 @@ impl PrivateRedis {
     pub async fn restart(&mut self) -> Result<(), ServerError> {
         self.stop().await?;
         self.child = spawn(&self.options, &self.binary, self.port, &self.lock)?;
-        self.watchdog = Watchdog::over(self.pid());
+        self.watchdog = Watchdog::watch(self.pid());
         self.until_ready().await
     }
 
@@ -279,7 +279,7 @@ impl PrivateRedis {
             if let Some(status) = self.child.try_wait()? {
                 return Err(ServerError::Ended { binary: self.binary.clone(), status, log: self.last_words() });
             }
-            if matches!(timeout(Duration::from_secs(1), self.answers()).await, Ok(Ok(true))) {
+            if matches!(timeout(Duration::from_secs(1), self.is_responding()).await, Ok(Ok(true))) {
                 return Ok(());
             }
             if Instant::now() >= deadline {
@@ -292,7 +292,7 @@ impl PrivateRedis {
 
     /// Returns true if the server responds to PING with PONG or requires a login. It responds with LOADING while it
     /// reads its file.
-    async fn answers(&self) -> io::Result<bool> {
+    async fn is_responding(&self) -> io::Result<bool> {
         match self.port {
             Some(port) => ping(TcpStream::connect(("127.0.0.1", port)).await?).await,
             None => ping(UnixStream::connect(socket_in(&self.options.dir)).await?).await,

@@ -28,7 +28,7 @@ pub(super) struct Watchdog {
 impl Watchdog {
     /// Watches the server `pid`. If no shell can be started, there is no watchdog, and a crash of this process leaves
     /// the server running.
-    pub(super) fn over(pid: u32) -> Option<Self> {
+    pub(super) fn watch(pid: u32) -> Option<Self> {
         let spawned = Command::new("/bin/sh")
             .args(["-c", SCRIPT, "tickfleet-watchdog", &pid.to_string()])
             // The environment may contain secrets, and other processes of this user can read the environment of a

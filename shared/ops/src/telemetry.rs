@@ -11,7 +11,7 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
 
-use super::repeats::Repeats;
+use super::repeat_filter::RepeatFilter;
 use super::traces::Traces;
 
 /// The format of log lines.
@@ -89,7 +89,7 @@ pub fn init(options: &LogOptions, traces: Option<&Traces>) -> Result<(), Telemet
         LogFormat::Pretty => lines.with_ansi(colour_wanted()).boxed(),
         LogFormat::Json => json_lines(),
     };
-    let wanted = filter.and(Repeats::default());
+    let wanted = filter.and(RepeatFilter::default());
     let process = tracing_subscriber::registry().with(lines.with_filter(wanted));
     match traces {
         Some(traces) => {

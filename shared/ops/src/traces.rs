@@ -122,7 +122,7 @@ impl Traces {
 
 /// The trace context of a request to another service: the headers `traceparent` and `tracestate`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outgoing {
+pub struct TraceContext {
     /// W3C trace context. Its parent is the current span if spans are exported, and otherwise the producer's.
     pub traceparent: String,
     /// The vendors' data, unchanged.
@@ -156,9 +156,9 @@ pub fn traceparent(span: &Span) -> Option<String> {
 /// The trace context of a request that is sent now, for a turn with this context. `None` if the producer gave no trace
 /// context and spans are not exported.
 #[must_use]
-pub fn outgoing(context: &Context) -> Option<Outgoing> {
+pub fn outgoing(context: &Context) -> Option<TraceContext> {
     let traceparent = traceparent(&Span::current()).or_else(|| context.traceparent.clone())?;
-    Some(Outgoing { traceparent, tracestate: context.tracestate.clone() })
+    Some(TraceContext { traceparent, tracestate: context.tracestate.clone() })
 }
 
 /// Parses a span of another process. Its format was checked on arrival. `None` if it is invalid nevertheless.

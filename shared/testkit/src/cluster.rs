@@ -8,7 +8,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::network::{Door, address_of};
+use crate::network::{PortProxy, address_of};
 use crate::{Network, RedisOptions, RedisServer, TlsFiles};
 
 /// The slots of every cluster.
@@ -124,9 +124,9 @@ impl Cluster {
         cluster.divide().await;
         for (index, bus_port) in bus_ports.iter().enumerate().skip(1) {
             let port = cluster.announced(index);
-            cluster.tell::<()>(0, &["MEET", "127.0.0.1", &port, &bus_port.to_string()]).await;
+            cluster.cluster_command::<()>(0, &["MEET", "127.0.0.1", &port, &bus_port.to_string()]).await;
         }
-        cluster.until("all have met", |nodes, _| nodes.len() == cluster.servers.len()).await;
+        cluster.wait_until("all have met", |nodes, _| nodes.len() == cluster.servers.len()).await;
         for index in primaries..cluster.servers.len() {
             let primary = cluster.id((index - primaries) % primaries).await;
             // Until it knows the primary, the replica rejects the command.
@@ -134,7 +134,7 @@ impl Cluster {
         }
         let replicating = primaries * replicas;
         cluster
-            .until("the cluster is whole", |nodes, info| {
+            .wait_until("the cluster is whole", |nodes, info| {
                 let slaves = nodes.iter().filter(|node| node.flags.contains("slave")).count();
                 info.contains("cluster_state:ok") && slaves == replicating
             })
@@ -168,7 +168,7 @@ impl Cluster {
     /// No server responds.
     pub async fn slot(&self, key: &str) -> u16 {
         let asked = self.any_living().await;
-        self.tell(asked, &["KEYSLOT", key]).await
+        self.cluster_command(asked, &["KEYSLOT", key]).await
     }
 
     /// The server that holds this slot according to most of the servers that respond. `None` if no server reports a
@@ -236,19 +236,19 @@ impl Cluster {
     pub async fn fail_over_to(&self, server: usize) {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let info: Option<String> = self.ask(server, &["INFO", "replication"]).await;
+            let info: Option<String> = self.command(server, &["INFO", "replication"]).await;
             if info.is_some_and(|info| info.contains("role:master")) {
                 return;
             }
             assert!(Instant::now() < deadline, "server {server} did not take over within {PATIENCE:?}");
             // Rejected while its link is down, or while a failover is in progress.
-            let _: Option<String> = self.ask(server, &["CLUSTER", "FAILOVER"]).await;
+            let _: Option<String> = self.command(server, &["CLUSTER", "FAILOVER"]).await;
             sleep(STEP * 10).await;
         }
     }
 
     /// A server's response to a command. `None` if there is an error.
-    async fn ask<T: redis::FromRedisValue>(&self, server: usize, words: &[&str]) -> Option<T> {
+    async fn command<T: redis::FromRedisValue>(&self, server: usize, words: &[&str]) -> Option<T> {
         let mut connection = crate::connect(&self.servers[server].url()).await.ok()?;
         redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await.ok()
     }
@@ -278,8 +278,8 @@ impl Cluster {
     /// A server rejects the command.
     pub async fn begin_to_move(&self, slot: u16, from: usize, to: usize) {
         let (slot, source, target) = (slot.to_string(), self.id(from).await, self.id(to).await);
-        self.tell::<()>(to, &["SETSLOT", &slot, "IMPORTING", &source]).await;
-        self.tell::<()>(from, &["SETSLOT", &slot, "MIGRATING", &target]).await;
+        self.cluster_command::<()>(to, &["SETSLOT", &slot, "IMPORTING", &source]).await;
+        self.cluster_command::<()>(from, &["SETSLOT", &slot, "MIGRATING", &target]).await;
     }
 
     /// The keys of a slot on this server.
@@ -323,7 +323,7 @@ impl Cluster {
     pub async fn end_move(&self, slot: u16, from: usize, to: usize) {
         let (slot, target) = (slot.to_string(), self.id(to).await);
         for server in [to, from] {
-            self.tell::<()>(server, &["SETSLOT", &slot, "NODE", &target]).await;
+            self.cluster_command::<()>(server, &["SETSLOT", &slot, "NODE", &target]).await;
         }
     }
 
@@ -335,7 +335,7 @@ impl Cluster {
     pub async fn move_whole(&self, slot: u16, from: usize, to: usize) -> bool {
         let (slot_text, target) = (slot.to_string(), self.id(to).await);
         let words = ["MIGRATESLOTS", "SLOTSRANGE", &slot_text, &slot_text, "NODE", &target];
-        if self.try_tell::<()>(from, &words).await.is_err() {
+        if self.try_cluster_command::<()>(from, &words).await.is_err() {
             return false;
         }
         self.another_holder(slot, from).await;
@@ -388,18 +388,18 @@ impl Cluster {
         let (count, primaries) = (usize::from(SLOTS), self.primaries);
         for primary in 0..primaries {
             let (first, last) = (primary * count / primaries, (primary + 1) * count / primaries - 1);
-            self.tell::<()>(primary, &["ADDSLOTSRANGE", &first.to_string(), &last.to_string()]).await;
+            self.cluster_command::<()>(primary, &["ADDSLOTSRANGE", &first.to_string(), &last.to_string()]).await;
             // Unique epochs. Otherwise the nodes would first have to resolve the conflict.
-            self.tell::<()>(primary, &["SET-CONFIG-EPOCH", &(primary + 1).to_string()]).await;
+            self.cluster_command::<()>(primary, &["SET-CONFIG-EPOCH", &(primary + 1).to_string()]).await;
         }
     }
 
     /// Waits until every node fulfills the condition, by its list of nodes and its `CLUSTER INFO`.
-    async fn until(&self, what: &str, is: impl Fn(&[NodeLine], &str) -> bool) {
+    async fn wait_until(&self, what: &str, is: impl Fn(&[NodeLine], &str) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         for server in 0..self.servers.len() {
             loop {
-                let info: String = self.tell(server, &["INFO"]).await;
+                let info: String = self.cluster_command(server, &["INFO"]).await;
                 let nodes = self.nodes(server).await.unwrap_or_default();
                 if is(&nodes, &info) {
                     break;
@@ -412,25 +412,29 @@ impl Cluster {
 
     async fn until_told(&self, server: usize, words: &[&str]) {
         let deadline = Instant::now() + PATIENCE;
-        while let Err(error) = self.try_tell::<()>(server, words).await {
+        while let Err(error) = self.try_cluster_command::<()>(server, words).await {
             assert!(Instant::now() < deadline, "CLUSTER {words:?}: {error}");
             sleep(STEP).await;
         }
     }
 
     /// The response to `CLUSTER …`.
-    async fn tell<T: redis::FromRedisValue>(&self, server: usize, words: &[&str]) -> T {
-        self.try_tell(server, words).await.unwrap_or_else(|error| panic!("CLUSTER {words:?}: {error}"))
+    async fn cluster_command<T: redis::FromRedisValue>(&self, server: usize, words: &[&str]) -> T {
+        self.try_cluster_command(server, words).await.unwrap_or_else(|error| panic!("CLUSTER {words:?}: {error}"))
     }
 
-    async fn try_tell<T: redis::FromRedisValue>(&self, server: usize, words: &[&str]) -> redis::RedisResult<T> {
+    async fn try_cluster_command<T: redis::FromRedisValue>(
+        &self,
+        server: usize,
+        words: &[&str],
+    ) -> redis::RedisResult<T> {
         let mut connection: MultiplexedConnection = crate::connect(&self.servers[server].url()).await?;
         redis::cmd("CLUSTER").arg(words).query_async(&mut connection).await
     }
 
     async fn any_living(&self) -> usize {
         for server in 0..self.servers.len() {
-            if self.try_tell::<String>(server, &["INFO"]).await.is_ok() {
+            if self.try_cluster_command::<String>(server, &["INFO"]).await.is_ok() {
                 return server;
             }
         }
@@ -438,7 +442,7 @@ impl Cluster {
     }
 
     async fn id(&self, server: usize) -> String {
-        self.tell(server, &["MYID"]).await
+        self.cluster_command(server, &["MYID"]).await
     }
 
     fn port(&self, server: usize) -> String {
@@ -452,7 +456,7 @@ impl Cluster {
 
     /// The nodes that this node knows. `None` if it does not respond.
     async fn nodes(&self, server: usize) -> Option<Vec<NodeLine>> {
-        let text: String = timeout(ANSWER, self.try_tell(server, &["NODES"])).await.ok()?.ok()?;
+        let text: String = timeout(ANSWER, self.try_cluster_command(server, &["NODES"])).await.ok()?.ok()?;
         let line = |line: &str| {
             let words: Vec<&str> = line.split(' ').collect();
             let address = words.get(1)?.split('@').next()?;
@@ -499,7 +503,7 @@ async fn node(options: RedisOptions) -> (RedisServer, u16) {
 /// As [`node`], behind proxies of the network. Also returns the port and the bus port under which the other nodes know
 /// it.
 async fn node_apart(network: &mut Network, index: usize, options: RedisOptions) -> (RedisServer, u16, u16) {
-    let (door, bus_door): (Door, Door) = (network.door(index).await, network.door(index).await);
+    let (door, bus_door): (PortProxy, PortProxy) = (network.door(index).await, network.door(index).await);
     let own = [
         ("--cluster-announce-ip", "127.0.0.1".to_owned()),
         ("--cluster-announce-port", door.port.to_string()),

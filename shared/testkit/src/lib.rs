@@ -10,9 +10,9 @@ mod cluster;
 mod leaks;
 mod network;
 mod redis;
+mod sentinel;
 mod stopped;
 mod tls;
-mod trio;
 
 pub use self::clock::TestClock;
 pub use self::clocks::{Clocks, file_of, move_clock};
@@ -20,6 +20,6 @@ pub use self::cluster::Cluster;
 pub use self::leaks::{assert_no_leaked_keys, leaked_keys};
 pub use self::network::Network;
 pub use self::redis::{RedisOptions, RedisServer, connect};
+pub use self::sentinel::SentinelSetup;
 pub use self::stopped::until_stopped;
 pub use self::tls::TlsFiles;
-pub use self::trio::Trio;

@@ -23,7 +23,7 @@ pub struct Network {
 
 /// A proxy in front of a port of a server.
 #[derive(Debug)]
-pub(crate) struct Door {
+pub(crate) struct PortProxy {
     /// The port that the server announces.
     pub(crate) port: u16,
     /// The port behind it, once it is known.
@@ -58,7 +58,7 @@ impl Network {
     }
 
     /// Opens a proxy in front of a port of this server.
-    pub(crate) async fn door(&mut self, server: usize) -> Door {
+    pub(crate) async fn door(&mut self, server: usize) -> PortProxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = listener.local_addr().expect("its number").port();
         let behind = Arc::new(OnceLock::new());
@@ -70,7 +70,7 @@ impl Network {
                 tokio::spawn(connect(calling, port, between, cuts.clone()));
             }
         }));
-        Door { port, behind }
+        PortProxy { port, behind }
     }
 
     /// Cuts all traffic between these servers and the others. Data in transit arrives after the network is joined

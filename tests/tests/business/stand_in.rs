@@ -19,7 +19,7 @@ pub const BEARER: &str = "bearer-token-c9f0f895";
 pub const BOT_TOKEN: &str = "110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw";
 
 /// A faulty answer.
-pub enum Trouble {
+pub enum FaultyResponse {
     /// A status, headers and a body.
     Status(u16, Vec<(&'static str, String)>, String),
     /// These bytes, without a content length.
@@ -30,7 +30,7 @@ pub enum Trouble {
     Silence(mpsc::UnboundedSender<()>),
 }
 
-impl Trouble {
+impl FaultyResponse {
     pub fn status(status: u16, body: Value) -> Self {
         Self::Status(status, Vec::new(), body.to_string())
     }
@@ -48,7 +48,7 @@ pub struct Upload {
 }
 
 #[derive(Default)]
-pub struct Seen {
+pub struct ReceivedRequests {
     /// Requests, as `METHOD /path?query`.
     pub asked: Vec<String>,
     pub posts: Vec<Value>,
@@ -60,14 +60,14 @@ pub struct Seen {
     pub reused: u64,
     /// An access token that is no longer accepted.
     pub revoked: Option<String>,
-    pub troubles: HashMap<&'static str, VecDeque<Trouble>>,
+    pub troubles: HashMap<&'static str, VecDeque<FaultyResponse>>,
     /// Bytes of media by path, with their content type.
     pub media: HashMap<&'static str, (&'static str, Vec<u8>)>,
 }
 
 #[derive(Clone, Default)]
 pub struct StandIn {
-    pub seen: Arc<Mutex<Seen>>,
+    pub seen: Arc<Mutex<ReceivedRequests>>,
     pub base: String,
 }
 
@@ -82,7 +82,7 @@ impl StandIn {
     }
 
     /// Makes the next request to this path fail.
-    pub fn trouble(&self, path: &'static str, trouble: Trouble) {
+    pub fn trouble(&self, path: &'static str, trouble: FaultyResponse) {
         self.seen.lock().unwrap().troubles.entry(path).or_default().push_back(trouble);
     }
 
@@ -100,7 +100,7 @@ impl StandIn {
         self.seen.lock().unwrap().posts.len()
     }
 
-    fn answer(&self, asked: &Asked) -> Response {
+    fn answer(&self, asked: &ReceivedRequest) -> Response {
         match asked.uri.path() {
             "/2/oauth2/token" => self.sign_in(asked),
             path if path.starts_with("/bot") => self.telegram(asked),
@@ -117,7 +117,7 @@ impl StandIn {
         }
     }
 
-    fn may(&self, asked: &Asked, reads: bool) -> bool {
+    fn may(&self, asked: &ReceivedRequest, reads: bool) -> bool {
         let seen = self.seen.lock().unwrap();
         let user = format!("Bearer {ACCESS}{}", seen.granted);
         let is_revoked = seen.revoked.as_deref() == user.strip_prefix("Bearer ");
@@ -126,7 +126,7 @@ impl StandIn {
     }
 
     /// A confidential client: its ID and secret in a header, the rest in a form. A refresh token is valid once.
-    fn sign_in(&self, asked: &Asked) -> Response {
+    fn sign_in(&self, asked: &ReceivedRequest) -> Response {
         use base64::Engine as _;
         let pair = base64::engine::general_purpose::STANDARD.encode(format!("{}:{}", CLIENT.0, CLIENT.1));
         let is_form = asked.header("content-type") == "application/x-www-form-urlencoded";
@@ -147,7 +147,7 @@ impl StandIn {
         axum::Json(granted).into_response()
     }
 
-    fn post(&self, asked: &Asked) -> Response {
+    fn post(&self, asked: &ReceivedRequest) -> Response {
         let mut seen = self.seen.lock().unwrap();
         let Some(post) = asked.json(&["text", "media"]) else { return problem(400, "Invalid request") };
         let ids: Vec<&str> =
@@ -167,7 +167,7 @@ impl StandIn {
             .into_response()
     }
 
-    fn upload(&self, asked: &Asked) -> Response {
+    fn upload(&self, asked: &ReceivedRequest) -> Response {
         let mut seen = self.seen.lock().unwrap();
         let id = format!("188002810602051{:04}", seen.uploads.len() + 1);
         let parts: Vec<&str> = asked.uri.path().split('/').skip(4).collect();
@@ -224,7 +224,7 @@ impl StandIn {
         }
     }
 
-    fn telegram(&self, asked: &Asked) -> Response {
+    fn telegram(&self, asked: &ReceivedRequest) -> Response {
         let refuse = |status: u16, why: &str| {
             let body = json!({"ok": false, "error_code": status, "description": why});
             (StatusCode::from_u16(status).unwrap(), axum::Json(body)).into_response()
@@ -251,7 +251,7 @@ impl StandIn {
 }
 
 /// Returns X's progress with an upload. It is done at the last expected status request.
-fn looked(asked: &Asked, seen: &mut Seen) -> Response {
+fn looked(asked: &ReceivedRequest, seen: &mut ReceivedRequests) -> Response {
     let id = asked.uri.query().and_then(|q| q.strip_prefix("command=STATUS&media_id=")).unwrap_or_default();
     let Some(upload) = seen.uploads.get_mut(id) else { return problem(404, "no such upload") };
     upload.looks_left = upload.looks_left.saturating_sub(1);
@@ -263,7 +263,7 @@ fn processing(id: &str, state: &str) -> Value {
     json!({"data": {"id": id, "processing_info": {"state": state, "check_after_secs": 0}}})
 }
 
-fn search(asked: &Asked) -> Response {
+fn search(asked: &ReceivedRequest) -> Response {
     let url = format!("http://x{}", asked.uri);
     let pairs: HashMap<String, String> = url
         .split_once('?')
@@ -299,14 +299,14 @@ fn problem(status: u16, detail: &str) -> Response {
     (StatusCode::from_u16(status).unwrap(), axum::Json(body)).into_response()
 }
 
-struct Asked {
+struct ReceivedRequest {
     method: String,
     uri: Uri,
     headers: HeaderMap,
     body: Bytes,
 }
 
-impl Asked {
+impl ReceivedRequest {
     fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
@@ -343,7 +343,7 @@ impl Asked {
 async fn serve(State(this): State<StandIn>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let body = axum::body::to_bytes(body, 8 << 20).await.unwrap();
-    let asked = Asked { method: parts.method.to_string(), uri: parts.uri, headers: parts.headers, body };
+    let asked = ReceivedRequest { method: parts.method.to_string(), uri: parts.uri, headers: parts.headers, body };
     let trouble = {
         let mut seen = this.seen.lock().unwrap();
         seen.asked.push(format!("{} {}", asked.method, asked.uri));
@@ -351,25 +351,25 @@ async fn serve(State(this): State<StandIn>, request: Request) -> Response {
     };
     match trouble {
         None => this.answer(&asked),
-        Some(Trouble::Status(status, headers, body)) => {
+        Some(FaultyResponse::Status(status, headers, body)) => {
             let mut answer = Response::builder().status(status);
             for (name, value) in headers {
                 answer = answer.header(name, value);
             }
             answer.body(Body::from(body)).unwrap()
         }
-        Some(Trouble::Stream(data)) => {
+        Some(FaultyResponse::Stream(data)) => {
             let pieces: Vec<_> =
                 data.chunks(100_000).map(|piece| Ok::<_, std::io::Error>(Bytes::copy_from_slice(piece))).collect();
             Response::builder().body(Body::from_stream(futures::stream::iter(pieces))).unwrap()
         }
-        Some(Trouble::Cut) => {
+        Some(FaultyResponse::Cut) => {
             let done = this.answer(&asked).status();
             let pieces =
                 futures::stream::iter([Ok(Bytes::from_static(b"{\"data\"")), Err(std::io::Error::other("cut"))]);
             Response::builder().status(done).body(Body::from_stream(pieces)).unwrap()
         }
-        Some(Trouble::Silence(told)) => {
+        Some(FaultyResponse::Silence(told)) => {
             drop(this.answer(&asked));
             told.send(()).unwrap();
             std::future::pending().await

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tickfleet_tests::fleet::Fleet;
 
-use super::stand_in::{BOT_TOKEN, StandIn, Trouble};
+use super::stand_in::{BOT_TOKEN, FaultyResponse, StandIn};
 use super::{outcomes, plan, run, told};
 
 async fn fleet() -> (Fleet, StandIn) {
@@ -48,7 +48,7 @@ async fn refusals_are_told_in_telegrams_words_and_floods_wait_as_long_as_it_says
     assert!(told(&results[0]).contains("chat not found") && told(&results[1]).contains("bot was kicked"));
     let flood = json!({"ok": false, "error_code": 429, "description": "Too Many Requests: retry after 1",
         "parameters": {"retry_after": 1}});
-    services.trouble(PATH, Trouble::status(429, flood));
+    services.trouble(PATH, FaultyResponse::status(429, flood));
     let start = fleet.store.now_ms().await.unwrap();
     let results = run(&mut fleet, "penny", &[to("@news")]).await;
     assert_eq!((outcomes(&results), &results[0]["attempts"]), (vec!["ok"], &json!(2)));
@@ -62,9 +62,9 @@ async fn what_says_that_it_is_not_ok_is_no_success_whatever_its_status() {
     let (mut fleet, services) = fleet().await;
     services.trouble(
         PATH,
-        Trouble::status(200, json!({"ok": false, "description": "Bad Request: group chat was upgraded"})),
+        FaultyResponse::status(200, json!({"ok": false, "description": "Bad Request: group chat was upgraded"})),
     );
-    services.trouble(PATH, Trouble::Cut);
+    services.trouble(PATH, FaultyResponse::Cut);
     let hi = || message(json!({"message": "Hi."}));
     let results = run(&mut fleet, "penny", &[hi(), hi()]).await;
     assert_eq!(outcomes(&results), ["permanent", "outcome_unknown"], "{results:#?}");

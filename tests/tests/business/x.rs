@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tickfleet_model::retry::Ladder;
-use tickfleet_tests::doomed::Doomed;
 use tickfleet_tests::fleet::{Fleet, Plan};
+use tickfleet_tests::killable::KillableProcess;
 use tokio::sync::mpsc;
 
-use super::stand_in::{ACCESS, BEARER, StandIn, Trouble};
+use super::stand_in::{ACCESS, BEARER, FaultyResponse, StandIn};
 use super::{outcomes, plan, run, told};
 
 /// The access token before any sign-in: a fixed token from the environment.
@@ -77,11 +77,11 @@ async fn found_posts_come_with_their_authors() {
 #[tokio::test]
 async fn a_post_that_may_be_out_is_never_sent_again() {
     let (mut fleet, x) = fleet().await;
-    x.trouble("/2/tweets", Trouble::Cut);
-    x.trouble("/2/tweets", Trouble::status(503, json!({"title": "Service Unavailable"})));
-    x.trouble("/2/tweets", Trouble::Status(201, vec![], "<html>".into()));
-    x.trouble("/2/tweets", Trouble::status(201, json!({"data": {"id": "../1"}})));
-    x.trouble("/2/tweets", Trouble::Status(303, vec![("location", "/2/tweets/7".into())], String::new()));
+    x.trouble("/2/tweets", FaultyResponse::Cut);
+    x.trouble("/2/tweets", FaultyResponse::status(503, json!({"title": "Service Unavailable"})));
+    x.trouble("/2/tweets", FaultyResponse::Status(201, vec![], "<html>".into()));
+    x.trouble("/2/tweets", FaultyResponse::status(201, json!({"data": {"id": "../1"}})));
+    x.trouble("/2/tweets", FaultyResponse::Status(303, vec![("location", "/2/tweets/7".into())], String::new()));
     let calls = ["one", "two", "three", "four", "five"].map(post);
     let results = run(&mut fleet, "kelly", &calls).await;
     assert_eq!(outcomes(&results), ["outcome_unknown"; 5], "{results:#?}");
@@ -95,13 +95,13 @@ async fn a_post_that_is_certainly_not_out_is_tried_again() {
     // Only the header has the time, in whole seconds of X's clock. The tool waits one second longer.
     let start = fleet.store.now_ms().await.unwrap();
     let reset = ("x-rate-limit-reset", (start / 1000 + 1).to_string());
-    x.trouble("/2/tweets", Trouble::Status(429, vec![reset], json!({"title": "Too Many Requests"}).to_string()));
+    x.trouble("/2/tweets", FaultyResponse::Status(429, vec![reset], json!({"title": "Too Many Requests"}).to_string()));
     let results = run(&mut fleet, "kelly", &[post("again")]).await;
     assert_eq!((outcomes(&results), &results[0]["attempts"]), (vec!["ok"], &json!(2)), "{results:#?}");
     assert!(fleet.store.now_ms().await.unwrap() - start >= 1_000, "not before X allows it");
     // If the wait is too long, the call ends, with the time in its message.
     let late = ("x-rate-limit-reset", (start / 1000 + 900).to_string());
-    x.trouble("/2/tweets/search/recent", Trouble::Status(429, vec![late], "{}".into()));
+    x.trouble("/2/tweets/search/recent", FaultyResponse::Status(429, vec![late], "{}".into()));
     let results = run(&mut fleet, "kelly", &[search("x")]).await;
     assert_eq!(outcomes(&results), ["transient"]);
     assert!(told(&results[0]).contains("It allows more in "), "{results:#?}");
@@ -112,11 +112,14 @@ async fn a_post_that_is_certainly_not_out_is_tried_again() {
 #[tokio::test]
 async fn a_search_is_repeated_until_x_answers_in_its_own_words() {
     let (mut fleet, x) = fleet().await;
-    x.trouble("/2/tweets/search/recent", Trouble::Cut);
-    x.trouble("/2/tweets/search/recent", Trouble::status(200, json!({"data": {"id": 1}})));
+    x.trouble("/2/tweets/search/recent", FaultyResponse::Cut);
+    x.trouble("/2/tweets/search/recent", FaultyResponse::status(200, json!({"data": {"id": 1}})));
     let results = run(&mut fleet, "kelly", &[search("x")]).await;
     assert_eq!((outcomes(&results), &results[0]["attempts"]), (vec!["ok"], &json!(3)), "{results:#?}");
-    x.trouble("/2/tweets/search/recent", Trouble::status(400, json!({"errors": [{"message": "Invalid 'query'"}]})));
+    x.trouble(
+        "/2/tweets/search/recent",
+        FaultyResponse::status(400, json!({"errors": [{"message": "Invalid 'query'"}]})),
+    );
     let results = run(&mut fleet, "kelly", &[search("((")]).await;
     assert_eq!(outcomes(&results), ["permanent"]);
     assert!(told(&results[0]).contains("Invalid 'query'"));
@@ -152,8 +155,8 @@ async fn a_worker_that_is_killed_after_the_post_left_never_has_it_posted_twice()
     plan.ladder = Ladder::default();
     let mut fleet = Fleet::start(plan).await;
     let (told, mut left) = mpsc::unbounded_channel();
-    x.trouble("/2/tweets", Trouble::Silence(told));
-    let doomed = Doomed::start_as(&fleet, Arc::clone(fleet.plan()), "doomed");
+    x.trouble("/2/tweets", FaultyResponse::Silence(told));
+    let doomed = KillableProcess::start_as(&fleet, Arc::clone(fleet.plan()), "doomed");
     let call = json!({"name": "post_to_x", "arguments": {"content": "only once"}});
     fleet.submit_turn(json!({"tenant": "atlas-ux", "agent": "kelly", "calls": [call]})).await;
     left.recv().await.unwrap();

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tickfleet_tests::fleet::Fleet;
 
-use super::stand_in::{ACCESS, StandIn, Trouble};
+use super::stand_in::{ACCESS, FaultyResponse, StandIn};
 use super::{outcomes, plan, run, told};
 
 async fn fleet_with(media_may: &str) -> (Fleet, StandIn) {
@@ -114,8 +114,8 @@ async fn what_x_would_not_take_is_refused_before_anything_is_posted() {
 #[tokio::test]
 async fn a_file_that_grows_while_it_is_read_stops_at_its_bound() {
     let (mut fleet, x) = fleet().await;
-    x.trouble("/grows.png", Trouble::Stream(file(PNG, 6 << 20)));
-    x.trouble("/grows.mp4", Trouble::Stream(file(MP4, 1_000)));
+    x.trouble("/grows.png", FaultyResponse::Stream(file(PNG, 6 << 20)));
+    x.trouble("/grows.mp4", FaultyResponse::Stream(file(MP4, 1_000)));
     let results = run(&mut fleet, "kelly", &[post("never", &[&format!("{}/grows.png", x.base)])]).await;
     assert!(told(&results[0]).contains("too large"), "{results:#?}");
     // X requires the size of a video before the upload.
@@ -140,7 +140,7 @@ async fn no_address_of_a_model_leads_to_a_private_place() {
     fleet.stop().await;
     // A redirect to a private address fails too, from a host that is allowed.
     let (mut fleet, x) = fleet_with("127.0.0.1").await;
-    x.trouble("/moved.png", Trouble::Status(302, vec![("location", metadata)], String::new()));
+    x.trouble("/moved.png", FaultyResponse::Status(302, vec![("location", metadata)], String::new()));
     let results = run(&mut fleet, "kelly", &[post("never", &[&format!("{}/moved.png", x.base)])]).await;
     assert_eq!(outcomes(&results), ["permanent"], "{results:#?}");
     assert!(told(&results[0]).contains("redirects"), "{}", told(&results[0]));
@@ -152,9 +152,9 @@ async fn no_address_of_a_model_leads_to_a_private_place() {
 async fn trouble_before_the_post_is_certainly_not_executed_and_tried_again() {
     let (mut fleet, x) = fleet().await;
     let picture = x.media("/p.png", "image/png", file(PNG, 100));
-    x.trouble("/p.png", Trouble::status(503, json!({})));
-    x.trouble("/2/media/upload", Trouble::Cut);
-    x.trouble("/2/media/upload", Trouble::status(200, json!({"data": {"id": "1/../../2"}})));
+    x.trouble("/p.png", FaultyResponse::status(503, json!({})));
+    x.trouble("/2/media/upload", FaultyResponse::Cut);
+    x.trouble("/2/media/upload", FaultyResponse::status(200, json!({"data": {"id": "1/../../2"}})));
     let results = run(&mut fleet, "kelly", &[post("at last", &[&picture])]).await;
     assert_eq!((outcomes(&results), &results[0]["attempts"]), (vec!["ok"], &json!(4)), "{results:#?}");
     assert_eq!(x.posts(), 1);
@@ -166,7 +166,7 @@ async fn media_that_x_cannot_work_on_end_the_call() {
     let (mut fleet, x) = fleet().await;
     let video = x.media("/v.mp4", "video/mp4", file(MP4, 1_000));
     let failed = json!({"state": "failed", "error": {"code": 3, "name": "UnsupportedMedia", "message": "file is not supported"}});
-    x.trouble("/2/media/upload", Trouble::status(200, json!({"data": {"id": "1", "processing_info": failed}})));
+    x.trouble("/2/media/upload", FaultyResponse::status(200, json!({"data": {"id": "1", "processing_info": failed}})));
     let results = run(&mut fleet, "kelly", &[post("never", &[&video])]).await;
     assert_eq!(outcomes(&results), ["permanent"], "{results:#?}");
     assert!(told(&results[0]).contains("file is not supported"));

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
 use tickfleet_tests::fleet::{Fleet, Plan};
 
-use super::stand_in::{ACCESS, CLIENT, REFRESH, StandIn, Trouble};
+use super::stand_in::{ACCESS, CLIENT, FaultyResponse, REFRESH, StandIn};
 use super::{outcomes, plan, run, told};
 
 fn plan_of(x: &StandIn) -> Plan {
@@ -103,7 +103,10 @@ async fn the_next_refresh_token_outlives_every_worker_and_no_reader_of_redis_lea
 async fn a_sign_in_that_fails_posts_nothing_and_says_so() {
     let x = StandIn::start().await;
     let mut fleet = Fleet::start(plan_of(&x)).await;
-    x.trouble("/2/oauth2/token", Trouble::status(400, json!({"error": "invalid_grant", "error_description": REFRESH})));
+    x.trouble(
+        "/2/oauth2/token",
+        FaultyResponse::status(400, json!({"error": "invalid_grant", "error_description": REFRESH})),
+    );
     let results = run(&mut fleet, "kelly", &[post("never")]).await;
     assert_eq!(outcomes(&results), ["permanent"], "{results:#?}");
     assert!(told(&results[0]).contains("could not sign in") && told(&results[0]).contains("invalid_grant"));

@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 
 /// The behavior of the service.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Mood {
+enum ServiceState {
     Well,
     Unavailable,
     Hangs,
@@ -29,10 +29,10 @@ enum Mood {
 
 /// A web service, and the number of requests with each text.
 #[derive(Clone)]
-struct Service(Arc<Mutex<(Mood, BTreeMap<String, usize>)>>);
+struct Service(Arc<Mutex<(ServiceState, BTreeMap<String, usize>)>>);
 
 impl Service {
-    async fn start(mood: Mood) -> (Self, String) {
+    async fn start(mood: ServiceState) -> (Self, String) {
         let service = Self(Arc::new(Mutex::new((mood, BTreeMap::new()))));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -41,7 +41,7 @@ impl Service {
         (service, address)
     }
 
-    fn becomes(&self, mood: Mood) {
+    fn becomes(&self, mood: ServiceState) {
         self.0.lock().unwrap().0 = mood;
     }
 
@@ -61,9 +61,9 @@ async fn answer(State(service): State<Service>, Json(body): Json<Value>) -> Resp
         state.0
     };
     match mood {
-        Mood::Well => Json(json!({"text": body["text"]})).into_response(),
-        Mood::Unavailable => StatusCode::SERVICE_UNAVAILABLE.into_response(),
-        Mood::Hangs => pending().await,
+        ServiceState::Well => Json(json!({"text": body["text"]})).into_response(),
+        ServiceState::Unavailable => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+        ServiceState::Hangs => pending().await,
     }
 }
 
@@ -116,7 +116,7 @@ fn outcome(reply: &Value) -> (&str, u64) {
 #[tokio::test]
 async fn a_tool_that_hangs_takes_no_slots_from_others_and_each_of_its_calls_has_an_end() {
     const CALLS: usize = 24;
-    let (service, address) = Service::start(Mood::Hangs).await;
+    let (service, address) = Service::start(ServiceState::Hangs).await;
     let tool = declared(&address, "read", Duration::from_millis(500));
     // The breaker stays open longer than a call may wait for it: each call ends when it is checked again.
     let mut fleet = Fleet::start(plan(tool, 3, Duration::from_millis(2_500))).await;
@@ -150,7 +150,7 @@ async fn a_tool_that_hangs_takes_no_slots_from_others_and_each_of_its_calls_has_
 
 #[tokio::test]
 async fn calls_that_must_not_run_twice_wait_unsent_and_run_once_when_the_tool_is_back() {
-    let (service, address) = Service::start(Mood::Unavailable).await;
+    let (service, address) = Service::start(ServiceState::Unavailable).await;
     let tool = declared(&address, "once", Duration::from_secs(30));
     // The breaker stays open long enough for another call to arrive.
     let mut fleet = Fleet::start(plan(tool, 2, Duration::from_secs(5))).await;
@@ -160,7 +160,7 @@ async fn calls_that_must_not_run_twice_wait_unsent_and_run_once_when_the_tool_is
     }
     let waiting = post(&fleet, "kept 1").await;
     until("it waits", || events(&fleet, "waited") > 0).await;
-    service.becomes(Mood::Well);
+    service.becomes(ServiceState::Well);
     for text in ["kept 2", "kept 3", "kept 4"] {
         post(&fleet, text).await;
     }
@@ -182,7 +182,7 @@ async fn calls_that_must_not_run_twice_wait_unsent_and_run_once_when_the_tool_is
 
 #[tokio::test]
 async fn without_the_setting_every_try_is_sent() {
-    let (service, address) = Service::start(Mood::Unavailable).await;
+    let (service, address) = Service::start(ServiceState::Unavailable).await;
     let tool = declared(&address, "read", Duration::from_secs(30));
     let mut fleet = Fleet::start(Plan { breaker: None, ..plan(tool, 1, Duration::from_secs(60)) }).await;
     for text in ["one", "two", "three"] {
@@ -197,7 +197,7 @@ async fn without_the_setting_every_try_is_sent() {
 async fn what_is_known_without_a_tool_is_answered_while_it_rests() {
     // For a read, one call with its retries opens the breaker; a `once` call has only one attempt.
     for (effect, failures_max, lost, said) in [("read", 4, 1, "cached"), ("once", 2, 2, "repeats")] {
-        let (service, address) = Service::start(Mood::Well).await;
+        let (service, address) = Service::start(ServiceState::Well).await;
         let mut tool = declared(&address, effect, Duration::from_secs(30));
         let definition = tool.tools.get_mut("post").unwrap();
         if effect == "read" {
@@ -208,7 +208,7 @@ async fn what_is_known_without_a_tool_is_answered_while_it_rests() {
         let mut fleet = Fleet::start(plan(tool, failures_max, Duration::from_secs(3_600))).await;
         post(&fleet, "known").await;
         assert_eq!(outcome(&fleet.reply().await), ("ok", 1));
-        service.becomes(Mood::Unavailable);
+        service.becomes(ServiceState::Unavailable);
         for call in 0..lost {
             post(&fleet, &format!("lost {call}")).await;
             assert_ne!(outcome(&fleet.reply().await).0, "ok");

@@ -13,8 +13,8 @@ use tickfleet_model::policy::ToolGrant;
 use tickfleet_model::retry::Ladder;
 use tickfleet_model::{AgentId, Effect, Outcome, Policy};
 use tickfleet_store::{StoreOptions, TurnName};
-use tickfleet_tests::doomed::Doomed;
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
+use tickfleet_tests::killable::KillableProcess;
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
 #[derive(Deserialize, JsonSchema)]
@@ -183,7 +183,7 @@ async fn a_crash_between_two_inner_calls_repeats_none_of_them() {
     let mut plan = Plan { workers: 0, ..plan(&posts, &runs) };
     plan.store.lease_ms = 1_000;
     let mut fleet = Fleet::start(plan).await;
-    let first = Doomed::start(&fleet, "first");
+    let first = KillableProcess::start(&fleet, "first");
     fleet.submit_turn(turn()).await;
     // The worker has posted, and may or may not have received the result.
     while posts.load(Ordering::SeqCst) == 0 {
@@ -191,7 +191,7 @@ async fn a_crash_between_two_inner_calls_repeats_none_of_them() {
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;
     }
     first.kill();
-    let second = Doomed::start(&fleet, "second");
+    let second = KillableProcess::start(&fleet, "second");
     let reply = fleet.reply().await;
     let posted = reply["results"][0]["output"]["posted"].as_str().unwrap_or_default();
     assert!(["ok", "outcome_unknown"].contains(&posted), "{reply}");

@@ -16,8 +16,8 @@ use tickfleet_proof::lines;
 use tickfleet_proof::prove::{Proof, Prover};
 use tickfleet_store::{TurnName, TurnView};
 use tickfleet_testkit::{RedisOptions, RedisServer};
-use tickfleet_tests::doomed::Doomed;
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
+use tickfleet_tests::killable::KillableProcess;
 use tickfleet_tools::{ToolError, TypedTool};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -227,12 +227,12 @@ async fn after_a_crash_of_the_first_both_are_told_that_nobody_knows_and_nothing_
     // Long enough for a worker on a stalled machine to run the call that it has begun.
     plan.store.lease_ms = 4_000;
     let mut fleet = Fleet::start(plan).await;
-    let first = Doomed::start(&fleet, "first");
+    let first = KillableProcess::start(&fleet, "first");
     let payment = [json!({"to": "kim", "amount": 5})];
     fleet.submit_turn(turn("t1", "kelly", &payment)).await;
     bank.has_paid(1).await;
     first.kill();
-    let second = Doomed::start(&fleet, "second");
+    let second = KillableProcess::start(&fleet, "second");
     fleet.submit_turn(turn("t2", "fran", &payment)).await;
     let (one, two) = (fleet.reply().await, fleet.reply().await);
     let (first, again) = if one["turn_id"] == "t1" { (one, two) } else { (two, one) };

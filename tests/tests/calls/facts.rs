@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use tickfleet_model::policy::{Fact, FactChange, FactCondition, FactRow, FactScope, RuleMode, TenantPolicy, ToolGrant};
 use tickfleet_model::{Effect, Outcome, Policy, TenantId, TurnId};
 use tickfleet_store::{TurnName, TurnView};
-use tickfleet_tests::doomed::Doomed;
 use tickfleet_tests::fleet::{Fleet, Plan};
+use tickfleet_tests::killable::KillableProcess;
 use tickfleet_tools::{ToolError, TypedTool};
 use tokio::sync::Semaphore;
 
@@ -290,14 +290,14 @@ async fn a_reader_whose_worker_dies_is_waited_for_and_sets_its_fact_once_it_has_
     let gate = Gate::new();
     let mut fleet = Fleet::start(Plan { workers: 0, ..plan(&gate) }).await;
     let turn = |id: &str, of: &[(&str, Value)]| json!({"turn_id": id, "session_id": "s", "calls": calls(of)});
-    let doomed = Doomed::start(&fleet, "doomed");
+    let doomed = KillableProcess::start(&fleet, "doomed");
     fleet.submit_turn(turn("t1", &[("mail", json!({"gate": true}))])).await;
     gate.reached().await;
     fleet.submit_turn(turn("t2", &[("pay", json!({}))])).await;
     assert_eq!(waits(&fleet, "t2").await, "t1");
     doomed.kill();
     gate.open.add_permits(1);
-    let survivor = Doomed::start(&fleet, "survivor");
+    let survivor = KillableProcess::start(&fleet, "survivor");
     for _ in 0..2 {
         let reply = fleet.reply().await;
         let expected = if reply["turn_id"] == "t1" { "ok" } else { "denied" };

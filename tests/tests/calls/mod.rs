@@ -11,6 +11,6 @@ mod formats;
 mod mcp;
 mod outcomes;
 mod permission;
-mod places;
+mod permits;
 mod rules;
 mod users;

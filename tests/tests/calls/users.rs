@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use serde_json::json;
-use tickfleet_client::{Client, Recorded};
+use tickfleet_client::{Client, RecordedReply};
 use tickfleet_core::call::begin::Begin;
 use tickfleet_core::turn::{HandBack, HandBackReason, Slice, Turn};
 use tickfleet_core::workers::{self, Beat};
@@ -334,7 +334,7 @@ async fn connected(url: &str) -> MultiplexedConnection {
 async fn ended(client: &Client, name: &TurnName) {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while tokio::time::Instant::now() < deadline {
-        if matches!(client.reply(name).await.unwrap(), Recorded::Ended(_)) {
+        if matches!(client.reply(name).await.unwrap(), RecordedReply::Ended(_)) {
             return;
         }
         // A record cannot be waited for, so this polls.

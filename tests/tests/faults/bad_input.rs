@@ -9,7 +9,7 @@ use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tickfleet_tests::inspect::outcomes;
 
 /// A turn with one error, and its answer.
-struct Bad {
+struct InvalidTurn {
     what: &'static str,
     message: Vec<u8>,
     code: &'static str,
@@ -17,8 +17,8 @@ struct Bad {
     answered: bool,
 }
 
-fn bad(what: &'static str, message: impl Into<Vec<u8>>, code: &'static str, answered: bool) -> Bad {
-    Bad { what, message: message.into(), code, answered }
+fn bad(what: &'static str, message: impl Into<Vec<u8>>, code: &'static str, answered: bool) -> InvalidTurn {
+    InvalidTurn { what, message: message.into(), code, answered }
 }
 
 /// A valid turn with one member added or replaced, as text, because JSON libraries refuse to write some of these.
@@ -48,7 +48,7 @@ fn calls(count: usize) -> String {
 }
 
 /// All turns that are rejected for their content alone.
-fn malformed() -> Vec<Bad> {
+fn malformed() -> Vec<InvalidTurn> {
     let deep = format!(r#""session_data":{}1{}"#, "[".repeat(500), "]".repeat(500));
     let huge = format!(r#""session_data":"{}""#, "x".repeat(1_200_000));
     let long_arguments =

@@ -13,8 +13,8 @@ use tickfleet_store::Store;
 use tickfleet_testkit::RedisServer;
 use tickfleet_tests::bfcl::{self, Bfcl, TOOLS_FILE, Turn};
 use tickfleet_tests::bfcl_course::{Course, outcomes};
-use tickfleet_tests::bfcl_node::{Node, Role, Surroundings, plan};
-use tickfleet_tests::bfcl_tools::Manner;
+use tickfleet_tests::bfcl_node::{Node, NodeAddresses, Role, plan};
+use tickfleet_tests::bfcl_tools::ToolBehavior;
 use tickfleet_tests::inbox::{Inbox, submit_all};
 use tickfleet_tests::ledger::{Entry, Ledger};
 use tokio::time::Instant;
@@ -84,7 +84,7 @@ impl Chaos {
         let store = plan(&[], &address).store(&server.url());
         let inbox = Inbox::open(&server, store.keys(), "box").await;
         let surroundings =
-            Surroundings { redis: server.url(), ledger: address, data: folder.path().to_str().unwrap().to_owned() };
+            NodeAddresses { redis: server.url(), ledger: address, data: folder.path().to_str().unwrap().to_owned() };
         let start = |role| {
             let surroundings = &surroundings;
             (0..NODES).map(move |n| Node::start(env!("CARGO_BIN_EXE_fleet_node"), role, n, surroundings))
@@ -163,9 +163,9 @@ impl Chaos {
         for (id, turn, results) in &results {
             let keys = self.idempotency_keys(id);
             for (n, result) in results.iter().enumerate() {
-                let manner = Manner::of(&turn.calls[n].0);
+                let manner = ToolBehavior::of(&turn.calls[n].0);
                 check(data, turn, n, result, self.ledger.entry(&keys[n]));
-                let manner = if let Manner::Slow(_) = manner { "Slow".to_owned() } else { format!("{manner:?}") };
+                let manner = if let ToolBehavior::Slow(_) = manner { "Slow".to_owned() } else { format!("{manner:?}") };
                 by_manner.entry(manner).or_default().push(result);
             }
         }
@@ -207,21 +207,21 @@ impl Chaos {
 /// Checks one result against its tool's behavior and the ledger.
 fn check(data: &Bfcl, turn: &Turn, n: usize, result: &Value, entry: Entry) {
     let (tool, arguments) = &turn.calls[n];
-    let manner = Manner::of(tool);
+    let manner = ToolBehavior::of(tool);
     let told = || format!("{} call {n}, {tool}, {manner:?}, {entry:?}: {result}", turn.entry);
     let outcome = result["outcome"].as_str().unwrap();
     match (turn.valid[n], manner, outcome) {
         (false, _, "invalid_arguments") => assert_eq!(entry.done, 0, "{}", told()),
-        (true, Manner::Once, "outcome_unknown") => assert!(entry.done <= 1, "{}", told()),
+        (true, ToolBehavior::Once, "outcome_unknown") => assert!(entry.done <= 1, "{}", told()),
         (true, _, "ok") => {
             let mut expected = arguments.clone();
-            if manner == Manner::Once {
+            if manner == ToolBehavior::Once {
                 // An argument that the schema does not declare is not in the request's template.
                 let declared = &data.tool(tool).unwrap().schema["properties"];
                 expected.as_object_mut().unwrap().retain(|name, _| !declared[name].is_null());
             }
             assert_eq!(result["output"], expected, "{}", told());
-            assert_eq!(entry.done, u32::from(manner == Manner::Once), "{}", told());
+            assert_eq!(entry.done, u32::from(manner == ToolBehavior::Once), "{}", told());
         }
         _ => panic!("an outcome that cannot be: {}", told()),
     }

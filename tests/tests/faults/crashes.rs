@@ -13,8 +13,8 @@ use tickfleet_engine::suspect_permit::SuspectSemaphore;
 use tickfleet_model::policy::DefaultCaps;
 use tickfleet_model::{Effect, TenantId, TurnId};
 use tickfleet_store::{StoreOptions, TurnName, TurnView};
-use tickfleet_tests::doomed::Doomed;
 use tickfleet_tests::fleet::{Fleet, Plan};
+use tickfleet_tests::killable::KillableProcess;
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 use tokio::sync::{Notify, mpsc};
 
@@ -56,11 +56,11 @@ async fn an_effect_that_a_lost_worker_began_is_never_begun_again_however_many_wo
     .await;
     fleet.submit(&[("strike", json!({"n": 0})), ("strike", json!({"n": 1})), ("strike", json!({"n": 2}))]).await;
     for n in 0..3 {
-        let worker = Doomed::start(&fleet, &format!("doomed-{n}"));
+        let worker = KillableProcess::start(&fleet, &format!("doomed-{n}"));
         assert_eq!(running.recv().await, Some(n), "each worker goes on after what the one before began");
         worker.kill();
     }
-    let survivor = Doomed::start(&fleet, "survivor");
+    let survivor = KillableProcess::start(&fleet, "survivor");
     assert_eq!(outcomes(&fleet.reply().await), ["outcome_unknown"; 3]);
     assert_eq!(*log.lock().unwrap(), [0, 1, 2], "what ran");
     drop(survivor);
@@ -79,13 +79,13 @@ async fn a_begun_call_of_a_turn_that_was_cancelled_when_its_worker_died_is_unkno
     })
     .await;
     let turn = fleet.submit(&[("strike", json!({"n": 0})), ("strike", json!({"n": 1}))]).await;
-    let worker = Doomed::start(&fleet, "doomed");
+    let worker = KillableProcess::start(&fleet, "doomed");
     assert_eq!(running.recv().await, Some(0));
     worker.kill();
     // No worker holds the slice that could get the cancel. The next worker learns from the slice that its worker died.
     let name = TurnName { tenant: TenantId::new("acme").unwrap(), turn: TurnId::new(&turn).unwrap() };
     fleet.store.cancel(&name, "no longer wanted").await.unwrap();
-    let survivor = Doomed::start(&fleet, "survivor");
+    let survivor = KillableProcess::start(&fleet, "survivor");
     let reply = fleet.reply().await;
     assert_eq!(outcomes(&reply), ["outcome_unknown", "cancelled"], "{reply:#}");
     assert_eq!(*log.lock().unwrap(), [0], "what ran");
@@ -105,10 +105,10 @@ async fn a_begun_call_that_comes_to_a_worker_without_its_tool_is_unknown_all_the
     };
     let mut fleet = Fleet::start(plan(vec![strike(log.clone(), runs)])).await;
     fleet.submit(&[("strike", json!({"n": 0})), ("strike", json!({"n": 1}))]).await;
-    let worker = Doomed::start(&fleet, "doomed");
+    let worker = KillableProcess::start(&fleet, "doomed");
     assert_eq!(running.recv().await, Some(0));
     worker.kill();
-    let survivor = Doomed::start_as(&fleet, Arc::new(plan(Vec::new())), "survivor");
+    let survivor = KillableProcess::start_as(&fleet, Arc::new(plan(Vec::new())), "survivor");
     let reply = fleet.reply().await;
     assert_eq!(outcomes(&reply), ["outcome_unknown", "unknown_tool"], "{reply:#}");
     drop(survivor);
@@ -197,13 +197,13 @@ async fn a_process_looks_into_one_suspect_at_a_time_and_marks_no_other() {
     })
     .await;
     let slice = fleet.submit(&[("strike", json!({"n": 0})), ("echo", json!({"text": "after"}))]).await;
-    let worker = Doomed::start(&fleet, "doomed");
+    let worker = KillableProcess::start(&fleet, "doomed");
     assert_eq!(running.recv().await, Some(0));
     worker.kill();
 
     // The loop of another shard processes a suspect.
     let look = suspects.acquire().await;
-    let survivor = Doomed::start(&fleet, "survivor");
+    let survivor = KillableProcess::start(&fleet, "survivor");
     until_held(&fleet, "ready:suspect:normal").await;
     let turn = json!({"tenant": "acme", "agent": "kelly", "turn_id": "alone", "reply_to": "box",
         "calls": [{"name": "sleep", "arguments": {"ms": 1}}]});

@@ -46,23 +46,23 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The owner of damaged data, who may be affected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Hurts {
+enum AffectedOwner {
     /// The agent `vic` of tenant `bolt`.
     Agent,
     /// Tenant `bolt`.
     Tenant,
 }
 
-use Hurts::{Agent, Tenant};
+use AffectedOwner::{Agent, Tenant};
 
 /// A kind of key as named in docs/contribute/store-layout.md, and the damage to it. `*` stands for the rest of a key.
-enum Row {
+enum KeyDamage {
     /// A record: it gets another type, then another text, and each member of its content is changed and removed.
-    Record(&'static str, Hurts, &'static [&'static str]),
+    Record(&'static str, AffectedOwner, &'static [&'static str]),
     /// A set, stream or hash gets another type.
-    Type(&'static str, Hurts, &'static [&'static str]),
+    Type(&'static str, AffectedOwner, &'static [&'static str]),
     /// Fields of a hash that belong to one agent or tenant are changed and removed: key and field.
-    Field(&'static str, Hurts, &'static [(&'static str, &'static str)]),
+    Field(&'static str, AffectedOwner, &'static [(&'static str, &'static str)]),
     /// Invalid members of a set that belongs to all.
     Member(&'static str, &'static [&'static str]),
     /// A key that belongs to the whole shard, or that only people read, so it is not damaged; with the reason.
@@ -70,104 +70,108 @@ enum Row {
 }
 
 /// One or more rows for each kind of key.
-const ROWS: &[Row] = &[
-    Row::Shared("meta", "the shard itself"),
-    Row::Shared("policy", "whose policy decides is asked of the shard as a whole"),
-    Row::Member(
+const ROWS: &[KeyDamage] = &[
+    KeyDamage::Shared("meta", "the shard itself"),
+    KeyDamage::Shared("policy", "whose policy decides is asked of the shard as a whole"),
+    KeyDamage::Member(
         "timers",
         &["odd", "turn:bolt:none", "turn:", "throttle:_tick@bolt:none", "throttle:a@b@c", "cascade:bolt:none"],
     ),
-    Row::Record("consumer:<consumer>", Agent, &["consumer:w9"]),
-    Row::Member("consumers", &["odd one", "w9"]),
-    Row::Member("silent", &["odd one", "w9"]),
-    Row::Shared("canceled:<consumer>", "of one worker"),
-    Row::Shared("reaping", "the check of all consumers"),
-    Row::Record("crash:<consumer>", Agent, &["crash:w9"]),
-    Row::Record("suspect:<stream>:<consumer>", Agent, &["suspect:turns:w9"]),
-    Row::Member("redelivered", &["odd"]),
-    Row::Record("drain:<worker>", Agent, &["drain:w9"]),
-    Row::Member("drains", &["odd one", "w9"]),
-    Row::Shared("turns", "the inbound stream of all"),
-    Row::Shared("tasks", "the inbound stream of all"),
-    Row::Shared("ready:<priority>", "a queue of all tenants"),
-    Row::Shared("ready:suspect:<priority>", "a queue of all tenants"),
-    Row::Type("external:<tenant>:<agent>", Agent, &["external:bolt:far"]),
-    Row::Member("externals", &["odd", "external:bolt:none"]),
-    Row::Record("turn:<tenant>:<id>", Agent, &["turn:bolt:waits", "turn:bolt:asks", "turn:bolt:held", "turn:bolt:job"]),
-    Row::Field("turn:<tenant>:<id>", Agent, &[("parts:turn:bolt:waits", "c0"), ("parts:turn:bolt:asks", "c0")]),
-    Row::Record("done:<tenant>:<id>", Agent, &["done:bolt:next", "done:bolt:first-vic"]),
-    Row::Record("id:<tenant>:<id>", Agent, &["id:bolt:next", "id:bolt:waits"]),
-    Row::Record("cancel:<tenant>:<id>", Agent, &["cancel:bolt:next", "cancel:bolt:waits"]),
-    Row::Type("early:<tenant>", Tenant, &["early:bolt"]),
-    Row::Shared("absent:<tenant>", "of tenants that there are not"),
-    Row::Type("throttle:<limit>@<counter>", Agent, &["throttle:_tick@bolt:vic", "throttle:slow@bolt:vic"]),
-    Row::Type("short:<limit>@<counter>", Agent, &["short:slow@bolt:vic"]),
-    Row::Member("parked", &["odd", "bolt:none"]),
-    Row::Type("under:<tenant>:<id>", Agent, &["under:bolt:job"]),
-    Row::Record("ran:<tenant>:<id>", Agent, &["ran:bolt:next", "ran:bolt:waits"]),
-    Row::Record("steps:<tenant>:<task>", Agent, &["steps:bolt:waits"]),
-    Row::Type("tasks:<tenant>", Tenant, &["tasks:bolt"]),
-    Row::Type("children:<tenant>:<task>", Agent, &["children:bolt:job"]),
-    Row::Member("lists", &["odd", "tasks:none"]),
-    Row::Shared("dead", "the dead letters of all"),
-    Row::Shared("handled", "of operators"),
-    Row::Shared("handled:<entry>", "of operators"),
-    Row::Shared("handled:call:<entry>", "of operators"),
-    Row::Field("_tick", Agent, &[("counters:_", "_tick:bolt:vic")]),
-    Row::Field("_day", Agent, &[("counters:_", "_day:bolt:vic")]),
-    Row::Field("_tenant_day", Tenant, &[("counters:_", "_tenant_day:bolt")]),
-    Row::Field("_task", Agent, &[("counters:_", "_task:bolt:job")]),
-    Row::Field("_unfinished", Tenant, &[("counters:_", "_unfinished:bolt")]),
-    Row::Field("_bytes", Tenant, &[("counters:_", "_bytes:bolt")]),
-    Row::Field("_out", Tenant, &[("counters:_", "_out:bolt")]),
-    Row::Field(
+    KeyDamage::Record("consumer:<consumer>", Agent, &["consumer:w9"]),
+    KeyDamage::Member("consumers", &["odd one", "w9"]),
+    KeyDamage::Member("silent", &["odd one", "w9"]),
+    KeyDamage::Shared("canceled:<consumer>", "of one worker"),
+    KeyDamage::Shared("reaping", "the check of all consumers"),
+    KeyDamage::Record("crash:<consumer>", Agent, &["crash:w9"]),
+    KeyDamage::Record("suspect:<stream>:<consumer>", Agent, &["suspect:turns:w9"]),
+    KeyDamage::Member("redelivered", &["odd"]),
+    KeyDamage::Record("drain:<worker>", Agent, &["drain:w9"]),
+    KeyDamage::Member("drains", &["odd one", "w9"]),
+    KeyDamage::Shared("turns", "the inbound stream of all"),
+    KeyDamage::Shared("tasks", "the inbound stream of all"),
+    KeyDamage::Shared("ready:<priority>", "a queue of all tenants"),
+    KeyDamage::Shared("ready:suspect:<priority>", "a queue of all tenants"),
+    KeyDamage::Type("external:<tenant>:<agent>", Agent, &["external:bolt:far"]),
+    KeyDamage::Member("externals", &["odd", "external:bolt:none"]),
+    KeyDamage::Record(
+        "turn:<tenant>:<id>",
+        Agent,
+        &["turn:bolt:waits", "turn:bolt:asks", "turn:bolt:held", "turn:bolt:job"],
+    ),
+    KeyDamage::Field("turn:<tenant>:<id>", Agent, &[("parts:turn:bolt:waits", "c0"), ("parts:turn:bolt:asks", "c0")]),
+    KeyDamage::Record("done:<tenant>:<id>", Agent, &["done:bolt:next", "done:bolt:first-vic"]),
+    KeyDamage::Record("id:<tenant>:<id>", Agent, &["id:bolt:next", "id:bolt:waits"]),
+    KeyDamage::Record("cancel:<tenant>:<id>", Agent, &["cancel:bolt:next", "cancel:bolt:waits"]),
+    KeyDamage::Type("early:<tenant>", Tenant, &["early:bolt"]),
+    KeyDamage::Shared("absent:<tenant>", "of tenants that there are not"),
+    KeyDamage::Type("throttle:<limit>@<counter>", Agent, &["throttle:_tick@bolt:vic", "throttle:slow@bolt:vic"]),
+    KeyDamage::Type("short:<limit>@<counter>", Agent, &["short:slow@bolt:vic"]),
+    KeyDamage::Member("parked", &["odd", "bolt:none"]),
+    KeyDamage::Type("under:<tenant>:<id>", Agent, &["under:bolt:job"]),
+    KeyDamage::Record("ran:<tenant>:<id>", Agent, &["ran:bolt:next", "ran:bolt:waits"]),
+    KeyDamage::Record("steps:<tenant>:<task>", Agent, &["steps:bolt:waits"]),
+    KeyDamage::Type("tasks:<tenant>", Tenant, &["tasks:bolt"]),
+    KeyDamage::Type("children:<tenant>:<task>", Agent, &["children:bolt:job"]),
+    KeyDamage::Member("lists", &["odd", "tasks:none"]),
+    KeyDamage::Shared("dead", "the dead letters of all"),
+    KeyDamage::Shared("handled", "of operators"),
+    KeyDamage::Shared("handled:<entry>", "of operators"),
+    KeyDamage::Shared("handled:call:<entry>", "of operators"),
+    KeyDamage::Field("_tick", Agent, &[("counters:_", "_tick:bolt:vic")]),
+    KeyDamage::Field("_day", Agent, &[("counters:_", "_day:bolt:vic")]),
+    KeyDamage::Field("_tenant_day", Tenant, &[("counters:_", "_tenant_day:bolt")]),
+    KeyDamage::Field("_task", Agent, &[("counters:_", "_task:bolt:job")]),
+    KeyDamage::Field("_unfinished", Tenant, &[("counters:_", "_unfinished:bolt")]),
+    KeyDamage::Field("_bytes", Tenant, &[("counters:_", "_bytes:bolt")]),
+    KeyDamage::Field("_out", Tenant, &[("counters:_", "_out:bolt")]),
+    KeyDamage::Field(
         "<limit>",
         Agent,
         &[("counters:slow", "bolt:vic"), ("counters:notes", "bolt:vic"), ("counters:slots", "bolt:vic")],
     ),
-    Row::Shared("_requests:<tenant>:<day>", "what models have used, for people"),
-    Row::Shared("_tokens_in:…", "what models have used, for people"),
-    Row::Shared("_tokens_out:…", "what models have used, for people"),
-    Row::Shared("_cost:…", "what models have used, for people"),
-    Row::Shared("_calls:<day>", "of operators"),
-    Row::Record("effect:<tenant>:<tool>:<hash>", Agent, &["effect:bolt:*"]),
-    Row::Record("approval:<tenant>:<id>", Agent, &["approval:bolt:*"]),
-    Row::Member("asked", &["odd", "bolt:none"]),
-    Row::Type("asked:<tenant>", Tenant, &["asked:bolt"]),
-    Row::Type("asked:<tenant>:<agent>", Agent, &["asked:bolt:vic"]),
-    Row::Type("approvals:<tenant>", Tenant, &["approvals:bolt"]),
-    Row::Shared("notified:<name>:<tenant>", "of notifiers"),
-    Row::Record("facts:<tenant>:<session>", Agent, &["facts:bolt:agent:vic"]),
-    Row::Record("cache:<tenant>:<bucket>", Tenant, &["cache:bolt:*"]),
-    Row::Record("streak:<tenant>:<agent>", Agent, &["streak:bolt:vic"]),
-    Row::Record("streak:<tenant>:<agent>:<task>", Agent, &["streak:bolt:vic:job"]),
-    Row::Record("session:<tenant>:<session>", Agent, &["session:bolt:s"]),
-    Row::Record("mailbox:<tenant>:<agent>", Agent, &["mailbox:bolt:vic"]),
-    Row::Record("documents:<tenant>", Tenant, &["documents:bolt"]),
-    Row::Record("passages:<tenant>", Tenant, &["passages:bolt"]),
-    Row::Record("memories:<tenant>:<agent>", Agent, &["memories:bolt:vic"]),
-    Row::Shared("tools", "of which policy lists were made, for all"),
-    Row::Record("tools:<tenant>:<agent>", Agent, &["tools:bolt:vic"]),
-    Row::Record("tools:=:<digest>", Agent, &["tools:=:00"]),
-    Row::Shared("tools:names", "the names of all tools"),
-    Row::Shared("grant:<id>", "of one tool's token service"),
-    Row::Shared("grant:<id>:renewal", "of one tool's token service"),
-    Row::Type("replies:<tenant>:<inbox>", Agent, &["replies:bolt:vic"]),
-    Row::Record("read:<tenant>:<inbox>", Agent, &["read:bolt:vic"]),
-    Row::Type("seqs:<tenant>", Tenant, &["seqs:bolt"]),
-    Row::Field("seqs:<tenant>", Agent, &[("seqs:bolt", "vic")]),
-    Row::Type("inboxes:<tenant>", Tenant, &["inboxes:bolt"]),
-    Row::Shared("audit", "the log of all"),
-    Row::Shared("seals", "the log of all"),
-    Row::Shared("anchors", "the log of all"),
-    Row::Shared("sealing", "the log of all"),
-    Row::Shared("follow:<name>", "of exporters"),
-    Row::Shared("statistics", "of operators"),
+    KeyDamage::Shared("_requests:<tenant>:<day>", "what models have used, for people"),
+    KeyDamage::Shared("_tokens_in:…", "what models have used, for people"),
+    KeyDamage::Shared("_tokens_out:…", "what models have used, for people"),
+    KeyDamage::Shared("_cost:…", "what models have used, for people"),
+    KeyDamage::Shared("_calls:<day>", "of operators"),
+    KeyDamage::Record("effect:<tenant>:<tool>:<hash>", Agent, &["effect:bolt:*"]),
+    KeyDamage::Record("approval:<tenant>:<id>", Agent, &["approval:bolt:*"]),
+    KeyDamage::Member("asked", &["odd", "bolt:none"]),
+    KeyDamage::Type("asked:<tenant>", Tenant, &["asked:bolt"]),
+    KeyDamage::Type("asked:<tenant>:<agent>", Agent, &["asked:bolt:vic"]),
+    KeyDamage::Type("approvals:<tenant>", Tenant, &["approvals:bolt"]),
+    KeyDamage::Shared("notified:<name>:<tenant>", "of notifiers"),
+    KeyDamage::Record("facts:<tenant>:<session>", Agent, &["facts:bolt:agent:vic"]),
+    KeyDamage::Record("cache:<tenant>:<bucket>", Tenant, &["cache:bolt:*"]),
+    KeyDamage::Record("streak:<tenant>:<agent>", Agent, &["streak:bolt:vic"]),
+    KeyDamage::Record("streak:<tenant>:<agent>:<task>", Agent, &["streak:bolt:vic:job"]),
+    KeyDamage::Record("session:<tenant>:<session>", Agent, &["session:bolt:s"]),
+    KeyDamage::Record("mailbox:<tenant>:<agent>", Agent, &["mailbox:bolt:vic"]),
+    KeyDamage::Record("documents:<tenant>", Tenant, &["documents:bolt"]),
+    KeyDamage::Record("passages:<tenant>", Tenant, &["passages:bolt"]),
+    KeyDamage::Record("memories:<tenant>:<agent>", Agent, &["memories:bolt:vic"]),
+    KeyDamage::Shared("tools", "of which policy lists were made, for all"),
+    KeyDamage::Record("tools:<tenant>:<agent>", Agent, &["tools:bolt:vic"]),
+    KeyDamage::Record("tools:=:<digest>", Agent, &["tools:=:00"]),
+    KeyDamage::Shared("tools:names", "the names of all tools"),
+    KeyDamage::Shared("grant:<id>", "of one tool's token service"),
+    KeyDamage::Shared("grant:<id>:renewal", "of one tool's token service"),
+    KeyDamage::Type("replies:<tenant>:<inbox>", Agent, &["replies:bolt:vic"]),
+    KeyDamage::Record("read:<tenant>:<inbox>", Agent, &["read:bolt:vic"]),
+    KeyDamage::Type("seqs:<tenant>", Tenant, &["seqs:bolt"]),
+    KeyDamage::Field("seqs:<tenant>", Agent, &[("seqs:bolt", "vic")]),
+    KeyDamage::Type("inboxes:<tenant>", Tenant, &["inboxes:bolt"]),
+    KeyDamage::Shared("audit", "the log of all"),
+    KeyDamage::Shared("seals", "the log of all"),
+    KeyDamage::Shared("anchors", "the log of all"),
+    KeyDamage::Shared("sealing", "the log of all"),
+    KeyDamage::Shared("follow:<name>", "of exporters"),
+    KeyDamage::Shared("statistics", "of operators"),
     // Last, because the tenant stays unreadable until it is set again.
-    Row::Field("settings", Tenant, &[("parts:settings", "tenant:bolt")]),
+    KeyDamage::Field("settings", Tenant, &[("parts:settings", "tenant:bolt")]),
 ];
 
-impl Row {
+impl KeyDamage {
     const fn kind(&self) -> &'static str {
         match self {
             Self::Record(kind, ..) | Self::Type(kind, ..) | Self::Field(kind, ..) => kind,
@@ -184,10 +188,10 @@ fn each_kind_of_key_has_a_row() {
     let cells = keys.lines().filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
     let kinds = cells.flat_map(|cell| cell.split('`').step_by(2)).map(str::trim).filter(|kind| !kind.is_empty());
     let documented: BTreeSet<&str> = kinds.collect();
-    let known: BTreeSet<&str> = ROWS.iter().map(Row::kind).collect();
+    let known: BTreeSet<&str> = ROWS.iter().map(KeyDamage::kind).collect();
     assert_eq!(known, documented, "add a row for a new kind of key");
     for row in ROWS {
-        assert!(!matches!(row, Row::Shared(_, why) if why.is_empty()), "{}: why is it not damaged?", row.kind());
+        assert!(!matches!(row, KeyDamage::Shared(_, why) if why.is_empty()), "{}: why is it not damaged?", row.kind());
     }
 }
 
@@ -350,7 +354,7 @@ enum Damage {
 }
 
 /// The value before the damage.
-enum Before {
+enum OriginalValue {
     /// A key, as Redis dumps it.
     Key(String, Option<Vec<u8>>),
     Field(String, &'static str, Option<Vec<u8>>),
@@ -368,12 +372,12 @@ async fn content(fleet: &Fleet, key: &str) -> Option<(String, serde_json::Map<St
 
 impl Damage {
     /// Applies the damage.
-    async fn happen(&self, fleet: &Fleet) -> Before {
+    async fn happen(&self, fleet: &Fleet) -> OriginalValue {
         match self {
             Self::Type(key) | Self::Text(key) | Self::Content { key, .. } => {
                 let dump: Option<Vec<u8>> = fleet.ask("DUMP", key, &[]).await;
                 self.change(fleet, key).await;
-                Before::Key(key.clone(), dump)
+                OriginalValue::Key(key.clone(), dump)
             }
             Self::Field { key, field, is_missing } => {
                 let before: Option<Vec<u8>> = fleet.ask("HGET", key, &[field]).await;
@@ -382,13 +386,13 @@ impl Damage {
                 } else {
                     fleet.ask("HSET", key, &[field, ODD]).await
                 };
-                Before::Field(key.clone(), field, before)
+                OriginalValue::Field(key.clone(), field, before)
             }
             Self::Members(key, members) => {
                 for member in *members {
                     let _: u64 = fleet.ask("ZADD", key, &["1", member]).await;
                 }
-                Before::Stays
+                OriginalValue::Stays
             }
         }
     }
@@ -428,7 +432,7 @@ impl Damage {
     }
 }
 
-impl Before {
+impl OriginalValue {
     /// Restores the value, as an operator's repair would.
     async fn restore(self, fleet: &Fleet) {
         let mut redis = fleet.server.connection().await;
@@ -450,7 +454,7 @@ impl Before {
 }
 
 /// Returns what goes wrong for other agents during the damage, and whether a check fails to name it.
-async fn wrong(fleet: &Fleet, damage: &Damage, hurts: Hurts, number: usize) -> Vec<String> {
+async fn wrong(fleet: &Fleet, damage: &Damage, hurts: AffectedOwner, number: usize) -> Vec<String> {
     let mut wrong = Vec::new();
     // The damaged data is used: by a turn of its agent that uses most of it, and by a turn under its task.
     submit(fleet, "bolt", "vic", &format!("vic-{number}"), calls("vic")).await;
@@ -461,8 +465,8 @@ async fn wrong(fleet: &Fleet, damage: &Damage, hurts: Hurts, number: usize) -> V
         let _: u64 = fleet.ask("ZADD", "timers", &["1", timer]).await;
     }
     let others: &[_] = match hurts {
-        Hurts::Agent => &[("bolt", "ann"), ("acme", "kelly")],
-        Hurts::Tenant => &[("acme", "kelly")],
+        AffectedOwner::Agent => &[("bolt", "ann"), ("acme", "kelly")],
+        AffectedOwner::Tenant => &[("acme", "kelly")],
     };
     for (tenant, agent) in others {
         let id = format!("{agent}-{number}");
@@ -490,13 +494,13 @@ async fn wrong(fleet: &Fleet, damage: &Damage, hurts: Hurts, number: usize) -> V
 }
 
 /// Applies the damages of these rows one after the other. Returns their number, and what went wrong.
-async fn damaged(rows: Vec<&Row>) -> (usize, Vec<String>) {
+async fn damaged(rows: Vec<&KeyDamage>) -> (usize, Vec<String>) {
     let fleet = busy().await;
     let (mut found, mut number) = (Vec::new(), 0);
     for row in rows {
         let hurts = match row {
-            Row::Record(_, hurts, _) | Row::Type(_, hurts, _) | Row::Field(_, hurts, _) => *hurts,
-            Row::Member(..) | Row::Shared(..) => Agent,
+            KeyDamage::Record(_, hurts, _) | KeyDamage::Type(_, hurts, _) | KeyDamage::Field(_, hurts, _) => *hurts,
+            KeyDamage::Member(..) | KeyDamage::Shared(..) => Agent,
         };
         for damage in damages(&fleet, row).await {
             number += 1;
@@ -512,10 +516,10 @@ async fn damaged(rows: Vec<&Row>) -> (usize, Vec<String>) {
 }
 
 /// Returns the damages of a row with its present keys.
-async fn damages(fleet: &Fleet, row: &Row) -> Vec<Damage> {
+async fn damages(fleet: &Fleet, row: &KeyDamage) -> Vec<Damage> {
     let mut all = Vec::new();
     match row {
-        Row::Record(_, _, patterns) => {
+        KeyDamage::Record(_, _, patterns) => {
             for pattern in *patterns {
                 for key in keys(fleet, pattern).await.into_iter().take(1) {
                     all.extend([Damage::Type(key.clone()), Damage::Text(key.clone())]);
@@ -530,15 +534,15 @@ async fn damages(fleet: &Fleet, row: &Row) -> Vec<Damage> {
                 }
             }
         }
-        Row::Type(_, _, names) => all.extend(names.iter().map(|name| Damage::Type((*name).to_owned()))),
-        Row::Field(_, _, fields) => {
+        KeyDamage::Type(_, _, names) => all.extend(names.iter().map(|name| Damage::Type((*name).to_owned()))),
+        KeyDamage::Field(_, _, fields) => {
             for (key, field) in *fields {
                 let damage = |is_missing| Damage::Field { key: (*key).to_owned(), field, is_missing };
                 all.extend([damage(false), damage(true)]);
             }
         }
-        Row::Member(key, members) => all.push(Damage::Members(key, members)),
-        Row::Shared(..) => {}
+        KeyDamage::Member(key, members) => all.push(Damage::Members(key, members)),
+        KeyDamage::Shared(..) => {}
     }
     all
 }

@@ -15,9 +15,9 @@ use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_store::seam::TakeRequest;
 use tickfleet_store::{Confirmed, Store, StoreOptions, TurnName};
-use tickfleet_testkit::{RedisOptions, RedisServer, Trio};
-use tickfleet_tests::doomed::Doomed;
+use tickfleet_testkit::{RedisOptions, RedisServer, SentinelSetup};
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
+use tickfleet_tests::killable::KillableProcess;
 use tickfleet_tools::{ToolError, TypedTool};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -25,10 +25,10 @@ use tokio::time::{Instant, sleep, timeout};
 const SHORT_LEASE_MS: i64 = 1_000;
 
 /// The payments, in order.
-type Paid = Arc<Mutex<Vec<String>>>;
+type PaymentLog = Arc<Mutex<Vec<String>>>;
 
 /// A payment, whose tool then returns or not.
-fn pay(paid: &Paid, answers: bool) -> TypedTool {
+fn pay(paid: &PaymentLog, answers: bool) -> TypedTool {
     let paid = Arc::clone(paid);
     let pay = TypedTool::new("pay", "Pays.", Effect::Once, move |_, args: Value| {
         let to = args["to"].as_str().unwrap().to_owned();
@@ -43,7 +43,7 @@ fn pay(paid: &Paid, answers: bool) -> TypedTool {
     pay.effect_key(&["/to"], Duration::from_secs(3_600))
 }
 
-fn plan(paid: &Paid, answers: bool, durable: Durability) -> Plan {
+fn plan(paid: &PaymentLog, answers: bool, durable: Durability) -> Plan {
     Plan { tools: vec![pay(paid, answers)], durable, ..Plan::default() }
 }
 
@@ -73,7 +73,7 @@ fn result(reply: &Value) -> (&str, u64) {
     (result["outcome"].as_str().unwrap(), result["attempts"].as_u64().unwrap())
 }
 
-fn paid_so_far(paid: &Paid) -> Vec<String> {
+fn paid_so_far(paid: &PaymentLog) -> Vec<String> {
     paid.lock().unwrap().clone()
 }
 
@@ -88,7 +88,7 @@ const RETRIED: &str = "tickfleet_retries_total{reason=\"not_durable\"}";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_whose_begin_no_replica_confirms_does_not_run_and_says_so() {
-    let (paid, (primary, mut replica)) = (Paid::default(), pair().await);
+    let (paid, (primary, mut replica)) = (PaymentLog::default(), pair().await);
     let mut fleet = Fleet::start_on(primary, plan(&paid, true, Durability::Replica)).await;
     // If the machine stalls for half a second, a confirmation fails, and uses up an attempt.
     fleet.submit(&[("pay", json!({"to": "kim"}))]).await;
@@ -119,7 +119,7 @@ async fn a_call_whose_begin_no_replica_confirms_does_not_run_and_says_so() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_runs_at_a_later_try_when_a_replica_is_there_again() {
-    let (paid, (primary, mut replica)) = (Paid::default(), pair().await);
+    let (paid, (primary, mut replica)) = (PaymentLog::default(), pair().await);
     let ladder = Ladder::new(vec![Duration::from_millis(500); 20]);
     let plan = Plan { ladder, ..plan(&paid, true, Durability::Replica) };
     let mut fleet = Fleet::start_on(primary, plan).await;
@@ -135,7 +135,7 @@ async fn a_call_runs_at_a_later_try_when_a_replica_is_there_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tool_may_be_more_careful_than_its_fleet_and_less() {
-    let (paid, notes) = (Paid::default(), Paid::default());
+    let (paid, notes) = (PaymentLog::default(), PaymentLog::default());
     let careless = TypedTool::new("note", "Notes.", Effect::Once, {
         let notes = Arc::clone(&notes);
         move |_, _: Value| {
@@ -165,7 +165,7 @@ async fn has_waitaof(server: &RedisServer) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_begin_reaches_the_disk_first_or_a_server_that_cannot_tell_is_named() {
-    let paid = Paid::default();
+    let paid = PaymentLog::default();
     for aof in [true, false] {
         let server = RedisServer::start_with(RedisOptions { appendonly: aof, ..RedisOptions::default() }).await;
         let can = has_waitaof(&server).await && aof;
@@ -200,7 +200,7 @@ struct FailedOver {
 /// The replica knows the turn. If it `lags`, it knows nothing that happens then: a worker begins the payment. Primary
 /// and worker die together, and another worker continues with what the replica knows.
 async fn fail_over(durable: Durability, lags: bool) -> FailedOver {
-    let (paid, trio) = (Paid::default(), &mut Trio::start(1).await);
+    let (paid, trio) = (PaymentLog::default(), &mut SentinelSetup::start(1).await);
     let [first, second] = [false, true].map(|answers| {
         let store = StoreOptions { lease_ms: SHORT_LEASE_MS, ..StoreOptions::default() };
         // If the machine stalls for half a second, a confirmation fails, and the begin is retried.
@@ -220,7 +220,7 @@ async fn fail_over(durable: Durability, lags: bool) -> FailedOver {
     if lags {
         trio.cut_replicas(0).await;
     }
-    let worker = Doomed::worker_on(&url, Arc::clone(&first), &active, &metrics, "first");
+    let worker = KillableProcess::worker_on(&url, Arc::clone(&first), &active, &metrics, "first");
     // Without a confirmation, the payment is not made.
     let is_in_vain = lags && durable == Durability::Replica;
     until(async || if is_in_vain { counted(&metrics, UNCONFIRMED) > 0 } else { !paid.lock().unwrap().is_empty() })
@@ -232,7 +232,7 @@ async fn fail_over(durable: Durability, lags: bool) -> FailedOver {
     // The next primary gets a replica: otherwise, nothing would be confirmed there either.
     trio.servers[0].restart().await;
     trio.replicated(1, 1).await;
-    let worker = Doomed::worker_on(&url, second, &active, &metrics, "second");
+    let worker = KillableProcess::worker_on(&url, second, &active, &metrics, "second");
     until(async || entries(&store, &trio.servers[1], "replies:acme:box").await.is_some_and(|count| count > 0)).await;
     let (range, key) = (redis::cmd("XREVRANGE"), store.keys().key("replies:acme:box"));
     let command = range.clone().arg(key).arg("+").arg("-").to_owned();

@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use tickfleet_model::policy::{DefaultCaps, FactRow};
 use tickfleet_model::{Effect, Policy};
 use tickfleet_store::StoreOptions;
-use tickfleet_tests::doomed::Doomed;
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tickfleet_tests::inbox::submit_all;
+use tickfleet_tests::killable::KillableProcess;
 use tickfleet_tools::{ToolError, TypedTool};
 
 use crate::calls::facts::{change, condition, row};
@@ -60,7 +60,7 @@ async fn of_a_thousand_turns_that_depend_on_each_other_none_is_denied_while_ever
                 "calls": [{"name": CHAIN[at], "arguments": {"item": session}}]})
         })
         .collect();
-    let mut parts = [Doomed::both(&fleet, "a"), Doomed::both(&fleet, "b")];
+    let mut parts = [KillableProcess::both(&fleet, "a"), KillableProcess::both(&fleet, "b")];
     submit_all(&fleet.server, fleet.store.keys(), &turns).await;
     let mut inbox = fleet.inbox("box").await;
     let (mut answered, mut kills) = (BTreeSet::new(), 0);
@@ -73,7 +73,7 @@ async fn of_a_thousand_turns_that_depend_on_each_other_none_is_denied_while_ever
         }
         if answered.len() > (kills + 1) * turns.len() / 7 && kills < 6 {
             kills += 1;
-            let other = Doomed::both(&fleet, &format!("after{kills}"));
+            let other = KillableProcess::both(&fleet, &format!("after{kills}"));
             std::mem::replace(&mut parts[kills % 2], other).kill();
         }
     }

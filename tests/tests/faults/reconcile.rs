@@ -10,9 +10,9 @@ use tickfleet_model::Effect;
 use tickfleet_model::policy::DefaultCaps;
 use tickfleet_model::tool::{Reconcile, ReconcileArgument};
 use tickfleet_store::StoreOptions;
-use tickfleet_tests::doomed::Doomed;
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tickfleet_tests::inbox::submit_all;
+use tickfleet_tests::killable::KillableProcess;
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
 /// The payments that were made, by recipient; outside the fleet.
@@ -85,7 +85,7 @@ fn plan(bank: &Bank) -> Plan {
 }
 
 #[derive(Debug, Default)]
-struct Told {
+struct OutcomeCounts {
     outcomes: BTreeMap<String, usize>,
     /// Outcomes that the other tool settled.
     reconciled: usize,
@@ -108,10 +108,10 @@ async fn payments_of_which_nobody_knew_are_settled_and_none_is_made_twice() {
             "calls": [{"name": "pay", "arguments": {"to": to}}]})
     };
     let turns: Vec<Value> = (1..=payments).flat_map(|to| [turn(to, 'a', "kelly"), turn(to, 'b', "fran")]).collect();
-    let mut workers = [Doomed::start(&fleet, "w0"), Doomed::start(&fleet, "w1")];
+    let mut workers = [KillableProcess::start(&fleet, "w0"), KillableProcess::start(&fleet, "w1")];
     submit_all(&fleet.server, fleet.store.keys(), &turns).await;
     let mut inbox = fleet.inbox("box").await;
-    let (mut told, mut answered, mut kills) = (Told::default(), BTreeSet::new(), 0);
+    let (mut told, mut answered, mut kills) = (OutcomeCounts::default(), BTreeSet::new(), 0);
     while answered.len() < turns.len() {
         let replies = inbox.next(PATIENCE).await;
         assert!(!replies.is_empty(), "{} turns are answered, then nothing for {PATIENCE:?}", answered.len());
@@ -129,7 +129,7 @@ async fn payments_of_which_nobody_knew_are_settled_and_none_is_made_twice() {
         }
         if answered.len() > (kills + 1) * turns.len() / 8 && kills < 6 {
             kills += 1;
-            let other = Doomed::start(&fleet, &format!("after{kills}"));
+            let other = KillableProcess::start(&fleet, &format!("after{kills}"));
             std::mem::replace(&mut workers[kills % 2], other).kill();
         }
     }
@@ -144,11 +144,11 @@ async fn payments_of_which_nobody_knew_are_settled_and_none_is_made_twice() {
 }
 
 /// The number of queries for each payment, by recipient. Its request is lost, or arrives only after the first query.
-type Asked = Arc<Mutex<BTreeMap<u64, usize>>>;
+type QueryCounts = Arc<Mutex<BTreeMap<u64, usize>>>;
 
 /// Finds a payment with an even number from the second query on, because its request has arrived by then; never another
 /// one.
-fn find_late(asked: &Asked) -> TypedTool {
+fn find_late(asked: &QueryCounts) -> TypedTool {
     let asked = Arc::clone(asked);
     TypedTool::new("find_payment", "Finds a payment.", Effect::Read, move |_, arguments: Value| {
         let asked = Arc::clone(&asked);
@@ -164,7 +164,7 @@ fn find_late(asked: &Asked) -> TypedTool {
 
 #[tokio::test]
 async fn that_a_payment_did_not_happen_is_believed_only_when_its_request_can_no_longer_be_on_its_way() {
-    let (bank, asked) = (Bank::default(), Asked::default());
+    let (bank, asked) = (Bank::default(), QueryCounts::default());
     // No worker dies here; the default lease is long enough that a stalled machine does not look like a death.
     let (store, tools) = (StoreOptions::default(), vec![pay(&bank), find_late(&asked)]);
     let fleet = Fleet::start(Plan { workers: 1, tools, store, ..plan(&bank) }).await;

@@ -19,7 +19,7 @@ use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_protocol::parse_turn;
 use tickfleet_store::seam::TakeRequest;
 use tickfleet_store::{Pool, Store, StoreError, StoreOptions};
-use tickfleet_testkit::{RedisServer, Trio};
+use tickfleet_testkit::{RedisServer, SentinelSetup};
 use tickfleet_tests::fleet::{PATIENCE, Plan};
 use tickfleet_tests::inspect::outcomes;
 use tickfleet_tools::{CallContext, TypedTool};
@@ -69,7 +69,7 @@ impl Gate {
 
 /// A scheduler, a worker and a producer that know only the addresses of the Sentinels.
 struct Fleet {
-    trio: Trio,
+    trio: SentinelSetup,
     gate: Gate,
     client: Client,
     store: Store,
@@ -79,13 +79,13 @@ struct Fleet {
 
 impl Fleet {
     async fn start() -> Self {
-        let trio = Trio::start(1).await;
+        let trio = SentinelSetup::start(1).await;
         let url = trio.url();
         Self::start_on(trio, url, Durability::None).await
     }
 
     /// A fleet that knows the trio by this URL.
-    async fn start_on(trio: Trio, url: String, durable: Durability) -> Self {
+    async fn start_on(trio: SentinelSetup, url: String, durable: Durability) -> Self {
         let gate = Gate { runs: Arc::default(), open: watch::Sender::new(true) };
         let caps = DefaultCaps { tick_ms: 200, calls_per_tick: 1_000, ..DefaultCaps::default() };
         let plan = Plan {
@@ -269,7 +269,7 @@ async fn a_fleet_goes_on_with_the_next_primary_and_answers_each_turn_once() {
 
 #[tokio::test]
 async fn connections_of_all_kinds_lead_to_the_primary_that_was_promoted() {
-    let mut trio = Trio::start(1).await;
+    let mut trio = SentinelSetup::start(1).await;
     // One of three Sentinels is enough, whichever it is.
     trio.kill_sentinel(0);
     let store = Store::open(&trio.url(), 0, Arc::new(StoreOptions::default())).unwrap();
@@ -332,7 +332,7 @@ fn port_of(server: &RedisServer) -> String {
 
 #[tokio::test]
 async fn a_server_that_says_itself_that_it_is_no_primary_is_not_believed_to_be_one() {
-    let trio = Trio::start(1).await;
+    let trio = SentinelSetup::start(1).await;
     let lagging = lagging_sentinel(&port_of(&trio.servers[1])).await;
     let url = trio.url().replace("sentinel://", &format!("sentinel://127.0.0.1:{lagging},"));
     let store = Store::open(&url, 0, Arc::new(StoreOptions::default())).unwrap();

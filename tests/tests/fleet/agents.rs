@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tickfleet_config::{LlmDef, TaskHandlerDef};
 use tickfleet_model::{AgentId, Effect};
 use tickfleet_tests::fleet::{Fleet, Plan};
-use tickfleet_tests::llm::{Asked, Said, ScriptedModel};
+use tickfleet_tests::llm::{ModelReply, ModelRequest, ScriptedModel};
 use tickfleet_tools::{ToolError, TypedTool};
 
 /// An agent of these tests.
@@ -86,14 +86,14 @@ fn result(reply: &Value) -> &Value {
 #[tokio::test]
 async fn a_model_carries_a_task_out_with_the_agents_tools_and_its_answer_is_the_reply() {
     let posts = Arc::new(AtomicUsize::new(0));
-    let model = ScriptedModel::start(|asked: &Asked| match asked.answers() {
-        0 => Said::Calls(vec![
+    let model = ScriptedModel::start(|asked: &ModelRequest| match asked.answers() {
+        0 => ModelReply::Calls(vec![
             ("echo".into(), json!({"text": "hi"})),
             ("post".into(), json!({"content": 7})),
             ("launch".into(), json!({})),
         ]),
-        1 => Said::call("post", json!({"content": "Hello"})),
-        _ => Said::words("It is posted."),
+        1 => ModelReply::call("post", json!({"content": "Hello"})),
+        _ => ModelReply::words("It is posted."),
     })
     .await;
     let mut fleet = Fleet::start(plan(&model, vec![post(&posts)])).await;
@@ -130,14 +130,14 @@ async fn a_model_carries_a_task_out_with_the_agents_tools_and_its_answer_is_the_
 #[tokio::test]
 async fn an_agent_delegates_waits_without_a_slot_and_goes_on_with_the_answer() {
     let posts = Arc::new(AtomicUsize::new(0));
-    let model = ScriptedModel::start(|asked: &Asked| match (asked.system.as_str(), asked.answers()) {
-        ("You are atlas.", 0) => Said::call(
+    let model = ScriptedModel::start(|asked: &ModelRequest| match (asked.system.as_str(), asked.answers()) {
+        ("You are atlas.", 0) => ModelReply::call(
             "delegate_task",
             json!({"target_agent": "kelly", "task_description": "Post the news.", "wait": true}),
         ),
-        ("You are atlas.", _) => Said::words(&format!("Kelly says: {}", asked.results()[0])),
-        (_, 0) => Said::call("post", json!({"content": "News"})),
-        _ => Said::words("Posted number one."),
+        ("You are atlas.", _) => ModelReply::words(&format!("Kelly says: {}", asked.results()[0])),
+        (_, 0) => ModelReply::call("post", json!({"content": "News"})),
+        _ => ModelReply::words("Posted number one."),
     })
     .await;
     // With one slot, an agent that kept it while waiting would wait forever.
@@ -152,13 +152,13 @@ async fn an_agent_delegates_waits_without_a_slot_and_goes_on_with_the_answer() {
 
 #[tokio::test]
 async fn a_model_that_only_calls_is_asked_for_an_answer_in_the_end_and_one_in_circles_is_told_so() {
-    let model = ScriptedModel::start(|asked: &Asked| {
+    let model = ScriptedModel::start(|asked: &ModelRequest| {
         if asked.last {
-            return Said::words("I give up.");
+            return ModelReply::words("I give up.");
         }
         let text = asked.messages[0]["content"].as_str().unwrap();
         let n = if text.starts_with("circle") { 0 } else { asked.answers() };
-        Said::call("echo", json!({"text": n.to_string()}))
+        ModelReply::call("echo", json!({"text": n.to_string()}))
     })
     .await;
     let mut fleet = Fleet::start(plan(&model, vec![])).await;
@@ -178,11 +178,11 @@ async fn a_model_that_only_calls_is_asked_for_an_answer_in_the_end_and_one_in_ci
 #[tokio::test]
 async fn calls_that_come_with_the_last_answer_are_dropped_and_one_without_words_is_asked_for_again() {
     let tries = AtomicUsize::new(0);
-    let model = ScriptedModel::start(move |asked: &Asked| {
+    let model = ScriptedModel::start(move |asked: &ModelRequest| {
         // The model makes a call although it may not.
         match asked.last && tries.fetch_add(1, Ordering::SeqCst) > 0 {
-            true => Said::words("I give up."),
-            false => Said::call("echo", json!({"text": asked.answers().to_string()})),
+            true => ModelReply::words("I give up."),
+            false => ModelReply::call("echo", json!({"text": asked.answers().to_string()})),
         }
     })
     .await;
@@ -198,9 +198,9 @@ async fn calls_that_come_with_the_last_answer_are_dropped_and_one_without_words_
 #[tokio::test]
 async fn a_turn_that_somebody_gave_the_id_of_a_step_is_no_result_of_that_step() {
     let posts = Arc::new(AtomicUsize::new(0));
-    let model = ScriptedModel::start(|asked: &Asked| match asked.answers() {
-        0 => Said::call("post", json!({"content": "News"})),
-        _ => Said::words(asked.results()[0]),
+    let model = ScriptedModel::start(|asked: &ModelRequest| match asked.answers() {
+        0 => ModelReply::call("post", json!({"content": "News"})),
+        _ => ModelReply::words(asked.results()[0]),
     })
     .await;
     let mut fleet = Fleet::start(plan(&model, vec![post(&posts)])).await;
@@ -220,12 +220,12 @@ async fn a_turn_that_somebody_gave_the_id_of_a_step_is_no_result_of_that_step() 
 #[tokio::test]
 async fn a_model_that_is_away_is_asked_again_and_one_that_refuses_ends_the_task() {
     let tries = AtomicUsize::new(0);
-    let model = ScriptedModel::start(move |asked: &Asked| {
+    let model = ScriptedModel::start(move |asked: &ModelRequest| {
         let text = asked.messages[0]["content"].as_str().unwrap();
         match text.starts_with("flaky") {
-            true if tries.fetch_add(1, Ordering::SeqCst) < 2 => Said::Status(503, 0),
-            true => Said::words("At last."),
-            false => Said::Status(401, 0),
+            true if tries.fetch_add(1, Ordering::SeqCst) < 2 => ModelReply::Status(503, 0),
+            true => ModelReply::words("At last."),
+            false => ModelReply::Status(401, 0),
         }
     })
     .await;
@@ -244,9 +244,9 @@ async fn a_model_that_is_away_is_asked_again_and_one_that_refuses_ends_the_task(
 #[tokio::test]
 async fn a_task_that_finds_its_model_resting_waits_and_uses_up_no_try() {
     let turned_away = AtomicUsize::new(0);
-    let model = ScriptedModel::start(move |_: &Asked| match turned_away.fetch_add(1, Ordering::SeqCst) {
-        0 => Said::Status(429, 2),
-        _ => Said::words("At last."),
+    let model = ScriptedModel::start(move |_: &ModelRequest| match turned_away.fetch_add(1, Ordering::SeqCst) {
+        0 => ModelReply::Status(429, 2),
+        _ => ModelReply::words("At last."),
     })
     .await;
     // One attempt per step: a task that used it up while the model is paused would end here.
@@ -264,9 +264,9 @@ async fn a_task_that_finds_its_model_resting_waits_and_uses_up_no_try() {
 
 #[tokio::test]
 async fn a_task_that_expires_or_is_cancelled_while_it_waits_is_not_told_as_not_executed() {
-    let model = ScriptedModel::start(|asked: &Asked| match asked.answers() {
-        0 => Said::call("sleep", json!({"ms": 20_000})),
-        _ => Said::words("done"),
+    let model = ScriptedModel::start(|asked: &ModelRequest| match asked.answers() {
+        0 => ModelReply::call("sleep", json!({"ms": 20_000})),
+        _ => ModelReply::words("done"),
     })
     .await;
     let mut fleet = Fleet::start(plan(&model, vec![])).await;
@@ -296,9 +296,9 @@ async fn a_task_that_expires_or_is_cancelled_while_it_waits_is_not_told_as_not_e
 
 #[tokio::test]
 async fn an_agent_can_read_what_models_have_used_today() {
-    let model = ScriptedModel::start(|asked: &Asked| match asked.answers() {
-        0 => Said::call("get_subscription_info", json!({})),
-        _ => Said::words(asked.results()[0]),
+    let model = ScriptedModel::start(|asked: &ModelRequest| match asked.answers() {
+        0 => ModelReply::call("get_subscription_info", json!({})),
+        _ => ModelReply::words(asked.results()[0]),
     })
     .await;
     let granted = |policy: &mut tickfleet_model::Policy| {

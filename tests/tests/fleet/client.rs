@@ -20,7 +20,7 @@ const SOON: Duration = Duration::from_secs(60);
 /// The wait for a reply that must not come.
 const NOT_LONG: Duration = Duration::from_millis(20);
 
-struct World {
+struct ClientFixture {
     server: RedisServer,
     client: Client,
     redis: MultiplexedConnection,
@@ -28,7 +28,7 @@ struct World {
     inbox: InboxName,
 }
 
-impl World {
+impl ClientFixture {
     async fn new(options: StoreOptions) -> Self {
         let server = RedisServer::start().await;
         let client = Client::connect(&server.url(), options).await.unwrap();
@@ -65,7 +65,7 @@ fn id(reply: &Reply) -> &str {
 
 #[tokio::test]
 async fn replies_come_in_order_and_are_removed_once_the_next_is_asked_for() {
-    let mut world = World::new(StoreOptions::default()).await;
+    let mut world = ClientFixture::new(StoreOptions::default()).await;
     world.reply("t1", 1).await;
     world.reply("t2", 2).await;
     let mut replies = world.client.replies(&world.tenant, &world.inbox);
@@ -83,7 +83,7 @@ async fn replies_come_in_order_and_are_removed_once_the_next_is_asked_for() {
 
 #[tokio::test]
 async fn a_reply_that_comes_while_it_is_awaited_is_read_at_once() {
-    let mut world = World::new(StoreOptions::default()).await;
+    let mut world = ClientFixture::new(StoreOptions::default()).await;
     let mut replies = world.client.replies(&world.tenant, &world.inbox);
     let waiting = tokio::spawn(async move { replies.next(SOON).await });
     world.reply("t1", 1).await;
@@ -92,7 +92,7 @@ async fn a_reply_that_comes_while_it_is_awaited_is_read_at_once() {
 
 #[tokio::test]
 async fn a_gap_in_the_numbers_is_told() {
-    let mut world = World::new(StoreOptions::default()).await;
+    let mut world = ClientFixture::new(StoreOptions::default()).await;
     world.reply("t1", 4).await;
     world.reply("t2", 7).await;
     let mut replies = world.client.replies(&world.tenant, &world.inbox);
@@ -104,7 +104,7 @@ async fn a_gap_in_the_numbers_is_told() {
 /// entry IDs than replies that were already read.
 #[tokio::test]
 async fn replies_that_are_numbered_below_those_read_before_are_read_too_and_none_is_removed_unread() {
-    let mut world = World::new(StoreOptions::default()).await;
+    let mut world = ClientFixture::new(StoreOptions::default()).await;
     let mut replies = world.client.replies(&world.tenant, &world.inbox);
     world.reply("t-1", 1).await;
     assert_eq!(id(&replies.next(SOON).await.unwrap().unwrap()), "t-1");
@@ -131,7 +131,7 @@ async fn replies_that_are_numbered_below_those_read_before_are_read_too_and_none
 
 #[tokio::test]
 async fn replies_are_found_behind_a_gap_in_the_numbers() {
-    let mut world = World::new(StoreOptions::default()).await;
+    let mut world = ClientFixture::new(StoreOptions::default()).await;
     let mut replies = world.client.replies(&world.tenant, &world.inbox);
     // The test sets entry IDs: automatic IDs of one millisecond could be equal after the stream was created again.
     let add = |turn: &str, seq: u64| [("reply", json(turn)), ("seq", seq.to_string())];
@@ -151,7 +151,7 @@ async fn replies_are_found_behind_a_gap_in_the_numbers() {
 
 #[tokio::test]
 async fn what_comes_before_an_awaited_reply_is_kept_here_and_in_the_inbox() {
-    let mut world = World::new(StoreOptions::default()).await;
+    let mut world = ClientFixture::new(StoreOptions::default()).await;
     for (turn, seq) in [("t1", 1), ("t2", 2), ("t3", 3)] {
         world.reply(turn, seq).await;
     }
@@ -167,7 +167,7 @@ async fn what_comes_before_an_awaited_reply_is_kept_here_and_in_the_inbox() {
 
 #[tokio::test]
 async fn a_reply_that_is_not_in_the_inbox_is_read_from_the_turns_record() {
-    let world = World::new(StoreOptions::default()).await;
+    let world = ClientFixture::new(StoreOptions::default()).await;
     let (store, name) = (world.client.store(&world.tenant), TurnName::parse("acme:mine").unwrap());
     let finished = Finished {
         admitted_ms: 1,
@@ -194,7 +194,7 @@ async fn a_reply_that_is_not_in_the_inbox_is_read_from_the_turns_record() {
 
 #[tokio::test]
 async fn a_reply_that_cannot_be_read_is_told_and_skipped() {
-    let mut world = World::new(StoreOptions::default()).await;
+    let mut world = ClientFixture::new(StoreOptions::default()).await;
     let () = world.redis.xadd(world.key(), "*", &[("reply", "{"), ("seq", "1")]).await.unwrap();
     world.reply("t2", 2).await;
     let mut replies = world.client.replies(&world.tenant, &world.inbox);
@@ -204,7 +204,7 @@ async fn a_reply_that_cannot_be_read_is_told_and_skipped() {
 
 #[tokio::test]
 async fn a_private_inbox_leaves_nothing_behind() {
-    let mut world = World::new(StoreOptions::default()).await;
+    let mut world = ClientFixture::new(StoreOptions::default()).await;
     world.inbox = private_inbox("test");
     world.reply("t1", 1).await;
     let replies = world.client.replies(&world.tenant, &world.inbox);
@@ -215,7 +215,7 @@ async fn a_private_inbox_leaves_nothing_behind() {
 
 #[tokio::test]
 async fn many_turns_over_many_shards_are_answered_in_their_order() {
-    let world = World::new(StoreOptions { shards: 3, ..StoreOptions::default() }).await;
+    let world = ClientFixture::new(StoreOptions { shards: 3, ..StoreOptions::default() }).await;
     let turns: Vec<Turn> = (0..600)
         .map(|n| Turn {
             tenant: TenantId::new(format!("tenant-{}", n % 7)).unwrap(),
@@ -238,7 +238,7 @@ async fn many_turns_over_many_shards_are_answered_in_their_order() {
 
 #[tokio::test]
 async fn a_turn_submitted_twice_is_taken_in_once_and_bounds_are_words() {
-    let world = World::new(StoreOptions { turns_max: 2, ..StoreOptions::default() }).await;
+    let world = ClientFixture::new(StoreOptions { turns_max: 2, ..StoreOptions::default() }).await;
     let first = world.client.submit(world.turn(Some("mine"))).await.unwrap();
     let again = world.client.submit(world.turn(Some("mine"))).await.unwrap();
     assert_eq!((first.duplicate, again.duplicate), (false, true));
@@ -254,7 +254,7 @@ async fn a_turn_submitted_twice_is_taken_in_once_and_bounds_are_words() {
 
 #[tokio::test]
 async fn a_client_that_counts_other_shards_is_refused() {
-    let world = World::new(StoreOptions::default()).await;
+    let world = ClientFixture::new(StoreOptions::default()).await;
     world.client.stores()[0].announce("digest", None, false).await.unwrap();
     let error = Client::connect(&world.server.url(), StoreOptions { shards: 2, ..StoreOptions::default() }).await;
     assert!(matches!(error, Err(StoreError::Shards { ours: 2, .. })), "{error:?}");
@@ -262,7 +262,7 @@ async fn a_client_that_counts_other_shards_is_refused() {
 
 #[tokio::test]
 async fn a_tool_is_paused_in_the_shards_where_it_can_be_and_the_others_are_told() {
-    let world = World::new(StoreOptions { shards: 2, ..StoreOptions::default() }).await;
+    let world = ClientFixture::new(StoreOptions { shards: 2, ..StoreOptions::default() }).await;
     let shards = world.client.stores().to_vec();
     let pause = Pause { by: "anna".into(), reason: "many".into(), since_ms: 1 };
     for n in 0..limits::PAUSES_MAX {
@@ -275,18 +275,18 @@ async fn a_tool_is_paused_in_the_shards_where_it_can_be_and_the_others_are_told(
     for changed in [true, false] {
         let set = operate::pause_tool(&shards, &tool, operator).await.unwrap();
         assert_eq!(set, ToolPaused { changed, full: vec![0], paused: 1 });
-        let told = set.not_everywhere().unwrap();
+        let told = set.incomplete_message().unwrap();
         assert!(told.contains("in shard 0") && told.contains("it is paused in the others"), "{told}");
     }
     let paused = shards[1].run_time_config().await.unwrap().tool_pauses;
     assert_eq!(paused.keys().collect::<Vec<_>>(), [&tool]);
     assert_eq!(operate::resume_tool(&shards, &tool, operator).await.unwrap(), PauseResult::Ok);
-    assert_eq!(ToolPaused { changed: true, full: Vec::new(), paused: 2 }.not_everywhere(), None);
+    assert_eq!(ToolPaused { changed: true, full: Vec::new(), paused: 2 }.incomplete_message(), None);
 }
 
 #[tokio::test]
 async fn what_was_put_aside_is_not_replayed_for_an_inbox_that_nobody_reads() {
-    let mut world = World::new(StoreOptions { inbox_unread_max: 1, ..StoreOptions::default() }).await;
+    let mut world = ClientFixture::new(StoreOptions { inbox_unread_max: 1, ..StoreOptions::default() }).await;
     let store = world.client.store(&world.tenant).clone();
     let letter: String = world.redis.xadd(store.keys().key("dead"), "*", &[("any", "letter")]).await.unwrap();
     world.reply("t1", 1).await;

@@ -3,11 +3,11 @@
 mod agents;
 mod bytes;
 mod client;
+mod concurrency;
 mod delegation;
 mod governance;
 mod inboxes;
 mod limits;
-mod places;
 mod policy;
 mod pools;
 mod settings;

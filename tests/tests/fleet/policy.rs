@@ -8,12 +8,12 @@ use tickfleet_store::{AnnounceResult, Store, StoreOptions};
 use tickfleet_testkit::RedisServer;
 
 /// A shard.
-struct World {
+struct ShardFixture {
     _server: RedisServer,
     store: Store,
 }
 
-impl World {
+impl ShardFixture {
     async fn new() -> Self {
         let server = RedisServer::start().await;
         let store = Store::open(&server.url(), 0, Arc::new(StoreOptions::default())).unwrap();
@@ -47,7 +47,7 @@ const fn older(generation: u64, silent: bool) -> AnnounceResult {
 
 #[tokio::test]
 async fn an_older_policy_comes_back_when_the_newer_ones_scheduler_has_left_or_changed() {
-    let world = World::new().await;
+    let world = ShardFixture::new().await;
     let (one, two) = (world.scheduler("s-one").await, world.scheduler("s-two").await);
     let first = world.in_force("old", &one).await;
     let second = world.in_force("new", &two).await;

@@ -24,7 +24,7 @@ const SLOTS: usize = 8;
 const FLOOD: usize = 900;
 
 /// The tenants whose calls have begun, in order.
-type Begun = Arc<Mutex<Vec<String>>>;
+type BegunTenants = Arc<Mutex<Vec<String>>>;
 
 #[derive(Deserialize, JsonSchema)]
 struct Nothing {}
@@ -35,7 +35,7 @@ struct Done {
 }
 
 /// A tool that takes a while, and records the tenant for which it runs.
-fn slow(begun: &Begun) -> TypedTool {
+fn slow(begun: &BegunTenants) -> TypedTool {
     let begun = Arc::clone(begun);
     TypedTool::new("slow", "Takes a while.", Effect::Read, move |context: CallContext, _: Nothing| {
         let begun = Arc::clone(&begun);
@@ -90,7 +90,7 @@ fn by_default(policy: &mut Policy) {
     assert_eq!(policy.limits.iter().map(|limit| limit.name.as_str()).collect::<Vec<_>>(), ["fair_share"]);
 }
 
-async fn start(begun: &Begun, policy: fn(&mut Policy)) -> Fleet {
+async fn start(begun: &BegunTenants, policy: fn(&mut Policy)) -> Fleet {
     let tools = vec![slow(begun)];
     let fleet = Fleet::start(Plan { schedulers: 2, slots: SLOTS, tools, policy, ..Plan::default() }).await;
     until_slots_are_counted(&fleet).await;
@@ -115,7 +115,7 @@ fn turns(tenant: &str, count: usize) -> Vec<Value> {
     (0..count).map(|_| json!({"tenant": tenant, "agent": "kelly", "calls": call})).collect()
 }
 
-async fn until_begun(begun: &Begun, count: usize) {
+async fn until_begun(begun: &BegunTenants, count: usize) {
     while begun.lock().unwrap().len() < count {
         // Only the tool's record shows it, so this polls.
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -123,7 +123,7 @@ async fn until_begun(begun: &Begun, count: usize) {
 }
 
 /// Waits until all these calls have begun and ended.
-async fn until_over(fleet: &Fleet, begun: &Begun, calls: usize) {
+async fn until_over(fleet: &Fleet, begun: &BegunTenants, calls: usize) {
     until_begun(begun, calls).await;
     for (limit, tenant) in ["slots", "fair_share"].into_iter().flat_map(|limit| [(limit, "acme"), (limit, "globex")]) {
         while fleet.used(limit, tenant).await.unwrap_or(0) > 0 {
@@ -138,7 +138,7 @@ fn count(calls: &[String], tenant: &str) -> usize {
 }
 
 /// Submits one turn of `globex`, and returns how many calls of `acme` began before its call.
-async fn calls_before_one_of_globex(fleet: &Fleet, begun: &Begun) -> usize {
+async fn calls_before_one_of_globex(fleet: &Fleet, begun: &BegunTenants) -> usize {
     let before = begun.lock().unwrap().len();
     submit_all(&fleet.server, fleet.store.keys(), &turns("globex", 1)).await;
     loop {
@@ -157,7 +157,7 @@ const BEFORE_MAX: usize = FLOOD / 6;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_one_tenant_does_not_stand_before_another_s_call() {
-    let begun = Begun::default();
+    let begun = BegunTenants::default();
     let fleet = start(&begun, sharing).await;
     submit_all(&fleet.server, fleet.store.keys(), &turns("acme", FLOOD)).await;
     until_begun(&begun, FLOOD / 4).await;
@@ -172,7 +172,7 @@ async fn by_default_a_flood_stands_before_no_other_tenant_s_calls() {
     const CALLS: usize = 9;
     /// 150 times as many as the other tenant sends.
     const FLOOD: usize = super::shares::FLOOD / 2 * 3;
-    let begun = Begun::default();
+    let begun = BegunTenants::default();
     let fleet = start(&begun, by_default).await;
     submit_all(&fleet.server, fleet.store.keys(), &turns("acme", FLOOD)).await;
     until_begun(&begun, SLOTS).await;
@@ -191,7 +191,7 @@ async fn by_default_a_flood_stands_before_no_other_tenant_s_calls() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_waits_for_a_share_of_the_slots_asks_for_workers() {
-    let (begun, gate, hanging) = (Begun::default(), Arc::new(Semaphore::new(0)), Arc::default());
+    let (begun, gate, hanging) = (BegunTenants::default(), Arc::new(Semaphore::new(0)), Arc::default());
     let tools = vec![slow(&begun), hangs(&gate, &hanging)];
     let fleet = Fleet::start(Plan { slots: SLOTS, tools, policy: by_default, ..Plan::default() }).await;
     until_slots_are_counted(&fleet).await;
@@ -212,7 +212,7 @@ async fn what_waits_for_a_share_of_the_slots_asks_for_workers() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_fairness_the_flood_goes_first() {
-    let begun = Begun::default();
+    let begun = BegunTenants::default();
     let off = |policy: &mut Policy| {
         two_tenants(policy);
         policy.limits = limits_with(&[("TICKFLEET_FAIRNESS_TENANTS", "false")]);
@@ -229,7 +229,7 @@ async fn without_fairness_the_flood_goes_first() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_slots_are_enough_a_share_of_them_is_not_counted() {
-    let begun = Begun::default();
+    let begun = BegunTenants::default();
     let fleet = start(&begun, by_default).await;
     for number in 1..=SLOTS {
         let tenant = if number % 2 == 0 { "acme" } else { "globex" };
@@ -245,7 +245,7 @@ async fn while_slots_are_enough_a_share_of_them_is_not_counted() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tenants_that_wait_have_the_slots_by_weight() {
-    let begun = Begun::default();
+    let begun = BegunTenants::default();
     let fleet = start(&begun, sharing).await;
     let both = turns("acme", FLOOD).into_iter().zip(turns("globex", FLOOD)).flat_map(|(a, g)| [a, g]);
     submit_all(&fleet.server, fleet.store.keys(), &both.collect::<Vec<_>>()).await;
@@ -295,7 +295,7 @@ async fn until_none_hangs(fleet: &Fleet, hanging: &AtomicUsize, calls: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tool_that_hangs_leaves_slots_for_others() {
-    let (begun, gate, hanging) = (Begun::default(), Arc::new(Semaphore::new(0)), Arc::default());
+    let (begun, gate, hanging) = (BegunTenants::default(), Arc::new(Semaphore::new(0)), Arc::default());
     let policy = |policy: &mut Policy| {
         two_tenants(policy);
         policy.limits = limits_with(&[("TICKFLEET_FAIRNESS_TOOL_SLOTS_PERCENT", "50")]);
@@ -314,7 +314,7 @@ async fn a_tool_that_hangs_leaves_slots_for_others() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn by_default_one_tool_of_one_tenant_has_all_slots() {
-    let (begun, gate, hanging) = (Begun::default(), Arc::new(Semaphore::new(0)), Arc::default());
+    let (begun, gate, hanging) = (BegunTenants::default(), Arc::new(Semaphore::new(0)), Arc::default());
     let tools = vec![slow(&begun), hangs(&gate, &hanging)];
     let fleet = Fleet::start(Plan { schedulers: 2, slots: SLOTS, tools, policy: by_default, ..Plan::default() }).await;
     until_slots_are_counted(&fleet).await;
@@ -349,7 +349,7 @@ fn probe(begins: UnboundedSender<u32>) -> TypedTool {
 /// flood of `acme`.
 async fn waits(policy: fn(&mut Policy), flood: usize) -> Vec<f64> {
     const PROBES: u32 = 200;
-    let begun = Begun::default();
+    let begun = BegunTenants::default();
     let (begins, mut said) = unbounded_channel();
     let store = StoreOptions { tenant_turns_max: 100_000, tenant_ready_max: 100_000, ..StoreOptions::default() };
     let tools = vec![slow(&begun), probe(begins)];

@@ -22,12 +22,12 @@ const BEARER_TOKEN: &str = "bearer-token-c9f0f895fb98ab91";
 /// Requests to the services, and their next answers. Without a set answer, a request succeeds.
 #[derive(Default)]
 struct Services {
-    asked: Mutex<Vec<Asked>>,
+    asked: Mutex<Vec<SocialRequest>>,
     answers: Mutex<VecDeque<(u16, Value)>>,
 }
 
 #[derive(Debug, Clone)]
-struct Asked {
+struct SocialRequest {
     method: String,
     uri: String,
     authorization: String,
@@ -39,7 +39,7 @@ impl Services {
         self.answers.lock().unwrap().push_back((status, body));
     }
 
-    fn asked(&self) -> Vec<Asked> {
+    fn asked(&self) -> Vec<SocialRequest> {
         std::mem::take(&mut self.asked.lock().unwrap())
     }
 }
@@ -49,8 +49,12 @@ async fn serve(State(services): State<Arc<Services>>, request: Request) -> Respo
     let body = axum::body::to_bytes(body, 1 << 20).await.unwrap();
     let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
     let authorization = parts.headers.get("authorization").map_or("", |v| v.to_str().unwrap()).to_owned();
-    let asked =
-        Asked { method: parts.method.to_string(), uri: parts.uri.to_string(), authorization, body: body.clone() };
+    let asked = SocialRequest {
+        method: parts.method.to_string(),
+        uri: parts.uri.to_string(),
+        authorization,
+        body: body.clone(),
+    };
     services.asked.lock().unwrap().push(asked);
     if let Some((status, answer)) = services.answers.lock().unwrap().pop_front() {
         return (StatusCode::from_u16(status).unwrap(), axum::Json(answer)).into_response();

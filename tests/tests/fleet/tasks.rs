@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tickfleet_client::tasks::{TaskFilter, TaskState, WaitReason, Word, task_page};
+use tickfleet_client::tasks::{CancelStatus, TaskFilter, TaskState, WaitReason, task_page};
 use tickfleet_client::{Client, Session, SessionError, SessionId, TaskEvent};
 use tickfleet_config::{LlmDef, TaskHandlerDef};
 use tickfleet_model::policy::{TEAM_TOOLS, ToolGrant};
 use tickfleet_model::{AgentId, Context, TenantId};
 use tickfleet_store::{SendResult, TurnName};
 use tickfleet_tests::fleet::{Fleet, Plan};
-use tickfleet_tests::llm::{Asked, Said, ScriptedModel};
+use tickfleet_tests::llm::{ModelReply, ModelRequest, ScriptedModel};
 
 /// An agent of these tests.
 fn llm(system: &str, answer_schema: Option<Value>) -> TaskHandlerDef {
@@ -69,17 +69,17 @@ async fn asked(model: &ScriptedModel, times: usize) {
     }
 }
 
-fn delegate(to: &str, wait: bool) -> Said {
-    Said::call("delegate_task", json!({"target_agent": to, "task_description": "Do it.", "wait": wait}))
+fn delegate(to: &str, wait: bool) -> ModelReply {
+    ModelReply::call("delegate_task", json!({"target_agent": to, "task_description": "Do it.", "wait": wait}))
 }
 
 #[tokio::test]
 async fn what_a_child_leaves_of_its_budget_is_its_parents_again() {
-    let model = ScriptedModel::start(|asked: &Asked| match (asked.system.as_str(), asked.answers()) {
+    let model = ScriptedModel::start(|asked: &ModelRequest| match (asked.system.as_str(), asked.answers()) {
         // Each child gets half of the task's budget. Without what the children leave, the third would be rejected.
         ("You are atlas.", 0..=4) => delegate("kelly", true),
-        ("You are atlas.", _) => Said::words(asked.results()[0]),
-        _ => Said::words("done"),
+        ("You are atlas.", _) => ModelReply::words(asked.results()[0]),
+        _ => ModelReply::words("done"),
     })
     .await;
     let mut fleet = Fleet::start(plan(&model)).await;
@@ -94,9 +94,9 @@ async fn what_a_child_leaves_of_its_budget_is_its_parents_again() {
 
 #[tokio::test]
 async fn a_task_is_watched_from_its_acceptance_to_its_answer_and_from_any_position_on() {
-    let model = ScriptedModel::start(|asked: &Asked| match asked.answers() {
-        0 => Said::Calls(vec![("echo".into(), json!({"text": "hi"})), ("sleep".into(), json!({"ms": 600}))]),
-        _ => Said::words("Said hi."),
+    let model = ScriptedModel::start(|asked: &ModelRequest| match asked.answers() {
+        0 => ModelReply::Calls(vec![("echo".into(), json!({"text": "hi"})), ("sleep".into(), json!({"ms": 600}))]),
+        _ => ModelReply::words("Said hi."),
     })
     .await;
     let fleet = Fleet::start(plan(&model)).await;
@@ -153,7 +153,7 @@ async fn a_task_is_watched_from_its_acceptance_to_its_answer_and_from_any_positi
 
 #[tokio::test]
 async fn a_task_that_is_refused_or_fails_ends_its_watch_with_why() {
-    let model = ScriptedModel::start(|_: &Asked| Said::Status(401, 0)).await;
+    let model = ScriptedModel::start(|_: &ModelRequest| ModelReply::Status(401, 0)).await;
     let fleet = Fleet::start(plan(&model)).await;
     let mut refused = client(&fleet).watch(&name("nobody"));
     let mut failed = client(&fleet).watch(&name("job"));
@@ -196,9 +196,9 @@ async fn paged(client: &Client, tenant: &TenantId, filter: &TaskFilter) -> Vec<S
 
 #[tokio::test]
 async fn cancelling_a_task_ends_its_turn_and_the_tasks_below_it() {
-    let model = ScriptedModel::start(|asked: &Asked| match asked.system.as_str() {
+    let model = ScriptedModel::start(|asked: &ModelRequest| match asked.system.as_str() {
         "You are atlas." => delegate("kelly", true),
-        _ => Said::call("sleep", json!({"ms": 20_000})),
+        _ => ModelReply::call("sleep", json!({"ms": 20_000})),
     })
     .await;
     let mut fleet = Fleet::start(plan(&model)).await;
@@ -226,7 +226,7 @@ async fn cancelling_a_task_ends_its_turn_and_the_tasks_below_it() {
     assert_eq!(paged(&client, &tenant, &waiting).await, [child.as_str(), "job"]);
 
     let cancelled = client.cancel_task(&name("job"), "no longer wanted").await.unwrap();
-    assert_eq!(cancelled.answer, Word::Ok);
+    assert_eq!(cancelled.answer, CancelStatus::Ok);
     assert_eq!(cancelled.turns[0].turn.as_str(), "job.step-1");
     assert_eq!(cancelled.children[0].task.as_str(), child.as_str());
     assert_eq!(cancelled.children[0].turns.len(), 1);
@@ -255,9 +255,9 @@ async fn cancelling_a_task_ends_its_turn_and_the_tasks_below_it() {
 
 #[tokio::test]
 async fn an_agent_looks_after_the_tasks_that_it_gave_and_after_no_others() {
-    let model = ScriptedModel::start(|asked: &Asked| match asked.system.as_str() {
-        "You are kelly." => Said::call("sleep", json!({"ms": 20_000})),
-        _ => Said::words("done"),
+    let model = ScriptedModel::start(|asked: &ModelRequest| match asked.system.as_str() {
+        "You are kelly." => ModelReply::call("sleep", json!({"ms": 20_000})),
+        _ => ModelReply::words("done"),
     })
     .await;
     let mut fleet = Fleet::start(plan(&model)).await;
@@ -290,9 +290,9 @@ async fn an_agent_looks_after_the_tasks_that_it_gave_and_after_no_others() {
 
 #[tokio::test]
 async fn a_session_goes_on_over_several_sends_and_the_model_reads_what_was_said() {
-    let model = ScriptedModel::start(|asked: &Asked| {
+    let model = ScriptedModel::start(|asked: &ModelRequest| {
         let said = asked.messages.iter().filter_map(|message| message["content"].as_str()).collect::<Vec<_>>();
-        Said::words(&format!("heard {}", said.join(" / ")))
+        ModelReply::words(&format!("heard {}", said.join(" / ")))
     })
     .await;
     let fleet = Fleet::start(plan(&model)).await;
@@ -334,9 +334,9 @@ async fn a_session_goes_on_over_several_sends_and_the_model_reads_what_was_said(
 
 #[tokio::test]
 async fn a_message_from_agent_to_agent_is_read_once_with_the_next_step() {
-    let model = ScriptedModel::start(|asked: &Asked| match asked.answers() {
-        0 => Said::call("echo", json!({"text": "x"})),
-        _ => Said::words("done"),
+    let model = ScriptedModel::start(|asked: &ModelRequest| match asked.answers() {
+        0 => ModelReply::call("echo", json!({"text": "x"})),
+        _ => ModelReply::words("done"),
     })
     .await;
     let mut fleet = Fleet::start(plan(&model)).await;
@@ -352,7 +352,7 @@ async fn a_message_from_agent_to_agent_is_read_once_with_the_next_step() {
     fleet.reply().await;
     enqueue(&fleet, "job-2", "kelly", "Go.").await;
     fleet.reply().await;
-    let told = |asked: &Asked| {
+    let told = |asked: &ModelRequest| {
         let says = |message: &&Value| message["content"].as_str().is_some_and(|text| text.contains("The price is 7."));
         asked.messages.iter().filter(says).count()
     };
@@ -405,13 +405,13 @@ async fn a_message_is_told_once_and_heard_once_whatever_is_repeated_and_a_full_b
 async fn an_answer_that_does_not_fit_its_schema_goes_back_to_the_model_at_most_twice() {
     let schema = json!({"type": "object", "required": ["guidance_message", "tool_call_audits"], "properties": {
         "guidance_message": {"type": "string"}, "tool_call_audits": {"type": "array"}}});
-    let model = ScriptedModel::start(|asked: &Asked| {
+    let model = ScriptedModel::start(|asked: &ModelRequest| {
         let stubborn = asked.messages[0]["content"].as_str().unwrap().starts_with("never");
         match asked.answers() {
-            0 => Said::call("echo", json!({"text": "x"})),
-            1 => Said::words("Do this next."),
-            _ if stubborn => Said::words("{\"guidance_message\": 7}"),
-            _ => Said::words("```json\n{\"guidance_message\": \"Do this next.\"}\n```"),
+            0 => ModelReply::call("echo", json!({"text": "x"})),
+            1 => ModelReply::words("Do this next."),
+            _ if stubborn => ModelReply::words("{\"guidance_message\": 7}"),
+            _ => ModelReply::words("```json\n{\"guidance_message\": \"Do this next.\"}\n```"),
         }
     })
     .await;

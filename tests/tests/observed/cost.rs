@@ -44,7 +44,7 @@ const SEALED_AT_ONCE: usize = 500;
 const FACT_KEPT_MS: i64 = DAY_MS;
 
 /// A Redis under callgrind. The test acts as its scheduler and worker.
-struct Measured {
+struct MeasuredRedis {
     server: PrivateRedis,
     dir: PathBuf,
     store: Store,
@@ -202,7 +202,7 @@ fn under_callgrind(dir: &Path) -> PathBuf {
     program
 }
 
-impl Measured {
+impl MeasuredRedis {
     async fn start(dir: &Path, limits: Vec<Limit>, has_facts: bool) -> Self {
         let options = ServerOptions {
             binary: Some(under_callgrind(dir)),
@@ -417,7 +417,7 @@ async fn instructions_of_a_turn() {
         // Each measurement begins with an empty Redis, because existing data affects the cost.
         let dir = dir.path().join(number.to_string());
         std::fs::create_dir(&dir).unwrap();
-        let mut measured = Measured::start(&dir, limits, what == FACTS).await;
+        let mut measured = MeasuredRedis::start(&dir, limits, what == FACTS).await;
         measured.play(1, 10).await;
         for (batch, rounds) in [(1, 300), (10, 60), (100, 20)] {
             let cost = measured.cost(batch, rounds).await;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tickfleet_client::audit::{Export, ExportRange, Resume};
+use tickfleet_client::audit::{Export, ExportRange, ExportResume};
 use tickfleet_proof::lines::Header;
 use tickfleet_store::Store;
 use tickfleet_tests::fleet::{Fleet, Plan};
@@ -16,10 +16,10 @@ async fn write(fleet: &Fleet, of: &str, entries: usize) {
 }
 
 /// Exports the log to a new file, and returns the file's content.
-async fn exported(stores: &[Store], header: &Header) -> Resume {
+async fn exported(stores: &[Store], header: &Header) -> ExportResume {
     let mut file = Vec::new();
-    Export::new(stores, ExportRange::default(), Resume::default(), &mut file).write(header).await.unwrap();
-    let mut resume = Resume::default();
+    Export::new(stores, ExportRange::default(), ExportResume::default(), &mut file).write(header).await.unwrap();
+    let mut resume = ExportResume::default();
     for line in String::from_utf8(file).unwrap().lines() {
         resume.take(line);
     }

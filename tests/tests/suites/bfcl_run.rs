@@ -8,7 +8,7 @@ use tickfleet_model::policy::DefaultCaps;
 use tickfleet_store::{Keys, StoreOptions};
 use tickfleet_tests::bfcl::{self, Bfcl};
 use tickfleet_tests::bfcl_course::{Course, agents, names_problem, outcomes};
-use tickfleet_tests::bfcl_tools::{Manner, registered};
+use tickfleet_tests::bfcl_tools::{ToolBehavior, registered};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inbox::submit_all;
 use tokio::time::Instant;
@@ -34,7 +34,7 @@ async fn every_call_of_the_leaderboard_gets_its_one_right_result() {
         store: StoreOptions { lease_ms: 10_000, ..StoreOptions::default() },
         // The leaderboard has its own `echo`.
         standard_tools: false,
-        registered: data.tools().iter().map(|tool| registered(tool, Manner::Prompt)).collect(),
+        registered: data.tools().iter().map(|tool| registered(tool, ToolBehavior::Prompt)).collect(),
         ..Plan::default()
     })
     .await;

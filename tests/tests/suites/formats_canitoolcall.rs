@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 use tickfleet_protocol::text::{calls_in, problem};
-use tickfleet_tests::fetched::Fetched;
+use tickfleet_tests::fetched::FetchedData;
 
-const DATA: Fetched = Fetched {
+const DATA: FetchedData = FetchedData {
     script: "canitoolcall.py",
     folder: "canitoolcall-0.1.1",
     what: "the PyPI package canitoolcall 0.1.1 (0.4 MB)",
@@ -32,7 +32,7 @@ struct Expected {
 
 /// The parser's calls compared with the expected ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Verdict {
+enum ParserVerdict {
     /// The same calls, or no calls if none is expected.
     Equal,
     /// No call is expected of a truncated or malformed output, and the parser reports the problem.
@@ -47,7 +47,7 @@ enum Verdict {
     Wrong,
 }
 
-fn judge(fixture: &Fixture) -> Verdict {
+fn judge(fixture: &Fixture) -> ParserVerdict {
     let calls = calls_in(&fixture.raw);
     let readable: Vec<_> = calls.iter().filter(|call| problem(call).is_none()).collect();
     let complained = readable.len() < calls.len();
@@ -56,12 +56,12 @@ fn judge(fixture: &Fixture) -> Verdict {
         call.tool == expected.name && same(&arguments, &expected.arguments)
     });
     match (readable.len(), fixture.calls.len()) {
-        (found, expected) if !right || found > expected => Verdict::Wrong,
-        (0, 0) if complained && fixture.broken => Verdict::BrokenAndTold,
-        (0, 0) if complained => Verdict::ToldForNothing,
-        (found, expected) if found == expected => Verdict::Equal,
-        _ if complained => Verdict::Told,
-        _ => Verdict::Unseen,
+        (found, expected) if !right || found > expected => ParserVerdict::Wrong,
+        (0, 0) if complained && fixture.broken => ParserVerdict::BrokenAndTold,
+        (0, 0) if complained => ParserVerdict::ToldForNothing,
+        (found, expected) if found == expected => ParserVerdict::Equal,
+        _ if complained => ParserVerdict::Told,
+        _ => ParserVerdict::Unseen,
     }
 }
 
@@ -86,20 +86,26 @@ fn no_raw_output_runs_another_call_than_was_meant() {
     let text = std::fs::read_to_string(dir.join("fixtures.jsonl")).unwrap();
     let fixtures: Vec<Fixture> =
         text.split('\n').filter(|line| !line.is_empty()).map(|line| serde_json::from_str(line).unwrap()).collect();
-    let mut counts: BTreeMap<Verdict, usize> = BTreeMap::new();
-    let mut families: BTreeMap<(&str, Verdict), usize> = BTreeMap::new();
+    let mut counts: BTreeMap<ParserVerdict, usize> = BTreeMap::new();
+    let mut families: BTreeMap<(&str, ParserVerdict), usize> = BTreeMap::new();
     for fixture in &fixtures {
         let verdict = judge(fixture);
         *counts.entry(verdict).or_default() += 1;
         *families.entry((&fixture.family, verdict)).or_default() += 1;
-        if matches!(verdict, Verdict::Wrong | Verdict::Unseen | Verdict::ToldForNothing) {
+        if matches!(verdict, ParserVerdict::Wrong | ParserVerdict::Unseen | ParserVerdict::ToldForNothing) {
             eprintln!("{verdict:?}: {}", fixture.id);
         }
     }
     eprintln!("{counts:?}\n{families:?}");
     assert_eq!(fixtures.len(), 469);
-    assert_eq!(counts.get(&Verdict::Wrong), None, "a call that nobody meant would run");
+    assert_eq!(counts.get(&ParserVerdict::Wrong), None, "a call that nobody meant would run");
     let found = |verdict| counts.get(&verdict).copied().unwrap_or(0);
-    let all = [Verdict::Equal, Verdict::BrokenAndTold, Verdict::Told, Verdict::ToldForNothing, Verdict::Unseen];
+    let all = [
+        ParserVerdict::Equal,
+        ParserVerdict::BrokenAndTold,
+        ParserVerdict::Told,
+        ParserVerdict::ToldForNothing,
+        ParserVerdict::Unseen,
+    ];
     assert_eq!(all.map(found), [133, 34, 300, 2, 0]);
 }

@@ -12,7 +12,7 @@ use tickfleet_model::policy::DefaultCaps;
 use tickfleet_model::retry::Ladder;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
-use tickfleet_tests::mcp::{Reference, http, imported, pinned, reply_of};
+use tickfleet_tests::mcp::{ReferenceServers, http, imported, pinned, reply_of};
 
 /// The `everything` server over HTTP, as a process of the test.
 struct Everything {
@@ -22,7 +22,7 @@ struct Everything {
 }
 
 impl Everything {
-    async fn start(reference: &Reference, port: u16) -> Self {
+    async fn start(reference: &ReferenceServers, port: u16) -> Self {
         Self::start_as(reference.npm("server-everything", &["streamableHttp"]), port).await
     }
 
@@ -91,7 +91,7 @@ fn outputs(reply: &Value) -> Vec<&Value> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_tools_of_the_reference_servers_are_called_over_both_transports() {
-    let Some(reference) = Reference::unless_skipped().unwrap() else { return };
+    let Some(reference) = ReferenceServers::unless_skipped().unwrap() else { return };
     let folder = tempfile::tempdir().unwrap();
     // Servers name files by their real path.
     let root = folder.path().canonicalize().unwrap();
@@ -195,7 +195,7 @@ async fn what_is_refused_is_final(fleet: &mut Fleet) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reference_server_that_is_killed_in_the_middle_of_calls_leaves_one_honest_result_each() {
-    let Some(reference) = Reference::unless_skipped().unwrap() else { return };
+    let Some(reference) = ReferenceServers::unless_skipped().unwrap() else { return };
     let mut web = Everything::start(&reference, free_port()).await;
     let reading = pinned("reading", web.server.clone()).await.unwrap();
     let mut sending = pinned("sending", web.server.clone()).await.unwrap();

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use tickfleet_tests::fetched::Fetched;
+use tickfleet_tests::fetched::FetchedData;
 use tickfleet_tools::{ArgumentCheck, ValueCheck};
 
 use remainder::{OTHER_VERDICT, REFUSED};
 
-const SUITE: Fetched = Fetched {
+const SUITE: FetchedData = FetchedData {
     script: "schema_suite.py",
     folder: "schema-suite-4.23.0",
     what: "the source package of PyPI's jsonschema 4.23.0 (0.3 MB)",

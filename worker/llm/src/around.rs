@@ -2,7 +2,7 @@
 //! Both are written into its history before the model reads them, so that whoever takes the task over tells the same.
 
 use serde::{Deserialize, Serialize};
-use tickfleet_client::session::{Place, answered, said_before};
+use tickfleet_client::session::{ExchangeRef, earlier_exchanges, store_answer};
 use tickfleet_store::{Store, StoreError};
 use tickfleet_tools::CallContext;
 
@@ -24,15 +24,15 @@ struct Message {
 
 /// What was said in the task's session before it; nothing where it has none.
 pub(crate) async fn said(store: &Store, context: &CallContext) -> Result<Vec<Entry>, StoreError> {
-    let before = said_before(store, &context.tenant, &context.agent, context.call.turn.as_str()).await?;
+    let before = earlier_exchanges(store, &context.tenant, &context.agent, context.call.turn.as_str()).await?;
     let exchanges = before.map(|(_, exchanges)| exchanges).unwrap_or_default();
     Ok(exchanges.into_iter().map(|spoken| Entry::Earlier { user: spoken.user, agent: spoken.agent }).collect())
 }
 
 /// Writes the answer into the task's session, where it has one.
 pub(crate) async fn answer(store: &Store, context: &CallContext, text: &str) -> Result<(), StoreError> {
-    match Place::of_task(context.call.turn.as_str()) {
-        Some(place) => answered(store, &context.tenant, &context.agent, &place, text).await,
+    match ExchangeRef::of_task(context.call.turn.as_str()) {
+        Some(place) => store_answer(store, &context.tenant, &context.agent, &place, text).await,
         None => Ok(()),
     }
 }

@@ -33,7 +33,7 @@ use tickfleet_model::Effect;
 use tickfleet_models::Models;
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_store::Store;
-use tickfleet_tools::{CallContext, DeclarationError, Handler, Made, ToolFailure, ToolKind, ToolOutput};
+use tickfleet_tools::{CallContext, DeclarationError, DeclaredHandler, Handler, ToolFailure, ToolKind, ToolOutput};
 
 pub use models::ModelSet;
 
@@ -55,7 +55,7 @@ impl LlmKind {
 }
 
 impl ToolKind<LlmDef> for LlmKind {
-    fn make(&self, def: &LlmDef, _: &serde_json::Value, _: Effect) -> Result<Made, DeclarationError> {
+    fn make(&self, def: &LlmDef, _: &serde_json::Value, _: Effect) -> Result<DeclaredHandler, DeclarationError> {
         let models = self.models.chain(&def.models);
         let configured = models.is_ok();
         let (set, active, metrics) = (Arc::clone(&self.models), Arc::clone(&self.active), Arc::clone(&self.metrics));
@@ -66,7 +66,7 @@ impl ToolKind<LlmDef> for LlmKind {
         }
         let agent =
             LlmAgent { def: def.clone(), store: self.store.clone(), models, compacts, set, active, metrics, form };
-        Ok(Made { handler: Arc::new(agent), configured })
+        Ok(DeclaredHandler { handler: Arc::new(agent), configured })
     }
 }
 

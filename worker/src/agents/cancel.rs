@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tickfleet_client::tasks::{CancelledTask, Word, cancel_task as cancel};
+use tickfleet_client::tasks::{CancelStatus, CancelledTask, cancel_task as cancel};
 use tickfleet_model::{Effect, TaskId};
 use tickfleet_store::{Store, TurnName};
 
@@ -72,7 +72,7 @@ async fn end(store: &Store, context: &CallContext, args: &CancelTask) -> Result<
     let said = args.reason.as_deref().unwrap_or("no reason given");
     let reason = format!("the agent {} cancelled it: {said}", context.agent);
     let cancelled = cancel(store, &name, &reason).await.map_err(away)?;
-    if cancelled.answer == Word::Ended {
+    if cancelled.answer == CancelStatus::Ended {
         return Ok(ended());
     }
     let tasks = counted(&cancelled);

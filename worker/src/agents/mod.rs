@@ -15,7 +15,7 @@ pub use cancel::cancel_task;
 pub use delegate::delegate_task;
 pub use messages::{read_messages, send_mcp_message};
 
-use crate::tools::{DeclarationError, Environment, Made, RegisteredTool, ToolKind, ToolKinds, TypedTool};
+use crate::tools::{DeclarationError, DeclaredHandler, Environment, RegisteredTool, ToolKind, ToolKinds, TypedTool};
 
 /// Agent → what runs its tasks. A handler is a tool that no model calls: its arguments are the task.
 pub type TaskHandlers = BTreeMap<AgentId, Arc<RegisteredTool>>;
@@ -25,7 +25,7 @@ pub type TaskHandlers = BTreeMap<AgentId, Arc<RegisteredTool>>;
 pub struct NoModels;
 
 impl ToolKind<LlmDef> for NoModels {
-    fn make(&self, _: &LlmDef, _: &serde_json::Value, _: Effect) -> Result<Made, DeclarationError> {
+    fn make(&self, _: &LlmDef, _: &serde_json::Value, _: Effect) -> Result<DeclaredHandler, DeclarationError> {
         Err(DeclarationError::Machine("no models configured".into()))
     }
 }
@@ -95,9 +95,9 @@ fn handler(
     input_schema: serde_json::Value,
     effect: Effect,
     timeout: Duration,
-    made: Made,
+    made: DeclaredHandler,
 ) -> Result<RegisteredTool, String> {
-    let Made { handler, configured } = made;
+    let DeclaredHandler { handler, configured } = made;
     let spec = ToolSpec {
         id: id.into(),
         name: tickfleet_engine::delegation::TASK_TOOL.into(),

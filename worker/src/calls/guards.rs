@@ -19,7 +19,7 @@ use crate::agents::TaskHandlers;
 use crate::calls::governed::cache::Question;
 use crate::calls::messages::{self, CallEnding};
 use crate::calls::trying::{Disposition, Trying};
-use crate::tools::{RegisteredTool, Ruled, RuledCall, Toolbox, Unusable};
+use crate::tools::{RegisteredTool, RuleViolation, RuledCall, Toolbox, UnusableTool};
 
 /// One guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -191,10 +191,10 @@ impl Asked<'_> {
         };
         let call = RuledCall { tenant, agent, tool, arguments, context, task };
         tools.follow_rules(&call).map_err(|ruled| match ruled {
-            Ruled::RuleDenial(unmet) => {
+            RuleViolation::RuleDenial(unmet) => {
                 Box::new(CallEnding { outcome: Outcome::Denied, error: messages::unmet(name, &unmet) })
             }
-            Ruled::Unusable(unusable) => not_usable(tools, tenant, agent, name, unusable),
+            RuleViolation::UnusableTool(unusable) => not_usable(tools, tenant, agent, name, unusable),
         })
     }
 }
@@ -245,19 +245,25 @@ pub(super) fn usable(
 }
 
 /// The end of a call whose tool its agent cannot use.
-fn not_usable(tools: &Toolbox, tenant: &TenantId, agent: &AgentId, name: &str, unusable: Unusable) -> Box<CallEnding> {
+fn not_usable(
+    tools: &Toolbox,
+    tenant: &TenantId,
+    agent: &AgentId,
+    name: &str,
+    unusable: UnusableTool,
+) -> Box<CallEnding> {
     let may = tools.may_call(tenant, agent);
     let allowed: Vec<&str> = may.iter().map(|tool| tool.spec.name.as_str()).collect();
     match unusable {
-        Unusable::NoAgent => {
+        UnusableTool::NoAgent => {
             CallEnding::of(Outcome::Denied, format!("Agent {:?} is no longer configured.", agent.as_str()))
         }
-        Unusable::Withheld => CallEnding::of(Outcome::Denied, tickfleet_engine::delegation::unreadable(tenant)),
-        Unusable::NoTool => {
-            let error = messages::unknown_tool(name, &tools.close_to(name, &allowed), &allowed);
+        UnusableTool::Withheld => CallEnding::of(Outcome::Denied, tickfleet_engine::delegation::unreadable(tenant)),
+        UnusableTool::NoTool => {
+            let error = messages::unknown_tool(name, &tools.similar_names(name, &allowed), &allowed);
             Box::new(CallEnding { outcome: Outcome::UnknownTool, error })
         }
-        Unusable::Denied(denial, rule) => {
+        UnusableTool::Denied(denial, rule) => {
             let error = messages::denied(name, &denial, &rule, &allowed);
             Box::new(CallEnding { outcome: Outcome::Denied, error })
         }

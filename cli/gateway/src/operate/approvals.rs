@@ -9,8 +9,10 @@ use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tickfleet_client::approvals::{APPROVALS_LISTED_MAX, ApprovalFilter, ApprovalsAt, Needed, approval_page};
-use tickfleet_client::{Approval, ApprovalError, Counted, Verdict};
+use tickfleet_client::approvals::{
+    APPROVALS_LISTED_MAX, ApprovalCursor, ApprovalFilter, RequiredApprovers, approval_page,
+};
+use tickfleet_client::{Approval, ApprovalError, ApprovalVerdict, VerdictResult};
 use tickfleet_model::approval::{NarrowedValues, is_same};
 use tickfleet_model::{TenantId, limits};
 use utoipa::{IntoParams, ToSchema};
@@ -77,7 +79,7 @@ pub(crate) async fn list(
         older_than: filters.older_than_s.map(|seconds| Duration::from_secs(seconds.into())),
         limit: bounded("limit", filters.limit, LISTED, APPROVALS_LISTED_MAX)?,
     };
-    let from: Option<ApprovalsAt> = parse_cursor(filters.from)?;
+    let from: Option<ApprovalCursor> = parse_cursor(filters.from)?;
     let tenants = tenants(&shared, operator.restrict_tenant(filters.tenant)?).await?;
     let page = approval_page(&shared.client, &tenants, &filter, from.as_ref()).await?;
     let next = page.next.map(|next| next.to_string());
@@ -172,7 +174,7 @@ pub(crate) async fn approve(
     operator: Operator,
     name: Result<Path<String>, PathRejection>,
     bytes: Result<Bytes, BytesRejection>,
-) -> Result<Json<Counted>, Problem> {
+) -> Result<Json<VerdictResult>, Problem> {
     operator.may(Verb::Approve)?;
     let request: ApproveRequest = body(&read_body(bytes)?, "{\"reason\": \"…\"}")?;
     if request.reason.len() > limits::CANCEL_REASON_BYTES_MAX {
@@ -197,7 +199,7 @@ pub(crate) async fn deny(
     operator: Operator,
     name: Result<Path<String>, PathRejection>,
     bytes: Result<Bytes, BytesRejection>,
-) -> Result<Json<Counted>, Problem> {
+) -> Result<Json<VerdictResult>, Problem> {
     operator.may(Verb::Approve)?;
     let request: DenyRequest = body(&read_body(bytes)?, "{\"reason\": \"…\"}")?;
     decide(&shared, &operator, &path(name)?, (false, validate_reason(&request.reason)?), &ApproveRequest::default())
@@ -210,12 +212,12 @@ async fn decide(
     name: &str,
     (agrees, reason): (bool, &str),
     request: &ApproveRequest,
-) -> Result<Json<Counted>, Problem> {
+) -> Result<Json<VerdictResult>, Problem> {
     let by = operator.approver()?;
     let unknown = || Problem::forbidden(format!("permissions.yaml has no approver {by:?}"));
     let roles = shared.backend.approver(by).await?.ok_or_else(unknown)?;
     let approval = find_approval(shared, operator, name).await?;
-    let verdict = Verdict {
+    let verdict = ApprovalVerdict {
         by,
         roles: &roles,
         agrees,
@@ -250,7 +252,7 @@ fn decision_problem(error: ApprovalError, approval: &Approval) -> Problem {
         ApprovalError::Store(error) => error.into(),
         ApprovalError::Unknown => Problem::not_found(message),
         ApprovalError::Role(_) => {
-            let needs: Vec<String> = approval.needs.iter().map(Needed::in_words).collect();
+            let needs: Vec<String> = approval.needs.iter().map(RequiredApprovers::in_words).collect();
             Problem::forbidden(format!("{message}; it needs {}", needs.join(" and ")))
         }
         ApprovalError::Own => Problem::forbidden(message),

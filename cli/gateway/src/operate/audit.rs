@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use serde::{Deserialize, Serialize};
-use tickfleet_client::audit::{AuditQuery, Found};
+use tickfleet_client::audit::{AuditMatch, AuditQuery};
 use utoipa::IntoParams;
 
 use super::{Operator, bounded};
@@ -47,7 +47,7 @@ pub(crate) struct AuditSearchQuery {
 /// The result of a search.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct AuditSearchResponse {
-    entries: Vec<Found>,
+    entries: Vec<AuditMatch>,
     /// Entries that were read.
     read: usize,
     /// Positions to continue from, one per shard. Empty if the whole time range was searched.

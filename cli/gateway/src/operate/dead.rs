@@ -8,7 +8,9 @@ use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tickfleet_client::dead::{self, Cause, Causes, Dead, DeadAt, DeadFilter, DeadId, DeadWhole, Kind, Replayed};
+use tickfleet_client::dead::{
+    self, Cause, Causes, DeadCursor, DeadEntry, DeadEntryDetails, DeadFilter, DeadId, DeadKind, ReplayReport,
+};
 use tickfleet_client::operate::Operator as Actor;
 use utoipa::{IntoParams, ToSchema};
 
@@ -72,7 +74,7 @@ pub(crate) struct DeadQuery {
 /// A page of entries.
 #[derive(Debug, Serialize)]
 pub(crate) struct DeadPage {
-    dead: Vec<Dead>,
+    dead: Vec<DeadEntry>,
     /// Entries read from the log.
     read: usize,
     /// Position of the next page; `None` on the last page.
@@ -104,13 +106,18 @@ pub(crate) async fn list(
 }
 
 impl DeadQuery {
-    async fn filter(self, shared: &Shared, operator: &Operator, now_ms: i64) -> Result<(DeadFilter, DeadAt), Problem> {
+    async fn filter(
+        self,
+        shared: &Shared,
+        operator: &Operator,
+        now_ms: i64,
+    ) -> Result<(DeadFilter, DeadCursor), Problem> {
         let non_empty = |text: Option<String>| text.filter(|text| !text.is_empty());
         let filter = DeadFilter {
             kind: self.kind.map(|kind| match kind {
-                DeadKindParam::Letter => Kind::Letter,
-                DeadKindParam::Call => Kind::Call,
-                DeadKindParam::Task => Kind::Task,
+                DeadKindParam::Letter => DeadKind::Letter,
+                DeadKindParam::Call => DeadKind::Call,
+                DeadKindParam::Task => DeadKind::Task,
             }),
             tenant: operator.restrict_tenant(self.tenant)?,
             agent: optional("agent", self.agent)?,
@@ -123,7 +130,7 @@ impl DeadQuery {
             until_ms: self.before_ms,
             limit: bounded("limit", self.limit, LISTED.0, LISTED.1)?,
         };
-        let from: Option<DeadAt> = parse_cursor(self.from)?;
+        let from: Option<DeadCursor> = parse_cursor(self.from)?;
         Ok((filter, from.unwrap_or_default()))
     }
 }
@@ -181,7 +188,7 @@ pub(crate) async fn show(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
     id: Result<Path<String>, PathRejection>,
-) -> Result<Json<DeadWhole>, Problem> {
+) -> Result<Json<DeadEntryDetails>, Problem> {
     operator.may(Verb::View)?;
     let id = parse_id(&path(id)?)?;
     let own = operator.restrict_tenant(None)?;
@@ -229,7 +236,7 @@ pub(crate) async fn replay(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
     bytes: Result<Bytes, BytesRejection>,
-) -> Result<Json<Vec<Replayed>>, Problem> {
+) -> Result<Json<Vec<ReplayReport>>, Problem> {
     operator.may(Verb::Operate)?;
     let request: ReplayRequest = body(&read_body(bytes)?, "{\"ids\": [\"call-0-…\"], \"reason\": \"…\"}")?;
     let ids = parse_ids(&request.ids)?;
@@ -238,7 +245,7 @@ pub(crate) async fn replay(
     }
     let (own, redactor) = (operator.restrict_tenant(None)?, shared.backend.redactor());
     let who = Actor { by: operator.by(), reason: validate_reason(&request.reason)?, redactor: &redactor };
-    let options = dead::Replay {
+    let options = dead::ReplayRequest {
         message: request.message.as_deref().map(|message| message.get().as_bytes()),
         although_it_may_have_run: request.although_it_may_have_run,
         within: own.as_ref(),
@@ -276,7 +283,7 @@ pub(crate) async fn discard(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
     bytes: Result<Bytes, BytesRejection>,
-) -> Result<Json<Vec<Replayed>>, Problem> {
+) -> Result<Json<Vec<ReplayReport>>, Problem> {
     operator.may(Verb::Operate)?;
     let request: DropRequest = body(&read_body(bytes)?, "{\"ids\": [\"letter-0-…\"], \"reason\": \"…\"}")?;
     let ids = parse_ids(&request.ids)?;
@@ -284,7 +291,7 @@ pub(crate) async fn discard(
     let who = Actor { by: operator.by(), reason: validate_reason(&request.reason)?, redactor: &redactor };
     let mut dropped = Vec::with_capacity(ids.len());
     for id in &ids {
-        let options = dead::Drop { within: own.as_ref(), operator: who };
+        let options = dead::DropRequest { within: own.as_ref(), operator: who };
         dropped.push(dead::drop_one(shared.client.stores(), id, &options).await?);
     }
     Ok(Json(dropped))

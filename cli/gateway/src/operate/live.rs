@@ -213,7 +213,7 @@ mod tests {
 
     use futures::{FutureExt, StreamExt};
     use serde_json::value::RawValue;
-    use tickfleet_client::rules::RuleHere;
+    use tickfleet_client::rules::ConfiguredRule;
     use tickfleet_model::day::Tz;
     use tickfleet_model::{Redactor, TenantId};
 
@@ -239,7 +239,7 @@ mod tests {
         fn configuration(&self) -> BackendFuture<'_> {
             async { Ok(Value::Null) }.boxed()
         }
-        fn rules(&self) -> BackendFuture<'_, Vec<RuleHere>> {
+        fn rules(&self) -> BackendFuture<'_, Vec<ConfiguredRule>> {
             async { Ok(Vec::new()) }.boxed()
         }
         fn tenants(&self) -> BackendFuture<'_, BTreeSet<TenantId>> {

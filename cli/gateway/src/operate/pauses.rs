@@ -136,7 +136,7 @@ pub(crate) async fn pause(
         PauseTarget::Tool(tool) => {
             let tool = PausedTool { tool: shared.backend.tool_switched(&tool.tool).await?, ..tool.clone() };
             let set = operate::pause_tool(shared.client.stores(), &tool, by).await?;
-            return match set.not_everywhere() {
+            return match set.incomplete_message() {
                 Some(where_not) => Err(Problem::conflict(where_not)),
                 None => Ok(Json(ChangeResult { changed: set.changed })),
             };

@@ -7,8 +7,8 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use serde::{Deserialize, Serialize};
-use tickfleet_client::stats::{By, StatsQuery, StatsRow, count_on, stats};
-use tickfleet_client::usage::{UseTotal, add_use};
+use tickfleet_client::stats::{StatsDimension, StatsQuery, StatsRow, count_on, stats};
+use tickfleet_client::usage::{ModelUseTotal, add_use};
 use tickfleet_model::{AgentId, TenantId};
 use utoipa::IntoParams;
 
@@ -50,7 +50,7 @@ pub(crate) struct CallStatsResponse {
     rows: Vec<StatsRow>,
     /// Total model usage. Absent if rows are per tool.
     #[serde(skip_serializing_if = "Option::is_none")]
-    models: Option<UseTotal>,
+    models: Option<ModelUseTotal>,
     /// Time up to which the log of every shard has been counted, ms.
     counted_upto_ms: i64,
     /// True if the log has entries that are not counted yet: repeat the request.
@@ -119,12 +119,12 @@ pub(super) async fn count_new_entries(shared: &Shared, tenant: Option<&TenantId>
     Ok(all)
 }
 
-fn parse_grouping(word: &str) -> Result<By, Problem> {
+fn parse_grouping(word: &str) -> Result<StatsDimension, Problem> {
     match word {
-        "day" => Ok(By::Day),
-        "tenant" => Ok(By::Tenant),
-        "agent" => Ok(By::Agent),
-        "tool" => Ok(By::Tool),
+        "day" => Ok(StatsDimension::Day),
+        "tenant" => Ok(StatsDimension::Tenant),
+        "agent" => Ok(StatsDimension::Agent),
+        "tool" => Ok(StatsDimension::Tool),
         _ => Err(Problem::invalid("by: expected a comma-separated list of day, tenant, agent and tool")),
     }
 }

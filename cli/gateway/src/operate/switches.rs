@@ -112,7 +112,7 @@ async fn switch(
     operator.may(Verb::Operate)?;
     operator.sees_all()?;
     let request: SwitchToolRequest = body(&read_body(bytes)?, "{\"tool\": \"…\", \"reason\": \"…\"}")?;
-    if !operate::may_be_switched(&request.tool) {
+    if !operate::is_switchable_name(&request.tool) {
         return Err(Problem::invalid(format!(
             "tool: expected its name or id, at most {SWITCHED_BYTES_MAX} of A-Z a-z 0-9 _ . - @"
         )));

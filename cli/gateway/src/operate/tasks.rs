@@ -8,7 +8,7 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use serde::{Deserialize, Serialize};
-use tickfleet_client::tasks::{TaskFilter, TaskSummary, TasksAt, task_page};
+use tickfleet_client::tasks::{TaskCursor, TaskFilter, TaskSummary, task_page};
 use tickfleet_model::Outcome;
 use utoipa::IntoParams;
 
@@ -82,7 +82,7 @@ pub(crate) async fn list(
         older_than: filters.older_than_s.map(|seconds| Duration::from_secs(seconds.into())),
         limit: bounded("limit", filters.limit, LISTED.0, LISTED.1)?,
     };
-    let from: Option<TasksAt> = parse_cursor(filters.from)?;
+    let from: Option<TaskCursor> = parse_cursor(filters.from)?;
     let tenants = match operator.restrict_tenant(filters.tenant)? {
         Some(tenant) => BTreeSet::from([tenant]),
         None => shared.backend.tenants().await?,

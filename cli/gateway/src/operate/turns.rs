@@ -10,8 +10,8 @@ use axum::extract::State;
 use axum::extract::rejection::{BytesRejection, QueryRejection};
 use serde::{Deserialize, Serialize};
 use tickfleet_client::end_many::end_many;
-use tickfleet_client::operate::{Operator as Actor, TurnFilter, TurnState, TurnSummary, TurnsAt, list_turns};
-use tickfleet_client::tasks::Word;
+use tickfleet_client::operate::{Operator as Actor, TurnCursor, TurnFilter, TurnState, TurnSummary, list_turns};
+use tickfleet_client::tasks::CancelStatus;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{Operator, body, bounded, optional, parse_cursor, validate_reason};
@@ -112,7 +112,7 @@ pub(crate) async fn list(
         older_than: filters.older_than_s.map(|seconds| Duration::from_secs(seconds.into())),
         limit: bounded("limit", filters.limit, LISTED.0, LISTED.1)?,
     };
-    let from: Option<TurnsAt> = parse_cursor(filters.from)?;
+    let from: Option<TurnCursor> = parse_cursor(filters.from)?;
     let page = list_turns(shared.client.stores(), &filter, from.unwrap_or_default()).await?;
     let now_ms = super::views::now_ms(&shared).await?;
     Ok(Json(TurnsPage { turns: page.turns, next: page.next.map(|next| next.to_string()), now_ms }))
@@ -141,7 +141,7 @@ pub(crate) struct CancelledTurn {
     /// once it is admitted. `full`: too many cancels wait; this one was not stored. `unknown`: no such turn or task;
     /// nothing was stored.
     #[schema(value_type = String, example = "ok")]
-    answer: Word,
+    answer: CancelStatus,
 }
 
 /// Cancel turns, and tasks with their subtasks. Running calls are stopped; a `once` call ends as `outcome_unknown`.

@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use serde::{Deserialize, Serialize};
 use tickfleet_client::operate::Operator as Actor;
-use tickfleet_client::workers::{self, DrainSet, WorkerSummary};
+use tickfleet_client::workers::{self, WorkerDrainResult, WorkerSummary};
 use utoipa::ToSchema;
 
 use super::pauses::ChangeResult;
@@ -113,11 +113,13 @@ fn parse_request(operator: &Operator, bytes: Result<Bytes, BytesRejection>) -> R
     Ok(DrainWorkerRequest { reason, ..request })
 }
 
-async fn change_result(shared: &Shared, worker: &str, set: DrainSet) -> Result<Json<ChangeResult>, Problem> {
+async fn change_result(shared: &Shared, worker: &str, set: WorkerDrainResult) -> Result<Json<ChangeResult>, Problem> {
     match set {
-        DrainSet::Ok => Ok(Json(ChangeResult { changed: true })),
-        DrainSet::None => Ok(Json(ChangeResult { changed: false })),
-        DrainSet::Unknown => Err(Problem::not_found(workers::no_worker(shared.client.stores(), worker).await?)),
-        DrainSet::Full => Err(Problem::conflict("too many workers are drained: resume some first")),
+        WorkerDrainResult::Ok => Ok(Json(ChangeResult { changed: true })),
+        WorkerDrainResult::None => Ok(Json(ChangeResult { changed: false })),
+        WorkerDrainResult::Unknown => {
+            Err(Problem::not_found(workers::no_worker(shared.client.stores(), worker).await?))
+        }
+        WorkerDrainResult::Full => Err(Problem::conflict("too many workers are drained: resume some first")),
     }
 }

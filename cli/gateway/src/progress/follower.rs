@@ -6,7 +6,7 @@ use axum::response::sse::Event;
 use futures::stream::{self, Stream};
 use serde::Serialize;
 use serde_json::json;
-use tickfleet_client::stands::{CallEnded, Standing};
+use tickfleet_client::turn_status::{CallEnd, TurnPhase};
 use tickfleet_store::TurnName;
 
 use super::poller::{PolledState, TurnSubscription};
@@ -49,7 +49,7 @@ struct FollowerEvents {
     name: TurnName,
     /// Number of results.
     ended: usize,
-    standing: Option<Standing>,
+    standing: Option<TurnPhase>,
     is_away: bool,
     ready: VecDeque<Event>,
     is_over: bool,
@@ -60,7 +60,7 @@ impl FollowerEvents {
         let is_away = matches!(seen, PolledState::Away);
         match seen {
             PolledState::Nothing => {}
-            PolledState::Queued => self.add_standing(Standing::Queued),
+            PolledState::Queued => self.add_standing(TurnPhase::Queued),
             PolledState::Underway { agent, .. } if !self.caller.sees(Some(&agent)) => self.add_gone(),
             PolledState::Underway { standing, ended, .. } => {
                 self.add_results(ended.get(self.ended..).unwrap_or_default());
@@ -68,7 +68,7 @@ impl FollowerEvents {
             }
             PolledState::Ended(reply) if !self.caller.sees(Some(&reply.agent)) => self.add_gone(),
             PolledState::Ended(reply) => {
-                let left: Vec<CallEnded> = reply.results.iter().skip(self.ended).map(CallEnded::from).collect();
+                let left: Vec<CallEnd> = reply.results.iter().skip(self.ended).map(CallEnd::from).collect();
                 self.add_results(&left);
                 self.push("reply", &*reply);
                 self.is_over = true;
@@ -83,14 +83,14 @@ impl FollowerEvents {
     }
 
     /// Sends results, each with the position to continue from.
-    fn add_results(&mut self, ended: &[CallEnded]) {
+    fn add_results(&mut self, ended: &[CallEnd]) {
         for call in ended {
             self.ended += 1;
             self.push("result", call);
         }
     }
 
-    fn add_standing(&mut self, standing: Standing) {
+    fn add_standing(&mut self, standing: TurnPhase) {
         // After a failed poll, the state is sent even if it is unchanged.
         if self.standing.as_ref() == Some(&standing) && !self.is_away {
             return;
@@ -117,12 +117,12 @@ impl FollowerEvents {
     }
 }
 
-const fn event_name(standing: &Standing) -> &'static str {
+const fn event_name(standing: &TurnPhase) -> &'static str {
     match standing {
-        Standing::Queued => "queued",
-        Standing::Waiting(_) => "waiting",
-        Standing::Dispatched => "dispatched",
-        Standing::Running { .. } => "running",
-        Standing::Ending => "ending",
+        TurnPhase::Queued => "queued",
+        TurnPhase::Waiting(_) => "waiting",
+        TurnPhase::Dispatched => "dispatched",
+        TurnPhase::Running { .. } => "running",
+        TurnPhase::Ending => "ending",
     }
 }

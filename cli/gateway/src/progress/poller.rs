@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use parking_lot::Mutex;
-use tickfleet_client::stands::{CallEnded, Standing, Stood, stands};
+use tickfleet_client::turn_status::{CallEnd, TurnPhase, TurnStatus, turn_statuses};
 use tickfleet_client::{Client, Reply};
 use tickfleet_store::TurnName;
 use tokio::sync::{Notify, watch};
@@ -37,9 +37,9 @@ pub(super) enum PolledState {
         /// The agent that makes its calls.
         agent: String,
         /// Its state: waiting with a reason, or where it runs.
-        standing: Standing,
+        standing: TurnPhase,
         /// The calls that have ended, in order.
-        ended: Arc<Vec<CallEnded>>,
+        ended: Arc<Vec<CallEnd>>,
     },
     /// Ended, with this reply.
     Ended(Arc<Reply>),
@@ -61,8 +61,8 @@ impl PolledState {
     }
 
     /// The state after another poll.
-    fn after(&self, stood: Stood) -> Self {
-        let Stood { agent, standing, results } = stood;
+    fn after(&self, stood: TurnStatus) -> Self {
+        let TurnStatus { agent, standing, results } = stood;
         let ended = match self {
             Self::Underway { ended, .. } if results.is_empty() => Arc::clone(ended),
             Self::Underway { ended, .. } => Arc::new(ended.iter().cloned().chain(results).collect()),
@@ -166,7 +166,7 @@ impl Inner {
     /// Polls turns of one shard.
     async fn poll_shard_turns(&self, names: &[(TurnName, usize)]) -> bool {
         let Some((first, _)) = names.first() else { return true };
-        let stood = match stands(self.client.store(&first.tenant), names).await {
+        let stood = match turn_statuses(self.client.store(&first.tenant), names).await {
             Ok(stood) => stood,
             Err(error) => {
                 tracing::warn!(%error, turns = names.len(), "failed to poll followed turns");
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn ends_of_calls_are_added_and_kept_in_their_order() {
-        let ended = |call: &str| CallEnded {
+        let ended = |call: &str| CallEnd {
             call: call.into(),
             tool_call_id: None,
             tool: "echo".into(),
@@ -265,9 +265,9 @@ mod tests {
             outcome: Outcome::Ok,
             attempts: 1,
         };
-        let stood = |results: &[&str]| Stood {
+        let stood = |results: &[&str]| TurnStatus {
             agent: "kelly".into(),
-            standing: Standing::Dispatched,
+            standing: TurnPhase::Dispatched,
             results: results.iter().map(|call| ended(call)).collect(),
         };
         let first = PolledState::Nothing.after(stood(&["t/0", "t/1"]));

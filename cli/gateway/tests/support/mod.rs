@@ -11,7 +11,7 @@ use futures::FutureExt;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tickfleet_client::Client;
-use tickfleet_client::rules::RuleHere;
+use tickfleet_client::rules::ConfiguredRule;
 use tickfleet_gateway::{
     BackendFuture, FleetName, Gateway, KeysFile, LimitFilter, NewKey, OperatorBackend, OperatorBackendError, TlsFiles,
 };
@@ -62,7 +62,7 @@ impl OperatorBackend for TestBackend {
         unavailable()
     }
 
-    fn rules(&self) -> BackendFuture<'_, Vec<RuleHere>> {
+    fn rules(&self) -> BackendFuture<'_, Vec<ConfiguredRule>> {
         unavailable()
     }
 

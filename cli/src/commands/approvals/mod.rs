@@ -9,8 +9,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::value::RawValue;
-use tickfleet_client::approvals::{APPROVALS_LISTED_MAX, ApprovalFilter, ApprovalsAt, approval_page};
-use tickfleet_client::{Approval, ApprovalError, Client, Verdict};
+use tickfleet_client::approvals::{APPROVALS_LISTED_MAX, ApprovalCursor, ApprovalFilter, approval_page};
+use tickfleet_client::{Approval, ApprovalError, ApprovalVerdict, Client};
 use tickfleet_model::approval::NarrowedValues;
 use tickfleet_model::suggest::{closest, list as listed_names, nearest};
 use tickfleet_model::{AgentId, TenantId, TurnId, limits};
@@ -77,7 +77,7 @@ struct ListArgs {
     limit: usize,
     /// Position of the next page, as the previous page prints it.
     #[arg(long, value_name = "PLACE")]
-    from: Option<ApprovalsAt>,
+    from: Option<ApprovalCursor>,
 }
 
 fn limit(text: &str) -> Result<usize, String> {
@@ -240,7 +240,7 @@ async fn decide(
     let approvers = &setup.configuration.policy.permissions.approvers;
     let Some(roles) = approvers.get(&by) else { return Err(nobody(&by, approvers.keys().map(String::as_str))) };
     let (name, approval) = find(client, approval_args).await?;
-    let verdict = Verdict {
+    let verdict = ApprovalVerdict {
         by: &by,
         roles,
         agrees: decision.agrees,
@@ -274,7 +274,8 @@ fn not_counted(error: ApprovalError, name: &TurnName, approval: &Approval) -> Fa
             ))
         }
         ApprovalError::Role(by) => {
-            let needs: Vec<String> = approval.needs.iter().map(tickfleet_client::approvals::Needed::in_words).collect();
+            let needs: Vec<String> =
+                approval.needs.iter().map(tickfleet_client::approvals::RequiredApprovers::in_words).collect();
             Failure::failed(anyhow::anyhow!("{name}: {by} may not approve this call; it needs {}", needs.join(" and ")))
         }
         other => Failure::failed(anyhow::anyhow!("{name}: {other}")),

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use comfy_table::Cell;
 use tickfleet_client::Approval;
-use tickfleet_client::approvals::Needed;
+use tickfleet_client::approvals::RequiredApprovers;
 
 use crate::output::time_format::{clock, from_now};
 use crate::output::{Output, StatusColor, lines, readable_json, short, summary, table};
@@ -42,7 +42,7 @@ pub(super) fn listed(found: &[Approval], now_ms: i64) -> String {
 
 /// The approvers who have to agree.
 fn needs(approval: &Approval) -> String {
-    let all: Vec<String> = approval.needs.iter().map(Needed::in_words).collect();
+    let all: Vec<String> = approval.needs.iter().map(RequiredApprovers::in_words).collect();
     all.join(" and ")
 }
 

@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader, BufWriter, Write};
 use std::path::PathBuf;
 
 use clap::Args;
-use tickfleet_client::audit::{Export, ExportError, ExportRange, Resume};
+use tickfleet_client::audit::{Export, ExportError, ExportRange, ExportResume};
 use tickfleet_model::TenantId;
 use tickfleet_proof::lines::{FORMAT, Header, Line, TenantFacts};
 
@@ -75,8 +75,8 @@ pub(super) async fn run(setup: &Setup, args: &ExportArgs, output: &Output) -> Re
         follows: BTreeMap::new(),
         begins: BTreeMap::new(),
     };
-    let (resume, out): (Resume, Box<dyn Write>) = match &args.to {
-        None | Some(Destination::Stdout) => (Resume::default(), Box::new(std::io::stdout().lock())),
+    let (resume, out): (ExportResume, Box<dyn Write>) = match &args.to {
+        None | Some(Destination::Stdout) => (ExportResume::default(), Box::new(std::io::stdout().lock())),
         Some(Destination::Otlp(_)) => return Err(Failure::usage("--to otlp:… requires --follow")),
         Some(Destination::File(path)) => {
             let failed = |error: anyhow::Error| Failure::failed(error.context(path.display().to_string()));
@@ -116,10 +116,10 @@ const BEGINS: &str = "{\"export\":";
 ///
 /// # Errors
 /// It cannot be read; it is not an export, or has lines that an export does not have. The file is unchanged then.
-fn opened(path: &PathBuf) -> std::io::Result<(Resume, u64, std::fs::File)> {
+fn opened(path: &PathBuf) -> std::io::Result<(ExportResume, u64, std::fs::File)> {
     let other = |why: String| std::io::Error::other(format!("nothing was exported: {why}; write to another file"));
     let file = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
-    let (mut resume, mut kept, mut number, mut line) = (Resume::default(), 0_u64, 0_u64, String::new());
+    let (mut resume, mut kept, mut number, mut line) = (ExportResume::default(), 0_u64, 0_u64, String::new());
     let mut reader = BufReader::new(&file);
     while reader.read_line(&mut line)? > 0 {
         number += 1;

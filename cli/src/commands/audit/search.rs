@@ -3,7 +3,7 @@
 use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
-use tickfleet_client::audit::{AuditQuery, Found};
+use tickfleet_client::audit::{AuditMatch, AuditQuery};
 use tickfleet_model::TenantId;
 
 use crate::commands::operate::name_check;
@@ -49,7 +49,7 @@ pub(crate) struct Search {
 
 #[derive(Serialize)]
 struct SearchResult {
-    entries: Vec<Found>,
+    entries: Vec<AuditMatch>,
     read: usize,
     /// Where to continue, by shard; empty if the whole time range was searched.
     cursors: Vec<String>,

@@ -1,6 +1,6 @@
 //! One exchange: a message of the user, and the agent's response.
 
-use tickfleet_client::{Exchange, Progress, Session, SessionError, TaskEvent};
+use tickfleet_client::{Exchange, Session, SessionError, TaskEvent, TaskProgress};
 
 use super::failed;
 use super::keys::Keys;
@@ -41,7 +41,7 @@ pub(super) async fn exchange(
     loop {
         tokio::select! {
             progress = exchange.next() => match progress? {
-                Some(Progress { event: TaskEvent::Answer { .. }, .. }) if cancelled => {
+                Some(TaskProgress { event: TaskEvent::Answer { .. }, .. }) if cancelled => {
                     shown.problem("It had ended before the cancellation arrived.");
                     return Ok(ExchangeEnd::Answered);
                 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tickfleet_client::{Progress, Session, TaskEvent};
+use tickfleet_client::{Session, TaskEvent, TaskProgress};
 use tickfleet_model::AgentId;
 
 use crate::failure::Failure;
@@ -88,7 +88,7 @@ impl ExchangeSpinner<'_> {
     ///
     /// # Errors
     /// Stdout cannot be written.
-    pub(super) fn progress(&self, progress: &Progress) -> Result<(), Failure> {
+    pub(super) fn progress(&self, progress: &TaskProgress) -> Result<(), Failure> {
         if self.output.json {
             return self.output.print(&serde_json::to_string(progress).map_err(Failure::failed)?);
         }

@@ -12,7 +12,7 @@ use tickfleet_client::{Client, Reply, private_inbox};
 use tickfleet_config::Environment;
 use tickfleet_model::{AgentId, InboxName, Outcome, Priority, Task, TaskGrant, TaskId, limits};
 use tickfleet_ops::shutdown::Shutdown;
-use tickfleet_tools_knowledge::documents::{self, Form};
+use tickfleet_tools_knowledge::documents::{self, FileFormat};
 use tickfleet_tools_knowledge::import::Import;
 use tokio::process::{Child, Command};
 
@@ -147,7 +147,7 @@ async fn rounds(
 async fn learn(client: &Client) -> Result<(), Failure> {
     let tenant = tenant()?;
     let mut import = Import::begin(client.store(&tenant), &tenant, None).await?;
-    for draft in documents::read("boards.md", Form::Markdown, BOARDS.as_bytes(), "product") {
+    for draft in documents::read("boards.md", FileFormat::Markdown, BOARDS.as_bytes(), "product") {
         let draft = draft.map_err(|problem| anyhow!("the demo's own document: {problem:?}"))?;
         import.keep(draft).await?;
     }

@@ -29,7 +29,7 @@ use anyhow::Context;
 use clap::Args;
 use tickfleet_config::Environment;
 use tickfleet_model::AgentId;
-use tickfleet_ops::redis_server::{NoServerFound, PrivateRedis, ServerError, ServerOptions};
+use tickfleet_ops::redis_server::{PrivateRedis, ServerError, ServerNotFound, ServerOptions};
 use tickfleet_ops::shutdown::Shutdown;
 
 use crate::commands::mcp;
@@ -104,7 +104,7 @@ pub(crate) async fn run(args: &Demo, output: &Output) -> Result<(), Failure> {
     let (stand_in, model) = (StandIn::start(&day).await?, Model::start().await?);
     let mut redis = match PrivateRedis::start(ServerOptions::new(&dir)).await {
         Ok(redis) => Some(redis),
-        Err(ServerError::NoBinary(NoServerFound::InPath)) => None,
+        Err(ServerError::NoBinary(ServerNotFound::InPath)) => None,
         Err(error) => return Err(Failure::failed(error)),
     };
     let url = redis.as_ref().map(PrivateRedis::url);

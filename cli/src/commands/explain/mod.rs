@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use tickfleet_client::Client;
 use tickfleet_client::inner::{InnerCall, inner_calls};
-use tickfleet_client::tasks::TaskStory;
+use tickfleet_client::tasks::TaskDetails;
 use tickfleet_core::turn::state::EndReason;
 use tickfleet_engine::active_policy::short_digest;
 use tickfleet_model::{CallResult, TenantId, TurnId};
@@ -142,7 +142,7 @@ struct Story {
     inner_calls: Vec<InnerCall>,
     /// For a task that a model runs: its steps, waits and subtasks.
     #[serde(skip_serializing_if = "Option::is_none")]
-    task: Option<TaskStory>,
+    task: Option<TaskDetails>,
     /// The policy in force; `None` before a scheduler has announced one.
     #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<PolicyInForce>,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tickfleet_gateway::{KeyRow, KeysFile, NewKey, TenantScope, Verb};
 use tickfleet_model::TenantId;
-use tickfleet_ops::metrics::{Metrics, Part};
+use tickfleet_ops::metrics::{Metrics, ProcessRole};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -87,7 +87,7 @@ async fn serve(
     let rows = std::iter::once(row(setup, &keys.console)).chain(service);
     let keys = KeysFile::of(rows).map_err(Failure::failed)?;
     // Its request metrics are not exported: the fleet's own metrics cover the rest.
-    let metrics = Arc::new(Metrics::of(Part::Gateway).map_err(Failure::failed)?);
+    let metrics = Arc::new(Metrics::of(ProcessRole::Gateway).map_err(Failure::failed)?);
     let client = setup.client().await?.observed_by(metrics.clone());
     super::listen(super::of(setup, client, keys, metrics, ending.clone(), None)?, address, None).await
 }

@@ -10,7 +10,7 @@ use futures::FutureExt;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 use tickfleet_client::Client;
-use tickfleet_client::rules::{RuleHere, rules_of};
+use tickfleet_client::rules::{ConfiguredRule, rules_of};
 use tickfleet_gateway::{BackendFuture, FleetName, LimitFilter, OperatorBackend, OperatorBackendError};
 use tickfleet_model::day::Tz;
 use tickfleet_model::policy::Policy;
@@ -187,7 +187,7 @@ impl OperatorBackend for LocalBackend {
         .boxed()
     }
 
-    fn rules(&self) -> BackendFuture<'_, Vec<RuleHere>> {
+    fn rules(&self) -> BackendFuture<'_, Vec<ConfiguredRule>> {
         async move { Ok(rules_of(&self.current_or_previous().await.configuration.policy)) }.boxed()
     }
 

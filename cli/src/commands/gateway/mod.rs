@@ -22,7 +22,7 @@ use tickfleet_gateway::{
     Credentials, Gateway, KeyRow, KeysFile, NewKey, PublicUrl, Rate, Role, TenantScope, TlsFiles, Tokens, Verb, openapi,
 };
 use tickfleet_ops::health::Health;
-use tickfleet_ops::metrics::{Metrics, Part};
+use tickfleet_ops::metrics::{Metrics, ProcessRole};
 use tickfleet_ops::progress::Progress;
 use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_store::{Store, StoreError};
@@ -219,7 +219,7 @@ pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure
     let credentials = args.credentials()?;
     let tls = args.tls()?;
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
-    let metrics = Arc::new(Metrics::of(Part::Gateway).map_err(Failure::failed)?);
+    let metrics = Arc::new(Metrics::of(ProcessRole::Gateway).map_err(Failure::failed)?);
     let public = args.public_url.clone();
     let client = Client::open(&setup.url, setup.store_options())?.observed_by(metrics.clone());
     let gateway =

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use tickfleet_tools_knowledge::documents::{Form, Problem};
+use tickfleet_tools_knowledge::documents::{FileFormat, Problem};
 
 /// Maximum number of files in folders of one import.
 const FILES_MAX: usize = 20_000;
@@ -15,7 +15,7 @@ const DEPTH_MAX: usize = 32;
 pub(super) struct FoundFile {
     /// Its path, which becomes the source of its documents.
     pub(super) name: String,
-    pub(super) form: Form,
+    pub(super) form: FileFormat,
 }
 
 /// The files found below the given paths.
@@ -35,7 +35,7 @@ impl Tree {
         for root in roots {
             match fs::metadata(root) {
                 Ok(found) if found.is_dir() => tree.folder(root, 0),
-                Ok(found) if found.is_file() => match Form::of(root) {
+                Ok(found) if found.is_file() => match FileFormat::of(root) {
                     Some(form) => tree.files.push(FoundFile { name: root.clone(), form }),
                     None => tree.problem(root, "expected .md, .markdown, .txt, .text, .jsonl or .ndjson"),
                 },
@@ -71,7 +71,7 @@ impl Tree {
             let path = format!("{}/{name}", folder.trim_end_matches('/'));
             if kind.is_dir() {
                 self.folder(&path, depth + 1);
-            } else if let Some(form) = Form::of(name).filter(|_| kind.is_file()) {
+            } else if let Some(form) = FileFormat::of(name).filter(|_| kind.is_file()) {
                 if self.files.len() >= FILES_MAX {
                     return self.problem(folder, &format!("there are more than {FILES_MAX} files"));
                 }

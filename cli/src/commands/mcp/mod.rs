@@ -12,7 +12,7 @@ use serde::Serialize;
 use tickfleet_config::mcp::{McpServerDef, McpTransport};
 use tickfleet_config::{MCP_LOCK_FILE, McpChange, McpDefinition, McpFile, McpPinned, McpPins, Sources};
 use tickfleet_tools::Environment;
-use tickfleet_tools_mcp::{LOOK_TIMEOUT, Offer, look};
+use tickfleet_tools_mcp::{LIST_TIMEOUT, ServerTools, list_tools};
 
 use crate::failure::Failure;
 use crate::global::Global;
@@ -148,7 +148,7 @@ pub(crate) async fn check_all_servers(
     let imported = |def: &McpServerDef| McpPinned { version: None, tools: def.tools.clone() };
     let pins = McpPins { servers: file.servers.iter().map(|(name, def)| (name.clone(), imported(def))).collect() };
     let checked_servers = check_servers(&servers, &pins, environment, Backoff::QUIET).await.into_iter();
-    let verdict = |(found, _): (ServerCheck, Option<Offer>)| (found.server.clone(), found.of_imported());
+    let verdict = |(found, _): (ServerCheck, Option<ServerTools>)| (found.server.clone(), found.of_imported());
     checked_servers.map(verdict).collect()
 }
 
@@ -174,11 +174,11 @@ struct Backoff<'a> {
 }
 
 impl Backoff<'_> {
-    const QUIET: Self = Self { limit: LOOK_TIMEOUT, output: None };
+    const QUIET: Self = Self { limit: LIST_TIMEOUT, output: None };
 
     /// Lists a server's tools, and prints a note if that takes long.
-    async fn look(self, name: &str, def: &McpServerDef, environment: &Environment) -> Result<Offer, String> {
-        let mut looking = std::pin::pin!(look(name, def, environment, self.limit));
+    async fn look(self, name: &str, def: &McpServerDef, environment: &Environment) -> Result<ServerTools, String> {
+        let mut looking = std::pin::pin!(list_tools(name, def, environment, self.limit));
         tokio::select! {
             offer = &mut looking => return offer,
             () = tokio::time::sleep(NOTE_AFTER) => {}
@@ -209,7 +209,7 @@ async fn check_servers(
     pins: &McpPins,
     environment: &Environment,
     backoff: Backoff<'_>,
-) -> Vec<(ServerCheck, Option<Offer>)> {
+) -> Vec<(ServerCheck, Option<ServerTools>)> {
     let each = servers.iter().map(|(name, def)| async move {
         let pinned = pins.servers.get(*name);
         match backoff.look(name, def, environment).await {
@@ -228,7 +228,7 @@ fn on_one_line(text: &str) -> String {
     text.replace('\n', "\\n")
 }
 
-fn compared(name: &str, def: &McpServerDef, pinned: Option<&McpPinned>, offer: &Offer) -> ServerCheck {
+fn compared(name: &str, def: &McpServerDef, pinned: Option<&McpPinned>, offer: &ServerTools) -> ServerCheck {
     let pinned: &[McpDefinition] = pinned.map_or(&[], |pinned| &pinned.tools);
     let before = |tool: &McpDefinition| pinned.iter().find(|before| before.name == tool.name);
     let differs = |tool: &McpDefinition| {
@@ -320,7 +320,12 @@ impl ServerCheck {
 
 /// The new pins: the current definitions of the checked servers, and the old pins of the others. Pins of servers that
 /// are no longer configured are removed.
-fn merged(file: &McpFile, pins: McpPins, only: &[String], checked_servers: &[(ServerCheck, Option<Offer>)]) -> McpPins {
+fn merged(
+    file: &McpFile,
+    pins: McpPins,
+    only: &[String],
+    checked_servers: &[(ServerCheck, Option<ServerTools>)],
+) -> McpPins {
     let mut servers = pins.servers;
     servers.retain(|name, _| file.servers.contains_key(name) && (only.is_empty() || !only.contains(name)));
     for (found, offer) in checked_servers {
@@ -421,7 +426,7 @@ mod tests {
         let found = |pinned: &[&str]| {
             let pinned = McpPinned { version: None, tools: pinned.iter().map(|name| tool(name)).collect() };
             let refused = vec![("odd".to_owned(), "it has no inputSchema".to_owned())];
-            compared("s", &def, Some(&pinned), &Offer { version: None, tools: vec![tool("fine")], refused })
+            compared("s", &def, Some(&pinned), &ServerTools { version: None, tools: vec![tool("fine")], refused })
         };
         assert!(found(&["fine"]).is_as_pinned());
         let said = found(&["fine"]).of_imported().unwrap();
@@ -433,7 +438,7 @@ mod tests {
         // A server's text cannot forge lines of output.
         let forged = "1\n  new      pay (read)";
         let refused = vec![(forged.to_owned(), forged.to_owned())];
-        let offer = Offer { version: Some(forged.to_owned()), tools: Vec::new(), refused };
+        let offer = ServerTools { version: Some(forged.to_owned()), tools: Vec::new(), refused };
         let found = compared("s", &def, None, &offer);
         let differs = &found.differences[0];
         for text in [found.version.as_deref().unwrap(), &differs.tool, &differs.details[0]] {

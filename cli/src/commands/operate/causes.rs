@@ -3,7 +3,7 @@
 use comfy_table::Cell;
 use serde::Serialize;
 use tickfleet_client::Client;
-use tickfleet_client::dead::{self, Cause, Causes, DeadAt, DeadFilter, Kind};
+use tickfleet_client::dead::{self, Cause, Causes, DeadCursor, DeadFilter, DeadKind};
 
 use crate::failure::Failure;
 use crate::output::time_format::from_now;
@@ -29,7 +29,7 @@ const fn is_none(count: &u64) -> bool {
 /// # Errors
 /// Redis.
 pub(super) async fn show(client: &Client, filter: &DeadFilter, now_ms: i64, output: &Output) -> Result<(), Failure> {
-    let (mut causes, mut from) = (Causes::default(), Some(DeadAt::default()));
+    let (mut causes, mut from) = (Causes::default(), Some(DeadCursor::default()));
     while let Some(at) = from {
         from = dead::causes(client.stores(), filter, at, &mut causes).await?;
         if from.is_some() {
@@ -79,7 +79,7 @@ fn replay(cause: &Cause) -> String {
         }
     }
     // Dead letters never have an error message.
-    if cause.told.is_none() && cause.kind != Kind::Letter {
+    if cause.told.is_none() && cause.kind != DeadKind::Letter {
         text += " --untold";
     }
     text + " --reason '…'"

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use comfy_table::Cell;
 use serde::Serialize;
 use tickfleet_client::Client;
-use tickfleet_client::dead::{self, Answer, Dead, DeadAt, DeadFilter, DeadId, Kind, Replayed};
+use tickfleet_client::dead::{self, DeadCursor, DeadEntry, DeadFilter, DeadId, DeadKind, ReplayReport, ReplayStatus};
 use tickfleet_client::operate::Operator;
 use tickfleet_model::{AgentId, TenantId, limits};
 
@@ -116,7 +116,7 @@ struct ListArgs {
     by_cause: bool,
     /// Position of the next page, as the previous page prints it.
     #[arg(long, value_name = "PLACE", conflicts_with = "by_cause")]
-    from: Option<DeadAt>,
+    from: Option<DeadCursor>,
 }
 
 #[derive(Debug, Args)]
@@ -179,9 +179,9 @@ impl DeadEntriesFilter {
     ) -> Result<DeadFilter, Failure> {
         Ok(DeadFilter {
             kind: self.kind.map(|kind| match kind {
-                KindArg::Letter => Kind::Letter,
-                KindArg::Call => Kind::Call,
-                KindArg::Task => Kind::Task,
+                KindArg::Letter => DeadKind::Letter,
+                KindArg::Call => DeadKind::Call,
+                KindArg::Task => DeadKind::Task,
             }),
             tenant: self.tenant.clone(),
             agent: self.agent.clone(),
@@ -254,7 +254,7 @@ async fn now_ms(client: &Client) -> Result<i64, Failure> {
 
 #[derive(Serialize)]
 struct DeadPageOutput<'a> {
-    dead: &'a [Dead],
+    dead: &'a [DeadEntry],
     /// Number of entries read.
     read: usize,
     /// Where the next page starts; `None` at the end.
@@ -279,7 +279,7 @@ async fn list(setup: &Setup, client: &Client, args: &ListArgs, output: &Output) 
     })
 }
 
-fn entries_text(dead: &[Dead], now_ms: i64, output: &Output) -> String {
+fn entries_text(dead: &[DeadEntry], now_ms: i64, output: &Output) -> String {
     if dead.is_empty() {
         return "No dead letters match.".into();
     }
@@ -334,7 +334,7 @@ struct Summary {
     /// False for a preview.
     done: bool,
     /// The results of entries that were not handled, and of all entries given by ID.
-    answers: Vec<Replayed>,
+    answers: Vec<ReplayReport>,
 }
 
 /// Maximum number of results in a summary.
@@ -368,14 +368,15 @@ async fn handle_entries(
     }
     let mut filter = args.filter.to_filter(setup, client, now_ms(client).await?, LISTED).await?;
     filter.until_ms.get_or_insert(began_ms + 1);
-    let mut from = Some(DeadAt::default());
+    let mut from = Some(DeadCursor::default());
     while let Some(at) = from {
         let page = dead::list(client.stores(), &filter, at).await?;
         for found in &page.dead {
             summary.found += 1;
             if args.yes {
                 let answer = handle_entry(client, &found.id, action, operator).await?;
-                let has_room = !matches!(answer.answer, Answer::QueueFull | Answer::Pressure | Answer::Full);
+                let has_room =
+                    !matches!(answer.answer, ReplayStatus::QueueFull | ReplayStatus::Pressure | ReplayStatus::Full);
                 summary.add(answer, false);
                 if !has_room {
                     return show_summary(&summary, action, output);
@@ -397,7 +398,7 @@ async fn handle_entries(
     show_summary(&summary, action, output)
 }
 
-fn preview(found: &Dead, output: &Output) {
+fn preview(found: &DeadEntry, output: &Output) {
     let subject = found.name.as_deref().unwrap_or_default();
     let told = short(found.error.as_deref().unwrap_or_default(), 60);
     output.note(&format!("{} {subject} {}: {told}", found.id, found.cause));
@@ -408,12 +409,16 @@ async fn handle_entry(
     id: &DeadId,
     action: EntryAction<'_>,
     operator: Operator<'_>,
-) -> Result<Replayed, Failure> {
+) -> Result<ReplayReport, Failure> {
     if action.is_drop {
-        return Ok(dead::drop_one(client.stores(), id, &dead::Drop { within: None, operator }).await?);
+        return Ok(dead::drop_one(client.stores(), id, &dead::DropRequest { within: None, operator }).await?);
     }
-    let replay =
-        dead::Replay { message: action.message, although_it_may_have_run: action.although, within: None, operator };
+    let replay = dead::ReplayRequest {
+        message: action.message,
+        although_it_may_have_run: action.although,
+        within: None,
+        operator,
+    };
     Ok(dead::replay(client.stores(), id, &replay).await?)
 }
 
@@ -424,8 +429,8 @@ impl EntryAction<'_> {
 }
 
 impl Summary {
-    fn add(&mut self, answer: Replayed, is_named: bool) {
-        let is_done = answer.answer == Answer::Ok;
+    fn add(&mut self, answer: ReplayReport, is_named: bool) {
+        let is_done = answer.answer == ReplayStatus::Ok;
         self.handled += usize::from(is_done);
         if (is_named || !is_done) && self.answers.len() < ANSWERS_MAX {
             self.answers.push(answer);
@@ -449,20 +454,20 @@ fn show_summary(summary: &Summary, action: EntryAction<'_>, output: &Output) -> 
     })
 }
 
-const fn answer_text(answer: Answer, action: &'static str) -> &'static str {
+const fn answer_text(answer: ReplayStatus, action: &'static str) -> &'static str {
     match answer {
-        Answer::Ok => action,
-        Answer::Gone => "no entry with this id",
-        Answer::Again => "already replayed or dropped",
-        Answer::Duplicate => "not sent: a turn with the same id and content was submitted before",
-        Answer::Conflict => "not sent: another turn has this id",
-        Answer::InboxFull => "not sent: the inbox for its reply is full (inbox_full)",
-        Answer::TooManyInboxes => "not sent: the tenant has too many inboxes (too_many_inboxes)",
-        Answer::QueueFull => "not sent: the queue is full (queue_full); retry later",
-        Answer::Pressure => "not sent: Redis memory is nearly full (pressure); retry later",
-        Answer::Full => "too many failed calls in the audit log are already handled",
-        Answer::NeedsMessage => "it can only be replayed with --message",
-        Answer::MayHaveRun => "it may have taken effect: replay it by id with --although-it-may-have-run",
-        Answer::Invalid => "invalid message",
+        ReplayStatus::Ok => action,
+        ReplayStatus::Gone => "no entry with this id",
+        ReplayStatus::Again => "already replayed or dropped",
+        ReplayStatus::Duplicate => "not sent: a turn with the same id and content was submitted before",
+        ReplayStatus::Conflict => "not sent: another turn has this id",
+        ReplayStatus::InboxFull => "not sent: the inbox for its reply is full (inbox_full)",
+        ReplayStatus::TooManyInboxes => "not sent: the tenant has too many inboxes (too_many_inboxes)",
+        ReplayStatus::QueueFull => "not sent: the queue is full (queue_full); retry later",
+        ReplayStatus::Pressure => "not sent: Redis memory is nearly full (pressure); retry later",
+        ReplayStatus::Full => "too many failed calls in the audit log are already handled",
+        ReplayStatus::NeedsMessage => "it can only be replayed with --message",
+        ReplayStatus::MayHaveRun => "it may have taken effect: replay it by id with --although-it-may-have-run",
+        ReplayStatus::Invalid => "invalid message",
     }
 }

@@ -198,7 +198,7 @@ async fn pause_tool(
     let operator = Operator { by, reason, redactor: &report.redactor };
     let paused = PausedTool { tenant: tenant.cloned(), tool: tool.to_owned() };
     let set = operate::pause_tool(client.stores(), &paused, operator).await?;
-    if let Some(where_not) = set.not_everywhere() {
+    if let Some(where_not) = set.incomplete_message() {
         return Err(Failure::failed(anyhow::anyhow!(where_not)));
     }
     report_tool(&paused, set.changed, output, |changed| match changed {

@@ -6,8 +6,8 @@ use clap::{Args, ValueEnum};
 use comfy_table::Cell;
 use serde::Serialize;
 use tickfleet_client::Client;
-use tickfleet_client::stats::{By, StatsQuery, StatsRow, count_on, stats};
-use tickfleet_client::usage::{ModelUse, UseTotal, add_use};
+use tickfleet_client::stats::{StatsDimension, StatsQuery, StatsRow, count_on, stats};
+use tickfleet_client::usage::{ModelUse, ModelUseTotal, add_use};
 use tickfleet_model::limit::amount;
 use tickfleet_model::{AgentId, TenantId};
 
@@ -71,7 +71,7 @@ enum ByArg {
     Tool,
 }
 
-impl From<ByArg> for By {
+impl From<ByArg> for StatsDimension {
     fn from(by: ByArg) -> Self {
         match by {
             ByArg::Day => Self::Day,
@@ -87,7 +87,7 @@ struct StatsOutput {
     rows: Vec<StatsRow>,
     /// Model usage; `None` if rows are by tool.
     #[serde(skip_serializing_if = "Option::is_none")]
-    models: Option<UseTotal>,
+    models: Option<ModelUseTotal>,
     /// All shards are counted up to this time, ms.
     counted_upto_ms: i64,
     /// True if entries may have left the log before they were counted.
@@ -146,7 +146,7 @@ pub(crate) async fn run(setup: &Setup, args: &Stats, output: &Output) -> Result<
         tool: name_check::resolve_tool_filter(setup, &client, args.tool.as_deref()).await?,
         from_day: today - i64::from(args.days) + 1,
         until_day: today,
-        by: args.by.iter().map(|by| By::from(*by)).collect::<BTreeSet<_>>(),
+        by: args.by.iter().map(|by| StatsDimension::from(*by)).collect::<BTreeSet<_>>(),
     };
     stats_output.rows = stats(client.stores(), &query).await?;
     stats_output.models = add_use(&client, &zones(setup, &client).await?, &query, &mut stats_output.rows).await?;

@@ -7,8 +7,8 @@ use comfy_table::Cell;
 use serde::Serialize;
 use tickfleet_client::Client;
 use tickfleet_client::end_many::end_many;
-use tickfleet_client::operate::{Operator, TurnFilter, TurnPage, TurnState, TurnSummary, TurnsAt, list_turns};
-use tickfleet_client::tasks::Word;
+use tickfleet_client::operate::{Operator, TurnCursor, TurnFilter, TurnPage, TurnState, TurnSummary, list_turns};
+use tickfleet_client::tasks::CancelStatus;
 use tickfleet_model::{AgentId, TenantId};
 use tickfleet_store::TurnName;
 
@@ -77,7 +77,7 @@ struct ListArgs {
     limit: usize,
     /// Position of the next page, as the previous page prints it.
     #[arg(long, value_name = "PLACE")]
-    from: Option<TurnsAt>,
+    from: Option<TurnCursor>,
 }
 
 #[derive(Debug, Args)]
@@ -266,7 +266,7 @@ async fn cancel(setup: &Setup, client: &Client, args: &CancelArgs, output: &Outp
         return show_summary(&summary, output);
     }
     let filter = args.filter.to_filter(setup, client, LISTED_MAX).await?;
-    let mut from = TurnsAt::default();
+    let mut from = TurnCursor::default();
     loop {
         let TurnPage { turns, next } = list_turns(client.stores(), &filter, from).await?;
         if args.yes {
@@ -289,7 +289,7 @@ async fn cancel(setup: &Setup, client: &Client, args: &CancelArgs, output: &Outp
 
 async fn end(client: &Client, names: &[TurnName], filter: &str, operator: Operator<'_>) -> Result<usize, Failure> {
     let answers = end_many(client, names, filter, operator).await?;
-    Ok(answers.iter().filter(|answer| matches!(answer, Word::Ok | Word::Flagged)).count())
+    Ok(answers.iter().filter(|answer| matches!(answer, CancelStatus::Ok | CancelStatus::Flagged)).count())
 }
 
 fn show_summary(summary: &CancelSummary, output: &Output) -> Result<(), Failure> {

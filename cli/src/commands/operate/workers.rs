@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use comfy_table::Cell;
 use serde::Serialize;
 use tickfleet_client::operate::Operator;
-use tickfleet_client::workers::{self, DrainSet, WorkerSummary};
+use tickfleet_client::workers::{self, WorkerDrainResult, WorkerSummary};
 
 use crate::commands::limits::{by_environment, reason, who};
 use crate::failure::Failure;
@@ -83,12 +83,12 @@ pub(crate) async fn run(setup: &Setup, args: &Workers, output: &Output) -> Resul
         workers::resume(stores, worker, operator).await?
     };
     let changed = match set {
-        DrainSet::Ok => true,
-        DrainSet::None => false,
-        DrainSet::Unknown => {
+        WorkerDrainResult::Ok => true,
+        WorkerDrainResult::None => false,
+        WorkerDrainResult::Unknown => {
             return Err(Failure::failed(anyhow::anyhow!(workers::no_worker(stores, worker).await?)));
         }
-        DrainSet::Full => {
+        WorkerDrainResult::Full => {
             let many = anyhow::anyhow!("too many workers are drained: resume some first (tickfleet workers list)");
             return Err(Failure::failed(many));
         }

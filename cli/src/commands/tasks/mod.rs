@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use comfy_table::Cell;
 use tickfleet_client::Client;
-use tickfleet_client::tasks::{TaskFilter, TaskState, TaskSummary, TasksAt, task_page};
+use tickfleet_client::tasks::{TaskCursor, TaskFilter, TaskState, TaskSummary, task_page};
 use tickfleet_model::{AgentId, Outcome, TenantId, TurnId};
 use tickfleet_store::TurnName;
 
@@ -71,7 +71,7 @@ struct ListArgs {
     limit: usize,
     /// Position of the next page, as the previous page prints it.
     #[arg(long, value_name = "PLACE")]
-    from: Option<TasksAt>,
+    from: Option<TaskCursor>,
 }
 
 /// State of a task.

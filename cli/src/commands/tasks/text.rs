@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use tickfleet_client::tasks::{
-    CancelledTask, Round, StoryCall, TaskState, TaskStory, TaskSummary, TaskWait, WaitReason, Word,
+    CancelStatus, CancelledTask, Round, TaskCall, TaskDetails, TaskState, TaskSummary, TaskWait, WaitReason,
 };
 
 use super::good;
@@ -25,7 +25,7 @@ pub(crate) fn state(task: &TaskSummary) -> (StatusColor, String) {
 }
 
 /// The history of a task and its subtasks. Writing to a `String` cannot fail, so the results of `writeln!` are ignored.
-pub(super) fn story(story: &TaskStory, now_ms: i64, output: &Output) -> String {
+pub(super) fn story(story: &TaskDetails, now_ms: i64, output: &Output) -> String {
     let mut text = String::new();
     one(story, now_ms, output, &mut text);
     if !story.children.is_empty() {
@@ -37,7 +37,7 @@ pub(super) fn story(story: &TaskStory, now_ms: i64, output: &Output) -> String {
     text
 }
 
-fn one(story: &TaskStory, now_ms: i64, output: &Output, text: &mut String) {
+fn one(story: &TaskDetails, now_ms: i64, output: &Output, text: &mut String) {
     let task = &story.summary;
     let (color, word) = state(task);
     let agent = task.agent.as_ref().map(|agent| format!(" of agent {agent}")).unwrap_or_default();
@@ -80,7 +80,7 @@ fn one(story: &TaskStory, now_ms: i64, output: &Output, text: &mut String) {
 }
 
 /// The steps of a task that a model runs, one per line.
-pub(crate) fn steps(story: &TaskStory) -> Vec<String> {
+pub(crate) fn steps(story: &TaskDetails) -> Vec<String> {
     let mut lines = Vec::new();
     for round in &story.rounds {
         plan(round, &mut lines);
@@ -115,12 +115,12 @@ fn plan(round: &Round, lines: &mut Vec<String>) {
     lines.push(format!("{step}  {} ({} + {} tokens){said}", round.model, round.input_tokens, round.output_tokens));
 }
 
-fn results(calls: &[StoryCall]) -> String {
+fn results(calls: &[TaskCall]) -> String {
     let good = calls.iter().filter(|call| call.ok == Some(true)).count();
     format!("{good} of {} calls succeeded", calls.len())
 }
 
-fn called(call: &StoryCall) -> String {
+fn called(call: &TaskCall) -> String {
     let (mark, result) = match (call.ok, &call.content) {
         (Some(true), Some(content)) => ("ok", content.as_str()),
         (Some(false), Some(content)) => ("failed", content.as_str()),
@@ -130,7 +130,7 @@ fn called(call: &StoryCall) -> String {
     format!("          {mark}: {} {}{result}", call.tool, short(&call.arguments, TEXT_CHARS))
 }
 
-fn used(story: &TaskStory) -> Option<(u64, u64, u64)> {
+fn used(story: &TaskDetails) -> Option<(u64, u64, u64)> {
     let sum = |of: fn(&Round) -> u64| story.rounds.iter().map(of).sum::<u64>();
     (!story.rounds.is_empty()).then(|| (sum(|r| r.input_tokens), sum(|r| r.output_tokens), sum(|r| r.cost_micros)))
 }
@@ -154,7 +154,7 @@ pub(crate) fn waits(wait: &TaskWait, now_ms: i64) -> String {
 }
 
 /// The subtasks of a task, one per line.
-fn tree(story: &TaskStory, depth: usize, output: &Output, text: &mut String) {
+fn tree(story: &TaskDetails, depth: usize, output: &Output, text: &mut String) {
     let task = &story.summary;
     let (color, word) = state(task);
     let agent = task.agent.as_deref().unwrap_or("?");
@@ -182,13 +182,13 @@ fn ended(cancelled: &CancelledTask, depth: usize, text: &mut String) {
     }
 }
 
-const fn word(word: Word) -> &'static str {
+const fn word(word: CancelStatus) -> &'static str {
     match word {
-        Word::Ok => "it ends now",
-        Word::Flagged => "it ends as soon as its worker or runtime receives the cancellation",
-        Word::Ended => "it had already ended",
-        Word::Waiting => "no such id yet; if it arrives within 24 h, it ends without running",
-        Word::Full => "no such id yet, and too many early cancels are pending: not recorded",
-        Word::Unknown => "it was admitted, but its record is lost",
+        CancelStatus::Ok => "it ends now",
+        CancelStatus::Flagged => "it ends as soon as its worker or runtime receives the cancellation",
+        CancelStatus::Ended => "it had already ended",
+        CancelStatus::Waiting => "no such id yet; if it arrives within 24 h, it ends without running",
+        CancelStatus::Full => "no such id yet, and too many early cancels are pending: not recorded",
+        CancelStatus::Unknown => "it was admitted, but its record is lost",
     }
 }

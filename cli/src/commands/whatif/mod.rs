@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::Args;
 use serde::Serialize;
-use tickfleet_client::audit::{Export, ExportError, ExportRange, Resume};
+use tickfleet_client::audit::{Export, ExportError, ExportRange, ExportResume};
 use tickfleet_engine::rules::stagger_ms;
 use tickfleet_engine::time::counter_stagger_ms;
 use tickfleet_model::TenantId;
@@ -181,7 +181,7 @@ async fn live(global: &Global, args: &WhatIf, filter: &CallFilter) -> Result<Fil
     let header = Header { export: FORMAT, from_ms: filter.from_ms, until_ms: filter.until_ms, ..Header::default() };
     let mut file = tempfile::tempfile().map_err(Failure::failed)?;
     let out = BufWriter::new(file.try_clone().map_err(Failure::failed)?);
-    let made = Export::new(client.stores(), range, Resume::default(), Box::new(out)).write(&header).await;
+    let made = Export::new(client.stores(), range, ExportResume::default(), Box::new(out)).write(&header).await;
     made.map_err(|error| match error {
         ExportError::Store(error) => Failure::from(error),
         other => Failure::failed(other),

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use tickfleet_testkit::{file_of, move_clock};
 
-use super::World;
-use super::target::Kind;
+use super::ChaosFleet;
+use super::target::RedisKind;
 
 /// Clock steps, ms: a machine that was not synchronized, a wrong time zone, a wrong day, and a moment.
 const STEPS_MS: [i64; 6] = [-25 * HOUR_MS, -HOUR_MS, -20_000, 20_000, HOUR_MS, 25 * HOUR_MS];
@@ -18,13 +18,13 @@ const STEPS_OF_NODES_MS: [i64; 4] = [20_000, HOUR_MS, 5 * HOUR_MS, -2_000];
 const AHEAD_MS_MAX: i64 = 48 * HOUR_MS;
 const HOUR_MS: i64 = 3_600_000;
 
-impl World {
+impl ChaosFleet {
     /// Steps the clock of the primary. A single Redis or a primary behind Sentinels alternates between a step and the
     /// right time.
     pub async fn step_redis(&mut self) {
         let primary = self.target.primary().await;
         let file = file_of(self.target.server(primary));
-        if let Kind::Cluster(_) = self.target.kind {
+        if let RedisKind::Cluster(_) = self.target.kind {
             let by = STEPS_OF_NODES_MS[self.dice.below(STEPS_OF_NODES_MS.len())];
             let ahead = self.ahead.entry(file.clone()).or_default();
             *ahead = (*ahead + by).clamp(-HOUR_MS, AHEAD_MS_MAX);

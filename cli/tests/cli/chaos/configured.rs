@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::Path;
 
-use super::judge::{DAY_CALLS, TICK_CALLS};
-use super::target::Target;
+use super::target::ChaosTarget;
+use super::verdict::{DAY_CALLS, TICK_CALLS};
 use super::{AGENTS, INBOX_UNREAD_MAX};
 
 /// Writes the configuration files.
-pub fn write(folder: &Path, address: &str, target: &Target) {
+pub fn write(folder: &Path, address: &str, target: &ChaosTarget) {
     // If a failover may lose an intent record, `once` calls wait for the replica.
     let once = if target.forgets() { "once\n    durable: replica" } else { "once" };
     let tenants: String = target.homes.iter().map(|home| format!("  {}: {{plan: pro}}\n", home.tenant)).collect();
@@ -34,7 +34,7 @@ pub fn write(folder: &Path, address: &str, target: &Target) {
     }
 }
 
-fn settings(target: &Target) -> String {
+fn settings(target: &ChaosTarget) -> String {
     format!(
         "caps: {{tick: 1s, max_calls_per_tick: {TICK_CALLS}, max_actions_per_day: 1000000}}\nredis: {{shards: {}}}\n\
          queues: {{inbox_unread_max: {INBOX_UNREAD_MAX}}}\n\

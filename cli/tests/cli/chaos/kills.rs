@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::parts::Ledger;
-use super::{PATIENCE, World};
+use super::parts::ToolServer;
+use super::{ChaosFleet, PATIENCE};
 
 /// The span in which runs are counted. Producers submit every three seconds, so it has two of their rounds.
 const SPAN: Duration = Duration::from_secs(6);
@@ -36,9 +36,9 @@ fn works_again(times: &[Instant], from: Instant, usual: usize) -> Option<Instant
     times.iter().copied().filter(|at| *at >= from).find(|at| enough(*at))
 }
 
-impl World {
+impl ChaosFleet {
     /// Loses `count` primaries.
-    pub async fn lose_primaries(&mut self, count: u64, ledger: &Ledger) -> Vec<Recovery> {
+    pub async fn lose_primaries(&mut self, count: u64, ledger: &ToolServer) -> Vec<Recovery> {
         // The load reaches its pace.
         sleep(SPAN).await;
         let began = Instant::now();

@@ -2,14 +2,14 @@
 //! tools' server, and as Redis either one server, a primary with a replica and three Sentinels, or a cluster of three
 //! primaries with replicas. `make chaos` sets the duration, the target and the seed.
 
-mod answers;
 mod clocks;
 mod configured;
-mod judge;
 mod kills;
 mod nodes;
 mod parts;
+mod replies;
 mod target;
+mod verdict;
 mod witness;
 
 use std::collections::BTreeMap;
@@ -22,17 +22,17 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use serde_json::{Value, json};
-use tickfleet_client::{Client, Recorded};
+use tickfleet_client::{Client, RecordedReply};
 use tickfleet_protocol::parse_turn;
 use tickfleet_store::StoreOptions;
 use tokio::time::{Instant, sleep};
 
-use answers::{all_replies, tenant_of};
-use judge::{Evidence, Verdict};
 use kills::Recovery;
 use nodes::Node;
-use parts::{Ledger, Wire};
-use target::{Kind, Target};
+use parts::{ProxyState, ToolServer};
+use replies::{all_replies, tenant_of};
+use target::{ChaosTarget, RedisKind};
+use verdict::{ChaosVerdict, Evidence};
 use witness::Witness;
 
 /// Agents that exceed their cap now and then. The agents `daily` and `probe` come in addition.
@@ -100,8 +100,8 @@ async fn produce(client: Client, tenant: String, agent: String, stop: Arc<Atomic
 }
 
 /// The fleet and its surroundings.
-struct World {
-    target: Target,
+struct ChaosFleet {
+    target: ChaosTarget,
     folder: tempfile::TempDir,
     nodes: Vec<Node>,
     /// The number of started processes, and the folder of the files that move their clocks.
@@ -119,8 +119,8 @@ struct World {
     recovered: BTreeMap<&'static str, Vec<u128>>,
 }
 
-impl World {
-    async fn start_on(target: Target, seed: u64, address: &str) -> Self {
+impl ChaosFleet {
+    async fn start_on(target: ChaosTarget, seed: u64, address: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         configured::write(folder.path(), address, &target);
         let options =
@@ -180,9 +180,9 @@ impl World {
 
     async fn play_on_one(&mut self, fault: &str) {
         let wire = match fault {
-            "cut the wire" => Wire::Cut,
-            "slow the wire" => Wire::Slow,
-            "half-open wire" => Wire::HalfOpen,
+            "cut the wire" => ProxyState::Cut,
+            "slow the wire" => ProxyState::Slow,
+            "half-open wire" => ProxyState::HalfOpen,
             _ => {
                 let used = self.target.text(&["INFO", "memory"]).await;
                 let used = used.lines().find_map(|line| line.strip_prefix("used_memory:")?.trim().parse().ok());
@@ -194,11 +194,11 @@ impl World {
                 return;
             }
         };
-        let Kind::One(_, proxy) = &self.target.kind else { return };
+        let RedisKind::One(_, proxy) = &self.target.kind else { return };
         proxy.set(wire);
         // The wire stays bad for this long.
         sleep(PAST_THE_LEASE).await;
-        proxy.set(Wire::Open);
+        proxy.set(ProxyState::Open);
     }
 
     /// Deletes a group, which the fleet recreates; a list that only metrics use; or timers, which an operator must
@@ -264,7 +264,7 @@ impl World {
         let id = submit(&self.client, &tenant, "probe", self.probes, 1).await;
         let name = tickfleet_store::TurnName::parse(&format!("{tenant}:{id}")).unwrap();
         loop {
-            if let Ok(Recorded::Ended(_) | Recorded::InInbox) = self.client.reply(&name).await {
+            if let Ok(RecordedReply::Ended(_) | RecordedReply::InInbox) = self.client.reply(&name).await {
                 break;
             }
             assert!(began.elapsed() < PATIENCE, "after {fault:?} nothing goes on");
@@ -286,18 +286,18 @@ fn number(variable: &str, default: u64) -> u64 {
 }
 
 /// The result of a run.
-struct Played {
-    verdict: Verdict,
+struct ChaosResult {
+    verdict: ChaosVerdict,
     evidence: Evidence,
     sent_again: usize,
     recoveries: Vec<Recovery>,
 }
 
 /// Plays faults for a time, or loses `losses` primaries, and judges the result.
-async fn play(target: Target, losses: Option<u64>) -> Played {
+async fn play(target: ChaosTarget, losses: Option<u64>) -> ChaosResult {
     let (seconds, seed) = (number("TICKFLEET_CHAOS_SECONDS", 45), number("TICKFLEET_CHAOS_SEED", 1));
-    let (ledger, address) = Ledger::start().await;
-    let mut world = World::start_on(target, seed, &address).await;
+    let (ledger, address) = ToolServer::start().await;
+    let mut world = ChaosFleet::start_on(target, seed, &address).await;
     let witness = Witness::of(world.target.folders());
     world.start_all();
     let stop = Arc::new(AtomicBool::new(false));
@@ -333,10 +333,10 @@ async fn play(target: Target, losses: Option<u64>) -> Played {
     if let Some(broken) = broken {
         std::panic::resume_unwind(broken);
     }
-    Played { verdict, evidence, sent_again, recoveries }
+    ChaosResult { verdict, evidence, sent_again, recoveries }
 }
 
-fn report(seed: u64, recovered: &BTreeMap<&str, Vec<u128>>, evidence: &Evidence, verdict: &Verdict) {
+fn report(seed: u64, recovered: &BTreeMap<&str, Vec<u128>>, evidence: &Evidence, verdict: &ChaosVerdict) {
     let faults: usize = recovered.values().map(Vec::len).sum();
     eprintln!(
         "seed {seed}: {faults} faults, {} turns accepted, {} runs of tools",
@@ -362,36 +362,36 @@ fn report(seed: u64, recovered: &BTreeMap<&str, Vec<u128>>, evidence: &Evidence,
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn one_redis_loses_nothing_and_doubles_nothing_whatever_happens() {
-    let played = play(Target::one().await, None).await;
-    assert_eq!(played.verdict, Verdict::default());
+    let played = play(ChaosTarget::one().await, None).await;
+    assert_eq!(played.verdict, ChaosVerdict::default());
 }
 
 /// Checks the guarantees that hold even if a primary is lost with writes that its replica lacks: every accepted turn is
 /// answered once after it is sent again, no call that waits for a replica runs twice, and no window exceeds its cap.
-fn assert_survived(played: &Played) {
-    let Played { verdict, sent_again, .. } = played;
+fn assert_survived(played: &ChaosResult) {
+    let ChaosResult { verdict, sent_again, .. } = played;
     // A day's counter may lose writes that the replica lacks, so as many calls may be admitted again.
     let day_exceeded = verdict.day_exceeded.saturating_sub(*sent_again);
-    let rest = Verdict { day_exceeded, ..verdict.clone() };
-    assert_eq!(rest, Verdict::default());
+    let rest = ChaosVerdict { day_exceeded, ..verdict.clone() };
+    assert_eq!(rest, ChaosVerdict::default());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 #[ignore = "sentinels take minutes for their failovers: make chaos TARGET=sentinel"]
 async fn behind_sentinels_every_turn_that_its_producer_has_sent_again_is_answered() {
-    assert_survived(&play(Target::sentinels().await, None).await);
+    assert_survived(&play(ChaosTarget::sentinels().await, None).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 #[ignore = "a failover takes seconds, and each fault is to come: make chaos TARGET=cluster"]
 async fn on_a_cluster_every_turn_that_its_producer_has_sent_again_is_answered() {
-    assert_survived(&play(Target::cluster().await, None).await);
+    assert_survived(&play(ChaosTarget::cluster().await, None).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 #[ignore = "half an hour: make chaos TARGET=kills"]
 async fn primaries_that_are_lost_one_after_the_other_exceed_no_cap_and_double_nothing() {
-    let played = play(Target::cluster().await, Some(number("TICKFLEET_CHAOS_KILLS", 200))).await;
+    let played = play(ChaosTarget::cluster().await, Some(number("TICKFLEET_CHAOS_KILLS", 200))).await;
     kills::report(&played.recoveries);
     assert_survived(&played);
     assert!(!played.evidence.runs.is_empty());

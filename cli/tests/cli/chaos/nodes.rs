@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use nix::sys::signal::Signal;
 
-use super::{PAST_THE_LEASE, ROLES, World};
+use super::{ChaosFleet, PAST_THE_LEASE, ROLES};
 use crate::support::process::{Process, chosen_build};
 
 /// A role, with the process that has it at the moment.
@@ -14,7 +14,7 @@ pub struct Node {
     pub clock: PathBuf,
 }
 
-impl World {
+impl ChaosFleet {
     /// Starts all processes.
     pub fn start_all(&mut self) {
         for number in 0..ROLES.len() {

@@ -11,15 +11,15 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::judge::Run;
+use super::verdict::ToolRun;
 
 /// The server of all tools. It records each call when it arrives.
 #[derive(Clone, Default)]
-pub struct Ledger {
-    entries: Arc<Mutex<Vec<(Instant, Run)>>>,
+pub struct ToolServer {
+    entries: Arc<Mutex<Vec<(Instant, ToolRun)>>>,
 }
 
-impl Ledger {
+impl ToolServer {
     /// Starts the server. Also returns its address.
     pub async fn start() -> (Self, String) {
         let ledger = Self::default();
@@ -32,14 +32,14 @@ impl Ledger {
 
     async fn enter(State(ledger): State<Self>, Json(body): Json<Value>) -> Json<Value> {
         let (agent, tool) = (body["agent"].as_str().unwrap().to_owned(), body["tool"].as_str().unwrap());
-        let run = Run { agent, number: body["number"].as_u64().unwrap(), once: tool == "pay" };
+        let run = ToolRun { agent, number: body["number"].as_u64().unwrap(), once: tool == "pay" };
         ledger.entries.lock().unwrap().push((Instant::now(), run));
         // A delay, so that kills fall between the effect and the response.
         tokio::time::sleep(Duration::from_millis(15)).await;
         Json(json!({"number": body["number"]}))
     }
 
-    pub fn runs(&self) -> Vec<Run> {
+    pub fn runs(&self) -> Vec<ToolRun> {
         self.entries.lock().unwrap().iter().map(|(_, run)| run.clone()).collect()
     }
 
@@ -51,7 +51,7 @@ impl Ledger {
 
 /// The state of the proxied connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wire {
+pub enum ProxyState {
     Open,
     /// Connections end, and no new one succeeds.
     Cut,
@@ -64,18 +64,18 @@ pub enum Wire {
 /// A TCP proxy in front of Redis.
 pub struct Proxy {
     pub address: String,
-    wire: watch::Sender<Wire>,
+    wire: watch::Sender<ProxyState>,
 }
 
 impl Proxy {
     pub async fn before(server: String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let wire = watch::Sender::new(Wire::Open);
+        let wire = watch::Sender::new(ProxyState::Open);
         let seen = wire.subscribe();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                if *seen.borrow() == Wire::Cut {
+                if *seen.borrow() == ProxyState::Cut {
                     continue;
                 }
                 let Ok(server) = TcpStream::connect(&server).await else { continue };
@@ -87,7 +87,7 @@ impl Proxy {
         Self { address, wire }
     }
 
-    pub fn set(&self, wire: Wire) {
+    pub fn set(&self, wire: ProxyState) {
         self.wire.send_replace(wire);
     }
 }
@@ -95,21 +95,21 @@ impl Proxy {
 async fn carry(
     mut from: tokio::net::tcp::OwnedReadHalf,
     mut to: tokio::net::tcp::OwnedWriteHalf,
-    mut wire: watch::Receiver<Wire>,
+    mut wire: watch::Receiver<ProxyState>,
 ) {
     let mut buffer = vec![0; 1 << 16];
     loop {
         let read = tokio::select! {
             read = from.read(&mut buffer) => read.unwrap_or(0),
-            Ok(_) = wire.wait_for(|wire| *wire == Wire::Cut) => return,
+            Ok(_) = wire.wait_for(|wire| *wire == ProxyState::Cut) => return,
         };
         let now = *wire.borrow();
-        if now == Wire::HalfOpen {
+        if now == ProxyState::HalfOpen {
             // Data in flight when the wire broke is lost.
-            drop(wire.wait_for(|wire| *wire != Wire::HalfOpen).await);
+            drop(wire.wait_for(|wire| *wire != ProxyState::HalfOpen).await);
             return;
         }
-        if now == Wire::Slow {
+        if now == ProxyState::Slow {
             // The delay is the fault that is played.
             tokio::time::sleep(Duration::from_millis(150)).await;
         }

@@ -1,11 +1,11 @@
-//! The kinds of Redis that a fleet may use, and the faults of each kind. A new kind is a new variant of [`Kind`].
+//! The kinds of Redis that a fleet may use, and the faults of each kind. A new kind is a new variant of [`RedisKind`].
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use tickfleet_model::TenantId;
 use tickfleet_model::ids::shard_of;
-use tickfleet_testkit::{Clocks, Cluster, Network, RedisOptions, RedisServer, Trio};
+use tickfleet_testkit::{Clocks, Cluster, Network, RedisOptions, RedisServer, SentinelSetup};
 use tokio::time::{Instant, sleep};
 
 use super::parts::Proxy;
@@ -52,23 +52,23 @@ fn wanted(mut faults: Vec<&'static str>) -> Vec<&'static str> {
 }
 
 /// The kind of the fleet's Redis.
-pub enum Kind {
+pub enum RedisKind {
     One(Box<RedisServer>, Proxy),
-    Sentinels(Box<Trio>),
+    Sentinels(Box<SentinelSetup>),
     Cluster(Box<Cluster>),
 }
 
 /// A shard, and a tenant in it.
-pub struct Home {
+pub struct ShardTenant {
     pub tenant: String,
     shard: u32,
     slot: u16,
 }
 
 /// The fleet's Redis, and the shard at which the next fault aims.
-pub struct Target {
-    pub kind: Kind,
-    pub homes: Vec<Home>,
+pub struct ChaosTarget {
+    pub kind: RedisKind,
+    pub homes: Vec<ShardTenant>,
     pub aim: usize,
     /// True if the network between the servers can be cut.
     is_cuttable: bool,
@@ -76,7 +76,7 @@ pub struct Target {
     pub clocks: Option<Clocks>,
 }
 
-impl Target {
+impl ChaosTarget {
     pub async fn one() -> Self {
         let clocks = Clocks::new().await;
         let program = clocks.as_ref().map(Clocks::server);
@@ -88,13 +88,13 @@ impl Target {
         };
         let server = RedisServer::start_with(options).await;
         let proxy = Proxy::before(server.url().trim_start_matches("redis://").trim_end_matches('/').to_owned()).await;
-        Self { clocks, ..Self::of(Kind::One(Box::new(server), proxy)) }
+        Self { clocks, ..Self::of(RedisKind::One(Box::new(server), proxy)) }
     }
 
     pub async fn sentinels() -> Self {
         let (is_cuttable, clocks) = (Self::can_be_cut().await, Clocks::new().await);
-        let trio = Trio::start_of(1, &Self::witnessed(clocks.as_ref()), is_cuttable).await;
-        Self { is_cuttable, clocks, ..Self::of(Kind::Sentinels(Box::new(trio))) }
+        let trio = SentinelSetup::start_of(1, &Self::witnessed(clocks.as_ref()), is_cuttable).await;
+        Self { is_cuttable, clocks, ..Self::of(RedisKind::Sentinels(Box::new(trio))) }
     }
 
     fn witnessed(clocks: Option<&Clocks>) -> RedisOptions {
@@ -111,8 +111,8 @@ impl Target {
         is_possible
     }
 
-    fn of(kind: Kind) -> Self {
-        let homes = vec![Home { tenant: "demo".into(), shard: 0, slot: 0 }];
+    fn of(kind: RedisKind) -> Self {
+        let homes = vec![ShardTenant { tenant: "demo".into(), shard: 0, slot: 0 }];
         Self { kind, homes, aim: 0, is_cuttable: false, clocks: None }
     }
 
@@ -124,33 +124,33 @@ impl Target {
         for shard in 0..SHARDS {
             let lives_here = |name: &String| shard_of(&TenantId::new(name.as_str()).unwrap(), SHARDS) == shard;
             let tenant = (0..).map(|n| format!("demo{n}")).find(lives_here).unwrap();
-            homes.push(Home { tenant, shard, slot: cluster.slot(&format!("{{tickfleet:{shard}}}:")).await });
+            homes.push(ShardTenant { tenant, shard, slot: cluster.slot(&format!("{{tickfleet:{shard}}}:")).await });
         }
-        Self { homes, is_cuttable, clocks, ..Self::of(Kind::Cluster(Box::new(cluster))) }
+        Self { homes, is_cuttable, clocks, ..Self::of(RedisKind::Cluster(Box::new(cluster))) }
     }
 
     pub fn url(&self) -> String {
         match &self.kind {
-            Kind::One(_, proxy) => format!("redis://{}", proxy.address),
-            Kind::Sentinels(trio) => trio.url(),
-            Kind::Cluster(cluster) => cluster.url(),
+            RedisKind::One(_, proxy) => format!("redis://{}", proxy.address),
+            RedisKind::Sentinels(trio) => trio.url(),
+            RedisKind::Cluster(cluster) => cluster.url(),
         }
     }
 
     pub fn shards(&self) -> u32 {
-        if let Kind::Cluster(_) = self.kind { SHARDS } else { 1 }
+        if let RedisKind::Cluster(_) = self.kind { SHARDS } else { 1 }
     }
 
     /// Returns true if acknowledged writes may be lost with a primary.
     pub fn forgets(&self) -> bool {
-        !matches!(self.kind, Kind::One(..))
+        !matches!(self.kind, RedisKind::One(..))
     }
 
     pub fn faults(&self) -> Vec<&'static str> {
         let (of_target, of_networks): (&[&[_]], &[&[_]]) = match self.kind {
-            Kind::One(..) => (&[&OF_ONE], &[]),
-            Kind::Sentinels(_) => (&[&OF_PAIRS], &[&OF_NETWORKS, &OF_NETWORKS_OF_SENTINELS]),
-            Kind::Cluster(_) => (&[&OF_PAIRS, &OF_CLUSTERS], &[&OF_NETWORKS, &OF_NETWORKS_OF_CLUSTERS]),
+            RedisKind::One(..) => (&[&OF_ONE], &[]),
+            RedisKind::Sentinels(_) => (&[&OF_PAIRS], &[&OF_NETWORKS, &OF_NETWORKS_OF_SENTINELS]),
+            RedisKind::Cluster(_) => (&[&OF_PAIRS, &OF_CLUSTERS], &[&OF_NETWORKS, &OF_NETWORKS_OF_CLUSTERS]),
         };
         let mut faults = [&FAULTS[..], &of_target.concat()].concat();
         faults.extend(of_networks.concat().into_iter().filter(|_| self.is_cuttable));
@@ -166,9 +166,9 @@ impl Target {
     /// The folders of all servers.
     pub fn folders(&self) -> Vec<PathBuf> {
         let servers = match &self.kind {
-            Kind::One(server, _) => std::slice::from_ref(&**server),
-            Kind::Sentinels(trio) => &trio.servers,
-            Kind::Cluster(cluster) => &cluster.servers,
+            RedisKind::One(server, _) => std::slice::from_ref(&**server),
+            RedisKind::Sentinels(trio) => &trio.servers,
+            RedisKind::Cluster(cluster) => &cluster.servers,
         };
         servers.iter().map(|server| server.dir().to_owned()).collect()
     }
@@ -178,9 +178,9 @@ impl Target {
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
             let named = match &self.kind {
-                Kind::One(..) => Some(0),
-                Kind::Sentinels(trio) => trio.primary().await,
-                Kind::Cluster(cluster) => cluster.holder(self.homes[self.aim].slot).await,
+                RedisKind::One(..) => Some(0),
+                RedisKind::Sentinels(trio) => trio.primary().await,
+                RedisKind::Cluster(cluster) => cluster.holder(self.homes[self.aim].slot).await,
             };
             if let Some(primary) = named {
                 return primary;
@@ -194,17 +194,17 @@ impl Target {
     /// The other server of the primary-replica pair.
     fn partner(&self, server: usize) -> usize {
         match &self.kind {
-            Kind::One(..) => server,
-            Kind::Sentinels(_) => 1 - server,
-            Kind::Cluster(cluster) => cluster.partner(server),
+            RedisKind::One(..) => server,
+            RedisKind::Sentinels(_) => 1 - server,
+            RedisKind::Cluster(cluster) => cluster.partner(server),
         }
     }
 
     pub fn server(&mut self, index: usize) -> &mut RedisServer {
         match &mut self.kind {
-            Kind::One(server, _) => server,
-            Kind::Sentinels(trio) => &mut trio.servers[index],
-            Kind::Cluster(cluster) => &mut cluster.servers[index],
+            RedisKind::One(server, _) => server,
+            RedisKind::Sentinels(trio) => &mut trio.servers[index],
+            RedisKind::Cluster(cluster) => &mut cluster.servers[index],
         }
     }
 
@@ -222,9 +222,9 @@ impl Target {
     /// Waits until a server other than `before` leads the shard.
     async fn replaced(&self, before: usize) {
         match &self.kind {
-            Kind::One(..) => {}
-            Kind::Sentinels(trio) => drop(trio.another_primary(before).await),
-            Kind::Cluster(cluster) => drop(cluster.another_holder(self.homes[self.aim].slot, before).await),
+            RedisKind::One(..) => {}
+            RedisKind::Sentinels(trio) => drop(trio.another_primary(before).await),
+            RedisKind::Cluster(cluster) => drop(cluster.another_holder(self.homes[self.aim].slot, before).await),
         }
     }
 
@@ -238,7 +238,7 @@ impl Target {
             sleep(lags).await;
         }
         self.server(primary).kill9();
-        if let Kind::One(server, _) = &mut self.kind {
+        if let RedisKind::One(server, _) = &mut self.kind {
             // The server is away for a moment.
             sleep(Duration::from_millis(300)).await;
             server.restart().await;
@@ -278,7 +278,7 @@ impl Target {
                 self.replaced(primary).await;
                 self.refuses(primary).await;
             }
-            ("a primary and its replica that clients alone reach" | "all nodes apart", Kind::Cluster(_)) => {
+            ("a primary and its replica that clients alone reach" | "all nodes apart", RedisKind::Cluster(_)) => {
                 self.refuses(primary).await;
             }
             // Meanwhile, no `once` call is confirmed and the primary stays, so there is no signal to wait for.
@@ -293,15 +293,15 @@ impl Target {
     /// The network between the nodes, and the number of nodes.
     fn network(&self) -> Option<(&Network, usize)> {
         match &self.kind {
-            Kind::One(..) => None,
-            Kind::Sentinels(trio) => Some((trio.network(), trio.on_network())),
-            Kind::Cluster(cluster) => Some((cluster.network(), cluster.servers.len())),
+            RedisKind::One(..) => None,
+            RedisKind::Sentinels(trio) => Some((trio.network(), trio.on_network())),
+            RedisKind::Cluster(cluster) => Some((cluster.network(), cluster.servers.len())),
         }
     }
 
     /// Waits until an isolated primary rejects writes, if it ever does.
     async fn refuses(&self, primary: usize) {
-        let Kind::Cluster(cluster) = &self.kind else {
+        let RedisKind::Cluster(cluster) = &self.kind else {
             // Behind Sentinels, it accepts writes until it learns of the new primary. Until then, there are two
             // primaries.
             sleep(PAST_THE_LEASE).await;
@@ -317,9 +317,9 @@ impl Target {
         let before = self.primary().await;
         let partner = self.partner(before);
         match &self.kind {
-            Kind::One(..) => return,
-            Kind::Sentinels(trio) => trio.fail_over().await,
-            Kind::Cluster(cluster) => cluster.fail_over_to(partner).await,
+            RedisKind::One(..) => return,
+            RedisKind::Sentinels(trio) => trio.fail_over().await,
+            RedisKind::Cluster(cluster) => cluster.fail_over_to(partner).await,
         }
         self.replaced(before).await;
         self.followed().await;
@@ -328,7 +328,7 @@ impl Target {
     /// Moves the shard's slot to another primary, key by key.
     pub async fn move_slot(&self) {
         let from = self.primary().await;
-        let Kind::Cluster(cluster) = &self.kind else { return };
+        let RedisKind::Cluster(cluster) = &self.kind else { return };
         let (slot, Some(to)) = (self.homes[self.aim].slot, cluster.elsewhere(from).await) else { return };
         cluster.begin_to_move(slot, from, to).await;
         loop {
@@ -349,7 +349,7 @@ impl Target {
 
     /// Waits until the current primary has an online replica. The primary may change once more meanwhile.
     pub async fn followed(&mut self) {
-        if let Kind::One(..) = self.kind {
+        if let RedisKind::One(..) = self.kind {
             return;
         }
         let until = Instant::now() + PATIENCE;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::judge::Admitted;
+use super::verdict::AdmittedCall;
 
 /// The time between two checks for new files. A file exists for some seconds at least.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -55,10 +55,10 @@ impl Witness {
     }
 
     /// All admissions. An entry counts once, even if several servers have it.
-    pub fn admitted(&self) -> Vec<Admitted> {
+    pub fn admitted(&self) -> Vec<AdmittedCall> {
         let end = self.began.elapsed();
         let grown = self.growth.lock().unwrap();
-        let mut seen = Seen::default();
+        let mut seen = DispatchRecord::default();
         for file in fs::read_dir(self.kept.path()).unwrap() {
             let file = file.unwrap().path();
             let bytes = fs::read(&file).unwrap();
@@ -117,37 +117,37 @@ type Call = (String, u64);
 
 /// The time at which a call was dispatched: in the entry's ID and in shard time, ms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct When {
+struct DispatchTime {
     shard_ms: u64,
     at_ms: u64,
 }
 
 /// The contents of the files: when each call was admitted, and when it was dispatched.
 #[derive(Default)]
-struct Seen {
+struct DispatchRecord {
     /// Entries whose stamp has a window, which means that they debit a cap. If the writes of an admission were lost, a
     /// call is admitted again.
-    admitted: BTreeSet<(Call, When)>,
+    admitted: BTreeSet<(Call, DispatchTime)>,
     /// The first entry of each call, of any kind.
-    first: BTreeMap<Call, When>,
+    first: BTreeMap<Call, DispatchTime>,
     /// The earliest check that found the entry in a file, because replicas have it later; and the primary.
-    looks: BTreeMap<(Call, When), (Interval, Led)>,
+    looks: BTreeMap<(Call, DispatchTime), (Interval, PrimaryId)>,
 }
 
 /// The ID of a shard's primary, if the file has it before the entry. A replica's file may lack it; the primary's file
 /// has it.
-type Led = Option<Vec<u8>>;
+type PrimaryId = Option<Vec<u8>>;
 
 /// The state of a shard, as read from a file so far.
 #[derive(Default, Clone)]
 struct Shard {
     now_ms: Option<u64>,
-    led: Led,
+    led: PrimaryId,
 }
 
-impl Seen {
+impl DispatchRecord {
     /// Reads the commands of a file. Each comes with the interval in which it appeared.
-    fn read(&mut self, commands: impl IntoIterator<Item = (Words, Interval)>) {
+    fn read(&mut self, commands: impl IntoIterator<Item = (CommandWords, Interval)>) {
         // If a script writes more than once, its commands are between MULTI and EXEC.
         let mut sent = Vec::new();
         let mut shards: BTreeMap<Vec<u8>, Shard> = BTreeMap::new();
@@ -159,8 +159,8 @@ impl Seen {
                 }
                 b"XADD" => {
                     let shard = shards.get(shard_of(&words[1])).cloned().unwrap_or_default();
-                    sent.extend(slice(&words).into_iter().map(|Sent { call, at_ms, admits }| {
-                        let when = When { shard_ms: shard.now_ms.unwrap_or(at_ms), at_ms };
+                    sent.extend(slice(&words).into_iter().map(|AppendedCall { call, at_ms, admits }| {
+                        let when = DispatchTime { shard_ms: shard.now_ms.unwrap_or(at_ms), at_ms };
                         (call, when, shard.led.clone(), admits)
                     }));
                 }
@@ -170,7 +170,7 @@ impl Seen {
         }
     }
 
-    fn note(&mut self, sent: Vec<(Call, When, Led, bool)>, look: Interval) {
+    fn note(&mut self, sent: Vec<(Call, DispatchTime, PrimaryId, bool)>, look: Interval) {
         for (call, when, led, admits) in sent {
             let first = self.first.entry(call.clone()).or_insert(when);
             *first = when.min(*first);
@@ -183,14 +183,14 @@ impl Seen {
         }
     }
 
-    fn admitted(mut self) -> Vec<Admitted> {
+    fn admitted(mut self) -> Vec<AdmittedCall> {
         self.admitted.extend(self.first);
         let admitted = self.admitted.into_iter().map(|found| {
             let (seen, led) = self.looks[&found].clone();
-            let ((turn, _), When { shard_ms, at_ms }) = found;
+            let ((turn, _), DispatchTime { shard_ms, at_ms }) = found;
             // Turns have names of the form <agent>-<number>.
             let agent = turn.split([':', '-']).nth(1).unwrap_or_default().to_owned();
-            Admitted { agent, turn, at_ms, shard_ms, led, seen }
+            AdmittedCall { agent, turn, at_ms, shard_ms, led, seen }
         });
         admitted.collect()
     }
@@ -216,7 +216,7 @@ impl Shard {
 }
 
 /// A call of a slice that a command appends.
-struct Sent {
+struct AppendedCall {
     call: Call,
     at_ms: u64,
     /// Whether the entry debits a window of a cap.
@@ -224,7 +224,7 @@ struct Sent {
 }
 
 /// The calls of a slice that this command appends. Empty for any other command.
-fn slice(words: &[Vec<u8>]) -> Vec<Sent> {
+fn slice(words: &[Vec<u8>]) -> Vec<AppendedCall> {
     let text = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
     let is_slice = words.len() > 4 && words[1].windows(7).any(|part| part == b":ready:");
     let Some(id) = words.iter().position(|word| is_entry_id(word)).filter(|_| is_slice) else { return Vec::new() };
@@ -244,7 +244,7 @@ fn slice(words: &[Vec<u8>]) -> Vec<Sent> {
                 position = record["p"].as_u64().unwrap_or(0);
             }
             b"c" => {
-                calls.push(Sent { call: (turn.clone(), position), at_ms, admits });
+                calls.push(AppendedCall { call: (turn.clone(), position), at_ms, admits });
                 position += 1;
             }
             _ => {}
@@ -260,11 +260,11 @@ fn is_entry_id(word: &[u8]) -> bool {
 }
 
 /// The words of a command.
-type Words = Vec<Vec<u8>>;
+type CommandWords = Vec<Vec<u8>>;
 
 /// The commands of a file, each with the number of bytes after it. Ignores lines that begin with `#`, and a truncated
 /// last command.
-fn commands(mut bytes: &[u8]) -> Vec<(Words, usize)> {
+fn commands(mut bytes: &[u8]) -> Vec<(CommandWords, usize)> {
     fn line<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
         let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
         let (line, rest) = (&bytes[..end], &bytes[end + 2..]);
@@ -295,7 +295,7 @@ fn commands(mut bytes: &[u8]) -> Vec<(Words, usize)> {
 
 #[test]
 fn what_one_server_alone_had_counts_and_what_two_have_counts_once() {
-    let words = |text: &str| text.split(' ').map(|word| word.as_bytes().to_vec()).collect::<Words>();
+    let words = |text: &str| text.split(' ').map(|word| word.as_bytes().to_vec()).collect::<CommandWords>();
     let script = |at: u64, admits: bool| {
         let time = words(&format!("HSET {{tickfleet:0}}:meta last_ms {}", at - 50));
         let stamp = if admits { "1:1700000009000:1700000008000,1:0:0" } else { "1:0:0" };
@@ -305,7 +305,7 @@ fn what_one_server_alone_had_counts_and_what_two_have_counts_once() {
         [words("MULTI"), time, led, slice, words("EXEC")]
     };
     let look = |ms: u64| (Duration::from_millis(ms), Duration::from_millis(ms + 20));
-    let mut seen = Seen::default();
+    let mut seen = DispatchRecord::default();
     // The first admission was lost with its server. The other two servers have the second admission and a retry.
     seen.read(script(1_700_000_000_000, true).map(|words| (words, look(100))));
     for ms in [9_000, 8_000] {

@@ -7,7 +7,7 @@ use std::process::Command;
 use tickfleet_testkit::{RedisOptions, RedisServer};
 
 use super::conformance::run;
-use super::gateway::{NOWHERE, World};
+use super::gateway::{GatewayFleet, NOWHERE};
 use crate::support::binary::DevFleet;
 use crate::support::documents::REPOSITORY;
 use crate::support::node::Node;
@@ -16,7 +16,7 @@ use crate::support::python::{installed, interpreter};
 #[tokio::test]
 async fn an_agent_of_the_ai_sdk_meets_the_fleets_cap() {
     let Some(node) = Node::unless_skipped() else { return };
-    let world = World::new().await;
+    let world = GatewayFleet::new().await;
     let agent = || {
         let mut command = node.command();
         command.arg("tests/conformance/ai-sdk.mjs").arg(&node.package);
@@ -32,7 +32,7 @@ async fn an_agent_of_the_ai_sdk_meets_the_fleets_cap() {
 #[tokio::test]
 async fn agents_of_python_frameworks_meet_the_fleets_cap() {
     let python = installed("adapters").join("python");
-    let world = World::new().await;
+    let world = GatewayFleet::new().await;
     let mut agents = Command::new(python);
     agents.env("PYTHONPATH", "python/src").args(["-B", "tests/conformance/adapters.py"]);
     world.through(&mut agents, "gateway-python");

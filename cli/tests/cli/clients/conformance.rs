@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use tickfleet_testkit::{Cluster, RedisOptions, RedisServer, Trio};
+use tickfleet_testkit::{Cluster, RedisOptions, RedisServer, SentinelSetup};
 
 use super::rust;
 use crate::support::binary::DevFleet;
@@ -89,7 +89,7 @@ async fn what_is_not_decided_about_is_not_answered_by_another_turns_record() {
 
 #[tokio::test]
 async fn every_case_holds_behind_sentinels_and_on_a_cluster() {
-    let (trio, cluster) = (Trio::start(1).await, Cluster::start(3, 0).await);
+    let (trio, cluster) = (SentinelSetup::start(1).await, Cluster::start(3, 0).await);
     for url in [trio.url(), cluster.url()] {
         let fleet = fleet(&url);
         python("python", &[], &url);

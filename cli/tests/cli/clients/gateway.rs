@@ -16,14 +16,14 @@ use crate::support::python::interpreter;
 pub const NOWHERE: &str = "redis://127.0.0.1:1";
 
 /// A fleet with a gateway.
-pub struct World {
+pub struct GatewayFleet {
     pub redis: RedisServer,
     fleet: DevFleet,
     gateway: Gateway,
     folder: TempDir,
 }
 
-impl World {
+impl GatewayFleet {
     pub async fn new() -> Self {
         let redis = RedisServer::start_with(RedisOptions { tcp: true, ..RedisOptions::default() }).await;
         let (fleet, folder) = (fleet(&redis.url()), tempfile::tempdir().unwrap());
@@ -75,7 +75,7 @@ fn python(program: &str) -> Command {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_case_holds_through_a_gateway() {
-    let world = World::new().await;
+    let world = GatewayFleet::new().await;
     world.passes(python("conformance.py").arg(cases()).arg("python"), "python");
     world.passes(python("conformance.py").arg(cases()).args(["python-blocking", "--blocking"]), "python-blocking");
     if let Some(node) = Node::unless_skipped() {
@@ -88,7 +88,7 @@ async fn every_case_holds_through_a_gateway() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn trouble_on_the_way_to_a_gateway_doubles_nothing_in_python_and_is_told_by_its_kind() {
-    let world = World::new().await;
+    let world = GatewayFleet::new().await;
     world.is_troubled(python("gateway.py").arg("wire-python"), "wire-python");
     world.end();
 }
@@ -96,7 +96,7 @@ async fn trouble_on_the_way_to_a_gateway_doubles_nothing_in_python_and_is_told_b
 #[tokio::test(flavor = "multi_thread")]
 async fn trouble_on_the_way_to_a_gateway_doubles_nothing_in_typescript_and_is_told_by_its_kind() {
     let Some(node) = Node::unless_skipped() else { return };
-    let world = World::new().await;
+    let world = GatewayFleet::new().await;
     let (mut command, dist) = (node.command(), node.package.join("dist"));
     command.arg("tests/conformance/gateway.mjs").arg("wire-typescript").arg(dist);
     world.is_troubled(&mut command, "wire-typescript");
@@ -105,7 +105,7 @@ async fn trouble_on_the_way_to_a_gateway_doubles_nothing_in_typescript_and_is_to
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tenant_that_does_not_exist_is_refused_at_once_on_both_ways() {
-    let world = World::new().await;
+    let world = GatewayFleet::new().await;
     let mut command = python("absent.py");
     world.through(&mut command, "nowhere");
     run(&mut command, &world.redis.url());

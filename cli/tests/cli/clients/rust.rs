@@ -86,7 +86,7 @@ struct Runner {
 }
 
 /// A reply, or the code of the error.
-type Answer = Result<Reply, String>;
+type StepResult = Result<Reply, String>;
 
 impl Runner {
     async fn step(&mut self, step: Step, place: &str) {
@@ -136,7 +136,7 @@ impl Runner {
         serde_json::to_string(&message).unwrap()
     }
 
-    async fn run(&self, message: BTreeMap<String, Box<RawValue>>, limits: Option<Limits>) -> Answer {
+    async fn run(&self, message: BTreeMap<String, Box<RawValue>>, limits: Option<Limits>) -> StepResult {
         let inbox = private_inbox("conformance");
         let turn = parse_turn(self.message(message, Some(&inbox)).as_bytes());
         let turn = turn.map_err(|refusal| refusal.code.as_str().to_owned())?;
@@ -151,7 +151,7 @@ impl Runner {
         self.await_reply(&inbox, &submitted.turn_id).await
     }
 
-    async fn delegate(&self, message: BTreeMap<String, Box<RawValue>>, cancel: Option<String>) -> Answer {
+    async fn delegate(&self, message: BTreeMap<String, Box<RawValue>>, cancel: Option<String>) -> StepResult {
         let inbox = private_inbox("conformance");
         let message = parse_task_message(self.message(message, Some(&inbox)).as_bytes());
         let Ok(TaskMessage::Delegate(task)) = message else { panic!("no task: {message:?}") };
@@ -162,7 +162,7 @@ impl Runner {
         self.await_reply(&inbox, &TurnId::new(id.as_str()).unwrap()).await
     }
 
-    async fn await_reply(&self, inbox: &InboxName, id: &TurnId) -> Answer {
+    async fn await_reply(&self, inbox: &InboxName, id: &TurnId) -> StepResult {
         let mut replies = self.client.replies(&self.tenant, inbox);
         let reply = replies.await_reply(id, PATIENCE).await.unwrap().expect("no reply");
         replies.forget().await.unwrap();

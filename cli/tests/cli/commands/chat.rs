@@ -8,7 +8,7 @@ use axum::body::Bytes;
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
 
-use crate::support::binary::{DevFleet, Said};
+use crate::support::binary::{CommandOutput, DevFleet};
 
 const TERMINAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/commands/terminal.py");
 
@@ -69,7 +69,7 @@ fn in_a_terminal(fleet: &DevFleet, folder: &str, steps: &Value) -> Value {
     python.arg(TERMINAL).args(["110", "60"]).arg(steps.to_string());
     python.arg(chat.get_program()).args(chat.get_args()).envs(chat.get_envs().filter_map(|(k, v)| Some((k, v?))));
     python.env("TERM", "xterm-256color").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    Said::of(&mut python, "").exits(0).json()
+    CommandOutput::of(&mut python, "").exits(0).json()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -121,7 +121,10 @@ async fn a_talk_shows_steps_goes_on_later_and_ends_a_task_by_ctrl_c() {
     let csv = fleet.run(&[&stats[..], &["--csv"]].concat()).exits(0);
     csv.says(",outcomes,requests,input_tokens,output_tokens,cost").says(&format!(",{requests},{},", 10 * requests));
     fleet.run(&["--config", config, "tasks", "cancel", "demo:ses-talk-1"]).exits(0).says("it had already ended");
-    fleet.run(&["--config", config, "tasks", "show", "demo:no-such"]).exits(1).complains("unknown task demo:no-such");
+    fleet
+        .run(&["--config", config, "tasks", "show", "demo:no-such"])
+        .exits(1)
+        .prints_error("unknown task demo:no-such");
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::support::binary::{DevFleet, Said, command, tickfleet};
+use crate::support::binary::{CommandOutput, DevFleet, command, tickfleet};
 use crate::support::documents;
 
 /// The snippets of `docs/operate/configuration-folder.md` are a configuration, and the commands that `dev` then
@@ -31,13 +31,13 @@ fn the_smallest_configuration_of_ones_own_runs_and_dev_shows_commands_that_fit_i
         "redis://127.0.0.1:1/",
     ])
     .exits(3)
-    .complains("the configuration has no tenant \"nope\"");
+    .prints_error("the configuration has no tenant \"nope\"");
 
     let fleet = DevFleet::start_in(folder.path(), &["--config", "conf"], &[]);
     let next: Vec<&String> = fleet.welcome.iter().filter(|line| line.starts_with("  tickfleet ")).collect();
     assert_eq!(next.len(), 3, "{:?}", fleet.welcome);
     for command in next {
-        let said = Said::of(documents::with_binary(&mut fleet.shell(command)).current_dir(folder.path()), "");
+        let said = CommandOutput::of(documents::with_binary(&mut fleet.shell(command)).current_dir(folder.path()), "");
         assert_eq!(said.code, 0, "{command}: {}{}", said.stdout, said.stderr);
     }
     let ignored = std::fs::read_to_string(folder.path().join(".tickfleet/.gitignore"));
@@ -114,7 +114,7 @@ fn arguments_that_a_rule_misspells_are_told_before_any_call() {
     let report = tickfleet(&["config", "check", "--config", dir, "--json"]).exits(1).json();
     assert_eq!(report["errors"][0]["suggestion"], "args.amount", "{report}");
     for role in ["worker", "scheduler"] {
-        tickfleet(&[role, "--config", dir]).exits(1).complains("did you mean `args.amount`?");
+        tickfleet(&[role, "--config", dir]).exits(1).prints_error("did you mean `args.amount`?");
     }
     let echo = "echo:\n    {row}\n      - {require: args.valeu == 1, message: \"{args.vlaue}\"}\n";
     write("permissions.yaml", &format!("permissions:\n  {}", echo.replace("{row}", row)));
@@ -134,7 +134,7 @@ fn configuration_errors_point_at_their_place() {
     let report = tickfleet(&["config", "check", "--config", dir, "--json"]).exits(1).json();
     assert_eq!((report["valid"].as_bool(), report["errors"].as_array().unwrap().len()), (Some(false), 2));
     for role in ["worker", "scheduler"] {
-        tickfleet(&[role, "--config", dir]).exits(1).complains("caps.tick");
+        tickfleet(&[role, "--config", dir]).exits(1).prints_error("caps.tick");
     }
     let schema = "tools: {bad: {description: x, input_schema: {type: object, properties: {a: {type: what}}}}}";
     std::fs::write(folder.path().join("tickfleet.yaml"), "").unwrap();
@@ -177,7 +177,7 @@ fn tools_are_listed_and_defined_for_a_model() {
         (&defined["function"]["strict"], &defined["function"]["parameters"]["additionalProperties"]),
         (&true.into(), &false.into())
     );
-    tickfleet(&[&strict[..], &["mcp"]].concat()).exits(2).complains("--strict requires");
+    tickfleet(&[&strict[..], &["mcp"]].concat()).exits(2).prints_error("--strict requires");
     tickfleet(&["tools", "--tenant", "atlas-ux", "--agent", "fran"])
         .exits(0)
         .says("no row in permissions.yaml allows it");
@@ -231,6 +231,6 @@ fn a_plain_fleet_has_no_trial_tools_and_dev_has_them() {
     for trial in ["echo", "sleep", "fail", "fail_once"] {
         assert!(!listed.lines().any(|line| line.starts_with(trial)) && !defined.contains(&format!("\"{trial}\"")));
     }
-    let with = Said::of(command(&["tools"]).env("TICKFLEET_PERMISSION_TRIAL_TOOLS", "true"), "").exits(0);
+    let with = CommandOutput::of(command(&["tools"]).env("TICKFLEET_PERMISSION_TRIAL_TOOLS", "true"), "").exits(0);
     with.says("echo").says("fail_once");
 }

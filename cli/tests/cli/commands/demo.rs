@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::support::binary::{Said, command, tickfleet};
+use crate::support::binary::{CommandOutput, command, tickfleet};
 use crate::support::python;
 
 #[test]
@@ -36,8 +36,8 @@ fn the_demo_goes_without_its_tool_in_python_where_there_is_no_python_and_says_wh
 fn the_first_act_needs_no_redis() {
     let empty = tempfile::tempdir().unwrap();
     let mut demo = command(&["demo", "--json", "--interpreter", "/nowhere/python3"]);
-    let said = Said::of(demo.env("PATH", empty.path()).env_remove("TICKFLEET_REDIS_SERVER"), "").exits(0);
-    said.complains("The other acts need redis-server");
+    let said = CommandOutput::of(demo.env("PATH", empty.path()).env_remove("TICKFLEET_REDIS_SERVER"), "").exits(0);
+    said.prints_error("The other acts need redis-server");
     let report = said.json();
     plays_its_day(&report);
     assert_eq!((&report["second_act"], &report["third_act"]), (&Value::Null, &Value::Null));

@@ -146,7 +146,7 @@ async fn an_old_turn_is_found_among_all_that_was_written_meanwhile() {
     let _: i64 = redis::cmd("DEL").arg(&ids).query_async(&mut at).await.unwrap();
     let said = fleet.run(&["explain", &minted]).exits(0);
     said.says("of agent kelly has ended; its record has expired").says("kelly called echo");
-    fleet.run(&["explain", "demo:given"]).exits(1).complains("search them with --since");
+    fleet.run(&["explain", "demo:given"]).exits(1).prints_error("search them with --since");
     let said = fleet.run(&["explain", "demo:given", "--since", "1h"]).exits(0);
     said.says("kelly called echo").says("kelly called nope");
     fleet.run(&["explain", "demo:given", "--since", "3h", "--until", "2h"]).exits(1);

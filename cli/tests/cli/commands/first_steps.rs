@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::json;
 use tickfleet_testkit::RedisServer;
 
-use crate::support::binary::{DevFleet, Said, command, tickfleet};
+use crate::support::binary::{CommandOutput, DevFleet, command, tickfleet};
 use crate::support::prometheus::free_port;
 
 const KELLY: [&str; 5] = ["submit", "--tenant", "demo", "--agent", "kelly"];
@@ -39,8 +39,12 @@ async fn dev_prints_a_socket_that_every_client_takes_and_a_port_where_one_is_ask
     let asked = port.to_string();
     let other = folder.path().join("other");
     let dir = other.to_str().unwrap();
-    DevFleet::refused(&["--port", &asked, "--dir", dir]).exits(1).complains(&format!("the port {port} of 127.0.0.1"));
-    DevFleet::refused(&["--port", &asked, "--redis-url", &url]).exits(2).complains("--port and --data choose a store");
+    DevFleet::refused(&["--port", &asked, "--dir", dir])
+        .exits(1)
+        .prints_error(&format!("the port {port} of 127.0.0.1"));
+    DevFleet::refused(&["--port", &asked, "--redis-url", &url])
+        .exits(2)
+        .prints_error("--port and --data choose a store");
     drop(taken);
     let by_port = DevFleet::start(&["--port", &asked, "--dir", dir]);
     let shown = format!("export REDIS_URL='redis://127.0.0.1:{port}/'");
@@ -60,7 +64,7 @@ fn dev_replaces_the_socket_of_one_that_was_killed_and_not_of_one_that_runs() {
     let dir = folder.path().join(".tickfleet");
     DevFleet::refused(&["--dir", dir.to_str().unwrap(), "--console", "0"])
         .exits(1)
-        .complains("another tickfleet dev runs");
+        .prints_error("another tickfleet dev runs");
     fleet.run(&kellys(&["--call", "echo", "--wait"])).exits(0);
     assert_eq!(fleet.stop(), Some(0));
 }
@@ -72,7 +76,7 @@ fn dev_runs_without_redis_and_continues_with_its_data() {
     let variables = [("PATH", folder.path().to_str().unwrap())];
     let data = folder.path().join("state");
     let args = ["--data", data.to_str().unwrap(), "--console", "0"];
-    let curl = |fleet: &DevFleet, line: &str| Said::of(&mut fleet.shell(line), "").exits(0);
+    let curl = |fleet: &DevFleet, line: &str| CommandOutput::of(&mut fleet.shell(line), "").exits(0);
     let asks = |path: &str, body: &str| {
         format!("curl -s -H \"Authorization: Bearer $FLEET_KEY\" \"$FLEET_URL/v1/turns{path}\" {body}")
     };
@@ -83,7 +87,7 @@ fn dev_runs_without_redis_and_continues_with_its_data() {
         fleet.welcome.iter().map(String::as_str).skip_while(|line| !line.contains("curl")).collect();
     curl(&fleet, &printed[..2].join("\n")).says(r#""outcome":"ok","output":{"text":"hi"}"#);
     curl(&fleet, &asks("?wait=30", turn)).says(r#""turn_id":"one""#);
-    DevFleet::refused(&args).exits(1).complains("is in use by another process");
+    DevFleet::refused(&args).exits(1).prints_error("is in use by another process");
     assert_eq!(fleet.stop(), Some(0));
 
     let fleet = DevFleet::start_in(folder.path(), &args, &variables);
@@ -104,8 +108,8 @@ fn other_commands_reach_a_fleet_in_memory_over_its_socket_and_say_when_it_has_go
     assert!(fleet.welcome.iter().any(|line| line.trim() == shown), "{:?}", fleet.welcome);
     assert_eq!(std::os::unix::fs::PermissionsExt::mode(&socket.metadata().unwrap().permissions()) & 0o777, 0o600);
     let mut other = command(&["dev"]);
-    Said::of(other.current_dir(folder.path()), "").exits(1).complains("another tickfleet dev runs in");
-    fleet.run(&["dev"]).exits(2).complains("names another tickfleet dev: unset it");
+    CommandOutput::of(other.current_dir(folder.path()), "").exits(1).prints_error("another tickfleet dev runs in");
+    fleet.run(&["dev"]).exits(2).prints_error("names another tickfleet dev: unset it");
 
     let submit = |more: &[&str]| fleet.run(&kellys(&[&["--wait", "--json"], more].concat()));
     let replied = submit(&["--turn-id", "one", "--call", "echo {\"text\":\"hi\"}"]).exits(0).json();
@@ -123,7 +127,7 @@ fn other_commands_reach_a_fleet_in_memory_over_its_socket_and_say_when_it_has_go
     let mut late = fleet.command(&["workers", "list"]);
     assert_eq!(fleet.stop(), Some(0));
     assert!(!socket.exists());
-    Said::of(&mut late, "").exits(3).complains("does not answer").complains("Is it running?");
+    CommandOutput::of(&mut late, "").exits(3).prints_error("does not answer").prints_error("Is it running?");
 }
 
 #[tokio::test]
@@ -150,7 +154,7 @@ async fn submit_takes_what_the_providers_apis_return() {
     let choice = two["choices"][0].clone();
     two["choices"].as_array_mut().unwrap().push(choice);
     let asked = ["submit", "-", "--tenant", "demo", "--agent", "kelly"];
-    fleet.run_with(&asked, &two.to_string()).exits(1).complains("has 2 choices");
+    fleet.run_with(&asked, &two.to_string()).exits(1).prints_error("has 2 choices");
 }
 
 #[tokio::test]
@@ -172,8 +176,8 @@ async fn a_reply_can_be_asked_for_again_as_long_as_records_are_kept() {
     assert_eq!(raw["results"], again.json()["results"]);
     fleet.run(&kellys(&["--call", "sleep {\"ms\":60000}", "--turn-id", "long"])).exits(0);
     while fleet.run(&["reply", "demo:long"]).exits(1).stderr.contains("has no record") {}
-    fleet.run(&["reply", "demo:long"]).exits(1).complains("has not ended");
-    fleet.run(&["reply", "demo:never"]).exits(1).complains("has no record");
+    fleet.run(&["reply", "demo:long"]).exits(1).prints_error("has not ended");
+    fleet.run(&["reply", "demo:never"]).exits(1).prints_error("has no record");
 }
 
 #[tokio::test]
@@ -183,24 +187,24 @@ async fn what_was_forgotten_or_misspelt_is_told_with_what_to_do() {
     let conf = conf.path().to_str().unwrap();
     let here = |args: &[&str]| {
         let mut command = command(&[args, &["--config", conf]].concat());
-        Said::of(command.current_dir(folder.path()), "")
+        CommandOutput::of(command.current_dir(folder.path()), "")
     };
     let away = here(&kellys(&["--call", "echo"])).exits(3);
-    away.complains("REDIS_URL is not set").complains("tickfleet dev starts one");
+    away.prints_error("REDIS_URL is not set").prints_error("tickfleet dev starts one");
     let fleet = DevFleet::start_in(folder.path(), &[], &[]);
     let socket = folder.path().canonicalize().unwrap().join(".tickfleet/dev.sock");
     let away = here(&kellys(&["--call", "echo"])).exits(3);
-    away.complains("A tickfleet dev runs here:");
-    away.complains(&format!("export REDIS_URL='tickfleet+unix://{}'", socket.display()));
+    away.prints_error("A tickfleet dev runs here:");
+    away.prints_error(&format!("export REDIS_URL='tickfleet+unix://{}'", socket.display()));
 
     let empty = RedisServer::start().await;
     let unserved = tickfleet(&[&kellys(&["--call", "echo"])[..], &["--redis-url", &empty.url()]].concat()).exits(0);
-    unserved.complains("No scheduler has ever run on");
+    unserved.prints_error("No scheduler has ever run on");
 
-    tickfleet(&["tools"]).exits(0).complains("This is the built-in configuration");
+    tickfleet(&["tools"]).exits(0).prints_error("This is the built-in configuration");
     assert!(tickfleet(&["tools", "--json"]).exits(0).stderr.is_empty());
     let misspelt = tickfleet(&["tools", "--tenant", "demo", "--agent", "kely"]).exits(1);
-    misspelt.complains("Did you mean \"kelly\"?").complains("agents.yaml");
+    misspelt.prints_error("Did you mean \"kelly\"?").prints_error("agents.yaml");
     let rejected = fleet.run(&["submit", "--tenant", "demo", "--agent", "kely", "--call", "echo", "--wait"]).exits(1);
     rejected.says("(unknown_agent)").says("agents.yaml");
     assert_eq!(fleet.stop(), Some(0));
@@ -216,9 +220,9 @@ fn an_mcp_server_that_fails_is_told_with_its_own_words_and_a_silent_one_soon() {
     let said = tickfleet(&["mcp", "pin", "--timeout", "4", "--config", config]).exits(1);
     said.says("on standard error it said: no database for").says("[REDACTED]");
     said.says("it did not list its tools within 4 s; on standard error it said: still loading");
-    said.complains("waiting for the server silent (sh -c echo still loading").complains("up to 4 s (--timeout)");
+    said.prints_error("waiting for the server silent (sh -c echo still loading").prints_error("up to 4 s (--timeout)");
     assert!(!said.stdout.contains("sk-ant-api03-A"), "{}", said.stdout);
     write(&servers.replace("servers:", "mcpServers:"));
     let said = tickfleet(&["mcp", "pin", "--config", config]).exits(1);
-    said.complains("the field `mcpServers`, as other programs call it").complains("expected `servers`");
+    said.prints_error("the field `mcpServers`, as other programs call it").prints_error("expected `servers`");
 }

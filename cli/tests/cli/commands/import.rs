@@ -9,7 +9,7 @@ use axum::response::IntoResponse;
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
 
-use crate::support::binary::{DevFleet, Said, tickfleet};
+use crate::support::binary::{CommandOutput, DevFleet, tickfleet};
 
 /// The API of a shop, as such documents describe it: shared parameters, references, several security schemes, and
 /// operations that cannot become tools.
@@ -72,7 +72,7 @@ components:
     login: {type: oauth2, flows: {clientCredentials: {tokenUrl: "https://id.shop.example/token", scopes: {}}}}
 "##;
 
-fn import(folder: &Path, more: &[&str]) -> Said {
+fn import(folder: &Path, more: &[&str]) -> CommandOutput {
     let file = folder.join("shop.yaml");
     std::fs::write(&file, SHOP).unwrap();
     tickfleet(&[&["tools", "import", file.to_str().unwrap()], more].concat())
@@ -130,8 +130,8 @@ fn operations_become_tools_and_what_cannot_be_imported_is_named_with_its_reason(
         lines
     };
     assert_eq!(sorted(&report["left_out"]), sorted(&left_out));
-    said.complains("left out: POST /uploads (upload): its body").complains("imported 5 of 9 operations");
-    said.complains("shop_listOrders: without the cookie parameter session");
+    said.prints_error("left out: POST /uploads (upload): its body").prints_error("imported 5 of 9 operations");
+    said.prints_error("shop_listOrders: without the cookie parameter session");
 }
 
 #[test]
@@ -145,15 +145,15 @@ fn what_is_imported_passes_the_check_and_a_wrong_document_is_refused() {
     std::fs::write(conf.join("permissions.yaml"), "permissions: {listOrders: {everyone: true}}").unwrap();
     tickfleet(&["config", "check", "--config", conf.to_str().unwrap()]).exits(0).says("5 declared tools");
 
-    import(folder.path(), &["--only", "listOrders,nope"]).exits(2).complains("no operation \"nope\"");
+    import(folder.path(), &["--only", "listOrders,nope"]).exits(2).prints_error("no operation \"nope\"");
     let only = import(folder.path(), &["--only", "machines"]).exits(1);
-    only.complains("nothing could be imported");
+    only.prints_error("nothing could be imported");
     let local = import(folder.path(), &["--only", "getOrder", "--server", "http://127.0.0.1:9"]).exits(1);
-    local.complains("allow_private");
+    local.prints_error("allow_private");
     let file = folder.path().join("old.json");
     std::fs::write(&file, r#"{"swagger":"2.0"}"#).unwrap();
-    tickfleet(&["tools", "import", file.to_str().unwrap()]).exits(2).complains("expected `openapi: 3.0` or `3.1`");
-    tickfleet(&["tools", "import", "no-such-file"]).exits(1).complains("cannot be read");
+    tickfleet(&["tools", "import", file.to_str().unwrap()]).exits(2).prints_error("expected `openapi: 3.0` or `3.1`");
+    tickfleet(&["tools", "import", "no-such-file"]).exits(1).prints_error("cannot be read");
 }
 
 #[tokio::test]

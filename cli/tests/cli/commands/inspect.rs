@@ -2,7 +2,7 @@
 
 use tickfleet_testkit::{RedisOptions, RedisServer};
 
-use crate::support::binary::{DevFleet, Said, command, submit, tickfleet};
+use crate::support::binary::{CommandOutput, DevFleet, command, submit, tickfleet};
 use crate::support::process::Process;
 
 #[tokio::test]
@@ -33,7 +33,7 @@ async fn explain_names_the_cap_that_keeps_a_turn_waiting() {
         }
     };
     assert_eq!(ended["results"][24]["outcome"], "cancelled");
-    fleet.run(&["explain", "demo:long/25"]).exits(2).complains("there is no /25");
+    fleet.run(&["explain", "demo:long/25"]).exits(2).prints_error("there is no /25");
 }
 
 #[tokio::test]
@@ -65,12 +65,12 @@ async fn a_tenant_that_is_set_is_known_to_the_running_fleet_and_kept_over_a_rest
     let fleet = DevFleet::start(&dir);
     let set = ["tenant", "set", "acme", "--plan", "gold", "--max-actions-per-day", "7", "--json"];
     assert_eq!(fleet.run(&set).exits(0).json()["max_actions_per_day"], 7);
-    fleet.run(&["tenant", "set", "acme", "--time-zone", "Europe/Berlinn"]).exits(2).complains("Europe/Berlinn");
-    fleet.run(&["tenant", "set", "acme", "--agent", "nobody"]).exits(1).complains("nobody");
+    fleet.run(&["tenant", "set", "acme", "--time-zone", "Europe/Berlinn"]).exits(2).prints_error("Europe/Berlinn");
+    fleet.run(&["tenant", "set", "acme", "--agent", "nobody"]).exits(1).prints_error("nobody");
     // Until the next heartbeat, turns of the new tenant are rejected.
     let turn = ["submit", "--tenant", "acme", "--agent", "kelly", "--call", "echo", "--wait", "--json"];
     while fleet.run(&turn).json()["status"] != "done" {}
-    DevFleet::refused(&dir).exits(1).complains("a running Redis uses the folder");
+    DevFleet::refused(&dir).exits(1).prints_error("a running Redis uses the folder");
     assert_eq!(fleet.stop(), Some(0));
 
     let fleet = DevFleet::start(&dir);
@@ -106,9 +106,9 @@ async fn operators_commands_work_while_the_mounted_configuration_is_broken() {
         &["tools", "disable", "echo", "--reason", "x", "--by", "anna"],
         &["tools", "enable", "echo", "--reason", "x", "--by", "anna"],
     ] {
-        run(command).exits(0).complains("The configuration is broken").complains("permissions.yaml:1");
+        run(command).exits(0).prints_error("The configuration is broken").prints_error("permissions.yaml:1");
     }
-    run(&["doctor"]).exits(1).says("invalid; no process can start with it").complains("caps.tick");
+    run(&["doctor"]).exits(1).says("invalid; no process can start with it").prints_error("caps.tick");
     // Processes that admit or run calls still reject the configuration.
     run(&["worker"]).exits(1);
     assert_eq!(fleet.stop(), Some(0));
@@ -199,7 +199,7 @@ async fn what_keeps_a_process_from_starting_is_a_line_of_its_json_log() {
     let address = taken.local_addr().unwrap().to_string();
     let fails = |args: &[&str], variables: &[(&str, &str)], code: i32, error: &str| {
         let mut command = command(args);
-        let said = Said::of(command.env("REDIS_URL", &url).envs(variables.iter().copied()), "").exits(code);
+        let said = CommandOutput::of(command.env("REDIS_URL", &url).envs(variables.iter().copied()), "").exits(code);
         let lines: Vec<serde_json::Value> = said
             .stderr
             .lines()
@@ -230,7 +230,9 @@ async fn what_keeps_a_process_from_starting_is_a_line_of_its_json_log() {
     fails(&export, &[], 1, "/dev/null/none");
     // Commands for people print plain text.
     let mut submit = command(&["submit", "--no-such-option"]);
-    assert!(Said::of(submit.env(json.0, json.1), "").exits(2).stderr.starts_with("error: unexpected argument"));
+    assert!(
+        CommandOutput::of(submit.env(json.0, json.1), "").exits(2).stderr.starts_with("error: unexpected argument")
+    );
 }
 
 #[tokio::test]

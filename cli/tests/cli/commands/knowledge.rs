@@ -12,16 +12,16 @@ use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
 use tokio::sync::Notify;
 
-use crate::support::binary::{DevFleet, Said, command};
+use crate::support::binary::{CommandOutput, DevFleet, command};
 
 /// A Redis, and a folder to import from.
-struct Place {
+struct KnowledgeFixture {
     redis: RedisServer,
     dir: tempfile::TempDir,
     variables: Vec<(&'static str, String)>,
 }
 
-impl Place {
+impl KnowledgeFixture {
     async fn new() -> Self {
         Self { redis: RedisServer::start().await, dir: tempfile::tempdir().unwrap(), variables: Vec::new() }
     }
@@ -42,11 +42,11 @@ impl Place {
         command
     }
 
-    fn run(&self, args: &[&str]) -> Said {
-        Said::of(&mut self.command(args), "")
+    fn run(&self, args: &[&str]) -> CommandOutput {
+        CommandOutput::of(&mut self.command(args), "")
     }
 
-    fn import(&self, args: &[&str]) -> Said {
+    fn import(&self, args: &[&str]) -> CommandOutput {
         self.run(&[&["kb", "import", "--tenant", "demo", "--json"], args].concat())
     }
 
@@ -62,7 +62,7 @@ fn counts(report: &Value) -> [i64; 5] {
 
 #[tokio::test]
 async fn a_folder_is_imported_again_at_no_cost_and_what_is_gone_is_pruned_when_asked() {
-    let place = Place::new().await;
+    let place = KnowledgeFixture::new().await;
     place.write("docs/a.md", "# Refunds\n\nA refund takes three days.");
     place.write("docs/deep/b.txt", "Parcels go out at noon.");
     place.write("docs/c.jsonl", "{\"title\":\"Hours\",\"text\":\"We open at nine.\",\"category\":\"times\"}\n");
@@ -90,7 +90,10 @@ async fn a_folder_is_imported_again_at_no_cost_and_what_is_gone_is_pruned_when_a
     let other = place.run(&["kb", "search", "--tenant", "atlas-ux", "refund", "--json"]).exits(0).json();
     assert_eq!(other["passages"], json!([]));
 
-    place.run(&["kb", "remove", "--tenant", "demo", "docs/a.md", "nothing"]).exits(1).complains("Nothing was removed");
+    place
+        .run(&["kb", "remove", "--tenant", "demo", "docs/a.md", "nothing"])
+        .exits(1)
+        .prints_error("Nothing was removed");
     place.run(&["kb", "remove", "--tenant", "demo", "docs/"]).exits(0).says("documents removed: 2");
     place.run(&["kb", "remove", "--tenant", "demo", "--all"]).exits(0).says("documents removed: 1");
     place.run(&["kb", "list", "--tenant", "demo"]).exits(0).says("no documents");
@@ -98,7 +101,7 @@ async fn a_folder_is_imported_again_at_no_cost_and_what_is_gone_is_pruned_when_a
 
 #[tokio::test]
 async fn what_is_no_document_is_named_with_the_reason_and_the_rest_is_imported() {
-    let place = Place::new().await;
+    let place = KnowledgeFixture::new().await;
     place.write("docs/good.md", "Good.");
     assert_eq!(counts(&place.import(&["docs"]).exits(0).json()), [1, 0, 0, 0, 0]);
     fs::remove_file(place.dir.path().join("docs/good.md")).unwrap();
@@ -130,7 +133,7 @@ async fn what_is_no_document_is_named_with_the_reason_and_the_rest_is_imported()
         ]
     );
     assert_eq!(place.sources(), ["docs/good.md", "docs/lines.jsonl", "docs/other.md"]);
-    place.run(&["kb", "import", "docs/good.md", "--tenant", "nobody"]).exits(1).complains("unknown tenant");
+    place.run(&["kb", "import", "docs/good.md", "--tenant", "nobody"]).exits(1).prints_error("unknown tenant");
 }
 
 /// A fake endpoint for embeddings that answers this number of requests, and then hangs.
@@ -174,8 +177,8 @@ async fn versions(redis: &RedisServer) -> HashMap<String, Vec<String>> {
 async fn an_import_that_is_killed_leaves_every_document_whole_and_the_next_one_ends_it() {
     const DOCUMENTS: usize = 40;
     const ANSWERED: usize = 15;
-    let mut place = Place::new().await;
-    let write = |place: &Place, version: &str| {
+    let mut place = KnowledgeFixture::new().await;
+    let write = |place: &KnowledgeFixture, version: &str| {
         // Three passages each, because sections are never joined.
         let section = |number| format!("## Part {number}\n\n{version} of the text.\n\n");
         let text: String = (0..3).map(section).collect();
@@ -207,7 +210,7 @@ async fn an_import_that_is_killed_leaves_every_document_whole_and_the_next_one_e
 
 #[tokio::test]
 async fn memories_are_added_listed_and_forgotten_for_one_agent() {
-    let place = Place::new().await;
+    let place = KnowledgeFixture::new().await;
     let memory = |what: &[&str], agent: &str| {
         place.run(&[&["memory"], what, &["--tenant", "demo", "--agent", agent, "--json"]].concat())
     };
@@ -219,15 +222,15 @@ async fn memories_are_added_listed_and_forgotten_for_one_agent() {
     assert_eq!(memory(&["import", "notes.jsonl"], "kelly").exits(0).json()["added"], 2);
     assert_eq!(memory(&["import", "notes.txt"], "kelly").exits(0).json()["added"], 2);
     place.write("bad.jsonl", "{\"text\":\"Five.\"}\n{\"text\":\"\"}\n");
-    memory(&["import", "bad.jsonl"], "kelly").exits(1).complains("line 2: text: it says nothing");
+    memory(&["import", "bad.jsonl"], "kelly").exits(1).prints_error("line 2: text: it says nothing");
     let listed = memory(&["list"], "kelly").exits(0).json();
     assert_eq!(listed.as_array().unwrap().len(), 5, "all of a file or none");
     assert_eq!(memory(&["list"], "atlas").exits(0).json(), json!([]));
     let id = listed[0]["id"].as_str().unwrap();
-    memory(&["forget", id], "atlas").exits(1).complains("nothing was deleted");
+    memory(&["forget", id], "atlas").exits(1).prints_error("nothing was deleted");
     assert_eq!(memory(&["forget", id], "kelly").exits(0).json()["forgotten"], 1);
     assert_eq!(memory(&["forget", "--all"], "kelly").exits(0).json()["forgotten"], 4);
-    memory(&["list"], "kely").exits(1).complains("Did you mean \"kelly\"?");
+    memory(&["list"], "kely").exits(1).prints_error("Did you mean \"kelly\"?");
 }
 
 /// Submits one call. Returns its result.

@@ -7,7 +7,7 @@ use redis::aio::MultiplexedConnection;
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
 
-use crate::support::binary::{DevFleet, Said, command};
+use crate::support::binary::{CommandOutput, DevFleet, command};
 use crate::support::process::pause;
 
 /// A counter in Redis, without a throttle queue.
@@ -21,13 +21,13 @@ async fn now_ms(redis: &mut MultiplexedConnection) -> i64 {
 }
 
 /// A Redis, and a configuration with these limits.
-struct Place {
+struct LimitsFixture {
     redis: RedisServer,
     dir: tempfile::TempDir,
     variables: Vec<(&'static str, &'static str)>,
 }
 
-impl Place {
+impl LimitsFixture {
     async fn new(limits: &str) -> Self {
         let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
         fs::write(dir.path().join("limits.yaml"), format!("limits:\n{limits}")).unwrap();
@@ -42,10 +42,10 @@ impl Place {
         DevFleet::start(&["--redis-url", &self.redis.url(), "--config", self.config().to_str().unwrap()])
     }
 
-    fn run(&self, args: &[&str]) -> Said {
+    fn run(&self, args: &[&str]) -> CommandOutput {
         let url = self.redis.url();
         let place = ["--redis-url", &url, "--config", self.config().to_str().unwrap()];
-        Said::of(command(&[args, &place].concat()).envs(self.variables.iter().copied()), "")
+        CommandOutput::of(command(&[args, &place].concat()).envs(self.variables.iter().copied()), "")
     }
 
     /// The entries about operators in a shard's audit log.
@@ -78,8 +78,8 @@ fn echoes(agent: &str, calls: usize, more: &[&str]) -> Vec<String> {
     turn.into_iter().map(str::to_owned).collect()
 }
 
-impl Place {
-    fn echo(&self, agent: &str, calls: usize, more: &[&str]) -> Said {
+impl LimitsFixture {
+    fn echo(&self, agent: &str, calls: usize, more: &[&str]) -> CommandOutput {
         let args = echoes(agent, calls, more);
         self.run(&args.iter().map(String::as_str).collect::<Vec<_>>())
     }
@@ -94,7 +94,7 @@ const LIMITS: &str = "
 
 /// Uses one of fran's two calls and both of kelly's, so that kelly's third turn waits. Returns the listing at that
 /// time.
-fn with_a_turn_that_waits(place: &Place) -> Value {
+fn with_a_turn_that_waits(place: &LimitsFixture) -> Value {
     place.echo("fran", 1, &["--wait"]).exits(0);
     place.echo("kelly", 2, &["--wait"]).exits(0);
     place.echo("kelly", 1, &["--turn-id", "third"]).exits(0);
@@ -109,7 +109,7 @@ fn with_a_turn_that_waits(place: &Place) -> Value {
 
 #[tokio::test]
 async fn the_fullest_counters_are_listed_and_those_of_one_tenant_or_agent() {
-    let place = Place::new(LIMITS).await;
+    let place = LimitsFixture::new(LIMITS).await;
     let _fleet = place.fleet();
     let listing = with_a_turn_that_waits(&place);
     assert_eq!(counters(&listing, "echoes"), ["demo:kelly", "demo:fran"], "the fullest first: {listing:#}");
@@ -147,7 +147,7 @@ fn cap(listing: &Value, name: &str) -> Vec<(String, Value, Value)> {
 
 #[tokio::test]
 async fn caps_are_listed_beside_limits_with_those_who_have_used_most() {
-    let place = Place::new(" {}").await;
+    let place = LimitsFixture::new(" {}").await;
     fs::write(place.config().join("tickfleet.yaml"), "caps: {tick: 1h, max_calls_per_tick: 2}\n").unwrap();
     let _fleet = place.fleet();
     place.run(&["tenant", "set", "demo", "--max-actions-per-day", "50"]).exits(0);
@@ -174,7 +174,7 @@ async fn caps_are_listed_beside_limits_with_those_who_have_used_most() {
 
 #[tokio::test]
 async fn a_reset_lets_go_what_waits_and_is_audited() {
-    let place = Place::new(LIMITS).await;
+    let place = LimitsFixture::new(LIMITS).await;
     let _fleet = place.fleet();
     let before = with_a_turn_that_waits(&place);
     let why = "the import was ours, token=abc";
@@ -206,30 +206,30 @@ async fn a_reset_lets_go_what_waits_and_is_audited() {
 
 #[tokio::test]
 async fn a_wrong_name_and_a_missing_reason_change_nothing_and_say_what_is_meant() {
-    let place = Place::new(LIMITS).await;
+    let place = LimitsFixture::new(LIMITS).await;
     let mut redis = place.redis.connection().await;
     let counter = packed(2.0, now_ms(&mut redis).await + 60_000, 0);
     let key = "{tickfleet:0}:counters:echoes";
     let () = redis::cmd("HSET").arg(key).arg("demo:kelly").arg(&counter).query_async(&mut redis).await.unwrap();
     let reset =
         |limit: &str, counter: &str| place.run(&["limits", "reset", limit, counter, "--reason", "why", "--by", "anna"]);
-    reset("echos", "demo:kelly").exits(1).complains("unknown limit \"echos\". Did you mean \"echoes\"?");
+    reset("echos", "demo:kelly").exits(1).prints_error("unknown limit \"echos\". Did you mean \"echoes\"?");
     let said = reset("echoes", "demo:kely").exits(1);
-    said.complains("echoes has no counter \"demo:kely\"").complains("Did you mean \"demo:kelly\"?");
-    reset("sleeps", "sleep").exits(1).complains("no calls were counted recently");
-    place.run(&["limits", "--limit", "slepes"]).exits(1).complains("Did you mean \"sleeps\"?");
-    place.run(&["limits", "--tenant", "nobody"]).exits(1).complains("unknown tenant \"nobody\"");
+    said.prints_error("echoes has no counter \"demo:kely\"").prints_error("Did you mean \"demo:kelly\"?");
+    reset("sleeps", "sleep").exits(1).prints_error("no calls were counted recently");
+    place.run(&["limits", "--limit", "slepes"]).exits(1).prints_error("Did you mean \"sleeps\"?");
+    place.run(&["limits", "--tenant", "nobody"]).exits(1).prints_error("unknown tenant \"nobody\"");
 
     let of_kelly = ["limits", "reset", "echoes", "demo:kelly"];
-    place.run(&of_kelly).exits(2).complains("--reason");
+    place.run(&of_kelly).exits(2).prints_error("--reason");
     for reason in [" ".to_owned(), "x".repeat(1_001)] {
         place.run(&[&of_kelly[..], &["--reason", &reason]].concat()).exits(2);
     }
-    let nobody = Said::of(
+    let nobody = CommandOutput::of(
         command(&[&of_kelly[..], &["--reason", "why", "--redis-url", &place.redis.url()]].concat()).env_remove("USER"),
         "",
     );
-    nobody.exits(2).complains("--by");
+    nobody.exits(2).prints_error("--by");
     let kept: Vec<u8> = redis::cmd("HGET").arg(key).arg("demo:kelly").query_async(&mut redis).await.unwrap();
     assert_eq!(kept, counter);
     assert!(place.acts(0).await.is_empty());
@@ -237,7 +237,7 @@ async fn a_wrong_name_and_a_missing_reason_change_nothing_and_say_what_is_meant(
 
 #[tokio::test]
 async fn of_a_limit_with_many_counters_a_bounded_number_is_looked_at_and_that_is_said() {
-    let place = Place::new("  echoes: {per: [user], max: 9, every: 1h}\n").await;
+    let place = LimitsFixture::new("  echoes: {per: [user], max: 9, every: 1h}\n").await;
     let mut redis = place.redis.connection().await;
     let ends_ms = now_ms(&mut redis).await + 60_000;
     let mut pipe = redis::pipe();
@@ -259,9 +259,9 @@ async fn of_a_limit_with_many_counters_a_bounded_number_is_looked_at_and_that_is
 const SUMS: &str = "{tickfleet:1}:counters:sums";
 
 /// Two shards without a fleet: a counter of the fleet in both, and sums of users in one of them. Also returns the time.
-async fn of_two_shards() -> (Place, i64) {
+async fn of_two_shards() -> (LimitsFixture, i64) {
     let limits = "  all: {max: 10, every: 1h}\n  sums: {per: [user], sum: {argument: /n, max: 5}, every: 1h}\n";
-    let mut place = Place::new(limits).await;
+    let mut place = LimitsFixture::new(limits).await;
     place.variables.push(("TICKFLEET_REDIS_SHARDS", "2"));
     let mut redis = place.redis.connection().await;
     let now_ms = now_ms(&mut redis).await;
@@ -324,7 +324,7 @@ async fn a_reset_reaches_every_shard() {
 #[tokio::test]
 async fn places_are_listed_while_calls_hold_them_and_a_tenants_own_number_counts() {
     let limits = "  at_once: {match: {tools: [sleep]}, per: [tenant], concurrent: 9}\n  idle: {concurrent: 3}\n";
-    let place = Place::new(limits).await;
+    let place = LimitsFixture::new(limits).await;
     let _fleet = place.fleet();
     place.run(&["tenant", "set", "demo", "--limit", "at_once=1"]).exits(0);
     for turn in ["one", "two"] {
@@ -346,7 +346,7 @@ async fn places_are_listed_while_calls_hold_them_and_a_tenants_own_number_counts
     let story = place.run(&["explain", "demo:two"]).exits(0);
     story.says("all slots of the limit at_once are taken (1 call at once per tenant; 1 held by demo)");
     let reset = ["limits", "reset", "at_once", "demo", "--reason", "why", "--by", "anna"];
-    place.run(&reset).exits(1).complains("each releases its slot when it ends");
+    place.run(&reset).exits(1).prints_error("each releases its slot when it ends");
     for turn in ["demo:one", "demo:two"] {
         place.run(&["cancel", turn]).exits(0);
     }

@@ -13,8 +13,8 @@ use tickfleet_store::{Store, StoreOptions};
 use tickfleet_testkit::RedisServer;
 use tokio::time::Instant;
 
-use self::busy::Busy;
-use crate::support::binary::{Said, tickfleet};
+use self::busy::BackgroundLoad;
+use crate::support::binary::{CommandOutput, tickfleet};
 use crate::support::process::{Process, pause};
 
 /// Longer than any wait here.
@@ -49,12 +49,12 @@ const REPAIRED: [(&str, &[&str]); 5] = [
 const REPORTED: (&str, &str) = ("unreadable", "SET turn:acme:odd text");
 
 /// A Redis and a folder of a configuration.
-struct Place {
+struct RepairFixture {
     redis: RedisServer,
     dir: tempfile::TempDir,
 }
 
-impl Place {
+impl RepairFixture {
     async fn new() -> Self {
         let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
         let permissions = "permissions: {sleep: {everyone: true}, echo: {everyone: true}}";
@@ -71,7 +71,7 @@ impl Place {
         Store::open(&self.redis.url(), 0, Arc::new(StoreOptions::default())).unwrap()
     }
 
-    fn run(&self, args: &[&str]) -> Said {
+    fn run(&self, args: &[&str]) -> CommandOutput {
         let (dir, url) = (self.dir.path().to_str().unwrap(), self.redis.url());
         tickfleet(&[args, &["--config", dir, "--redis-url", &url]].concat())
     }
@@ -136,7 +136,7 @@ impl Place {
 }
 
 /// Admits one turn that no worker runs.
-async fn one_turn(place: &Place) {
+async fn one_turn(place: &RepairFixture) {
     let scheduler = place.start("scheduler");
     place.run(&["submit", "--tenant", "demo", "--agent", "kelly", "--call", "echo", "--turn-id", "kept"]).exits(0);
     while place.redis("EXISTS turn:demo:kept").await != redis::Value::Int(1) {
@@ -147,7 +147,7 @@ async fn one_turn(place: &Place) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_fault_is_found_and_repaired_alone_while_nothing_runs() {
-    let place = Place::new().await;
+    let place = RepairFixture::new().await;
     one_turn(&place).await;
     let store = place.store();
     let looks = async |repair: bool| -> Vec<(&'static str, bool)> {
@@ -165,7 +165,7 @@ async fn each_fault_is_found_and_repaired_alone_while_nothing_runs() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_faults_are_repaired_together_and_what_is_only_reported_changes_nothing() {
-    let place = Place::new().await;
+    let place = RepairFixture::new().await;
     one_turn(&place).await;
     assert_eq!(place.doctor(&[]), Vec::<String>::new(), "before anything is broken");
     for (_, commands) in REPAIRED {
@@ -195,7 +195,7 @@ async fn all_faults_are_repaired_together_and_what_is_only_reported_changes_noth
 /// A queue lost its slices. The repair ends their turn, because its calls cannot run any more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_turn_whose_slice_is_lost_ends_after_a_repair() {
-    let place = Place::new().await;
+    let place = RepairFixture::new().await;
     one_turn(&place).await;
     place.redis("XTRIM ready:normal MAXLEN 0").await;
     assert_eq!(place.doctor(&[]), ["repair slice_lost"]);
@@ -208,10 +208,10 @@ async fn a_turn_whose_slice_is_lost_ends_after_a_repair() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_busy_fleet_has_no_faults_and_those_of_a_hand_are_mended_beside_it() {
-    let place = Place::new().await;
+    let place = RepairFixture::new().await;
     busy::configure(place.dir.path());
     let _fleet = ["scheduler", "scheduler", "worker", "worker"].map(|role| place.start(role));
-    let (store, busy) = (place.store(), Busy::start(&place.redis.url()).await);
+    let (store, busy) = (place.store(), BackgroundLoad::start(&place.redis.url()).await);
     let (began, mut looks) = (Instant::now(), 0);
     while began.elapsed() < BUSY || began.elapsed() < BUSY_MAX && !place.missing_ends().await.is_empty() {
         let found = store.check(true).await.unwrap().faults;

@@ -2,7 +2,7 @@
 
 use tickfleet_testkit::RedisServer;
 
-use crate::support::binary::{DevFleet, Said, command, submit, tickfleet};
+use crate::support::binary::{CommandOutput, DevFleet, command, submit, tickfleet};
 
 #[tokio::test]
 async fn dev_answers_a_submitted_turn_and_stops_cleanly() {
@@ -49,7 +49,7 @@ async fn a_turn_may_come_from_a_file_or_from_stdin_in_any_dialect() {
     fleet.run_with(&submit(&["-", "--format", "text", "--wait"]), answer).exits(0).says("{\"text\":\"y\"}");
 
     let broken = fleet.run_with(&submit(&["-", "--wait"]), r#"{"calls":[{"name":"echo"},]}"#);
-    broken.exits(1).complains("contains no turn").complains("malformed_json");
+    broken.exits(1).prints_error("contains no turn").prints_error("malformed_json");
 }
 
 #[tokio::test]
@@ -59,7 +59,7 @@ async fn an_id_makes_a_submit_idempotent_and_other_content_is_a_conflict() {
     let first = fleet.run(&submit(&["--call", "echo", "--turn-id", "mine", "--wait", "--json"]));
     let again = fleet.run(&submit(&["--call", "echo", "--turn-id", "mine", "--wait", "--json"]));
     assert_eq!(first.exits(0).json(), again.exits(0).json(), "the record answers for the reply that was read");
-    fleet.run(&submit(&["--call", "sleep", "--turn-id", "mine"])).exits(1).complains("other content");
+    fleet.run(&submit(&["--call", "sleep", "--turn-id", "mine"])).exits(1).prints_error("other content");
 }
 
 #[tokio::test]
@@ -80,9 +80,9 @@ async fn tasks_are_delegated_and_refused_with_a_reason() {
 async fn a_producer_with_another_number_of_shards_is_refused() {
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
-    let said = Said::of(fleet.command(&submit(&["--call", "echo"])).env("TICKFLEET_REDIS_SHARDS", "4"), "");
-    said.exits(1).complains("4 shards").complains("written with 1");
-    let doctor = Said::of(fleet.command(&["doctor"]).env("TICKFLEET_REDIS_SHARDS", "4"), "");
+    let said = CommandOutput::of(fleet.command(&submit(&["--call", "echo"])).env("TICKFLEET_REDIS_SHARDS", "4"), "");
+    said.exits(1).prints_error("4 shards").prints_error("written with 1");
+    let doctor = CommandOutput::of(fleet.command(&["doctor"]).env("TICKFLEET_REDIS_SHARDS", "4"), "");
     doctor.exits(1).says("set redis.shards to 1");
 }
 
@@ -90,7 +90,7 @@ async fn a_producer_with_another_number_of_shards_is_refused() {
 fn exit_codes_tell_usage_from_failure_from_an_absent_redis() {
     let nowhere = ["--redis-url", "redis://127.0.0.1:1/"];
     for asked in [&["doctor"][..], &["explain", "demo:x"], &["tenant", "list"], &["cancel", "demo:x"]] {
-        tickfleet(&[asked, &nowhere].concat()).exits(3).complains("cannot be reached");
+        tickfleet(&[asked, &nowhere].concat()).exits(3).prints_error("cannot be reached");
     }
     tickfleet(&submit(&["--call", "echo", nowhere[0], nowhere[1]])).exits(3);
     for wrong in [
@@ -102,11 +102,11 @@ fn exit_codes_tell_usage_from_failure_from_an_absent_redis() {
     ] {
         tickfleet(wrong).exits(2);
     }
-    tickfleet(&submit(&[])).exits(2).complains("give --call or a file");
-    let away = Said::of(command(&["dev"]).env("REDIS_URL", nowhere[1]), "").exits(3);
-    away.complains("REDIS_URL (or --redis-url) names this Redis. Unset it");
-    tickfleet(&submit(&["--call", "echo text=hi"])).exits(2).complains("not JSON");
-    tickfleet(&["doctor", "--redis-url", "localhost"]).exits(2).complains("redis://");
+    tickfleet(&submit(&[])).exits(2).prints_error("give --call or a file");
+    let away = CommandOutput::of(command(&["dev"]).env("REDIS_URL", nowhere[1]), "").exits(3);
+    away.prints_error("REDIS_URL (or --redis-url) names this Redis. Unset it");
+    tickfleet(&submit(&["--call", "echo text=hi"])).exits(2).prints_error("not JSON");
+    tickfleet(&["doctor", "--redis-url", "localhost"]).exits(2).prints_error("redis://");
     tickfleet(&["--help"]).exits(0).says("Examples:").says("Exit codes:");
 }
 

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
 
-use crate::support::binary::{DevFleet, Said, tickfleet, until_all_said};
+use crate::support::binary::{CommandOutput, DevFleet, tickfleet, until_all_printed};
 
 const TERMINAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/commands/terminal.py");
 
@@ -22,7 +22,7 @@ fn in_a_terminal(fleet: &DevFleet, more: &[&str], steps: &Value) -> Value {
     python.arg(TERMINAL).args(["110", "30"]).arg(steps.to_string());
     python.arg(top.get_program()).args(top.get_args()).envs(top.get_envs().filter_map(|(k, v)| Some((k, v?))));
     python.env("TERM", "xterm-256color").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    Said::of(&mut python, "").exits(0).json()
+    CommandOutput::of(&mut python, "").exits(0).json()
 }
 
 #[tokio::test]
@@ -60,7 +60,7 @@ async fn top_prints_one_frame_with_the_capped_agent_its_tools_and_who_is_alive()
 
     // Another frame, possibly between two ticks. The remaining calls last for a few more ticks.
     let printed = ["demo:kelly", "Capped agents: 1", "1 scheduler, 1 worker alive", "of 32 busy"];
-    until_all_said(&printed, || fleet.run(&["top", "--once", "--every", "200ms"]));
+    until_all_printed(&printed, || fleet.run(&["top", "--once", "--every", "200ms"]));
 }
 
 #[tokio::test]
@@ -102,7 +102,7 @@ async fn top_says_where_redis_is_away_and_where_nothing_ever_ran() {
     let url = redis.url();
     tickfleet(&["top", "--once", "--every", "100ms", "--redis-url", &url]).exits(0).says("shard 0 has never been used");
     redis.kill9();
-    tickfleet(&["top", "--once", "--redis-url", &url]).exits(3).complains("cannot be reached");
+    tickfleet(&["top", "--once", "--redis-url", &url]).exits(3).prints_error("cannot be reached");
     redis.restart().await;
     tickfleet(&["top", "--once", "--every", "100ms", "--redis-url", &url]).exits(0).says("no policy yet");
 }

@@ -83,7 +83,7 @@ async fn a_cancel_that_comes_before_its_turn_waits_for_it_whoever_dies_meanwhile
     let mut connection = redis.connection().await;
     let left: Vec<String> = redis::cmd("KEYS").arg("*}:early:*").query_async(&mut connection).await.unwrap();
     assert_eq!(left, Vec::<String>::new());
-    tickfleet(&["cancel", "demo:never", "--redis-url", &url]).exits(1).complains("unknown turn or task demo:never");
+    tickfleet(&["cancel", "demo:never", "--redis-url", &url]).exits(1).prints_error("unknown turn or task demo:never");
     let said = tickfleet(&["cancel", "demo:never", "--early", "--redis-url", &url]);
     said.says("if it arrives within 24 h, it ends without running");
 }

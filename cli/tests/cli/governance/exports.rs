@@ -159,7 +159,7 @@ async fn files_have_every_entry_once_and_verify_whenever_their_writer_was_killed
     let (url, conf) = (log.redis.url(), log.folder.path().join("conf").to_str().unwrap().to_owned());
     let with = ["--redis-url", &url, "--config", &conf];
     let second = tickfleet(&[&["audit", "export", "--follow", "--to", &to][..], &with].concat());
-    second.exits(1).complains("another process exports to this file");
+    second.exits(1).prints_error("another process exports to this file");
     assert_eq!(exporter.stop(), Some(0));
     let parts = files(&path);
     assert!(parts.len() > 3, "{parts:?}");

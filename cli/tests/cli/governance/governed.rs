@@ -51,14 +51,14 @@ impl Service {
 }
 
 /// A fleet with tools of the service.
-struct Governed {
+struct GovernedFleet {
     fleet: DevFleet,
     dir: String,
     _folder: tempfile::TempDir,
     _redis: RedisServer,
 }
 
-impl Governed {
+impl GovernedFleet {
     async fn start(service: &str, settings: &str) -> Self {
         let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
         let tool = |path: &str, cache: &str| {
@@ -90,7 +90,7 @@ impl Governed {
         Self { fleet, dir, _folder: folder, _redis: redis }
     }
 
-    fn run(&self, args: &[&str]) -> crate::support::binary::Said {
+    fn run(&self, args: &[&str]) -> crate::support::binary::CommandOutput {
         self.fleet.run(&[&["--config", &self.dir], args].concat())
     }
 
@@ -109,7 +109,7 @@ impl Governed {
 #[tokio::test(flavor = "multi_thread")]
 async fn equal_reads_get_one_answer_for_a_while_and_everything_else_is_decided_each_time() {
     let service = Service::default();
-    let governed = Governed::start(&service.start().await, "{}\n").await;
+    let governed = GovernedFleet::start(&service.start().await, "{}\n").await;
     let first = governed.look("kelly", "quote", "ACME");
     assert_eq!((&first["output"]["number"], &first["cached"]), (&json!(1), &Value::Null), "{first}");
     let asked = |arguments: &str, context: Value| {
@@ -153,7 +153,7 @@ async fn equal_reads_get_one_answer_for_a_while_and_everything_else_is_decided_e
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kept_answer_is_told_as_that_to_the_model_the_auditor_and_the_operator() {
     let service = Service::default();
-    let governed = Governed::start(&service.start().await, "{}\n").await;
+    let governed = GovernedFleet::start(&service.start().await, "{}\n").await;
     let function = json!({"name": "quote", "arguments": "{\"symbol\":\"ACME\"}"});
     let turn = json!({"tool_calls": [{"id": "c", "type": "function", "function": function}]}).to_string();
     let submit = |id: &str| {
@@ -180,7 +180,7 @@ const LOOPS: &str = include_str!("../../../../docs/snippets/shop-governed/tickfl
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_goes_in_circles_is_told_so_and_then_refused_for_a_while() {
     let service = Service::default();
-    let governed = Governed::start(&service.start().await, LOOPS).await;
+    let governed = GovernedFleet::start(&service.start().await, LOOPS).await;
     let same = json!({"name": "same", "arguments": {"symbol": "ACME"}});
     let all = |agent: &str, calls: Vec<Value>| {
         let args = ["--config", &governed.dir, "submit", "--tenant", "demo", "--agent", agent, "-", "--wait", "--json"];

@@ -1,8 +1,8 @@
 //! Guards besides caps and permission, operator commands, exports and webhooks, and decisions under another policy.
 
+mod explain;
 mod exports;
 mod governed;
 mod operators;
-mod questions;
 mod webhooks;
 mod whatif;

@@ -2,11 +2,11 @@
 
 use tickfleet_testkit::RedisServer;
 
-use crate::support::binary::{DevFleet, Said, tickfleet};
+use crate::support::binary::{CommandOutput, DevFleet, tickfleet};
 
 const WHY: [&str; 4] = ["--reason", "agreed with Ben", "--by", "anna"];
 
-fn submit(fleet: &DevFleet, agent: &str, id: &str, call: &str) -> Said {
+fn submit(fleet: &DevFleet, agent: &str, id: &str, call: &str) -> CommandOutput {
     fleet.run(&["submit", "--tenant", "demo", "--agent", agent, "--turn-id", id, "--call", call])
 }
 
@@ -17,7 +17,7 @@ async fn a_paused_agents_turns_wait_and_a_resumed_ones_go_on() {
     fleet.run(&["pause"]).exits(0).says("No pauses.");
     // An unknown name is rejected with the nearest known name, and pauses nothing. Only the configuration in force has
     // the names, so these commands run with the fleet's configuration.
-    let run = |args: &[&str]| Said::of(fleet.command(args).env("TICKFLEET_CAPS_TICK", "500ms"), "");
+    let run = |args: &[&str]| CommandOutput::of(fleet.command(args).env("TICKFLEET_CAPS_TICK", "500ms"), "");
     for (verb, name, told) in [
         ("pause", &["demo", "kely"][..], "unknown agent \"kely\". Nearest: kelly"),
         ("pause", &["dmeo"], "unknown tenant \"dmeo\". Nearest: demo"),
@@ -25,11 +25,11 @@ async fn a_paused_agents_turns_wait_and_a_resumed_ones_go_on() {
         ("resume", &["demo", "kely"], "unknown agent \"kely\""),
         ("resume", &["--tool", "ecoh"], "unknown tool \"ecoh\""),
     ] {
-        run(&[&[verb], name, &WHY[..]].concat()).exits(1).complains(told);
+        run(&[&[verb], name, &WHY[..]].concat()).exits(1).prints_error(told);
     }
-    run(&[&["tools", "disable", "ecoh"], &WHY[..]].concat()).exits(1).complains("Nearest: echo");
-    fleet.run(&[&["workers", "drain", "w-none"], &WHY[..]].concat()).exits(1).complains("unknown worker \"w-none\"");
-    fleet.run(&["cancel", "demo:none"]).exits(1).complains("unknown turn or task demo:none");
+    run(&[&["tools", "disable", "ecoh"], &WHY[..]].concat()).exits(1).prints_error("Nearest: echo");
+    fleet.run(&[&["workers", "drain", "w-none"], &WHY[..]].concat()).exits(1).prints_error("unknown worker \"w-none\"");
+    fleet.run(&["cancel", "demo:none"]).exits(1).prints_error("unknown turn or task demo:none");
     fleet.run(&["approvals", "show", "demo:apr-none"]).exits(1);
     fleet.run(&["pause"]).exits(0).says("No pauses.");
     fleet
@@ -107,7 +107,7 @@ async fn turns_are_found_by_what_they_have_in_common_and_many_are_ended_after_a_
         from = next.to_owned();
     }
     assert!(found >= 7, "{found}");
-    fleet.run(&[&["turns", "cancel"], &WHY[..]].concat()).exits(2).complains("expected ids or filters");
+    fleet.run(&[&["turns", "cancel"], &WHY[..]].concat()).exits(2).prints_error("expected ids or filters");
     let many = ["turns", "cancel", "--agent", "kelly", "--tool", "echo"];
     fleet.run(&[&many[..], &WHY[..]].concat()).exits(0).says("3 turns would be cancelled: add --yes to do it");
     assert_eq!(count(&["--agent", "kelly"]), 6, "nothing was done");

@@ -95,7 +95,7 @@ async fn each_event_of_an_approval_is_told_signed_and_again_under_its_id_and_one
     std::fs::write(&secret, "0123456789abcdef0123456789abcdef\n").unwrap();
     let place = format!("file:{}", secret.display());
     let command = ["approvals", "notify", "--to", &to, "--secret", &place];
-    tickfleet(&[&command[..], &["--redis-url", &url]].concat()).exits(1).complains("allow_private");
+    tickfleet(&[&command[..], &["--redis-url", &url]].concat()).exits(1).prints_error("allow_private");
     let with = [&command[..], &["--allow-private", "127.0.0.1"]].concat();
 
     tell(&redis, "bad/0", "asked").await;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
 use tokio::time::Instant;
 
-use crate::support::binary::{DevFleet, Said, tickfleet};
+use crate::support::binary::{CommandOutput, DevFleet, tickfleet};
 
 /// The maximum wait for another process.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -98,7 +98,7 @@ fn play(fleet: &DevFleet, config: &str) {
     }
 }
 
-fn whatif(policy: &str, export: &str) -> Said {
+fn whatif(policy: &str, export: &str) -> CommandOutput {
     tickfleet(&["whatif", "--policy", policy, "--audit", export, "--json"])
 }
 
@@ -117,7 +117,7 @@ fn export(fleet: &DevFleet, config: &str, path: &Path, calls: usize) -> String {
 }
 
 /// The calls whose decision differs, each with the kind and the cause of the difference, sorted.
-fn differ(said: &Said) -> Vec<(String, String, String)> {
+fn differ(said: &CommandOutput) -> Vec<(String, String, String)> {
     let differences = said.json()["differences"].as_array().cloned().unwrap();
     let text = |one: &Value, name: &str| one[name].as_str().unwrap().to_owned();
     let mut found: Vec<_> =

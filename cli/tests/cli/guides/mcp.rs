@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::support::binary::{DevFleet, Said, tickfleet};
+use crate::support::binary::{CommandOutput, DevFleet, tickfleet};
 use crate::support::documents::{REPOSITORY, with_binary};
 
 /// Calls that read and change the stock of the warehouse in docs/snippets/shop-mcp.
@@ -16,7 +16,7 @@ fn a_changed_definition_is_quarantined_until_it_is_pinned_again() {
     let folder = tempfile::tempdir().unwrap();
     let source = Path::new(REPOSITORY).join("docs/snippets/shop-mcp");
     assert!(Command::new("cp").arg("-R").arg(source).arg(folder.path()).status().unwrap().success());
-    let run = |line: &str| Said::of(with_binary(&mut shell(line)).current_dir(folder.path()), "");
+    let run = |line: &str| CommandOutput::of(with_binary(&mut shell(line)).current_dir(folder.path()), "");
     let start = || DevFleet::start_in(folder.path(), &["--config", "shop-mcp"], &[]);
     let outcomes = |fleet: &DevFleet| {
         let turn = ["submit", "--tenant", "acme", "--agent", "support", "--wait", "--json"];
@@ -41,7 +41,7 @@ fn a_changed_definition_is_quarantined_until_it_is_pinned_again() {
     assert_eq!((&find_stock["outcome"], &reserve["outcome"]), (&"permanent".into(), &"ok".into()), "{reserve}");
     run("tickfleet mcp pin --config shop-mcp").exits(0);
     let mut doctor = fleet.shell("tickfleet doctor --config shop-mcp");
-    let doctor = Said::of(with_binary(&mut doctor).current_dir(folder.path()), "");
+    let doctor = CommandOutput::of(with_binary(&mut doctor).current_dir(folder.path()), "");
     doctor.says("warehouse: its imported tools match the pinned definitions");
     assert_eq!(fleet.stop(), Some(0));
 }
@@ -55,7 +55,7 @@ fn a_server_that_cannot_be_asked_is_told_of_and_nothing_is_written() {
     let said = tickfleet(&["mcp", "pin", "--config", config]).exits(1);
     said.says("gone: failed: 'a-program-that-is-not-there' could not be started").says("Nothing was written.");
     assert!(!Path::new(config).join("mcp.lock.yaml").exists());
-    tickfleet(&["mcp", "pin", "god", "--config", config]).exits(2).complains("it has: gone");
+    tickfleet(&["mcp", "pin", "god", "--config", config]).exits(2).prints_error("it has: gone");
     let said = tickfleet(&["config", "check", "--config", config]).exits(1);
     said.says("mcp.yaml:2:9: servers.gone: found a server without pinned tools").says("tickfleet mcp pin gone");
     tickfleet(&["mcp", "pin"]).exits(0).says("mcp.yaml has no servers.");

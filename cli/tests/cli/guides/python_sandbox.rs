@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::support::binary::{DevFleet, Said, command};
+use crate::support::binary::{CommandOutput, DevFleet, command};
 use crate::support::documents::REPOSITORY;
 use crate::support::python::interpreter;
 
@@ -105,7 +105,7 @@ fn confined(level: &str, grants: &str) -> Option<tempfile::TempDir> {
     write(folder.path(), "conf/tools.yaml", &tools);
     let rows: String = NAMES.iter().map(|name| format!("  {name}: {{everyone: true}}\n")).collect();
     write(folder.path(), "conf/permissions.yaml", &format!("permissions:\n{rows}"));
-    let check = Said::of(command(&["config", "check", "--config", "conf"]).current_dir(folder.path()), "");
+    let check = CommandOutput::of(command(&["config", "check", "--config", "conf"]).current_dir(folder.path()), "");
     if ["this machine does not support", "this machine cannot restrict"].iter().any(|why| check.stderr.contains(why)) {
         eprintln!("skipped: {}", check.stderr);
         return None;

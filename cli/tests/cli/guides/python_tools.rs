@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::support::binary::{DevFleet, Said, command};
+use crate::support::binary::{CommandOutput, DevFleet, command};
 use crate::support::documents::REPOSITORY;
 use crate::support::python::interpreter;
 
@@ -54,8 +54,8 @@ fn changed_code_runs_without_a_restart_unless_it_cannot_be_imported() {
         assert_eq!(pieces(), 77);
     }
     let mut check = command(&["config", "check", "--config", "shop-python"]);
-    let said = Said::of(check.current_dir(folder.path()), "").exits(1);
-    said.complains("python.shop: a module cannot be imported:").complains("No module named 'nowhere'");
+    let said = CommandOutput::of(check.current_dir(folder.path()), "").exits(1);
+    said.prints_error("python.shop: a module cannot be imported:").prints_error("No module named 'nowhere'");
     assert!(!said.stderr.contains("importlib"), "only lines of the tools: {}", said.stderr);
     assert_eq!(fleet.stop(), Some(0));
 }
@@ -144,7 +144,7 @@ fn every_end_of_a_python_call_is_told_by_its_effect() {
     ];
     submit.extend(calls.iter().flat_map(|call| ["--call", *call]));
     let mut client = command(&submit);
-    let reply = Said::of(client.current_dir(folder.path()).env("REDIS_URL", server.url()), "").json();
+    let reply = CommandOutput::of(client.current_dir(folder.path()).env("REDIS_URL", server.url()), "").json();
     let interpreters = || {
         let listed = Command::new("ps").args(["-eo", "args"]).output().unwrap();
         let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
@@ -217,7 +217,8 @@ fn the_examples_run_in_a_tool_host_and_a_check_need_not_have_it() {
     let folder = folder();
     let socket = folder.path().join("host.sock").display().to_string();
     examples_conf(folder.path(), &format!("host: '{socket}'"));
-    let check = || Said::of(command(&["config", "check", "--config", "conf"]).current_dir(folder.path()), "").exits(0);
+    let check =
+        || CommandOutput::of(command(&["config", "check", "--config", "conf"]).current_dir(folder.path()), "").exits(0);
     check().says("tools.yaml: python.examples.host: no tool host listens there, so its tools");
     let mut host = Command::new(interpreter());
     host.args(["-m", "tickfleet.host", "--listen", &socket, "--path"]).arg([REPOSITORY, "/python/examples"].concat());

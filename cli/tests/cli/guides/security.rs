@@ -10,7 +10,7 @@ use tickfleet_store::DEFAULT_USER;
 use tickfleet_testkit::{RedisOptions, RedisServer};
 use tokio::time::Instant;
 
-use crate::support::binary::{DevFleet, Said, tickfleet};
+use crate::support::binary::{CommandOutput, DevFleet, tickfleet};
 use crate::support::certificates::certificates;
 use crate::support::documents::{REPOSITORY, blocks};
 use crate::support::process::Process;
@@ -35,11 +35,11 @@ fn users() -> Vec<Vec<String>> {
 }
 
 /// A Redis with exactly these users.
-struct Guarded {
+struct RedisWithUsers {
     redis: RedisServer,
 }
 
-impl Guarded {
+impl RedisWithUsers {
     async fn start() -> Self {
         let redis = RedisServer::start_with(RedisOptions { tcp: true, ..RedisOptions::default() }).await;
         let mut connection = redis.connection().await;
@@ -103,9 +103,9 @@ fn words(command: &str) -> Vec<String> {
 
 #[tokio::test]
 async fn a_fleet_and_its_operator_work_under_the_users_of_the_guide() {
-    let redis = Guarded::start().await;
+    let redis = RedisWithUsers::start().await;
     // Without a password, nothing works.
-    tickfleet(&["doctor", "--redis-url", &redis.redis.url()]).exits(1).complains("Authentication required");
+    tickfleet(&["doctor", "--redis-url", &redis.redis.url()]).exits(1).prints_error("Authentication required");
     let folder = tempfile::tempdir().unwrap();
     let limits = "limits: {mails: {match: {tools: [echo]}, per: [agent], max: 100, every: 1h}}\n";
     fs::write(folder.path().join("limits.yaml"), limits).unwrap();
@@ -135,11 +135,11 @@ async fn a_fleet_and_its_operator_work_under_the_users_of_the_guide() {
     tickfleet(&["limits", "--redis-url", &onlooker, config[0], config[1]]).exits(0).says("mails").says("demo:kelly");
     let reset = ["limits", "reset", "mails", "demo:kelly", "--reason", "why", "--by", "anna", config[0], config[1]];
     let by_onlooker = tickfleet(&[&reset[..], &["--redis-url", &redis.url("onlooker")]].concat());
-    by_onlooker.exits(1).complains("no permissions");
+    by_onlooker.exits(1).prints_error("no permissions");
     fleet.run(&reset).exits(0);
     // An onlooker cannot change anything.
     let cancel = tickfleet(&["cancel", "demo:guarded", "--redis-url", &redis.url("onlooker")]);
-    cancel.exits(1).complains("no permissions");
+    cancel.exits(1).prints_error("no permissions");
     assert_eq!(fleet.stop(), Some(0));
 }
 
@@ -160,14 +160,14 @@ async fn the_users_of_the_guide_are_what_the_command_prints() {
         let line = tickfleet(&["acl", "--role", role]).exits(0).stdout.trim().to_owned();
         assert!(text.lines().any(|found| found == line), "docs/reference/redis-users.md lacks, for {role}:\n{line}");
     }
-    tickfleet(&["acl", "--role", "nobody"]).exits(2).complains("one of tickfleet, scheduler, worker");
+    tickfleet(&["acl", "--role", "nobody"]).exits(2).prints_error("one of tickfleet, scheduler, worker");
     let data = tickfleet(&["acl", "--role", "producer", "--user", "chat", "--json"]).exits(0).json();
     assert_eq!(data["user"], "chat");
 }
 
 #[tokio::test]
 async fn each_user_of_the_guide_may_do_its_own_work_and_nothing_else() {
-    let redis = Guarded::start().await;
+    let redis = RedisWithUsers::start().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url("tickfleet")]);
     let refused = |answer: Result<redis::Value, String>| assert_eq!(answer.unwrap_err(), "NOPERM");
 
@@ -239,25 +239,27 @@ async fn a_fleet_works_over_tls_with_an_authority_of_its_own() {
     let fleet = DevFleet::start_with(&["--redis-url", &url], &[("TICKFLEET_REDIS_TLS_CA", &ca)]);
     let turn = ["submit", "--tenant", "demo", "--agent", "kelly", "--call", "echo", "--wait"];
     let mut command = fleet.command(&turn);
-    Said::of(command.env("TICKFLEET_REDIS_TLS_CA", &ca), "").exits(0).says("ok");
+    CommandOutput::of(command.env("TICKFLEET_REDIS_TLS_CA", &ca), "").exits(0).says("ok");
     // With its own CA for Redis, the CAs for tools (SSL_CERT_FILE) do not matter.
     let mut command = fleet.command(&turn);
     command.env("TICKFLEET_REDIS_TLS_CA", &ca).env("SSL_CERT_FILE", "/dev/null");
-    Said::of(&mut command, "").exits(0).says("ok");
+    CommandOutput::of(&mut command, "").exits(0).says("ok");
     // A server whose certificate is not trusted is rejected.
-    Said::of(fleet.command(&["doctor"]).env("SSL_CERT_FILE", "/dev/null"), "").exits(3).complains("cannot be reached");
+    CommandOutput::of(fleet.command(&["doctor"]).env("SSL_CERT_FILE", "/dev/null"), "")
+        .exits(3)
+        .prints_error("cannot be reached");
     let other_name = format!("rediss://127.0.0.1:{port}");
     let doctor = tickfleet(&["doctor", "--redis-url", &other_name]);
-    doctor.exits(3).complains("UnknownIssuer").complains("TICKFLEET_REDIS_TLS_CA");
+    doctor.exits(3).prints_error("UnknownIssuer").prints_error("TICKFLEET_REDIS_TLS_CA");
     let mut doctor = fleet.command(&["doctor", "--redis-url", &other_name]);
     let wrong_name = "put a name into the URL that the certificate of the Redis server has";
-    Said::of(doctor.env("TICKFLEET_REDIS_TLS_CA", &ca), "")
+    CommandOutput::of(doctor.env("TICKFLEET_REDIS_TLS_CA", &ca), "")
         .exits(3)
-        .complains("not valid for name")
-        .complains(wrong_name);
+        .prints_error("not valid for name")
+        .prints_error(wrong_name);
     // A producer's command and a scheduler report the same problem.
     let submit = tickfleet(&[&turn[..], &["--redis-url", &other_name]].concat());
-    submit.exits(3).complains("UnknownIssuer").complains("TICKFLEET_REDIS_TLS_CA");
+    submit.exits(3).prints_error("UnknownIssuer").prints_error("TICKFLEET_REDIS_TLS_CA");
     let conf = tempfile::tempdir().unwrap();
     for (variables, cause, remedy) in [
         (&[][..], "UnknownIssuer", "TICKFLEET_REDIS_TLS_CA"),
@@ -294,10 +296,10 @@ async fn a_fleet_shows_its_certificate_to_a_server_that_asks_for_one() {
 
     // A client without a certificate, or with a wrong key, is rejected.
     let told = tickfleet(&["doctor", "--redis-url", &trusting]).exits(3);
-    told.complains("?tls_cert=FILE&tls_key=FILE");
+    told.prints_error("?tls_cert=FILE&tls_key=FILE");
     tickfleet(&["doctor", "--redis-url", &format!("{trusting}&tls_cert={shown}&tls_key={key}")]).exits(3);
     let none = tickfleet(&["doctor", "--redis-url", &format!("{url}.none")]).exits(2);
-    none.complains("the file that tls_key names").complains("No such file");
+    none.prints_error("the file that tls_key names").prints_error("No such file");
 
     let fleet = DevFleet::start(&["--redis-url", &url]);
     fleet.run(&["submit", "--tenant", "demo", "--agent", "kelly", "--call", "echo", "--wait"]).exits(0).says("ok");
@@ -319,7 +321,7 @@ async fn a_turn_that_a_backup_holds_is_carried_out_after_it_was_restored() {
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped());
-    Said::of(&mut backup, "").exits(0);
+    CommandOutput::of(&mut backup, "").exits(0);
     drop(redis);
 
     let extra_args = ["--dir", folder.path().to_str().unwrap()].map(String::from).into();

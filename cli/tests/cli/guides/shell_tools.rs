@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::support::binary::{DevFleet, Said, command, submit};
+use crate::support::binary::{CommandOutput, DevFleet, command, submit};
 
 /// A tool that needs a container, on a machine whose PATH has no container engine.
 const CONTAINER: &str = "tools:
@@ -31,7 +31,7 @@ fn a_machine_without_the_sandbox_refuses_to_start_or_refuses_the_calls() {
     let (conf, path) = (conf.display().to_string(), path.display().to_string());
 
     let mut strict = command(&["dev", "--config", &conf]);
-    let said = Said::of(strict.env("PATH", &path).env("TICKFLEET_HTTP_ADDRESS", "127.0.0.1:0"), "");
+    let said = CommandOutput::of(strict.env("PATH", &path).env("TICKFLEET_HTTP_ADDRESS", "127.0.0.1:0"), "");
     assert!(said.code != 0 && said.stderr.contains("does not support the sandbox level docker"), "{}", said.stderr);
 
     let variables = [("PATH", path.as_str()), ("TICKFLEET_WORKER_WITHOUT_SANDBOX", "refuse_calls")];

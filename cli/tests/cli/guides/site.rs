@@ -23,8 +23,8 @@ use tickfleet_testkit::{RedisOptions, RedisServer};
 use tokio::time::Instant;
 
 use crate::operation::gateway::{Gateway, add_key};
-use crate::support::binary::{DevFleet, Said};
-use crate::support::documents::{REPOSITORY, Shown, agrees, shown, with_binary};
+use crate::support::binary::{CommandOutput, DevFleet};
+use crate::support::documents::{DocumentedCommand, REPOSITORY, agrees, shown, with_binary};
 use crate::support::node::Node;
 use crate::support::python::{installed, interpreter};
 
@@ -172,7 +172,7 @@ fn configuration(text: &str) -> Option<&str> {
 }
 
 /// The environment of the programs of a page: see the head of this file.
-struct Agents {
+struct PageEnvironment {
     model: Service,
     /// `None` if tests do without Node.js.
     node: Option<Node>,
@@ -181,7 +181,7 @@ struct Agents {
     variables: Vec<(String, String)>,
 }
 
-impl Agents {
+impl PageEnvironment {
     /// `None` if the page runs no programs.
     fn of(page: &str, folder: &Path) -> Option<Self> {
         if !page.lines().any(|line| line == "<!-- runs: agents -->") {
@@ -233,7 +233,7 @@ pub fn snippets() -> TempDir {
 
 /// Runs the first command of a page if it creates what the fleet needs: a key for seals, or pinned tools. Returns
 /// whether it did.
-fn prepared(first: &Shown, folder: &Path, variables: &[(&str, &str)]) -> bool {
+fn prepared(first: &DocumentedCommand, folder: &Path, variables: &[(&str, &str)]) -> bool {
     if !["audit key --new seal.key", "mcp pin"].iter().any(|verb| first.command.contains(verb)) {
         return false;
     }
@@ -282,7 +282,7 @@ fn until_ready(fleet: &DevFleet, folder: &Path, variables: &[(&str, &str)]) {
     loop {
         let mut shell = fleet.shell("tickfleet doctor 2>&1");
         shell.envs(variables.iter().copied());
-        let said = Said::of(with_binary(&mut shell).current_dir(folder), "").stdout;
+        let said = CommandOutput::of(with_binary(&mut shell).current_dir(folder), "").stdout;
         if said.contains("schedulers   1 alive") && said.contains("workers      1 alive") {
             return;
         }
@@ -318,8 +318,9 @@ async fn play(page: &str) {
     if let Ok(key) = fs::read_to_string(folder.path().join("seal.key")) {
         variables.push(("SEAL_KEY".to_owned(), key.trim().to_owned()));
     }
-    let agents = Agents::of(&text, folder.path());
-    let (prelude, mut of_fleet) = (agents.as_ref().map(Agents::prelude).unwrap_or_default(), variables.clone());
+    let agents = PageEnvironment::of(&text, folder.path());
+    let (prelude, mut of_fleet) =
+        (agents.as_ref().map(PageEnvironment::prelude).unwrap_or_default(), variables.clone());
     if let Some(agents) = &agents {
         of_fleet.push(("PATH".to_owned(), path_with(interpreter().parent().unwrap())));
         variables.extend(agents.variables.iter().cloned());
@@ -344,7 +345,7 @@ async fn play(page: &str) {
             // Both streams in the order in which a terminal shows them.
             let mut shell = fleet.shell(&format!("exec 2>&1; {prelude}{command}"));
             shell.envs(given.iter().copied());
-            let said = Said::of(with_binary(&mut shell).current_dir(folder.path()), "");
+            let said = CommandOutput::of(with_binary(&mut shell).current_dir(folder.path()), "");
             said.stdout
         };
         let reads = READS.iter().any(|verb| command.contains(verb));

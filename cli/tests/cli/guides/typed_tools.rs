@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::support::binary::{DevFleet, Said, command};
+use crate::support::binary::{CommandOutput, DevFleet, command};
 use crate::support::documents::{REPOSITORY, agrees, blocks, shown, with_binary};
 
 /// The maximum wait. Usually it takes a second.
@@ -66,7 +66,7 @@ fn every_step_of_the_page_does_what_it_says() {
         steps += 1;
         let mut shell = fleet.shell(&step.command);
         shell.envs(variables);
-        let said = Said::of(with_binary(&mut shell).current_dir(folder.path()), "");
+        let said = CommandOutput::of(with_binary(&mut shell).current_dir(folder.path()), "");
         let place = format!("{PAGE}:{}: `{}`", step.line, step.command);
         assert!(agrees(&step.output, &said.stdout), "{place} printed something else:\n{}{}", said.stdout, said.stderr);
         let ended = said.stdout.contains(" ended ");
@@ -133,7 +133,7 @@ fn a_registered_tool_outlives_a_reload_and_comes_only_where_it_is_allowed() {
     let check = ["config", "check", "--config", "conf"];
     let check = || {
         let mut check = command(&check);
-        Said::of(check.current_dir(folder.path()), "")
+        CommandOutput::of(check.current_dir(folder.path()), "")
     };
     check().exits(1).says("the unknown tool `count_trucks`");
     write(folder.path(), "conf/permissions.yaml", "permissions: {}\n");
@@ -166,12 +166,12 @@ fn a_plain_producer_serves_a_programs_own_fleet_and_a_plain_scheduler_refuses_it
         run
     };
     let plain = Path::new(env!("CARGO_BIN_EXE_tickfleet"));
-    Said::of(&mut run(plain, &["config", "check"]), "").exits(1).says("the unknown tool `quote_parcel`");
-    Said::of(&mut run(plain, &["scheduler"]), "").exits(1).complains("the unknown tool `quote_parcel`");
+    CommandOutput::of(&mut run(plain, &["config", "check"]), "").exits(1).says("the unknown tool `quote_parcel`");
+    CommandOutput::of(&mut run(plain, &["scheduler"]), "").exits(1).prints_error("the unknown tool `quote_parcel`");
     let mut running = ["scheduler", "worker"].map(|role| run(&own_fleet(), &[role]).spawn().unwrap());
     let call = ["submit", "--tenant", "demo", "--agent", "fran", "--wait", "--json"];
     let call = [&call[..], &["--call", "quote_parcel {\"country\":\"AT\",\"weight_g\":1}"]].concat();
-    let reply = Said::of(&mut run(plain, &call), "").exits(0).json();
+    let reply = CommandOutput::of(&mut run(plain, &call), "").exits(0).json();
     for process in &mut running {
         process.kill().unwrap();
         process.wait().unwrap();
@@ -186,9 +186,9 @@ fn a_program_whose_tool_does_not_start_says_why_and_takes_no_calls() {
     dev.args(["dev"]).current_dir(folder.path()).env_remove("TICKFLEET_CONFIG").env_remove("REDIS_URL");
     dev.env_remove("CARRIER_KEY").env("TICKFLEET_HTTP_ADDRESS", "127.0.0.1:0");
     dev.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    Said::of(&mut dev, "")
+    CommandOutput::of(&mut dev, "")
         .exits(1)
-        .complains("tool 'quote_parcel': its start hook failed: the secret CARRIER_KEY is missing");
+        .prints_error("tool 'quote_parcel': its start hook failed: the secret CARRIER_KEY is missing");
 }
 
 const SERVER: &str = r#"
@@ -245,7 +245,7 @@ fn a_result_that_is_not_what_a_tool_of_any_kind_promises_is_withheld() {
     write(folder.path(), "conf/mcp.yaml", "servers: {areas: {command: python3, args: [areas.py]}}\n");
     let rows = "permissions: {echo: {everyone: true}, zone: {everyone: true}, areas__area: {everyone: true}}\n";
     write(folder.path(), "conf/permissions.yaml", rows);
-    let run = |args: &[&str]| Said::of(command(args).current_dir(folder.path()), "");
+    let run = |args: &[&str]| CommandOutput::of(command(args).current_dir(folder.path()), "");
     run(&["mcp", "pin", "--config", "conf"]).exits(0);
     run(&["config", "check", "--config", "conf"])
         .exits(0)
@@ -274,6 +274,8 @@ fn a_result_that_is_not_what_a_tool_of_any_kind_promises_is_withheld() {
     let steps = tried["steps"].as_array().unwrap().iter().map(|step| step["passed"] == true).collect::<Vec<_>>();
     assert_eq!(steps, [true, true, true, true, true, true, false], "{tried}");
     // A tool with an irreversible effect needs an explicit `--yes`.
-    run(&["tools", "try", "echo", "--agent", "kelly", "--config", "conf"]).exits(2).complains("pass --yes to run it");
+    run(&["tools", "try", "echo", "--agent", "kelly", "--config", "conf"])
+        .exits(2)
+        .prints_error("pass --yes to run it");
     run(&["tools", "try", "echo", "--agent", "kelly", "--config", "conf", "--dry-run"]).exits(0).says("not run");
 }

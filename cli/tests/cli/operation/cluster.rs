@@ -2,7 +2,7 @@
 
 use tickfleet_testkit::Cluster;
 
-use crate::support::binary::{Said, command, reached, tickfleet, until_all_said, until_said};
+use crate::support::binary::{CommandOutput, command, reached, tickfleet, until_all_printed, until_printed};
 use crate::support::process::{Process, pause};
 
 /// The number of attempts before a check fails.
@@ -13,7 +13,7 @@ async fn roles_submit_and_doctor_take_the_url_of_a_cluster() {
     let (mut cluster, dir) = (Cluster::start(3, 0).await, tempfile::tempdir().unwrap());
     let url = cluster.url();
     let refused = tickfleet(&["doctor", "--redis-url", &format!("{url}/3")]);
-    refused.complains("a cluster has only database 0");
+    refused.prints_error("a cluster has only database 0");
     assert_ne!(refused.code, 0);
     let variables = [("TICKFLEET_REDIS_SHARDS", "4")];
     let scheduler = Process::start_with("scheduler", dir.path(), &url, &variables);
@@ -39,15 +39,15 @@ async fn roles_submit_and_doctor_take_the_url_of_a_cluster() {
 
     let asked = |args: &[&str]| {
         let mut command = command(&[args, &["--redis-url", &url]].concat());
-        Said::of(command.envs(variables), "")
+        CommandOutput::of(command.envs(variables), "")
     };
     let call = ["submit", "--tenant", "demo", "--agent", "kelly", "--call", "list_tools", "--wait"];
     reached(|| asked(&call)).exits(0).says("list_tools");
     let placed = ["3 of 3 nodes agree on the slot owners", "shards on 127.0.0.1:"];
     let few = ["4 shards over 3 primaries: fewer than 4 for each", "cluster"];
-    until_all_said(&[placed, few].concat(), || asked(&["doctor"]));
+    until_all_printed(&[placed, few].concat(), || asked(&["doctor"]));
     // The counts include every shard.
-    until_said("4 schedulers, 4 workers alive", || asked(&["top", "--once"]));
+    until_printed("4 schedulers, 4 workers alive", || asked(&["top", "--once"]));
 
     // One of three primaries dies and has no replica. The others are still checked.
     assert_eq!((scheduler.stop(), worker.stop()), (Some(0), Some(0)));

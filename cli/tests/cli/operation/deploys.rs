@@ -54,7 +54,7 @@ async fn client(redis: &RedisServer, options: StoreOptions) -> (Client, TenantId
 }
 
 /// Replies by turn ID, with the time at which each came, s. The number in an ID is the submit time by Redis' clock.
-type Answered = BTreeMap<String, (Reply, f64)>;
+type TimedReplies = BTreeMap<String, (Reply, f64)>;
 
 /// The next reply. While turns are still submitted, `None` if none comes soon.
 async fn next(replies: &mut Replies, is_over: &AtomicBool) -> Option<Reply> {
@@ -114,7 +114,7 @@ async fn roll(rate: u64, rounds: u64, quiet: Duration) {
         is_over.store(true, Ordering::Relaxed);
     };
     let consume = async {
-        let (mut replies, mut answered) = (client.replies(&tenant, &inbox), Answered::new());
+        let (mut replies, mut answered) = (client.replies(&tenant, &inbox), TimedReplies::new());
         while !is_over.load(Ordering::Relaxed) || (answered.len() as u64) < submitted.load(Ordering::Relaxed) {
             let Some(reply) = next(&mut replies, &is_over).await else { continue };
             let id = reply.id().unwrap().to_string();
@@ -180,7 +180,7 @@ fn finished(record: &str) -> Value {
 }
 
 /// For each turn, the time at which it was answered, s, and its latency by Redis' clock, ms.
-async fn latencies(redis: &RedisServer, answered: &Answered) -> Vec<(f64, f64)> {
+async fn latencies(redis: &RedisServer, answered: &TimedReplies) -> Vec<(f64, f64)> {
     let mut connection = redis.connection().await;
     let mut times = Vec::new();
     for (id, (_, at)) in answered {
@@ -207,13 +207,13 @@ async fn memory(redis: &RedisServer, fleet: &[Process]) -> Vec<u64> {
 
 /// The results of submits.
 #[derive(Debug, Default)]
-struct Heard {
+struct SubmitCounts {
     accepted: AtomicU64,
     full: AtomicU64,
 }
 
 /// Submits ten times the 40 turns of 100 ms that four slots can finish in a second.
-async fn offer(client: &Client, during: Duration, heard: &Heard, is_over: &AtomicBool) {
+async fn offer(client: &Client, during: Duration, heard: &SubmitCounts, is_over: &AtomicBool) {
     let mut ticks = tokio::time::interval(Duration::from_millis(25));
     let until = Instant::now() + during;
     while Instant::now() < until {
@@ -230,7 +230,7 @@ async fn offer(client: &Client, during: Duration, heard: &Heard, is_over: &Atomi
 }
 
 /// Reads replies until every accepted turn has one. Returns the numbers of finished and of rejected turns.
-async fn take(mut replies: Replies, heard: &Heard, is_over: &AtomicBool) -> (u64, u64) {
+async fn take(mut replies: Replies, heard: &SubmitCounts, is_over: &AtomicBool) -> (u64, u64) {
     let (mut done, mut refused) = (0, 0);
     while !is_over.load(Ordering::Relaxed) || done + refused < heard.accepted.load(Ordering::Relaxed) {
         let Some(reply) = next(&mut replies, is_over).await else { continue };
@@ -271,7 +271,7 @@ async fn under_ten_times_what_a_fleet_can_do_memory_stays_flat_and_what_was_acce
 
 /// The result of an overload.
 #[derive(Debug)]
-struct Overloaded {
+struct OverloadResult {
     done: u64,
     /// Turns rejected at submit or by a reply.
     refused: u64,
@@ -281,7 +281,7 @@ struct Overloaded {
 
 /// Offers ten times the load that four slots can handle, most of which is rejected. Checks that every accepted turn has
 /// a reply.
-async fn overload(during: Duration) -> Overloaded {
+async fn overload(during: Duration) -> OverloadResult {
     let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
     // Small bounds: data that is usually kept for hours would grow for hours.
     configure(
@@ -295,7 +295,7 @@ async fn overload(during: Duration) -> Overloaded {
     let start = |role: &'static str| Process::start_with(role, dir.path(), &redis.url(), &PATIENT);
     let fleet: Vec<Process> = ["scheduler", "scheduler", "worker", "worker"].map(start).into();
     let (client, tenant, inbox) = client(&redis, StoreOptions { turns_max: 200, ..StoreOptions::default() }).await;
-    let (heard, is_over) = (Heard::default(), AtomicBool::new(false));
+    let (heard, is_over) = (SubmitCounts::default(), AtomicBool::new(false));
     let produce = offer(&client, during, &heard, &is_over);
     let consume = take(client.replies(&tenant, &inbox), &heard, &is_over);
     let watch = async {
@@ -314,5 +314,5 @@ async fn overload(during: Duration) -> Overloaded {
         accepted + full
     );
     assert_eq!(done + refused, accepted);
-    Overloaded { done, refused: refused + full, samples }
+    OverloadResult { done, refused: refused + full, samples }
 }

@@ -9,7 +9,7 @@ use tickfleet_model::limits;
 use tickfleet_store::StoreOptions;
 use tickfleet_testkit::{RedisOptions, RedisServer};
 
-use crate::support::binary::{Said, command};
+use crate::support::binary::{CommandOutput, command};
 use crate::support::process::{Process, pause};
 
 /// Two shards. A worker is one process that serves both.
@@ -19,12 +19,12 @@ const LOOKS: usize = 2_400;
 /// The metric that counts the slices that a worker has begun.
 const BEGUN: &str = "tickfleet_schedule_to_start_seconds_count ";
 
-struct Place {
+struct DrainFixture {
     redis: RedisServer,
     dir: tempfile::TempDir,
 }
 
-impl Place {
+impl DrainFixture {
     async fn new() -> Self {
         Self::on(RedisServer::start().await)
     }
@@ -44,10 +44,10 @@ impl Place {
         Process::start_with(role, self.dir.path(), &self.redis.url(), &variables)
     }
 
-    fn run(&self, args: &[&str]) -> Said {
+    fn run(&self, args: &[&str]) -> CommandOutput {
         let (conf, url) = (self.dir.path().to_str().unwrap(), self.redis.url());
         let mut command = command(&[&["--config", conf, "--redis-url", &url], args].concat());
-        Said::of(command.envs([SHARDS]), "")
+        CommandOutput::of(command.envs([SHARDS]), "")
     }
 
     fn submit(&self, tenant: &str, id: &str, call: &str, more: &[&str]) {
@@ -106,13 +106,13 @@ fn begun(process: &Process) -> u64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drained_worker_ends_what_it_holds_and_takes_nothing_new_until_it_is_resumed() {
-    let place = Place::new().await;
+    let place = DrainFixture::new().await;
     let (_scheduler, quiet) = (place.start("scheduler", "s"), place.start("worker", "quiet"));
     place.submit("demo", "long", r#"sleep {"ms":600000}"#, &[]);
     let holds = place.until("quiet", |one| one["busy"] == 1);
     assert_eq!(holds["shards"], 2, "{holds}");
     place.change("drain", "quiet");
-    Place::asks_no_more().await;
+    DrainFixture::asks_no_more().await;
     // Another worker does the rest, in both shards. The drained worker continues the slice that it holds.
     let other = place.start("worker", "other");
     for n in 0..2 {
@@ -134,7 +134,7 @@ async fn a_drained_worker_ends_what_it_holds_and_takes_nothing_new_until_it_is_r
     place.until("quiet", |one| one["alive"] == false);
     quiet.signal(Signal::SIGCONT);
     place.until("quiet", |one| one["alive"] == true && one["heard"] == true && one["drained"].is_object());
-    Place::asks_no_more().await;
+    DrainFixture::asks_no_more().await;
     // Without another worker, everything waits, and `explain` gives the reason.
     assert_eq!(other.stop(), Some(0));
     place.submit("demo", "waits", "echo", &[]);
@@ -145,7 +145,7 @@ async fn a_drained_worker_ends_what_it_holds_and_takes_nothing_new_until_it_is_r
     place
         .run(&["workers", "resume", "w-nobody-1", "--reason", "x", "--by", "anna"])
         .exits(1)
-        .complains("unknown worker");
+        .prints_error("unknown worker");
     let audit = place.run(&["audit", "search", "--text", "a new kernel", "--json"]).exits(0).stdout;
     assert!(audit.contains("DRAIN_WORKER") && audit.contains("RESUME_WORKER"), "{audit}");
     // The drain ends with the worker, so that another process with its name takes work.
@@ -156,7 +156,7 @@ async fn a_drained_worker_ends_what_it_holds_and_takes_nothing_new_until_it_is_r
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drain_that_redis_has_lost_is_put_back_by_the_worker_that_it_is_about() {
-    let mut place = Place::new().await;
+    let mut place = DrainFixture::new().await;
     let _quiet = place.start("worker", "quiet");
     place.change("drain", "quiet");
     // Redis loses the drain, because nothing was written to disk.
@@ -170,7 +170,7 @@ async fn a_drain_that_redis_has_lost_is_put_back_by_the_worker_that_it_is_about(
 #[tokio::test(flavor = "multi_thread")]
 async fn who_resumes_a_worker_while_redis_is_started_anew_is_not_overruled_by_it() {
     let options = RedisOptions { appendonly: true, ..RedisOptions::default() };
-    let mut place = Place::on(RedisServer::start_with(options).await);
+    let mut place = DrainFixture::on(RedisServer::start_with(options).await);
     let (_scheduler, quiet) = (place.start("scheduler", "s"), place.start("worker", "quiet"));
     place.change("drain", "quiet");
     let name = place.until("quiet", |one| one["alive"] == true)["name"].as_str().unwrap().to_owned();

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::operators::{Served, count};
+use super::operators::{OperatorFleet, count};
 
 /// A call that fails and is not retried.
 const PERMANENT: &str = r#"fail_once {"outcomes":["permanent"]}"#;
@@ -14,7 +14,7 @@ fn names(page: &Value, list: &str, name: &str) -> Vec<String> {
 }
 
 /// Reads a list in pages of at most two. Returns the names.
-fn pages(served: &Served, path: &str, list: &str, name: &str) -> Vec<String> {
+fn pages(served: &OperatorFleet, path: &str, list: &str, name: &str) -> Vec<String> {
     let (mut all, mut from) = (Vec::new(), String::new());
     loop {
         let page = served.sees(&format!("{path}?limit=2{from}"));
@@ -25,7 +25,7 @@ fn pages(served: &Served, path: &str, list: &str, name: &str) -> Vec<String> {
     }
 }
 
-fn filtered(served: &Served, list: &str, filters: &[(&str, usize)]) {
+fn filtered(served: &OperatorFleet, list: &str, filters: &[(&str, usize)]) {
     for (filter, found) in filters {
         let page = served.sees(&format!("{list}?{filter}"));
         assert_eq!(count(&page, list), *found, "{list}?{filter}: {page}");
@@ -34,7 +34,7 @@ fn filtered(served: &Served, list: &str, filters: &[(&str, usize)]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tasks_and_approvals_are_listed_by_what_they_have_in_common_page_by_page() {
-    let served = Served::start().await;
+    let served = OperatorFleet::start().await;
     for id in ["job-1", "job-2", "job-3"] {
         let task = json!({"target_agent": "atlas", "task_id": id, "task_description": "rest"});
         let ended = served.gateway.ask(&served.keys.service, "POST", "/v1/tasks?wait=60", &task);
@@ -52,9 +52,9 @@ async fn tasks_and_approvals_are_listed_by_what_they_have_in_common_page_by_page
         (3, &json!(true)),
         "what is kept no longer is no place"
     );
-    served.run(&["tasks", "list", "--limit", "2"]).exits(0).complains("--from demo:job-2");
+    served.run(&["tasks", "list", "--limit", "2"]).exits(0).prints_error("--from demo:job-2");
     served.run(&["tasks", "list", "--from", "demo:job-2"]).exits(0).says("job-1");
-    served.run(&["tasks", "list", "--outcome", "nice"]).exits(2).complains("expected one of ok,");
+    served.run(&["tasks", "list", "--outcome", "nice"]).exits(2).prints_error("expected one of ok,");
 
     for id in ["one", "two", "three"] {
         served.submit(id, "fail");
@@ -75,7 +75,7 @@ async fn tasks_and_approvals_are_listed_by_what_they_have_in_common_page_by_page
     served
         .run(&["approvals", "list", "--tool", "fail", "--limit", "1"])
         .exits(0)
-        .complains("there may be more: continue with --from ");
+        .prints_error("there may be more: continue with --from ");
     served.run(&["approvals", "list", "--agent", "fran"]).exits(0).says("No approvals waiting");
     for path in [
         "tasks?from=x",
@@ -92,7 +92,7 @@ async fn tasks_and_approvals_are_listed_by_what_they_have_in_common_page_by_page
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_failed_alike_is_one_cause_and_all_of_it_is_found_again_and_dropped() {
-    let served = Served::start().await;
+    let served = OperatorFleet::start().await;
     let failed = |seen: &Value| {
         seen["causes"].as_array().unwrap().iter().map(|cause| cause["count"].as_u64().unwrap()).sum::<u64>()
     };
@@ -134,7 +134,7 @@ async fn what_failed_alike_is_one_cause_and_all_of_it_is_found_again_and_dropped
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tool_that_is_disabled_over_http_is_nobodys_and_its_calls_say_why_until_it_is_enabled() {
-    let served = Served::start().await;
+    let served = OperatorFleet::start().await;
     let key = &served.keys.operator;
     let which = json!({"tool": "echo", "reason": "it posts twice"});
     assert_eq!(served.does(key, "tools/disable", &which).json(), json!({"changed": true}));
@@ -173,7 +173,7 @@ async fn a_tool_that_is_disabled_over_http_is_nobodys_and_its_calls_say_why_unti
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rules_and_limits_are_listed_with_what_they_did_and_would_have_done_in_shadow() {
-    let served = Served::start().await;
+    let served = OperatorFleet::start().await;
     let by_fran = |id: &str, call: &str| {
         served.run(&["submit", "--tenant", "demo", "--agent", "fran", "--turn-id", id, "--call", call]).exits(0);
         served.until(&format!("explain?id=demo:{id}"), |seen| seen["story"]["state"] == "done");

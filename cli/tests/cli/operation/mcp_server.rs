@@ -11,7 +11,7 @@ use tickfleet_model::{AgentId, TenantId};
 use tickfleet_store::{Store, StoreOptions, ToolList, ToolLists};
 use tickfleet_testkit::RedisServer;
 
-use super::gateway::{Answer, Gateway, add_key};
+use super::gateway::{Gateway, HttpResponse, add_key};
 use crate::support::binary::{DevFleet, command, tickfleet};
 use crate::support::process::pause;
 
@@ -21,11 +21,11 @@ const LOOKS: usize = 2_400;
 const HEAD: &str = "content-type: application/json\r\naccept: application/json, text/event-stream\r\n";
 
 /// Sends a request of a revision that has a handshake.
-fn ask(gateway: &Gateway, key: &str, method: &str, params: &Value) -> Answer {
+fn ask(gateway: &Gateway, key: &str, method: &str, params: &Value) -> HttpResponse {
     ask_for("kelly", gateway, key, method, params)
 }
 
-fn ask_for(agent: &str, gateway: &Gateway, key: &str, method: &str, params: &Value) -> Answer {
+fn ask_for(agent: &str, gateway: &Gateway, key: &str, method: &str, params: &Value) -> HttpResponse {
     let head = format!("{HEAD}mcp-protocol-version: 2025-11-25\r\n");
     gateway.ask_with(key, "POST", &format!("/v1/agents/{agent}/mcp"), &head, &request(method, params))
 }
@@ -37,7 +37,7 @@ fn ask_stateless(gateway: &Gateway, key: &str, method: &str, params: Value) -> V
     answer.json()["result"].clone()
 }
 
-fn ask_stateless_for(agent: &str, gateway: &Gateway, key: &str, method: &str, mut params: Value) -> Answer {
+fn ask_stateless_for(agent: &str, gateway: &Gateway, key: &str, method: &str, mut params: Value) -> HttpResponse {
     let named = params["name"].as_str().or(params["taskId"].as_str()).map(|name| format!("mcp-name: {name}\r\n"));
     let head =
         format!("{HEAD}mcp-protocol-version: 2026-07-28\r\nmcp-method: {method}\r\n{}", named.unwrap_or_default());
@@ -215,13 +215,13 @@ fn until_ended(gateway: &Gateway, key: &str, task: &Value) -> Value {
 }
 
 /// `tickfleet mcp serve`, with the test as its client.
-struct Serve {
+struct McpServeProcess {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
-impl Serve {
+impl McpServeProcess {
     fn start(url: &str, agent: &str) -> Self {
         let mut command = command(&["mcp", "serve", "--agent", agent]);
         command.env("REDIS_URL", url).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
@@ -250,7 +250,7 @@ impl Serve {
 async fn a_client_on_this_machine_starts_its_server_itself_and_what_it_gives_up_ends() {
     let redis = RedisServer::start().await;
     let _fleet = DevFleet::start(&["--redis-url", &redis.url()]);
-    let mut serve = Serve::start(&redis.url(), "kelly");
+    let mut serve = McpServeProcess::start(&redis.url(), "kelly");
     let hello =
         json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
     let welcome = serve.ask("initialize", &hello);
@@ -270,7 +270,7 @@ async fn a_client_on_this_machine_starts_its_server_itself_and_what_it_gives_up_
     until_cancelled(&redis.url());
 
     // If the client closes its input, the process ends.
-    let Serve { mut child, input, output } = serve;
+    let McpServeProcess { mut child, input, output } = serve;
     drop((input, output));
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
@@ -318,7 +318,7 @@ async fn digits_are_kept_from_an_mcp_client_to_an_mcp_server_and_back() {
     let answer = gateway.ask_raw(&key, "POST", PATH, &head, &call);
     assert!(answer.status == 200 && answer.body.contains(back), "{answer:?}");
 
-    let mut serve = Serve::start(&redis.url(), "kelly");
+    let mut serve = McpServeProcess::start(&redis.url(), "kelly");
     let hello =
         json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
     serve.ask("initialize", &hello);

@@ -5,8 +5,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
 
-use super::gateway::{Answer, Gateway, add_key};
-use crate::support::binary::{DevFleet, Said};
+use super::gateway::{Gateway, HttpResponse, add_key};
+use crate::support::binary::{CommandOutput, DevFleet};
 use crate::support::process::pause;
 
 /// The number of attempts before a check fails: two minutes at least.
@@ -21,7 +21,7 @@ const PERMISSIONS: &str = "permissions:
 const APPROVERS: &str = "approvers: {ann: {roles: [finance]}}\n";
 
 /// A fleet, a gateway in front of it, and a key for each role.
-pub(super) struct Served {
+pub(super) struct OperatorFleet {
     fleet: DevFleet,
     pub(super) gateway: Gateway,
     folder: tempfile::TempDir,
@@ -38,7 +38,7 @@ pub(super) struct Keys {
     pub(super) acme: String,
 }
 
-impl Served {
+impl OperatorFleet {
     pub(super) async fn start() -> Self {
         let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
         let conf = folder.path().join("conf");
@@ -74,7 +74,7 @@ impl Served {
         self.folder.path().join("conf").display().to_string()
     }
 
-    pub(super) fn run(&self, args: &[&str]) -> Said {
+    pub(super) fn run(&self, args: &[&str]) -> CommandOutput {
         self.fleet.run(&[&["--config", &self.conf()], args].concat())
     }
 
@@ -89,7 +89,7 @@ impl Served {
         seen.json()
     }
 
-    pub(super) fn does(&self, key: &str, path: &str, body: &Value) -> Answer {
+    pub(super) fn does(&self, key: &str, path: &str, body: &Value) -> HttpResponse {
         self.gateway.ask(key, "POST", &format!("/v1/operate/{path}"), body)
     }
 
@@ -176,7 +176,7 @@ pub(super) fn verbs(approval: &str, letter: &str, worker: &str) -> Vec<(&'static
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_verb_is_for_its_roles_and_whoever_may_not_changes_nothing() {
-    let served = Served::start().await;
+    let served = OperatorFleet::start().await;
     let Keys { viewer, operator, approver, service, acme } = &served.keys;
     served.submit("held", "fail");
     let approval = format!("demo:{}", served.asked("held")["id"].as_str().unwrap());
@@ -268,7 +268,7 @@ async fn the_console_is_served_with_the_program_and_lets_a_browser_load_nothing_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pause_holds_turns_until_it_is_lifted_and_many_are_ended_by_name_with_who_and_why_in_the_log() {
-    let served = Served::start().await;
+    let served = OperatorFleet::start().await;
     let key = &served.keys.operator;
     let whom = json!({"tenant": "demo", "agent": "kelly", "reason": "she writes to the wrong people"});
     assert_eq!(served.does(key, "pause", &whom).json(), json!({"changed": true}));
@@ -328,7 +328,7 @@ async fn a_pause_holds_turns_until_it_is_lifted_and_many_are_ended_by_name_with_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_approver_decides_by_what_was_shown_and_only_as_long_as_the_file_names_them() {
-    let served = Served::start().await;
+    let served = OperatorFleet::start().await;
     let key = &served.keys.approver;
     served.submit("first", "fail");
     let approval = served.asked("first");
@@ -368,7 +368,7 @@ async fn an_approver_decides_by_what_was_shown_and_only_as_long_as_the_file_name
 }
 
 /// Checks that each outcome is counted once, even if the statistics are read several times.
-fn counted(served: &Served) {
+fn counted(served: &OperatorFleet) {
     let seen = served.sees("stats?by=agent,tool&tenant=demo");
     let mut rows = seen["rows"].as_array().unwrap().iter();
     let row = rows.find(|row| row["tool"].as_str().is_some_and(|tool| tool.contains("fail_once"))).unwrap();
@@ -383,9 +383,9 @@ fn counted(served: &Served) {
 }
 
 /// Checks that a dry run from the command line changes nothing.
-fn looked_at_first(served: &Served, bad: &str) {
+fn looked_at_first(served: &OperatorFleet, bad: &str) {
     let asked = ["dead", "replay", "--cause", "permanent", "--reason", "mended", "--by", "anna"];
-    served.run(&asked).exits(0).says("1 would be replayed: add --yes to do it").complains(bad);
+    served.run(&asked).exits(0).says("1 would be replayed: add --yes to do it").prints_error(bad);
     served.run(&["dead", "list", "--kind", "call"]).exits(0).says("may have run").says("bad/0");
     served
         .run(&["dead", "show", bad, "--message"])
@@ -395,7 +395,7 @@ fn looked_at_first(served: &Served, bad: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_put_aside_is_replayed_once_edited_or_dropped_and_the_log_says_who_did_it() {
-    let served = Served::start().await;
+    let served = OperatorFleet::start().await;
     let key = &served.keys.operator;
     served.submit("bad", r#"fail_once {"outcomes":["permanent"]}"#);
     served.submit("maybe", r#"fail_once {"outcomes":["transient"]}"#);
@@ -444,7 +444,7 @@ async fn what_was_put_aside_is_replayed_once_edited_or_dropped_and_the_log_says_
     let dropping = ["dead", "drop", "--tool", "fail_once", "--reason", "of no use", "--by", "anna", "--yes"];
     served.run(&dropping).exits(0).says("2 found, 2 of them dropped");
     assert_eq!(count(&served.sees("dead"), "dead"), 0);
-    served.run(&["dead", "drop", "--reason", "x", "--by", "anna"]).exits(2).complains("expected ids or filters");
+    served.run(&["dead", "drop", "--reason", "x", "--by", "anna"]).exits(2).prints_error("expected ids or filters");
     let entries = served.sees("audit?limit=500").to_string();
     for said in
         [format!("otto replayed {bad}"), "\"replayed_as\":\"demo:bad.again-0\"".into(), "anna dropped call-0-".into()]

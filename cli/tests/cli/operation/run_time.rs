@@ -9,20 +9,20 @@ use serde_json::{Value, json};
 use tickfleet_model::{TenantId, ids};
 use tickfleet_testkit::RedisServer;
 
-use crate::support::binary::{Said, command};
+use crate::support::binary::{CommandOutput, command};
 use crate::support::process::{Process, pause};
 
 /// A lease so long that no heartbeat refreshes the settings of a process that has just started.
 const LONG_LEASE: &[(&str, &str)] = &[("TICKFLEET_WORKER_LEASE", "40s"), ("TICKFLEET_WORKER_DRAIN", "10s")];
 
 /// A fleet's folder and Redis, and the environment of its processes and clients.
-struct Place {
+struct RunTimeFixture {
     redis: RedisServer,
     dir: tempfile::TempDir,
     variables: Vec<(&'static str, &'static str)>,
 }
 
-impl Place {
+impl RunTimeFixture {
     async fn new(settings: &str, tenants: &str, variables: &[(&'static str, &'static str)]) -> Self {
         let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
         fs::write(dir.path().join("tickfleet.yaml"), settings).unwrap();
@@ -35,7 +35,7 @@ impl Place {
         Process::start_with(role, self.dir.path(), &self.redis.url(), &self.variables)
     }
 
-    fn run(&self, args: &[&str]) -> Said {
+    fn run(&self, args: &[&str]) -> CommandOutput {
         run(self.dir.path(), &self.redis.url(), &self.variables, args)
     }
 
@@ -66,10 +66,10 @@ impl Place {
     }
 }
 
-fn run(dir: &Path, url: &str, variables: &[(&str, &str)], args: &[&str]) -> Said {
+fn run(dir: &Path, url: &str, variables: &[(&str, &str)], args: &[&str]) -> CommandOutput {
     let mut command = command(&[args, &["--config", dir.to_str().unwrap(), "--redis-url", url]].concat());
     command.envs(variables.iter().copied());
-    Said::of(&mut command, "")
+    CommandOutput::of(&mut command, "")
 }
 
 /// The number of calls for each outcome.
@@ -92,7 +92,7 @@ fn results(reply: &Value) -> Vec<Value> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_scheduler_that_has_just_started_knows_the_tenants_that_were_set_at_run_time() {
     // `demo` is configured without a cap. `guest` is only known at run time.
-    let place = Place::new("caps: {tick: 1s, max_calls_per_tick: 1}", "{demo: {}}", LONG_LEASE).await;
+    let place = RunTimeFixture::new("caps: {tick: 1s, max_calls_per_tick: 1}", "{demo: {}}", LONG_LEASE).await;
     let (scheduler, worker) = (place.start("scheduler"), place.start("worker"));
     for tenant in ["demo", "guest"] {
         place.run(&["tenant", "set", tenant, "--max-actions-per-day", "3"]).exits(0);
@@ -112,7 +112,7 @@ async fn a_scheduler_that_has_just_started_knows_the_tenants_that_were_set_at_ru
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_set_for_a_tenant_counts_for_the_next_turn() {
-    let place = Place::new("caps: {tick: 1s, max_calls_per_tick: 100}", "{demo: {}}", LONG_LEASE).await;
+    let place = RunTimeFixture::new("caps: {tick: 1s, max_calls_per_tick: 100}", "{demo: {}}", LONG_LEASE).await;
     let (scheduler, worker) = (place.start("scheduler"), place.start("worker"));
     assert_eq!(outcomes(&results(&place.submit("demo", 1, &["--wait"]))), counted(&[("ok", 1)]));
     // Neither change waits for a heartbeat, which is ten seconds away.
@@ -133,7 +133,7 @@ async fn what_is_set_for_a_tenant_counts_for_the_next_turn() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_limit_allows_a_tenant_is_set_while_the_fleet_runs() {
-    let place = Place::new("caps: {tick: 1s, max_calls_per_tick: 100}", "{demo: {}}", LONG_LEASE).await;
+    let place = RunTimeFixture::new("caps: {tick: 1s, max_calls_per_tick: 100}", "{demo: {}}", LONG_LEASE).await;
     let limits = "limits: {a_day: {per: [tenant], max: 3, every: day, on_reach: reject}, all: {max: 99, every: day}}";
     fs::write(place.dir.path().join("limits.yaml"), limits).unwrap();
     let (scheduler, worker) = (place.start("scheduler"), place.start("worker"));
@@ -167,7 +167,7 @@ async fn tenants_of_two_shards_keep_the_caps_that_were_set_at_run_time() {
     let shards = &[("TICKFLEET_REDIS_SHARDS", "2"), ("TICKFLEET_WORKER_LEASE", "1s"), ("TICKFLEET_WORKER_DRAIN", "5s")];
     let settings = "caps: {tick: 1s, max_calls_per_tick: 100}";
     // One tenant is configured without a cap, and the other is only known at run time.
-    let place = Place::new(settings, &format!("{{{first}: {{}}}}"), shards).await;
+    let place = RunTimeFixture::new(settings, &format!("{{{first}: {{}}}}"), shards).await;
     let fleet = [place.start("scheduler"), place.start("worker")];
     let tenants = [first.as_str(), second.as_str()];
     for tenant in tenants {
@@ -192,7 +192,7 @@ async fn tenants_of_two_shards_keep_the_caps_that_were_set_at_run_time() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_declaration_that_is_lost_or_broken_in_redis_makes_no_cap_laxer() {
-    let place = Place::new("caps: {tick: 1s, max_calls_per_tick: 100}", "{demo: {}, other: {}}", &[]).await;
+    let place = RunTimeFixture::new("caps: {tick: 1s, max_calls_per_tick: 100}", "{demo: {}, other: {}}", &[]).await;
     let (scheduler, worker) = (place.start("scheduler"), place.start("worker"));
     for tenant in ["demo", "other"] {
         place.run(&["tenant", "set", tenant, "--max-actions-per-day", "3"]).exits(0);

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use tickfleet_store::Role;
-use tickfleet_testkit::{Cluster, RedisServer, TlsFiles, Trio};
+use tickfleet_testkit::{Cluster, RedisServer, SentinelSetup, TlsFiles};
 
-use crate::support::binary::{DevFleet, Said, command, reached, tickfleet, until_all_said, until_said};
+use crate::support::binary::{CommandOutput, DevFleet, command, reached, tickfleet, until_all_printed, until_printed};
 use crate::support::certificates::certificates;
 use crate::support::process::Process;
 
@@ -49,25 +49,25 @@ async fn each_command_works_on_a_cluster_over_tls_as_the_user_of_its_role() {
     let asked = |role: &str, args: &[&str]| {
         reached(|| {
             let mut command = command(&[args, &["--redis-url", &url(role)]].concat());
-            Said::of(command.envs(variables), "")
+            CommandOutput::of(command.envs(variables), "")
         })
     };
     let turn =
         ["submit", "--tenant", "demo", "--agent", "kelly", "--turn-id", "over-tls", "--call", "list_tools", "--wait"];
     asked("producer", &turn).exits(0).says("list_tools");
-    until_said("4 schedulers, 4 workers alive", || asked("onlooker", &["top", "--once"]));
+    until_printed("4 schedulers, 4 workers alive", || asked("onlooker", &["top", "--once"]));
     asked("onlooker", &["explain", "demo:over-tls"]).exits(0).says("has ended");
     asked("onlooker", &["limits"]).exits(0);
     // A node has one second to report its slots, and a process two seconds to send a heartbeat. Both may be late once.
-    until_all_said(&["3 of 3 nodes agree on the slot owners", "0 to fix"], || asked("operator", &["doctor"]));
+    until_all_printed(&["3 of 3 nodes agree on the slot owners", "0 to fix"], || asked("operator", &["doctor"]));
     asked("operator", &["tenant", "set", "acme", "--plan", "gold"]).exits(0);
     asked("operator", &["cancel", "demo:over-tls"]);
-    asked("onlooker", &["tenant", "set", "other", "--plan", "gold"]).complains("no permissions");
+    asked("onlooker", &["tenant", "set", "other", "--plan", "gold"]).prints_error("no permissions");
     assert_eq!((worker.stop(), scheduler.stop()), (Some(0), Some(0)));
 
     let fleet = DevFleet::start_with(&["--redis-url", &url("tickfleet")], &variables);
     let echo = ["submit", "--tenant", "demo", "--agent", "kelly", "--turn-id", "again", "--call", "echo", "--wait"];
-    reached(|| Said::of(fleet.command(&echo).envs(variables), "")).exits(0).says("ok");
+    reached(|| CommandOutput::of(fleet.command(&echo).envs(variables), "")).exits(0).says("ok");
     assert_eq!(fleet.stop(), Some(0));
     for server in &cluster.servers {
         let refused: Vec<redis::Value> =
@@ -85,7 +85,7 @@ async fn each_command_works_on_a_cluster_over_tls_as_the_user_of_its_role() {
 async fn a_fleet_finds_its_primary_by_sentinels_over_tls_and_the_next_one() {
     let dir = tempfile::tempdir().unwrap();
     let files = files(dir.path());
-    let mut trio = Trio::start_tls(1, &files).await;
+    let mut trio = SentinelSetup::start_tls(1, &files).await;
     let url = format!("{}?tls_ca={}", trio.url(), files.ca.display());
     assert!(url.starts_with("rediss+sentinel://"), "{url}");
     let config = tempfile::tempdir().unwrap();
@@ -94,7 +94,7 @@ async fn a_fleet_finds_its_primary_by_sentinels_over_tls_and_the_next_one() {
     let turn =
         ["submit", "--tenant", "demo", "--agent", "kelly", "--call", "list_tools", "--wait", "--redis-url", &url];
     reached(|| tickfleet(&turn)).exits(0).says("list_tools");
-    until_said("according to 3 of 3 sentinels", || tickfleet(&["doctor", "--redis-url", &url]));
+    until_printed("according to 3 of 3 sentinels", || tickfleet(&["doctor", "--redis-url", &url]));
     // Without a trusted root, the connection fails.
     let unknown = tickfleet(&["doctor", "--redis-url", &trio.url()]);
     unknown.exits(3);

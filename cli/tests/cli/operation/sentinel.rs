@@ -1,8 +1,8 @@
 //! Processes and `doctor` with a Redis behind Sentinels.
 
-use tickfleet_testkit::Trio;
+use tickfleet_testkit::SentinelSetup;
 
-use crate::support::binary::{tickfleet, until_said};
+use crate::support::binary::{tickfleet, until_printed};
 use crate::support::process::{Process, pause};
 
 /// The number of attempts before a check fails: two minutes at least.
@@ -34,14 +34,14 @@ fn until_metric(process: &Process, name: &str, is: impl Fn(f64) -> bool) {
     panic!("{name} is not so within two minutes:\n{}", process.metrics());
 }
 
-fn address(trio: &Trio, server: usize) -> String {
+fn address(trio: &SentinelSetup, server: usize) -> String {
     let url = trio.servers[server].url();
     format!("127.0.0.1:{}", url.trim_end_matches('/').rsplit(':').next().unwrap())
 }
 
 #[tokio::test]
 async fn readiness_and_doctor_tell_where_the_primary_is_and_why_there_is_none() {
-    let (mut trio, dir) = (Trio::start(1).await, tempfile::tempdir().unwrap());
+    let (mut trio, dir) = (SentinelSetup::start(1).await, tempfile::tempdir().unwrap());
     let url = trio.url();
     let scheduler = Process::start("scheduler", dir.path(), &url);
     until_ready_says(&scheduler, "200", &format!("primary {}", address(&trio, 0)));
@@ -61,12 +61,12 @@ async fn readiness_and_doctor_tell_where_the_primary_is_and_why_there_is_none() 
     until_ready_says(&scheduler, "503", "cannot find the primary fleet");
     until_metric(&scheduler, "tickfleet_redis_primary_missing_seconds", |missing| missing > 0.0);
     let told = tickfleet(&doctor).exits(3);
-    told.complains("cannot find the primary fleet").complains(&format!("names {}", address(&trio, 1)));
+    told.prints_error("cannot find the primary fleet").prints_error(&format!("names {}", address(&trio, 1)));
 }
 
 #[tokio::test]
 async fn sentinels_and_the_primary_have_users_of_their_own_and_who_lacks_a_right_is_told() {
-    let trio = Trio::start(0).await;
+    let trio = SentinelSetup::start(0).await;
     let url = trio.url();
     let (hosts, _) = url.split_once("://").unwrap().1.split_once('/').unwrap();
     for host in hosts.split(',') {
@@ -87,8 +87,8 @@ async fn sentinels_and_the_primary_have_users_of_their_own_and_who_lacks_a_right
         said
     };
     let watcher = "?sentinel_username=watcher&sentinel_password=watcher-secret";
-    until_said("according to 3 of 3 sentinels", || as_users("fleet:fleet-secret", watcher));
-    as_users("untold:untold-secret", watcher).exits(3).complains("the user needs the command ROLE");
-    as_users("fleet:fleet-secret", "").exits(3).complains("cannot find the primary fleet");
-    as_users("fleet:wrong-secret", watcher).exits(3).complains("cannot find the primary fleet");
+    until_printed("according to 3 of 3 sentinels", || as_users("fleet:fleet-secret", watcher));
+    as_users("untold:untold-secret", watcher).exits(3).prints_error("the user needs the command ROLE");
+    as_users("fleet:fleet-secret", "").exits(3).prints_error("cannot find the primary fleet");
+    as_users("fleet:wrong-secret", watcher).exits(3).prints_error("cannot find the primary fleet");
 }

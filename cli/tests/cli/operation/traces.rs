@@ -14,7 +14,7 @@ use prost::Message;
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
 
-use crate::support::binary::{Said, command};
+use crate::support::binary::{CommandOutput, command};
 use crate::support::process::Process;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -90,7 +90,7 @@ async fn submit(url: &str, traceparent: &str) -> Value {
     let url = url.to_owned();
     let said = tokio::task::spawn_blocking(move || {
         let args = ["submit", "--tenant", "demo", "--agent", "kelly", "-", "--wait", "--json", "--redis-url", &url];
-        Said::of(&mut command(&args), &turn.to_string())
+        CommandOutput::of(&mut command(&args), &turn.to_string())
     });
     let reply = said.await.unwrap().json();
     assert_eq!(reply["results"][0]["outcome"], "ok", "{reply}");
@@ -167,7 +167,7 @@ async fn the_steps_of_a_task_that_a_model_carries_out_are_spans_of_one_trace() {
     let fleet = ["scheduler", "worker"].map(|role| Process::start_with(role, dir.path(), &url, &variables));
     let said = tokio::task::spawn_blocking(move || {
         let args = ["delegate", "--tenant", "demo", "--to", "kelly", "Look.", "--wait", "--json", "--redis-url", &url];
-        Said::of(&mut command(&args), "")
+        CommandOutput::of(&mut command(&args), "")
     });
     let reply = said.await.unwrap().json();
     assert_eq!(reply["results"][0]["output"]["answer"], "I looked.", "{reply}");
@@ -221,7 +221,7 @@ async fn calls_and_requests_to_models_have_opentelemetrys_names_where_that_is_as
         let said = tokio::task::spawn_blocking(move || {
             let args =
                 ["delegate", "--tenant", "demo", "--to", "kelly", "Look.", "--wait", "--json", "--redis-url", &url];
-            Said::of(&mut command(&args), "")
+            CommandOutput::of(&mut command(&args), "")
         });
         let reply = said.await.unwrap().json();
         assert_eq!(reply["results"][0]["output"]["answer"], "I looked.", "{reply}");

@@ -47,18 +47,18 @@ pub fn command_of(program: &Path, args: &[&str]) -> Command {
 }
 
 /// Runs the binary to its end.
-pub fn tickfleet(args: &[&str]) -> Said {
-    Said::of(&mut command(args), "")
+pub fn tickfleet(args: &[&str]) -> CommandOutput {
+    CommandOutput::of(&mut command(args), "")
 }
 
 /// The output and exit code of a run of the binary.
-pub struct Said {
+pub struct CommandOutput {
     pub code: i32,
     pub stdout: String,
     pub stderr: String,
 }
 
-impl Said {
+impl CommandOutput {
     pub fn of(command: &mut Command, stdin: &str) -> Self {
         let mut child = command.spawn().unwrap();
         // The write fails if the binary reads no stdin and has ended already.
@@ -78,7 +78,7 @@ impl Said {
         self
     }
 
-    pub fn complains(&self, text: &str) -> &Self {
+    pub fn prints_error(&self, text: &str) -> &Self {
         assert!(self.stderr.contains(text), "no {text:?} in stderr:\n{}\nstdout:\n{}", self.stderr, self.stdout);
         self
     }
@@ -91,7 +91,7 @@ impl Said {
 
 /// Repeats a command until it reaches Redis. A command gives each node of a cluster and each Sentinel one second for
 /// connection and response, so a machine that pauses for a second makes it fail.
-pub fn reached(run: impl Fn() -> Said) -> Said {
+pub fn reached(run: impl Fn() -> CommandOutput) -> CommandOutput {
     let began = Instant::now();
     loop {
         let said = run();
@@ -102,12 +102,12 @@ pub fn reached(run: impl Fn() -> Said) -> Said {
 }
 
 /// Repeats a command until it succeeds and prints this text. For effects of other processes, which give no signal.
-pub fn until_said(text: &str, run: impl Fn() -> Said) {
-    until_all_said(&[text], run);
+pub fn until_printed(text: &str, run: impl Fn() -> CommandOutput) {
+    until_all_printed(&[text], run);
 }
 
 /// Repeats a command until it succeeds and prints all of these texts at once.
-pub fn until_all_said(texts: &[&str], run: impl Fn() -> Said) {
+pub fn until_all_printed(texts: &[&str], run: impl Fn() -> CommandOutput) {
     let began = Instant::now();
     loop {
         let said = run();
@@ -189,8 +189,8 @@ impl DevFleet {
     }
 
     /// Runs `dev` with arguments with which it cannot start.
-    pub fn refused(args: &[&str]) -> Said {
-        Said::of(command(&[&["dev"], args].concat()).env("TICKFLEET_HTTP_ADDRESS", "127.0.0.1:0"), "")
+    pub fn refused(args: &[&str]) -> CommandOutput {
+        CommandOutput::of(command(&[&["dev"], args].concat()).env("TICKFLEET_HTTP_ADDRESS", "127.0.0.1:0"), "")
     }
 
     /// The binary as a client of this fleet.
@@ -211,12 +211,12 @@ impl DevFleet {
         shell
     }
 
-    pub fn run(&self, args: &[&str]) -> Said {
+    pub fn run(&self, args: &[&str]) -> CommandOutput {
         self.run_with(args, "")
     }
 
-    pub fn run_with(&self, args: &[&str], stdin: &str) -> Said {
-        Said::of(&mut self.command(args), stdin)
+    pub fn run_with(&self, args: &[&str], stdin: &str) -> CommandOutput {
+        CommandOutput::of(&mut self.command(args), stdin)
     }
 
     /// Stops it with SIGTERM. Returns its exit code.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::support::binary::Said;
+use crate::support::binary::CommandOutput;
 use crate::support::documents::{REPOSITORY, blocks};
 
 /// Creates keys and certificates as docs/operate/redis-users-and-tls.md does. The server's certificate is valid for
@@ -18,5 +18,5 @@ pub fn certificates(folder: &Path, names: &str) {
     let mut shell = Command::new("sh");
     shell.args(["-ec", &lines]).current_dir(folder);
     shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    Said::of(&mut shell, "").exits(0);
+    CommandOutput::of(&mut shell, "").exits(0);
 }

@@ -7,7 +7,7 @@ pub const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
 /// A command (`$ …`), with the output that a document shows.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Shown {
+pub struct DocumentedCommand {
     pub line: usize,
     pub command: String,
     pub output: Vec<String>,
@@ -32,13 +32,17 @@ pub fn blocks<'a>(text: &'a str, language: &str) -> Vec<(usize, Vec<&'a str>)> {
 }
 
 /// The commands of a document's `console` blocks, in order.
-pub fn shown(text: &str) -> Vec<Shown> {
-    let mut found: Vec<Shown> = Vec::new();
+pub fn shown(text: &str) -> Vec<DocumentedCommand> {
+    let mut found: Vec<DocumentedCommand> = Vec::new();
     for (first, lines) in blocks(text, "console") {
         for (offset, line) in lines.into_iter().enumerate() {
             match (line.strip_prefix("$ "), found.last_mut()) {
                 (Some(command), _) => {
-                    found.push(Shown { line: first + offset, command: command.to_owned(), output: Vec::new() });
+                    found.push(DocumentedCommand {
+                        line: first + offset,
+                        command: command.to_owned(),
+                        output: Vec::new(),
+                    });
                 }
                 (None, Some(shown)) => shown.output.push(line.to_owned()),
                 (None, None) => panic!("line {}: output of no command", first + offset),

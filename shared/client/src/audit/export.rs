@@ -29,7 +29,7 @@ pub struct ExportRange {
 
 /// The content of an interrupted export, from which it continues.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Resume {
+pub struct ExportResume {
     /// The last exported entry of each shard.
     entries: BTreeMap<u32, EntryId>,
     /// The number of the last exported seal of each chain.
@@ -46,7 +46,7 @@ pub struct Resume {
     last: BTreeMap<u32, String>,
 }
 
-impl Resume {
+impl ExportResume {
     /// Reads a line of the existing file. Returns true if the line is kept. The end line is not kept, because it is
     /// written again.
     pub fn take(&mut self, line: &str) -> bool {
@@ -86,7 +86,7 @@ impl Resume {
     }
 }
 
-impl Resume {
+impl ExportResume {
     /// Checks that the existing file belongs to this fleet and has the tenant of `header`, so that the rest can be
     /// appended.
     ///
@@ -136,12 +136,12 @@ impl Resume {
 pub struct Export<'a, W> {
     stores: &'a [Store],
     range: ExportRange,
-    resume: Resume,
+    resume: ExportResume,
     out: W,
 }
 
 /// The seals of a shard in the range, and their entries.
-struct Covered {
+struct SealedRange {
     seals: Vec<(LogSeal, SealBody)>,
     /// The sealed entries to export.
     ids: BTreeSet<EntryId>,
@@ -151,7 +151,7 @@ struct Covered {
 
 impl<'a, W: io::Write> Export<'a, W> {
     /// Creates an export of these shards, to be written to `out`.
-    pub fn new(stores: &'a [Store], range: ExportRange, resume: Resume, out: W) -> Self {
+    pub fn new(stores: &'a [Store], range: ExportRange, resume: ExportResume, out: W) -> Self {
         Self { stores, range, resume, out }
     }
 
@@ -161,7 +161,7 @@ impl<'a, W: io::Write> Export<'a, W> {
     /// # Errors
     /// [`StoreError`], or an I/O error.
     pub async fn write(mut self, header: &Header) -> Result<End, ExportError> {
-        if self.resume == Resume::default() {
+        if self.resume == ExportResume::default() {
             let header = Header { begins: self.begins().await?, ..header.clone() };
             writeln!(self.out, "{}", lines::header(&header))?;
         }
@@ -189,9 +189,9 @@ impl<'a, W: io::Write> Export<'a, W> {
     }
 
     /// The seals of a shard that belong to the time range and are not exported yet.
-    async fn covered(&self, store: &Store) -> Result<Covered, StoreError> {
+    async fn covered(&self, store: &Store) -> Result<SealedRange, StoreError> {
         let shard = store.shard();
-        let mut found = Covered { seals: Vec::new(), ids: BTreeSet::new(), upto: EntryId::default() };
+        let mut found = SealedRange { seals: Vec::new(), ids: BTreeSet::new(), upto: EntryId::default() };
         let mut at = "0-0".to_owned();
         loop {
             let page = store.seals(&at, PAGE).await?;

@@ -1,6 +1,6 @@
 //! Following the audit log and its seals in batches, for continuous exports.
 //!
-//! A [`Position`] records how much of a shard was read, and the number of entries ever added to the log up to there.
+//! A [`LogPosition`] records how much of a shard was read, and the number of entries ever added to the log up to there.
 //! That number reveals entries that were trimmed before they were read. The batch reports them as an item.
 
 use std::fmt;
@@ -15,7 +15,7 @@ const PAGE: usize = 500;
 
 /// A position in the log of a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Position {
+pub struct LogPosition {
     /// Whether the log was ever read.
     begun: bool,
     /// The last entry.
@@ -30,7 +30,7 @@ pub struct Position {
     seal: EntryId,
 }
 
-impl Position {
+impl LogPosition {
     /// Updates the position after a line of an export was written.
     pub fn take(&mut self, line: &lines::Line<'_>) {
         match line {
@@ -57,7 +57,7 @@ impl Position {
 }
 
 /// A line of text; empty before the first read.
-impl fmt::Display for Position {
+impl fmt::Display for LogPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.begun {
             return Ok(());
@@ -69,12 +69,12 @@ impl fmt::Display for Position {
 /// A text that is not a position.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a position in the audit log")]
-pub struct NoPosition(String);
+pub struct InvalidPosition(String);
 
-impl FromStr for Position {
-    type Err = NoPosition;
+impl FromStr for LogPosition {
+    type Err = InvalidPosition;
 
-    fn from_str(text: &str) -> Result<Self, NoPosition> {
+    fn from_str(text: &str) -> Result<Self, InvalidPosition> {
         if text.is_empty() {
             return Ok(Self::default());
         }
@@ -90,13 +90,13 @@ impl FromStr for Position {
                 seal: seal.parse().ok()?,
             })
         };
-        read().ok_or_else(|| NoPosition(text.to_owned()))
+        read().ok_or_else(|| InvalidPosition(text.to_owned()))
     }
 }
 
 /// An item of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Item {
+pub enum LogItem {
     /// An entry.
     Entry(LogEntry),
     /// A seal; its entries precede it.
@@ -105,7 +105,7 @@ pub enum Item {
     Gone(LostEntries),
 }
 
-impl Item {
+impl LogItem {
     /// Formats the item as a line of an export.
     #[must_use]
     pub fn line(&self, shard: u32) -> String {
@@ -119,35 +119,35 @@ impl Item {
 
 /// The next items of a shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Batch {
+pub struct LogBatch {
     /// The shard.
     pub shard: u32,
     /// The items in the order in which they are written. Empty if only the position has begun.
-    pub items: Vec<Item>,
+    pub items: Vec<LogItem>,
     /// The position after these items.
-    pub after: Position,
+    pub after: LogPosition,
     /// True if there is more to read.
     pub more: bool,
 }
 
-impl Batch {
+impl LogBatch {
     /// The number of entries.
     #[must_use]
     pub fn entries(&self) -> u64 {
-        self.items.iter().filter(|item| matches!(item, Item::Entry(_))).count() as u64
+        self.items.iter().filter(|item| matches!(item, LogItem::Entry(_))).count() as u64
     }
 
     /// Entries that were gone, and whether the log was recreated.
     #[must_use]
     pub fn gone(&self) -> Option<&LostEntries> {
-        self.items.iter().find_map(|item| if let Item::Gone(gone) = item { Some(gone) } else { None })
+        self.items.iter().find_map(|item| if let LogItem::Gone(gone) = item { Some(gone) } else { None })
     }
 
     /// The time of its first entry, ms by Redis' clock.
     #[must_use]
     pub fn first_ms(&self) -> Option<i64> {
         let first =
-            self.items.iter().find_map(|item| if let Item::Entry(entry) = item { Some(entry) } else { None })?;
+            self.items.iter().find_map(|item| if let LogItem::Entry(entry) = item { Some(entry) } else { None })?;
         i64::try_from(first.id.parse::<EntryId>().ok()?.ms).ok()
     }
 }
@@ -156,38 +156,38 @@ impl Batch {
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn begin(store: &Store) -> Result<Position, StoreError> {
+pub async fn begin(store: &Store) -> Result<LogPosition, StoreError> {
     let page = store.log_page("0-0", 1).await?;
     let counted = page.added.saturating_sub(page.length);
-    Ok(Position { begun: true, counted, ..Position::default() })
+    Ok(LogPosition { begun: true, counted, ..LogPosition::default() })
 }
 
 /// Reads the next batch of a shard. `None` if there is nothing new.
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn next(store: &Store, position: &Position) -> Result<Option<Batch>, StoreError> {
+pub async fn next(store: &Store, position: &LogPosition) -> Result<Option<LogBatch>, StoreError> {
     // Read the seals first: their entries were written to the log before them.
     let seals = store.seals(&position.seal.to_string(), PAGE).await?;
     let page = store.log_page(&position.entry.to_string(), PAGE).await?;
     Ok(batch(store.shard(), position, page, seals))
 }
 
-fn batch(shard: u32, position: &Position, page: LogPage, seals: Vec<LogSeal>) -> Option<Batch> {
+fn batch(shard: u32, position: &LogPosition, page: LogPage, seals: Vec<LogSeal>) -> Option<LogBatch> {
     // Entries that were trimmed before the first read are not reported as gone.
     let begun = if position.begun { position.counted } else { page.added.saturating_sub(page.length) };
-    let mut after = Position { begun: true, counted: begun, ..*position };
+    let mut after = LogPosition { begun: true, counted: begun, ..*position };
     let mut items = Vec::new();
     if let Some(gone) = gone(shard, &after, &page) {
         after.take_gone(&gone);
-        items.push(Item::Gone(gone));
+        items.push(LogItem::Gone(gone));
     }
     let (full, more_seals) = (page.entries.len() == PAGE, seals.len() == PAGE);
     for entry in page.entries {
         after.counted += 1;
         // IDs from Redis are valid.
         after.entry = entry.id.parse().unwrap_or(after.entry);
-        items.push(Item::Entry(entry));
+        items.push(LogItem::Entry(entry));
     }
     for seal in seals {
         // If the page is full, the entries of this seal may come later. At the end of the log, they were read or are
@@ -198,15 +198,15 @@ fn batch(shard: u32, position: &Position, page: LogPage, seals: Vec<LogSeal>) ->
             break;
         }
         after.seal = seal.id.parse().unwrap_or(after.seal);
-        items.push(Item::Seal(seal));
+        items.push(LogItem::Seal(seal));
     }
-    (after != *position).then_some(Batch { shard, items, after, more: full || more_seals })
+    (after != *position).then_some(LogBatch { shard, items, after, more: full || more_seals })
 }
 
 /// Returns the entries that were gone before they were read. The log counts all entries that were ever added. At the
 /// end of the log, or if all entries read so far have been trimmed, that count gives the number of entries after the
 /// position.
-fn gone(shard: u32, position: &Position, page: &LogPage) -> Option<LostEntries> {
+fn gone(shard: u32, position: &LogPosition, page: &LogPage) -> Option<LostEntries> {
     let first = page.first.as_deref().and_then(|id| id.parse::<EntryId>().ok());
     let (read, all_read_is_gone) = (page.entries.len() as u64, first.is_none_or(|first| first > position.entry));
     let remade = page.added < position.counted;
@@ -249,18 +249,18 @@ mod tests {
         LogPage { entries: ids.iter().map(entry).collect(), added, length, first }
     }
 
-    fn at(entry: u64, counted: u64) -> Position {
+    fn at(entry: u64, counted: u64) -> LogPosition {
         let entry = EntryId { ms: entry, seq: 0 };
-        Position { begun: true, entry, counted, ..Position::default() }
+        LogPosition { begun: true, entry, counted, ..LogPosition::default() }
     }
 
     #[test]
     fn a_position_is_read_as_it_was_written_and_from_the_lines_that_were() {
-        let position: Position = "5-1 7 1 3 9-0".parse().unwrap();
+        let position: LogPosition = "5-1 7 1 3 9-0".parse().unwrap();
         assert_eq!(position.to_string(), "5-1 7 1 3 9-0");
-        assert_eq!(("".parse(), Position::default().to_string()), (Ok(Position::default()), String::new()));
+        assert_eq!(("".parse(), LogPosition::default().to_string()), (Ok(LogPosition::default()), String::new()));
         for bad in ["5-1", "a b c d e", "5-1 7 1 3 9-0 x"] {
-            bad.parse::<Position>().unwrap_err();
+            bad.parse::<LogPosition>().unwrap_err();
         }
         let found = batch(0, &at(4, 10), page(&[7, 8], 14, 2, "7-0"), Vec::new()).unwrap();
         let mut read = at(4, 10);
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn what_was_trimmed_unread_is_told_and_what_was_trimmed_before_it_began_is_not() {
-        let found = batch(3, &Position::default(), page(&[5, 6], 12, 2, "5-0"), Vec::new()).unwrap();
+        let found = batch(3, &LogPosition::default(), page(&[5, 6], 12, 2, "5-0"), Vec::new()).unwrap();
         assert_eq!((found.gone(), found.after.counted, found.entries()), (None, 12, 2));
         let found = batch(3, &at(4, 10), page(&[7, 8], 14, 2, "7-0"), Vec::new()).unwrap();
         let (after, before) = ("4-0".to_owned(), Some("7-0".to_owned()));

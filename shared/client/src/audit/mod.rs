@@ -4,6 +4,6 @@ mod export;
 mod follow;
 mod search;
 
-pub use export::{Export, ExportError, ExportRange, Resume};
-pub use follow::{Batch, Item, Position, begin, next};
-pub use search::{AuditQuery, Found, SearchResult};
+pub use export::{Export, ExportError, ExportRange, ExportResume};
+pub use follow::{LogBatch, LogItem, LogPosition, begin, next};
+pub use search::{AuditMatch, AuditQuery, SearchResult};

@@ -38,7 +38,7 @@ pub struct AuditQuery {
 
 /// A result of a search.
 #[derive(Debug, Clone, Serialize)]
-pub struct Found {
+pub struct AuditMatch {
     /// The shard.
     pub shard: u32,
     /// The ID of the entry.
@@ -51,7 +51,7 @@ pub struct Found {
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct SearchResult {
     /// The matching entries, newest first.
-    pub entries: Vec<Found>,
+    pub entries: Vec<AuditMatch>,
     /// The number of entries read.
     pub read: usize,
     /// The cursor to continue from. `None` if the whole range was searched.
@@ -75,7 +75,7 @@ impl AuditQuery {
                 result.read += 1;
                 result.cursor = Some(entry.id.clone());
                 if let Some(audit) = self.fits(&entry.text) {
-                    result.entries.push(Found { shard: store.shard(), id: entry.id.clone(), audit });
+                    result.entries.push(AuditMatch { shard: store.shard(), id: entry.id.clone(), audit });
                 }
                 if result.entries.len() >= self.found_max {
                     return Ok(result);

@@ -8,7 +8,7 @@ use tickfleet_model::TenantId;
 use tickfleet_store::{Store, StoreError};
 
 use super::list::list;
-use super::{Dead, DeadAt, DeadFilter, DeadId, Kind};
+use super::{DeadCursor, DeadEntry, DeadFilter, DeadId, DeadKind};
 
 /// Items that are read in one page.
 const PAGE: usize = 500;
@@ -25,13 +25,13 @@ const TENANTS_MAX: usize = 10;
 #[derive(Debug, Clone, Serialize)]
 pub struct Cause {
     /// Whether they are letters, calls or tasks.
-    pub kind: Kind,
+    pub kind: DeadKind,
     /// The code of the rejection, or the outcome.
     pub cause: String,
     /// The tool of calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
-    /// The [normalized error](Dead::told) of calls and tasks. `None` without an error text.
+    /// The [normalized error](DeadEntry::told) of calls and tasks. `None` without an error text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub told: Option<String>,
     /// The number of items.
@@ -49,7 +49,7 @@ pub struct Cause {
 }
 
 impl Cause {
-    fn of(dead: &Dead) -> Self {
+    fn of(dead: &DeadEntry) -> Self {
         Self {
             kind: dead.id.kind,
             cause: dead.cause.clone(),
@@ -77,7 +77,7 @@ impl Cause {
         }
     }
 
-    fn add(&mut self, dead: &Dead) {
+    fn add(&mut self, dead: &DeadEntry) {
         self.count += 1;
         self.as_they_are += u64::from(dead.needs_message.is_none() && !dead.may_have_run);
         self.oldest_ms = self.oldest_ms.min(dead.at_ms);
@@ -93,12 +93,12 @@ impl Cause {
 }
 
 /// The values that identify a cause.
-type Alike = (Kind, String, Option<String>, Option<String>);
+type CauseKey = (DeadKind, String, Option<String>, Option<String>);
 
 /// The causes found so far.
 #[derive(Debug, Clone, Default)]
 pub struct Causes {
-    by: BTreeMap<Alike, Cause>,
+    by: BTreeMap<CauseKey, Cause>,
     /// The number of entries read.
     pub read: usize,
     /// The number of items without room for their cause, because there are more than 500 causes.
@@ -115,7 +115,7 @@ impl Causes {
         causes
     }
 
-    fn add(&mut self, dead: &Dead) {
+    fn add(&mut self, dead: &DeadEntry) {
         let alike = (dead.id.kind, dead.cause.clone(), dead.tool.clone(), dead.told());
         if self.by.len() >= CAUSES_MAX && !self.by.contains_key(&alike) {
             self.others += 1;
@@ -133,9 +133,9 @@ impl Causes {
 pub async fn causes(
     shards: &[Store],
     filter: &DeadFilter,
-    from: DeadAt,
+    from: DeadCursor,
     into: &mut Causes,
-) -> Result<Option<DeadAt>, StoreError> {
+) -> Result<Option<DeadCursor>, StoreError> {
     let filter = DeadFilter { limit: PAGE, ..filter.clone() };
     let (mut from, mut read) = (from, 0);
     loop {
@@ -150,21 +150,21 @@ pub async fn causes(
     }
 }
 
-impl Dead {
+impl DeadEntry {
     /// The normalized error of a call or task: every word that contains a digit is replaced with `#`, except
     /// three-digit status codes of services (503). `None` for letters, whose error is their message. Also `None` if
     /// nothing of the error is short enough to be shown.
     #[must_use]
     pub fn told(&self) -> Option<String> {
-        if self.id.kind == Kind::Letter {
+        if self.id.kind == DeadKind::Letter {
             return None;
         }
-        self.error.as_deref().map(alike).filter(|told| !told.is_empty())
+        self.error.as_deref().map(normalized_error).filter(|told| !told.is_empty())
     }
 }
 
 /// The beginning of a text, with `#` for each word that contains a digit and is not a status code.
-fn alike(told: &str) -> String {
+fn normalized_error(told: &str) -> String {
     let mut text = String::new();
     let is_of_word = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
     let mut rest = told;
@@ -190,8 +190,8 @@ mod tests {
     use super::super::list::passes;
     use super::*;
 
-    fn dead(at_ms: i64, tool: &str, error: &str) -> Dead {
-        Dead {
+    fn dead(at_ms: i64, tool: &str, error: &str) -> DeadEntry {
+        DeadEntry {
             id: format!("call-0-{at_ms}-0").parse().unwrap(),
             at_ms,
             tenant: TenantId::new(tool).ok(),
@@ -215,11 +215,11 @@ mod tests {
             ("nicht möglich ", "nicht möglich"),
             ("", ""),
         ] {
-            assert_eq!(alike(told), shown);
-            assert_eq!(alike(shown), shown, "what is shown finds those that it was made of");
+            assert_eq!(normalized_error(told), shown);
+            assert_eq!(normalized_error(shown), shown, "what is shown finds those that it was made of");
         }
-        assert!(alike(&"ö ".repeat(500)).len() <= TOLD_BYTES_MAX);
-        assert_eq!(alike(&"ö".repeat(500)), "", "one word that is longer than all that is shown");
+        assert!(normalized_error(&"ö ".repeat(500)).len() <= TOLD_BYTES_MAX);
+        assert_eq!(normalized_error(&"ö".repeat(500)), "", "one word that is longer than all that is shown");
     }
 
     #[test]
@@ -230,8 +230,8 @@ mod tests {
         all[3].error = None;
         for (at_ms, kind) in [(7, "letter"), (8, "task")] {
             let id = format!("{kind}-0-{at_ms}-0").parse().unwrap();
-            all.push(Dead { id, tool: None, ..dead(at_ms, "a", "got 404") });
-            all.push(Dead { error: None, ..all[all.len() - 1].clone() });
+            all.push(DeadEntry { id, tool: None, ..dead(at_ms, "a", "got 404") });
+            all.push(DeadEntry { error: None, ..all[all.len() - 1].clone() });
         }
         let mut causes = Causes::default();
         all.iter().for_each(|one| causes.add(one));

@@ -9,7 +9,7 @@ use tickfleet_model::{Outcome, TaskId, TenantId, TurnId, limits};
 use tickfleet_protocol::{TaskMessage, parse_task_message, parse_turn};
 use tickfleet_store::{DeadLetter, LogEntry, Store, StoreError};
 
-use super::{Dead, DeadAt, DeadFilter, DeadId, DeadPage, DeadWhole, Kind};
+use super::{DeadCursor, DeadEntry, DeadEntryDetails, DeadFilter, DeadId, DeadKind, DeadPage};
 
 /// Entries that are read in one round trip.
 const PAGE: usize = 500;
@@ -28,20 +28,20 @@ fn again(old: &str, suffix: &str, id: &DeadId) -> String {
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn list(shards: &[Store], filter: &DeadFilter, from: DeadAt) -> Result<DeadPage, StoreError> {
+pub async fn list(shards: &[Store], filter: &DeadFilter, from: DeadCursor) -> Result<DeadPage, StoreError> {
     let mut page = DeadPage::default();
     let mut at = from;
     while let Some(store) = shards.get(at.shard) {
-        let is_wanted = filter.kind.is_none_or(|kind| (kind == Kind::Letter) == (at.kind == Kind::Letter))
-            && filter.tenant.as_ref().is_none_or(|tenant| at.kind == Kind::Letter || store.is_home_of(tenant));
+        let is_wanted = filter.kind.is_none_or(|kind| (kind == DeadKind::Letter) == (at.kind == DeadKind::Letter))
+            && filter.tenant.as_ref().is_none_or(|tenant| at.kind == DeadKind::Letter || store.is_home_of(tenant));
         if is_wanted && !read_shard(store, filter, &mut at, &mut page).await? {
             page.next = Some(at);
             return Ok(page);
         }
         at = match (at.kind, at.shard + 1 < shards.len()) {
-            (kind, true) => DeadAt { kind, shard: at.shard + 1, before: None },
-            (Kind::Letter, false) => DeadAt { kind: Kind::Call, shard: 0, before: None },
-            (Kind::Call | Kind::Task, false) => break,
+            (kind, true) => DeadCursor { kind, shard: at.shard + 1, before: None },
+            (DeadKind::Letter, false) => DeadCursor { kind: DeadKind::Call, shard: 0, before: None },
+            (DeadKind::Call | DeadKind::Task, false) => break,
         };
     }
     Ok(page)
@@ -51,7 +51,7 @@ pub async fn list(shards: &[Store], filter: &DeadFilter, from: DeadAt) -> Result
 async fn read_shard(
     store: &Store,
     filter: &DeadFilter,
-    at: &mut DeadAt,
+    at: &mut DeadCursor,
     page: &mut DeadPage,
 ) -> Result<bool, StoreError> {
     let from = filter.from_ms.unwrap_or(0).max(0).to_string();
@@ -62,12 +62,12 @@ async fn read_shard(
         }
         let until = at.before.as_ref().map_or_else(|| end.clone(), |before| format!("({before}"));
         let count = PAGE.min(READ_MAX - page.read);
-        let found: Vec<(String, Option<Dead>)> = match at.kind {
-            Kind::Letter => {
+        let found: Vec<(String, Option<DeadEntry>)> = match at.kind {
+            DeadKind::Letter => {
                 let letters = store.dead_letters_back(&until, &from, count).await?;
                 letters.iter().map(|one| (one.id.clone(), Some(letter(store.shard(), one).dead))).collect()
             }
-            Kind::Call | Kind::Task => {
+            DeadKind::Call | DeadKind::Task => {
                 let entries = store.log_entries_back(&until, &from, count).await?;
                 let failed = |one: &LogEntry| call(store.shard(), one, filter.cause.as_deref()).map(|whole| whole.dead);
                 entries.iter().map(|one| (one.id.clone(), failed(one))).collect()
@@ -88,13 +88,13 @@ async fn read_shard(
 async fn take(
     store: &Store,
     filter: &DeadFilter,
-    found: Vec<(String, Option<Dead>)>,
-    at: &mut DeadAt,
+    found: Vec<(String, Option<DeadEntry>)>,
+    at: &mut DeadCursor,
     page: &mut DeadPage,
 ) -> Result<(), StoreError> {
     let calls: Vec<&str> = match at.kind {
-        Kind::Letter => Vec::new(),
-        Kind::Call | Kind::Task => {
+        DeadKind::Letter => Vec::new(),
+        DeadKind::Call | DeadKind::Task => {
             found.iter().filter(|(_, dead)| dead.is_some()).map(|(entry, _)| entry.as_str()).collect()
         }
     };
@@ -113,7 +113,7 @@ async fn take(
     Ok(())
 }
 
-pub(super) fn passes(filter: &DeadFilter, dead: &Dead) -> bool {
+pub(super) fn passes(filter: &DeadFilter, dead: &DeadEntry) -> bool {
     let told =
         |text: &String| [Some(&dead.cause), dead.error.as_ref()].into_iter().flatten().any(|told| told.contains(text));
     filter.kind.is_none_or(|kind| kind == dead.id.kind)
@@ -130,14 +130,14 @@ pub(super) fn passes(filter: &DeadFilter, dead: &Dead) -> bool {
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn find(shards: &[Store], id: &DeadId) -> Result<Option<DeadWhole>, StoreError> {
+pub async fn find(shards: &[Store], id: &DeadId) -> Result<Option<DeadEntryDetails>, StoreError> {
     let Some(store) = shards.iter().find(|store| store.shard() == id.shard) else { return Ok(None) };
     match id.kind {
-        Kind::Letter => {
+        DeadKind::Letter => {
             let found = store.dead_letters_back(&id.entry, &id.entry, 1).await?;
             Ok(found.first().map(|one| letter(id.shard, one)))
         }
-        Kind::Call | Kind::Task => {
+        DeadKind::Call | DeadKind::Task => {
             let found = store.log_entries(&id.entry, &id.entry, 1).await?;
             let outcome = |one: &LogEntry| Some(serde_json::from_str::<Logged<'_>>(&one.text).ok()?.meta.outcome);
             let whole = found.first().and_then(|one| call(id.shard, one, outcome(one).as_deref()));
@@ -147,10 +147,10 @@ pub async fn find(shards: &[Store], id: &DeadId) -> Result<Option<DeadWhole>, St
 }
 
 /// A letter as it is listed, with the message and ID of its replay.
-fn letter(shard: u32, letter: &DeadLetter) -> DeadWhole {
-    let id = DeadId { kind: Kind::Letter, shard, entry: letter.id.clone() };
-    let said: Value = serde_json::from_str(&letter.raw).unwrap_or_default();
-    let text = |name: &str| said.get(name).and_then(Value::as_str).map(ToOwned::to_owned);
+fn letter(shard: u32, letter: &DeadLetter) -> DeadEntryDetails {
+    let id = DeadId { kind: DeadKind::Letter, shard, entry: letter.id.clone() };
+    let content: Value = serde_json::from_str(&letter.raw).unwrap_or_default();
+    let text = |name: &str| content.get(name).and_then(Value::as_str).map(ToOwned::to_owned);
     let is_task = letter.from == "tasks";
     let own = if is_task { text("task_id") } else { text("turn_id") };
     let minted = format!("{}{}", if is_task { "k" } else { "t" }, letter.entry);
@@ -161,7 +161,7 @@ fn letter(shard: u32, letter: &DeadLetter) -> DeadWhole {
         None => again(&minted, ".again", &id),
     };
     let needs_message = needs_message(letter, is_task);
-    let dead = Dead {
+    let dead = DeadEntry {
         id,
         at_ms: letter.at_ms,
         tenant: TenantId::new(&letter.tenant).ok(),
@@ -174,7 +174,7 @@ fn letter(shard: u32, letter: &DeadLetter) -> DeadWhole {
         may_have_run: false,
         needs_message,
     };
-    DeadWhole { dead, message: Some(letter.raw.clone()), becomes: Some(becomes) }
+    DeadEntryDetails { dead, message: Some(letter.raw.clone()), becomes: Some(becomes) }
 }
 
 /// Why a letter cannot be replayed unchanged.
@@ -225,7 +225,7 @@ struct LoggedError {
 
 /// A failed call as it is listed, with the turn that a replay submits. `None` if the entry is not a failed call, or if
 /// its outcome is not listed by default and is not `asked` for.
-fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<DeadWhole> {
+fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<DeadEntryDetails> {
     // Most entries are of successful calls. Skip them by their beginning, without parsing.
     let (head, _) = entry.text.split_once(r#""action":"TOOL_CALL""#)?;
     if !head.contains(r#""level":"error""#) {
@@ -242,7 +242,7 @@ fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<DeadWhole> 
     if logged.action != "TOOL_CALL" || logged.actor_type != "agent" {
         return None;
     }
-    let id = DeadId { kind: Kind::Call, shard, entry: entry.id.clone() };
+    let id = DeadId { kind: DeadKind::Call, shard, entry: entry.id.clone() };
     let position = logged.meta.call.rsplit('/').next().unwrap_or_default();
     let becomes = again(&logged.meta.turn, &format!(".again-{position}"), &id);
     let tool = logged.entity_id.as_str();
@@ -255,7 +255,7 @@ fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<DeadWhole> 
         None
     };
     let message = message(&logged, tool, arguments, &becomes);
-    let dead = Dead {
+    let dead = DeadEntry {
         id,
         at_ms: at_ms(entry),
         tenant: logged.tenant.clone(),
@@ -268,26 +268,27 @@ fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<DeadWhole> 
         may_have_run: outcome.may_have_run(),
         needs_message,
     };
-    Some(DeadWhole { dead, message: Some(message), becomes: Some(becomes) })
+    Some(DeadEntryDetails { dead, message: Some(message), becomes: Some(becomes) })
 }
 
 /// A failed task as it is listed. The log does not have its grants, its context, or the inbox for its answer. A replay
 /// without them could do more than the task was allowed to do.
-fn task(shard: u32, entry: &LogEntry, logged: &Logged<'_>, target: &str) -> DeadWhole {
-    let id = DeadId { kind: Kind::Task, shard, entry: entry.id.clone() };
+fn task(shard: u32, entry: &LogEntry, logged: &Logged<'_>, target: &str) -> DeadEntryDetails {
+    let id = DeadId { kind: DeadKind::Task, shard, entry: entry.id.clone() };
     let becomes = again(&logged.meta.turn, ".again", &id);
-    let said: Value = logged.meta.arguments.and_then(|said| serde_json::from_str(said.get()).ok()).unwrap_or_default();
+    let content: Value =
+        logged.meta.arguments.and_then(|content| serde_json::from_str(content.get()).ok()).unwrap_or_default();
     let mut message = serde_json::Map::new();
     for (name, value) in [("task_id", becomes.as_str()), ("target_agent", target)] {
         message.insert(name.to_owned(), value.into());
     }
     message.insert("tenant".into(), serde_json::to_value(&logged.tenant).unwrap_or_default());
     for (name, from) in [("task_description", "description"), ("input", "input"), ("priority", "priority")] {
-        if let Some(value) = said.get(from) {
+        if let Some(value) = content.get(from) {
             message.insert(name.to_owned(), value.clone());
         }
     }
-    let dead = Dead {
+    let dead = DeadEntry {
         id,
         at_ms: at_ms(entry),
         tenant: logged.tenant.clone(),
@@ -300,7 +301,7 @@ fn task(shard: u32, entry: &LogEntry, logged: &Logged<'_>, target: &str) -> Dead
         may_have_run: true,
         needs_message: Some("its grants, context and inbox are not stored"),
     };
-    DeadWhole { dead, message: Some(Value::Object(message).to_string()), becomes: Some(becomes) }
+    DeadEntryDetails { dead, message: Some(Value::Object(message).to_string()), becomes: Some(becomes) }
 }
 
 fn at_ms(entry: &LogEntry) -> i64 {
@@ -395,7 +396,7 @@ mod tests {
         for outcome in [Outcome::Cancelled, Outcome::Denied] {
             assert!(call(0, &entry(outcome), None).is_none(), "{outcome:?}");
         }
-        let filter = DeadFilter { kind: Some(Kind::Call), ..DeadFilter::default() };
-        assert!(!passes(&filter, dead) && passes(&DeadFilter { kind: Some(Kind::Task), ..filter }, dead));
+        let filter = DeadFilter { kind: Some(DeadKind::Call), ..DeadFilter::default() };
+        assert!(!passes(&filter, dead) && passes(&DeadFilter { kind: Some(DeadKind::Task), ..filter }, dead));
     }
 }

@@ -19,12 +19,12 @@ use tickfleet_store::DeadItemRef;
 
 pub use causes::{Cause, Causes, causes};
 pub use list::{find, list};
-pub use replay::{Answer, Drop, Replay, Replayed, drop_one, replay};
+pub use replay::{DropRequest, ReplayReport, ReplayRequest, ReplayStatus, drop_one, replay};
 
 /// The kinds of dead items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum DeadKind {
     /// A message that was never run.
     Letter,
     /// A call that failed permanently.
@@ -33,7 +33,7 @@ pub enum Kind {
     Task,
 }
 
-impl Kind {
+impl DeadKind {
     /// All kinds. Calls and tasks are listed together, after the letters.
     pub const ALL: [Self; 3] = [Self::Letter, Self::Call, Self::Task];
 
@@ -52,7 +52,7 @@ impl Kind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadId {
     /// The kind.
-    pub kind: Kind,
+    pub kind: DeadKind,
     /// The shard.
     pub shard: u32,
     /// The entry of the dead stream or of the audit log.
@@ -62,8 +62,8 @@ pub struct DeadId {
 impl DeadId {
     fn aside(&self) -> DeadItemRef<'_> {
         match self.kind {
-            Kind::Letter => DeadItemRef::Letter(&self.entry),
-            Kind::Call | Kind::Task => DeadItemRef::Call(&self.entry),
+            DeadKind::Letter => DeadItemRef::Letter(&self.entry),
+            DeadKind::Call | DeadKind::Task => DeadItemRef::Call(&self.entry),
         }
     }
 }
@@ -80,7 +80,7 @@ impl FromStr for DeadId {
         let read = || {
             let (kind, rest) = text.split_once('-')?;
             let (shard, entry) = rest.split_once('-')?;
-            let kind = Kind::ALL.into_iter().find(|known| known.as_str() == kind)?;
+            let kind = DeadKind::ALL.into_iter().find(|known| known.as_str() == kind)?;
             is_entry(entry).then(|| Some(Self { kind, shard: shard.parse().ok()?, entry: entry.to_owned() }))?
         };
         read().ok_or_else(|| "expected an id printed by a list, such as letter-0-1764130000000-0".to_owned())
@@ -101,7 +101,7 @@ impl Serialize for DeadId {
 
 /// An item of the list.
 #[derive(Debug, Clone, Serialize)]
-pub struct Dead {
+pub struct DeadEntry {
     /// Its ID.
     pub id: DeadId,
     /// When it was added, ms by Redis' clock.
@@ -135,10 +135,10 @@ pub struct Dead {
 
 /// A complete item.
 #[derive(Debug, Clone, Serialize)]
-pub struct DeadWhole {
+pub struct DeadEntryDetails {
     /// The item of the list.
     #[serde(flatten)]
-    pub dead: Dead,
+    pub dead: DeadEntry,
     /// The message that a replay sends, as far as it is known. For a letter, its beginning, without secrets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
@@ -151,7 +151,7 @@ pub struct DeadWhole {
 #[derive(Debug, Clone, Default)]
 pub struct DeadFilter {
     /// Only items of this kind.
-    pub kind: Option<Kind>,
+    pub kind: Option<DeadKind>,
     /// Only items of this tenant.
     pub tenant: Option<TenantId>,
     /// Only items of this agent.
@@ -162,9 +162,9 @@ pub struct DeadFilter {
     pub cause: Option<String>,
     /// Only items with this text in their cause or error; for letters, in their cause or message.
     pub error: Option<String>,
-    /// Only calls and tasks with this [normalized error](Dead::told), as in [`Cause::told`].
+    /// Only calls and tasks with this [normalized error](DeadEntry::told), as in [`Cause::told`].
     pub told: Option<String>,
-    /// Only items without a [normalized error](Dead::told).
+    /// Only items without a [normalized error](DeadEntry::told).
     pub untold: bool,
     /// Only items added at or after this time, ms by Redis' clock.
     pub from_ms: Option<i64>,
@@ -176,32 +176,32 @@ pub struct DeadFilter {
 
 /// A position in the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeadAt {
-    kind: Kind,
+pub struct DeadCursor {
+    kind: DeadKind,
     shard: usize,
     /// Before this entry. `None`: from the newest entry.
     before: Option<String>,
 }
 
-impl Default for DeadAt {
+impl Default for DeadCursor {
     fn default() -> Self {
-        Self { kind: Kind::Letter, shard: 0, before: None }
+        Self { kind: DeadKind::Letter, shard: 0, before: None }
     }
 }
 
-impl fmt::Display for DeadAt {
+impl fmt::Display for DeadCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}", self.kind.as_str(), self.shard, self.before.as_deref().unwrap_or_default())
     }
 }
 
-impl FromStr for DeadAt {
+impl FromStr for DeadCursor {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         let read = || {
             let mut parts = text.splitn(3, ':');
             let (kind, shard, before) = (parts.next()?, parts.next()?, parts.next()?);
-            let kind = Kind::ALL.into_iter().find(|known| known.as_str() == kind)?;
+            let kind = DeadKind::ALL.into_iter().find(|known| known.as_str() == kind)?;
             let before = (!before.is_empty()).then(|| before.to_owned());
             let is_place = before.as_deref().is_none_or(is_entry);
             is_place.then_some(Self { kind, shard: shard.parse().ok()?, before })
@@ -214,11 +214,11 @@ impl FromStr for DeadAt {
 #[derive(Debug, Clone, Default)]
 pub struct DeadPage {
     /// Letters first, then calls and tasks; in each shard the newest first.
-    pub dead: Vec<Dead>,
+    pub dead: Vec<DeadEntry>,
     /// The number of entries read.
     pub read: usize,
     /// The position of the next page. `None` at the end.
-    pub next: Option<DeadAt>,
+    pub next: Option<DeadCursor>,
 }
 
 #[cfg(test)]
@@ -238,10 +238,10 @@ mod tests {
             assert!(none.parse::<DeadId>().is_err(), "{none}");
         }
         for place in ["letter:0:", "call:3:17-2"] {
-            assert_eq!(place.parse::<DeadAt>().unwrap().to_string(), place);
+            assert_eq!(place.parse::<DeadCursor>().unwrap().to_string(), place);
         }
         for none in ["", "call:0", "call:0:x", "call:0:-", "0:1:2-3"] {
-            assert!(none.parse::<DeadAt>().is_err(), "{none}");
+            assert!(none.parse::<DeadCursor>().is_err(), "{none}");
         }
     }
 }

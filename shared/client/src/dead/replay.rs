@@ -8,13 +8,13 @@ use tickfleet_protocol::{
 use tickfleet_store::{HandleResult, Inbound, Store, StoreError, Submission, TurnName};
 
 use super::list::{find, task_id, turn_id};
-use super::{DeadId, DeadWhole, Kind};
+use super::{DeadEntryDetails, DeadId, DeadKind};
 use crate::has_own_content;
 use crate::operate::Operator;
 
 /// The options of a replay.
 #[derive(Debug, Clone, Copy)]
-pub struct Replay<'a> {
+pub struct ReplayRequest<'a> {
     /// The message to send: a turn, or a task if the letter is from `tasks`. `None`: the item's own message.
     pub message: Option<&'a [u8]>,
     /// Whether to replay an item that may have taken effect already.
@@ -27,7 +27,7 @@ pub struct Replay<'a> {
 
 /// The options of a drop.
 #[derive(Debug, Clone, Copy)]
-pub struct Drop<'a> {
+pub struct DropRequest<'a> {
     /// The tenant to which the item must belong. An item of another tenant is reported as gone.
     pub within: Option<&'a TenantId>,
     /// The operator, and the reason.
@@ -37,7 +37,7 @@ pub struct Drop<'a> {
 /// The result of a replay or a drop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum ReplayStatus {
     /// It was done.
     Ok,
     /// The item does not exist, or no longer.
@@ -66,7 +66,7 @@ pub enum Answer {
     Invalid,
 }
 
-impl From<HandleResult> for Answer {
+impl From<HandleResult> for ReplayStatus {
     fn from(handled: HandleResult) -> Self {
         match handled {
             HandleResult::Ok => Self::Ok,
@@ -85,11 +85,11 @@ impl From<HandleResult> for Answer {
 
 /// The result for one item.
 #[derive(Debug, Clone, Serialize)]
-pub struct Replayed {
+pub struct ReplayReport {
     /// The ID of the item.
     pub id: DeadId,
     /// The result.
-    pub answer: Answer,
+    pub answer: ReplayStatus,
     /// The turn or task that the replay created, `tenant:id`.
     #[serde(rename = "as", skip_serializing_if = "Option::is_none")]
     pub becomes: Option<String>,
@@ -98,14 +98,14 @@ pub struct Replayed {
     pub why: Option<String>,
 }
 
-impl Replayed {
-    fn not(id: &DeadId, answer: Answer, why: Option<String>) -> Self {
+impl ReplayReport {
+    fn not(id: &DeadId, answer: ReplayStatus, why: Option<String>) -> Self {
         Self { id: id.clone(), answer, becomes: None, why }
     }
 }
 
 /// The message that a replay sends.
-struct Sent {
+struct ReplayMessage {
     to: Inbound,
     name: TurnName,
     message: Submission,
@@ -116,19 +116,19 @@ struct Sent {
 ///
 /// # Errors
 /// [`StoreError`]; the call may be repeated.
-pub async fn replay(shards: &[Store], id: &DeadId, wish: &Replay<'_>) -> Result<Replayed, StoreError> {
+pub async fn replay(shards: &[Store], id: &DeadId, wish: &ReplayRequest<'_>) -> Result<ReplayReport, StoreError> {
     let Some((store, whole)) = of(shards, id, wish.within).await? else {
-        return Ok(Replayed::not(id, Answer::Gone, None));
+        return Ok(ReplayReport::not(id, ReplayStatus::Gone, None));
     };
     if let (Some(why), None) = (whole.dead.needs_message, wish.message) {
-        return Ok(Replayed::not(id, Answer::NeedsMessage, Some(why.into())));
+        return Ok(ReplayReport::not(id, ReplayStatus::NeedsMessage, Some(why.into())));
     }
     if whole.dead.may_have_run && !wish.although_it_may_have_run {
-        return Ok(Replayed::not(id, Answer::MayHaveRun, None));
+        return Ok(ReplayReport::not(id, ReplayStatus::MayHaveRun, None));
     }
     let sent = match sent(store, &whole, wish) {
         Ok(sent) => sent,
-        Err(why) => return Ok(Replayed::not(id, Answer::Invalid, Some(why))),
+        Err(why) => return Ok(ReplayReport::not(id, ReplayStatus::Invalid, Some(why))),
     };
     let becomes = sent.name.to_string();
     let mut details = about(&whole);
@@ -137,21 +137,22 @@ pub async fn replay(shards: &[Store], id: &DeadId, wish: &Replay<'_>) -> Result<
         details.push(("edited", "yes".to_owned()));
     }
     let entry = entry(store, &whole, ("REPLAY", "replayed"), &details, wish.operator).await?;
-    let answer: Answer = store.replay(id.aside(), sent.to, &sent.message, &entry).await?.into();
-    let becomes = matches!(answer, Answer::Ok | Answer::Duplicate | Answer::Conflict).then_some(becomes);
-    Ok(Replayed { id: id.clone(), answer, becomes, why: None })
+    let answer: ReplayStatus = store.replay(id.aside(), sent.to, &sent.message, &entry).await?.into();
+    let becomes =
+        matches!(answer, ReplayStatus::Ok | ReplayStatus::Duplicate | ReplayStatus::Conflict).then_some(becomes);
+    Ok(ReplayReport { id: id.clone(), answer, becomes, why: None })
 }
 
 /// Drops one item: a letter is deleted, a call is no longer listed.
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn drop_one(shards: &[Store], id: &DeadId, wish: &Drop<'_>) -> Result<Replayed, StoreError> {
+pub async fn drop_one(shards: &[Store], id: &DeadId, wish: &DropRequest<'_>) -> Result<ReplayReport, StoreError> {
     let Some((store, whole)) = of(shards, id, wish.within).await? else {
-        return Ok(Replayed::not(id, Answer::Gone, None));
+        return Ok(ReplayReport::not(id, ReplayStatus::Gone, None));
     };
     let entry = entry(store, &whole, ("DROP", "dropped"), &about(&whole), wish.operator).await?;
-    Ok(Replayed::not(id, store.drop_dead(id.aside(), &entry).await?.into(), None))
+    Ok(ReplayReport::not(id, store.drop_dead(id.aside(), &entry).await?.into(), None))
 }
 
 /// An item with its shard, if it exists and belongs to the tenant.
@@ -159,20 +160,20 @@ async fn of<'a>(
     shards: &'a [Store],
     id: &DeadId,
     within: Option<&TenantId>,
-) -> Result<Option<(&'a Store, DeadWhole)>, StoreError> {
+) -> Result<Option<(&'a Store, DeadEntryDetails)>, StoreError> {
     let Some(store) = shards.iter().find(|store| store.shard() == id.shard) else { return Ok(None) };
     let found = find(shards, id).await?;
-    let is_theirs = |whole: &DeadWhole| within.is_none() || whole.dead.tenant.as_ref() == within;
+    let is_theirs = |whole: &DeadEntryDetails| within.is_none() || whole.dead.tenant.as_ref() == within;
     Ok(found.filter(is_theirs).map(|whole| (store, whole)))
 }
 
 /// Builds the message of a replay, with its ID.
-fn sent(store: &Store, whole: &DeadWhole, wish: &Replay<'_>) -> Result<Sent, String> {
+fn sent(store: &Store, whole: &DeadEntryDetails, wish: &ReplayRequest<'_>) -> Result<ReplayMessage, String> {
     let own = whole.message.as_deref().unwrap_or_default();
     let bytes = wish.message.unwrap_or(own.as_bytes());
     let becomes = whole.becomes.as_deref().unwrap_or_default();
     let refusal = |refused: Box<RejectedMessage>| refused.message;
-    let is_task = whole.dead.id.kind == Kind::Task || whole.dead.from.as_deref() == Some("tasks");
+    let is_task = whole.dead.id.kind == DeadKind::Task || whole.dead.from.as_deref() == Some("tasks");
     if is_task {
         let TaskMessage::Delegate(task) = parse_task_message(bytes).map_err(refusal)? else {
             return Err("expected the message of a task, with op delegate".into());
@@ -187,7 +188,7 @@ fn sent(store: &Store, whole: &DeadWhole, wish: &Replay<'_>) -> Result<Sent, Str
             reply_to: task.reply_to.clone(),
             payload: write_task(&task).into(),
         };
-        return Ok(Sent { to: Inbound::Tasks, name: TurnName::task(&task.tenant, &id), message });
+        return Ok(ReplayMessage { to: Inbound::Tasks, name: TurnName::task(&task.tenant, &id), message });
     }
     let turn = parse_turn(bytes).map_err(refusal)?;
     at_home(store, &turn.tenant, whole, wish)?;
@@ -196,11 +197,11 @@ fn sent(store: &Store, whole: &DeadWhole, wish: &Replay<'_>) -> Result<Sent, Str
     let turn = Turn { id: Some(id.clone()), ..turn };
     let (digest, payload) = (content_digest(&turn), write_turn(&turn).into());
     let message = Submission { tenant: turn.tenant, turn: Some(id), digest, reply_to: turn.reply_to, payload };
-    Ok(Sent { to: Inbound::Turns, name, message })
+    Ok(ReplayMessage { to: Inbound::Turns, name, message })
 }
 
 /// Checks that the message has the tenant of the item, and that this shard is the tenant's.
-fn at_home(store: &Store, tenant: &TenantId, whole: &DeadWhole, wish: &Replay<'_>) -> Result<(), String> {
+fn at_home(store: &Store, tenant: &TenantId, whole: &DeadEntryDetails, wish: &ReplayRequest<'_>) -> Result<(), String> {
     if whole.dead.tenant.as_ref().or(wish.within).is_some_and(|own| own != tenant) {
         return Err(format!("tenant: it does not belong to {tenant}"));
     }
@@ -210,14 +211,14 @@ fn at_home(store: &Store, tenant: &TenantId, whole: &DeadWhole, wish: &Replay<'_
     Ok(())
 }
 
-fn about(whole: &DeadWhole) -> Vec<(&'static str, String)> {
+fn about(whole: &DeadEntryDetails) -> Vec<(&'static str, String)> {
     let name = whole.dead.name.clone().map(|name| ("of", name));
     name.into_iter().chain([("cause", whole.dead.cause.clone())]).collect()
 }
 
 async fn entry(
     store: &Store,
-    whole: &DeadWhole,
+    whole: &DeadEntryDetails,
     (action, verb): (&'static str, &'static str),
     details: &[(&'static str, String)],
     operator: Operator<'_>,
@@ -226,9 +227,9 @@ async fn entry(
         timestamp_ms: store.now_ms().await?,
         action,
         entity_type: match whole.dead.id.kind {
-            Kind::Letter => "dead_letter",
-            Kind::Call => "call",
-            Kind::Task => "task",
+            DeadKind::Letter => "dead_letter",
+            DeadKind::Call => "call",
+            DeadKind::Task => "task",
         },
         entity_id: &whole.dead.id.to_string(),
         verb,

@@ -14,7 +14,7 @@ const TASKS_MAX: usize = 200;
 /// The result of a cancel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Word {
+pub enum CancelStatus {
     /// It ends at once.
     Ok,
     /// A worker or runtime holds it: it ends as soon as the holder notices.
@@ -29,7 +29,7 @@ pub enum Word {
     Unknown,
 }
 
-impl From<CancelResult> for Word {
+impl From<CancelResult> for CancelStatus {
     fn from(cancelled: CancelResult) -> Self {
         match cancelled {
             CancelResult::Ok => Self::Ok,
@@ -48,7 +48,7 @@ pub struct CancelledTask {
     /// The task.
     pub task: TurnId,
     /// The result of its cancel.
-    pub answer: Word,
+    pub answer: CancelStatus,
     /// The unfinished turns of its calls.
     pub turns: Vec<CancelledTurn>,
     /// The tasks below it.
@@ -61,7 +61,7 @@ pub struct CancelledTurn {
     /// The turn.
     pub turn: TurnId,
     /// The result of its cancel.
-    pub answer: Word,
+    pub answer: CancelStatus,
 }
 
 /// Cancels a task, the turn that it waits for, and the tasks below it. The result names what was in progress below the
@@ -108,10 +108,10 @@ async fn is_live(store: &Store, name: &TurnName) -> Result<bool, StoreError> {
 }
 
 async fn end(store: &Store, branch: Branch, reason: &str, below: &str) -> Result<CancelledTask, StoreError> {
-    let answer = Word::from(store.cancel(&branch.name, reason).await?);
+    let answer = CancelStatus::from(store.cancel(&branch.name, reason).await?);
     let (mut turns, mut children) = (Vec::new(), Vec::new());
     if let Some(turn) = branch.awaits {
-        let answer = Word::from(store.cancel(&turn, below).await?);
+        let answer = CancelStatus::from(store.cancel(&turn, below).await?);
         turns.push(CancelledTurn { turn: turn.turn, answer });
     }
     for child in branch.children {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// An entry of a history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "k", rename_all = "snake_case")]
-pub enum Step {
+pub enum HistoryStep {
     /// A response of the model.
     Plan(PlanStep),
     /// The result of one call of the preceding plan, in the order of the calls.
@@ -86,8 +86,8 @@ pub struct ResultStep {
     pub content: String,
 }
 
-impl Step {
-    /// Parses an entry. An unreadable entry is [`Step::Other`], so that readers continue.
+impl HistoryStep {
+    /// Parses an entry. An unreadable entry is [`HistoryStep::Other`], so that readers continue.
     #[must_use]
     pub fn read(entry: &str) -> Self {
         serde_json::from_str(entry).unwrap_or(Self::Other)
@@ -96,12 +96,16 @@ impl Step {
 
 /// The current step of a task according to its history, and the number of model responses. `None` without a history.
 #[must_use]
-pub fn step_of(steps: &[Step]) -> Option<(&'static str, usize)> {
-    let iterations = steps.iter().filter(|step| matches!(step, Step::Plan(_))).count();
+pub fn step_of(steps: &[HistoryStep]) -> Option<(&'static str, usize)> {
+    let iterations = steps.iter().filter(|step| matches!(step, HistoryStep::Plan(_))).count();
     let step = match steps.last()? {
-        Step::Plan(plan) if plan.calls.is_empty() => "answer",
-        Step::Plan(_) => "execute",
-        Step::Result(_) | Step::Note { .. } | Step::Heard { .. } | Step::Summary(_) | Step::Other => "plan",
+        HistoryStep::Plan(plan) if plan.calls.is_empty() => "answer",
+        HistoryStep::Plan(_) => "execute",
+        HistoryStep::Result(_)
+        | HistoryStep::Note { .. }
+        | HistoryStep::Heard { .. }
+        | HistoryStep::Summary(_)
+        | HistoryStep::Other => "plan",
     };
     Some((step, iterations))
 }
@@ -112,9 +116,9 @@ mod tests {
 
     #[test]
     fn what_a_later_build_writes_is_passed_over() {
-        assert_eq!(Step::read(r#"{"k":"dream","text":"x"}"#), Step::Other);
-        assert_eq!(Step::read("no JSON"), Step::Other);
-        let note = Step::read(r#"{"k":"note","text":"x","more":1}"#);
-        assert_eq!(note, Step::Note { text: "x".into() });
+        assert_eq!(HistoryStep::read(r#"{"k":"dream","text":"x"}"#), HistoryStep::Other);
+        assert_eq!(HistoryStep::read("no JSON"), HistoryStep::Other);
+        let note = HistoryStep::read(r#"{"k":"note","text":"x","more":1}"#);
+        assert_eq!(note, HistoryStep::Note { text: "x".into() });
     }
 }

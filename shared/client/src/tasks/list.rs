@@ -101,27 +101,27 @@ impl TaskFilter {
 /// The position of the next page: after a task of a tenant, or at a tenant's newest task. The task was in an earlier
 /// page, because the position contains its ID, and the caller may not see all tasks of the tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TasksAt {
+pub struct TaskCursor {
     tenant: TenantId,
     behind: Option<TaskId>,
     /// The number of windows after that task that matched nothing.
     windows: usize,
 }
 
-impl TasksAt {
+impl TaskCursor {
     fn newest(tenant: &TenantId) -> Self {
         Self { tenant: tenant.clone(), behind: None, windows: 0 }
     }
 }
 
-impl fmt::Display for TasksAt {
+impl fmt::Display for TaskCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.tenant, self.behind.as_ref().map(TaskId::as_str).unwrap_or_default())?;
         if self.windows == 0 { Ok(()) } else { write!(f, ":{}", self.windows) }
     }
 }
 
-impl FromStr for TasksAt {
+impl FromStr for TaskCursor {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         let read = || {
@@ -141,14 +141,14 @@ pub struct TaskPage {
     /// Tenant by tenant, the newest of each first.
     pub tasks: Vec<TaskSummary>,
     /// The position of the next page. `None` at the end.
-    pub next: Option<TasksAt>,
+    pub next: Option<TaskCursor>,
     /// True if the position was not found: its task is no longer kept, or the caller may not see it. The list of the
     /// tenant then starts over.
     pub list_restarted: bool,
 }
 
 /// Returns true if the caller may see tasks of an agent. `None`: a task whose agent is unknown.
-pub type Sees<'a> = &'a (dyn Fn(Option<&str>) -> bool + Sync);
+pub type TaskVisibility<'a> = &'a (dyn Fn(Option<&str>) -> bool + Sync);
 
 /// A page of the tasks of these tenants. A page reads at most about 2,000 tasks of one tenant, and does not start
 /// another tenant after that number. This bounds the cost of a filter that matches nothing. Tasks that arrive meanwhile
@@ -160,7 +160,7 @@ pub async fn task_page(
     client: &Client,
     tenants: &BTreeSet<TenantId>,
     filter: &TaskFilter,
-    from: Option<&TasksAt>,
+    from: Option<&TaskCursor>,
 ) -> Result<TaskPage, StoreError> {
     task_page_of(client, tenants, filter, from, &|_| true).await
 }
@@ -173,12 +173,12 @@ pub async fn task_page_of(
     client: &Client,
     tenants: &BTreeSet<TenantId>,
     filter: &TaskFilter,
-    from: Option<&TasksAt>,
-    sees: Sees<'_>,
+    from: Option<&TaskCursor>,
+    sees: TaskVisibility<'_>,
 ) -> Result<TaskPage, StoreError> {
     let (mut page, mut looked_at) = (TaskPage::default(), 0);
     for tenant in tenants.iter().filter(|tenant| from.is_none_or(|from| **tenant >= from.tenant)) {
-        let newest = TasksAt::newest(tenant);
+        let newest = TaskCursor::newest(tenant);
         if looked_at >= WINDOW {
             page.next = Some(newest);
             break;
@@ -195,8 +195,8 @@ pub async fn task_page_of(
 /// Adds the tasks of a tenant from a position on. Returns true if the page has room for more.
 async fn of_tenant(
     store: &Store,
-    mut at: TasksAt,
-    (filter, sees): (&TaskFilter, Sees<'_>),
+    mut at: TaskCursor,
+    (filter, sees): (&TaskFilter, TaskVisibility<'_>),
     page: &mut TaskPage,
     looked_at: &mut usize,
 ) -> Result<bool, StoreError> {
@@ -205,7 +205,7 @@ async fn of_tenant(
     if let Some(shown) = at.behind.clone() {
         match newer(store, &tenant, &shown, sees).await? {
             Some(newer) => skip = newer + 1,
-            None => (page.list_restarted, at) = (true, TasksAt::newest(&tenant)),
+            None => (page.list_restarted, at) = (true, TaskCursor::newest(&tenant)),
         }
     }
     skip += at.windows * WINDOW;
@@ -227,7 +227,7 @@ async fn of_tenant(
                 };
                 if filter.takes(&summary, now_ms) && sees(summary.agent.as_deref()) {
                     is_blank = false;
-                    at = TasksAt { behind: Some(summary.id.clone()), ..TasksAt::newest(&tenant) };
+                    at = TaskCursor { behind: Some(summary.id.clone()), ..TaskCursor::newest(&tenant) };
                     page.tasks.push(summary);
                 }
                 if page.tasks.len() >= filter.limit {
@@ -250,7 +250,12 @@ async fn of_tenant(
 
 /// The number of tasks that are newer than a task from an earlier page. `None` if that task does not exist, or the
 /// caller may not see it. Both cases make the same requests, so that their timing does not reveal a hidden task.
-async fn newer(store: &Store, tenant: &TenantId, task: &TaskId, sees: Sees<'_>) -> Result<Option<usize>, StoreError> {
+async fn newer(
+    store: &Store,
+    tenant: &TenantId,
+    task: &TaskId,
+    sees: TaskVisibility<'_>,
+) -> Result<Option<usize>, StoreError> {
     let name = TurnName::task(tenant, task);
     let newer = store.newer_tasks(&name).await?;
     let agent = match store.record(&name).await {
@@ -353,10 +358,10 @@ mod tests {
     #[test]
     fn a_position_is_read_as_it_is_written() {
         for text in ["demo:", "demo:job", "demo:job:2", "demo::1"] {
-            assert_eq!(text.parse::<TasksAt>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<TaskCursor>().unwrap().to_string(), text);
         }
         for text in ["demo", "demo:job:", "demo:job:x", "demo:job:-1", "demo:job:1:1", "demo:job:70000", ":job"] {
-            assert!(text.parse::<TasksAt>().is_err(), "{text}");
+            assert!(text.parse::<TaskCursor>().is_err(), "{text}");
         }
     }
 

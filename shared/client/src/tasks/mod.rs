@@ -1,19 +1,19 @@
 //! Tasks for observers: list them, show their details, watch them, and cancel them.
 //!
-//! `watch` is one task as a stream of events; `story` is everything that is known about it at one time; `cancel` ends
+//! `watch` is one task as a stream of events; `details` is everything that is known about it at one time; `cancel` ends
 //! it with everything that it has begun. `history` is the format of the steps of a task in Redis.
 
 mod cancel;
+mod details;
 mod history;
 mod list;
-mod story;
 mod watch;
 
-pub use cancel::{CancelledTask, CancelledTurn, Word, cancel_task};
-pub use history::{PlanStep, PlannedCall, ResultStep, Step, SummaryStep, step_of};
-pub use list::{TaskFilter, TaskPage, TaskState, TaskSummary, TasksAt, task_page, task_page_of, task_summary};
-pub use story::{Round, StoryCall, TaskStory, TaskWait, WaitReason, task_story};
-pub use watch::{Progress, TaskEvent, Watch};
+pub use cancel::{CancelStatus, CancelledTask, CancelledTurn, cancel_task};
+pub use details::{Round, TaskCall, TaskDetails, TaskWait, WaitReason, task_details};
+pub use history::{HistoryStep, PlanStep, PlannedCall, ResultStep, SummaryStep, step_of};
+pub use list::{TaskCursor, TaskFilter, TaskPage, TaskState, TaskSummary, task_page, task_page_of, task_summary};
+pub use watch::{TaskEvent, TaskProgress, TaskWatcher};
 
 use tickfleet_model::{TaskId, TurnId};
 use tickfleet_store::TurnName;

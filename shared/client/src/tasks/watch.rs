@@ -10,8 +10,8 @@ use tickfleet_core::turn::Turn;
 use tickfleet_store::{DeadLetter, Store, StoreError, TaskProgress, TurnName, TurnView};
 use tokio::time::Instant;
 
-use super::history::{PlannedCall, Step};
-use super::story::{TaskWait, WaitReason, wait_of};
+use super::details::{TaskWait, WaitReason, wait_of};
+use super::history::{HistoryStep, PlannedCall};
 use super::turn_of;
 use crate::replies::Reply;
 
@@ -112,8 +112,8 @@ impl TaskEvent {
 
 /// An event, and the position after it.
 #[derive(Debug, Clone, Serialize)]
-pub struct Progress {
-    /// The number of entries of the task's history that were reported. Pass it to [`Watch::from`] to continue.
+pub struct TaskProgress {
+    /// The number of entries of the task's history that were reported. Pass it to [`TaskWatcher::from`] to continue.
     pub position: usize,
     /// What happened.
     #[serde(flatten)]
@@ -122,24 +122,24 @@ pub struct Progress {
 
 /// A watcher of one task. It reads four times a second, on a connection that all watchers of the process share.
 #[derive(Debug)]
-pub struct Watch {
+pub struct TaskWatcher {
     store: Store,
     name: TurnName,
     position: usize,
     accepted: bool,
     since: Instant,
     /// The wait that was reported last.
-    told: Option<WaitReason>,
+    reported_wait: Option<WaitReason>,
     /// The number of plans in its history so far. `None` if the history before the position is not counted yet.
     plans: Option<usize>,
     /// Whether the submit of the last plan's calls was reported.
     executed: bool,
-    ready: VecDeque<Progress>,
+    ready: VecDeque<TaskProgress>,
     ended: bool,
     looked: bool,
 }
 
-impl Watch {
+impl TaskWatcher {
     /// Watches a task from the beginning.
     #[must_use]
     pub fn new(store: Store, name: TurnName) -> Self {
@@ -152,8 +152,8 @@ impl Watch {
         let (ready, since) = (VecDeque::new(), Instant::now());
         let accepted = position > 0;
         let plans = (position == 0).then_some(0);
-        let (told, executed, ended, looked) = (None, false, false, false);
-        Self { store, name, position, accepted, since, told, plans, executed, ready, ended, looked }
+        let (reported_wait, executed, ended, looked) = (None, false, false, false);
+        Self { store, name, position, accepted, since, reported_wait, plans, executed, ready, ended, looked }
     }
 
     /// The task.
@@ -166,7 +166,7 @@ impl Watch {
     ///
     /// # Errors
     /// [`StoreError`]; call again, no event is lost.
-    pub async fn next(&mut self) -> Result<Option<Progress>, StoreError> {
+    pub async fn next(&mut self) -> Result<Option<TaskProgress>, StoreError> {
         loop {
             if let Some(progress) = self.ready.pop_front() {
                 self.ended = progress.event.is_end();
@@ -179,13 +179,13 @@ impl Watch {
             if self.looked {
                 tokio::time::sleep(LOOK_EVERY).await;
             }
-            self.look().await?;
+            self.poll().await?;
             self.looked = self.ready.is_empty();
         }
     }
 
     /// The events as a stream. It ends after the last event, or after an error.
-    pub fn into_stream(self) -> impl Stream<Item = Result<Progress, StoreError>> {
+    pub fn into_stream(self) -> impl Stream<Item = Result<TaskProgress, StoreError>> {
         futures::stream::unfold(Some(self), |watch| async {
             let mut watch = watch?;
             match watch.next().await {
@@ -201,17 +201,18 @@ impl Watch {
         let steps = self.store.steps(&self.name, 0).await?;
         let mut plans = 0;
         for entry in steps.iter().take(self.position) {
-            match Step::read(entry) {
-                Step::Plan(_) => (plans, self.executed) = (plans + 1, false),
-                Step::Result(_) => self.executed = true,
-                Step::Note { .. } | Step::Heard { .. } | Step::Summary(_) | Step::Other => {}
+            match HistoryStep::read(entry) {
+                HistoryStep::Plan(_) => (plans, self.executed) = (plans + 1, false),
+                HistoryStep::Result(_) => self.executed = true,
+                HistoryStep::Note { .. } | HistoryStep::Heard { .. } | HistoryStep::Summary(_) | HistoryStep::Other => {
+                }
             }
         }
         self.plans = Some(plans);
         Ok(())
     }
 
-    async fn look(&mut self) -> Result<(), StoreError> {
+    async fn poll(&mut self) -> Result<(), StoreError> {
         if self.plans.is_none() {
             self.catch_up().await?;
         }
@@ -221,8 +222,8 @@ impl Watch {
         }
         for entry in &pulse.steps {
             self.position += 1;
-            self.told = None;
-            self.step(Step::read(entry));
+            self.reported_wait = None;
+            self.step(HistoryStep::read(entry));
         }
         if !pulse.steps.is_empty() {
             return Ok(());
@@ -234,23 +235,23 @@ impl Watch {
         }
     }
 
-    fn step(&mut self, step: Step) {
+    fn step(&mut self, step: HistoryStep) {
         match &step {
-            Step::Plan(_) => {
+            HistoryStep::Plan(_) => {
                 self.plans = self.plans.map(|plans| plans + 1);
                 self.executed = false;
             }
             // A turn that ended between two reads was not seen in progress.
-            Step::Result(_) => {
+            HistoryStep::Result(_) => {
                 if let Some(turn) = turn_of(&self.name, self.plans.unwrap_or_default()) {
                     // A watcher that continues after this event still has to receive the result.
                     self.execute(turn.turn.as_str(), self.position.saturating_sub(1));
                 }
             }
-            Step::Note { .. } | Step::Heard { .. } | Step::Summary(_) | Step::Other => {}
+            HistoryStep::Note { .. } | HistoryStep::Heard { .. } | HistoryStep::Summary(_) | HistoryStep::Other => {}
         }
         if let Some(event) = event_of(step) {
-            self.tell(event);
+            self.push_event(event);
         }
     }
 
@@ -259,12 +260,12 @@ impl Watch {
     fn execute(&mut self, turn: &str, position: usize) {
         if !self.executed {
             self.executed = true;
-            self.ready.push_back(Progress { position, event: TaskEvent::Execute { turn: turn.to_owned() } });
+            self.ready.push_back(TaskProgress { position, event: TaskEvent::Execute { turn: turn.to_owned() } });
         }
     }
 
-    fn tell(&mut self, event: TaskEvent) {
-        self.ready.push_back(Progress { position: self.position, event });
+    fn push_event(&mut self, event: TaskEvent) {
+        self.ready.push_back(TaskProgress { position: self.position, event });
     }
 
     async fn accept(&mut self, live: Option<&Turn>) -> Result<(), StoreError> {
@@ -279,7 +280,7 @@ impl Watch {
             },
         };
         self.accepted = true;
-        self.tell(TaskEvent::Accepted { agent: agent.unwrap_or_default(), at_ms: at_ms.unwrap_or_default() });
+        self.push_event(TaskEvent::Accepted { agent: agent.unwrap_or_default(), at_ms: at_ms.unwrap_or_default() });
         Ok(())
     }
 
@@ -288,7 +289,7 @@ impl Watch {
         let Some(TaskWait { reason, until_ms }) = wait_of(&self.store, &self.name, turn, pulse.timer_ms).await? else {
             return Ok(());
         };
-        if self.told.as_ref() == Some(&reason) {
+        if self.reported_wait.as_ref() == Some(&reason) {
             return Ok(());
         }
         // Report that the turn was submitted before the reason why it waits.
@@ -297,15 +298,15 @@ impl Watch {
         }
         match &reason {
             WaitReason::Turn { .. } => {}
-            WaitReason::Capped { limit, .. } => self.tell(TaskEvent::Capped { limit: limit.clone(), until_ms }),
+            WaitReason::Capped { limit, .. } => self.push_event(TaskEvent::Capped { limit: limit.clone(), until_ms }),
             WaitReason::Approval { approval, tool, .. } => {
                 let what = format!("an approval of {tool} ({}:{approval})", self.name.tenant);
-                self.tell(TaskEvent::Waiting { what, until_ms });
+                self.push_event(TaskEvent::Waiting { what, until_ms });
             }
-            WaitReason::Child { task, .. } => self.tell(TaskEvent::Waiting { what: task.clone(), until_ms }),
-            WaitReason::Retry => self.tell(TaskEvent::Waiting { what: "its next try".into(), until_ms }),
+            WaitReason::Child { task, .. } => self.push_event(TaskEvent::Waiting { what: task.clone(), until_ms }),
+            WaitReason::Retry => self.push_event(TaskEvent::Waiting { what: "its next try".into(), until_ms }),
         }
-        self.told = Some(reason);
+        self.reported_wait = Some(reason);
         Ok(())
     }
 
@@ -315,14 +316,14 @@ impl Watch {
             TurnView::Live(_) => return Ok(()),
             TurnView::Unknown => forgotten(),
         };
-        self.tell(event);
+        self.push_event(event);
         Ok(())
     }
 
     /// Handles a task that is not found: it has not arrived yet, was rejected, or its record has expired.
     async fn unknown(&mut self) -> Result<(), StoreError> {
         if self.accepted {
-            self.tell(forgotten());
+            self.push_event(forgotten());
             return Ok(());
         }
         if self.since.elapsed() < REFUSED_AFTER {
@@ -332,7 +333,7 @@ impl Watch {
         let letters = self.store.dead_letters(LETTERS).await?;
         if let Some(letter) = letters.into_iter().find(|letter| is_about(letter, &self.name)) {
             let message = format!("The task was rejected: {}.", letter.reason);
-            self.tell(TaskEvent::Failed { outcome: "rejected".into(), message });
+            self.push_event(TaskEvent::Failed { outcome: "rejected".into(), message });
         }
         Ok(())
     }
@@ -350,16 +351,16 @@ fn is_about(letter: &DeadLetter, name: &TurnName) -> bool {
     letter.from == "tasks" && of_tenant && (minted || says("task_id", name.turn.as_str()))
 }
 
-fn event_of(step: Step) -> Option<TaskEvent> {
+fn event_of(step: HistoryStep) -> Option<TaskEvent> {
     Some(match step {
-        Step::Plan(plan) => TaskEvent::Plan { model: plan.model, text: plan.text, calls: plan.calls },
-        Step::Result(result) => TaskEvent::Result { tool: result.tool, ok: result.ok, content: result.content },
-        Step::Note { text } => TaskEvent::Note { text },
-        Step::Heard { from, text } => TaskEvent::Heard { from, text },
-        Step::Summary(summary) => {
+        HistoryStep::Plan(plan) => TaskEvent::Plan { model: plan.model, text: plan.text, calls: plan.calls },
+        HistoryStep::Result(result) => TaskEvent::Result { tool: result.tool, ok: result.ok, content: result.content },
+        HistoryStep::Note { text } => TaskEvent::Note { text },
+        HistoryStep::Heard { from, text } => TaskEvent::Heard { from, text },
+        HistoryStep::Summary(summary) => {
             TaskEvent::Note { text: format!("{} summarized the steps so far: {}", summary.model, summary.text) }
         }
-        Step::Other => return None,
+        HistoryStep::Other => return None,
     })
 }
 
@@ -385,12 +386,12 @@ fn ended(reply: &str) -> TaskEvent {
 pub(crate) fn answer_of(output: &RawValue) -> String {
     #[derive(serde::Deserialize)]
     #[serde(untagged)]
-    enum Words {
+    enum TaskOutput {
         Answer { answer: String },
         Text(String),
     }
     match serde_json::from_str(output.get()) {
-        Ok(Words::Answer { answer: text } | Words::Text(text)) => text,
+        Ok(TaskOutput::Answer { answer: text } | TaskOutput::Text(text)) => text,
         Err(_) => output.get().to_owned(),
     }
 }

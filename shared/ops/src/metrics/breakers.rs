@@ -3,8 +3,8 @@
 use prometheus::{IntCounterVec, IntGauge};
 use tickfleet_model::Outcome;
 
+use super::builder::MetricBuilder;
 use super::labels::BreakerEvent;
-use super::make::Maker;
 use super::{Metrics, catalogue as c};
 
 /// The metrics of circuit breakers.
@@ -15,8 +15,8 @@ pub(super) struct BreakerMetrics {
 }
 
 impl BreakerMetrics {
-    pub(super) fn made(make: &Maker) -> Result<Self, prometheus::Error> {
-        Ok(Self { events: make.counters(&c::TOOL_BREAKER)?, resting: make.gauge(&c::TOOLS_RESTING)? })
+    pub(super) fn register(builder: &MetricBuilder) -> Result<Self, prometheus::Error> {
+        Ok(Self { events: builder.counters(&c::TOOL_BREAKER)?, resting: builder.gauge(&c::TOOLS_RESTING)? })
     }
 }
 

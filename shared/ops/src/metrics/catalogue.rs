@@ -26,7 +26,7 @@ pub(super) const REDIS_SECONDS: [f64; 8] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 
 
 /// The processes that export a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum By {
+pub(super) enum ExportedBy {
     Everyone,
     Schedulers,
     Workers,
@@ -36,7 +36,7 @@ pub(super) enum By {
 
 /// The kind of a metric.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum MetricKind {
     Counter,
     Gauge,
     Histogram(&'static [f64]),
@@ -44,7 +44,7 @@ pub(super) enum Kind {
 
 /// The values of a label.
 #[derive(Clone, Copy)]
-pub(super) enum Values {
+pub(super) enum LabelValues {
     /// Words in the code.
     Words(fn() -> Vec<&'static str>),
     /// Values from outside, with a description of their bound.
@@ -53,12 +53,12 @@ pub(super) enum Values {
 
 /// The definition of a metric.
 #[derive(Clone, Copy)]
-pub(super) struct Def {
+pub(super) struct MetricDef {
     /// Its name, without [`PREFIX`].
     pub(super) name: &'static str,
-    pub(super) kind: Kind,
-    pub(super) by: By,
-    pub(super) labels: &'static [(&'static str, Values)],
+    pub(super) kind: MetricKind,
+    pub(super) by: ExportedBy,
+    pub(super) labels: &'static [(&'static str, LabelValues)],
     /// The help text: one or two sentences.
     pub(super) help: &'static str,
 }
@@ -66,19 +66,19 @@ pub(super) struct Def {
 /// The table: a constant for each metric, and a list of all of them.
 macro_rules! catalogue {
     ($($constant:ident = $name:literal, $kind:expr, $by:ident, [$($label:literal: $values:expr),*], $help:literal;)*) => {
-        $(pub(super) const $constant: Def = Def {
-            name: $name, kind: $kind, by: By::$by, labels: &[$(($label, $values)),*], help: $help,
+        $(pub(super) const $constant: MetricDef = MetricDef {
+            name: $name, kind: $kind, by: ExportedBy::$by, labels: &[$(($label, $values)),*], help: $help,
         };)*
         /// All metrics, in the order of the page.
         #[cfg(test)]
-        pub(super) const ALL: &[Def] = &[$($constant),*];
+        pub(super) const ALL: &[MetricDef] = &[$($constant),*];
     };
 }
 
-use Kind::{Counter, Gauge, Histogram};
-use Values::{Bounded, Words};
+use LabelValues::{Bounded, Words};
+use MetricKind::{Counter, Gauge, Histogram};
 
-const TOOLS: Values = Bounded("tools of the configuration, at most 500, and `other`");
+const TOOLS: LabelValues = Bounded("tools of the configuration, at most 500, and `other`");
 
 catalogue! {
     INBOUND_ENTRIES = "inbound_entries_total", Counter, Schedulers, ["stream": Words(|| STREAMS.to_vec())],
@@ -96,7 +96,7 @@ catalogue! {
     APPROVALS = "approvals_total", Counter, Workers, ["event": Words(|| labels::APPROVAL_EVENTS.to_vec())],
         "Approvals by event. approved: the call continued. expired: no decision in time. not_narrowed: the changed \
          arguments are invalid. not_asked: no approver can be asked.";
-    APPROVALS_TOLD = "approvals_told_total", Counter, Exporters, ["result": Words(|| labels::TOLD.to_vec())],
+    APPROVALS_TOLD = "approvals_told_total", Counter, Exporters, ["result": Words(|| labels::NOTIFICATION_RESULTS.to_vec())],
         "Notifications of `tickfleet approvals notify`: accepted by the receiver (taken), failed and retried \
          (failed), or dropped, because none was accepted in time or the event was trimmed (given_up).";
     READS_CACHED = "reads_cached_total", Counter, Workers, ["result": Words(|| labels::CACHED_READS.to_vec())],
@@ -143,12 +143,12 @@ catalogue! {
         "Delay of the throttle queue that was released latest, the maximum of about the last 30 s.";
     TICK_DURATION = "tick_duration_seconds", Histogram(&TICK_SECONDS), Schedulers, [],
         "Duration of one round of the tick, which releases throttle queues and due retries.";
-    BACKLOG = "backlog", Gauge, Schedulers, ["state": Words(labels::places)],
+    BACKLOG = "backlog", Gauge, Schedulers, ["state": Words(labels::work_stages)],
         "Waiting and running work of all shards, read from Redis at each scrape. Every scheduler reports the whole \
          fleet: take the maximum, not the sum. Absent while Redis does not answer. Counts entries for inbound and \
          dead, slices for ready, suspect and running, turns for parked_capped, delayed and approval. ready includes \
          turns that wait for their tenant's share of the slots.";
-    OLDEST_AGE = "oldest_age_seconds", Gauge, Schedulers, ["state": Words(labels::places)],
+    OLDEST_AGE = "oldest_age_seconds", Gauge, Schedulers, ["state": Words(labels::work_stages)],
         "Age of the oldest entry, slice or turn in a state, 0 if there is none. running counts from dispatch, \
          parked_capped from admission and from a sample.";
     SCHEDULE_TO_START = "schedule_to_start_seconds", Histogram(&WAIT_SECONDS), Workers, [],

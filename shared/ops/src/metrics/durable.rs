@@ -5,7 +5,7 @@ use std::time::Duration;
 use prometheus::{Histogram, IntCounterVec};
 use tickfleet_model::Durability;
 
-use super::make::Maker;
+use super::builder::MetricBuilder;
 use super::{Metrics, catalogue as c};
 
 /// The metrics of durable begins.
@@ -16,8 +16,8 @@ pub(super) struct DurableMetrics {
 }
 
 impl DurableMetrics {
-    pub(super) fn made(make: &Maker) -> Result<Self, prometheus::Error> {
-        Ok(Self { begins: make.counters(&c::DURABLE_BEGINS)?, waits: make.histogram(&c::DURABLE_WAIT)? })
+    pub(super) fn register(builder: &MetricBuilder) -> Result<Self, prometheus::Error> {
+        Ok(Self { begins: builder.counters(&c::DURABLE_BEGINS)?, waits: builder.histogram(&c::DURABLE_WAIT)? })
     }
 }
 
@@ -25,7 +25,7 @@ impl Metrics {
     /// A call with a durable begin was confirmed or not, after `took`.
     pub fn begun_durably(&self, durability: Durability, is_confirmed: bool, took: Duration) {
         let outcome = if is_confirmed { "confirmed" } else { "unconfirmed" };
-        self.reach.durable.begins.with_label_values(&[durability.as_str(), outcome]).inc();
-        self.reach.durable.waits.observe(took.as_secs_f64());
+        self.redis.durable.begins.with_label_values(&[durability.as_str(), outcome]).inc();
+        self.redis.durable.waits.observe(took.as_secs_f64());
     }
 }

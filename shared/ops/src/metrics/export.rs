@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use prometheus::{Gauge, GaugeVec, IntCounter, IntCounterVec};
 
-use super::labels::Told;
-use super::make::Maker;
+use super::builder::MetricBuilder;
+use super::labels::NotificationResult;
 use super::{Metrics, catalogue as c, none};
 
 /// The metrics of an exporter.
@@ -21,15 +21,15 @@ pub(super) struct ExportMetrics {
 }
 
 impl ExportMetrics {
-    pub(super) fn made(make: &Maker) -> Result<Self, prometheus::Error> {
+    pub(super) fn register(builder: &MetricBuilder) -> Result<Self, prometheus::Error> {
         Ok(Self {
-            exported: make.counter(&c::AUDIT_EXPORTED)?,
-            gone: make.counter(&c::AUDIT_GONE_UNEXPORTED)?,
-            refused: make.counter(&c::EXPORT_REFUSED)?,
-            failures: make.counter(&c::EXPORT_FAILURES)?,
-            age: make.float(&c::EXPORT_AGE)?,
-            unsealed: make.gauges(&c::UNSEALED_AGE)?,
-            told: make.counters(&c::APPROVALS_TOLD)?,
+            exported: builder.counter(&c::AUDIT_EXPORTED)?,
+            gone: builder.counter(&c::AUDIT_GONE_UNEXPORTED)?,
+            refused: builder.counter(&c::EXPORT_REFUSED)?,
+            failures: builder.counter(&c::EXPORT_FAILURES)?,
+            age: builder.float(&c::EXPORT_AGE)?,
+            unsealed: builder.gauges(&c::UNSEALED_AGE)?,
+            told: builder.counters(&c::APPROVALS_TOLD)?,
         })
     }
 }
@@ -45,8 +45,8 @@ impl Metrics {
     }
 
     /// A notification about an approval was sent, or failed.
-    pub fn told(&self, told: Told) {
-        self.governance.export.told.with_label_values(&[told.as_str()]).inc();
+    pub fn notification_sent(&self, result: NotificationResult) {
+        self.governance.export.told.with_label_values(&[result.as_str()]).inc();
     }
 
     /// This many entries of the audit log were exported.

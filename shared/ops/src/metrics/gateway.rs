@@ -6,7 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use prometheus::{HistogramVec, IntCounterVec, IntGauge};
 
-use super::make::Maker;
+use super::builder::MetricBuilder;
 use super::{catalogue as c, labels};
 
 type Probe = Box<dyn Fn() -> usize + Send + Sync>;
@@ -39,15 +39,15 @@ impl Drop for OpenStream {
 }
 
 impl GatewayMetrics {
-    pub(super) fn made(make: &Maker) -> Result<Self, prometheus::Error> {
+    pub(super) fn register(builder: &MetricBuilder) -> Result<Self, prometheus::Error> {
         Ok(Self {
-            requests: make.counters(&c::GATEWAY_REQUESTS)?,
-            seconds: make.histograms(&c::GATEWAY_DURATION)?,
-            refused: make.counters(&c::GATEWAY_REFUSED)?,
-            waiting: make.gauge(&c::GATEWAY_WAITING)?,
+            requests: builder.counters(&c::GATEWAY_REQUESTS)?,
+            seconds: builder.histograms(&c::GATEWAY_DURATION)?,
+            refused: builder.counters(&c::GATEWAY_REFUSED)?,
+            waiting: builder.gauge(&c::GATEWAY_WAITING)?,
             waiting_now: Mutex::default(),
-            streams: make.gauge(&c::GATEWAY_STREAMS)?,
-            mcp_calls: make.counters(&c::GATEWAY_MCP_CALLS)?,
+            streams: builder.gauge(&c::GATEWAY_STREAMS)?,
+            mcp_calls: builder.counters(&c::GATEWAY_MCP_CALLS)?,
         })
     }
 

@@ -8,9 +8,9 @@ use tickfleet_model::Outcome;
 use crate::gen_ai::ToolSeconds;
 
 use super::breakers::BreakerMetrics;
+use super::builder::MetricBuilder;
 use super::export::ExportMetrics;
 use super::labels::{ApprovalEvent, CachedRead, LimitAction, LoopAction, RuleAction};
-use super::make::Maker;
 use super::tool_labels::RuleLabels;
 use super::{Metrics, catalogue as c};
 
@@ -35,23 +35,23 @@ pub(super) struct GovernanceMetrics {
 }
 
 impl GovernanceMetrics {
-    pub(super) fn made(make: &Maker) -> Result<Self, prometheus::Error> {
+    pub(super) fn register(builder: &MetricBuilder) -> Result<Self, prometheus::Error> {
         Ok(Self {
-            limits_reached: make.counters(&c::LIMITS_REACHED)?,
+            limits_reached: builder.counters(&c::LIMITS_REACHED)?,
             rules: RuleLabels::default(),
-            rules_unmet: make.counters(&c::RULES_UNMET)?,
-            approvals: make.counters(&c::APPROVALS)?,
-            reads_cached: make.counters(&c::READS_CACHED)?,
-            loops: make.counters(&c::LOOPS)?,
-            tool_seconds: ToolSeconds::made(&make.registry)?,
-            fact_waits: make.counter(&c::FACT_WAITS)?,
-            reconciled: make.counters(&c::RECONCILED)?,
-            sealed: make.counter(&c::AUDIT_SEALED)?,
-            unsealed: make.counter(&c::AUDIT_UNSEALED)?,
-            seal_failures: make.counter(&c::SEAL_FAILURES)?,
-            anchor_failures: make.counter(&c::ANCHOR_FAILURES)?,
-            export: ExportMetrics::made(make)?,
-            breakers: BreakerMetrics::made(make)?,
+            rules_unmet: builder.counters(&c::RULES_UNMET)?,
+            approvals: builder.counters(&c::APPROVALS)?,
+            reads_cached: builder.counters(&c::READS_CACHED)?,
+            loops: builder.counters(&c::LOOPS)?,
+            tool_seconds: ToolSeconds::register(&builder.registry)?,
+            fact_waits: builder.counter(&c::FACT_WAITS)?,
+            reconciled: builder.counters(&c::RECONCILED)?,
+            sealed: builder.counter(&c::AUDIT_SEALED)?,
+            unsealed: builder.counter(&c::AUDIT_UNSEALED)?,
+            seal_failures: builder.counter(&c::SEAL_FAILURES)?,
+            anchor_failures: builder.counter(&c::ANCHOR_FAILURES)?,
+            export: ExportMetrics::register(builder)?,
+            breakers: BreakerMetrics::register(builder)?,
         })
     }
 }

@@ -161,7 +161,7 @@ impl CachedRead {
 
 /// The result of a notification about an approval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Told {
+pub enum NotificationResult {
     /// The receiver accepted it.
     Taken,
     /// It failed, and is retried.
@@ -170,10 +170,10 @@ pub enum Told {
     GivenUp,
 }
 
-/// The labels of [`Told`].
-pub(crate) const TOLD: [&str; 3] = ["taken", "failed", "given_up"];
+/// The labels of [`NotificationResult`].
+pub(crate) const NOTIFICATION_RESULTS: [&str; 3] = ["taken", "failed", "given_up"];
 
-impl Told {
+impl NotificationResult {
     /// The label.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -242,7 +242,7 @@ impl BreakerEvent {
 
 /// A place in which work waits or runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Place {
+pub enum WorkStage {
     /// In the inbound streams: not read yet, or read and not decided yet.
     Inbound,
     /// In the ready streams, until a worker takes it.
@@ -262,7 +262,7 @@ pub enum Place {
     Dead,
 }
 
-impl Place {
+impl WorkStage {
     /// All places.
     pub const ALL: [Self; 8] = [
         Self::Inbound,
@@ -405,8 +405,8 @@ pub(super) fn decisions() -> Vec<&'static str> {
     Decision::ALL.map(Decision::as_str).to_vec()
 }
 
-pub(super) fn places() -> Vec<&'static str> {
-    Place::ALL.map(Place::as_str).to_vec()
+pub(super) fn work_stages() -> Vec<&'static str> {
+    WorkStage::ALL.map(WorkStage::as_str).to_vec()
 }
 
 pub(super) fn outcomes() -> Vec<&'static str> {

@@ -53,17 +53,17 @@ impl McpServers {
 
 /// The slots of all workers of a process.
 #[derive(Default)]
-pub(super) struct Slots {
+pub(super) struct SlotProbes {
     probes: Mutex<Vec<Probe>>,
 }
 
-impl fmt::Debug for Slots {
+impl fmt::Debug for SlotProbes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Slots").finish_non_exhaustive()
+        f.debug_struct("SlotProbes").finish_non_exhaustive()
     }
 }
 
-impl Slots {
+impl SlotProbes {
     pub(super) fn watch(&self, probe: impl Fn() -> Option<(usize, usize)> + Send + Sync + 'static) {
         self.probes.lock().push(Box::new(probe));
     }
@@ -87,12 +87,12 @@ pub(super) const LAG_MEMORY: Duration = Duration::from_secs(30);
 
 /// The largest recent lag, over all shards.
 #[derive(Debug, Default)]
-pub(super) struct Worst {
+pub(super) struct WorstLag {
     by_shard: Mutex<BTreeMap<u32, (Duration, Instant)>>,
 }
 
-impl Worst {
-    pub(super) fn saw(&self, shard: u32, lag: Duration, now: Instant) {
+impl WorstLag {
+    pub(super) fn record(&self, shard: u32, lag: Duration, now: Instant) {
         let mut by_shard = self.by_shard.lock();
         let known =
             by_shard.get(&shard).filter(|(known, since)| *known > lag && now.duration_since(*since) < LAG_MEMORY);
@@ -113,15 +113,15 @@ mod tests {
 
     #[test]
     fn the_worst_lag_is_remembered_for_a_while_and_no_longer() {
-        let (lags, ms, began) = (Worst::default(), Duration::from_millis, Instant::now());
-        lags.saw(0, ms(500), began);
-        lags.saw(1, ms(300), began);
-        lags.saw(0, ms(1), began);
+        let (lags, ms, began) = (WorstLag::default(), Duration::from_millis, Instant::now());
+        lags.record(0, ms(500), began);
+        lags.record(1, ms(300), began);
+        lags.record(0, ms(1), began);
         assert_eq!(lags.worst(), ms(500));
         let later = began + LAG_MEMORY;
-        lags.saw(0, ms(1), later);
+        lags.record(0, ms(1), later);
         assert_eq!(lags.worst(), ms(300));
-        lags.saw(1, Duration::ZERO, later);
+        lags.record(1, Duration::ZERO, later);
         assert_eq!(lags.worst(), ms(1));
     }
 }

@@ -2,7 +2,7 @@
 
 use prometheus::IntCounterVec;
 
-use super::make::Maker;
+use super::builder::MetricBuilder;
 use super::{Metrics, catalogue as c, labels};
 
 /// The metrics of models.
@@ -15,12 +15,12 @@ pub(super) struct ModelMetrics {
 }
 
 impl ModelMetrics {
-    pub(super) fn made(make: &Maker) -> Result<Self, prometheus::Error> {
+    pub(super) fn register(builder: &MetricBuilder) -> Result<Self, prometheus::Error> {
         Ok(Self {
-            requests: make.counters(&c::MODEL_REQUESTS)?,
-            tokens: make.counters(&c::MODEL_TOKENS)?,
-            cost: make.counters(&c::MODEL_COST)?,
-            steps: make.counters(&c::TASK_STEPS)?,
+            requests: builder.counters(&c::MODEL_REQUESTS)?,
+            tokens: builder.counters(&c::MODEL_TOKENS)?,
+            cost: builder.counters(&c::MODEL_COST)?,
+            steps: builder.counters(&c::TASK_STEPS)?,
         })
     }
 }

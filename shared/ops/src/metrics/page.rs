@@ -5,7 +5,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use super::catalogue::{ALL, By, Def, Kind, PREFIX, PROCESS, Values};
+use super::catalogue::{ALL, ExportedBy, LabelValues, MetricDef, MetricKind, PREFIX, PROCESS};
 use super::labels::{self, OTHER};
 
 const HEAD: &str = "\
@@ -30,40 +30,41 @@ Tickfleet processes serve these metrics on `/metrics`, in the text format of Pro
 
 ";
 
-fn kind(def: &Def) -> &'static str {
+fn kind(def: &MetricDef) -> &'static str {
     match def.kind {
-        Kind::Counter => "counter",
-        Kind::Gauge => "gauge",
-        Kind::Histogram(_) => "histogram",
+        MetricKind::Counter => "counter",
+        MetricKind::Gauge => "gauge",
+        MetricKind::Histogram(_) => "histogram",
     }
 }
 
-fn by(def: &Def) -> &'static str {
+fn by(def: &MetricDef) -> &'static str {
     match def.by {
-        By::Everyone => "schedulers, workers",
-        By::Schedulers => "schedulers",
-        By::Workers => "workers",
-        By::Exporters => "exporters",
-        By::Gateways => "gateways",
+        ExportedBy::Everyone => "schedulers, workers",
+        ExportedBy::Schedulers => "schedulers",
+        ExportedBy::Workers => "workers",
+        ExportedBy::Exporters => "exporters",
+        ExportedBy::Gateways => "gateways",
     }
 }
 
-fn labels(def: &Def) -> String {
-    let label = |(name, values): &(&str, Values)| match values {
-        Values::Words(values) => format!("[`{name}`](#{name}-of-{})", anchor(first_with(name, &values()))),
-        Values::Bounded(what) => format!("`{name}`: {what}"),
+fn labels(def: &MetricDef) -> String {
+    let label = |(name, values): &(&str, LabelValues)| match values {
+        LabelValues::Words(values) => format!("[`{name}`](#{name}-of-{})", anchor(first_with(name, &values()))),
+        LabelValues::Bounded(what) => format!("`{name}`: {what}"),
     };
     let labels: Vec<String> = def.labels.iter().map(label).collect();
     if labels.is_empty() { "–".to_owned() } else { labels.join("; ") }
 }
 
-fn anchor(def: &Def) -> String {
+fn anchor(def: &MetricDef) -> String {
     format!("{PREFIX}{}", def.name)
 }
 
 /// The first metric that has a label with these values.
-fn first_with(label: &str, values: &[&str]) -> &'static Def {
-    let has = |(name, of): &(&str, Values)| *name == label && matches!(of, Values::Words(of) if of() == values);
+fn first_with(label: &str, values: &[&str]) -> &'static MetricDef {
+    let has =
+        |(name, of): &(&str, LabelValues)| *name == label && matches!(of, LabelValues::Words(of) if of() == values);
     ALL.iter().find(|def| def.labels.iter().any(has)).unwrap()
 }
 
@@ -80,7 +81,7 @@ fn page() -> String {
     page.push_str("\n## Label values\n");
     for def in ALL {
         for (label, values) in def.labels {
-            let Values::Words(values) = values else { continue };
+            let LabelValues::Words(values) = values else { continue };
             let values = values();
             if first_with(label, &values).name != def.name {
                 continue;
@@ -91,7 +92,7 @@ fn page() -> String {
     }
     page.push_str("\n## Histogram buckets\n\nUpper bounds in seconds.\n\n| Metric | Buckets |\n|---|---|\n");
     for def in ALL {
-        let Kind::Histogram(buckets) = def.kind else { continue };
+        let MetricKind::Histogram(buckets) = def.kind else { continue };
         let buckets: Vec<String> = buckets.iter().map(ToString::to_string).collect();
         writeln!(page, "| `{}` | {} |", anchor(def), buckets.join(", ")).unwrap();
     }

@@ -2,7 +2,7 @@
 
 use prometheus::{GaugeVec, IntGauge};
 
-use super::make::Maker;
+use super::builder::MetricBuilder;
 use super::{Metrics, catalogue as c, labels};
 
 /// The metrics of sandboxes.
@@ -13,8 +13,8 @@ pub(super) struct SandboxMetrics {
 }
 
 impl SandboxMetrics {
-    pub(super) fn made(make: &Maker) -> Result<Self, prometheus::Error> {
-        Ok(Self { levels: make.gauges(&c::SANDBOX_LEVELS)?, refused: make.gauge(&c::SANDBOX_REFUSED)? })
+    pub(super) fn register(builder: &MetricBuilder) -> Result<Self, prometheus::Error> {
+        Ok(Self { levels: builder.gauges(&c::SANDBOX_LEVELS)?, refused: builder.gauge(&c::SANDBOX_REFUSED)? })
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use prometheus::proto::MetricType;
 
-use super::catalogue::{ALL, Kind, PREFIX, PROCESS, Values};
+use super::catalogue::{ALL, LabelValues, MetricKind, PREFIX, PROCESS};
 use super::*;
 
 /// Forbidden names of labels: they have an unbounded number of values, or Prometheus sets them.
@@ -71,7 +71,7 @@ fn a_scrape_shows_what_happened() {
 
 #[test]
 fn a_gateway_tells_requests_by_their_answers_and_what_it_refused() {
-    let metrics = Metrics::of(Part::Gateway).unwrap();
+    let metrics = Metrics::of(ProcessRole::Gateway).unwrap();
     let gateway = &metrics.gateway;
     for status in [200, 202, 401, 429, 503] {
         gateway.answered("submit", status, Duration::from_millis(2));
@@ -135,8 +135,8 @@ fn in_seconds(seconds: i64) -> i64 {
 fn what_redis_did_not_say_is_absent_not_zero() {
     let metrics = Metrics::new().unwrap();
     let waiting = Backlog { count: 7, oldest: Some(Duration::from_secs(5)) };
-    let mut scraped = Scraped {
-        backlog: vec![(Place::Ready, waiting), (Place::Dead, Backlog::default())],
+    let mut scraped = RedisScrape {
+        backlog: vec![(WorkStage::Ready, waiting), (WorkStage::Dead, Backlog::default())],
         memory_used: 10,
         memory_max: 100,
         pressure: true,
@@ -232,19 +232,19 @@ fn one_configuration_is_shown_at_a_time() {
 }
 
 /// A process in which everything has happened, so that every metric has a series.
-fn busy(part: Part) -> Metrics {
+fn busy(part: ProcessRole) -> Metrics {
     let metrics = Metrics::of(part).unwrap();
     for verb in labels::VERBS.iter() {
         metrics.redis_answered(verb, Some(Duration::ZERO));
     }
     metrics.primary_sought("fleet", None);
     metrics.loops(["turns", "tasks", "tick", "reap", "collect", "lease", "beat"].map(|name| (name, 1.0)));
-    let backlog = Place::ALL.map(|place| (place, Backlog::default())).to_vec();
-    metrics.scraped(Some(&Scraped {
+    let backlog = WorkStage::ALL.map(|place| (place, Backlog::default())).to_vec();
+    metrics.scraped(Some(&RedisScrape {
         backlog,
         unsealed: Some(Duration::ZERO),
         shard_times_ms: vec![0],
-        ..Scraped::default()
+        ..RedisScrape::default()
     }));
     metrics.config_in_force("0123456789abcdef", 1);
     metrics.redis_refuses(None);
@@ -265,10 +265,12 @@ fn busy(part: Part) -> Metrics {
 
 #[test]
 fn the_registry_exports_the_catalogue_and_nothing_else() {
-    for part in [Part::Scheduler, Part::Worker, Part::Both, Part::Exporter, Part::Gateway] {
+    for part in
+        [ProcessRole::Scheduler, ProcessRole::Worker, ProcessRole::Both, ProcessRole::Exporter, ProcessRole::Gateway]
+    {
         let expected: BTreeSet<String> = ALL
             .iter()
-            .filter(|def| make::exported(part, def.by))
+            .filter(|def| builder::exported(part, def.by))
             .map(|def| format!("{PREFIX}{}", def.name))
             .chain(PROCESS.iter().map(|(name, _)| (*name).to_owned()))
             .collect();
@@ -282,13 +284,13 @@ fn the_registry_exports_the_catalogue_and_nothing_else() {
 
 #[test]
 fn types_labels_and_help_are_those_of_the_catalogue() {
-    for family in busy(Part::Both).registry.gather() {
+    for family in busy(ProcessRole::Both).registry.gather() {
         let Some(def) = ALL.iter().find(|def| family.name() == format!("{PREFIX}{}", def.name)) else { continue };
         assert_eq!(family.help(), def.help);
         let kind = match def.kind {
-            Kind::Counter => MetricType::COUNTER,
-            Kind::Gauge => MetricType::GAUGE,
-            Kind::Histogram(_) => MetricType::HISTOGRAM,
+            MetricKind::Counter => MetricType::COUNTER,
+            MetricKind::Gauge => MetricType::GAUGE,
+            MetricKind::Histogram(_) => MetricType::HISTOGRAM,
         };
         assert_eq!(family.get_field_type(), kind, "{}", def.name);
         for metric in family.get_metric() {
@@ -297,8 +299,8 @@ fn types_labels_and_help_are_those_of_the_catalogue() {
             for pair in metric.get_label() {
                 let values = def.labels.iter().find(|(name, _)| *name == pair.name()).unwrap().1;
                 let fits = match values {
-                    Values::Words(words) => words().contains(&pair.value()),
-                    Values::Bounded(_) => true,
+                    LabelValues::Words(words) => words().contains(&pair.value()),
+                    LabelValues::Bounded(_) => true,
                 };
                 assert!(fits, "{}: {}={} is no word of the catalogue", def.name, pair.name(), pair.value());
             }
@@ -307,15 +309,15 @@ fn types_labels_and_help_are_those_of_the_catalogue() {
 }
 
 /// Returns the rule that a name breaks: it ends with a base unit, and only counters end with `_total`.
-fn misnamed(name: &str, kind: Kind) -> Option<&'static str> {
+fn misnamed(name: &str, kind: MetricKind) -> Option<&'static str> {
     let has_any = |parts: &[&str]| name.split('_').any(|part| parts.contains(&part));
     if !name.chars().all(|c| c.is_ascii_lowercase() || c == '_') || name.starts_with('_') {
         return Some("only small letters and _");
     }
-    if name.ends_with("_total") != (kind == Kind::Counter) {
+    if name.ends_with("_total") != (kind == MetricKind::Counter) {
         return Some("_total is for counters, and for all of them");
     }
-    if matches!(kind, Kind::Histogram(_)) && !name.ends_with("_seconds") && !name.ends_with("_bytes") {
+    if matches!(kind, MetricKind::Histogram(_)) && !name.ends_with("_seconds") && !name.ends_with("_bytes") {
         return Some("a histogram has a unit");
     }
     if has_any(&[
@@ -352,13 +354,13 @@ fn names_have_base_units_last_and_total_on_counters_only() {
         assert!(def.help.ends_with('.') && def.help.starts_with(|c: char| c.is_uppercase() || c == '0' || c == '1'));
     }
     for (name, kind) in [
-        ("calls", Kind::Counter),
-        ("calls_total", Kind::Gauge),
-        ("call_duration_ms", Kind::Gauge),
-        ("call_duration", Kind::Histogram(&[1.0])),
-        ("seconds_of_calls", Kind::Gauge),
-        ("calls_count", Kind::Gauge),
-        ("Calls_total", Kind::Counter),
+        ("calls", MetricKind::Counter),
+        ("calls_total", MetricKind::Gauge),
+        ("call_duration_ms", MetricKind::Gauge),
+        ("call_duration", MetricKind::Histogram(&[1.0])),
+        ("seconds_of_calls", MetricKind::Gauge),
+        ("calls_count", MetricKind::Gauge),
+        ("Calls_total", MetricKind::Counter),
     ] {
         assert!(misnamed(name, kind).is_some(), "{name} passes");
     }
@@ -375,7 +377,7 @@ fn no_label_names_what_has_no_bound() {
 
 #[test]
 fn a_thousand_agents_and_more_than_500_tools_stay_within_the_bound_on_series() {
-    let metrics = busy(Part::Both);
+    let metrics = busy(ProcessRole::Both);
     metrics.tools_known((0..600).map(|n| format!("tool_{n}")).collect::<Vec<_>>().iter().map(String::as_str));
     for agent in 0..1_000 {
         // Metrics count agents' calls by tool and outcome only. Some agents invent tool names.

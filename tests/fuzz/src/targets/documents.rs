@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use tickfleet_model::limits;
-use tickfleet_tools_knowledge::documents::{Form, read};
+use tickfleet_tools_knowledge::documents::{FileFormat, read};
 
 /// A passage may repeat the end of the previous one.
 const PASSAGE_CHARS_MAX: usize = limits::PASSAGE_CHARS + 200;
@@ -12,12 +12,12 @@ const PASSAGE_CHARS_MAX: usize = limits::PASSAGE_CHARS + 200;
 pub(super) fn document(bytes: &[u8]) {
     let Some((first, content)) = bytes.split_first() else { return };
     let form = match first {
-        b'l' => Form::Lines,
-        b't' => Form::Text,
-        _ => Form::Markdown,
+        b'l' => FileFormat::Lines,
+        b't' => FileFormat::Text,
+        _ => FileFormat::Markdown,
     };
     let drafts = read("folder/file.md", form, content, "category");
-    assert!(form == Form::Lines || drafts.len() == 1, "a file is one document");
+    assert!(form == FileFormat::Lines || drafts.len() == 1, "a file is one document");
     for draft in drafts.into_iter().flatten() {
         let document = &draft.document;
         assert_eq!((document.id.len(), document.digest.len(), document.passages), (32, 32, draft.passages.len()));
@@ -29,7 +29,7 @@ pub(super) fn document(bytes: &[u8]) {
             let chars = passage.text.chars().count();
             assert!(chars <= PASSAGE_CHARS_MAX, "a passage of {chars} characters");
         }
-        if form == Form::Text {
+        if form == FileFormat::Text {
             nothing_is_lost(content, draft.passages.iter().map(|passage| passage.text.as_str()));
         }
     }

@@ -14,7 +14,7 @@ use tickfleet_protocol::json::with_numbers_as_text;
 use tickfleet_tools::{ArgumentCheck, CallContext, Environment, Secrets, ToolFailure};
 use tickfleet_tools_http::tool::fuzzing as http;
 use tickfleet_tools_http::{HttpClients, HttpTool};
-use tickfleet_tools_mcp::fuzzing::{Heard, heard};
+use tickfleet_tools_mcp::fuzzing::{ServerMessage, read_message};
 use tokio::runtime::{Builder, Runtime};
 
 use super::files::Folder;
@@ -120,7 +120,7 @@ fn answer(bytes: &[u8]) -> Option<(u8, reqwest::Response)> {
 pub(super) fn http_answer(bytes: &[u8]) {
     with_tools(|tools| {
         let Some((by, answer)) = answer(bytes) else { return };
-        let outcome = tools.runtime.block_on(http::judge(tools.chosen(by), answer, &tools.secrets));
+        let outcome = tools.runtime.block_on(http::interpret(tools.chosen(by), answer, &tools.secrets));
         assert_outcome(&outcome);
     });
 }
@@ -129,7 +129,7 @@ pub(super) fn http_answer(bytes: &[u8]) {
 pub(super) fn token(bytes: &[u8]) {
     with_tools(|tools| {
         let Some((_, answer)) = answer(bytes) else { return };
-        match tools.runtime.block_on(http::granted(answer)) {
+        match tools.runtime.block_on(http::parse_grant(answer)) {
             Ok((token, life)) => {
                 assert!(!token.is_empty() && HeaderValue::try_from(format!("Bearer {token}")).is_ok());
                 assert!(life.as_secs() <= 366 * 86_400, "a token of {life:?}");
@@ -171,9 +171,9 @@ pub(super) fn http_request(bytes: &[u8]) {
 
 /// A message of an MCP server: an outcome within its bounds, or tools that can be pinned and read back.
 pub(super) fn mcp(bytes: &[u8]) {
-    with_tools(|tools| match heard(&tools.server, bytes, &tools.secrets) {
-        Some(Heard::Outcome(outcome)) => assert_outcome(&outcome),
-        Some(Heard::Offer(offer)) => {
+    with_tools(|tools| match read_message(&tools.server, bytes, &tools.secrets) {
+        Some(ServerMessage::Outcome(outcome)) => assert_outcome(&outcome),
+        Some(ServerMessage::ServerTools(offer)) => {
             for tool in &offer.tools {
                 let name = tools.server.tool_name(&tool.name);
                 let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
@@ -186,6 +186,6 @@ pub(super) fn mcp(bytes: &[u8]) {
                 tools.folder.assert_pins_come_back(&pins);
             }
         }
-        Some(Heard::Other) | None => {}
+        Some(ServerMessage::Other) | None => {}
     });
 }

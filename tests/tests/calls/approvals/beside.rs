@@ -15,7 +15,7 @@ use tickfleet_tests::inspect::outcomes;
 use tickfleet_tools::{ToolError, TypedTool};
 use tokio::sync::Semaphore;
 
-use super::{Bank, Payment, Word, acme, approve, asked, large_payments_ask, of, pay, people, state};
+use super::{Bank, Payment, VerdictInput, acme, approve, asked, large_payments_ask, of, pay, people, state};
 use crate::calls::facts::{change, condition, row, waits};
 
 fn read(name: &str) -> TypedTool {
@@ -104,7 +104,7 @@ async fn a_call_that_waits_for_an_equal_one_leaves_its_consent_unused_until_it_b
     let mut fleet = Fleet::start(pays_once(of(1, &["finance"]), &paid, &gate)).await;
     // An approver changes the decision.
     let (second, id) = waits_for_an_equal(&mut fleet).await;
-    let denied = Word { agrees: false, ..Word::yes("bob") }.about(&fleet, &id).await.unwrap();
+    let denied = VerdictInput { agrees: false, ..VerdictInput::yes("bob") }.about(&fleet, &id).await.unwrap();
     assert_eq!(denied.state, "denied");
     let reply = fleet.reply().await;
     assert_eq!((&reply["turn_id"], outcomes(&reply)), (&json!(second), vec!["approval_refused"]), "{reply}");
@@ -167,7 +167,7 @@ async fn facts_go_by_the_arguments_that_people_have_given_a_call() {
         let calls: Vec<_> = quoted.into_iter().chain([700]).map(quote).chain([pay(700)]).collect();
         fleet.submit(&calls).await;
         let id = asked(&fleet).await.id;
-        Word { set: &[("/amount", "600")], ..Word::yes("ann") }.about(&fleet, &id).await.unwrap();
+        VerdictInput { set: &[("/amount", "600")], ..VerdictInput::yes("ann") }.about(&fleet, &id).await.unwrap();
         let reply = fleet.reply().await;
         assert_eq!(reply["results"][calls.len() - 1]["outcome"], outcome, "{reply}");
         let is_used = outcome == "ok";

@@ -13,16 +13,16 @@ use tickfleet_core::workers::{Beat, Role, Slots};
 use tickfleet_model::{ConsumerId, Policy, Priority};
 use tickfleet_store::seam::TakeRequest;
 use tickfleet_testkit::{RedisOptions, RedisServer};
-use tickfleet_tests::doomed::Doomed;
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tickfleet_tests::inspect::outcomes;
+use tickfleet_tests::killable::KillableProcess;
 
-use super::{Bank, Word, approve, asked, asked_but, large_payments_ask, pay, state};
+use super::{Bank, VerdictInput, approve, asked, asked_but, large_payments_ask, pay, state};
 
 /// A worker on the fleet's Redis, with another plan and policy.
-fn another_worker(fleet: &Fleet, plan: Plan, name: &str) -> Doomed {
+fn another_worker(fleet: &Fleet, plan: Plan, name: &str) -> KillableProcess {
     let active = plan.active();
-    Doomed::worker_on(&fleet.url_of("worker"), Arc::new(plan), &active, &fleet.metrics, name)
+    KillableProcess::worker_on(&fleet.url_of("worker"), Arc::new(plan), &active, &fleet.metrics, name)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -59,7 +59,7 @@ async fn a_consent_to_another_tool_or_under_another_rule_does_not_count_and_is_a
 /// Returns turn and approval of a waiting call. The fleet has no worker left, and the call is leased once it is
 /// approved.
 async fn approved_without_worker(fleet: &mut Fleet) -> (String, Approval) {
-    let first = Doomed::start(fleet, "first");
+    let first = KillableProcess::start(fleet, "first");
     let turn = fleet.submit(&[pay(700)]).await;
     let asked = asked(fleet).await;
     first.kill();
@@ -139,7 +139,7 @@ async fn a_call_that_was_begun_and_lost_names_its_consent_whoever_ends_it() {
         plan.store.lease_ms = 2_000;
         let mut fleet = Fleet::start(plan).await;
         let (turn, asked) = approved_without_worker(&mut fleet).await;
-        Word { set: &[("/amount", "400")], ..Word::yes("ann") }.about(&fleet, &asked.id).await.unwrap();
+        VerdictInput { set: &[("/amount", "400")], ..VerdictInput::yes("ann") }.about(&fleet, &asked.id).await.unwrap();
         let slice = leased_by_a_ghost(&fleet).await;
         begins(&fleet, &slice, &asked.id).await;
         // With a worker, the slice is redelivered. Without one, the turn is canceled, and a scheduler ends it.

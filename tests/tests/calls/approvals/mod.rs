@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use tickfleet_client::{Approval, ApprovalError, Client, Counted, Verdict};
+use tickfleet_client::{Approval, ApprovalError, ApprovalVerdict, Client, VerdictResult};
 use tickfleet_model::policy::Rule;
 use tickfleet_model::{ApprovalDemand, Effect, Policy, Redactor, TenantId, limits};
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
@@ -126,22 +126,22 @@ async fn state(fleet: &Fleet, id: &str) -> String {
 }
 
 /// A decision about a call.
-struct Word<'a> {
+struct VerdictInput<'a> {
     by: &'a str,
     agrees: bool,
     set: &'a [(&'a str, &'a str)],
     seen: Option<&'a RawValue>,
 }
 
-impl<'a> Word<'a> {
+impl<'a> VerdictInput<'a> {
     fn yes(by: &'a str) -> Self {
         Self { by, agrees: true, set: &[], seen: None }
     }
 
-    async fn about(&self, fleet: &Fleet, id: &str) -> Result<Counted, ApprovalError> {
+    async fn about(&self, fleet: &Fleet, id: &str) -> Result<VerdictResult, ApprovalError> {
         let approvers = fleet.active.load().policy.permissions.approvers.clone();
         let narrow = self.set.iter().map(|(at, value)| ((*at).to_owned(), serde_json::from_str(value).unwrap()));
-        let verdict = Verdict {
+        let verdict = ApprovalVerdict {
             by: self.by,
             roles: &approvers[self.by],
             agrees: self.agrees,
@@ -154,8 +154,8 @@ impl<'a> Word<'a> {
     }
 }
 
-async fn approve(fleet: &Fleet, by: &str, id: &str) -> Counted {
-    Word::yes(by).about(fleet, id).await.unwrap()
+async fn approve(fleet: &Fleet, by: &str, id: &str) -> VerdictResult {
+    VerdictInput::yes(by).about(fleet, id).await.unwrap()
 }
 
 #[tokio::test]
@@ -189,7 +189,7 @@ async fn a_call_waits_for_a_person_without_a_slot_and_runs_once_that_one_agrees(
     assert_eq!(reply["results"][1]["approval"], json!({"id": asked.id, "by": ["ann"]}));
     assert!(reply["results"][0].get("approval").is_none(), "{reply}");
     assert_eq!(state(&fleet, &asked.id).await, "used");
-    let denied = Word { agrees: false, ..Word::yes("bob") }.about(&fleet, &asked.id).await.unwrap_err();
+    let denied = VerdictInput { agrees: false, ..VerdictInput::yes("bob") }.about(&fleet, &asked.id).await.unwrap_err();
     assert_eq!(denied.to_string(), "it has ended: used", "nobody takes back what a call has");
     let audits = fleet.audits().await;
     let said = audits.iter().find(|entry| entry["action"] == "APPROVAL").unwrap();
@@ -220,9 +220,9 @@ async fn a_denial_ends_the_call_and_its_agent_is_told_why() {
     fleet.submit(&[pay(1), ("echo", json!({}))]).await;
     let asked = asked(&fleet).await;
     assert_eq!(approve(&fleet, "bob", &asked.id).await.missing, 1);
-    let denied = Word { agrees: false, ..Word::yes("ann") }.about(&fleet, &asked.id).await.unwrap();
+    let denied = VerdictInput { agrees: false, ..VerdictInput::yes("ann") }.about(&fleet, &asked.id).await.unwrap();
     assert_eq!(denied.state, "denied", "one is enough");
-    let late = Word::yes("eve").about(&fleet, &asked.id).await.unwrap_err();
+    let late = VerdictInput::yes("eve").about(&fleet, &asked.id).await.unwrap_err();
     assert_eq!(late.to_string(), "it has ended: denied");
     let reply = fleet.reply().await;
     assert_eq!((outcomes(&reply), bank.paid()), (vec!["approval_refused", "ok"], 0), "{reply}");
@@ -246,7 +246,7 @@ async fn a_request_that_nobody_decides_expires_and_so_does_a_consent_that_comes_
         (&result["error"]["code"], &result["error"]["details"]["reason"]),
         (&json!("approval_expired"), &json!("expired"))
     );
-    let late = Word::yes("ann").about(&fleet, &asked.id).await.unwrap_err();
+    let late = VerdictInput::yes("ann").about(&fleet, &asked.id).await.unwrap_err();
     assert_eq!(late.to_string(), "it has ended: expired");
     fleet.stop().await;
 }
@@ -257,12 +257,12 @@ async fn several_have_to_agree_each_counts_once_and_only_those_who_may() {
     let mut fleet = Fleet::start(bank.gated(of(2, &["finance"]))).await;
     fleet.submit(&[pay(1)]).await;
     let id = asked(&fleet).await.id;
-    assert!(matches!(Word::yes("eve").about(&fleet, &id).await, Err(ApprovalError::Role(_))));
-    assert!(matches!(Word::yes("kelly").about(&fleet, &id).await, Err(ApprovalError::Own)), "its own call");
+    assert!(matches!(VerdictInput::yes("eve").about(&fleet, &id).await, Err(ApprovalError::Role(_))));
+    assert!(matches!(VerdictInput::yes("kelly").about(&fleet, &id).await, Err(ApprovalError::Own)), "its own call");
     let elsewhere = Client::over(vec![fleet.store.clone()]).approval(&TenantId::new("bolt").unwrap(), &id).await;
     assert!(elsewhere.unwrap().is_none(), "another tenant's name does not find it");
     assert_eq!((approve(&fleet, "ann", &id).await.state, bank.paid()), ("waiting".into(), 0));
-    assert!(matches!(Word::yes("ann").about(&fleet, &id).await, Err(ApprovalError::Again(_))));
+    assert!(matches!(VerdictInput::yes("ann").about(&fleet, &id).await, Err(ApprovalError::Again(_))));
     assert_eq!(approve(&fleet, "bob", &id).await.state, "approved");
     let reply = fleet.reply().await;
     assert_eq!(reply["results"][0]["approval"]["by"], json!(["ann", "bob"]), "{reply}");
@@ -276,7 +276,7 @@ async fn of_two_who_decide_at_once_both_are_told_the_same() {
     for _ in 0..10 {
         fleet.submit(&[pay(1)]).await;
         let (paid, id) = (bank.paid(), asked(&fleet).await.id);
-        let (yes, no) = (Word::yes("ann"), Word { agrees: false, ..Word::yes("bob") });
+        let (yes, no) = (VerdictInput::yes("ann"), VerdictInput { agrees: false, ..VerdictInput::yes("bob") });
         let (yes, no) = tokio::join!(yes.about(&fleet, &id), no.about(&fleet, &id));
         let outcome = fleet.reply().await["results"][0]["outcome"].clone();
         // A denial still counts before the call has begun; afterwards it is rejected.
@@ -317,7 +317,7 @@ async fn a_turn_that_ends_while_it_waits_leaves_nothing_to_decide() {
     assert_eq!(outcomes(&fleet.reply().await), ["expired"]);
     for ended in [cancelled, expired] {
         assert_eq!(state(&fleet, &ended.id).await, "void");
-        let late = Word::yes("ann").about(&fleet, &ended.id).await.unwrap_err();
+        let late = VerdictInput::yes("ann").about(&fleet, &ended.id).await.unwrap_err();
         assert_eq!(late.to_string(), "it has ended: void");
     }
     assert_eq!((bank.paid(), fleet.ask::<u32>("ZCARD", "asked", &[]).await), (0, 0));

@@ -6,7 +6,7 @@ use tickfleet_model::ApprovalDemand;
 use tickfleet_tests::fleet::Fleet;
 use tickfleet_tests::inspect::outcomes;
 
-use super::{Bank, Word, approve, asked, of, pay};
+use super::{Bank, VerdictInput, approve, asked, of, pay};
 
 #[tokio::test]
 async fn whoever_approves_may_change_what_the_rule_lets_be_changed_and_the_agent_is_told() {
@@ -16,9 +16,11 @@ async fn whoever_approves_may_change_what_the_rule_lets_be_changed_and_the_agent
     fleet.submit_turn(json!({"tool_calls": call})).await;
     let asked_first = asked(&fleet).await;
     let id = &asked_first.id;
-    let other = Word { set: &[("/to", "\"eve\"")], ..Word::yes("ann") }.about(&fleet, id).await.unwrap_err();
+    let other =
+        VerdictInput { set: &[("/to", "\"eve\"")], ..VerdictInput::yes("ann") }.about(&fleet, id).await.unwrap_err();
     assert_eq!(other.to_string(), "the argument at '/to' may not be changed; these may: /amount");
-    let counted = Word { set: &[("/amount", "400")], ..Word::yes("ann") }.about(&fleet, id).await.unwrap();
+    let counted =
+        VerdictInput { set: &[("/amount", "400")], ..VerdictInput::yes("ann") }.about(&fleet, id).await.unwrap();
     assert_eq!(counted.state, "approved");
     let reply = fleet.reply().await;
     let result = &reply["results"][0];
@@ -33,13 +35,14 @@ async fn whoever_approves_may_change_what_the_rule_lets_be_changed_and_the_agent
     fleet.submit(&[pay(700)]).await;
     let before = asked(&fleet).await;
     for value in ["\"much\"", "9001", "800", "-1", "null"] {
-        let refused = Word { set: &[("/amount", value)], ..Word::yes("ann") }.about(&fleet, &before.id).await;
+        let refused =
+            VerdictInput { set: &[("/amount", value)], ..VerdictInput::yes("ann") }.about(&fleet, &before.id).await;
         let refused = refused.unwrap_err().to_string();
         assert!(refused.contains("may only become narrower"), "{value}: {refused}");
         let after = asked(&fleet).await;
         assert_eq!((&after.id, &after.state, after.agreed.len()), (&before.id, &before.state, 0), "{value}");
     }
-    Word { set: &[("/amount", "600")], ..Word::yes("ann") }.about(&fleet, &before.id).await.unwrap();
+    VerdictInput { set: &[("/amount", "600")], ..VerdictInput::yes("ann") }.about(&fleet, &before.id).await.unwrap();
     assert_eq!(outcomes(&fleet.reply().await), ["ok"]);
     assert_eq!(bank.paid(), 2);
     fleet.stop().await;
@@ -53,11 +56,12 @@ async fn a_consent_to_other_arguments_is_none_to_these() {
     fleet.submit(&[pay(700)]).await;
     let id = asked(&fleet).await.id;
     approve(&fleet, "ann", &id).await;
-    let narrowed = Word { set: &[("/amount", "400")], ..Word::yes("bob") }.about(&fleet, &id).await.unwrap();
+    let narrowed =
+        VerdictInput { set: &[("/amount", "400")], ..VerdictInput::yes("bob") }.about(&fleet, &id).await.unwrap();
     assert_eq!((narrowed.state.as_str(), narrowed.missing), ("waiting", 1), "Ann has agreed to 700");
-    assert!(matches!(Word::yes("ann").about(&fleet, &id).await, Err(ApprovalError::Changed)));
+    assert!(matches!(VerdictInput::yes("ann").about(&fleet, &id).await, Err(ApprovalError::Changed)));
     let seen = asked(&fleet).await.narrowed.unwrap();
-    let agreed = Word { seen: Some(&seen), ..Word::yes("ann") }.about(&fleet, &id).await.unwrap();
+    let agreed = VerdictInput { seen: Some(&seen), ..VerdictInput::yes("ann") }.about(&fleet, &id).await.unwrap();
     assert_eq!(agreed.state, "approved");
     assert_eq!(fleet.reply().await["results"][0]["output"]["amount"], 400);
     fleet.stop().await;

@@ -6,7 +6,7 @@ use tickfleet_model::limits;
 use tickfleet_tests::fleet::Fleet;
 use tickfleet_tests::inspect::outcomes;
 
-use super::{Bank, Word, acme, approve, asked, of, pay};
+use super::{Bank, VerdictInput, acme, approve, asked, of, pay};
 
 /// Returns this field of each entry in the stream for observers.
 async fn notices(fleet: &Fleet, name: &str) -> Vec<String> {
@@ -77,7 +77,7 @@ async fn nobody_is_asked_about_arguments_that_are_too_long_to_be_shown_whole() {
     let shown = asked(&fleet).await;
     let seen = Client::over(vec![fleet.store.clone()]).approval(&acme(), &shown.id).await.unwrap().unwrap();
     assert!(seen.arguments_exact && seen.arguments.get().len() == most);
-    Word { agrees: false, ..Word::yes("ann") }.about(&fleet, &shown.id).await.unwrap();
+    VerdictInput { agrees: false, ..VerdictInput::yes("ann") }.about(&fleet, &shown.id).await.unwrap();
     assert_eq!((outcomes(&fleet.reply().await), bank.paid()), (vec!["approval_refused"], 1));
     fleet.stop().await;
 }
@@ -88,7 +88,7 @@ async fn what_an_approver_changes_is_told_without_secrets() {
     let mut fleet = Fleet::start(bank.ruled()).await;
     fleet.submit(&[pay(700)]).await;
     let id = asked(&fleet).await.id;
-    Word { set: &[("/amount", "400")], ..Word::yes("ann") }.about(&fleet, &id).await.unwrap();
+    VerdictInput { set: &[("/amount", "400")], ..VerdictInput::yes("ann") }.about(&fleet, &id).await.unwrap();
     assert_eq!(outcomes(&fleet.reply().await), ["ok"]);
     assert_eq!(notices(&fleet, "changed").await, [r#"{"/amount":400}"#]);
     fleet.stop().await;

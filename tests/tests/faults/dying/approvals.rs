@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tickfleet_client::{Client, Verdict};
+use tickfleet_client::{ApprovalVerdict, Client};
 use tickfleet_model::{Effect, Redactor, TenantId};
 use tickfleet_store::{Store, StoreOptions};
 use tickfleet_tests::fleet::{Fleet, Plan};
@@ -16,7 +16,7 @@ use super::{lease_ms, places, steps};
 
 /// The result of a run.
 #[derive(Debug)]
-struct Played {
+struct ApprovalRun {
     /// Commits about the turn.
     commits: usize,
     result: Value,
@@ -42,8 +42,15 @@ async fn agrees(store: Store, given: Arc<AtomicUsize>) {
     loop {
         for waiting in client.approvals(&acme, 10).await.unwrap() {
             let narrow = std::collections::BTreeMap::new();
-            let verdict =
-                Verdict { by: "ann", roles: &roles, agrees: true, reason: "", narrow, seen: None, redactor: &redactor };
+            let verdict = ApprovalVerdict {
+                by: "ann",
+                roles: &roles,
+                agrees: true,
+                reason: "",
+                narrow,
+                seen: None,
+                redactor: &redactor,
+            };
             let said = client.decide_approval(&acme, &waiting.id, &verdict).await;
             given.fetch_add(usize::from(said.is_ok()), Ordering::SeqCst);
         }
@@ -53,7 +60,7 @@ async fn agrees(store: Store, given: Arc<AtomicUsize>) {
 }
 
 /// Runs the turn. After this many commits, all processes except Ann die, and others start.
-async fn play(kill_after: usize) -> Played {
+async fn play(kill_after: usize) -> ApprovalRun {
     let (paid, given) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let plan = Plan {
         schedulers: 0,
@@ -66,10 +73,10 @@ async fn play(kill_after: usize) -> Played {
     let mut fleet = Fleet::start(plan).await;
     let ann = tokio::spawn(agrees(fleet.store.clone(), given.clone()));
     let submit = async |fleet: &Fleet| drop(fleet.submit(&[("pay", json!({}))]).await);
-    let super::Played { commits, mut replies, killed } = super::play(&mut fleet, 1, kill_after, submit).await;
+    let super::DyingRun { commits, mut replies, killed } = super::play(&mut fleet, 1, kill_after, submit).await;
     ann.abort();
     let (paid, given) = (paid.load(Ordering::SeqCst), given.load(Ordering::SeqCst));
-    Played { commits, result: replies.remove(0)["results"][0].take(), paid, given, killed }
+    ApprovalRun { commits, result: replies.remove(0)["results"][0].take(), paid, given, killed }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -41,7 +41,7 @@ fn greet() -> TypedTool {
 
 /// The result of a run.
 #[derive(Debug)]
-struct Played {
+struct ComposedRun {
     /// Commits about the turn.
     commits: usize,
     reply: Value,
@@ -52,7 +52,7 @@ struct Played {
 }
 
 /// Runs the turn. After this many commits, all processes die, and others start.
-async fn play(kill_after: usize) -> Played {
+async fn play(kill_after: usize) -> ComposedRun {
     let posts = Arc::new(AtomicUsize::new(0));
     let plan = Plan {
         schedulers: 0,
@@ -67,12 +67,12 @@ async fn play(kill_after: usize) -> Played {
         let turn = json!({"turn_id": "t1", "tenant": "acme", "agent": "kelly", "reply_to": "box", "calls": [call]});
         fleet.submit_turn(turn).await;
     };
-    let super::Played { commits, mut replies, killed } = super::play(&mut fleet, 1, kill_after, submit).await;
+    let super::DyingRun { commits, mut replies, killed } = super::play(&mut fleet, 1, kill_after, submit).await;
     let mut audits = BTreeMap::new();
     for audit in fleet.audits().await {
         *audits.entry(audit["meta"]["turn"].as_str().unwrap().to_owned()).or_default() += 1;
     }
-    Played { commits, reply: replies.remove(0), posts: posts.load(Ordering::SeqCst), audits, killed }
+    ComposedRun { commits, reply: replies.remove(0), posts: posts.load(Ordering::SeqCst), audits, killed }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

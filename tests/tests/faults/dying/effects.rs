@@ -28,7 +28,7 @@ fn pay(paid: &Arc<AtomicUsize>) -> TypedTool {
 
 /// The result of a run.
 #[derive(Debug)]
-struct Played {
+struct EffectRun {
     /// Commits about the turns.
     commits: usize,
     results: Vec<Value>,
@@ -37,7 +37,7 @@ struct Played {
 }
 
 /// Runs both turns. After this many commits, all processes die, and others start.
-async fn play(kill_after: usize) -> Played {
+async fn play(kill_after: usize) -> EffectRun {
     let paid = Arc::new(AtomicUsize::new(0));
     let plan = Plan {
         schedulers: 0,
@@ -55,9 +55,9 @@ async fn play(kill_after: usize) -> Played {
             fleet.submit_turn(turn).await;
         }
     };
-    let super::Played { commits, replies, killed } = super::play(&mut fleet, 2, kill_after, submit).await;
+    let super::DyingRun { commits, replies, killed } = super::play(&mut fleet, 2, kill_after, submit).await;
     let results = replies.into_iter().map(|mut reply| reply["results"][0].take()).collect();
-    Played { commits, results, paid: paid.load(Ordering::SeqCst), killed }
+    EffectRun { commits, results, paid: paid.load(Ordering::SeqCst), killed }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use futures::{StreamExt, future};
 use serde_json::Value;
-use tickfleet_tests::doomed::Doomed;
 use tickfleet_tests::fleet::Fleet;
+use tickfleet_tests::killable::KillableProcess;
 
 /// The result of a run.
 #[derive(Debug)]
-struct Played {
+struct DyingRun {
     /// Commits about the turns and tasks.
     commits: usize,
     replies: Vec<Value>,
@@ -29,10 +29,10 @@ fn is_commit(line: &str) -> bool {
 
 /// Runs what `submit` submits, in a fleet without schedulers and workers of its own, until there are this many replies.
 /// After `kill_after` commits, all processes die, and others start.
-async fn play(fleet: &mut Fleet, replies: usize, kill_after: usize, submit: impl AsyncFnOnce(&Fleet)) -> Played {
+async fn play(fleet: &mut Fleet, replies: usize, kill_after: usize, submit: impl AsyncFnOnce(&Fleet)) -> DyingRun {
     let monitor = redis::Client::open(fleet.server.url()).unwrap().get_async_monitor().await.unwrap();
     let mut commits_made = monitor.into_on_message::<String>().filter(|line| future::ready(is_commit(line)));
-    let mut first = Some(Doomed::both(fleet, "a"));
+    let mut first = Some(KillableProcess::both(fleet, "a"));
     submit(fleet).await;
     let (mut commits, mut second, mut received) = (0, None, Vec::new());
     while received.len() < replies {
@@ -42,14 +42,14 @@ async fn play(fleet: &mut Fleet, replies: usize, kill_after: usize, submit: impl
                 commits += 1;
                 if commits == kill_after {
                     first.take().unwrap().kill();
-                    second = Some(Doomed::both(fleet, "b"));
+                    second = Some(KillableProcess::both(fleet, "b"));
                 }
             }
             reply = fleet.try_reply(Duration::from_secs(60)) => received.push(reply.expect("a reply within a minute")),
         }
     }
     assert!(fleet.try_reply(Duration::from_millis(50)).await.is_none(), "a reply too many, killed after {kill_after}");
-    Played { commits, replies: received, killed: second.is_some() }
+    DyingRun { commits, replies: received, killed: second.is_some() }
 }
 
 /// The worker's lease. If all processes die, the test waits for its end.

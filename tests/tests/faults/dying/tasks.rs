@@ -16,7 +16,7 @@ use tickfleet_model::policy::ToolGrant;
 use tickfleet_model::{AgentId, Effect, Limit, Policy, SessionName, TenantId};
 use tickfleet_store::{Side, StoreOptions};
 use tickfleet_tests::fleet::{Fleet, Plan};
-use tickfleet_tests::llm::{Asked, Said, ScriptedModel};
+use tickfleet_tests::llm::{ModelReply, ModelRequest, ScriptedModel};
 use tickfleet_tools::{ToolError, TypedTool};
 
 use super::{lease_ms, places, steps};
@@ -66,13 +66,13 @@ fn post(count: &Arc<AtomicUsize>) -> TypedTool {
 /// contain the message once; otherwise `confused` counts it.
 async fn model(confused: &Arc<AtomicUsize>) -> ScriptedModel {
     let confused = Arc::clone(confused);
-    ScriptedModel::start(move |asked: &Asked| {
+    ScriptedModel::start(move |asked: &ModelRequest| {
         if asked.system == "You are atlas." {
             let work = json!({"target_agent": "kelly", "task_description": "Post the news.", "wait": true});
             let words = json!({"recipient_agent": "kelly", "message_body": MESSAGE});
             return match asked.answers() {
-                0 => Said::Calls(vec![("send_mcp_message".into(), words), ("delegate_task".into(), work)]),
-                _ => Said::words(ANSWER),
+                0 => ModelReply::Calls(vec![("send_mcp_message".into(), words), ("delegate_task".into(), work)]),
+                _ => ModelReply::words(ANSWER),
             };
         }
         let is_message = |message: &&Value| message["content"].as_str().is_some_and(|text| text.contains(MESSAGE));
@@ -80,8 +80,8 @@ async fn model(confused: &Arc<AtomicUsize>) -> ScriptedModel {
             confused.fetch_add(1, Ordering::SeqCst);
         }
         match asked.answers() {
-            0 => Said::call("post", json!({"content": "News"})),
-            _ => Said::words("Seen to."),
+            0 => ModelReply::call("post", json!({"content": "News"})),
+            _ => ModelReply::words("Seen to."),
         }
     })
     .await
@@ -119,7 +119,7 @@ fn plan(model: &ScriptedModel, posts: &Arc<AtomicUsize>, lease_ms: i64) -> Plan 
 
 /// The result of a run.
 #[derive(Debug)]
-struct Played {
+struct TaskRun {
     /// Commits about the task.
     commits: usize,
     reply: Value,
@@ -135,7 +135,7 @@ struct Played {
 }
 
 /// Runs the task. After this many commits, all processes die, and others start.
-async fn play(kill_after: usize) -> Played {
+async fn play(kill_after: usize) -> TaskRun {
     let (posts, confused) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let model = model(&confused).await;
     let mut fleet = Fleet::start(plan(&model, &posts, lease_ms(kill_after))).await;
@@ -148,14 +148,14 @@ async fn play(kill_after: usize) -> Played {
             "task_description": "Have the news posted.", "reply_to": "box"});
         fleet.xadd("tasks", "task", task.to_string().as_bytes()).await;
     };
-    let super::Played { commits, mut replies, killed } = super::play(&mut fleet, 1, kill_after, submit).await;
+    let super::DyingRun { commits, mut replies, killed } = super::play(&mut fleet, 1, kill_after, submit).await;
     let (asked, posts) = (model.asked(), posts.load(Ordering::SeqCst));
     let session = fleet.store.session(&tenant, &session).await.unwrap();
     let said = session.exchanges.into_iter().next().and_then(|(_, _, agent)| agent);
     let (today_ms, _) = day_bounds(fleet.store.now_ms().await.unwrap(), zone("UTC").unwrap());
     let counted = fleet.store.usage(&tenant, &[today_ms]).await.unwrap()[0].total.requests;
     let confused = confused.load(Ordering::SeqCst);
-    Played { commits, reply: replies.remove(0), posts, asked, confused, counted, said, killed }
+    TaskRun { commits, reply: replies.remove(0), posts, asked, confused, counted, said, killed }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

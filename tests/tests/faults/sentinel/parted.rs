@@ -10,9 +10,9 @@ const PRIMARY: usize = 0;
 const FIRST_SENTINEL: usize = 2;
 
 /// Starts a trio whose network can be cut; `None` if servers cannot connect from addresses of their own.
-async fn apart(extra_args: &[&str]) -> Option<Trio> {
+async fn apart(extra_args: &[&str]) -> Option<SentinelSetup> {
     if Network::is_possible().await {
-        return Some(Trio::start_apart(1, extra_args).await);
+        return Some(SentinelSetup::start_apart(1, extra_args).await);
     }
     eprintln!("skipped: servers cannot call from addresses of their own here");
     None

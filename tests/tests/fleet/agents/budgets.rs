@@ -3,7 +3,7 @@
 use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
 use tickfleet_model::{Limit, Policy, TenantId};
 use tickfleet_store::Used;
-use tickfleet_tests::doomed::Doomed;
+use tickfleet_tests::killable::KillableProcess;
 
 use super::*;
 
@@ -44,11 +44,11 @@ async fn counted(fleet: &Fleet, limit: &str) -> u64 {
 
 #[tokio::test]
 async fn what_answers_have_used_is_counted_once_for_tenant_and_agent_whatever_becomes_of_them() {
-    let model = ScriptedModel::start(|asked: &Asked| match (asked.system.as_str(), asked.answers()) {
-        ("You are atlas.", 0) => Said::call("echo", json!({"text": "hi"})),
+    let model = ScriptedModel::start(|asked: &ModelRequest| match (asked.system.as_str(), asked.answers()) {
+        ("You are atlas.", 0) => ModelReply::call("echo", json!({"text": "hi"})),
         // The model is called again, and that call costs too.
-        ("You are kelly.", _) => Said::words("  "),
-        _ => Said::words("Done."),
+        ("You are kelly.", _) => ModelReply::words("  "),
+        _ => ModelReply::words("Done."),
     })
     .await;
     let mut fleet = Fleet::start(plan(&model, vec![])).await;
@@ -66,9 +66,9 @@ async fn what_answers_have_used_is_counted_once_for_tenant_and_agent_whatever_be
 
 #[tokio::test]
 async fn a_task_whose_budget_is_used_up_ends_and_says_which_and_calls_debit_nothing() {
-    let model = ScriptedModel::start(|asked: &Asked| match asked.answers() {
-        0 => Said::call("echo", json!({"text": "hi"})),
-        _ => Said::words("Done."),
+    let model = ScriptedModel::start(|asked: &ModelRequest| match asked.answers() {
+        0 => ModelReply::call("echo", json!({"text": "hi"})),
+        _ => ModelReply::words("Done."),
     })
     .await;
     let policy = |policy: &mut Policy| {
@@ -103,7 +103,8 @@ async fn a_task_whose_budget_is_used_up_ends_and_says_which_and_calls_debit_noth
 
 #[tokio::test]
 async fn a_task_waits_for_its_budget_without_a_slot_and_goes_on_when_another_gives_some_back() {
-    let model = ScriptedModel::start(|_: &Asked| Said::Slow(Duration::from_millis(300), "Done.".into())).await;
+    let model =
+        ScriptedModel::start(|_: &ModelRequest| ModelReply::Slow(Duration::from_millis(300), "Done.".into())).await;
     // One request may use some 2,000 tokens, and uses 110: one or two requests run at a time, all within one day.
     let policy = |policy: &mut Policy| {
         with(policy, vec![Limit { on_reach: OnReach::Wait, ..tokens(4_000, Every::Day) }]);
@@ -122,7 +123,7 @@ async fn a_task_waits_for_its_budget_without_a_slot_and_goes_on_when_another_giv
 
 #[tokio::test]
 async fn in_its_shadow_mode_a_budget_counts_and_lets_pass() {
-    let model = ScriptedModel::start(|_: &Asked| Said::words("Done.")).await;
+    let model = ScriptedModel::start(|_: &ModelRequest| ModelReply::words("Done.")).await;
     let policy = |policy: &mut Policy| {
         with(policy, vec![Limit { mode: LimitMode::Shadow, ..tokens(100, Every::Task) }]);
     };
@@ -138,7 +139,8 @@ async fn in_its_shadow_mode_a_budget_counts_and_lets_pass() {
 /// The model counts its answers, including those to workers that were dead by then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn workers_that_are_killed_do_not_let_a_budget_be_exceeded() {
-    let model = ScriptedModel::start(|_: &Asked| Said::Slow(Duration::from_millis(40), "Done.".into())).await;
+    let model =
+        ScriptedModel::start(|_: &ModelRequest| ModelReply::Slow(Duration::from_millis(40), "Done.".into())).await;
     let policy = |policy: &mut Policy| with(policy, vec![tokens(TOKENS_MAX, Every::Day)]);
     let mut plan = Plan { policy, workers: 0, slots: 4, standard_tools: false, ..plan(&model, vec![]) };
     // A request may use only little more than it does.
@@ -150,9 +152,9 @@ async fn workers_that_are_killed_do_not_let_a_budget_be_exceeded() {
     for n in 0..TASKS {
         enqueue(&fleet, task(&format!("job-{n}"), if n % 2 == 0 { "kelly" } else { "atlas" }, "Say hi.")).await;
     }
-    let survivor = Doomed::start(&fleet, "survivor");
+    let survivor = KillableProcess::start(&fleet, "survivor");
     for n in 0..6 {
-        let doomed = Doomed::start(&fleet, &format!("doomed-{n}"));
+        let doomed = KillableProcess::start(&fleet, &format!("doomed-{n}"));
         let before = model.asked();
         // The worker is killed while it works, after three more requests.
         let sent = async {

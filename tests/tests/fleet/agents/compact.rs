@@ -23,11 +23,11 @@ fn forgetful(model: &ScriptedModel) -> Plan {
 }
 
 /// Returns the requests to the agent's own model, with or without notes.
-fn requests(model: &ScriptedModel) -> Vec<Asked> {
+fn requests(model: &ScriptedModel) -> Vec<ModelRequest> {
     model.seen().into_iter().filter(|asked| !asked.system.starts_with(KEEPER)).collect()
 }
 
-fn says(asked: &Asked, words: &str) -> bool {
+fn says(asked: &ModelRequest, words: &str) -> bool {
     asked.messages.iter().any(|message| message["content"].as_str().is_some_and(|content| content.contains(words)))
 }
 
@@ -35,13 +35,13 @@ fn says(asked: &Asked, words: &str) -> bool {
 async fn old_steps_are_told_as_notes_and_are_written_down_and_paid_for_once() {
     // The model counts its calls itself, because its requests no longer show all of them.
     let (calls, notes) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let model = ScriptedModel::start(move |asked: &Asked| {
+    let model = ScriptedModel::start(move |asked: &ModelRequest| {
         if asked.system.starts_with(KEEPER) {
-            return Said::words(&format!("notes number {}", notes.fetch_add(1, Ordering::SeqCst) + 1));
+            return ModelReply::words(&format!("notes number {}", notes.fetch_add(1, Ordering::SeqCst) + 1));
         }
         match calls.fetch_add(1, Ordering::SeqCst) {
-            ROUNDS => Said::words("found"),
-            n => Said::call("find", json!({"n": n})),
+            ROUNDS => ModelReply::words("found"),
+            n => ModelReply::call("find", json!({"n": n})),
         }
     })
     .await;
@@ -56,16 +56,17 @@ async fn old_steps_are_told_as_notes_and_are_written_down_and_paid_for_once() {
     assert_eq!(output["usage"]["input_tokens"], json!(100 * model.asked()), "summaries are counted: {reply}");
     // Four results do not fit: one stays, and three are summarized. This happens again after every three more results.
     assert_eq!(kept, 3, "{kept} summaries");
-    let results = |asked: &Asked| asked.messages.iter().filter(|message| message["role"] == "tool").count();
+    let results = |asked: &ModelRequest| asked.messages.iter().filter(|message| message["role"] == "tool").count();
     assert!(seen.iter().all(|asked| results(asked) <= 3), "{:?}", seen.iter().map(results).collect::<Vec<_>>());
     let last = seen.last().unwrap();
     assert!(says(last, NOTES) && says(last, "notes number 3") && !says(last, "notes number 2"), "{last:?}");
     // The summarizing model reads the former notes, and the steps since then.
-    let keepers: Vec<Asked> = model.seen().into_iter().filter(|asked| asked.system.starts_with(KEEPER)).collect();
+    let keepers: Vec<ModelRequest> =
+        model.seen().into_iter().filter(|asked| asked.system.starts_with(KEEPER)).collect();
     assert!(says(&keepers[1], "notes number 1") && says(&keepers[1], "Find all.") && keepers[1].tools.is_empty());
     // Operators see the summaries.
     let name = tickfleet_store::TurnName::parse("acme:job-1").unwrap();
-    let story = tickfleet_client::tasks::task_story(&fleet.store, &name).await.unwrap().unwrap();
+    let story = tickfleet_client::tasks::task_details(&fleet.store, &name).await.unwrap().unwrap();
     let told = story.rounds.iter().flat_map(|round| &round.notes).filter(|note| note.contains("summarized")).count();
     assert_eq!(told, 3);
     fleet.stop().await;
@@ -73,10 +74,10 @@ async fn old_steps_are_told_as_notes_and_are_written_down_and_paid_for_once() {
 
 #[tokio::test]
 async fn a_model_that_writes_no_notes_costs_the_task_nothing() {
-    let model = ScriptedModel::start(|asked: &Asked| match asked.answers() {
-        _ if asked.system.starts_with(KEEPER) => Said::Status(400, 0),
-        ROUNDS => Said::words("found"),
-        n => Said::call("find", json!({"n": n})),
+    let model = ScriptedModel::start(|asked: &ModelRequest| match asked.answers() {
+        _ if asked.system.starts_with(KEEPER) => ModelReply::Status(400, 0),
+        ROUNDS => ModelReply::words("found"),
+        n => ModelReply::call("find", json!({"n": n})),
     })
     .await;
     let mut fleet = Fleet::start(forgetful(&model)).await;

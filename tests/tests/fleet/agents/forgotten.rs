@@ -46,9 +46,9 @@ async fn posted(posts: &AtomicUsize) {
 #[tokio::test]
 async fn the_calls_of_a_step_that_are_forgotten_are_told_as_unknown_and_not_made_again() {
     let (posts, may_end) = (Arc::new(AtomicUsize::new(0)), CancellationToken::new());
-    let model = ScriptedModel::start(|asked: &Asked| match asked.answers() {
-        0 => Said::call("post", json!({"content": "News"})),
-        _ => Said::words(asked.results()[0]),
+    let model = ScriptedModel::start(|asked: &ModelRequest| match asked.answers() {
+        0 => ModelReply::call("post", json!({"content": "News"})),
+        _ => ModelReply::words(asked.results()[0]),
     })
     .await;
     let mut fleet = Fleet::start(forgetful(plan(&model, vec![slow_post(&posts, &may_end)]))).await;
@@ -66,9 +66,9 @@ async fn the_calls_of_a_step_that_are_forgotten_are_told_as_unknown_and_not_made
 async fn a_task_that_was_waited_for_and_is_forgotten_is_not_given_out_again() {
     let (posts, may_end) = (Arc::new(AtomicUsize::new(0)), CancellationToken::new());
     let work = json!({"target_agent": "kelly", "task_description": "Post.", "wait": true});
-    let model = ScriptedModel::start(|asked: &Asked| match asked.answers() {
-        0 => Said::call("post", json!({"content": "News"})),
-        _ => Said::words("Posted."),
+    let model = ScriptedModel::start(|asked: &ModelRequest| match asked.answers() {
+        0 => ModelReply::call("post", json!({"content": "News"})),
+        _ => ModelReply::words("Posted."),
     })
     .await;
     let mut fleet = Fleet::start(forgetful(plan(&model, vec![slow_post(&posts, &may_end)]))).await;

@@ -43,9 +43,9 @@ struct Long {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_tasks_share_few_slots_keep_the_limits_and_all_end() {
-    let model = ScriptedModel::start(|asked: &Asked| match asked.answers() {
-        0 => Said::call("count", json!({})),
-        _ => Said::words("counted"),
+    let model = ScriptedModel::start(|asked: &ModelRequest| match asked.answers() {
+        0 => ModelReply::call("count", json!({})),
+        _ => ModelReply::words("counted"),
     })
     .await;
     let (running, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
@@ -78,9 +78,9 @@ async fn a_thousand_tasks_share_few_slots_keep_the_limits_and_all_end() {
 
 #[tokio::test]
 async fn a_task_of_two_hundred_answers_stays_within_its_bounds() {
-    let model = ScriptedModel::start(|asked: &Asked| match asked.answers() {
-        ROUNDS => Said::words("enough"),
-        n => Said::call("long", json!({"n": n})),
+    let model = ScriptedModel::start(|asked: &ModelRequest| match asked.answers() {
+        ROUNDS => ModelReply::words("enough"),
+        n => ModelReply::call("long", json!({"n": n})),
     })
     .await;
     let long = TypedTool::new("long", "Says much.", Effect::Read, |_, _: Value| async {
@@ -111,7 +111,7 @@ async fn a_task_of_two_hundred_answers_stays_within_its_bounds() {
         .sum();
     assert!((ROUNDS * 2_000..ROUNDS * 2_600).contains(&bytes), "a history of {bytes} bytes");
     let seen = model.seen();
-    let told = |asked: &Asked| -> usize {
+    let told = |asked: &ModelRequest| -> usize {
         asked.messages.iter().filter_map(|message| message["content"].as_str()).map(str::len).sum()
     };
     let most = seen.iter().map(told).max().unwrap();

@@ -24,7 +24,7 @@ const VARIABLES: [&str; 10] = [
 #[allow(clippy::disallowed_methods, reason = "the key is the tester's own")]
 async fn a_real_model_calls_a_tool_and_answers_with_what_came_back() {
     let given = VARIABLES.iter().filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?))).collect();
-    let nobody = ScriptedModel::start(|_: &Asked| Said::Status(500, 0)).await;
+    let nobody = ScriptedModel::start(|_: &ModelRequest| ModelReply::Status(500, 0)).await;
     // A word that no model guesses.
     let find = TypedTool::new("find_word", "Returns the word of the day.", Effect::Read, |_, _: Value| async {
         Ok::<_, ToolError>(json!({"word": "xylobromine"}))

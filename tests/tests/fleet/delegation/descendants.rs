@@ -2,7 +2,7 @@
 
 use tickfleet_model::TaskId;
 use tickfleet_store::{TurnName, TurnView};
-use tickfleet_tests::runtime::Leased;
+use tickfleet_tests::runtime::LeasedTask;
 
 use super::*;
 
@@ -20,7 +20,7 @@ async fn fleet() -> Fleet {
 }
 
 /// archy's task `job` has a child of link. Under the child are a task of emma and a turn, which never end.
-async fn family(fleet: &Fleet, job: Value) -> Leased {
+async fn family(fleet: &Fleet, job: Value) -> LeasedTask {
     fleet.delegate("archy", job).await;
     let leased = fleet.lease_task("archy", "r1").await;
     fleet.delegate("link", json!({"task_id": "child", "parent_task_id": "job", "budget": 5})).await;

@@ -67,7 +67,7 @@ fn hijacked(user: &Task, attack: &Task) -> (usize, Vec<Value>) {
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Told {
+struct AttackCounts {
     /// Calls of users in sessions without an attack; all of them run.
     legitimate: usize,
     /// Attackers' calls that grants and rules let through: calls that facts deny, and calls that run.
@@ -97,7 +97,7 @@ async fn facts_stop_what_rules_cannot_tell_from_the_users_own_calls_and_nothing_
         by_turn.insert(id, (user, task, behind));
     }
     submit_all(&fleet.server, fleet.store.keys(), &turns).await;
-    let mut told = Told::default();
+    let mut told = AttackCounts::default();
     let mut inbox = fleet.inbox("box").await;
     while !by_turn.is_empty() {
         let replies = inbox.next(PATIENCE).await;
@@ -114,11 +114,11 @@ async fn facts_stop_what_rules_cannot_tell_from_the_users_own_calls_and_nothing_
         }
     }
     eprintln!("{told:?}");
-    assert_eq!(told, Told { legitimate: 339, stopped: 34, passed: 25, repeated: 25, attacks: 0 });
+    assert_eq!(told, AttackCounts { legitimate: 339, stopped: 34, passed: 25, repeated: 25, attacks: 0 });
     fleet.stop().await;
 }
 
-fn judge_session(told: &mut Told, user: &Task, attack: &Task, behind: usize, results: &[Value]) {
+fn judge_session(told: &mut AttackCounts, user: &Task, attack: &Task, behind: usize, results: &[Value]) {
     let own = user.turn_calls();
     let of_attack = attack.turn_calls();
     let (before, rest) = results.split_at(behind);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tickfleet_config::{LlmDef, TaskHandlerDef};
 use tickfleet_protocol::mangle;
-use tickfleet_tests::llm::{Asked, Said, ScriptedModel};
+use tickfleet_tests::llm::{ModelReply, ModelRequest, ScriptedModel};
 
 use super::*;
 
@@ -41,18 +41,18 @@ impl Script {
         answers
     }
 
-    fn say(&self, asked: &Asked) -> Said {
+    fn say(&self, asked: &ModelRequest) -> ModelReply {
         let task = &self.by_agent[&asked.system];
         let is_hijacked = asked.messages[0]["content"].as_str().unwrap().starts_with(HIJACKED);
         match self.answers(task, is_hijacked).get(asked.answers()) {
-            Some(calls) => Said::Calls(calls.clone()),
-            None => Said::Words(told(asked).to_string()),
+            Some(calls) => ModelReply::Calls(calls.clone()),
+            None => ModelReply::Words(told(asked).to_string()),
         }
     }
 }
 
 /// Returns the results of all calls, in order.
-fn told(asked: &Asked) -> Value {
+fn told(asked: &ModelRequest) -> Value {
     asked.messages.iter().filter(|message| message["role"] == "tool").map(|m| m["content"].clone()).collect()
 }
 
@@ -84,7 +84,7 @@ async fn delegated_user_tasks_are_carried_out_and_a_hijacked_model_gets_what_the
         attacks: dojo.tasks.iter().filter(|task| !task.is_legitimate()).cloned().collect(),
     });
     let says = Arc::clone(&script);
-    let model = ScriptedModel::start(move |asked: &Asked| says.say(asked)).await;
+    let model = ScriptedModel::start(move |asked: &ModelRequest| says.say(asked)).await;
     let mut plan = plan(&dojo, &users);
     plan.models = model.models();
     if let Some(active) = &mut plan.active {

@@ -26,7 +26,7 @@ use tickfleet_config::{SchemaProblem, SchemaUse};
 use tickfleet_model::limits;
 use tickfleet_protocol::is_cut;
 
-use explain::{ARGUMENTS, OUTPUT, Subject, quoted};
+use explain::{ARGUMENTS, CheckedValueName, OUTPUT, quoted};
 pub use explain::{ArgumentError, Problem};
 pub(super) use explain::{found, is_secret};
 
@@ -101,7 +101,7 @@ pub fn check_schema(schema: &Value, which: SchemaUse) -> Result<Vec<SchemaProble
 
 /// A compiled schema: no network or file access, patterns with bounded backtracking, bounded cost.
 #[derive(Debug, Clone)]
-pub struct ValueCheck(Arc<Compiled>);
+pub struct ValueCheck(Arc<CompiledSchema>);
 
 /// A tool's compiled input schema: a [`ValueCheck`] for objects.
 #[derive(Debug, Clone)]
@@ -112,7 +112,7 @@ pub struct ArgumentCheck(ValueCheck);
 pub struct OutputCheck(ValueCheck);
 
 #[derive(Debug)]
-struct Compiled {
+struct CompiledSchema {
     validator: Validator,
     /// The top-level arguments that the schema names, for hints.
     names: Vec<String>,
@@ -125,7 +125,7 @@ struct Compiled {
 /// Compiled schemas by digest. Compiling is pure, so sharing them across the process does not change any result; after
 /// a configuration reload, unchanged schemas are found here. The references are weak, so that schemas no longer used by
 /// any tool are freed.
-static COMPILED: LazyLock<Mutex<HashMap<[u8; 32], Weak<Compiled>>>> = LazyLock::new(Mutex::default);
+static COMPILED: LazyLock<Mutex<HashMap<[u8; 32], Weak<CompiledSchema>>>> = LazyLock::new(Mutex::default);
 
 impl ArgumentCheck {
     /// Compiles `schema`, once per distinct schema.
@@ -208,7 +208,7 @@ impl OutputCheck {
 /// Runs a check on a separate thread and waits at most `limit` for it.
 async fn apart<T: Send + 'static>(
     text: &str,
-    subject: &Subject,
+    subject: &CheckedValueName,
     limit: Duration,
     check: impl FnOnce(&str) -> Result<T, ArgumentError> + Send + 'static,
 ) -> Result<T, ArgumentError> {
@@ -241,7 +241,7 @@ impl ValueCheck {
             let why = format!("it has {} bytes; at most {} are allowed", text.len(), limits::SCHEMA_BYTES_MAX);
             return Err(SchemaError::Unbounded { at: String::new(), why });
         }
-        let fresh = Arc::new(Compiled::new(schema)?);
+        let fresh = Arc::new(CompiledSchema::new(schema)?);
         let mut all = compiled();
         // Another thread compiled the schema in the meantime: use that result, so that each schema is held once.
         if let Some(known) = all.get(&digest).and_then(Weak::upgrade) {
@@ -260,7 +260,7 @@ impl ValueCheck {
         self.checked(text, &ARGUMENTS, false)
     }
 
-    fn checked(&self, text: &str, subject: &Subject, object: bool) -> Result<Box<RawValue>, ArgumentError> {
+    fn checked(&self, text: &str, subject: &CheckedValueName, object: bool) -> Result<Box<RawValue>, ArgumentError> {
         let whole = subject.whole;
         let not_json = |why: String| ArgumentError::whole(&format!("{whole} {} not valid JSON ({why})", subject.is));
         let value = parse::parse_bounded(text, subject.bytes_max).map_err(|error| {
@@ -285,7 +285,7 @@ impl ValueCheck {
 
     /// Explains what is wrong with a value. Returns `None` if the only errors are patterns that took too many steps,
     /// which is not the value's fault.
-    fn explain(&self, value: &Value, subject: &Subject, all: bool) -> Option<ArgumentError> {
+    fn explain(&self, value: &Value, subject: &CheckedValueName, all: bool) -> Option<ArgumentError> {
         let (validator, names) = (&self.0.validator, &self.0.names);
         let mut errors = validator.iter_errors(value).filter(|error| !is_of_engine(error)).peekable();
         errors.peek()?;
@@ -299,12 +299,12 @@ fn is_of_engine(error: &ValidationError<'_>) -> bool {
     matches!(error.kind(), BacktrackLimitExceeded { .. } | RegexEngineFailure { .. })
 }
 
-fn compiled() -> MutexGuard<'static, HashMap<[u8; 32], Weak<Compiled>>> {
+fn compiled() -> MutexGuard<'static, HashMap<[u8; 32], Weak<CompiledSchema>>> {
     // A panic elsewhere leaves the map consistent: each change to it is a single call.
     COMPILED.lock()
 }
 
-impl Compiled {
+impl CompiledSchema {
     fn new(schema: &Value) -> Result<Self, SchemaError> {
         schema_cost::check(schema).map_err(|(at, why)| SchemaError::Unbounded { at, why })?;
         let options = patterns::engine(schema);

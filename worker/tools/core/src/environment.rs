@@ -40,18 +40,18 @@ impl Environment {
     /// Replaces `${NAME}` and `${NAME:-default}`.
     ///
     /// # Errors
-    /// [`Unset`] if a variable without a default is not set, or a `${` is not closed.
-    pub fn expand(&self, text: &str) -> Result<String, Unset> {
+    /// [`UnsetVariable`] if a variable without a default is not set, or a `${` is not closed.
+    pub fn expand(&self, text: &str) -> Result<String, UnsetVariable> {
         let mut expanded = String::with_capacity(text.len());
         let mut rest = text;
         while let Some((before, after)) = rest.split_once("${") {
-            let (reference, after) = after.split_once('}').ok_or_else(|| Unset(after.to_owned()))?;
+            let (reference, after) = after.split_once('}').ok_or_else(|| UnsetVariable(after.to_owned()))?;
             let (name, default) = match reference.split_once(":-") {
                 Some((name, default)) => (name, Some(default.to_owned())),
                 None => (reference, None),
             };
             expanded.push_str(before);
-            expanded.push_str(&self.get(name).or(default).ok_or_else(|| Unset(name.to_owned()))?);
+            expanded.push_str(&self.get(name).or(default).ok_or_else(|| UnsetVariable(name.to_owned()))?);
             rest = after;
         }
         expanded.push_str(rest);
@@ -61,7 +61,7 @@ impl Environment {
 
 /// The name of a required variable that is not set.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Unset(pub String);
+pub struct UnsetVariable(pub String);
 
 #[cfg(test)]
 mod tests {
@@ -72,8 +72,8 @@ mod tests {
         let environment = Environment::of([("HOST", "api.example.com"), ("EMPTY", "")]);
         assert_eq!(environment.expand("https://${HOST:-x}:${PORT:-443}/"), Ok("https://api.example.com:443/".into()));
         assert_eq!(environment.expand("${EMPTY:-default}"), Ok("default".into()));
-        assert_eq!(environment.expand("${NONE}"), Err(Unset("NONE".into())));
-        assert_eq!(environment.expand("${NONE"), Err(Unset("NONE".into())));
+        assert_eq!(environment.expand("${NONE}"), Err(UnsetVariable("NONE".into())));
+        assert_eq!(environment.expand("${NONE"), Err(UnsetVariable("NONE".into())));
         assert_eq!(environment.expand("plain $5 {x}"), Ok("plain $5 {x}".into()));
     }
 }

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use tickfleet_config::tools::{HttpDef, ShellDef};
 use tickfleet_model::Effect;
 
-use super::{CallContext, Handler, ToolFailure, ToolOutput, Unset};
+use super::{CallContext, Handler, ToolFailure, ToolOutput, UnsetVariable};
 
 /// Makes handlers for declarations of one kind.
 pub trait ToolKind<Def>: Send + Sync {
@@ -17,11 +17,11 @@ pub trait ToolKind<Def>: Send + Sync {
     ///
     /// # Errors
     /// [`DeclarationError`] if the declaration cannot be used.
-    fn make(&self, def: &Def, input_schema: &Value, effect: Effect) -> Result<Made, DeclarationError>;
+    fn make(&self, def: &Def, input_schema: &Value, effect: Effect) -> Result<DeclaredHandler, DeclarationError>;
 }
 
 /// A handler made from a declaration.
-pub struct Made {
+pub struct DeclaredHandler {
     /// The handler that runs the tool.
     pub handler: Arc<dyn Handler>,
     /// False if a secret that every call needs is not set in this process.
@@ -42,7 +42,7 @@ pub struct ToolKinds {
 pub struct NoShell;
 
 impl ToolKind<ShellDef> for NoShell {
-    fn make(&self, _: &ShellDef, _: &Value, _: Effect) -> Result<Made, DeclarationError> {
+    fn make(&self, _: &ShellDef, _: &Value, _: Effect) -> Result<DeclaredHandler, DeclarationError> {
         Err(DeclarationError::Machine("this program runs no shell tools".into()))
     }
 }
@@ -73,7 +73,7 @@ pub enum DeclarationError {
     /// The declaration uses an environment variable that has no default and is not set: declared, but not configured
     /// here.
     #[error("the environment variable {name} is not set")]
-    Unset {
+    UnsetVariable {
         /// The variable.
         name: String,
     },
@@ -82,8 +82,8 @@ pub enum DeclarationError {
     Machine(String),
 }
 
-impl From<Unset> for DeclarationError {
-    fn from(Unset(name): Unset) -> Self {
-        Self::Unset { name }
+impl From<UnsetVariable> for DeclarationError {
+    fn from(UnsetVariable(name): UnsetVariable) -> Self {
+        Self::UnsetVariable { name }
     }
 }

@@ -6,6 +6,7 @@
 
 pub mod arguments;
 pub mod builtin;
+mod deserialize;
 mod environment;
 pub mod kind;
 mod lifecycle;
@@ -16,7 +17,6 @@ pub mod standard_error;
 mod tool_secrets;
 mod toolbox;
 pub mod typed;
-mod unfit;
 pub mod wording;
 
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::value::RawValue;
 use tickfleet_model::{AgentId, CallId, Context, InboxName, TaskGrant, TaskId, TenantId, TurnId};
-use tickfleet_ops::traces::{self, Outgoing};
+use tickfleet_ops::traces::{self, TraceContext};
 use tokio_util::sync::CancellationToken;
 
 /// Rewrites JSON from services so that every reader accepts it.
@@ -34,13 +34,13 @@ pub mod json {
 }
 
 pub use arguments::{ArgumentCheck, ArgumentError, OutputCheck, SchemaError, ValueCheck, check_schema};
-pub use environment::{Environment, Unset};
-pub use kind::{DeclarationError, Made, NoShell, ToolKind, ToolKinds};
+pub use environment::{Environment, UnsetVariable};
+pub use kind::{DeclarationError, DeclaredHandler, NoShell, ToolKind, ToolKinds};
 pub use lifecycle::{HookError, Startup, StartupError, start_all, stop_all};
 pub use registry::{RegisteredTool, Registry, RegistryError};
 pub use secrets::Secrets;
 pub use tool_secrets::{ToolSecrets, without_secrets};
-pub use toolbox::{Ruled, RuledCall, Toolbox, Unusable};
+pub use toolbox::{RuleViolation, RuledCall, Toolbox, UnusableTool};
 pub use typed::{ToolError, TypedTool, inner};
 
 /// The context that a handler receives besides the arguments. It never contains another tenant's data.
@@ -110,7 +110,7 @@ impl CallContext {
     /// Returns the `traceparent` and `tracestate` for requests that the handler sends to other services; `None` if the
     /// producer gave no trace context and spans are not exported.
     #[must_use]
-    pub fn trace(&self) -> Option<Outgoing> {
+    pub fn trace(&self) -> Option<TraceContext> {
         traces::outgoing(&self.context)
     }
 

@@ -13,8 +13,8 @@ use tickfleet_protocol::NameMap;
 
 use super::kind::NotConfigured;
 use super::{
-    ArgumentCheck, ArgumentError, DeclarationError, Environment, Handler, Made, OutputCheck, SchemaError, ToolKinds,
-    ToolOutput, TypedTool, wording,
+    ArgumentCheck, ArgumentError, DeclarationError, DeclaredHandler, Environment, Handler, OutputCheck, SchemaError,
+    ToolKinds, ToolOutput, TypedTool, wording,
 };
 
 /// Maximum number of names suggested for an unknown name.
@@ -363,7 +363,7 @@ impl Registry {
     /// Returns up to three tool names that an unknown name was probably meant to be, nearest first. The caller must
     /// remove the names that the agent may not call.
     #[must_use]
-    pub fn close_to(&self, wrong: &str) -> Vec<&str> {
+    pub fn similar_names(&self, wrong: &str) -> Vec<&str> {
         wording::closest(wrong, self.by_name.keys().map(String::as_str), NAMES_OFFERED_MAX)
     }
 }
@@ -512,13 +512,13 @@ fn declared(
     let missing = match made {
         None => "nothing is configured that could run it".to_owned(),
         Some(made) => match made {
-            Ok(Made { handler, configured }) => {
+            Ok(DeclaredHandler { handler, configured }) => {
                 spec.configured = configured;
                 let tool = RegisteredTool { runs: runs(def), ..RegisteredTool::new(spec, handler)? };
                 // A shell command can read the caller's files.
                 return if def.shell.is_some() { tool.answering_by_agent() } else { Ok(tool) };
             }
-            Err(unset @ DeclarationError::Unset { .. }) => unset.to_string(),
+            Err(unset @ DeclarationError::UnsetVariable { .. }) => unset.to_string(),
             Err(source) => return Err(RegistryError::Declaration { tool: name.to_owned(), source }),
         },
     };
@@ -550,13 +550,13 @@ mod tests {
     struct Stub;
 
     impl ToolKind<HttpDef> for Stub {
-        fn make(&self, def: &HttpDef, _: &Value, _: Effect) -> Result<Made, DeclarationError> {
+        fn make(&self, def: &HttpDef, _: &Value, _: Effect) -> Result<DeclaredHandler, DeclarationError> {
             Environment::of([]).expand(&def.base_url)?;
             if def.method != "GET" {
                 return Err(DeclarationError::Field { field: "http.method".into(), why: "not GET".into() });
             }
             let handler = Arc::new(NotConfigured { message: "a stub".into() });
-            Ok(Made { handler, configured: true })
+            Ok(DeclaredHandler { handler, configured: true })
         }
     }
 
@@ -705,9 +705,9 @@ mod tests {
         let mut registry = build(json!({})).unwrap();
         let again = RegisteredTool::clone(registry.get("echo").unwrap());
         assert!(matches!(registry.register(again), Err(RegistryError::NameTwice { .. })));
-        assert_eq!(registry.close_to("ecoh"), ["echo"]);
-        assert_eq!(registry.close_to("failonce"), ["fail_once"]);
-        assert!(registry.close_to("transfer_money").is_empty());
+        assert_eq!(registry.similar_names("ecoh"), ["echo"]);
+        assert_eq!(registry.similar_names("failonce"), ["fail_once"]);
+        assert!(registry.similar_names("transfer_money").is_empty());
         assert_eq!(registry.iter().count(), registry.len());
     }
 }

@@ -1,8 +1,8 @@
 //! Secrets: read for each use, sent in requests only, and removed from every response.
 
-mod echoes;
 mod encodings;
 mod escapes;
+mod matcher;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use secrecy::{ExposeSecret, SecretString};
 use tickfleet_config::tools::{SecretRef, TENANT};
 use tickfleet_model::TenantId;
 
-use self::echoes::Echoes;
+use self::matcher::SecretMatcher;
 use super::Environment;
 use super::percent;
 
@@ -84,7 +84,7 @@ impl Secrets {
     /// decimal numbers, percent-encoded, JSON-escaped or HTML-escaped.
     pub fn scrub(&self, text: &str) -> String {
         let (mut clean, mut copied) = (String::with_capacity(text.len()), 0);
-        for (start, end) in Echoes::of(self.values()).found(text) {
+        for (start, end) in SecretMatcher::of(self.values()).found(text) {
             clean.push_str(&text[copied..start]);
             clean.push_str(REDACTED);
             copied = end;
@@ -118,7 +118,7 @@ impl Secrets {
 
     /// Returns true if `text` contains a secret in any of the forms of [`Self::scrub`].
     pub fn found_in(&self, text: &str) -> bool {
-        !Echoes::of(self.values()).found(text).is_empty()
+        !SecretMatcher::of(self.values()).found(text).is_empty()
     }
 }
 

@@ -21,9 +21,9 @@ const TAIL_LINE_BYTES: usize = 200;
 
 /// The last lines of a process's standard error, without secrets: they are part of the message about its failure.
 #[derive(Debug, Default)]
-pub struct Tail(Mutex<VecDeque<String>>);
+pub struct StderrTail(Mutex<VecDeque<String>>);
 
-impl Tail {
+impl StderrTail {
     fn push(&self, line: &str) {
         let mut lines = self.0.lock();
         if lines.len() == TAIL_LINES {
@@ -36,7 +36,7 @@ impl Tail {
 
     /// Returns `; on standard error it said: …`, or an empty string if the process wrote nothing.
     #[must_use]
-    pub fn words(&self) -> String {
+    pub fn failure_suffix(&self) -> String {
         let lines = self.0.lock();
         if lines.is_empty() {
             return String::new();
@@ -48,7 +48,7 @@ impl Tail {
 
 /// Logs the standard error of the process `name`, without secrets, until it ends. `what` (such as `an MCP server`)
 /// begins the message.
-pub async fn log(what: &'static str, name: String, from: ChildStderr, secrets: Arc<Secrets>, tail: Arc<Tail>) {
+pub async fn log(what: &'static str, name: String, from: ChildStderr, secrets: Arc<Secrets>, tail: Arc<StderrTail>) {
     let (mut from, redactor, mut lines) = (BufReader::new(from), Redactor::default(), 0_usize);
     while let Some(line) = next_line(&mut from).await {
         lines += 1;

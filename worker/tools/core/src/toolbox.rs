@@ -41,16 +41,16 @@ pub struct RuledCall<'a> {
 
 /// Why rules stop a call.
 #[derive(Debug, Clone)]
-pub enum Ruled {
+pub enum RuleViolation {
     /// This rule is not met or cannot be evaluated.
     RuleDenial(RuleDenial),
     /// The calling agent or its tenant is no longer known.
-    Unusable(Unusable),
+    UnusableTool(UnusableTool),
 }
 
 /// Why a tool cannot be called by the name that the model gave.
 #[derive(Debug, Clone)]
-pub enum Unusable {
+pub enum UnusableTool {
     /// The agent is no longer configured.
     NoAgent,
     /// The tenant was configured at run time, and its declaration cannot be read.
@@ -89,10 +89,10 @@ impl Toolbox {
     /// Returns the tool that an agent means by `name`, if the agent may call it.
     ///
     /// # Errors
-    /// [`Unusable`] gives the reason.
-    pub fn find(&self, tenant: &TenantId, agent: &AgentId, name: &str) -> Result<&Arc<RegisteredTool>, Unusable> {
+    /// [`UnusableTool`] gives the reason.
+    pub fn find(&self, tenant: &TenantId, agent: &AgentId, name: &str) -> Result<&Arc<RegisteredTool>, UnusableTool> {
         let caller = self.caller(tenant, agent)?;
-        let tool = self.registry.resolve(name).ok_or(Unusable::NoTool)?;
+        let tool = self.registry.resolve(name).ok_or(UnusableTool::NoTool)?;
         let permissions = &self.active.policy.permissions;
         match self
             .version(caller, tool)
@@ -101,7 +101,7 @@ impl Toolbox {
             Ok(tool) => Ok(tool),
             Err(denial) => {
                 let rule = permissions.rule(caller, &tool.spec, &denial);
-                Err(Unusable::Denied(denial, rule))
+                Err(UnusableTool::Denied(denial, rule))
             }
         }
     }
@@ -129,17 +129,17 @@ impl Toolbox {
     /// that would have stopped the call, and the rules that a person may waive.
     ///
     /// # Errors
-    /// [`Ruled`] names the rule that stops the call.
-    pub fn follow_rules(&self, call: &RuledCall<'_>) -> Result<RuleFindings, Ruled> {
+    /// [`RuleViolation`] names the rule that stops the call.
+    pub fn follow_rules(&self, call: &RuledCall<'_>) -> Result<RuleFindings, RuleViolation> {
         let name = &call.tool.spec.name;
         let declared = self.active.policy.permissions.matrix.get(name).map_or(0, |row| row.rules.len());
         if declared == 0 {
             return Ok(RuleFindings::default());
         }
         if declared != self.active.rules.count(name) {
-            return Err(Ruled::RuleDenial(RuleDenial::not_compiled(name)));
+            return Err(RuleViolation::RuleDenial(RuleDenial::not_compiled(name)));
         }
-        let caller = self.caller(call.tenant, call.agent).map_err(Ruled::Unusable)?;
+        let caller = self.caller(call.tenant, call.agent).map_err(RuleViolation::UnusableTool)?;
         let facts = Facts {
             arguments: call.arguments,
             agent: (caller.agent, caller.policy),
@@ -148,7 +148,7 @@ impl Toolbox {
             context: call.context,
             task: call.task,
         };
-        self.active.rules.decide(name, &facts).map_err(Ruled::RuleDenial)
+        self.active.rules.decide(name, &facts).map_err(RuleViolation::RuleDenial)
     }
 
     /// Returns all tools that an agent may call, by name.
@@ -162,8 +162,8 @@ impl Toolbox {
 
     /// Returns the names similar to an unknown one, among those in `allowed`.
     #[must_use]
-    pub fn close_to<'a>(&'a self, wrong: &str, allowed: &[&str]) -> Vec<&'a str> {
-        self.registry.close_to(wrong).into_iter().filter(|name| allowed.contains(name)).collect()
+    pub fn similar_names<'a>(&'a self, wrong: &str, allowed: &[&str]) -> Vec<&'a str> {
+        self.registry.similar_names(wrong).into_iter().filter(|name| allowed.contains(name)).collect()
     }
 
     /// Returns the version of the tool that is selected for the agent.
@@ -176,10 +176,10 @@ impl Toolbox {
         self.registry.select(tool, selector).ok_or_else(|| Denial::NoVersion(selector.unwrap_or_default().to_owned()))
     }
 
-    fn caller<'a>(&'a self, tenant: &TenantId, agent: &'a AgentId) -> Result<Caller<'a>, Unusable> {
+    fn caller<'a>(&'a self, tenant: &TenantId, agent: &'a AgentId) -> Result<Caller<'a>, UnusableTool> {
         let known = self.active.policy.look_up(tenant, agent).map_err(|unknown| match unknown {
-            UnknownCaller::Withheld => Unusable::Withheld,
-            UnknownCaller::Tenant | UnknownCaller::Agent => Unusable::NoAgent,
+            UnknownCaller::Withheld => UnusableTool::Withheld,
+            UnknownCaller::Tenant | UnknownCaller::Agent => UnusableTool::NoAgent,
         });
         known.map(|(tenant, policy)| Caller { agent, policy, tenant, granted: self.granted.as_deref() })
     }

@@ -22,10 +22,10 @@ use tickfleet_model::tool::{CachePer, ReadCache, Reconcile};
 use tickfleet_model::{ApprovalDemand, Durability, Effect, EffectKey, ToolSpec, TurnId};
 
 use super::Environment;
+use super::deserialize;
 use super::kind::NotConfigured;
 use super::lifecycle::{HookError, Hooks, Startup};
 use super::tool_secrets::{self, WithSecrets};
-use super::unfit;
 use super::{CallContext, Handler, ToolFailure, ToolOutput};
 
 /// The error of a tool function; converts to a [`ToolFailure`].
@@ -214,7 +214,7 @@ impl TypedTool {
     where
         Args: DeserializeOwned,
     {
-        self.validate = Some(Arc::new(move |text| look(&unfit::read::<Args>(text)?)));
+        self.validate = Some(Arc::new(move |text| look(&deserialize::read::<Args>(text)?)));
         self
     }
 
@@ -491,7 +491,7 @@ where
 {
     async fn call(&self, context: &CallContext, arguments: &RawValue) -> Result<ToolOutput, ToolFailure> {
         // A declared schema may be wider than the struct, and a struct may check more than a schema can express.
-        let arguments: Args = unfit::read(arguments).map_err(ToolError::InvalidArguments)?;
+        let arguments: Args = deserialize::read(arguments).map_err(ToolError::InvalidArguments)?;
         let output = (self.run)(context.clone(), arguments).await?;
         let json = to_raw_value(&output).map_err(ToolError::internal)?;
         Ok(ToolOutput { json, content_type: "application/json" })

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Response, StatusCode, Url};
 
-use tickfleet_outbound::{Blocked, Connecting, Guard, Standing, client};
+use tickfleet_outbound::{Blocked, ConnectOptions, Guard, HostTrust, client};
 use tickfleet_tools::Secrets;
 
 /// How long idle connections are kept for tools that may run twice.
@@ -53,21 +53,21 @@ pub enum SendError {
         why: &'static str,
     },
     /// The response is a redirect that is not followed.
-    Redirect(Box<Unfollowed>),
+    Redirect(Box<UnfollowedRedirect>),
 }
 
 /// A redirect that is not followed. It does not show whether the request was carried out: services often respond to a
 /// successful POST with a redirect to a page with its result.
-pub struct Unfollowed {
+pub struct UnfollowedRedirect {
     /// The response.
     pub answer: Response,
     /// The reason why it is not followed, worded for a model.
     pub why: String,
 }
 
-impl fmt::Debug for Unfollowed {
+impl fmt::Debug for UnfollowedRedirect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Unfollowed").field("why", &self.why).finish_non_exhaustive()
+        f.debug_struct("UnfollowedRedirect").field("why", &self.why).finish_non_exhaustive()
     }
 }
 
@@ -92,9 +92,9 @@ impl Client {
     /// Why TLS cannot be set up: no crypto provider or no trust roots.
     pub fn new(guard: Guard, once: bool, connect_timeout: Duration) -> Result<Self, String> {
         let guard = Arc::new(guard);
-        let connecting = Connecting { timeout: connect_timeout, idle: Some(if once { IDLE_ONCE } else { IDLE }) };
-        let stranger = client(&guard, Standing::Stranger, connecting)?;
-        let named = if guard.names_any() { Some(client(&guard, Standing::Named, connecting)?) } else { None };
+        let connecting = ConnectOptions { timeout: connect_timeout, idle: Some(if once { IDLE_ONCE } else { IDLE }) };
+        let stranger = client(&guard, HostTrust::Unnamed, connecting)?;
+        let named = if guard.names_any() { Some(client(&guard, HostTrust::Named, connecting)?) } else { None };
         Ok(Self { guard, stranger, named })
     }
 
@@ -109,7 +109,7 @@ impl Client {
         redirects_max: u8,
         secrets: &Secrets,
     ) -> Result<Response, SendError> {
-        let unfollowed = |answer, why| Err(SendError::Redirect(Box::new(Unfollowed { answer, why })));
+        let unfollowed = |answer, why| Err(SendError::Redirect(Box::new(UnfollowedRedirect { answer, why })));
         let mut followed = 0;
         loop {
             let answer = self.send_one(&request, followed > 0).await?;
@@ -133,7 +133,7 @@ impl Client {
     async fn send_one(&self, request: &Request, again: bool) -> Result<Response, SendError> {
         let standing = self.guard.check(&request.url).map_err(SendError::Blocked)?;
         let client = match (standing, &self.named) {
-            (Standing::Named, Some(named)) => named,
+            (HostTrust::Named, Some(named)) => named,
             _ => &self.stranger,
         };
         let mut builder = client.request(request.method.clone(), request.url.clone()).headers(request.headers.clone());

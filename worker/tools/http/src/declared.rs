@@ -12,7 +12,7 @@ use tickfleet_tools::{DeclarationError, Environment};
 
 use super::error::field;
 use super::mapping::Mapping;
-use super::outcome::Rules;
+use super::outcome::OutcomeRules;
 use super::template::Template;
 
 /// Default maximum bytes of a response.
@@ -150,7 +150,7 @@ pub(super) fn header_value(name: &HeaderName, text: &str) -> Result<HeaderValue,
     HeaderValue::from_bytes(text.as_bytes()).map_err(|_| format!("The header '{name}' would not be valid."))
 }
 
-pub(super) fn rules(def: &HttpDef, effect: Effect) -> Result<Rules, DeclarationError> {
+pub(super) fn rules(def: &HttpDef, effect: Effect) -> Result<OutcomeRules, DeclarationError> {
     if let Some(status) = def.not_executed.iter().find(|status| !(400..600).contains(*status)) {
         return Err(field("not_executed")(format!("{status} is not an error status (400 to 599)")));
     }
@@ -163,5 +163,5 @@ pub(super) fn rules(def: &HttpDef, effect: Effect) -> Result<Rules, DeclarationE
     }
     let mapping = Mapping::new(&def.outcomes).map_err(field("outcomes"))?;
     let (not_executed, result) = (def.not_executed.clone(), def.result.clone());
-    Ok(Rules { not_executed, mapping, result, response_bytes_max, effect })
+    Ok(OutcomeRules { not_executed, mapping, result, response_bytes_max, effect })
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use tickfleet_config::tools::HttpDef;
 use tickfleet_model::Effect;
-use tickfleet_tools::{DeclarationError, Environment, Made, ToolKind};
+use tickfleet_tools::{DeclarationError, DeclaredHandler, Environment, ToolKind};
 
 use super::{HttpClients, HttpTool};
 
@@ -25,9 +25,9 @@ impl HttpKind {
 }
 
 impl ToolKind<HttpDef> for HttpKind {
-    fn make(&self, def: &HttpDef, input_schema: &Value, effect: Effect) -> Result<Made, DeclarationError> {
+    fn make(&self, def: &HttpDef, input_schema: &Value, effect: Effect) -> Result<DeclaredHandler, DeclarationError> {
         let tool = HttpTool::new(def, input_schema, effect, &self.environment, &self.clients)?;
         let configured = tool.missing_secret().is_none();
-        Ok(Made { handler: Arc::new(tool), configured })
+        Ok(DeclaredHandler { handler: Arc::new(tool), configured })
     }
 }

@@ -16,9 +16,9 @@ mod template;
 mod tokens;
 pub mod tool;
 
-pub use client::{BodyError, Client, Request, SendError, Unfollowed, read_body};
+pub use client::{BodyError, Client, Request, SendError, UnfollowedRedirect, read_body};
 pub use clients::HttpClients;
 pub use kind::HttpKind;
-pub use oauth2::{Credentials, Granted};
+pub use oauth2::{Credentials, TokenGrant};
 pub use outcome::retry_after;
 pub use tool::HttpTool;

@@ -20,7 +20,7 @@ use tickfleet_tools::{DeclarationError, Environment, Secrets, ToolFailure, perce
 use super::client::{self, Client, Request, SendError};
 use super::error::field;
 use super::outcome;
-use super::template::{Place, Template, Values};
+use super::template::{Template, TemplatePosition, Values};
 
 /// Maximum bytes of a token service's response: tokens have a few kilobytes.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
@@ -93,7 +93,7 @@ impl OAuth2 {
     /// # Errors
     /// The message that names the missing secret.
     pub(super) fn credentials(&self, values: &Values<'_>) -> Result<Credentials, String> {
-        let text = |template: &Template| template.render(values, Place::Text).map(Option::unwrap_or_default);
+        let text = |template: &Template| template.render(values, TemplatePosition::Text).map(Option::unwrap_or_default);
         let secret =
             |template: &Option<Template>| template.as_ref().map(|t| text(t).map(SecretString::from)).transpose();
         let fields = self.fields.iter().map(|(name, template)| Ok((name.clone(), SecretString::from(text(template)?))));
@@ -121,10 +121,10 @@ pub struct Credentials {
 }
 
 /// A hash that identifies a sign-in without containing its secrets.
-pub(super) type Identity = [u8; 32];
+pub(super) type SignInDigest = [u8; 32];
 
 /// The token service's grant.
-pub struct Granted {
+pub struct TokenGrant {
     /// The access token.
     pub token: SecretString,
     /// The time from now during which the token may be used.
@@ -156,7 +156,7 @@ impl Credentials {
 
     /// Returns a hash that is equal if the same client makes the same request to the same service. Credentials with
     /// different secrets, such as those of two tenants, have different hashes.
-    pub(super) fn identity(&self) -> Identity {
+    pub(super) fn identity(&self) -> SignInDigest {
         let expose = |secret: &Option<SecretString>| secret.as_ref().map(|s| s.expose_secret().to_owned());
         let fields: Vec<_> = self.fields.iter().map(|(name, value)| (name.as_str(), value.expose_secret())).collect();
         let whole = json!([
@@ -175,10 +175,14 @@ impl Credentials {
     /// # Errors
     /// [`ToolFailure`]: transient and certainly without effect if the service is unavailable, permanent if it rejects
     /// the request.
-    pub async fn ask(&self, client: &Client, rotated: Option<&SecretString>) -> Result<Granted, ToolFailure> {
+    pub async fn request_grant(
+        &self,
+        client: &Client,
+        rotated: Option<&SecretString>,
+    ) -> Result<TokenGrant, ToolFailure> {
         let request = self.request(rotated).map_err(outcome::permanent)?;
         let answer = client.send(request, 0, &Secrets::default()).await.map_err(unanswered)?;
-        granted(answer).await
+        parse_grant(answer).await
     }
 
     fn request(&self, rotated: Option<&SecretString>) -> Result<Request, String> {
@@ -244,7 +248,7 @@ struct Grants {
     refresh_token: Option<String>,
 }
 
-pub(super) async fn granted(mut answer: Response) -> Result<Granted, ToolFailure> {
+pub(super) async fn parse_grant(mut answer: Response) -> Result<TokenGrant, ToolFailure> {
     let status = answer.status().as_u16();
     let body = client::read_body(&mut answer, ANSWER_BYTES_MAX).await;
     if status != 200 {
@@ -264,7 +268,7 @@ pub(super) async fn granted(mut answer: Response) -> Result<Granted, ToolFailure
     if grants.access_token.is_empty() || HeaderValue::from_str(&grants.access_token).is_err() {
         return Err(refused("its token service granted no usable token"));
     }
-    Ok(Granted {
+    Ok(TokenGrant {
         life: life(grants.expires_in.as_ref()),
         token: SecretString::from(grants.access_token),
         refresh_token: grants.refresh_token.filter(|token| !token.is_empty()).map(SecretString::from),

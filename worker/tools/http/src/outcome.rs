@@ -15,7 +15,7 @@ use tickfleet_model::{CallId, Effect, limits};
 use tickfleet_outbound::Blocked;
 use tickfleet_tools::json::{repaired, with_numbers_as_text};
 
-use super::client::{self, BodyError, Unfollowed};
+use super::client::{self, BodyError, UnfollowedRedirect};
 use super::mapping::{Mapping, Rule, pointed};
 use tickfleet_tools::Secrets;
 use tickfleet_tools::{ToolFailure, ToolOutput, wording};
@@ -30,7 +30,7 @@ const POINTER_BYTES_MAX: usize = 200;
 
 /// The declared rules about responses of a tool.
 #[derive(Debug, Clone)]
-pub(super) struct Rules {
+pub(super) struct OutcomeRules {
     /// Statuses, besides 429, that mean nothing took effect.
     pub(super) not_executed: BTreeSet<u16>,
     /// Rules about the body of a response; they take precedence over the status.
@@ -45,7 +45,7 @@ pub(super) struct Rules {
 }
 
 /// The response to a call.
-pub(super) struct Answered {
+pub(super) struct ToolResponse {
     pub(super) answer: Response,
     /// If it is a redirect: the reason why it is not followed.
     unfollowed: Option<String>,
@@ -53,32 +53,32 @@ pub(super) struct Answered {
     call: Option<CallId>,
 }
 
-impl Answered {
+impl ToolResponse {
     /// Marks this as the response to `call`.
-    pub(super) fn to(self, call: &CallId) -> Self {
+    pub(super) fn for_call(self, call: &CallId) -> Self {
         Self { call: Some(call.clone()), ..self }
     }
 }
 
-impl From<Response> for Answered {
+impl From<Response> for ToolResponse {
     fn from(answer: Response) -> Self {
         Self { answer, unfollowed: None, call: None }
     }
 }
 
-impl From<Unfollowed> for Answered {
-    fn from(Unfollowed { answer, why }: Unfollowed) -> Self {
+impl From<UnfollowedRedirect> for ToolResponse {
+    fn from(UnfollowedRedirect { answer, why }: UnfollowedRedirect) -> Self {
         Self { answer, unfollowed: Some(why), call: None }
     }
 }
 
-impl Rules {
+impl OutcomeRules {
     /// Reads a response and returns its meaning. All text in it is scrubbed of secrets.
     ///
     /// # Errors
     /// [`ToolFailure`], depending on the status, or if the body is too large or incomplete.
-    pub(super) async fn judge(&self, answered: Answered, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
-        let Answered { mut answer, unfollowed, call } = answered;
+    pub(super) async fn interpret(&self, answered: ToolResponse, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
+        let ToolResponse { mut answer, unfollowed, call } = answered;
         let status = answer.status().as_u16();
         let done = (200..300).contains(&status);
         // If the status alone decides, the body only explains the failure, so losing it is harmless.
@@ -183,7 +183,7 @@ impl Rules {
 
     fn failure(&self, status: u16, headers: &HeaderMap, text: &str) -> ToolFailure {
         let body = as_value(text);
-        let message = told(status, message_of(body.as_ref(), text, headers));
+        let message = failure_message(status, message_of(body.as_ref(), text, headers));
         let not_executed = status == 429 || self.not_executed.contains(&status);
         match status {
             408 | 425 | 500..=599 => {}
@@ -204,8 +204,8 @@ fn not_shown(body: &[u8], headers: &HeaderMap, secrets: &Secrets) -> Result<Tool
 /// Returns the failure that a matching rule defines for a response.
 fn mapped(rule: &Rule, status: u16, headers: &HeaderMap, text: &str) -> ToolFailure {
     let body = as_value(text);
-    let said = rule.message(body.as_ref()).map(|said| clean(&said));
-    let message = told(status, said.or_else(|| message_of(body.as_ref(), text, headers)));
+    let service_message = rule.message(body.as_ref()).map(|service_message| clean(&service_message));
+    let message = failure_message(status, service_message.or_else(|| message_of(body.as_ref(), text, headers)));
     let wished = rule.retry_after_s(body.as_ref()).map(Duration::from_secs);
     match rule.meaning {
         AnswerMeaning::Ok | AnswerMeaning::Permanent => {
@@ -220,12 +220,12 @@ fn mapped(rule: &Rule, status: u16, headers: &HeaderMap, text: &str) -> ToolFail
 }
 
 /// Returns the message about a failure that the model receives.
-fn told(status: u16, said: Option<String>) -> String {
-    let told = match said {
-        Some(said) => format!("The service answered with status {status}: {said}"),
+fn failure_message(status: u16, service_message: Option<String>) -> String {
+    let message = match service_message {
+        Some(service_message) => format!("The service answered with status {status}: {service_message}"),
         None => format!("The service answered with status {status}."),
     };
-    wording::cut(&told, limits::ERROR_BYTES_MAX)
+    wording::cut(&message, limits::ERROR_BYTES_MAX)
 }
 
 /// Rewrites JSON text so that every reader accepts it, with every digit preserved. `None` if it is not JSON, or is
@@ -283,15 +283,18 @@ fn message_of(body: Option<&Value>, text: &str, headers: &HeaderMap) -> Option<S
         "/errors/0",
         "/title",
     ];
-    let said = body.and_then(|body| PLACES.iter().find_map(|place| body.pointer(place)?.as_str()));
+    let service_message = body.and_then(|body| PLACES.iter().find_map(|place| body.pointer(place)?.as_str()));
     let html = headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"));
-    let said = said.or((!html).then_some(text)).map(str::trim).filter(|said| !said.is_empty())?;
-    Some(clean(said))
+    let service_message = service_message
+        .or((!html).then_some(text))
+        .map(str::trim)
+        .filter(|service_message| !service_message.is_empty())?;
+    Some(clean(service_message))
 }
 
 /// Puts a service's message on one line and cuts it to a bound.
-fn clean(said: &str) -> String {
-    let line: String = said.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+fn clean(service_message: &str) -> String {
+    let line: String = service_message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     wording::cut(&line, MESSAGE_BYTES_MAX)
 }
 
@@ -346,7 +349,7 @@ mod tests {
 
     #[test]
     fn each_status_has_its_meaning() {
-        let rules = Rules {
+        let rules = OutcomeRules {
             not_executed: BTreeSet::from([409, 503]),
             mapping: Mapping::default(),
             result: None,
@@ -372,19 +375,19 @@ mod tests {
     #[test]
     fn the_services_own_words_are_passed_on_bounded() {
         let (not_executed, mapping) = (BTreeSet::new(), Mapping::default());
-        let rules = Rules { not_executed, mapping, result: None, response_bytes_max: 10, effect: Effect::Once };
-        let said = |text: &str, kind| match rules.failure(400, &headers(&[(header::CONTENT_TYPE, kind)]), text) {
+        let rules = OutcomeRules { not_executed, mapping, result: None, response_bytes_max: 10, effect: Effect::Once };
+        let message_for = |text: &str, kind| match rules.failure(400, &headers(&[(header::CONTENT_TYPE, kind)]), text) {
             ToolFailure::Permanent { message, .. } => message,
             other => panic!("{other:?}"),
         };
         let telegram = r#"{"ok":false,"error_code":400,"description":"Bad Request: chat not found"}"#;
         let expected = "The service answered with status 400: Bad Request: chat not found";
-        assert_eq!(said(telegram, "application/json"), expected);
-        assert!(said(r#"{"error":{"message":"No"}}"#, "application/json").ends_with(": No"));
-        assert!(said("plain\nwords", "text/plain").ends_with(": plain words"));
-        assert_eq!(said("<html>", "text/html; charset=utf-8"), "The service answered with status 400.");
-        assert!(said(&"x".repeat(100_000), "text/plain").len() <= limits::ERROR_BYTES_MAX);
-        assert!(said(&"[".repeat(60_000), "application/json").len() <= limits::ERROR_BYTES_MAX);
+        assert_eq!(message_for(telegram, "application/json"), expected);
+        assert!(message_for(r#"{"error":{"message":"No"}}"#, "application/json").ends_with(": No"));
+        assert!(message_for("plain\nwords", "text/plain").ends_with(": plain words"));
+        assert_eq!(message_for("<html>", "text/html; charset=utf-8"), "The service answered with status 400.");
+        assert!(message_for(&"x".repeat(100_000), "text/plain").len() <= limits::ERROR_BYTES_MAX);
+        assert!(message_for(&"[".repeat(60_000), "application/json").len() <= limits::ERROR_BYTES_MAX);
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub(super) type Arguments = BTreeMap<String, Box<RawValue>>;
 
 /// The place of a template in the request, which determines how values are encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum TemplatePosition {
     /// Inside a segment of the URL's path.
     Path,
     /// Inside the value of a query parameter.
@@ -83,14 +83,14 @@ impl Template {
     ///
     /// # Errors
     /// The problem with an argument, worded for a model. It contains no secret.
-    pub(super) fn render(&self, values: &Values<'_>, place: Place) -> Result<Option<String>, String> {
+    pub(super) fn render(&self, values: &Values<'_>, place: TemplatePosition) -> Result<Option<String>, String> {
         let mut text = String::new();
         let mut segment = Segment::default();
         for part in &self.0 {
             match part {
                 Part::Text(literal) => {
                     text.push_str(literal);
-                    if place == Place::Path {
+                    if place == TemplatePosition::Path {
                         segment.add_literal(literal)?;
                     }
                 }
@@ -103,14 +103,14 @@ impl Template {
                 Part::Secret(name) => {
                     let value = values.secrets.get(name).ok_or_else(|| format!("The secret '{name}' is missing."))?;
                     match place {
-                        Place::Path => text.push_str(&percent_encoded(value, SECRET_KEEPS)),
-                        Place::Query => text.push_str(&percent_encoded(value, "")),
-                        Place::Header | Place::Text => text.push_str(value),
+                        TemplatePosition::Path => text.push_str(&percent_encoded(value, SECRET_KEEPS)),
+                        TemplatePosition::Query => text.push_str(&percent_encoded(value, "")),
+                        TemplatePosition::Header | TemplatePosition::Text => text.push_str(value),
                     }
                 }
             }
         }
-        if place == Place::Path {
+        if place == TemplatePosition::Path {
             segment.check()?;
         }
         Ok(Some(text))
@@ -178,20 +178,20 @@ fn as_text(name: &str, raw: &RawValue) -> Result<Option<String>, String> {
     }
 }
 
-fn encoded(name: &str, value: &str, place: Place) -> Result<String, String> {
+fn encoded(name: &str, value: &str, place: TemplatePosition) -> Result<String, String> {
     match place {
-        Place::Path => {
+        TemplatePosition::Path => {
             one_segment(value).map_err(|why| format!("Argument '{name}' {why}: it is one segment of a path."))?;
             Ok(percent_encoded(value, ""))
         }
-        Place::Query => Ok(percent_encoded(value, "")),
-        Place::Header => {
+        TemplatePosition::Query => Ok(percent_encoded(value, "")),
+        TemplatePosition::Header => {
             if value.chars().any(char::is_control) {
                 return Err(format!("Argument '{name}' must not contain line breaks or control characters."));
             }
             Ok(value.to_owned())
         }
-        Place::Text => Ok(value.to_owned()),
+        TemplatePosition::Text => Ok(value.to_owned()),
     }
 }
 
@@ -300,7 +300,9 @@ impl Body {
         Ok(match self {
             Self::Fixed(value) => Some(value.to_string()),
             Self::Whole(name) => values.arguments.get(name).map(|raw| raw.get().to_owned()),
-            Self::Text(template) => template.render(values, Place::Text)?.map(|text| Value::from(text).to_string()),
+            Self::Text(template) => {
+                template.render(values, TemplatePosition::Text)?.map(|text| Value::from(text).to_string())
+            }
             Self::List(items) => {
                 let items: Result<Vec<_>, _> = items.iter().map(|item| item.render(values)).collect();
                 Some(format!("[{}]", items?.into_iter().flatten().collect::<Vec<_>>().join(",")))
@@ -331,7 +333,7 @@ mod tests {
         Secrets::of([("TOKEN", "12:a/b")])
     }
 
-    fn render(template: &str, arguments: &str, place: Place) -> Result<Option<String>, String> {
+    fn render(template: &str, arguments: &str, place: TemplatePosition) -> Result<Option<String>, String> {
         let arguments: Arguments = serde_json::from_str(arguments).unwrap();
         Template::parse(template)?.render(&Values { arguments: &arguments, secrets: &secrets() }, place)
     }
@@ -346,11 +348,14 @@ mod tests {
     fn each_place_has_its_own_encoding() {
         let nasty = r#"{"a":"xy?z#&=;%2e \"q\""}"#;
         let path = Ok(Some("/u/xy%3Fz%23%26%3D%3B%252e%20%22q%22/e".to_owned()));
-        assert_eq!(render("/u/{{a}}/e", nasty, Place::Path), path);
+        assert_eq!(render("/u/{{a}}/e", nasty, TemplatePosition::Path), path);
         let query = r#"{"a":"x/y?z#&=;%2e \"q\""}"#;
-        assert_eq!(render("{{ a }}", query, Place::Query), Ok(Some("x%2Fy%3Fz%23%26%3D%3B%252e%20%22q%22".into())));
-        assert_eq!(render("Bearer {{a}}", r#"{"a":"é b"}"#, Place::Header), Ok(Some("Bearer é b".into())));
-        assert_eq!(render("/bot${TOKEN}/x", "{}", Place::Path), Ok(Some("/bot12:a%2Fb/x".into())));
+        assert_eq!(
+            render("{{ a }}", query, TemplatePosition::Query),
+            Ok(Some("x%2Fy%3Fz%23%26%3D%3B%252e%20%22q%22".into()))
+        );
+        assert_eq!(render("Bearer {{a}}", r#"{"a":"é b"}"#, TemplatePosition::Header), Ok(Some("Bearer é b".into())));
+        assert_eq!(render("/bot${TOKEN}/x", "{}", TemplatePosition::Path), Ok(Some("/bot12:a%2Fb/x".into())));
     }
 
     #[test]
@@ -370,37 +375,40 @@ mod tests {
                 "%252525252525252e",
             ])
         {
-            assert!(render("/u/{{a}}", &format!(r#"{{"a":"{bad}"}}"#), Place::Path).is_err(), "{bad}");
+            assert!(render("/u/{{a}}", &format!(r#"{{"a":"{bad}"}}"#), TemplatePosition::Path).is_err(), "{bad}");
         }
         for good in ["...", "a.b", "c7%", "100%25", "a;b", "%zz", "%", "%c0%af"] {
-            assert!(render("/u/{{a}}", &format!(r#"{{"a":"{good}"}}"#), Place::Path).is_ok(), "{good}");
+            assert!(render("/u/{{a}}", &format!(r#"{{"a":"{good}"}}"#), TemplatePosition::Path).is_ok(), "{good}");
         }
         // Two values that are harmless alone form an encoded dot or a separator.
         for (a, b) in [("%2", "e%2e"), ("%", "2f"), (".", ".")] {
             let both = format!(r#"{{"a":"{a}","b":"{b}"}}"#);
-            assert!(render("/x/{{a}}{{b}}", &both, Place::Path).is_err(), "{both}");
+            assert!(render("/x/{{a}}{{b}}", &both, TemplatePosition::Path).is_err(), "{both}");
         }
-        let joined = render("/x/{{a}}{{b}}", r#"{"a":"v","b":"1.2"}"#, Place::Path);
+        let joined = render("/x/{{a}}{{b}}", r#"{"a":"v","b":"1.2"}"#, TemplatePosition::Path);
         assert_eq!(joined, Ok(Some("/x/v1.2".into())));
         for bad in [r"x\r\nEvil: 1", r"x\ny", r"\u0000", r"\u007f"] {
-            assert!(render("{{a}}", &format!(r#"{{"a":"{bad}"}}"#), Place::Header).is_err(), "{bad}");
+            assert!(render("{{a}}", &format!(r#"{{"a":"{bad}"}}"#), TemplatePosition::Header).is_err(), "{bad}");
         }
-        assert!(render("{{a}}", r#"{"a":[[1]]}"#, Place::Query).is_err());
+        assert!(render("{{a}}", r#"{"a":[[1]]}"#, TemplatePosition::Query).is_err());
     }
 
     #[test]
     fn an_argument_is_never_taken_for_a_reference() {
-        let text = render("{{a}}", r#"{"a":"${TOKEN} {{a}}"}"#, Place::Text);
+        let text = render("{{a}}", r#"{"a":"${TOKEN} {{a}}"}"#, TemplatePosition::Text);
         assert_eq!(text, Ok(Some("${TOKEN} {{a}}".into())));
     }
 
     #[test]
     fn numbers_lists_and_absent_arguments_render_as_documented() {
         let arguments = r#"{"n":123456789012345678901,"b":true,"l":[1,"a b",null],"z":null}"#;
-        assert_eq!(render("{{n}}-{{b}}", arguments, Place::Query), Ok(Some("123456789012345678901-true".into())));
-        assert_eq!(render("{{l}}", arguments, Place::Query), Ok(Some("1%2Ca%20b".into())));
-        assert_eq!(render("{{z}}", arguments, Place::Query), Ok(None));
-        assert_eq!(render("x{{none}}", arguments, Place::Query), Ok(None));
+        assert_eq!(
+            render("{{n}}-{{b}}", arguments, TemplatePosition::Query),
+            Ok(Some("123456789012345678901-true".into()))
+        );
+        assert_eq!(render("{{l}}", arguments, TemplatePosition::Query), Ok(Some("1%2Ca%20b".into())));
+        assert_eq!(render("{{z}}", arguments, TemplatePosition::Query), Ok(None));
+        assert_eq!(render("x{{none}}", arguments, TemplatePosition::Query), Ok(None));
     }
 
     #[test]
@@ -425,12 +433,12 @@ mod tests {
         fn no_string_escapes_its_place(text in "\\PC{0,40}|[\\x00-\\x7f]{0,20}") {
             let arguments = json!({"a": text}).to_string();
             let inert = |s: &str| s.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~%".contains(&b));
-            for place in [Place::Path, Place::Query] {
+            for place in [TemplatePosition::Path, TemplatePosition::Query] {
                 if let Ok(Some(rendered)) = render("{{a}}", &arguments, place) {
                     prop_assert!(inert(&rendered));
                 }
             }
-            if let Ok(Some(rendered)) = render("{{a}}", &arguments, Place::Header) {
+            if let Ok(Some(rendered)) = render("{{a}}", &arguments, TemplatePosition::Header) {
                 prop_assert!(!rendered.contains(['\r', '\n', '\0']));
             }
             let parsed: Value = serde_json::from_str(&body(json!({"x": "<{{a}}>"}), &arguments)).unwrap();

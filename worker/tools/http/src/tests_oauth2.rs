@@ -12,7 +12,7 @@ use super::*;
 
 /// A token service that numbers its grants, and a service that accepts tokens that are not revoked.
 #[derive(Clone)]
-struct Identity {
+struct TokenService {
     requests: Arc<Mutex<Vec<BTreeMap<String, String>>>>,
     basic: Arc<Mutex<Vec<String>>>,
     /// Responses to send instead of a grant, in order.
@@ -29,7 +29,7 @@ struct Identity {
 
 const INVALID: &str = r#"Bearer realm="x", error="invalid_token""#;
 
-impl Identity {
+impl TokenService {
     async fn start(challenge: &'static str) -> (Self, String) {
         let identity = Self {
             requests: Arc::default(),
@@ -111,7 +111,7 @@ async fn seen(tool: &HttpTool) -> String {
 
 #[tokio::test]
 async fn a_token_is_asked_for_once_and_used_until_it_ends() {
-    let (identity, address) = Identity::start(INVALID).await;
+    let (identity, address) = TokenService::start(INVALID).await;
     let tool = tool(&address, Effect::Read, json!({"params": {"audience": "crm & co"}}));
     for _ in 0..3 {
         assert_eq!(seen(&tool).await, r#"{"seen":"[REDACTED]"}"#, "an echoed token does not show");
@@ -126,7 +126,7 @@ async fn a_token_is_asked_for_once_and_used_until_it_ends() {
 
 #[tokio::test]
 async fn calls_that_come_while_a_token_is_asked_for_wait_for_that_one() {
-    let (identity, address) = Identity::start(INVALID).await;
+    let (identity, address) = TokenService::start(INVALID).await;
     identity.gate.forget_permits(1_000);
     let tool = Arc::new(tool(&address, Effect::Read, json!({})));
     let start = || {
@@ -149,7 +149,7 @@ async fn calls_that_come_while_a_token_is_asked_for_wait_for_that_one() {
 
 #[tokio::test]
 async fn who_waited_for_a_sign_in_shares_its_failure_and_the_next_call_tries_again() {
-    let (identity, address) = Identity::start(INVALID).await;
+    let (identity, address) = TokenService::start(INVALID).await;
     identity.gate.forget_permits(1_000);
     identity.refusals.lock().unwrap().push_back(status(503, &[("retry-after", "4")], "token-9 p&w"));
     let tool = Arc::new(tool(&address, Effect::Once, json!({})));
@@ -178,7 +178,7 @@ async fn who_waited_for_a_sign_in_shares_its_failure_and_the_next_call_tries_aga
 
 #[tokio::test]
 async fn a_refused_token_is_replaced_once_and_the_call_made_again() {
-    let (identity, address) = Identity::start(INVALID).await;
+    let (identity, address) = TokenService::start(INVALID).await;
     for effect in [Effect::Read, Effect::Once] {
         let tool = tool(&address, effect, json!({}));
         seen(&tool).await;
@@ -198,7 +198,7 @@ async fn a_refused_token_is_replaced_once_and_the_call_made_again() {
 
 #[tokio::test]
 async fn a_bare_401_repeats_a_read_and_never_a_once_tool() {
-    let (identity, address) = Identity::start("Basic realm=\"x\"").await;
+    let (identity, address) = TokenService::start("Basic realm=\"x\"").await;
     identity.revoke("token-1");
     identity.revoke("token-3");
     assert!(call(&tool(&address, Effect::Read, json!({})), json!({})).await.is_ok());
@@ -209,7 +209,7 @@ async fn a_bare_401_repeats_a_read_and_never_a_once_tool() {
 
 #[tokio::test]
 async fn a_refresh_token_that_is_replaced_is_followed_and_forgotten_when_refused() {
-    let (identity, address) = Identity::start(INVALID).await;
+    let (identity, address) = TokenService::start(INVALID).await;
     let grant = json!({"grant": "refresh_token", "refresh_token": "${OLD}", "client_auth": "body"});
     let tool = tool(&address, Effect::Read, grant);
     seen(&tool).await;
@@ -228,7 +228,7 @@ async fn a_refresh_token_that_is_replaced_is_followed_and_forgotten_when_refused
 
 #[tokio::test]
 async fn a_refusal_of_the_token_service_is_final_and_says_no_more_than_its_code() {
-    let (identity, address) = Identity::start(INVALID).await;
+    let (identity, address) = TokenService::start(INVALID).await;
     let refusal = r#"{"error":"invalid_client","error_description":"no client me with key-secret"}"#;
     let odd = [status(400, &[], refusal), status(200, &[], r#"{"token":"x"}"#), status(302, &[("location", "/x")], "")];
     identity.refusals.lock().unwrap().extend(odd);
@@ -258,7 +258,7 @@ async fn a_token_service_that_is_away_leaves_the_call_unmade() {
 
 #[tokio::test]
 async fn tenants_sign_in_each_for_itself_and_share_no_token() {
-    let (identity, address) = Identity::start(INVALID).await;
+    let (identity, address) = TokenService::start(INVALID).await;
     let environment = Environment::of([("PW_acme", "pw-of-acme"), ("PW_other", "pw-of-other")]);
     let def = json!({"path": "/api", "secrets": {"PASSWORD": {"env": "PW_{tenant}"}}, "oauth2": {
         "grant": "client_credentials", "token_url": format!("http://{address}/token"), "client_id": "me",
@@ -282,7 +282,7 @@ async fn tenants_sign_in_each_for_itself_and_share_no_token() {
 #[tokio::test]
 async fn tools_that_sign_in_alike_share_their_token() {
     tickfleet_outbound::install_crypto_provider();
-    let (identity, address) = Identity::start(INVALID).await;
+    let (identity, address) = TokenService::start(INVALID).await;
     let clients = HttpClients::default();
     for _ in 0..2 {
         let def = json!({"path": "/api", "secrets": {"PASSWORD": {"env": "KEY"}}, "oauth2": {

@@ -13,7 +13,7 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
 use super::client::Client;
-use super::oauth2::{Credentials, Identity};
+use super::oauth2::{Credentials, SignInDigest};
 use tickfleet_tools::ToolFailure;
 
 /// Maximum number of remembered sign-ins. Further sign-ins work, but calls do not share them.
@@ -26,7 +26,7 @@ const REPLACE_PAUSE: Duration = Duration::from_secs(10);
 
 /// The tokens of a set of tools, by sign-in.
 #[derive(Default)]
-pub(super) struct Tokens(Mutex<HashMap<Identity, Arc<Entry>>>);
+pub(super) struct Tokens(Mutex<HashMap<SignInDigest, Arc<SignInEntry>>>);
 
 impl fmt::Debug for Tokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -36,14 +36,14 @@ impl fmt::Debug for Tokens {
 
 /// One sign-in.
 #[derive(Default)]
-struct Entry {
+struct SignInEntry {
     /// Number of attempted sign-ins. A call that waited for an attempt shares its failure instead of trying again.
     tried: AtomicU64,
-    slot: Arc<tokio::sync::Mutex<Slot>>,
+    slot: Arc<tokio::sync::Mutex<SignInState>>,
 }
 
 #[derive(Default)]
-struct Slot {
+struct SignInState {
     token: Option<Arc<Token>>,
     /// The refresh token that has replaced the declared one.
     rotated: Option<SecretString>,
@@ -103,7 +103,7 @@ impl Tokens {
         Some(sign_in(entry, slot, client, credentials).await)
     }
 
-    fn entry(&self, identity: Identity) -> Arc<Entry> {
+    fn entry(&self, identity: SignInDigest) -> Arc<SignInEntry> {
         let mut entries = self.0.lock();
         if entries.len() >= TOKENS_MAX && !entries.contains_key(&identity) {
             let now = Instant::now();
@@ -116,7 +116,7 @@ impl Tokens {
     }
 }
 
-impl Slot {
+impl SignInState {
     fn matters(&self, now: Instant) -> bool {
         self.rotated.is_some() || self.token.as_ref().is_some_and(|token| now < token.good_until)
     }
@@ -125,14 +125,15 @@ impl Slot {
 /// Signs in, in a separate task that continues if the call that started it is dropped: other calls wait for the result,
 /// and a service that rotates refresh tokens may already have replaced the old one.
 async fn sign_in(
-    entry: Arc<Entry>,
-    mut slot: OwnedMutexGuard<Slot>,
+    entry: Arc<SignInEntry>,
+    mut slot: OwnedMutexGuard<SignInState>,
     client: &Arc<Client>,
     credentials: Credentials,
 ) -> Result<Arc<Token>, ToolFailure> {
     let client = Arc::clone(client);
     let signed_in = tokio::spawn(async move {
-        let asked = tokio::time::timeout(SIGN_IN_TIMEOUT, credentials.ask(&client, slot.rotated.as_ref())).await;
+        let asked =
+            tokio::time::timeout(SIGN_IN_TIMEOUT, credentials.request_grant(&client, slot.rotated.as_ref())).await;
         let result = asked.unwrap_or_else(|_| Err(too_slow())).map(|granted| {
             slot.granted += 1;
             slot.rotated = granted.refresh_token.or_else(|| slot.rotated.take());

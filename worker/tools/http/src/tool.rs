@@ -29,8 +29,8 @@ use super::declared::{
 };
 use super::error::field;
 use super::oauth2::{Credentials, OAuth2};
-use super::outcome::{self, Answered, Rules};
-use super::template::{Arguments, Body, Place, Template, Values};
+use super::outcome::{self, OutcomeRules, ToolResponse};
+use super::template::{Arguments, Body, Template, TemplatePosition, Values};
 use super::tokens::{Token, Tokens};
 
 /// Maximum number of redirects that a declaration may allow.
@@ -50,7 +50,7 @@ pub struct HttpTool {
     environment: Environment,
     idempotency_header: Option<HeaderName>,
     redirects_max: u8,
-    rules: Rules,
+    rules: OutcomeRules,
     client: Arc<Client>,
     sign_in: Option<OAuth2>,
     tokens: Arc<Tokens>,
@@ -181,7 +181,7 @@ impl HttpTool {
             request.headers.insert(name.clone(), header_value(name, &context.idempotency_key)?);
         }
         for (name, template) in &self.headers {
-            if let Some(text) = template.render(values, Place::Header)? {
+            if let Some(text) = template.render(values, TemplatePosition::Header)? {
                 let mut value = header_value(name, &text)?;
                 value.set_sensitive(template.secrets().next().is_some());
                 request.headers.insert(name.clone(), value);
@@ -191,11 +191,11 @@ impl HttpTool {
     }
 
     fn url(&self, values: &Values<'_>) -> Result<Url, String> {
-        let path = self.path.render(values, Place::Path)?.ok_or("An argument of the address is null.")?;
+        let path = self.path.render(values, TemplatePosition::Path)?.ok_or("An argument of the address is null.")?;
         let mut text = format!("{}{path}", self.base.as_str().trim_end_matches('/'));
         let mut separator = '?';
         for (name, template) in &self.query {
-            if let Some(value) = template.render(values, Place::Query)? {
+            if let Some(value) = template.render(values, TemplatePosition::Query)? {
                 text.push_str(&format!("{separator}{}={value}", percent::percent_encoded(name, "")));
                 separator = '&';
             }
@@ -247,7 +247,7 @@ impl Handler for HttpTool {
             match &self.sign_in {
                 None => {
                     let answer = self.send(context, &values, &secrets, None).await?;
-                    self.rules.judge(answer, &secrets).await
+                    self.rules.interpret(answer, &secrets).await
                 }
                 Some(sign_in) => self.signed_in(sign_in, context, &values).await,
             }
@@ -268,7 +268,7 @@ impl HttpTool {
         values: &Values<'_>,
         secrets: &Secrets,
         token: Option<&Token>,
-    ) -> Result<Answered, ToolFailure> {
+    ) -> Result<ToolResponse, ToolFailure> {
         let mut request = self.request(context, values).map_err(outcome::permanent)?;
         if let Some(token) = token {
             // The token service's grant was already checked to be usable as a header.
@@ -279,14 +279,14 @@ impl HttpTool {
         }
         let sent = self.client.send(traced(request, &context.context), self.redirects_max, secrets).await;
         let answered = match sent {
-            Ok(answer) => Answered::from(answer),
-            Err(SendError::Redirect(redirect)) => Answered::from(*redirect),
+            Ok(answer) => ToolResponse::from(answer),
+            Err(SendError::Redirect(redirect)) => ToolResponse::from(*redirect),
             Err(SendError::Blocked(refused)) => return Err(outcome::blocked(&refused)),
             Err(SendError::NotSent { host, why }) => return Err(outcome::not_sent(&host, why)),
             Err(SendError::Lost { host, why }) => return Err(outcome::lost(&host, why)),
         };
         Span::current().record("http.response.status_code", answered.answer.status().as_u16());
-        Ok(answered.to(&context.call))
+        Ok(answered.for_call(&context.call))
     }
 
     /// Makes one call with an access token. If the service rejects the token, retries once with another token.
@@ -302,15 +302,15 @@ impl HttpTool {
         let secrets = values.secrets.with_token(&token.value);
         let answer = self.send(context, values, &secrets, Some(&token)).await?;
         if !self.refuses_token(&answer) {
-            return self.rules.judge(answer, &secrets).await;
+            return self.rules.interpret(answer, &secrets).await;
         }
         match self.tokens.replace(&self.client, credentials()?, &token).await {
-            None => self.rules.judge(answer, &secrets).await,
+            None => self.rules.interpret(answer, &secrets).await,
             Some(token) => {
                 let token = token?;
                 let secrets = values.secrets.with_token(&token.value);
                 let answer = self.send(context, values, &secrets, Some(&token)).await?;
-                self.rules.judge(answer, &secrets).await
+                self.rules.interpret(answer, &secrets).await
             }
         }
     }
@@ -318,7 +318,7 @@ impl HttpTool {
     /// Returns true if the response means that the token, and with it the request, was rejected. For a `once` tool, a
     /// bare 401 is not enough: either the response has RFC 6750's `invalid_token`, or the declaration lists 401 under
     /// `not_executed`.
-    fn refuses_token(&self, answered: &Answered) -> bool {
+    fn refuses_token(&self, answered: &ToolResponse) -> bool {
         let answer = &answered.answer;
         let says_so = |challenge: &HeaderValue| {
             let challenge = challenge.as_bytes().to_ascii_lowercase();

@@ -26,7 +26,7 @@ const LOOKUPS: [&str; 3] = ["search_my_memories", "search_atlasux_knowledge", "r
 
 /// A call or task of an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Deed {
+pub(crate) struct AuditedAction {
     /// The turn or task.
     pub(crate) turn: String,
     /// True if it is a task that this agent carried out as a whole.
@@ -41,14 +41,14 @@ pub(crate) struct Deed {
 
 /// The audit logs of a process's shards.
 #[derive(Debug, Default)]
-pub(crate) struct Logs {
-    by_shard: Mutex<HashMap<u32, Arc<tokio::sync::Mutex<Log>>>>,
+pub(crate) struct AuditLogs {
+    by_shard: Mutex<HashMap<u32, Arc<tokio::sync::Mutex<ShardLog>>>>,
 }
 
 #[derive(Debug, Default)]
-struct Log {
+struct ShardLog {
     newest: Option<String>,
-    by_agent: HashMap<(TenantId, AgentId), VecDeque<Arc<Deed>>>,
+    by_agent: HashMap<(TenantId, AgentId), VecDeque<Arc<AuditedAction>>>,
     order: VecDeque<(TenantId, AgentId)>,
 }
 
@@ -78,7 +78,7 @@ struct Meta<'a> {
     outcome: String,
 }
 
-impl Logs {
+impl AuditLogs {
     /// Returns what this agent of this tenant did most recently, newest first.
     ///
     /// # Errors
@@ -88,16 +88,16 @@ impl Logs {
         store: &Store,
         tenant: &TenantId,
         agent: &AgentId,
-    ) -> Result<Vec<Arc<Deed>>, StoreError> {
+    ) -> Result<Vec<Arc<AuditedAction>>, StoreError> {
         let log = Arc::clone(self.by_shard.lock().entry(store.shard()).or_default());
         let mut log = log.lock().await;
         log.read_on(store).await?;
-        let deeds = log.by_agent.get(&(tenant.clone(), agent.clone()));
-        Ok(deeds.map(|deeds| deeds.iter().rev().take(OF_AGENT_MAX).cloned().collect()).unwrap_or_default())
+        let actions = log.by_agent.get(&(tenant.clone(), agent.clone()));
+        Ok(actions.map(|actions| actions.iter().rev().take(OF_AGENT_MAX).cloned().collect()).unwrap_or_default())
     }
 }
 
-impl Log {
+impl ShardLog {
     /// Reads the entries written since the last read; the first time, the newest entries.
     async fn read_on(&mut self, store: &Store) -> Result<(), StoreError> {
         let (mut before, mut found): (Option<String>, Vec<String>) = (None, Vec::new());
@@ -127,43 +127,43 @@ impl Log {
         }
         let actor = AgentId::new(&entry.actor_id).ok().filter(|_| entry.actor_type == "agent");
         let worker = entry.meta.agent.clone();
-        let deed = |is_task| Arc::new(deed(&entry, is_task));
+        let action = |is_task| Arc::new(action(&entry, is_task));
         if let Some(actor) = actor.filter(|actor| Some(actor) != worker.as_ref()) {
-            self.hold((entry.tenant.clone(), actor), deed(false));
+            self.insert((entry.tenant.clone(), actor), action(false));
         }
         if let Some(worker) = worker {
-            self.hold((entry.tenant.clone(), worker), deed(true));
+            self.insert((entry.tenant.clone(), worker), action(true));
         }
     }
 
-    fn hold(&mut self, whose: (TenantId, AgentId), deed: Arc<Deed>) {
-        self.by_agent.entry(whose.clone()).or_default().push_back(deed);
-        self.order.push_back(whose);
+    fn insert(&mut self, owner: (TenantId, AgentId), action: Arc<AuditedAction>) {
+        self.by_agent.entry(owner.clone()).or_default().push_back(action);
+        self.order.push_back(owner);
         while self.order.len() > HELD_MAX {
             let Some(oldest) = self.order.pop_front() else { break };
-            let deeds = self.by_agent.get_mut(&oldest);
-            if deeds.is_some_and(|deeds| deeds.pop_front().is_some() && deeds.is_empty()) {
+            let actions = self.by_agent.get_mut(&oldest);
+            if actions.is_some_and(|actions| actions.pop_front().is_some() && actions.is_empty()) {
                 self.by_agent.remove(&oldest);
             }
         }
     }
 }
 
-fn deed(entry: &Entry<'_>, is_task: bool) -> Deed {
+fn action(entry: &Entry<'_>, is_task: bool) -> AuditedAction {
     let meta = &entry.meta;
     let mut text = entry.message.clone();
-    for (word, said) in [
+    for (word, value) in [
         ("arguments", meta.arguments.map(RawValue::get)),
         ("result", meta.result.as_deref()),
         ("error", meta.error.map(RawValue::get)),
     ] {
-        if let Some(said) = said.filter(|said| !matches!(*said, "null" | "{}")) {
-            text.push_str(&format!("\n{word}: {}", wording::cut(said, TEXT_BYTES_MAX / 2)));
+        if let Some(value) = value.filter(|value| !matches!(*value, "null" | "{}")) {
+            text.push_str(&format!("\n{word}: {}", wording::cut(value, TEXT_BYTES_MAX / 2)));
         }
     }
     let arguments = meta.arguments.map_or("", RawValue::get);
     let tool = &entry.entity_id;
-    Deed {
+    AuditedAction {
         turn: meta.turn.clone(),
         is_task,
         at: entry.timestamp.clone(),
@@ -188,14 +188,14 @@ mod tests {
         .to_string()
     }
 
-    fn of(log: &Log, tenant: &str, agent: &str) -> usize {
-        let whose = (TenantId::new(tenant).unwrap(), AgentId::new(agent).unwrap());
-        log.by_agent.get(&whose).map_or(0, VecDeque::len)
+    fn of(log: &ShardLog, tenant: &str, agent: &str) -> usize {
+        let owner = (TenantId::new(tenant).unwrap(), AgentId::new(agent).unwrap());
+        log.by_agent.get(&owner).map_or(0, VecDeque::len)
     }
 
     #[test]
     fn a_deed_is_of_who_did_it_and_a_task_of_who_gave_it_too() {
-        let mut log = Log::default();
+        let mut log = ShardLog::default();
         log.take_in(&entry("acme", ("agent", "kelly"), None, 1));
         log.take_in(&entry("acme", ("agent", "atlas"), Some("kelly"), 2));
         log.take_in(&entry("acme", ("service", "producer"), Some("kelly"), 3));
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn no_more_is_held_than_is_allowed_and_the_oldest_goes() {
-        let mut log = Log::default();
+        let mut log = ShardLog::default();
         for turn in 0..HELD_MAX + 10 {
             log.take_in(&entry("acme", ("agent", if turn < 5 { "old" } else { "new" }), None, turn));
         }

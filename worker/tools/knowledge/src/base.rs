@@ -8,7 +8,7 @@ use tickfleet_model::TenantId;
 use tickfleet_model::knowledge::{Document, Passages};
 use tickfleet_store::{Store, StoreError};
 
-use crate::embeddings::likeness;
+use crate::embeddings::cosine_similarity;
 use crate::lexicon::{Lexicon, best_first};
 use crate::words::words;
 
@@ -21,17 +21,17 @@ const LIKE_MIN: f32 = 0.1;
 
 /// A document held in memory.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct CachedDocument {
     pub(crate) document: Document,
     pub(crate) passages: Passages,
 }
 
 /// A passage: its document, and its index there.
-pub(crate) type Place = (Arc<Held>, usize);
+pub(crate) type PassageRef = (Arc<CachedDocument>, usize);
 
 /// The knowledge base of one tenant.
 #[derive(Debug, Default)]
-pub(crate) struct Base {
+pub(crate) struct KnowledgeBase {
     index: RwLock<Index>,
     /// Locked while the base is being refreshed.
     refreshing: tokio::sync::Mutex<()>,
@@ -44,11 +44,11 @@ struct Index {
     documents: HashMap<String, Vec<usize>>,
     lexicon: Lexicon,
     /// The passages by the number of their text in the lexicon.
-    places: Vec<Option<Place>>,
+    places: Vec<Option<PassageRef>>,
     bytes: usize,
 }
 
-impl Base {
+impl KnowledgeBase {
     /// Updates the base from Redis, with a single request if nothing has changed.
     ///
     /// # Errors
@@ -74,7 +74,7 @@ impl Base {
         }
         let mut index = self.index.write();
         index.generation = generation;
-        if index.lexicon.is_worn() {
+        if index.lexicon.needs_rebuild() {
             index.make_anew();
         }
         Ok(())
@@ -93,7 +93,7 @@ impl Base {
     }
 
     /// Returns the passages that best match these words, best first.
-    pub(crate) fn by_words(&self, asked: &[String], category: Option<&str>, most: usize) -> Vec<(Place, f32)> {
+    pub(crate) fn by_words(&self, asked: &[String], category: Option<&str>, most: usize) -> Vec<(PassageRef, f32)> {
         let index = self.index.read();
         let wanted = |text: usize| index.places[text].as_ref().is_some_and(|(held, _)| is_of(held, category));
         let found = index.lexicon.find(asked, most, wanted);
@@ -108,16 +108,16 @@ impl Base {
         model: &str,
         category: Option<&str>,
         most: usize,
-    ) -> Vec<(Place, f32)> {
-        let places: Vec<Place> = {
+    ) -> Vec<(PassageRef, f32)> {
+        let places: Vec<PassageRef> = {
             let index = self.index.read();
-            let fits = |(held, _): &&Place| held.document.model == model && is_of(held, category);
+            let fits = |(held, _): &&PassageRef| held.document.model == model && is_of(held, category);
             index.places.iter().flatten().filter(fits).cloned().collect()
         };
         let mut found: Vec<(usize, f32)> = Vec::new();
         for (step, some) in places.chunks(STEP_VECTORS).enumerate() {
             for (at, (held, number)) in some.iter().enumerate() {
-                let likeness = held.passages.vectors.get(*number).map_or(0.0, |other| likeness(vector, other));
+                let likeness = held.passages.vectors.get(*number).map_or(0.0, |other| cosine_similarity(vector, other));
                 if likeness >= LIKE_MIN {
                     found.push((step * STEP_VECTORS + at, likeness));
                 }
@@ -129,7 +129,7 @@ impl Base {
     }
 }
 
-fn is_of(held: &Held, category: Option<&str>) -> bool {
+fn is_of(held: &CachedDocument, category: Option<&str>) -> bool {
     category.is_none_or(|category| held.document.category.to_lowercase() == category)
 }
 
@@ -153,7 +153,7 @@ fn steps(documents: Vec<Document>) -> Vec<Vec<Document>> {
 impl Index {
     /// Drops documents that are not listed in the form in which they are held. Returns the listed documents not held.
     fn forget_all_but(&mut self, listed: &[Document]) -> Vec<Document> {
-        let held = |places: &Vec<Option<Place>>, texts: &[usize]| {
+        let held = |places: &Vec<Option<PassageRef>>, texts: &[usize]| {
             texts.first().and_then(|text| places[*text].as_ref().map(|(held, _)| held.document.clone()))
         };
         let known: HashMap<String, Document> =
@@ -170,18 +170,18 @@ impl Index {
 
     fn add(&mut self, document: Document, passages: Passages) {
         self.remove(&document.id);
-        self.hold(Arc::new(Held { document, passages }));
+        self.insert(Arc::new(CachedDocument { document, passages }));
     }
 
-    fn hold(&mut self, held: Arc<Held>) {
+    fn insert(&mut self, held: Arc<CachedDocument>) {
         let title = words(&held.document.title);
         let mut texts = Vec::new();
         for (number, passage) in held.passages.passages.iter().enumerate() {
-            let mut said = words(&passage.text);
+            let mut terms = words(&passage.text);
             // The headings and the title describe the passage's subject.
-            said.extend(passage.headings.iter().flat_map(|heading| words(heading)));
-            said.extend(title.iter().cloned());
-            let text = self.lexicon.add(&said);
+            terms.extend(passage.headings.iter().flat_map(|heading| words(heading)));
+            terms.extend(title.iter().cloned());
+            let text = self.lexicon.add(&terms);
             self.places.resize(text, None);
             self.places.push(Some((Arc::clone(&held), number)));
             texts.push(text);
@@ -202,14 +202,14 @@ impl Index {
 
     /// Rebuilds the index without the removed texts.
     fn make_anew(&mut self) {
-        let held: Vec<Arc<Held>> =
+        let held: Vec<Arc<CachedDocument>> =
             self.places.iter().flatten().filter(|(_, number)| *number == 0).map(|(held, _)| Arc::clone(held)).collect();
         *self = Self { generation: self.generation, ..Self::default() };
-        held.into_iter().for_each(|held| self.hold(held));
+        held.into_iter().for_each(|held| self.insert(held));
     }
 }
 
-fn weight(held: &Held) -> usize {
+fn weight(held: &CachedDocument) -> usize {
     let texts = held.passages.passages.iter().map(|passage| passage.text.len() + 128);
     texts.sum::<usize>() + held.passages.vectors.iter().map(Vec::len).sum::<usize>() + 512
 }
@@ -240,7 +240,7 @@ mod tests {
     #[tokio::test]
     #[ignore = "it measures: run it by hand, with --release"]
     async fn how_long_a_question_takes_in_the_largest_base() {
-        let base = Base::default();
+        let base = KnowledgeBase::default();
         let of_document = limits::DOCUMENT_PASSAGES_MAX;
         let bytes_max = usize::try_from(limits::KNOWLEDGE_BYTES_MAX).unwrap_or(usize::MAX);
         let passages = bytes_max / (limits::PASSAGE_CHARS + DIMENSIONS);

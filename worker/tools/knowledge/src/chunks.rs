@@ -11,7 +11,7 @@ const HEADING_BYTES_MAX: usize = 200;
 
 /// The parts of a document: its title, if it has one, and its passages.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Cut {
+pub(crate) struct SplitDocument {
     /// The first level-one heading.
     pub(crate) title: Option<String>,
     /// The passages in order.
@@ -19,7 +19,7 @@ pub(crate) struct Cut {
 }
 
 /// Splits Markdown. Lines in code blocks are not headings.
-pub(crate) fn markdown(text: &str) -> Cut {
+pub(crate) fn markdown(text: &str) -> SplitDocument {
     let mut cutter = Cutter::default();
     let mut fence: Option<&str> = None;
     for line in body(text).lines() {
@@ -39,7 +39,7 @@ pub(crate) fn markdown(text: &str) -> Cut {
 }
 
 /// Splits text without headings.
-pub(crate) fn plain(text: &str) -> Cut {
+pub(crate) fn plain(text: &str) -> SplitDocument {
     let mut cutter = Cutter::default();
     for line in text.lines() {
         if line.trim().is_empty() { cutter.end_block() } else { cutter.line(line) }
@@ -64,7 +64,7 @@ fn heading(line: &str) -> Option<(usize, &str)> {
 
 #[derive(Default)]
 struct Cutter {
-    cut: Cut,
+    cut: SplitDocument,
     /// The headings that apply to the current position, with their levels.
     headings: Vec<(usize, String)>,
     /// The paragraph being read.
@@ -132,7 +132,7 @@ impl Cutter {
         self.end_passage(false);
     }
 
-    fn end(mut self) -> Cut {
+    fn end(mut self) -> SplitDocument {
         self.end_section();
         self.cut
     }

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use tickfleet_model::knowledge::{Document, Passage, digest, document_id};
 use tickfleet_model::limits;
 
-use crate::chunks::{self, Cut};
+use crate::chunks::{self, SplitDocument};
 
 /// Must change when documents are split differently: the next import then replaces all documents.
 const CUT_VERSION: &str = "1";
@@ -29,7 +29,7 @@ pub struct Problem {
 
 /// The format of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum FileFormat {
     /// One document with headings.
     Markdown,
     /// One document.
@@ -38,7 +38,7 @@ pub enum Form {
     Lines,
 }
 
-impl Form {
+impl FileFormat {
     /// Returns the format of a file according to its name; `None` for other files.
     #[must_use]
     pub fn of(name: &str) -> Option<Self> {
@@ -61,7 +61,7 @@ impl Form {
 }
 
 #[derive(Deserialize)]
-struct Line {
+struct DocumentLine {
     text: String,
     #[serde(default)]
     title: Option<String>,
@@ -74,7 +74,7 @@ struct Line {
 /// Reads the documents of a file, in order. `file` is the file's name. `category` is used for documents without their
 /// own.
 #[must_use]
-pub fn read(file: &str, form: Form, content: &[u8], category: &str) -> Vec<Result<Draft, Problem>> {
+pub fn read(file: &str, form: FileFormat, content: &[u8], category: &str) -> Vec<Result<Draft, Problem>> {
     let problem = |why: String| vec![Err(Problem { place: file.to_owned(), why })];
     if content.len() as u64 > form.bytes_max() {
         return problem(format!("it has {} bytes; at most {} are allowed", content.len(), form.bytes_max()));
@@ -84,15 +84,15 @@ pub fn read(file: &str, form: Form, content: &[u8], category: &str) -> Vec<Resul
         Ok(_) => return problem("not text: it has NUL bytes".to_owned()),
         Err(error) => return problem(format!("not text: byte {} is not UTF-8", error.valid_up_to())),
     };
-    let whole = |cut: Cut| {
+    let whole = |cut: SplitDocument| {
         let title = cut.title.clone().unwrap_or_else(|| stem(file));
-        let draft = draft(Named { source: file, title: &title, category, file, titled: false }, cut.passages);
+        let draft = draft(DocumentNames { source: file, title: &title, category, file, titled: false }, cut.passages);
         vec![draft.map_err(|why| Problem { place: file.to_owned(), why })]
     };
     match form {
-        Form::Markdown => whole(chunks::markdown(text)),
-        Form::Text => whole(chunks::plain(text)),
-        Form::Lines => text
+        FileFormat::Markdown => whole(chunks::markdown(text)),
+        FileFormat::Text => whole(chunks::plain(text)),
+        FileFormat::Lines => text
             .lines()
             .zip(1_usize..)
             .filter(|(line, _)| !line.trim().is_empty())
@@ -108,7 +108,7 @@ fn read_line(file: &str, line: &str, category: &str) -> Result<Draft, String> {
         return Err(format!("the line has {} bytes; at most {}", line.len(), 2 * limits::DOCUMENT_BYTES_MAX));
     }
     let expected = r#"expected {"text": …} with "title", "category" and "source" where there are any"#;
-    let line: Line = serde_json::from_str(line).map_err(|error| format!("{error}; {expected}"))?;
+    let line: DocumentLine = serde_json::from_str(line).map_err(|error| format!("{error}; {expected}"))?;
     if line.text.contains('\0') {
         return Err("the text has NUL bytes".to_owned());
     }
@@ -120,11 +120,11 @@ fn read_line(file: &str, line: &str, category: &str) -> Result<Draft, String> {
     let title = line.title.or_else(|| cut.title.clone()).unwrap_or_default();
     let category = line.category.as_deref().unwrap_or(category);
     let source = line.source.as_deref().unwrap_or(file);
-    draft(Named { source, title: &title, category, file, titled: true }, cut.passages)
+    draft(DocumentNames { source, title: &title, category, file, titled: true }, cut.passages)
 }
 
 /// The names of a document.
-struct Named<'a> {
+struct DocumentNames<'a> {
     source: &'a str,
     title: &'a str,
     category: &'a str,
@@ -133,8 +133,8 @@ struct Named<'a> {
     titled: bool,
 }
 
-fn draft(named: Named<'_>, passages: Vec<Passage>) -> Result<Draft, String> {
-    let Named { source, title, category, file, titled } = named;
+fn draft(named: DocumentNames<'_>, passages: Vec<Passage>) -> Result<Draft, String> {
+    let DocumentNames { source, title, category, file, titled } = named;
     for (what, text) in [("source", source), ("title", title), ("category", category)] {
         if text.len() > limits::DOCUMENT_NAME_BYTES_MAX || text.chars().any(char::is_control) {
             let max = limits::DOCUMENT_NAME_BYTES_MAX;
@@ -179,29 +179,29 @@ mod tests {
 
     use super::*;
 
-    fn why(form: Form, content: &[u8]) -> String {
+    fn why(form: FileFormat, content: &[u8]) -> String {
         read("a/b.md", form, content, "").remove(0).unwrap_err().why
     }
 
     #[test]
     fn what_is_no_text_is_refused_with_the_reason() {
-        assert!(why(Form::Markdown, b"a\0b").contains("NUL"));
-        assert!(why(Form::Text, b"abc\xff\xfe").contains("byte 3 is not UTF-8"));
-        assert!(why(Form::Markdown, &vec![b'x'; 10 << 20]).contains("10485760 bytes"));
-        assert!(why(Form::Markdown, b" \n\n").contains("no text"));
-        assert!(why(Form::Markdown, "# a\nb\n".repeat(5_000).as_bytes()).contains("5000 sections"));
-        assert!(why(Form::Lines, b"{\"title\": 1}").contains("expected {\"text\""));
-        assert!(why(Form::Lines, br#"{"text":"a\u0000b"}"#).contains("NUL"));
-        assert!(why(Form::Lines, br#"{"text":"a","title":"x\ny"}"#).contains("title"));
-        assert!(why(Form::Lines, "[".repeat(100_000).as_bytes()).contains("expected"));
-        assert_eq!(Form::of("x.exe"), None);
-        assert_eq!(Form::of("x.MD"), Some(Form::Markdown));
+        assert!(why(FileFormat::Markdown, b"a\0b").contains("NUL"));
+        assert!(why(FileFormat::Text, b"abc\xff\xfe").contains("byte 3 is not UTF-8"));
+        assert!(why(FileFormat::Markdown, &vec![b'x'; 10 << 20]).contains("10485760 bytes"));
+        assert!(why(FileFormat::Markdown, b" \n\n").contains("no text"));
+        assert!(why(FileFormat::Markdown, "# a\nb\n".repeat(5_000).as_bytes()).contains("5000 sections"));
+        assert!(why(FileFormat::Lines, b"{\"title\": 1}").contains("expected {\"text\""));
+        assert!(why(FileFormat::Lines, br#"{"text":"a\u0000b"}"#).contains("NUL"));
+        assert!(why(FileFormat::Lines, br#"{"text":"a","title":"x\ny"}"#).contains("title"));
+        assert!(why(FileFormat::Lines, "[".repeat(100_000).as_bytes()).contains("expected"));
+        assert_eq!(FileFormat::of("x.exe"), None);
+        assert_eq!(FileFormat::of("x.MD"), Some(FileFormat::Markdown));
     }
 
     #[test]
     fn the_lines_of_a_file_are_documents_and_a_bad_one_costs_itself() {
         let lines = b"{\"text\":\"one\",\"title\":\"A\",\"source\":\"s\"}\n\nno\n{\"text\":\"two\",\"category\":\"c\"}";
-        let read = read("x.jsonl", Form::Lines, lines, "given");
+        let read = read("x.jsonl", FileFormat::Lines, lines, "given");
         let documents: Vec<_> = read.iter().map(|draft| draft.as_ref().map(|draft| &draft.document)).collect();
         let (first, last) = (documents[0].unwrap(), documents[2].unwrap());
         assert_eq!((first.source.as_str(), first.category.as_str()), ("s", "given"));
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_document_stays_the_same_one_when_its_text_or_title_changes() {
-        let of = |text: &str| read("a/b.md", Form::Markdown, text.as_bytes(), "").remove(0).unwrap().document;
+        let of = |text: &str| read("a/b.md", FileFormat::Markdown, text.as_bytes(), "").remove(0).unwrap().document;
         let (one, other) = (of("# A\n\nx"), of("# B\n\nx"));
         assert_eq!(one.id, other.id);
         assert_ne!(one.digest, other.digest);

@@ -37,14 +37,14 @@ pub struct Embedder {
 }
 
 #[derive(Serialize)]
-struct Question<'a> {
+struct EmbeddingRequest<'a> {
     model: &'a str,
     input: &'a [String],
     encoding_format: &'a str,
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct EmbeddingResponse {
     data: Vec<Embedding>,
 }
 
@@ -94,12 +94,12 @@ impl Embedder {
     ///
     /// # Errors
     /// The reason why the embedding is missing: the endpoint failed now, or it failed recently and is not called yet.
-    pub(crate) async fn of_question(&self, question: &str, timeout: Duration) -> Result<Vec<i8>, String> {
+    pub(crate) async fn embed_query(&self, question: &str, timeout: Duration) -> Result<Vec<i8>, String> {
         if self.rests_until.lock().is_some_and(|until| Instant::now() < until) {
             return Err("the embeddings endpoint failed recently and is not called yet".to_owned());
         }
         let text = [clean(question)];
-        let answer = self.of_texts(&text, timeout).await;
+        let answer = self.embed_texts(&text, timeout).await;
         *self.rests_until.lock() = answer.is_err().then(|| Instant::now() + REST);
         answer?.pop().ok_or_else(|| "the endpoint returned no vector".to_owned())
     }
@@ -108,10 +108,11 @@ impl Embedder {
     ///
     /// # Errors
     /// The reason why no response arrived, or the problem with it.
-    pub(crate) async fn of_texts(&self, texts: &[String], timeout: Duration) -> Result<Vec<Vec<i8>>, String> {
-        let asked = tokio::time::timeout(timeout, self.ask(texts));
+    pub(crate) async fn embed_texts(&self, texts: &[String], timeout: Duration) -> Result<Vec<Vec<i8>>, String> {
+        let asked = tokio::time::timeout(timeout, self.request(texts));
         let body = asked.await.map_err(|_| format!("no answer within {} ms", timeout.as_millis()))??;
-        let answer: Answer = serde_json::from_slice(&body).map_err(|_| "the response is not a list of embeddings")?;
+        let answer: EmbeddingResponse =
+            serde_json::from_slice(&body).map_err(|_| "the response is not a list of embeddings")?;
         let mut vectors: Vec<Option<Vec<i8>>> = vec![None; texts.len()];
         for Embedding { index, embedding } in answer.data {
             let place = vectors.get_mut(index).ok_or("the response has more embeddings than texts")?;
@@ -125,8 +126,8 @@ impl Embedder {
         Ok(vectors)
     }
 
-    async fn ask(&self, texts: &[String]) -> Result<Vec<u8>, String> {
-        let question = Question { model: &self.model, input: texts, encoding_format: "float" };
+    async fn request(&self, texts: &[String]) -> Result<Vec<u8>, String> {
+        let question = EmbeddingRequest { model: &self.model, input: texts, encoding_format: "float" };
         let body = serde_json::to_vec(&question).map_err(|error| error.to_string())?;
         let mut request = self.client.post(&self.url).header(CONTENT_TYPE, "application/json").body(body);
         if let Some(key) = &self.key {
@@ -175,7 +176,7 @@ fn in_bytes(vector: &[f32]) -> Result<Vec<i8>, String> {
 }
 
 /// Returns the cosine similarity of two vectors, -1 to 1; 0 if they cannot be compared.
-pub(crate) fn likeness(a: &[i8], b: &[i8]) -> f32 {
+pub(crate) fn cosine_similarity(a: &[i8], b: &[i8]) -> f32 {
     if a.len() != b.len() {
         return 0.0;
     }
@@ -203,9 +204,9 @@ mod tests {
         let exact: f32 = vector.iter().zip(&other).map(|(a, b)| a * b).sum::<f32>()
             / (vector.iter().map(|a| a * a).sum::<f32>().sqrt() * other.iter().map(|b| b * b).sum::<f32>().sqrt());
         let (short, other) = (in_bytes(&vector).unwrap(), in_bytes(&other).unwrap());
-        assert!((likeness(&short, &other) - exact).abs() < 0.01);
-        assert!((likeness(&short, &short) - 1.0).abs() < 1e-6);
-        assert_eq!(likeness(&short, &short[1..]), 0.0);
+        assert!((cosine_similarity(&short, &other) - exact).abs() < 0.01);
+        assert!((cosine_similarity(&short, &short) - 1.0).abs() < 1e-6);
+        assert_eq!(cosine_similarity(&short, &short[1..]), 0.0);
         for bad in [&[][..], &[0.0], &[f32::NAN, 1.0], &[f32::INFINITY]] {
             assert!(in_bytes(bad).is_err(), "{bad:?}");
         }

@@ -142,7 +142,7 @@ impl<'a> Import<'a> {
 async fn embed(embedder: &Embedder, texts: &[String]) -> Result<Vec<Vec<i8>>, String> {
     let mut waits = EMBED_WAITS.into_iter();
     loop {
-        match (embedder.of_texts(texts, EMBED_TIMEOUT).await, waits.next()) {
+        match (embedder.embed_texts(texts, EMBED_TIMEOUT).await, waits.next()) {
             (Err(_), Some(wait)) => tokio::time::sleep(wait).await,
             (answer, _) => return answer,
         }

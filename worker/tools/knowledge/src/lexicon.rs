@@ -64,7 +64,7 @@ impl Lexicon {
     }
 
     /// Returns true if so many texts have been removed that the index should be rebuilt.
-    pub(crate) fn is_worn(&self) -> bool {
+    pub(crate) fn needs_rebuild(&self) -> bool {
         self.lengths.len() > 1_000 && (self.lengths.len() - self.live) * GONE_SHARE > self.lengths.len()
     }
 
@@ -110,7 +110,7 @@ pub(crate) fn best_first(found: &mut Vec<(usize, f32)>, most: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::words::{asked_words, words};
+    use crate::words::{query_words, words};
 
     fn lexicon(texts: &[&str]) -> Lexicon {
         let mut lexicon = Lexicon::default();
@@ -128,13 +128,13 @@ mod tests {
             "quarantine of agents, with much else said beside it about other things that nobody asked for at all",
             "nothing of it",
         ]);
-        let found = lexicon.find(&asked_words("quarantine of agents"), 9, |_| true);
+        let found = lexicon.find(&query_words("quarantine of agents"), 9, |_| true);
         let order: Vec<usize> = found.iter().map(|(text, _)| *text).collect();
         assert_eq!(order, [1, 2, 0]);
         assert!(found.iter().all(|(_, score)| *score > 0.0 && *score <= 1.0), "{found:?}");
         assert_eq!(
-            lexicon.find(&asked_words("quarantine"), 1, |text| text != 1),
-            [(2, lexicon.find(&asked_words("quarantine"), 9, |_| true)[1].1)]
+            lexicon.find(&query_words("quarantine"), 1, |text| text != 1),
+            [(2, lexicon.find(&query_words("quarantine"), 9, |_| true)[1].1)]
         );
         assert!(lexicon.find(&[], 9, |_| true).is_empty());
     }
@@ -144,10 +144,10 @@ mod tests {
         let mut lexicon = lexicon(&["alpha beta", "alpha gamma"]);
         lexicon.remove(0);
         lexicon.remove(0);
-        let only = Lexicon::find(&lexicon, &asked_words("alpha"), 9, |_| true);
+        let only = Lexicon::find(&lexicon, &query_words("alpha"), 9, |_| true);
         let mut fresh = Lexicon::default();
         fresh.add(&words("alpha gamma"));
         assert_eq!(only.len(), 1);
-        assert_eq!(only[0].1, fresh.find(&asked_words("alpha"), 9, |_| true)[0].1);
+        assert_eq!(only[0].1, fresh.find(&query_words("alpha"), 9, |_| true)[0].1);
     }
 }

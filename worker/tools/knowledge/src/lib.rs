@@ -11,7 +11,7 @@ pub mod documents;
 mod embeddings;
 pub mod import;
 mod lexicon;
-mod notes;
+mod memories;
 pub mod recall;
 pub mod search;
 pub mod tools;

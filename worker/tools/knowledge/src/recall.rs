@@ -13,7 +13,7 @@ use tickfleet_tools::wording;
 
 use crate::lexicon::Lexicon;
 use crate::search::{Knowledge, Ranking, rounded};
-use crate::words::{asked_words, words};
+use crate::words::{query_words, words};
 
 /// Time limit for one source. Its findings are left out if it takes longer.
 const SOURCE_DEADLINE: Duration = Duration::from_secs(2);
@@ -73,11 +73,11 @@ pub struct Recollection {
     pub incomplete: Vec<Source>,
 }
 
-type Searched = Result<(Vec<Recalled>, Ranking), StoreError>;
+type SourceResult = Result<(Vec<Recalled>, Ranking), StoreError>;
 
 /// A search in one shard, and the agent that searches.
 #[derive(Clone, Copy)]
-struct Asker<'a> {
+struct RecallQuery<'a> {
     knowledge: &'a Knowledge,
     store: &'a Store,
     tenant: &'a TenantId,
@@ -98,8 +98,8 @@ impl Knowledge {
         most: usize,
     ) -> Recollection {
         let query = &*wording::cut(query, limits::QUERY_BYTES_MAX);
-        let asked = asked_words(query);
-        let asker = Asker { knowledge: self, store, tenant, agent, query, asked: &asked };
+        let asked = query_words(query);
+        let asker = RecallQuery { knowledge: self, store, tenant, agent, query, asked: &asked };
         let wanted = Source::ALL.into_iter().filter(|source| sources.is_empty() || sources.contains(source));
         let searches = wanted.map(|source| (source, asker.search(source))).collect();
         gathered(searches, SOURCE_DEADLINE, most).await
@@ -107,7 +107,11 @@ impl Knowledge {
 }
 
 /// Searches all sources concurrently, each with the deadline, and merges their findings.
-async fn gathered(searches: Vec<(Source, BoxFuture<'_, Searched>)>, deadline: Duration, most: usize) -> Recollection {
+async fn gathered(
+    searches: Vec<(Source, BoxFuture<'_, SourceResult>)>,
+    deadline: Duration,
+    most: usize,
+) -> Recollection {
     let timed = searches.into_iter().map(|(source, search)| async move {
         match tokio::time::timeout(deadline, search).await {
             Ok(Ok(found)) => (source, Some(found)),
@@ -147,8 +151,8 @@ fn keep_first_of_same(results: &mut Vec<Recalled>) {
     });
 }
 
-impl<'a> Asker<'a> {
-    fn search(self, source: Source) -> BoxFuture<'a, Searched> {
+impl<'a> RecallQuery<'a> {
+    fn search(self, source: Source) -> BoxFuture<'a, SourceResult> {
         match source {
             Source::Memory => Box::pin(self.memories()),
             Source::Audit => Box::pin(self.calls()),
@@ -157,7 +161,7 @@ impl<'a> Asker<'a> {
         }
     }
 
-    async fn memories(self) -> Searched {
+    async fn memories(self) -> SourceResult {
         let notes = self.knowledge.notes.of(self.store, self.tenant, self.agent).await?;
         let found = notes.lexicon.find(self.asked, CONSIDERED, |_| true);
         let found = found.into_iter().map(|(at, score)| Recalled {
@@ -171,40 +175,41 @@ impl<'a> Asker<'a> {
         Ok((found.collect(), Ranking::Words))
     }
 
-    async fn calls(self) -> Searched {
-        let deeds = self.knowledge.logs.of_agent(self.store, self.tenant, self.agent).await?;
-        let deeds: Vec<_> = deeds.into_iter().filter(|deed| !deed.is_task).collect();
-        let found = self.best(deeds.iter().map(|deed| words(&deed.text))).into_iter().map(|(at, score)| Recalled {
-            source: Source::Audit,
-            text: deeds[at].text.clone(),
-            score,
-            at: Some(deeds[at].at.clone()),
-            from: deeds[at].turn.clone(),
-            same: Some(deeds[at].turn.clone()),
-        });
+    async fn calls(self) -> SourceResult {
+        let actions = self.knowledge.logs.of_agent(self.store, self.tenant, self.agent).await?;
+        let actions: Vec<_> = actions.into_iter().filter(|action| !action.is_task).collect();
+        let found =
+            self.best(actions.iter().map(|action| words(&action.text))).into_iter().map(|(at, score)| Recalled {
+                source: Source::Audit,
+                text: actions[at].text.clone(),
+                score,
+                at: Some(actions[at].at.clone()),
+                from: actions[at].turn.clone(),
+                same: Some(actions[at].turn.clone()),
+            });
         Ok((found.collect(), Ranking::Words))
     }
 
     /// Searches ended turns, each summarized from its calls, and ended tasks.
-    async fn workflows(self) -> Searched {
-        let deeds = self.knowledge.logs.of_agent(self.store, self.tenant, self.agent).await?;
+    async fn workflows(self) -> SourceResult {
+        let actions = self.knowledge.logs.of_agent(self.store, self.tenant, self.agent).await?;
         let (mut stories, mut of_turn): (Vec<Recalled>, HashMap<&str, usize>) = (Vec::new(), HashMap::new());
-        for deed in &deeds {
-            let text = if deed.is_task { &deed.text } else { &deed.brief };
-            match of_turn.get(deed.turn.as_str()) {
+        for action in &actions {
+            let text = if action.is_task { &action.text } else { &action.brief };
+            match of_turn.get(action.turn.as_str()) {
                 // The newest entry comes first and is the last one of its turn.
                 Some(story) => {
                     stories[*story].text = wording::cut(&format!("{text}\n{}", stories[*story].text), STORY_BYTES_MAX);
                 }
                 None => {
-                    of_turn.insert(&deed.turn, stories.len());
+                    of_turn.insert(&action.turn, stories.len());
                     stories.push(Recalled {
                         source: Source::Workflows,
                         text: text.clone(),
                         score: 0.0,
-                        at: Some(deed.at.clone()),
-                        from: deed.turn.clone(),
-                        same: Some(deed.turn.clone()),
+                        at: Some(action.at.clone()),
+                        from: action.turn.clone(),
+                        same: Some(action.turn.clone()),
                     });
                 }
             }
@@ -222,7 +227,7 @@ impl<'a> Asker<'a> {
         Ok((ended.map(|((_, story), _)| story).collect(), Ranking::Words))
     }
 
-    async fn passages(self) -> Searched {
+    async fn passages(self) -> SourceResult {
         let found = self.knowledge.search(self.store, self.tenant, self.query, None, CONSIDERED).await?;
         let passages = found.passages.into_iter().map(|passage| Recalled {
             source: Source::Kb,
@@ -265,7 +270,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_slow_source_is_named_and_the_others_findings_come() {
         let quick = found(Source::Memory, "quick", 0.5, None);
-        let searches: Vec<(Source, BoxFuture<'_, Searched>)> = vec![
+        let searches: Vec<(Source, BoxFuture<'_, SourceResult>)> = vec![
             (Source::Memory, Box::pin(async { Ok((vec![quick.clone()], Ranking::Words)) })),
             (Source::Audit, Box::pin(std::future::pending())),
             (Source::Kb, Box::pin(async { Err(StoreError::StateLost("gone".into())) })),
@@ -277,7 +282,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_says_the_same_comes_once_and_the_best_of_it() {
-        let searches: Vec<(Source, BoxFuture<'_, Searched>)> = vec![
+        let searches: Vec<(Source, BoxFuture<'_, SourceResult>)> = vec![
             (
                 Source::Memory,
                 Box::pin(async { Ok((vec![found(Source::Memory, "The  sky is blue", 0.3, None)], Ranking::Words)) }),

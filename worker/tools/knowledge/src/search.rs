@@ -11,11 +11,11 @@ use tickfleet_model::{TenantId, limits};
 use tickfleet_store::{Store, StoreError};
 use tickfleet_tools::{Environment, wording};
 
-use crate::audit::Logs;
-use crate::base::{Base, Place};
+use crate::audit::AuditLogs;
+use crate::base::{KnowledgeBase, PassageRef};
 use crate::embeddings::Embedder;
-use crate::notes::AllNotes;
-use crate::words::asked_words;
+use crate::memories::MemoryCaches;
+use crate::words::query_words;
 
 /// Approximate maximum bytes of all knowledge bases that a process holds; the most recently searched ones are kept.
 const BASES_BYTES_MAX: usize = 512 * 1024 * 1024;
@@ -32,14 +32,14 @@ const RANK_DAMPING: f32 = 60.0;
 #[derive(Debug)]
 pub struct Knowledge {
     embedder: Result<Option<Embedder>, String>,
-    bases: Mutex<Bases>,
-    pub(crate) logs: Logs,
-    pub(crate) notes: AllNotes,
+    bases: Mutex<BaseCache>,
+    pub(crate) logs: AuditLogs,
+    pub(crate) notes: MemoryCaches,
 }
 
 #[derive(Debug, Default)]
-struct Bases {
-    by_tenant: HashMap<TenantId, (Arc<Base>, u64)>,
+struct BaseCache {
+    by_tenant: HashMap<TenantId, (Arc<KnowledgeBase>, u64)>,
     asked: u64,
 }
 
@@ -73,7 +73,7 @@ pub struct FoundPassage {
 }
 
 /// A passage with its score, and how well it fits on its own.
-type Ranked = (Place, f32, f32);
+type RankedPassage = (PassageRef, f32, f32);
 
 /// The result of a search.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -93,7 +93,7 @@ impl Knowledge {
     #[must_use]
     pub fn new(environment: &Environment) -> Self {
         let embedder = Embedder::from_environment(environment);
-        Self { embedder, bases: Mutex::default(), logs: Logs::default(), notes: AllNotes::default() }
+        Self { embedder, bases: Mutex::default(), logs: AuditLogs::default(), notes: MemoryCaches::default() }
     }
 
     /// Returns the embeddings endpoint, if there is one.
@@ -120,14 +120,15 @@ impl Knowledge {
         let category = category.map(|category| category.trim().to_lowercase()).filter(|category| !category.is_empty());
         let base = self.base(tenant);
         base.refresh(store, tenant).await?;
-        let by_words = base.by_words(&asked_words(query), category.as_deref(), CONSIDERED);
+        let by_words = base.by_words(&query_words(query), category.as_deref(), CONSIDERED);
         let embedder = self.embedder.as_ref().ok().and_then(Option::as_ref);
         let embedder = embedder.filter(|embedder| base.has_vectors_of(embedder.model()));
-        let alone = |found: Vec<(Place, f32)>| found.into_iter().map(|(place, score)| (place, score, score)).collect();
+        let alone =
+            |found: Vec<(PassageRef, f32)>| found.into_iter().map(|(place, score)| (place, score, score)).collect();
         let Some(embedder) = embedder else {
             return Ok(Findings { passages: shown(alone(by_words), most), ranking: Ranking::Words, note: None });
         };
-        match embedder.of_question(query, QUESTION_TIMEOUT).await {
+        match embedder.embed_query(query, QUESTION_TIMEOUT).await {
             Ok(vector) => {
                 let by_meaning = base.by_meaning(&vector, embedder.model(), category.as_deref(), CONSIDERED).await;
                 let joined = joined(by_meaning, by_words);
@@ -142,7 +143,7 @@ impl Knowledge {
     }
 
     /// Returns the base of a tenant. If memory is short, the least recently searched bases are dropped.
-    fn base(&self, tenant: &TenantId) -> Arc<Base> {
+    fn base(&self, tenant: &TenantId) -> Arc<KnowledgeBase> {
         let mut bases = self.bases.lock();
         bases.asked += 1;
         let now = bases.asked;
@@ -163,11 +164,11 @@ impl Knowledge {
 }
 
 /// Joins two rankings: passages with high ranks in both come first. The top passage of both has the score 1.
-fn joined(one: Vec<(Place, f32)>, other: Vec<(Place, f32)>) -> Vec<Ranked> {
-    let mut found: Vec<Ranked> = Vec::new();
+fn joined(one: Vec<(PassageRef, f32)>, other: Vec<(PassageRef, f32)>) -> Vec<RankedPassage> {
+    let mut found: Vec<RankedPassage> = Vec::new();
     for (rank, (place, own)) in one.into_iter().enumerate().chain(other.into_iter().enumerate()) {
         let score = (RANK_DAMPING + 1.0) / (RANK_DAMPING + 1.0 + rank as f32) / 2.0;
-        let same = |(held, number): &Place| Arc::ptr_eq(held, &place.0) && *number == place.1;
+        let same = |(held, number): &PassageRef| Arc::ptr_eq(held, &place.0) && *number == place.1;
         match found.iter_mut().find(|(place, ..)| same(place)) {
             Some((_, sum, fit)) => (*sum, *fit) = (*sum + score, fit.max(own)),
             None => found.push((place, score, own)),
@@ -177,8 +178,8 @@ fn joined(one: Vec<(Place, f32)>, other: Vec<(Place, f32)>) -> Vec<Ranked> {
     found
 }
 
-fn shown(found: Vec<Ranked>, most: usize) -> Vec<FoundPassage> {
-    let passage = |((held, number), score, fit): Ranked| {
+fn shown(found: Vec<RankedPassage>, most: usize) -> Vec<FoundPassage> {
+    let passage = |((held, number), score, fit): RankedPassage| {
         let (document, passage) = (&held.document, held.passages.passages.get(number)?);
         let headings = std::iter::once(&document.title).chain(&passage.headings);
         let title: Vec<&str> = headings.map(String::as_str).filter(|part| !part.is_empty()).collect();

@@ -23,7 +23,7 @@ pub(crate) fn words(text: &str) -> Vec<String> {
 }
 
 /// Returns the distinct words of a question: only words that help to find an answer, or all of them if none does.
-pub(crate) fn asked_words(question: &str) -> Vec<String> {
+pub(crate) fn query_words(question: &str) -> Vec<String> {
     let mut telling: Vec<String> = Vec::new();
     let mut all: Vec<String> = Vec::new();
     for run in question.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|run| !run.is_empty()) {
@@ -155,9 +155,9 @@ mod tests {
 
     #[test]
     fn a_question_is_asked_by_what_it_says() {
-        assert_eq!(asked_words("How do I limit the calls of an agent's calls?"), ["limit", "call", "agent", "s"]);
-        assert_eq!(asked_words("what is it"), ["what", "is", "it"]);
-        assert!(asked_words("\0 \u{7} ?!").is_empty());
+        assert_eq!(query_words("How do I limit the calls of an agent's calls?"), ["limit", "call", "agent", "s"]);
+        assert_eq!(query_words("what is it"), ["what", "is", "it"]);
+        assert!(query_words("\0 \u{7} ?!").is_empty());
     }
 
     #[test]

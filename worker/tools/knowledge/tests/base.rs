@@ -18,7 +18,7 @@ use tickfleet_store::seam::memory::{MemoryOptions, MemoryStore};
 use tickfleet_store::{KeepResult, RememberResult, Store, StoreOptions};
 use tickfleet_tools::Environment;
 use tickfleet_tools_knowledge::Knowledge;
-use tickfleet_tools_knowledge::documents::{Form, read};
+use tickfleet_tools_knowledge::documents::{FileFormat, read};
 use tickfleet_tools_knowledge::import::{Import, Imported};
 use tickfleet_tools_knowledge::recall::Source;
 use tickfleet_tools_knowledge::search::Ranking;
@@ -56,7 +56,7 @@ fn wordy() -> Knowledge {
 async fn import(store: &Store, of: &str, knowledge: &Knowledge, file: &str, text: &str, category: &str) -> Imported {
     let tenant = tenant(of);
     let mut import = Import::begin(store, &tenant, knowledge.embedder().unwrap()).await.unwrap();
-    let draft = read(file, Form::Markdown, text.as_bytes(), category).remove(0).unwrap();
+    let draft = read(file, FileFormat::Markdown, text.as_bytes(), category).remove(0).unwrap();
     import.keep(draft).await.unwrap()
 }
 

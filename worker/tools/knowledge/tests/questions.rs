@@ -12,7 +12,7 @@ use tickfleet_store::seam::memory::MemoryStore;
 use tickfleet_store::{Store, StoreOptions};
 use tickfleet_tools::Environment;
 use tickfleet_tools_knowledge::Knowledge;
-use tickfleet_tools_knowledge::documents::{Form, read};
+use tickfleet_tools_knowledge::documents::{FileFormat, read};
 use tickfleet_tools_knowledge::import::Import;
 use tickfleet_tools_knowledge::search::Ranking;
 
@@ -77,7 +77,7 @@ async fn asked(environment: Environment) -> (usize, usize, Ranking) {
     let mut import = Import::begin(&store, &tenant, knowledge.embedder().unwrap()).await.unwrap();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs");
     for name in pages(&folder) {
-        let form = Form::of(&name).unwrap();
+        let form = FileFormat::of(&name).unwrap();
         for draft in read(&format!("docs/{name}"), form, &std::fs::read(folder.join(&name)).unwrap(), "docs") {
             import.keep(draft.unwrap()).await.unwrap();
         }

@@ -11,7 +11,7 @@ use tickfleet_config::mcp::McpTransport;
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::task::JoinHandle;
 
-use tickfleet_tools::standard_error::{self, Tail};
+use tickfleet_tools::standard_error::{self, StderrTail};
 use tickfleet_tools::{Environment, Secrets};
 
 /// How long a server may take to exit after its input is closed, which is how the protocol asks it to exit.
@@ -36,7 +36,7 @@ pub(super) fn start(
     transport: &McpTransport,
     secrets: &Arc<Secrets>,
     environment: &Environment,
-    tail: &Arc<Tail>,
+    tail: &Arc<StderrTail>,
 ) -> Result<(ServerProcess, ChildStdout, ChildStdin), String> {
     let McpTransport::Stdio { command, args, env, cwd } = transport else {
         return Err("it is not a child process".to_owned());
@@ -57,8 +57,8 @@ pub(super) fn start(
     let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
         return Err(format!("'{command}' has no standard input or output"));
     };
-    let said = child.stderr.take();
-    let listening = said.map(|error| {
+    let stderr = child.stderr.take();
+    let listening = stderr.map(|error| {
         tokio::spawn(standard_error::log(
             "an MCP server",
             name.to_owned(),
@@ -137,10 +137,10 @@ mod tests {
     async fn the_environment_is_what_the_configuration_names_and_path() {
         let (process, mut output, input) =
             started("env | grep -v ^_= | grep -v ^PWD= | sort", &[("KEY", "k ${T}")]).await;
-        let mut said = String::new();
-        output.read_to_string(&mut said).await.unwrap();
+        let mut text = String::new();
+        output.read_to_string(&mut text).await.unwrap();
         let lines: Vec<&str> =
-            said.lines().filter(|line| !line.starts_with("SHLVL=") && !line.starts_with("OLDPWD=")).collect();
+            text.lines().filter(|line| !line.starts_with("SHLVL=") && !line.starts_with("OLDPWD=")).collect();
         assert_eq!(lines, ["KEY=k s3cret-value", "PATH=/usr/bin:/bin"]);
         drop(input);
         assert!(process.end().await.unwrap().success());

@@ -7,28 +7,28 @@ use tickfleet_config::mcp::McpServerDef;
 use tickfleet_model::Effect;
 use tickfleet_tools::{Secrets, ToolFailure, ToolOutput};
 
+use super::list_tools::{ServerTools, server_tools};
 use super::listing::Listing;
-use super::look::{Offer, offered};
 use super::outcome;
 use super::wire::{Decoded, Decoder};
 
 /// The interpretation of a server's message.
 #[derive(Debug)]
-pub enum Heard {
+pub enum ServerMessage {
     /// The response to a call: the outcome of the call.
     Outcome(Result<ToolOutput, ToolFailure>),
     /// The list of the server's tools, reduced to importable ones.
-    Offer(Offer),
+    ServerTools(ServerTools),
     /// A notification, or a request from the server.
     Other,
 }
 
 /// Reads a message of the server that `def` describes; `None` if it is not a message.
 #[must_use]
-pub fn heard(def: &McpServerDef, message: &[u8], secrets: &Secrets) -> Option<Heard> {
+pub fn read_message(def: &McpServerDef, message: &[u8], secrets: &Secrets) -> Option<ServerMessage> {
     let message = match Decoder::default().decode(message) {
         Decoded::Message(message) => message,
-        Decoded::Ignored => return Some(Heard::Other),
+        Decoded::Ignored => return Some(ServerMessage::Other),
         Decoded::Unreadable(_) => return None,
     };
     Some(match message {
@@ -39,14 +39,14 @@ pub fn heard(def: &McpServerDef, message: &[u8], secrets: &Secrets) -> Option<He
                 _ => false,
             };
             match is_list {
-                true => Heard::Offer(offered(def, listing, None)),
-                false => Heard::Outcome(outcome::output(response.result, Effect::Once, false, secrets)),
+                true => ServerMessage::ServerTools(server_tools(def, listing, None)),
+                false => ServerMessage::Outcome(outcome::output(response.result, Effect::Once, false, secrets)),
             }
         }
         JsonRpcMessage::Error(error) => {
             let failed = outcome::failure("server", &ServiceError::McpError(error.error), Effect::Once, secrets);
-            Heard::Outcome(Err(failed.failure))
+            ServerMessage::Outcome(Err(failed.failure))
         }
-        JsonRpcMessage::Request(_) | JsonRpcMessage::Notification(_) => Heard::Other,
+        JsonRpcMessage::Request(_) | JsonRpcMessage::Notification(_) => ServerMessage::Other,
     })
 }

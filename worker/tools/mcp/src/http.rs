@@ -39,21 +39,21 @@ const REFUSAL_BYTES_MAX: usize = 64 * 1024;
 
 /// A client that ends each of its requests with a response or an error.
 #[derive(Clone)]
-pub(super) struct Answering {
+pub(super) struct StreamableClient {
     client: reqwest::Client,
-    reader: Arc<Reader>,
+    reader: Arc<ResponseReader>,
 }
 
 /// Interprets the messages of a server.
-struct Reader {
+struct ResponseReader {
     server: String,
     secrets: Arc<Secrets>,
     decoder: Decoder,
 }
 
-impl Answering {
+impl StreamableClient {
     pub(super) fn new(client: reqwest::Client, server: &str, secrets: Arc<Secrets>) -> Self {
-        let reader = Reader { server: server.to_owned(), secrets, decoder: Decoder::default() };
+        let reader = ResponseReader { server: server.to_owned(), secrets, decoder: Decoder::default() };
         Self { client, reader: Arc::new(reader) }
     }
 
@@ -153,12 +153,12 @@ impl Answering {
         if passes {
             return Err(failed());
         }
-        let said = format!("HTTP {}: {}", status.as_u16(), String::from_utf8_lossy(&body));
-        Err(StreamableHttpError::UnexpectedServerResponse(said.into()))
+        let message = format!("HTTP {}: {}", status.as_u16(), String::from_utf8_lossy(&body));
+        Err(StreamableHttpError::UnexpectedServerResponse(message.into()))
     }
 }
 
-impl Reader {
+impl ResponseReader {
     /// Returns the response to a request from a single JSON body. It answers that request, whatever id it contains.
     fn answer(&self, body: &[u8], asked: u64) -> ServerJsonRpcMessage {
         match self.decoder.decode(body.trim_ascii()) {
@@ -222,8 +222,8 @@ impl Reader {
 fn session(headers: &HeaderMap) -> Outcome<Option<String>> {
     let Some(session) = headers.get(SESSION) else { return Ok(None) };
     if session.len() > SESSION_BYTES_MAX {
-        let said = format!("the id of its session has more than {SESSION_BYTES_MAX} bytes");
-        return Err(StreamableHttpError::UnexpectedServerResponse(said.into()));
+        let message = format!("the id of its session has more than {SESSION_BYTES_MAX} bytes");
+        return Err(StreamableHttpError::UnexpectedServerResponse(message.into()));
     }
     Ok(session.to_str().ok().map(str::to_owned))
 }
@@ -246,7 +246,7 @@ async fn body(mut response: Response, bytes_max: usize) -> Outcome<Option<Vec<u8
 }
 
 /// Returns the events of the response to a request.
-fn events(response: Response, reader: Arc<Reader>, asked: u64) -> BoxStream<'static, Result<Sse, SseError>> {
+fn events(response: Response, reader: Arc<ResponseReader>, asked: u64) -> BoxStream<'static, Result<Sse, SseError>> {
     let state = (response, Events::default(), VecDeque::<(Sse, Option<Data>)>::new());
     let events = stream::unfold(Some(state), move |state| {
         let reader = Arc::clone(&reader);
@@ -268,7 +268,7 @@ fn events(response: Response, reader: Arc<Reader>, asked: u64) -> BoxStream<'sta
     events.boxed()
 }
 
-impl StreamableHttpClient for Answering {
+impl StreamableHttpClient for StreamableClient {
     type Error = reqwest::Error;
 
     async fn post_message(

@@ -4,7 +4,7 @@
 //! that is monitored and re-established), `link` (an open connection, and the check of its tools against their pins),
 //! `child` (a server that runs as a child process), `wire` (encoding of messages), `lines`, `http` and `events`
 //! (messages over standard input and output, and over HTTP), `outcome` (the meaning of a response), `listing` (a page
-//! of tools), [`look()`](look()) (requesting a server's tools in order to pin them).
+//! of tools), [`list_tools()`](list_tools()) (requesting a server's tools in order to pin them).
 
 mod child;
 mod definition;
@@ -14,8 +14,8 @@ pub mod fuzzing;
 mod http;
 mod lines;
 mod link;
+mod list_tools;
 mod listing;
-mod look;
 mod outcome;
 mod printable;
 mod scan;
@@ -25,5 +25,5 @@ mod throttle;
 mod tool;
 mod wire;
 
-pub use look::{LOOK_TIMEOUT, Offer, look};
+pub use list_tools::{LIST_TIMEOUT, ServerTools, list_tools};
 pub use servers::Servers;

@@ -16,8 +16,8 @@ use tickfleet_tools::Secrets;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 
 use super::printable::{REASON_BYTES_MAX, printable};
-use super::scan::Scan;
-use super::wire::{self, Decoded, Decoder, Flaw};
+use super::scan::MessageScan;
+use super::wire::{self, DecodeError, Decoded, Decoder};
 
 /// Maximum bytes of noise that are logged.
 const NOISE_BYTES_MAX: usize = 200;
@@ -25,7 +25,7 @@ const NOISE_BYTES_MAX: usize = 200;
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// A connection over standard input and output.
-pub(super) struct Lines<R, W> {
+pub(super) struct StdioTransport<R, W> {
     server: String,
     secrets: Arc<Secrets>,
     decoder: Decoder,
@@ -34,9 +34,9 @@ pub(super) struct Lines<R, W> {
     /// The line being read, up to the size limit.
     line: Vec<u8>,
     /// Scans the line instead once it exceeds the size limit.
-    excess: Option<Scan>,
+    excess: Option<MessageScan>,
     /// A message that began in an earlier line and is still incomplete.
-    spread: Option<Spread>,
+    spread: Option<SplitMessage>,
     /// Requests without a response so far.
     waiting: BTreeSet<u64>,
     /// Messages that were read but not delivered yet.
@@ -47,13 +47,13 @@ pub(super) struct Lines<R, W> {
 
 /// A message that spans several lines.
 #[derive(Default)]
-struct Spread {
-    scan: Scan,
+struct SplitMessage {
+    scan: MessageScan,
     /// True if its request has already been ended.
     is_reported: bool,
 }
 
-impl<R: AsyncRead, W> Lines<R, W> {
+impl<R: AsyncRead, W> StdioTransport<R, W> {
     pub(super) fn new(server: &str, secrets: Arc<Secrets>, output: R, input: W) -> Self {
         Self {
             server: server.to_owned(),
@@ -71,7 +71,7 @@ impl<R: AsyncRead, W> Lines<R, W> {
     }
 }
 
-impl<R: AsyncRead + Unpin, W> Lines<R, W> {
+impl<R: AsyncRead + Unpin, W> StdioTransport<R, W> {
     /// Reads a line; returns false at the end of the stream. If the future is dropped, the next call continues the
     /// line.
     async fn read_line(&mut self) -> bool {
@@ -94,7 +94,7 @@ impl<R: AsyncRead + Unpin, W> Lines<R, W> {
                 None if self.line.len() + part.len() > limits::MCP_MESSAGE_BYTES_MAX => {
                     let (server, bytes_max) = (self.server.as_str(), limits::MCP_MESSAGE_BYTES_MAX);
                     tracing::warn!(server, bytes_max, "dropped an oversized message of an MCP server");
-                    let scan = self.excess.insert(Scan::default());
+                    let scan = self.excess.insert(MessageScan::default());
                     scan.take_all(&self.line);
                     scan.take_all(part);
                     self.line = Vec::new();
@@ -113,7 +113,7 @@ impl<R: AsyncRead + Unpin, W> Lines<R, W> {
     fn take_line(&mut self) {
         let line = std::mem::take(&mut self.line);
         if let Some(scan) = self.excess.take() {
-            if let Some(id) = scan.answers().filter(|id| self.waiting.remove(id)) {
+            if let Some(id) = scan.response_id().filter(|id| self.waiting.remove(id)) {
                 self.ready.push_back(wire::too_large(id));
             }
             return;
@@ -159,8 +159,8 @@ impl<R: AsyncRead + Unpin, W> Lines<R, W> {
     }
 
     /// Handles a line that is not a message.
-    fn unreadable(&mut self, text: &[u8], flaw: Flaw) {
-        let Flaw { id, why, is_cut } = flaw;
+    fn unreadable(&mut self, text: &[u8], flaw: DecodeError) {
+        let DecodeError { id, why, is_cut } = flaw;
         if let Some(id) = id {
             self.spread = None;
             return self.end_request(id, &why);
@@ -175,7 +175,7 @@ impl<R: AsyncRead + Unpin, W> Lines<R, W> {
         let why = if is_spread || is_cut { "it is cut off, or spread over several lines".to_owned() } else { why };
         let is_open = (is_spread || is_cut) && spread.scan.is_open();
         // The id of the request may come at the end of the response.
-        let id = spread.scan.answers().or_else(|| self.only_one().filter(|_| !is_open && spread.scan.is_answer()));
+        let id = spread.scan.response_id().or_else(|| self.only_one().filter(|_| !is_open && spread.scan.is_answer()));
         match id.filter(|_| !spread.is_reported) {
             Some(id) => {
                 spread.is_reported = true;
@@ -212,7 +212,7 @@ impl<R: AsyncRead + Unpin, W> Lines<R, W> {
     }
 }
 
-impl<R, W> Transport<RoleClient> for Lines<R, W>
+impl<R, W> Transport<RoleClient> for StdioTransport<R, W>
 where
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
@@ -298,7 +298,7 @@ mod tests {
         let warnings = Warnings::default();
         let _here = tracing::subscriber::set_default(warnings.clone());
         let output = std::io::Cursor::new(output.to_vec());
-        let mut lines = Lines::new("s", Arc::new(Secrets::default()), output, tokio::io::sink());
+        let mut lines = StdioTransport::new("s", Arc::new(Secrets::default()), output, tokio::io::sink());
         for id in waiting {
             let ping =
                 ClientJsonRpcMessage::request(ClientRequest::PingRequest(PingRequest::default()), wire::id_of(*id));

@@ -24,15 +24,15 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::child::{self, ServerProcess};
-use super::http::Answering;
-use super::lines::Lines;
+use super::http::StreamableClient;
+use super::lines::StdioTransport;
 use super::listing::{Listing, Malformed};
 use super::printable::{REASON_BYTES_MAX, printable};
 use super::wire;
 use tickfleet_outbound::client_for;
 use tickfleet_tools::Environment;
 use tickfleet_tools::Secrets;
-use tickfleet_tools::standard_error::Tail;
+use tickfleet_tools::standard_error::StderrTail;
 
 /// Time limit for resolving, connecting and the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -47,7 +47,7 @@ const VERSION_BYTES_MAX: usize = 100;
 
 /// Whether a tool's current definition equals the pinned one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum PinStatus {
     /// The definition equals the pinned one.
     AsPinned,
     /// These parts of the definition differ from the pinned one.
@@ -59,23 +59,23 @@ pub(super) enum Verdict {
 }
 
 /// The result of checking all tools.
-pub(super) struct Checked {
+pub(super) struct ToolsCheck {
     /// The verdicts on the pinned tools.
-    pub(super) verdicts: Arc<Verdicts>,
+    pub(super) verdicts: Arc<PinStatuses>,
     /// The tools that cannot be read, pinned or not.
     pub(super) malformed: Vec<Malformed>,
 }
 
 /// The verdicts by the tools' names on the server.
-pub(super) type Verdicts = BTreeMap<String, Verdict>;
+pub(super) type PinStatuses = BTreeMap<String, PinStatus>;
 
 /// The state that notifications from the server update.
 #[derive(Debug)]
-struct Heard {
+struct NotificationState {
     /// Waiting calls, by their progress tokens.
     progress: Mutex<HashMap<ProgressToken, Arc<Notify>>>,
     /// `None` while the tools are being checked.
-    verdicts: watch::Sender<Option<Arc<Verdicts>>>,
+    verdicts: watch::Sender<Option<Arc<PinStatuses>>>,
     changed: Notify,
     /// True if the server announces changes so often that calls do not wait for each check.
     is_noisy: AtomicBool,
@@ -83,9 +83,9 @@ struct Heard {
 
 /// The client side of the protocol. It offers the server no capabilities.
 #[derive(Debug, Clone)]
-struct Listener(Arc<Heard>);
+struct NotificationHandler(Arc<NotificationState>);
 
-impl rmcp::ClientHandler for Listener {
+impl rmcp::ClientHandler for NotificationHandler {
     fn get_info(&self) -> ClientConfig {
         let ours = Implementation::new("tickfleet", env!("CARGO_PKG_VERSION"));
         // The newest revision with a handshake. A server that supports only later revisions reports that.
@@ -115,7 +115,7 @@ pub(super) struct Link {
     pub(super) peer: Peer<RoleClient>,
     /// The secrets with which the connection was made.
     pub(super) secrets: Arc<Secrets>,
-    heard: Arc<Heard>,
+    notifications: Arc<NotificationState>,
     /// Cancelled when no more messages can arrive.
     closed: CancellationToken,
     /// Cancelled when a call found that the session has, or may have, ended.
@@ -131,39 +131,39 @@ pub(super) struct Link {
 /// # Errors
 /// The reason, worded for an operator, without secrets.
 pub(super) async fn connect(name: &str, connection: &McpConnection, environment: &Environment) -> Result<Link, String> {
-    connect_heard(name, connection, environment, &Arc::default()).await
+    connect_with_tail(name, connection, environment, &Arc::default()).await
 }
 
 /// As [`connect`]. Meanwhile, `tail` shows the last lines that a child process has written to standard error.
 ///
 /// # Errors
 /// As [`connect`].
-pub(super) async fn connect_heard(
+pub(super) async fn connect_with_tail(
     name: &str,
     connection: &McpConnection,
     environment: &Environment,
-    tail: &Arc<Tail>,
+    tail: &Arc<StderrTail>,
 ) -> Result<Link, String> {
     let secrets = Secrets::resolve(&connection.secrets, environment, None).await;
     let secrets = Arc::new(secrets.map_err(|name| format!("the secret '{name}' is missing"))?);
-    let heard = Heard {
+    let notifications = NotificationState {
         progress: Mutex::default(),
         verdicts: watch::Sender::new(None),
         changed: Notify::new(),
         is_noisy: AtomicBool::new(false),
     };
-    let (heard, stop) = (Arc::new(heard), CancellationToken::new());
-    let listener = Listener(Arc::clone(&heard));
+    let (notifications, stop) = (Arc::new(notifications), CancellationToken::new());
+    let listener = NotificationHandler(Arc::clone(&notifications));
     let in_words = |error: ClientInitializeError| printable(&handshake_failure(&error), &secrets, REASON_BYTES_MAX);
     let (service, process) = match &connection.transport {
         stdio @ McpTransport::Stdio { .. } => {
             let (process, output, input) = child::start(name, stdio, &secrets, environment, tail)?;
-            let messages = Lines::new(name, Arc::clone(&secrets), output, input);
+            let messages = StdioTransport::new(name, Arc::clone(&secrets), output, input);
             match serve_client_with_ct(listener, messages, stop.clone()).await {
                 Ok(service) => (service, Some(process)),
                 Err(error) => {
                     let ended = process.end().await.map(|status| format!("; it ended with {status}"));
-                    return Err(format!("{}{}{}", in_words(error), ended.unwrap_or_default(), tail.words()));
+                    return Err(format!("{}{}{}", in_words(error), ended.unwrap_or_default(), tail.failure_suffix()));
                 }
             }
         }
@@ -178,12 +178,14 @@ pub(super) async fn connect_heard(
                 .reinit_on_expired_session(false);
             config.channel_buffer_capacity = REQUESTS_MAX;
             config.retry_config = Arc::new(resumptions());
-            let messages =
-                StreamableHttpClientTransport::with_client(Answering::new(client, name, Arc::clone(&secrets)), config);
+            let messages = StreamableHttpClientTransport::with_client(
+                StreamableClient::new(client, name, Arc::clone(&secrets)),
+                config,
+            );
             (serve_client_with_ct(listener, messages, stop.clone()).await.map_err(in_words)?, None)
         }
     };
-    Ok(Link::new(service, process, heard, secrets, stop))
+    Ok(Link::new(service, process, notifications, secrets, stop))
 }
 
 /// Returns the reason why the handshake failed.
@@ -206,17 +208,17 @@ fn handshake_failure(error: &ClientInitializeError) -> String {
 
 /// Returns an error of the connection with its causes, without the name of the type that wraps them.
 fn causes(error: &DynamicTransportError) -> String {
-    let mut said = error.error.to_string();
+    let mut message = error.error.to_string();
     let mut source = error.error.source();
     while let Some(error) = source {
         let cause = error.to_string();
         // Some errors already quote their cause.
-        if !said.ends_with(&cause) {
-            said = format!("{said}: {cause}");
+        if !message.ends_with(&cause) {
+            message = format!("{message}: {cause}");
         }
         source = error.source();
     }
-    said
+    message
 }
 
 /// Returns how often a broken stream is resumed: few times, so that the end of a server is detected instead of waited
@@ -241,9 +243,9 @@ fn filled(headers: &BTreeMap<String, String>, secrets: &Secrets) -> Result<HashM
 
 impl Link {
     fn new(
-        service: RunningService<RoleClient, Listener>,
+        service: RunningService<RoleClient, NotificationHandler>,
         process: Option<ServerProcess>,
-        heard: Arc<Heard>,
+        notifications: Arc<NotificationState>,
         secrets: Arc<Secrets>,
         stop: CancellationToken,
     ) -> Self {
@@ -260,7 +262,7 @@ impl Link {
             is_gone.cancel();
         });
         let stale = CancellationToken::new();
-        Self { peer, secrets, heard, closed, stale, gone, _stops: stop.clone().drop_guard(), stop }
+        Self { peer, secrets, notifications, closed, stale, gone, _stops: stop.clone().drop_guard(), stop }
     }
 
     /// Returns true if calls can be sent on this connection.
@@ -290,13 +292,13 @@ impl Link {
     }
 
     /// Requests a check of the tools after a call got no response: it shows whether the server still responds.
-    pub(super) fn doubt(&self) {
-        self.heard.changed.notify_one();
+    pub(super) fn request_check(&self) {
+        self.notifications.changed.notify_one();
     }
 
     /// Waits until the server announces changed tools, or until a call has requested a check.
     pub(super) async fn changed(&self) {
-        self.heard.changed.notified().await;
+        self.notifications.changed.notified().await;
     }
 
     /// Returns the version that the server reports.
@@ -312,7 +314,7 @@ impl Link {
     /// # Errors
     /// The reason. It is also an error if the server lists more tools than allowed.
     pub(super) async fn tools(&self) -> Result<Listing, String> {
-        let said = |what: String| printable(&what, &self.secrets, REASON_BYTES_MAX);
+        let reason = |what: String| printable(&what, &self.secrets, REASON_BYTES_MAX);
         let (mut listing, mut cursor) = (Listing::default(), None);
         loop {
             let page = PaginatedRequestParams::default().with_cursor(cursor);
@@ -322,21 +324,21 @@ impl Link {
                 Ok(ServerResult::CustomResult(CustomResult(serde_json::Value::String(page)))) => page,
                 Ok(_) => return Err("its response to `tools/list` is not a list".to_owned()),
                 Err(ServiceError::McpError(error)) if wire::is_unreadable(&error) || wire::is_too_large(&error) => {
-                    return Err(said(format!("its list of tools could not be read: {}", error.message)));
+                    return Err(reason(format!("its list of tools could not be read: {}", error.message)));
                 }
                 Err(ServiceError::McpError(error)) => {
-                    return Err(said(format!(
+                    return Err(reason(format!(
                         "it rejected `tools/list` with the error {}: {}",
                         error.code.0, error.message
                     )));
                 }
                 Err(ServiceError::TransportClosed) => return Err("it ended before it listed its tools".to_owned()),
                 Err(ServiceError::TransportSend(error)) => {
-                    return Err(said(format!("it did not list its tools: {}", causes(&error))));
+                    return Err(reason(format!("it did not list its tools: {}", causes(&error))));
                 }
-                Err(error) => return Err(said(format!("it did not list its tools: {error}"))),
+                Err(error) => return Err(reason(format!("it did not list its tools: {error}"))),
             };
-            cursor = listing.take(&page).map_err(said)?;
+            cursor = listing.take(&page).map_err(reason)?;
             if cursor.is_none() {
                 listing.scrub(&self.secrets);
                 return Ok(listing);
@@ -348,73 +350,73 @@ impl Link {
     ///
     /// # Errors
     /// As [`Self::tools`].
-    pub(super) async fn check(&self, pinned: &BTreeMap<String, McpDefinition>) -> Result<Checked, String> {
+    pub(super) async fn check(&self, pinned: &BTreeMap<String, McpDefinition>) -> Result<ToolsCheck, String> {
         let Listing { tools: live, malformed, .. } = self.tools().await?;
         let judge = |(name, tool): (&String, &McpDefinition)| {
             let verdict = match live.iter().find(|live| live.name == *name) {
                 None => match malformed.iter().find(|malformed| malformed.name == *name) {
-                    Some(malformed) => Verdict::Malformed(malformed.why.clone()),
-                    None => Verdict::Gone,
+                    Some(malformed) => PinStatus::Malformed(malformed.why.clone()),
+                    None => PinStatus::Gone,
                 },
-                Some(live) if live.digest() == tool.digest() => Verdict::AsPinned,
-                Some(live) => Verdict::Changed(tool.differences(live)),
+                Some(live) if live.digest() == tool.digest() => PinStatus::AsPinned,
+                Some(live) => PinStatus::Changed(tool.differences(live)),
             };
             (name.clone(), verdict)
         };
-        let verdicts: Arc<Verdicts> = Arc::new(pinned.iter().map(judge).collect());
-        self.heard.verdicts.send_replace(Some(Arc::clone(&verdicts)));
-        Ok(Checked { verdicts, malformed })
+        let verdicts: Arc<PinStatuses> = Arc::new(pinned.iter().map(judge).collect());
+        self.notifications.verdicts.send_replace(Some(Arc::clone(&verdicts)));
+        Ok(ToolsCheck { verdicts, malformed })
     }
 
     /// Sets whether announcements of changes no longer make calls wait for a check.
     pub(super) fn set_noisy(&self, is_noisy: bool) {
-        self.heard.is_noisy.store(is_noisy, Ordering::Release);
+        self.notifications.is_noisy.store(is_noisy, Ordering::Release);
     }
 
     /// Returns whether a tool's definition equals the pinned one; waits while the tools are being checked. `None` if
     /// the connection ends first.
-    pub(super) async fn verdict(&self, tool: &str) -> Option<Verdict> {
-        let mut verdicts = self.heard.verdicts.subscribe();
+    pub(super) async fn verdict(&self, tool: &str) -> Option<PinStatus> {
+        let mut verdicts = self.notifications.verdicts.subscribe();
         let known = tokio::select! {
             known = verdicts.wait_for(Option::is_some) => known.ok()?.clone(),
             () = self.closed.cancelled() => None,
         };
-        Some(known?.get(tool).cloned().unwrap_or(Verdict::Gone))
+        Some(known?.get(tool).cloned().unwrap_or(PinStatus::Gone))
     }
 
     /// Returns the number of pinned tools that differed from their pins in the last check.
     pub(super) fn quarantined(&self) -> usize {
-        let verdicts = self.heard.verdicts.borrow();
-        verdicts.as_ref().map_or(0, |verdicts| verdicts.values().filter(|v| **v != Verdict::AsPinned).count())
+        let verdicts = self.notifications.verdicts.borrow();
+        verdicts.as_ref().map_or(0, |verdicts| verdicts.values().filter(|v| **v != PinStatus::AsPinned).count())
     }
 
     /// Subscribes to a call's progress until the subscription is dropped.
-    pub(super) fn progress_of(self: &Arc<Self>, token: ProgressToken) -> Progress {
-        let heard = Arc::new(Notify::new());
-        let mut waiting = self.heard.progress.lock();
-        waiting.insert(token.clone(), Arc::clone(&heard));
+    pub(super) fn progress_of(self: &Arc<Self>, token: ProgressToken) -> ProgressSubscription {
+        let progress = Arc::new(Notify::new());
+        let mut waiting = self.notifications.progress.lock();
+        waiting.insert(token.clone(), Arc::clone(&progress));
         drop(waiting);
-        Progress { heard, token, link: Arc::clone(self) }
+        ProgressSubscription { progress, token, link: Arc::clone(self) }
     }
 }
 
 /// A subscription to the progress of one call.
-pub(super) struct Progress {
-    heard: Arc<Notify>,
+pub(super) struct ProgressSubscription {
+    progress: Arc<Notify>,
     token: ProgressToken,
     link: Arc<Link>,
 }
 
-impl Progress {
+impl ProgressSubscription {
     /// Waits for the next progress notification.
-    pub(super) async fn made(&self) {
-        self.heard.notified().await;
+    pub(super) async fn notified(&self) {
+        self.progress.notified().await;
     }
 }
 
-impl Drop for Progress {
+impl Drop for ProgressSubscription {
     fn drop(&mut self) {
-        let mut waiting = self.link.heard.progress.lock();
+        let mut waiting = self.link.notifications.progress.lock();
         waiting.remove(&self.token);
     }
 }

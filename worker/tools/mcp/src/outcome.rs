@@ -21,7 +21,7 @@ use tickfleet_tools::{ToolFailure, ToolOutput, without_secrets, wording};
 const WORD_BYTES_MAX: usize = 200;
 
 /// A failure. `stale` is true if the connection should be re-established.
-pub(super) struct Failed {
+pub(super) struct CallFailure {
     pub(super) failure: ToolFailure,
     pub(super) stale: bool,
 }
@@ -58,9 +58,9 @@ pub(super) fn output(
     };
     let result = CallResult::read(&text).map_err(|what| no_result(what, effect))?;
     if result.is_error {
-        let said = secrets.scrub(&result.words());
-        let said = if said.trim().is_empty() { "The tool failed without saying why." } else { said.trim() };
-        return Err(permanent(said));
+        let message = secrets.scrub(&result.words());
+        let message = if message.trim().is_empty() { "The tool failed without saying why." } else { message.trim() };
+        return Err(permanent(message));
     }
     let (text, content_type) = match result.structured {
         // JSON nested deeper than the fleet's own readers accept would make the reply unreadable, so it is sent as
@@ -145,15 +145,15 @@ impl<'a> CallResult<'a> {
 
     /// Returns the content as text, one block per line. Blocks that are not text are only named.
     fn words(&self) -> String {
-        let content = self.content.and_then(|content| serde_json::from_str::<Words>(content).ok());
-        content.map(|Words(words)| words).unwrap_or_default()
+        let content = self.content.and_then(|content| serde_json::from_str::<TextContent>(content).ok());
+        content.map(|TextContent(words)| words).unwrap_or_default()
     }
 }
 
 /// Content as text. It is built block by block, because a list of short blocks would take many times its size.
-struct Words(String);
+struct TextContent(String);
 
-impl<'de> Deserialize<'de> for Words {
+impl<'de> Deserialize<'de> for TextContent {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Blocks;
         impl<'de> Visitor<'de> for Blocks {
@@ -180,7 +180,7 @@ impl<'de> Deserialize<'de> for Words {
                 Ok(words)
             }
         }
-        from.deserialize_seq(Blocks).map(Words)
+        from.deserialize_seq(Blocks).map(TextContent)
     }
 }
 
@@ -253,12 +253,12 @@ fn unread(message: String, effect: Effect) -> ToolFailure {
 }
 
 /// Returns the failure for a call without a result.
-pub(super) fn failure(server: &str, error: &ServiceError, effect: Effect, secrets: &Secrets) -> Failed {
+pub(super) fn failure(server: &str, error: &ServiceError, effect: Effect, secrets: &Secrets) -> CallFailure {
     match error {
         ServiceError::McpError(error) if wire::is_unreadable(error) => {
             let why = wording::cut(&secrets.scrub(&error.message), limits::ERROR_BYTES_MAX / 2);
             let message = format!("The response of the MCP server '{server}' could not be read: {why}.");
-            Failed { failure: unread(message, effect), stale: false }
+            CallFailure { failure: unread(message, effect), stale: false }
         }
         ServiceError::McpError(error) if wire::is_too_large(error) => {
             let most = limits::MCP_MESSAGE_BYTES_MAX;
@@ -266,16 +266,21 @@ pub(super) fn failure(server: &str, error: &ServiceError, effect: Effect, secret
                 "The MCP server '{server}' answered with more than {most} bytes, which were not read. Ask for less at a \
                  time."
             );
-            Failed { failure: unread(message, effect), stale: false }
+            CallFailure { failure: unread(message, effect), stale: false }
         }
-        ServiceError::McpError(error) if is_no_session(error) => Failed { failure: no_session(server), stale: true },
-        ServiceError::McpError(error) => Failed { failure: answered(server, error, secrets), stale: false },
+        ServiceError::McpError(error) if is_no_session(error) => {
+            CallFailure { failure: no_session(server), stale: true }
+        }
+        ServiceError::McpError(error) => CallFailure { failure: answered(server, error, secrets), stale: false },
         ServiceError::TransportSend(error) => unsent(server, error.error.as_ref(), secrets),
         ServiceError::Cancelled { .. } => {
-            Failed { failure: lost(format!("The MCP server '{server}' cancelled the call.")), stale: false }
+            CallFailure { failure: lost(format!("The MCP server '{server}' cancelled the call.")), stale: false }
         }
         // It is unknown whether the request had been sent by then.
-        _ => Failed { failure: lost(format!("The MCP server '{server}' was lost while the call ran.")), stale: true },
+        _ => CallFailure {
+            failure: lost(format!("The MCP server '{server}' was lost while the call ran.")),
+            stale: true,
+        },
     }
 }
 
@@ -302,15 +307,15 @@ fn answered(server: &str, error: &ErrorData, secrets: &Secrets) -> ToolFailure {
     /// Codes that servers use for internal failures: -32000 for any failure, -32001 for a request timeout in the
     /// server.
     const OWN_FAILURES: [ErrorCode; 3] = [ErrorCode::INTERNAL_ERROR, ErrorCode(-32000), ErrorCode(-32001)];
-    let said = format!("The MCP server '{server}' answered with an error: {}", secrets.scrub(&error.message));
-    let said = wording::cut(said.trim(), limits::ERROR_BYTES_MAX);
-    if OWN_FAILURES.contains(&error.code) { lost(said) } else { permanent(&said) }
+    let message = format!("The MCP server '{server}' answered with an error: {}", secrets.scrub(&error.message));
+    let message = wording::cut(message.trim(), limits::ERROR_BYTES_MAX);
+    if OWN_FAILURES.contains(&error.code) { lost(message) } else { permanent(&message) }
 }
 
 /// Returns the failure for a request without an HTTP response, or for a message that could not be written.
-fn unsent(server: &str, error: &(dyn Error + Send + Sync + 'static), secrets: &Secrets) -> Failed {
+fn unsent(server: &str, error: &(dyn Error + Send + Sync + 'static), secrets: &Secrets) -> CallFailure {
     type Http = StreamableHttpError<reqwest::Error>;
-    let of = |failure| Failed { failure, stale: true };
+    let of = |failure| CallFailure { failure, stale: true };
     match error.downcast_ref::<Http>() {
         Some(Http::Client(error)) if error.is_connect() => {
             let why = tickfleet_outbound::connect_failure(error);
@@ -328,19 +333,20 @@ fn unsent(server: &str, error: &(dyn Error + Send + Sync + 'static), secrets: &S
             let after = status.retry_after.as_deref().and_then(|seconds| seconds.trim().parse().ok());
             let retry_after = after.map(Duration::from_secs);
             let not_executed = status.status == 429;
-            Failed { failure: ToolFailure::Transient { message, retry_after, not_executed }, stale: false }
+            CallFailure { failure: ToolFailure::Transient { message, retry_after, not_executed }, stale: false }
         }
-        Some(Http::UnexpectedServerResponse(said)) if is_refusal(said) => {
-            let said = format!("The MCP server '{server}' refused the call: {}", secrets.scrub(said));
-            Failed { failure: permanent(&said), stale: false }
+        Some(Http::UnexpectedServerResponse(message)) if is_refusal(message) => {
+            let message = format!("The MCP server '{server}' refused the call: {}", secrets.scrub(message));
+            CallFailure { failure: permanent(&message), stale: false }
         }
         _ => of(lost(format!("The connection to the MCP server '{server}' was lost before its answer."))),
     }
 }
 
 /// Returns true for `HTTP 4xx …`, except for statuses after which a retry makes sense.
-fn is_refusal(said: &str) -> bool {
-    let status = said.strip_prefix("HTTP ").and_then(|rest| rest.get(..3)).and_then(|code| code.parse::<u16>().ok());
+fn is_refusal(response: &str) -> bool {
+    let status =
+        response.strip_prefix("HTTP ").and_then(|rest| rest.get(..3)).and_then(|code| code.parse::<u16>().ok());
     status.is_some_and(|status| (400..500).contains(&status) && !matches!(status, 408 | 425 | 429))
 }
 
@@ -442,7 +448,7 @@ mod tests {
     async fn what_is_no_result_of_a_tool_does_not_say_that_nothing_was_done() {
         let secrets = secrets().await;
         let input = json!({"resultType": "input_required", "requestState": "s"});
-        for (answer, said) in [
+        for (answer, expected) in [
             (json!({}), "with an empty result"),
             (json!(null), "with null in place of a result"),
             (json!({"content": []}), "without `structuredContent`"),
@@ -460,7 +466,7 @@ mod tests {
                     other => panic!("{other:?}"),
                 };
                 assert_eq!(unknown, effect == Effect::Once, "{message}");
-                assert!(message.contains(said), "{message}");
+                assert!(message.contains(expected), "{message}");
             }
         }
     }

@@ -92,7 +92,7 @@ pub(super) fn compact(json: &str) -> String {
 /// Determines for a message that is too large or cannot be parsed whether it is a response, and to which request. Only
 /// members at the top level of the message count, because the response to a call can contain anything.
 #[derive(Debug, Default)]
-pub(super) struct Scan {
+pub(super) struct MessageScan {
     pub(super) bytes: usize,
     depth: usize,
     in_text: bool,
@@ -113,7 +113,7 @@ enum Member {
     Other,
 }
 
-impl Scan {
+impl MessageScan {
     pub(super) fn take_all(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|byte| self.take(*byte));
     }
@@ -170,7 +170,7 @@ impl Scan {
     }
 
     /// Returns the request that the message responds to; `None` if it is not a response, or if its request is unclear.
-    pub(super) fn answers(&self) -> Option<u64> {
+    pub(super) fn response_id(&self) -> Option<u64> {
         self.id.filter(|_| self.is_answer())
     }
 
@@ -191,14 +191,14 @@ mod tests {
 
     #[test]
     fn the_request_that_a_line_answers_is_found_in_the_message_itself_alone() {
-        let answers = |line: &str| {
-            let mut read = Scan::default();
+        let response_id = |line: &str| {
+            let mut read = MessageScan::default();
             read.take_all(line.as_bytes());
-            read.answers()
+            read.response_id()
         };
-        assert_eq!(answers(r#"{"jsonrpc":"2.0","id":12,"result":{"id":7,"method":"x"}}"#), Some(12));
-        assert_eq!(answers(r#"{"result":{"a":[{"id":7}],"b":"\"}],\"id\":8"}, "id" : 12 }"#), Some(12));
-        assert_eq!(answers(r#"{"result":"id","id":3}"#), Some(3), "a value is no name");
+        assert_eq!(response_id(r#"{"jsonrpc":"2.0","id":12,"result":{"id":7,"method":"x"}}"#), Some(12));
+        assert_eq!(response_id(r#"{"result":{"a":[{"id":7}],"b":"\"}],\"id\":8"}, "id" : 12 }"#), Some(12));
+        assert_eq!(response_id(r#"{"result":"id","id":3}"#), Some(3), "a value is no name");
         for none in [
             r#"{"id":12,"method":"sampling/createMessage","params":{}}"#,
             r#"{"id":12}"#,
@@ -212,7 +212,7 @@ mod tests {
             r#"[{"id":1,"result":1}]"#,
             "id:1",
         ] {
-            assert_eq!(answers(none), None, "{none}");
+            assert_eq!(response_id(none), None, "{none}");
         }
     }
 

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::link::{self, Checked, Link, Verdict};
+use super::link::{self, Link, PinStatus, ToolsCheck};
 use super::throttle::Throttle;
 
 /// Waits before reconnecting to a server; the last one repeats. A worker's default retry waits (1, 3, 9 s) add up to
@@ -38,12 +38,12 @@ const RECHECK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// One server. Its connection is closed when its last tool is dropped.
 pub(super) struct Server {
-    inner: Arc<Inner>,
+    inner: Arc<ServerShared>,
     started: AtomicBool,
     _stops: DropGuard,
 }
 
-struct Inner {
+struct ServerShared {
     name: String,
     connection: McpConnection,
     pinned: BTreeMap<String, McpDefinition>,
@@ -67,7 +67,7 @@ enum State {
 
 /// Why a call cannot be sent. Nothing was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NoLink {
+pub(super) enum LinkUnavailable {
     /// The server is not connected, or not yet.
     Away,
     /// The process is about to exit.
@@ -78,7 +78,7 @@ impl Server {
     /// Makes the server `name` without connecting. Secrets and `PATH` are looked up in `environment`.
     pub(super) fn new(name: &str, def: &McpServerDef, environment: Environment) -> Self {
         let stop = CancellationToken::new();
-        let inner = Inner {
+        let inner = ServerShared {
             name: name.to_owned(),
             connection: def.connection.clone(),
             pinned: def.tools.iter().map(|tool| (tool.name.clone(), tool.clone())).collect(),
@@ -126,24 +126,24 @@ impl Server {
     /// Returns the connection as soon as it is available.
     ///
     /// # Errors
-    /// [`NoLink`] if it is not available, after a bounded wait for a connection that is being made.
-    pub(super) async fn link(&self) -> Result<Arc<Link>, NoLink> {
+    /// [`LinkUnavailable`] if it is not available, after a bounded wait for a connection that is being made.
+    pub(super) async fn link(&self) -> Result<Arc<Link>, LinkUnavailable> {
         self.start();
         let mut state = self.inner.state.subscribe();
         let settled = state.wait_for(|state| !matches!(state, State::Connecting));
         let Ok(Ok(state)) = tokio::time::timeout(PATIENCE, settled).await else {
-            return Err(NoLink::Away);
+            return Err(LinkUnavailable::Away);
         };
         match &*state {
             State::Up(link) if link.is_open() => Ok(Arc::clone(link)),
-            State::Up(_) | State::Connecting | State::Away => Err(NoLink::Away),
-            State::Stopped => Err(NoLink::Stopped),
+            State::Up(_) | State::Connecting | State::Away => Err(LinkUnavailable::Away),
+            State::Stopped => Err(LinkUnavailable::Stopped),
         }
     }
 }
 
 /// Connects, monitors and reconnects, until the last tool of the server is dropped or the process stops.
-async fn supervise(server: Arc<Inner>) {
+async fn supervise(server: Arc<ServerShared>) {
     let mut rung = 0;
     loop {
         let since = tokio::select! {
@@ -168,7 +168,7 @@ async fn supervise(server: Arc<Inner>) {
 }
 
 /// Runs one connection from start to end. Returns the time when it was established, if it was.
-async fn run_once(server: &Arc<Inner>) -> Option<Instant> {
+async fn run_once(server: &Arc<ServerShared>) -> Option<Instant> {
     let connected = tokio::time::timeout(CONNECT_TIMEOUT, connected(server)).await;
     let link = match connected.unwrap_or_else(|_| Err(format!("not ready within {} s", CONNECT_TIMEOUT.as_secs()))) {
         Ok(link) => link,
@@ -180,12 +180,12 @@ async fn run_once(server: &Arc<Inner>) -> Option<Instant> {
     let since = Instant::now();
     tracing::info!(server = server.name, version = link.version(), "MCP server connected");
     server.state.send_replace(State::Up(Arc::clone(&link)));
-    let reason = tend(server, &link).await;
+    let reason = monitor(server, &link).await;
     tracing::warn!(server = server.name, reason, "MCP server disconnected");
     Some(since)
 }
 
-async fn connected(server: &Inner) -> Result<Arc<Link>, String> {
+async fn connected(server: &ServerShared) -> Result<Arc<Link>, String> {
     let link = link::connect(&server.name, &server.connection, &server.environment).await?;
     let checked = link.check(&server.pinned).await?;
     report(server, &checked);
@@ -194,7 +194,7 @@ async fn connected(server: &Inner) -> Result<Arc<Link>, String> {
 
 /// Monitors a connection. Returns the reason why it cannot be used for new calls; running calls continue as long as
 /// they can.
-async fn tend(server: &Inner, link: &Arc<Link>) -> String {
+async fn monitor(server: &ServerShared, link: &Arc<Link>) -> String {
     let mut throttle = Throttle::default();
     loop {
         let is_announced = tokio::select! {
@@ -227,16 +227,16 @@ async fn tend(server: &Inner, link: &Arc<Link>) -> String {
 }
 
 /// Logs unreadable and quarantined tools.
-fn report(server: &Inner, checked: &Checked) {
+fn report(server: &ServerShared, checked: &ToolsCheck) {
     for malformed in &checked.malformed {
         let (tool, reason) = (malformed.name.as_str(), malformed.why.as_str());
         tracing::warn!(server = server.name, tool, reason, "unreadable definition of an MCP tool; tool left out");
     }
-    for (tool, verdict) in checked.verdicts.iter().filter(|(_, verdict)| **verdict != Verdict::AsPinned) {
+    for (tool, verdict) in checked.verdicts.iter().filter(|(_, verdict)| **verdict != PinStatus::AsPinned) {
         let what = match verdict {
-            Verdict::Changed(parts) => format!("different from pinned: {}", parts.join(", ")),
-            Verdict::Malformed(why) => format!("it cannot be read: {why}"),
-            Verdict::Gone | Verdict::AsPinned => "the server no longer offers it".to_owned(),
+            PinStatus::Changed(parts) => format!("different from pinned: {}", parts.join(", ")),
+            PinStatus::Malformed(why) => format!("it cannot be read: {why}"),
+            PinStatus::Gone | PinStatus::AsPinned => "the server no longer offers it".to_owned(),
         };
         tracing::warn!(server = server.name, tool, what, "MCP tool quarantined; see `tickfleet mcp pin`");
     }

@@ -27,11 +27,11 @@ type Key = (String, McpConnection, Vec<String>);
 /// The MCP servers of a process. Registries built from the same configuration share their connections.
 pub struct Servers {
     environment: Environment,
-    known: Mutex<Known>,
+    known: Mutex<KnownServers>,
 }
 
 #[derive(Default)]
-struct Known {
+struct KnownServers {
     /// True if servers are connected right away rather than on their first call.
     eager: bool,
     servers: BTreeMap<Key, Weak<Server>>,

@@ -11,9 +11,9 @@ use tickfleet_config::McpDefinition;
 use tickfleet_model::Effect;
 use tokio::time::Instant;
 
-use super::link::{Link, Verdict};
-use super::outcome::{self, Failed};
-use super::server::{NoLink, Server};
+use super::link::{Link, PinStatus};
+use super::outcome::{self, CallFailure};
+use super::server::{LinkUnavailable, Server};
 use super::wire::RawArguments;
 use tickfleet_tools::{CallContext, Handler, ToolFailure, ToolOutput};
 
@@ -44,26 +44,26 @@ impl McpTool {
         let link = self.server.link().await.map_err(|why| self.away(why))?;
         let looked = tokio::time::timeout(self.silence_max, link.verdict(&self.own)).await;
         match looked.ok().flatten() {
-            Some(Verdict::AsPinned) => Ok(link),
-            Some(Verdict::Changed(parts)) => {
+            Some(PinStatus::AsPinned) => Ok(link),
+            Some(PinStatus::Changed(parts)) => {
                 let what = format!("its {} changed on the MCP server", parts.join(", "));
                 Err(outcome::quarantined(&self.own, &what, &parts))
             }
-            Some(Verdict::Malformed(why)) => {
+            Some(PinStatus::Malformed(why)) => {
                 let what = format!("the MCP server's definition of it cannot be read ({why})");
                 Err(outcome::quarantined(&self.own, &what, &["malformed"]))
             }
-            Some(Verdict::Gone) => {
+            Some(PinStatus::Gone) => {
                 Err(outcome::quarantined(&self.own, "the MCP server no longer offers it", &["gone"]))
             }
-            None => Err(self.away(NoLink::Away)),
+            None => Err(self.away(LinkUnavailable::Away)),
         }
     }
 
-    fn away(&self, why: NoLink) -> ToolFailure {
+    fn away(&self, why: LinkUnavailable) -> ToolFailure {
         let what = match why {
-            NoLink::Away => "is not available right now",
-            NoLink::Stopped => "was closed, because the worker ends",
+            LinkUnavailable::Away => "is not available right now",
+            LinkUnavailable::Stopped => "was closed, because the worker ends",
         };
         let message = format!("The MCP server '{}' {what}; the call was not sent.", self.server.name());
         ToolFailure::Transient { message, retry_after: None, not_executed: true }
@@ -94,12 +94,12 @@ impl Handler for McpTool {
         let request = self.request(context, arguments);
         // An error here means that the connection accepts no more messages.
         let sent = link.peer.send_request_with_option(request, PeerRequestOptions::no_options()).await;
-        let handle = sent.map_err(|_| self.away(NoLink::Away))?;
-        let answer = Sent { link: Arc::clone(&link), handle: Some(handle) }.answer(self.silence_max).await;
+        let handle = sent.map_err(|_| self.away(LinkUnavailable::Away))?;
+        let answer = PendingRequest { link: Arc::clone(&link), handle: Some(handle) }.answer(self.silence_max).await;
         match answer {
             Some(Ok(result)) => outcome::output(result, self.effect, self.is_structured, &link.secrets),
             Some(Err(error)) => {
-                let Failed { failure, stale } =
+                let CallFailure { failure, stale } =
                     outcome::failure(self.server.name(), &error, self.effect, &link.secrets);
                 if stale {
                     link.mark_stale();
@@ -107,7 +107,7 @@ impl Handler for McpTool {
                 Err(failure)
             }
             None => {
-                link.doubt();
+                link.request_check();
                 Err(ToolFailure::Transient {
                     message: format!("The MCP server was silent for {:.1} s.", self.silence_max.as_secs_f64()),
                     retry_after: None,
@@ -119,12 +119,12 @@ impl Handler for McpTool {
 }
 
 /// A request in progress. If it is dropped before its response arrives, the server is asked to cancel it.
-struct Sent {
+struct PendingRequest {
     link: Arc<Link>,
     handle: Option<RequestHandle<RoleClient>>,
 }
 
-impl Sent {
+impl PendingRequest {
     /// Waits for the response; `None` if the server was silent for too long.
     async fn answer(
         mut self,
@@ -137,7 +137,7 @@ impl Sent {
             tokio::select! {
                 biased;
                 answer = &mut handle.rx => break answer.unwrap_or(Err(rmcp::service::ServiceError::TransportClosed)),
-                () = progress.made() => silence.as_mut().reset(Instant::now() + silence_max),
+                () = progress.notified() => silence.as_mut().reset(Instant::now() + silence_max),
                 () = silence.as_mut() => return None,
             }
         };
@@ -146,7 +146,7 @@ impl Sent {
     }
 }
 
-impl Drop for Sent {
+impl Drop for PendingRequest {
     fn drop(&mut self) {
         let Some(handle) = self.handle.take() else { return };
         // Without a runtime, the process is exiting, which also closes the connection.

@@ -126,12 +126,12 @@ pub(super) enum Decoded {
     /// A notification that has no effect here.
     Ignored,
     /// Not a message.
-    Unreadable(Flaw),
+    Unreadable(DecodeError),
 }
 
 /// Why bytes are not a message.
 #[derive(Debug)]
-pub(super) struct Flaw {
+pub(super) struct DecodeError {
     /// The request that they respond to, if it could be read.
     pub(super) id: Option<u64>,
     /// The reason.
@@ -140,7 +140,7 @@ pub(super) struct Flaw {
     pub(super) is_cut: bool,
 }
 
-impl Flaw {
+impl DecodeError {
     fn of(id: Option<u64>, why: impl Into<String>) -> Decoded {
         Decoded::Unreadable(Self { id, why: why.into(), is_cut: false })
     }
@@ -182,12 +182,12 @@ impl Decoder {
 
     /// Decodes a message.
     pub(super) fn decode(&self, bytes: &[u8]) -> Decoded {
-        let Ok(text) = std::str::from_utf8(bytes) else { return Flaw::of(None, "it is not UTF-8") };
+        let Ok(text) = std::str::from_utf8(bytes) else { return DecodeError::of(None, "it is not UTF-8") };
         let envelope: Envelope<'_> = match serde_json::from_str(text) {
             Ok(envelope) => envelope,
             Err(error) => {
                 let why = format!("it is not a JSON message ({error})");
-                return Decoded::Unreadable(Flaw { id: None, why, is_cut: error.is_eof() });
+                return Decoded::Unreadable(DecodeError { id: None, why, is_cut: error.is_eof() });
             }
         };
         let id = envelope.id.and_then(|id| own_id(id.get()));
@@ -195,20 +195,20 @@ impl Decoder {
             (Some(method), None, None) => from_server(text, envelope.id, method),
             (None, Some(result), None) => self.result(id, result.get()),
             (None, None, Some(error)) => refusal(id, error.get()),
-            (None, None, None) => Flaw::of(None, "it is not a message of the protocol"),
-            _ => Flaw::of(id, "it is an answer and something else at once"),
+            (None, None, None) => DecodeError::of(None, "it is not a message of the protocol"),
+            _ => DecodeError::of(id, "it is an answer and something else at once"),
         }
     }
 
     fn result(&self, id: Option<u64>, result: &str) -> Decoded {
-        let Some(number) = id else { return Flaw::of(None, "its id is not that of a request") };
+        let Some(number) = id else { return DecodeError::of(None, "its id is not that of a request") };
         if let Some(flaw) = scan::flaw(result) {
-            return Flaw::of(id, flaw);
+            return DecodeError::of(id, flaw);
         }
         let result = if *self.handshake.lock() == Some(number) {
             match initialized(result) {
                 Ok(result) => ServerResult::InitializeResult(result),
-                Err(why) => return Flaw::of(id, why),
+                Err(why) => return DecodeError::of(id, why),
             }
         } else {
             ServerResult::CustomResult(CustomResult::new(Value::String(result.to_owned())))
@@ -233,12 +233,12 @@ fn refusal(id: Option<u64>, error: &str) -> Decoded {
         message: Value,
     }
     if error.len() > SMALL_BYTES_MAX {
-        return Flaw::of(id, format!("its error has more than {SMALL_BYTES_MAX} bytes"));
+        return DecodeError::of(id, format!("its error has more than {SMALL_BYTES_MAX} bytes"));
     }
     let flaw = scan::flaw(error);
     let refusal = match serde_json::from_str::<Refusal>(error) {
         Ok(refusal) if flaw.is_none() => refusal,
-        _ => return Flaw::of(id, "its error is not one of the protocol"),
+        _ => return DecodeError::of(id, "its error is not one of the protocol"),
     };
     let code =
         refusal.code.as_i64().and_then(|code| i32::try_from(code).ok()).map_or(ErrorCode::INTERNAL_ERROR, ErrorCode);
@@ -267,7 +267,9 @@ fn from_server(text: &str, id: Option<&RawValue>, method: &RawValue) -> Decoded 
     };
     match message {
         Ok(message) => Decoded::Message(message),
-        Err(_) => Flaw::of(None, format!("its {} is not one of the protocol", wording::cut(&method, WORDS_BYTES_MAX))),
+        Err(_) => {
+            DecodeError::of(None, format!("its {} is not one of the protocol", wording::cut(&method, WORDS_BYTES_MAX)))
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use tickfleet_config::mcp::McpFile;
 use tickfleet_config::{Sources, load_mcp};
 use tickfleet_model::{AgentId, CallId, TenantId, TurnId, limits};
 use tickfleet_tools::{CallContext, Environment, RegisteredTool, ToolFailure, ToolOutput};
-use tickfleet_tools_mcp::{Servers, look};
+use tickfleet_tools_mcp::{Servers, list_tools};
 
 /// A server that responds as its arguments say: a given `result`, its arguments as an `echo`, a `line` as given (with
 /// the request's id for `ID`), a list of the given count of `numbers`, or a line of the given number of `bytes`. Its
@@ -78,7 +78,7 @@ async fn started(folder: &Path) -> (Servers, BTreeMap<String, RegisteredTool>) {
     std::fs::write(folder.join("mcp.yaml"), file.to_string()).unwrap();
     let (mut file, _) = load_mcp(&Sources { dir: Some(folder.to_owned()), ..Sources::default() }).unwrap();
     let mut def = file.servers.remove("s").unwrap();
-    let offer = look("s", &def, &environment(), TIMEOUT).await.unwrap();
+    let offer = list_tools("s", &def, &environment(), TIMEOUT).await.unwrap();
     assert_eq!(offer.refused, [("odd".to_owned(), "its inputSchema is not an object".to_owned())], "named, and alone");
     def.tools = offer.tools;
     def.prefix = String::new();
@@ -190,7 +190,7 @@ async fn a_handshake_is_made_in_a_revision_that_has_one_or_refused_in_words() {
         std::fs::write(folder.path().join("mcp.yaml"), file.to_string()).unwrap();
         let (mut file, _) = load_mcp(&Sources { dir: Some(folder.path().to_owned()), ..Sources::default() }).unwrap();
         let def = file.servers.remove("s").unwrap();
-        look("s", &def, &environment(), TIMEOUT).await.map(|offer| offer.tools.len())
+        list_tools("s", &def, &environment(), TIMEOUT).await.map(|offer| offer.tools.len())
     };
     assert_eq!(said("2024-11-05").await, Ok(3));
     for version in ["2026-07-28", "2099-01-01", "odd"] {
@@ -292,10 +292,10 @@ async fn over_http_digits_are_kept_and_an_answer_that_cannot_be_read_ends_its_ca
         let sources = Sources { dir: Some(folder.path().to_owned()), ..Sources::default() };
         load_mcp(&sources).unwrap().0.servers.remove("s").unwrap()
     };
-    let refused = look("s", &def("2099-01-01"), &environment(), TIMEOUT).await.unwrap_err();
+    let refused = list_tools("s", &def("2099-01-01"), &environment(), TIMEOUT).await.unwrap_err();
     assert!(refused.contains("the revision \"2099-01-01\" of MCP; expected one of 2024-11-05"), "{refused}");
     let mut def = def("mcp");
-    def.tools = look("s", &def, &environment(), TIMEOUT).await.unwrap().tools;
+    def.tools = list_tools("s", &def, &environment(), TIMEOUT).await.unwrap().tools;
     def.prefix = String::new();
     let servers = Servers::new(environment());
     let tools = servers.tools(&McpFile { servers: [("s".to_owned(), def)].into() }, TIMEOUT).unwrap();
@@ -362,7 +362,7 @@ async fn texts_of_a_server_show_no_secret_nothing_hidden_and_are_short() {
     #[allow(clippy::disallowed_methods, reason = "the machine's PATH, as a worker's own environment has it")]
     let path = std::env::var("PATH").unwrap_or_default();
     let environment = Environment::of([("PATH", path.as_str()), ("SERVER_TOKEN", token)]);
-    let offer = look("s", &def, &environment, TIMEOUT).await.unwrap();
+    let offer = list_tools("s", &def, &environment, TIMEOUT).await.unwrap();
     let version = offer.version.clone().unwrap();
     assert!(version.starts_with("1.0 [REDACTED]\\u202e\\u001b[8m\\n# forged"), "{version}");
     assert!(version.len() <= 300 && !version.contains("ghp_"), "{version}");

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Why an address is not public.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Special {
+pub(crate) enum NotPublic {
     /// An address in a private network or of this machine. A host that is allowed by name may resolve to it.
     Private(&'static str),
     /// An address at which no tool calls a service on purpose, such as a cloud's metadata service. A host that is
@@ -12,8 +12,8 @@ pub(crate) enum Special {
     Forbidden(&'static str),
 }
 
-impl Special {
-    pub(crate) fn what(self) -> &'static str {
+impl NotPublic {
+    pub(crate) fn description(self) -> &'static str {
         match self {
             Self::Private(what) | Self::Forbidden(what) => what,
         }
@@ -36,15 +36,15 @@ fn v4(high: u16, low: u16) -> Ipv4Addr {
 }
 
 /// Returns why an address is special; `None` if it is public.
-pub(crate) fn special(address: IpAddr) -> Option<Special> {
+pub(crate) fn special(address: IpAddr) -> Option<NotPublic> {
     match plain(address) {
         IpAddr::V4(v4) => special_v4(v4),
         IpAddr::V6(v6) => special_v6(v6),
     }
 }
 
-fn special_v4(address: Ipv4Addr) -> Option<Special> {
-    use Special::{Forbidden, Private};
+fn special_v4(address: Ipv4Addr) -> Option<NotPublic> {
+    use NotPublic::{Forbidden, Private};
     let known = match address.octets() {
         // Alibaba's address is inside a block that is otherwise private; Azure's is among public addresses.
         [100, 100, 100, 200] | [168, 63, 129, 16] => Forbidden("an address of a cloud's own services"),
@@ -65,8 +65,8 @@ fn special_v4(address: Ipv4Addr) -> Option<Special> {
     Some(known)
 }
 
-fn special_v6(address: Ipv6Addr) -> Option<Special> {
-    use Special::{Forbidden, Private};
+fn special_v6(address: Ipv6Addr) -> Option<NotPublic> {
+    use NotPublic::{Forbidden, Private};
     Some(match address.segments() {
         // Clouds have metadata, pod credentials, DNS and time services at unique local addresses: AWS (instances at
         // ::254, pods at ::23), Google, Oracle, Linode, Scaleway.
@@ -93,12 +93,12 @@ fn special_v6(address: Ipv6Addr) -> Option<Special> {
 
 /// A block of addresses such as `10.1.0.0/16`, or a single address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Block {
+pub(crate) struct AddressBlock {
     network: IpAddr,
     bits: u8,
 }
 
-impl Block {
+impl AddressBlock {
     /// Parses `address/bits` or a single address; `None` for anything else.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (address, bits) = match text.split_once('/') {
@@ -171,7 +171,7 @@ mod tests {
             "::ffff:10.0.0.1",
             "64:ff9b::7f00:1",
         ] {
-            assert!(matches!(special(ip(private)), Some(Special::Private(_))), "{private}");
+            assert!(matches!(special(ip(private)), Some(NotPublic::Private(_))), "{private}");
         }
     }
 
@@ -210,7 +210,7 @@ mod tests {
             "4000::1",
             "fec0::1",
         ] {
-            assert!(matches!(special(ip(forbidden)), Some(Special::Forbidden(_))), "{forbidden}");
+            assert!(matches!(special(ip(forbidden)), Some(NotPublic::Forbidden(_))), "{forbidden}");
         }
     }
 
@@ -234,23 +234,23 @@ mod tests {
                 IpAddr::V6(Ipv6Addr::new(0x2001, 0, 0x4136, 0xe378, 0x8000, 0x63bf, !high, !low)),
             ];
             for form in forms {
-                assert!(matches!(special(form), Some(Special::Forbidden(_))), "{cloud} as {form}");
+                assert!(matches!(special(form), Some(NotPublic::Forbidden(_))), "{cloud} as {form}");
             }
         }
         assert_eq!(special(ip("168.63.129.17")), None, "its neighbors are public");
-        assert!(matches!(special(ip("fd00:ec3::254")), Some(Special::Private(_))));
+        assert!(matches!(special(ip("fd00:ec3::254")), Some(NotPublic::Private(_))));
     }
 
     #[test]
     fn blocks_contain_their_addresses_only() {
-        let block = Block::parse("10.1.0.0/16").unwrap();
+        let block = AddressBlock::parse("10.1.0.0/16").unwrap();
         assert!(block.contains(ip("10.1.255.1")) && !block.contains(ip("10.2.0.1")));
-        assert!(Block::parse("0.0.0.0/0").unwrap().contains(ip("9.9.9.9")));
-        assert!(Block::parse("fd00::/8").unwrap().contains(ip("fd12::1")));
-        assert!(!Block::parse("::/0").unwrap().contains(ip("9.9.9.9")));
-        assert_eq!(Block::parse("10.0.0.1"), Block::parse("10.0.0.1/32"));
+        assert!(AddressBlock::parse("0.0.0.0/0").unwrap().contains(ip("9.9.9.9")));
+        assert!(AddressBlock::parse("fd00::/8").unwrap().contains(ip("fd12::1")));
+        assert!(!AddressBlock::parse("::/0").unwrap().contains(ip("9.9.9.9")));
+        assert_eq!(AddressBlock::parse("10.0.0.1"), AddressBlock::parse("10.0.0.1/32"));
         for bad in ["10.0.0.0/33", "10.0.0/8", "::/129", "host", "10.0.0.0/-1", ""] {
-            assert_eq!(Block::parse(bad), None, "{bad}");
+            assert_eq!(AddressBlock::parse(bad), None, "{bad}");
         }
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
-use super::address::{self, Block, Special};
+use super::address::{self, AddressBlock, NotPublic};
 
 /// Why a host must not be reached.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -36,9 +36,9 @@ pub enum Blocked {
 
 /// Whether a host is trusted by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum HostTrust {
     /// Not named: only public addresses and allowed blocks.
-    Stranger,
+    Unnamed,
     /// Named in `allow_private`: private addresses are allowed too.
     Named,
 }
@@ -47,7 +47,7 @@ pub enum Standing {
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Guard {
     names: BTreeSet<(String, Option<u16>)>,
-    blocks: BTreeSet<Block>,
+    blocks: BTreeSet<AddressBlock>,
 }
 
 impl Guard {
@@ -64,7 +64,7 @@ impl Guard {
     }
 
     fn add(&mut self, entry: &str) -> Option<()> {
-        if let Some(block) = Block::parse(entry.trim_start_matches('[').trim_end_matches(']')) {
+        if let Some(block) = AddressBlock::parse(entry.trim_start_matches('[').trim_end_matches(']')) {
             self.blocks.insert(block);
             return Some(());
         }
@@ -86,7 +86,7 @@ impl Guard {
     ///
     /// # Errors
     /// [`Blocked`] gives the reason.
-    pub fn check(&self, url: &Url) -> Result<Standing, Blocked> {
+    pub fn check(&self, url: &Url) -> Result<HostTrust, Blocked> {
         if !matches!(url.scheme(), "http" | "https") {
             return Err(Blocked::Scheme);
         }
@@ -96,11 +96,11 @@ impl Guard {
         let host = host_of(url).ok_or(Blocked::NoHost)?;
         let port = url.port_or_known_default();
         let named = self.names.contains(&(host.clone(), None)) || self.names.contains(&(host.clone(), port));
-        let standing = if named { Standing::Named } else { Standing::Stranger };
+        let standing = if named { HostTrust::Named } else { HostTrust::Unnamed };
         // A literal address named with its port is allowed. (Without a port, it is an entry of `blocks`.)
         match host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
             Ok(literal) if !named => {
-                self.admits(literal, Standing::Stranger).map_err(|what| Blocked::Special { host, what })?;
+                self.admits(literal, HostTrust::Unnamed).map_err(|what| Blocked::Special { host, what })?;
             }
             _ => {}
         }
@@ -108,18 +108,18 @@ impl Guard {
     }
 
     /// Checks that an address may be connected to; if not, returns what is special about it.
-    fn admits(&self, address: IpAddr, standing: Standing) -> Result<(), &'static str> {
+    fn admits(&self, address: IpAddr, standing: HostTrust) -> Result<(), &'static str> {
         let allowed = |address| self.blocks.iter().any(|block| block.contains(address));
         match address::special(address) {
             None => Ok(()),
-            Some(Special::Private(_)) if standing == Standing::Named => Ok(()),
+            Some(NotPublic::Private(_)) if standing == HostTrust::Named => Ok(()),
             Some(_) if allowed(address) || allowed(address::plain(address)) => Ok(()),
-            Some(special) => Err(special.what()),
+            Some(special) => Err(special.description()),
         }
     }
 
     /// Returns the addresses that may be connected to.
-    fn admitted(&self, host: &str, all: Vec<SocketAddr>, standing: Standing) -> Result<Vec<SocketAddr>, Blocked> {
+    fn admitted(&self, host: &str, all: Vec<SocketAddr>, standing: HostTrust) -> Result<Vec<SocketAddr>, Blocked> {
         let mut refused = None;
         let admitted: Vec<SocketAddr> = all
             .into_iter()
@@ -142,7 +142,7 @@ fn host_of(url: &Url) -> Option<String> {
 #[derive(Debug)]
 pub(crate) struct Resolver {
     pub(crate) guard: Arc<Guard>,
-    pub(crate) standing: Standing,
+    pub(crate) standing: HostTrust,
 }
 
 impl Resolve for Resolver {
@@ -167,7 +167,7 @@ mod tests {
         Guard::parse(entries.iter().copied()).unwrap()
     }
 
-    fn check(guard: &Guard, url: &str) -> Result<Standing, Blocked> {
+    fn check(guard: &Guard, url: &str) -> Result<HostTrust, Blocked> {
         guard.check(&Url::parse(url).unwrap())
     }
 
@@ -198,15 +198,15 @@ mod tests {
     #[test]
     fn what_is_named_is_allowed_and_nothing_beside_it() {
         let by_port = guard(&["127.0.0.1:8080", "Crm.internal:80", "10.1.0.0/16", "[::1]:9", "fd00:ec2::254"]);
-        assert_eq!(check(&by_port, "http://127.0.0.1:8080/"), Ok(Standing::Named));
+        assert_eq!(check(&by_port, "http://127.0.0.1:8080/"), Ok(HostTrust::Named));
         assert!(check(&by_port, "http://127.0.0.1:8081/").is_err());
-        assert_eq!(check(&by_port, "http://crm.internal./x"), Ok(Standing::Named));
-        assert_eq!(check(&by_port, "http://crm.internal:81/x"), Ok(Standing::Stranger));
-        assert_eq!(check(&by_port, "http://10.1.2.3/"), Ok(Standing::Stranger));
+        assert_eq!(check(&by_port, "http://crm.internal./x"), Ok(HostTrust::Named));
+        assert_eq!(check(&by_port, "http://crm.internal:81/x"), Ok(HostTrust::Unnamed));
+        assert_eq!(check(&by_port, "http://10.1.2.3/"), Ok(HostTrust::Unnamed));
         assert!(check(&by_port, "http://10.2.2.3/").is_err());
-        assert_eq!(check(&by_port, "http://[::1]:9/"), Ok(Standing::Named));
+        assert_eq!(check(&by_port, "http://[::1]:9/"), Ok(HostTrust::Named));
         assert!(check(&by_port, "http://[::1]/").is_err());
-        assert_eq!(check(&by_port, "http://[fd00:ec2::254]/"), Ok(Standing::Stranger), "named as an address");
+        assert_eq!(check(&by_port, "http://[fd00:ec2::254]/"), Ok(HostTrust::Unnamed), "named as an address");
     }
 
     #[test]
@@ -216,11 +216,11 @@ mod tests {
         let named = guard(&["crm.internal"]);
         let admitted = |list: &[&str], standing| named.admitted("crm.internal", answers(list), standing);
         for cloud in [metadata, "168.63.129.16:0", "[fd00:ec2::23]:0", "[fd20:ce::254]:0"] {
-            assert!(admitted(&[cloud], Standing::Named).is_err(), "{cloud}");
+            assert!(admitted(&[cloud], HostTrust::Named).is_err(), "{cloud}");
         }
-        assert_eq!(admitted(&[private], Standing::Named), Ok(answers(&[private])));
-        assert_eq!(admitted(&[private, public, metadata], Standing::Stranger), Ok(answers(&[public])));
-        assert!(admitted(&[private, metadata], Standing::Stranger).is_err());
+        assert_eq!(admitted(&[private], HostTrust::Named), Ok(answers(&[private])));
+        assert_eq!(admitted(&[private, public, metadata], HostTrust::Unnamed), Ok(answers(&[public])));
+        assert!(admitted(&[private, metadata], HostTrust::Unnamed).is_err());
     }
 
     #[test]

@@ -15,13 +15,13 @@ use std::time::Duration;
 use reqwest::Url;
 
 pub use failure::connect_failure;
-pub use guard::{Blocked, Guard, Standing};
+pub use guard::{Blocked, Guard, HostTrust};
 
 use guard::Resolver;
 
 /// Connection settings of a client.
 #[derive(Debug, Clone, Copy)]
-pub struct Connecting {
+pub struct ConnectOptions {
     /// Time limit for resolving, connecting and the TLS handshake.
     pub timeout: Duration,
     /// How long an idle connection is kept; `None` for reqwest's default.
@@ -34,7 +34,7 @@ pub struct Connecting {
 ///
 /// # Errors
 /// Why TLS cannot be set up: no crypto provider or no trust roots.
-pub fn client(guard: &Arc<Guard>, standing: Standing, connecting: Connecting) -> Result<reqwest::Client, String> {
+pub fn client(guard: &Arc<Guard>, standing: HostTrust, connecting: ConnectOptions) -> Result<reqwest::Client, String> {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         return Err("no crypto provider is installed in this process".to_owned());
     }
@@ -65,7 +65,7 @@ pub fn client_for(
         .map_err(|entry| format!("allow_private: '{entry}' is not a host, host:port or CIDR block"))?;
     let url = Url::parse(url).map_err(|e| format!("the address is not valid: {e}"))?;
     let standing = guard.check(&url).map_err(|refused| refused.to_string())?;
-    client(&Arc::new(guard), standing, Connecting { timeout: connect_timeout, idle: None })
+    client(&Arc::new(guard), standing, ConnectOptions { timeout: connect_timeout, idle: None })
 }
 
 /// Installs the crypto provider that TLS needs, once per process; later calls have no effect.

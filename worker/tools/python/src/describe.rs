@@ -45,7 +45,7 @@ pub(crate) fn describe(name: &str, def: &PythonDef, machine: &Machine) -> Result
 async fn ask(name: &str, def: &PythonDef, machine: &Machine) -> Result<Vec<Definition>, String> {
     let secrets = Arc::new(known_secrets(def, &machine.environment).await);
     let (interpreter, process, tools) = interpreter::start(name, def, secrets, machine).await?;
-    interpreter.bye();
+    interpreter.send_bye();
     // An interpreter that does not exit by itself is killed.
     let _ = tokio::time::timeout(SAYS_BYE_IN, interpreter.closed.cancelled()).await;
     process.end().await;

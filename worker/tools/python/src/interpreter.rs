@@ -10,7 +10,7 @@ use tickfleet_config::PythonDef;
 use tickfleet_model::{Redactor, limits};
 use tickfleet_tools::Secrets;
 use tickfleet_tools::inner::InnerResult;
-use tickfleet_tools::standard_error::Tail;
+use tickfleet_tools::standard_error::StderrTail;
 use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -21,11 +21,11 @@ use tokio_util::sync::CancellationToken;
 use crate::definition::Definition;
 use crate::frames::{self, FrameError};
 use crate::machine::Machine;
-use crate::messages::{Facts, Failure, FromHost, PROTOCOL, ToHost};
+use crate::messages::{CallFacts, Failure, FromHost, PROTOCOL, ToHost};
 use crate::process::{self, Process};
 
 /// The end of a call: JSON text, or the failure.
-pub(crate) type Answer = Result<String, Failure>;
+pub(crate) type CallReply = Result<String, Failure>;
 
 /// A running interpreter. [`Process`] is the process in which it runs.
 pub(crate) struct Interpreter {
@@ -42,14 +42,14 @@ pub(crate) struct Interpreter {
     /// Notified when its last running call has ended.
     pub(crate) idle: Notify,
     frames: mpsc::UnboundedSender<Vec<u8>>,
-    calls: Mutex<HashMap<u64, Waiting>>,
+    calls: Mutex<HashMap<u64, CallChannels>>,
     next: AtomicU64,
 }
 
 /// A call that was sent. The receiver fails if the interpreter is lost.
-pub(crate) struct Ticket {
+pub(crate) struct PendingCall {
     pub(crate) id: u64,
-    pub(crate) answer: oneshot::Receiver<Answer>,
+    pub(crate) answer: oneshot::Receiver<CallReply>,
     /// The call's inner calls to other tools.
     pub(crate) inner: mpsc::Receiver<InnerCall>,
 }
@@ -63,8 +63,8 @@ pub(crate) struct InnerCall {
 }
 
 /// The channels to the task that waits for a call.
-struct Waiting {
-    answer: oneshot::Sender<Answer>,
+struct CallChannels {
+    answer: oneshot::Sender<CallReply>,
     inner: mpsc::Sender<InnerCall>,
 }
 
@@ -78,7 +78,7 @@ pub(crate) async fn start(
     secrets: Arc<Secrets>,
     machine: &Machine,
 ) -> Result<(Arc<Interpreter>, Process, Vec<Definition>), String> {
-    let (tail, began) = (Arc::new(Tail::default()), Instant::now());
+    let (tail, began) = (Arc::new(StderrTail::default()), Instant::now());
     let (process, socket) = process::start(name, def, &secrets, machine, &tail).await?;
     // One time limit covers both: the later a tool host appears, the less time is left for its imports.
     match tokio::time::timeout_at(began + def.start_timeout, greet(socket)).await {
@@ -87,13 +87,13 @@ pub(crate) async fn start(
             let status = process.end().await.filter(|_| why.is_none());
             let silent = if def.host.is_some() { "the tool host closed the connection" } else { "it did not answer" };
             let ended = || status.map_or_else(|| silent.to_owned(), |status| format!("it ended with {status}"));
-            let why = why.unwrap_or_else(|| format!("{}{}", ended(), tail.words()));
+            let why = why.unwrap_or_else(|| format!("{}{}", ended(), tail.failure_suffix()));
             Err(secrets.scrub(&why))
         }
         Err(_) => {
             process.kill();
             process.end().await;
-            Err(format!("it was not ready within {} s{}", def.start_timeout.as_secs_f32(), tail.words()))
+            Err(format!("it was not ready within {} s{}", def.start_timeout.as_secs_f32(), tail.failure_suffix()))
         }
     }
 }
@@ -153,7 +153,7 @@ impl Interpreter {
         });
         let (read, write) = socket.into_split();
         tokio::spawn(send(write, outgoing, interpreter.closed.clone()));
-        tokio::spawn(hear(name.to_owned(), read, Arc::clone(&interpreter)));
+        tokio::spawn(read_messages(name.to_owned(), read, Arc::clone(&interpreter)));
         interpreter
     }
 
@@ -161,7 +161,12 @@ impl Interpreter {
     ///
     /// # Errors
     /// [`FrameError::TooLarge`]: nothing was sent.
-    pub(crate) fn call(&self, tool: &str, arguments: &str, context: &Facts<'_>) -> Result<Option<Ticket>, FrameError> {
+    pub(crate) fn call(
+        &self,
+        tool: &str,
+        arguments: &str,
+        context: &CallFacts<'_>,
+    ) -> Result<Option<PendingCall>, FrameError> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let frame = frames::encode(&ToHost::Call { id, tool, arguments, context })?;
         let (answered, answer) = oneshot::channel();
@@ -173,14 +178,14 @@ impl Interpreter {
             if self.closed.is_cancelled() || self.frames.send(frame).is_err() {
                 return Ok(None);
             }
-            calls.insert(id, Waiting { answer: answered, inner: asks });
+            calls.insert(id, CallChannels { answer: answered, inner: asks });
         }
-        Ok(Some(Ticket { id, answer, inner }))
+        Ok(Some(PendingCall { id, answer, inner }))
     }
 
     /// Tells the host that a call's result is no longer awaited.
     pub(crate) fn cancel(&self, id: u64) {
-        self.say(&ToHost::Cancel { id });
+        self.send(&ToHost::Cancel { id });
     }
 
     /// Sends the result of an inner call. A result that is too long for a frame is reported as a failure.
@@ -197,11 +202,11 @@ impl Interpreter {
     }
 
     /// Asks the host to exit.
-    pub(crate) fn bye(&self) {
-        self.say(&ToHost::Bye);
+    pub(crate) fn send_bye(&self) {
+        self.send(&ToHost::Bye);
     }
 
-    fn say(&self, message: &ToHost<'_>) {
+    fn send(&self, message: &ToHost<'_>) {
         // If the host is gone, the message is not needed. These messages are short and always fit a frame.
         if let Ok(frame) = frames::encode(message) {
             let _ = self.frames.send(frame);
@@ -238,7 +243,7 @@ async fn send(mut to: OwnedWriteHalf, mut frames: mpsc::UnboundedReceiver<Vec<u8
 }
 
 /// Reads messages until the host has closed the connection or violates the protocol.
-async fn hear(name: String, from: OwnedReadHalf, interpreter: Arc<Interpreter>) {
+async fn read_messages(name: String, from: OwnedReadHalf, interpreter: Arc<Interpreter>) {
     let (mut from, redactor) = (BufReader::new(from), Redactor::default());
     loop {
         let message = match frames::read(&mut from).await {

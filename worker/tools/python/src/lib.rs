@@ -1,7 +1,7 @@
 //! The kind `python`: tools that are Python functions. They run in interpreter processes of the worker, or in those of
 //! a tool host in a separate container.
 //!
-//! Read in this order: `tool` (a call from end to end), `pool` and `places` (choosing the process for a call), `slot`
+//! Read in this order: `tool` (a call from end to end), `pool` and `leases` (choosing the process for a call), `slot`
 //! (the processes that run in one slot, one after another), `interpreter` (a running interpreter and its socket),
 //! `process` (starting and ending a process with everything that it has started: the worker's own, or a tool host's),
 //! [`Pools`] (the pools of a worker, and the tools that their modules offer).
@@ -11,9 +11,9 @@ mod definition;
 mod describe;
 mod frames;
 mod interpreter;
+mod leases;
 mod machine;
 mod messages;
-mod places;
 mod pool;
 mod pools;
 mod process;

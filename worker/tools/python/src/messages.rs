@@ -17,7 +17,7 @@ pub(crate) enum ToHost<'a> {
     /// Requests the list of tools.
     Describe,
     /// Runs a tool. The arguments are JSON text, so that numbers keep their digits.
-    Call { id: u64, tool: &'a str, arguments: &'a str, context: &'a Facts<'a> },
+    Call { id: u64, tool: &'a str, arguments: &'a str, context: &'a CallFacts<'a> },
     /// The result of inner call number `number` of call `id`. The output is JSON text.
     Inner { id: u64, number: u64, outcome: &'a str, output: Option<&'a str>, error: Option<&'a str> },
     /// The result of this call is no longer awaited.
@@ -78,7 +78,7 @@ pub(crate) enum FailureKind {
 
 /// The facts about a call that its tool receives.
 #[derive(Debug, Serialize)]
-pub(crate) struct Facts<'a> {
+pub(crate) struct CallFacts<'a> {
     tenant: &'a str,
     agent: &'a str,
     call_id: String,
@@ -95,7 +95,7 @@ pub(crate) struct Facts<'a> {
     timeout_ms: u64,
 }
 
-impl<'a> Facts<'a> {
+impl<'a> CallFacts<'a> {
     /// Collects the facts of a call whose attempt may take `timeout_ms`.
     pub(crate) fn of(context: &'a CallContext, timeout_ms: u64) -> Self {
         Self {

@@ -7,13 +7,13 @@ use std::time::Duration;
 use tickfleet_config::PythonDef;
 use tokio_util::sync::DropGuard;
 
+use crate::leases::{Lease, NoLease, PoolShared};
 use crate::machine::Machine;
-use crate::places::{Lease, NoLease, Shared};
 use crate::slot;
 
 /// A pool. When its last tool is dropped, its processes are ended.
 pub(crate) struct Pool {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<PoolShared>,
     started: AtomicBool,
     _stops: DropGuard,
 }
@@ -21,7 +21,7 @@ pub(crate) struct Pool {
 impl Pool {
     /// Makes a pool for the entry `name` without starting a process.
     pub(crate) fn new(name: &str, def: &PythonDef, digest: String, machine: Arc<Machine>) -> Self {
-        let shared = Arc::new(Shared::new(name, def, digest, machine));
+        let shared = Arc::new(PoolShared::new(name, def, digest, machine));
         let stops = shared.stop.clone().drop_guard();
         Self { shared, started: AtomicBool::new(false), _stops: stops }
     }
@@ -60,7 +60,7 @@ impl Pool {
         match tokio::time::timeout(wait, coming).await {
             Ok(Ok(lease)) => Ok(lease),
             Ok(Err(_)) => Err(NoLease::Away),
-            Err(_) => Err(self.shared.why_none()),
+            Err(_) => Err(self.shared.unavailable_reason()),
         }
     }
 }

@@ -30,11 +30,11 @@ pub struct Pools {
     machine: Arc<Machine>,
     /// True if entries are left out while their tool host is absent.
     may_lack_hosts: bool,
-    known: Mutex<Known>,
+    known: Mutex<KnownPools>,
 }
 
 #[derive(Default)]
-struct Known {
+struct KnownPools {
     /// True if processes are started without waiting for calls.
     eager: bool,
     /// The pools by entry and digest of its tools.

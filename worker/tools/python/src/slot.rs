@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::definition;
 use crate::interpreter::{self, Interpreter};
-use crate::places::Shared;
+use crate::leases::PoolShared;
 use crate::process::Process;
 
 /// Waits before restarting a process that has exited by itself; the last one repeats. A worker's default retry waits
@@ -28,7 +28,7 @@ const STEADY: Duration = Duration::from_secs(30);
 const WEIGHED_EVERY: Duration = Duration::from_secs(1);
 
 /// Why a process is no longer used.
-enum Over {
+enum ProcessEnd {
     /// The process has exited or must be ended: it cannot be asked anything.
     Closed,
     /// The process has served enough: its running calls still end on it.
@@ -38,10 +38,10 @@ enum Over {
 }
 
 /// Runs one process after another until the pool stops.
-pub(crate) async fn run(shared: Arc<Shared>) {
+pub(crate) async fn run(shared: Arc<PoolShared>) {
     let (mut rung, mut ending) = (0, None::<JoinHandle<()>>);
     loop {
-        let wanted = shared.stop.run_until_cancelled(shared.wanted()).await;
+        let wanted = shared.stop.run_until_cancelled(shared.until_needed()).await;
         if wanted.is_none() {
             break;
         }
@@ -52,13 +52,13 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             Some(Err(why)) => {
                 tracing::warn!(name = shared.name, why, "Python process failed to start");
                 shared.failed();
-                Over::Closed
+                ProcessEnd::Closed
             }
         };
         match over {
-            Over::Stopped => break,
-            Over::Retired => rung = 0,
-            Over::Closed => {
+            ProcessEnd::Stopped => break,
+            ProcessEnd::Retired => rung = 0,
+            ProcessEnd::Closed => {
                 rung = if began.elapsed() >= STEADY { 0 } else { rung };
                 let wait = tokio::time::sleep(LADDER[rung.min(LADDER.len() - 1)]);
                 rung += 1;
@@ -74,14 +74,14 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     }
 }
 
-async fn started(shared: &Shared) -> Result<(Arc<Interpreter>, Process), String> {
+async fn started(shared: &PoolShared) -> Result<(Arc<Interpreter>, Process), String> {
     let secrets = Secrets::resolve(&shared.def.secrets, &shared.machine.environment, None).await;
     let secrets = Arc::new(secrets.map_err(|name| format!("the secret '{name}' is missing"))?);
     let (interpreter, process, tools) = interpreter::start(&shared.name, &shared.def, secrets, &shared.machine).await?;
     if definition::digest(&tools) == shared.digest {
         return Ok((interpreter, process));
     }
-    interpreter.bye();
+    interpreter.send_bye();
     process.end().await;
     Err("its tools have changed since the configuration was read; a reload applies the change".to_owned())
 }
@@ -89,26 +89,26 @@ async fn started(shared: &Shared) -> Result<(Arc<Interpreter>, Process), String>
 /// Lets a process take calls until its use is over. A process that has served enough ends while its successor already
 /// runs, one at a time.
 async fn serve(
-    shared: &Arc<Shared>,
+    shared: &Arc<PoolShared>,
     interpreter: Arc<Interpreter>,
     process: Process,
     ending: &mut Option<JoinHandle<()>>,
-) -> Over {
+) -> ProcessEnd {
     tracing::info!(name = shared.name, process = interpreter.process, "Python process ready");
-    shared.up(&interpreter);
+    shared.process_ready(&interpreter);
     let over = watch(shared, &interpreter, &process).await;
     match over {
-        Over::Closed => {
-            shared.down(&interpreter);
+        ProcessEnd::Closed => {
+            shared.process_gone(&interpreter);
             let status = process.end().await;
             tracing::warn!(name = shared.name, status, "Python process exited");
         }
-        Over::Stopped => {
-            interpreter.bye();
+        ProcessEnd::Stopped => {
+            interpreter.send_bye();
             process.end().await;
-            shared.down(&interpreter);
+            shared.process_gone(&interpreter);
         }
-        Over::Retired => {
+        ProcessEnd::Retired => {
             if let Some(before) = ending.take() {
                 // An error means that the task ended because of a bug; its process is killed with it.
                 let _ = before.await;
@@ -121,14 +121,14 @@ async fn serve(
 }
 
 /// Waits until a process is no longer to be used.
-async fn watch(shared: &Shared, interpreter: &Interpreter, process: &Process) -> Over {
+async fn watch(shared: &PoolShared, interpreter: &Interpreter, process: &Process) -> ProcessEnd {
     let mut looks = tokio::time::interval(WEIGHED_EVERY);
     loop {
         tokio::select! {
             biased;
-            () = shared.stop.cancelled() => return Over::Stopped,
-            () = interpreter.closed.cancelled() => return Over::Closed,
-            () = interpreter.retired.cancelled() => return Over::Retired,
+            () = shared.stop.cancelled() => return ProcessEnd::Stopped,
+            () = interpreter.closed.cancelled() => return ProcessEnd::Closed,
+            () = interpreter.retired.cancelled() => return ProcessEnd::Retired,
             _ = looks.tick() => {}
         }
         let bytes = process.resident_bytes().unwrap_or(0);
@@ -141,7 +141,7 @@ async fn watch(shared: &Shared, interpreter: &Interpreter, process: &Process) ->
 
 /// Ends a process after its last call. If a cancelled call does not end, the other calls get a grace period and the
 /// process is killed: a function that does not check for cancellation cannot be stopped in any other way.
-async fn retire(shared: Arc<Shared>, interpreter: Arc<Interpreter>, process: Process) {
+async fn retire(shared: Arc<PoolShared>, interpreter: Arc<Interpreter>, process: Process) {
     let idle = async {
         while shared.running_on(&interpreter) > 0 {
             interpreter.idle.notified().await;
@@ -161,8 +161,8 @@ async fn retire(shared: Arc<Shared>, interpreter: Arc<Interpreter>, process: Pro
         tracing::warn!(name = shared.name, "cancelled Python call did not stop; killing its process");
         process.kill();
     } else {
-        interpreter.bye();
+        interpreter.send_bye();
     }
     process.end().await;
-    shared.down(&interpreter);
+    shared.process_gone(&interpreter);
 }

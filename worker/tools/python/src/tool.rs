@@ -8,9 +8,9 @@ use serde_json::value::RawValue;
 use tickfleet_model::limits;
 use tickfleet_tools::{CallContext, Handler, ToolFailure, ToolOutput, without_secrets, wording};
 
-use crate::interpreter::{Answer, InnerCall, Ticket};
-use crate::messages::{Facts, Failure, FailureKind};
-use crate::places::{Lease, NoLease};
+use crate::interpreter::{CallReply, InnerCall, PendingCall};
+use crate::leases::{Lease, NoLease};
+use crate::messages::{CallFacts, Failure, FailureKind};
 use crate::pool::Pool;
 
 /// How long a call waits for a process with free capacity: a longer wait would waste its slot.
@@ -48,14 +48,14 @@ impl Handler for PythonTool {
             })
         })?;
         let timeout_ms = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
-        let facts = Facts::of(context, timeout_ms);
+        let facts = CallFacts::of(context, timeout_ms);
         let ticket = match lease.interpreter.call(&self.name, arguments.get(), &facts) {
             Ok(Some(ticket)) => ticket,
             Ok(None) => return Err(self.unsent("have just lost their process")),
             Err(error) => return Err(ToolFailure::Internal { message: format!("the call cannot be sent: {error}") }),
         };
         let secrets = Arc::clone(&lease.interpreter.secrets);
-        let under_way = UnderWay { call: Some((lease, ticket)), grace: self.pool.shared.def.cancel_grace };
+        let under_way = RunningCall { call: Some((lease, ticket)), grace: self.pool.shared.def.cancel_grace };
         let ran = match under_way.answer(context).await? {
             Some(answer) => outcome(&self.name, answer),
             // It is unknown whether the call ran to its end.
@@ -69,7 +69,7 @@ impl Handler for PythonTool {
     }
 }
 
-fn outcome(tool: &str, answer: Answer) -> Result<ToolOutput, ToolFailure> {
+fn outcome(tool: &str, answer: CallReply) -> Result<ToolOutput, ToolFailure> {
     match answer {
         Ok(text) => match RawValue::from_string(text) {
             Ok(json) => Ok(ToolOutput { json, content_type: "application/json" }),
@@ -99,18 +99,18 @@ fn failed(failure: Failure) -> ToolFailure {
 
 /// A call that was sent. If it is dropped before the response, it is cancelled; if it does not end then, its process is
 /// ended.
-struct UnderWay {
-    call: Option<(Lease, Ticket)>,
+struct RunningCall {
+    call: Option<(Lease, PendingCall)>,
     grace: Duration,
 }
 
-impl UnderWay {
+impl RunningCall {
     /// Waits for the response, and makes the inner calls that the function requests; `None` if the process was lost.
     ///
     /// # Errors
     /// An inner call is in progress or cannot be made. This call is cancelled, and retried later if the failure is
     /// transient.
-    async fn answer(mut self, context: &CallContext) -> Result<Option<Answer>, ToolFailure> {
+    async fn answer(mut self, context: &CallContext) -> Result<Option<CallReply>, ToolFailure> {
         let Some((lease, ticket)) = self.call.as_mut() else { return Ok(None) };
         let answer = loop {
             let InnerCall { number, tool, arguments } = tokio::select! {
@@ -129,19 +129,19 @@ impl UnderWay {
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for RunningCall {
     fn drop(&mut self) {
         let Some((lease, ticket)) = self.call.take() else { return };
         lease.interpreter.cancel(ticket.id);
         // Without a runtime, the process is exiting, and its interpreters with it.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(given_up(lease, ticket, self.grace));
+            runtime.spawn(abandon(lease, ticket, self.grace));
         }
     }
 }
 
 /// Keeps the capacity of a dropped call occupied until the call has really ended.
-async fn given_up(lease: Lease, ticket: Ticket, grace: Duration) {
+async fn abandon(lease: Lease, ticket: PendingCall, grace: Duration) {
     if tokio::time::timeout(grace, ticket.answer).await.is_err() {
         lease.interpreter.stuck.cancel();
         lease.interpreter.retired.cancel();

@@ -200,8 +200,8 @@ fn what_is_wrong_with_a_host_is_told_in_words() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("shop.sock");
     let def = PythonDef { start_timeout: Duration::from_millis(300), ..entry(&socket) };
-    let said = described(&Pools::new(environment()), &def).unwrap_err();
-    assert!(said.contains("python.trial: no tool host listens at /") && said.contains("within 0.3 s"), "{said}");
+    let error = described(&Pools::new(environment()), &def).unwrap_err();
+    assert!(error.contains("python.trial: no tool host listens at /") && error.contains("within 0.3 s"), "{error}");
     // A process that only inspects the configuration does not need the host.
     let looks = Pools::new(environment()).that_may_lack_hosts();
     assert_eq!(described(&looks, &def).unwrap(), BTreeSet::new());
@@ -209,8 +209,8 @@ fn what_is_wrong_with_a_host_is_told_in_words() {
 
     fs::write(folder.path().join("broken.py"), "import json\njson.loads('{')\n").unwrap();
     let _host = ToolHost { folder: tempfile::tempdir().unwrap(), process: listen(&socket, folder.path(), "broken", 4) };
-    let said = described(&Pools::new(environment()), &entry(&socket)).unwrap_err();
-    assert!(said.contains("a module cannot be imported") && said.contains("broken.py\", line 2"), "{said}");
+    let error = described(&Pools::new(environment()), &entry(&socket)).unwrap_err();
+    assert!(error.contains("a module cannot be imported") && error.contains("broken.py\", line 2"), "{error}");
 }
 
 #[tokio::test]
@@ -220,8 +220,8 @@ async fn a_host_that_is_full_says_so() {
     def.processes = 1;
     let tools = Tools::of(def.clone());
     assert!(tools.call("add", json!({"a": 1})).await.is_ok());
-    let said = tokio::task::spawn_blocking(move || described(&Pools::new(environment()), &def)).await.unwrap();
-    let said = said.unwrap_err();
-    assert!(said.contains("the tool host rejected the request: it runs 1 interpreters already"), "{said}");
+    let error = tokio::task::spawn_blocking(move || described(&Pools::new(environment()), &def)).await.unwrap();
+    let error = error.unwrap_err();
+    assert!(error.contains("the tool host rejected the request: it runs 1 interpreters already"), "{error}");
     tools.stop().await;
 }

@@ -22,19 +22,19 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Inner calls of which the first `ended` ones have ended: each returns its arguments, except that the tool `refused`
 /// is denied.
-struct Ended {
+struct ScriptedInnerCalls {
     ended: usize,
     asked: Mutex<Vec<(usize, String, Value)>>,
 }
 
-impl Ended {
+impl ScriptedInnerCalls {
     fn calls(ended: usize) -> Arc<Self> {
         Arc::new(Self { ended, asked: Mutex::default() })
     }
 }
 
 #[async_trait]
-impl InnerCalls for Ended {
+impl InnerCalls for ScriptedInnerCalls {
     async fn call(
         &self,
         _: &CallContext,
@@ -55,7 +55,7 @@ impl InnerCalls for Ended {
 }
 
 /// Calls a tool, with `calls` making its inner calls.
-async fn call(tools: &Tools, calls: &Arc<Ended>, tool: &str, of: &str) -> Result<Value, ToolFailure> {
+async fn call(tools: &Tools, calls: &Arc<ScriptedInnerCalls>, tool: &str, of: &str) -> Result<Value, ToolFailure> {
     let inner = Inner::of(Arc::clone(calls) as Arc<dyn InnerCalls>);
     let ran = tools.call_with(inner, tool, json!({"tool": of, "text": "hi"}));
     timeout(PATIENCE, ran).await.expect("it ends")
@@ -65,12 +65,12 @@ async fn call(tools: &Tools, calls: &Arc<Ended>, tool: &str, of: &str) -> Result
 async fn an_inner_call_that_has_ended_gives_its_result_and_one_under_way_ends_the_function_for_now() {
     let tools = Tools::of(def());
     for ended in 0..2 {
-        let calls = Ended::calls(ended);
+        let calls = ScriptedInnerCalls::calls(ended);
         let waits = call(&tools, &calls, "relay", "echo").await;
         assert!(matches!(waits, Err(ToolFailure::Waits { awaits: Awaited::Turn(_), .. })), "{waits:?}");
         assert_eq!(calls.asked.lock().len(), ended + 1);
     }
-    let calls = Ended::calls(2);
+    let calls = ScriptedInnerCalls::calls(2);
     let given = call(&tools, &calls, "relay", "echo").await.unwrap();
     assert_eq!(given, json!({"first": {"text": "hi"}, "second": {"text": "hi again"}, "why": null}));
     assert_eq!(
@@ -89,12 +89,12 @@ async fn a_function_in_a_thread_is_let_go_while_its_inner_call_runs_whatever_it_
     (def.processes, def.concurrency, def.cancel_grace) = (1, 1, Duration::from_secs(30));
     let tools = Tools::of(def);
     for _ in 0..3 {
-        let waits = call(&tools, &Ended::calls(0), "relay_blocking", "echo").await;
+        let waits = call(&tools, &ScriptedInnerCalls::calls(0), "relay_blocking", "echo").await;
         assert!(matches!(waits, Err(ToolFailure::Waits { .. })), "{waits:?}");
     }
-    let given = call(&tools, &Ended::calls(1), "relay_blocking", "echo").await.unwrap();
+    let given = call(&tools, &ScriptedInnerCalls::calls(1), "relay_blocking", "echo").await.unwrap();
     assert_eq!(given, json!({"text": "hi"}));
-    let denied = call(&tools, &Ended::calls(1), "relay_blocking", "refused").await.unwrap();
+    let denied = call(&tools, &ScriptedInnerCalls::calls(1), "relay_blocking", "refused").await.unwrap();
     assert!(denied.as_str().unwrap().contains("Not for you."), "{denied}");
     tools.stop().await;
 }

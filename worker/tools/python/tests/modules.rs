@@ -31,35 +31,35 @@ const STOCK: &str = "from tickfleet import tool\n\n@tool\ndef stock(sku: str) ->
 #[test]
 fn what_cannot_be_imported_is_told_with_the_users_own_lines_alone() {
     let folder = tempfile::tempdir().unwrap();
-    let said = refused(shop(folder.path(), "import json\njson.loads('{')\n"));
-    assert!(said.starts_with("python.shop: a module cannot be imported:\nTraceback"), "{said}");
-    assert!(said.contains("shop.py\", line 2") && said.contains("JSONDecodeError"), "{said}");
-    assert!(!said.contains("json/decoder.py") && !said.contains("importlib"), "{said}");
-    let said = refused(shop(folder.path(), "def stock(:\n"));
-    assert!(said.contains("shop.py\", line 1") && said.contains("SyntaxError"), "{said}");
-    let said = refused(shop(folder.path(), &format!("{STOCK}{STOCK}")));
-    assert!(said.contains("DuplicateTool: the name 'stock' is registered twice"), "{said}");
-    let said = refused(PythonDef { modules: vec!["nowhere".into()], ..def() });
-    assert!(said.ends_with("ModuleNotFoundError: No module named 'nowhere'"), "{said}");
+    let error = refused(shop(folder.path(), "import json\njson.loads('{')\n"));
+    assert!(error.starts_with("python.shop: a module cannot be imported:\nTraceback"), "{error}");
+    assert!(error.contains("shop.py\", line 2") && error.contains("JSONDecodeError"), "{error}");
+    assert!(!error.contains("json/decoder.py") && !error.contains("importlib"), "{error}");
+    let error = refused(shop(folder.path(), "def stock(:\n"));
+    assert!(error.contains("shop.py\", line 1") && error.contains("SyntaxError"), "{error}");
+    let error = refused(shop(folder.path(), &format!("{STOCK}{STOCK}")));
+    assert!(error.contains("DuplicateTool: the name 'stock' is registered twice"), "{error}");
+    let error = refused(PythonDef { modules: vec!["nowhere".into()], ..def() });
+    assert!(error.ends_with("ModuleNotFoundError: No module named 'nowhere'"), "{error}");
 }
 
 #[test]
 fn an_interpreter_that_does_not_do_is_told_in_words() {
-    let said = refused(PythonDef { interpreter: "no-such-python".into(), ..def() });
-    assert!(said.contains("'no-such-python' could not be started"), "{said}");
-    let said = refused(PythonDef { interpreter: "cat".into(), ..def() });
-    assert!(said.contains("it ended with exit status: 1") && said.contains("on standard error it said:"), "{said}");
+    let error = refused(PythonDef { interpreter: "no-such-python".into(), ..def() });
+    assert!(error.contains("'no-such-python' could not be started"), "{error}");
+    let error = refused(PythonDef { interpreter: "cat".into(), ..def() });
+    assert!(error.contains("it ended with exit status: 1") && error.contains("on standard error it said:"), "{error}");
     // If the package is missing, Python reports that.
-    let said = refused(PythonDef { env: BTreeMap::new(), ..def() });
-    assert!(said.contains("No module named tickfleet") || said.contains("No module named 'tickfleet'"), "{said}");
+    let error = refused(PythonDef { env: BTreeMap::new(), ..def() });
+    assert!(error.contains("No module named tickfleet") || error.contains("No module named 'tickfleet'"), "{error}");
 }
 
 #[test]
 fn a_module_that_is_never_done_is_given_up() {
     let folder = tempfile::tempdir().unwrap();
     let def = shop(folder.path(), "import time\ntime.sleep(600)\n");
-    let said = refused(PythonDef { start_timeout: std::time::Duration::from_millis(700), ..def });
-    assert!(said.contains("it was not ready within 0.7 s"), "{said}");
+    let error = refused(PythonDef { start_timeout: std::time::Duration::from_millis(700), ..def });
+    assert!(error.contains("it was not ready within 0.7 s"), "{error}");
 }
 
 #[tokio::test]

@@ -266,7 +266,7 @@ where
         let (shell, work) = (Arc::clone(&shell), Arc::clone(&work));
         async move {
             let working = tokio::task::spawn_blocking(move || {
-                let files = Files::open(shell.workspace(&context).map_err(told)?)?;
+                let files = Files::open(shell.workspace(&context).map_err(tool_error)?)?;
                 work(&files, args)
             });
             working.await.map_err(ToolError::internal)?
@@ -289,9 +289,9 @@ where
             if argv.iter().any(|argument| argument.contains('\0')) {
                 return Err(ToolError::InvalidArguments("The command has a NUL character.".into()));
             }
-            let workspace = shell.workspace(&context).map_err(told)?.path;
+            let workspace = shell.workspace(&context).map_err(tool_error)?.path;
             let spec = Spec { stdin: stdin.into_bytes(), limits: shell::limits(), ..Spec::new(argv, workspace) };
-            let outcome = shell.run(level, spec, None, &context).await.map_err(told)?;
+            let outcome = shell.run(level, spec, None, &context).await.map_err(tool_error)?;
             Ok::<_, ToolError>(CommandResult::from(outcome))
         }
     })
@@ -326,7 +326,7 @@ fn write(files: &Files, path: &str, content: &str) -> Result<(), ToolError> {
 }
 
 /// Converts a failure to the error of a typed tool.
-fn told(failure: ToolFailure) -> ToolError {
+fn tool_error(failure: ToolFailure) -> ToolError {
     match failure {
         ToolFailure::InvalidArguments { message } => ToolError::InvalidArguments(message),
         ToolFailure::Permanent { message, .. } | ToolFailure::NotConfigured { message } => {

@@ -82,7 +82,7 @@ impl Files {
             .map_or(FILE_MODE, |found| found.st_mode & 0o777);
         let file =
             TemporaryFile::new(above.as_fd(), Mode::from_raw_mode(mode)).map_err(|error| failed(path, &error))?;
-        self.give(file.as_file())?;
+        self.give_to_owner(file.as_file())?;
         file.persist(content, Path::new(name)).map_err(|error| failed(path, &error))
     }
 
@@ -128,29 +128,29 @@ impl Files {
         Ok((all, has_more))
     }
 
-    fn at(&self, path: &str, flags: OFlags, told: &str) -> Result<OwnedFd, ToolError> {
+    fn at(&self, path: &str, flags: OFlags, shown_path: &str) -> Result<OwnedFd, ToolError> {
         let inner = inner(path)?;
         beneath::open(&self.root, from_root(&inner), flags | OFlags::CLOEXEC)
-            .map_err(|error| failed(told, &error.into()))
+            .map_err(|error| failed(shown_path, &error.into()))
     }
 
-    fn make_folders(&self, path: &Path, told: &str) -> Result<OwnedFd, ToolError> {
-        let mut folder = self.at("", OFlags::RDONLY | OFlags::DIRECTORY, told)?;
+    fn make_folders(&self, path: &Path, shown_path: &str) -> Result<OwnedFd, ToolError> {
+        let mut folder = self.at("", OFlags::RDONLY | OFlags::DIRECTORY, shown_path)?;
         for part in path.components() {
             match mkdirat(&folder, part.as_os_str(), Mode::from_raw_mode(FOLDER_MODE)) {
                 Ok(()) | Err(Errno::EXIST) => {}
-                Err(error) => return Err(failed(told, &error.into())),
+                Err(error) => return Err(failed(shown_path, &error.into())),
             }
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let below = openat(&folder, part.as_os_str(), flags, Mode::empty());
-            folder = below.map_err(|error| failed(told, &error.into()))?;
-            self.give(&folder)?;
+            folder = below.map_err(|error| failed(shown_path, &error.into()))?;
+            self.give_to_owner(&folder)?;
         }
         Ok(folder)
     }
 
     /// Changes the owner of a new file or folder to the workspace's user, as which commands run.
-    fn give(&self, made: impl AsFd) -> Result<(), ToolError> {
+    fn give_to_owner(&self, made: impl AsFd) -> Result<(), ToolError> {
         let Some(owner) = self.workspace.owner else { return Ok(()) };
         let (user, group) = (rustix::fs::Uid::from_raw(owner), rustix::fs::Gid::from_raw(owner));
         fchown(made, Some(user), Some(group)).map_err(ToolError::internal)
@@ -163,9 +163,9 @@ fn inner(path: &str) -> Result<PathBuf, ToolError> {
     let relative = match path.strip_prefix(WORKSPACE) {
         Ok(relative) => relative,
         Err(_) if path.is_absolute() => {
-            let told = path.display();
+            let shown_path = path.display();
             return Err(ToolError::Permanent(format!(
-                "'{told}' is outside the workspace: give a path relative to it, or one below {WORKSPACE}."
+                "'{shown_path}' is outside the workspace: give a path relative to it, or one below {WORKSPACE}."
             )));
         }
         Err(_) => path,
@@ -176,8 +176,10 @@ fn inner(path: &str) -> Result<PathBuf, ToolError> {
             Component::Normal(name) => inner.push(name),
             Component::CurDir => {}
             _ => {
-                let told = path.display();
-                return Err(ToolError::Permanent(format!("'{told}' leaves the workspace: paths may not have ..")));
+                let shown_path = path.display();
+                return Err(ToolError::Permanent(format!(
+                    "'{shown_path}' leaves the workspace: paths may not have .."
+                )));
             }
         }
     }
@@ -245,8 +247,8 @@ pub(crate) mod tests {
         let mut limited = std::process::Command::new("sh");
         limited.args(["-c", "ulimit -n 32; exec \"$0\" --exact \"$1\""]).arg(program).arg(test).env(ROLE, "1");
         let ended = limited.output().unwrap();
-        let said = String::from_utf8_lossy(&ended.stdout);
-        assert!(ended.status.success() && said.contains("1 passed"), "{said}");
+        let output = String::from_utf8_lossy(&ended.stdout);
+        assert!(ended.status.success() && output.contains("1 passed"), "{output}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use tickfleet_config::tools::ShellDef;
 use tickfleet_model::Effect;
-use tickfleet_tools::{DeclarationError, Made, ToolKind};
+use tickfleet_tools::{DeclarationError, DeclaredHandler, ToolKind};
 
 use crate::shell::Shell;
 use crate::tool::ShellTool;
@@ -14,12 +14,12 @@ use crate::tool::ShellTool;
 #[derive(Debug)]
 pub struct ShellKind {
     shell: Arc<Shell>,
-    unheld: Unheld,
+    unheld: UnsupportedSandbox,
 }
 
 /// How declarations are handled whose sandbox level this machine does not support.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Unheld {
+enum UnsupportedSandbox {
     /// The declaration is rejected.
     Refused,
     /// The tool is made, but each call of it fails.
@@ -32,32 +32,32 @@ impl ShellKind {
     /// For a process that runs the tools: rejects declarations that this machine does not support.
     #[must_use]
     pub const fn new(shell: Arc<Shell>) -> Self {
-        Self { shell, unheld: Unheld::Refused }
+        Self { shell, unheld: UnsupportedSandbox::Refused }
     }
 
     /// For a process that runs the tools: if this machine does not support a tool, its calls fail with
     /// `not_configured`.
     #[must_use]
     pub const fn lenient(shell: Arc<Shell>) -> Self {
-        Self { shell, unheld: Unheld::CallsRefused }
+        Self { shell, unheld: UnsupportedSandbox::CallsRefused }
     }
 
     /// For a process that only checks declarations: each worker decides what its machine supports.
     #[must_use]
     pub const fn elsewhere(shell: Arc<Shell>) -> Self {
-        Self { shell, unheld: Unheld::NotAsked }
+        Self { shell, unheld: UnsupportedSandbox::NotAsked }
     }
 }
 
 impl ToolKind<ShellDef> for ShellKind {
-    fn make(&self, def: &ShellDef, input_schema: &Value, _: Effect) -> Result<Made, DeclarationError> {
+    fn make(&self, def: &ShellDef, input_schema: &Value, _: Effect) -> Result<DeclaredHandler, DeclarationError> {
         let tool = ShellTool::new(def, input_schema, &self.shell)?;
         let configured = match self.unheld {
-            Unheld::NotAsked => true,
-            Unheld::Refused => tool.fits_the_machine().map(|()| true)?,
+            UnsupportedSandbox::NotAsked => true,
+            UnsupportedSandbox::Refused => tool.fits_the_machine().map(|()| true)?,
             // The handler checks the machine before each call and rejects the call.
-            Unheld::CallsRefused => tool.fits_the_machine().is_ok(),
+            UnsupportedSandbox::CallsRefused => tool.fits_the_machine().is_ok(),
         };
-        Ok(Made { handler: Arc::new(tool), configured })
+        Ok(DeclaredHandler { handler: Arc::new(tool), configured })
     }
 }

@@ -45,7 +45,7 @@ impl CommandResult {
     ///
     /// # Errors
     /// The failure that the declaration assigns to the exit code.
-    pub(crate) fn judged(self, transient: &BTreeSet<u8>, permanent: &BTreeSet<u8>) -> Result<Self, ToolFailure> {
+    pub(crate) fn into_outcome(self, transient: &BTreeSet<u8>, permanent: &BTreeSet<u8>) -> Result<Self, ToolFailure> {
         let code = self.exit_code.and_then(|code| u8::try_from(code).ok());
         let is_in = |codes: &BTreeSet<u8>| code.is_some_and(|code| codes.contains(&code));
         let message = || {

@@ -116,7 +116,7 @@ impl Handler for ShellTool {
             ..self.plan.clone()
         };
         let outcome = self.shell.run(self.level, spec, self.image.as_deref(), context).await?;
-        let result = CommandResult::from(outcome).judged(&self.transient, &self.permanent)?;
+        let result = CommandResult::from(outcome).into_outcome(&self.transient, &self.permanent)?;
         let json = to_raw_value(&result).map_err(|error| ToolFailure::Internal { message: error.to_string() })?;
         Ok(ToolOutput { json, content_type: "application/json" })
     }

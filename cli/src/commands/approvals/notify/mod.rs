@@ -19,7 +19,7 @@ use tickfleet_config::SealKey;
 use tickfleet_config::units::parse_duration;
 use tickfleet_model::hidden::visible;
 use tickfleet_model::{ConsumerId, TenantId};
-use tickfleet_ops::metrics::{Metrics, Part, Told};
+use tickfleet_ops::metrics::{Metrics, NotificationResult, ProcessRole};
 use tickfleet_ops::progress::{LoopHandle, Progress};
 use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_store::{Follower, Notice, Notices, Store, StoreError, incarnation};
@@ -134,7 +134,7 @@ pub(super) async fn run(setup: &Setup, args: &Notify) -> Result<(), Failure> {
     let client = tickfleet_outbound::client_for(args.to.as_str(), &allowed, TIMEOUT);
     let client = client.map_err(|why| failed(format!("--to: {why}")))?;
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
-    let metrics = Arc::new(Metrics::of(Part::Exporter).map_err(Failure::failed)?);
+    let metrics = Arc::new(Metrics::of(ProcessRole::Exporter).map_err(Failure::failed)?);
     let stores: Vec<Store> = setup.stores()?.into_iter().map(|store| store.observed_by(metrics.clone())).collect();
     let (progress, stopped) = (Progress::default(), CancellationToken::new());
     let address = serve_probes(setup, &metrics, &progress, &stores, &stopped).await?;
@@ -297,7 +297,7 @@ impl Notifier<'_> {
     async fn post(&self, (shard, tenant, entry): &EventName, notice: &Notice, now_ms: i64) -> SendResult {
         let Some(event) = notice.fields.get("event") else {
             tracing::error!(%tenant, entry, "approval event trimmed before delivery");
-            self.metrics.told(Told::GivenUp);
+            self.metrics.notification_sent(NotificationResult::GivenUp);
             return SendResult::Skipped;
         };
         if !EVENTS.contains(&event.as_str()) {
@@ -307,7 +307,7 @@ impl Notifier<'_> {
         let age_ms = age_ms(entry, &notice.fields, now_ms, wall_ms());
         if Duration::from_millis(age_ms) > self.args.give_up_after {
             tracing::error!(id, event, "approval event not delivered in time; giving up");
-            self.metrics.told(Told::GivenUp);
+            self.metrics.notification_sent(NotificationResult::GivenUp);
             return SendResult::Skipped;
         }
         let body = message(tenant, event, &notice.fields);
@@ -323,7 +323,7 @@ impl Notifier<'_> {
             .header("webhook-signature", self.keys.sign(&id, timestamp_s, &body));
         let (why, wait) = match request.body(body).send().await {
             Ok(answer) if answer.status().is_success() => {
-                self.metrics.told(Told::Taken);
+                self.metrics.notification_sent(NotificationResult::Taken);
                 return SendResult::Sent;
             }
             Ok(answer) => {
@@ -334,7 +334,7 @@ impl Notifier<'_> {
             Err(error) if error.is_connect() => (tickfleet_outbound::connect_failure(&error).to_owned(), None),
             Err(error) => (error.without_url().to_string(), None),
         };
-        self.metrics.told(Told::Failed);
+        self.metrics.notification_sent(NotificationResult::Failed);
         tracing::warn!(id, event, why, "receiver did not accept an approval event; retrying");
         SendResult::Retry(wait)
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use tickfleet_client::audit::Batch;
+use tickfleet_client::audit::LogBatch;
 use tickfleet_proof::lines::{self, Header};
 use tickfleet_store::StoreError;
 
@@ -34,7 +34,7 @@ impl From<StoreError> for SendError {
 }
 
 /// The lines of a batch, after the header if there is one.
-pub(super) fn text(header: Option<&Header>, batch: &Batch) -> String {
+pub(super) fn text(header: Option<&Header>, batch: &LogBatch) -> String {
     let mut text = header.map_or_else(String::new, |header| format!("{}\n", lines::header(header)));
     for item in &batch.items {
         text.push_str(&item.line(batch.shard));

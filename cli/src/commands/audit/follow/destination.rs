@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use tickfleet_client::audit::{Batch, Position};
+use tickfleet_client::audit::{LogBatch, LogPosition};
 use tickfleet_proof::lines::Header;
 
 use super::batch_text::SendError;
@@ -67,7 +67,7 @@ impl Destination {
         size_max: u64,
         files_max: u32,
         headers: &str,
-    ) -> Result<(Sink, BTreeMap<u32, Position>), Failure> {
+    ) -> Result<(Sink, BTreeMap<u32, LogPosition>), Failure> {
         Ok(match self {
             Self::File(path) => {
                 let failed = |error| anyhow::anyhow!("{}: {error}", path.display());
@@ -117,7 +117,7 @@ impl Sink {
 
     /// Sends a batch and returns how many of its records were permanently rejected. The destination has accepted the
     /// rest when this returns.
-    pub(super) async fn send(&mut self, header: &Header, batch: &Batch) -> Result<u64, SendError> {
+    pub(super) async fn send(&mut self, header: &Header, batch: &LogBatch) -> Result<u64, SendError> {
         match self {
             Self::File(files) => files.append(header, batch).map_err(SendError::again).map(|()| 0),
             Self::Stdout(standard) => standard.print(header, batch).await.map(|()| 0),

@@ -9,12 +9,12 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufRead as _, BufReader, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
-use tickfleet_client::audit::{Batch, Position};
+use tickfleet_client::audit::{LogBatch, LogPosition};
 use tickfleet_proof::lines::{Header, Line};
 
 use super::batch_text::text;
 
-type Positions = BTreeMap<u32, Position>;
+type Positions = BTreeMap<u32, LogPosition>;
 
 /// The files of one export.
 pub(super) struct Files {
@@ -75,7 +75,7 @@ impl Files {
     }
 
     /// Appends a batch, and waits until it is on disk. If that fails, removes what was written of it.
-    pub(super) fn append(&mut self, header: &Header, batch: &Batch) -> io::Result<()> {
+    pub(super) fn append(&mut self, header: &Header, batch: &LogBatch) -> io::Result<()> {
         if batch.items.is_empty() {
             return Ok(());
         }

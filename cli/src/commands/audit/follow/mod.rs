@@ -15,11 +15,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use tickfleet_client::audit::{Batch, Position, begin, next};
+use tickfleet_client::audit::{LogBatch, LogPosition, begin, next};
 use tickfleet_config::SealKey;
 use tickfleet_config::units::parse_size;
 use tickfleet_model::ConsumerId;
-use tickfleet_ops::metrics::{Metrics, Part};
+use tickfleet_ops::metrics::{Metrics, ProcessRole};
 use tickfleet_ops::progress::{LoopHandle, Progress};
 use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_proof::lines::Header;
@@ -74,7 +74,7 @@ fn size(text: &str) -> Result<u64, String> {
 /// A shard that is exported.
 struct Shard {
     store: Store,
-    position: Position,
+    position: LogPosition,
     /// Its position as stored in Redis; empty if the destination stores positions.
     stored_position: String,
     /// Age of the oldest entry that is not yet exported.
@@ -108,7 +108,7 @@ enum StepResult {
 pub(super) async fn run(setup: &Setup, args: &Follow, to: &Destination, header: Header) -> Result<(), Failure> {
     let traces = setup.start_log()?;
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
-    let metrics = Arc::new(Metrics::of(Part::Exporter).map_err(Failure::failed)?);
+    let metrics = Arc::new(Metrics::of(ProcessRole::Exporter).map_err(Failure::failed)?);
     let stores: Vec<Store> = setup.stores()?.into_iter().map(|store| store.observed_by(metrics.clone())).collect();
     // The variable is optional.
     let headers = setup.secret("--to", &SealKey::Env("OTEL_EXPORTER_OTLP_HEADERS".into())).unwrap_or_default();
@@ -221,7 +221,7 @@ impl Exporter {
     /// first line, because the header contains them.
     async fn begin(&mut self) -> Result<(), SendError> {
         if self.sink.keeps_positions() {
-            for shard in self.shards.iter_mut().filter(|shard| shard.position == Position::default()) {
+            for shard in self.shards.iter_mut().filter(|shard| shard.position == LogPosition::default()) {
                 shard.position = begin(&shard.store).await?;
             }
         }
@@ -254,7 +254,7 @@ impl Exporter {
         let shard = &mut self.shards[at];
         shard.position = position.parse().unwrap_or_else(|error| {
             tracing::error!(%error, "export restarts from the beginning; entries are exported again");
-            Position::default()
+            LogPosition::default()
         });
         shard.stored_position = position;
     }
@@ -265,7 +265,7 @@ impl Exporter {
     }
 
     /// Sends a batch and returns how many records the destination rejected.
-    async fn send(&mut self, batch: &Batch) -> Result<u64, SendError> {
+    async fn send(&mut self, batch: &LogBatch) -> Result<u64, SendError> {
         if self.sink.wants_header() {
             for shard in &self.shards {
                 self.header.keys.extend(shard.store.seal_keys().await?);
@@ -281,7 +281,7 @@ impl Exporter {
         self.sink.send(&self.header, batch).await
     }
 
-    fn record_batch(&self, batch: &Batch, refused: u64) {
+    fn record_batch(&self, batch: &LogBatch, refused: u64) {
         self.metrics.exported(batch.entries());
         self.metrics.export_refused(refused);
         let Some(gone) = batch.gone() else { return };

@@ -14,7 +14,7 @@ use opentelemetry_proto::tonic::resource::v1::Resource;
 use prost::Message as _;
 use reqwest::{StatusCode, Url, header};
 use serde_json::Value;
-use tickfleet_client::audit::{Batch, Item};
+use tickfleet_client::audit::{LogBatch, LogItem};
 use tickfleet_proof::lines::Header;
 use tickfleet_proof::seal::EntryId;
 use tickfleet_protocol::json::with_numbers_as_text;
@@ -52,7 +52,7 @@ impl Collector {
     }
 
     /// Sends a batch and returns how many records were permanently rejected.
-    pub(super) async fn send(&mut self, header: &Header, batch: &Batch) -> Result<u64, SendError> {
+    pub(super) async fn send(&mut self, header: &Header, batch: &LogBatch) -> Result<u64, SendError> {
         self.begun = true;
         let records: Vec<LogRecord> = batch.items.iter().map(|item| record(&header.fleet, batch.shard, item)).collect();
         if records.is_empty() {
@@ -173,11 +173,11 @@ fn request(fleet: &str, log_records: Vec<LogRecord>) -> ExportLogsServiceRequest
 }
 
 /// Builds the record of an entry. Its body is the entry's text in the log; common search terms are also attributes.
-fn record(fleet: &str, shard: u32, item: &Item) -> LogRecord {
+fn record(fleet: &str, shard: u32, item: &LogItem) -> LogRecord {
     let (id, event, body, level) = match item {
-        Item::Entry(entry) => (entry.id.as_str(), "tickfleet.audit", entry.text.clone(), SeverityNumber::Info),
-        Item::Seal(seal) => (seal.id.as_str(), "tickfleet.audit.seal", item.line(shard), SeverityNumber::Info),
-        Item::Gone(gone) => (gone.after.as_str(), "tickfleet.audit.gone", item.line(shard), SeverityNumber::Error),
+        LogItem::Entry(entry) => (entry.id.as_str(), "tickfleet.audit", entry.text.clone(), SeverityNumber::Info),
+        LogItem::Seal(seal) => (seal.id.as_str(), "tickfleet.audit.seal", item.line(shard), SeverityNumber::Info),
+        LogItem::Gone(gone) => (gone.after.as_str(), "tickfleet.audit.gone", item.line(shard), SeverityNumber::Error),
     };
     let kind = event.rsplit('.').next().unwrap_or_default();
     let mut record = LogRecord {
@@ -193,7 +193,7 @@ fn record(fleet: &str, shard: u32, item: &Item) -> LogRecord {
         body: Some(AnyValue { value: Some(Content::StringValue(body)) }),
         ..LogRecord::default()
     };
-    if let Item::Entry(entry) = item {
+    if let LogItem::Entry(entry) = item {
         describe(&mut record, &entry.text, &entry.admitted);
     }
     record.severity_text =

@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use tickfleet_client::audit::Batch;
+use tickfleet_client::audit::LogBatch;
 use tickfleet_proof::lines::Header;
 
 use super::batch_text::{SendError, text};
@@ -19,7 +19,7 @@ impl StdoutSink {
     }
 
     /// Prints a batch, and waits until the system has accepted it.
-    pub(super) async fn print(&mut self, header: &Header, batch: &Batch) -> Result<(), SendError> {
+    pub(super) async fn print(&mut self, header: &Header, batch: &LogBatch) -> Result<(), SendError> {
         let text = text((!self.begun && !batch.items.is_empty()).then_some(header), batch);
         self.begun |= !text.is_empty();
         // The reader may be slow. A separate thread keeps probes responsive.

@@ -15,7 +15,7 @@ use anyhow::{Context, anyhow};
 use serde::Serialize;
 use serde_json::json;
 use serde_json::value::RawValue;
-use tickfleet_client::{Client, Replies, Reply, Verdict, private_inbox};
+use tickfleet_client::{ApprovalVerdict, Client, Replies, Reply, private_inbox};
 use tickfleet_config::Environment;
 use tickfleet_model::{CallResult, InboxName, Outcome, Redactor, TenantId, Turn};
 use tickfleet_ops::shutdown::Shutdown;
@@ -201,7 +201,7 @@ async fn agree(client: &Client, tenant: &TenantId, id: &str, amount: u64) -> Res
     let narrow = BTreeMap::from([("/amount".to_owned(), value)]);
     let reason = "the rest next month";
     let verdict =
-        Verdict { by: APPROVER, roles: &roles, agrees: true, reason, narrow, seen: None, redactor: &redactor };
+        ApprovalVerdict { by: APPROVER, roles: &roles, agrees: true, reason, narrow, seen: None, redactor: &redactor };
     client.decide_approval(tenant, id, &verdict).await.map_err(Failure::failed)?;
     Ok(())
 }

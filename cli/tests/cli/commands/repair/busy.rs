@@ -12,7 +12,7 @@ use redis::streams::StreamReadReply;
 use serde_json::{Value, json};
 use tickfleet_client::model::approval::NarrowedValues;
 use tickfleet_client::model::{Redactor, TenantId};
-use tickfleet_client::{ApprovalError, Client, StoreOptions, SubmitError, Verdict, parse_turn};
+use tickfleet_client::{ApprovalError, ApprovalVerdict, Client, StoreOptions, SubmitError, parse_turn};
 use tickfleet_protocol::{TaskMessage, parse_task_message};
 use tickfleet_store::{Submission, TurnName};
 use tokio::task::JoinHandle;
@@ -67,16 +67,16 @@ pub fn configure(dir: &Path) {
 }
 
 /// Producers, an approver and an external runtime, which work until they are stopped.
-pub struct Busy {
+pub struct BackgroundLoad {
     stopped: Arc<AtomicBool>,
     tasks: Vec<JoinHandle<usize>>,
 }
 
-impl Busy {
+impl BackgroundLoad {
     pub async fn start(url: &str) -> Self {
         let client = Client::connect(url, StoreOptions::default()).await.unwrap();
         let stopped = Arc::new(AtomicBool::new(false));
-        let hand = |name: &'static str| Hand {
+        let hand = |name: &'static str| LoadClient {
             name,
             client: client.clone(),
             stopped: Arc::clone(&stopped),
@@ -102,16 +102,16 @@ impl Busy {
 }
 
 /// A client of the fleet.
-struct Hand {
+struct LoadClient {
     name: &'static str,
     client: Client,
     stopped: Arc<AtomicBool>,
     tenant: TenantId,
 }
 
-impl Hand {
+impl LoadClient {
     /// Waits for `ms`. Returns false if the work is stopped.
-    async fn goes_on(&self, ms: u64) -> bool {
+    async fn keeps_working(&self, ms: u64) -> bool {
         // The pace of the work.
         tokio::time::sleep(Duration::from_millis(ms)).await;
         !self.stopped.load(Ordering::Relaxed)
@@ -149,11 +149,11 @@ fn pay(which: usize, outcomes: Value) -> Value {
 }
 
 /// Submits turns of one kind after the other.
-async fn produce(hand: Hand) -> usize {
+async fn produce(hand: LoadClient) -> usize {
     let mut number = 0;
     let nap = |ms: u64| call("sleep", json!({ "ms": ms }));
     let small = call("echo", json!({"value": 1}));
-    while hand.goes_on(20).await {
+    while hand.keeps_working(20).await {
         number += 1;
         let id = format!("{}-{number}", hand.name);
         let (agent, calls, life_ms) = match number % 9 {
@@ -180,9 +180,9 @@ async fn produce(hand: Hand) -> usize {
 }
 
 /// Submits turns and tasks, and cancels them in any state.
-async fn cancel(hand: Hand) -> usize {
+async fn cancel(hand: LoadClient) -> usize {
     let mut number = 0;
-    while hand.goes_on(30).await {
+    while hand.keeps_working(30).await {
         number += 1;
         let id = format!("cancel-{number}");
         let call = match number % 4 {
@@ -207,15 +207,15 @@ async fn cancel(hand: Hand) -> usize {
 }
 
 /// An approver who approves, denies, or lets an approval expire.
-async fn approve(hand: Hand) -> usize {
+async fn approve(hand: LoadClient) -> usize {
     let (mut decided, roles, redactor) = (0, BTreeSet::from(["finance".to_owned()]), Redactor::default());
-    while hand.goes_on(50).await {
+    while hand.keeps_working(50).await {
         for approval in hand.client.approvals(&hand.tenant, 10).await.unwrap() {
             let number = approval.id.bytes().map(usize::from).sum::<usize>();
             if number.is_multiple_of(4) {
                 continue;
             }
-            let verdict = Verdict {
+            let verdict = ApprovalVerdict {
                 by: hand.name,
                 roles: &roles,
                 agrees: !number.is_multiple_of(3),
@@ -236,11 +236,11 @@ async fn approve(hand: Hand) -> usize {
 }
 
 /// An external runtime that finishes a task, fails, keeps one for a while, or falls silent.
-async fn runtime(hand: Hand, url: String) -> usize {
+async fn runtime(hand: LoadClient, url: String) -> usize {
     let mut connection = redis::Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap();
     let stream = "{tickfleet:0}:external:demo:archy";
     let mut taken = 0;
-    while hand.goes_on(20).await {
+    while hand.keeps_working(20).await {
         let mut command = redis::cmd("XREADGROUP");
         command.arg(&["GROUP", "workers", "r1", "COUNT", "3", "STREAMS", stream, ">"]);
         // The group does not exist before the first task.

@@ -18,13 +18,13 @@ pub(super) struct Call {
 
 /// A turn.
 #[derive(Debug, Clone)]
-pub(super) struct Made {
+pub(super) struct PlannedTurn {
     pub(super) id: String,
     pub(super) agent: usize,
     pub(super) calls: Vec<Call>,
 }
 
-impl Made {
+impl PlannedTurn {
     pub(super) const fn user(&self) -> usize {
         self.agent % 150
     }
@@ -52,7 +52,7 @@ impl Made {
 }
 
 /// All turns: one to three calls each, of three tools, for some sixty customers.
-pub(super) fn turns() -> Vec<Made> {
+pub(super) fn turns() -> Vec<PlannedTurn> {
     let mut number = 0;
     let mut call = |agent: usize| {
         number += 1;
@@ -60,7 +60,7 @@ pub(super) fn turns() -> Vec<Made> {
         Call { number, tool, customer: number % 61, amount: 1 + (number as u64) % 4 }
     };
     (0..AGENTS)
-        .map(|agent| Made {
+        .map(|agent| PlannedTurn {
             id: format!("t{agent}"),
             agent,
             calls: (0..1 + agent % 3 / 2 + agent % 2).map(|_| call(agent)).collect(),
@@ -78,7 +78,7 @@ pub(super) struct Limit {
     /// The maximum of a counter: calls, permits or quarters.
     pub(super) max: u64,
     /// The counter that a call debits, and the amount.
-    pub(super) debits: fn(&Made, &Call) -> Option<(String, u64)>,
+    pub(super) debits: fn(&PlannedTurn, &Call) -> Option<(String, u64)>,
 }
 
 fn one(counter: impl ToString) -> Option<(String, u64)> {

@@ -14,7 +14,7 @@ use tickfleet_testkit::RedisServer;
 use tokio::time::Instant;
 
 use crate::support::process::Process;
-use course::{AGENTS, LIMITS, Made, turns};
+use course::{AGENTS, LIMITS, PlannedTurn, turns};
 use witness::{Service, Witness};
 
 /// The number of processes of each role.
@@ -57,7 +57,7 @@ async fn no_limit_is_exceeded_while_processes_are_killed() {
     nothing_is_held(&server).await;
 }
 
-async fn submit(server: &RedisServer, made: &[Made]) {
+async fn submit(server: &RedisServer, made: &[PlannedTurn]) {
     let mut connection = server.connection().await;
     for chunk in made.chunks(500) {
         let mut pipe = redis::pipe();
@@ -90,7 +90,7 @@ async fn replies(server: &RedisServer, count: usize) -> BTreeMap<String, Value> 
 }
 
 /// Checks that calls which waited for a limit ran in the end: each call has its own result.
-fn every_call_ran(made: &[Made], replies: &BTreeMap<String, Value>) {
+fn every_call_ran(made: &[PlannedTurn], replies: &BTreeMap<String, Value>) {
     for turn in made {
         let results = replies[&turn.id]["results"].as_array().unwrap();
         assert_eq!(results.len(), turn.calls.len(), "{}", turn.id);

@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::course::{Call, LIMITS, Limit, Made};
+use super::course::{Call, LIMITS, Limit, PlannedTurn};
 
 /// The duration of a call in the service.
 const TAKES: Duration = Duration::from_millis(25);
@@ -29,9 +29,9 @@ pub(super) struct Service {
 }
 
 /// A running call. It also ends if its client goes away.
-struct Running(Ledger, usize, Instant);
+struct RunningCall(Ledger, usize, Instant);
 
-impl Drop for Running {
+impl Drop for RunningCall {
     fn drop(&mut self) {
         self.0.0.lock().unwrap().push((self.1, self.2, Instant::now()));
     }
@@ -39,7 +39,7 @@ impl Drop for Running {
 
 async fn serve(State(ledger): State<Ledger>, Json(body): Json<Value>) -> Json<Value> {
     let number = body["number"].as_u64().unwrap();
-    let _running = Running(ledger, usize::try_from(number).unwrap(), Instant::now());
+    let _running = RunningCall(ledger, usize::try_from(number).unwrap(), Instant::now());
     // The service takes some time, so that calls overlap.
     tokio::time::sleep(TAKES).await;
     Json(json!({"number": number}))
@@ -56,8 +56,8 @@ impl Service {
     }
 
     /// Checks that at no time more calls ran than a limit has permits.
-    pub(super) fn judge(&self, made: &[Made]) {
-        let by_number: HashMap<usize, (&Made, &Call)> =
+    pub(super) fn judge(&self, made: &[PlannedTurn]) {
+        let by_number: HashMap<usize, (&PlannedTurn, &Call)> =
             made.iter().flat_map(|turn| turn.calls.iter().map(move |call| (call.number, (turn, call)))).collect();
         let ledger = self.ledger.0.lock().unwrap();
         for limit in LIMITS.iter().filter(|limit| limit.window_ms.is_none()) {
@@ -128,12 +128,12 @@ impl Witness {
     }
 
     /// Checks that no counter was debited beyond its maximum in any of its windows.
-    pub(super) async fn judge(self, made: &[Made]) {
+    pub(super) async fn judge(self, made: &[PlannedTurn]) {
         self.stop.send(()).unwrap();
         let slices = self.reader.await.unwrap();
-        let by_id: HashMap<&str, &Made> = made.iter().map(|turn| (turn.id.as_str(), turn)).collect();
+        let by_id: HashMap<&str, &PlannedTurn> = made.iter().map(|turn| (turn.id.as_str(), turn)).collect();
         let mut seen = BTreeSet::new();
-        let mut out: Vec<(i64, &Made, &Call)> = Vec::new();
+        let mut out: Vec<(i64, &PlannedTurn, &Call)> = Vec::new();
         for slice in &slices {
             let turn = by_id[slice.turn.as_str()];
             // A call that was dispatched before does not count again.
@@ -146,7 +146,7 @@ impl Witness {
 }
 
 /// Checks one limit. All windows of a counter have the same length, and they begin at an offset of the counter's own.
-fn judge(limit: &Limit, out: &[(i64, &Made, &Call)]) {
+fn judge(limit: &Limit, out: &[(i64, &PlannedTurn, &Call)]) {
     let Some(window_ms) = limit.window_ms else { return };
     let mut counters: BTreeMap<String, Vec<(i64, u64)>> = BTreeMap::new();
     for (at_ms, turn, call) in out {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
 
-use super::{Answer, Gateway, LOOKS, add_key, echo, received};
+use super::{Gateway, HttpResponse, LOOKS, add_key, echo, received};
 use crate::support::binary::DevFleet;
 use crate::support::process::{Process, pause};
 
@@ -11,7 +11,7 @@ use crate::support::process::{Process, pause};
 const OVER: &str = "request rate limit exceeded; rejecting the caller's requests";
 
 /// The value of the Retry-After header, s.
-fn retry_after(answer: &Answer) -> u64 {
+fn retry_after(answer: &HttpResponse) -> u64 {
     let value = answer.head.lines().find_map(|line| line.strip_prefix("retry-after: "));
     value.unwrap_or_else(|| panic!("no Retry-After: {answer:?}")).trim().parse().unwrap()
 }
@@ -30,7 +30,7 @@ async fn a_key_over_its_rate_is_told_when_to_come_again_and_costs_no_other_one()
     // Enough requests at once to exceed the rate on slow machines, too, and paths of every kind.
     let paths = ["/v1/turns/none", "/v1/tasks/none/events", "/v1/agents/kelly/tools", "/v1/operate/me"];
     let sent: Vec<_> = (0..60).map(|n| gateway.send(&bounded, "GET", paths[n % paths.len()], "", "")).collect();
-    let answers: Vec<Answer> = sent.into_iter().map(received).collect();
+    let answers: Vec<HttpResponse> = sent.into_iter().map(received).collect();
     let (over, let_through): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.status == 429);
     assert!(let_through.len() >= 3 && over.len() > 10, "{} were let through", let_through.len());
     for answer in &over {
@@ -65,7 +65,7 @@ async fn who_tries_keys_is_not_looked_at_beyond_a_bound_and_holds_up_nobody_who_
     let paths = ["/v1/turns/none", "/v1/operate/me", "/v1/agents/kelly/mcp", "/v1/tasks/none/events"];
     let sent: Vec<_> =
         (0..80).map(|n| gateway.send(&format!("tfk_wrong-{n}"), "GET", paths[n % paths.len()], "", "")).collect();
-    let answers: Vec<Answer> = sent.into_iter().map(received).collect();
+    let answers: Vec<HttpResponse> = sent.into_iter().map(received).collect();
     let (over, looked_at): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.status == 429);
     assert!(looked_at.len() >= 5 && looked_at.iter().all(|answer| answer.status == 401), "{looked_at:?}");
     assert!(over.len() > 10, "{} were looked at", looked_at.len());

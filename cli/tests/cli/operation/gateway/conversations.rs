@@ -23,13 +23,13 @@ approvers: {ann: {roles: [finance]}}
 ";
 
 /// A fleet with an agent that a fake model runs.
-struct World {
+struct ConversationFleet {
     _fleet: DevFleet,
     folder: TempDir,
     redis: RedisServer,
 }
 
-impl World {
+impl ConversationFleet {
     async fn new() -> Self {
         let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
         let conf = folder.path().join("conf");
@@ -61,7 +61,7 @@ fn say(gateway: &Gateway, key: &str, session: Option<&str>, message: &str) -> (S
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conversation_goes_on_over_http_with_a_call_in_between_over_any_gateway_and_is_kept() {
-    let world = World::new().await;
+    let world = ConversationFleet::new().await;
     let ((one, key), (two, other)) = (world.gateway(), world.gateway());
 
     let (session, _, mut events) = say(&one, &key, None, "echo this");
@@ -116,7 +116,7 @@ async fn a_conversation_goes_on_over_http_with_a_call_in_between_over_any_gatewa
 #[tokio::test(flavor = "multi_thread")]
 async fn a_front_end_that_speaks_ag_ui_talks_with_an_agent_by_the_protocols_own_client() {
     let Some(packages) = Packages::unless_skipped() else { return };
-    let world = World::new().await;
+    let world = ConversationFleet::new().await;
     let (gateway, key) = world.gateway();
     let url = format!("http://{}/v1/agents/atlas/ag-ui", gateway.address);
     let mut node = packages.node();

@@ -23,7 +23,7 @@ const CLIENTS: usize = 6;
 const TASK_MS: u64 = 4_000;
 
 /// State that the clients share.
-struct Front {
+struct McpLoad {
     key: String,
     /// The current addresses of the two gateways.
     addresses: Mutex<[String; 2]>,
@@ -34,7 +34,7 @@ struct Front {
     ended: Mutex<BTreeSet<String>>,
 }
 
-impl Front {
+impl McpLoad {
     /// Sends a request to one of the gateways. `None` if that gateway was killed meanwhile.
     fn try_ask(&self, which: usize, method: &str, params: &Value) -> Option<Value> {
         let address = self.addresses.lock().unwrap()[which % 2].clone();
@@ -105,7 +105,7 @@ fn sleeping(turn: &str) -> Value {
 }
 
 /// Kills the gateways in turn, each after the other one is back.
-fn kill_gateways(front: &Front, gateways: &mut [Gateway; 2], kills: usize, url: &str, keys: &Path) {
+fn kill_gateways(front: &McpLoad, gateways: &mut [Gateway; 2], kills: usize, url: &str, keys: &Path) {
     // The first kill comes while all clients wait for their first results, even if this thread is late.
     let mut since = 0;
     for kill in 0..kills {
@@ -142,7 +142,7 @@ async fn gateways_that_are_killed_lose_no_task_and_have_none_run_twice() {
     let key = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
     let mut gateways = [0, 1].map(|_| Gateway::start(&redis.url(), &keys));
     let addresses = Mutex::new(gateways.each_ref().map(|gateway| gateway.address.clone()));
-    let front = Front {
+    let front = McpLoad {
         key,
         addresses,
         over: AtomicBool::new(false),

@@ -4,13 +4,13 @@ use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
 
 use super::tokens::Provider;
-use super::{Answer, Gateway, add_key};
+use super::{Gateway, HttpResponse, add_key};
 
 const RULES: &str = "- {name: services, claims: {azp: shop}, tenant: demo, agents: ['*'], verbs: [read]}\n";
 const METADATA: &str = "/.well-known/oauth-protected-resource";
 
 /// The challenge of a 401 response.
-fn challenge(answer: &Answer) -> String {
+fn challenge(answer: &HttpResponse) -> String {
     assert_eq!(answer.status, 401, "{answer:?}");
     let found = answer.head.lines().find_map(|line| line.strip_prefix("www-authenticate: "));
     found.unwrap_or_else(|| panic!("no challenge: {answer:?}")).to_owned()

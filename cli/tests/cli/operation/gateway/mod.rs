@@ -7,7 +7,7 @@ mod browser;
 mod conversations;
 mod fuzzed;
 mod ids;
-mod mcp_asked;
+mod mcp_approvals;
 mod mcp_conformance;
 mod mcp_kills;
 mod metadata;
@@ -53,13 +53,13 @@ pub struct Gateway {
 
 /// A response.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct HttpResponse {
     pub(super) status: u16,
     pub(super) head: String,
     pub(super) body: String,
 }
 
-impl Answer {
+impl HttpResponse {
     pub(super) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("no JSON ({error}): {self:?}"))
     }
@@ -124,20 +124,20 @@ impl Gateway {
         stream
     }
 
-    pub(super) fn ask(&self, key: &str, method: &str, path: &str, body: &Value) -> Answer {
+    pub(super) fn ask(&self, key: &str, method: &str, path: &str, body: &Value) -> HttpResponse {
         self.ask_with(key, method, path, "", body)
     }
 
-    pub(super) fn ask_with(&self, key: &str, method: &str, path: &str, head: &str, body: &Value) -> Answer {
+    pub(super) fn ask_with(&self, key: &str, method: &str, path: &str, head: &str, body: &Value) -> HttpResponse {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         self.ask_raw(key, method, path, head, &body)
     }
 
-    pub(super) fn ask_raw(&self, key: &str, method: &str, path: &str, head: &str, body: &str) -> Answer {
+    pub(super) fn ask_raw(&self, key: &str, method: &str, path: &str, head: &str, body: &str) -> HttpResponse {
         received(self.send(key, method, path, head, body))
     }
 
-    pub(super) fn get(&self, key: &str, path: &str) -> Answer {
+    pub(super) fn get(&self, key: &str, path: &str) -> HttpResponse {
         self.ask(key, "GET", path, &Value::Null)
     }
 
@@ -171,19 +171,19 @@ impl Drop for Gateway {
 }
 
 /// Checks the status of a response, and parts of its headers.
-fn says(answer: &Answer, status: u16, heads: &[&str]) {
+fn says(answer: &HttpResponse, status: u16, heads: &[&str]) {
     assert_eq!(answer.status, status, "{answer:?}");
     for head in heads {
         assert!(answer.head.contains(head), "{head}: {answer:?}");
     }
 }
 
-fn received(mut stream: TcpStream) -> Answer {
+fn received(mut stream: TcpStream) -> HttpResponse {
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text:?}"));
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    Answer { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
+    HttpResponse { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
 }
 
 /// Creates a key and appends its row to a file, as the help says. Returns the key.

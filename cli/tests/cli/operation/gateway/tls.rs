@@ -61,5 +61,5 @@ async fn a_gateway_speaks_tls_and_takes_a_new_certificate_over() {
     assert_eq!(ask(&gateway, &new, &key).await.unwrap(), 404);
 
     let args = ["gateway", "--keys", keys.to_str().unwrap(), "--tls-cert", args[1], "--tls-key", args[3]];
-    tickfleet(&args).exits(2).complains("expected a PEM certificate");
+    tickfleet(&args).exits(2).prints_error("expected a PEM certificate");
 }

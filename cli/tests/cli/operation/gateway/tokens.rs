@@ -16,7 +16,7 @@ use tickfleet_testkit::RedisServer;
 use tokio::task::JoinHandle;
 
 use super::super::operators::{count, verbs};
-use super::{Answer, DevFleet, Gateway, LOOKS, add_key, pause};
+use super::{DevFleet, Gateway, HttpResponse, LOOKS, add_key, pause};
 
 const RULES: &str = "
 - {name: watch, claims: {groups: watch}, tenant: '*', role: viewer}
@@ -73,7 +73,7 @@ pub(super) fn coded(bytes: &[u8]) -> String {
 }
 
 /// A fleet, a gateway that accepts a provider's tokens, and the provider.
-struct World {
+struct TokenFleet {
     fleet: DevFleet,
     gateway: Gateway,
     provider: Provider,
@@ -81,7 +81,7 @@ struct World {
     _redis: RedisServer,
 }
 
-async fn world() -> World {
+async fn world() -> TokenFleet {
     let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
     let conf = folder.path().join("conf");
     std::fs::create_dir(&conf).unwrap();
@@ -117,10 +117,10 @@ approvers: {ann: {roles: [finance]}}
         "email",
     ];
     let gateway = Gateway::start_with(&url, &keys, &[&["--config", conf], tokens.as_slice()].concat());
-    World { fleet, gateway, provider, folder, _redis: redis }
+    TokenFleet { fleet, gateway, provider, folder, _redis: redis }
 }
 
-pub(super) fn mcp(gateway: &Gateway, token: &str, agent: &str, method: &str, params: &Value) -> Answer {
+pub(super) fn mcp(gateway: &Gateway, token: &str, agent: &str, method: &str, params: &Value) -> HttpResponse {
     let head = "content-type: application/json\r\naccept: application/json, text/event-stream\r\nmcp-protocol-version: 2025-11-25\r\n";
     let request = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
     gateway.ask_with(token, "POST", &format!("/v1/agents/{agent}/mcp"), head, &request)
@@ -128,7 +128,7 @@ pub(super) fn mcp(gateway: &Gateway, token: &str, agent: &str, method: &str, par
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_opens_what_a_rule_about_its_claims_says_over_http_over_mcp_and_for_operators() {
-    let World { fleet, gateway, provider, folder, _redis } = world().await;
+    let TokenFleet { fleet, gateway, provider, folder, _redis } = world().await;
     let service = |tenant: &str| json!({"azp": "shop", "tenant": tenant, "agents": ["kelly"]});
     let shop = provider.token("shop@example.com", &service("demo"));
     let acme = provider.token("shop@example.com", &service("acme"));

@@ -75,7 +75,7 @@ fn autoscaler(speed: u64) -> Hpa {
 }
 
 /// The state of a run.
-struct Run {
+struct ScalingRun {
     fleet: Processes,
     producer: Producer,
     memory: Memory,
@@ -85,7 +85,7 @@ struct Run {
     samples: Vec<Sample>,
 }
 
-impl Run {
+impl ScalingRun {
     /// Runs for `length` at this load, scaling once a period.
     async fn live(&mut self, length: Duration, load: f64) {
         let began = Instant::now();
@@ -132,7 +132,7 @@ pub async fn run(course: &Course) -> Outcome {
     let folder = tempfile::tempdir().unwrap();
     let mut fleet = Processes::start(&redis.url(), SLOTS, folder.path(), 0);
     fleet.scale(1);
-    let mut run = Run {
+    let mut run = ScalingRun {
         fleet,
         producer: Producer::new(redis.connection().await),
         memory: Memory::default(),
@@ -178,7 +178,7 @@ pub async fn run(course: &Course) -> Outcome {
     }
 }
 
-impl Run {
+impl ScalingRun {
     fn sync_if_due(&mut self) {
         let last = self.samples.last().map_or(Duration::ZERO, |sample| sample.at);
         if self.began.elapsed() >= last + self.sync {

@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::fleet::{Fleet, Scrape, echo, enqueue, turn, work};
-use super::history::{History, Verdict};
+use super::history::{AlertResult, History};
 use super::{PATIENCE, PAUSE};
 
 const WELL: &str = "all is well";
@@ -52,7 +52,7 @@ const KILLS_MAX: usize = 12;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_fleet_says_of_itself_fires_the_right_alerts() {
-    let mut story = Story::begin().await;
+    let mut story = AlertScenario::begin().await;
     story.all_is_well().await;
     story.a_tool_hangs().await;
     story.slow_calls_hold_all_slots().await;
@@ -67,7 +67,7 @@ async fn what_a_fleet_says_of_itself_fires_the_right_alerts() {
 }
 
 /// Compares the fired alerts of each phase with the expected ones.
-fn judge(verdict: &Verdict, slow_machine: bool) {
+fn judge(verdict: &AlertResult, slow_machine: bool) {
     let mut may: BTreeSet<&str> = OF_THE_MACHINE.into_iter().filter(|_| slow_machine).collect();
     for (phase, fired) in &verdict.fired {
         let fired: BTreeSet<&str> = fired.iter().map(String::as_str).collect();
@@ -131,7 +131,7 @@ impl Starts {
 }
 
 /// The fleet, the faults that it goes through, and the record of its metrics.
-struct Story {
+struct AlertScenario {
     fleet: Fleet,
     history: History,
     starts: Starts,
@@ -139,7 +139,7 @@ struct Story {
     began: Instant,
 }
 
-impl Story {
+impl AlertScenario {
     async fn begin() -> Self {
         // With one slot for each worker, as many slow calls as workers occupy all slots, and each dies with its worker.
         let fleet = Fleet::start(1).await;

@@ -32,7 +32,7 @@ pub struct History {
 }
 
 /// The result of the rules.
-pub struct Verdict {
+pub struct AlertResult {
     /// The alerts that fired in each phase, in the order of the phases.
     pub fired: Vec<(&'static str, BTreeSet<String>)>,
     /// The output of promtool, with the labels and annotations of the alerts that fire at the end of each phase.
@@ -114,7 +114,7 @@ impl History {
 
     /// Runs promtool with the chart's own rules. Each test expects that nothing fires, so promtool's complaints list
     /// what fires.
-    pub fn verdict(&self) -> Verdict {
+    pub fn verdict(&self) -> AlertResult {
         let rules = rule_files();
         let names = |pattern: &str| {
             let pattern = Regex::new(pattern).unwrap();
@@ -161,7 +161,7 @@ impl History {
             (phase, fired)
         };
         let fired = self.phases.iter().map(|(phase, _)| of(phase)).collect();
-        Verdict { fired, said }
+        AlertResult { fired, said }
     }
 }
 

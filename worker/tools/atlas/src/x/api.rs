@@ -29,7 +29,7 @@ pub(super) struct Api {
 
 /// A request to X without its token.
 #[derive(Debug, Clone)]
-pub(super) struct Ask {
+pub(super) struct ApiRequest {
     pub(super) method: Method,
     pub(super) path: String,
     pub(super) query: Vec<(&'static str, String)>,
@@ -39,7 +39,7 @@ pub(super) struct Ask {
     pub(super) is_effect: bool,
 }
 
-impl Ask {
+impl ApiRequest {
     pub(super) fn get(path: impl Into<String>, query: Vec<(&'static str, String)>) -> Self {
         Self { method: Method::GET, path: path.into(), query, body: None, is_effect: false }
     }
@@ -73,20 +73,20 @@ impl Api {
     ///
     /// # Errors
     /// [`ToolError`], depending on the meaning of the response for this request.
-    pub(super) async fn ask(&self, context: &CallContext, ask: &Ask) -> Result<Value, ToolError> {
+    pub(super) async fn send(&self, context: &CallContext, ask: &ApiRequest) -> Result<Value, ToolError> {
         let token = self.account.token(context).await?;
-        let answered = self.ask_as(ask, &token).await?;
+        let answered = self.send_as(ask, &token).await?;
         if answered.status != 401 {
-            return answered.judged(ask);
+            return answered.into_result(ask);
         }
         // X responds with 401 before it does anything, so a retry repeats nothing.
-        match self.account.after(&token).await? {
-            Some(newer) => self.ask_as(ask, &newer).await?.judged(ask),
-            None => answered.judged(ask),
+        match self.account.token_after_rejection(&token).await? {
+            Some(newer) => self.send_as(ask, &newer).await?.into_result(ask),
+            None => answered.into_result(ask),
         }
     }
 
-    async fn ask_as(&self, ask: &Ask, token: &SecretString) -> Result<Answered, ToolError> {
+    async fn send_as(&self, ask: &ApiRequest, token: &SecretString) -> Result<ApiResponse, ToolError> {
         let request = self.request(ask, token)?;
         let mut answer = match self.client.send(request, 0, &Secrets::default()).await {
             Ok(answer) => answer,
@@ -108,10 +108,10 @@ impl Api {
         // If X repeats the token, it is removed from the response.
         let secrets = Secrets::default().with_token(token);
         let text = body.map(|body| secrets.scrub(&String::from_utf8_lossy(&body)));
-        Ok(Answered { status, headers, text })
+        Ok(ApiResponse { status, headers, text })
     }
 
-    fn request(&self, ask: &Ask, token: &SecretString) -> Result<Request, ToolError> {
+    fn request(&self, ask: &ApiRequest, token: &SecretString) -> Result<Request, ToolError> {
         let text = format!("{}{}", self.base.as_str().trim_end_matches('/'), ask.path);
         let mut url = Url::parse(&text).map_err(ToolError::internal)?;
         if !ask.query.is_empty() {
@@ -132,14 +132,14 @@ impl Api {
 }
 
 /// A response of X. `text` is `None` if the body is incomplete or too large.
-struct Answered {
+struct ApiResponse {
     status: u16,
     headers: HeaderMap,
     text: Option<String>,
 }
 
-impl Answered {
-    fn judged(self, ask: &Ask) -> Result<Value, ToolError> {
+impl ApiResponse {
+    fn into_result(self, ask: &ApiRequest) -> Result<Value, ToolError> {
         let status = self.status;
         if (200..300).contains(&status) {
             let Some(text) = self.text else {
@@ -151,7 +151,7 @@ impl Answered {
             return serde_json::from_str(&text).map_err(|_| ask.lost("X's response is not JSON.".into()));
         }
         let body: Option<Value> = self.text.as_deref().and_then(|text| serde_json::from_str(text).ok());
-        let said = body.as_ref().and_then(said).map(|said| format!(": {said}")).unwrap_or_default();
+        let said = body.as_ref().and_then(rejection_message).map(|said| format!(": {said}")).unwrap_or_default();
         let message = format!("X answered with status {status}{said}");
         match status {
             429 => {
@@ -177,7 +177,7 @@ fn until_reset(headers: &HeaderMap) -> Option<Duration> {
 }
 
 /// Returns X's message about a rejection, from a problem (RFC 7807), a list of errors, or both.
-fn said(body: &Value) -> Option<String> {
+fn rejection_message(body: &Value) -> Option<String> {
     const PLACES: [&str; 5] = ["/errors/0/message", "/errors/0/detail", "/detail", "/error_description", "/title"];
     let said = PLACES.iter().find_map(|place| body.pointer(place)?.as_str()).filter(|said| !said.trim().is_empty())?;
     let line: String = said.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
@@ -208,24 +208,25 @@ mod tests {
 
     #[test]
     fn what_is_lost_of_the_effect_may_have_happened_and_of_nothing_else() {
-        let answered = |status, text: Option<&str>| Answered {
+        let answered = |status, text: Option<&str>| ApiResponse {
             status,
             headers: HeaderMap::new(),
             text: text.map(ToOwned::to_owned),
         };
-        let harmless = Ask::post_json("/2/media/upload/initialize", &json!({}));
-        let effect = Ask { is_effect: true, ..harmless.clone() };
+        let harmless = ApiRequest::post_json("/2/media/upload/initialize", &json!({}));
+        let effect = ApiRequest { is_effect: true, ..harmless.clone() };
         for (status, text) in [(201, None), (201, Some("<html>")), (500, Some("{}")), (503, None), (408, None)] {
-            let of = |ask: &Ask| answered(status, text).judged(ask).unwrap_err();
+            let of = |ask: &ApiRequest| answered(status, text).into_result(ask).unwrap_err();
             assert!(matches!(of(&effect), ToolError::Transient(_)), "{status}");
             assert!(matches!(of(&harmless), ToolError::NotExecuted { .. }), "{status}");
         }
-        let busy = Answered { headers: headers(&[("retry-after", "7")]), ..answered(503, Some("{}")) };
+        let busy = ApiResponse { headers: headers(&[("retry-after", "7")]), ..answered(503, Some("{}")) };
         let wait = |error| if let ToolError::NotExecuted { retry_after, .. } = error { retry_after } else { None };
-        assert_eq!(wait(busy.judged(&harmless).unwrap_err()), Some(Duration::from_secs(7)));
-        let refused = answered(403, Some(r#"{"detail":"duplicate\ncontent","title":"Forbidden"}"#)).judged(&effect);
+        assert_eq!(wait(busy.into_result(&harmless).unwrap_err()), Some(Duration::from_secs(7)));
+        let refused =
+            answered(403, Some(r#"{"detail":"duplicate\ncontent","title":"Forbidden"}"#)).into_result(&effect);
         let expected = "X answered with status 403: duplicate content";
         assert!(matches!(refused, Err(ToolError::Refused { message, .. }) if message == expected));
-        assert!(matches!(answered(429, None).judged(&effect), Err(ToolError::NotExecuted { .. })));
+        assert!(matches!(answered(429, None).into_result(&effect), Err(ToolError::NotExecuted { .. })));
     }
 }

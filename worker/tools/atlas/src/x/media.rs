@@ -15,11 +15,11 @@ const MIB: u64 = 1024 * 1024;
 
 /// Fetches media.
 #[derive(Debug, Clone)]
-pub(super) struct Fetcher(Arc<Client>);
+pub(super) struct MediaFetcher(Arc<Client>);
 
 /// A kind of media that X accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Kind {
+pub(super) struct MediaKind {
     /// The media type.
     pub(super) mime: &'static str,
     /// X's name for the use of the media.
@@ -31,17 +31,17 @@ pub(super) struct Kind {
     pub(super) is_picture: bool,
 }
 
-const fn picture(mime: &'static str) -> Kind {
-    Kind { mime, category: "tweet_image", bytes_max: 5 * MIB, is_picture: true }
+const fn picture(mime: &'static str) -> MediaKind {
+    MediaKind { mime, category: "tweet_image", bytes_max: 5 * MIB, is_picture: true }
 }
 
-const fn video(mime: &'static str) -> Kind {
-    Kind { mime, category: "tweet_video", bytes_max: 32 * MIB, is_picture: false }
+const fn video(mime: &'static str) -> MediaKind {
+    MediaKind { mime, category: "tweet_video", bytes_max: 32 * MIB, is_picture: false }
 }
 
-const GIF: Kind = Kind { mime: "image/gif", category: "tweet_gif", bytes_max: 15 * MIB, is_picture: false };
+const GIF: MediaKind = MediaKind { mime: "image/gif", category: "tweet_gif", bytes_max: 15 * MIB, is_picture: false };
 
-impl Kind {
+impl MediaKind {
     /// Recognizes the kind from the first bytes; `None` if X does not accept it.
     pub(super) fn of(head: &[u8]) -> Option<Self> {
         match head {
@@ -59,7 +59,7 @@ impl Kind {
 /// Media being fetched: the beginning was read, and the rest is read on demand.
 #[derive(Debug)]
 pub(super) struct Media {
-    pub(super) kind: Kind,
+    pub(super) kind: MediaKind,
     /// The total size in bytes, if the server announces it.
     pub(super) total: Option<u64>,
     /// The name of the media in messages.
@@ -69,7 +69,7 @@ pub(super) struct Media {
     response: Response,
 }
 
-impl Fetcher {
+impl MediaFetcher {
     pub(super) const fn new(client: Arc<Client>) -> Self {
         Self(client)
     }
@@ -100,16 +100,16 @@ impl Fetcher {
             status @ (408 | 425 | 429 | 500..=599) => return Err(passing(&name, &format!("status {status}"))),
             status => return Err(refused(format!("its server answers with status {status}."))),
         }
-        let said = response.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).map(plain);
+        let declared_type = response.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).map(plain);
         let total = response.content_length();
-        let none = Kind { mime: "", category: "", bytes_max: HEAD_BYTES as u64 * 1024, is_picture: false };
+        let none = MediaKind { mime: "", category: "", bytes_max: HEAD_BYTES as u64 * 1024, is_picture: false };
         let mut media = Media { kind: none, total, name: name.clone(), here: BytesMut::new(), read: 0, response };
         while media.here.len() < HEAD_BYTES && media.more().await? {}
-        media.kind = Kind::of(&media.here)
+        media.kind = MediaKind::of(&media.here)
             .ok_or_else(|| refused("it is not a JPEG, PNG, WebP, GIF, MP4 or QuickTime file.".into()))?;
         let (mime, bytes_max) = (media.kind.mime, media.kind.bytes_max);
-        if let Some(said) = said.filter(|said| !agrees(said, mime)) {
-            return Err(refused(format!("its server says {said:?}, and it is {mime}.")));
+        if let Some(declared_type) = declared_type.filter(|declared_type| !agrees(declared_type, mime)) {
+            return Err(refused(format!("its server says {declared_type:?}, and it is {mime}.")));
         }
         if total.is_some_and(|total| total > bytes_max) || media.read > bytes_max {
             return Err(media.too_large());
@@ -124,9 +124,10 @@ fn plain(kind: &str) -> String {
 }
 
 /// Returns true if a declared content type is of the same family as the recognized one. Unspecific types are accepted.
-fn agrees(said: &str, mime: &str) -> bool {
+fn agrees(declared_type: &str, mime: &str) -> bool {
     let family = |kind: &str| kind.split('/').next().unwrap_or_default().to_owned();
-    matches!(said, "" | "application/octet-stream" | "binary/octet-stream") || family(said) == family(mime)
+    matches!(declared_type, "" | "application/octet-stream" | "binary/octet-stream")
+        || family(declared_type) == family(mime)
 }
 
 /// Makes the error of a failure that may be transient. Nothing was posted.
@@ -161,7 +162,7 @@ impl Media {
     }
 
     fn too_large(&self) -> ToolError {
-        let Kind { mime, bytes_max, .. } = self.kind;
+        let MediaKind { mime, bytes_max, .. } = self.kind;
         let max = bytes_max / MIB;
         ToolError::Permanent(format!(
             "{} is too large: {mime} may have at most {max} MiB. Nothing was posted.",
@@ -178,7 +179,7 @@ mod tests {
 
     #[test]
     fn media_are_known_by_their_first_bytes() {
-        let mime = |head: &[u8]| Kind::of(head).map(|kind| kind.mime);
+        let mime = |head: &[u8]| MediaKind::of(head).map(|kind| kind.mime);
         assert_eq!(mime(b"\xff\xd8\xff\xe0rest"), Some("image/jpeg"));
         assert_eq!(mime(b"\x89PNG\r\n\x1a\nrest"), Some("image/png"));
         assert_eq!(mime(b"RIFF\x01\x02\x03\x04WEBPVP8 "), Some("image/webp"));
@@ -192,11 +193,11 @@ mod tests {
 
     #[test]
     fn a_server_may_not_call_it_something_else() {
-        for said in ["image/png", "image/jpeg", "application/octet-stream", ""] {
-            assert!(agrees(said, "image/jpeg"), "{said}");
+        for declared_type in ["image/png", "image/jpeg", "application/octet-stream", ""] {
+            assert!(agrees(declared_type, "image/jpeg"), "{declared_type}");
         }
-        for said in ["text/html", "video/mp4", "application/json"] {
-            assert!(!agrees(said, "image/jpeg"), "{said}");
+        for declared_type in ["text/html", "video/mp4", "application/json"] {
+            assert!(!agrees(declared_type, "image/jpeg"), "{declared_type}");
         }
         assert_eq!(plain("Image/JPEG; charset=x"), "image/jpeg");
     }

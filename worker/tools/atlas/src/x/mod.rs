@@ -23,7 +23,7 @@ use tickfleet_tools::{Environment, TypedTool};
 use tickfleet_tools_http::Client;
 
 use api::Api;
-use media::Fetcher;
+use media::MediaFetcher;
 use sign_in::{Account, SignIn};
 
 /// Time limit for resolving, connecting and the TLS handshake.
@@ -41,7 +41,7 @@ pub(crate) fn all(home: &Store, environment: &Environment) -> Result<[TypedTool;
     guard.check(&base).map_err(|refused| format!("X_BASE_URL: {refused}"))?;
     let client = |guard: Guard| Client::new(guard, true, CONNECT_TIMEOUT).map(Arc::new);
     // Private addresses that services may use must not be reachable through addresses that a model gives.
-    let fetcher = Fetcher::new(client(self::guard(environment, "X_MEDIA_ALLOW_PRIVATE")?)?);
+    let fetcher = MediaFetcher::new(client(self::guard(environment, "X_MEDIA_ALLOW_PRIVATE")?)?);
     let client = client(guard)?;
     let sign_in = SignIn::new(&base, &client, home, environment)?.map(Arc::new);
     let api = |account: &Account| Api::new(base.clone(), client.clone(), account.clone());

@@ -11,8 +11,8 @@ use tickfleet_model::Effect;
 use tickfleet_tools::{CallContext, ToolError, TypedTool, wording};
 use tokio::sync::Semaphore;
 
-use super::api::{Api, Ask};
-use super::media::Fetcher;
+use super::api::{Api, ApiRequest};
+use super::media::MediaFetcher;
 use super::upload::upload;
 
 /// Maximum pictures in one post.
@@ -66,7 +66,7 @@ struct Metrics {
 }
 
 /// Makes the tool for this account.
-pub(super) fn post_to_x(api: Api, fetcher: Fetcher) -> TypedTool {
+pub(super) fn post_to_x(api: Api, fetcher: MediaFetcher) -> TypedTool {
     let uploads = Arc::new(Semaphore::new(UPLOADS_MAX));
     TypedTool::new(
         "post_to_x",
@@ -98,7 +98,7 @@ fn too_slow() -> ToolError {
 /// Uploads the media to X one after another, and returns their ids.
 async fn media(
     api: &Api,
-    fetcher: &Fetcher,
+    fetcher: &MediaFetcher,
     uploads: &Semaphore,
     context: &CallContext,
     addresses: &[String],
@@ -126,8 +126,8 @@ async fn publish(api: &Api, context: &CallContext, content: &str, media: &[Strin
     if !media.is_empty() {
         body["media"] = json!({ "media_ids": media });
     }
-    let ask = Ask { is_effect: true, ..Ask::post_json("/2/tweets", &body) };
-    let answer = api.ask(context, &ask).await?;
+    let ask = ApiRequest { is_effect: true, ..ApiRequest::post_json("/2/tweets", &body) };
+    let answer = api.send(context, &ask).await?;
     let id = answer.pointer("/data/id").and_then(Value::as_str).unwrap_or_default();
     if id.is_empty() || id.len() > 19 || !id.bytes().all(|byte| byte.is_ascii_digit()) {
         let shown = wording::cut(&answer.to_string(), 200);

@@ -14,7 +14,7 @@ const SEALED_BYTES_MAX: usize = 32 * 1024;
 
 /// The last grant of a token service.
 #[derive(Clone, Serialize, Deserialize)]
-pub(super) struct Kept {
+pub(super) struct StoredGrant {
     pub(super) access: String,
     /// The refresh token to use next.
     pub(super) refresh: String,
@@ -52,7 +52,7 @@ impl Seal {
         Ok(Self { key, id })
     }
 
-    pub(super) fn close(&self, kept: &Kept) -> Result<Vec<u8>, String> {
+    pub(super) fn close(&self, kept: &StoredGrant) -> Result<Vec<u8>, String> {
         let mut nonce = [0_u8; NONCE_LEN];
         SystemRandom::new().fill(&mut nonce).map_err(|_| "the machine gives no random numbers")?;
         let mut text = serde_json::to_vec(kept).map_err(|error| error.to_string())?;
@@ -63,7 +63,7 @@ impl Seal {
     }
 
     /// Decrypts a grant. `None` if it was not encrypted by this seal, or has been changed since.
-    pub(super) fn open(&self, sealed: &[u8]) -> Option<Kept> {
+    pub(super) fn open(&self, sealed: &[u8]) -> Option<StoredGrant> {
         if sealed.len() > SEALED_BYTES_MAX {
             return None;
         }
@@ -85,7 +85,7 @@ mod tests {
     fn a_grant_is_read_by_whoever_knows_the_configured_token_and_by_nobody_else() {
         let seal = |client: &str, token: &str| Seal::new(client, &SecretString::from(token)).unwrap();
         let ours = seal("me", "refresh-1");
-        let kept = Kept { access: "a-1".into(), refresh: "refresh-2".into(), good_until_ms: 7, number: 1 };
+        let kept = StoredGrant { access: "a-1".into(), refresh: "refresh-2".into(), good_until_ms: 7, number: 1 };
         let sealed = ours.close(&kept).unwrap();
         assert!(!sealed.windows(9).any(|window| window == b"refresh-2"));
         assert_eq!(seal("me", "refresh-1").open(&sealed).unwrap().refresh, "refresh-2");

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tickfleet_model::Effect;
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
-use super::api::{Api, Ask};
+use super::api::{Api, ApiRequest};
 
 /// Time limit of one attempt.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -73,13 +73,13 @@ struct Author {
 
 /// X's response. Missing members count as empty; a member of the wrong type makes the response invalid.
 #[derive(Deserialize)]
-struct Answer {
+struct SearchResponse {
     #[serde(default)]
     data: Vec<Tweet>,
     #[serde(default)]
     includes: Includes,
     #[serde(default)]
-    meta: Meta,
+    meta: SearchMeta,
 }
 
 #[derive(Deserialize)]
@@ -100,7 +100,7 @@ struct Includes {
 }
 
 #[derive(Default, Deserialize)]
-struct Meta {
+struct SearchMeta {
     next_token: Option<String>,
 }
 
@@ -129,8 +129,8 @@ async fn find(api: &Api, context: &CallContext, search: Search) -> Result<Found,
         ("expansions", "author_id".to_owned()),
         ("user.fields", "name,username".to_owned()),
     ];
-    let answer = api.ask(context, &Ask::get("/2/tweets/search/recent", query)).await?;
-    let answer: Answer = serde_json::from_value(answer)
+    let answer = api.send(context, &ApiRequest::get("/2/tweets/search/recent", query)).await?;
+    let answer: SearchResponse = serde_json::from_value(answer)
         .map_err(|_| ToolError::Transient("X's answer is not what its documentation says.".into()))?;
     let authors: BTreeMap<&str, &Author> = answer.includes.users.iter().map(|user| (user.id.as_str(), user)).collect();
     let posts: Vec<Post> = answer

@@ -11,9 +11,9 @@ use reqwest::Url;
 use secrecy::{ExposeSecret, SecretString};
 use tickfleet_store::{Store, StoreError};
 use tickfleet_tools::{CallContext, Environment, ToolError, ToolFailure, TypedTool};
-use tickfleet_tools_http::{Client, Credentials, Granted};
+use tickfleet_tools_http::{Client, Credentials, TokenGrant};
 
-use super::sealed::{Kept, Seal};
+use super::sealed::{Seal, StoredGrant};
 
 /// How long one worker has the exclusive right to request the next grant. It is longer than a request takes, and after
 /// a failed request, no worker tries again before it is over.
@@ -83,7 +83,10 @@ impl Account {
     }
 
     /// Returns the token after one that X rejected; `None` if there cannot be another.
-    pub(super) async fn after(&self, refused: &SecretString) -> Result<Option<SecretString>, ToolError> {
+    pub(super) async fn token_after_rejection(
+        &self,
+        refused: &SecretString,
+    ) -> Result<Option<SecretString>, ToolError> {
         match self {
             Self::Fixed(_) => Ok(None),
             Self::SignedIn(sign_in) => sign_in.token(Some(refused)).await.map(Some),
@@ -102,7 +105,7 @@ pub(super) struct SignIn {
     home: Store,
     seal: Seal,
     /// The newest grant that this process knows, in case Redis has lost it.
-    last: Mutex<Option<Kept>>,
+    last: Mutex<Option<StoredGrant>>,
 }
 
 impl SignIn {
@@ -140,7 +143,7 @@ impl SignIn {
     }
 
     async fn find(&self, refused: Option<&SecretString>) -> Result<SecretString, ToolError> {
-        let is_good = |kept: &Kept, now_ms: i64| {
+        let is_good = |kept: &StoredGrant, now_ms: i64| {
             kept.good_until_ms > now_ms && refused.is_none_or(|refused| refused.expose_secret() != kept.access)
         };
         for _ in 0..LOOKS {
@@ -163,11 +166,11 @@ impl SignIn {
     }
 
     /// Returns the newest grant that Redis or this process knows, and the current time.
-    async fn newest(&self) -> Result<(Option<Kept>, i64), ToolError> {
+    async fn newest(&self) -> Result<(Option<StoredGrant>, i64), ToolError> {
         let (kept, now_ms) = tokio::try_join!(self.home.kept_grant(&self.seal.id), self.home.now_ms()).map_err(away)?;
         let kept = kept.and_then(|sealed| self.seal.open(&sealed));
         let mut last = self.last.lock();
-        let number = |kept: &Option<Kept>| kept.as_ref().map_or(0, |kept| kept.number);
+        let number = |kept: &Option<StoredGrant>| kept.as_ref().map_or(0, |kept| kept.number);
         if number(&kept) >= number(&last) {
             last.clone_from(&kept);
         }
@@ -180,11 +183,11 @@ impl SignIn {
         let refresh = last.as_ref().map_or_else(|| self.refresh_token.clone(), |kept| kept.refresh.clone().into());
         let (secret, url) = (self.client_secret.clone(), self.token_url.clone());
         let credentials = Credentials::refreshing(url, self.client_id.clone(), secret, refresh.clone());
-        let asked = tokio::time::timeout(SIGN_IN_TIMEOUT, credentials.ask(&self.client, None)).await;
+        let asked = tokio::time::timeout(SIGN_IN_TIMEOUT, credentials.request_grant(&self.client, None)).await;
         let asked = asked.map_err(|_| not_signed_in("its token service did not answer in time", None))?;
-        let Granted { token, life, refresh_token } = asked.map_err(refused)?;
+        let TokenGrant { token, life, refresh_token } = asked.map_err(refused)?;
         let now_ms = self.home.now_ms().await.unwrap_or(0);
-        let kept = Kept {
+        let kept = StoredGrant {
             access: token.expose_secret().to_owned(),
             refresh: refresh_token.unwrap_or(refresh).expose_secret().to_owned(),
             good_until_ms: now_ms.saturating_add(i64::try_from(life.as_millis()).unwrap_or(i64::MAX)),
@@ -195,7 +198,7 @@ impl SignIn {
         Ok(token)
     }
 
-    async fn keep(&self, kept: &Kept) {
+    async fn keep(&self, kept: &StoredGrant) {
         let sealed = match self.seal.close(kept) {
             Ok(sealed) => sealed,
             Err(error) => return tracing::error!(error, "cannot encrypt X's next refresh token; a restart loses it"),

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tickfleet_tools::{CallContext, ToolError, wording};
 
-use super::api::{Api, Ask};
+use super::api::{Api, ApiRequest};
 use super::media::Media;
 use super::multipart;
 
@@ -23,7 +23,7 @@ pub(super) async fn upload(api: &Api, context: &CallContext, mut media: Media) -
         let picture = media.piece(all).await?.unwrap_or_default();
         let fields = [("media_category", media.kind.category), ("media_type", media.kind.mime)];
         let (body, kind) = multipart::form(&fields, &picture);
-        let answer = api.ask(context, &Ask::post("/2/media/upload", body, kind)).await?;
+        let answer = api.send(context, &ApiRequest::post("/2/media/upload", body, kind)).await?;
         let id = id_of(&answer)?;
         return finished(api, context, id, answer).await;
     }
@@ -34,15 +34,15 @@ pub(super) async fn upload(api: &Api, context: &CallContext, mut media: Media) -
         )));
     };
     let begin = json!({"media_type": media.kind.mime, "media_category": media.kind.category, "total_bytes": total});
-    let id = id_of(&api.ask(context, &Ask::post_json("/2/media/upload/initialize", &begin)).await?)?;
+    let id = id_of(&api.send(context, &ApiRequest::post_json("/2/media/upload/initialize", &begin)).await?)?;
     let mut segment = 0_u32;
     while let Some(piece) = media.piece(PIECE_BYTES).await? {
         let (body, kind) = multipart::form(&[("segment_index", &segment.to_string())], &piece);
-        api.ask(context, &Ask::post(format!("/2/media/upload/{id}/append"), body, kind)).await?;
+        api.send(context, &ApiRequest::post(format!("/2/media/upload/{id}/append"), body, kind)).await?;
         segment += 1;
     }
     let path = format!("/2/media/upload/{id}/finalize");
-    let answer = api.ask(context, &Ask::post(path, Bytes::new(), "application/json")).await?;
+    let answer = api.send(context, &ApiRequest::post(path, Bytes::new(), "application/json")).await?;
     finished(api, context, id, answer).await
 }
 
@@ -62,7 +62,7 @@ async fn finished(api: &Api, context: &CallContext, id: String, mut answer: Valu
         let wait = info.get("check_after_secs").and_then(Value::as_u64).unwrap_or(WAIT_S.0);
         tokio::time::sleep(Duration::from_secs(wait.clamp(WAIT_S.0, WAIT_S.1))).await;
         let query = vec![("command", "STATUS".to_owned()), ("media_id", id.clone())];
-        answer = api.ask(context, &Ask::get("/2/media/upload", query)).await?;
+        answer = api.send(context, &ApiRequest::get("/2/media/upload", query)).await?;
     }
 }
 

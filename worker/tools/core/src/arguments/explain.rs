@@ -26,7 +26,7 @@ const ALTERNATIVES_MAX: usize = 3;
 
 /// How messages name the checked value.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Subject {
+pub(super) struct CheckedValueName {
     pub(super) whole: &'static str,
     /// The verb after `whole`: `are` or `is`.
     pub(super) is: &'static str,
@@ -41,7 +41,7 @@ pub(super) struct Subject {
     quoted: bool,
 }
 
-pub(super) const ARGUMENTS: Subject = Subject {
+pub(super) const ARGUMENTS: CheckedValueName = CheckedValueName {
     whole: "The arguments",
     is: "are",
     part: "Argument",
@@ -51,7 +51,7 @@ pub(super) const ARGUMENTS: Subject = Subject {
     quoted: true,
 };
 
-pub(super) const OUTPUT: Subject = Subject {
+pub(super) const OUTPUT: CheckedValueName = CheckedValueName {
     whole: "The result",
     is: "is",
     part: "Its member",
@@ -127,7 +127,7 @@ impl ArgumentError {
 pub(super) fn all<'e>(
     errors: impl Iterator<Item = ValidationError<'e>>,
     names: &[String],
-    subject: &Subject,
+    subject: &CheckedValueName,
 ) -> ArgumentError {
     let mut missing: Vec<(String, Vec<String>)> = Vec::new();
     let mut problems: Vec<(Option<usize>, Problem)> = Vec::new();
@@ -170,7 +170,7 @@ fn problem(path: &str, message: &str) -> Problem {
     Problem { message: wording::cut(message, PROBLEM_BYTES_MAX), path: wording::cut(path, PATH_BYTES_MAX) }
 }
 
-fn message(error: &ValidationError<'_>, path: &str, names: &[String], subject: &Subject) -> String {
+fn message(error: &ValidationError<'_>, path: &str, names: &[String], subject: &CheckedValueName) -> String {
     if let ValidationErrorKind::AdditionalProperties { unexpected }
     | ValidationErrorKind::UnevaluatedProperties { unexpected } = error.kind()
     {
@@ -189,7 +189,7 @@ fn message(error: &ValidationError<'_>, path: &str, names: &[String], subject: &
 }
 
 /// Describes the unknown members of the object at `path`, each with the name that was probably meant.
-fn unknown(path: &str, unexpected: &[String], names: &[String], subject: &Subject) -> String {
+fn unknown(path: &str, unexpected: &[String], names: &[String], subject: &CheckedValueName) -> String {
     // Suggestions exist at the top level only: names below it are not collected.
     let names = if path.is_empty() { names } else { &[] };
     let meant = |name: &str| wording::closest(name, names.iter().map(String::as_str), 1).first().copied();

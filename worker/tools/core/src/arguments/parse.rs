@@ -25,7 +25,7 @@ pub(super) fn parse_bounded(text: &str, bytes_max: usize) -> Result<Value, NotJs
     let comparable = comparable(text);
     let mut from = serde_json::Deserializer::from_str(&comparable);
     let left = Cell::new(limits::JSON_VALUES_MAX);
-    let value = Bounded { at: At::Root, depth: 0, left: &left }.deserialize(&mut from)?;
+    let value = Bounded { at: ValuePath::Root, depth: 0, left: &left }.deserialize(&mut from)?;
     from.end()?;
     Ok(value)
 }
@@ -53,13 +53,13 @@ fn comparable(text: &str) -> Cow<'_, str> {
 
 /// The path of a value in the text, as a linked list on the stack: it costs nothing unless an error needs it.
 #[derive(Clone, Copy)]
-enum At<'a> {
+enum ValuePath<'a> {
     Root,
-    Member(&'a At<'a>, &'a str),
-    Item(&'a At<'a>, usize),
+    Member(&'a ValuePath<'a>, &'a str),
+    Item(&'a ValuePath<'a>, usize),
 }
 
-impl fmt::Display for At<'_> {
+impl fmt::Display for ValuePath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Root => Ok(()),
@@ -72,7 +72,7 @@ impl fmt::Display for At<'_> {
 
 #[derive(Clone, Copy)]
 struct Bounded<'a> {
-    at: At<'a>,
+    at: ValuePath<'a>,
     depth: usize,
     /// The number of values that may still follow.
     left: &'a Cell<usize>,
@@ -138,7 +138,9 @@ impl<'de> Visitor<'de> for Bounded<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
         let (depth, left) = (self.deeper()?, self.left);
         let mut items = Vec::new();
-        while let Some(item) = from.next_element_seed(Bounded { at: At::Item(&self.at, items.len()), depth, left })? {
+        while let Some(item) =
+            from.next_element_seed(Bounded { at: ValuePath::Item(&self.at, items.len()), depth, left })?
+        {
             items.push(item);
         }
         Ok(Value::Array(items))
@@ -148,7 +150,7 @@ impl<'de> Visitor<'de> for Bounded<'_> {
         let (depth, left) = (self.deeper()?, self.left);
         let mut members = Map::new();
         while let Some(name) = from.next_key::<String>()? {
-            let at = At::Member(&self.at, &name);
+            let at = ValuePath::Member(&self.at, &name);
             if members.contains_key(&name) {
                 return Err(A::Error::custom(format_args!("the key '{at}' is given twice")));
             }

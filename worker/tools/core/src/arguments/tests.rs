@@ -81,38 +81,38 @@ fn what_is_too_long_or_too_short_is_told_with_its_length() {
         "object": {"type": "object", "minProperties": 1},
     }}))
     .unwrap();
-    for (text, told) in [
+    for (text, expected) in [
         (r#"{"text":"éééé"}"#, "Argument 'text' must have at most 3 characters and has 4; found \"éééé\""),
         (r#"{"text":""}"#, "Argument 'text' must have at least 2 characters and has 0; found \"\""),
         (r#"{"list":[1,2,3]}"#, "Argument 'list' must have at most 1 items and has 3; found [1,2,3]"),
         (r#"{"object":{}}"#, "Argument 'object' must have at least 1 members and has 0; found {}"),
     ] {
-        assert_eq!(check.check(text).unwrap_err().problems[0].message, told);
+        assert_eq!(check.check(text).unwrap_err().problems[0].message, expected);
     }
 }
 
 #[test]
 fn enumerations_are_shown_whole_or_said_to_be_cut_however_they_are_written() {
     let of = |schema: Value| ArgumentCheck::compile(&json!({"properties": {"x": schema}})).unwrap();
-    let told = |schema: Value| of(schema).check(r#"{"x":"no"}"#).unwrap_err().problems[0].message.clone();
+    let problem_of = |schema: Value| of(schema).check(r#"{"x":"no"}"#).unwrap_err().problems[0].message.clone();
     let values = ["draft", "queued", "sent", "failed"];
     let consts: Vec<Value> =
         values.iter().map(|value| json!({"const": value, "type": "string", "description": "d"})).collect();
     let whole = r#"Argument 'x' must be one of ["draft", "queued", "sent", "failed"]; found "no""#;
-    assert_eq!(told(json!({"enum": values})), whole);
-    assert_eq!(told(json!({"oneOf": consts})), whole);
-    assert_eq!(told(json!({"anyOf": consts})), whole);
-    let optional = told(json!({"anyOf": [{"oneOf": consts}, {"type": "null"}]}));
+    assert_eq!(problem_of(json!({"enum": values})), whole);
+    assert_eq!(problem_of(json!({"oneOf": consts})), whole);
+    assert_eq!(problem_of(json!({"anyOf": consts})), whole);
+    let optional = problem_of(json!({"anyOf": [{"oneOf": consts}, {"type": "null"}]}));
     assert!(optional.contains(r#"must be one of ["draft", "queued", "sent", "failed", null]"#), "{optional}");
     assert_eq!(
         of(json!({"oneOf": consts})).check(r#"{"x":7}"#).unwrap_err().problems[0].message,
         r#"Argument 'x' must be one of ["draft", "queued", "sent", "failed"]; found 7"#
     );
     let many: Vec<Value> = (0..200).map(|n| json!({"const": format!("value_{n}")})).collect();
-    let cut = told(json!({"oneOf": many}));
+    let cut = problem_of(json!({"oneOf": many}));
     assert!(cut.contains(r#"["value_0", "value_1", "#) && cut.contains(" more]; found"), "{cut}");
     let forms: Vec<Value> = (0..5).map(|n| json!({"type": "object", "required": [format!("m{n}")]})).collect();
-    assert!(told(json!({"anyOf": forms})).contains(" / and 2 more)"));
+    assert!(problem_of(json!({"anyOf": forms})).contains(" / and 2 more)"));
 }
 
 #[test]
@@ -121,9 +121,9 @@ fn a_secret_argument_is_never_quoted() {
         "password": {"type": "string", "minLength": 9}, "login": {"properties": {"pin": {"type": "string"}}},
     }}))
     .unwrap();
-    let told = check.check(r#"{"password":"hunter2","login":{"pin":4711}}"#).unwrap_err().message("sign_in");
-    assert!(!told.contains("hunter2") && !told.contains("4711"), "{told}");
-    assert!(told.contains("must have at least 9 characters and has 7; found another text"), "{told}");
+    let text = check.check(r#"{"password":"hunter2","login":{"pin":4711}}"#).unwrap_err().message("sign_in");
+    assert!(!text.contains("hunter2") && !text.contains("4711"), "{text}");
+    assert!(text.contains("must have at least 9 characters and has 7; found another text"), "{text}");
 }
 
 #[test]
@@ -186,14 +186,14 @@ async fn a_result_is_told_of_as_a_result() {
     let check = OutputCheck::compile(&schema).unwrap();
     assert!(check.check_in_time(r#"{"area":1,"unit":"m2"}"#).await.is_ok());
     let unfit = check.check_in_time(r#"{"area":"one","zone":1}"#).await.unwrap_err();
-    let mut said: Vec<&str> = unfit.problems.iter().map(|problem| problem.message.as_str()).collect();
-    said.sort_unstable();
+    let mut messages: Vec<&str> = unfit.problems.iter().map(|problem| problem.message.as_str()).collect();
+    messages.sort_unstable();
     let expected = [
         "It has the undeclared member 'zone', expected: area, unit",
         "It lacks the member 'unit'",
         "Its member 'area' must be of type number",
     ];
-    assert_eq!(said, expected);
+    assert_eq!(messages, expected);
     let long = format!(r#"{{"area":"{}"}}"#, "x".repeat(limits::ARGUMENTS_BYTES_MAX));
     assert_eq!(check.check_in_time(&long).await.unwrap_err().problems.len(), 1, "long, and still looked at");
     let strings = OutputCheck::compile(&json!({"type": "string"})).unwrap();
@@ -274,8 +274,8 @@ fn arguments_that_break_off_are_of_a_response_that_was_cut() {
     for text in [r#"{"path":"a"#, r#"{"path":"a""#, "{", r#"{"path":"a"}…"#, "…"] {
         let error = check.check(text).unwrap_err();
         assert!(error.is_cut, "{text}");
-        let told = error.message("write_file");
-        assert!(told.contains("was cut off") && told.contains("Request the response again"), "{told}");
+        let text = error.message("write_file");
+        assert!(text.contains("was cut off") && text.contains("Request the response again"), "{text}");
         assert_eq!(error.details()["reason"], "cut");
     }
     for text in [r#"{"path":a}"#, r#"{"path":"…"}"#, "[]"] {

@@ -8,14 +8,14 @@ const DEPTH_MAX: usize = 16;
 /// Looks for a reason why no object can satisfy `schema`, considering only required members. Returns a JSON pointer
 /// into the schema, and an explanation.
 pub(super) fn find(schema: &Value) -> Option<(String, String)> {
-    Look { root: schema }.object(schema, String::new(), 0)
+    SchemaSearch { root: schema }.object(schema, String::new(), 0)
 }
 
-struct Look<'a> {
+struct SchemaSearch<'a> {
     root: &'a Value,
 }
 
-impl Look<'_> {
+impl SchemaSearch<'_> {
     /// Checks the schema of a required member.
     fn required(&self, schema: &Value, at: String, depth: usize) -> Option<(String, String)> {
         let members = match schema {

@@ -15,27 +15,27 @@ pub(super) enum Encoding {
 }
 
 /// For each byte, its value as a digit or one of the constants below.
-type Kinds = [u8; 256];
+type DigitTable = [u8; 256];
 /// A byte that may be between two digits.
 const SEPARATOR: u8 = 0xfd;
 /// A byte that may begin an escape, a longer separator or a number.
 const LONGER: u8 = 0xfe;
 const OTHER: u8 = 0xff;
 
-static BASE64: Kinds = Encoding::Base64.kinds();
-static HEXADECIMAL: Kinds = Encoding::Hexadecimal.kinds();
-static DECIMAL: Kinds = Encoding::Decimal.kinds();
+static BASE64: DigitTable = Encoding::Base64.kinds();
+static HEXADECIMAL: DigitTable = Encoding::Hexadecimal.kinds();
+static DECIMAL: DigitTable = Encoding::Decimal.kinds();
 
 /// A series of digits of one encoding.
 #[derive(Debug, Default)]
-pub(super) struct Run {
+pub(super) struct DigitRun {
     digits: Vec<u8>,
-    stretches: Vec<Stretch>,
+    stretches: Vec<DigitStretch>,
 }
 
 /// Digits that follow each other in the text without a gap and have the same width.
 #[derive(Debug)]
-struct Stretch {
+struct DigitStretch {
     first_digit: usize,
     at: usize,
     width: usize,
@@ -63,13 +63,13 @@ impl Encoding {
     }
 
     /// Calls `see` for each run that encodes at least `bytes_min` bytes.
-    pub(super) fn each_run(self, text: &[u8], bytes_min: usize, see: &mut dyn FnMut(&Run)) {
+    pub(super) fn each_run(self, text: &[u8], bytes_min: usize, see: &mut dyn FnMut(&DigitRun)) {
         let kinds = match self {
             Self::Base64 => &BASE64,
             Self::Hexadecimal => &HEXADECIMAL,
             Self::Decimal => &DECIMAL,
         };
-        let (mut run, mut at) = (Run::default(), 0);
+        let (mut run, mut at) = (DigitRun::default(), 0);
         while let Some(byte) = text.get(at) {
             let (kind, width) = match kinds[usize::from(*byte)] {
                 LONGER => self.longer(kinds, text, at),
@@ -86,7 +86,7 @@ impl Encoding {
     }
 
     /// Classifies the escape, longer separator or number at `at`, and returns its length too.
-    fn longer(self, kinds: &Kinds, text: &[u8], at: usize) -> (u8, usize) {
+    fn longer(self, kinds: &DigitTable, text: &[u8], at: usize) -> (u8, usize) {
         match (self, text.get(at)) {
             (Self::Decimal, Some(b'0'..=b'9')) => decimal(text, at),
             (Self::Hexadecimal, Some(b'0')) => match text.get(at + 1) {
@@ -104,7 +104,7 @@ impl Encoding {
         }
     }
 
-    const fn kinds(self) -> Kinds {
+    const fn kinds(self) -> DigitTable {
         let mut kinds = [OTHER; 256];
         let mut byte = 0_u8;
         while byte < 128 {
@@ -137,13 +137,13 @@ fn decimal(text: &[u8], at: usize) -> (u8, usize) {
     (number.filter(|number| *number < SEPARATOR).unwrap_or(OTHER), width)
 }
 
-impl Run {
+impl DigitRun {
     fn push(&mut self, value: u8, at: usize, width: usize) {
         let follows = self.stretches.last().is_some_and(|stretch| {
             stretch.width == width && stretch.at + (self.digits.len() - stretch.first_digit) * width == at
         });
         if !follows {
-            self.stretches.push(Stretch { first_digit: self.digits.len(), at, width });
+            self.stretches.push(DigitStretch { first_digit: self.digits.len(), at, width });
         }
         self.digits.push(value);
     }

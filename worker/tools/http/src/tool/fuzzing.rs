@@ -13,7 +13,7 @@ use crate::template::{Arguments, Values};
 
 /// The request of a call.
 #[derive(Debug, Clone)]
-pub struct Sent {
+pub struct SentRequest {
     /// The address.
     pub url: String,
     /// The headers.
@@ -26,18 +26,23 @@ pub struct Sent {
 ///
 /// # Errors
 /// As for the call.
-pub async fn judge(tool: &HttpTool, answer: Response, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
-    tool.rules.judge(answer.into(), secrets).await
+pub async fn interpret(tool: &HttpTool, answer: Response, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
+    tool.rules.interpret(answer.into(), secrets).await
 }
 
 /// Makes the request of a call with these arguments, a JSON object.
 ///
 /// # Errors
 /// The problem with an argument, worded for a model.
-pub fn request(tool: &HttpTool, context: &CallContext, arguments: &str, secrets: &Secrets) -> Result<Sent, String> {
+pub fn request(
+    tool: &HttpTool,
+    context: &CallContext,
+    arguments: &str,
+    secrets: &Secrets,
+) -> Result<SentRequest, String> {
     let arguments: Arguments = serde_json::from_str(arguments).map_err(|error| error.to_string())?;
     let request = tool.request(context, &Values { arguments: &arguments, secrets })?;
-    Ok(Sent {
+    Ok(SentRequest {
         url: request.url.into(),
         headers: request.headers,
         body: request.body.map(|body| String::from_utf8_lossy(&body).into_owned()),
@@ -48,7 +53,7 @@ pub fn request(tool: &HttpTool, context: &CallContext, arguments: &str, secrets:
 ///
 /// # Errors
 /// As for a call that signs in.
-pub async fn granted(answer: Response) -> Result<(String, Duration), ToolFailure> {
-    let granted = oauth2::granted(answer).await?;
+pub async fn parse_grant(answer: Response) -> Result<(String, Duration), ToolFailure> {
+    let granted = oauth2::parse_grant(answer).await?;
     Ok((granted.token.expose_secret().to_owned(), granted.life))
 }

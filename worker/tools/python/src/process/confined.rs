@@ -14,7 +14,7 @@ use tickfleet_sandbox::confined::{Confined, Ended};
 use tickfleet_sandbox::outcome::RunError;
 use tickfleet_sandbox::{Grant, Level, Limits, Network, Spec};
 use tickfleet_tools::Secrets;
-use tickfleet_tools::standard_error::{self, Tail};
+use tickfleet_tools::standard_error::{self, StderrTail};
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 
@@ -49,7 +49,7 @@ pub(super) async fn start(
     (def, sandbox): (&PythonDef, &PythonSandbox),
     secrets: &Arc<Secrets>,
     machine: &Machine,
-    tail: &Arc<Tail>,
+    tail: &Arc<StderrTail>,
 ) -> Result<(ConfinedProcess, UnixStream), String> {
     let no_socket = |error: std::io::Error| format!("cannot create a socket ({error})");
     let (ours, theirs) = StdUnixStream::pair().map_err(no_socket)?;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use tickfleet_config::PythonDef;
 use tickfleet_tools::Secrets;
-use tickfleet_tools::standard_error::Tail;
+use tickfleet_tools::standard_error::StderrTail;
 use tokio::net::UnixStream;
 
 use crate::machine::Machine;
@@ -38,7 +38,7 @@ pub(crate) async fn start(
     def: &PythonDef,
     secrets: &Arc<Secrets>,
     machine: &Machine,
-    tail: &Arc<Tail>,
+    tail: &Arc<StderrTail>,
 ) -> Result<(Process, UnixStream), String> {
     if let Some(host) = &def.host {
         let (remote, socket) = remote::dial(host, def.start_timeout).await?;

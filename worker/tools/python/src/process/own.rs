@@ -12,7 +12,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use tickfleet_config::PythonDef;
-use tickfleet_tools::standard_error::{self, Tail};
+use tickfleet_tools::standard_error::{self, StderrTail};
 use tickfleet_tools::{Environment, Secrets};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
@@ -48,7 +48,7 @@ pub(super) fn start(
     def: &PythonDef,
     secrets: &Arc<Secrets>,
     environment: &Environment,
-    tail: &Arc<Tail>,
+    tail: &Arc<StderrTail>,
 ) -> Result<(OwnProcess, UnixStream), String> {
     let no_socket = |error: std::io::Error| format!("cannot create a socket ({error})");
     let (ours, theirs) = StdUnixStream::pair().map_err(no_socket)?;
@@ -71,10 +71,10 @@ pub(super) fn start(
         None => format!("'{}' could not be started ({error})", def.interpreter),
     })?;
     let group = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
-    let said = child.stderr.take();
+    let stderr = child.stderr.take();
     let listen =
         |error| standard_error::log("a Python process", name.to_owned(), error, Arc::clone(secrets), Arc::clone(tail));
-    let listening = said.map(|error| tokio::spawn(listen(error)));
+    let listening = stderr.map(|error| tokio::spawn(listen(error)));
     Ok((OwnProcess { child, group, mark, listening }, ours))
 }
 

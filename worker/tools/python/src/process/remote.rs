@@ -36,7 +36,7 @@ pub(super) async fn dial(path: &str, patience: Duration) -> Result<(Remote, Unix
     let mut reported = false;
     loop {
         let error = match UnixStream::connect(path).await {
-            Ok(socket) => return held(socket).map_err(|error| format!("{path}: {error}")),
+            Ok(socket) => return with_closer(socket).map_err(|error| format!("{path}: {error}")),
             Err(error) => error,
         };
         if !is_absence(&error) {
@@ -54,7 +54,7 @@ pub(super) async fn dial(path: &str, patience: Duration) -> Result<(Remote, Unix
 }
 
 /// Makes a second handle to the connection, which can close it regardless of the reader and the writer.
-fn held(socket: UnixStream) -> std::io::Result<(Remote, UnixStream)> {
+fn with_closer(socket: UnixStream) -> std::io::Result<(Remote, UnixStream)> {
     let socket = socket.into_std()?;
     Ok((Remote(socket.try_clone()?), UnixStream::from_std(socket)?))
 }

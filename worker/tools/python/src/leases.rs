@@ -13,7 +13,7 @@ use crate::interpreter::Interpreter;
 use crate::machine::Machine;
 
 /// The state shared by the pool, its slots and its calls.
-pub(crate) struct Shared {
+pub(crate) struct PoolShared {
     pub(crate) name: String,
     pub(crate) def: PythonDef,
     pub(crate) machine: Arc<Machine>,
@@ -32,7 +32,7 @@ pub(crate) struct Shared {
 struct State {
     /// True if processes are started without waiting for calls.
     eager: bool,
-    live: Vec<Live>,
+    live: Vec<LiveInterpreter>,
     /// Calls that wait for capacity, oldest first.
     waiting: VecDeque<oneshot::Sender<Lease>>,
     /// Number of slots that wait until they are needed.
@@ -41,7 +41,7 @@ struct State {
     starting: usize,
 }
 
-struct Live {
+struct LiveInterpreter {
     interpreter: Arc<Interpreter>,
     /// Number of calls that run on it now, and number of calls assigned to it so far.
     running: usize,
@@ -51,7 +51,7 @@ struct Live {
 /// The right to run one call on an interpreter. Dropping it returns the capacity.
 pub(crate) struct Lease {
     pub(crate) interpreter: Arc<Interpreter>,
-    shared: Arc<Shared>,
+    shared: Arc<PoolShared>,
 }
 
 /// Why no interpreter takes a call. Nothing was sent.
@@ -63,7 +63,7 @@ pub(crate) enum NoLease {
     Busy,
 }
 
-impl Shared {
+impl PoolShared {
     /// Starts without processes and without waiting calls.
     pub(crate) fn new(name: &str, def: &PythonDef, digest: String, machine: Arc<Machine>) -> Self {
         Self {
@@ -97,13 +97,13 @@ impl Shared {
     }
 
     /// Returns why no lease was available in time.
-    pub(crate) fn why_none(&self) -> NoLease {
+    pub(crate) fn unavailable_reason(&self) -> NoLease {
         if self.state.lock().live.is_empty() { NoLease::Away } else { NoLease::Busy }
     }
 
     /// Picks the interpreter with the fewest running calls that has capacity for one more.
     fn pick(self: &Arc<Self>, state: &mut State) -> Option<Lease> {
-        let open = |live: &&mut Live| {
+        let open = |live: &&mut LiveInterpreter| {
             live.running < self.def.concurrency
                 && !live.interpreter.retired.is_cancelled()
                 && !live.interpreter.closed.is_cancelled()
@@ -148,7 +148,7 @@ impl Shared {
     }
 
     /// Waits until a slot should start a process.
-    pub(crate) async fn wanted(&self) {
+    pub(crate) async fn until_needed(&self) {
         {
             let mut state = self.state.lock();
             state.waiting.retain(|waiting| !waiting.is_closed());
@@ -169,11 +169,11 @@ impl Shared {
     }
 
     /// Records that a process is ready and takes calls.
-    pub(crate) fn up(self: &Arc<Self>, interpreter: &Arc<Interpreter>) {
+    pub(crate) fn process_ready(self: &Arc<Self>, interpreter: &Arc<Interpreter>) {
         {
             let mut state = self.state.lock();
             state.starting -= 1;
-            state.live.push(Live { interpreter: Arc::clone(interpreter), running: 0, served: 0 });
+            state.live.push(LiveInterpreter { interpreter: Arc::clone(interpreter), running: 0, served: 0 });
         }
         self.serve();
     }
@@ -191,7 +191,7 @@ impl Shared {
     }
 
     /// Records that a process has exited or is about to.
-    pub(crate) fn down(&self, interpreter: &Arc<Interpreter>) {
+    pub(crate) fn process_gone(&self, interpreter: &Arc<Interpreter>) {
         self.state.lock().live.retain(|live| !Arc::ptr_eq(&live.interpreter, interpreter));
     }
 

@@ -16,7 +16,7 @@ const HELD_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// The memories of one agent.
 #[derive(Debug)]
-pub(crate) struct Notes {
+pub(crate) struct AgentMemories {
     generation: u64,
     /// Newest first, in the order of the lexicon.
     pub(crate) memories: Vec<Memory>,
@@ -25,23 +25,23 @@ pub(crate) struct Notes {
 
 /// The memories of the agents that searched most recently.
 #[derive(Debug, Default)]
-pub(crate) struct AllNotes {
-    held: Mutex<Held>,
+pub(crate) struct MemoryCaches {
+    held: Mutex<MemoryCache>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
-    of_agent: HashMap<(TenantId, AgentId), (Arc<Notes>, u64)>,
+struct MemoryCache {
+    of_agent: HashMap<(TenantId, AgentId), (Arc<AgentMemories>, u64)>,
     asked: u64,
 }
 
-impl Notes {
+impl AgentMemories {
     fn new(generation: u64, memories: Vec<Memory>) -> Self {
         let mut lexicon = Lexicon::default();
         for memory in &memories {
-            let mut said = words(&memory.text);
-            said.extend(memory.tags.iter().flat_map(|tag| words(tag)));
-            lexicon.add(&said);
+            let mut terms = words(&memory.text);
+            terms.extend(memory.tags.iter().flat_map(|tag| words(tag)));
+            lexicon.add(&terms);
         }
         Self { generation, memories, lexicon }
     }
@@ -51,39 +51,44 @@ impl Notes {
     }
 }
 
-impl AllNotes {
+impl MemoryCaches {
     /// Returns the memories of an agent: one request to Redis if nothing has changed, two otherwise.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub(crate) async fn of(&self, store: &Store, tenant: &TenantId, agent: &AgentId) -> Result<Arc<Notes>, StoreError> {
+    pub(crate) async fn of(
+        &self,
+        store: &Store,
+        tenant: &TenantId,
+        agent: &AgentId,
+    ) -> Result<Arc<AgentMemories>, StoreError> {
         // Read before the memories: a change in the meantime makes the generation differ again.
         let generation = store.knowledge_state(tenant, Some(agent)).await?.memories;
-        let whose = (tenant.clone(), agent.clone());
-        if let Some(notes) = self.held.lock().look(&whose).filter(|notes| notes.generation == generation) {
+        let owner = (tenant.clone(), agent.clone());
+        if let Some(notes) = self.held.lock().get(&owner).filter(|notes| notes.generation == generation) {
             return Ok(notes);
         }
-        let notes = Arc::new(Notes::new(generation, store.memories(tenant, agent).await?));
-        self.held.lock().hold(whose, Arc::clone(&notes));
+        let notes = Arc::new(AgentMemories::new(generation, store.memories(tenant, agent).await?));
+        self.held.lock().insert(owner, Arc::clone(&notes));
         Ok(notes)
     }
 }
 
-impl Held {
-    fn look(&mut self, whose: &(TenantId, AgentId)) -> Option<Arc<Notes>> {
+impl MemoryCache {
+    fn get(&mut self, owner: &(TenantId, AgentId)) -> Option<Arc<AgentMemories>> {
         self.asked += 1;
-        let (notes, asked) = self.of_agent.get_mut(whose)?;
+        let (notes, asked) = self.of_agent.get_mut(owner)?;
         *asked = self.asked;
         Some(Arc::clone(notes))
     }
 
     /// Stores an agent's notes. If there is not enough room, the least recently used ones are dropped.
-    fn hold(&mut self, whose: (TenantId, AgentId), notes: Arc<Notes>) {
-        self.of_agent.insert(whose, (notes, self.asked));
+    fn insert(&mut self, owner: (TenantId, AgentId), notes: Arc<AgentMemories>) {
+        self.of_agent.insert(owner, (notes, self.asked));
         let mut bytes: usize = self.of_agent.values().map(|(notes, _)| notes.bytes()).sum();
         while bytes > HELD_BYTES_MAX && self.of_agent.len() > 1 {
-            let oldest = self.of_agent.iter().min_by_key(|(_, (_, asked))| *asked).map(|(whose, _)| whose.clone());
-            let Some((notes, _)) = oldest.and_then(|whose| self.of_agent.remove(&whose)) else { break };
+            let oldest = self.of_agent.iter().min_by_key(|(_, (_, asked))| *asked).map(|(owner, _)| owner.clone());
+            let Some((notes, _)) = oldest.and_then(|owner| self.of_agent.remove(&owner)) else { break };
             bytes = bytes.saturating_sub(notes.bytes());
         }
     }
@@ -97,16 +102,16 @@ mod tests {
 
     #[test]
     fn no_more_is_held_than_is_allowed_and_who_asked_last_stays() {
-        let whose = |agent: usize| (TenantId::new("acme").unwrap(), AgentId::new(format!("a{agent}")).unwrap());
+        let owner = |agent: usize| (TenantId::new("acme").unwrap(), AgentId::new(format!("a{agent}")).unwrap());
         let memory = || Memory { id: "m".into(), text: "x".repeat(8 << 20), tags: Vec::new(), at_ms: 0 };
-        let mut held = Held::default();
+        let mut held = MemoryCache::default();
         for agent in 0..9 {
-            held.look(&whose(0));
-            let notes = Notes { generation: 1, memories: vec![memory()], lexicon: Lexicon::default() };
-            held.hold(whose(agent), Arc::new(notes));
+            held.get(&owner(0));
+            let notes = AgentMemories { generation: 1, memories: vec![memory()], lexicon: Lexicon::default() };
+            held.insert(owner(agent), Arc::new(notes));
         }
         assert_eq!(held.of_agent.len(), 7);
-        assert!(held.look(&whose(0)).is_some() && held.look(&whose(8)).is_some());
-        assert!(held.look(&whose(1)).is_none() && held.look(&whose(2)).is_none());
+        assert!(held.get(&owner(0)).is_some() && held.get(&owner(8)).is_some());
+        assert!(held.get(&owner(1)).is_none() && held.get(&owner(2)).is_none());
     }
 }

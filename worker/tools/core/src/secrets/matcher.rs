@@ -21,14 +21,14 @@ const ENCODED_MAX: usize = 2;
 const STEPS_PER_BYTE: usize = 16;
 
 /// The values that must not appear in a text.
-pub(super) struct Echoes {
+pub(super) struct SecretMatcher {
     wanted: Vec<Vec<u8>>,
     /// For each byte, the indexes of the values in `wanted` that may begin with it.
     by_first: [Vec<usize>; 256],
     shortest: usize,
 }
 
-impl Echoes {
+impl SecretMatcher {
     pub(super) fn of<'a>(secrets: impl Iterator<Item = &'a str>) -> Self {
         let wanted: BTreeSet<Vec<u8>> =
             secrets.filter(|secret| secret.len() >= SECRET_BYTES_MIN).flat_map(in_character_sets).collect();
@@ -193,7 +193,11 @@ mod tests {
     use super::*;
 
     fn shown(secret: &str, text: &str) -> Vec<String> {
-        Echoes::of([secret].into_iter()).found(text).into_iter().map(|(from, to)| text[from..to].to_owned()).collect()
+        SecretMatcher::of([secret].into_iter())
+            .found(text)
+            .into_iter()
+            .map(|(from, to)| text[from..to].to_owned())
+            .collect()
     }
 
     #[test]
@@ -325,7 +329,7 @@ mod tests {
         for unit in ["\\", "%25", "&amp;", "QUJDREVGR0hJSktMTU5P", "4142434445464748", "65,66,67,", "10-abc\\\\n"] {
             let text = unit.repeat((256 << 10) / unit.len());
             let began = tokio::time::Instant::now();
-            assert!(Echoes::of(secrets.iter().map(String::as_str)).found(&text).is_empty());
+            assert!(SecretMatcher::of(secrets.iter().map(String::as_str)).found(&text).is_empty());
             // This takes half a second on a busy machine; superlinear growth would take minutes.
             assert!(began.elapsed() < std::time::Duration::from_secs(20), "{unit}: {:?}", began.elapsed());
         }

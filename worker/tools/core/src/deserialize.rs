@@ -18,13 +18,13 @@ pub(super) fn read<Args: DeserializeOwned>(arguments: &RawValue) -> Result<Args,
     serde_json::from_str(arguments.get()).map_err(|error| {
         let mut again = serde_json::Deserializer::from_str(arguments.get());
         match serde_path_to_error::deserialize::<_, Args>(&mut again) {
-            Err(error) => told(error.path(), error.inner(), arguments.get()),
+            Err(error) => message_for(error.path(), error.inner(), arguments.get()),
             Ok(_) => format!("The arguments cannot be read: {}.", reason(&error)),
         }
     })
 }
 
-fn told(path: &Path, error: &serde_json::Error, text: &str) -> String {
+fn message_for(path: &Path, error: &serde_json::Error, text: &str) -> String {
     let named = path.to_string();
     if named == "." {
         return format!("The arguments cannot be read: {}.", reason(error));

@@ -11,23 +11,23 @@ use tickfleet_store::{FollowedTurn, Store, StoreError, TurnName};
 
 /// The state of an unfinished turn, with results.
 #[derive(Debug, Clone)]
-pub struct Stood {
+pub struct TurnStatus {
     /// The agent that makes its calls.
     pub agent: String,
     /// Its state.
-    pub standing: Standing,
+    pub standing: TurnPhase,
     /// The results from the requested one on, at most about 16. The next request returns more.
-    pub results: Vec<CallEnded>,
+    pub results: Vec<CallEnd>,
 }
 
 /// The states of an unfinished turn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
-pub enum Standing {
+pub enum TurnPhase {
     /// Accepted, and not yet decided by a scheduler.
     Queued,
     /// Its next call waits.
-    Waiting(Wait),
+    Waiting(TurnWait),
     /// Calls were admitted, and wait for a free worker.
     Dispatched,
     /// A worker runs its calls, starting with this one. Short calls after it may already have ended.
@@ -41,10 +41,10 @@ pub enum Standing {
 
 /// The wait of a turn's next call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Wait {
+pub struct TurnWait {
     /// The reason.
     #[serde(flatten)]
-    pub reason: WaitFor,
+    pub reason: TurnWaitReason,
     /// The latest end of the wait, or the time of the next check, ms of shard time, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until_ms: Option<i64>,
@@ -53,7 +53,7 @@ pub struct Wait {
 /// The reasons to wait.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "for", rename_all = "snake_case")]
-pub enum WaitFor {
+pub enum TurnWaitReason {
     /// A cap or limit is used up, or earlier turns of the agent go first.
     Limit {
         /// The name of a limit, `calls per tick` or `actions per day`.
@@ -91,7 +91,7 @@ pub enum WaitFor {
 
 /// The end of a call, without its output.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct CallEnded {
+pub struct CallEnd {
     /// The call, `<turn>/<position>`.
     pub call: String,
     /// The provider's ID of the call.
@@ -106,7 +106,7 @@ pub struct CallEnded {
     pub attempts: u32,
 }
 
-impl From<&CallResult> for CallEnded {
+impl From<&CallResult> for CallEnd {
     fn from(result: &CallResult) -> Self {
         Self {
             call: result.call.clone(),
@@ -124,69 +124,71 @@ impl From<&CallResult> for CallEnded {
 ///
 /// # Errors
 /// [`StoreError`] if none of them could be read.
-pub async fn stands(
+pub async fn turn_statuses(
     store: &Store,
     turns: &[(TurnName, usize)],
-) -> Result<Vec<Result<Option<Stood>, StoreError>>, StoreError> {
+) -> Result<Vec<Result<Option<TurnStatus>, StoreError>>, StoreError> {
     let found = store.followed_turns(turns).await?;
-    let told = turns.iter().zip(found).map(async |((name, _), stand)| match stand? {
-        Some(stand) => stood(store, name, stand).await.map(Some),
+    let statuses = turns.iter().zip(found).map(async |((name, _), stand)| match stand? {
+        Some(stand) => turn_status(store, name, stand).await.map(Some),
         None => Ok(None),
     });
-    Ok(join_all(told).await)
+    Ok(join_all(statuses).await)
 }
 
-async fn stood(store: &Store, name: &TurnName, stand: FollowedTurn) -> Result<Stood, StoreError> {
+async fn turn_status(store: &Store, name: &TurnName, stand: FollowedTurn) -> Result<TurnStatus, StoreError> {
     let turn = &stand.turn;
     let standing = match &turn.state {
-        State::Throttled { counter, .. } => Standing::Waiting(throttled(counter, &stand)),
-        State::Retrying { .. } | State::Waiting { .. } => Standing::Waiting(parked(store, name, &stand).await?),
+        State::Throttled { counter, .. } => TurnPhase::Waiting(throttled(counter, &stand)),
+        State::Retrying { .. } | State::Waiting { .. } => TurnPhase::Waiting(parked(store, name, &stand).await?),
         State::Ready { .. } | State::Running { .. } if stand.is_held => {
-            Standing::Running { call: format!("{}/{}", name.turn, turn.position) }
+            TurnPhase::Running { call: format!("{}/{}", name.turn, turn.position) }
         }
-        State::Ready { .. } | State::Running { .. } => Standing::Dispatched,
-        State::Ending { .. } => Standing::Ending,
+        State::Ready { .. } | State::Running { .. } => TurnPhase::Dispatched,
+        State::Ending { .. } => TurnPhase::Ending,
     };
     // An unreadable result ends the list: otherwise the caller would count later results as earlier ones.
     let results = stand.results.iter().map_while(|result| serde_json::from_str::<CallResult>(result).ok());
-    let results = results.map(|result| CallEnded::from(&result)).collect();
-    Ok(Stood { agent: turn.head.agent.to_string(), standing, results })
+    let results = results.map(|result| CallEnd::from(&result)).collect();
+    Ok(TurnStatus { agent: turn.head.agent.to_string(), standing, results })
 }
 
 /// The wait of a call that was dispatched before.
-async fn parked(store: &Store, name: &TurnName, stand: &FollowedTurn) -> Result<Wait, StoreError> {
+async fn parked(store: &Store, name: &TurnName, stand: &FollowedTurn) -> Result<TurnWait, StoreError> {
     let state = &stand.turn.state;
     if let State::Waiting { reason: WaitReason::Approval { approval }, .. } = state
         && let Some(asked) = crate::approvals::find(store, &name.tenant, approval).await?
         && asked.state == "waiting"
     {
         let (needs, until_ms) = (asked.needed(), Some(asked.until_ms));
-        let reason = WaitFor::Approval { approval: asked.id, call: asked.call, tool: asked.tool, needs };
-        return Ok(Wait { reason, until_ms });
+        let reason = TurnWaitReason::Approval { approval: asked.id, call: asked.call, tool: asked.tool, needs };
+        return Ok(TurnWait { reason, until_ms });
     }
     let reason = match state {
         State::Waiting { reason: WaitReason::Child { turn: awaits }, .. } if TaskId::new(awaits.as_str()).is_ok() => {
-            WaitFor::Task { task: awaits.to_string() }
+            TurnWaitReason::Task { task: awaits.to_string() }
         }
         State::Waiting { reason, .. } => match reason {
             WaitReason::Child { turn } | WaitReason::Fact { turn } | WaitReason::EqualCall { turn } => {
-                WaitFor::Turn { turn: turn.to_string() }
+                TurnWaitReason::Turn { turn: turn.to_string() }
             }
-            WaitReason::Budget { counter } => WaitFor::Limit { limit: limit_of(counter) },
+            WaitReason::Budget { counter } => TurnWaitReason::Limit { limit: limit_of(counter) },
             // A call with a decided approval is dispatched again, as after a breaker's wait.
-            WaitReason::Approval { .. } | WaitReason::Breaker { .. } | WaitReason::Reader { .. } => WaitFor::NextTry,
+            WaitReason::Approval { .. } | WaitReason::Breaker { .. } | WaitReason::Reader { .. } => {
+                TurnWaitReason::NextTry
+            }
         },
-        _ => WaitFor::NextTry,
+        _ => TurnWaitReason::NextTry,
     };
-    Ok(Wait { reason, until_ms: stand.timer_ms })
+    Ok(TurnWait { reason, until_ms: stand.timer_ms })
 }
 
 /// The wait of a call in a throttle queue.
-fn throttled(counter: &CounterKey, stand: &FollowedTurn) -> Wait {
+fn throttled(counter: &CounterKey, stand: &FollowedTurn) -> TurnWait {
     if let Some(pause) = &stand.pause {
-        return Wait { reason: WaitFor::Pause { reason: pause.reason.clone() }, until_ms: None };
+        return TurnWait { reason: TurnWaitReason::Pause { reason: pause.reason.clone() }, until_ms: None };
     }
-    Wait { reason: WaitFor::Limit { limit: limit_of(counter) }, until_ms: stand.due_ms }
+    TurnWait { reason: TurnWaitReason::Limit { limit: limit_of(counter) }, until_ms: stand.due_ms }
 }
 
 /// The name of a counter's limit; in words for the caps that every fleet has.

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use tickfleet_ops::redis_server::{Listen, PrivateRedis, ServerOptions};
 
-use crate::network::{Door, address_of};
+use crate::network::{PortProxy, address_of};
 use crate::{Network, RedisOptions, RedisServer, TlsFiles, connect};
 
 /// The name of the primary in the sentinels.
@@ -51,7 +51,7 @@ const PACE: [&str; 14] = [
 
 /// The servers and the sentinels, all on ports of 127.0.0.1. They end when it is dropped.
 #[derive(Debug)]
-pub struct Trio {
+pub struct SentinelSetup {
     /// The initial primary, and its replicas.
     pub servers: Vec<RedisServer>,
     sentinels: Vec<Sentinel>,
@@ -71,7 +71,7 @@ struct Sentinel {
     _dir: TempDir,
 }
 
-impl Trio {
+impl SentinelSetup {
     /// Starts a primary with this many replicas, and waits until the sentinels know all of them and each other.
     ///
     /// # Panics
@@ -182,7 +182,7 @@ impl Trio {
         let mut says = BTreeMap::new();
         for sentinel in &self.sentinels {
             let command = ["GET-MASTER-ADDR-BY-NAME", NAME];
-            if let Some((_, port)) = sentinel.told::<Option<(String, String)>>(&command).await.flatten() {
+            if let Some((_, port)) = sentinel.sentinel_command::<Option<(String, String)>>(&command).await.flatten() {
                 *says.entry(port).or_insert(0) += 1;
             }
         }
@@ -214,7 +214,8 @@ impl Trio {
     pub async fn fail_over(&self) {
         let first = &self.sentinels[0];
         let names = || async {
-            let named = first.told::<Option<(String, String)>>(&["GET-MASTER-ADDR-BY-NAME", NAME]).await.flatten();
+            let named =
+                first.sentinel_command::<Option<(String, String)>>(&["GET-MASTER-ADDR-BY-NAME", NAME]).await.flatten();
             named.map(|(_, port)| port)
         };
         let deadline = Instant::now() + PATIENCE;
@@ -228,7 +229,7 @@ impl Trio {
             sleep(STEP).await;
         };
         loop {
-            let state = first.told::<BTreeMap<String, String>>(&["MASTER", NAME]).await.unwrap_or_default();
+            let state = first.sentinel_command::<BTreeMap<String, String>>(&["MASTER", NAME]).await.unwrap_or_default();
             // The sentinel names the new primary before it reports the end of its failover.
             if names().await != before {
                 return;
@@ -236,7 +237,7 @@ impl Trio {
             assert!(Instant::now() < deadline, "no replica was promoted within {PATIENCE:?}");
             // A request during a failover could undo that failover.
             if state.get("flags").is_some_and(|flags| !flags.contains("failover_in_progress")) {
-                let _: Option<()> = first.told(&["FAILOVER", NAME]).await;
+                let _: Option<()> = first.sentinel_command(&["FAILOVER", NAME]).await;
             }
             sleep(STEP).await;
         }
@@ -284,7 +285,8 @@ impl Trio {
         let wanted = [("num-slaves", replicas), ("num-other-sentinels", SENTINELS - 1)];
         for sentinel in &self.sentinels {
             loop {
-                let says: BTreeMap<String, String> = sentinel.told(&["MASTER", NAME]).await.unwrap_or_default();
+                let says: BTreeMap<String, String> =
+                    sentinel.sentinel_command(&["MASTER", NAME]).await.unwrap_or_default();
                 if wanted.iter().all(|(field, count)| says.get(*field) == Some(&count.to_string())) {
                     break;
                 }
@@ -321,7 +323,7 @@ impl Trio {
 impl Sentinel {
     /// Starts a sentinel that monitors the primary at this port. On a network it has a number, and is reached through a
     /// proxy.
-    async fn start(port: &str, tls: Option<&TlsFiles>, apart: Option<(usize, Door)>) -> Self {
+    async fn start(port: &str, tls: Option<&TlsFiles>, apart: Option<(usize, PortProxy)>) -> Self {
         let dir = tempfile::Builder::new().prefix("tickfleet-").tempdir().expect("a temporary folder for a sentinel");
         let config = dir.path().join("sentinel.conf");
         let quorum = SENTINELS / 2 + 1;
@@ -356,24 +358,24 @@ impl Sentinel {
         behind(apart.map(|(_, door)| door), port.clone());
         let sentinel = Self { server, port, _dir: dir };
         let pace: Vec<&str> = ["DEBUG"].into_iter().chain(PACE).collect();
-        let () = sentinel.told(&pace).await.expect("a sentinel that takes another pace");
+        let () = sentinel.sentinel_command(&pace).await.expect("a sentinel that takes another pace");
         sentinel
     }
 
     /// The response to `SENTINEL …`. `None` if there is an error.
-    async fn told<T: redis::FromRedisValue>(&self, words: &[&str]) -> Option<T> {
+    async fn sentinel_command<T: redis::FromRedisValue>(&self, words: &[&str]) -> Option<T> {
         let mut connection: MultiplexedConnection = connect(&self.server.url()).await.ok()?;
         redis::cmd("SENTINEL").arg(words).query_async(&mut connection).await.ok()
     }
 }
 
 /// A proxy in front of this server or sentinel, if there is a network.
-async fn door_of(network: Option<&mut Network>, own: usize) -> Option<Door> {
+async fn door_of(network: Option<&mut Network>, own: usize) -> Option<PortProxy> {
     Some(network?.door(own).await)
 }
 
 /// Sets the port behind the proxy, and returns the port under which others reach it.
-fn behind(door: Option<Door>, port: String) -> String {
+fn behind(door: Option<PortProxy>, port: String) -> String {
     let Some(door) = door else { return port };
     door.behind.set(port.parse().expect("a port")).expect("a door of its own");
     door.port.to_string()

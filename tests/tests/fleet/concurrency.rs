@@ -15,7 +15,7 @@ use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
 /// The number of running calls, and its maximum so far.
 #[derive(Default)]
-struct Witness {
+struct ConcurrencyProbe {
     running: AtomicUsize,
     most: AtomicUsize,
     /// Calls that must fail once.
@@ -33,7 +33,7 @@ struct Done {
 }
 
 /// A tool that takes a while, and counts how many calls run at the same time.
-fn slow(name: &str, effect: Effect, witness: &Arc<Witness>) -> TypedTool {
+fn slow(name: &str, effect: Effect, witness: &Arc<ConcurrencyProbe>) -> TypedTool {
     let witness = Arc::clone(witness);
     TypedTool::new(name, "Takes a while.", effect, move |_: CallContext, step: Step| {
         let witness = Arc::clone(&witness);
@@ -64,7 +64,7 @@ fn limited(policy: &mut Policy, name: &str, tools: &[&str], per: LimitKey, place
     }]);
 }
 
-async fn start(witness: &Arc<Witness>, policy: fn(&mut Policy)) -> Fleet {
+async fn start(witness: &Arc<ConcurrencyProbe>, policy: fn(&mut Policy)) -> Fleet {
     Fleet::start(Plan {
         schedulers: 2,
         workers: 3,
@@ -77,7 +77,7 @@ async fn start(witness: &Arc<Witness>, policy: fn(&mut Policy)) -> Fleet {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_more_calls_run_at_once_than_there_are_places() {
-    let witness = Arc::new(Witness::default());
+    let witness = Arc::new(ConcurrencyProbe::default());
     witness.failing.lock().unwrap().extend([3, 8]);
     let mut fleet = start(&witness, |policy| limited(policy, "changes", &["change"], LimitKey::Tool, 2)).await;
     for number in 0..6 {
@@ -96,7 +96,7 @@ async fn no_more_calls_run_at_once_than_there_are_places() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reads_that_run_beside_each_other_have_a_place_each() {
-    let witness = Arc::new(Witness::default());
+    let witness = Arc::new(ConcurrencyProbe::default());
     let mut fleet = start(&witness, |policy| limited(policy, "looks", &["look"], LimitKey::Tenant, 3)).await;
     let calls: Vec<_> =
         (0..8).map(|n| json!({"id": format!("c{n}"), "name": "look", "arguments": {"number": n}})).collect();

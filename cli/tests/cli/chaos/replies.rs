@@ -7,18 +7,18 @@ use serde_json::Value;
 use tickfleet_client::Client;
 use tokio::time::{Instant, sleep};
 
-use super::judge::Evidence;
-use super::target::{Home, Target};
-use super::{PATIENCE, World, submit};
+use super::target::{ChaosTarget, ShardTenant};
+use super::verdict::Evidence;
+use super::{ChaosFleet, PATIENCE, submit};
 
 /// The tenant of an agent's turn. Agents are spread over the shards, and probes rotate through them.
-pub fn tenant_of<'a>(homes: &'a [Home], agent: &str, turn: u64) -> &'a str {
+pub fn tenant_of<'a>(homes: &'a [ShardTenant], agent: &str, turn: u64) -> &'a str {
     let number = if agent == "probe" { turn } else { agent.trim_start_matches('a').parse().unwrap_or(0) };
     &homes[usize::try_from(number).unwrap() % homes.len()].tenant
 }
 
 /// The turn IDs of all replies.
-async fn replies(target: &mut Target) -> Vec<String> {
+async fn replies(target: &mut ChaosTarget) -> Vec<String> {
     let mut found = Vec::new();
     for home in 0..target.homes.len() {
         target.aim = home;
@@ -27,7 +27,7 @@ async fn replies(target: &mut Target) -> Vec<String> {
     found
 }
 
-async fn replies_of(target: &mut Target, found: &mut Vec<String>) {
+async fn replies_of(target: &mut ChaosTarget, found: &mut Vec<String>) {
     type Entries = Vec<(String, BTreeMap<String, String>)>;
     let key = target.key(&format!("replies:{}:box", target.homes[target.aim].tenant));
     let mut from = "-".to_owned();
@@ -47,7 +47,7 @@ async fn replies_of(target: &mut Target, found: &mut Vec<String>) {
 
 /// Submits turns without a reply again, as their producer would. If there are replicas, writes that the last primary
 /// had not replicated are lost. A repeated submit of an ID is accepted once.
-async fn send_again(client: &Client, homes: &[Home], missing: &[String]) {
+async fn send_again(client: &Client, homes: &[ShardTenant], missing: &[String]) {
     for id in missing {
         let (agent, turn) = id.rsplit_once('-').unwrap();
         let calls = if agent == "daily" || agent == "probe" { 1 } else { 3 };
@@ -57,7 +57,7 @@ async fn send_again(client: &Client, homes: &[Home], missing: &[String]) {
 }
 
 /// Waits until every accepted turn has its reply. Returns the number of turns that were sent again meanwhile.
-pub async fn all_replies(world: &mut World, evidence: &mut Evidence) -> usize {
+pub async fn all_replies(world: &mut ChaosFleet, evidence: &mut Evidence) -> usize {
     let (mut sent_again, mut again) = (0, Instant::now() + PATIENCE / 4);
     let patience = Instant::now() + PATIENCE;
     loop {

@@ -5,13 +5,13 @@ use prometheus::{
     Error, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
 };
 
-use super::catalogue::{By, Def, Kind, PREFIX, Values};
+use super::catalogue::{ExportedBy, LabelValues, MetricDef, MetricKind, PREFIX};
 use super::labels::OTHER;
 
 /// The role of a process. A process exports only the metrics of its role, so that an absent metric means an absent
 /// role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Part {
+pub enum ProcessRole {
     /// Schedulers only.
     Scheduler,
     /// Workers only.
@@ -25,35 +25,35 @@ pub enum Part {
     Gateway,
 }
 
-pub(super) struct Maker {
+pub(super) struct MetricBuilder {
     pub(super) registry: Registry,
-    part: Part,
+    role: ProcessRole,
 }
 
-impl Maker {
-    /// A maker for a process with this role, with the metrics that every process has.
-    pub(super) fn new(part: Part, build: &Def) -> Result<Self, Error> {
-        let make = Self { registry: Registry::new(), part };
-        make.build_info(build).and_then(|()| make.process())?;
-        Ok(make)
+impl MetricBuilder {
+    /// A builder for a process with this role, with the metrics that every process has.
+    pub(super) fn new(role: ProcessRole, build: &MetricDef) -> Result<Self, Error> {
+        let builder = Self { registry: Registry::new(), role };
+        builder.build_info(build).and_then(|()| builder.process())?;
+        Ok(builder)
     }
 
     /// Registers the metric if the process exports it. Other metrics can still be recorded.
-    fn add<M: Collector + Clone + 'static>(&self, def: &Def, metric: Result<M, Error>) -> Result<M, Error> {
+    fn add<M: Collector + Clone + 'static>(&self, def: &MetricDef, metric: Result<M, Error>) -> Result<M, Error> {
         let metric = metric?;
-        if exported(self.part, def.by) {
+        if exported(self.role, def.by) {
             self.registry.register(Box::new(metric.clone()))?;
         }
         Ok(metric)
     }
 
-    pub(super) fn counter(&self, def: &Def) -> Result<IntCounter, Error> {
+    pub(super) fn counter(&self, def: &MetricDef) -> Result<IntCounter, Error> {
         self.add(def, IntCounter::with_opts(options(def)))
     }
 
     /// Counters with every known label value. A counter that starts with its first event hides that event from `rate`
     /// and `increase`.
-    pub(super) fn counters(&self, def: &Def) -> Result<IntCounterVec, Error> {
+    pub(super) fn counters(&self, def: &MetricDef) -> Result<IntCounterVec, Error> {
         let counters = self.add(def, IntCounterVec::new(options(def), &labels(def)))?;
         for values in known_values(def) {
             counters.with_label_values(&values).inc_by(0);
@@ -61,28 +61,28 @@ impl Maker {
         Ok(counters)
     }
 
-    pub(super) fn gauge(&self, def: &Def) -> Result<IntGauge, Error> {
+    pub(super) fn gauge(&self, def: &MetricDef) -> Result<IntGauge, Error> {
         self.add(def, IntGauge::with_opts(options(def)))
     }
 
-    pub(super) fn gauges(&self, def: &Def) -> Result<GaugeVec, Error> {
+    pub(super) fn gauges(&self, def: &MetricDef) -> Result<GaugeVec, Error> {
         self.add(def, GaugeVec::new(options(def), &labels(def)))
     }
 
-    pub(super) fn float(&self, def: &Def) -> Result<Gauge, Error> {
+    pub(super) fn float(&self, def: &MetricDef) -> Result<Gauge, Error> {
         self.add(def, Gauge::with_opts(options(def)))
     }
 
-    pub(super) fn histogram(&self, def: &Def) -> Result<Histogram, Error> {
+    pub(super) fn histogram(&self, def: &MetricDef) -> Result<Histogram, Error> {
         self.add(def, Histogram::with_opts(histogram_options(def)))
     }
 
-    pub(super) fn histograms(&self, def: &Def) -> Result<HistogramVec, Error> {
+    pub(super) fn histograms(&self, def: &MetricDef) -> Result<HistogramVec, Error> {
         self.add(def, HistogramVec::new(histogram_options(def), &labels(def)))
     }
 
     /// The gauge that names the version; it is always 1.
-    fn build_info(&self, def: &Def) -> Result<(), Error> {
+    fn build_info(&self, def: &MetricDef) -> Result<(), Error> {
         self.gauges(def)?.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
         Ok(())
     }
@@ -96,38 +96,38 @@ impl Maker {
 }
 
 /// Returns true if a process with this role exports metrics of `by`.
-pub(super) fn exported(part: Part, by: By) -> bool {
+pub(super) fn exported(role: ProcessRole, by: ExportedBy) -> bool {
     match by {
-        By::Everyone => true,
-        By::Schedulers => matches!(part, Part::Scheduler | Part::Both),
-        By::Workers => matches!(part, Part::Worker | Part::Both),
-        By::Exporters => part == Part::Exporter,
-        By::Gateways => part == Part::Gateway,
+        ExportedBy::Everyone => true,
+        ExportedBy::Schedulers => matches!(role, ProcessRole::Scheduler | ProcessRole::Both),
+        ExportedBy::Workers => matches!(role, ProcessRole::Worker | ProcessRole::Both),
+        ExportedBy::Exporters => role == ProcessRole::Exporter,
+        ExportedBy::Gateways => role == ProcessRole::Gateway,
     }
 }
 
-fn options(def: &Def) -> Opts {
+fn options(def: &MetricDef) -> Opts {
     Opts::new(format!("{PREFIX}{}", def.name), def.help)
 }
 
-fn histogram_options(def: &Def) -> HistogramOpts {
+fn histogram_options(def: &MetricDef) -> HistogramOpts {
     let options = HistogramOpts::new(format!("{PREFIX}{}", def.name), def.help);
     match def.kind {
-        Kind::Histogram(buckets) => options.buckets(buckets.to_vec()),
-        Kind::Counter | Kind::Gauge => options,
+        MetricKind::Histogram(buckets) => options.buckets(buckets.to_vec()),
+        MetricKind::Counter | MetricKind::Gauge => options,
     }
 }
 
-fn labels(def: &Def) -> Vec<&'static str> {
+fn labels(def: &MetricDef) -> Vec<&'static str> {
     def.labels.iter().map(|(name, _)| *name).collect()
 }
 
 /// Every combination of the labels' known values. For a label with outside values, only `other` is known.
-fn known_values(def: &Def) -> Vec<Vec<&'static str>> {
+fn known_values(def: &MetricDef) -> Vec<Vec<&'static str>> {
     def.labels.iter().fold(vec![Vec::new()], |combinations, (_, values)| {
         let values = match values {
-            Values::Words(words) => words(),
-            Values::Bounded(_) => vec![OTHER],
+            LabelValues::Words(words) => words(),
+            LabelValues::Bounded(_) => vec![OTHER],
         };
         let with = |known: &Vec<&'static str>, value| known.iter().copied().chain([value]).collect();
         combinations.iter().flat_map(|known| values.iter().map(move |value| with(known, *value))).collect()

@@ -22,7 +22,7 @@ const BLUR_MS: u64 = 60;
 
 /// A run of a call, as the tools' server saw it.
 #[derive(Debug, Clone)]
-pub struct Run {
+pub struct ToolRun {
     pub agent: String,
     pub number: u64,
     pub once: bool,
@@ -30,7 +30,7 @@ pub struct Run {
 
 /// A call that was admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Admitted {
+pub struct AdmittedCall {
     /// The agent that called.
     pub agent: String,
     /// The turn of the call.
@@ -52,15 +52,15 @@ pub struct Evidence {
     pub accepted: BTreeSet<String>,
     /// The turn ID of each reply.
     pub replies: Vec<String>,
-    pub runs: Vec<Run>,
-    pub admitted: Vec<Admitted>,
+    pub runs: Vec<ToolRun>,
+    pub admitted: Vec<AdmittedCall>,
     /// Times at which a shard's clock may have changed, since the witness started.
     pub jumps: Vec<Duration>,
 }
 
 /// The violations. An empty verdict means that everything holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Verdict {
+pub struct ChaosVerdict {
     /// Accepted turns without a reply.
     pub lost: Vec<String>,
     /// Turns with more than one reply.
@@ -74,7 +74,7 @@ pub struct Verdict {
 }
 
 impl Evidence {
-    pub fn judge(&self) -> Verdict {
+    pub fn judge(&self) -> ChaosVerdict {
         let mut replies: BTreeMap<&String, usize> = BTreeMap::new();
         for id in &self.replies {
             *replies.entry(id).or_default() += 1;
@@ -83,7 +83,7 @@ impl Evidence {
         for run in self.runs.iter().filter(|run| run.once) {
             *once.entry(run.number).or_default() += 1;
         }
-        let mut by_agent: BTreeMap<&String, Vec<&Admitted>> = BTreeMap::new();
+        let mut by_agent: BTreeMap<&String, Vec<&AdmittedCall>> = BTreeMap::new();
         for call in &self.admitted {
             by_agent.entry(&call.agent).or_default().push(call);
         }
@@ -94,7 +94,7 @@ impl Evidence {
             }
             !windows || !pace
         });
-        Verdict {
+        ChaosVerdict {
             lost: self.accepted.iter().filter(|id| !replies.contains_key(id)).cloned().collect(),
             answered_twice: replies.iter().filter(|(_, count)| **count > 1).map(|(id, _)| (*id).clone()).collect(),
             doubled: once.into_iter().filter(|(_, count)| *count > 1).map(|(number, _)| number).collect(),
@@ -103,7 +103,7 @@ impl Evidence {
         }
     }
 
-    fn windows_hold(&self, calls: &[&Admitted]) -> bool {
+    fn windows_hold(&self, calls: &[&AdmittedCall]) -> bool {
         if self.jumps.is_empty() {
             return windows_hold(&calls.iter().map(|call| call.at_ms).collect::<Vec<_>>());
         }
@@ -116,7 +116,7 @@ impl Evidence {
 
     /// Returns true if no stretch of real time has more calls than its windows allow. A stretch counts each window that
     /// it may touch, and one more for each clock jump, because a window may begin again then.
-    fn pace_holds(&self, calls: &[&Admitted]) -> bool {
+    fn pace_holds(&self, calls: &[&AdmittedCall]) -> bool {
         let mut seen: Vec<(Duration, Duration)> = calls.iter().map(|call| call.seen).collect();
         seen.sort_unstable();
         // Checks stretches of a few windows, then doubles them up to all calls.
@@ -177,9 +177,9 @@ fn windows_hold(times: &[u64]) -> bool {
 }
 
 /// A call that was admitted and seen `ms` after the beginning of a day.
-fn call(agent: &str, number: u64, ms: u64) -> Admitted {
+fn call(agent: &str, number: u64, ms: u64) -> AdmittedCall {
     let (seen, at_ms) = (Duration::from_millis(ms), 20_000 * DAY_MS + ms);
-    Admitted {
+    AdmittedCall {
         agent: agent.into(),
         turn: format!("{agent}-{number}"),
         at_ms,
@@ -190,7 +190,7 @@ fn call(agent: &str, number: u64, ms: u64) -> Admitted {
 }
 
 fn honest() -> Evidence {
-    let runs = |number| Run { agent: "a1".into(), number, once: true };
+    let runs = |number| ToolRun { agent: "a1".into(), number, once: true };
     Evidence {
         accepted: ["t1", "t2"].map(String::from).into(),
         replies: ["t1", "t2"].map(String::from).into(),
@@ -202,21 +202,22 @@ fn honest() -> Evidence {
 
 #[test]
 fn an_honest_run_passes() {
-    assert_eq!(honest().judge(), Verdict::default());
+    assert_eq!(honest().judge(), ChaosVerdict::default());
 }
 
 #[test]
 fn a_missing_fence_is_seen_by_a_call_that_ran_twice() {
     let mut evidence = honest();
     evidence.runs.push(evidence.runs[3].clone());
-    assert_eq!(evidence.judge(), Verdict { doubled: vec![3], ..Verdict::default() });
+    assert_eq!(evidence.judge(), ChaosVerdict { doubled: vec![3], ..ChaosVerdict::default() });
 }
 
 #[test]
 fn a_settle_in_two_steps_is_seen_by_a_reply_that_is_missing_or_comes_twice() {
     let mut evidence = honest();
     evidence.replies = ["t1", "t1"].map(String::from).into();
-    let expected = Verdict { lost: vec!["t2".into()], answered_twice: vec!["t1".into()], ..Verdict::default() };
+    let expected =
+        ChaosVerdict { lost: vec!["t2".into()], answered_twice: vec!["t1".into()], ..ChaosVerdict::default() };
     assert_eq!(evidence.judge(), expected);
 }
 
@@ -225,8 +226,8 @@ fn a_missing_debit_is_seen_by_a_window_and_by_a_day_with_too_many_calls() {
     let mut evidence = honest();
     // Too close together for any two windows.
     evidence.admitted.extend((0..21).map(|n| call("a2", n, 7_000 + n * 2)));
-    evidence.runs.extend((0..31).map(|n| Run { agent: "daily".into(), number: 100 + n, once: false }));
-    let expected = Verdict { tick_exceeded: vec!["a2".into()], day_exceeded: 1, ..Verdict::default() };
+    evidence.runs.extend((0..31).map(|n| ToolRun { agent: "daily".into(), number: 100 + n, once: false }));
+    let expected = ChaosVerdict { tick_exceeded: vec!["a2".into()], day_exceeded: 1, ..ChaosVerdict::default() };
     assert_eq!(evidence.judge(), expected);
 }
 
@@ -236,15 +237,15 @@ fn entries_that_stay_at_the_highest_time_of_a_clock_that_stepped_back_are_judged
     evidence.admitted.iter_mut().for_each(|call| call.at_ms = 21_000 * DAY_MS);
     assert_eq!(evidence.judge().tick_exceeded, ["a1"]);
     evidence.jumps = vec![Duration::from_secs(4)];
-    assert_eq!(evidence.judge(), Verdict::default());
+    assert_eq!(evidence.judge(), ChaosVerdict::default());
     // New primaries that lack a window, and whose clocks are behind, may fill the same window again. One primary may
     // not.
     for (primary, ms) in [("second", 12_000), ("third", 15_000)] {
         let seen = call("a1", 0, ms).seen;
-        let later = |n| Admitted { seen, led: Some(primary.into()), ..call("a1", ms + n, 5_000) };
+        let later = |n| AdmittedCall { seen, led: Some(primary.into()), ..call("a1", ms + n, 5_000) };
         evidence.admitted.extend((0..10).map(later));
     }
-    assert_eq!(evidence.judge(), Verdict::default());
+    assert_eq!(evidence.judge(), ChaosVerdict::default());
     evidence.admitted.iter_mut().for_each(|call| call.led = None);
     assert_eq!(evidence.judge().tick_exceeded, ["a1"]);
 }
@@ -254,22 +255,24 @@ fn a_shard_whose_time_runs_ahead_of_time_is_seen_by_the_moments_of_its_entries()
     let mut evidence = honest();
     evidence.jumps = vec![Duration::from_secs(1)];
     // In shard time, ten calls are a window apart. In real time, they are 60 ms apart.
-    let ahead = |n: u64| Admitted { shard_ms: 20_000 * DAY_MS + n / 10 * 1_000, ..call("a3", n, 9_000 + n / 10 * 60) };
+    let ahead =
+        |n: u64| AdmittedCall { shard_ms: 20_000 * DAY_MS + n / 10 * 1_000, ..call("a3", n, 9_000 + n / 10 * 60) };
     evidence.admitted.extend((0..50).map(ahead));
     assert_eq!(evidence.judge().tick_exceeded, ["a3"]);
     // Each clock step in that time may begin one window again. Two steps are not enough for these calls.
     evidence.jumps.extend([9_060, 9_120].map(Duration::from_millis));
     assert_eq!(evidence.judge().tick_exceeded, ["a3"]);
     evidence.jumps.push(Duration::from_millis(9_180));
-    assert_eq!(evidence.judge(), Verdict::default());
+    assert_eq!(evidence.judge(), ChaosVerdict::default());
 }
 
 #[test]
 fn a_day_that_a_clock_stepped_to_has_calls_of_its_own_and_no_other_day_has() {
     let mut evidence = honest();
-    let on =
-        |day: u64| (0..30).map(move |n| Admitted { shard_ms: day * DAY_MS, ..call("daily", day * 100 + n, n * 3_000) });
-    let ran = |day: u64| (0..30).map(move |n| Run { agent: "daily".into(), number: day * 100 + n, once: false });
+    let on = |day: u64| {
+        (0..30).map(move |n| AdmittedCall { shard_ms: day * DAY_MS, ..call("daily", day * 100 + n, n * 3_000) })
+    };
+    let ran = |day: u64| (0..30).map(move |n| ToolRun { agent: "daily".into(), number: day * 100 + n, once: false });
     evidence.jumps = vec![Duration::from_secs(1)];
     for day in 1..=3 {
         evidence.admitted.extend(on(day));
@@ -281,6 +284,6 @@ fn a_day_that_a_clock_stepped_to_has_calls_of_its_own_and_no_other_day_has() {
     evidence.admitted.extend(on(4));
     evidence.runs.extend(ran(4));
     assert_eq!(days(&evidence), 30, "a clock that stepped once makes no fourth day");
-    evidence.admitted.push(Admitted { shard_ms: 2 * DAY_MS, ..call("daily", 999, 0) });
+    evidence.admitted.push(AdmittedCall { shard_ms: 2 * DAY_MS, ..call("daily", 999, 0) });
     assert_eq!(days(&evidence), 30);
 }

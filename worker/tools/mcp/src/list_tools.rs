@@ -10,15 +10,15 @@ use tickfleet_model::limits;
 use super::listing::{Listing, Malformed};
 use super::{definition, link, listing};
 use tickfleet_tools::Environment;
-use tickfleet_tools::standard_error::Tail;
+use tickfleet_tools::standard_error::StderrTail;
 use tickfleet_tools::{ArgumentCheck, OutputCheck, wording};
 
 /// Default time limit for the whole request.
-pub const LOOK_TIMEOUT: Duration = Duration::from_secs(30);
+pub const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The tools that a server offers, and its version.
 #[derive(Debug, Clone)]
-pub struct Offer {
+pub struct ServerTools {
     /// The version that the server reports.
     pub version: Option<String>,
     /// The tools that can be imported, in the server's order.
@@ -31,24 +31,29 @@ pub struct Offer {
 ///
 /// # Errors
 /// The reason, worded for an operator, without secrets.
-pub async fn look(name: &str, def: &McpServerDef, environment: &Environment, limit: Duration) -> Result<Offer, String> {
-    let tail = Arc::new(Tail::default());
+pub async fn list_tools(
+    name: &str,
+    def: &McpServerDef,
+    environment: &Environment,
+    limit: Duration,
+) -> Result<ServerTools, String> {
+    let tail = Arc::new(StderrTail::default());
     let looked = tokio::time::timeout(limit, async {
-        let link = link::connect_heard(name, &def.connection, environment, &tail).await?;
+        let link = link::connect_with_tail(name, &def.connection, environment, &tail).await?;
         let listed = link.tools().await;
         let version = link.version();
         link.stop().await;
         Ok::<_, String>((listed?, version))
     });
-    let silent = || format!("it did not list its tools within {} s{}", limit.as_secs(), tail.words());
+    let silent = || format!("it did not list its tools within {} s{}", limit.as_secs(), tail.failure_suffix());
     let (listed, version) = looked.await.map_err(|_| silent())??;
-    Ok(offered(def, listed, version))
+    Ok(server_tools(def, listed, version))
 }
 
 /// Selects the importable tools from a server's list.
-pub(super) fn offered(def: &McpServerDef, listed: Listing, version: Option<String>) -> Offer {
+pub(super) fn server_tools(def: &McpServerDef, listed: Listing, version: Option<String>) -> ServerTools {
     let refused = listed.malformed.into_iter().map(|Malformed { name, why }| (name, why)).collect();
-    let mut offer = Offer { version, tools: Vec::new(), refused };
+    let mut offer = ServerTools { version, tools: Vec::new(), refused };
     for tool in listed.tools {
         match unusable(def, &tool, &offer.tools) {
             Some(why) => offer.refused.push((wording::cut(&tool.name, limits::NAME_BYTES_MAX), why)),
@@ -114,7 +119,7 @@ mod tests {
             vec![nested("most", depth, key), nested("deeper", depth + 1, key), nested("longer", depth, key + 1)];
         let mut listed = Listing::default();
         listed.take(&json!({"tools": tools}).to_string()).unwrap();
-        let offer = offered(&def, listed, None);
+        let offer = server_tools(&def, listed, None);
         assert_eq!((offer.tools.len(), offer.refused.len()), (1, 2), "{:?}", offer.refused);
         assert!(offer.refused[0].1.contains("48 levels"), "{:?}", offer.refused);
         assert!(offer.refused[1].1.contains("160 bytes"), "{:?}", offer.refused);

@@ -6,11 +6,11 @@ use tickfleet_core::turn::{State, Turn, WaitReason as Waits};
 use tickfleet_model::TaskId;
 use tickfleet_store::{Store, StoreError, ThrottledTurn, TurnName, TurnView};
 
-use super::history::Step;
+use super::history::HistoryStep;
 use super::list::{TaskState, TaskSummary, summary};
 use super::{task_id, turn_of};
 use crate::replies::Reply;
-use crate::stands::limit_of;
+use crate::turn_status::limit_of;
 
 /// Maximum number of tasks in a tree.
 const TREE_MAX: usize = 200;
@@ -19,7 +19,7 @@ const CHILDREN_MAX: usize = 50;
 
 /// The details of a task.
 #[derive(Debug, Serialize)]
-pub struct TaskStory {
+pub struct TaskDetails {
     /// Its list entry.
     #[serde(flatten)]
     pub summary: TaskSummary,
@@ -39,7 +39,7 @@ pub struct TaskStory {
     pub cancelled: Option<String>,
     /// The tasks that were delegated from it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub children: Vec<TaskStory>,
+    pub children: Vec<TaskDetails>,
 }
 
 /// One response of the model, and what followed: the steps `plan`, `execute` and `validate`, or `answer`.
@@ -68,7 +68,7 @@ pub struct Round {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validated_ms: Option<i64>,
     /// The calls.
-    pub calls: Vec<StoryCall>,
+    pub calls: Vec<TaskCall>,
     /// Notes and messages that the model received in addition to results.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
@@ -76,7 +76,7 @@ pub struct Round {
 
 /// A call of a round.
 #[derive(Debug, Serialize)]
-pub struct StoryCall {
+pub struct TaskCall {
     /// The tool.
     pub tool: String,
     /// Its arguments, as the model wrote them.
@@ -153,18 +153,18 @@ impl WaitReason {
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn task_story(store: &Store, name: &TurnName) -> Result<Option<TaskStory>, StoreError> {
+pub async fn task_details(store: &Store, name: &TurnName) -> Result<Option<TaskDetails>, StoreError> {
     let mut left = TREE_MAX;
     let story = one(store, name, &mut left).await?;
     Ok(Some(story).filter(|story| story.summary.state != TaskState::Forgotten || !story.rounds.is_empty()))
 }
 
-async fn one(store: &Store, name: &TurnName, left: &mut usize) -> Result<TaskStory, StoreError> {
+async fn one(store: &Store, name: &TurnName, left: &mut usize) -> Result<TaskDetails, StoreError> {
     let (view, steps) = (store.turn_view(name).await?, store.steps(name, 0).await?);
     let id = task_id(name).ok_or_else(|| StoreError::Reply { verb: "look", found: format!("{name} is not a task") })?;
-    let mut story = TaskStory {
+    let mut story = TaskDetails {
         summary: summary(&name.tenant, id, &view),
-        rounds: rounds(steps.iter().map(|entry| Step::read(entry))),
+        rounds: rounds(steps.iter().map(|entry| HistoryStep::read(entry))),
         waits: None,
         output: None,
         error: None,
@@ -198,14 +198,14 @@ async fn one(store: &Store, name: &TurnName, left: &mut usize) -> Result<TaskSto
 }
 
 /// Groups a history by rounds.
-fn rounds(steps: impl Iterator<Item = Step>) -> Vec<Round> {
+fn rounds(steps: impl Iterator<Item = HistoryStep>) -> Vec<Round> {
     let mut rounds: Vec<Round> = Vec::new();
     let mut answered = 0;
     for step in steps {
         match (step, rounds.last_mut()) {
-            (Step::Plan(plan), _) => {
+            (HistoryStep::Plan(plan), _) => {
                 answered = 0;
-                let call = |call: super::PlannedCall| StoryCall {
+                let call = |call: super::PlannedCall| TaskCall {
                     tool: call.tool,
                     arguments: call.arguments,
                     ok: None,
@@ -222,21 +222,28 @@ fn rounds(steps: impl Iterator<Item = Step>) -> Vec<Round> {
                     ..Round::default()
                 });
             }
-            (Step::Result(result), Some(round)) => {
+            (HistoryStep::Result(result), Some(round)) => {
                 if let Some(call) = round.calls.get_mut(answered) {
                     (call.ok, call.content) = (Some(result.ok), Some(result.content));
                 }
                 answered += 1;
             }
-            (Step::Note { text }, Some(round)) => round.notes.push(text),
-            (Step::Heard { from, text }, Some(round)) => round.notes.push(format!("{from} wrote: {text}")),
-            (Step::Summary(summary), Some(round)) => {
+            (HistoryStep::Note { text }, Some(round)) => round.notes.push(text),
+            (HistoryStep::Heard { from, text }, Some(round)) => round.notes.push(format!("{from} wrote: {text}")),
+            (HistoryStep::Summary(summary), Some(round)) => {
                 round.input_tokens += summary.input;
                 round.output_tokens += summary.output;
                 round.cost_micros += summary.cost;
                 round.notes.push(format!("{} summarized the steps so far: {}", summary.model, summary.text));
             }
-            (Step::Result(_) | Step::Note { .. } | Step::Heard { .. } | Step::Summary(_) | Step::Other, _) => {}
+            (
+                HistoryStep::Result(_)
+                | HistoryStep::Note { .. }
+                | HistoryStep::Heard { .. }
+                | HistoryStep::Summary(_)
+                | HistoryStep::Other,
+                _,
+            ) => {}
         }
     }
     rounds
@@ -273,14 +280,14 @@ pub(super) async fn wait_of(
     let Some(wait) = store.throttled_turn(&turn).await? else {
         return Ok(Some(TaskWait { reason: WaitReason::Turn { turn: turn.turn.to_string() }, until_ms: None }));
     };
-    if let Some(asked) = asked(store, &turn, &wait).await? {
+    if let Some(asked) = approval_wait(store, &turn, &wait).await? {
         return Ok(Some(asked));
     }
     Ok(Some(of_turn(turn.turn.to_string(), &wait)))
 }
 
 /// The wait for an approval of a call of the turn. `None` if none is waiting now.
-async fn asked(store: &Store, name: &TurnName, wait: &ThrottledTurn) -> Result<Option<TaskWait>, StoreError> {
+async fn approval_wait(store: &Store, name: &TurnName, wait: &ThrottledTurn) -> Result<Option<TaskWait>, StoreError> {
     let State::Waiting { reason: Waits::Approval { approval }, .. } = &wait.turn.state else { return Ok(None) };
     let asked = crate::approvals::find(store, &name.tenant, approval).await?.filter(|asked| asked.state == "waiting");
     Ok(asked.map(|asked| {

@@ -19,11 +19,11 @@ const REMEMBERED_MAX: usize = 4_096;
 
 /// Passes the first of equal warnings and errors, and then one in each [`EVERY`]. Lines of lower levels always pass.
 #[derive(Debug, Default)]
-pub(super) struct Repeats {
+pub(super) struct RepeatFilter {
     seen: Mutex<HashMap<u64, Instant>>,
 }
 
-impl Repeats {
+impl RepeatFilter {
     fn is_news(&self, line: u64, now: Instant) -> bool {
         let mut seen = self.seen.lock();
         if seen.get(&line).is_some_and(|last| now.duration_since(*last) < EVERY) {
@@ -42,16 +42,16 @@ impl Repeats {
 }
 
 /// Hashes a line: its call site and every field.
-struct Line(DefaultHasher);
+struct LineHasher(DefaultHasher);
 
-impl Visit for Line {
+impl Visit for LineHasher {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
         field.name().hash(&mut self.0);
         format!("{value:?}").hash(&mut self.0);
     }
 }
 
-impl<S: Subscriber> Filter<S> for Repeats {
+impl<S: Subscriber> Filter<S> for RepeatFilter {
     fn enabled(&self, _: &Metadata<'_>, _: &Context<'_, S>) -> bool {
         true
     }
@@ -60,7 +60,7 @@ impl<S: Subscriber> Filter<S> for Repeats {
         if *event.metadata().level() > Level::WARN {
             return true;
         }
-        let mut line = Line(DefaultHasher::new());
+        let mut line = LineHasher(DefaultHasher::new());
         event.metadata().callsite().hash(&mut line.0);
         event.record(&mut line);
         self.is_news(line.0.finish(), Instant::now())
@@ -91,7 +91,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn equal_warnings_come_once_in_ten_seconds_and_others_at_once() {
         let lines = Arc::new(AtomicUsize::new(0));
-        let subscriber = tracing_subscriber::registry().with(Counting(lines.clone()).with_filter(Repeats::default()));
+        let subscriber =
+            tracing_subscriber::registry().with(Counting(lines.clone()).with_filter(RepeatFilter::default()));
         let _default = tracing::subscriber::set_default(subscriber);
         let warn = |error: &str| tracing::warn!(error, "failed to fire timers");
         for _ in 0..20 {
@@ -111,7 +112,7 @@ mod tests {
 
     #[test]
     fn what_is_remembered_is_bounded() {
-        let (repeats, now) = (Repeats::default(), Instant::now());
+        let (repeats, now) = (RepeatFilter::default(), Instant::now());
         for line in 0..3 * REMEMBERED_MAX as u64 {
             assert!(repeats.is_news(line, now));
         }

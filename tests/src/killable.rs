@@ -11,11 +11,11 @@ use tokio::runtime::{Builder, Runtime};
 use crate::fleet::{Fleet, Plan};
 
 /// A worker, or a scheduler and a worker, on a separate runtime.
-pub struct Doomed {
+pub struct KillableProcess {
     runtime: Option<Runtime>,
 }
 
-impl Doomed {
+impl KillableProcess {
     /// Starts a worker of the fleet's plan.
     pub fn start(fleet: &Fleet, name: &str) -> Self {
         Self::start_as(fleet, Arc::clone(fleet.plan()), name)
@@ -75,7 +75,7 @@ impl Doomed {
     }
 }
 
-impl Drop for Doomed {
+impl Drop for KillableProcess {
     fn drop(&mut self) {
         self.stop();
     }

@@ -1,33 +1,33 @@
 //! The Redis of a fleet: one server, a server with Sentinels, or a node of a cluster.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use tickfleet_testkit::{Cluster, RedisServer, Trio};
+use tickfleet_testkit::{Cluster, RedisServer, SentinelSetup};
 
 /// Selects the kind of Redis for fleets that bring no server of their own: `single`, `sentinel` or `cluster`.
 const VARIABLE: &str = "TICKFLEET_TEST_REDIS";
 
 /// The server with the keys of the fleet's one shard, and the other servers.
-pub struct Place {
+pub struct FleetRedis {
     /// The server with the keys.
     pub server: RedisServer,
     /// The URL at which schedulers and workers reach it, if it differs from the server's own.
     pub url: Option<String>,
     /// The other servers.
-    pub around: Around,
+    pub around: OtherServers,
 }
 
 /// The other servers, which end with the fleet.
 #[derive(Default)]
-pub struct Around {
+pub struct OtherServers {
     /// Replicas, or the other nodes of a cluster.
     pub servers: Vec<RedisServer>,
-    _sentinels: Option<Trio>,
+    _sentinels: Option<SentinelSetup>,
 }
 
-impl Place {
+impl FleetRedis {
     /// One server.
     pub fn of(server: RedisServer) -> Self {
-        Self { server, url: None, around: Around::default() }
+        Self { server, url: None, around: OtherServers::default() }
     }
 
     /// Starts the kind that the environment selects; one server by default.
@@ -36,15 +36,23 @@ impl Place {
         match std::env::var(VARIABLE).as_deref() {
             Err(_) | Ok("" | "single") => Self::of(RedisServer::start().await),
             Ok("sentinel") => {
-                let mut trio = Trio::start(1).await;
+                let mut trio = SentinelSetup::start(1).await;
                 let (url, mut servers) = (trio.url(), std::mem::take(&mut trio.servers));
-                Self { server: servers.remove(0), url: Some(url), around: Around { servers, _sentinels: Some(trio) } }
+                Self {
+                    server: servers.remove(0),
+                    url: Some(url),
+                    around: OtherServers { servers, _sentinels: Some(trio) },
+                }
             }
             Ok("cluster") => {
                 let cluster = Cluster::start(3, 0).await;
                 let holder = cluster.holder(cluster.slot(&format!("{{{namespace}:0}}:")).await).await.unwrap();
                 let (url, mut servers) = (cluster.url(), cluster.servers);
-                Self { server: servers.remove(holder), url: Some(url), around: Around { servers, _sentinels: None } }
+                Self {
+                    server: servers.remove(holder),
+                    url: Some(url),
+                    around: OtherServers { servers, _sentinels: None },
+                }
             }
             Ok(other) => panic!("{VARIABLE} is {other:?}, and not single, sentinel or cluster"),
         }

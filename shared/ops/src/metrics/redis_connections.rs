@@ -9,30 +9,30 @@ use prometheus::{GaugeVec, IntCounter, IntCounterVec, IntGauge};
 use tickfleet_store::Refusal;
 use tokio::time::Instant;
 
+use super::builder::MetricBuilder;
 use super::durable::DurableMetrics;
-use super::make::Maker;
-use super::{Metrics, Scraped, catalogue as c, none, seconds_since_epoch, wide};
+use super::{Metrics, RedisScrape, catalogue as c, none, seconds_since_epoch, wide};
 
 /// Values that Redis reports at a scrape. They are absent while Redis does not respond.
 #[derive(Debug)]
-pub(super) struct ServerMetrics {
+pub(super) struct RedisServerMetrics {
     memory: GaugeVec,
     memory_max: GaugeVec,
     pressure: GaugeVec,
     clock_ahead: GaugeVec,
 }
 
-impl ServerMetrics {
-    pub(super) fn made(make: &Maker) -> Result<Self, prometheus::Error> {
+impl RedisServerMetrics {
+    pub(super) fn register(builder: &MetricBuilder) -> Result<Self, prometheus::Error> {
         Ok(Self {
-            memory: make.gauges(&c::REDIS_MEMORY_USED)?,
-            memory_max: make.gauges(&c::REDIS_MEMORY_MAX)?,
-            pressure: make.gauges(&c::REDIS_PRESSURE)?,
-            clock_ahead: make.gauges(&c::CLOCK_AHEAD)?,
+            memory: builder.gauges(&c::REDIS_MEMORY_USED)?,
+            memory_max: builder.gauges(&c::REDIS_MEMORY_MAX)?,
+            pressure: builder.gauges(&c::REDIS_PRESSURE)?,
+            clock_ahead: builder.gauges(&c::CLOCK_AHEAD)?,
         })
     }
 
-    pub(super) fn scraped(&self, scraped: Option<&Scraped>) {
+    pub(super) fn scraped(&self, scraped: Option<&RedisScrape>) {
         let Some(scraped) = scraped else {
             for gauge in [&self.memory, &self.memory_max, &self.pressure, &self.clock_ahead] {
                 gauge.reset();
@@ -53,7 +53,7 @@ impl ServerMetrics {
 
 /// The metrics of the connections to Redis.
 #[derive(Debug)]
-pub(super) struct ReachMetrics {
+pub(super) struct RedisConnectionMetrics {
     up: IntGauge,
     refuses: GaugeVec,
     moves: IntCounter,
@@ -61,12 +61,12 @@ pub(super) struct ReachMetrics {
     pub(super) durable: DurableMetrics,
     turned_away: IntCounterVec,
     /// By the name of the primary that is looked up: in a cluster, one for each slot of a shard.
-    state: Mutex<HashMap<String, State>>,
+    state: Mutex<HashMap<String, PrimaryState>>,
 }
 
 /// The last result of the process' connections.
 #[derive(Debug, Default)]
-struct State {
+struct PrimaryState {
     /// The last primary, host and port. It is kept while no primary is found, so that only a different primary counts
     /// as a move.
     last: Option<String>,
@@ -74,22 +74,22 @@ struct State {
     missing_since: Option<Instant>,
 }
 
-impl ReachMetrics {
-    pub(super) fn made(make: &Maker) -> Result<Self, prometheus::Error> {
+impl RedisConnectionMetrics {
+    pub(super) fn register(builder: &MetricBuilder) -> Result<Self, prometheus::Error> {
         Ok(Self {
-            up: make.gauge(&c::REDIS_UP)?,
-            refuses: make.gauges(&c::REDIS_REFUSES)?,
-            moves: make.counter(&c::REDIS_PRIMARY_MOVES)?,
-            missing: make.gauges(&c::REDIS_PRIMARY_MISSING)?,
-            durable: DurableMetrics::made(make)?,
-            turned_away: make.counters(&c::REDIS_TURNED_AWAY)?,
+            up: builder.gauge(&c::REDIS_UP)?,
+            refuses: builder.gauges(&c::REDIS_REFUSES)?,
+            moves: builder.counter(&c::REDIS_PRIMARY_MOVES)?,
+            missing: builder.gauges(&c::REDIS_PRIMARY_MISSING)?,
+            durable: DurableMetrics::register(builder)?,
+            turned_away: builder.counters(&c::REDIS_TURNED_AWAY)?,
             state: Mutex::default(),
         })
     }
 
     /// Sets the gauges that grow without an event.
     pub(super) fn read(&self) {
-        let missing = |state: &State| state.missing_since.map_or(0.0, |since| since.elapsed().as_secs_f64());
+        let missing = |state: &PrimaryState| state.missing_since.map_or(0.0, |since| since.elapsed().as_secs_f64());
         // Without Sentinels or a cluster, no primary is looked up, and the gauge is absent.
         if let Some(longest) = self.state.lock().values().map(missing).max_by(f64::total_cmp) {
             self.missing.with_label_values(none()).set(longest);
@@ -101,21 +101,21 @@ impl ReachMetrics {
 impl Metrics {
     /// Sets whether Redis responded during the scrape and accepted writes.
     pub fn redis_up(&self, up: bool) {
-        self.reach.up.set(i64::from(up));
+        self.redis.up.set(i64::from(up));
     }
 
     /// Sets why Redis responded to the scrape with a rejection. `None` if it did not reject it.
     pub fn redis_refuses(&self, refusal: Option<Refusal>) {
         for reason in Refusal::ALL {
             let value = f64::from(u8::from(refusal == Some(reason)));
-            self.reach.refuses.with_label_values(&[reason.as_str()]).set(value);
+            self.redis.refuses.with_label_values(&[reason.as_str()]).set(value);
         }
     }
 
     /// A connection looked up the primary of `what`, and found it at `found`, or found none. The connections of a
     /// process notice a failover one by one; it is counted once.
     pub fn primary_sought(&self, what: &str, found: Option<&str>) {
-        let mut states = self.reach.state.lock();
+        let mut states = self.redis.state.lock();
         let state = states.entry(what.to_owned()).or_default();
         let Some(found) = found else {
             state.missing_since.get_or_insert_with(Instant::now);
@@ -123,12 +123,12 @@ impl Metrics {
         };
         state.missing_since = None;
         if state.last.as_deref() != Some(found) && state.last.replace(found.to_owned()).is_some() {
-            self.reach.moves.inc();
+            self.redis.moves.inc();
         }
     }
 
     /// A server responded that it is not the right server, or not ready.
     pub fn redis_turned_away(&self, answer: &str) {
-        self.reach.turned_away.with_label_values(&[answer]).inc();
+        self.redis.turned_away.with_label_values(&[answer]).inc();
     }
 }

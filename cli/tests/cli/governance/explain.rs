@@ -6,11 +6,11 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
 
-use crate::support::binary::{DevFleet, Said, tickfleet};
+use crate::support::binary::{CommandOutput, DevFleet, tickfleet};
 use crate::support::process::Process;
 
 /// A fleet in which every limit is soon reached.
-struct Asked {
+struct LimitedFleet {
     fleet: DevFleet,
     dir: String,
     _folder: tempfile::TempDir,
@@ -43,7 +43,7 @@ const LIMITS: &str = "limits:
 ";
 const SETTINGS: &str = "caps: {tick: 1h}\nloops: {tell_after: 2, refuse_after: 1, refuse_for: 1h}\n";
 
-impl Asked {
+impl LimitedFleet {
     async fn start() -> Self {
         Self::with("", PERMISSIONS).await
     }
@@ -72,7 +72,7 @@ impl Asked {
         Self { fleet, dir, _folder: folder, _redis: redis }
     }
 
-    fn run(&self, args: &[&str]) -> Said {
+    fn run(&self, args: &[&str]) -> CommandOutput {
         self.fleet.run(&[&["--config", &self.dir], args].concat())
     }
 
@@ -104,7 +104,7 @@ fn calls(calls: &[(&str, Value)]) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn eight_questions_about_caps_limits_and_what_runs() {
-    let asked = Asked::start().await;
+    let asked = LimitedFleet::start().await;
     let echo = |value: i64| ("echo", json!({"value": value}));
     let long = ("sleep", json!({"ms": 25_000}));
 
@@ -143,7 +143,7 @@ async fn eight_questions_about_caps_limits_and_what_runs() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn and_of_rules_permission_arguments_tries_and_loops() {
-    let asked = Asked::start().await;
+    let asked = LimitedFleet::start().await;
     let echo = |value: i64| ("echo", json!({"value": value}));
     // 9, 10 Which rule stopped it, and which shadow rule would have stopped it?
     asked.submit("demo", "kelly", "ruled", &calls(&[echo(501), echo(50)]));
@@ -187,7 +187,7 @@ async fn and_of_rules_permission_arguments_tries_and_loops() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn and_of_those_who_ended_or_held_it_up() {
-    let asked = Asked::start().await;
+    let asked = LimitedFleet::start().await;
     let echo = ("echo", json!({"value": 1}));
     // 17 Who has paused it, why, and how does it continue?
     asked.run(&["pause", "demo", "calm", "--reason", "she posts too much", "--by", "anna"]).exits(0);
@@ -235,7 +235,7 @@ const SLEEP_ONCE: &str = "  sleep: {description: Waits., effect: once, effect_ke
 
 #[tokio::test(flavor = "multi_thread")]
 async fn and_of_the_ledger_of_effects() {
-    let asked = Asked::with(SLEEP_ONCE, PERMISSIONS).await;
+    let asked = LimitedFleet::with(SLEEP_ONCE, PERMISSIONS).await;
     let long = [("sleep", json!({"ms": 25_000}))];
     asked.submit("demo", "kelly", "first", &calls(&long));
     asked.answers("demo:first", &[" runs it"]);
@@ -267,7 +267,7 @@ approvers: {ann: {roles: [finance]}, ben: {roles: [legal]}}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn and_of_approvals_and_facts() {
-    let asked = Asked::with("", GOVERNED).await;
+    let asked = LimitedFleet::with("", GOVERNED).await;
     let echo = |value: i64| ("echo", json!({"value": value}));
     // 26 Why does it not run, who may decide, and until when?
     asked.submit("demo", "kelly", "large", &calls(&[echo(700)]));
