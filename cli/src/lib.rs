@@ -156,7 +156,6 @@ async fn run_with(command: Command, setup: &Setup, output: &Output) -> Result<()
         Command::Top(args) => top::run(setup, &args, output).await,
         Command::Prove(_)
         | Command::WhatIf(_)
-        | Command::Bench(_)
         | Command::Config(_)
         | Command::Demo(_)
         | Command::Mcp(_)

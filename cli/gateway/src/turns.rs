@@ -76,7 +76,7 @@ pub(crate) struct CancelReason {
 /// Result of a cancel.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Ending)]
-pub(crate) struct CancelResult {
+pub(crate) struct CancelResponse {
     /// `ok`: canceled. `flagged`: ends when its worker sees the cancel. `ended`: had already ended. `waiting`: ends
     /// when it arrives. `full`: too many cancels wait; this one was not stored. `unknown`: no such turn or task.
     answer: &'static str,
@@ -168,7 +168,7 @@ pub(crate) async fn reply(
 /// Cancel a turn. Running calls are stopped; a `once` call ends as `outcome_unknown`.
 #[utoipa::path(post, path = "/v1/turns/{turn_id}/cancel", tag = "turns", params(("turn_id" = String, Path, description = "Id of the turn")),
     request_body = Option<CancelReason>,
-    responses((status = 200, description = "Result of the cancel", body = CancelResult),
+    responses((status = 200, description = "Result of the cancel", body = CancelResponse),
         (status = 400, description = "Invalid id or reason", body = ProblemBody),
         (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
         (status = 403, description = "The key lacks the permission", body = ProblemBody),
@@ -180,7 +180,7 @@ pub(crate) async fn cancel(
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<CancelResult>, Problem> {
+) -> Result<Json<CancelResponse>, Problem> {
     caller.may(Verb::Cancel)?;
     let name = named_turn(&caller, id)?;
     let reason = reason(&read_body(body)?)?;
@@ -195,7 +195,7 @@ pub(crate) async fn cancel(
         CancelResult::Full => "full",
         CancelResult::Unknown => "unknown",
     };
-    Ok(Json(CancelResult { answer }))
+    Ok(Json(CancelResponse { answer }))
 }
 
 /// Reserves a place to wait, if the request waits.

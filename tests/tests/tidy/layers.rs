@@ -5,7 +5,7 @@
 use super::source::{Source, find_words, line_of};
 
 /// Folder of a crate → crates of the project that it may depend on. The tests and the example program may use all.
-const CRATES: [(&str, &[&str]); 26] = [
+const CRATES: [(&str, &[&str]); 27] = [
     ("shared/model", &[]),
     ("shared/core", &["model"]),
     ("shared/protocol", &["model"]),

@@ -99,7 +99,7 @@ struct ActivePause {
 
 /// The result of a command.
 #[derive(Debug, Serialize)]
-struct PauseResult<'a> {
+struct PauseReport<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     tenant: Option<&'a TenantId>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -213,7 +213,7 @@ fn report_tool(
     output: &Output,
     words: impl FnOnce(bool) -> String,
 ) -> Result<(), Failure> {
-    let done = PauseResult { tenant: paused.tenant.as_ref(), tool: Some(&paused.tool), agent: None, changed };
+    let done = PauseReport { tenant: paused.tenant.as_ref(), tool: Some(&paused.tool), agent: None, changed };
     output.show(&done, |_| words(changed))
 }
 
@@ -224,7 +224,7 @@ fn report_caller(
     words: impl FnOnce(&str, bool) -> String,
 ) -> Result<(), Failure> {
     let changed = set == PauseResult::Ok;
-    let done = PauseResult { tenant: Some(&who.tenant), tool: None, agent: who.agent.as_ref(), changed };
+    let done = PauseReport { tenant: Some(&who.tenant), tool: None, agent: who.agent.as_ref(), changed };
     output.show(&done, |_| words(&name(&who.tenant, who.agent.as_ref()), changed))
 }
 

@@ -86,7 +86,7 @@ struct Branch {
 async fn look_below(store: &Store, name: &TurnName, seen: &mut BTreeSet<TurnId>) -> Result<Branch, StoreError> {
     seen.insert(name.turn.clone());
     let mut branch = Branch { name: name.clone(), awaits: None, children: Vec::new() };
-    let awaits = store.task_progress(name, NO_STEPS).await?.live.and_then(|turn| turn.state.awaits().cloned());
+    let awaits = store.task_steps(name, NO_STEPS).await?.live.and_then(|turn| turn.state.awaits().cloned());
     let awaits = awaits.filter(|turn| seen.insert(turn.clone()));
     if let Some(turn) = awaits {
         let turn = TurnName { tenant: name.tenant.clone(), turn };

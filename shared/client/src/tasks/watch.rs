@@ -7,7 +7,7 @@ use futures::Stream;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tickfleet_core::turn::Turn;
-use tickfleet_store::{DeadLetter, Store, StoreError, TaskProgress, TurnName, TurnView};
+use tickfleet_store::{DeadLetter, Store, StoreError, TaskSteps, TurnName, TurnView};
 use tokio::time::Instant;
 
 use super::details::{TaskWait, WaitReason, wait_of};
@@ -216,7 +216,7 @@ impl TaskWatcher {
         if self.plans.is_none() {
             self.catch_up().await?;
         }
-        let pulse = self.store.task_progress(&self.name, self.position).await?;
+        let pulse = self.store.task_steps(&self.name, self.position).await?;
         if !self.accepted && (pulse.live.is_some() || pulse.ended) {
             self.accept(pulse.live.as_ref()).await?;
         }
@@ -285,7 +285,7 @@ impl TaskWatcher {
     }
 
     /// Reports what the task waits for, once for each wait.
-    async fn wait(&mut self, turn: &Turn, pulse: &TaskProgress) -> Result<(), StoreError> {
+    async fn wait(&mut self, turn: &Turn, pulse: &TaskSteps) -> Result<(), StoreError> {
         let Some(TaskWait { reason, until_ms }) = wait_of(&self.store, &self.name, turn, pulse.timer_ms).await? else {
             return Ok(());
         };

@@ -14,7 +14,7 @@ const STEPS_READ: usize = 32;
 
 /// The progress of a task, for callers that poll it.
 #[derive(Debug, Clone, Default)]
-pub struct TaskProgress {
+pub struct TaskSteps {
     /// Entries of its history from the requested one on, about 32 at most.
     pub steps: Vec<String>,
     /// Its record. `None` if it has ended, or is unknown.
@@ -69,7 +69,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn task_progress(&self, task: &TurnName, from: usize) -> Result<TaskProgress, StoreError> {
+    pub async fn task_steps(&self, task: &TurnName, from: usize) -> Result<TaskSteps, StoreError> {
         let names = (from..from.saturating_add(STEPS_READ)).map(|number| part(number as u64)).collect();
         let queries = [
             // Read first, so that entries that were written before the record was removed are included.
@@ -83,7 +83,7 @@ impl Store {
         let (timer_ms, ended) = (place(found.next()), matches!(found.next(), Some(Value::Record(Some(_)))));
         let steps = if let Some(Value::Parts(steps)) = found.next() { steps } else { Vec::new() };
         let steps = steps.into_iter().map_while(|step| step.map(|step| text(&step))).collect();
-        Ok(TaskProgress { steps, live, timer_ms, ended })
+        Ok(TaskSteps { steps, live, timer_ms, ended })
     }
 
     /// The record of an unfinished turn, and the wait for its throttle queue. `None` if it is not under way.
