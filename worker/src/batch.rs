@@ -251,15 +251,15 @@ impl Item for DurableBegin {
 
 /// The event that a parked call waits for, with what its park writes.
 pub(crate) enum WaitFor {
-    /// Its timer, or an event that wakes it without being told.
+    /// Its timer, or an event that wakes it without a registration.
     Timer,
     /// Other calls of its session.
     Facts(CheckFacts, CallName),
     /// An equal call.
     Claim(ClaimEffect),
-    /// People, who are asked now.
+    /// People's decision, which is requested now.
     Approval(Box<AskApproval>),
-    /// Room in a budget.
+    /// Space in a budget.
     Budget(BudgetWait),
 }
 
@@ -267,7 +267,7 @@ pub(crate) enum WaitFor {
 pub(crate) struct ParkSlice {
     pub(crate) slice: Arc<Slice>,
     pub(crate) reason: ParkReason,
-    /// True if calls behind it ran beside it, and their results were dropped.
+    /// True if later calls ran in parallel, and their results were dropped.
     pub(crate) beside: bool,
     pub(crate) waits_while: Vec<Guard>,
     pub(crate) wait: WaitFor,
@@ -366,8 +366,8 @@ impl Item for ReturnSlice {
     }
 }
 
-/// Makes one kind of decision. An item is repeated until the store has answered: results are never dropped because the store
-/// was away.
+/// Makes one kind of decision. An item is repeated until the store has answered, so that results are never dropped
+/// while the store is unavailable.
 pub(crate) struct Batcher<I: Item> {
     sender: mpsc::Sender<(I, oneshot::Sender<I::Reply>)>,
 }
@@ -485,7 +485,7 @@ impl Work {
     /// Repeats a batch until the store has answered. An error means that the batch itself is at fault, or that the worker
     /// must stop.
     async fn persist<I: Item>(&self, items: &[I]) -> Result<Vec<Result<I::Reply, RunError>>, ()> {
-        // Owed items go on when the worker stops; others have at least one attempt.
+        // Owed items continue when the worker stops. Other items get at least one attempt.
         let answered = retry_until(&Endless, || async {
             match I::decide(&self.store, items).await {
                 Ok(results) => Attempt::Done(Ok(results)),
@@ -501,7 +501,7 @@ impl Work {
         answered.await.unwrap_or(Err(()))
     }
 
-    /// The store rejects this item. An owed item is repeated beside everything else while the process lives: an operator may
+    /// The store rejects this item. An owed item is repeated in the background while the process lives: an operator may
     /// remove the cause, and until then no other process has the results.
     fn reject<I: Item>(&self, item: I, to: oneshot::Sender<I::Reply>) {
         if !I::OWED {

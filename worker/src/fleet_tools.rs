@@ -1,6 +1,8 @@
-//! Tools about the fleet itself: which tools an agent may call, how a task of its goes, what a turn of its came to.
+//! Tools about the fleet itself: the tools that an agent may call, the state of its tasks, and the results of its
+//! turns.
 //!
-//! Every agent may call them unless the matrix has a row that says otherwise, and each call debits like any other.
+//! Every agent may call them unless the permission matrix has a row that says otherwise. Each call debits limits like
+//! any other call.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -17,12 +19,12 @@ use tickfleet_store::{Store, StoreError};
 
 use crate::tools::{CallContext, ToolError, TypedTool, wording};
 
-/// Tools whose definitions one call may ask for.
+/// The most tools whose definitions a call may request.
 const DEFINITIONS_MAX: usize = 20;
-/// Bytes of a description in the overview.
+/// Longest description in the overview, in bytes.
 const SUMMARY_BYTES_MAX: usize = 200;
 
-/// The three of them over this shard.
+/// The three tools for this shard.
 #[must_use]
 pub fn all(store: &Store) -> Vec<TypedTool> {
     vec![list_tools(), check_task(store.clone()), fetch_result(store.clone())]
@@ -31,11 +33,11 @@ pub fn all(store: &Store) -> Vec<TypedTool> {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ListTools {
-    /// Names of tools to define in full, at most 20; left out, all tools are listed in short.
+    /// Names of tools to define in full, at most 20. If omitted, all tools are listed in short form.
     #[serde(default)]
     #[schemars(length(max = DEFINITIONS_MAX))]
     names: Option<Vec<String>>,
-    /// The dialect of the definitions. Default raw.
+    /// The dialect of the definitions. Default: raw.
     #[serde(default)]
     #[schemars(with = "Option<String>")]
     dialect: Option<Dialect>,
@@ -43,9 +45,9 @@ struct ListTools {
 
 #[derive(Serialize, JsonSchema)]
 struct Listed {
-    /// The tools, by name: their names and what they do, or their definitions in full.
+    /// The tools in order of their names: either names with short descriptions, or full definitions.
     tools: Vec<Value>,
-    /// How many tools you may call in all.
+    /// The number of tools that you may call.
     total: usize,
 }
 
@@ -80,31 +82,31 @@ fn list_tools() -> TypedTool {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct CheckTask {
-    /// The job id that delegate_task answered.
+    /// The job ID that delegate_task returned.
     task_id: String,
 }
 
 #[derive(Serialize, JsonSchema)]
 struct TaskStatus {
-    /// The task's id.
+    /// The task's ID.
     task_id: String,
     /// `waiting`, `running` or `ended`.
     status: &'static str,
-    /// Who does it.
+    /// The agent that carries it out.
     agent: String,
-    /// The step that it is in, where a model carries it out: `plan`, `execute` or `answer`.
+    /// The current step, if a model carries out the task: `plan`, `execute` or `answer`.
     #[serde(skip_serializing_if = "Option::is_none")]
     step: Option<&'static str>,
-    /// How often its model has answered so far.
+    /// The number of answers of its model so far.
     #[serde(skip_serializing_if = "Option::is_none")]
     iterations: Option<usize>,
-    /// When it expires unless it is done; of a task that has not ended.
+    /// When the task expires unless it is finished; only for a task that has not ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     deadline: Option<String>,
-    /// How it ended (`ok`, `permanent`, `expired` …).
+    /// How the task ended (`ok`, `permanent`, `expired` …).
     #[serde(skip_serializing_if = "Option::is_none")]
     outcome: Option<String>,
-    /// Why it did not end well.
+    /// The error, if the task did not succeed.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
@@ -160,7 +162,7 @@ async fn live_task(
     })
 }
 
-/// True if somebody carries the turn out.
+/// Returns true if a worker carries out the turn.
 async fn is_held(store: &Store, name: &TurnName, live: &Stored<Turn>) -> Result<bool, ToolError> {
     let Some(entry) = live.out_entry() else { return Ok(false) };
     let holder = Query::Holder(live.value.queue(&name.tenant), entry.clone());
@@ -168,9 +170,9 @@ async fn is_held(store: &Store, name: &TurnName, live: &Stored<Turn>) -> Result<
     Ok(matches!(holder, Found::Holder(Some(_))))
 }
 
-/// True if this agent delegated the task.
+/// Returns true if this agent delegated the task.
 pub(crate) fn is_delegator(turn: &Turn, asker: &AgentId) -> bool {
-    // The last one of the agents above the task delegated it.
+    // The last agent in the task's chain delegated it.
     let delegator = turn.head.task.as_ref().and_then(|(_, grant)| grant.chain.last());
     turn.is_task() && delegator == Some(asker)
 }
@@ -196,26 +198,26 @@ fn ended_task(finished: &Finished, asker: &AgentId, task_id: &str) -> Result<Tas
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct FetchResult {
-    /// A turn of yours, or a task that you delegated or worked on.
+    /// ID of one of your turns, or of a task that you delegated or worked on.
     id: String,
-    /// Which call's result, counted from 0; left out, the first.
+    /// Position of the call whose result you want, from 0. Default: the first call.
     #[serde(default)]
     position: usize,
 }
 
 #[derive(Serialize, JsonSchema)]
 struct Fetched {
-    /// The turn or task.
+    /// The ID of the turn or task.
     id: String,
-    /// How many results it has.
+    /// The number of results.
     results: usize,
     /// How the call ended.
     outcome: String,
-    /// What it gave back.
+    /// The call's output.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Value>")]
     output: Option<Box<RawValue>>,
-    /// Why it did not end well.
+    /// The error, if the call did not succeed.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
@@ -271,11 +273,12 @@ pub(crate) enum KnownTurn {
     Live(Box<Stored<Turn>>),
     /// It has ended.
     Finished(Box<Finished>),
-    /// It was never admitted, or ended longer ago than records are kept.
+    /// It was never admitted, or it ended so long ago that its records are no longer kept.
     Unknown,
 }
 
-/// Reads the records of a turn or task, in the order in which it goes: one that ends in between is found as ended.
+/// Reads the records of a turn or task in the order of its states, so that a turn that ends in between is found as
+/// ended.
 pub(crate) async fn look_up(store: &Store, name: &TurnName) -> Result<KnownTurn, ToolError> {
     let queries = [name.record(), name.finished()].map(Query::Record);
     let mut values = store.seam().read(&queries).await.map_err(away)?.into_iter();
@@ -302,7 +305,8 @@ pub(crate) fn reply(finished: &Finished) -> Result<Reply, ToolError> {
     serde_json::from_str(&finished.reply).map_err(ToolError::internal)
 }
 
-/// The same words whether it is unknown, forgotten or somebody else's: ids of others are not to be found out.
+/// The same message whether the ID is unknown, forgotten or belongs to another agent, so that agents cannot probe for
+/// others' IDs.
 pub(crate) fn not_yours(what: &str, id: &str) -> ToolError {
     let id = wording::cut(id, 80);
     ToolError::Permanent(format!(

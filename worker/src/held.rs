@@ -12,27 +12,27 @@ use tokio_util::sync::CancellationToken;
 
 use crate::lane::Lane;
 
-/// Slices held per slot: results on their way to the store do not keep a slot, but they are bounded.
+/// Slices held per slot. Results that wait for the store do not occupy a slot, but their number is limited.
 const HELD_PER_SLOT: usize = 4;
-/// Slices held at least, so that few slots still settle in batches.
+/// The minimum number of held slices, so that a worker with few slots still settles in batches.
 const HELD_MIN: usize = 512;
 
-/// Returns how many slices a worker of so many slots may hold.
+/// Returns how many slices a worker with this many slots may hold.
 pub(crate) fn held_max(slots: usize) -> usize {
     (slots * HELD_PER_SLOT).max(HELD_MIN)
 }
 
 /// The slices that are held, and the slot pools that they run in.
 pub(crate) struct HeldSlices {
-    /// The pool of regular slices, and of all suspects of a group but the first.
+    /// The pool of regular slices, and of all suspects of a group except the first.
     lane: Lane,
-    /// The slot of the first suspect of a group. Suspects never take the slots of others (rules 12 and 23).
+    /// The slot of the first suspect of a group. Suspects never take the slots of others (invariant 17).
     suspects: Lane,
-    /// By turn, for notices of cancels.
+    /// The held slices by turn, so that cancellation notices find them.
     running: Mutex<HashMap<TurnName, Held>>,
 }
 
-/// A slice that is held.
+/// A held slice.
 struct Held {
     /// The entry identifies the slice: its version changes while it is held.
     entry: EntryId,
@@ -72,7 +72,7 @@ impl Hold {
 }
 
 impl HeldSlices {
-    /// None held, in pools for `slots` slices and one suspect.
+    /// Pools for `slots` slices and one suspect, without held slices.
     pub(crate) fn new(slots: usize) -> Self {
         Self { lane: Lane::new(slots, held_max(slots)), suspects: Lane::new(1, 1), running: Mutex::default() }
     }
@@ -82,13 +82,13 @@ impl HeldSlices {
         if suspects { &self.suspects } else { &self.lane }
     }
 
-    /// Slices that are carried out, including the suspect beside the slots.
+    /// Slices that are carried out, including the suspect that has its own slot.
     pub(crate) fn busy(&self) -> usize {
         self.lane.busy() + self.suspects.busy()
     }
 
-    /// Records that the slice is held since `term` and `epoch`. The hold is canceled when a heartbeat reports a cancel of its
-    /// turn.
+    /// Records that the slice is held since `term` and `epoch`. The hold is canceled when a heartbeat reports that its
+    /// turn was canceled.
     pub(crate) fn hold(&self, slice: &Slice, term: u64, epoch: u64) -> Hold {
         let hold = Hold::new(term, epoch);
         let held = Held { entry: slice.entry.clone(), hold: hold.clone() };
@@ -101,7 +101,7 @@ impl HeldSlices {
         self.running().get(name).is_some_and(|held| held.entry == *entry)
     }
 
-    /// Records that the slice is held no more.
+    /// Records that the slice is no longer held.
     pub(crate) fn let_go(&self, name: &TurnName, entry: &EntryId) {
         let mut running = self.running();
         // A later slice of the same turn may be held already.

@@ -1,5 +1,5 @@
-//! The worker's journal: the calls that it has begun, and the changes of facts and claims at their ends. If the store lost
-//! its last writes in a restart, the worker reports them again.
+//! The worker's journal: the calls that it has begun, and the changes of facts and claims at their ends. If the store
+//! lost its last writes in a restart, the worker reports them again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -69,14 +69,14 @@ impl Journal {
         self.reported.load(Ordering::Acquire)
     }
 
-    /// Reports everything again with the next heartbeat, because the store has lost something.
+    /// Reports everything again with the next heartbeat, because the store has lost data.
     pub(crate) fn doubt(&self) {
         self.reported.store(0, Ordering::Release);
     }
 
-    /// Records that a call is about to run. Must follow the commit of the begin: a call that has not run must not be reported,
-    /// because its report would hide that of another worker, which has run it. Returns false if the store has restarted since
-    /// `epoch` and may have lost the begin: then the call must not run.
+    /// Records that a call is about to run. Must follow the commit of the begin: a call that has not run must not be
+    /// reported, because its report would hide the report of another worker that has run it. Returns false if the store
+    /// has restarted since `epoch` and may have lost the begin. Then the call must not run.
     pub(crate) fn begin(&self, slice: &Slice, position: usize, by: &str, once: bool, epoch: u64) -> bool {
         let head = &slice.turn.head;
         let mut entries = self.entries.lock();
@@ -99,7 +99,7 @@ impl Journal {
         self.entries.lock().end(name, position, result.clone());
     }
 
-    /// Records that a begun call did nothing, and tells the store if it was reported as begun.
+    /// Records that a begun call did nothing, and reports this to the store if the call was reported as begun.
     pub(crate) async fn undo(&self, name: &TurnName, position: usize) {
         let undone = self.entries.lock().undo(name, position);
         self.report_until_answered(undone.as_slice()).await;
@@ -242,7 +242,7 @@ impl Journal {
         Ok(late)
     }
 
-    /// Makes a batch of decisions. A refused one costs itself alone: the heartbeat does not wait for it.
+    /// Makes a batch of decisions. A rejected decision affects only itself, and does not hold up the heartbeat.
     async fn decide<D: Decision + Sync>(
         &self,
         batch: &[D],

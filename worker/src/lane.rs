@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tickfleet_engine::one_suspect::Look;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Room for one slice: its slot, and its share of the slices that may be held.
+/// Space for one slice: its slot, and its share of the slices that may be held.
 pub(crate) type Room = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 /// A pool of slots, and a bound on the slices that are held in it.
@@ -15,7 +15,8 @@ pub(crate) struct Lane {
     slots: Arc<Semaphore>,
     /// Slots that carry out a slice.
     busy: Arc<AtomicUsize>,
-    /// Slices that are taken and not yet settled. Bounds the results that wait while the store is unreachable (rule 6).
+    /// Slices that are taken and not yet settled. Limits the results that wait while the store is unreachable
+    /// (invariant 6).
     held: Arc<Semaphore>,
 }
 
@@ -25,7 +26,8 @@ impl Lane {
         Self { slots: Arc::new(Semaphore::new(slots)), busy: Arc::default(), held: Arc::new(Semaphore::new(held)) }
     }
 
-    /// Waits until there is room, and returns for how many slices. Reserves nothing: meanwhile, suspects may take the slots.
+    /// Waits until there is space, and returns for how many slices. Reserves nothing: suspects may take the slots in
+    /// the meantime.
     pub(crate) async fn wait_for_room(&self) -> usize {
         let Some(room) = self.room_for_one().await else { return 0 };
         let free = self.free() + 1;
@@ -33,18 +35,18 @@ impl Lane {
         free
     }
 
-    /// The number of slices that there is room for.
+    /// The number of slices that currently fit.
     pub(crate) fn free(&self) -> usize {
         self.slots.available_permits().min(self.held.available_permits())
     }
 
-    /// Room for one slice, if there is any.
+    /// Space for one slice, if available.
     pub(crate) fn try_room(&self) -> Option<Room> {
         let slot = self.slots.clone().try_acquire_owned().ok()?;
         Some((slot, self.held.clone().try_acquire_owned().ok()?))
     }
 
-    /// Waits for room for one slice. `None` if the pool is closed.
+    /// Waits for space for one slice. `None` if the pool is closed.
     pub(crate) async fn room_for_one(&self) -> Option<Room> {
         let permits = (self.slots.clone().acquire_owned().await, self.held.clone().acquire_owned().await);
         match permits {
@@ -64,7 +66,7 @@ impl Lane {
         Slot { _permit: Some(permit), _group: None, busy: Arc::clone(&self.busy) }
     }
 
-    /// The slot of the first slice of a group of suspects: the group has the permit.
+    /// The slot of the first slice of a group of suspects. The group holds the permit.
     pub(crate) fn begin_first(&self, group: &Arc<SuspectGroup>) -> Slot {
         self.busy.fetch_add(1, Ordering::Relaxed);
         Slot { _permit: None, _group: Some(Arc::clone(group)), busy: Arc::clone(&self.busy) }
@@ -78,7 +80,7 @@ pub(crate) struct SuspectGroup {
 }
 
 impl SuspectGroup {
-    /// A group with the worker's slot for suspects, and the process' right to run suspects.
+    /// A group with the worker's slot for suspects, and the process's right to run suspects.
     pub(crate) const fn new(slot: OwnedSemaphorePermit, look: Look) -> Self {
         Self { _slot: slot, _look: look }
     }

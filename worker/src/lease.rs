@@ -25,7 +25,7 @@ use crate::strays::{Strays, Which};
 /// One run of the store: its restart epoch, and how often its records were found lost.
 type StoreRun = (u64, u64);
 
-/// Whether the worker is drained on one shard.
+/// The drain flag of the worker on one shard.
 #[derive(Debug, Default)]
 pub(crate) struct Quiet {
     reported: Mutex<Reported>,
@@ -40,8 +40,8 @@ struct Reported {
 }
 
 impl Quiet {
-    /// Takes over the report of a heartbeat. Returns the flag to restore: if another run of the store has no flag, it was
-    /// lost with the store's last writes. It stays in force meanwhile.
+    /// Adopts the report of a heartbeat. Returns the flag to restore: if a new run of the store has no flag, the flag
+    /// was lost with the store's last writes, and stays in force until it is restored.
     pub(crate) fn report(&self, drained: Option<&Pause>, run: StoreRun) -> Option<Pause> {
         let mut reported = self.reported.lock();
         match (&reported.drained, drained) {
@@ -93,12 +93,12 @@ pub(crate) struct Lease {
     strays: Arc<Strays>,
     metrics: Arc<Metrics>,
     progress: Progress,
-    /// How often the store had lost the worker's last heartbeat.
+    /// The number of times that the store had lost the worker's last heartbeat.
     losses: Mutex<u64>,
 }
 
 impl Lease {
-    /// A lease under names that begin with `name`, for a worker of `slots` slots.
+    /// A lease under names that begin with `name`, for a worker with `slots` slots.
     pub(crate) fn new(
         common: &Common,
         name: String,
@@ -123,7 +123,7 @@ impl Lease {
         }
     }
 
-    /// Queues, first heartbeat, and run-time settings, before anything is taken (rules 12 and 17).
+    /// Prepares queues, first heartbeat and run-time settings, before any slice is taken (invariants 12 and 16).
     pub(crate) async fn prepare(&self) -> Result<ConsumerId, StoreError> {
         self.store.ensure_groups().await?;
         let consumer = tickfleet_store::incarnation("w", &self.name);
@@ -158,7 +158,8 @@ impl Lease {
         let run = (self.store.state().epoch, *self.losses.lock());
         self.follow_drain(consumer, drained.as_ref(), run).await;
         self.journal.report().await?;
-        // A worker that was suspended reads the settings before anything else: a tool may have been disabled meanwhile.
+        // A worker that was suspended reads the settings before anything else, because a tool may have been disabled in
+        // the meantime.
         if self.lease_clock.is_fresh() {
             self.lease_clock.confirm(sent);
         }
@@ -203,7 +204,7 @@ impl Lease {
         }
     }
 
-    /// Sends heartbeats until the lease is lost, or until draining is done: running calls need their lease until they end.
+    /// Sends heartbeats until the lease is lost or draining is finished: running calls need their lease until they end.
     pub(crate) async fn beats(&self, consumer: &ConsumerId, stop: &CancellationToken, tracker: &TaskTracker) {
         let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
         let every = lease / u32::try_from(limits::BEATS_PER_LEASE).unwrap_or(4);
@@ -235,14 +236,15 @@ impl Lease {
         }
     }
 
-    /// Returns entries that were delivered to an abandoned take. Otherwise the worker would count as crashed with them.
+    /// Returns entries that were delivered to an abandoned take. Otherwise the worker would count as crashed while
+    /// holding them.
     pub(crate) async fn return_undelivered(&self, consumer: &ConsumerId) {
         if let Err(error) = self.strays.give_back(consumer, &queues(), Which::All).await {
             tracing::warn!(%error, "failed to return the last delivery; other workers take it over");
         }
     }
 
-    /// Ends the lease, so that nobody waits for its end.
+    /// Ends the lease, so that other processes need not wait until it expires.
     pub(crate) async fn leave(&self, consumer: &ConsumerId) {
         let leave = Leave { consumer: consumer.clone(), role: self.role(consumer) };
         if let Err(error) = self.store.decide(leave).await {

@@ -1,4 +1,4 @@
-//! Takes slices from the queues, as many as there is room for, and starts them.
+//! Takes slices from the queues, as many as fit, and starts them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ use crate::lease_clock::{LeaseClock, STEP};
 use crate::outbox::Outbox;
 use crate::strays::{Strays, Which};
 
-/// One take in so many begins with the least urgent queue, so that it never starves.
+/// One in this many takes begins with the least urgent queue, so that it never starves.
 const STARVATION_GUARD: u64 = 16;
 
 /// How often a drained worker checks whether it was resumed. Reads memory only.
@@ -116,19 +116,19 @@ impl Leasing {
             let free = tokio::select! {
                 () = stop.cancelled() => break,
                 free = lane.wait_for_room() => free,
-                // All slots are busy for long. The loop itself is not stuck.
+                // All slots are busy for a long time. The loop itself is not stuck.
                 () = tokio::time::sleep(block) => {
                     handle.advanced();
                     continue;
                 }
             };
-            // Rule 12: slices that are taken without a lease could only be handed back, again and again.
+            // Invariant 12: slices that are taken without a lease could only be returned, again and again.
             if self.lease_clock.is_lost() {
                 handle.advanced();
                 stop.pause(STEP).await;
                 continue;
             }
-            // A take in progress completes; then it takes nothing until an operator resumes the worker.
+            // A take in progress completes. After that, nothing is taken until an operator resumes the worker.
             if self.quiet.is_drained() {
                 handle.advanced();
                 let _ = stop.run_until_cancelled(tokio::time::sleep(LOOK_AGAIN)).await;
@@ -138,7 +138,7 @@ impl Leasing {
             let epoch = self.journal.epoch();
             let count = if suspects { 1 } else { free };
             let taken = tokio::select! {
-                // Entries that the store has delivered to the dropped take are handed back by the drain.
+                // The drain returns entries that the store has delivered to the dropped take.
                 () = stop.cancelled() => break,
                 taken = self.take(&mut reader, count) => taken,
             };
@@ -161,7 +161,7 @@ impl Leasing {
         handle.finished();
     }
 
-    /// Nothing could be taken. If the queues are gone, they are created again.
+    /// The take failed. If the queues are gone, they are created again.
     async fn not_taken(&self, error: &StoreError) {
         let StoreError::StateLost(what) = error else {
             tracing::warn!(%error, "failed to lease work; retrying");
@@ -175,8 +175,8 @@ impl Leasing {
         }
     }
 
-    /// Takes about `count` entries. After a failed take, entries that were delivered and have not arrived are handed back
-    /// first.
+    /// Takes about `count` entries. If the previous take failed, first returns entries that were delivered but have not
+    /// arrived.
     async fn take(&self, reader: &mut QueueReader, count: usize) -> Result<Vec<Taken>, StoreError> {
         if reader.failed {
             self.strays.give_back(&reader.consumer, &reader.queues, Which::All).await?;
@@ -205,7 +205,7 @@ impl Leasing {
     /// Reads an entry. `None` if the worker holds its slice, or cannot read it.
     fn slice_of(self: &Arc<Self>, taken: Taken, tracker: &TaskTracker) -> Option<Slice> {
         match Slice::read(taken.queue.clone(), taken.entry.clone(), &taken.fields) {
-            // A restart of the store may have lost that it was taken.
+            // A restart of the store may have lost that the entry was taken.
             Ok(slice) if self.slices.holds(&slice.name, &slice.entry) => None,
             Ok(slice) => Some(slice),
             Err(problem) => {
@@ -217,7 +217,7 @@ impl Leasing {
         }
     }
 
-    /// A store may deliver more than it was asked for, and suspects may have taken slots: the slice waits for a slot.
+    /// A store may deliver more than requested, and suspects may have taken slots. The slice waits for a slot.
     async fn wait_for_slot(self: Arc<Self>, slice: Slice, hold: Hold) {
         let lane = self.slices.lane(false);
         let room = tokio::select! {
@@ -234,7 +234,7 @@ impl Leasing {
         self.slices.hold(slice, self.lease_clock.term(), epoch)
     }
 
-    /// Hands back a slice that has not run.
+    /// Returns a slice that has not run.
     async fn release(&self, slice: Slice) {
         let (name, entry) = (slice.name.clone(), slice.entry.clone());
         self.outbox.hand_back(slice, HandBackReason::Unsent { nonce: None }).await;
@@ -275,7 +275,7 @@ impl Leasing {
         let group = self.take_group(consumer, first, epoch, tracker).await;
         let look = tokio::select! {
             look = self.suspects.look() => look,
-            // Others may carry them out at once.
+            // Other workers may carry them out at once.
             () = self.now.cancelled() => {
                 join_all(group.into_iter().map(|(slice, _)| self.release(slice))).await;
                 return;
@@ -292,7 +292,7 @@ impl Leasing {
             };
             match room {
                 Some((slot, held)) => runs.push((slice, hold, slot, held)),
-                // Regular slices have taken the slot meanwhile.
+                // Regular slices have taken the slot in the meantime.
                 None => self.release(slice).await,
             }
         }
@@ -368,7 +368,7 @@ struct QueueReader {
 }
 
 impl QueueReader {
-    /// The next take: the most urgent queue first, and now and then the least urgent one.
+    /// The next take: usually the most urgent queue first, sometimes the least urgent one.
     fn next(&mut self, count: usize) -> Take {
         self.round += 1;
         let mut queues = self.queues.clone();

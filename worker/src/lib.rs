@@ -1,6 +1,7 @@
-//! The worker: leases slices, carries their calls out one by one, settles every result.
+//! The worker: leases slices, carries out their calls one by one, settles every result.
 //!
-//! START HERE: [`calls::turn`] is one slice, end to end; [`calls::call`] is one call, end to end; [`run`] is the worker's own life.
+//! START HERE: [`calls::turn`] is one slice, end to end; [`calls::call`] is one call, end to end; [`run`] is the
+//! worker's life cycle.
 
 pub mod agents;
 mod batch;
@@ -19,7 +20,7 @@ pub mod run;
 mod strays;
 
 pub use calls::waiting::breakers::Breakers;
-/// The tools that a worker carries calls out with.
+/// The tools that a worker uses to carry out calls.
 pub use tickfleet_tools as tools;
 
 use std::sync::Arc;
@@ -57,51 +58,51 @@ use tools::Registry;
 pub struct Options {
     /// Slices whose calls run at the same time.
     pub slots: usize,
-    /// The `ready` streams that it leases from.
+    /// The priorities of the `ready` streams that it leases from.
     pub priorities: Priorities,
     /// The time for which a drain waits for running calls.
     pub drain: Duration,
-    /// The waits between tries.
+    /// The waits between attempts.
     pub ladder: Ladder,
-    /// What has to know that a call of a `once` tool has begun before it runs, where the tool does not say.
+    /// The default durability that the begin of a `once` call needs before the call runs.
     pub durable: Durability,
-    /// The longest wait for that.
+    /// The longest wait for that durability.
     pub durable_wait: Duration,
-    /// When an agent goes in circles; none where that is not looked for.
+    /// When an agent counts as looping; `None` disables the check.
     pub loops: Option<LoopOptions>,
-    /// The way in which results are reported.
+    /// The options for reporting results.
     pub report: ReportOptions,
-    /// The beginning of the names of the worker's incarnations (a pod's name).
+    /// The prefix of the names of the worker's incarnations (a pod's name).
     pub name: String,
 }
 
-/// The things that a worker needs from the process around it.
+/// The parts of the surrounding process that a worker needs.
 pub struct Surroundings {
-    /// Policy, tenants, task handlers in force.
+    /// The active policy, tenants and task handlers.
     pub active: Arc<PolicyHandle>,
     /// Metrics of the process.
     pub metrics: Arc<Metrics>,
-    /// Progress of the process' loops, for `/livez`.
+    /// Progress of the process's loops, for `/livez`.
     pub progress: Progress,
-    /// One slice at a time that a worker has died with, in all shards that the process serves: their workers die
-    /// together.
+    /// Lets one slice of a crashed worker run at a time, across all shards that the process serves, because their
+    /// workers die together.
     pub suspects: OneSuspect,
-    /// Whether tools are called that have failed: one answer for all shards that the process serves.
+    /// Circuit breakers of tools, shared by all shards that the process serves.
     pub breakers: Breakers,
-    /// The tools of the policy in force.
+    /// The tools of the active policy.
     pub registry: Arc<Registry>,
     /// The handlers of delegated tasks.
     pub task_handlers: TaskHandlers,
 }
 
-/// One worker on one shard: its parts, and how they are put together.
+/// One worker on one shard, assembled from its parts.
 pub struct Worker {
     common: Common,
     /// The time for which a drain waits for running calls.
     drain: Duration,
     /// Its name and its heartbeats.
     lease: Arc<Lease>,
-    /// The part that brings it slices.
+    /// The part that takes slices.
     leasing: Arc<Leasing>,
 }
 
@@ -120,7 +121,7 @@ pub(crate) struct Common {
 }
 
 impl Worker {
-    /// A worker on the shard of `store`. Running calls are told to stop at once when `now` is cancelled.
+    /// A worker on the shard of `store`. If `now` is canceled, running calls must stop at once.
     #[must_use]
     pub fn new(store: Store, surroundings: Surroundings, options: Options, now: CancellationToken) -> Arc<Self> {
         let Surroundings { active, metrics, progress, suspects, breakers, registry, task_handlers } = surroundings;
@@ -146,13 +147,13 @@ impl Worker {
         Arc::new(Self { drain: options.drain, lease: Arc::new(lease), leasing: Arc::new(leasing), common })
     }
 
-    /// The writer of the lists of tools.
+    /// The writer of the tool lists.
     fn list_writer(&self) -> ListWriter {
         ListWriter::new(self.common.store.clone(), self.common.configs.clone(), Arc::clone(&self.common.metrics))
     }
 }
 
-/// Shows how many slots are busy, for as long as the worker lives.
+/// Reports how many slots are busy, as long as the worker lives.
 fn watch_slots(common: &Common, slices: &Arc<HeldSlices>, slots: usize) {
     let (watched, quiet) = (Arc::downgrade(slices), Arc::clone(&common.quiet));
     common.metrics.watch_slots(move || {
@@ -162,20 +163,20 @@ fn watch_slots(common: &Common, slices: &Arc<HeldSlices>, slots: usize) {
 }
 
 impl Worker {
-    /// Judges and carries out calls by another configuration from here on: its policy and its tools in one step. Calls
-    /// that run keep what they began with.
+    /// Replaces the configuration for evaluating and carrying out calls: its policy and its tools in one step. Running
+    /// calls keep the configuration that they began with.
     pub fn configure(&self, active: Arc<ActivePolicy>, registry: Arc<Registry>, task_handlers: Arc<TaskHandlers>) {
         self.common.metrics.tools_known(registry.iter().map(|tool| tool.spec.name.as_str()));
         self.common.configs.replace(active, registry, task_handlers);
     }
 
-    /// The same with other tools alone.
+    /// Like `configure`, but keeps the task handlers.
     pub fn configure_tools(&self, active: Arc<ActivePolicy>, registry: Arc<Registry>) {
         let task_handlers = Arc::clone(&self.common.configs.load().task_handlers);
         self.configure(active, registry, task_handlers);
     }
 
-    /// The tools that it carries calls out with now.
+    /// The tools that it currently uses to carry out calls.
     #[must_use]
     pub fn tools(&self) -> Arc<Registry> {
         Arc::clone(&self.common.configs.load().registry)
@@ -188,8 +189,8 @@ impl Worker {
     }
 }
 
-/// The typed tools of every fleet: the built-in ones, and those over `store`: for work and messages between
-/// agents, and about the fleet.
+/// The typed tools of every fleet: the built-in tools, and the tools on `store` for delegation, messages between
+/// agents, and information about the fleet.
 #[must_use]
 pub fn standard_tools(store: &Store, active: &Arc<PolicyHandle>) -> Vec<tools::TypedTool> {
     let mut typed = tools::builtin::all();

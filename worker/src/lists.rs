@@ -1,8 +1,8 @@
 //! The tools that each agent may call, written to Redis for readers in any language.
 //!
-//! Workers know the tools, so workers write. One of them does: each looks now and then whether lists made of the same
-//! policy and tools are there, and writes if they are not. The lists inform; what decides is the permission check of
-//! each call.
+//! Workers know the tools, so workers write the lists. Each worker regularly checks whether lists made from the same
+//! policy and tools exist, and writes them if not, so that usually one worker writes. The lists only inform: the
+//! permission check of each call decides.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -21,16 +21,16 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{WorkerConfig, WorkerConfigs};
 use crate::tools::Toolbox;
 
-/// The time between two checks that the lists are those of the worker's policy and tools.
+/// The time between two checks that the lists match the worker's policy and tools.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// The time for which lists are taken for fresh, ms.
+/// The time for which lists count as fresh, ms.
 const FRESH_MS: u64 = 300_000;
-/// The time for which a list lasts when nobody writes it again, ms: workers may be away for a deployment.
+/// The lifetime of a list that is not written again, ms. Workers may be away during a deployment.
 const LIST_TTL_MS: u64 = 1_800_000;
 
 const _: () = assert!(LIST_TTL_MS > 2 * FRESH_MS);
 
-/// Keeps the lists of a shard.
+/// Maintains the lists of a shard.
 pub(crate) struct ListWriter {
     store: Store,
     configs: Arc<WorkerConfigs>,
@@ -38,7 +38,7 @@ pub(crate) struct ListWriter {
 }
 
 impl ListWriter {
-    /// The lists of the shard of `store`, made of the configuration in force.
+    /// The lists of the shard of `store`, made from the active configuration.
     pub(crate) const fn new(store: Store, configs: Arc<WorkerConfigs>, metrics: Arc<Metrics>) -> Self {
         Self { store, configs, metrics }
     }
@@ -67,8 +67,8 @@ impl ListWriter {
         }
     }
 
-    /// Writes the lists if none are fresh. Fresh ones of another policy are written over only once, when ours is new:
-    /// workers with different tools would else write over each other without end.
+    /// Writes the lists if none are fresh. Fresh lists of another policy are overwritten only once, when this worker's
+    /// policy is new: otherwise workers with different tools would overwrite each other forever.
     async fn write_where_due(
         &self,
         config: &Arc<WorkerConfig>,
@@ -101,8 +101,8 @@ impl ListWriter {
     }
 }
 
-/// Makes something that takes a while, for there may be thousands of agents, beside the calls that run. A runtime of one
-/// thread makes it in that thread: a simulation has no other, or it would not repeat.
+/// Computes something slow (there may be thousands of agents) without blocking running calls. A single-threaded runtime
+/// computes it in its own thread: a simulation has no other thread, because it must be repeatable.
 async fn beside<T: Send + 'static>(make: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
     match Handle::current().runtime_flavor() {
         RuntimeFlavor::CurrentThread => Ok(make()),
@@ -129,7 +129,7 @@ fn lists(store: &Store, config: &WorkerConfig) -> ToolLists {
 /// Lists under construction: each set of tools once, as many as fit.
 struct SharedLists {
     made: ToolLists,
-    /// By names and versions of the tools: the digest of their list, none if it does not fit.
+    /// The digest of the list for each set of tools, by names and versions; `None` if the list does not fit.
     known: HashMap<Vec<(String, String)>, Option<String>>,
     bytes_left: usize,
 }
@@ -172,11 +172,11 @@ fn hex(hash: Sha256) -> String {
     })
 }
 
-/// The fingerprint of all that lists are made of: policy, tenants and tools.
+/// The fingerprint of everything that determines the lists: policy, tenants and tools.
 fn fingerprint(config: &WorkerConfig) -> String {
     let mut hash = Sha256::new();
     hash.update(config.active.digest.as_bytes());
-    // Tenants may be set and tools switched off at run time, which the digest does not tell.
+    // Tenants may be set and tools disabled at run time, which the policy's digest does not include.
     hash.update(serde_json::to_string(&config.active.policy.tenants).unwrap_or_default());
     hash.update(serde_json::to_string(&config.active.policy.permissions.switched_off).unwrap_or_default());
     for tool in config.registry.iter() {

@@ -18,7 +18,7 @@ pub(crate) struct Outbox {
     store: Store,
     settles: Batcher<SettleResults>,
     begins: Batcher<BeginCall>,
-    /// Begins that have to reach the disk, and begins that have to reach a replica: each batch waits.
+    /// Begins that must reach the disk, and begins that must reach a replica. Each batch waits for that.
     begins_disk: Batcher<DurableBegin>,
     begins_replica: Batcher<DurableBegin>,
     parks: Batcher<ParkSlice>,

@@ -1,4 +1,5 @@
-//! Entries that the worker holds and does not run: it returns them, because nobody takes entries from a worker that lives.
+//! Entries that the worker holds and does not run. The worker returns them, because entries are never taken from a live
+//! worker.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -33,9 +34,9 @@ pub(crate) struct Strays {
 /// The strays to return.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Which {
-    /// All. For queues that nobody of this worker takes from meanwhile.
+    /// All strays. Only for queues that this worker does not take from at the same time.
     All,
-    /// Those that the last comparison found too.
+    /// Only strays that the last comparison found too.
     SeenBefore,
 }
 
@@ -50,7 +51,7 @@ impl Strays {
         }
     }
 
-    /// Returns the strays of `queues`: a response with them was lost, or the store has lost that they ended.
+    /// Returns the strays of `queues`: entries whose delivery was lost, or whose end the store has lost.
     ///
     /// # Errors
     /// [`StoreError`]; the next comparison finds them again.
@@ -105,8 +106,8 @@ impl Strays {
         Ok(())
     }
 
-    /// Returns an entry that this build cannot read. It belongs to a newer build, whose workers read it later, or was
-    /// written by another program, and goes to the dead letters.
+    /// Returns an entry that this build cannot read. Either it belongs to a newer build, whose workers read it later,
+    /// or another program wrote it, and it goes to the dead letters.
     pub(crate) async fn put_aside(&self, entry: &HeldEntry, problem: &str) {
         tracing::error!(entry = %entry.entry, problem, "cannot read an entry of a ready stream");
         let returned = match entry.text(fields::NAME).and_then(TurnName::parse) {

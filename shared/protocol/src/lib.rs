@@ -1,9 +1,9 @@
-//! The form of turns, tasks and results on the wire. Pure: text in, values out, and back.
+//! The wire format of turns, tasks and results. Pure functions: text in, values out, and back.
 //!
-//! [`json`] reads hostile text under bounds; [`turn`] and [`task`] make validated messages of it, or a
-//! [`RejectedMessage`] that still knows whom to answer; [`result`] and [`definitions`] dress what goes back as the
-//! rules of each dialect say (a module each in `dialects`), [`strict`] for models that are held to a schema, [`text`]
-//! for models without function calling; [`audit`] writes the audit log.
+//! [`json`] reads hostile text under bounds. [`turn`] and [`task`] turn it into validated messages, or into a
+//! [`RejectedMessage`] that still has what the reply needs. [`result`] and [`definitions`] write results and tool
+//! definitions by the rules of each dialect (one module each in `dialects`), [`strict`] for models that must follow a
+//! schema, [`text`] for models without function calling. [`audit`] writes the audit log.
 
 pub mod audit;
 pub mod cut;

@@ -1,5 +1,5 @@
-//! Whatever calls come in, the results that go back pair with them one to one and in order: providers refuse a
-//! conversation in which a call has no answer, or two.
+//! Tests that results pair with calls one to one and in order, whatever the calls are. Providers reject a conversation
+//! in which a call has no answer, or two.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use proptest::prelude::*;
@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 use super::{RejectedId, RejectionStatus, messages, parse_turn, rejection_reply};
 use tickfleet_model::{CallError, CallId, CallResult, Dialect, Outcome, Turn, TurnId, limits};
 
-/// A call as a provider may give it: an id, perhaps one that another call has too; broken arguments, perhaps.
+/// A call as a provider may send it. Its ID may be that of another call too, and its arguments may be broken.
 #[derive(Debug, Clone)]
 struct Given {
     id: Option<String>,
     arguments: String,
-    /// A block or item that is no call stands before it.
+    /// True if a block or item that is not a call comes before it.
     after_other: bool,
 }
 
@@ -65,7 +65,7 @@ fn turn(dialect: Dialect, calls: &[Given], in_words: bool, spoilt: bool) -> Stri
     turn.to_string()
 }
 
-/// One result for each call of an accepted turn, as the fleet gives it.
+/// One result for each call of an accepted turn, as the fleet returns it.
 fn results(turn: &Turn, id: &TurnId, fine: bool) -> Vec<CallResult> {
     let one = |(position, call): (usize, &tickfleet_model::Call)| {
         let error = CallError { code: "denied".into(), message: "not you".into(), details: None };
@@ -80,7 +80,7 @@ fn results(turn: &Turn, id: &TurnId, fine: bool) -> Vec<CallResult> {
     turn.calls.iter().enumerate().map(one).collect()
 }
 
-/// The call that each message answers: the provider's id, or the call; in text, the tool.
+/// The call that each message answers: the provider's ID or our own; in text, the tool.
 fn answered(dialect: Dialect, messages: &Value) -> Vec<String> {
     let list = match dialect {
         Dialect::Anthropic | Dialect::Text => {
@@ -116,7 +116,7 @@ fn expected(dialect: Dialect, calls: &[Given]) -> Vec<String> {
     calls.iter().enumerate().map(one).collect()
 }
 
-/// The calls that are read: in words, none behind one that cannot be.
+/// The calls that are read. In plain text, reading stops after the first unreadable call.
 fn read(dialect: Dialect, calls: &[Given], in_words: bool) -> &[Given] {
     let is_bad = |call: &Given| !call.arguments.is_empty() && serde_json::from_str::<Value>(&call.arguments).is_err();
     match calls.iter().position(is_bad) {

@@ -1,4 +1,4 @@
-//! Messages about tasks: delegating one, and what a runtime outside says about a task that it leased.
+//! Messages about tasks: delegate a task, and reports of an external runtime about a task that it leased.
 
 use std::borrow::Cow;
 
@@ -21,41 +21,41 @@ pub enum TaskMessage {
     Delegate(Box<Task>),
     /// The runtime that leased the task is alive and still works on it.
     Heartbeat(Leased),
-    /// The task ended well.
+    /// The task succeeded.
     Finish {
-        /// The task, and who leased it.
+        /// The task and its lease.
         leased: Leased,
         /// The answer; any JSON.
         output: Box<RawValue>,
     },
     /// The task failed.
     Fail {
-        /// The task, and who leased it.
+        /// The task and its lease.
         leased: Leased,
-        /// The error; the code is `failed` where the runtime gave none.
+        /// The error; its code is `failed` if the runtime gave none.
         error: CallError,
-        /// True if another try makes sense.
+        /// True if a retry makes sense.
         retryable: bool,
     },
-    /// A task or a turn is no longer wanted.
+    /// Cancels a task or a turn.
     Cancel {
-        /// Whose.
+        /// The tenant of the target.
         tenant: TenantId,
         /// The target.
         target: CancelTarget,
-        /// Why, for the record.
+        /// The reason, which is recorded.
         reason: Option<String>,
     },
 }
 
-/// A task as the runtime that leased it names it.
+/// A leased task, as the runtime names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leased {
-    /// Whose task.
+    /// The tenant of the task.
     pub tenant: TenantId,
     /// The task's id.
     pub task: TaskId,
-    /// The id of the entry that the runtime leased: the fence against one that was replaced meanwhile.
+    /// The ID of the entry that the runtime leased. It fences off a runtime that was replaced in the meantime.
     pub lease: String,
 }
 
@@ -97,7 +97,7 @@ pub const DELEGATE_FIELDS: [&str; 20] = [
 /// Reads the JSON of one message about a task (the `task` field of an entry on the `tasks` stream).
 ///
 /// # Errors
-/// [`RejectedMessage`] says which rule the message breaks, and carries what can still be read for the reply.
+/// [`RejectedMessage`] says which rule the message breaks, and has what is still readable for the reply.
 pub fn parse_task_message(bytes: &[u8]) -> Result<TaskMessage, Box<RejectedMessage>> {
     read_message(bytes, strict)
 }
@@ -156,7 +156,7 @@ fn leased(fields: &Fields<'_, '_>) -> Result<Leased, Problem> {
 }
 
 fn finish(fields: &Fields<'_, '_>) -> Result<TaskMessage, Problem> {
-    // Here null is an answer, unlike in optional fields.
+    // Here null is a value, unlike in optional fields.
     let output = fields.get_or_null("output").and_then(|value| value.text());
     let output = fields.required("output", output)?;
     let output = RawValue::from_string(output.to_owned()).map_err(|e| fields.invalid("output", &e.to_string()))?;
@@ -188,7 +188,8 @@ fn cancel(fields: &Fields<'_, '_>) -> Result<TaskMessage, Problem> {
     Ok(TaskMessage::Cancel { tenant: tenant(fields)?, target, reason })
 }
 
-/// Writes a task as [`parse_task_message`] reads it. The chain of a grant is the fleet's own and not written.
+/// Writes a task in the form that [`parse_task_message`] reads. The chain of a grant is internal to the fleet and is
+/// not written.
 #[must_use]
 pub fn write_task(task: &Task) -> String {
     let mut object = Object::new(task.description.len() + 512);

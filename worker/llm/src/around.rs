@@ -1,5 +1,6 @@
-//! What comes to a task from outside while it is under way: what its session said before, and messages of other agents.
-//! Both are written into its history before the model reads them, so that whoever takes the task over tells the same.
+//! What reaches a task from outside while it runs: the earlier exchanges of its session, and messages of other agents.
+//! Both are written to its history before the model reads them, so that a worker that takes over the task sends the
+//! model the same text.
 
 use serde::{Deserialize, Serialize};
 use tickfleet_client::session::{Place, answered, said_before};
@@ -8,28 +9,28 @@ use tickfleet_tools::CallContext;
 
 use crate::history::Entry;
 
-/// Messages that one step of a task is given.
+/// The most messages per step of a task.
 const MESSAGES: usize = 10;
 
-/// A message from agent to agent, as it is kept. The tool that sends it writes the same.
+/// A message between agents, as it is stored. The tool that sends messages writes the same format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Message {
-    /// Unique: it holds the key of the call that sent it.
+    /// A unique ID, which contains the key of the call that sent the message.
     id: String,
-    /// Who sent it.
+    /// The sender.
     from: String,
-    /// Its words.
+    /// The text.
     text: String,
 }
 
-/// What was said in the task's session before it; nothing where it has none.
+/// The exchanges of the task's session before the task; empty if the task has no session.
 pub(crate) async fn said(store: &Store, context: &CallContext) -> Result<Vec<Entry>, StoreError> {
     let before = said_before(store, &context.tenant, &context.agent, context.call.turn.as_str()).await?;
     let exchanges = before.map(|(_, exchanges)| exchanges).unwrap_or_default();
     Ok(exchanges.into_iter().map(|spoken| Entry::Earlier { user: spoken.user, agent: spoken.agent }).collect())
 }
 
-/// Writes the answer into the task's session, where it has one.
+/// Writes the answer to the task's session, if it has one.
 pub(crate) async fn answer(store: &Store, context: &CallContext, text: &str) -> Result<(), StoreError> {
     match Place::of_task(context.call.turn.as_str()) {
         Some(place) => answered(store, &context.tenant, &context.agent, &place, text).await,
@@ -37,8 +38,8 @@ pub(crate) async fn answer(store: &Store, context: &CallContext, text: &str) -> 
     }
 }
 
-/// The messages that its agent has not read. `known` entries of its history are there: asked again at the same place, the
-/// same messages are answered.
+/// The messages that its agent has not read. `known` is the number of entries in the task's history. Repeated with the
+/// same number, this returns the same messages.
 pub(crate) async fn heard(store: &Store, context: &CallContext, known: usize) -> Result<Vec<Entry>, StoreError> {
     let name = format!("{}:{known}", context.call.turn);
     let heard = store.hear(&context.tenant, &context.agent, &name, MESSAGES).await?;

@@ -1,5 +1,5 @@
-//! Budgets of tokens and money: what a request may use at most is debited before it is sent, and what a model's answers have
-//! used is counted with the step that writes them down.
+//! Budgets of tokens and money. The most that a request may use is debited before it is sent. The usage of a model's
+//! response is counted in the same step that records the response.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,12 +27,12 @@ use tickfleet_tools::{Awaited, CallContext, ToolFailure};
 use crate::LlmAgent;
 use crate::failure::{away, stale, transient};
 
-/// Bytes of text that a token has at least, reckoned over a whole request.
+/// The fewest bytes of text per token, on average over a whole request.
 const BYTES_PER_TOKEN: usize = 3;
-/// Tokens that providers add to a message or a tool for its form.
+/// Tokens that providers add to each message or tool for its format.
 const TOKENS_PER_PART: u64 = 16;
 
-/// The budgets of a task, as they were when its step began.
+/// The budgets of a task at the start of a step.
 pub(crate) struct Budgets<'a> {
     agent: &'a LlmAgent,
     context: &'a CallContext,
@@ -42,7 +42,7 @@ pub(crate) struct Budgets<'a> {
     pub(crate) now_ms: i64,
 }
 
-/// The tokens that a request may use at most, its answer included.
+/// The most tokens that a request may use: tokens of the input and of the answer.
 pub(crate) fn tokens_at_most(request: &Request) -> (u64, u64) {
     let message = |message: &Message| match message {
         Message::User(text) => text.len(),
@@ -59,7 +59,8 @@ pub(crate) fn tokens_at_most(request: &Request) -> (u64, u64) {
     (input, u64::from(request.tokens_max))
 }
 
-/// What an answer has used. Where the provider does not say, and so would be free, it is reckoned by length.
+/// The usage of an answer. If the provider does not report it, it is estimated from the length, so that the answer does
+/// not count as free.
 pub(crate) fn used(request: &Request, answer: &Answer) -> Usage {
     let Usage { input, output } = answer.usage;
     if (input, output) == (0, 0) {
@@ -81,7 +82,7 @@ impl<'a> Budgets<'a> {
         Ok(Self { agent, context, name, active: agent.active.load(), now_ms })
     }
 
-    /// Debits the most that a request to `model` may use. Asks the store for nothing if no limit counts it.
+    /// Debits the most that a request to `model` may use. Does not contact the store if no limit counts it.
     ///
     /// # Errors
     /// [`ToolFailure::Waits`] until there may be room; otherwise the reason that the task ends.
@@ -124,7 +125,7 @@ impl<'a> Budgets<'a> {
         EntryId::new(&self.context.fence)
     }
 
-    /// The usage of a response, to be counted with its step.
+    /// The usage of a response, which is counted with its step.
     pub(crate) fn spent(&self, number: &str, input: u64, output: u64, cost: u64) -> Spent {
         let policy = &self.active.policy;
         let of_tenant = policy.tenants.get(&self.context.tenant).map(|owner| policy.time_zone(owner));
@@ -171,7 +172,7 @@ impl<'a> Budgets<'a> {
         }
     }
 
-    /// The consequence of a budget without room.
+    /// The consequence of an exhausted budget.
     ///
     /// # Errors
     /// The store is unreachable.

@@ -1,4 +1,4 @@
-//! Why a task does not go on now.
+//! Why a task cannot continue now.
 
 use std::time::Duration;
 
@@ -22,12 +22,13 @@ pub(crate) fn away(error: StoreError) -> ToolFailure {
     transient(error.to_string(), None)
 }
 
-/// Whatever is said of the slice now is stale too.
+/// Another worker has the slice, so any report about it from here is stale.
 pub(crate) fn stale() -> ToolFailure {
     transient("Another worker carries the task out now.".to_owned(), None)
 }
 
-/// Where every model that may answer later rests, none was asked: that is no try of the task, which waits without a slot.
+/// If every model that may respond later is paused, no request was sent. Then the task waits without a slot, and this
+/// does not count as an attempt.
 pub(crate) fn unanswered(error: &Unanswered) -> ToolFailure {
     if let Some(at_most) = error.rests_for() {
         return ToolFailure::Waits { awaits: Awaited::Time, at_most };

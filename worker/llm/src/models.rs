@@ -1,4 +1,5 @@
-//! The models that there are: made of `models.yaml` once, so that all agents share a provider's circuit breaker.
+//! The configured models. They are created from `models.yaml` once, so that all agents share a provider's circuit
+//! breaker.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,18 +20,18 @@ struct Entry {
 }
 
 impl ModelSet {
-    /// Makes the models of `defs`. `environment` are the variables of the process, which name keys. A model that cannot
-    /// be had here costs the agents that want it alone.
+    /// Creates the models of `defs`. `environment` has the environment variables of the process, which contain the
+    /// keys. A model that is not available here affects only the agents that use it.
     #[must_use]
     pub fn new(defs: &BTreeMap<String, ModelDef>, environment: &BTreeMap<String, String>) -> Self {
         let made = |(name, def): (&String, &ModelDef)| (name.clone(), entry(name, def, environment));
         Self(defs.iter().map(made).collect())
     }
 
-    /// The models of an agent in order, those left out that cannot be had here.
+    /// The models of an agent in order. Models that are not available here are left out.
     ///
     /// # Errors
-    /// Why there is none of them.
+    /// Why none of them is available.
     pub(crate) fn chain(&self, names: &[String]) -> Result<Models, String> {
         let mut missing = Vec::new();
         let mut providers = Vec::new();
@@ -47,7 +48,7 @@ impl ModelSet {
         Ok(Models::new(providers))
     }
 
-    /// What tokens cost, in millionths of the currency.
+    /// The cost of tokens, in millionths of the currency.
     pub(crate) fn cost(&self, provider: &str, input: u64, output: u64) -> u64 {
         let Some(Ok(entry)) = self.0.get(provider) else { return 0 };
         let of = |tokens: u64, price: u64| u128::from(tokens) * u128::from(price) / 1_000_000;
@@ -62,7 +63,7 @@ fn entry(name: &str, def: &ModelDef, environment: &BTreeMap<String, String>) -> 
             "set OPENAI_API_KEY and OPENAI_MODEL, ANTHROPIC_API_KEY and CLAUDE_MODEL, or another provider of models.yaml",
         )?,
     };
-    // Its name is the one that people gave it.
+    // The provider gets the model's configured name.
     let provider = Provider::new(Settings { name: name.to_owned(), ..settings })?;
     Ok(Entry { provider: Arc::new(provider), prices: def.prices })
 }

@@ -1,4 +1,4 @@
-//! What the model is told: who it is, the task, and what has happened so far, within its bounds.
+//! The requests to the model: its role, the task, and the history, within the bounds.
 
 use std::fmt::Write as _;
 
@@ -13,26 +13,26 @@ use tickfleet_tools::CallContext;
 use crate::history::{Entry, History};
 use crate::{answer, compact};
 
-/// What stands for an answer that was never given.
+/// The text in place of an answer that was never given.
 const NO_ANSWER: &str = "(I gave no answer to this.)";
-/// Bytes that an old result keeps where there is no room for it.
+/// Bytes that are kept of an old result when the space is used up.
 const OLD_RESULT_BYTES: usize = 200;
 
 /// The arguments of a task's handler.
 #[derive(Debug, Deserialize)]
 pub(crate) struct TaskArguments {
-    /// The work, in words.
+    /// The work, as text.
     pub(crate) description: String,
-    /// Structured input beside the words.
+    /// Structured input, in addition to the text.
     #[serde(default)]
     pub(crate) input: Option<Box<RawValue>>,
-    /// How urgent it is.
+    /// The priority.
     #[serde(default)]
     pub(crate) priority: Option<String>,
-    /// When the work must be done.
+    /// The deadline.
     #[serde(default)]
     pub(crate) deadline: Option<String>,
-    /// The agent that asked for it.
+    /// The agent that delegated it.
     #[serde(default)]
     pub(crate) delegator: Option<String>,
 }
@@ -55,7 +55,7 @@ pub(crate) fn request(
     }
 }
 
-/// What the model is told that it is, with the form of its answer.
+/// The system prompt, with the form of the answer.
 fn system(def: &LlmDef) -> String {
     let system = def.system.trim();
     match &def.answer_schema {
@@ -68,7 +68,7 @@ fn system(def: &LlmDef) -> String {
     }
 }
 
-/// The tools that the agent may call, by the names that providers take.
+/// The tools that the agent may call, by names that providers accept.
 fn tools(context: &CallContext) -> Vec<ToolDefinition> {
     let tools = context.tools.may_call(&context.tenant, &context.agent);
     let specs: Vec<&ToolSpec> = tools.iter().map(|tool| &tool.spec).filter(|spec| spec.configured).collect();
@@ -82,7 +82,7 @@ fn tools(context: &CallContext) -> Vec<ToolDefinition> {
     defined.as_array().into_iter().flatten().filter_map(of).collect()
 }
 
-/// The task in words: what, for whom, until when.
+/// The task as text: the work, the delegator, the deadline, and the user and session.
 pub(crate) fn task_message(context: &CallContext, task: &TaskArguments) -> String {
     let mut text = task.description.trim().to_owned();
     if let Some(input) = &task.input {
@@ -143,8 +143,8 @@ fn messages(def: &LlmDef, context: &CallContext, task: &TaskArguments, history: 
     messages
 }
 
-/// Which entries are told whole: the newest results, until there is no room. A result is shortened, never left out, so
-/// that each call keeps its result.
+/// Returns which entries are sent in full: the newest results, until the space is used up. A result is shortened but
+/// never left out, so that each call keeps its result.
 fn whole_results(history: &History, bytes_max: usize) -> Vec<bool> {
     let mut whole = vec![true; history.entries.len()];
     let mut bytes = 0;

@@ -1,4 +1,4 @@
-//! START HERE: one task, from wherever it stands to its next wait or its end.
+//! START HERE: carries out one task from its current state to its next wait or its end.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -20,34 +20,34 @@ use crate::prompt::{self, TaskArguments};
 use crate::turns::{self, LOOK_AGAIN, Results};
 use crate::{LlmAgent, answer, around, compact};
 
-/// What the model is told that makes the same calls again and again.
+/// The warning to a model that makes the same calls again and again.
 const SAME_CALLS: &str =
     "You have made the same calls with the same arguments several times in a row, and each time got the same results.";
 
-/// The answers that a model may give beside the one that fits.
+/// How many unfit answers lead to another attempt. The next unfit answer fails the task.
 const UNFIT_MAX: usize = 2;
 
 /// The output of a task.
 #[derive(Serialize)]
 struct Done<'a> {
-    /// What the model answered.
+    /// The model's answer.
     answer: &'a str,
-    /// The answer in the form that the agent's answers have, where they have one.
+    /// The answer in the agent's form, if the agent has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     output: Option<Box<RawValue>>,
-    /// Why it stopped there: `answered`, `max_iterations`, `repeated`, or `cut_off` if the answer is not complete.
+    /// Why the task stopped: `answered`, `max_iterations`, `repeated`, or `cut_off` if the answer is incomplete.
     stopped: &'static str,
-    /// The answers that the model gave in all.
+    /// The total number of answers that the model gave.
     iterations: usize,
     usage: Usage,
 }
 
-/// What the task's model has used.
+/// The usage of the task's model.
 #[derive(Serialize, Default)]
 struct Usage {
     input_tokens: u64,
     output_tokens: u64,
-    /// In the currency of the prices, a decimal.
+    /// In the currency of the prices, as a decimal number.
     cost: String,
 }
 
@@ -59,14 +59,14 @@ struct Running<'a> {
     name: TurnName,
     task: TaskArguments,
     history: History,
-    /// Entries that were there when this try began: whatever is behind them, it has written itself.
+    /// The number of entries when this attempt began. This attempt has written all later entries itself.
     found: usize,
 }
 
-/// Carries a task out as far as it goes now: to its answer, or to a turn that it has to wait for.
+/// Carries out a task as far as possible now: to its answer, or to a turn that it must wait for.
 ///
 /// # Errors
-/// [`ToolFailure::Waits`] while a turn is out; else why the task cannot go on.
+/// [`ToolFailure::Waits`] while it waits for a turn; otherwise the reason why the task cannot continue.
 pub(crate) async fn task(
     agent: &LlmAgent,
     models: &Models,
@@ -98,13 +98,13 @@ pub(crate) async fn task(
     }
 }
 
-/// The span of a step, within that of the task's call.
+/// The span of a step, inside the span of the task's call.
 fn span(step: &'static str) -> Span {
     tracing::debug_span!(target: traces::TARGET, "step", step)
 }
 
 impl Running<'_> {
-    /// Asks the model, and writes down what it said before anything follows from it.
+    /// Asks the model, and stores the answer before acting on it.
     async fn plan(&mut self, last: bool) -> Result<(), ToolFailure> {
         let known = self.history.entries.len();
         self.append(around::heard(&self.agent.store, self.context, known).await.map_err(away)?, None).await?;
@@ -113,7 +113,8 @@ impl Running<'_> {
         let number = self.history.entries.len().to_string();
         let Heard { model, mut answer, spent, at_ms } = self.ask(self.models, &number, &request).await?;
         if last {
-            // It was asked for none, and not every server heeds that: none will be carried out.
+            // The model was asked for an answer without calls, but some servers ignore that. The calls are not carried
+            // out.
             answer.calls.clear();
         }
         if answer.stop == Stop::Refused {
@@ -131,19 +132,19 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// Has old steps summarised, where the agent has a model for that and their results no longer fit. Where that model
-    /// gives no summary, old results are shortened, as they are without one.
+    /// Summarizes old steps if the agent has a model for that and their results no longer fit. Without a summary, old
+    /// results are shortened instead.
     async fn compact(&mut self) -> Result<(), ToolFailure> {
         let agent = self.agent;
         let Some(Ok(models)) = &agent.compacts else { return Ok(()) };
         let Some(upto) = compact::due(&self.history, agent.def.context_bytes_max) else { return Ok(()) };
         let task = prompt::task_message(self.context, &self.task);
         let request = compact::request(&agent.def, &task, &self.history, upto);
-        // Another number than that of the plan that follows, also where no summary comes between.
+        // Differs from the number of the next plan's request, even if no summary is added in between.
         let number = format!("{}s", self.history.entries.len());
         let heard = match self.ask(models, &number, &request).instrument(span("compact")).await {
             Ok(heard) => heard,
-            // Its budget is short for a while, or its provider rests.
+            // Its budget is temporarily exhausted, or its provider is paused.
             Err(waits @ ToolFailure::Waits { .. }) => return Err(waits),
             Err(failure) => {
                 tracing::warn!(task = %self.name.turn, ?failure, "no summary of old steps; truncating them");
@@ -162,19 +163,20 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// Asks `models` in order until one answers, each within its budget. `number` is the same for nobody else's request.
+    /// Asks `models` in order until one answers, each within its budget. `number` must be unique among the task's
+    /// requests.
     async fn ask(&self, models: &Models, number: &str, request: &Request) -> Result<Heard, ToolFailure> {
         request.check().map_err(|error| unanswered(&error.into()))?;
         let (agent, metrics) = (self.agent, &self.agent.metrics);
         let mut budgets = Budgets::now(agent, self.context, &self.name).await?;
         let mut failed = Vec::new();
         for (at, model) in models.names().enumerate() {
-            // Where one may have been paid for, its debit stays.
+            // Each model has its own number, so that the debit of a request that may have been charged stays.
             let number = format!("{number}.{at}");
             let is_reserved = match budgets.reserve(&number, model, request).await {
                 Ok(is_reserved) => is_reserved,
-                // One before it was asked, and may be paid for: that is a try, and tries come to an end. A wait for this
-                // one's budget would ask that one again and again.
+                // An earlier model was asked and may have charged for it. That counts as an attempt, and attempts are
+                // limited. Waiting for the budget of this model would ask the earlier model again and again.
                 Err(_) if failed.iter().any(|error: &ModelError| error.may_have_run) => break,
                 Err(failure) => return Err(failure),
             };
@@ -206,10 +208,10 @@ impl Running<'_> {
         Err(unanswered(&Unanswered::All(failed)))
     }
 
-    /// Has the calls of the last plan carried out as a turn, and takes in what they came to.
+    /// Carries out the calls of the last plan as a turn, and adds their results to the history.
     async fn execute(&mut self, number: usize) -> Result<(), ToolFailure> {
         let Some(plan) = self.history.last_plan() else { return Ok(()) };
-        // What this try has planned itself, nobody has submitted yet.
+        // If this attempt made the plan itself, its calls were not submitted before.
         let since = plan.at_ms.filter(|_| self.history.last_plan_at() < Some(self.found));
         let (bytes_max, priority) =
             (self.agent.def.result_bytes_max, self.task.priority.as_deref().unwrap_or_default());
@@ -218,7 +220,7 @@ impl Running<'_> {
                 self.agent.metrics.task_step("execute");
                 Err(ToolFailure::Waits { awaits: Awaited::Turn(turn), at_most: LOOK_AGAIN })
             }
-            // In one piece: a history with some of them does not exist.
+            // All results are added at once: a history with only some of them does not exist.
             Results::In(results) => {
                 let entries = results.into_iter().map(Entry::Result).collect();
                 self.append(entries, None).instrument(span("validate")).await?;
@@ -228,7 +230,7 @@ impl Running<'_> {
         }
     }
 
-    /// Gives the answer; none where the model has to give it once more, in the form that it must have.
+    /// Returns the answer, or `None` if the model must answer again in the required form.
     async fn answer(&mut self) -> Result<Option<ToolOutput>, ToolFailure> {
         let Some(plan) = self.history.last_plan() else { return Err(internal("it has no answer")) };
         let output = match &self.agent.form {
@@ -262,7 +264,7 @@ impl Running<'_> {
         Ok(Some(ToolOutput { json: to_raw_value(&done).map_err(internal)?, content_type: "application/json" }))
     }
 
-    /// Adds to the history, here and in the store, and counts the usage of the model's response.
+    /// Appends to the history, here and in the store, and counts the usage of the model's response.
     async fn append(&mut self, entries: Vec<Entry>, spent: Option<&Spent>) -> Result<(), ToolFailure> {
         if entries.is_empty() && spent.is_none() {
             return Ok(());
@@ -291,11 +293,11 @@ impl Running<'_> {
     }
 }
 
-/// An answer of a model, not yet written down.
+/// A model's answer that is not stored yet.
 struct Heard {
     model: String,
     answer: Answer,
     spent: Spent,
-    /// When it was asked, ms of shard time.
+    /// When the model was asked, ms of shard time.
     at_ms: i64,
 }

@@ -1,4 +1,4 @@
-//! How the calls of a plan become a turn, and how its results are read.
+//! Turns a plan's calls into a turn, and reads its results.
 
 use std::time::Duration;
 
@@ -13,29 +13,31 @@ use tickfleet_tools::{CallContext, ToolFailure};
 
 use crate::history::{CallOutcome, Plan};
 
-/// A turn's end wakes the task. Should that get lost, it looks by itself after this time.
+/// The end of a turn wakes the task. If that wake-up is lost, the task checks again after this time.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(15);
 
 /// The results of a plan's calls.
 pub(crate) enum Results {
-    /// They are there.
+    /// The results have arrived.
     In(Vec<CallOutcome>),
-    /// The turn is out.
+    /// The turn is not finished.
     Out(TurnId),
 }
 
-/// The turn that carries out the calls of a task's `number`th plan. The same for whoever takes the task over.
+/// The ID of the turn that carries out the calls of a task's `number`th plan. A worker that takes over the task gets
+/// the same ID.
 fn turn_id(context: &CallContext, number: usize) -> Result<TurnId, ToolFailure> {
     let task = context.call.turn.as_str();
     let id = TurnId::new(format!("{task}.step-{number}")).or_else(|_| {
-        // The producer's own id is as long as ids may be.
+        // The producer's own ID already has the maximum length.
         TurnId::new(format!("step-{number}.{}", &context.idempotency_key[..32.min(context.idempotency_key.len())]))
     });
     id.map_err(|error| ToolFailure::Internal { message: error.to_string() })
 }
 
-/// Submits the calls, unless they were submitted already, and reads what they came to. `number` counts plans; somebody may
-/// have submitted them since then, ms of shard time, where that is said.
+/// Submits the calls unless they were submitted already, and reads their results. `number` is the plan's number.
+/// `since` is the time, in ms of shard time, after which an earlier attempt may have submitted them; `None` if that is
+/// impossible.
 pub(crate) async fn carry_out(
     store: &Store,
     context: &CallContext,
@@ -56,7 +58,8 @@ pub(crate) async fn carry_out(
     })
 }
 
-/// Whether a turn that nothing is known of was not submitted before: one that was, and ended, is remembered for a while.
+/// Returns true if a turn that the store does not know was never submitted. The store remembers ended turns for
+/// `dedupe_ms`, so after that time the answer is unknown.
 async fn is_new(store: &Store, since: Option<i64>) -> Result<bool, StoreError> {
     let Some(since) = since else { return Ok(true) };
     Ok(store.now_ms().await? - since < store.options().dedupe_ms)
@@ -65,7 +68,7 @@ async fn is_new(store: &Store, since: Option<i64>) -> Result<bool, StoreError> {
 const FORGOTTEN: &str = "Whether this call was carried out is not known: its result is no longer kept. Check before you \
                          repeat it.";
 
-/// The same result for each call of the plan.
+/// The same failure for each call of the plan.
 fn all(plan: &Plan, why: &str) -> Vec<CallOutcome> {
     let one = |tool: &String| CallOutcome { tool: tool.clone(), ok: false, content: why.to_owned() };
     plan.calls.iter().map(|call| one(&call.tool)).collect()
@@ -103,7 +106,7 @@ struct ToolMessage {
     content: String,
 }
 
-/// The results of a turn's record, one for each call whatever stands there.
+/// The results in a turn's record: one for each call, even if the record lacks some.
 fn read(reply: &str, plan: &Plan, bytes_max: usize) -> Vec<CallOutcome> {
     let Ok(reply) = serde_json::from_str::<Reply>(reply) else { return all(plan, FORGOTTEN) };
     let messages = reply.messages.as_deref().map_or("[]", RawValue::get);
@@ -123,7 +126,7 @@ fn read(reply: &str, plan: &Plan, bytes_max: usize) -> Vec<CallOutcome> {
     plan.calls.iter().map(one).collect()
 }
 
-/// A text cut to a bound, head and tail kept.
+/// A text cut to a bound. It keeps its head and tail.
 pub(crate) fn cut(text: String, bytes_max: usize) -> String {
     if text.len() <= bytes_max {
         return text;

@@ -1,4 +1,5 @@
-//! Whether a provider is asked at all: not while it rests after failures, nor before the time that it named.
+//! Decides whether a provider is asked at all: not while its circuit breaker is open, nor before the time that the
+//! provider has named.
 
 use std::time::Duration;
 
@@ -6,7 +7,7 @@ use parking_lot::Mutex;
 use tickfleet_model::retry::breaker::{Breaker as State, Endurance, Leave as Given, Rests};
 use tokio::time::Instant;
 
-/// Failures in a row after which a provider rests, and how long it rests then, before one request tries it.
+/// Failures in a row that open the breaker, and how long it stays open before it lets one request through.
 const ENDURANCE: Endurance = Endurance { failures_max: 5, rest: Duration::from_secs(30) };
 
 /// The breaker of one provider.
@@ -16,7 +17,8 @@ pub(crate) struct Breaker {
     since: Instant,
 }
 
-/// Leave to ask once. Dropped without a word, it counts for nothing, and the next one may try.
+/// A permit for one request. If it is dropped without a result, it does not count, and the next request may be the
+/// trial.
 #[derive(Debug)]
 pub(crate) struct Leave<'a> {
     breaker: &'a Breaker,
@@ -30,7 +32,7 @@ impl Default for Breaker {
 }
 
 impl Breaker {
-    /// Leave to ask now, or the time for which the provider still rests.
+    /// Returns a permit for a request, or the time for which the provider is still paused.
     pub(crate) fn leave(&self) -> Result<Leave<'_>, Duration> {
         match self.state.lock().leave(self.since.elapsed()) {
             Ok(given) => Ok(Leave { breaker: self, given: Some(given) }),
@@ -39,21 +41,22 @@ impl Breaker {
         }
     }
 
-    /// It answered, and says that nothing is left of its rate for so long.
+    /// Pauses the provider: its response says that its rate limit is used up for this time.
     pub(crate) fn rest(&self, rest: Duration) {
         self.state.lock().rest(rest, self.since.elapsed());
     }
 }
 
 impl Leave<'_> {
-    /// It answered: whatever was counted is forgotten.
+    /// The provider responded, which resets all counts.
     pub(crate) fn answered(mut self) {
         if let Some(given) = self.given.take() {
             self.breaker.state.lock().answered(given, self.breaker.since.elapsed());
         }
     }
 
-    /// It failed in a way that later requests would meet too; `rest` is what it asked for.
+    /// The request failed in a way that would affect later requests too. `rest` is the pause that the provider asked
+    /// for.
     pub(crate) fn failed(mut self, rest: Option<Duration>) {
         if let Some(given) = self.given.take() {
             self.breaker.state.lock().failed(given, rest, self.breaker.since.elapsed(), ENDURANCE);

@@ -1,4 +1,4 @@
-//! The provider that the usual environment variables name.
+//! The provider that the usual environment variables configure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,15 +8,15 @@ use secrecy::SecretString;
 use crate::provider::Settings;
 use crate::wire::Api;
 
-/// How long one request may take where nothing else is said.
+/// The default timeout of one request.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The provider of `LLM_PROVIDER` (`openai`, `anthropic`, `claude` or `gemini`), with its key, model and address. Without
-/// that word it is the one whose key is there, OpenAI before Anthropic. An empty variable counts as none. None where
-/// no variable names a provider. Nothing is read but `environment`.
+/// The provider in `LLM_PROVIDER` (`openai`, `openai-responses`, `anthropic`, `claude` or `gemini`), with its key,
+/// model and address. Without that variable, it is OpenAI if its key or address is set, otherwise Anthropic if its key
+/// is set. An empty variable counts as unset. `None` if no variable selects a provider. Reads only `environment`.
 ///
 /// # Errors
-/// A variable that is missing or wrong, by name. No value of a key is in it.
+/// A missing or invalid variable, by name. The message never contains a key.
 pub fn from_environment(environment: &BTreeMap<String, String>) -> Result<Option<Settings>, String> {
     let value = |name: &str| environment.get(name).map(|v| v.trim()).filter(|v| !v.is_empty());
     let api = match value("LLM_PROVIDER").map(str::to_ascii_lowercase).as_deref() {
@@ -34,7 +34,7 @@ pub fn from_environment(environment: &BTreeMap<String, String>) -> Result<Option
         Api::Anthropic => ("ANTHROPIC_API_KEY", "CLAUDE_MODEL", "ANTHROPIC_BASE_URL"),
         Api::Gemini => ("GEMINI_API_KEY", "GEMINI_MODEL", "GEMINI_BASE_URL"),
     };
-    // A server of one's own often wants no key; the providers themselves always do.
+    // A self-hosted server often needs no key. The providers themselves always do.
     if value(key).is_none() && value(base).is_none() {
         return Err(format!("{key}: expected the key of {}", api.as_str()));
     }
@@ -46,13 +46,13 @@ pub fn from_environment(environment: &BTreeMap<String, String>) -> Result<Option
         key: value(key).map(|key| SecretString::from(key.to_owned())),
         model: model.to_owned(),
         function_calling: true,
-        // Whoever sets the variable chose that very server, and no model has a say in the address.
+        // The operator who sets the variable has chosen this server, and a model cannot influence the address.
         allow_private: value(base).and_then(host_of).into_iter().collect(),
         timeout: TIMEOUT,
     }))
 }
 
-/// The host of an address, with its port where it names one.
+/// The host of an address, with its port if the address has one.
 fn host_of(url: &str) -> Option<String> {
     let url = reqwest::Url::parse(url).ok()?;
     let host = url.host_str()?;

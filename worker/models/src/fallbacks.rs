@@ -1,4 +1,4 @@
-//! Several providers in order: the first that answers.
+//! Several providers in order, of which the first available one answers.
 
 use std::sync::Arc;
 
@@ -6,14 +6,14 @@ use crate::error::{Class, Failure, ModelError};
 use crate::message::{Answer, Invalid, Request};
 use crate::provider::Provider;
 
-/// An answer, and who gave it.
+/// An answer, and the provider that gave it.
 #[derive(Debug)]
 pub struct Answered {
     /// The name of the provider.
     pub provider: String,
-    /// What it said.
+    /// The answer.
     pub answer: Answer,
-    /// What those before it failed by.
+    /// The failures of the providers before it.
     pub failed: Vec<ModelError>,
 }
 
@@ -21,19 +21,19 @@ pub struct Answered {
 #[derive(Debug, Clone)]
 pub struct Models(Vec<Arc<Provider>>);
 
-/// Why nobody answered.
+/// Why no provider answered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unanswered {
-    /// The request is wrong, and was sent to nobody.
+    /// The request is invalid and was not sent.
     #[error("the request was not sent: {0}")]
     Invalid(#[from] Invalid),
-    /// What each of them failed by, in order.
+    /// The failure of each provider, in order.
     #[error("no model responded: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     All(Vec<ModelError>),
 }
 
 impl Unanswered {
-    /// What it means for whoever asked: transient if one of them may answer later.
+    /// How the caller should treat it: as transient if a provider may answer later.
     #[must_use]
     pub fn class(&self) -> Class {
         match self {
@@ -42,7 +42,8 @@ impl Unanswered {
         }
     }
 
-    /// The time for which all of them rest that may answer later: none of these was asked, and nothing was tried.
+    /// The shortest pause, if all providers that may answer later are paused. Then none of them was asked, and nothing
+    /// was attempted.
     #[must_use]
     pub fn rests_for(&self) -> Option<std::time::Duration> {
         let Self::All(errors) = self else { return None };
@@ -51,12 +52,13 @@ impl Unanswered {
         if all_rest { later().filter_map(|error| error.retry_after).min() } else { None }
     }
 
-    /// The shortest time after which one of them that may answer later wants to be asked; none where none said.
+    /// The shortest time after which a provider that may answer later wants to be asked again; `None` if one of them
+    /// named no time.
     #[must_use]
     pub fn retry_after(&self) -> Option<std::time::Duration> {
         let Self::All(errors) = self else { return None };
         let mut later = errors.iter().filter(|error| error.class() == Class::Transient);
-        // One that named no time may be asked at once.
+        // A provider that named no time may be asked at once.
         later.try_fold(None, |least: Option<std::time::Duration>, error| {
             let after = error.retry_after?;
             Some(Some(least.map_or(after, |least| least.min(after))))
@@ -65,13 +67,13 @@ impl Unanswered {
 }
 
 impl Models {
-    /// `providers` in order.
+    /// Creates a list of providers in this order.
     #[must_use]
     pub fn new(providers: Vec<Arc<Provider>>) -> Self {
         Self(providers)
     }
 
-    /// Asks each in turn, once, until one answers. One that rests is passed over.
+    /// Asks each provider in turn, once, until one answers. Paused providers are skipped.
     ///
     /// # Errors
     /// [`Unanswered`].
@@ -87,21 +89,21 @@ impl Models {
         Err(Unanswered::All(failed))
     }
 
-    /// The names of the providers in order, for whoever asks them one by one.
+    /// The names of the providers in order, for callers that ask them one by one.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|provider| provider.name())
     }
 
-    /// Of one of them, by its place in the order: whose API it speaks, by the names of OpenTelemetry, and its model.
+    /// The API owner (by OpenTelemetry's names) and the model of the provider with this index.
     #[must_use]
     pub fn described(&self, at: usize) -> Option<(&'static str, &str)> {
         self.0.get(at).map(|provider| provider.described())
     }
 
-    /// Asks one of them, once, by its place in the order. The request is checked already ([`Request::check`]).
+    /// Asks the provider with this index once. The caller must have checked the request ([`Request::check`]).
     ///
     /// # Errors
-    /// Why it did not answer; none such: [`Failure::NotFound`].
+    /// Why it did not answer; [`Failure::NotFound`] if the index is invalid.
     pub async fn ask_one(&self, at: usize, request: &Request) -> Result<Answer, ModelError> {
         match self.0.get(at) {
             Some(provider) => ask(provider, request).await,
@@ -127,7 +129,7 @@ async fn ask(provider: &Provider, request: &Request) -> Result<Answer, ModelErro
     let asked = provider.ask(request).await;
     match &asked {
         Ok(_) => leave.answered(),
-        // The request's fault says nothing about the provider, but that it is there.
+        // The request is at fault, so this only shows that the provider responds.
         Err(error) if matches!(error.failure, Failure::BadRequest | Failure::TooLarge) => leave.answered(),
         Err(error) => leave.failed(error.retry_after),
     }

@@ -1,8 +1,9 @@
-//! Requests to models: one neutral request and answer, three providers' forms of them, and what to do when one fails.
+//! Requests to models: one neutral request and answer, the providers' formats for them, and how to handle failures.
 //!
-//! `message` is the neutral form, `wire` what each provider makes of it, `planner` the form for models without function
-//! calling, `provider` one request over HTTP, `breaker` whether a provider is asked at all, and `fallbacks` the order
-//! in which several are. Nothing here is repeated by itself: whoever asks decides when to ask again.
+//! `message` is the neutral form, `wire` has each provider's format, `planner` has the form for models without function
+//! calling, `provider` sends one request over HTTP, `breaker` decides whether a provider is asked at all, and
+//! `fallbacks` has the order in which providers are asked. This crate never retries by itself: the caller decides when
+//! to ask again.
 
 mod breaker;
 mod environment;

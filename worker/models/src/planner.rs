@@ -1,4 +1,4 @@
-//! The form for models without function calling: tools are told of in words, and calls and results are text.
+//! The form for models without function calling: tools are described in the prompt, and calls and results are text.
 
 use std::fmt::Write as _;
 
@@ -6,10 +6,10 @@ use tickfleet_protocol::text::calls_in;
 
 use crate::message::{Answer, CALLS_MAX, Message, Request, Stop, ToolCall};
 
-/// The word that a planner answers in place of a tool when it wants none.
+/// The word that a planner gives in place of a tool when it needs none.
 const NONE: &str = "none";
 
-/// The request in words: no tools, no calls, roles that alternate.
+/// The request as text: without tools and calls, and with alternating roles.
 pub(crate) fn in_words(request: &Request) -> Request {
     let mut system = request.system.clone();
     if request.answer_only {
@@ -37,7 +37,7 @@ pub(crate) fn in_words(request: &Request) -> Request {
     Request { system, messages, tools: Vec::new(), ..request.clone() }
 }
 
-/// What a user says in a row is one message.
+/// Joins consecutive user messages into one.
 fn push_user(messages: &mut Vec<Message>, text: &str) {
     if let Some(Message::User(last)) = messages.last_mut() {
         last.push_str("\n\n");
@@ -57,7 +57,8 @@ fn said(text: &str, calls: &[ToolCall]) -> Message {
     Message::Model { text: words, calls: Vec::new() }
 }
 
-/// The calls that an answer in words holds, also one that was cut off: its last call is then one that cannot be read. `none` is no call: what stands beside it is the answer.
+/// Extracts the calls from an answer in text form. If the answer was cut off, the last call may be unreadable. `none`
+/// is not a call: the text beside it is the answer.
 pub(crate) fn understood(request: &Request, answer: Answer) -> Answer {
     if request.answer_only || request.tools.is_empty() || answer.stop == Stop::Refused {
         return answer;
@@ -79,6 +80,6 @@ pub(crate) fn understood(request: &Request, answer: Answer) -> Answer {
     if calls.is_empty() {
         return answer;
     }
-    // The calls are the words: history writes them again from the calls.
+    // The text consisted of the calls, so it is dropped. History writes it again from the calls.
     Answer { text: String::new(), calls, stop: Stop::Calls, ..answer }
 }

@@ -1,4 +1,4 @@
-//! One provider: one request over HTTP, its answer read within a bound, its failure named.
+//! One provider: sends one request over HTTP, reads its answer within a bound, and classifies its failure.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -18,33 +18,33 @@ use crate::planner;
 use crate::rate::used_up;
 use crate::wire::{Api, Written};
 
-/// The bytes of an answer that are read at most.
+/// The largest answer that is read, in bytes.
 const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// The bytes of a refusal that are read at most: enough for its reason.
+/// The most bytes that are read of an error response: enough for its reason.
 const REFUSAL_BYTES_MAX: usize = 16 * 1024;
-/// The characters of its reason that are told.
+/// The most characters of that reason in an error.
 const DETAIL_CHARS_MAX: usize = 300;
-/// Limit of resolving, connecting and the TLS handshake.
+/// Timeout for DNS resolution, connecting and the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a provider is made of. Its key is never printed.
+/// The configuration of a provider. Its key is never printed.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The name in errors and metrics.
     pub name: String,
-    /// The form that it speaks.
+    /// The API format.
     pub api: Api,
-    /// Its address, without what the form adds (`https://api.openai.com/v1`).
+    /// Its base address, without the path that the format adds (`https://api.openai.com/v1`).
     pub base_url: String,
-    /// Its key; none for a server that wants none.
+    /// Its key; `None` for a server that needs no key.
     pub key: Option<SecretString>,
     /// The model to ask.
     pub model: String,
-    /// False for a model without function calling, which gets the planner's prompt.
+    /// False for a model without function calling, which gets the planner prompt.
     pub function_calling: bool,
-    /// Hosts, `host:port` or blocks of private addresses that may be reached.
+    /// Hosts, `host:port` pairs or blocks of private addresses that may be reached.
     pub allow_private: BTreeSet<String>,
-    /// Limit of one request with its answer.
+    /// Timeout of one request including its answer.
     pub timeout: Duration,
 }
 
@@ -58,7 +58,7 @@ pub struct Provider {
 
 impl Provider {
     /// # Errors
-    /// What is wrong with the address, the model's name or TLS. No key is in it.
+    /// An invalid address or model name, or a TLS problem. The message never contains the key.
     pub fn new(mut settings: Settings) -> Result<Self, String> {
         let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b':' | b'/' | b'@');
         if settings.model.is_empty() || settings.model.contains("..") || !settings.model.bytes().all(plain) {
@@ -75,7 +75,7 @@ impl Provider {
         &self.settings.name
     }
 
-    /// Whose API it speaks, by the names of OpenTelemetry, and its model.
+    /// The API owner (by OpenTelemetry's names) and the model.
     pub(crate) fn described(&self) -> (&'static str, &str) {
         let of = match self.settings.api {
             Api::OpenAi | Api::Responses => "openai",
@@ -85,7 +85,7 @@ impl Provider {
         (of, &self.settings.model)
     }
 
-    /// Asks once.
+    /// Sends one request.
     pub(crate) async fn ask(&self, request: &Request) -> Result<Answer, ModelError> {
         let worded = (!self.settings.function_calling).then(|| planner::in_words(request));
         let written =
@@ -131,7 +131,7 @@ impl Provider {
             Failure::TooLarge => self.error(failure, &format!("the response has more than {ANSWER_BYTES_MAX} bytes")),
             _ => self.error(failure, "the connection ended before the complete response"),
         })?;
-        // It is read into values, each of which takes far more memory than its text.
+        // The body is parsed into values, each of which takes far more memory than its text.
         if values(&body) > limits::JSON_VALUES_MAX {
             let detail = format!("the response has more than {} values", limits::JSON_VALUES_MAX);
             return Err(self.error(Failure::TooLarge, &detail));
@@ -178,7 +178,7 @@ impl Provider {
         error
     }
 
-    /// What a provider says may repeat the key, or whatever else is secret.
+    /// A provider's message may repeat the key or other secrets, so they are redacted.
     fn error(&self, failure: Failure, detail: &str) -> ModelError {
         let key = self.settings.key.as_ref().map(ExposeSecret::expose_secret).filter(|key| !key.is_empty());
         let detail = key.map_or_else(|| detail.to_owned(), |key| detail.replace(key, "[REDACTED]"));
@@ -189,7 +189,7 @@ impl Provider {
     }
 }
 
-/// Returns about how many values JSON has: never fewer than half of them.
+/// Returns the approximate number of values in the JSON, and at least half of their real number.
 fn values(json: &[u8]) -> usize {
     let (mut values, mut in_text, mut escaped) = (1, false, false);
     for byte in json {
@@ -204,7 +204,7 @@ fn values(json: &[u8]) -> usize {
     values
 }
 
-/// Reads at most `bytes_max` bytes, or answers what was read and why there is no more.
+/// Reads at most `bytes_max` bytes. Otherwise returns what was read and why the rest is missing.
 async fn read_at_most(response: &mut Response, bytes_max: usize) -> Result<Vec<u8>, (Vec<u8>, Failure)> {
     let mut body = Vec::new();
     loop {
@@ -217,7 +217,8 @@ async fn read_at_most(response: &mut Response, bytes_max: usize) -> Result<Vec<u
     }
 }
 
-/// `Retry-After` in seconds, or as a date: by the provider's own clock, which is the `Date` beside it.
+/// `Retry-After` in seconds or as a date. A date is relative to the provider's own clock, which is in the `Date`
+/// header.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     if let Some(ms) = text("retry-after-ms").and_then(|ms| ms.parse::<f64>().ok()) {
@@ -231,7 +232,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     (date(after)? - date(text("date")?)?).to_std().ok()
 }
 
-/// Google's `RetryInfo`: `"retryDelay": "13s"` among the details.
+/// Google's `RetryInfo`: `"retryDelay": "13s"` in the details.
 fn retry_delay(refusal: &serde_json::Value) -> Option<Duration> {
     let details = refusal["error"]["details"].as_array()?;
     let delay = details.iter().find_map(|detail| detail["retryDelay"].as_str())?;

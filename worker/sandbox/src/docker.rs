@@ -1,4 +1,5 @@
-//! The level `docker`: a short-lived container of an engine on the host. The engine confines; here is how it is told to.
+//! The level `docker`: a short-lived container of an engine on the host. The engine confines the command; this module
+//! calls it.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -14,11 +15,11 @@ use crate::output::drain;
 use crate::spec::{Network, Spec, WORKSPACE};
 use crate::usage;
 
-/// How long the engine may take to answer: a worker waits for it at its start.
+/// How long the engine may take to respond. A starting worker waits for it.
 const ENGINE: Duration = Duration::from_secs(5);
-/// The time between two looks at the workspace.
+/// The time between two checks of the workspace.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// What the engine's client ends with where it could not start a container.
+/// The exit code of the engine's client if it could not start a container.
 const NOT_STARTED: i32 = 125;
 
 /// A container engine and the image that commands run in.
@@ -31,7 +32,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Why the engine cannot be used; none where it answers.
+    /// Why the engine cannot be used; `None` if it responds.
     pub async fn missing(&self) -> Option<String> {
         let shown = self.program.display();
         let mut ask = client(&self.program);
@@ -47,7 +48,7 @@ impl Engine {
     /// The arguments that run `spec` in a container called `name`.
     ///
     /// # Errors
-    /// The run grants what this level does not have.
+    /// The run has grants that this level does not support.
     pub fn arguments(&self, spec: &Spec, name: &str) -> Result<Vec<String>, RunError> {
         if spec.network != Network::None || !spec.grants.is_empty() {
             let why = "the sandbox level docker grants neither the network nor further paths";
@@ -92,7 +93,7 @@ impl Engine {
         Ok(all)
     }
 
-    /// Runs a command in a container, which is removed whatever happens.
+    /// Runs a command in a container, which is always removed afterwards.
     ///
     /// # Errors
     /// [`RunError`] says why nothing ran.
@@ -112,7 +113,7 @@ impl Engine {
         let keep = spec.limits.output_bytes;
         let fed = async {
             if let Some(mut input) = input {
-                // A command that reads nothing closes the pipe.
+                // If the command does not read its input, the pipe is closed.
                 let _ = input.write_all(&spec.stdin).await;
             }
         };
@@ -145,7 +146,7 @@ impl Engine {
     }
 }
 
-/// Waits until the workspace is over a limit: an engine bounds no mount.
+/// Waits until the workspace exceeds a limit. An engine does not limit the size of a mount.
 async fn overfull(spec: &Spec) -> Stop {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
@@ -158,11 +159,11 @@ async fn overfull(spec: &Spec) -> Stop {
 async fn look_at_workspace(spec: &Spec) -> Option<Stop> {
     let (workspace, limits) = (spec.workspace.clone(), spec.limits.clone());
     let look = move || usage::crossed(usage::held(&workspace, limits.workspace_files), &limits);
-    // An error says that the runtime stops.
+    // It fails only while the runtime shuts down.
     tokio::task::spawn_blocking(look).await.ok().flatten()
 }
 
-/// Removes a container whose client was given up: killing the client alone leaves the container running.
+/// Removes a container whose client was abandoned. Killing the client alone leaves the container running.
 struct Removal {
     program: PathBuf,
     name: Option<String>,
@@ -189,7 +190,7 @@ impl Drop for Removal {
     }
 }
 
-/// The engine's client, with the variables that say where its engine is and none of the worker's secrets.
+/// The engine's client, with the variables that locate its engine and without the worker's secrets.
 #[allow(clippy::disallowed_methods, reason = "it is handed on to a child process, and decides nothing here")]
 fn client(program: &Path) -> Command {
     let is_for_it = |name: &str| {
@@ -201,7 +202,7 @@ fn client(program: &Path) -> Command {
     command
 }
 
-/// A name that no other container has: a process of the host makes each only once.
+/// A name that no other container has: a process of the host uses each name only once.
 fn name() -> String {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NUMBER: AtomicU64 = AtomicU64::new(0);

@@ -1,4 +1,4 @@
-//! How much a workspace holds: blocks of disk, so that a sparse file counts what it takes, and files.
+//! The size of a workspace: disk blocks, so that a sparse file counts only what it takes, and number of files.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,22 +12,22 @@ use crate::spec::Limits;
 
 /// Bytes of a block, as `stat` counts them.
 const BLOCK: u64 = 512;
-/// Counts that are begun before a workspace whose folders keep moving is given up.
+/// Counts that are started before giving up on a workspace whose folders keep moving.
 const ATTEMPTS: usize = 5;
 
-/// What a folder holds.
+/// The size of a folder.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
     /// Bytes of disk.
     pub bytes: u64,
-    /// Files, folders and whatever else has a name.
+    /// Files, folders and everything else that has a name.
     pub files: u64,
 }
 
-/// Why a workspace cannot be counted. Callers treat it as one that is over its limits.
+/// Why a workspace cannot be counted. Callers treat it as exceeding its limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Uncountable {
-    /// A folder's mode or the file system forbids a look into it.
+    /// The mode of a folder or the file system forbids reading it.
     #[error("a folder of the workspace cannot be read ({0})")]
     Unreadable(Errno),
     /// Folders were moved out of their parents during every count.
@@ -35,9 +35,9 @@ pub enum Uncountable {
     Moving,
 }
 
-/// Adds a workspace up, however deep it is, with two descriptors and without recursion. Follows no symbolic link, and
-/// leaves the workspace by no folder that is moved meanwhile; stops where `files_max` is crossed. One that is not there
-/// holds nothing.
+/// Adds up a workspace of any depth with two descriptors and without recursion. Symbolic links are not followed, and
+/// the count does not leave the workspace through a folder that is moved in the meantime. It stops when `files_max` is
+/// exceeded. A missing workspace has size 0.
 ///
 /// # Errors
 /// A part of the workspace cannot be counted.
@@ -51,7 +51,7 @@ pub fn held(workspace: &Path, files_max: u64) -> Result<Held, Uncountable> {
     Err(Uncountable::Moving)
 }
 
-/// The limit that a workspace has crossed, if it has.
+/// The limit that a workspace exceeds, if any.
 pub(crate) fn crossed(counted: Result<Held, Uncountable>, limits: &Limits) -> Option<Stop> {
     let Ok(Held { bytes, files }) = counted else { return Some(Stop::WorkspaceUncountable) };
     if bytes > limits.workspace_bytes {
@@ -60,11 +60,11 @@ pub(crate) fn crossed(counted: Result<Held, Uncountable>, limits: &Limits) -> Op
     (files > limits.workspace_files).then_some(Stop::WorkspaceFiles)
 }
 
-/// A folder on the way from the workspace to where the count is.
+/// A folder on the path from the workspace to the current folder.
 struct Level {
-    /// Device and number of the folder.
+    /// Device and inode number of the folder.
     identity: (u64, u64),
-    /// Folders in it that have not been looked into yet.
+    /// Folders in it that have not been visited yet.
     waiting: Vec<CString>,
 }
 
@@ -85,7 +85,7 @@ fn count(workspace: &Path, files_max: u64) -> Result<Held, Uncountable> {
         levels.pop();
         let Some(parent) = levels.last() else { break };
         let above = open(&here, c"..")?.ok_or(Uncountable::Moving)?;
-        // A folder that was moved has another parent, which may lie outside the workspace.
+        // The parent of a moved folder may be outside the workspace.
         if identity(&above)? != parent.identity {
             return Err(Uncountable::Moving);
         }
@@ -94,7 +94,8 @@ fn count(workspace: &Path, files_max: u64) -> Result<Held, Uncountable> {
     Ok(total)
 }
 
-/// None where there is no such folder any more: what is gone takes no room, and what is no folder is counted already.
+/// `None` if the folder no longer exists or is not a folder. What is gone takes no space, and other entries are counted
+/// already.
 fn open(at: impl AsFd, name: impl rustix::path::Arg) -> Result<Option<OwnedFd>, Uncountable> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match openat(at, name, flags, Mode::empty()) {
@@ -110,7 +111,7 @@ fn identity(folder: &OwnedFd) -> Result<(u64, u64), Uncountable> {
     Ok((found.st_dev as u64, u64::from(found.st_ino)))
 }
 
-/// Adds up the entries of one folder, and collects the folders among them.
+/// Adds up the entries of one folder, and collects its subfolders.
 fn list(folder: &OwnedFd, files_max: u64, total: &mut Held) -> Result<Level, Uncountable> {
     let mut level = Level { identity: identity(folder)?, waiting: Vec::new() };
     for entry in Dir::read_from(folder).map_err(Uncountable::Unreadable)? {
@@ -125,7 +126,7 @@ fn list(folder: &OwnedFd, files_max: u64, total: &mut Held) -> Result<Level, Unc
         }
         let found = match statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) => found,
-            // What is gone again takes no room.
+            // A file that is gone takes no space.
             Err(Errno::NOENT) => continue,
             Err(error) => return Err(Uncountable::Unreadable(error)),
         };

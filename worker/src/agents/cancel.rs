@@ -1,4 +1,4 @@
-//! `cancel_task`: an agent ends a task that it has given to another one.
+//! `cancel_task`: an agent ends a task that it has delegated to another agent.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,26 +12,26 @@ use crate::tools::{CallContext, ToolError, TypedTool};
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct CancelTask {
-    /// The job id that delegate_task answered.
+    /// The job ID that delegate_task returned.
     task_id: String,
-    /// Why, for the record and for the other agent.
+    /// The reason. It is recorded and passed on to the other agent.
     #[serde(default)]
     reason: Option<String>,
 }
 
 #[derive(Serialize, JsonSchema)]
 struct Ending {
-    /// The task's id.
+    /// The task's ID.
     task_id: String,
-    /// `ending`, or `ended` where it had ended already.
+    /// `ending`, or `ended` if the task had already ended.
     status: &'static str,
-    /// The tasks that end with it.
+    /// The number of tasks that end with it.
     tasks: usize,
-    /// What happened, in words.
+    /// What happened, as text.
     message: String,
 }
 
-/// The tool over this shard. To cancel twice does no harm.
+/// The tool for this shard. Canceling twice is harmless.
 #[must_use]
 pub fn cancel_task(store: Store) -> TypedTool {
     TypedTool::new(

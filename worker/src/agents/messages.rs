@@ -1,5 +1,5 @@
-//! Messages from agent to agent: `send_mcp_message` puts one where the other finds it, `read_messages` gives an agent its
-//! own. An agent that a model runs is given them with its next step.
+//! Messages between agents: `send_mcp_message` stores a message for another agent, `read_messages` returns the calling
+//! agent's own messages. An agent that is run by a model receives them with its next step.
 
 use std::sync::Arc;
 
@@ -11,24 +11,25 @@ use tickfleet_store::{SendResult, Store, StoreError};
 
 use crate::tools::{CallContext, ToolError, TypedTool};
 
-/// Messages that one call reads.
+/// The most messages that a single call reads.
 const READ_MAX: usize = 20;
 
-/// A message as it is kept.
+/// A message as it is stored.
 #[derive(Serialize, Deserialize)]
 struct Message {
-    /// Unique: it is made of the key of the call that sends it, so that a call that is repeated sends one message.
+    /// A unique ID. It is derived from the key of the call that sends the message, so that a repeated call sends one
+    /// message.
     id: String,
-    /// Who sent it.
+    /// The sender.
     from: String,
-    /// Its words.
+    /// The text.
     text: String,
 }
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct SendMessage {
-    /// Name of the agent that is to get the message.
+    /// Name of the agent that should receive the message.
     recipient_agent: String,
     /// The message.
     message_body: String,
@@ -36,15 +37,15 @@ struct SendMessage {
 
 #[derive(Serialize, JsonSchema)]
 struct Sent {
-    /// The message's id.
+    /// The message's ID.
     message_id: String,
-    /// Who gets it.
+    /// The recipient.
     recipient_agent: String,
-    /// What happened, in words.
+    /// What happened, as text.
     message: &'static str,
 }
 
-/// The tool that sends.
+/// The tool that sends messages.
 #[must_use]
 pub fn send_mcp_message(store: Store, active: Arc<PolicyHandle>) -> TypedTool {
     TypedTool::new(
@@ -100,21 +101,21 @@ struct ReadMessages {}
 
 #[derive(Serialize, JsonSchema)]
 struct Received {
-    /// The messages, the oldest first.
+    /// The messages, oldest first.
     messages: Vec<OneMessage>,
 }
 
 #[derive(Serialize, JsonSchema)]
 struct OneMessage {
-    /// Who sent it.
+    /// The sender.
     from: String,
-    /// When it came.
+    /// When the message arrived.
     at: String,
-    /// Its words.
+    /// The text.
     text: String,
 }
 
-/// The tool that reads. A call that is repeated reads the same messages again.
+/// The tool that reads messages. A repeated call returns the same messages again.
 #[must_use]
 pub fn read_messages(store: Store) -> TypedTool {
     TypedTool::new(

@@ -1,5 +1,5 @@
-//! The one decision that begins a call: consent, facts, idempotency claim, streak, cached result and intent record. If its
-//! begin has to be durable, that is waited for before the call runs.
+//! The single decision that begins a call: consent, facts, idempotency claim, streak, cached result and intent record.
+//! If the begin must be durable, the call waits for that before it runs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,38 +33,39 @@ use crate::tools::{CallContext, ToolSecrets, Toolbox};
 
 /// The time between two begins of a store that has just restarted.
 pub(super) const HOLD: Duration = Duration::from_millis(500);
-/// The end of an equal call wakes those that wait for it. If that is lost, they look again after this time.
+/// The end of an equal call wakes the calls that wait for it. If that wake-up is lost, they check again after this
+/// time.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
-/// What is known of an earlier attempt of a call that this one does not begin.
+/// The state of earlier attempts of a call that this attempt does not begin.
 pub(super) enum Earlier {
-    /// Nothing.
+    /// No attempt has begun it.
     None,
-    /// It may have run; nothing of it must not happen twice.
+    /// It may have run, and running it twice is harmless.
     MayHaveRun,
-    /// The call ends with this.
+    /// The call ends with this disposition.
     Ends(Disposition),
 }
 
-/// The subjects of a begin that stay while it is repeated.
+/// The inputs of a begin that stay the same when it is repeated.
 pub(super) struct Wanted<'a> {
     pub(super) tools: &'a Toolbox,
     pub(super) streak: Option<StreakCheck>,
-    /// True if the call is about to run; false if only a cached result or an equal call's result is wanted.
+    /// True if the call is about to run; false if only a cached result or the result of an equal call is wanted.
     pub(super) runs: bool,
 }
 
 /// The next step after a begin.
 enum Next {
     Started(Box<Started>),
-    /// Again, because this equal call certainly had no effect.
+    /// Begin again, because this equal call certainly had no effect.
     Nothing(Claimant),
     Again,
 }
 
 impl Calls {
-    /// What somebody else has begun of a call that will not run here. After a restart of the store, waits until other workers
-    /// have reported what they have begun.
+    /// Returns whether another attempt has begun a call that will not run here. After a restart of the store, waits
+    /// until other workers have reported the calls that they have begun.
     pub(super) async fn begun_before(&self, trying: &Trying<'_>) -> Earlier {
         let once = !matches!(trying.config.registry.effect(&trying.call.tool), Some(Effect::Read | Effect::Idempotent));
         let (turn, position) = (&trying.slice.turn, trying.id.position);
@@ -93,7 +94,7 @@ impl Calls {
         });
         let mut known = match asked.await {
             Some(Some(known)) => known,
-            // What was reported cannot be read: it may be this call.
+            // The reports cannot be read, and this call may be among them.
             Some(None) => return Earlier::Ends(self.unknown(trying)),
             None => return Earlier::Ends(Disposition::unsent()),
         };
@@ -110,7 +111,7 @@ impl Calls {
         }
     }
 
-    /// As [`Self::begun_before`], if the call ends with it.
+    /// Like [`Self::begun_before`], but returns only a disposition that ends the call.
     pub(super) async fn begun_by_another(&self, trying: &Trying<'_>) -> Option<Disposition> {
         match self.begun_before(trying).await {
             Earlier::Ends(disposition) => Some(disposition),
@@ -118,9 +119,9 @@ impl Calls {
         }
     }
 
-    /// The end of a call that another attempt has begun, and whose outcome nobody knows.
+    /// The end of a call that another attempt has begun, and whose outcome is unknown.
     fn unknown(&self, trying: &Trying<'_>) -> Disposition {
-        // Whoever began it was lost, or could not write its result: both are true of this text.
+        // The attempt that began it was lost or could not write its result. The text is true in both cases.
         let what = "This call was begun before, and no result of it was recorded.";
         let error = messages::outcome_unknown(&trying.call.tool, what);
         let begun = trying.slice.turn.begun.as_ref().filter(|begun| begun.position == trying.id.position);
@@ -136,7 +137,7 @@ impl Calls {
     /// Begins a call that has passed every guard.
     ///
     /// # Errors
-    /// What becomes of the call instead: it waits, or ends.
+    /// The disposition of a call that waits or ends instead.
     pub(super) async fn let_in(
         &self,
         trying: &Trying<'_>,
@@ -161,7 +162,8 @@ impl Calls {
             let claim = self.ledger.claim_of(trying, &runs.tool, &runs.arguments, nothing.take());
             let claim = claim.map_err(|invalid| Instead::of(*invalid))?;
             let question = self.cache.asked(trying, &runs.tool, &runs.arguments);
-            // Begun and then handed back, a call could only be reported as unknown: look before it is begun, too.
+            // If a call is begun and then returned, its outcome can only be reported as unknown, so check the lease
+            // before the begin too.
             if once && wanted.runs && !self.still_leased(trying).await {
                 return Err(Instead::of(Disposition::unsent()));
             }
@@ -204,7 +206,7 @@ impl Calls {
                         let mut progress = trying.progress.lock();
                         progress.written = Some(Box::new((version, turn)));
                         progress.begun_by = is_begun.then(|| by.clone());
-                        // From here on it may run.
+                        // From here on the call may run.
                         progress.ends.unrun = None;
                         progress.view.extend(view);
                     }
@@ -216,7 +218,8 @@ impl Calls {
                         return Err(Instead::of(trying.unsent()));
                     }
                     if let Err(disposition) = self.confirmed(trying, durability, confirmed, asked.elapsed()) {
-                        // Also if this was its last try: another store may carry out the turn that this one loses.
+                        // Also if this was its last attempt: if this store loses the turn, another one may carry it
+                        // out.
                         self.journal.undo(&trying.slice.name, trying.id.position).await;
                         return Err(Instead::of(disposition));
                     }
@@ -231,7 +234,7 @@ impl Calls {
                         .as_ref()
                         .map(|facts| facts.in_shadow(trying, &runs.tool, wanted.tools, &shadow))
                         .unwrap_or_default();
-                    // Nothing was asked of another try.
+                    // On a retry the conditions are not evaluated again.
                     let entered_ms = checked_ms.map(|at_ms| if trying.attempt == 1 { at_ms } else { 0 });
                     let mut passed = narrowed.unwrap_or(passed);
                     passed.shadow.extend(shadow);
@@ -264,7 +267,7 @@ impl Calls {
         records.chain(cached).collect()
     }
 
-    /// Reads what the view lacks.
+    /// Reads the queries that the view lacks.
     async fn read(&self, trying: &Trying<'_>, view: &mut View, queries: Vec<Query>) -> Result<(), Instead> {
         let missing: Vec<Query> = queries.into_iter().filter(|query| view.get(query).is_err()).collect();
         if missing.is_empty() {
@@ -329,7 +332,7 @@ impl Calls {
                 counted(self.ended_before_this_try(trying, &EndReason::Canceled).await)
             }
             BeginResult::Expired => counted(self.ended_before_this_try(trying, &EndReason::Expired).await),
-            // The store restarted; what it lost may include another's begin of this very call.
+            // The store restarted, and it may have lost another worker's begin of this same call.
             BeginResult::Hold => {
                 tokio::select! {
                     () = self.now.cancelled() => return Err(Instead::of(Disposition::unsent())),
@@ -347,7 +350,7 @@ impl Calls {
         })
     }
 
-    /// A call that waits before it begins.
+    /// The disposition of a call that must wait before it begins.
     fn waits(&self, asks: &Asks<'_>, reason: WaitReason, view: &View) -> Disposition {
         let trying = asks.trying;
         let (at_most, wait, waits_while) = match (&reason, asks.facts, asks.claim) {
@@ -365,7 +368,7 @@ impl Calls {
         Disposition::WaitsFor(Box::new(Waiting { reason, at_most, wait, waits_while }))
     }
 
-    /// The end of a call that a subject refuses.
+    /// The end of a call that a check in the begin refuses.
     async fn refused_by(&self, asks: &Asks<'_>, check: Option<&ConsentCheck>, refusal: Refusal) -> Instead {
         let trying = asks.trying;
         let id = check.map_or("", |check| check.uses.id.as_str());
@@ -392,8 +395,8 @@ impl Calls {
         })
     }
 
-    /// A call that has begun runs only if that would survive what its tool is to survive. Else nothing of it is sent: it
-    /// failed at this try, and certainly did nothing.
+    /// A begun call runs only if its begin has the durability that its tool requires. Otherwise nothing is sent, and
+    /// this attempt fails with certainly no effect.
     fn confirmed(
         &self,
         trying: &Trying<'_>,
@@ -417,7 +420,7 @@ impl Calls {
         Err(self.try_again(trying, &message, None, messages::NOT_DURABLE))
     }
 
-    /// What a handler gets to know of the call.
+    /// The context of the call for its handler.
     pub(super) fn context(&self, trying: &Trying<'_>, tools: Toolbox, inner: Inner) -> CallContext {
         let (head, name) = (trying.head(), &trying.slice.name);
         CallContext {
@@ -441,7 +444,7 @@ impl Calls {
     }
 }
 
-/// A begin with its subjects, for the messages about its result.
+/// A begin with its inputs. Messages about its result need them.
 struct Asks<'a> {
     trying: &'a Trying<'a>,
     wanted: &'a Wanted<'a>,

@@ -1,5 +1,5 @@
-//! START HERE (2): one call, end to end. Known tool → permission → arguments → rules → approval (`guards`, `consent`) → loops
-//! → kept answer (`cache`) or begin → execute → judge (`attempt`).
+//! START HERE (2): one call, end to end. Known tool → permission → arguments → rules → approval (`guards`, `consent`) →
+//! loops → cached result (`cache`) or begin → execute → judge (`attempt`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +34,7 @@ use crate::tools::inner::Inner;
 use crate::tools::{RegisteredTool, Toolbox};
 
 impl Calls {
-    /// Carries out one try of one call.
+    /// Carries out one attempt of one call.
     pub(crate) async fn carry_out(&self, trying: &Trying<'_>) -> Disposition {
         if self.now.is_cancelled() {
             return Disposition::unsent();
@@ -112,7 +112,7 @@ impl Calls {
                 return ends;
             }
         };
-        // Each try is judged anew; the call is counted once.
+        // Rules are evaluated for each attempt, but the call is counted only once.
         if trying.is_first() {
             admitted.passed.shadow.iter().for_each(|denial| self.metrics.rule_unmet(&denial.rule, RuleAction::Shadow));
         }
@@ -131,22 +131,23 @@ impl Calls {
                 carried
             }
         };
-        // One that people did not agree to is none of its streak.
+        // A call that people did not approve does not count for its streak.
         self.loops.count_end(streak.filter(|_| !carried.is_refused()), trying, &carried);
         admitted.told(carried)
     }
 
-    /// The end of a call that does not run (again), for one of the reasons that schedulers know too.
+    /// The end of a call that does not run (again), for a reason that a scheduler can have too.
     fn ended(&self, trying: &Trying<'_>, reason: &EndReason, past: &Past<'_>) -> Disposition {
         let result = trying.ended(reason, past);
-        // What has never run is counted where it is rendered.
+        // A call that never ran is counted when its result is rendered.
         if result.attempts > 0 {
             self.metrics.call_ended(trying.tool_name(), result.outcome, None);
         }
         Disposition::Ended(result, Vec::new())
     }
 
-    /// As [`Self::ended`], with what is known of the call: one that has begun is never told as not run.
+    /// Like [`Self::ended`], but checks first whether the call has begun: a call that began is never reported as not
+    /// run.
     pub(crate) async fn ended_before_this_try(&self, trying: &Trying<'_>, reason: &EndReason) -> Disposition {
         let earlier = match self.begun_before(trying).await {
             Earlier::Ends(disposition) => return disposition,
@@ -156,7 +157,7 @@ impl Calls {
         let once = trying.config.registry.effect(&trying.call.tool) == Some(Effect::Once);
         let past = Past {
             tries: trying.tries(),
-            // Of a call that must not run twice it is certain that no lost holder began it.
+            // For a call that must not run twice, it is certain that no lost holder began it.
             lost: matches!(earlier, Earlier::MayHaveRun) || !once && may_have_been_held(trying.slice),
             waited: trying.waited,
             why: why.as_deref(),
@@ -165,8 +166,8 @@ impl Calls {
         self.ended(trying, reason, &past)
     }
 
-    /// Returns true if the slice may go on. If the lease that it came under is over, it is handed back: nothing died,
-    /// so no crash should count against it.
+    /// Returns true if the slice may continue. If the lease under which it was taken is over, the slice is returned: no
+    /// process died, so no crash may count against the slice.
     pub(super) async fn still_leased(&self, trying: &Trying<'_>) -> bool {
         let sure = self.lease_clock.is_sure(trying.hold.term).await;
         if !sure {
@@ -176,7 +177,7 @@ impl Calls {
         sure
     }
 
-    /// Returns how a call ends whose turn was cancelled or has expired.
+    /// Returns the end of a call whose turn was canceled or has expired.
     async fn over(&self, trying: &Trying<'_>) -> Option<Disposition> {
         let reason = if trying.hold.cancel.is_cancelled() {
             EndReason::Canceled
@@ -188,7 +189,7 @@ impl Calls {
         Some(self.ended_before_this_try(trying, &reason).await)
     }
 
-    /// The reason of the turn's cancel, if it was cancelled and somebody gave one.
+    /// The reason of the turn's cancellation, if the turn was canceled with a reason.
     pub(super) async fn canceled_because(&self, slice: &Slice) -> Option<String> {
         if let Some(why) = &slice.turn.canceled {
             return Some(why.clone());
@@ -200,7 +201,7 @@ impl Calls {
         found.map(|found| found.value).filter(|found| found.is_of(&slice.turn)).map(|found| found.reason)
     }
 
-    /// The reason of the turn's cancel, without secrets.
+    /// The reason of the turn's cancellation, without secrets.
     async fn why(&self, trying: &Trying<'_>, reason: &EndReason) -> Option<String> {
         if *reason != EndReason::Canceled {
             return None;
@@ -214,8 +215,8 @@ impl Calls {
         Some(self.redactor.text(&why).into_owned()).filter(|why| !why.is_empty())
     }
 
-    /// Whether an earlier try may have begun something elsewhere that is forgotten by now: it can have begun it when its
-    /// turn was submitted, and its end is remembered for so long.
+    /// Returns true if an earlier attempt may have begun work elsewhere that the store no longer remembers. That work
+    /// may have begun as early as the turn was submitted, and its end is remembered only for a limited time.
     pub(super) fn may_be_forgotten(&self, trying: &Trying<'_>) -> bool {
         let tried = trying.attempt > 1 || may_have_been_held(trying.slice);
         let options = self.store.options();
@@ -232,7 +233,7 @@ impl Calls {
         arguments: &RawValue,
         leave: Leave<'_>,
     ) -> Disposition {
-        // Rule 7: nothing is sent on a heartbeat that may be too old.
+        // Invariant 7: nothing is sent if the last heartbeat may be too old.
         if !self.still_leased(trying).await {
             return trying.unsent();
         }
@@ -243,7 +244,7 @@ impl Calls {
         let begins = Arc::new(Begins::new(self.store.clone(), priority));
         let left = self.store.clock().until(trying.head().deadline_ms);
         let limit = tool.spec.timeout.min(left);
-        // A tool that waits is run again.
+        // A tool with inner calls waits and is called again, so a `once` tool cannot make inner calls.
         let inner = match tool.spec.effect {
             Effect::Once => Inner::default(),
             Effect::Read | Effect::Idempotent => Inner::of(begins.clone()),
@@ -268,7 +269,7 @@ impl Calls {
             Disposition::Ended(mut result, shadow) => {
                 result.duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
                 result.attempts = trying.attempt;
-                // What is to be found out is counted when it has been.
+                // A call that will be reconciled is counted after its reconciliation.
                 if result.outcome != Outcome::OutcomeUnknown || tool.spec.reconcile.is_none() {
                     self.metrics.call_ended(trying.tool_name(), result.outcome, Some(took));
                 }
@@ -278,7 +279,7 @@ impl Calls {
         }
     }
 
-    /// Takes over the record of a task as its handler has written it, under the entry of the same slice.
+    /// Adopts the record of a task as its handler has written it, if the slice still has the same entry.
     async fn adopt_steps(&self, trying: &Trying<'_>) {
         let name = &trying.slice.name;
         let read = retry_until(&self.now, || async {
@@ -294,7 +295,8 @@ impl Calls {
         }
     }
 
-    /// Where the turn was cancelled while a call ran: cancels what that has begun, and answers the reason.
+    /// If the turn was canceled while a call ran: cancels the inner turn that the call has begun, and returns the
+    /// reason.
     async fn cancelled(&self, trying: &Trying<'_>, begins: &Begins) -> Option<String> {
         if !trying.hold.cancel.is_cancelled() {
             return None;
@@ -306,7 +308,7 @@ impl Calls {
         why
     }
 
-    /// Cancels an inner turn of a turn that was cancelled. Where Redis does not answer, it goes on to its end.
+    /// Cancels an inner turn of a canceled turn. If Redis does not respond, the inner turn continues to its end.
     pub(crate) async fn cancel_inner(&self, outer: &TurnName, inner: &TurnId, why: Option<&str>) {
         let name = TurnName { tenant: outer.tenant.clone(), turn: inner.clone() };
         let why = why.unwrap_or("the turn of its outer call was cancelled");
@@ -322,7 +324,7 @@ impl Calls {
                 Disposition::Ended(Box::new(attempt::succeeded(output, trying.head().calls, result)), Vec::new())
             }
             Judged::Failed(CallEnding { outcome, error }) => trying.refused(outcome, error),
-            // The handler may have heard of the cancel before we looked.
+            // The handler may have noticed the cancellation before this check.
             Judged::Again { .. } if trying.hold.cancel.is_cancelled() => trying.stopped(why),
             Judged::Again { message, after, reason } => self.try_again(trying, &message, after, reason),
             Judged::Waits { .. } if trying.hold.cancel.is_cancelled() => trying.stopped(why),
@@ -343,7 +345,7 @@ impl Calls {
         match self.ladder.verdict(trying.attempt, after, left) {
             Verdict::RetryAfter(wait) => {
                 self.metrics.retried(reason);
-                // It goes into the turn's log, which people read.
+                // The message goes into the turn's log, which people read.
                 Disposition::Again(wait, self.redactor.text(message).into_owned())
             }
             Verdict::GiveUp(why) => {
@@ -357,8 +359,8 @@ impl Calls {
     }
 }
 
-/// The problem of a call that cannot be read: it is one of a plain answer, or its response was cut off, so that its
-/// tool's name may be half of another one.
+/// The problem of an unreadable call: it was not readable in a plain-text answer, or its response was cut off, so that
+/// even its tool's name may be incomplete.
 fn unreadable(trying: &Trying<'_>) -> Option<CallError> {
     let (head, call) = (trying.head(), trying.call);
     if trying.is_task() {

@@ -1,5 +1,5 @@
-//! The effects of calls' ends on other records: facts, idempotency claims, streaks, cached results and approvals. They are
-//! committed together with the results.
+//! The effects that the ends of calls have on other records: facts, idempotency claims, streaks, cached results and
+//! approvals. They are committed together with the results.
 
 use tickfleet_core::call::approval::{self, LeaveApproval};
 use tickfleet_core::call::cache::{Fill, FillCache};
@@ -24,7 +24,7 @@ pub(crate) struct Ends {
     pub(crate) fill: Option<Fill>,
     /// The approval that it leaves unused.
     pub(crate) unused: Option<(TenantId, String)>,
-    /// For a call that ends without running: that no other attempt has begun it.
+    /// For a call that ends without running: proof that no other attempt has begun it.
     pub(crate) unrun: Option<KnownUnrun>,
 }
 
@@ -79,7 +79,7 @@ impl Sections {
         all
     }
 
-    /// All of them.
+    /// All sections.
     pub(crate) fn all(&self) -> Vec<&dyn Section> {
         let mut all: Vec<&dyn Section> = Vec::new();
         all.extend(self.facts.iter().map(|section| section as &dyn Section));
@@ -93,7 +93,7 @@ impl Sections {
         all
     }
 
-    /// The records that they change.
+    /// The records that the sections change.
     pub(crate) fn records(&self) -> Vec<RecordKey> {
         let facts = self.facts.iter().map(|one| one.session.key());
         let claims = self.claims.iter().map(|one| one.effect.key());
@@ -102,7 +102,7 @@ impl Sections {
         facts.chain(claims).chain(counts).chain(buckets).collect()
     }
 
-    /// The records that they read.
+    /// The records that the sections read.
     pub(crate) fn queries(&self) -> Vec<Query> {
         let approvals = self.unused.iter().map(|unused| approval::key(&unused.tenant, &unused.id));
         self.records().into_iter().chain(approvals).map(Query::Record).collect()

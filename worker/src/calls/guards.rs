@@ -1,5 +1,5 @@
-//! The guards: what a call has to pass before it runs. `pass` is their one order, for every call of a worker and for
-//! `tickfleet tools try`.
+//! The guards that a call must pass before it runs. `pass` defines their order, which applies to every call of a worker
+//! and to `tickfleet tools try`.
 
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,21 +24,21 @@ use crate::tools::{RegisteredTool, Ruled, RuledCall, Toolbox, Unusable};
 pub enum Guard {
     /// The tool is known, and the agent may call it.
     Permission,
-    /// The arguments are within bounds, and as the tool's input schema wants them.
+    /// The arguments are within bounds, and match the tool's input schema.
     Arguments,
-    /// The tool itself finds nothing wrong with them.
+    /// The tool itself accepts them.
     Validation,
     /// The call meets the rules on its arguments and context.
     Rules,
-    /// There are people to agree, if the tool or a rule wants that.
+    /// Approvers exist, if the tool or a rule requires approval.
     Approval,
 }
 
 impl Guard {
-    /// All guards, in the order in which a call meets them.
+    /// All guards, in the order in which a call passes them.
     pub const ALL: [Self; 5] = [Self::Permission, Self::Arguments, Self::Validation, Self::Rules, Self::Approval];
 
-    /// The guard as people read it.
+    /// The name of the guard for people.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -50,7 +50,7 @@ impl Guard {
         }
     }
 
-    /// The condition that a call has to meet, in words.
+    /// The condition that a call must meet, as text.
     #[must_use]
     pub const fn condition(self) -> &'static str {
         match self {
@@ -63,10 +63,10 @@ impl Guard {
     }
 }
 
-/// The call that guards look at.
+/// The call that guards check.
 pub(crate) enum Asked<'a> {
-    /// A model's call of a tool, by the name that it used. Of a `strict` answer, the nulls that stand for optional
-    /// arguments are left out.
+    /// A model's call of a tool, by the name that the model used. If the answer is `strict`, the nulls that represent
+    /// omitted optional arguments are removed.
     Tool {
         tools: &'a Toolbox,
         tenant: &'a TenantId,
@@ -76,27 +76,27 @@ pub(crate) enum Asked<'a> {
         context: &'a Context,
         task: Option<&'a (TaskId, TaskGrant)>,
     },
-    /// A task: its work is its agent's handler.
+    /// A task, whose tool is its agent's handler.
     Task { handlers: &'a TaskHandlers, agent: &'a AgentId },
 }
 
 /// A call that has passed every guard.
 pub(crate) struct Passed {
     pub(crate) tool: Arc<RegisteredTool>,
-    /// The arguments as the tool gets them.
+    /// The arguments that the tool gets.
     pub(crate) arguments: Box<RawValue>,
-    /// The rules in shadow that would have stopped it.
+    /// The rules in shadow mode that would have denied the call.
     pub(crate) shadow: Vec<ShadowDenial>,
-    /// What asks for people's consent: the call runs only with it.
+    /// Everything that requires approval. The call runs only with that approval.
     pub(crate) asked: Vec<AskedBy>,
 }
 
-/// A call that has passed every guard, and has begun.
+/// A call that has passed every guard and has begun.
 pub(crate) struct Admitted {
     pub(crate) passed: Passed,
-    /// People's consent to it.
+    /// People's consent to the call.
     pub(crate) approved: Option<Approved>,
-    /// When facts let it begin, as [`tickfleet_model::CallResult::entered_ms`].
+    /// When the facts permitted it to begin, as [`tickfleet_model::CallResult::entered_ms`].
     pub(crate) entered_ms: Option<i64>,
     /// Its question, if its result may be cached.
     pub(super) question: Option<Question>,
@@ -105,7 +105,8 @@ pub(crate) struct Admitted {
 }
 
 impl Admitted {
-    /// What has come of it, with what let it begin: where people have not agreed after all, that is no consent.
+    /// Adds the consent and the time of the facts check to the call's disposition. If people have not approved the call
+    /// after all, no consent is added.
     pub(crate) fn told(self, carried: Disposition) -> Disposition {
         let approval = self.approved.filter(|_| !carried.is_refused());
         match carried {
@@ -114,7 +115,7 @@ impl Admitted {
                 let result = CallResult { approval, entered_ms: self.entered_ms, ..*result };
                 Disposition::Ended(Box::new(result), self.passed.shadow)
             }
-            // What it ends as unless somebody finds out.
+            // The result if the reconciliation finds nothing.
             Disposition::Reconciles(wait, why, attempt, unknown) => {
                 let unknown = CallResult { approval, entered_ms: self.entered_ms, ..*unknown };
                 Disposition::Reconciles(wait, why, attempt, Box::new(unknown))
@@ -124,8 +125,8 @@ impl Admitted {
     }
 }
 
-/// Passes a call through the guards, in the order of [`Guard::ALL`], up to the first that ends it. `observe` is told
-/// what each of them said.
+/// Passes a call through the guards, in the order of [`Guard::ALL`], up to the first guard that ends it. `observe`
+/// receives the result of each guard.
 ///
 /// # Errors
 /// The ending of the call, if it does not pass.
@@ -152,7 +153,7 @@ pub(crate) async fn pass(
 }
 
 impl Asked<'_> {
-    /// The tool that is meant.
+    /// The tool that the call names.
     fn tool(&self) -> Result<Arc<RegisteredTool>, Box<CallEnding>> {
         match *self {
             Self::Tool { tools, tenant, agent, name, .. } => usable(tools, tenant, agent, name),
@@ -163,7 +164,7 @@ impl Asked<'_> {
         }
     }
 
-    /// The arguments as the tool gets them.
+    /// The arguments that the tool gets.
     async fn arguments(&self, tool: &RegisteredTool, text: &str) -> Result<Box<RawValue>, Box<CallEnding>> {
         let (checked, name) = match *self {
             Self::Tool { name, strict, .. } => {
@@ -181,8 +182,8 @@ impl Asked<'_> {
 }
 
 impl Asked<'_> {
-    /// Decides by the rules of the tool's row. The arguments are those that the tool gets: a rule never judges others. A
-    /// task has no row: whoever delegated it made a call that has.
+    /// Evaluates the rules of the tool's row with the arguments that the tool gets, never with others. A task has no
+    /// row: the call that delegated it has one.
     fn follows_rules(&self, tool: &RegisteredTool, arguments: &RawValue) -> Result<Ruling, Box<CallEnding>> {
         let Self::Tool { tools, tenant, agent, name, context, task, .. } = *self else { return Ok(Ruling::default()) };
         let call = RuledCall { tenant, agent, tool, arguments, context, task };
@@ -196,12 +197,12 @@ impl Asked<'_> {
 }
 
 impl Asked<'_> {
-    /// What asks for people's consent: the tool, and the rules that the call does not meet. Whether they agree is looked at
-    /// by whoever can ask them (`consent`).
+    /// Everything that requires approval: the tool, and the rules that the call does not meet. The caller checks
+    /// whether people have approved the call (`consent`).
     ///
     /// # Errors
-    /// The end of a call that nobody could ever agree to: no approvers are configured, or its arguments are too long to be
-    /// shown to a person whole. A task asks nobody: whoever delegated it made a call, which can.
+    /// The end of a call that can never be approved: no approvers are configured, or its arguments are too long to be
+    /// shown to a person in full. A task needs no approval, because the call that delegated it could require one.
     fn consent(
         &self,
         tool: &RegisteredTool,
@@ -229,7 +230,7 @@ impl Asked<'_> {
     }
 }
 
-/// The tool that an agent means by `name`: it is known, and the agent may call it.
+/// The tool that an agent means by `name`, if it is known and the agent may call it.
 pub(super) fn usable(
     tools: &Toolbox,
     tenant: &TenantId,
@@ -260,9 +261,9 @@ fn not_usable(tools: &Toolbox, tenant: &TenantId, agent: &AgentId, name: &str, u
     }
 }
 
-/// Asks the tool itself about arguments that fit its schema.
+/// Lets the tool itself validate arguments that match its schema.
 fn validated(tool: &RegisteredTool, arguments: &RawValue) -> Result<(), Box<CallEnding>> {
-    // Two calls that leave it out are not known to be the same, nor to be different.
+    // If the argument is missing, it is unknown whether two calls are equal or different.
     if let Some(pointer) = tool.spec.effect_key.as_ref().and_then(|key| key.missing(arguments)) {
         let error = messages::no_effect_key(&tool.spec.name, pointer);
         return Err(Box::new(CallEnding { outcome: Outcome::InvalidArguments, error }));
@@ -280,7 +281,8 @@ fn validated(tool: &RegisteredTool, arguments: &RawValue) -> Result<(), Box<Call
     }
 }
 
-/// The tool and its arguments, if the call passes every guard with these. A task's work is its agent's handler.
+/// The tool and its arguments, if the call passes every guard with these arguments. The tool of a task is its agent's
+/// handler.
 pub(super) async fn passed_with(
     trying: &Trying<'_>,
     tools: &Toolbox,

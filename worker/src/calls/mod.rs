@@ -1,12 +1,13 @@
 //! The calls of a slice, from its lease to its last result.
 //!
-//! Read in this order: [`turn`] (one slice from end to end), `parking` (a slice that goes on later), [`call`] (one call from
-//! end to end), [`guards`] (the conditions before a call runs), `waiting` (whether its tool is called at all), `begin` (the
-//! one decision that begins it), `governed` (its sections: people who have to agree, facts of its session, agents in loops,
-//! cached results), `effects` (equal calls of a tool with an effect key), `ends` (the sections of its end), `reconcile`
-//! (whether a call took effect of which nobody knows), `attempt` (one try), `trying` (what is known of one), `inner` (calls
-//! that a tool makes), `state` (what all of these need), `messages` (the texts that a model gets), `spans` (OpenTelemetry's names), [`trial`] (one call outside
-//! of a fleet), [`recalled`] (one of the audit log).
+//! Read in this order: [`turn`] (one slice from end to end), `parking` (a slice that continues later), [`call`] (one
+//! call from end to end), [`guards`] (the conditions before a call runs), `waiting` (whether its tool is called at
+//! all), `begin` (the single decision that begins it), `governed` (the sections of that decision: approval by people,
+//! facts of its session, agents in loops, cached results), `effects` (equal calls of a tool with an effect key), `ends`
+//! (the sections of its end), `reconcile` (whether a call with an unknown outcome took effect), `attempt` (one
+//! attempt), `trying` (the state of one attempt), `inner` (calls that a tool makes), `state` (shared by all of these),
+//! `messages` (the texts for models), `spans` (OpenTelemetry spans), [`trial`] (one call outside a fleet), [`recalled`]
+//! (a call from the audit log).
 
 mod attempt;
 mod begin;

@@ -1,4 +1,4 @@
-//! A slice whose next call has no result yet: it is parked until the call goes on, or given back.
+//! A slice whose next call has no result yet. It is parked until the call continues, or returned.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,26 +18,26 @@ use crate::calls::turn::{Commit, Holding, Pipeline};
 use crate::config::WorkerConfig;
 use crate::tools::Awaited;
 
-/// The cause of a wait for a time alone, as the turn's history has it.
+/// The cause of a wait for a time only, in the turn's history.
 const ASKED_FOR_TIME: &str = "its handler asked for time";
 
-/// What a park wants.
+/// The parameters of a park.
 struct Wish {
     reason: ParkReason,
-    /// True if calls behind the next one ran beside it.
+    /// True if later calls ran in parallel to the next one.
     beside: bool,
     wait: WaitFor,
     waits_while: Vec<tickfleet_core::Guard>,
 }
 
 impl Wish {
-    /// A park that no other record matters to.
+    /// A park that depends on no other record.
     const fn of(reason: ParkReason, beside: bool) -> Self {
         Self { reason, beside, wait: WaitFor::Timer, waits_while: Vec::new() }
     }
 }
 
-/// A wait that uses up no try.
+/// A wait that does not count as an attempt.
 fn wait(reason: WaitReason, at_most: Duration, has_begun: bool, cause: &str) -> ParkReason {
     ParkReason::Wait { reason, most_ms: millis(at_most), has_begun, cause: cause.to_owned() }
 }
@@ -47,8 +47,8 @@ fn millis(time: Duration) -> i64 {
 }
 
 impl Pipeline {
-    /// Ends this holder's part in a slice, as the disposition of its next call wants it: `tried` says which try that was,
-    /// and whether calls behind it ran beside it.
+    /// Ends this worker's part in a slice, according to the disposition of its next call. `attempt` is the number of
+    /// that call's attempt; `beside` is true if later calls ran in parallel.
     pub(super) async fn leave(
         &self,
         holding: Holding,
@@ -57,7 +57,7 @@ impl Pipeline {
         config: &WorkerConfig,
     ) {
         match disposition {
-            // These are results, or may come to one: they are seen to before.
+            // These are results or may become results, so the caller has handled them.
             Disposition::Ended(..) | Disposition::Kept(_) | Disposition::Rests(_) => {}
             Disposition::Again(delay, cause) => {
                 self.take_back(&holding).await;
@@ -83,13 +83,14 @@ impl Pipeline {
         }
     }
 
-    /// The next call did nothing, or nothing that must not happen twice.
+    /// Records that the next call did nothing, or nothing that must not happen twice.
     async fn take_back(&self, holding: &Holding) {
         self.journal.undo(&holding.slice.name, holding.position()).await;
     }
 
-    /// Parks the slice at its next call. What is in memory is committed first. If the turn is canceled, ends the calls that are
-    /// left: `tried` says how many tries of the call are over, and whether it has begun work elsewhere.
+    /// Parks the slice at its next call. Results in memory are committed first. If the turn is canceled, ends the
+    /// remaining calls: `tried` has the number of finished attempts of the call, and whether it has begun work
+    /// elsewhere.
     async fn park(&self, holding: Holding, word: &'static str, wish: Wish, tried: (u32, bool)) -> Option<Parked> {
         let (parked, holding) = self.try_to_park(holding, wish).await?;
         match parked {
@@ -100,7 +101,7 @@ impl Pipeline {
         Some(parked)
     }
 
-    /// As [`Self::park`]; the caller ends the calls of a canceled turn.
+    /// Like [`Self::park`], but the caller ends the calls of a canceled turn.
     async fn try_to_park(&self, mut holding: Holding, wish: Wish) -> Option<(Parked, Holding)> {
         match self.commit(&mut holding).await {
             Commit::Ok => {}
@@ -111,7 +112,7 @@ impl Pipeline {
                 return None;
             }
         }
-        // Whoever has the slice next may begin its calls before this worker sees the answer.
+        // The next holder of the slice may begin its calls before this worker receives the reply.
         self.journal.let_go(&holding.slice.name);
         let Wish { reason, beside, wait, waits_while } = wish;
         let beside = beside || self.journal.epoch() != holding.hold.epoch;
@@ -123,8 +124,8 @@ impl Pipeline {
         Some((parked, holding))
     }
 
-    /// Parks the slice until it is asked (again) whether its call took effect. The call stays begun; if the turn is canceled,
-    /// `unknown` is its end.
+    /// Parks the slice until the next question whether its call took effect. The call stays begun. If the turn is
+    /// canceled, it ends with `unknown`.
     async fn reconcile_later(&self, holding: Holding, wish: Wish, config: &WorkerConfig, unknown: CallResult) {
         let Some((parked, mut holding)) = self.try_to_park(holding, wish).await else { return };
         match parked {
@@ -137,8 +138,8 @@ impl Pipeline {
         }
     }
 
-    /// Parks the slice while the tool of its next call rests. If the call has rested for as long as it may, it has its result,
-    /// and the slice goes on.
+    /// Parks the slice while the tool of its next call is unavailable. If the call has waited as long as it may, it
+    /// gets its result, and the slice continues.
     pub(super) async fn rest(
         &self,
         mut holding: Holding,
@@ -168,7 +169,7 @@ impl Pipeline {
         None
     }
 
-    /// Parks the slice until what its call has begun elsewhere has ended.
+    /// Parks the slice until the work that its call has begun elsewhere has ended.
     async fn wait_for_work(
         &self,
         holding: Holding,
@@ -193,7 +194,7 @@ impl Pipeline {
         let Some((parked, holding)) = self.try_to_park(holding, wish).await else { return };
         match parked {
             Parked::Canceled => {
-                // Whoever cancelled it could not see yet what it was about to wait for.
+                // The cancellation could not see yet which turn the call was about to wait for.
                 let is_ours = |turn: &TurnId| outer_turn(turn).as_ref() == Some(&name.turn);
                 if let Some(inner) = awaits.turn().filter(is_ours) {
                     self.calls.cancel_inner(&name, &inner, None).await;
@@ -205,7 +206,7 @@ impl Pipeline {
         }
     }
 
-    /// Parks the slice until its next call may begin: facts, an equal call or people decide that.
+    /// Parks the slice until its next call may begin, which depends on facts, an equal call or people.
     async fn wait_for(&self, holding: Holding, (attempt, beside): (u32, bool), waiting: Waiting) {
         let Waiting { reason, at_most, wait: wait_for, waits_while } = waiting;
         let asks = matches!(wait_for, WaitFor::Approval(_));
@@ -217,8 +218,8 @@ impl Pipeline {
         }
     }
 
-    /// The turn was cancelled while its call failed at this try, or was about to wait: the calls that are left end as
-    /// cancelled.
+    /// The turn was canceled while its call failed at this attempt, or was about to wait. The remaining calls end as
+    /// canceled.
     async fn end_rest(&self, mut holding: Holding, (failed, waited): (u32, bool)) {
         let config = self.configs.load();
         holding.hold.cancel.cancel();
@@ -234,17 +235,17 @@ impl Pipeline {
             match ended {
                 Disposition::Ended(result, shadow) => self.end_call(&mut holding, &config, *result, &shadow, ends),
                 Disposition::Kept(rendered) => self.keep(&mut holding, &config, *rendered),
-                // The worker must stop: another one ends them.
+                // The worker must stop; another worker ends the calls.
                 _ => return Box::pin(self.give_back(holding, HandBackReason::Unsent { nonce: None })).await,
             }
         }
         if self.commit(&mut holding).await == Commit::Again {
-            // Another worker asks again what has run.
+            // Another worker checks again which calls have run.
             Box::pin(self.give_back(holding, HandBackReason::Unsent { nonce: None })).await;
         }
     }
 
-    /// Returns the slice with its progress: another worker takes it at once.
+    /// Returns the slice with its progress. Another worker takes it at once.
     pub(super) async fn give_back(&self, mut holding: Holding, why: HandBackReason) {
         while holding.has_results() {
             if self.commit(&mut holding).await == Commit::Over {
@@ -252,12 +253,12 @@ impl Pipeline {
             }
         }
         if self.journal.epoch() != holding.hold.epoch {
-            // Another worker may have had the slice, too.
+            // Another worker may have had the slice too.
             Arc::make_mut(&mut holding.slice).turn.may_have_run = true;
         }
         self.journal.let_go(&holding.slice.name);
         holding.view = View::default();
-        // Of a call that must not run twice nothing was sent, or it would have ended as unknown.
+        // If the next call must not run twice, nothing of it was sent: otherwise it would have ended as unknown.
         self.outbox.hand_back(holding.slice, why).await;
     }
 }

@@ -1,14 +1,16 @@
-//! How far the questions about a call of unknown outcome are: the number of its try carries it while its slice is parked.
+//! The progress of the questions about a call with an unknown outcome. While its slice is parked, the number of its
+//! attempt encodes this progress.
 
-/// What is added to the number of the try once it has been said, and waited for, that a call did not take effect.
+/// Added to the attempt number once the other tool has reported that the call did not take effect, and the grace period
+/// was waited for.
 const GRACE_OVER: u32 = 1_000;
-/// What is added to it for each question that was asked.
+/// Added to the attempt number for each question that was asked.
 const QUESTION: u32 = 10_000;
 
-/// How far the questions about one call are, as the number of its try carries it while its slice is parked.
+/// The progress of the questions about one call, which its attempt number encodes while its slice is parked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Questions {
-    /// The try of the call itself that nobody knows the end of.
+    /// The attempt of the call itself whose outcome is unknown.
     pub(super) own: u32,
     /// Questions that were asked.
     pub(super) asked: u32,
@@ -16,7 +18,7 @@ pub(super) struct Questions {
 }
 
 impl Questions {
-    /// Reads the number of a try: one more than what was parked.
+    /// Decodes an attempt number, which is one more than the number that was parked.
     pub(super) const fn of(attempt: u32) -> Self {
         let (asked, is_grace_over) = (attempt / QUESTION, attempt % QUESTION >= GRACE_OVER);
         let own = attempt % GRACE_OVER;
@@ -24,14 +26,14 @@ impl Questions {
         Self { own, asked, is_grace_over }
     }
 
-    /// What is parked.
+    /// Encodes the number to park.
     pub(super) const fn parked(self) -> u32 {
         let grace = if self.is_grace_over { GRACE_OVER } else { 0 };
         self.own.saturating_add(grace).saturating_add(self.asked.saturating_mul(QUESTION))
     }
 }
 
-/// The number of the try of a call, whatever was asked about it since.
+/// The attempt number of the call itself, without the questions about it.
 pub(super) const fn own_try(attempt: u32) -> u32 {
     Questions::of(attempt).own
 }
@@ -42,10 +44,10 @@ mod tests {
 
     #[test]
     fn questions_are_counted_beside_the_tries_of_the_call() {
-        // The third try of the call ended as unknown: this is the first question.
+        // The third attempt of the call ended as unknown: this is the first question.
         let first = Questions::of(3);
         assert_eq!(first, Questions { own: 3, asked: 0, is_grace_over: false });
-        // A parked slice comes back with one try more.
+        // When a parked slice comes back, its attempt number is one higher.
         let second = Questions::of(Questions { asked: 1, ..first }.parked() + 1);
         assert_eq!(second, Questions { own: 3, asked: 1, is_grace_over: false });
         let over = Questions::of(Questions { asked: 0, is_grace_over: true, ..second }.parked() + 1);

@@ -1,6 +1,6 @@
-//! Reconciling: of a `once` call of which nobody knows whether it took effect, the tool that its own names finds out. It is
-//! asked a bounded number of times; between two of them the slice is parked, and the call stays begun: whoever goes on with
-//! it asks, and never runs it again.
+//! Reconciliation: if it is unknown whether a `once` call took effect, its tool may name another tool that finds out.
+//! That tool is asked a limited number of times. Between two questions the slice is parked and the call stays begun:
+//! the worker that continues with it asks again, and never runs the call again.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ use crate::calls::trying::{Disposition, Trying};
 use crate::tools::inner::Inner;
 use crate::tools::{RegisteredTool, Toolbox};
 
-/// The wait before the second question; each later one is three times as long.
+/// The wait before the second question. Each later wait is three times as long.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// The longest of them.
+/// The longest wait between two questions.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 impl Calls {
-    /// A call that is about to end as unknown, where its tool names another that finds out: how it ends by what that says,
-    /// or that it is asked again later.
+    /// Handles a call that is about to end as unknown: if its tool names a tool that finds out, that tool determines
+    /// the end of the call, or is asked again later.
     pub(super) async fn reconciled(
         &self,
         trying: &Trying<'_>,
@@ -39,7 +39,7 @@ impl Calls {
         if unknown.outcome != Outcome::OutcomeUnknown || trying.hold.cancel.is_cancelled() {
             return Disposition::Ended(unknown, shadow);
         }
-        // Of a worker that must stop, another asks.
+        // If this worker must stop, another worker asks.
         if self.now.is_cancelled() {
             let parked = Questions::of(trying.attempt).parked();
             return Disposition::Reconciles(Duration::ZERO, "the worker had to stop".into(), parked, unknown);
@@ -82,7 +82,7 @@ impl Calls {
         self.store.clock().until(trying.head().deadline_ms) > wait
     }
 
-    /// Asks the other tool once. It only looks: whatever goes wrong is no answer.
+    /// Asks the other tool once. It only reads, so any failure counts as an unknown verdict.
     async fn ask_other(
         &self,
         trying: &Trying<'_>,
@@ -130,7 +130,7 @@ fn grace(by: &Reconcile) -> Duration {
     Duration::from_millis(by.grace_ms.unsigned_abs())
 }
 
-/// The wait after so many questions.
+/// The wait after this many questions.
 fn wait(asked: u32) -> Duration {
     FIRST_WAIT.saturating_mul(3_u32.saturating_pow(asked.saturating_sub(1))).min(LONGEST_WAIT)
 }
@@ -147,7 +147,7 @@ fn happened(trying: &Trying<'_>, unknown: CallResult, output: Box<RawValue>) -> 
     }
 }
 
-/// It did not happen, and cannot happen any more: whoever wants it may ask for it again.
+/// The call did not take effect and can no longer do so, so it may be made again.
 fn not_happened(unknown: CallResult, by: &Reconcile) -> CallResult {
     let message = format!(
         "This call was lost on its way, and did not take effect: {:?} found nothing of it, twice, {} s apart. You may call it again.",

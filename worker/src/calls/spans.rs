@@ -1,4 +1,4 @@
-//! A try of a call by the names of OpenTelemetry, where they are recorded.
+//! OpenTelemetry's standard spans for attempts of calls, if they are recorded.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use crate::calls::state::Calls;
 use crate::calls::trying::{Disposition, Trying};
 use crate::tools::{RegisteredTool, wording};
 
-/// Bytes of arguments, and of a result, in a span.
+/// The most bytes of arguments, and of a result, in a span.
 const CONTENT_BYTES_MAX: usize = 16 * 1024;
 
 impl Calls {
-    /// The span of a try by the names of OpenTelemetry, where they are recorded.
+    /// The span of an attempt by OpenTelemetry's naming, if it is recorded.
     pub(super) fn tool_span(&self, trying: &Trying<'_>, tool: &RegisteredTool, arguments: &RawValue) -> Span {
         let own = trying.id.to_string();
         let id = trying.call.provider_id.as_deref().unwrap_or(&own);
@@ -25,7 +25,7 @@ impl Calls {
         span
     }
 
-    /// Says by those names what a try came to.
+    /// Records the outcome of an attempt in its span.
     pub(super) fn tried(&self, span: &Span, tool: &RegisteredTool, took: Duration, carried: &Disposition) {
         let ok = matches!(carried, Disposition::Ended(result, _) if result.success);
         let failed = (!ok && !matches!(carried, Disposition::Waits(..))).then(|| carried.word());
@@ -39,7 +39,7 @@ impl Calls {
         self.metrics.tool_tried(&tool.spec.name, took, failed);
     }
 
-    /// What was said, without secrets and within a bound.
+    /// Arguments or a result, without secrets and within a bound.
     fn content(&self, said: &RawValue) -> String {
         wording::cut(&self.redactor.json(said.get()), CONTENT_BYTES_MAX)
     }

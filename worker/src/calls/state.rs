@@ -1,4 +1,4 @@
-//! What every call needs: the store, the journal and the parts that govern calls.
+//! The state that every call needs: the store, the journal, and the parts that govern calls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::journal::Journal;
 use crate::lease_clock::LeaseClock;
 use crate::outbox::Outbox;
 
-/// Carries out calls, one try at a time.
+/// Carries out calls, one attempt at a time.
 pub(crate) struct Calls {
     pub(super) store: Store,
     pub(super) lease_clock: Arc<LeaseClock>,
@@ -30,20 +30,20 @@ pub(crate) struct Calls {
     pub(super) loops: Loops,
     pub(super) breakers: Breakers,
     pub(super) metrics: Arc<Metrics>,
-    /// The waits between tries.
+    /// The waits between attempts.
     pub(super) ladder: Ladder,
     /// The durability of begins of tools that set none, and the longest wait for its confirmation.
     pub(in crate::calls) durable: (Durability, Duration),
-    /// Takes secrets out of messages.
+    /// Removes secrets from messages.
     pub(super) redactor: Arc<Redactor>,
-    /// Cancelled when running calls must stop at once.
+    /// Canceled when running calls must stop at once.
     pub(super) now: CancellationToken,
 }
 
 impl Calls {
-    /// Tries calls again by `ladder`; `redactor` takes secrets out of what is told of them; `durable` is what has to know
-    /// that a call has begun, and for how long that is waited for; `loops` says when an agent goes in circles, if that is
-    /// looked for.
+    /// Calls are retried by `ladder`, and `redactor` removes secrets from messages about them. `durable` is the default
+    /// durability of begins, with the longest wait for its confirmation. `loops` configures the loop breaker; `None`
+    /// disables it.
     pub(crate) fn new(
         common: &Common,
         journal: &Arc<Journal>,

@@ -1,5 +1,5 @@
-//! One call outside a fleet: through the guards of a worker, one try, and what each of them said. Nothing is admitted,
-//! debited, recorded or repeated.
+//! One call outside a fleet: it passes a worker's guards and one attempt, and the result of each step is reported.
+//! Nothing is admitted, debited, recorded or repeated.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::calls::messages::CallEnding;
 use crate::tools::inner::Inner;
 use crate::tools::{CallContext, RegisteredTool, ToolSecrets, Toolbox};
 
-/// The call that is tried.
+/// The call to try.
 #[derive(Debug, Clone)]
 pub struct Trial {
     /// The tenant of the agent that calls.
@@ -30,20 +30,20 @@ pub struct Trial {
     pub tool: String,
     /// The arguments, as a model would write them.
     pub arguments: String,
-    /// What the turn says beside its calls.
+    /// The context of the turn.
     pub context: Context,
-    /// The tools, as a worker has them.
+    /// The tools that a worker would have.
     pub tools: Toolbox,
-    /// The waits between tries, to tell what a worker would do.
+    /// The waits between attempts, to report what a worker would do.
     pub ladder: Ladder,
     /// True if the trial stops before the tool runs.
     pub dry: bool,
 }
 
-/// The word of one guard.
+/// The result of one step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Step {
-    /// A guard by its name ([`Guard::name`]), then `run` and `output`.
+    /// The name of a guard ([`Guard::name`]), or `run` or `output`.
     pub step: &'static str,
     /// True if the call passed.
     pub passed: bool,
@@ -54,9 +54,9 @@ pub struct Step {
 /// The result of a trial.
 #[derive(Debug, Clone, Serialize)]
 pub struct Tried {
-    /// The guards in their order, up to the one that ended the call.
+    /// The steps in order, up to the step that ended the call.
     pub steps: Vec<Step>,
-    /// The result that the agent would get; none if the trial stopped before the tool ran.
+    /// The result that the agent would get; `None` if the trial stopped before the tool ran.
     pub result: Option<CallResult>,
     /// The next step of a worker, if the call would not end here.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -64,19 +64,19 @@ pub struct Tried {
 }
 
 impl Trial {
-    /// The tool's effect, if there is such a tool and the agent may call it.
+    /// The tool's effect, if the tool exists and the agent may call it.
     #[must_use]
     pub fn effect(&self) -> Option<Effect> {
         self.tools.find(&self.tenant, &self.agent, &self.tool).ok().map(|tool| tool.spec.effect)
     }
 
-    /// The tool's own name, whatever a model calls it, if there is such a tool and the agent may call it.
+    /// The tool's own name, whatever the model's spelling, if the tool exists and the agent may call it.
     #[must_use]
     pub fn name(&self) -> Option<String> {
         self.tools.find(&self.tenant, &self.agent, &self.tool).ok().map(|tool| tool.spec.name.clone())
     }
 
-    /// Tries the call. `id` stands for the turn, `now_ms` is the time in ms since the epoch.
+    /// Tries the call. `id` is used as the turn's ID, and `now_ms` is the time in ms since the epoch.
     pub async fn run(&self, id: TurnId, now_ms: i64) -> Tried {
         let mut tried = Tried { steps: Vec::new(), result: None, next: None };
         let call = CallId { turn: id, position: 0 };
@@ -106,7 +106,7 @@ impl Trial {
         tried
     }
 
-    /// Every guard before the tool runs.
+    /// Passes every guard before the tool runs.
     async fn pass(&self, steps: &mut Vec<Step>) -> Result<Passed, Box<CallEnding>> {
         let (tools, tenant, agent, name) = (&self.tools, &self.tenant, &self.agent, self.tool.as_str());
         let context = &self.context;
@@ -137,7 +137,7 @@ impl Trial {
         Ok(passed)
     }
 
-    /// What the tool's row says of facts: there is no session here to decide by.
+    /// The facts in the tool's row. A trial has no session, so they are not evaluated.
     fn facts(&self, tool: &RegisteredTool) -> Option<Step> {
         let row = self.tools.facts(tool)?;
         let list = |facts: Vec<String>| facts.join(", ");
@@ -165,7 +165,7 @@ impl Trial {
         Some(Step { step: "facts", passed: true, detail })
     }
 
-    /// The detail of a guard that lets the call pass.
+    /// The detail of a guard that the call passes.
     fn passed(&self, guard: Guard, tool: &RegisteredTool) -> String {
         match guard {
             Guard::Permission => format!("{} may call {}", self.agent, tool.spec.name),
@@ -201,7 +201,7 @@ impl Trial {
         }
     }
 
-    /// Adds what the run came to.
+    /// Adds the result of the run.
     fn tell(
         &self,
         tried: &mut Tried,
@@ -245,7 +245,7 @@ impl Trial {
                 tried.next = Some(format!("A worker would call it again when that has ended, or after {most:.0} s"));
                 return;
             }
-            // Nobody cancels a trial, and nobody stops it.
+            // A trial is never canceled or stopped.
             Judged::Stopped | Judged::HandBack => return,
         };
         result.duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
@@ -258,7 +258,7 @@ impl Trial {
     }
 }
 
-/// Who would have to agree, and for what.
+/// The people who would have to approve the call, and why.
 fn needs(asked: &[AskedBy]) -> String {
     let each = asked.iter().map(|AskedBy { place, why, demand, .. }| {
         let who = match demand.by.iter().map(String::as_str).collect::<Vec<_>>().join(", ") {

@@ -1,4 +1,4 @@
-//! One try of a call: what is known before it, and what becomes of it.
+//! One attempt of a call: the state before it, and its disposition.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,24 +23,25 @@ use crate::config::WorkerConfig;
 use crate::held::Hold;
 use crate::tools::Awaited;
 
-/// The disposition of one try of a call.
+/// The disposition of one attempt of a call.
 pub(crate) enum Disposition {
-    /// It has its result; with the rules in shadow that would have stopped it.
+    /// The call has its result, with the rules in shadow mode that would have denied it.
     Ended(Box<CallResult>, Vec<ShadowDenial>),
     /// Another attempt ran it, and reported this result.
     Kept(Box<RenderedCall>),
-    /// It is tried again after this wait, for this try failed, for this reason.
+    /// This attempt failed. The call is retried after this wait; the text is the reason.
     Again(Duration, String),
-    /// It has begun, and whether it took effect is to be found out: after this wait another tool is asked (again), for this
-    /// reason. Then comes the number of the try, as the record keeps it, and the result if nothing more can be found out.
+    /// The call has begun, and it must be found out whether it took effect: after this wait another tool is asked
+    /// (again); the text is the reason. The number is the attempt in the encoding of the turn's record. The result
+    /// applies if the outcome cannot be found out.
     Reconciles(Duration, String, u32, Box<CallResult>),
-    /// It has begun work that goes on elsewhere: it waits for this event, for this long at most.
+    /// The call has begun work that continues elsewhere. It waits for this event, at most for this time.
     Waits(Awaited, Duration),
-    /// It is not sent, for its tool rests; it uses up no try.
+    /// The call is not sent, because its tool is unavailable. This does not count as an attempt.
     Rests(Box<RestingCall>),
-    /// Nothing of it has begun: it waits for other calls or for people.
+    /// The call has not begun. It waits for other calls or for people.
     WaitsFor(Box<Waiting>),
-    /// The worker must stop, or its lease is over: another worker may run it.
+    /// The worker must stop, or its lease is over. Another worker may run the call.
     HandBack(HandBackReason),
     /// Another worker holds the turn, or may hold it.
     Lost,
@@ -52,66 +53,66 @@ pub(crate) struct Waiting {
     pub(crate) reason: WaitReason,
     /// The longest wait.
     pub(crate) at_most: Duration,
-    /// What the park writes.
+    /// The event, with the records that the park writes.
     pub(crate) wait: WaitFor,
     /// Conditions of the wait.
     pub(crate) waits_while: Vec<Guard>,
 }
 
-/// A call whose tool rests.
+/// A call whose tool is unavailable: its circuit breaker is open, or an operator has paused it.
 pub(crate) struct RestingCall {
-    /// When it is looked at again.
+    /// The time until the call is checked again.
     pub(crate) delay: Duration,
-    /// The time for which it may rest in all; `None`: until its deadline, for an operator has paused the tool.
+    /// The longest total wait. `None` means until the call's deadline, because an operator has paused the tool.
     pub(crate) at_most: Option<Duration>,
-    /// Why the tool rests.
+    /// Why the tool is unavailable.
     pub(crate) why: String,
-    /// Its result, once it has rested for so long.
+    /// The call's result after that wait.
     pub(crate) over: Box<CallResult>,
 }
 
-/// A call on its way to its result.
+/// A call on the way to its result.
 pub(crate) struct Trying<'a> {
     pub(crate) slice: &'a Arc<Slice>,
     pub(crate) call: &'a Call,
     pub(crate) id: CallId,
-    /// The number of this try, from 1.
+    /// The number of this attempt, from 1.
     pub(crate) attempt: u32,
-    /// True if it has begun work that went on elsewhere.
+    /// True if the call has begun work that continued elsewhere.
     pub(crate) waited: bool,
     pub(crate) context: Arc<tickfleet_model::Context>,
     pub(crate) hold: &'a Hold,
-    /// The policy and tools that it is judged and carried out by.
+    /// The policy and tools that apply to the call.
     pub(crate) config: &'a WorkerConfig,
     /// Why the turn was canceled, if that is known.
     pub(crate) canceled: Option<&'a str>,
-    /// Calls of this slice that have results, and do not count for their streaks yet.
+    /// Results of this slice's calls that do not count for their streaks yet.
     pub(crate) unsettled: &'a [(StreakName, StreakBounds, Repeat)],
     /// Records that the slice's earlier calls have read.
     pub(crate) view: &'a View,
-    /// What has come of it so far.
+    /// The progress of the attempt.
     pub(crate) progress: Mutex<Progress>,
 }
 
-/// What a try has written and learned.
+/// What an attempt has written and learned.
 #[derive(Default)]
 pub(crate) struct Progress {
-    /// The turn's record as the try has written it, with its version.
+    /// The turn's record as the attempt has written it, with its version.
     pub(crate) written: Option<Box<(Version, Turn)>>,
-    /// The ID of this attempt, once it has begun.
+    /// The ID of this attempt, if it has begun the call.
     pub(crate) begun_by: Option<String>,
-    /// The records that it has read and written.
+    /// The records that the attempt has read and written.
     pub(crate) view: View,
-    /// The effects of its end.
+    /// The effects of the call's end.
     pub(crate) ends: Ends,
-    /// Why the turn was canceled, if the store said so.
+    /// Why the turn was canceled, if the store reported it.
     pub(crate) canceled: Option<String>,
 }
 
-/// A call that does not begin now.
+/// The disposition of a call that does not begin now.
 pub(super) struct Instead {
     pub(super) disposition: Disposition,
-    /// True if its end is a call of its agent's streak.
+    /// True if this end counts for the agent's streak.
     pub(super) counts: bool,
 }
 
@@ -122,7 +123,7 @@ impl Instead {
 }
 
 impl Disposition {
-    /// The disposition as a span names it.
+    /// The name of the disposition for spans.
     pub(crate) fn word(&self) -> &'static str {
         match self {
             Self::Ended(result, _) => result.outcome.as_str(),
@@ -136,18 +137,18 @@ impl Disposition {
         }
     }
 
-    /// A call of which nothing was sent, and that this worker does not carry out.
+    /// The disposition of a call of which nothing was sent, and that this worker does not carry out.
     pub(crate) const fn unsent() -> Self {
         Self::HandBack(HandBackReason::Unsent { nonce: None })
     }
 
-    /// Whether people have not agreed to it.
+    /// Returns true if people have not approved the call.
     pub(crate) fn is_refused(&self) -> bool {
         matches!(self, Self::Ended(result, _) if result.outcome == Outcome::ApprovalRefused)
     }
 }
 
-/// True if somebody who is gone may have held the slice's calls: then nobody knows whether they ran.
+/// Returns true if a lost worker may have held the slice's calls. It is then unknown whether they ran.
 pub(crate) const fn may_have_been_held(slice: &Slice) -> bool {
     slice.turn.crashes > 0 || slice.turn.may_have_run
 }
@@ -163,22 +164,22 @@ impl Trying<'_> {
         self.slice.turn.is_task()
     }
 
-    /// True if this is the call's first try, and nothing of it has begun.
+    /// True if this is the call's first attempt, and it has begun no work elsewhere.
     pub(crate) const fn is_first(&self) -> bool {
         self.attempt == 1 && !self.waited
     }
 
-    /// The call in records.
+    /// The name of the call in records.
     pub(crate) fn name(&self) -> CallName {
         CallName::from(self.id.clone())
     }
 
-    /// The name of its tool, however the model spells it.
+    /// The name of its tool, whatever the model's spelling.
     pub(crate) fn tool_name(&self) -> &str {
         self.config.registry.resolve(&self.call.tool).map_or(&self.call.tool, |tool| &tool.spec.name)
     }
 
-    /// The span of this try.
+    /// The span of this attempt.
     pub(crate) fn span(&self) -> Span {
         tracing::debug_span!(
             target: traces::TARGET, "call", call = %self.id, tool = self.call.tool, attempt = self.attempt,
@@ -194,25 +195,25 @@ impl Trying<'_> {
         Disposition::Ended(Box::new(self.result(outcome, error)), Vec::new())
     }
 
-    /// A call that this attempt has begun, and of which nothing was sent.
+    /// The disposition of a call that this attempt has begun, and of which nothing was sent.
     pub(super) fn unsent(&self) -> Disposition {
         Disposition::HandBack(HandBackReason::Unsent { nonce: self.progress.lock().begun_by.clone() })
     }
 
-    /// A call without lasting effect that was cancelled while it ran.
+    /// The end of a call without lasting effect that was canceled while it ran.
     pub(super) fn stopped(&self, why: Option<&str>) -> Disposition {
         let because = report::because(why);
         let message = format!("The turn was cancelled{because} while this call ran; its result was dropped.");
         self.refused(Outcome::Cancelled, messages::error(Outcome::Cancelled, message))
     }
 
-    /// A call that ends without a result of its own, for one of the reasons that schedulers know too.
+    /// The end of a call without a result of its own. A scheduler can end a call for the same reasons.
     pub(super) fn ended(&self, reason: &EndReason, past: &Past<'_>) -> Box<CallResult> {
         let (outcome, error) = report::ended(reason, self.head().deadline_ms, past);
         Box::new(CallResult { attempts: past.tries, ..self.result(outcome, error) })
     }
 
-    /// Tries that the call has behind it.
+    /// The number of earlier attempts of the call.
     pub(super) fn tries(&self) -> u32 {
         questions::own_try(self.attempt).saturating_sub(1)
     }

@@ -1,5 +1,5 @@
-//! START HERE: one slice of a turn, end to end. Its calls are carried out one by one, in order; every result is
-//! settled; a transient failure parks the slice; whatever happens, nothing is lost and nothing is written twice.
+//! START HERE: one slice of a turn, end to end. Its calls are carried out one by one, in order. Every result is
+//! settled, and a transient failure parks the slice. In every case, nothing is lost and nothing is written twice.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,14 +37,14 @@ use crate::journal::Journal;
 use crate::lane::Slot;
 use crate::outbox::Outbox;
 
-/// Executions shorter than this are settled with the next result of their slice: a commit of their own would
-/// cost more than running them again after a crash.
+/// Executions shorter than this are settled with the next result of their slice: a separate commit would cost more than
+/// running them again after a crash.
 const COMMIT_ALONE_MS: u64 = 100;
 
-/// Reads of one slice that run at the same time at most; they share the slice's slot.
+/// The most reads of one slice that run at the same time. They share the slice's slot.
 const READS_AT_ONCE_MAX: usize = 8;
 
-/// A slice that is held, with the results since its last commit. It is spent when it is settled, parked or handed back.
+/// A held slice with the results since its last commit. It is consumed when it is settled, parked or returned.
 pub(super) struct Holding {
     pub(super) slice: Arc<Slice>,
     pub(super) hold: Hold,
@@ -52,7 +52,7 @@ pub(super) struct Holding {
     pub(super) results: Vec<Carried>,
     /// Records that its calls have read and written.
     pub(super) view: View,
-    /// Their calls that count for a streak.
+    /// Those of its calls that count for a streak.
     pub(super) repeats: Vec<(StreakName, StreakBounds, Repeat)>,
     /// Why the turn was canceled, if that is known.
     pub(super) canceled: Option<String>,
@@ -65,13 +65,13 @@ pub(super) struct Holding {
 pub(super) struct Carried {
     rendered: RenderedCall,
     ends: Ends,
-    /// Why the call was not run, if its turn ends because of it.
+    /// Why the call was not run, if its turn ends because of that.
     reason: Option<EndReason>,
 }
 
-/// One try of a call that is over.
+/// A finished attempt of a call.
 struct Tried {
-    /// Its number.
+    /// Its number, from 1.
     attempt: u32,
     progress: Progress,
     disposition: Disposition,
@@ -80,16 +80,16 @@ struct Tried {
 /// The outcome of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Commit {
-    /// The slice goes on.
+    /// The slice continues.
     Ok,
-    /// Calls that were to end without running may have run: only the results before them are kept, and they are carried out
-    /// again.
+    /// Calls that were to end without running may have run. Only the results before them are kept, and these calls are
+    /// carried out again.
     Again,
-    /// The slice is over, or another worker has it.
+    /// The slice is finished, or another worker has it.
     Over,
 }
 
-/// Carries out slices, end to end.
+/// Carries out slices from end to end.
 pub(crate) struct Pipeline {
     pub(super) store: Store,
     pub(super) configs: Arc<WorkerConfigs>,
@@ -98,14 +98,14 @@ pub(crate) struct Pipeline {
     pub(super) outbox: Arc<Outbox>,
     pub(super) calls: Calls,
     pub(super) metrics: Arc<Metrics>,
-    /// The way in which results are reported.
+    /// The options for reporting results.
     report: ReportOptions,
     /// Canceled when running calls must stop at once.
     now: CancellationToken,
 }
 
 impl Pipeline {
-    /// Carries calls out by `calls`, and reports them by `report`.
+    /// Carries out calls with `calls`, and reports them with `report`.
     pub(crate) fn new(
         common: &Common,
         journal: &Arc<Journal>,
@@ -127,7 +127,8 @@ impl Pipeline {
         }
     }
 
-    /// Carries out a slice. `slot` is given back when its last call has run; the results may still be on their way.
+    /// Carries out a slice. `slot` is released when its last call has run; the results may still be waiting for the
+    /// store.
     pub(crate) fn slice(
         self: Arc<Self>,
         slice: Slice,
@@ -135,7 +136,7 @@ impl Pipeline {
         slot: Slot,
         held: OwnedSemaphorePermit,
     ) -> impl Future<Output = ()> + Send {
-        // A task is copied several times on its way to where it runs: what is large of it is in a box.
+        // A spawned future is copied several times before it runs, so its large parts are boxed.
         let slice = Arc::new(slice);
         async move {
             let (name, entry) = (slice.name.clone(), slice.entry.clone());
@@ -146,8 +147,8 @@ impl Pipeline {
         }
     }
 
-    /// Marks a slice that a worker has died with as started: only then does another crash count against it. `None` if
-    /// another worker has it, or if this worker must stop.
+    /// Marks a slice of a crashed worker as started. A further crash counts against it only after this. `None` if
+    /// another worker has the slice, or if this worker must stop.
     pub(crate) async fn start(&self, slice: Slice) -> Option<Slice> {
         use tickfleet_core::call::begin::BeginResult;
         let mut slice = Arc::new(slice);
@@ -176,7 +177,7 @@ impl Pipeline {
                     () = self.now.cancelled() => break,
                     () = tokio::time::sleep(HOLD) => {}
                 },
-                // Its calls end one by one.
+                // Its calls end one by one in the normal way.
                 _ => break,
             }
         }
@@ -184,20 +185,20 @@ impl Pipeline {
     }
 
     async fn run_slice(&self, slice: Arc<Slice>, hold: Hold, slot: Slot) {
-        // By one clock: the ID of the slice's entry is the time of its dispatch.
+        // Both times come from one clock: the ID of the slice's entry is the time of its dispatch.
         let dispatched_ms = entry_ms(&slice.entry).unwrap_or_else(|| self.store.state().now_ms);
         self.metrics.started(self.since(dispatched_ms));
         let context = Arc::new(slice.turn.head.context.clone());
         let mut holding = Holding::new(slice, hold);
         while !holding.is_done() {
             if self.journal.epoch() != holding.hold.epoch {
-                // The store may have lost that this worker took the slice, so that another worker has it, too.
+                // The store may have lost that this worker took the slice, so another worker may have it too.
                 return self.give_back(holding, HandBackReason::Beside).await;
             }
             let (config, mut alone) = (self.config_for(&holding.slice).await, false);
             let mut carried = self.carry_out_next(&holding, &context, &config).await.into_iter();
             while let Some(Tried { attempt, progress, disposition }) = carried.next() {
-                // What ran beside it and came later in the turn is dropped, and read again.
+                // Results of later calls that ran in parallel are dropped, and these reads are repeated.
                 let beside = carried.len() > 0;
                 let ends = holding.adopt(progress);
                 match disposition {
@@ -206,7 +207,7 @@ impl Pipeline {
                         alone |= commits_alone(&config, &holding.slice, at, &result);
                         self.end_call(&mut holding, &config, *result, &shadow, ends);
                     }
-                    // The store lost it, and its worker has reported it: it is a result like any other.
+                    // The store had lost the result, and a worker has reported it. It is a result like any other.
                     Disposition::Kept(rendered) => {
                         alone = true;
                         self.keep(&mut holding, &config, *rendered);
@@ -220,8 +221,8 @@ impl Pipeline {
                     other => return Box::pin(self.leave(holding, other, (attempt, beside), &config)).await,
                 }
             }
-            // The result of a `once` call is committed before the next call begins (rule 6). The slot is free before the last
-            // commit, unless calls may have to be carried out again.
+            // The result of a `once` call is committed before the next call begins (invariant 6). The slot is free
+            // before the last commit, unless calls may have to be carried out again.
             let is_last = holding.is_done();
             if is_last && holding.is_sure() {
                 drop(slot);
@@ -234,8 +235,8 @@ impl Pipeline {
         }
     }
 
-    /// The configuration that the slice is judged by. Its tenant may have been set after our last heartbeat, and the
-    /// scheduler knew it.
+    /// The configuration that applies to the slice. Its tenant may have been added after this worker's last heartbeat,
+    /// while the scheduler knew it already.
     async fn config_for(&self, slice: &Slice) -> Arc<WorkerConfig> {
         let config = self.configs.load();
         if config.active.policy.look_up(&slice.name.tenant, &slice.turn.head.agent).is_ok() {
@@ -247,7 +248,8 @@ impl Pipeline {
         self.configs.load()
     }
 
-    /// One try of the next call, or of the next calls if they may run at the same time: what became of each, in call order.
+    /// One attempt of the next call, or of the next calls if they may run at the same time; returns the disposition of
+    /// each, in call order.
     async fn carry_out_next(&self, holding: &Holding, context: &Arc<Context>, config: &WorkerConfig) -> Vec<Tried> {
         let (slice, first) = (&holding.slice, holding.results.len());
         let one = |index: usize| async move {
@@ -295,7 +297,7 @@ impl Pipeline {
         ends.unused = unused_approval(slice, index, &result);
         let once = config.registry.effect(&call.tool).is_none_or(|effect| effect == Effect::Once);
         if once && result.attempts > 0 {
-            // Before the commit: should the store restart, this is what it is told.
+            // Before the commit: if the store restarts, the worker reports this result to it.
             self.journal.end(&slice.name, slice.turn.position + index, &rendered);
         }
         if let Some(claim) = &ends.claim {
@@ -334,7 +336,8 @@ impl Pipeline {
             self.metrics.call_ended(tool, result.outcome, None);
         }
         let ran = result.ran();
-        // Somebody who is gone had begun it: a call that may have run was tried. One that repeats another was not.
+        // A worker that is gone had begun it. A call that may have run counts as attempted, unless it repeats the
+        // result of another call.
         let tried = result.attempts == 0 && result.outcome == Outcome::OutcomeUnknown && result.repeats.is_none();
         let tried = tried.then(|| CallResult { attempts: 1, ..result.clone() });
         let result = tried.as_ref().unwrap_or(result);
@@ -443,12 +446,12 @@ impl Holding {
         self.results.len() >= self.slice.calls.len()
     }
 
-    /// True if results are to be committed.
+    /// True if results wait for their commit.
     pub(super) fn has_results(&self) -> bool {
         !self.results.is_empty()
     }
 
-    /// True if none of its calls ends without running: whether it has run is not asked again.
+    /// True if none of its calls ends without running. Then it is not checked again whether they have run.
     fn is_sure(&self) -> bool {
         self.results.iter().all(|carried| carried.ends.unrun.is_none())
     }
@@ -458,7 +461,7 @@ impl Holding {
         self.slice.turn.position + self.results.len()
     }
 
-    /// A try of the call at `index` of the slice.
+    /// An attempt of the call at `index` of the slice.
     pub(super) fn trying<'a>(&'a self, index: usize, context: &Arc<Context>, config: &'a WorkerConfig) -> Trying<'a> {
         let slice = &self.slice;
         Trying {
@@ -477,7 +480,7 @@ impl Holding {
         }
     }
 
-    /// Takes over what a try has written and learned. Returns the effects of its end.
+    /// Adopts what an attempt has written and learned. Returns the effects of its end.
     fn adopt(&mut self, progress: Progress) -> Ends {
         let Progress { written, begun_by, view, ends, canceled } = progress;
         self.begun_by = begun_by;
@@ -502,7 +505,7 @@ impl Holding {
     }
 }
 
-/// The approval that a call leaves unused when it ends.
+/// The approval that is left unused when the call ends.
 fn unused_approval(slice: &Slice, index: usize, result: &CallResult) -> Option<(tickfleet_model::TenantId, String)> {
     let asked = slice.turn.approval.clone().filter(|_| index == 0)?;
     let is_used = result.approval.as_ref().is_some_and(|approval| approval.id == asked);
@@ -514,8 +517,8 @@ fn entry_ms(entry: &EntryId) -> Option<i64> {
     entry.as_str().split_once('-')?.0.parse().ok()
 }
 
-/// The limits in shadow mode that would have held up the call at `index` of the slice. The last calls of an admission were
-/// beyond the limit's maximum.
+/// The limits in shadow mode that would have delayed the call at `index` of the slice. The last calls of an admission
+/// were above the limit's maximum.
 fn shades(config: &WorkerConfig, slice: &Slice, index: usize) -> Vec<ShadowDenial> {
     let admitted = slice.turn.notes.iter().rev().find_map(|note| match note {
         Note::Admitted { limits, debited, .. } => Some(limits.iter().zip(debited)),
@@ -538,27 +541,28 @@ fn shades(config: &WorkerConfig, slice: &Slice, index: usize) -> Vec<ShadowDenia
     .collect()
 }
 
-/// Returns how many calls run at the same time, from the one at `first` on: one, but for consecutive reads of a turn
-/// that asks for it. A call of any other effect is a barrier: it begins when everything before it has ended, and
-/// nothing after it begins before it has. A slice whose holder has died is carried out one by one.
+/// Returns how many calls run at the same time, starting with the call at `first`: one, except for consecutive reads of
+/// a turn that requests parallel reads. A call with any other effect is a barrier: it begins when all earlier calls
+/// have ended, and no later call begins before it has ended. A slice whose worker has crashed is carried out one by
+/// one.
 fn at_once(config: &WorkerConfig, slice: &Slice, first: usize) -> usize {
     if !slice.turn.head.parallel_reads || slice.turn.is_task() || slice.turn.crashes > 0 {
         return 1;
     }
-    // Calls that go by facts come one after the other: their order counts.
+    // The order of calls that use facts matters, so they run one after the other.
     let reads = |call: &&Call| {
         config.registry.effect(&call.tool) == Some(Effect::Read) && facts::row_of(config, slice, &call.tool).is_none()
     };
     slice.calls[first..].iter().take(READS_AT_ONCE_MAX).take_while(reads).count().max(1)
 }
 
-/// Returns true if a result should not wait for the slice's other results. What a lost worker began has to be committed
-/// too: the next begin replaces the intent record, and a third worker would begin the call again.
+/// Returns true if a result must be committed before the slice's other results. This includes the result of a call that
+/// a lost worker began: the next begin replaces the intent record, and a third worker would begin the call again.
 fn commits_alone(config: &WorkerConfig, slice: &Slice, index: usize, result: &CallResult) -> bool {
     if result.outcome == Outcome::OutcomeUnknown {
         return true;
     }
-    // The next call begins by what this one did to facts.
+    // The begin of the next call depends on the facts that this call changed.
     if facts::row_of(config, slice, &slice.calls[index].tool).is_some_and(FactRow::changes) {
         return true;
     }
@@ -566,7 +570,7 @@ fn commits_alone(config: &WorkerConfig, slice: &Slice, index: usize, result: &Ca
     (once && result.attempts > 0) || result.duration_ms >= COMMIT_ALONE_MS
 }
 
-/// A slice's span: a child of the one that admitted its turn, else of the producer's.
+/// The span of a slice: a child of the span that admitted its turn, otherwise of the producer's span.
 fn span_of(slice: &Slice) -> Span {
     let (turn, head) = (&slice.turn, &slice.turn.head);
     let span = tracing::debug_span!(
@@ -585,14 +589,14 @@ fn span_of(slice: &Slice) -> Span {
 mod tests {
     use super::*;
 
-    /// The size of what a function answers, bytes.
+    /// The size of a function's return value, in bytes.
     fn size_of_answer<A, B, C, D, E, F>(_: impl Fn(A, B, C, D, E) -> F) -> usize {
         size_of::<F>()
     }
 
     #[test]
     fn a_slice_is_a_small_task() {
-        // It had 12 kB, and 85 kB were copied for each turn.
+        // With 12 kB, 85 kB were copied for each turn.
         let bytes = size_of_answer(Pipeline::slice);
         assert!(bytes <= 2_048, "{bytes} bytes");
     }

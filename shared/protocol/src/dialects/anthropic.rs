@@ -32,8 +32,8 @@ impl DialectRules for Rules {
         read_list(self, name, held, turn)
     }
 
-    /// `{type: "tool_use", id, name, input}`. A block of any other type is no call: text, thinking, and the blocks of
-    /// tools that the provider itself carries out.
+    /// `{type: "tool_use", id, name, input}`. Blocks of other types are not calls: text, thinking, and blocks of tools
+    /// that the provider runs itself.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, Problem> {
         let fields = element.fields;
         if !is_call(fields.get("type")) {

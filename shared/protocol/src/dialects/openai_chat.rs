@@ -1,4 +1,4 @@
-//! OpenAI Chat Completions: `tool_calls` in, messages of the role `tool` out.
+//! OpenAI Chat Completions: reads `tool_calls`, writes messages with the role `tool`.
 
 use serde_json::{Value as Json, json};
 
@@ -39,7 +39,7 @@ impl DialectRules for Rules {
             let kind = bounded(&kind, limits::NAME_BYTES_MAX);
             return Err(fields.invalid("type", &format!("{kind:?} is not supported; expected \"function\"")));
         }
-        // Without a function it is a call of no tool, and costs only itself.
+        // Without a function it is a call of no tool, and only this call fails.
         let Some(function) = fields.get("function").filter(|function| function.kind() == Kind::Object) else {
             return Ok(Some(Call { provider_id: id(&fields, "id"), tool: String::new(), arguments: String::new() }));
         };
@@ -91,7 +91,8 @@ impl DialectRules for Rules {
     }
 }
 
-/// The schema of a tool's arguments, and whether it is strict. Why one is not that was to be goes into `not_strict`.
+/// The schema of a tool's arguments, and whether it is strict. If strict was requested but is impossible, the reason is
+/// added to `not_strict`.
 pub(super) fn parameters(tool: &ToolSpec, strict: bool, not_strict: &mut Vec<(String, NotStrict)>) -> (Json, bool) {
     match strict.then(|| strict_schema(&tool.input_schema)) {
         Some(Ok(schema)) => (schema, true),

@@ -1,4 +1,4 @@
-//! The fleet's own shape, for programs: `{id?, name, arguments?}`.
+//! The fleet's own format, for programs: `{id?, name, arguments?}`.
 
 use serde_json::json;
 
@@ -55,7 +55,7 @@ impl DialectRules for Rules {
         None
     }
 
-    /// Everything that a program wants to know of a tool; names as they are.
+    /// Everything that a program needs to know about a tool. Names are unchanged.
     fn define(&self, tools: &[&ToolSpec], _strict: bool) -> Definitions {
         Definitions::of_each(self.names(), tools, |_, tool| {
             let mut definition = json!({

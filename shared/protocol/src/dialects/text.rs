@@ -1,4 +1,4 @@
-//! The plain answer of a model without function calling: calls in its words in, blocks of text out.
+//! The plain-text answers of models without function calling: reads calls in the text, writes blocks of text.
 
 use super::super::json::Value;
 use super::super::message::fields::Fields;
@@ -11,7 +11,7 @@ use super::content::{IN_ONE_USER_MESSAGE, content, push_text_part};
 use super::{About, Definitions, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec};
 
-/// The member that holds an answer as it is.
+/// The member that holds a model's answer unchanged.
 const ANSWER: &str = "answer";
 
 /// The rules of plain text.
@@ -31,7 +31,8 @@ impl DialectRules for Rules {
         if name == ANSWER { read_answer(turn, name) } else { read_list(self, name, held, turn) }
     }
 
-    /// `{id?, tool, reason?, arguments?}`: a call as [`calls_in`](crate::text::calls_in) finds it in an answer.
+    /// `{id?, tool, reason?, arguments?}`, the form of the calls that [`calls_in`](crate::text::calls_in) finds in an
+    /// answer.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, Problem> {
         let fields = element.fields.only(&["id", "tool", "reason", "arguments"])?;
         let arguments = arguments(&fields, "arguments", "{}")?;
@@ -65,7 +66,7 @@ impl DialectRules for Rules {
         Some(part.end())
     }
 
-    /// One message for all results: many templates refuse two user messages in a row.
+    /// One message for all results, because many chat templates reject two user messages in a row.
     fn frame(&self) -> Option<(&'static str, &'static str)> {
         Some(IN_ONE_USER_MESSAGE)
     }

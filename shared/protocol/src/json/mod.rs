@@ -1,11 +1,11 @@
-//! Hostile JSON under bounds: one pass over the text that checks everything and builds next to nothing.
+//! Reads hostile JSON under bounds: one pass over the text checks everything and allocates almost nothing.
 //!
-//! serde_json alone keeps the last of two equal keys, turns integers beyond 64 bits into floats, and lets
-//! lone surrogates through wherever it skips a value. [`check`] refuses the first and the last; numbers keep
-//! their exact text because nothing here ever converts one.
+//! serde_json alone keeps the last of two equal keys, turns integers beyond 64 bits into floats, and accepts lone
+//! surrogates in values that it skips. [`check`] rejects duplicate keys and lone surrogates. Numbers keep their exact
+//! text, because this module converts none.
 //!
-//! [`Document::read`] does the same pass and keeps an index of the outer levels, so that the envelope of a
-//! message is read without parsing twice, and as far as possible even where the text is broken.
+//! [`Document::read`] does the same pass and keeps an index of the outer levels. It reads the envelope of a message
+//! without parsing twice, and as far as possible even if the text is broken.
 
 mod document;
 mod error;
@@ -21,17 +21,17 @@ pub use repair::{repaired, replace_beyond, with_numbers_as_text};
 pub(crate) use strings::{bounded, escaped_len, prefix, push_escaped};
 pub use strings::{push_quoted, unescape};
 
-/// The bounds on the JSON that is accepted.
+/// Bounds on accepted JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// Longest text, bytes.
+    /// Longest text, in bytes.
     pub bytes_max: usize,
     /// Deepest nesting of arrays and objects; a scalar has depth 0, `[]` has 1.
     pub depth_max: usize,
 }
 
-/// Checks that `bytes` hold exactly one JSON value that keeps all rules: UTF-8, syntax, `bounds`, no
-/// duplicate key at any depth, no lone surrogate. Builds nothing.
+/// Checks that `bytes` contain exactly one JSON value that is UTF-8, has valid syntax, is within `bounds`, and has no
+/// duplicate key at any depth and no lone surrogate. Builds nothing.
 ///
 /// # Errors
 /// The first [`JsonError`], with its path and position.
@@ -43,11 +43,11 @@ pub fn check(bytes: &[u8], bounds: Bounds) -> Result<(), JsonError> {
     scan::Scan::new(text, bounds.depth_max, scan::Keep::Nothing).run().1.map_or(Ok(()), Err)
 }
 
-/// Returns how many bytes of `text` the JSON value takes that it begins with, under the rules of [`check`]; whatever
-/// follows it is not looked at.
+/// Returns the length in bytes of the JSON value at the start of `text`, under the rules of [`check`]. The text after
+/// the value is not examined.
 ///
 /// # Errors
-/// The first [`JsonError`]; nothing behind its place was looked at.
+/// The first [`JsonError`]. The text after its position is not examined.
 pub fn leading(text: &str, depth_max: usize) -> Result<usize, JsonError> {
     scan::Scan::new(text, depth_max, scan::Keep::Nothing).leading()
 }
@@ -173,7 +173,7 @@ mod tests {
         assert!(error.to_string().len() < 500);
     }
 
-    /// serde_json's opinion of the syntax alone.
+    /// Returns true if serde_json accepts the syntax and the text is UTF-8.
     fn serde_accepts(bytes: &[u8]) -> bool {
         serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok() && std::str::from_utf8(bytes).is_ok()
     }

@@ -1,4 +1,4 @@
-//! The one pass: a recursive descent whose depth is bounded, over text that is known to be UTF-8.
+//! The single pass: a recursive descent with bounded depth over text that is known to be UTF-8.
 
 use std::collections::BTreeSet;
 
@@ -6,22 +6,22 @@ use super::error::{ECHO_BYTES_MAX, JsonError, Problem};
 use super::node::{Kind, Node, Span};
 use super::strings::{ENDS_RUN, bounded, hex4, unescape};
 
-/// Up to this many keys an object's keys are compared one by one; beyond, a set keeps hostile objects linear.
+/// Up to this many keys, the keys of an object are compared one by one. Beyond it, a set keeps hostile objects linear.
 const FEW_KEYS: usize = 24;
 
-/// The index that a scan builds beside its verdict.
+/// The index that a scan builds in addition to its verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Keep {
-    /// Nothing; the scan stops at the first problem.
+    /// No index; the scan stops at the first problem.
     Nothing,
-    /// Nodes down to this depth; the scan goes on after a problem wherever the structure is still clear.
+    /// Nodes down to this depth; the scan continues after a problem wherever the structure is still clear.
     Levels(usize),
 }
 
-/// The scan cannot go on; the problem is in [`Scan::problem`].
+/// The scan cannot continue; the problem is in [`Scan::problem`].
 struct Stop;
 
-/// The place where the scan is, inside one open container.
+/// The current position of the scan inside one open container.
 enum Step {
     Member(Span),
     Element(usize),
@@ -35,7 +35,7 @@ pub(super) struct Scan<'a> {
     depth_max: usize,
     keep: Keep,
     path: Vec<Step>,
-    /// Keys of all open objects; each object owns the tail from its own start.
+    /// The keys of all open objects; each object owns the tail from its own start index.
     keys: Vec<Span>,
     nodes: Vec<Node>,
     problem: Option<JsonError>,
@@ -57,7 +57,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Scans the whole text: the nodes kept, and the first problem.
+    /// Scans the whole text. Returns the kept nodes and the first problem.
     pub(super) fn run(mut self) -> (Vec<Node>, Option<JsonError>) {
         if self.value(Span::default()).is_ok() {
             self.blanks();
@@ -68,7 +68,7 @@ impl<'a> Scan<'a> {
         (self.nodes, self.problem)
     }
 
-    /// Scans the value that the text begins with: the offset after it. What follows it is not looked at.
+    /// Scans the value at the start of the text and returns the offset after it. The text after it is not examined.
     pub(super) fn leading(mut self) -> Result<usize, JsonError> {
         match self.value(Span::default()) {
             Ok(()) => Ok(self.at),
@@ -78,7 +78,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// One value with the blanks before it; `key` is the key it belongs to, if any.
+    /// Scans one value and the whitespace before it. `key` is the value's key, if it has one.
     fn value(&mut self, key: Span) -> Result<(), Stop> {
         self.blanks();
         let kept = matches!(self.keep, Keep::Levels(levels) if self.path.len() <= levels);
@@ -161,7 +161,7 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    /// Notes the key of the object whose keys begin at `first`, or that it has that key already.
+    /// Notes a key of the object whose keys begin at `first`, or reports a duplicate.
     fn new_key(&mut self, first: usize, key: Span, seen: &mut BTreeSet<std::borrow::Cow<'a, str>>) -> Result<(), Stop> {
         let text = self.text;
         let siblings = self.keys.get(first..).unwrap_or_default();
@@ -171,7 +171,7 @@ impl<'a> Scan<'a> {
             if seen.is_empty() {
                 seen.extend(siblings.iter().filter_map(|span| unescape(span.of(text))));
             }
-            // A key with a lone surrogate has no text and is a problem already noted.
+            // A key with a lone surrogate has no text. Its problem is noted already.
             unescape(key.of(text)).is_some_and(|key| !seen.insert(key))
         };
         self.keys.push(key);
@@ -182,7 +182,7 @@ impl<'a> Scan<'a> {
         self.soft(Problem::DuplicateKey(bounded(&name, ECHO_BYTES_MAX).into_owned()), key.start)
     }
 
-    /// The string at the present quote.
+    /// Scans the string whose quote is at the current position.
     fn string(&mut self) -> Result<Span, Stop> {
         self.at += 1;
         let start = self.at;
@@ -203,7 +203,7 @@ impl<'a> Scan<'a> {
         Ok(Span { start, end: self.at - 1, escaped })
     }
 
-    /// The escape at the present backslash.
+    /// Scans the escape whose backslash is at the current position.
     fn escape(&mut self) -> Result<(), Stop> {
         self.at += 1;
         match self.peek() {
@@ -234,7 +234,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Four hexadecimal digits after the present `u`.
+    /// Scans four hexadecimal digits after the `u` at the current position.
     fn hex(&mut self) -> Result<u32, Stop> {
         self.at += 1;
         let rest = self.bytes.get(self.at..).unwrap_or_default();
@@ -283,7 +283,7 @@ impl<'a> Scan<'a> {
         if same == word.len() { Ok(()) } else { Err(self.unexpected("true, false or null")) }
     }
 
-    /// Skips a container that lies too deep by counting brackets: what is inside stays unread.
+    /// Skips a container that is too deep by counting brackets; its content is not read.
     fn too_deep(&mut self) -> Result<(), Stop> {
         self.soft(Problem::TooDeep { max: self.depth_max }, self.at)?;
         let mut open = 0usize;
@@ -332,7 +332,7 @@ impl<'a> Scan<'a> {
         Stop
     }
 
-    /// Notes a problem that leaves the structure clear: the scan goes on where it builds something.
+    /// Notes a problem that leaves the structure clear. The scan continues if it builds an index.
     fn soft(&mut self, problem: Problem, at: usize) -> Result<(), Stop> {
         let back = std::mem::replace(&mut self.at, at);
         self.note(problem);
@@ -346,7 +346,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// The path of the present value, as `calls[0].arguments`; bounded.
+    /// The path of the current value, such as `calls[0].arguments`; bounded.
     fn place(&self) -> String {
         let mut place = String::new();
         for step in &self.path {
@@ -367,7 +367,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Returns true if two keys are the same text, however they are spelt.
+/// Returns true if two keys are the same text, even if one is written with escapes.
 fn same_key(text: &str, one: Span, other: Span) -> bool {
     if !(one.escaped || other.escaped) {
         return one.of(text) == other.of(text);

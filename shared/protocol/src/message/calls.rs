@@ -1,4 +1,4 @@
-//! The calls of a turn: which member holds them, and in which dialect.
+//! The calls of a turn: the member that holds them, and their dialect.
 
 use super::super::dialects::{CALLS, cut_off, members, rules};
 use super::super::stop_reason::is_unfinished;
@@ -28,11 +28,12 @@ pub(crate) fn read_calls(fields: &Fields<'_, '_>) -> Result<(Dialect, Vec<Call>)
     }
     let mut calls = rules.read(name, held, fields)?;
     let is_cut = fields.string("stop_reason", limits::NAME_BYTES_MAX)?.is_some_and(|word| is_unfinished(&word));
-    // In plain text, a call that is closed is complete.
+    // In plain text, a call whose JSON is closed is complete.
     if is_cut && !rules.about().in_words && rules.ends_with_call(name, held) {
         calls.last_mut().into_iter().for_each(|call| cut_off(&mut call.arguments));
     }
-    // Whoever submits a plain answer cannot know whether it has a call; of the other dialects the provider says so.
+    // The submitter of a plain-text answer cannot know whether it contains a call. In the other dialects the provider
+    // reports it.
     if calls.is_empty() && !rules.about().in_words {
         let what = rules.without_calls();
         return Err(Problem::new(RejectionCode::NoCalls, format!("{name} {what}: a turn has at least one call")));
@@ -40,7 +41,7 @@ pub(crate) fn read_calls(fields: &Fields<'_, '_>) -> Result<(Dialect, Vec<Call>)
     Ok((dialect, calls))
 }
 
-/// The rule about the members that hold calls.
+/// The rule for the members that hold calls.
 fn one_of() -> String {
     let mut names: Vec<String> = members().map(|(name, _, of)| format!("{name} ({of})")).collect();
     let last = names.pop().unwrap_or_default();
@@ -55,7 +56,7 @@ fn format(fields: &Fields<'_, '_>) -> Result<Option<Dialect>, Problem> {
         .ok_or_else(|| fields.invalid("format", &format!("{text:?} is not one of {}", known())))
 }
 
-/// Writes calls into a turn, as [`read_calls`] reads them.
+/// Writes calls into a turn in the form that [`read_calls`] reads.
 pub(crate) fn write_calls(turn: &mut Object, dialect: Dialect, calls: &[Call]) {
     let rules = rules(dialect);
     let own = rules.member().map(|(name, _)| name).filter(|_| !rules.about().in_words);

@@ -1,4 +1,4 @@
-//! The fields of a message: read one by one, each with an error that says what was expected.
+//! The fields of a message. Each is read by its own function, whose error says what was expected.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -10,21 +10,21 @@ use super::super::json::{Kind, Value, bounded};
 use super::problem::Problem;
 use tickfleet_model::{Context, IdError, Priority, RejectionCode, SessionName, limits};
 
-/// The place where an object is; a text only once an error needs it.
+/// The position of an object. It becomes text only when an error needs it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Place {
     /// The whole message.
     Message,
     /// A member of the message.
     Member(&'static str),
-    /// An element of a list of the message.
+    /// An element of a list in the message.
     Element(&'static str, usize),
     /// A member of such an element.
     Inside(&'static str, usize, &'static str),
 }
 
 impl fmt::Display for Place {
-    /// The text before the name of a member: nothing, or as `calls[0].`.
+    /// The text before the name of a member: empty, or for example `calls[0].`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Message => Ok(()),
@@ -59,7 +59,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         }
     }
 
-    /// Refuses members that are not in `allowed`.
+    /// Rejects members that are not in `allowed`.
     pub(crate) fn only(self, allowed: &[&str]) -> Result<Self, Problem> {
         match self.members.iter().find(|(key, _)| !allowed.contains(&key.as_ref())) {
             None => Ok(self),
@@ -75,7 +75,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         }
     }
 
-    /// The member `name`; one that is null counts as absent.
+    /// The member `name`; null counts as absent.
     pub(crate) fn get(&self, name: &str) -> Option<Value<'a, 'd>> {
         self.get_or_null(name).filter(|value| value.kind() != Kind::Null)
     }
@@ -85,12 +85,12 @@ impl<'a, 'd> Fields<'a, 'd> {
         self.members.iter().find(|(key, _)| key == name).map(|(_, value)| *value)
     }
 
-    /// The error that `name` is not what it should be.
+    /// The error for a member `name` with an invalid value.
     pub(crate) fn invalid(&self, name: &str, what: &str) -> Problem {
         Problem::new(RejectionCode::InvalidField, format!("{}{name}: {what}", self.place))
     }
 
-    /// The error that `name` is too long.
+    /// The error for a member `name` that is too long.
     pub(crate) fn too_large(&self, name: &str, bytes: usize, bytes_max: usize) -> Problem {
         let place = &self.place;
         Problem::new(
@@ -99,12 +99,12 @@ impl<'a, 'd> Fields<'a, 'd> {
         )
     }
 
-    /// The error that `name` is not there.
+    /// The error for a missing member `name`.
     pub(crate) fn missing(&self, name: &str) -> Problem {
         Problem::new(RejectionCode::MissingField, format!("the field {}{name} is missing", self.place))
     }
 
-    /// Turns an absent `name` into an error.
+    /// Returns an error if `name` is absent.
     pub(crate) fn required<T>(&self, name: &str, value: Option<T>) -> Result<T, Problem> {
         value.ok_or_else(|| self.missing(name))
     }
@@ -121,7 +121,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         Ok(Some(text))
     }
 
-    /// An id, made by `new`.
+    /// An ID, built with `new`.
     pub(crate) fn id<T>(
         &self,
         name: &str,
@@ -131,7 +131,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         text.map(|text| new(text).map_err(|e| self.invalid(name, &e.to_string()))).transpose()
     }
 
-    /// A boolean, false where absent.
+    /// A boolean; false if absent.
     pub(crate) fn flag(&self, name: &str) -> Result<bool, Problem> {
         match self.get(name) {
             None => Ok(false),
@@ -165,14 +165,14 @@ impl<'a, 'd> Fields<'a, 'd> {
         number.map(Some).ok_or_else(|| self.invalid(name, "expected a whole number from 0 to 4294967295"))
     }
 
-    /// The priority, `normal` where absent.
+    /// The priority; `normal` if absent.
     pub(crate) fn priority(&self) -> Result<Priority, Problem> {
         let Some(text) = self.string("priority", limits::NAME_BYTES_MAX)? else { return Ok(Priority::default()) };
         let expected = || self.invalid("priority", &format!("{text:?} is not one of urgent, high, normal, low"));
         Priority::parse(&text).ok_or_else(expected)
     }
 
-    /// The deadline, ms since the epoch. Only its form is judged here.
+    /// The deadline, ms since the epoch. Only its format is checked here.
     pub(crate) fn deadline(&self) -> Result<Option<i64>, Problem> {
         let Some(text) = self.string("deadline", limits::NAME_BYTES_MAX)? else { return Ok(None) };
         let expected = |_| {
@@ -182,7 +182,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         chrono::DateTime::parse_from_rfc3339(&text).map(|time| Some(time.timestamp_millis())).map_err(expected)
     }
 
-    /// A JSON value of at most `bytes_max` bytes, exactly as it is written.
+    /// A JSON value of at most `bytes_max` bytes, exactly as written.
     pub(crate) fn raw(&self, name: &str, bytes_max: usize) -> Result<Option<Box<RawValue>>, Problem> {
         let Some(text) = self.get(name).and_then(|value| value.text()) else { return Ok(None) };
         if text.len() > bytes_max {
@@ -216,13 +216,13 @@ impl<'a, 'd> Fields<'a, 'd> {
         Ok(context)
     }
 
-    /// The W3C trace context. What is malformed is ignored, as the standard asks: a trace must not cost a turn.
+    /// The W3C trace context. A malformed one is ignored, as the standard requires: a trace must not make a turn fail.
     fn traceparent(&self) -> Option<String> {
         let text = self.get("traceparent")?.as_str()?;
         super::super::traceparent::is_traceparent(&text).then(|| text.into_owned())
     }
 
-    /// The `tracestate` that goes with the trace context; without a good one it means nothing.
+    /// The `tracestate` of the trace context; ignored without a valid `traceparent`.
     fn tracestate(&self) -> Option<String> {
         self.traceparent()?;
         let text = self.get("tracestate")?.as_str()?;
@@ -230,7 +230,7 @@ impl<'a, 'd> Fields<'a, 'd> {
     }
 }
 
-/// JSON that the scan has checked already, as a value that keeps its text.
+/// Wraps JSON that the scan has already checked, as a value that keeps its text.
 fn raw_value(text: &str) -> Result<Box<RawValue>, serde_json::Error> {
     RawValue::from_string(text.to_owned())
 }

@@ -1,8 +1,8 @@
-//! One rule that a message breaks.
+//! A rule that a message breaks.
 
 use tickfleet_model::RejectionCode;
 
-/// A rule that a message breaks, with the words that say so.
+/// A rule that a message breaks, with the error message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Problem {
     pub(crate) code: RejectionCode,

@@ -1,4 +1,4 @@
-//! Messages.
+//! Anthropic's Messages.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -43,7 +43,7 @@ pub(super) fn write(request: &Request, model: &str) -> Result<Written, serde_jso
         max_tokens: request.tokens_max,
         system: &request.system,
         messages: messages(&request.messages),
-        // Its scale ends at 1, where that of others ends at 2.
+        // Its temperature scale ends at 1, while that of the other providers ends at 2.
         temperature: request.temperature.map(|t| t.clamp(0.0, 1.0)),
         tools: request.tools.iter().map(define).collect(),
         tool_choice: (request.answer_only && !request.tools.is_empty()).then(|| json!({ "type": "none" })),
@@ -56,7 +56,8 @@ pub(super) fn write(request: &Request, model: &str) -> Result<Written, serde_jso
     })
 }
 
-/// Roles alternate: what one role says in a row becomes one message, so that results stand before what a user adds.
+/// Roles must alternate, so consecutive messages of one role become one message. Results thus come before the text that
+/// a user adds.
 fn messages(messages: &[Message]) -> Vec<Said<'_>> {
     let mut said: Vec<Said<'_>> = Vec::new();
     for message in messages {
@@ -90,7 +91,7 @@ struct Reply {
     usage: Option<Tokens>,
 }
 
-/// One struct for all kinds: an enum would be read by way of a buffer, which loses the digits of numbers.
+/// One struct for all kinds: an enum would be read through a buffer, which loses digits of numbers.
 #[derive(Deserialize)]
 struct Part {
     #[serde(default)]
@@ -121,7 +122,7 @@ pub(super) fn read(request: &Request, body: &str) -> Result<Answer, String> {
         match part.r#type.0.as_str() {
             "text" => text.push_str(&part.text.0),
             "tool_use" => calls.push(call(request, calls.len(), part.name, part.input, None)),
-            // Thoughts, and what Anthropic itself carries out, which nobody here asks for.
+            // Thoughts, and tools that Anthropic runs itself, which this crate never requests.
             _ => {}
         }
     }

@@ -1,4 +1,4 @@
-//! `generateContent`.
+//! Google's `generateContent`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -69,7 +69,8 @@ pub(super) fn write(request: &Request, model: &str) -> Result<Written, serde_jso
     })
 }
 
-/// What one role says in a row becomes one content: the responses to the calls of a content must be in one.
+/// Consecutive messages of one role become one content, because the responses to the calls of one content must be in
+/// one content.
 fn contents(messages: &[Message]) -> Vec<Content<'_>> {
     let mut contents: Vec<Content<'_>> = Vec::new();
     for message in messages {
@@ -151,7 +152,7 @@ pub(super) fn read(request: &Request, body: &str) -> Result<Answer, String> {
     let output = used.candidates_token_count.saturating_add(used.thoughts_token_count);
     let usage = Usage { input: used.prompt_token_count, output };
     let Some(candidate) = reply.candidates.into_iter().next() else {
-        // A prompt that its filter stopped has feedback in place of a candidate.
+        // If the filter stopped a prompt, the reply has feedback in place of a candidate.
         let blocked = reply.prompt_feedback.ok_or("the response has no candidate")?;
         let reason = blocked.get("blockReason").and_then(Value::as_str).ok_or("the response has no candidate")?;
         let text = format!("The request was blocked: {}.", reason.chars().take(64).collect::<String>());
@@ -168,7 +169,7 @@ pub(super) fn read(request: &Request, body: &str) -> Result<Answer, String> {
         }
     }
     let word = candidate.finish_reason.as_deref();
-    // A call that the model could not write is no answer, and may go better next time.
+    // A call that the model failed to write is not an answer, and a repetition may succeed.
     if word == Some("MALFORMED_FUNCTION_CALL") {
         return Err("the model wrote a call that cannot be read".to_owned());
     }

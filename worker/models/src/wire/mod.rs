@@ -1,4 +1,4 @@
-//! One module per provider: how a request is written for it, and how its answer is read.
+//! One module per API: how its requests are written and its answers read.
 
 mod anthropic;
 mod gemini;
@@ -13,10 +13,10 @@ use tickfleet_protocol::{cut_off, is_unfinished};
 
 use crate::message::{Answer, Request, Stop, ToolCall};
 
-/// A form of requests and answers.
+/// A format of requests and answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Api {
-    /// Chat Completions, of OpenAI and of the many servers that answer alike.
+    /// Chat Completions of OpenAI, and of the many compatible servers.
     OpenAi,
     /// OpenAI's Responses.
     Responses,
@@ -26,11 +26,11 @@ pub enum Api {
     Gemini,
 }
 
-/// A request as it is sent.
+/// A request in the provider's format.
 pub(crate) struct Written {
-    /// What follows the base address.
+    /// The path after the base address.
     pub(crate) path: String,
-    /// The header that the key goes into, and what stands before it.
+    /// The header for the key, and the prefix of its value.
     pub(crate) key: (&'static str, &'static str),
     /// Other headers.
     pub(crate) headers: &'static [(&'static str, &'static str)],
@@ -38,7 +38,7 @@ pub(crate) struct Written {
 }
 
 impl Api {
-    /// The word that configuration and metrics name it by.
+    /// Its name in configuration and metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ impl Api {
         }
     }
 
-    /// The address of the provider itself.
+    /// The address of the provider.
     #[must_use]
     pub fn base_url(self) -> &'static str {
         match self {
@@ -59,7 +59,7 @@ impl Api {
         }
     }
 
-    /// Writes a request that has been checked.
+    /// Writes a request that has already been checked.
     pub(crate) fn write(self, request: &Request, model: &str, base_url: &str) -> Result<Written, serde_json::Error> {
         match self {
             Self::OpenAi => openai::write(request, model, base_url),
@@ -69,12 +69,12 @@ impl Api {
         }
     }
 
-    /// Reads the body of a success.
+    /// Reads the body of a successful response.
     ///
     /// # Errors
-    /// What is wrong with it, in words that repeat nothing of it.
+    /// The problem, in a message that repeats none of the body.
     pub(crate) fn read(self, request: &Request, body: &[u8]) -> Result<Answer, String> {
-        // An answer that was cut off may end in half a character.
+        // A cut-off answer may end inside a character.
         let body = String::from_utf8_lossy(body);
         let body = repaired(&body, limits::JSON_DEPTH_MAX).unwrap_or(std::borrow::Cow::Borrowed(&body));
         match self {
@@ -86,7 +86,8 @@ impl Api {
     }
 }
 
-/// A text that some servers write as null, or as another JSON value: it costs its own call, and not the answer.
+/// A text that some servers write as null or as another JSON value. Such a value affects only its own call, not the
+/// whole answer.
 #[derive(Debug, Default)]
 struct Loose(String);
 
@@ -103,15 +104,15 @@ impl<'de> Deserialize<'de> for Loose {
 
 /// The `index`th call of the answer to `request`.
 fn call(request: &Request, index: usize, name: Loose, arguments: Loose, signature: Option<String>) -> ToolCall {
-    // Providers refuse a conversation with a call without a name.
+    // Providers reject a conversation that contains a call without a name.
     let tool = if name.0.is_empty() { "unnamed".to_owned() } else { name.0 };
-    // No arguments at all is how some servers write none.
+    // Some servers send empty arguments for a call without arguments.
     let arguments = if arguments.0.trim().is_empty() { "{}".to_owned() } else { arguments.0 };
     ToolCall { id: request.call_id(index), tool, arguments, signature }
 }
 
-/// Why an answer ended, by its provider's word for that and what is in it. The last call of one that was cut off is never
-/// carried out, if nothing follows it.
+/// Why an answer ended, from the provider's stop reason and the content. If the answer was cut off and ends with a
+/// call, that call is marked so that it is never carried out.
 fn stop(word: Option<&str>, is_refused: bool, calls: &mut [ToolCall], ends_with_call: bool) -> Stop {
     if is_refused {
         return Stop::Refused;
@@ -125,7 +126,7 @@ fn stop(word: Option<&str>, is_refused: bool, calls: &mut [ToolCall], ends_with_
     if calls.is_empty() { Stop::Answer } else { Stop::Calls }
 }
 
-/// Why JSON is not what was expected, without a word of it.
+/// Describes a format error without repeating any of the text.
 fn unexpected(error: &serde_json::Error) -> String {
     format!("the response does not have this provider's format (line {}, column {})", error.line(), error.column())
 }
@@ -147,7 +148,7 @@ mod tests {
     fn an_answer_that_was_cut_off_or_has_odd_parts_is_read_call_by_call() {
         let cases = include_str!("../../../../tests/data/trouble/model-answers.json");
         for case in serde_json::from_str::<Vec<Box<RawValue>>>(cases).unwrap() {
-            // As text: a value would round the numbers of the body.
+            // Kept as text, because a value would round the numbers of the body.
             let members: std::collections::BTreeMap<String, Box<RawValue>> = serde_json::from_str(case.get()).unwrap();
             let read = |name: &str| serde_json::from_str::<Value>(members[name].get()).unwrap();
             let about = read("about");

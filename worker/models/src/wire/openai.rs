@@ -1,4 +1,4 @@
-//! Chat Completions.
+//! OpenAI's Chat Completions.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ pub(super) fn write(request: &Request, model: &str, base_url: &str) -> Result<Wr
     }
     messages.extend(request.messages.iter().map(message));
     let mut body = json!({ "model": model, "messages": messages });
-    // OpenAI's newer models refuse the old name, and most servers that answer alike know no other.
+    // OpenAI's newer models reject the old name, and most compatible servers support only the old name.
     let tokens_max = if base_url.starts_with(BASE_URL) { "max_completion_tokens" } else { "max_tokens" };
     body[tokens_max] = request.tokens_max.into();
     if let Some(temperature) = request.temperature {

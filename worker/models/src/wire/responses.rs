@@ -1,4 +1,5 @@
-//! OpenAI's Responses. Nothing is stored there: each request carries its whole conversation, like everywhere else.
+//! OpenAI's Responses. Nothing is stored at the provider: each request has the whole conversation, as with the other
+//! APIs.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -8,7 +9,7 @@ use tickfleet_protocol::{cut_off, is_unfinished};
 use super::{Loose, Written, call, stop, unexpected};
 use crate::message::{Answer, Message, Request, ToolCall, Usage};
 
-/// The provider refuses fewer tokens of an answer.
+/// The provider rejects a lower limit on the tokens of an answer.
 const TOKENS_MIN: u32 = 16;
 
 pub(super) fn write(request: &Request, model: &str) -> Result<Written, serde_json::Error> {
@@ -33,7 +34,7 @@ pub(super) fn write(request: &Request, model: &str) -> Result<Written, serde_jso
     Ok(Written { path, key: ("authorization", "Bearer "), headers: &[], body: serde_json::to_string(&body)? })
 }
 
-/// The items of one message: a model's words and each of its calls are items of their own.
+/// The items of one message: the model's text and each of its calls are separate items.
 fn items(message: &Message) -> Vec<Value> {
     match message {
         Message::User(text) => vec![json!({ "role": "user", "content": text })],
@@ -62,7 +63,7 @@ struct Incomplete {
     reason: Option<String>,
 }
 
-/// One struct for all kinds: what is not known here (thoughts, and whatever comes) is passed over, whatever it holds.
+/// One struct for all kinds. Unknown items (thoughts, and kinds added later) are skipped, whatever they contain.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Item {

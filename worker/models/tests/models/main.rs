@@ -1,4 +1,4 @@
-//! Providers over real HTTP, against a stand-in that refuses what they refuse.
+//! Tests providers over real HTTP, with a stand-in that rejects what the real providers reject.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod strict;
@@ -54,7 +54,7 @@ fn asking() -> Request {
     }
 }
 
-/// The conversation after a turn of two calls, the second of which failed.
+/// The conversation after an answer with two calls, of which the second failed.
 fn continued(calls: Vec<ToolCall>) -> Request {
     let mut request = asking();
     let results = calls.iter().enumerate().map(|(index, call)| Message::Result {
@@ -94,7 +94,7 @@ async fn a_conversation_goes_on_with_another_provider() {
         let second = StandIn::start(to, vec![Reply::Words("Done by the other.")]).await;
         let models = Models::new(vec![provider(from, &first.base, "one"), provider(to, &second.base, "two")]);
         let calls = models.ask(&asking()).await.unwrap().answer.calls;
-        // Gemini wants its own signature back; another provider's conversation has none.
+        // Gemini requires its own signature, which a conversation with another provider does not have.
         let Answered { provider, answer, failed } = models.ask(&continued(calls)).await.unwrap();
         assert_eq!((provider.as_str(), answer.text.as_str()), ("two", "Done by the other."), "{from:?} {to:?}");
         assert_eq!(failed[0].failure, Failure::Unavailable);
@@ -138,7 +138,7 @@ async fn who_asks_for_a_pause_is_left_alone() {
 
 #[tokio::test]
 async fn broken_and_endless_answers_end() {
-    // Each of these values takes seventy bytes of memory once it is read.
+    // Each of these values takes seventy bytes of memory once it is parsed.
     let dense = Box::leak(format!("[{}0]", "0,".repeat(300_000)).into_boxed_str());
     let table = [
         (Reply::Raw("<html>"), Failure::Malformed),

@@ -1,4 +1,4 @@
-//! A stand-in for a provider: it answers from a list, and refuses what the provider would refuse.
+//! A stand-in for a provider: it replies from a list, and rejects what the provider would reject.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -11,19 +11,19 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tickfleet_models::Api;
 
-/// The key that it takes. Its form is no real provider's.
+/// The key that it accepts. It does not look like a real provider's key.
 pub const KEY: &str = "test-key-of-the-stand-in";
 
-/// What it answers to a request that it does not refuse.
+/// Its reply to a valid request.
 #[derive(Debug, Clone)]
 pub enum Reply {
     /// Two calls, one with a number beyond what a double holds.
     Calls,
     Words(&'static str),
-    /// Status, body, and `Retry-After` where it is not empty.
+    /// Status, body, and `Retry-After` unless empty.
     Status(u16, Value, &'static str),
     Raw(&'static str),
-    /// More bytes than anybody should read.
+    /// More bytes than the client may read.
     Endless,
 }
 
@@ -113,7 +113,7 @@ fn said(api: Api, text: &str) -> String {
     body.to_string()
 }
 
-/// As text: a number of 23 digits is no number of `json!`.
+/// Written as text, because `json!` cannot hold a number with 23 digits.
 fn calls(api: Api) -> &'static str {
     match api {
         Api::OpenAi => {

@@ -1,5 +1,6 @@
-//! What a child does to itself before it becomes the command, in an order that leaves no gap: another user where the
-//! launcher is root, limits, no new privileges, Landlock, seccomp, and only then the program.
+//! The steps by which a child confines itself before it executes the command. Their order leaves no gap: switch to
+//! another user if the launcher is root, set limits, give up new privileges, Landlock, seccomp, and only then the
+//! program.
 
 use std::ffi::{CString, NulError};
 use std::fs::File;
@@ -20,15 +21,15 @@ use crate::cgroup::Entrance;
 use crate::spec::{Level, PATH};
 use crate::wire::Request;
 
-/// How much lower the priority of commands is.
+/// How much the priority of commands is lowered.
 const NICE: i32 = 10;
 
-/// A child that has been let go, and what it says before it becomes the command.
+/// A released child, and the pipes for its reports.
 #[derive(Debug)]
 pub(super) struct Started {
     /// The direct child of the launcher: the command, or the first process of its namespace.
     pub(super) child: Pid,
-    /// Closed without a word when the command is executed; else it says what failed.
+    /// Closed without data when the command is executed; otherwise it has the step that failed.
     pub(super) failure: PipeReader,
     /// At the level `strict`: how the command ended, and whether it had a `/proc`.
     pub(super) ended: Option<PipeReader>,
@@ -41,8 +42,8 @@ pub(super) struct Owner {
     pub(super) gid: Gid,
 }
 
-/// The unprivileged user that a launcher of root makes commands run as: the owner of the workspace. None where the
-/// launcher is not root: then it is the launcher's own.
+/// The unprivileged user that commands run as if the launcher is root: the owner of the workspace. `None` if the
+/// launcher is not root; then commands run as the launcher's user.
 pub(super) fn owner(workspace: &Path) -> Result<Option<Owner>, Refusal> {
     if !unistd::geteuid().is_root() {
         return Ok(None);
@@ -83,18 +84,19 @@ pub(super) fn start(request: &Request, stdin: &File, entrance: Option<&Entrance>
     Ok(Started { child, failure, ended: None })
 }
 
-/// Puts a child, which waits, into its cgroup: all that it starts is in it, too.
+/// Puts a waiting child into its cgroup, which all processes that it starts inherit.
 pub(super) fn admit(entrance: Option<&Entrance>, child: Pid) -> Result<(), Refusal> {
     entrance.map_or(Ok(()), |entrance| entrance.admit(child.as_raw())).map_err(step("enter the cgroup"))
 }
 
-/// The child waits for a word of its parent; a parent that died before the child could follow it says none.
+/// Waits in the child until the launcher sends a byte. If the launcher died before the death signal was set, the byte
+/// never arrives and this fails.
 pub(super) fn hold_the_gate(mut gate: PipeReader) -> Result<(), Refusal> {
     prctl::set_pdeathsig(Signal::SIGKILL).map_err(step("die with the launcher"))?;
     gate.read_exact(&mut [0]).map_err(step("wait for the launcher"))
 }
 
-/// Gives up root for good.
+/// Gives up root permanently.
 pub(super) fn become_owner(owner: Option<Owner>) -> Result<(), Refusal> {
     let Some(Owner { uid, gid }) = owner else { return Ok(()) };
     unistd::setgroups(&[]).map_err(step("leave all groups"))?;
@@ -102,11 +104,12 @@ pub(super) fn become_owner(owner: Option<Owner>) -> Result<(), Refusal> {
     unistd::setresuid(uid, uid, uid).map_err(step("change the user"))
 }
 
-/// Lets a launcher of root see files and processes as the command's user does: the kernel shows a process' descriptors to
-/// its own user, and to root only with a capability that containers do not give. Signals are still root's.
+/// Gives a launcher that is root the command user's view of files and processes: the kernel shows a process's
+/// descriptors to its own user, and to root only with a capability that containers do not have. Signals are still sent
+/// as root.
 fn see_as(owner: Option<Owner>) -> Result<(), Refusal> {
     let Some(Owner { uid, gid }) = owner else { return Ok(()) };
-    // Each returns the one before, and no error.
+    // Each call returns the previous ID and reports no error.
     unistd::setfsgid(gid);
     unistd::setfsuid(uid);
     match (unistd::setfsgid(gid), unistd::setfsuid(uid)) {
@@ -115,25 +118,25 @@ fn see_as(owner: Option<Owner>) -> Result<(), Refusal> {
     }
 }
 
-/// Tells the launcher why there is no command, and ends.
+/// Reports to the launcher why the command was not started, and ends the child.
 pub(super) fn say(tell: PipeWriter, failed: Result<(), Refusal>) -> ! {
     let (mark, why) = match failed {
         Ok(()) => ("S", "the confined process went on".to_owned()),
         Err(Refusal::Step(why)) => ("S", why),
         Err(Refusal::Program(why)) => ("P", why),
     };
-    // Nobody else can be told.
+    // If this fails, there is no other way to report it.
     let _ = (&tell).write_all(format!("{mark}{why}").as_bytes());
     end(125)
 }
 
-/// Ends a forked child, without what a whole process does at its end.
+/// Ends a forked child, without the exit handlers of a whole process.
 #[allow(clippy::disallowed_methods, reason = "a forked child has no `main` to return to, and nothing to drain")]
 pub(super) fn end(code: i32) -> ! {
     std::process::exit(code)
 }
 
-/// Confines this process and makes it the command; comes back only where that fails.
+/// Confines this process and executes the command. Returns only if that fails.
 pub(super) fn run(request: &Request, stdin: &File, place: &Place<'_>, room: Room) -> Result<(), Refusal> {
     let spec = &request.spec;
     unistd::setsid().map_err(step("begin a session"))?;
@@ -141,12 +144,12 @@ pub(super) fn run(request: &Request, stdin: &File, place: &Place<'_>, room: Room
     default_signals()?;
     std::env::set_current_dir(place.workspace).map_err(step("enter the workspace"))?;
     if place.level == Level::Basic && !request.probe {
-        // Where a command put something else there, it harms itself alone.
+        // If a command put something else at this path, it harms only itself.
         let _ = std::fs::create_dir(place.temporary);
     }
     let argv = strings(spec.argv.iter().map(String::as_str))?;
     let environment = environment(request, place)?;
-    // The worker and the launcher come first, whatever a command does with the processors.
+    // Worker and launcher take precedence over a command that keeps the processors busy.
     rustix::process::nice(NICE).map_err(step("lower the priority"))?;
     limits::set(&spec.limits, room)?;
     prctl::set_no_new_privs().map_err(step("no new privileges"))?;
@@ -158,7 +161,7 @@ pub(super) fn run(request: &Request, stdin: &File, place: &Place<'_>, room: Room
     Err(execute(&spec.argv[0], &argv, &environment))
 }
 
-/// A launcher may have been started with signals ignored or blocked; commands expect neither.
+/// A launcher may have been started with signals ignored or blocked. Commands expect neither.
 fn default_signals() -> Result<(), Refusal> {
     let all = SigSet::all();
     nix::sys::signal::sigprocmask(SigmaskHow::SIG_UNBLOCK, Some(&all), None).map_err(step("unblock signals"))?;
@@ -178,7 +181,7 @@ fn strings<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Vec<CString>, Ref
     texts.map(CString::new).collect::<Result<_, NulError>>().map_err(step("write the command"))
 }
 
-/// Executes a program, looked for in [`PATH`] where its name has no `/`.
+/// Executes a program. A name without `/` is searched for in [`PATH`].
 fn execute(program: &str, argv: &[CString], environment: &[CString]) -> Refusal {
     let folders = if program.contains('/') { vec![""] } else { PATH.split(':').collect() };
     let mut worst = Errno::ENOENT;

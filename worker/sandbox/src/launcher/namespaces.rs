@@ -1,5 +1,5 @@
-//! The level `strict`: namespaces that the launcher enters, and the first process within them, which makes the root,
-//! starts the command, reaps what is orphaned, and takes everything with it when it ends.
+//! The level `strict`: the namespaces that the launcher enters, and the first process in them. That process creates the
+//! root, starts the command, reaps orphans, and takes all other processes with it when it ends.
 
 use std::fs::{self, File};
 use std::io::{PipeReader, Read, Write};
@@ -20,7 +20,7 @@ use crate::cgroup::Entrance;
 use crate::spec::{Level, Network, WORKSPACE};
 use crate::wire::Request;
 
-/// User and group of commands, as they see themselves.
+/// The user and group ID of commands inside their namespace.
 const USER: u32 = 1_000;
 
 /// How the command ended.
@@ -32,7 +32,7 @@ pub(super) struct Ended {
 }
 
 impl Ended {
-    /// What the first process said, if it could.
+    /// Reads the report of the first process; `None` if it did not write one.
     pub(super) fn read(mut from: PipeReader) -> Option<Self> {
         let mut text = String::new();
         from.read_to_string(&mut text).ok()?;
@@ -43,7 +43,7 @@ impl Ended {
 /// Starts the command at the level `strict`.
 pub(super) fn start(request: &Request, stdin: &File, entrance: Option<&Entrance>) -> Result<Started, Refusal> {
     let owner = owner(&request.spec.workspace)?;
-    // With the command's own user a launcher of root needs no more rights than any other.
+    // As the command's own user, a launcher that was root needs no more rights than any other launcher.
     become_owner(owner)?;
     enter(&request.spec.network)?;
     let (failure, tell) = std::io::pipe().map_err(step("make a pipe"))?;
@@ -67,10 +67,10 @@ pub(super) fn start(request: &Request, stdin: &File, entrance: Option<&Entrance>
     Ok(Started { child, failure, ended: Some(ended) })
 }
 
-/// Enters namespaces of its own: the next child is the first process of a process namespace.
+/// Enters new namespaces. The next child is the first process of a process namespace.
 fn enter(network: &Network) -> Result<(), Refusal> {
     let (uid, gid) = (unistd::geteuid(), unistd::getegid());
-    // Only a process that may be looked at may write its own maps.
+    // Only a dumpable process may write its own maps.
     prctl::set_dumpable(true).map_err(step("prepare the user namespace"))?;
     unshare(CloneFlags::CLONE_NEWUSER).map_err(step("make a user namespace"))?;
     let write = |name: &str, text: String| fs::write(format!("/proc/self/{name}"), text);
@@ -86,7 +86,7 @@ fn enter(network: &Network) -> Result<(), Refusal> {
     unistd::sethostname("sandbox").map_err(step("name the host"))
 }
 
-/// Starts the command, reaps until it has ended, says how, and ends; the kernel then kills whatever is left.
+/// Starts the command, reaps until it has ended, reports how, and exits. The kernel then kills all remaining processes.
 fn first_process(
     request: &Request,
     stdin: &File,
@@ -107,7 +107,7 @@ fn first_process(
     drop(tell);
     let ended = Ended { proc, ..reap_until(command) };
     if let Ok(text) = serde_json::to_vec(&ended) {
-        // Where the launcher has gone, this process goes with it.
+        // If the launcher has gone, this process is killed too.
         let _ = (&tell_end).write_all(&text);
     }
     end(0)

@@ -1,4 +1,4 @@
-//! Landlock: the files that a command may reach, the TCP ports, and nobody outside to signal.
+//! Landlock: restricts the files and TCP ports that a command may use, and its signals to processes in the sandbox.
 
 use std::path::Path;
 
@@ -12,13 +12,13 @@ use super::place::Place;
 use super::{Refusal, raw, step};
 use crate::spec::{Level, Network, Spec};
 
-/// The newest ABI whose rights this crate has been tried with; an older kernel enforces what it knows of them.
+/// The newest ABI whose rights this crate was tested with. An older kernel enforces the subset that it supports.
 const NEWEST: ABI = ABI::V6;
 
-/// Restricts this process and what it starts, for good.
+/// Restricts this process and its children permanently.
 pub(super) fn restrict(spec: &Spec, place: &Place<'_>) -> Result<(), Refusal> {
     if raw::landlock_abi() == 0 {
-        // The level `strict` has a root of its own, made of mounts.
+        // The level `strict` has its own root, which consists of mounts.
         return match place.level {
             Level::Strict => Ok(()),
             _ => Err(Refusal::Step("Landlock: the kernel has none, or it is switched off".into())),
@@ -42,7 +42,7 @@ fn with_rules(mut rules: RulesetCreated, spec: &Spec, place: &Place<'_>) -> Resu
     let (all, read) = (AccessFs::from_all(NEWEST), AccessFs::from_read(NEWEST));
     let look = AccessFs::ReadFile | AccessFs::ReadDir;
     if place.level == Level::Strict {
-        // The root holds nothing but what was put there; writing is for the places below.
+        // The root contains only what the launcher put there. Only the paths below are writable.
         rules = beneath(rules, Path::new("/"), read)?;
         for path in ["/tmp", "/dev/shm"] {
             rules = beneath(rules, Path::new(path), all)?;
@@ -71,7 +71,7 @@ fn with_rules(mut rules: RulesetCreated, spec: &Spec, place: &Place<'_>) -> Resu
     Ok(rules)
 }
 
-/// Allows `access` at a path and below it. What does not exist needs no rule.
+/// Permits `access` at a path and below it. A path that does not exist needs no rule.
 fn beneath(rules: RulesetCreated, path: &Path, access: BitFlags<AccessFs>) -> Result<RulesetCreated, Refusal> {
     let Ok(found) = PathFd::new(path) else { return Ok(rules) };
     let allowed = if path.is_dir() { access } else { access & AccessFs::from_file(NEWEST) };

@@ -1,4 +1,4 @@
-//! What a command may use, attacked by taking more.
+//! Attacks on the resource limits of a command.
 
 use std::time::Duration;
 
@@ -80,7 +80,7 @@ shutil.copyfile('f', 'g'); print(subprocess.run('cp g h && cat h - < g | cat', s
     }
 }
 
-/// Attacks that take memory outside their resident pages, and hold it.
+/// Attacks that take memory outside their resident pages and keep it.
 const HIDDEN_MEMORY: [(&str, &str); 8] = [
     (
         "mappings that are not touched",
@@ -229,7 +229,7 @@ async fn commands_are_killed_before_their_worker_where_memory_runs_out() {
             if !found.is_empty() {
                 break;
             }
-            // Nothing tells when the command is executed.
+            // Execution of the command sends no notification to wait for.
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         for pid in &found {
@@ -256,7 +256,7 @@ async fn time_on_processors_is_bounded_in_one_process_and_over_all_of_them() {
 
 #[tokio::test]
 async fn time_of_processes_that_have_ended_counts_whoever_reaps_them() {
-    // Each round waits until the pipe closes, which is the end of the process that burns time.
+    // Each round waits until the pipe closes, which happens when the process that burns time ends.
     let burn = "
 def burn():
     end = time.process_time() + 0.1
@@ -463,7 +463,7 @@ async fn the_kernel_bounds_a_command_that_has_a_cgroup() {
             continue;
         }
         let folder = workspace();
-        // Each process stays below what one may write. Looks see them only after the kernel.
+        // Each process stays below the limit of a single process. The kernel acts before a check sees them.
         let script = "
 for _ in range(6):
     if os.fork() == 0: x = bytearray(b'x') * (100 << 20); time.sleep(60)

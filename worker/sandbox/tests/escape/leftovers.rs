@@ -1,4 +1,4 @@
-//! Nothing of a command is alive after its run, however it hides, and however the run ends.
+//! After a run, no process of the command is alive, whatever it does to hide and however the run ends.
 
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ async fn dropping_the_future_kills_everything() {
 
 #[tokio::test]
 async fn a_worker_that_is_killed_leaves_nothing_running() {
-    // A process of its own plays the worker: it starts a launcher, and dies without a word.
+    // A separate process acts as the worker: it starts a launcher and dies without a message.
     for (level, _) in each_level().await {
         let folder = workspace();
         let mark = format!("orphan{}{level}", std::process::id());

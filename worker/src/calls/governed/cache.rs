@@ -1,6 +1,7 @@
-//! Cached results: a read that asks what was asked a while ago gets the result of then, if its tool says so.
+//! Cached results: if its tool permits it, a read with the same question as a recent read gets that read's result.
 //!
-//! Permission, arguments and rules are decided before, limits at admission: a cached result spares the tool, nothing else.
+//! Permission, arguments and rules are checked before, and limits at admission. A cached result only saves the call of
+//! the tool.
 
 use std::sync::Arc;
 
@@ -21,11 +22,11 @@ use crate::tools::RegisteredTool;
 pub(in crate::calls) struct Question {
     pub(in crate::calls) name: CacheName,
     ttl_ms: i64,
-    /// A result is as old as its question, ms of shard time.
+    /// When the question was asked, ms of shard time. The age of the result counts from this time.
     asked_ms: i64,
 }
 
-/// Finds cached results, and makes new ones.
+/// Finds and creates cached results.
 pub(in crate::calls) struct Cache {
     store: Store,
     metrics: Arc<Metrics>,
@@ -61,7 +62,7 @@ impl Cache {
         Some(Question { name, ttl_ms: cache.ttl_ms, asked_ms: self.store.state().now_ms })
     }
 
-    /// The end of a call whose result is cached. A call that has begun work elsewhere goes on with that.
+    /// The end of a call whose result is cached. A call that has begun work elsewhere continues with that work instead.
     pub(in crate::calls) fn answer(&self, trying: &Trying<'_>, cached: Option<CachedResult>) -> Option<Disposition> {
         if trying.waited {
             return None;
@@ -71,7 +72,7 @@ impl Cache {
         Some(Disposition::Ended(Box::new(result), Vec::new()))
     }
 
-    /// Whether a result is cached.
+    /// Returns true if a result is cached.
     pub(in crate::calls) async fn has(&self, question: &Question) -> bool {
         let mut view = View::default();
         let found =
@@ -82,7 +83,7 @@ impl Cache {
         })
     }
 
-    /// The result of a call, to be cached with its settle.
+    /// The result of a call, to be cached in its settle.
     pub(in crate::calls) fn fill(
         &self,
         trying: &Trying<'_>,

@@ -1,9 +1,10 @@
-//! People's consent to a call, where its tool or a rule demands it: whether it is there, how it is asked for, and what it
-//! lets run.
+//! People's consent to a call that needs approval, because of its tool or a rule: whether it was given, how it is
+//! requested, and which call it permits.
 //!
-//! A consent is bound to all that the call is (see `tickfleet_model::approval`): the worker reckons anew what that is each
-//! time, and one that was given to anything else is not found. The begin of the call uses it, so that a crash in between
-//! neither loses it nor lets another have it; and where facts or an equal call stop the call, it stays.
+//! A consent is bound to everything that makes up the call (see `tickfleet_model::approval`). The worker computes this
+//! binding each time, so a consent to a different call is not found. The consent is used in the decision that begins
+//! the call, so that a crash neither loses it nor makes it available to another call. If facts or an equal call stop
+//! the call, the consent stays.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -28,9 +29,9 @@ use crate::calls::state::Calls;
 use crate::calls::trying::{Disposition, Instead, Trying, Waiting};
 use crate::tools::Toolbox;
 
-/// A wait for a point in time is longer by this.
+/// Added to a wait for a point in time.
 const CLOCK_ERROR: Duration = Duration::from_millis(20);
-/// Bytes of the reasons for which a call asks, as people see them.
+/// Bytes of the reasons why a call needs approval, as shown to people.
 const WHY_BYTES_MAX: usize = 2 * 1024;
 
 /// The consent that a call needs.
@@ -40,11 +41,11 @@ pub(in crate::calls) fn uses(trying: &Trying<'_>, passed: &Passed) -> UseConsent
 }
 
 impl Calls {
-    /// Looks whether people have agreed to a call that has passed all other guards, and have changed its arguments. The view
-    /// has the approval. Returns the call as it then runs, if it is another.
+    /// Checks whether people have approved a call that has passed all other guards, and whether they have changed its
+    /// arguments. The view has the approval. Returns the call with the changed arguments, if any.
     ///
     /// # Errors
-    /// What becomes of a call that cannot run with the changed arguments.
+    /// The disposition of a call that cannot run with the changed arguments.
     pub(in crate::calls) async fn consented(
         &self,
         trying: &Trying<'_>,
@@ -57,7 +58,7 @@ impl Calls {
         let given = consent(view, tenant, uses, &trying.name(), now_ms).ok();
         let narrowed = match given {
             Some(Consent::Given { narrowed, .. }) => narrowed,
-            // The begin decides what becomes of the call.
+            // The begin decides what happens to the call.
             _ => None,
         };
         let again = match &narrowed {
@@ -67,25 +68,25 @@ impl Calls {
         Ok((ConsentCheck { uses: uses.clone(), narrowed }, again))
     }
 
-    /// People have agreed to a call, and it goes on. Each try looks anew; the call is counted once.
+    /// Counts the approval of a call. Each attempt checks it again, but the call is counted only once.
     pub(in crate::calls) fn count_agreed(&self, trying: &Trying<'_>) {
         if trying.is_first() {
             self.metrics.approval(ApprovalEvent::Approved);
         }
     }
 
-    /// The end of a call that somebody denied.
+    /// The end of a call that a person denied.
     pub(in crate::calls) fn denied_by(&self, trying: &Trying<'_>, id: &str, by: &str, why: &str) -> Disposition {
         let error = denied(&self.redactor.text(by), &self.redactor.text(why), id);
         self.not_agreed(trying, error, ApprovalEvent::Denied)
     }
 
-    /// The end of a call that people did not agree to in time.
+    /// The end of a call that was not approved in time.
     pub(in crate::calls) fn consent_expired(&self, trying: &Trying<'_>, since_ms: i64, id: &str) -> Disposition {
         self.not_agreed(trying, expired(since_ms, id), ApprovalEvent::Expired)
     }
 
-    /// The end of a call that nobody can be asked about.
+    /// The end of a call whose approval cannot be requested.
     pub(in crate::calls) fn cannot_be_asked(&self, trying: &Trying<'_>) -> Disposition {
         self.not_agreed(trying, cannot_be_asked(), ApprovalEvent::NotAsked)
     }
@@ -95,8 +96,8 @@ impl Calls {
         trying.refused(Outcome::ApprovalRefused, error)
     }
 
-    /// The call with the arguments that people have given it: they pass every guard again, and whatever asks about these
-    /// had asked about the others.
+    /// The call with the arguments that people changed. These pass every guard again, and must not need an approval
+    /// that the original arguments did not need.
     async fn narrowed(
         &self,
         trying: &Trying<'_>,
@@ -131,8 +132,8 @@ impl Calls {
         Ok(again)
     }
 
-    /// A call that asks people, and waits for them; or its end, if too many calls wait for them already. `before` is the
-    /// approval that was asked for an earlier form of the call, with its state.
+    /// The disposition of a call that requests approval and waits for it, or its end if too many calls are waiting for
+    /// people already. `before` is the approval that was requested for an earlier form of the call, with its state.
     pub(in crate::calls) async fn asks(
         &self,
         trying: &Trying<'_>,
@@ -168,7 +169,7 @@ impl Calls {
         match full.await {
             Ok(Some(of_agent)) => return self.not_agreed(trying, too_many(of_agent), ApprovalEvent::NotAsked),
             Ok(None) => {}
-            // The park decides: if it finds no room, the call is looked at again.
+            // The park decides. If too many approvals are waiting, the call is evaluated again.
             Err(error) => tracing::debug!(%error, call = %trying.id, "failed to count waiting approvals"),
         }
         let at_most = ask.expires_ms.map_or_else(
@@ -180,7 +181,8 @@ impl Calls {
         Disposition::WaitsFor(Box::new(Waiting { reason, at_most, wait, waits_while }))
     }
 
-    /// How long a call waits for people who were asked before, and the condition of the wait: nobody has decided since.
+    /// How long a call waits for people who were asked before, and the condition of the wait: the approval is
+    /// unchanged.
     pub(in crate::calls) fn waits_for_people(
         &self,
         trying: &Trying<'_>,
@@ -191,13 +193,13 @@ impl Calls {
         let stored = view.record::<Approval>(&key).ok().flatten();
         let until_ms = stored.as_ref().and_then(|stored| stored.value.state.until_ms());
         let until_ms = until_ms.unwrap_or(trying.head().deadline_ms);
-        // The estimated clock may be ahead, and the call would find people deciding still.
+        // The estimated clock may be ahead. Without this addition, the call could wake before the approval has expired.
         let at_most = self.store.clock().until(until_ms) + CLOCK_ERROR;
         (at_most, stored.map(|stored| Guard::Version(key, stored.version)))
     }
 
-    /// The arguments for lists, notices and whoever may not decide, without secrets and within a bound; none if these are
-    /// the exact ones.
+    /// The arguments for lists, notices and people who may not decide, without secrets and within a bound; `None` if
+    /// they equal the exact arguments.
     fn short(&self, arguments: &RawValue) -> Option<String> {
         let clean = self.redactor.json(arguments.get()).into_owned();
         let short = match RawValue::from_string(clean) {
@@ -207,7 +209,7 @@ impl Calls {
         (short != arguments.get()).then_some(short)
     }
 
-    /// What asks, as JSON, within a bound.
+    /// The reasons why the call needs approval, as JSON, within a bound.
     fn why_asked(&self, asked: &[AskedBy], before: Option<(String, &'static str)>) -> String {
         let again = before.filter(|(_, state)| matches!(*state, "waiting" | "approved")).map(|(before, _)| {
             let why = format!("{before} was asked for before; the call, its tool or what asks has changed since then");
@@ -226,7 +228,7 @@ impl Calls {
     }
 }
 
-/// What the turn's inbox is told at once, where the turn asks for that.
+/// The early message to the turn's inbox about the pending approval, if the turn requests it.
 fn early(trying: &Trying<'_>, id: &str, tool: &str) -> Option<(InboxKey, String)> {
     let (name, head) = (&trying.slice.name, trying.head());
     let inbox = head.reply_to.as_ref().filter(|_| head.pending_approval)?;
@@ -234,14 +236,14 @@ fn early(trying: &Trying<'_>, id: &str, tool: &str) -> Option<(InboxKey, String)
     Some((keys::inbox(&name.tenant, inbox), message))
 }
 
-/// The demands of everything that asks, each once.
+/// The demands of everything that requires approval, without duplicates.
 fn demands(asked: &[AskedBy]) -> Vec<Demand> {
     let demand =
         |asked: &AskedBy| Demand { quorum: asked.demand.quorum, roles: asked.demand.by.iter().cloned().collect() };
     asked.iter().map(demand).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// The hash of all that a consent to this call is about.
+/// The hash of everything that a consent to this call is bound to.
 fn binding(trying: &Trying<'_>, passed: &Passed) -> String {
     let head = trying.head();
     ApprovalBinding {

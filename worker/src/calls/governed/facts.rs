@@ -1,7 +1,9 @@
-//! Facts of sessions: a call of a tool whose row names facts enters its session where it begins, and its end changes them.
+//! Facts of sessions. A call of a tool whose row names facts enters its session when it begins, and its end changes the
+//! facts.
 //!
-//! The begin decides about what the call requires or forbids. A call that is under way and may still change that is
-//! waited for, without a slot. Its end is written with its result, in one transaction.
+//! The begin evaluates the facts that the call requires or forbids. If a running call may still change one of them, the
+//! call waits for it without a slot. The changes at the end of a call are committed with its result, in one
+//! transaction.
 
 use std::time::Duration;
 
@@ -23,10 +25,10 @@ use crate::calls::trying::{Disposition, Trying, may_have_been_held};
 use crate::config::WorkerConfig;
 use crate::tools::{RegisteredTool, Toolbox};
 
-/// The end of a call wakes those that wait for it. If that is lost, they look again after this time.
+/// The end of a call wakes the calls that wait for it. If that wake-up is lost, they check again after this time.
 pub(in crate::calls) const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
-/// What the permission matrix says of facts for calls of a tool; none where it says nothing.
+/// The facts in the tool's row of the permission matrix; `None` if the row names no facts.
 pub(crate) fn row_of<'c>(config: &'c WorkerConfig, slice: &Slice, name: &str) -> Option<&'c FactRow> {
     if slice.turn.is_task() {
         return None;
@@ -36,15 +38,15 @@ pub(crate) fn row_of<'c>(config: &'c WorkerConfig, slice: &Slice, name: &str) ->
     Some(&row.facts).filter(|facts| !facts.is_empty())
 }
 
-/// The session whose facts a call goes by.
+/// The session whose facts apply to a call.
 pub(in crate::calls) fn session_of(slice: &Slice, row: &FactRow) -> SessionName {
     let head = &slice.turn.head;
     let session = row.session(&head.agent, head.task.as_ref().map(|(task, _)| task), &head.context);
     SessionName::new(&slice.name.tenant, &session)
 }
 
-/// What the end of a call does to facts; none where its tool changes none. Where it is not known whether the call had
-/// begun, it may have made all of its changes.
+/// The changes of facts at the end of a call; `None` if its tool changes no facts. If it is unknown whether the call
+/// had begun, it may have made all of its changes.
 pub(in crate::calls) fn end_of(
     config: &WorkerConfig,
     slice: &Slice,
@@ -56,7 +58,7 @@ pub(in crate::calls) fn end_of(
     let effect = config.registry.effect(&call.tool).unwrap_or(Effect::Once);
     let changed = row.after(result, effect);
     let is_known = !changed.is_empty() || result.attempts > 0 || !may_have_been_held(slice);
-    // Those that it ran with, where a person has changed some.
+    // The arguments that the call ran with, if a person has changed some.
     let changed_by_people = result.approval.as_ref().and_then(|approval| approval.arguments.clone());
     let arguments = changed_by_people.unwrap_or_else(|| arguments_of(&call.arguments));
     let changes = changed.into_iter().map(|(change, becomes)| Changed {
@@ -69,7 +71,7 @@ pub(in crate::calls) fn end_of(
     Some((session_of(slice, row), EndedCall { call, changes }))
 }
 
-/// Arguments that cannot be read say nothing: such a call does not run.
+/// Parses arguments. Unreadable arguments become null, because such a call does not run.
 fn arguments_of(text: &str) -> Box<RawValue> {
     RawValue::from_string(text.to_owned()).unwrap_or_default()
 }
@@ -81,7 +83,7 @@ pub(in crate::calls) struct FactsCheck<'a> {
     conditions: Vec<(&'a FactCondition, bool)>,
 }
 
-/// The check of a call; with other arguments than its own, where people have changed some.
+/// The check of a call, with `changed` in place of its own arguments if people have changed some.
 pub(in crate::calls) fn check_of<'a>(
     trying: &Trying<'_>,
     row: &'a FactRow,
@@ -90,7 +92,7 @@ pub(in crate::calls) fn check_of<'a>(
     let own = arguments_of(&trying.call.arguments);
     let arguments = changed.unwrap_or(&own);
     let conditions = row.require.iter().map(|it| (it, true)).chain(row.forbid.iter().map(|it| (it, false)));
-    // A call is decided about where it begins: another try of it is never told as not run.
+    // Conditions are evaluated once, when the call begins: a retry is never reported as not run.
     let conditions: Vec<(&FactCondition, bool)> = conditions.filter(|_| trying.attempt == 1).collect();
     let condition = |(condition, required): &(&FactCondition, bool)| Condition {
         fact: condition.fact.key(arguments),
@@ -143,14 +145,14 @@ impl Calls {
     }
 }
 
-/// What is told of a condition that is not met.
+/// A condition that is not met, with everything that messages about it need.
 struct Told<'a> {
     trying: &'a Trying<'a>,
     tool: &'a RegisteredTool,
     tools: &'a Toolbox,
     condition: &'a FactCondition,
     required: bool,
-    /// None in shadow, where it is not asked for.
+    /// `None` in shadow mode, where it is not read.
     known: Option<KnownFact>,
 }
 
@@ -163,7 +165,7 @@ impl Told<'_> {
         }
     }
 
-    /// Where the configuration has the condition.
+    /// The path of the condition in the configuration.
     fn rule(&self) -> String {
         let list = if self.required { "require" } else { "forbid" };
         format!("permissions.{}.facts.{list}.{}", self.tool.spec.name, self.condition.fact.name)
@@ -196,7 +198,7 @@ impl Told<'_> {
         CallError { details: Some(details), ..messages::error(Outcome::Denied, message) }
     }
 
-    /// What a model can do: of the tools that it may call, those that make it so.
+    /// Advice for the model: which of its tools would meet the condition.
     fn advice(&self) -> String {
         let (tenant, agent) = (&self.trying.slice.name.tenant, &self.trying.head().agent);
         let permissions: &Permissions = &self.trying.config.active.policy.permissions;
@@ -232,7 +234,7 @@ fn why(known: &KnownFact, required: bool) -> String {
     }
 }
 
-/// The end of a call whose session has no room for the facts that it would set.
+/// The end of a call whose session cannot hold the facts that the call would set.
 pub(in crate::calls) fn full(trying: &Trying<'_>, name: &str) -> Disposition {
     let max = limits::FACTS_PER_SESSION_MAX;
     let message = format!("You may not call {name:?} now: its session already has the maximum of {max} facts.");

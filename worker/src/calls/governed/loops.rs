@@ -1,5 +1,6 @@
-//! The loop breaker: an agent that makes the same call with the same result again and again is told so, and is then
-//! refused that call for a while. Agents that the model loop runs have their own (`worker/llm`), and are left to it.
+//! The loop breaker. An agent that repeats the same call with the same result gets a note, and is then denied this call
+//! for some time. Agents that are run by the model loop have a loop breaker of their own (`worker/llm`), which applies
+//! instead.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,18 +16,18 @@ use tickfleet_ops::metrics::{LoopAction, Metrics};
 use crate::calls::messages;
 use crate::calls::trying::{Disposition, Trying, may_have_been_held};
 
-/// When an agent goes in circles.
+/// When an agent is considered to be in a loop.
 #[derive(Debug, Clone)]
 pub struct LoopOptions {
-    /// After so many equal calls in a row, their agent is told so.
+    /// Number of equal calls in a row after which the agent gets a note.
     pub tell_after: u32,
-    /// When such a call is refused, and for how long.
+    /// When such a call is denied, and for how long.
     pub bounds: StreakBounds,
-    /// Tools that may be asked again and again, by name.
+    /// Tools that may be called repeatedly, by name.
     pub except: Arc<BTreeSet<String>>,
 }
 
-/// Breaks loops; nothing where it is switched off.
+/// Breaks loops, unless disabled.
 pub(in crate::calls) struct Loops {
     options: Option<LoopOptions>,
     metrics: Arc<Metrics>,
@@ -38,14 +39,15 @@ impl Loops {
         Self { options, metrics: Arc::clone(metrics) }
     }
 
-    /// The call in its streak, if it is watched. A turn that the model loop or a tool has begun is none of the agent's own.
+    /// The streak check of a call, if the call is watched. A turn that the model loop or a tool has begun does not
+    /// count as the agent's own.
     pub(in crate::calls) fn check_of(&self, trying: &Trying<'_>) -> Option<StreakCheck> {
         let options = self.options.as_ref()?;
         let (head, name) = (trying.head(), &trying.slice.name);
-        // However its model spells it: another spelling is no other call.
+        // The tool's own name: the model may spell it differently, which does not make it a different call.
         let tool = trying.tool_name();
         let task = head.task.as_ref().map(|(task, _)| task);
-        // As the model loop names its turns.
+        // The names that the model loop gives to its turns.
         let turn = name.turn.as_str();
         let is_step = |task: &str| turn.strip_prefix(task).is_some_and(|rest| rest.starts_with(".step-"));
         let is_step = task.is_some_and(|task| is_step(task.as_str()) || turn.starts_with("step-"));
@@ -56,14 +58,15 @@ impl Loops {
         Some(StreakCheck { name, hash: call_hash(tool, &trying.call.arguments, &trying.context) })
     }
 
-    /// The end of a call that earlier calls of its slice have brought beyond the bound: their results are not settled yet.
+    /// The end of a call that exceeds the bound because of earlier calls of its slice, whose results are not settled
+    /// yet.
     pub(in crate::calls) fn refused_by_unsettled(
         &self,
         check: &StreakCheck,
         trying: &Trying<'_>,
         now_ms: i64,
     ) -> Option<Disposition> {
-        // It has begun: what comes of it is told.
+        // A call that has begun is not denied: its outcome is reported.
         if !trying.is_first() || trying.unsettled.is_empty() {
             return None;
         }
@@ -76,11 +79,11 @@ impl Loops {
         Some(self.refused(trying, until_ms))
     }
 
-    /// The end of a call that is not carried out, for it came too often.
+    /// The end of a call that is not carried out because it was made too often.
     pub(in crate::calls) fn refused(&self, trying: &Trying<'_>, until_ms: i64) -> Disposition {
         self.metrics.loop_broken(LoopAction::Refused);
         let (tool, until) = (&trying.call.tool, rfc3339(until_ms));
-        // A read that ran beside one that is tried again was dropped, and would be read again now.
+        // A read that ran in parallel to a retried call was dropped and is repeated now, so it may have been executed.
         let not_executed = if may_have_been_held(trying.slice) { "" } else { ", and was not executed" };
         let told = format!(
             "You have made this same call of {tool:?} again and again, and each time got the same result. It is refused until \
@@ -91,7 +94,7 @@ impl Loops {
         trying.refused(Outcome::Denied, error)
     }
 
-    /// Counts a call that has its result. One that goes on elsewhere has none yet.
+    /// Counts a call that has its result. A call that continues elsewhere has no result yet.
     pub(in crate::calls) fn count_end(&self, check: Option<StreakCheck>, trying: &Trying<'_>, carried: &Disposition) {
         let (Some(options), Some(check), Disposition::Ended(result, _)) = (&self.options, check, carried) else {
             return;
@@ -100,7 +103,7 @@ impl Loops {
         trying.progress.lock().ends.repeat = Some((check.name, options.bounds, repeat));
     }
 
-    /// What an agent is told with the result of a call that it has made before.
+    /// The note for an agent in the result of a repeated call.
     pub(in crate::calls) fn note(&self, counted: StreakCount) -> Option<String> {
         let options = self.options.as_ref()?;
         let StreakCount { count, refused_until_ms } = counted;

@@ -1,8 +1,9 @@
-//! Circuit breakers of tools: one that failed several times in a row is not called for a while, and its calls wait without a
-//! slot; then one call tries.
+//! Circuit breakers of tools. If a tool fails several times in a row, it is not called for some time, and its calls
+//! wait without a slot. Then one call is let through as a trial.
 //!
-//! They belong to the process, not to the fleet: it may be this process' network that is at fault, and asking Redis would
-//! cost every call. Failures of one tenant alone stop that tenant's calls alone: what it sends may be what the tool fails at.
+//! Breakers belong to the process, not to the fleet: the network of this process may be at fault, and asking Redis
+//! would add a cost to every call. Failures of a single tenant stop only that tenant's calls, because its arguments may
+//! be the cause.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,85 +18,86 @@ use tokio::time::Instant;
 use crate::calls::attempt::Ran;
 use crate::tools::ToolFailure;
 
-/// Tenants of a tool that are told apart while it fails; failures of further ones count for the tool alone.
+/// Tenants of a failing tool that have their own breaker. Failures of further tenants count only for the tool.
 const TENANTS_MAX: usize = 1_000;
-/// A call that finds another one trying the tool comes back after this part of the rest.
+/// If a call finds another call testing the tool, it comes back after the open time of a breaker divided by this.
 const LOOKS_A_REST: u32 = 4;
 
-/// The breakers of a process' tools. Cloned, they are the same.
+/// The circuit breakers of a process's tools. Clones share their state.
 #[derive(Debug, Clone)]
 pub struct Breakers {
-    /// None: every tool is called, whatever it does.
+    /// `None` disables circuit breakers: every tool is called.
     endurance: Option<Endurance>,
     tools: Arc<Mutex<HashMap<String, ToolBreakers>>>,
     since: Instant,
 }
 
-/// Those of one tool that has failed last.
+/// The breakers of one tool whose last call failed.
 #[derive(Debug, Default)]
 struct ToolBreakers {
-    /// Failures of all tenants in a row, of each half of those at most that open it.
+    /// Consecutive failures of all tenants. Each tenant contributes at most half of the failures that open it.
     all: Breaker,
     of_tenants: HashMap<TenantId, Breaker>,
-    /// The longest try of the row.
+    /// The longest of the attempts that failed in a row.
     slowest: Duration,
 }
 
-/// Leave to call a tool once. Dropped without a word, it counts for nothing.
+/// A permit to call a tool once. If it is dropped without a result, it does not count.
 #[derive(Debug)]
 pub(crate) struct Leave<'a> {
     breakers: &'a Breakers,
     tool: &'a str,
     tenant: &'a TenantId,
-    /// That of the whole tool and that of the tenant; none where no breakers are wanted, or it was given back.
+    /// The permit of the whole tool, and that of the tenant; `None` if breakers are disabled, or once a result was
+    /// reported.
     given: Option<(Given, Given)>,
 }
 
-/// The tool is not called now.
+/// The tool is not called now, because its circuit breaker is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Resting {
-    /// For how long.
+    /// The time until it may be called.
     pub(crate) left: Duration,
-    /// After how many failures it rests, and for how long each time.
+    /// The number of failures that open the breaker, and how long it stays open each time.
     pub(crate) endurance: Endurance,
-    /// The longest of the tries that failed in a row.
+    /// The longest of the attempts that failed in a row.
     pub(crate) slowest: Duration,
 }
 
 impl Resting {
-    /// When a call that is not sent is looked at again. Those that wait come back one after the other, within half a rest: a
-    /// tool that has just come back is not asked everything at once.
+    /// When a call that is not sent is checked again. Waiting calls come back spread over half of the time that a
+    /// breaker stays open, so that a recovered tool does not receive all calls at once.
     pub(crate) fn looks_again_after(&self, call: &CallId) -> Duration {
         let spread = self.endurance.rest / 2;
         let place = crc32fast::hash(call.to_string().as_bytes());
         self.left + spread.mul_f64(f64::from(place) / f64::from(u32::MAX))
     }
 
-    /// Why it rests, for whoever looks.
+    /// Why the tool is unavailable, for people.
     pub(crate) fn why(&self, tool: &str) -> String {
         format!("{tool} failed {} times in a row", self.endurance.failures_max)
     }
 }
 
-/// What a try says of its tool.
+/// What an attempt shows about its tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Heard {
-    /// It is there.
+    /// The tool responds.
     Answered,
-    /// It failed in a way that other calls would meet, too.
+    /// The tool failed in a way that would affect other calls too.
     Failed,
-    /// Nothing.
+    /// The attempt shows nothing about the tool.
     Nothing,
 }
 
 impl Breakers {
-    /// Breakers that open by `endurance`; none: they never open.
+    /// Breakers with this `endurance`; `None` disables them.
     #[must_use]
     pub fn new(endurance: Option<Endurance>) -> Self {
         Self { endurance, tools: Arc::default(), since: Instant::now() }
     }
 
-    /// Leave to call `tool` for `tenant` now.
+    /// Returns a permit to call `tool` for `tenant` now.
     pub(crate) fn leave<'a>(
         &'a self,
         tool: &'a str,
@@ -130,19 +132,19 @@ impl Breakers {
     }
 }
 
-/// The number of tools that rest, for some tenant at least.
+/// The number of tools whose breaker is open for at least one tenant.
 fn resting(tools: &HashMap<String, ToolBreakers>, now: Duration) -> usize {
     let rests = |of: &&ToolBreakers| of.all.is_resting(now) || of.of_tenants.values().any(|own| own.is_resting(now));
     tools.values().filter(rests).count()
 }
 
 impl<'a> Leave<'a> {
-    /// Leave for what breakers do not look at.
+    /// A permit for a call that breakers do not apply to.
     pub(crate) const fn always(breakers: &'a Breakers, tool: &'a str, tenant: &'a TenantId) -> Self {
         Self { breakers, tool, tenant, given: None }
     }
 
-    /// What the try said of the tool; it took so long.
+    /// Reports what the attempt showed about the tool, and how long it took.
     pub(crate) fn heard(mut self, heard: Heard, took: Duration, metrics: &Metrics) {
         let (Some(given), Some(endurance)) = (self.given.take(), self.breakers.endurance) else { return };
         let now = self.breakers.since.elapsed();
@@ -185,12 +187,12 @@ impl<'a> Leave<'a> {
 }
 
 impl ToolBreakers {
-    /// Counts a failure. Answers whether calls of somebody rest from now on that did not before.
+    /// Counts a failure. Returns true if this opens a breaker that was closed.
     fn failed(&mut self, tenant: &TenantId, (all, own): (Given, Given), now: Duration, endurance: Endurance) -> bool {
         let is_told_apart = self.of_tenants.len() < TENANTS_MAX || self.of_tenants.contains_key(tenant);
         let own_breaker = is_told_apart.then(|| self.of_tenants.entry(tenant.clone()).or_default());
         let of_own = own_breaker.map(|breaker| (breaker.failed(own, None, now, endurance), breaker.failures()));
-        // One tenant alone never brings the row to its end.
+        // A single tenant never opens the breaker of the whole tool.
         if all.is_trial || of_own.is_none_or(|(_, failures)| failures <= endurance.failures_max / 2) {
             return self.all.failed(all, None, now, endurance) || of_own.is_some_and(|(opened, _)| opened);
         }
@@ -198,7 +200,7 @@ impl ToolBreakers {
         of_own.is_some_and(|(opened, _)| opened)
     }
 
-    /// Forgets who has nothing against him.
+    /// Counts a success, and removes a tenant's breaker once it has no failures.
     fn answered(&mut self, tenant: &TenantId, (all, own): (Given, Given), now: Duration) {
         self.all.answered(all, now);
         if let Some(breaker) = self.of_tenants.get_mut(tenant) {
@@ -230,8 +232,8 @@ impl Drop for Leave<'_> {
     }
 }
 
-/// What a try says of its tool. A tool that says when to come again is there, and one that had less time than it is due has
-/// not been given a chance.
+/// Returns what an attempt shows about its tool. A tool that asks for a retry at a certain time does respond. An
+/// attempt with less time than the tool's timeout shows nothing if it times out.
 pub(crate) fn heard(ran: &Ran, was_cut_short: bool) -> Heard {
     match ran {
         Ran::TimedOut if was_cut_short => Heard::Nothing,
@@ -242,7 +244,7 @@ pub(crate) fn heard(ran: &Ran, was_cut_short: bool) -> Heard {
             ToolFailure::Transient { .. } | ToolFailure::Permanent { .. } | ToolFailure::Waits { .. } => {
                 Heard::Answered
             }
-            // A bug, or no service was asked.
+            // Caused by a bug, or no service was called.
             ToolFailure::InvalidArguments { .. } | ToolFailure::Internal { .. } | ToolFailure::NotConfigured { .. } => {
                 Heard::Nothing
             }

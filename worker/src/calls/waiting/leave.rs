@@ -1,4 +1,4 @@
-//! Whether a call's tool is called at all.
+//! Decides whether a call's tool is called at all.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use crate::calls::waiting::breakers::Leave;
 use crate::calls::waiting::permit::Permit;
 use crate::tools::RegisteredTool;
 
-/// Calls to a paused tool are looked at again after a quarter of the time that it has been paused for, within these bounds:
-/// however many wait, they cost little, and a short pause is soon over.
+/// Calls to a paused tool are checked again after a quarter of the time that it has been paused, within these bounds.
+/// Thus many waiting calls cost little, and short pauses end quickly.
 const PAUSED_LOOK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 
 impl Calls {
-    /// What the call may do, asked for before people are asked, and before what they have said is used; what becomes of it if
-    /// its tool rests and no answer is kept for it. A task's work is its agent's, which has breakers of its own for its models;
-    /// and what has begun work elsewhere goes on.
+    /// Returns what the call may do, before people are asked and before their consent is used. If its tool is
+    /// unavailable and no result is known without it, returns the call's disposition. The tool of a task is its agent,
+    /// whose models have circuit breakers of their own. A call that has begun work elsewhere continues.
     pub(in crate::calls) async fn leave<'a>(
         &'a self,
         trying: &'a Trying<'_>,
@@ -39,7 +39,8 @@ impl Calls {
             Ok(leave) => return Ok(Permit::Call(leave)),
             Err(resting) => resting,
         };
-        // Rule 25: it would be told as not sent. What has begun is not begun again, and may be found out about.
+        // Invariant 21: otherwise it would be reported as not sent. A call that has begun is not begun again, and may
+        // be reconciled.
         if self.begun_by_another(trying).await.is_some() {
             return Ok(Permit::Call(Leave::always(&self.breakers, name, tenant)));
         }
@@ -55,7 +56,7 @@ impl Calls {
         self.rest_or_answer(trying, tool, arguments, rests).await
     }
 
-    /// The call of a tool that an operator has paused: it waits until the pause ends, at most until its deadline.
+    /// A call of a tool that an operator has paused. It waits until the pause ends, at most until its deadline.
     async fn wait_for_resume<'a>(
         &'a self,
         trying: &'a Trying<'_>,
@@ -74,13 +75,13 @@ impl Calls {
             delay: look,
             at_most: None,
             why: format!("{name} is paused by {}: {}", pause.by, pause.reason),
-            // It never ends for having waited: its deadline does that.
+            // Waiting never ends this call; only its deadline does.
             over: Box::new(trying.result(Outcome::Transient, error)),
         });
         self.rest_or_answer(trying, tool, arguments, rests).await
     }
 
-    /// A call that is to rest does so unless its answer is there without its tool.
+    /// Lets a call wait, unless its result is known without the tool.
     async fn rest_or_answer<'a>(
         &self,
         trying: &Trying<'_>,
@@ -92,7 +93,7 @@ impl Calls {
         if has_answer { Ok(Permit::KeptAnswer(rests)) } else { Err(Disposition::Rests(rests)) }
     }
 
-    /// Whether the call has an answer without its tool: a kept one, or what came of an equal call.
+    /// Returns true if the call's result is known without its tool: it is cached, or an equal call has it.
     async fn has_kept_answer(&self, trying: &Trying<'_>, tool: &RegisteredTool, arguments: &RawValue) -> bool {
         if tool.spec.effect == Effect::Once {
             return self.ledger.knows_end(trying, tool, arguments).await;
@@ -103,10 +104,10 @@ impl Calls {
         }
     }
 
-    /// A call ends that has rested for as long as it may.
+    /// Counts the end of a call that has waited for its tool as long as it may.
     pub(in crate::calls) fn gave_up_resting(&self, tool: &str, over: &CallResult) {
         self.metrics.breaker(tool, BreakerEvent::GaveUp);
-        // What has never run is counted where it is rendered.
+        // A call that never ran is counted when its result is rendered.
         if over.attempts > 0 {
             self.metrics.call_ended(tool, over.outcome, None);
         }

@@ -1,4 +1,5 @@
-//! Calls whose tools rest: `breakers` (which do), `leave` (whether a call's tool is called at all), `permit` (what else a call may have).
+//! Calls whose tools are unavailable: `breakers` (circuit breakers of tools), `leave` (whether a call's tool is called
+//! at all), `permit` (what a call may do).
 
 pub(crate) mod breakers;
 mod leave;
