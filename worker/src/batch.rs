@@ -24,7 +24,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::calls::ends::Sections;
+use crate::calls::end_effects::SettleSections;
 
 /// Receives every failed attempt.
 pub(crate) type OnError = Arc<dyn Fn(&'static str, &(dyn std::error::Error + 'static)) + Send + Sync>;
@@ -101,7 +101,7 @@ pub(crate) struct SettleResults {
     /// Results of the calls from the slice's position on.
     pub(crate) results: Vec<RenderedCall>,
     pub(crate) frame: ReplyFrame,
-    pub(crate) sections: Sections,
+    pub(crate) sections: SettleSections,
     /// Why calls were not run, if the turn ends because of it.
     pub(crate) reason: Option<EndReason>,
     /// Why the turn was canceled, if the worker received a notice.

@@ -61,20 +61,20 @@ impl WorkerConfigs {
     /// the generation if it has changed.
     pub(crate) async fn refresh(&self, store: &Store) -> Result<Option<u64>, StoreError> {
         self.in_force.refresh(store).await?;
-        self.take_over(store).await
+        self.adopt_policy(store).await
     }
 
     /// Reads changed run-time settings, because the tenant of a slice is unknown here.
-    pub(crate) async fn hear_of_new_tenants(&self, store: &Store) -> Result<(), StoreError> {
+    pub(crate) async fn refresh_if_changed(&self, store: &Store) -> Result<(), StoreError> {
         self.in_force.refresh_where_news(store).await?;
         // A scheduler in this process, or the worker of another shard, may have read the changes already.
         if !Arc::ptr_eq(&self.load().active, &self.in_force.load()) {
-            self.take_over(store).await?;
+            self.adopt_policy(store).await?;
         }
         Ok(())
     }
 
-    async fn take_over(&self, store: &Store) -> Result<Option<u64>, StoreError> {
+    async fn adopt_policy(&self, store: &Store) -> Result<Option<u64>, StoreError> {
         let asked = self.load();
         let generation = store.generation_of(&asked.active.digest).await?;
         let now = self.in_force.load();

@@ -32,7 +32,7 @@ use crate::strays::{Strays, Which};
 const STARVATION_GUARD: u64 = 16;
 
 /// How often a drained worker checks whether it was resumed. Reads memory only.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+const RECHECK_AFTER: Duration = Duration::from_millis(100);
 
 /// Takes slices and gives them to the pipeline.
 pub(crate) struct Leasing {
@@ -131,7 +131,7 @@ impl Leasing {
             // A take in progress completes. After that, nothing is taken until an operator resumes the worker.
             if self.quiet.is_drained() {
                 handle.advanced();
-                let _ = stop.run_until_cancelled(tokio::time::sleep(LOOK_AGAIN)).await;
+                let _ = stop.run_until_cancelled(tokio::time::sleep(RECHECK_AFTER)).await;
                 continue;
             }
             // Read before the take: if the store restarts in between, it may have lost that the slices were taken.
@@ -195,7 +195,7 @@ impl Leasing {
             let hold = self.hold(&slice, epoch);
             match lane.try_room() {
                 Some((slot, held)) => {
-                    drop(tracker.spawn(Arc::clone(&self.pipeline).slice(slice, hold, lane.begin(slot), held)));
+                    drop(tracker.spawn(Arc::clone(&self.pipeline).run_slice(slice, hold, lane.begin(slot), held)));
                 }
                 None => drop(tracker.spawn(Arc::clone(self).wait_for_slot(slice, hold))),
             }
@@ -225,7 +225,7 @@ impl Leasing {
             () = self.now.cancelled() => None,
         };
         match room {
-            Some((slot, held)) => Arc::clone(&self.pipeline).slice(slice, hold, lane.begin(slot), held).await,
+            Some((slot, held)) => Arc::clone(&self.pipeline).run_slice(slice, hold, lane.begin(slot), held).await,
             None => self.release(slice).await,
         }
     }
@@ -300,14 +300,14 @@ impl Leasing {
         // Each slice is marked as running before any call runs: the next crash counts for exactly these.
         let marked = runs.into_iter().map(|(slice, hold, slot, held)| async move {
             let (name, entry) = (slice.name.clone(), slice.entry.clone());
-            let started = self.pipeline.start(slice).await;
+            let started = self.pipeline.mark_started(slice).await;
             if started.is_none() {
                 self.slices.let_go(&name, &entry);
             }
             started.map(|slice| (slice, hold, slot, held))
         });
         for (slice, hold, slot, held) in join_all(marked).await.into_iter().flatten() {
-            drop(tracker.spawn(Arc::clone(&self.pipeline).slice(slice, hold, slot, held)));
+            drop(tracker.spawn(Arc::clone(&self.pipeline).run_slice(slice, hold, slot, held)));
         }
     }
 

@@ -71,7 +71,7 @@ struct Confirmation {
 }
 
 /// The end of a task wakes the call that waits for it. If that wake-up is lost, the call checks again after this time.
-const LOOK_AGAIN: Duration = Duration::from_secs(15);
+const RECHECK_AFTER: Duration = Duration::from_secs(15);
 
 /// The tool for this shard. Its effect is `idempotent`: the task's ID is derived from the call's idempotency key, so a
 /// repeated call creates only one task.
@@ -166,7 +166,7 @@ async fn ended(
 ) -> Result<Confirmation, ToolError> {
     let name = TurnName::task(&context.tenant, id);
     match look_up(store, &name).await? {
-        KnownTurn::Live(_) => Err(ToolError::Waits { awaits: Some(id.clone().into()), at_most: LOOK_AGAIN }),
+        KnownTurn::Live(_) => Err(ToolError::Waits { awaits: Some(id.clone().into()), at_most: RECHECK_AFTER }),
         KnownTurn::Unknown => Ok(Confirmation {
             message: format!(
                 "The task was given to {}. It has ended, and its answer is no longer kept.",

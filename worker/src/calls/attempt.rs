@@ -17,7 +17,7 @@ use crate::calls::messages::{self, CallEnding};
 use crate::tools::{Awaited, CallContext, RegisteredTool, ToolFailure, ToolOutput, wording};
 
 /// How a handler ended.
-pub(crate) enum Ran {
+pub(crate) enum HandlerEnd {
     Returned(Result<Result<ToolOutput, ToolFailure>, Box<dyn Any + Send>>),
     /// It returned output that does not match the tool's output schema; with the problems as text.
     Unfit(String),
@@ -27,13 +27,13 @@ pub(crate) enum Ran {
 }
 
 /// The outcome of an attempt, given the tool's effect.
-pub(crate) enum Judged {
+pub(crate) enum HandlerOutcome {
     /// It succeeded.
     Output(ToolOutput),
     /// It failed permanently.
     Failed(CallEnding),
     /// It failed, and a retry is harmless.
-    Again {
+    Retry {
         /// The message to the model if the call is not retried.
         message: String,
         /// The wait that the service asked for, which is the minimum.
@@ -62,24 +62,24 @@ pub(crate) async fn run(
     limit: Duration,
     cancelled: impl Future<Output = ()>,
     must_stop: impl Future<Output = ()>,
-) -> Ran {
+) -> HandlerEnd {
     let running = AssertUnwindSafe(tool.handler.call(context, arguments)).catch_unwind();
     let mut ran = tokio::select! {
         biased;
-        ran = running => Ran::Returned(ran),
-        () = tokio::time::sleep(limit) => Ran::TimedOut,
-        () = cancelled => Ran::Cancelled,
-        () = must_stop => Ran::MustStop,
+        ran = running => HandlerEnd::Returned(ran),
+        () = tokio::time::sleep(limit) => HandlerEnd::TimedOut,
+        () = cancelled => HandlerEnd::Cancelled,
+        () = must_stop => HandlerEnd::MustStop,
     };
     context.cancel.cancel();
-    if let Ran::Returned(Ok(Ok(output))) = &mut ran {
-        read_by_all(output);
+    if let HandlerEnd::Returned(Ok(Ok(output))) = &mut ran {
+        make_readable(output);
     }
-    if let Ran::Returned(Ok(Ok(output))) = &ran
+    if let HandlerEnd::Returned(Ok(Ok(output))) = &ran
         && let Err(unfit) = tool.check_output(output).await
     {
         let problems: Vec<&str> = unfit.problems.iter().map(|problem| problem.message.as_str()).collect();
-        return Ran::Unfit(problems.join("; "));
+        return HandlerEnd::Unfit(problems.join("; "));
     }
     ran
 }
@@ -87,7 +87,7 @@ pub(crate) async fn run(
 /// Makes an output readable for every reader of replies, whatever the tool's service wrote: the call has succeeded, but
 /// a reader that fails to parse the output would treat it as failed. Output that cannot be repaired is passed on as
 /// text.
-fn read_by_all(output: &mut ToolOutput) {
+fn make_readable(output: &mut ToolOutput) {
     let text = output.json.get();
     let json = match repaired(text, limits::JSON_DEPTH_MAX) {
         Some(Cow::Borrowed(_)) => return,
@@ -102,14 +102,20 @@ fn read_by_all(output: &mut ToolOutput) {
 
 /// Converts the end of a handler to the outcome of the call, given the tool's effect. `name` is the name that the model
 /// used.
-pub(crate) fn judge(ran: Ran, tool: &RegisteredTool, call: &CallId, name: &str, limit: Duration) -> Judged {
+pub(crate) fn classify(
+    ran: HandlerEnd,
+    tool: &RegisteredTool,
+    call: &CallId,
+    name: &str,
+    limit: Duration,
+) -> HandlerOutcome {
     let once = tool.spec.effect == Effect::Once;
-    let failed_for_good = |outcome, error| Judged::Failed(CallEnding { outcome, error });
+    let failed_for_good = |outcome, error| HandlerOutcome::Failed(CallEnding { outcome, error });
     let unknown = |what: &str| failed_for_good(Outcome::OutcomeUnknown, messages::outcome_unknown(name, what));
     match ran {
-        Ran::Returned(Ok(Ok(output))) => Judged::Output(output),
-        Ran::Returned(Ok(Err(failure))) => failed(failure, once, call, name),
-        Ran::Returned(Err(_)) => {
+        HandlerEnd::Returned(Ok(Ok(output))) => HandlerOutcome::Output(output),
+        HandlerEnd::Returned(Ok(Err(failure))) => failed(failure, once, call, name),
+        HandlerEnd::Returned(Err(_)) => {
             tracing::error!(%call, tool = name, "handler panicked");
             if once {
                 unknown("The tool crashed while it ran.")
@@ -117,20 +123,22 @@ pub(crate) fn judge(ran: Ran, tool: &RegisteredTool, call: &CallId, name: &str, 
                 failed_for_good(Outcome::Internal, messages::internal())
             }
         }
-        Ran::Unfit(problem) => {
+        HandlerEnd::Unfit(problem) => {
             tracing::error!(%call, tool = name, problem, "tool output does not match its output schema");
             failed_for_good(Outcome::Internal, messages::unfit_output(name, &problem, once))
         }
-        Ran::TimedOut if once => unknown(&messages::timed_out(name, limit)),
-        Ran::TimedOut => Judged::Again { message: messages::timed_out(name, limit), after: None, reason: "timeout" },
-        Ran::Cancelled if once => unknown("The turn was cancelled while the call ran."),
-        Ran::Cancelled => Judged::Stopped,
-        Ran::MustStop if once => unknown("The worker had to stop while the call ran."),
-        Ran::MustStop => Judged::HandBack,
+        HandlerEnd::TimedOut if once => unknown(&messages::timed_out(name, limit)),
+        HandlerEnd::TimedOut => {
+            HandlerOutcome::Retry { message: messages::timed_out(name, limit), after: None, reason: "timeout" }
+        }
+        HandlerEnd::Cancelled if once => unknown("The turn was cancelled while the call ran."),
+        HandlerEnd::Cancelled => HandlerOutcome::Stopped,
+        HandlerEnd::MustStop if once => unknown("The worker had to stop while the call ran."),
+        HandlerEnd::MustStop => HandlerOutcome::HandBack,
     }
 }
 
-fn failed(failure: ToolFailure, once: bool, call: &CallId, name: &str) -> Judged {
+fn failed(failure: ToolFailure, once: bool, call: &CallId, name: &str) -> HandlerOutcome {
     let (outcome, error) = match failure {
         ToolFailure::InvalidArguments { message } => {
             (Outcome::InvalidArguments, messages::invalid_arguments(name, &message))
@@ -160,16 +168,16 @@ fn failed(failure: ToolFailure, once: bool, call: &CallId, name: &str) -> Judged
             tracing::error!(%call, tool = name, "once tool asked for a retry; not retried");
             (Outcome::OutcomeUnknown, messages::outcome_unknown(name, "The tool failed by a bug while it ran."))
         }
-        ToolFailure::Waits { awaits, at_most } => return Judged::Waits { awaits, at_most },
+        ToolFailure::Waits { awaits, at_most } => return HandlerOutcome::Waits { awaits, at_most },
         // Invariant 7: a `once` tool is retried only if it certainly had no effect.
         ToolFailure::Transient { message, not_executed: false, .. } if once => {
             (Outcome::OutcomeUnknown, messages::outcome_unknown(name, &message))
         }
         ToolFailure::Transient { message, retry_after, .. } => {
-            return Judged::Again { message, after: retry_after, reason: "transient" };
+            return HandlerOutcome::Retry { message, after: retry_after, reason: "transient" };
         }
     };
-    Judged::Failed(CallEnding { outcome, error })
+    HandlerOutcome::Failed(CallEnding { outcome, error })
 }
 
 /// The result of a successful call. `result` makes a result of an outcome. This is the only place that cuts a huge
@@ -206,7 +214,7 @@ mod tests {
         ] {
             let json = RawValue::from_string(returned.to_owned()).unwrap();
             let mut output = ToolOutput { json, content_type: "application/json" };
-            read_by_all(&mut output);
+            make_readable(&mut output);
             assert_eq!(output.json.get(), passed_on);
         }
     }

@@ -14,9 +14,9 @@ use tickfleet_protocol::without_nulls;
 use tickfleet_rules::Ruling;
 
 use crate::agents::TaskHandlers;
-use crate::calls::governed::cache::Question;
+use crate::calls::call_attempt::{AttemptOutcome, CallAttempt};
+use crate::calls::governed::cache::CacheLookup;
 use crate::calls::messages::{self, CallEnding};
-use crate::calls::trying::{Disposition, Trying};
 use crate::tools::{RegisteredTool, Ruled, RuledCall, Toolbox, Unusable};
 
 /// One guard.
@@ -64,7 +64,7 @@ impl Guard {
 }
 
 /// The call that guards check.
-pub(crate) enum Asked<'a> {
+pub(crate) enum GuardedCall<'a> {
     /// A model's call of a tool, by the name that the model used. If the answer is `strict`, the nulls that represent
     /// omitted optional arguments are removed.
     Tool {
@@ -81,7 +81,7 @@ pub(crate) enum Asked<'a> {
 }
 
 /// A call that has passed every guard.
-pub(crate) struct Passed {
+pub(crate) struct CheckedCall {
     pub(crate) tool: Arc<RegisteredTool>,
     /// The arguments that the tool gets.
     pub(crate) arguments: Box<RawValue>,
@@ -92,33 +92,33 @@ pub(crate) struct Passed {
 }
 
 /// A call that has passed every guard and has begun.
-pub(crate) struct Admitted {
-    pub(crate) passed: Passed,
+pub(crate) struct BegunCall {
+    pub(crate) passed: CheckedCall,
     /// People's consent to the call.
     pub(crate) approved: Option<Approved>,
     /// When the facts permitted it to begin, as [`tickfleet_model::CallResult::entered_ms`].
     pub(crate) entered_ms: Option<i64>,
     /// Its question, if its result may be cached.
-    pub(super) question: Option<Question>,
+    pub(super) lookup: Option<CacheLookup>,
     /// The cached result.
     pub(super) cached: Option<CachedResult>,
 }
 
-impl Admitted {
-    /// Adds the consent and the time of the facts check to the call's disposition. If people have not approved the call
+impl BegunCall {
+    /// Adds the consent and the time of the facts check to the call's outcome. If people have not approved the call
     /// after all, no consent is added.
-    pub(crate) fn told(self, carried: Disposition) -> Disposition {
-        let approval = self.approved.filter(|_| !carried.is_refused());
-        match carried {
-            Disposition::Ended(result, _) => {
+    pub(crate) fn annotate(self, outcome: AttemptOutcome) -> AttemptOutcome {
+        let approval = self.approved.filter(|_| !outcome.is_refused());
+        match outcome {
+            AttemptOutcome::Ended(result, _) => {
                 let approval = approval.or(result.approval);
                 let result = CallResult { approval, entered_ms: self.entered_ms, ..*result };
-                Disposition::Ended(Box::new(result), self.passed.shadow)
+                AttemptOutcome::Ended(Box::new(result), self.passed.shadow)
             }
             // The result if the reconciliation finds nothing.
-            Disposition::Reconciles(wait, why, attempt, unknown) => {
+            AttemptOutcome::Reconcile(wait, why, attempt, unknown) => {
                 let unknown = CallResult { approval, entered_ms: self.entered_ms, ..*unknown };
-                Disposition::Reconciles(wait, why, attempt, Box::new(unknown))
+                AttemptOutcome::Reconcile(wait, why, attempt, Box::new(unknown))
             }
             other => other,
         }
@@ -131,10 +131,10 @@ impl Admitted {
 /// # Errors
 /// The ending of the call, if it does not pass.
 pub(crate) async fn pass(
-    asked: &Asked<'_>,
+    asked: &GuardedCall<'_>,
     arguments: &str,
     mut observe: impl FnMut(Guard, Result<&RegisteredTool, &CallEnding>),
-) -> Result<Passed, Box<CallEnding>> {
+) -> Result<CheckedCall, Box<CallEnding>> {
     let found = asked.tool();
     observe(Guard::Permission, found.as_deref().map_err(Box::as_ref));
     let tool = found?;
@@ -144,15 +144,15 @@ pub(crate) async fn pass(
     let validated = validated(&tool, &arguments);
     observe(Guard::Validation, validated.as_ref().map(|()| &*tool).map_err(Box::as_ref));
     validated?;
-    let ruled = asked.follows_rules(&tool, &arguments);
+    let ruled = asked.evaluate_rules(&tool, &arguments);
     observe(Guard::Rules, ruled.as_ref().map(|_| &*tool).map_err(Box::as_ref));
     let Ruling { shadow, asked: by_rules } = ruled?;
-    let asked = asked.consent(&tool, &arguments, by_rules);
+    let asked = asked.required_approvals(&tool, &arguments, by_rules);
     observe(Guard::Approval, asked.as_ref().map(|_| &*tool).map_err(Box::as_ref));
-    Ok(Passed { asked: asked?, tool, arguments, shadow })
+    Ok(CheckedCall { asked: asked?, tool, arguments, shadow })
 }
 
-impl Asked<'_> {
+impl GuardedCall<'_> {
     /// The tool that the call names.
     fn tool(&self) -> Result<Arc<RegisteredTool>, Box<CallEnding>> {
         match *self {
@@ -174,17 +174,17 @@ impl Asked<'_> {
             Self::Task { .. } => (tool.arguments.check_in_time(text).await, tool.spec.name.as_str()),
         };
         checked.map_err(|error| {
-            let told = messages::error(Outcome::InvalidArguments, error.message(name));
-            let error = CallError { details: Some(error.details()), ..told };
+            let base = messages::error(Outcome::InvalidArguments, error.message(name));
+            let error = CallError { details: Some(error.details()), ..base };
             Box::new(CallEnding { outcome: Outcome::InvalidArguments, error })
         })
     }
 }
 
-impl Asked<'_> {
+impl GuardedCall<'_> {
     /// Evaluates the rules of the tool's row with the arguments that the tool gets, never with others. A task has no
     /// row: the call that delegated it has one.
-    fn follows_rules(&self, tool: &RegisteredTool, arguments: &RawValue) -> Result<Ruling, Box<CallEnding>> {
+    fn evaluate_rules(&self, tool: &RegisteredTool, arguments: &RawValue) -> Result<Ruling, Box<CallEnding>> {
         let Self::Tool { tools, tenant, agent, name, context, task, .. } = *self else { return Ok(Ruling::default()) };
         let call = RuledCall { tenant, agent, tool, arguments, context, task };
         tools.follow_rules(&call).map_err(|ruled| match ruled {
@@ -196,14 +196,14 @@ impl Asked<'_> {
     }
 }
 
-impl Asked<'_> {
+impl GuardedCall<'_> {
     /// Everything that requires approval: the tool, and the rules that the call does not meet. The caller checks
     /// whether people have approved the call (`consent`).
     ///
     /// # Errors
     /// The end of a call that can never be approved: no approvers are configured, or its arguments are too long to be
     /// shown to a person in full. A task needs no approval, because the call that delegated it could require one.
-    fn consent(
+    fn required_approvals(
         &self,
         tool: &RegisteredTool,
         arguments: &RawValue,
@@ -284,17 +284,17 @@ fn validated(tool: &RegisteredTool, arguments: &RawValue) -> Result<(), Box<Call
 /// The tool and its arguments, if the call passes every guard with these arguments. The tool of a task is its agent's
 /// handler.
 pub(super) async fn passed_with(
-    trying: &Trying<'_>,
+    attempt: &CallAttempt<'_>,
     tools: &Toolbox,
     arguments: &str,
-) -> Result<Passed, Box<CallEnding>> {
-    let head = trying.head();
-    let asked = if trying.is_task() {
-        Asked::Task { handlers: &trying.config.task_handlers, agent: &head.agent }
+) -> Result<CheckedCall, Box<CallEnding>> {
+    let head = attempt.head();
+    let asked = if attempt.is_task() {
+        GuardedCall::Task { handlers: &attempt.config.task_handlers, agent: &head.agent }
     } else {
-        let (tenant, name) = (&trying.slice.name.tenant, trying.call.tool.as_str());
-        let (strict, context, task) = (head.strict, &*trying.context, head.task.as_ref());
-        Asked::Tool { tools, tenant, agent: &head.agent, name, strict, context, task }
+        let (tenant, name) = (&attempt.slice.name.tenant, attempt.call.tool.as_str());
+        let (strict, context, task) = (head.strict, &*attempt.context, head.task.as_ref());
+        GuardedCall::Tool { tools, tenant, agent: &head.agent, name, strict, context, task }
     };
     pass(&asked, arguments, |_, _| {}).await
 }
@@ -320,7 +320,7 @@ mod tests {
         let echo = Arc::new(RegisteredTool::new(spec, handler).unwrap());
         let handlers = TaskHandlers::from([(agent.clone(), echo)]);
         let mut met = Vec::new();
-        let asked = Asked::Task { handlers: &handlers, agent: &agent };
+        let asked = GuardedCall::Task { handlers: &handlers, agent: &agent };
         pass(&asked, "{}", |guard, said| met.push((guard, said.is_ok()))).await.unwrap();
         assert_eq!(met, Guard::ALL.map(|guard| (guard, true)));
     }
@@ -344,7 +344,7 @@ mod tests {
         for (active, passes) in [(past_the_handle, false), (PolicyHandle::new(active).load(), true)] {
             let tools = Toolbox::new(active, Arc::clone(&registry), None, None);
             let (tools, tenant, agent, context) = (&tools, &tenant, &agent, &context);
-            let asked = Asked::Tool { tools, tenant, agent, name: "echo", strict: false, context, task: None };
+            let asked = GuardedCall::Tool { tools, tenant, agent, name: "echo", strict: false, context, task: None };
             let passed = pass(&asked, "{}", |_, _| {}).await;
             let stopped = passed.err().map(|ending| ending.error);
             assert_eq!(stopped.is_none(), passes, "{stopped:?}");

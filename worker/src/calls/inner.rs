@@ -16,10 +16,10 @@ use crate::tools::inner::{InnerCalls, InnerResult};
 use crate::tools::{CallContext, ToolError};
 
 /// The end of a turn wakes the call that waits for it. If that wake-up is lost, the call checks again after this time.
-const LOOK_AGAIN: Duration = Duration::from_secs(15);
+const RECHECK_AFTER: Duration = Duration::from_secs(15);
 
 /// Makes the inner calls of one call.
-pub(crate) struct Begins {
+pub(crate) struct InnerTurns {
     /// The shard.
     store: Store,
     /// The priority of the outer call.
@@ -28,7 +28,7 @@ pub(crate) struct Begins {
     out: Mutex<Option<TurnId>>,
 }
 
-impl Begins {
+impl InnerTurns {
     /// Creates inner calls on the shard of `store`; none has begun yet.
     pub(crate) const fn new(store: Store, priority: Priority) -> Self {
         Self { store, priority, out: Mutex::new(None) }
@@ -54,7 +54,7 @@ impl Begins {
 }
 
 #[async_trait]
-impl InnerCalls for Begins {
+impl InnerCalls for InnerTurns {
     async fn call(
         &self,
         context: &CallContext,
@@ -75,7 +75,7 @@ impl InnerCalls for Begins {
                 *self.out.lock() = None;
                 result(&reply)
             }
-            BegunTurn::Out(turn) => Err(ToolError::Waits { awaits: Some(turn), at_most: LOOK_AGAIN }),
+            BegunTurn::Out(turn) => Err(ToolError::Waits { awaits: Some(turn), at_most: RECHECK_AFTER }),
             BegunTurn::Forgotten => Err(ToolError::Permanent(format!(
                 "Whether {tool} was carried out is not known: its result is no longer kept. Check before you repeat it."
             ))),

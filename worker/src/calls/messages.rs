@@ -146,11 +146,11 @@ pub(crate) fn gave_up(message: &str, attempts: u32, why: Option<GiveUp>, after: 
 }
 
 /// The reason of a call that ended while its tool's circuit breaker was open.
-pub(crate) const RESTING: &str = "resting";
+pub(crate) const BREAKER_OPEN: &str = "resting";
 
 /// The error for a call that has waited for its tool as long as it may, and is not sent. `tries` attempts were made
 /// before.
-pub(crate) fn rested(tool: &str, failures: u32, tries: u32) -> CallError {
+pub(crate) fn tool_unavailable(tool: &str, failures: u32, tries: u32) -> CallError {
     let before = match tries {
         0 => "This call was not sent".to_owned(),
         1 => "This call was tried once, and then not sent again".to_owned(),
@@ -160,7 +160,7 @@ pub(crate) fn rested(tool: &str, failures: u32, tries: u32) -> CallError {
         "{tool:?} failed {failures} times in a row and is not called for a while. {before}. Try again later or use another \
          approach."
     );
-    CallError { details: Some(serde_json::json!({ "reason": RESTING })), ..error(Outcome::Transient, said) }
+    CallError { details: Some(serde_json::json!({ "reason": BREAKER_OPEN })), ..error(Outcome::Transient, said) }
 }
 
 /// The reason of an attempt that failed because its begin was not confirmed.

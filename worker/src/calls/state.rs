@@ -11,9 +11,9 @@ use tickfleet_store::Store;
 use tokio_util::sync::CancellationToken;
 
 use crate::Common;
-use crate::calls::effects::Ledger;
-use crate::calls::governed::cache::Cache;
-use crate::calls::governed::loops::{LoopOptions, Loops};
+use crate::calls::claims::EffectClaims;
+use crate::calls::governed::cache::ResultCache;
+use crate::calls::governed::loops::{LoopBreaker, LoopOptions};
 use crate::calls::waiting::breakers::Breakers;
 use crate::journal::Journal;
 use crate::lease_clock::LeaseClock;
@@ -25,9 +25,9 @@ pub(crate) struct Calls {
     pub(super) lease_clock: Arc<LeaseClock>,
     pub(super) journal: Arc<Journal>,
     pub(super) outbox: Arc<Outbox>,
-    pub(super) ledger: Ledger,
-    pub(super) cache: Cache,
-    pub(super) loops: Loops,
+    pub(super) claims: EffectClaims,
+    pub(super) cache: ResultCache,
+    pub(super) loops: LoopBreaker,
     pub(super) breakers: Breakers,
     pub(super) metrics: Arc<Metrics>,
     /// The waits between attempts.
@@ -58,9 +58,9 @@ impl Calls {
             lease_clock: common.lease_clock.clone(),
             journal: journal.clone(),
             outbox: outbox.clone(),
-            ledger: Ledger::new(common),
-            cache: Cache::new(common),
-            loops: Loops::new(loops, &common.metrics),
+            claims: EffectClaims::new(common),
+            cache: ResultCache::new(common),
+            loops: LoopBreaker::new(loops, &common.metrics),
             breakers: common.breakers.clone(),
             metrics: common.metrics.clone(),
             ladder,

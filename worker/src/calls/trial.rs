@@ -13,8 +13,8 @@ use tickfleet_model::{
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::calls::attempt::{self, Judged};
-use crate::calls::guards::{self, Asked, Guard, Passed};
+use crate::calls::attempt::{self, HandlerOutcome};
+use crate::calls::guards::{self, CheckedCall, Guard, GuardedCall};
 use crate::calls::messages::CallEnding;
 use crate::tools::inner::Inner;
 use crate::tools::{CallContext, RegisteredTool, ToolSecrets, Toolbox};
@@ -42,7 +42,7 @@ pub struct Trial {
 
 /// The result of one step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Step {
+pub struct TrialStep {
     /// The name of a guard ([`Guard::name`]), or `run` or `output`.
     pub step: &'static str,
     /// True if the call passed.
@@ -53,9 +53,9 @@ pub struct Step {
 
 /// The result of a trial.
 #[derive(Debug, Clone, Serialize)]
-pub struct Tried {
+pub struct TrialResult {
     /// The steps in order, up to the step that ended the call.
-    pub steps: Vec<Step>,
+    pub steps: Vec<TrialStep>,
     /// The result that the agent would get; `None` if the trial stopped before the tool ran.
     pub result: Option<CallResult>,
     /// The next step of a worker, if the call would not end here.
@@ -77,8 +77,8 @@ impl Trial {
     }
 
     /// Tries the call. `id` is used as the turn's ID, and `now_ms` is the time in ms since the epoch.
-    pub async fn run(&self, id: TurnId, now_ms: i64) -> Tried {
-        let mut tried = Tried { steps: Vec::new(), result: None, next: None };
+    pub async fn run(&self, id: TurnId, now_ms: i64) -> TrialResult {
+        let mut tried = TrialResult { steps: Vec::new(), result: None, next: None };
         let call = CallId { turn: id, position: 0 };
         let (tool, arguments) = match self.pass(&mut tried.steps).await {
             Ok(passed) if !passed.asked.is_empty() => {
@@ -100,24 +100,24 @@ impl Trial {
         let started = Instant::now();
         let ran = attempt::run(&tool, &context, &arguments, tool.spec.timeout, never(), never()).await;
         let took = started.elapsed();
-        let unfit = matches!(ran, attempt::Ran::Unfit(_));
-        let judged = attempt::judge(ran, &tool, &call, &self.tool, tool.spec.timeout);
-        self.tell(&mut tried, &tool, &call, judged, unfit, took);
+        let unfit = matches!(ran, attempt::HandlerEnd::Unfit(_));
+        let handler_outcome = attempt::classify(ran, &tool, &call, &self.tool, tool.spec.timeout);
+        self.add_run(&mut tried, &tool, &call, handler_outcome, unfit, took);
         tried
     }
 
     /// Passes every guard before the tool runs.
-    async fn pass(&self, steps: &mut Vec<Step>) -> Result<Passed, Box<CallEnding>> {
+    async fn pass(&self, steps: &mut Vec<TrialStep>) -> Result<CheckedCall, Box<CallEnding>> {
         let (tools, tenant, agent, name) = (&self.tools, &self.tenant, &self.agent, self.tool.as_str());
         let context = &self.context;
-        let asked = Asked::Tool { tools, tenant, agent, name, strict: false, context, task: None };
+        let asked = GuardedCall::Tool { tools, tenant, agent, name, strict: false, context, task: None };
         let observe = |guard: Guard, said: Result<&RegisteredTool, &CallEnding>| {
             let passed = said.is_ok();
             let detail = match said {
                 Ok(tool) => self.passed(guard, tool),
                 Err(ending) => format!("{}: {}", ending.outcome.as_str(), ending.error.message),
             };
-            steps.push(Step { step: guard.name(), passed, detail });
+            steps.push(TrialStep { step: guard.name(), passed, detail });
         };
         let passed = guards::pass(&asked, &self.arguments, observe).await?;
         let by_rules = passed.asked.iter().filter(|asked| asked.place.starts_with("permissions.")).count();
@@ -138,7 +138,7 @@ impl Trial {
     }
 
     /// The facts in the tool's row. A trial has no session, so they are not evaluated.
-    fn facts(&self, tool: &RegisteredTool) -> Option<Step> {
+    fn facts(&self, tool: &RegisteredTool) -> Option<TrialStep> {
         let row = self.tools.facts(tool)?;
         let list = |facts: Vec<String>| facts.join(", ");
         let asked = |conditions: &[FactCondition]| {
@@ -162,7 +162,7 @@ impl Trial {
             .map(|(what, facts)| format!("{what} {facts}"))
             .collect();
         let detail = format!("not checked, because a trial has no session: {}", said.join("; "));
-        Some(Step { step: "facts", passed: true, detail })
+        Some(TrialStep { step: "facts", passed: true, detail })
     }
 
     /// The detail of a guard that the call passes.
@@ -202,25 +202,25 @@ impl Trial {
     }
 
     /// Adds the result of the run.
-    fn tell(
+    fn add_run(
         &self,
-        tried: &mut Tried,
+        tried: &mut TrialResult,
         tool: &RegisteredTool,
         call: &CallId,
-        judged: Judged,
+        handler_outcome: HandlerOutcome,
         unfit: bool,
         took: Duration,
     ) {
         let seconds = took.as_secs_f64();
-        let mut step = |step, passed, detail: String| tried.steps.push(Step { step, passed, detail });
-        let mut result = match judged {
-            Judged::Output(output) => {
+        let mut step = |step, passed, detail: String| tried.steps.push(TrialStep { step, passed, detail });
+        let mut result = match handler_outcome {
+            HandlerOutcome::Output(output) => {
                 step("run", true, format!("done in {seconds:.3} s"));
                 let fits = if tool.output.is_some() { "it fits the output schema" } else { "no schema is declared" };
                 step("output", true, fits.to_owned());
                 attempt::succeeded(output, 1, |outcome, error| self.result(call, outcome, error))
             }
-            Judged::Failed(CallEnding { outcome, error }) => {
+            HandlerOutcome::Failed(CallEnding { outcome, error }) => {
                 let detail = format!("{} after {seconds:.3} s: {}", outcome.as_str(), error.message);
                 step("run", unfit, if unfit { format!("done in {seconds:.3} s") } else { detail.clone() });
                 if unfit {
@@ -228,7 +228,7 @@ impl Trial {
                 }
                 self.result(call, outcome, error)
             }
-            Judged::Again { message, after, .. } => {
+            HandlerOutcome::Retry { message, after, .. } => {
                 step("run", false, format!("failed after {seconds:.3} s, a retry may succeed: {message}"));
                 let (next, why) = match self.ladder.verdict(1, after, Duration::MAX) {
                     Verdict::RetryAfter(wait) => {
@@ -239,14 +239,14 @@ impl Trial {
                 tried.next = Some(next);
                 self.result(call, Outcome::Transient, crate::calls::messages::gave_up(&message, 1, why, after))
             }
-            Judged::Waits { at_most, .. } => {
+            HandlerOutcome::Waits { at_most, .. } => {
                 let most = at_most.as_secs_f64();
                 step("run", true, format!("started work after {seconds:.3} s and waits for its end"));
                 tried.next = Some(format!("A worker would call it again when that has ended, or after {most:.0} s"));
                 return;
             }
             // A trial is never canceled or stopped.
-            Judged::Stopped | Judged::HandBack => return,
+            HandlerOutcome::Stopped | HandlerOutcome::HandBack => return,
         };
         result.duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         result.attempts = 1;

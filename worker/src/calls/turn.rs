@@ -25,12 +25,12 @@ use tracing::{Instrument, Span};
 
 use crate::Common;
 use crate::batch::{BeginCall, SettleResults};
-use crate::calls::begin::HOLD;
-use crate::calls::effects;
-use crate::calls::ends::{Ends, Sections};
+use crate::calls::begin::RESTART_WAIT;
+use crate::calls::call_attempt::{AttemptOutcome, AttemptProgress, CallAttempt};
+use crate::calls::claims;
+use crate::calls::end_effects::{EndEffects, SettleSections};
 use crate::calls::governed::facts;
 use crate::calls::state::Calls;
-use crate::calls::trying::{Disposition, Progress, Trying};
 use crate::config::{WorkerConfig, WorkerConfigs};
 use crate::held::{HeldSlices, Hold};
 use crate::journal::Journal;
@@ -45,11 +45,11 @@ const COMMIT_ALONE_MS: u64 = 100;
 const READS_AT_ONCE_MAX: usize = 8;
 
 /// A held slice with the results since its last commit. It is consumed when it is settled, parked or returned.
-pub(super) struct Holding {
+pub(super) struct SliceRun {
     pub(super) slice: Arc<Slice>,
     pub(super) hold: Hold,
     /// Results of the calls from the slice's position on.
-    pub(super) results: Vec<Carried>,
+    pub(super) results: Vec<UncommittedResult>,
     /// Records that its calls have read and written.
     pub(super) view: View,
     /// Those of its calls that count for a streak.
@@ -62,24 +62,24 @@ pub(super) struct Holding {
 
 /// The result of one call, to be committed.
 #[derive(Clone)]
-pub(super) struct Carried {
+pub(super) struct UncommittedResult {
     rendered: RenderedCall,
-    ends: Ends,
+    effects: EndEffects,
     /// Why the call was not run, if its turn ends because of that.
     reason: Option<EndReason>,
 }
 
 /// A finished attempt of a call.
-struct Tried {
+struct FinishedAttempt {
     /// Its number, from 1.
-    attempt: u32,
-    progress: Progress,
-    disposition: Disposition,
+    number: u32,
+    progress: AttemptProgress,
+    outcome: AttemptOutcome,
 }
 
 /// The outcome of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Commit {
+pub(super) enum CommitOutcome {
     /// The slice continues.
     Ok,
     /// Calls that were to end without running may have run. Only the results before them are kept, and these calls are
@@ -129,7 +129,7 @@ impl Pipeline {
 
     /// Carries out a slice. `slot` is released when its last call has run; the results may still be waiting for the
     /// store.
-    pub(crate) fn slice(
+    pub(crate) fn run_slice(
         self: Arc<Self>,
         slice: Slice,
         hold: Hold,
@@ -141,7 +141,7 @@ impl Pipeline {
         async move {
             let (name, entry) = (slice.name.clone(), slice.entry.clone());
             let span = span_of(&slice);
-            Box::pin(self.run_slice(slice, hold, slot)).instrument(span).await;
+            Box::pin(self.run_calls(slice, hold, slot)).instrument(span).await;
             self.slices.let_go(&name, &entry);
             drop(held);
         }
@@ -149,7 +149,7 @@ impl Pipeline {
 
     /// Marks a slice of a crashed worker as started. A further crash counts against it only after this. `None` if
     /// another worker has the slice, or if this worker must stop.
-    pub(crate) async fn start(&self, slice: Slice) -> Option<Slice> {
+    pub(crate) async fn mark_started(&self, slice: Slice) -> Option<Slice> {
         use tickfleet_core::call::begin::BeginResult;
         let mut slice = Arc::new(slice);
         loop {
@@ -175,7 +175,7 @@ impl Pipeline {
                 BeginResult::Stale => return None,
                 BeginResult::Hold => tokio::select! {
                     () = self.now.cancelled() => break,
-                    () = tokio::time::sleep(HOLD) => {}
+                    () = tokio::time::sleep(RESTART_WAIT) => {}
                 },
                 // Its calls end one by one in the normal way.
                 _ => break,
@@ -184,52 +184,52 @@ impl Pipeline {
         Some(Arc::unwrap_or_clone(slice))
     }
 
-    async fn run_slice(&self, slice: Arc<Slice>, hold: Hold, slot: Slot) {
+    async fn run_calls(&self, slice: Arc<Slice>, hold: Hold, slot: Slot) {
         // Both times come from one clock: the ID of the slice's entry is the time of its dispatch.
         let dispatched_ms = entry_ms(&slice.entry).unwrap_or_else(|| self.store.state().now_ms);
         self.metrics.started(self.since(dispatched_ms));
         let context = Arc::new(slice.turn.head.context.clone());
-        let mut holding = Holding::new(slice, hold);
-        while !holding.is_done() {
-            if self.journal.epoch() != holding.hold.epoch {
+        let mut run = SliceRun::new(slice, hold);
+        while !run.is_done() {
+            if self.journal.epoch() != run.hold.epoch {
                 // The store may have lost that this worker took the slice, so another worker may have it too.
-                return self.give_back(holding, HandBackReason::Beside).await;
+                return self.return_slice(run, HandBackReason::Beside).await;
             }
-            let (config, mut alone) = (self.config_for(&holding.slice).await, false);
-            let mut carried = self.carry_out_next(&holding, &context, &config).await.into_iter();
-            while let Some(Tried { attempt, progress, disposition }) = carried.next() {
+            let (config, mut alone) = (self.config_for(&run.slice).await, false);
+            let mut finished = self.carry_out_next(&run, &context, &config).await.into_iter();
+            while let Some(FinishedAttempt { number, progress, outcome }) = finished.next() {
                 // Results of later calls that ran in parallel are dropped, and these reads are repeated.
-                let beside = carried.len() > 0;
-                let ends = holding.adopt(progress);
-                match disposition {
-                    Disposition::Ended(result, shadow) => {
-                        let at = holding.results.len();
-                        alone |= commits_alone(&config, &holding.slice, at, &result);
-                        self.end_call(&mut holding, &config, *result, &shadow, ends);
+                let beside = finished.len() > 0;
+                let effects = run.adopt(progress);
+                match outcome {
+                    AttemptOutcome::Ended(result, shadow) => {
+                        let at = run.results.len();
+                        alone |= commits_alone(&config, &run.slice, at, &result);
+                        self.end_call(&mut run, &config, *result, &shadow, effects);
                     }
                     // The store had lost the result, and a worker has reported it. It is a result like any other.
-                    Disposition::Kept(rendered) => {
+                    AttemptOutcome::Reported(rendered) => {
                         alone = true;
-                        self.keep(&mut holding, &config, *rendered);
+                        self.add_reported(&mut run, &config, *rendered);
                     }
-                    Disposition::Rests(resting) => {
-                        match Box::pin(self.rest(holding, &config, attempt, *resting, beside)).await {
-                            Some(going_on) => holding = going_on,
+                    AttemptOutcome::ToolUnavailable(unavailable) => {
+                        match Box::pin(self.wait_for_tool(run, &config, number, *unavailable, beside)).await {
+                            Some(continued) => run = continued,
                             None => return,
                         }
                     }
-                    other => return Box::pin(self.leave(holding, other, (attempt, beside), &config)).await,
+                    other => return Box::pin(self.park_or_return(run, other, (number, beside), &config)).await,
                 }
             }
             // The result of a `once` call is committed before the next call begins (invariant 6). The slot is free
             // before the last commit, unless calls may have to be carried out again.
-            let is_last = holding.is_done();
-            if is_last && holding.is_sure() {
+            let is_last = run.is_done();
+            if is_last && run.is_sure() {
                 drop(slot);
-                self.commit(&mut holding).await;
+                self.commit(&mut run).await;
                 return;
             }
-            if (alone || is_last) && self.commit(&mut holding).await == Commit::Over {
+            if (alone || is_last) && self.commit(&mut run).await == CommitOutcome::Over {
                 return;
             }
         }
@@ -242,22 +242,27 @@ impl Pipeline {
         if config.active.policy.look_up(&slice.name.tenant, &slice.turn.head.agent).is_ok() {
             return config;
         }
-        if let Err(error) = self.configs.hear_of_new_tenants(&self.store).await {
+        if let Err(error) = self.configs.refresh_if_changed(&self.store).await {
             tracing::warn!(%error, "failed to read run-time settings; the last ones read stay in force");
         }
         self.configs.load()
     }
 
-    /// One attempt of the next call, or of the next calls if they may run at the same time; returns the disposition of
+    /// One attempt of the next call, or of the next calls if they may run at the same time; returns the outcome of
     /// each, in call order.
-    async fn carry_out_next(&self, holding: &Holding, context: &Arc<Context>, config: &WorkerConfig) -> Vec<Tried> {
-        let (slice, first) = (&holding.slice, holding.results.len());
+    async fn carry_out_next(
+        &self,
+        run: &SliceRun,
+        context: &Arc<Context>,
+        config: &WorkerConfig,
+    ) -> Vec<FinishedAttempt> {
+        let (slice, first) = (&run.slice, run.results.len());
         let one = |index: usize| async move {
-            let trying = holding.trying(index, context, config);
-            let span = trying.span();
-            let disposition = self.calls.carry_out(&trying).instrument(span.clone()).await;
-            span.record("outcome", disposition.word());
-            Tried { attempt: trying.attempt, progress: trying.progress.into_inner(), disposition }
+            let attempt = run.attempt(index, context, config);
+            let span = attempt.span();
+            let outcome = self.calls.carry_out(&attempt).instrument(span.clone()).await;
+            span.record("outcome", outcome.as_str());
+            FinishedAttempt { number: attempt.number, progress: attempt.progress.into_inner(), outcome }
         };
         match at_once(config, slice, first) {
             1 => vec![one(first).await],
@@ -273,18 +278,18 @@ impl Pipeline {
     /// Adds the result of the next call.
     pub(super) fn end_call(
         &self,
-        holding: &mut Holding,
+        run: &mut SliceRun,
         config: &WorkerConfig,
         mut result: CallResult,
         shadow: &[ShadowDenial],
-        mut ends: Ends,
+        mut effects: EndEffects,
     ) {
-        if let Some(repeat) = ends.repeat.clone() {
-            holding.repeats.push(repeat);
-            let count = holding.count(self.store.state().now_ms);
+        if let Some(repeat) = effects.repeat.clone() {
+            run.repeats.push(repeat);
+            let count = run.count(self.store.state().now_ms);
             result.note = count.and_then(|count| self.calls.loops.note(count));
         }
-        let (index, slice) = (holding.results.len(), &holding.slice);
+        let (index, slice) = (run.results.len(), &run.slice);
         let reason = match result.outcome {
             Outcome::Cancelled => Some(EndReason::Canceled),
             Outcome::Expired => Some(EndReason::Expired),
@@ -292,30 +297,30 @@ impl Pipeline {
         };
         let rendered = self.render(config, slice, index, (&result, shadow));
         let call = &slice.calls[index];
-        ends.facts = facts::end_of(config, slice, index, &result);
-        ends.claim = effects::end_of(config, slice, index, &result).or(ends.claim);
-        ends.unused = unused_approval(slice, index, &result);
+        effects.facts = facts::end_of(config, slice, index, &result);
+        effects.claim = claims::end_of(config, slice, index, &result).or(effects.claim);
+        effects.unused = unused_approval(slice, index, &result);
         let once = config.registry.effect(&call.tool).is_none_or(|effect| effect == Effect::Once);
         if once && result.attempts > 0 {
             // Before the commit: if the store restarts, the worker reports this result to it.
             self.journal.end(&slice.name, slice.turn.position + index, &rendered);
         }
-        if let Some(claim) = &ends.claim {
+        if let Some(claim) = &effects.claim {
             self.journal.claimed(claim.clone(), slice.turn.head.deadline_ms);
         }
-        holding.results.push(Carried { rendered, ends, reason });
+        run.results.push(UncommittedResult { rendered, effects, reason });
     }
 
     /// Adds the result of the next call that another attempt has reported.
-    pub(super) fn keep(&self, holding: &mut Holding, config: &WorkerConfig, rendered: RenderedCall) {
-        let (index, slice) = (holding.results.len(), &holding.slice);
-        let ends = serde_json::from_slice::<CallResult>(&rendered.result).map(|result| Ends {
+    pub(super) fn add_reported(&self, run: &mut SliceRun, config: &WorkerConfig, rendered: RenderedCall) {
+        let (index, slice) = (run.results.len(), &run.slice);
+        let effects = serde_json::from_slice::<CallResult>(&rendered.result).map(|result| EndEffects {
             facts: facts::end_of(config, slice, index, &result),
-            claim: effects::end_of(config, slice, index, &result),
+            claim: claims::end_of(config, slice, index, &result),
             unused: unused_approval(slice, index, &result),
-            ..Ends::default()
+            ..EndEffects::default()
         });
-        holding.results.push(Carried { rendered, ends: ends.unwrap_or_default(), reason: None });
+        run.results.push(UncommittedResult { rendered, effects: effects.unwrap_or_default(), reason: None });
     }
 
     pub(super) fn render(
@@ -342,8 +347,8 @@ impl Pipeline {
         let tried = tried.then(|| CallResult { attempts: 1, ..result.clone() });
         let result = tried.as_ref().unwrap_or(result);
         let mut all = shadow.to_vec();
-        all.extend(shades(config, slice, index));
-        let effect = tool.and_then(|tool| effects::note_of(tool, slice, call, result));
+        all.extend(shadow_limit_denials(config, slice, index));
+        let effect = tool.and_then(|tool| claims::note_of(tool, slice, call, result));
         let reported = Reported {
             name: &slice.name,
             head,
@@ -360,53 +365,53 @@ impl Pipeline {
     }
 
     /// Settles the results since the last commit.
-    pub(super) async fn commit(&self, holding: &mut Holding) -> Commit {
-        if holding.results.is_empty() {
-            return Commit::Ok;
+    pub(super) async fn commit(&self, run: &mut SliceRun) -> CommitOutcome {
+        if run.results.is_empty() {
+            return CommitOutcome::Ok;
         }
-        let slice = &holding.slice;
+        let slice = &run.slice;
         let (name, first) = (slice.name.clone(), slice.turn.position);
-        let results = std::mem::take(&mut holding.results);
+        let results = std::mem::take(&mut run.results);
         let upto = first + results.len();
-        holding.repeats.clear();
-        let unsure = results.iter().position(|carried| carried.ends.unrun.is_some());
+        run.repeats.clear();
+        let unsure = results.iter().position(|result| result.effects.unrun.is_some());
         let kept = unsure.map_or_else(Vec::new, |first| results[..first].to_vec());
-        let facts = results.iter().filter_map(|carried| carried.ends.facts.clone()).collect::<Vec<_>>();
-        let reason = results.iter().find_map(|carried| carried.reason.clone());
-        let canceled = match (&holding.canceled, holding.hold.cancel.is_cancelled()) {
+        let facts = results.iter().filter_map(|result| result.effects.facts.clone()).collect::<Vec<_>>();
+        let reason = results.iter().find_map(|result| result.reason.clone());
+        let canceled = match (&run.canceled, run.hold.cancel.is_cancelled()) {
             (Some(why), _) => Some(why.clone()),
             (None, true) => self.calls.canceled_because(slice).await.or_else(|| Some(String::new())),
             (None, false) => None,
         };
-        let (rendered, ends): (Vec<_>, Vec<_>) =
-            results.into_iter().map(|carried| (carried.rendered, carried.ends)).unzip();
+        let (rendered, effects): (Vec<_>, Vec<_>) =
+            results.into_iter().map(|result| (result.rendered, result.effects)).unzip();
         let settled = self
             .outbox
             .settle(SettleResults {
                 slice: Arc::clone(slice),
                 results: rendered,
                 frame: report::frame(&name, &slice.turn.head),
-                sections: Sections::of(ends),
+                sections: SettleSections::of(effects),
                 reason,
                 canceled,
-                view: std::mem::take(&mut holding.view),
+                view: std::mem::take(&mut run.view),
             })
             .await;
         match settled {
             Some(Settled::Unsure) => {
-                holding.results = kept;
-                return Commit::Again;
+                run.results = kept;
+                return CommitOutcome::Again;
             }
             Some(Settled::Stale) => {
                 self.metrics.fenced("settle");
                 tracing::warn!(turn = %name, "results discarded; another worker holds the turn");
                 self.journal.leave_results(&name, first..upto).await;
                 self.journal.let_go(&name);
-                return Commit::Over;
+                return CommitOutcome::Over;
             }
             None => {
                 self.journal.let_go(&name);
-                return Commit::Over;
+                return CommitOutcome::Over;
             }
             Some(_) => {}
         }
@@ -419,22 +424,22 @@ impl Pipeline {
         }
         match settled {
             Some(Settled::Continues { version, turn }) => {
-                Arc::make_mut(&mut holding.slice).advance(version, *turn);
-                Commit::Ok
+                Arc::make_mut(&mut run.slice).advance(version, *turn);
+                CommitOutcome::Ok
             }
             Some(Settled::Ended) => {
-                let submitted_ms = holding.slice.turn.head.submitted_ms;
+                let submitted_ms = run.slice.turn.head.submitted_ms;
                 if submitted_ms > 0 {
                     self.metrics.turn_ended(self.since(submitted_ms));
                 }
-                Commit::Over
+                CommitOutcome::Over
             }
-            _ => Commit::Over,
+            _ => CommitOutcome::Over,
         }
     }
 }
 
-impl Holding {
+impl SliceRun {
     fn new(slice: Arc<Slice>, hold: Hold) -> Self {
         let results = Vec::with_capacity(slice.calls.len());
         let (view, repeats) = (View::default(), Vec::new());
@@ -453,7 +458,7 @@ impl Holding {
 
     /// True if none of its calls ends without running. Then it is not checked again whether they have run.
     fn is_sure(&self) -> bool {
-        self.results.iter().all(|carried| carried.ends.unrun.is_none())
+        self.results.iter().all(|result| result.effects.unrun.is_none())
     }
 
     /// The position of the next call.
@@ -462,13 +467,18 @@ impl Holding {
     }
 
     /// An attempt of the call at `index` of the slice.
-    pub(super) fn trying<'a>(&'a self, index: usize, context: &Arc<Context>, config: &'a WorkerConfig) -> Trying<'a> {
+    pub(super) fn attempt<'a>(
+        &'a self,
+        index: usize,
+        context: &Arc<Context>,
+        config: &'a WorkerConfig,
+    ) -> CallAttempt<'a> {
         let slice = &self.slice;
-        Trying {
+        CallAttempt {
             slice,
             call: &slice.calls[index],
             id: CallId { turn: slice.name.turn.clone(), position: slice.turn.position + index },
-            attempt: if index == 0 { slice.turn.attempts + 1 } else { 1 },
+            number: if index == 0 { slice.turn.attempts + 1 } else { 1 },
             waited: index == 0 && slice.turn.worked_elsewhere,
             context: Arc::clone(context),
             hold: &self.hold,
@@ -481,8 +491,8 @@ impl Holding {
     }
 
     /// Adopts what an attempt has written and learned. Returns the effects of its end.
-    fn adopt(&mut self, progress: Progress) -> Ends {
-        let Progress { written, begun_by, view, ends, canceled } = progress;
+    fn adopt(&mut self, progress: AttemptProgress) -> EndEffects {
+        let AttemptProgress { written, begun_by, view, effects, canceled } = progress;
         self.begun_by = begun_by;
         if let Some(written) = written {
             let (version, turn) = *written;
@@ -492,7 +502,7 @@ impl Holding {
         if self.canceled.is_none() {
             self.canceled = canceled;
         }
-        ends
+        effects
     }
 
     /// The count of the last call in its streak.
@@ -519,7 +529,7 @@ fn entry_ms(entry: &EntryId) -> Option<i64> {
 
 /// The limits in shadow mode that would have delayed the call at `index` of the slice. The last calls of an admission
 /// were above the limit's maximum.
-fn shades(config: &WorkerConfig, slice: &Slice, index: usize) -> Vec<ShadowDenial> {
+fn shadow_limit_denials(config: &WorkerConfig, slice: &Slice, index: usize) -> Vec<ShadowDenial> {
     let admitted = slice.turn.notes.iter().rev().find_map(|note| match note {
         Note::Admitted { limits, debited, .. } => Some(limits.iter().zip(debited)),
         _ => None,
@@ -597,7 +607,7 @@ mod tests {
     #[test]
     fn a_slice_is_a_small_task() {
         // With 12 kB, 85 kB were copied for each turn.
-        let bytes = size_of_answer(Pipeline::slice);
+        let bytes = size_of_answer(Pipeline::run_slice);
         assert!(bytes <= 2_048, "{bytes} bytes");
     }
 }

@@ -11,7 +11,7 @@ use tickfleet_proof::whatif::facts::{FactCall, FactTurn, Guarded, Kept, Row};
 use tickfleet_proof::whatif::recorded::{Arguments, Fate, Recorded};
 use tickfleet_proof::whatif::{self, Difference, Kind};
 use tickfleet_tools::Registry;
-use worker::calls::recalled::{Recall, Recalled, facts};
+use worker::calls::logged_call::{LoggedCall, LoggedCallVerdict, facts};
 
 use crate::commands::whatif::Told;
 use crate::failure::Failure;
@@ -109,7 +109,7 @@ impl Guards {
         let otherwise = recall.as_ref().and_then(|recall| difference(call, recall, told));
         let row = facts(&call.tool, &self.active, &self.registry);
         let row = row.map(|(tool, facts, effect)| Row { tool, facts, effect });
-        let is_stopped = matches!(recall, Some(Recall::Ends { .. }));
+        let is_stopped = matches!(recall, Some(LoggedCallVerdict::Ends { .. }));
         let guarded = match otherwise {
             Some(difference) if row.is_some() && !is_stopped => Guarded::Otherwise(Box::new(difference)),
             Some(difference) => {
@@ -124,7 +124,7 @@ impl Guards {
     }
 
     /// The result of the guards for a call; `None` if they cannot evaluate it.
-    async fn recall(&self, call: &Recorded, told: &mut Told) -> Option<Recall> {
+    async fn recall(&self, call: &Recorded, told: &mut Told) -> Option<LoggedCallVerdict> {
         let names = TenantId::new(call.tenant.as_str()).ok().zip(AgentId::new(call.agent.as_str()).ok());
         let is_of = |(tenant, agent): &(TenantId, AgentId)| {
             !matches!(self.active.policy.look_up(tenant, agent), Err(Unknown::Tenant | Unknown::Withheld))
@@ -133,14 +133,14 @@ impl Guards {
             told.summary.cannot_say(NO_TENANT, 1);
             return None;
         };
-        let recalled = Recalled {
+        let logged = LoggedCall {
             tenant: &tenant,
             agent: &agent,
             tool: &call.tool,
             arguments: arguments(call),
             premises: call.premises.as_ref(),
         };
-        Some(recalled.judge(&self.active, &self.registry).await)
+        Some(logged.evaluate(&self.active, &self.registry).await)
     }
 }
 
@@ -158,10 +158,10 @@ fn arguments(call: &Recorded) -> Option<&str> {
 }
 
 /// The difference in the results of the guards for a call.
-fn difference(call: &Recorded, recall: &Recall, told: &mut Told) -> Option<Difference> {
+fn difference(call: &Recorded, recall: &LoggedCallVerdict, told: &mut Told) -> Option<Difference> {
     // Arguments that were not JSON, or too long to be logged, were rejected for that reason.
     let is_unread = matches!(&call.fate, Fate::Ended { outcome, .. } if outcome == "invalid_arguments");
-    if is_unread && arguments(call).is_none() && !matches!(recall, Recall::Ends { .. }) {
+    if is_unread && arguments(call).is_none() && !matches!(recall, LoggedCallVerdict::Ends { .. }) {
         return None;
     }
     match compared(&call.fate, recall) {
@@ -192,31 +192,33 @@ enum Compared {
 }
 
 /// Compares the new result of the guards with the recorded one.
-fn compared(fate: &Fate, recall: &Recall) -> Compared {
+fn compared(fate: &Fate, recall: &LoggedCallVerdict) -> Compared {
     let by_facts = |reason: &str| reason.starts_with("fact_");
     let stop = |outcome: &str, rule: &str| if rule.is_empty() { outcome.to_owned() } else { rule.to_owned() };
     match (fate, recall) {
         (Fate::NotReached, _) => Compared::Same,
-        (_, Recall::Unknown(why)) => Compared::Unknown(why),
+        (_, LoggedCallVerdict::Unknown(why)) => Compared::Unknown(why),
         // Unless facts stop it under the other policy, too.
-        (Fate::Stopped { reason, rule }, Recall::Passes) if by_facts(reason) => {
+        (Fate::Stopped { reason, rule }, LoggedCallVerdict::Passes) if by_facts(reason) => {
             Compared::Other(Kind::Allowed, rule.clone())
         }
-        (Fate::Stopped { reason, .. }, Recall::Asks(by)) if by_facts(reason) => {
+        (Fate::Stopped { reason, .. }, LoggedCallVerdict::Asks(by)) if by_facts(reason) => {
             Compared::Other(Kind::Asked, by.clone())
         }
-        (Fate::Stopped { .. }, Recall::Passes | Recall::Asks(_)) => Compared::Unknown(STOPPED),
-        (Fate::Stopped { .. }, Recall::Ends { outcome, rule, .. }) => {
+        (Fate::Stopped { .. }, LoggedCallVerdict::Passes | LoggedCallVerdict::Asks(_)) => Compared::Unknown(STOPPED),
+        (Fate::Stopped { .. }, LoggedCallVerdict::Ends { outcome, rule, .. }) => {
             Compared::Other(Kind::Otherwise, stop(outcome, rule))
         }
-        (Fate::Passed, Recall::Passes) | (Fate::Asked, Recall::Asks(_)) => Compared::Same,
-        (Fate::Passed | Fate::Asked, Recall::Ends { outcome, rule, .. }) => {
+        (Fate::Passed, LoggedCallVerdict::Passes) | (Fate::Asked, LoggedCallVerdict::Asks(_)) => Compared::Same,
+        (Fate::Passed | Fate::Asked, LoggedCallVerdict::Ends { outcome, rule, .. }) => {
             Compared::Other(Kind::Denied, stop(outcome, rule))
         }
-        (Fate::Passed | Fate::Ended { .. }, Recall::Asks(by)) => Compared::Other(Kind::Asked, by.clone()),
-        (Fate::Asked, Recall::Passes) => Compared::Other(Kind::Allowed, "approval".to_owned()),
-        (Fate::Ended { outcome, rule, .. }, Recall::Passes) => Compared::Other(Kind::Allowed, stop(outcome, rule)),
-        (Fate::Ended { outcome, reason, rule }, Recall::Ends { outcome: now, reason: why, rule: by }) => {
+        (Fate::Passed | Fate::Ended { .. }, LoggedCallVerdict::Asks(by)) => Compared::Other(Kind::Asked, by.clone()),
+        (Fate::Asked, LoggedCallVerdict::Passes) => Compared::Other(Kind::Allowed, "approval".to_owned()),
+        (Fate::Ended { outcome, rule, .. }, LoggedCallVerdict::Passes) => {
+            Compared::Other(Kind::Allowed, stop(outcome, rule))
+        }
+        (Fate::Ended { outcome, reason, rule }, LoggedCallVerdict::Ends { outcome: now, reason: why, rule: by }) => {
             if (outcome.as_str(), reason, rule) == (*now, why, by) {
                 Compared::Same
             } else {
@@ -226,13 +228,13 @@ fn compared(fate: &Fate, recall: &Recall) -> Compared {
     }
 }
 
-fn words(recall: &Recall) -> String {
+fn words(recall: &LoggedCallVerdict) -> String {
     match recall {
-        Recall::Passes => "passed".into(),
-        Recall::Asks(by) => format!("approval requested ({by})"),
-        Recall::Ends { outcome, reason, rule } => {
+        LoggedCallVerdict::Passes => "passed".into(),
+        LoggedCallVerdict::Asks(by) => format!("approval requested ({by})"),
+        LoggedCallVerdict::Ends { outcome, reason, rule } => {
             Fate::Ended { outcome: (*outcome).to_owned(), reason: reason.clone(), rule: rule.clone() }.words()
         }
-        Recall::Unknown(why) => (*why).to_owned(),
+        LoggedCallVerdict::Unknown(why) => (*why).to_owned(),
     }
 }

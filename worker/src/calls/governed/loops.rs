@@ -13,8 +13,8 @@ use tickfleet_model::turn::inner::outer_turn;
 use tickfleet_model::{CallResult, Outcome};
 use tickfleet_ops::metrics::{LoopAction, Metrics};
 
+use crate::calls::call_attempt::{AttemptOutcome, CallAttempt, may_have_been_held};
 use crate::calls::messages;
-use crate::calls::trying::{Disposition, Trying, may_have_been_held};
 
 /// When an agent is considered to be in a loop.
 #[derive(Debug, Clone)]
@@ -28,12 +28,12 @@ pub struct LoopOptions {
 }
 
 /// Breaks loops, unless disabled.
-pub(in crate::calls) struct Loops {
+pub(in crate::calls) struct LoopBreaker {
     options: Option<LoopOptions>,
     metrics: Arc<Metrics>,
 }
 
-impl Loops {
+impl LoopBreaker {
     /// The breaker of the worker's shard.
     pub(in crate::calls) fn new(options: Option<LoopOptions>, metrics: &Arc<Metrics>) -> Self {
         Self { options, metrics: Arc::clone(metrics) }
@@ -41,21 +41,21 @@ impl Loops {
 
     /// The streak check of a call, if the call is watched. A turn that the model loop or a tool has begun does not
     /// count as the agent's own.
-    pub(in crate::calls) fn check_of(&self, trying: &Trying<'_>) -> Option<StreakCheck> {
+    pub(in crate::calls) fn check_of(&self, attempt: &CallAttempt<'_>) -> Option<StreakCheck> {
         let options = self.options.as_ref()?;
-        let (head, name) = (trying.head(), &trying.slice.name);
+        let (head, name) = (attempt.head(), &attempt.slice.name);
         // The tool's own name: the model may spell it differently, which does not make it a different call.
-        let tool = trying.tool_name();
+        let tool = attempt.tool_name();
         let task = head.task.as_ref().map(|(task, _)| task);
         // The names that the model loop gives to its turns.
         let turn = name.turn.as_str();
         let is_step = |task: &str| turn.strip_prefix(task).is_some_and(|rest| rest.starts_with(".step-"));
         let is_step = task.is_some_and(|task| is_step(task.as_str()) || turn.starts_with("step-"));
-        if trying.is_task() || is_step || outer_turn(&name.turn).is_some() || options.except.contains(tool) {
+        if attempt.is_task() || is_step || outer_turn(&name.turn).is_some() || options.except.contains(tool) {
             return None;
         }
         let name = StreakName { tenant: name.tenant.clone(), agent: head.agent.clone(), task: task.cloned() };
-        Some(StreakCheck { name, hash: call_hash(tool, &trying.call.arguments, &trying.context) })
+        Some(StreakCheck { name, hash: call_hash(tool, &attempt.call.arguments, &attempt.context) })
     }
 
     /// The end of a call that exceeds the bound because of earlier calls of its slice, whose results are not settled
@@ -63,44 +63,49 @@ impl Loops {
     pub(in crate::calls) fn refused_by_unsettled(
         &self,
         check: &StreakCheck,
-        trying: &Trying<'_>,
+        attempt: &CallAttempt<'_>,
         now_ms: i64,
-    ) -> Option<Disposition> {
+    ) -> Option<AttemptOutcome> {
         // A call that has begun is not denied: its outcome is reported.
-        if !trying.is_first() || trying.unsettled.is_empty() {
+        if !attempt.is_first() || attempt.unsettled.is_empty() {
             return None;
         }
-        let stored = trying.view.record::<Streak>(&check.name.key()).ok().flatten();
+        let stored = attempt.view.record::<Streak>(&check.name.key()).ok().flatten();
         let mut streak = stored.map(|stored| stored.value).unwrap_or_default();
-        for (_, bounds, repeat) in trying.unsettled.iter().filter(|(name, ..)| *name == check.name) {
+        for (_, bounds, repeat) in attempt.unsettled.iter().filter(|(name, ..)| *name == check.name) {
             streak.count(repeat, bounds, now_ms);
         }
         let until_ms = streak.refused_until(&check.hash, now_ms)?;
-        Some(self.refused(trying, until_ms))
+        Some(self.refused(attempt, until_ms))
     }
 
     /// The end of a call that is not carried out because it was made too often.
-    pub(in crate::calls) fn refused(&self, trying: &Trying<'_>, until_ms: i64) -> Disposition {
+    pub(in crate::calls) fn refused(&self, attempt: &CallAttempt<'_>, until_ms: i64) -> AttemptOutcome {
         self.metrics.loop_broken(LoopAction::Refused);
-        let (tool, until) = (&trying.call.tool, rfc3339(until_ms));
+        let (tool, until) = (&attempt.call.tool, rfc3339(until_ms));
         // A read that ran in parallel to a retried call was dropped and is repeated now, so it may have been executed.
-        let not_executed = if may_have_been_held(trying.slice) { "" } else { ", and was not executed" };
-        let told = format!(
+        let not_executed = if may_have_been_held(attempt.slice) { "" } else { ", and was not executed" };
+        let message = format!(
             "You have made this same call of {tool:?} again and again, and each time got the same result. It is refused until \
              {until}{not_executed}. {IN_CIRCLES}"
         );
-        let mut error = messages::error(Outcome::Denied, told);
+        let mut error = messages::error(Outcome::Denied, message);
         error.details = Some(serde_json::json!({ "reason": "loop", "until": until }));
-        trying.refused(Outcome::Denied, error)
+        attempt.refused(Outcome::Denied, error)
     }
 
     /// Counts a call that has its result. A call that continues elsewhere has no result yet.
-    pub(in crate::calls) fn count_end(&self, check: Option<StreakCheck>, trying: &Trying<'_>, carried: &Disposition) {
-        let (Some(options), Some(check), Disposition::Ended(result, _)) = (&self.options, check, carried) else {
+    pub(in crate::calls) fn count_end(
+        &self,
+        check: Option<StreakCheck>,
+        attempt: &CallAttempt<'_>,
+        outcome: &AttemptOutcome,
+    ) {
+        let (Some(options), Some(check), AttemptOutcome::Ended(result, _)) = (&self.options, check, outcome) else {
             return;
         };
-        let repeat = repeat_of(&check, trying, result);
-        trying.progress.lock().ends.repeat = Some((check.name, options.bounds, repeat));
+        let repeat = repeat_of(&check, attempt, result);
+        attempt.progress.lock().effects.repeat = Some((check.name, options.bounds, repeat));
     }
 
     /// The note for an agent in the result of a repeated call.
@@ -118,6 +123,6 @@ impl Loops {
     }
 }
 
-fn repeat_of(check: &StreakCheck, trying: &Trying<'_>, result: &CallResult) -> Repeat {
-    Repeat { hash: check.hash.clone(), result: result_hash(result), by: trying.name() }
+fn repeat_of(check: &StreakCheck, attempt: &CallAttempt<'_>, result: &CallResult) -> Repeat {
+    Repeat { hash: check.hash.clone(), result: result_hash(result), by: attempt.name() }
 }

@@ -15,13 +15,13 @@ use tickfleet_model::{CallId, TenantId};
 use tickfleet_ops::metrics::{BreakerEvent, Metrics};
 use tokio::time::Instant;
 
-use crate::calls::attempt::Ran;
+use crate::calls::attempt::HandlerEnd;
 use crate::tools::ToolFailure;
 
 /// Tenants of a failing tool that have their own breaker. Failures of further tenants count only for the tool.
 const TENANTS_MAX: usize = 1_000;
 /// If a call finds another call testing the tool, it comes back after the open time of a breaker divided by this.
-const LOOKS_A_REST: u32 = 4;
+const RECHECKS_PER_REST: u32 = 4;
 
 /// The circuit breakers of a process's tools. Clones share their state.
 #[derive(Debug, Clone)]
@@ -44,7 +44,7 @@ struct ToolBreakers {
 
 /// A permit to call a tool once. If it is dropped without a result, it does not count.
 #[derive(Debug)]
-pub(crate) struct Leave<'a> {
+pub(crate) struct CallPermit<'a> {
     breakers: &'a Breakers,
     tool: &'a str,
     tenant: &'a TenantId,
@@ -55,7 +55,7 @@ pub(crate) struct Leave<'a> {
 
 /// The tool is not called now, because its circuit breaker is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Resting {
+pub(crate) struct OpenBreaker {
     /// The time until it may be called.
     pub(crate) left: Duration,
     /// The number of failures that open the breaker, and how long it stays open each time.
@@ -64,10 +64,10 @@ pub(crate) struct Resting {
     pub(crate) slowest: Duration,
 }
 
-impl Resting {
+impl OpenBreaker {
     /// When a call that is not sent is checked again. Waiting calls come back spread over half of the time that a
     /// breaker stays open, so that a recovered tool does not receive all calls at once.
-    pub(crate) fn looks_again_after(&self, call: &CallId) -> Duration {
+    pub(crate) fn recheck_after(&self, call: &CallId) -> Duration {
         let spread = self.endurance.rest / 2;
         let place = crc32fast::hash(call.to_string().as_bytes());
         self.left + spread.mul_f64(f64::from(place) / f64::from(u32::MAX))
@@ -81,13 +81,13 @@ impl Resting {
 
 /// What an attempt shows about its tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum ToolHealth {
     /// The tool responds.
-    Answered,
+    Responds,
     /// The tool failed in a way that would affect other calls too.
     Failed,
     /// The attempt shows nothing about the tool.
-    Nothing,
+    Unknown,
 }
 
 impl Breakers {
@@ -98,64 +98,64 @@ impl Breakers {
     }
 
     /// Returns a permit to call `tool` for `tenant` now.
-    pub(crate) fn leave<'a>(
+    pub(crate) fn permit<'a>(
         &'a self,
         tool: &'a str,
         tenant: &'a TenantId,
         metrics: &Metrics,
-    ) -> Result<Leave<'a>, Resting> {
+    ) -> Result<CallPermit<'a>, OpenBreaker> {
         const AS_ALWAYS: Given = Given { is_trial: false };
-        let leave = |given| Leave { breakers: self, tool, tenant, given };
-        let Some(endurance) = self.endurance else { return Ok(leave(None)) };
+        let permit = |given| CallPermit { breakers: self, tool, tenant, given };
+        let Some(endurance) = self.endurance else { return Ok(permit(None)) };
         let now = self.since.elapsed();
         let mut tools = self.tools.lock();
-        let Some(of_tool) = tools.get_mut(tool) else { return Ok(leave(Some((AS_ALWAYS, AS_ALWAYS)))) };
+        let Some(of_tool) = tools.get_mut(tool) else { return Ok(permit(Some((AS_ALWAYS, AS_ALWAYS)))) };
         let slowest = of_tool.slowest;
-        let resting = |rests| Resting {
+        let open_breaker = |rests| OpenBreaker {
             left: match rests {
                 Rests::For(left) => left,
-                Rests::UntilTried => endurance.rest / LOOKS_A_REST,
+                Rests::UntilTried => endurance.rest / RECHECKS_PER_REST,
             },
             endurance,
             slowest,
         };
-        let all = of_tool.all.leave(now).map_err(resting)?;
+        let all = of_tool.all.leave(now).map_err(open_breaker)?;
         let own = of_tool.of_tenants.get_mut(tenant).map_or(Ok(AS_ALWAYS), |own| own.leave(now));
         let own = own.map_err(|rests| {
             of_tool.all.unsaid(all);
-            resting(rests)
+            open_breaker(rests)
         })?;
         if all.is_trial || own.is_trial {
             metrics.breaker(tool, BreakerEvent::Tried);
         }
-        Ok(leave(Some((all, own))))
+        Ok(permit(Some((all, own))))
     }
 }
 
 /// The number of tools whose breaker is open for at least one tenant.
-fn resting(tools: &HashMap<String, ToolBreakers>, now: Duration) -> usize {
+fn open_count(tools: &HashMap<String, ToolBreakers>, now: Duration) -> usize {
     let rests = |of: &&ToolBreakers| of.all.is_resting(now) || of.of_tenants.values().any(|own| own.is_resting(now));
     tools.values().filter(rests).count()
 }
 
-impl<'a> Leave<'a> {
+impl<'a> CallPermit<'a> {
     /// A permit for a call that breakers do not apply to.
     pub(crate) const fn always(breakers: &'a Breakers, tool: &'a str, tenant: &'a TenantId) -> Self {
         Self { breakers, tool, tenant, given: None }
     }
 
     /// Reports what the attempt showed about the tool, and how long it took.
-    pub(crate) fn heard(mut self, heard: Heard, took: Duration, metrics: &Metrics) {
+    pub(crate) fn report(mut self, health: ToolHealth, took: Duration, metrics: &Metrics) {
         let (Some(given), Some(endurance)) = (self.given.take(), self.breakers.endurance) else { return };
         let now = self.breakers.since.elapsed();
         let mut tools = self.breakers.tools.lock();
-        match heard {
-            Heard::Nothing => {
+        match health {
+            ToolHealth::Unknown => {
                 if let Some(of_tool) = tools.get_mut(self.tool) {
                     of_tool.unsaid(self.tenant, given);
                 }
             }
-            Heard::Answered => {
+            ToolHealth::Responds => {
                 let Some(of_tool) = tools.get_mut(self.tool) else { return };
                 of_tool.answered(self.tenant, given, now);
                 if of_tool.is_new() {
@@ -164,10 +164,10 @@ impl<'a> Leave<'a> {
                 if given.0.is_trial || given.1.is_trial {
                     tracing::info!(tool = self.tool, "circuit breaker closed; tool responds again");
                     metrics.breaker(self.tool, BreakerEvent::Closed);
-                    metrics.tools_resting(resting(&tools, now));
+                    metrics.tools_resting(open_count(&tools, now));
                 }
             }
-            Heard::Failed => {
+            ToolHealth::Failed => {
                 let of_tool = tools.entry(self.tool.to_owned()).or_default();
                 of_tool.slowest = of_tool.slowest.max(took);
                 if of_tool.failed(self.tenant, given, now, endurance) {
@@ -179,7 +179,7 @@ impl<'a> Leave<'a> {
                         "circuit breaker open after consecutive failures; calls wait"
                     );
                     metrics.breaker(self.tool, BreakerEvent::Opened);
-                    metrics.tools_resting(resting(&tools, now));
+                    metrics.tools_resting(open_count(&tools, now));
                 }
             }
         }
@@ -223,7 +223,7 @@ impl ToolBreakers {
     }
 }
 
-impl Drop for Leave<'_> {
+impl Drop for CallPermit<'_> {
     fn drop(&mut self) {
         let Some(given) = self.given.take() else { return };
         if let Some(of_tool) = self.breakers.tools.lock().get_mut(self.tool) {
@@ -234,23 +234,23 @@ impl Drop for Leave<'_> {
 
 /// Returns what an attempt shows about its tool. A tool that asks for a retry at a certain time does respond. An
 /// attempt with less time than the tool's timeout shows nothing if it times out.
-pub(crate) fn heard(ran: &Ran, was_cut_short: bool) -> Heard {
+pub(crate) fn health_of(ran: &HandlerEnd, was_cut_short: bool) -> ToolHealth {
     match ran {
-        Ran::TimedOut if was_cut_short => Heard::Nothing,
-        Ran::TimedOut => Heard::Failed,
-        Ran::Unfit(_) | Ran::Returned(Ok(Ok(_))) => Heard::Answered,
-        Ran::Returned(Ok(Err(failure))) => match failure {
-            ToolFailure::Transient { retry_after: None, .. } => Heard::Failed,
+        HandlerEnd::TimedOut if was_cut_short => ToolHealth::Unknown,
+        HandlerEnd::TimedOut => ToolHealth::Failed,
+        HandlerEnd::Unfit(_) | HandlerEnd::Returned(Ok(Ok(_))) => ToolHealth::Responds,
+        HandlerEnd::Returned(Ok(Err(failure))) => match failure {
+            ToolFailure::Transient { retry_after: None, .. } => ToolHealth::Failed,
             ToolFailure::Transient { .. } | ToolFailure::Permanent { .. } | ToolFailure::Waits { .. } => {
-                Heard::Answered
+                ToolHealth::Responds
             }
             // Caused by a bug, or no service was called.
             ToolFailure::InvalidArguments { .. } | ToolFailure::Internal { .. } | ToolFailure::NotConfigured { .. } => {
-                Heard::Nothing
+                ToolHealth::Unknown
             }
         },
         // A panic.
-        Ran::Returned(Err(_)) | Ran::Cancelled | Ran::MustStop => Heard::Nothing,
+        HandlerEnd::Returned(Err(_)) | HandlerEnd::Cancelled | HandlerEnd::MustStop => ToolHealth::Unknown,
     }
 }
 
@@ -275,12 +275,12 @@ mod tests {
 
         fn is_called(&self, tenant: &str) -> bool {
             let tenant = TenantId::new(tenant).unwrap();
-            self.breakers.leave("post", &tenant, &self.metrics).is_ok()
+            self.breakers.permit("post", &tenant, &self.metrics).is_ok()
         }
 
-        fn hears(&self, tenant: &str, heard: Heard) {
+        fn report(&self, tenant: &str, health: ToolHealth) {
             let tenant = TenantId::new(tenant).unwrap();
-            self.breakers.leave("post", &tenant, &self.metrics).unwrap().heard(heard, TRY, &self.metrics);
+            self.breakers.permit("post", &tenant, &self.metrics).unwrap().report(health, TRY, &self.metrics);
         }
     }
 
@@ -288,16 +288,16 @@ mod tests {
     async fn what_one_tenant_sends_stops_its_own_calls_alone() {
         let world = World::new();
         for _ in 0..ENDURANCE.failures_max {
-            world.hears("acme", Heard::Failed);
+            world.report("acme", ToolHealth::Failed);
         }
         assert!(!world.is_called("acme"));
         assert!(world.is_called("globex"));
-        world.hears("globex", Heard::Failed);
+        world.report("globex", ToolHealth::Failed);
         assert!(world.is_called("initech"), "the failures of one tenant, and one of another, are no reason");
-        world.hears("globex", Heard::Failed);
+        world.report("globex", ToolHealth::Failed);
         assert!(!world.is_called("initech"), "two tenants had half of them each");
         tokio::time::advance(ENDURANCE.rest).await;
-        world.hears("initech", Heard::Answered);
+        world.report("initech", ToolHealth::Responds);
         assert!(world.is_called("initech") && world.is_called("globex"));
     }
 
@@ -306,9 +306,9 @@ mod tests {
         let world = World::new();
         for _ in 0..3 {
             for _ in 1..ENDURANCE.failures_max {
-                world.hears("acme", Heard::Failed);
+                world.report("acme", ToolHealth::Failed);
             }
-            world.hears("acme", Heard::Answered);
+            world.report("acme", ToolHealth::Responds);
         }
         assert!(world.is_called("acme"));
         assert!(world.breakers.tools.lock().is_empty());
@@ -318,24 +318,24 @@ mod tests {
     async fn a_trial_that_came_to_nothing_makes_room_for_the_next() {
         let world = World::new();
         for _ in 0..ENDURANCE.failures_max {
-            world.hears("acme", Heard::Failed);
+            world.report("acme", ToolHealth::Failed);
         }
         tokio::time::advance(ENDURANCE.rest).await;
         let acme = TenantId::new("acme").unwrap();
-        let trial = world.breakers.leave("post", &acme, &world.metrics).unwrap();
-        let resting = world.breakers.leave("post", &acme, &world.metrics).unwrap_err();
-        assert_eq!((resting.left, resting.slowest), (ENDURANCE.rest / LOOKS_A_REST, TRY));
+        let trial = world.breakers.permit("post", &acme, &world.metrics).unwrap();
+        let open_breaker = world.breakers.permit("post", &acme, &world.metrics).unwrap_err();
+        assert_eq!((open_breaker.left, open_breaker.slowest), (ENDURANCE.rest / RECHECKS_PER_REST, TRY));
         drop(trial);
-        world.hears("acme", Heard::Nothing);
-        world.hears("acme", Heard::Failed);
+        world.report("acme", ToolHealth::Unknown);
+        world.report("acme", ToolHealth::Failed);
         assert!(!world.is_called("acme"));
     }
 
     #[test]
     fn those_that_wait_come_back_one_after_the_other() {
-        let resting = Resting { left: Duration::from_secs(3), endurance: ENDURANCE, slowest: TRY };
+        let open_breaker = OpenBreaker { left: Duration::from_secs(3), endurance: ENDURANCE, slowest: TRY };
         let call = |position| CallId { turn: tickfleet_model::TurnId::new("t1").unwrap(), position };
-        let after: Vec<Duration> = (0..8).map(|position| resting.looks_again_after(&call(position))).collect();
+        let after: Vec<Duration> = (0..8).map(|position| open_breaker.recheck_after(&call(position))).collect();
         assert!(
             after.iter().all(|after| (Duration::from_secs(3)..=Duration::from_secs(8)).contains(after)),
             "{after:?}"

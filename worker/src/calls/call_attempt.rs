@@ -1,4 +1,4 @@
-//! One attempt of a call: the state before it, and its disposition.
+//! One attempt of a call: the state before it, and its outcome.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,30 +17,30 @@ use tickfleet_ops::traces;
 use tracing::Span;
 
 use crate::batch::WaitFor;
-use crate::calls::ends::Ends;
-use crate::calls::{messages, questions};
+use crate::calls::end_effects::EndEffects;
+use crate::calls::{messages, reconcile_progress};
 use crate::config::WorkerConfig;
 use crate::held::Hold;
 use crate::tools::Awaited;
 
-/// The disposition of one attempt of a call.
-pub(crate) enum Disposition {
+/// The outcome of one attempt of a call.
+pub(crate) enum AttemptOutcome {
     /// The call has its result, with the rules in shadow mode that would have denied it.
     Ended(Box<CallResult>, Vec<ShadowDenial>),
     /// Another attempt ran it, and reported this result.
-    Kept(Box<RenderedCall>),
+    Reported(Box<RenderedCall>),
     /// This attempt failed. The call is retried after this wait; the text is the reason.
-    Again(Duration, String),
+    Retry(Duration, String),
     /// The call has begun, and it must be found out whether it took effect: after this wait another tool is asked
     /// (again); the text is the reason. The number is the attempt in the encoding of the turn's record. The result
     /// applies if the outcome cannot be found out.
-    Reconciles(Duration, String, u32, Box<CallResult>),
+    Reconcile(Duration, String, u32, Box<CallResult>),
     /// The call has begun work that continues elsewhere. It waits for this event, at most for this time.
-    Waits(Awaited, Duration),
+    WaitForWork(Awaited, Duration),
     /// The call is not sent, because its tool is unavailable. This does not count as an attempt.
-    Rests(Box<RestingCall>),
+    ToolUnavailable(Box<ToolUnavailable>),
     /// The call has not begun. It waits for other calls or for people.
-    WaitsFor(Box<Waiting>),
+    WaitToBegin(Box<BeginWait>),
     /// The worker must stop, or its lease is over. Another worker may run the call.
     HandBack(HandBackReason),
     /// Another worker holds the turn, or may hold it.
@@ -48,7 +48,7 @@ pub(crate) enum Disposition {
 }
 
 /// A call that waits before it begins.
-pub(crate) struct Waiting {
+pub(crate) struct BeginWait {
     /// The event.
     pub(crate) reason: WaitReason,
     /// The longest wait.
@@ -60,7 +60,7 @@ pub(crate) struct Waiting {
 }
 
 /// A call whose tool is unavailable: its circuit breaker is open, or an operator has paused it.
-pub(crate) struct RestingCall {
+pub(crate) struct ToolUnavailable {
     /// The time until the call is checked again.
     pub(crate) delay: Duration,
     /// The longest total wait. `None` means until the call's deadline, because an operator has paused the tool.
@@ -68,16 +68,16 @@ pub(crate) struct RestingCall {
     /// Why the tool is unavailable.
     pub(crate) why: String,
     /// The call's result after that wait.
-    pub(crate) over: Box<CallResult>,
+    pub(crate) final_result: Box<CallResult>,
 }
 
 /// A call on the way to its result.
-pub(crate) struct Trying<'a> {
+pub(crate) struct CallAttempt<'a> {
     pub(crate) slice: &'a Arc<Slice>,
     pub(crate) call: &'a Call,
     pub(crate) id: CallId,
     /// The number of this attempt, from 1.
-    pub(crate) attempt: u32,
+    pub(crate) number: u32,
     /// True if the call has begun work that continued elsewhere.
     pub(crate) waited: bool,
     pub(crate) context: Arc<tickfleet_model::Context>,
@@ -91,12 +91,12 @@ pub(crate) struct Trying<'a> {
     /// Records that the slice's earlier calls have read.
     pub(crate) view: &'a View,
     /// The progress of the attempt.
-    pub(crate) progress: Mutex<Progress>,
+    pub(crate) progress: Mutex<AttemptProgress>,
 }
 
 /// What an attempt has written and learned.
 #[derive(Default)]
-pub(crate) struct Progress {
+pub(crate) struct AttemptProgress {
     /// The turn's record as the attempt has written it, with its version.
     pub(crate) written: Option<Box<(Version, Turn)>>,
     /// The ID of this attempt, if it has begun the call.
@@ -104,40 +104,40 @@ pub(crate) struct Progress {
     /// The records that the attempt has read and written.
     pub(crate) view: View,
     /// The effects of the call's end.
-    pub(crate) ends: Ends,
+    pub(crate) effects: EndEffects,
     /// Why the turn was canceled, if the store reported it.
     pub(crate) canceled: Option<String>,
 }
 
-/// The disposition of a call that does not begin now.
-pub(super) struct Instead {
-    pub(super) disposition: Disposition,
+/// The outcome of a call that does not begin now.
+pub(super) struct NotBegun {
+    pub(super) outcome: AttemptOutcome,
     /// True if this end counts for the agent's streak.
     pub(super) counts: bool,
 }
 
-impl Instead {
-    pub(super) const fn of(disposition: Disposition) -> Self {
-        Self { disposition, counts: false }
+impl NotBegun {
+    pub(super) const fn of(outcome: AttemptOutcome) -> Self {
+        Self { outcome, counts: false }
     }
 }
 
-impl Disposition {
-    /// The name of the disposition for spans.
-    pub(crate) fn word(&self) -> &'static str {
+impl AttemptOutcome {
+    /// The name of the outcome for spans.
+    pub(crate) fn as_str(&self) -> &'static str {
         match self {
             Self::Ended(result, _) => result.outcome.as_str(),
-            Self::Kept(_) => "kept",
-            Self::Again(..) => "again",
-            Self::Reconciles(..) => "reconciles",
-            Self::Waits(..) | Self::WaitsFor(_) => "waits",
-            Self::Rests(_) => "rests",
+            Self::Reported(_) => "kept",
+            Self::Retry(..) => "again",
+            Self::Reconcile(..) => "reconciles",
+            Self::WaitForWork(..) | Self::WaitToBegin(_) => "waits",
+            Self::ToolUnavailable(_) => "rests",
             Self::HandBack(_) => "hand_back",
             Self::Lost => "lost",
         }
     }
 
-    /// The disposition of a call of which nothing was sent, and that this worker does not carry out.
+    /// The outcome of a call of which nothing was sent, and that this worker does not carry out.
     pub(crate) const fn unsent() -> Self {
         Self::HandBack(HandBackReason::Unsent { nonce: None })
     }
@@ -153,7 +153,7 @@ pub(crate) const fn may_have_been_held(slice: &Slice) -> bool {
     slice.turn.crashes > 0 || slice.turn.may_have_run
 }
 
-impl Trying<'_> {
+impl CallAttempt<'_> {
     /// The immutable part of the turn.
     pub(crate) fn head(&self) -> &Head {
         &self.slice.turn.head
@@ -166,7 +166,7 @@ impl Trying<'_> {
 
     /// True if this is the call's first attempt, and it has begun no work elsewhere.
     pub(crate) const fn is_first(&self) -> bool {
-        self.attempt == 1 && !self.waited
+        self.number == 1 && !self.waited
     }
 
     /// The name of the call in records.
@@ -182,7 +182,7 @@ impl Trying<'_> {
     /// The span of this attempt.
     pub(crate) fn span(&self) -> Span {
         tracing::debug_span!(
-            target: traces::TARGET, "call", call = %self.id, tool = self.call.tool, attempt = self.attempt,
+            target: traces::TARGET, "call", call = %self.id, tool = self.call.tool, attempt = self.number,
             outcome = tracing::field::Empty,
         )
     }
@@ -191,17 +191,17 @@ impl Trying<'_> {
         CallResult::refused(&self.id, self.call.provider_id.clone(), &self.call.tool, outcome, error)
     }
 
-    pub(super) fn refused(&self, outcome: Outcome, error: CallError) -> Disposition {
-        Disposition::Ended(Box::new(self.result(outcome, error)), Vec::new())
+    pub(super) fn refused(&self, outcome: Outcome, error: CallError) -> AttemptOutcome {
+        AttemptOutcome::Ended(Box::new(self.result(outcome, error)), Vec::new())
     }
 
-    /// The disposition of a call that this attempt has begun, and of which nothing was sent.
-    pub(super) fn unsent(&self) -> Disposition {
-        Disposition::HandBack(HandBackReason::Unsent { nonce: self.progress.lock().begun_by.clone() })
+    /// The outcome of a call that this attempt has begun, and of which nothing was sent.
+    pub(super) fn unsent(&self) -> AttemptOutcome {
+        AttemptOutcome::HandBack(HandBackReason::Unsent { nonce: self.progress.lock().begun_by.clone() })
     }
 
     /// The end of a call without lasting effect that was canceled while it ran.
-    pub(super) fn stopped(&self, why: Option<&str>) -> Disposition {
+    pub(super) fn stopped(&self, why: Option<&str>) -> AttemptOutcome {
         let because = report::because(why);
         let message = format!("The turn was cancelled{because} while this call ran; its result was dropped.");
         self.refused(Outcome::Cancelled, messages::error(Outcome::Cancelled, message))
@@ -215,6 +215,6 @@ impl Trying<'_> {
 
     /// The number of earlier attempts of the call.
     pub(super) fn tries(&self) -> u32 {
-        questions::own_try(self.attempt).saturating_sub(1)
+        reconcile_progress::own_attempt(self.number).saturating_sub(1)
     }
 }

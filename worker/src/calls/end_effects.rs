@@ -13,7 +13,7 @@ use tickfleet_model::TenantId;
 
 /// The effects of one call's end.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Ends {
+pub(crate) struct EndEffects {
     /// The facts that it changes.
     pub(crate) facts: Option<(SessionName, EndedCall)>,
     /// The claim that it ends.
@@ -30,12 +30,12 @@ pub(crate) struct Ends {
 
 /// An unused approval.
 #[derive(Debug)]
-struct Unused {
+struct UnusedApproval {
     tenant: TenantId,
     id: String,
 }
 
-impl Section for Unused {
+impl Section for UnusedApproval {
     fn add_to(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<(), Undecided> {
         LeaveApproval { tenant: &self.tenant, id: &self.id }.add_to(transaction, view, context)
     }
@@ -43,20 +43,20 @@ impl Section for Unused {
 
 /// The sections of a settle.
 #[derive(Debug, Default)]
-pub(crate) struct Sections {
+pub(crate) struct SettleSections {
     facts: Vec<EndCalls>,
     claims: Vec<EndClaim>,
     counts: Vec<CountCalls>,
     cache: FillCache,
-    unused: Vec<Unused>,
+    unused: Vec<UnusedApproval>,
     unrun: Vec<KnownUnrun>,
 }
 
-impl Sections {
+impl SettleSections {
     /// The sections for the ends of calls, in order. Calls of one session share a section, and so do calls of one streak.
-    pub(crate) fn of(ends: impl IntoIterator<Item = Ends>) -> Self {
+    pub(crate) fn of(ends: impl IntoIterator<Item = EndEffects>) -> Self {
         let mut all = Self::default();
-        for Ends { facts, claim, repeat, fill, unused, unrun } in ends {
+        for EndEffects { facts, claim, repeat, fill, unused, unrun } in ends {
             if let Some((session, ended)) = facts {
                 match all.facts.iter_mut().find(|one| one.session == session) {
                     Some(one) => one.calls.push(ended),
@@ -74,7 +74,7 @@ impl Sections {
             if let Some(unrun) = unrun.filter(|unrun| !all.unrun.contains(unrun)) {
                 all.unrun.push(unrun);
             }
-            all.unused.extend(unused.map(|(tenant, id)| Unused { tenant, id }));
+            all.unused.extend(unused.map(|(tenant, id)| UnusedApproval { tenant, id }));
         }
         all
     }

@@ -9,7 +9,7 @@ const QUESTION: u32 = 10_000;
 
 /// The progress of the questions about one call, which its attempt number encodes while its slice is parked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Questions {
+pub(super) struct ReconcileProgress {
     /// The attempt of the call itself whose outcome is unknown.
     pub(super) own: u32,
     /// Questions that were asked.
@@ -17,9 +17,9 @@ pub(super) struct Questions {
     pub(super) is_grace_over: bool,
 }
 
-impl Questions {
+impl ReconcileProgress {
     /// Decodes an attempt number, which is one more than the number that was parked.
-    pub(super) const fn of(attempt: u32) -> Self {
+    pub(super) const fn decode(attempt: u32) -> Self {
         let (asked, is_grace_over) = (attempt / QUESTION, attempt % QUESTION >= GRACE_OVER);
         let own = attempt % GRACE_OVER;
         let own = if asked > 0 || is_grace_over { own.saturating_sub(1) } else { own };
@@ -27,15 +27,15 @@ impl Questions {
     }
 
     /// Encodes the number to park.
-    pub(super) const fn parked(self) -> u32 {
+    pub(super) const fn encode(self) -> u32 {
         let grace = if self.is_grace_over { GRACE_OVER } else { 0 };
         self.own.saturating_add(grace).saturating_add(self.asked.saturating_mul(QUESTION))
     }
 }
 
 /// The attempt number of the call itself, without the questions about it.
-pub(super) const fn own_try(attempt: u32) -> u32 {
-    Questions::of(attempt).own
+pub(super) const fn own_attempt(attempt: u32) -> u32 {
+    ReconcileProgress::decode(attempt).own
 }
 
 #[cfg(test)]
@@ -45,13 +45,14 @@ mod tests {
     #[test]
     fn questions_are_counted_beside_the_tries_of_the_call() {
         // The third attempt of the call ended as unknown: this is the first question.
-        let first = Questions::of(3);
-        assert_eq!(first, Questions { own: 3, asked: 0, is_grace_over: false });
+        let first = ReconcileProgress::decode(3);
+        assert_eq!(first, ReconcileProgress { own: 3, asked: 0, is_grace_over: false });
         // When a parked slice comes back, its attempt number is one higher.
-        let second = Questions::of(Questions { asked: 1, ..first }.parked() + 1);
-        assert_eq!(second, Questions { own: 3, asked: 1, is_grace_over: false });
-        let over = Questions::of(Questions { asked: 0, is_grace_over: true, ..second }.parked() + 1);
-        assert_eq!(over, Questions { own: 3, asked: 0, is_grace_over: true });
-        assert_eq!(own_try(Questions { asked: 7, ..over }.parked() + 1), 3);
+        let second = ReconcileProgress::decode(ReconcileProgress { asked: 1, ..first }.encode() + 1);
+        assert_eq!(second, ReconcileProgress { own: 3, asked: 1, is_grace_over: false });
+        let over =
+            ReconcileProgress::decode(ReconcileProgress { asked: 0, is_grace_over: true, ..second }.encode() + 1);
+        assert_eq!(over, ReconcileProgress { own: 3, asked: 0, is_grace_over: true });
+        assert_eq!(own_attempt(ReconcileProgress { asked: 7, ..over }.encode() + 1), 3);
     }
 }

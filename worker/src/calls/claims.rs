@@ -18,8 +18,8 @@ use tickfleet_protocol::{bounded_output, result_json, without_nulls};
 use tickfleet_store::Store;
 
 use crate::Common;
+use crate::calls::call_attempt::{AttemptOutcome, CallAttempt};
 use crate::calls::messages;
-use crate::calls::trying::{Disposition, Trying};
 use crate::config::WorkerConfig;
 use crate::tools::RegisteredTool;
 
@@ -27,12 +27,12 @@ use crate::tools::RegisteredTool;
 const KEPT_BYTES_MAX: usize = 16 * 1024;
 
 /// Looks up and records the outcomes of equal calls.
-pub(super) struct Ledger {
+pub(super) struct EffectClaims {
     store: Store,
 }
 
-impl Ledger {
-    /// The ledger of the worker's shard.
+impl EffectClaims {
+    /// The claims of the worker's shard.
     pub(super) fn new(common: &Common) -> Self {
         Self { store: common.store.clone() }
     }
@@ -44,23 +44,28 @@ impl Ledger {
     /// The end of a call that lacks an argument of the effect key.
     pub(super) fn claim_of(
         &self,
-        trying: &Trying<'_>,
+        attempt: &CallAttempt<'_>,
         tool: &RegisteredTool,
         arguments: &RawValue,
         nothing: Option<Claimant>,
-    ) -> Result<Option<ClaimEffect>, Box<Disposition>> {
+    ) -> Result<Option<ClaimEffect>, Box<AttemptOutcome>> {
         if tool.spec.effect != Effect::Once {
             return Ok(None);
         }
         let Some(key) = &tool.spec.effect_key else { return Ok(None) };
-        let effect = effect_of(key, trying, tool, arguments)?;
-        let by = claimant(trying.slice, trying.id.position);
+        let effect = effect_of(key, attempt, tool, arguments)?;
+        let by = claimant(attempt.slice, attempt.id.position);
         Ok(Some(ClaimEffect { effect, by, window_ms: key.window_ms, nothing }))
     }
 
     /// Returns true if the outcome of an equal call is known, so that its result is the result of this call.
-    pub(super) async fn knows_end(&self, trying: &Trying<'_>, tool: &RegisteredTool, arguments: &RawValue) -> bool {
-        let Ok(Some(claim)) = self.claim_of(trying, tool, arguments, None) else { return false };
+    pub(super) async fn is_end_known(
+        &self,
+        attempt: &CallAttempt<'_>,
+        tool: &RegisteredTool,
+        arguments: &RawValue,
+    ) -> bool {
+        let Ok(Some(claim)) = self.claim_of(attempt, tool, arguments, None) else { return false };
         let key = claim.effect.key();
         let mut view = View::default();
         let found = self.store.evaluate(&mut view, |view, context| {
@@ -69,21 +74,21 @@ impl Ledger {
             Ok(claim.is_some_and(|claim| matches!(claim.state, ClaimState::Ended { .. })))
         });
         found.await.unwrap_or_else(|error| {
-            tracing::debug!(%error, call = %trying.id, "failed to read an effect claim; an open circuit breaker holds the call back");
+            tracing::debug!(%error, call = %attempt.id, "failed to read an effect claim; an open circuit breaker holds the call back");
             false
         })
     }
 
     /// The end of a call that has the result of an equal call.
-    pub(super) fn answered(
+    pub(super) fn equal_call_outcome(
         &self,
-        trying: &Trying<'_>,
+        attempt: &CallAttempt<'_>,
         claim: &ClaimEffect,
         by: &Claimant,
         result: &str,
-    ) -> Disposition {
+    ) -> AttemptOutcome {
         let result = read(result).unwrap_or_else(|| unknown(claim, by));
-        self.told(trying, claim, by, result)
+        self.known_outcome(attempt, claim, by, result)
     }
 
     /// The result of a call that is over and did not end its claim; `None` if the call certainly did nothing. The
@@ -110,27 +115,27 @@ impl Ledger {
 
     /// The end of a call that is not carried out because its own or an equal call's result is known. It is the call's
     /// own if a worker settled it and then died.
-    pub(super) fn told(
+    pub(super) fn known_outcome(
         &self,
-        trying: &Trying<'_>,
+        attempt: &CallAttempt<'_>,
         claim: &ClaimEffect,
         by: &Claimant,
         known: CallResult,
-    ) -> Disposition {
+    ) -> AttemptOutcome {
         let is_own = *by == claim.by;
-        let output_max = limits::output_bytes_max(trying.head().calls);
+        let output_max = limits::output_bytes_max(attempt.head().calls);
         let output = known.output.filter(|_| known.success).map(|output| bounded_output(output, output_max));
         let result = CallResult {
-            tool_call_id: trying.call.provider_id.clone(),
-            call: trying.id.to_string(),
-            tool: trying.call.tool.clone(),
+            tool_call_id: attempt.call.provider_id.clone(),
+            call: attempt.id.to_string(),
+            tool: attempt.call.tool.clone(),
             output: output.or_else(|| not_kept(known.success)),
             duration_ms: if is_own { known.duration_ms } else { 0 },
             attempts: if is_own { known.attempts } else { 0 },
             repeats: if is_own { known.repeats } else { Some(by.call.to_string()) },
             ..known
         };
-        Disposition::Ended(Box::new(result), Vec::new())
+        AttemptOutcome::Ended(Box::new(result), Vec::new())
     }
 }
 
@@ -168,13 +173,13 @@ fn claimant(slice: &Slice, position: usize) -> Claimant {
 /// The effect of a call, identified by its tool's effect key.
 fn effect_of(
     key: &EffectKey,
-    trying: &Trying<'_>,
+    attempt: &CallAttempt<'_>,
     tool: &RegisteredTool,
     arguments: &RawValue,
-) -> Result<EffectName, Box<Disposition>> {
-    let (tenant, name) = (&trying.slice.name.tenant, &tool.spec.name);
+) -> Result<EffectName, Box<AttemptOutcome>> {
+    let (tenant, name) = (&attempt.slice.name.tenant, &tool.spec.name);
     let hash = key.hash(tenant, name, arguments).map_err(|pointer| {
-        Box::new(trying.refused(Outcome::InvalidArguments, messages::no_effect_key(name, pointer)))
+        Box::new(attempt.refused(Outcome::InvalidArguments, messages::no_effect_key(name, pointer)))
     })?;
     Ok(EffectName { tenant: tenant.clone(), tool: name.clone(), hash })
 }
@@ -225,7 +230,7 @@ fn hash_of(key: &EffectKey, tool: &RegisteredTool, slice: &Slice, call: &Call, r
     key.hash(&slice.name.tenant, &tool.spec.name, arguments).ok()
 }
 
-/// Parses a result from the ledger or a record; `None` if another program has written something else there.
+/// Parses a result from a claim or a record; `None` if another program has written something else there.
 fn read(result: &str) -> Option<CallResult> {
     serde_json::from_str(result).ok()
 }
@@ -242,7 +247,7 @@ fn end_by(result: &CallResult) -> EffectEnd {
     }
 }
 
-/// A result in the form that the ledger keeps, within its bound.
+/// A result in the form that a claim keeps, within its bound.
 fn kept(result: &CallResult) -> String {
     let output = result.output.clone().filter(|output| output.get().len() <= KEPT_BYTES_MAX);
     result_json(&CallResult { tool_call_id: None, output, ..result.clone() })

@@ -7,16 +7,16 @@ use tickfleet_model::outcome::Premises;
 use tickfleet_model::policy::FactRow;
 use tickfleet_model::{AgentId, AskedBy, Context, Effect, TaskGrant, TaskId, TenantId};
 
-use crate::calls::guards::{self, Asked};
+use crate::calls::guards::{self, GuardedCall};
 use crate::calls::messages::CallEnding;
 use crate::tools::{RegisteredTool, Registry, Toolbox};
 
 /// Names in rules whose values an entry has only in its premises.
-const SAID_BY_PREMISES: [&str; 3] = ["user_context", "session_data", "task."];
+const ONLY_IN_PREMISES: [&str; 3] = ["user_context", "session_data", "task."];
 
 /// A call from the audit log.
 #[derive(Debug, Clone, Copy)]
-pub struct Recalled<'a> {
+pub struct LoggedCall<'a> {
     /// The tenant of the agent that called.
     pub tenant: &'a TenantId,
     /// The agent.
@@ -31,7 +31,7 @@ pub struct Recalled<'a> {
 
 /// The result of the guards for such a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Recall {
+pub enum LoggedCallVerdict {
     /// It passes. The facts of its session may still stop it.
     Passes,
     /// It needs approval, because of these places in the configuration.
@@ -52,11 +52,11 @@ pub enum Recall {
 /// A rule reads arguments that are unknown.
 const HIDDEN: &str = "a rule reads arguments that are incomplete in the log (secrets, or too long)";
 /// A rule reads values that the log does not have.
-const NOT_SAID: &str = "a rule reads user, session or task, which the entry lacks (audit.premises)";
+const NOT_LOGGED: &str = "a rule reads user, session or task, which the entry lacks (audit.premises)";
 
-impl Recalled<'_> {
+impl LoggedCall<'_> {
     /// Passes the call through the guards.
-    pub async fn judge(&self, active: &Arc<ActivePolicy>, registry: &Arc<Registry>) -> Recall {
+    pub async fn evaluate(&self, active: &Arc<ActivePolicy>, registry: &Arc<Registry>) -> LoggedCallVerdict {
         let premises = self.premises.cloned().unwrap_or_default();
         let task =
             premises.task.as_deref().and_then(|task| TaskId::new(task).ok()).map(|task| (task, grant(&premises)));
@@ -67,8 +67,8 @@ impl Recalled<'_> {
             Ok(found) => found,
             Err(ending) => return ends(&ending),
         };
-        if let Some(why) = self.not_said(active, tools, &found) {
-            return Recall::Unknown(why);
+        if let Some(why) = self.missing_input(active, tools, &found) {
+            return LoggedCallVerdict::Unknown(why);
         }
         let Some(arguments) = self.arguments else { return unseen(&found, tools) };
         let context = Context {
@@ -80,16 +80,16 @@ impl Recalled<'_> {
         // call would not have passed.
         let strict = self.premises.is_none_or(|premises| premises.strict);
         let task = task.as_ref();
-        let asked = Asked::Tool { tools, tenant, agent, name, strict, context: &context, task };
+        let asked = GuardedCall::Tool { tools, tenant, agent, name, strict, context: &context, task };
         match guards::pass(&asked, arguments, |_, _| {}).await {
-            Ok(passed) if passed.asked.is_empty() => Recall::Passes,
-            Ok(passed) => Recall::Asks(places(&passed.asked)),
+            Ok(passed) if passed.asked.is_empty() => LoggedCallVerdict::Passes,
+            Ok(passed) => LoggedCallVerdict::Asks(places(&passed.asked)),
             Err(ending) => ends(&ending),
         }
     }
 
     /// Why the rules cannot be evaluated, if they cannot.
-    fn not_said(&self, active: &ActivePolicy, tools: &Toolbox, tool: &RegisteredTool) -> Option<&'static str> {
+    fn missing_input(&self, active: &ActivePolicy, tools: &Toolbox, tool: &RegisteredTool) -> Option<&'static str> {
         if tools.rules(tool) == 0 {
             return None;
         }
@@ -105,16 +105,16 @@ impl Recalled<'_> {
         let is_hidden = |raw: &Option<Box<serde_json::value::RawValue>>| {
             raw.as_ref().is_some_and(|raw| raw.get().contains("[REDACTED]"))
         };
-        let is_said = match self.premises {
-            None => !SAID_BY_PREMISES.iter().any(|name| asks(name)),
+        let is_logged = match self.premises {
+            None => !ONLY_IN_PREMISES.iter().any(|name| asks(name)),
             // Entries never have the agents above a task.
-            Some(said) => {
-                !(asks("user_context") && is_hidden(&said.user_context)
-                    || asks("session_data") && is_hidden(&said.session_data)
-                    || asks("task.chain") && said.task.is_some())
+            Some(premises) => {
+                !(asks("user_context") && is_hidden(&premises.user_context)
+                    || asks("session_data") && is_hidden(&premises.session_data)
+                    || asks("task.chain") && premises.task.is_some())
             }
         };
-        (!is_said).then_some(NOT_SAID)
+        (!is_logged).then_some(NOT_LOGGED)
     }
 }
 
@@ -132,11 +132,13 @@ pub fn facts<'p>(
 }
 
 /// Unknown arguments were accepted at the time, and no rule reads them.
-fn unseen(tool: &RegisteredTool, tools: &Toolbox) -> Recall {
+fn unseen(tool: &RegisteredTool, tools: &Toolbox) -> LoggedCallVerdict {
     match (tool.spec.requires_approval, tools.approvers().is_empty()) {
-        (false, _) => Recall::Passes,
-        (true, false) => Recall::Asks(format!("tools.{}.approval", tool.spec.name)),
-        (true, true) => Recall::Ends { outcome: "approval_refused", reason: String::new(), rule: String::new() },
+        (false, _) => LoggedCallVerdict::Passes,
+        (true, false) => LoggedCallVerdict::Asks(format!("tools.{}.approval", tool.spec.name)),
+        (true, true) => {
+            LoggedCallVerdict::Ends { outcome: "approval_refused", reason: String::new(), rule: String::new() }
+        }
     }
 }
 
@@ -152,11 +154,11 @@ fn places(asked: &[AskedBy]) -> String {
     asked.iter().map(|asked| asked.place.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-fn ends(ending: &CallEnding) -> Recall {
-    let said = |name: &str| ending.error.details.as_ref().and_then(|details| details.get(name)?.as_str());
-    Recall::Ends {
+fn ends(ending: &CallEnding) -> LoggedCallVerdict {
+    let detail = |name: &str| ending.error.details.as_ref().and_then(|details| details.get(name)?.as_str());
+    LoggedCallVerdict::Ends {
         outcome: ending.outcome.as_str(),
-        reason: said("reason").unwrap_or_default().to_owned(),
-        rule: said("rule").unwrap_or_default().to_owned(),
+        reason: detail("reason").unwrap_or_default().to_owned(),
+        rule: detail("rule").unwrap_or_default().to_owned(),
     }
 }
