@@ -12,7 +12,7 @@ use tickfleet_client::Reply;
 use tickfleet_client::tasks::{Step, step_of};
 use tickfleet_core::turn::Turn;
 use tickfleet_core::turn::state::Finished;
-use tickfleet_core::{Query, Stored, Value as Found, keys::TurnName};
+use tickfleet_core::{Query, Stored, Value as StoreValue, keys::TurnName};
 use tickfleet_model::{AgentId, Dialect, Effect, TaskId, TurnId};
 use tickfleet_protocol::define;
 use tickfleet_store::{Store, StoreError};
@@ -120,18 +120,18 @@ fn check_task(store: Store) -> TypedTool {
         move |context: CallContext, args: CheckTask| {
             let store = store.clone();
             async move {
-                let task = TaskId::new(&args.task_id).map_err(|_| not_yours("task", &args.task_id))?;
+                let task = TaskId::new(&args.task_id).map_err(|_| unknown_id("task", &args.task_id))?;
                 let name = TurnName::task(&context.tenant, &task);
                 match look_up(&store, &name).await? {
-                    KnownTurn::Live(live) => {
+                    TurnLookup::Live(live) => {
                         let status = live_task(&store, &name, &live, &context.agent).await?;
                         let steps = store.steps(&name, 0).await.map_err(|e| ToolError::Transient(e.to_string()))?;
                         let steps: Vec<Step> = steps.iter().map(|entry| Step::read(entry)).collect();
                         let (step, iterations) = step_of(&steps).unzip();
                         Ok(TaskStatus { step, iterations, ..status })
                     }
-                    KnownTurn::Finished(finished) => ended_task(&finished, &context.agent, &args.task_id),
-                    KnownTurn::Unknown => Err(not_yours("task", &args.task_id)),
+                    TurnLookup::Finished(finished) => ended_task(&finished, &context.agent, &args.task_id),
+                    TurnLookup::Unknown => Err(unknown_id("task", &args.task_id)),
                 }
             }
         },
@@ -148,7 +148,7 @@ async fn live_task(
 ) -> Result<TaskStatus, ToolError> {
     let task_id = name.turn.as_str();
     if !is_delegator(&live.value, asker) {
-        return Err(not_yours("task", task_id));
+        return Err(unknown_id("task", task_id));
     }
     Ok(TaskStatus {
         task_id: task_id.to_owned(),
@@ -166,8 +166,8 @@ async fn live_task(
 async fn is_held(store: &Store, name: &TurnName, live: &Stored<Turn>) -> Result<bool, ToolError> {
     let Some(entry) = live.out_entry() else { return Ok(false) };
     let holder = Query::Holder(live.value.queue(&name.tenant), entry.clone());
-    let holder = store.query(holder).await.map_err(away)?;
-    Ok(matches!(holder, Found::Holder(Some(_))))
+    let holder = store.query(holder).await.map_err(store_error)?;
+    Ok(matches!(holder, StoreValue::Holder(Some(_))))
 }
 
 /// Returns true if this agent delegated the task.
@@ -180,7 +180,7 @@ pub(crate) fn is_delegator(turn: &Turn, asker: &AgentId) -> bool {
 fn ended_task(finished: &Finished, asker: &AgentId, task_id: &str) -> Result<TaskStatus, ToolError> {
     let reply = reply(finished)?;
     if reply.delegator.as_deref() != Some(asker.as_str()) {
-        return Err(not_yours("task", task_id));
+        return Err(unknown_id("task", task_id));
     }
     let result = reply.results.first();
     Ok(TaskStatus {
@@ -231,14 +231,14 @@ fn fetch_result(store: Store) -> TypedTool {
         move |context: CallContext, args: FetchResult| {
             let store = store.clone();
             async move {
-                let turn = TurnId::new(&args.id).map_err(|_| not_yours("turn or task", &args.id))?;
+                let turn = TurnId::new(&args.id).map_err(|_| unknown_id("turn or task", &args.id))?;
                 let name = TurnName { tenant: context.tenant.clone(), turn };
                 let finished = match look_up(&store, &name).await? {
-                    KnownTurn::Finished(finished) => finished,
-                    KnownTurn::Live(live) if live.value.head.agent == context.agent => {
+                    TurnLookup::Finished(finished) => finished,
+                    TurnLookup::Live(live) if live.value.head.agent == context.agent => {
                         return Err(ToolError::Permanent(format!("{:?} has not ended yet. Ask again later.", args.id)));
                     }
-                    KnownTurn::Live(_) | KnownTurn::Unknown => return Err(not_yours("turn or task", &args.id)),
+                    TurnLookup::Live(_) | TurnLookup::Unknown => return Err(unknown_id("turn or task", &args.id)),
                 };
                 fetched(&finished, &context.agent, &args)
             }
@@ -251,7 +251,7 @@ fn fetch_result(store: Store) -> TypedTool {
 fn fetched(finished: &Finished, asker: &AgentId, args: &FetchResult) -> Result<Fetched, ToolError> {
     let mut reply = reply(finished)?;
     if reply.agent != asker.as_str() && reply.delegator.as_deref() != Some(asker.as_str()) {
-        return Err(not_yours("turn or task", &args.id));
+        return Err(unknown_id("turn or task", &args.id));
     }
     let results = reply.results.len();
     if args.position >= results {
@@ -268,7 +268,7 @@ fn fetched(finished: &Finished, asker: &AgentId, args: &FetchResult) -> Result<F
 }
 
 /// The records of a turn or task.
-pub(crate) enum KnownTurn {
+pub(crate) enum TurnLookup {
     /// It has not ended.
     Live(Box<Stored<Turn>>),
     /// It has ended.
@@ -279,20 +279,20 @@ pub(crate) enum KnownTurn {
 
 /// Reads the records of a turn or task in the order of its states, so that a turn that ends in between is found as
 /// ended.
-pub(crate) async fn look_up(store: &Store, name: &TurnName) -> Result<KnownTurn, ToolError> {
+pub(crate) async fn look_up(store: &Store, name: &TurnName) -> Result<TurnLookup, ToolError> {
     let queries = [name.record(), name.finished()].map(Query::Record);
-    let mut values = store.seam().read(&queries).await.map_err(away)?.into_iter();
+    let mut values = store.seam().read(&queries).await.map_err(store_error)?.into_iter();
     let unreadable = |why| ToolError::internal(format!("record of {name}: {why}"));
-    if let Some(Found::Record(Some(live))) = values.next() {
-        return Ok(KnownTurn::Live(Box::new(Stored::read(&live).map_err(unreadable)?)));
+    if let Some(StoreValue::Record(Some(live))) = values.next() {
+        return Ok(TurnLookup::Live(Box::new(Stored::read(&live).map_err(unreadable)?)));
     }
-    if let Some(Found::Record(Some(finished))) = values.next() {
-        return Ok(KnownTurn::Finished(Box::new(Stored::read(&finished).map_err(unreadable)?.value)));
+    if let Some(StoreValue::Record(Some(finished))) = values.next() {
+        return Ok(TurnLookup::Finished(Box::new(Stored::read(&finished).map_err(unreadable)?.value)));
     }
-    Ok(KnownTurn::Unknown)
+    Ok(TurnLookup::Unknown)
 }
 
-fn away(error: StoreError) -> ToolError {
+fn store_error(error: StoreError) -> ToolError {
     ToolError::Transient(error.to_string())
 }
 
@@ -307,7 +307,7 @@ pub(crate) fn reply(finished: &Finished) -> Result<Reply, ToolError> {
 
 /// The same message whether the ID is unknown, forgotten or belongs to another agent, so that agents cannot probe for
 /// others' IDs.
-pub(crate) fn not_yours(what: &str, id: &str) -> ToolError {
+pub(crate) fn unknown_id(what: &str, id: &str) -> ToolError {
     let id = wording::cut(id, 80);
     ToolError::Permanent(format!(
         "You have no {what} {id:?}: it is unknown, belongs to another agent, or ended longer ago than results are kept."

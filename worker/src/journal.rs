@@ -40,7 +40,7 @@ enum Change {
 }
 
 /// The journal of a worker.
-pub(crate) struct Journal {
+pub(crate) struct WorkerJournal {
     store: Store,
     metrics: Arc<Metrics>,
     /// Canceled when the worker must stop.
@@ -50,7 +50,7 @@ pub(crate) struct Journal {
     reported: AtomicU64,
 }
 
-impl Journal {
+impl WorkerJournal {
     /// An empty journal for the worker's shard.
     pub(crate) fn new(common: &Common) -> Self {
         let store = common.store.clone();
@@ -70,7 +70,7 @@ impl Journal {
     }
 
     /// Reports everything again with the next heartbeat, because the store has lost data.
-    pub(crate) fn doubt(&self) {
+    pub(crate) fn mark_unreported(&self) {
         self.reported.store(0, Ordering::Release);
     }
 
@@ -111,25 +111,25 @@ impl Journal {
     }
 
     /// Records that the worker no longer holds a turn's slice.
-    pub(crate) fn let_go(&self, name: &TurnName) {
+    pub(crate) fn release(&self, name: &TurnName) {
         self.confirm(name, usize::MAX);
     }
 
     /// Records changes of facts that the store confirmed.
-    pub(crate) fn facts_changed(&self, session: &SessionName, end: Restatement) {
+    pub(crate) fn record_fact_changes(&self, session: &SessionName, end: Restatement) {
         let now_ms = end.ended_ms;
         self.entries.lock().change(Change::Facts(session.clone(), end), 0, now_ms);
     }
 
     /// Records a claim that the store confirmed, or its end. `deadline_ms` is the deadline of the call's turn.
-    pub(crate) fn claimed(&self, claim: EndClaim, deadline_ms: i64) {
+    pub(crate) fn record_claim(&self, claim: EndClaim, deadline_ms: i64) {
         let (now_ms, bytes) = (self.now_ms(), bytes_of(&claim.end));
         self.entries.lock().change(Change::Claim(claim, now_ms, deadline_ms), bytes, now_ms);
     }
 
     /// Leaves the results of `once` calls for the new holder of a slice that this worker has lost. Without a restart of the
     /// store, the new holder finds the intent records.
-    pub(crate) async fn leave_results(&self, name: &TurnName, positions: std::ops::Range<usize>) {
+    pub(crate) async fn report_results(&self, name: &TurnName, positions: std::ops::Range<usize>) {
         let state = self.store.state();
         if state.epoch_began_ms == 0 {
             return;

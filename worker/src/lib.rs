@@ -7,17 +7,17 @@ pub mod agents;
 mod batch;
 pub mod calls;
 mod config;
+mod decision_queues;
 mod fleet_tools;
-mod held;
+mod held_slices;
 mod journal;
-mod lane;
 mod lease;
 mod lease_clock;
 mod leasing;
-mod lists;
-mod outbox;
 pub mod run;
+mod slot_pool;
 mod strays;
+mod tool_lists;
 
 pub use calls::waiting::breakers::Breakers;
 /// The tools that a worker uses to carry out calls.
@@ -42,20 +42,20 @@ pub use calls::governed::loops::LoopOptions;
 use calls::state::Calls;
 use calls::turn::Pipeline;
 use config::WorkerConfigs;
-use held::{HeldSlices, held_max};
-use journal::Journal;
-use lease::{Lease, Quiet};
+use decision_queues::DecisionQueues;
+use held_slices::{HeldSlices, held_max};
+use journal::WorkerJournal;
+use lease::{Lease, WorkerDrainFlag};
 use lease_clock::LeaseClock;
 use leasing::{Leasing, LeasingParts};
-use lists::ListWriter;
-use outbox::Outbox;
 use strays::Strays;
 pub use tickfleet_core::call::streak::StreakBounds;
+use tool_lists::ToolListWriter;
 use tools::Registry;
 
 /// The options of a worker.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct WorkerOptions {
     /// Slices whose calls run at the same time.
     pub slots: usize,
     /// The priorities of the `ready` streams that it leases from.
@@ -77,7 +77,7 @@ pub struct Options {
 }
 
 /// The parts of the surrounding process that a worker needs.
-pub struct Surroundings {
+pub struct ProcessParts {
     /// The active policy, tenants and task handlers.
     pub active: Arc<PolicyHandle>,
     /// Metrics of the process.
@@ -115,7 +115,7 @@ pub(crate) struct Common {
     pub(crate) progress: Progress,
     pub(crate) suspects: OneSuspect,
     pub(crate) breakers: Breakers,
-    pub(crate) quiet: Arc<Quiet>,
+    pub(crate) drain_flag: Arc<WorkerDrainFlag>,
     /// Canceled when running calls must stop at once.
     pub(crate) now: CancellationToken,
 }
@@ -123,41 +123,41 @@ pub(crate) struct Common {
 impl Worker {
     /// A worker on the shard of `store`. If `now` is canceled, running calls must stop at once.
     #[must_use]
-    pub fn new(store: Store, surroundings: Surroundings, options: Options, now: CancellationToken) -> Arc<Self> {
-        let Surroundings { active, metrics, progress, suspects, breakers, registry, task_handlers } = surroundings;
+    pub fn new(store: Store, process: ProcessParts, options: WorkerOptions, now: CancellationToken) -> Arc<Self> {
+        let ProcessParts { active, metrics, progress, suspects, breakers, registry, task_handlers } = process;
         let lease = Duration::from_millis(store.options().lease_ms.unsigned_abs());
         let store = store.observed_by(metrics.clone());
         metrics.tools_known(registry.iter().map(|tool| tool.spec.name.as_str()));
         let configs = Arc::new(WorkerConfigs::new(active, registry, task_handlers));
         let lease_clock = Arc::new(LeaseClock::new(lease));
-        let quiet = Arc::<Quiet>::default();
-        let common = Common { store, lease_clock, configs, metrics, progress, suspects, breakers, quiet, now };
+        let drain_flag = Arc::<WorkerDrainFlag>::default();
+        let common = Common { store, lease_clock, configs, metrics, progress, suspects, breakers, drain_flag, now };
         let slices = Arc::new(HeldSlices::new(options.slots));
         watch_slots(&common, &slices, options.slots);
-        let journal = Arc::new(Journal::new(&common));
-        let outbox = Arc::new(Outbox::new(&common.store, held_max(options.slots), &common.now));
-        let strays = Arc::new(Strays::new(&common, &slices, &outbox));
+        let journal = Arc::new(WorkerJournal::new(&common));
+        let decisions = Arc::new(DecisionQueues::new(&common.store, held_max(options.slots), &common.now));
+        let strays = Arc::new(Strays::new(&common, &slices, &decisions));
         let durable = (options.durable, options.durable_wait);
         let (ladder, redactor) = (options.ladder, options.report.redactor.clone());
-        let calls = Calls::new(&common, &journal, &outbox, ladder, redactor, durable, options.loops);
-        let pipeline = Arc::new(Pipeline::new(&common, &journal, &slices, &outbox, calls, options.report));
+        let calls = Calls::new(&common, &journal, &decisions, ladder, redactor, durable, options.loops);
+        let pipeline = Arc::new(Pipeline::new(&common, &journal, &slices, &decisions, calls, options.report));
         let lease = Lease::new(&common, options.name, options.slots, &journal, &slices, &strays);
-        let parts = LeasingParts { journal, slices, strays, outbox, pipeline };
+        let parts = LeasingParts { journal, slices, strays, decisions, pipeline };
         let leasing = Leasing::new(&common, options.priorities, options.drain, parts);
         Arc::new(Self { drain: options.drain, lease: Arc::new(lease), leasing: Arc::new(leasing), common })
     }
 
     /// The writer of the tool lists.
-    fn list_writer(&self) -> ListWriter {
-        ListWriter::new(self.common.store.clone(), self.common.configs.clone(), Arc::clone(&self.common.metrics))
+    fn list_writer(&self) -> ToolListWriter {
+        ToolListWriter::new(self.common.store.clone(), self.common.configs.clone(), Arc::clone(&self.common.metrics))
     }
 }
 
 /// Reports how many slots are busy, as long as the worker lives.
 fn watch_slots(common: &Common, slices: &Arc<HeldSlices>, slots: usize) {
-    let (watched, quiet) = (Arc::downgrade(slices), Arc::clone(&common.quiet));
+    let (watched, drain_flag) = (Arc::downgrade(slices), Arc::clone(&common.drain_flag));
     common.metrics.watch_slots(move || {
-        let Slots { busy, all } = quiet.slots(watched.upgrade()?.busy(), slots);
+        let Slots { busy, all } = drain_flag.slots(watched.upgrade()?.busy(), slots);
         Some((busy, all))
     });
 }

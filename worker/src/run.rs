@@ -49,11 +49,11 @@ impl Worker {
         let beats = tokio::spawn({
             let (lease, consumer, stop, tracker) =
                 (Arc::clone(&self.lease), consumer.clone(), stop.clone(), tracker.clone());
-            async move { lease.beats(&consumer, &stop, &tracker).await }
+            async move { lease.send_heartbeats(&consumer, &stop, &tracker).await }
         });
         tokio::join!(
-            self.leasing.leases(consumer, &stop, tracker, false),
-            self.leasing.leases(consumer, &stop, tracker, true)
+            self.leasing.take_slices(consumer, &stop, tracker, false),
+            self.leasing.take_slices(consumer, &stop, tracker, true)
         );
         // While draining, the lease is renewed until the last slice is finished. If the lease was lost, its heartbeats
         // have already ended.
@@ -91,7 +91,7 @@ impl Worker {
         if let Some(consumer) = consumer {
             // Once more: during the first comparison, the store may still have delivered entries to a dropped take.
             self.lease.return_undelivered(consumer).await;
-            self.lease.leave(consumer).await;
+            self.lease.release(consumer).await;
         }
     }
 }

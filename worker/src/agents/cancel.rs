@@ -6,7 +6,7 @@ use tickfleet_client::tasks::{CancelledTask, Word, cancel_task as cancel};
 use tickfleet_model::{Effect, TaskId};
 use tickfleet_store::{Store, TurnName};
 
-use crate::fleet_tools::{KnownTurn, is_delegator, look_up, not_yours, reply};
+use crate::fleet_tools::{TurnLookup, is_delegator, look_up, reply, unknown_id};
 use crate::tools::{CallContext, ToolError, TypedTool};
 
 #[derive(Deserialize, JsonSchema)]
@@ -47,18 +47,18 @@ pub fn cancel_task(store: Store) -> TypedTool {
 }
 
 async fn end(store: &Store, context: &CallContext, args: &CancelTask) -> Result<Ending, ToolError> {
-    let task = TaskId::new(&args.task_id).map_err(|_| not_yours("task", &args.task_id))?;
+    let task = TaskId::new(&args.task_id).map_err(|_| unknown_id("task", &args.task_id))?;
     let name = TurnName::task(&context.tenant, &task);
-    let away = |error: tickfleet_store::StoreError| ToolError::Transient(error.to_string());
+    let store_error = |error: tickfleet_store::StoreError| ToolError::Transient(error.to_string());
     let is_live = match look_up(store, &name).await? {
-        KnownTurn::Live(live) if is_delegator(&live.value, &context.agent) => true,
-        KnownTurn::Finished(finished) => {
+        TurnLookup::Live(live) if is_delegator(&live.value, &context.agent) => true,
+        TurnLookup::Finished(finished) => {
             if reply(&finished)?.delegator.as_deref() != Some(context.agent.as_str()) {
-                return Err(not_yours("task", &args.task_id));
+                return Err(unknown_id("task", &args.task_id));
             }
             false
         }
-        KnownTurn::Live(_) | KnownTurn::Unknown => return Err(not_yours("task", &args.task_id)),
+        TurnLookup::Live(_) | TurnLookup::Unknown => return Err(unknown_id("task", &args.task_id)),
     };
     let ended = || Ending {
         task_id: args.task_id.clone(),
@@ -71,7 +71,7 @@ async fn end(store: &Store, context: &CallContext, args: &CancelTask) -> Result<
     }
     let said = args.reason.as_deref().unwrap_or("no reason given");
     let reason = format!("the agent {} cancelled it: {said}", context.agent);
-    let cancelled = cancel(store, &name, &reason).await.map_err(away)?;
+    let cancelled = cancel(store, &name, &reason).await.map_err(store_error)?;
     if cancelled.answer == Word::Ended {
         return Ok(ended());
     }

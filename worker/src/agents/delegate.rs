@@ -15,7 +15,7 @@ use tickfleet_engine::delegation;
 use tickfleet_model::{AgentId, Effect, Priority, Task, TaskGrant, TaskId, limits};
 use tickfleet_store::{Store, TurnName};
 
-use crate::fleet_tools::{KnownTurn, look_up, reply};
+use crate::fleet_tools::{TurnLookup, look_up, reply};
 use crate::tools::{CallContext, ToolError, TypedTool};
 
 #[derive(Deserialize, JsonSchema)]
@@ -166,15 +166,15 @@ async fn ended(
 ) -> Result<Confirmation, ToolError> {
     let name = TurnName::task(&context.tenant, id);
     match look_up(store, &name).await? {
-        KnownTurn::Live(_) => Err(ToolError::Waits { awaits: Some(id.clone().into()), at_most: RECHECK_AFTER }),
-        KnownTurn::Unknown => Ok(Confirmation {
+        TurnLookup::Live(_) => Err(ToolError::Waits { awaits: Some(id.clone().into()), at_most: RECHECK_AFTER }),
+        TurnLookup::Unknown => Ok(Confirmation {
             message: format!(
                 "The task was given to {}. It has ended, and its answer is no longer kept.",
                 given.target_agent
             ),
             ..given
         }),
-        KnownTurn::Finished(finished) => {
+        TurnLookup::Finished(finished) => {
             let result = reply(&finished)?.results.into_iter().next();
             let result = result.ok_or_else(|| ToolError::internal("a task without a result"))?;
             Ok(Confirmation {

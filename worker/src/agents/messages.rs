@@ -16,7 +16,7 @@ const READ_MAX: usize = 20;
 
 /// A message as it is stored.
 #[derive(Serialize, Deserialize)]
-struct Message {
+struct AgentMessage {
     /// A unique ID. It is derived from the key of the call that sends the message, so that a repeated call sends one
     /// message.
     id: String,
@@ -83,9 +83,9 @@ async fn send(
         return refused(format!("There is no agent {:?}. Agents: {list}.", short(&args.recipient_agent)));
     };
     let id = format!("m-{}", &context.idempotency_key[..32.min(context.idempotency_key.len())]);
-    let message = Message { id, from: context.agent.to_string(), text: args.message_body };
+    let message = AgentMessage { id, from: context.agent.to_string(), text: args.message_body };
     let json = serde_json::to_string(&message).map_err(ToolError::internal)?;
-    match store.tell(&context.tenant, &to, &message.id, &json).await.map_err(away)? {
+    match store.tell(&context.tenant, &to, &message.id, &json).await.map_err(store_error)? {
         SendResult::Done | SendResult::Already => Ok(Sent {
             message_id: message.id,
             recipient_agent: to.to_string(),
@@ -127,10 +127,10 @@ pub fn read_messages(store: Store) -> TypedTool {
             let store = store.clone();
             async move {
                 let name = &context.idempotency_key;
-                let heard = store.hear(&context.tenant, &context.agent, name, READ_MAX).await.map_err(away)?;
-                let read = heard.into_iter().filter_map(|heard| {
-                    let message: Message = serde_json::from_slice(&heard.text).ok()?;
-                    let at = tickfleet_engine::time::rfc3339(heard.at_ms);
+                let unread = store.hear(&context.tenant, &context.agent, name, READ_MAX).await.map_err(store_error)?;
+                let read = unread.into_iter().filter_map(|unread| {
+                    let message: AgentMessage = serde_json::from_slice(&unread.text).ok()?;
+                    let at = tickfleet_engine::time::rfc3339(unread.at_ms);
                     Some(OneMessage { from: message.from, at, text: message.text })
                 });
                 Ok::<_, ToolError>(Received { messages: read.collect() })
@@ -140,7 +140,7 @@ pub fn read_messages(store: Store) -> TypedTool {
     .category("messages")
 }
 
-fn away(error: StoreError) -> ToolError {
+fn store_error(error: StoreError) -> ToolError {
     ToolError::Transient(error.to_string())
 }
 

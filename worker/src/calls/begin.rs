@@ -185,7 +185,7 @@ impl Calls {
             let durability =
                 if begin.once { runs.tool.spec.durable.unwrap_or(self.durable.0) } else { Durability::None };
             let asked = Instant::now();
-            let answer = self.outbox.begin(begin, durability, self.durable.1).await;
+            let answer = self.decisions.begin(begin, durability, self.durable.1).await;
             let Some(((result, read), confirmed)) = answer else {
                 self.metrics.fenced("begin");
                 return Err(NotBegun::of(AttemptOutcome::Lost));
@@ -218,9 +218,9 @@ impl Calls {
                         progress.view.extend(view);
                     }
                     if let Some(claim) = &claim {
-                        self.journal.claimed(claims::opened(claim), attempt.head().deadline_ms);
+                        self.journal.record_claim(claims::opened(claim), attempt.head().deadline_ms);
                     }
-                    if !self.journal.begin(attempt.slice, attempt.id.position, by, once, attempt.hold.epoch) {
+                    if !self.journal.begin(attempt.slice, attempt.id.position, by, once, attempt.lease.epoch) {
                         // The store may have lost the begin already.
                         return Err(NotBegun::of(attempt.unsent()));
                     }
@@ -340,7 +340,7 @@ impl Calls {
             BeginResult::Reported { call } => NotBegun::of(AttemptOutcome::Reported(Box::new(call))),
             BeginResult::Unknown => counted(self.unknown(attempt)),
             BeginResult::Canceled { reason } => {
-                attempt.hold.cancel.cancel();
+                attempt.lease.cancel.cancel();
                 attempt.progress.lock().canceled = Some(reason.clone());
                 counted(self.end_unless_begun(attempt, &EndReason::Canceled).await)
             }
@@ -351,7 +351,7 @@ impl Calls {
                     () = self.now.cancelled() => return Err(NotBegun::of(AttemptOutcome::unsent())),
                     () = tokio::time::sleep(RESTART_WAIT) => {}
                 }
-                if self.journal.epoch() != attempt.hold.epoch {
+                if self.journal.epoch() != attempt.lease.epoch {
                     return Err(NotBegun::of(AttemptOutcome::HandBack(HandBackReason::Beside)));
                 }
                 return Ok(AfterBegin::Again);
@@ -454,7 +454,7 @@ impl Calls {
             waited: attempt.waited,
             may_be_forgotten: self.may_be_forgotten(attempt),
             inner,
-            cancel: attempt.hold.cancel.child_token(),
+            cancel: attempt.lease.cancel.child_token(),
         }
     }
 }

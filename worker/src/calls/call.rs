@@ -172,7 +172,7 @@ impl Calls {
     /// Returns true if the slice may continue. If the lease under which it was taken is over, the slice is returned: no
     /// process died, so no crash may count against the slice.
     pub(super) async fn still_leased(&self, attempt: &CallAttempt<'_>) -> bool {
-        let sure = self.lease_clock.is_sure(attempt.hold.term).await;
+        let sure = self.lease_clock.is_sure(attempt.lease.term).await;
         if !sure {
             self.metrics.fenced("execute");
             tracing::warn!(call = %attempt.id, "lease expired; returning the slice");
@@ -182,9 +182,9 @@ impl Calls {
 
     /// Returns the end of a call whose turn was canceled or has expired.
     async fn end_if_canceled_or_expired(&self, attempt: &CallAttempt<'_>) -> Option<AttemptOutcome> {
-        let reason = if attempt.hold.cancel.is_cancelled() {
+        let reason = if attempt.lease.cancel.is_cancelled() {
             EndReason::Canceled
-        } else if attempt.hold.deadline_passed() || self.store.state().now_ms >= attempt.head().deadline_ms {
+        } else if attempt.lease.deadline_passed() || self.store.state().now_ms >= attempt.head().deadline_ms {
             EndReason::Expired
         } else {
             return None;
@@ -254,14 +254,14 @@ impl Calls {
         };
         let context = self.context(attempt, tools, inner);
         let (started, span) = (Instant::now(), self.tool_span(attempt, tool, arguments));
-        let (cancelled, must_stop) = (attempt.hold.cancel.cancelled(), self.now.cancelled());
+        let (cancelled, must_stop) = (attempt.lease.cancel.cancelled(), self.now.cancelled());
         let ran = attempt::run(tool, &context, arguments, limit, cancelled, must_stop).instrument(span.clone()).await;
         let took = started.elapsed();
         if attempt.is_task() {
             self.adopt_steps(attempt).await;
         }
         if matches!(ran, HandlerEnd::TimedOut) && limit == left {
-            attempt.hold.pass_deadline();
+            attempt.lease.pass_deadline();
         }
         permit.report(breakers::health_of(&ran, limit < tool.spec.timeout), took, &self.metrics);
         let handler_outcome = attempt::classify(ran, tool, &attempt.id, &attempt.call.tool, limit);
@@ -301,7 +301,7 @@ impl Calls {
     /// If the turn was canceled while a call ran: cancels the inner turn that the call has begun, and returns the
     /// reason.
     async fn cancel_inner_turn(&self, attempt: &CallAttempt<'_>, inner_turns: &InnerTurns) -> Option<String> {
-        if !attempt.hold.cancel.is_cancelled() {
+        if !attempt.lease.cancel.is_cancelled() {
             return None;
         }
         let why = self.cancel_reason(attempt, &EndReason::Canceled).await;
@@ -333,9 +333,9 @@ impl Calls {
             }
             HandlerOutcome::Failed(CallEnding { outcome, error }) => attempt.refused(outcome, error),
             // The handler may have noticed the cancellation before this check.
-            HandlerOutcome::Retry { .. } if attempt.hold.cancel.is_cancelled() => attempt.stopped(why),
+            HandlerOutcome::Retry { .. } if attempt.lease.cancel.is_cancelled() => attempt.stopped(why),
             HandlerOutcome::Retry { message, after, reason } => self.retry_or_give_up(attempt, &message, after, reason),
-            HandlerOutcome::Waits { .. } if attempt.hold.cancel.is_cancelled() => attempt.stopped(why),
+            HandlerOutcome::Waits { .. } if attempt.lease.cancel.is_cancelled() => attempt.stopped(why),
             HandlerOutcome::Waits { awaits, at_most } => AttemptOutcome::WaitForWork(awaits, at_most),
             HandlerOutcome::Stopped => attempt.stopped(why),
             HandlerOutcome::HandBack => AttemptOutcome::HandBack(HandBackReason::Tried),

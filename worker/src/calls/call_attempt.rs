@@ -20,7 +20,7 @@ use crate::batch::WaitFor;
 use crate::calls::end_effects::EndEffects;
 use crate::calls::{messages, reconcile_progress};
 use crate::config::WorkerConfig;
-use crate::held::Hold;
+use crate::held_slices::SliceLease;
 use crate::tools::Awaited;
 
 /// The outcome of one attempt of a call.
@@ -81,7 +81,7 @@ pub(crate) struct CallAttempt<'a> {
     /// True if the call has begun work that continued elsewhere.
     pub(crate) waited: bool,
     pub(crate) context: Arc<tickfleet_model::Context>,
-    pub(crate) hold: &'a Hold,
+    pub(crate) lease: &'a SliceLease,
     /// The policy and tools that apply to the call.
     pub(crate) config: &'a WorkerConfig,
     /// Why the turn was canceled, if that is known.

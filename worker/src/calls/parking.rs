@@ -79,7 +79,7 @@ impl Pipeline {
                 self.undo_begin(&run).await;
                 self.return_slice(run, if beside { HandBackReason::Beside } else { why }).await;
             }
-            AttemptOutcome::Lost => self.journal.let_go(&run.slice.name),
+            AttemptOutcome::Lost => self.journal.release(&run.slice.name),
         }
     }
 
@@ -119,11 +119,11 @@ impl Pipeline {
             }
         }
         // The next holder of the slice may begin its calls before this worker receives the reply.
-        self.journal.let_go(&run.slice.name);
+        self.journal.release(&run.slice.name);
         let ParkRequest { reason, beside, wait, waits_while } = request;
-        let beside = beside || self.journal.epoch() != run.hold.epoch;
+        let beside = beside || self.journal.epoch() != run.lease.epoch;
         let (slice, view) = (Arc::clone(&run.slice), std::mem::take(&mut run.view));
-        let parked = self.outbox.park(ParkSlice { slice, reason, beside, waits_while, wait, view }).await?;
+        let parked = self.decisions.park(ParkSlice { slice, reason, beside, waits_while, wait, view }).await?;
         if beside {
             Arc::make_mut(&mut run.slice).turn.may_have_run = true;
         }
@@ -226,7 +226,7 @@ impl Pipeline {
     /// canceled.
     async fn cancel_remaining(&self, mut run: SliceRun, (failed, waited): (u32, bool)) {
         let config = self.configs.load();
-        run.hold.cancel.cancel();
+        run.lease.cancel.cancel();
         let (first, context) = (run.results.len(), Arc::default());
         for index in first..run.slice.calls.len() {
             let (ended, effects) = {
@@ -256,13 +256,13 @@ impl Pipeline {
                 return;
             }
         }
-        if self.journal.epoch() != run.hold.epoch {
+        if self.journal.epoch() != run.lease.epoch {
             // Another worker may have had the slice too.
             Arc::make_mut(&mut run.slice).turn.may_have_run = true;
         }
-        self.journal.let_go(&run.slice.name);
+        self.journal.release(&run.slice.name);
         run.view = View::default();
         // If the next call must not run twice, nothing of it was sent: otherwise it would have ended as unknown.
-        self.outbox.hand_back(run.slice, why).await;
+        self.decisions.hand_back(run.slice, why).await;
     }
 }

@@ -36,7 +36,7 @@ impl Calls {
     ) -> AttemptOutcome {
         let Some(by) = &tool.spec.reconcile else { return outcome };
         let AttemptOutcome::Ended(unknown, shadow) = outcome else { return outcome };
-        if unknown.outcome != Outcome::OutcomeUnknown || attempt.hold.cancel.is_cancelled() {
+        if unknown.outcome != Outcome::OutcomeUnknown || attempt.lease.cancel.is_cancelled() {
             return AttemptOutcome::Ended(unknown, shadow);
         }
         // If this worker must stop, another worker asks.
@@ -117,7 +117,7 @@ impl Calls {
         };
         let context = self.context(attempt, tools, Inner::default());
         let limit = other.spec.timeout.min(self.store.clock().until(head.deadline_ms));
-        let (cancelled, must_stop) = (attempt.hold.cancel.cancelled(), self.now.cancelled());
+        let (cancelled, must_stop) = (attempt.lease.cancel.cancelled(), self.now.cancelled());
         let ran = attempt::run(other, &context, &asked, limit, cancelled, must_stop).await;
         match attempt::classify(ran, other, &attempt.id, &by.tool, limit) {
             HandlerOutcome::Output(output) => by.verdict(&output.json),

@@ -15,16 +15,16 @@ use crate::calls::claims::EffectClaims;
 use crate::calls::governed::cache::ResultCache;
 use crate::calls::governed::loops::{LoopBreaker, LoopOptions};
 use crate::calls::waiting::breakers::Breakers;
-use crate::journal::Journal;
+use crate::decision_queues::DecisionQueues;
+use crate::journal::WorkerJournal;
 use crate::lease_clock::LeaseClock;
-use crate::outbox::Outbox;
 
 /// Carries out calls, one attempt at a time.
 pub(crate) struct Calls {
     pub(super) store: Store,
     pub(super) lease_clock: Arc<LeaseClock>,
-    pub(super) journal: Arc<Journal>,
-    pub(super) outbox: Arc<Outbox>,
+    pub(super) journal: Arc<WorkerJournal>,
+    pub(super) decisions: Arc<DecisionQueues>,
     pub(super) claims: EffectClaims,
     pub(super) cache: ResultCache,
     pub(super) loops: LoopBreaker,
@@ -46,8 +46,8 @@ impl Calls {
     /// disables it.
     pub(crate) fn new(
         common: &Common,
-        journal: &Arc<Journal>,
-        outbox: &Arc<Outbox>,
+        journal: &Arc<WorkerJournal>,
+        decisions: &Arc<DecisionQueues>,
         ladder: Ladder,
         redactor: Arc<Redactor>,
         durable: (Durability, Duration),
@@ -57,7 +57,7 @@ impl Calls {
             store: common.store.clone(),
             lease_clock: common.lease_clock.clone(),
             journal: journal.clone(),
-            outbox: outbox.clone(),
+            decisions: decisions.clone(),
             claims: EffectClaims::new(common),
             cache: ResultCache::new(common),
             loops: LoopBreaker::new(loops, &common.metrics),

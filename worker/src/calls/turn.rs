@@ -32,10 +32,10 @@ use crate::calls::end_effects::{EndEffects, SettleSections};
 use crate::calls::governed::facts;
 use crate::calls::state::Calls;
 use crate::config::{WorkerConfig, WorkerConfigs};
-use crate::held::{HeldSlices, Hold};
-use crate::journal::Journal;
-use crate::lane::Slot;
-use crate::outbox::Outbox;
+use crate::decision_queues::DecisionQueues;
+use crate::held_slices::{HeldSlices, SliceLease};
+use crate::journal::WorkerJournal;
+use crate::slot_pool::Slot;
 
 /// Executions shorter than this are settled with the next result of their slice: a separate commit would cost more than
 /// running them again after a crash.
@@ -47,7 +47,7 @@ const READS_AT_ONCE_MAX: usize = 8;
 /// A held slice with the results since its last commit. It is consumed when it is settled, parked or returned.
 pub(super) struct SliceRun {
     pub(super) slice: Arc<Slice>,
-    pub(super) hold: Hold,
+    pub(super) lease: SliceLease,
     /// Results of the calls from the slice's position on.
     pub(super) results: Vec<UncommittedResult>,
     /// Records that its calls have read and written.
@@ -93,9 +93,9 @@ pub(super) enum CommitOutcome {
 pub(crate) struct Pipeline {
     pub(super) store: Store,
     pub(super) configs: Arc<WorkerConfigs>,
-    pub(super) journal: Arc<Journal>,
+    pub(super) journal: Arc<WorkerJournal>,
     slices: Arc<HeldSlices>,
-    pub(super) outbox: Arc<Outbox>,
+    pub(super) decisions: Arc<DecisionQueues>,
     pub(super) calls: Calls,
     pub(super) metrics: Arc<Metrics>,
     /// The options for reporting results.
@@ -108,9 +108,9 @@ impl Pipeline {
     /// Carries out calls with `calls`, and reports them with `report`.
     pub(crate) fn new(
         common: &Common,
-        journal: &Arc<Journal>,
+        journal: &Arc<WorkerJournal>,
         slices: &Arc<HeldSlices>,
-        outbox: &Arc<Outbox>,
+        decisions: &Arc<DecisionQueues>,
         calls: Calls,
         report: ReportOptions,
     ) -> Self {
@@ -119,7 +119,7 @@ impl Pipeline {
             configs: common.configs.clone(),
             journal: journal.clone(),
             slices: slices.clone(),
-            outbox: outbox.clone(),
+            decisions: decisions.clone(),
             calls,
             metrics: common.metrics.clone(),
             report,
@@ -132,7 +132,7 @@ impl Pipeline {
     pub(crate) fn run_slice(
         self: Arc<Self>,
         slice: Slice,
-        hold: Hold,
+        lease: SliceLease,
         slot: Slot,
         held: OwnedSemaphorePermit,
     ) -> impl Future<Output = ()> + Send {
@@ -141,8 +141,8 @@ impl Pipeline {
         async move {
             let (name, entry) = (slice.name.clone(), slice.entry.clone());
             let span = span_of(&slice);
-            Box::pin(self.run_calls(slice, hold, slot)).instrument(span).await;
-            self.slices.let_go(&name, &entry);
+            Box::pin(self.run_calls(slice, lease, slot)).instrument(span).await;
+            self.slices.remove(&name, &entry);
             drop(held);
         }
     }
@@ -166,7 +166,7 @@ impl Pipeline {
                 cache: None,
                 view: View::default(),
             };
-            let ((begun, _), _) = self.outbox.begin(begin, Durability::None, Duration::ZERO).await?;
+            let ((begun, _), _) = self.decisions.begin(begin, Durability::None, Duration::ZERO).await?;
             match begun {
                 BeginResult::Started(started) => {
                     Arc::make_mut(&mut slice).advance(started.version, started.turn);
@@ -184,14 +184,14 @@ impl Pipeline {
         Some(Arc::unwrap_or_clone(slice))
     }
 
-    async fn run_calls(&self, slice: Arc<Slice>, hold: Hold, slot: Slot) {
+    async fn run_calls(&self, slice: Arc<Slice>, lease: SliceLease, slot: Slot) {
         // Both times come from one clock: the ID of the slice's entry is the time of its dispatch.
         let dispatched_ms = entry_ms(&slice.entry).unwrap_or_else(|| self.store.state().now_ms);
         self.metrics.started(self.since(dispatched_ms));
         let context = Arc::new(slice.turn.head.context.clone());
-        let mut run = SliceRun::new(slice, hold);
+        let mut run = SliceRun::new(slice, lease);
         while !run.is_done() {
-            if self.journal.epoch() != run.hold.epoch {
+            if self.journal.epoch() != run.lease.epoch {
                 // The store may have lost that this worker took the slice, so another worker may have it too.
                 return self.return_slice(run, HandBackReason::Beside).await;
             }
@@ -306,7 +306,7 @@ impl Pipeline {
             self.journal.end(&slice.name, slice.turn.position + index, &rendered);
         }
         if let Some(claim) = &effects.claim {
-            self.journal.claimed(claim.clone(), slice.turn.head.deadline_ms);
+            self.journal.record_claim(claim.clone(), slice.turn.head.deadline_ms);
         }
         run.results.push(UncommittedResult { rendered, effects, reason });
     }
@@ -378,7 +378,7 @@ impl Pipeline {
         let kept = unsure.map_or_else(Vec::new, |first| results[..first].to_vec());
         let facts = results.iter().filter_map(|result| result.effects.facts.clone()).collect::<Vec<_>>();
         let reason = results.iter().find_map(|result| result.reason.clone());
-        let canceled = match (&run.canceled, run.hold.cancel.is_cancelled()) {
+        let canceled = match (&run.canceled, run.lease.cancel.is_cancelled()) {
             (Some(why), _) => Some(why.clone()),
             (None, true) => self.calls.canceled_because(slice).await.or_else(|| Some(String::new())),
             (None, false) => None,
@@ -386,7 +386,7 @@ impl Pipeline {
         let (rendered, effects): (Vec<_>, Vec<_>) =
             results.into_iter().map(|result| (result.rendered, result.effects)).unzip();
         let settled = self
-            .outbox
+            .decisions
             .settle(SettleResults {
                 slice: Arc::clone(slice),
                 results: rendered,
@@ -405,12 +405,12 @@ impl Pipeline {
             Some(Settled::Stale) => {
                 self.metrics.fenced("settle");
                 tracing::warn!(turn = %name, "results discarded; another worker holds the turn");
-                self.journal.leave_results(&name, first..upto).await;
-                self.journal.let_go(&name);
+                self.journal.report_results(&name, first..upto).await;
+                self.journal.release(&name);
                 return CommitOutcome::Over;
             }
             None => {
-                self.journal.let_go(&name);
+                self.journal.release(&name);
                 return CommitOutcome::Over;
             }
             Some(_) => {}
@@ -419,7 +419,7 @@ impl Pipeline {
         let ended_ms = self.store.state().now_ms;
         for (session, ended) in facts {
             if let Some(changes) = ended.changes.filter(|changes| !changes.is_empty()) {
-                self.journal.facts_changed(&session, Restatement { call: ended.call, changes, ended_ms });
+                self.journal.record_fact_changes(&session, Restatement { call: ended.call, changes, ended_ms });
             }
         }
         match settled {
@@ -440,10 +440,10 @@ impl Pipeline {
 }
 
 impl SliceRun {
-    fn new(slice: Arc<Slice>, hold: Hold) -> Self {
+    fn new(slice: Arc<Slice>, lease: SliceLease) -> Self {
         let results = Vec::with_capacity(slice.calls.len());
         let (view, repeats) = (View::default(), Vec::new());
-        Self { slice, hold, results, view, repeats, canceled: None, begun_by: None }
+        Self { slice, lease, results, view, repeats, canceled: None, begun_by: None }
     }
 
     /// True if all calls of the slice have results.
@@ -481,7 +481,7 @@ impl SliceRun {
             number: if index == 0 { slice.turn.attempts + 1 } else { 1 },
             waited: index == 0 && slice.turn.worked_elsewhere,
             context: Arc::clone(context),
-            hold: &self.hold,
+            lease: &self.lease,
             config,
             canceled: self.canceled.as_deref(),
             unsettled: &self.repeats,

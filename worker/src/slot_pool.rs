@@ -7,10 +7,10 @@ use tickfleet_engine::one_suspect::Look;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Space for one slice: its slot, and its share of the slices that may be held.
-pub(crate) type Room = (OwnedSemaphorePermit, OwnedSemaphorePermit);
+pub(crate) type SlotPermits = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 /// A pool of slots, and a bound on the slices that are held in it.
-pub(crate) struct Lane {
+pub(crate) struct SlotPool {
     /// Slices whose calls run.
     slots: Arc<Semaphore>,
     /// Slots that carry out a slice.
@@ -20,7 +20,7 @@ pub(crate) struct Lane {
     held: Arc<Semaphore>,
 }
 
-impl Lane {
+impl SlotPool {
     /// A pool of `slots` slots, in which `held` slices may be held.
     pub(crate) fn new(slots: usize, held: usize) -> Self {
         Self { slots: Arc::new(Semaphore::new(slots)), busy: Arc::default(), held: Arc::new(Semaphore::new(held)) }
@@ -28,8 +28,8 @@ impl Lane {
 
     /// Waits until there is space, and returns for how many slices. Reserves nothing: suspects may take the slots in
     /// the meantime.
-    pub(crate) async fn wait_for_room(&self) -> usize {
-        let Some(room) = self.room_for_one().await else { return 0 };
+    pub(crate) async fn wait_for_free_slots(&self) -> usize {
+        let Some(room) = self.reserve().await else { return 0 };
         let free = self.free() + 1;
         drop(room);
         free
@@ -41,13 +41,13 @@ impl Lane {
     }
 
     /// Space for one slice, if available.
-    pub(crate) fn try_room(&self) -> Option<Room> {
+    pub(crate) fn try_reserve(&self) -> Option<SlotPermits> {
         let slot = self.slots.clone().try_acquire_owned().ok()?;
         Some((slot, self.held.clone().try_acquire_owned().ok()?))
     }
 
     /// Waits for space for one slice. `None` if the pool is closed.
-    pub(crate) async fn room_for_one(&self) -> Option<Room> {
+    pub(crate) async fn reserve(&self) -> Option<SlotPermits> {
         let permits = (self.slots.clone().acquire_owned().await, self.held.clone().acquire_owned().await);
         match permits {
             (Ok(slot), Ok(held)) => Some((slot, held)),
@@ -117,11 +117,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_group_of_suspects_lasts_until_its_last_slice_has_run() {
-        let (suspects, others, right) = (Lane::new(1, 1), Lane::new(2, 2), OneSuspect::default());
-        let (slot, _held) = suspects.try_room().unwrap();
+        let (suspects, others, right) = (SlotPool::new(1, 1), SlotPool::new(2, 2), OneSuspect::default());
+        let (slot, _held) = suspects.try_reserve().unwrap();
         let group = Arc::new(SuspectGroup::new(slot, right.look().await));
         let first = suspects.begin_first(&group);
-        let second = others.begin(others.try_room().unwrap().0).of_group(&group);
+        let second = others.begin(others.try_reserve().unwrap().0).of_group(&group);
         drop(group);
         assert_eq!((suspects.busy(), others.busy(), others.free()), (1, 1, 1));
         drop(first);
@@ -133,10 +133,10 @@ mod tests {
 
     #[tokio::test]
     async fn waiting_for_room_reserves_none() {
-        let lane = Lane::new(3, 2);
-        assert_eq!(lane.wait_for_room().await, 2);
-        assert_eq!((lane.free(), lane.busy()), (2, 0));
-        let room = lane.try_room();
-        assert!(room.is_some() && lane.wait_for_room().await == 1);
+        let pool = SlotPool::new(3, 2);
+        assert_eq!(pool.wait_for_free_slots().await, 2);
+        assert_eq!((pool.free(), pool.busy()), (2, 0));
+        let room = pool.try_reserve();
+        assert!(room.is_some() && pool.wait_for_free_slots().await == 1);
     }
 }

@@ -22,7 +22,7 @@ use crate::config::{WorkerConfig, WorkerConfigs};
 use crate::tools::Toolbox;
 
 /// The time between two checks that the lists match the worker's policy and tools.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// The time for which lists count as fresh, ms.
 const FRESH_MS: u64 = 300_000;
 /// The lifetime of a list that is not written again, ms. Workers may be away during a deployment.
@@ -31,13 +31,13 @@ const LIST_TTL_MS: u64 = 1_800_000;
 const _: () = assert!(LIST_TTL_MS > 2 * FRESH_MS);
 
 /// Maintains the lists of a shard.
-pub(crate) struct ListWriter {
+pub(crate) struct ToolListWriter {
     store: Store,
     configs: Arc<WorkerConfigs>,
     metrics: Arc<Metrics>,
 }
 
-impl ListWriter {
+impl ToolListWriter {
     /// The lists of the shard of `store`, made from the active configuration.
     pub(crate) const fn new(store: Store, configs: Arc<WorkerConfigs>, metrics: Arc<Metrics>) -> Self {
         Self { store, configs, metrics }
@@ -45,10 +45,10 @@ impl ListWriter {
 
     /// Keeps the lists of tools fresh until `stop`.
     pub(crate) async fn keep(self, stop: CancellationToken) {
-        let mut looked_at: Option<(Arc<WorkerConfig>, String)> = None;
+        let mut last_check: Option<(Arc<WorkerConfig>, String)> = None;
         loop {
             let config = self.configs.load();
-            let (fingerprint, is_new) = match looked_at.take() {
+            let (fingerprint, is_new) = match last_check.take() {
                 Some((before, fingerprint)) if Arc::ptr_eq(&before, &config) => (fingerprint, false),
                 before => {
                     let fingerprint = fingerprint(&config);
@@ -56,20 +56,20 @@ impl ListWriter {
                     (fingerprint, is_new)
                 }
             };
-            match self.write_where_due(&config, &fingerprint, is_new).await {
-                Ok(()) => looked_at = Some((config, fingerprint)),
+            match self.write_if_due(&config, &fingerprint, is_new).await {
+                Ok(()) => last_check = Some((config, fingerprint)),
                 Err(error) => tracing::warn!(%error, "failed to write tool lists; retrying"),
             }
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(LOOK_EVERY) => {}
+                () = tokio::time::sleep(CHECK_EVERY) => {}
             }
         }
     }
 
     /// Writes the lists if none are fresh. Fresh lists of another policy are overwritten only once, when this worker's
     /// policy is new: otherwise workers with different tools would overwrite each other forever.
-    async fn write_where_due(
+    async fn write_if_due(
         &self,
         config: &Arc<WorkerConfig>,
         fingerprint: &str,
@@ -82,7 +82,7 @@ impl ListWriter {
             }
         }
         let (store, config) = (self.store.clone(), Arc::clone(config));
-        let made = beside(move || lists(&store, &config)).await;
+        let made = off_thread(move || lists(&store, &config)).await;
         let Ok(lists) = made else {
             tracing::error!("tool lists are not written: their task panicked");
             return Ok(());
@@ -103,7 +103,7 @@ impl ListWriter {
 
 /// Computes something slow (there may be thousands of agents) without blocking running calls. A single-threaded runtime
 /// computes it in its own thread: a simulation has no other thread, because it must be repeatable.
-async fn beside<T: Send + 'static>(make: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
+async fn off_thread<T: Send + 'static>(make: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
     match Handle::current().runtime_flavor() {
         RuntimeFlavor::CurrentThread => Ok(make()),
         _ => tokio::task::spawn_blocking(make).await,
