@@ -20,7 +20,7 @@ pub(crate) struct AnswerForm {
 
 /// A call in an answer.
 #[derive(Serialize)]
-struct Audit<'a> {
+struct CallAudit<'a> {
     call: String,
     tool: &'a str,
     success: bool,
@@ -63,7 +63,7 @@ impl AnswerForm {
 }
 
 /// The schema for the model, without the member that the loop fills in.
-pub(crate) fn asked_of_model(schema: &Value) -> String {
+pub(crate) fn schema_for_model(schema: &Value) -> String {
     let mut schema = schema.clone();
     if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
         properties.remove(AUDITS);
@@ -75,7 +75,7 @@ pub(crate) fn asked_of_model(schema: &Value) -> String {
 }
 
 /// The message to the model about an answer that does not fit.
-pub(crate) fn told(problem: &str) -> String {
+pub(crate) fn unfit_message(problem: &str) -> String {
     format!(
         "Your answer does not have the form that it must have. {problem} Give the whole answer again, as one JSON object and nothing around it."
     )
@@ -94,7 +94,7 @@ fn audits(task: &str, history: &History) -> Value {
         for (position, (call, result)) in calls.iter().zip(results).enumerate() {
             let mut ends = (0..=AUDIT_RESULT_BYTES.min(result.content.len())).rev();
             let end = ends.find(|at| result.content.is_char_boundary(*at)).unwrap_or(0);
-            audits.push(Audit {
+            audits.push(CallAudit {
                 call: format!("{task}.step-{}/{position}", round + 1),
                 tool: &call.tool,
                 success: result.ok,
@@ -125,6 +125,6 @@ mod tests {
         assert!(read("Go on.").await.unwrap_err().contains("not a JSON object"));
         assert!(read("[1]").await.unwrap_err().contains("no object"));
         assert!(read(r#"{"next":7}"#).await.unwrap_err().contains("next"));
-        assert!(!asked_of_model(&schema).contains(AUDITS));
+        assert!(!schema_for_model(&schema).contains(AUDITS));
     }
 }

@@ -19,13 +19,13 @@ use tickfleet_model::limit::counters::{Debits, Maker, Spend, model_counters};
 use tickfleet_model::limit::{LimitBound, OnReach, amount};
 use tickfleet_model::policy::TenantPolicy;
 use tickfleet_model::{Limit, limits};
-use tickfleet_models::{Answer, Message, Request, Usage};
+use tickfleet_models::{ChatMessage, ModelAnswer, ModelRequest, TokenUsage};
 use tickfleet_ops::metrics::LimitAction;
 use tickfleet_store::TurnName;
 use tickfleet_tools::{Awaited, CallContext, ToolFailure};
 
 use crate::LlmAgent;
-use crate::failure::{away, stale, transient};
+use crate::failure::{stale, store_unavailable, transient};
 
 /// The fewest bytes of text per token, on average over a whole request.
 const BYTES_PER_TOKEN: usize = 3;
@@ -43,13 +43,13 @@ pub(crate) struct Budgets<'a> {
 }
 
 /// The most tokens that a request may use: tokens of the input and of the answer.
-pub(crate) fn tokens_at_most(request: &Request) -> (u64, u64) {
-    let message = |message: &Message| match message {
-        Message::User(text) => text.len(),
-        Message::Model { text, calls } => {
+pub(crate) fn tokens_at_most(request: &ModelRequest) -> (u64, u64) {
+    let message = |message: &ChatMessage| match message {
+        ChatMessage::User(text) => text.len(),
+        ChatMessage::Model { text, calls } => {
             text.len() + calls.iter().map(|call| call.tool.len() + call.arguments.len() + call.id.len()).sum::<usize>()
         }
-        Message::Result { id, content, .. } => id.len() + content.len(),
+        ChatMessage::Result { id, content, .. } => id.len() + content.len(),
     };
     let tools = request.tools.iter();
     let tools = tools.map(|tool| tool.name.len() + tool.description.len() + tool.parameters.to_string().len());
@@ -61,14 +61,14 @@ pub(crate) fn tokens_at_most(request: &Request) -> (u64, u64) {
 
 /// The usage of an answer. If the provider does not report it, it is estimated from the length, so that the answer does
 /// not count as free.
-pub(crate) fn used(request: &Request, answer: &Answer) -> Usage {
-    let Usage { input, output } = answer.usage;
+pub(crate) fn used(request: &ModelRequest, answer: &ModelAnswer) -> TokenUsage {
+    let TokenUsage { input, output } = answer.usage;
     if (input, output) == (0, 0) {
         let calls = answer.calls.iter().map(|call| call.tool.len() + call.arguments.len()).sum::<usize>();
         let output = (answer.text.len() + calls).div_ceil(BYTES_PER_TOKEN) as u64;
-        return Usage { input: tokens_at_most(request).0, output };
+        return TokenUsage { input: tokens_at_most(request).0, output };
     }
-    Usage { input: input.min(limits::ANSWER_TOKENS_MAX), output: output.min(limits::ANSWER_TOKENS_MAX) }
+    TokenUsage { input: input.min(limits::ANSWER_TOKENS_MAX), output: output.min(limits::ANSWER_TOKENS_MAX) }
 }
 
 impl<'a> Budgets<'a> {
@@ -78,7 +78,7 @@ impl<'a> Budgets<'a> {
         context: &'a CallContext,
         name: &'a TurnName,
     ) -> Result<Self, ToolFailure> {
-        let now_ms = agent.store.refresh_state().await.map_err(away)?.now_ms;
+        let now_ms = agent.store.refresh_state().await.map_err(store_unavailable)?.now_ms;
         Ok(Self { agent, context, name, active: agent.active.load(), now_ms })
     }
 
@@ -86,7 +86,12 @@ impl<'a> Budgets<'a> {
     ///
     /// # Errors
     /// [`ToolFailure::Waits`] until there may be room; otherwise the reason that the task ends.
-    pub(crate) async fn reserve(&mut self, number: &str, model: &str, request: &Request) -> Result<bool, ToolFailure> {
+    pub(crate) async fn reserve(
+        &mut self,
+        number: &str,
+        model: &str,
+        request: &ModelRequest,
+    ) -> Result<bool, ToolFailure> {
         let (input, output) = tokens_at_most(request);
         let at_most = Spend { tokens: input + output, money: self.agent.set.cost(model, input, output) };
         // A second attempt computes the windows from the shard's present time.
@@ -97,7 +102,7 @@ impl<'a> Budgets<'a> {
             }
             let (name, request) = (self.name.clone(), number.to_owned());
             let reserve = Reserve { name, entry: self.entry(), request, debits };
-            let receipt = self.agent.store.decide(reserve).await.map_err(|error| away(error.into()))?;
+            let receipt = self.agent.store.decide(reserve).await.map_err(|error| store_unavailable(error.into()))?;
             match receipt.result {
                 Reserved::Ok(_) => {
                     let shadowed = receipt.committed.map(|committed| committed.shadowed).unwrap_or_default();
@@ -106,18 +111,20 @@ impl<'a> Budgets<'a> {
                     return Ok(true);
                 }
                 Reserved::Already(_) => return Ok(true),
-                Reserved::Short(shortage) => return Err(self.short(&shortage).await?),
+                Reserved::Short(shortage) => return Err(self.shortage_failure(&shortage).await?),
                 Reserved::Stale => return Err(stale()),
-                Reserved::WindowOver => self.now_ms = self.agent.store.refresh_state().await.map_err(away)?.now_ms,
+                Reserved::WindowOver => {
+                    self.now_ms = self.agent.store.refresh_state().await.map_err(store_unavailable)?.now_ms
+                }
             }
         }
         Err(transient("The day that budgets are counted in has just ended.".to_owned(), None))
     }
 
     /// Returns the debits of a request that was certainly not carried out.
-    pub(crate) async fn give_back(&self, number: &str) -> Result<(), ToolFailure> {
+    pub(crate) async fn return_debits(&self, number: &str) -> Result<(), ToolFailure> {
         let unreserve = Unreserve { name: self.name.clone(), entry: self.entry(), request: number.to_owned() };
-        self.agent.store.decide(unreserve).await.map_err(|error| away(error.into()))?;
+        self.agent.store.decide(unreserve).await.map_err(|error| store_unavailable(error.into()))?;
         Ok(())
     }
 
@@ -176,12 +183,12 @@ impl<'a> Budgets<'a> {
     ///
     /// # Errors
     /// The store is unreachable.
-    async fn short(&self, shortage: &Shortage) -> Result<ToolFailure, ToolFailure> {
+    async fn shortage_failure(&self, shortage: &Shortage) -> Result<ToolFailure, ToolFailure> {
         let Shortage { counter, used, amount, ends_ms, reach } = shortage;
         let name = &*counter.limit;
         if *reach == Reach::Wait {
             let (set, member) = (keys::budget_queue(counter), self.name.to_string().into());
-            let place = self.agent.store.query(Query::Place(set, member)).await.map_err(away)?;
+            let place = self.agent.store.query(Query::Place(set, member)).await.map_err(store_unavailable)?;
             if place == Value::Place(None) {
                 self.agent.metrics.limit_reached(name, LimitAction::Wait, 1);
             }

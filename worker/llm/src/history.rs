@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 use tickfleet_model::loops::alike_in_a_row;
-use tickfleet_models::{Answer, Stop, ToolCall};
+use tickfleet_models::{ModelAnswer, StopReason, ToolCall};
 
 /// One entry. A running task has no other state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "k", rename_all = "snake_case")]
-pub(crate) enum Entry {
+pub(crate) enum HistoryEntry {
     /// The model's answer.
     Plan(Plan),
     /// The result of one call of the preceding plan, in the order of the calls.
@@ -52,7 +52,7 @@ pub(crate) struct Plan {
     pub(crate) text: String,
     /// The calls.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) calls: Vec<Planned>,
+    pub(crate) calls: Vec<PlanCall>,
     /// True if the model had to answer without calls.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) last: bool,
@@ -93,7 +93,7 @@ pub(crate) struct Summary {
 
 /// A call that the model requested.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Planned {
+pub(crate) struct PlanCall {
     pub(crate) id: String,
     pub(crate) tool: String,
     pub(crate) arguments: String,
@@ -111,7 +111,7 @@ pub(crate) struct CallOutcome {
 
 /// The next step.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum NextStep {
     /// Ask the model. If `last`, for an answer without calls.
     Plan {
         /// True if the model may make no more calls.
@@ -131,7 +131,7 @@ pub(crate) enum Next {
 /// The history of one task.
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<HistoryEntry>,
 }
 
 impl History {
@@ -148,7 +148,7 @@ impl History {
 
     /// The answers of the model.
     pub(crate) fn plans(&self) -> impl DoubleEndedIterator<Item = &Plan> {
-        self.entries.iter().filter_map(|entry| if let Entry::Plan(plan) = entry { Some(plan) } else { None })
+        self.entries.iter().filter_map(|entry| if let HistoryEntry::Plan(plan) = entry { Some(plan) } else { None })
     }
 
     /// The model's last answer.
@@ -158,7 +158,9 @@ impl History {
 
     /// The summaries of the first steps. Each covers more steps than the previous one.
     pub(crate) fn summaries(&self) -> impl DoubleEndedIterator<Item = &Summary> {
-        self.entries.iter().filter_map(|entry| if let Entry::Summary(summary) = entry { Some(summary) } else { None })
+        self.entries
+            .iter()
+            .filter_map(|entry| if let HistoryEntry::Summary(summary) = entry { Some(summary) } else { None })
     }
 
     /// The summary in use: the last one.
@@ -181,40 +183,40 @@ impl History {
 
     /// The index of the last plan.
     pub(crate) fn last_plan_at(&self) -> Option<usize> {
-        self.entries.iter().rposition(|entry| matches!(entry, Entry::Plan(_)))
+        self.entries.iter().rposition(|entry| matches!(entry, HistoryEntry::Plan(_)))
     }
 
     /// The number of answers that did not fit.
     pub(crate) fn unfit(&self) -> usize {
-        self.entries.iter().filter(|entry| matches!(entry, Entry::Unfit { .. })).count()
+        self.entries.iter().filter(|entry| matches!(entry, HistoryEntry::Unfit { .. })).count()
     }
 
     /// The next step. `iterations_max` and `repeats_max` are the agent's limits.
-    pub(crate) fn next(&self, iterations_max: u32, repeats_max: u32) -> Next {
+    pub(crate) fn next(&self, iterations_max: u32, repeats_max: u32) -> NextStep {
         let Some(at) = self.last_plan_at() else {
-            return Next::Plan { last: iterations_max <= 1 };
+            return NextStep::Plan { last: iterations_max <= 1 };
         };
-        let Entry::Plan(plan) = &self.entries[at] else { return Next::Answer };
+        let HistoryEntry::Plan(plan) = &self.entries[at] else { return NextStep::Answer };
         let behind = &self.entries[at + 1..];
         if plan.calls.is_empty() || plan.last {
             // The answer is final, and only its form is wrong.
-            let is_unfit = behind.iter().any(|entry| matches!(entry, Entry::Unfit { .. }));
-            return if is_unfit { Next::Plan { last: true } } else { Next::Answer };
+            let is_unfit = behind.iter().any(|entry| matches!(entry, HistoryEntry::Unfit { .. }));
+            return if is_unfit { NextStep::Plan { last: true } } else { NextStep::Answer };
         }
         let number = self.plans().count();
-        if behind.iter().filter(|entry| matches!(entry, Entry::Result(_))).count() < plan.calls.len() {
-            return Next::Execute { number };
+        if behind.iter().filter(|entry| matches!(entry, HistoryEntry::Result(_))).count() < plan.calls.len() {
+            return NextStep::Execute { number };
         }
-        let warned = self.entries.iter().any(|entry| matches!(entry, Entry::Note { .. }));
+        let warned = self.entries.iter().any(|entry| matches!(entry, HistoryEntry::Note { .. }));
         let repeats = self.repeats();
         if repeats > repeats_max && warned {
-            return Next::Plan { last: true };
+            return NextStep::Plan { last: true };
         }
-        if repeats == repeats_max && repeats_max > 1 && !behind.iter().any(|e| matches!(e, Entry::Note { .. })) {
-            return Next::Warn;
+        if repeats == repeats_max && repeats_max > 1 && !behind.iter().any(|e| matches!(e, HistoryEntry::Note { .. })) {
+            return NextStep::Warn;
         }
         // The last permitted answer must not contain calls.
-        Next::Plan { last: number + 1 >= iterations_max as usize }
+        NextStep::Plan { last: number + 1 >= iterations_max as usize }
     }
 
     /// How many times in a row the last plan's calls were made with the same results.
@@ -228,13 +230,13 @@ impl History {
     }
 
     /// The calls of each plan with their results.
-    pub(crate) fn rounds(&self) -> impl Iterator<Item = (&[Planned], Vec<&CallOutcome>)> {
-        let is_plan = |entry: &Entry| matches!(entry, Entry::Plan(_));
+    pub(crate) fn rounds(&self) -> impl Iterator<Item = (&[PlanCall], Vec<&CallOutcome>)> {
+        let is_plan = |entry: &HistoryEntry| matches!(entry, HistoryEntry::Plan(_));
         let starts = self.entries.iter().enumerate().filter(move |(_, e)| is_plan(e)).map(|(at, _)| at);
         starts.filter_map(move |at| {
-            let Entry::Plan(plan) = &self.entries[at] else { return None };
+            let HistoryEntry::Plan(plan) = &self.entries[at] else { return None };
             let behind = self.entries[at + 1..].iter().take_while(move |e| !is_plan(e));
-            let results = behind.filter_map(|e| if let Entry::Result(r) = e { Some(r) } else { None });
+            let results = behind.filter_map(|e| if let HistoryEntry::Result(r) = e { Some(r) } else { None });
             Some((plan.calls.as_slice(), results.collect()))
         })
     }
@@ -242,8 +244,8 @@ impl History {
 
 impl Plan {
     /// An answer of the model, its cost, and when the model was asked.
-    pub(crate) fn of(model: &str, answer: Answer, last: bool, cost: u64, at_ms: i64) -> Self {
-        let planned = |call: ToolCall| Planned {
+    pub(crate) fn of(model: &str, answer: ModelAnswer, last: bool, cost: u64, at_ms: i64) -> Self {
+        let planned = |call: ToolCall| PlanCall {
             id: call.id,
             tool: call.tool,
             arguments: call.arguments,
@@ -254,7 +256,7 @@ impl Plan {
             text: answer.text,
             calls: answer.calls.into_iter().map(planned).collect(),
             last,
-            cut: answer.stop == Stop::Length,
+            cut: answer.stop == StopReason::Length,
             input: answer.usage.input,
             output: answer.usage.output,
             cost,
@@ -267,68 +269,68 @@ impl Plan {
 mod tests {
     use super::*;
 
-    fn plan(calls: &[&str]) -> Entry {
-        let call = |arguments: &&str| Planned {
+    fn plan(calls: &[&str]) -> HistoryEntry {
+        let call = |arguments: &&str| PlanCall {
             id: "c".into(),
             tool: "look".into(),
             arguments: (*arguments).to_owned(),
             signature: None,
         };
-        Entry::Plan(Plan { calls: calls.iter().map(call).collect(), text: "hm".into(), ..Plan::default() })
+        HistoryEntry::Plan(Plan { calls: calls.iter().map(call).collect(), text: "hm".into(), ..Plan::default() })
     }
 
-    fn result(content: &str) -> Entry {
-        Entry::Result(CallOutcome { tool: "look".into(), ok: true, content: content.to_owned() })
+    fn result(content: &str) -> HistoryEntry {
+        HistoryEntry::Result(CallOutcome { tool: "look".into(), ok: true, content: content.to_owned() })
     }
 
-    fn next(entries: Vec<Entry>) -> Next {
+    fn next(entries: Vec<HistoryEntry>) -> NextStep {
         History { entries }.next(5, 3)
     }
 
     #[test]
     fn a_task_goes_from_plan_to_turn_to_results_to_plan_until_there_are_no_calls() {
-        assert_eq!(next(vec![]), Next::Plan { last: false });
-        assert_eq!(next(vec![plan(&["1", "2"])]), Next::Execute { number: 1 });
-        assert_eq!(next(vec![plan(&["1", "2"]), result("a")]), Next::Execute { number: 1 });
-        assert_eq!(next(vec![plan(&["1"]), result("a")]), Next::Plan { last: false });
-        assert_eq!(next(vec![plan(&["1"]), result("a"), plan(&[])]), Next::Answer);
+        assert_eq!(next(vec![]), NextStep::Plan { last: false });
+        assert_eq!(next(vec![plan(&["1", "2"])]), NextStep::Execute { number: 1 });
+        assert_eq!(next(vec![plan(&["1", "2"]), result("a")]), NextStep::Execute { number: 1 });
+        assert_eq!(next(vec![plan(&["1"]), result("a")]), NextStep::Plan { last: false });
+        assert_eq!(next(vec![plan(&["1"]), result("a"), plan(&[])]), NextStep::Answer);
     }
 
     #[test]
     fn the_last_answer_that_it_may_give_is_asked_for_without_tools() {
         let round = |n: &str| [plan(&[n]), result(n)];
-        let four: Vec<Entry> = ["1", "2", "3", "4"].iter().flat_map(|n| round(n)).collect();
-        assert_eq!(next(four), Next::Plan { last: true });
-        assert_eq!(History::default().next(1, 3), Next::Plan { last: true });
+        let four: Vec<HistoryEntry> = ["1", "2", "3", "4"].iter().flat_map(|n| round(n)).collect();
+        assert_eq!(next(four), NextStep::Plan { last: true });
+        assert_eq!(History::default().next(1, 3), NextStep::Plan { last: true });
     }
 
     #[test]
     fn a_model_that_goes_in_circles_is_told_so_once_and_then_asked_for_its_answer() {
         let rounds = |n: usize| (0..n).flat_map(|_| [plan(&["1"]), result("same")]).collect::<Vec<_>>();
         let of = |entries| History { entries }.next(100, 3);
-        assert_eq!(of(rounds(2)), Next::Plan { last: false });
-        assert_eq!(of(rounds(3)), Next::Warn);
+        assert_eq!(of(rounds(2)), NextStep::Plan { last: false });
+        assert_eq!(of(rounds(3)), NextStep::Warn);
         let mut warned = rounds(3);
-        warned.push(Entry::Note { text: "in circles".into() });
-        assert_eq!(of(warned.clone()), Next::Plan { last: false });
+        warned.push(HistoryEntry::Note { text: "in circles".into() });
+        assert_eq!(of(warned.clone()), NextStep::Plan { last: false });
         warned.extend([plan(&["1"]), result("same")]);
-        assert_eq!(of(warned.clone()), Next::Plan { last: true });
+        assert_eq!(of(warned.clone()), NextStep::Plan { last: true });
         // A different result is not a repetition: the model may be waiting for something.
         let mut other = rounds(3);
         other.extend([plan(&["1"]), result("at last")]);
-        assert_eq!(of(other), Next::Plan { last: false });
+        assert_eq!(of(other), NextStep::Plan { last: false });
     }
 
     #[test]
     fn an_answer_that_does_not_fit_is_asked_for_once_more_without_tools() {
-        let unfit = || Entry::Unfit { text: "no JSON".into() };
-        assert_eq!(next(vec![plan(&[]), unfit()]), Next::Plan { last: true });
-        assert_eq!(next(vec![plan(&[]), unfit(), plan(&[])]), Next::Answer);
+        let unfit = || HistoryEntry::Unfit { text: "no JSON".into() };
+        assert_eq!(next(vec![plan(&[]), unfit()]), NextStep::Plan { last: true });
+        assert_eq!(next(vec![plan(&[]), unfit(), plan(&[])]), NextStep::Answer);
     }
 
     #[test]
     fn what_was_written_is_read_again() {
-        let entries = vec![plan(&["{\"a\":1}"]), result("é"), Entry::Note { text: "n".into() }];
+        let entries = vec![plan(&["{\"a\":1}"]), result("é"), HistoryEntry::Note { text: "n".into() }];
         let written: Vec<String> = entries.iter().filter_map(|e| serde_json::to_string(e).ok()).collect();
         assert_eq!(History::read(&written).map(|h| h.entries), Ok(entries));
         assert!(History::read(&["{}".to_owned()]).is_err());

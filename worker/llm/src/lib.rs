@@ -2,7 +2,7 @@
 //! to the model, until the model answers.
 //!
 //! START HERE: `run` carries out one task from its current state to its next wait or its end. Continue with `history`
-//! (the stored state of a task, and its next step), `around` (what reaches a task from outside: its session, and
+//! (the stored state of a task, and its next step), `task_input` (what reaches a task from outside: its session, and
 //! messages of other agents), `prompt` (the requests to the model), `budget` (limits on usage), `answer` (answers in a
 //! given form), `compact` (summaries of old steps), `turns` (how calls are submitted and their results read), and
 //! `models` (the configured models).
@@ -14,7 +14,6 @@
 //! stored, is requested again.
 
 mod answer;
-mod around;
 mod budget;
 mod compact;
 mod failure;
@@ -22,6 +21,7 @@ mod history;
 mod models;
 mod prompt;
 mod run;
+mod task_input;
 mod turns;
 
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use serde_json::value::RawValue;
 use tickfleet_config::LlmDef;
 use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_model::Effect;
-use tickfleet_models::Models;
+use tickfleet_models::ModelChain;
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_store::Store;
 use tickfleet_tools::{CallContext, DeclarationError, Handler, Made, ToolFailure, ToolKind, ToolOutput};
@@ -76,9 +76,9 @@ struct LlmAgent {
     def: LlmDef,
     store: Store,
     /// The models in order, or why none are available.
-    models: Result<Models, String>,
+    models: Result<ModelChain, String>,
     /// The models that summarize old steps, if the agent is configured for this.
-    compacts: Option<Result<Models, String>>,
+    compacts: Option<Result<ModelChain, String>>,
     /// All models, with their prices.
     set: Arc<ModelSet>,
     /// Limits, tenants and agents.

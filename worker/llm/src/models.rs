@@ -7,14 +7,14 @@ use std::sync::Arc;
 use secrecy::SecretString;
 use tickfleet_config::tools::SecretRef;
 use tickfleet_config::{ModelApi, ModelDef, Prices, ProviderDef};
-use tickfleet_models::{Api, Models, Provider, Settings, from_environment};
+use tickfleet_models::{ModelChain, Provider, ProviderApi, ProviderSettings, from_environment};
 
 /// The models of a configuration, by name.
 #[derive(Debug, Default)]
-pub struct ModelSet(BTreeMap<String, Result<Entry, String>>);
+pub struct ModelSet(BTreeMap<String, Result<PricedModel, String>>);
 
 #[derive(Debug)]
-struct Entry {
+struct PricedModel {
     provider: Arc<Provider>,
     prices: Prices,
 }
@@ -32,7 +32,7 @@ impl ModelSet {
     ///
     /// # Errors
     /// Why none of them is available.
-    pub(crate) fn chain(&self, names: &[String]) -> Result<Models, String> {
+    pub(crate) fn chain(&self, names: &[String]) -> Result<ModelChain, String> {
         let mut missing = Vec::new();
         let mut providers = Vec::new();
         for name in names {
@@ -45,7 +45,7 @@ impl ModelSet {
         if providers.is_empty() {
             return Err(format!("No model is configured for this agent ({}).", missing.join("; ")));
         }
-        Ok(Models::new(providers))
+        Ok(ModelChain::new(providers))
     }
 
     /// The cost of tokens, in millionths of the currency.
@@ -56,7 +56,7 @@ impl ModelSet {
     }
 }
 
-fn entry(name: &str, def: &ModelDef, environment: &BTreeMap<String, String>) -> Result<Entry, String> {
+fn entry(name: &str, def: &ModelDef, environment: &BTreeMap<String, String>) -> Result<PricedModel, String> {
     let settings = match &def.provider {
         Some(provider) => declared(provider, environment)?,
         None => from_environment(environment)?.ok_or(
@@ -64,16 +64,16 @@ fn entry(name: &str, def: &ModelDef, environment: &BTreeMap<String, String>) -> 
         )?,
     };
     // The provider gets the model's configured name.
-    let provider = Provider::new(Settings { name: name.to_owned(), ..settings })?;
-    Ok(Entry { provider: Arc::new(provider), prices: def.prices })
+    let provider = Provider::new(ProviderSettings { name: name.to_owned(), ..settings })?;
+    Ok(PricedModel { provider: Arc::new(provider), prices: def.prices })
 }
 
-fn declared(def: &ProviderDef, environment: &BTreeMap<String, String>) -> Result<Settings, String> {
+fn declared(def: &ProviderDef, environment: &BTreeMap<String, String>) -> Result<ProviderSettings, String> {
     let api = match def.api {
-        ModelApi::OpenAi => Api::OpenAi,
-        ModelApi::OpenAiResponses => Api::Responses,
-        ModelApi::Anthropic => Api::Anthropic,
-        ModelApi::Gemini => Api::Gemini,
+        ModelApi::OpenAi => ProviderApi::OpenAi,
+        ModelApi::OpenAiResponses => ProviderApi::Responses,
+        ModelApi::Anthropic => ProviderApi::Anthropic,
+        ModelApi::Gemini => ProviderApi::Gemini,
     };
     let key = match &def.key {
         None => None,
@@ -86,7 +86,7 @@ fn declared(def: &ProviderDef, environment: &BTreeMap<String, String>) -> Result
             Some(read.trim().to_owned())
         }
     };
-    Ok(Settings {
+    Ok(ProviderSettings {
         name: String::new(),
         api,
         base_url: def.base_url.clone().unwrap_or_else(|| api.base_url().to_owned()),

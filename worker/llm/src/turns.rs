@@ -14,14 +14,14 @@ use tickfleet_tools::{CallContext, ToolFailure};
 use crate::history::{CallOutcome, Plan};
 
 /// The end of a turn wakes the task. If that wake-up is lost, the task checks again after this time.
-pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(15);
+pub(crate) const RECHECK_AFTER: Duration = Duration::from_secs(15);
 
 /// The results of a plan's calls.
-pub(crate) enum Results {
+pub(crate) enum PlanResults {
     /// The results have arrived.
-    In(Vec<CallOutcome>),
+    Finished(Vec<CallOutcome>),
     /// The turn is not finished.
-    Out(TurnId),
+    Pending(TurnId),
 }
 
 /// The ID of the turn that carries out the calls of a task's `number`th plan. A worker that takes over the task gets
@@ -45,13 +45,15 @@ pub(crate) async fn carry_out(
     (number, since): (usize, Option<i64>),
     priority: &str,
     result_bytes_max: usize,
-) -> Result<Results, ToolFailure> {
+) -> Result<PlanResults, ToolFailure> {
     let turn = turn(context, plan, turn_id(context, number)?, priority);
-    Ok(match begin_turn(store, &turn, Same::Calls, is_new(store, since)).await.map_err(away)? {
-        BegunTurn::Ended(reply) => Results::In(read(&reply, plan, result_bytes_max)),
-        BegunTurn::Out(turn) => Results::Out(turn),
-        BegunTurn::Forgotten => Results::In(all(plan, FORGOTTEN)),
-        BegunTurn::Refused(why) => Results::In(all(plan, &format!("These calls were not carried out: {why}"))),
+    Ok(match begin_turn(store, &turn, Same::Calls, is_new(store, since)).await.map_err(store_unavailable)? {
+        BegunTurn::Ended(reply) => PlanResults::Finished(read(&reply, plan, result_bytes_max)),
+        BegunTurn::Out(turn) => PlanResults::Pending(turn),
+        BegunTurn::Forgotten => PlanResults::Finished(all(plan, FORGOTTEN)),
+        BegunTurn::Refused(why) => {
+            PlanResults::Finished(all(plan, &format!("These calls were not carried out: {why}")))
+        }
         BegunTurn::Later(why) => {
             return Err(ToolFailure::Transient { message: why.to_owned(), retry_after: None, not_executed: true });
         }
@@ -116,7 +118,7 @@ fn read(reply: &str, plan: &Plan, bytes_max: usize) -> Vec<CallOutcome> {
         ok: result.success,
         content: cut(message.content, bytes_max),
     });
-    let one = |call: &crate::history::Planned| {
+    let one = |call: &crate::history::PlanCall| {
         results.next().unwrap_or_else(|| CallOutcome {
             tool: call.tool.clone(),
             ok: false,
@@ -135,6 +137,6 @@ pub(crate) fn cut(text: String, bytes_max: usize) -> String {
     json.ok().and_then(|json| serde_json::from_str(json.get()).ok()).unwrap_or_default()
 }
 
-fn away(error: StoreError) -> ToolFailure {
+fn store_unavailable(error: StoreError) -> ToolFailure {
     ToolFailure::Transient { message: error.to_string(), retry_after: None, not_executed: true }
 }

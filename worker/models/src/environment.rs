@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
-use crate::provider::Settings;
-use crate::wire::Api;
+use crate::provider::ProviderSettings;
+use crate::wire::ProviderApi;
 
 /// The default timeout of one request.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -17,29 +17,29 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 ///
 /// # Errors
 /// A missing or invalid variable, by name. The message never contains a key.
-pub fn from_environment(environment: &BTreeMap<String, String>) -> Result<Option<Settings>, String> {
+pub fn from_environment(environment: &BTreeMap<String, String>) -> Result<Option<ProviderSettings>, String> {
     let value = |name: &str| environment.get(name).map(|v| v.trim()).filter(|v| !v.is_empty());
     let api = match value("LLM_PROVIDER").map(str::to_ascii_lowercase).as_deref() {
-        Some("openai") => Api::OpenAi,
-        Some("openai-responses") => Api::Responses,
-        Some("anthropic" | "claude") => Api::Anthropic,
-        Some("gemini") => Api::Gemini,
+        Some("openai") => ProviderApi::OpenAi,
+        Some("openai-responses") => ProviderApi::Responses,
+        Some("anthropic" | "claude") => ProviderApi::Anthropic,
+        Some("gemini") => ProviderApi::Gemini,
         Some(_) => return Err("LLM_PROVIDER: expected openai, anthropic, claude or gemini".to_owned()),
-        None if value("OPENAI_API_KEY").is_some() || value("OPENAI_BASE_URL").is_some() => Api::OpenAi,
-        None if value("ANTHROPIC_API_KEY").is_some() => Api::Anthropic,
+        None if value("OPENAI_API_KEY").is_some() || value("OPENAI_BASE_URL").is_some() => ProviderApi::OpenAi,
+        None if value("ANTHROPIC_API_KEY").is_some() => ProviderApi::Anthropic,
         None => return Ok(None),
     };
     let (key, model, base) = match api {
-        Api::OpenAi | Api::Responses => ("OPENAI_API_KEY", "OPENAI_MODEL", "OPENAI_BASE_URL"),
-        Api::Anthropic => ("ANTHROPIC_API_KEY", "CLAUDE_MODEL", "ANTHROPIC_BASE_URL"),
-        Api::Gemini => ("GEMINI_API_KEY", "GEMINI_MODEL", "GEMINI_BASE_URL"),
+        ProviderApi::OpenAi | ProviderApi::Responses => ("OPENAI_API_KEY", "OPENAI_MODEL", "OPENAI_BASE_URL"),
+        ProviderApi::Anthropic => ("ANTHROPIC_API_KEY", "CLAUDE_MODEL", "ANTHROPIC_BASE_URL"),
+        ProviderApi::Gemini => ("GEMINI_API_KEY", "GEMINI_MODEL", "GEMINI_BASE_URL"),
     };
     // A self-hosted server often needs no key. The providers themselves always do.
     if value(key).is_none() && value(base).is_none() {
         return Err(format!("{key}: expected the key of {}", api.as_str()));
     }
     let model = value(model).ok_or_else(|| format!("{model}: expected the name of a model"))?;
-    Ok(Some(Settings {
+    Ok(Some(ProviderSettings {
         name: api.as_str().to_owned(),
         api,
         base_url: value(base).unwrap_or(api.base_url()).to_owned(),
@@ -65,7 +65,7 @@ mod tests {
 
     use super::*;
 
-    fn read(variables: &[(&str, &str)]) -> Result<Option<Settings>, String> {
+    fn read(variables: &[(&str, &str)]) -> Result<Option<ProviderSettings>, String> {
         from_environment(&variables.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect())
     }
 
@@ -74,7 +74,7 @@ mod tests {
         assert!(read(&[]).unwrap().is_none() && read(&[("LLM_PROVIDER", "")]).unwrap().is_none());
         let claude = read(&[("LLM_PROVIDER", "Claude"), ("ANTHROPIC_API_KEY", "k"), ("CLAUDE_MODEL", "m")]);
         let claude = claude.unwrap().unwrap();
-        assert_eq!((claude.api, claude.model.as_str()), (Api::Anthropic, "m"));
+        assert_eq!((claude.api, claude.model.as_str()), (ProviderApi::Anthropic, "m"));
         assert!(!format!("{claude:?}").contains("\"k\""), "no key is printed");
         let own = read(&[("OPENAI_BASE_URL", "http://llm:8000/v1"), ("OPENAI_MODEL", "m")]).unwrap().unwrap();
         assert!(own.key.is_none() && own.base_url == "http://llm:8000/v1");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// How the caller should treat a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Class {
+pub enum FailureClass {
     /// A later request may succeed.
     Transient,
     /// The account is exhausted. Another provider may respond, but this one not before its account is funded.
@@ -15,7 +15,7 @@ pub enum Class {
 
 /// The kind of failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Failure {
+pub enum ModelFailure {
     /// 429: too many requests or tokens for now.
     RateLimited,
     /// 5xx, 408, 409 or 529: the provider is currently unavailable.
@@ -42,18 +42,20 @@ pub enum Failure {
     Blocked,
 }
 
-impl Failure {
+impl ModelFailure {
     /// The class of this failure.
     #[must_use]
-    pub fn class(self) -> Class {
+    pub fn class(self) -> FailureClass {
         match self {
             Self::RateLimited | Self::Unavailable | Self::Timeout | Self::Disconnected | Self::Resting => {
-                Class::Transient
+                FailureClass::Transient
             }
             // Usually a gateway's page in place of an answer. The next response is likely to be complete.
-            Self::Malformed => Class::Transient,
-            Self::QuotaSpent => Class::Exhausted,
-            Self::Unauthorised | Self::NotFound | Self::BadRequest | Self::TooLarge | Self::Blocked => Class::Permanent,
+            Self::Malformed => FailureClass::Transient,
+            Self::QuotaSpent => FailureClass::Exhausted,
+            Self::Unauthorised | Self::NotFound | Self::BadRequest | Self::TooLarge | Self::Blocked => {
+                FailureClass::Permanent
+            }
         }
     }
 
@@ -84,7 +86,7 @@ pub struct ModelError {
     /// The name of the provider.
     pub provider: String,
     /// The kind of failure.
-    pub failure: Failure,
+    pub failure: ModelFailure,
     /// A description, bounded and without keys.
     pub detail: String,
     /// The pause that the provider asked for.
@@ -97,7 +99,7 @@ pub struct ModelError {
 impl ModelError {
     /// How the caller should treat it.
     #[must_use]
-    pub fn class(&self) -> Class {
+    pub fn class(&self) -> FailureClass {
         self.failure.class()
     }
 }

@@ -40,7 +40,7 @@ pub struct ToolCall {
 
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Message {
+pub enum ChatMessage {
     /// Text for the model.
     User(String),
     /// An answer of the model: text, calls, or both.
@@ -66,11 +66,11 @@ pub enum Message {
 
 /// One request to a model.
 #[derive(Debug, Clone, Default)]
-pub struct Request {
+pub struct ModelRequest {
     /// The system prompt; may be empty.
     pub system: String,
     /// The conversation. It starts with a user message.
-    pub messages: Vec<Message>,
+    pub messages: Vec<ChatMessage>,
     /// The tools that are used in the conversation.
     pub tools: Vec<ToolDefinition>,
     /// True if the model must answer without a call. The tools are still sent, because a provider rejects calls of
@@ -84,7 +84,7 @@ pub struct Request {
 
 /// Why a model stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stop {
+pub enum StopReason {
     /// It has answered.
     Answer,
     /// It waits for the results of its calls.
@@ -97,7 +97,7 @@ pub enum Stop {
 
 /// The tokens of a request and its answer, as the provider counts them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Usage {
+pub struct TokenUsage {
     /// Tokens of the request, including cached ones.
     pub input: u64,
     /// Tokens of the answer, including hidden thoughts.
@@ -106,20 +106,20 @@ pub struct Usage {
 
 /// A model's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct ModelAnswer {
     /// The text; may be empty.
     pub text: String,
     /// The calls, in the model's order, at most 128.
     pub calls: Vec<ToolCall>,
     /// Why it stopped.
-    pub stop: Stop,
+    pub stop: StopReason,
     /// The usage; zeros if the provider does not report it.
-    pub usage: Usage,
+    pub usage: TokenUsage,
 }
 
 /// Why a request is not sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Invalid {
+pub enum InvalidRequest {
     /// The conversation is empty or does not start with a user message.
     #[error("the conversation does not start with a user message")]
     Beginning,
@@ -145,60 +145,65 @@ pub enum Invalid {
     Empty(usize),
 }
 
-impl Request {
+impl ModelRequest {
     /// Checks for everything that any provider would reject, before the request is sent.
     ///
     /// # Errors
     /// The first problem.
-    pub fn check(&self) -> Result<(), Invalid> {
+    pub fn check(&self) -> Result<(), InvalidRequest> {
         if self.messages.len() > MESSAGES_MAX {
-            return Err(Invalid::TooMuch(format!("{} messages: at most {MESSAGES_MAX}", self.messages.len())));
+            return Err(InvalidRequest::TooMuch(format!("{} messages: at most {MESSAGES_MAX}", self.messages.len())));
         }
         let mut names = BTreeSet::new();
         for tool in &self.tools {
             let plain = tool.name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'));
             if !plain || tool.name.is_empty() || tool.name.len() > NAME_BYTES_MAX {
-                return Err(Invalid::Name(tool.name.clone()));
+                return Err(InvalidRequest::Name(tool.name.clone()));
             }
             if !names.insert(&tool.name) {
-                return Err(Invalid::Twice(tool.name.clone()));
+                return Err(InvalidRequest::Twice(tool.name.clone()));
             }
         }
-        if !matches!(self.messages.first(), Some(Message::User(_))) {
-            return Err(Invalid::Beginning);
+        if !matches!(self.messages.first(), Some(ChatMessage::User(_))) {
+            return Err(InvalidRequest::Beginning);
         }
         self.check_pairing()
     }
 
     /// Checks that each result answers the call that is due, without other messages in between.
-    fn check_pairing(&self) -> Result<(), Invalid> {
+    fn check_pairing(&self) -> Result<(), InvalidRequest> {
         let mut due: Vec<&str> = Vec::new();
         for (at, message) in self.messages.iter().enumerate() {
-            if let Message::Result { id, .. } = message {
+            if let ChatMessage::Result { id, .. } = message {
                 if due.last() != Some(&id.as_str()) {
                     let expected = due.last().copied().unwrap_or("none").to_owned();
-                    return Err(Invalid::Pairing { at, expected });
+                    return Err(InvalidRequest::Pairing { at, expected });
                 }
                 due.pop();
                 continue;
             }
             if let Some(expected) = due.last() {
-                return Err(Invalid::Pairing { at, expected: (*expected).to_owned() });
+                return Err(InvalidRequest::Pairing { at, expected: (*expected).to_owned() });
             }
             match message {
-                Message::User(text) if text.trim().is_empty() => return Err(Invalid::Empty(at)),
-                Message::Model { text, calls } if text.trim().is_empty() && calls.is_empty() => {
-                    return Err(Invalid::Empty(at));
+                ChatMessage::User(text) if text.trim().is_empty() => return Err(InvalidRequest::Empty(at)),
+                ChatMessage::Model { text, calls } if text.trim().is_empty() && calls.is_empty() => {
+                    return Err(InvalidRequest::Empty(at));
                 }
-                Message::Model { calls, .. } if calls.len() > CALLS_MAX => {
-                    return Err(Invalid::TooMuch(format!("message {at}: {} calls: at most {CALLS_MAX}", calls.len())));
+                ChatMessage::Model { calls, .. } if calls.len() > CALLS_MAX => {
+                    return Err(InvalidRequest::TooMuch(format!(
+                        "message {at}: {} calls: at most {CALLS_MAX}",
+                        calls.len()
+                    )));
                 }
-                Message::Model { calls, .. } => due = calls.iter().rev().map(|call| call.id.as_str()).collect(),
+                ChatMessage::Model { calls, .. } => due = calls.iter().rev().map(|call| call.id.as_str()).collect(),
                 _ => {}
             }
         }
         match due.last() {
-            Some(expected) => Err(Invalid::Pairing { at: self.messages.len(), expected: (*expected).to_owned() }),
+            Some(expected) => {
+                Err(InvalidRequest::Pairing { at: self.messages.len(), expected: (*expected).to_owned() })
+            }
             None => Ok(()),
         }
     }

@@ -11,11 +11,11 @@ use tickfleet_model::limits;
 use tickfleet_protocol::json::repaired;
 use tickfleet_protocol::{cut_off, is_unfinished};
 
-use crate::message::{Answer, Request, Stop, ToolCall};
+use crate::message::{ModelAnswer, ModelRequest, StopReason, ToolCall};
 
 /// A format of requests and answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Api {
+pub enum ProviderApi {
     /// Chat Completions of OpenAI, and of the many compatible servers.
     OpenAi,
     /// OpenAI's Responses.
@@ -27,7 +27,7 @@ pub enum Api {
 }
 
 /// A request in the provider's format.
-pub(crate) struct Written {
+pub(crate) struct EncodedRequest {
     /// The path after the base address.
     pub(crate) path: String,
     /// The header for the key, and the prefix of its value.
@@ -37,7 +37,7 @@ pub(crate) struct Written {
     pub(crate) body: String,
 }
 
-impl Api {
+impl ProviderApi {
     /// Its name in configuration and metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -60,7 +60,12 @@ impl Api {
     }
 
     /// Writes a request that has already been checked.
-    pub(crate) fn write(self, request: &Request, model: &str, base_url: &str) -> Result<Written, serde_json::Error> {
+    pub(crate) fn write(
+        self,
+        request: &ModelRequest,
+        model: &str,
+        base_url: &str,
+    ) -> Result<EncodedRequest, serde_json::Error> {
         match self {
             Self::OpenAi => openai::write(request, model, base_url),
             Self::Responses => responses::write(request, model),
@@ -73,7 +78,7 @@ impl Api {
     ///
     /// # Errors
     /// The problem, in a message that repeats none of the body.
-    pub(crate) fn read(self, request: &Request, body: &[u8]) -> Result<Answer, String> {
+    pub(crate) fn read(self, request: &ModelRequest, body: &[u8]) -> Result<ModelAnswer, String> {
         // A cut-off answer may end inside a character.
         let body = String::from_utf8_lossy(body);
         let body = repaired(&body, limits::JSON_DEPTH_MAX).unwrap_or(std::borrow::Cow::Borrowed(&body));
@@ -89,9 +94,9 @@ impl Api {
 /// A text that some servers write as null or as another JSON value. Such a value affects only its own call, not the
 /// whole answer.
 #[derive(Debug, Default)]
-struct Loose(String);
+struct LooseText(String);
 
-impl<'de> Deserialize<'de> for Loose {
+impl<'de> Deserialize<'de> for LooseText {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let raw = Box::<RawValue>::deserialize(from)?;
         Ok(Self(match raw.get() {
@@ -103,7 +108,13 @@ impl<'de> Deserialize<'de> for Loose {
 }
 
 /// The `index`th call of the answer to `request`.
-fn call(request: &Request, index: usize, name: Loose, arguments: Loose, signature: Option<String>) -> ToolCall {
+fn call(
+    request: &ModelRequest,
+    index: usize,
+    name: LooseText,
+    arguments: LooseText,
+    signature: Option<String>,
+) -> ToolCall {
     // Providers reject a conversation that contains a call without a name.
     let tool = if name.0.is_empty() { "unnamed".to_owned() } else { name.0 };
     // Some servers send empty arguments for a call without arguments.
@@ -113,17 +124,17 @@ fn call(request: &Request, index: usize, name: Loose, arguments: Loose, signatur
 
 /// Why an answer ended, from the provider's stop reason and the content. If the answer was cut off and ends with a
 /// call, that call is marked so that it is never carried out.
-fn stop(word: Option<&str>, is_refused: bool, calls: &mut [ToolCall], ends_with_call: bool) -> Stop {
+fn stop(word: Option<&str>, is_refused: bool, calls: &mut [ToolCall], ends_with_call: bool) -> StopReason {
     if is_refused {
-        return Stop::Refused;
+        return StopReason::Refused;
     }
     if word.is_some_and(is_unfinished) {
         if let Some(last) = calls.last_mut().filter(|_| ends_with_call) {
             cut_off(&mut last.arguments);
         }
-        return Stop::Length;
+        return StopReason::Length;
     }
-    if calls.is_empty() { Stop::Answer } else { Stop::Calls }
+    if calls.is_empty() { StopReason::Answer } else { StopReason::Calls }
 }
 
 /// Describes a format error without repeating any of the text.
@@ -139,8 +150,8 @@ mod tests {
 
     use super::*;
 
-    fn api(word: &str) -> Api {
-        let all = [Api::OpenAi, Api::Responses, Api::Anthropic, Api::Gemini];
+    fn api(word: &str) -> ProviderApi {
+        let all = [ProviderApi::OpenAi, ProviderApi::Responses, ProviderApi::Anthropic, ProviderApi::Gemini];
         all.into_iter().find(|api| api.as_str() == word).unwrap()
     }
 
@@ -152,15 +163,16 @@ mod tests {
             let members: std::collections::BTreeMap<String, Box<RawValue>> = serde_json::from_str(case.get()).unwrap();
             let read = |name: &str| serde_json::from_str::<Value>(members[name].get()).unwrap();
             let about = read("about");
-            let answer = api(read("api").as_str().unwrap()).read(&Request::default(), members["body"].get().as_bytes());
+            let answer =
+                api(read("api").as_str().unwrap()).read(&ModelRequest::default(), members["body"].get().as_bytes());
             let answer = answer.unwrap_or_else(|why| panic!("{about}: {why}"));
             let calls: Vec<_> = answer.calls.iter().map(|call| [call.tool.clone(), call.arguments.clone()]).collect();
             assert_eq!(serde_json::to_value(calls).unwrap(), read("calls"), "{about}");
-            let expected = if read("stop") == "length" { Stop::Length } else { Stop::Calls };
+            let expected = if read("stop") == "length" { StopReason::Length } else { StopReason::Calls };
             assert_eq!(answer.stop, expected, "{about}");
         }
         let half = br#"{"choices":[{"finish_reason":"length","message":{"content":"caf\ud83d"}}]}"#;
-        let answer = Api::OpenAi.read(&Request::default(), half).unwrap();
-        assert_eq!((answer.text.as_str(), answer.stop), ("caf\u{fffd}", Stop::Length));
+        let answer = ProviderApi::OpenAi.read(&ModelRequest::default(), half).unwrap();
+        assert_eq!((answer.text.as_str(), answer.stop), ("caf\u{fffd}", StopReason::Length));
     }
 }

@@ -7,14 +7,14 @@ use tickfleet_client::session::{Place, answered, said_before};
 use tickfleet_store::{Store, StoreError};
 use tickfleet_tools::CallContext;
 
-use crate::history::Entry;
+use crate::history::HistoryEntry;
 
 /// The most messages per step of a task.
 const MESSAGES: usize = 10;
 
 /// A message between agents, as it is stored. The tool that sends messages writes the same format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Message {
+struct AgentMessage {
     /// A unique ID, which contains the key of the call that sent the message.
     id: String,
     /// The sender.
@@ -24,14 +24,14 @@ struct Message {
 }
 
 /// The exchanges of the task's session before the task; empty if the task has no session.
-pub(crate) async fn said(store: &Store, context: &CallContext) -> Result<Vec<Entry>, StoreError> {
+pub(crate) async fn earlier_exchanges(store: &Store, context: &CallContext) -> Result<Vec<HistoryEntry>, StoreError> {
     let before = said_before(store, &context.tenant, &context.agent, context.call.turn.as_str()).await?;
     let exchanges = before.map(|(_, exchanges)| exchanges).unwrap_or_default();
-    Ok(exchanges.into_iter().map(|spoken| Entry::Earlier { user: spoken.user, agent: spoken.agent }).collect())
+    Ok(exchanges.into_iter().map(|spoken| HistoryEntry::Earlier { user: spoken.user, agent: spoken.agent }).collect())
 }
 
 /// Writes the answer to the task's session, if it has one.
-pub(crate) async fn answer(store: &Store, context: &CallContext, text: &str) -> Result<(), StoreError> {
+pub(crate) async fn record_answer(store: &Store, context: &CallContext, text: &str) -> Result<(), StoreError> {
     match Place::of_task(context.call.turn.as_str()) {
         Some(place) => answered(store, &context.tenant, &context.agent, &place, text).await,
         None => Ok(()),
@@ -40,9 +40,13 @@ pub(crate) async fn answer(store: &Store, context: &CallContext, text: &str) -> 
 
 /// The messages that its agent has not read. `known` is the number of entries in the task's history. Repeated with the
 /// same number, this returns the same messages.
-pub(crate) async fn heard(store: &Store, context: &CallContext, known: usize) -> Result<Vec<Entry>, StoreError> {
+pub(crate) async fn unread_messages(
+    store: &Store,
+    context: &CallContext,
+    known: usize,
+) -> Result<Vec<HistoryEntry>, StoreError> {
     let name = format!("{}:{known}", context.call.turn);
-    let heard = store.hear(&context.tenant, &context.agent, &name, MESSAGES).await?;
-    let read = heard.iter().filter_map(|heard| serde_json::from_slice::<Message>(&heard.text).ok());
-    Ok(read.map(|message| Entry::Heard { id: message.id, from: message.from, text: message.text }).collect())
+    let unread = store.hear(&context.tenant, &context.agent, &name, MESSAGES).await?;
+    let read = unread.iter().filter_map(|unread| serde_json::from_slice::<AgentMessage>(&unread.text).ok());
+    Ok(read.map(|message| HistoryEntry::Heard { id: message.id, from: message.from, text: message.text }).collect())
 }
