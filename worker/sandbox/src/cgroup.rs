@@ -152,12 +152,12 @@ fn set(cgroup: &Path, name: &str, value: &str) -> io::Result<()> {
 
 /// A command's cgroup for the launcher, which opens it while it still has permission.
 #[derive(Debug)]
-pub(crate) struct Entrance {
+pub(crate) struct CgroupHandle {
     processes: File,
     events: File,
 }
 
-impl Entrance {
+impl CgroupHandle {
     /// # Errors
     /// The cgroup does not exist or is not writable.
     pub(crate) fn open(cgroup: &Path) -> io::Result<Self> {
@@ -233,12 +233,12 @@ mod tests {
         assert_eq!(files.map(|name| get(one.path(), name)), ["1048576", "0", "1", "5"]);
         set(one.path(), "cgroup.procs", "").unwrap();
         set(one.path(), "memory.events", "low 0\nmax 9\noom 2\noom_kill 0\noom_group_kill 0\n").unwrap();
-        let entrance = Entrance::open(one.path()).unwrap();
-        entrance.admit(4_711).unwrap();
+        let cgroup_handle = CgroupHandle::open(one.path()).unwrap();
+        cgroup_handle.admit(4_711).unwrap();
         assert_eq!(get(one.path(), "cgroup.procs"), "4711");
-        assert!(!entrance.has_run_out());
+        assert!(!cgroup_handle.has_run_out());
         set(one.path(), "memory.events", "low 0\nmax 9\noom 2\noom_kill 3\noom_group_kill 1\n").unwrap();
-        assert!(entrance.has_run_out());
+        assert!(cgroup_handle.has_run_out());
 
         let path = one.path().to_owned();
         drop(one);

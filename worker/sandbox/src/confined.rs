@@ -11,7 +11,7 @@ use tokio::net::UnixStream;
 use tokio::process::{Child, ChildStderr};
 
 use crate::cgroup::Cgroup;
-use crate::outcome::{RunError, Stop};
+use crate::outcome::{RunError, StopCause};
 use crate::sandbox::{Sandbox, frames};
 use crate::spec::{Level, Spec};
 use crate::wire::{FRAME_BYTES_MAX, Report};
@@ -30,13 +30,13 @@ pub struct Confined {
 
 /// How a confined command ended. None of its processes are alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ended {
+pub struct ConfinedEnd {
     /// The exit code; `None` if a signal ended the command.
     pub exit_code: Option<i32>,
     /// The signal that ended it.
     pub signal: Option<i32>,
     /// The limit that was exceeded.
-    pub stopped: Option<Stop>,
+    pub stopped: Option<StopCause>,
 }
 
 impl Sandbox {
@@ -88,7 +88,7 @@ impl Confined {
     /// # Errors
     /// [`RunError`]: the command was not started, or the launcher was lost. After [`Self::kill`] the launcher may end
     /// without a report, which returns [`RunError::Lost`].
-    pub async fn ended(&mut self) -> Result<Ended, RunError> {
+    pub async fn ended(&mut self) -> Result<ConfinedEnd, RunError> {
         let mut report = Vec::new();
         // On an error, no report was received.
         let _ = (&mut self.control).take(FRAME_BYTES_MAX as u64).read_to_end(&mut report).await;
@@ -96,7 +96,7 @@ impl Confined {
         match crate::wire::read(&mut report.as_slice()) {
             Ok(Report::Refused(why)) => Err(RunError::Machine(why)),
             Ok(Report::NotStarted(why)) => Err(RunError::NotStarted(why)),
-            Ok(Report::Ended { exit_code, signal, stopped, .. }) => Ok(Ended { exit_code, signal, stopped }),
+            Ok(Report::Ended { exit_code, signal, stopped, .. }) => Ok(ConfinedEnd { exit_code, signal, stopped }),
             Err(_) => Err(RunError::Lost("the sandbox's launcher ended without a report".into())),
         }
     }

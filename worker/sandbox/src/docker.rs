@@ -10,7 +10,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
-use crate::outcome::{Outcome, RunError, Stop};
+use crate::outcome::{RunError, RunOutcome, StopCause};
 use crate::output::drain;
 use crate::spec::{Network, Spec, WORKSPACE};
 use crate::usage;
@@ -18,7 +18,7 @@ use crate::usage;
 /// How long the engine may take to respond. A starting worker waits for it.
 const ENGINE: Duration = Duration::from_secs(5);
 /// The time between two checks of the workspace.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const CHECK_EVERY: Duration = Duration::from_millis(500);
 /// The exit code of the engine's client if it could not start a container.
 const NOT_STARTED: i32 = 125;
 
@@ -97,7 +97,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`RunError`] says why nothing ran.
-    pub async fn run(&self, spec: &Spec, cancel: &CancellationToken) -> Result<Outcome, RunError> {
+    pub async fn run(&self, spec: &Spec, cancel: &CancellationToken) -> Result<RunOutcome, RunError> {
         let name = name();
         let started = client(&self.program)
             .args(self.arguments(spec, &name)?)
@@ -108,7 +108,7 @@ impl Engine {
             .spawn();
         let mut child =
             started.map_err(|error| RunError::Machine(format!("the engine cannot be executed: {error}")))?;
-        let removal = Removal { program: self.program.clone(), name: Some(name) };
+        let removal = ContainerRemoval { program: self.program.clone(), name: Some(name) };
         let (input, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let keep = spec.limits.output_bytes;
         let fed = async {
@@ -119,7 +119,7 @@ impl Engine {
         };
         let wall = Duration::from_millis(spec.limits.wall_ms);
         let whole = async { tokio::join!(fed, drain(stdout, keep), drain(stderr, keep), child.wait()) };
-        let stopped = |stopped| Outcome {
+        let stopped = |stopped| RunOutcome {
             stdout: Vec::new(),
             stderr: Vec::new(),
             exit_code: None,
@@ -128,9 +128,9 @@ impl Engine {
             stopped: Some(stopped),
         };
         let ended = tokio::select! {
-            ended = tokio::time::timeout(wall, whole) => ended.map_err(|_| Stop::Wall),
-            () = cancel.cancelled() => Err(Stop::Cancelled),
-            stop = overfull(spec) => Err(stop),
+            ended = tokio::time::timeout(wall, whole) => ended.map_err(|_| StopCause::Wall),
+            () = cancel.cancelled() => Err(StopCause::Cancelled),
+            stop = until_overfull(spec) => Err(stop),
         };
         let ((), (stdout, cut), (stderr, cut_too), status) = match ended {
             Ok(ended) => ended,
@@ -140,42 +140,42 @@ impl Engine {
         if code == Some(NOT_STARTED) {
             return Err(RunError::Machine(String::from_utf8_lossy(&stderr).trim().to_owned()));
         }
-        removal.not_needed();
-        let stopped = look_at_workspace(spec).await;
-        Ok(Outcome { stdout, stderr, exit_code: code, signal: None, truncated: cut || cut_too, stopped })
+        removal.disarm();
+        let stopped = check_workspace(spec).await;
+        Ok(RunOutcome { stdout, stderr, exit_code: code, signal: None, truncated: cut || cut_too, stopped })
     }
 }
 
 /// Waits until the workspace exceeds a limit. An engine does not limit the size of a mount.
-async fn overfull(spec: &Spec) -> Stop {
+async fn until_overfull(spec: &Spec) -> StopCause {
     loop {
-        tokio::time::sleep(LOOK_EVERY).await;
-        if let Some(stop) = look_at_workspace(spec).await {
+        tokio::time::sleep(CHECK_EVERY).await;
+        if let Some(stop) = check_workspace(spec).await {
             return stop;
         }
     }
 }
 
-async fn look_at_workspace(spec: &Spec) -> Option<Stop> {
+async fn check_workspace(spec: &Spec) -> Option<StopCause> {
     let (workspace, limits) = (spec.workspace.clone(), spec.limits.clone());
-    let look = move || usage::crossed(usage::held(&workspace, limits.workspace_files), &limits);
+    let check = move || usage::exceeded_limit(usage::folder_size(&workspace, limits.workspace_files), &limits);
     // It fails only while the runtime shuts down.
-    tokio::task::spawn_blocking(look).await.ok().flatten()
+    tokio::task::spawn_blocking(check).await.ok().flatten()
 }
 
 /// Removes a container whose client was abandoned. Killing the client alone leaves the container running.
-struct Removal {
+struct ContainerRemoval {
     program: PathBuf,
     name: Option<String>,
 }
 
-impl Removal {
-    fn not_needed(mut self) {
+impl ContainerRemoval {
+    fn disarm(mut self) {
         self.name = None;
     }
 }
 
-impl Drop for Removal {
+impl Drop for ContainerRemoval {
     fn drop(&mut self) {
         let Some(name) = self.name.take() else { return };
         let removing = client(&self.program)

@@ -3,7 +3,8 @@
 //! Read in this order: [`spec`] (the command, what it may access, and its limits), [`sandbox`] (a run from start to
 //! end, from the worker's side; [`confined`] is a command that keeps running and exchanges messages), [`launcher`] (the
 //! single-threaded process between the two, which confines, watches and kills), [`docker`] (the same by a container
-//! engine). On systems other than Linux, `elsewhere` replaces the launcher, and only containers are available.
+//! engine). On systems other than Linux, `launcher_unsupported` replaces the launcher, and only containers are
+//! available.
 
 pub mod abilities;
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "it is of Linux alone"))]
@@ -14,7 +15,7 @@ mod hidden;
 #[cfg(target_os = "linux")]
 pub mod launcher;
 #[cfg(not(target_os = "linux"))]
-#[path = "elsewhere.rs"]
+#[path = "launcher_unsupported.rs"]
 pub mod launcher;
 pub mod outcome;
 mod output;
@@ -28,6 +29,6 @@ pub use abilities::Abilities;
 pub use confined::Confined;
 pub use docker::Engine;
 pub use hidden::hide_this_process;
-pub use outcome::{Outcome, RunError, Stop};
+pub use outcome::{RunError, RunOutcome, StopCause};
 pub use sandbox::{Launcher, Sandbox};
 pub use spec::{Grant, Level, Limits, Network, Spec};

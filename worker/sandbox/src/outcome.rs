@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// The limit that ended a run. All of its processes were killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Stop {
+pub enum StopCause {
     /// It exceeded its wall time.
     Wall,
     /// It exceeded its processor time.
@@ -24,7 +24,7 @@ pub enum Stop {
     Cancelled,
 }
 
-impl Stop {
+impl StopCause {
     /// The message for the model.
     #[must_use]
     pub const fn message(self) -> &'static str {
@@ -45,7 +45,7 @@ impl Stop {
 
 /// The end of a command that was started.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outcome {
+pub struct RunOutcome {
     /// Standard output, cut at the limit.
     pub stdout: Vec<u8>,
     /// Standard error, cut at the limit.
@@ -57,14 +57,14 @@ pub struct Outcome {
     /// True if standard output or error was cut.
     pub truncated: bool,
     /// The limit that was exceeded.
-    pub stopped: Option<Stop>,
+    pub stopped: Option<StopCause>,
 }
 
-impl Outcome {
+impl RunOutcome {
     /// Returns true if the command exceeded its wall time.
     #[must_use]
     pub fn timed_out(&self) -> bool {
-        self.stopped == Some(Stop::Wall)
+        self.stopped == Some(StopCause::Wall)
     }
 }
 

@@ -17,7 +17,7 @@ use crate::abilities::Abilities;
 use crate::cgroup::{Cgroup, Cgroups};
 use crate::docker::Engine;
 use crate::launcher;
-use crate::outcome::{Outcome, RunError, Stop};
+use crate::outcome::{RunError, RunOutcome, StopCause};
 use crate::output::drain;
 use crate::spec::{Level, Limits, Spec};
 use crate::wire::{FRAME_BYTES_MAX, Report, Request, frame};
@@ -135,7 +135,7 @@ impl Sandbox {
     ///
     /// # Errors
     /// [`RunError`] says why nothing ran, or that the outcome is unknown.
-    pub async fn run(&self, level: Level, spec: Spec, cancel: &CancellationToken) -> Result<Outcome, RunError> {
+    pub async fn run(&self, level: Level, spec: Spec, cancel: &CancellationToken) -> Result<RunOutcome, RunError> {
         spec.check().map_err(RunError::Spec)?;
         self.abilities.check(level, &spec.network).map_err(RunError::Machine)?;
         match (level, &self.engine) {
@@ -154,7 +154,7 @@ impl Sandbox {
         request: Request,
         _cgroup: Option<Cgroup>,
         cancel: &CancellationToken,
-    ) -> Result<(Outcome, bool), RunError> {
+    ) -> Result<(RunOutcome, bool), RunError> {
         let messages =
             frames(&request).map_err(|error| RunError::Spec(format!("the run cannot be reported: {error}")))?;
         let (mut child, mut control) = self.launcher_with(Stdio::piped()).map_err(|error| self.no_launcher(&error))?;
@@ -185,16 +185,17 @@ impl Sandbox {
             tracing::error!(pid = child.id(), "sandbox launcher did not exit; killed");
             let _ = child.kill().await;
         }
-        let ended = Outcome { stdout, stderr, exit_code: None, signal: None, truncated: cut || cut_too, stopped: None };
+        let ended =
+            RunOutcome { stdout, stderr, exit_code: None, signal: None, truncated: cut || cut_too, stopped: None };
         if cancelled {
-            return Ok((Outcome { stopped: Some(Stop::Cancelled), ..ended }, false));
+            return Ok((RunOutcome { stopped: Some(StopCause::Cancelled), ..ended }, false));
         }
         let mut frames = report.as_slice();
         match crate::wire::read(&mut frames) {
             Ok(Report::Refused(why)) => Err(RunError::Machine(why)),
             Ok(Report::NotStarted(why)) => Err(RunError::NotStarted(why)),
             Ok(Report::Ended { exit_code, signal, stopped, proc }) => {
-                Ok((Outcome { exit_code, signal, stopped, ..ended }, proc))
+                Ok((RunOutcome { exit_code, signal, stopped, ..ended }, proc))
             }
             Err(_) => Err(RunError::Lost("the sandbox's launcher ended without a report".into())),
         }

@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, openat, statat};
 use rustix::io::Errno;
 
-use crate::outcome::Stop;
+use crate::outcome::StopCause;
 use crate::spec::Limits;
 
 /// Bytes of a block, as `stat` counts them.
@@ -17,7 +17,7 @@ const ATTEMPTS: usize = 5;
 
 /// The size of a folder.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Held {
+pub struct FolderSize {
     /// Bytes of disk.
     pub bytes: u64,
     /// Files, folders and everything else that has a name.
@@ -41,7 +41,7 @@ pub enum Uncountable {
 ///
 /// # Errors
 /// A part of the workspace cannot be counted.
-pub fn held(workspace: &Path, files_max: u64) -> Result<Held, Uncountable> {
+pub fn folder_size(workspace: &Path, files_max: u64) -> Result<FolderSize, Uncountable> {
     for _ in 0..ATTEMPTS {
         match count(workspace, files_max) {
             Err(Uncountable::Moving) => {}
@@ -52,24 +52,24 @@ pub fn held(workspace: &Path, files_max: u64) -> Result<Held, Uncountable> {
 }
 
 /// The limit that a workspace exceeds, if any.
-pub(crate) fn crossed(counted: Result<Held, Uncountable>, limits: &Limits) -> Option<Stop> {
-    let Ok(Held { bytes, files }) = counted else { return Some(Stop::WorkspaceUncountable) };
+pub(crate) fn exceeded_limit(counted: Result<FolderSize, Uncountable>, limits: &Limits) -> Option<StopCause> {
+    let Ok(FolderSize { bytes, files }) = counted else { return Some(StopCause::WorkspaceUncountable) };
     if bytes > limits.workspace_bytes {
-        return Some(Stop::WorkspaceBytes);
+        return Some(StopCause::WorkspaceBytes);
     }
-    (files > limits.workspace_files).then_some(Stop::WorkspaceFiles)
+    (files > limits.workspace_files).then_some(StopCause::WorkspaceFiles)
 }
 
 /// A folder on the path from the workspace to the current folder.
-struct Level {
+struct OpenFolder {
     /// Device and inode number of the folder.
     identity: (u64, u64),
     /// Folders in it that have not been visited yet.
     waiting: Vec<CString>,
 }
 
-fn count(workspace: &Path, files_max: u64) -> Result<Held, Uncountable> {
-    let mut total = Held::default();
+fn count(workspace: &Path, files_max: u64) -> Result<FolderSize, Uncountable> {
+    let mut total = FolderSize::default();
     let Some(mut here) = open(CWD, workspace)? else { return Ok(total) };
     let mut levels = vec![list(&here, files_max, &mut total)?];
     while let Some(level) = levels.last_mut() {
@@ -112,8 +112,8 @@ fn identity(folder: &OwnedFd) -> Result<(u64, u64), Uncountable> {
 }
 
 /// Adds up the entries of one folder, and collects its subfolders.
-fn list(folder: &OwnedFd, files_max: u64, total: &mut Held) -> Result<Level, Uncountable> {
-    let mut level = Level { identity: identity(folder)?, waiting: Vec::new() };
+fn list(folder: &OwnedFd, files_max: u64, total: &mut FolderSize) -> Result<OpenFolder, Uncountable> {
+    let mut level = OpenFolder { identity: identity(folder)?, waiting: Vec::new() };
     for entry in Dir::read_from(folder).map_err(Uncountable::Unreadable)? {
         let entry = entry.map_err(Uncountable::Unreadable)?;
         let name: &CStr = entry.file_name();
@@ -156,11 +156,11 @@ mod tests {
         std::fs::create_dir(folder.path().join("below")).unwrap();
         std::fs::write(folder.path().join("below/file"), vec![1; 100_000]).unwrap();
         std::os::unix::fs::symlink("/usr", folder.path().join("link")).unwrap();
-        let found = held(folder.path(), 1_000).unwrap();
+        let found = folder_size(folder.path(), 1_000).unwrap();
         assert_eq!(found.files, 4);
         assert!((100_000..1 << 20).contains(&found.bytes), "{found:?}");
-        assert_eq!(held(folder.path(), 2).unwrap().files, 3, "it stops where the limit is crossed");
-        assert_eq!(held(&folder.path().join("none"), 2).unwrap(), Held::default());
+        assert_eq!(folder_size(folder.path(), 2).unwrap().files, 3, "it stops where the limit is crossed");
+        assert_eq!(folder_size(&folder.path().join("none"), 2).unwrap(), FolderSize::default());
     }
 
     #[test]
@@ -175,7 +175,7 @@ mod tests {
         let flags = OFlags::CREATE | OFlags::WRONLY;
         let mut file = std::fs::File::from(openat(&here, "file", flags, Mode::RUSR).unwrap());
         std::io::Write::write_all(&mut file, &vec![1; 1 << 20]).unwrap();
-        let found = held(folder.path(), 10_000).unwrap();
+        let found = folder_size(folder.path(), 10_000).unwrap();
         assert!(found.files == DEPTH + 1 && found.bytes >= 1 << 20, "{found:?}");
         crate::removal::remove(folder.path()).unwrap();
     }
@@ -188,6 +188,6 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("closed")).unwrap();
         std::fs::set_permissions(folder.path().join("closed"), PermissionsExt::from_mode(0o000)).unwrap();
-        assert_eq!(held(folder.path(), 10), Err(Uncountable::Unreadable(Errno::ACCESS)));
+        assert_eq!(folder_size(folder.path(), 10), Err(Uncountable::Unreadable(Errno::ACCESS)));
     }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::outcome::Stop;
+use crate::outcome::StopCause;
 use crate::spec::{Level, Spec};
 
 /// Longest frame, in bytes.
@@ -34,7 +34,7 @@ pub(crate) enum Report {
     Ended {
         exit_code: Option<i32>,
         signal: Option<i32>,
-        stopped: Option<Stop>,
+        stopped: Option<StopCause>,
         /// At the level `strict`: whether the command had a `/proc`.
         proc: bool,
     },

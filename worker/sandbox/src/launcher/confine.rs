@@ -14,10 +14,10 @@ use nix::sys::prctl;
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal};
 use nix::unistd::{self, Gid, Pid, Uid};
 
-use super::limits::{self, Room};
-use super::place::Place;
+use super::command_paths::CommandPaths;
+use super::limits::{self, ThreadAllowance};
 use super::{Refusal, raw, rules, seccomp, step};
-use crate::cgroup::Entrance;
+use crate::cgroup::CgroupHandle;
 use crate::spec::{Level, PATH};
 use crate::wire::Request;
 
@@ -26,7 +26,7 @@ const NICE: i32 = 10;
 
 /// A released child, and the pipes for its reports.
 #[derive(Debug)]
-pub(super) struct Started {
+pub(super) struct StartedChild {
     /// The direct child of the launcher: the command, or the first process of its namespace.
     pub(super) child: Pid,
     /// Closed without data when the command is executed; otherwise it has the step that failed.
@@ -57,41 +57,46 @@ pub(super) fn owner(workspace: &Path) -> Result<Option<Owner>, Refusal> {
 }
 
 /// Starts the command at the level `basic`.
-pub(super) fn start(request: &Request, stdin: &File, entrance: Option<&Entrance>) -> Result<Started, Refusal> {
+pub(super) fn start(
+    request: &Request,
+    stdin: &File,
+    cgroup_handle: Option<&CgroupHandle>,
+) -> Result<StartedChild, Refusal> {
     let workspace = &request.spec.workspace;
     let owner = owner(workspace)?;
-    let (failure, tell) = std::io::pipe().map_err(step("make a pipe"))?;
+    let (failure, failure_writer) = std::io::pipe().map_err(step("make a pipe"))?;
     let (gate, open) = std::io::pipe().map_err(step("make a pipe"))?;
-    let room = match owner {
-        Some(_) => Room::Own,
-        None => Room::Shared(limits::running(unistd::geteuid())),
+    let allowance = match owner {
+        Some(_) => ThreadAllowance::Own,
+        None => ThreadAllowance::Shared(limits::running(unistd::geteuid())),
     };
     let child = match raw::fork().map_err(step("fork"))? {
         Some(child) => child,
         None => {
             drop((failure, open));
             let temporary = workspace.join(".tmp");
-            let place = Place { workspace, temporary: &temporary, level: Level::Basic };
-            let failed =
-                become_owner(owner).and_then(|()| hold_the_gate(gate)).and_then(|()| run(request, stdin, &place, room));
-            say(tell, failed);
+            let paths = CommandPaths { workspace, temporary: &temporary, level: Level::Basic };
+            let failed = become_owner(owner)
+                .and_then(|()| wait_for_gate(gate))
+                .and_then(|()| run(request, stdin, &paths, allowance));
+            report_failure(failure_writer, failed);
         }
     };
-    let _ = (tell, gate);
-    admit(entrance, child)?;
-    see_as(owner)?;
+    let _ = (failure_writer, gate);
+    admit(cgroup_handle, child)?;
+    use_file_ids_of(owner)?;
     (&open).write_all(&[1]).map_err(step("let the child go"))?;
-    Ok(Started { child, failure, ended: None })
+    Ok(StartedChild { child, failure, ended: None })
 }
 
 /// Puts a waiting child into its cgroup, which all processes that it starts inherit.
-pub(super) fn admit(entrance: Option<&Entrance>, child: Pid) -> Result<(), Refusal> {
-    entrance.map_or(Ok(()), |entrance| entrance.admit(child.as_raw())).map_err(step("enter the cgroup"))
+pub(super) fn admit(cgroup_handle: Option<&CgroupHandle>, child: Pid) -> Result<(), Refusal> {
+    cgroup_handle.map_or(Ok(()), |cgroup_handle| cgroup_handle.admit(child.as_raw())).map_err(step("enter the cgroup"))
 }
 
 /// Waits in the child until the launcher sends a byte. If the launcher died before the death signal was set, the byte
 /// never arrives and this fails.
-pub(super) fn hold_the_gate(mut gate: PipeReader) -> Result<(), Refusal> {
+pub(super) fn wait_for_gate(mut gate: PipeReader) -> Result<(), Refusal> {
     prctl::set_pdeathsig(Signal::SIGKILL).map_err(step("die with the launcher"))?;
     gate.read_exact(&mut [0]).map_err(step("wait for the launcher"))
 }
@@ -107,7 +112,7 @@ pub(super) fn become_owner(owner: Option<Owner>) -> Result<(), Refusal> {
 /// Gives a launcher that is root the command user's view of files and processes: the kernel shows a process's
 /// descriptors to its own user, and to root only with a capability that containers do not have. Signals are still sent
 /// as root.
-fn see_as(owner: Option<Owner>) -> Result<(), Refusal> {
+fn use_file_ids_of(owner: Option<Owner>) -> Result<(), Refusal> {
     let Some(Owner { uid, gid }) = owner else { return Ok(()) };
     // Each call returns the previous ID and reports no error.
     unistd::setfsgid(gid);
@@ -119,14 +124,14 @@ fn see_as(owner: Option<Owner>) -> Result<(), Refusal> {
 }
 
 /// Reports to the launcher why the command was not started, and ends the child.
-pub(super) fn say(tell: PipeWriter, failed: Result<(), Refusal>) -> ! {
+pub(super) fn report_failure(failure_writer: PipeWriter, failed: Result<(), Refusal>) -> ! {
     let (mark, why) = match failed {
         Ok(()) => ("S", "the confined process went on".to_owned()),
         Err(Refusal::Step(why)) => ("S", why),
         Err(Refusal::Program(why)) => ("P", why),
     };
     // If this fails, there is no other way to report it.
-    let _ = (&tell).write_all(format!("{mark}{why}").as_bytes());
+    let _ = (&failure_writer).write_all(format!("{mark}{why}").as_bytes());
     end(125)
 }
 
@@ -137,24 +142,29 @@ pub(super) fn end(code: i32) -> ! {
 }
 
 /// Confines this process and executes the command. Returns only if that fails.
-pub(super) fn run(request: &Request, stdin: &File, place: &Place<'_>, room: Room) -> Result<(), Refusal> {
+pub(super) fn run(
+    request: &Request,
+    stdin: &File,
+    paths: &CommandPaths<'_>,
+    allowance: ThreadAllowance,
+) -> Result<(), Refusal> {
     let spec = &request.spec;
     unistd::setsid().map_err(step("begin a session"))?;
     unistd::dup2_stdin(stdin.as_fd()).map_err(step("give the standard input"))?;
     default_signals()?;
-    std::env::set_current_dir(place.workspace).map_err(step("enter the workspace"))?;
-    if place.level == Level::Basic && !request.probe {
+    std::env::set_current_dir(paths.workspace).map_err(step("enter the workspace"))?;
+    if paths.level == Level::Basic && !request.probe {
         // If a command put something else at this path, it harms only itself.
-        let _ = std::fs::create_dir(place.temporary);
+        let _ = std::fs::create_dir(paths.temporary);
     }
     let argv = strings(spec.argv.iter().map(String::as_str))?;
-    let environment = environment(request, place)?;
+    let environment = environment(request, paths)?;
     // Worker and launcher take precedence over a command that keeps the processors busy.
     rustix::process::nice(NICE).map_err(step("lower the priority"))?;
-    limits::set(&spec.limits, room)?;
+    limits::set(&spec.limits, allowance)?;
     prctl::set_no_new_privs().map_err(step("no new privileges"))?;
-    rules::restrict(spec, place)?;
-    seccomp::restrict(place.level, &spec.network, matches!(room, Room::Shared(_)))?;
+    rules::restrict(spec, paths)?;
+    seccomp::restrict(paths.level, &spec.network, matches!(allowance, ThreadAllowance::Shared(_)))?;
     if request.probe {
         end(0);
     }
@@ -168,8 +178,8 @@ fn default_signals() -> Result<(), Refusal> {
     raw::default_action(Signal::SIGPIPE, SigHandler::SigDfl).map_err(step("reset signals"))
 }
 
-fn environment(request: &Request, place: &Place<'_>) -> Result<Vec<CString>, Refusal> {
-    let (home, temporary) = (place.workspace.display(), place.temporary.display());
+fn environment(request: &Request, paths: &CommandPaths<'_>) -> Result<Vec<CString>, Refusal> {
+    let (home, temporary) = (paths.workspace.display(), paths.temporary.display());
     let mut all =
         vec![format!("PATH={PATH}"), format!("HOME={home}"), format!("TMPDIR={temporary}"), "LANG=C.UTF-8".to_owned()];
     all.retain(|line| !request.spec.environment.keys().any(|key| line.split('=').next() == Some(key)));

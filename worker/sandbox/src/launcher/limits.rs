@@ -18,7 +18,7 @@ const OURS: u64 = 2;
 
 /// The maximum number of threads that the user of a command may have while it runs.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Room {
+pub(super) enum ThreadAllowance {
     /// The user, or its user ID in this namespace, belongs to the command alone.
     Own,
     /// The worker and other commands have the same user, which currently has this many threads.
@@ -36,11 +36,11 @@ pub(super) fn running(uid: Uid) -> u64 {
 }
 
 /// Sets all resource limits for this process and the processes that it starts.
-pub(super) fn set(limits: &Limits, room: Room) -> Result<(), Refusal> {
+pub(super) fn set(limits: &Limits, allowance: ThreadAllowance) -> Result<(), Refusal> {
     let threads = limits.processes
-        + match room {
-            Room::Own => OURS,
-            Room::Shared(running) => running + OTHERS,
+        + match allowance {
+            ThreadAllowance::Own => OURS,
+            ThreadAllowance::Shared(running) => running + OTHERS,
         };
     let seconds = limits.cpu_ms.div_ceil(1_000).max(1);
     let all = [

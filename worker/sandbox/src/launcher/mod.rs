@@ -4,6 +4,7 @@
 //!
 //! Continue with `confine` (how the child confines itself), `namespaces` (the level `strict`) and `watch` (the parent).
 
+mod command_paths;
 mod confine;
 mod cpu;
 mod files;
@@ -11,7 +12,6 @@ mod limits;
 mod memory;
 mod mounts;
 mod namespaces;
-mod place;
 mod raw;
 mod rules;
 mod seccomp;
@@ -29,7 +29,7 @@ use nix::sys::prctl;
 use nix::unistd;
 use rustix::fs::{MemfdFlags, SealFlags, SeekFrom, fcntl_add_seals, memfd_create};
 
-use crate::cgroup::Entrance;
+use crate::cgroup::CgroupHandle;
 use crate::spec::Level;
 use crate::wire::{self, Report, Request};
 
@@ -90,17 +90,18 @@ fn serve(control: &mut UnixStream) -> Result<Report, Refusal> {
     let input = wire::read_frame(control).map_err(step("read the standard input"))?;
     request.spec.check().map_err(Refusal::Step)?;
     let stdin = in_memory(&input).map_err(step("keep the standard input"))?;
-    let entrance = request.cgroup.as_deref().map(Entrance::open).transpose().map_err(step("open the cgroup"))?;
+    let cgroup_handle =
+        request.cgroup.as_deref().map(CgroupHandle::open).transpose().map_err(step("open the cgroup"))?;
     let started = match request.level {
-        Level::Basic => confine::start(&request, &stdin, entrance.as_ref())?,
-        Level::Strict => namespaces::start(&request, &stdin, entrance.as_ref())?,
+        Level::Basic => confine::start(&request, &stdin, cgroup_handle.as_ref())?,
+        Level::Strict => namespaces::start(&request, &stdin, cgroup_handle.as_ref())?,
         Level::Docker => return Err(Refusal::Step("a container is no launcher's business".into())),
     };
     drop(stdin);
     let quiet = File::options().write(true).open("/dev/null").map_err(step("let go of the output"))?;
     unistd::dup2_stdout(&quiet).map_err(step("let go of the output"))?;
     unistd::dup2_stderr(&quiet).map_err(step("let go of the output"))?;
-    watch::until_the_end(started, control, &request, entrance.as_ref())
+    watch::watch_until_end(started, control, &request, cgroup_handle.as_ref())
 }
 
 /// A file without a name for the command's standard input.

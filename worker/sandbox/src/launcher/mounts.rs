@@ -21,7 +21,7 @@ const SCRATCH_BYTES: u64 = 64 << 20;
 const NONE: Option<&str> = None;
 
 /// A file or folder of the machine, opened before the new root hides it.
-struct Source {
+struct BindSource {
     file: File,
     target: PathBuf,
     is_folder: bool,
@@ -29,7 +29,7 @@ struct Source {
     device: bool,
 }
 
-impl Source {
+impl BindSource {
     /// `None` if the path does not exist.
     fn open(path: &Path, target: &Path, write: bool) -> Option<Self> {
         let file = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_CLOEXEC).open(path).ok()?;
@@ -70,21 +70,22 @@ pub(super) fn make_root(spec: &Spec) -> Result<bool, Refusal> {
 }
 
 /// The bind mounts, the workspace last.
-fn sources(spec: &Spec) -> Result<Vec<Source>, Refusal> {
+fn sources(spec: &Spec) -> Result<Vec<BindSource>, Refusal> {
     let is_link = |path: &&&str| Path::new(path).is_symlink();
     let system = SYSTEM.iter().filter(|path| !is_link(path)).chain(&ETC);
-    let mut all: Vec<Source> =
-        system.filter_map(|path| Source::open(Path::new(path), Path::new(path), false)).collect();
+    let mut all: Vec<BindSource> =
+        system.filter_map(|path| BindSource::open(Path::new(path), Path::new(path), false)).collect();
     // A read-only mount leaves a device writable. Only Landlock makes the device read-only.
     let zero = (raw::landlock_abi() > 0).then_some(&ZERO);
-    let devices = DEVICES.iter().chain(zero).filter_map(|path| Source::open(Path::new(path), Path::new(path), true));
-    all.extend(devices.map(|source| Source { device: true, ..source }));
+    let devices =
+        DEVICES.iter().chain(zero).filter_map(|path| BindSource::open(Path::new(path), Path::new(path), true));
+    all.extend(devices.map(|source| BindSource { device: true, ..source }));
     for grant in &spec.grants {
-        let source = Source::open(&grant.path, &grant.path, grant.write);
+        let source = BindSource::open(&grant.path, &grant.path, grant.write);
         let missing = || Refusal::Step(format!("the granted path {} does not exist", grant.path.display()));
         all.push(source.ok_or_else(missing)?);
     }
-    let workspace = Source::open(&spec.workspace, Path::new(WORKSPACE), true);
+    let workspace = BindSource::open(&spec.workspace, Path::new(WORKSPACE), true);
     all.push(workspace.ok_or_else(|| Refusal::Step("the workspace does not exist".into()))?);
     Ok(all)
 }
@@ -114,7 +115,7 @@ fn memory(path: &Path, bytes: u64, flags: MsFlags) -> Result<(), Refusal> {
         .map_err(step("make a file system in memory"))
 }
 
-fn bind(stage: &Path, source: &Source) -> Result<(), Refusal> {
+fn bind(stage: &Path, source: &BindSource) -> Result<(), Refusal> {
     let target = below(stage, &source.target);
     if source.is_folder {
         fs::create_dir_all(&target).map_err(step("make a folder"))?;

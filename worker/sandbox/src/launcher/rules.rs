@@ -7,8 +7,8 @@ use landlock::{
     RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 
+use super::command_paths::CommandPaths;
 use super::files::{DEVICES, ETC, SYSTEM, ZERO};
-use super::place::Place;
 use super::{Refusal, raw, step};
 use crate::spec::{Level, Network, Spec};
 
@@ -16,10 +16,10 @@ use crate::spec::{Level, Network, Spec};
 const NEWEST: ABI = ABI::V6;
 
 /// Restricts this process and its children permanently.
-pub(super) fn restrict(spec: &Spec, place: &Place<'_>) -> Result<(), Refusal> {
+pub(super) fn restrict(spec: &Spec, paths: &CommandPaths<'_>) -> Result<(), Refusal> {
     if raw::landlock_abi() == 0 {
         // The level `strict` has its own root, which consists of mounts.
-        return match place.level {
+        return match paths.level {
             Level::Strict => Ok(()),
             _ => Err(Refusal::Step("Landlock: the kernel has none, or it is switched off".into())),
         };
@@ -31,17 +31,17 @@ pub(super) fn restrict(spec: &Spec, place: &Place<'_>) -> Result<(), Refusal> {
         .and_then(|ruleset| ruleset.scope(Scope::AbstractUnixSocket | Scope::Signal))
         .and_then(Ruleset::create)
         .map_err(step("Landlock"))?;
-    let status = with_rules(ruleset, spec, place)?.restrict_self().map_err(step("Landlock"))?;
+    let status = with_rules(ruleset, spec, paths)?.restrict_self().map_err(step("Landlock"))?;
     match status.ruleset {
         RulesetStatus::NotEnforced => Err(Refusal::Step("Landlock: the kernel enforces nothing".into())),
         _ => Ok(()),
     }
 }
 
-fn with_rules(mut rules: RulesetCreated, spec: &Spec, place: &Place<'_>) -> Result<RulesetCreated, Refusal> {
+fn with_rules(mut rules: RulesetCreated, spec: &Spec, paths: &CommandPaths<'_>) -> Result<RulesetCreated, Refusal> {
     let (all, read) = (AccessFs::from_all(NEWEST), AccessFs::from_read(NEWEST));
     let look = AccessFs::ReadFile | AccessFs::ReadDir;
-    if place.level == Level::Strict {
+    if paths.level == Level::Strict {
         // The root contains only what the launcher put there. Only the paths below are writable.
         rules = beneath(rules, Path::new("/"), read)?;
         for path in ["/tmp", "/dev/shm"] {
@@ -62,7 +62,7 @@ fn with_rules(mut rules: RulesetCreated, spec: &Spec, place: &Place<'_>) -> Resu
     for grant in &spec.grants {
         rules = beneath(rules, &grant.path, if grant.write { all } else { read })?;
     }
-    rules = beneath(rules, place.workspace, all)?;
+    rules = beneath(rules, paths.workspace, all)?;
     if let Network::Tcp(ports) = &spec.network {
         for port in ports {
             rules = rules.add_rule(NetPort::new(*port, AccessNet::ConnectTcp)).map_err(step("Landlock"))?;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use nix::unistd::Pid;
 
 /// The most processes that a single walk visits, more than any limit permits.
-const LOOKED_AT_MAX: usize = 20_000;
+const VISITED_MAX: usize = 20_000;
 
 /// Usage and state of one process, from its `stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,10 +32,10 @@ pub(super) fn children(pid: Pid) -> Vec<Pid> {
 /// Passes every descendant of `root` to `see`, parents before their children, until `see` returns false. Returns false
 /// if there may be descendants that it has not passed.
 pub(super) fn each(root: Pid, mut see: impl FnMut(Pid) -> bool) -> bool {
-    let (mut waiting, mut looked_at) = (children(root), 0);
+    let (mut waiting, mut visited) = (children(root), 0);
     while let Some(pid) = waiting.pop() {
-        looked_at += 1;
-        if looked_at > LOOKED_AT_MAX || !see(pid) {
+        visited += 1;
+        if visited > VISITED_MAX || !see(pid) {
             return false;
         }
         // Each thread has its own children.

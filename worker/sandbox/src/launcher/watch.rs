@@ -14,36 +14,36 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, SysconfVar, sysconf};
 use rustix::process::{PidfdFlags, pidfd_open};
 
-use super::confine::Started;
-use super::cpu::{CpuMeter, Look};
+use super::confine::StartedChild;
+use super::cpu::{CpuMeter, CpuSample};
 use super::memory::{Charged, Charges, Scan};
-use super::namespaces::Ended;
+use super::namespaces::CommandEnd;
 use super::tree;
 use super::{Refusal, step};
-use crate::cgroup::Entrance;
-use crate::outcome::Stop;
+use crate::cgroup::CgroupHandle;
+use crate::outcome::StopCause;
 use crate::spec::{Level, Limits};
-use crate::usage::{crossed, held};
+use crate::usage::{exceeded_limit, folder_size};
 use crate::wire::{Report, Request};
 
 /// The time before the first check. Each pause is twice the previous one, so that a short command needs no check.
-const FIRST_LOOK: Duration = Duration::from_millis(5);
+const FIRST_CHECK: Duration = Duration::from_millis(5);
 /// The longest pause between two checks of the processes.
-const LOOK_EVERY: Duration = Duration::from_millis(25);
+const CHECK_EVERY: Duration = Duration::from_millis(25);
 /// One in this many checks of the processes also scans their mappings and watches, which costs more.
 const SCAN_EVERY: u32 = 4;
 /// Checking the workspace takes time: at most one part in this many of all time is spent on it.
 const WORKSPACE_SHARE: u32 = 10;
 
 /// Waits until the command ends or must be stopped, and kills all remaining processes.
-pub(super) fn until_the_end(
-    started: Started,
+pub(super) fn watch_until_end(
+    started: StartedChild,
     control: &UnixStream,
     request: &Request,
-    entrance: Option<&Entrance>,
+    cgroup_handle: Option<&CgroupHandle>,
 ) -> Result<Report, Refusal> {
-    let Started { child, mut failure, ended } = started;
-    let mut watch = Watch::new(request, child);
+    let StartedChild { child, mut failure, ended } = started;
+    let mut watch = CommandWatch::new(request, child);
     let waited = watch.wait(&failure, control);
     let own = sweep(child);
     let stopped = waited?;
@@ -55,19 +55,19 @@ pub(super) fn until_the_end(
         Some((_, why)) => return Err(Refusal::Step(why.to_owned())),
         None => {}
     }
-    let inner = ended.map(Ended::read);
+    let inner = ended.map(CommandEnd::read);
     let (exit_code, signal, proc) = match inner {
-        Some(Some(Ended { exit_code, signal, proc })) => (exit_code, signal, proc),
+        Some(Some(CommandEnd { exit_code, signal, proc })) => (exit_code, signal, proc),
         // It was killed before it could report.
         Some(None) => (None, Some(Signal::SIGKILL as i32), false),
         None => (own.0, own.1, false),
     };
-    let has_run_out = || entrance.is_some_and(Entrance::has_run_out).then_some(Stop::Memory);
+    let has_run_out = || cgroup_handle.is_some_and(CgroupHandle::has_run_out).then_some(StopCause::Memory);
     let stopped = stopped.or_else(has_run_out).or_else(|| watch.at_the_end(signal));
     Ok(Report::Ended { exit_code, signal, stopped, proc })
 }
 
-struct Watch<'a> {
+struct CommandWatch<'a> {
     limits: &'a Limits,
     workspace: &'a std::path::Path,
     /// The launcher's direct child: the command, or the first process of its namespace.
@@ -86,11 +86,11 @@ struct Watch<'a> {
     workspace_limits: Limits,
     /// The previous scan.
     scan: Scan,
-    looks: u32,
+    checks: u32,
     tick_ms: u64,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> CommandWatch<'a> {
     fn new(request: &'a Request, child: Pid) -> Self {
         let ticks = sysconf(SysconfVar::CLK_TCK).ok().flatten().and_then(|value| u64::try_from(value).ok());
         let began = now();
@@ -107,17 +107,17 @@ impl<'a> Watch<'a> {
             workspace_bytes: 0,
             workspace_limits: workspace_limits(request),
             scan: Scan::default(),
-            looks: 0,
+            checks: 0,
             tick_ms: 1_000 / ticks.filter(|ticks| *ticks > 0).unwrap_or(100),
         }
     }
 
     /// Waits until the child has ended or a limit is exceeded; returns that limit. `failure` ends when the command is
     /// executed.
-    fn wait(&mut self, failure: &PipeReader, control: &UnixStream) -> Result<Option<Stop>, Refusal> {
+    fn wait(&mut self, failure: &PipeReader, control: &UnixStream) -> Result<Option<StopCause>, Refusal> {
         let pid = rustix::process::Pid::from_raw(self.child.as_raw()).ok_or(Errno::ESRCH).map_err(step("watch"))?;
         let ended = pidfd_open(pid, PidfdFlags::empty()).map_err(step("watch the command"))?;
-        let mut pause = FIRST_LOOK;
+        let mut pause = FIRST_CHECK;
         loop {
             let mut waited =
                 [PollFd::new(ended.as_fd(), PollFlags::POLLIN), PollFd::new(control.as_fd(), PollFlags::POLLIN)];
@@ -131,38 +131,38 @@ impl<'a> Watch<'a> {
             }
             // The worker sends no more data, so a readable socket means that the worker has closed it.
             if waited[1].any().unwrap_or(true) {
-                return Ok(Some(Stop::Cancelled));
+                return Ok(Some(StopCause::Cancelled));
             }
             self.is_executed = self.is_executed || is_readable(failure);
             reap_orphans(self.child);
-            if let Some(stop) = self.look() {
+            if let Some(stop) = self.check() {
                 return Ok(Some(stop));
             }
-            pause = (pause * 2).min(LOOK_EVERY);
+            pause = (pause * 2).min(CHECK_EVERY);
         }
     }
 
-    fn look(&mut self) -> Option<Stop> {
+    fn check(&mut self) -> Option<StopCause> {
         let now = now();
         if now.duration_since(self.began) >= Duration::from_millis(self.limits.wall_ms) {
-            return Some(Stop::Wall);
+            return Some(StopCause::Wall);
         }
-        if let Some(stop) = self.look_at_processes() {
+        if let Some(stop) = self.check_processes() {
             return Some(stop);
         }
-        (now >= self.workspace_at).then(|| self.look_at_workspace()).flatten()
+        (now >= self.workspace_at).then(|| self.check_workspace()).flatten()
     }
 
-    fn look_at_processes(&mut self) -> Option<Stop> {
-        let (mut threads, mut charged, mut look) = (0, Charged::default(), Look::default());
-        let is_scan = self.is_executed && self.looks.is_multiple_of(SCAN_EVERY);
-        self.looks = self.looks.wrapping_add(1);
+    fn check_processes(&mut self) -> Option<StopCause> {
+        let (mut threads, mut charged, mut sample) = (0, Charged::default(), CpuSample::default());
+        let is_scan = self.is_executed && self.checks.is_multiple_of(SCAN_EVERY);
+        self.checks = self.checks.wrapping_add(1);
         let mut scan = Scan::default();
         let all_seen = tree::each(Pid::this(), |pid| {
             let Some(stat) = tree::stat(pid) else { return true };
             threads += stat.threads;
             let folder = tree::folder(pid, &stat);
-            look.processes.insert((pid.as_raw(), stat.started), stat);
+            sample.processes.insert((pid.as_raw(), stat.started), stat);
             Charges::pages(&folder, &mut charged);
             if self.is_executed && !(self.level == Level::Strict && pid == self.child) {
                 self.charges.descriptors(&folder, &mut charged);
@@ -174,7 +174,7 @@ impl<'a> Watch<'a> {
             threads <= self.limits.processes
         });
         if !all_seen {
-            return Some(Stop::Processes);
+            return Some(StopCause::Processes);
         }
         self.charges.connections(&mut charged);
         if is_scan {
@@ -182,32 +182,32 @@ impl<'a> Watch<'a> {
             self.scan = scan;
         }
         if charged.bytes.saturating_add(self.scan.bytes) > self.limits.memory_bytes {
-            return Some(Stop::Memory);
+            return Some(StopCause::Memory);
         }
-        look.reaped = reaped_ms() / self.tick_ms;
-        if self.cpu.add(look).saturating_mul(self.tick_ms) > self.limits.cpu_ms {
-            return Some(Stop::Cpu);
+        sample.reaped = reaped_ms() / self.tick_ms;
+        if self.cpu.add(sample).saturating_mul(self.tick_ms) > self.limits.cpu_ms {
+            return Some(StopCause::Cpu);
         }
         let nameless = charged.nameless.saturating_add(self.scan.mapped_only.saturating_mul(self.limits.file_bytes));
-        let held = self.workspace_bytes.saturating_add(nameless);
-        (nameless > 0 && held > self.workspace_limits.workspace_bytes).then_some(Stop::WorkspaceBytes)
+        let folder_size = self.workspace_bytes.saturating_add(nameless);
+        (nameless > 0 && folder_size > self.workspace_limits.workspace_bytes).then_some(StopCause::WorkspaceBytes)
     }
 
-    fn look_at_workspace(&mut self) -> Option<Stop> {
+    fn check_workspace(&mut self) -> Option<StopCause> {
         let began = now();
-        let counted = held(self.workspace, self.workspace_limits.workspace_files);
+        let counted = folder_size(self.workspace, self.workspace_limits.workspace_files);
         let took = began.elapsed();
-        self.workspace_at = began + (took * WORKSPACE_SHARE).max(LOOK_EVERY * 2);
-        self.workspace_bytes = counted.map_or(0, |held| held.bytes);
-        crossed(counted, &self.workspace_limits)
+        self.workspace_at = began + (took * WORKSPACE_SHARE).max(CHECK_EVERY * 2);
+        self.workspace_bytes = counted.map_or(0, |folder_size| folder_size.bytes);
+        exceeded_limit(counted, &self.workspace_limits)
     }
 
     /// A limit of the kernel that ended the command, or a workspace limit that was exceeded since the last check.
-    fn at_the_end(&mut self, signal: Option<i32>) -> Option<Stop> {
+    fn at_the_end(&mut self, signal: Option<i32>) -> Option<StopCause> {
         if signal == Some(Signal::SIGXCPU as i32) {
-            return Some(Stop::Cpu);
+            return Some(StopCause::Cpu);
         }
-        self.look_at_workspace()
+        self.check_workspace()
     }
 }
 
@@ -215,7 +215,7 @@ impl<'a> Watch<'a> {
 fn workspace_limits(request: &Request) -> Limits {
     let mut limits = request.spec.limits.clone();
     // A workspace that is far larger is not counted to its end.
-    if let Ok(before) = held(&request.spec.workspace, limits.workspace_files.saturating_mul(2)) {
+    if let Ok(before) = folder_size(&request.spec.workspace, limits.workspace_files.saturating_mul(2)) {
         limits.workspace_bytes = limits.workspace_bytes.max(before.bytes);
         limits.workspace_files = limits.workspace_files.max(before.files);
     }

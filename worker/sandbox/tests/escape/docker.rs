@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use tickfleet_sandbox::{Engine, Grant, Level, RunError, Sandbox, Spec, Stop};
+use tickfleet_sandbox::{Engine, Grant, Level, RunError, Sandbox, Spec, StopCause};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::*;
@@ -67,7 +67,7 @@ async fn a_container_that_is_given_up_is_removed_by_its_name() {
     // The container must have started within this time.
     spec.limits.wall_ms = 1_000;
     let outcome = sandbox.run(Level::Docker, spec, &CancellationToken::new()).await.unwrap();
-    assert_eq!(outcome.stopped, Some(Stop::Wall));
+    assert_eq!(outcome.stopped, Some(StopCause::Wall));
     for _ in 0..100 {
         let log = std::fs::read_to_string(tools.path().join("log")).unwrap();
         let name = log.lines().find_map(|line| line.strip_prefix("--name=")).unwrap().to_owned();
@@ -93,7 +93,7 @@ async fn a_container_that_fills_its_workspace_is_stopped_and_its_client_gets_no_
         let mut spec = Spec::new(["fill"], folder.path());
         (spec.limits.wall_ms, spec.limits.workspace_bytes) = (20_000, 50_000);
         let outcome = run(&sandbox, Level::Docker, spec).await;
-        assert_eq!(outcome.stopped, Some(Stop::WorkspaceBytes), "{rest}");
+        assert_eq!(outcome.stopped, Some(StopCause::WorkspaceBytes), "{rest}");
     }
     let variables = std::fs::read_to_string(tools.path().join("variables")).unwrap();
     // As root and as a normal user, with cargo and without: only variables for the client are passed on.

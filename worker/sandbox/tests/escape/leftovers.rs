@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tickfleet_sandbox::{Level, Stop};
+use tickfleet_sandbox::{Level, StopCause};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::*;
@@ -62,7 +62,7 @@ if os.fork() == 0:
 time.sleep(0.5)"
         );
         let outcome = run(&sandbox, level, python(&script, folder.path())).await;
-        assert!(outcome.exit_code == Some(0) || outcome.stopped == Some(Stop::Cpu), "{level}: {outcome:?}");
+        assert!(outcome.exit_code == Some(0) || outcome.stopped == Some(StopCause::Cpu), "{level}: {outcome:?}");
         assert_eq!(processes_with(&mark), Vec::<String>::new(), "{level}");
     }
 }

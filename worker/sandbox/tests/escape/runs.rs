@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tickfleet_sandbox::{Grant, Level, RunError, Spec, Stop};
+use tickfleet_sandbox::{Grant, Level, RunError, Spec, StopCause};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -101,7 +101,7 @@ async fn wall_time_and_cancellation_end_a_run() {
             later.cancel();
         });
         let outcome = sandbox.run(level, shell("sleep 600", folder.path()), &cancel).await.unwrap();
-        assert_eq!(outcome.stopped, Some(Stop::Cancelled), "{level}");
+        assert_eq!(outcome.stopped, Some(StopCause::Cancelled), "{level}");
         assert!(began.elapsed() < Duration::from_secs(60));
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tempfile::TempDir;
-use tickfleet_sandbox::{Launcher, Level, Outcome, RunError, Sandbox, Spec};
+use tickfleet_sandbox::{Launcher, Level, RunError, RunOutcome, Sandbox, Spec};
 use tokio_util::sync::CancellationToken;
 
 /// The interpreter of most attacks. It can make any system call.
@@ -68,12 +68,12 @@ pub async fn each_level() -> Vec<(Level, Sandbox)> {
 }
 
 /// Runs a command to its end.
-pub async fn run(sandbox: &Sandbox, level: Level, spec: Spec) -> Outcome {
+pub async fn run(sandbox: &Sandbox, level: Level, spec: Spec) -> RunOutcome {
     try_run(sandbox, level, spec).await.unwrap()
 }
 
 /// Runs a command, or returns why it cannot run.
-pub async fn try_run(sandbox: &Sandbox, level: Level, spec: Spec) -> Result<Outcome, RunError> {
+pub async fn try_run(sandbox: &Sandbox, level: Level, spec: Spec) -> Result<RunOutcome, RunError> {
     sandbox.run(level, spec, &CancellationToken::new()).await
 }
 
@@ -100,12 +100,12 @@ pub async fn attack_with(sandbox: &Sandbox, level: Level, spec: Spec) -> String 
 }
 
 /// Standard output as text, without trailing whitespace.
-pub fn out(outcome: &Outcome) -> String {
+pub fn out(outcome: &RunOutcome) -> String {
     String::from_utf8_lossy(&outcome.stdout).trim_end().to_owned()
 }
 
 /// Standard error as text.
-pub fn err(outcome: &Outcome) -> String {
+pub fn err(outcome: &RunOutcome) -> String {
     String::from_utf8_lossy(&outcome.stderr).into_owned()
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::spec::Level;
 
 /// The paths that a command sees, and its level.
-pub(super) struct Place<'a> {
+pub(super) struct CommandPaths<'a> {
     pub(super) workspace: &'a Path,
     pub(super) temporary: &'a Path,
     pub(super) level: Level,
