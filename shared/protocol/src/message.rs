@@ -7,7 +7,7 @@ pub(crate) mod problem;
 
 use super::json::{Bounds, Document, JsonError};
 use super::rejected_message::RejectedMessage;
-use problem::Problem;
+use problem::MessageProblem;
 use tickfleet_model::{RejectionCode, limits};
 
 /// The depth to which messages are indexed: message, content, list of calls, call, `function`, and its members.
@@ -17,7 +17,7 @@ const LEVELS: usize = 5;
 /// a rejection with everything that is still readable.
 pub(super) fn read_message<T>(
     bytes: &[u8],
-    strict: impl FnOnce(&Document<'_>) -> Result<T, Problem>,
+    strict: impl FnOnce(&Document<'_>) -> Result<T, MessageProblem>,
 ) -> Result<T, Box<RejectedMessage>> {
     const BOUNDS: Bounds = Bounds { bytes_max: limits::TURN_BYTES_MAX, depth_max: limits::JSON_DEPTH_MAX };
     let text = match std::str::from_utf8(bytes) {
@@ -37,7 +37,7 @@ pub(super) fn read_message<T>(
 pub fn glance(bytes: &[u8]) -> Box<RejectedMessage> {
     let text = String::from_utf8_lossy(bytes.get(..limits::SALVAGE_BYTES_MAX).unwrap_or(bytes));
     let (document, _) = Document::read(&text, limits::JSON_DEPTH_MAX, LEVELS);
-    RejectedMessage::of(Problem::new(RejectionCode::MalformedJson, ""), &document)
+    RejectedMessage::of(MessageProblem::new(RejectionCode::MalformedJson, ""), &document)
 }
 
 /// The rejection of bytes that are too many or not text, with what is readable at their start.
@@ -48,12 +48,14 @@ fn salvage(bytes: &[u8], bounds: Bounds) -> Box<RejectedMessage> {
     // `check` reports the size or the first byte that is not UTF-8. Both come before problems of the document.
     let problem = match super::json::check(bytes, bounds) {
         Err(error) => malformed(&error),
-        Ok(()) => other
-            .map_or_else(|| Problem::new(RejectionCode::MalformedJson, "the message is not UTF-8"), |e| malformed(&e)),
+        Ok(()) => other.map_or_else(
+            || MessageProblem::new(RejectionCode::MalformedJson, "the message is not UTF-8"),
+            |e| malformed(&e),
+        ),
     };
     RejectedMessage::of(problem, &document)
 }
 
-fn malformed(error: &JsonError) -> Problem {
-    Problem::new(error.problem.code(), error.to_string())
+fn malformed(error: &JsonError) -> MessageProblem {
+    MessageProblem::new(error.problem.code(), error.to_string())
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::dialects::{RejectedCall, members, rules};
 use super::json::{Document, Value, bounded};
-use super::message::problem::Problem;
+use super::message::problem::MessageProblem;
 use tickfleet_model::{Dialect, IdError, InboxName, RejectionCode, TaskId, TenantId, TurnId, limits};
 
 /// The reason why a message is rejected, and the readable parts of its envelope. They suffice to send the producer a
@@ -58,7 +58,7 @@ impl RejectedMessage {
     }
 
     /// The rejection of a message because of `problem`, with what is readable in its `document`.
-    pub(super) fn of(problem: Problem, document: &Document<'_>) -> Box<Self> {
+    pub(super) fn of(problem: MessageProblem, document: &Document<'_>) -> Box<Self> {
         let message = bounded(&problem.message, limits::ERROR_BYTES_MAX - '…'.len_utf8()).into_owned();
         let mut refusal = Box::new(Self::new(problem.code, message));
         // Of equal keys the first counts, as it does for everything before a broken place.

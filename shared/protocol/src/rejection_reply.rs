@@ -37,7 +37,7 @@ pub enum RejectedId<'a> {
 
 /// The results and messages of rejected calls, as JSON lists without brackets, and the number of calls without one.
 #[derive(Default)]
-struct Answers {
+struct RejectionResults {
     results: String,
     messages: String,
     left_out: usize,
@@ -47,11 +47,13 @@ struct Answers {
 /// [`limits::REFUSED_REPLY_BYTES_MAX`] are left out, and the error says how many.
 #[must_use]
 pub fn rejection_reply(refusal: &RejectedMessage, status: RejectionStatus, id: RejectedId<'_>) -> String {
-    let answers = match (status, id) {
-        (RejectionStatus::Rejected, RejectedId::Turn(turn)) => answers(refusal, turn),
-        (RejectionStatus::Rejected, RejectedId::Task(_)) | (RejectionStatus::Conflict, _) => Answers::default(),
+    let rejection_results = match (status, id) {
+        (RejectionStatus::Rejected, RejectedId::Turn(turn)) => rejection_results(refusal, turn),
+        (RejectionStatus::Rejected, RejectedId::Task(_)) | (RejectionStatus::Conflict, _) => {
+            RejectionResults::default()
+        }
     };
-    let mut reply = Object::new(512 + answers.results.len() + answers.messages.len());
+    let mut reply = Object::new(512 + rejection_results.results.len() + rejection_results.messages.len());
     match id {
         RejectedId::Turn(turn) => reply.text("turn_id", turn.as_str()),
         RejectedId::Task(task) => reply.text("task_id", task),
@@ -62,10 +64,10 @@ pub fn rejection_reply(refusal: &RejectedMessage, status: RejectionStatus, id: R
     reply.text("dialect", refusal.dialect.as_str());
     reply.optional("correlation_id", refusal.correlation_id.as_deref());
     reply.optional("traceparent", refusal.traceparent.as_deref());
-    reply.raw("error", &error(refusal, answers.left_out));
-    reply.raw("results", &format!("[{}]", answers.results));
-    if let Some((open, close)) = messages_frame(refusal.dialect).filter(|_| !answers.messages.is_empty()) {
-        reply.raw("messages", &format!("{open}{}{close}", answers.messages));
+    reply.raw("error", &error(refusal, rejection_results.left_out));
+    reply.raw("results", &format!("[{}]", rejection_results.results));
+    if let Some((open, close)) = messages_frame(refusal.dialect).filter(|_| !rejection_results.messages.is_empty()) {
+        reply.raw("messages", &format!("{open}{}{close}", rejection_results.messages));
     }
     reply.end()
 }
@@ -84,25 +86,25 @@ fn error(refusal: &RejectedMessage, left_out: usize) -> String {
     error.end()
 }
 
-fn answers(refusal: &RejectedMessage, turn: &TurnId) -> Answers {
-    let mut answers = Answers::default();
+fn rejection_results(refusal: &RejectedMessage, turn: &TurnId) -> RejectionResults {
+    let mut rejection_results = RejectionResults::default();
     for (position, call) in refusal.calls.iter().enumerate() {
         let result = result(refusal, turn, position, call);
         let json = result_json(&result);
         let message = rules(refusal.dialect).rejection_message(&result, call).unwrap_or_default();
-        let bytes = answers.results.len() + answers.messages.len() + json.len() + message.len() + 2;
+        let bytes = rejection_results.results.len() + rejection_results.messages.len() + json.len() + message.len() + 2;
         if bytes > limits::REFUSED_REPLY_BYTES_MAX {
-            answers.left_out = refusal.calls.len() - position;
+            rejection_results.left_out = refusal.calls.len() - position;
             break;
         }
-        for (list, next) in [(&mut answers.results, json), (&mut answers.messages, message)] {
+        for (list, next) in [(&mut rejection_results.results, json), (&mut rejection_results.messages, message)] {
             if !list.is_empty() {
                 list.push(',');
             }
             list.push_str(&next);
         }
     }
-    answers
+    rejection_results
 }
 
 /// The result of one rejected call. Calls beyond the limit of a turn get a short message instead of the reason.

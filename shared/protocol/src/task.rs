@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use serde_json::value::RawValue;
 
 use super::json::Document;
-use super::message::fields::{Fields, Place};
-use super::message::problem::Problem;
+use super::message::fields::{Fields, ObjectPath};
+use super::message::problem::MessageProblem;
 use super::message::read_message;
 use super::rejected_message::RejectedMessage;
 use super::write::{Object, time};
@@ -20,18 +20,18 @@ pub enum TaskMessage {
     /// A new task.
     Delegate(Box<Task>),
     /// The runtime that leased the task is alive and still works on it.
-    Heartbeat(Leased),
+    Heartbeat(LeasedTask),
     /// The task succeeded.
     Finish {
         /// The task and its lease.
-        leased: Leased,
+        leased: LeasedTask,
         /// The answer; any JSON.
         output: Box<RawValue>,
     },
     /// The task failed.
     Fail {
         /// The task and its lease.
-        leased: Leased,
+        leased: LeasedTask,
         /// The error; its code is `failed` if the runtime gave none.
         error: CallError,
         /// True if a retry makes sense.
@@ -50,7 +50,7 @@ pub enum TaskMessage {
 
 /// A leased task, as the runtime names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Leased {
+pub struct LeasedTask {
     /// The tenant of the task.
     pub tenant: TenantId,
     /// The task's id.
@@ -102,8 +102,8 @@ pub fn parse_task_message(bytes: &[u8]) -> Result<TaskMessage, Box<RejectedMessa
     read_message(bytes, strict)
 }
 
-fn strict(document: &Document<'_>) -> Result<TaskMessage, Problem> {
-    let fields = Fields::of(document.root(), Place::Message)?;
+fn strict(document: &Document<'_>) -> Result<TaskMessage, MessageProblem> {
+    let fields = Fields::of(document.root(), ObjectPath::Message)?;
     let op = fields.string("op", limits::NAME_BYTES_MAX)?.unwrap_or(Cow::Borrowed("delegate"));
     match op.as_ref() {
         "delegate" => delegate(&fields.only(&DELEGATE_FIELDS)?).map(|task| TaskMessage::Delegate(Box::new(task))),
@@ -115,7 +115,7 @@ fn strict(document: &Document<'_>) -> Result<TaskMessage, Problem> {
     }
 }
 
-fn delegate(fields: &Fields<'_, '_>) -> Result<Task, Problem> {
+fn delegate(fields: &Fields<'_, '_>) -> Result<Task, MessageProblem> {
     let description = fields.string("task_description", limits::TASK_DESCRIPTION_BYTES_MAX)?;
     let description = fields.required("task_description", description)?;
     if description.trim().is_empty() {
@@ -142,20 +142,20 @@ fn delegate(fields: &Fields<'_, '_>) -> Result<Task, Problem> {
     })
 }
 
-fn tenant(fields: &Fields<'_, '_>) -> Result<TenantId, Problem> {
+fn tenant(fields: &Fields<'_, '_>) -> Result<TenantId, MessageProblem> {
     fields.required("tenant", fields.id("tenant", TenantId::new)?)
 }
 
-fn leased(fields: &Fields<'_, '_>) -> Result<Leased, Problem> {
+fn leased(fields: &Fields<'_, '_>) -> Result<LeasedTask, MessageProblem> {
     let lease = fields.required("lease", fields.string("lease", limits::LEASE_BYTES_MAX)?)?;
     if lease.is_empty() || lease.bytes().any(|b| !(b.is_ascii_digit() || b == b'-')) {
         return Err(fields.invalid("lease", "expected the id of the leased entry, as 1700000000000-0"));
     }
     let task = fields.required("task_id", fields.id("task_id", TaskId::new)?)?;
-    Ok(Leased { tenant: tenant(fields)?, task, lease: lease.into_owned() })
+    Ok(LeasedTask { tenant: tenant(fields)?, task, lease: lease.into_owned() })
 }
 
-fn finish(fields: &Fields<'_, '_>) -> Result<TaskMessage, Problem> {
+fn finish(fields: &Fields<'_, '_>) -> Result<TaskMessage, MessageProblem> {
     // Here null is a value, unlike in optional fields.
     let output = fields.get_or_null("output").and_then(|value| value.text());
     let output = fields.required("output", output)?;
@@ -163,22 +163,24 @@ fn finish(fields: &Fields<'_, '_>) -> Result<TaskMessage, Problem> {
     Ok(TaskMessage::Finish { leased: leased(fields)?, output })
 }
 
-fn fail(fields: &Fields<'_, '_>) -> Result<TaskMessage, Problem> {
+fn fail(fields: &Fields<'_, '_>) -> Result<TaskMessage, MessageProblem> {
     let error = fields.required("error", fields.get("error"))?;
-    let error = Fields::of(Some(error), Place::Member("error"))?.only(&["code", "message"])?;
+    let error = Fields::of(Some(error), ObjectPath::Member("error"))?.only(&["code", "message"])?;
     let code = error.string("code", limits::NAME_BYTES_MAX)?.unwrap_or(Cow::Borrowed("failed"));
     let message = error.required("message", error.string("message", limits::REASON_BYTES_MAX)?)?;
     let error = CallError { code: code.into_owned(), message: message.into_owned(), details: None };
     Ok(TaskMessage::Fail { leased: leased(fields)?, error, retryable: fields.flag("retryable")? })
 }
 
-fn cancel(fields: &Fields<'_, '_>) -> Result<TaskMessage, Problem> {
+fn cancel(fields: &Fields<'_, '_>) -> Result<TaskMessage, MessageProblem> {
     let target = match (fields.id("task_id", TaskId::new)?, fields.id("turn_id", TurnId::new)?) {
         (Some(task), None) => CancelTarget::Task(task),
         (None, Some(turn)) => CancelTarget::Turn(turn),
-        (None, None) => return Err(Problem::new(RejectionCode::MissingField, "cancel needs a task_id or a turn_id")),
+        (None, None) => {
+            return Err(MessageProblem::new(RejectionCode::MissingField, "cancel needs a task_id or a turn_id"));
+        }
         (Some(_), Some(_)) => {
-            return Err(Problem::new(
+            return Err(MessageProblem::new(
                 RejectionCode::InvalidField,
                 "cancel takes either a task_id or a turn_id, not both",
             ));

@@ -5,8 +5,8 @@ mod tests;
 
 use super::json::Document;
 use super::message::calls::{read_calls, write_calls};
-use super::message::fields::{Fields, Place};
-use super::message::problem::Problem;
+use super::message::fields::{Fields, ObjectPath};
+use super::message::problem::MessageProblem;
 use super::message::read_message;
 use super::rejected_message::RejectedMessage;
 use super::write::{Object, time};
@@ -51,8 +51,8 @@ pub fn parse_turn(bytes: &[u8]) -> Result<Turn, Box<RejectedMessage>> {
     read_message(bytes, strict)
 }
 
-fn strict(document: &Document<'_>) -> Result<Turn, Problem> {
-    let fields = Fields::of(document.root(), Place::Message)?.only(&FIELDS)?;
+fn strict(document: &Document<'_>) -> Result<Turn, MessageProblem> {
+    let fields = Fields::of(document.root(), ObjectPath::Message)?.only(&FIELDS)?;
     let (dialect, calls) = read_calls(&fields)?;
     Ok(Turn {
         id: fields.id("turn_id", TurnId::new)?,

@@ -16,7 +16,7 @@ use tickfleet_engine::retry_until::{Attempt, retry_until};
 use tickfleet_model::retry::Verdict;
 use tickfleet_model::{CallError, Effect, Outcome, Priority, TurnId};
 use tickfleet_ops::metrics::RuleAction;
-use tickfleet_protocol::{about, cut_response, is_cut, text};
+use tickfleet_protocol::{cut_response, dialect_info, is_cut, text};
 use tickfleet_store::TurnName;
 use tokio::time::Instant;
 use tracing::Instrument as _;
@@ -375,7 +375,7 @@ fn unreadable(attempt: &CallAttempt<'_>) -> Option<CallError> {
         return None;
     }
     let error = |message| messages::error(Outcome::InvalidArguments, message);
-    if about(head.dialect).in_words {
+    if dialect_info(head.dialect).in_words {
         return text::problem(call).map(error);
     }
     let cut = || CallError { details: Some(json!({ "reason": "cut" })), ..error(cut_response(&call.tool)) };

@@ -148,7 +148,7 @@ pub fn repair_entry(repair: &ShardRepair<'_>) -> String {
 
 /// A person's decision about a call that needs approval.
 #[derive(Debug, Clone, Copy)]
-pub struct ApprovalSaid<'a> {
+pub struct ApprovalDecision<'a> {
     /// The time, ms since the epoch of the shard's clock.
     pub timestamp_ms: i64,
     /// The tenant of the call.
@@ -176,29 +176,29 @@ pub struct ApprovalSaid<'a> {
 /// The audit entry of a person's decision as JSON. The commit adds two members to `meta`: `state`, the state of the
 /// approval, and `missing`, the number of approvals still required.
 #[must_use]
-pub fn approval_entry(said: &ApprovalSaid<'_>) -> String {
-    let by = said.redactor.text(said.by);
-    let mut meta = Object::new(512 + said.reason.len() + said.narrowed.len());
-    meta.text("approval", said.approval);
-    meta.text("about", said.call);
-    meta.text("agent", said.agent);
-    meta.text("tool", said.tool);
-    meta.text("verdict", if said.agrees { "approve" } else { "deny" });
-    meta.text("reason", said.reason);
-    if !said.narrowed.is_empty() {
-        meta.text("narrowed", &said.redactor.json(said.narrowed));
+pub fn approval_entry(decision: &ApprovalDecision<'_>) -> String {
+    let by = decision.redactor.text(decision.by);
+    let mut meta = Object::new(512 + decision.reason.len() + decision.narrowed.len());
+    meta.text("approval", decision.approval);
+    meta.text("about", decision.call);
+    meta.text("agent", decision.agent);
+    meta.text("tool", decision.tool);
+    meta.text("verdict", if decision.agrees { "approve" } else { "deny" });
+    meta.text("reason", decision.reason);
+    if !decision.narrowed.is_empty() {
+        meta.text("narrowed", &decision.redactor.json(decision.narrowed));
     }
-    let mut entry = Object::new(1_024 + said.reason.len() + said.narrowed.len());
-    entry.text("timestamp", &time(said.timestamp_ms));
+    let mut entry = Object::new(1_024 + decision.reason.len() + decision.narrowed.len());
+    entry.text("timestamp", &time(decision.timestamp_ms));
     entry.text("level", "info");
     entry.text("action", "APPROVAL");
     entry.text("entity_type", "approval");
-    entry.text("entity_id", said.approval);
+    entry.text("entity_id", decision.approval);
     entry.text("actor_type", "operator");
     entry.text("actor_id", &by);
-    entry.text("tenant", said.tenant.as_str());
-    let did = if said.agrees { "approved" } else { "denied" };
-    entry.text("message", &format!("{by} {did} {} of {}", said.tool, said.agent));
+    entry.text("tenant", decision.tenant.as_str());
+    let did = if decision.agrees { "approved" } else { "denied" };
+    entry.text("message", &format!("{by} {did} {} of {}", decision.tool, decision.agent));
     entry.raw("meta", &meta.end());
     entry.end()
 }

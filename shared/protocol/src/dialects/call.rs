@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use super::super::json::{Bounds, Kind, Value, bounded, check, prefix};
-use super::super::message::fields::{Fields, Place};
-use super::super::message::problem::Problem;
+use super::super::message::fields::{Fields, ObjectPath};
+use super::super::message::problem::MessageProblem;
 use super::super::text;
 use super::super::write::Object;
 use super::DialectRules;
@@ -59,7 +59,7 @@ pub(super) fn read_list<R: DialectRules + ?Sized>(
     name: &'static str,
     held: Value<'_, '_>,
     turn: &Fields<'_, '_>,
-) -> Result<Vec<Call>, Problem> {
+) -> Result<Vec<Call>, MessageProblem> {
     let (list, held) = rules.list(name, held);
     if held.kind() != Kind::Array {
         let found = held.kind().as_str();
@@ -71,7 +71,7 @@ pub(super) fn read_list<R: DialectRules + ?Sized>(
         if element.kind() == Kind::Null {
             continue;
         }
-        let fields = Fields::of(Some(element), Place::Element(list, index))?;
+        let fields = Fields::of(Some(element), ObjectPath::Element(list, index))?;
         let call = rules.read_call(Element { fields, list, index })?;
         if calls.len() == limits::CALLS_PER_TURN_MAX && call.is_some() {
             return Err(too_many(list));
@@ -81,13 +81,13 @@ pub(super) fn read_list<R: DialectRules + ?Sized>(
     Ok(calls)
 }
 
-fn too_many(name: &str) -> Problem {
+fn too_many(name: &str) -> MessageProblem {
     let max = limits::CALLS_PER_TURN_MAX;
-    Problem::new(RejectionCode::TooManyCalls, format!("{name} has more than {max} calls; split the turn"))
+    MessageProblem::new(RejectionCode::TooManyCalls, format!("{name} has more than {max} calls; split the turn"))
 }
 
 /// Reads the calls in the plain-text answer in the member `name`, within the bounds that every dialect has.
-pub(super) fn read_answer(fields: &Fields<'_, '_>, name: &'static str) -> Result<Vec<Call>, Problem> {
+pub(super) fn read_answer(fields: &Fields<'_, '_>, name: &'static str) -> Result<Vec<Call>, MessageProblem> {
     let answer = fields.string(name, limits::TURN_BYTES_MAX)?;
     let answer = answer.ok_or_else(|| fields.missing(name))?;
     let calls = text::calls_in(&answer);
@@ -95,7 +95,7 @@ pub(super) fn read_answer(fields: &Fields<'_, '_>, name: &'static str) -> Result
         return Err(too_many(name));
     }
     let too_large = |what: &str, bytes: usize, max: usize| {
-        Problem::new(
+        MessageProblem::new(
             RejectionCode::TooLarge,
             format!("{what} of a call in {name} has {bytes} bytes; at most {max} are allowed"),
         )
@@ -115,7 +115,7 @@ pub(super) fn read_answer(fields: &Fields<'_, '_>, name: &'static str) -> Result
 
 /// The text of the arguments: the content of a string, the JSON of any other value, and `absent` if the member is
 /// missing or null.
-pub(super) fn arguments(fields: &Fields<'_, '_>, name: &str, absent: &str) -> Result<String, Problem> {
+pub(super) fn arguments(fields: &Fields<'_, '_>, name: &str, absent: &str) -> Result<String, MessageProblem> {
     let max = limits::ARGUMENTS_BYTES_MAX;
     let Some(value) = fields.get(name) else { return Ok(absent.to_owned()) };
     if value.kind() == Kind::String {

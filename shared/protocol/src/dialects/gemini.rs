@@ -4,13 +4,13 @@
 use serde_json::json;
 
 use super::super::json::{Kind, Value};
-use super::super::message::fields::{Fields, Place};
-use super::super::message::problem::Problem;
+use super::super::message::fields::{Fields, ObjectPath};
+use super::super::message::problem::MessageProblem;
 use super::super::names::NameRules;
 use super::super::write::Object;
 use super::call::{Element, arguments, id, push_arguments, read_list, tool};
 use super::content::{beside, content};
-use super::{About, CALLS, Definitions, DialectRules, RejectedCall};
+use super::{CALLS, Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec};
 
 /// The member of a turn that may hold the model's content, named as in the provider's response.
@@ -29,8 +29,8 @@ const PIECES: [&str; 2] = ["partialArgs", "partial_args"];
 pub(super) struct Rules;
 
 impl DialectRules for Rules {
-    fn about(&self) -> About {
-        About { option: "gemini", summary: "Google's Gemini", aliases: &[], has_strict: false, in_words: false }
+    fn info(&self) -> DialectInfo {
+        DialectInfo { option: "gemini", summary: "Google's Gemini", aliases: &[], has_strict: false, in_words: false }
     }
 
     fn takes(&self, name: &str) -> bool {
@@ -45,7 +45,12 @@ impl DialectRules for Rules {
         }
     }
 
-    fn read(&self, name: &'static str, held: Value<'_, '_>, turn: &Fields<'_, '_>) -> Result<Vec<Call>, Problem> {
+    fn read(
+        &self,
+        name: &'static str,
+        held: Value<'_, '_>,
+        turn: &Fields<'_, '_>,
+    ) -> Result<Vec<Call>, MessageProblem> {
         // An empty answer of a model is a content without parts.
         if held.kind() == Kind::Object && parts(held).is_none() {
             return Ok(Vec::new());
@@ -55,7 +60,7 @@ impl DialectRules for Rules {
 
     /// `{functionCall: {id?, name, args?}}`. Parts of other kinds are not calls: text, thoughts, and tools that Google
     /// runs itself. Members beside the call (`thoughtSignature`) are ignored.
-    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, Problem> {
+    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         let Element { fields, list, index } = element;
         let found = FUNCTION_CALL.into_iter().find_map(|name| Some((name, fields.get(name)?)));
         let Some((name, call)) = found else { return Ok(None) };
@@ -63,7 +68,7 @@ impl DialectRules for Rules {
         if call.kind() != Kind::Object {
             return Ok(Some(Call { provider_id: None, tool: String::new(), arguments: String::new() }));
         }
-        let call = Fields::of(Some(call), Place::Inside(list, index, name))?;
+        let call = Fields::of(Some(call), ObjectPath::Inside(list, index, name))?;
         for name in TO_FOLLOW {
             if call.flag(name)? {
                 return Err(in_pieces(&call, name));
@@ -146,7 +151,7 @@ fn parts<'a, 'd>(content: Value<'a, 'd>) -> Option<Value<'a, 'd>> {
 }
 
 /// The error for a call that arrived in pieces. Half of a call might be a valid but different call.
-fn in_pieces(call: &Fields<'_, '_>, name: &str) -> Problem {
+fn in_pieces(call: &Fields<'_, '_>, name: &str) -> MessageProblem {
     call.invalid(name, "the arguments of a streamed call must be put together first")
 }
 

@@ -4,12 +4,12 @@ use serde_json::{Value as Json, json};
 
 use super::super::cut::CUT_OBJECT;
 use super::super::json::Value;
-use super::super::message::problem::Problem;
+use super::super::message::problem::MessageProblem;
 use super::super::names::NameRules;
 use super::super::write::Object;
 use super::call::{Element, arguments, id, push_arguments, tool};
 use super::content::{content, push_text_part};
-use super::{About, Definitions, DialectRules, RejectedCall};
+use super::{Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, Effect, ToolSpec};
 
 /// The names that MCP allows.
@@ -19,13 +19,13 @@ pub(super) const NAMES: NameRules = NameRules { also: b".-", first_is_letter: fa
 pub(super) struct Rules;
 
 impl DialectRules for Rules {
-    fn about(&self) -> About {
+    fn info(&self) -> DialectInfo {
         let summary = "MCP: tools as in `tools/list`, calls as in `tools/call`";
-        About { option: "mcp", summary, aliases: &[], has_strict: false, in_words: false }
+        DialectInfo { option: "mcp", summary, aliases: &[], has_strict: false, in_words: false }
     }
 
     /// `{name, arguments?, _meta?}`, the parameters of `tools/call`. `id` may be the ID of the request, as a string.
-    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, Problem> {
+    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         let fields = element.fields.only(&["id", "name", "arguments", "_meta"])?;
         let arguments = arguments(&fields, "arguments", "{}")?;
         Ok(Some(Call { provider_id: id(&fields, "id"), tool: tool(&fields, "name"), arguments }))

@@ -3,27 +3,27 @@
 
 use super::super::cut::CUT_OBJECT;
 use super::super::json::Value;
-use super::super::message::problem::Problem;
+use super::super::message::problem::MessageProblem;
 use super::super::names::NameRules;
 use super::super::write::Object;
 use super::call::Element;
 use super::content::content;
 use super::mcp::{self, definition, push_content, push_ending};
-use super::{About, Definitions, DialectRules, RejectedCall};
+use super::{Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec};
 
 /// The rules of this revision.
 pub(super) struct Rules;
 
 impl DialectRules for Rules {
-    fn about(&self) -> About {
+    fn info(&self) -> DialectInfo {
         let summary = "MCP's revision 2026-07-28: results of any type";
-        About { option: "mcp-2026-07-28", summary, aliases: &[], has_strict: false, in_words: false }
+        DialectInfo { option: "mcp-2026-07-28", summary, aliases: &[], has_strict: false, in_words: false }
     }
 
     /// As before. `inputResponses` and `requestState` are not accepted: they answer a result that asks for input, and
     /// the fleet never returns such a result.
-    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, Problem> {
+    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         mcp::Rules.read_call(element)
     }
 

@@ -22,7 +22,7 @@ pub use self::call::{RejectedCall, cut_off, cut_response, is_cut};
 pub use self::definitions::Definitions;
 use super::json::Value;
 use super::message::fields::Fields;
-use super::message::problem::Problem;
+use super::message::problem::MessageProblem;
 use super::names::NameRules;
 use tickfleet_model::{Call, CallResult, Dialect, ToolSpec};
 
@@ -31,7 +31,7 @@ pub(super) const CALLS: &str = "calls";
 
 /// The description of a dialect, for command-line help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct About {
+pub struct DialectInfo {
     /// Its name in command-line options.
     pub option: &'static str,
     /// Other names that command-line options accept.
@@ -48,7 +48,7 @@ pub struct About {
 /// The rules of one dialect.
 pub(super) trait DialectRules: Sync {
     /// The dialect's description.
-    fn about(&self) -> About;
+    fn info(&self) -> DialectInfo;
 
     /// The member of a turn that holds calls of this dialect if `format` is absent, and the name that errors use for
     /// the member's content. `None` if the dialect requires `format`.
@@ -67,12 +67,17 @@ pub(super) trait DialectRules: Sync {
     }
 
     /// Reads the calls in `held`, the value of the member `name` of `turn`.
-    fn read(&self, name: &'static str, held: Value<'_, '_>, turn: &Fields<'_, '_>) -> Result<Vec<Call>, Problem> {
+    fn read(
+        &self,
+        name: &'static str,
+        held: Value<'_, '_>,
+        turn: &Fields<'_, '_>,
+    ) -> Result<Vec<Call>, MessageProblem> {
         read_list(self, name, held, turn)
     }
 
     /// Reads the call in a list's element; `None` if the element is not a call.
-    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, Problem>;
+    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem>;
 
     /// Returns true if `held`, the value of the turn's member `name`, ends with a call. If the response was cut off,
     /// that call is incomplete.
@@ -135,8 +140,8 @@ tickfleet_model::for_each_dialect!(table);
 
 /// The description of `dialect`.
 #[must_use]
-pub fn about(dialect: Dialect) -> About {
-    rules(dialect).about()
+pub fn dialect_info(dialect: Dialect) -> DialectInfo {
+    rules(dialect).info()
 }
 
 /// The members of a turn that hold calls. Each comes with its dialect for turns without `format`, and with the name

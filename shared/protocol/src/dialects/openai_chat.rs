@@ -3,22 +3,22 @@
 use serde_json::{Value as Json, json};
 
 use super::super::json::{Kind, Value, bounded};
-use super::super::message::fields::{Fields, Place};
-use super::super::message::problem::Problem;
+use super::super::message::fields::{Fields, ObjectPath};
+use super::super::message::problem::MessageProblem;
 use super::super::names::NameRules;
 use super::super::strict::{NotStrict, strict_schema};
 use super::super::write::Object;
 use super::call::{Element, arguments, id, tool};
 use super::content::{content, id_of};
-use super::{About, Definitions, DialectRules, RejectedCall};
+use super::{Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec, limits};
 
 /// The rules of Chat Completions.
 pub(super) struct Rules;
 
 impl DialectRules for Rules {
-    fn about(&self) -> About {
-        About {
+    fn info(&self) -> DialectInfo {
+        DialectInfo {
             option: "openai",
             summary: "OpenAI's Chat Completions",
             aliases: &["openai-chat"],
@@ -32,7 +32,7 @@ impl DialectRules for Rules {
     }
 
     /// `{id, type: "function", function: {name, arguments}}`. Members that providers add (`index`) are ignored.
-    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, Problem> {
+    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         let Element { fields, list, index } = element;
         let kind = fields.get("type").and_then(|kind| kind.as_str()).filter(|kind| !kind.is_empty());
         if let Some(kind) = kind.filter(|kind| kind != "function") {
@@ -43,7 +43,7 @@ impl DialectRules for Rules {
         let Some(function) = fields.get("function").filter(|function| function.kind() == Kind::Object) else {
             return Ok(Some(Call { provider_id: id(&fields, "id"), tool: String::new(), arguments: String::new() }));
         };
-        let function = Fields::of(Some(function), Place::Inside(list, index, "function"))?;
+        let function = Fields::of(Some(function), ObjectPath::Inside(list, index, "function"))?;
         let arguments = arguments(&function, "arguments", "")?;
         Ok(Some(Call { provider_id: id(&fields, "id"), tool: tool(&function, "name"), arguments }))
     }

@@ -3,14 +3,14 @@
 use serde_json::json;
 
 use super::super::json::Value;
-use super::super::message::problem::Problem;
+use super::super::message::problem::MessageProblem;
 use super::super::names::NameRules;
 use super::super::stop_reason::is_unfinished;
 use super::super::write::Object;
 use super::call::{Element, arguments, cut_off, id, tool};
 use super::content::{content, id_of};
 use super::openai_chat::parameters;
-use super::{About, Definitions, DialectRules, RejectedCall};
+use super::{Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec};
 
 /// The type of an item that calls a function.
@@ -22,8 +22,8 @@ const CUSTOM: &str = "custom_tool_call";
 pub(super) struct Rules;
 
 impl DialectRules for Rules {
-    fn about(&self) -> About {
-        About {
+    fn info(&self) -> DialectInfo {
+        DialectInfo {
             option: "openai-responses",
             summary: "OpenAI's Responses",
             aliases: &[],
@@ -35,7 +35,7 @@ impl DialectRules for Rules {
     /// `{type: "function_call", call_id, name, arguments, status?}`. Items of other types are not calls: messages,
     /// reasoning, and calls of tools that the provider runs itself. A custom tool's call is rejected, because the fleet
     /// cannot give the answer that it waits for.
-    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, Problem> {
+    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         let fields = element.fields;
         let kind = fields.get("type").and_then(|kind| kind.as_str()).unwrap_or_default();
         match kind.as_ref() {

@@ -2,13 +2,13 @@
 
 use super::super::json::Value;
 use super::super::message::fields::Fields;
-use super::super::message::problem::Problem;
+use super::super::message::problem::MessageProblem;
 use super::super::names::NameRules;
 use super::super::text::{Prompts, calls_up_to, result_block};
 use super::super::write::Object;
 use super::call::{Element, arguments, id, push_arguments, read_answer, read_list, tool};
 use super::content::{IN_ONE_USER_MESSAGE, content, push_text_part};
-use super::{About, Definitions, DialectRules, RejectedCall};
+use super::{Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec};
 
 /// The member that holds a model's answer unchanged.
@@ -18,22 +18,27 @@ const ANSWER: &str = "answer";
 pub(super) struct Rules;
 
 impl DialectRules for Rules {
-    fn about(&self) -> About {
+    fn info(&self) -> DialectInfo {
         let summary = "Plain text for models without function calling";
-        About { option: "text", summary, aliases: &[], has_strict: false, in_words: true }
+        DialectInfo { option: "text", summary, aliases: &[], has_strict: false, in_words: true }
     }
 
     fn member(&self) -> Option<(&'static str, &'static str)> {
         Some((ANSWER, "plain text"))
     }
 
-    fn read(&self, name: &'static str, held: Value<'_, '_>, turn: &Fields<'_, '_>) -> Result<Vec<Call>, Problem> {
+    fn read(
+        &self,
+        name: &'static str,
+        held: Value<'_, '_>,
+        turn: &Fields<'_, '_>,
+    ) -> Result<Vec<Call>, MessageProblem> {
         if name == ANSWER { read_answer(turn, name) } else { read_list(self, name, held, turn) }
     }
 
     /// `{id?, tool, reason?, arguments?}`, the form of the calls that [`calls_in`](crate::text::calls_in) finds in an
     /// answer.
-    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, Problem> {
+    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         let fields = element.fields.only(&["id", "tool", "reason", "arguments"])?;
         let arguments = arguments(&fields, "arguments", "{}")?;
         Ok(Some(Call { provider_id: id(&fields, "id"), tool: tool(&fields, "tool"), arguments }))

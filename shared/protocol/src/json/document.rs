@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::error::JsonError;
 use super::node::{Kind, Node};
-use super::scan::{Keep, Scan};
+use super::scan::{IndexDepth, Scan};
 use super::strings::unescape;
 
 /// A text with an index of its outer levels.
@@ -22,7 +22,7 @@ impl<'a> Document<'a> {
     /// and also after it if the structure is still clear, so that the caller can reply with what is readable.
     #[must_use]
     pub fn read(text: &'a str, depth_max: usize, levels: usize) -> (Self, Option<JsonError>) {
-        let (nodes, problem) = Scan::new(text, depth_max, Keep::Levels(levels)).run();
+        let (nodes, problem) = Scan::new(text, depth_max, IndexDepth::Levels(levels)).run();
         (Self { text, nodes }, problem)
     }
 

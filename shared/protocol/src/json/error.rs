@@ -11,7 +11,7 @@ pub(super) const ECHO_BYTES_MAX: usize = 120;
 
 /// The kind of error in a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Problem {
+pub enum JsonProblem {
     /// The text exceeds the limit.
     TooLarge {
         /// Its length in bytes.
@@ -46,7 +46,7 @@ pub enum Problem {
     LoneSurrogate,
 }
 
-impl Problem {
+impl JsonProblem {
     /// The code of this problem in rejections.
     #[must_use]
     pub const fn code(&self) -> RejectionCode {
@@ -61,7 +61,7 @@ impl Problem {
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for JsonProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooLarge { bytes, max } => write!(f, "the text has {bytes} bytes; at most {max} are allowed"),
@@ -80,10 +80,10 @@ impl fmt::Display for Problem {
 
 /// A problem with its position. The length of its text is bounded for any input.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{problem} (at {place}line {line}, column {column})", place = Place(path))]
+#[error("{problem} (at {place}line {line}, column {column})", place = PathPrefix(path))]
 pub struct JsonError {
     /// The problem.
-    pub problem: Problem,
+    pub problem: JsonProblem,
     /// The path of the value that contains it, such as `calls[0].arguments`; empty for the whole text.
     pub path: String,
     /// Byte offset, from 0.
@@ -94,9 +94,9 @@ pub struct JsonError {
     pub column: usize,
 }
 
-struct Place<'a>(&'a str);
+struct PathPrefix<'a>(&'a str);
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for PathPrefix<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() { Ok(()) } else { write!(f, "{}, ", self.0) }
     }
@@ -104,7 +104,7 @@ impl fmt::Display for Place<'_> {
 
 impl JsonError {
     /// A problem in the text `bytes` at offset `byte`, inside the value at `path`.
-    pub(super) fn at(problem: Problem, path: &str, bytes: &[u8], byte: usize) -> Self {
+    pub(super) fn at(problem: JsonProblem, path: &str, bytes: &[u8], byte: usize) -> Self {
         let before = bytes.get(..byte).unwrap_or(bytes);
         let line = 1 + before.iter().filter(|b| **b == b'\n').count();
         let column = 1 + before.iter().rev().take_while(|b| **b != b'\n').count();
@@ -113,11 +113,11 @@ impl JsonError {
 
     /// The error for a text of `bytes` bytes, more than `max`.
     pub(super) fn too_large(bytes: usize, max: usize) -> Self {
-        Self { problem: Problem::TooLarge { bytes, max }, path: String::new(), byte: max, line: 1, column: 1 }
+        Self { problem: JsonProblem::TooLarge { bytes, max }, path: String::new(), byte: max, line: 1, column: 1 }
     }
 
     /// The error for bytes that are not UTF-8 from offset `byte` on.
     pub(super) fn not_utf8(bytes: &[u8], byte: usize) -> Self {
-        Self::at(Problem::NotUtf8, "", bytes, byte)
+        Self::at(JsonProblem::NotUtf8, "", bytes, byte)
     }
 }

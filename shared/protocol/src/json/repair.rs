@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use super::document::{Document, Value};
-use super::error::Problem;
+use super::error::JsonProblem;
 use super::node::Kind;
 use super::strings::{hex4, push_quoted};
 use super::{Bounds, check};
@@ -25,7 +25,7 @@ pub fn repaired(text: &str, depth_max: usize) -> Option<Cow<'_, str>> {
     let whole = with_whole_characters(text);
     match check(whole.as_bytes(), bounds) {
         Ok(()) => Some(whole),
-        Err(error) if !matches!(error.problem, Problem::DuplicateKey(_)) => None,
+        Err(error) if !matches!(error.problem, JsonProblem::DuplicateKey(_)) => None,
         Err(_) => {
             let (document, _) = Document::read(&whole, depth_max, depth_max);
             let mut written = String::with_capacity(whole.len());
@@ -35,8 +35,8 @@ pub fn repaired(text: &str, depth_max: usize) -> Option<Cow<'_, str>> {
     }
 }
 
-const fn is_repairable(problem: &Problem) -> bool {
-    matches!(problem, Problem::DuplicateKey(_) | Problem::LoneSurrogate)
+const fn is_repairable(problem: &JsonProblem) -> bool {
+    matches!(problem, JsonProblem::DuplicateKey(_) | JsonProblem::LoneSurrogate)
 }
 
 /// Replaces each half of a surrogate pair in the strings of a JSON text.

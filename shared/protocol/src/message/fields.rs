@@ -7,12 +7,12 @@ use std::fmt;
 use serde_json::value::RawValue;
 
 use super::super::json::{Kind, Value, bounded};
-use super::problem::Problem;
+use super::problem::MessageProblem;
 use tickfleet_model::{Context, IdError, Priority, RejectionCode, SessionName, limits};
 
 /// The position of an object. It becomes text only when an error needs it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Place {
+pub(crate) enum ObjectPath {
     /// The whole message.
     Message,
     /// A member of the message.
@@ -23,7 +23,7 @@ pub(crate) enum Place {
     Inside(&'static str, usize, &'static str),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ObjectPath {
     /// The text before the name of a member: empty, or for example `calls[0].`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -37,13 +37,13 @@ impl fmt::Display for Place {
 
 /// The members of one object, by name.
 pub(crate) struct Fields<'a, 'd> {
-    place: Place,
+    place: ObjectPath,
     members: Vec<(Cow<'a, str>, Value<'a, 'd>)>,
 }
 
 impl<'a, 'd> Fields<'a, 'd> {
     /// The members of the object `value`.
-    pub(crate) fn of(value: Option<Value<'a, 'd>>, place: Place) -> Result<Self, Problem> {
+    pub(crate) fn of(value: Option<Value<'a, 'd>>, place: ObjectPath) -> Result<Self, MessageProblem> {
         match value {
             Some(object) if object.kind() == Kind::Object => {
                 let mut members = Vec::with_capacity(16);
@@ -54,20 +54,20 @@ impl<'a, 'd> Fields<'a, 'd> {
                 let what = place.to_string();
                 let what = if what.is_empty() { "the message" } else { what.trim_end_matches('.') };
                 let found = other.map_or("nothing", |value| value.kind().as_str());
-                Err(Problem::new(RejectionCode::InvalidField, format!("{what} is {found}; expected an object")))
+                Err(MessageProblem::new(RejectionCode::InvalidField, format!("{what} is {found}; expected an object")))
             }
         }
     }
 
     /// Rejects members that are not in `allowed`.
-    pub(crate) fn only(self, allowed: &[&str]) -> Result<Self, Problem> {
+    pub(crate) fn only(self, allowed: &[&str]) -> Result<Self, MessageProblem> {
         match self.members.iter().find(|(key, _)| !allowed.contains(&key.as_ref())) {
             None => Ok(self),
             Some((key, _)) => {
                 let key = bounded(key, limits::NAME_BYTES_MAX);
                 let allowed = allowed.join(", ");
                 let place = &self.place;
-                Err(Problem::new(
+                Err(MessageProblem::new(
                     RejectionCode::UnknownField,
                     format!("unknown field {place}{key}; allowed are {allowed}"),
                 ))
@@ -86,31 +86,31 @@ impl<'a, 'd> Fields<'a, 'd> {
     }
 
     /// The error for a member `name` with an invalid value.
-    pub(crate) fn invalid(&self, name: &str, what: &str) -> Problem {
-        Problem::new(RejectionCode::InvalidField, format!("{}{name}: {what}", self.place))
+    pub(crate) fn invalid(&self, name: &str, what: &str) -> MessageProblem {
+        MessageProblem::new(RejectionCode::InvalidField, format!("{}{name}: {what}", self.place))
     }
 
     /// The error for a member `name` that is too long.
-    pub(crate) fn too_large(&self, name: &str, bytes: usize, bytes_max: usize) -> Problem {
+    pub(crate) fn too_large(&self, name: &str, bytes: usize, bytes_max: usize) -> MessageProblem {
         let place = &self.place;
-        Problem::new(
+        MessageProblem::new(
             RejectionCode::TooLarge,
             format!("{place}{name} has {bytes} bytes; at most {bytes_max} are allowed"),
         )
     }
 
     /// The error for a missing member `name`.
-    pub(crate) fn missing(&self, name: &str) -> Problem {
-        Problem::new(RejectionCode::MissingField, format!("the field {}{name} is missing", self.place))
+    pub(crate) fn missing(&self, name: &str) -> MessageProblem {
+        MessageProblem::new(RejectionCode::MissingField, format!("the field {}{name} is missing", self.place))
     }
 
     /// Returns an error if `name` is absent.
-    pub(crate) fn required<T>(&self, name: &str, value: Option<T>) -> Result<T, Problem> {
+    pub(crate) fn required<T>(&self, name: &str, value: Option<T>) -> Result<T, MessageProblem> {
         value.ok_or_else(|| self.missing(name))
     }
 
     /// A string of at most `bytes_max` bytes.
-    pub(crate) fn string(&self, name: &str, bytes_max: usize) -> Result<Option<Cow<'a, str>>, Problem> {
+    pub(crate) fn string(&self, name: &str, bytes_max: usize) -> Result<Option<Cow<'a, str>>, MessageProblem> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let text = value
             .as_str()
@@ -126,13 +126,13 @@ impl<'a, 'd> Fields<'a, 'd> {
         &self,
         name: &str,
         new: impl FnOnce(Cow<'a, str>) -> Result<T, IdError>,
-    ) -> Result<Option<T>, Problem> {
+    ) -> Result<Option<T>, MessageProblem> {
         let text = self.string(name, limits::TURN_BYTES_MAX)?;
         text.map(|text| new(text).map_err(|e| self.invalid(name, &e.to_string()))).transpose()
     }
 
     /// A boolean; false if absent.
-    pub(crate) fn flag(&self, name: &str) -> Result<bool, Problem> {
+    pub(crate) fn flag(&self, name: &str) -> Result<bool, MessageProblem> {
         match self.get(name) {
             None => Ok(false),
             Some(value) if value.kind() == Kind::Bool => Ok(value.text() == Some("true")),
@@ -146,7 +146,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         name: &str,
         count_max: usize,
         bytes_max: usize,
-    ) -> Result<Option<BTreeSet<String>>, Problem> {
+    ) -> Result<Option<BTreeSet<String>>, MessageProblem> {
         let Some(list) = self.get(name) else { return Ok(None) };
         let expected =
             || self.invalid(name, &format!("expected at most {count_max} strings of 1 to {bytes_max} bytes"));
@@ -159,21 +159,21 @@ impl<'a, 'd> Fields<'a, 'd> {
     }
 
     /// A whole number from 0 to 2³²-1.
-    pub(crate) fn count(&self, name: &str) -> Result<Option<u32>, Problem> {
+    pub(crate) fn count(&self, name: &str) -> Result<Option<u32>, MessageProblem> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let number = value.text().filter(|_| value.kind() == Kind::Number).and_then(|text| text.parse().ok());
         number.map(Some).ok_or_else(|| self.invalid(name, "expected a whole number from 0 to 4294967295"))
     }
 
     /// The priority; `normal` if absent.
-    pub(crate) fn priority(&self) -> Result<Priority, Problem> {
+    pub(crate) fn priority(&self) -> Result<Priority, MessageProblem> {
         let Some(text) = self.string("priority", limits::NAME_BYTES_MAX)? else { return Ok(Priority::default()) };
         let expected = || self.invalid("priority", &format!("{text:?} is not one of urgent, high, normal, low"));
         Priority::parse(&text).ok_or_else(expected)
     }
 
     /// The deadline, ms since the epoch. Only its format is checked here.
-    pub(crate) fn deadline(&self) -> Result<Option<i64>, Problem> {
+    pub(crate) fn deadline(&self) -> Result<Option<i64>, MessageProblem> {
         let Some(text) = self.string("deadline", limits::NAME_BYTES_MAX)? else { return Ok(None) };
         let expected = |_| {
             let example = "expected an RFC 3339 time with an offset, as 2026-01-31T12:00:00Z";
@@ -183,7 +183,7 @@ impl<'a, 'd> Fields<'a, 'd> {
     }
 
     /// A JSON value of at most `bytes_max` bytes, exactly as written.
-    pub(crate) fn raw(&self, name: &str, bytes_max: usize) -> Result<Option<Box<RawValue>>, Problem> {
+    pub(crate) fn raw(&self, name: &str, bytes_max: usize) -> Result<Option<Box<RawValue>>, MessageProblem> {
         let Some(text) = self.get(name).and_then(|value| value.text()) else { return Ok(None) };
         if text.len() > bytes_max {
             return Err(self.too_large(name, text.len(), bytes_max));
@@ -192,7 +192,7 @@ impl<'a, 'd> Fields<'a, 'd> {
     }
 
     /// The context fields, within their common bound.
-    pub(crate) fn context(&self) -> Result<Context, Problem> {
+    pub(crate) fn context(&self) -> Result<Context, MessageProblem> {
         let context = Context {
             user_context: self.raw("user_context", limits::CONTEXT_BYTES_MAX)?,
             session_data: self.raw("session_data", limits::CONTEXT_BYTES_MAX)?,
@@ -208,7 +208,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         if bytes > limits::CONTEXT_BYTES_MAX {
             let max = limits::CONTEXT_BYTES_MAX;
             let what = "user_context, session_data and correlation_id together";
-            return Err(Problem::new(
+            return Err(MessageProblem::new(
                 RejectionCode::TooLarge,
                 format!("{what} have {bytes} bytes; at most {max} are allowed"),
             ));

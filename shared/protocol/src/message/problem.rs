@@ -4,12 +4,12 @@ use tickfleet_model::RejectionCode;
 
 /// A rule that a message breaks, with the error message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Problem {
+pub(crate) struct MessageProblem {
     pub(crate) code: RejectionCode,
     pub(crate) message: String,
 }
 
-impl Problem {
+impl MessageProblem {
     pub(crate) fn new(code: RejectionCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
     }

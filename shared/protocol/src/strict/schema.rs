@@ -65,7 +65,7 @@ const FORMATS: [&str; 9] = ["date-time", "time", "date", "duration", "email", "h
 /// # Errors
 /// [`NotStrict`] if the subset cannot express the schema.
 pub fn strict_schema(schema: &Value) -> Result<Value, NotStrict> {
-    let mut walk = Walk { root: schema, properties: 0, enum_values: 0, name_chars: 0 };
+    let mut walk = SchemaWalk { root: schema, properties: 0, enum_values: 0, name_chars: 0 };
     let mut strict = walk.schema(schema, "", 1)?;
     if strict.get("type").is_none_or(|kind| kind != "object") {
         return Err(refuse("", "is not a plain object"));
@@ -95,14 +95,14 @@ fn refuse(at: &str, why: &str) -> NotStrict {
     NotStrict { at: at.to_owned(), why: why.to_owned() }
 }
 
-struct Walk<'a> {
+struct SchemaWalk<'a> {
     root: &'a Value,
     properties: usize,
     enum_values: usize,
     name_chars: usize,
 }
 
-impl Walk<'_> {
+impl SchemaWalk<'_> {
     fn schema(&mut self, schema: &Value, at: &str, level: usize) -> Result<Value, NotStrict> {
         let Value::Object(members) = schema else {
             return Err(refuse(at, "takes any value"));

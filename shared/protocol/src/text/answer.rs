@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 
 use super::super::json::{Bounds, Document, JsonError, bounded, check, leading, prefix};
-use super::forms::{self, Form};
+use super::forms::{self, CallForm};
 use super::meaning::{self, collect, unreadable};
 use tickfleet_model::{Call, limits};
 
@@ -73,8 +73,16 @@ pub fn calls_in(answer: &str) -> Vec<Call> {
 pub(crate) fn calls_up_to(answer: &str, calls_max: usize) -> Vec<Call> {
     let forms = forms::find(answer);
     let at = thought_in_prompt(answer);
-    let mut reader =
-        Reader { answer, at, calls: Vec::new(), doubt: None, marked: None, forms, next_form: 0, open_thought: None };
+    let mut reader = AnswerReader {
+        answer,
+        at,
+        calls: Vec::new(),
+        doubt: None,
+        marked: None,
+        forms,
+        next_form: 0,
+        open_thought: None,
+    };
     // If the prompt ends with the start of the header, the answer begins in the middle of the header.
     let start = answer.trim_start();
     if start.starts_with(RECIPIENT) {
@@ -94,7 +102,7 @@ fn thought_in_prompt(answer: &str) -> usize {
     ends.max().unwrap_or(0)
 }
 
-struct Reader<'a> {
+struct AnswerReader<'a> {
     answer: &'a str,
     at: usize,
     calls: Vec<Call>,
@@ -103,14 +111,14 @@ struct Reader<'a> {
     /// The place of a mark that must be followed by JSON.
     marked: Option<usize>,
     /// The lines that announce or make a call in a form other than JSON, in order.
-    forms: Vec<Form>,
+    forms: Vec<CallForm>,
     /// The index of the first form that is not behind the current position.
     next_form: usize,
     /// Where a thought began that does not end.
     open_thought: Option<usize>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> AnswerReader<'a> {
     fn rest(&self) -> &'a str {
         self.answer.get(self.at..).unwrap_or_default()
     }
@@ -152,7 +160,7 @@ impl<'a> Reader<'a> {
 
     /// Handles a line in such a form: continues after a line that announces a call, gives up at a line that is the
     /// call.
-    fn form(&mut self, form: Form) -> bool {
+    fn form(&mut self, form: CallForm) -> bool {
         let Some(bytes) = form.announces else {
             self.give_up(self.marked.unwrap_or(form.at));
             return false;

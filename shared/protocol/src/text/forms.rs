@@ -55,7 +55,7 @@ const NO_TOOLS: [&str; 6] = ["none", "null", "na", "no", "finalanswer", "finish"
 
 /// A line that is a call, or that announces one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Form {
+pub(super) struct CallForm {
     /// Offset of the line.
     pub(super) at: usize,
     /// The length of the part that JSON must follow; `None` if the call itself is not JSON.
@@ -63,7 +63,7 @@ pub(super) struct Form {
 }
 
 /// A tag that begins a call.
-pub(super) struct Tag {
+pub(super) struct CallTag {
     /// Its length, in bytes.
     pub(super) bytes: usize,
     /// True if this module does not read its content.
@@ -71,7 +71,7 @@ pub(super) struct Tag {
 }
 
 /// The call's tag at the start of a text.
-pub(super) fn tag(text: &str) -> Option<Tag> {
+pub(super) fn tag(text: &str) -> Option<CallTag> {
     let inside = prefix(text.strip_prefix('<')?, TAG_BYTES_MAX);
     let (tag, _) = inside.split_once('>')?;
     let name = tag.split(|c: char| c.is_whitespace() || c == '=').next().unwrap_or_default();
@@ -84,7 +84,7 @@ pub(super) fn tag(text: &str) -> Option<Tag> {
     }
     let is_foreign = FOREIGN.contains(&name.as_str());
     let is_call = is_foreign || CALLS.iter().any(|word| name.contains(word));
-    is_call.then_some(Tag { bytes: 1 + tag.len() + 1, is_foreign: is_foreign || has_more })
+    is_call.then_some(CallTag { bytes: 1 + tag.len() + 1, is_foreign: is_foreign || has_more })
 }
 
 /// Returns the length in bytes of the call's fence at the start of a text: of its first line. 0 if the text has none.
@@ -96,7 +96,7 @@ pub(super) fn fence(text: &str) -> usize {
 }
 
 /// The lines of an answer that are or announce calls, in order.
-pub(super) fn find(answer: &str) -> Vec<Form> {
+pub(super) fn find(answer: &str) -> Vec<CallForm> {
     let mut forms = Vec::new();
     let lines: Vec<(usize, &str)> = lines(answer).take(LINES_MAX).collect();
     for (number, (start, line)) in lines.iter().enumerate() {
@@ -105,18 +105,18 @@ pub(super) fn find(answer: &str) -> Vec<Form> {
         let behind = || lines.iter().skip(number + 1).map(|(_, line)| line.trim()).filter(|line| !line.is_empty());
         let fence = fence(text);
         if fence > 0 {
-            forms.push(Form { at, announces: Some(fence) });
+            forms.push(CallForm { at, announces: Some(fence) });
             continue;
         }
         let python = || is_python(text) && has_keywords(text) && text.trim_end().ends_with(']');
         if names_a_tool(text, behind) || is_functionary(text, behind) || is_expression_of_functions(text) || python() {
-            forms.push(Form { at, announces: None });
+            forms.push(CallForm { at, announces: None });
         }
     }
     if let Some(at) = lone_expression(answer)
         && !forms.iter().any(|form| form.at <= at)
     {
-        forms.insert(0, Form { at, announces: None });
+        forms.insert(0, CallForm { at, announces: None });
     }
     forms
 }

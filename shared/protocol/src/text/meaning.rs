@@ -42,7 +42,7 @@ pub(super) fn unreadable(raw: &str, tool: String) -> Call {
 }
 
 /// The meaning of an object of an answer.
-enum Meant {
+enum ObjectMeaning {
     Call(Call),
     /// A call whose name or arguments could not be read.
     Unreadable,
@@ -71,59 +71,67 @@ pub(super) fn collect(value: Value<'_, '_>, calls: &mut Vec<Call>) {
 
 /// Adds the call that a value contains. `is_announced`: the list that contains the value can hold only calls.
 fn add(value: Value<'_, '_>, is_announced: bool, calls: &mut Vec<Call>) {
-    match meant(value) {
-        Meant::Call(call) => calls.push(call),
-        Meant::Other if !is_announced || value.kind() == Kind::Null => {}
-        Meant::Unreadable | Meant::Other => {
+    match meaning_of(value) {
+        ObjectMeaning::Call(call) => calls.push(call),
+        ObjectMeaning::Other if !is_announced || value.kind() == Kind::Null => {}
+        ObjectMeaning::Unreadable | ObjectMeaning::Other => {
             calls.push(unreadable(value.text().unwrap_or_default(), String::new()));
         }
     }
 }
 
-fn meant(object: Value<'_, '_>) -> Meant {
+fn meaning_of(object: Value<'_, '_>) -> ObjectMeaning {
     if object.kind() != Kind::Object {
-        return Meant::Other;
+        return ObjectMeaning::Other;
     }
     if let Some(inner) = member(object, &WRAPPERS).filter(|inner| inner.kind() == Kind::Object) {
-        return match meant(inner) {
-            Meant::Call(call) => Meant::Call(Call { provider_id: id(object).or(call.provider_id), ..call }),
+        return match meaning_of(inner) {
+            ObjectMeaning::Call(call) => {
+                ObjectMeaning::Call(Call { provider_id: id(object).or(call.provider_id), ..call })
+            }
             // A tool definition has a description, a call has none.
-            Meant::Other if has_text(inner, "name") && inner.member("description").is_none() => Meant::Unreadable,
+            ObjectMeaning::Other if has_text(inner, "name") && inner.member("description").is_none() => {
+                ObjectMeaning::Unreadable
+            }
             other => other,
         };
     }
     // The model states explicitly that it calls no tool.
     if object.member("tool").is_some_and(|tool| tool.kind() == Kind::Null) {
-        return Meant::Other;
+        return ObjectMeaning::Other;
     }
     let arguments = member(object, &ARGUMENTS).or_else(|| member(object, &ARGUMENTS_BESIDE_NAME));
     if let Some(name) = member(object, &NAMES) {
         return match (text(name), arguments) {
-            (Some(name), Some(arguments)) => Meant::Call(call(object, name, arguments_text(arguments))),
-            (Some(name), None) if is_alone(object) => Meant::Call(call(object, name, "{}".into())),
-            (Some(_), None) | (None, Some(_)) => Meant::Unreadable,
-            (None, None) => Meant::Other,
+            (Some(name), Some(arguments)) => ObjectMeaning::Call(call(object, name, arguments_text(arguments))),
+            (Some(name), None) if is_alone(object) => ObjectMeaning::Call(call(object, name, "{}".into())),
+            (Some(_), None) | (None, Some(_)) => ObjectMeaning::Unreadable,
+            (None, None) => ObjectMeaning::Other,
         };
     }
     if let (Some(name), Some(arguments)) = (member(object, &NAMES_BESIDE_ARGUMENTS).and_then(text), arguments) {
         let is_answer = FINAL_ANSWERS.contains(&folded(&name).as_str());
-        return if is_answer { Meant::Other } else { Meant::Call(call(object, name, arguments_text(arguments))) };
+        return if is_answer {
+            ObjectMeaning::Other
+        } else {
+            ObjectMeaning::Call(call(object, name, arguments_text(arguments)))
+        };
     }
     // A tool definition has a name and parameters too.
     if object.member("description").is_some() {
-        return Meant::Other;
+        return ObjectMeaning::Other;
     }
     let sure = member(object, &ARGUMENTS).or_else(|| object.member("parameters"));
     let named = object.member("name").or_else(|| object.member("function"));
     match (named.and_then(text), sure) {
-        (Some(name), Some(arguments)) => Meant::Call(call(object, name, arguments_text(arguments))),
+        (Some(name), Some(arguments)) => ObjectMeaning::Call(call(object, name, arguments_text(arguments))),
         (Some(name), None) => match arguments.filter(|arguments| arguments.kind() == Kind::Object) {
-            Some(arguments) => Meant::Call(call(object, name, arguments_text(arguments))),
-            None => Meant::Other,
+            Some(arguments) => ObjectMeaning::Call(call(object, name, arguments_text(arguments))),
+            None => ObjectMeaning::Other,
         },
-        (None, Some(_)) if named.is_some() || object.member("reason").is_some() => Meant::Unreadable,
-        (None, Some(_)) if member(object, &ARGUMENTS).is_some() || is_misspelt(object) => Meant::Unreadable,
-        _ => Meant::Other,
+        (None, Some(_)) if named.is_some() || object.member("reason").is_some() => ObjectMeaning::Unreadable,
+        (None, Some(_)) if member(object, &ARGUMENTS).is_some() || is_misspelt(object) => ObjectMeaning::Unreadable,
+        _ => ObjectMeaning::Other,
     }
 }
 
